@@ -1,0 +1,82 @@
+//! A prover that is called again and again, each call in a phase of its own.
+
+/// The same prover, each of its calls in a phase of its own: for the closures that `#[jolt::provable]` generates.
+///
+/// `guest::build_prover_fib(program, preprocessing)` is an `impl Fn(u32) -> (Output, Proof, JoltDevice) + Send + Sync`; wrapped, it
+/// is called with the same arguments, and can be shared by the same threads. So can any function or closure of up to eight
+/// arguments that is `Send + Sync`. The result is a box: its type can be named, as that of a field for instance.
+///
+/// Arguments may be borrowed, but what is borrowed has to outlive the wrapped prover, which drops after it: declare it before, or
+/// leave the prover as it is and put the call in [`prove`](crate::prove), `prove(|| prove_sha2(&input))`.
+///
+/// # Panics
+///
+/// `wrap` doesn't; a call does where the prover does. The phase ends as the panic unwinds; the next call is not affected.
+///
+/// ```
+/// # mod common { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/common/mod.rs")); }
+/// # use common::{build_prover_fib, build_verifier_fib, preprocess};
+/// use zk_alloc_jolt::wrap;
+///
+/// let (prover_setup, verifier_setup) = preprocess(8);
+/// let prove_fib = wrap(build_prover_fib(prover_setup));
+/// let verify_fib = build_verifier_fib(verifier_setup);
+///
+/// for n in [50, 60] {
+///     let (output, proof, device) = prove_fib(n, 8);
+///     assert!(verify_fib(n, output, device.panic, &proof));
+/// }
+/// ```
+pub fn wrap<F, Args>(prover: F) -> F::Wrapped
+where
+    F: ProverFn<Args>,
+{
+    prover.in_phases()
+}
+
+/// What [`wrap`] takes: `Fn` of up to eight arguments, `Send` and `Sync`. It is implemented for them, and for nothing else.
+///
+/// `Args` is inferred: the arguments, after a marker of how long the closure's captures live.
+pub trait ProverFn<Args>: sealed::Sealed<Args> {
+    /// `Box<dyn Fn(..) -> R + Send + Sync>`, of the same arguments and the same `R`.
+    type Wrapped;
+
+    #[doc(hidden)]
+    fn in_phases(self) -> Self::Wrapped;
+}
+
+mod sealed {
+    pub trait Sealed<Args> {}
+}
+
+macro_rules! provers_of {
+    ($($arg:ident)*) => {
+        impl<'f, F, R, $($arg),*> sealed::Sealed<(&'f (), $($arg,)*)> for F
+        where
+            F: Fn($($arg),*) -> R + Send + Sync + 'f,
+        {
+        }
+
+        impl<'f, F, R, $($arg),*> ProverFn<(&'f (), $($arg,)*)> for F
+        where
+            F: Fn($($arg),*) -> R + Send + Sync + 'f,
+        {
+            type Wrapped = Box<dyn Fn($($arg),*) -> R + Send + Sync + 'f>;
+
+            #[allow(non_snake_case)] // An argument is named as its type is.
+            fn in_phases(self) -> Self::Wrapped {
+                Box::new(move |$($arg),*| zk_alloc::phase(|| self($($arg),*)))
+            }
+        }
+    };
+}
+
+provers_of!();
+provers_of!(A);
+provers_of!(A B);
+provers_of!(A B C);
+provers_of!(A B C D);
+provers_of!(A B C D G);
+provers_of!(A B C D G H);
+provers_of!(A B C D G H I);
+provers_of!(A B C D G H I J);

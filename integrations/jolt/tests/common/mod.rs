@@ -1,0 +1,103 @@
+// A stand-in for what `#[jolt::provable]` generates from a guest `fn fib(n: u64) -> u64`: the same shapes, over the real Dory.
+//
+// The trace of a run is a polynomial of 2^log_rows coefficients. A proof is its commitment, and an opening at its last row: there,
+// a multilinear polynomial is the last coefficient, which is the output.
+
+use dory_pcs::backends::arkworks::{
+    ArkDoryProof, ArkFr, ArkGT, ArkworksPolynomial, BN254, Blake2bTranscript, G1Routines, G2Routines,
+};
+use dory_pcs::primitives::arithmetic::Field;
+use dory_pcs::primitives::transcript::Transcript;
+use dory_pcs::{DoryError, Polynomial, ProverSetup, Transparent, VerifierSetup};
+
+/// As Jolt's proof, it comes without the claim.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Proof {
+    pub(crate) commitment: ArkGT,
+    pub(crate) opening: ArkDoryProof,
+}
+
+/// As `JoltDevice`: what went in, what came out, and whether the guest panicked.
+#[derive(Debug)]
+pub(crate) struct Device {
+    pub(crate) inputs: Vec<u8>,
+    pub(crate) outputs: Vec<u8>,
+    pub(crate) panic: bool,
+}
+
+/// The trace of a run of the guest.
+pub(crate) struct Trace {
+    pub(crate) input: u64,
+    pub(crate) rows: Vec<u64>,
+}
+
+pub(crate) fn preprocess(max_log_rows: usize) -> (ProverSetup<BN254>, VerifierSetup<BN254>) {
+    dory_pcs::setup(max_log_rows)
+}
+
+/// As `guest::build_prover_fib`; a guest has no `log_rows`, its trace is as long as it is.
+pub(crate) fn build_prover_fib(setup: ProverSetup<BN254>) -> impl Fn(u64, usize) -> (u64, Proof, Device) + Send + Sync {
+    move |n, log_rows| {
+        let trace = trace_fib(n, log_rows);
+        let (output, proof) = prove_fib(&setup, &trace).expect("the setup is large enough");
+        let (inputs, outputs) = (n.to_le_bytes().to_vec(), output.to_le_bytes().to_vec());
+        (output, proof, Device { inputs, outputs, panic: false })
+    }
+}
+
+/// As `guest::build_verifier_fib`, but for the reference: some tests verify a proof twice.
+pub(crate) fn build_verifier_fib(setup: VerifierSetup<BN254>) -> impl Fn(u64, u64, bool, &Proof) -> bool + Send + Sync {
+    move |n, output, panic, proof| !panic && verify_fib(setup.clone(), n, output, proof).is_ok()
+}
+
+/// Fibonacci numbers modulo 2^64, from `n` and 1.
+pub(crate) fn trace_fib(n: u64, log_rows: usize) -> Trace {
+    let mut state = (n, 1u64);
+    let step = |_| {
+        state = (state.1, state.0.wrapping_add(state.1));
+        state.0
+    };
+    Trace { input: n, rows: (0..1 << log_rows).map(step).collect() }
+}
+
+/// As `jolt_prover::dory::prove`: it can fail.
+pub(crate) fn prove_fib(setup: &ProverSetup<BN254>, trace: &Trace) -> Result<(u64, Proof), DoryError> {
+    let polynomial = ArkworksPolynomial::new(trace.rows.iter().copied().map(ArkFr::from_u64).collect());
+    let log_rows = polynomial.num_vars();
+    let (nu, sigma) = (log_rows / 2, log_rows.div_ceil(2));
+    if sigma > setup.max_nu() {
+        return Err(DoryError::InvalidSize { expected: 1 << setup.max_log_n(), actual: trace.rows.len() });
+    }
+
+    let (commitment, rows, blind) = polynomial.commit::<BN254, Transparent, G1Routines>(nu, sigma, setup)?;
+    let (opening, _) = dory_pcs::prove::<_, BN254, G1Routines, G2Routines, _, _, Transparent>(
+        &polynomial,
+        &vec![ArkFr::one(); log_rows],
+        rows,
+        blind,
+        nu,
+        sigma,
+        setup,
+        &mut transcript(trace.input),
+    )?;
+    let output = trace.rows.last().copied().expect("2^log_rows is 1 or more");
+    Ok((output, Proof { commitment, opening }))
+}
+
+pub(crate) fn verify_fib(setup: VerifierSetup<BN254>, n: u64, output: u64, proof: &Proof) -> Result<(), DoryError> {
+    let point = vec![ArkFr::one(); proof.opening.nu + proof.opening.sigma];
+    dory_pcs::verify::<_, BN254, G1Routines, G2Routines, _>(
+        proof.commitment,
+        ArkFr::from_u64(output),
+        &point,
+        &proof.opening,
+        setup,
+        &mut transcript(n),
+    )
+}
+
+fn transcript(input: u64) -> Blake2bTranscript<BN254> {
+    let mut transcript = Blake2bTranscript::new(b"fib");
+    transcript.append_bytes(b"input", &input.to_le_bytes());
+    transcript
+}

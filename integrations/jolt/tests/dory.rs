@@ -1,0 +1,178 @@
+//! The functions of `dory-pcs` through the adapter, and its process-wide cache, with zk-alloc installed.
+//!
+//! One test at a time looks at that cache, and none before this file's has filled it: hence one process, and turns.
+
+#![cfg(feature = "dory")]
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use dory_pcs::backends::arkworks::{
+    ArkDoryProof, ArkFr, ArkGT, ArkworksPolynomial, BN254, Blake2bTranscript, G1Routines, G2Routines,
+    get_prepared_cache, init_cache, invalidate_cache,
+};
+use dory_pcs::primitives::arithmetic::Field;
+use dory_pcs::{DoryError, Polynomial, ProverSetup, Transparent, VerifierSetup};
+use zk_alloc_jolt::dory;
+
+#[global_allocator]
+static ALLOCATOR: zk_alloc::ZkAllocator = zk_alloc::ZkAllocator;
+
+/// The phase, the statistics and the cache are the process's: tests that look at any take turns.
+fn alone() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    invalidate_cache();
+    turn
+}
+
+/// A polynomial of 2^(nu + sigma) coefficients that differ from proof to proof, and where it is opened.
+fn statement(seed: u64, nu: usize, sigma: usize) -> (ArkworksPolynomial, Vec<ArkFr>) {
+    let coefficients = (0..1u64 << (nu + sigma)).map(|i| ArkFr::from_u64(seed.wrapping_mul(i * i + 3)));
+    let point = (0..(nu + sigma) as u64).map(|i| ArkFr::from_u64(seed + 7 * i + 2));
+    (ArkworksPolynomial::new(coefficients.collect()), point.collect())
+}
+
+fn transcript() -> Blake2bTranscript<BN254> {
+    Blake2bTranscript::new(b"adapter")
+}
+
+type Opened = (ArkGT, ArkDoryProof);
+
+/// Commits and opens through the adapter.
+fn open(seed: u64, nu: usize, sigma: usize, setup: &ProverSetup<BN254>) -> Result<Opened, DoryError> {
+    let (polynomial, point) = statement(seed, nu, sigma);
+    let (commitment, rows, blind) = dory::commit::<BN254, Transparent, G1Routines>(&polynomial, nu, sigma, setup)?;
+    let (proof, _) = dory::prove::<_, BN254, G1Routines, G2Routines, _, _, Transparent>(
+        &polynomial,
+        &point,
+        rows,
+        blind,
+        nu,
+        sigma,
+        setup,
+        &mut transcript(),
+    )?;
+    Ok((commitment, proof))
+}
+
+/// The same without it.
+fn open_outside(seed: u64, nu: usize, sigma: usize, setup: &ProverSetup<BN254>) -> Result<Opened, DoryError> {
+    let (polynomial, point) = statement(seed, nu, sigma);
+    let (commitment, rows, blind) = polynomial.commit::<BN254, Transparent, G1Routines>(nu, sigma, setup)?;
+    let (proof, _) = dory_pcs::prove::<_, BN254, G1Routines, G2Routines, _, _, Transparent>(
+        &polynomial,
+        &point,
+        rows,
+        blind,
+        nu,
+        sigma,
+        setup,
+        &mut transcript(),
+    )?;
+    Ok((commitment, proof))
+}
+
+/// Verifies through the adapter a claim that is `offset` too large.
+fn verify(seed: u64, offset: u64, (commitment, proof): &Opened, setup: &VerifierSetup<BN254>) -> Result<(), DoryError> {
+    let (polynomial, point) = statement(seed, proof.nu, proof.sigma);
+    let evaluation = polynomial.evaluate(&point) + ArkFr::from_u64(offset);
+    let (setup, mut transcript) = (setup.clone(), transcript());
+    dory::verify::<_, BN254, G1Routines, G2Routines, _>(*commitment, evaluation, &point, proof, setup, &mut transcript)
+}
+
+/// The setup is read by every proof, and matrices of other shapes come and go between proofs of the same.
+#[test]
+fn five_openings_verify_equal_the_framework_s_and_reject_another_claim() {
+    let _turn = alone();
+    let (prover_setup, verifier_setup) = dory_pcs::setup(12);
+    for (seed, nu, sigma) in [(1, 6, 6), (2, 5, 6), (3, 6, 6), (4, 3, 5), (5, 6, 6)] {
+        let before = zk_alloc::stats();
+        let ours = open(seed, nu, sigma, &prover_setup).expect("the dimensions fit");
+        let after = zk_alloc::stats();
+        assert_eq!(after.phases, before.phases + 2, "one to commit, one to prove");
+        if (nu, sigma) == (6, 6) {
+            assert!(after.arena_bytes > before.arena_bytes, "the arena serves the larger ones");
+        }
+
+        assert_eq!(ours, open_outside(seed, nu, sigma, &prover_setup).expect("the dimensions fit"));
+        assert_eq!(verify(seed, 0, &ours, &verifier_setup), Ok(()));
+        assert_eq!(zk_alloc::stats().phases, after.phases + 1, "one to verify");
+        assert_eq!(verify(seed, 1, &ours, &verifier_setup), Err(DoryError::InvalidProof));
+    }
+}
+
+/// The framework's refusals pass through, and leave no phase open.
+#[test]
+fn errors_come_back_unchanged() {
+    let _turn = alone();
+    let (prover_setup, _) = dory_pcs::setup(12);
+    let (polynomial, point) = statement(1, 6, 6);
+    let refused = dory::commit::<BN254, Transparent, G1Routines>(&polynomial, 5, 6, &prover_setup);
+    assert_eq!(refused.err(), Some(DoryError::InvalidSize { expected: 1 << 11, actual: 1 << 12 }));
+
+    let refused = dory::prove::<_, BN254, G1Routines, G2Routines, _, _, Transparent>(
+        &polynomial,
+        &point[1..],
+        vec![],
+        ArkFr::zero(),
+        6,
+        6,
+        &prover_setup,
+        &mut transcript(),
+    );
+    assert_eq!(refused.err(), Some(DoryError::InvalidPointDimension { expected: 12, actual: 11 }));
+
+    let before = zk_alloc::stats().arena_bytes;
+    drop(vec![1u8; 1 << 20]);
+    assert_eq!(zk_alloc::stats().arena_bytes, before, "a phase is still open");
+}
+
+/// The prepared points live in a static. Filled inside a phase, as a program may by mistake, the cache lies in the arena for the rest
+/// of the process: it must be intact after the proofs of later phases, whose requests are of its sizes, and serve them.
+#[test]
+fn the_prepared_cache_survives_when_it_is_filled_inside_a_phase() {
+    fn all_prepared<P: PartialEq + From<G>, G>(prepared: &[P], points: impl ExactSizeIterator<Item = G>) -> bool {
+        prepared.len() == points.len() && prepared.iter().zip(points).all(|(p, g)| *p == P::from(g))
+    }
+    let _turn = alone();
+    let (prover_setup, verifier_setup) = dory_pcs::setup(14);
+    let theirs = open_outside(1, 7, 7, &prover_setup).expect("the dimensions fit");
+
+    let before = zk_alloc::stats().arena_bytes;
+    zk_alloc::phase(|| init_cache(&prover_setup.g1_vec, &prover_setup.g2_vec));
+    assert!(zk_alloc::stats().arena_bytes > before, "nothing of the cache lies in the arena: this shows nothing");
+
+    for seed in [2, 3, 1] {
+        // Requests of the cache's sizes, written to: what is handed out twice is overwritten.
+        zk_alloc::phase(|| {
+            init_cache(&prover_setup.g1_vec, &prover_setup.g2_vec);
+            let cache = get_prepared_cache().expect("it was filled");
+            drop((0..8).map(|_| (*cache).clone()).collect::<Vec<_>>());
+            drop((10..22).map(|log| vec![0xa5u8; 1 << log]).collect::<Vec<_>>());
+        });
+        let ours = open(seed, 7, 7, &prover_setup).expect("the dimensions fit");
+        assert_eq!(verify(seed, 0, &ours, &verifier_setup), Ok(()));
+        if seed == 1 {
+            assert_eq!(ours, theirs, "with the cache and without");
+        }
+    }
+
+    let cache = get_prepared_cache().expect("it was filled");
+    let g1 = cache.g1_prepared_for(&prover_setup.g1_vec).expect("its points are the setup's");
+    let g2 = cache.g2_prepared_for(&prover_setup.g2_vec).expect("its points are the setup's");
+    assert!(all_prepared(g1, prover_setup.g1_vec.iter().map(|g| g.0)), "the points of G1");
+    assert!(all_prepared(g2, prover_setup.g2_vec.iter().map(|g| g.0)), "the points of G2");
+}
+
+/// What the documentation asks for: filled before the first phase, the cache takes nothing from the arena.
+#[test]
+fn the_prepared_cache_filled_outside_phases_is_not_in_the_arena() {
+    let _turn = alone();
+    let (prover_setup, verifier_setup) = dory_pcs::setup(12);
+    let before = zk_alloc::stats().arena_bytes;
+    init_cache(&prover_setup.g1_vec, &prover_setup.g2_vec);
+    assert_eq!(zk_alloc::stats().arena_bytes, before);
+
+    let ours = open(1, 6, 6, &prover_setup).expect("the dimensions fit");
+    assert_eq!(verify(1, 0, &ours, &verifier_setup), Ok(()));
+}

@@ -1,0 +1,223 @@
+//! Proofs of the shape that Jolt's are, over the real Dory, through the adapter and with zk-alloc installed, across phases.
+
+#[allow(dead_code)]
+mod common;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use common::{Device, Proof, build_prover_fib, build_verifier_fib, preprocess, prove_fib, trace_fib, verify_fib};
+use dory_pcs::DoryError;
+use dory_pcs::backends::arkworks::ArkFr;
+use zk_alloc_jolt::{prove, try_prove, wrap};
+
+#[global_allocator]
+static ALLOCATOR: zk_alloc::ZkAllocator = zk_alloc::ZkAllocator;
+
+/// A phase is the process's, and so are the statistics: tests that look at either take turns.
+fn alone() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Bytes that the arena served while `f` ran.
+fn arena_bytes_of<R>(f: impl FnOnce() -> R) -> (u64, R) {
+    let before = zk_alloc::stats().arena_bytes;
+    let result = f();
+    (zk_alloc::stats().arena_bytes - before, result)
+}
+
+fn phases() -> u64 {
+    zk_alloc::stats().phases
+}
+
+/// The size of the coefficients, which a proof makes and drops.
+fn coefficient_bytes(log_rows: usize) -> u64 {
+    (size_of::<ArkFr>() << log_rows) as u64
+}
+
+/// The prover's setup is read by every proof, and a proof's buffers have the sizes of the last one's: an arena that resets, or hands
+/// out what is still in use, breaks one of these. So the sizes have to come back.
+#[test]
+fn five_proofs_of_one_wrapped_prover_verify() {
+    let _turn = alone();
+    let (prover_setup, verifier_setup) = preprocess(14);
+    let (prove_fib, verify_fib) = (wrap(build_prover_fib(prover_setup)), build_verifier_fib(verifier_setup));
+    for (n, log_rows) in [(50, 12), (51, 14), (52, 12), (53, 11), (54, 14)] {
+        let (bytes, (output, proof, device)) = arena_bytes_of(|| prove_fib(n, log_rows));
+        assert!(verify_fib(n, output, device.panic, &proof), "proof of {n} in 2^{log_rows} rows");
+        assert!(bytes >= coefficient_bytes(log_rows), "the arena served {bytes} bytes of a proof of 2^{log_rows} rows");
+    }
+}
+
+/// A phase that changed what the prover computes would still give *a* proof: it must be the one of the unwrapped prover.
+#[test]
+fn a_proof_in_a_phase_equals_the_one_outside() {
+    let _turn = alone();
+    let (setup, _) = preprocess(12);
+    let unwrapped = build_prover_fib(setup.clone());
+    let (theirs, outside) = (unwrapped(7, 12), phases());
+    let ours = wrap(build_prover_fib(setup))(7, 12);
+    assert_eq!(phases(), outside + 1, "one phase a call");
+    assert_eq!((ours.0, &ours.1), (theirs.0, &theirs.1));
+    assert_eq!((ours.2.inputs, ours.2.outputs), (theirs.2.inputs, theirs.2.outputs));
+}
+
+/// A proof holds vectors that its phase allocated: later phases, whose requests are of the same sizes, must not get their memory.
+#[test]
+fn a_proof_outlives_its_phase_and_still_verifies_after_later_proofs() {
+    let _turn = alone();
+    let (prover_setup, verifier_setup) = preprocess(12);
+    let (prove_fib, verify_fib) = (wrap(build_prover_fib(prover_setup)), build_verifier_fib(verifier_setup));
+    let proofs = [1, 2, 3].map(|n| (n, prove_fib(n, 12)));
+    for (n, (output, proof, device)) in &proofs {
+        assert!(verify_fib(*n, *output, device.panic, proof));
+    }
+}
+
+/// A verifier that accepts anything would pass every other test here.
+#[test]
+fn a_tampered_claim_or_proof_is_rejected() {
+    let _turn = alone();
+    let (prover_setup, verifier_setup) = preprocess(12);
+    let verify = |n, output, proof: &Proof| verify_fib(verifier_setup.clone(), n, output, proof);
+    let (output, mut proof, _) = wrap(build_prover_fib(prover_setup))(50, 12);
+    assert_eq!(verify(50, output, &proof), Ok(()));
+
+    assert_eq!(verify(50, output ^ 1, &proof), Err(DoryError::InvalidProof), "another output");
+    assert_eq!(verify(51, output, &proof), Err(DoryError::InvalidProof), "another input");
+    let commitment = proof.commitment;
+    proof.commitment = proof.opening.vmv_message.c;
+    assert_eq!(verify(50, output, &proof), Err(DoryError::InvalidProof), "another commitment");
+    proof.commitment = commitment;
+    proof.opening.first_messages.swap(0, 1);
+    assert_eq!(verify(50, output, &proof), Err(DoryError::InvalidProof), "another opening");
+}
+
+/// Preprocessing, tracing and proving may each have a phase: what one leaves behind is read in the next.
+#[test]
+fn each_stage_of_the_pipeline_can_have_its_own_phase() {
+    let _turn = alone();
+    let before = phases();
+    let (prover_setup, verifier_setup) = prove(|| preprocess(14));
+    for n in [3, 4] {
+        let (bytes, trace) = arena_bytes_of(|| prove(|| trace_fib(n, 14)));
+        assert!(bytes >= (size_of::<u64>() << 14) as u64, "the arena served {bytes} bytes of the trace");
+        let (output, proof) = try_prove(|| prove_fib(&prover_setup, &trace)).expect("the setup is large enough");
+        verify_fib(verifier_setup.clone(), n, output, &proof).expect("it verifies");
+    }
+    assert_eq!(phases(), before + 5);
+}
+
+/// The modular prover returns its errors: they must come back as they are, with the phase ended and the arena fit for the next proof.
+#[test]
+fn an_error_comes_back_unchanged_and_the_next_proof_works() {
+    let _turn = alone();
+    let (prover_setup, verifier_setup) = preprocess(12);
+    let too_long = trace_fib(1, 14);
+    let error = try_prove(|| prove_fib(&prover_setup, &too_long)).expect_err("the setup is for 2^12 rows");
+    assert_eq!(error, DoryError::InvalidSize { expected: 1 << 12, actual: 1 << 14 });
+
+    assert_no_phase_is_open();
+    let (output, proof) = try_prove(|| prove_fib(&prover_setup, &trace_fib(1, 12))).expect("this one fits");
+    verify_fib(verifier_setup, 1, output, &proof).expect("it verifies");
+}
+
+/// Jolt's closures panic on a bad input, from deep inside a proof: the phase must end as the panic unwinds, and the same closure
+/// prove the next input.
+#[test]
+fn a_panic_ends_the_phase_and_the_same_prover_goes_on() {
+    let _turn = alone();
+    let (prover_setup, verifier_setup) = preprocess(12);
+    let (prove_fib, verify_fib) = (wrap(build_prover_fib(prover_setup)), build_verifier_fib(verifier_setup));
+    let outcome = catch_unwind(AssertUnwindSafe(|| prove_fib(50, 14)));
+    let payload = outcome.expect_err("the setup is for 2^12 rows");
+    let message = payload.downcast_ref::<String>().expect("it is expect's");
+    assert!(message.starts_with("the setup is large enough"), "another panic: {message}");
+
+    assert_no_phase_is_open();
+    let (output, proof, device) = prove_fib(50, 12);
+    assert!(verify_fib(50, output, device.panic, &proof));
+}
+
+fn assert_no_phase_is_open() {
+    let (bytes, buffer) = arena_bytes_of(|| vec![1u8; 1 << 20]);
+    assert_eq!(bytes, 0, "a phase is still open");
+    drop(buffer);
+}
+
+/// A service shares one prover among its threads, whose phases then overlap: what a thread frees in its phase must not be another's.
+#[test]
+fn threads_that_share_a_wrapped_prover_get_their_own_proofs() {
+    let _turn = alone();
+    let (prover_setup, verifier_setup) = preprocess(12);
+    let (prove_fib, verify_fib) = (wrap(build_prover_fib(prover_setup)), build_verifier_fib(verifier_setup));
+    std::thread::scope(|scope| {
+        for n in 0..3 {
+            let (prove_fib, verify_fib) = (&prove_fib, &verify_fib);
+            scope.spawn(move || {
+                for n in [n, n + 100] {
+                    let (output, proof, device) = prove_fib(n, 12);
+                    assert!(verify_fib(n, output, device.panic, &proof));
+                }
+            });
+        }
+    });
+}
+
+/// A guest takes as many inputs as it likes. `wrap` has to infer each arity from the closure alone, keep its types and its order of
+/// arguments, and run it in a phase; what it returns has to be `Send + Sync`, as a field of a service is.
+#[test]
+fn wrap_keeps_every_arity_up_to_eight() {
+    struct Service<'f> {
+        prove: Box<dyn Fn(u8, u16) -> String + Send + Sync + 'f>,
+    }
+    fn shared<F: Send + Sync>(f: F) -> F {
+        f
+    }
+    fn free(a: u8, b: u16) -> String {
+        format!("{a} {b}")
+    }
+    let _turn = alone();
+    let before = phases();
+    let captured = String::from("0");
+
+    assert_eq!(shared(wrap(|| captured.as_str()))(), "0");
+    assert_eq!(shared(wrap(|a: &[u8]| a.len()))(b"ab"), 2);
+    assert_eq!(shared(Service { prove: wrap(free) }).prove.as_ref()(1, 2), "1 2");
+    assert_eq!(shared(wrap(|a: u8, b: u16, c: &str| format!("{a}{b}{c}")))(1, 2, "3"), "123");
+    assert_eq!(shared(wrap(|a: u8, b: u8, c: u8, d: u8| [a, b, c, d]))(1, 2, 3, 4), [1, 2, 3, 4]);
+    assert_eq!(shared(wrap(|a: u8, b: u8, c: u8, d: u8, e: u8| [a, b, c, d, e]))(1, 2, 3, 4, 5), [1, 2, 3, 4, 5]);
+    let six = |a: u8, b: u8, c: u8, d: u8, e: u8, f: u8| [a, b, c, d, e, f];
+    assert_eq!(shared(wrap(six))(1, 2, 3, 4, 5, 6), [1, 2, 3, 4, 5, 6]);
+    let seven = |a: u8, b: u8, c: u8, d: u8, e: u8, f: u8, g: u8| [a, b, c, d, e, f, g];
+    assert_eq!(shared(wrap(seven))(1, 2, 3, 4, 5, 6, 7), [1, 2, 3, 4, 5, 6, 7]);
+    let eight = |a: u8, b: u8, c: u8, d: u8, e: u8, f: u8, g: u8, h: String| ([a, b, c, d, e, f, g], h);
+    assert_eq!(shared(wrap(eight))(1, 2, 3, 4, 5, 6, 7, "8".into()), ([1, 2, 3, 4, 5, 6, 7], "8".into()));
+
+    assert_eq!(phases(), before + 9);
+}
+
+/// The closure that Jolt generates comes as an opaque type, whose arguments `wrap` has to read off its bounds.
+#[test]
+fn wrap_takes_an_opaque_closure_and_its_proof_may_move_to_another_thread() {
+    fn opaque() -> impl Fn(u64) -> (u64, Vec<u64>, Device) + Send + Sync {
+        |n| (n, vec![n; 1 << 16], Device { inputs: vec![], outputs: vec![], panic: false })
+    }
+    let _turn = alone();
+    let prove = wrap(opaque());
+    let (bytes, (_, proof, _)) = arena_bytes_of(|| prove(9));
+    assert!(bytes >= 1 << 19);
+    let sum = std::thread::spawn(move || proof.iter().sum::<u64>()).join().expect("it adds up");
+    assert_eq!(sum, 9 << 16);
+}
+
+/// Programs, libraries and tests all call `init`; only the first may build the pool, and no later one may fail.
+#[test]
+fn init_may_be_called_again_before_and_after_proofs() {
+    let _turn = alone();
+    zk_alloc_jolt::init();
+    assert!(!zk_alloc_jolt::init());
+    prove(|| preprocess(8));
+    assert!(!zk_alloc_jolt::init());
+}

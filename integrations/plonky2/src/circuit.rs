@@ -1,0 +1,108 @@
+//! `CircuitData::prove` and `ProverCircuitData::prove`: proofs of a built circuit.
+
+use anyhow::Result;
+use plonky2::field::extension::Extendable;
+use plonky2::hash::hash_types::RichField;
+use plonky2::iop::witness::PartialWitness;
+use plonky2::plonk::circuit_data::{CircuitData, CommonCircuitData, ProverCircuitData, ProverOnlyCircuitData};
+use plonky2::plonk::config::GenericConfig;
+use plonky2::plonk::proof::ProofWithPublicInputs;
+use plonky2::util::timing::TimingTree;
+
+/// What can be proved: [`CircuitData`], [`ProverCircuitData`], or a type of the caller's that holds the same two parts.
+pub trait Circuit<F: RichField + Extendable<D>, C: GenericConfig<D, F = F>, const D: usize> {
+    /// The part that only the prover needs.
+    fn prover_only(&self) -> &ProverOnlyCircuitData<F, C, D>;
+    /// The part that the verifier has too.
+    fn common(&self) -> &CommonCircuitData<F, D>;
+}
+
+impl<F: RichField + Extendable<D>, C: GenericConfig<D, F = F>, const D: usize> Circuit<F, C, D>
+    for CircuitData<F, C, D>
+{
+    fn prover_only(&self) -> &ProverOnlyCircuitData<F, C, D> {
+        &self.prover_only
+    }
+
+    fn common(&self) -> &CommonCircuitData<F, D> {
+        &self.common
+    }
+}
+
+impl<F: RichField + Extendable<D>, C: GenericConfig<D, F = F>, const D: usize> Circuit<F, C, D>
+    for ProverCircuitData<F, C, D>
+{
+    fn prover_only(&self) -> &ProverOnlyCircuitData<F, C, D> {
+        &self.prover_only
+    }
+
+    fn common(&self) -> &CommonCircuitData<F, D> {
+        &self.common
+    }
+}
+
+/// [`CircuitData::prove`] or [`ProverCircuitData::prove`] in a phase, which takes in the generation of the witness.
+///
+/// A circuit that verifies another circuit's proof is proved by the same call.
+///
+/// # Errors
+///
+/// The framework's, unchanged: `inputs` contradict the circuit, or leave some of its generators without their inputs; or, with
+/// negligible probability, the opening point is in the subgroup.
+///
+/// # Panics
+///
+/// Where the framework does, and where a generator of the circuit does. The phase ends as the panic unwinds; the next proof is
+/// not affected.
+///
+/// ```
+/// # mod common { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/common/mod.rs")); }
+/// # use common::Squarings;
+/// let circuit = Squarings::build(100);
+///
+/// let proof = zk_alloc_plonky2::prove(&circuit.data, circuit.inputs(3))?;
+///
+/// circuit.data.verify(proof)?;
+/// # Ok::<(), anyhow::Error>(())
+/// ```
+pub fn prove<F: RichField + Extendable<D>, C: GenericConfig<D, F = F>, const D: usize>(
+    circuit: &impl Circuit<F, C, D>,
+    inputs: PartialWitness<F>,
+) -> Result<ProofWithPublicInputs<F, C, D>> {
+    // As the framework's two methods do.
+    prove_with_timing(circuit, inputs, &mut TimingTree::default())
+}
+
+/// [`prove`], its steps recorded in `timing`.
+///
+/// plonky2 records times where its feature `timing` is on; without it, a `TimingTree` stays empty.
+///
+/// # Errors
+///
+/// As [`prove`].
+///
+/// # Panics
+///
+/// As [`prove`].
+///
+/// ```
+/// # mod common { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/common/mod.rs")); }
+/// # use common::Squarings;
+/// use plonky2::util::timing::TimingTree;
+///
+/// let circuit = Squarings::build(100);
+/// let mut timing = TimingTree::default();
+///
+/// let proof = zk_alloc_plonky2::prove_with_timing(&circuit.data, circuit.inputs(3), &mut timing)?;
+/// timing.print();
+///
+/// circuit.data.verify(proof)?;
+/// # Ok::<(), anyhow::Error>(())
+/// ```
+pub fn prove_with_timing<F: RichField + Extendable<D>, C: GenericConfig<D, F = F>, const D: usize>(
+    circuit: &impl Circuit<F, C, D>,
+    inputs: PartialWitness<F>,
+    timing: &mut TimingTree,
+) -> Result<ProofWithPublicInputs<F, C, D>> {
+    crate::prover::prove(circuit.prover_only(), circuit.common(), inputs, timing)
+}

@@ -1,0 +1,24 @@
+//! The thread pool that plonky2 proves on.
+
+/// Builds rayon's global thread pool, which plonky2 proves on, outside any phase: call it first thing in `main`.
+///
+/// Without it, rayon builds the pool at the first proof, inside that proof's phase. That breaks nothing, but the pool's own
+/// memory then lives in the arena as long as the process does, and pins the slabs that it lies in.
+///
+/// Returns whether this call built the pool: `false` where it existed already (built by an earlier call, by the program or by
+/// rayon itself), and without the feature `parallel`. Calling it again does nothing.
+///
+/// ```
+/// zk_alloc_plonky2::init();
+/// assert!(!zk_alloc_plonky2::init(), "the pool is built once");
+/// ```
+pub fn init() -> bool {
+    #[cfg(feature = "parallel")]
+    {
+        zk_alloc::pool::build_global()
+    }
+    #[cfg(not(feature = "parallel"))]
+    {
+        false
+    }
+}

@@ -1,0 +1,85 @@
+//! The functions of [`plonky2::plonk::prover`], in a phase: for circuits whose parts the caller keeps apart.
+
+use anyhow::Result;
+use plonky2::field::extension::Extendable;
+use plonky2::hash::hash_types::RichField;
+use plonky2::iop::witness::{PartialWitness, PartitionWitness};
+use plonky2::plonk::circuit_data::{CommonCircuitData, ProverOnlyCircuitData};
+use plonky2::plonk::config::GenericConfig;
+use plonky2::plonk::proof::ProofWithPublicInputs;
+use plonky2::util::timing::TimingTree;
+
+/// [`plonky2::plonk::prover::prove`] in a phase, which takes in the generation of the witness.
+///
+/// # Errors
+///
+/// The framework's, unchanged: `inputs` contradict the circuit, or leave some of its generators without their inputs; or, with
+/// negligible probability, the opening point is in the subgroup.
+///
+/// # Panics
+///
+/// Where the framework does, and where a generator of the circuit does. The phase ends as the panic unwinds; the next proof is
+/// not affected.
+///
+/// ```
+/// # mod common { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/common/mod.rs")); }
+/// # use common::Squarings;
+/// use plonky2::util::timing::TimingTree;
+///
+/// let circuit = Squarings::build(100);
+/// let (key, common) = (&circuit.data.prover_only, &circuit.data.common);
+/// let mut timing = TimingTree::default();
+///
+/// let proof = zk_alloc_plonky2::prover::prove(key, common, circuit.inputs(3), &mut timing)?;
+///
+/// circuit.data.verify(proof)?;
+/// # Ok::<(), anyhow::Error>(())
+/// ```
+pub fn prove<F: RichField + Extendable<D>, C: GenericConfig<D, F = F>, const D: usize>(
+    prover_data: &ProverOnlyCircuitData<F, C, D>,
+    common_data: &CommonCircuitData<F, D>,
+    inputs: PartialWitness<F>,
+    timing: &mut TimingTree,
+) -> Result<ProofWithPublicInputs<F, C, D>> {
+    zk_alloc::phase(|| plonky2::plonk::prover::prove(prover_data, common_data, inputs, timing))
+}
+
+/// [`plonky2::plonk::prover::prove_with_partition_witness`] in a phase.
+///
+/// The witness was generated before the call, and so isn't in the arena; the columns that the framework makes of it are. To have
+/// both there, use [`prove`], or open a [`zk_alloc::phase`] around the generation and this call.
+///
+/// # Errors
+///
+/// As [`prove`], the contradictions aside: those the generation of the witness has found.
+///
+/// # Panics
+///
+/// Where the framework does: a witness that breaks the circuit's constraints may have no quotient polynomial.
+///
+/// ```
+/// # mod common { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/common/mod.rs")); }
+/// # use common::Squarings;
+/// use plonky2::iop::generator::generate_partial_witness;
+/// use plonky2::util::timing::TimingTree;
+///
+/// let circuit = Squarings::build(100);
+/// let (key, common) = (&circuit.data.prover_only, &circuit.data.common);
+/// let mut timing = TimingTree::default();
+///
+/// let witness = generate_partial_witness(circuit.inputs(3), key, common)?;
+/// let proof = zk_alloc_plonky2::prover::prove_with_partition_witness(key, common, witness, &mut timing)?;
+///
+/// circuit.data.verify(proof)?;
+/// # Ok::<(), anyhow::Error>(())
+/// ```
+pub fn prove_with_partition_witness<F: RichField + Extendable<D>, C: GenericConfig<D, F = F>, const D: usize>(
+    prover_data: &ProverOnlyCircuitData<F, C, D>,
+    common_data: &CommonCircuitData<F, D>,
+    partition_witness: PartitionWitness<'_, F>,
+    timing: &mut TimingTree,
+) -> Result<ProofWithPublicInputs<F, C, D>> {
+    zk_alloc::phase(|| {
+        plonky2::plonk::prover::prove_with_partition_witness(prover_data, common_data, partition_witness, timing)
+    })
+}

@@ -1,0 +1,71 @@
+//! The prover of the crate `starky`, in a phase.
+
+use ::starky::config::StarkConfig;
+use ::starky::proof::StarkProofWithPublicInputs;
+use ::starky::stark::Stark;
+use anyhow::Result;
+use plonky2::field::extension::Extendable;
+use plonky2::field::polynomial::PolynomialValues;
+use plonky2::fri::FriParams;
+use plonky2::hash::hash_types::RichField;
+use plonky2::plonk::config::GenericConfig;
+use plonky2::util::timing::TimingTree;
+
+/// [`starky::prover::prove`] in a phase.
+///
+/// The trace was allocated before the call, and so isn't in the arena; the copies that the framework extends and commits to are.
+/// To have both there, use [`prove_with_trace`].
+///
+/// # Errors
+///
+/// The framework's, unchanged: with negligible probability, the opening point is in the subgroup.
+///
+/// # Panics
+///
+/// Where the framework does: the trace is empty, its height is no power of two, or it doesn't suit the FRI parameters; a trace
+/// that breaks the constraints may have no quotient polynomial.
+pub fn prove<F, C, S, const D: usize>(
+    stark: S,
+    config: &StarkConfig,
+    trace_poly_values: Vec<PolynomialValues<F>>,
+    public_inputs: &[F],
+    verifier_circuit_fri_params: Option<FriParams>,
+    timing: &mut TimingTree,
+) -> Result<StarkProofWithPublicInputs<F, C, D>>
+where
+    F: RichField + Extendable<D>,
+    C: GenericConfig<D, F = F>,
+    S: Stark<F, D>,
+{
+    let trace = || trace_poly_values;
+    prove_with_trace(stark, config, trace, public_inputs, verifier_circuit_fri_params, timing)
+}
+
+/// [`starky::prover::prove`] in a phase, its trace built by `trace` in the same phase.
+///
+/// `trace` is called once, on the calling thread.
+///
+/// # Errors
+///
+/// As [`prove`]. A generator that can fail: open a [`zk_alloc::phase`] around it and [`prove`].
+///
+/// # Panics
+///
+/// As [`prove`], and where `trace` does. The phase ends as the panic unwinds; the next proof is not affected.
+pub fn prove_with_trace<F, C, S, const D: usize>(
+    stark: S,
+    config: &StarkConfig,
+    trace: impl FnOnce() -> Vec<PolynomialValues<F>>,
+    public_inputs: &[F],
+    verifier_circuit_fri_params: Option<FriParams>,
+    timing: &mut TimingTree,
+) -> Result<StarkProofWithPublicInputs<F, C, D>>
+where
+    F: RichField + Extendable<D>,
+    C: GenericConfig<D, F = F>,
+    S: Stark<F, D>,
+{
+    zk_alloc::phase(|| {
+        ::starky::prover::prove(stark, config, trace(), public_inputs, verifier_circuit_fri_params, timing)
+    })
+}

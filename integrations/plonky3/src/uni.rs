@@ -1,0 +1,148 @@
+//! `p3-uni-stark`: proofs of a single AIR.
+//!
+//! With debug assertions on, the framework checks the trace against the AIR before it proves, and asks for one more bound on
+//! `A` to do so. Its bound is chosen when `p3-uni-stark` is compiled, ours when this crate is; hence what must hold: **where
+//! debug assertions are on for `p3-uni-stark`, they are on for this crate**. A profile sets both at once. One that overrides
+//! `debug-assertions` for the p3 crates alone has to name `zk-alloc-plonky3` beside them, or this crate doesn't compile. (The
+//! other way round it does, and merely asks for a bound that goes unused.) The same goes for `batch.rs`.
+
+#[cfg(debug_assertions)]
+use p3_air::{Air, DebugConstraintBuilder};
+use p3_challenger::GrindingChallenger;
+use p3_matrix::dense::RowMajorMatrix;
+use p3_uni_stark::{PcsProverError, PreprocessedProverData, Proof, ProvingError, QuotientAir, StarkGenericConfig, Val};
+
+/// [`p3_uni_stark::prove`] in a phase.
+///
+/// The trace was allocated before the call, and so isn't in the arena; it is by far the largest buffer of a proof. Prefer
+/// [`prove_with_trace`].
+///
+/// # Errors
+///
+/// The framework's, unchanged: the commitment scheme refused the configuration, or its budget is spent.
+///
+/// # Panics
+///
+/// Where the framework does: the trace's height is no power of two, or the AIR has preprocessed columns; with debug
+/// assertions on, also where the trace doesn't satisfy the AIR.
+///
+/// ```
+/// # mod common { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/common/mod.rs")); }
+/// # use common::{Fibonacci, config};
+/// let config = config();
+/// let (trace, public_values) = (Fibonacci::trace(8), Fibonacci::public_values(8));
+///
+/// let proof = zk_alloc_plonky3::prove(&config, &Fibonacci, trace, &public_values)?;
+///
+/// p3_uni_stark::verify(&config, &Fibonacci, &proof, &public_values)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[allow(clippy::multiple_bound_locations)] // `cfg` is not supported in where clauses.
+pub fn prove<
+    SC,
+    #[cfg(debug_assertions)] A: for<'a> Air<DebugConstraintBuilder<'a, Val<SC>>>,
+    #[cfg(not(debug_assertions))] A,
+>(
+    config: &SC,
+    air: &A,
+    trace: RowMajorMatrix<Val<SC>>,
+    public_values: &[Val<SC>],
+) -> Result<Proof<SC>, ProvingError<PcsProverError<SC>>>
+where
+    SC: StarkGenericConfig,
+    SC::Challenger: GrindingChallenger<Witness = Val<SC>>,
+    A: QuotientAir<SC>,
+{
+    zk_alloc::phase(|| p3_uni_stark::prove(config, air, trace, public_values))
+}
+
+/// [`p3_uni_stark::prove`] in a phase, its trace built by `trace` in the same phase.
+///
+/// The trace is Plonky3's one giant buffer: it has capacity for its low-degree extension, which the prover makes in place. Built
+/// here, it lies in pages that the last proof left resident. `trace` is called once, on the calling thread.
+///
+/// # Errors
+///
+/// As [`prove`]. A generator that can fail: open a [`zk_alloc::phase`] around it and [`prove`].
+///
+/// # Panics
+///
+/// As [`prove`], and where `trace` does. The phase ends as the panic unwinds; the next proof is not affected.
+///
+/// ```
+/// # mod common { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/common/mod.rs")); }
+/// # use common::{Fibonacci, config};
+/// let config = config();
+/// let public_values = Fibonacci::public_values(8);
+///
+/// let trace = || Fibonacci::trace(8);
+/// let proof = zk_alloc_plonky3::prove_with_trace(&config, &Fibonacci, trace, &public_values)?;
+///
+/// p3_uni_stark::verify(&config, &Fibonacci, &proof, &public_values)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[allow(clippy::multiple_bound_locations)] // `cfg` is not supported in where clauses.
+pub fn prove_with_trace<
+    SC,
+    #[cfg(debug_assertions)] A: for<'a> Air<DebugConstraintBuilder<'a, Val<SC>>>,
+    #[cfg(not(debug_assertions))] A,
+>(
+    config: &SC,
+    air: &A,
+    trace: impl FnOnce() -> RowMajorMatrix<Val<SC>>,
+    public_values: &[Val<SC>],
+) -> Result<Proof<SC>, ProvingError<PcsProverError<SC>>>
+where
+    SC: StarkGenericConfig,
+    SC::Challenger: GrindingChallenger<Witness = Val<SC>>,
+    A: QuotientAir<SC>,
+{
+    zk_alloc::phase(|| p3_uni_stark::prove(config, air, trace(), public_values))
+}
+
+/// [`p3_uni_stark::prove_with_preprocessed`] in a phase.
+///
+/// `preprocessed` comes from [`p3_uni_stark::setup_preprocessed`]. It is made once and kept, so it is best made outside any
+/// phase. The trace, as with [`prove`], is not in the arena unless a [`zk_alloc::phase`] of the caller's surrounds its making.
+///
+/// # Errors
+///
+/// As [`prove`].
+///
+/// # Panics
+///
+/// As [`prove`], but with preprocessed columns the AIR must be given its `preprocessed` data, of the height of the trace.
+///
+/// ```
+/// # mod common { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/common/mod.rs")); }
+/// # use common::{Squares, config};
+/// use p3_uni_stark::{setup_preprocessed, verify_with_preprocessed};
+/// use zk_alloc_plonky3::prove_with_preprocessed;
+///
+/// let (config, air) = (config(), Squares { log_rows: 6 });
+/// let (prover_data, key) = setup_preprocessed(&config, &air, 6)?.expect("it has such columns");
+///
+/// let proof = prove_with_preprocessed(&config, &air, air.trace(), &[], Some(&prover_data))?;
+///
+/// verify_with_preprocessed(&config, &air, &proof, &[], Some(&key))?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[allow(clippy::multiple_bound_locations)] // `cfg` is not supported in where clauses.
+pub fn prove_with_preprocessed<
+    SC,
+    #[cfg(debug_assertions)] A: for<'a> Air<DebugConstraintBuilder<'a, Val<SC>>>,
+    #[cfg(not(debug_assertions))] A,
+>(
+    config: &SC,
+    air: &A,
+    trace: RowMajorMatrix<Val<SC>>,
+    public_values: &[Val<SC>],
+    preprocessed: Option<&PreprocessedProverData<SC>>,
+) -> Result<Proof<SC>, ProvingError<PcsProverError<SC>>>
+where
+    SC: StarkGenericConfig,
+    SC::Challenger: GrindingChallenger<Witness = Val<SC>>,
+    A: QuotientAir<SC>,
+{
+    zk_alloc::phase(|| p3_uni_stark::prove_with_preprocessed(config, air, trace, public_values, preprocessed))
+}

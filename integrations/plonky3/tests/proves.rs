@@ -1,0 +1,206 @@
+//! Real Plonky3 proofs through the adapter, with zk-alloc installed, across phases.
+
+#[allow(dead_code)]
+mod common;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use common::{Config, Fibonacci, LOG_BLOWUP, Squares, Val, config, config_with_final_poly};
+use p3_batch_stark::{ProverData, StarkInstance, verify_batch};
+use p3_fri::FriProverError;
+use p3_uni_stark::{Proof, ProvingError, setup_preprocessed, verify, verify_with_preprocessed};
+use serde::Serialize;
+
+#[global_allocator]
+static ALLOCATOR: zk_alloc::ZkAllocator = zk_alloc::ZkAllocator;
+
+/// A phase is the process's, and so are the statistics: tests that look at either take turns.
+fn alone() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn bytes<T: Serialize>(proof: &T) -> Vec<u8> {
+    postcard::to_allocvec(proof).expect("a proof serialises")
+}
+
+/// Bytes that the arena served while `f` ran.
+fn arena_bytes_of<R>(f: impl FnOnce() -> R) -> (u64, R) {
+    let before = zk_alloc::stats().arena_bytes;
+    let result = f();
+    (zk_alloc::stats().arena_bytes - before, result)
+}
+
+fn prove_and_verify(config: &Config, log_rows: usize) -> Proof<Config> {
+    let public_values = Fibonacci::public_values(log_rows);
+    let trace = || Fibonacci::trace(log_rows);
+    let proof =
+        zk_alloc_plonky3::prove_with_trace(config, &Fibonacci, trace, &public_values).expect("a valid trace proves");
+    verify(config, &Fibonacci, &proof, &public_values).expect("the proof verifies");
+    proof
+}
+
+/// The DFT's twiddle factors are cached in the config by height, inside the phase of the proof that first needs them, and read by
+/// every later proof of that height: an arena that resets overwrites them in between, and that proof no longer verifies. So the
+/// sizes have to come back.
+#[test]
+fn a_config_reused_for_five_proofs_of_changing_size_keeps_its_caches() {
+    let _turn = alone();
+    let config = config();
+    for log_rows in [12, 15, 12, 10, 15] {
+        prove_and_verify(&config, log_rows);
+    }
+}
+
+/// A proof holds buffers of the phase that made it (with 256 queries, some are large enough for the arena): they must survive the
+/// phases of later proofs, whose requests are of the same sizes in the same order.
+#[test]
+fn a_proof_outlives_its_phase_and_still_verifies_after_later_proofs() {
+    let _turn = alone();
+    // Each its own config: what is at stake is the proof, not the config's caches.
+    let proofs = [config(), config(), config()].map(|config| (prove_and_verify(&config, 13), config));
+    let public_values = Fibonacci::public_values(13);
+    for (proof, config) in &proofs {
+        verify(config, &Fibonacci, proof, &public_values).expect("it verified when it was made");
+    }
+}
+
+/// The trace is Plonky3's one giant buffer: built in the closure, it must come from the arena, with its capacity for the
+/// extension; built before `prove`, it does not, and the arena serves the rest.
+#[test]
+fn the_arena_serves_the_trace_that_is_built_inside_and_no_other() {
+    let _turn = alone();
+    let (config, log_rows) = (config(), 14);
+    let public_values = Fibonacci::public_values(log_rows);
+    let trace_bytes = (((2 << log_rows) << LOG_BLOWUP) * size_of::<Val>()) as u64;
+
+    let mut inside = 0;
+    let trace = || {
+        let (bytes, trace) = arena_bytes_of(|| Fibonacci::trace(log_rows));
+        inside = bytes;
+        trace
+    };
+    zk_alloc_plonky3::prove_with_trace(&config, &Fibonacci, trace, &public_values).expect("a valid trace proves");
+    assert!(inside >= trace_bytes, "the arena served {inside} bytes of a trace of {trace_bytes}");
+
+    let (outside, trace) = arena_bytes_of(|| Fibonacci::trace(log_rows));
+    assert_eq!(outside, 0, "no phase is open yet");
+    let prove = || zk_alloc_plonky3::prove(&config, &Fibonacci, trace, &public_values);
+    let (rest, proof) = arena_bytes_of(prove);
+    assert!(rest > 0, "`prove` itself allocates in the arena");
+    verify(&config, &Fibonacci, &proof.expect("a valid trace proves"), &public_values).expect("it verifies");
+}
+
+/// The adapter adds a phase, and nothing that reaches the transcript.
+#[test]
+fn a_proof_equals_the_framework_s_byte_for_byte() {
+    let _turn = alone();
+    let (config, log_rows) = (config(), 10);
+    let public_values = Fibonacci::public_values(log_rows);
+
+    let trace = Fibonacci::trace(log_rows);
+    let theirs = p3_uni_stark::prove(&config, &Fibonacci, trace, &public_values).unwrap();
+    let theirs = bytes(&theirs);
+
+    let trace = Fibonacci::trace(log_rows);
+    let ours = zk_alloc_plonky3::prove(&config, &Fibonacci, trace, &public_values).unwrap();
+    assert_eq!(bytes(&ours), theirs, "`prove`");
+    let ours = prove_and_verify(&config, log_rows);
+    assert_eq!(bytes(&ours), theirs, "`prove_with_trace`");
+}
+
+/// The committed preprocessed columns, with their Merkle tree, are read by every proof. Here they are even made inside a phase, as
+/// a program may: they must survive it.
+#[test]
+fn preprocessed_data_made_in_one_phase_serves_the_next_three() {
+    let _turn = alone();
+    let (config, air) = (config(), Squares { log_rows: 12 });
+    let (prover_data, key) = zk_alloc::phase(|| setup_preprocessed(&config, &air, air.log_rows))
+        .expect("the commitment scheme takes it")
+        .expect("the AIR has preprocessed columns");
+    let preprocessed = Some(&prover_data);
+    let framework = p3_uni_stark::prove_with_preprocessed;
+    let theirs = bytes(&framework(&config, &air, air.trace(), &[], preprocessed).unwrap());
+
+    for _ in 0..3 {
+        let adapter = zk_alloc_plonky3::prove_with_preprocessed;
+        let proof = adapter(&config, &air, air.trace(), &[], preprocessed).unwrap();
+        verify_with_preprocessed(&config, &air, &proof, &[], Some(&key)).expect("it verifies");
+        assert_eq!(bytes(&proof), theirs);
+    }
+}
+
+/// A batch commits to traces of different heights at once, and its heights come back in later batches: the config's caches must
+/// serve them, and the proof be the framework's own.
+#[test]
+fn batches_of_changing_shape_prove_and_equal_the_framework_s() {
+    let _turn = alone();
+    let config = config();
+    for log_rows in [[6, 13], [13, 4], [11, 13]] {
+        let airs = [Fibonacci; 2];
+        let traces = log_rows.map(Fibonacci::trace);
+        let public_values = log_rows.map(Fibonacci::public_values);
+        let trace_refs = [&traces[0], &traces[1]];
+        let instances = StarkInstance::new_multiple(&airs, &trace_refs, &public_values);
+        let prover_data = ProverData::from_instances(&config, &instances).unwrap();
+
+        let proof = zk_alloc_plonky3::prove_batch(&config, &instances, &prover_data).unwrap();
+        verify_batch(&config, &airs, &proof, &public_values, &prover_data.common).expect("it verifies");
+        let theirs = p3_batch_stark::prove_batch(&config, &instances, &prover_data).unwrap();
+        assert_eq!(bytes(&proof), bytes(&theirs));
+    }
+}
+
+/// The framework's refusals pass through: the same variant, the same phase name, the same values.
+#[test]
+fn an_error_of_the_configuration_comes_back_unchanged() {
+    let _turn = alone();
+    let (config, log_rows) = (config_with_final_poly(10), 4);
+    let public_values = Fibonacci::public_values(log_rows);
+
+    let trace = Fibonacci::trace(log_rows);
+    let theirs = p3_uni_stark::prove(&config, &Fibonacci, trace, &public_values)
+        .err()
+        .expect("the trace is smaller than the final polynomial");
+    let trace = || Fibonacci::trace(log_rows);
+    let ours = zk_alloc_plonky3::prove_with_trace(&config, &Fibonacci, trace, &public_values)
+        .err()
+        .expect("the trace is smaller than the final polynomial");
+
+    let ProvingError::Pcs { source, .. } = &ours;
+    assert!(matches!(source, FriProverError::InputHeightTooSmall { .. }));
+    assert_eq!(format!("{ours:?}"), format!("{theirs:?}"));
+}
+
+/// A panic unwinds through the phase with the half-built trace alive: the phase must end, and the next proof must work.
+#[test]
+fn a_panic_in_the_trace_closure_ends_the_phase() {
+    let _turn = alone();
+    let (config, log_rows) = (config(), 12);
+    let public_values = Fibonacci::public_values(log_rows);
+    let panicking = || {
+        let _half_built = Fibonacci::trace(log_rows);
+        panic!("no witness for this input")
+    };
+    let outcome = catch_unwind(AssertUnwindSafe(|| {
+        zk_alloc_plonky3::prove_with_trace(&config, &Fibonacci, panicking, &public_values)
+    }));
+    let payload = outcome.err().expect("the panic passes through");
+    assert_eq!(payload.downcast_ref(), Some(&"no witness for this input"));
+
+    let (outside, buffer) = arena_bytes_of(|| vec![1u8; 1 << 20]);
+    assert_eq!(outside, 0, "the phase is still open after the panic");
+    drop(buffer);
+    prove_and_verify(&config, log_rows);
+}
+
+/// Programs, libraries and tests all call `init`; only the first may build the pool, and no later one may fail.
+#[test]
+fn init_may_be_called_again_before_and_after_proofs() {
+    let _turn = alone();
+    zk_alloc_plonky3::init();
+    assert!(!zk_alloc_plonky3::init());
+    prove_and_verify(&config(), 8);
+    assert!(!zk_alloc_plonky3::init());
+}

@@ -1,0 +1,3 @@
+//! The arm `glibc`.
+
+provers_bench::arm!(glibc, your_prover::PROVERS);

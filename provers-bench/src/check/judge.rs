@@ -1,0 +1,168 @@
+//! Figures against their baseline. Pure: two entries in, rows and verdicts out.
+
+use super::baseline::Entry;
+use super::figures::{Figures, TimeRatio};
+use crate::report::format;
+use std::ops::Sub;
+
+/// Faults above the baseline that are let pass: glibc serves what is small, and the heaps that it keeps for plonky2's
+/// threads grow by up to 300 pages in the first proofs of a process. A buffer that is faulted in anew for each proof
+/// is thousands.
+const FAULTS: u64 = 400;
+/// The same, as a part of the baseline, where it is large.
+const FAULTS_PART: u64 = 4;
+/// The arena's calls while it finds its size, one more or less in the median proof. A call for each buffer would be
+/// hundreds.
+const SYSTEM_CALLS: u64 = 4;
+/// What leaves a phase is a few small things: which thread made them decides whether each pins a slab of its own.
+const PINNED_SLABS: u64 = 2;
+/// The same, in bytes.
+const ESCAPED_BYTES: u64 = 1 << 20;
+/// Peaks of both allocators move with the threads' order, and one huge page is a tenth of the smallest process here.
+const PEAK_RSS_RATIO: f64 = 0.1;
+/// Beyond the interval, which holds what the run itself scattered by: what two quiet runs may differ by.
+const TIME_RATIO: f64 = 0.05;
+/// The same between machines, or between builds of another profile: page faults weigh differently on each.
+const TIME_RATIO_ELSEWHERE: f64 = 0.15;
+
+/// One figure of one workload.
+#[derive(Debug, PartialEq)]
+pub(super) struct Row {
+    pub(super) figure: &'static str,
+    pub(super) baseline: String,
+    pub(super) now: String,
+    pub(super) allowed: String,
+    pub(super) verdict: Verdict,
+}
+
+#[derive(Debug, PartialEq)]
+pub(super) enum Verdict {
+    Holds,
+    /// By how much it is above what is allowed.
+    Worse(String),
+    NotJudged(&'static str),
+}
+
+impl Row {
+    pub(super) fn holds(&self) -> bool {
+        !matches!(self.verdict, Verdict::Worse(_))
+    }
+}
+
+/// A row for each figure of `now`, held to `baseline` if there is one.
+pub(super) fn rows(baseline: Option<&Entry>, now: &Entry) -> Vec<Row> {
+    let (then, here) = (baseline.map(|entry| &entry.figures), &now.figures);
+    let counted = |figure, value: fn(&Figures) -> u64, slack: fn(u64) -> u64| {
+        let held = then.map(value).map(|then| (then, then + slack(then)));
+        row(figure, held, value(here), format::count)
+    };
+    let memory = then.map(|then| (then.peak_rss_ratio, then.peak_rss_ratio + PEAK_RSS_RATIO));
+    vec![
+        counted("minor faults", |of| of.minor_faults, |then| FAULTS.max(then / FAULTS_PART)),
+        counted("system calls", |of| of.system_calls, |_| SYSTEM_CALLS),
+        counted("escaped bytes", |of| of.escaped_bytes, |_| ESCAPED_BYTES),
+        counted("pinned slabs", |of| of.pinned_slabs, |_| PINNED_SLABS),
+        row("peak RSS / glibc's", memory, here.peak_rss_ratio, |ratio| format!("{ratio:.3}")),
+        time(baseline, now),
+    ]
+}
+
+/// `held` is the baseline and what is allowed.
+fn row<T>(figure: &'static str, held: Option<(T, T)>, now: T, shown: impl Fn(T) -> String) -> Row
+where
+    T: PartialOrd + Copy + Sub<Output = T>,
+{
+    let (baseline, allowed, verdict) = match held {
+        None => (String::new(), String::new(), Verdict::NotJudged("new")),
+        Some((baseline, allowed)) if now > allowed => {
+            (shown(baseline), shown(allowed), Verdict::Worse(shown(now - allowed)))
+        }
+        Some((baseline, allowed)) => (shown(baseline), shown(allowed), Verdict::Holds),
+    };
+    Row { figure, baseline, now: shown(now), allowed, verdict }
+}
+
+/// Only the interval's better end is held: noise widens the interval, and must not fail the check.
+fn time(baseline: Option<&Entry>, now: &Entry) -> Row {
+    let (tolerance, named) = match baseline {
+        Some(entry) if !entry.is_like(now) => (TIME_RATIO_ELSEWHERE, ", from elsewhere"),
+        _ => (TIME_RATIO, ""),
+    };
+    let limit = baseline.and_then(|entry| Some(entry.figures.warm_time_ratio?.median + tolerance));
+    let shown = |ratio: TimeRatio| format!("{:.3} [{:.3}, {:.3}]", ratio.median, ratio.low, ratio.high);
+    let of = |entry: &Entry| entry.figures.warm_time_ratio.map_or_else(String::new, shown);
+    let verdict = match (limit, now.figures.warm_time_ratio) {
+        (None, _) => Verdict::NotJudged("new"),
+        (_, None) => Verdict::NotJudged("too few rounds"),
+        (Some(limit), Some(ratio)) if ratio.low > limit => Verdict::Worse(format!("{:.3}", ratio.low - limit)),
+        _ => Verdict::Holds,
+    };
+    Row {
+        figure: "warm time / glibc's",
+        baseline: baseline.map_or_else(String::new, of),
+        now: of(now),
+        allowed: limit.map_or_else(String::new, |limit| format!("{limit:.3} at the low end{named}")),
+        verdict,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(machine: &str, minor_faults: u64, (median, low): (f64, f64)) -> Entry {
+        let warm_time_ratio = Some(TimeRatio { median, low, high: 2.0 * median - low });
+        let figures = Figures {
+            minor_faults,
+            system_calls: 0,
+            escaped_bytes: 1 << 16,
+            pinned_slabs: 1,
+            peak_rss_ratio: 1.0,
+            warm_time_ratio,
+        };
+        Entry { log_rows: 13, threads: 2, machine: machine.into(), profile: "release".into(), figures }
+    }
+
+    /// The figures that do not hold when `change` was made to a baseline of 80 faults and 0.9 of glibc's time.
+    fn worse(change: impl FnOnce(&mut Entry)) -> Vec<&'static str> {
+        let baseline = entry("here", 80, (0.9, 0.88));
+        let mut now = baseline.clone();
+        change(&mut now);
+        rows(Some(&baseline), &now).iter().filter(|row| !row.holds()).map(|row| row.figure).collect()
+    }
+
+    /// Each figure must fail the check by itself, just beyond what is allowed and not before.
+    #[test]
+    fn each_figure_is_held_at_its_limit() {
+        assert_eq!(worse(|_| {}), [""; 0]);
+        assert_eq!(worse(|now| now.figures.minor_faults = 480), [""; 0]);
+        assert_eq!(worse(|now| now.figures.minor_faults = 481), ["minor faults"]);
+        assert_eq!(worse(|now| now.figures.system_calls = 5), ["system calls"]);
+        assert_eq!(worse(|now| now.figures.escaped_bytes += (1 << 20) + 1), ["escaped bytes"]);
+        assert_eq!(worse(|now| now.figures.pinned_slabs = 4), ["pinned slabs"]);
+        assert_eq!(worse(|now| now.figures.peak_rss_ratio = 1.101), ["peak RSS / glibc's"]);
+        assert_eq!(worse(|now| *now = entry("here", 80, (0.97, 0.951))), ["warm time / glibc's"]);
+    }
+
+    /// On a busy machine the median may be anywhere: only an interval that is worse as a whole says something.
+    #[test]
+    fn a_wide_interval_does_not_fail_the_check_and_a_missing_one_is_not_judged() {
+        assert_eq!(worse(|now| *now = entry("here", 80, (1.3, 0.94))), [""; 0]);
+        assert_eq!(worse(|now| now.figures.warm_time_ratio = None), [""; 0]);
+    }
+
+    /// A baseline from elsewhere must not fail code that did not change, nor let everything pass.
+    #[test]
+    fn another_machine_widens_the_tolerance_of_time_alone() {
+        assert_eq!(worse(|now| *now = entry("there", 80, (1.0, 0.98))), [""; 0]);
+        assert_eq!(worse(|now| *now = entry("there", 80, (1.1, 1.051))), ["warm time / glibc's"]);
+        assert_eq!(worse(|now| *now = entry("there", 500, (0.9, 0.88))), ["minor faults"]);
+    }
+
+    /// A baseline with many faults allows a part of them more.
+    #[test]
+    fn many_faults_may_be_a_quarter_more() {
+        let held = |then, now| rows(Some(&entry("m", then, (1.0, 1.0))), &entry("m", now, (1.0, 1.0)))[0].holds();
+        assert!(held(4000, 5000) && !held(4000, 5001));
+    }
+}

@@ -1,0 +1,64 @@
+//! Real proofs, verified, under several allocators in lockstep.
+//!
+//! An *arm* is an allocator with its settings: a binary with one `#[global_allocator]` that calls [`child::main`].
+//! A *workload* is a prover at a size: a type that implements [`Workload`]. The driver, [`driver::main`], starts every
+//! arm, lets each prove once a round in random order, and compares the times round by round, so that whatever else the
+//! machine does cancels out of the ratio. After every few rounds it starts all arms again, so that no figure hangs on
+//! the luck of one process. Times alone are never shown without their interval, and a proof that does not verify fails
+//! its arm.
+//!
+//! The harness knows neither allocators nor provers: [`arms::ARMS`] and [`PROVERS`] are data. For a prover of your own,
+//! implement [`Workload`], name it in a `static` of [`Prover`]s, and write a line for each binary: [`driver!`] and
+//! [`arm!`]. `docs/benchmarking.md` has the steps, and `examples/your-prover` a whole package.
+//!
+//! From the driver down, a module uses only what stands below it:
+//!
+//! ```text
+//! driver       cli, options, values -> plan, arm binaries, the run of a point, its files
+//! check        the gate: a run's figures, held to a baseline
+//! lockstep     rounds, order             budget, schedule  may it go on?
+//! seat         one arm and its proofs    rss_watch         memory over time
+//! process      one child: asked, answered                  child  the other end of the pipe
+//! report       HTML, tables, curves, CSV, JSON, Markdown, comparison
+//! summary      samples -> figures        stats   ratios and intervals, pure
+//! record       what a run leaves behind  protocol, sample, machine, arms, installed, workloads
+//! allocators   what an arm's binary links: named by arm!, and used nowhere else
+//! trace        beside the bench: allocations recorded and replayed
+//! ```
+
+pub mod allocators;
+pub mod arms;
+pub mod child;
+pub mod driver;
+pub mod stats;
+pub mod trace;
+pub mod workloads;
+
+mod binaries;
+mod budget;
+mod build_info;
+mod check;
+mod cli;
+mod fault;
+mod installed;
+mod interrupt;
+mod lockstep;
+mod machine;
+mod macros;
+mod memory;
+mod options;
+mod plan;
+mod process;
+mod progress;
+mod protocol;
+mod record;
+mod report;
+mod rss_watch;
+mod sample;
+mod schedule;
+mod seat;
+mod stale;
+mod summary;
+mod values;
+
+pub use workloads::{PROVERS, Prover, Workload, WorkloadSpec};

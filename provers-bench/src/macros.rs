@@ -1,0 +1,39 @@
+//! The binaries of a bench: one for the driver, one for each arm. A line each.
+
+/// The whole of the driver's binary, for these provers.
+///
+/// `provers` names a `static`, in the library of its package: a constant would compile the provers again for every binary.
+/// The driver's own baseline of figures, `baseline.toml`, lies beside its `Cargo.toml`.
+///
+/// ```
+/// # mod my_prover { pub static PROVERS: &[provers_bench::Prover] = &[]; }
+/// provers_bench::driver!(my_prover::PROVERS);
+/// ```
+#[macro_export]
+macro_rules! driver {
+    ($provers:expr) => {
+        fn main() -> ::std::process::ExitCode {
+            $crate::driver::main($provers, ::core::env!("CARGO_MANIFEST_DIR"))
+        }
+    };
+}
+
+/// The whole of an arm's binary: one of [`allocators`](crate::allocators) is installed, and proves when the driver asks.
+///
+/// The arm `zk-alloc` starts the binary `with-zk-alloc`, which is `src/bin/with-zk-alloc.rs`:
+///
+/// ```
+/// # mod my_prover { pub static PROVERS: &[provers_bench::Prover] = &[]; }
+/// provers_bench::arm!(zk_alloc, my_prover::PROVERS);
+/// ```
+#[macro_export]
+macro_rules! arm {
+    ($allocator:ident, $provers:expr) => {
+        #[global_allocator]
+        static ALLOCATOR: $crate::allocators::$allocator::Allocator = $crate::allocators::$allocator::ALLOCATOR;
+
+        fn main() -> ::std::process::ExitCode {
+            $crate::child::main($provers, $crate::allocators::$allocator::installed())
+        }
+    };
+}

@@ -1,0 +1,104 @@
+//! Memory as Linux accounts for it: of this process, and of the machine or container it runs in.
+
+use anyhow::Context;
+use nix::unistd::{SysconfVar, sysconf};
+use std::fs;
+use std::path::Path;
+
+/// Resident memory of this process.
+pub(crate) fn rss_bytes() -> anyhow::Result<u64> {
+    status_bytes("VmRSS:")
+}
+
+/// Resident memory of the process `pid`; `None` if it is gone. Cheaper than its `status`.
+pub(crate) fn rss_bytes_of(pid: u32) -> Option<u64> {
+    let statm = fs::read_to_string(format!("/proc/{pid}/statm")).ok()?;
+    let pages: u64 = statm.split(' ').nth(1)?.parse().ok()?;
+    // A process that has ended and was not waited for has no pages.
+    let page_bytes = sysconf(SysconfVar::PAGE_SIZE).ok()??;
+    (pages > 0).then(|| pages * page_bytes.unsigned_abs())
+}
+
+/// Memory of this process that lies in huge pages; `None` if the kernel does not say. Takes milliseconds.
+pub(crate) fn huge_page_bytes() -> Option<u64> {
+    field_bytes(&fs::read_to_string("/proc/self/smaps_rollup").ok()?, "AnonHugePages:")
+}
+
+/// Highest resident memory of this process since it started, or since [`reset_peak`].
+pub(crate) fn peak_rss_bytes() -> anyhow::Result<u64> {
+    status_bytes("VmHWM:")
+}
+
+/// Lets [`peak_rss_bytes`] start over; false where the kernel does not offer that.
+pub(crate) fn reset_peak() -> bool {
+    // proc_pid_clear_refs(5): 5 resets the high water mark and touches no page table.
+    fs::write("/proc/self/clear_refs", "5").is_ok()
+}
+
+/// Memory that new processes can use without swapping: the machine's `MemAvailable`, or what the cgroup's limit
+/// leaves where that is less. `None` if the kernel does not say.
+pub(crate) fn available_bytes() -> Option<u64> {
+    let machine = field_bytes(&fs::read_to_string("/proc/meminfo").ok()?, "MemAvailable:")?;
+    Some(cgroup_available_bytes().map_or(machine, |cgroup| machine.min(cgroup)))
+}
+
+/// Memory of the machine.
+pub(crate) fn total_bytes() -> Option<u64> {
+    field_bytes(&fs::read_to_string("/proc/meminfo").ok()?, "MemTotal:")
+}
+
+fn cgroup_available_bytes() -> Option<u64> {
+    let membership = fs::read_to_string("/proc/self/cgroup").ok()?;
+    let path = membership.lines().find_map(|line| line.strip_prefix("0::/"))?;
+    let own = Path::new("/sys/fs/cgroup").join(path);
+    // A limit on any ancestor holds as well.
+    own.ancestors().take_while(|folder| folder.starts_with("/sys/fs/cgroup")).filter_map(room_in).min()
+}
+
+fn room_in(cgroup: &Path) -> Option<u64> {
+    let read = |name: &str| fs::read_to_string(cgroup.join(name)).ok()?.trim().parse::<u64>().ok();
+    // "max", which is no number, means no limit.
+    Some(read("memory.max")?.saturating_sub(read("memory.current")?))
+}
+
+fn status_bytes(name: &str) -> anyhow::Result<u64> {
+    let status = fs::read_to_string("/proc/self/status").context("resident memory is read from /proc (Linux)")?;
+    field_bytes(&status, name).with_context(|| format!("/proc/self/status has no {name}"))
+}
+
+/// The value of a line such as `VmRSS:   1956 kB`.
+fn field_bytes(text: &str, name: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+    let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kibibytes * 1024)
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use std::sync::{Mutex, MutexGuard, PoisonError};
+
+    /// Tests run in threads of one process and share its memory's accounts: those that read them take turns.
+    pub(crate) fn alone() -> MutexGuard<'static, ()> {
+        static TURN: Mutex<()> = Mutex::new(());
+        TURN.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    #[test]
+    fn kernel_fields_are_read_in_bytes() {
+        assert_eq!(field_bytes("VmHWM:\t    1956 kB\nVmRSS:\t 12 kB\n", "VmRSS:"), Some(12 * 1024));
+        assert_eq!(field_bytes("VmHWM:\t    1956 kB\n", "VmRSS:"), None);
+    }
+
+    /// The peak must fall back when memory is freed, or every proof would show the largest one's peak.
+    #[test]
+    fn the_peak_starts_over_after_a_reset() {
+        let _alone = alone();
+        let filled = std::hint::black_box(vec![1_u8; 128 << 20]);
+        let high = peak_rss_bytes().unwrap();
+        drop(filled);
+        if reset_peak() {
+            assert!(peak_rss_bytes().unwrap() + (64 << 20) < high);
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! What driver and child say to each other: one JSON value a line, requests on the child's stdin, replies on what was
+//! its stdout.
+
+use crate::build_info::BuildInfo;
+use crate::sample::Sample;
+use serde::{Deserialize, Serialize};
+
+/// From the driver.
+#[derive(Debug, Deserialize, PartialEq, Serialize)]
+#[serde(tag = "request", rename_all = "snake_case")]
+pub(crate) enum Request {
+    /// First of all: set the workload up. Answered by [`Reply::Ready`].
+    Setup {
+        /// Name of the arm in this run, which an allocator listed twice has two of.
+        arm: String,
+        prover: String,
+        workload: String,
+        log_rows: u32,
+        /// Settings that must be in force, as name and value in the allocator's own words.
+        requires: Vec<(String, String)>,
+    },
+    /// Prove and verify once. Answered by [`Reply::Proved`].
+    Prove { round: u32, seed: u64 },
+}
+
+/// From a child. The end of its stdin ends it.
+#[derive(Debug, Deserialize, PartialEq, Serialize)]
+#[serde(tag = "reply", rename_all = "snake_case")]
+pub(crate) enum Reply {
+    Ready(Identity),
+    Proved {
+        sample: Sample,
+        /// Why the verifier refused the proof.
+        refusal: Option<String>,
+    },
+    /// The workload could not be set up, or could not prove.
+    Failed {
+        reason: String,
+    },
+}
+
+/// What an arm is, in its own words.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub(crate) struct Identity {
+    pub(crate) allocator: String,
+    pub(crate) version: String,
+    /// Allocator settings that the process found in its environment, as `NAME=value`.
+    pub(crate) settings: Vec<String>,
+    /// Settings that the allocator itself confirmed, as `name=value`.
+    #[serde(default)]
+    pub(crate) confirmed: Vec<String>,
+    /// Whether `peak_rss_bytes` is one proof's; otherwise it is the process's.
+    pub(crate) peak_is_per_proof: bool,
+    pub(crate) build: BuildInfo,
+}
+
+/// A message as one line, its end included.
+pub(crate) fn line<T: Serialize>(message: &T) -> serde_json::Result<String> {
+    Ok(serde_json::to_string(message)? + "\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{build_info, sample};
+    use serde::de::DeserializeOwned;
+    use std::fmt::Debug;
+
+    fn survives<T: Serialize + DeserializeOwned + PartialEq + Debug>(message: T) {
+        let line = line(&message).unwrap();
+        assert_eq!(line.find('\n'), Some(line.len() - 1), "one message, one line: {line:?}");
+        assert_eq!(serde_json::from_str::<T>(&line).unwrap(), message);
+    }
+
+    /// A message that changes on its way, or spreads over two lines, would be read as garbage and fail its arm.
+    #[test]
+    fn messages_survive_the_pipe() {
+        let text = "line one\nline two \"quoted\"".to_owned();
+        let sample = sample::tests::sample(u64::MAX, [("served".to_owned(), u64::MAX)].into());
+        let requires = vec![("opt.thp".into(), "always".into())];
+        let (arm, prover, workload) = ("a".into(), "p".into(), "w".into());
+        survives(Request::Setup { arm, prover, workload, log_rows: 10, requires });
+        survives(Request::Prove { round: 0, seed: u64::MAX });
+        survives(Reply::Proved { sample, refusal: Some(text.clone()) });
+        survives(Reply::Failed { reason: text.clone() });
+        let build = build_info::current();
+        let settings = vec!["ZK_ALLOC_THP=never".into()];
+        survives(Reply::Ready(Identity {
+            allocator: text,
+            version: "1".into(),
+            settings,
+            confirmed: Vec::new(),
+            peak_is_per_proof: true,
+            build,
+        }));
+    }
+}

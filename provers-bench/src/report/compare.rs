@@ -1,0 +1,242 @@
+//! Two runs, side by side: what changed, as far as their intervals show it.
+
+use super::text::{command, commit};
+use super::{format, view};
+use crate::record::{ArmResult, Run, WorkloadResult};
+use crate::stats::{Ratio, Verdict};
+use comfy_table::presets::ASCII_MARKDOWN;
+use comfy_table::{CellAlignment, ContentArrangement, Table};
+use std::collections::BTreeSet;
+
+const NONE: &str = "-";
+
+/// Markdown, its last line break included.
+pub(super) fn compare(before: &Run, after: &Run) -> String {
+    let mut text = format!(
+        "A: {}, commit {}, `{}`\nB: {}, commit {}, `{}`\n\n",
+        before.run,
+        commit(before),
+        command(before),
+        after.run,
+        commit(after),
+        command(after)
+    );
+    match &differences(before, after)[..] {
+        [] => text += "Machine, build, seed and rounds are the same.\n",
+        differences => {
+            text += "Not only the allocators may have made a difference:\n\n";
+            text.extend(differences.iter().map(|difference| format!("- {difference}\n")));
+        }
+    }
+    for old in &before.workloads {
+        let Some(new) = after.workloads.iter().find(|new| same_point(old, new)) else { continue };
+        text += &format!("\n### {}, {} threads\n\n{}\n", view::name(before, old), old.threads, table(old, new));
+        let notes = notes(old, new);
+        if !notes.is_empty() {
+            text += "\n";
+        }
+        text.extend(notes.iter().map(|note| format!("- {note}\n")));
+    }
+    for (name, run, other) in [("A", before, after), ("B", after, before)] {
+        let alone = run.workloads.iter().filter(|one| !other.workloads.iter().any(|two| same_point(one, two)));
+        text.extend(alone.map(|workload| {
+            format!("\nOnly {name} has {}, {} threads.\n", view::name(run, workload), workload.threads)
+        }));
+    }
+    text + "\nA ratio changed where the two 95% intervals do not overlap; two runs that differ by less are not told apart.\n"
+}
+
+fn same_point(one: &WorkloadResult, two: &WorkloadResult) -> bool {
+    (&one.workload, one.log_rows, one.threads) == (&two.workload, two.log_rows, two.threads)
+}
+
+/// What differs between the runs beside their arms.
+fn differences(before: &Run, after: &Run) -> Vec<String> {
+    let facts = |run: &Run| {
+        let (machine, build) = (&run.machine, &run.machine.build);
+        let known = |value: &Option<String>| value.clone().unwrap_or_else(|| "unknown".into());
+        [
+            ("processor", known(&machine.cpu)),
+            ("cores", machine.cores.to_string()),
+            ("memory", machine.memory_bytes.map_or("unknown".into(), format::bytes)),
+            ("kernel", known(&machine.kernel)),
+            ("transparent huge pages", known(&machine.transparent_huge_pages)),
+            ("overcommit", known(&machine.overcommit_memory)),
+            ("compiler", build.rustc.clone()),
+            ("target", build.target.clone()),
+            ("flags", build.rustflags.clone()),
+            ("vector instructions", build.vector_features.join(" ")),
+            ("profile", format!("{}, opt-level {}", build.profile, build.opt_level)),
+            ("commit", commit(run)),
+            ("sources", build.sources.clone()),
+            ("Cargo.lock", known(&machine.lockfile_sha256)),
+            ("seed", run.seed.to_string()),
+            ("warm rounds", run.rounds.to_string()),
+            ("prover", run.prover.clone()),
+        ]
+    };
+    let pairs = facts(before).into_iter().zip(facts(after));
+    let differing = pairs.filter(|(old, new)| old != new);
+    let mut differences: Vec<_> =
+        differing.map(|((name, old), (_, new))| format!("{name}: A {old}, B {new}")).collect();
+    for (name, run) in [("A", before), ("B", after)] {
+        if run.interrupted {
+            differences.push(format!("{name} was interrupted: rounds are missing"));
+        }
+    }
+    differences
+}
+
+fn table(old: &WorkloadResult, new: &WorkloadResult) -> String {
+    let mut table = Table::new();
+    table.set_content_arrangement(ContentArrangement::Disabled).load_style(ASCII_MARKDOWN);
+    table.set_header([
+        "allocator",
+        "warm ratio A [95%]",
+        "warm ratio B [95%]",
+        "warm time",
+        "minor faults A → B",
+        "system calls A → B",
+        "peak RSS ratio A → B",
+    ]);
+    for arm in &old.arms {
+        if let Some(other) = new.arms.iter().find(|other| other.label == arm.label) {
+            table.add_row(row((old, arm), (new, other)));
+        }
+    }
+    for column in table.column_iter_mut().skip(1) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    table.trim_fmt()
+}
+
+fn row(old: (&WorkloadResult, &ArmResult), new: (&WorkloadResult, &ArmResult)) -> [String; 7] {
+    let both = [old, new];
+    let figures = both.map(|(_, arm)| view::figures(arm));
+    let ratios = figures.map(|figures| figures.and_then(|figures| figures.wall_ratio));
+    let [ratio_a, ratio_b] = ratios.map(|ratio| ratio.map_or_else(|| NONE.into(), |ratio| format::ratio(&ratio)));
+    let faults = figures.map(|figures| figures.and_then(|figures| figures.warm_minflt).map(format::count));
+    let calls = figures.map(|figures| figures.and_then(|figures| figures.warm_system_calls).map(format::count));
+    let peaks = both.map(|(workload, arm)| view::peak_ratio(workload, arm).map(|ratio| format!("{ratio:.2}")));
+    let change = match ratios {
+        [Some(a), Some(b)] => changed(&a, &b),
+        _ => NONE,
+    };
+    [old.1.label.clone(), ratio_a, ratio_b, change.into(), pair(faults), pair(calls), pair(peaks)]
+}
+
+/// What two measurements of one ratio say about each other.
+fn changed(before: &Ratio, after: &Ratio) -> &'static str {
+    if [before, after].iter().any(|ratio| ratio.verdict() == Verdict::TooFewRounds) {
+        return format::verdict(Verdict::TooFewRounds);
+    }
+    match (before.interval, after.interval) {
+        (Some(a), Some(b)) if b.high < a.low => "changed: less time",
+        (Some(a), Some(b)) if b.low > a.high => "changed: more time",
+        _ => "no change shown",
+    }
+}
+
+fn pair([a, b]: [Option<String>; 2]) -> String {
+    match (a, b) {
+        (None, None) => NONE.into(),
+        (a, b) => [a, b].map(|value| value.unwrap_or_else(|| NONE.into())).join(" → "),
+    }
+}
+
+/// What the rows cannot say: arms without figures, with other settings or of only one run.
+fn notes(old: &WorkloadResult, new: &WorkloadResult) -> Vec<String> {
+    let mut notes = Vec::new();
+    if old.baseline != new.baseline {
+        notes.push(format!("ratios of A are to {}, of B to {}: they do not compare", old.baseline, new.baseline));
+    }
+    let labels: BTreeSet<_> = old.arms.iter().chain(&new.arms).map(|arm| &arm.label).collect();
+    for label in labels {
+        let [a, b] = [old, new].map(|workload| workload.arms.iter().find(|arm| arm.label == *label));
+        for (name, arm) in [("A", a), ("B", b)] {
+            match arm.map(|arm| format::outcome(&arm.outcome)) {
+                None => notes.push(format!("{label}: not in {name}")),
+                Some(Some(outcome)) => notes.push(format!("{label}, {name}: {}", super::text::inert(&outcome))),
+                Some(None) => {}
+            }
+        }
+        let [a, b] = [a, b].map(|arm| Some(settings(arm?)).filter(|settings| !settings.is_empty()));
+        if let (Some(a), Some(b)) = (&a, &b)
+            && a != b
+        {
+            notes.push(format!("{label}: A ran {a}, B {b}"));
+        }
+    }
+    notes
+}
+
+/// Allocator, version and settings as the arm's process named them.
+fn settings(arm: &ArmResult) -> String {
+    arm.identity.as_ref().map_or_else(String::new, |identity| {
+        let settings = identity.settings.iter().map(|setting| format!(" {setting}"));
+        format!("{} {}{}", identity.allocator, identity.version, settings.collect::<String>())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::Outcome;
+    use crate::report::tests::{EVEN, run, workload, workload_of};
+    use crate::summary::tests::arm;
+
+    fn cells(text: &str, label: &str) -> Vec<String> {
+        let row = text.lines().find(|line| line.starts_with(&format!("| {label} "))).expect("a row an arm");
+        row.split('|').map(|cell| cell.trim().to_owned()).collect()
+    }
+
+    fn times(share: f64) -> Vec<u64> {
+        // Alternating by 1% around the share, so that intervals have a width.
+        EVEN.iter().zip([0.99, 1.01].iter().cycle()).map(|(ns, noise)| (*ns as f64 * share * noise) as u64).collect()
+    }
+
+    /// Noise must not be called a change, and a change must not be called noise.
+    #[test]
+    fn only_intervals_apart_are_a_change() {
+        let of = |share| run(vec![workload(&[("glibc", &EVEN), ("zk-alloc", &times(share))])]);
+        let change = |before, after| cells(&compare(&of(before), &of(after)), "zk-alloc")[4].clone();
+        assert_eq!(change(0.900, 0.905), "no change shown");
+        assert_eq!(change(0.900, 0.950), "changed: more time");
+        assert_eq!(change(0.950, 0.900), "changed: less time");
+        let few = run(vec![workload(&[("glibc", &EVEN[..4]), ("zk-alloc", &times(0.5)[..4])])]);
+        assert_eq!(cells(&compare(&few, &of(0.9)), "zk-alloc")[4], "too few rounds");
+    }
+
+    #[test]
+    fn what_else_differs_is_said_before_any_figure() {
+        let mut before = run(vec![workload(&[("glibc", &EVEN)])]);
+        let mut after = run(vec![workload(&[("glibc", &EVEN)])]);
+        let same = compare(&before, &after);
+        assert!(same.contains("Machine, build, seed and rounds are the same."), "{same}");
+        after.seed = 9;
+        after.machine.cpu = Some("another".into());
+        after.interrupted = true;
+        before.machine.git_commit = Some("abc".into());
+        let text = compare(&before, &after);
+        for part in ["- seed: A 1, B 9\n", ", B another\n", "- commit: A abc", "- B was interrupted"] {
+            assert!(text.contains(part), "{part} in {text}");
+        }
+    }
+
+    /// An arm that failed in one run, or is missing there, must not look unchanged.
+    #[test]
+    fn arms_and_workloads_of_one_run_only_are_named() {
+        let failed = arm("zk-alloc", Outcome::Failed { round: 3, reason: "hung".into() }, &EVEN[..3]);
+        let before = run(vec![workload(&[("glibc", &EVEN), ("zk-alloc", &EVEN), ("jemalloc", &EVEN)])]);
+        let mut after = run(vec![workload_of(vec![arm("glibc", Outcome::Finished, &EVEN), failed])]);
+        let text = compare(&before, &after);
+        assert_eq!(cells(&text, "zk-alloc")[2..5], ["1.000 [1.000, 1.000]", "-", "-"]);
+        assert!(
+            text.contains("- jemalloc: not in B\n") && text.contains("- zk-alloc, B: FAILED in round 3: hung\n"),
+            "{text}"
+        );
+        after.workloads[0].log_rows = 16;
+        let text = compare(&before, &after);
+        assert!(text.contains("Only A has poseidon2 2^15") && text.contains("Only B has poseidon2 2^16"), "{text}");
+    }
+}

@@ -1,0 +1,287 @@
+//! `report.html`: a run on one page that needs nothing else, made from the recorded run alone.
+//!
+//! ```text
+//! mod      the page                                       biases   what not to conclude
+//! charts   a workload -> bars       curves   memory over time, sweeps       tables
+//! bars     rows, drawn              lines    curves, drawn
+//! figure   a chart's frame          scale    values -> places               palette   arm -> colour
+//! ```
+
+mod bars;
+mod biases;
+mod charts;
+mod curves;
+mod figure;
+mod lines;
+mod palette;
+mod scale;
+mod tables;
+
+use super::notes::notes;
+use super::text::{command, commit};
+use super::words::{self, Finding, Tone};
+use super::{format, view};
+use crate::record::{Run, WorkloadResult};
+use maud::{DOCTYPE, Markup, PreEscaped, html};
+use palette::Palette;
+use std::collections::BTreeSet;
+
+const STYLE: &str = include_str!("style.css");
+/// Whatever a run's texts hold, the page fetches and runs nothing.
+const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'";
+
+/// The page. Equal runs give equal bytes.
+pub(super) fn page(run: &Run) -> String {
+    let palette = Palette::of(run);
+    let title = format!("{}: allocators, in lockstep", run.prover);
+    html! {
+        (DOCTYPE)
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                meta http-equiv="Content-Security-Policy" content=(POLICY);
+                meta name="viewport" content="width=device-width, initial-scale=1";
+                meta name="color-scheme" content="light dark";
+                title { (title) }
+                style { (PreEscaped(STYLE)) }
+            }
+            body { main {
+                (header(run, &title))
+                (summary(run))
+                @if let Some(sweep) = run.sweep {
+                    @for (name, points) in curves::groups(run) {
+                        section {
+                            h2 { (name) ", over the sweep" }
+                            (legend(&points, &palette))
+                            div.charts { (curves::sweep(sweep, &points, &palette)) }
+                        }
+                    }
+                }
+                @for workload in &run.workloads { (section(run, workload, &palette)) }
+                section { h2 { "The arms" } (tables::arms(run, &palette)) }
+                (machine(run))
+                section { h2 { "Known biases" } ul { @for bias in biases::biases(run) { li { (bias) } } } }
+                section {
+                    h2 { "Raw samples" }
+                    details { summary { "Every proof, one a row" } (tables::samples(run)) }
+                }
+                footer {
+                    "Made from result.json of run " code { (run.run) } ", schema " (run.schema) ", by prove-bench. "
+                    code { "prove-bench report " (run.run) } " makes it again."
+                }
+            } }
+        }
+    }
+    .into_string()
+    // No character of control but these may stand in HTML, and what a process says of itself may hold any.
+    .replace(|letter: char| letter.is_control() && !matches!(letter, '\n' | '\t'), "")
+}
+
+fn header(run: &Run, title: &str) -> Markup {
+    let machine = &run.machine;
+    html! {
+        header {
+            h1 { (title) }
+            p {
+                (machine.started_at.strftime("%Y-%m-%d %H:%M UTC")) " · commit " (commit(run)) " · "
+                (known(&machine.cpu)) ", " (machine.cores) " cores"
+            }
+            p { code { (command(run)) } }
+        }
+    }
+}
+
+fn summary(run: &Run) -> Markup {
+    html! {
+        section {
+            h2 { "In words" }
+            @if run.workloads.is_empty() { p { "Nothing was measured." } }
+            @for workload in &run.workloads {
+                h3 { (view::name(run, workload)) }
+                (findings(run, workload, run.sweep.is_some()))
+            }
+        }
+    }
+}
+
+/// What a workload shows in words; in short, only what concerns the arm that stands for us, and what failed.
+fn findings(run: &Run, workload: &WorkloadResult, in_short: bool) -> Markup {
+    let ours = view::ours(workload).map(|(arm, _)| arm.label.as_str());
+    let kept = |finding: &Finding| !in_short || ours == Some(finding.arm.as_str()) || finding.tone == Tone::Broken;
+    html! {
+        ul.findings { @for finding in words::findings(run, workload).iter().filter(|finding| kept(finding)) {
+            li class=(tone(finding.tone)) { b { (finding.arm) } ": " (finding.text) }
+        } }
+    }
+}
+
+fn tone(tone: Tone) -> &'static str {
+    match tone {
+        Tone::Better => "better",
+        Tone::Worse => "worse",
+        Tone::Neutral => "neutral",
+        Tone::Broken => "broken",
+    }
+}
+
+/// One workload. Of a sweep each is a point, and folded: the curves show them together.
+fn section(run: &Run, workload: &WorkloadResult, palette: &Palette) -> Markup {
+    let name = view::name(run, workload);
+    let threads = if workload.threads == 1 { "1 thread".into() } else { format!("{} threads", workload.threads) };
+    let body = html! {
+        p { (workload.about) "; 2^" (workload.log_rows) " rows, " (threads) ", " (run.rounds) " warm rounds." }
+        (legend(&[workload], palette))
+        div.charts { (charts::charts(workload, palette)) (curves::memory(workload, palette)) }
+        (tables::figures(workload, palette))
+        @if run.sweep.is_some() { (findings(run, workload, false)) }
+        ul.notes { @for note in notes(run, workload) { li { (note) } } }
+    };
+    html! {
+        section {
+            @if run.sweep.is_some() {
+                details { summary { h2 { (name) } } (body) }
+            } @else {
+                h2 { (name) }
+                (body)
+            }
+        }
+    }
+}
+
+/// Colours and dashes of the arms that take part in `workloads`.
+fn legend(workloads: &[&WorkloadResult], palette: &Palette) -> Markup {
+    let mut seen = BTreeSet::new();
+    let labels = workloads.iter().flat_map(|workload| &workload.arms).map(|arm| &arm.label);
+    html! {
+        ul.legend { @for label in labels.filter(|label| seen.insert(*label)) {
+            @let look = palette.look(label);
+            li.ours[look.ours] { (tables::swatch(&look.class)) (label) }
+        } }
+    }
+}
+
+fn machine(run: &Run) -> Markup {
+    let (machine, build) = (&run.machine, &run.machine.build);
+    let facts = [
+        ("Processor", format!("{}, {} cores", known(&machine.cpu), machine.cores)),
+        ("Memory", machine.memory_bytes.map_or("unknown".into(), format::bytes)),
+        ("Kernel", known(&machine.kernel).into()),
+        ("Transparent huge pages", known(&machine.transparent_huge_pages).into()),
+        ("Overcommit", known(&machine.overcommit_memory).into()),
+        ("Load when it started", known(&machine.load_average).into()),
+        ("Compiler", format!("{}, {}, opt-level {}, {}", build.rustc, build.profile, build.opt_level, build.target)),
+        ("Flags", build.rustflags.clone()),
+        ("Vector instructions", build.vector_features.join(", ")),
+        ("Commit", commit(run)),
+        ("Sources", build.sources.clone()),
+        ("Cargo.lock, SHA-256", known(&machine.lockfile_sha256).into()),
+        ("Command line", run.command_line.join(" ")),
+        ("Seed", run.seed.to_string()),
+        ("Warm rounds asked for", run.rounds.to_string()),
+        ("Threads of the prover's pool", run.threads.to_string()),
+        ("Started", run.machine.started_at.to_string()),
+    ];
+    html! {
+        section {
+            h2 { "Machine and command" }
+            dl { @for (name, value) in facts {
+                dt { (name) }
+                dd { (if value.is_empty() { "none" } else { value.as_str() }) }
+            } }
+        }
+    }
+}
+
+fn known(value: &Option<String>) -> &str {
+    value.as_deref().unwrap_or("unknown")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::{ArmResult, Outcome, RssPoint, Sweep};
+    use crate::report::tests::{EVEN, run, workload_of};
+    use crate::summary::tests::arm;
+    use scraper::{Html, Selector};
+
+    const HOSTILE: &str = "</li><script>alert(1)</script><img src=x onerror='alert(2)'>&amp;\"";
+
+    fn arms() -> Vec<ArmResult> {
+        let mut ours = arm("zk-alloc", Outcome::Finished, &EVEN.map(|ns| ns / 2));
+        ours.rss_over_time =
+            (0..10).map(|at| RssPoint { round: at / 5, at_ms: at * 20, rss_bytes: 9_000_000 }).collect();
+        let failed = Outcome::Failed { round: 1, reason: HOSTILE.into() };
+        vec![arm("glibc", Outcome::Finished, &EVEN), ours, arm("bump-reset", failed, &EVEN[..2])]
+    }
+
+    fn selected<'a>(page: &'a Html, what: &str) -> Vec<scraper::ElementRef<'a>> {
+        page.select(&Selector::parse(what).unwrap()).collect()
+    }
+
+    fn parsed(run: &Run) -> Html {
+        let page = Html::parse_document(&page(run));
+        assert_eq!(page.errors, Vec::<String>::new());
+        page
+    }
+
+    /// Reasons quote what dying processes wrote: none of it may become markup.
+    #[test]
+    fn hostile_text_stays_text() {
+        let mut run = run(vec![workload_of(arms())]);
+        run.command_line.push(HOSTILE.into());
+        run.machine.cpu = Some(HOSTILE.into());
+        run.workloads[0].about = format!("\0\u{1b}[31m{HOSTILE}");
+        run.workloads[0].arms[1].label = HOSTILE.into();
+        let page = parsed(&run);
+        assert!(selected(&page, "script, img, [onerror]").is_empty());
+        let findings: Vec<String> = selected(&page, ".findings li").iter().map(|item| item.text().collect()).collect();
+        assert!(findings.iter().any(|text| text.contains(HOSTILE)), "{findings:?}");
+    }
+
+    /// The page is sent by mail and opened on a train.
+    #[test]
+    fn the_page_needs_nothing_but_itself() {
+        let run = run(vec![workload_of(arms())]);
+        assert!(selected(&parsed(&run), "link, script, img, iframe, object, [src], [href]").is_empty());
+        let text = page(&run);
+        for outside in ["url(", "@import", "http:", "https:"] {
+            assert!(!text.contains(outside), "{outside}");
+        }
+    }
+
+    /// Empty fields, of arms and drivers that don't fill them, must neither break the page nor draw at NaN.
+    #[test]
+    fn a_run_draws_with_and_without_its_optional_fields() {
+        let bare = run(vec![workload_of(vec![arm("glibc", Outcome::Interrupted, &[])])]);
+        let nothing = run(Vec::new());
+        let mut full = run(vec![workload_of(arms()), workload_of(arms())]);
+        full.sweep = Some(Sweep::Threads);
+        full.workloads[1].threads = 4;
+        full.workloads[1].live_peak_bytes = Some(8_000_000);
+        for run in [&bare, &nothing, &full] {
+            let page = parsed(run);
+            let drawn: Vec<_> = selected(&page, "svg *").iter().flat_map(|element| element.value().attrs()).collect();
+            assert!(drawn.iter().all(|(_, value)| !value.contains("NaN") && !value.contains("inf")), "{drawn:?}");
+        }
+        let page = parsed(&full);
+        assert_eq!(selected(&page, "polyline").len(), 3 * 3 + 2 * 3 * 2, "three curves of a sweep, two proofs a point");
+        let text: String = page.root_element().text().collect();
+        for part in ["poseidon2 2^15 on 4 threads", "live peak 8.00 MB", "Memory, first warm proof"] {
+            assert!(text.contains(part), "{part}");
+        }
+    }
+
+    /// A chart without the failed arm would show only those that did well.
+    #[test]
+    fn every_arm_has_a_row_in_every_chart() {
+        let page = parsed(&run(vec![workload_of(arms())]));
+        let charts = selected(&page, "figure:has(.row)");
+        assert_eq!(charts.len(), 5);
+        for chart in charts {
+            let text: String = chart.text().collect();
+            for part in ["glibc", "zk-alloc", "bump-reset", "FAILED in round 1"] {
+                assert!(text.contains(part), "{part} in {text}");
+            }
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! What a run shows and writes. Tables and files come from the recorded run, so that they can be made again from
+//! `result.json`.
+//!
+//! ```text
+//! cli      `report` and `compare`        runs     a run, found and read
+//! html     report.html                   text     table.md, the terminal        compare   two runs, side by side
+//! words    verdicts -> sentences         table    of one workload               samples   samples.csv
+//! view     a run as reports look at it   format   quantities
+//! ```
+
+mod cli;
+mod compare;
+mod curves;
+pub(crate) mod format;
+mod html;
+mod notes;
+mod runs;
+mod samples;
+mod table;
+mod text;
+mod view;
+mod words;
+
+pub(crate) use cli::{Job, commands, job};
+pub(crate) use curves::curves;
+pub(crate) use samples::SampleLog;
+pub(crate) use table::Style;
+pub(crate) use text::section;
+
+use crate::record::Run;
+use anyhow::Context;
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+/// The page of a run, in its folder.
+pub(crate) const REPORT: &str = "report.html";
+/// Its tables as Markdown.
+const TABLE: &str = "table.md";
+
+/// Makes the folder of a new run under `parent`: its start in UTC and its prover, numbered if two start in one second.
+pub(crate) fn create_folder(parent: &Path, prover: &str) -> anyhow::Result<PathBuf> {
+    let start = jiff::Timestamp::now().strftime("%Y-%m-%dT%H-%M-%SZ").to_string();
+    let context = || format!("cannot make a folder for the run in {}", parent.display());
+    fs::create_dir_all(parent).with_context(context)?;
+    for number in 1_u32.. {
+        let suffix = if number == 1 { String::new() } else { format!("-{number}") };
+        let folder = parent.join(format!("{start}-{prover}{suffix}"));
+        match fs::create_dir(&folder) {
+            Ok(()) => return Ok(folder),
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(error).with_context(context),
+        }
+    }
+    unreachable!("the numbers do not run out");
+}
+
+/// Writes `result.json`, and the reports that are made from it, into `folder`.
+pub(crate) fn write(folder: &Path, run: &Run) -> anyhow::Result<()> {
+    write_file(folder, "result.json", &json(run)?)?;
+    write_reports(folder, run)
+}
+
+/// The text of `result.json`.
+pub(crate) fn json(run: &Run) -> anyhow::Result<String> {
+    Ok(serde_json::to_string_pretty(run).context("cannot express the result as JSON")? + "\n")
+}
+
+/// Does what a command asked for, with runs that lie in `runs_folder`, and returns what goes to stdout.
+pub(crate) fn run(job: &Job, runs_folder: &Path) -> anyhow::Result<String> {
+    match job {
+        Job::Report { run, .. } => {
+            let folder = runs::find(run, runs_folder)?;
+            write_reports(&folder, &runs::read(&folder)?)?;
+            Ok(format!("{}\n{}\n", folder.join(REPORT).display(), folder.join(TABLE).display()))
+        }
+        Job::Compare { before, after, .. } => {
+            let [before, after] = [before, after].map(|name| runs::read(&runs::find(name, runs_folder)?));
+            Ok(compare::compare(&before?, &after?))
+        }
+    }
+}
+
+fn write_reports(folder: &Path, run: &Run) -> anyhow::Result<()> {
+    write_file(folder, TABLE, &text::markdown(run))?;
+    write_file(folder, REPORT, &html::page(run))
+}
+
+fn write_file(folder: &Path, name: &str, text: &str) -> anyhow::Result<()> {
+    let path = folder.join(name);
+    fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::machine::Machine;
+    use crate::record::{ArmResult, Ended, Outcome, SCHEMA, WorkloadResult};
+    use crate::summary::{self, tests::arm};
+
+    /// Eight warm rounds of glibc after a cold one, all of 100 ms.
+    pub(crate) const EVEN: [u64; 9] = [100_000_000; 9];
+
+    /// A workload whose arms took these times and finished; the first is the baseline.
+    pub(crate) fn workload(times: &[(&str, &[u64])]) -> WorkloadResult {
+        workload_of(times.iter().map(|(label, wall_ns)| arm(label, Outcome::Finished, wall_ns)).collect())
+    }
+
+    /// A workload of these arms; the first is the baseline.
+    pub(crate) fn workload_of(mut arms: Vec<ArmResult>) -> WorkloadResult {
+        summary::summarise(&mut arms, 0, 1);
+        WorkloadResult {
+            workload: "poseidon2".into(),
+            about: "hashes".into(),
+            log_rows: 15,
+            threads: 2,
+            live_peak_bytes: None,
+            baseline: arms[0].label.clone(),
+            arms,
+            ended: Ended::AllRounds,
+        }
+    }
+
+    /// A run of these workloads, on this machine.
+    pub(crate) fn run(workloads: Vec<WorkloadResult>) -> Run {
+        Run {
+            schema: SCHEMA,
+            run: "2026-01-02T03-04-05Z-plonky3".into(),
+            prover: "plonky3".into(),
+            command_line: vec!["prove-bench".into(), "plonky3".into()],
+            seed: 1,
+            rounds: 8,
+            threads: 2,
+            sweep: None,
+            machine: Machine::observe(),
+            workloads,
+            interrupted: false,
+        }
+    }
+
+    /// Two runs of the same second must not write into one folder.
+    #[test]
+    fn every_run_has_a_folder_of_its_own() {
+        let parent = std::env::temp_dir().join(format!("prove-bench-folders-{}", std::process::id()));
+        let folders: Vec<_> = (0..3).map(|_| create_folder(&parent, "p").unwrap()).collect();
+        fs::remove_dir_all(&parent).unwrap();
+        assert!(folders[0] != folders[1] && folders[1] != folders[2] && folders[0] != folders[2]);
+    }
+}

@@ -1,0 +1,120 @@
+//! What a reader must know beside the figures, in a sentence each.
+
+use super::format;
+use crate::record::{ArmResult, Ended, Outcome, Run, WorkloadResult};
+
+/// On a machine to itself, warm proofs take the same time within a few percent.
+const BUSY_SPREAD: f64 = 1.5;
+
+/// Says so if the machine was busy: then the times of two arms tell less than their ratio does, and may contradict it.
+fn busy(workload: &WorkloadResult) -> Option<String> {
+    let baseline = workload.arms.iter().find(|arm| arm.label == workload.baseline && arm.summary.is_some())?;
+    let warm = baseline.samples.iter().filter(|proof| proof.round > 0).map(|proof| proof.sample.wall_ns);
+    let (fastest, slowest) = (warm.clone().min()?, warm.max()?);
+    (slowest as f64 > BUSY_SPREAD * fastest as f64).then(|| {
+        format!(
+            "The machine was busy: warm proofs of {} took {} to {}. Ratios are taken within a round and hold; times of \
+             different rounds don't compare.",
+            workload.baseline,
+            format::time(fastest),
+            format::time(slowest)
+        )
+    })
+}
+
+/// Everything that is to be said of `workload`.
+pub(super) fn notes(run: &Run, workload: &WorkloadResult) -> Vec<String> {
+    let mut notes: Vec<String> = busy(workload).into_iter().chain(ended(workload)).collect();
+    notes.extend(workload.arms.iter().flat_map(of_arm));
+    notes.extend(
+        workload.live_peak_bytes.map(|bytes| format!("Live at once, as zk-alloc counts: {}", format::bytes(bytes))),
+    );
+    if run.machine.build.profile != "release" {
+        notes.push(format!("Built as {}, not as release: not for comparing times.", run.machine.build.profile));
+    }
+    notes
+}
+
+fn of_arm(arm: &ArmResult) -> Vec<String> {
+    let mut notes = Vec::new();
+    notes.extend(format::outcome(&arm.outcome).map(|text| format!("{}: {text}", arm.label)));
+    if let (Outcome::Failed { .. }, Some(why)) = (&arm.outcome, &arm.known_to_fail) {
+        notes.push(format!("{}: known to fail, and no failure of the run: {why}", arm.label));
+    }
+    if let Some(calls) = arm.summary.as_ref().and_then(|summary| summary.warm_system_calls) {
+        notes.push(format!("{}: {} system calls of the arena in a warm proof", arm.label, format::count(calls)));
+    }
+    if let Some(identity) = &arm.identity {
+        if !identity.settings.is_empty() {
+            notes.push(format!("{}: ran with {}", arm.label, identity.settings.join(" ")));
+        }
+        if !identity.confirmed.is_empty() {
+            notes.push(format!("{}: the allocator confirmed {}", arm.label, identity.confirmed.join(", ")));
+        }
+        if !identity.peak_is_per_proof {
+            notes.push(format!("{}: peak RSS is since the process started, not one proof's", arm.label));
+        }
+    }
+    notes
+}
+
+/// Why there were fewer or more rounds than the options say.
+fn ended(workload: &WorkloadResult) -> Option<String> {
+    let intervals = workload.arms.iter().filter_map(|arm| arm.summary.as_ref()?.wall_ratio?.interval);
+    let widest = intervals.map(|interval| interval.high - interval.low).reduce(f64::max);
+    let width = widest.map_or("there is no interval yet".into(), |widest| {
+        format!("the widest interval is {:.1}% of {}'s time", 100.0 * widest, workload.baseline)
+    });
+    match workload.ended {
+        Ended::AllRounds | Ended::Interrupted => None,
+        Ended::Precise => Some(format!("Ended when it was precise enough: {width}.")),
+        Ended::OutOfTime => Some(format!("Ended because the time was over: {width}.")),
+        Ended::NoArms => Some("Ended because no arm was left.".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::summary::{summarise, tests::arm};
+
+    fn result(wall_ns: &[u64]) -> WorkloadResult {
+        let mut arms = vec![arm("glibc", Outcome::Finished, wall_ns)];
+        summarise(&mut arms, 0, 1);
+        WorkloadResult {
+            workload: "w".into(),
+            about: String::new(),
+            log_rows: 10,
+            threads: 2,
+            live_peak_bytes: None,
+            baseline: "glibc".into(),
+            arms,
+            ended: Ended::AllRounds,
+        }
+    }
+
+    /// On a busy machine the column of times may contradict the ratio: the reader must be told which one to believe.
+    #[test]
+    fn a_busy_machine_is_named_and_a_slow_cold_proof_is_none() {
+        assert_eq!(busy(&result(&[900, 100, 110, 105])), None);
+        assert!(busy(&result(&[100, 100, 300, 100])).unwrap().starts_with("The machine was busy"));
+    }
+
+    /// A reader must see that the failure is the allocator's, and why the run succeeded all the same.
+    #[test]
+    fn an_arm_that_is_known_to_fail_is_explained() {
+        let failed = Outcome::Failed { round: 1, reason: "proof 2 does not verify: no".into() };
+        let known = ArmResult { known_to_fail: Some("it resets".into()), ..arm("bump-reset", failed, &[1, 2]) };
+        let notes = of_arm(&known);
+        assert_eq!(notes[0], "bump-reset: FAILED in round 1: proof 2 does not verify: no");
+        assert!(notes[1].contains("known to fail") && notes[1].ends_with("it resets"), "{notes:?}");
+    }
+
+    #[test]
+    fn what_ended_the_rounds_is_said_with_the_width_that_was_reached() {
+        let ended = |ended| super::ended(&WorkloadResult { ended, ..result(&[1, 1, 1]) });
+        assert_eq!(ended(Ended::AllRounds), None);
+        assert!(ended(Ended::Precise).unwrap().contains("precise enough"));
+        assert!(ended(Ended::OutOfTime).unwrap().contains("time was over: there is no interval yet"));
+    }
+}

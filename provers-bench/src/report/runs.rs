@@ -1,0 +1,105 @@
+//! Finding a run that was made before, and reading it.
+
+use crate::record::{Run, SCHEMA};
+use anyhow::{Context, bail};
+use serde::Deserialize;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Asks for the run that was started last.
+const LATEST: &str = "latest";
+const RESULT: &str = "result.json";
+
+/// The folder of the run that `name` names: a run's folder, its `result.json`, the name of a folder in `runs_folder`,
+/// or `latest` for the newest one there.
+pub(super) fn find(name: &str, runs_folder: &Path) -> anyhow::Result<PathBuf> {
+    let given = Path::new(name);
+    if given.ends_with(RESULT) && given.is_file() {
+        return Ok(given.parent().unwrap_or(Path::new("")).to_owned());
+    }
+    let holds_a_run = |folder: &PathBuf| folder.join(RESULT).is_file();
+    if let Some(folder) = [given.to_owned(), runs_folder.join(given)].into_iter().find(holds_a_run) {
+        return Ok(folder);
+    }
+    if name == LATEST {
+        return newest(runs_folder).with_context(|| format!("no run in {} yet", runs_folder.display()));
+    }
+    bail!("no run {name:?}: neither a folder with a {RESULT}, nor the name of one in {}", runs_folder.display())
+}
+
+/// Names of runs begin with their start, so that the newest comes last.
+fn newest(runs_folder: &Path) -> Option<PathBuf> {
+    let entries = fs::read_dir(runs_folder).ok()?.filter_map(Result::ok);
+    entries.map(|entry| entry.path()).filter(|folder| folder.join(RESULT).is_file()).max()
+}
+
+/// What every schema has.
+#[derive(Deserialize)]
+struct Header {
+    schema: u32,
+}
+
+/// Reads the run in `folder`.
+pub(super) fn read(folder: &Path) -> anyhow::Result<Run> {
+    let path = folder.join(RESULT);
+    let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+    let not_a_run = || format!("{} is not a run's result", path.display());
+    let Header { schema } = serde_json::from_str(&text).with_context(not_a_run)?;
+    if schema != SCHEMA {
+        bail!(
+            "{} has schema {schema}, this prove-bench reads schema {SCHEMA}: use the prove-bench that made it, or run it again",
+            path.display()
+        );
+    }
+    serde_json::from_str(&text).with_context(not_a_run)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mistake(text: &str, name: &str) -> String {
+        let folder = std::env::temp_dir().join(format!("prove-bench-runs-{name}-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        fs::write(folder.join(RESULT), text).unwrap();
+        let error = read(&folder).map(|run| run.run).unwrap_err();
+        fs::remove_dir_all(&folder).unwrap();
+        format!("{error:#}")
+    }
+
+    /// A result of another schema may parse and mean something else: it must be refused by its number.
+    #[test]
+    fn other_schemas_and_other_files_are_refused_in_one_line() {
+        for (name, text, says) in [
+            ("older", r#"{"schema": 1, "run": "r"}"#, "has schema 1, this prove-bench reads schema 2"),
+            ("newer", r#"{"schema": 3}"#, "has schema 3"),
+            ("cut", r#"{"schema": 2, "run": "#, "is not a run's result"),
+            ("other", "[]", "is not a run's result"),
+        ] {
+            let message = mistake(text, name);
+            assert!(message.contains(says) && message.lines().count() == 1, "{message}");
+        }
+    }
+
+    /// A run must be found under every name that the driver or a shell's completion gives it.
+    #[test]
+    fn a_run_goes_by_folder_file_name_and_latest() {
+        let parent = std::env::temp_dir().join(format!("prove-bench-find-{}", std::process::id()));
+        let folders = ["2026-01-02T00-00-00Z-p", "2026-01-02T00-00-00Z-p-2"].map(|name| parent.join(name));
+        for folder in &folders {
+            fs::create_dir_all(folder).unwrap();
+            fs::write(folder.join(RESULT), "{}").unwrap();
+        }
+        // Beside the runs lies what `record` writes.
+        fs::create_dir_all(parent.join("traces")).unwrap();
+        let file = folders[0].join(RESULT);
+        for name in [folders[0].to_str().unwrap(), file.to_str().unwrap(), "2026-01-02T00-00-00Z-p"] {
+            assert_eq!(find(name, &parent).unwrap(), folders[0], "{name}");
+        }
+        assert_eq!(find("latest", &parent).unwrap(), folders[1]);
+        let unknown = find("traces", &parent).unwrap_err().to_string();
+        fs::remove_dir_all(&parent).unwrap();
+        assert!(unknown.contains("no run \"traces\""), "{unknown}");
+        assert!(find("latest", &parent).unwrap_err().to_string().contains("no run in"));
+    }
+}

@@ -1,0 +1,192 @@
+//! The table of one workload: a row an arm.
+
+use super::format;
+use crate::record::{ArmResult, Outcome, WorkloadResult};
+use crate::summary::Summary;
+use comfy_table::presets::{ASCII_MARKDOWN, UTF8_FULL_CONDENSED};
+use comfy_table::{CellAlignment, ContentArrangement, Table};
+
+/// Where a table is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Style {
+    Terminal,
+    Markdown,
+}
+
+const COLUMNS: usize = 9;
+/// A figure that there is none of.
+const NONE: &str = "-";
+/// Longest outcome in a cell; the notes beneath the table say the rest.
+const OUTCOME_CHARS: usize = 48;
+
+/// The table of `workload`, without a line break at its end.
+pub(crate) fn table(workload: &WorkloadResult, style: Style) -> String {
+    let rows = workload.arms.iter().map(|arm| row(arm, &workload.baseline));
+    let rows: Vec<Vec<String>> = [header(&workload.baseline)].into_iter().chain(rows).map(Vec::from).collect();
+    match (style, Table::new().width()) {
+        (Style::Terminal, Some(width)) => fitted(rows, width),
+        _ => drawn(&rows, style).trim_fmt(),
+    }
+}
+
+/// A table for a terminal of `width` columns: where it would be too wide, the arms stand beside each other, and where
+/// that is too wide as well, cells wrap.
+fn fitted(rows: Vec<Vec<String>>, width: u16) -> String {
+    let upright = drawn(&rows, Style::Terminal);
+    let needed = upright.lines().map(|line| line.chars().count()).max().unwrap_or(0);
+    if needed <= usize::from(width) {
+        return upright.trim_fmt();
+    }
+    let turned: Vec<_> = (0..COLUMNS).map(|column| rows.iter().map(|row| row[column].clone()).collect()).collect();
+    let mut turned = drawn(&turned, Style::Terminal);
+    turned.set_content_arrangement(ContentArrangement::Dynamic).set_width(width);
+    turned.trim_fmt()
+}
+
+/// `rows`, the first of them the header.
+pub(super) fn drawn(rows: &[Vec<String>], style: Style) -> Table {
+    let mut table = Table::new();
+    table.set_content_arrangement(ContentArrangement::Disabled).load_style(match style {
+        Style::Terminal => UTF8_FULL_CONDENSED,
+        Style::Markdown => ASCII_MARKDOWN,
+    });
+    let mut lines = rows.iter().map(|row| row.iter().map(|cell| escaped(cell, style)).collect::<Vec<_>>());
+    table.set_header(lines.next().unwrap_or_default()).add_rows(lines);
+    for column in table.column_iter_mut().skip(1) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    table
+}
+
+fn header(baseline: &str) -> [String; COLUMNS] {
+    [
+        "allocator".into(),
+        "cold (ratio)".into(),
+        "warm".into(),
+        format!("ratio to {baseline} [95%]"),
+        "verdict".into(),
+        "CPU ratio [95%]".into(),
+        "minor faults".into(),
+        "peak RSS (ratio)".into(),
+        "resting RSS".into(),
+    ]
+}
+
+fn row(arm: &ArmResult, baseline: &str) -> [String; COLUMNS] {
+    let label = arm.label.clone();
+    let Some(summary) = &arm.summary else {
+        let none = || NONE.to_owned();
+        let outcome = format::outcome(&arm.outcome).unwrap_or_else(none);
+        return [label, none(), none(), none(), shortened(&outcome), none(), none(), none(), none()];
+    };
+    let or_none = |value: Option<u64>, format: fn(u64) -> String| value.map_or_else(|| NONE.into(), format);
+    let [ratio, cpu_ratio] = [&summary.wall_ratio, &summary.cpu_ratio]
+        .map(|ratio| ratio.as_ref().map_or_else(|| NONE.into(), format::ratio));
+    [
+        label,
+        with_ratio(or_none(summary.cold_wall_ns, format::time), summary.cold_ratio.map(|ratio| ratio.median)),
+        or_none(summary.warm_wall_ns, format::time),
+        ratio,
+        verdict(arm, summary, baseline),
+        cpu_ratio,
+        or_none(summary.warm_minflt, format::count),
+        with_ratio(or_none(summary.peak_rss_bytes, format::bytes), summary.peak_rss_ratio),
+        or_none(summary.resting_rss_bytes, format::bytes),
+    ]
+}
+
+/// A figure, and how it compares with the baseline's.
+fn with_ratio(figure: String, ratio: Option<f64>) -> String {
+    ratio.map_or(figure.clone(), |ratio| format!("{figure} ({ratio:.2})"))
+}
+
+/// What there is to say of the arm in the column of verdicts.
+pub(super) fn verdict(arm: &ArmResult, summary: &Summary, baseline: &str) -> String {
+    match (summary.verdict, &arm.outcome) {
+        (Some(verdict), _) => format::verdict(verdict).into(),
+        (None, Outcome::Interrupted) if arm.samples.is_empty() => "interrupted".into(),
+        (None, _) if arm.label == baseline => "baseline".into(),
+        (None, _) => format!("no {baseline} to compare with"),
+    }
+}
+
+fn shortened(text: &str) -> String {
+    if text.chars().count() <= OUTCOME_CHARS {
+        return text.into();
+    }
+    text.chars().take(OUTCOME_CHARS).collect::<String>() + "…"
+}
+
+/// A reason may quote anything; it must not end a cell or a row.
+fn escaped(cell: &str, style: Style) -> String {
+    let cell = cell.replace(['\n', '\r', '\t'], " ");
+    if style == Style::Markdown { cell.replace('|', "\\|") } else { cell }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::Ended;
+    use crate::summary::{self, tests::arm};
+
+    fn result() -> WorkloadResult {
+        let failed = Outcome::Failed { round: 3, reason: "died of SIGABRT: a|b\nc".into() };
+        let left_out = Outcome::LeftOut { reason: "needs about 9.00 GB".into() };
+        let mut arms = vec![
+            arm("glibc", Outcome::Finished, &[200_000_000; 9]),
+            arm("zk-alloc", Outcome::Finished, &[100_000_000; 9]),
+            arm("jemalloc", failed, &[1; 3]),
+            arm("mimalloc", left_out, &[]),
+        ];
+        summary::summarise(&mut arms, 0, 1);
+        let (workload, about, baseline) = ("w".into(), String::new(), "glibc".into());
+        let (threads, live_peak_bytes, ended) = (2, None, Ended::AllRounds);
+        WorkloadResult { workload, about, log_rows: 10, threads, live_peak_bytes, baseline, arms, ended }
+    }
+
+    fn rendered(style: Style) -> String {
+        table(&result(), style)
+    }
+
+    #[test]
+    fn a_row_shows_the_figures_of_its_arm() {
+        let text = rendered(Style::Markdown);
+        let row = text.lines().find(|line| line.contains("zk-alloc")).unwrap();
+        for cell in ["100 ms (0.50)", "0.500 [0.500, 0.500]", "faster", "10", "200 MB (1.00)", "100 MB"] {
+            assert!(row.contains(cell), "{cell} in {row}");
+        }
+        assert!(text.contains("baseline"), "{text}");
+    }
+
+    /// A failed arm must be a row that names the failure, not a missing row and not a row with figures.
+    #[test]
+    fn a_failed_arm_is_a_row_that_names_the_failure() {
+        let text = rendered(Style::Markdown);
+        let row = text.lines().find(|line| line.contains("jemalloc")).unwrap();
+        assert!(row.contains("FAILED in round 3: died of SIGABRT: a\\|b c"), "{row}");
+        assert!(!row.contains(" ms"), "{row}");
+        assert!(text.lines().any(|line| line.contains("mimalloc") && line.contains("left out: needs about 9.00 GB")));
+    }
+
+    /// A README shows a table only if every line has as many cells.
+    #[test]
+    fn markdown_rows_have_equal_numbers_of_cells() {
+        let text = rendered(Style::Markdown);
+        assert_eq!(text.lines().count(), 6);
+        for line in text.lines() {
+            assert_eq!(line.replace("\\|", "").matches('|').count(), COLUMNS + 1, "{line}");
+        }
+    }
+
+    /// A newcomer's terminal has 80 columns: words and numbers must not be cut in two there.
+    #[test]
+    fn three_arms_fit_80_columns_with_their_numbers_whole() {
+        let WorkloadResult { baseline, arms, .. } = result();
+        let rows = [header(&baseline)].into_iter().chain(arms[..3].iter().map(|arm| row(arm, &baseline)));
+        let text = fitted(rows.map(Vec::from).collect(), 80);
+        assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+        for whole in ["allocator", "jemalloc", "100 ms", "[0.500, 0.500]", "resting RSS", "SIGABRT"] {
+            assert!(text.contains(whole), "{whole} in\n{text}");
+        }
+    }
+}

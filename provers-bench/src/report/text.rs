@@ -1,0 +1,97 @@
+//! A run as text: on the terminal while it runs, and as Markdown for a README or a comment.
+
+use super::curves::curves;
+use super::notes::notes;
+use super::table::{Style, table};
+use super::{format, words};
+use crate::record::{Run, WorkloadResult};
+
+/// One workload as its heading, its table and the notes beneath.
+pub(crate) fn section(run: &Run, workload: &WorkloadResult, style: Style) -> String {
+    let WorkloadResult { workload: name, log_rows, about, threads, .. } = workload;
+    let details = format!("threads {threads}, {}, seed {}", rounds(workload), run.seed);
+    let heading = match style {
+        Style::Terminal => format!("{name}, 2^{log_rows} rows: {about}\n{details}\n"),
+        Style::Markdown => format!("### {name}, 2^{log_rows} rows\n\n{about}; {details}.\n\n"),
+    };
+    let mut text = heading + &table(workload, style) + "\n";
+    for note in notes(run, workload) {
+        match style {
+            Style::Terminal => text += &format!("{note}\n"),
+            Style::Markdown => text += &format!("\n{}\n", inert(&note)),
+        }
+    }
+    text
+}
+
+/// A whole run as Markdown, for a README or a comment.
+pub(super) fn markdown(run: &Run) -> String {
+    let machine = &run.machine;
+    let known = |value: &Option<String>| value.clone().unwrap_or_else(|| "unknown".into());
+    let mut text = format!(
+        "## {}\n\n`{}`\n\n{}, {} cores, {} of memory, Linux {}, transparent huge pages {}; {}, `{}`; commit {}.\n",
+        run.prover,
+        command(run),
+        known(&machine.cpu),
+        machine.cores,
+        machine.memory_bytes.map_or("unknown".into(), format::bytes),
+        known(&machine.kernel),
+        known(&machine.transparent_huge_pages),
+        machine.build.rustc,
+        machine.build.rustflags,
+        commit(run),
+    );
+    for workload in &run.workloads {
+        text += "\n";
+        text += &section(run, workload, Style::Markdown);
+        text += "\n";
+        for finding in words::findings(run, workload) {
+            text += &format!("- **{}**: {}\n", finding.arm, inert(&finding.text));
+        }
+    }
+    text + &curves(run, Style::Markdown)
+}
+
+/// The command line as a user types it, whichever folder the driver was found in.
+pub(super) fn command(run: &Run) -> String {
+    let arguments = run.command_line.iter().skip(1).map(String::as_str);
+    ["prove-bench"].into_iter().chain(arguments).collect::<Vec<_>>().join(" ")
+}
+
+/// The commit that was run, and whether it was quite that.
+pub(super) fn commit(run: &Run) -> String {
+    let commit = run.machine.git_commit.as_deref().unwrap_or("unknown");
+    format!("{commit}{}", if run.machine.git_dirty == Some(true) { " with changes" } else { "" })
+}
+
+/// Text that may quote anything, on one line and without markup of its own.
+pub(super) fn inert(text: &str) -> String {
+    text.replace(['\n', '\r', '\t'], " ").replace('<', "&lt;")
+}
+
+/// How many rounds were made, as far as any arm came.
+fn rounds(workload: &WorkloadResult) -> String {
+    let proofs = || workload.arms.iter().flat_map(|arm| &arm.samples);
+    let warm = proofs().map(|proof| proof.round).max().unwrap_or(0);
+    let processes = proofs().map(|proof| proof.process + 1).max().unwrap_or(0);
+    format!("warm rounds {warm} in {processes} processes each")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::Outcome;
+    use crate::report::tests::{EVEN, run, workload_of};
+    use crate::summary::tests::arm;
+
+    /// A list of Markdown in a comment must not become a table's end, a second item or a tag.
+    #[test]
+    fn the_findings_stand_under_the_table_one_a_line() {
+        let reason = "died:\n- <b>of</b> a list".to_owned();
+        let failed = arm("jemalloc", Outcome::Failed { round: 1, reason }, &[1]);
+        let text = markdown(&run(vec![workload_of(vec![arm("glibc", Outcome::Finished, &EVEN), failed])]));
+        let findings: Vec<_> = text.lines().filter(|line| line.starts_with("- ")).collect();
+        assert_eq!(findings.len(), 2, "{text}");
+        assert_eq!(findings[1], "- **jemalloc**: FAILED in round 1: died: - &lt;b>of&lt;/b> a list.");
+    }
+}

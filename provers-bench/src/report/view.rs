@@ -1,0 +1,86 @@
+//! A recorded run as reports look at it: which arm is whose, and what follows from its samples.
+
+use crate::record::{ArmResult, Proof, Run, Sweep, WorkloadResult};
+use crate::stats::Ratio;
+use crate::summary::{self, Summary};
+
+/// The arm of our arena as it comes; the names of its variants begin with it.
+const OURS: &str = "zk-alloc";
+
+/// A workload and what tells it from the others of its run.
+pub(crate) fn name(run: &Run, workload: &WorkloadResult) -> String {
+    let name = format!("{} 2^{}", workload.workload, workload.log_rows);
+    match (run.sweep, workload.threads) {
+        (Some(Sweep::Threads), 1) => format!("{name} on 1 thread"),
+        (Some(Sweep::Threads), threads) => format!("{name} on {threads} threads"),
+        _ => name,
+    }
+}
+
+/// Whether our own arena serves this arm.
+pub(crate) fn is_ours(arm: &ArmResult) -> bool {
+    arm.arm.starts_with(OURS)
+}
+
+/// Whether the workload's ratios are taken to this arm.
+pub(crate) fn is_baseline(workload: &WorkloadResult, arm: &ArmResult) -> bool {
+    arm.label == workload.baseline
+}
+
+/// Figures of an arm that proved at all.
+pub(crate) fn figures(arm: &ArmResult) -> Option<&Summary> {
+    arm.summary.as_ref().filter(|_| !arm.samples.is_empty())
+}
+
+/// The arm that ratios are taken to, with its figures.
+pub(crate) fn baseline(workload: &WorkloadResult) -> Option<(&ArmResult, &Summary)> {
+    let arm = workload.arms.iter().find(|arm| is_baseline(workload, arm))?;
+    Some((arm, figures(arm)?))
+}
+
+/// The arm that stands for us, with its figures: our arena as it comes, or else its first variant.
+pub(crate) fn ours(workload: &WorkloadResult) -> Option<(&ArmResult, &Summary)> {
+    let mut ours: Vec<_> = workload.arms.iter().filter(|arm| is_ours(arm) && !is_baseline(workload, arm)).collect();
+    ours.sort_by_key(|arm| arm.arm != OURS);
+    ours.into_iter().find_map(|arm| Some((arm, figures(arm)?)))
+}
+
+/// The proofs that count for cold figures: one a process.
+pub(crate) fn cold(arm: &ArmResult) -> impl Iterator<Item = &Proof> + Clone {
+    arm.samples.iter().filter(|proof| proof.round == 0)
+}
+
+/// The proofs that count for warm figures.
+pub(crate) fn warm(arm: &ArmResult) -> impl Iterator<Item = &Proof> + Clone {
+    arm.samples.iter().filter(|proof| proof.round > 0)
+}
+
+/// Warm wall-clock times of `arm` to those of `other`, one ratio a round, a list a process.
+pub(crate) fn wall_ratios(arm: &ArmResult, other: &ArmResult) -> Vec<Vec<f64>> {
+    summary::warm_ratios(&arm.samples, &other.samples, |sample| sample.wall_ns)
+}
+
+/// The median of those, with an interval of its own: what a ratio of two ratios to the baseline could not have.
+pub(crate) fn directly(run: &Run, arm: &ArmResult, other: &ArmResult) -> Option<Ratio> {
+    Ratio::of_processes(&wall_ratios(arm, other), run.seed)
+}
+
+/// Peak resident memory as a ratio to the baseline's; `None` for the baseline itself.
+pub(crate) fn peak_ratio(workload: &WorkloadResult, arm: &ArmResult) -> Option<f64> {
+    if is_baseline(workload, arm) {
+        return None;
+    }
+    let summary = figures(arm)?;
+    let divided = || {
+        let (peak, reference) = (summary.peak_rss_bytes?, baseline(workload)?.1.peak_rss_bytes?);
+        (reference > 0).then(|| peak as f64 / reference as f64)
+    };
+    summary.peak_rss_ratio.or_else(divided)
+}
+
+/// Share of the CPU time of warm proofs that was spent in the kernel.
+pub(crate) fn kernel_share(arm: &ArmResult) -> Option<f64> {
+    let in_kernel: u64 = warm(arm).map(|proof| proof.sample.sys_ns).sum();
+    let in_all: u64 = warm(arm).map(|proof| proof.sample.cpu_ns()).sum();
+    (in_all > 0).then(|| in_kernel as f64 / in_all as f64)
+}

@@ -1,0 +1,168 @@
+//! What is measured of one proof, and how: the clock, the kernel's accounts of this process, the allocator's counters.
+//!
+//! Everything that costs anything (files under `/proc`, the counters' list) is read before the clock starts or after
+//! it stops.
+
+use crate::memory;
+use anyhow::Context;
+use nix::sys::resource::{Usage, UsageWho, getrusage};
+use nix::sys::time::TimeVal;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+/// What an allocator says about itself, by name. Of counters: since its process started or, in a sample, during one
+/// proof.
+pub type Counters = BTreeMap<String, u64>;
+
+/// One proof of one arm.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub(crate) struct Sample {
+    /// Wall-clock time of the proof.
+    pub(crate) wall_ns: u64,
+    /// CPU time of all threads in user mode.
+    pub(crate) user_ns: u64,
+    /// CPU time of all threads in the kernel.
+    pub(crate) sys_ns: u64,
+    /// Minor page faults.
+    pub(crate) minflt: u64,
+    /// Resident memory after proof and verification were dropped.
+    pub(crate) rss_bytes: u64,
+    /// Highest resident memory during the proof; since the process started, where the kernel does not reset it.
+    pub(crate) peak_rss_bytes: u64,
+    /// The proof was accepted by the verifier.
+    pub(crate) verified: bool,
+    /// The allocator's own counters, during the proof.
+    #[serde(default)]
+    pub(crate) counters: Counters,
+    /// The allocator's own levels when the proof was made: not sums, so not growth.
+    #[serde(default)]
+    pub(crate) gauges: Counters,
+}
+
+impl Sample {
+    /// CPU time of all threads, user and kernel.
+    pub(crate) fn cpu_ns(&self) -> u64 {
+        self.user_ns + self.sys_ns
+    }
+}
+
+/// A sample, and why the verifier refused the proof if it did.
+#[derive(Debug)]
+pub(crate) struct Attempt {
+    pub(crate) sample: Sample,
+    pub(crate) refusal: Option<String>,
+}
+
+/// A proof being timed.
+pub(crate) struct Meter {
+    counters: fn() -> Counters,
+    counted: Counters,
+    usage: Usage,
+    clock: Instant,
+}
+
+impl Meter {
+    /// Starts the clock, last of all.
+    pub(crate) fn start(counters: fn() -> Counters) -> anyhow::Result<Self> {
+        memory::reset_peak();
+        let counted = counters();
+        let usage = usage()?;
+        Ok(Self { counters, counted, usage, clock: Instant::now() })
+    }
+
+    /// Time on the clock so far.
+    pub(crate) fn elapsed(&self) -> Duration {
+        self.clock.elapsed()
+    }
+
+    /// Stops the clock, first of all.
+    pub(crate) fn stop(self, gauges: fn() -> Counters) -> anyhow::Result<Reading> {
+        let wall = self.clock.elapsed();
+        let usage = usage()?;
+        let counters = grown(&self.counted, (self.counters)());
+        let gauges = gauges();
+        // Before verification, which may need more memory than the proof did.
+        let peak_rss_bytes = memory::peak_rss_bytes()?;
+        Ok(Reading(Sample {
+            wall_ns: wall.as_nanos() as u64,
+            user_ns: nanoseconds(usage.user_time()).saturating_sub(nanoseconds(self.usage.user_time())),
+            sys_ns: nanoseconds(usage.system_time()).saturating_sub(nanoseconds(self.usage.system_time())),
+            minflt: (usage.minor_page_faults() - self.usage.minor_page_faults()).unsigned_abs(),
+            rss_bytes: 0,
+            peak_rss_bytes,
+            verified: false,
+            counters,
+            gauges,
+        }))
+    }
+}
+
+/// A timed proof that is not verified yet.
+pub(crate) struct Reading(Sample);
+
+impl Reading {
+    /// Completes the sample, once the proof is verified and dropped.
+    pub(crate) fn at_rest(self, verification: anyhow::Result<()>) -> anyhow::Result<Attempt> {
+        let refusal = verification.err().map(|error| format!("{error:#}"));
+        let sample = Sample { rss_bytes: memory::rss_bytes()?, verified: refusal.is_none(), ..self.0 };
+        Ok(Attempt { sample, refusal })
+    }
+}
+
+fn usage() -> anyhow::Result<Usage> {
+    getrusage(UsageWho::RUSAGE_SELF).context("getrusage failed")
+}
+
+fn nanoseconds(time: TimeVal) -> u64 {
+    time.tv_sec() as u64 * 1_000_000_000 + time.tv_usec() as u64 * 1_000
+}
+
+fn grown(before: &Counters, after: Counters) -> Counters {
+    let growth = |name: &String, value: u64| value.saturating_sub(before.get(name).copied().unwrap_or(0));
+    after.into_iter().map(|(name, value)| (name.clone(), growth(&name, value))).collect()
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// A verified proof that took `wall_ns`, on one thread.
+    pub(crate) fn sample(wall_ns: u64, counters: Counters) -> Sample {
+        let memory = 100_000_000;
+        Sample {
+            wall_ns,
+            user_ns: wall_ns,
+            sys_ns: 0,
+            minflt: 10,
+            rss_bytes: memory,
+            peak_rss_bytes: 2 * memory,
+            verified: true,
+            counters,
+            gauges: Counters::new(),
+        }
+    }
+
+    /// A proof's faults and memory must be its own: touching 64 MiB must show up in one sample and not in the next.
+    #[test]
+    fn a_sample_shows_what_happened_between_start_and_stop() {
+        let _alone = memory::tests::alone();
+        let pages = 64 << 20 >> 12;
+        let meter = Meter::start(Counters::new).unwrap();
+        let filled = std::hint::black_box(vec![1_u8; pages << 12]);
+        let busy = meter.stop(Counters::new).unwrap().0;
+        drop(filled);
+        let idle = Meter::start(Counters::new).unwrap().stop(Counters::new).unwrap().0;
+        assert!(busy.peak_rss_bytes >= 64 << 20, "{busy:?}");
+        assert!(busy.minflt > 0 && busy.minflt > idle.minflt, "{busy:?} {idle:?}");
+        assert!(busy.wall_ns > idle.wall_ns);
+    }
+
+    /// Counters run since the process started: a sample must hold only the growth.
+    #[test]
+    fn counters_are_reported_as_growth() {
+        let counters = |value| Counters::from([("served".to_owned(), value)]);
+        assert_eq!(grown(&counters(5), counters(12)), counters(7));
+        assert_eq!(grown(&Counters::new(), counters(12)), counters(12));
+    }
+}

@@ -1,0 +1,209 @@
+//! The commands `record` and `simulate`, as clap sees them.
+
+use super::policy::Policy;
+use crate::plan::{self, SizedWorkload, UsageError};
+use crate::workloads::Prover;
+use clap::{ArgMatches, Args, Command, FromArgMatches};
+use std::path::PathBuf;
+
+/// Options of `record`.
+#[derive(Args, Debug)]
+struct RecordArgs {
+    /// The prover to record
+    #[arg(value_name = "PROVER")]
+    prover: String,
+    /// Binary logarithm of the rows of the trace, for every workload [default: the workload's own]
+    #[arg(long, value_name = "N")]
+    log_rows: Option<u32>,
+    /// Workloads to record, with commas between them [default: all of the prover]
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
+    workloads: Vec<String>,
+    /// Proofs to record, the cold one included
+    #[arg(long, value_name = "N", default_value = "3", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    proofs: u32,
+    /// Threads of the prover's pool [default: the cores of this machine]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1024))]
+    threads: Option<u64>,
+    /// Smallest request that is recorded, in bytes; suffixes k, m and g are binary
+    #[arg(long, value_name = "BYTES", default_value = "1k", value_parser = bytes)]
+    min_bytes: u64,
+    /// Folder for the traces [default: prove-bench/traces in cargo's target directory]
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+}
+
+/// Options of `simulate`.
+#[derive(Args, Debug)]
+struct SimulateArgs {
+    /// Files that `record` wrote
+    #[arg(value_name = "TRACE", required = true)]
+    traces: Vec<PathBuf>,
+    /// Policies to replay them through, with commas between them [default: all, or only the one that other options make]
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
+    policy: Vec<String>,
+    /// Size of a slab; this and the options below make a policy `custom` out of zk-alloc's
+    #[arg(long, value_name = "BYTES", value_parser = bytes)]
+    slab_bytes: Option<u64>,
+    /// Largest request that a slab serves
+    #[arg(long, value_name = "BYTES", value_parser = bytes)]
+    slab_max: Option<u64>,
+    /// Smallest request of each zone of page runs but the first, with commas between them
+    #[arg(long, value_name = "BYTES,...", value_delimiter = ',', value_parser = bytes)]
+    borders: Option<Vec<u64>>,
+    /// Smaller requests are the backing allocator's
+    #[arg(long, value_name = "BYTES", value_parser = bytes)]
+    min_bytes: Option<u64>,
+    /// A run that would need fresh memory goes to the far end of the next zone, if there is room
+    #[arg(long)]
+    spill: bool,
+}
+
+/// What `record` is to do.
+#[derive(Debug)]
+pub(crate) struct Recording {
+    pub(crate) prover: &'static Prover,
+    pub(crate) workloads: Vec<SizedWorkload>,
+    pub(crate) proofs: u32,
+    pub(crate) threads: Option<u64>,
+    pub(crate) min_bytes: u64,
+    pub(crate) out: Option<PathBuf>,
+}
+
+/// What one of the commands is to do.
+#[derive(Debug)]
+pub(crate) enum Job {
+    Record(Recording),
+    Simulate { traces: Vec<PathBuf>, policies: Vec<Policy> },
+}
+
+/// Both commands.
+pub(crate) fn commands() -> [Command; 2] {
+    let names: Vec<_> = Policy::all().into_iter().map(|policy| policy.name).collect();
+    [
+        RecordArgs::augment_args(Command::new("record"))
+            .about("Records the allocations of verified proofs, for simulate"),
+        SimulateArgs::augment_args(Command::new("simulate"))
+            .about("Replays recorded allocations through placement policies: what would be resident")
+            .after_help(format!("Policies:\n  {}", names.join("\n  "))),
+    ]
+}
+
+/// The job that `matches` of the command `name` asks for; `None` if it is not one of ours.
+pub(crate) fn job(provers: &'static [Prover], name: &str, matches: &ArgMatches) -> Option<Result<Job, UsageError>> {
+    let other = |error: clap::Error| UsageError::Other(error.to_string().lines().next().unwrap_or_default().to_owned());
+    match name {
+        "record" => {
+            Some(RecordArgs::from_arg_matches(matches).map_err(other).and_then(|args| recording(provers, args)))
+        }
+        "simulate" => Some(SimulateArgs::from_arg_matches(matches).map_err(other).and_then(simulation)),
+        _ => None,
+    }
+}
+
+fn recording(provers: &'static [Prover], args: RecordArgs) -> Result<Job, UsageError> {
+    let prover = plan::find("prover", &args.prover, provers, |prover| prover.name)?;
+    let workloads = plan::workloads(prover, &args.workloads, args.log_rows)?;
+    let RecordArgs { proofs, threads, min_bytes, out, .. } = args;
+    Ok(Job::Record(Recording { prover, workloads, proofs, threads, min_bytes, out }))
+}
+
+fn simulation(args: SimulateArgs) -> Result<Job, UsageError> {
+    let ours = Policy::ours();
+    let custom = Policy {
+        name: "custom".into(),
+        min_bytes: args.min_bytes.unwrap_or(ours.min_bytes),
+        slab_bytes: args.slab_bytes.unwrap_or(ours.slab_bytes),
+        slab_max_bytes: args.slab_max.unwrap_or(ours.slab_max_bytes),
+        borders: args.borders.unwrap_or(ours.borders.clone()),
+        spill: args.spill,
+        ..ours.clone()
+    };
+    let is_custom = Policy { name: ours.name.clone(), ..custom.clone() } != ours;
+    if !custom.slab_bytes.is_power_of_two() || !(16 << 10..=1 << 30).contains(&custom.slab_bytes) {
+        return Err(UsageError::Other(format!(
+            "--slab-bytes is a power of two from 16k to 1g, not {} bytes",
+            custom.slab_bytes
+        )));
+    }
+    if custom.slab_max_bytes > custom.slab_bytes / 2 {
+        return Err(UsageError::Other(format!(
+            "--slab-max is at most half of a slab, {} bytes, not {} bytes",
+            custom.slab_bytes / 2,
+            custom.slab_max_bytes
+        )));
+    }
+    if !custom.borders.is_sorted_by(|low, high| low < high) {
+        return Err(UsageError::Other(format!("--borders ascend, unlike {:?}", custom.borders)));
+    }
+    let mut policies = match (&args.policy[..], is_custom) {
+        ([], true) => Vec::new(),
+        ([], false) => Policy::all(),
+        (names, _) => names.iter().map(|name| named(name)).collect::<Result<_, _>>()?,
+    };
+    policies.extend(is_custom.then_some(custom));
+    Ok(Job::Simulate { traces: args.traces, policies })
+}
+
+fn named(name: &str) -> Result<Policy, UsageError> {
+    let all = Policy::all();
+    let valid = all.iter().map(|policy| policy.name.as_str()).collect::<Vec<_>>().join(", ");
+    let found = all.into_iter().find(|policy| policy.name == name);
+    found.ok_or(UsageError::Unknown { kind: "policy", given: name.into(), valid })
+}
+
+fn bytes(given: &str) -> Result<u64, String> {
+    let lower = given.to_ascii_lowercase();
+    let (digits, shift) = match lower.as_bytes().last() {
+        Some(b'k') => (&lower[..lower.len() - 1], 10),
+        Some(b'm') => (&lower[..lower.len() - 1], 20),
+        Some(b'g') => (&lower[..lower.len() - 1], 30),
+        _ => (&lower[..], 0),
+    };
+    let number = digits.parse::<u64>().ok().and_then(|number| number.checked_mul(1 << shift));
+    // Zero would be a slab, a zone or a threshold that is none; beyond an exabyte sums overflow.
+    let number = number.filter(|number| (1..=1 << 60).contains(number));
+    number.ok_or_else(|| "valid are sizes like 512, 64k, 2m and 1g".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::workloads::PROVERS;
+
+    fn asked(line: &str) -> Result<Job, String> {
+        let matches = Command::new("prove-bench")
+            .subcommands(commands())
+            .try_get_matches_from(line.split_whitespace())
+            .map_err(|error| error.to_string())?;
+        let (name, matches) = matches.subcommand().unwrap();
+        job(PROVERS, name, matches).unwrap().map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn options_of_a_simulation_make_one_custom_policy() {
+        let Ok(Job::Simulate { policies, .. }) = asked("b simulate a.trace --slab-bytes 1m --borders 1m,32m") else {
+            panic!()
+        };
+        assert_eq!(policies.len(), 1);
+        assert_eq!((policies[0].slab_bytes, &policies[0].borders[..]), (1 << 20, &[1 << 20, 32 << 20][..]));
+        let Ok(Job::Simulate { policies, .. }) = asked("b simulate a.trace") else { panic!() };
+        assert_eq!(policies, Policy::all());
+    }
+
+    #[test]
+    fn mistakes_name_what_is_valid() {
+        for (line, valid) in [
+            ("b simulate a.trace --policy worst-fit", "one-zone"),
+            ("b simulate a.trace --slab-bytes 100k", "power of two"),
+            ("b simulate a.trace --slab-max 512k", "at most half"),
+            ("b simulate a.trace --borders 2m,1m", "ascend"),
+            ("b simulate a.trace --borders 2x", "sizes like"),
+            ("b simulate a.trace --min-bytes 0", "sizes like"),
+            ("b record plonky9", "plonky3"),
+            ("b record plonky3 --workloads sha", "poseidon2"),
+        ] {
+            let message = asked(line).expect_err(line);
+            assert!(message.contains(valid), "{line}: {message}");
+        }
+    }
+}

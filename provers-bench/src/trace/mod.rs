@@ -1,0 +1,44 @@
+//! Placement by evidence: `record` writes down what a prover allocates, `simulate` replays it through placement policies
+//! and says what each would have kept resident. docs/placement.md has the figures.
+//!
+//! ```text
+//! cli      what is asked for            table    figures -> text
+//! session  proofs under the recorder    replay   a trace through an arena -> figures
+//! recorder the allocator that notes     arena    slabs and runs, in numbers only    zone   one span of granules
+//! format   records and files            policy   the policies, as data
+//! ```
+
+mod arena;
+mod cli;
+mod format;
+mod policy;
+mod recorder;
+mod replay;
+mod session;
+mod table;
+mod zone;
+
+pub use recorder::Recorder;
+pub use session::main;
+
+pub(crate) use cli::{Job, commands, job};
+pub(crate) use session::Interrupted;
+
+/// Does what a command asked for, and returns what goes to stdout.
+pub(crate) fn run(job: &Job) -> anyhow::Result<String> {
+    match job {
+        Job::Record(recording) => {
+            let paths = session::record(recording)?;
+            Ok(paths.iter().map(|path| format!("{}\n", path.display())).collect())
+        }
+        Job::Simulate { traces, policies } => {
+            let mut text = String::new();
+            for path in traces {
+                let trace = format::read(path)?;
+                let figures = policies.iter().map(|policy| (policy.name.as_str(), replay::replay(&trace, policy)));
+                text += &format!("{}\n\n", table::table(&trace, &figures.collect::<Vec<_>>()));
+            }
+            Ok(text)
+        }
+    }
+}

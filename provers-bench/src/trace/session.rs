@@ -1,0 +1,108 @@
+//! Recording: the driver's side, which has the recorder's binary prove, and the `main` of that binary.
+
+use super::cli::Recording;
+use super::{format, recorder};
+use crate::arms::Arm;
+use crate::binaries;
+use crate::child;
+use crate::interrupt::Interrupt;
+use crate::plan::{Contestant, SizedWorkload};
+use crate::process::{Failure, Process};
+use crate::protocol::Request;
+use crate::workloads::Prover;
+use anyhow::{Context, bail};
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// Where the recorder's binary writes its trace, what it calls it, and the smallest request that it records.
+const PATH: &str = "PROVE_BENCH_TRACE_PATH";
+const TITLE: &str = "PROVE_BENCH_TRACE_TITLE";
+const MIN_BYTES: &str = "PROVE_BENCH_TRACE_MIN_BYTES";
+
+/// The recorder is no arm of the bench: its times mean nothing.
+static RECORDER: Arm = Arm::new("recorder", "record");
+
+/// Longest wait for one proof: there is nothing to compare it with.
+const PATIENCE: Duration = Duration::from_secs(3600);
+
+/// The user stopped the recording.
+#[derive(Debug, thiserror::Error)]
+#[error("interrupted: the trace that was being recorded is lost")]
+pub(crate) struct Interrupted;
+
+/// Records every workload; the traces written. An interrupted recording leaves those before it.
+pub(crate) fn record(recording: &Recording) -> anyhow::Result<Vec<PathBuf>> {
+    let interrupt = Interrupt::on_signals()?;
+    let folder = match binaries::folder(&[Contestant { label: RECORDER.name.into(), arm: &RECORDER }]) {
+        // Ctrl-C ends cargo as well.
+        Err(_) if interrupt.is_raised() => return Err(Interrupted.into()),
+        folder => folder?,
+    };
+    let out = recording.out.clone().unwrap_or_else(|| {
+        binaries::target_folder(&folder).unwrap_or(Path::new("target")).join("prove-bench").join("traces")
+    });
+    fs::create_dir_all(&out).with_context(|| format!("cannot create {}", out.display()))?;
+    // The child has a working directory of its own choice.
+    let out = out.canonicalize().with_context(|| format!("cannot find {}", out.display()))?;
+    recording.workloads.iter().map(|workload| one(recording, workload, &folder, &out, &interrupt)).collect()
+}
+
+fn one(
+    recording: &Recording,
+    workload: &SizedWorkload,
+    folder: &Path,
+    out: &Path,
+    interrupt: &Interrupt,
+) -> anyhow::Result<PathBuf> {
+    let (prover, name, log_rows) = (recording.prover.name, workload.spec.name, workload.log_rows);
+    let path = out.join(format!("{prover}-{name}-{log_rows}.trace"));
+    let threads = recording.threads.map(|threads| threads.to_string());
+    let counted = threads.as_deref().unwrap_or("one a core");
+    let title = format!("{prover} {name} 2^{log_rows}, {} proofs, threads: {counted}", recording.proofs);
+    let mut environment = vec![
+        (PATH.to_owned(), path.display().to_string()),
+        (TITLE.to_owned(), title.clone()),
+        (MIN_BYTES.to_owned(), recording.min_bytes.to_string()),
+    ];
+    environment.extend(threads.map(|threads| ("RAYON_NUM_THREADS".to_owned(), threads)));
+    eprintln!("{title}");
+    let failed = |failure: Failure| match failure {
+        Failure::Interrupted => Interrupted.into(),
+        failure => anyhow::Error::new(failure).context(format!("{name} 2^{log_rows} was not recorded")),
+    };
+    let mut process = Process::start(&folder.join(RECORDER.binary), &environment, interrupt).map_err(failed)?;
+    let (arm, requires) = (RECORDER.name.into(), Vec::new());
+    let setup = Request::Setup { arm, prover: prover.into(), workload: name.into(), log_rows, requires };
+    process.set_up(&setup, PATIENCE).map_err(failed)?;
+    for proof in 1..=recording.proofs {
+        let (sample, refusal) = process.prove(proof, u64::from(proof), PATIENCE).map_err(failed)?;
+        if let Some(reason) = refusal {
+            bail!("{name} 2^{log_rows}: proof {proof} was refused: {reason}");
+        }
+        eprintln!("proof {proof} of {}: verified, {:.1} s", recording.proofs, sample.wall_ns as f64 / 1e9);
+    }
+    process.finish().map_err(failed)?;
+    let trace = format::read(&path)?;
+    eprintln!("{} records, {} lost: {}", trace.records.len(), trace.header.lost, path.display());
+    Ok(path)
+}
+
+/// The `main` of the recorder's binary, whose global allocator is [`Recorder`](super::Recorder).
+pub fn main(provers: &[Prover]) -> ExitCode {
+    let variable = |name| env::var(name).with_context(|| format!("{name} is not set: prove-bench record sets it"));
+    let recorded = (|| {
+        let (path, title) = (PathBuf::from(variable(PATH)?), variable(TITLE)?);
+        let min_bytes = variable(MIN_BYTES)?;
+        recorder::start(min_bytes.parse().with_context(|| format!("{MIN_BYTES} is no number: {min_bytes}"))?)?;
+        let code = child::main(provers, recorder::installed());
+        recorder::finish(&path, title)?;
+        anyhow::Ok(code)
+    })();
+    recorded.unwrap_or_else(|error| {
+        eprintln!("{error:#}");
+        ExitCode::FAILURE
+    })
+}

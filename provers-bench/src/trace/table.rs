@@ -1,0 +1,80 @@
+//! The table of one trace: a row a policy.
+
+use super::format::Trace;
+use super::replay::Figures;
+use comfy_table::presets::ASCII_MARKDOWN;
+use comfy_table::{CellAlignment, ContentArrangement, Table};
+
+/// Markdown, without a line break at its end.
+pub(crate) fn table(trace: &Trace, rows: &[(&str, Figures)]) -> String {
+    let mut table = Table::new();
+    table.set_content_arrangement(ContentArrangement::Disabled).load_style(ASCII_MARKDOWN);
+    table.set_header([
+        "policy",
+        "resident / live peak",
+        "resident MiB",
+        "live peak MiB",
+        "fresh MiB after proof 1",
+        "pinned slabs",
+        "slabs, most",
+        "arena allocations a proof",
+        "backing allocations a proof",
+    ]);
+    table.add_rows(rows.iter().map(|(name, figures)| row(name, figures)));
+    for column in table.column_iter_mut().skip(1) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    let lost = match trace.header.lost {
+        0 => String::new(),
+        lost => format!("\n{lost} records were lost: the figures are wrong."),
+    };
+    let title = format!(
+        "{}; {} records, of {} bytes and more",
+        trace.header.title,
+        trace.records.len(),
+        trace.header.min_bytes
+    );
+    format!("{title}{lost}\n\n{}", table.trim_fmt())
+}
+
+fn row(name: &str, figures: &Figures) -> [String; 9] {
+    let mib = |bytes: u64| format!("{:.1}", bytes as f64 / (1 << 20) as f64);
+    let ratio = figures.resident_bytes as f64 / figures.live_peak_bytes as f64;
+    let a_proof = |count: u64| (count / u64::from(figures.proofs.max(1))).to_string();
+    [
+        name.into(),
+        if figures.live_peak_bytes == 0 { "-".into() } else { format!("{ratio:.3}") },
+        mib(figures.resident_bytes),
+        mib(figures.live_peak_bytes),
+        mib(figures.fresh_later_bytes),
+        figures.pinned_slabs.to_string(),
+        figures.slabs_peak.to_string(),
+        a_proof(figures.arena_allocations),
+        a_proof(figures.backing_allocations),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::trace::format::Header;
+
+    /// A table from a trace with holes must say so.
+    #[test]
+    fn a_table_warns_of_lost_records_and_divides_by_nothing() {
+        let trace = Trace { header: Header::new("plonky3".into(), 1024, 7), records: Vec::new() };
+        let none = Figures {
+            resident_bytes: 0,
+            live_peak_bytes: 0,
+            fresh_later_bytes: 0,
+            pinned_slabs: 0,
+            slabs_peak: 0,
+            proofs: 0,
+            arena_allocations: 0,
+            backing_allocations: 0,
+        };
+        let text = table(&trace, &[("zk-alloc", none)]);
+        assert!(text.contains("7 records were lost") && text.contains("| zk-alloc"), "{text}");
+        assert!(!text.contains("NaN"), "{text}");
+    }
+}

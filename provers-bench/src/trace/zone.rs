@@ -1,0 +1,171 @@
+//! A zone, in numbers only: free runs of granules, and which granules were ever used.
+
+use super::policy::Fit;
+use std::collections::BTreeMap;
+
+/// See the module's documentation. Indices and lengths are in granules, from the zone's start, whose alignment is as
+/// large as any.
+#[derive(Clone, Debug)]
+pub(crate) struct Zone {
+    pub(crate) granule_bytes: u64,
+    fit: Fit,
+    /// Free runs below `frontier`, by their start; no two touch, and none touches `frontier`.
+    holes: BTreeMap<usize, usize>,
+    /// Everything from here on is free.
+    frontier: usize,
+    /// Granules that are resident: once used, for ever, since nothing is given back.
+    dirty: Vec<bool>,
+    dirty_count: usize,
+}
+
+impl Zone {
+    pub(crate) fn new(granule_bytes: u64, fit: Fit) -> Self {
+        Self { granule_bytes, fit, holes: BTreeMap::new(), frontier: 0, dirty: Vec::new(), dirty_count: 0 }
+    }
+
+    /// Granules that `bytes` take.
+    pub(crate) fn granules(&self, bytes: u64) -> usize {
+        bytes.div_ceil(self.granule_bytes) as usize
+    }
+
+    pub(crate) fn resident_bytes(&self) -> u64 {
+        self.dirty_count as u64 * self.granule_bytes
+    }
+
+    /// Where a run would be placed: in the lowest hole, or the smallest, that has room; else at the frontier.
+    pub(crate) fn find(&self, len: usize, align: usize) -> usize {
+        let fits = |&(&start, &hole): &(&usize, &usize)| start.next_multiple_of(align) + len <= start + hole;
+        let hole = match self.fit {
+            Fit::First => self.holes.iter().find(fits),
+            Fit::Best => self.holes.iter().filter(fits).min_by_key(|&(_, &hole)| hole),
+        };
+        hole.map_or(self.frontier, |(&start, _)| start).next_multiple_of(align)
+    }
+
+    /// The highest place for a run that is resident already.
+    pub(crate) fn find_resident_from_the_top(&self, len: usize, align: usize) -> Option<usize> {
+        let tail = (self.frontier, self.dirty.len().saturating_sub(self.frontier));
+        let holes = self.holes.iter().rev().map(|(&start, &hole)| (start, hole));
+        [tail].into_iter().chain(holes).find_map(|(start, hole)| {
+            let place = (start + hole).checked_sub(len)? / align * align;
+            (place >= start && self.fresh(place, len) == 0).then_some(place)
+        })
+    }
+
+    /// How many granules of a run are not resident.
+    pub(crate) fn fresh(&self, start: usize, len: usize) -> usize {
+        let known = self.dirty.get(start.min(self.dirty.len())..(start + len).min(self.dirty.len()));
+        len - known.map_or(0, |granules| granules.iter().filter(|dirty| **dirty).count())
+    }
+
+    /// Takes a free run, and returns how many bytes of it were not resident.
+    pub(crate) fn take(&mut self, start: usize, len: usize) -> u64 {
+        let end = start + len;
+        if start >= self.frontier {
+            if start > self.frontier {
+                self.holes.insert(self.frontier, start - self.frontier);
+            }
+            self.frontier = end;
+        } else if let Some((&hole_start, &hole)) = self.holes.range(..=start).next_back() {
+            let hole_end = hole_start + hole;
+            assert!(end <= hole_end, "a run that is not free was taken");
+            self.holes.remove(&hole_start);
+            if start > hole_start {
+                self.holes.insert(hole_start, start - hole_start);
+            }
+            if hole_end > end {
+                self.holes.insert(end, hole_end - end);
+            }
+        }
+        let fresh = self.fresh(start, len);
+        if self.dirty.len() < end {
+            self.dirty.resize(end, false);
+        }
+        self.dirty[start..end].fill(true);
+        self.dirty_count += fresh;
+        fresh as u64 * self.granule_bytes
+    }
+
+    /// Whether a run is free.
+    pub(crate) fn is_free(&self, start: usize, len: usize) -> bool {
+        start >= self.frontier
+            || self
+                .holes
+                .range(..=start)
+                .next_back()
+                .is_some_and(|(&hole_start, &hole)| start + len <= hole_start + hole)
+    }
+
+    /// Gives a run back; it joins what is free beside it.
+    pub(crate) fn release(&mut self, start: usize, len: usize) {
+        let (mut start, mut end) = (start, start + len);
+        if let Some((&before, &hole)) = self.holes.range(..start).next_back()
+            && before + hole == start
+        {
+            self.holes.remove(&before);
+            start = before;
+        }
+        if let Some(after) = self.holes.remove(&end) {
+            end += after;
+        }
+        if end == self.frontier {
+            self.frontier = start;
+        } else {
+            self.holes.insert(start, end - start);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn claim(zone: &mut Zone, len: usize, align: usize) -> (usize, u64) {
+        let start = zone.find(len, align);
+        (start, zone.take(start, len))
+    }
+
+    #[test]
+    fn freed_neighbours_join_and_are_used_again_without_fresh_memory() {
+        let mut zone = Zone::new(1, Fit::First);
+        assert_eq!([1, 2, 3, 4].map(|len| claim(&mut zone, len, 1)), [(0, 1), (1, 2), (3, 3), (6, 4)]);
+        zone.release(1, 2);
+        zone.release(3, 3);
+        assert_eq!(claim(&mut zone, 5, 1), (1, 0));
+        zone.release(6, 4);
+        assert_eq!(claim(&mut zone, 6, 1), (6, 2));
+        assert_eq!(zone.resident_bytes(), 12);
+    }
+
+    #[test]
+    fn first_fit_takes_the_lowest_hole_and_best_fit_the_smallest() {
+        for (fit, place) in [(Fit::First, 0), (Fit::Best, 6)] {
+            let mut zone = Zone::new(1, fit);
+            for len in [5, 1, 2, 1] {
+                claim(&mut zone, len, 1);
+            }
+            zone.release(0, 5);
+            zone.release(6, 2);
+            assert_eq!(claim(&mut zone, 2, 1), (place, 0), "{fit:?}");
+        }
+    }
+
+    #[test]
+    fn an_aligned_run_leaves_the_room_before_it_free() {
+        let mut zone = Zone::new(1, Fit::First);
+        claim(&mut zone, 1, 1);
+        assert_eq!(claim(&mut zone, 4, 4), (4, 4));
+        assert!(zone.is_free(1, 3) && !zone.is_free(1, 4));
+        assert_eq!(claim(&mut zone, 3, 1), (1, 3));
+    }
+
+    #[test]
+    fn a_spilled_run_comes_from_the_top_of_what_is_resident() {
+        let mut zone = Zone::new(1, Fit::First);
+        claim(&mut zone, 10, 1);
+        assert_eq!(zone.find_resident_from_the_top(3, 1), None);
+        zone.release(0, 10);
+        assert_eq!(zone.find_resident_from_the_top(3, 2), Some(6));
+        assert_eq!(zone.find_resident_from_the_top(11, 1), None);
+    }
+}

@@ -1,0 +1,173 @@
+//! What of Jolt is on crates.io: Dory, its commitment scheme; and beside it a whole SNARK of Jolt's kind, Spartan, with its sumchecks.
+//!
+//! Jolt itself is not, so no workload here is a Jolt proof. Dory's commitments and openings take most of one: that is the first
+//! workload. Spartan through `nova-snark` is the sumcheck-based SNARK on Jolt's curve that can be run end to end: that is the second.
+
+use anyhow::{Context, ensure};
+use dory_pcs::backends::arkworks::{
+    ArkDoryProof, ArkFr, ArkGT, ArkworksPolynomial, BN254, Blake2bTranscript, G1Routines, G2Routines, init_cache,
+};
+use dory_pcs::primitives::arithmetic::Field;
+use dory_pcs::primitives::transcript::Transcript;
+use dory_pcs::{DoryError, Polynomial, ProverSetup, Transparent, VerifierSetup};
+use nova_snark::errors::NovaError;
+use nova_snark::provider::{Bn256EngineKZG, hyperkzg};
+use nova_snark::spartan::direct::{DirectSNARK, ProverKey, VerifierKey};
+use nova_snark::spartan::snark::RelaxedR1CSSNARK;
+use nova_snark::traits::{Engine, circuit::NonTrivialCircuit};
+
+use super::Workload;
+
+/// A multilinear polynomial of `2^log_rows` coefficients over BN254, committed to and opened at a point drawn from its commitment.
+///
+/// The coefficients are as large as the field's elements; most of Jolt's own are small, which makes them quicker to commit to.
+pub struct Dory {
+    prover: ProverSetup<BN254>,
+    verifier: VerifierSetup<BN254>,
+    log_rows: usize,
+}
+
+/// A commitment, and the value at the point that it decides.
+pub struct DoryOpening {
+    commitment: ArkGT,
+    evaluation: ArkFr,
+    proof: ArkDoryProof,
+}
+
+impl Dory {
+    /// A square matrix, or one with twice as many columns as rows.
+    fn log_rows_and_columns(&self) -> (usize, usize) {
+        (self.log_rows / 2, self.log_rows.div_ceil(2))
+    }
+
+    /// The point at which `commitment` is opened, and the transcript from there on.
+    fn point(&self, commitment: &ArkGT) -> (Vec<ArkFr>, Blake2bTranscript<BN254>) {
+        let mut transcript = Blake2bTranscript::new(b"prove-bench");
+        transcript.append_serde(b"commitment", commitment);
+        let point = (0..self.log_rows).map(|_| transcript.challenge_scalar(b"point")).collect();
+        (point, transcript)
+    }
+}
+
+impl Workload for Dory {
+    type Proof = DoryOpening;
+
+    fn setup(log_rows: u32) -> anyhow::Result<Self> {
+        let log_rows = log_rows as usize;
+        let (prover, verifier) = dory_pcs::setup::<BN254>(log_rows);
+        // As Jolt does, and here, outside phases: it stays for as long as the process.
+        init_cache(&prover.g1_vec, &prover.g2_vec);
+        Ok(Self { prover, verifier, log_rows })
+    }
+
+    fn prove(&self, seed: u64) -> anyhow::Result<Self::Proof> {
+        let (nu, sigma) = self.log_rows_and_columns();
+        zk_alloc_jolt::try_prove::<_, DoryError>(|| {
+            let polynomial = ArkworksPolynomial::new(coefficients(seed, self.log_rows));
+            let (commitment, rows, blind) =
+                polynomial.commit::<BN254, Transparent, G1Routines>(nu, sigma, &self.prover)?;
+            let (point, mut transcript) = self.point(&commitment);
+            let evaluation = polynomial.evaluate(&point);
+            let (proof, _) = dory_pcs::prove::<_, BN254, G1Routines, G2Routines, _, _, Transparent>(
+                &polynomial,
+                &point,
+                rows,
+                blind,
+                nu,
+                sigma,
+                &self.prover,
+                &mut transcript,
+            )?;
+            Ok(DoryOpening { commitment, evaluation, proof })
+        })
+        .with_context(|| format!("committing to 2^{} coefficients and opening them", self.log_rows))
+    }
+
+    fn verify(&self, opening: &Self::Proof) -> anyhow::Result<()> {
+        let dimensions = (opening.proof.nu, opening.proof.sigma);
+        ensure!(
+            dimensions == self.log_rows_and_columns(),
+            "the opening is of a matrix of 2^{} rows and 2^{} columns, not of 2^{} coefficients in a square",
+            dimensions.0,
+            dimensions.1,
+            self.log_rows
+        );
+        let (point, mut transcript) = self.point(&opening.commitment);
+        dory_pcs::verify::<_, BN254, G1Routines, G2Routines, _>(
+            opening.commitment,
+            opening.evaluation,
+            &point,
+            &opening.proof,
+            self.verifier.clone(),
+            &mut transcript,
+        )
+        .with_context(|| format!("verifying an opening of 2^{} coefficients", self.log_rows))
+    }
+}
+
+/// The orbit of `x` to `x^2 + 7` from a start that `seed` decides: soon of full size, and one multiplication each.
+fn coefficients(seed: u64, log_rows: usize) -> Vec<ArkFr> {
+    let (mut x, seven) = (ArkFr::from_u64(seed), ArkFr::from_u64(7));
+    let next = |_| {
+        x = x * x + seven;
+        x
+    };
+    (0..1 << log_rows).map(next).collect()
+}
+
+type Curve = Bn256EngineKZG;
+type Scalar = <Curve as Engine>::Scalar;
+type Squarings = NonTrivialCircuit<Scalar>;
+type Snark = RelaxedR1CSSNARK<Curve, hyperkzg::EvaluationEngine<Curve>>;
+type Direct = DirectSNARK<Curve, Snark, Squarings>;
+
+/// Constraints that tie the circuit's one input and one output to the instance.
+const PUBLIC_CONSTRAINTS: usize = 2;
+
+/// Repeated squaring in `2^log_rows` constraints: Spartan's two sumchecks over R1CS, and HyperKZG on BN254.
+pub struct Spartan {
+    prover_key: ProverKey<Curve, Snark>,
+    verifier_key: VerifierKey<Curve, Snark>,
+    squarings: usize,
+}
+
+/// A proof that `output` is `input`, squared again and again.
+pub struct SquaringProof {
+    input: Scalar,
+    output: Scalar,
+    proof: Direct,
+}
+
+impl Workload for Spartan {
+    type Proof = SquaringProof;
+
+    fn setup(log_rows: u32) -> anyhow::Result<Self> {
+        let constraints = 1usize << log_rows;
+        ensure!(
+            constraints > PUBLIC_CONSTRAINTS,
+            "{PUBLIC_CONSTRAINTS} constraints are taken by input and output, and 2^{log_rows} were asked for: use 2 or more"
+        );
+        let squarings = constraints - PUBLIC_CONSTRAINTS;
+        let (prover_key, verifier_key) = Direct::setup(Squarings::new(squarings))
+            .with_context(|| format!("making keys for 2^{log_rows} constraints"))?;
+        Ok(Self { prover_key, verifier_key, squarings })
+    }
+
+    fn prove(&self, seed: u64) -> anyhow::Result<Self::Proof> {
+        // Not 0 and not 1, which stay as small as they are.
+        let input = Scalar::from(seed) + Scalar::from(2);
+        zk_alloc_jolt::try_prove::<_, NovaError>(|| {
+            let proof = Direct::prove(&self.prover_key, Squarings::new(self.squarings), &[input])?;
+            let output = (0..self.squarings).fold(input, |x, _| x * x);
+            Ok(SquaringProof { input, output, proof })
+        })
+        .with_context(|| format!("proving {} squarings", self.squarings))
+    }
+
+    fn verify(&self, claim: &Self::Proof) -> anyhow::Result<()> {
+        claim
+            .proof
+            .verify(&self.verifier_key, &[claim.input, claim.output])
+            .with_context(|| format!("verifying {} squarings", self.squarings))
+    }
+}

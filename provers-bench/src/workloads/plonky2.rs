@@ -1,0 +1,140 @@
+//! Circuits over Goldilocks under plonky2's standard configuration: repeated squaring, and a proof of a proof, twice.
+//!
+//! Each circuit is built once and reused for all its proofs, as a service does; witnesses are generated inside the phase.
+
+use anyhow::{Context, ensure};
+use plonky2::field::goldilocks_field::GoldilocksField;
+use plonky2::field::types::{Field, Field64};
+use plonky2::iop::target::Target;
+use plonky2::iop::witness::{PartialWitness, WitnessWrite};
+use plonky2::plonk::circuit_builder::CircuitBuilder;
+use plonky2::plonk::circuit_data::{CircuitConfig, CircuitData};
+use plonky2::plonk::config::PoseidonGoldilocksConfig;
+use plonky2::plonk::proof::{ProofWithPublicInputs, ProofWithPublicInputsTarget};
+
+use super::Workload;
+
+const D: usize = 2;
+type F = GoldilocksField;
+type C = PoseidonGoldilocksConfig;
+type Proof = ProofWithPublicInputs<F, C, D>;
+
+/// Operands and result of a multiplication, `c0 * x * y + c1 * z`: routed wires of an arithmetic gate.
+const WIRES_OF_A_MULTIPLICATION: usize = 4;
+/// Rows that the builder adds for constants and public inputs and their hash, with some to spare.
+const ROWS_OF_THE_BUILDER: usize = 16;
+
+/// `x`, squared again and again: a chain of arithmetic gates, 20 squarings to a row, that fills `2^log_rows` rows.
+///
+/// Public are `x` and the last square.
+pub struct Squaring {
+    circuit: CircuitData<F, C, D>,
+    first: Target,
+    squarings: usize,
+}
+
+impl Workload for Squaring {
+    type Proof = Proof;
+
+    fn setup(log_rows: u32) -> anyhow::Result<Self> {
+        let config = CircuitConfig::standard_recursion_config();
+        let in_a_row = config.num_routed_wires / WIRES_OF_A_MULTIPLICATION;
+        let rows = (1usize << log_rows)
+            .checked_sub(ROWS_OF_THE_BUILDER)
+            .with_context(|| format!("2^{log_rows} rows leave no room for squarings: use 5 or more for log_rows"))?;
+        let squarings = rows * in_a_row;
+
+        let mut builder = CircuitBuilder::<F, D>::new(config);
+        let first = builder.add_virtual_public_input();
+        let last = (0..squarings).fold(first, |x, _| builder.square(x));
+        builder.register_public_input(last);
+        let circuit = builder.build::<C>();
+        ensure!(
+            circuit.common.degree_bits() == log_rows as usize,
+            "{squarings} squarings make a circuit of 2^{} rows, and 2^{log_rows} were asked for",
+            circuit.common.degree_bits()
+        );
+        Ok(Self { circuit, first, squarings })
+    }
+
+    fn prove(&self, seed: u64) -> anyhow::Result<Proof> {
+        let mut inputs = PartialWitness::new();
+        inputs.set_target(self.first, input(seed))?;
+        zk_alloc_plonky2::prove(&self.circuit, inputs).with_context(|| format!("proving {} squarings", self.squarings))
+    }
+
+    fn verify(&self, proof: &Proof) -> anyhow::Result<()> {
+        check_square(&proof.public_inputs, self.squarings)?;
+        self.circuit.verify(proof.clone()).with_context(|| format!("verifying a proof of {} squarings", self.squarings))
+    }
+}
+
+/// A proof of [`Squaring`], a proof that verifies it, and a proof that verifies that one: plonky2's own benchmark of recursion.
+///
+/// All three are made in each round, every one in its own phase; the last one is what the round hands out. `2^log_rows` are the
+/// rows of the first. The other two have as many as a verifier takes, which is about 2^12.
+pub struct Recursion {
+    innermost: Squaring,
+    middle: VerifierCircuit,
+    outer: VerifierCircuit,
+}
+
+impl Workload for Recursion {
+    type Proof = Proof;
+
+    fn setup(log_rows: u32) -> anyhow::Result<Self> {
+        let innermost = Squaring::setup(log_rows)?;
+        let middle = VerifierCircuit::of(&innermost.circuit);
+        let outer = VerifierCircuit::of(&middle.circuit);
+        Ok(Self { innermost, middle, outer })
+    }
+
+    fn prove(&self, seed: u64) -> anyhow::Result<Proof> {
+        let innermost = self.innermost.prove(seed)?;
+        let middle = self.middle.prove(&innermost).context("proving the proof")?;
+        self.outer.prove(&middle).context("proving the proof of the proof")
+    }
+
+    fn verify(&self, proof: &Proof) -> anyhow::Result<()> {
+        check_square(&proof.public_inputs, self.innermost.squarings)?;
+        self.outer.circuit.verify(proof.clone()).context("verifying a proof of a proof of a proof")
+    }
+}
+
+/// A circuit that verifies proofs of one other circuit, and makes their public inputs public again.
+struct VerifierCircuit {
+    circuit: CircuitData<F, C, D>,
+    proof: ProofWithPublicInputsTarget<D>,
+}
+
+impl VerifierCircuit {
+    fn of(inner: &CircuitData<F, C, D>) -> Self {
+        let mut builder = CircuitBuilder::<F, D>::new(CircuitConfig::standard_recursion_config());
+        let proof = builder.add_virtual_proof_with_pis(&inner.common);
+        let key = builder.constant_verifier_data(&inner.verifier_only);
+        builder.verify_proof::<C>(&proof, &key, &inner.common);
+        builder.register_public_inputs(&proof.public_inputs);
+        Self { circuit: builder.build::<C>(), proof }
+    }
+
+    fn prove(&self, inner: &Proof) -> anyhow::Result<Proof> {
+        let mut inputs = PartialWitness::new();
+        inputs.set_proof_with_pis_target(&self.proof, inner)?;
+        zk_alloc_plonky2::prove(&self.circuit, inputs)
+    }
+}
+
+/// The field element for `seed`: from 2 up, as 0 and 1 are their own squares.
+fn input(seed: u64) -> F {
+    F::from_canonical_u64(2 + seed % (F::ORDER - 2))
+}
+
+/// The verifier is convinced of the squarings between two public inputs; here those two are computed anew.
+fn check_square(public_inputs: &[F], squarings: usize) -> anyhow::Result<()> {
+    let &[first, last] = public_inputs else {
+        anyhow::bail!("a proof of squarings has two public inputs, and this one has {}", public_inputs.len());
+    };
+    let expected = first.exp_power_of_2(squarings);
+    ensure!(last == expected, "{first} squared {squarings} times is {expected}, and the proof says {last}");
+    Ok(())
+}

@@ -1,0 +1,189 @@
+//! Plonky3's own benchmark AIRs over KoalaBear with FRI: Poseidon2 under a Keccak Merkle tree, Keccak-f under a Poseidon2 one.
+//!
+//! Both are the examples of p3-poseidon2-air and p3-keccak-air, with the examples' FRI parameters. Each reuses one configuration for
+//! all its proofs, as a service does, and builds the trace inside the phase: the trace is the one giant buffer of a proof.
+
+use anyhow::{Context, ensure};
+use p3_challenger::{DuplexChallenger, HashChallenger, SerializingChallenger32};
+use p3_commit::ExtensionMmcs;
+use p3_dft::Radix2DitParallel;
+use p3_field::{Field, TwoAdicField, extension::BinomialExtensionField};
+use p3_fri::{FriParameters, TwoAdicFriPcs};
+use p3_keccak::{Keccak256Hash, KeccakF};
+use p3_keccak_air::{KeccakAir, NUM_ROUNDS};
+use p3_koala_bear::{
+    GenericPoseidon2LinearLayersKoalaBear, KOALABEAR_POSEIDON2_HALF_FULL_ROUNDS, KOALABEAR_POSEIDON2_PARTIAL_ROUNDS_16,
+    KOALABEAR_POSEIDON2_RC_16_EXTERNAL_FINAL, KOALABEAR_POSEIDON2_RC_16_EXTERNAL_INITIAL,
+    KOALABEAR_POSEIDON2_RC_16_INTERNAL, KOALABEAR_S_BOX_DEGREE, KoalaBear, Poseidon2KoalaBear,
+    default_koalabear_poseidon2_16, default_koalabear_poseidon2_24,
+};
+use p3_merkle_tree::MerkleTreeMmcs;
+use p3_poseidon2_air::{RoundConstants, VectorizedPoseidon2Air, generate_vectorized_trace_rows};
+use p3_symmetric::{CompressionFunctionFromHasher, PaddingFreeSponge, SerializingHasher, TruncatedPermutation};
+use p3_uni_stark::{Proof, StarkConfig, verify};
+use rand::{RngExt, SeedableRng, rngs::SmallRng};
+
+use super::Workload;
+
+type Challenge = BinomialExtensionField<KoalaBear, 4>;
+type Dft = Radix2DitParallel<KoalaBear>;
+type ChallengeMmcs<ValMmcs> = ExtensionMmcs<KoalaBear, Challenge, ValMmcs>;
+type Pcs<ValMmcs> = TwoAdicFriPcs<KoalaBear, Dft, ValMmcs, ChallengeMmcs<ValMmcs>>;
+type Config<ValMmcs, Challenger> = StarkConfig<Pcs<ValMmcs>, Challenge, Challenger>;
+
+type KeccakSponge = PaddingFreeSponge<KeccakF, 25, 17, 4>;
+type KeccakMmcs = MerkleTreeMmcs<
+    [KoalaBear; p3_keccak::VECTOR_LEN],
+    [u64; p3_keccak::VECTOR_LEN],
+    SerializingHasher<KeccakSponge>,
+    CompressionFunctionFromHasher<KeccakSponge, 2, 4>,
+    2,
+    4,
+>;
+type KeccakChallenger = SerializingChallenger32<KoalaBear, HashChallenger<u8, Keccak256Hash, 32>>;
+type KeccakConfig = Config<KeccakMmcs, KeccakChallenger>;
+
+type Packing = <KoalaBear as Field>::Packing;
+type Perm16 = Poseidon2KoalaBear<16>;
+type Perm24 = Poseidon2KoalaBear<24>;
+type Poseidon2Mmcs = MerkleTreeMmcs<
+    Packing,
+    Packing,
+    PaddingFreeSponge<Perm24, 24, 16, 8>,
+    TruncatedPermutation<Perm16, 2, 8, 16>,
+    2,
+    8,
+>;
+type Poseidon2Challenger = DuplexChallenger<KoalaBear, Perm24, 24, 16>;
+type Poseidon2Config = Config<Poseidon2Mmcs, Poseidon2Challenger>;
+
+const WIDTH: usize = 16;
+const SBOX_REGISTERS: usize = 0;
+const HALF_FULL_ROUNDS: usize = KOALABEAR_POSEIDON2_HALF_FULL_ROUNDS;
+const PARTIAL_ROUNDS: usize = KOALABEAR_POSEIDON2_PARTIAL_ROUNDS_16;
+/// Poseidon2 permutations in a row of the trace.
+const VECTOR_LEN: usize = 8;
+
+type LinearLayers = GenericPoseidon2LinearLayersKoalaBear;
+type Poseidon2Constants = RoundConstants<KoalaBear, WIDTH, HALF_FULL_ROUNDS, PARTIAL_ROUNDS>;
+type Poseidon2Air = VectorizedPoseidon2Air<
+    KoalaBear,
+    LinearLayers,
+    WIDTH,
+    KOALABEAR_S_BOX_DEGREE,
+    SBOX_REGISTERS,
+    HALF_FULL_ROUNDS,
+    PARTIAL_ROUNDS,
+    VECTOR_LEN,
+>;
+
+/// Poseidon2 permutations of random states, eight to a row; commitments are Keccak-256 Merkle trees.
+///
+/// Its trace is one uninitialised allocation with room for its extension.
+pub struct Poseidon2 {
+    config: KeccakConfig,
+    air: Poseidon2Air,
+    /// The AIR's own, for the trace generator: the AIR keeps them to itself, and its own generator takes no seed.
+    constants: Poseidon2Constants,
+    log_blowup: usize,
+    permutations: usize,
+}
+
+impl Workload for Poseidon2 {
+    type Proof = Proof<KeccakConfig>;
+
+    fn setup(log_rows: u32) -> anyhow::Result<Self> {
+        let sponge = KeccakSponge::new(KeccakF {});
+        // The three top layers of every tree go into the commitment, as in the example of p3-poseidon2-air.
+        let mmcs = KeccakMmcs::new(SerializingHasher::new(sponge), CompressionFunctionFromHasher::new(sponge), 3);
+        let challenger = KeccakChallenger::from_hasher(vec![], Keccak256Hash {});
+        let (config, log_blowup) = config(mmcs, challenger, log_rows)?;
+        let constants = RoundConstants::new(
+            KOALABEAR_POSEIDON2_RC_16_EXTERNAL_INITIAL,
+            KOALABEAR_POSEIDON2_RC_16_INTERNAL,
+            KOALABEAR_POSEIDON2_RC_16_EXTERNAL_FINAL,
+        );
+        let air = VectorizedPoseidon2Air::new(constants.clone());
+        Ok(Self { config, air, constants, log_blowup, permutations: VECTOR_LEN << log_rows })
+    }
+
+    fn prove(&self, seed: u64) -> anyhow::Result<Self::Proof> {
+        let trace = || {
+            let mut rng = SmallRng::seed_from_u64(seed);
+            let inputs = (0..self.permutations).map(|_| rng.random()).collect();
+            generate_vectorized_trace_rows::<
+                _,
+                LinearLayers,
+                WIDTH,
+                KOALABEAR_S_BOX_DEGREE,
+                SBOX_REGISTERS,
+                HALF_FULL_ROUNDS,
+                PARTIAL_ROUNDS,
+                VECTOR_LEN,
+            >(inputs, &self.constants, self.log_blowup)
+        };
+        zk_alloc_plonky3::prove_with_trace(&self.config, &self.air, trace, &[])
+            .with_context(|| format!("proving {} Poseidon2 permutations", self.permutations))
+    }
+
+    fn verify(&self, proof: &Self::Proof) -> anyhow::Result<()> {
+        verify(&self.config, &self.air, proof, &[])
+            .with_context(|| format!("verifying {} Poseidon2 permutations", self.permutations))
+    }
+}
+
+/// Keccak-f permutations of random states, 24 rows to each; commitments are Poseidon2 Merkle trees.
+///
+/// Its trace is one zeroed allocation with room for its extension.
+pub struct Keccak {
+    config: Poseidon2Config,
+    log_blowup: usize,
+    permutations: usize,
+}
+
+impl Workload for Keccak {
+    type Proof = Proof<Poseidon2Config>;
+
+    fn setup(log_rows: u32) -> anyhow::Result<Self> {
+        let (perm16, perm24) = (default_koalabear_poseidon2_16(), default_koalabear_poseidon2_24());
+        let hash = PaddingFreeSponge::new(perm24.clone());
+        let mmcs = Poseidon2Mmcs::new(hash, TruncatedPermutation::new(perm16), 0);
+        let (config, log_blowup) = config(mmcs, Poseidon2Challenger::new(perm24), log_rows)?;
+        // As many as fit; the generator pads to the next power of two, which for one permutation or more is 2^log_rows.
+        let permutations = (1usize << log_rows) / NUM_ROUNDS;
+        ensure!(
+            permutations > 0,
+            "one Keccak-f permutation takes {NUM_ROUNDS} rows, and 2^{log_rows} rows were asked for: use 5 or more for log_rows"
+        );
+        Ok(Self { config, log_blowup, permutations })
+    }
+
+    fn prove(&self, seed: u64) -> anyhow::Result<Self::Proof> {
+        let trace = || {
+            let mut rng = SmallRng::seed_from_u64(seed);
+            let inputs = (0..self.permutations).map(|_| rng.random()).collect();
+            p3_keccak_air::generate_trace_rows(inputs, self.log_blowup)
+        };
+        zk_alloc_plonky3::prove_with_trace(&self.config, &KeccakAir {}, trace, &[])
+            .with_context(|| format!("proving {} Keccak-f permutations", self.permutations))
+    }
+
+    fn verify(&self, proof: &Self::Proof) -> anyhow::Result<()> {
+        verify(&self.config, &KeccakAir {}, proof, &[])
+            .with_context(|| format!("verifying {} Keccak-f permutations", self.permutations))
+    }
+}
+
+/// Plonky3's benchmark parameters of FRI over `mmcs`, and the binary logarithm of their blowup.
+fn config<ValMmcs: Clone, Challenger: Clone>(
+    mmcs: ValMmcs,
+    challenger: Challenger,
+    log_rows: u32,
+) -> anyhow::Result<(Config<ValMmcs, Challenger>, usize)> {
+    let fri = FriParameters::new_benchmark(ChallengeMmcs::new(mmcs.clone()));
+    let log_blowup = fri.log_blowup;
+    // The domain of the extended trace is a multiplicative subgroup. Beyond the field's largest the prover would panic.
+    let most = KoalaBear::TWO_ADICITY - log_blowup;
+    ensure!(log_rows as usize <= most, "KoalaBear has room for 2^{most} rows at most, and 2^{log_rows} were asked for");
+    Ok((StarkConfig::new(TwoAdicFriPcs::new(Dft::default(), mmcs, fri), challenger), log_blowup))
+}

@@ -1,0 +1,101 @@
+//! Every arm is what its name says: the allocator that its binary links, with settings that took.
+
+mod common;
+
+use common::{Bench, arm, stderr, stdout};
+use provers_bench::arms::{ARMS, Arm};
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+fn binary(arm: &Arm) -> PathBuf {
+    PathBuf::from(env!("CARGO_BIN_EXE_prove-bench")).with_file_name(arm.binary)
+}
+
+/// What a child of `arm` answers to its set-up, in an environment that may contradict the arm's.
+fn set_up(arm: &Arm, environment: &[(&str, &str)]) -> Value {
+    let mut child = Command::new(binary(arm))
+        .envs(environment.iter().copied())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let request = json!({
+        "request": "setup", "arm": arm.name, "prover": "plonky3", "workload": "keccak", "log_rows": 10,
+        "requires": arm.confirms,
+    });
+    writeln!(child.stdin.take().unwrap(), "{request}").unwrap();
+    let output = child.wait_with_output().unwrap();
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{output:?}"))
+}
+
+fn named(name: &str) -> &'static Arm {
+    ARMS.iter().find(|arm| arm.name == name).unwrap()
+}
+
+/// A peer at its defaults, shown as tuned, would be beaten without having taken part.
+#[test]
+fn a_setting_that_did_not_take_fails_its_arm_with_what_was_found() {
+    for (name, environment, found) in [
+        ("glibc-tuned", ("GLIBC_TUNABLES", "glibc.malloc.mmap_threshold=33554432"), "it is mapped by itself"),
+        ("glibc-tuned", ("GLIBC_TUNABLES", "glibc.malloc.mmap_max=0"), "it is given back"),
+        ("jemalloc-tuned", ("_RJEM_MALLOC_CONF", "thp:always"), "opt.metadata_thp is disabled, not auto"),
+        ("jemalloc-tuned", ("_RJEM_MALLOC_CONF", "thp:sometimes"), "opt.thp is default, not always"),
+        ("mimalloc-tuned", ("MIMALLOC_PURGE_DELAY", "7"), "purge_delay is 7, not -1"),
+    ] {
+        let reply = set_up(named(name), &[environment]);
+        assert_eq!(reply["reply"], "failed", "{reply}");
+        let reason = reply["reason"].as_str().unwrap();
+        assert!(reason.contains("its setting did not take: ") && reason.contains(found), "{name}: {reason}");
+    }
+}
+
+#[test]
+fn every_arms_own_settings_take() {
+    for arm in ARMS {
+        let reply = set_up(arm, arm.environment);
+        assert_eq!(reply["reply"], "ready", "{}: {reply}", arm.name);
+        assert_eq!(reply["confirmed"].as_array().unwrap().len(), arm.confirms.len(), "{reply}");
+    }
+}
+
+/// A binary with two allocators in it runs the start-up code of both.
+#[test]
+fn each_binary_links_one_allocator() {
+    let marks: [(&str, &[u8]); 2] = [("jemalloc", b"<jemalloc>: "), ("mimalloc", b"mimalloc: warning: ")];
+    let binaries: BTreeSet<_> = ARMS.iter().map(|arm| (arm.binary, binary(arm))).collect();
+    for (name, path) in binaries {
+        let code = std::fs::read(&path).unwrap();
+        for (allocator, mark) in marks {
+            let linked = code.windows(mark.len()).any(|window| window == mark);
+            assert_eq!(linked, name == format!("with-{allocator}"), "{allocator} in {name}");
+        }
+    }
+}
+
+/// Built without CMake, snmalloc keeps its assertions unless it is told otherwise (`.cargo/config.toml`), and is slow.
+#[test]
+fn snmalloc_runs_without_its_assertions() {
+    let code = std::fs::read(binary(named("snmalloc"))).unwrap();
+    let holds = |text: &[u8]| code.windows(text.len()).any(|window| window == text);
+    assert!(holds(b"Check fail: {} in {}"), "the format of its checks, which stay, has changed");
+    assert!(!holds(b"assert fail: {} in {}"));
+}
+
+/// Bump and reset must run inside its own phases, where it fails as it does in production; and that must not fail a run
+/// that was made to show it. From 2^12 rows on, what it overwrites is large enough to be its own.
+#[test]
+fn bump_reset_fails_at_its_second_proof_and_the_run_succeeds() {
+    let bench = Bench::new("bump-reset");
+    let output = bench.run("plonky3 --workloads poseidon2 --log-rows 12 --rounds 1 --allocators bump-reset,snmalloc");
+    let table = stdout(&output);
+    assert_eq!(output.status.code(), Some(0), "{table}\n{}", stderr(&output));
+    assert!(table.contains("bump-reset: known to fail"), "{table}");
+    let result = bench.result();
+    let peer = arm(&result, "poseidon2", "bump-reset");
+    assert_eq!((&peer["outcome"]["outcome"], &peer["outcome"]["round"]), (&"failed".into(), &1.into()), "{peer}");
+    assert!(peer["outcome"]["reason"].as_str().unwrap().starts_with("proof 2 does not verify: "), "{peer}");
+    assert_eq!(arm(&result, "poseidon2", "snmalloc")["outcome"]["outcome"], "finished");
+}

@@ -1,0 +1,115 @@
+//! Runs the real driver, with real provers at their smallest size.
+
+#![allow(dead_code, reason = "each test binary uses its share")]
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// One run of the driver in a folder of its own, which is removed at the end.
+pub(crate) struct Bench {
+    out: PathBuf,
+}
+
+impl Bench {
+    /// `name` tells the tests of a process apart.
+    pub(crate) fn new(name: &str) -> Self {
+        let out = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
+        Self { out }
+    }
+
+    /// The driver with `arguments`, ready to start. `cargo test` must not look like `cargo run` to it: the binaries
+    /// are built, and a build from within a test would wait for the test to end.
+    pub(crate) fn command(&self, arguments: &str) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_prove-bench"));
+        command.args(arguments.split_whitespace()).arg("--out").arg(&self.out).env_remove("CARGO");
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
+    /// Runs it to its end.
+    pub(crate) fn run(&self, arguments: &str) -> Output {
+        self.command(arguments).output().expect("the driver starts")
+    }
+
+    /// Runs it with a fault in a child.
+    pub(crate) fn run_with_fault(&self, arguments: &str, fault: &str) -> Output {
+        self.command(arguments).env("PROVE_BENCH_TEST_FAULT", fault).output().expect("the driver starts")
+    }
+
+    /// The folder of the only run.
+    pub(crate) fn folder(&self) -> PathBuf {
+        let mut folders = fs::read_dir(&self.out).expect("a run left its folder").map(|entry| entry.unwrap().path());
+        let folder = folders.next().expect("a run left its folder");
+        assert_eq!(folders.next(), None, "one run, one folder");
+        folder
+    }
+
+    /// `result.json`.
+    pub(crate) fn result(&self) -> Value {
+        serde_json::from_slice(&read(&self.folder().join("result.json"))).expect("result.json is JSON")
+    }
+
+    /// The rows of `samples.csv`, each as its fields by name.
+    pub(crate) fn samples(&self) -> Vec<Value> {
+        let file = read(&self.folder().join("samples.csv"));
+        let mut reader = csv::Reader::from_reader(file.as_slice());
+        let rows: Result<Vec<std::collections::BTreeMap<String, String>>, _> = reader.deserialize().collect();
+        rows.expect("samples.csv is CSV").into_iter().map(|row| serde_json::to_value(row).unwrap()).collect()
+    }
+}
+
+impl Drop for Bench {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.out);
+    }
+}
+
+fn read(path: &Path) -> Vec<u8> {
+    fs::read(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// The result of `arm` in `workload`.
+pub(crate) fn arm<'a>(result: &'a Value, workload: &str, arm: &str) -> &'a Value {
+    let named = |list: &'a Value, key: &str, name: &str| {
+        list.as_array().unwrap().iter().find(|item| item[key] == name).unwrap_or_else(|| panic!("no {name}"))
+    };
+    named(&named(&result["workloads"], "workload", workload)["arms"], "label", arm)
+}
+
+/// Standard output as text.
+pub(crate) fn stdout(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// Standard error as text.
+pub(crate) fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// Reads the driver's progress until a line contains `text`; leaves the rest to be read.
+pub(crate) fn wait_for(driver: &mut Child, text: &str) {
+    let mut progress = BufReader::with_capacity(1, driver.stderr.take().unwrap());
+    let mut line = String::new();
+    while !line.contains(text) {
+        line.clear();
+        assert_ne!(progress.read_line(&mut line).unwrap(), 0, "the driver ended early");
+    }
+    driver.stderr = Some(progress.into_inner());
+}
+
+/// Sends Ctrl-C; the driver must end soon, with `code`.
+pub(crate) fn interrupt(driver: &mut Child, code: i32) {
+    kill(Pid::from_raw(driver.id().cast_signed()), Signal::SIGINT).unwrap();
+    let asked = Instant::now();
+    // The pipe ends when the driver is gone; its children have pipes of their own.
+    let mut rest = String::new();
+    driver.stderr.take().unwrap().read_to_string(&mut rest).unwrap();
+    assert!(asked.elapsed() < Duration::from_secs(20), "took {:?}", asked.elapsed());
+    assert_eq!(driver.wait().unwrap().code(), Some(code), "{rest}");
+}

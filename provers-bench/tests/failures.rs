@@ -1,0 +1,80 @@
+//! An arm that fails is a row of the table and exit code 1, and the others finish. The faults are made by the child
+//! itself, on request: everything else is the real thing.
+
+mod common;
+
+use common::{Bench, arm, interrupt, stderr, stdout, wait_for};
+
+const SMALL: &str = "plonky3 --workloads poseidon2 --log-rows 10 --rounds 3 --processes 2";
+
+/// Runs all arms with `fault` in round 2 of jemalloc and returns how its row names the failure.
+fn reason_of(fault: &str, options: &str) -> String {
+    let bench = Bench::new(fault);
+    let output = bench.run_with_fault(&format!("{SMALL} {options}"), &format!("jemalloc:2:{fault}"));
+    let table = stdout(&output);
+    assert_eq!(output.status.code(), Some(1), "{table}\n{}", stderr(&output));
+    assert!(table.contains("jemalloc: FAILED in round 2: "), "{table}");
+
+    let result = bench.result();
+    let failed = arm(&result, "poseidon2", "jemalloc");
+    assert_eq!(failed["outcome"]["round"], 2);
+    assert!(failed["summary"].is_null(), "a failed arm shows no figures: {failed}");
+    for name in ["glibc", "zk-alloc"] {
+        let other = arm(&result, "poseidon2", name);
+        assert_eq!(other["outcome"]["outcome"], "finished", "{other}");
+        assert_eq!(other["samples"].as_array().unwrap().len(), 5, "{name} proves in every round of both processes");
+    }
+    let kept = bench.samples().iter().filter(|row| row["arm"] == "jemalloc").count();
+    assert!(kept >= 2, "samples from before the failure are kept");
+    failed["outcome"]["reason"].as_str().unwrap().to_owned()
+}
+
+/// A segfault or abort in an allocator kills its process.
+#[test]
+fn a_dying_child_is_named_with_its_signal() {
+    assert_eq!(reason_of("die", ""), "died of SIGABRT");
+}
+
+/// A deadlocked allocator must not hang the bench.
+#[test]
+fn a_hanging_child_is_killed_after_the_timeout() {
+    assert_eq!(reason_of("hang", "--timeout 3"), "hung: no answer within 3 s, killed");
+}
+
+/// An allocator that hands out memory twice shows in proofs that don't verify.
+#[test]
+fn a_refused_proof_fails_its_arm() {
+    assert!(reason_of("bad-proof", "").starts_with("proof 3 does not verify: "));
+}
+
+#[test]
+fn a_garbled_answer_fails_its_arm() {
+    assert_eq!(reason_of("garbage", ""), "answered garbage: \"this is no reply\", killed");
+}
+
+/// Without glibc's figures there are no ratios, but the arms that work must still be measured.
+#[test]
+fn a_failing_baseline_leaves_the_others_their_figures() {
+    let bench = Bench::new("baseline");
+    let output = bench.run_with_fault(SMALL, "glibc:0:die");
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+    assert!(stdout(&output).contains("no glibc to compare with"), "{}", stdout(&output));
+    let result = bench.result();
+    let ours = &arm(&result, "poseidon2", "zk-alloc")["summary"];
+    assert!(ours["warm_wall_ns"].is_u64() && ours["wall_ratio"].is_null(), "{ours}");
+}
+
+/// Ctrl-C in the middle of a long run: the driver must end soon, end its children, and keep what was measured.
+#[test]
+fn an_interrupted_run_ends_its_children_and_keeps_its_samples() {
+    let bench = Bench::new("interrupt");
+    let mut driver = bench.command("plonky3 --log-rows 10 --rounds 10000 --processes 10000").spawn().unwrap();
+    wait_for(&mut driver, "round 2 of");
+    interrupt(&mut driver, 130);
+    assert!(bench.samples().len() >= 12, "two processes, each with a cold and a warm proof, of three arms");
+    let result = bench.result();
+    assert_eq!(result["interrupted"], true);
+    let ours = arm(&result, "poseidon2", "zk-alloc");
+    assert_eq!(ours["outcome"]["outcome"], "interrupted");
+    assert!(ours["summary"]["warm_wall_ns"].is_u64(), "{ours}");
+}

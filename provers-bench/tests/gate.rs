@@ -1,0 +1,134 @@
+//! The gate, from its command line to its exit code: real proofs, held to a baseline that the same test blessed. What is
+//! worse is made so by the child itself, on request.
+
+mod common;
+
+use common::{Bench, stderr, stdout};
+use std::fs;
+use std::path::PathBuf;
+use std::process::Output;
+
+/// A gate with a baseline of its own.
+struct Gate {
+    bench: Bench,
+    baseline: PathBuf,
+}
+
+impl Gate {
+    fn new(name: &str) -> Self {
+        let baseline = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}.toml", std::process::id()));
+        Self { bench: Bench::new(name), baseline }
+    }
+
+    /// Of the smallest workload, with time to be judged.
+    fn check(&self, arguments: &str, fault: Option<&str>) -> Output {
+        let line = format!("check --workloads poseidon2 --baseline {} {arguments}", self.baseline.display());
+        match fault {
+            Some(fault) => self.bench.run_with_fault(&line, fault),
+            None => self.bench.run(&line),
+        }
+    }
+
+    /// Blesses, with a reason of one word.
+    fn bless(&self, reason: &str) {
+        let output = self.check(&format!("--rounds 6 --bless --reason {reason}"), None);
+        assert_eq!(output.status.code(), Some(0), "{}\n{}", stdout(&output), stderr(&output));
+    }
+
+    fn text(&self) -> String {
+        fs::read_to_string(&self.baseline).expect("a baseline was written")
+    }
+}
+
+impl Drop for Gate {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.baseline);
+    }
+}
+
+/// Runs the check with `fault` in every proof of zk-alloc; it must name `figure` and fail.
+#[track_caller]
+fn fails_by(gate: &Gate, fault: &str, figure: &str) {
+    let output = gate.check("--rounds 6", Some(&format!("zk-alloc:*:{fault}")));
+    let text = stdout(&output);
+    assert_eq!(output.status.code(), Some(1), "{fault}: {text}\n{}", stderr(&output));
+    let named = text.lines().find(|line| line.starts_with(&format!("plonky3/poseidon2: {figure}: ")));
+    assert!(named.is_some_and(|line| line.contains("baseline") && line.contains("too much")), "{fault}: {text}");
+    assert!(text.contains("--bless --reason"), "{text}");
+}
+
+/// The same code must pass what a slower prover and one that faults its memory in anew must not.
+#[test]
+fn unchanged_code_passes_and_a_slowdown_and_a_storm_of_faults_do_not() {
+    let gate = Gate::new("gate");
+    gate.bless("first");
+    let output = gate.check("--rounds 6", None);
+    let text = stdout(&output);
+    assert_eq!(output.status.code(), Some(0), "{text}\n{}", stderr(&output));
+    for figure in ["minor faults", "system calls", "escaped bytes", "pinned slabs", "peak RSS", "warm time"] {
+        assert!(text.contains(figure), "{figure}: {text}");
+    }
+    // Far beyond what a machine busy with other tests scatters by; `cargo make prove-check-soak` shows a small one.
+    fails_by(&gate, "slow=100", "warm time / glibc's");
+    fails_by(&gate, "page-faults", "minor faults");
+
+    gate.bless("second");
+    let text = gate.text();
+    assert!(text.contains("reason = \"first\"") && text.contains("reason = \"second\""), "reasons are kept: {text}");
+    assert_eq!(text.matches("log_rows").count(), 1, "the figures are not: {text}");
+}
+
+/// A proof that does not verify has no figures: it must neither hold nor be blessed.
+#[test]
+fn a_failing_arm_fails_the_check_and_is_not_blessed() {
+    let gate = Gate::new("gate-failing");
+    let output = gate.check("--rounds 6 --bless --reason no", Some("zk-alloc:2:bad-proof"));
+    assert_eq!(output.status.code(), Some(1), "{}", stdout(&output));
+    assert!(stdout(&output).contains("Nothing was blessed"), "{}", stdout(&output));
+    assert!(!gate.baseline.exists());
+}
+
+/// A baseline of one workload, of which only its name and size matter.
+fn baseline_of(key: &str, log_rows: u32) -> String {
+    format!(
+        "schema = 1\n[workloads.\"{key}\"]\nlog_rows = {log_rows}\nthreads = 2\nmachine = \"m\"\nprofile = \"p\"\n\
+         minor_faults = 1\nsystem_calls = 0\nescaped_bytes = 0\npinned_slabs = 0\npeak_rss_ratio = 1.0\n"
+    )
+}
+
+/// A gate that cannot judge must say so before anything is proved, and not with the exit code of a figure that is worse.
+#[test]
+fn a_baseline_that_cannot_be_used_is_one_line_and_exit_code_2() {
+    for (content, options, names) in [
+        (None, "", "does not exist"),
+        (Some("schema = 99\n".to_owned()), "", "schema 99"),
+        (Some("schema = 99\n".to_owned()), "--bless --reason new", "schema 99"),
+        (Some("not TOML".to_owned()), "", "is no baseline"),
+        (Some(baseline_of("plonky3/poseidon9", 13)), "", "no figures of plonky3/poseidon2"),
+        (Some(baseline_of("plonky3/poseidon2", 20)), "", "2^20 rows"),
+        (None, "--bless", "--reason"),
+        (None, "--reason why", "--bless"),
+        (None, "--bless --reason why --rounds 2", "6 rounds"),
+        (None, "--workloads sha", "plonky3/keccak"),
+    ] {
+        let gate = Gate::new("gate-unusable");
+        if let Some(content) = content {
+            fs::write(&gate.baseline, content).unwrap();
+        }
+        let output = gate.check(options, None);
+        let message = stderr(&output);
+        assert_eq!(output.status.code(), Some(2), "{names}: {message}");
+        assert!(message.lines().count() == 1 && message.contains(names), "{names}: {message}");
+        assert!(output.stdout.is_empty());
+    }
+}
+
+/// Figures of a workload that is no more would never be held again, and nobody would know.
+#[test]
+fn an_unknown_workload_in_the_baseline_is_named() {
+    let gate = Gate::new("gate-unknown");
+    fs::write(&gate.baseline, baseline_of("plonky3/poseidon9", 13)).unwrap();
+    let output = gate.bench.run(&format!("check --baseline {}", gate.baseline.display()));
+    assert_eq!(output.status.code(), Some(2), "{}", stdout(&output));
+    assert!(stderr(&output).contains("plonky3/poseidon9, which is no workload"), "{}", stderr(&output));
+}

@@ -1,0 +1,73 @@
+//! What options make of a run: sweeps, JSON, and when it ends. Real proofs, at their smallest size.
+
+mod common;
+
+use common::{Bench, stderr, stdout};
+use serde_json::Value;
+
+/// A sweep that loses a point, or mixes two, draws a wrong curve.
+#[test]
+fn a_sweep_is_a_result_a_point_and_a_table_of_ratios() {
+    let bench = Bench::new("sweep");
+    let options = "--workloads keccak --sweep threads=1,2 --log-rows 10 --rounds 1 --allocators glibc,zk-alloc";
+    let output = bench.run(&format!("plonky3 {options}"));
+    let table = stdout(&output);
+    assert_eq!(output.status.code(), Some(0), "{table}\n{}", stderr(&output));
+    let result = bench.result();
+    let points: Vec<_> = result["workloads"].as_array().unwrap().iter().map(|point| point["threads"].clone()).collect();
+    assert_eq!((&result["sweep"], points), (&"threads".into(), vec![1.into(), 2.into()]));
+    assert!(table.contains("keccak over threads"), "{table}");
+    let rows: Vec<_> = bench.samples().iter().map(|row| row["threads"].clone()).collect();
+    assert_eq!(rows, [["1"; 4], ["2"; 4]].concat());
+}
+
+/// A script must be able to read stdout without picking the result out of tables.
+#[test]
+fn json_is_all_that_goes_to_stdout() {
+    let bench = Bench::new("json");
+    let output = bench.run("plonky3 --workloads keccak --log-rows 10 --rounds 1 --allocators zk-alloc --json");
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let printed: Value = serde_json::from_slice(&output.stdout).expect("stdout is JSON");
+    assert_eq!(printed, bench.result());
+    assert!(stderr(&output).contains("keccak 2^10"), "progress goes to stderr");
+}
+
+fn ended(name: &str, options: &str) -> (Value, String) {
+    let bench = Bench::new(name);
+    let small = "plonky3 --workloads poseidon2 --log-rows 10 --allocators glibc,glibc";
+    let output = bench.run(&format!("{small} {options}"));
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    (bench.result()["workloads"][0].clone(), stdout(&output))
+}
+
+fn processes(result: &Value) -> u64 {
+    let samples = result["arms"][0]["samples"].as_array().unwrap();
+    samples.iter().map(|sample| sample["process"].as_u64().unwrap() + 1).max().unwrap()
+}
+
+/// Rounds must be added while the intervals are wide, and the reader must learn what ended it.
+#[test]
+fn until_precise_adds_processes_until_the_time_is_over() {
+    let (result, table) = ended("imprecise", "--rounds 1 --until-precise 0.1% --max-time 8");
+    assert_eq!(result["ended"], "out_of_time");
+    assert!(table.contains("Ended because the time was over: "), "{table}");
+    assert!(processes(&result) > 1, "time for more than was planned");
+}
+
+#[test]
+fn until_precise_stops_at_what_was_planned_if_that_suffices() {
+    let (result, table) = ended("precise", "--rounds 6 --processes 4 --until-precise 100%");
+    assert_eq!((&result["ended"], processes(&result)), (&"precise".into(), 4));
+    assert!(table.contains("Ended when it was precise enough: "), "{table}");
+}
+
+/// What was measured before the time was over must be reported, with as many rounds for one arm as for the other.
+#[test]
+fn a_run_out_of_time_reports_what_it_has() {
+    let (result, _) = ended("short", "--rounds 5000 --max-time 3");
+    assert_eq!(result["ended"], "out_of_time");
+    let counts: Vec<_> =
+        result["arms"].as_array().unwrap().iter().map(|arm| arm["samples"].as_array().unwrap().len()).collect();
+    assert!(counts[0] == counts[1] && counts[0] > 1, "{counts:?}");
+    assert!(result["arms"][0]["summary"]["warm_wall_ns"].is_u64());
+}

@@ -1,0 +1,243 @@
+//! `ZkAllocator`: the `GlobalAlloc` in front of the arena and a backing allocator.
+#![allow(unsafe_code, reason = "implements GlobalAlloc")]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::hint::black_box;
+use std::mem::MaybeUninit;
+use std::ptr::{NonNull, copy_nonoverlapping, null_mut};
+
+use crate::arena::{self, Contents, Unserved};
+use crate::phase::{self, Participants};
+use crate::{config, counters, escape, os, route};
+
+/// An allocator for provers: the arena for large buffers while a [phase](crate::phase()) is open, a backing allocator
+/// ([`System`] unless another is given) for everything else.
+///
+/// ```
+/// use zk_alloc::ZkAllocator;
+///
+/// #[global_allocator]
+/// static ALLOC: ZkAllocator = ZkAllocator;
+///
+/// let proof = zk_alloc::phase(|| vec![7u8; 1 << 20]);
+/// assert_eq!(proof[1 << 19], 7); // outlives its phase: memory is reused only after it was freed
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct ZkAllocator<A = System> {
+    backing: A,
+    mode: Mode,
+    participants: Participants,
+}
+
+/// [`struct@ZkAllocator`] over [`System`], so that `static ALLOC: ZkAllocator = ZkAllocator;` reads as it always did.
+#[allow(non_upper_case_globals, reason = "the name that users of zk-alloc 0.0.9 wrote")]
+pub const ZkAllocator: ZkAllocator = ZkAllocator::with_backing(System);
+
+/// When the arena takes part.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Mode {
+    /// While a phase is open.
+    #[default]
+    Scoped,
+    /// Always, without phases. The price: every large buffer of the program is the arena's, and nothing tells it when to
+    /// come down but [`release`](crate::release).
+    Resident,
+}
+
+impl ZkAllocator<System> {
+    /// An allocator that needs no phases: the arena takes part always.
+    #[must_use]
+    pub const fn resident() -> Self {
+        ZkAllocator.mode(Mode::Resident)
+    }
+}
+
+/// What the backing allocator is shown once: glibc keeps twice as much at the top of its heap from then on. Without us it
+/// would keep up to 64 MiB, having seen a prover's buffers.
+const TEACHING_BYTES: usize = 4 << 20;
+
+impl<A> ZkAllocator<A> {
+    /// The arena in front of `backing`, which serves what the arena does not.
+    #[must_use]
+    pub const fn with_backing(backing: A) -> Self {
+        Self { backing, mode: Mode::Scoped, participants: Participants::All }
+    }
+
+    /// The same allocator, taking part as `mode` says.
+    #[must_use]
+    pub const fn mode(self, mode: Mode) -> Self {
+        let participants = self.participants;
+        Self { backing: self.into_backing(), mode, participants }
+    }
+
+    /// The same allocator, open to `participants`.
+    ///
+    /// ```
+    /// use zk_alloc::{Participants, ZkAllocator};
+    ///
+    /// #[global_allocator]
+    /// static ALLOC: ZkAllocator = ZkAllocator.participants(Participants::Pool);
+    /// # zk_alloc::phase(|| drop(vec![1u8; 1 << 20]));
+    /// ```
+    #[must_use]
+    pub const fn participants(self, participants: Participants) -> Self {
+        let mode = self.mode;
+        Self { backing: self.into_backing(), mode, participants }
+    }
+
+    /// The backing allocator, moved out. A constant function may not move a field out of what might have a destructor.
+    const fn into_backing(self) -> A {
+        let this = MaybeUninit::new(self);
+        // SAFETY: initialised one line above, and never dropped: the field is moved out once.
+        unsafe { std::ptr::read(&raw const (*this.as_ptr()).backing) }
+    }
+
+    /// Whether the arena takes part in what this thread allocates now.
+    #[inline]
+    fn is_active(&self) -> bool {
+        match self.mode {
+            Mode::Scoped => phase::takes_part(self.participants),
+            Mode::Resident => true,
+        }
+    }
+}
+
+impl<A: GlobalAlloc> ZkAllocator<A> {
+    /// Readies glibc's malloc for a life without large buffers, once, before the arena serves the first.
+    ///
+    /// What set-up left free in its heap goes back to the system: the large buffers that would have filled these holes come
+    /// to the arena from now on, and the process would pay for both.
+    ///
+    /// And it sees one large buffer come and go. It is from these that it learns not to give the top of its heap back at
+    /// every free (`M_MMAP_THRESHOLD` in mallopt(3): freeing a mapped chunk makes it keep twice as much), without which the
+    /// small allocations of each proof would fault their pages in anew. Other backing allocators see a buffer of no
+    /// consequence.
+    #[cold]
+    fn take_over(&self) {
+        os::trim_heap();
+        if let Ok(layout) = Layout::from_size_align(TEACHING_BYTES, 1) {
+            // SAFETY: the size is not 0.
+            let at = black_box(unsafe { self.backing.alloc(layout) });
+            if !at.is_null() {
+                // SAFETY: allocated one line above, with this layout.
+                unsafe { self.backing.dealloc(at, layout) };
+            }
+        }
+    }
+
+    /// Memory from the arena, if the request is its business and it has some.
+    #[inline(always)]
+    fn try_arena(&self, layout: Layout, contents: Contents) -> Option<NonNull<u8>> {
+        if layout.size() < config::min_arena_bytes() || !self.is_active() {
+            return None;
+        }
+        if let Some(arena) = arena::open_to_serve(|| self.take_over()) {
+            match arena.alloc(layout.size(), layout.align(), contents) {
+                Ok(at) => {
+                    if escape::is_on() {
+                        escape::allocated(at.addr().get(), layout.size());
+                    }
+                    return Some(at);
+                }
+                Err(Unserved::Busy) => return None,
+                Err(Unserved::Short(_)) => {}
+            }
+        }
+        // No memory, or no arena: the system refused it.
+        counters::overflowed(layout.size());
+        None
+    }
+}
+
+/// Takes memory of the arena back.
+///
+/// # Safety
+/// As for [`arena::Arena::dealloc`].
+#[inline(always)]
+unsafe fn give_back(arena: &'static arena::Arena, at: NonNull<u8>, size: usize) {
+    if escape::is_on() {
+        escape::freed(at.addr().get());
+    }
+    // SAFETY: the caller's.
+    unsafe { arena.dealloc(at, size) };
+}
+
+/// The arena and an address in it, if that is where `at` lies.
+#[inline(always)]
+fn in_arena(at: *mut u8) -> Option<(&'static arena::Arena, NonNull<u8>)> {
+    // No `zip`: it would be a call.
+    match (arena::of(at), NonNull::new(at)) {
+        (Some(arena), Some(at)) => Some((arena, at)),
+        _ => None,
+    }
+}
+
+// SAFETY: memory comes from the arena or from `backing`, and goes back to where it came from: the arena's addresses are
+// its own for the life of the process. The arena hands out what nobody else holds (see `arena::zone`), aligned and at
+// least as long as the layout says. Nothing here unwinds.
+unsafe impl<A: GlobalAlloc> GlobalAlloc for ZkAllocator<A> {
+    #[inline]
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        match self.try_arena(layout, Contents::Any) {
+            Some(at) => at.as_ptr(),
+            // SAFETY: the caller's.
+            None => unsafe { self.backing.alloc(layout) },
+        }
+    }
+
+    #[inline]
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        match self.try_arena(layout, Contents::Zeroed) {
+            Some(at) => at.as_ptr(),
+            // SAFETY: the caller's.
+            None => unsafe { self.backing.alloc_zeroed(layout) },
+        }
+    }
+
+    #[inline]
+    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+        match in_arena(ptr) {
+            // SAFETY: the caller's: `ptr` came from us with this layout, and it lies in the arena.
+            Some((arena, at)) => unsafe { give_back(arena, at, layout.size()) },
+            // SAFETY: the caller's; what does not lie in the arena came from `backing`.
+            None => unsafe { self.backing.dealloc(ptr, layout) },
+        }
+    }
+
+    #[inline]
+    unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
+        let Some((arena, at)) = in_arena(ptr) else {
+            if new_size > layout.size() && layout.size() <= route::MIGRATE_MAX_BYTES {
+                // SAFETY: the caller's: `new_size` rounded up to the alignment does not overflow.
+                let grown = unsafe { Layout::from_size_align_unchecked(new_size, layout.align()) };
+                if let Some(new) = self.try_arena(grown, Contents::Any) {
+                    // SAFETY: both hold at least the old length, and new memory overlaps nothing that is alive.
+                    unsafe { copy_nonoverlapping(ptr, new.as_ptr(), layout.size()) };
+                    // SAFETY: `ptr` came from `backing` with this layout, and nothing needs it any more.
+                    unsafe { self.backing.dealloc(ptr, layout) };
+                    return new.as_ptr();
+                }
+            }
+            // SAFETY: the caller's; `ptr` came from `backing`.
+            return unsafe { self.backing.realloc(ptr, layout, new_size) };
+        };
+        // SAFETY: the caller's: `at` came from the arena with this layout.
+        if unsafe { arena.resize(at, layout.size(), new_size, layout.align()) } {
+            if escape::is_on() {
+                escape::allocated(at.addr().get(), new_size);
+            }
+            return ptr;
+        }
+        // SAFETY: the caller's, as above.
+        let moved = unsafe { self.alloc(Layout::from_size_align_unchecked(new_size, layout.align())) };
+        if moved.is_null() {
+            return null_mut();
+        }
+        // SAFETY: both hold at least the smaller length, and new memory overlaps nothing that is alive.
+        unsafe { copy_nonoverlapping(ptr, moved, layout.size().min(new_size)) };
+        // SAFETY: the caller's: nothing needs the old memory any more.
+        unsafe { give_back(arena, at, layout.size()) };
+        moved
+    }
+}

@@ -1,0 +1,195 @@
+//! A bitmap whose runs of bits are claimed and released without a lock.
+//!
+//! A bit belongs to whoever turned it from 0 to 1, and only the owner turns it back. That is the whole protocol: it
+//! holds whatever thread is interrupted, killed by a fork, or overtaken, at whatever instruction. What such a thread
+//! leaves behind are bits that stay set, which wastes memory and never gives it out twice.
+
+use super::align::align_up;
+use crate::sync::{AtomicU64, Ordering};
+
+const WORD_BITS: usize = u64::BITS as usize;
+
+/// A fixed number of bits, all clear at first, over words that somebody else keeps.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bitmap<'a> {
+    words: &'a [AtomicU64],
+}
+
+impl<'a> Bitmap<'a> {
+    pub(crate) const fn new(words: &'a [AtomicU64]) -> Self {
+        Self { words }
+    }
+
+    pub(crate) const fn len(self) -> usize {
+        self.words.len() * WORD_BITS
+    }
+
+    /// Words that hold `bits` bits.
+    pub(crate) const fn words_for(bits: usize) -> usize {
+        bits.div_ceil(WORD_BITS)
+    }
+
+    /// Claims the lowest run of `n` clear bits that starts at an index `i` with `(i + skew) % align == 0`.
+    /// `align` is a power of two.
+    pub(crate) fn claim_first_fit(self, n: usize, align: usize, skew: usize) -> Option<usize> {
+        debug_assert!(n > 0 && align.is_power_of_two());
+        let mut from = 0;
+        loop {
+            let start = self.find_clear_run(from, n, align, skew)?;
+            match self.try_claim(start, n) {
+                Ok(()) => return Some(start),
+                Err(taken) => from = taken + 1,
+            }
+        }
+    }
+
+    /// Claims exactly `[start, start + n)`, or nothing: then a bit that was already set is returned.
+    pub(crate) fn try_claim(self, start: usize, n: usize) -> Result<(), usize> {
+        if start + n > self.len() {
+            return Err(self.len());
+        }
+        for (word, mask) in masks(start, n) {
+            // Acquire pairs with the Release of `release`: what the last owner did to the memory is over.
+            let before = self.words[word].fetch_or(mask, Ordering::AcqRel);
+            let taken = before & mask;
+            if taken != 0 {
+                // Undo what is ours: in this word the bits that we turned, in the words before it all of ours.
+                self.words[word].fetch_and(!(mask & !before), Ordering::Release);
+                let whole_words_end = (word * WORD_BITS).max(start);
+                self.release(start, whole_words_end - start);
+                return Err(word * WORD_BITS + highest(taken));
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives back `[start, start + n)`, which the caller owns.
+    pub(crate) fn release(self, start: usize, n: usize) {
+        for (word, mask) in masks(start, n) {
+            let before = self.words[word].fetch_and(!mask, Ordering::Release);
+            debug_assert_eq!(before & mask, mask, "released a bit that nobody owned");
+        }
+    }
+
+    /// Sets `[start, start + n)` and returns how many of these bits were clear.
+    pub(crate) fn set(self, start: usize, n: usize) -> usize {
+        let mut turned = 0;
+        for (word, mask) in masks(start, n) {
+            // Most often all are set already: a load keeps the line shared.
+            if self.words[word].load(Ordering::Relaxed) & mask != mask {
+                let before = self.words[word].fetch_or(mask, Ordering::Relaxed);
+                turned += (mask & !before).count_ones() as usize;
+            }
+        }
+        turned
+    }
+
+    /// Sets a bit: whoever [takes](Self::take_lowest) it owns it, and sees all that this thread did before.
+    pub(crate) fn offer(self, index: usize) {
+        self.words[index / WORD_BITS].fetch_or(1 << (index % WORD_BITS), Ordering::Release);
+    }
+
+    /// Clears the lowest bit in `[start, end)` that is set: the caller owns it.
+    pub(crate) fn take_lowest(self, start: usize, end: usize) -> Option<usize> {
+        loop {
+            let index = self.next_set(start, end)?;
+            let mask = 1 << (index % WORD_BITS);
+            // Acquire pairs with the Release of `offer`.
+            if self.words[index / WORD_BITS].fetch_and(!mask, Ordering::Acquire) & mask != 0 {
+                return Some(index);
+            }
+        }
+    }
+
+    /// Clears `[start, start + n)`, whatever its bits are, and returns how many were set.
+    pub(crate) fn clear(self, start: usize, n: usize) -> usize {
+        masks(start, n)
+            .map(|(word, mask)| (self.words[word].fetch_and(!mask, Ordering::Relaxed) & mask).count_ones() as usize)
+            .sum()
+    }
+
+    /// The runs of set bits within `[start, start + n)`, as `(start, length)`, in ascending order.
+    pub(crate) fn set_runs(self, start: usize, n: usize) -> impl Iterator<Item = (usize, usize)> + use<'a> {
+        let end = start + n;
+        let mut at = start;
+        std::iter::from_fn(move || {
+            let first = self.next_set(at, end)?;
+            at = self.next_clear(first).min(end);
+            Some((first, at - first))
+        })
+    }
+
+    /// How many of the bits in `[start, start + n)` are set.
+    pub(crate) fn count(self, start: usize, n: usize) -> usize {
+        masks(start, n)
+            .map(|(word, mask)| (self.words[word].load(Ordering::Relaxed) & mask).count_ones() as usize)
+            .sum()
+    }
+
+    /// The lowest aligned run of `n` bits at or above `from` that was clear when it was looked at.
+    fn find_clear_run(self, from: usize, n: usize, align: usize, skew: usize) -> Option<usize> {
+        let mut at = from;
+        loop {
+            at = self.next_clear(at);
+            at = align_up(at + skew, align) - skew;
+            if at.checked_add(n)? > self.len() {
+                return None;
+            }
+            match self.last_set(at, n) {
+                None => return Some(at),
+                Some(blocker) => at = blocker + 1,
+            }
+        }
+    }
+
+    /// The lowest clear bit at or above `at`, or `len`.
+    fn next_clear(self, at: usize) -> usize {
+        let mut word = at / WORD_BITS;
+        let mut below = low_bits(at % WORD_BITS);
+        while let Some(bits) = self.words.get(word) {
+            let clear = !(bits.load(Ordering::Relaxed) | below);
+            if clear != 0 {
+                return word * WORD_BITS + clear.trailing_zeros() as usize;
+            }
+            below = 0;
+            word += 1;
+        }
+        self.len()
+    }
+
+    /// The lowest set bit in `[at, end)`.
+    fn next_set(self, at: usize, end: usize) -> Option<usize> {
+        masks(at, end.saturating_sub(at)).find_map(|(word, mask)| {
+            let set = self.words[word].load(Ordering::Relaxed) & mask;
+            (set != 0).then(|| word * WORD_BITS + set.trailing_zeros() as usize)
+        })
+    }
+
+    /// The highest set bit in `[start, start + n)`: the search goes on behind it, so that each word is read about once.
+    fn last_set(self, start: usize, n: usize) -> Option<usize> {
+        masks(start, n).rev().find_map(|(word, mask)| {
+            let set = self.words[word].load(Ordering::Relaxed) & mask;
+            (set != 0).then(|| word * WORD_BITS + highest(set))
+        })
+    }
+}
+
+/// The words that `[start, start + n)` touches, each with a mask of its bits in that range.
+fn masks(start: usize, n: usize) -> impl DoubleEndedIterator<Item = (usize, u64)> {
+    let end = start + n;
+    let words = if n == 0 { 0..0 } else { start / WORD_BITS..(end - 1) / WORD_BITS + 1 };
+    words.map(move |word| {
+        let first = start.max(word * WORD_BITS) - word * WORD_BITS;
+        let last = end.min((word + 1) * WORD_BITS) - word * WORD_BITS;
+        (word, low_bits(last) & !low_bits(first))
+    })
+}
+
+/// A word with its lowest `n` bits set; `n` is at most 64.
+const fn low_bits(n: usize) -> u64 {
+    if n == WORD_BITS { u64::MAX } else { (1 << n) - 1 }
+}
+
+const fn highest(bits: u64) -> usize {
+    WORD_BITS - 1 - bits.leading_zeros() as usize
+}

@@ -1,0 +1,36 @@
+//! How much of the arena may be resident: the hard cap `ZK_ALLOC_MAX_BYTES`.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Bytes of the arena that were handed out and not given back to the kernel since.
+static RESIDENT_BYTES: AtomicUsize = AtomicUsize::new(0);
+/// The most that may be.
+static MAX_BYTES: AtomicUsize = AtomicUsize::new(usize::MAX);
+
+pub(crate) fn set_max(bytes: usize) {
+    MAX_BYTES.store(bytes, Ordering::Relaxed);
+}
+
+pub(crate) fn max_bytes() -> usize {
+    MAX_BYTES.load(Ordering::Relaxed)
+}
+
+/// Bytes of the arena that may be resident now.
+pub(crate) fn resident_bytes() -> usize {
+    RESIDENT_BYTES.load(Ordering::Relaxed)
+}
+
+/// Books `bytes` more; `false`, and nothing booked, if that exceeds the cap.
+pub(super) fn admit(bytes: usize) -> bool {
+    let max = max_bytes();
+    RESIDENT_BYTES
+        .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |resident| {
+            resident.checked_add(bytes).filter(|&total| total <= max)
+        })
+        .is_ok()
+}
+
+/// `bytes` went back to the kernel.
+pub(super) fn returned(bytes: usize) {
+    RESIDENT_BYTES.fetch_sub(bytes, Ordering::Relaxed);
+}

@@ -1,0 +1,39 @@
+//! Page runs: the large sizes, each in the zone of its size.
+//!
+//! Why zones: the one giant buffer of a proof leaves a giant hole behind. A small thing that lives across proofs and
+//! lands in that hole makes the next giant go elsewhere, and the process pays for two (docs/design.md).
+
+use super::zone::{HugeAdvice, ZoneSpec};
+use crate::config::{Config, HugePages};
+use crate::os::HUGE_PAGE_BYTES;
+use crate::route;
+
+/// A zone's granule is the unit of its bitmap: about an eighth of the smallest run at most, so that little is wasted, and
+/// large enough that even the largest runs are a handful of words.
+const fn granule_bytes(zone: route::Zone) -> usize {
+    match zone {
+        route::Zone::Small => 16 << 10,
+        route::Zone::Mid => 64 << 10,
+        route::Zone::Giant => HUGE_PAGE_BYTES,
+    }
+}
+
+/// A prover whose small runs fit in here keeps them in small pages (docs/design.md).
+const SMALL_PAGES_BYTES: usize = 8 << 20;
+
+/// What the zones of page runs are made from, in the order of [`route::Zone`].
+pub(crate) fn zone_specs(config: &Config) -> [ZoneSpec; 3] {
+    let huge = HugeAdvice::of(config.huge_pages);
+    // In small pages, a fault for each costs more than clearing them here.
+    let lazy_zero_bytes = if huge == HugeAdvice::Ask { config.lazy_zero_bytes } else { usize::MAX };
+    [route::Zone::Small, route::Zone::Mid, route::Zone::Giant].map(|zone| {
+        let in_small_pages = zone == route::Zone::Small && config.huge_pages == HugePages::Auto;
+        let small_pages_bytes = if in_small_pages { SMALL_PAGES_BYTES } else { 0 };
+        ZoneSpec { granule_bytes: granule_bytes(zone), huge, small_pages_bytes, lazy_zero_bytes }
+    })
+}
+
+/// The alignment of a run: what was asked for, and a huge page's for runs that fill one.
+pub(crate) const fn run_align(size: usize, align: usize) -> usize {
+    if size >= HUGE_PAGE_BYTES && align < HUGE_PAGE_BYTES { HUGE_PAGE_BYTES } else { align }
+}

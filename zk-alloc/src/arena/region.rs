@@ -1,0 +1,94 @@
+//! The region: one reservation of address space, cut into zones of equal span.
+//!
+//! Equal spans, a power of two long, make "which zone does this address belong to" one subtraction and one shift.
+#![allow(unsafe_code, reason = "reserves memory and lays bitmaps over it")]
+
+use std::ptr::NonNull;
+
+use super::align::align_up;
+use super::bitmap::Bitmap;
+use super::zone::{Zone, ZoneSpec};
+use crate::os::{self, Errno, Mapping};
+use crate::sync::AtomicU64;
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub(crate) struct Region<const ZONES: usize> {
+    /// The address space. Never unmapped while anybody could hold an address of it: a region that was published stays.
+    reservation: Mapping,
+    /// The words of the zones' bitmaps.
+    _words: Mapping,
+    span_shift: u32,
+    zones: [Zone; ZONES],
+}
+
+/// The least address space that a zone is worth having for, in bytes.
+const MIN_SPAN_BYTES: usize = 64 << 20;
+
+impl<const ZONES: usize> Region<ZONES> {
+    /// Reserves `span_bytes` (rounded up to a power of two) for each zone, or, where the system refuses so much, the
+    /// largest half, quarter, ... that it grants.
+    ///
+    /// # Errors
+    /// The system's last error when it grants nothing worth having.
+    pub(crate) fn reserve(span_bytes: usize, specs: [ZoneSpec; ZONES]) -> Result<Self, Errno> {
+        let mut span = span_bytes.clamp(MIN_SPAN_BYTES, usize::MAX / 4 / ZONES).next_power_of_two();
+        loop {
+            match Self::reserve_exactly(span, specs) {
+                Err(refused) if span / 2 < MIN_SPAN_BYTES => return Err(refused),
+                Err(_) => span /= 2,
+                Ok(region) => return Ok(region),
+            }
+        }
+    }
+
+    fn reserve_exactly(span: usize, specs: [ZoneSpec; ZONES]) -> Result<Self, Errno> {
+        let reservation = os::reserve(span * ZONES)?;
+        let words: usize = specs.iter().map(|spec| 2 * Bitmap::words_for(span / spec.granule_bytes)).sum();
+        let word_mapping = os::map_zeroed(align_up(words * size_of::<u64>(), os::HUGE_PAGE_BYTES))?;
+        let (base, mut words_at) = (reservation.start(), word_mapping.start());
+        let mut bitmap = |bits: usize| {
+            let len = Bitmap::words_for(bits);
+            // SAFETY: the next `len` words of the mapping, which is large enough for all bitmaps, zeroed, kept as long as
+            // the zones, and reached through nothing else.
+            let words = unsafe { std::slice::from_raw_parts(words_at.cast::<AtomicU64>().as_ptr(), len) };
+            // SAFETY: still within the mapping, or one past its end.
+            words_at = unsafe { words_at.add(len * size_of::<u64>()) };
+            Bitmap::new(words)
+        };
+        let mut index = 0;
+        let zones = specs.map(|spec| {
+            let granules = span / spec.granule_bytes;
+            let (used, dirty) = (bitmap(granules), bitmap(granules));
+            // SAFETY: the reservation is `ZONES` spans long.
+            let zone_base = unsafe { base.add(index * span) };
+            index += 1;
+            // SAFETY: a span of the reservation for each zone, never unmapped; the bitmaps are clear and describe a span.
+            unsafe { Zone::new(zone_base, spec, used, dirty) }
+        });
+        Ok(Self { reservation, _words: word_mapping, span_shift: span.trailing_zeros(), zones })
+    }
+
+    pub(crate) fn base(&self) -> NonNull<u8> {
+        self.reservation.start()
+    }
+
+    /// Bytes of address space.
+    pub(crate) fn len(&self) -> usize {
+        ZONES << self.span_shift
+    }
+
+    pub(crate) fn zone(&self, index: usize) -> &Zone {
+        // Within bounds as it is; the remainder (a mask) spares the branch to a panic.
+        &self.zones[index % ZONES]
+    }
+
+    pub(crate) fn zones(&self) -> &[Zone; ZONES] {
+        &self.zones
+    }
+
+    /// The index of the zone that holds an address of the region.
+    pub(crate) fn zone_of(&self, at: NonNull<u8>) -> usize {
+        (at.addr().get() - self.base().addr().get()) >> self.span_shift
+    }
+}

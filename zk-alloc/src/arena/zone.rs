@@ -1,0 +1,363 @@
+//! A zone: a part of the region, cut into granules of one size, handed out in runs.
+//!
+//! Three facts are kept for each granule, each with one owner: whether it is *used* (owned by an allocation), whether it
+//! is *dirty* (may hold something else than zeroes, and is resident), and whether it is *committed* (readable and
+//! writable; a prefix of the zone, which only grows). A run is used from before its address is returned until after the
+//! address was given back; that is the invariant of the crate.
+#![allow(unsafe_code, reason = "hands out memory")]
+
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use super::bitmap::Bitmap;
+use super::budget;
+use crate::config::HugePages;
+use crate::counters::ZoneCounters;
+use crate::os;
+
+/// A zone commits in steps of this many bytes, so that it rarely asks the kernel.
+const COMMIT_STEP_BYTES: usize = 32 << 20;
+
+/// What a new allocation must hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Contents {
+    /// Whatever was there.
+    Any,
+    /// Zeroes.
+    Zeroed,
+}
+
+/// What a zone asks of the kernel about huge pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum HugeAdvice {
+    /// `MADV_HUGEPAGE`.
+    Ask,
+    /// `MADV_NOHUGEPAGE`.
+    Forbid,
+    /// The host's setting as it is.
+    Leave,
+}
+
+impl HugeAdvice {
+    pub(crate) fn of(setting: HugePages) -> Self {
+        match setting {
+            HugePages::Auto | HugePages::Always => Self::Ask,
+            HugePages::Never => Self::Forbid,
+            HugePages::Unavailable => Self::Leave,
+        }
+    }
+}
+
+/// Why a zone has no memory for a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Shortage {
+    /// The zone's address space is full, or the kernel refuses memory.
+    Full,
+    /// The memory would be resident beyond the cap, unless something else is given back first.
+    OverBudget,
+}
+
+/// What [`Zone::trim`] and its like do with free memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum GiveBack {
+    /// At once; it reads as zeroes from now on.
+    Now,
+    /// When the kernel runs short; until then it may be taken back without a fault.
+    WhenShort,
+}
+
+/// What a zone is made from.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ZoneSpec {
+    /// A power of two, at most a huge page.
+    pub(crate) granule_bytes: usize,
+    pub(crate) huge: HugeAdvice,
+    /// So many bytes at the zone's start are in small pages where [`HugeAdvice::Ask`] holds for the rest: whoever uses little
+    /// does not pay for whole huge pages.
+    pub(crate) small_pages_bytes: usize,
+    /// From so many bytes on, dirty memory is zeroed by giving its pages back: the kernel then clears them on the threads
+    /// that touch them, instead of all of it here on one.
+    pub(crate) lazy_zero_bytes: usize,
+}
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub(crate) struct Zone {
+    base: NonNull<u8>,
+    /// The binary logarithm of a granule's bytes.
+    granule_shift: u32,
+    used: Bitmap<'static>,
+    dirty: Bitmap<'static>,
+    /// Granules, from the zone's start, that are committed. Only grows.
+    committed: AtomicUsize,
+    spec: ZoneSpec,
+    pub(crate) counters: ZoneCounters,
+}
+
+// SAFETY: `base` is an address that never changes; everything mutable is atomic, and the memory behind `base` is only
+// reached through granules that the caller owns.
+unsafe impl Send for Zone {}
+// SAFETY: as above.
+unsafe impl Sync for Zone {}
+
+impl Zone {
+    /// A zone over reserved memory at `base`, which is a multiple of a granule.
+    ///
+    /// # Safety
+    /// The memory that the bitmaps describe lies within one reservation, which nobody else uses and which is never
+    /// unmapped. Both bitmaps are clear.
+    pub(crate) unsafe fn new(base: NonNull<u8>, spec: ZoneSpec, used: Bitmap<'static>, dirty: Bitmap<'static>) -> Self {
+        let granule_bytes = spec.granule_bytes;
+        debug_assert!(granule_bytes.is_power_of_two() && base.addr().get().is_multiple_of(granule_bytes));
+        Self {
+            base,
+            granule_shift: granule_bytes.trailing_zeros(),
+            used,
+            dirty,
+            committed: AtomicUsize::new(0),
+            spec,
+            counters: ZoneCounters::new(),
+        }
+    }
+
+    /// Hands out a run of at least `bytes` bytes.
+    ///
+    /// # Errors
+    /// See [`Shortage`].
+    pub(crate) fn claim(&self, bytes: usize, align: usize, contents: Contents) -> Result<NonNull<u8>, Shortage> {
+        let granules = self.granules(bytes);
+        let align = self.granules(align).next_power_of_two();
+        let skew = (self.base.addr().get() >> self.granule_shift) & (align - 1);
+        let start = self.used.claim_first_fit(granules, align, skew).ok_or(Shortage::Full)?;
+        let fresh = self.make_usable(start, granules).inspect_err(|_| self.used.release(start, granules))?;
+        if contents == Contents::Zeroed {
+            self.zero(start, bytes);
+        }
+        self.dirty.set(start, granules);
+        self.counters.claimed(bytes, self.bytes(granules), fresh);
+        Ok(self.address(start))
+    }
+
+    /// Commits and books granules that the caller owns, and returns how many bytes of them are not resident yet.
+    fn make_usable(&self, start: usize, granules: usize) -> Result<usize, Shortage> {
+        if !self.commit_to(start + granules) {
+            return Err(Shortage::Full);
+        }
+        let fresh = self.bytes(granules - self.dirty.count(start, granules));
+        if fresh > 0 && !budget::admit(fresh) { Err(Shortage::OverBudget) } else { Ok(fresh) }
+    }
+
+    /// Takes back a run.
+    ///
+    /// # Safety
+    /// `at` came from [`claim`](Self::claim) and is `bytes` long by now; nobody uses it any more.
+    pub(crate) unsafe fn release(&self, at: NonNull<u8>, bytes: usize) {
+        let granules = self.granules(bytes);
+        self.counters.released(self.bytes(granules));
+        self.used.release(self.index(at), granules);
+    }
+
+    /// Changes the length of a run where it stands; `false` if what follows it is taken.
+    ///
+    /// # Safety
+    /// `at` came from [`claim`](Self::claim) and is `old_bytes` long by now. When shrunk, nobody uses the end.
+    pub(crate) unsafe fn resize(&self, at: NonNull<u8>, old_bytes: usize, new_bytes: usize) -> bool {
+        let (old, new) = (self.granules(old_bytes), self.granules(new_bytes));
+        let start = self.index(at);
+        if new > old {
+            let (more_at, more) = (start + old, new - old);
+            if self.used.try_claim(more_at, more).is_err() {
+                return false;
+            }
+            let Ok(fresh) = self.make_usable(more_at, more) else {
+                self.used.release(more_at, more);
+                return false;
+            };
+            self.dirty.set(more_at, more);
+            self.counters.grown(self.bytes(more), fresh);
+        } else if new < old {
+            self.counters.released(self.bytes(old - new));
+            self.used.release(start + new, old - new);
+        }
+        true
+    }
+
+    /// Gives free memory back to the kernel, from the top address down, until at least `wanted_bytes` are back or nothing
+    /// free is resident. Returns how many bytes went.
+    pub(crate) fn trim(&self, wanted_bytes: usize, how: GiveBack) -> usize {
+        let mut gone = 0;
+        let mut end = self.committed.load(Ordering::Acquire);
+        while end > 0 && gone < wanted_bytes {
+            let start = (end - 1) / 64 * 64;
+            for (run, len) in self.dirty.set_runs(start, end - start) {
+                gone += self.trim_run(run, len, how);
+            }
+            end = start;
+        }
+        gone
+    }
+
+    /// Gives back what is free of `[start, start + len)`, in one piece if all of it is.
+    fn trim_run(&self, start: usize, len: usize, how: GiveBack) -> usize {
+        if self.used.try_claim(start, len).is_err() {
+            if len == 1 {
+                return 0;
+            }
+            let half = len / 2;
+            return self.trim_run(start, half, how) + self.trim_run(start + half, len - half, how);
+        }
+        // SAFETY: the run is ours since the claim above, and committed, since it was dirty.
+        let gone = unsafe { self.give_back(start, len, how) };
+        if gone && how == GiveBack::Now {
+            budget::returned(self.bytes(self.dirty.clear(start, len)));
+        }
+        self.used.release(start, len);
+        if gone { self.bytes(len) } else { 0 }
+    }
+
+    /// Pages in `bytes` of the zone's free memory, so that whoever is handed it finds it resident. Returns how many bytes
+    /// were; fewer if the zone or the kernel has no more.
+    pub(crate) fn populate(&self, bytes: usize, threads: usize) -> usize {
+        let granules = self.granules(bytes.min(self.capacity_bytes()));
+        let Some(start) = self.used.claim_first_fit(granules, 1, 0) else { return 0 };
+        let usable = self.make_usable(start, granules).is_ok();
+        if usable {
+            self.dirty.set(start, granules);
+            let share = granules.div_ceil(threads.max(1));
+            std::thread::scope(|scope| {
+                for from in (start..start + granules).step_by(share) {
+                    let len = share.min(start + granules - from);
+                    let page_in = move || {
+                        self.counters.system_call();
+                        // SAFETY: granules claimed above, committed, which nobody else knows of.
+                        if let Err(refused) = unsafe { os::populate(self.address(from).as_ptr(), self.bytes(len)) } {
+                            self.counters.refused(refused, "page in", self.bytes(len));
+                        }
+                    };
+                    // Without another thread, this one does it.
+                    if std::thread::Builder::new().spawn_scoped(scope, page_in).is_err() {
+                        page_in();
+                    }
+                }
+            });
+        }
+        self.used.release(start, granules);
+        if usable { self.bytes(granules) } else { 0 }
+    }
+
+    /// Bytes in use, in whole granules.
+    pub(crate) fn used_bytes(&self) -> usize {
+        self.bytes(self.used.count(0, self.committed.load(Ordering::Acquire)))
+    }
+
+    /// Bytes of address space.
+    pub(crate) fn capacity_bytes(&self) -> usize {
+        self.bytes(self.used.len())
+    }
+
+    /// The zone's first address.
+    pub(crate) fn base(&self) -> NonNull<u8> {
+        self.base
+    }
+
+    /// Which granule an address lies in.
+    pub(crate) fn index(&self, at: NonNull<u8>) -> usize {
+        (at.addr().get() - self.base.addr().get()) >> self.granule_shift
+    }
+
+    fn granules(&self, bytes: usize) -> usize {
+        // Not rounded up before the shift: sums with the largest sizes overflow.
+        (bytes >> self.granule_shift) + usize::from(bytes & ((1 << self.granule_shift) - 1) != 0)
+    }
+
+    fn bytes(&self, granules: usize) -> usize {
+        granules << self.granule_shift
+    }
+
+    fn address(&self, granule: usize) -> NonNull<u8> {
+        // SAFETY: a granule of the zone: the offset stays inside the reservation.
+        unsafe { self.base.add(self.bytes(granule)) }
+    }
+
+    /// Makes the first `granules` of the zone accessible; `false` if the kernel refuses. Safe to race: the kernel's call
+    /// may be repeated, and `committed` only grows.
+    fn commit_to(&self, granules: usize) -> bool {
+        let before = self.committed.load(Ordering::Acquire);
+        if granules <= before {
+            return true;
+        }
+        let step = self.granules(COMMIT_STEP_BYTES);
+        let generous = granules.next_multiple_of(step).min(self.used.len());
+        for target in [generous, granules] {
+            let (at, len) = (self.address(before), self.bytes(target - before));
+            self.counters.system_call();
+            // SAFETY: granules `before..target` of this zone, within the reservation.
+            match unsafe { os::commit(at.as_ptr(), len) } {
+                Ok(()) => {
+                    self.advise(before, target);
+                    self.committed.fetch_max(target, Ordering::AcqRel);
+                    return true;
+                }
+                Err(refused) => self.counters.refused(refused, "commit memory", len),
+            }
+        }
+        false
+    }
+
+    /// Advises the kernel on granules `from..to`, which were just committed.
+    fn advise(&self, from: usize, to: usize) {
+        let (advise, from): (unsafe fn(*mut u8, usize) -> _, _) = match self.spec.huge {
+            HugeAdvice::Ask => (os::advise_huge, from.max(self.granules(self.spec.small_pages_bytes))),
+            HugeAdvice::Forbid => (os::forbid_huge, from),
+            HugeAdvice::Leave => return,
+        };
+        if from >= to {
+            return;
+        }
+        let (at, len) = (self.address(from), self.bytes(to - from));
+        self.counters.system_call();
+        // SAFETY: memory of this zone that was just committed.
+        if let Err(refused) = unsafe { advise(at.as_ptr(), len) } {
+            self.counters.refused(refused, "advise on huge pages for", len);
+        }
+    }
+
+    /// Clears the first `bytes` of the run at granule `start`, which the caller owns: only what is dirty needs it.
+    fn zero(&self, start: usize, bytes: usize) {
+        let end_bytes = self.bytes(start) + bytes;
+        for (run, len) in self.dirty.set_runs(start, self.granules(bytes)) {
+            let at = self.bytes(run);
+            let dirty_bytes = self.bytes(len).min(end_bytes - at);
+            let lazily = dirty_bytes >= self.spec.lazy_zero_bytes;
+            // SAFETY: granules that the caller owns; they are dirty, hence committed.
+            if lazily && unsafe { self.give_back(run, len, GiveBack::Now) } {
+                self.counters.will_fault(dirty_bytes);
+                continue;
+            }
+            // SAFETY: as above.
+            unsafe { self.address(run).write_bytes(0, dirty_bytes) };
+        }
+    }
+
+    /// Gives the pages of granules back to the kernel; `false` if it refuses.
+    ///
+    /// # Safety
+    /// The caller owns `[start, start + len)`, all committed, and needs none of its contents.
+    unsafe fn give_back(&self, start: usize, len: usize, how: GiveBack) -> bool {
+        self.counters.system_call();
+        let (at, bytes) = (self.address(start).as_ptr(), self.bytes(len));
+        let result = match how {
+            // SAFETY: the caller's.
+            GiveBack::Now => unsafe { os::discard(at, bytes) },
+            // SAFETY: the caller's.
+            GiveBack::WhenShort => unsafe { os::soften(at, bytes) },
+        };
+        match result {
+            Ok(()) => true,
+            Err(refused) => {
+                self.counters.refused(refused, "give back memory", bytes);
+                false
+            }
+        }
+    }
+}

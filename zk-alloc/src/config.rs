@@ -1,0 +1,308 @@
+//! Settings from the environment: parsed once, when the arena opens; what can't be used is named in one warning each.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::os::{self, Cut, HostHugePages};
+
+/// What the arena is made with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Config {
+    /// Address space for each zone, in bytes.
+    pub(crate) span_bytes: usize,
+    /// Address space for each thread, in bytes: what `ZK_ALLOC_SLAB_GB` asks for, or its share of the default.
+    pub(crate) thread_bytes: usize,
+    /// The smallest request that the arena serves, in bytes.
+    pub(crate) min_bytes: usize,
+    /// What may stay resident when no phase is open, in bytes.
+    pub(crate) retain_bytes: usize,
+    /// What may be resident at all, in bytes; beyond, the backing allocator serves.
+    pub(crate) max_bytes: usize,
+    pub(crate) huge_pages: HugePages,
+    /// From so many bytes on, zeroed requests for dirty memory have the kernel clear it page by page.
+    pub(crate) lazy_zero_bytes: usize,
+    /// Whether to find out, and print, what outlives its phase.
+    pub(crate) trace_escaped: bool,
+}
+
+/// `ZK_ALLOC_THP`, after a look at the host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum HugePages {
+    /// Where they pay, if the host has them.
+    Auto,
+    /// For everything.
+    Always,
+    /// For nothing, whatever the host's setting.
+    Never,
+    /// The host has none to ask for.
+    Unavailable,
+}
+
+impl HugePages {
+    fn parse(text: &str) -> Option<Self> {
+        match text {
+            "auto" => Some(Self::Auto),
+            "always" => Some(Self::Always),
+            "never" => Some(Self::Never),
+            _ => None,
+        }
+    }
+
+    /// The choice, after a look at the host.
+    fn on(self, host: HostHugePages) -> Self {
+        match (self, host) {
+            (Self::Auto | Self::Always, HostHugePages::Never) => Self::Unavailable,
+            (chosen, _) => chosen,
+        }
+    }
+}
+
+const THP: &str = "ZK_ALLOC_THP";
+
+/// `ZK_ALLOC_THP` as it stands now, for memory that is not the arena's. A value that can't be used is the default; the
+/// warning of it is the arena's business.
+pub(crate) fn huge_pages() -> HugePages {
+    let chosen = std::env::var(THP).ok().and_then(|text| HugePages::parse(text.trim()));
+    chosen.unwrap_or(HugePages::Auto).on(os::host_huge_pages())
+}
+
+const DEFAULT_MIN_BYTES: usize = 1024;
+const DEFAULT_LAZY_ZERO_BYTES: usize = 4 << 20;
+
+/// Threads beyond the machine's cores that `ZK_ALLOC_SLAB_GB` counts room for, as the crate zk-alloc 0.0.9 did.
+const EXTRA_THREADS: usize = 4;
+
+static MIN_BYTES: AtomicUsize = AtomicUsize::new(DEFAULT_MIN_BYTES);
+static THREAD_BYTES: AtomicUsize = AtomicUsize::new(0);
+
+/// The smallest request that the arena serves, in bytes: `ZK_ALLOC_MIN_BYTES`, read when the first phase begins; 1024 by
+/// default. Smaller requests always go to the backing allocator.
+#[inline]
+#[must_use]
+pub fn min_arena_bytes() -> usize {
+    MIN_BYTES.load(Ordering::Relaxed)
+}
+
+/// The arena's capacity for each thread, in bytes: `ZK_ALLOC_SLAB_GB`. 0 before the first phase.
+#[must_use]
+pub fn slab_size() -> usize {
+    THREAD_BYTES.load(Ordering::Relaxed)
+}
+
+/// Reads the environment and the machine, and makes the result current.
+pub(crate) fn load() -> Config {
+    let machine = Machine {
+        threads: std::thread::available_parallelism().map_or(8, usize::from) + EXTRA_THREADS,
+        memory_bytes: os::memory_limit_bytes(),
+        host_huge_pages: os::host_huge_pages(),
+    };
+    let config = Config::parse(machine, std::env::var_os::<&str>, |warning| os::warn(format_args!("{warning}")));
+    MIN_BYTES.store(config.min_bytes, Ordering::Relaxed);
+    THREAD_BYTES.store(config.thread_bytes, Ordering::Relaxed);
+    config
+}
+
+/// What the settings are judged against.
+#[derive(Clone, Copy, Debug)]
+struct Machine {
+    threads: usize,
+    memory_bytes: usize,
+    host_huge_pages: HostHugePages,
+}
+
+/// A value that can't be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Warning {
+    name: &'static str,
+    value: OsString,
+    wanted: &'static str,
+    used: Used,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Used {
+    Number(usize),
+    Word(&'static str),
+}
+
+impl fmt::Display for Warning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}={} is not {}; using the default, ", self.name, Cut(&self.value), self.wanted)?;
+        match self.used {
+            Used::Number(n) => write!(f, "{n}"),
+            Used::Word(word) => f.write_str(word),
+        }
+    }
+}
+
+impl Config {
+    fn parse(
+        machine: Machine,
+        lookup: impl Fn(&'static str) -> Option<OsString>,
+        mut warn: impl FnMut(Warning),
+    ) -> Self {
+        let default_thread_bytes = (8 * machine.memory_bytes / machine.threads).max(1 << 30);
+        let thread_bytes = setting(
+            "ZK_ALLOC_SLAB_GB",
+            "a whole number of GiB, at least 1",
+            |text| {
+                text.parse::<usize>()
+                    .ok()?
+                    .checked_mul(1 << 30)
+                    .filter(|&bytes| bytes > 0 && bytes as u64 <= MAX_THREAD_BYTES)
+            },
+            (default_thread_bytes, Used::Number(default_thread_bytes >> 30)),
+            &lookup,
+            &mut warn,
+        );
+        let min_bytes = bytes_setting("ZK_ALLOC_MIN_BYTES", DEFAULT_MIN_BYTES, &lookup, &mut warn);
+        let retain_bytes = bytes_setting("ZK_ALLOC_RETAIN_BYTES", machine.memory_bytes / 2, &lookup, &mut warn);
+        let max_bytes = setting(
+            "ZK_ALLOC_MAX_BYTES",
+            BYTES_WANTED,
+            parse_bytes,
+            (usize::MAX, Used::Word("no limit")),
+            &lookup,
+            &mut warn,
+        );
+        let huge_pages = setting(
+            THP,
+            "auto, always or never",
+            HugePages::parse,
+            (HugePages::Auto, Used::Word("auto")),
+            &lookup,
+            &mut warn,
+        );
+        let lazy_zero_bytes = bytes_setting("ZK_ALLOC_LAZY_ZERO_BYTES", DEFAULT_LAZY_ZERO_BYTES, &lookup, &mut warn);
+        let trace_escaped = setting(
+            "ZK_ALLOC_TRACE_ESCAPED",
+            "0 or 1",
+            |text| match text {
+                "0" => Some(false),
+                "1" => Some(true),
+                _ => None,
+            },
+            (false, Used::Number(0)),
+            &lookup,
+            &mut warn,
+        );
+        Self {
+            // Each zone could hold all that the threads may have; address space costs nothing.
+            span_bytes: thread_bytes.saturating_mul(machine.threads) / 4,
+            thread_bytes,
+            min_bytes,
+            retain_bytes,
+            max_bytes,
+            huge_pages: huge_pages.on(machine.host_huge_pages),
+            lazy_zero_bytes,
+            trace_escaped,
+        }
+    }
+}
+
+/// More address space than this for one thread is a mistake: 64 TiB, half of what x86-64 gives a process.
+const MAX_THREAD_BYTES: u64 = 64 << 40;
+
+const BYTES_WANTED: &str = "a number of bytes (such as 65536, 64K, 512M or 2G)";
+
+/// A setting in bytes: a whole number, with K, M, G or T (KiB, MiB, GiB, TiB) behind it if one likes.
+fn bytes_setting(
+    name: &'static str,
+    default: usize,
+    lookup: &impl Fn(&'static str) -> Option<OsString>,
+    warn: &mut impl FnMut(Warning),
+) -> usize {
+    setting(name, BYTES_WANTED, parse_bytes, (default, Used::Number(default)), lookup, warn)
+}
+
+fn setting<T>(
+    name: &'static str,
+    wanted: &'static str,
+    parse: impl Fn(&str) -> Option<T>,
+    (default, used): (T, Used),
+    lookup: &impl Fn(&'static str) -> Option<OsString>,
+    warn: &mut impl FnMut(Warning),
+) -> T {
+    let Some(value) = lookup(name) else { return default };
+    if let Some(parsed) = value.to_str().and_then(|text| parse(text.trim())) {
+        return parsed;
+    }
+    warn(Warning { name, value, wanted, used });
+    default
+}
+
+fn parse_bytes(text: &str) -> Option<usize> {
+    let unit = ["K", "M", "G", "T"].iter().position(|unit| text.to_ascii_uppercase().ends_with(unit));
+    let (digits, shift) = match unit {
+        Some(index) => (&text[..text.len() - 1], 10 * (index + 1)),
+        None => (text, 0),
+    };
+    digits.parse::<usize>().ok()?.checked_mul(1_usize.checked_shl(shift as u32)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MACHINE: Machine = Machine { threads: 6, memory_bytes: 24 << 30, host_huge_pages: HostHugePages::Madvise };
+
+    fn parse(name: &'static str, value: &str) -> (Config, Vec<String>) {
+        let mut warnings = Vec::new();
+        let config = Config::parse(
+            MACHINE,
+            |asked| (asked == name).then(|| value.into()),
+            |warning| warnings.push(warning.to_string()),
+        );
+        (config, warnings)
+    }
+
+    #[test]
+    fn what_is_not_set_has_its_default_and_no_warning() {
+        let (config, warnings) = parse("", "");
+        assert!(warnings.is_empty());
+        assert_eq!(config.min_bytes, 1024);
+        assert_eq!(config.retain_bytes, 12 << 30);
+        assert_eq!(config.huge_pages, HugePages::Auto);
+    }
+
+    #[test]
+    fn good_values_are_taken() {
+        assert_eq!(parse("ZK_ALLOC_MIN_BYTES", "0").0.min_bytes, 0);
+        assert_eq!(parse("ZK_ALLOC_MIN_BYTES", " 64k ").0.min_bytes, 64 << 10);
+        assert_eq!(parse("ZK_ALLOC_RETAIN_BYTES", "2G").0.retain_bytes, 2 << 30);
+        assert_eq!(parse("ZK_ALLOC_SLAB_GB", "8").0.thread_bytes, 8 << 30);
+        assert_eq!(parse("ZK_ALLOC_THP", "never").0.huge_pages, HugePages::Never);
+    }
+
+    #[test]
+    fn each_bad_value_is_named_with_the_default_that_is_used() {
+        let overflowing = "99999999999999999999";
+        for name in [
+            "ZK_ALLOC_SLAB_GB",
+            "ZK_ALLOC_MIN_BYTES",
+            "ZK_ALLOC_RETAIN_BYTES",
+            "ZK_ALLOC_MAX_BYTES",
+            "ZK_ALLOC_THP",
+            "ZK_ALLOC_LAZY_ZERO_BYTES",
+            "ZK_ALLOC_TRACE_ESCAPED",
+        ] {
+            let (default, _) = parse("", "");
+            for value in ["", "-1", "garbage", "1.5", overflowing, "18446744073709551615G"] {
+                let (config, warnings) = parse(name, value);
+                assert_eq!(config, default, "{name}={value}");
+                assert_eq!(warnings.len(), 1, "{name}={value}: {warnings:?}");
+                assert!(warnings[0].contains(name) && warnings[0].contains(&format!("{value:?}")), "{warnings:?}");
+                assert!(warnings[0].contains("using the default, "), "{warnings:?}");
+            }
+        }
+        assert_eq!(parse("ZK_ALLOC_SLAB_GB", "0").1.len(), 1);
+    }
+
+    #[test]
+    fn a_host_without_huge_pages_is_not_asked_for_them() {
+        let machine = Machine { host_huge_pages: HostHugePages::Never, ..MACHINE };
+        let config = Config::parse(machine, |_| None, |_| unreachable!());
+        assert_eq!(config.huge_pages, HugePages::Unavailable);
+    }
+}

@@ -1,0 +1,67 @@
+//! What [`Arena`](crate::Arena) and [`SecretBuf`](crate::SecretBuf) answer where there is no memory.
+
+use std::error::Error;
+use std::fmt;
+
+/// The system refused memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Refused {
+    /// What was asked for, in bytes.
+    pub asked_bytes: usize,
+    /// The system's error number; 0 where it was not even asked, because no address space holds so much.
+    pub errno: i32,
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { asked_bytes, errno } = self;
+        write!(f, "the system refused {asked_bytes} bytes of memory (errno {errno}); nothing was mapped")
+    }
+}
+
+impl Error for Refused {}
+
+/// An [`Arena`](crate::Arena) has less left than was asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Exhausted {
+    /// What was asked for, in bytes; `usize::MAX` where that is more than a number holds.
+    pub asked_bytes: usize,
+    /// The alignment that it was asked for with, in bytes. Reaching it takes some of what is left.
+    pub align_bytes: usize,
+    /// What is left, in bytes.
+    pub left_bytes: usize,
+    /// What the arena holds when it is empty, in bytes.
+    pub capacity_bytes: usize,
+}
+
+impl fmt::Display for Exhausted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { asked_bytes, align_bytes, left_bytes, capacity_bytes } = self;
+        write!(
+            f,
+            "{asked_bytes} bytes (on a boundary of {align_bytes}) were asked of an arena that has {left_bytes} of \
+             {capacity_bytes} bytes left; nothing was allocated"
+        )
+    }
+}
+
+impl Error for Exhausted {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_say_what_was_asked_what_was_found_and_what_happens_now() {
+        assert_eq!(
+            Refused { asked_bytes: 4096, errno: 12 }.to_string(),
+            "the system refused 4096 bytes of memory (errno 12); nothing was mapped"
+        );
+        assert_eq!(
+            Exhausted { asked_bytes: 100, align_bytes: 64, left_bytes: 120, capacity_bytes: 4096 }.to_string(),
+            "100 bytes (on a boundary of 64) were asked of an arena that has 120 of 4096 bytes left; nothing was allocated"
+        );
+    }
+}

@@ -1,0 +1,42 @@
+//! What the arena asks of the kernel. One place picks the platform.
+//!
+//! Addresses and lengths are multiples of the page size. Nothing here allocates, locks, panics or aborts: a refusal is
+//! an [`Errno`], and what it means is decided above.
+
+#[cfg(target_os = "linux")]
+#[path = "linux.rs"]
+mod imp;
+#[cfg(all(unix, not(target_os = "linux")))]
+#[path = "unix.rs"]
+mod imp;
+#[cfg(not(unix))]
+#[path = "other.rs"]
+mod imp;
+
+mod mapping;
+mod text;
+
+pub(crate) use imp::{
+    advise_huge, commit, discard, forbid_huge, host_huge_pages, leave_out_of_dumps, lock, memory_limit_bytes,
+    minor_faults, page_bytes, populate, soften, trim_heap, wipe_on_fork, write_stderr,
+};
+pub(crate) use mapping::{Mapping, map_guarded, map_zeroed, reserve, round_up};
+pub(crate) use text::{Cut, warn};
+
+/// The number of an operating system's error, as `errno` has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Errno(pub(crate) i32);
+
+/// What the host says of transparent huge pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum HostHugePages {
+    /// The kernel uses them everywhere.
+    Always,
+    /// The kernel uses them where a program asks.
+    Madvise,
+    /// Off, unknown to this kernel, or not to be read.
+    Never,
+}
+
+/// The size of a huge page on the platforms that have them, in bytes.
+pub(crate) const HUGE_PAGE_BYTES: usize = 2 << 20;

@@ -1,0 +1,144 @@
+//! Where there is no Unix: nothing can be reserved, so the arena stays inert and the backing allocator serves everything.
+//! Zeroed memory, for those who keep some of their own, is the system allocator's.
+#![allow(unsafe_code, reason = "the signatures of the other platforms, and memory of the system allocator's")]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::ptr::NonNull;
+
+use super::{Errno, HostHugePages};
+
+const UNSUPPORTED: Errno = Errno(0);
+
+/// Whether pages can be made that no access may touch.
+pub(super) const HAS_GUARDS: bool = false;
+
+/// What memory is aligned to.
+pub(crate) fn page_bytes() -> usize {
+    4096
+}
+
+/// The layout of `len` bytes in pages.
+fn pages(len: usize) -> Result<Layout, Errno> {
+    Layout::from_size_align(len, page_bytes()).map_err(|_| UNSUPPORTED)
+}
+
+/// Refused: this platform has no arena.
+pub(super) fn map_inaccessible(_len: usize) -> Result<NonNull<u8>, Errno> {
+    Err(UNSUPPORTED)
+}
+
+/// `len` bytes of zeroed memory.
+pub(super) fn map_zeroed(len: usize) -> Result<NonNull<u8>, Errno> {
+    let layout = pages(len)?;
+    if layout.size() == 0 {
+        return Err(UNSUPPORTED);
+    }
+    // SAFETY: the layout has a size.
+    NonNull::new(unsafe { System.alloc_zeroed(layout) }).ok_or(Errno(0))
+}
+
+/// Gives memory back.
+///
+/// # Safety
+/// `at` and `len` are those of one [`map_zeroed`], and nobody uses the memory any more.
+pub(super) unsafe fn unmap(at: *mut u8, len: usize) {
+    if let Ok(layout) = pages(len) {
+        // SAFETY: the caller's: the memory came from `System` with this layout.
+        unsafe { System.dealloc(at, layout) };
+    }
+}
+
+/// Refused: this platform has no arena.
+///
+/// # Safety
+/// None is needed; the platforms share one signature.
+pub(crate) unsafe fn commit(_at: *mut u8, _len: usize) -> Result<(), Errno> {
+    Err(UNSUPPORTED)
+}
+
+/// Refused: this platform has no arena.
+///
+/// # Safety
+/// None is needed; the platforms share one signature.
+pub(crate) unsafe fn discard(_at: *mut u8, _len: usize) -> Result<(), Errno> {
+    Err(UNSUPPORTED)
+}
+
+/// Refused: this platform has no arena.
+///
+/// # Safety
+/// None is needed; the platforms share one signature.
+pub(crate) unsafe fn advise_huge(_at: *mut u8, _len: usize) -> Result<(), Errno> {
+    Err(UNSUPPORTED)
+}
+
+/// Refused: this platform has no arena.
+///
+/// # Safety
+/// None is needed; the platforms share one signature.
+pub(crate) unsafe fn forbid_huge(_at: *mut u8, _len: usize) -> Result<(), Errno> {
+    Err(UNSUPPORTED)
+}
+
+/// Refused: this platform has no arena.
+///
+/// # Safety
+/// None is needed; the platforms share one signature.
+pub(crate) unsafe fn soften(_at: *mut u8, _len: usize) -> Result<(), Errno> {
+    Err(UNSUPPORTED)
+}
+
+/// Only glibc's heap can be asked.
+pub(crate) fn trim_heap() {}
+
+/// Refused: this platform has no arena.
+///
+/// # Safety
+/// None is needed; the platforms share one signature.
+pub(crate) unsafe fn populate(_at: *mut u8, _len: usize) -> Result<(), Errno> {
+    Err(UNSUPPORTED)
+}
+
+/// Refused: no such thing here.
+///
+/// # Safety
+/// None is needed; the platforms share one signature.
+pub(crate) unsafe fn lock(_at: *mut u8, _len: usize) -> Result<(), Errno> {
+    Err(UNSUPPORTED)
+}
+
+/// Refused: no such thing here.
+///
+/// # Safety
+/// None is needed; the platforms share one signature.
+pub(crate) unsafe fn leave_out_of_dumps(_at: *mut u8, _len: usize) -> Result<(), Errno> {
+    Err(UNSUPPORTED)
+}
+
+/// Refused: no such thing here.
+///
+/// # Safety
+/// None is needed; the platforms share one signature.
+pub(crate) unsafe fn wipe_on_fork(_at: *mut u8, _len: usize) -> Result<(), Errno> {
+    Err(UNSUPPORTED)
+}
+
+/// Unknown.
+pub(crate) fn minor_faults() -> u64 {
+    0
+}
+
+/// None.
+pub(crate) fn host_huge_pages() -> HostHugePages {
+    HostHugePages::Never
+}
+
+/// Unknown.
+pub(crate) fn memory_limit_bytes() -> usize {
+    0
+}
+
+/// Writes to standard error what it takes.
+pub(crate) fn write_stderr(bytes: &[u8]) {
+    let _ = std::io::Write::write_all(&mut std::io::stderr(), bytes);
+}

@@ -1,0 +1,62 @@
+//! Messages to people, made without allocating.
+
+use std::fmt::{self, Write};
+
+/// A line of text on the stack; what does not fit is cut.
+struct Line {
+    bytes: [u8; 512],
+    len: usize,
+}
+
+impl Write for Line {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let room = self.bytes.len() - self.len;
+        let taken = &text.as_bytes()[..text.len().min(room)];
+        self.bytes[self.len..self.len + taken.len()].copy_from_slice(taken);
+        self.len += taken.len();
+        Ok(())
+    }
+}
+
+/// Writes one line to standard error, past the standard library's lock (which a fork could have left taken).
+pub(crate) fn warn(message: fmt::Arguments<'_>) {
+    let mut line = Line { bytes: [0; 512], len: 0 };
+    let _ = writeln!(line, "zk-alloc: {message}");
+    super::write_stderr(&line.bytes[..line.len]);
+}
+
+/// Something whose `Debug` text is cut where it becomes too long for a message.
+pub(crate) struct Cut<'a, T: ?Sized>(pub(crate) &'a T);
+
+/// The most of it that a message shows, in bytes.
+const CUT_BYTES: usize = 80;
+
+impl<T: fmt::Debug + ?Sized> fmt::Display for Cut<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut head = Head { out: f, room: CUT_BYTES };
+        // The only error is ours: the end of the room.
+        match write!(head, "{:?}", self.0) {
+            Err(_) if head.room == 0 => f.write_str("..."),
+            result => result,
+        }
+    }
+}
+
+/// Passes text on until the room is used up, then refuses.
+struct Head<'a, 'b> {
+    out: &'a mut fmt::Formatter<'b>,
+    room: usize,
+}
+
+impl Write for Head<'_, '_> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let part = &text[..text.floor_char_boundary(self.room)];
+        self.out.write_str(part)?;
+        if part.len() < text.len() {
+            self.room = 0;
+            return Err(fmt::Error);
+        }
+        self.room -= part.len();
+        Ok(())
+    }
+}

@@ -1,0 +1,176 @@
+//! Other Unix systems, through libc.
+#![allow(unsafe_code, reason = "mapping memory")]
+
+use std::ptr::{NonNull, null_mut};
+
+use super::{Errno, HostHugePages};
+
+fn last_error() -> Errno {
+    Errno(std::io::Error::last_os_error().raw_os_error().unwrap_or(0))
+}
+
+fn checked(result: libc::c_int) -> Result<(), Errno> {
+    if result == 0 { Ok(()) } else { Err(last_error()) }
+}
+
+/// Whether pages can be made that no access may touch.
+pub(super) const HAS_GUARDS: bool = true;
+
+/// The size of a page.
+pub(crate) fn page_bytes() -> usize {
+    // SAFETY: only reads a number from the system.
+    usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(MAX_PAGE_BYTES)
+}
+
+/// The largest page of any system, should one not name its own.
+const MAX_PAGE_BYTES: usize = 64 << 10;
+
+fn map(len: usize, protection: libc::c_int) -> Result<NonNull<u8>, Errno> {
+    // SAFETY: a new private mapping at an address of the kernel's choice overlaps nothing.
+    let start = unsafe { libc::mmap(null_mut(), len, protection, libc::MAP_PRIVATE | libc::MAP_ANON, -1, 0) };
+    if start == libc::MAP_FAILED { Err(last_error()) } else { NonNull::new(start.cast()).ok_or(Errno(0)) }
+}
+
+/// `len` bytes of address space that no access may touch.
+pub(super) fn map_inaccessible(len: usize) -> Result<NonNull<u8>, Errno> {
+    map(len, libc::PROT_NONE)
+}
+
+/// `len` bytes of zeroed memory.
+pub(super) fn map_zeroed(len: usize) -> Result<NonNull<u8>, Errno> {
+    map(len, libc::PROT_READ | libc::PROT_WRITE)
+}
+
+/// Gives a mapping, or an edge of one, back.
+///
+/// # Safety
+/// The range is the caller's, and nobody uses it any more.
+pub(super) unsafe fn unmap(at: *mut u8, len: usize) {
+    // SAFETY: the caller's. If the kernel refuses, the range only stays mapped.
+    let _ = unsafe { libc::munmap(at.cast(), len) };
+}
+
+/// Makes a part of a reservation readable and writable. What was so before keeps its contents.
+///
+/// # Safety
+/// `[at, at + len)` lies within one reservation.
+pub(crate) unsafe fn commit(at: *mut u8, len: usize) -> Result<(), Errno> {
+    // SAFETY: the caller's: the range is ours, and access to it only widens.
+    checked(unsafe { libc::mprotect(at.cast(), len, libc::PROT_READ | libc::PROT_WRITE) })
+}
+
+/// Gives the pages back to the kernel; the range reads as zeroes from now on.
+///
+/// # Safety
+/// The range is committed, and nobody needs its contents.
+pub(crate) unsafe fn discard(at: *mut u8, len: usize) -> Result<(), Errno> {
+    // Elsewhere than on Linux MADV_DONTNEED promises no zeroes; a new mapping in place of the old one does.
+    // SAFETY: the caller's: the contents are dead, and the range is wholly inside a mapping of ours.
+    let start = unsafe {
+        libc::mmap(
+            at.cast(),
+            len,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANON | libc::MAP_FIXED,
+            -1,
+            0,
+        )
+    };
+    if start == libc::MAP_FAILED { Err(last_error()) } else { Ok(()) }
+}
+
+/// Lets the kernel take the pages when it runs short; until then, or until they are written to, the contents stay.
+///
+/// # Safety
+/// The range is committed, and nobody needs its contents.
+pub(crate) unsafe fn soften(at: *mut u8, len: usize) -> Result<(), Errno> {
+    // SAFETY: the caller's: the contents are dead.
+    checked(unsafe { libc::madvise(at.cast(), len, libc::MADV_FREE) })
+}
+
+/// Only glibc's heap can be asked.
+pub(crate) fn trim_heap() {}
+
+/// Pages the range in, writable.
+///
+/// # Safety
+/// The range is committed, and the caller's alone.
+pub(crate) unsafe fn populate(at: *mut u8, len: usize) -> Result<(), Errno> {
+    // The smallest page of any system: touching one twice does no harm.
+    for offset in (0..len).step_by(4096) {
+        let page = at.wrapping_add(offset);
+        // SAFETY: a byte of the range, which is readable and writable, and the caller's alone.
+        unsafe { page.write_volatile(page.read_volatile()) };
+    }
+    Ok(())
+}
+
+/// No such advice here: asking is no error, and changes nothing.
+///
+/// # Safety
+/// None is needed; the platforms share one signature.
+pub(crate) unsafe fn advise_huge(_at: *mut u8, _len: usize) -> Result<(), Errno> {
+    Ok(())
+}
+
+/// No such advice here: asking is no error, and changes nothing.
+///
+/// # Safety
+/// None is needed; the platforms share one signature.
+pub(crate) unsafe fn forbid_huge(_at: *mut u8, _len: usize) -> Result<(), Errno> {
+    Ok(())
+}
+
+/// Pages the range in, and keeps it in memory: none of it is written to swap.
+///
+/// # Safety
+/// The range is committed, and lies within one mapping of the caller's.
+pub(crate) unsafe fn lock(at: *mut u8, len: usize) -> Result<(), Errno> {
+    // SAFETY: changes no contents, on a range of ours.
+    checked(unsafe { libc::mlock(at.cast(), len) })
+}
+
+/// Refused: no such advice that all these systems have.
+///
+/// # Safety
+/// None is needed; the platforms share one signature.
+pub(crate) unsafe fn leave_out_of_dumps(_at: *mut u8, _len: usize) -> Result<(), Errno> {
+    Err(Errno(libc::ENOTSUP))
+}
+
+/// Refused: no such advice that all these systems have.
+///
+/// # Safety
+/// None is needed; the platforms share one signature.
+pub(crate) unsafe fn wipe_on_fork(_at: *mut u8, _len: usize) -> Result<(), Errno> {
+    Err(Errno(libc::ENOTSUP))
+}
+
+/// Page faults of this process so far that needed no disk.
+pub(crate) fn minor_faults() -> u64 {
+    let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
+    // SAFETY: the place is large enough, and all zeroes is a valid value should the call fail.
+    let usage = unsafe {
+        libc::getrusage(libc::RUSAGE_SELF, usage.as_mut_ptr());
+        usage.assume_init()
+    };
+    u64::try_from(usage.ru_minflt).unwrap_or(0)
+}
+
+/// None that a program could ask for.
+pub(crate) fn host_huge_pages() -> HostHugePages {
+    HostHugePages::Never
+}
+
+/// The machine's memory, in bytes.
+pub(crate) fn memory_limit_bytes() -> usize {
+    // SAFETY: both only read numbers from the system.
+    let (pages, page_bytes) = unsafe { (libc::sysconf(libc::_SC_PHYS_PAGES), libc::sysconf(libc::_SC_PAGESIZE)) };
+    usize::try_from(pages).unwrap_or(0).saturating_mul(usize::try_from(page_bytes).unwrap_or(0))
+}
+
+/// Writes to standard error what it takes; nothing is owed if it takes nothing.
+pub(crate) fn write_stderr(bytes: &[u8]) {
+    // SAFETY: the buffer is valid for its length.
+    let _ = unsafe { libc::write(libc::STDERR_FILENO, bytes.as_ptr().cast(), bytes.len()) };
+}

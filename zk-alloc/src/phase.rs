@@ -1,0 +1,184 @@
+//! Phases: when the arena takes part. A scope, not a lifetime: what is allocated in a phase may live as long as it likes.
+
+use std::cell::Cell;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+use crate::report::PhaseReport;
+use crate::{arena, counters, escape, os, retain, stats};
+
+/// Phases open in this process now.
+static OPEN: AtomicUsize = AtomicUsize::new(0);
+
+thread_local! {
+    /// Phases that this thread began and has not ended.
+    static OWN: Cell<usize> = const { Cell::new(0) };
+    /// Whether this thread works for whoever opens a phase.
+    static WORKER: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whose allocations a phase brings to the arena.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Participants {
+    /// Every thread of the process.
+    #[default]
+    All,
+    /// The threads that opened a phase, and the workers of a pool that joined: those of
+    /// [`pool::build_global`](https://docs.rs/zk-alloc/latest/zk_alloc/pool/), and threads that called [`join`]. Threads
+    /// of tokio, a database or a network beside the prover never touch the arena.
+    Pool,
+}
+
+/// Whether a phase is open for this thread.
+#[inline]
+pub(crate) fn takes_part(participants: Participants) -> bool {
+    is_open()
+        && match participants {
+            Participants::All => true,
+            Participants::Pool => WORKER.get() || OWN.get() > 0,
+        }
+}
+
+/// Whether a phase is open.
+#[inline]
+pub(crate) fn is_open() -> bool {
+    OPEN.load(Ordering::Relaxed) != 0
+}
+
+/// Makes the calling thread a worker: it takes part in every phase also where only [`Participants::Pool`] do. Call it in
+/// the start handler of a thread pool of your own.
+pub fn join() {
+    WORKER.set(true);
+}
+
+/// Runs `f` in a phase: while it runs, every thread of the process gets its prover-sized buffers from the arena.
+///
+/// Phases are safe: they nest, they overlap on any threads, they end when `f` panics, and what `f` returns or leaves
+/// behind stays valid for as long as it lives.
+///
+/// ```
+/// let squares = zk_alloc::phase(|| (0..1 << 16).map(|n: u64| n * n).collect::<Vec<_>>());
+/// assert_eq!(squares[300], 90_000);
+/// ```
+pub fn phase<F, R>(f: F) -> R
+where
+    F: FnOnce() -> R,
+{
+    let _guard = PhaseGuard::new();
+    f()
+}
+
+/// A phase that lasts until the guard is dropped.
+///
+/// ```
+/// let guard = zk_alloc::PhaseGuard::new();
+/// let buffer = vec![1u8; 1 << 20];
+/// drop(guard);
+/// assert_eq!(buffer.len(), 1 << 20); // a value may leave its phase
+/// ```
+#[derive(Debug)]
+#[must_use = "the phase ends when the guard is dropped"]
+pub struct PhaseGuard {
+    _private: (),
+}
+
+impl PhaseGuard {
+    /// Begins a phase.
+    pub fn new() -> Self {
+        begin_phase();
+        Self { _private: () }
+    }
+}
+
+impl Default for PhaseGuard {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Drop for PhaseGuard {
+    fn drop(&mut self) {
+        end_phase();
+    }
+}
+
+/// A phase that can say what happened in it, which costs a few microseconds more than a [`PhaseGuard`].
+///
+/// ```
+/// let phase = zk_alloc::Phase::new();
+/// drop(vec![1u8; 1 << 20]);
+/// println!("{}", phase.report());
+/// ```
+#[derive(Debug)]
+#[must_use = "the phase ends when it is dropped"]
+pub struct Phase {
+    begun: Instant,
+    before: stats::Stats,
+    faults_before: u64,
+    _guard: PhaseGuard,
+}
+
+impl Phase {
+    /// Begins a phase.
+    pub fn new() -> Self {
+        let guard = PhaseGuard::new();
+        Self { begun: Instant::now(), before: stats::stats(), faults_before: os::minor_faults(), _guard: guard }
+    }
+
+    /// What happened since the phase began, in the whole process: phases that overlap report each other's allocations
+    /// too.
+    #[must_use]
+    pub fn report(&self) -> PhaseReport {
+        PhaseReport::between(
+            &self.before,
+            &stats::stats(),
+            self.begun.elapsed(),
+            counters::window_peak_bytes(),
+            os::minor_faults().saturating_sub(self.faults_before),
+        )
+    }
+}
+
+impl Default for Phase {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Begins a phase that lasts until a matching [`end_phase`]. [`phase`] and [`PhaseGuard`] end theirs by themselves, also when
+/// the code between panics; prefer them.
+pub fn begin_phase() {
+    arena::open();
+    counters::phase_begun();
+    OWN.set(OWN.get() + 1);
+    if OPEN.fetch_add(1, Ordering::Relaxed) == 0 {
+        counters::window_begun();
+        escape::window_begun();
+    }
+}
+
+/// Ends a phase begun with [`begin_phase`]. Where none is open, nothing happens.
+pub fn end_phase() {
+    // A phase may end on another thread than it began on; the thread that began it then counts one too many, and takes
+    // part in phases of others. That costs nothing but its place in `Participants::Pool`.
+    OWN.set(OWN.get().saturating_sub(1));
+    let before = OPEN.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |open| open.checked_sub(1));
+    if before == Ok(1) {
+        if escape::is_on() && arena::get().is_some_and(|arena| arena.config().trace_escaped) {
+            print_escaped();
+        }
+        retain::last_phase_ended(is_open);
+    }
+}
+
+/// For `ZK_ALLOC_TRACE_ESCAPED=1`.
+#[cold]
+fn print_escaped() {
+    let places = escape::escaped();
+    let bytes: usize = places.iter().map(|place| place.bytes).sum();
+    eprintln!("zk-alloc: {bytes} bytes outlive their phase, from {} places", places.len());
+    for place in places {
+        eprintln!("{place}");
+    }
+}

@@ -1,0 +1,98 @@
+//! What happened in a phase.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::arena::SLAB_BYTES;
+use crate::stats::{Mib, Stats};
+
+/// What [`Phase::report`](crate::Phase::report) returns: the differences of the process's counters since the phase began.
+/// Sizes are in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct PhaseReport {
+    /// Time since the phase began.
+    pub wall: Duration,
+    /// Allocations from slabs (the middle sizes).
+    pub slab_allocations: u64,
+    /// Bytes that were asked for in them.
+    pub slab_bytes: u64,
+    /// Allocations of page runs (the large sizes).
+    pub run_allocations: u64,
+    /// Bytes that were asked for in them.
+    pub run_bytes: u64,
+    /// Requests meant for the arena that the backing allocator served.
+    pub overflow_allocations: u64,
+    /// Bytes that were asked for in them.
+    pub overflow_bytes: u64,
+    /// Bytes handed out that were not resident before.
+    pub fresh_bytes: u64,
+    /// Bytes handed out that were.
+    pub reused_bytes: u64,
+    /// The most bytes of slabs and page runs in use at once since the first of the phases open now began.
+    pub live_peak_bytes: usize,
+    /// Page faults of the process that needed no disk.
+    pub minor_faults: u64,
+    /// Calls of the arena into the kernel.
+    pub system_calls: u64,
+    /// Bytes of page runs and pinned slabs that are in use now and were not when the phase began. At the end of a phase:
+    /// what leaves it.
+    pub escaped_bytes: usize,
+    /// Slabs among them: what is alive in them is part of half a MiB each.
+    pub pinned_slabs: usize,
+}
+
+impl PhaseReport {
+    pub(crate) fn between(
+        before: &Stats,
+        after: &Stats,
+        wall: Duration,
+        live_peak_bytes: usize,
+        minor_faults: u64,
+    ) -> Self {
+        let fresh_bytes = after.fresh_bytes - before.fresh_bytes;
+        let pinned_slabs = after.pinned_slabs.saturating_sub(before.pinned_slabs);
+        let run_live = |stats: &Stats| stats.live_bytes.saturating_sub(stats.slabs * SLAB_BYTES);
+        Self {
+            wall,
+            slab_allocations: after.slab_allocations - before.slab_allocations,
+            slab_bytes: after.slab_bytes - before.slab_bytes,
+            run_allocations: after.run_allocations - before.run_allocations,
+            run_bytes: after.run_bytes - before.run_bytes,
+            // The user may have reset these two meanwhile.
+            overflow_allocations: after.overflow_allocations.saturating_sub(before.overflow_allocations),
+            overflow_bytes: after.overflow_bytes.saturating_sub(before.overflow_bytes),
+            fresh_bytes,
+            reused_bytes: (after.arena_bytes - before.arena_bytes).saturating_sub(fresh_bytes),
+            live_peak_bytes,
+            minor_faults,
+            system_calls: after.system_calls - before.system_calls,
+            escaped_bytes: run_live(after).saturating_sub(run_live(before)) + pinned_slabs * SLAB_BYTES,
+            pinned_slabs,
+        }
+    }
+}
+
+impl fmt::Display for PhaseReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "phase of {:.3} s, {} minor faults, {} system calls",
+            self.wall.as_secs_f64(),
+            self.minor_faults,
+            self.system_calls
+        )?;
+        writeln!(f, "  slabs      {:>9} allocations {}", self.slab_allocations, Mib(self.slab_bytes))?;
+        writeln!(f, "  page runs  {:>9} allocations {}", self.run_allocations, Mib(self.run_bytes))?;
+        writeln!(f, "  overflow   {:>9} allocations {}", self.overflow_allocations, Mib(self.overflow_bytes))?;
+        writeln!(
+            f,
+            "  reused {}, fresh {}, at most {} live at once",
+            Mib(self.reused_bytes),
+            Mib(self.fresh_bytes),
+            Mib(self.live_peak_bytes as u64)
+        )?;
+        write!(f, "  escaped {}, {} pinned slabs", Mib(self.escaped_bytes as u64), self.pinned_slabs)
+    }
+}

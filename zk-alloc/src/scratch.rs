@@ -1,0 +1,279 @@
+//! `Arena`: memory of one's own, handed out by a bump pointer and taken back all at once.
+#![allow(unsafe_code, reason = "makes values in memory of the arena's")]
+
+#[cfg(feature = "allocator-api2")]
+mod allocator;
+mod bump;
+
+use std::alloc::Layout;
+use std::mem::{MaybeUninit, needs_drop};
+use std::ptr::NonNull;
+use std::{fmt, slice};
+
+use crate::error::{Exhausted, Refused};
+use bump::Bump;
+
+/// The least alignment of arrays, in bytes: a cache line, and a vector of AVX-512.
+const LINE_BYTES: usize = 64;
+
+/// Scratch memory of fixed capacity: allocating moves a pointer, [`reset`](Self::reset) takes everything back at once, and
+/// its pages stay resident for the next round. For buffers whose life one function oversees: the layers of an FFT, the
+/// rounds of a folding, the columns of one trace after the other.
+///
+/// ```
+/// let mut arena = zk_alloc::Arena::with_capacity(1 << 20);
+/// for proof in 0..3u64 {
+///     let trace = arena.alloc_array(1 << 10, |row| row as u64 + proof);
+///     let squares = arena.alloc_array(trace.len(), |row| trace[row] * trace[row]);
+///     assert_eq!(squares[7], (7 + proof) * (7 + proof));
+///     arena.reset(); // the same memory, for the next proof
+/// }
+/// ```
+///
+/// It needs no [`ZkAllocator`](struct@crate::ZkAllocator) and no phase: its memory is one mapping of its own, whichever
+/// global allocator is installed (without Unix, a block of the system's allocator). A page of it takes memory when it is
+/// first touched, so that a generous capacity costs nothing but address space (under `vm.overcommit_memory=2` all of it
+/// counts). Capacities of 2 MiB and more ask for huge pages, unless `ZK_ALLOC_THP` is `never`.
+///
+/// # What is alive is never overwritten
+///
+/// What an arena hands out borrows it, and [`reset`](Self::reset), [`wipe`](Self::wipe) and [`release`](Self::release)
+/// borrow it exclusively. Whoever would reset beneath a value that is still used does not compile:
+///
+/// ```compile_fail,E0502
+/// let mut arena = zk_alloc::Arena::with_capacity(1 << 20);
+/// let trace = arena.alloc_array(8, |row| row);
+/// arena.reset();
+/// assert_eq!(trace[7], 7); // borrowed past the reset
+/// ```
+///
+/// Nothing is dropped in an arena, so a type that needs it does not compile either:
+///
+/// ```compile_fail,E0080
+/// let arena = zk_alloc::Arena::with_capacity(1 << 20);
+/// arena.alloc(String::from("would never be freed"));
+/// ```
+///
+/// # Threads
+///
+/// An arena may move to another thread, and two threads may not allocate from it at once (`Send`, not `Sync`): give each
+/// its own. Threads may share what it handed out, in parallel iterators for one.
+///
+/// ```compile_fail,E0277
+/// let arena = zk_alloc::Arena::with_capacity(1 << 20);
+/// std::thread::scope(|scope| {
+///     scope.spawn(|| arena.alloc(1));
+/// });
+/// ```
+///
+/// # When it is full
+///
+/// The capacity is a bound: there is no second chunk, so nothing goes elsewhere unseen, and everything is contiguous. What
+/// does not fit panics as a `Vec` does whose capacity overflows, with what was asked and what is left; each method has a
+/// `try_` twin that returns this as an error.
+///
+/// ```
+/// let arena = zk_alloc::Arena::with_capacity(4096);
+/// let error = arena.try_alloc_array(1 << 20, |_| 0u64).unwrap_err();
+/// assert_eq!((error.asked_bytes, error.left_bytes), (8 << 20, arena.capacity_bytes()));
+/// ```
+///
+/// # Collections
+///
+/// With the feature `allocator-api2`, `&Arena` is an `allocator_api2::alloc::Allocator`: `Vec::new_in(&arena)` of that
+/// crate, and hashbrown's maps. The last block grows in place, and is given back when it is dropped; what another block
+/// leaves behind comes back with the reset.
+pub struct Arena {
+    bump: Bump,
+}
+
+#[allow(clippy::mut_from_ref, reason = "each call hands out memory that nobody else has")]
+impl Arena {
+    /// An arena of at least `bytes`, in whole pages.
+    ///
+    /// # Panics
+    /// Where the system refuses. [`try_with_capacity`](Self::try_with_capacity) returns an error.
+    #[must_use]
+    #[track_caller]
+    pub fn with_capacity(bytes: usize) -> Self {
+        or_panic(Self::try_with_capacity(bytes))
+    }
+
+    /// An arena of at least `bytes`, in whole pages.
+    ///
+    /// # Errors
+    /// Where the system refuses.
+    pub fn try_with_capacity(bytes: usize) -> Result<Self, Refused> {
+        Bump::with_capacity(bytes).map(|bump| Self { bump })
+    }
+
+    /// Moves a value into the arena.
+    ///
+    /// # Panics
+    /// Where less is left.
+    #[track_caller]
+    pub fn alloc<T>(&self, value: T) -> &mut T {
+        or_panic(self.try_alloc(value))
+    }
+
+    /// Moves a value into the arena.
+    ///
+    /// # Errors
+    /// Where less is left; the value is gone.
+    pub fn try_alloc<T>(&self, value: T) -> Result<&mut T, Exhausted> {
+        let slots = self.slots(Layout::new::<T>(), 1, Bump::claim)?;
+        Ok(slots[0].write(value))
+    }
+
+    /// `len` values, each made from its index, on a boundary of 64 bytes or more.
+    ///
+    /// # Panics
+    /// Where less is left.
+    #[track_caller]
+    pub fn alloc_array<T>(&self, len: usize, init: impl FnMut(usize) -> T) -> &mut [T] {
+        or_panic(self.try_alloc_array(len, init))
+    }
+
+    /// `len` values, each made from its index, on a boundary of 64 bytes or more.
+    ///
+    /// # Errors
+    /// Where less is left.
+    pub fn try_alloc_array<T>(&self, len: usize, mut init: impl FnMut(usize) -> T) -> Result<&mut [T], Exhausted> {
+        let slots = self.try_alloc_array_uninit(len)?;
+        // A panic of `init` loses the memory until the reset, and nothing else: `T` needs no drop.
+        for (index, slot) in slots.iter_mut().enumerate() {
+            slot.write(init(index));
+        }
+        // SAFETY: each was written.
+        Ok(unsafe { slots.assume_init_mut() })
+    }
+
+    /// A copy of `source`, on a boundary of 64 bytes or more.
+    ///
+    /// # Panics
+    /// Where less is left.
+    #[track_caller]
+    pub fn alloc_array_copy<T: Copy>(&self, source: &[T]) -> &mut [T] {
+        or_panic(self.try_alloc_array_copy(source))
+    }
+
+    /// A copy of `source`, on a boundary of 64 bytes or more.
+    ///
+    /// # Errors
+    /// Where less is left.
+    pub fn try_alloc_array_copy<T: Copy>(&self, source: &[T]) -> Result<&mut [T], Exhausted> {
+        Ok(self.try_alloc_array_uninit(source.len())?.write_copy_of_slice(source))
+    }
+
+    /// Room for `len` values, on a boundary of 64 bytes or more, for those who write each of them before they read: the
+    /// output of a transform, filled by several threads.
+    ///
+    /// # Panics
+    /// Where less is left.
+    #[track_caller]
+    pub fn alloc_array_uninit<T>(&self, len: usize) -> &mut [MaybeUninit<T>] {
+        or_panic(self.try_alloc_array_uninit(len))
+    }
+
+    /// Room for `len` values, on a boundary of 64 bytes or more, for those who write each of them before they read.
+    ///
+    /// # Errors
+    /// Where less is left.
+    pub fn try_alloc_array_uninit<T>(&self, len: usize) -> Result<&mut [MaybeUninit<T>], Exhausted> {
+        self.slots(self.array_layout::<T>(len)?, len, Bump::claim)
+    }
+
+    /// Room for `len` values, on a boundary of 64 bytes or more, every byte of it zero. Pages that were not used since the
+    /// arena was made or last [wiped](Self::wipe) or [released](Self::release) are left to the kernel, which zeroes each
+    /// where it is first touched.
+    ///
+    /// Whether zero bytes are a value is the type's affair, as with [`Box::new_zeroed_slice`]:
+    ///
+    /// ```
+    /// let arena = zk_alloc::Arena::with_capacity(1 << 20);
+    /// let room = arena.alloc_array_zeroed::<u64>(1 << 10);
+    /// // SAFETY: zero bytes are the number 0.
+    /// let numbers = unsafe { room.assume_init_mut() };
+    /// assert_eq!(numbers.iter().sum::<u64>(), 0);
+    /// ```
+    ///
+    /// # Panics
+    /// Where less is left.
+    #[track_caller]
+    pub fn alloc_array_zeroed<T>(&self, len: usize) -> &mut [MaybeUninit<T>] {
+        or_panic(self.try_alloc_array_zeroed(len))
+    }
+
+    /// Room for `len` values, every byte of it zero: see [`alloc_array_zeroed`](Self::alloc_array_zeroed).
+    ///
+    /// # Errors
+    /// Where less is left.
+    pub fn try_alloc_array_zeroed<T>(&self, len: usize) -> Result<&mut [MaybeUninit<T>], Exhausted> {
+        self.slots(self.array_layout::<T>(len)?, len, Bump::claim_zeroed)
+    }
+
+    /// Takes everything back. Pages stay resident and contents stay what they are: the next round finds both.
+    pub fn reset(&mut self) {
+        self.bump.reset();
+    }
+
+    /// Takes everything back, and zeroes whatever was handed out since the arena was made or last wiped, with writes that the
+    /// compiler does not leave out. Pages stay resident. For secrets that must not outlive their round; dropping an arena
+    /// gives its pages back as they are, and [`SecretBuf`](crate::SecretBuf) guards those that need more.
+    pub fn wipe(&mut self) {
+        self.bump.wipe();
+    }
+
+    /// Takes everything back, and gives the pages back to the system. Where it refuses (pages that `mlockall` locked,
+    /// platforms without Unix), they stay.
+    pub fn release(&mut self) {
+        self.bump.discard();
+    }
+
+    /// Bytes that are handed out, with the gaps that alignment left.
+    #[must_use]
+    pub fn used_bytes(&self) -> usize {
+        self.bump.used_bytes()
+    }
+
+    /// Bytes that can be handed out between two resets: what was asked for, in whole pages (whole huge pages from 2 MiB on).
+    #[must_use]
+    pub fn capacity_bytes(&self) -> usize {
+        self.bump.capacity_bytes()
+    }
+
+    fn array_layout<T>(&self, len: usize) -> Result<Layout, Exhausted> {
+        let layout = Layout::array::<T>(len).and_then(|layout| layout.align_to(LINE_BYTES));
+        layout.map_err(|_| self.bump.exhausted(len.saturating_mul(size_of::<T>()), align_of::<T>().max(LINE_BYTES)))
+    }
+
+    /// Room for `len` values: the bytes that `claim` finds for `layout`, which is theirs.
+    #[inline]
+    fn slots<T>(
+        &self,
+        layout: Layout,
+        len: usize,
+        claim: fn(&Bump, usize, usize) -> Result<NonNull<u8>, Exhausted>,
+    ) -> Result<&mut [MaybeUninit<T>], Exhausted> {
+        const { assert!(!needs_drop::<T>(), "nothing is dropped in an arena: a type that needs it can't live there") };
+        let at = claim(&self.bump, layout.size(), layout.align())?;
+        // SAFETY: as long and as aligned as `layout` says, which holds `len` values; nobody else's until a reset, for which
+        // this borrow must be over.
+        Ok(unsafe { slice::from_raw_parts_mut(at.cast().as_ptr(), len) })
+    }
+}
+
+impl fmt::Debug for Arena {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Arena")
+            .field("used_bytes", &self.used_bytes())
+            .field("capacity_bytes", &self.capacity_bytes())
+            .finish()
+    }
+}
+
+/// The value, or a panic at the caller's line with what the error says.
+#[track_caller]
+fn or_panic<T>(result: Result<T, impl fmt::Display>) -> T {
+    result.unwrap_or_else(|error| panic!("{error}"))
+}

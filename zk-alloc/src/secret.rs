@@ -1,0 +1,163 @@
+//! `SecretBuf`: bytes that leave as few traces as a process can manage.
+#![allow(unsafe_code, reason = "reads and writes a mapping of its own")]
+
+use std::mem::MaybeUninit;
+use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
+use std::{fmt, slice};
+
+use crate::error::Refused;
+use crate::os::{self, Errno, Mapping};
+use crate::wipe::wipe;
+
+/// A buffer of fixed length for a witness, a key or a blinding factor, in pages of its own.
+///
+/// ```
+/// use zk_alloc::SecretBuf;
+///
+/// let mut witness = SecretBuf::zeroed(1 << 10);
+/// witness[..4].copy_from_slice(b"seed");
+/// assert_eq!(witness[..5], *b"seed\0");
+/// assert!(!format!("{witness:?}").contains("seed"));
+/// drop(witness); // zeroed, then unmapped
+/// ```
+///
+/// | protection | where | when the system refuses |
+/// |---|---|---|
+/// | zeroed before its memory is given back | everywhere | |
+/// | in pages of its own, never the heap's or the arena's | Unix | [`Refused`] |
+/// | between two pages that no access may touch | Unix | [`Refused`] |
+/// | locked in memory, never in swap (`mlock`) | Unix | goes without: [`is_locked`](Self::is_locked) |
+/// | not in core dumps (`MADV_DONTDUMP`) | Linux | goes without: [`is_left_out_of_dumps`](Self::is_left_out_of_dumps) |
+/// | a child of `fork` finds zeroes (`MADV_WIPEONFORK`) | Linux from 4.14 | goes without: [`is_wiped_on_fork`](Self::is_wiped_on_fork) |
+///
+/// Locked memory is scarce (`RLIMIT_MEMLOCK`, often 8 MiB a process), and a buffer takes whole pages: one buffer for many
+/// secrets is better than many buffers.
+///
+/// It starts on a page boundary, so that it can be viewed as field elements (with `bytemuck`, say).
+///
+/// # What it does not do
+///
+/// - Copies are the caller's: what was [copied in](Self::from_slice), what is computed from it, registers and stack
+///   frames. For values on the stack there is the crate `zeroize`.
+/// - It is no `Clone`, and has no `==`: comparing secrets in constant time is the business of the crate `subtle`.
+/// - It is not zeroed when the process ends without dropping it (`exit`, `abort`, a static): the kernel then takes the pages,
+///   and zeroes them before it hands them to anybody.
+/// - Who may read the process' memory (root, a debugger, a hibernating laptop) may read this.
+///
+/// ```compile_fail,E0599
+/// let copy = zk_alloc::SecretBuf::zeroed(32).clone();
+/// ```
+pub struct SecretBuf {
+    /// Zeroed, and only then given back: fields are dropped after [`Drop::drop`].
+    _memory: Mapping,
+    start: NonNull<u8>,
+    len: usize,
+    locked: bool,
+    left_out_of_dumps: bool,
+    wiped_on_fork: bool,
+}
+
+// SAFETY: the bytes are the buffer's alone, reached through `&self` only to read and through `&mut self` to write.
+unsafe impl Send for SecretBuf {}
+// SAFETY: as above.
+unsafe impl Sync for SecretBuf {}
+
+impl SecretBuf {
+    /// `len` bytes, all zero.
+    ///
+    /// # Panics
+    /// Where the system refuses. [`try_zeroed`](Self::try_zeroed) returns an error.
+    #[must_use]
+    #[track_caller]
+    pub fn zeroed(len: usize) -> Self {
+        Self::try_zeroed(len).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// `len` bytes, all zero.
+    ///
+    /// # Errors
+    /// Where the system refuses memory. That it refuses to lock it is none.
+    pub fn try_zeroed(len: usize) -> Result<Self, Refused> {
+        let (memory, pages) = os::map_guarded(len).map_err(|Errno(errno)| Refused { asked_bytes: len, errno })?;
+        let (start, pages_len) = (pages.cast::<u8>(), pages.len());
+        // All three before the first secret is written.
+        // SAFETY: the pages of the mapping made above.
+        let locked = unsafe { os::lock(start.as_ptr(), pages_len) }.is_ok();
+        // SAFETY: as above.
+        let left_out_of_dumps = unsafe { os::leave_out_of_dumps(start.as_ptr(), pages_len) }.is_ok();
+        // SAFETY: as above; that children find zeroes is what this type says.
+        let wiped_on_fork = unsafe { os::wipe_on_fork(start.as_ptr(), pages_len) }.is_ok();
+        Ok(Self { _memory: memory, start, len, locked, left_out_of_dumps, wiped_on_fork })
+    }
+
+    /// A copy of `secret`, which stays what it is: zero it yourself.
+    ///
+    /// # Panics
+    /// Where the system refuses. [`try_from_slice`](Self::try_from_slice) returns an error.
+    #[must_use]
+    #[track_caller]
+    pub fn from_slice(secret: &[u8]) -> Self {
+        Self::try_from_slice(secret).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// A copy of `secret`, which stays what it is: zero it yourself.
+    ///
+    /// # Errors
+    /// Where the system refuses memory. That it refuses to lock it is none.
+    pub fn try_from_slice(secret: &[u8]) -> Result<Self, Refused> {
+        let mut buffer = Self::try_zeroed(secret.len())?;
+        buffer.copy_from_slice(secret);
+        Ok(buffer)
+    }
+
+    /// Whether the system keeps the buffer in memory: it never reaches swap. A child of `fork` inherits the buffer, and not
+    /// the lock.
+    #[must_use]
+    pub fn is_locked(&self) -> bool {
+        self.locked
+    }
+
+    /// Whether the system leaves the buffer out of core dumps.
+    #[must_use]
+    pub fn is_left_out_of_dumps(&self) -> bool {
+        self.left_out_of_dumps
+    }
+
+    /// Whether a child of `fork` finds zeroes in the buffer. A prover that forks to work hands its secrets over itself.
+    #[must_use]
+    pub fn is_wiped_on_fork(&self) -> bool {
+        self.wiped_on_fork
+    }
+}
+
+impl Deref for SecretBuf {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: `len` initialised bytes of our mapping, which nobody writes while `self` is shared.
+        unsafe { slice::from_raw_parts(self.start.as_ptr(), self.len) }
+    }
+}
+
+impl DerefMut for SecretBuf {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: `len` initialised bytes of our mapping, reached through nothing but `self`.
+        unsafe { slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
+    }
+}
+
+impl Drop for SecretBuf {
+    fn drop(&mut self) {
+        let start = self.start.cast::<MaybeUninit<u8>>().as_ptr();
+        // SAFETY: as in `deref_mut`; whoever wipes writes zeroes and leaves nothing uninitialised.
+        wipe(unsafe { slice::from_raw_parts_mut(start, self.len) });
+    }
+}
+
+/// Never the contents.
+impl fmt::Debug for SecretBuf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SecretBuf").field("len", &self.len).field("locked", &self.locked).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,123 @@
+//! What happened so far. No decision reads it.
+
+use std::fmt;
+
+use crate::{arena, counters};
+
+/// The allocator's counters since the process started. Sizes are in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct Stats {
+    /// Allocations that the arena served: from slabs and as page runs.
+    pub arena_allocations: u64,
+    /// Bytes that were asked for in them.
+    pub arena_bytes: u64,
+    /// Allocations served from slabs (the middle sizes).
+    pub slab_allocations: u64,
+    /// Bytes that were asked for in them.
+    pub slab_bytes: u64,
+    /// Allocations served as page runs (the large sizes).
+    pub run_allocations: u64,
+    /// Bytes that were asked for in them.
+    pub run_bytes: u64,
+    /// Bytes handed out for the first time, or for the first time since they were given back to the kernel: each page of
+    /// them costs a page fault. Everything else that was handed out was resident.
+    pub fresh_bytes: u64,
+    /// Requests meant for the arena that the backing allocator served.
+    pub overflow_allocations: u64,
+    /// Bytes that were asked for in them.
+    pub overflow_bytes: u64,
+    /// Calls of the arena into the kernel.
+    pub system_calls: u64,
+    /// Calls among them that the kernel refused.
+    pub refusals: u64,
+    /// Phases begun.
+    pub phases: u64,
+    /// Bytes of slabs and page runs in use now, their rounding included.
+    pub live_bytes: usize,
+    /// The most of them at any time.
+    pub peak_live_bytes: usize,
+    /// Slabs in use now, each half a MiB: threads' own, and those that something in them keeps.
+    pub slabs: usize,
+    /// Slabs among them whose threads went on to others, and that something still alive keeps.
+    pub pinned_slabs: usize,
+    /// Bytes of the arena that may be resident now.
+    pub resident_bytes: usize,
+    /// Bytes of address space reserved; 0 while there is no arena.
+    pub reserved_bytes: usize,
+}
+
+/// The counters so far. Concurrent allocations may be half counted.
+#[must_use]
+pub fn stats() -> Stats {
+    let (overflow_allocations, overflow_bytes) = counters::overflow_stats();
+    let mut stats = Stats {
+        overflow_allocations: overflow_allocations as u64,
+        overflow_bytes: overflow_bytes as u64,
+        phases: counters::phases(),
+        live_bytes: counters::live_bytes(),
+        peak_live_bytes: counters::peak_live_bytes(),
+        ..Stats::default()
+    };
+    if let Some(arena) = arena::get() {
+        add(&mut stats, arena);
+    }
+    stats
+}
+
+/// Adds what the arena counted.
+fn add(stats: &mut Stats, arena: &arena::Arena) {
+    (stats.slab_allocations, stats.slab_bytes) = arena.slab_totals();
+    (stats.slabs, stats.pinned_slabs) = arena.slabs_in_use();
+    stats.reserved_bytes = arena.reserved_bytes();
+    stats.resident_bytes = arena::resident_bytes();
+    for (holds_slabs, zone) in arena.counters() {
+        // The runs of the zone of slabs are slabs, which no user asked for.
+        if !holds_slabs {
+            stats.run_allocations += zone.allocations();
+            stats.run_bytes += zone.bytes();
+        }
+        stats.fresh_bytes += zone.fresh_bytes();
+        stats.system_calls += zone.system_calls();
+        stats.refusals += zone.refusals();
+    }
+    stats.arena_allocations = stats.slab_allocations + stats.run_allocations;
+    stats.arena_bytes = stats.slab_bytes + stats.run_bytes;
+}
+
+/// Bytes, shown in MiB.
+pub(crate) struct Mib(pub(crate) u64);
+
+impl fmt::Display for Mib {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:.1} MiB", self.0 as f64 / f64::from(1 << 20))
+    }
+}
+
+impl fmt::Display for Stats {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let line = |f: &mut fmt::Formatter<'_>, path, allocations, bytes| {
+            writeln!(f, "{path:<10} {allocations:>10} allocations {}", Mib(bytes))
+        };
+        line(f, "slabs", self.slab_allocations, self.slab_bytes)?;
+        line(f, "page runs", self.run_allocations, self.run_bytes)?;
+        line(f, "overflow", self.overflow_allocations, self.overflow_bytes)?;
+        writeln!(
+            f,
+            "live now {}, at most {}; {} slabs, {} of them pinned",
+            Mib(self.live_bytes as u64),
+            Mib(self.peak_live_bytes as u64),
+            self.slabs,
+            self.pinned_slabs
+        )?;
+        writeln!(
+            f,
+            "resident {} of {} reserved; {} were fresh",
+            Mib(self.resident_bytes as u64),
+            Mib(self.reserved_bytes as u64),
+            Mib(self.fresh_bytes)
+        )?;
+        write!(f, "{} phases, {} system calls, {} of them refused", self.phases, self.system_calls, self.refusals)
+    }
+}

@@ -1,0 +1,161 @@
+//! What programs wrote against the public API of the crate zk-alloc 0.0.9 compiles, and does what they meant.
+
+mod support;
+
+use std::alloc::{GlobalAlloc, Layout};
+use std::ffi::OsStr;
+use std::hint::black_box;
+use std::panic;
+
+use support::{alone, assert_patterned, is_alone, patterned};
+use zk_alloc::{PhaseGuard, ZkAllocator};
+
+#[global_allocator]
+static A: ZkAllocator = ZkAllocator;
+
+/// A second one beside the installed one, by the path's full name.
+static BESIDE: zk_alloc::ZkAllocator = zk_alloc::ZkAllocator;
+
+/// Runs the rest of the test in a process of its own, for it counts; `true` in that process.
+fn in_own_process(name: &str, settings: &[(&str, &OsStr)]) -> bool {
+    if !is_alone() {
+        let ended = alone(name, settings);
+        ended.assert_passed(name);
+        assert!(ended.warnings().is_empty(), "{ended:?}");
+    }
+    is_alone()
+}
+
+/// The loop of a prover: a phase for each proof, the result copied out of it.
+#[test]
+fn a_loop_of_phases_with_results_cloned_out_of_them() {
+    let mut outputs: Vec<Vec<u64>> = Vec::new();
+    for seed in 0..10u64 {
+        let proof = zk_alloc::phase(|| patterned(1 << 15, seed));
+        let output = proof.clone();
+        drop(proof);
+        outputs.push(output);
+    }
+    outputs.iter().zip(0..).for_each(|(output, seed)| assert_patterned(output, seed));
+    // With its type parameters spelled out: the closure, then the result.
+    let number = zk_alloc::phase::<_, u64>(|| 42) + zk_alloc::phase::<fn() -> u64, u64>(|| 0);
+    assert_eq!(number, 42);
+}
+
+/// A phase that was begun by hand, ended twice, or never begun.
+#[test]
+fn phases_by_hand_may_be_ended_more_often_than_begun() {
+    if !in_own_process("phases_by_hand_may_be_ended_more_often_than_begun", &[]) {
+        return;
+    }
+    let arena_bytes = || zk_alloc::stats().arena_bytes;
+    zk_alloc::end_phase();
+    zk_alloc::end_phase();
+    zk_alloc::begin_phase();
+    let before = arena_bytes();
+    let inside = patterned(1 << 15, 1);
+    assert!(arena_bytes() - before >= 8 << 15, "an end without a begin must not outweigh the next begin");
+    zk_alloc::end_phase();
+    zk_alloc::end_phase();
+    let before = arena_bytes();
+    let outside = patterned(1 << 15, 2);
+    assert_eq!(arena_bytes(), before);
+    assert_patterned(&inside, 1);
+    assert_patterned(&outside, 2);
+    let _: fn() = zk_alloc::begin_phase;
+    let _: fn() = zk_alloc::end_phase;
+}
+
+/// Guards, in all the ways to make one; they end their phase when a panic passes.
+#[test]
+fn guards_end_their_phase_on_return_and_on_panic() {
+    if !in_own_process("guards_end_their_phase_on_return_and_on_panic", &[]) {
+        return;
+    }
+    struct Prover {
+        _guard: PhaseGuard,
+        rows: Vec<u64>,
+    }
+    #[derive(Default)]
+    struct Scope(PhaseGuard);
+
+    let Prover { rows, .. } = Prover { _guard: PhaseGuard::new(), rows: patterned(1 << 15, 3) };
+    let scope = Scope::default();
+    drop::<PhaseGuard>(scope.0);
+    drop(zk_alloc::PhaseGuard::default());
+    let caught = panic::catch_unwind(|| zk_alloc::phase(|| panic!("as planned")));
+    assert!(caught.is_err());
+    let caught = panic::catch_unwind(|| {
+        let _guard = PhaseGuard::new();
+        let _rows = patterned(1 << 15, 4);
+        panic!("as planned");
+    });
+    assert!(caught.is_err());
+    let before = zk_alloc::stats().arena_bytes;
+    let outside = patterned(1 << 15, 5);
+    assert_eq!(zk_alloc::stats().arena_bytes, before, "a phase stayed open");
+    assert_patterned(&rows, 3);
+    assert_patterned(&outside, 5);
+}
+
+/// What did not fit the arena was counted in pairs of numbers, which programs print and reset.
+#[test]
+fn overflow_is_a_pair_of_numbers_that_can_be_reset() {
+    if !in_own_process("overflow_is_a_pair_of_numbers_that_can_be_reset", &[]) {
+        return;
+    }
+    let (count, bytes): (usize, usize) = zk_alloc::overflow_stats();
+    assert_eq!((count, bytes), (0, 0));
+    zk_alloc::phase(|| {
+        assert!(black_box(Vec::<u8>::new()).try_reserve_exact(1 << 61).is_err());
+        drop(patterned(1 << 15, 1));
+    });
+    assert_eq!(zk_alloc::overflow_stats(), (1, 1 << 61));
+    zk_alloc::reset_overflow_stats();
+    assert_eq!(zk_alloc::overflow_stats(), (0, 0));
+}
+
+/// The settings keep their names and meanings, and are known from the first phase on.
+#[test]
+fn settings_are_read_under_their_old_names() {
+    let settings = [("ZK_ALLOC_SLAB_GB", OsStr::new("5")), ("ZK_ALLOC_MIN_BYTES", OsStr::new("10000"))];
+    if !in_own_process("settings_are_read_under_their_old_names", &settings) {
+        return;
+    }
+    assert_eq!((zk_alloc::slab_size(), zk_alloc::min_arena_bytes()), (0, 1024));
+    zk_alloc::phase(|| ());
+    let sizes: (usize, usize) = (zk_alloc::slab_size(), zk_alloc::min_arena_bytes());
+    assert_eq!(sizes, (5 << 30, 10_000));
+    zk_alloc::phase(|| {
+        let before = zk_alloc::stats().arena_allocations;
+        drop(patterned(9_999 / 8, 1));
+        assert_eq!(zk_alloc::stats().arena_allocations, before);
+        drop(patterned(10_000 / 8, 1));
+        assert_eq!(zk_alloc::stats().arena_allocations, before + 1);
+    });
+}
+
+/// Tests called the allocator's methods on a value of it, and moved it about.
+#[test]
+#[allow(unsafe_code, reason = "calls an allocator by hand")]
+fn the_allocator_is_a_value_with_methods() {
+    let boxed: Box<ZkAllocator> = Box::new(ZkAllocator);
+    assert!(format!("{boxed:?}").starts_with("ZkAllocator"));
+    for (size, align) in [(1, 1), (100, 16), (4096, 4096), (40_000, 64), (1 << 21, 1 << 16)] {
+        let layout = Layout::from_size_align(size, align).unwrap();
+        zk_alloc::phase(|| {
+            // SAFETY: the size is not zero.
+            let at = unsafe { BESIDE.alloc(layout) };
+            assert!(!at.is_null() && at.addr().is_multiple_of(align));
+            // SAFETY: `size` bytes that are ours.
+            unsafe { at.write_bytes(0x5A, size) };
+            // SAFETY: from this allocator with this layout; all instances share one arena and one backing allocator.
+            let at = unsafe { boxed.realloc(at, layout, 2 * size) };
+            assert!(!at.is_null() && at.addr().is_multiple_of(align));
+            // SAFETY: the first `size` bytes were written before they moved.
+            assert!(unsafe { std::slice::from_raw_parts(at, size) }.iter().all(|&byte| byte == 0x5A));
+            // SAFETY: as above; twice the size does not overflow.
+            unsafe { A.dealloc(at, Layout::from_size_align_unchecked(2 * size, align)) };
+        });
+    }
+}

@@ -1,0 +1,252 @@
+//! When the system refuses memory, the arena steps aside: requests go to the backing allocator and are counted, one
+//! warning is written, and nothing aborts that would not have without the arena.
+#![cfg(target_os = "linux")]
+#![allow(unsafe_code, reason = "sets limits of the process")]
+
+mod support;
+
+use std::alloc::{GlobalAlloc, Layout};
+use std::hint::black_box;
+use std::path::PathBuf;
+use std::{env, fs, process};
+
+use support::{Ended, address_space_bytes, alone, assert_patterned, is_alone, patterned, rss_bytes};
+use zk_alloc::{ZkAllocator, overflow_stats, phase, reset_overflow_stats, stats};
+
+#[global_allocator]
+static ALLOC: ZkAllocator = ZkAllocator;
+
+const MIB: usize = 1 << 20;
+
+#[cfg(target_env = "gnu")]
+type Resource = libc::__rlimit_resource_t;
+#[cfg(not(target_env = "gnu"))]
+type Resource = libc::c_int;
+
+/// Runs `body` with a soft limit, and puts the old one back.
+fn limited<R>(resource: Resource, bytes: usize, body: impl FnOnce() -> R) -> R {
+    let mut old = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: a valid place for the answer.
+    assert_eq!(unsafe { libc::getrlimit(resource, &raw mut old) }, 0);
+    let new = libc::rlimit { rlim_cur: bytes as u64, ..old };
+    // SAFETY: a valid limit.
+    assert_eq!(unsafe { libc::setrlimit(resource, &raw const new) }, 0);
+    let result = body();
+    // SAFETY: as above.
+    assert_eq!(unsafe { libc::setrlimit(resource, &raw const old) }, 0);
+    result
+}
+
+/// Work of a prover, in small: buffers of all sizes at once, checked.
+fn prove(largest_words: usize) {
+    let made: Vec<_> = [700, 4_000, 9_000, 50_000, largest_words].map(|len| patterned(len, len as u64)).into();
+    made.iter().for_each(|words| assert_patterned(words, words.len() as u64));
+}
+
+/// Whether a vector could have 800 MiB more.
+fn reserve(words: &mut Vec<u64>) -> bool {
+    let had = words.try_reserve_exact(100 * MIB).is_ok();
+    black_box(words);
+    had
+}
+
+/// Whether 800 MiB of zeroes could be had.
+fn zeroed() -> bool {
+    let layout = Layout::from_size_align(800 * MIB, 64).unwrap();
+    // SAFETY: the layout's size is not zero.
+    let at = black_box(unsafe { ALLOC.alloc_zeroed(layout) });
+    if !at.is_null() {
+        // SAFETY: made just above, with this layout.
+        unsafe { ALLOC.dealloc(at, layout) };
+    }
+    !at.is_null()
+}
+
+/// Runs this test alone, and checks that it passed and wrote `warnings` lines.
+fn passes_with_warnings(name: &str, warnings: usize) -> Ended {
+    let ended = alone(name, &[]);
+    ended.assert_passed(name);
+    assert_eq!(ended.warnings().len(), warnings, "{}", ended.stderr);
+    ended
+}
+
+/// Where not even the smallest region fits the address space, there is no arena: every request that was meant for it is
+/// the backing allocator's, and says so in the overflow counts.
+#[test]
+fn without_room_for_a_region_the_backing_allocator_serves_and_is_counted() {
+    let name = "without_room_for_a_region_the_backing_allocator_serves_and_is_counted";
+    if !is_alone() {
+        let ended = passes_with_warnings(name, 1);
+        assert!(ended.warnings()[0].contains("address space") && ended.warnings()[0].contains("errno 12"), "{ended:?}");
+        return;
+    }
+    limited(libc::RLIMIT_AS, address_space_bytes() + 150 * MIB, || {
+        (0..5).for_each(|_| phase(|| prove(1 << 20)));
+        assert_eq!((stats().reserved_bytes, stats().arena_allocations), (0, 0));
+        let (requests, bytes) = overflow_stats();
+        assert!(requests >= 5 * 5 && bytes >= 5 * 8 * MIB, "{requests} requests, {bytes} bytes were counted");
+    });
+}
+
+/// Where the region that one would like does not fit, a smaller one does, and no word is said.
+#[test]
+fn a_limited_address_space_gets_a_smaller_region() {
+    let name = "a_limited_address_space_gets_a_smaller_region";
+    if !is_alone() {
+        passes_with_warnings(name, 0);
+        return;
+    }
+    limited(libc::RLIMIT_AS, address_space_bytes() + 3_000 * MIB, || {
+        phase(|| prove(1 << 20));
+        let reserved = stats().reserved_bytes;
+        assert!((256 * MIB..=3_000 * MIB).contains(&reserved), "{}", stats());
+        assert!(stats().slab_allocations >= 2 && stats().run_allocations >= 3, "{}", stats());
+    });
+}
+
+/// Address space that the arena reserves is missing elsewhere: a program that lived within its limit must
+/// still do so. The arena may take half of what is left.
+#[test]
+fn the_region_leaves_most_of_a_limited_address_space_to_others() {
+    let name = "the_region_leaves_most_of_a_limited_address_space_to_others";
+    if !is_alone() {
+        passes_with_warnings(name, 0);
+        return;
+    }
+    const HEADROOM: usize = 1_100 * MIB;
+    limited(libc::RLIMIT_AS, address_space_bytes() + HEADROOM, || {
+        phase(|| prove(1 << 20));
+        let mut outside: Vec<u8> = Vec::new();
+        let had = outside.try_reserve_exact(HEADROOM / 5 * 2).is_ok();
+        black_box(outside);
+        assert!(had, "of {HEADROOM} bytes of address space the arena took {}", stats().reserved_bytes);
+    });
+}
+
+/// The kernel counts memory when it becomes writable, not when it is reserved, so that a refusal comes in the midst of a
+/// phase. The backing allocator then serves what it has free, and the arena what it had before.
+#[test]
+fn commits_refused_in_the_midst_of_a_phase_are_counted_and_nothing_is_lost() {
+    let name = "commits_refused_in_the_midst_of_a_phase_are_counted_and_nothing_is_lost";
+    if !is_alone() {
+        let ended = passes_with_warnings(name, 1);
+        assert!(ended.warnings()[0].contains("commit") && ended.warnings()[0].contains("errno 12"), "{ended:?}");
+        return;
+    }
+    // Free memory of the backing allocator's own, with something on top that keeps it from giving it back.
+    let free_later: Vec<_> = (0..4_000u64).map(|seed| patterned(1_000, seed)).collect();
+    let top = patterned(1_000, 9);
+    drop(free_later);
+    phase(|| {
+        let before = [patterned(1_000, 1), patterned(100_000, 2)];
+        let mut grown = before.clone();
+        // Judged outside: a panic needs memory.
+        let (made, had) = limited(libc::RLIMIT_DATA, 1, || {
+            // The zone of slabs has 32 MiB from its first commit; these take more.
+            let made: Vec<_> = (0..6_000u64).map(|seed| patterned(1_000, seed)).collect();
+            // Neither allocator has so much: an error, for growth too, which leaves the old contents alone.
+            let [small, large] = &mut grown;
+            let had = [reserve(&mut Vec::new()), zeroed(), reserve(small), reserve(large)];
+            (made, had)
+        });
+        assert_eq!(had, [false; 4]);
+        made.iter().zip(0..).for_each(|(words, seed)| assert_patterned(words, seed));
+        grown.iter().zip(1..).for_each(|(words, seed)| assert_patterned(words, seed));
+        before.iter().zip(1..).for_each(|(words, seed)| assert_patterned(words, seed));
+        assert_patterned(&top, 9);
+    });
+    let (requests, bytes) = overflow_stats();
+    assert!(requests > 100 && bytes > 100 * 8_000, "{requests} requests, {bytes} bytes");
+    assert!(stats().refusals >= 2, "{}", stats());
+    // With memory to be had again the arena grows as if nothing had been.
+    reset_overflow_stats();
+    let live = stats().live_bytes;
+    phase(|| {
+        let many: Vec<_> = (0..8_000u64).map(|seed| patterned(1_000, seed)).collect();
+        many.iter().zip(0..).for_each(|(words, seed)| assert_patterned(words, seed));
+        assert!(stats().live_bytes >= live + 60 * MIB, "{}", stats());
+        prove(20 << 20);
+    });
+    assert_eq!(overflow_stats(), (0, 0));
+}
+
+/// What is larger than a zone is nobody's, and no reason for a warning.
+#[test]
+fn requests_beyond_all_bounds_are_refused_and_not_fatal() {
+    let name = "requests_beyond_all_bounds_are_refused_and_not_fatal";
+    if !is_alone() {
+        passes_with_warnings(name, 0);
+        return;
+    }
+    phase(|| {
+        for bytes in [isize::MAX as usize, isize::MAX as usize - 4095, 1 << 62, 1 << 47] {
+            assert!(black_box(Vec::<u8>::new()).try_reserve_exact(bytes).is_err());
+            for len in [2, 1_000, 10_000, 1_000_000] {
+                let mut words = patterned(len, 4);
+                assert!(words.try_reserve_exact(bytes / 8 - len).is_err());
+                assert_patterned(&words, 4);
+            }
+        }
+    });
+    assert!(overflow_stats().0 >= 4 * 5, "{:?}", overflow_stats());
+    assert_eq!(stats().refusals, 0, "{}", stats());
+}
+
+/// A control group of the memory controller, removed when dropped.
+struct ControlGroup(PathBuf);
+
+impl ControlGroup {
+    /// A group below this process' own with a limit, or why there is none.
+    fn new(limit_bytes: usize) -> Result<Self, String> {
+        let groups = fs::read_to_string("/proc/self/cgroup").map_err(|error| error.to_string())?;
+        let v1 = groups.lines().find_map(|line| line.split_once(":memory:"));
+        let v2 = groups.lines().find_map(|line| line.strip_prefix("0::"));
+        let (root, own, file) = match (v1, v2) {
+            (Some((_, own)), _) => ("/sys/fs/cgroup/memory", own, "memory.limit_in_bytes"),
+            (None, Some(own)) => ("/sys/fs/cgroup", own, "memory.max"),
+            (None, None) => return Err("no memory controller".into()),
+        };
+        let path = PathBuf::from(format!("{root}{}/zk-alloc-test-{}", own.trim_end_matches('/'), process::id()));
+        fs::create_dir(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+        let group = Self(path);
+        let limit = group.0.join(file);
+        let written =
+            fs::OpenOptions::new().write(true).open(&limit).and_then(|_| fs::write(&limit, limit_bytes.to_string()));
+        written.map_err(|error| format!("{}: {error}", limit.display()))?;
+        Ok(group)
+    }
+}
+
+impl Drop for ControlGroup {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir(&self.0);
+    }
+}
+
+/// A small container: what stays resident between phases must leave room for the rest of the process, or the kernel ends
+/// it. 160 MiB in phases and 110 MiB between them fit 256 MiB only if half of them is all that the arena keeps.
+#[test]
+fn in_a_small_control_group_phases_leave_room_for_what_is_between_them() {
+    let name = "in_a_small_control_group_phases_leave_room_for_what_is_between_them";
+    if !is_alone() {
+        let group = match ControlGroup::new(256 * MIB) {
+            Ok(group) => group,
+            Err(reason) => return println!("skipped: no control group: {reason}"),
+        };
+        let ended = alone(name, &[("ZK_ALLOC_TEST_GROUP", group.0.as_os_str())]);
+        ended.assert_passed(name);
+        assert!(ended.warnings().is_empty(), "{ended:?}");
+        return;
+    }
+    let group = PathBuf::from(env::var_os("ZK_ALLOC_TEST_GROUP").unwrap());
+    fs::write(group.join("cgroup.procs"), process::id().to_string()).unwrap();
+    for round in 0..10 {
+        phase(|| drop([patterned(2 << 20, round), patterned(9 << 20, round), patterned(9 << 20, round)]));
+        assert!(stats().resident_bytes <= 128 * MIB, "{}", stats());
+        let between = patterned(110 * MIB / 8, round);
+        assert!(rss_bytes() <= 250 * MIB, "{} bytes\n{}", rss_bytes(), stats());
+        assert_patterned(&between, round);
+    }
+    assert!(stats().run_allocations >= 30, "{}", stats());
+    assert_eq!(overflow_stats(), (0, 0));
+}

@@ -1,0 +1,233 @@
+//! Whatever the standard library builds in one phase is used, grown and dropped in later ones, and between them.
+
+mod support;
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::{Arc, mpsc};
+use std::thread;
+
+use support::{assert_patterned, at_both_thresholds, patterned, scribble, small_nodes_too};
+use zk_alloc::{ZkAllocator, phase, stats};
+
+#[global_allocator]
+static ALLOC: ZkAllocator = ZkAllocator;
+
+trait Work: Send {
+    fn check(&self);
+}
+
+struct Table([u64; 800], u64);
+
+impl Work for Table {
+    fn check(&self) {
+        assert_patterned(&self.0, self.1);
+    }
+}
+
+struct Dynamic(Vec<u64>, u64);
+
+impl Work for Dynamic {
+    fn check(&self) {
+        assert_patterned(&self.0, self.1);
+    }
+}
+
+/// One of each, with contents that follow from the seed and from how often it was grown.
+struct Retained {
+    seed: u64,
+    grown: u64,
+    vec: Vec<u64>,
+    shared: Arc<Table>,
+    clones: Vec<Arc<Table>>,
+    map: HashMap<u64, Vec<u64>>,
+    tree: BTreeMap<String, u64>,
+    boxed: Vec<Box<dyn Work>>,
+    text: String,
+    ring: VecDeque<u64>,
+    send: mpsc::Sender<[u64; 40]>,
+    receive: mpsc::Receiver<[u64; 40]>,
+}
+
+impl Retained {
+    fn new(seed: u64) -> Self {
+        let (send, receive) = mpsc::channel();
+        let shared = Arc::new(Table(patterned(800, seed).try_into().unwrap(), seed));
+        let (map, tree) = Default::default();
+        let mut new = Self {
+            seed,
+            grown: 0,
+            vec: patterned(600, seed),
+            shared,
+            clones: Vec::new(),
+            map,
+            tree,
+            boxed: Vec::new(),
+            text: String::new(),
+            ring: VecDeque::new(),
+            send,
+            receive,
+        };
+        new.grow();
+        new
+    }
+
+    /// Every collection becomes half as long again, or longer: all of them move at some time.
+    fn grow(&mut self) {
+        self.grown += 1;
+        let longer = patterned(600 + 400 * self.grown as usize, self.seed);
+        self.vec.extend_from_slice(&longer[self.vec.len()..]);
+        self.clones.extend((0..600).map(|_| self.shared.clone()));
+        for key in (self.grown - 1) * 300..self.grown * 300 {
+            self.map.insert(key, patterned(1 + key as usize % 9, key));
+            self.tree.insert(format!("key {:>10}", key ^ 0x2A), key);
+            self.text.push_str(&format!("{key:>20}"));
+            self.ring.push_back(key);
+            self.send.send([key; 40]).unwrap();
+        }
+        // A ring is moved in two parts when it grows while it wraps.
+        self.ring.rotate_left(150);
+        self.boxed.push(Box::new(Table(patterned(800, self.grown).try_into().unwrap(), self.grown)));
+        self.boxed.push(Box::new(Dynamic(patterned(700, !self.grown), !self.grown)));
+    }
+
+    fn check(&self) {
+        let entries = self.grown * 300;
+        assert_eq!(self.vec.len(), 600 + 400 * self.grown as usize);
+        assert_patterned(&self.vec, self.seed);
+        assert_eq!(Arc::strong_count(&self.shared), 1 + 600 * self.grown as usize);
+        self.clones.iter().step_by(97).for_each(|table| table.check());
+        assert_eq!((self.map.len(), self.tree.len()), (entries as usize, entries as usize));
+        for key in 0..entries {
+            assert_patterned(&self.map[&key], key);
+            assert_eq!(self.tree[&format!("key {:>10}", key ^ 0x2A)], key);
+        }
+        assert!(self.tree.keys().zip(self.tree.keys().skip(1)).all(|(low, high)| low < high));
+        self.boxed.iter().for_each(|work| work.check());
+        assert!(self.text.split_whitespace().map(|word| word.parse::<u64>().unwrap()).eq(0..entries));
+        let mut ring: Vec<_> = self.ring.iter().copied().collect();
+        ring.sort_unstable();
+        assert!(ring.into_iter().eq(0..entries));
+    }
+
+    /// Takes the channel's messages, which were sent in many phases.
+    fn drain(self) {
+        for key in 0..self.grown * 300 {
+            assert_eq!(self.receive.recv().unwrap(), [key; 40]);
+        }
+    }
+}
+
+/// The reference counts, control bytes, tree nodes, vtable pointers and channel blocks of a value made in one phase lie
+/// where that phase put them, and are read and written for as long as the value lives.
+#[test]
+fn collections_made_in_one_phase_are_used_and_grown_in_the_next_five() {
+    at_both_thresholds("collections_made_in_one_phase_are_used_and_grown_in_the_next_five", || {
+        let before = stats().arena_allocations;
+        let mut alive = VecDeque::new();
+        for round in 0..20u64 {
+            phase(|| {
+                alive.push_back(Retained::new(round));
+                scribble();
+                alive.iter_mut().for_each(Retained::grow);
+                alive.iter().for_each(Retained::check);
+            });
+            scribble();
+            alive.iter().for_each(Retained::check);
+            if alive.len() > 5 {
+                let mut oldest = alive.pop_front().unwrap();
+                match round % 3 {
+                    0 => phase(|| oldest.drain()),
+                    1 => phase(|| thread::spawn(move || oldest.drain()).join().unwrap()),
+                    // Grown where no phase is open: what is the arena's moves out of it.
+                    _ => {
+                        oldest.grow();
+                        oldest.check();
+                        oldest.drain();
+                    }
+                }
+            }
+        }
+        let served = stats().arena_allocations - before;
+        assert!(served >= if small_nodes_too() { 100_000 } else { 1_000 }, "{}", stats());
+    });
+}
+
+/// `realloc` gets memory of the backing allocator, of a slab or of a page run, and has to leave it in any of them, on
+/// whichever thread: growth by push moves through all.
+#[test]
+fn a_vector_grows_and_shrinks_through_phases_and_threads_with_its_contents() {
+    at_both_thresholds("a_vector_grows_and_shrinks_through_phases_and_threads_with_its_contents", || {
+        let before = stats();
+        // Every other one starts where no phase is open, and with nothing.
+        let start = |seed: u64| if seed.is_multiple_of(2) { Vec::new() } else { phase(|| patterned(600, seed)) };
+        let mut vectors: Vec<Vec<u64>> = (0..6).map(start).collect();
+        let push = |vector: &mut Vec<u64>, seed: u64, more: usize| {
+            let whole = patterned(vector.len() + more, seed);
+            whole[vector.len()..].iter().for_each(|&word| vector.push(word));
+        };
+        for round in 0..24usize {
+            for (vector, seed) in vectors.iter_mut().zip(0u64..) {
+                // 100 words up to 16 MiB in the course of the rounds, so that every border is crossed.
+                let more = 100 << (round * 3 / 4).min(14);
+                match (round + seed as usize) % 4 {
+                    0 => phase(|| push(vector, seed, more)),
+                    1 => push(vector, seed, more),
+                    2 => phase(|| {
+                        let moved = std::mem::take(vector);
+                        *vector = thread::spawn(move || {
+                            let mut moved = moved;
+                            push(&mut moved, seed, more);
+                            moved
+                        })
+                        .join()
+                        .unwrap();
+                    }),
+                    _ => {
+                        vector.truncate(vector.len() * 3 / 5);
+                        if round.is_multiple_of(2) { phase(|| vector.shrink_to_fit()) } else { vector.shrink_to_fit() }
+                    }
+                }
+            }
+            phase(scribble);
+            vectors.iter().zip(0u64..).for_each(|(vector, seed)| assert_patterned(vector, seed));
+        }
+        assert!(vectors.iter().all(|vector| vector.len() > 100_000));
+        let after = stats();
+        assert!(
+            after.slab_allocations > before.slab_allocations && after.run_allocations > before.run_allocations + 20
+        );
+        drop(vectors);
+    });
+}
+
+/// A slab in which one allocation is alive is not an empty slab, however often its thread fills the rest.
+#[test]
+fn a_single_survivor_among_hundreds_is_never_overwritten() {
+    at_both_thresholds("a_single_survivor_among_hundreds_is_never_overwritten", || {
+        let before = stats();
+        let mut survivors: Vec<Vec<u64>> = Vec::new();
+        for round in 0..100u64 {
+            let survivor = phase(|| {
+                // About as much as a slab holds, of which one is left.
+                let mut made: Vec<_> = (0..80 + round % 28).map(|_| patterned(600, round)).collect();
+                let survivor = made.swap_remove(round as usize * 7 % 80);
+                drop(made);
+                // Does not fit behind what was there, and may not start from the front.
+                assert_patterned(&patterned(3_900, !round), !round);
+                survivor
+            });
+            phase(scribble);
+            survivors.push(survivor);
+            survivors.iter().zip(0..).for_each(|(words, seed)| assert_patterned(words, seed));
+            if survivors.len().is_multiple_of(10) {
+                // Some are freed by another thread.
+                let gone: Vec<_> = survivors.iter_mut().step_by(3).map(std::mem::take).collect();
+                thread::spawn(move || drop(gone)).join().unwrap();
+            }
+        }
+        let after = stats();
+        assert!(after.slab_allocations - before.slab_allocations >= 7_000, "{after}");
+        // 100 survivors keep at most 100 slabs.
+        assert!(after.live_bytes <= before.live_bytes + 102 * (512 << 10), "{after}");
+    });
+}

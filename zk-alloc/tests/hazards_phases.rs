@@ -1,0 +1,140 @@
+//! Phases at random on many threads, and panics in the midst of them.
+
+mod support;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Mutex, PoisonError, mpsc};
+use std::thread;
+
+use support::{Numbers, alone, assert_patterned, at_both_thresholds, is_alone, patterned, scribble};
+use zk_alloc::{PhaseGuard, ZkAllocator, phase, stats};
+
+#[global_allocator]
+static ALLOC: ZkAllocator = ZkAllocator;
+
+/// A buffer, and the seed that says what is in it.
+type Buffer = (u64, Vec<u64>);
+
+fn random_buffer(numbers: &mut Numbers) -> Buffer {
+    let seed = numbers.below(1 << 30) as u64;
+    let len = [5, 60, 700, 3_000, 9_000, 40_000, 150_000][numbers.below(7)];
+    (seed, patterned(len - numbers.below(len / 4), seed))
+}
+
+/// Opens phases within phases, and in each makes buffers, checks them, and gives half of them away.
+fn nest(depth: usize, numbers: &mut Numbers, give: &mpsc::Sender<Buffer>) {
+    let mine: Vec<_> = (0..3).map(|_| random_buffer(numbers)).collect();
+    if depth < 5 && numbers.below(4) > 0 {
+        phase(|| nest(depth + 1, numbers, give));
+    }
+    mine.iter().for_each(|(seed, buffer)| assert_patterned(buffer, *seed));
+    for buffer in mine {
+        if numbers.below(2) == 0 {
+            // Whoever is done already frees nothing more: then this thread does.
+            let _ = give.send(buffer);
+        }
+    }
+}
+
+/// The number of open phases goes up and down from all sides: a buffer is made under one count, checked under another,
+/// and freed by a thread that may have no phase open.
+#[test]
+fn buffers_of_nested_and_concurrent_phases_never_share_memory() {
+    at_both_thresholds("buffers_of_nested_and_concurrent_phases_never_share_memory", || {
+        const THREADS: usize = 16;
+        let before = stats();
+        let (gives, takes): (Vec<_>, Vec<_>) = (0..THREADS).map(|_| mpsc::channel()).unzip();
+        thread::scope(|scope| {
+            for (id, take) in takes.into_iter().enumerate() {
+                let give = gives[(id + 1) % THREADS].clone();
+                scope.spawn(move || {
+                    let mut numbers = Numbers::new(id as u64);
+                    let mut kept: Vec<Buffer> = Vec::new();
+                    for _ in 0..60 {
+                        match numbers.below(3) {
+                            0 => nest(1, &mut numbers, &give),
+                            1 => phase(|| nest(1, &mut numbers, &give)),
+                            _ => {
+                                let _guard = PhaseGuard::new();
+                                nest(2, &mut numbers, &give);
+                            }
+                        }
+                        kept.extend(take.try_iter());
+                        kept.iter().for_each(|(seed, buffer)| assert_patterned(buffer, *seed));
+                        while kept.len() > 8 {
+                            kept.swap_remove(numbers.below(kept.len()));
+                        }
+                    }
+                });
+            }
+        });
+        drop(gives);
+        let after = stats();
+        assert!(after.slab_allocations > before.slab_allocations && after.run_allocations > before.run_allocations);
+        // Every phase has ended: the arena is out of it again.
+        let (before, buffer) = (stats().arena_allocations, patterned(100_000, 1));
+        assert_eq!(stats().arena_allocations, before);
+        drop(buffer);
+    });
+}
+
+/// Unwinding runs destructors of half-built frames, in whatever order the frames stand, and ends the phases on its way.
+#[test]
+fn a_panic_in_nested_phases_frees_its_frames_and_nothing_else() {
+    at_both_thresholds("a_panic_in_nested_phases_frees_its_frames_and_nothing_else", || {
+        std::panic::set_hook(Box::new(|_| ()));
+        let saved = Mutex::new(Vec::new());
+        let live_before = stats().live_bytes;
+        for round in 0..40u64 {
+            let fail_in = |depth: u64| {
+                phase(|| {
+                    let _in_the_frame = [patterned(700, depth), patterned(70_000, depth), patterned(7, depth)];
+                    let kept = (depth, patterned(2_000, depth));
+                    saved.lock().unwrap_or_else(PoisonError::into_inner).push(kept);
+                    phase(|| {
+                        let deeper = patterned(1_000, depth);
+                        let message: Buffer = (depth, patterned(5_000, depth));
+                        assert_patterned(&deeper, depth);
+                        std::panic::panic_any(message);
+                    })
+                })
+            };
+            let payload = if round.is_multiple_of(2) {
+                catch_unwind(AssertUnwindSafe(|| fail_in(round))).unwrap_err()
+            } else {
+                thread::scope(|scope| scope.spawn(|| fail_in(round)).join().unwrap_err())
+            };
+            phase(scribble);
+            // The payload was made in the phase that the panic ended.
+            let (seed, words) = *payload.downcast::<Buffer>().unwrap();
+            assert_patterned(&words, seed);
+            let saved = saved.lock().unwrap_or_else(PoisonError::into_inner);
+            saved.iter().for_each(|(seed, kept)| assert_patterned(kept, *seed));
+            assert_eq!(saved.len() as u64, round + 1);
+        }
+        drop(saved);
+        let _ = std::panic::take_hook();
+        assert!(stats().arena_allocations >= 40 * 4, "{}", stats());
+        // Nothing of 40 rounds of frames is left but the slabs of threads.
+        assert!(stats().live_bytes - live_before <= 4 << 20, "{}", stats());
+        let before = stats().arena_allocations;
+        drop(patterned(100_000, 1));
+        assert_eq!(stats().arena_allocations, before, "a phase stayed open");
+    });
+}
+
+/// The process ends in the midst of a panic of the main thread, and again by `exit` with a phase open: neither may hang
+/// or crash in destructors that free what the phase made.
+#[test]
+fn a_process_may_end_with_a_phase_open() {
+    let name = "a_process_may_end_with_a_phase_open";
+    if is_alone() {
+        let _kept: Vec<_> = phase(|| (0..4).map(|seed| patterned(60_000, seed)).collect());
+        let _guard = PhaseGuard::new();
+        thread::spawn(|| drop(patterned(1 << 20, 3)));
+        std::process::exit(7);
+    }
+    let ended = alone(name, &[]);
+    assert_eq!(ended.status.code(), Some(7), "{ended:?}");
+    assert!(ended.warnings().is_empty(), "{ended:?}");
+}

@@ -1,0 +1,249 @@
+//! The ends of a process' life, and the gaps in it: before `main`, at exit, and between two instructions of a thread.
+#![cfg(target_os = "linux")]
+#![allow(unsafe_code, reason = "runs before main, at exit and in signal handlers")]
+
+mod support;
+
+use std::alloc::{Layout, alloc, dealloc};
+use std::cell::RefCell;
+use std::ffi::{OsStr, c_int};
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
+use std::sync::{LazyLock, Mutex};
+use std::thread;
+
+use support::{alone, at_both_thresholds, is_alone, is_patterned, patterned};
+use zk_alloc::{PhaseGuard, ZkAllocator, phase, stats};
+
+#[global_allocator]
+static ALLOC: ZkAllocator = ZkAllocator;
+
+const LENGTHS: [usize; 5] = [5, 600, 3_000, 9_000, 300_000];
+
+fn buffers(seed: u64) -> Vec<Vec<u64>> {
+    LENGTHS.iter().map(|&len| patterned(len, seed)).collect()
+}
+
+fn intact(buffers: &[Vec<u64>], seed: u64) -> bool {
+    buffers.len() == LENGTHS.len() && buffers.iter().all(|words| is_patterned(words, seed))
+}
+
+/// What ran before `main` made, in a phase and outside of one.
+static BEFORE_MAIN: Mutex<Vec<Vec<Vec<u64>>>> = Mutex::new(Vec::new());
+static EARLY_ARENA_ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
+
+extern "C" fn before_main() {
+    let outside = buffers(1);
+    let inside = phase(|| buffers(2));
+    EARLY_ARENA_ALLOCATIONS.store(stats().arena_allocations, Ordering::Relaxed);
+    *BEFORE_MAIN.lock().unwrap() = vec![outside, inside, phase(|| phase(|| buffers(3)))];
+    if std::env::var_os(AT_EXIT).is_some() {
+        // SAFETY: a function that may be called at exit.
+        assert_eq!(unsafe { libc::atexit(at_exit) }, 0);
+        LAST.with_borrow_mut(|last| *last = Some(Last(Vec::new())));
+        phase(|| {
+            *LEFT.lock().unwrap() = buffers(5);
+            LAST.with_borrow_mut(|last| last.as_mut().unwrap().0 = buffers(9));
+        });
+    }
+}
+
+// SAFETY: the loader calls what is listed here, as functions of this type.
+#[unsafe(link_section = ".init_array")]
+#[used]
+static INIT: extern "C" fn() = before_main;
+
+/// A constructor may open the process' first phase, when neither `main` nor the runtime has run yet; what it made is
+/// as good as anything.
+#[test]
+fn what_was_made_before_main_lives_through_the_phases_after_it() {
+    at_both_thresholds("what_was_made_before_main_lives_through_the_phases_after_it", || {
+        assert!(EARLY_ARENA_ALLOCATIONS.load(Ordering::Relaxed) >= 4, "{}", stats());
+        for round in 0..5 {
+            phase(|| assert!(intact(&buffers(round), round)));
+        }
+        let mut early = BEFORE_MAIN.lock().unwrap();
+        early.iter().zip(1..).for_each(|(buffers, seed)| assert!(intact(buffers, seed), "buffers {seed}"));
+        for words in early.iter_mut().flatten() {
+            phase(|| words.extend_from_within(..));
+        }
+        phase(|| early.clear());
+    });
+}
+
+static LAZY: LazyLock<Vec<Vec<u64>>> = LazyLock::new(|| buffers(4));
+
+/// A cache behind a static is filled in whatever phase asks first, and never freed.
+#[test]
+fn a_static_filled_in_one_phase_serves_all_that_follow() {
+    at_both_thresholds("a_static_filled_in_one_phase_serves_all_that_follow", || {
+        for round in 0..10 {
+            phase(|| assert!(intact(&buffers(round), round) && intact(&LAZY, 4)));
+        }
+        assert!(thread::spawn(|| phase(|| intact(&LAZY, 4))).join().unwrap());
+        assert!(stats().arena_allocations >= 4 * 11, "{}", stats());
+    });
+}
+
+fn say(line: &str) {
+    // SAFETY: valid for its length.
+    unsafe { libc::write(libc::STDERR_FILENO, line.as_ptr().cast(), line.len()) };
+}
+
+/// Set in a process whose main thread is to leave something for its end. Tests run on other threads, code before `main`
+/// on that one.
+const AT_EXIT: &str = "ZK_ALLOC_TEST_AT_EXIT";
+
+/// What a phase of the program left for the end of the process.
+static LEFT: Mutex<Vec<Vec<u64>>> = Mutex::new(Vec::new());
+
+extern "C" fn at_exit() {
+    let Ok(mut left) = LEFT.lock() else { return say("poisoned\n") };
+    let made = phase(|| buffers(6));
+    let ok = intact(&left, 5) && intact(&made, 6);
+    phase(|| left.clear());
+    let kept = phase(|| buffers(7));
+    drop(made);
+    say(if ok && intact(&kept, 7) && intact(&buffers(8), 8) { "at exit: intact\n" } else { "at exit: broken\n" });
+}
+
+struct Last(Vec<Vec<u64>>);
+
+impl Drop for Last {
+    fn drop(&mut self) {
+        let made = phase(|| buffers(10));
+        let ok = intact(&self.0, 9) && intact(&made, 10);
+        self.0.clear();
+        say(if ok && intact(&made, 10) { "thread local: intact\n" } else { "thread local: broken\n" });
+    }
+}
+
+thread_local! {
+    static LAST: RefCell<Option<Last>> = const { RefCell::new(None) };
+}
+
+/// After `main` the main thread's own destructors run, the arena's among them, and then the handlers of `atexit`: they
+/// open phases on a thread that has no slab any more, and free what it made when it had one.
+#[test]
+fn handlers_and_destructors_at_exit_use_phases_after_the_threads_state_is_gone() {
+    let name = "handlers_and_destructors_at_exit_use_phases_after_the_threads_state_is_gone";
+    if is_alone() {
+        return phase(|| assert!(intact(&buffers(11), 11)));
+    }
+    for min_bytes in ["1024", "0"] {
+        let ended = alone(name, &[("ZK_ALLOC_MIN_BYTES", OsStr::new(min_bytes)), (AT_EXIT, OsStr::new("1"))]);
+        ended.assert_passed(name);
+        assert_eq!(ended.stderr, "thread local: intact\nat exit: intact\n", "{ended:?}");
+    }
+}
+
+const SLAB_SIZED: Layout = Layout::new::<[u64; 1_024]>();
+const RUN_SIZED: Layout = Layout::new::<[u64; 6_000]>();
+
+static HANDLED: AtomicU64 = AtomicU64::new(0);
+static BROKEN: AtomicBool = AtomicBool::new(false);
+/// Buffers of [`SLAB_SIZED`] on their way from what is interrupted to the handler, and back.
+static TO_HANDLER: AtomicPtr<u64> = AtomicPtr::new(null_mut());
+static FROM_HANDLER: AtomicPtr<u64> = AtomicPtr::new(null_mut());
+/// What the handler, and what the interrupted code, fill the buffers with that they pass on.
+const HANDLERS: u64 = 0xAAAA_AAAA_AAAA_AAAA;
+const INTERRUPTED: u64 = 0x5555_5555_5555_5555;
+
+/// A new buffer full of `word`.
+fn make(layout: Layout, word: u64) -> *mut u64 {
+    // SAFETY: the size is not zero.
+    let at = unsafe { alloc(layout) }.cast::<u64>();
+    for i in 0..layout.size() / 8 {
+        // SAFETY: within the buffer, which is ours.
+        unsafe { at.add(i).write_volatile(word) };
+    }
+    at
+}
+
+/// Frees a buffer from [`make`], which must still be full of `word`.
+fn end(at: *mut u64, layout: Layout, word: u64) {
+    // SAFETY: the buffer is whole, and was given to us.
+    if (0..layout.size() / 8).any(|i| unsafe { at.add(i).read_volatile() } != word) {
+        BROKEN.store(true, Ordering::Relaxed);
+    }
+    // SAFETY: as above; nobody uses it after this.
+    unsafe { dealloc(at.cast(), layout) };
+}
+
+/// Puts a new buffer in a slot, and frees the one that was there.
+fn pass(slot: &AtomicPtr<u64>, word: u64) {
+    let passed = slot.swap(make(SLAB_SIZED, word), Ordering::AcqRel);
+    if !passed.is_null() {
+        end(passed, SLAB_SIZED, word);
+    }
+}
+
+extern "C" fn on_signal(_: c_int) {
+    // Enough to make the thread leave its slab for another now and then.
+    let slab_sized = [1; 6].map(|word| make(SLAB_SIZED, word));
+    let run = make(RUN_SIZED, 2);
+    pass(&FROM_HANDLER, HANDLERS);
+    // Frees what the interrupted code made, perhaps while it is making or freeing something.
+    let passed = TO_HANDLER.swap(null_mut(), Ordering::AcqRel);
+    if !passed.is_null() {
+        end(passed, SLAB_SIZED, INTERRUPTED);
+    }
+    end(run, RUN_SIZED, 2);
+    slab_sized.into_iter().for_each(|at| end(at, SLAB_SIZED, 1));
+    HANDLED.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Sends signals to a thread, one after the other, until enough were handled.
+fn interrupt(worker: libc::pthread_t, signals: u64) {
+    while HANDLED.load(Ordering::Relaxed) < signals && !BROKEN.load(Ordering::Relaxed) {
+        let before = HANDLED.load(Ordering::Relaxed);
+        // SAFETY: the worker outlives this thread, which it waits for.
+        assert_eq!(unsafe { libc::pthread_kill(worker, libc::SIGUSR1) }, 0);
+        while HANDLED.load(Ordering::Relaxed) == before {
+            std::hint::spin_loop();
+        }
+    }
+}
+
+/// A signal comes between any two instructions, in the midst of a slab's bookkeeping too, and its handler allocates.
+/// Only prover-sized requests do so, in a phase, on a thread that has a slab: then what is interrupted is never inside
+/// the backing allocator, which no handler may enter twice.
+#[test]
+fn a_signal_handler_allocates_in_the_midst_of_an_allocation() {
+    const SIGNALS: u64 = 10_000;
+    const RING: u64 = 80;
+    let name = "a_signal_handler_allocates_in_the_midst_of_an_allocation";
+    if !is_alone() {
+        return alone(name, &[]).assert_passed(name);
+    }
+    let _guard = PhaseGuard::new();
+    // 80 buffers of 8 KiB are more than one slab: slabs are left and taken all the time.
+    let mut ring: Vec<_> = (0..RING).map(|seed| (make(SLAB_SIZED, seed), seed)).collect();
+    // SAFETY: all zeroes is a valid `sigaction`.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    action.sa_sigaction = on_signal as *const () as usize;
+    action.sa_flags = libc::SA_RESTART;
+    // SAFETY: a valid action, whose handler allocates only as said above.
+    assert_eq!(unsafe { libc::sigaction(libc::SIGUSR1, &raw const action, null_mut()) }, 0);
+    // SAFETY: asks who we are.
+    let worker = unsafe { libc::pthread_self() };
+    let mut made = RING;
+    thread::scope(|scope| {
+        let sender = scope.spawn(|| interrupt(worker, SIGNALS));
+        while !sender.is_finished() {
+            made += 2;
+            let (at, seed) = std::mem::replace(&mut ring[(made * 7 % RING) as usize], (make(SLAB_SIZED, made), made));
+            end(at, SLAB_SIZED, seed);
+            pass(&TO_HANDLER, INTERRUPTED);
+        }
+        sender.join().unwrap();
+    });
+    ring.into_iter().for_each(|(at, seed)| end(at, SLAB_SIZED, seed));
+    assert!(!BROKEN.load(Ordering::Relaxed), "a buffer was overwritten");
+    let handled = HANDLED.load(Ordering::Relaxed);
+    assert!(handled >= SIGNALS && stats().run_allocations >= SIGNALS, "{}", stats());
+    let by_handlers = 7 * handled;
+    let not_in_a_slab = (made + by_handlers).saturating_sub(stats().slab_allocations);
+    println!("{made} allocations; {not_in_a_slab} of {by_handlers} by handlers had interrupted a slab's bookkeeping");
+    assert!(not_in_a_slab < by_handlers / 2, "{}", stats());
+}

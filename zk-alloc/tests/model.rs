@@ -1,0 +1,107 @@
+//! Random programs against a model: nothing overlaps what is alive, zeroed memory is zero, contents stay what they were.
+//!
+//! Small programs come from proptest, which shrinks the ones that fail. The volume comes from threads with a seeded
+//! generator: `ZK_ALLOC_SOAK_OPS` says how many operations (10 million without it), `ZK_ALLOC_SOAK_SEED` which ones.
+
+use std::env;
+use std::ops::Range;
+
+use proptest::prelude::*;
+use zk_alloc::ZkAllocator;
+
+#[path = "model/heap.rs"]
+mod heap;
+#[path = "model/lock.rs"]
+mod lock;
+#[path = "model/program.rs"]
+mod program;
+#[path = "model/volume.rs"]
+mod volume;
+
+use heap::Heap;
+use program::Op;
+use volume::Volume;
+
+fn size() -> impl Strategy<Value = usize> {
+    let log_uniform =
+        |logs: Range<u32>| (logs, any::<usize>()).prop_map(|(log2, noise)| (1usize << log2) + noise % (1 << log2));
+    // Around the borders between the paths, which are powers of two.
+    let border = (11..27u32, 0..3usize).prop_map(|(log2, above)| (1 << log2) + above - 1);
+    prop_oneof![20 => log_uniform(0..17), 5 => border, 4 => log_uniform(17..23), 1 => log_uniform(23..27)]
+}
+
+fn align_log2() -> impl Strategy<Value = u32> {
+    prop_oneof![4 => 0..7u32, 1 => 7..23u32]
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let which = any::<u16>;
+    prop_oneof![
+        12 => (size(), align_log2(), any::<bool>())
+            .prop_map(|(size, align_log2, zeroed)| Op::Alloc { size, align_log2, zeroed }),
+        8 => which().prop_map(|which| Op::Free { which }),
+        6 => (which(), size()).prop_map(|(which, size)| Op::Realloc { which, size }),
+        2 => which().prop_map(|which| Op::FreeElsewhere { which }),
+        2 => size().prop_map(|size| Op::AllocElsewhere { size }),
+        2 => Just(Op::BeginPhase),
+        2 => which().prop_map(|which| Op::EndPhase { which }),
+        1 => Just(Op::Release),
+        1 => (align_log2(), any::<bool>()).prop_map(|(align_log2, zeroed)| Op::AllocAbsurd { align_log2, zeroed }),
+        1 => which().prop_map(|which| Op::ReallocAbsurd { which }),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 128, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn programs_in_and_out_of_phases(ops in prop::collection::vec(op(), 1..100)) {
+        program::run(&Heap::new(ZkAllocator, true), &ops);
+    }
+
+    #[test]
+    fn programs_of_a_resident_allocator(ops in prop::collection::vec(op(), 1..100)) {
+        program::run(&Heap::new(ZkAllocator::resident(), true), &ops);
+    }
+}
+
+fn number(name: &str, default: u64) -> u64 {
+    match env::var(name) {
+        Ok(text) => text.replace('_', "").parse().unwrap_or_else(|_| panic!("{name}={text} is not a number")),
+        Err(_) => default,
+    }
+}
+
+/// A quarter of the operations, on more threads than there are cores.
+fn volume(part: u64) -> Volume {
+    Volume {
+        seed: number("ZK_ALLOC_SOAK_SEED", 1) + part,
+        ops: number("ZK_ALLOC_SOAK_OPS", 10_000_000) / 4,
+        threads: 4,
+        ops_per_life: 20_000,
+    }
+}
+
+fn leaked<T>(value: T) -> &'static T {
+    Box::leak(Box::new(value))
+}
+
+#[test]
+fn volume_in_and_out_of_phases_with_every_interval_tracked() {
+    volume::run(leaked(Heap::new(ZkAllocator, true)), volume(0));
+}
+
+#[test]
+fn volume_in_and_out_of_phases_without_a_lock_between_the_threads() {
+    volume::run(leaked(Heap::new(ZkAllocator, false)), volume(1));
+}
+
+#[test]
+fn volume_of_a_resident_allocator_with_every_interval_tracked() {
+    volume::run(leaked(Heap::new(ZkAllocator::resident(), true)), volume(2));
+}
+
+#[test]
+fn volume_of_a_resident_allocator_without_a_lock_between_the_threads() {
+    volume::run(leaked(Heap::new(ZkAllocator::resident(), false)), volume(3));
+}

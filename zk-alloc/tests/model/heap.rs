@@ -1,0 +1,194 @@
+//! The model: what is alive, where it lies, and what it must hold. Every call of the allocator goes through here.
+#![allow(unsafe_code, reason = "calls GlobalAlloc and looks at the memory that it returns")]
+
+use std::alloc::{GlobalAlloc, Layout};
+use std::collections::BTreeMap;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use crate::lock::Lock;
+
+/// Up to this many bytes every byte is written and checked, beyond that the edges and the begin of some pages.
+const FULL_BYTES: usize = 1 << 10;
+/// Up to this many bytes all of a zeroed allocation is checked, beyond that where blocks are written, and sometimes all.
+const FULL_ZEROES_BYTES: usize = 32 << 10;
+
+/// A live allocation; to be given back to its [`Heap`].
+pub(crate) struct Block {
+    at: NonNull<u8>,
+    layout: Layout,
+    id: u64,
+}
+
+// SAFETY: a block owns its memory alone.
+unsafe impl Send for Block {}
+
+impl Block {
+    pub(crate) fn layout(&self) -> Layout {
+        self.layout
+    }
+
+    fn size(&self) -> usize {
+        self.layout.size()
+    }
+}
+
+/// An allocator under test, and what the model knows of it.
+pub(crate) struct Heap<A> {
+    alloc: A,
+    /// First address and end of all that is alive, or nothing where no lock may stand between the threads: then only the
+    /// contents tell.
+    intervals: Option<Lock<BTreeMap<usize, usize>>>,
+    live_bytes: AtomicUsize,
+    next_id: AtomicU64,
+}
+
+impl<A: GlobalAlloc> Heap<A> {
+    pub(crate) fn new(alloc: A, track_intervals: bool) -> Self {
+        Self {
+            alloc,
+            intervals: track_intervals.then(Lock::default),
+            live_bytes: AtomicUsize::new(0),
+            next_id: AtomicU64::new(1),
+        }
+    }
+
+    pub(crate) fn live_bytes(&self) -> usize {
+        self.live_bytes.load(Ordering::Relaxed)
+    }
+
+    /// A new block, or nothing where the allocator has no memory.
+    pub(crate) fn alloc(&self, layout: Layout, zeroed: bool) -> Option<Block> {
+        assert!(layout.size() > 0);
+        // SAFETY: the layout is not empty.
+        let at = unsafe { if zeroed { self.alloc.alloc_zeroed(layout) } else { self.alloc.alloc(layout) } };
+        let block = Block { at: NonNull::new(at)?, layout, id: self.next_id.fetch_add(1, Ordering::Relaxed) };
+        self.insert(&block);
+        if zeroed {
+            check_zeroes(&block);
+        }
+        stamp(&block);
+        Some(block)
+    }
+
+    /// The block with another length, or as it was where the allocator has no memory.
+    pub(crate) fn realloc(&self, mut block: Block, new_size: usize) -> Block {
+        assert!(new_size > 0);
+        let (old_at, old_size) = (block.at.addr().get(), block.size());
+        check(&block, old_at, old_size, old_size);
+        self.remove(&block);
+        // SAFETY: the block came from this allocator with this layout; the new size is neither 0 nor beyond what a layout
+        // may have (`program` and `volume` make sure).
+        let at = unsafe { self.alloc.realloc(block.at.as_ptr(), block.layout, new_size) };
+        if let Some(at) = NonNull::new(at) {
+            block.at = at;
+            block.layout =
+                Layout::from_size_align(new_size, block.layout.align()).expect("a size that fits its alignment");
+        }
+        self.insert(&block);
+        check(&block, old_at, old_size, old_size.min(block.size()));
+        stamp(&block);
+        block
+    }
+
+    /// Checks the block's contents and gives it back.
+    pub(crate) fn free(&self, block: Block) {
+        check(&block, block.at.addr().get(), block.size(), block.size());
+        self.remove(&block);
+        // SAFETY: the block came from this allocator with this layout, and is gone now.
+        unsafe { self.alloc.dealloc(block.at.as_ptr(), block.layout) };
+    }
+
+    fn insert(&self, block: &Block) {
+        let start = block.at.addr().get();
+        assert!(start.is_multiple_of(block.layout.align()), "{start:#x} is not aligned for {:?}", block.layout);
+        self.live_bytes.fetch_add(block.size(), Ordering::Relaxed);
+        let Some(intervals) = &self.intervals else { return };
+        let end = start + block.size();
+        let overlapped = intervals.with(|live| {
+            let below = live.range(..end).next_back().map(|(&other, &other_end)| (other, other_end));
+            live.insert(start, end);
+            below.filter(|&(_, other_end)| other_end > start)
+        });
+        if let Some((other, other_end)) = overlapped {
+            panic!("{start:#x}..{end:#x} overlaps {other:#x}..{other_end:#x}, which is alive");
+        }
+    }
+
+    fn remove(&self, block: &Block) {
+        self.live_bytes.fetch_sub(block.size(), Ordering::Relaxed);
+        let Some(intervals) = &self.intervals else { return };
+        let removed = intervals.with(|live| live.remove(&block.at.addr().get()));
+        assert_eq!(removed, Some(block.at.addr().get() + block.size()), "the model lost an interval");
+    }
+}
+
+/// The words of a block at `base`, as indices, that are written and checked. Those in the middle lie where their address
+/// is a round number, so that later blocks look where earlier ones have written.
+fn words(base: usize, size: usize) -> impl Iterator<Item = usize> {
+    let count = size / 8;
+    let stride: usize = match size >> 18 {
+        0 => 4 << 10,
+        1..32 => 64 << 10,
+        _ => 1 << 20,
+    };
+    let (head, tail, from) = if size <= FULL_BYTES { (count, count, size) } else { (8, count - 8, 0) };
+    let pages = (base + from).next_multiple_of(stride);
+    let pages = (pages..base + size).step_by(stride).map(move |at| (at - base) / 8).filter(move |&word| word < count);
+    (0..head).chain(pages).chain(tail..count)
+}
+
+/// What word `index` of a block holds.
+fn word(id: u64, index: usize) -> u64 {
+    ((id << 32) ^ index as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1
+}
+
+fn stamp(block: &Block) {
+    let at = block.at.as_ptr().cast::<u64>();
+    for index in words(block.at.addr().get(), block.size()) {
+        // SAFETY: a whole word within the block, which is alive and ours.
+        unsafe { at.add(index).write_unaligned(word(block.id, index)) };
+    }
+    let (rest, last) = (block.size() / 8, block.size() % 8);
+    // SAFETY: the bytes behind the last whole word.
+    unsafe { at.add(rest).cast::<u8>().copy_from(word(block.id, rest).to_le_bytes().as_ptr(), last) };
+}
+
+/// Checks what is left, in the first `len` bytes, of the stamps that the block had when it lay at `base`, `size` long.
+fn check(block: &Block, base: usize, size: usize, len: usize) {
+    let at = block.at.as_ptr().cast::<u64>();
+    for index in words(base, size).filter(|&index| (index + 1) * 8 <= len) {
+        // SAFETY: a whole word within the block, which is alive and ours.
+        let found = unsafe { at.add(index).read_unaligned() };
+        assert_eq!(found, word(block.id, index), "word {index} of {:?} at {at:?} changed", block.layout);
+    }
+    let (rest, last) = (size / 8, size % 8);
+    if len == size {
+        // SAFETY: the bytes behind the last whole word.
+        let found = unsafe { std::slice::from_raw_parts(at.add(rest).cast::<u8>(), last) };
+        assert_eq!(
+            found,
+            &word(block.id, rest).to_le_bytes()[..last],
+            "the end of {:?} at {at:?} changed",
+            block.layout
+        );
+    }
+}
+
+fn check_zeroes(block: &Block) {
+    let at = block.at.as_ptr();
+    if block.size() <= FULL_ZEROES_BYTES || (block.id.is_multiple_of(16) && block.size() <= 4 << 20) {
+        // SAFETY: the block is alive, ours, and initialised if the allocator keeps its word.
+        let bytes = unsafe { std::slice::from_raw_parts(at, block.size()) };
+        // SAFETY: any bytes are words.
+        let (head, words, tail) = unsafe { bytes.align_to::<u64>() };
+        let clear = words.iter().fold(0, |all, word| all | word) == 0 && head.iter().chain(tail).all(|&byte| byte == 0);
+        assert!(clear, "{:?} at {at:?} is not zero", block.layout);
+    } else {
+        for index in words(at.addr(), block.size()) {
+            // SAFETY: a whole word within the block.
+            let found = unsafe { at.cast::<u64>().add(index).read_unaligned() };
+            assert_eq!(found, 0, "word {index} of {:?} at {at:?} is not zero", block.layout);
+        }
+    }
+}

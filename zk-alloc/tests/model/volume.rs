@@ -1,0 +1,173 @@
+//! Volume: threads that do random things with each other's blocks, from one seed. Which thread is faster differs from run
+//! to run; what each of them draws does not.
+
+use std::alloc::{GlobalAlloc, Layout};
+use std::cell::RefCell;
+use std::thread;
+
+use zk_alloc::{PhaseGuard, release};
+
+use crate::heap::{Block, Heap};
+use crate::lock::Lock;
+
+/// How much, and from what.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Volume {
+    pub(crate) seed: u64,
+    /// In all.
+    pub(crate) ops: u64,
+    pub(crate) threads: usize,
+    /// Threads end after so many operations, and others take over: what they leave alive is handed on.
+    pub(crate) ops_per_life: u64,
+}
+
+/// Beyond so many live bytes threads rather free than allocate.
+const MAX_LIVE_BYTES: usize = 1 << 30;
+const MAX_LIVE_BLOCKS: usize = 256;
+
+/// SplitMix64.
+struct Rng(u64);
+
+impl Rng {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        mixed ^ (mixed >> 31)
+    }
+
+    fn below(&mut self, bound: usize) -> usize {
+        (self.next() % bound as u64) as usize
+    }
+
+    /// From 1 to `1 << max_log2`, each order of magnitude as often as the others.
+    fn log_uniform(&mut self, max_log2: u32) -> usize {
+        let top = 1 << self.below(max_log2 as usize + 1);
+        top / 2 + self.below(top - top / 2) + 1
+    }
+
+    fn size(&mut self) -> usize {
+        let max_log2 = match self.below(10_000) {
+            0..10 => 27,
+            10..100 => 24,
+            100..3_000 => 20,
+            _ => 16,
+        };
+        self.log_uniform(max_log2)
+    }
+
+    /// From half of a size to one and a half times.
+    fn around(&mut self, size: usize) -> usize {
+        size / 2 + self.below(size) + 1
+    }
+
+    fn align(&mut self) -> usize {
+        1 << match self.below(100) {
+            0 => self.below(23),
+            1..16 => self.below(13),
+            _ => self.below(7),
+        }
+    }
+}
+
+/// A thread's blocks, given to it by others or by an earlier life.
+type Mail = Lock<Vec<Block>>;
+
+fn post(mail: &Mail, block: Block) {
+    mail.with(|blocks| blocks.push(block));
+}
+
+fn collect(mail: &Mail) -> Vec<Block> {
+    mail.with(std::mem::take)
+}
+
+/// Runs the threads. On a failed check it panics, after printing the seed.
+pub(crate) fn run<A: GlobalAlloc + Sync + 'static>(heap: &'static Heap<A>, volume: Volume) {
+    let mail: Vec<Mail> = (0..volume.threads).map(|_| Mail::default()).collect();
+    let lives = volume.ops.div_ceil(volume.threads as u64 * volume.ops_per_life);
+    let outcomes: Vec<_> = thread::scope(|scope| {
+        let live_thread_after_thread = |index: usize| {
+            (0..lives).try_for_each(|life| {
+                let seed = volume.seed ^ (index as u64) << 48 ^ life << 16;
+                let mail = &mail;
+                thread::scope(|scope| scope.spawn(move || live(heap, seed, volume.ops_per_life, index, mail)).join())
+            })
+        };
+        let threads: Vec<_> =
+            (0..volume.threads).map(|index| scope.spawn(move || live_thread_after_thread(index))).collect();
+        threads.into_iter().map(|thread| thread.join()).collect()
+    });
+    assert!(outcomes.iter().all(|outcome| matches!(outcome, Ok(Ok(())))), "{volume:?} failed, see above");
+    mail.iter().flat_map(collect).for_each(|block| heap.free(block));
+    assert_eq!(heap.live_bytes(), 0, "{volume:?}");
+    println!("{volume:?}\n{}", zk_alloc::stats());
+}
+
+/// Work that is left to the end of a thread, when others of its locals may be gone.
+#[derive(Default)]
+struct AtExit(RefCell<Vec<Box<dyn FnOnce()>>>);
+
+impl Drop for AtExit {
+    fn drop(&mut self) {
+        self.0.take().into_iter().for_each(|work| work());
+    }
+}
+
+thread_local! {
+    static AT_EXIT: AtExit = AtExit::default();
+}
+
+/// One thread's life: `ops` operations; then it hands on what it has.
+fn live<A: GlobalAlloc + Sync + 'static>(heap: &'static Heap<A>, seed: u64, ops: u64, index: usize, mail: &[Mail]) {
+    let rng = &mut Rng(seed);
+    if rng.below(2) == 0 {
+        // Locals end in the reverse order of their first use: now and then before the allocator's.
+        AT_EXIT.with(|_| ());
+    }
+    let mut blocks = collect(&mail[index]);
+    let mut phases = Vec::new();
+    for _ in 0..ops {
+        let crowded = blocks.len() >= MAX_LIVE_BLOCKS || heap.live_bytes() >= MAX_LIVE_BYTES;
+        match rng.below(10_000) {
+            0..4_000 if !crowded => {
+                let layout = Layout::from_size_align(rng.size(), rng.align()).expect("a small layout");
+                blocks.push(heap.alloc(layout, rng.below(4) == 0).expect("memory"));
+            }
+            0..8_000 if !blocks.is_empty() => heap.free(take(&mut blocks, rng)),
+            8_000..9_200 if !blocks.is_empty() => {
+                let block = take(&mut blocks, rng);
+                let size = if rng.below(2) == 0 { rng.size() } else { rng.around(block.layout().size()) };
+                blocks.push(heap.realloc(block, size.min(1 << 27)));
+            }
+            9_200..9_700 if !blocks.is_empty() => post(&mail[rng.below(mail.len())], take(&mut blocks, rng)),
+            9_700..9_800 => blocks.extend(collect(&mail[index])),
+            // Seldom enough that every now and then no phase is open.
+            9_800..9_830 => phases.push(PhaseGuard::new()),
+            9_830..9_999 if !phases.is_empty() => drop(phases.swap_remove(rng.below(phases.len()))),
+            9_999 if rng.below(4) == 0 => {
+                release();
+            }
+            _ => {}
+        }
+    }
+    // Some blocks end with the thread; the others are handed on.
+    for block in blocks {
+        if rng.below(8) == 0 {
+            at_exit(move || {
+                let layout = Layout::from_size_align(block.layout().size(), 64).expect("a small layout");
+                heap.free(block);
+                heap.free(heap.alloc(layout, false).expect("memory"));
+            });
+        } else {
+            post(&mail[rng.below(mail.len())], block);
+        }
+    }
+}
+
+fn at_exit(work: impl FnOnce() + 'static) {
+    AT_EXIT.with(|at_exit| at_exit.0.borrow_mut().push(Box::new(work)));
+}
+
+fn take(blocks: &mut Vec<Block>, rng: &mut Rng) -> Block {
+    blocks.swap_remove(rng.below(blocks.len()))
+}

@@ -1,0 +1,75 @@
+//! Under `vm.overcommit_memory=2` the kernel counts whatever could be written against a limit, touched or not.
+//!
+//! The setting is the whole machine's: this test changes it, and puts it back, only where `ZK_ALLOC_TEST_HOST=1` allows.
+#![cfg(target_os = "linux")]
+
+mod support;
+
+use std::{env, fs, io};
+
+use support::{alone, assert_patterned, is_alone, patterned};
+use zk_alloc::{ZkAllocator, overflow_stats, phase, stats};
+
+#[global_allocator]
+static ALLOC: ZkAllocator = ZkAllocator;
+
+/// A setting of the kernel's memory management, put back when dropped.
+struct HostSetting {
+    path: &'static str,
+    old: String,
+}
+
+impl HostSetting {
+    fn set(path: &'static str, value: &str) -> io::Result<Self> {
+        let old = fs::read_to_string(path)?;
+        fs::write(path, value)?;
+        Ok(Self { path, old })
+    }
+}
+
+impl Drop for HostSetting {
+    fn drop(&mut self) {
+        if let Err(error) = fs::write(self.path, self.old.trim()) {
+            eprintln!("{} is not {} again: {error}", self.path, self.old.trim());
+        }
+    }
+}
+
+/// Turns strict accounting on, with a limit so generous that nothing else on the machine notices.
+fn strict_accounting() -> io::Result<[HostSetting; 2]> {
+    let ratio = HostSetting::set("/proc/sys/vm/overcommit_ratio", "1000")?;
+    Ok([HostSetting::set("/proc/sys/vm/overcommit_memory", "2")?, ratio])
+}
+
+/// Address space that nobody may touch is not counted: the region is as large as ever, and is committed as it grows.
+#[test]
+fn strict_accounting_changes_neither_the_region_nor_the_service() {
+    let name = "strict_accounting_changes_neither_the_region_nor_the_service";
+    if is_alone() {
+        for seed in 0..5 {
+            let made: Vec<_> = phase(|| [700, 9_000, 90_000, 10 << 20].map(|len| patterned(len, seed)).into());
+            made.iter().for_each(|words| assert_patterned(words, seed));
+        }
+        assert!(stats().slab_allocations >= 5 && stats().run_allocations >= 15, "{}", stats());
+        assert_eq!((stats().refusals, overflow_stats()), (0, (0, 0)));
+        return println!("reserved {}", stats().reserved_bytes);
+    }
+    if env::var_os("ZK_ALLOC_TEST_HOST").is_none() {
+        return println!("skipped: ZK_ALLOC_TEST_HOST=1 allows to change vm.overcommit_memory for a moment");
+    }
+    // Two such tests at once would put back each other's settings.
+    let lock = fs::File::create(env::temp_dir().join("zk-alloc-test-host.lock")).unwrap();
+    lock.lock().unwrap();
+    let reserved = || {
+        let ended = alone(name, &[]);
+        ended.assert_passed(name);
+        assert!(ended.warnings().is_empty(), "{ended:?}");
+        ended.stdout.lines().find(|line| line.starts_with("reserved ")).unwrap().to_owned()
+    };
+    let usual = reserved();
+    let _strict = match strict_accounting() {
+        Ok(strict) => strict,
+        Err(error) => return println!("skipped: vm.overcommit_memory can't be changed here: {error}"),
+    };
+    assert_eq!(reserved(), usual);
+}

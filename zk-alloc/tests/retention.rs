@@ -1,0 +1,91 @@
+//! Memory comes down when asked: at the end of a phase, after idling, on `release()`; and never exceeds its cap.
+//!
+//! One test: what is resident is a property of the process.
+
+mod support;
+
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+use support::rss_bytes;
+use zk_alloc::{Participants, Phase, Retain, ZkAllocator, phase, release, reserve, set_retain, soften, stats};
+
+#[global_allocator]
+static ALLOC: ZkAllocator = ZkAllocator.participants(Participants::Pool);
+
+const BUFFER_BYTES: usize = 96 << 20;
+/// What of it must show in RSS: the kernel's figure lags by some pages for each core.
+const SHOWN_BYTES: usize = BUFFER_BYTES / 10 * 9;
+
+fn use_a_buffer() {
+    // Looked at, or the compiler would not write to what is freed at once.
+    phase(|| drop(black_box(vec![1u8; BUFFER_BYTES])));
+}
+
+#[test]
+fn resident_memory_follows_the_policy() {
+    let before = rss_bytes();
+    set_retain(Retain::Always);
+    use_a_buffer();
+    assert!(rss_bytes() >= before + SHOWN_BYTES, "Always keeps the buffer's pages");
+    let fresh = stats().fresh_bytes;
+    use_a_buffer();
+    assert_eq!(stats().fresh_bytes, fresh, "the next phase finds them");
+
+    assert!(soften() >= BUFFER_BYTES, "free pages may go when the system runs short");
+    use_a_buffer();
+
+    assert!(release() >= BUFFER_BYTES);
+    assert!(rss_bytes() < before + BUFFER_BYTES / 4, "release gives them back");
+
+    set_retain(Retain::Never);
+    use_a_buffer();
+    assert!(rss_bytes() < before + BUFFER_BYTES / 4, "Never keeps nothing");
+
+    set_retain(Retain::Bytes(8 << 20));
+    use_a_buffer();
+    assert!(stats().resident_bytes <= 8 << 20);
+
+    set_retain(Retain::For(Duration::from_millis(50)));
+    use_a_buffer();
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while stats().resident_bytes >= BUFFER_BYTES {
+        assert!(Instant::now() < deadline, "For gives memory back after idling");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+
+    set_retain(Retain::Always);
+    release();
+    assert!(reserve(BUFFER_BYTES) >= BUFFER_BYTES);
+    assert!(rss_bytes() >= before + SHOWN_BYTES, "reserved memory is resident before anybody asked for it");
+    let fresh = stats().fresh_bytes;
+    let phase = Phase::new();
+    let escaped = vec![1u8; BUFFER_BYTES];
+    let report = phase.report();
+    drop(phase);
+    assert_eq!(stats().fresh_bytes, fresh, "and is what the next request finds");
+    assert!(report.run_bytes >= BUFFER_BYTES as u64 && report.reused_bytes >= BUFFER_BYTES as u64, "{report}");
+    assert!(report.escaped_bytes >= BUFFER_BYTES && report.live_peak_bytes >= BUFFER_BYTES, "{report}");
+    assert!(report.to_string().contains("escaped 96.0 MiB"), "{report}");
+    assert!(release() < BUFFER_BYTES && escaped.iter().all(|&byte| byte == 1), "what is alive stays");
+
+    a_thread_outside_the_pool_stays_outside();
+}
+
+/// Under `Participants::Pool` a thread beside the prover never touches the arena, unless it joins.
+fn a_thread_outside_the_pool_stays_outside() {
+    let used = |f: &(dyn Fn() + Sync)| {
+        let before = stats().arena_allocations;
+        std::thread::scope(|scope| scope.spawn(f).join()).unwrap();
+        stats().arena_allocations - before
+    };
+    let _phase = Phase::new();
+    assert_eq!(used(&|| drop(black_box(vec![1u8; 1 << 20]))), 0);
+    assert!(
+        used(&|| {
+            zk_alloc::join();
+            drop(black_box(vec![1u8; 1 << 20]));
+        }) > 0
+    );
+    assert!(used(&|| phase(|| drop(black_box(vec![1u8; 1 << 20])))) > 0);
+}

@@ -1,0 +1,379 @@
+//! An `Arena` against a model, and what it promises of its memory.
+
+#[cfg(target_os = "linux")]
+#[path = "support/maps.rs"]
+mod maps;
+mod support;
+
+use std::fmt::Debug;
+use std::mem::MaybeUninit;
+use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::thread;
+
+use proptest::prelude::*;
+use rayon::prelude::*;
+use support::{assert_patterned, patterned};
+use zk_alloc::{Arena, ZkAllocator};
+
+#[global_allocator]
+static ALLOC: ZkAllocator = ZkAllocator::resident();
+
+const CAPACITY_BYTES: usize = 32 << 10;
+const LINE_BYTES: usize = 64;
+
+/// A type whose values differ by seed and index.
+trait Patterned: Copy + PartialEq + Debug {
+    fn new(seed: u8, index: usize) -> Self;
+}
+
+impl Patterned for u8 {
+    fn new(seed: u8, index: usize) -> Self {
+        seed.wrapping_add(index as u8)
+    }
+}
+
+impl Patterned for u64 {
+    fn new(seed: u8, index: usize) -> Self {
+        u64::from(seed) << 56 | index as u64
+    }
+}
+
+/// More aligned than a line.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[repr(align(256))]
+struct Wide(u64);
+
+impl Patterned for Wide {
+    fn new(seed: u8, index: usize) -> Self {
+        Self(u64::new(seed, index))
+    }
+}
+
+/// What somebody holds, of whatever type.
+trait Held {
+    fn range(&self) -> Range<usize>;
+    fn assert_intact(&self);
+}
+
+struct Block<'a, T> {
+    values: &'a mut [T],
+    seed: u8,
+}
+
+impl<T: Patterned> Held for Block<'_, T> {
+    fn range(&self) -> Range<usize> {
+        let range = self.values.as_ptr_range();
+        range.start.addr()..range.end.addr()
+    }
+
+    fn assert_intact(&self) {
+        for (index, &value) in self.values.iter().enumerate() {
+            assert_eq!(value, T::new(self.seed, index), "value {index} of {}", self.values.len());
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+enum How {
+    Value,
+    Init,
+    Copy,
+    Uninit,
+    Zeroed,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Type {
+    Bytes,
+    Words,
+    Wides,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Request {
+    how: How,
+    of: Type,
+    bytes: usize,
+    seed: u8,
+}
+
+/// How everything is taken back.
+#[derive(Clone, Copy, Debug)]
+enum Back {
+    Reset,
+    Wipe,
+    Release,
+}
+
+/// What an arena's counters must say.
+struct Model {
+    used: usize,
+    capacity: usize,
+}
+
+impl Model {
+    fn claims(&mut self, size: usize, align: usize) -> bool {
+        // The arena begins on a page boundary: offsets are aligned as addresses are.
+        let start = self.used.next_multiple_of(align);
+        let fits = start + size <= self.capacity;
+        self.used = if fits { start + size } else { self.used };
+        fits
+    }
+}
+
+fn filled<T: Patterned>(room: &mut [MaybeUninit<T>], seed: u8) -> &mut [T] {
+    for (index, slot) in room.iter_mut().enumerate() {
+        slot.write(T::new(seed, index));
+    }
+    // SAFETY: each was written.
+    #[allow(unsafe_code, reason = "what the caller of an uninitialised array has to do")]
+    unsafe {
+        room.assume_init_mut()
+    }
+}
+
+#[track_caller]
+fn assert_zeroed<T>(room: &[MaybeUninit<T>]) {
+    // SAFETY: the arena says that every byte is zero, and so initialised.
+    #[allow(unsafe_code, reason = "looks at each byte")]
+    let bytes = unsafe { std::slice::from_raw_parts(room.as_ptr().cast::<u8>(), size_of_val(room)) };
+    assert!(bytes.iter().all(|&byte| byte == 0), "not zeroed at {:?}", bytes.iter().position(|&byte| byte != 0));
+}
+
+/// Serves one request, as the model says; `None` where it says that nothing is left.
+fn serve<'a, T: Patterned + 'a>(arena: &'a Arena, model: &mut Model, request: Request) -> Option<Box<dyn Held + 'a>> {
+    let Request { how, bytes, seed, .. } = request;
+    let len = if let How::Value = how { 1 } else { bytes / size_of::<T>() };
+    let align = if let How::Value = how { align_of::<T>() } else { align_of::<T>().max(LINE_BYTES) };
+    let left = model.capacity - model.used;
+    let fits = model.claims(len * size_of::<T>(), align);
+    let served = match how {
+        How::Value => arena.try_alloc(T::new(seed, 0)).map(std::slice::from_mut),
+        How::Init => arena.try_alloc_array(len, |index| T::new(seed, index)),
+        How::Copy => {
+            let source: Vec<T> = (0..len).map(|index| T::new(seed, index)).collect();
+            arena.try_alloc_array_copy(&source)
+        }
+        How::Uninit => arena.try_alloc_array_uninit(len).map(|room| filled(room, seed)),
+        How::Zeroed => arena.try_alloc_array_zeroed(len).map(|room| {
+            assert_zeroed(room);
+            filled(room, seed)
+        }),
+    };
+    assert_eq!(arena.used_bytes(), model.used);
+    match served {
+        Ok(values) => {
+            assert!(fits, "{request:?} was served with {left} bytes left");
+            assert!(values.as_ptr().addr().is_multiple_of(align), "{request:?}");
+            Some(Box::new(Block { values, seed }))
+        }
+        Err(error) => {
+            assert!(!fits, "{request:?}: {error}");
+            assert_eq!((error.asked_bytes, error.align_bytes), (len * size_of::<T>(), align));
+            assert_eq!((error.left_bytes, error.capacity_bytes), (left, model.capacity));
+            None
+        }
+    }
+}
+
+/// The requests between two resets. Returns where the first of them begins.
+fn round(arena: &Arena, requests: &[Request]) -> Option<usize> {
+    let mut model = Model { used: 0, capacity: arena.capacity_bytes() };
+    let mut held: Vec<Box<dyn Held + '_>> = Vec::new();
+    for &request in requests {
+        held.extend(match request.of {
+            Type::Bytes => serve::<u8>(arena, &mut model, request),
+            Type::Words => serve::<u64>(arena, &mut model, request),
+            Type::Wides => serve::<Wide>(arena, &mut model, request),
+        });
+    }
+    held.iter().for_each(|block| block.assert_intact());
+    let mut ranges: Vec<_> = held.iter().map(|block| block.range()).filter(|range| !range.is_empty()).collect();
+    ranges.sort_by_key(|range| range.start);
+    assert!(ranges.windows(2).all(|pair| pair[0].end <= pair[1].start), "overlap: {ranges:x?}");
+    ranges.first().map(|first| first.start)
+}
+
+fn request() -> impl Strategy<Value = Request> {
+    let how = prop::sample::select(vec![How::Value, How::Init, How::Copy, How::Uninit, How::Zeroed]);
+    let of = prop::sample::select(vec![Type::Bytes, Type::Words, Type::Wides]);
+    let bytes = prop_oneof![8 => 0..2_000usize, 2 => 0..CAPACITY_BYTES, 1 => CAPACITY_BYTES - 8..CAPACITY_BYTES + 9];
+    (how, of, bytes, any::<u8>()).prop_map(|(how, of, bytes, seed)| Request { how, of, bytes, seed })
+}
+
+fn back() -> impl Strategy<Value = Back> {
+    prop::sample::select(vec![Back::Reset, Back::Wipe, Back::Release])
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Nothing overlaps, everything is aligned, contents stay, zeroed is zero after whatever was there before, what does not
+    /// fit is refused with the right numbers, and each round starts over in the same memory.
+    #[test]
+    fn rounds_of_requests_are_served_as_a_model_says(
+        rounds in prop::collection::vec((prop::collection::vec(request(), 0..40), back()), 1..6)
+    ) {
+        let mut arena = Arena::with_capacity(CAPACITY_BYTES);
+        assert_eq!(arena.capacity_bytes(), CAPACITY_BYTES);
+        let base = arena.alloc_array_uninit::<u8>(0).as_ptr().addr();
+        for (requests, back) in rounds {
+            if let Some(first) = round(&arena, &requests) {
+                assert_eq!(first, base);
+            }
+            match back {
+                Back::Reset => arena.reset(),
+                Back::Wipe => arena.wipe(),
+                Back::Release => arena.release(),
+            }
+            assert_eq!(arena.used_bytes(), 0);
+        }
+    }
+}
+
+/// The memory of an array is claimed before its values are made, so that what makes them may use the arena too.
+#[test]
+fn an_initialiser_may_allocate_and_may_panic() {
+    let arena = Arena::with_capacity(CAPACITY_BYTES);
+    let outer = arena.alloc_array(10, |index| &*arena.alloc_array(10, |inner| (index, inner)));
+    let panicked = catch_unwind(AssertUnwindSafe(|| {
+        arena.alloc_array(10, |index| if index == 5 { panic!("in the midst") } else { index }).len()
+    }));
+    assert!(panicked.is_err());
+    let after = arena.alloc_array(100, |_| usize::MAX);
+    for (index, inner) in outer.iter().enumerate() {
+        assert!(inner.iter().copied().eq((0..10).map(|inner| (index, inner))));
+    }
+    assert!(after.iter().all(|&value| value == usize::MAX));
+}
+
+#[test]
+fn values_without_a_size_and_with_a_large_alignment_have_their_place() {
+    #[derive(Clone, Copy)]
+    #[repr(align(65536))]
+    struct Aligned;
+    let arena = Arena::with_capacity(256 << 10);
+    arena.alloc(1u8);
+    assert!((&raw const *arena.alloc(Aligned)).addr().is_multiple_of(65536));
+    assert_eq!(arena.alloc_array(usize::MAX, |_| ()).len(), usize::MAX);
+    assert!(arena.used_bytes() <= 65536 * 2);
+}
+
+/// A length whose bytes overflow must not come back as a small array.
+#[test]
+fn lengths_and_capacities_beyond_all_memory_are_refused() {
+    let arena = Arena::with_capacity(1);
+    for len in [usize::MAX, usize::MAX / 8 + 2, isize::MAX as usize, isize::MAX as usize / 8 + 1, 1 << 57] {
+        let error = arena.try_alloc_array_uninit::<u64>(len).unwrap_err();
+        assert_eq!(error.asked_bytes, len.saturating_mul(8));
+        assert_eq!(error.left_bytes, arena.capacity_bytes());
+    }
+    for bytes in [usize::MAX, isize::MAX as usize, 1 << 60] {
+        assert_eq!(Arena::try_with_capacity(bytes).unwrap_err().asked_bytes, bytes);
+    }
+    let panicked = catch_unwind(|| Arena::with_capacity(1).alloc_array(1 << 20, |_| 0u8).len()).unwrap_err();
+    let message = panicked.downcast_ref::<String>().unwrap();
+    assert!(message.contains("1048576 bytes") && message.contains("bytes left"), "{message}");
+}
+
+/// Workers write to parts of what one thread allocated, and the arena moves to another thread between two rounds.
+#[test]
+fn threads_share_arrays_and_pass_the_arena_on() {
+    let mut arena = Arena::with_capacity(1 << 20);
+    for seed in 0..4 {
+        arena = thread::spawn(move || {
+            let words = filled(arena.alloc_array_uninit::<u64>(1 << 14), 0);
+            let expected = patterned(words.len(), seed);
+            let chunks = words.par_chunks_mut(100).zip(expected.par_chunks(100));
+            chunks.for_each(|(chunk, expected)| chunk.copy_from_slice(expected));
+            assert_patterned(words, seed);
+            arena.reset();
+            arena
+        })
+        .join()
+        .unwrap();
+    }
+}
+
+/// What needs the global allocator's arena beside it, or the kernel's accounts of pages.
+#[cfg(target_os = "linux")]
+mod beside_the_system {
+    use maps::map_of;
+    use support::{alone, is_alone};
+    use zk_alloc::{phase, stats};
+
+    use super::*;
+
+    /// How many of the pages from an address on are resident.
+    fn resident_pages(at: usize, bytes: usize) -> usize {
+        let mut pages = vec![0u8; bytes.div_ceil(4096)];
+        let start = std::ptr::with_exposed_provenance_mut(at);
+        // SAFETY: reads no memory of the range, and writes a byte for each page of it.
+        #[allow(unsafe_code, reason = "asks the kernel")]
+        let answered = unsafe { libc::mincore(start, bytes, pages.as_mut_ptr()) };
+        assert_eq!(answered, 0, "{}", std::io::Error::last_os_error());
+        pages.iter().filter(|&&page| page & 1 == 1).count()
+    }
+
+    /// The point of a reset is that the next round faults no page in; the point of a release is that the memory is others'.
+    #[test]
+    fn pages_stay_resident_until_they_are_released() {
+        const BYTES: usize = 1 << 20;
+        let mut arena = Arena::with_capacity(BYTES);
+        let at = arena.alloc_array(BYTES, |_| 0xA5u8).as_ptr().expose_provenance();
+        assert_eq!(resident_pages(at, BYTES), BYTES / 4096);
+        arena.reset();
+        assert_eq!(resident_pages(at, BYTES), BYTES / 4096);
+        arena.wipe();
+        assert_eq!(resident_pages(at, BYTES), BYTES / 4096);
+        arena.alloc_array(BYTES, |_| 0xA5u8);
+        arena.release();
+        assert_eq!(resident_pages(at, BYTES), 0);
+        assert_zeroed(arena.alloc_array_zeroed::<u8>(BYTES));
+    }
+
+    /// A capacity is chosen for the worst case: what is not touched must cost nothing, also where it is zeroed.
+    #[test]
+    fn capacity_that_is_not_touched_takes_no_memory() {
+        const BYTES: usize = 16 << 30;
+        let arena = Arena::with_capacity(BYTES);
+        let at = arena.alloc_array_zeroed::<u8>(BYTES).as_ptr().expose_provenance();
+        assert_eq!(resident_pages(at, BYTES), 0);
+    }
+
+    /// The global allocator has an arena too: a reset that touched it would end everybody's buffers.
+    #[test]
+    fn its_memory_is_its_own_whatever_the_global_allocator() {
+        let name = "beside_the_system::its_memory_is_its_own_whatever_the_global_allocator";
+        if !is_alone() {
+            return alone(name, &[]).assert_passed(name);
+        }
+        drop(vec![1u8; 1 << 20]);
+        let before = stats();
+        assert!(before.run_allocations > 0, "{before}");
+        let arena = phase(|| Arena::with_capacity(64 << 20));
+        assert!(phase(|| arena.alloc_array(1 << 20, |index| index as u64)).iter().copied().eq(0..1 << 20));
+        let after = stats();
+        assert_eq!((after.run_allocations, after.slab_allocations), (before.run_allocations, before.slab_allocations));
+    }
+
+    /// Operators forbid huge pages where they cost more than they save; that must hold for all memory of the crate.
+    #[test]
+    fn huge_pages_are_asked_for_and_forbidden_as_the_setting_says() {
+        let name = "beside_the_system::huge_pages_are_asked_for_and_forbidden_as_the_setting_says";
+        if !is_alone() {
+            for setting in ["never", "auto"] {
+                alone(name, &[("ZK_ALLOC_THP", setting.as_ref())]).assert_passed(setting);
+            }
+            return;
+        }
+        // Kernels built without huge pages have no such file, and no such flags.
+        let Ok(host) = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled") else { return };
+        let wanted = std::env::var("ZK_ALLOC_THP").unwrap() == "auto";
+        let arena = Arena::with_capacity(8 << 20);
+        let map = map_of((&raw const *arena.alloc(0u8)).addr()).unwrap();
+        assert_eq!(map.has("hg"), wanted && !host.contains("[never]"), "{map:?}");
+        assert_eq!(map.has("nh"), !wanted, "{map:?}");
+    }
+}

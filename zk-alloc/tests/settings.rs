@@ -1,0 +1,137 @@
+//! A setting that can't be used is named, once, with the default that takes its place; the program runs on.
+#![cfg(unix)]
+
+mod support;
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+
+use support::{Ended, alone, assert_patterned, is_alone, patterned};
+use zk_alloc::{ZkAllocator, min_arena_bytes, phase, slab_size, stats};
+
+#[global_allocator]
+static ALLOC: ZkAllocator = ZkAllocator;
+
+const NAMES: [&str; 5] =
+    ["ZK_ALLOC_SLAB_GB", "ZK_ALLOC_MIN_BYTES", "ZK_ALLOC_RETAIN_BYTES", "ZK_ALLOC_MAX_BYTES", "ZK_ALLOC_THP"];
+
+/// In a process of its own: uses the arena, and tells what settings it works with.
+fn report() {
+    let kept = phase(|| patterned(1 << 16, 1));
+    phase(|| drop(patterned(1 << 17, 2)));
+    assert_patterned(&kept, 1);
+    assert!(stats().run_allocations >= 2, "{}", stats());
+    println!("slab_size {} min_bytes {}", slab_size(), min_arena_bytes());
+}
+
+/// The number that a process told behind `what`.
+fn told(ended: &Ended, what: &str) -> usize {
+    let words: Vec<_> = ended.stdout.split_whitespace().collect();
+    let at = words.iter().position(|&word| word == what).unwrap_or_else(|| panic!("{what}: {ended:?}"));
+    words[at + 1].parse().unwrap()
+}
+
+/// What the warning says is used instead.
+fn default_in(line: &str) -> &str {
+    line.rsplit_once("using the default, ").unwrap_or_else(|| panic!("no default in {line:?}")).1
+}
+
+/// Checks that exactly one line was written, that it names the variable, its value and the default, and that the default
+/// is what the process used.
+fn assert_named(ended: &Ended, name: &str, value: &OsStr, without: &Ended) {
+    ended.assert_passed(name);
+    let lines: Vec<_> = ended.stderr.lines().collect();
+    assert_eq!(lines.len(), 1, "{name}={value:?} wrote {lines:?}");
+    let named = lines[0].starts_with("zk-alloc: ") && lines[0].contains(name);
+    assert!(named && lines[0].contains(&format!("{value:?}")), "{name}={value:?} wrote {lines:?}");
+    let default = default_in(lines[0]);
+    match name {
+        "ZK_ALLOC_SLAB_GB" => assert_eq!(default.parse::<usize>().unwrap(), told(ended, "slab_size") >> 30),
+        "ZK_ALLOC_MIN_BYTES" => assert_eq!(default.parse::<usize>().unwrap(), told(ended, "min_bytes")),
+        "ZK_ALLOC_RETAIN_BYTES" => assert!(default.parse::<usize>().unwrap() > 1 << 20, "{default}"),
+        "ZK_ALLOC_MAX_BYTES" => assert_eq!(default, "no limit"),
+        _ => assert_eq!(default, "auto"),
+    }
+    for what in ["slab_size", "min_bytes"] {
+        assert_eq!(told(ended, what), told(without, what), "{name}={value:?}");
+    }
+}
+
+/// Settings are read when the first phase begins, in the midst of the program: a typing error must neither stop it, nor
+/// pass for another value, nor go unnoticed.
+#[test]
+fn a_value_that_cannot_be_used_is_named_with_the_default_in_its_place() {
+    let test = "a_value_that_cannot_be_used_is_named_with_the_default_in_its_place";
+    if is_alone() {
+        return report();
+    }
+    let without = alone(test, &[]);
+    without.assert_passed("no settings");
+    assert_eq!(without.stderr, "");
+    let not_utf8 = OsString::from_vec(b"4\xFF\xFE96".to_vec());
+    let values = ["garbage", "-1", "99999999999999999999", "18446744073709551615T", "", "1.5", "0x1000", "4096 bytes"];
+    for name in NAMES {
+        for value in values.iter().map(OsStr::new).chain([not_utf8.as_os_str(), OsStr::from_bytes(b"\x1b[2J\n")]) {
+            assert_named(&alone(test, &[(name, value)]), name, value, &without);
+        }
+    }
+}
+
+/// The line is made in a buffer of fixed length, for nothing may be allocated here: what does not fit must not push out
+/// what matters.
+#[test]
+fn a_value_longer_than_the_line_still_leaves_room_for_name_and_default() {
+    let test = "a_value_longer_than_the_line_still_leaves_room_for_name_and_default";
+    if is_alone() {
+        return report();
+    }
+    let value = OsString::from("9".repeat(5_000));
+    for name in NAMES {
+        let ended = alone(test, &[(name, &value)]);
+        ended.assert_passed(name);
+        assert_eq!(ended.stderr.lines().count(), 1, "{}", ended.stderr);
+        assert!(ended.stderr.starts_with("zk-alloc: ") && ended.stderr.ends_with('\n'), "{:?}", ended.stderr);
+        assert!(ended.stderr.contains(&format!("{name}=\"99999999")), "{}", ended.stderr);
+        assert!(!default_in(&ended.stderr).trim().is_empty());
+    }
+}
+
+/// Each is warned of by itself, also when the first phases begin on many threads at once.
+#[test]
+fn several_bad_values_are_named_once_each() {
+    let test = "several_bad_values_are_named_once_each";
+    if is_alone() {
+        std::thread::scope(|scope| (0..8).for_each(|_| drop(scope.spawn(|| phase(|| drop(patterned(1 << 16, 1)))))));
+        return report();
+    }
+    let ended = alone(test, &NAMES.map(|name| (name, OsStr::new("nonsense"))));
+    ended.assert_passed(test);
+    assert_eq!(ended.stderr.lines().count(), NAMES.len(), "{}", ended.stderr);
+    for name in NAMES {
+        assert_eq!(ended.stderr.matches(name).count(), 1, "{}", ended.stderr);
+    }
+}
+
+/// Values that can be used are, and silently.
+#[test]
+fn values_that_can_be_used_are_taken_without_a_word() {
+    let test = "values_that_can_be_used_are_taken_without_a_word";
+    if is_alone() {
+        return report();
+    }
+    let with = |name, value: &str| {
+        let ended = alone(test, &[(name, OsStr::new(value))]);
+        ended.assert_passed(name);
+        assert_eq!(ended.stderr, "", "{name}={value}");
+        ended
+    };
+    assert_eq!(told(&with("ZK_ALLOC_SLAB_GB", "3"), "slab_size"), 3 << 30);
+    assert_eq!(told(&with("ZK_ALLOC_MIN_BYTES", "0"), "min_bytes"), 0);
+    assert_eq!(told(&with("ZK_ALLOC_MIN_BYTES", "64K"), "min_bytes"), 64 << 10);
+    for value in ["0", "1", "512M", "1T"] {
+        with("ZK_ALLOC_RETAIN_BYTES", value);
+    }
+    for value in ["auto", "always", "never"] {
+        with("ZK_ALLOC_THP", value);
+    }
+}

@@ -1,0 +1,161 @@
+//! What the tests of the hazards share: patterns in memory, processes of their own, and the process' own figures.
+#![allow(dead_code, reason = "each test binary uses its part")]
+
+use std::collections::hash_map::DefaultHasher;
+use std::ffi::{OsStr, OsString};
+use std::hash::Hasher;
+use std::io::Read;
+use std::process::{Command, ExitStatus, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Set in a process that runs one test alone.
+const ALONE: &str = "ZK_ALLOC_TEST_ALONE";
+/// Longer than any test takes on a busy machine; a process that a hazard hung is ended then.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// `len` numbers that no other seed makes.
+pub(crate) fn patterned(len: usize, seed: u64) -> Vec<u64> {
+    (0..len as u64).map(|i| mix(seed, i)).collect()
+}
+
+pub(crate) fn is_patterned(values: &[u64], seed: u64) -> bool {
+    values.iter().zip(0..).all(|(&value, i)| value == mix(seed, i))
+}
+
+#[track_caller]
+pub(crate) fn assert_patterned(values: &[u64], seed: u64) {
+    if let Some(at) = values.iter().zip(0..).position(|(&value, i)| value != mix(seed, i)) {
+        panic!("overwritten: word {at} of {} of the pattern {seed} is {:#x}", values.len(), values[at]);
+    }
+}
+
+fn mix(seed: u64, i: u64) -> u64 {
+    (i ^ seed.rotate_left(32)).wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ seed
+}
+
+/// Fills what is free with something else: whoever still uses memory that is not theirs will read it.
+pub(crate) fn scribble() {
+    for len in [64usize, 1 << 9, 1 << 10, 1 << 12, 1 << 13, 1 << 16, 1 << 18] {
+        let junk: Vec<_> = (0..16).map(|_| vec![u64::MAX; len / 8]).collect();
+        assert!(junk.iter().flatten().all(|&word| word == u64::MAX));
+    }
+}
+
+/// Numbers that look random and are the same in every run (xorshift64*).
+pub(crate) struct Numbers(u64);
+
+impl Numbers {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(mix(1, seed) | 1)
+    }
+
+    pub(crate) fn below(&mut self, bound: usize) -> usize {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        (self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 33) as usize % bound
+    }
+}
+
+pub(crate) fn checksum(bytes: &[u8]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    hasher.write(bytes);
+    hasher.finish()
+}
+
+/// Whether this process was started by [`alone`].
+pub(crate) fn is_alone() -> bool {
+    std::env::var_os(ALONE).is_some()
+}
+
+/// Whether requests of every size go to the arena in this process.
+pub(crate) fn small_nodes_too() -> bool {
+    std::env::var_os("ZK_ALLOC_MIN_BYTES").is_some_and(|value| value == "0")
+}
+
+/// How a process ended, and what it said.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    pub(crate) status: ExitStatus,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
+impl Ended {
+    /// The lines that the allocator wrote.
+    pub(crate) fn warnings(&self) -> Vec<&str> {
+        self.stderr.lines().filter(|line| line.starts_with("zk-alloc: ")).collect()
+    }
+
+    #[track_caller]
+    pub(crate) fn assert_passed(&self, how: &str) {
+        let passed = self.status.success() && self.stdout.contains("1 passed");
+        assert!(passed, "{how}: {}\n{}\n{}", self.status, self.stdout, self.stderr);
+    }
+}
+
+/// Runs the test `name` of this binary alone in a process of its own, whose only `ZK_ALLOC_*` settings are `settings`.
+pub(crate) fn alone(name: &str, settings: &[(&str, &OsStr)]) -> Ended {
+    let mut command = Command::new(std::env::current_exe().expect("a test binary knows its path"));
+    for (inherited, _) in std::env::vars_os() {
+        if inherited.to_string_lossy().starts_with("ZK_ALLOC_") {
+            command.env_remove(inherited);
+        }
+    }
+    command.args([name, "--exact", "--nocapture"]).env(ALONE, name).envs(settings.iter().copied());
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("a process");
+    let stdout = read_all(child.stdout.take());
+    let stderr = read_all(child.stderr.take());
+    let started = Instant::now();
+    let status = loop {
+        match child.try_wait().expect("a child of ours") {
+            Some(status) => break status,
+            None if started.elapsed() > PATIENCE => {
+                let _ = child.kill();
+            }
+            None => thread::sleep(Duration::from_millis(5)),
+        }
+    };
+    let text = |bytes: thread::JoinHandle<Vec<u8>>| String::from_utf8_lossy(&bytes.join().unwrap()).into_owned();
+    Ended { status, stdout: text(stdout), stderr: text(stderr) }
+}
+
+fn read_all(pipe: Option<impl Read + Send + 'static>) -> thread::JoinHandle<Vec<u8>> {
+    thread::spawn(move || {
+        let mut bytes = Vec::new();
+        pipe.expect("piped").read_to_end(&mut bytes).expect("readable");
+        bytes
+    })
+}
+
+/// Runs `body`, which is the test `name`, in two processes of its own: with the default threshold, where the small nodes
+/// of libraries are the backing allocator's, and with none, where they are the arena's.
+#[track_caller]
+pub(crate) fn at_both_thresholds(name: &str, body: impl FnOnce()) {
+    if is_alone() {
+        return body();
+    }
+    let everything = OsString::from("0");
+    alone(name, &[]).assert_passed("default threshold");
+    alone(name, &[("ZK_ALLOC_MIN_BYTES", &everything)]).assert_passed("ZK_ALLOC_MIN_BYTES=0");
+}
+
+/// Bytes of this process in memory, by the kernel's account.
+#[cfg(target_os = "linux")]
+pub(crate) fn rss_bytes() -> usize {
+    status_bytes("RssAnon:")
+}
+
+/// Bytes of address space of this process.
+#[cfg(target_os = "linux")]
+pub(crate) fn address_space_bytes() -> usize {
+    status_bytes("VmSize:")
+}
+
+#[cfg(target_os = "linux")]
+fn status_bytes(field: &str) -> usize {
+    let status = std::fs::read_to_string("/proc/self/status").expect("Linux has it");
+    let line = status.lines().find_map(|line| line.strip_prefix(field)).expect("the field");
+    line.trim().trim_end_matches(" kB").parse::<usize>().expect("a number") << 10
+}

@@ -1,0 +1,60 @@
+//! The arena takes the large buffers away from glibc's malloc, which learns from them what to keep, and which would have
+//! put them into the holes that set-up left. The first request of all makes up for both.
+//!
+//! Heap and page faults are the process's, so each test runs in one of its own.
+#![cfg(all(target_os = "linux", target_env = "gnu"))]
+
+mod support;
+
+use std::hint::black_box;
+
+use support::{alone, is_alone, rss_bytes};
+use zk_alloc::{Phase, ZkAllocator, phase};
+
+#[global_allocator]
+static ALLOC: ZkAllocator = ZkAllocator;
+
+/// Below what the arena serves.
+const SMALL_BYTES: usize = 1000;
+
+fn small_ones(bytes: usize) -> Vec<Vec<u8>> {
+    (0..bytes / SMALL_BYTES).map(|_| black_box(vec![1u8; SMALL_BYTES])).collect()
+}
+
+/// A circuit's builder leaves holes; beside the arena nothing large fills them any more.
+#[test]
+fn holes_that_set_up_left_go_back_with_the_first_large_request() {
+    if !is_alone() {
+        return alone("holes_that_set_up_left_go_back_with_the_first_large_request", &[]).assert_passed("alone");
+    }
+    const BYTES: usize = 24 << 20;
+    let mut count = 0;
+    let mut kept = small_ones(BYTES);
+    // One in a hundred stays, so that glibc by itself gives none of it back.
+    kept.retain(|_| {
+        count += 1;
+        count % 100 == 0
+    });
+    let before = rss_bytes();
+    phase(|| drop(black_box(vec![1u8; 1 << 20])));
+    assert!(rss_bytes() + BYTES / 2 < before, "{before} bytes with the holes, {} without", rss_bytes());
+    assert!(kept.iter().flatten().all(|&byte| byte == 1));
+}
+
+/// glibc gives the top of its heap back at every free as long as it has never seen a large buffer: the small allocations
+/// of each proof would fault their pages in again.
+#[test]
+fn small_allocations_find_their_pages_in_a_warm_phase() {
+    if !is_alone() {
+        return alone("small_allocations_find_their_pages_in_a_warm_phase", &[]).assert_passed("alone");
+    }
+    let faults = || {
+        let phase = Phase::new();
+        drop(black_box(vec![1u8; 1 << 20]));
+        drop(black_box(small_ones(4 << 20)));
+        phase.report().minor_faults
+    };
+    let cold = faults();
+    let warm = (0..5).map(|_| faults()).max().unwrap_or_default();
+    assert!(cold > 500 && warm < 100, "1000 pages of small allocations: {cold} faults cold, {warm} warm");
+}
