@@ -107,6 +107,17 @@ pub(crate) struct Proof {
     pub(crate) sample: Sample,
 }
 
+impl Proof {
+    /// The first of its process.
+    pub(crate) fn is_cold(&self) -> bool {
+        self.round == 0
+    }
+
+    pub(crate) fn is_warm(&self) -> bool {
+        !self.is_cold()
+    }
+}
+
 /// One look at a process's resident memory.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 pub(crate) struct RssPoint {

@@ -148,6 +148,6 @@ fn check_build(identity: &Identity, binary: &Path) -> Result<(), Failure> {
     if identity.build == build_info::current() {
         return Ok(());
     }
-    let again = "`cargo build --release --package provers-bench --bins` builds all";
+    let again = "`cargo build --release --bins` builds all";
     Err(Failure::Workload(format!("not built from prove-bench's sources and flags: {} ({again})", binary.display())))
 }

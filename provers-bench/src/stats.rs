@@ -77,19 +77,19 @@ impl Ratio {
         Some(Self { median: median(&ratios.concat())?, interval, rounds, processes: ratios.len() })
     }
 
+    /// The interval, if it is of enough rounds and processes to conclude from.
+    pub fn believed(&self) -> Option<Interval> {
+        let enough = self.rounds >= MIN_ROUNDS_FOR_VERDICT && self.processes >= MIN_PROCESSES_FOR_VERDICT;
+        self.interval.filter(|_| enough)
+    }
+
     /// What the interval says.
     pub fn verdict(&self) -> Verdict {
-        match self.interval {
-            Some(interval) if self.rounds >= MIN_ROUNDS_FOR_VERDICT && self.processes >= MIN_PROCESSES_FOR_VERDICT => {
-                if interval.high < 1.0 {
-                    Verdict::Faster
-                } else if interval.low > 1.0 {
-                    Verdict::Slower
-                } else {
-                    Verdict::NoDifferenceShown
-                }
-            }
-            _ => Verdict::TooFewRounds,
+        match self.believed() {
+            None => Verdict::TooFewRounds,
+            Some(interval) if interval.high < 1.0 => Verdict::Faster,
+            Some(interval) if interval.low > 1.0 => Verdict::Slower,
+            Some(_) => Verdict::NoDifferenceShown,
         }
     }
 }

@@ -55,22 +55,23 @@ impl Summary {
         let ratio_of = |proofs: fn(&Proof) -> bool, figure: fn(&Sample) -> u64| {
             Ratio::of_processes(&ratios(samples, reference?, proofs, figure), seed)
         };
-        let wall_ratio = ratio_of(is_warm, |sample| sample.wall_ns);
+        let wall_ratio = ratio_of(Proof::is_warm, |sample| sample.wall_ns);
         let peak_rss_bytes = peak_rss_bytes(samples);
         Self {
-            cold_wall_ns: median_of(is_cold, |sample| Some(sample.wall_ns)),
-            cold_ratio: ratio_of(is_cold, |sample| sample.wall_ns),
-            warm_wall_ns: median_of(is_warm, |sample| Some(sample.wall_ns)),
-            warm_cpu_ns: median_of(is_warm, |sample| Some(sample.cpu_ns())),
-            warm_minflt: median_of(is_warm, |sample| Some(sample.minflt)),
-            warm_system_calls: median_of(is_warm, |sample| sample.counters.get(SYSTEM_CALLS).copied()),
+            cold_wall_ns: median_of(Proof::is_cold, |sample| Some(sample.wall_ns)),
+            cold_ratio: ratio_of(Proof::is_cold, |sample| sample.wall_ns),
+            warm_wall_ns: median_of(Proof::is_warm, |sample| Some(sample.wall_ns)),
+            warm_cpu_ns: median_of(Proof::is_warm, |sample| Some(sample.cpu_ns())),
+            warm_minflt: median_of(Proof::is_warm, |sample| Some(sample.minflt)),
+            warm_system_calls: median_of(Proof::is_warm, |sample| sample.counters.get(SYSTEM_CALLS).copied()),
             peak_rss_ratio: peak_rss_bytes
                 .zip(reference.and_then(self::peak_rss_bytes))
+                .filter(|(_, reference)| *reference > 0)
                 .map(|(bytes, reference)| bytes as f64 / reference as f64),
             peak_rss_bytes,
             resting_rss_bytes: samples.last().map(|proof| proof.sample.rss_bytes),
             wall_ratio,
-            cpu_ratio: ratio_of(is_warm, Sample::cpu_ns),
+            cpu_ratio: ratio_of(Proof::is_warm, Sample::cpu_ns),
             verdict: wall_ratio.map(|ratio| ratio.verdict()),
         }
     }
@@ -94,9 +95,9 @@ pub(crate) fn widest_interval(arms: &[ArmResult], baseline: usize, seed: u64) ->
     let others =
         arms.iter().enumerate().filter(|(index, arm)| *index != baseline && trusted(arm) && trusted(reference));
     let widths = others.map(|(_, arm)| {
-        let ratios = ratios(&arm.samples, &reference.samples, is_warm, |sample| sample.wall_ns);
-        let believed = Ratio::of_processes(&ratios, seed).filter(|ratio| ratio.verdict() != Verdict::TooFewRounds);
-        believed.and_then(|ratio| ratio.interval).map_or(f64::INFINITY, |interval| interval.high - interval.low)
+        let ratios = ratios(&arm.samples, &reference.samples, Proof::is_warm, |sample| sample.wall_ns);
+        let believed = Ratio::of_processes(&ratios, seed).and_then(|ratio| ratio.believed());
+        believed.map_or(f64::INFINITY, |interval| interval.high - interval.low)
     });
     widths.fold(0.0, f64::max)
 }
@@ -105,21 +106,13 @@ fn trusted(arm: &ArmResult) -> bool {
     matches!(arm.outcome, Outcome::Finished | Outcome::Interrupted)
 }
 
-fn is_cold(proof: &Proof) -> bool {
-    proof.round == 0
-}
-
-fn is_warm(proof: &Proof) -> bool {
-    proof.round > 0
-}
-
 fn peak_rss_bytes(samples: &[Proof]) -> Option<u64> {
     samples.iter().map(|proof| proof.sample.peak_rss_bytes).max()
 }
 
 /// One ratio for each warm round that both proved in, a list a process.
 pub(crate) fn warm_ratios(samples: &[Proof], reference: &[Proof], figure: fn(&Sample) -> u64) -> Vec<Vec<f64>> {
-    ratios(samples, reference, is_warm, figure)
+    ratios(samples, reference, Proof::is_warm, figure)
 }
 
 /// One ratio for each round that both proved in, a list a process.

@@ -38,6 +38,17 @@ impl Gate {
     fn text(&self) -> String {
         fs::read_to_string(&self.baseline).expect("a baseline was written")
     }
+
+    /// Puts a time into the baseline that no busy machine reaches by chance: what it measured would be a timed test.
+    fn set_warm_time_ratio(&self, median: f64) {
+        let mut baseline: toml::Table = self.text().parse().expect("a baseline is TOML");
+        let ratio =
+            baseline["workloads"]["plonky3/poseidon2"]["warm_time_ratio"].as_table_mut().expect("time was judged");
+        for figure in ["median", "low", "high"] {
+            ratio.insert(figure.into(), median.into());
+        }
+        fs::write(&self.baseline, baseline.to_string()).unwrap();
+    }
 }
 
 impl Drop for Gate {
@@ -62,14 +73,15 @@ fn fails_by(gate: &Gate, fault: &str, figure: &str) {
 fn unchanged_code_passes_and_a_slowdown_and_a_storm_of_faults_do_not() {
     let gate = Gate::new("gate");
     gate.bless("first");
+    gate.set_warm_time_ratio(1.5);
     let output = gate.check("--rounds 6", None);
     let text = stdout(&output);
     assert_eq!(output.status.code(), Some(0), "{text}\n{}", stderr(&output));
     for figure in ["minor faults", "system calls", "escaped bytes", "pinned slabs", "peak RSS", "warm time"] {
         assert!(text.contains(figure), "{figure}: {text}");
     }
-    // Far beyond what a machine busy with other tests scatters by; `cargo make prove-check-soak` shows a small one.
-    fails_by(&gate, "slow=100", "warm time / glibc's");
+    // Twice what is allowed, and more; `cargo make prove-check-soak` shows a small one.
+    fails_by(&gate, "slow=300", "warm time / glibc's");
     fails_by(&gate, "page-faults", "minor faults");
 
     gate.bless("second");

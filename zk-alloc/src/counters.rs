@@ -2,16 +2,18 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
+use crate::kept;
 use crate::os::{self, Errno};
 
 static PHASES: AtomicU64 = AtomicU64::new(0);
 static OVERFLOW_ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
 static OVERFLOW_BYTES: AtomicUsize = AtomicUsize::new(0);
-static LIVE_BYTES: AtomicUsize = AtomicUsize::new(0);
+/// Bytes of slabs and page runs in use, and of runs that threads keep for their next request.
+static USED_BYTES: AtomicUsize = AtomicUsize::new(0);
 /// The most since the window began: since the first of the phases that are open now began.
-static PEAK_LIVE_BYTES: AtomicUsize = AtomicUsize::new(0);
+static PEAK_USED_BYTES: AtomicUsize = AtomicUsize::new(0);
 /// The most in all windows before.
-static FORMER_PEAK_LIVE_BYTES: AtomicUsize = AtomicUsize::new(0);
+static FORMER_PEAK_USED_BYTES: AtomicUsize = AtomicUsize::new(0);
 static WARNED_OF_REFUSAL: AtomicBool = AtomicBool::new(false);
 
 /// Requests meant for the arena that the backing allocator served, since the start or the last
@@ -33,12 +35,12 @@ pub(crate) fn phases() -> u64 {
 
 /// Bytes of slabs and page runs in use now.
 pub(crate) fn live_bytes() -> usize {
-    LIVE_BYTES.load(Ordering::Relaxed)
+    USED_BYTES.load(Ordering::Relaxed).saturating_sub(kept::bytes())
 }
 
-/// The most of them at any time.
+/// The most of them at any time, with what threads kept.
 pub(crate) fn peak_live_bytes() -> usize {
-    window_peak_bytes().max(FORMER_PEAK_LIVE_BYTES.load(Ordering::Relaxed))
+    window_peak_bytes().max(FORMER_PEAK_USED_BYTES.load(Ordering::Relaxed))
 }
 
 pub(crate) fn phase_begun() {
@@ -47,13 +49,13 @@ pub(crate) fn phase_begun() {
 
 /// Begins a new window for [`window_peak_bytes`].
 pub(crate) fn window_begun() {
-    let former = PEAK_LIVE_BYTES.swap(LIVE_BYTES.load(Ordering::Relaxed), Ordering::Relaxed);
-    FORMER_PEAK_LIVE_BYTES.fetch_max(former, Ordering::Relaxed);
+    let former = PEAK_USED_BYTES.swap(USED_BYTES.load(Ordering::Relaxed), Ordering::Relaxed);
+    FORMER_PEAK_USED_BYTES.fetch_max(former, Ordering::Relaxed);
 }
 
-/// The most bytes in use at once since [`window_begun`].
+/// The most bytes in use at once since [`window_begun`], with what threads kept.
 pub(crate) fn window_peak_bytes() -> usize {
-    PEAK_LIVE_BYTES.load(Ordering::Relaxed)
+    PEAK_USED_BYTES.load(Ordering::Relaxed)
 }
 
 #[cold]
@@ -95,15 +97,15 @@ impl ZoneCounters {
         if fresh_bytes > 0 {
             self.fresh_bytes.fetch_add(fresh_bytes as u64, Ordering::Relaxed);
         }
-        let live = LIVE_BYTES.fetch_add(more_bytes, Ordering::Relaxed) + more_bytes;
-        if live > PEAK_LIVE_BYTES.load(Ordering::Relaxed) {
-            PEAK_LIVE_BYTES.fetch_max(live, Ordering::Relaxed);
+        let used = USED_BYTES.fetch_add(more_bytes, Ordering::Relaxed) + more_bytes;
+        if used > PEAK_USED_BYTES.load(Ordering::Relaxed) {
+            PEAK_USED_BYTES.fetch_max(used, Ordering::Relaxed);
         }
     }
 
     /// A run, or its end, came back.
     pub(crate) fn released(&self, bytes: usize) {
-        LIVE_BYTES.fetch_sub(bytes, Ordering::Relaxed);
+        USED_BYTES.fetch_sub(bytes, Ordering::Relaxed);
     }
 
     /// Memory was given back that its new owner is going to touch.

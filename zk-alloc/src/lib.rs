@@ -6,6 +6,8 @@ mod config;
 mod counters;
 mod error;
 mod escape;
+mod exclusive;
+mod kept;
 mod os;
 mod phase;
 #[cfg(feature = "rayon")]

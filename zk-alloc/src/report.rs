@@ -30,7 +30,8 @@ pub struct PhaseReport {
     pub fresh_bytes: u64,
     /// Bytes handed out that were.
     pub reused_bytes: u64,
-    /// The most bytes of slabs and page runs in use at once since the first of the phases open now began.
+    /// The most bytes of slabs and page runs in use at once since the first of the phases open now began, as
+    /// [`Stats::peak_live_bytes`] counts them.
     pub live_peak_bytes: usize,
     /// Page faults of the process that needed no disk.
     pub minor_faults: u64,

@@ -55,6 +55,8 @@ pub fn set_retain(retain: Retain) {
 /// `is_phase_open` is asked by the thread that waits for idleness.
 pub(crate) fn last_phase_ended(is_phase_open: fn() -> bool) {
     let Some(arena) = arena::get() else { return };
+    // The next phase may begin on other threads.
+    arena.release_kept();
     let policy = POLICY.load(Ordering::Relaxed);
     let keep = match policy & TAG_MASK {
         BYTES => usize::try_from(policy & !TAG_MASK).unwrap_or(usize::MAX),

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::{arena, counters};
+use crate::{arena, counters, kept};
 
 /// The allocator's counters since the process started. Sizes are in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -36,7 +36,8 @@ pub struct Stats {
     pub phases: u64,
     /// Bytes of slabs and page runs in use now, their rounding included.
     pub live_bytes: usize,
-    /// The most of them at any time.
+    /// The most of them at any time, with what threads kept of what they had freed: a run each at most, as long as there was
+    /// other memory.
     pub peak_live_bytes: usize,
     /// Slabs in use now, each half a MiB: threads' own, and those that something in them keeps.
     pub slabs: usize,
@@ -69,6 +70,7 @@ pub fn stats() -> Stats {
 /// Adds what the arena counted.
 fn add(stats: &mut Stats, arena: &arena::Arena) {
     (stats.slab_allocations, stats.slab_bytes) = arena.slab_totals();
+    (stats.run_allocations, stats.run_bytes) = kept::totals();
     (stats.slabs, stats.pinned_slabs) = arena.slabs_in_use();
     stats.reserved_bytes = arena.reserved_bytes();
     stats.resident_bytes = arena::resident_bytes();

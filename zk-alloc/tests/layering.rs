@@ -21,9 +21,10 @@ const ORDER: &[&[&str]] = &[
     &["arena::zone"],
     &["arena::count", "arena::bitmap", "arena::budget"],
     &["counters", "escape"],
+    &["kept"],
     &["config", "route"],
     &["os"],
-    &["arena::align", "sync", "wipe", "error"],
+    &["arena::align", "sync", "exclusive", "wipe", "error"],
 ];
 
 fn files(dir: &Path) -> Vec<PathBuf> {

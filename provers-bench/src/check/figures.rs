@@ -3,8 +3,7 @@
 use super::{HELD, REFERENCE};
 use crate::record::{ArmResult, Outcome, WorkloadResult};
 use crate::report::format;
-use crate::sample::Sample;
-use crate::stats::{MIN_ROUNDS_FOR_VERDICT, Ratio, median};
+use crate::stats::{Ratio, median};
 use serde::{Deserialize, Serialize};
 
 /// Figures of zk-alloc's warm proofs. Each is better the smaller it is.
@@ -36,29 +35,25 @@ pub(super) struct TimeRatio {
 impl Figures {
     /// Of a result in which both arms finished; otherwise why there are none.
     pub(super) fn of(result: &WorkloadResult) -> Result<Self, String> {
-        let (held, reference) = (arm(result, HELD)?, arm(result, REFERENCE)?);
-        let peak = |arm: &ArmResult| arm.samples.iter().map(|proof| proof.sample.peak_rss_bytes).max();
-        let peaks = peak(held).zip(peak(reference)).filter(|&(_, reference)| reference > 0);
-        let (held_peak, reference_peak) = peaks.ok_or("no memory was measured")?;
-        let counter = |name: &str| {
-            warm_median(held, |sample| sample.counters.get(name).copied())
-                .ok_or_else(|| format!("{HELD} does not report {name}"))
-        };
-        let wall_ratio = held.summary.as_ref().and_then(|summary| summary.wall_ratio);
+        let held = arm(result, HELD)?;
+        arm(result, REFERENCE)?;
+        let summary = held.summary.as_ref().ok_or_else(|| format!("{HELD} has no figures"))?;
+        let unreported = |name: &str| format!("{HELD} does not report {name}");
+        let counter = |name: &str| warm_median(held, name).ok_or_else(|| unreported(name));
         Ok(Self {
-            minor_faults: warm_median(held, |sample| Some(sample.minflt)).ok_or("there is no warm proof")?,
-            system_calls: counter("system_calls")?,
+            minor_faults: summary.warm_minflt.ok_or("there is no warm proof")?,
+            system_calls: summary.warm_system_calls.ok_or_else(|| unreported("system calls"))?,
             escaped_bytes: counter("escaped_bytes")?,
             pinned_slabs: counter("pinned_slabs")?,
-            peak_rss_ratio: rounded(held_peak as f64 / reference_peak as f64),
-            warm_time_ratio: wall_ratio.and_then(TimeRatio::of),
+            peak_rss_ratio: rounded(summary.peak_rss_ratio.ok_or("no memory was measured")?),
+            warm_time_ratio: summary.wall_ratio.and_then(TimeRatio::of),
         })
     }
 }
 
 impl TimeRatio {
     fn of(ratio: Ratio) -> Option<Self> {
-        let interval = ratio.interval.filter(|_| ratio.rounds >= MIN_ROUNDS_FOR_VERDICT)?;
+        let interval = ratio.believed()?;
         let (median, low, high) = (rounded(ratio.median), rounded(interval.low), rounded(interval.high));
         Some(Self { median, low, high })
     }
@@ -72,10 +67,10 @@ fn arm<'a>(result: &'a WorkloadResult, name: &str) -> Result<&'a ArmResult, Stri
     }
 }
 
-/// `None` if a warm proof does not tell, or there is none.
-fn warm_median(arm: &ArmResult, figure: impl Fn(&Sample) -> Option<u64>) -> Option<u64> {
-    let warm = arm.samples.iter().filter(|proof| proof.round > 0);
-    let values: Option<Vec<f64>> = warm.map(|proof| Some(figure(&proof.sample)? as f64)).collect();
+/// Of a counter of our own arm; `None` if a warm proof does not tell it, or there is none.
+fn warm_median(arm: &ArmResult, counter: &str) -> Option<u64> {
+    let warm = arm.samples.iter().filter(|proof| proof.is_warm());
+    let values: Option<Vec<f64>> = warm.map(|proof| Some(*proof.sample.counters.get(counter)? as f64)).collect();
     median(&values?).map(|value| value.round() as u64)
 }
 

@@ -1,7 +1,7 @@
 //! The gate: small workloads under glibc and zk-alloc in lockstep, held to the figures of a committed baseline.
 //!
-//! What no neighbour can change (faults, system calls, what escapes, memory) decides alone. Time decides only where its
-//! whole interval is worse than the baseline by more than a tolerance.
+//! What no neighbour can change (faults, system calls, what escapes, memory) decides alone. Time decides only where it
+//! is worse than the baseline beyond what both scatter by, and a tolerance.
 
 mod baseline;
 mod cli;

@@ -1,6 +1,6 @@
 //! What a reader must know beside the figures, in a sentence each.
 
-use super::format;
+use super::{format, view};
 use crate::record::{ArmResult, Ended, Outcome, Run, WorkloadResult};
 
 /// On a machine to itself, warm proofs take the same time within a few percent.
@@ -9,7 +9,7 @@ const BUSY_SPREAD: f64 = 1.5;
 /// Says so if the machine was busy: then the times of two arms tell less than their ratio does, and may contradict it.
 fn busy(workload: &WorkloadResult) -> Option<String> {
     let baseline = workload.arms.iter().find(|arm| arm.label == workload.baseline && arm.summary.is_some())?;
-    let warm = baseline.samples.iter().filter(|proof| proof.round > 0).map(|proof| proof.sample.wall_ns);
+    let warm = view::warm(baseline).map(|proof| proof.sample.wall_ns);
     let (fastest, slowest) = (warm.clone().min()?, warm.max()?);
     (slowest as f64 > BUSY_SPREAD * fastest as f64).then(|| {
         format!(

@@ -47,12 +47,12 @@ pub(crate) fn ours(workload: &WorkloadResult) -> Option<(&ArmResult, &Summary)> 
 
 /// The proofs that count for cold figures: one a process.
 pub(crate) fn cold(arm: &ArmResult) -> impl Iterator<Item = &Proof> + Clone {
-    arm.samples.iter().filter(|proof| proof.round == 0)
+    arm.samples.iter().filter(|proof| proof.is_cold())
 }
 
 /// The proofs that count for warm figures.
 pub(crate) fn warm(arm: &ArmResult) -> impl Iterator<Item = &Proof> + Clone {
-    arm.samples.iter().filter(|proof| proof.round > 0)
+    arm.samples.iter().filter(|proof| proof.is_warm())
 }
 
 /// Warm wall-clock times of `arm` to those of `other`, one ratio a round, a list a process.
@@ -70,12 +70,7 @@ pub(crate) fn peak_ratio(workload: &WorkloadResult, arm: &ArmResult) -> Option<f
     if is_baseline(workload, arm) {
         return None;
     }
-    let summary = figures(arm)?;
-    let divided = || {
-        let (peak, reference) = (summary.peak_rss_bytes?, baseline(workload)?.1.peak_rss_bytes?);
-        (reference > 0).then(|| peak as f64 / reference as f64)
-    };
-    summary.peak_rss_ratio.or_else(divided)
+    figures(arm)?.peak_rss_ratio
 }
 
 /// Share of the CPU time of warm proofs that was spent in the kernel.

@@ -35,7 +35,7 @@ impl Policy {
     pub(crate) fn ours() -> Self {
         Self {
             name: "zk-alloc".into(),
-            min_bytes: 4 * KIB,
+            min_bytes: KIB,
             slab_bytes: 512 * KIB,
             slab_max_bytes: 32 * KIB,
             slabs_apart: true,
@@ -61,8 +61,8 @@ impl Policy {
             named("slabs-256k", slabs(256 * KIB, 32 * KIB)),
             named("slabs-1m-64k", slabs(MIB, 64 * KIB)),
             named("slabs-2m-128k", slabs(2 * MIB, 128 * KIB)),
-            named("min-1k", Self { min_bytes: KIB, ..ours() }),
             named("min-2k", Self { min_bytes: 2 * KIB, ..ours() }),
+            named("min-4k", Self { min_bytes: 4 * KIB, ..ours() }),
             named("border-64m", borders(&[64 * MIB])),
             named("borders-1m-64m", borders(&[MIB, 64 * MIB])),
             named("borders-256k-16m", borders(&[256 * KIB, 16 * MIB])),

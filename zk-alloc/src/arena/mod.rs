@@ -71,14 +71,24 @@ static GLOBAL: Global = Global {
     len: AtomicUsize::new(0),
 };
 
+impl Global {
+    /// The arena, which nobody writes again.
+    ///
+    /// # Safety
+    /// It was written before, and the caller has seen a store with Release that came after that.
+    #[inline(always)]
+    unsafe fn opened(&'static self) -> &'static Arena {
+        // SAFETY: the caller's.
+        unsafe { (*self.arena.get()).assume_init_ref() }
+    }
+}
+
 /// The arena, if it was opened.
 #[inline]
 pub(crate) fn get() -> Option<&'static Arena> {
-    (GLOBAL.state.load(Ordering::Acquire) >= OPEN).then(|| {
-        // SAFETY: `OPEN` was stored with Release after the arena had been written, and nobody writes it again. `SERVING`
-        // was stored by a thread that saw `OPEN`, with Release too.
-        unsafe { (*GLOBAL.arena.get()).assume_init_ref() }
-    })
+    // SAFETY: `OPEN` was stored with Release after the arena had been written. `SERVING` was stored by a thread that saw
+    // `OPEN`, with Release too.
+    (GLOBAL.state.load(Ordering::Acquire) >= OPEN).then(|| unsafe { GLOBAL.opened() })
 }
 
 /// The arena, opened by this call if it is the first. Nobody waits: while one thread opens it, for the others (and for
@@ -91,7 +101,12 @@ pub(crate) fn open() -> Option<&'static Arena> {
 /// As [`open`], for an allocator; `first` runs before the first of all requests, once in the life of the process.
 #[inline]
 pub(crate) fn open_to_serve(first: impl FnOnce()) -> Option<&'static Arena> {
-    if GLOBAL.state.load(Ordering::Acquire) == SERVING { get() } else { serve_first(first) }
+    if GLOBAL.state.load(Ordering::Acquire) == SERVING {
+        // SAFETY: as in `get`.
+        Some(unsafe { GLOBAL.opened() })
+    } else {
+        serve_first(first)
+    }
 }
 
 #[cold]
@@ -133,10 +148,8 @@ pub(crate) fn of(at: *const u8) -> Option<&'static Arena> {
     // Acquire: who sees a length sees the base and the arena, which were written before it.
     let len = GLOBAL.len.load(Ordering::Acquire);
     let within = at.addr().wrapping_sub(GLOBAL.base.load(Ordering::Relaxed)) < len;
-    within.then(|| {
-        // SAFETY: the length is 0 until the arena has been written, and nobody writes it again.
-        unsafe { (*GLOBAL.arena.get()).assume_init_ref() }
-    })
+    // SAFETY: the length is 0 until the arena has been written.
+    within.then(|| unsafe { GLOBAL.opened() })
 }
 
 impl Arena {
@@ -246,6 +259,13 @@ impl Arena {
             surplus = surplus.saturating_sub(part);
         }
         gone
+    }
+
+    /// Frees what threads keep for their next requests.
+    pub(crate) fn release_kept(&self) {
+        for zone in self.region.zones() {
+            zone.release_kept();
+        }
     }
 
     /// Pages in free memory for a request of `bytes`, on several threads. Returns how many bytes.

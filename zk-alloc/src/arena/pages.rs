@@ -5,6 +5,7 @@
 
 use super::zone::{HugeAdvice, ZoneSpec};
 use crate::config::{Config, HugePages};
+use crate::kept;
 use crate::os::HUGE_PAGE_BYTES;
 use crate::route;
 
@@ -15,6 +16,15 @@ const fn granule_bytes(zone: route::Zone) -> usize {
         route::Zone::Small => 16 << 10,
         route::Zone::Mid => 64 << 10,
         route::Zone::Giant => HUGE_PAGE_BYTES,
+    }
+}
+
+/// Where threads keep the run that they freed last. A giant is never hidden from the others.
+const fn kept(zone: route::Zone) -> Option<kept::Place> {
+    match zone {
+        route::Zone::Small => Some(kept::Place::Small),
+        route::Zone::Mid => Some(kept::Place::Mid),
+        route::Zone::Giant => None,
     }
 }
 
@@ -29,7 +39,7 @@ pub(crate) fn zone_specs(config: &Config) -> [ZoneSpec; 3] {
     [route::Zone::Small, route::Zone::Mid, route::Zone::Giant].map(|zone| {
         let in_small_pages = zone == route::Zone::Small && config.huge_pages == HugePages::Auto;
         let small_pages_bytes = if in_small_pages { SMALL_PAGES_BYTES } else { 0 };
-        ZoneSpec { granule_bytes: granule_bytes(zone), huge, small_pages_bytes, lazy_zero_bytes }
+        ZoneSpec { granule_bytes: granule_bytes(zone), huge, small_pages_bytes, lazy_zero_bytes, kept: kept(zone) }
     })
 }
 

@@ -6,13 +6,14 @@
 
 use std::cell::Cell;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering, compiler_fence};
+use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
 
 use super::align::align_up;
 use super::bitmap::Bitmap;
 use super::count::SharedCount;
 use super::zone::{Contents, HugeAdvice, Shortage, Zone, ZoneSpec};
 use crate::config::HugePages;
+use crate::exclusive::Exclusive;
 use crate::os::{self, Errno, Mapping};
 
 /// The size of a slab, in bytes; slabs lie on multiples of it.
@@ -30,6 +31,8 @@ pub(crate) fn zone_spec(huge_pages: HugePages) -> ZoneSpec {
         small_pages_bytes: 0,
         // A slab is zeroed piece by piece.
         lazy_zero_bytes: usize::MAX,
+        // Threads keep slabs in their own way.
+        kept: None,
     }
 }
 
@@ -164,7 +167,7 @@ struct Local {
     /// Where the slab is parked when the thread exits; set with the first slab.
     table: Cell<Option<&'static SlabTable>>,
     /// A signal handler that interrupts us here, and allocates, must not find the fields half changed.
-    busy: AtomicBool,
+    exclusive: Exclusive,
 }
 
 /// Hands this thread's slab on when the thread exits.
@@ -178,7 +181,7 @@ thread_local! {
             live: Cell::new(0),
             entry: Cell::new(None),
             table: Cell::new(None),
-            busy: AtomicBool::new(false),
+            exclusive: Exclusive::new(),
         }
     };
     static HAND_OVER: HandOver = const { HandOver };
@@ -206,7 +209,7 @@ fn exclusively<R>(f: impl FnOnce(&Local) -> R) -> Option<R> {
     let local = LOCAL.try_with(std::ptr::from_ref).ok()?;
     // SAFETY: as above, and this is its thread.
     let local = unsafe { &*local };
-    local.exclusive(|| f(local))
+    local.exclusive.run(|| f(local))
 }
 
 /// `size` bytes from this thread's slab.
@@ -277,20 +280,6 @@ fn recycle(zone: &Zone, index: usize) {
 }
 
 impl Local {
-    /// Runs `f` unless this thread is in here already.
-    #[inline(always)]
-    fn exclusive<R>(&self, f: impl FnOnce() -> R) -> Option<R> {
-        if self.busy.load(Ordering::Relaxed) {
-            return None;
-        }
-        self.busy.store(true, Ordering::Relaxed);
-        compiler_fence(Ordering::SeqCst);
-        let result = f();
-        compiler_fence(Ordering::SeqCst);
-        self.busy.store(false, Ordering::Relaxed);
-        Some(result)
-    }
-
     #[inline(always)]
     fn bump(&self, zone: &Zone, size: usize, align: usize) -> Option<NonNull<u8>> {
         let entry = self.entry.get()?;

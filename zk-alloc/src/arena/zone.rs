@@ -13,6 +13,7 @@ use super::bitmap::Bitmap;
 use super::budget;
 use crate::config::HugePages;
 use crate::counters::ZoneCounters;
+use crate::kept::{self, Run};
 use crate::os;
 
 /// A zone commits in steps of this many bytes, so that it rarely asks the kernel.
@@ -78,6 +79,8 @@ pub(crate) struct ZoneSpec {
     /// From so many bytes on, dirty memory is zeroed by giving its pages back: the kernel then clears them on the threads
     /// that touch them, instead of all of it here on one.
     pub(crate) lazy_zero_bytes: usize,
+    /// Where each thread keeps the run that it freed last, if it does.
+    pub(crate) kept: Option<kept::Place>,
 }
 
 /// See the module's documentation.
@@ -125,10 +128,14 @@ impl Zone {
     /// # Errors
     /// See [`Shortage`].
     pub(crate) fn claim(&self, bytes: usize, align: usize, contents: Contents) -> Result<NonNull<u8>, Shortage> {
+        if let Some(start) = self.take_kept(bytes, align) {
+            if contents == Contents::Zeroed {
+                self.zero(start, bytes);
+            }
+            return Ok(self.address(start));
+        }
         let granules = self.granules(bytes);
-        let align = self.granules(align).next_power_of_two();
-        let skew = (self.base.addr().get() >> self.granule_shift) & (align - 1);
-        let start = self.used.claim_first_fit(granules, align, skew).ok_or(Shortage::Full)?;
+        let start = self.claim_free(granules, align).ok_or(Shortage::Full)?;
         let fresh = self.make_usable(start, granules).inspect_err(|_| self.used.release(start, granules))?;
         if contents == Contents::Zeroed {
             self.zero(start, bytes);
@@ -136,6 +143,42 @@ impl Zone {
         self.dirty.set(start, granules);
         self.counters.claimed(bytes, self.bytes(granules), fresh);
         Ok(self.address(start))
+    }
+
+    /// The first granule of what this thread keeps, if that is a run for `bytes`. It is dirty, and booked.
+    #[inline(always)]
+    fn take_kept(&self, bytes: usize, align: usize) -> Option<usize> {
+        let run_bytes = self.bytes(self.granules(bytes));
+        let fits = |run: Run| run.bytes() == run_bytes && run.address() & (align - 1) == 0;
+        kept::take_if(self.spec.kept?, bytes, fits).map(|run| self.granule_at(run.address()))
+    }
+
+    /// Claims the lowest run of free granules; before it hands out what is not resident, what threads keep is free too.
+    fn claim_free(&self, granules: usize, align: usize) -> Option<usize> {
+        let align = self.granules(align).next_power_of_two();
+        let skew = (self.base.addr().get() >> self.granule_shift) & (align - 1);
+        let first_fit = || self.used.claim_first_fit(granules, align, skew);
+        let found = first_fit();
+        let is_resident = |start| self.dirty.count(start, granules) == granules;
+        if found.is_some_and(is_resident) || !self.release_kept() {
+            return found;
+        }
+        if let Some(start) = found {
+            self.used.release(start, granules);
+        }
+        first_fit()
+    }
+
+    /// Frees what threads keep of this zone; `false` if they keep nothing.
+    pub(crate) fn release_kept(&self) -> bool {
+        let Some(place) = self.spec.kept else { return false };
+        kept::take_all(place).map(|run| self.release_run(run)).count() > 0
+    }
+
+    /// Frees a run that was kept, and is the caller's now.
+    fn release_run(&self, run: Run) {
+        self.counters.released(run.bytes());
+        self.used.release(self.granule_at(run.address()), run.bytes() >> self.granule_shift);
     }
 
     /// Commits and books granules that the caller owns, and returns how many bytes of them are not resident yet.
@@ -153,6 +196,12 @@ impl Zone {
     /// `at` came from [`claim`](Self::claim) and is `bytes` long by now; nobody uses it any more.
     pub(crate) unsafe fn release(&self, at: NonNull<u8>, bytes: usize) {
         let granules = self.granules(bytes);
+        if let (Some(place), Some(run)) = (self.spec.kept, Run::new(at.addr().get(), self.bytes(granules))) {
+            if let Some(other) = kept::put(place, run) {
+                self.release_run(other);
+            }
+            return;
+        }
         self.counters.released(self.bytes(granules));
         self.used.release(self.index(at), granules);
     }
@@ -166,7 +215,9 @@ impl Zone {
         let start = self.index(at);
         if new > old {
             let (more_at, more) = (start + old, new - old);
-            if self.used.try_claim(more_at, more).is_err() {
+            let claim = || self.used.try_claim(more_at, more).is_ok();
+            let claimed = claim() || self.release_kept() && claim();
+            if !claimed {
                 return false;
             }
             let Ok(fresh) = self.make_usable(more_at, more) else {
@@ -185,6 +236,7 @@ impl Zone {
     /// Gives free memory back to the kernel, from the top address down, until at least `wanted_bytes` are back or nothing
     /// free is resident. Returns how many bytes went.
     pub(crate) fn trim(&self, wanted_bytes: usize, how: GiveBack) -> usize {
+        self.release_kept();
         let mut gone = 0;
         let mut end = self.committed.load(Ordering::Acquire);
         while end > 0 && gone < wanted_bytes {
@@ -262,7 +314,11 @@ impl Zone {
 
     /// Which granule an address lies in.
     pub(crate) fn index(&self, at: NonNull<u8>) -> usize {
-        (at.addr().get() - self.base.addr().get()) >> self.granule_shift
+        self.granule_at(at.addr().get())
+    }
+
+    fn granule_at(&self, address: usize) -> usize {
+        (address - self.base.addr().get()) >> self.granule_shift
     }
 
     fn granules(&self, bytes: usize) -> usize {

@@ -11,6 +11,7 @@ use loom::thread::{self, JoinHandle};
 
 use crate::arena::bitmap::Bitmap;
 use crate::arena::count::SharedCount;
+use crate::kept::{self, Place, Slot};
 use crate::sync::{AtomicU64, Ordering};
 
 /// A slab with two allocations, and who recycled it how often.
@@ -268,5 +269,75 @@ fn what_is_handed_over_has_one_owner_who_sees_all_that_the_last_one_did() {
         join(threads);
         assert_eq!(run.bits().take_lowest(0, 128), Some(1));
         assert_eq!(run.bits().take_lowest(0, 128), None);
+    });
+}
+
+/// A thread's slot, and the two runs that come and go in it.
+struct Keeper {
+    slot: Slot,
+    memory: [UnsafeCell<u64>; 2],
+}
+
+impl Keeper {
+    const UNIT_BYTES: usize = 16 << 10;
+
+    fn new() -> Arc<Self> {
+        Arc::new(Self { slot: Slot::new(), memory: [UnsafeCell::new(0), UnsafeCell::new(0)] })
+    }
+
+    /// The run at `memory[index]`.
+    fn run(index: usize) -> kept::Run {
+        kept::Run::new((index + 1) * Self::UNIT_BYTES, Self::UNIT_BYTES).expect("a whole unit")
+    }
+
+    /// What whoever owns a run does.
+    fn write(&self, run: kept::Run) {
+        let index = run.address() / Self::UNIT_BYTES - 1;
+        // SAFETY: loom checks that nobody else uses the cell.
+        self.memory[index].with_mut(|value| unsafe { *value += 1 });
+    }
+
+    /// Another thread takes what is kept, and has it from then on.
+    fn taken_elsewhere(keeper: &Arc<Self>) -> JoinHandle<()> {
+        let keeper = keeper.clone();
+        thread::spawn(move || {
+            if let Some(run) = keeper.slot.take(Place::Mid) {
+                keeper.write(run);
+            }
+        })
+    }
+}
+
+/// The owner frees a run and asks for it again, while others want what it keeps.
+#[test]
+fn a_kept_run_goes_to_one_thread() {
+    loom::model(|| {
+        let keeper = Keeper::new();
+        let others = [Keeper::taken_elsewhere(&keeper), Keeper::taken_elsewhere(&keeper)];
+        keeper.write(Keeper::run(0));
+        assert_eq!(keeper.slot.put(Place::Mid, Keeper::run(0)), None);
+        if let Some(run) = keeper.slot.take_if(Place::Mid, |_| true) {
+            keeper.write(run);
+        }
+        join(others);
+    });
+}
+
+/// The owner frees one run after the other: each is kept, put out, or taken by another thread, and never two of these.
+#[test]
+fn a_run_that_is_put_out_goes_to_one_thread() {
+    loom::model(|| {
+        let keeper = Keeper::new();
+        let other = Keeper::taken_elsewhere(&keeper);
+        for index in [0, 1] {
+            keeper.write(Keeper::run(index));
+            if let Some(out) = keeper.slot.put(Place::Mid, Keeper::run(index)) {
+                keeper.write(out);
+            }
+        }
+        if let Some(run) = keeper.slot.take_if(Place::Mid, |_| true) {
+            keeper.write(run);
+        }
+        join([other]);
     });
 }

@@ -17,6 +17,7 @@ const SPEC: ZoneSpec = ZoneSpec {
     huge: HugeAdvice::Leave,
     small_pages_bytes: 0,
     lazy_zero_bytes: usize::MAX,
+    kept: None,
 };
 
 /// Memory for one run of a model after the other.

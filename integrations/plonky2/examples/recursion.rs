@@ -1,6 +1,6 @@
 //! A complete host program: repeated squaring, then a proof of the proof, with zk-alloc as the allocator.
 //!
-//! `cargo run --release -p zk-alloc-plonky2 --example prove`
+//! `cargo run --release -p zk-alloc-plonky2 --example recursion`
 
 use std::time::Instant;
 

@@ -1,0 +1,94 @@
+//! What a thread freed last stays with it for its next request, and is hidden from nobody.
+//!
+//! One test: what is resident is a property of the process.
+
+use std::hint::black_box;
+use std::sync::Barrier;
+use std::thread;
+
+use zk_alloc::{ZkAllocator, phase, release, stats};
+
+#[global_allocator]
+static ALLOC: ZkAllocator = ZkAllocator;
+
+const MIB: usize = 1 << 20;
+const BYTES: usize = 8 * MIB;
+
+/// Where a buffer lay that was written to and freed.
+fn use_a_buffer(bytes: usize) -> usize {
+    let buffer = black_box(vec![1u8; bytes]);
+    buffer.as_ptr().addr()
+}
+
+fn on_another_thread(work: impl FnOnce() + Send) {
+    thread::scope(|scope| scope.spawn(work).join().expect("a thread of the test"));
+}
+
+fn serves_the_next_request() {
+    let before = stats();
+    let first = use_a_buffer(BYTES);
+    assert_eq!(use_a_buffer(BYTES), first);
+    let after = stats();
+    assert_eq!(after.run_allocations - before.run_allocations, 2, "both count");
+    assert_eq!(after.run_bytes - before.run_bytes, 2 * BYTES as u64);
+    assert_eq!(after.live_bytes, before.live_bytes, "and neither is alive");
+}
+
+fn goes_to_others_before_memory_that_is_not_resident() {
+    let fresh_bytes = stats().fresh_bytes;
+    use_a_buffer(BYTES);
+    on_another_thread(|| _ = use_a_buffer(BYTES));
+    on_another_thread(|| _ = use_a_buffer(BYTES / 2 + MIB));
+    assert_eq!(stats().fresh_bytes, fresh_bytes);
+}
+
+fn is_given_back_when_asked() {
+    use_a_buffer(BYTES);
+    assert!(release() >= BYTES);
+}
+
+fn makes_way_for_growth() {
+    let mut grows: Vec<u8> = vec![3; MIB];
+    let (at, behind) = (grows.as_ptr().addr(), use_a_buffer(MIB));
+    assert_eq!(behind, at + MIB, "first fit in what was given back");
+    grows.reserve_exact(MIB);
+    assert_eq!(grows.as_ptr().addr(), at);
+    assert!(grows.iter().all(|&byte| byte == 3));
+}
+
+/// A thread that exits leaves what it kept to the next; where there are more threads than can keep something, some don't.
+fn is_not_lost_with_its_thread() {
+    const THREADS: usize = 300;
+    let used = || (0..THREADS).for_each(|_| on_another_thread(|| _ = use_a_buffer(MIB)));
+    used();
+    let fresh_bytes = stats().fresh_bytes;
+    used();
+    assert_eq!(stats().fresh_bytes, fresh_bytes);
+
+    let barrier = Barrier::new(THREADS);
+    let live_bytes = stats().live_bytes;
+    thread::scope(|scope| {
+        for _ in 0..THREADS {
+            scope.spawn(|| {
+                use_a_buffer(64 << 10);
+                barrier.wait();
+                use_a_buffer(64 << 10);
+            });
+        }
+    });
+    assert_eq!(stats().live_bytes, live_bytes, "all of it was freed");
+}
+
+#[test]
+fn what_is_kept() {
+    phase(|| {
+        serves_the_next_request();
+        goes_to_others_before_memory_that_is_not_resident();
+        is_given_back_when_asked();
+        makes_way_for_growth();
+        is_not_lost_with_its_thread();
+    });
+    let live_bytes = stats().live_bytes;
+    release();
+    assert_eq!(stats().live_bytes, live_bytes);
+}
