@@ -183,7 +183,8 @@ impl<'a> Arena<'a> {
         let sized = |zone: &Zone| (zone.granules(size_bytes), zone.granules(align_bytes).next_power_of_two());
         let (len, align) = sized(&self.zones[own]);
         let mut place = (own, self.zones[own].find(len, align));
-        if self.policy.spill && own < self.policy.borders.len() && self.zones[own].fresh(place.1, len) > 0 {
+        let may_spill = self.policy.spill_min_bytes.is_some_and(|min| size_bytes >= min);
+        if may_spill && own < self.policy.borders.len() && self.zones[own].fresh(place.1, len) > 0 {
             let (len, align) = sized(&self.zones[own + 1]);
             let spilled = self.zones[own + 1].find_resident_from_the_top(len, align);
             place = spilled.map_or(place, |start| (own + 1, start));

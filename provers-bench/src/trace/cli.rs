@@ -115,7 +115,7 @@ fn simulation(args: SimulateArgs) -> Result<Job, UsageError> {
         slab_bytes: args.slab_bytes.unwrap_or(ours.slab_bytes),
         slab_max_bytes: args.slab_max.unwrap_or(ours.slab_max_bytes),
         borders: args.borders.unwrap_or(ours.borders.clone()),
-        spill: args.spill,
+        spill_min_bytes: args.spill.then_some(0),
         ..ours.clone()
     };
     let is_custom = Policy { name: ours.name.clone(), ..custom.clone() } != ours;

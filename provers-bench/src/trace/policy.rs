@@ -26,8 +26,9 @@ pub(crate) struct Policy {
     /// The smallest request of each zone of runs but the first, ascending.
     pub(crate) borders: Vec<u64>,
     pub(crate) fit: Fit,
-    /// A run that would need fresh memory in its own zone goes to the far end of what is resident and free in the next.
-    pub(crate) spill: bool,
+    /// A run of so many bytes and more that would need fresh memory in its own zone goes to the far end of what is resident
+    /// and free in the next.
+    pub(crate) spill_min_bytes: Option<u64>,
 }
 
 impl Policy {
@@ -41,7 +42,7 @@ impl Policy {
             slabs_apart: true,
             borders: vec![256 * KIB, 64 * MIB],
             fit: Fit::First,
-            spill: false,
+            spill_min_bytes: None,
         }
     }
 
@@ -68,7 +69,9 @@ impl Policy {
             named("borders-256k-16m", borders(&[256 * KIB, 16 * MIB])),
             named("borders-256k-128m", borders(&[256 * KIB, 128 * MIB])),
             named("borders-256k-4m-64m", borders(&[256 * KIB, 4 * MIB, 64 * MIB])),
-            named("spill", Self { spill: true, ..ours() }),
+            named("spill", Self { spill_min_bytes: Some(0), ..ours() }),
+            named("spill-1m", Self { spill_min_bytes: Some(MIB), ..ours() }),
+            named("border-64m-spill-8m", Self { spill_min_bytes: Some(8 * MIB), ..borders(&[64 * MIB]) }),
         ]
     }
 
