@@ -26,17 +26,30 @@ pub(crate) struct Config {
     pub(crate) trace_escaped: bool,
 }
 
-/// `ZK_ALLOC_THP`, after a look at the host.
+/// What the arena does about huge pages: `ZK_ALLOC_THP`, after a look at the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum HugePages {
-    /// Where they pay, if the host has them.
+#[cfg_attr(feature = "serde", derive(serde::Serialize), serde(rename_all = "snake_case"))]
+#[non_exhaustive]
+pub enum HugePages {
+    /// Asks for them where they pay; the host has them.
     Auto,
-    /// For everything.
+    /// Asks for them everywhere; the host has them.
     Always,
-    /// For nothing, whatever the host's setting.
+    /// Forbids them, whatever the host's setting.
     Never,
     /// The host has none to ask for.
     Unavailable,
+}
+
+impl fmt::Display for HugePages {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Auto => "auto",
+            Self::Always => "always",
+            Self::Never => "never",
+            Self::Unavailable => "unavailable",
+        })
+    }
 }
 
 impl HugePages {

@@ -22,7 +22,7 @@ mod sync;
 mod wipe;
 
 pub use allocator::{Mode, ZkAllocator};
-pub use config::{min_arena_bytes, slab_size};
+pub use config::{HugePages, min_arena_bytes, slab_size};
 pub use counters::{overflow_stats, reset_overflow_stats};
 pub use error::{Exhausted, Refused};
 pub use escape::{Escaped, escaped, trace_escaped};

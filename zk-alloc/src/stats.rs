@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use crate::config::HugePages;
 use crate::{arena, counters, kept};
 
 /// The allocator's counters since the process started. Sizes are in bytes.
@@ -47,6 +48,8 @@ pub struct Stats {
     pub resident_bytes: usize,
     /// Bytes of address space reserved; 0 while there is no arena.
     pub reserved_bytes: usize,
+    /// What the arena chose to do about huge pages; `None` while there is no arena.
+    pub huge_pages: Option<HugePages>,
 }
 
 /// The counters so far. Concurrent allocations may be half counted.
@@ -74,6 +77,7 @@ fn add(stats: &mut Stats, arena: &arena::Arena) {
     (stats.slabs, stats.pinned_slabs) = arena.slabs_in_use();
     stats.reserved_bytes = arena.reserved_bytes();
     stats.resident_bytes = arena::resident_bytes();
+    stats.huge_pages = Some(arena.config().huge_pages);
     for (holds_slabs, zone) in arena.counters() {
         // The runs of the zone of slabs are slabs, which no user asked for.
         if !holds_slabs {
@@ -120,6 +124,7 @@ impl fmt::Display for Stats {
             Mib(self.reserved_bytes as u64),
             Mib(self.fresh_bytes)
         )?;
-        write!(f, "{} phases, {} system calls, {} of them refused", self.phases, self.system_calls, self.refusals)
+        write!(f, "{} phases, {} system calls, {} of them refused", self.phases, self.system_calls, self.refusals)?;
+        self.huge_pages.map_or(Ok(()), |huge_pages| write!(f, "; huge pages: {huge_pages}"))
     }
 }
