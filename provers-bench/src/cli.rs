@@ -141,13 +141,13 @@ mod tests {
             ("prove-bench plonky9", "plonky9", "plonky3"),
             ("prove-bench", "no prover", "plonky3"),
             ("prove-bench plonky3 --allocators glibc,tcmalloc", "tcmalloc", "quick, peers, all, glibc, "),
-            ("prove-bench plonky3 --workloads sha", "sha", "poseidon2, keccak"),
+            ("prove-bench plonky3 --workloads sha", "sha", "poseidon2, keccak, whir"),
             ("prove-bench plonky3 --log-rows 40", "40", "10 to 22"),
             ("prove-bench plonky3 --log-rows many", "many", "0 to 63"),
             ("prove-bench plonky3 --threads 0", "'0'", "1 to 1024"),
             ("prove-bench plonky3 --rounds 0", "'0'", "1 to 10000"),
             ("prove-bench plonky3 --sweep rows=1..2", "rows=1..2", "threads=FROM..TO"),
-            ("prove-bench plonky3 --sweep log-rows=12..23", "23", "10 to 22"),
+            ("prove-bench plonky3 --workloads keccak --sweep log-rows=12..23", "23", "10 to 22"),
             ("prove-bench plonky3 --sweep log-rows=11..12 --log-rows 10", "--sweep log-rows", "--log-rows"),
             ("prove-bench plonky3 --sweep threads=1,2 --threads 2", "--sweep threads", "--threads"),
             ("prove-bench plonky3 --rounds 4 --processes 5", "--processes", "at most --rounds"),
@@ -164,7 +164,7 @@ mod tests {
     #[test]
     fn help_names_workloads_and_allocators() {
         let Ok(Asked::Text(help)) = asked("prove-bench plonky3 --help") else { panic!("no help") };
-        for name in ["poseidon2", "keccak", "peers: ", "jemalloc", "--log-rows"] {
+        for name in ["poseidon2", "keccak", "whir", "peers: ", "jemalloc", "--log-rows"] {
             assert!(help.contains(name), "{help}");
         }
     }

@@ -125,7 +125,7 @@ mod tests {
     fn the_command_of_the_readme_runs_every_workload_under_every_default_arm() {
         let plan = plan_of("plonky3");
         let sizes: Vec<_> = plan.points.iter().map(|Point { workload: w, .. }| (w.spec.name, w.log_rows)).collect();
-        assert_eq!(sizes, [("poseidon2", 15), ("keccak", 14)]);
+        assert_eq!(sizes, [("poseidon2", 15), ("keccak", 14), ("whir", 21)]);
         assert_eq!(plan.contestants.len(), 3);
         assert!(plan.threads >= 1 && plan.max_time.is_none());
         assert_eq!((plan.rounds, plan.processes(plan.points[0].workload.spec)), (15, 5));
@@ -167,7 +167,8 @@ mod tests {
             points.map(|p| (p.workload.spec.name, p.workload.log_rows, p.threads)).collect::<Vec<_>>()
         };
         let sizes = points("plonky3 --threads 2 --sweep log-rows=10..11");
-        assert_eq!(sizes, [("poseidon2", 10, 2), ("poseidon2", 11, 2), ("keccak", 10, 2), ("keccak", 11, 2)]);
+        let names = ["poseidon2", "keccak", "whir"];
+        assert_eq!(sizes, names.map(|name| [(name, 10, 2), (name, 11, 2)]).concat());
         let threads = points("plonky3 --workloads keccak --sweep threads=1,4");
         assert_eq!(threads, [("keccak", 14, 1), ("keccak", 14, 4)]);
     }

@@ -15,8 +15,8 @@ fn every_arm_proves_and_the_files_hold_every_sample() {
 
     let result = bench.result();
     let samples = bench.samples();
-    assert_eq!(samples.len(), 2 * 3 * 6, "workloads x arms x (3 processes of a cold and a warm proof)");
-    for workload in ["poseidon2", "keccak"] {
+    assert_eq!(samples.len(), 3 * 3 * 6, "workloads x arms x (3 processes of a cold and a warm proof)");
+    for workload in ["poseidon2", "keccak", "whir"] {
         assert!(table.contains(&format!("{workload}, 2^10 rows")), "{table}");
         assert!(
             progress.contains(&format!("{workload} 2^10, threads 2, round 3 of 3 (process 3 of 3): ")),

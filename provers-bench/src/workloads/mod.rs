@@ -11,6 +11,8 @@ pub mod jolt;
 pub mod plonky2;
 #[cfg(feature = "plonky3")]
 pub mod plonky3;
+#[cfg(feature = "plonky3")]
+pub mod whir;
 
 /// A prover under test: set up once per process, then proved and verified again and again.
 pub trait Workload: Sized {
@@ -104,7 +106,7 @@ pub static PROVERS: &[Prover] = &[
     #[cfg(feature = "plonky3")]
     Prover {
         name: "plonky3",
-        about: "Plonky3 0.8 over KoalaBear with FRI",
+        about: "Plonky3 0.8 over KoalaBear with FRI, and with WHIR",
         init: || _ = zk_alloc_plonky3::init(),
         workloads: &[
             WorkloadSpec::new::<plonky3::Poseidon2>(
@@ -114,6 +116,13 @@ pub static PROVERS: &[Prover] = &[
             )
             .checked_at(13),
             WorkloadSpec::new::<plonky3::Keccak>("keccak", "Keccak-f AIR, Poseidon2 Merkle tree", 14).checked_at(12),
+            WorkloadSpec::new::<whir::Whir>(
+                "whir",
+                "WHIR opening of a multilinear polynomial, Poseidon2 Merkle tree",
+                21,
+            )
+            .sizes(10, 21)
+            .checked_at(20),
         ],
     },
     #[cfg(feature = "plonky2")]

@@ -25,7 +25,7 @@ use rand::{RngExt, SeedableRng, rngs::SmallRng};
 
 use super::Workload;
 
-type Challenge = BinomialExtensionField<KoalaBear, 4>;
+pub(super) type Challenge = BinomialExtensionField<KoalaBear, 4>;
 type Dft = Radix2DitParallel<KoalaBear>;
 type ChallengeMmcs<ValMmcs> = ExtensionMmcs<KoalaBear, Challenge, ValMmcs>;
 type Pcs<ValMmcs> = TwoAdicFriPcs<KoalaBear, Dft, ValMmcs, ChallengeMmcs<ValMmcs>>;
@@ -44,9 +44,9 @@ type KeccakChallenger = SerializingChallenger32<KoalaBear, HashChallenger<u8, Ke
 type KeccakConfig = Config<KeccakMmcs, KeccakChallenger>;
 
 type Packing = <KoalaBear as Field>::Packing;
-type Perm16 = Poseidon2KoalaBear<16>;
+pub(super) type Perm16 = Poseidon2KoalaBear<16>;
 type Perm24 = Poseidon2KoalaBear<24>;
-type Poseidon2Mmcs = MerkleTreeMmcs<
+pub(super) type Poseidon2Mmcs = MerkleTreeMmcs<
     Packing,
     Packing,
     PaddingFreeSponge<Perm24, 24, 16, 8>,
@@ -145,10 +145,8 @@ impl Workload for Keccak {
     type Proof = Proof<Poseidon2Config>;
 
     fn setup(log_rows: u32) -> anyhow::Result<Self> {
-        let (perm16, perm24) = (default_koalabear_poseidon2_16(), default_koalabear_poseidon2_24());
-        let hash = PaddingFreeSponge::new(perm24.clone());
-        let mmcs = Poseidon2Mmcs::new(hash, TruncatedPermutation::new(perm16), 0);
-        let (config, log_blowup) = config(mmcs, Poseidon2Challenger::new(perm24), log_rows)?;
+        let challenger = Poseidon2Challenger::new(default_koalabear_poseidon2_24());
+        let (config, log_blowup) = config(poseidon2_mmcs(), challenger, log_rows)?;
         // As many as fit; the generator pads to the next power of two, which for one permutation or more is 2^log_rows.
         let permutations = (1usize << log_rows) / NUM_ROUNDS;
         ensure!(
@@ -172,6 +170,12 @@ impl Workload for Keccak {
         verify(&self.config, &KeccakAir {}, proof, &[])
             .with_context(|| format!("verifying {} Keccak-f permutations", self.permutations))
     }
+}
+
+/// Merkle trees under Poseidon2, 24 wide for leaves and 16 wide for nodes: those of Plonky3's examples.
+pub(super) fn poseidon2_mmcs() -> Poseidon2Mmcs {
+    let hash = PaddingFreeSponge::new(default_koalabear_poseidon2_24());
+    Poseidon2Mmcs::new(hash, TruncatedPermutation::new(default_koalabear_poseidon2_16()), 0)
 }
 
 /// Plonky3's benchmark parameters of FRI over `mmcs`, and the binary logarithm of their blowup.

@@ -1,0 +1,132 @@
+//! Plonky3's multilinear commitment scheme, WHIR, over KoalaBear: one polynomial, committed to and opened.
+//!
+//! It is the example of p3-whir, with the example's parameters. Unlike the AIRs it has no one giant buffer: the polynomial, its
+//! codeword and the tree over that are of similar size, and every round folds them into smaller ones.
+
+use anyhow::Context;
+use p3_challenger::DuplexChallenger;
+use p3_commit::{Mmcs, MultilinearPcs};
+use p3_dft::Radix2DFTSmallBatch;
+use p3_koala_bear::{KoalaBear, default_koalabear_poseidon2_16};
+use p3_sumcheck::layout::{Layout, SuffixProver, Table};
+use p3_sumcheck::{OpeningBatch, OpeningProtocol, TableShape, TableSpec};
+use p3_whir::{
+    DEFAULT_MAX_POW, FoldingFactor, PcsProof, ProtocolParameters, SecurityAssumption, WhirConfig, WhirProver,
+};
+use rand::{SeedableRng, rngs::SmallRng};
+
+use super::Workload;
+use super::plonky3::{Challenge, Perm16, Poseidon2Mmcs, poseidon2_mmcs};
+
+type Challenger = DuplexChallenger<KoalaBear, Perm16, 16, 8>;
+type Dft = Radix2DFTSmallBatch<KoalaBear>;
+type Suffix = SuffixProver<KoalaBear, Challenge>;
+type Pcs = WhirProver<Challenge, KoalaBear, Dft, Poseidon2Mmcs, Challenger, Suffix>;
+
+/// Bits of security that each step of the protocol has by itself.
+const SECURITY_LEVEL: usize = 90;
+/// Variables that a round folds away.
+const FOLDING: usize = 5;
+/// Binary logarithm of the first codeword's blowup; each round adds `FOLDING - 1`.
+const LOG_BLOWUP: usize = 1;
+
+/// A multilinear polynomial of `log_rows` variables, committed to and opened at one point drawn from its commitment.
+///
+/// Its `2^log_rows` evaluations are random. Each round has a proof of work of up to 16 bits, as in the example: the prover's threads
+/// search for it without memory, and chance decides for how long. Up to `2^14` that is most of the time. With so few bits, the
+/// extension field is large enough for 21 variables at most.
+pub struct Whir {
+    pcs: Pcs,
+    /// What is opened, and how often: one polynomial, once.
+    protocol: OpeningProtocol,
+    /// The transcript from which prover and verifier start.
+    challenger: Challenger,
+    log_rows: usize,
+}
+
+/// A commitment, and an opening of it; the point that it decides is not stored.
+pub struct WhirOpening {
+    commitment: <Poseidon2Mmcs as Mmcs<KoalaBear>>::Commitment,
+    proof: PcsProof<KoalaBear, Challenge, Poseidon2Mmcs>,
+}
+
+impl Workload for Whir {
+    type Proof = WhirOpening;
+
+    fn setup(log_rows: u32) -> anyhow::Result<Self> {
+        let log_rows = log_rows as usize;
+        let folding_factor = FoldingFactor::Constant(FOLDING);
+        let (rounds, _) = folding_factor
+            .compute_number_of_rounds(log_rows)
+            .with_context(|| format!("folding {log_rows} variables by {FOLDING} a round"))?;
+        let parameters = ProtocolParameters {
+            starting_log_inv_rate: LOG_BLOWUP,
+            // Each round halves the domain, and so the rate falls.
+            round_log_inv_rates: (1..=rounds).map(|round| LOG_BLOWUP + round * (FOLDING - 1)).collect(),
+            folding_factor,
+            soundness_type: SecurityAssumption::CapacityBound,
+            security_level: SECURITY_LEVEL,
+            pow_bits: DEFAULT_MAX_POW,
+        };
+        let config = WhirConfig::new_with_initial_claims(log_rows, parameters, 1)
+            .with_context(|| format!("configuring WHIR for {log_rows} variables"))?;
+        // With all its roots of unity, here, outside phases: they stay for as long as the process.
+        let dft = Dft::new(1 << config.max_fft_size());
+        let opening = OpeningBatch::new(vec![0], vec![]);
+        Ok(Self {
+            pcs: Pcs::new(config, dft, poseidon2_mmcs()),
+            protocol: OpeningProtocol::new(vec![TableSpec::new(TableShape::new(log_rows, 1), vec![opening])]),
+            challenger: Challenger::new(default_koalabear_poseidon2_16()),
+            log_rows,
+        })
+    }
+
+    fn prove(&self, seed: u64) -> anyhow::Result<Self::Proof> {
+        zk_alloc::phase(|| {
+            let mut challenger = self.challenger.clone();
+            let polynomial = Table::rand(&mut SmallRng::seed_from_u64(seed), 1, self.log_rows);
+            let witness = Suffix::new_witness(vec![polynomial], FOLDING);
+            let (commitment, data) = self.pcs.commit(witness, &mut challenger)?;
+            let proof = self.pcs.open(data, self.protocol.clone(), &mut challenger)?;
+            anyhow::Ok(WhirOpening { commitment, proof })
+        })
+        .with_context(|| format!("committing to a polynomial of {} variables and opening it", self.log_rows))
+    }
+
+    fn verify(&self, opening: &Self::Proof) -> anyhow::Result<()> {
+        self.pcs
+            .verify(&opening.commitment, &opening.proof, &mut self.challenger.clone(), self.protocol.clone())
+            .with_context(|| format!("verifying an opening of a polynomial of {} variables", self.log_rows))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A verifier that nods everything through would hide an allocator that breaks proofs.
+    #[test]
+    fn a_proof_verifies_and_not_under_another_commitment_or_with_another_value() {
+        let whir = Whir::setup(12).unwrap();
+        let [mut first, mut second] = [1, 2].map(|seed| whir.prove(seed).unwrap());
+        whir.verify(&first).unwrap();
+        whir.verify(&second).unwrap();
+
+        std::mem::swap(&mut first.commitment, &mut second.commitment);
+        assert!(whir.verify(&first).is_err());
+        std::mem::swap(&mut first.commitment, &mut second.commitment);
+        std::mem::swap(&mut first.proof.evals, &mut second.proof.evals);
+        assert!(whir.verify(&first).is_err());
+    }
+
+    /// The security level must be in reach at every size that the command line takes.
+    #[test]
+    fn every_size_has_a_configuration() {
+        for log_rows in 10..=21 {
+            assert_eq!(Whir::setup(log_rows).unwrap().pcs.num_vars(), log_rows as usize);
+        }
+        for log_rows in [4, 22] {
+            assert!(Whir::setup(log_rows).is_err(), "{log_rows} variables: fewer than a round folds, or too many");
+        }
+    }
+}
