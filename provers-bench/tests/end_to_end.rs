@@ -38,7 +38,7 @@ fn every_arm_proves_and_the_files_hold_every_sample() {
         // What only our allocator knows.
         let result_of =
             result["workloads"].as_array().unwrap().iter().find(|item| item["workload"] == workload).unwrap();
-        assert!(result_of["live_peak_bytes"].as_u64().unwrap() > 1 << 20, "{result_of}");
+        assert!(result_of["live_peak_bytes"].as_u64().unwrap() > 1 << 18, "{result_of}");
         // 3 rounds carry an interval, but no verdict yet.
         let ours = &arm(&result, workload, "zk-alloc")["summary"];
         assert_eq!(ours["verdict"], "too_few_rounds");
