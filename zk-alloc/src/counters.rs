@@ -11,9 +11,9 @@ static OVERFLOW_BYTES: AtomicUsize = AtomicUsize::new(0);
 /// Bytes of slabs and page runs in use, and of runs that threads keep for their next request.
 static USED_BYTES: AtomicUsize = AtomicUsize::new(0);
 /// The most since the window began: since the first of the phases that are open now began.
-static PEAK_USED_BYTES: AtomicUsize = AtomicUsize::new(0);
+static PEAK_LIVE_BYTES: AtomicUsize = AtomicUsize::new(0);
 /// The most in all windows before.
-static FORMER_PEAK_USED_BYTES: AtomicUsize = AtomicUsize::new(0);
+static FORMER_PEAK_LIVE_BYTES: AtomicUsize = AtomicUsize::new(0);
 static WARNED_OF_REFUSAL: AtomicBool = AtomicBool::new(false);
 
 /// Requests meant for the arena that the backing allocator served, since the start or the last
@@ -38,9 +38,10 @@ pub(crate) fn live_bytes() -> usize {
     USED_BYTES.load(Ordering::Relaxed).saturating_sub(kept::bytes())
 }
 
-/// The most of them at any time, with what threads kept.
+/// The most of them when a run or a slab was claimed. Taking a run again that a thread kept does not look: what other threads
+/// take again until the next claim is missing.
 pub(crate) fn peak_live_bytes() -> usize {
-    window_peak_bytes().max(FORMER_PEAK_USED_BYTES.load(Ordering::Relaxed))
+    window_peak_bytes().max(FORMER_PEAK_LIVE_BYTES.load(Ordering::Relaxed))
 }
 
 pub(crate) fn phase_begun() {
@@ -49,13 +50,13 @@ pub(crate) fn phase_begun() {
 
 /// Begins a new window for [`window_peak_bytes`].
 pub(crate) fn window_begun() {
-    let former = PEAK_USED_BYTES.swap(USED_BYTES.load(Ordering::Relaxed), Ordering::Relaxed);
-    FORMER_PEAK_USED_BYTES.fetch_max(former, Ordering::Relaxed);
+    let former = PEAK_LIVE_BYTES.swap(live_bytes(), Ordering::Relaxed);
+    FORMER_PEAK_LIVE_BYTES.fetch_max(former, Ordering::Relaxed);
 }
 
-/// The most bytes in use at once since [`window_begun`], with what threads kept.
+/// The most bytes in use at once since [`window_begun`], as [`peak_live_bytes`] has it.
 pub(crate) fn window_peak_bytes() -> usize {
-    PEAK_USED_BYTES.load(Ordering::Relaxed)
+    PEAK_LIVE_BYTES.load(Ordering::Relaxed)
 }
 
 #[cold]
@@ -98,8 +99,8 @@ impl ZoneCounters {
             self.fresh_bytes.fetch_add(fresh_bytes as u64, Ordering::Relaxed);
         }
         let used = USED_BYTES.fetch_add(more_bytes, Ordering::Relaxed) + more_bytes;
-        if used > PEAK_USED_BYTES.load(Ordering::Relaxed) {
-            PEAK_USED_BYTES.fetch_max(used, Ordering::Relaxed);
+        if used > PEAK_LIVE_BYTES.load(Ordering::Relaxed) {
+            PEAK_LIVE_BYTES.fetch_max(used.saturating_sub(kept::bytes()), Ordering::Relaxed);
         }
     }
 

@@ -37,8 +37,8 @@ pub struct Stats {
     pub phases: u64,
     /// Bytes of slabs and page runs in use now, their rounding included.
     pub live_bytes: usize,
-    /// The most of them at any time, with what threads kept of what they had freed: a run each at most, as long as there was
-    /// other memory.
+    /// The most of them at any time, as far as was seen: it is looked at whenever a slab or a run is claimed, but not where a
+    /// thread takes a run again that it kept.
     pub peak_live_bytes: usize,
     /// Slabs in use now, each half a MiB: threads' own, and those that something in them keeps.
     pub slabs: usize,

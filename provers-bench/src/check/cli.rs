@@ -4,6 +4,7 @@ use super::baseline::Baseline;
 use super::{HELD, REFERENCE};
 use crate::plan::{Contestant, Plan, UsageError};
 use crate::stats::MIN_ROUNDS_FOR_VERDICT;
+use crate::values::percentage;
 use crate::workloads::{Prover, WorkloadSpec};
 use clap::{ArgMatches, Args, Command, FromArgMatches};
 use std::path::PathBuf;
@@ -34,6 +35,10 @@ struct CheckArgs {
     /// Warm rounds; time is judged from 6 on
     #[arg(long, value_name = "N", default_value = "10", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     rounds: u32,
+    /// What warm time may be above the baseline's beyond both intervals, in parts of glibc's time [default: 5%, or 15%
+    /// where the baseline is from another machine]
+    #[arg(long, value_name = "PERCENT", value_parser = percentage)]
+    tolerance: Option<f64>,
     /// Folder under which the runs' folders are made [default: prove-bench in cargo's target directory]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
@@ -46,6 +51,8 @@ pub(crate) struct Job {
     pub(super) baseline: Option<PathBuf>,
     /// The reason, if the figures become the baseline.
     pub(super) bless: Option<String>,
+    /// Of warm time, if it is not for the baseline's origin to decide.
+    pub(super) tolerance: Option<f64>,
     /// Some workloads were asked for, and not all.
     pub(super) restricted: bool,
 }
@@ -113,7 +120,7 @@ fn of(
     args: CheckArgs,
     planned: &dyn Fn(&[String]) -> Result<Plan, UsageError>,
 ) -> Result<Job, UsageError> {
-    let CheckArgs { baseline, bless, reason, workloads, rounds, out } = args;
+    let CheckArgs { baseline, bless, reason, workloads, rounds, tolerance, out } = args;
     let reason = reason.map(|reason| reason.trim().to_owned());
     let bless = match (bless, reason) {
         (false, None) => None,
@@ -149,7 +156,7 @@ fn of(
         Ok(Item { key: key(prover, spec), log_rows, plan })
     };
     let items = chosen.into_iter().map(item).collect::<Result<_, _>>()?;
-    Ok(Job { items, baseline, bless, restricted: !workloads.is_empty() })
+    Ok(Job { items, baseline, bless, tolerance, restricted: !workloads.is_empty() })
 }
 
 type Known = (&'static Prover, &'static WorkloadSpec);

@@ -49,8 +49,9 @@ impl Row {
     }
 }
 
-/// A row for each figure of `now`, held to `baseline` if there is one.
-pub(super) fn rows(baseline: Option<&Entry>, now: &Entry) -> Vec<Row> {
+/// A row for each figure of `now`, held to `baseline` if there is one. `tolerance` is of warm time; without it, the
+/// baseline's origin decides.
+pub(super) fn rows(baseline: Option<&Entry>, now: &Entry, tolerance: Option<f64>) -> Vec<Row> {
     let (then, here) = (baseline.map(|entry| &entry.figures), &now.figures);
     let counted = |figure, value: fn(&Figures) -> u64, slack: fn(u64) -> u64| {
         let held = then.map(value).map(|then| (then, then + slack(then)));
@@ -63,7 +64,7 @@ pub(super) fn rows(baseline: Option<&Entry>, now: &Entry) -> Vec<Row> {
         counted("escaped bytes", |of| of.escaped_bytes, |_| ESCAPED_BYTES),
         counted("pinned slabs", |of| of.pinned_slabs, |_| PINNED_SLABS),
         row("peak RSS / glibc's", memory, here.peak_rss_ratio, |ratio| format!("{ratio:.3}")),
-        time(baseline, now),
+        time(baseline, now, tolerance),
     ]
 }
 
@@ -85,9 +86,10 @@ where
 /// Noise on either side widens what is allowed, and must not fail the check: a difference counts from where its own 95%
 /// interval, made from the two of its parts, excludes the tolerance (Zou and Donner, "Construction of confidence limits about
 /// effect measures", Statistics in Medicine 27, 2008).
-fn time(baseline: Option<&Entry>, now: &Entry) -> Row {
-    let (tolerance, named) = match baseline {
-        Some(entry) if !entry.is_like(now) => (TIME_RATIO_ELSEWHERE, ", from elsewhere"),
+fn time(baseline: Option<&Entry>, now: &Entry, tolerance: Option<f64>) -> Row {
+    let (tolerance, named) = match (tolerance, baseline) {
+        (Some(tolerance), _) => (tolerance, ""),
+        (None, Some(entry)) if !entry.is_like(now) => (TIME_RATIO_ELSEWHERE, ", from elsewhere"),
         _ => (TIME_RATIO, ""),
     };
     let held = baseline.and_then(|entry| entry.figures.warm_time_ratio);
@@ -137,7 +139,7 @@ mod tests {
         let baseline = entry("here", 80, (0.9, 0.88));
         let mut now = baseline.clone();
         change(&mut now);
-        rows(Some(&baseline), &now).iter().filter(|row| !row.holds()).map(|row| row.figure).collect()
+        rows(Some(&baseline), &now, None).iter().filter(|row| !row.holds()).map(|row| row.figure).collect()
     }
 
     /// Each figure must fail the check by itself, just beyond what is allowed and not before.
@@ -165,7 +167,7 @@ mod tests {
     /// A lucky baseline says by its interval that it was one. (Of a CI run on a busy machine, which must not fail.)
     #[test]
     fn a_baseline_that_scattered_does_not_fail_a_calm_run() {
-        let row = time(Some(&entry("here", 0, (0.754, 0.446))), &entry("here", 0, (1.009, 0.959)));
+        let row = time(Some(&entry("here", 0, (0.754, 0.446))), &entry("here", 0, (1.009, 0.959)), None);
         assert!(row.holds(), "{row:?}");
     }
 
@@ -177,10 +179,19 @@ mod tests {
         assert_eq!(worse(|now| *now = entry("there", 500, (0.9, 0.88))), ["minor faults"]);
     }
 
+    #[test]
+    fn a_tolerance_that_was_asked_for_is_used_wherever_the_baseline_is_from() {
+        let holds = |machine, tolerance| {
+            time(Some(&entry("here", 0, (0.9, 0.9))), &entry(machine, 0, (1.0, 1.0)), tolerance).holds()
+        };
+        assert!(holds("here", Some(0.11)) && !holds("here", Some(0.09)) && !holds("there", Some(0.09)));
+        assert!(holds("there", None) && !holds("here", None));
+    }
+
     /// A baseline with many faults allows a part of them more.
     #[test]
     fn many_faults_may_be_a_quarter_more() {
-        let held = |then, now| rows(Some(&entry("m", then, (1.0, 1.0))), &entry("m", now, (1.0, 1.0)))[0].holds();
+        let held = |then, now| rows(Some(&entry("m", then, (1.0, 1.0))), &entry("m", now, (1.0, 1.0)), None)[0].holds();
         assert!(held(4000, 5000) && !held(4000, 5001));
     }
 }

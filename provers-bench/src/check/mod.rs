@@ -98,7 +98,7 @@ impl<'a> Gate<'a> {
         let result = run.workloads.first().ok_or_else(|| "was not run".to_owned());
         let found = result.and_then(|result| {
             let now = Entry::of(Figures::of(result)?, result, run);
-            let rows = judge::rows(self.baseline.workloads.get(key), &now);
+            let rows = judge::rows(self.baseline.workloads.get(key), &now, self.job.tolerance);
             Ok((now, rows))
         });
         Checked { key: key.to_owned(), found }
