@@ -48,7 +48,7 @@ fn processes(result: &Value) -> u64 {
 /// Rounds must be added while the intervals are wide, and the reader must learn what ended it.
 #[test]
 fn until_precise_adds_processes_until_the_time_is_over() {
-    let (result, table) = ended("imprecise", "--rounds 1 --until-precise 0.1% --max-time 8");
+    let (result, table) = ended("imprecise", "--rounds 1 --until-precise 0.1% --max-time 20");
     assert_eq!(result["ended"], "out_of_time");
     assert!(table.contains("Ended because the time was over: "), "{table}");
     assert!(processes(&result) > 1, "time for more than was planned");
@@ -69,7 +69,7 @@ fn until_precise_stops_when_the_interval_is_as_narrow_as_that() {
 /// What was measured before the time was over must be reported, with as many rounds for one arm as for the other.
 #[test]
 fn a_run_out_of_time_reports_what_it_has() {
-    let (result, _) = ended("short", "--rounds 5000 --max-time 3");
+    let (result, _) = ended("short", "--rounds 5000 --max-time 8");
     assert_eq!(result["ended"], "out_of_time");
     let counts: Vec<_> =
         result["arms"].as_array().unwrap().iter().map(|arm| arm["samples"].as_array().unwrap().len()).collect();
