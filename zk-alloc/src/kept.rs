@@ -3,7 +3,7 @@
 //!
 //! A run that is kept stays *used* in its zone: whoever takes it out of its slot owns it. Only the slot's thread puts runs
 //! in; any thread takes them out, by an atomic operation, so that nothing free is out of reach where it is needed. Zones do
-//! so before they hand out memory that is not resident, and before they give memory back.
+//! so before they hand out memory that is not resident, before they give memory back, and before a run fails to grow.
 #![allow(unsafe_code, reason = "a thread local without a destructor lasts as long as its thread")]
 
 use std::cell::Cell;
@@ -20,7 +20,7 @@ const ZONES: usize = 2;
 const THREADS: usize = 256;
 #[cfg(loom)]
 const THREADS: usize = 0;
-/// Where a run begins, and how long it is, in bytes.
+/// A run begins at a multiple of so many bytes, and is a multiple of them long.
 const UNIT_BYTES: u64 = 16 << 10;
 
 /// Which of a thread's runs.
@@ -30,7 +30,7 @@ pub(crate) enum Place {
     Mid,
 }
 
-/// A run of pages: its address, and below the address's lowest bit its length, both in units.
+/// A run of pages: its address, and in the bits that are zero in every such address its length in units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Run(NonZeroU64);
 

@@ -12,7 +12,8 @@ const ALWAYS: [&str; 11] = [
     "All processes of an arm's turn stay alive, so their memory is taken together: the kernel may have fewer huge pages to \
      give than to one prover alone.",
     "An interval says how sure the median of these rounds is, not how the rounds of another day will lie. It allows \
-     for processes that differ, and takes those of this run for a fair draw. Where many arms are compared, about one in twenty equal ones will seem to differ.",
+     for processes that differ, and takes those of this run for a fair draw. Where many arms are compared, about one in \
+     twenty equal ones will seem to differ.",
     "The verdict is on wall-clock time, and says nothing on memory. An arm that keeps its memory between proofs is warm at \
      the price of its resting RSS; one that proves once per process gets the cold figures and none of the warm ones.",
     "Verification, key generation and the start of the process are not timed. Allocations made there still shape the heap.",
