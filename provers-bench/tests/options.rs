@@ -66,6 +66,17 @@ fn until_precise_stops_when_the_interval_is_as_narrow_as_that() {
     assert!(table.contains("Ended when it was precise enough: "), "{table}");
 }
 
+/// With nothing to compare, what was planned suffices, however busy the machine.
+#[test]
+fn until_precise_stops_at_what_was_planned_if_that_suffices() {
+    let bench = Bench::new("planned");
+    let options = "--allocators glibc --rounds 6 --processes 4 --until-precise 0.1%";
+    let output = bench.run(&format!("plonky3 --workloads poseidon2 --log-rows 10 {options}"));
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let result = bench.result()["workloads"][0].clone();
+    assert_eq!((&result["ended"], processes(&result)), (&"precise".into(), 4));
+}
+
 /// What was measured before the time was over must be reported, with as many rounds for one arm as for the other.
 #[test]
 fn a_run_out_of_time_reports_what_it_has() {
