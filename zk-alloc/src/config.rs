@@ -9,6 +9,8 @@ use crate::os::{self, Cut, HostHugePages};
 /// What the arena is made with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Config {
+    /// Threads of the machine that this process may use.
+    pub(crate) threads: usize,
     /// Address space for each zone, in bytes.
     pub(crate) span_bytes: usize,
     /// Address space for each thread, in bytes: what `ZK_ALLOC_SLAB_GB` asks for, or its share of the default.
@@ -106,7 +108,7 @@ pub fn slab_size() -> usize {
 /// Reads the environment and the machine, and makes the result current.
 pub(crate) fn load() -> Config {
     let machine = Machine {
-        threads: std::thread::available_parallelism().map_or(8, usize::from) + EXTRA_THREADS,
+        threads: std::thread::available_parallelism().map_or(8, usize::from),
         memory_bytes: os::memory_limit_bytes(),
         host_huge_pages: os::host_huge_pages(),
     };
@@ -155,7 +157,8 @@ impl Config {
         lookup: impl Fn(&'static str) -> Option<OsString>,
         mut warn: impl FnMut(Warning),
     ) -> Self {
-        let default_thread_bytes = (8 * machine.memory_bytes / machine.threads).max(1 << 30);
+        let threads = machine.threads + EXTRA_THREADS;
+        let default_thread_bytes = (8 * machine.memory_bytes / threads).max(1 << 30);
         let thread_bytes = setting(
             "ZK_ALLOC_SLAB_GB",
             "a whole number of GiB, at least 1",
@@ -201,8 +204,9 @@ impl Config {
             &mut warn,
         );
         Self {
+            threads: machine.threads,
             // Each zone could hold all that the threads may have; address space costs nothing.
-            span_bytes: thread_bytes.saturating_mul(machine.threads) / 4,
+            span_bytes: thread_bytes.saturating_mul(threads) / 4,
             thread_bytes,
             min_bytes,
             retain_bytes,
@@ -258,7 +262,7 @@ fn parse_bytes(text: &str) -> Option<usize> {
 mod tests {
     use super::*;
 
-    const MACHINE: Machine = Machine { threads: 6, memory_bytes: 24 << 30, host_huge_pages: HostHugePages::Madvise };
+    const MACHINE: Machine = Machine { threads: 2, memory_bytes: 24 << 30, host_huge_pages: HostHugePages::Madvise };
 
     fn parse(name: &'static str, value: &str) -> (Config, Vec<String>) {
         let mut warnings = Vec::new();

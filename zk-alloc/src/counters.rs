@@ -86,14 +86,13 @@ impl ZoneCounters {
         }
     }
 
-    /// A run of `run_bytes` was handed out for a request of `bytes`.
-    pub(crate) fn claimed(&self, bytes: usize, run_bytes: usize, fresh_bytes: usize) {
+    /// A run was handed out for a request of `bytes`. A slab is not: no user asked for it.
+    pub(crate) fn requested(&self, bytes: usize) {
         self.allocations.fetch_add(1, Ordering::Relaxed);
         self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
-        self.grown(run_bytes, fresh_bytes);
     }
 
-    /// A run became longer by `more_bytes`.
+    /// `more_bytes` more are in use.
     pub(crate) fn grown(&self, more_bytes: usize, fresh_bytes: usize) {
         if fresh_bytes > 0 {
             self.fresh_bytes.fetch_add(fresh_bytes as u64, Ordering::Relaxed);
@@ -104,7 +103,7 @@ impl ZoneCounters {
         }
     }
 
-    /// A run, or its end, came back.
+    /// So many bytes came back.
     pub(crate) fn released(&self, bytes: usize) {
         USED_BYTES.fetch_sub(bytes, Ordering::Relaxed);
     }

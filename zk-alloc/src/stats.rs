@@ -78,12 +78,9 @@ fn add(stats: &mut Stats, arena: &arena::Arena) {
     stats.reserved_bytes = arena.reserved_bytes();
     stats.resident_bytes = arena::resident_bytes();
     stats.huge_pages = Some(arena.config().huge_pages);
-    for (holds_slabs, zone) in arena.counters() {
-        // The runs of the zone of slabs are slabs, which no user asked for.
-        if !holds_slabs {
-            stats.run_allocations += zone.allocations();
-            stats.run_bytes += zone.bytes();
-        }
+    for zone in arena.counters() {
+        stats.run_allocations += zone.allocations();
+        stats.run_bytes += zone.bytes();
         stats.fresh_bytes += zone.fresh_bytes();
         stats.system_calls += zone.system_calls();
         stats.refusals += zone.refusals();

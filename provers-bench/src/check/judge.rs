@@ -6,7 +6,7 @@ use crate::report::format;
 use std::ops::Sub;
 
 /// Faults above the baseline that are let pass: glibc serves what is small, and the heaps that it keeps for plonky2's
-/// threads grow by up to 300 pages in the first proofs of a process. A buffer that is faulted in anew for each proof
+/// threads grow by some hundred pages in the first proofs of a process. A buffer that is faulted in anew for each proof
 /// is thousands.
 const FAULTS: u64 = 400;
 /// The same, as a part of the baseline, where it is large.

@@ -182,7 +182,7 @@ impl<'a> Arena<'a> {
         let own = self.policy.zone(size_bytes);
         let sized = |zone: &Zone| (zone.granules(size_bytes), zone.granules(align_bytes).next_power_of_two());
         let (len, align) = sized(&self.zones[own]);
-        let mut place = (own, self.zones[own].find(len, align));
+        let mut place = (own, self.zones[own].find(len, align, self.runs_from(own)));
         let may_spill = self.policy.spill_min_bytes.is_some_and(|min| size_bytes >= min);
         if may_spill && own < self.policy.borders.len() && self.zones[own].fresh(place.1, len) > 0 {
             let (len, align) = sized(&self.zones[own + 1]);
@@ -215,7 +215,7 @@ impl<'a> Arena<'a> {
     fn claim_slab(&mut self, thread: u16) -> usize {
         let zone = self.slab_zone();
         let len = self.zones[zone].granules(self.policy.slab_bytes);
-        let start = self.zones[zone].find(len, len);
+        let start = self.zones[zone].find(len, len, 0);
         self.totals.fresh_bytes += self.zones[zone].take(start, len);
         self.slabs.insert(start, Slab { owner: Some(thread), ..Slab::default() });
         self.current.insert(thread, start);
@@ -258,9 +258,15 @@ impl<'a> Arena<'a> {
         self.slabs.get_mut(&slab).expect("blocks and threads name slabs in use")
     }
 
-    /// Slabs apart: behind the zones of runs. Else in the first of them.
+    /// The first granule of a zone that runs may take.
+    fn runs_from(&self, zone: usize) -> usize {
+        let head_bytes = if zone == self.slab_zone() { self.policy.slabs_only_bytes } else { 0 };
+        self.zones[zone].granules(head_bytes)
+    }
+
+    /// A zone of their own is behind those of runs.
     fn slab_zone(&self) -> usize {
-        if self.policy.slabs_apart { self.zones.len() - 1 } else { 0 }
+        if self.policy.slabs_apart { self.zones.len() - 1 } else { self.policy.zone(self.policy.slab_bytes) }
     }
 }
 

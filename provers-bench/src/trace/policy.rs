@@ -21,8 +21,10 @@ pub(crate) struct Policy {
     pub(crate) slab_bytes: u64,
     /// The largest request that a slab serves.
     pub(crate) slab_max_bytes: u64,
-    /// Slabs lie in a zone of their own; else among the runs of the first zone.
+    /// Slabs lie in a zone of their own; else among runs of their size.
     pub(crate) slabs_apart: bool,
+    /// Among runs: so many bytes at the start of that zone are for slabs only.
+    pub(crate) slabs_only_bytes: u64,
     /// The smallest request of each zone of runs but the first, ascending.
     pub(crate) borders: Vec<u64>,
     pub(crate) fit: Fit,
@@ -39,7 +41,9 @@ impl Policy {
             min_bytes: KIB,
             slab_bytes: 512 * KIB,
             slab_max_bytes: 32 * KIB,
-            slabs_apart: true,
+            slabs_apart: false,
+            // On a machine of two threads.
+            slabs_only_bytes: 4 * MIB,
             borders: vec![256 * KIB, 64 * MIB],
             fit: Fit::First,
             spill_min_bytes: None,
@@ -50,14 +54,19 @@ impl Policy {
     pub(crate) fn all() -> Vec<Self> {
         let ours = Self::ours;
         let named = |name: &str, policy: Self| Self { name: name.into(), ..policy };
-        let together = |borders| Self { slabs_apart: false, borders, ..ours() };
+        let slabs_only = |slabs_only_bytes| Self { slabs_only_bytes, ..ours() };
         let slabs = |slab_bytes, slab_max_bytes| Self { slab_bytes, slab_max_bytes, ..ours() };
         let borders = |borders: &[u64]| Self { borders: borders.into(), ..ours() };
+        let together = |all: &[u64]| Self { slabs_only_bytes: 0, ..borders(all) };
         vec![
             ours(),
-            named("one-zone", together(vec![])),
-            named("one-zone-slabs-2m", Self { slab_bytes: 2 * MIB, slab_max_bytes: 256 * KIB, ..together(vec![]) }),
-            named("best-fit", Self { fit: Fit::Best, ..together(vec![64 * MIB]) }),
+            named("one-zone", together(&[])),
+            named("one-zone-slabs-2m", Self { slab_bytes: 2 * MIB, slab_max_bytes: 256 * KIB, ..together(&[]) }),
+            named("best-fit", Self { fit: Fit::Best, ..together(&[64 * MIB]) }),
+            named("slabs-apart", Self { slabs_apart: true, ..ours() }),
+            named("slabs-only-0", slabs_only(0)),
+            named("slabs-only-2m", slabs_only(2 * MIB)),
+            named("slabs-only-8m", slabs_only(8 * MIB)),
             named("zones-best-fit", Self { fit: Fit::Best, ..ours() }),
             named("slabs-256k", slabs(256 * KIB, 32 * KIB)),
             named("slabs-1m-64k", slabs(MIB, 64 * KIB)),
@@ -91,6 +100,14 @@ impl Policy {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Slabs lie where runs of their size do, in the allocator as here: `arena/slab.rs` asserts it.
+    #[test]
+    fn our_slabs_lie_among_the_middle_runs() {
+        let ours = Policy::ours();
+        assert!(!ours.slabs_apart);
+        assert_eq!(ours.zone(ours.slab_bytes), 1);
+    }
 
     /// The simulator is to say something about zk-alloc: its granules and zones must be the allocator's.
     #[test]

@@ -33,13 +33,14 @@ impl Zone {
     }
 
     /// Where a run would be placed: in the lowest hole, or the smallest, that has room; else at the frontier.
-    pub(crate) fn find(&self, len: usize, align: usize) -> usize {
-        let fits = |&(&start, &hole): &(&usize, &usize)| start.next_multiple_of(align) + len <= start + hole;
+    /// Never below granule `from`.
+    pub(crate) fn find(&self, len: usize, align: usize, from: usize) -> usize {
+        let fits = |&(&start, &hole): &(&usize, &usize)| start.max(from).next_multiple_of(align) + len <= start + hole;
         let hole = match self.fit {
             Fit::First => self.holes.iter().find(fits),
             Fit::Best => self.holes.iter().filter(fits).min_by_key(|&(_, &hole)| hole),
         };
-        hole.map_or(self.frontier, |(&start, _)| start).next_multiple_of(align)
+        hole.map_or(self.frontier, |(&start, _)| start).max(from).next_multiple_of(align)
     }
 
     /// The highest place for a run that is resident already.
@@ -121,7 +122,7 @@ mod tests {
     use super::*;
 
     fn claim(zone: &mut Zone, len: usize, align: usize) -> (usize, u64) {
-        let start = zone.find(len, align);
+        let start = zone.find(len, align, 0);
         (start, zone.take(start, len))
     }
 

@@ -30,16 +30,12 @@ pub(crate) use budget::resident_bytes;
 pub(crate) use slab::{SLAB_BYTES, Unserved};
 pub(crate) use zone::{Contents, GiveBack};
 
-use zone::Shortage;
-
-/// The zone of slabs; the zones of page runs follow in the order of [`route::Zone`].
-const SLABS: usize = 0;
-const ZONES: usize = 4;
+use zone::{Shortage, Tenant};
 
 /// See the module's documentation.
 #[derive(Debug)]
 pub(crate) struct Arena {
-    region: region::Region<ZONES>,
+    region: region::Region,
     slabs: slab::SlabTable,
     config: Config,
 }
@@ -159,10 +155,9 @@ impl Arena {
         if config.trace_escaped {
             escape::trace_escaped(true);
         }
-        let [small, mid, giant] = pages::zone_specs(&config);
-        let region =
-            region::Region::reserve(config.span_bytes, [slab::zone_spec(config.huge_pages), small, mid, giant])?;
-        let slabs = slab::SlabTable::new(region.zone(SLABS))?;
+        let specs = pages::zone_specs(&config, slab::apart_bytes(config.threads));
+        let region = region::Region::reserve(config.span_bytes, specs)?;
+        let slabs = slab::SlabTable::new(region.zone(route::SLABS))?;
         Ok(Self { region, slabs, config })
     }
 
@@ -191,7 +186,7 @@ impl Arena {
     fn try_alloc(&'static self, size: usize, align: usize, contents: Contents) -> Result<NonNull<u8>, Unserved> {
         match route::path(size, align) {
             Path::Slab => {
-                let at = slab::alloc(&self.slabs, self.region.zone(SLABS), size, align)?;
+                let at = slab::alloc(&self.slabs, self.region.zone(route::SLABS), size, align)?;
                 if contents == Contents::Zeroed {
                     // SAFETY: `size` bytes that were just handed to us.
                     unsafe { at.write_bytes(0, size) };
@@ -199,7 +194,7 @@ impl Arena {
                 Ok(at)
             }
             Path::Run(zone) => {
-                let zone = self.region.zone(run_zone(zone));
+                let zone = self.region.zone(zone);
                 zone.claim(size, pages::run_align(size, align), contents).map_err(Unserved::Short)
             }
         }
@@ -211,13 +206,13 @@ impl Arena {
     /// `at` came from [`alloc`](Self::alloc) and is `size` bytes long by now; nobody uses it any more.
     #[inline(always)]
     pub(crate) unsafe fn dealloc(&'static self, at: NonNull<u8>, size: usize) {
-        let index = self.region.zone_of(at);
-        let zone = self.region.zone(index);
-        if index == SLABS {
-            // SAFETY: the caller's; what lies in the zone of slabs came from a slab.
+        let name = self.region.zone_of(at);
+        let zone = self.region.zone(name);
+        if route::is_in_slab(name, size) {
+            // SAFETY: the caller's; what is so short in this zone came from a slab.
             unsafe { slab::dealloc(&self.slabs, zone, at, size) };
         } else {
-            // SAFETY: the caller's; what lies in a zone of page runs came from it.
+            // SAFETY: the caller's; everything else in a zone is a run of its own.
             unsafe { zone.release(at, size) };
         }
     }
@@ -235,13 +230,14 @@ impl Arena {
         new_size: usize,
         align: usize,
     ) -> bool {
-        let index = self.region.zone_of(at);
+        let name = self.region.zone_of(at);
+        let in_slab = route::is_in_slab(name, old_size);
         match route::path(new_size, align) {
-            // SAFETY: the caller's; what lies in the zone of slabs came from a slab.
-            Path::Slab if index == SLABS => unsafe { slab::resize(at, old_size, new_size) },
-            Path::Run(zone) if index == run_zone(zone) => {
-                // SAFETY: the caller's; what lies in a zone of page runs came from it.
-                unsafe { self.region.zone(index).resize(at, old_size, new_size) }
+            // SAFETY: the caller's; what is so short in this zone came from a slab.
+            Path::Slab if in_slab => unsafe { slab::resize(at, old_size, new_size) },
+            Path::Run(zone) if zone == name && !in_slab => {
+                // SAFETY: the caller's; everything else in a zone is a run of its own.
+                unsafe { self.region.zone(name).resize(at, old_size, new_size) }
             }
             _ => false,
         }
@@ -250,7 +246,7 @@ impl Arena {
     /// Gives free memory back to the kernel until at most `keep_bytes` are resident, or nothing free is. Returns the bytes
     /// given back.
     pub(crate) fn trim(&self, keep_bytes: usize, how: GiveBack) -> usize {
-        self.slabs.recycle_parked(self.region.zone(SLABS));
+        self.slabs.recycle_parked(self.region.zone(route::SLABS));
         let mut surplus = resident_bytes().saturating_sub(keep_bytes);
         let mut gone = 0;
         for zone in self.region.zones().iter().rev() {
@@ -270,12 +266,11 @@ impl Arena {
 
     /// Pages in free memory for a request of `bytes`, on several threads. Returns how many bytes.
     pub(crate) fn populate(&self, bytes: usize) -> usize {
-        let zone = match route::path(bytes, 1) {
-            Path::Slab => SLABS,
-            Path::Run(zone) => run_zone(zone),
+        let (zone, tenant) = match route::path(bytes, 1) {
+            Path::Slab => (route::SLABS, Tenant::Slab),
+            Path::Run(zone) => (zone, Tenant::Run),
         };
-        let threads = std::thread::available_parallelism().map_or(1, usize::from);
-        self.region.zone(zone).populate(bytes, threads)
+        self.region.zone(zone).populate(tenant, bytes, self.config.threads)
     }
 
     pub(crate) fn config(&self) -> &Config {
@@ -289,7 +284,7 @@ impl Arena {
 
     /// Slabs in use, and those among them that only something alive keeps.
     pub(crate) fn slabs_in_use(&self) -> (usize, usize) {
-        (self.region.zone(SLABS).used_bytes() / SLAB_BYTES, self.slabs.pinned())
+        (self.slabs.in_use(), self.slabs.pinned())
     }
 
     /// Bytes of address space.
@@ -297,12 +292,8 @@ impl Arena {
         self.region.len()
     }
 
-    /// The zones' counters, each with whether the zone holds slabs.
-    pub(crate) fn counters(&self) -> impl Iterator<Item = (bool, &ZoneCounters)> {
-        self.region.zones().iter().enumerate().map(|(index, zone)| (index == SLABS, &zone.counters))
+    /// The zones' counters.
+    pub(crate) fn counters(&self) -> impl Iterator<Item = &ZoneCounters> {
+        self.region.zones().iter().map(|zone| &zone.counters)
     }
-}
-
-const fn run_zone(zone: route::Zone) -> usize {
-    SLABS + 1 + zone as usize
 }

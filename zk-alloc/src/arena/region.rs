@@ -9,11 +9,12 @@ use super::align::align_up;
 use super::bitmap::Bitmap;
 use super::zone::{Zone, ZoneSpec};
 use crate::os::{self, Errno, Mapping};
+use crate::route;
 use crate::sync::AtomicU64;
 
 /// See the module's documentation.
 #[derive(Debug)]
-pub(crate) struct Region<const ZONES: usize> {
+pub(crate) struct Region {
     /// The address space. Never unmapped while anybody could hold an address of it: a region that was published stays.
     reservation: Mapping,
     /// The words of the zones' bitmaps.
@@ -22,10 +23,13 @@ pub(crate) struct Region<const ZONES: usize> {
     zones: [Zone; ZONES],
 }
 
+/// As many as [`route::Zone`] has, in its order.
+const ZONES: usize = 3;
+
 /// The least address space that a zone is worth having for, in bytes.
 const MIN_SPAN_BYTES: usize = 64 << 20;
 
-impl<const ZONES: usize> Region<ZONES> {
+impl Region {
     /// Reserves `span_bytes` (rounded up to a power of two) for each zone, or, where the system refuses so much, the
     /// largest half, quarter, ... that it grants.
     ///
@@ -78,17 +82,21 @@ impl<const ZONES: usize> Region<ZONES> {
         ZONES << self.span_shift
     }
 
-    pub(crate) fn zone(&self, index: usize) -> &Zone {
-        // Within bounds as it is; the remainder (a mask) spares the branch to a panic.
-        &self.zones[index % ZONES]
+    pub(crate) fn zone(&self, name: route::Zone) -> &Zone {
+        &self.zones[name as usize]
     }
 
     pub(crate) fn zones(&self) -> &[Zone; ZONES] {
         &self.zones
     }
 
-    /// The index of the zone that holds an address of the region.
-    pub(crate) fn zone_of(&self, at: NonNull<u8>) -> usize {
-        (at.addr().get() - self.base().addr().get()) >> self.span_shift
+    /// The zone that holds an address of the region.
+    #[inline(always)]
+    pub(crate) fn zone_of(&self, at: NonNull<u8>) -> route::Zone {
+        match (at.addr().get() - self.base().addr().get()) >> self.span_shift {
+            0 => route::Zone::Small,
+            1 => route::Zone::Mid,
+            _ => route::Zone::Giant,
+        }
     }
 }

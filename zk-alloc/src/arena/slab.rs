@@ -11,29 +11,25 @@ use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use super::align::align_up;
 use super::bitmap::Bitmap;
 use super::count::SharedCount;
-use super::zone::{Contents, HugeAdvice, Shortage, Zone, ZoneSpec};
-use crate::config::HugePages;
+use super::zone::{Shortage, Zone};
 use crate::exclusive::Exclusive;
 use crate::os::{self, Errno, Mapping};
+use crate::route;
 
 /// The size of a slab, in bytes; slabs lie on multiples of it.
 pub(crate) const SLAB_BYTES: usize = 512 << 10;
+const _: () = assert!(matches!(route::path(SLAB_BYTES, 1), route::Path::Run(route::SLABS)));
 
 /// Every allocation begins on a multiple of this many bytes: AVX-512 loads never straddle a cache line.
 const MIN_ALIGN: usize = 64;
 
-/// What the zone of slabs is made from.
-pub(crate) fn zone_spec(huge_pages: HugePages) -> ZoneSpec {
-    ZoneSpec {
-        granule_bytes: SLAB_BYTES,
-        // Four share a huge page: the one more that the next proof needs is most often resident already.
-        huge: HugeAdvice::of(huge_pages),
-        small_pages_bytes: 0,
-        // A slab is zeroed piece by piece.
-        lazy_zero_bytes: usize::MAX,
-        // Threads keep slabs in their own way.
-        kept: None,
-    }
+/// Slabs for each of the machine's threads that find room where no run goes. Those that threads hold on to, and those that
+/// what leaves a proof keeps, would otherwise take the places of the next proof's runs (docs/placement.md).
+const APART_PER_THREAD: usize = 4;
+
+/// How much room that is, in bytes.
+pub(crate) const fn apart_bytes(threads: usize) -> usize {
+    APART_PER_THREAD * threads * SLAB_BYTES
 }
 
 /// The side table's entry for one slab. All zeroes is a slab that was never used.
@@ -75,6 +71,8 @@ pub(crate) struct SlabTable {
     parked: Bitmap<'static>,
     /// No slab at or above this index was ever used: where statistics may stop.
     frontier: AtomicUsize,
+    /// Slabs that the zone has not got back. No decision reads it.
+    in_use: AtomicUsize,
 }
 
 impl SlabTable {
@@ -93,7 +91,13 @@ impl SlabTable {
         let entries = unsafe { std::slice::from_raw_parts(at.cast::<Entry>().as_ptr(), slabs) };
         // SAFETY: the rest of that mapping.
         let parked = unsafe { std::slice::from_raw_parts(at.add(table_bytes).cast().as_ptr(), words) };
-        Ok(Self { entries, _mapping: mapping, parked: Bitmap::new(parked), frontier: AtomicUsize::new(0) })
+        Ok(Self {
+            entries,
+            _mapping: mapping,
+            parked: Bitmap::new(parked),
+            frontier: AtomicUsize::new(0),
+            in_use: AtomicUsize::new(0),
+        })
     }
 
     /// Allocations made in slabs, and their bytes, since the process started.
@@ -105,6 +109,11 @@ impl SlabTable {
                 bytes + entry.own.bytes.load(Ordering::Relaxed),
             )
         })
+    }
+
+    /// Slabs that the zone has not got back.
+    pub(crate) fn in_use(&self) -> usize {
+        self.in_use.load(Ordering::Relaxed)
     }
 
     /// Slabs that only what outlived its use keeps: their threads left them, and something in them is alive.
@@ -119,7 +128,7 @@ impl SlabTable {
         let mut from = 0;
         while let Some(index) = self.parked.take_lowest(from, frontier) {
             if self.entries[index].shared.is_empty(self.entries[index].own.parked_live.load(Ordering::Relaxed)) {
-                recycle(zone, index);
+                self.recycle(zone, index);
             } else {
                 // As it was: its bump pointer and count still lie where its thread left them.
                 self.parked.offer(index);
@@ -139,12 +148,26 @@ impl SlabTable {
                 live: own.parked_live.load(Ordering::Relaxed),
             });
         }
-        let slab = zone.claim(SLAB_BYTES, SLAB_BYTES, Contents::Any)?;
-        let index = zone.index(slab);
+        let slab = zone.claim_slab(SLAB_BYTES)?;
+        self.in_use.fetch_add(1, Ordering::Relaxed);
+        let index = index(zone, slab);
         self.frontier.fetch_max(index + 1, Ordering::AcqRel);
         self.entries[index].shared.reset();
         Ok(Current { index, bump: slab.addr().get(), live: 0 })
     }
+
+    /// Gives an empty slab without an owner back to its zone.
+    fn recycle(&self, zone: &Zone, index: usize) {
+        self.in_use.fetch_sub(1, Ordering::Relaxed);
+        // SAFETY: a slab of the zone; the count says that every allocation in it was freed and that it has no owner, and says
+        // so to one thread only.
+        unsafe { zone.release_slab(zone.base().add(index * SLAB_BYTES), SLAB_BYTES) };
+    }
+}
+
+/// Which slab of the zone an address lies in.
+fn index(zone: &Zone, at: NonNull<u8>) -> usize {
+    (at.addr().get() - zone.base().addr().get()) / SLAB_BYTES
 }
 
 /// A slab as its owner holds it.
@@ -242,9 +265,9 @@ pub(crate) unsafe fn dealloc(table: &'static SlabTable, zone: &Zone, at: NonNull
         own
     });
     if own != Some(true) {
-        let index = zone.index(at);
+        let index = index(zone, at);
         if table.entries[index].shared.free() {
-            recycle(zone, index);
+            table.recycle(zone, index);
         }
     }
 }
@@ -272,13 +295,6 @@ const fn rounded(size: usize) -> usize {
     align_up(size, MIN_ALIGN)
 }
 
-/// Gives an empty slab without an owner back to its zone.
-fn recycle(zone: &Zone, index: usize) {
-    // SAFETY: an address of the zone; the count says that every allocation in this slab was freed and that it has no
-    // owner, and says so to one thread only.
-    unsafe { zone.release(zone.base().add(index * SLAB_BYTES), SLAB_BYTES) };
-}
-
 impl Local {
     #[inline(always)]
     fn bump(&self, zone: &Zone, size: usize, align: usize) -> Option<NonNull<u8>> {
@@ -291,7 +307,7 @@ impl Local {
         self.bump.set(end);
         self.live.set(self.live.get() + 1);
         entry.own.count(size);
-        // SAFETY: `[start, end)` lies in this thread's slab, which is a granule of the zone that the thread owns, above
+        // SAFETY: `[start, end)` lies in this thread's slab, granules of the zone that the thread owns, above
         // everything in it that is alive.
         Some(unsafe { zone.base().add(start - zone.base().addr().get()) })
     }
@@ -350,7 +366,7 @@ impl Local {
         }
         // Without the hand-over at its exit a thread's slab would be lost: no hand-over, no slab.
         HAND_OVER.try_with(|_| ()).map_err(|_| Unserved::Busy)?;
-        self.retire(zone);
+        self.retire(table, zone);
         let taken = table.take(zone).map_err(Unserved::Short)?;
         let entry = &table.entries[taken.index];
         self.base.set(zone.base().addr().get() + taken.index * SLAB_BYTES);
@@ -362,11 +378,11 @@ impl Local {
     }
 
     /// Leaves the slab: its last free will recycle it, if this isn't it already.
-    fn retire(&self, zone: &Zone) {
+    fn retire(&self, table: &SlabTable, zone: &Zone) {
         if let Some(entry) = self.entry.take() {
             let base = self.base.replace(0);
             if entry.shared.retire(self.live.get()) {
-                recycle(zone, (base - zone.base().addr().get()) / SLAB_BYTES);
+                table.recycle(zone, (base - zone.base().addr().get()) / SLAB_BYTES);
             }
         }
     }

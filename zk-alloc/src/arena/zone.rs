@@ -58,6 +58,15 @@ pub(crate) enum Shortage {
     OverBudget,
 }
 
+/// Whom a zone serves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Tenant {
+    /// A thread's slab. Few of them live long, so that the lowest place is theirs.
+    Slab,
+    /// A run of pages.
+    Run,
+}
+
 /// What [`Zone::trim`] and its like do with free memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum GiveBack {
@@ -73,6 +82,8 @@ pub(crate) struct ZoneSpec {
     /// A power of two, at most a huge page.
     pub(crate) granule_bytes: usize,
     pub(crate) huge: HugeAdvice,
+    /// So many bytes at the zone's start are for slabs only.
+    pub(crate) slabs_only_bytes: usize,
     /// So many bytes at the zone's start are in small pages where [`HugeAdvice::Ask`] holds for the rest: whoever uses little
     /// does not pay for whole huge pages.
     pub(crate) small_pages_bytes: usize,
@@ -135,14 +146,41 @@ impl Zone {
             return Ok(self.address(start));
         }
         let granules = self.granules(bytes);
-        let start = self.claim_free(granules, align).ok_or(Shortage::Full)?;
-        let fresh = self.make_usable(start, granules).inspect_err(|_| self.used.release(start, granules))?;
+        let (start, fresh_bytes) = self.claim_usable(Tenant::Run, granules, align)?;
         if contents == Contents::Zeroed {
             self.zero(start, bytes);
         }
         self.dirty.set(start, granules);
-        self.counters.claimed(bytes, self.bytes(granules), fresh);
+        self.counters.requested(bytes);
+        self.counters.grown(self.bytes(granules), fresh_bytes);
         Ok(self.address(start))
+    }
+
+    /// Hands out a slab, which is as long as it is aligned. What it holds is anything.
+    ///
+    /// # Errors
+    /// See [`Shortage`].
+    pub(crate) fn claim_slab(&self, bytes: usize) -> Result<NonNull<u8>, Shortage> {
+        let granules = self.granules(bytes);
+        let (start, fresh_bytes) = self.claim_usable(Tenant::Slab, granules, bytes)?;
+        self.dirty.set(start, granules);
+        self.counters.grown(self.bytes(granules), fresh_bytes);
+        Ok(self.address(start))
+    }
+
+    /// Takes back a slab.
+    ///
+    /// # Safety
+    /// `at` came from [`claim_slab`](Self::claim_slab) with these `bytes`; nobody uses it any more.
+    pub(crate) unsafe fn release_slab(&self, at: NonNull<u8>, bytes: usize) {
+        self.release_granules(self.index(at), self.granules(bytes));
+    }
+
+    /// Claims granules and makes them usable: the first of them, and how many of their bytes are not resident yet.
+    fn claim_usable(&self, tenant: Tenant, granules: usize, align: usize) -> Result<(usize, usize), Shortage> {
+        let start = self.claim_free(tenant, granules, align).ok_or(Shortage::Full)?;
+        let fresh_bytes = self.make_usable(start, granules).inspect_err(|_| self.used.release(start, granules))?;
+        Ok((start, fresh_bytes))
     }
 
     /// The first granule of what this thread keeps, if that is a run for `bytes`. It is dirty, and booked.
@@ -154,10 +192,10 @@ impl Zone {
     }
 
     /// Claims the lowest run of free granules; before it hands out what is not resident, what threads keep is free too.
-    fn claim_free(&self, granules: usize, align: usize) -> Option<usize> {
+    fn claim_free(&self, tenant: Tenant, granules: usize, align: usize) -> Option<usize> {
         let align = self.granules(align).next_power_of_two();
         let skew = (self.base.addr().get() >> self.granule_shift) & (align - 1);
-        let first_fit = || self.used.claim_first_fit(granules, align, skew);
+        let first_fit = || self.used.claim_first_fit(self.lowest(tenant), granules, align, skew);
         let found = first_fit();
         let is_resident = |start| self.dirty.count(start, granules) == granules;
         if found.is_some_and(is_resident) || !self.release_kept() {
@@ -169,6 +207,14 @@ impl Zone {
         first_fit()
     }
 
+    /// The first granule that may be a tenant's.
+    fn lowest(&self, tenant: Tenant) -> usize {
+        match tenant {
+            Tenant::Slab => 0,
+            Tenant::Run => self.granules(self.spec.slabs_only_bytes),
+        }
+    }
+
     /// Frees what threads keep of this zone; `false` if they keep nothing.
     pub(crate) fn release_kept(&self) -> bool {
         let Some(place) = self.spec.kept else { return false };
@@ -177,8 +223,12 @@ impl Zone {
 
     /// Frees a run that was kept, and is the caller's now.
     fn release_run(&self, run: Run) {
-        self.counters.released(run.bytes());
-        self.used.release(self.granule_at(run.address()), run.bytes() >> self.granule_shift);
+        self.release_granules(self.granule_at(run.address()), self.granules(run.bytes()));
+    }
+
+    fn release_granules(&self, start: usize, granules: usize) {
+        self.counters.released(self.bytes(granules));
+        self.used.release(start, granules);
     }
 
     /// Commits and books granules that the caller owns, and returns how many bytes of them are not resident yet.
@@ -202,8 +252,7 @@ impl Zone {
             }
             return;
         }
-        self.counters.released(self.bytes(granules));
-        self.used.release(self.index(at), granules);
+        self.release_granules(self.index(at), granules);
     }
 
     /// Changes the length of a run where it stands; `false` if what follows it is taken.
@@ -227,8 +276,7 @@ impl Zone {
             self.dirty.set(more_at, more);
             self.counters.grown(self.bytes(more), fresh);
         } else if new < old {
-            self.counters.released(self.bytes(old - new));
-            self.used.release(start + new, old - new);
+            self.release_granules(start + new, old - new);
         }
         true
     }
@@ -269,9 +317,9 @@ impl Zone {
 
     /// Pages in `bytes` of the zone's free memory, so that whoever is handed it finds it resident. Returns how many bytes
     /// were; fewer if the zone or the kernel has no more.
-    pub(crate) fn populate(&self, bytes: usize, threads: usize) -> usize {
+    pub(crate) fn populate(&self, tenant: Tenant, bytes: usize, threads: usize) -> usize {
         let granules = self.granules(bytes.min(self.capacity_bytes()));
-        let Some(start) = self.used.claim_first_fit(granules, 1, 0) else { return 0 };
+        let Some(start) = self.used.claim_first_fit(self.lowest(tenant), granules, 1, 0) else { return 0 };
         let usable = self.make_usable(start, granules).is_ok();
         if usable {
             self.dirty.set(start, granules);
@@ -295,11 +343,6 @@ impl Zone {
         }
         self.used.release(start, granules);
         if usable { self.bytes(granules) } else { 0 }
-    }
-
-    /// Bytes in use, in whole granules.
-    pub(crate) fn used_bytes(&self) -> usize {
-        self.bytes(self.used.count(0, self.committed.load(Ordering::Acquire)))
     }
 
     /// Bytes of address space.

@@ -154,7 +154,7 @@ impl Run {
     }
 
     fn claim_use_release(&self, n: usize, align: usize) -> bool {
-        let Some(start) = self.bits().claim_first_fit(n, align, 0) else { return false };
+        let Some(start) = self.bits().claim_first_fit(0, n, align, 0) else { return false };
         self.write(start, n);
         self.bits().release(start, n);
         true

@@ -15,6 +15,7 @@ const GRANULE_BYTES: usize = 4 << 10;
 const SPEC: ZoneSpec = ZoneSpec {
     granule_bytes: GRANULE_BYTES,
     huge: HugeAdvice::Leave,
+    slabs_only_bytes: 0,
     small_pages_bytes: 0,
     lazy_zero_bytes: usize::MAX,
     kept: None,

@@ -9,6 +9,7 @@ const BITS: usize = 192;
 #[derive(Clone, Copy, Debug)]
 enum Op {
     ClaimFirstFit {
+        from: usize,
         n: usize,
         align: usize,
         skew: usize,
@@ -40,8 +41,9 @@ fn op() -> impl Strategy<Value = Op> {
     let short = || prop_oneof![8 => 1..8usize, 2 => 1..70usize, 1 => 1..BITS + 2];
     let range = move || (0..BITS, short()).prop_map(|(start, n)| (start, n.min(BITS - start)));
     prop_oneof![
-        6 => (short(), 0..8u32, 0..256usize)
-            .prop_map(|(n, log2, skew)| Op::ClaimFirstFit { n, align: 1 << log2, skew: skew & ((1 << log2) - 1) }),
+        6 => (prop_oneof![Just(0), 0..BITS], short(), 0..8u32, 0..256usize).prop_map(|(from, n, log2, skew)| {
+            Op::ClaimFirstFit { from, n, align: 1 << log2, skew: skew & ((1 << log2) - 1) }
+        }),
         4 => (0..BITS, short()).prop_map(|(start, n)| Op::TryClaim { start, n }),
         6 => (any::<usize>(), short()).prop_map(|(which, n)| Op::Release { which, n }),
         1 => range().prop_map(|(start, n)| Op::Set { start, n }),
@@ -64,10 +66,10 @@ fn runs(bits: &[bool], start: usize, n: usize) -> Vec<(usize, usize)> {
 
 fn step(bitmap: Bitmap<'_>, bits: &mut [bool], op: Op) {
     match op {
-        Op::ClaimFirstFit { n, align, skew } => {
+        Op::ClaimFirstFit { from, n, align, skew } => {
             let fits = |&start: &usize| (start + skew) % align == 0 && !bits[start..start + n].contains(&true);
-            let expected = (0..(BITS + 1).saturating_sub(n)).find(fits);
-            assert_eq!(bitmap.claim_first_fit(n, align, skew), expected);
+            let expected = (from..(BITS + 1).saturating_sub(n)).find(fits);
+            assert_eq!(bitmap.claim_first_fit(from, n, align, skew), expected);
             expected.inspect(|&start| bits[start..start + n].fill(true));
         }
         Op::TryClaim { start, n } => match bitmap.try_claim(start, n) {
