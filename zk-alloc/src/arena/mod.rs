@@ -206,11 +206,16 @@ impl Arena {
     /// `at` came from [`alloc`](Self::alloc) and is `size` bytes long by now; nobody uses it any more.
     #[inline(always)]
     pub(crate) unsafe fn dealloc(&'static self, at: NonNull<u8>, size: usize) {
+        // First, because it needs to know nothing of zones.
+        // SAFETY: the caller's.
+        if size <= route::SLAB_MAX_BYTES && unsafe { slab::dealloc_own(at, size) } {
+            return;
+        }
         let name = self.region.zone_of(at);
         let zone = self.region.zone(name);
         if route::is_in_slab(name, size) {
             // SAFETY: the caller's; what is so short in this zone came from a slab.
-            unsafe { slab::dealloc(&self.slabs, zone, at, size) };
+            unsafe { slab::dealloc(&self.slabs, zone, at) };
         } else {
             // SAFETY: the caller's; everything else in a zone is a run of its own.
             unsafe { zone.release(at, size) };

@@ -250,12 +250,12 @@ pub(crate) fn alloc(
     .unwrap_or(Err(Unserved::Busy))
 }
 
-/// Takes an allocation back.
+/// Takes an allocation back if it lies in this thread's slab, whatever else it may be; `false` if it does not.
 ///
 /// # Safety
-/// `at` came from [`alloc`] with the same table and zone, is `size` bytes long by now, and nobody uses it any more.
+/// `at` came from the arena, is `size` bytes long by now, and nobody uses it any more.
 #[inline(always)]
-pub(crate) unsafe fn dealloc(table: &'static SlabTable, zone: &Zone, at: NonNull<u8>, size: usize) {
+pub(crate) unsafe fn dealloc_own(at: NonNull<u8>, size: usize) -> bool {
     // Whose slab it is, is asked inside: a signal handler that came between could change the answer.
     let own = exclusively(|local| {
         let own = local.owns(at);
@@ -264,18 +264,25 @@ pub(crate) unsafe fn dealloc(table: &'static SlabTable, zone: &Zone, at: NonNull
         }
         own
     });
-    if own != Some(true) {
-        let index = index(zone, at);
-        if table.entries[index].shared.free() {
-            table.recycle(zone, index);
-        }
+    own == Some(true)
+}
+
+/// Takes an allocation back on behalf of the thread whose slab it lies in.
+///
+/// # Safety
+/// `at` came from [`alloc`] with the same table and zone, and nobody uses it any more; [`dealloc_own`] did not take it.
+#[inline(never)]
+pub(crate) unsafe fn dealloc(table: &'static SlabTable, zone: &Zone, at: NonNull<u8>) {
+    let index = index(zone, at);
+    if table.entries[index].shared.free() {
+        table.recycle(zone, index);
     }
 }
 
 /// Changes the length of an allocation where it stands; `false` where that can't be.
 ///
 /// # Safety
-/// As for [`dealloc`], but that the first `new_size` bytes stay in use.
+/// As for [`dealloc_own`], but that the first `new_size` bytes stay in use.
 pub(crate) unsafe fn resize(at: NonNull<u8>, old_size: usize, new_size: usize) -> bool {
     let moved_top = exclusively(|local| {
         let start = at.addr().get();
