@@ -76,7 +76,7 @@ pub(crate) struct SlabTable {
 }
 
 impl SlabTable {
-    /// A table for a zone of slabs.
+    /// A table for the slabs of a zone.
     ///
     /// # Errors
     /// The system's, when it grants no memory for the table.
