@@ -1,0 +1,69 @@
+//! Slabs lie among the middle runs: what either leaves serves the other, and what stays is in nobody's way.
+//!
+//! One test: what is resident is a property of the process.
+
+use std::hint::black_box;
+use std::thread;
+
+use zk_alloc::{ZkAllocator, phase, release, stats};
+
+#[global_allocator]
+static ALLOC: ZkAllocator = ZkAllocator;
+
+const MIB: usize = 1 << 20;
+/// Served from a slab.
+const BLOCK_BYTES: usize = 16 << 10;
+
+/// What was not resident before `work`, in bytes.
+fn fresh_bytes<R>(work: impl FnOnce() -> R) -> (u64, R) {
+    let before = stats().fresh_bytes;
+    let result = work();
+    (stats().fresh_bytes - before, result)
+}
+
+fn run(bytes: usize) -> Vec<u8> {
+    black_box(vec![1; bytes])
+}
+
+fn blocks(bytes: usize) -> Vec<Vec<u8>> {
+    black_box((0..bytes / BLOCK_BYTES).map(|_| vec![1; BLOCK_BYTES]).collect())
+}
+
+/// The slab that a thread holds on to would lie where the run was, if that were the lowest place for it.
+fn a_slab_that_stays_takes_no_run_s_place() {
+    drop(run(16 * MIB));
+    let pins = blocks(BLOCK_BYTES);
+    let (fresh, _) = fresh_bytes(|| run(16 * MIB));
+    assert_eq!(fresh, 0);
+    drop(pins);
+}
+
+/// The room that is the slabs' alone: four slabs for each of the machine's threads.
+fn room_of_slabs_bytes() -> usize {
+    let threads = thread::available_parallelism().map_or(8, usize::from);
+    4 * threads * (512 << 10)
+}
+
+fn slabs_find_room_where_a_run_was() {
+    drop(run(48 * MIB));
+    let (fresh, many) = fresh_bytes(|| blocks(room_of_slabs_bytes() + 24 * MIB));
+    assert!(fresh <= room_of_slabs_bytes() as u64, "{fresh} bytes were fresh");
+    drop(many);
+}
+
+fn runs_find_room_where_slabs_were() {
+    drop(blocks(room_of_slabs_bytes() + 24 * MIB));
+    let (fresh, _) = fresh_bytes(|| run(16 * MIB));
+    assert_eq!(fresh, 0);
+}
+
+#[test]
+fn what_slabs_and_runs_leave_serves_the_other() {
+    phase(|| {
+        a_slab_that_stays_takes_no_run_s_place();
+        release();
+        slabs_find_room_where_a_run_was();
+        release();
+        runs_find_room_where_slabs_were();
+    });
+}
