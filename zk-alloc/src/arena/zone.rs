@@ -211,7 +211,8 @@ impl Zone {
     fn lowest(&self, tenant: Tenant) -> usize {
         match tenant {
             Tenant::Slab => 0,
-            Tenant::Run => self.granules(self.spec.slabs_only_bytes),
+            // However little address space the system granted, most of it is for both.
+            Tenant::Run => self.granules(self.spec.slabs_only_bytes).min(self.used.len() / 4),
         }
     }
 
