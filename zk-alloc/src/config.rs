@@ -83,7 +83,10 @@ pub(crate) fn huge_pages() -> HugePages {
 }
 
 const DEFAULT_MIN_BYTES: usize = 1024;
-const DEFAULT_LAZY_ZERO_BYTES: usize = 4 << 20;
+/// Where more threads than these wait while one of them clears a giant, the kernel clears it on all of them instead.
+const EAGER_ZERO_THREADS: usize = 4;
+/// What a giant is in that sense: to clear less at once, and find it in the caches, was faster (docs/design.md).
+const LAZY_ZERO_BYTES: usize = 128 << 20;
 
 /// Threads beyond the machine's cores that `ZK_ALLOC_SLAB_GB` counts room for, as the crate zk-alloc 0.0.9 did.
 const EXTRA_THREADS: usize = 4;
@@ -190,7 +193,13 @@ impl Config {
             &lookup,
             &mut warn,
         );
-        let lazy_zero_bytes = bytes_setting("ZK_ALLOC_LAZY_ZERO_BYTES", DEFAULT_LAZY_ZERO_BYTES, &lookup, &mut warn);
+        let default_lazy_zero = if machine.threads > EAGER_ZERO_THREADS {
+            (LAZY_ZERO_BYTES, Used::Number(LAZY_ZERO_BYTES))
+        } else {
+            (usize::MAX, Used::Word("never"))
+        };
+        let lazy_zero_bytes =
+            setting("ZK_ALLOC_LAZY_ZERO_BYTES", BYTES_WANTED, parse_bytes, default_lazy_zero, &lookup, &mut warn);
         let trace_escaped = setting(
             "ZK_ALLOC_TRACE_ESCAPED",
             "0 or 1",
@@ -314,6 +323,14 @@ mod tests {
             }
         }
         assert_eq!(parse("ZK_ALLOC_SLAB_GB", "0").1.len(), 1);
+    }
+
+    #[test]
+    fn giants_are_zeroed_lazily_where_many_threads_would_wait() {
+        let of = |threads| Config::parse(Machine { threads, ..MACHINE }, |_| None, |_| unreachable!()).lazy_zero_bytes;
+        assert_eq!([of(1), of(4)], [usize::MAX; 2]);
+        assert_eq!([of(5), of(64)], [128 << 20; 2]);
+        assert_eq!(parse("ZK_ALLOC_LAZY_ZERO_BYTES", "4M").0.lazy_zero_bytes, 4 << 20);
     }
 
     #[test]
