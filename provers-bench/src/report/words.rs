@@ -77,10 +77,14 @@ fn warm(name: &str, workload: &WorkloadResult, arm: &ArmResult, summary: &Summar
         _ if view::is_baseline(workload, arm) => format!("the baseline; warm proofs of {name} take {time}"),
         _ => format!("warm proofs of {name} take {time}, with no {base} to compare with"),
     };
-    if let Some(faults) = summary.warm_minflt.map(format::count) {
+    if let Some(faults) = summary.warm_minflt {
         let against = reference.and_then(|summary| summary.warm_minflt).map(format::count);
-        text +=
-            &format!("; {faults} page faults a proof{}", against.map_or_else(String::new, |n| format!(" against {n}")));
+        let noun = if faults == 1 { "page fault" } else { "page faults" };
+        text += &format!(
+            "; {} {noun} a proof{}",
+            format::count(faults),
+            against.map_or_else(String::new, |n| format!(" against {n}"))
+        );
     }
     match (view::peak_ratio(workload, arm), summary.peak_rss_bytes) {
         (Some(ratio), _) => text += &format!("; peak RSS {ratio:.2} of {base}'s"),
