@@ -2,7 +2,7 @@
 
 use super::{HELD, REFERENCE};
 use crate::record::{ArmResult, Outcome, WorkloadResult};
-use crate::report::format;
+use crate::report::{format, view};
 use crate::stats::{Ratio, median};
 use serde::{Deserialize, Serialize};
 
@@ -70,16 +70,15 @@ fn arm<'a>(result: &'a WorkloadResult, name: &str) -> Result<&'a ArmResult, Stri
 
 /// The lower quartile of the warm proofs' minor faults.
 fn fewest_faults(arm: &ArmResult) -> Option<u64> {
-    let warm = arm.samples.iter().filter(|proof| proof.is_warm());
-    let mut faults: Vec<u64> = warm.map(|proof| proof.sample.minflt).collect();
+    let mut faults: Vec<u64> = view::warm(arm).map(|proof| proof.sample.minflt).collect();
     faults.sort_unstable();
     faults.get(faults.len() / 4).copied()
 }
 
 /// Of a counter of our own arm; `None` if a warm proof does not tell it, or there is none.
 fn warm_median(arm: &ArmResult, counter: &str) -> Option<u64> {
-    let warm = arm.samples.iter().filter(|proof| proof.is_warm());
-    let values: Option<Vec<f64>> = warm.map(|proof| Some(*proof.sample.counters.get(counter)? as f64)).collect();
+    let values: Option<Vec<f64>> =
+        view::warm(arm).map(|proof| Some(*proof.sample.counters.get(counter)? as f64)).collect();
     median(&values?).map(|value| value.round() as u64)
 }
 

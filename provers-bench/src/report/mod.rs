@@ -18,7 +18,7 @@ mod runs;
 mod samples;
 mod table;
 mod text;
-mod view;
+pub(crate) mod view;
 mod words;
 
 pub(crate) use cli::{Job, commands, job};

@@ -31,9 +31,8 @@ impl<'a> Bitmap<'a> {
 
     /// Claims the lowest run of `n` clear bits that starts at an index `i`, not below `from`, with `(i + skew) % align == 0`.
     /// `align` is a power of two.
-    pub(crate) fn claim_first_fit(self, from: usize, n: usize, align: usize, skew: usize) -> Option<usize> {
+    pub(crate) fn claim_first_fit(self, mut from: usize, n: usize, align: usize, skew: usize) -> Option<usize> {
         debug_assert!(n > 0 && align.is_power_of_two());
-        let mut from = from;
         loop {
             let start = self.find_clear_run(from, n, align, skew)?;
             match self.try_claim(start, n) {

@@ -150,7 +150,7 @@ impl SlabTable {
         }
         let slab = zone.claim_slab(SLAB_BYTES)?;
         self.in_use.fetch_add(1, Ordering::Relaxed);
-        let index = index(zone, slab);
+        let index = index(zone, slab.addr().get());
         self.frontier.fetch_max(index + 1, Ordering::AcqRel);
         self.entries[index].shared.reset();
         Ok(Current { index, bump: slab.addr().get(), live: 0 })
@@ -166,8 +166,8 @@ impl SlabTable {
 }
 
 /// Which slab of the zone an address lies in.
-fn index(zone: &Zone, at: NonNull<u8>) -> usize {
-    (at.addr().get() - zone.base().addr().get()) / SLAB_BYTES
+fn index(zone: &Zone, address: usize) -> usize {
+    (address - zone.base().addr().get()) / SLAB_BYTES
 }
 
 /// A slab as its owner holds it.
@@ -273,7 +273,7 @@ pub(crate) unsafe fn dealloc_own(at: NonNull<u8>, size: usize) -> bool {
 /// `at` came from [`alloc`] with the same table and zone, and nobody uses it any more; [`dealloc_own`] did not take it.
 #[inline(never)]
 pub(crate) unsafe fn dealloc(table: &'static SlabTable, zone: &Zone, at: NonNull<u8>) {
-    let index = index(zone, at);
+    let index = index(zone, at.addr().get());
     if table.entries[index].shared.free() {
         table.recycle(zone, index);
     }
@@ -314,8 +314,8 @@ impl Local {
         self.bump.set(end);
         self.live.set(self.live.get() + 1);
         entry.own.count(size);
-        // SAFETY: `[start, end)` lies in this thread's slab, granules of the zone that the thread owns, above
-        // everything in it that is alive.
+        // SAFETY: `[start, end)` lies in this thread's slab, granules of the zone that the thread owns, above everything
+        // in it that is alive.
         Some(unsafe { zone.base().add(start - zone.base().addr().get()) })
     }
 
@@ -389,7 +389,7 @@ impl Local {
         if let Some(entry) = self.entry.take() {
             let base = self.base.replace(0);
             if entry.shared.retire(self.live.get()) {
-                table.recycle(zone, (base - zone.base().addr().get()) / SLAB_BYTES);
+                table.recycle(zone, index(zone, base));
             }
         }
     }

@@ -146,13 +146,12 @@ impl Zone {
             return Ok(self.address(start));
         }
         let granules = self.granules(bytes);
-        let (start, fresh_bytes) = self.claim_usable(Tenant::Run, granules, align)?;
+        let start = self.claim_usable(Tenant::Run, granules, align)?;
         if contents == Contents::Zeroed {
             self.zero(start, bytes);
         }
         self.dirty.set(start, granules);
         self.counters.requested(bytes);
-        self.counters.grown(self.bytes(granules), fresh_bytes);
         Ok(self.address(start))
     }
 
@@ -162,9 +161,8 @@ impl Zone {
     /// See [`Shortage`].
     pub(crate) fn claim_slab(&self, bytes: usize) -> Result<NonNull<u8>, Shortage> {
         let granules = self.granules(bytes);
-        let (start, fresh_bytes) = self.claim_usable(Tenant::Slab, granules, bytes)?;
+        let start = self.claim_usable(Tenant::Slab, granules, bytes)?;
         self.dirty.set(start, granules);
-        self.counters.grown(self.bytes(granules), fresh_bytes);
         Ok(self.address(start))
     }
 
@@ -176,11 +174,12 @@ impl Zone {
         self.release_granules(self.index(at), self.granules(bytes));
     }
 
-    /// Claims granules and makes them usable: the first of them, and how many of their bytes are not resident yet.
-    fn claim_usable(&self, tenant: Tenant, granules: usize, align: usize) -> Result<(usize, usize), Shortage> {
+    /// Claims granules, makes them usable and counts them. Which of them are dirty is as it was.
+    fn claim_usable(&self, tenant: Tenant, granules: usize, align: usize) -> Result<usize, Shortage> {
         let start = self.claim_free(tenant, granules, align).ok_or(Shortage::Full)?;
         let fresh_bytes = self.make_usable(start, granules).inspect_err(|_| self.used.release(start, granules))?;
-        Ok((start, fresh_bytes))
+        self.counters.grown(self.bytes(granules), fresh_bytes);
+        Ok(start)
     }
 
     /// The first granule of what this thread keeps, if that is a run for `bytes`. It is dirty, and booked.
