@@ -37,6 +37,9 @@ pub enum HugePages {
     Auto,
     /// Asks for them everywhere; the host has them.
     Always,
+    /// Forbids them: the host has them, but its hypervisor takes free memory back in smaller pieces, so that the first touch
+    /// of a huge page has to get hundreds of them. `auto` decided so.
+    Avoided,
     /// Forbids them, whatever the host's setting.
     Never,
     /// The host has none to ask for.
@@ -48,6 +51,7 @@ impl fmt::Display for HugePages {
         f.write_str(match self {
             Self::Auto => "auto",
             Self::Always => "always",
+            Self::Avoided => "avoided",
             Self::Never => "never",
             Self::Unavailable => "unavailable",
         })
@@ -67,7 +71,8 @@ impl HugePages {
     /// The choice, after a look at the host.
     fn on(self, host: HostHugePages) -> Self {
         match (self, host) {
-            (Self::Auto | Self::Always, HostHugePages::Never) => Self::Unavailable,
+            (Self::Auto | Self::Always, HostHugePages::Unavailable) => Self::Unavailable,
+            (Self::Auto, HostHugePages::Costly) => Self::Avoided,
             (chosen, _) => chosen,
         }
     }
@@ -271,7 +276,7 @@ fn parse_bytes(text: &str) -> Option<usize> {
 mod tests {
     use super::*;
 
-    const MACHINE: Machine = Machine { threads: 2, memory_bytes: 24 << 30, host_huge_pages: HostHugePages::Madvise };
+    const MACHINE: Machine = Machine { threads: 2, memory_bytes: 24 << 30, host_huge_pages: HostHugePages::Available };
 
     fn parse(name: &'static str, value: &str) -> (Config, Vec<String>) {
         let mut warnings = Vec::new();
@@ -334,9 +339,16 @@ mod tests {
     }
 
     #[test]
-    fn a_host_without_huge_pages_is_not_asked_for_them() {
-        let machine = Machine { host_huge_pages: HostHugePages::Never, ..MACHINE };
-        let config = Config::parse(machine, |_| None, |_| unreachable!());
-        assert_eq!(config.huge_pages, HugePages::Unavailable);
+    fn a_host_without_huge_pages_is_not_asked_for_them_nor_one_where_they_cost_more_than_they_save() {
+        let of = |host_huge_pages, value: &str| {
+            let lookup = |name| (name == THP).then(|| value.into());
+            Config::parse(Machine { host_huge_pages, ..MACHINE }, lookup, |_| unreachable!()).huge_pages
+        };
+        let of_all = |value| {
+            [HostHugePages::Available, HostHugePages::Costly, HostHugePages::Unavailable].map(|host| of(host, value))
+        };
+        assert_eq!(of_all("auto"), [HugePages::Auto, HugePages::Avoided, HugePages::Unavailable]);
+        assert_eq!(of_all("always"), [HugePages::Always, HugePages::Always, HugePages::Unavailable]);
+        assert_eq!(of_all("never"), [HugePages::Never; 3]);
     }
 }

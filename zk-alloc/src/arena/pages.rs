@@ -31,18 +31,25 @@ const fn kept(zone: route::Zone) -> Option<kept::Place> {
 /// A prover whose small runs fit in here keeps them in small pages (docs/design.md).
 const SMALL_PAGES_BYTES: usize = 8 << 20;
 
+/// Where there are no huge pages, memory comes in blocks of the same size.
+const BLOCK_BYTES: usize = HUGE_PAGE_BYTES;
+
 /// What the zones are made from, in the order of [`route::Zone`]; in the one that slabs lie in, the first bytes are theirs.
 pub(crate) fn zone_specs(config: &Config, slabs_only_bytes: usize) -> [ZoneSpec; 3] {
     let huge = HugeAdvice::of(config.huge_pages);
     // In small pages, a fault for each costs more than clearing them here.
-    let lazy_zero_bytes = if huge == HugeAdvice::Ask { config.lazy_zero_bytes } else { usize::MAX };
+    let (lazy_zero_bytes, block_bytes) = match huge {
+        HugeAdvice::Ask => (config.lazy_zero_bytes, 0),
+        HugeAdvice::Forbid | HugeAdvice::Leave => (usize::MAX, BLOCK_BYTES),
+    };
     [route::Zone::Small, route::Zone::Mid, route::Zone::Giant].map(|zone| {
-        let in_small_pages = zone == route::Zone::Small && config.huge_pages == HugePages::Auto;
+        let in_small_pages = zone == route::Zone::Small && config.huge_pages != HugePages::Always;
         let small_pages_bytes = if in_small_pages { SMALL_PAGES_BYTES } else { 0 };
         ZoneSpec {
             granule_bytes: granule_bytes(zone),
             huge,
             slabs_only_bytes: if zone == route::SLABS { slabs_only_bytes } else { 0 },
+            block_bytes,
             small_pages_bytes,
             lazy_zero_bytes,
             kept: kept(zone),

@@ -43,7 +43,7 @@ impl HugeAdvice {
     pub(crate) fn of(setting: HugePages) -> Self {
         match setting {
             HugePages::Auto | HugePages::Always => Self::Ask,
-            HugePages::Never => Self::Forbid,
+            HugePages::Avoided | HugePages::Never => Self::Forbid,
             HugePages::Unavailable => Self::Leave,
         }
     }
@@ -84,8 +84,11 @@ pub(crate) struct ZoneSpec {
     pub(crate) huge: HugeAdvice,
     /// So many bytes at the zone's start are for slabs only.
     pub(crate) slabs_only_bytes: usize,
-    /// So many bytes at the zone's start are in small pages where [`HugeAdvice::Ask`] holds for the rest: whoever uses little
-    /// does not pay for whole huge pages.
+    /// Memory in small pages is paged in by blocks of so many bytes, a power of two: the next phase's runs lie a little
+    /// elsewhere, and find it resident. 0 leaves each page to whoever touches it.
+    pub(crate) block_bytes: usize,
+    /// So many bytes at the zone's start are in small pages, paged in one by one: whoever uses little does not pay for whole
+    /// huge pages, or blocks.
     pub(crate) small_pages_bytes: usize,
     /// From so many bytes on, dirty memory is zeroed by giving its pages back: the kernel then clears them on the threads
     /// that touch them, instead of all of it here on one.
@@ -237,7 +240,44 @@ impl Zone {
             return Err(Shortage::Full);
         }
         let fresh = self.bytes(granules - self.dirty.count(start, granules));
-        if fresh > 0 && !budget::admit(fresh) { Err(Shortage::OverBudget) } else { Ok(fresh) }
+        if fresh > 0 {
+            if !budget::admit(fresh) {
+                return Err(Shortage::OverBudget);
+            }
+            self.page_in_blocks(start, start + granules);
+        }
+        Ok(fresh)
+    }
+
+    /// Pages in the blocks that granules `start..end` begin and end in. Those that they fill, whoever touches them pages in,
+    /// or does not.
+    fn page_in_blocks(&self, start: usize, end: usize) {
+        let block = self.granules(self.spec.block_bytes);
+        if block == 0 {
+            return;
+        }
+        let (first, last) = (start / block * block, (end - 1) / block * block);
+        self.page_in_block(first, start, end);
+        if last != first {
+            self.page_in_block(last, start, end);
+        }
+    }
+
+    /// Pages in the block at granule `block` if nothing of it was used since it was last given back, and `start..end` do not
+    /// fill it. What it holds stays as it is, so that it does not matter whose it is.
+    fn page_in_block(&self, block: usize, start: usize, end: usize) {
+        let until = (block + self.granules(self.spec.block_bytes)).min(self.committed.load(Ordering::Acquire));
+        let is_filled = start <= block && until <= end;
+        let is_small = self.bytes(block) < self.spec.small_pages_bytes;
+        if is_filled || is_small || self.dirty.count(block, until - block) > 0 {
+            return;
+        }
+        let (at, len) = (self.address(block), self.bytes(until - block));
+        self.counters.system_call();
+        // SAFETY: committed granules of this zone.
+        if let Err(refused) = unsafe { os::page_in(at.as_ptr(), len) } {
+            self.counters.refused(refused, "page in", len);
+        }
     }
 
     /// Takes back a run.

@@ -6,7 +6,7 @@ use std::ptr::{NonNull, null_mut};
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
 
-use super::{Errno, HostHugePages};
+use super::{Errno, HUGE_PAGE_BYTES, HostHugePages};
 
 impl From<rustix::io::Errno> for Errno {
     fn from(error: rustix::io::Errno) -> Self {
@@ -106,6 +106,19 @@ pub(crate) unsafe fn populate(at: *mut u8, len: usize) -> Result<(), Errno> {
     Ok(())
 }
 
+/// Pages the range in, writable, whoever's it is: nothing changes that anybody could read. Before Linux 5.14, which has no
+/// such call, does nothing.
+///
+/// # Safety
+/// The range is committed.
+pub(crate) unsafe fn page_in(at: *mut u8, len: usize) -> Result<(), Errno> {
+    // SAFETY: advice that changes no contents, on a range of ours.
+    match unsafe { rustix::mm::madvise(at.cast(), len, Advice::LinuxPopulateWrite) } {
+        Err(rustix::io::Errno::INVAL) => Ok(()),
+        other => Ok(other?),
+    }
+}
+
 /// Asks for huge pages.
 ///
 /// # Safety
@@ -151,17 +164,25 @@ pub(crate) unsafe fn wipe_on_fork(at: *mut u8, len: usize) -> Result<(), Errno> 
     Ok(unsafe { rustix::mm::madvise(at.cast(), len, Advice::LinuxWipeOnFork) }?)
 }
 
-/// What `/sys/kernel/mm/transparent_hugepage/enabled` says.
+/// What `/sys/kernel/mm/transparent_hugepage/enabled` says, and what a huge page costs.
 pub(crate) fn host_huge_pages() -> HostHugePages {
     let mut buffer = [0; 128];
     let text = read_small(c"/sys/kernel/mm/transparent_hugepage/enabled", &mut buffer);
-    if text.contains("[always]") {
-        HostHugePages::Always
-    } else if text.contains("[madvise]") {
-        HostHugePages::Madvise
+    if !text.contains("[always]") && !text.contains("[madvise]") {
+        HostHugePages::Unavailable
+    } else if reported_bytes().is_some_and(|bytes| bytes < HUGE_PAGE_BYTES) {
+        HostHugePages::Costly
     } else {
-        HostHugePages::Never
+        HostHugePages::Available
     }
+}
+
+/// In pieces of how many bytes free memory is reported to the hypervisor, which then takes it back; `None` if it is not.
+fn reported_bytes() -> Option<usize> {
+    let mut buffer = [0; 16];
+    let text = read_small(c"/sys/module/page_reporting/parameters/page_reporting_order", &mut buffer);
+    // -1 as long as no driver reports.
+    page_bytes().checked_shl(text.trim().parse().ok()?)
 }
 
 /// Page faults of this process so far that needed no disk.

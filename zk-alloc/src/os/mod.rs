@@ -18,7 +18,7 @@ mod text;
 
 pub(crate) use imp::{
     advise_huge, commit, discard, forbid_huge, host_huge_pages, leave_out_of_dumps, lock, memory_limit_bytes,
-    minor_faults, page_bytes, populate, soften, trim_heap, wipe_on_fork, write_stderr,
+    minor_faults, page_bytes, page_in, populate, soften, trim_heap, wipe_on_fork, write_stderr,
 };
 pub(crate) use mapping::{Mapping, map_guarded, map_zeroed, reserve, round_up};
 pub(crate) use text::{Cut, warn};
@@ -30,12 +30,13 @@ pub(crate) struct Errno(pub(crate) i32);
 /// What the host says of transparent huge pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HostHugePages {
-    /// The kernel uses them everywhere.
-    Always,
-    /// The kernel uses them where a program asks.
-    Madvise,
+    /// The kernel gives them, at least where a program asks.
+    Available,
+    /// It does, but free memory is handed to the hypervisor in smaller pieces, each of which has to be got back at the first
+    /// touch.
+    Costly,
     /// Off, unknown to this kernel, or not to be read.
-    Never,
+    Unavailable,
 }
 
 /// The size of a huge page on the platforms that have them, in bytes.

@@ -95,6 +95,14 @@ pub(crate) fn trim_heap() {}
 ///
 /// # Safety
 /// None is needed; the platforms share one signature.
+pub(crate) unsafe fn page_in(_at: *mut u8, _len: usize) -> Result<(), Errno> {
+    Err(UNSUPPORTED)
+}
+
+/// Refused: this platform has no arena.
+///
+/// # Safety
+/// None is needed; the platforms share one signature.
 pub(crate) unsafe fn populate(_at: *mut u8, _len: usize) -> Result<(), Errno> {
     Err(UNSUPPORTED)
 }
@@ -130,7 +138,7 @@ pub(crate) fn minor_faults() -> u64 {
 
 /// None.
 pub(crate) fn host_huge_pages() -> HostHugePages {
-    HostHugePages::Never
+    HostHugePages::Unavailable
 }
 
 /// Unknown.

@@ -105,6 +105,14 @@ pub(crate) unsafe fn populate(at: *mut u8, len: usize) -> Result<(), Errno> {
     Ok(())
 }
 
+/// No such call here that leaves what others write at the same time: does nothing.
+///
+/// # Safety
+/// None is needed; the platforms share one signature.
+pub(crate) unsafe fn page_in(_at: *mut u8, _len: usize) -> Result<(), Errno> {
+    Ok(())
+}
+
 /// No such advice here: asking is no error, and changes nothing.
 ///
 /// # Safety
@@ -159,7 +167,7 @@ pub(crate) fn minor_faults() -> u64 {
 
 /// None that a program could ask for.
 pub(crate) fn host_huge_pages() -> HostHugePages {
-    HostHugePages::Never
+    HostHugePages::Unavailable
 }
 
 /// The machine's memory, in bytes.

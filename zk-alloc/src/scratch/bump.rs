@@ -35,7 +35,7 @@ impl Bump {
         // Advice: a refusal costs time and nothing else.
         let _ = match config::huge_pages() {
             // SAFETY: the mapping made above.
-            HugePages::Never => unsafe { os::forbid_huge(at, len) },
+            HugePages::Avoided | HugePages::Never => unsafe { os::forbid_huge(at, len) },
             // SAFETY: as above.
             HugePages::Auto | HugePages::Always if len >= HUGE_PAGE_BYTES => unsafe { os::advise_huge(at, len) },
             HugePages::Auto | HugePages::Always | HugePages::Unavailable => Ok(()),

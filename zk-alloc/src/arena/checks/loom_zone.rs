@@ -16,6 +16,7 @@ const SPEC: ZoneSpec = ZoneSpec {
     granule_bytes: GRANULE_BYTES,
     huge: HugeAdvice::Leave,
     slabs_only_bytes: 0,
+    block_bytes: 0,
     small_pages_bytes: 0,
     lazy_zero_bytes: usize::MAX,
     kept: None,
