@@ -4,6 +4,8 @@
 
 use std::alloc::{GlobalAlloc, Layout};
 
+use mimalloc::MiMalloc;
+use tikv_jemallocator::Jemalloc;
 use zk_alloc::{Mode, ZkAllocator, phase, stats};
 
 fn grows_and_shrinks_across_the_border<A: GlobalAlloc>(allocator: &ZkAllocator<A>) {
@@ -41,14 +43,9 @@ fn check<A: GlobalAlloc + Sync>(scoped: &ZkAllocator<A>, resident: &ZkAllocator<
     });
 }
 
+/// One after the other: while one thread opens the arena, the others go without it.
 #[test]
-fn jemalloc_stands_behind_the_arena() {
-    use tikv_jemallocator::Jemalloc;
+fn jemalloc_and_mimalloc_stand_behind_the_arena() {
     check(&ZkAllocator::with_backing(Jemalloc), &ZkAllocator::with_backing(Jemalloc).mode(Mode::Resident));
-}
-
-#[test]
-fn mimalloc_stands_behind_the_arena() {
-    use mimalloc::MiMalloc;
     check(&ZkAllocator::with_backing(MiMalloc), &ZkAllocator::with_backing(MiMalloc).mode(Mode::Resident));
 }

@@ -113,10 +113,7 @@ pub(crate) unsafe fn populate(at: *mut u8, len: usize) -> Result<(), Errno> {
 /// The range is committed.
 pub(crate) unsafe fn page_in(at: *mut u8, len: usize) -> Result<(), Errno> {
     // SAFETY: advice that changes no contents, on a range of ours.
-    match unsafe { rustix::mm::madvise(at.cast(), len, Advice::LinuxPopulateWrite) } {
-        Err(rustix::io::Errno::INVAL) => Ok(()),
-        other => Ok(other?),
-    }
+    unless_unknown(unsafe { rustix::mm::madvise(at.cast(), len, Advice::LinuxPopulateWrite) })
 }
 
 /// Asks for huge pages.
@@ -128,13 +125,21 @@ pub(crate) unsafe fn advise_huge(at: *mut u8, len: usize) -> Result<(), Errno> {
     Ok(unsafe { rustix::mm::madvise(at.cast(), len, Advice::LinuxHugepage) }?)
 }
 
-/// Asks for no huge pages.
+/// Asks for no huge pages. A kernel that was built without them has nothing to forbid.
 ///
 /// # Safety
 /// The range lies within one reservation.
 pub(crate) unsafe fn forbid_huge(at: *mut u8, len: usize) -> Result<(), Errno> {
     // SAFETY: advice that changes no contents, on a range of ours.
-    Ok(unsafe { rustix::mm::madvise(at.cast(), len, Advice::LinuxNoHugepage) }?)
+    unless_unknown(unsafe { rustix::mm::madvise(at.cast(), len, Advice::LinuxNoHugepage) })
+}
+
+/// Advice that this kernel does not know was not needed.
+fn unless_unknown(advised: rustix::io::Result<()>) -> Result<(), Errno> {
+    match advised {
+        Err(rustix::io::Errno::INVAL) => Ok(()),
+        other => Ok(other?),
+    }
 }
 
 /// Pages the range in, and keeps it in memory: none of it is written to swap.

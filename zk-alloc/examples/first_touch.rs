@@ -1,0 +1,25 @@
+//! What the first touch of memory costs on this machine, which is what a prover that proves once pays:
+//! `cargo run --release -p zk-alloc --example first_touch`, with `ZK_ALLOC_THP=always` and `never` in turn, now at once after
+//! another process has left its memory, now after the machine has idled for some seconds.
+
+use std::process::ExitCode;
+use std::time::Instant;
+
+use zk_alloc::{HugePages, reserve, stats};
+
+const ASKED_BYTES: usize = 512 << 20;
+const PAGE_BYTES: usize = 4096;
+
+fn main() -> ExitCode {
+    let began = Instant::now();
+    let paged_in_bytes = reserve(ASKED_BYTES);
+    let took = began.elapsed();
+    if paged_in_bytes == 0 {
+        eprintln!("first_touch: the arena had no {} MiB to page in; nothing was measured", ASKED_BYTES >> 20);
+        return ExitCode::FAILURE;
+    }
+    let each_ns = took.as_nanos() / (paged_in_bytes / PAGE_BYTES) as u128;
+    let huge_pages = stats().huge_pages.unwrap_or(HugePages::Unavailable);
+    println!("{} MiB in {took:.1?}: {each_ns} ns for each 4 KiB; huge pages: {huge_pages}", paged_in_bytes >> 20);
+    ExitCode::SUCCESS
+}
