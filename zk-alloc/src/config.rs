@@ -1,10 +1,9 @@
 //! Settings from the environment: parsed once, when the arena opens; what can't be used is named in one warning each.
 
-use std::ffi::OsString;
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::os::{self, Cut, HostHugePages};
+use crate::os::{self, Cut, HostHugePages, Value};
 
 /// What the arena is made with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,7 +82,7 @@ const THP: &str = "ZK_ALLOC_THP";
 /// `ZK_ALLOC_THP` as it stands now, for memory that is not the arena's. A value that can't be used is the default; the
 /// warning of it is the arena's business.
 pub(crate) fn huge_pages() -> HugePages {
-    let chosen = std::env::var(THP).ok().and_then(|text| HugePages::parse(text.trim()));
+    let chosen = os::variable(THP).and_then(|value| HugePages::parse(value.text()?.trim()));
     chosen.unwrap_or(HugePages::Auto).on(os::host_huge_pages())
 }
 
@@ -116,11 +115,11 @@ pub fn slab_size() -> usize {
 /// Reads the environment and the machine, and makes the result current.
 pub(crate) fn load() -> Config {
     let machine = Machine {
-        threads: std::thread::available_parallelism().map_or(8, usize::from),
+        threads: os::available_threads(),
         memory_bytes: os::memory_limit_bytes(),
         host_huge_pages: os::host_huge_pages(),
     };
-    let config = Config::parse(machine, std::env::var_os::<&str>, |warning| os::warn(format_args!("{warning}")));
+    let config = Config::parse(machine, os::variable, |warning| os::warn(format_args!("{warning}")));
     MIN_BYTES.store(config.min_bytes, Ordering::Relaxed);
     THREAD_BYTES.store(config.thread_bytes, Ordering::Relaxed);
     config
@@ -138,7 +137,7 @@ struct Machine {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Warning {
     name: &'static str,
-    value: OsString,
+    value: Value,
     wanted: &'static str,
     used: Used,
 }
@@ -160,11 +159,7 @@ impl fmt::Display for Warning {
 }
 
 impl Config {
-    fn parse(
-        machine: Machine,
-        lookup: impl Fn(&'static str) -> Option<OsString>,
-        mut warn: impl FnMut(Warning),
-    ) -> Self {
+    fn parse(machine: Machine, lookup: impl Fn(&'static str) -> Option<Value>, mut warn: impl FnMut(Warning)) -> Self {
         let threads = machine.threads + EXTRA_THREADS;
         let default_thread_bytes = (8 * machine.memory_bytes / threads).max(1 << 30);
         let thread_bytes = setting(
@@ -241,7 +236,7 @@ const BYTES_WANTED: &str = "a number of bytes (such as 65536, 64K, 512M or 2G)";
 fn bytes_setting(
     name: &'static str,
     default: usize,
-    lookup: &impl Fn(&'static str) -> Option<OsString>,
+    lookup: &impl Fn(&'static str) -> Option<Value>,
     warn: &mut impl FnMut(Warning),
 ) -> usize {
     setting(name, BYTES_WANTED, parse_bytes, (default, Used::Number(default)), lookup, warn)
@@ -252,11 +247,11 @@ fn setting<T>(
     wanted: &'static str,
     parse: impl Fn(&str) -> Option<T>,
     (default, used): (T, Used),
-    lookup: &impl Fn(&'static str) -> Option<OsString>,
+    lookup: &impl Fn(&'static str) -> Option<Value>,
     warn: &mut impl FnMut(Warning),
 ) -> T {
     let Some(value) = lookup(name) else { return default };
-    if let Some(parsed) = value.to_str().and_then(|text| parse(text.trim())) {
+    if let Some(parsed) = value.text().and_then(|text| parse(text.trim())) {
         return parsed;
     }
     warn(Warning { name, value, wanted, used });
@@ -282,7 +277,7 @@ mod tests {
         let mut warnings = Vec::new();
         let config = Config::parse(
             MACHINE,
-            |asked| (asked == name).then(|| value.into()),
+            |asked| (asked == name).then(|| Value::new(value.as_bytes())),
             |warning| warnings.push(warning.to_string()),
         );
         (config, warnings)
@@ -295,6 +290,21 @@ mod tests {
         assert_eq!(config.min_bytes, 1024);
         assert_eq!(config.retain_bytes, 12 << 30);
         assert_eq!(config.huge_pages, HugePages::Auto);
+    }
+
+    /// The os layer keeps only what it knows by name.
+    #[test]
+    fn every_setting_is_among_the_variables_that_are_kept() {
+        let known = |name| assert!(os::VARIABLES.contains(&name), "{name} would never be found");
+        Config::parse(
+            MACHINE,
+            |asked| {
+                known(asked);
+                None
+            },
+            |_| unreachable!(),
+        );
+        known(THP);
     }
 
     #[test]
@@ -341,7 +351,7 @@ mod tests {
     #[test]
     fn a_host_without_huge_pages_is_not_asked_for_them_nor_one_where_they_cost_more_than_they_save() {
         let of = |host_huge_pages, value: &str| {
-            let lookup = |name| (name == THP).then(|| value.into());
+            let lookup = |name| (name == THP).then(|| Value::new(value.as_bytes()));
             Config::parse(Machine { host_huge_pages, ..MACHINE }, lookup, |_| unreachable!()).huge_pages
         };
         let of_all = |value| {

@@ -3,7 +3,7 @@
 
 use std::ptr::NonNull;
 
-use super::{Errno, HUGE_PAGE_BYTES, imp};
+use super::{Errno, HUGE_PAGE_BYTES, imp, page_bytes};
 
 /// A mapping of our own.
 #[derive(Debug)]
@@ -58,7 +58,7 @@ pub(crate) fn round_up(len: usize, granule_bytes: usize) -> Result<usize, Errno>
 /// # Errors
 /// The system's, when it refuses.
 pub(crate) fn map_guarded(len: usize) -> Result<(Mapping, NonNull<[u8]>), Errno> {
-    let page = imp::page_bytes();
+    let page = page_bytes();
     let len = round_up(len, page)?;
     if !imp::HAS_GUARDS {
         let mapping = map_zeroed(len)?;

@@ -4,7 +4,7 @@
 //! an [`Errno`], and what it means is decided above.
 
 #[cfg(target_os = "linux")]
-#[path = "linux.rs"]
+#[path = "linux/mod.rs"]
 mod imp;
 #[cfg(all(unix, not(target_os = "linux")))]
 #[path = "unix.rs"]
@@ -13,15 +13,31 @@ mod imp;
 #[path = "other.rs"]
 mod imp;
 
+mod environment;
 mod mapping;
+mod pages;
 mod text;
+#[cfg(unix)]
+#[allow(dead_code, reason = "for the arena, which follows")]
+mod threads;
 
+#[cfg(test)]
+pub(crate) use environment::VARIABLES;
+pub(crate) use environment::{Value, variable};
 pub(crate) use imp::{
-    advise_huge, commit, discard, forbid_huge, host_huge_pages, leave_out_of_dumps, lock, memory_limit_bytes,
-    minor_faults, page_bytes, page_in, populate, soften, trim_heap, wipe_on_fork, write_stderr,
+    advise_huge, available_threads, commit, discard, forbid_huge, host_huge_pages, leave_out_of_dumps, lock,
+    memory_limit_bytes, minor_faults, page_in, populate, soften, trim_heap, wipe_on_fork, write_stderr,
 };
+#[cfg(not(unix))]
+pub(crate) use imp::{arm_thread_exit, fence_other_threads, may_be_in_signal_handler, thread_exit_key};
+#[allow(unused_imports, reason = "for the arena, which follows")]
+pub(crate) use imp::{collapse, count_resident, move_pages};
 pub(crate) use mapping::{Mapping, map_guarded, map_zeroed, reserve, round_up};
+pub(crate) use pages::page_bytes;
 pub(crate) use text::{Cut, warn};
+#[cfg(unix)]
+#[allow(unused_imports, reason = "for the arena, which follows")]
+pub(crate) use threads::{arm_thread_exit, fence_other_threads, may_be_in_signal_handler, thread_exit_key};
 
 /// The number of an operating system's error, as `errno` has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

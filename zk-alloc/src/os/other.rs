@@ -3,6 +3,7 @@
 #![allow(unsafe_code, reason = "the signatures of the other platforms, and memory of the system allocator's")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
+use std::ffi::c_void;
 use std::ptr::NonNull;
 
 use super::{Errno, HostHugePages};
@@ -13,13 +14,13 @@ const UNSUPPORTED: Errno = Errno(0);
 pub(super) const HAS_GUARDS: bool = false;
 
 /// What memory is aligned to.
-pub(crate) fn page_bytes() -> usize {
+pub(super) fn real_page_bytes() -> usize {
     4096
 }
 
 /// The layout of `len` bytes in pages.
 fn pages(len: usize) -> Result<Layout, Errno> {
-    Layout::from_size_align(len, page_bytes()).map_err(|_| UNSUPPORTED)
+    Layout::from_size_align(len, super::page_bytes()).map_err(|_| UNSUPPORTED)
 }
 
 /// Refused: this platform has no arena.
@@ -129,6 +130,55 @@ pub(crate) unsafe fn leave_out_of_dumps(_at: *mut u8, _len: usize) -> Result<(),
 /// None is needed; the platforms share one signature.
 pub(crate) unsafe fn wipe_on_fork(_at: *mut u8, _len: usize) -> Result<(), Errno> {
     Err(UNSUPPORTED)
+}
+
+/// Refused: this platform has no arena.
+///
+/// # Safety
+/// None is needed; the platforms share one signature.
+pub(crate) unsafe fn move_pages(_from: *mut u8, _to: *mut u8, _len: usize) -> Result<(), Errno> {
+    Err(UNSUPPORTED)
+}
+
+/// Unknown.
+///
+/// # Safety
+/// None is needed; the platforms share one signature.
+pub(crate) unsafe fn count_resident(_at: *const u8, _len: usize) -> Option<usize> {
+    None
+}
+
+/// Refused: this platform has no arena.
+///
+/// # Safety
+/// None is needed; the platforms share one signature.
+pub(crate) unsafe fn collapse(_at: *mut u8, _len: usize) -> Result<(), Errno> {
+    Err(UNSUPPORTED)
+}
+
+/// None: nobody can be told of a thread's end without the standard library.
+pub(crate) fn thread_exit_key(_run: unsafe extern "C" fn(*mut c_void)) -> Option<u32> {
+    None
+}
+
+/// Refused: there are no keys.
+pub(crate) fn arm_thread_exit(_key: u32, _value: NonNull<u8>) -> bool {
+    false
+}
+
+/// No such call here.
+pub(crate) fn fence_other_threads() -> bool {
+    false
+}
+
+/// Never: there are no signals that interrupt a thread.
+pub(crate) fn may_be_in_signal_handler() -> bool {
+    false
+}
+
+/// Threads that can run at once. At least 1.
+pub(crate) fn available_threads() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
 }
 
 /// Unknown.

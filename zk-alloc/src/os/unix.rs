@@ -3,6 +3,7 @@
 
 use std::ptr::{NonNull, null_mut};
 
+use super::pages::covered;
 use super::{Errno, HostHugePages};
 
 fn last_error() -> Errno {
@@ -16,8 +17,8 @@ fn checked(result: libc::c_int) -> Result<(), Errno> {
 /// Whether pages can be made that no access may touch.
 pub(super) const HAS_GUARDS: bool = true;
 
-/// The size of a page.
-pub(crate) fn page_bytes() -> usize {
+/// The size of a page of the machine's.
+pub(super) fn real_page_bytes() -> usize {
     // SAFETY: only reads a number from the system.
     usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(MAX_PAGE_BYTES)
 }
@@ -55,27 +56,44 @@ pub(super) unsafe fn unmap(at: *mut u8, len: usize) {
 /// # Safety
 /// `[at, at + len)` lies within one reservation.
 pub(crate) unsafe fn commit(at: *mut u8, len: usize) -> Result<(), Errno> {
+    let len = covered(at, len)?;
     // SAFETY: the caller's: the range is ours, and access to it only widens.
     checked(unsafe { libc::mprotect(at.cast(), len, libc::PROT_READ | libc::PROT_WRITE) })
 }
 
 /// Gives the pages back to the kernel; the range reads as zeroes from now on.
 ///
+/// # Errors
+/// The system's. Then the range holds what it held, or zeroes.
+///
 /// # Safety
 /// The range is committed, and nobody needs its contents.
 pub(crate) unsafe fn discard(at: *mut u8, len: usize) -> Result<(), Errno> {
+    let len = covered(at, len)?;
     // Elsewhere than on Linux MADV_DONTNEED promises no zeroes; a new mapping in place of the old one does.
     // SAFETY: the caller's: the contents are dead, and the range is wholly inside a mapping of ours.
-    let start = unsafe {
-        libc::mmap(
-            at.cast(),
-            len,
-            libc::PROT_READ | libc::PROT_WRITE,
-            libc::MAP_PRIVATE | libc::MAP_ANON | libc::MAP_FIXED,
-            -1,
-            0,
-        )
-    };
+    let Err(refused) = (unsafe { replace(at, len, libc::PROT_READ | libc::PROT_WRITE) }) else { return Ok(()) };
+    // POSIX lets a refused call take the old mapping away all the same. Then there is a hole, which an access would not
+    // survive, and in which another thread's mapping may come to lie. Only memory that is mapped can be made accessible:
+    // SAFETY: the caller's: the range is ours, and accessible unless it is gone.
+    if unsafe { libc::mprotect(at.cast(), len, libc::PROT_READ | libc::PROT_WRITE) } == 0 {
+        return Err(refused);
+    }
+    // The hole is filled again: the old mapping's memory may be had now. Or at least nobody else may have the place.
+    // SAFETY: as above.
+    unsafe { replace(at, len, libc::PROT_READ | libc::PROT_WRITE) }
+        // SAFETY: as above.
+        .inspect_err(|_| drop(unsafe { replace(at, len, libc::PROT_NONE) }))
+}
+
+/// Maps new memory in place of what is mapped.
+///
+/// # Safety
+/// The range is the caller's, and what it holds is not needed.
+unsafe fn replace(at: *mut u8, len: usize, protection: libc::c_int) -> Result<(), Errno> {
+    let how = libc::MAP_PRIVATE | libc::MAP_ANON | libc::MAP_FIXED;
+    // SAFETY: the caller's.
+    let start = unsafe { libc::mmap(at.cast(), len, protection, how, -1, 0) };
     if start == libc::MAP_FAILED { Err(last_error()) } else { Ok(()) }
 }
 
@@ -84,6 +102,7 @@ pub(crate) unsafe fn discard(at: *mut u8, len: usize) -> Result<(), Errno> {
 /// # Safety
 /// The range is committed, and nobody needs its contents.
 pub(crate) unsafe fn soften(at: *mut u8, len: usize) -> Result<(), Errno> {
+    let len = covered(at, len)?;
     // SAFETY: the caller's: the contents are dead.
     checked(unsafe { libc::madvise(at.cast(), len, libc::MADV_FREE) })
 }
@@ -96,6 +115,7 @@ pub(crate) fn trim_heap() {}
 /// # Safety
 /// The range is committed, and the caller's alone.
 pub(crate) unsafe fn populate(at: *mut u8, len: usize) -> Result<(), Errno> {
+    let len = covered(at, len)?;
     // The smallest page of any system: touching one twice does no harm.
     for offset in (0..len).step_by(4096) {
         let page = at.wrapping_add(offset);
@@ -152,6 +172,36 @@ pub(crate) unsafe fn leave_out_of_dumps(_at: *mut u8, _len: usize) -> Result<(),
 /// None is needed; the platforms share one signature.
 pub(crate) unsafe fn wipe_on_fork(_at: *mut u8, _len: usize) -> Result<(), Errno> {
     Err(Errno(libc::ENOTSUP))
+}
+
+/// No such call here.
+///
+/// # Safety
+/// None is needed; the platforms share one signature.
+pub(crate) unsafe fn move_pages(_from: *mut u8, _to: *mut u8, _len: usize) -> Result<(), Errno> {
+    Err(Errno(libc::ENOTSUP))
+}
+
+/// Not told: these systems' mincore(2) answer in ways of their own.
+///
+/// # Safety
+/// None is needed; the platforms share one signature.
+pub(crate) unsafe fn count_resident(_at: *const u8, _len: usize) -> Option<usize> {
+    None
+}
+
+/// No such call here.
+///
+/// # Safety
+/// None is needed; the platforms share one signature.
+pub(crate) unsafe fn collapse(_at: *mut u8, _len: usize) -> Result<(), Errno> {
+    Err(Errno(libc::ENOTSUP))
+}
+
+/// Processors that are running. At least 1.
+pub(crate) fn available_threads() -> usize {
+    // SAFETY: only reads a number from the system.
+    usize::try_from(unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) }).unwrap_or(1).max(1)
 }
 
 /// Page faults of this process so far that needed no disk.

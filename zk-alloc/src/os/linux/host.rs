@@ -1,0 +1,154 @@
+//! What the host and its control groups say of themselves, read without allocating.
+#![allow(unsafe_code, reason = "asks for the processors")]
+
+use rustix::fs::{CWD, Mode, OFlags};
+
+use crate::os::{HUGE_PAGE_BYTES, HostHugePages};
+
+/// What `/sys/kernel/mm/transparent_hugepage/enabled` says, and what a huge page costs.
+pub(crate) fn host_huge_pages() -> HostHugePages {
+    let mut buffer = [0; 128];
+    let text = read_small(c"/sys/kernel/mm/transparent_hugepage/enabled", &mut buffer);
+    if !text.contains("[always]") && !text.contains("[madvise]") {
+        HostHugePages::Unavailable
+    } else if reported_bytes().is_some_and(|bytes| bytes < HUGE_PAGE_BYTES) {
+        HostHugePages::Costly
+    } else {
+        HostHugePages::Available
+    }
+}
+
+/// In pieces of how many bytes free memory is reported to the hypervisor, which then takes it back; `None` if it is not.
+fn reported_bytes() -> Option<usize> {
+    let mut buffer = [0; 16];
+    let text = read_small(c"/sys/module/page_reporting/parameters/page_reporting_order", &mut buffer);
+    // -1 as long as no driver reports.
+    super::real_page_bytes().checked_shl(text.trim().parse().ok()?)
+}
+
+/// Page faults of this process so far that needed no disk.
+pub(crate) fn minor_faults() -> u64 {
+    let mut buffer = [0; 1024];
+    // The second field, the name, may hold spaces and ends with the last parenthesis; minflt is the tenth.
+    let text = read_small(c"/proc/self/stat", &mut buffer);
+    let after_name = text.rsplit_once(')').map_or("", |(_, rest)| rest);
+    after_name.split_ascii_whitespace().nth(7).and_then(|field| field.parse().ok()).unwrap_or(0)
+}
+
+/// The memory that this process may use, in bytes: the smallest of the machine's and its control groups' limits.
+pub(crate) fn memory_limit_bytes() -> usize {
+    let info = rustix::system::sysinfo();
+    let mut limit = (info.totalram as usize).saturating_mul(info.mem_unit as usize);
+    for_each_group("memory", |group| {
+        let file = if group.is_v2 { "memory.max" } else { "memory.limit_in_bytes" };
+        let mut buffer = [0; 64];
+        limit = limit.min(group.read(file, &mut buffer).trim().parse().unwrap_or(usize::MAX));
+    });
+    limit
+}
+
+/// How many threads of this process can run at once: processors that it may run on, less where its control groups grant
+/// only a part of their time. At least 1.
+pub(crate) fn available_threads() -> usize {
+    let mut threads = allowed_processors().unwrap_or(usize::MAX);
+    for_each_group("cpu", |group| threads = threads.min(group.granted_processors().unwrap_or(usize::MAX)));
+    if threads == usize::MAX { 1 } else { threads.max(1) }
+}
+
+/// Processors that this thread may run on.
+fn allowed_processors() -> Option<usize> {
+    // As many bits as Linux can be built for.
+    let mut mask = [0u64; 8192 / 64];
+    let answered = super::keeping_errno(|| {
+        // SAFETY: the mask is so long, and the kernel writes nothing else.
+        unsafe { libc::sched_getaffinity(0, size_of_val(&mask), mask.as_mut_ptr().cast()) }
+    });
+    let count = mask.iter().map(|word| word.count_ones() as usize).sum();
+    (answered.is_ok() && count > 0).then_some(count)
+}
+
+/// A control group that this process is in.
+struct Group<'a> {
+    root: &'a str,
+    path: &'a str,
+    is_v2: bool,
+}
+
+impl Group<'_> {
+    /// The processors whose time the group may use up, rounded down; `None` if it may have any.
+    fn granted_processors(&self) -> Option<usize> {
+        let (mut first, mut second) = ([0; 64], [0; 64]);
+        let (quota, period) = if self.is_v2 {
+            // "max 100000" or "150000 100000".
+            self.read("cpu.max", &mut first).trim().split_once(' ')?
+        } else {
+            (self.read("cpu.cfs_quota_us", &mut first), self.read("cpu.cfs_period_us", &mut second))
+        };
+        // Without a limit "max", or -1.
+        let quota = quota.trim().parse::<usize>().ok()?;
+        quota.checked_div(period.trim().parse().ok()?)
+    }
+
+    /// The beginning of one of its files.
+    fn read<'b>(&self, file: &str, buffer: &'b mut [u8]) -> &'b str {
+        let mut path = [0; 1024];
+        let mut len = 0;
+        for part in [self.root, self.path, "/", file] {
+            // One byte stays zero: the path's end.
+            let Some(place) = path[..1023].get_mut(len..len + part.len()) else { return "" };
+            place.copy_from_slice(part.as_bytes());
+            len += part.len();
+        }
+        std::ffi::CStr::from_bytes_until_nul(&path).map_or("", |path| read_small(path, buffer))
+    }
+}
+
+/// Visits the groups that limit this process, by a controller's account: its own, and all above it up to the root.
+fn for_each_group(controller: &str, mut visit: impl FnMut(Group<'_>)) {
+    let mut buffer = [0; 4096];
+    let groups = read_small(c"/proc/self/cgroup", &mut buffer);
+    for line in groups.lines() {
+        // "0::/path" is v2, "N:memory:/path" is v1.
+        let mut fields = line.splitn(3, ':');
+        let (Some(_), Some(controllers), Some(path)) = (fields.next(), fields.next(), fields.next()) else {
+            continue;
+        };
+        let (root, is_v2) = match controllers {
+            "" => ("/sys/fs/cgroup", true),
+            list if list.split(',').any(|name| name == controller) => match controller {
+                "memory" => ("/sys/fs/cgroup/memory", false),
+                _ => ("/sys/fs/cgroup/cpu", false),
+            },
+            _ => continue,
+        };
+        let mut path = path.trim_end_matches('/');
+        loop {
+            visit(Group { root, path, is_v2 });
+            match path.rsplit_once('/') {
+                Some((parent, _)) => path = parent.trim_end_matches('/'),
+                None => break,
+            }
+        }
+    }
+}
+
+/// The beginning of a file, as much as the buffer holds; empty if it cannot be read.
+fn read_small<'a>(path: &std::ffi::CStr, buffer: &'a mut [u8]) -> &'a str {
+    let Ok(file) = rustix::fs::openat(CWD, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) else { return "" };
+    let mut len = 0;
+    while let Ok(read @ 1..) = rustix::io::read(&file, &mut buffer[len..]) {
+        len += read;
+    }
+    std::str::from_utf8(&buffer[..len]).unwrap_or("")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The standard library counts the same way, and allocates for it.
+    #[test]
+    fn threads_are_counted_as_the_standard_library_counts_them() {
+        assert_eq!(available_threads(), std::thread::available_parallelism().unwrap().get());
+    }
+}
