@@ -6,7 +6,7 @@ use std::hint::black_box;
 use std::mem::MaybeUninit;
 use std::ptr::{NonNull, copy_nonoverlapping, null_mut};
 
-use crate::arena::{self, Contents, Unserved};
+use crate::arena::{self, Contents};
 use crate::phase::{self, Participants};
 use crate::{config, counters, escape, os, route};
 
@@ -132,17 +132,13 @@ impl<A: GlobalAlloc> ZkAllocator<A> {
         if layout.size() < config::min_arena_bytes() || !self.is_active() {
             return None;
         }
-        if let Some(arena) = arena::open_to_serve(|| self.take_over()) {
-            match arena.alloc(layout.size(), layout.align(), contents) {
-                Ok(at) => {
-                    if escape::is_on() {
-                        escape::allocated(at.addr().get(), layout.size());
-                    }
-                    return Some(at);
-                }
-                Err(Unserved::Busy) => return None,
-                Err(Unserved::Short(_)) => {}
+        if let Some(arena) = arena::open_to_serve(|| self.take_over())
+            && let Some(at) = arena.alloc(layout.size(), layout.align(), contents)
+        {
+            if escape::is_on() {
+                escape::allocated(at.addr().get(), layout.size());
             }
+            return Some(at);
         }
         // No memory, or no arena: the system refused it.
         counters::overflowed(layout.size());
@@ -229,10 +225,24 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for ZkAllocator<A> {
             }
             return ptr;
         }
+        // SAFETY: the caller's, as above; nobody uses the old address of what was moved.
+        if let Some(moved) = unsafe { arena.move_pages(at, layout.size(), new_size, layout.align()) } {
+            if escape::is_on() {
+                escape::freed(at.addr().get());
+                escape::allocated(moved.addr().get(), new_size);
+            }
+            return moved.as_ptr();
+        }
         // SAFETY: the caller's, as above.
         let moved = unsafe { self.alloc(Layout::from_size_align_unchecked(new_size, layout.align())) };
         if moved.is_null() {
-            return null_mut();
+            if new_size > layout.size() {
+                return null_mut();
+            }
+            // Shrinking never fails: it stays where it is.
+            // SAFETY: the caller's, as above.
+            unsafe { arena.shrink_in_place(at, layout.size(), new_size) };
+            return ptr;
         }
         // SAFETY: both hold at least the smaller length, and new memory overlaps nothing that is alive.
         unsafe { copy_nonoverlapping(ptr, moved, layout.size().min(new_size)) };

@@ -2,7 +2,6 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
-use crate::kept;
 use crate::os::{self, Errno};
 
 static PHASES: AtomicU64 = AtomicU64::new(0);
@@ -33,9 +32,9 @@ pub(crate) fn phases() -> u64 {
     PHASES.load(Ordering::Relaxed)
 }
 
-/// Bytes of slabs and page runs in use now.
-pub(crate) fn live_bytes() -> usize {
-    USED_BYTES.load(Ordering::Relaxed).saturating_sub(kept::bytes())
+/// Bytes of slabs and page runs in use now, with what threads keep.
+pub(crate) fn used_bytes() -> usize {
+    USED_BYTES.load(Ordering::Relaxed)
 }
 
 /// The most of them when a run or a slab was claimed. Taking a run again that a thread kept does not look: what other threads
@@ -48,9 +47,9 @@ pub(crate) fn phase_begun() {
     PHASES.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Begins a new window for [`window_peak_bytes`].
-pub(crate) fn window_begun() {
-    let former = PEAK_LIVE_BYTES.swap(live_bytes(), Ordering::Relaxed);
+/// Begins a new window for [`window_peak_bytes`], with so many bytes alive.
+pub(crate) fn window_begun(live_bytes: usize) {
+    let former = PEAK_LIVE_BYTES.swap(live_bytes, Ordering::Relaxed);
     FORMER_PEAK_LIVE_BYTES.fetch_max(former, Ordering::Relaxed);
 }
 
@@ -92,14 +91,14 @@ impl ZoneCounters {
         self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
-    /// `more_bytes` more are in use.
-    pub(crate) fn grown(&self, more_bytes: usize, fresh_bytes: usize) {
+    /// `more_bytes` more are in use, besides those that threads keep.
+    pub(crate) fn grown(&self, more_bytes: usize, fresh_bytes: usize, kept_bytes: impl FnOnce() -> usize) {
         if fresh_bytes > 0 {
             self.fresh_bytes.fetch_add(fresh_bytes as u64, Ordering::Relaxed);
         }
         let used = USED_BYTES.fetch_add(more_bytes, Ordering::Relaxed) + more_bytes;
         if used > PEAK_LIVE_BYTES.load(Ordering::Relaxed) {
-            PEAK_LIVE_BYTES.fetch_max(used.saturating_sub(kept::bytes()), Ordering::Relaxed);
+            PEAK_LIVE_BYTES.fetch_max(used.saturating_sub(kept_bytes()), Ordering::Relaxed);
         }
     }
 

@@ -2,12 +2,11 @@
 // The order of the house: a module imports only what stands below it (tests/layering.rs).
 mod allocator;
 mod arena;
+mod classes;
 mod config;
 mod counters;
 mod error;
 mod escape;
-mod exclusive;
-mod kept;
 mod os;
 mod phase;
 #[cfg(feature = "rayon")]

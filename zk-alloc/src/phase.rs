@@ -153,7 +153,7 @@ pub fn begin_phase() {
     counters::phase_begun();
     OWN.set(OWN.get() + 1);
     if OPEN.fetch_add(1, Ordering::Relaxed) == 0 {
-        counters::window_begun();
+        counters::window_begun(stats::live_bytes());
         escape::window_begun();
     }
 }

@@ -3,7 +3,6 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::arena::SLAB_BYTES;
 use crate::stats::{Mib, Stats};
 
 /// What [`Phase::report`](crate::Phase::report) returns: the differences of the process's counters since the phase began.
@@ -37,11 +36,9 @@ pub struct PhaseReport {
     pub minor_faults: u64,
     /// Calls of the arena into the kernel.
     pub system_calls: u64,
-    /// Bytes of page runs and pinned slabs that are in use now and were not when the phase began. At the end of a phase:
-    /// what leaves it.
+    /// Bytes of page runs and blocks that are alive now and were not when the phase began. At the end of a phase: what leaves
+    /// it.
     pub escaped_bytes: usize,
-    /// Slabs among them: what is alive in them is part of half a MiB each.
-    pub pinned_slabs: usize,
 }
 
 impl PhaseReport {
@@ -53,8 +50,7 @@ impl PhaseReport {
         minor_faults: u64,
     ) -> Self {
         let fresh_bytes = after.fresh_bytes - before.fresh_bytes;
-        let pinned_slabs = after.pinned_slabs.saturating_sub(before.pinned_slabs);
-        let run_live = |stats: &Stats| stats.live_bytes.saturating_sub(stats.slabs * SLAB_BYTES);
+        let alive = |stats: &Stats| stats.live_bytes.saturating_sub(stats.slabs_in_use_bytes) + stats.slab_live_bytes;
         Self {
             wall,
             slab_allocations: after.slab_allocations - before.slab_allocations,
@@ -69,8 +65,7 @@ impl PhaseReport {
             live_peak_bytes,
             minor_faults,
             system_calls: after.system_calls - before.system_calls,
-            escaped_bytes: run_live(after).saturating_sub(run_live(before)) + pinned_slabs * SLAB_BYTES,
-            pinned_slabs,
+            escaped_bytes: alive(after).saturating_sub(alive(before)),
         }
     }
 }
@@ -94,6 +89,6 @@ impl fmt::Display for PhaseReport {
             Mib(self.fresh_bytes),
             Mib(self.live_peak_bytes as u64)
         )?;
-        write!(f, "  escaped {}, {} pinned slabs", Mib(self.escaped_bytes as u64), self.pinned_slabs)
+        write!(f, "  escaped {}", Mib(self.escaped_bytes as u64))
     }
 }

@@ -139,5 +139,22 @@ pub fn soften() -> usize {
 /// one), and returns how many bytes are. For the one giant buffer of a prover, ask for its size: the memory is in the zone
 /// of requests that large.
 pub fn reserve(bytes: usize) -> usize {
-    if bytes == 0 { 0 } else { arena::open().map_or(0, |arena| arena.populate(bytes)) }
+    if bytes == 0 {
+        return 0;
+    }
+    arena::open().map_or(0, |arena| {
+        arena.populate(bytes, |memory| {
+            let threads = arena.config().threads;
+            std::thread::scope(|scope| {
+                for part in 0..threads {
+                    let memory = &memory;
+                    let page_in = move || memory.part(part, threads);
+                    // Without another thread, this one does it.
+                    if std::thread::Builder::new().spawn_scoped(scope, page_in).is_err() {
+                        memory.part(part, threads);
+                    }
+                }
+            });
+        })
+    })
 }

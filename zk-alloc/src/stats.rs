@@ -3,18 +3,18 @@
 use std::fmt;
 
 use crate::config::HugePages;
-use crate::{arena, counters, kept};
+use crate::{arena, counters};
 
 /// The allocator's counters since the process started. Sizes are in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Stats {
-    /// Allocations that the arena served: from slabs and as page runs.
+    /// Allocations that the arena served: blocks of slabs and page runs.
     pub arena_allocations: u64,
     /// Bytes that were asked for in them.
     pub arena_bytes: u64,
-    /// Allocations served from slabs (the middle sizes).
+    /// Allocations served with blocks of slabs (the middle sizes).
     pub slab_allocations: u64,
     /// Bytes that were asked for in them.
     pub slab_bytes: u64,
@@ -40,11 +40,13 @@ pub struct Stats {
     /// The most of them at any time, as far as was seen: it is looked at whenever a slab or a run is claimed, but not where a
     /// thread takes a run again that it kept.
     pub peak_live_bytes: usize,
-    /// Slabs in use now, each half a MiB: threads' own, and those that something in them keeps.
+    /// Slabs in use now.
     pub slabs: usize,
-    /// Slabs among them whose threads went on to others, and that something still alive keeps.
-    pub pinned_slabs: usize,
-    /// Bytes of the arena that may be resident now.
+    /// Their bytes, whether resident or not.
+    pub slabs_in_use_bytes: usize,
+    /// Bytes of the blocks in them that are alive, rounded up to their size classes. The rest serves the next requests.
+    pub slab_live_bytes: usize,
+    /// Bytes of the arena that are resident, or will be when what was handed out is first touched.
     pub resident_bytes: usize,
     /// Bytes of address space reserved; 0 while there is no arena.
     pub reserved_bytes: usize,
@@ -60,7 +62,7 @@ pub fn stats() -> Stats {
         overflow_allocations: overflow_allocations as u64,
         overflow_bytes: overflow_bytes as u64,
         phases: counters::phases(),
-        live_bytes: counters::live_bytes(),
+        live_bytes: live_bytes(),
         peak_live_bytes: counters::peak_live_bytes(),
         ..Stats::default()
     };
@@ -70,11 +72,18 @@ pub fn stats() -> Stats {
     stats
 }
 
+/// Bytes of slabs and page runs in use now.
+pub(crate) fn live_bytes() -> usize {
+    counters::used_bytes().saturating_sub(arena::kept_run_bytes())
+}
+
 /// Adds what the arena counted.
 fn add(stats: &mut Stats, arena: &arena::Arena) {
-    (stats.slab_allocations, stats.slab_bytes) = arena.slab_totals();
-    (stats.run_allocations, stats.run_bytes) = kept::totals();
-    (stats.slabs, stats.pinned_slabs) = arena.slabs_in_use();
+    let (blocks, kept_runs) = (arena.block_totals(), arena::kept_run_totals());
+    (stats.slab_allocations, stats.slab_bytes) = (blocks.allocations, blocks.bytes);
+    (stats.run_allocations, stats.run_bytes) = (kept_runs.allocations, kept_runs.bytes);
+    (stats.slabs, stats.slabs_in_use_bytes) = arena.slabs();
+    stats.slab_live_bytes = arena.live_block_bytes();
     stats.reserved_bytes = arena.reserved_bytes();
     stats.resident_bytes = arena::resident_bytes();
     stats.huge_pages = Some(arena.config().huge_pages);
@@ -108,11 +117,12 @@ impl fmt::Display for Stats {
         line(f, "overflow", self.overflow_allocations, self.overflow_bytes)?;
         writeln!(
             f,
-            "live now {}, at most {}; {} slabs, {} of them pinned",
+            "live now {}, at most {}; {} slabs of {} in all, {} of them alive",
             Mib(self.live_bytes as u64),
             Mib(self.peak_live_bytes as u64),
             self.slabs,
-            self.pinned_slabs
+            Mib(self.slabs_in_use_bytes as u64),
+            Mib(self.slab_live_bytes as u64)
         )?;
         writeln!(
             f,

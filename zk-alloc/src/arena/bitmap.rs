@@ -129,7 +129,7 @@ impl<'a> Bitmap<'a> {
     fn find_clear_run(self, from: usize, n: usize, align: usize, skew: usize) -> Option<usize> {
         let mut at = from;
         loop {
-            at = self.next_clear(at);
+            at = self.next_roomy(at, n);
             at = align_up(at + skew, align) - skew;
             if at.checked_add(n)? > self.len() {
                 return None;
@@ -139,6 +139,51 @@ impl<'a> Bitmap<'a> {
                 Some(blocker) => at = blocker + 1,
             }
         }
+    }
+
+    /// The lowest place at or above `at` where a run of `n` clear bits may begin, or `len`.
+    ///
+    /// A run of `n` bits covers a whole aligned lane of the largest power of two of which it holds two less one, and a word
+    /// without a clear lane is passed over by a few operations, however many small holes it has.
+    fn next_roomy(self, at: usize, n: usize) -> usize {
+        let lane = match n {
+            0..15 => return self.next_clear(at),
+            15..31 => 8,
+            31..63 => 16,
+            63..127 => 32,
+            _ => WORD_BITS,
+        };
+        let mut below = low_bits(at % WORD_BITS);
+        for (word, bits) in self.words.iter().enumerate().skip(at / WORD_BITS) {
+            if let Some(clear) = lowest_clear_lane(bits.load(Ordering::Relaxed) | below, lane) {
+                let clear = word * WORD_BITS + clear;
+                // The run may begin before its first whole lane.
+                let from = at.max(clear.saturating_sub(n));
+                return self.last_set(from, clear - from).map_or(from, |set| set + 1);
+            }
+            below = 0;
+        }
+        self.len()
+    }
+
+    /// The highest run of bits below `end` that are set here and clear in `taken`, as `(start, length)`.
+    pub(crate) fn last_run_without(self, taken: Self, end: usize) -> Option<(usize, usize)> {
+        let left = |word: usize| {
+            let bits = self.words[word].load(Ordering::Relaxed) & !taken.words[word].load(Ordering::Relaxed);
+            bits & low_bits((end - word * WORD_BITS).min(WORD_BITS))
+        };
+        let mut word = (0..end.div_ceil(WORD_BITS)).rev().find(|&word| left(word) != 0)?;
+        let top = highest(left(word)) + 1;
+        let mut run = (left(word) << (WORD_BITS - top)).leading_ones() as usize;
+        let (end, mut reaches_down) = (word * WORD_BITS + top, run == top);
+        while reaches_down && word > 0 {
+            word -= 1;
+            let more = left(word).leading_ones() as usize;
+            run += more;
+            reaches_down = more == WORD_BITS;
+        }
+        // Another thread may have taken some of it between two looks.
+        (run > 0).then(|| (end - run, run))
     }
 
     /// The lowest clear bit at or above `at`, or `len`.
@@ -187,6 +232,18 @@ fn masks(start: usize, n: usize) -> impl DoubleEndedIterator<Item = (usize, u64)
 /// A word with its lowest `n` bits set; `n` is at most 64.
 const fn low_bits(n: usize) -> u64 {
     if n == WORD_BITS { u64::MAX } else { (1 << n) - 1 }
+}
+
+/// Where the lowest aligned lane of `lane` clear bits begins: 8, 16, 32 or all 64.
+const fn lowest_clear_lane(bits: u64, lane: usize) -> Option<usize> {
+    if lane == WORD_BITS {
+        return if bits == 0 { Some(0) } else { None };
+    }
+    // Subtracting one from each lane borrows from the next where it is zero; that shows in its highest bit. What lies above the
+    // first such lane may be wrong, that one is not.
+    let ones = u64::MAX / low_bits(lane);
+    let borrowed = bits.wrapping_sub(ones) & !bits & (ones << (lane - 1));
+    if borrowed == 0 { None } else { Some(borrowed.trailing_zeros() as usize / lane * lane) }
 }
 
 const fn highest(bits: u64) -> usize {

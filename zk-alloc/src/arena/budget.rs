@@ -2,10 +2,25 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Bytes of the arena that were handed out and not given back to the kernel since.
+/// Bytes of the arena that are resident, or will be when they are first touched.
 static RESIDENT_BYTES: AtomicUsize = AtomicUsize::new(0);
 /// The most that may be.
 static MAX_BYTES: AtomicUsize = AtomicUsize::new(usize::MAX);
+
+/// What may stay resident of what is freed now.
+static KEPT_BYTES: AtomicUsize = AtomicUsize::new(usize::MAX);
+
+/// From now on, what is freed beyond so many resident bytes goes back to the kernel at once.
+pub(crate) fn set_kept(bytes: usize) {
+    KEPT_BYTES.store(bytes, Ordering::Relaxed);
+}
+
+/// Whether more is resident than may stay so.
+#[inline(always)]
+pub(super) fn is_beyond_kept() -> bool {
+    let kept = KEPT_BYTES.load(Ordering::Relaxed);
+    kept != usize::MAX && resident_bytes() > kept
+}
 
 pub(crate) fn set_max(bytes: usize) {
     MAX_BYTES.store(bytes, Ordering::Relaxed);

@@ -1,7 +1,7 @@
 //! The arena: one region per process, made when it is first needed, shared by every [`ZkAllocator`](crate::ZkAllocator).
 //!
-//! Imports point downwards: this module composes `slab` and `pages`, which know `zone` and `region`, which know `os`.
-//! Slabs and page runs never name each other.
+//! Imports point downwards: this module composes `middle` (blocks of size classes, from threads' caches and slabs) and the runs
+//! of the `region`'s zones, which know what is resident, which know `os`. Slabs and page runs never name each other.
 #![allow(unsafe_code, reason = "publishes the one arena, and hands out its memory")]
 
 mod align;
@@ -9,13 +9,18 @@ mod bitmap;
 mod budget;
 #[cfg(test)]
 mod checks;
-mod count;
-mod pages;
+mod hints;
+mod layout;
+mod middle;
 mod region;
+mod residency;
 mod slab;
+mod table;
+mod thread_cache;
 mod zone;
 
 use std::cell::UnsafeCell;
+use std::ffi::c_void;
 use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
@@ -26,17 +31,20 @@ use crate::escape;
 use crate::os::{self, Errno};
 use crate::route::{self, Path};
 
-pub(crate) use budget::resident_bytes;
-pub(crate) use slab::{SLAB_BYTES, Unserved};
-pub(crate) use zone::{Contents, GiveBack};
+pub(crate) use budget::{resident_bytes, set_kept};
+pub(crate) use layout::HugeAdvice;
+pub(crate) use residency::GiveBack;
+pub(crate) use zone::{Contents, Populate};
 
+use middle::Middle;
+use thread_cache::Totals;
 use zone::{Shortage, Tenant};
 
 /// See the module's documentation.
 #[derive(Debug)]
 pub(crate) struct Arena {
     region: region::Region,
-    slabs: slab::SlabTable,
+    middle: Middle,
     config: Config,
 }
 
@@ -59,6 +67,9 @@ const FAILED: u8 = 2;
 const OPEN: u8 = 3;
 /// An allocator asked it for memory.
 const SERVING: u8 = 4;
+
+/// How often the first request is postponed before it is given up.
+const MOST_POSTPONED: u8 = 100;
 
 static GLOBAL: Global = Global {
     state: AtomicU8::new(NONE),
@@ -108,7 +119,14 @@ pub(crate) fn open_to_serve(first: impl FnOnce()) -> Option<&'static Arena> {
 #[cold]
 fn serve_first(first: impl FnOnce()) -> Option<&'static Arena> {
     let arena = open()?;
-    if GLOBAL.state.compare_exchange(OPEN, SERVING, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+    // A handler may have interrupted the backing allocator: then some later request is the first. A thread that goes on with
+    // signals blocked would ask for ever.
+    static POSTPONED: AtomicU8 = AtomicU8::new(0);
+    if os::may_be_in_signal_handler() && POSTPONED.fetch_add(1, Ordering::Relaxed) < MOST_POSTPONED {
+        return Some(arena);
+    }
+    let is_first = GLOBAL.state.compare_exchange(OPEN, SERVING, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+    if is_first && POSTPONED.load(Ordering::Relaxed) < MOST_POSTPONED {
         first();
     }
     Some(arena)
@@ -148,6 +166,21 @@ pub(crate) fn of(at: *const u8) -> Option<&'static Arena> {
     within.then(|| unsafe { GLOBAL.opened() })
 }
 
+/// Memory that is freed for a request over the cap, in bytes: more than the request needs, so that not each one after it has to
+/// look for free memory again.
+const ROOM_BYTES: usize = 1 << 20;
+
+/// An exiting thread brings back what its cache keeps.
+///
+/// # Safety
+/// `cache` is what the thread's cache registered.
+unsafe extern "C" fn thread_exits(cache: *mut c_void) {
+    if let Some(arena) = get() {
+        // SAFETY: the caller's.
+        unsafe { thread_cache::leave(cache, |cache| arena.middle.empty(arena.slab_zone(), cache)) };
+    }
+}
+
 impl Arena {
     fn new() -> Result<Self, Errno> {
         let config = config::load();
@@ -155,48 +188,45 @@ impl Arena {
         if config.trace_escaped {
             escape::trace_escaped(true);
         }
-        let specs = pages::zone_specs(&config, slab::apart_bytes(config.threads));
-        let region = region::Region::reserve(config.span_bytes, specs)?;
-        let slabs = slab::SlabTable::new(region.zone(route::SLABS))?;
-        Ok(Self { region, slabs, config })
+        let region = region::Region::reserve(config.span_bytes, layout::zone_specs(&config))?;
+        let middle = Middle::new(region.zone(route::SLABS), thread_exits)?;
+        Ok(Self { region, middle, config })
     }
 
-    /// Memory for a request, or why there is none.
+    fn slab_zone(&self) -> &zone::Zone {
+        self.region.zone(route::SLABS)
+    }
+
+    /// Memory for a request; `None` where there is none, or it would be beyond the cap.
     #[inline(always)]
-    pub(crate) fn alloc(&'static self, size: usize, align: usize, contents: Contents) -> Result<NonNull<u8>, Unserved> {
+    pub(crate) fn alloc(&self, size: usize, align: usize, contents: Contents) -> Option<NonNull<u8>> {
         match self.try_alloc(size, align, contents) {
-            Err(Unserved::Short(Shortage::OverBudget)) => self.alloc_within_budget(size, align, contents),
-            other => other,
+            Ok(at) => Some(at),
+            Err(Shortage::Full) => None,
+            Err(Shortage::OverBudget) => self.alloc_within_budget(size, align, contents),
         }
     }
 
     /// As [`alloc`](Self::alloc), after what is free but resident elsewhere made room, if it is enough.
     #[cold]
-    fn alloc_within_budget(
-        &'static self,
-        size: usize,
-        align: usize,
-        contents: Contents,
-    ) -> Result<NonNull<u8>, Unserved> {
-        self.trim(budget::max_bytes().saturating_sub(size.max(SLAB_BYTES)), GiveBack::Now);
-        self.try_alloc(size, align, contents)
+    fn alloc_within_budget(&self, size: usize, align: usize, contents: Contents) -> Option<NonNull<u8>> {
+        let room = size.checked_add(ROOM_BYTES)?;
+        let gone = self.trim(budget::max_bytes().saturating_sub(room), GiveBack::Now);
+        if gone == 0 { None } else { self.try_alloc(size, align, contents).ok() }
     }
 
     #[inline(always)]
-    fn try_alloc(&'static self, size: usize, align: usize, contents: Contents) -> Result<NonNull<u8>, Unserved> {
+    fn try_alloc(&self, size: usize, align: usize, contents: Contents) -> Result<NonNull<u8>, Shortage> {
         match route::path(size, align) {
-            Path::Slab => {
-                let at = slab::alloc(&self.slabs, self.region.zone(route::SLABS), size, align)?;
+            Path::Block(class) => {
+                let at = self.middle.alloc(self.slab_zone(), class, size)?;
                 if contents == Contents::Zeroed {
                     // SAFETY: `size` bytes that were just handed to us.
                     unsafe { at.write_bytes(0, size) };
                 }
                 Ok(at)
             }
-            Path::Run(zone) => {
-                let zone = self.region.zone(zone);
-                zone.claim(size, pages::run_align(size, align), contents).map_err(Unserved::Short)
-            }
+            Path::Run(zone) => self.region.zone(zone).claim(size, layout::run_align(size, align), contents),
         }
     }
 
@@ -205,20 +235,12 @@ impl Arena {
     /// # Safety
     /// `at` came from [`alloc`](Self::alloc) and is `size` bytes long by now; nobody uses it any more.
     #[inline(always)]
-    pub(crate) unsafe fn dealloc(&'static self, at: NonNull<u8>, size: usize) {
-        // First, because it needs to know nothing of zones.
-        // SAFETY: the caller's.
-        if size <= route::SLAB_MAX_BYTES && unsafe { slab::dealloc_own(at, size) } {
-            return;
-        }
-        let name = self.region.zone_of(at);
-        let zone = self.region.zone(name);
-        if route::is_in_slab(name, size) {
-            // SAFETY: the caller's; what is so short in this zone came from a slab.
-            unsafe { slab::dealloc(&self.slabs, zone, at) };
-        } else {
-            // SAFETY: the caller's; everything else in a zone is a run of its own.
-            unsafe { zone.release(at, size) };
+    pub(crate) unsafe fn dealloc(&self, at: NonNull<u8>, size: usize) {
+        match self.middle.class_at(at) {
+            // SAFETY: the caller's.
+            Some(class) => unsafe { self.middle.dealloc(self.slab_zone(), class, at) },
+            // SAFETY: the caller's; what is no block is a run of its own.
+            None => unsafe { self.region.zone(self.region.zone_of(at)).release(at, size) },
         }
     }
 
@@ -228,68 +250,117 @@ impl Arena {
     /// # Safety
     /// `at` came from [`alloc`](Self::alloc), with this `align`, and is `old_size` bytes long by now; nobody uses what
     /// lies beyond `new_size`.
-    pub(crate) unsafe fn resize(
-        &'static self,
+    pub(crate) unsafe fn resize(&self, at: NonNull<u8>, old_size: usize, new_size: usize, align: usize) -> bool {
+        if let Some(class) = self.middle.class_at(at) {
+            // Less than half of a block is better used by a smaller one.
+            return new_size <= class.block_bytes() && new_size > class.block_bytes() / 2;
+        }
+        let name = self.region.zone_of(at);
+        // SAFETY: the caller's; what is no block is a run of its own.
+        route::path(new_size, align) == Path::Run(name)
+            && unsafe { self.region.zone(name).resize(at, old_size, new_size) }
+    }
+
+    /// Shortens an allocation where it stands, also where its new length belongs elsewhere: no memory could be had there.
+    ///
+    /// # Safety
+    /// As for [`resize`](Self::resize); `new_size` is less than `old_size`.
+    pub(crate) unsafe fn shrink_in_place(&self, at: NonNull<u8>, old_size: usize, new_size: usize) {
+        if self.middle.class_at(at).is_none() {
+            // SAFETY: the caller's; what is no block is a run of its own.
+            unsafe { self.region.zone(self.region.zone_of(at)).resize(at, old_size, new_size) };
+        }
+    }
+
+    /// Grows a large run by moving its pages to a place with room; `None` where that can't be, and it stays as it is.
+    ///
+    /// # Safety
+    /// As for [`resize`](Self::resize); where an address is returned, nobody uses the old one any more.
+    pub(crate) unsafe fn move_pages(
+        &self,
         at: NonNull<u8>,
         old_size: usize,
         new_size: usize,
         align: usize,
-    ) -> bool {
-        let name = self.region.zone_of(at);
-        let in_slab = route::is_in_slab(name, old_size);
-        match route::path(new_size, align) {
-            // SAFETY: the caller's; what is so short in this zone came from a slab.
-            Path::Slab if in_slab => unsafe { slab::resize(at, old_size, new_size) },
-            Path::Run(zone) if zone == name && !in_slab => {
-                // SAFETY: the caller's; everything else in a zone is a run of its own.
-                unsafe { self.region.zone(name).resize(at, old_size, new_size) }
-            }
-            _ => false,
+    ) -> Option<NonNull<u8>> {
+        if old_size < route::MOVE_MIN_BYTES || new_size < old_size {
+            return None;
         }
+        let (old, new) = (self.region.zone(self.region.zone_of(at)), self.region.zone(route::run_zone(new_size)));
+        let len = old.run_bytes(old_size);
+        if len > new.run_bytes(new_size) {
+            return None;
+        }
+        let to = new.claim(new_size, layout::run_align(new_size, align), Contents::Moved).ok()?;
+        new.counters().system_call();
+        // SAFETY: both runs are the caller's alone, committed, and at least `len` bytes long; nobody needs what `to` holds.
+        if let Err(refused) = unsafe { os::move_pages(at.as_ptr(), to.as_ptr(), len) } {
+            new.counters().refused(refused, "move pages", len);
+            // SAFETY: claimed above, and given to nobody.
+            unsafe { new.release(to, new_size) };
+            return None;
+        }
+        // SAFETY: the caller's; all pages of the run are at `to`.
+        unsafe { old.release_moved(at, old_size) };
+        Some(to)
     }
 
     /// Gives free memory back to the kernel until at most `keep_bytes` are resident, or nothing free is. Returns the bytes
     /// given back.
     pub(crate) fn trim(&self, keep_bytes: usize, how: GiveBack) -> usize {
-        self.slabs.recycle_parked(self.region.zone(route::SLABS));
-        let mut surplus = resident_bytes().saturating_sub(keep_bytes);
-        let mut gone = 0;
-        for zone in self.region.zones().iter().rev() {
-            let part = zone.trim(surplus, how);
-            gone += part;
-            surplus = surplus.saturating_sub(part);
+        let surplus = || resident_bytes().saturating_sub(keep_bytes);
+        if how == GiveBack::WhenShort {
+            // What is softened stays booked, so that nothing tells when it is enough.
+            self.middle.empty_caches(self.slab_zone());
+            return self.trim_zones(surplus(), how);
+        }
+        let mut gone = self.trim_zones(surplus(), how);
+        if surplus() > 0 {
+            self.middle.empty_caches(self.slab_zone());
+            gone += self.middle.purge(self.slab_zone(), surplus());
+            gone += self.trim_zones(surplus(), how);
         }
         gone
     }
 
-    /// Frees what threads keep for their next requests.
+    fn trim_zones(&self, wanted_bytes: usize, how: GiveBack) -> usize {
+        let zones = self.region.zones().iter().rev();
+        zones.fold(0, |gone, zone| gone + zone.trim(wanted_bytes.saturating_sub(gone), how))
+    }
+
+    /// Frees the runs that threads keep for their next requests.
     pub(crate) fn release_kept(&self) {
         for zone in self.region.zones() {
             zone.release_kept();
         }
     }
 
-    /// Pages in free memory for a request of `bytes`, on several threads. Returns how many bytes.
-    pub(crate) fn populate(&self, bytes: usize) -> usize {
+    /// Books free memory for a request of `bytes`, for `page_in` to bring in. Returns how many bytes.
+    pub(crate) fn populate(&self, bytes: usize, page_in: impl FnOnce(Populate<'_>)) -> usize {
         let (zone, tenant) = match route::path(bytes, 1) {
-            Path::Slab => (route::SLABS, Tenant::Slab),
+            Path::Block(_) => (route::SLABS, Tenant::Slab),
             Path::Run(zone) => (zone, Tenant::Run),
         };
-        self.region.zone(zone).populate(tenant, bytes, self.config.threads)
+        self.region.zone(zone).populate(tenant, bytes, page_in)
     }
 
     pub(crate) fn config(&self) -> &Config {
         &self.config
     }
 
-    /// Allocations made in slabs, and their bytes, since the process started.
-    pub(crate) fn slab_totals(&self) -> (u64, u64) {
-        self.slabs.totals()
+    /// Blocks handed out, and the bytes that were asked for in them, since the process started.
+    pub(crate) fn block_totals(&self) -> Totals {
+        self.middle.totals()
     }
 
-    /// Slabs in use, and those among them that only something alive keeps.
-    pub(crate) fn slabs_in_use(&self) -> (usize, usize) {
-        (self.slabs.in_use(), self.slabs.pinned())
+    /// Bytes of the blocks that are alive.
+    pub(crate) fn live_block_bytes(&self) -> usize {
+        self.middle.live_bytes()
+    }
+
+    /// Slabs in use, and their bytes.
+    pub(crate) fn slabs(&self) -> (usize, usize) {
+        self.middle.slabs()
     }
 
     /// Bytes of address space.
@@ -299,6 +370,16 @@ impl Arena {
 
     /// The zones' counters.
     pub(crate) fn counters(&self) -> impl Iterator<Item = &ZoneCounters> {
-        self.region.zones().iter().map(|zone| &zone.counters)
+        self.region.zones().iter().map(|zone| zone.counters())
     }
+}
+
+/// Runs served from what threads keep since the process started.
+pub(crate) fn kept_run_totals() -> Totals {
+    thread_cache::run_totals()
+}
+
+/// Bytes of runs that threads keep.
+pub(crate) fn kept_run_bytes() -> usize {
+    thread_cache::kept_run_bytes()
 }

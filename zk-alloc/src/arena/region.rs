@@ -7,7 +7,8 @@ use std::ptr::NonNull;
 
 use super::align::align_up;
 use super::bitmap::Bitmap;
-use super::zone::{Zone, ZoneSpec};
+use super::layout::ZoneSpec;
+use super::zone::Zone;
 use crate::os::{self, Errno, Mapping};
 use crate::route;
 use crate::sync::AtomicU64;
@@ -25,6 +26,9 @@ pub(crate) struct Region {
 
 /// As many as [`route::Zone`] has, in its order.
 const ZONES: usize = 3;
+
+/// What a zone knows of each granule, a bit each.
+const BITMAPS: usize = 3;
 
 /// The least address space that a zone is worth having for, in bytes.
 const MIN_SPAN_BYTES: usize = 64 << 20;
@@ -48,7 +52,7 @@ impl Region {
 
     fn reserve_exactly(span: usize, specs: [ZoneSpec; ZONES]) -> Result<Self, Errno> {
         let reservation = os::reserve(span * ZONES)?;
-        let words: usize = specs.iter().map(|spec| 2 * Bitmap::words_for(span / spec.granule_bytes)).sum();
+        let words: usize = specs.iter().map(|spec| BITMAPS * Bitmap::words_for(span / spec.granule_bytes)).sum();
         let word_mapping = os::map_zeroed(align_up(words * size_of::<u64>(), os::HUGE_PAGE_BYTES))?;
         let (base, mut words_at) = (reservation.start(), word_mapping.start());
         let mut bitmap = |bits: usize| {
@@ -63,12 +67,12 @@ impl Region {
         let mut index = 0;
         let zones = specs.map(|spec| {
             let granules = span / spec.granule_bytes;
-            let (used, dirty) = (bitmap(granules), bitmap(granules));
+            let bits = [(); BITMAPS].map(|()| bitmap(granules));
             // SAFETY: the reservation is `ZONES` spans long.
             let zone_base = unsafe { base.add(index * span) };
             index += 1;
             // SAFETY: a span of the reservation for each zone, never unmapped; the bitmaps are clear and describe a span.
-            unsafe { Zone::new(zone_base, spec, used, dirty) }
+            unsafe { Zone::new(zone_base, spec, bits) }
         });
         Ok(Self { reservation, _words: word_mapping, span_shift: span.trailing_zeros(), zones })
     }

@@ -1,78 +1,61 @@
-//! Slabs: the middle sizes. A slab belongs to one thread, which bumps a pointer through it; any thread frees.
+//! Slabs: memory of the middle sizes. A slab is a piece of its zone that is cut into blocks of one size class.
 //!
-//! When everything in a slab was freed, its owner starts it over, or, if it has no owner any more, its last free gives it
-//! back to its zone. Metadata lives in a side table, never in the slab.
-#![allow(unsafe_code, reason = "hands out memory")]
+//! A slab has a bit for each of its blocks, set while the block is *free*. A block belongs to whoever cleared its bit, until
+//! that owner sets it again: that is the whole protocol, whichever thread it is, wherever it is interrupted, or cut off by a
+//! fork. Whoever owns any block of a slab keeps it a slab of its class; who owns all of them may give it back to its zone. A
+//! thread that finds a slab by a hint knows nothing of it until it owns a block: only then it asks for the class.
+//!
+//! Metadata lies in tables beside, never in the slab. What of a slab is resident is known by the page: a survivor keeps its own
+//! page, and [`SlabTable::purge`] gives back the others.
+#![allow(unsafe_code, reason = "gives back memory")]
 
-use std::cell::Cell;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{self, AtomicUsize};
 
-use super::align::align_up;
-use super::bitmap::Bitmap;
-use super::count::SharedCount;
+use super::budget;
+use super::hints::HintSets;
+use super::table::Table;
 use super::zone::{Shortage, Zone};
-use crate::exclusive::Exclusive;
-use crate::os::{self, Errno, Mapping};
+use crate::classes::{self, Class, MAX_WORDS};
+use crate::os::{self, Errno};
 use crate::route;
+use crate::sync::{AtomicU8, AtomicU64, Ordering};
 
-/// The size of a slab, in bytes; slabs lie on multiples of it.
-pub(crate) const SLAB_BYTES: usize = 512 << 10;
-const _: () = assert!(matches!(route::path(SLAB_BYTES, 1), route::Path::Run(route::SLABS)));
+/// The unit in which slabs are known: the smaller kind of slab.
+const UNIT_BYTES: usize = classes::SLAB_BYTES;
+const WORD_BITS: usize = u64::BITS as usize;
+/// Bitmaps are committed for so many units at once.
+const COMMIT_UNITS: usize = 512;
+/// Slabs lie within so many bytes of their zone's start, so that their tables stay small.
+const MAX_SPAN_BYTES: usize = 256 << 30;
 
-/// Every allocation begins on a multiple of this many bytes: AVX-512 loads never straddle a cache line.
-const MIN_ALIGN: usize = 64;
+const _: () = assert!(matches!(route::run_zone(classes::LARGE_SLAB_BYTES), route::SLABS));
 
-/// Slabs for each of the machine's threads that find room where no run goes. Those that threads hold on to, and those that
-/// what leaves a proof keeps, would otherwise take the places of the next proof's runs (docs/placement.md).
-const APART_PER_THREAD: usize = 4;
-
-/// How much room that is, in bytes.
-pub(crate) const fn apart_bytes(threads: usize) -> usize {
-    APART_PER_THREAD * threads * SLAB_BYTES
-}
-
-/// The side table's entry for one slab. All zeroes is a slab that was never used.
-#[derive(Debug)]
-#[repr(C, align(128))]
-struct Entry {
-    /// Touched by every thread that frees.
-    shared: SharedCount,
-    own: OwnEntry,
-}
-
-/// Written by the slab's owner only, on a line of its own; read by anyone who gathers statistics.
-#[derive(Debug)]
-#[repr(align(64))]
-struct OwnEntry {
-    /// Allocations made in this slab, and their bytes, since the process started. Never reset.
-    allocations: AtomicU64,
-    bytes: AtomicU64,
-    /// Where a thread that exited left its bump pointer and count for the slab's next owner.
-    parked_bump: AtomicUsize,
-    parked_live: AtomicI64,
-}
-
-impl OwnEntry {
-    /// Only the owner writes, so that a load and a store make an exact sum.
-    #[inline]
-    fn count(&self, bytes: usize) {
-        self.allocations.store(self.allocations.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
-        self.bytes.store(self.bytes.load(Ordering::Relaxed) + bytes as u64, Ordering::Relaxed);
-    }
-}
-
-/// All slabs' metadata.
+/// All slabs' metadata, indexed by unit.
 #[derive(Debug)]
 pub(crate) struct SlabTable {
-    entries: &'static [Entry],
-    _mapping: Mapping,
-    /// Slabs whose owner exited and that wait for another thread.
-    parked: Bitmap<'static>,
-    /// No slab at or above this index was ever used: where statistics may stop.
-    frontier: AtomicUsize,
-    /// Slabs that the zone has not got back. No decision reads it.
-    in_use: AtomicUsize,
+    base: usize,
+    units: usize,
+    /// The number of the class, in every unit of a slab; 0 where there is none.
+    classes: Table<AtomicU8>,
+    /// In the first unit of a slab: which of its pages are booked, by the piece of [`page_bytes`](Self::page_bytes).
+    present: Table<AtomicU64>,
+    /// From the first unit of a slab on, [`MAX_WORDS`] words: which of its blocks are free. All zeroes where there is no slab.
+    free: Table<AtomicU64>,
+    free_committed: AtomicUsize,
+    /// Of each class, slabs that may have free blocks.
+    hints: HintSets<{ classes::COUNT }>,
+    /// Bytes of slabs in use. No decision reads it.
+    in_use_bytes: AtomicUsize,
+    slabs: AtomicUsize,
+}
+
+/// Blocks of a slab that the caller owns: a word of its bitmap.
+#[derive(Clone, Copy)]
+struct Blocks {
+    unit: usize,
+    word: usize,
+    mask: u64,
 }
 
 impl SlabTable {
@@ -81,327 +64,399 @@ impl SlabTable {
     /// # Errors
     /// The system's, when it grants no memory for the table.
     pub(crate) fn new(zone: &Zone) -> Result<Self, Errno> {
-        let slabs = zone.capacity_bytes() / SLAB_BYTES;
-        let words = Bitmap::words_for(slabs);
-        let table_bytes = slabs * size_of::<Entry>();
-        let mapping = os::map_zeroed(align_up(table_bytes + words * size_of::<u64>(), os::HUGE_PAGE_BYTES))?;
-        let at = mapping.start();
-        // SAFETY: the head of a mapping that is zeroed, page aligned, large enough, kept as long as the table, and ours
-        // alone; all zeroes is a valid entry.
-        let entries = unsafe { std::slice::from_raw_parts(at.cast::<Entry>().as_ptr(), slabs) };
-        // SAFETY: the rest of that mapping.
-        let parked = unsafe { std::slice::from_raw_parts(at.add(table_bytes).cast().as_ptr(), words) };
+        let units = zone.capacity_bytes().min(MAX_SPAN_BYTES) / UNIT_BYTES;
         Ok(Self {
-            entries,
-            _mapping: mapping,
-            parked: Bitmap::new(parked),
-            frontier: AtomicUsize::new(0),
-            in_use: AtomicUsize::new(0),
+            base: zone.base().addr().get(),
+            units,
+            classes: Table::new(units)?,
+            present: Table::new(units)?,
+            free: Table::reserve(units * MAX_WORDS)?,
+            free_committed: AtomicUsize::new(0),
+            hints: HintSets::new(units)?,
+            in_use_bytes: AtomicUsize::new(0),
+            slabs: AtomicUsize::new(0),
         })
     }
 
-    /// Allocations made in slabs, and their bytes, since the process started.
-    pub(crate) fn totals(&self) -> (u64, u64) {
-        let used = &self.entries[..self.frontier.load(Ordering::Acquire)];
-        used.iter().fold((0, 0), |(allocations, bytes), entry| {
-            (
-                allocations + entry.own.allocations.load(Ordering::Relaxed),
-                bytes + entry.own.bytes.load(Ordering::Relaxed),
-            )
+    /// The class of the block at an address of the zone; `None` where no slab lies.
+    #[inline(always)]
+    pub(crate) fn class_at(&self, address: usize) -> Option<Class> {
+        // The caller owns what lies at the address, so that its class stands, and was seen when it was handed out.
+        self.classes.all().get(address.wrapping_sub(self.base) / UNIT_BYTES).and_then(|class| {
+            Class::from_number(class.load(Ordering::Relaxed))
         })
     }
 
-    /// Slabs that the zone has not got back.
-    pub(crate) fn in_use(&self) -> usize {
-        self.in_use.load(Ordering::Relaxed)
+    /// Slabs in use, and their bytes.
+    pub(crate) fn in_use(&self) -> (usize, usize) {
+        (self.slabs.load(atomic::Ordering::Relaxed), self.in_use_bytes.load(atomic::Ordering::Relaxed))
     }
 
-    /// Slabs that only what outlived its use keeps: their threads left them, and something in them is alive.
-    pub(crate) fn pinned(&self) -> usize {
-        let used = &self.entries[..self.frontier.load(Ordering::Acquire)];
-        used.iter().filter(|entry| entry.shared.is_pinned()).count()
-    }
-
-    /// Gives the slabs of exited threads back to the zone where nothing in them is alive.
-    pub(crate) fn recycle_parked(&self, zone: &Zone) {
-        let frontier = self.frontier.load(Ordering::Acquire);
+    /// Fetches blocks of a class, at least one and as many as one slab has up to `found.len()`, and returns how many.
+    ///
+    /// # Errors
+    /// See [`Shortage`].
+    pub(crate) fn take(&self, zone: &Zone, class: Class, found: &mut [usize]) -> Result<usize, Shortage> {
+        let hints = self.hints.set(class.number() as usize);
         let mut from = 0;
-        while let Some(index) = self.parked.take_lowest(from, frontier) {
-            if self.entries[index].shared.is_empty(self.entries[index].own.parked_live.load(Ordering::Relaxed)) {
-                self.recycle(zone, index);
-            } else {
-                // As it was: its bump pointer and count still lie where its thread left them.
-                self.parked.offer(index);
+        while let Some(unit) = hints.first(from) {
+            let taken = self.take_from(zone, unit, class, found)?;
+            if taken > 0 {
+                return Ok(taken);
             }
-            from = index + 1;
+            hints.clear(unit);
+            // A block may have been freed before the hint was taken back; its thread saw the hint, and set none.
+            if self.has_free(unit, class) {
+                hints.set(unit);
+            }
+            from = unit + 1;
+        }
+        self.take_from_new(zone, class, found)
+    }
+
+    fn free_word(&self, unit: usize, word: usize) -> &AtomicU64 {
+        &self.free.all()[unit * MAX_WORDS + word]
+    }
+
+    fn has_free(&self, unit: usize, class: Class) -> bool {
+        (0..class.words()).any(|word| self.free_word(unit, word).load(Ordering::SeqCst) != 0)
+            && self.class(unit) == Some(class)
+    }
+
+    fn class(&self, unit: usize) -> Option<Class> {
+        Class::from_number(self.classes.all()[unit].load(Ordering::Relaxed))
+    }
+
+    /// As [`take`](Self::take), from a slab that may have free blocks, and may be another slab by now.
+    fn take_from(&self, zone: &Zone, unit: usize, class: Class, found: &mut [usize]) -> Result<usize, Shortage> {
+        let mut taken = 0;
+        for word in 0..class.words() {
+            let free = self.free_word(unit, word);
+            let mask = lowest(free.load(Ordering::Relaxed), found.len() - taken);
+            if mask == 0 {
+                continue;
+            }
+            // Acquire pairs with the Release of `give`: what the blocks' last owners did to them is over, and so is what made
+            // this a slab of its class.
+            let mask = mask & free.fetch_and(!mask, Ordering::SeqCst);
+            let blocks = Blocks { unit, word, mask };
+            if mask == 0 {
+                continue;
+            }
+            // From here on its class stands.
+            if self.class(unit) != Some(class) {
+                self.give(zone, blocks);
+                break;
+            }
+            if let Err(shortage) = self.make_present(class, blocks) {
+                self.give(zone, blocks);
+                return if taken > 0 { Ok(taken) } else { Err(shortage) };
+            }
+            taken += self.list(class, blocks, &mut found[taken..]);
+            if taken == found.len() {
+                break;
+            }
+        }
+        Ok(taken)
+    }
+
+    fn take_from_new(&self, zone: &Zone, class: Class, found: &mut [usize]) -> Result<usize, Shortage> {
+        let slab_bytes = class.slab_bytes();
+        let (slab, resident) = zone.claim_slab(slab_bytes)?;
+        let unit = (slab.addr().get() - self.base) / UNIT_BYTES;
+        let units = slab_bytes / UNIT_BYTES;
+        let resident = self.pages_of_units(resident, units, slab_bytes);
+        if unit + units > self.units || !self.commit_free(unit + units) {
+            self.return_to_zone(zone, slab, slab_bytes, resident);
+            return Err(Shortage::Full);
+        }
+        self.slabs.fetch_add(1, atomic::Ordering::Relaxed);
+        self.in_use_bytes.fetch_add(slab_bytes, atomic::Ordering::Relaxed);
+        self.present.all()[unit].store(resident, Ordering::Relaxed);
+        (unit..unit + units).for_each(|unit| self.classes.all()[unit].store(class.number(), Ordering::Relaxed));
+        // All blocks are ours; those that are not wanted become free, and the slab everybody's.
+        let wanted = lowest(class.full_word(0), found.len());
+        let blocks = Blocks { unit, word: 0, mask: wanted };
+        let made_present = self.make_present(class, blocks);
+        let kept = if made_present.is_ok() { wanted } else { 0 };
+        let taken = self.list(class, Blocks { mask: kept, ..blocks }, found);
+        // The last word first: with it all blocks may be free, and the slab go back.
+        for word in (0..class.words()).rev() {
+            let mask = class.full_word(word) & if word == 0 { !kept } else { u64::MAX };
+            if mask != 0 {
+                self.give(zone, Blocks { unit, word, mask });
+            }
+        }
+        made_present.map(|()| taken)
+    }
+
+    /// Writes the blocks' addresses, and returns how many they are.
+    fn list(&self, class: Class, blocks: Blocks, found: &mut [usize]) -> usize {
+        let first = self.base + blocks.unit * UNIT_BYTES + blocks.word * WORD_BITS * class.block_bytes();
+        let bits = (0..WORD_BITS).filter(|bit| blocks.mask >> bit & 1 == 1);
+        bits.zip(found).map(|(bit, place)| *place = first + bit * class.block_bytes()).count()
+    }
+
+    /// Takes a block back from its owner, who does not use it any more.
+    pub(crate) fn put(&self, zone: &Zone, class: Class, addresses: impl Iterator<Item = usize>) {
+        let mut last: Option<Blocks> = None;
+        for address in addresses {
+            let one = self.block_at(class, address);
+            match &mut last {
+                // Neighbours go back together.
+                Some(last) if (last.unit, last.word) == (one.unit, one.word) => last.mask |= one.mask,
+                last => {
+                    if let Some(blocks) = last.replace(one) {
+                        self.give(zone, blocks);
+                    }
+                }
+            }
+        }
+        if let Some(blocks) = last {
+            self.give(zone, blocks);
         }
     }
 
-    /// A slab for this thread: one that an exited thread left, else one from the zone.
-    fn take(&self, zone: &Zone) -> Result<Current, Shortage> {
-        let frontier = self.frontier.load(Ordering::Acquire);
-        if let Some(index) = self.parked.take_lowest(0, frontier) {
-            let own = &self.entries[index].own;
-            return Ok(Current {
-                index,
-                bump: own.parked_bump.load(Ordering::Relaxed),
-                live: own.parked_live.load(Ordering::Relaxed),
-            });
+    fn block_at(&self, class: Class, address: usize) -> Blocks {
+        let offset = address - self.base;
+        let slab = offset & !(class.slab_bytes() - 1);
+        let block = class.block_at(offset - slab);
+        Blocks { unit: slab / UNIT_BYTES, word: block / WORD_BITS, mask: 1 << (block % WORD_BITS) }
+    }
+
+    /// Makes blocks free that the caller owns, and gives their slab back if all of it is free then.
+    fn give(&self, zone: &Zone, blocks: Blocks) {
+        let Blocks { unit, word, mask } = blocks;
+        // Asked while the blocks are the caller's: afterwards the slab may be gone.
+        let Some(class) = self.class(unit) else { return };
+        // Release: the caller's use of the blocks ends before.
+        let before = self.free_word(unit, word).fetch_or(mask, Ordering::SeqCst);
+        debug_assert_eq!(before & mask, 0, "a block was freed that was free");
+        // Whoever found nothing in this word may have taken the hint back.
+        if before == 0 {
+            self.hints.set(class.number() as usize).set(unit);
         }
-        let slab = zone.claim_slab(SLAB_BYTES)?;
-        self.in_use.fetch_add(1, Ordering::Relaxed);
-        let index = index(zone, slab.addr().get());
-        self.frontier.fetch_max(index + 1, Ordering::AcqRel);
-        self.entries[index].shared.reset();
-        Ok(Current { index, bump: slab.addr().get(), live: 0 })
-    }
-
-    /// Gives an empty slab without an owner back to its zone.
-    fn recycle(&self, zone: &Zone, index: usize) {
-        self.in_use.fetch_sub(1, Ordering::Relaxed);
-        // SAFETY: a slab of the zone; the count says that every allocation in it was freed and that it has no owner, and says
-        // so to one thread only.
-        unsafe { zone.release_slab(zone.base().add(index * SLAB_BYTES), SLAB_BYTES) };
-    }
-}
-
-/// Which slab of the zone an address lies in.
-fn index(zone: &Zone, address: usize) -> usize {
-    (address - zone.base().addr().get()) / SLAB_BYTES
-}
-
-/// A slab as its owner holds it.
-struct Current {
-    index: usize,
-    /// The address of the next allocation.
-    bump: usize,
-    /// Allocations made and not freed again by the owner.
-    live: i64,
-}
-
-/// The slab of this thread. No `Drop`, so that reaching it costs no check.
-struct Local {
-    /// The slab's first address; 0 for none.
-    base: Cell<usize>,
-    bump: Cell<usize>,
-    live: Cell<i64>,
-    /// The slab's entry; valid while `base` is not 0.
-    entry: Cell<Option<&'static Entry>>,
-    /// Where the slab is parked when the thread exits; set with the first slab.
-    table: Cell<Option<&'static SlabTable>>,
-    /// A signal handler that interrupts us here, and allocates, must not find the fields half changed.
-    exclusive: Exclusive,
-}
-
-/// Hands this thread's slab on when the thread exits.
-struct HandOver;
-
-thread_local! {
-    static LOCAL: Local = const {
-        Local {
-            base: Cell::new(0),
-            bump: Cell::new(0),
-            live: Cell::new(0),
-            entry: Cell::new(None),
-            table: Cell::new(None),
-            exclusive: Exclusive::new(),
-        }
-    };
-    static HAND_OVER: HandOver = const { HandOver };
-}
-
-impl Drop for HandOver {
-    fn drop(&mut self) {
-        exclusively(|local| local.table.get().map(|table| local.park(table)));
-    }
-}
-
-/// Why a slab could not serve.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Unserved {
-    /// There is no memory.
-    Short(Shortage),
-    /// This thread is in the allocator already (a signal handler allocates), or is being torn down.
-    Busy,
-}
-
-/// Runs `f` on this thread's slab, unless the thread is in here already. `LOCAL.with(f)` would be a call of its own.
-#[inline(always)]
-fn exclusively<R>(f: impl FnOnce(&Local) -> R) -> Option<R> {
-    // Always there: a thread local without a destructor lasts as long as its thread.
-    let local = LOCAL.try_with(std::ptr::from_ref).ok()?;
-    // SAFETY: as above, and this is its thread.
-    let local = unsafe { &*local };
-    local.exclusive.run(|| f(local))
-}
-
-/// `size` bytes from this thread's slab.
-#[inline(always)]
-pub(crate) fn alloc(
-    table: &'static SlabTable,
-    zone: &Zone,
-    size: usize,
-    align: usize,
-) -> Result<NonNull<u8>, Unserved> {
-    exclusively(|local| match local.bump(zone, size, align) {
-        Some(at) => Ok(at),
-        None => local.bump_elsewhere(table, zone, size, align),
-    })
-    .unwrap_or(Err(Unserved::Busy))
-}
-
-/// Takes an allocation back if it lies in this thread's slab, whatever else it may be; `false` if it does not.
-///
-/// # Safety
-/// `at` came from the arena, is `size` bytes long by now, and nobody uses it any more.
-#[inline(always)]
-pub(crate) unsafe fn dealloc_own(at: NonNull<u8>, size: usize) -> bool {
-    // Whose slab it is, is asked inside: a signal handler that came between could change the answer.
-    let own = exclusively(|local| {
-        let own = local.owns(at);
-        if own {
-            local.free(at, size);
-        }
-        own
-    });
-    own == Some(true)
-}
-
-/// Takes an allocation back on behalf of the thread whose slab it lies in.
-///
-/// # Safety
-/// `at` came from [`alloc`] with the same table and zone, and nobody uses it any more; [`dealloc_own`] did not take it.
-#[inline(never)]
-pub(crate) unsafe fn dealloc(table: &'static SlabTable, zone: &Zone, at: NonNull<u8>) {
-    let index = index(zone, at.addr().get());
-    if table.entries[index].shared.free() {
-        table.recycle(zone, index);
-    }
-}
-
-/// Changes the length of an allocation where it stands; `false` where that can't be.
-///
-/// # Safety
-/// As for [`dealloc_own`], but that the first `new_size` bytes stay in use.
-pub(crate) unsafe fn resize(at: NonNull<u8>, old_size: usize, new_size: usize) -> bool {
-    let moved_top = exclusively(|local| {
-        let start = at.addr().get();
-        let is_top = local.owns(at) && start + rounded(old_size) == local.bump.get();
-        let end = start + rounded(new_size);
-        let fits = is_top && end <= local.base.get() + SLAB_BYTES;
-        if fits {
-            local.bump.set(end);
-        }
-        fits
-    });
-    // Elsewhere the end of what shrinks little is left unused until the slab starts over.
-    moved_top == Some(true) || new_size <= old_size && rounded(new_size) >= rounded(old_size) / 2
-}
-
-const fn rounded(size: usize) -> usize {
-    align_up(size, MIN_ALIGN)
-}
-
-impl Local {
-    #[inline(always)]
-    fn bump(&self, zone: &Zone, size: usize, align: usize) -> Option<NonNull<u8>> {
-        let entry = self.entry.get()?;
-        let start = align_up(self.bump.get(), align.max(MIN_ALIGN));
-        let end = start + rounded(size);
-        if end > self.base.get() + SLAB_BYTES {
-            return None;
-        }
-        self.bump.set(end);
-        self.live.set(self.live.get() + 1);
-        entry.own.count(size);
-        // SAFETY: `[start, end)` lies in this thread's slab, granules of the zone that the thread owns, above everything
-        // in it that is alive.
-        Some(unsafe { zone.base().add(start - zone.base().addr().get()) })
-    }
-
-    /// Whether an address lies in this thread's slab.
-    #[inline]
-    fn owns(&self, at: NonNull<u8>) -> bool {
-        self.base.get() == at.addr().get() & !(SLAB_BYTES - 1)
-    }
-
-    #[inline(always)]
-    fn free(&self, at: NonNull<u8>, size: usize) {
-        let live = self.live.get() - 1;
-        self.live.set(live);
-        if at.addr().get() + rounded(size) == self.bump.get() {
-            self.bump.set(at.addr().get());
-        } else if live == 0 {
-            self.start_over();
+        if before | mask == class.full_word(word) {
+            self.retire_if_empty(zone, unit, class);
         }
     }
 
-    /// Starts an empty slab over; `false` if something in it is alive.
-    fn start_over(&self) -> bool {
-        let Some(entry) = self.entry.get() else { return false };
-        let empty = entry.shared.is_empty(self.live.get());
-        if empty {
-            entry.shared.reset();
-            self.live.set(0);
-            self.bump.set(self.base.get());
-        }
-        empty
-    }
-
-    /// As [`bump`](Self::bump), after making room.
-    #[cold]
-    fn bump_elsewhere(
-        &self,
-        table: &'static SlabTable,
-        zone: &Zone,
-        size: usize,
-        align: usize,
-    ) -> Result<NonNull<u8>, Unserved> {
-        loop {
-            // Ends: an empty slab has room, and each slab that an exited thread left is taken once.
-            self.refill(table, zone)?;
-            if let Some(at) = self.bump(zone, size, align) {
-                return Ok(at);
+    /// Gives a slab back to its zone if all of its blocks are free.
+    fn retire_if_empty(&self, zone: &Zone, unit: usize, class: Class) {
+        let is_empty = || {
+            (0..class.words()).all(|word| self.free_word(unit, word).load(Ordering::SeqCst) == class.full_word(word))
+        };
+        // Again where another thread that tried at the same time was in the way, and gave up for the same reason.
+        while is_empty() {
+            if self.claim_all(unit, class) {
+                if self.class(unit) == Some(class) {
+                    self.retire(zone, unit, class);
+                } else {
+                    // It has become a slab of another class, of which we took what looks the same.
+                    self.give_words(zone, unit, class.words(), |word| class.full_word(word));
+                }
+                return;
             }
         }
     }
 
-    /// Makes room: starts this thread's slab over, or leaves it for another.
-    fn refill(&self, table: &'static SlabTable, zone: &Zone) -> Result<(), Unserved> {
-        if self.start_over() {
+    /// Claims all blocks of a slab, if all are free.
+    fn claim_all(&self, unit: usize, class: Class) -> bool {
+        for word in 0..class.words() {
+            let full = class.full_word(word);
+            let all = self.free_word(unit, word).compare_exchange(full, 0, Ordering::SeqCst, Ordering::Relaxed);
+            if all.is_err() {
+                (0..word).for_each(|word| {
+                    let before = self.free_word(unit, word).fetch_or(class.full_word(word), Ordering::SeqCst);
+                    if before == 0 {
+                        self.hints.set(class.number() as usize).set(unit);
+                    }
+                });
+                return false;
+            }
+        }
+        true
+    }
+
+    fn give_words(&self, zone: &Zone, unit: usize, words: usize, mask: impl Fn(usize) -> u64) {
+        for word in 0..words {
+            if mask(word) != 0 {
+                self.give(zone, Blocks { unit, word, mask: mask(word) });
+            }
+        }
+    }
+
+    /// Gives a slab, all blocks of which are the caller's, back to its zone.
+    fn retire(&self, zone: &Zone, unit: usize, class: Class) {
+        let slab_bytes = class.slab_bytes();
+        let units = slab_bytes / UNIT_BYTES;
+        (unit..unit + units).for_each(|unit| self.classes.all()[unit].store(0, Ordering::Relaxed));
+        self.hints.set(class.number() as usize).clear(unit);
+        self.slabs.fetch_sub(1, atomic::Ordering::Relaxed);
+        self.in_use_bytes.fetch_sub(slab_bytes, atomic::Ordering::Relaxed);
+        let present = self.present.all()[unit].load(Ordering::Relaxed);
+        // SAFETY: a unit of the zone.
+        let slab = unsafe { zone.base().add(unit * UNIT_BYTES) };
+        self.return_to_zone(zone, slab, slab_bytes, present);
+    }
+
+    fn return_to_zone(&self, zone: &Zone, slab: NonNull<u8>, slab_bytes: usize, present: u64) {
+        let units = slab_bytes / UNIT_BYTES;
+        let unit_mask = low_bits(self.pages(slab_bytes) / units);
+        let mut resident = 0;
+        for unit in 0..units {
+            let shift = unit * self.pages(slab_bytes) / units;
+            let missing = unit_mask & !(present >> shift);
+            // The zone knows units only: one that is there in part counts as there, and its missing pages are booked with it.
+            if missing != unit_mask && budget::admit(missing.count_ones() as usize * self.page_bytes(slab_bytes)) {
+                resident |= 1 << unit;
+            } else if missing != unit_mask {
+                let there = unit_mask & !missing;
+                // SAFETY: the caller's unit.
+                unsafe { self.discard(slab.as_ptr().wrapping_add(unit * UNIT_BYTES), there, slab_bytes) };
+            }
+        }
+        // SAFETY: a slab of the zone, all of whose blocks are free and ours, so that nobody uses any.
+        unsafe { zone.release_slab(slab, slab_bytes, resident) };
+    }
+
+    /// In pieces of how many bytes a slab's memory is known: pages, or a word's worth of pieces.
+    fn page_bytes(&self, slab_bytes: usize) -> usize {
+        os::page_bytes().max(slab_bytes / WORD_BITS)
+    }
+
+    fn pages(&self, slab_bytes: usize) -> usize {
+        slab_bytes / self.page_bytes(slab_bytes)
+    }
+
+    /// The pages of the units in `units`, as bits.
+    fn pages_of_units(&self, bits: u64, units: usize, slab_bytes: usize) -> u64 {
+        let each = self.pages(slab_bytes) / units;
+        let pages = (0..units).filter(|unit| bits >> unit & 1 == 1).map(|unit| low_bits(each) << (unit * each));
+        pages.fold(0, |all, pages| all | pages)
+    }
+
+    /// The pages that a block touches, as bits.
+    fn pages_of(&self, class: Class, block: usize) -> u64 {
+        let page = self.page_bytes(class.slab_bytes());
+        let (first, last) = (block * class.block_bytes() / page, ((block + 1) * class.block_bytes() - 1) / page);
+        low_bits(last + 1) & !low_bits(first)
+    }
+
+    /// Books the pages of blocks that the caller owns.
+    fn make_present(&self, class: Class, blocks: Blocks) -> Result<(), Shortage> {
+        let present = &self.present.all()[blocks.unit];
+        let before = present.load(Ordering::Relaxed);
+        if before == low_bits(self.pages(class.slab_bytes())) {
             return Ok(());
         }
-        // Without the hand-over at its exit a thread's slab would be lost: no hand-over, no slab.
-        HAND_OVER.try_with(|_| ()).map_err(|_| Unserved::Busy)?;
-        self.retire(table, zone);
-        let taken = table.take(zone).map_err(Unserved::Short)?;
-        let entry = &table.entries[taken.index];
-        self.base.set(zone.base().addr().get() + taken.index * SLAB_BYTES);
-        self.bump.set(taken.bump);
-        self.live.set(taken.live);
-        self.entry.set(Some(entry));
-        self.table.set(Some(table));
+        let touched = each_bit(blocks.mask).map(|bit| self.pages_of(class, blocks.word * WORD_BITS + bit));
+        let missing = touched.fold(0, |all, pages| all | pages) & !before;
+        if missing == 0 {
+            return Ok(());
+        }
+        let page = self.page_bytes(class.slab_bytes());
+        if !budget::admit(missing.count_ones() as usize * page) {
+            return Err(Shortage::OverBudget);
+        }
+        let twice = present.fetch_or(missing, Ordering::Relaxed) & missing;
+        // Another thread's block shares a page with ours.
+        budget::returned(twice.count_ones() as usize * page);
         Ok(())
     }
 
-    /// Leaves the slab: its last free will recycle it, if this isn't it already.
-    fn retire(&self, table: &SlabTable, zone: &Zone) {
-        if let Some(entry) = self.entry.take() {
-            let base = self.base.replace(0);
-            if entry.shared.retire(self.live.get()) {
-                table.recycle(zone, index(zone, base));
+    /// # Safety
+    /// Nobody needs what the slab's `pages` hold; they are booked.
+    unsafe fn discard(&self, slab: *mut u8, pages: u64, slab_bytes: usize) -> u64 {
+        let page = self.page_bytes(slab_bytes);
+        let mut gone = 0;
+        let mut left = pages;
+        while left != 0 {
+            let first = left.trailing_zeros() as usize;
+            let len = (left >> first).trailing_ones() as usize;
+            // SAFETY: the caller's.
+            if unsafe { os::discard(slab.wrapping_add(first * page), len * page) }.is_ok() {
+                gone |= low_bits(first + len) & !low_bits(first);
             }
+            left &= !low_bits(first + len);
         }
+        budget::returned(gone.count_ones() as usize * page);
+        gone
     }
 
-    /// Leaves the slab, with what room it has, for the next thread that needs one.
-    fn park(&self, table: &SlabTable) {
-        if let Some(entry) = self.entry.take() {
-            self.base.set(0);
-            entry.own.parked_bump.store(self.bump.get(), Ordering::Relaxed);
-            entry.own.parked_live.store(self.live.get(), Ordering::Relaxed);
-            let index = (std::ptr::from_ref(entry).addr() - table.entries.as_ptr().addr()) / size_of::<Entry>();
-            table.parked.offer(index);
+    /// Gives back the pages of free blocks, of all slabs, until `wanted_bytes` are back. Returns how many went.
+    pub(crate) fn purge(&self, zone: &Zone, wanted_bytes: usize) -> usize {
+        let mut gone = 0;
+        for class in Class::all() {
+            let hints = self.hints.set(class.number() as usize);
+            let mut from = 0;
+            while gone < wanted_bytes
+                && let Some(unit) = hints.first(from)
+            {
+                gone += self.purge_slab(zone, unit, class);
+                from = unit + 1;
+            }
         }
+        gone
     }
+
+    fn purge_slab(&self, zone: &Zone, unit: usize, class: Class) -> usize {
+        let mut free = [0; MAX_WORDS];
+        for (word, free) in free[..class.words()].iter_mut().enumerate() {
+            *free = self.free_word(unit, word).swap(0, Ordering::SeqCst);
+        }
+        let mut gone = 0;
+        if free.iter().any(|&free| free != 0) && self.class(unit) == Some(class) {
+            let is_free = |block: &usize| free[block / WORD_BITS] >> (block % WORD_BITS) & 1 == 1;
+            let in_use = (0..class.blocks()).filter(|block| !is_free(block));
+            let needed = in_use.fold(0, |needed, block| needed | self.pages_of(class, block));
+            let present = &self.present.all()[unit];
+            let idle = present.load(Ordering::Relaxed) & !needed;
+            let slab = zone.base().as_ptr().wrapping_add(unit * UNIT_BYTES);
+            // SAFETY: pages of a slab of ours (we own some of its blocks) in which every block is free and ours.
+            let dropped = unsafe { self.discard(slab, idle, class.slab_bytes()) };
+            present.fetch_and(!dropped, Ordering::Relaxed);
+            gone = dropped.count_ones() as usize * self.page_bytes(class.slab_bytes());
+        }
+        // Also of a slab of another class, of which we took some by mistake.
+        self.give_words(zone, unit, class.words(), |word| free[word]);
+        gone
+    }
+
+    /// Makes the bitmaps of units below `until` usable.
+    fn commit_free(&self, until: usize) -> bool {
+        let before = self.free_committed.load(atomic::Ordering::Acquire);
+        if until <= before {
+            return true;
+        }
+        let target = until.next_multiple_of(COMMIT_UNITS).min(self.units);
+        let committed = self.free.commit(before * MAX_WORDS, target * MAX_WORDS).is_ok();
+        if committed {
+            self.free_committed.fetch_max(target, atomic::Ordering::AcqRel);
+        }
+        committed
+    }
+}
+
+/// The lowest `n` of the bits that are set.
+fn lowest(bits: u64, n: usize) -> u64 {
+    let mut left = bits;
+    for _ in 0..n.min(WORD_BITS) {
+        left &= left.wrapping_sub(1);
+    }
+    bits & !left
+}
+
+fn each_bit(mask: u64) -> impl Iterator<Item = usize> {
+    let mut left = mask;
+    std::iter::from_fn(move || {
+        let bit = (left != 0).then(|| left.trailing_zeros() as usize);
+        left &= left.wrapping_sub(1);
+        bit
+    })
+}
+
+/// A word with its lowest `n` bits set; `n` is at most 64.
+const fn low_bits(n: usize) -> u64 {
+    if n >= WORD_BITS { u64::MAX } else { (1 << n) - 1 }
 }

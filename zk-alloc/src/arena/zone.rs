@@ -1,9 +1,8 @@
 //! A zone: a part of the region, cut into granules of one size, handed out in runs.
 //!
-//! Three facts are kept for each granule, each with one owner: whether it is *used* (owned by an allocation), whether it
-//! is *dirty* (may hold something else than zeroes, and is resident), and whether it is *committed* (readable and
-//! writable; a prefix of the zone, which only grows). A run is used from before its address is returned until after the
-//! address was given back; that is the invariant of the crate.
+//! A granule is *used* (owned by whoever turned its bit), or free; it is *committed* (readable and writable) if it lies in the
+//! zone's prefix that is, which only grows; what is known of the memory behind it is [`Residency`]'s. A run is used from before
+//! its address is returned until after the address was given back; that is the invariant of the crate.
 #![allow(unsafe_code, reason = "hands out memory")]
 
 use std::ptr::NonNull;
@@ -11,9 +10,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::bitmap::Bitmap;
 use super::budget;
-use crate::config::HugePages;
+use super::layout::{self, HugeAdvice, Zeroing, ZoneSpec};
+use super::residency::{GiveBack, Residency};
+use super::thread_cache::{self, Run};
 use crate::counters::ZoneCounters;
-use crate::kept::{self, Run};
 use crate::os;
 
 /// A zone commits in steps of this many bytes, so that it rarely asks the kernel.
@@ -26,27 +26,8 @@ pub(crate) enum Contents {
     Any,
     /// Zeroes.
     Zeroed,
-}
-
-/// What a zone asks of the kernel about huge pages.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum HugeAdvice {
-    /// `MADV_HUGEPAGE`.
-    Ask,
-    /// `MADV_NOHUGEPAGE`.
-    Forbid,
-    /// The host's setting as it is.
-    Leave,
-}
-
-impl HugeAdvice {
-    pub(crate) fn of(setting: HugePages) -> Self {
-        match setting {
-            HugePages::Auto | HugePages::Always => Self::Ask,
-            HugePages::Avoided | HugePages::Never => Self::Forbid,
-            HugePages::Unavailable => Self::Leave,
-        }
-    }
+    /// Pages of another run, which are about to be moved here.
+    Moved,
 }
 
 /// Why a zone has no memory for a request.
@@ -61,54 +42,21 @@ pub(crate) enum Shortage {
 /// Whom a zone serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Tenant {
-    /// A thread's slab. Few of them live long, so that the lowest place is theirs.
+    /// A slab. Its blocks may live long, so that the lowest place is its own.
     Slab,
     /// A run of pages.
     Run,
-}
-
-/// What [`Zone::trim`] and its like do with free memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum GiveBack {
-    /// At once; it reads as zeroes from now on.
-    Now,
-    /// When the kernel runs short; until then it may be taken back without a fault.
-    WhenShort,
-}
-
-/// What a zone is made from.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct ZoneSpec {
-    /// A power of two, at most a huge page.
-    pub(crate) granule_bytes: usize,
-    pub(crate) huge: HugeAdvice,
-    /// So many bytes at the zone's start are for slabs only.
-    pub(crate) slabs_only_bytes: usize,
-    /// Memory in small pages is paged in by blocks of so many bytes, a power of two: the next phase's runs lie a little
-    /// elsewhere, and find it resident. 0 leaves each page to whoever touches it.
-    pub(crate) block_bytes: usize,
-    /// So many bytes at the zone's start are in small pages, paged in one by one: whoever uses little does not pay for whole
-    /// huge pages, or blocks.
-    pub(crate) small_pages_bytes: usize,
-    /// From so many bytes on, dirty memory is zeroed by giving its pages back: the kernel then clears them on the threads
-    /// that touch them, instead of all of it here on one.
-    pub(crate) lazy_zero_bytes: usize,
-    /// Where each thread keeps the run that it freed last, if it does.
-    pub(crate) kept: Option<kept::Place>,
 }
 
 /// See the module's documentation.
 #[derive(Debug)]
 pub(crate) struct Zone {
     base: NonNull<u8>,
-    /// The binary logarithm of a granule's bytes.
-    granule_shift: u32,
     used: Bitmap<'static>,
-    dirty: Bitmap<'static>,
+    residency: Residency,
     /// Granules, from the zone's start, that are committed. Only grows.
     committed: AtomicUsize,
     spec: ZoneSpec,
-    pub(crate) counters: ZoneCounters,
 }
 
 // SAFETY: `base` is an address that never changes; everything mutable is atomic, and the memory behind `base` is only
@@ -122,84 +70,93 @@ impl Zone {
     ///
     /// # Safety
     /// The memory that the bitmaps describe lies within one reservation, which nobody else uses and which is never
-    /// unmapped. Both bitmaps are clear.
-    pub(crate) unsafe fn new(base: NonNull<u8>, spec: ZoneSpec, used: Bitmap<'static>, dirty: Bitmap<'static>) -> Self {
+    /// unmapped. The three bitmaps are clear.
+    pub(crate) unsafe fn new(base: NonNull<u8>, spec: ZoneSpec, bits: [Bitmap<'static>; 3]) -> Self {
         let granule_bytes = spec.granule_bytes;
         debug_assert!(granule_bytes.is_power_of_two() && base.addr().get().is_multiple_of(granule_bytes));
-        Self {
-            base,
-            granule_shift: granule_bytes.trailing_zeros(),
-            used,
-            dirty,
-            committed: AtomicUsize::new(0),
-            spec,
-            counters: ZoneCounters::new(),
-        }
+        let [used, resident, dirty] = bits;
+        let residency = Residency::new(base, granule_bytes.trailing_zeros(), resident, dirty, Zeroing::new(&spec));
+        Self { base, used, residency, committed: AtomicUsize::new(0), spec }
     }
 
     /// Hands out a run of at least `bytes` bytes.
     ///
     /// # Errors
     /// See [`Shortage`].
+    #[inline]
     pub(crate) fn claim(&self, bytes: usize, align: usize, contents: Contents) -> Result<NonNull<u8>, Shortage> {
-        if let Some(start) = self.take_kept(bytes, align) {
-            if contents == Contents::Zeroed {
-                self.zero(start, bytes);
-            }
-            return Ok(self.address(start));
-        }
-        let granules = self.granules(bytes);
-        let start = self.claim_usable(Tenant::Run, granules, align)?;
+        let start = match self.take_kept(bytes, align) {
+            Some(start) => start,
+            None => self.claim_run(bytes, align, contents)?,
+        };
         if contents == Contents::Zeroed {
-            self.zero(start, bytes);
+            self.residency.zero(start, bytes);
         }
-        self.dirty.set(start, granules);
-        self.counters.requested(bytes);
+        self.residency.soil(start, self.granules(bytes));
         Ok(self.address(start))
     }
 
-    /// Hands out a slab, which is as long as it is aligned. What it holds is anything.
-    ///
-    /// # Errors
-    /// See [`Shortage`].
-    pub(crate) fn claim_slab(&self, bytes: usize) -> Result<NonNull<u8>, Shortage> {
+    #[cold]
+    fn claim_run(&self, bytes: usize, align: usize, contents: Contents) -> Result<usize, Shortage> {
         let granules = self.granules(bytes);
-        let start = self.claim_usable(Tenant::Slab, granules, bytes)?;
-        self.dirty.set(start, granules);
-        Ok(self.address(start))
-    }
-
-    /// Takes back a slab.
-    ///
-    /// # Safety
-    /// `at` came from [`claim_slab`](Self::claim_slab) with these `bytes`; nobody uses it any more.
-    pub(crate) unsafe fn release_slab(&self, at: NonNull<u8>, bytes: usize) {
-        self.release_granules(self.index(at), self.granules(bytes));
-    }
-
-    /// Claims granules, makes them usable and counts them. Which of them are dirty is as it was.
-    fn claim_usable(&self, tenant: Tenant, granules: usize, align: usize) -> Result<usize, Shortage> {
-        let start = self.claim_free(tenant, granules, align).ok_or(Shortage::Full)?;
-        let fresh_bytes = self.make_usable(start, granules).inspect_err(|_| self.used.release(start, granules))?;
-        self.counters.grown(self.bytes(granules), fresh_bytes);
+        let start = self.claim_free(Tenant::Run, granules, align).ok_or(Shortage::Full)?;
+        let fresh = self.make_usable(start, granules).inspect_err(|_| self.used.release(start, granules))?;
+        // Between requests that are aligned to more than they ask for, most memory stays unused.
+        if fresh > 0 && contents != Contents::Moved && align <= self.bytes(granules) {
+            self.page_in_edges(start, granules, contents);
+        }
+        self.grown(granules, fresh);
+        self.counters().requested(bytes);
         Ok(start)
     }
 
-    /// The first granule of what this thread keeps, if that is a run for `bytes`. It is dirty, and booked.
+    /// Hands out a slab, which is as long as it is aligned, and which of its granules are resident, as bits. What it holds is
+    /// anything. What is booked for it is the slab's from now on.
+    ///
+    /// # Errors
+    /// See [`Shortage`].
+    pub(crate) fn claim_slab(&self, bytes: usize) -> Result<(NonNull<u8>, u64), Shortage> {
+        let granules = self.granules(bytes);
+        let start = self.claim_free(Tenant::Slab, granules, bytes).ok_or(Shortage::Full)?;
+        if !self.commit_to(start + granules) {
+            self.used.release(start, granules);
+            return Err(Shortage::Full);
+        }
+        self.page_in_around_slab(start, granules);
+        self.grown(granules, 0);
+        Ok((self.address(start), self.residency.hand_over(start, granules)))
+    }
+
+    /// Takes back a slab, of whose granules those in `resident` are booked.
+    ///
+    /// # Safety
+    /// `at` came from [`claim_slab`](Self::claim_slab) with these `bytes`; nobody uses it any more.
+    pub(crate) unsafe fn release_slab(&self, at: NonNull<u8>, bytes: usize, resident: u64) {
+        let start = self.index(at);
+        self.residency.take_back(start, resident);
+        self.release_granules(start, self.granules(bytes));
+    }
+
+    fn grown(&self, granules: usize, fresh_bytes: usize) {
+        self.counters().grown(self.bytes(granules), fresh_bytes, thread_cache::kept_run_bytes);
+    }
+
+    /// The first granule of what this thread keeps, if that is a run for `bytes`. It is booked, and dirty.
     #[inline(always)]
     fn take_kept(&self, bytes: usize, align: usize) -> Option<usize> {
+        let place = self.spec.kept?;
         let run_bytes = self.bytes(self.granules(bytes));
-        let fits = |run: Run| run.bytes() == run_bytes && run.address() & (align - 1) == 0;
-        kept::take_if(self.spec.kept?, bytes, fits).map(|run| self.granule_at(run.address()))
+        let fits = |run: Run| run.bytes(place) == run_bytes && run.address(place) & (align - 1) == 0;
+        thread_cache::take_run_if(place, bytes, fits).map(|run| self.granule_at(run.address(place)))
     }
 
     /// Claims the lowest run of free granules; before it hands out what is not resident, what threads keep is free too.
     fn claim_free(&self, tenant: Tenant, granules: usize, align: usize) -> Option<usize> {
         let align = self.granules(align).next_power_of_two();
-        let skew = (self.base.addr().get() >> self.granule_shift) & (align - 1);
+        let skew = (self.base.addr().get() >> self.spec.granule_bytes.trailing_zeros()) & (align - 1);
         let first_fit = || self.used.claim_first_fit(self.lowest(tenant), granules, align, skew);
         let found = first_fit();
-        let is_resident = |start| self.dirty.count(start, granules) == granules;
+        let is_resident = |start| self.residency.resident(start, granules) == granules;
         if found.is_some_and(is_resident) || !self.release_kept() {
             return found;
         }
@@ -221,62 +178,106 @@ impl Zone {
     /// Frees what threads keep of this zone; `false` if they keep nothing.
     pub(crate) fn release_kept(&self) -> bool {
         let Some(place) = self.spec.kept else { return false };
-        kept::take_all(place).map(|run| self.release_run(run)).count() > 0
+        thread_cache::take_all_runs(place).map(|run| self.release_run(place, run)).count() > 0
     }
 
     /// Frees a run that was kept, and is the caller's now.
-    fn release_run(&self, run: Run) {
-        self.release_granules(self.granule_at(run.address()), self.granules(run.bytes()));
+    fn release_run(&self, place: thread_cache::Place, run: Run) {
+        self.release_granules(self.granule_at(run.address(place)), self.granules(run.bytes(place)));
     }
 
+    /// Frees granules that the caller owns; beyond what may stay resident, their pages go at once.
     fn release_granules(&self, start: usize, granules: usize) {
-        self.counters.released(self.bytes(granules));
+        if budget::is_beyond_kept() {
+            // SAFETY: the caller's granules, which were handed out and hence committed, and are needed by nobody.
+            unsafe { self.residency.give_back(start, granules, GiveBack::Now) };
+        }
+        self.counters().released(self.bytes(granules));
         self.used.release(start, granules);
     }
 
-    /// Commits and books granules that the caller owns, and returns how many bytes of them are not resident yet.
+    /// Commits and books granules that the caller owns, and returns how many bytes of them were not resident.
     fn make_usable(&self, start: usize, granules: usize) -> Result<usize, Shortage> {
         if !self.commit_to(start + granules) {
             return Err(Shortage::Full);
         }
-        let fresh = self.bytes(granules - self.dirty.count(start, granules));
-        if fresh > 0 {
-            if !budget::admit(fresh) {
-                return Err(Shortage::OverBudget);
+        self.residency.book(start, granules).ok_or(Shortage::OverBudget)
+    }
+
+    /// In pieces of how many granules the zone pages in edges at a granule.
+    fn piece(&self, granule: usize) -> usize {
+        let resident_bytes = budget::resident_bytes();
+        self.granules(layout::page_in_bytes(&self.spec, self.bytes(granule), resident_bytes))
+    }
+
+    /// Pages in the pieces that the caller's run begins and ends in. Those that it fills, the threads that touch them page in, or
+    /// do not.
+    fn page_in_edges(&self, start: usize, granules: usize, contents: Contents) {
+        let (last, end) = (start + granules - 1, start + granules);
+        let first_piece = self.page_in_piece_of(start, start, end, contents);
+        if last / first_piece.1 * first_piece.1 > first_piece.0 {
+            self.page_in_piece_of(last, start, end, contents);
+        }
+    }
+
+    /// Pages in the piece that holds a granule of the caller's run, and returns where it begins and its length.
+    fn page_in_piece_of(&self, granule: usize, start: usize, end: usize, contents: Contents) -> (usize, usize) {
+        let len = self.piece(granule);
+        let from = granule / len * len;
+        // Zeroed memory that is fresh stays out of memory until it is touched, as it may be touched sparsely.
+        if (contents == Contents::Any || self.comes_whole(from))
+            && let Some(rest) = self.fresh_rest(from, len, start, end)
+        {
+            self.page_in_piece(rest, start.max(from)..end.min(from + len));
+        }
+        (from, len)
+    }
+
+    /// As [`page_in_edges`](Self::page_in_edges), for a slab: it is paged in with its neighbours where pieces are longer than
+    /// it, and otherwise as its blocks are touched.
+    fn page_in_around_slab(&self, start: usize, granules: usize) {
+        let len = self.piece(start);
+        let (from, end) = (start / len * len, start + granules);
+        if len > granules
+            && self.residency.resident(start, granules) == 0
+            && let Some(rest) = self.fresh_rest(from, len, start, end)
+            && self.residency.book(start, granules).is_some()
+        {
+            self.page_in_piece(rest, start..end);
+        }
+    }
+
+    /// Whether the first touch of a granule pages in a huge page.
+    fn comes_whole(&self, granule: usize) -> bool {
+        self.spec.huge == HugeAdvice::Ask && self.bytes(granule) >= self.spec.small_pages_bytes
+    }
+
+    /// What the piece of `len` granules at `from` has before and behind `start..end`, as places and lengths; `None` if some of it
+    /// is resident already, or there is nothing.
+    fn fresh_rest(&self, from: usize, len: usize, start: usize, end: usize) -> Option<[(usize, usize); 2]> {
+        let until = (from + len).min(self.committed.load(Ordering::Acquire));
+        let rest = [(from, start.clamp(from, until)), (end.clamp(from, until), until)];
+        let rest = rest.map(|(from, until)| (from, until - from));
+        let is_fresh = rest.iter().all(|&(from, len)| self.residency.resident(from, len) == 0);
+        (is_fresh && rest.iter().any(|&(_, len)| len > 0)).then_some(rest)
+    }
+
+    /// Pages in `own` granules of the caller's together with the rest of their piece, which is claimed for that time: what is
+    /// booked must be owned.
+    fn page_in_piece(&self, rest: [(usize, usize); 2], own: std::ops::Range<usize>) {
+        let comes_whole = self.comes_whole(own.start);
+        let mut paged = own;
+        for (at, len) in rest {
+            if len == 0 || self.used.try_claim(at, len).is_err() {
+                continue;
             }
-            self.page_in_blocks(start, start + granules);
+            if self.residency.book(at, len).is_some() {
+                paged = paged.start.min(at)..paged.end.max(at + len);
+            }
+            self.used.release(at, len);
         }
-        Ok(fresh)
-    }
-
-    /// Pages in the blocks that granules `start..end` begin and end in. Those that they fill, whoever touches them pages in,
-    /// or does not.
-    fn page_in_blocks(&self, start: usize, end: usize) {
-        let block = self.granules(self.spec.block_bytes);
-        if block == 0 {
-            return;
-        }
-        let (first, last) = (start / block * block, (end - 1) / block * block);
-        self.page_in_block(first, start, end);
-        if last != first {
-            self.page_in_block(last, start, end);
-        }
-    }
-
-    /// Pages in the block at granule `block` if nothing of it was used since it was last given back, and `start..end` do not
-    /// fill it. What it holds stays as it is, so that it does not matter whose it is.
-    fn page_in_block(&self, block: usize, start: usize, end: usize) {
-        let until = (block + self.granules(self.spec.block_bytes)).min(self.committed.load(Ordering::Acquire));
-        let is_filled = start <= block && until <= end;
-        let is_small = self.bytes(block) < self.spec.small_pages_bytes;
-        if is_filled || is_small || self.dirty.count(block, until - block) > 0 {
-            return;
-        }
-        let (at, len) = (self.address(block), self.bytes(until - block));
-        self.counters.system_call();
-        // SAFETY: committed granules of this zone.
-        if let Err(refused) = unsafe { os::page_in(at.as_ptr(), len) } {
-            self.counters.refused(refused, "page in", len);
+        if !comes_whole {
+            self.residency.page_in(paged.start, paged.len());
         }
     }
 
@@ -284,18 +285,37 @@ impl Zone {
     ///
     /// # Safety
     /// `at` came from [`claim`](Self::claim) and is `bytes` long by now; nobody uses it any more.
+    #[inline]
     pub(crate) unsafe fn release(&self, at: NonNull<u8>, bytes: usize) {
         let granules = self.granules(bytes);
-        if let (Some(place), Some(run)) = (self.spec.kept, Run::new(at.addr().get(), self.bytes(granules))) {
-            if let Some(other) = kept::put(place, run) {
-                self.release_run(other);
+        if let Some(place) = self.spec.kept
+            && !budget::is_beyond_kept()
+            && let Some(run) = Run::new(place, at.addr().get(), self.bytes(granules))
+        {
+            if let Some(other) = thread_cache::put_run(place, run) {
+                self.release_run(place, other);
             }
             return;
         }
         self.release_granules(self.index(at), granules);
     }
 
-    /// Changes the length of a run where it stands; `false` if what follows it is taken.
+    /// Takes back a run whose pages were moved elsewhere.
+    ///
+    /// # Safety
+    /// As for [`release`](Self::release); the kernel has taken all pages of the run.
+    pub(crate) unsafe fn release_moved(&self, at: NonNull<u8>, bytes: usize) {
+        let (start, granules) = (self.index(at), self.granules(bytes));
+        self.residency.forget(start, granules);
+        self.release_granules(start, granules);
+    }
+
+    /// The length of a run of `bytes`, in whole granules.
+    pub(crate) fn run_bytes(&self, bytes: usize) -> usize {
+        self.bytes(self.granules(bytes))
+    }
+
+    /// Changes the length of a run where it stands; `false` if what follows it is taken. Shrinking never fails.
     ///
     /// # Safety
     /// `at` came from [`claim`](Self::claim) and is `old_bytes` long by now. When shrunk, nobody uses the end.
@@ -313,8 +333,8 @@ impl Zone {
                 self.used.release(more_at, more);
                 return false;
             };
-            self.dirty.set(more_at, more);
-            self.counters.grown(self.bytes(more), fresh);
+            self.residency.soil(more_at, more);
+            self.grown(more, fresh);
         } else if new < old {
             self.release_granules(start + new, old - new);
         }
@@ -325,14 +345,14 @@ impl Zone {
     /// free is resident. Returns how many bytes went.
     pub(crate) fn trim(&self, wanted_bytes: usize, how: GiveBack) -> usize {
         self.release_kept();
+        let resident = self.residency.resident_bits();
         let mut gone = 0;
         let mut end = self.committed.load(Ordering::Acquire);
-        while end > 0 && gone < wanted_bytes {
-            let start = (end - 1) / 64 * 64;
-            for (run, len) in self.dirty.set_runs(start, end - start) {
-                gone += self.trim_run(run, len, how);
-            }
-            end = start;
+        while gone < wanted_bytes {
+            let Some((start, len)) = resident.last_run_without(self.used, end) else { break };
+            let wanted = self.granules(wanted_bytes - gone).min(len);
+            gone += self.trim_run(start + len - wanted, wanted, how);
+            end = start + len - wanted;
         }
         gone
     }
@@ -346,40 +366,20 @@ impl Zone {
             let half = len / 2;
             return self.trim_run(start, half, how) + self.trim_run(start + half, len - half, how);
         }
-        // SAFETY: the run is ours since the claim above, and committed, since it was dirty.
-        let gone = unsafe { self.give_back(start, len, how) };
-        if gone && how == GiveBack::Now {
-            budget::returned(self.bytes(self.dirty.clear(start, len)));
-        }
+        // SAFETY: the run is ours since the claim above, and committed, since it is resident.
+        let gone = unsafe { self.residency.give_back(start, len, how) };
         self.used.release(start, len);
-        if gone { self.bytes(len) } else { 0 }
+        gone
     }
 
-    /// Pages in `bytes` of the zone's free memory, so that whoever is handed it finds it resident. Returns how many bytes
-    /// were; fewer if the zone or the kernel has no more.
-    pub(crate) fn populate(&self, tenant: Tenant, bytes: usize, threads: usize) -> usize {
+    /// Books `bytes` of the zone's free memory, so that whoever is handed it finds it resident, and has `page_in` bring it in.
+    /// Returns how many bytes were; 0 if the zone or the cap has no room for them.
+    pub(crate) fn populate(&self, tenant: Tenant, bytes: usize, page_in: impl FnOnce(Populate<'_>)) -> usize {
         let granules = self.granules(bytes.min(self.capacity_bytes()));
         let Some(start) = self.used.claim_first_fit(self.lowest(tenant), granules, 1, 0) else { return 0 };
         let usable = self.make_usable(start, granules).is_ok();
         if usable {
-            self.dirty.set(start, granules);
-            let share = granules.div_ceil(threads.max(1));
-            std::thread::scope(|scope| {
-                for from in (start..start + granules).step_by(share) {
-                    let len = share.min(start + granules - from);
-                    let page_in = move || {
-                        self.counters.system_call();
-                        // SAFETY: granules claimed above, committed, which nobody else knows of.
-                        if let Err(refused) = unsafe { os::populate(self.address(from).as_ptr(), self.bytes(len)) } {
-                            self.counters.refused(refused, "page in", self.bytes(len));
-                        }
-                    };
-                    // Without another thread, this one does it.
-                    if std::thread::Builder::new().spawn_scoped(scope, page_in).is_err() {
-                        page_in();
-                    }
-                }
-            });
+            page_in(Populate { zone: self, start, granules });
         }
         self.used.release(start, granules);
         if usable { self.bytes(granules) } else { 0 }
@@ -395,27 +395,30 @@ impl Zone {
         self.base
     }
 
+    /// What the zone counts.
+    pub(crate) fn counters(&self) -> &ZoneCounters {
+        &self.residency.counters
+    }
+
     /// Which granule an address lies in.
-    pub(crate) fn index(&self, at: NonNull<u8>) -> usize {
+    fn index(&self, at: NonNull<u8>) -> usize {
         self.granule_at(at.addr().get())
     }
 
     fn granule_at(&self, address: usize) -> usize {
-        (address - self.base.addr().get()) >> self.granule_shift
+        (address - self.base.addr().get()) >> self.spec.granule_bytes.trailing_zeros()
     }
 
     fn granules(&self, bytes: usize) -> usize {
-        // Not rounded up before the shift: sums with the largest sizes overflow.
-        (bytes >> self.granule_shift) + usize::from(bytes & ((1 << self.granule_shift) - 1) != 0)
+        self.residency.granules(bytes)
     }
 
     fn bytes(&self, granules: usize) -> usize {
-        granules << self.granule_shift
+        self.residency.bytes(granules)
     }
 
     fn address(&self, granule: usize) -> NonNull<u8> {
-        // SAFETY: a granule of the zone: the offset stays inside the reservation.
-        unsafe { self.base.add(self.bytes(granule)) }
+        self.residency.address(granule)
     }
 
     /// Makes the first `granules` of the zone accessible; `false` if the kernel refuses. Safe to race: the kernel's call
@@ -429,7 +432,7 @@ impl Zone {
         let generous = granules.next_multiple_of(step).min(self.used.len());
         for target in [generous, granules] {
             let (at, len) = (self.address(before), self.bytes(target - before));
-            self.counters.system_call();
+            self.counters().system_call();
             // SAFETY: granules `before..target` of this zone, within the reservation.
             match unsafe { os::commit(at.as_ptr(), len) } {
                 Ok(()) => {
@@ -437,7 +440,7 @@ impl Zone {
                     self.committed.fetch_max(target, Ordering::AcqRel);
                     return true;
                 }
-                Err(refused) => self.counters.refused(refused, "commit memory", len),
+                Err(refused) => self.counters().refused(refused, "commit memory", len),
             }
         }
         false
@@ -454,48 +457,34 @@ impl Zone {
             return;
         }
         let (at, len) = (self.address(from), self.bytes(to - from));
-        self.counters.system_call();
+        self.counters().system_call();
         // SAFETY: memory of this zone that was just committed.
         if let Err(refused) = unsafe { advise(at.as_ptr(), len) } {
-            self.counters.refused(refused, "advise on huge pages for", len);
+            self.counters().refused(refused, "advise on huge pages for", len);
         }
     }
+}
 
-    /// Clears the first `bytes` of the run at granule `start`, which the caller owns: only what is dirty needs it.
-    fn zero(&self, start: usize, bytes: usize) {
-        let end_bytes = self.bytes(start) + bytes;
-        for (run, len) in self.dirty.set_runs(start, self.granules(bytes)) {
-            let at = self.bytes(run);
-            let dirty_bytes = self.bytes(len).min(end_bytes - at);
-            let lazily = dirty_bytes >= self.spec.lazy_zero_bytes;
-            // SAFETY: granules that the caller owns; they are dirty, hence committed.
-            if lazily && unsafe { self.give_back(run, len, GiveBack::Now) } {
-                self.counters.will_fault(dirty_bytes);
-                continue;
-            }
-            // SAFETY: as above.
-            unsafe { self.address(run).write_bytes(0, dirty_bytes) };
-        }
-    }
+/// Memory to page in, which [`Zone::populate`] claimed for that time.
+#[derive(Debug)]
+pub(crate) struct Populate<'a> {
+    zone: &'a Zone,
+    start: usize,
+    granules: usize,
+}
 
-    /// Gives the pages of granules back to the kernel; `false` if it refuses.
-    ///
-    /// # Safety
-    /// The caller owns `[start, start + len)`, all committed, and needs none of its contents.
-    unsafe fn give_back(&self, start: usize, len: usize, how: GiveBack) -> bool {
-        self.counters.system_call();
-        let (at, bytes) = (self.address(start).as_ptr(), self.bytes(len));
-        let result = match how {
-            // SAFETY: the caller's.
-            GiveBack::Now => unsafe { os::discard(at, bytes) },
-            // SAFETY: the caller's.
-            GiveBack::WhenShort => unsafe { os::soften(at, bytes) },
-        };
-        match result {
-            Ok(()) => true,
-            Err(refused) => {
-                self.counters.refused(refused, "give back memory", bytes);
-                false
+impl Populate<'_> {
+    /// Pages in one of `parts` equal parts.
+    pub(crate) fn part(&self, index: usize, parts: usize) {
+        let share = self.granules.div_ceil(parts.max(1));
+        let from = self.granules.min(index * share);
+        let len = share.min(self.granules - from);
+        if len > 0 {
+            let (at, bytes) = (self.zone.address(self.start + from), self.zone.bytes(len));
+            self.zone.counters().system_call();
+            // SAFETY: granules that `populate` claimed, committed, which nobody else knows of.
+            if let Err(refused) = unsafe { os::populate(at.as_ptr(), bytes) } {
+                self.zone.counters().refused(refused, "page in", bytes);
             }
         }
     }

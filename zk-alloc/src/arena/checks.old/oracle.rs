@@ -1,0 +1,119 @@
+//! The bitmap does, one operation after the other, what a vector of booleans does.
+use proptest::prelude::*;
+
+use crate::arena::bitmap::Bitmap;
+use crate::sync::AtomicU64;
+
+const BITS: usize = 192;
+
+#[derive(Clone, Copy, Debug)]
+enum Op {
+    ClaimFirstFit {
+        from: usize,
+        n: usize,
+        align: usize,
+        skew: usize,
+    },
+    TryClaim {
+        start: usize,
+        n: usize,
+    },
+    /// Of the runs of set bits, one; all of it, or as many bits as there are of `n`.
+    Release {
+        which: usize,
+        n: usize,
+    },
+    Set {
+        start: usize,
+        n: usize,
+    },
+    Clear {
+        start: usize,
+        n: usize,
+    },
+    Look {
+        start: usize,
+        n: usize,
+    },
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let short = || prop_oneof![8 => 1..8usize, 2 => 1..70usize, 1 => 1..BITS + 2];
+    let range = move || (0..BITS, short()).prop_map(|(start, n)| (start, n.min(BITS - start)));
+    prop_oneof![
+        6 => (prop_oneof![Just(0), 0..BITS], short(), 0..8u32, 0..256usize).prop_map(|(from, n, log2, skew)| {
+            Op::ClaimFirstFit { from, n, align: 1 << log2, skew: skew & ((1 << log2) - 1) }
+        }),
+        4 => (0..BITS, short()).prop_map(|(start, n)| Op::TryClaim { start, n }),
+        6 => (any::<usize>(), short()).prop_map(|(which, n)| Op::Release { which, n }),
+        1 => range().prop_map(|(start, n)| Op::Set { start, n }),
+        1 => range().prop_map(|(start, n)| Op::Clear { start, n }),
+        3 => range().prop_map(|(start, n)| Op::Look { start, n }),
+    ]
+}
+
+/// The runs of `true` in `[start, start + n)`.
+fn runs(bits: &[bool], start: usize, n: usize) -> Vec<(usize, usize)> {
+    let mut runs: Vec<(usize, usize)> = Vec::new();
+    for at in (start..start + n).filter(|&at| bits[at]) {
+        match runs.last_mut() {
+            Some((first, len)) if *first + *len == at => *len += 1,
+            _ => runs.push((at, 1)),
+        }
+    }
+    runs
+}
+
+fn step(bitmap: Bitmap<'_>, bits: &mut [bool], op: Op) {
+    match op {
+        Op::ClaimFirstFit { from, n, align, skew } => {
+            let fits = |&start: &usize| (start + skew) % align == 0 && !bits[start..start + n].contains(&true);
+            let expected = (from..(BITS + 1).saturating_sub(n)).find(fits);
+            assert_eq!(bitmap.claim_first_fit(from, n, align, skew), expected);
+            expected.inspect(|&start| bits[start..start + n].fill(true));
+        }
+        Op::TryClaim { start, n } => match bitmap.try_claim(start, n) {
+            Ok(()) => {
+                assert!(!bits[start..start + n].contains(&true));
+                bits[start..start + n].fill(true);
+            }
+            Err(taken) => assert!(if start + n > BITS { taken == BITS } else { taken < start + n && bits[taken] }),
+        },
+        Op::Release { which, n } => {
+            let runs = runs(bits, 0, BITS);
+            if let Some(&(start, len)) = runs.get(which % runs.len().max(1)) {
+                bitmap.release(start, n.min(len));
+                bits[start..start + n.min(len)].fill(false);
+            }
+        }
+        Op::Set { start, n } => {
+            let clear = bits[start..start + n].iter().filter(|&&bit| !bit).count();
+            assert_eq!(bitmap.set(start, n), clear);
+            bits[start..start + n].fill(true);
+        }
+        Op::Clear { start, n } => {
+            let set = bits[start..start + n].iter().filter(|&&bit| bit).count();
+            assert_eq!(bitmap.clear(start, n), set);
+            bits[start..start + n].fill(false);
+        }
+        Op::Look { start, n } => {
+            assert_eq!(bitmap.set_runs(start, n).collect::<Vec<_>>(), runs(bits, start, n));
+            assert_eq!(bitmap.count(start, n), bits[start..start + n].iter().filter(|&&bit| bit).count());
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_bitmap_does_what_a_vector_of_booleans_does(ops in prop::collection::vec(op(), 1..60)) {
+        let words: Vec<AtomicU64> = (0..Bitmap::words_for(BITS)).map(|_| AtomicU64::new(0)).collect();
+        let bitmap = Bitmap::new(&words);
+        let mut bits = vec![false; bitmap.len()];
+        for op in ops {
+            step(bitmap, &mut bits, op);
+            assert_eq!(bitmap.set_runs(0, BITS).collect::<Vec<_>>(), runs(&bits, 0, BITS));
+        }
+    }
+}

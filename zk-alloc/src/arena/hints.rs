@@ -1,0 +1,142 @@
+//! Where to look: a set of indices, with the lowest found in a few loads, however large the set may be.
+//!
+//! A hint says that something *may* be there; who follows it looks for itself. So a hint too many costs a look, and a hint too
+//! few costs memory that is not found until the next one. To have none too few, who takes a hint back looks once more
+//! afterwards: the thread that made the place worth a hint sets it after that, and one of both is last.
+
+use super::table::Table;
+use crate::os::Errno;
+use crate::sync::{AtomicU64, Ordering};
+
+const WORD_BITS: usize = u64::BITS as usize;
+/// Each level has a bit for each word of the level below that is not zero. Three reach a quarter of a million indices by one
+/// look at a few words.
+const LEVELS: usize = 3;
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub(super) struct HintSet {
+    levels: [&'static [AtomicU64]; LEVELS],
+}
+
+/// Words of all levels for `len` indices.
+pub(super) fn words_for(len: usize) -> usize {
+    level_words(len).iter().sum()
+}
+
+fn level_words(len: usize) -> [usize; LEVELS] {
+    let mut words = len;
+    [(); LEVELS].map(|()| {
+        words = words.div_ceil(WORD_BITS).max(1);
+        words
+    })
+}
+
+impl HintSet {
+    /// An empty set of indices below `len`, in zeroed words of which it takes [`words_for`] many, from `first` on.
+    pub(super) fn new(words: &'static [AtomicU64], len: usize) -> Self {
+        let mut rest = words;
+        Self {
+            levels: level_words(len).map(|words| {
+                let (level, above) = rest.split_at(words);
+                rest = above;
+                level
+            }),
+        }
+    }
+
+    /// Adds an index.
+    pub(super) fn set(&self, index: usize) {
+        self.set_from(0, index);
+    }
+
+    /// Sets bit `index` of level `depth`, and those above it.
+    fn set_from(&self, depth: usize, mut index: usize) {
+        // All levels, also where the lowest has the bit: the thread that set it may not have come to those above yet.
+        for level in &self.levels[depth..] {
+            let (word, mask) = (&level[index / WORD_BITS], 1 << (index % WORD_BITS));
+            // Nearly always there already; a load keeps the line shared.
+            if word.load(Ordering::SeqCst) & mask == 0 {
+                word.fetch_or(mask, Ordering::SeqCst);
+            }
+            index /= WORD_BITS;
+        }
+    }
+
+    /// Takes an index away. The caller looks afterwards whether it has to be set again.
+    pub(super) fn clear(&self, mut index: usize) {
+        for (depth, level) in self.levels.iter().enumerate() {
+            let mask = 1 << (index % WORD_BITS);
+            let before = level[index / WORD_BITS].fetch_and(!mask, Ordering::SeqCst);
+            // Another thread may have set a bit of the word below since, and found this one still set.
+            if depth > 0 && self.levels[depth - 1][index].load(Ordering::SeqCst) != 0 {
+                return self.set_from(depth, index);
+            }
+            if before & !mask != 0 {
+                return;
+            }
+            index /= WORD_BITS;
+        }
+    }
+
+    /// The lowest index from `from` on.
+    pub(super) fn first(&self, from: usize) -> Option<usize> {
+        self.first_at(0, from).or_else(|| {
+            // Nothing more in the word of `from`: up until a later word has something, and down again.
+            let mut at = from / WORD_BITS + 1;
+            for depth in 1..LEVELS {
+                if let Some(found) = self.first_at(depth, at) {
+                    return self.descend(depth, found);
+                }
+                at = at / WORD_BITS + 1;
+            }
+            // The highest level has no summary.
+            let top = self.levels[LEVELS - 1];
+            (at..top.len()).find_map(|word| {
+                let bits = top[word].load(Ordering::SeqCst);
+                (bits != 0).then(|| self.descend(LEVELS - 1, word * WORD_BITS + bits.trailing_zeros() as usize)).flatten()
+            })
+        })
+    }
+
+    /// The lowest bit from `from` on within its word.
+    fn first_at(&self, depth: usize, from: usize) -> Option<usize> {
+        let word = self.levels[depth].get(from / WORD_BITS)?;
+        let bits = word.load(Ordering::SeqCst) & (u64::MAX << (from % WORD_BITS));
+        (bits != 0).then(|| from / WORD_BITS * WORD_BITS + bits.trailing_zeros() as usize)
+    }
+
+    /// The lowest index below bit `index` of level `depth`; where another thread took it away meanwhile, the lowest after it.
+    fn descend(&self, depth: usize, mut index: usize) -> Option<usize> {
+        for below in (0..depth).rev() {
+            match self.first_at(below, index * WORD_BITS) {
+                Some(found) => index = found,
+                None => return self.first((index + 1) * WORD_BITS.pow(below as u32 + 1)),
+            }
+        }
+        Some(index)
+    }
+}
+
+/// Sets of one length each, all in one table.
+#[derive(Debug)]
+pub(super) struct HintSets<const SETS: usize> {
+    sets: [HintSet; SETS],
+    _words: Table<AtomicU64>,
+}
+
+impl<const SETS: usize> HintSets<SETS> {
+    /// # Errors
+    /// The system's, when it grants no memory.
+    pub(super) fn new(len: usize) -> Result<Self, Errno> {
+        let each = words_for(len);
+        let words = Table::new(SETS * each)?;
+        let all = words.all();
+        let sets = std::array::from_fn(|set| HintSet::new(&all[set * each..(set + 1) * each], len));
+        Ok(Self { sets, _words: words })
+    }
+
+    pub(super) fn set(&self, number: usize) -> &HintSet {
+        &self.sets[number]
+    }
+}

@@ -1,0 +1,180 @@
+//! The middle sizes: blocks come from the thread's cache, which fetches them from slabs and brings them back, many at once.
+#![allow(unsafe_code, reason = "hands out memory")]
+
+use std::ffi::c_void;
+use std::num::NonZeroUsize;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::slab::SlabTable;
+use super::thread_cache::{self, Cache, Room, Totals};
+use super::zone::{Shortage, Zone};
+use crate::classes::Class;
+use crate::os::Errno;
+
+/// The most blocks that are fetched at once, and their bytes.
+const FETCH_BLOCKS: usize = 32;
+const FETCH_BYTES: usize = 16 << 10;
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub(crate) struct Middle {
+    slabs: SlabTable,
+    room: Room,
+    /// What was served past the caches.
+    allocations: AtomicU64,
+    bytes: AtomicU64,
+    live_bytes: AtomicU64,
+}
+
+impl Middle {
+    /// Slabs in `zone`. `at_exit` is called on each exiting thread that has a cache.
+    ///
+    /// # Errors
+    /// The system's, when it grants no memory for the tables.
+    pub(crate) fn new(zone: &Zone, at_exit: unsafe extern "C" fn(*mut c_void)) -> Result<Self, Errno> {
+        Ok(Self {
+            slabs: SlabTable::new(zone)?,
+            room: Room::new(at_exit)?,
+            allocations: AtomicU64::new(0),
+            bytes: AtomicU64::new(0),
+            live_bytes: AtomicU64::new(0),
+        })
+    }
+
+    /// The class of the block at an address, if it is one.
+    #[inline(always)]
+    pub(crate) fn class_at(&self, at: NonNull<u8>) -> Option<Class> {
+        self.slabs.class_at(at.addr().get())
+    }
+
+    /// A block for `size` bytes.
+    ///
+    /// # Errors
+    /// See [`Shortage`].
+    #[inline(always)]
+    pub(crate) fn alloc(&self, zone: &Zone, class: Class, size: usize) -> Result<NonNull<u8>, Shortage> {
+        let kept = thread_cache::enter(|cache| {
+            let block = cache.pop(class)?;
+            cache.handed_out(class, size);
+            Some(block)
+        });
+        match kept {
+            Some(Some(block)) => Ok(at(zone, block as usize)),
+            _ => self.fetch(zone, class, size),
+        }
+    }
+
+    #[cold]
+    fn fetch(&self, zone: &Zone, class: Class, size: usize) -> Result<NonNull<u8>, Shortage> {
+        let mut found = [0; FETCH_BLOCKS];
+        let most = (FETCH_BYTES / class.block_bytes()).clamp(1, FETCH_BLOCKS).min(class.capacity() / 2);
+        let fetched = thread_cache::join_and_enter(&self.room, |cache| {
+            let wanted = cache.appetite(class, most);
+            let fetched = self.slabs.take(zone, class, &mut found[..wanted])?;
+            // The lowest address is handed out first.
+            for &block in found[1..fetched].iter().rev() {
+                // There is room: it had none, and asked for half of what it may keep at most.
+                cache.push(class, block as u64);
+            }
+            cache.handed_out(class, size);
+            Ok(())
+        });
+        match fetched {
+            Some(result) => result?,
+            None => {
+                self.slabs.take(zone, class, &mut found[..1])?;
+                self.allocations.fetch_add(1, Ordering::Relaxed);
+                self.bytes.fetch_add(size as u64, Ordering::Relaxed);
+                self.live_bytes.fetch_add(class.block_bytes() as u64, Ordering::Relaxed);
+            }
+        }
+        Ok(at(zone, found[0]))
+    }
+
+    /// Takes a block back.
+    ///
+    /// # Safety
+    /// `at` came from [`alloc`](Self::alloc) with the same zone, is of this class, and nobody uses it any more.
+    #[inline(always)]
+    pub(crate) unsafe fn dealloc(&self, zone: &Zone, class: Class, at: NonNull<u8>) {
+        let block = at.addr().get() as u64;
+        let kept = thread_cache::enter(|cache| {
+            let kept = cache.push(class, block);
+            if kept {
+                cache.taken_back(class);
+            }
+            kept
+        });
+        if kept != Some(true) {
+            self.bring_back(zone, class, block);
+        }
+    }
+
+    #[cold]
+    fn bring_back(&self, zone: &Zone, class: Class, block: u64) {
+        let kept = thread_cache::join_and_enter(&self.room, |cache| {
+            if !cache.push(class, block) {
+                // The half that came first goes: the last is still in the processor's caches.
+                self.flush(zone, cache, class, class.capacity() / 2);
+                cache.push(class, block);
+            }
+            cache.taken_back(class);
+        });
+        if kept.is_none() {
+            self.slabs.put(zone, class, std::iter::once(block as usize));
+            self.live_bytes.fetch_sub(class.block_bytes() as u64, Ordering::Relaxed);
+        }
+    }
+
+    fn flush(&self, zone: &Zone, cache: &Cache, class: Class, keep: usize) {
+        self.slabs.put(zone, class, cache.take_first(class, keep));
+    }
+
+    /// Brings back all that a cache keeps. For whoever is in it.
+    pub(crate) fn empty(&self, zone: &Zone, cache: &Cache) {
+        Class::all().filter(|&class| cache.keeps(class)).for_each(|class| self.flush(zone, cache, class, 0));
+    }
+
+    /// Brings back what threads keep that are not allocating at this moment.
+    pub(crate) fn empty_caches(&self, zone: &Zone) {
+        thread_cache::claim_all(|cache| {
+            self.empty(zone, cache);
+            self.room.clear(cache);
+        });
+    }
+
+    /// Gives back the pages of free blocks until `wanted_bytes` are back. Returns how many went.
+    pub(crate) fn purge(&self, zone: &Zone, wanted_bytes: usize) -> usize {
+        self.slabs.purge(zone, wanted_bytes)
+    }
+
+    /// Blocks handed out, and the bytes that were asked for in them, since the process started.
+    pub(crate) fn totals(&self) -> Totals {
+        let kept = thread_cache::block_totals();
+        Totals {
+            allocations: kept.allocations + self.allocations.load(Ordering::Relaxed),
+            bytes: kept.bytes + self.bytes.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Bytes of the blocks that are alive, and nearly so while threads allocate.
+    pub(crate) fn live_bytes(&self) -> usize {
+        let sum = thread_cache::live_block_bytes().wrapping_add(self.live_bytes.load(Ordering::Relaxed));
+        // Of what moved between two threads meanwhile only one end may have been seen.
+        (sum as i64).max(0) as usize
+    }
+
+    /// Slabs in use, and their bytes.
+    pub(crate) fn slabs(&self) -> (usize, usize) {
+        self.slabs.in_use()
+    }
+}
+
+/// The pointer to an address in the zone.
+#[inline(always)]
+fn at(zone: &Zone, address: usize) -> NonNull<u8> {
+    // Blocks never lie at 0.
+    let address = NonZeroUsize::new(address).unwrap_or(zone.base().addr());
+    zone.base().with_addr(address)
+}

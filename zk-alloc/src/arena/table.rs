@@ -1,0 +1,99 @@
+//! Tables of atomics beside the memory that is handed out: all zero at first, and paged in where they are used.
+#![allow(unsafe_code, reason = "lays atomics over zeroed memory")]
+
+use super::align::align_up;
+use crate::os::{self, Errno, HUGE_PAGE_BYTES};
+#[cfg(not(loom))]
+use crate::os::Mapping;
+
+/// What may be laid over zeroed memory: an atomic integer.
+///
+/// # Safety
+/// All bytes zero are a valid value, which needs no drop, and whatever changes it is atomic.
+pub(super) unsafe trait Zeroed: Sync + 'static {
+    #[cfg(loom)]
+    fn zero() -> Self;
+}
+
+macro_rules! zeroed {
+    ($($atomic:ty),*) => {$(
+        // SAFETY: an integer that is only changed atomically.
+        unsafe impl Zeroed for $atomic {
+            #[cfg(loom)]
+            fn zero() -> Self {
+                Self::new(0)
+            }
+        }
+    )*};
+}
+zeroed!(crate::sync::AtomicU8, crate::sync::AtomicU64);
+
+/// A table, which lasts as long as the process: what was published may be read for ever.
+#[derive(Debug)]
+pub(super) struct Table<T: Zeroed> {
+    entries: &'static [T],
+    #[cfg(not(loom))]
+    mapping: Mapping,
+}
+
+impl<T: Zeroed> Table<T> {
+    /// A table of `len` zeroes.
+    ///
+    /// # Errors
+    /// The system's, when it grants no memory.
+    #[cfg(not(loom))]
+    pub(super) fn new(len: usize) -> Result<Self, Errno> {
+        let mapping = os::map_zeroed(align_up((len * size_of::<T>()).max(1), HUGE_PAGE_BYTES))?;
+        // SAFETY: the mapping is long enough, aligned to a page, zeroed, and reached through nothing else. It is unmapped
+        // when the table is dropped, which happens only before anybody else saw it (`Arena::new` fails).
+        let entries = unsafe { std::slice::from_raw_parts(mapping.start().cast::<T>().as_ptr(), len) };
+        Ok(Self { entries, mapping })
+    }
+
+    /// As [`new`](Self::new), of address space only: [`commit`](Self::commit) makes entries usable.
+    ///
+    /// # Errors
+    /// The system's, when it grants no address space.
+    #[cfg(not(loom))]
+    pub(super) fn reserve(len: usize) -> Result<Self, Errno> {
+        let mapping = os::reserve(align_up((len * size_of::<T>()).max(1), HUGE_PAGE_BYTES))?;
+        // SAFETY: as in `new`; nobody reads an entry before it was committed, when it is zero.
+        let entries = unsafe { std::slice::from_raw_parts(mapping.start().cast::<T>().as_ptr(), len) };
+        Ok(Self { entries, mapping })
+    }
+
+    /// Makes entries `from..to` usable. Those that are keep their values.
+    ///
+    /// # Errors
+    /// The system's, when it grants no memory.
+    #[cfg(not(loom))]
+    pub(super) fn commit(&self, from: usize, to: usize) -> Result<(), Errno> {
+        let page = os::page_bytes();
+        let start = from * size_of::<T>() / page * page;
+        let end = align_up(to * size_of::<T>(), page).min(self.mapping.len());
+        // SAFETY: within the reservation.
+        unsafe { os::commit(self.mapping.start().add(start).as_ptr(), end - start) }
+    }
+
+    #[cfg(loom)]
+    pub(super) fn new(len: usize) -> Result<Self, Errno> {
+        let entries: Vec<T> = (0..len).map(|_| T::zero()).collect();
+        Ok(Self { entries: Box::leak(entries.into_boxed_slice()) })
+    }
+
+    #[cfg(loom)]
+    pub(super) fn reserve(len: usize) -> Result<Self, Errno> {
+        Self::new(len)
+    }
+
+    #[cfg(loom)]
+    pub(super) fn commit(&self, _from: usize, _to: usize) -> Result<(), Errno> {
+        Ok(())
+    }
+
+    /// All entries. Of a [reserved](Self::reserve) table, only those that were committed may be touched.
+    #[inline(always)]
+    pub(super) fn all(&self) -> &'static [T] {
+        self.entries
+    }
+}

@@ -1,0 +1,549 @@
+//! What each thread keeps of what it freed, for its next requests: blocks of each size class, the last freed on top, and the
+//! last page runs. Neither a bitmap nor a counter that threads share is touched then.
+//!
+//! A block or a run that is kept stays *used* in its slab or zone; the cache that holds its address owns it. The caches are
+//! known to all threads. Only its own thread uses a cache's blocks, by plain loads and stores behind a *gate*: it says "busy",
+//! and looks whether another thread has claimed the cache. A thread that wants what idle threads keep claims their caches, has
+//! the kernel put a fence into every thread of the process ([`os::fence_other_threads`]), and then takes what it finds in
+//! each cache whose thread is not busy: that thread sees the claim before it touches the cache again. So the fence costs the
+//! threads that allocate nothing, and nobody waits for anybody.
+#![allow(unsafe_code, reason = "a thread local without a destructor lasts as long as its thread")]
+
+use std::cell::Cell;
+use std::ffi::c_void;
+use std::num::NonZeroU64;
+use std::ptr::{NonNull, null_mut};
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize};
+
+use super::table::Table;
+use crate::classes::{self, Class};
+use crate::os;
+use crate::sync::{AtomicU8, AtomicU64, Ordering, compiler_fence};
+
+/// Threads beyond that many at once keep nothing.
+#[cfg(not(loom))]
+const THREADS: usize = 2048;
+#[cfg(loom)]
+const THREADS: usize = 0;
+
+/// The most blocks of one class that a thread keeps.
+const MOST: usize = 64;
+
+/// Which of a thread's runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    Small,
+    Mid,
+}
+
+const PLACES: [Place; 2] = [Place::Small, Place::Mid];
+
+impl Place {
+    /// A run begins at a multiple of so many bytes, which is at least a page, and is a multiple of them long.
+    const fn unit_shift(self) -> u32 {
+        match self {
+            Self::Small => 12,
+            Self::Mid => 16,
+        }
+    }
+}
+
+/// A run of pages: its address, and in the bits that are zero in every such address its length in units of its place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Run(NonZeroU64);
+
+impl Run {
+    /// `None` for what is no whole number of units, or too long.
+    pub(crate) const fn new(place: Place, address: usize, bytes: usize) -> Option<Self> {
+        let (unit, address, bytes) = (1_u64 << place.unit_shift(), address as u64, bytes as u64);
+        let fits = address.is_multiple_of(unit) && bytes.is_multiple_of(unit);
+        let units = bytes / unit;
+        if fits && units < unit { Self::of(address | units) } else { None }
+    }
+
+    const fn of(word: u64) -> Option<Self> {
+        match NonZeroU64::new(word) {
+            Some(word) => Some(Self(word)),
+            None => None,
+        }
+    }
+
+    pub(crate) const fn address(self, place: Place) -> usize {
+        (self.0.get() >> place.unit_shift() << place.unit_shift()) as usize
+    }
+
+    pub(crate) const fn bytes(self, place: Place) -> usize {
+        let mask = (1_u64 << place.unit_shift()) - 1;
+        ((self.0.get() & mask) << place.unit_shift()) as usize
+    }
+}
+
+/// Where the addresses of a thread's blocks lie, class by class.
+type Blocks = [AtomicU64; classes::PLACES];
+
+/// What one thread keeps. All zeroes is a cache that never had a thread.
+#[derive(Debug)]
+#[repr(C, align(128))]
+pub(crate) struct Cache {
+    /// 1 while it belongs to a thread.
+    owned: AtomicU8,
+    /// 1 while its thread is at it. Written by its thread only.
+    busy: AtomicU8,
+    /// Not 0 while another thread claims it.
+    claimed: AtomicU64,
+    /// Blocks kept, by class.
+    counts: [AtomicU8; classes::COUNT],
+    /// Blocks that the next refill asks for, by class, less one. Grows with each, so that a thread that needs one block does not
+    /// hold sixteen.
+    appetites: [AtomicU8; classes::COUNT],
+    blocks: AtomicPtr<Blocks>,
+    /// Zero is none.
+    runs: [AtomicU64; PLACES.len()],
+    /// Requests served from here, and their bytes, since the process started. Written by the cache's thread only.
+    run_allocations: AtomicU64,
+    run_bytes: AtomicU64,
+    block_allocations: AtomicU64,
+    block_bytes: AtomicU64,
+    /// Bytes of blocks handed out less those taken back, which other threads may have handed out: only the sum over all threads
+    /// means something.
+    live_block_bytes: AtomicU64,
+}
+
+/// How many, and of how many bytes.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Totals {
+    pub(crate) allocations: u64,
+    pub(crate) bytes: u64,
+}
+
+/// Only one thread writes, so that a load and a store make an exact sum.
+#[inline(always)]
+fn add(sum: &AtomicU64, more: u64) {
+    sum.store(sum.load(Ordering::Relaxed).wrapping_add(more), Ordering::Relaxed);
+}
+
+impl Cache {
+    #[cfg(not(loom))]
+    const fn new() -> Self {
+        Self {
+            owned: AtomicU8::new(0),
+            busy: AtomicU8::new(0),
+            claimed: AtomicU64::new(0),
+            counts: [const { AtomicU8::new(0) }; classes::COUNT],
+            appetites: [const { AtomicU8::new(0) }; classes::COUNT],
+            blocks: AtomicPtr::new(null_mut()),
+            runs: [const { AtomicU64::new(0) }; PLACES.len()],
+            run_allocations: AtomicU64::new(0),
+            run_bytes: AtomicU64::new(0),
+            block_allocations: AtomicU64::new(0),
+            block_bytes: AtomicU64::new(0),
+            live_block_bytes: AtomicU64::new(0),
+        }
+    }
+
+    /// A cache of a model, with room for blocks.
+    #[cfg(loom)]
+    pub(crate) fn new() -> Self {
+        let blocks: Box<Blocks> = Box::new(std::array::from_fn(|_| AtomicU64::new(0)));
+        Self {
+            owned: AtomicU8::new(1),
+            busy: AtomicU8::new(0),
+            claimed: AtomicU64::new(0),
+            counts: std::array::from_fn(|_| AtomicU8::new(0)),
+            appetites: std::array::from_fn(|_| AtomicU8::new(0)),
+            blocks: AtomicPtr::new(Box::into_raw(blocks)),
+            runs: std::array::from_fn(|_| AtomicU64::new(0)),
+            run_allocations: AtomicU64::new(0),
+            run_bytes: AtomicU64::new(0),
+            block_allocations: AtomicU64::new(0),
+            block_bytes: AtomicU64::new(0),
+            live_block_bytes: AtomicU64::new(0),
+        }
+    }
+
+    /// Runs `f` for the cache's own thread; not where a signal interrupted that thread in here, nor while another thread has
+    /// claimed the cache.
+    #[inline(always)]
+    pub(crate) fn enter<R>(&self, f: impl FnOnce(&Self) -> R) -> Option<R> {
+        if self.busy.load(Ordering::Relaxed) != 0 {
+            return None;
+        }
+        self.busy.store(1, Ordering::Relaxed);
+        // The other half of this fence is `os::fence_other_threads`.
+        compiler_fence(Ordering::SeqCst);
+        // Acquire pairs with the Release of `unclaim`: what a claimant took is gone.
+        let result = if self.claimed.load(Ordering::Acquire) == 0 { Some(f(self)) } else { None };
+        // Pairs with the Acquire of `is_busy`: a claimant sees all that was kept.
+        self.busy.store(0, Ordering::Release);
+        result
+    }
+
+    /// Keeps others out, and the cache's own thread from its next entry on. `false` if another thread did so first.
+    fn claim(&self, by: u64) -> bool {
+        self.claimed.compare_exchange(0, by, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+
+    fn unclaim(&self) {
+        self.claimed.store(0, Ordering::Release);
+    }
+
+    /// Whether the cache's thread may still be in there, not having seen the claim. Ask after the fence.
+    fn is_busy(&self) -> bool {
+        self.busy.load(Ordering::Acquire) != 0
+    }
+
+    #[inline(always)]
+    fn place(&self, class: Class, index: usize) -> &AtomicU64 {
+        // SAFETY: set before the cache got its first thread, to a table that lasts for ever; what enters or claims a cache
+        // knows that it has a thread.
+        let blocks = unsafe { &*self.blocks.load(Ordering::Relaxed) };
+        &blocks[class.first_place() + index]
+    }
+
+    #[inline(always)]
+    fn count(&self, class: Class) -> &AtomicU8 {
+        &self.counts[class.number() as usize]
+    }
+
+    /// Takes out the block that came last. For whoever is in the cache, as with all that follows.
+    #[inline(always)]
+    pub(crate) fn pop(&self, class: Class) -> Option<u64> {
+        let left = self.count(class).load(Ordering::Relaxed).checked_sub(1)?;
+        let block = self.place(class, left as usize).load(Ordering::Relaxed);
+        self.count(class).store(left, Ordering::Relaxed);
+        Some(block)
+    }
+
+    /// Keeps a block; `false` where there is no room.
+    #[inline(always)]
+    pub(crate) fn push(&self, class: Class, block: u64) -> bool {
+        let count = self.count(class).load(Ordering::Relaxed);
+        let has_room = (count as usize) < class.capacity();
+        if has_room {
+            self.place(class, count as usize).store(block, Ordering::Relaxed);
+            self.count(class).store(count + 1, Ordering::Relaxed);
+        }
+        has_room
+    }
+
+    pub(crate) fn keeps(&self, class: Class) -> bool {
+        self.count(class).load(Ordering::Relaxed) > 0
+    }
+
+    /// Takes out the blocks that came first, all but `keep`.
+    pub(crate) fn take_first(&self, class: Class, keep: usize) -> impl Iterator<Item = usize> {
+        let count = self.count(class).load(Ordering::Relaxed) as usize;
+        let gone = count.saturating_sub(keep);
+        let mut first = [0; MOST];
+        for (index, block) in first[..gone].iter_mut().enumerate() {
+            *block = self.place(class, index).load(Ordering::Relaxed) as usize;
+        }
+        for index in gone..count {
+            let block = self.place(class, index).load(Ordering::Relaxed);
+            self.place(class, index - gone).store(block, Ordering::Relaxed);
+        }
+        self.count(class).store((count - gone) as u8, Ordering::Relaxed);
+        first.into_iter().take(gone)
+    }
+
+    /// How many blocks to fetch now that there is none: twice as many as the last time, up to `most`.
+    pub(crate) fn appetite(&self, class: Class, most: usize) -> usize {
+        let appetite = &self.appetites[class.number() as usize];
+        let now = appetite.load(Ordering::Relaxed) as usize + 1;
+        appetite.store((2 * now).min(most).max(1) as u8 - 1, Ordering::Relaxed);
+        now.min(most)
+    }
+
+    #[inline(always)]
+    pub(crate) fn handed_out(&self, class: Class, bytes: usize) {
+        add(&self.block_allocations, 1);
+        add(&self.block_bytes, bytes as u64);
+        add(&self.live_block_bytes, class.block_bytes() as u64);
+    }
+
+    #[inline(always)]
+    pub(crate) fn taken_back(&self, class: Class) {
+        add(&self.live_block_bytes, (class.block_bytes() as u64).wrapping_neg());
+    }
+
+    /// Takes the run out if it is `fits`. For the cache's thread.
+    #[inline(always)]
+    pub(crate) fn take_run_if(&self, place: Place, fits: impl FnOnce(Run) -> bool) -> Option<Run> {
+        let kept = &self.runs[place as usize];
+        let run = Run::of(kept.load(Ordering::Relaxed))?;
+        // What this thread put in, it may use; nobody else puts anything in. Another may have taken it out meanwhile.
+        let taken = fits(run) && kept.compare_exchange(run.0.get(), 0, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+        taken.then_some(run)
+    }
+
+    /// Puts a run in, for the cache's thread, and returns the one that was there.
+    #[inline(always)]
+    pub(crate) fn put_run(&self, place: Place, run: Run) -> Option<Run> {
+        let kept = &self.runs[place as usize];
+        if kept.load(Ordering::Relaxed) == 0 {
+            // Stays zero until this thread puts something in. Release pairs with the Acquire of `take_run`: what this thread
+            // did to the memory is over.
+            kept.store(run.0.get(), Ordering::Release);
+            return None;
+        }
+        Run::of(kept.swap(run.0.get(), Ordering::Release))
+    }
+
+    /// Takes the run out, for any thread, claimed or not.
+    pub(crate) fn take_run(&self, place: Place) -> Option<Run> {
+        let kept = &self.runs[place as usize];
+        if kept.load(Ordering::Relaxed) == 0 { None } else { Run::of(kept.swap(0, Ordering::Acquire)) }
+    }
+}
+
+#[cfg(not(loom))]
+static CACHES: [Cache; THREADS] = [const { Cache::new() }; THREADS];
+#[cfg(loom)]
+static CACHES: [Cache; THREADS] = [];
+/// No cache at or above this index ever had a thread.
+static FRONTIER: AtomicUsize = AtomicUsize::new(0);
+/// The key whose destructor runs when a thread exits, and one; 0 without.
+static EXIT_KEY: AtomicU32 = AtomicU32::new(0);
+
+fn caches() -> &'static [Cache] {
+    &CACHES[..FRONTIER.load(Ordering::Acquire)]
+}
+
+/// Room for the blocks of all caches, committed cache by cache.
+#[derive(Debug)]
+pub(crate) struct Room(Table<AtomicU64>);
+
+/// Bytes of one cache's part, in whole pages of any kernel.
+const PART_WORDS: usize = (classes::PLACES * size_of::<u64>()).next_multiple_of(64 << 10) / size_of::<u64>();
+
+impl Room {
+    /// Room for every cache; `run` is called on each exiting thread that has one.
+    ///
+    /// # Errors
+    /// The system's, when it grants no address space.
+    pub(crate) fn new(run: unsafe extern "C" fn(*mut c_void)) -> Result<Self, os::Errno> {
+        let room = Table::reserve(THREADS * PART_WORDS)?;
+        if let Some(key) = os::thread_exit_key(run) {
+            EXIT_KEY.store(key + 1, Ordering::Relaxed);
+        }
+        Ok(Self(room))
+    }
+
+    /// Gives cache `index` room for its blocks; `false` where the system has none.
+    fn furnish(&self, index: usize) -> bool {
+        let cache = &CACHES[index];
+        if !cache.blocks.load(Ordering::Relaxed).is_null() {
+            return true;
+        }
+        let from = index * PART_WORDS;
+        if self.0.commit(from, from + PART_WORDS).is_err() {
+            return false;
+        }
+        let blocks = std::ptr::from_ref(&self.0.all()[from]).cast::<Blocks>();
+        cache.blocks.store(blocks.cast_mut(), Ordering::Relaxed);
+        true
+    }
+}
+
+impl Room {
+    /// Gives back the memory in which an empty cache kept its blocks. For whoever is in it.
+    pub(crate) fn clear(&self, cache: &Cache) {
+        let blocks = cache.blocks.load(Ordering::Relaxed);
+        if !blocks.is_null() {
+            // SAFETY: the part of this cache, in which nobody keeps anything: all of its counts are zero.
+            let _ = unsafe { os::discard(blocks.cast(), PART_WORDS * size_of::<u64>()) };
+        }
+    }
+}
+
+/// How this thread stands with its cache. No `Drop`, so that reaching it costs no check and no registration.
+struct Local {
+    cache: Cell<Option<&'static Cache>>,
+    standing: Cell<Standing>,
+    /// Requests since there was no cache to be had.
+    waited: Cell<u16>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Standing {
+    /// It has none yet, or all were taken.
+    Without,
+    /// It is about to have one, and a signal handler interrupted that.
+    Joining,
+    Joined,
+    /// It is exiting, and its cache has been handed on.
+    Left,
+}
+
+/// Requests after which a thread asks again for a cache where all were taken.
+const PATIENCE: u16 = 256;
+
+thread_local! {
+    static LOCAL: Local = const {
+        Local { cache: Cell::new(None), standing: Cell::new(Standing::Without), waited: Cell::new(0) }
+    };
+}
+
+/// `LOCAL.with(f)` would be a call of its own.
+#[inline(always)]
+fn local() -> Option<&'static Local> {
+    // Always there: a thread local without a destructor lasts as long as its thread.
+    let local = LOCAL.try_with(std::ptr::from_ref).ok()?;
+    // SAFETY: as above, and this is its thread; the reference is not given away.
+    Some(unsafe { &*local })
+}
+
+/// Runs `f` on this thread's cache; `None` where it has none, or may not use it now.
+#[inline(always)]
+pub(crate) fn enter<R>(f: impl FnOnce(&Cache) -> R) -> Option<R> {
+    local()?.cache.get()?.enter(f)
+}
+
+/// As [`enter`], after finding a cache for a thread that has none yet.
+#[cold]
+pub(crate) fn join_and_enter<R>(room: &Room, f: impl FnOnce(&Cache) -> R) -> Option<R> {
+    let local = local()?;
+    if local.standing.get() == Standing::Without {
+        let waited = local.waited.get();
+        local.waited.set((waited + 1) % PATIENCE);
+        if waited == 0 {
+            local.standing.set(Standing::Joining);
+            let found = find(room);
+            local.cache.set(found);
+            local.standing.set(if found.is_some() { Standing::Joined } else { Standing::Without });
+        }
+    }
+    let cache = local.cache.get()?;
+    if cache.claimed.load(Ordering::Relaxed) != 0 {
+        disown_claim_of_parent(cache);
+    }
+    cache.enter(f)
+}
+
+/// A claim of a thread that did not come along into this process, which was forked off while it was made.
+fn disown_claim_of_parent(cache: &Cache) {
+    let by = cache.claimed.load(Ordering::Relaxed);
+    if by != 0 && by != process() {
+        let _ = cache.claimed.compare_exchange(by, 0, Ordering::Relaxed, Ordering::Relaxed);
+    }
+}
+
+fn process() -> u64 {
+    u64::from(std::process::id())
+}
+
+/// A cache without a thread, for this one.
+fn find(room: &Room) -> Option<&'static Cache> {
+    // Without its destructor a cache would never be handed on.
+    let key = EXIT_KEY.load(Ordering::Relaxed).checked_sub(1)?;
+    // Acquire pairs with the Release of `leave`.
+    let free = |cache: &Cache| {
+        cache.owned.load(Ordering::Relaxed) == 0
+            && cache.owned.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok()
+    };
+    let index = CACHES.iter().position(free)?;
+    let cache = &CACHES[index];
+    if room.furnish(index) && os::arm_thread_exit(key, NonNull::from(cache).cast()) {
+        FRONTIER.fetch_max(index + 1, Ordering::AcqRel);
+        return Some(cache);
+    }
+    cache.owned.store(0, Ordering::Release);
+    None
+}
+
+/// An exiting thread leaves its cache to the next one. `empty` is handed it first, to take out all that it can; what another
+/// thread has claimed at this moment, or a signal left behind, stays for the next.
+///
+/// # Safety
+/// `cache` is what the key's destructor was called with.
+pub(crate) unsafe fn leave(cache: *mut c_void, empty: impl FnOnce(&Cache)) {
+    // SAFETY: the caller's: it is the address of a cache, which is static.
+    let cache = unsafe { &*cache.cast::<Cache>() };
+    if let Some(local) = local() {
+        cache.enter(empty);
+        local.cache.set(None);
+        local.standing.set(Standing::Left);
+        cache.owned.store(0, Ordering::Release);
+    }
+}
+
+/// Takes the blocks out of every cache whose thread is not at it now, and hands each cache to `empty`.
+pub(crate) fn claim_all(mut empty: impl FnMut(&Cache)) {
+    let (by, own) = (process(), local().and_then(|local| local.cache.get()));
+    let is_own = |cache: &Cache| own.is_some_and(|own| std::ptr::eq(own, cache));
+    let claimed_by_us = |cache: &&Cache| cache.claimed.load(Ordering::Relaxed) == by;
+    let keeps_blocks = |cache: &Cache| cache.counts.iter().any(|count| count.load(Ordering::Relaxed) > 0);
+    // One at a time: two threads that claim at once could not tell their claims apart.
+    static CLAIMING: AtomicUsize = AtomicUsize::new(0);
+    let before = CLAIMING.load(Ordering::Relaxed);
+    if before as u64 == by || CLAIMING.compare_exchange(before, by as usize, Ordering::Acquire, Ordering::Relaxed).is_err() {
+        return;
+    }
+    let mut others = 0;
+    for cache in caches().iter().filter(|cache| keeps_blocks(cache)) {
+        others += usize::from(cache.claim(by) && !is_own(cache));
+    }
+    // Without the fence only this thread's own cache is known not to be in use.
+    let fenced = others == 0 || os::fence_other_threads();
+    for cache in caches().iter().filter(claimed_by_us) {
+        if (fenced || is_own(cache)) && !cache.is_busy() {
+            empty(cache);
+        }
+        cache.unclaim();
+    }
+    CLAIMING.store(0, Ordering::Release);
+}
+
+/// Takes out what this thread keeps if it is `fits`, to serve a request of `bytes`.
+#[inline(always)]
+pub(crate) fn take_run_if(place: Place, bytes: usize, fits: impl FnOnce(Run) -> bool) -> Option<Run> {
+    let taken = enter(|cache| {
+        let run = cache.take_run_if(place, fits)?;
+        add(&cache.run_allocations, 1);
+        add(&cache.run_bytes, bytes as u64);
+        Some(run)
+    });
+    taken.flatten()
+}
+
+/// Keeps a run for this thread, and returns the one that is not kept instead, if there is one.
+#[inline(always)]
+pub(crate) fn put_run(place: Place, run: Run) -> Option<Run> {
+    enter(|cache| cache.put_run(place, run)).unwrap_or(Some(run))
+}
+
+/// Takes out the runs that any thread keeps at a place.
+pub(crate) fn take_all_runs(place: Place) -> impl Iterator<Item = Run> {
+    caches().iter().filter_map(move |cache| cache.take_run(place))
+}
+
+/// Bytes of all runs that are kept.
+pub(crate) fn kept_run_bytes() -> usize {
+    let bytes_at = |place: Place| {
+        let runs = caches().iter().filter_map(move |cache| Run::of(cache.runs[place as usize].load(Ordering::Relaxed)));
+        runs.map(move |run| run.bytes(place)).sum::<usize>()
+    };
+    PLACES.into_iter().map(bytes_at).sum()
+}
+
+/// Runs served from what was kept since the process started.
+pub(crate) fn run_totals() -> Totals {
+    totals(|cache| (&cache.run_allocations, &cache.run_bytes))
+}
+
+/// Blocks that threads took for themselves since the process started.
+pub(crate) fn block_totals() -> Totals {
+    totals(|cache| (&cache.block_allocations, &cache.block_bytes))
+}
+
+fn totals(of: impl Fn(&Cache) -> (&AtomicU64, &AtomicU64)) -> Totals {
+    caches().iter().map(of).fold(Totals::default(), |sum, (allocations, bytes)| Totals {
+        allocations: sum.allocations + allocations.load(Ordering::Relaxed),
+        bytes: sum.bytes + bytes.load(Ordering::Relaxed),
+    })
+}
+
+/// Bytes of blocks that threads handed out less those that they took back; wraps where more were taken back.
+pub(crate) fn live_block_bytes() -> u64 {
+    caches().iter().fold(0, |sum, cache| sum.wrapping_add(cache.live_block_bytes.load(Ordering::Relaxed)))
+}

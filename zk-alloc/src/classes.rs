@@ -1,0 +1,250 @@
+//! Size classes of the middle sizes. Pure arithmetic, tested without memory.
+//!
+//! Up to 128 bytes the classes are 16 bytes apart; beyond, there are eight to a doubling, so that rounding up to the next class
+//! wastes an eighth at most. A slab is cut into blocks of one class.
+
+/// A size class: its number, from 1 on. 0 is none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Class(u8);
+
+/// The largest request that a class serves, in bytes.
+#[cfg(not(loom))]
+pub(crate) const MAX_BYTES: usize = 32 << 10;
+/// The models of loom have few classes, so that a thread's cache is few atomics.
+#[cfg(loom)]
+pub(crate) const MAX_BYTES: usize = 32;
+/// The largest alignment that a class serves, in bytes. What is aligned to more would leave most of its block empty; it gets
+/// pages of its own.
+pub(crate) const MAX_ALIGN: usize = 4 << 10;
+
+/// Classes, and the number 0, which is none.
+pub(crate) const COUNT: usize = number(MAX_BYTES) + 1;
+
+/// Blocks of a slab for each word of its bitmap.
+const WORD_BITS: usize = u64::BITS as usize;
+/// Words of the longest bitmap. The smallest class leaves half of its slab's address space unused for it.
+#[cfg(not(loom))]
+pub(crate) const MAX_WORDS: usize = 32;
+#[cfg(loom)]
+pub(crate) const MAX_WORDS: usize = 2;
+
+/// The size of a slab of small blocks, in bytes; slabs lie on multiples of their size.
+pub(crate) const SLAB_BYTES: usize = 64 << 10;
+/// The size of a slab of blocks above [`LARGE_BLOCK_BYTES`]: eight blocks at least share it.
+pub(crate) const LARGE_SLAB_BYTES: usize = 256 << 10;
+/// The largest block of which a small slab holds eight.
+const LARGE_BLOCK_BYTES: usize = 8 << 10;
+
+const FINE_BYTES: usize = 16;
+const FINE_CLASSES: usize = 8;
+const FINE_MAX_BYTES: usize = FINE_BYTES * FINE_CLASSES;
+const PER_DOUBLING: usize = 8;
+
+/// What is known of a class.
+#[derive(Clone, Copy)]
+struct Facts {
+    block_bytes: u32,
+    /// The reciprocal of `block_bytes`, times 2^32, rounded up: dividing is multiplying.
+    reciprocal: u64,
+    blocks: u16,
+    slab_bytes: u32,
+    /// The most blocks that a thread keeps.
+    capacity: u8,
+    /// Where its blocks begin among all that a thread keeps.
+    first_place: u16,
+}
+
+/// What a thread keeps of one class, in bytes; but at least, and at most, so many blocks.
+#[cfg(not(loom))]
+const KEPT: (usize, usize, usize) = (128 << 10, 8, 64);
+#[cfg(loom)]
+const KEPT: (usize, usize, usize) = (64, 2, 2);
+
+static FACTS: [Facts; COUNT] = facts();
+
+/// Places for all blocks that a thread keeps.
+pub(crate) const PLACES: usize = {
+    let last = facts()[COUNT - 1];
+    last.first_place as usize + last.capacity as usize
+};
+
+const fn facts() -> [Facts; COUNT] {
+    let none = Facts { block_bytes: 0, reciprocal: 0, blocks: 0, slab_bytes: 0, capacity: 0, first_place: 0 };
+    let mut all = [none; COUNT];
+    let (mut number, mut place) = (1, 0);
+    while number < COUNT {
+        let bytes = bytes_of(number);
+        let slab_bytes = if bytes <= LARGE_BLOCK_BYTES { SLAB_BYTES } else { LARGE_SLAB_BYTES };
+        let blocks = min(slab_bytes / bytes, MAX_WORDS * WORD_BITS);
+        let capacity = min(max(KEPT.0 / bytes, KEPT.1), KEPT.2);
+        all[number] = Facts {
+            block_bytes: bytes as u32,
+            reciprocal: (1_u64 << 32).div_ceil(bytes as u64),
+            blocks: blocks as u16,
+            slab_bytes: slab_bytes as u32,
+            capacity: capacity as u8,
+            first_place: place as u16,
+        };
+        place += capacity;
+        number += 1;
+    }
+    all
+}
+
+const fn min(a: usize, b: usize) -> usize {
+    if a < b { a } else { b }
+}
+
+const fn max(a: usize, b: usize) -> usize {
+    if a > b { a } else { b }
+}
+
+/// The class of `size` bytes, from 1 to [`MAX_BYTES`].
+const fn number(size: usize) -> usize {
+    if size <= FINE_MAX_BYTES {
+        size.div_ceil(FINE_BYTES)
+    } else {
+        let log2 = (size - 1).ilog2() as usize;
+        let step = (size - 1 - (1 << log2)) >> (log2 - PER_DOUBLING.ilog2() as usize);
+        FINE_CLASSES + 1 + (log2 - FINE_MAX_BYTES.ilog2() as usize) * PER_DOUBLING + step
+    }
+}
+
+const fn bytes_of(number: usize) -> usize {
+    if number <= FINE_CLASSES {
+        number * FINE_BYTES
+    } else {
+        let (doublings, step) = ((number - FINE_CLASSES - 1) / PER_DOUBLING, (number - FINE_CLASSES - 1) % PER_DOUBLING);
+        let base = FINE_MAX_BYTES << doublings;
+        base + (step + 1) * (base / PER_DOUBLING)
+    }
+}
+
+impl Class {
+    /// The class of a request of [`MAX_BYTES`] and [`MAX_ALIGN`] at most: its blocks are as long and as aligned as is asked.
+    #[inline(always)]
+    pub(crate) const fn of(size: usize, align: usize) -> Self {
+        if align <= FINE_BYTES {
+            return Self(number(if size == 0 { 1 } else { size }) as u8);
+        }
+        Self::aligned(size, align)
+    }
+
+    /// A slab's blocks are as aligned as their size is: the first class from `size` on whose size is a multiple of `align`.
+    const fn aligned(size: usize, align: usize) -> Self {
+        let mut class = number(max(size, align));
+        while bytes_of(class) & (align - 1) != 0 {
+            class += 1;
+        }
+        Self(class as u8)
+    }
+
+    /// The class with a number, if there is one.
+    #[inline(always)]
+    pub(crate) const fn from_number(number: u8) -> Option<Self> {
+        if number == 0 || number as usize >= COUNT { None } else { Some(Self(number)) }
+    }
+
+    #[inline(always)]
+    pub(crate) const fn number(self) -> u8 {
+        self.0
+    }
+
+    #[inline(always)]
+    fn facts(self) -> &'static Facts {
+        &FACTS[self.0 as usize]
+    }
+
+    /// The size of its blocks, in bytes.
+    #[inline(always)]
+    pub(crate) fn block_bytes(self) -> usize {
+        self.facts().block_bytes as usize
+    }
+
+    /// The size of its slabs, in bytes.
+    #[inline(always)]
+    pub(crate) fn slab_bytes(self) -> usize {
+        self.facts().slab_bytes as usize
+    }
+
+    /// Blocks of a slab.
+    pub(crate) fn blocks(self) -> usize {
+        self.facts().blocks as usize
+    }
+
+    /// Words of a slab's bitmap.
+    pub(crate) fn words(self) -> usize {
+        self.blocks().div_ceil(WORD_BITS)
+    }
+
+    /// A word of a slab's bitmap with a bit for each of its blocks.
+    pub(crate) fn full_word(self, word: usize) -> u64 {
+        let left = self.blocks() - word * WORD_BITS;
+        if left >= WORD_BITS { u64::MAX } else { (1 << left) - 1 }
+    }
+
+    /// Which block of its slab begins at a byte.
+    pub(crate) fn block_at(self, offset: usize) -> usize {
+        ((offset as u64 * self.facts().reciprocal) >> 32) as usize
+    }
+
+    /// The most blocks that a thread keeps.
+    #[inline(always)]
+    pub(crate) fn capacity(self) -> usize {
+        self.facts().capacity as usize
+    }
+
+    /// Where its blocks begin among [`PLACES`].
+    #[inline(always)]
+    pub(crate) fn first_place(self) -> usize {
+        self.facts().first_place as usize
+    }
+
+    /// All classes, the smallest first.
+    pub(crate) fn all() -> impl Iterator<Item = Self> {
+        (1..COUNT).map(|number| Self(number as u8))
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    /// A class whose blocks are shorter than the request, or not on its boundary, would hand out memory of a neighbour.
+    #[test]
+    fn a_block_is_as_long_and_as_aligned_as_was_asked_and_wastes_little() {
+        for size in 1..=MAX_BYTES {
+            let class = Class::of(size, 1);
+            assert!(class.block_bytes() >= size, "{size}");
+            let smaller = Class::from_number(class.number() - 1).map_or(0, Class::block_bytes);
+            assert!(smaller < size, "{size} fits a smaller class");
+            assert!(class.block_bytes() - size <= (size / 8).max(15), "{size} in {}", class.block_bytes());
+        }
+        for align in (0..=MAX_ALIGN.ilog2()).map(|log2| 1 << log2) {
+            for size in [1, 15, 16, 17, 100, 129, 1000, 1025, 4097, 20_000, MAX_BYTES - 1, MAX_BYTES] {
+                let class = Class::of(size, align);
+                assert!(class.block_bytes() >= size && class.block_bytes().is_multiple_of(align), "{size} at {align}");
+            }
+        }
+    }
+
+    #[test]
+    fn classes_count_up_without_a_gap_and_their_places_do_not_overlap() {
+        let all: Vec<_> = Class::all().collect();
+        assert_eq!(all.len(), COUNT - 1);
+        assert_eq!(all.last().map(|class| class.block_bytes()), Some(MAX_BYTES));
+        for pair in all.windows(2) {
+            assert!(pair[0].block_bytes() < pair[1].block_bytes());
+            assert_eq!(pair[0].first_place() + pair[0].capacity(), pair[1].first_place());
+        }
+        for class in all {
+            assert_eq!(Class::of(class.block_bytes(), 1), class);
+            assert!(class.blocks() >= 7 && class.blocks() * class.block_bytes() <= class.slab_bytes());
+            let bits: u32 = (0..class.words()).map(|word| class.full_word(word).count_ones()).sum();
+            assert_eq!(bits as usize, class.blocks());
+            for block in 0..class.blocks() {
+                assert_eq!(class.block_at(block * class.block_bytes()), block);
+            }
+        }
+    }
+}
