@@ -4,6 +4,8 @@ use std::alloc::{GlobalAlloc, System};
 
 use zk_alloc::ZkAllocator;
 
+use crate::broken::Broken;
+
 /// One allocator under its name in the report.
 pub(crate) struct Arm {
     pub(crate) name: &'static str,
@@ -25,3 +27,8 @@ pub(crate) static ARMS: [Arm; 5] = [
     Arm { name: "snmalloc", allocator: &snmalloc_rs::SnMalloc },
     Arm { name: OURS, allocator: &ZK_ALLOC },
 ];
+
+static BROKEN_ALLOCATOR: Broken = Broken::new();
+
+/// Under no list: only the quick run asks for it.
+pub(crate) static BROKEN: Arm = Arm { name: "broken", allocator: &BROKEN_ALLOCATOR };

@@ -4,9 +4,9 @@ use std::path::PathBuf;
 use std::thread;
 
 use clap::Parser;
-use clap::builder::PossibleValuesParser;
+use clap::builder::{PossibleValue, PossibleValuesParser};
 
-use crate::arms::{ARMS, Arm, BASELINE};
+use crate::arms::{ARMS, Arm, BASELINE, BROKEN};
 use crate::patterns::{Group, PATTERNS, Pattern};
 
 /// What servers, pools, threads that come and go, and provers ask of an allocator, by time and by memory
@@ -14,11 +14,11 @@ use crate::patterns::{Group, PATTERNS, Pattern};
 #[command(name = "cargo make stress", bin_name = "cargo make stress")]
 pub(crate) struct Options {
     /// Only these patterns, separated by commas; `--list` names them
-    #[arg(long, value_delimiter = ',', hide_possible_values = true, value_parser = PossibleValuesParser::new(PATTERNS.iter().map(|pattern| pattern.name)))]
+    #[arg(long, value_delimiter = ',', hide_possible_values = true, value_parser = pattern_names())]
     patterns: Vec<String>,
 
     /// Only these arms, separated by commas, beside glibc, to which all are compared
-    #[arg(long, value_delimiter = ',', value_parser = PossibleValuesParser::new(ARMS.iter().map(|arm| arm.name)))]
+    #[arg(long, value_delimiter = ',', value_parser = arm_names())]
     arms: Vec<String>,
 
     /// How often each arm runs each pattern
@@ -79,7 +79,8 @@ impl Options {
         let wanted = |name: &str| {
             self.arms.is_empty() || self.arms.iter().any(|asked| asked == name) || (name == BASELINE && !self.child)
         };
-        ARMS.iter().filter(|arm| wanted(arm.name)).collect()
+        let broken = self.arms.iter().any(|asked| asked == BROKEN.name).then_some(&BROKEN);
+        ARMS.iter().filter(|arm| wanted(arm.name)).chain(broken).collect()
     }
 
     /// False where there is nobody to read figures, or no time for them.
@@ -93,14 +94,25 @@ impl Options {
     }
 }
 
-/// Prints what there is to choose from.
-pub(crate) fn list() {
+/// The names that `--arms` takes, and the one that it does not tell of.
+fn arm_names() -> PossibleValuesParser {
+    let broken = PossibleValue::new(BROKEN.name).hide(true);
+    PossibleValuesParser::new(ARMS.iter().map(|arm| PossibleValue::new(arm.name)).chain([broken]))
+}
+
+fn pattern_names() -> PossibleValuesParser {
+    PossibleValuesParser::new(PATTERNS.iter().map(|pattern| pattern.name))
+}
+
+/// What there is to choose from.
+pub(crate) fn listing() -> String {
     let names = ARMS.iter().map(|arm| arm.name).collect::<Vec<_>>().join(", ");
-    println!("arms: {names}");
+    let mut text = format!("arms: {names}\n");
     for (group, title) in [(Group::Large, "1 KiB and more"), (Group::Small, "below 1 KiB")] {
-        println!("\npatterns, {title}:");
+        text += &format!("\npatterns, {title}:\n");
         for pattern in PATTERNS.iter().filter(|pattern| pattern.group == group) {
-            println!("  {:<20} {}", pattern.name, pattern.what);
+            text += &format!("  {:<20} {}\n", pattern.name, pattern.what);
         }
     }
+    text
 }

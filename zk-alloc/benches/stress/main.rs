@@ -8,6 +8,7 @@
 //! every call through a virtual function. Both cost every arm the same, except that glibc finds the bookkeeping in its heap.
 
 mod arms;
+mod broken;
 mod cli;
 mod driver;
 mod heap;
@@ -17,6 +18,7 @@ mod random;
 mod report;
 mod results;
 
+use std::io::{Write as _, stdout};
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -26,8 +28,8 @@ fn main() -> ExitCode {
     let done = if options.child {
         measure::child(&options)
     } else if options.list {
-        cli::list();
-        Ok(())
+        // Not `print!`, which panics where the reader is `head` and has seen enough.
+        stdout().write_all(cli::listing().as_bytes()).map_err(|error| format!("the list was not read: {error}"))
     } else {
         driver::drive(&options)
     };

@@ -27,6 +27,10 @@ pub(crate) fn render(results: &Results, markdown: bool) -> String {
     text
 }
 
+fn mib(bytes: f64) -> String {
+    format!("{:.1}", bytes / f64::from(1 << 20))
+}
+
 /// Marks a cell of the table as the best of its row.
 fn marked(cell: &str, best: bool, markdown: bool) -> String {
     match (best, markdown) {
@@ -60,7 +64,7 @@ fn patterns(results: &Results, markdown: bool) -> Vec<Vec<String>> {
             Some(ms) if results.arms[arm].name == BASELINE => format!("{ms:.0}"),
             _ => format!("{ratio:.2}"),
         }));
-        row.extend(cells(&peaks, markdown, |_, bytes| format!("{:.1}", bytes / f64::from(1 << 20))));
+        row.extend(cells(&peaks, markdown, |_, bytes| mib(bytes)));
         rows.push(row);
     }
     rows
@@ -127,7 +131,8 @@ fn breaches(results: &Results) -> String {
         let exceeds = |(bytes, _): &&(f64, &str)| peak > ALLOWED * bytes && peak > bytes + NOISE_BYTES;
         for (which, peer) in [("largest", peaks.last()), ("smallest", peaks.first())] {
             if let Some((bytes, name)) = peer.filter(exceeds) {
-                breach(format!("{:.2} of the memory of the {which} peer, {name}", peak / bytes));
+                let (ratio, sizes) = (peak / bytes, format!("{} MiB to {}", mib(peak), mib(*bytes)));
+                breach(format!("{ratio:.2} of the memory of the {which} peer, {name} ({sizes})"));
             }
         }
     }

@@ -26,7 +26,7 @@ pub(super) fn exact(heap: Heap, plan: &Plan) {
 /// An alignment sixteen times the size: rounding each up to its alignment is to use sixteen times the memory.
 pub(super) fn aligned(heap: Heap, plan: &Plan) {
     let mut alive = Vec::with_capacity(500);
-    for _ in 0..plan.work(1000) {
+    for _ in 0..plan.work(200) {
         alive.extend((0..500).map(|_| heap.aligned(2 * KIB, 32 * KIB, Touch::Whole)));
         alive.clear();
     }

@@ -1,4 +1,4 @@
-//! What zk-nalloc (<https://crates.io/crates/zk-nalloc>) publishes figures of: buffers of provers, filled and freed again and again.
+//! What zk-nalloc publishes figures of: buffers of provers, filled and freed again and again.
 
 use std::thread;
 
