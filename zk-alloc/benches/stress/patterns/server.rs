@@ -5,7 +5,7 @@ use std::array;
 use std::mem;
 use std::ops::RangeInclusive;
 use std::sync::mpsc::sync_channel;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Barrier, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, Scope};
 
 use super::{KIB, MIB, Plan, replace};
@@ -153,14 +153,15 @@ pub(super) fn rptest_small(heap: Heap, plan: &Plan) {
 const BLOCKS: usize = 1000;
 
 fn hand_over(heap: Heap, plan: &Plan, sizes: &'static RangeInclusive<usize>, loops: usize) {
-    let inboxes: Vec<_> = (0..plan.threads).map(|_| Mutex::new(Vec::with_capacity(BLOCKS * 8))).collect();
+    let inboxes: Vec<_> = (0..plan.threads).map(|_| Mutex::new(Vec::with_capacity(BLOCKS))).collect();
+    let handed = Barrier::new(plan.threads);
     thread::scope(|scope| {
         for thread in 0..plan.threads {
-            let mut random = Random::new(plan.seed, thread);
+            let (mut random, handed) = (Random::new(plan.seed, thread), &handed);
             let (inbox, neighbour) = (&inboxes[thread], &inboxes[(thread + 1) % inboxes.len()]);
             scope.spawn(move || {
                 let mut alive: Vec<Option<Block>> = (0..BLOCKS).map(|_| None).collect();
-                let mut foreign = Vec::with_capacity(BLOCKS * 8);
+                let mut foreign = Vec::with_capacity(BLOCKS);
                 for turn in 0..loops {
                     for _ in 0..BLOCKS / 2 {
                         let slot = random.below(BLOCKS);
@@ -168,11 +169,13 @@ fn hand_over(heap: Heap, plan: &Plan, sizes: &'static RangeInclusive<usize>, loo
                         replace(&mut alive[slot], || heap.block(bytes, Touch::Ends));
                     }
                     if turn % 2 == 1 {
-                        let handed = alive.iter_mut().skip(random.below(2)).step_by(2).filter_map(Option::take);
-                        lock(neighbour).extend(handed);
+                        let half = alive.iter_mut().skip(random.below(2)).step_by(2).filter_map(Option::take);
+                        lock(neighbour).extend(half);
+                        // Without it the inbox of a thread that does not run fills up, and the peak would be the scheduler's.
+                        handed.wait();
+                        mem::swap(&mut foreign, &mut *lock(inbox));
+                        foreign.clear();
                     }
-                    mem::swap(&mut foreign, &mut *lock(inbox));
-                    foreign.clear();
                 }
             });
         }
