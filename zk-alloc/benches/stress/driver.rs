@@ -1,0 +1,123 @@
+//! Rounds in lockstep: in each, every arm runs every pattern, the arms of a pattern one after another in random order, each
+//! in a process of its own. A round's ratios share the mood of the machine.
+
+use std::fmt::Write as _;
+use std::io::{IsTerminal, stderr};
+use std::path::Path;
+use std::process::Command;
+use std::{env, fs};
+
+use crate::arms::{Arm, BROKEN};
+use crate::cli::Options;
+use crate::measure::Sample;
+use crate::patterns::{PATTERNS, Pattern};
+use crate::random::Random;
+use crate::report;
+use crate::results::Results;
+
+/// Runs what the options ask for, and prints the report. An error where any run failed.
+pub(crate) fn drive(options: &Options) -> Result<(), String> {
+    let (arms, patterns) = (options.arms(), options.patterns());
+    if patterns.is_empty() {
+        // No error: `cargo bench NAME` passes the name to every bench, and it may mean another.
+        println!("stress: no pattern's name contains what was asked for; --list names them");
+        return Ok(());
+    }
+    let rounds = if options.measures() { options.rounds } else { 1 };
+    let mut results = Results::new(arms.clone(), patterns.clone());
+    let mut failures = 0;
+    for round in 0..rounds {
+        for (index, pattern) in patterns.iter().enumerate() {
+            progress(&format!(
+                "round {} of {rounds}: {} ({} of {})",
+                round + 1,
+                pattern.name,
+                index + 1,
+                patterns.len()
+            ));
+            // Each round its own order: what one arm leaves to the next (warm caches, free memory) evens out.
+            let mut order: Vec<usize> = (0..arms.len()).collect();
+            Random::new(options.seed ^ u64::from(round), index).shuffle(&mut order);
+            for arm in order {
+                if results.has_failed(arm, index) {
+                    continue;
+                }
+                match run(options, arms[arm], pattern) {
+                    Ok(sample) => results.add(round, arm, index, sample),
+                    Err(failure) => {
+                        progress("");
+                        eprintln!("{failure}");
+                        results.fail(arm, index);
+                        failures += 1;
+                    }
+                }
+            }
+        }
+    }
+    progress("");
+    if let Some(path) = &options.csv {
+        write_csv(path, &results)?;
+    }
+    if options.measures() {
+        print!("{}", report::render(&results, options.markdown));
+    } else {
+        notices_damage(options)?;
+        println!("stress: {} patterns under {} arms, a hundredth of each.", patterns.len(), arms.len());
+        println!("`cargo make stress` measures.");
+    }
+    match failures {
+        0 => Ok(()),
+        _ => Err(format!("{failures} of the arms' patterns failed, as said above")),
+    }
+}
+
+/// One run in a process of its own: this binary again.
+fn run(options: &Options, arm: &Arm, pattern: &Pattern) -> Result<Sample, String> {
+    let failed = |why: String| format!("{} under {} failed: {why}", pattern.name, arm.name);
+    let binary = env::current_exe().map_err(|error| failed(format!("this binary can't be found: {error}")))?;
+    let mut command = Command::new(binary);
+    command.args(["--child", "--arms", arm.name, "--patterns", pattern.name]);
+    command.args(["--threads", &options.threads().to_string(), "--seed", &options.seed.to_string()]);
+    if !options.measures() {
+        command.arg("--tiny");
+    }
+    let output = command.output().map_err(|error| failed(format!("its process could not be started: {error}")))?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    if !output.status.success() {
+        // The status of a process that SIGALRM ended names the signal.
+        return Err(failed(format!("{}: {}", output.status, said.trim())));
+    }
+    eprint!("{said}");
+    let line = String::from_utf8_lossy(&output.stdout);
+    Sample::from_line(&line).ok_or_else(|| failed(format!("its process printed {line:?} where a sample was due")))
+}
+
+/// An error unless the patterns find out that an allocator is broken.
+fn notices_damage(options: &Options) -> Result<(), String> {
+    let name = "lifetimes";
+    let pattern = PATTERNS.iter().find(|pattern| pattern.name == name).ok_or(format!("{name} is not a pattern"))?;
+    match run(options, &BROKEN, pattern) {
+        Err(failure) if failure.contains("was written") => Ok(()),
+        Err(failure) => Err(format!("damage was to be noticed, but {failure}")),
+        Ok(_) => Err(format!("{name} did not notice that the allocator handed out memory that was in use")),
+    }
+}
+
+/// Shows on a terminal what is being run, on a line that the next call replaces.
+fn progress(what: &str) {
+    if stderr().is_terminal() {
+        eprint!("\r\x1b[K{what}");
+    }
+}
+
+/// The samples as they were taken, so that other figures can be had of them later.
+fn write_csv(path: &Path, results: &Results) -> Result<(), String> {
+    let mut text = String::from("round,pattern,arm,wall_ns,peak_rss_bytes,minor_faults\n");
+    for row in results.rows() {
+        let Sample { wall_ns, peak_rss_bytes, minor_faults } = row.sample;
+        let (pattern, arm) = (results.patterns[row.pattern].name, results.arms[row.arm].name);
+        writeln!(text, "{},{pattern},{arm},{wall_ns},{peak_rss_bytes},{minor_faults}", row.round)
+            .expect("a String takes what is written to it");
+    }
+    fs::write(path, text).map_err(|error| format!("the samples could not be written to {}: {error}", path.display()))
+}

@@ -1,0 +1,55 @@
+//! Threads that come and go, and threads that come and wait.
+
+use std::sync::Barrier;
+use std::sync::mpsc::sync_channel;
+use std::thread;
+
+use super::{KIB, Plan};
+use crate::heap::{Heap, Touch};
+use crate::random::Random;
+
+/// Little, so that the stacks are not what is measured.
+const STACK_BYTES: usize = 64 * KIB;
+
+/// Threads that allocate 16 blocks, free half of them, and leave the other half to the main thread: what an allocator keeps
+/// for a thread must come back when the thread ends, and not before its blocks are free.
+pub(super) fn churn(heap: Heap, plan: &Plan) {
+    let sizes = KIB..=32 * KIB;
+    let waves = plan.work(4000) / plan.threads;
+    for wave in 0..waves.max(1) {
+        let (sender, receiver) = sync_channel(8 * plan.threads);
+        thread::scope(|scope| {
+            for thread in 0..plan.threads {
+                let mut random = Random::new(plan.seed, wave * plan.threads + thread);
+                let (sizes, sender) = (&sizes, sender.clone());
+                let short = move || {
+                    for _ in 0..8 {
+                        let own = heap.block(random.log_within(sizes), Touch::Whole);
+                        // There is room for all of them, and the main thread reads when the wave has ended.
+                        let _ = sender.send(heap.block(random.log_within(sizes), Touch::Whole));
+                        drop(own);
+                    }
+                };
+                thread::Builder::new().stack_size(STACK_BYTES).spawn_scoped(scope, short).expect("a thread more");
+            }
+        });
+        drop(sender);
+        receiver.into_iter().for_each(drop);
+    }
+}
+
+/// What a thread costs that allocated once: pools of servers and runtimes have hundreds of them.
+pub(super) fn idle(heap: Heap, plan: &Plan) {
+    let threads = plan.work(1000);
+    let all_have = Barrier::new(threads);
+    thread::scope(|scope| {
+        for _ in 0..threads {
+            let once = || {
+                let block = heap.block(KIB, Touch::Whole);
+                all_have.wait();
+                drop(block);
+            };
+            thread::Builder::new().stack_size(STACK_BYTES).spawn_scoped(scope, once).expect("1,000 threads");
+        }
+    });
+}

@@ -1,0 +1,144 @@
+//! The report: a table of all patterns, the means, and where zk-alloc is worse than it may be.
+
+use std::fmt::Write as _;
+
+use crate::arms::{BASELINE, OURS};
+use crate::patterns::Group;
+use crate::results::Results;
+
+/// How much more memory than a peer an arm may use.
+const ALLOWED: f64 = 1.25;
+
+/// Differences of peaks that say nothing: pages of code, and the kernel's counters, which it keeps in parts.
+const NOISE_BYTES: f64 = (1 << 20) as f64;
+
+const GROUPS: [(Group, &str); 2] = [(Group::Large, "1 KiB and more"), (Group::Small, "below 1 KiB")];
+
+pub(crate) fn render(results: &Results, markdown: bool) -> String {
+    let best = if markdown { "in bold" } else { "with a star" };
+    let mut text = format!(
+        "Time by {BASELINE}'s (the median of the rounds' ratios; {BASELINE}'s own in ms), then the peak of resident memory \
+         in MiB; the best {best}.\n\n"
+    );
+    text += &table(&patterns(results, markdown), markdown);
+    text += &format!("\nGeometric means of the times by {BASELINE}'s.\n\n");
+    text += &table(&means(results, markdown), markdown);
+    text += &breaches(results);
+    text
+}
+
+fn mib(bytes: f64) -> String {
+    format!("{:.1}", bytes / f64::from(1 << 20))
+}
+
+/// Marks a cell of the table as the best of its row.
+fn marked(cell: &str, best: bool, markdown: bool) -> String {
+    match (best, markdown) {
+        (false, _) => cell.into(),
+        (true, false) => format!("{cell}*"),
+        (true, true) => format!("**{cell}**"),
+    }
+}
+
+/// A row's cells of one quantity, the smallest marked.
+fn cells(values: &[Option<f64>], markdown: bool, show: impl Fn(usize, f64) -> String) -> Vec<String> {
+    let best = values.iter().flatten().copied().reduce(f64::min);
+    let cell = |(index, value): (usize, &Option<f64>)| {
+        value.map_or_else(|| "failed".into(), |value| marked(&show(index, value), Some(value) == best, markdown))
+    };
+    values.iter().enumerate().map(cell).collect()
+}
+
+fn patterns(results: &Results, markdown: bool) -> Vec<Vec<String>> {
+    let arms = 0..results.arms.len();
+    let names = || results.arms.iter().map(|arm| arm.name);
+    let mut head = vec!["pattern".into()];
+    head.extend(names().map(|name| if name == BASELINE { format!("{name} ms") } else { name.into() }));
+    head.extend(names().map(|name| format!("{name} MiB")));
+    let mut rows = vec![head];
+    for (pattern, described) in results.patterns.iter().enumerate() {
+        let times: Vec<_> = arms.clone().map(|arm| results.time(arm, pattern)).collect();
+        let peaks: Vec<_> = arms.clone().map(|arm| results.peak_bytes(arm, pattern)).collect();
+        let mut row = vec![described.name.into()];
+        row.extend(cells(&times, markdown, |arm, ratio| match results.time_ms(arm, pattern) {
+            Some(ms) if results.arms[arm].name == BASELINE => format!("{ms:.0}"),
+            _ => format!("{ratio:.2}"),
+        }));
+        row.extend(cells(&peaks, markdown, |_, bytes| mib(bytes)));
+        rows.push(row);
+    }
+    rows
+}
+
+fn means(results: &Results, markdown: bool) -> Vec<Vec<String>> {
+    let mut head = vec!["patterns".into()];
+    head.extend(results.arms.iter().map(|arm| arm.name.into()));
+    let mut rows = vec![head];
+    for (group, title) in GROUPS {
+        if results.patterns.iter().any(|pattern| pattern.group == group) {
+            let means: Vec<_> = (0..results.arms.len()).map(|arm| results.mean_time(arm, group)).collect();
+            let mut row = vec![title.into()];
+            row.extend(cells(&means, markdown, |_, mean| format!("{mean:.3}")));
+            rows.push(row);
+        }
+    }
+    rows
+}
+
+/// Columns as wide as their widest cells, the first to the left and the others to the right.
+fn table(rows: &[Vec<String>], markdown: bool) -> String {
+    let columns = rows.first().map_or(0, Vec::len);
+    let width = |column: usize| rows.iter().map(|row| row[column].len()).max().unwrap_or_default();
+    let widths: Vec<usize> = (0..columns).map(width).collect();
+    let (before, between, after) = if markdown { ("| ", " | ", " |") } else { ("", "  ", "") };
+    let mut text = String::new();
+    for (index, row) in rows.iter().enumerate() {
+        let padded = row.iter().zip(&widths).enumerate().map(|(column, (cell, &width))| match column {
+            0 => format!("{cell:<width$}"),
+            _ => format!("{cell:>width$}"),
+        });
+        text += &format!("{before}{}{after}\n", padded.collect::<Vec<_>>().join(between));
+        if markdown && index == 0 {
+            text += &format!("|---|{}\n", "---:|".repeat(columns - 1));
+        }
+    }
+    text
+}
+
+/// Where zk-alloc breaks one of its three promises.
+fn breaches(results: &Results) -> String {
+    let Some(ours) = results.arm(OURS) else { return String::new() };
+    let peers: Vec<usize> = (0..results.arms.len()).filter(|&arm| arm != ours).collect();
+    let mut lines = String::new();
+    for (pattern, described) in results.patterns.iter().enumerate() {
+        let mut breach = |what: String| {
+            writeln!(lines, "- {}: {what}", described.name).expect("a String takes what is written to it");
+        };
+        let by_time = |&arm: &usize| Some((arm, results.time(arm, pattern)?));
+        let slowest = peers.iter().filter_map(by_time).max_by(|(_, one), (_, other)| one.total_cmp(other));
+        if let (Some(time), Some((peer, peers_time))) = (results.time(ours, pattern), slowest)
+            && time > peers_time
+            && let Some(ratio) = results.time_by(ours, peer, pattern)
+        {
+            let (name, median) = (results.arms[peer].name, ratio.median);
+            let spread = format!("{:.2} to {:.2} in the rounds", ratio.least, ratio.most);
+            breach(format!("{median:.2} of the time of the slowest peer, {name} ({spread})"));
+        }
+        let Some(peak) = results.peak_bytes(ours, pattern) else { continue };
+        let mut peaks: Vec<_> =
+            peers.iter().filter_map(|&arm| Some((results.peak_bytes(arm, pattern)?, results.arms[arm].name))).collect();
+        peaks.sort_by(|(one, _), (other, _)| one.total_cmp(other));
+        let exceeds = |(bytes, _): &&(f64, &str)| peak > ALLOWED * bytes && peak > bytes + NOISE_BYTES;
+        for (which, peer) in [("largest", peaks.last()), ("smallest", peaks.first())] {
+            if let Some((bytes, name)) = peer.filter(exceeds) {
+                let (ratio, sizes) = (peak / bytes, format!("{} MiB to {}", mib(peak), mib(*bytes)));
+                breach(format!("{ratio:.2} of the memory of the {which} peer, {name} ({sizes})"));
+            }
+        }
+    }
+    let none = if lines.is_empty() { "- nowhere\n" } else { "" };
+    format!(
+        "\nWhere {OURS} is slower than the slowest peer, or peaks above {ALLOWED} x the largest or the smallest peer \
+         (differences up to 1 MiB not counted):\n\n{lines}{none}"
+    )
+}
