@@ -60,17 +60,20 @@ const KEPT: (usize, usize, usize) = (128 << 10, 8, 64);
 #[cfg(loom)]
 const KEPT: (usize, usize, usize) = (64, 2, 2);
 
-static FACTS: [Facts; COUNT] = facts();
+/// The length of tables that are indexed by class: a power of two, so that no index needs a check.
+pub(crate) const TABLE: usize = COUNT.next_power_of_two();
 
-/// Places for all blocks that a thread keeps.
+static FACTS: [Facts; TABLE] = facts();
+
+/// Places for all blocks that a thread keeps: a power of two likewise.
 pub(crate) const PLACES: usize = {
     let last = facts()[COUNT - 1];
-    last.first_place as usize + last.capacity as usize
+    (last.first_place as usize + last.capacity as usize).next_power_of_two()
 };
 
-const fn facts() -> [Facts; COUNT] {
+const fn facts() -> [Facts; TABLE] {
     let none = Facts { block_bytes: 0, reciprocal: 0, blocks: 0, slab_bytes: 0, capacity: 0, first_place: 0 };
-    let mut all = [none; COUNT];
+    let mut all = [none; TABLE];
     let (mut number, mut place) = (1, 0);
     while number < COUNT {
         let bytes = bytes_of(number);
@@ -100,6 +103,7 @@ const fn max(a: usize, b: usize) -> usize {
 }
 
 /// The class of `size` bytes, from 1 to [`MAX_BYTES`].
+#[inline(always)]
 const fn number(size: usize) -> usize {
     if size <= FINE_MAX_BYTES {
         size.div_ceil(FINE_BYTES)
@@ -139,10 +143,10 @@ impl Class {
         Self(class as u8)
     }
 
-    /// The class with a number, if there is one.
+    /// The class with a number; `None` for 0.
     #[inline(always)]
     pub(crate) const fn from_number(number: u8) -> Option<Self> {
-        if number == 0 || number as usize >= COUNT { None } else { Some(Self(number)) }
+        if number == 0 { None } else { Some(Self(number)) }
     }
 
     #[inline(always)]
@@ -152,7 +156,13 @@ impl Class {
 
     #[inline(always)]
     fn facts(self) -> &'static Facts {
-        &FACTS[self.0 as usize]
+        &FACTS[self.index()]
+    }
+
+    /// Where tables of [`TABLE`] entries have what concerns it.
+    #[inline(always)]
+    pub(crate) fn index(self) -> usize {
+        self.0 as usize % TABLE
     }
 
     /// The size of its blocks, in bytes.

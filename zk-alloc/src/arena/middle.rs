@@ -54,22 +54,20 @@ impl Middle {
     /// See [`Shortage`].
     #[inline(always)]
     pub(crate) fn alloc(&self, zone: &Zone, class: Class, size: usize) -> Result<NonNull<u8>, Shortage> {
-        let kept = thread_cache::enter(|cache| {
-            let block = cache.pop(class)?;
+        if let Some(cache) = thread_cache::enter()
+            && let Some(block) = cache.pop(class)
+        {
             cache.handed_out(class, size);
-            Some(block)
-        });
-        match kept {
-            Some(Some(block)) => Ok(at(zone, block as usize)),
-            _ => self.fetch(zone, class, size),
+            return Ok(at(zone, block as usize));
         }
+        self.fetch(zone, class, size)
     }
 
     #[cold]
     fn fetch(&self, zone: &Zone, class: Class, size: usize) -> Result<NonNull<u8>, Shortage> {
         let mut found = [0; FETCH_BLOCKS];
         let most = (FETCH_BYTES / class.block_bytes()).clamp(1, FETCH_BLOCKS).min(class.capacity() / 2);
-        let fetched = thread_cache::join_and_enter(&self.room, |cache| {
+        if let Some(cache) = thread_cache::join_and_enter(&self.room) {
             let wanted = cache.appetite(class, most);
             let fetched = self.slabs.take(zone, class, &mut found[..wanted])?;
             // The lowest address is handed out first.
@@ -78,16 +76,11 @@ impl Middle {
                 cache.push(class, block as u64);
             }
             cache.handed_out(class, size);
-            Ok(())
-        });
-        match fetched {
-            Some(result) => result?,
-            None => {
-                self.slabs.take(zone, class, &mut found[..1])?;
-                self.allocations.fetch_add(1, Ordering::Relaxed);
-                self.bytes.fetch_add(size as u64, Ordering::Relaxed);
-                self.live_bytes.fetch_add(class.block_bytes() as u64, Ordering::Relaxed);
-            }
+        } else {
+            self.slabs.take(zone, class, &mut found[..1])?;
+            self.allocations.fetch_add(1, Ordering::Relaxed);
+            self.bytes.fetch_add(size as u64, Ordering::Relaxed);
+            self.live_bytes.fetch_add(class.block_bytes() as u64, Ordering::Relaxed);
         }
         Ok(at(zone, found[0]))
     }
@@ -99,29 +92,25 @@ impl Middle {
     #[inline(always)]
     pub(crate) unsafe fn dealloc(&self, zone: &Zone, class: Class, at: NonNull<u8>) {
         let block = at.addr().get() as u64;
-        let kept = thread_cache::enter(|cache| {
-            let kept = cache.push(class, block);
-            if kept {
-                cache.taken_back(class);
-            }
-            kept
-        });
-        if kept != Some(true) {
-            self.bring_back(zone, class, block);
+        if let Some(cache) = thread_cache::enter()
+            && cache.push(class, block)
+        {
+            cache.taken_back(class);
+            return;
         }
+        self.bring_back(zone, class, block);
     }
 
     #[cold]
     fn bring_back(&self, zone: &Zone, class: Class, block: u64) {
-        let kept = thread_cache::join_and_enter(&self.room, |cache| {
+        if let Some(cache) = thread_cache::join_and_enter(&self.room) {
             if !cache.push(class, block) {
                 // The half that came first goes: the last is still in the processor's caches.
-                self.flush(zone, cache, class, class.capacity() / 2);
+                self.flush(zone, &cache, class, class.capacity() / 2);
                 cache.push(class, block);
             }
             cache.taken_back(class);
-        });
-        if kept.is_none() {
+        } else {
             self.slabs.put(zone, class, std::iter::once(block as usize));
             self.live_bytes.fetch_sub(class.block_bytes() as u64, Ordering::Relaxed);
         }

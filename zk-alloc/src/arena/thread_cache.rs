@@ -12,6 +12,7 @@
 use std::cell::Cell;
 use std::ffi::c_void;
 use std::num::NonZeroU64;
+use std::ops::Deref;
 use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize};
 
@@ -92,10 +93,10 @@ pub(crate) struct Cache {
     /// Not 0 while another thread claims it.
     claimed: AtomicU64,
     /// Blocks kept, by class.
-    counts: [AtomicU8; classes::COUNT],
+    counts: [AtomicU8; classes::TABLE],
     /// Blocks that the next refill asks for, by class, less one. Grows with each, so that a thread that needs one block does not
     /// hold sixteen.
-    appetites: [AtomicU8; classes::COUNT],
+    appetites: [AtomicU8; classes::TABLE],
     blocks: AtomicPtr<Blocks>,
     /// Zero is none.
     runs: [AtomicU64; PLACES.len()],
@@ -107,6 +108,27 @@ pub(crate) struct Cache {
     /// Bytes of blocks handed out less those taken back, which other threads may have handed out: only the sum over all threads
     /// means something.
     live_block_bytes: AtomicU64,
+}
+
+/// The cache's own thread is in there until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Entered<'a>(&'a Cache);
+
+impl Deref for Entered<'_> {
+    type Target = Cache;
+
+    #[inline(always)]
+    fn deref(&self) -> &Cache {
+        self.0
+    }
+}
+
+impl Drop for Entered<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        // Pairs with the Acquire of `is_busy`: a claimant sees all that was kept.
+        self.0.busy.store(0, Ordering::Release);
+    }
 }
 
 /// How many, and of how many bytes.
@@ -129,8 +151,8 @@ impl Cache {
             owned: AtomicU8::new(0),
             busy: AtomicU8::new(0),
             claimed: AtomicU64::new(0),
-            counts: [const { AtomicU8::new(0) }; classes::COUNT],
-            appetites: [const { AtomicU8::new(0) }; classes::COUNT],
+            counts: [const { AtomicU8::new(0) }; classes::TABLE],
+            appetites: [const { AtomicU8::new(0) }; classes::TABLE],
             blocks: AtomicPtr::new(null_mut()),
             runs: [const { AtomicU64::new(0) }; PLACES.len()],
             run_allocations: AtomicU64::new(0),
@@ -161,21 +183,19 @@ impl Cache {
         }
     }
 
-    /// Runs `f` for the cache's own thread; not where a signal interrupted that thread in here, nor while another thread has
-    /// claimed the cache.
+    /// Lets the cache's own thread in; not where a signal interrupted that thread in here, nor while another thread has claimed
+    /// the cache.
     #[inline(always)]
-    pub(crate) fn enter<R>(&self, f: impl FnOnce(&Self) -> R) -> Option<R> {
+    pub(crate) fn enter(&self) -> Option<Entered<'_>> {
         if self.busy.load(Ordering::Relaxed) != 0 {
             return None;
         }
         self.busy.store(1, Ordering::Relaxed);
         // The other half of this fence is `os::fence_other_threads`.
         compiler_fence(Ordering::SeqCst);
+        let entered = Entered(self);
         // Acquire pairs with the Release of `unclaim`: what a claimant took is gone.
-        let result = if self.claimed.load(Ordering::Acquire) == 0 { Some(f(self)) } else { None };
-        // Pairs with the Acquire of `is_busy`: a claimant sees all that was kept.
-        self.busy.store(0, Ordering::Release);
-        result
+        if self.claimed.load(Ordering::Acquire) == 0 { Some(entered) } else { None }
     }
 
     /// Keeps others out, and the cache's own thread from its next entry on. `false` if another thread did so first.
@@ -197,12 +217,13 @@ impl Cache {
         // SAFETY: set before the cache got its first thread, to a table that lasts for ever; what enters or claims a cache
         // knows that it has a thread.
         let blocks = unsafe { &*self.blocks.load(Ordering::Relaxed) };
-        &blocks[class.first_place() + index]
+        // The remainder saves a check, and changes nothing.
+        &blocks[(class.first_place() + index) % classes::PLACES]
     }
 
     #[inline(always)]
     fn count(&self, class: Class) -> &AtomicU8 {
-        &self.counts[class.number() as usize]
+        &self.counts[class.index()]
     }
 
     /// Takes out the block that came last. For whoever is in the cache, as with all that follows.
@@ -248,7 +269,7 @@ impl Cache {
 
     /// How many blocks to fetch now that there is none: twice as many as the last time, up to `most`.
     pub(crate) fn appetite(&self, class: Class, most: usize) -> usize {
-        let appetite = &self.appetites[class.number() as usize];
+        let appetite = &self.appetites[class.index()];
         let now = appetite.load(Ordering::Relaxed) as usize + 1;
         appetite.store((2 * now).min(most).max(1) as u8 - 1, Ordering::Relaxed);
         now.min(most)
@@ -393,15 +414,15 @@ fn local() -> Option<&'static Local> {
     Some(unsafe { &*local })
 }
 
-/// Runs `f` on this thread's cache; `None` where it has none, or may not use it now.
+/// Enters this thread's cache; `None` where it has none, or may not use it now.
 #[inline(always)]
-pub(crate) fn enter<R>(f: impl FnOnce(&Cache) -> R) -> Option<R> {
-    local()?.cache.get()?.enter(f)
+pub(crate) fn enter() -> Option<Entered<'static>> {
+    local()?.cache.get()?.enter()
 }
 
 /// As [`enter`], after finding a cache for a thread that has none yet.
 #[cold]
-pub(crate) fn join_and_enter<R>(room: &Room, f: impl FnOnce(&Cache) -> R) -> Option<R> {
+pub(crate) fn join_and_enter(room: &Room) -> Option<Entered<'static>> {
     let local = local()?;
     if local.standing.get() == Standing::Without {
         let waited = local.waited.get();
@@ -417,7 +438,7 @@ pub(crate) fn join_and_enter<R>(room: &Room, f: impl FnOnce(&Cache) -> R) -> Opt
     if cache.claimed.load(Ordering::Relaxed) != 0 {
         disown_claim_of_parent(cache);
     }
-    cache.enter(f)
+    cache.enter()
 }
 
 /// A claim of a thread that did not come along into this process, which was forked off while it was made.
@@ -460,7 +481,9 @@ pub(crate) unsafe fn leave(cache: *mut c_void, empty: impl FnOnce(&Cache)) {
     // SAFETY: the caller's: it is the address of a cache, which is static.
     let cache = unsafe { &*cache.cast::<Cache>() };
     if let Some(local) = local() {
-        cache.enter(empty);
+        if let Some(entered) = cache.enter() {
+            empty(&entered);
+        }
         local.cache.set(None);
         local.standing.set(Standing::Left);
         cache.owned.store(0, Ordering::Release);
@@ -497,19 +520,20 @@ pub(crate) fn claim_all(mut empty: impl FnMut(&Cache)) {
 /// Takes out what this thread keeps if it is `fits`, to serve a request of `bytes`.
 #[inline(always)]
 pub(crate) fn take_run_if(place: Place, bytes: usize, fits: impl FnOnce(Run) -> bool) -> Option<Run> {
-    let taken = enter(|cache| {
-        let run = cache.take_run_if(place, fits)?;
-        add(&cache.run_allocations, 1);
-        add(&cache.run_bytes, bytes as u64);
-        Some(run)
-    });
-    taken.flatten()
+    let cache = enter()?;
+    let run = cache.take_run_if(place, fits)?;
+    add(&cache.run_allocations, 1);
+    add(&cache.run_bytes, bytes as u64);
+    Some(run)
 }
 
 /// Keeps a run for this thread, and returns the one that is not kept instead, if there is one.
 #[inline(always)]
 pub(crate) fn put_run(place: Place, run: Run) -> Option<Run> {
-    enter(|cache| cache.put_run(place, run)).unwrap_or(Some(run))
+    match enter() {
+        Some(cache) => cache.put_run(place, run),
+        None => Some(run),
+    }
 }
 
 /// Takes out the runs that any thread keeps at a place.

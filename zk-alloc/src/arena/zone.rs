@@ -85,14 +85,17 @@ impl Zone {
     /// See [`Shortage`].
     #[inline]
     pub(crate) fn claim(&self, bytes: usize, align: usize, contents: Contents) -> Result<NonNull<u8>, Shortage> {
-        let start = match self.take_kept(bytes, align) {
+        let kept = self.take_kept(bytes, align);
+        let start = match kept {
             Some(start) => start,
             None => self.claim_run(bytes, align, contents)?,
         };
         if contents == Contents::Zeroed {
             self.residency.zero(start, bytes);
         }
-        self.residency.soil(start, self.granules(bytes));
+        if kept.is_none() {
+            self.residency.soil(start, self.granules(bytes));
+        }
         Ok(self.address(start))
     }
 
