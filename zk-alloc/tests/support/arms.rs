@@ -70,6 +70,10 @@ impl Block {
         self.at.addr().get()
     }
 
+    pub(crate) fn size(&self) -> usize {
+        self.layout.size()
+    }
+
     /// Writes `len` bytes from byte `from` on.
     pub(crate) fn write(&self, from: usize, len: usize) {
         assert!(from + len <= self.layout.size());
