@@ -8,26 +8,14 @@
 mod arms;
 mod support;
 
-use std::ffi::OsStr;
 use std::time::{Duration, Instant};
 
 use arms::{Block, KIB, MIB, RESIDENT};
-use support::{alone, is_alone};
+use support::in_its_own_process;
 use zk_alloc::{overflow_stats, stats};
 
 /// Requests whose median is taken.
 const SAMPLES: usize = 301;
-
-#[track_caller]
-fn in_its_own_process(name: &str, settings: &[(&str, &str)], body: impl FnOnce()) {
-    if is_alone() {
-        return body();
-    }
-    let settings: Vec<_> = settings.iter().map(|&(name, value)| (name, OsStr::new(value))).collect();
-    let ended = alone(name, &settings);
-    ended.stdout.lines().filter(|line| line.contains("median")).for_each(|line| println!("{name}: {line}"));
-    ended.assert_passed(name);
-}
 
 /// The median time of requests of `size` bytes that all stay alive.
 fn median_request(size: usize) -> Duration {
@@ -40,7 +28,7 @@ fn median_request(size: usize) -> Duration {
         })
         .collect();
     times.sort_unstable();
-    println!("median {:?}, 9 of 10 below {:?}", times[SAMPLES / 2], times[SAMPLES / 10 * 9]);
+    println!("measured median {:?}, 9 of 10 below {:?}", times[SAMPLES / 2], times[SAMPLES / 10 * 9]);
     times[SAMPLES / 2]
 }
 

@@ -6,7 +6,7 @@
 mod arms;
 mod support;
 
-use arms::{Allocator, Block, KIB, MIB, against_peers, cost};
+use arms::{Allocator, Block, KIB, against_peers, cost};
 use support::{Numbers, rss_bytes};
 
 /// Blocks of 1 to 32 KiB, every order of magnitude as often as the others, `bytes` in all.
@@ -108,7 +108,7 @@ fn zeroed_buffers_that_are_hardly_touched_cost_what_is_touched() {
         let before = rss_bytes();
         let mut most = 0;
         for _ in 0..60 {
-            let buffers: Vec<_> = (0..24).map(|i| Block::zeroed(allocator, 256 * KIB << (i % 7))).collect();
+            let buffers: Vec<_> = (0..24).map(|i| Block::zeroed(allocator, (256 * KIB) << (i % 7))).collect();
             buffers.iter().for_each(|buffer| buffer.write(0, 1));
             most = most.max(cost(before));
             drop(buffers);

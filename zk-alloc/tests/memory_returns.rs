@@ -10,7 +10,6 @@ mod arms;
 mod limits;
 mod support;
 
-use std::ffi::OsStr;
 use std::hint::black_box;
 use std::sync::Barrier;
 use std::thread;
@@ -18,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use arms::{Block, KIB, MIB, RESIDENT, cost};
 use limits::without_more_memory;
-use support::{Numbers, alone, assert_patterned, is_alone, patterned, rss_bytes};
+use support::{Numbers, assert_patterned, in_its_own_process, patterned, rss_bytes};
 use zk_alloc::{Retain, ZkAllocator, phase, release, set_retain, stats};
 
 #[global_allocator]
@@ -26,18 +25,6 @@ static ALLOC: ZkAllocator = ZkAllocator;
 
 /// The kernel gives and takes whole pages, so that a block of at most a page costs one.
 const PAGE_BYTES: usize = 4 << 10;
-
-/// Runs `body`, which is the test `name`, in a process of its own.
-#[track_caller]
-fn in_its_own_process(name: &str, settings: &[(&str, &str)], body: impl FnOnce()) {
-    if is_alone() {
-        return body();
-    }
-    let settings: Vec<_> = settings.iter().map(|&(name, value)| (name, OsStr::new(value))).collect();
-    let ended = alone(name, &settings);
-    ended.stdout.lines().filter(|line| line.contains(" MiB")).for_each(|line| println!("{name}: {line}"));
-    ended.assert_passed(name);
-}
 
 /// What may stay when `alive` bytes are alive and all else was given back.
 fn at_rest(alive: usize) -> usize {
@@ -47,7 +34,7 @@ fn at_rest(alive: usize) -> usize {
 #[track_caller]
 fn assert_costs_at_most(bound: usize, before: usize, when: &str) {
     let cost = cost(before);
-    println!("{:.1} MiB, at most {:.1}, {when}", cost as f64 / MIB as f64, bound as f64 / MIB as f64);
+    println!("measured {:.1} MiB, at most {:.1}, {when}", cost as f64 / MIB as f64, bound as f64 / MIB as f64);
     assert!(cost <= bound, "RSS grew by {cost} bytes, more than {bound}, {when}\n{}", stats());
 }
 
@@ -164,7 +151,7 @@ fn release_takes_what_a_thousand_idle_threads_keep() {
             released.wait();
             [before, after]
         });
-        println!("{:.1} MiB more, while 1,000 threads idle", after.saturating_sub(before) as f64 / MIB as f64);
+        println!("measured {:.1} MiB more, while 1,000 threads idle", after.saturating_sub(before) as f64 / MIB as f64);
         assert!(after <= before + 20 * MIB, "RSS grew from {before} to {after} bytes");
     });
 }

@@ -9,25 +9,15 @@ mod arms;
 mod support;
 
 use std::collections::BTreeSet;
-use std::ffi::OsStr;
 use std::sync::Barrier;
 use std::thread;
 
 use arms::{Block, KIB, MIB, RESIDENT, cost};
-use support::{alone, is_alone, rss_bytes};
+use support::{in_its_own_process, rss_bytes};
 use zk_alloc::{ZkAllocator, overflow_stats, release, soften, stats};
 
 #[global_allocator]
 static ALLOC: ZkAllocator = ZkAllocator;
-
-#[track_caller]
-fn in_its_own_process(name: &str, settings: &[(&str, &str)], body: impl FnOnce()) {
-    if is_alone() {
-        return body();
-    }
-    let settings: Vec<_> = settings.iter().map(|&(name, value)| (name, OsStr::new(value))).collect();
-    alone(name, &settings).assert_passed(&format!("{name} {settings:?}"));
-}
 
 fn written(count: usize, bytes: usize) -> Vec<Block> {
     (0..count).map(|_| Block::written(&RESIDENT, bytes)).collect()
