@@ -17,6 +17,7 @@ mod support;
 #[path = "model/volume.rs"]
 mod volume;
 
+use std::env;
 use std::ffi::OsStr;
 
 use arms::{Block, KIB, MIB, RESIDENT};
@@ -28,6 +29,7 @@ use zk_alloc::{Arena, Retain, SecretBuf, ZkAllocator, phase, release, reserve, s
 #[global_allocator]
 static ALLOC: ZkAllocator = ZkAllocator;
 
+const PAGES: &str = "ZK_ALLOC_TEST_PAGE_BYTES";
 /// Those of aarch64 servers, and the usual.
 const PAGE_BYTES: [&str; 3] = ["4096", "16384", "65536"];
 
@@ -39,7 +41,7 @@ fn with_pages_of_each_size(name: &str, body: impl FnOnce()) {
     }
     for page_bytes in PAGE_BYTES {
         for huge_pages in ["auto", "never"] {
-            let settings = [("ZK_ALLOC_TEST_PAGE_BYTES", page_bytes), ("ZK_ALLOC_THP", huge_pages)];
+            let settings = [(PAGES, page_bytes), ("ZK_ALLOC_THP", huge_pages)];
             let settings = settings.map(|(name, value)| (name, OsStr::new(value)));
             alone(name, &settings).assert_passed(&format!("pages of {page_bytes} bytes, huge pages {huge_pages}"));
         }
@@ -117,6 +119,10 @@ fn arenas_and_secrets_lie_within_their_guards() {
             secret.fill(0xA5);
             assert!(secret.iter().all(|&byte| byte == 0xA5));
             let mut arena = Arena::with_capacity(bytes);
+            let page_bytes: usize = env::var(PAGES).expect("set by the parent").parse().expect("a number");
+            // Capacity is whole pages: this shows that the layer below took the variable to heart.
+            let is_whole = arena.capacity_bytes().is_multiple_of(page_bytes);
+            assert!(is_whole || !cfg!(debug_assertions), "{} bytes in pages of {page_bytes}", arena.capacity_bytes());
             for round in 0..3 {
                 let words = arena.alloc_array(bytes.div_ceil(16), |i| (i as u64) ^ round);
                 assert!(words.iter().zip(0..).all(|(&word, i)| word == i ^ round));
