@@ -146,17 +146,17 @@ fn what_exited_threads_kept_is_released() {
         release();
         let (before, live_bytes) = (rss_bytes(), stats().live_bytes);
         let barrier = Barrier::new(THREADS);
+        let work = || {
+            let blocks: Vec<_> = [KIB, 3 * KIB, 20 * KIB].into_iter().flat_map(|bytes| written(10, bytes)).collect();
+            // All at once, so that none takes over from another.
+            barrier.wait();
+            drop(blocks);
+        };
         thread::scope(|scope| {
-            for _ in 0..THREADS {
-                let work = || {
-                    let blocks: Vec<_> =
-                        [KIB, 3 * KIB, 20 * KIB].into_iter().flat_map(|bytes| written(10, bytes)).collect();
-                    // All at once, so that none takes over from another.
-                    barrier.wait();
-                    drop(blocks);
-                };
-                thread::Builder::new().stack_size(64 * KIB).spawn_scoped(scope, work).expect("a thread");
-            }
+            let small = || thread::Builder::new().stack_size(64 * KIB);
+            let threads: Vec<_> = (0..THREADS).map(|_| small().spawn_scoped(scope, work).expect("a thread")).collect();
+            // The scope alone waits for the end of the work, and not for that of the threads' locals.
+            threads.into_iter().for_each(|thread| thread.join().expect("a thread of the test"));
         });
         release();
         assert!(cost(before) <= 8 * MIB, "{} bytes stayed with threads that are gone\n{}", cost(before), stats());
