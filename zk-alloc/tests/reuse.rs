@@ -227,7 +227,11 @@ fn free_memory_in_other_threads_makes_room_under_a_cap() {
     const CAP: [(&str, &str); 1] = [("ZK_ALLOC_MAX_BYTES", "160M")];
     const THREADS: usize = 16;
     in_its_own_process("free_memory_in_other_threads_makes_room_under_a_cap", &CAP, || {
+        // While one thread opens the arena, it serves no other.
+        drop(written(1, KIB));
         for bytes in [KIB, 20 * KIB, 100 * KIB, 7 * MIB] {
+            // Only the giant is to find the cap full.
+            release();
             let [all, used, done] = [(); 3].map(|()| Barrier::new(THREADS + 1));
             let idle = || {
                 let blocks = written(7 * MIB / bytes, bytes);
@@ -246,6 +250,28 @@ fn free_memory_in_other_threads_makes_room_under_a_cap() {
                 over
             });
             assert_eq!(over, (0, 0), "a giant after {THREADS} threads freed 7 MiB in {bytes} each\n{}", stats());
+        }
+    });
+}
+
+/// Of threads that find the cap full at the same time, one takes the room that another made: that one has to make more.
+#[test]
+fn threads_that_meet_at_a_cap_make_room_for_each_other() {
+    const CAP: [(&str, &str); 1] = [("ZK_ALLOC_MAX_BYTES", "160M")];
+    const THREADS: usize = 16;
+    in_its_own_process("threads_that_meet_at_a_cap_make_room_for_each_other", &CAP, || {
+        for bytes in [20 * KIB, 100 * KIB, MIB] {
+            drop(written(1, 112 * MIB));
+            let start = Barrier::new(THREADS);
+            thread::scope(|scope| {
+                for _ in 0..THREADS {
+                    scope.spawn(|| {
+                        start.wait();
+                        drop(written(6 * MIB / bytes, bytes));
+                    });
+                }
+            });
+            assert_eq!(overflow_stats(), (0, 0), "{THREADS} threads with 6 MiB in {bytes} each\n{}", stats());
         }
     });
 }
