@@ -13,6 +13,8 @@ use zk_alloc::ZkAllocator;
 mod heap;
 #[path = "model/lock.rs"]
 mod lock;
+#[path = "model/meeting.rs"]
+mod meeting;
 #[path = "model/program.rs"]
 mod program;
 #[path = "model/volume.rs"]
@@ -79,6 +81,8 @@ fn volume(part: u64) -> Volume {
         ops: number("ZK_ALLOC_SOAK_OPS", 10_000_000) / 4,
         threads: 4,
         ops_per_life: 20_000,
+        ops_per_settling: 10_000,
+        at_rest: None,
     }
 }
 

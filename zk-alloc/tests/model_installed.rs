@@ -6,6 +6,8 @@ use zk_alloc::ZkAllocator;
 mod heap;
 #[path = "model/lock.rs"]
 mod lock;
+#[path = "model/meeting.rs"]
+mod meeting;
 #[path = "model/volume.rs"]
 mod volume;
 
@@ -18,5 +20,8 @@ static ALLOC: ZkAllocator = ZkAllocator;
 #[test]
 fn volume_beside_everything_else_that_a_process_allocates() {
     let heap = Box::leak(Box::new(Heap::new(ZkAllocator, true)));
-    volume::run(heap, Volume { seed: 7, ops: 500_000, threads: 4, ops_per_life: 5_000 });
+    volume::run(
+        heap,
+        Volume { seed: 7, ops: 500_000, threads: 4, ops_per_life: 5_000, ops_per_settling: 10000, at_rest: None },
+    );
 }

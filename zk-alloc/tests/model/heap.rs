@@ -22,10 +22,17 @@ pub(crate) struct Block {
 
 // SAFETY: a block owns its memory alone.
 unsafe impl Send for Block {}
+// SAFETY: a shared block tells where it lies and how long it is, which never changes.
+unsafe impl Sync for Block {}
 
 impl Block {
     pub(crate) fn layout(&self) -> Layout {
         self.layout
+    }
+
+    #[allow(dead_code, reason = "each test binary uses its part")]
+    pub(crate) fn address(&self) -> usize {
+        self.at.addr().get()
     }
 
     fn size(&self) -> usize {
@@ -39,6 +46,8 @@ pub(crate) struct Heap<A> {
     /// First address and end of all that is alive, or nothing where no lock may stand between the threads: then only the
     /// contents tell.
     intervals: Option<Lock<BTreeMap<usize, usize>>>,
+    /// Whether every byte of a block is written, so that all of it is resident.
+    written_whole: bool,
     live_bytes: AtomicUsize,
     next_id: AtomicU64,
 }
@@ -48,9 +57,16 @@ impl<A: GlobalAlloc> Heap<A> {
         Self {
             alloc,
             intervals: track_intervals.then(Lock::default),
+            written_whole: false,
             live_bytes: AtomicUsize::new(0),
             next_id: AtomicU64::new(1),
         }
+    }
+
+    /// The same, but every byte of a block is written, so that what is handed out is resident.
+    #[allow(dead_code, reason = "each test binary uses its part")]
+    pub(crate) fn written_whole(self) -> Self {
+        Self { written_whole: true, ..self }
     }
 
     pub(crate) fn live_bytes(&self) -> usize {
@@ -67,7 +83,7 @@ impl<A: GlobalAlloc> Heap<A> {
         if zeroed {
             check_zeroes(&block);
         }
-        stamp(&block);
+        self.stamp(&block);
         Some(block)
     }
 
@@ -87,7 +103,7 @@ impl<A: GlobalAlloc> Heap<A> {
         }
         self.insert(&block);
         check(&block, old_at, old_size, old_size.min(block.size()));
-        stamp(&block);
+        self.stamp(&block);
         block
     }
 
@@ -97,6 +113,14 @@ impl<A: GlobalAlloc> Heap<A> {
         self.remove(&block);
         // SAFETY: the block came from this allocator with this layout, and is gone now.
         unsafe { self.alloc.dealloc(block.at.as_ptr(), block.layout) };
+    }
+
+    fn stamp(&self, block: &Block) {
+        if self.written_whole {
+            // SAFETY: the block is alive and ours.
+            unsafe { block.at.as_ptr().write_bytes(0xA5, block.size()) };
+        }
+        stamp(block);
     }
 
     fn insert(&self, block: &Block) {

@@ -4,11 +4,13 @@
 use std::alloc::{GlobalAlloc, Layout};
 use std::cell::RefCell;
 use std::thread;
+use std::time::Duration;
 
-use zk_alloc::{PhaseGuard, release};
+use zk_alloc::{PhaseGuard, Retain, release, reserve, set_retain, soften};
 
 use crate::heap::{Block, Heap};
 use crate::lock::Lock;
+use crate::meeting::Meeting;
 
 /// How much, and from what.
 #[derive(Clone, Copy, Debug)]
@@ -19,6 +21,19 @@ pub(crate) struct Volume {
     pub(crate) threads: usize,
     /// Threads end after so many operations, and others take over: what they leave alive is handed on.
     pub(crate) ops_per_life: u64,
+    /// One operation of so many is about memory that nobody uses: `release()`, a policy, and the like.
+    pub(crate) ops_per_settling: usize,
+    /// Now and then all threads wait while one of them looks at the process.
+    pub(crate) at_rest: Option<AtRest>,
+}
+
+/// What is looked at while no thread does anything.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AtRest {
+    /// After so many operations of each life, and multiples of them.
+    pub(crate) every_ops: u64,
+    /// Panics at what should not be.
+    pub(crate) check: fn(),
 }
 
 /// Beyond so many live bytes threads rather free than allocate.
@@ -84,13 +99,14 @@ fn collect(mail: &Mail) -> Vec<Block> {
 /// Runs the threads. On a failed check it panics, after printing the seed.
 pub(crate) fn run<A: GlobalAlloc + Sync + 'static>(heap: &'static Heap<A>, volume: Volume) {
     let mail: Vec<Mail> = (0..volume.threads).map(|_| Mail::default()).collect();
+    let meeting = &Meeting::new(volume.threads);
     let lives = volume.ops.div_ceil(volume.threads as u64 * volume.ops_per_life);
     let outcomes: Vec<_> = thread::scope(|scope| {
         let live_thread_after_thread = |index: usize| {
             (0..lives).try_for_each(|life| {
                 let seed = volume.seed ^ (index as u64) << 48 ^ life << 16;
                 let mail = &mail;
-                thread::scope(|scope| scope.spawn(move || live(heap, seed, volume.ops_per_life, index, mail)).join())
+                thread::scope(|scope| scope.spawn(move || live(heap, seed, volume, index, mail, meeting)).join())
             })
         };
         let threads: Vec<_> =
@@ -117,8 +133,16 @@ thread_local! {
     static AT_EXIT: AtExit = AtExit::default();
 }
 
-/// One thread's life: `ops` operations; then it hands on what it has.
-fn live<A: GlobalAlloc + Sync + 'static>(heap: &'static Heap<A>, seed: u64, ops: u64, index: usize, mail: &[Mail]) {
+/// One thread's life: its operations; then it hands on what it has.
+fn live<A: GlobalAlloc + Sync + 'static>(
+    heap: &'static Heap<A>,
+    seed: u64,
+    volume: Volume,
+    index: usize,
+    mail: &[Mail],
+    meeting: &Meeting,
+) {
+    let _tells_of_a_panic = meeting.member();
     let rng = &mut Rng(seed);
     if rng.below(2) == 0 {
         // Locals end in the reverse order of their first use: now and then before the allocator's.
@@ -126,7 +150,13 @@ fn live<A: GlobalAlloc + Sync + 'static>(heap: &'static Heap<A>, seed: u64, ops:
     }
     let mut blocks = collect(&mail[index]);
     let mut phases = Vec::new();
-    for _ in 0..ops {
+    for op in 1..=volume.ops_per_life {
+        if let Some(at_rest) = volume.at_rest.filter(|at_rest| op.is_multiple_of(at_rest.every_ops)) {
+            meeting.meet(at_rest.check);
+        }
+        if rng.below(volume.ops_per_settling) == 0 {
+            settle(rng);
+        }
         let crowded = blocks.len() >= MAX_LIVE_BLOCKS || heap.live_bytes() >= MAX_LIVE_BYTES;
         match rng.below(10_000) {
             0..4_000 if !crowded => {
@@ -143,10 +173,7 @@ fn live<A: GlobalAlloc + Sync + 'static>(heap: &'static Heap<A>, seed: u64, ops:
             9_700..9_800 => blocks.extend(collect(&mail[index])),
             // Seldom enough that every now and then no phase is open.
             9_800..9_830 => phases.push(PhaseGuard::new()),
-            9_830..9_999 if !phases.is_empty() => drop(phases.swap_remove(rng.below(phases.len()))),
-            9_999 if rng.below(4) == 0 => {
-                release();
-            }
+            9_830..10_000 if !phases.is_empty() => drop(phases.swap_remove(rng.below(phases.len()))),
             _ => {}
         }
     }
@@ -161,6 +188,20 @@ fn live<A: GlobalAlloc + Sync + 'static>(heap: &'static Heap<A>, seed: u64, ops:
         } else {
             post(&mail[rng.below(mail.len())], block);
         }
+    }
+}
+
+/// Now and then, what a program says about memory that it does not use.
+fn settle(rng: &mut Rng) {
+    match rng.below(16) {
+        0..4 => _ = release(),
+        4..7 => _ = soften(),
+        7..9 => _ = reserve(rng.log_uniform(26)),
+        9 => set_retain(Retain::Never),
+        10 => set_retain(Retain::Bytes(rng.log_uniform(30))),
+        11 => set_retain(Retain::For(Duration::from_millis(1))),
+        12..14 => set_retain(Retain::Always),
+        _ => {}
     }
 }
 

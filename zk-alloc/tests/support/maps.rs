@@ -28,6 +28,64 @@ pub(crate) fn map_of(address: usize) -> Option<Map> {
     Some(Map { access, flags: flags.split_ascii_whitespace().map(str::to_owned).collect() })
 }
 
+/// Addresses of a mapping, and how many bytes of it are in memory.
+#[derive(Clone, Copy, Debug)]
+struct Span {
+    from: usize,
+    to: usize,
+    resident_bytes: usize,
+}
+
+/// Bytes in memory of the reservation of `reserved_bytes` that holds an address, by the kernel's account.
+///
+/// The kernel lists a reservation in pieces, one for each kind of access and advice, and may join its first or last piece
+/// with a neighbour that is none of it. So the reservation is the row of mappings without gaps that is as long as it; or,
+/// where no row is, one that begins or ends where a mapping does, with all of the mappings that it touches.
+pub(crate) fn resident_bytes_around(address: usize, reserved_bytes: usize) -> usize {
+    let row = row_around(address);
+    let (first, last) = (row[0].from, row[row.len() - 1].to);
+    let holds = |from: &usize| first <= *from && *from <= address && (address - from) < reserved_bytes;
+    let begins: Vec<_> = row.iter().map(|span| span.from).filter(holds).collect();
+    let ends = row.iter().filter_map(|span| span.to.checked_sub(reserved_bytes)).filter(holds);
+    let ends: Vec<_> = ends.filter(|&from| from + reserved_bytes <= last).collect();
+    let exact = begins.iter().find(|from| ends.contains(from));
+    let from = exact.or(ends.first()).or(begins.first());
+    let &from = from.unwrap_or_else(|| panic!("no {reserved_bytes} bytes are reserved around {address:#x}: {row:x?}"));
+    let touched = row.iter().filter(|span| span.from < from + reserved_bytes && from < span.to);
+    touched.map(|span| span.resident_bytes).sum()
+}
+
+/// The mappings around an address that have no gaps between them, by address.
+fn row_around(address: usize) -> Vec<Span> {
+    let mut row: Vec<Span> = Vec::new();
+    for span in spans() {
+        let follows = row.last().is_some_and(|last| last.to == span.from);
+        if !follows && row.last().is_some_and(|last| address < last.to) {
+            break;
+        }
+        if !follows {
+            row.clear();
+        }
+        row.push(span);
+    }
+    assert!(row.first().is_some_and(|first| first.from <= address), "{address:#x} is not mapped");
+    row
+}
+
+fn spans() -> Vec<Span> {
+    let smaps = fs::read_to_string("/proc/self/smaps").expect("Linux has it");
+    let mut spans: Vec<Span> = Vec::new();
+    for line in smaps.lines() {
+        if let Some((from, to)) = range(line) {
+            spans.push(Span { from, to, resident_bytes: 0 });
+        } else if let (Some(kib), Some(span)) = (line.strip_prefix("Rss:"), spans.last_mut()) {
+            let kib: usize = kib.trim().trim_end_matches(" kB").parse().expect("a number");
+            span.resident_bytes = kib << 10;
+        }
+    }
+    spans
+}
+
 /// The addresses in the first line of a mapping; its other lines have none.
 fn range(line: &str) -> Option<(usize, usize)> {
     let (from, to) = line.split(' ').next()?.split_once('-')?;

@@ -141,6 +141,22 @@ pub(crate) fn at_both_thresholds(name: &str, body: impl FnOnce()) {
     alone(name, &[("ZK_ALLOC_MIN_BYTES", &everything)]).assert_passed("ZK_ALLOC_MIN_BYTES=0");
 }
 
+/// Runs `body`, which is the test `name`, in a process of its own with these settings, and shows what it measured there.
+#[track_caller]
+pub(crate) fn in_its_own_process(name: &str, settings: &[(&str, &str)], body: impl FnOnce()) {
+    if is_alone() {
+        return body();
+    }
+    let variables: Vec<_> = settings.iter().map(|&(name, value)| (name, OsStr::new(value))).collect();
+    let ended = alone(name, &variables);
+    ended
+        .stdout
+        .lines()
+        .filter_map(|line| line.split_once("measured "))
+        .for_each(|(_, what)| println!("{name}: {what}"));
+    ended.assert_passed(&format!("{name} {settings:?}"));
+}
+
 /// Bytes of this process in memory, by the kernel's account.
 #[cfg(target_os = "linux")]
 pub(crate) fn rss_bytes() -> usize {

@@ -1,0 +1,133 @@
+//! A kernel whose pages are larger than what the arena counts in takes more than it was told to give back: a page is the
+//! least that it gives, takes, protects and zeroes. The layer below the arena behaves so in a debug build when
+//! `ZK_ALLOC_TEST_PAGE_BYTES` says how large its pages are; elsewhere these are random programs like others.
+//!
+//! The size of a page is the process's, so each test runs in one of its own, for each size.
+#![cfg(target_os = "linux")]
+
+#[path = "support/arms.rs"]
+mod arms;
+#[path = "model/heap.rs"]
+mod heap;
+#[path = "model/lock.rs"]
+mod lock;
+#[path = "model/meeting.rs"]
+mod meeting;
+mod support;
+#[path = "model/volume.rs"]
+mod volume;
+
+use std::env;
+use std::ffi::OsStr;
+
+use arms::{Block, KIB, MIB, RESIDENT};
+use heap::Heap;
+use support::{Numbers, alone, assert_patterned, is_alone, patterned};
+use volume::Volume;
+use zk_alloc::{Arena, Retain, SecretBuf, ZkAllocator, phase, release, reserve, set_retain, soften};
+
+#[global_allocator]
+static ALLOC: ZkAllocator = ZkAllocator;
+
+const PAGES: &str = "ZK_ALLOC_TEST_PAGE_BYTES";
+/// Those of aarch64 servers, and the usual.
+const PAGE_BYTES: [&str; 3] = ["4096", "16384", "65536"];
+
+/// Runs `body`, which is the test `name`, in a process of its own for each size of pages, with and without huge ones.
+#[track_caller]
+fn with_pages_of_each_size(name: &str, body: impl FnOnce()) {
+    if is_alone() {
+        return body();
+    }
+    for page_bytes in PAGE_BYTES {
+        for huge_pages in ["auto", "never"] {
+            let settings = [(PAGES, page_bytes), ("ZK_ALLOC_THP", huge_pages)];
+            let settings = settings.map(|(name, value)| (name, OsStr::new(value)));
+            alone(name, &settings).assert_passed(&format!("pages of {page_bytes} bytes, huge pages {huge_pages}"));
+        }
+    }
+}
+
+/// Gives memory back in one of the ways that there are.
+fn give_back(numbers: &mut Numbers) {
+    match numbers.below(4) {
+        0 => _ = release(),
+        1 => _ = soften(),
+        2 => _ = reserve(3 * MIB + 20 * KIB),
+        _ => {
+            // The end of the last phase carries the policy out.
+            set_retain([Retain::Never, Retain::Bytes(20 * MIB + 4 * KIB)][numbers.below(2)]);
+            phase(|| ());
+            set_retain(Retain::Always);
+        }
+    }
+}
+
+/// A buffer in use shares a page with one that was freed: the page is not free.
+#[test]
+fn buffers_in_use_stay_as_they_are_while_their_neighbours_are_given_back() {
+    with_pages_of_each_size("buffers_in_use_stay_as_they_are_while_their_neighbours_are_given_back", || {
+        let _phase = zk_alloc::PhaseGuard::new();
+        let numbers = &mut Numbers::new(9);
+        // From 1 KiB to 2 MiB, each order of magnitude as often as the others.
+        let size = |numbers: &mut Numbers| {
+            let top = KIB << numbers.below(11);
+            top + numbers.below(top)
+        };
+        let mut buffers: Vec<_> = (0..48).map(|seed| (patterned(size(numbers) / 8, seed), seed)).collect();
+        for seed in 48..3_000 {
+            let index = numbers.below(buffers.len());
+            match numbers.below(8) {
+                0..5 => buffers[index] = (patterned(size(numbers) / 8, seed), seed),
+                5 => {
+                    let words = &mut buffers[index].0;
+                    words.truncate(words.len() / 2 + 1);
+                    words.shrink_to_fit();
+                }
+                6 => {
+                    let bytes = size(numbers);
+                    let zeroed = Block::zeroed(&RESIDENT, bytes);
+                    assert!(zeroed.is_zero(), "{bytes} bytes are not zero");
+                    zeroed.write(0, bytes);
+                }
+                _ => {
+                    give_back(numbers);
+                    buffers.iter().for_each(|(words, seed)| assert_patterned(words, *seed));
+                }
+            }
+        }
+    });
+}
+
+#[test]
+fn the_volume_holds() {
+    with_pages_of_each_size("the_volume_holds", || {
+        let volume =
+            Volume { seed: 5, ops: 60_000, threads: 4, ops_per_life: 5_000, ops_per_settling: 500, at_rest: None };
+        volume::run(Box::leak(Box::new(Heap::new(ZkAllocator::resident(), true))), volume);
+        volume::run(Box::leak(Box::new(Heap::new(ZkAllocator, true))), volume);
+    });
+}
+
+/// What lies between pages that no access may touch is as long as was asked for, whole pages or not.
+#[test]
+fn arenas_and_secrets_lie_within_their_guards() {
+    with_pages_of_each_size("arenas_and_secrets_lie_within_their_guards", || {
+        for bytes in [1, 4 * KIB, 5_000, 64 * KIB, 70_000, 3 * MIB + 1] {
+            let mut secret = SecretBuf::zeroed(bytes);
+            assert!(secret.len() == bytes && secret.iter().all(|&byte| byte == 0));
+            secret.fill(0xA5);
+            assert!(secret.iter().all(|&byte| byte == 0xA5));
+            let mut arena = Arena::with_capacity(bytes);
+            let page_bytes: usize = env::var(PAGES).expect("set by the parent").parse().expect("a number");
+            // Capacity is whole pages: this shows that the layer below took the variable to heart.
+            let is_whole = arena.capacity_bytes().is_multiple_of(page_bytes);
+            assert!(is_whole || !cfg!(debug_assertions), "{} bytes in pages of {page_bytes}", arena.capacity_bytes());
+            for round in 0..3 {
+                let words = arena.alloc_array(bytes.div_ceil(16), |i| (i as u64) ^ round);
+                assert!(words.iter().zip(0..).all(|(&word, i)| word == i ^ round));
+                if round == 0 { arena.reset() } else { arena.release() }
+            }
+        }
+    });
+}

@@ -1,0 +1,67 @@
+//! Requests stay in the order of microseconds however many holes lie below them and however full the cap is. Medians of
+//! many, bounded so that only a search or a system call over everything reaches the bound, not a busy machine.
+//!
+//! What the arena holds is the process's, so each test runs in one of its own.
+#![cfg(target_os = "linux")]
+
+#[path = "support/arms.rs"]
+mod arms;
+mod support;
+
+use std::time::{Duration, Instant};
+
+use arms::{Block, KIB, MIB, RESIDENT};
+use support::in_its_own_process;
+use zk_alloc::{overflow_stats, stats};
+
+/// Requests whose median is taken.
+const SAMPLES: usize = 301;
+
+/// The median time of requests of `size` bytes that all stay alive.
+fn median_request(size: usize) -> Duration {
+    let mut alive = Vec::with_capacity(SAMPLES);
+    let mut times: Vec<_> = (0..SAMPLES)
+        .map(|_| {
+            let begun = Instant::now();
+            alive.push(Block::untouched(&RESIDENT, size, 8));
+            begun.elapsed()
+        })
+        .collect();
+    times.sort_unstable();
+    println!("measured median {:?}, 9 of 10 below {:?}", times[SAMPLES / 2], times[SAMPLES / 10 * 9]);
+    times[SAMPLES / 2]
+}
+
+/// First fit over a bitmap looks at each hole that is too small, again for each request.
+#[test]
+fn holes_that_are_too_small_are_not_searched() {
+    in_its_own_process("holes_that_are_too_small_are_not_searched", &[], || {
+        let mut blocks: Vec<_> = (0..160_000).map(|_| Block::untouched(&RESIDENT, 33 * KIB, 8)).collect();
+        let mut index = 0;
+        blocks.retain(|_| {
+            index += 1;
+            index % 2 == 0
+        });
+        let median = median_request(200 * KIB);
+        assert!(median <= Duration::from_micros(50), "{median:?} for 200 KiB above {} holes", blocks.len());
+        drop(blocks);
+        assert_eq!(overflow_stats(), (0, 0), "the arena served all of it\n{}", stats());
+    });
+}
+
+/// To look for free memory to give back, where nothing is free, takes longer the more is alive.
+#[test]
+fn a_cap_that_is_reached_costs_no_search_at_each_request() {
+    let cap = [("ZK_ALLOC_MAX_BYTES", "1G")];
+    in_its_own_process("a_cap_that_is_reached_costs_no_search_at_each_request", &cap, || {
+        let mut blocks = Vec::with_capacity(2_048 * MIB / (48 * KIB));
+        while overflow_stats().0 < 100 {
+            assert!(blocks.len() < blocks.capacity(), "the cap holds nothing back\n{}", stats());
+            blocks.push(Block::written(&RESIDENT, 48 * KIB));
+        }
+        let over = overflow_stats().0;
+        let median = median_request(48 * KIB);
+        assert!(overflow_stats().0 >= over + SAMPLES / 2, "most were over the cap");
+        assert!(median <= Duration::from_micros(100), "{median:?} with {} runs alive", blocks.len());
+    });
+}

@@ -1,0 +1,118 @@
+//! Small things that stay between larger ones that go cost their own size, not that of what they lay among: each program
+//! runs under our allocator and under its peers, and ours may be a quarter larger than the best of them.
+#![cfg(target_os = "linux")]
+
+#[path = "support/arms.rs"]
+mod arms;
+mod support;
+
+use arms::{Allocator, Block, KIB, against_peers, cost};
+use support::{Numbers, rss_bytes};
+
+/// Blocks of 1 to 32 KiB, every order of magnitude as often as the others, `bytes` in all.
+fn temporaries(allocator: Allocator, numbers: &mut Numbers, bytes: usize) -> Vec<Block> {
+    let mut made = Vec::with_capacity(bytes / KIB);
+    let mut left = bytes;
+    while left > 0 {
+        let top = KIB << numbers.below(5);
+        let size = top + numbers.below(top);
+        made.push(Block::written(allocator, size));
+        left = left.saturating_sub(size);
+    }
+    made
+}
+
+/// A commitment that streams over its rows keeps a small result of each, made between the row's larger temporaries.
+#[test]
+fn a_survivor_in_each_half_mib_costs_its_own_size() {
+    against_peers("a_survivor_in_each_half_mib_costs_its_own_size", |allocator| {
+        let before = rss_bytes();
+        let numbers = &mut Numbers::new(1);
+        let mut survivors = Vec::with_capacity(2_048);
+        for _ in 0..2_048 {
+            let first = temporaries(allocator, numbers, 256 * KIB);
+            survivors.push(Block::written(allocator, KIB));
+            let second = temporaries(allocator, numbers, 256 * KIB);
+            drop((first, second));
+        }
+        cost(before)
+    });
+}
+
+/// Everything is of one size here, so that the survivor lies among what goes in any allocator of size classes.
+#[test]
+fn one_of_each_burst_of_small_blocks_costs_its_own_size() {
+    against_peers("one_of_each_burst_of_small_blocks_costs_its_own_size", |allocator| {
+        let before = rss_bytes();
+        let numbers = &mut Numbers::new(2);
+        let mut survivors = Vec::with_capacity(1_500);
+        for _ in 0..1_500 {
+            let size = |numbers: &mut Numbers| KIB + numbers.below(KIB);
+            let mut burst: Vec<_> = (0..400).map(|_| Block::written(allocator, size(numbers))).collect();
+            survivors.push(burst.swap_remove(numbers.below(400)));
+        }
+        cost(before)
+    });
+}
+
+/// The largest sizes that share pages with others: sixteen of them filled what one of them kept.
+#[test]
+fn one_of_sixteen_blocks_of_24_to_32_kib_costs_its_own_size() {
+    against_peers("one_of_sixteen_blocks_of_24_to_32_kib_costs_its_own_size", |allocator| {
+        let before = rss_bytes();
+        let numbers = &mut Numbers::new(3);
+        let mut survivors = Vec::with_capacity(2_400);
+        for _ in 0..2_400 {
+            let size = |numbers: &mut Numbers| 24 * KIB + numbers.below(8 * KIB);
+            let mut burst: Vec<_> = (0..16).map(|_| Block::written(allocator, size(numbers))).collect();
+            survivors.push(burst.swap_remove(numbers.below(16)));
+        }
+        cost(before)
+    });
+}
+
+/// Nothing is born with what it dies with: what is free lies scattered, and must serve all the same.
+#[test]
+fn random_lifetimes_cost_what_is_alive() {
+    against_peers("random_lifetimes_cost_what_is_alive", |allocator| {
+        const SLOTS: usize = 8_000;
+        let before = rss_bytes();
+        let numbers = &mut Numbers::new(4);
+        let size = |numbers: &mut Numbers| KIB + numbers.below(31 * KIB);
+        let mut alive: Vec<_> = (0..SLOTS).map(|_| Block::written(allocator, size(numbers))).collect();
+        for _ in 0..20 * SLOTS {
+            // The old one goes first, or there would be one more alive than there are slots.
+            let slot = numbers.below(SLOTS);
+            drop(alive.swap_remove(slot));
+            alive.push(Block::written(allocator, size(numbers)));
+        }
+        cost(before)
+    });
+}
+
+/// Alignment is a property of an address: it must not be paid for in pages.
+#[test]
+fn small_blocks_on_large_boundaries_cost_their_own_pages() {
+    against_peers("small_blocks_on_large_boundaries_cost_their_own_pages", |allocator| {
+        let before = rss_bytes();
+        let blocks: Vec<_> = (0..500).map(|_| Block::untouched(allocator, 2 * KIB, 32 * KIB)).collect();
+        blocks.iter().for_each(|block| block.write(0, 2 * KIB));
+        cost(before)
+    });
+}
+
+/// Sparse tables: what is zeroed and hardly touched must not become resident because it once was.
+#[test]
+fn zeroed_buffers_that_are_hardly_touched_cost_what_is_touched() {
+    against_peers("zeroed_buffers_that_are_hardly_touched_cost_what_is_touched", |allocator| {
+        let before = rss_bytes();
+        let mut most = 0;
+        for _ in 0..60 {
+            let buffers: Vec<_> = (0..24).map(|i| Block::zeroed(allocator, (256 * KIB) << (i % 7))).collect();
+            buffers.iter().for_each(|buffer| buffer.write(0, 1));
+            most = most.max(cost(before));
+            drop(buffers);
+        }
+        most
+    });
+}

@@ -1,0 +1,213 @@
+//! What was freed goes back to the system when it should: on `release()`, under a cap, by the policy of retention, whichever
+//! thread freed it and whether or not a phase was open then. What stays is what is alive, by the kernel's account.
+//!
+//! What is resident is a property of the process, so each test runs in one of its own.
+#![cfg(target_os = "linux")]
+
+#[path = "support/arms.rs"]
+mod arms;
+#[path = "support/limits.rs"]
+mod limits;
+mod support;
+
+use std::hint::black_box;
+use std::sync::Barrier;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use arms::{Block, KIB, MIB, RESIDENT, cost};
+use limits::without_more_memory;
+use support::{Numbers, assert_patterned, in_its_own_process, patterned, rss_bytes};
+use zk_alloc::{Retain, ZkAllocator, phase, release, set_retain, stats};
+
+#[global_allocator]
+static ALLOC: ZkAllocator = ZkAllocator;
+
+/// The kernel gives and takes whole pages, so that a block of at most a page costs one.
+const PAGE_BYTES: usize = 4 << 10;
+
+/// What may stay when `alive` bytes are alive and all else was given back.
+fn at_rest(alive: usize) -> usize {
+    alive + alive / 100 + 2 * MIB
+}
+
+#[track_caller]
+fn assert_costs_at_most(bound: usize, before: usize, when: &str) {
+    let cost = cost(before);
+    println!("measured {:.1} MiB, at most {:.1}, {when}", cost as f64 / MIB as f64, bound as f64 / MIB as f64);
+    assert!(cost <= bound, "RSS grew by {cost} bytes, more than {bound}, {when}\n{}", stats());
+}
+
+/// Waits until RSS has grown by at most `bound` bytes, for a policy that acts when it finds the time.
+#[track_caller]
+fn assert_comes_down_to(bound: usize, before: usize, when: &str) {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while cost(before) > bound && Instant::now() < deadline {
+        thread::sleep(Duration::from_millis(5));
+    }
+    assert_costs_at_most(bound, before, when);
+}
+
+fn buffers(count: usize, bytes: usize) -> Vec<Vec<u8>> {
+    (0..count).map(|_| black_box(vec![1u8; bytes])).collect()
+}
+
+/// A run that ends within a unit of paging: what was paged in behind its end goes back with it.
+#[test]
+fn runs_that_end_within_a_huge_page_go_back_whole() {
+    in_its_own_process("runs_that_end_within_a_huge_page_go_back_whole", &[], || {
+        set_retain(Retain::Never);
+        phase(|| drop(buffers(1, 2 * MIB)));
+        let before = rss_bytes();
+        phase(|| drop(buffers(500, 2 * MIB + MIB / 16)));
+        release();
+        assert_costs_at_most(2 * MIB, before, "after release()");
+        assert!(stats().resident_bytes <= 2 * MIB, "{}", stats());
+    });
+}
+
+/// What a boundary leaves between two blocks is resident only if the cap knows of it.
+#[test]
+fn a_cap_holds_for_blocks_on_large_boundaries() {
+    const CAP_BYTES: usize = 64 * MIB;
+    in_its_own_process("a_cap_holds_for_blocks_on_large_boundaries", &[("ZK_ALLOC_MAX_BYTES", "64M")], || {
+        let before = rss_bytes();
+        let blocks: Vec<_> = (0..1_000).map(|_| Block::untouched(&RESIDENT, 4 * KIB, 2 * MIB)).collect();
+        blocks.iter().for_each(|block| block.write(0, 4 * KIB));
+        assert_costs_at_most(CAP_BYTES + 4 * MIB, before, "under a cap of 64 MiB");
+        assert!(stats().resident_bytes <= CAP_BYTES, "{}", stats());
+    });
+}
+
+/// The README invites it: a phase returns what is to stay, and everything else in it was temporary.
+#[test]
+fn phases_that_leave_a_few_small_blocks_stay_small() {
+    in_its_own_process("phases_that_leave_a_few_small_blocks_stay_small", &[], || {
+        let before = rss_bytes();
+        let numbers = &mut Numbers::new(6);
+        let (mut left, mut alive) = (Vec::with_capacity(2_000), 0);
+        for _ in 0..100 {
+            phase(|| {
+                for _ in 0..20 {
+                    let row: Vec<_> = (0..24).map(|_| vec![1u8; KIB + numbers.below(31 * KIB)]).collect();
+                    let bytes = KIB + numbers.below(KIB);
+                    left.push(vec![2u8; bytes]);
+                    alive += bytes;
+                    drop(black_box(row));
+                }
+            });
+        }
+        assert_costs_at_most(3 * alive, before, "after 100 phases");
+        release();
+        assert_costs_at_most(at_rest(alive), before, "after release()");
+        assert!(left.iter().flatten().all(|&byte| byte == 2));
+    });
+}
+
+/// Everything was alive at once, so that what stays is spread over all of it: a page for each, and no more.
+#[test]
+fn survivors_spread_over_everything_keep_a_page_each() {
+    in_its_own_process("survivors_spread_over_everything_keep_a_page_each", &[], || {
+        const PER_SURVIVOR: usize = 512;
+        let before = rss_bytes();
+        let mut blocks = Vec::with_capacity(256 * KIB);
+        phase(|| blocks.extend((0..256 * KIB).map(|_| Block::written(&ALLOC, KIB))));
+        let mut count = 0;
+        blocks.retain(|_| {
+            count += 1;
+            count % PER_SURVIVOR == 0
+        });
+        let survivors = blocks.len();
+        blocks.shrink_to_fit();
+        release();
+        assert_costs_at_most(at_rest(survivors * PAGE_BYTES), before, "after release()");
+    });
+}
+
+/// A thread that idles has in its caches what it freed: `release()` is the whole process's.
+#[test]
+fn release_takes_what_a_thousand_idle_threads_keep() {
+    const THREADS: usize = 1_000;
+    in_its_own_process("release_takes_what_a_thousand_idle_threads_keep", &[], || {
+        let [started, used, released] = [(); 3].map(|()| Barrier::new(THREADS + 1));
+        let idle = || {
+            started.wait();
+            drop(Block::written(&RESIDENT, KIB));
+            used.wait();
+            released.wait();
+        };
+        // Judged when the threads are gone: they would wait for ever for one that panicked.
+        let [before, after] = thread::scope(|scope| {
+            for _ in 0..THREADS {
+                thread::Builder::new().stack_size(64 * KIB).spawn_scoped(scope, idle).expect("a thread");
+            }
+            // Their stacks are not the allocator's.
+            thread::sleep(Duration::from_millis(200));
+            let before = rss_bytes();
+            started.wait();
+            used.wait();
+            release();
+            let after = rss_bytes();
+            released.wait();
+            [before, after]
+        });
+        println!("measured {:.1} MiB more, while 1,000 threads idle", after.saturating_sub(before) as f64 / MIB as f64);
+        assert!(after <= before + 20 * MIB, "RSS grew from {before} to {after} bytes");
+    });
+}
+
+/// The policy speaks of what stays resident when nothing runs, not of where a value was dropped.
+#[test]
+fn what_is_dropped_after_its_phase_is_not_kept() {
+    in_its_own_process("what_is_dropped_after_its_phase_is_not_kept", &[], || {
+        let sizes = [(4_096, 4 * KIB), (200, 100 * KIB), (64, MIB), (1, 100 * MIB)];
+        set_retain(Retain::Never);
+        phase(|| drop(sizes.map(|(_, bytes)| buffers(1, bytes))));
+        let before = rss_bytes();
+        for (count, bytes) in sizes {
+            drop(phase(|| buffers(count, bytes)));
+            assert_comes_down_to(2 * MIB, before, &format!("{count} buffers of {bytes} bytes, Never"));
+        }
+        set_retain(Retain::Bytes(16 * MIB));
+        for (count, bytes) in sizes {
+            drop(phase(|| buffers(count, bytes)));
+            assert_comes_down_to(18 * MIB, before, &format!("{count} buffers of {bytes} bytes, at most 16 MiB"));
+        }
+        set_retain(Retain::For(Duration::from_millis(20)));
+        for (count, bytes) in sizes {
+            drop(phase(|| buffers(count, bytes)));
+            assert_comes_down_to(2 * MIB, before, &format!("{count} buffers of {bytes} bytes, for 20 ms"));
+        }
+    });
+}
+
+/// A program that is short of memory makes its buffers smaller: that must not need memory first.
+#[test]
+fn a_giant_shrinks_where_there_is_no_more_memory() {
+    in_its_own_process("a_giant_shrinks_where_there_is_no_more_memory", &[], || {
+        phase(|| {
+            let mut words = patterned(200 * MIB / 8, 1);
+            let block = Block::written(&RESIDENT, 200 * MIB);
+            let block = without_more_memory(|| block.resized(60 * MIB));
+            assert!(block.is_some(), "refused to make 60 of 200 MiB");
+            words.truncate(60 * MIB / 8);
+            without_more_memory(|| words.shrink_to_fit());
+            assert_patterned(&words, 1);
+        });
+    });
+}
+
+/// As above through all sizes, more of them than there is room for in what was committed before.
+#[test]
+fn buffers_of_every_size_shrink_where_there_is_no_more_memory() {
+    in_its_own_process("buffers_of_every_size_shrink_where_there_is_no_more_memory", &[], || {
+        let cases = [(30, 8 * MIB, 100 * KIB), (300, MIB, 200 * KIB), (2_000, 200 * KIB, 40 * KIB)];
+        let cases = cases.into_iter().chain([(4_000, 40 * KIB, 16 * KIB), (9_000, 30 * KIB, 5 * KIB)]);
+        for (count, from, to) in cases {
+            let blocks: Vec<_> = (0..count).map(|_| Block::written(&RESIDENT, from)).collect();
+            let mut shrunk = Vec::with_capacity(count);
+            without_more_memory(|| shrunk.extend(blocks.into_iter().map_while(|block| block.resized(to))));
+            assert_eq!(shrunk.len(), count, "refused to shrink one from {from} to {to} bytes");
+        }
+    });
+}

@@ -1,0 +1,133 @@
+//! What `stats()` says is resident is what the kernel says of the region, whatever was asked for and however it was given
+//! back. Blocks are written whole here: what a program leaves untouched, the arena cannot know of.
+//!
+//! What is resident is a property of the process, so each test runs in one of its own, under each setting that changes how
+//! memory is paged in.
+#![cfg(target_os = "linux")]
+
+#[path = "support/arms.rs"]
+mod arms;
+#[path = "support/maps.rs"]
+mod maps;
+mod support;
+
+use std::ffi::OsStr;
+
+use arms::{Block, KIB, MIB, RESIDENT};
+use maps::resident_bytes_around;
+use support::{Numbers, alone, is_alone};
+use zk_alloc::{release, reserve, soften, stats};
+
+/// Runs `body`, which is the test `name`, in processes of its own.
+#[track_caller]
+fn under_each_setting(name: &str, body: impl FnOnce()) {
+    if is_alone() {
+        return body();
+    }
+    let settings: [&[(&str, &str)]; 5] = [
+        &[],
+        &[("ZK_ALLOC_THP", "always")],
+        &[("ZK_ALLOC_THP", "never")],
+        &[("ZK_ALLOC_MAX_BYTES", "256M")],
+        &[("ZK_ALLOC_THP", "always"), ("ZK_ALLOC_LAZY_ZERO_BYTES", "16K")],
+    ];
+    let mut failed = Vec::new();
+    for setting in settings {
+        let variables: Vec<_> = setting.iter().map(|&(name, value)| (name, OsStr::new(value))).collect();
+        let ended = alone(name, &variables);
+        ended.stdout.lines().filter(|line| line.starts_with("stats")).for_each(|line| println!("{setting:?} {line}"));
+        if !ended.status.success() {
+            failed.push(format!("{setting:?}\n{}", ended.stderr));
+        }
+    }
+    assert!(failed.is_empty(), "{}", failed.join("\n"));
+}
+
+/// Knows where the region is, by a block that stays in it.
+struct Region {
+    block: Block,
+    reserved_bytes: usize,
+    /// The largest difference so far, in bytes, and what was done before.
+    worst: (usize, String),
+}
+
+impl Region {
+    fn new() -> Self {
+        let block = Block::written(&RESIDENT, MIB);
+        Self { block, reserved_bytes: stats().reserved_bytes, worst: (0, String::new()) }
+    }
+
+    #[track_caller]
+    fn check(&mut self, after: &str) {
+        let said = stats().resident_bytes;
+        let found = resident_bytes_around(self.block.address(), self.reserved_bytes);
+        let difference = said.abs_diff(found);
+        if difference >= self.worst.0 {
+            let mib = |bytes: usize| bytes as f64 / MIB as f64;
+            let text = format!("stats says {:.1} MiB, the kernel {:.1} MiB, after {after}", mib(said), mib(found));
+            self.worst = (difference, text);
+        }
+        assert!(difference <= found / 100 + 2 * MIB, "{}\n{}", self.worst.1, stats());
+    }
+}
+
+#[test]
+fn stats_says_what_the_kernel_says_of_blocks_of_each_size() {
+    under_each_setting("stats_says_what_the_kernel_says_of_blocks_of_each_size", || {
+        let mut region = Region::new();
+        let sizes =
+            [KIB, 3 * KIB, 5 * KIB, 20 * KIB, 33 * KIB, 70 * KIB, 200 * KIB, 300 * KIB, MIB, 2 * MIB + MIB / 16];
+        for size in sizes.into_iter().chain([7 * MIB, 65 * MIB]) {
+            let count = (80 * MIB / size).max(1);
+            let mut blocks: Vec<_> = (0..count).map(|_| Block::written(&RESIDENT, size)).collect();
+            region.check(&format!("{count} blocks of {size} bytes were made"));
+            let mut index = 0;
+            blocks.retain(|_| {
+                index += 1;
+                index % 3 == 0
+            });
+            region.check(&format!("two thirds of {count} blocks of {size} bytes were freed"));
+            release();
+            region.check(&format!("release() with a third of {count} blocks of {size} bytes alive"));
+            drop(blocks);
+            release();
+            region.check(&format!("all blocks of {size} bytes were freed, and release()"));
+        }
+        println!("{}", region.worst.1);
+    });
+}
+
+#[test]
+fn stats_says_what_the_kernel_says_through_a_random_program() {
+    under_each_setting("stats_says_what_the_kernel_says_through_a_random_program", || {
+        let mut region = Region::new();
+        let numbers = &mut Numbers::new(8);
+        let mut blocks: Vec<Block> = Vec::new();
+        let mut alive = 0;
+        for step in 0..20_000 {
+            let top = KIB << [1, 3, 5, 7, 9, 12][numbers.below(6)];
+            let size = top / 2 + numbers.below(top);
+            match numbers.below(100) {
+                0..45 if alive < 160 * MIB => {
+                    let block = if numbers.below(4) == 0 { Block::zeroed } else { Block::written };
+                    blocks.push(block(&RESIDENT, size));
+                    blocks.last().expect("one").write(0, size);
+                }
+                45..60 if !blocks.is_empty() => {
+                    let block = blocks.swap_remove(numbers.below(blocks.len()));
+                    let block = block.resized(size).expect("memory");
+                    block.write(0, size);
+                    blocks.push(block);
+                }
+                60..99 if !blocks.is_empty() => drop(blocks.swap_remove(numbers.below(blocks.len()))),
+                99 => _ = [release, soften, || reserve(5 * MIB)][numbers.below(3)](),
+                _ => {}
+            }
+            alive = blocks.iter().map(Block::size).sum();
+            if step % 100 == 0 {
+                region.check(&format!("{step} steps with {alive} bytes alive"));
+            }
+        }
+        println!("{}", region.worst.1);
+    });
+}

@@ -1,0 +1,277 @@
+//! What was freed serves again: softened, zeroed by giving it back, cut off by shrinking, left by other threads, or in the
+//! way of a cap. Each test is about one promise that memory could be lost over, or stale bytes be handed out.
+//!
+//! What is free is a property of the process, so each test runs in one of its own.
+#![cfg(target_os = "linux")]
+
+#[path = "support/arms.rs"]
+mod arms;
+mod support;
+
+use std::collections::BTreeSet;
+use std::sync::Barrier;
+use std::thread;
+
+use arms::{Block, KIB, MIB, RESIDENT, cost};
+use support::{in_its_own_process, rss_bytes};
+use zk_alloc::{ZkAllocator, overflow_stats, release, soften, stats};
+
+#[global_allocator]
+static ALLOC: ZkAllocator = ZkAllocator;
+
+fn written(count: usize, bytes: usize) -> Vec<Block> {
+    (0..count).map(|_| Block::written(&RESIDENT, bytes)).collect()
+}
+
+/// Sizes of every path through the arena, 32 MiB of each, and a giant.
+const SIZES: [usize; 9] = [KIB, 5 * KIB, 20 * KIB, 40 * KIB, 200 * KIB, MIB, 5 * MIB + 4 * KIB, 32 * MIB, 70 * MIB];
+
+fn count_of(bytes: usize) -> usize {
+    (32 * MIB / bytes).max(1)
+}
+
+/// Softened pages keep what they held until the kernel runs short: they are not clean, and must be cleared.
+#[test]
+fn softened_memory_is_zeroed_when_zeroes_are_asked_for() {
+    in_its_own_process("softened_memory_is_zeroed_when_zeroes_are_asked_for", &[], || {
+        for bytes in SIZES {
+            let dirty = written(count_of(bytes), bytes);
+            let addresses: BTreeSet<_> = dirty.iter().map(Block::address).collect();
+            drop(dirty);
+            soften();
+            let zeroed: Vec<_> = (0..count_of(bytes)).map(|_| Block::zeroed(&RESIDENT, bytes)).collect();
+            assert!(zeroed.iter().any(|block| addresses.contains(&block.address())), "{bytes}: none was used before");
+            assert!(zeroed.iter().all(Block::is_zero), "{bytes} bytes are not zero after soften()");
+        }
+    });
+}
+
+/// Zeroing by giving back has two halves: the kernel's pages are zero, and they are not resident. With only one of them
+/// the memory is stale, or the process stays large.
+#[test]
+fn memory_zeroed_by_giving_it_back_is_zero_and_gone() {
+    let settings = [("ZK_ALLOC_LAZY_ZERO_BYTES", "16K"), ("ZK_ALLOC_THP", "always")];
+    in_its_own_process("memory_zeroed_by_giving_it_back_is_zero_and_gone", &settings, || {
+        for bytes in SIZES {
+            let before = rss_bytes();
+            drop(written(count_of(bytes), bytes));
+            let zeroed: Vec<_> = (0..count_of(bytes)).map(|_| Block::zeroed(&RESIDENT, bytes)).collect();
+            if bytes >= 4 * MIB {
+                // Nobody wrote to it since it was given back; the rest of a huge page at each end may stay.
+                let cost = cost(before);
+                assert!(
+                    cost <= 8 * MIB,
+                    "{cost} bytes, in buffers of {bytes}, are resident before anybody touched them"
+                );
+            }
+            assert!(zeroed.iter().all(Block::is_zero), "{bytes} bytes are not zero");
+            drop(zeroed);
+            release();
+        }
+    });
+}
+
+/// In small pages zeroing by giving back may not pay; what is zeroed must be zero whichever way was chosen.
+#[test]
+fn memory_zeroed_in_small_pages_is_zero() {
+    let settings = [("ZK_ALLOC_LAZY_ZERO_BYTES", "16K"), ("ZK_ALLOC_THP", "never")];
+    in_its_own_process("memory_zeroed_in_small_pages_is_zero", &settings, || {
+        for bytes in SIZES {
+            drop(written(count_of(bytes), bytes));
+            let zeroed: Vec<_> = (0..count_of(bytes)).map(|_| Block::zeroed(&RESIDENT, bytes)).collect();
+            assert!(zeroed.iter().all(Block::is_zero), "{bytes} bytes are not zero");
+        }
+    });
+}
+
+/// The tail of a buffer that shrinks where it stands is free: it serves others, and does not come back with the buffer.
+#[test]
+fn tails_of_buffers_that_shrink_serve_others() {
+    // How many, from and to how many bytes, and what then fits into the tails.
+    const CASES: [(usize, usize, usize, usize); 4] = [
+        (3, 200 * MIB, 70 * MIB, 100 * MIB),
+        (48, 8 * MIB, 2 * MIB, MIB),
+        (48, 4 * MIB, 300 * KIB, 300 * KIB),
+        (1_000, 240 * KIB, 40 * KIB, 40 * KIB),
+    ];
+    in_its_own_process("tails_of_buffers_that_shrink_serve_others", &[], || {
+        drop(written(1, MIB));
+        release();
+        let live_bytes = stats().live_bytes;
+        for (count, from, to, fitting) in CASES {
+            let what = format!("{count} buffers shrunk from {from} to {to} bytes");
+            let buffers = written(count, from);
+            let (full_bytes, fresh_bytes, before) = (stats().live_bytes, stats().fresh_bytes, rss_bytes());
+            let shrunk: Vec<_> = buffers.into_iter().map(|buffer| buffer.resized(to).expect("memory")).collect();
+            let tails_bytes = count * (from - to);
+            let freed_bytes = full_bytes - stats().live_bytes;
+            assert!(freed_bytes >= tails_bytes / 4 * 3, "{what}: {freed_bytes} of {tails_bytes} bytes were freed");
+            // Most of the room: some is lost where a tail does not hold a whole number of them.
+            let tenants = written(count * ((from - to) / fitting).max(1) * 3 / 4, fitting);
+            let fresh_bytes = stats().fresh_bytes - fresh_bytes;
+            assert!(fresh_bytes as usize <= tails_bytes / 4, "{what}: {fresh_bytes} of {tails_bytes} bytes are fresh");
+            assert!(cost(before) <= tails_bytes / 4 + 4 * MIB, "{what}: RSS grew by {} bytes", cost(before));
+            drop((shrunk, tenants));
+            release();
+            let left = stats().live_bytes.abs_diff(live_bytes);
+            assert!(left <= MIB, "{what}: {left} bytes are alive that nobody has\n{}", stats());
+        }
+    });
+}
+
+/// What a thread freed stays in its caches for itself, until it exits or another needs it.
+#[test]
+fn what_exited_threads_kept_serves_others() {
+    in_its_own_process("what_exited_threads_kept_serves_others", &[], || {
+        let used = |bytes: usize| {
+            thread::scope(|scope| scope.spawn(|| drop(written(4 * MIB / bytes, bytes))).join()).expect("a thread");
+        };
+        let sizes = [KIB, 3 * KIB, 20 * KIB, 100 * KIB, MIB];
+        sizes.into_iter().for_each(used);
+        let (before, fresh_bytes) = (rss_bytes(), stats().fresh_bytes);
+        for _ in 0..60 {
+            sizes.into_iter().for_each(used);
+        }
+        let fresh_bytes = stats().fresh_bytes - fresh_bytes;
+        assert!(fresh_bytes as usize <= 8 * MIB, "{fresh_bytes} bytes were fresh, one thread after the other");
+        assert!(cost(before) <= 8 * MIB, "RSS grew by {} bytes", cost(before));
+    });
+}
+
+#[test]
+fn what_exited_threads_kept_is_released() {
+    const THREADS: usize = 200;
+    in_its_own_process("what_exited_threads_kept_is_released", &[], || {
+        drop(written(1, KIB));
+        release();
+        let (before, live_bytes) = (rss_bytes(), stats().live_bytes);
+        let barrier = Barrier::new(THREADS);
+        let work = || {
+            let blocks: Vec<_> = [KIB, 3 * KIB, 20 * KIB].into_iter().flat_map(|bytes| written(10, bytes)).collect();
+            // All at once, so that none takes over from another.
+            barrier.wait();
+            drop(blocks);
+        };
+        thread::scope(|scope| {
+            let small = || thread::Builder::new().stack_size(64 * KIB);
+            let threads: Vec<_> = (0..THREADS).map(|_| small().spawn_scoped(scope, work).expect("a thread")).collect();
+            // The scope alone waits for the end of the work, and not for that of the threads' locals.
+            threads.into_iter().for_each(|thread| thread.join().expect("a thread of the test"));
+        });
+        release();
+        assert!(cost(before) <= 8 * MIB, "{} bytes stayed with threads that are gone\n{}", cost(before), stats());
+        let left = stats().live_bytes.abs_diff(live_bytes);
+        assert!(left <= MIB, "{left} bytes are alive that nobody has\n{}", stats());
+    });
+}
+
+#[test]
+fn what_idle_threads_keep_serves_others() {
+    const THREADS: usize = 64;
+    in_its_own_process("what_idle_threads_keep_serves_others", &[], || {
+        let sizes = [KIB, 3 * KIB, 20 * KIB, 100 * KIB, MIB];
+        for bytes in sizes {
+            let [used, done] = [(); 2].map(|()| Barrier::new(THREADS + 1));
+            // All threads have as much at once, free it, and keep what a thread keeps.
+            let idle = || {
+                let blocks = written((MIB / bytes).max(1), bytes);
+                used.wait();
+                drop(blocks);
+                used.wait();
+                done.wait();
+            };
+            let [fresh_bytes, cost] = thread::scope(|scope| {
+                (0..THREADS).for_each(|_| _ = scope.spawn(idle));
+                used.wait();
+                used.wait();
+                let (before, fresh_bytes) = (rss_bytes(), stats().fresh_bytes);
+                let others = written(THREADS * (MIB / bytes).max(1), bytes);
+                let figures = [(stats().fresh_bytes - fresh_bytes) as usize, cost(before)];
+                drop(others);
+                done.wait();
+                figures
+            });
+            let all_bytes = THREADS * MIB;
+            assert!(fresh_bytes <= all_bytes / 4, "{fresh_bytes} of {all_bytes} bytes in {bytes} were fresh");
+            assert!(cost <= all_bytes / 4, "RSS grew by {cost} bytes for {all_bytes} bytes in {bytes}");
+        }
+    });
+}
+
+/// A cap counts what is resident, so that free memory of one kind stands in the way of requests of another: it has to go
+/// first. Every pair of kinds, since each is kept in its own place.
+#[test]
+fn free_memory_of_every_kind_makes_room_under_a_cap() {
+    const CAP: [(&str, &str); 1] = [("ZK_ALLOC_MAX_BYTES", "160M")];
+    // What leaves no room for another: 112 MiB of the cap's 160.
+    const KINDS: [(usize, usize); 6] =
+        [(112 * KIB, KIB), (5_734, 20 * KIB), (2_867, 40 * KIB), (573, 200 * KIB), (112, MIB), (1, 112 * MIB)];
+    in_its_own_process("free_memory_of_every_kind_makes_room_under_a_cap", &CAP, || {
+        for (first_count, first_bytes) in KINDS {
+            for (count, bytes) in KINDS {
+                drop(written(first_count, first_bytes));
+                drop(written(count, bytes));
+                let (requests, over) = overflow_stats();
+                assert!(
+                    requests == 0,
+                    "{count} requests of {bytes} bytes after {first_count} of {first_bytes}: {requests} requests, {over} bytes were over the cap\n{}",
+                    stats()
+                );
+            }
+        }
+    });
+}
+
+#[test]
+fn free_memory_in_other_threads_makes_room_under_a_cap() {
+    const CAP: [(&str, &str); 1] = [("ZK_ALLOC_MAX_BYTES", "160M")];
+    const THREADS: usize = 16;
+    in_its_own_process("free_memory_in_other_threads_makes_room_under_a_cap", &CAP, || {
+        // While one thread opens the arena, it serves no other.
+        drop(written(1, KIB));
+        for bytes in [KIB, 20 * KIB, 100 * KIB, 7 * MIB] {
+            // Only the giant is to find the cap full.
+            release();
+            let [all, used, done] = [(); 3].map(|()| Barrier::new(THREADS + 1));
+            let idle = || {
+                let blocks = written(7 * MIB / bytes, bytes);
+                all.wait();
+                drop(blocks);
+                used.wait();
+                done.wait();
+            };
+            let over = thread::scope(|scope| {
+                (0..THREADS).for_each(|_| _ = scope.spawn(idle));
+                all.wait();
+                used.wait();
+                drop(written(1, 112 * MIB));
+                let over = overflow_stats();
+                done.wait();
+                over
+            });
+            assert_eq!(over, (0, 0), "a giant after {THREADS} threads freed 7 MiB in {bytes} each\n{}", stats());
+        }
+    });
+}
+
+/// Of threads that find the cap full at the same time, one takes the room that another made: that one has to make more.
+#[test]
+fn threads_that_meet_at_a_cap_make_room_for_each_other() {
+    const CAP: [(&str, &str); 1] = [("ZK_ALLOC_MAX_BYTES", "160M")];
+    const THREADS: usize = 16;
+    in_its_own_process("threads_that_meet_at_a_cap_make_room_for_each_other", &CAP, || {
+        for bytes in [20 * KIB, 100 * KIB, MIB] {
+            drop(written(1, 112 * MIB));
+            let start = Barrier::new(THREADS);
+            thread::scope(|scope| {
+                for _ in 0..THREADS {
+                    scope.spawn(|| {
+                        start.wait();
+                        drop(written(6 * MIB / bytes, bytes));
+                    });
+                }
+            });
+            assert_eq!(overflow_stats(), (0, 0), "{THREADS} threads with 6 MiB in {bytes} each\n{}", stats());
+        }
+    });
+}

@@ -1,0 +1,155 @@
+//! Allocators as values: the same program under ours and under its peers, each in a process of its own, and what it costs
+//! there in RSS.
+#![allow(dead_code, reason = "each test binary uses its part")]
+#![allow(unsafe_code, reason = "calls GlobalAlloc")]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::ffi::OsStr;
+use std::ptr::NonNull;
+
+use mimalloc::MiMalloc;
+use tikv_jemallocator::Jemalloc;
+use zk_alloc::{ZkAllocator, phase};
+
+use crate::support::{alone, is_alone, rss_bytes};
+
+pub(crate) const KIB: usize = 1 << 10;
+pub(crate) const MIB: usize = 1 << 20;
+
+/// Says in a child process which allocator it is to use.
+const ARM: &str = "ZK_ALLOC_TEST_ARM";
+/// What an allocator may cost beyond its share of the best peer's figure: tables, and the kernel's figure lags.
+const SLACK_BYTES: usize = 2 * MIB;
+
+pub(crate) type Allocator = &'static (dyn GlobalAlloc + Sync);
+
+static SCOPED: ZkAllocator = ZkAllocator;
+pub(crate) static RESIDENT: ZkAllocator = ZkAllocator::resident();
+
+/// Memory of an allocator, which gets it back when the block is dropped.
+pub(crate) struct Block {
+    allocator: Allocator,
+    at: NonNull<u8>,
+    layout: Layout,
+}
+
+// SAFETY: a block owns its memory alone.
+unsafe impl Send for Block {}
+
+impl Block {
+    /// A block that nobody has written to.
+    pub(crate) fn untouched(allocator: Allocator, size: usize, align: usize) -> Self {
+        Self::made(allocator, size, align, |layout| {
+            // SAFETY: no size here is zero.
+            unsafe { allocator.alloc(layout) }
+        })
+    }
+
+    /// A block of zeroes.
+    pub(crate) fn zeroed(allocator: Allocator, size: usize) -> Self {
+        Self::made(allocator, size, 8, |layout| {
+            // SAFETY: no size here is zero.
+            unsafe { allocator.alloc_zeroed(layout) }
+        })
+    }
+
+    /// A block whose every byte was written, so that all of it is resident.
+    pub(crate) fn written(allocator: Allocator, size: usize) -> Self {
+        let block = Self::untouched(allocator, size, 8);
+        block.write(0, size);
+        block
+    }
+
+    fn made(allocator: Allocator, size: usize, align: usize, make: impl FnOnce(Layout) -> *mut u8) -> Self {
+        let layout = Layout::from_size_align(size, align).expect("a small layout");
+        let at = NonNull::new(make(layout)).expect("memory");
+        Self { allocator, at, layout }
+    }
+
+    pub(crate) fn address(&self) -> usize {
+        self.at.addr().get()
+    }
+
+    pub(crate) fn size(&self) -> usize {
+        self.layout.size()
+    }
+
+    /// Writes `len` bytes from byte `from` on.
+    pub(crate) fn write(&self, from: usize, len: usize) {
+        assert!(from + len <= self.layout.size());
+        // SAFETY: within the block, which is alive and ours alone; nothing refers to its contents meanwhile.
+        unsafe { self.at.add(from).write_bytes(0xA5, len) };
+    }
+
+    /// Whether every byte is zero, in a block that was zeroed or written whole.
+    pub(crate) fn is_zero(&self) -> bool {
+        // SAFETY: the block is alive, and initialised if the allocator keeps its word.
+        let bytes = unsafe { std::slice::from_raw_parts(self.at.as_ptr(), self.layout.size()) };
+        bytes.iter().fold(0, |all, byte| all | byte) == 0
+    }
+
+    /// The block with another length; `None`, and the block is lost, where the allocator refuses.
+    pub(crate) fn resized(self, size: usize) -> Option<Self> {
+        let this = std::mem::ManuallyDrop::new(self);
+        // SAFETY: the block came from this allocator with this layout, and nobody uses the old one from here on.
+        let at = unsafe { this.allocator.realloc(this.at.as_ptr(), this.layout, size) };
+        let layout = Layout::from_size_align(size, this.layout.align()).expect("a small layout");
+        Some(Self { allocator: this.allocator, at: NonNull::new(at)?, layout })
+    }
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        // SAFETY: the block came from this allocator with this layout, and is gone now.
+        unsafe { self.allocator.dealloc(self.at.as_ptr(), self.layout) };
+    }
+}
+
+/// An allocator, and how to run a program under it.
+struct Arm {
+    name: &'static str,
+    is_ours: bool,
+    run: fn(Program) -> usize,
+}
+
+/// What is run under each allocator. It returns what that cost, in bytes of RSS.
+type Program = fn(Allocator) -> usize;
+
+const ARMS: [Arm; 5] = [
+    Arm { name: "zk-alloc", is_ours: true, run: |program| phase(|| program(&SCOPED)) },
+    Arm { name: "zk-alloc-resident", is_ours: true, run: |program| program(&RESIDENT) },
+    Arm { name: "system", is_ours: false, run: |program| program(&System) },
+    Arm { name: "jemalloc", is_ours: false, run: |program| program(&Jemalloc) },
+    Arm { name: "mimalloc", is_ours: false, run: |program| program(&MiMalloc) },
+];
+
+/// Runs `program`, which is the test `name`, under each allocator, and holds ours to 1.25 of the best peer's cost.
+#[track_caller]
+pub(crate) fn against_peers(name: &str, program: Program) {
+    if is_alone() {
+        let wanted = std::env::var(ARM).expect("set by the parent");
+        let arm = ARMS.iter().find(|arm| arm.name == wanted).expect("an arm");
+        return println!("cost {}", (arm.run)(program));
+    }
+    let costs: Vec<_> = ARMS.iter().map(|arm| (arm, cost_alone(name, arm.name))).collect();
+    let best = costs.iter().filter(|(arm, _)| !arm.is_ours).map(|&(_, cost)| cost).min().expect("peers");
+    let bound = best + best / 4 + SLACK_BYTES;
+    let mib = |bytes: usize| format!("{:.1} MiB", bytes as f64 / MIB as f64);
+    let table: Vec<_> = costs.iter().map(|(arm, cost)| format!("{} {}", arm.name, mib(*cost))).collect();
+    println!("{name}: {}; at most {}", table.join(", "), mib(bound));
+    for (arm, cost) in costs.iter().filter(|(arm, _)| arm.is_ours) {
+        assert!(*cost <= bound, "{} cost {}, more than {}: {}", arm.name, mib(*cost), mib(bound), table.join(", "));
+    }
+}
+
+fn cost_alone(name: &str, arm: &str) -> usize {
+    let ended = alone(name, &[(ARM, OsStr::new(arm))]);
+    ended.assert_passed(arm);
+    let cost = ended.stdout.lines().find_map(|line| line.split_once("cost ")).expect("what the child printed").1;
+    cost.parse().expect("a number")
+}
+
+/// Bytes of RSS beyond `before`.
+pub(crate) fn cost(before: usize) -> usize {
+    rss_bytes().saturating_sub(before)
+}
