@@ -30,11 +30,18 @@ impl<'a> Bitmap<'a> {
     }
 
     /// Claims the lowest run of `n` clear bits that starts at an index `i`, not below `from`, with `(i + skew) % align == 0`.
-    /// `align` is a power of two.
-    pub(crate) fn claim_first_fit(self, mut from: usize, n: usize, align: usize, skew: usize) -> Option<usize> {
+    /// `align` is a power of two. No [lane](lane_bits) for `n` is clear below `lanes_from`.
+    pub(crate) fn claim_first_fit(
+        self,
+        mut from: usize,
+        lanes_from: usize,
+        n: usize,
+        align: usize,
+        skew: usize,
+    ) -> Option<usize> {
         debug_assert!(n > 0 && align.is_power_of_two());
         loop {
-            let start = self.find_clear_run(from, n, align, skew)?;
+            let start = self.find_clear_run(from, lanes_from, n, align, skew)?;
             match self.try_claim(start, n) {
                 Ok(()) => return Some(start),
                 Err(taken) => from = taken + 1,
@@ -126,10 +133,10 @@ impl<'a> Bitmap<'a> {
     }
 
     /// The lowest aligned run of `n` bits at or above `from` that was clear when it was looked at.
-    fn find_clear_run(self, from: usize, n: usize, align: usize, skew: usize) -> Option<usize> {
+    fn find_clear_run(self, from: usize, lanes_from: usize, n: usize, align: usize, skew: usize) -> Option<usize> {
         let mut at = from;
         loop {
-            at = self.next_roomy(at, n);
+            at = self.next_roomy(at, lanes_from, n);
             at = align_up(at + skew, align) - skew;
             if at.checked_add(n)? > self.len() {
                 return None;
@@ -141,29 +148,30 @@ impl<'a> Bitmap<'a> {
         }
     }
 
-    /// The lowest place at or above `at` where a run of `n` clear bits may begin, or `len`.
-    ///
-    /// A run of `n` bits covers a whole aligned lane of the largest power of two of which it holds two less one, and a word
-    /// without a clear lane is passed over by a few operations, however many small holes it has.
-    fn next_roomy(self, at: usize, n: usize) -> usize {
-        let lane = match n {
-            0..15 => return self.next_clear(at),
-            15..31 => 8,
-            31..63 => 16,
-            63..127 => 32,
-            _ => WORD_BITS,
-        };
+    /// The lowest place at or above `at` where a run of `n` clear bits may begin, or `len`: a word without a clear
+    /// [lane](lane_bits) is passed over by a few operations, however many small holes it has.
+    fn next_roomy(self, at: usize, lanes_from: usize, n: usize) -> usize {
+        let Some(lane) = lane_bits(n) else { return self.next_clear(at) };
+        let Some(clear) = self.next_clear_lane(at.max(lanes_from), lane) else { return self.len() };
+        // The run may begin before its first whole lane.
+        let from = at.max(clear.saturating_sub(n));
+        self.last_set(from, clear - from).map_or(from, |set| set + 1)
+    }
+
+    /// Where the lowest clear lane of `lane` bits begins, at or above `at`.
+    pub(crate) fn next_clear_lane(self, at: usize, lane: usize) -> Option<usize> {
         let mut below = low_bits(at % WORD_BITS);
-        for (word, bits) in self.words.iter().enumerate().skip(at / WORD_BITS) {
-            if let Some(clear) = lowest_clear_lane(bits.load(Ordering::Relaxed) | below, lane) {
-                let clear = word * WORD_BITS + clear;
-                // The run may begin before its first whole lane.
-                let from = at.max(clear.saturating_sub(n));
-                return self.last_set(from, clear - from).map_or(from, |set| set + 1);
-            }
+        self.words.iter().enumerate().skip(at / WORD_BITS).find_map(|(word, bits)| {
+            let found = lowest_clear_lane(bits.load(Ordering::Relaxed) | below, lane);
             below = 0;
-        }
-        self.len()
+            found.map(|clear| word * WORD_BITS + clear)
+        })
+    }
+
+    /// Where the lowest clear lane of `lane` bits begins that holds some of `[start, start + n)`.
+    pub(crate) fn clear_lane_at(self, start: usize, n: usize, lane: usize) -> Option<usize> {
+        let from = start / lane * lane;
+        self.next_clear_lane(from, lane).filter(|&found| found < start + n)
     }
 
     /// The highest run of bits below `end` that are set here and clear in `taken`, as `(start, length)`.
@@ -232,6 +240,15 @@ fn masks(start: usize, n: usize) -> impl DoubleEndedIterator<Item = (usize, u64)
 /// A word with its lowest `n` bits set; `n` is at most 64.
 const fn low_bits(n: usize) -> u64 {
     if n == WORD_BITS { u64::MAX } else { (1 << n) - 1 }
+}
+
+/// The lanes that are looked for, by their bits.
+pub(crate) const LANES: [usize; 4] = [8, 16, 32, WORD_BITS];
+
+/// Where a run of `n` bits begins and ends, it covers a whole lane of so many bits, which begins at a multiple of them: the
+/// largest of which it holds two less one. `None` for short runs.
+pub(crate) fn lane_bits(n: usize) -> Option<usize> {
+    LANES.into_iter().rev().find(|lane| n >= 2 * lane - 1)
 }
 
 /// Where the lowest aligned lane of `lane` clear bits begins: 8, 16, 32 or all 64.

@@ -6,7 +6,6 @@
 use std::sync::atomic::{AtomicU16, Ordering};
 
 use super::thread_cache::Place;
-use crate::classes;
 use crate::config::{Config, HugePages};
 use crate::os::{self, HUGE_PAGE_BYTES};
 use crate::route;
@@ -50,13 +49,13 @@ pub(crate) struct ZoneSpec {
     pub(crate) kept: Option<Place>,
 }
 
-/// A zone's granule is the unit of its bitmap: small against the smallest run, so that little is wasted, and large enough that
-/// even the largest runs are a handful of words.
+/// A zone's granule is the unit of its bitmap, and of what is known of its memory: small against the smallest run, so that little
+/// is wasted and the account is exact, and large enough that even the largest runs are a few words.
 const fn granule_bytes(zone: route::Zone) -> usize {
     match zone {
         route::Zone::Small => 4 << 10,
-        route::Zone::Mid => classes::SLAB_BYTES,
-        route::Zone::Giant => HUGE_PAGE_BYTES,
+        route::Zone::Mid => 16 << 10,
+        route::Zone::Giant => 256 << 10,
     }
 }
 
@@ -69,7 +68,7 @@ const fn kept(zone: route::Zone) -> Option<Place> {
     }
 }
 
-/// A prover whose small runs fit in here keeps them in small pages (docs/design.md).
+/// A prover whose middle sizes fit in here keeps them in small pages (docs/design.md).
 const SMALL_PAGES_BYTES: usize = 8 << 20;
 
 /// Room for the slabs of each of the machine's threads where no run goes, in bytes. Slabs that outlive a proof would otherwise
@@ -82,13 +81,19 @@ pub(crate) fn zone_specs(config: &Config) -> [ZoneSpec; 3] {
     // In small pages, a fault for each costs more than clearing them here.
     let lazy_zero_bytes = if huge == HugeAdvice::Ask { config.lazy_zero_bytes } else { usize::MAX };
     [route::Zone::Small, route::Zone::Mid, route::Zone::Giant].map(|zone| {
-        let in_small_pages = zone != route::Zone::Giant && config.huge_pages != HugePages::Always;
         let slabs_only_bytes = if zone == route::SLABS { SLABS_APART_BYTES * config.threads } else { 0 };
+        let small_pages_bytes = match zone {
+            _ if config.huge_pages == HugePages::Always => 0,
+            // Here lies what is aligned to more than it asks for: one page in many.
+            route::Zone::Small => usize::MAX,
+            route::Zone::Mid => slabs_only_bytes + SMALL_PAGES_BYTES,
+            route::Zone::Giant => 0,
+        };
         ZoneSpec {
             granule_bytes: granule_bytes(zone).max(os::page_bytes()),
             huge,
             slabs_only_bytes,
-            small_pages_bytes: if in_small_pages { slabs_only_bytes + SMALL_PAGES_BYTES } else { 0 },
+            small_pages_bytes,
             lazy_zero_bytes,
             kept: kept(zone),
         }

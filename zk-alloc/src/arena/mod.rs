@@ -14,6 +14,7 @@ mod layout;
 mod middle;
 mod region;
 mod residency;
+mod runs;
 mod slab;
 mod table;
 mod thread_cache;

@@ -165,7 +165,7 @@ impl SlabTable {
         let (slab, resident) = zone.claim_slab(slab_bytes)?;
         let unit = (slab.addr().get() - self.base) / UNIT_BYTES;
         let units = slab_bytes / UNIT_BYTES;
-        let resident = self.pages_of_units(resident, units, slab_bytes);
+        let resident = self.pages_of_granules(resident, slab_bytes / zone.granule_bytes(), slab_bytes);
         if unit + units > self.units || !self.commit_free(unit + units) {
             self.return_to_zone(zone, slab, slab_bytes, resident);
             return Err(Shortage::Full);
@@ -301,19 +301,20 @@ impl SlabTable {
     }
 
     fn return_to_zone(&self, zone: &Zone, slab: NonNull<u8>, slab_bytes: usize, present: u64) {
-        let units = slab_bytes / UNIT_BYTES;
-        let unit_mask = low_bits(self.pages(slab_bytes) / units);
+        let granule_bytes = zone.granule_bytes();
+        let granules = slab_bytes / granule_bytes;
+        let pages = self.pages(slab_bytes) / granules;
         let mut resident = 0;
-        for unit in 0..units {
-            let shift = unit * self.pages(slab_bytes) / units;
-            let missing = unit_mask & !(present >> shift);
-            // The zone knows units only: one that is there in part counts as there, and its missing pages are booked with it.
-            if missing != unit_mask && budget::admit(missing.count_ones() as usize * self.page_bytes(slab_bytes)) {
-                resident |= 1 << unit;
-            } else if missing != unit_mask {
-                let there = unit_mask & !missing;
-                // SAFETY: the caller's unit.
-                unsafe { self.discard(slab.as_ptr().wrapping_add(unit * UNIT_BYTES), there, slab_bytes) };
+        for granule in 0..granules {
+            let there = present >> (granule * pages) & low_bits(pages);
+            let missing = pages - there.count_ones() as usize;
+            // The zone knows granules only: one that is there in part counts as there, and its missing pages are booked with it.
+            if there != 0 && budget::admit(missing * self.page_bytes(slab_bytes)) {
+                resident |= 1 << granule;
+            } else if there != 0 {
+                let at = slab.as_ptr().wrapping_add(granule * granule_bytes);
+                // SAFETY: a granule of the caller's slab, which nobody uses.
+                unsafe { self.discard(at, there, slab_bytes) };
             }
         }
         // SAFETY: a slab of the zone, all of whose blocks are free and ours, so that nobody uses any.
@@ -329,10 +330,10 @@ impl SlabTable {
         slab_bytes / self.page_bytes(slab_bytes)
     }
 
-    /// The pages of the units in `units`, as bits.
-    fn pages_of_units(&self, bits: u64, units: usize, slab_bytes: usize) -> u64 {
-        let each = self.pages(slab_bytes) / units;
-        let pages = (0..units).filter(|unit| bits >> unit & 1 == 1).map(|unit| low_bits(each) << (unit * each));
+    /// The pages of those of a slab's `granules` that are in `bits`.
+    fn pages_of_granules(&self, bits: u64, granules: usize, slab_bytes: usize) -> u64 {
+        let each = self.pages(slab_bytes) / granules;
+        let pages = each_bit(bits).map(|granule| low_bits(each) << (granule * each));
         pages.fold(0, |all, pages| all | pages)
     }
 

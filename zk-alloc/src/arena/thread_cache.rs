@@ -44,7 +44,7 @@ impl Place {
     const fn unit_shift(self) -> u32 {
         match self {
             Self::Small => 12,
-            Self::Mid => 16,
+            Self::Mid => 14,
         }
     }
 }

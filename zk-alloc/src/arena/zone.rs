@@ -12,6 +12,7 @@ use super::bitmap::Bitmap;
 use super::budget;
 use super::layout::{self, HugeAdvice, Zeroing, ZoneSpec};
 use super::residency::{GiveBack, Residency};
+use super::runs::Runs;
 use super::thread_cache::{self, Run};
 use crate::counters::ZoneCounters;
 use crate::os;
@@ -52,7 +53,7 @@ pub(crate) enum Tenant {
 #[derive(Debug)]
 pub(crate) struct Zone {
     base: NonNull<u8>,
-    used: Bitmap<'static>,
+    runs: Runs,
     residency: Residency,
     /// Granules, from the zone's start, that are committed. Only grows.
     committed: AtomicUsize,
@@ -76,7 +77,7 @@ impl Zone {
         debug_assert!(granule_bytes.is_power_of_two() && base.addr().get().is_multiple_of(granule_bytes));
         let [used, resident, dirty] = bits;
         let residency = Residency::new(base, granule_bytes.trailing_zeros(), resident, dirty, Zeroing::new(&spec));
-        Self { base, used, residency, committed: AtomicUsize::new(0), spec }
+        Self { base, runs: Runs::new(used), residency, committed: AtomicUsize::new(0), spec }
     }
 
     /// Hands out a run of at least `bytes` bytes.
@@ -103,10 +104,12 @@ impl Zone {
     fn claim_run(&self, bytes: usize, align: usize, contents: Contents) -> Result<usize, Shortage> {
         let granules = self.granules(bytes);
         let start = self.claim_free(Tenant::Run, granules, align).ok_or(Shortage::Full)?;
-        let fresh = self.make_usable(start, granules).inspect_err(|_| self.used.release(start, granules))?;
-        // Between requests that are aligned to more than they ask for, most memory stays unused.
-        if fresh > 0 && contents != Contents::Moved && align <= self.bytes(granules) {
-            self.page_in_edges(start, granules, contents);
+        let fresh = self.make_usable(start, granules).inspect_err(|_| self.runs.release(start, granules))?;
+        if fresh > 0 && contents != Contents::Moved {
+            // Zeroed memory that is fresh stays out of memory until it is touched, as it may be touched sparsely; and between
+            // requests that are aligned to more than they ask for, most memory stays unused.
+            let is_sparse = contents == Contents::Zeroed || align > self.bytes(granules);
+            self.page_in_edges(start, granules, is_sparse);
         }
         self.grown(granules, fresh);
         self.counters().requested(bytes);
@@ -122,7 +125,7 @@ impl Zone {
         let granules = self.granules(bytes);
         let start = self.claim_free(Tenant::Slab, granules, bytes).ok_or(Shortage::Full)?;
         if !self.commit_to(start + granules) {
-            self.used.release(start, granules);
+            self.runs.release(start, granules);
             return Err(Shortage::Full);
         }
         self.page_in_around_slab(start, granules);
@@ -157,14 +160,14 @@ impl Zone {
     fn claim_free(&self, tenant: Tenant, granules: usize, align: usize) -> Option<usize> {
         let align = self.granules(align).next_power_of_two();
         let skew = (self.base.addr().get() >> self.spec.granule_bytes.trailing_zeros()) & (align - 1);
-        let first_fit = || self.used.claim_first_fit(self.lowest(tenant), granules, align, skew);
+        let first_fit = || self.runs.claim_first_fit(self.lowest(tenant), granules, align, skew);
         let found = first_fit();
         let is_resident = |start| self.residency.resident(start, granules) == granules;
         if found.is_some_and(is_resident) || !self.release_kept() {
             return found;
         }
         if let Some(start) = found {
-            self.used.release(start, granules);
+            self.runs.release(start, granules);
         }
         first_fit()
     }
@@ -174,7 +177,7 @@ impl Zone {
         match tenant {
             Tenant::Slab => 0,
             // However little address space the system granted, most of it is for both.
-            Tenant::Run => self.granules(self.spec.slabs_only_bytes).min(self.used.len() / 4),
+            Tenant::Run => self.granules(self.spec.slabs_only_bytes).min(self.runs.len() / 4),
         }
     }
 
@@ -196,7 +199,7 @@ impl Zone {
             unsafe { self.residency.give_back(start, granules, GiveBack::Now) };
         }
         self.counters().released(self.bytes(granules));
-        self.used.release(start, granules);
+        self.runs.release(start, granules);
     }
 
     /// Commits and books granules that the caller owns, and returns how many bytes of them were not resident.
@@ -214,21 +217,20 @@ impl Zone {
     }
 
     /// Pages in the pieces that the caller's run begins and ends in. Those that it fills, the threads that touch them page in, or
-    /// do not.
-    fn page_in_edges(&self, start: usize, granules: usize, contents: Contents) {
+    /// do not. If it `is_sparse`, only huge pages are, which come whole at the first touch anyhow.
+    fn page_in_edges(&self, start: usize, granules: usize, is_sparse: bool) {
         let (last, end) = (start + granules - 1, start + granules);
-        let first_piece = self.page_in_piece_of(start, start, end, contents);
-        if last / first_piece.1 * first_piece.1 > first_piece.0 {
-            self.page_in_piece_of(last, start, end, contents);
+        let (from, len) = self.page_in_piece_of(start, start, end, is_sparse);
+        if last / len * len > from {
+            self.page_in_piece_of(last, start, end, is_sparse);
         }
     }
 
     /// Pages in the piece that holds a granule of the caller's run, and returns where it begins and its length.
-    fn page_in_piece_of(&self, granule: usize, start: usize, end: usize, contents: Contents) -> (usize, usize) {
+    fn page_in_piece_of(&self, granule: usize, start: usize, end: usize, is_sparse: bool) -> (usize, usize) {
         let len = self.piece(granule);
         let from = granule / len * len;
-        // Zeroed memory that is fresh stays out of memory until it is touched, as it may be touched sparsely.
-        if (contents == Contents::Any || self.comes_whole(from))
+        if (!is_sparse || self.comes_whole(from))
             && let Some(rest) = self.fresh_rest(from, len, start, end)
         {
             self.page_in_piece(rest, start.max(from)..end.min(from + len));
@@ -268,20 +270,19 @@ impl Zone {
     /// Pages in `own` granules of the caller's together with the rest of their piece, which is claimed for that time: what is
     /// booked must be owned.
     fn page_in_piece(&self, rest: [(usize, usize); 2], own: std::ops::Range<usize>) {
-        let comes_whole = self.comes_whole(own.start);
         let mut paged = own;
         for (at, len) in rest {
-            if len == 0 || self.used.try_claim(at, len).is_err() {
+            if len == 0 || !self.runs.try_claim(at, len) {
                 continue;
             }
             if self.residency.book(at, len).is_some() {
                 paged = paged.start.min(at)..paged.end.max(at + len);
             }
-            self.used.release(at, len);
+            self.runs.release(at, len);
         }
-        if !comes_whole {
-            self.residency.page_in(paged.start, paged.len());
-        }
+        // Also a huge page, which would come at the first touch: where the kernel has none, or has split this one before, it
+        // would not come, and what is booked would not be there.
+        self.residency.page_in(paged.start, paged.len());
     }
 
     /// Takes back a run.
@@ -327,13 +328,13 @@ impl Zone {
         let start = self.index(at);
         if new > old {
             let (more_at, more) = (start + old, new - old);
-            let claim = || self.used.try_claim(more_at, more).is_ok();
+            let claim = || self.runs.try_claim(more_at, more);
             let claimed = claim() || self.release_kept() && claim();
             if !claimed {
                 return false;
             }
             let Ok(fresh) = self.make_usable(more_at, more) else {
-                self.used.release(more_at, more);
+                self.runs.release(more_at, more);
                 return false;
             };
             self.residency.soil(more_at, more);
@@ -352,7 +353,7 @@ impl Zone {
         let mut gone = 0;
         let mut end = self.committed.load(Ordering::Acquire);
         while gone < wanted_bytes {
-            let Some((start, len)) = resident.last_run_without(self.used, end) else { break };
+            let Some((start, len)) = resident.last_run_without(self.runs.used(), end) else { break };
             let wanted = self.granules(wanted_bytes - gone).min(len);
             gone += self.trim_run(start + len - wanted, wanted, how);
             end = start + len - wanted;
@@ -362,7 +363,7 @@ impl Zone {
 
     /// Gives back what is free of `[start, start + len)`, in one piece if all of it is.
     fn trim_run(&self, start: usize, len: usize, how: GiveBack) -> usize {
-        if self.used.try_claim(start, len).is_err() {
+        if !self.runs.try_claim(start, len) {
             if len == 1 {
                 return 0;
             }
@@ -371,7 +372,7 @@ impl Zone {
         }
         // SAFETY: the run is ours since the claim above, and committed, since it is resident.
         let gone = unsafe { self.residency.give_back(start, len, how) };
-        self.used.release(start, len);
+        self.runs.release(start, len);
         gone
     }
 
@@ -379,23 +380,28 @@ impl Zone {
     /// Returns how many bytes were; 0 if the zone or the cap has no room for them.
     pub(crate) fn populate(&self, tenant: Tenant, bytes: usize, page_in: impl FnOnce(Populate<'_>)) -> usize {
         let granules = self.granules(bytes.min(self.capacity_bytes()));
-        let Some(start) = self.used.claim_first_fit(self.lowest(tenant), granules, 1, 0) else { return 0 };
+        let Some(start) = self.runs.claim_first_fit(self.lowest(tenant), granules, 1, 0) else { return 0 };
         let usable = self.make_usable(start, granules).is_ok();
         if usable {
             page_in(Populate { zone: self, start, granules });
         }
-        self.used.release(start, granules);
+        self.runs.release(start, granules);
         if usable { self.bytes(granules) } else { 0 }
     }
 
     /// Bytes of address space.
     pub(crate) fn capacity_bytes(&self) -> usize {
-        self.bytes(self.used.len())
+        self.bytes(self.runs.len())
     }
 
     /// The zone's first address.
     pub(crate) fn base(&self) -> NonNull<u8> {
         self.base
+    }
+
+    /// The size of a granule, in bytes.
+    pub(crate) fn granule_bytes(&self) -> usize {
+        self.spec.granule_bytes
     }
 
     /// What the zone counts.
@@ -432,7 +438,7 @@ impl Zone {
             return true;
         }
         let step = self.granules(COMMIT_STEP_BYTES);
-        let generous = granules.next_multiple_of(step).min(self.used.len());
+        let generous = granules.next_multiple_of(step).min(self.runs.len());
         for target in [generous, granules] {
             let (at, len) = (self.address(before), self.bytes(target - before));
             self.counters().system_call();

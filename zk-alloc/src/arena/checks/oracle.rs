@@ -69,7 +69,7 @@ fn step(bitmap: Bitmap<'_>, bits: &mut [bool], op: Op) {
         Op::ClaimFirstFit { from, n, align, skew } => {
             let fits = |&start: &usize| (start + skew) % align == 0 && !bits[start..start + n].contains(&true);
             let expected = (from..(BITS + 1).saturating_sub(n)).find(fits);
-            assert_eq!(bitmap.claim_first_fit(from, n, align, skew), expected);
+            assert_eq!(bitmap.claim_first_fit(from, 0, n, align, skew), expected);
             expected.inspect(|&start| bits[start..start + n].fill(true));
         }
         Op::TryClaim { start, n } => match bitmap.try_claim(start, n) {

@@ -1,0 +1,75 @@
+//! Which granules of a zone are used, and where to look for free ones.
+//!
+//! First fit has to pass over every hole that is too small. Those below the lowest *lane* (see [`lane_bits`]) of a request's kind
+//! are passed over at once: for each kind the zone remembers below where none is clear. Who looks raises that to the first lane
+//! that it found; who frees lowers it to what became clear. A raise counts only if nobody lowered it since the search began, so
+//! that a lane which is clear is never below for good.
+
+use super::bitmap::{Bitmap, LANES, lane_bits};
+use crate::sync::{AtomicU64, Ordering};
+
+/// Bits of a limit that hold an index; those above count how often it was lowered.
+const INDEX_BITS: u32 = 32;
+const INDEX_MASK: u64 = (1 << INDEX_BITS) - 1;
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub(super) struct Runs {
+    used: Bitmap<'static>,
+    /// By kind of lane: none is clear below.
+    limits: [AtomicU64; LANES.len()],
+}
+
+impl Runs {
+    /// All that is clear in `used` is free.
+    pub(super) fn new(used: Bitmap<'static>) -> Self {
+        Self { used, limits: LANES.map(|_| AtomicU64::new(0)) }
+    }
+
+    pub(super) fn used(&self) -> Bitmap<'static> {
+        self.used
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.used.len()
+    }
+
+    /// Claims the lowest free run, as [`Bitmap::claim_first_fit`] does.
+    pub(super) fn claim_first_fit(&self, from: usize, n: usize, align: usize, skew: usize) -> Option<usize> {
+        let lanes_from = lane_bits(n).map_or(0, |lane| self.raise(lane));
+        self.used.claim_first_fit(from, lanes_from, n, align, skew)
+    }
+
+    /// Claims exactly `[start, start + n)`, or nothing.
+    pub(super) fn try_claim(&self, start: usize, n: usize) -> bool {
+        self.used.try_claim(start, n).is_ok()
+    }
+
+    /// Gives back `[start, start + n)`, which the caller owns.
+    pub(super) fn release(&self, start: usize, n: usize) {
+        self.used.release(start, n);
+        for (lane, limit) in LANES.into_iter().zip(&self.limits) {
+            let Some(clear) = self.used.clear_lane_at(start, n, lane) else { break };
+            let lowered = |limit: u64| (limit & !INDEX_MASK).wrapping_add(1 << INDEX_BITS) | index(limit).min(clear) as u64;
+            // Release pairs with the Acquire of `raise`: who sees this sees the bits clear. Never fails, as nothing is refused.
+            let _ = limit.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |limit| Some(lowered(limit)));
+        }
+    }
+
+    /// The lowest lane that is clear, or the end.
+    fn raise(&self, lane: usize) -> usize {
+        let Some(limit) = LANES.iter().position(|&known| known == lane).map(|kind| &self.limits[kind]) else { return 0 };
+        let before = limit.load(Ordering::Acquire);
+        let found = self.used.next_clear_lane(index(before), lane).unwrap_or(self.len());
+        if found > index(before) && found as u64 <= INDEX_MASK {
+            let raised = before & !INDEX_MASK | found as u64;
+            // Lowered meanwhile: the next search raises it.
+            let _ = limit.compare_exchange(before, raised, Ordering::Relaxed, Ordering::Relaxed);
+        }
+        found
+    }
+}
+
+fn index(limit: u64) -> usize {
+    (limit & INDEX_MASK) as usize
+}
