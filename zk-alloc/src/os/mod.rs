@@ -48,7 +48,7 @@ pub(crate) struct Errno(pub(crate) i32);
 pub(crate) enum HostHugePages {
     /// The kernel gives them, at least where a program asks.
     Available,
-    /// It does, but free memory is handed to the hypervisor in smaller pieces, each of which has to be got back at the first
+    /// It does, but free memory is handed to the hypervisor, which has to be asked for it again, page by page, at the first
     /// touch.
     Costly,
     /// Off, unknown to this kernel, or not to be read.

@@ -81,9 +81,12 @@ pub(crate) unsafe fn discard(at: *mut u8, len: usize) -> Result<(), Errno> {
     }
     // The hole is filled again: the old mapping's memory may be had now. Or at least nobody else may have the place.
     // SAFETY: as above.
-    unsafe { replace(at, len, libc::PROT_READ | libc::PROT_WRITE) }
+    let filled = unsafe { replace(at, len, libc::PROT_READ | libc::PROT_WRITE) };
+    if filled.is_err() {
         // SAFETY: as above.
-        .inspect_err(|_| drop(unsafe { replace(at, len, libc::PROT_NONE) }))
+        let _ = unsafe { replace(at, len, libc::PROT_NONE) };
+    }
+    filled
 }
 
 /// Maps new memory in place of what is mapped.

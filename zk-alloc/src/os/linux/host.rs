@@ -3,7 +3,7 @@
 
 use rustix::fs::{CWD, Mode, OFlags};
 
-use crate::os::{HUGE_PAGE_BYTES, HostHugePages};
+use crate::os::HostHugePages;
 
 /// What `/sys/kernel/mm/transparent_hugepage/enabled` says, and what a huge page costs.
 pub(crate) fn host_huge_pages() -> HostHugePages {
@@ -11,19 +11,24 @@ pub(crate) fn host_huge_pages() -> HostHugePages {
     let text = read_small(c"/sys/kernel/mm/transparent_hugepage/enabled", &mut buffer);
     if !text.contains("[always]") && !text.contains("[madvise]") {
         HostHugePages::Unavailable
-    } else if reported_bytes().is_some_and(|bytes| bytes < HUGE_PAGE_BYTES) {
+    } else if is_free_memory_reported() {
         HostHugePages::Costly
     } else {
         HostHugePages::Available
     }
 }
 
-/// In pieces of how many bytes free memory is reported to the hypervisor, which then takes it back; `None` if it is not.
-fn reported_bytes() -> Option<usize> {
+/// Whether free memory is reported to a hypervisor, which then takes it back. In what pieces does not matter: the host finds
+/// small pages for all that it took, also where it took it in huge ones.
+fn is_free_memory_reported() -> bool {
     let mut buffer = [0; 16];
-    let text = read_small(c"/sys/module/page_reporting/parameters/page_reporting_order", &mut buffer);
-    // -1 as long as no driver reports.
-    super::real_page_bytes().checked_shl(text.trim().parse().ok()?)
+    reports(read_small(c"/sys/module/page_reporting/parameters/page_reporting_order", &mut buffer))
+}
+
+/// What that file means: nothing where there is no such file, -1 (or the largest number, on kernels that print it without its
+/// sign) as long as no driver reports, else the order of the smallest piece that is reported.
+fn reports(order: &str) -> bool {
+    order.trim().parse::<u32>().is_ok_and(|order| order != u32::MAX)
 }
 
 /// Page faults of this process so far that needed no disk.
@@ -145,6 +150,12 @@ fn read_small<'a>(path: &std::ffi::CStr, buffer: &'a mut [u8]) -> &'a str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn free_memory_is_reported_where_the_order_is_a_number_from_zero_on() {
+        assert!(["0\n", "5\n", "9\n", "10"].into_iter().all(reports));
+        assert!(!["", "\n", "-1\n", "4294967295\n", "garbage"].into_iter().any(reports));
+    }
 
     /// The standard library counts the same way, and allocates for it.
     #[test]
