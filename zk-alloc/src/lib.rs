@@ -8,6 +8,7 @@ mod error;
 mod escape;
 mod exclusive;
 mod kept;
+mod open;
 mod os;
 mod phase;
 #[cfg(feature = "rayon")]
@@ -20,6 +21,7 @@ mod secret;
 mod stats;
 mod sync;
 mod wipe;
+mod workers;
 
 pub use allocator::{Mode, ZkAllocator};
 pub use config::{HugePages, min_arena_bytes, slab_size};

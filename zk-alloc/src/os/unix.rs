@@ -218,6 +218,14 @@ pub(crate) fn minor_faults() -> u64 {
     u64::try_from(usage.ru_minflt).unwrap_or(0)
 }
 
+/// Nanoseconds of a clock that only goes forward.
+pub(crate) fn monotonic_ns() -> u64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: a place for the time. Where the system had no such clock, the time would stand still.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
+    (now.tv_sec as u64).saturating_mul(1_000_000_000).saturating_add(now.tv_nsec as u64)
+}
+
 /// None that a program could ask for.
 pub(crate) fn host_huge_pages() -> HostHugePages {
     HostHugePages::Unavailable

@@ -1,5 +1,5 @@
 //! What the host and its control groups say of themselves, read without allocating.
-#![allow(unsafe_code, reason = "asks for the processors")]
+#![allow(unsafe_code, reason = "asks for the processors and the time")]
 
 use rustix::fs::{CWD, Mode, OFlags};
 
@@ -38,6 +38,14 @@ pub(crate) fn minor_faults() -> u64 {
     let text = read_small(c"/proc/self/stat", &mut buffer);
     let after_name = text.rsplit_once(')').map_or("", |(_, rest)| rest);
     after_name.split_ascii_whitespace().nth(7).and_then(|field| field.parse().ok()).unwrap_or(0)
+}
+
+/// Nanoseconds of a clock that only goes forward.
+pub(crate) fn monotonic_ns() -> u64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: a place for the time. Where the system had no such clock, the time would stand still.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
+    (now.tv_sec as u64).saturating_mul(1_000_000_000).saturating_add(now.tv_nsec as u64)
 }
 
 /// The memory that this process may use, in bytes: the smallest of the machine's and its control groups' limits.
