@@ -1,4 +1,7 @@
 //! Settings from the environment: parsed once, when the arena opens; what can't be used is named in one warning each.
+//!
+//! It is the environment that the process was started with (`os::variable`). What the program itself sets later is not seen:
+//! to look would take a lock that the first request, whenever it comes, must not wait for.
 
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -36,8 +39,8 @@ pub enum HugePages {
     Auto,
     /// Asks for them everywhere; the host has them.
     Always,
-    /// Forbids them: the host has them, but its hypervisor takes free memory back in smaller pieces, so that the first touch
-    /// of a huge page has to get hundreds of them. `auto` decided so.
+    /// Forbids them: the host has them, but its hypervisor takes free memory back, so that the first touch of a huge page has
+    /// to get hundreds of small ones. `auto` decided so.
     Avoided,
     /// Forbids them, whatever the host's setting.
     Never,
@@ -79,11 +82,24 @@ impl HugePages {
 
 const THP: &str = "ZK_ALLOC_THP";
 
-/// `ZK_ALLOC_THP` as it stands now, for memory that is not the arena's. A value that can't be used is the default; the
-/// warning of it is the arena's business.
+/// What memory that is not the arena's does about huge pages, by `ZK_ALLOC_THP` and the host. A value that can't be used is
+/// the default; the warning of it is the arena's business.
+///
+/// The host is looked at once: two files of it take as long to read as many pages to touch.
 pub(crate) fn huge_pages() -> HugePages {
+    use HugePages::{Always, Auto, Avoided, Never, Unavailable};
+    /// 0 as long as nobody asked, then the place of the answer in `ANSWERS`, from 1 on.
+    static ANSWER: AtomicUsize = AtomicUsize::new(0);
+    const ANSWERS: [HugePages; 5] = [Auto, Always, Avoided, Never, Unavailable];
+
+    if let Some(&known) = ANSWER.load(Ordering::Relaxed).checked_sub(1).and_then(|place| ANSWERS.get(place)) {
+        return known;
+    }
     let chosen = os::variable(THP).and_then(|value| HugePages::parse(value.text()?.trim()));
-    chosen.unwrap_or(HugePages::Auto).on(os::host_huge_pages())
+    let answer = chosen.unwrap_or(Auto).on(os::host_huge_pages());
+    let place = ANSWERS.iter().position(|&known| known == answer).map_or(0, |place| place + 1);
+    ANSWER.store(place, Ordering::Relaxed);
+    answer
 }
 
 const DEFAULT_MIN_BYTES: usize = 1024;
@@ -98,15 +114,16 @@ const EXTRA_THREADS: usize = 4;
 static MIN_BYTES: AtomicUsize = AtomicUsize::new(DEFAULT_MIN_BYTES);
 static THREAD_BYTES: AtomicUsize = AtomicUsize::new(0);
 
-/// The smallest request that the arena serves, in bytes: `ZK_ALLOC_MIN_BYTES`, read when the first phase begins; 1024 by
-/// default. Smaller requests always go to the backing allocator.
+/// The smallest request that the arena serves, in bytes: `ZK_ALLOC_MIN_BYTES` as the process was started with it, looked at
+/// when the first phase begins; 1024 by default. Smaller requests always go to the backing allocator.
 #[inline]
 #[must_use]
 pub fn min_arena_bytes() -> usize {
     MIN_BYTES.load(Ordering::Relaxed)
 }
 
-/// The arena's capacity for each thread, in bytes: `ZK_ALLOC_SLAB_GB`. 0 before the first phase.
+/// The arena's capacity for each thread, in bytes: `ZK_ALLOC_SLAB_GB` as the process was started with it. 0 before the first
+/// phase.
 #[must_use]
 pub fn slab_size() -> usize {
     THREAD_BYTES.load(Ordering::Relaxed)

@@ -7,6 +7,7 @@ mod config;
 mod counters;
 mod error;
 mod escape;
+mod open;
 mod os;
 mod phase;
 #[cfg(feature = "rayon")]
@@ -19,6 +20,7 @@ mod secret;
 mod stats;
 mod sync;
 mod wipe;
+mod workers;
 
 pub use allocator::{Mode, ZkAllocator};
 pub use config::{HugePages, min_arena_bytes, slab_size};

@@ -1,14 +1,10 @@
 //! Phases: when the arena takes part. A scope, not a lifetime: what is allocated in a phase may live as long as it likes.
 
 use std::cell::Cell;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use crate::report::PhaseReport;
-use crate::{arena, counters, escape, os, retain, stats};
-
-/// Phases open in this process now.
-static OPEN: AtomicUsize = AtomicUsize::new(0);
+use crate::{arena, counters, escape, open, os, retain, stats};
 
 thread_local! {
     /// Phases that this thread began and has not ended.
@@ -33,17 +29,11 @@ pub enum Participants {
 /// Whether a phase is open for this thread.
 #[inline]
 pub(crate) fn takes_part(participants: Participants) -> bool {
-    is_open()
+    open::is_any()
         && match participants {
             Participants::All => true,
             Participants::Pool => WORKER.get() || OWN.get() > 0,
         }
-}
-
-/// Whether a phase is open.
-#[inline]
-pub(crate) fn is_open() -> bool {
-    OPEN.load(Ordering::Relaxed) != 0
 }
 
 /// Makes the calling thread a worker: it takes part in every phase also where only [`Participants::Pool`] do. Call it in
@@ -152,7 +142,8 @@ pub fn begin_phase() {
     arena::open();
     counters::phase_begun();
     OWN.set(OWN.get() + 1);
-    if OPEN.fetch_add(1, Ordering::Relaxed) == 0 {
+    if open::began() {
+        retain::first_phase_began();
         counters::window_begun(stats::live_bytes());
         escape::window_begun();
     }
@@ -163,12 +154,11 @@ pub fn end_phase() {
     // A phase may end on another thread than it began on; the thread that began it then counts one too many, and takes
     // part in phases of others. That costs nothing but its place in `Participants::Pool`.
     OWN.set(OWN.get().saturating_sub(1));
-    let before = OPEN.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |open| open.checked_sub(1));
-    if before == Ok(1) {
+    if open::ended() {
         if escape::is_on() && arena::get().is_some_and(|arena| arena.config().trace_escaped) {
             print_escaped();
         }
-        retain::last_phase_ended(is_open);
+        retain::last_phase_ended();
     }
 }
 

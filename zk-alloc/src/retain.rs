@@ -1,12 +1,13 @@
 //! What stays resident when nothing runs.
 
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::thread::{self, Thread};
-use std::time::{Duration, Instant};
+use std::process;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
 
 use crate::arena::{self, GiveBack};
-use crate::os;
+use crate::os::{self, Parking};
+use crate::{open, workers};
 
 /// What the arena keeps resident when the last open phase ends. Free memory only: what is in use is never touched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,8 +18,9 @@ pub enum Retain {
     /// At most so many bytes, what is in use included. The default, with `ZK_ALLOC_RETAIN_BYTES`, or else half of the
     /// memory that the process may use (its control group's limit or the machine's memory).
     Bytes(usize),
-    /// Everything, until no phase was open for so long; then nothing. A thread of the arena's waits for that; a
-    /// child that is forked off has none, and keeps what it has until [`release`].
+    /// Everything, until no phase was open for so long; then nothing. A thread of the arena's waits for that, which
+    /// [`set_retain`] starts. A child that is forked off has none, and keeps what it has until [`release`], unless it calls
+    /// [`set_retain`] itself.
     For(Duration),
     /// Nothing: every phase pays for its pages again.
     Never,
@@ -28,7 +30,7 @@ pub enum Retain {
 const VALUE_BITS: u32 = 62;
 const DEFAULT: u64 = 0;
 const BYTES: u64 = 1 << VALUE_BITS;
-const FOR_MILLIS: u64 = 2 << VALUE_BITS;
+const FOR_NS: u64 = 2 << VALUE_BITS;
 const TAG_MASK: u64 = 3 << VALUE_BITS;
 
 static POLICY: AtomicU64 = AtomicU64::new(DEFAULT);
@@ -44,74 +46,120 @@ pub fn set_retain(retain: Retain) {
     let policy = match retain {
         Retain::Always => bytes(u64::MAX),
         Retain::Bytes(limit) => bytes(limit as u64),
-        Retain::For(idle) => FOR_MILLIS | u64::try_from(idle.as_millis()).unwrap_or(u64::MAX).min(!TAG_MASK),
+        Retain::For(idle) => FOR_NS | u64::try_from(idle.as_nanos()).unwrap_or(u64::MAX).min(!TAG_MASK),
         Retain::Never => bytes(0),
     };
-    POLICY.store(policy, Ordering::Relaxed);
+    POLICY.store(policy, Ordering::SeqCst);
+    if matches!(retain, Retain::For(_)) {
+        spawn_waiter();
+    }
+    // It may be asleep over another policy.
+    WAITER.wake();
 }
 
-/// Carries the policy out.
-///
-/// `is_phase_open` is asked by the thread that waits for idleness.
-pub(crate) fn last_phase_ended(is_phase_open: fn() -> bool) {
+/// While a phase is open, all that is freed in it stays.
+pub(crate) fn first_phase_began() {
+    arena::set_kept(usize::MAX);
+}
+
+/// What is freed from now on, outside of phases, is subject to the policy too.
+fn keep_between_phases(bytes: usize) {
+    arena::set_kept(bytes);
+    // Another thread may have begun a phase meanwhile, and said the opposite before.
+    if open::is_any() {
+        first_phase_began();
+    }
+}
+
+/// Carries the policy out. Waits for nobody, and allocates nothing.
+pub(crate) fn last_phase_ended() {
     let Some(arena) = arena::get() else { return };
     // The next phase may begin on other threads.
     arena.release_kept();
     let policy = POLICY.load(Ordering::Relaxed);
     let keep = match policy & TAG_MASK {
         BYTES => usize::try_from(policy & !TAG_MASK).unwrap_or(usize::MAX),
-        FOR_MILLIS => return release_when_idle(is_phase_open),
+        FOR_NS => return idle_from_now(),
         _ => arena.config().retain_bytes,
     };
     if arena::resident_bytes() > keep {
         arena.trim(keep, GiveBack::Now);
     }
+    keep_between_phases(keep);
 }
 
-/// Milliseconds since the first call.
-fn now_millis() -> u64 {
-    static START: OnceLock<Instant> = OnceLock::new();
-    u64::try_from(START.get_or_init(Instant::now).elapsed().as_millis()).unwrap_or(u64::MAX)
-}
-
-/// When the last phase ended, by [`now_millis`].
+/// When the last phase ended, by `os::monotonic_ns`; 0 as long as none did under [`Retain::For`].
 static IDLE_SINCE: AtomicU64 = AtomicU64::new(0);
+/// Where the thread sleeps that waits for idleness.
+static WAITER: Parking = Parking::new();
+/// Whether it has nothing to wait for, and sleeps until it is woken. While it sleeps for some time, it need not be: then it
+/// looks again by itself.
+static WAITER_HAS_NO_ALARM: AtomicBool = AtomicBool::new(false);
 
-/// Wakes the thread that waits for idleness, or starts it.
-fn release_when_idle(is_phase_open: fn() -> bool) {
-    static WAITER: OnceLock<Option<Thread>> = OnceLock::new();
-    IDLE_SINCE.store(now_millis(), Ordering::Relaxed);
-    let waiter = WAITER.get_or_init(|| {
-        let builder = thread::Builder::new().name("zk-alloc-retain".into()).stack_size(64 << 10);
-        match builder.spawn(move || wait_for_idleness(is_phase_open)) {
-            Ok(handle) => Some(handle.thread().clone()),
-            Err(error) => {
-                os::warn(format_args!(
-                    "cannot start a thread to release memory after idling ({error}); memory stays until release()"
-                ));
-                None
-            }
-        }
-    });
-    if let Some(thread) = waiter {
-        thread.unpark();
+fn idle_from_now() {
+    IDLE_SINCE.store(os::monotonic_ns().max(1), Ordering::SeqCst);
+    // Either this sees that the waiter has no alarm, or the waiter, which looks once more after it said so, sees the store.
+    if WAITER_HAS_NO_ALARM.swap(false, Ordering::SeqCst) {
+        WAITER.wake();
     }
 }
 
-fn wait_for_idleness(is_phase_open: fn() -> bool) -> ! {
-    let mut released_at = None;
+/// Starts the thread that waits for idleness, if this process has none. (A forked child has none of its parent's.)
+fn spawn_waiter() {
+    /// The process that has it, by its number; 0 where there is none.
+    static WAITER_OF: AtomicU32 = AtomicU32::new(0);
+    let own = process::id();
+    if WAITER_OF.swap(own, Ordering::SeqCst) == own {
+        return;
+    }
+    let builder = thread::Builder::new().name("zk-alloc-retain".into()).stack_size(workers::STACK_BYTES);
+    if let Err(error) = builder.spawn(wait_for_idleness) {
+        WAITER_OF.store(0, Ordering::SeqCst);
+        os::warn(format_args!(
+            "cannot start a thread to release memory after idling ({error}); memory stays until release()"
+        ));
+    }
+}
+
+/// What the waiter has to do.
+#[derive(Debug, PartialEq, Eq)]
+enum Due {
+    Never,
+    In(Duration),
+    Now,
+}
+
+/// What is due under a policy, where the process is idle since `idle_since` and memory was last released for `released`.
+fn due(policy: u64, idle_since: u64, released: u64, now: u64) -> Due {
+    if policy & TAG_MASK != FOR_NS || idle_since == released {
+        return Due::Never;
+    }
+    match idle_since.saturating_add(policy & !TAG_MASK).saturating_sub(now) {
+        0 => Due::Now,
+        wait => Due::In(Duration::from_nanos(wait)),
+    }
+}
+
+fn wait_for_idleness() {
+    let mut released = 0;
     loop {
-        let policy = POLICY.load(Ordering::Relaxed);
-        let idle_since = IDLE_SINCE.load(Ordering::Relaxed);
-        let due = idle_since.saturating_add(policy & !TAG_MASK);
-        let now = now_millis();
-        if policy & TAG_MASK != FOR_MILLIS || is_phase_open() || released_at == Some(idle_since) {
-            thread::park();
-        } else if now < due {
-            thread::park_timeout(Duration::from_millis(due - now));
-        } else {
-            release();
-            released_at = Some(idle_since);
+        let ticket = WAITER.ticket();
+        WAITER_HAS_NO_ALARM.store(true, Ordering::SeqCst);
+        let (policy, idle_since) = (POLICY.load(Ordering::SeqCst), IDLE_SINCE.load(Ordering::SeqCst));
+        let due = due(policy, idle_since, released, os::monotonic_ns());
+        // Until a phase that is open now ends, nothing is due: its end wakes this thread.
+        if due == Due::Never || open::is_any() {
+            WAITER.sleep(ticket, None);
+            continue;
+        }
+        WAITER_HAS_NO_ALARM.store(false, Ordering::SeqCst);
+        match due {
+            Due::In(time) => WAITER.sleep(ticket, Some(time)),
+            _ => {
+                release();
+                keep_between_phases(0);
+                released = idle_since;
+            }
         }
     }
 }
@@ -143,18 +191,25 @@ pub fn reserve(bytes: usize) -> usize {
         return 0;
     }
     arena::open().map_or(0, |arena| {
-        arena.populate(bytes, |memory| {
-            let threads = arena.config().threads;
-            std::thread::scope(|scope| {
-                for part in 0..threads {
-                    let memory = &memory;
-                    let page_in = move || memory.part(part, threads);
-                    // Without another thread, this one does it.
-                    if std::thread::Builder::new().spawn_scoped(scope, page_in).is_err() {
-                        memory.part(part, threads);
-                    }
-                }
-            });
-        })
+        let threads = arena.config().threads;
+        arena.populate(bytes, |memory| workers::in_parallel(threads, &|part| memory.part(part, threads)))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_due_once_for_each_time_of_idleness_also_for_less_than_a_millisecond() {
+        let policy = FOR_NS | 500;
+        assert_eq!(due(policy, 0, 0, 10_000), Due::Never, "no phase has ended");
+        assert_eq!(due(policy, 1_000, 0, 1_200), Due::In(Duration::from_nanos(300)));
+        assert_eq!(due(policy, 1_000, 0, 1_500), Due::Now);
+        assert_eq!(due(policy, 1_000, 1_000, 9_000), Due::Never, "it was released");
+        assert_eq!(due(policy, 8_900, 1_000, 9_000), Due::In(Duration::from_nanos(400)));
+        assert_eq!(due(FOR_NS, 8_900, 1_000, 8_900), Due::Now);
+        assert_eq!(due(BYTES, 8_900, 1_000, 9_000_000), Due::Never, "another policy");
+        assert!(matches!(due(FOR_NS | !TAG_MASK, u64::MAX / 2, 0, 1), Due::In(_)));
+    }
 }

@@ -24,7 +24,7 @@ const ORDER: &[&[&str]] = &[
     &["kept"],
     &["config", "route"],
     &["os"],
-    &["arena::align", "sync", "exclusive", "wipe", "error"],
+    &["arena::align", "sync", "exclusive", "wipe", "error", "open", "workers"],
 ];
 
 fn files(dir: &Path) -> Vec<PathBuf> {

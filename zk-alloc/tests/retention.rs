@@ -4,7 +4,9 @@
 
 mod support;
 
+use std::fs;
 use std::hint::black_box;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use support::rss_bytes;
@@ -46,13 +48,21 @@ fn resident_memory_follows_the_policy() {
     use_a_buffer();
     assert!(stats().resident_bytes <= 8 << 20);
 
-    set_retain(Retain::For(Duration::from_millis(50)));
-    use_a_buffer();
-    let deadline = Instant::now() + Duration::from_secs(20);
-    while stats().resident_bytes >= BUFFER_BYTES {
-        assert!(Instant::now() < deadline, "For gives memory back after idling");
-        std::thread::sleep(Duration::from_millis(10));
+    // Less than a millisecond is a time too, and the thread that waits knows each new one.
+    for idle in [Duration::from_millis(50), Duration::from_micros(100), Duration::ZERO, Duration::from_millis(20)] {
+        set_retain(Retain::For(idle));
+        use_a_buffer();
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while stats().resident_bytes >= BUFFER_BYTES {
+            assert!(Instant::now() < deadline, "For gives memory back after idling for {idle:?}");
+            std::thread::sleep(Duration::from_millis(10));
+        }
     }
+    idleness_costs_nothing();
+    set_retain(Retain::For(Duration::MAX));
+    use_a_buffer();
+    std::thread::sleep(Duration::from_millis(50));
+    assert!(stats().resident_bytes >= BUFFER_BYTES, "a time that never comes");
 
     set_retain(Retain::Always);
     release();
@@ -70,6 +80,25 @@ fn resident_memory_follows_the_policy() {
     assert!(release() < BUFFER_BYTES && escaped.iter().all(|&byte| byte == 1), "what is alive stays");
 
     a_thread_outside_the_pool_stays_outside();
+}
+
+/// How often the thread that waits for idleness has gone to sleep, if it is the only one of its name.
+fn sleeps_of_the_waiter() -> Option<String> {
+    let tasks = fs::read_dir("/proc/self/task").expect("Linux has it").map(|task| task.unwrap().path());
+    let is_waiter =
+        |task: &PathBuf| fs::read_to_string(task.join("comm")).is_ok_and(|name| name == "zk-alloc-retain\n");
+    let [waiter] = &tasks.filter(is_waiter).collect::<Vec<_>>()[..] else { return None };
+    let status = fs::read_to_string(waiter.join("status")).unwrap();
+    status.lines().find(|line| line.starts_with("voluntary_ctxt_switches")).map(str::to_owned)
+}
+
+/// Where nothing is due, the thread that waits for idleness sleeps until it is woken: a laptop's processor may, too.
+fn idleness_costs_nothing() {
+    std::thread::sleep(Duration::from_millis(100));
+    let before = sleeps_of_the_waiter();
+    assert!(before.is_some(), "one thread waits");
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(sleeps_of_the_waiter(), before);
 }
 
 /// Under `Participants::Pool` a thread beside the prover never touches the arena, unless it joins.

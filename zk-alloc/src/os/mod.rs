@@ -16,6 +16,7 @@ mod imp;
 mod environment;
 mod mapping;
 mod pages;
+mod parking;
 mod text;
 #[cfg(unix)]
 #[allow(dead_code, reason = "for the arena, which follows")]
@@ -26,7 +27,7 @@ pub(crate) use environment::VARIABLES;
 pub(crate) use environment::{Value, variable};
 pub(crate) use imp::{
     advise_huge, available_threads, commit, discard, forbid_huge, host_huge_pages, leave_out_of_dumps, lock,
-    memory_limit_bytes, minor_faults, page_in, populate, soften, trim_heap, wipe_on_fork, write_stderr,
+    memory_limit_bytes, minor_faults, monotonic_ns, page_in, populate, soften, trim_heap, wipe_on_fork, write_stderr,
 };
 #[cfg(not(unix))]
 pub(crate) use imp::{arm_thread_exit, fence_other_threads, may_be_in_signal_handler, thread_exit_key};
@@ -34,6 +35,7 @@ pub(crate) use imp::{arm_thread_exit, fence_other_threads, may_be_in_signal_hand
 pub(crate) use imp::{collapse, count_resident, move_pages};
 pub(crate) use mapping::{Mapping, map_guarded, map_zeroed, reserve, round_up};
 pub(crate) use pages::page_bytes;
+pub(crate) use parking::Parking;
 pub(crate) use text::{Cut, warn};
 #[cfg(unix)]
 #[allow(unused_imports, reason = "for the arena, which follows")]
@@ -48,7 +50,7 @@ pub(crate) struct Errno(pub(crate) i32);
 pub(crate) enum HostHugePages {
     /// The kernel gives them, at least where a program asks.
     Available,
-    /// It does, but free memory is handed to the hypervisor in smaller pieces, each of which has to be got back at the first
+    /// It does, but free memory is handed to the hypervisor, which has to be asked for it again, page by page, at the first
     /// touch.
     Costly,
     /// Off, unknown to this kernel, or not to be read.

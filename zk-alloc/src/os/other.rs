@@ -186,6 +186,12 @@ pub(crate) fn minor_faults() -> u64 {
     0
 }
 
+/// Nanoseconds of the clock on the wall, which may be set: who waits by it may wait longer, or less.
+pub(crate) fn monotonic_ns() -> u64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    since.map_or(0, |time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
+}
+
 /// None.
 pub(crate) fn host_huge_pages() -> HostHugePages {
     HostHugePages::Unavailable

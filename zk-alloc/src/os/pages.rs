@@ -22,6 +22,7 @@ pub(crate) fn page_bytes() -> usize {
 /// How many bytes from `at` on a call covers that is asked to cover `len`: whole pages. The kernel does that by itself.
 #[inline]
 #[cfg(not(debug_assertions))]
+#[cfg_attr(not(unix), allow(dead_code, reason = "no such calls there"))]
 pub(super) fn covered(_at: *const u8, len: usize) -> Result<usize, Errno> {
     Ok(len)
 }
@@ -49,6 +50,7 @@ pub(crate) fn page_bytes() -> usize {
 /// # Errors
 /// As the kernel's, where `at` is not on the boundary of a page.
 #[cfg(debug_assertions)]
+#[cfg_attr(not(unix), allow(dead_code, reason = "no such calls there"))]
 pub(super) fn covered(at: *const u8, len: usize) -> Result<usize, Errno> {
     const EINVAL: i32 = 22;
     let page = page_bytes();

@@ -81,9 +81,12 @@ pub(crate) unsafe fn discard(at: *mut u8, len: usize) -> Result<(), Errno> {
     }
     // The hole is filled again: the old mapping's memory may be had now. Or at least nobody else may have the place.
     // SAFETY: as above.
-    unsafe { replace(at, len, libc::PROT_READ | libc::PROT_WRITE) }
+    let filled = unsafe { replace(at, len, libc::PROT_READ | libc::PROT_WRITE) };
+    if filled.is_err() {
         // SAFETY: as above.
-        .inspect_err(|_| drop(unsafe { replace(at, len, libc::PROT_NONE) }))
+        let _ = unsafe { replace(at, len, libc::PROT_NONE) };
+    }
+    filled
 }
 
 /// Maps new memory in place of what is mapped.
@@ -213,6 +216,14 @@ pub(crate) fn minor_faults() -> u64 {
         usage.assume_init()
     };
     u64::try_from(usage.ru_minflt).unwrap_or(0)
+}
+
+/// Nanoseconds of a clock that only goes forward.
+pub(crate) fn monotonic_ns() -> u64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: a place for the time. Where the system had no such clock, the time would stand still.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
+    (now.tv_sec as u64).saturating_mul(1_000_000_000).saturating_add(now.tv_nsec as u64)
 }
 
 /// None that a program could ask for.

@@ -1,9 +1,9 @@
 //! What the host and its control groups say of themselves, read without allocating.
-#![allow(unsafe_code, reason = "asks for the processors")]
+#![allow(unsafe_code, reason = "asks for the processors and the time")]
 
 use rustix::fs::{CWD, Mode, OFlags};
 
-use crate::os::{HUGE_PAGE_BYTES, HostHugePages};
+use crate::os::HostHugePages;
 
 /// What `/sys/kernel/mm/transparent_hugepage/enabled` says, and what a huge page costs.
 pub(crate) fn host_huge_pages() -> HostHugePages {
@@ -11,19 +11,24 @@ pub(crate) fn host_huge_pages() -> HostHugePages {
     let text = read_small(c"/sys/kernel/mm/transparent_hugepage/enabled", &mut buffer);
     if !text.contains("[always]") && !text.contains("[madvise]") {
         HostHugePages::Unavailable
-    } else if reported_bytes().is_some_and(|bytes| bytes < HUGE_PAGE_BYTES) {
+    } else if is_free_memory_reported() {
         HostHugePages::Costly
     } else {
         HostHugePages::Available
     }
 }
 
-/// In pieces of how many bytes free memory is reported to the hypervisor, which then takes it back; `None` if it is not.
-fn reported_bytes() -> Option<usize> {
+/// Whether free memory is reported to a hypervisor, which then takes it back. In what pieces does not matter: the host finds
+/// small pages for all that it took, also where it took it in huge ones.
+fn is_free_memory_reported() -> bool {
     let mut buffer = [0; 16];
-    let text = read_small(c"/sys/module/page_reporting/parameters/page_reporting_order", &mut buffer);
-    // -1 as long as no driver reports.
-    super::real_page_bytes().checked_shl(text.trim().parse().ok()?)
+    reports(read_small(c"/sys/module/page_reporting/parameters/page_reporting_order", &mut buffer))
+}
+
+/// What that file means: nothing where there is no such file, -1 (or the largest number, on kernels that print it without its
+/// sign) as long as no driver reports, else the order of the smallest piece that is reported.
+fn reports(order: &str) -> bool {
+    order.trim().parse::<u32>().is_ok_and(|order| order != u32::MAX)
 }
 
 /// Page faults of this process so far that needed no disk.
@@ -33,6 +38,14 @@ pub(crate) fn minor_faults() -> u64 {
     let text = read_small(c"/proc/self/stat", &mut buffer);
     let after_name = text.rsplit_once(')').map_or("", |(_, rest)| rest);
     after_name.split_ascii_whitespace().nth(7).and_then(|field| field.parse().ok()).unwrap_or(0)
+}
+
+/// Nanoseconds of a clock that only goes forward.
+pub(crate) fn monotonic_ns() -> u64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: a place for the time. Where the system had no such clock, the time would stand still.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
+    (now.tv_sec as u64).saturating_mul(1_000_000_000).saturating_add(now.tv_nsec as u64)
 }
 
 /// The memory that this process may use, in bytes: the smallest of the machine's and its control groups' limits.
@@ -145,6 +158,12 @@ fn read_small<'a>(path: &std::ffi::CStr, buffer: &'a mut [u8]) -> &'a str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn free_memory_is_reported_where_the_order_is_a_number_from_zero_on() {
+        assert!(["0\n", "5\n", "9\n", "10"].into_iter().all(reports));
+        assert!(!["", "\n", "-1\n", "4294967295\n", "garbage"].into_iter().any(reports));
+    }
 
     /// The standard library counts the same way, and allocates for it.
     #[test]

@@ -9,7 +9,7 @@ use std::ptr::{NonNull, null_mut};
 
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
 
-pub(crate) use host::{available_threads, host_huge_pages, memory_limit_bytes, minor_faults};
+pub(crate) use host::{available_threads, host_huge_pages, memory_limit_bytes, minor_faults, monotonic_ns};
 pub(crate) use moving::{collapse, count_resident, move_pages};
 
 use super::Errno;

@@ -1,0 +1,42 @@
+//! Threads that help for the time of one call. Beside [`retain`](crate::Retain), not in a zone: what serves requests starts
+//! no threads.
+
+use std::thread;
+
+/// Stack of a helper, in bytes. Given, because the standard library would otherwise look for a default in the environment,
+/// behind its lock.
+pub(crate) const STACK_BYTES: usize = 256 << 10;
+
+/// Calls `work` with each number below `threads`, on as many threads, this one among them; here too where no thread can be
+/// started. Returns when all of it is done. `work` does not panic.
+pub(crate) fn in_parallel(threads: usize, work: &(dyn Fn(usize) + Sync)) {
+    thread::scope(|scope| {
+        for part in 1..threads {
+            let helper = thread::Builder::new().stack_size(STACK_BYTES);
+            if helper.spawn_scoped(scope, move || work(part)).is_err() {
+                work(part);
+            }
+        }
+        if threads > 0 {
+            work(0);
+        }
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    #[test]
+    fn each_part_is_done_once_and_before_the_call_returns() {
+        for threads in [0, 1, 2, 9] {
+            let done: Vec<_> = (0..threads).map(|_| AtomicUsize::new(0)).collect();
+            in_parallel(threads, &|part| {
+                done[part].fetch_add(1, Ordering::Relaxed);
+            });
+            assert!(done.iter().all(|count| count.load(Ordering::Relaxed) == 1), "{threads}: {done:?}");
+        }
+    }
+}
