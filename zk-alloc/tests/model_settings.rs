@@ -25,7 +25,7 @@ use std::thread;
 use std::time::Duration;
 
 use heap::{Block, Heap};
-use maps::resident_bytes_around;
+use maps::{resident_bytes_around, tolerance_bytes};
 use support::{alone, is_alone};
 use volume::{AtRest, Volume};
 use zk_alloc::{ZkAllocator, release, stats};
@@ -83,7 +83,7 @@ fn resident_bytes_are_the_kernel_s() {
     loop {
         let said = stats().resident_bytes;
         let found = resident_bytes_around(address, reserved_bytes);
-        if said.abs_diff(found) <= found / 100 + 2 * MIB {
+        if said.abs_diff(found) <= tolerance_bytes(found) {
             return;
         }
         asked += 1;

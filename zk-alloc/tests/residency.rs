@@ -14,7 +14,7 @@ mod support;
 use std::ffi::OsStr;
 
 use arms::{Block, KIB, MIB, RESIDENT};
-use maps::resident_bytes_around;
+use maps::{resident_bytes_around, tolerance_bytes};
 use support::{Numbers, alone, is_alone};
 use zk_alloc::{release, reserve, soften, stats};
 
@@ -67,7 +67,7 @@ impl Region {
             let text = format!("stats says {:.1} MiB, the kernel {:.1} MiB, after {after}", mib(said), mib(found));
             self.worst = (difference, text);
         }
-        assert!(difference <= found / 100 + 2 * MIB, "{}\n{}", self.worst.1, stats());
+        assert!(difference <= tolerance_bytes(found), "{}\n{}", self.worst.1, stats());
     }
 }
 

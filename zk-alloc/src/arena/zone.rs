@@ -239,16 +239,17 @@ impl Zone {
     }
 
     /// As [`page_in_edges`](Self::page_in_edges), for a slab: it is paged in with its neighbours where pieces are longer than
-    /// it, and otherwise as its blocks are touched.
+    /// it, and otherwise as its blocks are touched; but not in huge pages, of which the first touch would bring all of it.
     fn page_in_around_slab(&self, start: usize, granules: usize) {
         let len = self.piece(start);
         let (from, end) = (start / len * len, start + granules);
-        if len > granules
-            && self.residency.resident(start, granules) == 0
-            && let Some(rest) = self.fresh_rest(from, len, start, end)
-            && self.residency.book(start, granules).is_some()
-        {
-            self.page_in_piece(rest, start..end);
+        let resident = self.residency.resident(start, granules);
+        if resident == granules || len <= granules {
+            return;
+        }
+        let rest = if resident == 0 { self.fresh_rest(from, len, start, end) } else { None };
+        if (rest.is_some() || self.comes_whole(start)) && self.residency.book(start, granules).is_some() {
+            self.page_in_piece(rest.unwrap_or_default(), start..end);
         }
     }
 
@@ -272,13 +273,15 @@ impl Zone {
     fn page_in_piece(&self, rest: [(usize, usize); 2], own: std::ops::Range<usize>) {
         let mut paged = own;
         for (at, len) in rest {
-            if len == 0 || !self.runs.try_claim(at, len) {
-                continue;
+            // One by one, as some may be used by slabs, of which the zone knows no more.
+            for granule in at..at + len {
+                if self.runs.try_claim(granule, 1) {
+                    if self.residency.book(granule, 1).is_some() {
+                        paged = paged.start.min(granule)..paged.end.max(granule + 1);
+                    }
+                    self.runs.release(granule, 1);
+                }
             }
-            if self.residency.book(at, len).is_some() {
-                paged = paged.start.min(at)..paged.end.max(at + len);
-            }
-            self.runs.release(at, len);
         }
         // Also a huge page, which would come at the first touch: where the kernel has none, or has split this one before, it
         // would not come, and what is booked would not be there.

@@ -55,6 +55,15 @@ pub(crate) fn resident_bytes_around(address: usize, reserved_bytes: usize) -> us
     touched.map(|span| span.resident_bytes).sum()
 }
 
+/// By how much what `stats()` says may differ from what the kernel says.
+pub(crate) fn tolerance_bytes(resident_bytes: usize) -> usize {
+    let exact = resident_bytes / 100 + (2 << 20);
+    // The kernel makes and splits huge pages without a word to anybody: a touch may bring one where its page table has become
+    // empty, and since Linux 6.12 one that is split loses what of it is zero.
+    let is_huge = std::env::var_os("ZK_ALLOC_THP").is_some_and(|value| value == "always");
+    if is_huge { exact + (4 << 20) + resident_bytes / 10 } else { exact }
+}
+
 /// The mappings around an address that have no gaps between them, by address.
 fn row_around(address: usize) -> Vec<Span> {
     let mut row: Vec<Span> = Vec::new();
