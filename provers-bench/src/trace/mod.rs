@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! cli      what is asked for            table    figures -> text
-//! session  proofs under the recorder    replay   a trace through an arena -> figures
+//! session  proofs under the recorder    simulate a trace through an arena -> figures
 //! recorder the allocator that notes     arena    slabs and runs, in numbers only    zone   one span of granules
 //! format   records and files            policy   the policies, as data
 //! ```
@@ -13,8 +13,8 @@ mod cli;
 mod format;
 mod policy;
 mod recorder;
-mod replay;
 mod session;
+mod simulate;
 mod table;
 mod zone;
 
@@ -35,7 +35,7 @@ pub(crate) fn run(job: &Job) -> anyhow::Result<String> {
             let mut text = String::new();
             for path in traces {
                 let trace = format::read(path)?;
-                let figures = policies.iter().map(|policy| (policy.name.as_str(), replay::replay(&trace, policy)));
+                let figures = policies.iter().map(|policy| (policy.name.as_str(), simulate::simulate(&trace, policy)));
                 text += &format!("{}\n\n", table::table(&trace, &figures.collect::<Vec<_>>()));
             }
             Ok(text)
