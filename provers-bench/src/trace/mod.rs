@@ -11,6 +11,7 @@
 mod arena;
 mod cli;
 mod format;
+mod mapping;
 mod policy;
 mod recorder;
 mod session;
