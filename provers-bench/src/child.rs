@@ -3,12 +3,14 @@
 use crate::arms::Installed;
 use crate::fault::{self, Fault};
 use crate::protocol::{Identity, Reply, Request, line};
+use crate::trace::{self, Shape};
 use crate::workloads::{Prover, Subject};
 use crate::{build_info, memory};
 use anyhow::Context;
 use nix::unistd::{dup, dup2_stdout};
 use std::fs::File;
 use std::io::{self, BufRead, Write};
+use std::path::Path;
 use std::process::ExitCode;
 
 /// Serves a driver on stdin and stdout until stdin ends. The `main` of an arm's binary, which [`arm!`](crate::arm!) writes
@@ -52,6 +54,7 @@ fn serve(provers: &[Prover], installed: &Installed) -> anyhow::Result<()> {
                 let (arm, subject) = session.as_ref().context("asked to prove before being set up")?;
                 prove(arm, subject.as_ref(), installed, round, seed, &mut replies)?
             }
+            Request::Replay { script, shape, requires } => replay(installed, &script, shape, &requires),
         };
         replies.write_all(line(&reply)?.as_bytes()).context("the driver is gone")?;
     }
@@ -102,4 +105,12 @@ fn prove(
         }
         Err(error) => Ok(Reply::Failed { reason: format!("{error:#}") }),
     }
+}
+
+fn replay(installed: &Installed, script: &str, shape: Shape, requires: &[(String, String)]) -> Reply {
+    let replayed = installed.confirm(requires).and_then(|confirmed| {
+        let identity = identity(installed, confirmed);
+        Ok(Reply::Replayed { identity, replayed: trace::replay_script(Path::new(script), shape, installed)? })
+    });
+    replayed.unwrap_or_else(|error| Reply::Failed { reason: format!("{error:#}") })
 }

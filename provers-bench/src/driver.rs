@@ -37,7 +37,7 @@ const INTERRUPTED: u8 = 130;
 pub fn main(provers: &'static [Prover], package_folder: &str) -> ExitCode {
     match cli::parse(provers, env::args_os()) {
         Ok(Asked::Text(text)) => said(Ok(text)),
-        Ok(Asked::Trace(job)) => said(trace::run(&job)),
+        Ok(Asked::Trace(job)) => traced(trace::run(&job)),
         Ok(Asked::Report(job)) => said(runs_folder(job.out()).and_then(|folder| report::run(&job, &folder))),
         Ok(Asked::Run(plan)) => ended(run(&plan)),
         Ok(Asked::Check(job)) => match check::Gate::open(&job, Path::new(package_folder)) {
@@ -57,6 +57,17 @@ fn said(text: anyhow::Result<String>) -> ExitCode {
         }
         Err(error) if error.is::<trace::Interrupted>() => INTERRUPTED.into(),
         Err(error) => failed(&error),
+    }
+}
+
+/// Ends a command whose text may tell of failures.
+fn traced(told: anyhow::Result<(String, bool)>) -> ExitCode {
+    match told {
+        Ok((text, true)) => {
+            print(&text);
+            FAILED.into()
+        }
+        told => said(told.map(|(text, _)| text)),
     }
 }
 

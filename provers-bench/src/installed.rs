@@ -25,6 +25,12 @@ pub struct Installed {
     pub setting: fn(&str) -> Option<String>,
     /// Runs a prover the way the allocator wants it; it calls the function once. Timed with the proof.
     pub scope: fn(&mut dyn FnMut()),
+    /// Replays a recorded phase: what `scope` does, and what an adapter of the allocator does for the prover within.
+    pub phase: fn(&mut dyn FnMut()),
+    /// Gives all free memory back to the system; `None` where a replay does not ask for that.
+    pub release: Option<fn()>,
+    /// What the allocator says of itself, for people; `None` if it says nothing.
+    pub report: fn() -> Option<String>,
 }
 
 impl Installed {
@@ -38,6 +44,9 @@ impl Installed {
             gauges: Counters::new,
             setting: |_| None,
             scope: |prove| prove(),
+            phase: |play| play(),
+            release: None,
+            report: || None,
         }
     }
 
@@ -70,7 +79,8 @@ impl Installed {
     #[inline]
     pub fn bump_reset() -> Self {
         let prefixes = &["GLIBC_TUNABLES", "MALLOC_", "ZK_ALLOC_"];
-        Self { scope: |prove| zk_alloc_0_0_9::phase(prove), ..Self::named("zk-alloc", "0.0.9", prefixes) }
+        let phase: fn(&mut dyn FnMut()) = |prove| zk_alloc_0_0_9::phase(prove);
+        Self { scope: phase, phase, ..Self::named("zk-alloc", "0.0.9", prefixes) }
     }
 
     /// Our arena, over the allocator of the C library.
@@ -80,6 +90,9 @@ impl Installed {
         Self {
             counters: zk_alloc_counters,
             gauges: zk_alloc_gauges,
+            phase: |play| zk_alloc::phase(play),
+            release: Some(|| _ = zk_alloc::release()),
+            report: || Some(zk_alloc::stats().to_string()),
             ..Self::named("zk-alloc", env!("CARGO_PKG_VERSION"), prefixes)
         }
     }

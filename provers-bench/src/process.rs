@@ -3,6 +3,7 @@
 use crate::interrupt::Interrupt;
 use crate::protocol::{Identity, Reply, Request, line};
 use crate::sample::Sample;
+use crate::trace::Replayed;
 use nix::sys::signal::Signal;
 use std::collections::VecDeque;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -103,6 +104,14 @@ impl Process {
     ) -> Result<(Sample, Option<String>), Failure> {
         match self.ask(&Request::Prove { round, seed }, limit)? {
             Reply::Proved { sample, refusal } => Ok((sample, refusal)),
+            other => Err(self.unexpected(other)),
+        }
+    }
+
+    /// Has recorded allocations replayed and hears what the arm is.
+    pub(crate) fn replay(&mut self, request: &Request, limit: Duration) -> Result<(Identity, Replayed), Failure> {
+        match self.ask(request, limit)? {
+            Reply::Replayed { identity, replayed } => Ok((identity, replayed)),
             other => Err(self.unexpected(other)),
         }
     }

@@ -3,6 +3,7 @@
 
 use crate::build_info::BuildInfo;
 use crate::sample::Sample;
+use crate::trace::{Replayed, Shape};
 use serde::{Deserialize, Serialize};
 
 /// From the driver.
@@ -21,6 +22,14 @@ pub(crate) enum Request {
     },
     /// Prove and verify once. Answered by [`Reply::Proved`].
     Prove { round: u32, seed: u64 },
+    /// Replay recorded allocations, with no prover set up. Answered by [`Reply::Replayed`].
+    Replay {
+        /// The file that holds them.
+        script: String,
+        shape: Shape,
+        /// As in a set-up.
+        requires: Vec<(String, String)>,
+    },
 }
 
 /// From a child. The end of its stdin ends it.
@@ -33,7 +42,11 @@ pub(crate) enum Reply {
         /// Why the verifier refused the proof.
         refusal: Option<String>,
     },
-    /// The workload could not be set up, or could not prove.
+    Replayed {
+        identity: Identity,
+        replayed: Replayed,
+    },
+    /// The workload could not be set up, or could not prove; the allocations could not be replayed.
     Failed {
         reason: String,
     },
@@ -77,21 +90,33 @@ mod tests {
     fn messages_survive_the_pipe() {
         let text = "line one\nline two \"quoted\"".to_owned();
         let sample = sample::tests::sample(u64::MAX, [("served".to_owned(), u64::MAX)].into());
-        let requires = vec![("opt.thp".into(), "always".into())];
+        let requires = || vec![("opt.thp".into(), "always".into())];
         let (arm, prover, workload) = ("a".into(), "p".into(), "w".into());
-        survives(Request::Setup { arm, prover, workload, log_rows: 10, requires });
+        survives(Request::Setup { arm, prover, workload, log_rows: 10, requires: requires() });
+        let shape = Shape { records: 1, blocks: 2, threads: 3, peak_at: 4 };
+        survives(Request::Replay { script: "/s".into(), shape, requires: requires() });
         survives(Request::Prove { round: 0, seed: u64::MAX });
-        survives(Reply::Proved { sample, refusal: Some(text.clone()) });
+        survives(Reply::Proved { sample: sample.clone(), refusal: Some(text.clone()) });
         survives(Reply::Failed { reason: text.clone() });
         let build = build_info::current();
         let settings = vec!["ZK_ALLOC_THP=never".into()];
-        survives(Reply::Ready(Identity {
-            allocator: text,
+        let identity = Identity {
+            allocator: text.clone(),
             version: "1".into(),
             settings,
             confirmed: Vec::new(),
             peak_is_per_proof: true,
             build,
-        }));
+        };
+        survives(Reply::Ready(identity.clone()));
+        let replayed = Replayed {
+            sample,
+            operations_ns: 1,
+            rss_at_live_peak_bytes: 2,
+            rss_at_phase_ends_bytes: vec![3, 4],
+            rss_released_bytes: None,
+            reports: vec![text],
+        };
+        survives(Reply::Replayed { identity, replayed });
     }
 }

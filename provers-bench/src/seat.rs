@@ -144,7 +144,7 @@ pub(crate) fn outcome_of(failure: &Failure, turn: Turn) -> Outcome {
 }
 
 /// An arm linked from other sources than the driver's would be measured under a name that it does not deserve.
-fn check_build(identity: &Identity, binary: &Path) -> Result<(), Failure> {
+pub(crate) fn check_build(identity: &Identity, binary: &Path) -> Result<(), Failure> {
     if identity.build == build_info::current() {
         return Ok(());
     }

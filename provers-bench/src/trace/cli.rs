@@ -1,6 +1,8 @@
-//! The commands `record` and `simulate`, as clap sees them.
+//! The commands `record`, `simulate` and `replay`, as clap sees them.
 
 use super::policy::Policy;
+use super::replay::Replay;
+use crate::arms::DEFAULT_SET;
 use crate::plan::{self, SizedWorkload, UsageError};
 use crate::workloads::Prover;
 use clap::{ArgMatches, Args, Command, FromArgMatches};
@@ -58,6 +60,26 @@ struct SimulateArgs {
     spill: bool,
 }
 
+/// Options of `replay`.
+#[derive(Args, Debug)]
+struct ReplayArgs {
+    /// Files that `record` wrote
+    #[arg(value_name = "TRACE", required = true)]
+    traces: Vec<PathBuf>,
+    /// Allocators to replay them under, with commas between them, or sets of them
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',', default_value = DEFAULT_SET)]
+    allocators: Vec<String>,
+    /// Leaves out smaller blocks, for as long as they are [default: none that was recorded]
+    #[arg(long, value_name = "BYTES", value_parser = bytes)]
+    min_bytes: Option<u64>,
+    /// Replays under each allocator, each in a process of its own; figures are medians
+    #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    rounds: u32,
+    /// Shows what zk-alloc says of itself at the end of each phase
+    #[arg(long)]
+    verbose: bool,
+}
+
 /// What `record` is to do.
 #[derive(Debug)]
 pub(crate) struct Recording {
@@ -74,17 +96,25 @@ pub(crate) struct Recording {
 pub(crate) enum Job {
     Record(Recording),
     Simulate { traces: Vec<PathBuf>, policies: Vec<Policy> },
+    Replay(Replay),
 }
 
-/// Both commands.
-pub(crate) fn commands() -> [Command; 2] {
+/// All three commands.
+pub(crate) fn commands() -> [Command; 3] {
     let names: Vec<_> = Policy::all().into_iter().map(|policy| policy.name).collect();
     [
         RecordArgs::augment_args(Command::new("record"))
-            .about("Records the allocations of verified proofs, for simulate"),
+            .about("Records the allocations of verified proofs, for simulate and replay"),
         SimulateArgs::augment_args(Command::new("simulate"))
             .about("Replays recorded allocations through placement policies: what would be resident")
             .after_help(format!("Policies:\n  {}", names.join("\n  "))),
+        ReplayArgs::augment_args(Command::new("replay"))
+            .about("Replays recorded allocations under real allocators, on real memory: what is resident")
+            .after_help(
+                "Settings of allocators are taken from the environment, as in ZK_ALLOC_MIN_BYTES=256.\n\n\
+                 Exit code 0: every allocator replayed every trace; 1: one failed that is not known to, the notes say why, \
+                 or a trace can't be read; 2: wrong usage; 130: interrupted.",
+            ),
     ]
 }
 
@@ -96,8 +126,15 @@ pub(crate) fn job(provers: &'static [Prover], name: &str, matches: &ArgMatches) 
             Some(RecordArgs::from_arg_matches(matches).map_err(other).and_then(|args| recording(provers, args)))
         }
         "simulate" => Some(SimulateArgs::from_arg_matches(matches).map_err(other).and_then(simulation)),
+        "replay" => Some(ReplayArgs::from_arg_matches(matches).map_err(other).and_then(replaying)),
         _ => None,
     }
+}
+
+fn replaying(args: ReplayArgs) -> Result<Job, UsageError> {
+    let contestants = plan::contestants(&args.allocators)?;
+    let ReplayArgs { traces, min_bytes, rounds, verbose, .. } = args;
+    Ok(Job::Replay(Replay { traces, contestants, min_bytes, rounds, verbose }))
 }
 
 fn recording(provers: &'static [Prover], args: RecordArgs) -> Result<Job, UsageError> {
@@ -199,6 +236,9 @@ mod tests {
             ("b simulate a.trace --borders 2m,1m", "ascend"),
             ("b simulate a.trace --borders 2x", "sizes like"),
             ("b simulate a.trace --min-bytes 0", "sizes like"),
+            ("b replay a.trace --allocators glibc,tcmalloc", "jemalloc"),
+            ("b replay a.trace --rounds 0", "1..=1000"),
+            ("b replay", "TRACE"),
             ("b record plonky9", "plonky3"),
             ("b record plonky3 --workloads sha", "poseidon2"),
         ] {

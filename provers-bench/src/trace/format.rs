@@ -4,7 +4,7 @@ use anyhow::{Context, ensure};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::{BufRead, BufReader, BufWriter, Read, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Changes when what older code wrote can't be read any more.
 const VERSION: u32 = 1;
@@ -107,22 +107,46 @@ pub(crate) fn write(path: &Path, header: &Header, records: impl Iterator<Item = 
     written.with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// Reads a trace.
-pub(crate) fn read(path: &Path) -> anyhow::Result<Trace> {
+/// A trace that is read record by record.
+pub(crate) struct Reader {
+    pub(crate) header: Header,
+    file: BufReader<File>,
+    path: PathBuf,
+}
+
+/// Opens a trace.
+pub(crate) fn open(path: &Path) -> anyhow::Result<Reader> {
     let named = || path.display().to_string();
     let mut file = BufReader::new(File::open(path).with_context(|| format!("cannot open {}", named()))?);
     let mut line = String::new();
     file.read_line(&mut line).with_context(|| format!("{} is no trace", named()))?;
     let header: Header = serde_json::from_str(&line).with_context(|| format!("{} is no trace", named()))?;
     ensure!(header.version == VERSION, "{} has version {}; this reads {VERSION}", named(), header.version);
-    let mut body = Vec::new();
-    file.read_to_end(&mut body).with_context(|| format!("cannot read {}", named()))?;
-    let (words, rest) = body.as_chunks::<8>();
-    let words: Vec<_> = words.iter().copied().map(u64::from_le_bytes).collect();
-    let (records, torn) = words.as_chunks::<RECORD_WORDS>();
-    ensure!(rest.is_empty() && torn.is_empty(), "{} is cut off", named());
-    let records: Option<Vec<_>> = records.iter().copied().map(Record::from_words).collect();
-    Ok(Trace { header, records: records.with_context(|| format!("{} holds what is no record", named()))? })
+    Ok(Reader { header, file, path: path.to_owned() })
+}
+
+impl Reader {
+    /// The next record; `None` at the end.
+    pub(crate) fn record(&mut self) -> anyhow::Result<Option<Record>> {
+        let named = || self.path.display().to_string();
+        if self.file.fill_buf().with_context(|| format!("cannot read {}", named()))?.is_empty() {
+            return Ok(None);
+        }
+        let mut words = [0; RECORD_WORDS];
+        for word in &mut words {
+            let mut bytes = [0; 8];
+            self.file.read_exact(&mut bytes).with_context(|| format!("{} is cut off", named()))?;
+            *word = u64::from_le_bytes(bytes);
+        }
+        Record::from_words(words).map(Some).with_context(|| format!("{} holds what is no record", named()))
+    }
+}
+
+/// Reads a whole trace.
+pub(crate) fn read(path: &Path) -> anyhow::Result<Trace> {
+    let mut reader = open(path)?;
+    let records: anyhow::Result<_> = std::iter::from_fn(|| reader.record().transpose()).collect();
+    Ok(Trace { records: records?, header: reader.header })
 }
 
 #[cfg(test)]

@@ -1,20 +1,24 @@
 //! Placement by evidence: `record` writes down what a prover allocates, `simulate` replays it through placement policies
-//! and says what each would have kept resident. docs/placement.md has the figures.
+//! and says what each would have kept resident, `replay` has allocators do it on real memory. docs/placement.md has the
+//! figures.
 //!
 //! ```text
 //! cli      what is asked for            table    figures -> text
-//! session  proofs under the recorder    replay   a trace through an arena -> figures
+//! session  proofs under the recorder    simulate a trace through an arena -> figures
 //! recorder the allocator that notes     arena    slabs and runs, in numbers only    zone   one span of granules
 //! format   records and files            policy   the policies, as data
+//! replay   a trace on real memory       mapping  memory of the harness's own
 //! ```
 
 mod arena;
 mod cli;
 mod format;
+mod mapping;
 mod policy;
 mod recorder;
 mod replay;
 mod session;
+mod simulate;
 mod table;
 mod zone;
 
@@ -22,23 +26,25 @@ pub use recorder::Recorder;
 pub use session::main;
 
 pub(crate) use cli::{Job, commands, job};
+pub(crate) use replay::{Replayed, Shape, replay_script};
 pub(crate) use session::Interrupted;
 
-/// Does what a command asked for, and returns what goes to stdout.
-pub(crate) fn run(job: &Job) -> anyhow::Result<String> {
+/// Does what a command asked for: what goes to stdout, and whether a part of it failed.
+pub(crate) fn run(job: &Job) -> anyhow::Result<(String, bool)> {
     match job {
         Job::Record(recording) => {
             let paths = session::record(recording)?;
-            Ok(paths.iter().map(|path| format!("{}\n", path.display())).collect())
+            Ok((paths.iter().map(|path| format!("{}\n", path.display())).collect(), false))
         }
+        Job::Replay(job) => replay::replay(job),
         Job::Simulate { traces, policies } => {
             let mut text = String::new();
             for path in traces {
                 let trace = format::read(path)?;
-                let figures = policies.iter().map(|policy| (policy.name.as_str(), replay::replay(&trace, policy)));
+                let figures = policies.iter().map(|policy| (policy.name.as_str(), simulate::simulate(&trace, policy)));
                 text += &format!("{}\n\n", table::table(&trace, &figures.collect::<Vec<_>>()));
             }
-            Ok(text)
+            Ok((text, false))
         }
     }
 }

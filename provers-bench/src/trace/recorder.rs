@@ -1,14 +1,14 @@
 //! The recorder: the system's allocator, and a note of every large request, in a buffer that the recorder maps itself.
 //!
 //! Nothing here allocates or waits: a record is one atomic addition and four stores.
-#![allow(unsafe_code, reason = "implements GlobalAlloc, and maps the buffer that it cannot allocate")]
+#![allow(unsafe_code, reason = "implements GlobalAlloc, and shares the buffer that it cannot allocate")]
 
 use super::format::{self, Header, Op, RECORD_WORDS, Record};
+use super::mapping;
 use crate::arms::{Counters, Installed};
 use anyhow::{Context, bail};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
-use std::io;
 use std::path::Path;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -42,22 +42,9 @@ pub struct Recorder;
 
 /// Starts to record requests of `min_bytes` and more.
 pub(crate) fn start(min_bytes: usize) -> anyhow::Result<()> {
-    // SAFETY: a new private mapping at an address of the kernel's choice touches nothing that exists.
-    let at = unsafe {
-        libc::mmap(
-            std::ptr::null_mut(),
-            BUFFER_BYTES,
-            libc::PROT_READ | libc::PROT_WRITE,
-            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
-            -1,
-            0,
-        )
-    };
-    if at == libc::MAP_FAILED {
-        return Err(io::Error::last_os_error()).context("cannot map a buffer of 1 GiB for the trace");
-    }
+    let at = mapping::zeroed(BUFFER_BYTES).context("no buffer for the trace")?;
     // SAFETY: the mapping is page aligned, zeroed, as long as said, never unmapped, and ours alone; zero is an `AtomicU64`.
-    let words = unsafe { std::slice::from_raw_parts(at.cast::<AtomicU64>(), BUFFER_BYTES / size_of::<u64>()) };
+    let words = unsafe { std::slice::from_raw_parts(at.cast::<AtomicU64>().as_ptr(), BUFFER_BYTES / size_of::<u64>()) };
     if SESSION.set(Session { words, min_bytes, start: Instant::now() }).is_err() {
         bail!("the recorder was started twice");
     }

@@ -28,17 +28,19 @@ static RECORDER: Arm = Arm::new("recorder", "record");
 /// Longest wait for one proof: there is nothing to compare it with.
 const PATIENCE: Duration = Duration::from_secs(3600);
 
-/// The user stopped the recording.
+/// The user stopped a command; with it, what that costs.
 #[derive(Debug, thiserror::Error)]
-#[error("interrupted: the trace that was being recorded is lost")]
-pub(crate) struct Interrupted;
+#[error("interrupted: {0}")]
+pub(crate) struct Interrupted(pub(crate) &'static str);
+
+const INTERRUPTED: Interrupted = Interrupted("the trace that was being recorded is lost");
 
 /// Records every workload; the traces written. An interrupted recording leaves those before it.
 pub(crate) fn record(recording: &Recording) -> anyhow::Result<Vec<PathBuf>> {
     let interrupt = Interrupt::on_signals()?;
     let folder = match binaries::folder(&[Contestant { label: RECORDER.name.into(), arm: &RECORDER }]) {
         // Ctrl-C ends cargo as well.
-        Err(_) if interrupt.is_raised() => return Err(Interrupted.into()),
+        Err(_) if interrupt.is_raised() => return Err(INTERRUPTED.into()),
         folder => folder?,
     };
     let out = recording.out.clone().unwrap_or_else(|| {
@@ -70,7 +72,7 @@ fn one(
     environment.extend(threads.map(|threads| ("RAYON_NUM_THREADS".to_owned(), threads)));
     eprintln!("{title}");
     let failed = |failure: Failure| match failure {
-        Failure::Interrupted => Interrupted.into(),
+        Failure::Interrupted => INTERRUPTED.into(),
         failure => anyhow::Error::new(failure).context(format!("{name} 2^{log_rows} was not recorded")),
     };
     let mut process = Process::start(&folder.join(RECORDER.binary), &environment, interrupt).map_err(failed)?;

@@ -1,7 +1,7 @@
 //! The table of one trace: a row a policy.
 
 use super::format::Trace;
-use super::replay::Figures;
+use super::simulate::Figures;
 use comfy_table::presets::ASCII_MARKDOWN;
 use comfy_table::{CellAlignment, ContentArrangement, Table};
 

@@ -24,7 +24,7 @@ pub(crate) struct Figures {
 }
 
 /// Replays `trace` through `policy`.
-pub(crate) fn replay(trace: &Trace, policy: &Policy) -> Figures {
+pub(crate) fn simulate(trace: &Trace, policy: &Policy) -> Figures {
     let mut player = Player {
         arena: Arena::new(policy),
         blocks: HashMap::new(),
@@ -147,10 +147,10 @@ mod tests {
             self.add(Op::ReallocFrom, 1, from, size_bytes).add(Op::ReallocTo, 1, to, size_bytes)
         }
 
-        fn replay(&self, name: &str) -> Figures {
+        fn simulate(&self, name: &str) -> Figures {
             let policy = Policy::all().into_iter().find(|policy| policy.name == name).unwrap();
             let trace = Trace { header: Header::new(String::new(), KIB, 0), records: self.records.clone() };
-            replay(&trace, &policy)
+            simulate(&trace, &policy)
         }
     }
 
@@ -163,7 +163,7 @@ mod tests {
         for _ in 0..3 {
             script.proof().alloc(1, 100 * MIB).free(1).rest();
         }
-        let (ours, one_zone) = (script.replay("zk-alloc"), script.replay("one-zone"));
+        let (ours, one_zone) = (script.simulate("zk-alloc"), script.simulate("one-zone"));
         for figures in [&ours, &one_zone] {
             assert_eq!(figures.live_peak_bytes, 100 * MIB + 80 * KIB);
         }
@@ -182,11 +182,11 @@ mod tests {
             script.free(block);
         }
         script.rest();
-        let pinned = script.replay("zk-alloc");
+        let pinned = script.simulate("zk-alloc");
         assert_eq!((pinned.slabs_peak, pinned.pinned_slabs), (3, 1));
         assert_eq!(pinned.resident_bytes, 3 * 512 * KIB);
         script.add(Op::Free, 2, 0, 0).proof().alloc(1, 32 * KIB);
-        let figures = script.replay("zk-alloc");
+        let figures = script.simulate("zk-alloc");
         assert_eq!((figures.fresh_later_bytes, figures.slabs_peak, figures.proofs), (0, 3, 2));
     }
 
@@ -194,9 +194,9 @@ mod tests {
     fn outside_phases_and_below_the_threshold_the_backing_allocator_serves() {
         let mut script = Script::default();
         script.alloc(1, MIB).proof().alloc(2, 2 * KIB).alloc(3, 4 * KIB).rest().alloc(4, MIB).free(3);
-        let figures = script.replay("min-4k");
+        let figures = script.simulate("min-4k");
         assert_eq!((figures.arena_allocations, figures.backing_allocations, figures.live_peak_bytes), (1, 1, 4 * KIB));
-        assert_eq!(script.replay("min-2k").arena_allocations, 2);
+        assert_eq!(script.simulate("min-2k").arena_allocations, 2);
     }
 
     #[test]
@@ -204,12 +204,12 @@ mod tests {
         let mut script = Script::default();
         // A vector that grows, from below what is recorded; nothing follows it.
         script.proof().realloc(9, 1, 2 * KIB).realloc(1, 2, 8 * KIB).realloc(2, 3, 64 * KIB).realloc(3, 3, 128 * KIB);
-        let grown = script.replay("zk-alloc");
+        let grown = script.simulate("zk-alloc");
         assert_eq!(grown.resident_bytes, (512 + 128) * KIB);
         assert_eq!(grown.live_peak_bytes, 128 * KIB);
         // Into the next zone: for a moment both are alive.
         script.realloc(3, 4, 256 * KIB).free(4);
-        let moved = script.replay("zk-alloc");
+        let moved = script.simulate("zk-alloc");
         assert_eq!(moved.live_peak_bytes, (128 + 256) * KIB);
         assert_eq!(moved.resident_bytes, (512 + 128 + 256) * KIB);
     }
@@ -218,7 +218,7 @@ mod tests {
     fn a_spilled_run_takes_free_memory_of_the_next_zone_instead_of_fresh() {
         let mut script = Script::default();
         script.proof().alloc(1, 100 * MIB).free(1).alloc(2, 10 * MIB).free(2).rest();
-        assert_eq!(script.replay("zk-alloc").resident_bytes, 110 * MIB);
-        assert_eq!(script.replay("spill").resident_bytes, 100 * MIB);
+        assert_eq!(script.simulate("zk-alloc").resident_bytes, 110 * MIB);
+        assert_eq!(script.simulate("spill").resident_bytes, 100 * MIB);
     }
 }

@@ -1,0 +1,145 @@
+//! Recorded allocations on real memory: the driver's side, which has each arm's binary replay a trace, and their figures.
+//!
+//! ```text
+//! table   figures -> text        stage   the replaying process: threads, phases, memory
+//! script  a trace, made ready    turns   whose turn it is        block   memory that says when it was overwritten
+//! ```
+
+mod block;
+mod script;
+mod stage;
+mod table;
+mod turns;
+
+pub(crate) use script::Shape;
+pub(crate) use stage::{Replayed, replay as replay_script};
+
+use super::format::{self, Trace};
+use super::session::Interrupted;
+use crate::binaries;
+use crate::interrupt::Interrupt;
+use crate::memory;
+use crate::plan::Contestant;
+use crate::process::{Failure, Process};
+use crate::protocol::Request;
+use crate::report::format as words;
+use crate::seat;
+use anyhow::{Context, ensure};
+use script::Script;
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process;
+use std::time::Duration;
+use table::Row;
+
+/// Longest wait for one replay: there is nothing to compare it with.
+const PATIENCE: Duration = Duration::from_secs(3600);
+
+/// What `replay` is to do.
+#[derive(Debug)]
+pub(crate) struct Replay {
+    pub(crate) traces: Vec<PathBuf>,
+    pub(crate) contestants: Vec<Contestant>,
+    /// Smaller blocks are left out; `None` leaves out none that was recorded.
+    pub(crate) min_bytes: Option<u64>,
+    /// Processes of each arm.
+    pub(crate) rounds: u32,
+    /// Show what allocators say of themselves.
+    pub(crate) verbose: bool,
+}
+
+/// Replays every trace under every arm: the tables, and whether an arm failed that must not.
+pub(crate) fn replay(job: &Replay) -> anyhow::Result<(String, bool)> {
+    // A mistake in the last name must not cost the replays before it.
+    for path in &job.traces {
+        format::open(path).context("nothing was replayed")?;
+    }
+    let interrupt = Interrupt::on_signals()?;
+    let interrupted = || Interrupted("what was replayed is lost");
+    let folder = match binaries::folder(&job.contestants) {
+        // Ctrl-C ends cargo as well.
+        Err(_) if interrupt.is_raised() => return Err(interrupted().into()),
+        folder => folder?,
+    };
+    let (mut text, mut failed) = (String::new(), false);
+    for path in &job.traces {
+        let trace = format::read(path)?;
+        let min_bytes = job.min_bytes.unwrap_or(0).max(trace.header.min_bytes);
+        let script = Script::of(&trace, min_bytes).with_context(|| path.display().to_string())?;
+        check(path, &script, min_bytes)?;
+        let file = ScriptFile::write(&trace, &script)?;
+        eprintln!("{}", trace.header.title);
+        let mut rows: Vec<_> = job.contestants.iter().map(Row::new).collect();
+        for round in 1..=job.rounds {
+            for row in rows.iter_mut().filter(|row| row.failure.is_none()) {
+                match one(row, &folder, &file, script.shape, &interrupt) {
+                    Ok(()) => {}
+                    Err(Failure::Interrupted) => return Err(interrupted().into()),
+                    Err(failure) => row.failure = Some(failure.to_string()),
+                }
+                eprintln!("round {round} of {}: {}", job.rounds, row.progress());
+            }
+        }
+        failed |= rows.iter().any(|row| row.failure.is_some() && row.contestant.arm.known_to_fail.is_none());
+        text += &format!("{}\n\n", table::table(&trace.header, min_bytes, &script, &rows, job.verbose));
+    }
+    Ok((text, failed))
+}
+
+/// Fails if there is nothing to replay, or no room for it.
+fn check(path: &Path, script: &Script, min_bytes: u64) -> anyhow::Result<()> {
+    let named = path.display();
+    ensure!(
+        !script.records.is_empty(),
+        "{named} holds no block of {min_bytes} bytes or more: there is nothing to replay"
+    );
+    let needed = script.live_peak_bytes + size_of_val(&script.records[..]) as u64;
+    let available = memory::available_bytes().unwrap_or(u64::MAX);
+    let [needs, has] = [needed, available].map(words::bytes);
+    ensure!(needed <= available, "{named} needs {needs} of memory at the least, and {has} are available: not replayed");
+    Ok(())
+}
+
+/// One replay under one arm, in a process of its own.
+fn one(
+    row: &mut Row<'_>,
+    folder: &Path,
+    script: &ScriptFile,
+    shape: Shape,
+    interrupt: &Interrupt,
+) -> Result<(), Failure> {
+    let owned = |pairs: &[(&str, &str)]| -> Vec<(String, String)> {
+        pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+    };
+    let arm = row.contestant.arm;
+    let binary = folder.join(arm.binary);
+    let mut process = Process::start(&binary, &owned(arm.environment), interrupt)?;
+    let script = script.0.display().to_string();
+    let request = Request::Replay { script, shape, requires: owned(arm.confirms) };
+    let (identity, replayed) = process.replay(&request, PATIENCE)?;
+    seat::check_build(&identity, &binary)?;
+    process.finish()?;
+    let broken = arm.holds.iter().find_map(|condition| condition.broken_by(&replayed.sample));
+    row.settings = identity.settings;
+    row.replays.push(replayed);
+    broken.map_or(Ok(()), |reason| Err(Failure::Workload(reason)))
+}
+
+/// A script as a file, for as long as it is needed.
+struct ScriptFile(PathBuf);
+
+impl ScriptFile {
+    fn write(trace: &Trace, script: &Script) -> anyhow::Result<Self> {
+        let file = Self(env::temp_dir().join(format!("prove-bench-{}.script", process::id())));
+        format::write(&file.0, &trace.header, script.records.iter().copied())?;
+        Ok(file)
+    }
+}
+
+impl Drop for ScriptFile {
+    fn drop(&mut self) {
+        // What is left behind lies in the folder for such things.
+        let _ = fs::remove_file(&self.0);
+    }
+}
