@@ -271,16 +271,28 @@ impl Zone {
     /// Pages in `own` granules of the caller's together with the rest of their piece, which is claimed for that time: what is
     /// booked must be owned.
     fn page_in_piece(&self, rest: [(usize, usize); 2], own: std::ops::Range<usize>) {
-        let mut paged = own;
-        for (at, len) in rest {
-            // One by one, as some may be used by slabs, of which the zone knows no more.
-            for granule in at..at + len {
-                if self.runs.try_claim(granule, 1) {
-                    if self.residency.book(granule, 1).is_some() {
-                        paged = paged.start.min(granule)..paged.end.max(granule + 1);
-                    }
-                    self.runs.release(granule, 1);
-                }
+        let (mut paged, comes_whole) = (own.clone(), self.comes_whole(own.start));
+        let book = |granule| {
+            // Whose it is, books it: a slab, or another thread that does the same.
+            let booked = self.runs.try_claim(granule, 1).then(|| {
+                let booked = self.residency.book(granule, 1).is_some();
+                self.runs.release(granule, 1);
+                booked
+            });
+            booked == Some(true)
+        };
+        let [before, behind] = rest.map(|(at, len)| at..at + len);
+        // Paged in is what joins the caller's granules. A huge page comes with all of it.
+        for granule in before.rev() {
+            let joins = granule + 1 == paged.start;
+            if (joins || comes_whole) && book(granule) && joins {
+                paged.start = granule;
+            }
+        }
+        for granule in behind {
+            let joins = granule == paged.end;
+            if (joins || comes_whole) && book(granule) && joins {
+                paged.end = granule + 1;
             }
         }
         // Also a huge page, which would come at the first touch: where the kernel has none, or has split this one before, it
