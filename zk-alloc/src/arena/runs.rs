@@ -47,6 +47,9 @@ impl Runs {
 
     /// Gives back `[start, start + n)`, which the caller owns.
     pub(super) fn release(&self, start: usize, n: usize) {
+        if n == 0 {
+            return;
+        }
         self.used.release(start, n);
         for (lane, limit) in LANES.into_iter().zip(&self.limits) {
             let Some(clear) = self.used.clear_lane_at(start, n, lane) else { break };

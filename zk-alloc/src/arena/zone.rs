@@ -272,32 +272,37 @@ impl Zone {
     /// booked must be owned.
     fn page_in_piece(&self, rest: [(usize, usize); 2], own: std::ops::Range<usize>) {
         let (mut paged, comes_whole) = (own.clone(), self.comes_whole(own.start));
-        let book = |granule| {
-            // Whose it is, books it: a slab, or another thread that does the same.
-            let booked = self.runs.try_claim(granule, 1).then(|| {
-                let booked = self.residency.book(granule, 1).is_some();
+        // Where it fails, another thread has the granule, and books it, or a slab has.
+        let claim = |granule| {
+            let claimed = self.runs.try_claim(granule, 1);
+            if claimed && self.residency.book(granule, 1).is_none() {
                 self.runs.release(granule, 1);
-                booked
-            });
-            booked == Some(true)
+                return false;
+            }
+            claimed
         };
         let [before, behind] = rest.map(|(at, len)| at..at + len);
         // Paged in is what joins the caller's granules. A huge page comes with all of it.
         for granule in before.rev() {
-            let joins = granule + 1 == paged.start;
-            if (joins || comes_whole) && book(granule) && joins {
-                paged.start = granule;
+            match granule + 1 == paged.start {
+                true if claim(granule) => paged.start = granule,
+                false if comes_whole && claim(granule) => self.runs.release(granule, 1),
+                _ => {}
             }
         }
         for granule in behind {
-            let joins = granule == paged.end;
-            if (joins || comes_whole) && book(granule) && joins {
-                paged.end = granule + 1;
+            match granule == paged.end {
+                true if claim(granule) => paged.end = granule + 1,
+                false if comes_whole && claim(granule) => self.runs.release(granule, 1),
+                _ => {}
             }
         }
         // Also a huge page, which would come at the first touch: where the kernel has none, or has split this one before, it
-        // would not come, and what is booked would not be there.
+        // would not come, and what is booked would not be there. Free only afterwards: another thread that gave it back
+        // meanwhile would say that it is not there.
         self.residency.page_in(paged.start, paged.len());
+        self.runs.release(paged.start, own.start - paged.start);
+        self.runs.release(own.end, paged.end - own.end);
     }
 
     /// Takes back a run.
