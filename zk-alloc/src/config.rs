@@ -3,10 +3,16 @@
 //! It is the environment that the process was started with (`os::variable`). What the program itself sets later is not seen:
 //! to look would take a lock that the first request, whenever it comes, must not wait for.
 
+mod huge_pages;
+
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::os::{self, Cut, HostHugePages, Value};
+use huge_pages::THP;
+
+pub use huge_pages::HugePages;
+pub(crate) use huge_pages::huge_pages;
 
 /// What the arena is made with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,78 +34,6 @@ pub(crate) struct Config {
     pub(crate) lazy_zero_bytes: usize,
     /// Whether to find out, and print, what outlives its phase.
     pub(crate) trace_escaped: bool,
-}
-
-/// What the arena does about huge pages: `ZK_ALLOC_THP`, after a look at the host.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize), serde(rename_all = "snake_case"))]
-#[non_exhaustive]
-pub enum HugePages {
-    /// Asks for them where they pay; the host has them.
-    Auto,
-    /// Asks for them everywhere; the host has them.
-    Always,
-    /// Forbids them: the host has them, but its hypervisor takes free memory back, so that the first touch of a huge page has
-    /// to get hundreds of small ones. `auto` decided so.
-    Avoided,
-    /// Forbids them, whatever the host's setting.
-    Never,
-    /// The host has none to ask for.
-    Unavailable,
-}
-
-impl fmt::Display for HugePages {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Auto => "auto",
-            Self::Always => "always",
-            Self::Avoided => "avoided",
-            Self::Never => "never",
-            Self::Unavailable => "unavailable",
-        })
-    }
-}
-
-impl HugePages {
-    fn parse(text: &str) -> Option<Self> {
-        match text {
-            "auto" => Some(Self::Auto),
-            "always" => Some(Self::Always),
-            "never" => Some(Self::Never),
-            _ => None,
-        }
-    }
-
-    /// The choice, after a look at the host.
-    fn on(self, host: HostHugePages) -> Self {
-        match (self, host) {
-            (Self::Auto | Self::Always, HostHugePages::Unavailable) => Self::Unavailable,
-            (Self::Auto, HostHugePages::Costly) => Self::Avoided,
-            (chosen, _) => chosen,
-        }
-    }
-}
-
-const THP: &str = "ZK_ALLOC_THP";
-
-/// What memory that is not the arena's does about huge pages, by `ZK_ALLOC_THP` and the host. A value that can't be used is
-/// the default; the warning of it is the arena's business.
-///
-/// The host is looked at once: two files of it take as long to read as many pages to touch.
-pub(crate) fn huge_pages() -> HugePages {
-    use HugePages::{Always, Auto, Avoided, Never, Unavailable};
-    /// 0 as long as nobody asked, then the place of the answer in `ANSWERS`, from 1 on.
-    static ANSWER: AtomicUsize = AtomicUsize::new(0);
-    const ANSWERS: [HugePages; 5] = [Auto, Always, Avoided, Never, Unavailable];
-
-    if let Some(&known) = ANSWER.load(Ordering::Relaxed).checked_sub(1).and_then(|place| ANSWERS.get(place)) {
-        return known;
-    }
-    let chosen = os::variable(THP).and_then(|value| HugePages::parse(value.text()?.trim()));
-    let answer = chosen.unwrap_or(Auto).on(os::host_huge_pages());
-    let place = ANSWERS.iter().position(|&known| known == answer).map_or(0, |place| place + 1);
-    ANSWER.store(place, Ordering::Relaxed);
-    answer
 }
 
 const DEFAULT_MIN_BYTES: usize = 1024;
@@ -275,8 +209,9 @@ fn setting<T>(
     default
 }
 
+/// Allocates nothing, like all that is done before the first request is served: it may come in a signal handler.
 fn parse_bytes(text: &str) -> Option<usize> {
-    let unit = ["K", "M", "G", "T"].iter().position(|unit| text.to_ascii_uppercase().ends_with(unit));
+    let unit = text.chars().next_back().and_then(|last| "KMGT".find(last.to_ascii_uppercase()));
     let (digits, shift) = match unit {
         Some(index) => (&text[..text.len() - 1], 10 * (index + 1)),
         None => (text, 0),

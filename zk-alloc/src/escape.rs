@@ -1,25 +1,43 @@
 //! Diagnosis: which allocations outlive their phase, and where they were made.
 //!
 //! Off unless asked for. While it is on, every allocation of the arena takes a lock and captures a backtrace: for finding
-//! what escapes, not for production.
+//! what escapes, not for production. But nothing waits for it, whatever the program is at. Frames are captured without the
+//! standard library's lock of backtraces, which a panic holds while it prints one, and allocates. What is alive is noted
+//! under a lock of our own, under which no symbol is looked up; where it is not to be had in a short time (a fork copied it
+//! taken, a signal handler interrupted who holds it), the allocation is counted as missed. So is what a thread allocates that
+//! blocks signals, as it may be in a handler.
 
-use std::backtrace::Backtrace;
+mod frames;
+
 use std::cell::Cell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
+use std::hash::{BuildHasherDefault, DefaultHasher};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, TryLockError};
+
+use crate::os;
+use frames::Frames;
 
 static ON: AtomicBool = AtomicBool::new(false);
 /// Counts the times that a phase began while none was open.
 static WINDOW: AtomicU64 = AtomicU64::new(0);
+/// Allocations and frees that could not be noted, since tracing was last switched on or off.
+static MISSED: AtomicU64 = AtomicU64::new(0);
 /// What is alive, by address.
-static MADE: Mutex<BTreeMap<usize, Made>> = Mutex::new(BTreeMap::new());
+static MADE: Mutex<Table> = Mutex::new(Table::with_hasher(BuildHasherDefault::new()));
 
+type Table = HashMap<usize, Made, BuildHasherDefault<DefaultHasher>>;
+
+/// The longest that the first allocation waits which does so in vain, in nanoseconds: who has the table may be waiting for a
+/// processor.
+const PATIENCE_NS: u64 = 100_000_000;
+
+/// Nothing of its own is on the heap: who takes one out of the table frees no memory.
 struct Made {
     bytes: usize,
     window: u64,
-    backtrace: Backtrace,
+    frames: Frames,
 }
 
 thread_local! {
@@ -58,8 +76,10 @@ impl fmt::Display for Escaped {
 /// ```
 pub fn trace_escaped(on: bool) {
     ON.store(on, Ordering::Relaxed);
+    MISSED.store(0, Ordering::Relaxed);
     if !on {
-        untraced(|| made().clear());
+        // Freed after the lock is given back.
+        drop(untraced(|| made().map(|mut made| std::mem::take(&mut *made))));
     }
 }
 
@@ -69,11 +89,22 @@ pub fn trace_escaped(on: bool) {
 pub fn escaped() -> Vec<Escaped> {
     let window = WINDOW.load(Ordering::Relaxed);
     let places = untraced(|| {
+        let mut alive: Vec<(Frames, usize)> = Vec::new();
+        if let Some(made) = made() {
+            let of_window = made.values().filter(|made| made.window == window);
+            alive.extend(of_window.map(|made| (made.frames, made.bytes)));
+        }
+        // The lock is given back: what follows takes its time.
+        let mut by_frames = BTreeMap::<Frames, (usize, usize)>::new();
+        for (frames, bytes) in alive {
+            let place = by_frames.entry(frames).or_default();
+            *place = (place.0 + 1, place.1 + bytes);
+        }
+        // Calls on one line are one place.
         let mut places = BTreeMap::<String, (usize, usize)>::new();
-        for made in made().values().filter(|made| made.window == window) {
-            let (allocations, bytes) = places.entry(made.backtrace.to_string()).or_default();
-            *allocations += 1;
-            *bytes += made.bytes;
+        for (frames, (allocations, bytes)) in by_frames {
+            let place = places.entry(frames.resolved()).or_default();
+            *place = (place.0 + allocations, place.1 + bytes);
         }
         let mut places: Vec<_> = places
             .into_iter()
@@ -83,6 +114,11 @@ pub fn escaped() -> Vec<Escaped> {
         places
     });
     places.unwrap_or_default()
+}
+
+/// How many allocations and frees could not be noted: what [`escaped`] returns is wrong by as many.
+pub(crate) fn missed() -> u64 {
+    MISSED.load(Ordering::Relaxed)
 }
 
 /// A phase began while none was open.
@@ -98,23 +134,55 @@ pub(crate) fn is_on() -> bool {
 #[cold]
 pub(crate) fn allocated(at: usize, bytes: usize) {
     untraced(|| {
-        let window = WINDOW.load(Ordering::Relaxed);
-        let allocation = Made { bytes, window, backtrace: Backtrace::force_capture() };
-        let replaced = made().insert(at, allocation);
-        drop(replaced);
+        let made = Made { bytes, window: WINDOW.load(Ordering::Relaxed), frames: Frames::capture() };
+        // To make room for it means to allocate, which a handler that may have interrupted `malloc` must not; and where there
+        // is no memory, the diagnosis is what goes without.
+        if os::may_be_in_signal_handler() || !note(at, made) {
+            MISSED.fetch_add(1, Ordering::Relaxed);
+        }
     });
+}
+
+/// Notes what is alive; `false` where that can't be.
+fn note(at: usize, allocation: Made) -> bool {
+    made().is_some_and(|mut made| {
+        let has_room = made.try_reserve(1).is_ok();
+        if has_room {
+            made.insert(at, allocation);
+        }
+        has_room
+    })
 }
 
 #[cold]
 pub(crate) fn freed(at: usize) {
-    untraced(|| {
-        let gone = made().remove(&at);
-        drop(gone);
+    untraced(|| match made() {
+        // The table never shrinks, so that this frees nothing.
+        Some(mut made) => drop(made.remove(&at)),
+        None => drop(MISSED.fetch_add(1, Ordering::Relaxed)),
     });
 }
 
-fn made() -> MutexGuard<'static, BTreeMap<usize, Made>> {
-    MADE.lock().unwrap_or_else(PoisonError::into_inner)
+/// The table, unless it is not to be had in a short time.
+fn made() -> Option<MutexGuard<'static, Table>> {
+    /// Whether somebody waited in vain before, so that nobody else should.
+    static IS_STUCK: AtomicBool = AtomicBool::new(false);
+    let began = os::monotonic_ns();
+    loop {
+        match MADE.try_lock() {
+            Ok(made) => {
+                IS_STUCK.store(false, Ordering::Relaxed);
+                return Some(made);
+            }
+            Err(TryLockError::Poisoned(poisoned)) => return Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => {}
+        }
+        if IS_STUCK.load(Ordering::Relaxed) || os::monotonic_ns() - began > PATIENCE_NS {
+            IS_STUCK.store(true, Ordering::Relaxed);
+            return None;
+        }
+        std::thread::yield_now();
+    }
 }
 
 /// Runs `f`, unless this thread is in here already.

@@ -162,13 +162,17 @@ pub fn end_phase() {
     }
 }
 
-/// For `ZK_ALLOC_TRACE_ESCAPED=1`.
+/// For `ZK_ALLOC_TRACE_ESCAPED=1`. Past the standard library's lock of standard error.
 #[cold]
 fn print_escaped() {
     let places = escape::escaped();
     let bytes: usize = places.iter().map(|place| place.bytes).sum();
-    eprintln!("zk-alloc: {bytes} bytes outlive their phase, from {} places", places.len());
+    os::warn(format_args!("{bytes} bytes outlive their phase, from {} places", places.len()));
+    let missed = escape::missed();
+    if missed > 0 {
+        os::warn(format_args!("{missed} allocations and frees could not be traced; what they were is missing here"));
+    }
     for place in places {
-        eprintln!("{place}");
+        os::write_stderr(format!("{place}\n").as_bytes());
     }
 }

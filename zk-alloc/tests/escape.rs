@@ -1,7 +1,12 @@
 //! What outlives its phase is named, with the place where it was made; what does not, is not.
 
-use std::hint::black_box;
+mod support;
 
+use std::ffi::OsStr;
+use std::hint::black_box;
+use std::panic::catch_unwind;
+
+use support::{alone, is_alone, patterned};
 use zk_alloc::{Escaped, ZkAllocator, escaped, phase, trace_escaped};
 
 #[global_allocator]
@@ -23,6 +28,11 @@ fn bytes(places: &[Escaped]) -> usize {
 
 #[test]
 fn what_escapes_is_reported_with_its_place() {
+    // Alone, as the table of what is alive belongs to the process.
+    let name = "what_escapes_is_reported_with_its_place";
+    if !is_alone() {
+        return alone(name, &[]).assert_passed(name);
+    }
     trace_escaped(true);
     let mut kept = phase(|| {
         make_what_goes();
@@ -40,5 +50,78 @@ fn what_escapes_is_reported_with_its_place() {
 
     drop(kept);
     assert_eq!(bytes(&escaped()), bytes(&places) - (6 << 20), "freed after its phase, it is gone from the list");
+    trace_escaped(false);
+}
+
+/// A panic prints its backtrace under a lock of the standard library's, and allocates meanwhile: whoever captures a backtrace
+/// for each allocation must do it without that lock.
+#[test]
+fn a_panic_that_prints_its_backtrace_in_a_phase_is_not_held_up() {
+    let name = "a_panic_that_prints_its_backtrace_in_a_phase_is_not_held_up";
+    if is_alone() {
+        let threads: Vec<_> = (0..2).map(|_| std::thread::spawn(panic_in_phases)).collect();
+        panic_in_phases();
+        return threads.into_iter().for_each(|thread| thread.join().expect("its panics are caught"));
+    }
+    for (min_bytes, backtrace) in [("1024", "1"), ("0", "1"), ("0", "full")] {
+        let settings = [
+            ("ZK_ALLOC_TRACE_ESCAPED", OsStr::new("1")),
+            ("ZK_ALLOC_MIN_BYTES", OsStr::new(min_bytes)),
+            ("RUST_BACKTRACE", OsStr::new(backtrace)),
+        ];
+        let ended = alone(name, &settings);
+        ended.assert_passed(&format!("ZK_ALLOC_MIN_BYTES={min_bytes} RUST_BACKTRACE={backtrace}"));
+        assert!(ended.stderr.contains("stack backtrace:") && ended.stderr.contains("panic_in_phases"), "{ended:?}");
+    }
+}
+
+fn panic_in_phases() {
+    for round in 0..3 {
+        let panicked = catch_unwind(|| {
+            phase(|| {
+                let words = patterned(10_000, round);
+                assert!(words.is_empty(), "round {round}");
+            });
+        });
+        assert!(panicked.is_err());
+    }
+}
+
+/// A child has the table as it was in the midst of the other threads' work, and nobody there gives its lock back.
+#[cfg(target_os = "linux")]
+#[test]
+#[allow(unsafe_code, reason = "forks")]
+fn a_forked_child_does_not_wait_for_a_table_that_nobody_gives_back() {
+    let name = "a_forked_child_does_not_wait_for_a_table_that_nobody_gives_back";
+    if !is_alone() {
+        return alone(name, &[("ZK_ALLOC_MIN_BYTES", "0".as_ref())]).assert_passed(name);
+    }
+    trace_escaped(true);
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                    phase(|| drop(black_box(vec![1u8; 3_000])));
+                }
+            });
+        }
+        for _ in 0..50 {
+            // SAFETY: the child allocates, which glibc and the arena support after a fork, and ends by `_exit`.
+            let child = unsafe { libc::fork() };
+            if child == 0 {
+                // SAFETY: ends the child, should it wait for ever.
+                unsafe { libc::alarm(20) };
+                phase(|| drop(black_box([vec![1u8; 3_000], vec![2u8; 300_000]])));
+                // SAFETY: ends the process, without destructors.
+                unsafe { libc::_exit(0) };
+            }
+            let mut status = -1;
+            // SAFETY: a child of ours, and a place for the answer. Should it hang, this process is ended by its parent.
+            assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+            assert_eq!(status, 0);
+        }
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
     trace_escaped(false);
 }

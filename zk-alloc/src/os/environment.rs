@@ -94,7 +94,7 @@ static SNAPSHOT: Snapshot =
 /// nobody, but where there is no way to run before `main` (outside of Unix): there the standard library is asked.
 pub(crate) fn variable(name: &str) -> Option<Value> {
     if SNAPSHOT.state.load(Ordering::Acquire) == NOT_TAKEN {
-        // A constructor of somebody's that runs before ours. (A signal handler that interrupts `take` finds no variables:
+        // A constructor of a library's that runs before ours. (A signal handler that interrupts `take` finds no variables:
         // it can't wait for what it interrupted.)
         hook::take();
     }
@@ -169,10 +169,12 @@ mod hook {
         });
     }
 
+    // Before constructors of the program's that name no priority (101 is the first that is not the C library's own): those may
+    // start threads, which may change the environment.
     // SAFETY: the loader calls what is listed here as functions of C's, before `main`. It may pass arguments, which such a
     // function does not look at.
     #[used]
-    #[cfg_attr(not(target_vendor = "apple"), unsafe(link_section = ".init_array"))]
+    #[cfg_attr(not(target_vendor = "apple"), unsafe(link_section = ".init_array.00101"))]
     #[cfg_attr(target_vendor = "apple", unsafe(link_section = "__DATA,__mod_init_func"))]
     static BEFORE_MAIN: extern "C" fn() = copy;
 

@@ -1,0 +1,76 @@
+//! Requests of threads that end: from a destructor of Rust's, or from one of the C library's, which come last.
+
+use std::ffi::{c_int, c_void};
+use std::ptr::null_mut;
+use std::sync::atomic::Ordering;
+
+use super::moments::{ENDED, join, start};
+use super::{FINE, LOST, UNPREPARED, request, served};
+
+struct AtEnd;
+
+thread_local! {
+    static AT_END: AtEnd = const { AtEnd };
+}
+
+impl Drop for AtEnd {
+    fn drop(&mut self) {
+        ENDED.store(request(false), Ordering::SeqCst);
+    }
+}
+
+extern "C" fn at_end_of_all(_: *mut c_void) {
+    ENDED.store(request(false), Ordering::SeqCst);
+}
+
+unsafe extern "C" fn destroy(value: *mut c_void) {
+    at_end_of_all(value);
+}
+
+/// A thread that leaves something to be destroyed: for Rust, or for the C library, which comes last.
+extern "C" fn end_with_destructor(key: *mut c_void) -> *mut c_void {
+    if key.is_null() {
+        AT_END.with(|_| ());
+    } else {
+        let key = (key.addr() - 1) as libc::pthread_key_t;
+        // SAFETY: a key of this module's, and a value that is not null.
+        unsafe { libc::pthread_setspecific(key, std::ptr::without_provenance(1)) };
+    }
+    null_mut()
+}
+
+/// A thread whose destructor makes a request; what came of it.
+fn run_thread_with_destructor(key: Option<libc::pthread_key_t>) -> c_int {
+    ENDED.store(-1, Ordering::SeqCst);
+    let value = key.map_or(0, |key| key as usize + 1);
+    let Some(thread) = start(end_with_destructor, std::ptr::without_provenance_mut(value)) else { return UNPREPARED };
+    join(thread);
+    match ENDED.load(Ordering::SeqCst) {
+        -1 => UNPREPARED,
+        code => code,
+    }
+}
+
+fn key() -> Option<libc::pthread_key_t> {
+    let mut key = 0;
+    // SAFETY: a place for the key.
+    (unsafe { libc::pthread_key_create(&raw mut key, Some(destroy)) } == 0).then_some(key)
+}
+
+pub(super) fn in_one(number: u32) -> c_int {
+    let key = if number.is_multiple_of(2) { key() } else { None };
+    run_thread_with_destructor(key).max(served())
+}
+
+pub(super) fn in_many(number: u32) -> c_int {
+    let key = if number.is_multiple_of(2) { key() } else { None };
+    for _ in 0..300 {
+        let code = run_thread_with_destructor(key);
+        if code != FINE {
+            return code;
+        }
+    }
+    // Each ended before the next began.
+    let slabs = zk_alloc::stats().slabs;
+    if slabs <= 20 { served() } else { LOST }
+}

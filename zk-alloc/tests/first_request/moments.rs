@@ -1,0 +1,235 @@
+//! The moments, one after the other: what each child does.
+
+use std::ffi::{c_int, c_void};
+use std::mem::MaybeUninit;
+use std::panic::catch_unwind;
+use std::ptr::{null, null_mut};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
+
+use super::{FINE, REFUSED, UNPREPARED, destructors, request, served};
+
+type Moment = (&'static str, u32, fn(u32) -> c_int);
+
+/// Name, number of children, and what each child does. Its argument is its number.
+pub(super) const ALL: &[Moment] = &[
+    ("in_a_handler_that_interrupted_malloc", 100, in_a_handler),
+    ("in_a_handler_that_interrupted_the_first_request", 300, in_a_handler_of_the_first),
+    ("in_a_forked_child", 4, in_a_forked_child),
+    ("with_no_memory_left", 40, with_no_memory_left),
+    ("in_a_thread_that_finds_no_memory_left", 10, in_a_thread_without_memory),
+    ("while_the_environment_changes", 100, while_the_environment_changes),
+    ("in_a_destructor_of_a_thread", 40, destructors::in_one),
+    ("in_the_destructors_of_many_threads", 2, destructors::in_many),
+    ("while_a_panic_prints_its_backtrace", 2, while_a_panic_prints),
+];
+
+/// Starts a thread without Rust's help, which might allocate.
+pub(super) fn start(run: extern "C" fn(*mut c_void) -> *mut c_void, value: *mut c_void) -> Option<libc::pthread_t> {
+    let mut thread = MaybeUninit::uninit();
+    // SAFETY: a place for the thread, and a function of its type.
+    let started = unsafe { libc::pthread_create(thread.as_mut_ptr(), null(), run, value) } == 0;
+    // SAFETY: written where it was started.
+    started.then(|| unsafe { thread.assume_init() })
+}
+
+pub(super) fn join(thread: libc::pthread_t) {
+    // SAFETY: a thread of this module's, joined once.
+    unsafe { libc::pthread_join(thread, null_mut()) };
+}
+
+/// Uses the C library's allocator in all ways that take its lock.
+fn churn(round: u32) {
+    // More than a thread's own cache takes.
+    let size = 1_100 + (round as usize * 977) % 60_000;
+    // SAFETY: each is freed once, and grown while it is alive.
+    unsafe {
+        let (first, second) = (libc::malloc(size), libc::malloc(2 * size));
+        libc::free(first);
+        let grown = libc::realloc(second, 3 * size);
+        libc::free(if grown.is_null() { second } else { grown });
+    }
+    #[cfg(target_env = "gnu")]
+    if round.is_multiple_of(8) {
+        // SAFETY: may be called at any time, outside of signal handlers.
+        unsafe { libc::malloc_trim(0) };
+    }
+}
+
+/// What the handler's requests came to; -1 before.
+static HANDLED: AtomicI32 = AtomicI32::new(-1);
+/// Whom to interrupt, and when: after so many turns of a loop.
+static TURNS: AtomicU32 = AtomicU32::new(0);
+static GO: AtomicBool = AtomicBool::new(false);
+/// What the requests of another thread came to; -1 before.
+pub(super) static ENDED: AtomicI32 = AtomicI32::new(-1);
+
+extern "C" fn on_signal(_: c_int) {
+    HANDLED.store(request(false), Ordering::SeqCst);
+}
+
+extern "C" fn interrupt(target: *mut c_void) -> *mut c_void {
+    while !GO.load(Ordering::SeqCst) {
+        std::hint::spin_loop();
+    }
+    for _ in 0..TURNS.load(Ordering::Relaxed) {
+        std::hint::spin_loop();
+    }
+    // SAFETY: the main thread, which waits for this one.
+    unsafe { libc::pthread_kill(target.addr() as libc::pthread_t, libc::SIGUSR1) };
+    null_mut()
+}
+
+/// Has `on_signal` run in this thread, `turns` after `GO`.
+fn arrange_interruption(turns: u32) -> Option<libc::pthread_t> {
+    // SAFETY: all zeroes is a valid `sigaction`.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    action.sa_sigaction = on_signal as *const () as usize;
+    action.sa_flags = libc::SA_RESTART;
+    TURNS.store(turns, Ordering::Relaxed);
+    // SAFETY: a valid action; asks who we are.
+    let (set, own) = unsafe { (libc::sigaction(libc::SIGUSR1, &raw const action, null_mut()), libc::pthread_self()) };
+    if set == 0 { start(interrupt, std::ptr::without_provenance_mut(own as usize)) } else { None }
+}
+
+fn in_a_handler(number: u32) -> c_int {
+    let Some(thread) = arrange_interruption(10_000 + number * 1_013 % 40_000) else { return UNPREPARED };
+    GO.store(true, Ordering::SeqCst);
+    let mut round = 0;
+    while HANDLED.load(Ordering::SeqCst) < 0 {
+        churn(round);
+        round += 1;
+    }
+    join(thread);
+    match HANDLED.load(Ordering::SeqCst) {
+        FINE => request(false).max(served()),
+        code => code,
+    }
+}
+
+fn in_a_handler_of_the_first(number: u32) -> c_int {
+    // The thread that is to be interrupted may be anywhere in its first microseconds.
+    let Some(thread) = arrange_interruption(number * 97 % 30_000) else { return UNPREPARED };
+    GO.store(true, Ordering::SeqCst);
+    let code = request(false);
+    join(thread);
+    // Its signal was sent: the handler has run, or runs as soon as this thread is back from the kernel.
+    code.max(HANDLED.load(Ordering::SeqCst)).max(served())
+}
+
+extern "C" fn churn_for_ever(_: *mut c_void) -> *mut c_void {
+    let mut round = 0u32;
+    loop {
+        churn(round);
+        round = round.wrapping_add(1);
+    }
+}
+
+extern "C" fn set_variables_for_ever(_: *mut c_void) -> *mut c_void {
+    const NAMES: [&str; 8] = ["ZK_A", "ZK_B", "ZK_C", "ZK_D", "ZK_E", "ZK_F", "ZK_G", "ZK_H"];
+    const VALUES: [&str; 2] = ["", "a value that is longer than the one before it"];
+    for round in 0usize.. {
+        let name = NAMES[round % NAMES.len()];
+        // SAFETY: nobody reads the environment but through the standard library; that the allocator does not either is what
+        // is tested.
+        unsafe {
+            match round % 24 {
+                0..8 => std::env::remove_var(name),
+                _ => std::env::set_var(name, VALUES[round / 8 % 2]),
+            }
+        }
+    }
+    null_mut()
+}
+
+fn in_a_forked_child(_: u32) -> c_int {
+    if start(churn_for_ever, null_mut()).is_none() || start(set_variables_for_ever, null_mut()).is_none() {
+        return UNPREPARED;
+    }
+    super::in_children(50, |_| request(false).max(served()))
+}
+
+fn while_the_environment_changes(number: u32) -> c_int {
+    if start(set_variables_for_ever, null_mut()).is_none() {
+        return UNPREPARED;
+    }
+    for _ in 0..number % 10 * 1_000 {
+        std::hint::spin_loop();
+    }
+    request(false).max(served())
+}
+
+#[cfg(target_env = "gnu")]
+type Resource = libc::__rlimit_resource_t;
+#[cfg(not(target_env = "gnu"))]
+type Resource = c_int;
+
+/// Takes all that `malloc` has, and does not give it back.
+fn use_up_the_heap() {
+    for size in [1 << 20, 1 << 16, 1 << 12, 1 << 9, 1 << 7, 64, 24] {
+        // Looked at, or the compiler would assume that there is no end to it.
+        // SAFETY: left to the end of the process.
+        while !std::hint::black_box(unsafe { libc::malloc(size) }).is_null() {}
+    }
+}
+
+/// Has the stack grow now: that takes memory too.
+#[inline(never)]
+fn grow_stack() {
+    std::hint::black_box([1u8; 256 << 10]);
+}
+
+fn with_no_memory_left(number: u32) -> c_int {
+    grow_stack();
+    let resource = if number.is_multiple_of(2) { libc::RLIMIT_AS } else { libc::RLIMIT_DATA };
+    let Some(old) = forbid_memory(resource) else { return UNPREPARED };
+    // Some may be left, or none.
+    if number % 4 < 2 {
+        use_up_the_heap();
+    }
+    let code = request(true);
+    // SAFETY: a valid limit.
+    unsafe { libc::setrlimit(resource, &raw const old) };
+    // With memory to be had again, all goes on.
+    code.max(request(false))
+}
+
+/// Has the system refuse all memory from now on. Returns what the limit was.
+fn forbid_memory(resource: Resource) -> Option<libc::rlimit> {
+    let mut old = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: a place for the answer.
+    let known = unsafe { libc::getrlimit(resource, &raw mut old) } == 0;
+    let none = libc::rlimit { rlim_cur: 1, ..old };
+    // SAFETY: a valid limit.
+    (known && unsafe { libc::setrlimit(resource, &raw const none) } == 0).then_some(old)
+}
+
+extern "C" fn request_when_told(_: *mut c_void) -> *mut c_void {
+    grow_stack();
+    while !GO.load(Ordering::SeqCst) {
+        std::hint::spin_loop();
+    }
+    ENDED.store(request(true), Ordering::SeqCst);
+    null_mut()
+}
+
+/// The arena has memory, and the C library has none.
+fn in_a_thread_without_memory(_: u32) -> c_int {
+    let code = request(false);
+    let Some(thread) = start(request_when_told, null_mut()) else { return UNPREPARED };
+    if forbid_memory(libc::RLIMIT_DATA).is_none() {
+        return UNPREPARED;
+    }
+    use_up_the_heap();
+    GO.store(true, Ordering::SeqCst);
+    join(thread);
+    code.max(ENDED.load(Ordering::SeqCst)).max(served())
+}
+
+fn while_a_panic_prints(_: u32) -> c_int {
+    let panicked = catch_unwind(|| {
+        crate::BEGIN();
+        panic!("on purpose");
+    });
+    crate::END();
+    if panicked.is_ok() { REFUSED } else { request(false).max(served()) }
+}

@@ -1,0 +1,14 @@
+//! The first request ever, in a bad moment, where the arena serves always: nothing comes before it.
+#![cfg(target_os = "linux")]
+
+mod first_request;
+mod support;
+
+use zk_alloc::ZkAllocator;
+
+#[global_allocator]
+static ALLOC: ZkAllocator = ZkAllocator::resident();
+
+/// What comes before the first request, and after the last one.
+const BEGIN: fn() = || ();
+const END: fn() = || ();
