@@ -10,9 +10,10 @@ pub(crate) struct Class(u8);
 /// The largest request that a class serves, in bytes.
 #[cfg(not(loom))]
 pub(crate) const MAX_BYTES: usize = 32 << 10;
-/// The models of loom have few classes, so that a thread's cache is few atomics.
+/// The models of loom have two classes, so that a thread's cache is few atomics: one whose slabs have two words of blocks, and one
+/// whose slabs have one. Eight, and four, of their blocks share a page.
 #[cfg(loom)]
-pub(crate) const MAX_BYTES: usize = 32;
+pub(crate) const MAX_BYTES: usize = 2 * FINE_BYTES;
 /// The largest alignment that a class serves, in bytes. What is aligned to more would leave most of its block empty; it gets
 /// pages of its own.
 pub(crate) const MAX_ALIGN: usize = 4 << 10;
@@ -35,7 +36,10 @@ pub(crate) const LARGE_SLAB_BYTES: usize = 256 << 10;
 /// The largest block of which a small slab holds eight.
 const LARGE_BLOCK_BYTES: usize = 8 << 10;
 
+#[cfg(not(loom))]
 const FINE_BYTES: usize = 16;
+#[cfg(loom)]
+const FINE_BYTES: usize = 512;
 const FINE_CLASSES: usize = 8;
 const FINE_MAX_BYTES: usize = FINE_BYTES * FINE_CLASSES;
 const PER_DOUBLING: usize = 8;
