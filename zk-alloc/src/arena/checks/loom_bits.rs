@@ -11,6 +11,25 @@ use crate::sync::{AtomicU64, Ordering};
 
 const BITS: usize = 128;
 
+/// What loom alone passes over (`sync::watched`).
+#[test]
+fn a_change_before_what_another_thread_has_loaded_is_tried() {
+    let seen = std::sync::Arc::new(std::sync::Mutex::new(std::collections::HashSet::new()));
+    let seen_by_all = seen.clone();
+    loom::model(move || {
+        let words = words(2);
+        let thread = spawn(move || {
+            words[0].load(Ordering::SeqCst);
+            words[0].fetch_add(1, Ordering::SeqCst);
+            words[1].store(1, Ordering::SeqCst);
+        });
+        let found = (words[0].load(Ordering::SeqCst), words[1].load(Ordering::SeqCst));
+        seen_by_all.lock().expect("no panic").insert(found);
+        join([thread]);
+    });
+    assert_eq!(seen.lock().expect("no panic").len(), 4);
+}
+
 fn words(len: usize) -> &'static [AtomicU64] {
     Box::leak((0..len).map(|_| AtomicU64::new(0)).collect())
 }
@@ -52,7 +71,7 @@ impl Run {
 
 #[test]
 fn a_run_across_a_word_border_has_one_owner() {
-    loom::model(|| {
+    bounded(4, || {
         let run = Run::new(63, 65);
         let other = run.clone();
         let thread = spawn(move || _ = other.claim_use_release(2, 1));
@@ -64,7 +83,7 @@ fn a_run_across_a_word_border_has_one_owner() {
 
 #[test]
 fn three_threads_that_want_the_same_run_own_it_in_turn() {
-    bounded(3, || {
+    bounded(2, || {
         let run = Run::new(63, 65);
         let (a, b) = (run.clone(), run.clone());
         let threads = [spawn(move || _ = a.claim_use_release(2, 1)), spawn(move || b.claim_exactly(63, 2))];

@@ -111,7 +111,7 @@ fn a_kept_block_is_had_by_its_thread_or_by_a_claimant() {
 
 #[test]
 fn a_kept_block_is_had_by_one_of_two_claimants_or_by_its_thread() {
-    bounded(3, || {
+    bounded(2, || {
         let threads = Threads::new();
         let claimants = [Threads::claims_all(&threads), Threads::claims_all(&threads)];
         let cache = &threads.caches[0];
@@ -153,7 +153,7 @@ fn without_a_fence_only_the_own_cache_is_emptied() {
 /// A thread exits while another begins, which may get its cache, and a third claims it.
 #[test]
 fn what_an_exiting_thread_leaves_is_had_by_the_next_or_by_a_claimant() {
-    bounded(3, || {
+    bounded(2, || {
         let threads = Threads::new();
         let claimant = Threads::claims_all(&threads);
         let next = threads.clone();

@@ -180,7 +180,7 @@ fn a_slab_is_retired_once_by_one_of_those_who_put_its_last_blocks_back() {
 #[test]
 fn what_is_taken_from_a_slab_while_another_thread_retires_it_keeps_it() {
     let memory = Memory::reserve(GRANULE_BYTES);
-    bounded(3, move || {
+    bounded(2, move || {
         let slabs = Slabs::new(&memory, 2);
         let last = slabs.take(short(), 1);
         let other = slabs.clone();
@@ -203,9 +203,7 @@ fn becomes_another_class(interruptions: usize, from: fn() -> Class, to: fn() -> 
         let other = slabs.clone();
         let thread = spawn(move || other.pass(from()));
         slabs.put(from(), &last);
-        if let Ok(blocks) = slabs.try_take(to(), 1) {
-            slabs.put(to(), &blocks);
-        }
+        slabs.pass(to());
         join([thread]);
         slabs.assert_all_retired();
     });
@@ -226,13 +224,14 @@ fn retiring_becomes_another_class(interruptions: usize, from: fn() -> Class, to:
     let memory = Memory::reserve(GRANULE_BYTES);
     bounded(interruptions, move || {
         let slabs = Slabs::new(&memory, 1);
-        let (first, second) = (slabs.take(from(), 1), slabs.take(from(), 1));
+        let blocks = slabs.take(from(), 64).into_iter().chain(slabs.take(from(), 1)).collect::<Vec<_>>();
+        // In the slab's first word, and in the last. Each alone makes a word full.
+        let (first, last) = (blocks[0], blocks[64]);
+        slabs.put(from(), &blocks[1..64]);
         let other = slabs.clone();
-        let thread = spawn(move || other.put(from(), &first));
-        slabs.put(from(), &second);
-        if let Ok(blocks) = slabs.try_take(to(), 1) {
-            slabs.put(to(), &blocks);
-        }
+        let thread = spawn(move || other.put(from(), &[first]));
+        slabs.put(from(), &[last]);
+        slabs.pass(to());
         join([thread]);
         slabs.assert_all_retired();
     });
@@ -244,8 +243,25 @@ fn a_slab_that_becomes_one_of_a_longer_class_while_it_is_retired_is_left_whole()
 }
 
 #[test]
+fn a_slab_that_becomes_one_of_its_class_again_while_it_is_retired_is_left_whole() {
+    retiring_becomes_another_class(3, short, short);
+}
+
+/// One word holds all blocks of the slab: who fills it looks whether the slab can be retired, and another thread has taken and
+/// put back a block since, and retired it, and so on.
+#[test]
 fn a_slab_that_becomes_one_of_a_shorter_class_while_it_is_retired_is_left_whole() {
-    retiring_becomes_another_class(3, long, short);
+    let memory = Memory::reserve(GRANULE_BYTES);
+    bounded(3, move || {
+        let slabs = Slabs::new(&memory, 1);
+        let last = slabs.take(long(), 1);
+        let other = slabs.clone();
+        let thread = spawn(move || other.put(long(), &last));
+        slabs.pass(long());
+        slabs.pass(short());
+        join([thread]);
+        slabs.assert_all_retired();
+    });
 }
 
 /// The only slab is all but full: what is put back while others find nothing, and take the hint back, is found afterwards.
@@ -317,9 +333,7 @@ fn what_is_purged_by_an_old_hint_belongs_to_a_slab_of_another_class() {
         let other = slabs.clone();
         let thread = spawn(move || other.purge());
         slabs.put(short(), &last);
-        if let Ok(blocks) = slabs.try_take(long(), 1) {
-            slabs.put(long(), &blocks);
-        }
+        slabs.pass(long());
         join([thread]);
         slabs.assert_all_retired();
     });

@@ -27,7 +27,14 @@ pub(super) fn bounded(interruptions: usize, model: impl Fn() + Sync + Send + 'st
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = builder.preemption_bound.or(Some(interruptions));
     builder.max_branches = builder.max_branches.max(10_000);
-    builder.check(model);
+    let runs = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let counted = runs.clone();
+    builder.check(move || {
+        counted.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        model();
+    });
+    let runs = runs.load(std::sync::atomic::Ordering::Relaxed);
+    println!("{runs} interleavings");
 }
 
 pub(super) fn spawn(run: impl FnOnce() + Send + 'static) -> JoinHandle<()> {
