@@ -239,7 +239,7 @@ fn retiring_becomes_another_class(interruptions: usize, from: fn() -> Class, to:
 
 #[test]
 fn a_slab_that_becomes_one_of_a_longer_class_while_it_is_retired_is_left_whole() {
-    retiring_becomes_another_class(3, short, long);
+    retiring_becomes_another_class(5, short, long);
 }
 
 #[test]

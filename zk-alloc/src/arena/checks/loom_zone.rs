@@ -35,7 +35,10 @@ impl Model {
         let bytes = granules * GRANULE_BYTES;
         // SAFETY: the granules are the caller's, who gives them away.
         unsafe {
-            assert!(std::slice::from_raw_parts(at.as_ptr(), bytes).iter().all(|&byte| byte == 0xFF), "contents are gone");
+            assert!(
+                std::slice::from_raw_parts(at.as_ptr(), bytes).iter().all(|&byte| byte == 0xFF),
+                "contents are gone"
+            );
             self.zone.release(at, bytes);
         }
     }

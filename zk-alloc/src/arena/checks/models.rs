@@ -87,7 +87,8 @@ impl Memory {
     pub(super) fn reserve(granule_bytes: usize) -> Self {
         static ALONE: Mutex<()> = Mutex::new(());
         let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-        let reserved = os::reserve((GRANULES * granule_bytes).next_multiple_of(os::HUGE_PAGE_BYTES)).expect("address space");
+        let reserved =
+            os::reserve((GRANULES * granule_bytes).next_multiple_of(os::HUGE_PAGE_BYTES)).expect("address space");
         Self { base: Box::leak(Box::new(reserved)).start(), granule_bytes, _alone: alone }
     }
 
@@ -104,7 +105,8 @@ impl Memory {
         // SAFETY: the reservation of this model, which nobody uses between two of its runs.
         unsafe { os::discard(self.base.as_ptr(), GRANULES * self.granule_bytes).expect("memory of this model") };
         let resident_bytes = budget::resident_bytes();
-        let [used, resident, dirty] = [(); 3].map(|()| -> &'static [AtomicU64] { Box::leak(Box::new([AtomicU64::new(0)])) });
+        let [used, resident, dirty] =
+            [(); 3].map(|()| -> &'static [AtomicU64] { Box::leak(Box::new([AtomicU64::new(0)])) });
         let taken = Bitmap::new(used);
         taken.try_claim(free, GRANULES - free).expect("an empty bitmap");
         // SAFETY: a reservation that is never unmapped, used by one run of one model at a time, and fresh bitmaps.
@@ -129,7 +131,8 @@ impl Model {
     /// Bytes of the zone that are in memory.
     pub(super) fn bytes_in_memory(&self) -> usize {
         // SAFETY: asks about pages of the zone.
-        unsafe { os::count_resident(self.zone.base().as_ptr(), self.zone.capacity_bytes()) }.expect("a system that tells")
+        unsafe { os::count_resident(self.zone.base().as_ptr(), self.zone.capacity_bytes()) }
+            .expect("a system that tells")
     }
 
     /// All was given back: what was free is free again, and after a trim nothing is booked, nor in memory.
