@@ -256,6 +256,25 @@ fn a_slab_that_becomes_one_of_a_shorter_class_while_it_is_retired_is_left_whole(
     });
 }
 
+/// As before; the slab's first word looks like that of an empty slab of the class that was, and its second has a block in use.
+#[test]
+fn a_slab_that_becomes_one_of_a_shorter_class_while_it_is_retired_keeps_its_blocks() {
+    with_memory(GRANULE_BYTES, 3, move |memory| {
+        let slabs = Slabs::new(memory, 1);
+        let last = slabs.take(long(), 1);
+        let other = slabs.clone();
+        let thread = spawn(move || other.put(long(), &last));
+        slabs.pass(long());
+        if let Ok(first) = slabs.try_take(short(), 64) {
+            let second = slabs.try_take(short(), 1);
+            slabs.put(short(), &first);
+            second.into_iter().for_each(|block| slabs.put(short(), &block));
+        }
+        join([thread]);
+        slabs.assert_all_retired();
+    });
+}
+
 /// The only slab is all but full: what is put back while others find nothing, and take the hint back, is found afterwards.
 #[test]
 fn a_block_that_is_put_back_while_others_take_the_hint_away_is_not_lost() {
@@ -313,15 +332,21 @@ fn a_page_that_is_purged_while_its_blocks_come_and_go_is_booked_as_long_as_it_is
     });
 }
 
+/// What purges follows a hint to a slab that becomes one of the other class, whose blocks lie on other pages.
 #[test]
 fn what_is_purged_by_an_old_hint_belongs_to_a_slab_of_another_class() {
-    with_memory(GRANULE_BYTES, 3, move |memory| {
+    with_memory(GRANULE_BYTES, 2, move |memory| {
         let slabs = Slabs::new(memory, 1);
         let last = slabs.take(short(), 1);
         let other = slabs.clone();
         let thread = spawn(move || other.purge());
         slabs.put(short(), &last);
-        slabs.pass(long());
+        let blocks_of_page = PAGE_BYTES / long().block_bytes();
+        if let Ok(blocks) = slabs.try_take(long(), blocks_of_page + 1) {
+            let (first_page, second_page) = blocks.split_at(blocks_of_page.min(blocks.len()));
+            slabs.put(long(), first_page);
+            slabs.put(long(), second_page);
+        }
         join([thread]);
         slabs.assert_all_retired();
     });
