@@ -205,12 +205,12 @@ fn becomes_another_class(interruptions: usize, from: fn() -> Class, to: fn() -> 
 
 #[test]
 fn an_old_hint_leads_to_a_slab_of_a_longer_class() {
-    becomes_another_class(3, short, long);
+    becomes_another_class(2, short, long);
 }
 
 #[test]
 fn an_old_hint_leads_to_a_slab_of_a_shorter_class() {
-    becomes_another_class(3, long, short);
+    becomes_another_class(2, long, short);
 }
 
 /// Who looks whether the slab can be retired finds one of another class by then, and takes what looks the same.
