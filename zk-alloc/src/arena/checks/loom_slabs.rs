@@ -76,6 +76,7 @@ impl Slabs {
     /// Puts blocks back, in which nobody else wrote.
     fn put(&self, class: Class, blocks: &[usize]) {
         for &block in blocks {
+            assert_eq!(self.table.class_at(block), Some(class), "the slab is gone");
             let at = self.model.zone.base().as_ptr().with_addr(block).cast::<usize>();
             // SAFETY: the block is the caller's, and committed.
             assert_eq!(unsafe { at.read() }, block, "the block's contents are gone");
@@ -346,12 +347,13 @@ fn what_is_purged_by_an_old_hint_belongs_to_a_slab_of_another_class() {
         let thread = spawn(move || other.purge());
         slabs.put(short(), &last);
         let blocks_of_page = PAGE_BYTES / long().block_bytes();
-        if let Ok(blocks) = slabs.try_take(long(), blocks_of_page + 1) {
-            let (first_page, second_page) = blocks.split_at(blocks_of_page.min(blocks.len()));
-            slabs.put(long(), first_page);
-            slabs.put(long(), second_page);
+        let mut blocks = slabs.try_take(long(), blocks_of_page + 1).unwrap_or_default();
+        let second_page = blocks.split_off(blocks_of_page.min(blocks.len()));
+        if !blocks.is_empty() {
+            slabs.put(long(), &blocks);
         }
         join([thread]);
+        slabs.put(long(), &second_page);
         slabs.assert_all_retired();
     });
 }
