@@ -19,7 +19,8 @@ use zk_alloc::{Arena, ZkAllocator};
 #[global_allocator]
 static ALLOC: ZkAllocator = ZkAllocator::resident();
 
-const CAPACITY_BYTES: usize = 32 << 10;
+/// In whole pages on every machine.
+const CAPACITY_BYTES: usize = 64 << 10;
 const LINE_BYTES: usize = 64;
 
 /// A type whose values differ by seed and index.
