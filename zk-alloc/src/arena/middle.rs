@@ -6,6 +6,7 @@ use std::num::NonZeroUsize;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::budget::Limit;
 use super::slab::SlabTable;
 use super::thread_cache::{self, Cache, Room, Totals};
 use super::zone::{Shortage, Zone};
@@ -53,23 +54,29 @@ impl Middle {
     /// # Errors
     /// See [`Shortage`].
     #[inline(always)]
-    pub(crate) fn alloc(&self, zone: &Zone, class: Class, size: usize) -> Result<NonNull<u8>, Shortage> {
+    pub(crate) fn alloc(
+        &self,
+        zone: &Zone,
+        class: Class,
+        size: usize,
+        limit: Limit,
+    ) -> Result<NonNull<u8>, Shortage> {
         if let Some(cache) = thread_cache::enter()
             && let Some(block) = cache.pop(class)
         {
             cache.handed_out(class, size);
             return Ok(at(zone, block as usize));
         }
-        self.fetch(zone, class, size)
+        self.fetch(zone, class, size, limit)
     }
 
     #[cold]
-    fn fetch(&self, zone: &Zone, class: Class, size: usize) -> Result<NonNull<u8>, Shortage> {
+    fn fetch(&self, zone: &Zone, class: Class, size: usize, limit: Limit) -> Result<NonNull<u8>, Shortage> {
         let mut found = [0; FETCH_BLOCKS];
         let most = (FETCH_BYTES / class.block_bytes()).clamp(1, FETCH_BLOCKS).min(class.capacity() / 2);
         if let Some(cache) = thread_cache::join_and_enter(&self.room) {
             let wanted = cache.appetite(class, most);
-            let fetched = self.slabs.take(zone, class, &mut found[..wanted])?;
+            let fetched = self.slabs.take(zone, class, limit, &mut found[..wanted])?;
             // The lowest address is handed out first.
             for &block in found[1..fetched].iter().rev() {
                 // There is room: it had none, and asked for half of what it may keep at most.
@@ -77,7 +84,7 @@ impl Middle {
             }
             cache.handed_out(class, size);
         } else {
-            self.slabs.take(zone, class, &mut found[..1])?;
+            self.slabs.take(zone, class, limit, &mut found[..1])?;
             self.allocations.fetch_add(1, Ordering::Relaxed);
             self.bytes.fetch_add(size as u64, Ordering::Relaxed);
             self.live_bytes.fetch_add(class.block_bytes() as u64, Ordering::Relaxed);

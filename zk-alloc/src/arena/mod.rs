@@ -37,6 +37,7 @@ pub(crate) use layout::HugeAdvice;
 pub(crate) use residency::GiveBack;
 pub(crate) use zone::{Contents, Populate};
 
+use budget::Limit;
 use middle::Middle;
 use thread_cache::Totals;
 use zone::{Shortage, Tenant};
@@ -167,7 +168,7 @@ pub(crate) fn of(at: *const u8) -> Option<&'static Arena> {
     within.then(|| unsafe { GLOBAL.opened() })
 }
 
-/// Memory that is freed for a request over the cap, in bytes: more than the request needs, so that not each one after it has to
+/// Memory that is freed for a request over a limit, in bytes: more than the request needs, so that not each one after it has to
 /// look for free memory again.
 const ROOM_BYTES: usize = 1 << 20;
 
@@ -201,33 +202,47 @@ impl Arena {
     /// Memory for a request; `None` where there is none, or it would be beyond the cap.
     #[inline(always)]
     pub(crate) fn alloc(&self, size: usize, align: usize, contents: Contents) -> Option<NonNull<u8>> {
-        match self.try_alloc(size, align, contents) {
+        match self.try_alloc(size, align, contents, Limit::Peak) {
             Ok(at) => Some(at),
             Err(Shortage::Full) => None,
             Err(Shortage::OverBudget) => self.alloc_within_budget(size, align, contents),
         }
     }
 
-    /// As [`alloc`](Self::alloc), after what is free but resident elsewhere made room, if it is enough.
+    /// As [`alloc`](Self::alloc), after what is free but resident elsewhere made room.
     #[cold]
     fn alloc_within_budget(&self, size: usize, align: usize, contents: Contents) -> Option<NonNull<u8>> {
         let room = size.checked_add(ROOM_BYTES)?;
-        let gone = self.trim(budget::max_bytes().saturating_sub(room), GiveBack::Now);
-        if gone == 0 { None } else { self.try_alloc(size, align, contents).ok() }
+        let keep_bytes = budget::peak_limit(size).saturating_sub(room);
+        self.trim_zones(resident_bytes().saturating_sub(keep_bytes), GiveBack::Now);
+        match self.try_alloc(size, align, contents, Limit::Cap) {
+            Ok(at) => Some(at),
+            Err(Shortage::Full) => None,
+            Err(Shortage::OverBudget) => {
+                let gone = self.trim(budget::max_bytes().saturating_sub(room), GiveBack::Now);
+                if gone == 0 { None } else { self.try_alloc(size, align, contents, Limit::Cap).ok() }
+            }
+        }
     }
 
     #[inline(always)]
-    fn try_alloc(&self, size: usize, align: usize, contents: Contents) -> Result<NonNull<u8>, Shortage> {
+    fn try_alloc(
+        &self,
+        size: usize,
+        align: usize,
+        contents: Contents,
+        limit: Limit,
+    ) -> Result<NonNull<u8>, Shortage> {
         match route::path(size, align) {
             Path::Block(class) => {
-                let at = self.middle.alloc(self.slab_zone(), class, size)?;
+                let at = self.middle.alloc(self.slab_zone(), class, size, limit)?;
                 if contents == Contents::Zeroed {
                     // SAFETY: `size` bytes that were just handed to us.
                     unsafe { at.write_bytes(0, size) };
                 }
                 Ok(at)
             }
-            Path::Run(zone) => self.region.zone(zone).claim(size, layout::run_align(size, align), contents),
+            Path::Run(zone) => self.region.zone(zone).claim(size, layout::run_align(size, align), contents, limit),
         }
     }
 
@@ -292,7 +307,7 @@ impl Arena {
         if len > new.run_bytes(new_size) {
             return None;
         }
-        let to = new.claim(new_size, layout::run_align(new_size, align), Contents::Moved).ok()?;
+        let to = new.claim(new_size, layout::run_align(new_size, align), Contents::Moved, Limit::Cap).ok()?;
         new.counters().system_call();
         // SAFETY: both runs are the caller's alone, committed, and at least `len` bytes long; nobody needs what `to` holds.
         if let Err(refused) = unsafe { os::move_pages(at.as_ptr(), to.as_ptr(), len) } {

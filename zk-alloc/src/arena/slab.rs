@@ -12,7 +12,7 @@
 use std::ptr::NonNull;
 use std::sync::atomic::{self, AtomicUsize};
 
-use super::budget;
+use super::budget::{self, Limit};
 use super::hints::HintSets;
 use super::table::Table;
 use super::zone::{Shortage, Zone};
@@ -96,11 +96,17 @@ impl SlabTable {
     ///
     /// # Errors
     /// See [`Shortage`].
-    pub(crate) fn take(&self, zone: &Zone, class: Class, found: &mut [usize]) -> Result<usize, Shortage> {
+    pub(crate) fn take(
+        &self,
+        zone: &Zone,
+        class: Class,
+        limit: Limit,
+        found: &mut [usize],
+    ) -> Result<usize, Shortage> {
         let hints = self.hints.set(class.number() as usize);
         let mut from = 0;
         while let Some(unit) = hints.first(from) {
-            let taken = self.take_from(zone, unit, class, found)?;
+            let taken = self.take_from(zone, unit, class, limit, found)?;
             if taken > 0 {
                 return Ok(taken);
             }
@@ -111,7 +117,7 @@ impl SlabTable {
             }
             from = unit + 1;
         }
-        self.take_from_new(zone, class, found)
+        self.take_from_new(zone, class, limit, found)
     }
 
     fn free_word(&self, unit: usize, word: usize) -> &AtomicU64 {
@@ -128,7 +134,14 @@ impl SlabTable {
     }
 
     /// As [`take`](Self::take), from a slab that may have free blocks, and may be another slab by now.
-    fn take_from(&self, zone: &Zone, unit: usize, class: Class, found: &mut [usize]) -> Result<usize, Shortage> {
+    fn take_from(
+        &self,
+        zone: &Zone,
+        unit: usize,
+        class: Class,
+        limit: Limit,
+        found: &mut [usize],
+    ) -> Result<usize, Shortage> {
         let mut taken = 0;
         for word in 0..class.words() {
             let free = self.free_word(unit, word);
@@ -148,7 +161,7 @@ impl SlabTable {
                 self.give(zone, blocks);
                 break;
             }
-            if let Err(shortage) = self.make_present(class, blocks) {
+            if let Err(shortage) = self.make_present(class, blocks, limit) {
                 self.give(zone, blocks);
                 return if taken > 0 { Ok(taken) } else { Err(shortage) };
             }
@@ -160,7 +173,13 @@ impl SlabTable {
         Ok(taken)
     }
 
-    fn take_from_new(&self, zone: &Zone, class: Class, found: &mut [usize]) -> Result<usize, Shortage> {
+    fn take_from_new(
+        &self,
+        zone: &Zone,
+        class: Class,
+        limit: Limit,
+        found: &mut [usize],
+    ) -> Result<usize, Shortage> {
         let slab_bytes = class.slab_bytes();
         let (slab, resident) = zone.claim_slab(slab_bytes)?;
         let unit = (slab.addr().get() - self.base) / UNIT_BYTES;
@@ -177,7 +196,7 @@ impl SlabTable {
         // All blocks are ours; those that are not wanted become free, and the slab everybody's.
         let wanted = lowest(class.full_word(0), found.len());
         let blocks = Blocks { unit, word: 0, mask: wanted };
-        let made_present = self.make_present(class, blocks);
+        let made_present = self.make_present(class, blocks, limit);
         let kept = if made_present.is_ok() { wanted } else { 0 };
         let taken = self.list(class, Blocks { mask: kept, ..blocks }, found);
         // The last word first: with it all blocks may be free, and the slab go back.
@@ -309,7 +328,7 @@ impl SlabTable {
             let there = present >> (granule * pages) & low_bits(pages);
             let missing = pages - there.count_ones() as usize;
             // The zone knows granules only: one that is there in part counts as there, and its missing pages are booked with it.
-            if there != 0 && budget::admit(missing * self.page_bytes(slab_bytes)) {
+            if there != 0 && budget::admit(missing * self.page_bytes(slab_bytes), Limit::Cap) {
                 resident |= 1 << granule;
             } else if there != 0 {
                 let at = slab.as_ptr().wrapping_add(granule * granule_bytes);
@@ -345,7 +364,7 @@ impl SlabTable {
     }
 
     /// Books the pages of blocks that the caller owns.
-    fn make_present(&self, class: Class, blocks: Blocks) -> Result<(), Shortage> {
+    fn make_present(&self, class: Class, blocks: Blocks, limit: Limit) -> Result<(), Shortage> {
         let present = &self.present.all()[blocks.unit];
         let before = present.load(Ordering::Relaxed);
         if before == low_bits(self.pages(class.slab_bytes())) {
@@ -357,7 +376,7 @@ impl SlabTable {
             return Ok(());
         }
         let page = self.page_bytes(class.slab_bytes());
-        if !budget::admit(missing.count_ones() as usize * page) {
+        if !budget::admit(missing.count_ones() as usize * page, limit) {
             return Err(Shortage::OverBudget);
         }
         let twice = present.fetch_or(missing, Ordering::Relaxed) & missing;

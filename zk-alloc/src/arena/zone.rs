@@ -9,7 +9,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::bitmap::Bitmap;
-use super::budget;
+use super::budget::{self, Limit};
 use super::layout::{self, HugeAdvice, Zeroing, ZoneSpec};
 use super::residency::{GiveBack, Residency};
 use super::runs::Runs;
@@ -85,11 +85,17 @@ impl Zone {
     /// # Errors
     /// See [`Shortage`].
     #[inline]
-    pub(crate) fn claim(&self, bytes: usize, align: usize, contents: Contents) -> Result<NonNull<u8>, Shortage> {
+    pub(crate) fn claim(
+        &self,
+        bytes: usize,
+        align: usize,
+        contents: Contents,
+        limit: Limit,
+    ) -> Result<NonNull<u8>, Shortage> {
         let kept = self.take_kept(bytes, align);
         let start = match kept {
             Some(start) => start,
-            None => self.claim_run(bytes, align, contents)?,
+            None => self.claim_run(bytes, align, contents, limit)?,
         };
         if contents == Contents::Zeroed {
             self.residency.zero(start, bytes);
@@ -101,10 +107,10 @@ impl Zone {
     }
 
     #[cold]
-    fn claim_run(&self, bytes: usize, align: usize, contents: Contents) -> Result<usize, Shortage> {
+    fn claim_run(&self, bytes: usize, align: usize, contents: Contents, limit: Limit) -> Result<usize, Shortage> {
         let granules = self.granules(bytes);
         let start = self.claim_free(Tenant::Run, granules, align).ok_or(Shortage::Full)?;
-        let fresh = self.make_usable(start, granules).inspect_err(|_| self.runs.release(start, granules))?;
+        let fresh = self.make_usable(start, granules, limit).inspect_err(|_| self.runs.release(start, granules))?;
         if fresh > 0 && contents != Contents::Moved {
             // Zeroed memory that is fresh stays out of memory until it is touched, as it may be touched sparsely; and between
             // requests that are aligned to more than they ask for, most memory stays unused.
@@ -203,11 +209,11 @@ impl Zone {
     }
 
     /// Commits and books granules that the caller owns, and returns how many bytes of them were not resident.
-    fn make_usable(&self, start: usize, granules: usize) -> Result<usize, Shortage> {
+    fn make_usable(&self, start: usize, granules: usize, limit: Limit) -> Result<usize, Shortage> {
         if !self.commit_to(start + granules) {
             return Err(Shortage::Full);
         }
-        self.residency.book(start, granules).ok_or(Shortage::OverBudget)
+        self.residency.book(start, granules, limit).ok_or(Shortage::OverBudget)
     }
 
     /// In pieces of how many granules the zone pages in edges at a granule.
@@ -248,7 +254,7 @@ impl Zone {
             return;
         }
         let rest = if resident == 0 { self.fresh_rest(from, len, start, end) } else { None };
-        if (rest.is_some() || self.comes_whole(start)) && self.residency.book(start, granules).is_some() {
+        if (rest.is_some() || self.comes_whole(start)) && self.residency.book(start, granules, Limit::Peak).is_some() {
             self.page_in_piece(rest.unwrap_or_default(), start..end);
         }
     }
@@ -275,7 +281,7 @@ impl Zone {
         // Where it fails, another thread has the granule, and books it, or a slab has.
         let claim = |granule| {
             let claimed = self.runs.try_claim(granule, 1);
-            if claimed && self.residency.book(granule, 1).is_none() {
+            if claimed && self.residency.book(granule, 1, Limit::Peak).is_none() {
                 self.runs.release(granule, 1);
                 return false;
             }
@@ -353,7 +359,7 @@ impl Zone {
             if !claimed {
                 return false;
             }
-            let Ok(fresh) = self.make_usable(more_at, more) else {
+            let Ok(fresh) = self.make_usable(more_at, more, Limit::Cap) else {
                 self.runs.release(more_at, more);
                 return false;
             };
@@ -401,7 +407,7 @@ impl Zone {
     pub(crate) fn populate(&self, tenant: Tenant, bytes: usize, page_in: impl FnOnce(Populate<'_>)) -> usize {
         let granules = self.granules(bytes.min(self.capacity_bytes()));
         let Some(start) = self.runs.claim_first_fit(self.lowest(tenant), granules, 1, 0) else { return 0 };
-        let usable = self.make_usable(start, granules).is_ok();
+        let usable = self.make_usable(start, granules, Limit::Cap).is_ok();
         if usable {
             page_in(Populate { zone: self, start, granules });
         }
