@@ -118,7 +118,8 @@ const fn bytes_of(number: usize) -> usize {
     if number <= FINE_CLASSES {
         number * FINE_BYTES
     } else {
-        let (doublings, step) = ((number - FINE_CLASSES - 1) / PER_DOUBLING, (number - FINE_CLASSES - 1) % PER_DOUBLING);
+        let (doublings, step) =
+            ((number - FINE_CLASSES - 1) / PER_DOUBLING, (number - FINE_CLASSES - 1) % PER_DOUBLING);
         let base = FINE_MAX_BYTES << doublings;
         base + (step + 1) * (base / PER_DOUBLING)
     }

@@ -94,7 +94,9 @@ impl HintSet {
             let top = self.levels[LEVELS - 1];
             (at..top.len()).find_map(|word| {
                 let bits = top[word].load(Ordering::SeqCst);
-                (bits != 0).then(|| self.descend(LEVELS - 1, word * WORD_BITS + bits.trailing_zeros() as usize)).flatten()
+                (bits != 0)
+                    .then(|| self.descend(LEVELS - 1, word * WORD_BITS + bits.trailing_zeros() as usize))
+                    .flatten()
             })
         })
     }

@@ -53,7 +53,8 @@ impl Runs {
         self.used.release(start, n);
         for (lane, limit) in LANES.into_iter().zip(&self.limits) {
             let Some(clear) = self.used.clear_lane_at(start, n, lane) else { break };
-            let lowered = |limit: u64| (limit & !INDEX_MASK).wrapping_add(1 << INDEX_BITS) | index(limit).min(clear) as u64;
+            let lowered =
+                |limit: u64| (limit & !INDEX_MASK).wrapping_add(1 << INDEX_BITS) | index(limit).min(clear) as u64;
             // Release pairs with the Acquire of `raise`: who sees this sees the bits clear. Never fails, as nothing is refused.
             let _ = limit.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |limit| Some(lowered(limit)));
         }
@@ -61,7 +62,9 @@ impl Runs {
 
     /// The lowest lane that is clear, or the end.
     fn raise(&self, lane: usize) -> usize {
-        let Some(limit) = LANES.iter().position(|&known| known == lane).map(|kind| &self.limits[kind]) else { return 0 };
+        let Some(limit) = LANES.iter().position(|&known| known == lane).map(|kind| &self.limits[kind]) else {
+            return 0;
+        };
         let before = limit.load(Ordering::Acquire);
         let found = self.used.next_clear_lane(index(before), lane).unwrap_or(self.len());
         if found > index(before) && found as u64 <= INDEX_MASK {

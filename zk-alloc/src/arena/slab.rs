@@ -82,9 +82,10 @@ impl SlabTable {
     #[inline(always)]
     pub(crate) fn class_at(&self, address: usize) -> Option<Class> {
         // The caller owns what lies at the address, so that its class stands, and was seen when it was handed out.
-        self.classes.all().get(address.wrapping_sub(self.base) / UNIT_BYTES).and_then(|class| {
-            Class::from_number(class.load(Ordering::Relaxed))
-        })
+        self.classes
+            .all()
+            .get(address.wrapping_sub(self.base) / UNIT_BYTES)
+            .and_then(|class| Class::from_number(class.load(Ordering::Relaxed)))
     }
 
     /// Slabs in use, and their bytes.

@@ -2,9 +2,9 @@
 #![allow(unsafe_code, reason = "lays atomics over zeroed memory")]
 
 use super::align::align_up;
-use crate::os::{self, Errno, HUGE_PAGE_BYTES};
 #[cfg(not(loom))]
 use crate::os::Mapping;
+use crate::os::{self, Errno, HUGE_PAGE_BYTES};
 
 /// What may be laid over zeroed memory: an atomic integer.
 ///

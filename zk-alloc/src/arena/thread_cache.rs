@@ -499,7 +499,9 @@ pub(crate) fn claim_all(mut empty: impl FnMut(&Cache)) {
     // One at a time: two threads that claim at once could not tell their claims apart.
     static CLAIMING: AtomicUsize = AtomicUsize::new(0);
     let before = CLAIMING.load(Ordering::Relaxed);
-    if before as u64 == by || CLAIMING.compare_exchange(before, by as usize, Ordering::Acquire, Ordering::Relaxed).is_err() {
+    if before as u64 == by
+        || CLAIMING.compare_exchange(before, by as usize, Ordering::Acquire, Ordering::Relaxed).is_err()
+    {
         return;
     }
     let mut others = 0;
