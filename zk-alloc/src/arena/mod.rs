@@ -395,7 +395,7 @@ pub(crate) fn kept_run_totals() -> Totals {
     thread_cache::run_totals()
 }
 
-/// Bytes of runs that threads keep.
-pub(crate) fn kept_run_bytes() -> usize {
-    thread_cache::kept_run_bytes()
+/// Bytes of runs and blocks that threads keep.
+pub(crate) fn kept_bytes() -> usize {
+    thread_cache::kept_run_bytes() + get().map_or(0, |arena| arena.middle.kept_bytes())
 }
