@@ -26,6 +26,7 @@ use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 
+use crate::classes;
 use crate::config::{self, Config};
 use crate::counters::ZoneCounters;
 use crate::escape;
@@ -187,6 +188,7 @@ impl Arena {
     fn new() -> Result<Self, Errno> {
         let config = config::load();
         budget::set_max(config.max_bytes);
+        classes::set_page_bytes(os::page_bytes());
         if config.trace_escaped {
             escape::trace_escaped(true);
         }

@@ -21,15 +21,15 @@ use crate::os::{self, Errno};
 use crate::route;
 use crate::sync::{AtomicU8, AtomicU64, Ordering};
 
-/// The unit in which slabs are known: the smaller kind of slab.
-const UNIT_BYTES: usize = classes::SLAB_BYTES;
+/// The unit in which slabs are known: the smallest.
+const UNIT_BYTES: usize = classes::LEAST_SLAB_BYTES;
 const WORD_BITS: usize = u64::BITS as usize;
 /// Bitmaps are committed for so many units at once.
-const COMMIT_UNITS: usize = 512;
+const COMMIT_UNITS: usize = 2048;
 /// Slabs lie within so many bytes of their zone's start, so that their tables stay small.
-const MAX_SPAN_BYTES: usize = 256 << 30;
+const MAX_SPAN_BYTES: usize = 64 << 30;
 
-const _: () = assert!(matches!(route::run_zone(classes::LARGE_SLAB_BYTES), route::SLABS));
+const _: () = assert!(matches!(route::run_zone(classes::MOST_SLAB_BYTES), route::SLABS));
 
 /// All slabs' metadata, indexed by unit.
 #[derive(Debug)]
