@@ -34,7 +34,6 @@ use crate::os::{self, Errno};
 use crate::route::{self, Path};
 
 pub(crate) use budget::{resident_bytes, set_kept};
-pub(crate) use layout::HugeAdvice;
 pub(crate) use residency::GiveBack;
 pub(crate) use zone::{Contents, Populate};
 
