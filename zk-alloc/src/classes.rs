@@ -78,8 +78,7 @@ const fn facts() -> [Facts; TABLE] {
     while number < COUNT {
         let bytes = bytes_of(number);
         let slab_bytes = if bytes <= LARGE_BLOCK_BYTES { SLAB_BYTES } else { LARGE_SLAB_BYTES };
-        let blocks = min(slab_bytes / bytes, MAX_WORDS * WORD_BITS);
-        let capacity = min(max(KEPT.0 / bytes, KEPT.1), KEPT.2);
+        let (blocks, capacity) = (blocks_of(slab_bytes, bytes), capacity_of(bytes));
         all[number] = Facts {
             block_bytes: bytes as u32,
             reciprocal: (1_u64 << 32).div_ceil(bytes as u64),
@@ -92,6 +91,16 @@ const fn facts() -> [Facts; TABLE] {
         number += 1;
     }
     all
+}
+
+/// How many blocks of `bytes` a slab is cut into.
+pub(crate) const fn blocks_of(slab_bytes: usize, bytes: usize) -> usize {
+    min(slab_bytes / bytes, MAX_WORDS * WORD_BITS)
+}
+
+/// The most blocks of `bytes` that a thread keeps.
+pub(crate) const fn capacity_of(bytes: usize) -> usize {
+    min(max(KEPT.0 / bytes, KEPT.1), KEPT.2)
 }
 
 const fn min(a: usize, b: usize) -> usize {
