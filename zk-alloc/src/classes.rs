@@ -103,7 +103,7 @@ const fn facts() -> [Facts; TABLE] {
     let (mut number, mut place) = (1, 0);
     while number < COUNT {
         let bytes = bytes_of(number);
-                let capacity = min(max(KEPT.0 / bytes, KEPT.1), KEPT.2);
+        let capacity = capacity_of(bytes);
         all[number] = Facts {
             block_bytes: bytes as u32,
             reciprocal: (1_u64 << 32).div_ceil(bytes as u64),
@@ -115,6 +115,16 @@ const fn facts() -> [Facts; TABLE] {
         number += 1;
     }
     all
+}
+
+/// How many blocks of `bytes` a slab is cut into.
+pub(crate) const fn blocks_of(slab_bytes: usize, bytes: usize) -> usize {
+    min(slab_bytes / bytes, MAX_WORDS * WORD_BITS)
+}
+
+/// The most blocks of `bytes` that a thread keeps.
+pub(crate) const fn capacity_of(bytes: usize) -> usize {
+    min(max(KEPT.0 / bytes, KEPT.1), KEPT.2)
 }
 
 const fn min(a: usize, b: usize) -> usize {
@@ -203,7 +213,7 @@ impl Class {
 
     /// Blocks of a slab.
     pub(crate) fn blocks(self) -> usize {
-        (self.slab_bytes() / self.block_bytes()).min(MAX_WORDS * WORD_BITS)
+        blocks_of(self.slab_bytes(), self.block_bytes())
     }
 
     /// Words of a slab's bitmap.

@@ -36,7 +36,7 @@ pub(crate) struct Config {
     pub(crate) trace_escaped: bool,
 }
 
-const DEFAULT_MIN_BYTES: usize = 1024;
+pub(crate) const DEFAULT_MIN_BYTES: usize = 1024;
 /// Where more threads than these wait while one of them clears a giant, the kernel clears it on all of them instead.
 const EAGER_ZERO_THREADS: usize = 4;
 /// What a giant is in that sense: to clear less at once, and find it in the caches, was faster (docs/design.md).

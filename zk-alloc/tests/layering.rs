@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 /// From the top down. What stands on one line may name what stands on lower lines, and not its neighbours.
 const ORDER: &[&[&str]] = &[
-    &["allocator", "pool", "scratch::allocator"],
+    &["allocator", "pool", "scratch::allocator", "simulation"],
     &["scratch", "secret"],
     &["scratch::bump"],
     &["phase"],

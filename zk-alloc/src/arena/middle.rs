@@ -17,6 +17,11 @@ use crate::os::Errno;
 const FETCH_BLOCKS: usize = 32;
 const FETCH_BYTES: usize = 16 << 10;
 
+/// The most blocks of `bytes` that are fetched at once by a thread that keeps `capacity` at most.
+pub(crate) fn fetch_most(bytes: usize, capacity: usize) -> usize {
+    (FETCH_BYTES / bytes).clamp(1, FETCH_BLOCKS).min(capacity / 2)
+}
+
 /// See the module's documentation.
 #[derive(Debug)]
 pub(crate) struct Middle {
@@ -54,13 +59,7 @@ impl Middle {
     /// # Errors
     /// See [`Shortage`].
     #[inline(always)]
-    pub(crate) fn alloc(
-        &self,
-        zone: &Zone,
-        class: Class,
-        size: usize,
-        limit: Limit,
-    ) -> Result<NonNull<u8>, Shortage> {
+    pub(crate) fn alloc(&self, zone: &Zone, class: Class, size: usize, limit: Limit) -> Result<NonNull<u8>, Shortage> {
         if let Some(cache) = thread_cache::enter()
             && let Some(block) = cache.pop(class)
         {
@@ -73,7 +72,7 @@ impl Middle {
     #[cold]
     fn fetch(&self, zone: &Zone, class: Class, size: usize, limit: Limit) -> Result<NonNull<u8>, Shortage> {
         let mut found = [0; FETCH_BLOCKS];
-        let most = (FETCH_BYTES / class.block_bytes()).clamp(1, FETCH_BLOCKS).min(class.capacity() / 2);
+        let most = fetch_most(class.block_bytes(), class.capacity());
         if let Some(cache) = thread_cache::join_and_enter(&self.room) {
             let wanted = cache.appetite(class, most);
             let fetched = self.slabs.take(zone, class, limit, &mut found[..wanted])?;

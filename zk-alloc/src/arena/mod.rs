@@ -34,6 +34,8 @@ use crate::os::{self, Errno};
 use crate::route::{self, Path};
 
 pub(crate) use budget::{resident_bytes, set_kept};
+pub(crate) use layout::{SLABS_APART_BYTES, granule_bytes, run_align};
+pub(crate) use middle::fetch_most;
 pub(crate) use residency::GiveBack;
 pub(crate) use zone::{Contents, Populate};
 
@@ -232,13 +234,7 @@ impl Arena {
     }
 
     #[inline(always)]
-    fn try_alloc(
-        &self,
-        size: usize,
-        align: usize,
-        contents: Contents,
-        limit: Limit,
-    ) -> Result<NonNull<u8>, Shortage> {
+    fn try_alloc(&self, size: usize, align: usize, contents: Contents, limit: Limit) -> Result<NonNull<u8>, Shortage> {
         match route::path(size, align) {
             Path::Block(class) => {
                 let at = self.middle.alloc(self.slab_zone(), class, size, limit)?;
