@@ -142,13 +142,8 @@ fn zk_alloc_counters() -> Counters {
         ("system_calls", stats.system_calls),
         // Goes up and down. A sample holds by how much it grew in the proof: what left its phase, the proof included, as
         // zk_alloc's PhaseReport counts it.
-        ("escaped_bytes", escaped_bytes(&stats)),
+        ("escaped_bytes", stats.live_bytes as u64),
     ])
-}
-
-/// Bytes of page runs, and of the blocks of slabs that are alive.
-fn escaped_bytes(stats: &zk_alloc::Stats) -> u64 {
-    (stats.live_bytes.saturating_sub(stats.slabs_in_use_bytes) + stats.slab_live_bytes) as u64
 }
 
 fn zk_alloc_gauges() -> Counters {

@@ -4,7 +4,9 @@
 pub(crate) use std::sync::atomic::{AtomicU8, AtomicU64, Ordering, compiler_fence};
 
 #[cfg(loom)]
-pub(crate) use loom::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+mod watched;
+#[cfg(loom)]
+pub(crate) use watched::{AtomicU8, AtomicU64, Ordering};
 
 /// Loom knows no fence of the compiler. What the owner of a cache gets from the kernel's asymmetric fence, the models get from
 /// a fence on both sides.

@@ -90,23 +90,6 @@ impl<'a> Bitmap<'a> {
         turned
     }
 
-    /// Sets a bit: whoever [takes](Self::take_lowest) it owns it, and sees all that this thread did before.
-    pub(crate) fn offer(self, index: usize) {
-        self.words[index / WORD_BITS].fetch_or(1 << (index % WORD_BITS), Ordering::Release);
-    }
-
-    /// Clears the lowest bit in `[start, end)` that is set: the caller owns it.
-    pub(crate) fn take_lowest(self, start: usize, end: usize) -> Option<usize> {
-        loop {
-            let index = self.next_set(start, end)?;
-            let mask = 1 << (index % WORD_BITS);
-            // Acquire pairs with the Release of `offer`.
-            if self.words[index / WORD_BITS].fetch_and(!mask, Ordering::Acquire) & mask != 0 {
-                return Some(index);
-            }
-        }
-    }
-
     /// Clears `[start, start + n)`, whatever its bits are, and returns how many were set.
     pub(crate) fn clear(self, start: usize, n: usize) -> usize {
         masks(start, n)

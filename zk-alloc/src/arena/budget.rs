@@ -40,7 +40,7 @@ pub(crate) fn resident_bytes() -> usize {
 /// Up to where memory may become resident.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Limit {
-    /// An eighth more than was ever in use at once, as long as some of what is resident is free: it lies in the wrong place, and
+    /// A tenth more than was ever in use at once, as long as some of what is resident is free: it lies in the wrong place, and
     /// is better given back than paid for twice.
     Peak,
     /// The cap.
@@ -48,7 +48,7 @@ pub(crate) enum Limit {
 }
 
 /// What may be resident beyond the peak in any case, in bytes.
-const SLACK_BYTES: usize = 4 << 20;
+const SLACK_BYTES: usize = 1 << 20;
 
 /// What may be resident under [`Limit::Peak`] if `more_bytes` are to be, in bytes.
 pub(super) fn peak_limit(more_bytes: usize) -> usize {
@@ -58,7 +58,7 @@ pub(super) fn peak_limit(more_bytes: usize) -> usize {
         return usize::MAX;
     }
     let peak = counters::peak_live_bytes().max(used + more_bytes);
-    peak + peak / 8 + SLACK_BYTES
+    peak + peak / 10 + SLACK_BYTES
 }
 
 /// Books `bytes` more; `false`, and nothing booked, if that exceeds the limit.

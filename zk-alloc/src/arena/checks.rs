@@ -2,3 +2,14 @@
 
 #[cfg(not(loom))]
 mod oracle;
+
+#[cfg(loom)]
+mod loom_bits;
+#[cfg(loom)]
+mod loom_cache;
+#[cfg(loom)]
+mod loom_slabs;
+#[cfg(loom)]
+mod loom_zone;
+#[cfg(loom)]
+mod models;

@@ -166,7 +166,7 @@ impl Zeroing {
             return false;
         }
         let is_sparse = in_memory().is_some_and(|in_memory| in_memory < bytes / 4);
-        let next = if is_sparse { 0 } else { (2 * trust.load(Ordering::Relaxed) + 1).min(MAX_TRUST) };
+        let next = if is_sparse { 0 } else { (8 * trust.load(Ordering::Relaxed) + 7).min(MAX_TRUST) };
         trust.store(next, Ordering::Relaxed);
         trusted.store(next, Ordering::Relaxed);
         is_sparse

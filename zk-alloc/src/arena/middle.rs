@@ -160,6 +160,11 @@ impl Middle {
         (sum as i64).max(0) as usize
     }
 
+    /// Bytes of the blocks that threads keep.
+    pub(crate) fn kept_bytes(&self) -> usize {
+        self.slabs.taken_bytes().saturating_sub(self.live_bytes())
+    }
+
     /// Slabs in use, and their bytes.
     pub(crate) fn slabs(&self) -> (usize, usize) {
         self.slabs.in_use()

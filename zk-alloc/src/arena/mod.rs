@@ -26,6 +26,7 @@ use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 
+use crate::classes;
 use crate::config::{self, Config};
 use crate::counters::ZoneCounters;
 use crate::escape;
@@ -188,6 +189,7 @@ impl Arena {
     fn new() -> Result<Self, Errno> {
         let config = config::load();
         budget::set_max(config.max_bytes);
+        classes::set_page_bytes(os::page_bytes());
         if config.trace_escaped {
             escape::trace_escaped(true);
         }
@@ -390,7 +392,7 @@ pub(crate) fn kept_run_totals() -> Totals {
     thread_cache::run_totals()
 }
 
-/// Bytes of runs that threads keep.
-pub(crate) fn kept_run_bytes() -> usize {
-    thread_cache::kept_run_bytes()
+/// Bytes of runs and blocks that threads keep.
+pub(crate) fn kept_bytes() -> usize {
+    thread_cache::kept_run_bytes() + get().map_or(0, |arena| arena.middle.kept_bytes())
 }

@@ -21,15 +21,15 @@ use crate::os::{self, Errno};
 use crate::route;
 use crate::sync::{AtomicU8, AtomicU64, Ordering};
 
-/// The unit in which slabs are known: the smaller kind of slab.
-const UNIT_BYTES: usize = classes::SLAB_BYTES;
+/// The unit in which slabs are known: the smallest.
+const UNIT_BYTES: usize = classes::LEAST_SLAB_BYTES;
 const WORD_BITS: usize = u64::BITS as usize;
 /// Bitmaps are committed for so many units at once.
-const COMMIT_UNITS: usize = 512;
+const COMMIT_UNITS: usize = 2048;
 /// Slabs lie within so many bytes of their zone's start, so that their tables stay small.
-const MAX_SPAN_BYTES: usize = 256 << 30;
+const MAX_SPAN_BYTES: usize = 64 << 30;
 
-const _: () = assert!(matches!(route::run_zone(classes::LARGE_SLAB_BYTES), route::SLABS));
+const _: () = assert!(matches!(route::run_zone(classes::MOST_SLAB_BYTES), route::SLABS));
 
 /// All slabs' metadata, indexed by unit.
 #[derive(Debug)]
@@ -45,9 +45,11 @@ pub(crate) struct SlabTable {
     free_committed: AtomicUsize,
     /// Of each class, slabs that may have free blocks.
     hints: HintSets<{ classes::COUNT }>,
-    /// Bytes of slabs in use. No decision reads it.
-    in_use_bytes: AtomicUsize,
+    /// Slabs in use, and their bytes. No decision reads them.
     slabs: AtomicUsize,
+    in_use_bytes: AtomicUsize,
+    /// Bytes of blocks that are not free.
+    taken_bytes: AtomicUsize,
 }
 
 /// Blocks of a slab that the caller owns: a word of its bitmap.
@@ -73,8 +75,9 @@ impl SlabTable {
             free: Table::reserve(units * MAX_WORDS)?,
             free_committed: AtomicUsize::new(0),
             hints: HintSets::new(units)?,
-            in_use_bytes: AtomicUsize::new(0),
             slabs: AtomicUsize::new(0),
+            in_use_bytes: AtomicUsize::new(0),
+            taken_bytes: AtomicUsize::new(0),
         })
     }
 
@@ -104,6 +107,14 @@ impl SlabTable {
         limit: Limit,
         found: &mut [usize],
     ) -> Result<usize, Shortage> {
+        let taken = self.find(zone, class, limit, found)?;
+        let bytes = taken * class.block_bytes();
+        self.taken_bytes.fetch_add(bytes, atomic::Ordering::Relaxed);
+        zone.count(bytes, 0);
+        Ok(taken)
+    }
+
+    fn find(&self, zone: &Zone, class: Class, limit: Limit, found: &mut [usize]) -> Result<usize, Shortage> {
         let hints = self.hints.set(class.number() as usize);
         let mut from = 0;
         while let Some(unit) = hints.first(from) {
@@ -162,7 +173,7 @@ impl SlabTable {
                 self.give(zone, blocks);
                 break;
             }
-            if let Err(shortage) = self.make_present(class, blocks, limit) {
+            if let Err(shortage) = self.make_present(zone, class, blocks, limit) {
                 self.give(zone, blocks);
                 return if taken > 0 { Ok(taken) } else { Err(shortage) };
             }
@@ -197,7 +208,7 @@ impl SlabTable {
         // All blocks are ours; those that are not wanted become free, and the slab everybody's.
         let wanted = lowest(class.full_word(0), found.len());
         let blocks = Blocks { unit, word: 0, mask: wanted };
-        let made_present = self.make_present(class, blocks, limit);
+        let made_present = self.make_present(zone, class, blocks, limit);
         let kept = if made_present.is_ok() { wanted } else { 0 };
         let taken = self.list(class, Blocks { mask: kept, ..blocks }, found);
         // The last word first: with it all blocks may be free, and the slab go back.
@@ -220,7 +231,9 @@ impl SlabTable {
     /// Takes a block back from its owner, who does not use it any more.
     pub(crate) fn put(&self, zone: &Zone, class: Class, addresses: impl Iterator<Item = usize>) {
         let mut last: Option<Blocks> = None;
+        let mut count = 0;
         for address in addresses {
+            count += 1;
             let one = self.block_at(class, address);
             match &mut last {
                 // Neighbours go back together.
@@ -232,9 +245,17 @@ impl SlabTable {
                 }
             }
         }
+        let bytes = count * class.block_bytes();
+        self.taken_bytes.fetch_sub(bytes, atomic::Ordering::Relaxed);
+        zone.counters().released(bytes);
         if let Some(blocks) = last {
             self.give(zone, blocks);
         }
+    }
+
+    /// Bytes of blocks that are not free.
+    pub(crate) fn taken_bytes(&self) -> usize {
+        self.taken_bytes.load(atomic::Ordering::Relaxed)
     }
 
     fn block_at(&self, class: Class, address: usize) -> Blocks {
@@ -365,7 +386,7 @@ impl SlabTable {
     }
 
     /// Books the pages of blocks that the caller owns.
-    fn make_present(&self, class: Class, blocks: Blocks, limit: Limit) -> Result<(), Shortage> {
+    fn make_present(&self, zone: &Zone, class: Class, blocks: Blocks, limit: Limit) -> Result<(), Shortage> {
         let present = &self.present.all()[blocks.unit];
         let before = present.load(Ordering::Relaxed);
         if before == low_bits(self.pages(class.slab_bytes())) {
@@ -383,6 +404,7 @@ impl SlabTable {
         let twice = present.fetch_or(missing, Ordering::Relaxed) & missing;
         // Another thread's block shares a page with ours.
         budget::returned(twice.count_ones() as usize * page);
+        zone.count(0, (missing & !twice).count_ones() as usize * page);
         Ok(())
     }
 

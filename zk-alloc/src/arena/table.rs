@@ -1,10 +1,11 @@
 //! Tables of atomics beside the memory that is handed out: all zero at first, and paged in where they are used.
 #![allow(unsafe_code, reason = "lays atomics over zeroed memory")]
 
-use super::align::align_up;
 #[cfg(not(loom))]
-use crate::os::Mapping;
-use crate::os::{self, Errno, HUGE_PAGE_BYTES};
+use super::align::align_up;
+use crate::os::Errno;
+#[cfg(not(loom))]
+use crate::os::{self, HUGE_PAGE_BYTES, Mapping};
 
 /// What may be laid over zeroed memory: an atomic integer.
 ///
@@ -95,5 +96,14 @@ impl<T: Zeroed> Table<T> {
     #[inline(always)]
     pub(super) fn all(&self) -> &'static [T] {
         self.entries
+    }
+}
+
+/// A model makes thousands of tables; nobody has a reference into one when it is dropped.
+#[cfg(loom)]
+impl<T: Zeroed> Drop for Table<T> {
+    fn drop(&mut self) {
+        // SAFETY: leaked by `new`, and dropped with what it was a part of.
+        drop(unsafe { Box::from_raw(std::ptr::from_ref(self.entries).cast_mut()) });
     }
 }

@@ -13,7 +13,7 @@ use std::cell::Cell;
 use std::ffi::c_void;
 use std::num::NonZeroU64;
 use std::ops::Deref;
-use std::ptr::{NonNull, null_mut};
+use std::ptr::NonNull;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize};
 
 use super::table::Table;
@@ -153,7 +153,7 @@ impl Cache {
             claimed: AtomicU64::new(0),
             counts: [const { AtomicU8::new(0) }; classes::TABLE],
             appetites: [const { AtomicU8::new(0) }; classes::TABLE],
-            blocks: AtomicPtr::new(null_mut()),
+            blocks: AtomicPtr::new(std::ptr::null_mut()),
             runs: [const { AtomicU64::new(0) }; PLACES.len()],
             run_allocations: AtomicU64::new(0),
             run_bytes: AtomicU64::new(0),
@@ -163,12 +163,12 @@ impl Cache {
         }
     }
 
-    /// A cache of a model, with room for blocks.
+    /// A cache of a model, which has no thread yet, but room for blocks.
     #[cfg(loom)]
     pub(crate) fn new() -> Self {
         let blocks: Box<Blocks> = Box::new(std::array::from_fn(|_| AtomicU64::new(0)));
         Self {
-            owned: AtomicU8::new(1),
+            owned: AtomicU8::new(0),
             busy: AtomicU8::new(0),
             claimed: AtomicU64::new(0),
             counts: std::array::from_fn(|_| AtomicU8::new(0)),
@@ -181,6 +181,27 @@ impl Cache {
             block_bytes: AtomicU64::new(0),
             live_block_bytes: AtomicU64::new(0),
         }
+    }
+
+    /// Makes it the calling thread's; `false` if it is another's.
+    pub(crate) fn own(&self) -> bool {
+        // Acquire pairs with the Release of `disown`: what its last thread left in there is there.
+        self.owned.load(Ordering::Relaxed) == 0
+            && self.owned.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok()
+    }
+
+    fn disown(&self) {
+        self.owned.store(0, Ordering::Release);
+    }
+
+    /// Leaves the cache to the next thread: hands it to `empty` to take out all that it can, and has the calling thread `forget`
+    /// it. What another thread has claimed at this moment, or a signal left behind, stays for the next.
+    pub(crate) fn hand_on(&self, empty: impl FnOnce(&Self), forget: impl FnOnce()) {
+        if let Some(entered) = self.enter() {
+            empty(&entered);
+        }
+        forget();
+        self.disown();
     }
 
     /// Lets the cache's own thread in; not where a signal interrupted that thread in here, nor while another thread has claimed
@@ -457,23 +478,17 @@ fn process() -> u64 {
 fn find(room: &Room) -> Option<&'static Cache> {
     // Without its destructor a cache would never be handed on.
     let key = EXIT_KEY.load(Ordering::Relaxed).checked_sub(1)?;
-    // Acquire pairs with the Release of `leave`.
-    let free = |cache: &Cache| {
-        cache.owned.load(Ordering::Relaxed) == 0
-            && cache.owned.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok()
-    };
-    let index = CACHES.iter().position(free)?;
+    let index = CACHES.iter().position(Cache::own)?;
     let cache = &CACHES[index];
     if room.furnish(index) && os::arm_thread_exit(key, NonNull::from(cache).cast()) {
         FRONTIER.fetch_max(index + 1, Ordering::AcqRel);
         return Some(cache);
     }
-    cache.owned.store(0, Ordering::Release);
+    cache.disown();
     None
 }
 
-/// An exiting thread leaves its cache to the next one. `empty` is handed it first, to take out all that it can; what another
-/// thread has claimed at this moment, or a signal left behind, stays for the next.
+/// An exiting thread [hands its cache on](Cache::hand_on).
 ///
 /// # Safety
 /// `cache` is what the key's destructor was called with.
@@ -481,42 +496,74 @@ pub(crate) unsafe fn leave(cache: *mut c_void, empty: impl FnOnce(&Cache)) {
     // SAFETY: the caller's: it is the address of a cache, which is static.
     let cache = unsafe { &*cache.cast::<Cache>() };
     if let Some(local) = local() {
-        if let Some(entered) = cache.enter() {
-            empty(&entered);
-        }
-        local.cache.set(None);
-        local.standing.set(Standing::Left);
-        cache.owned.store(0, Ordering::Release);
+        cache.hand_on(empty, || {
+            local.cache.set(None);
+            local.standing.set(Standing::Left);
+        });
     }
 }
 
-/// Takes the blocks out of every cache whose thread is not at it now, and hands each cache to `empty`.
-pub(crate) fn claim_all(mut empty: impl FnMut(&Cache)) {
-    let (by, own) = (process(), local().and_then(|local| local.cache.get()));
-    let is_own = |cache: &Cache| own.is_some_and(|own| std::ptr::eq(own, cache));
-    let claimed_by_us = |cache: &&Cache| cache.claimed.load(Ordering::Relaxed) == by;
-    let keeps_blocks = |cache: &Cache| cache.counts.iter().any(|count| count.load(Ordering::Relaxed) > 0);
-    // One at a time: two threads that claim at once could not tell their claims apart.
-    static CLAIMING: AtomicUsize = AtomicUsize::new(0);
-    let before = CLAIMING.load(Ordering::Relaxed);
-    if before as u64 == by
-        || CLAIMING.compare_exchange(before, by as usize, Ordering::Acquire, Ordering::Relaxed).is_err()
-    {
-        return;
+/// Who claims caches: a process, while one of its threads does so; 0 is none.
+#[derive(Debug)]
+pub(crate) struct Claiming(AtomicU64);
+
+impl Claiming {
+    #[cfg(not(loom))]
+    const fn new() -> Self {
+        Self(AtomicU64::new(0))
     }
-    let mut others = 0;
-    for cache in caches().iter().filter(|cache| keeps_blocks(cache)) {
-        others += usize::from(cache.claim(by) && !is_own(cache));
+
+    #[cfg(loom)]
+    pub(crate) fn new() -> Self {
+        Self(AtomicU64::new(0))
     }
-    // Without the fence only this thread's own cache is known not to be in use.
-    let fenced = others == 0 || os::fence_other_threads();
-    for cache in caches().iter().filter(claimed_by_us) {
-        if (fenced || is_own(cache)) && !cache.is_busy() {
-            empty(cache);
+
+    /// Claims those of `caches` that keep blocks, has `fence` reach all other threads (`false` if it can't), and hands `empty`
+    /// each cache whose thread is not at it; among them `own`, the calling thread's. Does nothing while another thread of the
+    /// process `by` does the same.
+    pub(crate) fn claim_all<'a>(
+        &self,
+        caches: &'a [Cache],
+        by: u64,
+        own: Option<&Cache>,
+        fence: impl FnOnce() -> bool,
+        mut empty: impl FnMut(&'a Cache),
+    ) {
+        let is_own = |cache: &Cache| own.is_some_and(|own| std::ptr::eq(own, cache));
+        let claimed_by_us = |cache: &&Cache| cache.claimed.load(Ordering::Relaxed) == by;
+        let keeps_blocks = |cache: &Cache| cache.counts.iter().any(|count| count.load(Ordering::Relaxed) > 0);
+        // One at a time: two threads that claim at once could not tell their claims apart.
+        let before = self.0.load(Ordering::Relaxed);
+        if before == by || self.0.compare_exchange(before, by, Ordering::Acquire, Ordering::Relaxed).is_err() {
+            return;
         }
-        cache.unclaim();
+        let mut others = 0;
+        for cache in caches.iter().filter(|cache| keeps_blocks(cache)) {
+            others += usize::from(cache.claim(by) && !is_own(cache));
+        }
+        // Without the fence only this thread's own cache is known not to be in use.
+        let fenced = others == 0 || fence();
+        for cache in caches.iter().filter(claimed_by_us) {
+            if (fenced || is_own(cache)) && !cache.is_busy() {
+                empty(cache);
+            }
+            cache.unclaim();
+        }
+        self.0.store(0, Ordering::Release);
     }
-    CLAIMING.store(0, Ordering::Release);
+}
+
+#[cfg(not(loom))]
+static CLAIMING: Claiming = Claiming::new();
+#[cfg(loom)]
+loom::lazy_static! {
+    static ref CLAIMING: Claiming = Claiming::new();
+}
+
+/// Takes the blocks out of every cache whose thread is not at it now, and hands each cache to `empty`.
+pub(crate) fn claim_all(empty: impl FnMut(&'static Cache)) {
+    let own = local().and_then(|local| local.cache.get());
+    CLAIMING.claim_all(caches(), process(), own, os::fence_other_threads, empty);
 }
 
 /// Takes out what this thread keeps if it is `fits`, to serve a request of `bytes`.

@@ -135,7 +135,6 @@ impl Zone {
             return Err(Shortage::Full);
         }
         self.page_in_around_slab(start, granules);
-        self.grown(granules, 0);
         Ok((self.address(start), self.residency.hand_over(start, granules)))
     }
 
@@ -146,11 +145,16 @@ impl Zone {
     pub(crate) unsafe fn release_slab(&self, at: NonNull<u8>, bytes: usize, resident: u64) {
         let start = self.index(at);
         self.residency.take_back(start, resident);
-        self.release_granules(start, self.granules(bytes));
+        self.free_granules(start, self.granules(bytes));
     }
 
     fn grown(&self, granules: usize, fresh_bytes: usize) {
-        self.counters().grown(self.bytes(granules), fresh_bytes, thread_cache::kept_run_bytes);
+        self.count(self.bytes(granules), fresh_bytes);
+    }
+
+    /// Counts bytes that are in use from now on, of which some were not resident.
+    pub(super) fn count(&self, bytes: usize, fresh_bytes: usize) {
+        self.counters().grown(bytes, fresh_bytes, thread_cache::kept_run_bytes);
     }
 
     /// The first granule of what this thread keeps, if that is a run for `bytes`. It is booked, and dirty.
@@ -198,13 +202,18 @@ impl Zone {
         self.release_granules(self.granule_at(run.address(place)), self.granules(run.bytes(place)));
     }
 
-    /// Frees granules that the caller owns; beyond what may stay resident, their pages go at once.
+    /// Frees granules that the caller owns, and counts them no more.
     fn release_granules(&self, start: usize, granules: usize) {
+        self.counters().released(self.bytes(granules));
+        self.free_granules(start, granules);
+    }
+
+    /// Frees granules that the caller owns; beyond what may stay resident, their pages go at once.
+    fn free_granules(&self, start: usize, granules: usize) {
         if budget::is_beyond_kept() {
             // SAFETY: the caller's granules, which were handed out and hence committed, and are needed by nobody.
             unsafe { self.residency.give_back(start, granules, GiveBack::Now) };
         }
-        self.counters().released(self.bytes(granules));
         self.runs.release(start, granules);
     }
 

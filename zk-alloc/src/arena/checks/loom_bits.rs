@@ -1,0 +1,276 @@
+//! Every interleaving of small models of the bits: who owns them, where to look for them.
+#![allow(unsafe_code, reason = "models of memory")]
+
+use loom::sync::Arc;
+
+use super::models::{Uses, bounded, join, spawn};
+use crate::arena::bitmap::Bitmap;
+use crate::arena::hints::{self, HintSet};
+use crate::arena::runs::Runs;
+use crate::sync::{AtomicU64, Ordering};
+
+const BITS: usize = 128;
+
+/// What loom alone passes over (`sync::watched`).
+#[test]
+fn a_change_before_what_another_thread_has_loaded_is_tried() {
+    let seen = std::sync::Arc::new(std::sync::Mutex::new(std::collections::HashSet::new()));
+    let seen_by_all = seen.clone();
+    loom::model(move || {
+        let words = words(2);
+        let thread = spawn(move || {
+            words[0].load(Ordering::SeqCst);
+            words[0].fetch_add(1, Ordering::SeqCst);
+            words[1].store(1, Ordering::SeqCst);
+        });
+        let found = (words[0].load(Ordering::SeqCst), words[1].load(Ordering::SeqCst));
+        seen_by_all.lock().expect("no panic").insert(found);
+        join([thread]);
+    });
+    assert_eq!(seen.lock().expect("no panic").len(), 4);
+}
+
+fn words(len: usize) -> &'static [AtomicU64] {
+    Box::leak((0..len).map(|_| AtomicU64::new(0)).collect())
+}
+
+/// Two words of bits, and the memory behind each bit.
+struct Run {
+    bits: Bitmap<'static>,
+    memory: Uses,
+}
+
+impl Run {
+    /// All bits are set but those from `free_from` to `free_to`, so that the models stay small.
+    fn new(free_from: usize, free_to: usize) -> Arc<Self> {
+        let run = Arc::new(Self { bits: Bitmap::new(words(BITS / 64)), memory: Uses::default() });
+        run.bits.set(0, free_from);
+        run.bits.set(free_to, BITS - free_to);
+        run
+    }
+
+    fn claim_use_release(&self, n: usize, align: usize) -> bool {
+        let Some(start) = self.bits.claim_first_fit(0, 0, n, align, 0) else { return false };
+        self.memory.write(start..start + n);
+        self.bits.release(start, n);
+        true
+    }
+
+    /// As an allocation that grows in place does, or a trim.
+    fn claim_exactly(&self, start: usize, n: usize) {
+        if self.bits.try_claim(start, n).is_ok() {
+            self.memory.write(start..start + n);
+            self.bits.release(start, n);
+        }
+    }
+
+    fn assert_set(&self, bits: usize) {
+        assert_eq!(self.bits.count(0, BITS), bits, "a bit was lost, or is still owned");
+    }
+}
+
+#[test]
+fn a_run_across_a_word_border_has_one_owner() {
+    bounded(4, || {
+        let run = Run::new(63, 65);
+        let other = run.clone();
+        let thread = spawn(move || _ = other.claim_use_release(2, 1));
+        run.claim_exactly(63, 2);
+        join([thread]);
+        run.assert_set(BITS - 2);
+    });
+}
+
+#[test]
+fn three_threads_that_want_the_same_run_own_it_in_turn() {
+    bounded(2, || {
+        let run = Run::new(63, 65);
+        let (a, b) = (run.clone(), run.clone());
+        let threads = [spawn(move || _ = a.claim_use_release(2, 1)), spawn(move || b.claim_exactly(63, 2))];
+        run.claim_use_release(1, 1);
+        join(threads);
+        run.assert_set(BITS - 2);
+    });
+}
+
+#[test]
+fn rollback_gives_back_what_it_claimed_and_nothing_else() {
+    bounded(4, || {
+        let run = Run::new(62, 66);
+        let (a, b) = (run.clone(), run.clone());
+        // The second thread's bit is in the way of the first, which must not give it to the third.
+        let threads = [spawn(move || a.claim_exactly(62, 4)), spawn(move || b.claim_exactly(65, 1))];
+        run.claim_exactly(65, 1);
+        join(threads);
+        run.assert_set(BITS - 4);
+    });
+}
+
+#[test]
+fn first_fit_serves_two_when_there_is_room_for_two() {
+    loom::model(|| {
+        let run = Run::new(60, 64);
+        let other = run.clone();
+        let thread = spawn(move || assert!(other.claim_use_release(2, 2)));
+        assert!(run.claim_use_release(2, 2));
+        join([thread]);
+        run.assert_set(BITS - 4);
+    });
+}
+
+#[test]
+fn turned_bits_are_counted_once() {
+    loom::model(|| {
+        let run = Run::new(63, 65);
+        let other = run.clone();
+        let thread = loom::thread::spawn(move || other.bits.set(63, 2));
+        let turned = run.bits.set(63, 2) + thread.join().expect("a thread of the model");
+        assert_eq!(turned, 2);
+    });
+}
+
+/// Lanes of eight bits serve runs of fifteen: where a search passes over them all while others free one, the next search finds
+/// it.
+fn a_freed_run_is_found(interruptions: usize, parts: &'static [(usize, usize)]) {
+    bounded(interruptions, move || {
+        let runs = Arc::new(Runs::new(Bitmap::new(words(BITS / 64))));
+        assert!(runs.try_claim(0, BITS));
+        let search = |runs: &Runs| {
+            if let Some(start) = runs.claim_first_fit(0, 15, 1, 0) {
+                runs.release(start, 15);
+            }
+        };
+        let freed = parts.iter().map(|&(start, n)| {
+            let runs = runs.clone();
+            spawn(move || runs.release(start, n))
+        });
+        let freed: Vec<_> = freed.collect();
+        search(&runs);
+        join(freed);
+        let first = parts.iter().map(|&(start, _)| start).min();
+        assert_eq!(runs.claim_first_fit(0, 15, 1, 0), first, "a free lane is below the limit");
+    });
+}
+
+#[test]
+fn a_run_that_is_freed_while_another_thread_passes_over_it_is_found_afterwards() {
+    a_freed_run_is_found(4, &[(64, 16)]);
+}
+
+#[test]
+fn a_run_that_two_threads_freed_in_parts_while_a_third_passed_over_it_is_found_afterwards() {
+    a_freed_run_is_found(2, &[(64, 4), (68, 12)]);
+}
+
+#[test]
+fn a_search_that_overtakes_another_does_not_hide_what_was_freed_between_them() {
+    bounded(3, || {
+        let runs = Arc::new(Runs::new(Bitmap::new(words(BITS / 64))));
+        assert!(runs.try_claim(0, BITS));
+        let (a, b) = (runs.clone(), runs.clone());
+        let threads = [spawn(move || _ = a.claim_first_fit(0, 64, 1, 0)), spawn(move || b.release(0, 16))];
+        let had = runs.claim_first_fit(0, 15, 1, 0);
+        join(threads);
+        assert_eq!(had.or_else(|| runs.claim_first_fit(0, 15, 1, 0)), Some(0));
+    });
+}
+
+/// Places of which each has something or nothing, and hints to those that have.
+struct Places {
+    hints: HintSet,
+    full: &'static [AtomicU64],
+}
+
+/// The indices of the places: in one word of the lowest level, in two, and in two of the level above.
+const INDICES: [usize; 4] = [1, 2, 70, 64 * 64 + 3];
+
+impl Places {
+    /// All places are empty; the hints are to those in `hinted`.
+    fn new(hinted: &[usize]) -> Arc<Self> {
+        let len = 64 * 64 + 64;
+        let places = Self { hints: HintSet::new(words(hints::words_for(len)), len), full: words(INDICES.len()) };
+        for place in places.full {
+            // Loom orders what is stored with SeqCst, and not what is there at first.
+            place.swap(0, Ordering::SeqCst);
+        }
+        hinted.iter().for_each(|&place| places.hints.set(INDICES[place]));
+        Arc::new(places)
+    }
+
+    fn fill(&self, place: usize) {
+        if self.full[place].swap(1, Ordering::SeqCst) == 0 {
+            self.hints.set(INDICES[place]);
+        }
+    }
+
+    /// What a thread does that found nothing at a place.
+    fn clear(&self, place: usize) {
+        self.hints.clear(INDICES[place]);
+        if self.full[place].load(Ordering::SeqCst) != 0 {
+            self.hints.set(INDICES[place]);
+        }
+    }
+
+    fn assert_found(&self, place: usize) {
+        let mut from = 0;
+        while let Some(found) = self.hints.first(from) {
+            if found == INDICES[place] {
+                return;
+            }
+            from = found + 1;
+        }
+        panic!("the hint to {} was lost", INDICES[place]);
+    }
+}
+
+/// Each pair of places, `filled` and `cleared`.
+fn pairs() -> impl Iterator<Item = (usize, usize)> {
+    (0..INDICES.len()).flat_map(|filled| (0..INDICES.len()).map(move |cleared| (filled, cleared)))
+}
+
+#[test]
+fn a_hint_that_is_set_while_another_thread_clears_is_not_lost() {
+    for (filled, cleared) in pairs() {
+        bounded(4, move || {
+            let places = Places::new(&[cleared]);
+            let other = places.clone();
+            let thread = spawn(move || other.fill(filled));
+            places.clear(cleared);
+            join([thread]);
+            places.assert_found(filled);
+        });
+    }
+}
+
+#[test]
+fn hints_of_one_word_that_two_clear_and_one_sets_are_not_lost() {
+    for (filled, cleared, other) in [(0, 0, 0), (0, 1, 0), (1, 0, 2), (2, 0, 1), (2, 0, 2), (3, 0, 2)] {
+        bounded(2, move || {
+            let places = Places::new(&[cleared, other]);
+            let (a, b) = (places.clone(), places.clone());
+            let threads = [spawn(move || a.fill(filled)), spawn(move || b.clear(other))];
+            places.clear(cleared);
+            join(threads);
+            places.assert_found(filled);
+        });
+    }
+}
+
+#[test]
+fn a_search_among_hints_that_others_clear_comes_to_those_that_stand() {
+    bounded(3, || {
+        let places = Places::new(&[0, 2, 3]);
+        let other = places.clone();
+        let thread = spawn(move || {
+            other.clear(0);
+            other.clear(2);
+        });
+        let mut from = 0;
+        while let Some(found) = places.hints.first(from) {
+            assert!(INDICES.contains(&found));
+            from = found + 1;
+        }
+        assert_eq!(from, INDICES[3] + 1, "the search ended before a hint that nobody took away");
+        join([thread]);
+    });
+}

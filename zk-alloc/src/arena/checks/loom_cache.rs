@@ -1,0 +1,278 @@
+//! Every interleaving of what happens to threads' caches.
+
+use loom::sync::Arc;
+use loom::sync::atomic::fence;
+use loom::thread::JoinHandle;
+
+use super::models::{Uses, bounded, join, spawn};
+use crate::arena::thread_cache::{Cache, Claiming, Place, Run};
+use crate::classes::Class;
+use crate::sync::{AtomicU64, Ordering};
+
+/// Process number of the models.
+const PROCESS: u64 = 7;
+
+fn class() -> Class {
+    Class::of(1, 1)
+}
+
+/// Caches, and the memory of the blocks that come and go in them.
+struct Threads {
+    caches: [Cache; 2],
+    claiming: Claiming,
+    memory: Uses,
+    /// Blocks that were taken out for good.
+    gone: AtomicU64,
+}
+
+impl Threads {
+    /// The first cache has a thread, and keeps block 1.
+    fn new() -> Arc<Self> {
+        let threads = Self {
+            caches: [Cache::new(), Cache::new()],
+            claiming: Claiming::new(),
+            memory: Uses::default(),
+            gone: AtomicU64::new(0),
+        };
+        assert!(threads.caches[0].own());
+        threads.put(&threads.caches[0], 1);
+        Arc::new(threads)
+    }
+
+    fn use_for_good(&self, block: usize) {
+        self.memory.write(block..block + 1);
+        self.gone.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The cache's thread frees a block, which goes elsewhere where the cache may not be used.
+    fn put(&self, cache: &Cache, block: usize) {
+        self.memory.write(block..block + 1);
+        if !cache.enter().is_some_and(|cache| cache.push(class(), block as u64)) {
+            self.use_for_good(block);
+        }
+    }
+
+    /// The cache's thread has a request.
+    fn take(&self, cache: &Cache) -> Option<usize> {
+        let block = cache.enter()?.pop(class())? as usize;
+        self.memory.write(block..block + 1);
+        Some(block)
+    }
+
+    fn empty(&self, cache: &Cache) {
+        cache.take_first(class(), 0).for_each(|block| self.use_for_good(block));
+    }
+
+    /// Another thread takes what idle threads keep.
+    fn claim_all(&self) {
+        let fence_other_threads = || {
+            fence(Ordering::SeqCst);
+            true
+        };
+        self.claiming.claim_all(&self.caches, PROCESS, None, fence_other_threads, |cache| self.empty(cache));
+    }
+
+    fn claims_all(threads: &Arc<Self>) -> JoinHandle<()> {
+        let threads = threads.clone();
+        spawn(move || threads.claim_all())
+    }
+
+    /// The thread exits.
+    fn exit(&self, cache: &Cache) {
+        cache.hand_on(|cache| self.empty(cache), || ());
+    }
+
+    /// A thread begins, and looks for a cache.
+    fn begin(&self) -> Option<&Cache> {
+        self.caches.iter().find(|cache| cache.own())
+    }
+
+    /// All blocks are in the caches, or were taken out for good.
+    fn assert_none_lost(&self, blocks: u64) {
+        self.claim_all();
+        assert_eq!(self.gone.load(Ordering::Relaxed), blocks);
+    }
+}
+
+#[test]
+fn a_kept_block_is_had_by_its_thread_or_by_a_claimant() {
+    bounded(4, || {
+        let threads = Threads::new();
+        let claimant = Threads::claims_all(&threads);
+        let cache = &threads.caches[0];
+        if let Some(block) = threads.take(cache) {
+            threads.put(cache, block);
+        }
+        threads.put(cache, 2);
+        join([claimant]);
+        threads.assert_none_lost(2);
+    });
+}
+
+#[test]
+fn a_kept_block_is_had_by_one_of_two_claimants_or_by_its_thread() {
+    bounded(2, || {
+        let threads = Threads::new();
+        let claimants = [Threads::claims_all(&threads), Threads::claims_all(&threads)];
+        let cache = &threads.caches[0];
+        threads.put(cache, 2);
+        if let Some(block) = threads.take(cache) {
+            threads.use_for_good(block);
+        }
+        join(claimants);
+        threads.assert_none_lost(2);
+    });
+}
+
+/// A thread that can have no fence leaves the others' caches alone; its own it empties.
+#[test]
+fn without_a_fence_only_the_own_cache_is_emptied() {
+    bounded(4, || {
+        let threads = Threads::new();
+        let other = threads.clone();
+        let claimant = spawn(move || {
+            let own = &other.caches[1];
+            assert!(own.own());
+            other.put(own, 3);
+            other.claiming.claim_all(&other.caches, PROCESS, Some(own), || false, |cache| {
+                assert!(std::ptr::eq(cache, own));
+                other.empty(cache);
+            });
+            assert_eq!(other.gone.load(Ordering::Relaxed), 1);
+            other.exit(own);
+        });
+        let cache = &threads.caches[0];
+        let block = threads.take(cache);
+        join([claimant]);
+        let gone = threads.gone.load(Ordering::Relaxed);
+        block.into_iter().for_each(|block| threads.put(cache, block));
+        threads.assert_none_lost(gone + 1);
+    });
+}
+
+/// A thread exits while another begins, which may get its cache, and a third claims it.
+#[test]
+fn what_an_exiting_thread_leaves_is_had_by_the_next_or_by_a_claimant() {
+    bounded(2, || {
+        let threads = Threads::new();
+        let claimant = Threads::claims_all(&threads);
+        let next = threads.clone();
+        let begins = spawn(move || {
+            let cache = next.begin().expect("as many caches as threads");
+            next.put(cache, 2);
+            if let Some(block) = next.take(cache) {
+                next.put(cache, block);
+            }
+            next.exit(cache);
+        });
+        threads.exit(&threads.caches[0]);
+        join([claimant, begins]);
+        threads.assert_none_lost(2);
+    });
+}
+
+/// Nothing is taken out at the exit, as if a signal had interrupted the thread in its cache.
+#[test]
+fn what_stayed_in_a_cache_is_the_next_threads() {
+    bounded(4, || {
+        let threads = Threads::new();
+        let next = threads.clone();
+        let begins = spawn(move || {
+            if next.caches[0].own() {
+                assert_eq!(next.take(&next.caches[0]), Some(1), "what was left is not there");
+                next.use_for_good(1);
+            }
+        });
+        let cache = &threads.caches[0];
+        let block = threads.take(cache).expect("nobody claims");
+        threads.put(cache, block);
+        cache.hand_on(|_| (), || ());
+        join([begins]);
+        threads.assert_none_lost(1);
+    });
+}
+
+const UNIT_BYTES: usize = 16 << 10;
+
+/// The run of memory `index`.
+fn run(index: usize) -> Run {
+    Run::new(Place::Mid, (index + 1) * UNIT_BYTES, UNIT_BYTES).expect("a whole unit")
+}
+
+impl Threads {
+    /// What whoever owns a run does.
+    fn write(&self, run: Run) {
+        let index = run.address(Place::Mid) / UNIT_BYTES - 1;
+        self.memory.write(100 + index..101 + index);
+    }
+
+    fn put_run(&self, cache: &Cache, run: Run) {
+        self.write(run);
+        let cache = cache.enter().expect("nobody claims");
+        if let Some(out) = cache.put_run(Place::Mid, run) {
+            self.write(out);
+        }
+    }
+
+    fn take_run_again(&self, cache: &Cache) -> Option<Run> {
+        let run = cache.enter().expect("nobody claims").take_run_if(Place::Mid, |_| true)?;
+        self.write(run);
+        Some(run)
+    }
+
+    /// Another thread takes the run that is kept, and has it from then on.
+    fn takes_run(threads: &Arc<Self>) -> JoinHandle<()> {
+        let threads = threads.clone();
+        spawn(move || {
+            if let Some(run) = threads.caches[0].take_run(Place::Mid) {
+                threads.write(run);
+            }
+        })
+    }
+}
+
+/// The owner frees a run and asks for it again, while others want what it keeps.
+#[test]
+fn a_kept_run_goes_to_one_thread() {
+    bounded(4, || {
+        let threads = Threads::new();
+        let others = [Threads::takes_run(&threads), Threads::takes_run(&threads)];
+        let cache = &threads.caches[0];
+        threads.put_run(cache, run(0));
+        threads.take_run_again(cache);
+        join(others);
+    });
+}
+
+/// The owner frees one run after the other: each is kept, put out, or taken by another thread, and never two of these.
+#[test]
+fn a_run_that_is_put_out_goes_to_one_thread() {
+    bounded(4, || {
+        let threads = Threads::new();
+        let other = Threads::takes_run(&threads);
+        let cache = &threads.caches[0];
+        threads.put_run(cache, run(0));
+        threads.put_run(cache, run(1));
+        threads.take_run_again(cache);
+        join([other]);
+    });
+}
+
+#[test]
+fn a_run_that_an_exiting_thread_keeps_goes_to_the_next_or_to_another() {
+    bounded(3, || {
+        let threads = Threads::new();
+        let other = Threads::takes_run(&threads);
+        let next = threads.clone();
+        let begins = spawn(move || {
+            let cache = &next.caches[0];
+            if cache.own() {
+                next.put_run(cache, run(1));
+                next.take_run_again(cache);
+            }
+        });
+        threads.put_run(&threads.caches[0], run(0));
+        threads.exit(&threads.caches[0]);
+        join([other, begins]);
+    });
+}

@@ -1,0 +1,365 @@
+//! Every interleaving, up to so many interruptions, of slabs in a real zone on real memory.
+#![allow(unsafe_code, reason = "writes to blocks")]
+
+use loom::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use super::models::{Memory, Model, Uses, bounded, join, spawn};
+use crate::arena::budget;
+use crate::arena::layout::HugeAdvice;
+use crate::arena::slab::SlabTable;
+use crate::arena::zone::Shortage;
+use crate::classes::{self, Class};
+
+const GRANULE_BYTES: usize = 16 << 10;
+const SLAB_GRANULES: usize = classes::LEAST_SLAB_BYTES / GRANULE_BYTES;
+const PAGE_BYTES: usize = 4 << 10;
+
+/// A slab of the shorter class has two words of blocks, one of the longer one; a block of that is two of the other.
+fn short() -> Class {
+    Class::of(1, 1)
+}
+
+fn long() -> Class {
+    Class::of(classes::MAX_BYTES, 1)
+}
+
+struct Slabs {
+    table: SlabTable,
+    model: Model,
+    memory: Uses,
+    /// Blocks that were taken and not put back.
+    alive: AtomicUsize,
+}
+
+impl Slabs {
+    /// A zone with room for so many slabs.
+    fn new(memory: &Memory, room: usize) -> Arc<Self> {
+        let model = memory.zone(HugeAdvice::Leave, room * SLAB_GRANULES);
+        let table = SlabTable::new(&model.zone).expect("memory for tables");
+        Arc::new(Self { table, model, memory: Uses::default(), alive: AtomicUsize::new(0) })
+    }
+
+    fn write(&self, class: Class, block: usize) {
+        let pieces = class.block_bytes() / short().block_bytes();
+        let first = block / short().block_bytes();
+        self.memory.write(first..first + pieces);
+    }
+
+    fn word(block: usize) -> *mut usize {
+        std::ptr::without_provenance_mut::<usize>(block)
+    }
+
+    /// Takes up to `most` blocks, and writes to all of them.
+    fn try_take(&self, class: Class, most: usize) -> Result<Vec<usize>, Shortage> {
+        let mut found = vec![0; most];
+        let taken = self.table.take(&self.model.zone, class, &mut found)?;
+        found.truncate(taken);
+        assert!(!found.is_empty());
+        for &block in &found {
+            assert_eq!(self.table.class_at(block), Some(class), "a block of another class");
+            self.write(class, block);
+            let at = self.model.zone.base().as_ptr().with_addr(Self::word(block).addr()).cast::<usize>();
+            // SAFETY: the block is the caller's, and committed.
+            unsafe { at.write(block) };
+        }
+        self.alive.fetch_add(taken, Ordering::Relaxed);
+        Ok(found)
+    }
+
+    fn take(&self, class: Class, most: usize) -> Vec<usize> {
+        self.try_take(class, most).expect("there is room for another slab")
+    }
+
+    /// Puts blocks back, in which nobody else wrote.
+    fn put(&self, class: Class, blocks: &[usize]) {
+        for &block in blocks {
+            let at = self.model.zone.base().as_ptr().with_addr(block).cast::<usize>();
+            // SAFETY: the block is the caller's, and committed.
+            assert_eq!(unsafe { at.read() }, block, "the block's contents are gone");
+            self.write(class, block);
+        }
+        self.alive.fetch_sub(blocks.len(), Ordering::Relaxed);
+        self.table.put(&self.model.zone, class, blocks.iter().copied());
+    }
+
+    /// Takes a block if there is one, and puts it back.
+    fn pass(&self, class: Class) {
+        if let Ok(blocks) = self.try_take(class, 1) {
+            self.put(class, &blocks);
+        }
+    }
+
+    fn purge(&self) {
+        self.table.purge(&self.model.zone, usize::MAX);
+    }
+
+    /// Of a zone with room for one slab: all blocks that nobody has can be had.
+    fn assert_none_lost(&self, class: Class) {
+        let mut rest = Vec::new();
+        while let Ok(found) = self.try_take(class, 64) {
+            rest.extend(found);
+        }
+        assert_eq!(self.alive.load(Ordering::Relaxed), class.blocks(), "a block was lost");
+        self.put(class, &rest);
+    }
+
+    /// All blocks were put back.
+    fn assert_all_retired(&self) {
+        assert_eq!(self.alive.load(Ordering::Relaxed), 0);
+        assert_eq!(self.table.in_use(), (0, 0), "a slab was not given back");
+        self.model.assert_all_given_back();
+    }
+}
+
+#[test]
+fn a_block_has_one_owner() {
+    let memory = Memory::reserve(GRANULE_BYTES);
+    bounded(3, move || {
+        let slabs = Slabs::new(&memory, 1);
+        let kept = slabs.take(short(), 1);
+        let other = slabs.clone();
+        let thread = spawn(move || other.pass(short()));
+        slabs.pass(short());
+        join([thread]);
+        slabs.put(short(), &kept);
+        slabs.assert_all_retired();
+    });
+}
+
+#[test]
+fn two_that_take_several_blocks_at_once_have_different_ones() {
+    let memory = Memory::reserve(GRANULE_BYTES);
+    bounded(2, move || {
+        let slabs = Slabs::new(&memory, 1);
+        let kept = slabs.take(short(), 63);
+        let other = slabs.clone();
+        let thread = spawn(move || {
+            let blocks = other.take(short(), 2);
+            other.put(short(), &blocks);
+        });
+        let blocks = slabs.take(short(), 2);
+        slabs.put(short(), &blocks);
+        join([thread]);
+        slabs.put(short(), &kept);
+        slabs.assert_all_retired();
+    });
+}
+
+#[test]
+fn a_block_that_one_thread_takes_and_another_puts_back_serves_a_third() {
+    let memory = Memory::reserve(GRANULE_BYTES);
+    bounded(2, move || {
+        let slabs = Slabs::new(&memory, 1);
+        let (a, b) = (slabs.clone(), slabs.clone());
+        let (first, second) = (slabs.take(short(), 1), slabs.take(short(), 1));
+        let threads = [spawn(move || a.put(short(), &first)), spawn(move || b.pass(short()))];
+        slabs.put(short(), &second);
+        join(threads);
+        slabs.assert_all_retired();
+    });
+}
+
+/// Both put back the last block of a word: one of them retires the slab, and where each is in the other's way, one tries again.
+#[test]
+fn a_slab_is_retired_once_by_one_of_those_who_put_its_last_blocks_back() {
+    let memory = Memory::reserve(GRANULE_BYTES);
+    bounded(3, move || {
+        let slabs = Slabs::new(&memory, 1);
+        let blocks = [slabs.take(short(), 64), slabs.take(short(), 1)].concat();
+        let (first, last) = (blocks[0], blocks[64]);
+        slabs.put(short(), &blocks[1..64]);
+        let other = slabs.clone();
+        let thread = spawn(move || other.put(short(), &[first]));
+        slabs.put(short(), &[last]);
+        join([thread]);
+        slabs.assert_all_retired();
+    });
+}
+
+#[test]
+fn what_is_taken_from_a_slab_while_another_thread_retires_it_keeps_it() {
+    let memory = Memory::reserve(GRANULE_BYTES);
+    bounded(2, move || {
+        let slabs = Slabs::new(&memory, 2);
+        let last = slabs.take(short(), 1);
+        let other = slabs.clone();
+        let thread = spawn(move || {
+            let blocks = other.take(short(), 1);
+            other.put(short(), &blocks);
+        });
+        slabs.put(short(), &last);
+        join([thread]);
+        slabs.assert_all_retired();
+    });
+}
+
+/// One thread follows a hint to a slab that becomes one of the other class.
+fn becomes_another_class(interruptions: usize, from: fn() -> Class, to: fn() -> Class) {
+    let memory = Memory::reserve(GRANULE_BYTES);
+    bounded(interruptions, move || {
+        let slabs = Slabs::new(&memory, 1);
+        let last = slabs.take(from(), 1);
+        let other = slabs.clone();
+        let thread = spawn(move || other.pass(from()));
+        slabs.put(from(), &last);
+        slabs.pass(to());
+        join([thread]);
+        slabs.assert_all_retired();
+    });
+}
+
+#[test]
+fn an_old_hint_leads_to_a_slab_of_a_longer_class() {
+    becomes_another_class(3, short, long);
+}
+
+#[test]
+fn an_old_hint_leads_to_a_slab_of_a_shorter_class() {
+    becomes_another_class(3, long, short);
+}
+
+/// Who looks whether the slab can be retired finds one of another class by then, and takes what looks the same.
+fn retiring_becomes_another_class(interruptions: usize, from: fn() -> Class, to: fn() -> Class) {
+    let memory = Memory::reserve(GRANULE_BYTES);
+    bounded(interruptions, move || {
+        let slabs = Slabs::new(&memory, 1);
+        let blocks = slabs.take(from(), 64).into_iter().chain(slabs.take(from(), 1)).collect::<Vec<_>>();
+        // In the slab's first word, and in the last. Each alone makes a word full.
+        let (first, last) = (blocks[0], blocks[64]);
+        slabs.put(from(), &blocks[1..64]);
+        let other = slabs.clone();
+        let thread = spawn(move || other.put(from(), &[first]));
+        slabs.put(from(), &[last]);
+        slabs.pass(to());
+        join([thread]);
+        slabs.assert_all_retired();
+    });
+}
+
+#[test]
+fn a_slab_that_becomes_one_of_a_longer_class_while_it_is_retired_is_left_whole() {
+    retiring_becomes_another_class(3, short, long);
+}
+
+#[test]
+fn a_slab_that_becomes_one_of_its_class_again_while_it_is_retired_is_left_whole() {
+    retiring_becomes_another_class(3, short, short);
+}
+
+/// One word holds all blocks of the slab: who fills it looks whether the slab can be retired, and another thread has taken and
+/// put back a block since, and retired it, and so on.
+#[test]
+fn a_slab_that_becomes_one_of_a_shorter_class_while_it_is_retired_is_left_whole() {
+    let memory = Memory::reserve(GRANULE_BYTES);
+    bounded(3, move || {
+        let slabs = Slabs::new(&memory, 1);
+        let last = slabs.take(long(), 1);
+        let other = slabs.clone();
+        let thread = spawn(move || other.put(long(), &last));
+        slabs.pass(long());
+        slabs.pass(short());
+        join([thread]);
+        slabs.assert_all_retired();
+    });
+}
+
+/// The only slab is all but full: what is put back while others find nothing, and take the hint back, is found afterwards.
+#[test]
+fn a_block_that_is_put_back_while_others_take_the_hint_away_is_not_lost() {
+    let memory = Memory::reserve(GRANULE_BYTES);
+    bounded(2, move || {
+        let slabs = Slabs::new(&memory, 1);
+        let mut kept = [slabs.take(short(), 64), slabs.take(short(), 64)].concat();
+        slabs.put(short(), &kept.split_off(127));
+        let last = kept.split_off(126);
+        let (a, b) = (slabs.clone(), slabs.clone());
+        let threads = [spawn(move || a.pass(short())), spawn(move || b.pass(short()))];
+        slabs.put(short(), &last);
+        join(threads);
+        slabs.assert_none_lost(short());
+        slabs.put(short(), &kept);
+        slabs.assert_all_retired();
+    });
+}
+
+#[test]
+fn purging_gives_back_no_page_that_a_block_in_use_touches_and_loses_no_block() {
+    let memory = Memory::reserve(GRANULE_BYTES);
+    bounded(3, move || {
+        let slabs = Slabs::new(&memory, 1);
+        let blocks_of_page = PAGE_BYTES / short().block_bytes();
+        let blocks = slabs.take(short(), blocks_of_page + 2);
+        let (kept, free) = blocks.split_at(blocks_of_page + 1);
+        // The second page has a block in use, and one that is free, and two threads want.
+        slabs.put(short(), free);
+        let other = slabs.clone();
+        let thread = spawn(move || other.purge());
+        slabs.pass(short());
+        join([thread]);
+        slabs.put(short(), &kept[blocks_of_page..]);
+        slabs.purge();
+        assert_eq!(slabs.model.booked_bytes(), PAGE_BYTES, "the second page was free");
+        assert_eq!(slabs.model.bytes_in_memory(), PAGE_BYTES);
+        slabs.put(short(), &kept[..blocks_of_page]);
+        slabs.assert_all_retired();
+    });
+}
+
+#[test]
+fn a_page_that_is_purged_while_its_blocks_come_and_go_is_booked_as_long_as_it_is_there() {
+    let memory = Memory::reserve(GRANULE_BYTES);
+    bounded(2, move || {
+        let slabs = Slabs::new(&memory, 1);
+        let blocks_of_page = PAGE_BYTES / short().block_bytes();
+        let blocks = slabs.take(short(), blocks_of_page + 1);
+        let (kept, last) = blocks.split_at(blocks_of_page);
+        let (a, b) = (slabs.clone(), slabs.clone());
+        let threads = [spawn(move || a.purge()), spawn(move || b.pass(short()))];
+        slabs.put(short(), last);
+        join(threads);
+        assert_eq!(slabs.model.booked_bytes(), slabs.model.bytes_in_memory());
+        slabs.put(short(), kept);
+        slabs.assert_all_retired();
+    });
+}
+
+#[test]
+fn what_is_purged_by_an_old_hint_belongs_to_a_slab_of_another_class() {
+    let memory = Memory::reserve(GRANULE_BYTES);
+    bounded(3, move || {
+        let slabs = Slabs::new(&memory, 1);
+        let last = slabs.take(short(), 1);
+        let other = slabs.clone();
+        let thread = spawn(move || other.purge());
+        slabs.put(short(), &last);
+        slabs.pass(long());
+        join([thread]);
+        slabs.assert_all_retired();
+    });
+}
+
+/// There is budget for one more page, and each wants another.
+#[test]
+fn what_would_exceed_the_cap_is_given_back_and_not_booked() {
+    let memory = Memory::reserve(GRANULE_BYTES);
+    bounded(2, move || {
+        let slabs = Slabs::new(&memory, 1);
+        let blocks_of_page = PAGE_BYTES / long().block_bytes();
+        let kept = slabs.take(long(), blocks_of_page);
+        budget::set_max(budget::resident_bytes() + PAGE_BYTES);
+        let other = slabs.clone();
+        let want = move |slabs: &Slabs| {
+            if let Ok(blocks) = slabs.try_take(long(), blocks_of_page) {
+                slabs.put(long(), &blocks);
+            }
+        };
+        let thread = spawn(move || want(&other));
+        want(&slabs);
+        join([thread]);
+        assert_eq!(slabs.model.booked_bytes(), slabs.model.bytes_in_memory());
+        budget::set_max(usize::MAX);
+        slabs.put(long(), &kept);
+        slabs.assert_all_retired();
+    });
+}

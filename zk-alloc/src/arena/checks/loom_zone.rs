@@ -1,0 +1,247 @@
+//! Every interleaving, up to so many interruptions, of runs in a real zone on real memory.
+#![allow(unsafe_code, reason = "hands out memory of a zone")]
+
+use std::ptr::NonNull;
+
+use loom::sync::Arc;
+
+use super::models::{Memory, Model, bounded, join, spawn};
+use crate::arena::budget;
+use crate::arena::layout::HugeAdvice;
+use crate::arena::residency::GiveBack;
+use crate::arena::thread_cache::{Cache, Place, Run};
+use crate::arena::zone::Contents;
+
+const GRANULE_BYTES: usize = 4 << 10;
+
+/// Granules of a piece in which edges are paged in.
+const PIECE: usize = 4;
+
+impl Model {
+    fn claim(&self, granules: usize, contents: Contents) -> Option<NonNull<u8>> {
+        let bytes = granules * GRANULE_BYTES;
+        let at = self.zone.claim(bytes, 1, contents).ok()?;
+        if contents == Contents::Zeroed {
+            // SAFETY: the granules are the caller's, and hold at least what the kernel put there.
+            let held = unsafe { std::slice::from_raw_parts(at.as_ptr(), bytes) };
+            assert!(held.iter().all(|&byte| byte == 0), "zeroed memory holds something else");
+        }
+        // SAFETY: as above.
+        unsafe { at.write_bytes(0xFF, bytes) };
+        Some(at)
+    }
+
+    fn release(&self, at: NonNull<u8>, granules: usize) {
+        let bytes = granules * GRANULE_BYTES;
+        // SAFETY: the granules are the caller's, who gives them away.
+        unsafe {
+            assert!(std::slice::from_raw_parts(at.as_ptr(), bytes).iter().all(|&byte| byte == 0xFF), "contents are gone");
+            self.zone.release(at, bytes);
+        }
+    }
+
+    fn pass(&self, granules: usize, contents: Contents) {
+        if let Some(at) = self.claim(granules, contents) {
+            self.release(at, granules);
+        }
+    }
+
+    fn trim(&self, how: GiveBack) {
+        self.zone.trim(usize::MAX, how);
+    }
+
+    /// What is booked is there, and what is there is booked.
+    fn assert_booked_is_in_memory(&self) {
+        assert_eq!(self.booked_bytes(), self.bytes_in_memory());
+    }
+}
+
+/// A zone whose two granules are free, and dirty.
+fn dirty_zone(memory: &Memory) -> Arc<Model> {
+    let model = memory.zone(HugeAdvice::Leave, 2);
+    model.pass(2, Contents::Any);
+    Arc::new(model)
+}
+
+fn assert_whole(model: &Model) {
+    model.pass(2, Contents::Zeroed);
+    model.assert_all_given_back();
+}
+
+#[test]
+fn zeroed_memory_is_zero_while_another_thread_trims() {
+    let memory = Memory::reserve(GRANULE_BYTES);
+    bounded(3, move || {
+        let model = dirty_zone(&memory);
+        let other = model.clone();
+        let thread = spawn(move || other.trim(GiveBack::Now));
+        model.pass(1, Contents::Zeroed);
+        join([thread]);
+        model.assert_booked_is_in_memory();
+        assert_whole(&model);
+    });
+}
+
+#[test]
+fn zeroed_memory_is_zero_while_another_thread_softens() {
+    let memory = Memory::reserve(GRANULE_BYTES);
+    bounded(3, move || {
+        let model = dirty_zone(&memory);
+        let other = model.clone();
+        let thread = spawn(move || other.trim(GiveBack::WhenShort));
+        model.pass(1, Contents::Zeroed);
+        join([thread]);
+        assert_whole(&model);
+    });
+}
+
+#[test]
+fn zeroed_memory_is_zero_while_others_soil_and_trim() {
+    let memory = Memory::reserve(GRANULE_BYTES);
+    bounded(1, move || {
+        let model = dirty_zone(&memory);
+        let (a, b) = (model.clone(), model.clone());
+        let threads = [spawn(move || a.trim(GiveBack::Now)), spawn(move || b.pass(1, Contents::Any))];
+        model.pass(1, Contents::Zeroed);
+        join(threads);
+        model.assert_booked_is_in_memory();
+        assert_whole(&model);
+    });
+}
+
+/// A thread keeps a run that it freed, and takes it again, or another frees it, which then serves a third.
+#[test]
+fn a_run_that_a_thread_keeps_is_its_own_or_free() {
+    const UNIT_BYTES: usize = 16 << 10;
+    const IN_GRANULES: usize = UNIT_BYTES / GRANULE_BYTES;
+    let memory = Memory::reserve(GRANULE_BYTES);
+    bounded(2, move || {
+        let model = Arc::new(memory.zone(HugeAdvice::Leave, 2 * IN_GRANULES));
+        let cache = std::sync::Arc::new(Cache::new());
+        let keep = |cache: &Cache, at: NonNull<u8>| {
+            let run = Run::new(Place::Mid, at.addr().get(), UNIT_BYTES).expect("a whole unit");
+            assert_eq!(cache.put_run(Place::Mid, run), None);
+        };
+        let run_at = |model: &Model, run: Run| {
+            let offset = run.address(Place::Mid) - model.zone.base().addr().get();
+            // SAFETY: a run of the zone.
+            unsafe { model.zone.base().add(offset) }
+        };
+        let (other, theirs) = (model.clone(), cache.clone());
+        let thread = spawn(move || {
+            if let Some(run) = theirs.take_run(Place::Mid) {
+                other.release(run_at(&other, run), IN_GRANULES);
+            }
+            other.pass(2 * IN_GRANULES, Contents::Zeroed);
+        });
+        if let Some(at) = model.claim(IN_GRANULES, Contents::Any) {
+            keep(&cache, at);
+        }
+        match cache.take_run_if(Place::Mid, |_| true) {
+            Some(run) => model.release(run_at(&model, run), IN_GRANULES),
+            None => model.pass(IN_GRANULES, Contents::Zeroed),
+        }
+        join([thread]);
+        model.assert_all_given_back();
+    });
+}
+
+/// A zone of which nothing is resident: one piece, or two, in which edges are paged in.
+fn fresh_zone(memory: &Memory, pieces: usize) -> Arc<Model> {
+    Arc::new(memory.zone(HugeAdvice::Leave, pieces * PIECE))
+}
+
+/// Runs a model as if so much were resident that edges are paged in with a piece.
+fn with_pieces(interruptions: usize, model: impl Fn(&Memory) + Sync + Send + 'static) {
+    let memory = Memory::reserve(GRANULE_BYTES);
+    let resident_bytes = 24 * PIECE * GRANULE_BYTES;
+    assert!(budget::admit(resident_bytes));
+    bounded(interruptions, move || model(&memory));
+    budget::returned(resident_bytes);
+}
+
+#[test]
+fn edges_that_two_page_in_are_booked_once_and_there() {
+    with_pieces(2, |memory| {
+        let model = fresh_zone(memory, 1);
+        let other = model.clone();
+        let thread = spawn(move || other.pass(1, Contents::Any));
+        // The other may have claimed all of the piece.
+        let at = model.claim(1, Contents::Any);
+        join([thread]);
+        model.assert_booked_is_in_memory();
+        at.into_iter().for_each(|at| model.release(at, 1));
+        model.assert_all_given_back();
+    });
+}
+
+#[test]
+fn edges_that_are_paged_in_while_another_thread_trims_are_booked_as_long_as_they_are_there() {
+    with_pieces(2, |memory| {
+        let model = fresh_zone(memory, 1);
+        let other = model.clone();
+        let thread = spawn(move || other.trim(GiveBack::Now));
+        let at = model.claim(1, Contents::Any).expect("there is room");
+        join([thread]);
+        model.assert_booked_is_in_memory();
+        model.release(at, 1);
+        model.assert_all_given_back();
+    });
+}
+
+#[test]
+fn memory_beside_edges_that_are_paged_in_is_zero_and_its_owners() {
+    with_pieces(2, |memory| {
+        let model = fresh_zone(memory, 2);
+        let other = model.clone();
+        let thread = spawn(move || other.pass(3, Contents::Zeroed));
+        model.pass(3, Contents::Any);
+        join([thread]);
+        model.assert_booked_is_in_memory();
+        model.assert_all_given_back();
+    });
+}
+
+/// A slab is booked by its pages: no granule of it is booked as an edge of what lies beside.
+#[test]
+fn a_slab_beside_edges_that_are_paged_in_is_booked_once() {
+    with_pieces(2, |memory| {
+        let model = fresh_zone(memory, 1);
+        let other = model.clone();
+        let thread = spawn(move || {
+            let bytes = 2 * GRANULE_BYTES;
+            if let Ok((slab, resident)) = other.zone.claim_slab(bytes) {
+                let booked = resident.count_ones() as usize * GRANULE_BYTES;
+                assert!(other.booked_bytes() >= booked);
+                // SAFETY: claimed above.
+                unsafe { other.zone.release_slab(slab, bytes, resident) };
+            }
+        });
+        model.pass(1, Contents::Any);
+        join([thread]);
+        model.assert_booked_is_in_memory();
+        model.assert_all_given_back();
+    });
+}
+
+#[test]
+fn a_run_that_grows_into_what_others_want_has_it_or_has_it_not() {
+    let memory = Memory::reserve(GRANULE_BYTES);
+    bounded(3, move || {
+        let model = dirty_zone(&memory);
+        let other = model.clone();
+        let thread = spawn(move || other.pass(1, Contents::Zeroed));
+        if let Some(at) = model.claim(1, Contents::Any) {
+            // SAFETY: claimed above.
+            let granules = if unsafe { model.zone.resize(at, GRANULE_BYTES, 2 * GRANULE_BYTES) } { 2 } else { 1 };
+            // SAFETY: the granules are the caller's.
+            unsafe { at.write_bytes(0xFF, granules * GRANULE_BYTES) };
+            // SAFETY: as above; what is cut off nobody uses.
+            assert!(unsafe { model.zone.resize(at, granules * GRANULE_BYTES, GRANULE_BYTES) });
+            model.release(at, 1);
+        }
+        join([thread]);
+        model.assert_booked_is_in_memory();
+        assert_whole(&model);
+    });
+}

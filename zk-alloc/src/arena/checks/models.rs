@@ -1,0 +1,146 @@
+//! What the models of loom share.
+//!
+//! A model is run in every interleaving, and with every value that a load may see, up to a number of interruptions. It drives the
+//! code itself: its atomics are loom's (`sync`), its memory is real. A loom `UnsafeCell` stands for what owners do to their memory:
+//! loom fails a run in which two threads use it without an order between them, so that a missing Acquire or Release shows.
+#![allow(unsafe_code, reason = "cells stand for memory")]
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use loom::cell::UnsafeCell;
+use loom::thread::{self, JoinHandle};
+
+use crate::arena::bitmap::Bitmap;
+use crate::arena::budget;
+use crate::arena::layout::{HugeAdvice, ZoneSpec};
+use crate::arena::residency::GiveBack;
+use crate::arena::zone::{Contents, Zone};
+use crate::os;
+use crate::sync::AtomicU64;
+
+/// Runs a model in every interleaving in which threads are interrupted at most so many times where they could go on: what has
+/// retries in three threads is too much for all of them.
+pub(super) fn bounded(interruptions: usize, model: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = builder.preemption_bound.or(Some(interruptions));
+    builder.max_branches = builder.max_branches.max(10_000);
+    let runs = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let counted = runs.clone();
+    builder.check(move || {
+        counted.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        model();
+    });
+    let runs = runs.load(std::sync::atomic::Ordering::Relaxed);
+    println!("{runs} interleavings");
+}
+
+pub(super) fn spawn(run: impl FnOnce() + Send + 'static) -> JoinHandle<()> {
+    thread::spawn(run)
+}
+
+pub(super) fn join(threads: impl IntoIterator<Item = JoinHandle<()>>) {
+    threads.into_iter().for_each(|thread| thread.join().expect("a thread of the model"));
+}
+
+/// The owners' uses of memory, by a number for each piece of it that has one owner at a time.
+#[derive(Default)]
+pub(super) struct Uses(Mutex<HashMap<usize, Arc<UnsafeCell<u64>>>>);
+
+// SAFETY: two threads that use a cell without an order between them are what loom looks for.
+unsafe impl Send for Uses {}
+// SAFETY: as above.
+unsafe impl Sync for Uses {}
+
+impl Uses {
+    /// The caller owns the pieces, and writes to them.
+    pub(super) fn write(&self, pieces: Range<usize>) {
+        for piece in pieces {
+            let mut cells = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let cell = cells.entry(piece).or_insert_with(|| Arc::new(UnsafeCell::new(0))).clone();
+            drop(cells);
+            // SAFETY: loom checks that nobody else uses the cell.
+            cell.with_mut(|value| unsafe { *value += 1 });
+        }
+    }
+}
+
+/// Granules of a zone of one word a bitmap.
+pub(super) const GRANULES: usize = 64;
+
+/// The memory of a zone, for one run of a model after the other, and the process's one account of what is resident.
+pub(super) struct Memory {
+    base: NonNull<u8>,
+    granule_bytes: usize,
+    _alone: MutexGuard<'static, ()>,
+}
+
+// SAFETY: an address; who may use what is behind it is what the models are about. The guard is dropped where it was made.
+unsafe impl Send for Memory {}
+// SAFETY: as above.
+unsafe impl Sync for Memory {}
+
+impl Memory {
+    /// Address space for a zone. Other models that have one wait until this is dropped: what is resident is one sum for all.
+    pub(super) fn reserve(granule_bytes: usize) -> Self {
+        static ALONE: Mutex<()> = Mutex::new(());
+        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let reserved = os::reserve((GRANULES * granule_bytes).next_multiple_of(os::HUGE_PAGE_BYTES)).expect("address space");
+        Self { base: Box::leak(Box::new(reserved)).start(), granule_bytes, _alone: alone }
+    }
+
+    /// A new zone over the memory, which is not resident. What lies beyond its first `free` granules is taken.
+    pub(super) fn zone(&self, huge: HugeAdvice, free: usize) -> Model {
+        let spec = ZoneSpec {
+            granule_bytes: self.granule_bytes,
+            huge,
+            slabs_only_bytes: 0,
+            small_pages_bytes: 0,
+            lazy_zero_bytes: usize::MAX,
+            kept: None,
+        };
+        // SAFETY: the reservation of this model, which nobody uses between two of its runs.
+        unsafe { os::discard(self.base.as_ptr(), GRANULES * self.granule_bytes).expect("memory of this model") };
+        let resident_bytes = budget::resident_bytes();
+        let [used, resident, dirty] = [(); 3].map(|()| -> &'static [AtomicU64] { Box::leak(Box::new([AtomicU64::new(0)])) });
+        let taken = Bitmap::new(used);
+        taken.try_claim(free, GRANULES - free).expect("an empty bitmap");
+        // SAFETY: a reservation that is never unmapped, used by one run of one model at a time, and fresh bitmaps.
+        let zone = unsafe { Zone::new(self.base, spec, [used, resident, dirty].map(|words| Bitmap::new(words))) };
+        Model { zone, free, resident_bytes }
+    }
+}
+
+/// A zone of a model.
+pub(super) struct Model {
+    pub(super) zone: Zone,
+    free: usize,
+    resident_bytes: usize,
+}
+
+impl Model {
+    /// Bytes that were booked since the model began.
+    pub(super) fn booked_bytes(&self) -> usize {
+        budget::resident_bytes() - self.resident_bytes
+    }
+
+    /// Bytes of the zone that are in memory.
+    pub(super) fn bytes_in_memory(&self) -> usize {
+        // SAFETY: asks about pages of the zone.
+        unsafe { os::count_resident(self.zone.base().as_ptr(), self.zone.capacity_bytes()) }.expect("a system that tells")
+    }
+
+    /// All was given back: what was free is free again, and after a trim nothing is booked, nor in memory.
+    pub(super) fn assert_all_given_back(&self) {
+        let all = self.free * self.zone.granule_bytes();
+        let at = self.zone.claim(all, 1, Contents::Any).expect("a granule was lost, or is still owned");
+        assert_eq!(at, self.zone.base());
+        // SAFETY: claimed above.
+        unsafe { self.zone.release(at, all) };
+        self.zone.trim(usize::MAX, GiveBack::Now);
+        assert_eq!(self.booked_bytes(), 0, "the account is wrong");
+        assert_eq!(self.bytes_in_memory(), 0, "something is in memory of which the zone knows nothing");
+    }
+}
