@@ -47,8 +47,8 @@ pub(crate) enum Limit {
     Cap,
 }
 
-/// What may be resident beyond the peak in any case, in bytes.
-const SLACK_BYTES: usize = 1 << 20;
+/// What may be resident beyond the peak in any case, in bytes: a small process does not gain from giving back little.
+const SLACK_BYTES: usize = 5 << 20;
 
 /// What may be resident under [`Limit::Peak`] if `more_bytes` are to be, in bytes.
 pub(super) fn peak_limit(more_bytes: usize) -> usize {
@@ -58,7 +58,7 @@ pub(super) fn peak_limit(more_bytes: usize) -> usize {
         return usize::MAX;
     }
     let peak = counters::peak_live_bytes().max(used + more_bytes);
-    peak + peak / 10 + SLACK_BYTES
+    peak + (peak / 10).max(SLACK_BYTES)
 }
 
 /// Books `bytes` more; `false`, and nothing booked, if that exceeds the limit.

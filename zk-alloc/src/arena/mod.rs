@@ -216,6 +216,11 @@ impl Arena {
     #[cold]
     fn alloc_within_budget(&self, size: usize, align: usize, contents: Contents) -> Option<NonNull<u8>> {
         let room = size.checked_add(ROOM_BYTES)?;
+        // What threads keep may be all that keeps slabs, which lie where a run would find room.
+        self.middle.empty_caches(self.slab_zone());
+        if let Ok(at) = self.try_alloc(size, align, contents, Limit::Peak) {
+            return Some(at);
+        }
         let keep_bytes = budget::peak_limit(size).saturating_sub(room);
         self.trim_zones(resident_bytes().saturating_sub(keep_bytes), GiveBack::Now);
         match self.try_alloc(size, align, contents, Limit::Cap) {

@@ -267,9 +267,16 @@ impl SlabTable {
 
     /// Makes blocks free that the caller owns, and gives their slab back if all of it is free then.
     fn give(&self, zone: &Zone, blocks: Blocks) {
-        let Blocks { unit, word, mask } = blocks;
         // Asked while the blocks are the caller's: afterwards the slab may be gone.
-        let Some(class) = self.class(unit) else { return };
+        let Some(class) = self.class(blocks.unit) else { return };
+        if self.set_free(class, blocks) | blocks.mask == class.full_word(blocks.word) {
+            self.retire_if_empty(zone, blocks.unit, class);
+        }
+    }
+
+    /// Makes blocks free that the caller owns, in a slab of this class, and returns which of their word were so before.
+    fn set_free(&self, class: Class, blocks: Blocks) -> u64 {
+        let Blocks { unit, word, mask } = blocks;
         // Release: the caller's use of the blocks ends before.
         let before = self.free_word(unit, word).fetch_or(mask, Ordering::SeqCst);
         debug_assert_eq!(before & mask, 0, "a block was freed that was free");
@@ -277,46 +284,37 @@ impl SlabTable {
         if before == 0 {
             self.hints.set(class.number() as usize).set(unit);
         }
-        if before | mask == class.full_word(word) {
-            self.retire_if_empty(zone, unit, class);
-        }
+        before
     }
 
     /// Gives a slab back to its zone if all of its blocks are free.
-    fn retire_if_empty(&self, zone: &Zone, unit: usize, class: Class) {
-        let is_empty = || {
+    fn retire_if_empty(&self, zone: &Zone, unit: usize, mut class: Class) {
+        let is_empty = |class: Class| {
             (0..class.words()).all(|word| self.free_word(unit, word).load(Ordering::SeqCst) == class.full_word(word))
         };
-        // Again where another thread that tried at the same time was in the way, and gave up for the same reason.
-        while is_empty() {
-            if self.claim_all(unit, class) {
-                if self.class(unit) == Some(class) {
-                    self.retire(zone, unit, class);
-                } else {
-                    // It has become a slab of another class, of which we took what looks the same.
-                    self.give_words(zone, unit, class.words(), |word| class.full_word(word));
-                }
-                return;
+        while is_empty(class) {
+            let claimed = self.claim_full_words(unit, class);
+            // Where it is none, another thread has some of the first word, and looks when it gives that back.
+            let Some(standing) = self.class(unit).filter(|_| claimed > 0) else { return };
+            if standing == class && claimed == class.words() {
+                return self.retire(zone, unit, class);
             }
+            // Another thread has some of it; or it has become a slab of another class, of which we took what looks the same. Who
+            // looked meanwhile found it not empty because of us.
+            for word in 0..claimed {
+                self.set_free(standing, Blocks { unit, word, mask: class.full_word(word) });
+            }
+            class = standing;
         }
     }
 
-    /// Claims all blocks of a slab, if all are free.
-    fn claim_all(&self, unit: usize, class: Class) -> bool {
-        for word in 0..class.words() {
+    /// Claims all blocks of a slab, word by word, until one is not all free. Returns how many words the caller owns.
+    fn claim_full_words(&self, unit: usize, class: Class) -> usize {
+        let claim = |&word: &usize| {
             let full = class.full_word(word);
-            let all = self.free_word(unit, word).compare_exchange(full, 0, Ordering::SeqCst, Ordering::Relaxed);
-            if all.is_err() {
-                (0..word).for_each(|word| {
-                    let before = self.free_word(unit, word).fetch_or(class.full_word(word), Ordering::SeqCst);
-                    if before == 0 {
-                        self.hints.set(class.number() as usize).set(unit);
-                    }
-                });
-                return false;
-            }
-        }
-        true
+            self.free_word(unit, word).compare_exchange(full, 0, Ordering::SeqCst, Ordering::Relaxed).is_ok()
+        };
+        (0..class.words()).take_while(claim).count()
     }
 
     fn give_words(&self, zone: &Zone, unit: usize, words: usize, mask: impl Fn(usize) -> u64) {

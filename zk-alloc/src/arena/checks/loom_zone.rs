@@ -5,7 +5,7 @@ use std::ptr::NonNull;
 
 use loom::sync::Arc;
 
-use super::models::{Memory, Model, bounded, join, spawn};
+use super::models::{Memory, Model, join, spawn, with_memory};
 use crate::arena::budget;
 use crate::arena::layout::HugeAdvice;
 use crate::arena::residency::GiveBack;
@@ -35,7 +35,10 @@ impl Model {
         let bytes = granules * GRANULE_BYTES;
         // SAFETY: the granules are the caller's, who gives them away.
         unsafe {
-            assert!(std::slice::from_raw_parts(at.as_ptr(), bytes).iter().all(|&byte| byte == 0xFF), "contents are gone");
+            assert!(
+                std::slice::from_raw_parts(at.as_ptr(), bytes).iter().all(|&byte| byte == 0xFF),
+                "contents are gone"
+            );
             self.zone.release(at, bytes);
         }
     }
@@ -57,7 +60,7 @@ impl Model {
 }
 
 /// A zone whose two granules are free, and dirty.
-fn dirty_zone(memory: &Memory) -> Arc<Model> {
+fn dirty_zone(memory: Memory) -> Arc<Model> {
     let model = memory.zone(HugeAdvice::Leave, 2);
     model.pass(2, Contents::Any);
     Arc::new(model)
@@ -70,9 +73,8 @@ fn assert_whole(model: &Model) {
 
 #[test]
 fn zeroed_memory_is_zero_while_another_thread_trims() {
-    let memory = Memory::reserve(GRANULE_BYTES);
-    bounded(3, move || {
-        let model = dirty_zone(&memory);
+    with_memory(GRANULE_BYTES, 3, move |memory| {
+        let model = dirty_zone(memory);
         let other = model.clone();
         let thread = spawn(move || other.trim(GiveBack::Now));
         model.pass(1, Contents::Zeroed);
@@ -84,9 +86,8 @@ fn zeroed_memory_is_zero_while_another_thread_trims() {
 
 #[test]
 fn zeroed_memory_is_zero_while_another_thread_softens() {
-    let memory = Memory::reserve(GRANULE_BYTES);
-    bounded(3, move || {
-        let model = dirty_zone(&memory);
+    with_memory(GRANULE_BYTES, 3, move |memory| {
+        let model = dirty_zone(memory);
         let other = model.clone();
         let thread = spawn(move || other.trim(GiveBack::WhenShort));
         model.pass(1, Contents::Zeroed);
@@ -97,9 +98,8 @@ fn zeroed_memory_is_zero_while_another_thread_softens() {
 
 #[test]
 fn zeroed_memory_is_zero_while_others_soil_and_trim() {
-    let memory = Memory::reserve(GRANULE_BYTES);
-    bounded(1, move || {
-        let model = dirty_zone(&memory);
+    with_memory(GRANULE_BYTES, 1, move |memory| {
+        let model = dirty_zone(memory);
         let (a, b) = (model.clone(), model.clone());
         let threads = [spawn(move || a.trim(GiveBack::Now)), spawn(move || b.pass(1, Contents::Any))];
         model.pass(1, Contents::Zeroed);
@@ -114,8 +114,7 @@ fn zeroed_memory_is_zero_while_others_soil_and_trim() {
 fn a_run_that_a_thread_keeps_is_its_own_or_free() {
     const UNIT_BYTES: usize = 16 << 10;
     const IN_GRANULES: usize = UNIT_BYTES / GRANULE_BYTES;
-    let memory = Memory::reserve(GRANULE_BYTES);
-    bounded(2, move || {
+    with_memory(GRANULE_BYTES, 2, move |memory| {
         let model = Arc::new(memory.zone(HugeAdvice::Leave, 2 * IN_GRANULES));
         let cache = std::sync::Arc::new(Cache::new());
         let keep = |cache: &Cache, at: NonNull<u8>| {
@@ -147,17 +146,18 @@ fn a_run_that_a_thread_keeps_is_its_own_or_free() {
 }
 
 /// A zone of which nothing is resident: one piece, or two, in which edges are paged in.
-fn fresh_zone(memory: &Memory, pieces: usize) -> Arc<Model> {
+fn fresh_zone(memory: Memory, pieces: usize) -> Arc<Model> {
     Arc::new(memory.zone(HugeAdvice::Leave, pieces * PIECE))
 }
 
 /// Runs a model as if so much were resident that edges are paged in with a piece.
-fn with_pieces(interruptions: usize, model: impl Fn(&Memory) + Sync + Send + 'static) {
-    let memory = Memory::reserve(GRANULE_BYTES);
-    let resident_bytes = 24 * PIECE * GRANULE_BYTES;
-    assert!(budget::admit(resident_bytes));
-    bounded(interruptions, move || model(&memory));
-    budget::returned(resident_bytes);
+fn with_pieces(interruptions: usize, model: impl Fn(Memory) + Sync + Send + 'static) {
+    with_memory(GRANULE_BYTES, interruptions, move |memory| {
+        let resident_bytes = 24 * PIECE * GRANULE_BYTES;
+        assert!(budget::admit(resident_bytes));
+        model(memory);
+        budget::returned(resident_bytes);
+    });
 }
 
 #[test]
@@ -226,9 +226,8 @@ fn a_slab_beside_edges_that_are_paged_in_is_booked_once() {
 
 #[test]
 fn a_run_that_grows_into_what_others_want_has_it_or_has_it_not() {
-    let memory = Memory::reserve(GRANULE_BYTES);
-    bounded(3, move || {
-        let model = dirty_zone(&memory);
+    with_memory(GRANULE_BYTES, 3, move |memory| {
+        let model = dirty_zone(memory);
         let other = model.clone();
         let thread = spawn(move || other.pass(1, Contents::Zeroed));
         if let Some(at) = model.claim(1, Contents::Any) {

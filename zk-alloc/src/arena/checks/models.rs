@@ -8,7 +8,7 @@
 use std::collections::HashMap;
 use std::ops::Range;
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use loom::cell::UnsafeCell;
 use loom::thread::{self, JoinHandle};
@@ -70,29 +70,32 @@ impl Uses {
 /// Granules of a zone of one word a bitmap.
 pub(super) const GRANULES: usize = 64;
 
-/// The memory of a zone, for one run of a model after the other, and the process's one account of what is resident.
+/// The memory of a zone, for one run of a model after the other.
+#[derive(Clone, Copy)]
 pub(super) struct Memory {
     base: NonNull<u8>,
     granule_bytes: usize,
-    _alone: MutexGuard<'static, ()>,
 }
 
-// SAFETY: an address; who may use what is behind it is what the models are about. The guard is dropped where it was made.
+// SAFETY: an address; who may use what is behind it is what the models are about.
 unsafe impl Send for Memory {}
 // SAFETY: as above.
 unsafe impl Sync for Memory {}
 
-impl Memory {
-    /// Address space for a zone. Other models that have one wait until this is dropped: what is resident is one sum for all.
-    pub(super) fn reserve(granule_bytes: usize) -> Self {
-        static ALONE: Mutex<()> = Mutex::new(());
-        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-        let reserved = os::reserve((GRANULES * granule_bytes).next_multiple_of(os::HUGE_PAGE_BYTES)).expect("address space");
-        Self { base: Box::leak(Box::new(reserved)).start(), granule_bytes, _alone: alone }
-    }
+/// As [`bounded`], with memory for zones. One model at a time, as there is one account of what is resident.
+pub(super) fn with_memory(granule_bytes: usize, interruptions: usize, model: impl Fn(Memory) + Sync + Send + 'static) {
+    static ALONE: Mutex<()> = Mutex::new(());
+    // Not held by the model, which nobody drops when it fails.
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let reserved =
+        os::reserve((GRANULES * granule_bytes).next_multiple_of(os::HUGE_PAGE_BYTES)).expect("address space");
+    let memory = Memory { base: reserved.start(), granule_bytes };
+    bounded(interruptions, move || model(memory));
+}
 
+impl Memory {
     /// A new zone over the memory, which is not resident. What lies beyond its first `free` granules is taken.
-    pub(super) fn zone(&self, huge: HugeAdvice, free: usize) -> Model {
+    pub(super) fn zone(self, huge: HugeAdvice, free: usize) -> Model {
         let spec = ZoneSpec {
             granule_bytes: self.granule_bytes,
             huge,
@@ -103,11 +106,13 @@ impl Memory {
         };
         // SAFETY: the reservation of this model, which nobody uses between two of its runs.
         unsafe { os::discard(self.base.as_ptr(), GRANULES * self.granule_bytes).expect("memory of this model") };
+        budget::set_max(usize::MAX);
         let resident_bytes = budget::resident_bytes();
-        let [used, resident, dirty] = [(); 3].map(|()| -> &'static [AtomicU64] { Box::leak(Box::new([AtomicU64::new(0)])) });
+        let [used, resident, dirty] =
+            [(); 3].map(|()| -> &'static [AtomicU64] { Box::leak(Box::new([AtomicU64::new(0)])) });
         let taken = Bitmap::new(used);
         taken.try_claim(free, GRANULES - free).expect("an empty bitmap");
-        // SAFETY: a reservation that is never unmapped, used by one run of one model at a time, and fresh bitmaps.
+        // SAFETY: a reservation that outlives the model, used by one run of it at a time, and fresh bitmaps.
         let zone = unsafe { Zone::new(self.base, spec, [used, resident, dirty].map(|words| Bitmap::new(words))) };
         Model { zone, free, resident_bytes }
     }
@@ -129,7 +134,8 @@ impl Model {
     /// Bytes of the zone that are in memory.
     pub(super) fn bytes_in_memory(&self) -> usize {
         // SAFETY: asks about pages of the zone.
-        unsafe { os::count_resident(self.zone.base().as_ptr(), self.zone.capacity_bytes()) }.expect("a system that tells")
+        unsafe { os::count_resident(self.zone.base().as_ptr(), self.zone.capacity_bytes()) }
+            .expect("a system that tells")
     }
 
     /// All was given back: what was free is free again, and after a trim nothing is booked, nor in memory.
