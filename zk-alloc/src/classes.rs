@@ -45,9 +45,9 @@ pub(crate) const MOST_SLAB_BYTES: usize = 256 << 10;
 pub(crate) const fn slab_bytes(block_bytes: usize) -> usize {
     match block_bytes {
         ..=1024 => LEAST_SLAB_BYTES,
-        ..=4096 => 32 << 10,
-        ..=8192 => 64 << 10,
-        ..=16384 => 128 << 10,
+        1025..=4096 => 32 << 10,
+        4097..=8192 => 64 << 10,
+        8193..=16384 => 128 << 10,
         _ => MOST_SLAB_BYTES,
     }
 }
@@ -60,6 +60,7 @@ pub(crate) fn set_page_bytes(bytes: usize) {
     PAGE_BYTES.store(bytes, Ordering::Relaxed);
 }
 
+#[cfg(not(loom))]
 const FINE_BYTES: usize = 16;
 #[cfg(loom)]
 const FINE_BYTES: usize = 512;
