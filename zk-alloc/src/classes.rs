@@ -42,12 +42,12 @@ pub(crate) const MOST_SLAB_BYTES: usize = 256 << 10;
 
 /// A slab holds eight blocks of its class at least, or a few more: the more, the less is lost at its end; the fewer, the sooner
 /// it is empty, and serves others.
-const fn slab_bytes(block_bytes: usize) -> usize {
+pub(crate) const fn slab_bytes(block_bytes: usize) -> usize {
     match block_bytes {
         ..=1024 => LEAST_SLAB_BYTES,
-        ..=4096 => 32 << 10,
-        ..=8192 => 64 << 10,
-        ..=16384 => 128 << 10,
+        1025..=4096 => 32 << 10,
+        4097..=8192 => 64 << 10,
+        8193..=16384 => 128 << 10,
         _ => MOST_SLAB_BYTES,
     }
 }
@@ -60,12 +60,13 @@ pub(crate) fn set_page_bytes(bytes: usize) {
     PAGE_BYTES.store(bytes, Ordering::Relaxed);
 }
 
+#[cfg(not(loom))]
 const FINE_BYTES: usize = 16;
 #[cfg(loom)]
 const FINE_BYTES: usize = 512;
 const FINE_CLASSES: usize = 8;
 const FINE_MAX_BYTES: usize = FINE_BYTES * FINE_CLASSES;
-const PER_DOUBLING: usize = 8;
+pub(crate) const PER_DOUBLING: usize = 8;
 
 /// What is known of a class.
 #[derive(Clone, Copy)]
@@ -250,7 +251,7 @@ impl Class {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use super::*;
 

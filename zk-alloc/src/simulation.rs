@@ -9,6 +9,8 @@ use crate::route::{self, Path};
 
 /// Smaller requests are the backing allocator's, unless `ZK_ALLOC_MIN_BYTES` says otherwise.
 pub const MIN_BYTES: usize = config::DEFAULT_MIN_BYTES;
+/// Size classes to a doubling.
+pub const PER_DOUBLING: usize = classes::PER_DOUBLING;
 /// The smallest run of each zone but the first, in bytes.
 pub const BORDERS: [usize; 2] = [route::MID_BYTES, route::GIANT_BYTES];
 /// Slabs lie in the zone of the runs of so many bytes.
@@ -47,9 +49,10 @@ impl Blocks {
         }
     }
 
-    /// What the allocator would do with a class that it does not have.
+    /// What the allocator would do with a class that it does not have; with slabs of its own choice, unless told otherwise.
     #[must_use]
-    pub fn made_up(block_bytes: usize, slab_bytes: usize) -> Self {
+    pub fn made_up(block_bytes: usize, slab_bytes: Option<usize>) -> Self {
+        let slab_bytes = slab_bytes.unwrap_or(classes::slab_bytes(block_bytes));
         let kept = classes::capacity_of(block_bytes);
         let of_slab = classes::blocks_of(slab_bytes, block_bytes);
         Self { block_bytes, slab_bytes, of_slab, kept, fetched: arena::fetch_most(block_bytes, kept) }

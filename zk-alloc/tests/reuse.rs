@@ -124,7 +124,7 @@ fn tails_of_buffers_that_shrink_serve_others() {
 fn what_exited_threads_kept_serves_others() {
     in_its_own_process("what_exited_threads_kept_serves_others", &[], || {
         let used = |bytes: usize| {
-            thread::scope(|scope| scope.spawn(|| drop(written(4 * MIB / bytes, bytes))).join()).expect("a thread");
+            thread::scope(|scope| scope.spawn(|| drop(written(2 * MIB / bytes, bytes))).join()).expect("a thread");
         };
         let sizes = [KIB, 3 * KIB, 20 * KIB, 100 * KIB, MIB];
         sizes.into_iter().for_each(used);

@@ -1,6 +1,6 @@
 //! The commands `record`, `simulate` and `replay`, as clap sees them.
 
-use super::policy::{Classes, Middle, PER_DOUBLING, Policy, SLABS, Sizes};
+use super::policy::{Classes, Middle, PER_DOUBLING, Policy, Sizes};
 use super::replay::Replay;
 use crate::arms::DEFAULT_SET;
 use crate::plan::{self, SizedWorkload, UsageError};
@@ -151,10 +151,9 @@ fn simulation(args: SimulateArgs) -> Result<Job, UsageError> {
     let ours = Policy::ours();
     let sizes = match (args.per_doubling, args.slab_bytes) {
         (None, None) => Sizes::Ours,
-        (per_doubling, slabs) => Sizes::MadeUp {
-            per_doubling: per_doubling.unwrap_or(PER_DOUBLING),
-            slabs: slabs.unwrap_or_else(|| SLABS.into()),
-        },
+        (per_doubling, slabs) => {
+            Sizes::MadeUp { per_doubling: per_doubling.unwrap_or(PER_DOUBLING), slabs: slabs.unwrap_or_default() }
+        }
     };
     if let Sizes::MadeUp { slabs, .. } = &sizes {
         held_to_slabs(slabs)?;
@@ -183,7 +182,7 @@ fn simulation(args: SimulateArgs) -> Result<Job, UsageError> {
 /// Slabs are whole granules, on multiples of their size, and the largest holds any middle size.
 fn held_to_slabs(slabs: &[u64]) -> Result<(), UsageError> {
     let fits = |slab: &u64| slab.is_power_of_two() && (16 << 10..=1 << 30).contains(slab);
-    let holds_all = slabs.last().is_some_and(|last| *last >= 64 << 10);
+    let holds_all = slabs.last().is_none_or(|last| *last >= 64 << 10);
     if slabs.iter().all(fits) && slabs.is_sorted_by(|low, high| low < high) && holds_all {
         return Ok(());
     }

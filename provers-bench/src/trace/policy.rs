@@ -41,14 +41,12 @@ pub(crate) enum Sizes {
     /// What zk-alloc has.
     Ours,
     /// So many classes to a doubling, at least 16 bytes apart. A slab is the smallest of these that holds eight blocks, else
-    /// the last.
+    /// the last; without any, it is as large as zk-alloc would have it.
     MadeUp { per_doubling: u64, slabs: Vec<u64> },
 }
 
-/// The numbers with which made-up classes are zk-alloc's.
-pub(crate) const PER_DOUBLING: u64 = 8;
-/// As above.
-pub(crate) const SLABS: [u64; 2] = [64 * KIB, 256 * KIB];
+/// As many as zk-alloc has.
+pub(crate) const PER_DOUBLING: u64 = simulation::PER_DOUBLING as u64;
 
 impl Sizes {
     /// The class of a request; `None` where it is served by a run.
@@ -64,8 +62,8 @@ impl Sizes {
         while align_bytes > 16 && !block_bytes.is_multiple_of(align_bytes) {
             block_bytes = class(block_bytes + 1);
         }
-        let slab_bytes = slabs.iter().copied().find(|slab| *slab >= 8 * block_bytes).or(slabs.last().copied())?;
-        Some(Blocks::made_up(block_bytes as usize, slab_bytes as usize))
+        let slab_bytes = slabs.iter().copied().find(|slab| *slab >= 8 * block_bytes).or(slabs.last().copied());
+        Some(Blocks::made_up(block_bytes as usize, slab_bytes.map(|bytes| bytes as usize)))
     }
 }
 
@@ -119,13 +117,12 @@ impl Policy {
             let sizes = Sizes::MadeUp { per_doubling, slabs: slabs.into() };
             with(Middle::Classes(Classes { sizes, caches }))
         };
-        let from_16k = &[16 * KIB, 64 * KIB, 256 * KIB];
         vec![
             ("no-caches", with(Middle::Classes(Classes { sizes: Sizes::Ours, caches: false }))),
-            ("classes-4", classes(4, &SLABS, true)),
-            ("classes-4-no-caches", classes(4, &SLABS, false)),
-            ("slabs-16k-256k", classes(PER_DOUBLING, from_16k, true)),
-            ("slabs-16k-256k-no-caches", classes(PER_DOUBLING, from_16k, false)),
+            ("classes-4", classes(4, &[], true)),
+            ("classes-4-no-caches", classes(4, &[], false)),
+            ("slabs-16k-64k-256k", classes(PER_DOUBLING, &[16 * KIB, 64 * KIB, 256 * KIB], true)),
+            ("slabs-64k-256k", classes(PER_DOUBLING, &[64 * KIB, 256 * KIB], true)),
             ("slabs-64k", classes(PER_DOUBLING, &[64 * KIB], true)),
             ("slabs-256k", classes(PER_DOUBLING, &[256 * KIB], true)),
             ("lines-256", with(lines(256))),
@@ -184,7 +181,7 @@ mod tests {
     /// Variants are compared with the allocator's classes: a formula that differs from theirs would compare something else.
     #[test]
     fn made_up_classes_with_the_allocator_s_numbers_are_the_allocator_s() {
-        let same = Sizes::MadeUp { per_doubling: PER_DOUBLING, slabs: SLABS.into() };
+        let same = Sizes::MadeUp { per_doubling: PER_DOUBLING, slabs: Vec::new() };
         for align in (0..=12).map(|log2| 1 << log2) {
             for size in 1..=33 * KIB {
                 assert_eq!(same.of(size, align), Sizes::Ours.of(size, align), "{size} at {align}");

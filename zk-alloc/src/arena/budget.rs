@@ -48,7 +48,7 @@ pub(crate) enum Limit {
 }
 
 /// What may be resident beyond the peak in any case, in bytes: a small process does not gain from giving back little.
-const SLACK_BYTES: usize = 5 << 20;
+const SLACK_BYTES: usize = 8 << 20;
 
 /// What may be resident under [`Limit::Peak`] if `more_bytes` are to be, in bytes.
 pub(super) fn peak_limit(more_bytes: usize) -> usize {

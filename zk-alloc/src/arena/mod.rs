@@ -34,7 +34,7 @@ use crate::os::{self, Errno};
 use crate::route::{self, Path};
 
 pub(crate) use budget::{resident_bytes, set_kept};
-pub(crate) use layout::{SLABS_APART_BYTES, granule_bytes, run_align};
+pub(crate) use layout::{HugeAdvice, SLABS_APART_BYTES, granule_bytes, run_align};
 pub(crate) use middle::fetch_most;
 pub(crate) use residency::GiveBack;
 pub(crate) use zone::{Contents, Populate};

@@ -40,7 +40,8 @@ pub(crate) struct SlabTable {
     classes: Table<AtomicU8>,
     /// In the first unit of a slab: which of its pages are booked, by the piece of [`page_bytes`](Self::page_bytes).
     present: Table<AtomicU64>,
-    /// From the first unit of a slab on, [`MAX_WORDS`] words: which of its blocks are free. All zeroes where there is no slab.
+    /// Word by word, and in each by the first unit of a slab: which of its blocks are free. All zeroes where there is no slab.
+    /// Most slabs have one word; those of all of them lie together.
     free: Table<AtomicU64>,
     free_committed: AtomicUsize,
     /// Of each class, slabs that may have free blocks.
@@ -100,13 +101,7 @@ impl SlabTable {
     ///
     /// # Errors
     /// See [`Shortage`].
-    pub(crate) fn take(
-        &self,
-        zone: &Zone,
-        class: Class,
-        limit: Limit,
-        found: &mut [usize],
-    ) -> Result<usize, Shortage> {
+    pub(crate) fn take(&self, zone: &Zone, class: Class, limit: Limit, found: &mut [usize]) -> Result<usize, Shortage> {
         let taken = self.find(zone, class, limit, found)?;
         let bytes = taken * class.block_bytes();
         self.taken_bytes.fetch_add(bytes, atomic::Ordering::Relaxed);
@@ -133,7 +128,7 @@ impl SlabTable {
     }
 
     fn free_word(&self, unit: usize, word: usize) -> &AtomicU64 {
-        &self.free.all()[unit * MAX_WORDS + word]
+        &self.free.all()[word * self.units + unit]
     }
 
     fn has_free(&self, unit: usize, class: Class) -> bool {
@@ -185,13 +180,7 @@ impl SlabTable {
         Ok(taken)
     }
 
-    fn take_from_new(
-        &self,
-        zone: &Zone,
-        class: Class,
-        limit: Limit,
-        found: &mut [usize],
-    ) -> Result<usize, Shortage> {
+    fn take_from_new(&self, zone: &Zone, class: Class, limit: Limit, found: &mut [usize]) -> Result<usize, Shortage> {
         let slab_bytes = class.slab_bytes();
         let (slab, resident) = zone.claim_slab(slab_bytes)?;
         let unit = (slab.addr().get() - self.base) / UNIT_BYTES;
@@ -471,7 +460,8 @@ impl SlabTable {
             return true;
         }
         let target = until.next_multiple_of(COMMIT_UNITS).min(self.units);
-        let committed = self.free.commit(before * MAX_WORDS, target * MAX_WORDS).is_ok();
+        let word_by_word = |word| self.free.commit(word * self.units + before, word * self.units + target).is_ok();
+        let committed = (0..MAX_WORDS).all(word_by_word);
         if committed {
             self.free_committed.fetch_max(target, atomic::Ordering::AcqRel);
         }

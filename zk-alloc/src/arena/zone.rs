@@ -287,10 +287,12 @@ impl Zone {
     /// booked must be owned.
     fn page_in_piece(&self, rest: [(usize, usize); 2], own: std::ops::Range<usize>) {
         let (mut paged, comes_whole) = (own.clone(), self.comes_whole(own.start));
+        // A huge page comes whether it is booked or not.
+        let limit = if comes_whole { Limit::Cap } else { Limit::Peak };
         // Where it fails, another thread has the granule, and books it, or a slab has.
         let claim = |granule| {
             let claimed = self.runs.try_claim(granule, 1);
-            if claimed && self.residency.book(granule, 1, Limit::Peak).is_none() {
+            if claimed && self.residency.book(granule, 1, limit).is_none() {
                 self.runs.release(granule, 1);
                 return false;
             }

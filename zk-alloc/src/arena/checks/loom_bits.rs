@@ -181,13 +181,14 @@ struct Places {
     full: &'static [AtomicU64],
 }
 
-/// The indices of the places: in one word of the lowest level, in two, and in two of the level above.
-const INDICES: [usize; 4] = [1, 2, 70, 64 * 64 + 3];
+/// The indices of the places: two in one word of the lowest level, a third in the same word of the level above, and two in another
+/// word of that. None is in a first word, which a search looks at whatever the levels above say.
+const INDICES: [usize; 5] = [70, 71, 140, 64 * 64 + 70, 64 * 64 + 140];
 
 impl Places {
     /// All places are empty; the hints are to those in `hinted`.
     fn new(hinted: &[usize]) -> Arc<Self> {
-        let len = 64 * 64 + 64;
+        let len = 64 * 64 + 192;
         let places = Self { hints: HintSet::new(words(hints::words_for(len)), len), full: words(INDICES.len()) };
         for place in places.full {
             // Loom orders what is stored with SeqCst, and not what is there at first.
@@ -244,7 +245,9 @@ fn a_hint_that_is_set_while_another_thread_clears_is_not_lost() {
 
 #[test]
 fn hints_of_one_word_that_two_clear_and_one_sets_are_not_lost() {
-    for (filled, cleared, other) in [(0, 0, 0), (0, 1, 0), (1, 0, 2), (2, 0, 1), (2, 0, 2), (3, 0, 2)] {
+    for (filled, cleared, other) in
+        [(0, 0, 0), (0, 1, 0), (1, 0, 2), (2, 0, 1), (2, 0, 2), (3, 0, 2), (4, 3, 3), (4, 0, 3)]
+    {
         bounded(2, move || {
             let places = Places::new(&[cleared, other]);
             let (a, b) = (places.clone(), places.clone());
@@ -259,18 +262,30 @@ fn hints_of_one_word_that_two_clear_and_one_sets_are_not_lost() {
 #[test]
 fn a_search_among_hints_that_others_clear_comes_to_those_that_stand() {
     bounded(3, || {
-        let places = Places::new(&[0, 2, 3]);
+        let places = Places::new(&[0, 1, 2, 4]);
         let other = places.clone();
         let thread = spawn(move || {
             other.clear(0);
             other.clear(2);
         });
-        let mut from = 0;
-        while let Some(found) = places.hints.first(from) {
-            assert!(INDICES.contains(&found));
-            from = found + 1;
+        let mut found = Vec::new();
+        while let Some(index) = places.hints.first(found.last().map_or(0, |last| last + 1)) {
+            found.push(index);
         }
-        assert_eq!(from, INDICES[3] + 1, "the search ended before a hint that nobody took away");
+        found.retain(|index| ![INDICES[0], INDICES[2]].contains(index));
+        assert_eq!(found, [INDICES[1], INDICES[4]], "a hint that nobody took away was not found");
+        join([thread]);
+    });
+}
+
+#[test]
+fn who_sets_a_hint_finds_it_also_where_another_thread_is_about_to_set_it() {
+    bounded(4, || {
+        let places = Places::new(&[]);
+        let other = places.clone();
+        let thread = spawn(move || other.hints.set(INDICES[3]));
+        places.hints.set(INDICES[3]);
+        places.assert_found(3);
         join([thread]);
     });
 }
