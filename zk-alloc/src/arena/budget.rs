@@ -47,7 +47,8 @@ pub(crate) enum Limit {
     Cap,
 }
 
-/// What may be resident beyond the peak in any case, in bytes: a small process does not gain from giving back little.
+/// What may be resident beyond the peak in any case, in bytes, or as much again as the peak: giving back little gains a small
+/// process nothing.
 const SLACK_BYTES: usize = 8 << 20;
 
 /// What may be resident under [`Limit::Peak`] if `more_bytes` are to be, in bytes.
@@ -58,7 +59,7 @@ pub(super) fn peak_limit(more_bytes: usize) -> usize {
         return usize::MAX;
     }
     let peak = counters::peak_live_bytes().max(used + more_bytes);
-    peak + (peak / 10).max(SLACK_BYTES)
+    peak + (peak / 10).max(peak.min(SLACK_BYTES))
 }
 
 /// Books `bytes` more; `false`, and nothing booked, if that exceeds the limit.
