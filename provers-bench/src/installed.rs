@@ -140,20 +140,10 @@ fn zk_alloc_counters() -> Counters {
         ("phases", stats.phases),
         ("refusals", stats.refusals),
         ("system_calls", stats.system_calls),
-        // These two go up and down. A sample holds by how much they grew in the proof: what left its phase, the proof
-        // included, as zk_alloc's PhaseReport counts it.
-        ("escaped_bytes", escaped_bytes(&stats)),
-        ("pinned_slabs", stats.pinned_slabs as u64),
+        // Goes up and down. A sample holds by how much it grew in the proof: what left its phase, the proof included, as
+        // zk_alloc's PhaseReport counts it.
+        ("escaped_bytes", stats.live_bytes as u64),
     ])
-}
-
-/// As `zk_alloc::Stats::slabs` has it.
-const SLAB_BYTES: u64 = 512 << 10;
-
-/// Bytes of page runs, and of slabs that something keeps although their threads went on to others.
-fn escaped_bytes(stats: &zk_alloc::Stats) -> u64 {
-    let threads_own = (stats.slabs - stats.pinned_slabs.min(stats.slabs)) as u64 * SLAB_BYTES;
-    (stats.live_bytes as u64).saturating_sub(threads_own)
 }
 
 fn zk_alloc_gauges() -> Counters {

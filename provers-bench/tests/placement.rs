@@ -24,7 +24,7 @@ fn what_was_recorded_of_real_proofs_can_be_replayed() {
     let row = table.lines().find(|line| line.starts_with("| zk-alloc ")).expect("a row a policy");
     let cells: Vec<_> = row.split('|').map(str::trim).collect();
     // The trace of the proof alone weighs 21 MB.
-    let (live_peak_mib, allocations) = (cells[4].parse::<f64>().unwrap(), cells[8].parse::<u64>().unwrap());
+    let (live_peak_mib, allocations) = (cells[4].parse::<f64>().unwrap(), cells[10].parse::<u64>().unwrap());
     assert!(live_peak_mib > 15.0 && allocations > 50, "{row}");
 }
 

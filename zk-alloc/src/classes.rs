@@ -3,6 +3,8 @@
 //! Up to 128 bytes the classes are 16 bytes apart; beyond, there are eight to a doubling, so that rounding up to the next class
 //! wastes an eighth at most. A slab is cut into blocks of one class.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 /// A size class: its number, from 1 on. 0 is none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Class(u8);
@@ -23,18 +25,40 @@ pub(crate) const COUNT: usize = number(MAX_BYTES) + 1;
 
 /// Blocks of a slab for each word of its bitmap.
 const WORD_BITS: usize = u64::BITS as usize;
-/// Words of the longest bitmap. The smallest class leaves half of its slab's address space unused for it.
+/// Words of the longest bitmap.
 #[cfg(not(loom))]
-pub(crate) const MAX_WORDS: usize = 32;
+pub(crate) const MAX_WORDS: usize = 16;
 #[cfg(loom)]
 pub(crate) const MAX_WORDS: usize = 2;
 
-/// The size of a slab of small blocks, in bytes; slabs lie on multiples of their size.
-pub(crate) const SLAB_BYTES: usize = 64 << 10;
-/// The size of a slab of blocks above [`LARGE_BLOCK_BYTES`]: eight blocks at least share it.
-pub(crate) const LARGE_SLAB_BYTES: usize = 256 << 10;
-/// The largest block of which a small slab holds eight.
-const LARGE_BLOCK_BYTES: usize = 8 << 10;
+/// The size of the smallest slab, in bytes; slabs lie on multiples of their size.
+#[cfg(not(loom))]
+pub(crate) const LEAST_SLAB_BYTES: usize = 16 << 10;
+/// The models have a slab with two words of blocks, and one with one.
+#[cfg(loom)]
+pub(crate) const LEAST_SLAB_BYTES: usize = 64 << 10;
+/// The size of the largest.
+pub(crate) const MOST_SLAB_BYTES: usize = 256 << 10;
+
+/// A slab holds eight blocks of its class at least, or a few more: the more, the less is lost at its end; the fewer, the sooner
+/// it is empty, and serves others.
+pub(crate) const fn slab_bytes(block_bytes: usize) -> usize {
+    match block_bytes {
+        ..=1024 => LEAST_SLAB_BYTES,
+        1025..=4096 => 32 << 10,
+        4097..=8192 => 64 << 10,
+        8193..=16384 => 128 << 10,
+        _ => MOST_SLAB_BYTES,
+    }
+}
+
+/// The size of a page where that is larger than the smallest slab, in bytes. Set once, before there are slabs.
+static PAGE_BYTES: AtomicUsize = AtomicUsize::new(0);
+
+/// No slab is smaller than a page of the running kernel.
+pub(crate) fn set_page_bytes(bytes: usize) {
+    PAGE_BYTES.store(bytes, Ordering::Relaxed);
+}
 
 #[cfg(not(loom))]
 const FINE_BYTES: usize = 16;
@@ -42,7 +66,7 @@ const FINE_BYTES: usize = 16;
 const FINE_BYTES: usize = 512;
 const FINE_CLASSES: usize = 8;
 const FINE_MAX_BYTES: usize = FINE_BYTES * FINE_CLASSES;
-const PER_DOUBLING: usize = 8;
+pub(crate) const PER_DOUBLING: usize = 8;
 
 /// What is known of a class.
 #[derive(Clone, Copy)]
@@ -50,7 +74,6 @@ struct Facts {
     block_bytes: u32,
     /// The reciprocal of `block_bytes`, times 2^32, rounded up: dividing is multiplying.
     reciprocal: u64,
-    blocks: u16,
     slab_bytes: u32,
     /// The most blocks that a thread keeps.
     capacity: u8,
@@ -76,19 +99,16 @@ pub(crate) const PLACES: usize = {
 };
 
 const fn facts() -> [Facts; TABLE] {
-    let none = Facts { block_bytes: 0, reciprocal: 0, blocks: 0, slab_bytes: 0, capacity: 0, first_place: 0 };
+    let none = Facts { block_bytes: 0, reciprocal: 0, slab_bytes: 0, capacity: 0, first_place: 0 };
     let mut all = [none; TABLE];
     let (mut number, mut place) = (1, 0);
     while number < COUNT {
         let bytes = bytes_of(number);
-        let slab_bytes = if bytes <= LARGE_BLOCK_BYTES { SLAB_BYTES } else { LARGE_SLAB_BYTES };
-        let blocks = min(slab_bytes / bytes, MAX_WORDS * WORD_BITS);
-        let capacity = min(max(KEPT.0 / bytes, KEPT.1), KEPT.2);
+        let capacity = capacity_of(bytes);
         all[number] = Facts {
             block_bytes: bytes as u32,
             reciprocal: (1_u64 << 32).div_ceil(bytes as u64),
-            blocks: blocks as u16,
-            slab_bytes: slab_bytes as u32,
+            slab_bytes: slab_bytes(bytes) as u32,
             capacity: capacity as u8,
             first_place: place as u16,
         };
@@ -96,6 +116,16 @@ const fn facts() -> [Facts; TABLE] {
         number += 1;
     }
     all
+}
+
+/// How many blocks of `bytes` a slab is cut into.
+pub(crate) const fn blocks_of(slab_bytes: usize, bytes: usize) -> usize {
+    min(slab_bytes / bytes, MAX_WORDS * WORD_BITS)
+}
+
+/// The most blocks of `bytes` that a thread keeps.
+pub(crate) const fn capacity_of(bytes: usize) -> usize {
+    min(max(KEPT.0 / bytes, KEPT.1), KEPT.2)
 }
 
 const fn min(a: usize, b: usize) -> usize {
@@ -179,12 +209,12 @@ impl Class {
     /// The size of its slabs, in bytes.
     #[inline(always)]
     pub(crate) fn slab_bytes(self) -> usize {
-        self.facts().slab_bytes as usize
+        (self.facts().slab_bytes as usize).max(PAGE_BYTES.load(Ordering::Relaxed))
     }
 
     /// Blocks of a slab.
     pub(crate) fn blocks(self) -> usize {
-        self.facts().blocks as usize
+        blocks_of(self.slab_bytes(), self.block_bytes())
     }
 
     /// Words of a slab's bitmap.
@@ -221,7 +251,7 @@ impl Class {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use super::*;
 
@@ -254,7 +284,7 @@ mod tests {
         }
         for class in all {
             assert_eq!(Class::of(class.block_bytes(), 1), class);
-            assert!(class.blocks() >= 7 && class.blocks() * class.block_bytes() <= class.slab_bytes());
+            assert!(class.blocks() >= 8 && class.blocks() * class.block_bytes() <= class.slab_bytes());
             let bits: u32 = (0..class.words()).map(|word| class.full_word(word).count_ones()).sum();
             assert_eq!(bits as usize, class.blocks());
             for block in 0..class.blocks() {

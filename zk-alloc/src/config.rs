@@ -36,7 +36,8 @@ pub(crate) struct Config {
     pub(crate) trace_escaped: bool,
 }
 
-const DEFAULT_MIN_BYTES: usize = 1024;
+const MIN_BYTES_NAME: &str = "ZK_ALLOC_MIN_BYTES";
+pub(crate) const DEFAULT_MIN_BYTES: usize = 0;
 /// Where more threads than these wait while one of them clears a giant, the kernel clears it on all of them instead.
 const EAGER_ZERO_THREADS: usize = 4;
 /// What a giant is in that sense: to clear less at once, and find it in the caches, was faster (docs/design.md).
@@ -48,8 +49,8 @@ const EXTRA_THREADS: usize = 4;
 static MIN_BYTES: AtomicUsize = AtomicUsize::new(DEFAULT_MIN_BYTES);
 static THREAD_BYTES: AtomicUsize = AtomicUsize::new(0);
 
-/// The smallest request that the arena serves, in bytes: `ZK_ALLOC_MIN_BYTES` as the process was started with it, looked at
-/// when the first phase begins; 1024 by default. Smaller requests always go to the backing allocator.
+/// The smallest request that the arena serves, in bytes: `ZK_ALLOC_MIN_BYTES` as the process was started with it; 0, which is
+/// every request, by default. Smaller requests always go to the backing allocator.
 #[inline]
 #[must_use]
 pub fn min_arena_bytes() -> usize {
@@ -74,6 +75,31 @@ pub(crate) fn load() -> Config {
     MIN_BYTES.store(config.min_bytes, Ordering::Relaxed);
     THREAD_BYTES.store(config.thread_bytes, Ordering::Relaxed);
     config
+}
+
+/// The threshold is known before the first request, which decides by it whether to open the arena; all else is read then.
+#[cfg(unix)]
+#[allow(unsafe_code, reason = "has a function called before main")]
+mod before_main {
+    use std::sync::atomic::Ordering;
+
+    use crate::config::{DEFAULT_MIN_BYTES, MIN_BYTES, MIN_BYTES_NAME, parse_bytes};
+    use crate::os;
+
+    // Right after `os::environment` has copied the variables.
+    // SAFETY: the loader calls what is listed here as functions of C's, before `main`. It may pass arguments, which such a
+    // function does not look at.
+    #[used]
+    #[cfg_attr(not(target_vendor = "apple"), unsafe(link_section = ".init_array.00102"))]
+    #[cfg_attr(target_vendor = "apple", unsafe(link_section = "__DATA,__mod_init_func"))]
+    static BEFORE_MAIN: extern "C" fn() = read_threshold;
+
+    /// A value that can't be used is warned of when the arena opens.
+    extern "C" fn read_threshold() {
+        let value = os::variable(MIN_BYTES_NAME);
+        let bytes = value.as_ref().and_then(|value| parse_bytes(value.text()?.trim()));
+        MIN_BYTES.store(bytes.unwrap_or(DEFAULT_MIN_BYTES), Ordering::Relaxed);
+    }
 }
 
 /// What the settings are judged against.
@@ -126,7 +152,7 @@ impl Config {
             &lookup,
             &mut warn,
         );
-        let min_bytes = bytes_setting("ZK_ALLOC_MIN_BYTES", DEFAULT_MIN_BYTES, &lookup, &mut warn);
+        let min_bytes = bytes_setting(MIN_BYTES_NAME, DEFAULT_MIN_BYTES, &lookup, &mut warn);
         let retain_bytes = bytes_setting("ZK_ALLOC_RETAIN_BYTES", machine.memory_bytes / 2, &lookup, &mut warn);
         let max_bytes = setting(
             "ZK_ALLOC_MAX_BYTES",
@@ -239,7 +265,7 @@ mod tests {
     fn what_is_not_set_has_its_default_and_no_warning() {
         let (config, warnings) = parse("", "");
         assert!(warnings.is_empty());
-        assert_eq!(config.min_bytes, 1024);
+        assert_eq!(config.min_bytes, 0);
         assert_eq!(config.retain_bytes, 12 << 30);
         assert_eq!(config.huge_pages, HugePages::Auto);
     }
@@ -261,7 +287,7 @@ mod tests {
 
     #[test]
     fn good_values_are_taken() {
-        assert_eq!(parse("ZK_ALLOC_MIN_BYTES", "0").0.min_bytes, 0);
+        assert_eq!(parse("ZK_ALLOC_MIN_BYTES", "4096").0.min_bytes, 4096);
         assert_eq!(parse("ZK_ALLOC_MIN_BYTES", " 64k ").0.min_bytes, 64 << 10);
         assert_eq!(parse("ZK_ALLOC_RETAIN_BYTES", "2G").0.retain_bytes, 2 << 30);
         assert_eq!(parse("ZK_ALLOC_SLAB_GB", "8").0.thread_bytes, 8 << 30);

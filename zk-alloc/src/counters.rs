@@ -7,7 +7,7 @@ use crate::os::{self, Errno};
 static PHASES: AtomicU64 = AtomicU64::new(0);
 static OVERFLOW_ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
 static OVERFLOW_BYTES: AtomicUsize = AtomicUsize::new(0);
-/// Bytes of slabs and page runs in use, and of runs that threads keep for their next request.
+/// Bytes of blocks and page runs in use, and of those that threads keep for their next request.
 static USED_BYTES: AtomicUsize = AtomicUsize::new(0);
 /// The most since the window began: since the first of the phases that are open now began.
 static PEAK_LIVE_BYTES: AtomicUsize = AtomicUsize::new(0);
@@ -32,13 +32,13 @@ pub(crate) fn phases() -> u64 {
     PHASES.load(Ordering::Relaxed)
 }
 
-/// Bytes of slabs and page runs in use now, with what threads keep.
+/// Bytes of blocks and page runs in use now, with what threads keep.
 pub(crate) fn used_bytes() -> usize {
     USED_BYTES.load(Ordering::Relaxed)
 }
 
-/// The most of them when a run or a slab was claimed. Taking a run again that a thread kept does not look: what other threads
-/// take again until the next claim is missing.
+/// The most of them when blocks were fetched or a run was claimed. Taking again what a thread kept does not look: what other
+/// threads take again until the next claim is missing.
 pub(crate) fn peak_live_bytes() -> usize {
     window_peak_bytes().max(FORMER_PEAK_LIVE_BYTES.load(Ordering::Relaxed))
 }
@@ -85,7 +85,7 @@ impl ZoneCounters {
         }
     }
 
-    /// A run was handed out for a request of `bytes`. A slab is not: no user asked for it.
+    /// A run was handed out for a request of `bytes`.
     pub(crate) fn requested(&self, bytes: usize) {
         self.allocations.fetch_add(1, Ordering::Relaxed);
         self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);

@@ -17,6 +17,8 @@ mod retain;
 mod route;
 mod scratch;
 mod secret;
+#[doc(hidden)]
+pub mod simulation;
 mod stats;
 mod sync;
 mod wipe;

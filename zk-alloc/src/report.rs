@@ -50,7 +50,6 @@ impl PhaseReport {
         minor_faults: u64,
     ) -> Self {
         let fresh_bytes = after.fresh_bytes - before.fresh_bytes;
-        let alive = |stats: &Stats| stats.live_bytes.saturating_sub(stats.slabs_in_use_bytes) + stats.slab_live_bytes;
         Self {
             wall,
             slab_allocations: after.slab_allocations - before.slab_allocations,
@@ -65,7 +64,7 @@ impl PhaseReport {
             live_peak_bytes,
             minor_faults,
             system_calls: after.system_calls - before.system_calls,
-            escaped_bytes: alive(after).saturating_sub(alive(before)),
+            escaped_bytes: after.live_bytes.saturating_sub(before.live_bytes),
         }
     }
 }

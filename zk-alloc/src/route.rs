@@ -56,7 +56,7 @@ pub(crate) const fn run_zone(size: usize) -> Zone {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use super::*;
 

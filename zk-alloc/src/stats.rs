@@ -35,10 +35,10 @@ pub struct Stats {
     pub refusals: u64,
     /// Phases begun.
     pub phases: u64,
-    /// Bytes of slabs and page runs in use now, their rounding included.
+    /// Bytes of blocks and page runs that are alive, their rounding included.
     pub live_bytes: usize,
-    /// The most of them at any time, as far as was seen: it is looked at whenever a slab or a run is claimed, but not where a
-    /// thread takes a run again that it kept.
+    /// The most of them at any time, as far as was seen: it is looked at whenever blocks are fetched or a run is claimed, blocks
+    /// that threads keep included, but not where a thread takes again what it kept.
     pub peak_live_bytes: usize,
     /// Slabs in use now.
     pub slabs: usize,
@@ -72,9 +72,9 @@ pub fn stats() -> Stats {
     stats
 }
 
-/// Bytes of slabs and page runs in use now.
+/// Bytes of blocks and page runs that are alive.
 pub(crate) fn live_bytes() -> usize {
-    counters::used_bytes().saturating_sub(arena::kept_run_bytes())
+    counters::used_bytes().saturating_sub(arena::kept_bytes())
 }
 
 /// Adds what the arena counted.

@@ -1,4 +1,4 @@
-//! Threads come and go: each leaves its slab, and what lies in it, to others.
+//! Threads come and go: each leaves what it kept to others.
 
 mod support;
 
@@ -33,7 +33,7 @@ fn churn(threads: u64, seed: u64, inbox: &mut Vec<(u64, Vec<u64>)>) {
     }
 }
 
-/// A slab per thread that is not handed on at its exit is half a MiB lost: 100,000 of them are 50 GiB.
+/// What a thread keeps and does not bring back at its exit is lost: of 100,000 threads that is more than there is.
 #[test]
 fn a_hundred_thousand_threads_leave_no_memory_behind() {
     let name = "a_hundred_thousand_threads_leave_no_memory_behind";
@@ -55,7 +55,7 @@ fn a_hundred_thousand_threads_leave_no_memory_behind() {
     assert!(end_rss <= warm_rss + (8 << 20), "RSS from {warm_rss} to {end_rss}\nfrom {warm}\nto {end}");
 }
 
-/// As many slabs as there were threads at once are in use, however many waves of threads come.
+/// No more memory is in use than the threads of one wave needed, however many waves come.
 #[test]
 fn waves_of_threads_reuse_the_slabs_of_the_waves_before() {
     at_both_thresholds("waves_of_threads_reuse_the_slabs_of_the_waves_before", || {
@@ -108,8 +108,8 @@ thread_local! {
     static LATE: RefCell<Option<Farewell>> = const { RefCell::new(None) };
 }
 
-/// The arena hands the thread's slab on in a destructor of its own: what other destructors free and allocate comes
-/// before or after that, and must neither crash nor touch the slab's next owner.
+/// The arena takes the thread's cache from it in a destructor of its own: what other destructors free and allocate comes
+/// before or after that, and must neither crash nor touch what the cache's next thread has.
 #[test]
 fn destructors_of_thread_locals_free_and_allocate_before_and_after_the_arenas_own() {
     at_both_thresholds("destructors_of_thread_locals_free_and_allocate_before_and_after_the_arenas_own", || {

@@ -9,22 +9,26 @@ use std::path::{Path, PathBuf};
 
 /// From the top down. What stands on one line may name what stands on lower lines, and not its neighbours.
 const ORDER: &[&[&str]] = &[
-    &["allocator", "pool", "scratch::allocator"],
+    &["allocator", "pool", "scratch::allocator", "simulation"],
     &["scratch", "secret"],
     &["scratch::bump"],
     &["phase"],
     &["retain", "report"],
     &["stats"],
     &["arena"],
-    &["arena::slab", "arena::pages"],
-    &["arena::region"],
+    &["arena::middle"],
+    &["arena::slab", "arena::region"],
     &["arena::zone"],
-    &["arena::count", "arena::bitmap", "arena::budget"],
-    &["counters", "escape"],
-    &["kept"],
-    &["config", "route"],
+    &["arena::residency"],
+    &["arena::layout"],
+    &["arena::thread_cache", "arena::budget"],
+    &["arena::hints", "arena::runs"],
+    &["arena::bitmap", "arena::table"],
+    &["counters", "escape", "workers"],
+    &["route"],
+    &["config", "classes"],
     &["os"],
-    &["arena::align", "sync", "exclusive", "wipe", "error", "open", "workers"],
+    &["arena::align", "open", "sync", "wipe", "error"],
 ];
 
 fn files(dir: &Path) -> Vec<PathBuf> {

@@ -38,10 +38,10 @@ fn a_slab_that_stays_takes_no_run_s_place() {
     drop(pins);
 }
 
-/// The room that is the slabs' alone: four slabs for each of the machine's threads.
+/// The room that is the slabs' alone: 2 MiB for each of the machine's threads.
 fn room_of_slabs_bytes() -> usize {
     let threads = thread::available_parallelism().map_or(8, usize::from);
-    4 * threads * (512 << 10)
+    2 * threads * MIB
 }
 
 fn slabs_find_room_where_a_run_was() {

@@ -19,7 +19,8 @@ use zk_alloc::{Arena, ZkAllocator};
 #[global_allocator]
 static ALLOC: ZkAllocator = ZkAllocator::resident();
 
-const CAPACITY_BYTES: usize = 32 << 10;
+/// In whole pages on every machine.
+const CAPACITY_BYTES: usize = 64 << 10;
 const LINE_BYTES: usize = 64;
 
 /// A type whose values differ by seed and index.
@@ -358,7 +359,9 @@ mod beside_the_system {
         let arena = phase(|| Arena::with_capacity(64 << 20));
         assert!(phase(|| arena.alloc_array(1 << 20, |index| index as u64)).iter().copied().eq(0..1 << 20));
         let after = stats();
-        assert_eq!((after.run_allocations, after.slab_allocations), (before.run_allocations, before.slab_allocations));
+        // Not in blocks either, of which the test's own threads use some.
+        assert_eq!(after.run_allocations, before.run_allocations);
+        assert!(after.slab_bytes - before.slab_bytes < 1 << 20, "{after}");
     }
 
     /// Operators forbid huge pages where they cost more than they save; that must hold for all memory of the crate.

@@ -14,7 +14,8 @@ use zk_alloc::{Phase, ZkAllocator, phase};
 #[global_allocator]
 static ALLOC: ZkAllocator = ZkAllocator;
 
-/// Below what the arena serves.
+/// Below what the arena is told to serve, so that glibc has something to do.
+const SETTING: (&str, &str) = ("ZK_ALLOC_MIN_BYTES", "1024");
 const SMALL_BYTES: usize = 1000;
 
 fn small_ones(bytes: usize) -> Vec<Vec<u8>> {
@@ -25,7 +26,8 @@ fn small_ones(bytes: usize) -> Vec<Vec<u8>> {
 #[test]
 fn holes_that_set_up_left_go_back_with_the_first_large_request() {
     if !is_alone() {
-        return alone("holes_that_set_up_left_go_back_with_the_first_large_request", &[]).assert_passed("alone");
+        let setting = (SETTING.0, SETTING.1.as_ref());
+        return alone("holes_that_set_up_left_go_back_with_the_first_large_request", &[setting]).assert_passed("alone");
     }
     const BYTES: usize = 24 << 20;
     let mut count = 0;
@@ -46,7 +48,8 @@ fn holes_that_set_up_left_go_back_with_the_first_large_request() {
 #[test]
 fn small_allocations_find_their_pages_in_a_warm_phase() {
     if !is_alone() {
-        return alone("small_allocations_find_their_pages_in_a_warm_phase", &[]).assert_passed("alone");
+        let setting = (SETTING.0, SETTING.1.as_ref());
+        return alone("small_allocations_find_their_pages_in_a_warm_phase", &[setting]).assert_passed("alone");
     }
     let faults = || {
         let phase = Phase::new();

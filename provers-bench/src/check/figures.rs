@@ -14,10 +14,8 @@ pub(super) struct Figures {
     pub(super) minor_faults: u64,
     /// Calls of the arena into the kernel; like those below, the median.
     pub(super) system_calls: u64,
-    /// Bytes by which page runs and pinned slabs grew in the proof: what left its phase, the proof included.
+    /// Bytes by which page runs and blocks of slabs that are alive grew in the proof: what left its phase, the proof included.
     pub(super) escaped_bytes: u64,
-    /// Slabs that were pinned anew.
-    pub(super) pinned_slabs: u64,
     /// Highest resident memory of all proofs, divided by glibc's.
     pub(super) peak_rss_ratio: f64,
     /// Wall-clock time, divided by glibc's round by round; `None` from too few rounds.
@@ -45,7 +43,6 @@ impl Figures {
             minor_faults: fewest_faults(held).ok_or("there is no warm proof")?,
             system_calls: summary.warm_system_calls.ok_or_else(|| unreported("system calls"))?,
             escaped_bytes: counter("escaped_bytes")?,
-            pinned_slabs: counter("pinned_slabs")?,
             peak_rss_ratio: rounded(summary.peak_rss_ratio.ok_or("no memory was measured")?),
             warm_time_ratio: summary.wall_ratio.and_then(TimeRatio::of),
         })

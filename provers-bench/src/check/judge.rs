@@ -14,9 +14,7 @@ const FAULTS_PART: u64 = 4;
 /// The arena's calls while it finds its size, one more or less in the median proof. A call for each buffer would be
 /// hundreds.
 const SYSTEM_CALLS: u64 = 4;
-/// What leaves a phase is a few small things: which thread made them decides whether each pins a slab of its own.
-const PINNED_SLABS: u64 = 2;
-/// The same, in bytes.
+/// What leaves a phase is the proof and a few small things. A buffer that stays is more.
 const ESCAPED_BYTES: u64 = 1 << 20;
 /// Peaks of both allocators move with the threads' order, and one huge page is a tenth of the smallest process here.
 const PEAK_RSS_RATIO: f64 = 0.1;
@@ -62,7 +60,6 @@ pub(super) fn rows(baseline: Option<&Entry>, now: &Entry, tolerance: Option<f64>
         counted("minor faults", |of| of.minor_faults, |then| FAULTS.max(then / FAULTS_PART)),
         counted("system calls", |of| of.system_calls, |_| SYSTEM_CALLS),
         counted("escaped bytes", |of| of.escaped_bytes, |_| ESCAPED_BYTES),
-        counted("pinned slabs", |of| of.pinned_slabs, |_| PINNED_SLABS),
         row("peak RSS / glibc's", memory, here.peak_rss_ratio, |ratio| format!("{ratio:.3}")),
         time(baseline, now, tolerance),
     ]
@@ -123,14 +120,8 @@ mod tests {
 
     fn entry(machine: &str, minor_faults: u64, (median, low): (f64, f64)) -> Entry {
         let warm_time_ratio = Some(TimeRatio { median, low, high: 2.0 * median - low });
-        let figures = Figures {
-            minor_faults,
-            system_calls: 0,
-            escaped_bytes: 1 << 16,
-            pinned_slabs: 1,
-            peak_rss_ratio: 1.0,
-            warm_time_ratio,
-        };
+        let figures =
+            Figures { minor_faults, system_calls: 0, escaped_bytes: 1 << 16, peak_rss_ratio: 1.0, warm_time_ratio };
         Entry { log_rows: 13, threads: 2, machine: machine.into(), profile: "release".into(), figures }
     }
 
@@ -150,7 +141,6 @@ mod tests {
         assert_eq!(worse(|now| now.figures.minor_faults = 481), ["minor faults"]);
         assert_eq!(worse(|now| now.figures.system_calls = 5), ["system calls"]);
         assert_eq!(worse(|now| now.figures.escaped_bytes += (1 << 20) + 1), ["escaped bytes"]);
-        assert_eq!(worse(|now| now.figures.pinned_slabs = 4), ["pinned slabs"]);
         assert_eq!(worse(|now| now.figures.peak_rss_ratio = 1.101), ["peak RSS / glibc's"]);
         // The baseline's interval and that of now reach 0.02 each: 0.05 and 0.028 together are allowed.
         assert_eq!(worse(|now| *now = entry("here", 80, (0.978, 0.958))), [""; 0]);

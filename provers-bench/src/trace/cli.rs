@@ -1,6 +1,6 @@
 //! The commands `record`, `simulate` and `replay`, as clap sees them.
 
-use super::policy::Policy;
+use super::policy::{Classes, Middle, PER_DOUBLING, Policy, Sizes};
 use super::replay::Replay;
 use crate::arms::DEFAULT_SET;
 use crate::plan::{self, SizedWorkload, UsageError};
@@ -43,12 +43,15 @@ struct SimulateArgs {
     /// Policies to replay them through, with commas between them [default: all, or only the one that other options make]
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     policy: Vec<String>,
-    /// Size of a slab; this and the options below make a policy `custom` out of zk-alloc's
-    #[arg(long, value_name = "BYTES", value_parser = bytes)]
-    slab_bytes: Option<u64>,
-    /// Largest request that a slab serves
-    #[arg(long, value_name = "BYTES", value_parser = bytes)]
-    slab_max: Option<u64>,
+    /// Size classes to a doubling; this and the options below make a policy `custom` out of zk-alloc's
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=64))]
+    per_doubling: Option<u64>,
+    /// Sizes of slabs, with commas between them: a class has the smallest that holds eight of its blocks
+    #[arg(long, value_name = "BYTES,...", value_delimiter = ',', value_parser = bytes)]
+    slab_bytes: Option<Vec<u64>>,
+    /// Threads keep no blocks
+    #[arg(long)]
+    no_caches: bool,
     /// Smallest request of each zone of page runs but the first, with commas between them
     #[arg(long, value_name = "BYTES,...", value_delimiter = ',', value_parser = bytes)]
     borders: Option<Vec<u64>>,
@@ -146,29 +149,24 @@ fn recording(provers: &'static [Prover], args: RecordArgs) -> Result<Job, UsageE
 
 fn simulation(args: SimulateArgs) -> Result<Job, UsageError> {
     let ours = Policy::ours();
+    let sizes = match (args.per_doubling, args.slab_bytes) {
+        (None, None) => Sizes::Ours,
+        (per_doubling, slabs) => {
+            Sizes::MadeUp { per_doubling: per_doubling.unwrap_or(PER_DOUBLING), slabs: slabs.unwrap_or_default() }
+        }
+    };
+    if let Sizes::MadeUp { slabs, .. } = &sizes {
+        held_to_slabs(slabs)?;
+    }
     let custom = Policy {
         name: "custom".into(),
         min_bytes: args.min_bytes.unwrap_or(ours.min_bytes),
-        slab_bytes: args.slab_bytes.unwrap_or(ours.slab_bytes),
-        slab_max_bytes: args.slab_max.unwrap_or(ours.slab_max_bytes),
+        middle: Middle::Classes(Classes { sizes, caches: !args.no_caches }),
         borders: args.borders.unwrap_or(ours.borders.clone()),
         spill_min_bytes: args.spill.then_some(0),
         ..ours.clone()
     };
     let is_custom = Policy { name: ours.name.clone(), ..custom.clone() } != ours;
-    if !custom.slab_bytes.is_power_of_two() || !(16 << 10..=1 << 30).contains(&custom.slab_bytes) {
-        return Err(UsageError::Other(format!(
-            "--slab-bytes is a power of two from 16k to 1g, not {} bytes",
-            custom.slab_bytes
-        )));
-    }
-    if custom.slab_max_bytes > custom.slab_bytes / 2 {
-        return Err(UsageError::Other(format!(
-            "--slab-max is at most half of a slab, {} bytes, not {} bytes",
-            custom.slab_bytes / 2,
-            custom.slab_max_bytes
-        )));
-    }
     if !custom.borders.is_sorted_by(|low, high| low < high) {
         return Err(UsageError::Other(format!("--borders ascend, unlike {:?}", custom.borders)));
     }
@@ -179,6 +177,18 @@ fn simulation(args: SimulateArgs) -> Result<Job, UsageError> {
     };
     policies.extend(is_custom.then_some(custom));
     Ok(Job::Simulate { traces: args.traces, policies })
+}
+
+/// Slabs are whole granules, on multiples of their size, and the largest holds any middle size.
+fn held_to_slabs(slabs: &[u64]) -> Result<(), UsageError> {
+    let fits = |slab: &u64| slab.is_power_of_two() && (16 << 10..=1 << 30).contains(slab);
+    let holds_all = slabs.last().is_none_or(|last| *last >= 64 << 10);
+    if slabs.iter().all(fits) && slabs.is_sorted_by(|low, high| low < high) && holds_all {
+        return Ok(());
+    }
+    Err(UsageError::Other(format!(
+        "--slab-bytes are ascending powers of two from 16k to 1g, the last from 64k, not {slabs:?}"
+    )))
 }
 
 fn named(name: &str) -> Result<Policy, UsageError> {
@@ -218,11 +228,14 @@ mod tests {
 
     #[test]
     fn options_of_a_simulation_make_one_custom_policy() {
-        let Ok(Job::Simulate { policies, .. }) = asked("b simulate a.trace --slab-bytes 1m --borders 1m,32m") else {
+        let Ok(Job::Simulate { policies, .. }) = asked("b simulate a.trace --slab-bytes 64k,1m --borders 1m,32m")
+        else {
             panic!()
         };
         assert_eq!(policies.len(), 1);
-        assert_eq!((policies[0].slab_bytes, &policies[0].borders[..]), (1 << 20, &[1 << 20, 32 << 20][..]));
+        let sizes = Sizes::MadeUp { per_doubling: 8, slabs: vec![64 << 10, 1 << 20] };
+        assert_eq!(policies[0].middle, Middle::Classes(Classes { sizes, caches: true }));
+        assert_eq!(policies[0].borders, [1 << 20, 32 << 20]);
         let Ok(Job::Simulate { policies, .. }) = asked("b simulate a.trace") else { panic!() };
         assert_eq!(policies, Policy::all());
     }
@@ -231,8 +244,8 @@ mod tests {
     fn mistakes_name_what_is_valid() {
         for (line, valid) in [
             ("b simulate a.trace --policy worst-fit", "one-zone"),
-            ("b simulate a.trace --slab-bytes 100k", "power of two"),
-            ("b simulate a.trace --slab-max 512k", "at most half"),
+            ("b simulate a.trace --slab-bytes 100k", "powers of two"),
+            ("b simulate a.trace --slab-bytes 16k", "the last from 64k"),
             ("b simulate a.trace --borders 2m,1m", "ascend"),
             ("b simulate a.trace --borders 2x", "sizes like"),
             ("b simulate a.trace --min-bytes 0", "sizes like"),

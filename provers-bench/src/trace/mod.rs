@@ -5,18 +5,23 @@
 //! ```text
 //! cli      what is asked for            table    figures -> text
 //! session  proofs under the recorder    simulate a trace through an arena -> figures
-//! recorder the allocator that notes     arena    slabs and runs, in numbers only    zone   one span of granules
-//! format   records and files            policy   the policies, as data
-//! replay   a trace on real memory       mapping  memory of the harness's own
+//! recorder the allocator that notes     arena    where requests go, in numbers only
+//! format   records and files            middle   the middle sizes: classes, lines, bump slabs
+//! replay   a trace on real memory       ground   zones, and slabs in one of them    zone     one span of granules
+//! mapping  memory of the harness's own  policy   the policies, as data
 //! ```
 
 mod arena;
 mod cli;
 mod format;
+mod ground;
 mod mapping;
+mod middle;
 mod policy;
 mod recorder;
 mod replay;
+#[cfg(test)]
+mod script;
 mod session;
 mod simulate;
 mod table;

@@ -1,7 +1,11 @@
 //! Placement policies, as data.
 
+use zk_alloc::simulation::{self, Blocks};
+
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
+/// Threads of the machine that the traces are of: slabs have room of their own for each.
+const THREADS: u64 = 2;
 
 /// Which of the holes that have room a run goes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,16 +16,65 @@ pub(crate) enum Fit {
     Best,
 }
 
+/// How the middle sizes are served.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Middle {
+    /// Slabs of blocks of one size, which are used again one by one.
+    Classes(Classes),
+    /// Each thread bumps through a slab, which is used again when all of it is free.
+    Bump { slab_bytes: u64 },
+    /// Each thread bumps through the free lines of a slab, of which so many percent are free when it begins.
+    Lines { slab_bytes: u64, line_bytes: u64, free_percent: u64 },
+}
+
+/// Size classes.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Classes {
+    pub(crate) sizes: Sizes,
+    /// Threads keep what they freed last.
+    pub(crate) caches: bool,
+}
+
+/// Which classes there are, and their slabs.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Sizes {
+    /// What zk-alloc has.
+    Ours,
+    /// So many classes to a doubling, at least 16 bytes apart. A slab is the smallest of these that holds eight blocks, else
+    /// the last; without any, it is as large as zk-alloc would have it.
+    MadeUp { per_doubling: u64, slabs: Vec<u64> },
+}
+
+/// As many as zk-alloc has.
+pub(crate) const PER_DOUBLING: u64 = simulation::PER_DOUBLING as u64;
+
+impl Sizes {
+    /// The class of a request; `None` where it is served by a run.
+    pub(crate) fn of(&self, size_bytes: u64, align_bytes: u64) -> Option<Blocks> {
+        let ours = Blocks::of(size_bytes as usize, align_bytes as usize)?;
+        let Self::MadeUp { per_doubling, slabs } = self else { return Some(ours) };
+        let class = |size: u64| {
+            let size = size.max(16);
+            let step = ((1 << (size - 1).ilog2()) / per_doubling).max(16);
+            size.next_multiple_of(step)
+        };
+        let mut block_bytes = class(size_bytes.max(if align_bytes > 16 { align_bytes } else { 1 }));
+        while align_bytes > 16 && !block_bytes.is_multiple_of(align_bytes) {
+            block_bytes = class(block_bytes + 1);
+        }
+        let slab_bytes = slabs.iter().copied().find(|slab| *slab >= 8 * block_bytes).or(slabs.last().copied());
+        Some(Blocks::made_up(block_bytes as usize, slab_bytes.map(|bytes| bytes as usize)))
+    }
+}
+
 /// Where requests are placed.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Policy {
     pub(crate) name: String,
     /// Smaller requests are the backing allocator's.
     pub(crate) min_bytes: u64,
-    pub(crate) slab_bytes: u64,
-    /// The largest request that a slab serves.
-    pub(crate) slab_max_bytes: u64,
-    /// Slabs lie in a zone of their own; else among runs of their size.
+    pub(crate) middle: Middle,
+    /// Slabs lie in a zone of their own; else among runs.
     pub(crate) slabs_apart: bool,
     /// Among runs: so many bytes at the start of that zone are for slabs only.
     pub(crate) slabs_only_bytes: u64,
@@ -34,53 +87,79 @@ pub(crate) struct Policy {
 }
 
 impl Policy {
-    /// What zk-alloc does: the constants of `zk-alloc/src/route.rs`, `arena/slab.rs` and `arena/pages.rs`.
+    /// What zk-alloc does, as it says itself.
     pub(crate) fn ours() -> Self {
         Self {
             name: "zk-alloc".into(),
-            min_bytes: KIB,
-            slab_bytes: 512 * KIB,
-            slab_max_bytes: 32 * KIB,
+            min_bytes: simulation::MIN_BYTES as u64,
+            middle: Middle::Classes(Classes { sizes: Sizes::Ours, caches: true }),
             slabs_apart: false,
-            // On a machine of two threads.
-            slabs_only_bytes: 4 * MIB,
-            borders: vec![256 * KIB, 64 * MIB],
+            slabs_only_bytes: THREADS * simulation::SLABS_ROOM_BYTES as u64,
+            borders: simulation::BORDERS.map(|border| border as u64).into(),
             fit: Fit::First,
             spill_min_bytes: None,
         }
     }
 
-    /// The policies that are compared when none is named.
+    /// The policies that are compared when none is named: those of the middle sizes, and those of zones.
     pub(crate) fn all() -> Vec<Self> {
+        let named = |(name, policy): (&str, Self)| Self { name: name.into(), ..policy };
+        let all = Self::of_middle_sizes().into_iter().chain(Self::of_zones());
+        std::iter::once(Self::ours()).chain(all.map(named)).collect()
+    }
+
+    fn of_middle_sizes() -> Vec<(&'static str, Self)> {
+        let with = |middle| Self { middle, ..Self::ours() };
+        let min = |min_bytes| Self { min_bytes, ..Self::ours() };
+        let bump = || Middle::Bump { slab_bytes: 512 * KIB };
+        let lines = |line_bytes| Middle::Lines { slab_bytes: 512 * KIB, line_bytes, free_percent: 25 };
+        let classes = |per_doubling, slabs: &[u64], caches| {
+            let sizes = Sizes::MadeUp { per_doubling, slabs: slabs.into() };
+            with(Middle::Classes(Classes { sizes, caches }))
+        };
+        vec![
+            ("no-caches", with(Middle::Classes(Classes { sizes: Sizes::Ours, caches: false }))),
+            ("classes-4", classes(4, &[], true)),
+            ("classes-4-no-caches", classes(4, &[], false)),
+            ("slabs-16k-64k-256k", classes(PER_DOUBLING, &[16 * KIB, 64 * KIB, 256 * KIB], true)),
+            ("slabs-64k-256k", classes(PER_DOUBLING, &[64 * KIB, 256 * KIB], true)),
+            ("slabs-64k", classes(PER_DOUBLING, &[64 * KIB], true)),
+            ("slabs-256k", classes(PER_DOUBLING, &[256 * KIB], true)),
+            ("lines-256", with(lines(256))),
+            ("lines-1k", with(lines(KIB))),
+            ("bump-512k", with(bump())),
+            ("min-4k", min(4 * KIB)),
+            ("min-2k", min(2 * KIB)),
+            ("min-512", min(512)),
+            ("min-256", min(256)),
+            ("min-128", min(128)),
+            ("min-64", min(64)),
+            ("lines-1k-min-128", Self { min_bytes: 128, ..with(lines(KIB)) }),
+            ("bump-512k-min-128", Self { min_bytes: 128, ..with(bump()) }),
+        ]
+    }
+
+    fn of_zones() -> Vec<(&'static str, Self)> {
         let ours = Self::ours;
-        let named = |name: &str, policy: Self| Self { name: name.into(), ..policy };
         let slabs_only = |slabs_only_bytes| Self { slabs_only_bytes, ..ours() };
-        let slabs = |slab_bytes, slab_max_bytes| Self { slab_bytes, slab_max_bytes, ..ours() };
         let borders = |borders: &[u64]| Self { borders: borders.into(), ..ours() };
         let together = |all: &[u64]| Self { slabs_only_bytes: 0, ..borders(all) };
         vec![
-            ours(),
-            named("one-zone", together(&[])),
-            named("one-zone-slabs-2m", Self { slab_bytes: 2 * MIB, slab_max_bytes: 256 * KIB, ..together(&[]) }),
-            named("best-fit", Self { fit: Fit::Best, ..together(&[64 * MIB]) }),
-            named("slabs-apart", Self { slabs_apart: true, ..ours() }),
-            named("slabs-only-0", slabs_only(0)),
-            named("slabs-only-2m", slabs_only(2 * MIB)),
-            named("slabs-only-8m", slabs_only(8 * MIB)),
-            named("zones-best-fit", Self { fit: Fit::Best, ..ours() }),
-            named("slabs-256k", slabs(256 * KIB, 32 * KIB)),
-            named("slabs-1m-64k", slabs(MIB, 64 * KIB)),
-            named("slabs-2m-128k", slabs(2 * MIB, 128 * KIB)),
-            named("min-2k", Self { min_bytes: 2 * KIB, ..ours() }),
-            named("min-4k", Self { min_bytes: 4 * KIB, ..ours() }),
-            named("border-64m", borders(&[64 * MIB])),
-            named("borders-1m-64m", borders(&[MIB, 64 * MIB])),
-            named("borders-256k-16m", borders(&[256 * KIB, 16 * MIB])),
-            named("borders-256k-128m", borders(&[256 * KIB, 128 * MIB])),
-            named("borders-256k-4m-64m", borders(&[256 * KIB, 4 * MIB, 64 * MIB])),
-            named("spill", Self { spill_min_bytes: Some(0), ..ours() }),
-            named("spill-1m", Self { spill_min_bytes: Some(MIB), ..ours() }),
-            named("border-64m-spill-8m", Self { spill_min_bytes: Some(8 * MIB), ..borders(&[64 * MIB]) }),
+            ("one-zone", together(&[])),
+            ("best-fit", Self { fit: Fit::Best, ..together(&[64 * MIB]) }),
+            ("slabs-apart", Self { slabs_apart: true, ..ours() }),
+            ("slabs-only-0", slabs_only(0)),
+            ("slabs-only-2m", slabs_only(2 * MIB)),
+            ("slabs-only-8m", slabs_only(8 * MIB)),
+            ("zones-best-fit", Self { fit: Fit::Best, ..ours() }),
+            ("border-64m", borders(&[64 * MIB])),
+            ("borders-1m-64m", borders(&[MIB, 64 * MIB])),
+            ("borders-256k-16m", borders(&[256 * KIB, 16 * MIB])),
+            ("borders-256k-128m", borders(&[256 * KIB, 128 * MIB])),
+            ("borders-256k-4m-64m", borders(&[256 * KIB, 4 * MIB, 64 * MIB])),
+            ("spill", Self { spill_min_bytes: Some(0), ..ours() }),
+            ("spill-1m", Self { spill_min_bytes: Some(MIB), ..ours() }),
+            ("border-64m-spill-8m", Self { spill_min_bytes: Some(8 * MIB), ..borders(&[64 * MIB]) }),
         ]
     }
 
@@ -89,11 +168,9 @@ impl Policy {
         self.borders.iter().filter(|border| size_bytes >= **border).count()
     }
 
-    /// Granules of the zones of runs: a quarter of the smallest run, from 16 KiB to 2 MiB. With our borders, what
-    /// `arena/pages.rs` has.
+    /// Granules of the zones of runs: what zk-alloc has for the smallest run of each.
     pub(crate) fn granules(&self) -> Vec<u64> {
-        let quarter = |border: &u64| 1 << (border / 4).clamp(16 * KIB, 2 * MIB).ilog2();
-        [0].iter().chain(&self.borders).map(quarter).collect()
+        [0].iter().chain(&self.borders).map(|border| simulation::granule_bytes(*border as usize) as u64).collect()
     }
 }
 
@@ -101,21 +178,16 @@ impl Policy {
 mod tests {
     use super::*;
 
-    /// Slabs lie where runs of their size do, in the allocator as here: `arena/slab.rs` asserts it.
+    /// Variants are compared with the allocator's classes: a formula that differs from theirs would compare something else.
     #[test]
-    fn our_slabs_lie_among_the_middle_runs() {
-        let ours = Policy::ours();
-        assert!(!ours.slabs_apart);
-        assert_eq!(ours.zone(ours.slab_bytes), 1);
-    }
-
-    /// The simulator is to say something about zk-alloc: its granules and zones must be the allocator's.
-    #[test]
-    fn our_zones_are_those_of_the_allocator() {
-        let ours = Policy::ours();
-        assert_eq!(ours.granules(), [16 * KIB, 64 * KIB, 2 * MIB]);
-        let sizes = [33 * KIB, 256 * KIB - 1, 256 * KIB, 64 * MIB - 1, 64 * MIB];
-        assert_eq!(sizes.map(|size| ours.zone(size)), [0, 0, 1, 1, 2]);
+    fn made_up_classes_with_the_allocator_s_numbers_are_the_allocator_s() {
+        let same = Sizes::MadeUp { per_doubling: PER_DOUBLING, slabs: Vec::new() };
+        for align in (0..=12).map(|log2| 1 << log2) {
+            for size in 1..=33 * KIB {
+                assert_eq!(same.of(size, align), Sizes::Ours.of(size, align), "{size} at {align}");
+            }
+        }
+        assert_eq!(same.of(64, 8 * KIB), None);
     }
 
     #[test]

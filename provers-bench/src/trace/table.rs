@@ -15,8 +15,10 @@ pub(crate) fn table(trace: &Trace, rows: &[(&str, Figures)]) -> String {
         "resident MiB",
         "live peak MiB",
         "fresh MiB after proof 1",
-        "pinned slabs",
-        "slabs, most",
+        "slabs / blocks",
+        "slabs MiB",
+        "blocks MiB",
+        "slabs between proofs MiB",
         "arena allocations a proof",
         "backing allocations a proof",
     ]);
@@ -37,18 +39,20 @@ pub(crate) fn table(trace: &Trace, rows: &[(&str, Figures)]) -> String {
     format!("{title}{lost}\n\n{}", table.trim_fmt())
 }
 
-fn row(name: &str, figures: &Figures) -> [String; 9] {
+fn row(name: &str, figures: &Figures) -> [String; 11] {
     let mib = |bytes: u64| format!("{:.1}", bytes as f64 / (1 << 20) as f64);
-    let ratio = figures.resident_bytes as f64 / figures.live_peak_bytes as f64;
+    let ratio = |bytes: u64, of: u64| if of == 0 { "-".into() } else { format!("{:.3}", bytes as f64 / of as f64) };
     let a_proof = |count: u64| (count / u64::from(figures.proofs.max(1))).to_string();
     [
         name.into(),
-        if figures.live_peak_bytes == 0 { "-".into() } else { format!("{ratio:.3}") },
+        ratio(figures.resident_bytes, figures.live_peak_bytes),
         mib(figures.resident_bytes),
         mib(figures.live_peak_bytes),
         mib(figures.fresh_later_bytes),
-        figures.pinned_slabs.to_string(),
-        figures.slabs_peak.to_string(),
+        ratio(figures.slab_bytes, figures.slab_live_bytes),
+        mib(figures.slab_bytes),
+        mib(figures.slab_live_bytes),
+        mib(figures.resting_slab_bytes),
         a_proof(figures.arena_allocations),
         a_proof(figures.backing_allocations),
     ]
@@ -67,8 +71,9 @@ mod tests {
             resident_bytes: 0,
             live_peak_bytes: 0,
             fresh_later_bytes: 0,
-            pinned_slabs: 0,
-            slabs_peak: 0,
+            slab_live_bytes: 0,
+            slab_bytes: 0,
+            resting_slab_bytes: 0,
             proofs: 0,
             arena_allocations: 0,
             backing_allocations: 0,

@@ -13,7 +13,7 @@ pub(crate) struct Zone {
     holes: BTreeMap<usize, usize>,
     /// Everything from here on is free.
     frontier: usize,
-    /// Granules that are resident: once used, for ever, since nothing is given back.
+    /// Granules that are resident: once used, for ever, since nothing is given back. Not those of slabs in use.
     dirty: Vec<bool>,
     dirty_count: usize,
 }
@@ -61,6 +61,37 @@ impl Zone {
 
     /// Takes a free run, and returns how many bytes of it were not resident.
     pub(crate) fn take(&mut self, start: usize, len: usize) -> u64 {
+        self.claim(start, len);
+        let fresh = self.fresh(start, len);
+        self.dirty[start..start + len].fill(true);
+        self.dirty_count += fresh;
+        fresh as u64 * self.granule_bytes
+    }
+
+    /// Takes a free run for a slab, which knows from then on what of it is resident: here, which of its granules are.
+    pub(crate) fn hand_over(&mut self, start: usize, len: usize) -> Vec<bool> {
+        self.claim(start, len);
+        let resident = self.dirty[start..start + len].to_vec();
+        self.forget(start, len);
+        resident
+    }
+
+    /// Takes back what was handed over, with which of its granules are resident.
+    pub(crate) fn take_back(&mut self, start: usize, resident: &[bool]) {
+        self.dirty[start..start + resident.len()].copy_from_slice(resident);
+        self.dirty_count += resident.iter().filter(|resident| **resident).count();
+        self.release(start, resident.len());
+    }
+
+    /// A run's memory went elsewhere: it is not resident any more. Returns how many bytes were.
+    pub(crate) fn forget(&mut self, start: usize, len: usize) -> u64 {
+        let gone = len - self.fresh(start, len);
+        self.dirty[start..start + len].fill(false);
+        self.dirty_count -= gone;
+        gone as u64 * self.granule_bytes
+    }
+
+    fn claim(&mut self, start: usize, len: usize) {
         let end = start + len;
         if start >= self.frontier {
             if start > self.frontier {
@@ -78,13 +109,9 @@ impl Zone {
                 self.holes.insert(end, hole_end - end);
             }
         }
-        let fresh = self.fresh(start, len);
         if self.dirty.len() < end {
             self.dirty.resize(end, false);
         }
-        self.dirty[start..end].fill(true);
-        self.dirty_count += fresh;
-        fresh as u64 * self.granule_bytes
     }
 
     /// Whether a run is free.
@@ -158,6 +185,19 @@ mod tests {
         assert_eq!(claim(&mut zone, 4, 4), (4, 4));
         assert!(zone.is_free(1, 3) && !zone.is_free(1, 4));
         assert_eq!(claim(&mut zone, 3, 1), (1, 3));
+    }
+
+    /// A slab that comes back with a page of a granule makes the zone own that granule, and nothing else of it.
+    #[test]
+    fn what_a_slab_made_resident_is_the_zone_s_again_when_it_comes_back() {
+        let mut zone = Zone::new(1, Fit::First);
+        zone.take(0, 2);
+        zone.release(0, 2);
+        assert_eq!(zone.hand_over(0, 4), [true, true, false, false]);
+        assert_eq!(zone.resident_bytes(), 0);
+        zone.take_back(0, &[true, true, true, false]);
+        assert_eq!((zone.resident_bytes(), claim(&mut zone, 4, 1)), (3, (0, 1)));
+        assert_eq!((zone.forget(0, 4), zone.resident_bytes()), (4, 0));
     }
 
     #[test]

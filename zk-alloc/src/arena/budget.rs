@@ -1,6 +1,8 @@
-//! How much of the arena may be resident: the hard cap `ZK_ALLOC_MAX_BYTES`.
+//! How much of the arena is resident, and how much may be: the cap `ZK_ALLOC_MAX_BYTES`, and what was needed so far.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::counters;
 
 /// Bytes of the arena that are resident, or will be when they are first touched.
 static RESIDENT_BYTES: AtomicUsize = AtomicUsize::new(0);
@@ -35,12 +37,40 @@ pub(crate) fn resident_bytes() -> usize {
     RESIDENT_BYTES.load(Ordering::Relaxed)
 }
 
-/// Books `bytes` more; `false`, and nothing booked, if that exceeds the cap.
-pub(super) fn admit(bytes: usize) -> bool {
-    let max = max_bytes();
+/// Up to where memory may become resident.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Limit {
+    /// A tenth more than was ever in use at once, as long as some of what is resident is free: it lies in the wrong place, and
+    /// is better given back than paid for twice.
+    Peak,
+    /// The cap.
+    Cap,
+}
+
+/// What may be resident beyond the peak in any case, in bytes, or as much again as the peak: giving back little gains a small
+/// process nothing.
+const SLACK_BYTES: usize = 8 << 20;
+
+/// What may be resident under [`Limit::Peak`] if `more_bytes` are to be, in bytes.
+pub(super) fn peak_limit(more_bytes: usize) -> usize {
+    let used = counters::used_bytes();
+    let is_nearly_all_used = resident_bytes().saturating_sub(used) < used / 16;
+    if is_nearly_all_used {
+        return usize::MAX;
+    }
+    let peak = counters::peak_live_bytes().max(used + more_bytes);
+    peak + (peak / 10).max(peak.min(SLACK_BYTES))
+}
+
+/// Books `bytes` more; `false`, and nothing booked, if that exceeds the limit.
+pub(super) fn admit(bytes: usize, limit: Limit) -> bool {
+    let most = match limit {
+        Limit::Cap => max_bytes(),
+        Limit::Peak => max_bytes().min(peak_limit(bytes)),
+    };
     RESIDENT_BYTES
         .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |resident| {
-            resident.checked_add(bytes).filter(|&total| total <= max)
+            resident.checked_add(bytes).filter(|&total| total <= most)
         })
         .is_ok()
 }

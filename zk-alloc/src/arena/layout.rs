@@ -51,7 +51,7 @@ pub(crate) struct ZoneSpec {
 
 /// A zone's granule is the unit of its bitmap, and of what is known of its memory: small against the smallest run, so that little
 /// is wasted and the account is exact, and large enough that even the largest runs are a few words.
-const fn granule_bytes(zone: route::Zone) -> usize {
+pub(crate) const fn granule_bytes(zone: route::Zone) -> usize {
     match zone {
         route::Zone::Small => 4 << 10,
         route::Zone::Mid => 16 << 10,
@@ -73,7 +73,7 @@ const SMALL_PAGES_BYTES: usize = 8 << 20;
 
 /// Room for the slabs of each of the machine's threads where no run goes, in bytes. Slabs that outlive a proof would otherwise
 /// take the places of the next proof's runs (docs/placement.md).
-const SLABS_APART_BYTES: usize = 2 << 20;
+pub(crate) const SLABS_APART_BYTES: usize = 2 << 20;
 
 /// What the zones are made from, in the order of [`route::Zone`]; in the one that slabs lie in, the first bytes are theirs.
 pub(crate) fn zone_specs(config: &Config) -> [ZoneSpec; 3] {
@@ -166,7 +166,7 @@ impl Zeroing {
             return false;
         }
         let is_sparse = in_memory().is_some_and(|in_memory| in_memory < bytes / 4);
-        let next = if is_sparse { 0 } else { (2 * trust.load(Ordering::Relaxed) + 1).min(MAX_TRUST) };
+        let next = if is_sparse { 0 } else { (8 * trust.load(Ordering::Relaxed) + 7).min(MAX_TRUST) };
         trust.store(next, Ordering::Relaxed);
         trusted.store(next, Ordering::Relaxed);
         is_sparse

@@ -6,6 +6,7 @@ use std::num::NonZeroUsize;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::budget::Limit;
 use super::slab::SlabTable;
 use super::thread_cache::{self, Cache, Room, Totals};
 use super::zone::{Shortage, Zone};
@@ -15,6 +16,11 @@ use crate::os::Errno;
 /// The most blocks that are fetched at once, and their bytes.
 const FETCH_BLOCKS: usize = 32;
 const FETCH_BYTES: usize = 16 << 10;
+
+/// The most blocks of `bytes` that are fetched at once by a thread that keeps `capacity` at most.
+pub(crate) fn fetch_most(bytes: usize, capacity: usize) -> usize {
+    (FETCH_BYTES / bytes).clamp(1, FETCH_BLOCKS).min(capacity / 2)
+}
 
 /// See the module's documentation.
 #[derive(Debug)]
@@ -53,23 +59,23 @@ impl Middle {
     /// # Errors
     /// See [`Shortage`].
     #[inline(always)]
-    pub(crate) fn alloc(&self, zone: &Zone, class: Class, size: usize) -> Result<NonNull<u8>, Shortage> {
+    pub(crate) fn alloc(&self, zone: &Zone, class: Class, size: usize, limit: Limit) -> Result<NonNull<u8>, Shortage> {
         if let Some(cache) = thread_cache::enter()
             && let Some(block) = cache.pop(class)
         {
             cache.handed_out(class, size);
             return Ok(at(zone, block as usize));
         }
-        self.fetch(zone, class, size)
+        self.fetch(zone, class, size, limit)
     }
 
     #[cold]
-    fn fetch(&self, zone: &Zone, class: Class, size: usize) -> Result<NonNull<u8>, Shortage> {
+    fn fetch(&self, zone: &Zone, class: Class, size: usize, limit: Limit) -> Result<NonNull<u8>, Shortage> {
         let mut found = [0; FETCH_BLOCKS];
-        let most = (FETCH_BYTES / class.block_bytes()).clamp(1, FETCH_BLOCKS).min(class.capacity() / 2);
+        let most = fetch_most(class.block_bytes(), class.capacity());
         if let Some(cache) = thread_cache::join_and_enter(&self.room) {
             let wanted = cache.appetite(class, most);
-            let fetched = self.slabs.take(zone, class, &mut found[..wanted])?;
+            let fetched = self.slabs.take(zone, class, limit, &mut found[..wanted])?;
             // The lowest address is handed out first.
             for &block in found[1..fetched].iter().rev() {
                 // There is room: it had none, and asked for half of what it may keep at most.
@@ -77,7 +83,7 @@ impl Middle {
             }
             cache.handed_out(class, size);
         } else {
-            self.slabs.take(zone, class, &mut found[..1])?;
+            self.slabs.take(zone, class, limit, &mut found[..1])?;
             self.allocations.fetch_add(1, Ordering::Relaxed);
             self.bytes.fetch_add(size as u64, Ordering::Relaxed);
             self.live_bytes.fetch_add(class.block_bytes() as u64, Ordering::Relaxed);
@@ -152,6 +158,11 @@ impl Middle {
         let sum = thread_cache::live_block_bytes().wrapping_add(self.live_bytes.load(Ordering::Relaxed));
         // Of what moved between two threads meanwhile only one end may have been seen.
         (sum as i64).max(0) as usize
+    }
+
+    /// Bytes of the blocks that threads keep.
+    pub(crate) fn kept_bytes(&self) -> usize {
+        self.slabs.taken_bytes().saturating_sub(self.live_bytes())
     }
 
     /// Slabs in use, and their bytes.

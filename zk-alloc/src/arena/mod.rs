@@ -26,6 +26,7 @@ use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 
+use crate::classes;
 use crate::config::{self, Config};
 use crate::counters::ZoneCounters;
 use crate::escape;
@@ -33,9 +34,12 @@ use crate::os::{self, Errno};
 use crate::route::{self, Path};
 
 pub(crate) use budget::{resident_bytes, set_kept};
+pub(crate) use layout::{HugeAdvice, SLABS_APART_BYTES, granule_bytes, run_align};
+pub(crate) use middle::fetch_most;
 pub(crate) use residency::GiveBack;
 pub(crate) use zone::{Contents, Populate};
 
+use budget::Limit;
 use middle::Middle;
 use thread_cache::Totals;
 use zone::{Shortage, Tenant};
@@ -166,7 +170,7 @@ pub(crate) fn of(at: *const u8) -> Option<&'static Arena> {
     within.then(|| unsafe { GLOBAL.opened() })
 }
 
-/// Memory that is freed for a request over the cap, in bytes: more than the request needs, so that not each one after it has to
+/// Memory that is freed for a request over a limit, in bytes: more than the request needs, so that not each one after it has to
 /// look for free memory again.
 const ROOM_BYTES: usize = 1 << 20;
 
@@ -185,6 +189,7 @@ impl Arena {
     fn new() -> Result<Self, Errno> {
         let config = config::load();
         budget::set_max(config.max_bytes);
+        classes::set_page_bytes(os::page_bytes());
         if config.trace_escaped {
             escape::trace_escaped(true);
         }
@@ -200,33 +205,46 @@ impl Arena {
     /// Memory for a request; `None` where there is none, or it would be beyond the cap.
     #[inline(always)]
     pub(crate) fn alloc(&self, size: usize, align: usize, contents: Contents) -> Option<NonNull<u8>> {
-        match self.try_alloc(size, align, contents) {
+        match self.try_alloc(size, align, contents, Limit::Peak) {
             Ok(at) => Some(at),
             Err(Shortage::Full) => None,
             Err(Shortage::OverBudget) => self.alloc_within_budget(size, align, contents),
         }
     }
 
-    /// As [`alloc`](Self::alloc), after what is free but resident elsewhere made room, if it is enough.
+    /// As [`alloc`](Self::alloc), after what is free but resident elsewhere made room.
     #[cold]
     fn alloc_within_budget(&self, size: usize, align: usize, contents: Contents) -> Option<NonNull<u8>> {
         let room = size.checked_add(ROOM_BYTES)?;
-        let gone = self.trim(budget::max_bytes().saturating_sub(room), GiveBack::Now);
-        if gone == 0 { None } else { self.try_alloc(size, align, contents).ok() }
+        // What threads keep may be all that keeps slabs, which lie where a run would find room.
+        self.middle.empty_caches(self.slab_zone());
+        if let Ok(at) = self.try_alloc(size, align, contents, Limit::Peak) {
+            return Some(at);
+        }
+        let keep_bytes = budget::peak_limit(size).saturating_sub(room);
+        self.trim_zones(resident_bytes().saturating_sub(keep_bytes), GiveBack::Now);
+        match self.try_alloc(size, align, contents, Limit::Cap) {
+            Ok(at) => Some(at),
+            Err(Shortage::Full) => None,
+            Err(Shortage::OverBudget) => {
+                let gone = self.trim(budget::max_bytes().saturating_sub(room), GiveBack::Now);
+                if gone == 0 { None } else { self.try_alloc(size, align, contents, Limit::Cap).ok() }
+            }
+        }
     }
 
     #[inline(always)]
-    fn try_alloc(&self, size: usize, align: usize, contents: Contents) -> Result<NonNull<u8>, Shortage> {
+    fn try_alloc(&self, size: usize, align: usize, contents: Contents, limit: Limit) -> Result<NonNull<u8>, Shortage> {
         match route::path(size, align) {
             Path::Block(class) => {
-                let at = self.middle.alloc(self.slab_zone(), class, size)?;
+                let at = self.middle.alloc(self.slab_zone(), class, size, limit)?;
                 if contents == Contents::Zeroed {
                     // SAFETY: `size` bytes that were just handed to us.
                     unsafe { at.write_bytes(0, size) };
                 }
                 Ok(at)
             }
-            Path::Run(zone) => self.region.zone(zone).claim(size, layout::run_align(size, align), contents),
+            Path::Run(zone) => self.region.zone(zone).claim(size, layout::run_align(size, align), contents, limit),
         }
     }
 
@@ -291,7 +309,7 @@ impl Arena {
         if len > new.run_bytes(new_size) {
             return None;
         }
-        let to = new.claim(new_size, layout::run_align(new_size, align), Contents::Moved).ok()?;
+        let to = new.claim(new_size, layout::run_align(new_size, align), Contents::Moved, Limit::Cap).ok()?;
         new.counters().system_call();
         // SAFETY: both runs are the caller's alone, committed, and at least `len` bytes long; nobody needs what `to` holds.
         if let Err(refused) = unsafe { os::move_pages(at.as_ptr(), to.as_ptr(), len) } {
@@ -379,7 +397,7 @@ pub(crate) fn kept_run_totals() -> Totals {
     thread_cache::run_totals()
 }
 
-/// Bytes of runs that threads keep.
-pub(crate) fn kept_run_bytes() -> usize {
-    thread_cache::kept_run_bytes()
+/// Bytes of runs and blocks that threads keep.
+pub(crate) fn kept_bytes() -> usize {
+    thread_cache::kept_run_bytes() + get().map_or(0, |arena| arena.middle.kept_bytes())
 }

@@ -10,7 +10,7 @@
 use std::ptr::NonNull;
 
 use super::bitmap::Bitmap;
-use super::budget;
+use super::budget::{self, Limit};
 use super::layout::Zeroing;
 use crate::counters::ZoneCounters;
 use crate::os;
@@ -72,11 +72,11 @@ impl Residency {
     }
 
     /// Books what of the caller's granules is not resident yet, and returns how many bytes; `None`, and nothing is booked, if
-    /// that exceeds the cap.
-    pub(super) fn book(&self, start: usize, len: usize) -> Option<usize> {
+    /// that exceeds the limit.
+    pub(super) fn book(&self, start: usize, len: usize, limit: Limit) -> Option<usize> {
         let fresh = self.bytes(len - self.resident.count(start, len));
         if fresh > 0 {
-            if !budget::admit(fresh) {
+            if !budget::admit(fresh, limit) {
                 return None;
             }
             self.resident.set(start, len);

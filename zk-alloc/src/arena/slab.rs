@@ -12,7 +12,7 @@
 use std::ptr::NonNull;
 use std::sync::atomic::{self, AtomicUsize};
 
-use super::budget;
+use super::budget::{self, Limit};
 use super::hints::HintSets;
 use super::table::Table;
 use super::zone::{Shortage, Zone};
@@ -21,15 +21,15 @@ use crate::os::{self, Errno};
 use crate::route;
 use crate::sync::{AtomicU8, AtomicU64, Ordering};
 
-/// The unit in which slabs are known: the smaller kind of slab.
-const UNIT_BYTES: usize = classes::SLAB_BYTES;
+/// The unit in which slabs are known: the smallest.
+const UNIT_BYTES: usize = classes::LEAST_SLAB_BYTES;
 const WORD_BITS: usize = u64::BITS as usize;
 /// Bitmaps are committed for so many units at once.
-const COMMIT_UNITS: usize = 512;
+const COMMIT_UNITS: usize = 2048;
 /// Slabs lie within so many bytes of their zone's start, so that their tables stay small.
-const MAX_SPAN_BYTES: usize = 256 << 30;
+const MAX_SPAN_BYTES: usize = 64 << 30;
 
-const _: () = assert!(matches!(route::run_zone(classes::LARGE_SLAB_BYTES), route::SLABS));
+const _: () = assert!(matches!(route::run_zone(classes::MOST_SLAB_BYTES), route::SLABS));
 
 /// All slabs' metadata, indexed by unit.
 #[derive(Debug)]
@@ -40,14 +40,17 @@ pub(crate) struct SlabTable {
     classes: Table<AtomicU8>,
     /// In the first unit of a slab: which of its pages are booked, by the piece of [`page_bytes`](Self::page_bytes).
     present: Table<AtomicU64>,
-    /// From the first unit of a slab on, [`MAX_WORDS`] words: which of its blocks are free. All zeroes where there is no slab.
+    /// Word by word, and in each by the first unit of a slab: which of its blocks are free. All zeroes where there is no slab.
+    /// Most slabs have one word; those of all of them lie together.
     free: Table<AtomicU64>,
     free_committed: AtomicUsize,
     /// Of each class, slabs that may have free blocks.
     hints: HintSets<{ classes::COUNT }>,
-    /// Bytes of slabs in use. No decision reads it.
-    in_use_bytes: AtomicUsize,
+    /// Slabs in use, and their bytes. No decision reads them.
     slabs: AtomicUsize,
+    in_use_bytes: AtomicUsize,
+    /// Bytes of blocks that are not free.
+    taken_bytes: AtomicUsize,
 }
 
 /// Blocks of a slab that the caller owns: a word of its bitmap.
@@ -73,8 +76,9 @@ impl SlabTable {
             free: Table::reserve(units * MAX_WORDS)?,
             free_committed: AtomicUsize::new(0),
             hints: HintSets::new(units)?,
-            in_use_bytes: AtomicUsize::new(0),
             slabs: AtomicUsize::new(0),
+            in_use_bytes: AtomicUsize::new(0),
+            taken_bytes: AtomicUsize::new(0),
         })
     }
 
@@ -97,11 +101,19 @@ impl SlabTable {
     ///
     /// # Errors
     /// See [`Shortage`].
-    pub(crate) fn take(&self, zone: &Zone, class: Class, found: &mut [usize]) -> Result<usize, Shortage> {
+    pub(crate) fn take(&self, zone: &Zone, class: Class, limit: Limit, found: &mut [usize]) -> Result<usize, Shortage> {
+        let taken = self.find(zone, class, limit, found)?;
+        let bytes = taken * class.block_bytes();
+        self.taken_bytes.fetch_add(bytes, atomic::Ordering::Relaxed);
+        zone.count(bytes, 0);
+        Ok(taken)
+    }
+
+    fn find(&self, zone: &Zone, class: Class, limit: Limit, found: &mut [usize]) -> Result<usize, Shortage> {
         let hints = self.hints.set(class.number() as usize);
         let mut from = 0;
         while let Some(unit) = hints.first(from) {
-            let taken = self.take_from(zone, unit, class, found)?;
+            let taken = self.take_from(zone, unit, class, limit, found)?;
             if taken > 0 {
                 return Ok(taken);
             }
@@ -112,11 +124,11 @@ impl SlabTable {
             }
             from = unit + 1;
         }
-        self.take_from_new(zone, class, found)
+        self.take_from_new(zone, class, limit, found)
     }
 
     fn free_word(&self, unit: usize, word: usize) -> &AtomicU64 {
-        &self.free.all()[unit * MAX_WORDS + word]
+        &self.free.all()[word * self.units + unit]
     }
 
     fn has_free(&self, unit: usize, class: Class) -> bool {
@@ -129,7 +141,14 @@ impl SlabTable {
     }
 
     /// As [`take`](Self::take), from a slab that may have free blocks, and may be another slab by now.
-    fn take_from(&self, zone: &Zone, unit: usize, class: Class, found: &mut [usize]) -> Result<usize, Shortage> {
+    fn take_from(
+        &self,
+        zone: &Zone,
+        unit: usize,
+        class: Class,
+        limit: Limit,
+        found: &mut [usize],
+    ) -> Result<usize, Shortage> {
         let mut taken = 0;
         for word in 0..class.words() {
             let free = self.free_word(unit, word);
@@ -149,7 +168,7 @@ impl SlabTable {
                 self.give(zone, blocks);
                 break;
             }
-            if let Err(shortage) = self.make_present(class, blocks) {
+            if let Err(shortage) = self.make_present(zone, class, blocks, limit) {
                 self.give(zone, blocks);
                 return if taken > 0 { Ok(taken) } else { Err(shortage) };
             }
@@ -161,7 +180,7 @@ impl SlabTable {
         Ok(taken)
     }
 
-    fn take_from_new(&self, zone: &Zone, class: Class, found: &mut [usize]) -> Result<usize, Shortage> {
+    fn take_from_new(&self, zone: &Zone, class: Class, limit: Limit, found: &mut [usize]) -> Result<usize, Shortage> {
         let slab_bytes = class.slab_bytes();
         let (slab, resident) = zone.claim_slab(slab_bytes)?;
         let unit = (slab.addr().get() - self.base) / UNIT_BYTES;
@@ -178,7 +197,7 @@ impl SlabTable {
         // All blocks are ours; those that are not wanted become free, and the slab everybody's.
         let wanted = lowest(class.full_word(0), found.len());
         let blocks = Blocks { unit, word: 0, mask: wanted };
-        let made_present = self.make_present(class, blocks);
+        let made_present = self.make_present(zone, class, blocks, limit);
         let kept = if made_present.is_ok() { wanted } else { 0 };
         let taken = self.list(class, Blocks { mask: kept, ..blocks }, found);
         // The last word first: with it all blocks may be free, and the slab go back.
@@ -201,7 +220,9 @@ impl SlabTable {
     /// Takes a block back from its owner, who does not use it any more.
     pub(crate) fn put(&self, zone: &Zone, class: Class, addresses: impl Iterator<Item = usize>) {
         let mut last: Option<Blocks> = None;
+        let mut count = 0;
         for address in addresses {
+            count += 1;
             let one = self.block_at(class, address);
             match &mut last {
                 // Neighbours go back together.
@@ -213,9 +234,17 @@ impl SlabTable {
                 }
             }
         }
+        let bytes = count * class.block_bytes();
+        self.taken_bytes.fetch_sub(bytes, atomic::Ordering::Relaxed);
+        zone.counters().released(bytes);
         if let Some(blocks) = last {
             self.give(zone, blocks);
         }
+    }
+
+    /// Bytes of blocks that are not free.
+    pub(crate) fn taken_bytes(&self) -> usize {
+        self.taken_bytes.load(atomic::Ordering::Relaxed)
     }
 
     fn block_at(&self, class: Class, address: usize) -> Blocks {
@@ -308,7 +337,7 @@ impl SlabTable {
             let there = present >> (granule * pages) & low_bits(pages);
             let missing = pages - there.count_ones() as usize;
             // The zone knows granules only: one that is there in part counts as there, and its missing pages are booked with it.
-            if there != 0 && budget::admit(missing * self.page_bytes(slab_bytes)) {
+            if there != 0 && budget::admit(missing * self.page_bytes(slab_bytes), Limit::Cap) {
                 resident |= 1 << granule;
             } else if there != 0 {
                 let at = slab.as_ptr().wrapping_add(granule * granule_bytes);
@@ -344,7 +373,7 @@ impl SlabTable {
     }
 
     /// Books the pages of blocks that the caller owns.
-    fn make_present(&self, class: Class, blocks: Blocks) -> Result<(), Shortage> {
+    fn make_present(&self, zone: &Zone, class: Class, blocks: Blocks, limit: Limit) -> Result<(), Shortage> {
         let present = &self.present.all()[blocks.unit];
         let before = present.load(Ordering::Relaxed);
         if before == low_bits(self.pages(class.slab_bytes())) {
@@ -356,12 +385,13 @@ impl SlabTable {
             return Ok(());
         }
         let page = self.page_bytes(class.slab_bytes());
-        if !budget::admit(missing.count_ones() as usize * page) {
+        if !budget::admit(missing.count_ones() as usize * page, limit) {
             return Err(Shortage::OverBudget);
         }
         let twice = present.fetch_or(missing, Ordering::Relaxed) & missing;
         // Another thread's block shares a page with ours.
         budget::returned(twice.count_ones() as usize * page);
+        zone.count(0, (missing & !twice).count_ones() as usize * page);
         Ok(())
     }
 
@@ -430,7 +460,8 @@ impl SlabTable {
             return true;
         }
         let target = until.next_multiple_of(COMMIT_UNITS).min(self.units);
-        let committed = self.free.commit(before * MAX_WORDS, target * MAX_WORDS).is_ok();
+        let word_by_word = |word| self.free.commit(word * self.units + before, word * self.units + target).is_ok();
+        let committed = (0..MAX_WORDS).all(word_by_word);
         if committed {
             self.free_committed.fetch_max(target, atomic::Ordering::AcqRel);
         }

@@ -9,7 +9,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::bitmap::Bitmap;
-use super::budget;
+use super::budget::{self, Limit};
 use super::layout::{self, HugeAdvice, Zeroing, ZoneSpec};
 use super::residency::{GiveBack, Residency};
 use super::runs::Runs;
@@ -85,11 +85,17 @@ impl Zone {
     /// # Errors
     /// See [`Shortage`].
     #[inline]
-    pub(crate) fn claim(&self, bytes: usize, align: usize, contents: Contents) -> Result<NonNull<u8>, Shortage> {
+    pub(crate) fn claim(
+        &self,
+        bytes: usize,
+        align: usize,
+        contents: Contents,
+        limit: Limit,
+    ) -> Result<NonNull<u8>, Shortage> {
         let kept = self.take_kept(bytes, align);
         let start = match kept {
             Some(start) => start,
-            None => self.claim_run(bytes, align, contents)?,
+            None => self.claim_run(bytes, align, contents, limit)?,
         };
         if contents == Contents::Zeroed {
             self.residency.zero(start, bytes);
@@ -101,10 +107,10 @@ impl Zone {
     }
 
     #[cold]
-    fn claim_run(&self, bytes: usize, align: usize, contents: Contents) -> Result<usize, Shortage> {
+    fn claim_run(&self, bytes: usize, align: usize, contents: Contents, limit: Limit) -> Result<usize, Shortage> {
         let granules = self.granules(bytes);
         let start = self.claim_free(Tenant::Run, granules, align).ok_or(Shortage::Full)?;
-        let fresh = self.make_usable(start, granules).inspect_err(|_| self.runs.release(start, granules))?;
+        let fresh = self.make_usable(start, granules, limit).inspect_err(|_| self.runs.release(start, granules))?;
         if fresh > 0 && contents != Contents::Moved {
             // Zeroed memory that is fresh stays out of memory until it is touched, as it may be touched sparsely; and between
             // requests that are aligned to more than they ask for, most memory stays unused.
@@ -129,7 +135,6 @@ impl Zone {
             return Err(Shortage::Full);
         }
         self.page_in_around_slab(start, granules);
-        self.grown(granules, 0);
         Ok((self.address(start), self.residency.hand_over(start, granules)))
     }
 
@@ -140,11 +145,16 @@ impl Zone {
     pub(crate) unsafe fn release_slab(&self, at: NonNull<u8>, bytes: usize, resident: u64) {
         let start = self.index(at);
         self.residency.take_back(start, resident);
-        self.release_granules(start, self.granules(bytes));
+        self.free_granules(start, self.granules(bytes));
     }
 
     fn grown(&self, granules: usize, fresh_bytes: usize) {
-        self.counters().grown(self.bytes(granules), fresh_bytes, thread_cache::kept_run_bytes);
+        self.count(self.bytes(granules), fresh_bytes);
+    }
+
+    /// Counts bytes that are in use from now on, of which some were not resident.
+    pub(super) fn count(&self, bytes: usize, fresh_bytes: usize) {
+        self.counters().grown(bytes, fresh_bytes, thread_cache::kept_run_bytes);
     }
 
     /// The first granule of what this thread keeps, if that is a run for `bytes`. It is booked, and dirty.
@@ -192,22 +202,27 @@ impl Zone {
         self.release_granules(self.granule_at(run.address(place)), self.granules(run.bytes(place)));
     }
 
-    /// Frees granules that the caller owns; beyond what may stay resident, their pages go at once.
+    /// Frees granules that the caller owns, and counts them no more.
     fn release_granules(&self, start: usize, granules: usize) {
+        self.counters().released(self.bytes(granules));
+        self.free_granules(start, granules);
+    }
+
+    /// Frees granules that the caller owns; beyond what may stay resident, their pages go at once.
+    fn free_granules(&self, start: usize, granules: usize) {
         if budget::is_beyond_kept() {
             // SAFETY: the caller's granules, which were handed out and hence committed, and are needed by nobody.
             unsafe { self.residency.give_back(start, granules, GiveBack::Now) };
         }
-        self.counters().released(self.bytes(granules));
         self.runs.release(start, granules);
     }
 
     /// Commits and books granules that the caller owns, and returns how many bytes of them were not resident.
-    fn make_usable(&self, start: usize, granules: usize) -> Result<usize, Shortage> {
+    fn make_usable(&self, start: usize, granules: usize, limit: Limit) -> Result<usize, Shortage> {
         if !self.commit_to(start + granules) {
             return Err(Shortage::Full);
         }
-        self.residency.book(start, granules).ok_or(Shortage::OverBudget)
+        self.residency.book(start, granules, limit).ok_or(Shortage::OverBudget)
     }
 
     /// In pieces of how many granules the zone pages in edges at a granule.
@@ -248,7 +263,7 @@ impl Zone {
             return;
         }
         let rest = if resident == 0 { self.fresh_rest(from, len, start, end) } else { None };
-        if (rest.is_some() || self.comes_whole(start)) && self.residency.book(start, granules).is_some() {
+        if (rest.is_some() || self.comes_whole(start)) && self.residency.book(start, granules, Limit::Peak).is_some() {
             self.page_in_piece(rest.unwrap_or_default(), start..end);
         }
     }
@@ -272,10 +287,12 @@ impl Zone {
     /// booked must be owned.
     fn page_in_piece(&self, rest: [(usize, usize); 2], own: std::ops::Range<usize>) {
         let (mut paged, comes_whole) = (own.clone(), self.comes_whole(own.start));
+        // A huge page comes whether it is booked or not.
+        let limit = if comes_whole { Limit::Cap } else { Limit::Peak };
         // Where it fails, another thread has the granule, and books it, or a slab has.
         let claim = |granule| {
             let claimed = self.runs.try_claim(granule, 1);
-            if claimed && self.residency.book(granule, 1).is_none() {
+            if claimed && self.residency.book(granule, 1, limit).is_none() {
                 self.runs.release(granule, 1);
                 return false;
             }
@@ -353,7 +370,7 @@ impl Zone {
             if !claimed {
                 return false;
             }
-            let Ok(fresh) = self.make_usable(more_at, more) else {
+            let Ok(fresh) = self.make_usable(more_at, more, Limit::Cap) else {
                 self.runs.release(more_at, more);
                 return false;
             };
@@ -401,7 +418,7 @@ impl Zone {
     pub(crate) fn populate(&self, tenant: Tenant, bytes: usize, page_in: impl FnOnce(Populate<'_>)) -> usize {
         let granules = self.granules(bytes.min(self.capacity_bytes()));
         let Some(start) = self.runs.claim_first_fit(self.lowest(tenant), granules, 1, 0) else { return 0 };
-        let usable = self.make_usable(start, granules).is_ok();
+        let usable = self.make_usable(start, granules, Limit::Cap).is_ok();
         if usable {
             page_in(Populate { zone: self, start, granules });
         }

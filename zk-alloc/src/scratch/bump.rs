@@ -6,7 +6,8 @@ use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 use std::slice;
 
-use crate::config::{self, HugePages};
+use crate::arena::HugeAdvice;
+use crate::config;
 use crate::error::{Exhausted, Refused};
 use crate::os::{self, Errno, HUGE_PAGE_BYTES, Mapping};
 use crate::wipe::wipe;
@@ -33,12 +34,12 @@ impl Bump {
         let memory = os::map_zeroed(os::round_up(bytes, granule).map_err(refused)?).map_err(refused)?;
         let (at, len) = (memory.start().as_ptr(), memory.len());
         // Advice: a refusal costs time and nothing else.
-        let _ = match config::huge_pages() {
+        let _ = match HugeAdvice::of(config::huge_pages()) {
             // SAFETY: the mapping made above.
-            HugePages::Avoided | HugePages::Never => unsafe { os::forbid_huge(at, len) },
+            HugeAdvice::Forbid => unsafe { os::forbid_huge(at, len) },
             // SAFETY: as above.
-            HugePages::Auto | HugePages::Always if len >= HUGE_PAGE_BYTES => unsafe { os::advise_huge(at, len) },
-            HugePages::Auto | HugePages::Always | HugePages::Unavailable => Ok(()),
+            HugeAdvice::Ask if len >= HUGE_PAGE_BYTES => unsafe { os::advise_huge(at, len) },
+            HugeAdvice::Ask | HugeAdvice::Leave => Ok(()),
         };
         Ok(Self { memory, used: Cell::new(0), written: Cell::new(0) })
     }

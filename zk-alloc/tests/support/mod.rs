@@ -71,7 +71,7 @@ pub(crate) fn is_alone() -> bool {
 
 /// Whether requests of every size go to the arena in this process.
 pub(crate) fn small_nodes_too() -> bool {
-    std::env::var_os("ZK_ALLOC_MIN_BYTES").is_some_and(|value| value == "0")
+    std::env::var_os("ZK_ALLOC_MIN_BYTES").is_none_or(|value| value == "0")
 }
 
 /// How a process ended, and what it said.
@@ -130,15 +130,15 @@ fn read_all(pipe: Option<impl Read + Send + 'static>) -> thread::JoinHandle<Vec<
 }
 
 /// Runs `body`, which is the test `name`, in two processes of its own: with the default threshold, where the small nodes
-/// of libraries are the backing allocator's, and with none, where they are the arena's.
+/// of libraries are the arena's, and with one of 1 KiB, where they are the backing allocator's.
 #[track_caller]
 pub(crate) fn at_both_thresholds(name: &str, body: impl FnOnce()) {
     if is_alone() {
         return body();
     }
-    let everything = OsString::from("0");
+    let larger_ones = OsString::from("1024");
     alone(name, &[]).assert_passed("default threshold");
-    alone(name, &[("ZK_ALLOC_MIN_BYTES", &everything)]).assert_passed("ZK_ALLOC_MIN_BYTES=0");
+    alone(name, &[("ZK_ALLOC_MIN_BYTES", &larger_ones)]).assert_passed("ZK_ALLOC_MIN_BYTES=1024");
 }
 
 /// Runs `body`, which is the test `name`, in a process of its own with these settings, and shows what it measured there.

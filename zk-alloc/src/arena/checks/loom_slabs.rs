@@ -12,7 +12,7 @@ use crate::arena::zone::Shortage;
 use crate::classes::{self, Class};
 
 const GRANULE_BYTES: usize = 16 << 10;
-const SLAB_GRANULES: usize = classes::SLAB_BYTES / GRANULE_BYTES;
+const SLAB_GRANULES: usize = classes::LEAST_SLAB_BYTES / GRANULE_BYTES;
 const PAGE_BYTES: usize = 4 << 10;
 
 /// A slab of the shorter class has two words of blocks, one of the longer one; a block of that is two of the other.

@@ -1,0 +1,135 @@
+//! The zones of an arena, and the slabs that lie in one of them: what is resident, by the granule in the zones, and by the
+//! page in slabs in use, as zk-alloc counts it (`zk-alloc/src/arena/slab.rs`).
+
+use super::policy::Policy;
+use super::zone::Zone;
+use zk_alloc::simulation;
+
+/// In a slab, what a block that was handed out touches is resident.
+const PAGE_BYTES: u64 = 4 << 10;
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub(crate) struct Ground {
+    /// Zones of runs, and behind them the zone of slabs if they lie apart.
+    pub(crate) zones: Vec<Zone>,
+    slab_zone: usize,
+    /// At the start of the slabs' zone.
+    slabs_only_bytes: u64,
+    /// Pages of slabs in use that are resident.
+    slab_pages: u64,
+    pub(crate) slab_bytes_most: u64,
+    /// Bytes that became resident so far.
+    pub(crate) fresh_bytes: u64,
+}
+
+/// A slab in use.
+#[derive(Debug)]
+pub(crate) struct Slab {
+    start: usize,
+    granules: usize,
+    /// Which of its pages are resident.
+    present: Vec<bool>,
+}
+
+impl Ground {
+    pub(crate) fn new(policy: &Policy) -> Self {
+        let mut granules = policy.granules();
+        let among = simulation::SLABS_AMONG_BYTES;
+        granules.extend(policy.slabs_apart.then_some(simulation::granule_bytes(among) as u64));
+        let zones: Vec<_> = granules.into_iter().map(|granule_bytes| Zone::new(granule_bytes, policy.fit)).collect();
+        let slab_zone = if policy.slabs_apart { zones.len() - 1 } else { policy.zone(among as u64) };
+        let slabs_only_bytes = policy.slabs_only_bytes;
+        Self { zones, slab_zone, slabs_only_bytes, slab_pages: 0, slab_bytes_most: 0, fresh_bytes: 0 }
+    }
+
+    /// Bytes that the process pays for.
+    pub(crate) fn resident_bytes(&self) -> u64 {
+        self.zones.iter().map(Zone::resident_bytes).sum::<u64>() + self.slab_bytes()
+    }
+
+    /// Bytes among them in slabs in use.
+    pub(crate) fn slab_bytes(&self) -> u64 {
+        self.slab_pages * PAGE_BYTES
+    }
+
+    /// The first granule of a zone that runs may take.
+    pub(crate) fn runs_from(&self, zone: usize) -> usize {
+        self.zones[zone].granules(if zone == self.slab_zone { self.slabs_only_bytes } else { 0 })
+    }
+
+    /// Takes a run of a zone.
+    pub(crate) fn take_run(&mut self, zone: usize, start: usize, len: usize) {
+        self.fresh_bytes += self.zones[zone].take(start, len);
+    }
+
+    /// Frees a run whose pages went to another.
+    pub(crate) fn release_moved_run(&mut self, zone: usize, start: usize, len: usize) {
+        let moved = self.zones[zone].forget(start, len);
+        self.fresh_bytes = self.fresh_bytes.saturating_sub(moved);
+        self.zones[zone].release(start, len);
+    }
+
+    /// The lowest slab of `bytes` that is free: its address and itself.
+    pub(crate) fn claim_slab(&mut self, bytes: u64) -> (u64, Slab) {
+        let zone = &mut self.zones[self.slab_zone];
+        let granules = zone.granules(bytes);
+        let start = zone.find(granules, granules, 0);
+        let pages = (zone.granule_bytes / PAGE_BYTES) as usize;
+        let resident = zone.hand_over(start, granules);
+        let present: Vec<_> = resident.into_iter().flat_map(|granule| std::iter::repeat_n(granule, pages)).collect();
+        self.slab_pages += count(&present);
+        self.slab_bytes_most = self.slab_bytes_most.max(self.slab_bytes());
+        let address = start as u64 * self.zones[self.slab_zone].granule_bytes;
+        (address, Slab { start, granules, present })
+    }
+
+    /// A block of `bytes` at `offset` of a slab is handed out.
+    pub(crate) fn touch(&mut self, slab: &mut Slab, offset: u64, bytes: u64) {
+        let pages = (offset / PAGE_BYTES) as usize..(offset + bytes).div_ceil(PAGE_BYTES) as usize;
+        let touched = &mut slab.present[pages];
+        let missing = touched.len() as u64 - count(touched);
+        if missing > 0 {
+            touched.fill(true);
+            self.slab_pages += missing;
+            self.fresh_bytes += missing * PAGE_BYTES;
+            self.slab_bytes_most = self.slab_bytes_most.max(self.slab_bytes());
+        }
+    }
+
+    /// Takes an empty slab back. The zone knows granules only: one that is resident in part counts as resident.
+    pub(crate) fn release_slab(&mut self, slab: &Slab) {
+        let there = count(&slab.present);
+        let pages = slab.present.len() / slab.granules;
+        let resident: Vec<_> = slab.present.chunks(pages).map(|pages| pages.contains(&true)).collect();
+        self.fresh_bytes += (count(&resident) * pages as u64 - there) * PAGE_BYTES;
+        self.slab_pages -= there;
+        self.zones[self.slab_zone].take_back(slab.start, &resident);
+    }
+}
+
+fn count(flags: &[bool]) -> u64 {
+    flags.iter().filter(|flag| **flag).count() as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A slab whose blocks are few must not be counted whole, nor what it leaves be forgotten.
+    #[test]
+    fn a_slab_is_resident_by_the_page_and_what_it_leaves_by_the_granule() {
+        let mut ground = Ground::new(&Policy::ours());
+        let (address, mut slab) = ground.claim_slab(64 << 10);
+        assert_eq!((address, ground.resident_bytes()), (0, 0));
+        ground.touch(&mut slab, 4000, 200);
+        ground.touch(&mut slab, 8192, 1);
+        assert_eq!((ground.resident_bytes(), ground.fresh_bytes), (12 << 10, 12 << 10));
+        ground.release_slab(&slab);
+        assert_eq!((ground.resident_bytes(), ground.fresh_bytes), (16 << 10, 16 << 10));
+        let (_, slab) = ground.claim_slab(64 << 10);
+        assert_eq!((ground.slab_bytes(), ground.resident_bytes()), (16 << 10, 16 << 10));
+        ground.release_slab(&slab);
+        assert_eq!(ground.slab_bytes_most, 16 << 10);
+    }
+}

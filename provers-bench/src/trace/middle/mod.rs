@@ -1,0 +1,112 @@
+//! The middle sizes, in numbers only: which slab and which part of it a block gets.
+
+mod bump;
+mod classes;
+mod lines;
+
+use super::ground::Ground;
+use super::policy::{self, Policy};
+use std::fmt::Debug;
+
+/// A block's place: `offset` bytes into the slab at an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Spot {
+    pub(crate) slab: u64,
+    pub(crate) offset: u64,
+}
+
+/// A way to serve the middle sizes.
+pub(crate) trait Middle: Debug {
+    /// A place for a new block of `thread`.
+    fn alloc(&mut self, ground: &mut Ground, thread: u16, size_bytes: u64, align_bytes: u64) -> Spot;
+
+    /// `thread` frees a block, which was `size_bytes` long.
+    fn free(&mut self, ground: &mut Ground, thread: u16, spot: Spot, size_bytes: u64);
+
+    /// Whether a block goes from `old_bytes` to `new_bytes` where it stands.
+    fn resize(&mut self, ground: &mut Ground, thread: u16, spot: Spot, old_bytes: u64, new_bytes: u64) -> bool;
+}
+
+/// What a policy asks for.
+pub(crate) fn of(policy: &Policy) -> Box<dyn Middle> {
+    match &policy.middle {
+        policy::Middle::Classes(classes) => Box::new(classes::Blocks::new(classes.clone())),
+        &policy::Middle::Bump { slab_bytes } => Box::new(bump::Bump::new(slab_bytes)),
+        &policy::Middle::Lines { slab_bytes, line_bytes, free_percent } => {
+            Box::new(lines::Lines::new(slab_bytes, line_bytes, free_percent))
+        }
+    }
+}
+
+/// What does not have size classes keeps blocks on lines of the processor's cache.
+const fn rounded(bytes: u64) -> u64 {
+    bytes.next_multiple_of(LINE_BYTES)
+}
+
+const LINE_BYTES: u64 = 64;
+
+#[cfg(test)]
+mod tests {
+    use crate::trace::format::Op;
+    use crate::trace::script::{KIB, MIB, Script};
+
+    /// What the size classes are for: a block that stays keeps its place and no more, and the next ones lie beside it.
+    #[test]
+    fn a_survivor_pins_a_bump_slab_and_one_block_of_a_class() {
+        let mut script = Script::default();
+        for round in 0..100 {
+            script.proof();
+            for block in 0..400 {
+                script.alloc(1000 * round + block, 2 * KIB);
+            }
+            for block in 0..399 {
+                script.free(1000 * round + block);
+            }
+            script.rest();
+        }
+        let (ours, bump) = (script.simulate("zk-alloc"), script.simulate("bump-512k"));
+        for figures in [&ours, &bump] {
+            assert_eq!(figures.slab_live_bytes, (99 + 400) * 2 * KIB);
+        }
+        assert!(ours.resting_slab_bytes < MIB, "{ours:?}");
+        assert!(ours.slab_bytes < ours.slab_live_bytes * 5 / 4, "{ours:?}");
+        assert!(bump.resting_slab_bytes > 45 * MIB, "{bump:?}");
+    }
+
+    /// Blocks are found by all threads: what one frees, another takes, beyond what the first keeps.
+    #[test]
+    fn a_thread_s_free_blocks_serve_other_threads_but_for_what_it_keeps() {
+        let mut script = Script::default();
+        script.proof();
+        for block in 0..256 {
+            script.alloc(block, KIB);
+        }
+        for block in 0..256 {
+            script.free(block);
+        }
+        for block in 0..256 {
+            script.add(Op::Alloc, 2, block, KIB);
+        }
+        let (ours, no_caches) = (script.simulate("zk-alloc"), script.simulate("no-caches"));
+        assert_eq!(no_caches.resident_bytes, 256 * KIB);
+        let kept = zk_alloc::simulation::Blocks::of(KIB as usize, 8).unwrap().kept as u64 * KIB;
+        assert!(ours.resident_bytes > 256 * KIB && ours.resident_bytes <= 256 * KIB + kept + 64 * KIB, "{ours:?}");
+    }
+
+    #[test]
+    fn lines_that_are_free_are_used_again_around_what_stays() {
+        let mut script = Script::default();
+        script.proof();
+        for block in 0..256 {
+            script.alloc(block, 2 * KIB);
+        }
+        for block in (0..256).filter(|block| block % 4 > 0) {
+            script.free(block);
+        }
+        for block in 0..256 {
+            script.alloc(1000 + block, 2 * KIB);
+        }
+        assert!(script.simulate("lines-1k").slab_bytes <= 704 * KIB);
+        assert_eq!(script.simulate("bump-512k").slab_bytes, MIB);
+    }
+}
