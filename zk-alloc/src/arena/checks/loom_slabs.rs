@@ -5,7 +5,7 @@ use loom::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::models::{Memory, Model, Uses, join, spawn, with_memory};
-use crate::arena::budget;
+use crate::arena::budget::{self, Limit};
 use crate::arena::layout::HugeAdvice;
 use crate::arena::slab::SlabTable;
 use crate::arena::zone::Shortage;
@@ -55,7 +55,7 @@ impl Slabs {
     /// Takes up to `most` blocks, and writes to all of them.
     fn try_take(&self, class: Class, most: usize) -> Result<Vec<usize>, Shortage> {
         let mut found = vec![0; most];
-        let taken = self.table.take(&self.model.zone, class, &mut found)?;
+        let taken = self.table.take(&self.model.zone, class, Limit::Cap, &mut found)?;
         found.truncate(taken);
         assert!(!found.is_empty());
         for &block in &found {

@@ -6,7 +6,7 @@ use std::ptr::NonNull;
 use loom::sync::Arc;
 
 use super::models::{Memory, Model, join, spawn, with_memory};
-use crate::arena::budget;
+use crate::arena::budget::{self, Limit};
 use crate::arena::layout::HugeAdvice;
 use crate::arena::residency::GiveBack;
 use crate::arena::thread_cache::{Cache, Place, Run};
@@ -20,7 +20,7 @@ const PIECE: usize = 4;
 impl Model {
     fn claim(&self, granules: usize, contents: Contents) -> Option<NonNull<u8>> {
         let bytes = granules * GRANULE_BYTES;
-        let at = self.zone.claim(bytes, 1, contents).ok()?;
+        let at = self.zone.claim(bytes, 1, contents, Limit::Cap).ok()?;
         if contents == Contents::Zeroed {
             // SAFETY: the granules are the caller's, and hold at least what the kernel put there.
             let held = unsafe { std::slice::from_raw_parts(at.as_ptr(), bytes) };
@@ -154,7 +154,7 @@ fn fresh_zone(memory: Memory, pieces: usize) -> Arc<Model> {
 fn with_pieces(interruptions: usize, model: impl Fn(Memory) + Sync + Send + 'static) {
     with_memory(GRANULE_BYTES, interruptions, move |memory| {
         let resident_bytes = 24 * PIECE * GRANULE_BYTES;
-        assert!(budget::admit(resident_bytes));
+        assert!(budget::admit(resident_bytes, Limit::Cap));
         model(memory);
         budget::returned(resident_bytes);
     });

@@ -14,7 +14,7 @@ use loom::cell::UnsafeCell;
 use loom::thread::{self, JoinHandle};
 
 use crate::arena::bitmap::Bitmap;
-use crate::arena::budget;
+use crate::arena::budget::{self, Limit};
 use crate::arena::layout::{HugeAdvice, ZoneSpec};
 use crate::arena::residency::GiveBack;
 use crate::arena::zone::{Contents, Zone};
@@ -141,7 +141,7 @@ impl Model {
     /// All was given back: what was free is free again, and after a trim nothing is booked, nor in memory.
     pub(super) fn assert_all_given_back(&self) {
         let all = self.free * self.zone.granule_bytes();
-        let at = self.zone.claim(all, 1, Contents::Any).expect("a granule was lost, or is still owned");
+        let at = self.zone.claim(all, 1, Contents::Any, Limit::Cap).expect("a granule was lost, or is still owned");
         assert_eq!(at, self.zone.base());
         // SAFETY: claimed above.
         unsafe { self.zone.release(at, all) };
