@@ -19,7 +19,6 @@ mod pages;
 mod parking;
 mod text;
 #[cfg(unix)]
-#[allow(dead_code, reason = "for the arena, which follows")]
 mod threads;
 
 #[cfg(test)]
@@ -31,14 +30,12 @@ pub(crate) use imp::{
 };
 #[cfg(not(unix))]
 pub(crate) use imp::{arm_thread_exit, fence_other_threads, may_be_in_signal_handler, thread_exit_key};
-#[allow(unused_imports, reason = "for the arena, which follows")]
-pub(crate) use imp::{collapse, count_resident, move_pages};
+pub(crate) use imp::{count_resident, move_pages};
 pub(crate) use mapping::{Mapping, map_guarded, map_zeroed, reserve, round_up};
 pub(crate) use pages::page_bytes;
 pub(crate) use parking::Parking;
 pub(crate) use text::{Cut, warn};
 #[cfg(unix)]
-#[allow(unused_imports, reason = "for the arena, which follows")]
 pub(crate) use threads::{arm_thread_exit, fence_other_threads, may_be_in_signal_handler, thread_exit_key};
 
 /// The number of an operating system's error, as `errno` has it.

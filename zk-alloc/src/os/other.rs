@@ -148,14 +148,6 @@ pub(crate) unsafe fn count_resident(_at: *const u8, _len: usize) -> Option<usize
     None
 }
 
-/// Refused: this platform has no arena.
-///
-/// # Safety
-/// None is needed; the platforms share one signature.
-pub(crate) unsafe fn collapse(_at: *mut u8, _len: usize) -> Result<(), Errno> {
-    Err(UNSUPPORTED)
-}
-
 /// None: nobody can be told of a thread's end without the standard library.
 pub(crate) fn thread_exit_key(_run: unsafe extern "C" fn(*mut c_void)) -> Option<u32> {
     None

@@ -193,14 +193,6 @@ pub(crate) unsafe fn count_resident(_at: *const u8, _len: usize) -> Option<usize
     None
 }
 
-/// No such call here.
-///
-/// # Safety
-/// None is needed; the platforms share one signature.
-pub(crate) unsafe fn collapse(_at: *mut u8, _len: usize) -> Result<(), Errno> {
-    Err(Errno(libc::ENOTSUP))
-}
-
 /// Processors that are running. At least 1.
 pub(crate) fn available_threads() -> usize {
     // SAFETY: only reads a number from the system.

@@ -2,7 +2,6 @@
 #![allow(unsafe_code, reason = "mapping memory")]
 
 mod host;
-#[allow(dead_code, reason = "for the arena, which follows")]
 mod moving;
 
 use std::ptr::{NonNull, null_mut};
@@ -10,7 +9,7 @@ use std::ptr::{NonNull, null_mut};
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
 
 pub(crate) use host::{available_threads, host_huge_pages, memory_limit_bytes, minor_faults, monotonic_ns};
-pub(crate) use moving::{collapse, count_resident, move_pages};
+pub(crate) use moving::{count_resident, move_pages};
 
 use super::Errno;
 use super::pages::{covered, page_bytes};

@@ -55,25 +55,10 @@ pub(crate) unsafe fn count_resident(at: *const u8, len: usize) -> Option<usize> 
     Some(pages * page)
 }
 
-/// Gathers the range's pages into huge ones, at once (`MADV_COLLAPSE`, Linux 6.1). Its contents stay.
-///
-/// # Errors
-/// The system's: `EINVAL` where the kernel knows no such call, `EAGAIN` or `ENOMEM` where it has no huge page to spare.
-///
-/// # Safety
-/// The range is committed.
-pub(crate) unsafe fn collapse(at: *mut u8, len: usize) -> Result<(), Errno> {
-    // Not all C libraries' headers have it.
-    const MADV_COLLAPSE: libc::c_int = 25;
-    let len = covered(at, len)?;
-    // SAFETY: advice that changes no contents, on a range of ours.
-    keeping_errno(|| unsafe { libc::madvise(at.cast(), len, MADV_COLLAPSE) })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::os::{self, HUGE_PAGE_BYTES, Mapping, page_bytes};
+    use crate::os::{self, Mapping, page_bytes};
 
     const LEN: usize = 1 << 20;
 
@@ -154,17 +139,6 @@ mod tests {
             assert_eq!(count_resident(at, 40 << 20), Some(3 * page));
             assert_eq!(count_resident(at.add(page), 17 << 20), Some(page));
             assert_eq!(count_resident(at.add(1), page), None, "not the beginning of a page");
-        }
-    }
-
-    #[test]
-    fn collapsing_changes_no_contents() {
-        let (_mapping, at) = mapped(2 * HUGE_PAGE_BYTES, 5);
-        let start = at.wrapping_add(at.align_offset(HUGE_PAGE_BYTES));
-        // SAFETY: a huge page within the mapping made above. Whether the kernel does it is its own business.
-        unsafe {
-            let _ = collapse(start, HUGE_PAGE_BYTES);
-            assert!(all(start, HUGE_PAGE_BYTES, 5));
         }
     }
 }
