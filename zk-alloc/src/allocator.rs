@@ -10,8 +10,8 @@ use crate::arena::{self, Contents};
 use crate::phase::{self, Participants};
 use crate::{config, counters, escape, os, route};
 
-/// An allocator for provers: the arena for large buffers while a [phase](crate::phase()) is open, a backing allocator
-/// ([`System`] unless another is given) for everything else.
+/// An allocator for provers: while a [phase](crate::phase()) is open, the arena serves; outside of phases, and where the arena
+/// can't, a backing allocator does ([`System`] unless another is given).
 ///
 /// ```
 /// use zk_alloc::ZkAllocator;
@@ -40,7 +40,7 @@ pub enum Mode {
     /// While a phase is open.
     #[default]
     Scoped,
-    /// Always, without phases. The price: every large buffer of the program is the arena's, and nothing tells it when to
+    /// Always, without phases. The price: everything that the program allocates is the arena's, and nothing tells it when to
     /// come down but [`release`](crate::release).
     Resident,
 }

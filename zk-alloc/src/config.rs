@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use crate::os::{self, Cut, HostHugePages, Value};
 use huge_pages::THP;
 
-pub use huge_pages::HugePages;
 pub(crate) use huge_pages::huge_pages;
+pub use huge_pages::{HugePages, HugePagesOutcome};
 
 /// What the arena is made with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,7 +29,7 @@ pub(crate) struct Config {
     pub(crate) retain_bytes: usize,
     /// What may be resident at all, in bytes; beyond, the backing allocator serves.
     pub(crate) max_bytes: usize,
-    pub(crate) huge_pages: HugePages,
+    pub(crate) huge_pages: HugePagesOutcome,
     /// From so many bytes on, zeroed requests for dirty memory have the kernel clear it page by page.
     pub(crate) lazy_zero_bytes: usize,
     /// Whether to find out, and print, what outlives its phase.
@@ -60,7 +60,7 @@ pub fn min_arena_bytes() -> usize {
 /// The arena's capacity for each thread, in bytes: `ZK_ALLOC_SLAB_GB` as the process was started with it. 0 before the first
 /// phase.
 #[must_use]
-pub fn slab_size() -> usize {
+pub fn thread_capacity_bytes() -> usize {
     THREAD_BYTES.load(Ordering::Relaxed)
 }
 
@@ -69,7 +69,7 @@ pub(crate) fn load() -> Config {
     let machine = Machine {
         threads: os::available_threads(),
         memory_bytes: os::memory_limit_bytes(),
-        host_huge_pages: os::host_huge_pages(),
+        host_huge_pages: huge_pages::host_huge_pages(),
     };
     let config = Config::parse(machine, os::variable, |warning| os::warn(format_args!("{warning}")));
     MIN_BYTES.store(config.min_bytes, Ordering::Relaxed);
@@ -267,7 +267,7 @@ mod tests {
         assert!(warnings.is_empty());
         assert_eq!(config.min_bytes, 0);
         assert_eq!(config.retain_bytes, 12 << 30);
-        assert_eq!(config.huge_pages, HugePages::Auto);
+        assert_eq!(config.huge_pages, HugePagesOutcome::Auto);
     }
 
     /// The os layer keeps only what it knows by name.
@@ -291,7 +291,7 @@ mod tests {
         assert_eq!(parse("ZK_ALLOC_MIN_BYTES", " 64k ").0.min_bytes, 64 << 10);
         assert_eq!(parse("ZK_ALLOC_RETAIN_BYTES", "2G").0.retain_bytes, 2 << 30);
         assert_eq!(parse("ZK_ALLOC_SLAB_GB", "8").0.thread_bytes, 8 << 30);
-        assert_eq!(parse("ZK_ALLOC_THP", "never").0.huge_pages, HugePages::Never);
+        assert_eq!(parse("ZK_ALLOC_THP", "never").0.huge_pages, HugePagesOutcome::Never);
     }
 
     #[test]
@@ -335,8 +335,11 @@ mod tests {
         let of_all = |value| {
             [HostHugePages::Available, HostHugePages::Costly, HostHugePages::Unavailable].map(|host| of(host, value))
         };
-        assert_eq!(of_all("auto"), [HugePages::Auto, HugePages::Avoided, HugePages::Unavailable]);
-        assert_eq!(of_all("always"), [HugePages::Always, HugePages::Always, HugePages::Unavailable]);
-        assert_eq!(of_all("never"), [HugePages::Never; 3]);
+        assert_eq!(of_all("auto"), [HugePagesOutcome::Auto, HugePagesOutcome::Avoided, HugePagesOutcome::Unavailable]);
+        assert_eq!(
+            of_all("always"),
+            [HugePagesOutcome::Always, HugePagesOutcome::Always, HugePagesOutcome::Unavailable]
+        );
+        assert_eq!(of_all("never"), [HugePagesOutcome::Never; 3]);
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::arena::{self, GiveBack};
 use crate::os::{self, Parking};
-use crate::{open, workers};
+use crate::{helpers, open_phases};
 
 /// What the arena keeps resident when the last open phase ends. Free memory only: what is in use is never touched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,7 +66,7 @@ pub(crate) fn first_phase_began() {
 fn keep_between_phases(bytes: usize) {
     arena::set_kept(bytes);
     // Another thread may have begun a phase meanwhile, and said the opposite before.
-    if open::is_any() {
+    if open_phases::is_any() {
         first_phase_began();
     }
 }
@@ -112,7 +112,7 @@ fn spawn_waiter() {
     if WAITER_OF.swap(own, Ordering::SeqCst) == own {
         return;
     }
-    let builder = thread::Builder::new().name("zk-alloc-retain".into()).stack_size(workers::STACK_BYTES);
+    let builder = thread::Builder::new().name("zk-alloc-retain".into()).stack_size(helpers::STACK_BYTES);
     if let Err(error) = builder.spawn(wait_for_idleness) {
         WAITER_OF.store(0, Ordering::SeqCst);
         os::warn(format_args!(
@@ -148,7 +148,7 @@ fn wait_for_idleness() {
         let (policy, idle_since) = (POLICY.load(Ordering::SeqCst), IDLE_SINCE.load(Ordering::SeqCst));
         let due = due(policy, idle_since, released, os::monotonic_ns());
         // Until a phase that is open now ends, nothing is due: its end wakes this thread.
-        if due == Due::Never || open::is_any() {
+        if due == Due::Never || open_phases::is_any() {
             WAITER.sleep(ticket, None);
             continue;
         }
@@ -192,7 +192,7 @@ pub fn reserve(bytes: usize) -> usize {
     }
     arena::open().map_or(0, |arena| {
         let threads = arena.config().threads;
-        arena.populate(bytes, |memory| workers::in_parallel(threads, &|part| memory.part(part, threads)))
+        arena.populate(bytes, |memory| helpers::in_parallel(threads, &|part| memory.part(part, threads)))
     })
 }
 

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::config::HugePages;
+use crate::config::HugePagesOutcome;
 use crate::{arena, counters};
 
 /// The allocator's counters since the process started. Sizes are in bytes.
@@ -14,11 +14,11 @@ pub struct Stats {
     pub arena_allocations: u64,
     /// Bytes that were asked for in them.
     pub arena_bytes: u64,
-    /// Allocations served with blocks of slabs (the middle sizes).
+    /// Allocations served with blocks of slabs (up to 32 KiB).
     pub slab_allocations: u64,
     /// Bytes that were asked for in them.
     pub slab_bytes: u64,
-    /// Allocations served as page runs (the large sizes).
+    /// Allocations served as page runs (above).
     pub run_allocations: u64,
     /// Bytes that were asked for in them.
     pub run_bytes: u64,
@@ -50,8 +50,8 @@ pub struct Stats {
     pub resident_bytes: usize,
     /// Bytes of address space reserved; 0 while there is no arena.
     pub reserved_bytes: usize,
-    /// What the arena chose to do about huge pages; `None` while there is no arena.
-    pub huge_pages: Option<HugePages>,
+    /// What became of the wish for huge pages on this host; `None` while there is no arena.
+    pub huge_pages: Option<HugePagesOutcome>,
 }
 
 /// The counters so far. Concurrent allocations may be half counted.

@@ -244,7 +244,7 @@ impl Arena {
                 }
                 Ok(at)
             }
-            Path::Run(zone) => self.region.zone(zone).claim(size, layout::run_align(size, align), contents, limit),
+            Path::Run(runs) => self.region.zone(runs).claim(size, layout::run_align(size, align), contents, limit),
         }
     }
 
@@ -273,10 +273,10 @@ impl Arena {
             // Less than half of a block is better used by a smaller one.
             return new_size <= class.block_bytes() && new_size > class.block_bytes() / 2;
         }
-        let name = self.region.zone_of(at);
+        let runs = self.region.zone_of(at);
         // SAFETY: the caller's; what is no block is a run of its own.
-        route::path(new_size, align) == Path::Run(name)
-            && unsafe { self.region.zone(name).resize(at, old_size, new_size) }
+        route::path(new_size, align) == Path::Run(runs)
+            && unsafe { self.region.zone(runs).resize(at, old_size, new_size) }
     }
 
     /// Shortens an allocation where it stands, also where its new length belongs elsewhere: no memory could be had there.
@@ -304,7 +304,7 @@ impl Arena {
         if old_size < route::MOVE_MIN_BYTES || new_size < old_size {
             return None;
         }
-        let (old, new) = (self.region.zone(self.region.zone_of(at)), self.region.zone(route::run_zone(new_size)));
+        let (old, new) = (self.region.zone(self.region.zone_of(at)), self.region.zone(route::run_size(new_size)));
         let len = old.run_bytes(old_size);
         if len > new.run_bytes(new_size) {
             return None;
@@ -355,11 +355,11 @@ impl Arena {
 
     /// Books free memory for a request of `bytes`, for `page_in` to bring in. Returns how many bytes.
     pub(crate) fn populate(&self, bytes: usize, page_in: impl FnOnce(Populate<'_>)) -> usize {
-        let (zone, tenant) = match route::path(bytes, 1) {
+        let (runs, tenant) = match route::path(bytes, 1) {
             Path::Block(_) => (route::SLABS, Tenant::Slab),
-            Path::Run(zone) => (zone, Tenant::Run),
+            Path::Run(runs) => (runs, Tenant::Run),
         };
-        self.region.zone(zone).populate(tenant, bytes, page_in)
+        self.region.zone(runs).populate(tenant, bytes, page_in)
     }
 
     pub(crate) fn config(&self) -> &Config {
