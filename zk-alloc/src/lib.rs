@@ -23,9 +23,12 @@ pub mod simulation;
 mod stats;
 mod sync;
 mod wipe;
+mod written_once;
 
 pub use allocator::{Mode, ZkAllocator};
-pub use config::{HugePages, HugePagesOutcome, min_arena_bytes, thread_capacity_bytes};
+pub use config::{
+    HugePages, HugePagesOutcome, InForce, Origin, Settings, SettingsInForce, min_arena_bytes, thread_capacity_bytes,
+};
 pub use counters::{overflow_stats, reset_overflow_stats};
 pub use error::{MemoryRefused, ScratchExhausted};
 pub use escape::{Escaped, escaped, trace_escaped};

@@ -157,7 +157,7 @@ pub fn end_phase() {
     // part in phases of others. That costs nothing but its place in `Participants::Pool`.
     OWN.set(OWN.get().saturating_sub(1));
     if open_phases::ended() {
-        if escape::is_on() && arena::get().is_some_and(|arena| arena.config().trace_escaped) {
+        if escape::is_on() && arena::get().is_some_and(|arena| arena.config().settings.trace_escaped.value) {
             print_escaped();
         }
         retain::last_phase_ended();

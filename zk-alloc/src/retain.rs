@@ -1,11 +1,13 @@
 //! What stays resident when nothing runs.
 
+use std::hint::black_box;
 use std::process;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use crate::arena::{self, GiveBack};
+use crate::config::{self, Settings};
 use crate::os::{self, Parking};
 use crate::{helpers, open_phases};
 
@@ -80,7 +82,7 @@ pub(crate) fn last_phase_ended() {
     let keep = match policy & TAG_MASK {
         BYTES => usize::try_from(policy & !TAG_MASK).unwrap_or(usize::MAX),
         FOR_NS => return idle_from_now(),
-        _ => arena.config().retain_bytes,
+        _ => arena.config().settings.retain_bytes.value,
     };
     if arena::resident_bytes() > keep {
         arena.trim(keep, GiveBack::Now);
@@ -190,6 +192,9 @@ pub fn reserve(bytes: usize) -> usize {
     if bytes == 0 {
         return 0;
     }
+    // The program's settings come with the first request. This may be it; if no allocator of ours is asked, there are none.
+    drop(black_box(Box::new(0u8)));
+    config::introduce(&Settings::new());
     arena::open().map_or(0, |arena| {
         let threads = arena.config().threads;
         arena.populate(bytes, |memory| helpers::in_parallel(threads, &|part| memory.part(part, threads)))

@@ -29,7 +29,7 @@ const ORDER: &[&[&str]] = &[
     &["route"],
     &["config", "classes"],
     &["os"],
-    &["arena::align", "open_phases", "sync", "wipe", "error"],
+    &["arena::align", "open_phases", "sync", "wipe", "written_once", "error"],
 ];
 
 fn files(dir: &Path) -> Vec<PathBuf> {

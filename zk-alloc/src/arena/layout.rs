@@ -79,7 +79,7 @@ pub(crate) const SLABS_APART_BYTES: usize = 2 << 20;
 pub(crate) fn zone_specs(config: &Config) -> [ZoneSpec; 3] {
     let huge = HugeAdvice::of(config.huge_pages);
     // In small pages, a fault for each costs more than clearing them here.
-    let lazy_zero_bytes = if huge == HugeAdvice::Ask { config.lazy_zero_bytes } else { usize::MAX };
+    let lazy_zero_bytes = if huge == HugeAdvice::Ask { config.settings.lazy_zero_bytes.value } else { usize::MAX };
     [RunSize::Small, RunSize::Mid, RunSize::Giant].map(|runs| {
         let slabs_only_bytes = if runs == route::SLABS { SLABS_APART_BYTES * config.threads } else { 0 };
         let small_pages_bytes = match runs {

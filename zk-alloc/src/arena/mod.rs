@@ -27,7 +27,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 
 use crate::classes;
-use crate::config::{self, Config};
+use crate::config::{self, Config, Settings};
 use crate::counters::ZoneCounters;
 use crate::escape;
 use crate::os::{self, Errno};
@@ -102,7 +102,7 @@ pub(crate) fn get() -> Option<&'static Arena> {
     (GLOBAL.state.load(Ordering::Acquire) >= OPEN).then(|| unsafe { GLOBAL.opened() })
 }
 
-/// The arena, opened by this call if it is the first. Nobody waits: while one thread opens it, for the others (and for
+/// The arena, opened by this call if it is the first since an allocator was [introduced](config::introduce). Nobody waits: while one thread opens it, for the others (and for
 /// what that thread itself allocates meanwhile) there is none yet, and the backing allocator serves them.
 #[inline]
 pub(crate) fn open() -> Option<&'static Arena> {
@@ -138,8 +138,10 @@ fn serve_first(first: impl FnOnce()) -> Option<&'static Arena> {
 
 #[cold]
 fn open_now() -> Option<&'static Arena> {
+    // Before an allocator brought the program's settings, there is nobody to serve.
+    let program = config::program()?;
     GLOBAL.state.compare_exchange(NONE, OPENING, Ordering::Relaxed, Ordering::Relaxed).ok()?;
-    match Arena::new() {
+    match Arena::new(program) {
         Ok(arena) => {
             GLOBAL.base.store(arena.region.base().addr().get(), Ordering::Relaxed);
             let len = arena.region.len();
@@ -186,11 +188,11 @@ unsafe extern "C" fn thread_exits(cache: *mut c_void) {
 }
 
 impl Arena {
-    fn new() -> Result<Self, Errno> {
-        let config = config::load();
-        budget::set_max(config.max_bytes);
+    fn new(program: &Settings) -> Result<Self, Errno> {
+        let config = config::load(program);
+        budget::set_max(config.settings.max_bytes.value);
         classes::set_page_bytes(os::page_bytes());
-        if config.trace_escaped {
+        if config.settings.trace_escaped.value {
             escape::trace_escaped(true);
         }
         let region = region::Region::reserve(config.span_bytes, layout::zone_specs(&config))?;

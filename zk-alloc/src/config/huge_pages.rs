@@ -1,4 +1,4 @@
-//! `ZK_ALLOC_THP`: a setting that the host has a say in.
+//! `ZK_ALLOC_THP`: a setting that the host has a say in. The wish is one type, what becomes of it another.
 
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -39,11 +39,7 @@ pub enum HugePagesOutcome {
 
 impl fmt::Display for HugePages {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Auto => "auto",
-            Self::Always => "always",
-            Self::Never => "never",
-        })
+        f.write_str(self.word())
     }
 }
 
@@ -60,6 +56,14 @@ impl fmt::Display for HugePagesOutcome {
 }
 
 impl HugePages {
+    pub(super) const fn word(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Always => "always",
+            Self::Never => "never",
+        }
+    }
+
     pub(super) fn parse(text: &str) -> Option<Self> {
         match text {
             "auto" => Some(Self::Auto),
@@ -79,15 +83,6 @@ impl HugePages {
             (Self::Always, _) => HugePagesOutcome::Always,
         }
     }
-}
-
-pub(super) const THP: &str = "ZK_ALLOC_THP";
-
-/// What memory that is not the arena's does about huge pages, by `ZK_ALLOC_THP` and the host. A value that can't be used is
-/// the default; the warning of it is the arena's business.
-pub(crate) fn huge_pages() -> HugePagesOutcome {
-    let wished = os::variable(THP).and_then(|value| HugePages::parse(value.text()?.trim()));
-    wished.unwrap_or_default().on(host_huge_pages())
 }
 
 /// What the host says, which is looked at once: two files of it take as long to read as many pages to touch.
