@@ -7,10 +7,11 @@ mod config;
 mod counters;
 mod error;
 mod escape;
-mod open;
+mod helpers;
+mod names;
+mod open_phases;
 mod os;
 mod phase;
-#[cfg(feature = "rayon")]
 pub mod pool;
 mod report;
 mod retain;
@@ -22,16 +23,20 @@ pub mod simulation;
 mod stats;
 mod sync;
 mod wipe;
-mod workers;
+mod written_once;
 
 pub use allocator::{Mode, ZkAllocator};
-pub use config::{HugePages, min_arena_bytes, slab_size};
+pub use config::{
+    HugePages, HugePagesOutcome, InForce, Origin, Settings, SettingsInForce, min_arena_bytes, thread_capacity_bytes,
+};
 pub use counters::{overflow_stats, reset_overflow_stats};
-pub use error::{Exhausted, Refused};
+pub use error::{MemoryRefused, ScratchExhausted};
 pub use escape::{Escaped, escaped, trace_escaped};
-pub use phase::{Participants, Phase, PhaseGuard, begin_phase, end_phase, join, phase};
+#[allow(deprecated, reason = "who writes them is told")]
+pub use names::{Arena, Exhausted, Refused, join, slab_size};
+pub use phase::{Participants, Phase, PhaseGuard, begin_phase, end_phase, phase};
 pub use report::PhaseReport;
 pub use retain::{Retain, release, reserve, set_retain, soften};
-pub use scratch::Arena;
+pub use scratch::Scratch;
 pub use secret::SecretBuf;
 pub use stats::{Stats, stats};
