@@ -2,7 +2,7 @@
 
 use crate::arms::{ARMS, Arm, SETS};
 use crate::check;
-use crate::options::RunArgs;
+use crate::plan::options::RunArgs;
 use crate::plan::{self, Plan, UsageError};
 use crate::report;
 use crate::trace;

@@ -1,16 +1,17 @@
 //! The driver: from a command line to tables, files and an exit code.
 
-use crate::binaries;
 use crate::check;
 use crate::cli::{self, Asked};
-use crate::interrupt::Interrupt;
-use crate::lockstep::Lockstep;
 use crate::machine::Machine;
+use crate::measure::binaries;
+use crate::measure::interrupt::Interrupt;
+use crate::measure::lockstep::Lockstep;
+use crate::measure::progress::Progress;
+use crate::measure::schedule::Schedule;
 use crate::plan::{Contestant, Plan, Point};
-use crate::progress::Progress;
-use crate::record::{self, Run};
-use crate::report::{self, SampleLog, Style};
-use crate::schedule::Schedule;
+use crate::report::{self, Style};
+use crate::results::record::{self, Run};
+use crate::results::samples::SampleLog;
 use crate::trace;
 use crate::workloads::Prover;
 use anyhow::Context;

@@ -2,9 +2,9 @@
 
 use super::baseline::Baseline;
 use super::{HELD, REFERENCE};
+use crate::plan::values::percentage;
 use crate::plan::{Contestant, Plan, UsageError};
-use crate::stats::MIN_ROUNDS_FOR_VERDICT;
-use crate::values::percentage;
+use crate::results::stats::MIN_ROUNDS_FOR_VERDICT;
 use crate::workloads::{Prover, WorkloadSpec};
 use clap::{ArgMatches, Args, Command, FromArgMatches};
 use std::path::PathBuf;

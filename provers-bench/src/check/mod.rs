@@ -14,7 +14,7 @@ pub(crate) use cli::{Job, command, job};
 
 use crate::machine::Machine;
 use crate::plan::Plan;
-use crate::record::Run;
+use crate::results::record::Run;
 use baseline::{Baseline, Entry};
 use figures::Figures;
 use judge::Row;

@@ -1,9 +1,9 @@
 //! Two runs, side by side: what changed, as far as their intervals show it.
 
 use super::text::{command, commit};
-use super::{format, view};
-use crate::record::{ArmResult, Run, WorkloadResult};
-use crate::stats::{Ratio, Verdict};
+use crate::results::record::{ArmResult, Run, WorkloadResult};
+use crate::results::stats::{Ratio, Verdict};
+use crate::results::{format, view};
 use comfy_table::presets::ASCII_MARKDOWN;
 use comfy_table::{CellAlignment, ContentArrangement, Table};
 use std::collections::BTreeSet;
@@ -181,9 +181,9 @@ fn settings(arm: &ArmResult) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::Outcome;
     use crate::report::tests::{EVEN, run, workload, workload_of};
-    use crate::summary::tests::arm;
+    use crate::results::record::Outcome;
+    use crate::results::summary::tests::arm;
 
     fn cells(text: &str, label: &str) -> Vec<String> {
         let row = text.lines().find(|line| line.starts_with(&format!("| {label} "))).expect("a row an arm");

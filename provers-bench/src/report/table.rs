@@ -1,8 +1,8 @@
 //! The table of one workload: a row an arm.
 
-use super::format;
-use crate::record::{ArmResult, Outcome, WorkloadResult};
-use crate::summary::Summary;
+use crate::results::format;
+use crate::results::record::{ArmResult, Outcome, WorkloadResult};
+use crate::results::summary::Summary;
 use comfy_table::presets::{ASCII_MARKDOWN, UTF8_FULL_CONDENSED};
 use comfy_table::{CellAlignment, ContentArrangement, Table};
 
@@ -126,8 +126,8 @@ fn escaped(cell: &str, style: Style) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::Ended;
-    use crate::summary::{self, tests::arm};
+    use crate::results::record::Ended;
+    use crate::results::summary::{self, tests::arm};
 
     fn result() -> WorkloadResult {
         let failed = Outcome::Failed { round: 3, reason: "died of SIGABRT: a|b\nc".into() };

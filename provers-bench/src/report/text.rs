@@ -3,8 +3,9 @@
 use super::curves::curves;
 use super::notes::notes;
 use super::table::{Style, table};
-use super::{format, words};
-use crate::record::{Run, WorkloadResult};
+use super::words;
+use crate::results::format;
+use crate::results::record::{Run, WorkloadResult};
 
 /// One workload as its heading, its table and the notes beneath.
 pub(crate) fn section(run: &Run, workload: &WorkloadResult, style: Style) -> String {
@@ -80,9 +81,9 @@ fn rounds(workload: &WorkloadResult) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::Outcome;
     use crate::report::tests::{EVEN, run, workload_of};
-    use crate::summary::tests::arm;
+    use crate::results::record::Outcome;
+    use crate::results::summary::tests::arm;
 
     /// A list of Markdown in a comment must not become a table's end, a second item or a tag.
     #[test]

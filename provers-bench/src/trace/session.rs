@@ -1,26 +1,17 @@
-//! Recording: the driver's side, which has the recorder's binary prove, and the `main` of that binary.
+//! Recording, the driver's side: the recorder's binary proves, and writes a trace.
 
 use super::cli::Recording;
-use super::{format, recorder};
 use crate::arms::Arm;
-use crate::binaries;
-use crate::child;
-use crate::interrupt::Interrupt;
+use crate::child::recording::{MIN_BYTES, PATH, TITLE};
+use crate::measure::binaries;
+use crate::measure::interrupt::Interrupt;
+use crate::measure::process::{Failure, Process};
 use crate::plan::{Contestant, SizedWorkload};
-use crate::process::{Failure, Process};
-use crate::protocol::Request;
-use crate::workloads::Prover;
+use crate::protocol::{Request, records};
 use anyhow::{Context, bail};
-use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 use std::time::Duration;
-
-/// Where the recorder's binary writes its trace, what it calls it, and the smallest request that it records.
-const PATH: &str = "PROVE_BENCH_TRACE_PATH";
-const TITLE: &str = "PROVE_BENCH_TRACE_TITLE";
-const MIN_BYTES: &str = "PROVE_BENCH_TRACE_MIN_BYTES";
 
 /// The recorder is no arm of the bench: its times mean nothing.
 static RECORDER: Arm = Arm::new("recorder", "record");
@@ -87,24 +78,7 @@ fn one(
         eprintln!("proof {proof} of {}: verified, {:.1} s", recording.proofs, sample.wall_ns as f64 / 1e9);
     }
     process.finish().map_err(failed)?;
-    let trace = format::read(&path)?;
+    let trace = records::read(&path)?;
     eprintln!("{} records, {} lost: {}", trace.records.len(), trace.header.lost, path.display());
     Ok(path)
-}
-
-/// The `main` of the recorder's binary, whose global allocator is [`Recorder`](super::Recorder).
-pub fn main(provers: &[Prover]) -> ExitCode {
-    let variable = |name| env::var(name).with_context(|| format!("{name} is not set: prove-bench record sets it"));
-    let recorded = (|| {
-        let (path, title) = (PathBuf::from(variable(PATH)?), variable(TITLE)?);
-        let min_bytes = variable(MIN_BYTES)?;
-        recorder::start(min_bytes.parse().with_context(|| format!("{MIN_BYTES} is no number: {min_bytes}"))?)?;
-        let code = child::main(provers, recorder::installed());
-        recorder::finish(&path, title)?;
-        anyhow::Ok(code)
-    })();
-    recorded.unwrap_or_else(|error| {
-        eprintln!("{error:#}");
-        ExitCode::FAILURE
-    })
 }

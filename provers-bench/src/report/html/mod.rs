@@ -20,8 +20,8 @@ mod tables;
 use super::notes::notes;
 use super::text::{command, commit};
 use super::words::{self, Finding, Tone};
-use super::{format, view};
-use crate::record::{Run, WorkloadResult};
+use crate::results::record::{Run, WorkloadResult};
+use crate::results::{format, view};
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 use palette::Palette;
 use std::collections::BTreeSet;
@@ -199,9 +199,9 @@ fn known(value: &Option<String>) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::{ArmResult, Outcome, RssPoint, Sweep};
     use crate::report::tests::{EVEN, run, workload_of};
-    use crate::summary::tests::arm;
+    use crate::results::record::{ArmResult, Outcome, RssPoint, Sweep};
+    use crate::results::summary::tests::arm;
     use scraper::{Html, Selector};
 
     const HOSTILE: &str = "</li><script>alert(1)</script><img src=x onerror='alert(2)'>&amp;\"";

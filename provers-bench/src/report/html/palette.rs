@@ -1,7 +1,7 @@
 //! One colour for each allocator, the same in every chart; its variants differ by the dashes of their lines.
 
-use crate::record::Run;
-use crate::report::view;
+use crate::results::record::Run;
+use crate::results::view;
 use std::collections::BTreeMap;
 
 /// Names of arms begin with these; the classes' colours stand in `style.css`.

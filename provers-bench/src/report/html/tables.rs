@@ -1,9 +1,10 @@
 //! The tables of the page.
 
 use super::palette::Palette;
-use crate::record::{ArmResult, Run, WorkloadResult};
-use crate::report::{format, table, view};
-use crate::stats::{Ratio, Verdict};
+use crate::report::table;
+use crate::results::record::{ArmResult, Run, WorkloadResult};
+use crate::results::stats::{Ratio, Verdict};
+use crate::results::{format, view};
 use maud::{Markup, html};
 
 /// A figure that there is none of.

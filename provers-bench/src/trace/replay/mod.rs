@@ -5,25 +5,19 @@
 //! script  a trace, made ready    turns   whose turn it is        block   memory that says when it was overwritten
 //! ```
 
-mod block;
 mod script;
-mod stage;
 mod table;
-mod turns;
 
-pub(crate) use script::Shape;
-pub(crate) use stage::{Replayed, replay as replay_script};
-
-use super::format::{self, Trace};
 use super::session::Interrupted;
-use crate::binaries;
-use crate::interrupt::Interrupt;
-use crate::memory;
+use crate::machine::memory;
+use crate::measure::binaries;
+use crate::measure::interrupt::Interrupt;
+use crate::measure::process::{Failure, Process};
+use crate::measure::seat;
 use crate::plan::Contestant;
-use crate::process::{Failure, Process};
-use crate::protocol::Request;
-use crate::report::format as words;
-use crate::seat;
+use crate::protocol::records::{self, Trace};
+use crate::protocol::{Request, Shape};
+use crate::results::format;
 use anyhow::{Context, ensure};
 use script::Script;
 use std::env;
@@ -53,7 +47,7 @@ pub(crate) struct Replay {
 pub(crate) fn replay(job: &Replay) -> anyhow::Result<(String, bool)> {
     // A mistake in the last name must not cost the replays before it.
     for path in &job.traces {
-        format::open(path).context("nothing was replayed")?;
+        records::open(path).context("nothing was replayed")?;
     }
     let interrupt = Interrupt::on_signals()?;
     let interrupted = || Interrupted("what was replayed is lost");
@@ -64,7 +58,7 @@ pub(crate) fn replay(job: &Replay) -> anyhow::Result<(String, bool)> {
     };
     let (mut text, mut failed) = (String::new(), false);
     for path in &job.traces {
-        let trace = format::read(path)?;
+        let trace = records::read(path)?;
         let min_bytes = job.min_bytes.unwrap_or(0).max(trace.header.min_bytes);
         let script = Script::of(&trace, min_bytes).with_context(|| path.display().to_string())?;
         check(path, &script, min_bytes)?;
@@ -96,7 +90,7 @@ fn check(path: &Path, script: &Script, min_bytes: u64) -> anyhow::Result<()> {
     );
     let needed = script.live_peak_bytes + size_of_val(&script.records[..]) as u64;
     let available = memory::available_bytes().unwrap_or(u64::MAX);
-    let [needs, has] = [needed, available].map(words::bytes);
+    let [needs, has] = [needed, available].map(format::bytes);
     ensure!(needed <= available, "{named} needs {needs} of memory at the least, and {has} are available: not replayed");
     Ok(())
 }
@@ -132,7 +126,7 @@ struct ScriptFile(PathBuf);
 impl ScriptFile {
     fn write(trace: &Trace, script: &Script) -> anyhow::Result<Self> {
         let file = Self(env::temp_dir().join(format!("prove-bench-{}.script", process::id())));
-        format::write(&file.0, &trace.header, script.records.iter().copied())?;
+        records::write(&file.0, &trace.header, script.records.iter().copied())?;
         Ok(file)
     }
 }

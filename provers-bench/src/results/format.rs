@@ -1,7 +1,7 @@
 //! Quantities as people read them.
 
-use crate::record::Outcome;
-use crate::stats::{Interval, Ratio, Verdict};
+use crate::results::record::Outcome;
+use crate::results::stats::{Interval, Ratio, Verdict};
 
 /// A time with three significant digits.
 pub(crate) fn time(ns: u64) -> String {

@@ -1,12 +1,12 @@
 //! One arm of one point: its processes, one after the other, and what came of their proofs.
 
-use crate::build_info;
-use crate::interrupt::Interrupt;
+use crate::machine::build_info;
+use crate::measure::interrupt::Interrupt;
+use crate::measure::process::{Failure, Process};
+use crate::measure::rss_watch::RssWatch;
 use crate::plan::{Contestant, Plan, Point};
-use crate::process::{Failure, Process};
 use crate::protocol::{Identity, Request};
-use crate::record::{ArmResult, Outcome, Proof, RssPoint};
-use crate::rss_watch::RssWatch;
+use crate::results::record::{ArmResult, Outcome, Proof, RssPoint};
 use crate::sample::Sample;
 use std::path::Path;
 use std::time::Duration;

@@ -2,8 +2,8 @@
 
 use crate::machine::Machine;
 use crate::protocol::Identity;
+use crate::results::summary::Summary;
 use crate::sample::Sample;
-use crate::summary::Summary;
 use serde::{Deserialize, Serialize};
 
 /// Changes whenever a reader of an older `result.json` would misread it.

@@ -1,7 +1,10 @@
 //! A run, decided: what was asked for on the command line, checked against what there is.
 
+pub(crate) mod options;
+pub(crate) mod values;
+
 use crate::arms::{ARMS, Arm, BASELINE, SETS};
-use crate::record::Sweep;
+use crate::results::record::Sweep;
 use crate::workloads::{Prover, WorkloadSpec};
 use std::path::PathBuf;
 use std::time::Duration;

@@ -1,16 +1,17 @@
 //! One workload under all arms: rounds in lockstep, in random order, one proof at a time. After every few rounds all
 //! arms are started again, so that no arm's figures hang on the luck of one process.
 
-use crate::budget::Budget;
-use crate::interrupt::Interrupt;
-use crate::memory;
+use crate::machine::memory;
+use crate::measure::budget::Budget;
+use crate::measure::interrupt::Interrupt;
+use crate::measure::progress::Progress;
+use crate::measure::schedule::Schedule;
+use crate::measure::seat::{Seat, Turn, outcome_of};
 use crate::plan::{self, Plan, Point, SizedWorkload};
-use crate::progress::Progress;
-use crate::record::{Ended, Outcome, WorkloadResult};
-use crate::report::{SampleLog, format};
-use crate::schedule::Schedule;
-use crate::seat::{Seat, Turn, outcome_of};
-use crate::summary;
+use crate::results::format;
+use crate::results::record::{Ended, Outcome, WorkloadResult};
+use crate::results::samples::SampleLog;
+use crate::results::summary;
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};

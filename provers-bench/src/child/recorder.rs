@@ -3,9 +3,9 @@
 //! Nothing here allocates or waits: a record is one atomic addition and four stores.
 #![allow(unsafe_code, reason = "implements GlobalAlloc, and shares the buffer that it cannot allocate")]
 
-use super::format::{self, Header, Op, RECORD_WORDS, Record};
 use super::mapping;
 use crate::arms::{Counters, Installed};
+use crate::protocol::records::{self, Header, Op, RECORD_WORDS, Record};
 use anyhow::{Context, bail};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -61,7 +61,7 @@ pub(crate) fn finish(path: &Path, title: String) -> anyhow::Result<()> {
     let read = |slot: &[AtomicU64]| Record::from_words(std::array::from_fn(|word| slot[word].load(Ordering::Acquire)));
     let whole = slots.clone().filter(|slot| slot[0].load(Ordering::Acquire) != 0).count();
     let header = Header::new(title, session.min_bytes as u64, (begun - whole) as u64);
-    format::write(path, &header, slots.filter_map(read))
+    records::write(path, &header, slots.filter_map(read))
 }
 
 /// What the recorder's binary tells the driver. The harness reads counters right before a proof and right after it:

@@ -1,8 +1,8 @@
 //! A recorded run as reports look at it: which arm is whose, and what follows from its samples.
 
-use crate::record::{ArmResult, Proof, Run, Sweep, WorkloadResult};
-use crate::stats::Ratio;
-use crate::summary::{self, Summary};
+use crate::results::record::{ArmResult, Proof, Run, Sweep, WorkloadResult};
+use crate::results::stats::Ratio;
+use crate::results::summary::{self, Summary};
 
 /// The arm of our arena as it comes; the names of its variants begin with it.
 const OURS: &str = "zk-alloc";

@@ -19,11 +19,11 @@ use rand::{RngExt, SeedableRng};
 use serde::{Deserialize, Serialize};
 
 /// Fewest processes that give an interval.
-pub const MIN_PROCESSES_FOR_INTERVAL: usize = 3;
+pub(crate) const MIN_PROCESSES_FOR_INTERVAL: usize = 3;
 /// Fewest processes whose 95% interval can be one, and that give a verdict.
-pub const MIN_PROCESSES_FOR_VERDICT: usize = 4;
+pub(crate) const MIN_PROCESSES_FOR_VERDICT: usize = 4;
 /// Fewest rounds, over all processes, that give a verdict.
-pub const MIN_ROUNDS_FOR_VERDICT: usize = 6;
+pub(crate) const MIN_ROUNDS_FOR_VERDICT: usize = 6;
 /// Bootstrap resamples.
 const RESAMPLES: usize = 10_000;
 /// Share of resampled medians inside the interval.
@@ -31,31 +31,31 @@ const CONFIDENCE: f64 = 0.95;
 
 /// An interval, both ends included.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
-pub struct Interval {
+pub(crate) struct Interval {
     /// Lower end.
-    pub low: f64,
+    pub(crate) low: f64,
     /// Upper end.
-    pub high: f64,
+    pub(crate) high: f64,
 }
 
 /// A ratio to the baseline over several rounds; below 1 is less time than the baseline.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
-pub struct Ratio {
+pub(crate) struct Ratio {
     /// Median of the rounds' ratios.
-    pub median: f64,
+    pub(crate) median: f64,
     /// 95% interval of that median; `None` from too few processes.
-    pub interval: Option<Interval>,
+    pub(crate) interval: Option<Interval>,
     /// Rounds that it was taken from.
-    pub rounds: usize,
+    pub(crate) rounds: usize,
     /// Processes that those rounds were spread over.
     #[serde(default)]
-    pub processes: usize,
+    pub(crate) processes: usize,
 }
 
 /// What may be said about an arm against the baseline.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Verdict {
+pub(crate) enum Verdict {
     /// The whole interval lies below 1.
     Faster,
     /// The whole interval lies above 1.
@@ -69,7 +69,7 @@ pub enum Verdict {
 impl Ratio {
     /// The median of all `ratios`, one a round, with the rounds of each process together; resampling is seeded by `seed`.
     /// `None` without rounds.
-    pub fn of_processes(ratios: &[Vec<f64>], seed: u64) -> Option<Self> {
+    pub(crate) fn of_processes(ratios: &[Vec<f64>], seed: u64) -> Option<Self> {
         let ratios: Vec<_> = ratios.iter().map(Vec::as_slice).filter(|rounds| !rounds.is_empty()).collect();
         let interval =
             (ratios.len() >= MIN_PROCESSES_FOR_INTERVAL).then(|| bootstrap_interval(&ratios, RESAMPLES, seed));
@@ -78,13 +78,13 @@ impl Ratio {
     }
 
     /// The interval, if it is of enough rounds and processes to conclude from.
-    pub fn believed(&self) -> Option<Interval> {
+    pub(crate) fn believed(&self) -> Option<Interval> {
         let enough = self.rounds >= MIN_ROUNDS_FOR_VERDICT && self.processes >= MIN_PROCESSES_FOR_VERDICT;
         self.interval.filter(|_| enough)
     }
 
     /// What the interval says.
-    pub fn verdict(&self) -> Verdict {
+    pub(crate) fn verdict(&self) -> Verdict {
         match self.believed() {
             None => Verdict::TooFewRounds,
             Some(interval) if interval.high < 1.0 => Verdict::Faster,
@@ -95,7 +95,7 @@ impl Ratio {
 }
 
 /// The middle value, or the mean of the two middle ones; `None` of nothing.
-pub fn median(values: &[f64]) -> Option<f64> {
+pub(crate) fn median(values: &[f64]) -> Option<f64> {
     let mut sorted = values.to_vec();
     (!sorted.is_empty()).then(|| median_in_place(&mut sorted))
 }

@@ -1,8 +1,8 @@
 //! From samples to the figures of a table row.
 
-use crate::record::{ArmResult, Outcome, Proof};
+use crate::results::record::{ArmResult, Outcome, Proof};
+use crate::results::stats::{Ratio, Verdict, median};
 use crate::sample::Sample;
-use crate::stats::{Ratio, Verdict, median};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 

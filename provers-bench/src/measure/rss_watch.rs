@@ -1,6 +1,6 @@
 //! Resident memory over time, seen from outside: a thread of the driver that sleeps, and reads one line.
 
-use crate::memory;
+use crate::machine::memory;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};

@@ -1,7 +1,9 @@
 //! The machine and the code of a run, as far as they can change its figures.
 
-use crate::build_info::{self, BuildInfo};
-use crate::memory;
+pub(crate) mod build_info;
+pub(crate) mod memory;
+
+use build_info::BuildInfo;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::num::NonZero;

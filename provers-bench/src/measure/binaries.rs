@@ -1,9 +1,9 @@
 //! Where the arms' binaries are: beside the driver. `cargo run` builds only the binary that it runs, so a driver that
 //! cargo started has the arms built first.
 
-use crate::build_info;
+use crate::machine::build_info;
+use crate::measure::stale;
 use crate::plan::Contestant;
-use crate::stale;
 use anyhow::{Context, bail};
 use serde_json::Value;
 use std::collections::BTreeSet;

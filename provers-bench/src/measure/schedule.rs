@@ -1,7 +1,7 @@
 //! How many rounds there are, and in which process: pure, but for the clock.
 
 use crate::plan::Plan;
-use crate::record::Ended;
+use crate::results::record::Ended;
 use crate::workloads::WorkloadSpec;
 use std::time::Instant;
 

@@ -3,7 +3,7 @@
 //! What calls into an allocator is `#[inline]`, so that only the binary that uses it refers to that allocator. Another
 //! binary would link it as well, and run its start-up code.
 
-use crate::memory;
+use crate::machine::memory;
 use crate::sample::Counters;
 use anyhow::{Context, ensure};
 use std::env;

@@ -1,6 +1,6 @@
 //! Whether a binary is as new as the sources that it was built from, by cargo's own list of them.
 //!
-//! The hash in [`build_info`](crate::build_info) covers this library and what stands below it. A prover of the user's
+//! The hash in [`build_info`](crate::machine::build_info) covers this library and what stands below it. A prover of the user's
 //! own is above: its driver and arms must not be compared across two states of its sources either.
 
 use std::fs;

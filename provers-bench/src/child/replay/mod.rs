@@ -1,42 +1,29 @@
 //! The replaying process: the script's threads, on real memory, under the allocator that is installed.
 
-use super::block::Block;
-use super::script::{self, Shape};
-use super::turns::Turns;
+mod block;
+mod turns;
+
+use super::mapping;
 use crate::arms::Installed;
-use crate::memory::{Account, Resident};
-use crate::sample::{Meter, Sample};
-use crate::trace::format::{self, Op, Record};
-use crate::trace::mapping;
+use crate::machine::memory::{Account, Resident};
+use crate::protocol::records::{self, Op, Record};
+use crate::protocol::{Replayed, Shape};
+use crate::sample::Meter;
 use anyhow::{Context, ensure};
-use serde::{Deserialize, Serialize};
+use block::Block;
 use std::alloc::Layout;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
+use turns::Turns;
 
 /// The thread that opens phases and looks at memory; the script's threads are numbered from 1.
 const DIRECTOR: usize = 0;
 
-/// What a replay came to. Resident memory is without what the process had before its first operation.
-#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
-pub(crate) struct Replayed {
-    /// Of the replay as if it were a proof; `rss_bytes` is what was left when everything was freed.
-    pub(crate) sample: Sample,
-    /// Of the time on the clock, what operations took: the rest went by between two turns.
-    pub(crate) operations_ns: u64,
-    pub(crate) rss_at_live_peak_bytes: u64,
-    pub(crate) rss_at_phase_ends_bytes: Vec<u64>,
-    /// After the allocator was asked to give back what is free; `None` if it was not asked.
-    pub(crate) rss_released_bytes: Option<u64>,
-    /// The allocator's own words at the end of each phase and after all.
-    pub(crate) reports: Vec<String>,
-}
-
 /// Replays the script at `path`.
 pub(crate) fn replay(path: &Path, shape: Shape, installed: &Installed) -> anyhow::Result<Replayed> {
-    let mut reader = format::open(path)?;
+    let mut reader = records::open(path)?;
     let records = mapping::table(shape.records, || {
         let record = reader.record()?.context("the script is shorter than its driver says")?;
         let is_known = (1..=shape.threads).contains(&record.thread.into());
@@ -102,7 +89,7 @@ impl Stage {
         self.play().before = before;
         let (mut rss_at_phase_ends_bytes, mut reports, mut end) = (Vec::new(), Vec::new(), 0);
         let meter = Meter::start(installed.counters)?;
-        for section in script::sections(records) {
+        for section in records::sections(records) {
             end += section.len();
             let first = &section[0];
             let mut play = || self.section(first.thread.into(), end);

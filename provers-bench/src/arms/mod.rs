@@ -1,7 +1,10 @@
 //! The arms, as data: an allocator, the binary that links it, its settings, and what must hold of it and its proofs.
 
-pub use crate::installed::Installed;
+pub mod allocators;
+mod installed;
+
 pub use crate::sample::Counters;
+pub use installed::Installed;
 
 use crate::sample::Sample;
 

@@ -49,6 +49,11 @@ impl Record {
         [tags, self.size_bytes, self.address, self.time_ns]
     }
 
+    /// Whether `next`, which comes right after, lies in the same phase, or between the same two.
+    pub(crate) fn is_same_section(&self, next: &Self) -> bool {
+        self.in_phase == next.in_phase && (!self.in_phase || self.proof == next.proof)
+    }
+
     /// `None` if the words are no record.
     pub(crate) fn from_words([tags, size_bytes, address, time_ns]: [u64; RECORD_WORDS]) -> Option<Self> {
         let op = [Op::Alloc, Op::AllocZeroed, Op::Free, Op::ReallocFrom, Op::ReallocTo]
@@ -147,6 +152,11 @@ pub(crate) fn read(path: &Path) -> anyhow::Result<Trace> {
     let mut reader = open(path)?;
     let records: anyhow::Result<_> = std::iter::from_fn(|| reader.record().transpose()).collect();
     Ok(Trace { records: records?, header: reader.header })
+}
+
+/// The stretches of a script that lie within one phase, or between two.
+pub(crate) fn sections(records: &[Record]) -> impl Iterator<Item = &[Record]> {
+    records.chunk_by(Record::is_same_section)
 }
 
 #[cfg(test)]

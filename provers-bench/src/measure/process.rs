@@ -1,9 +1,8 @@
 //! The driver's side of one child: started, asked, timed out, ended.
 
-use crate::interrupt::Interrupt;
-use crate::protocol::{Identity, Reply, Request, line};
+use crate::measure::interrupt::Interrupt;
+use crate::protocol::{Identity, Replayed, Reply, Request, line};
 use crate::sample::Sample;
-use crate::trace::Replayed;
 use nix::sys::signal::Signal;
 use std::collections::VecDeque;
 use std::io::{self, BufRead, BufReader, Read, Write};

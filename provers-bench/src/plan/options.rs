@@ -1,9 +1,9 @@
 //! The options of a run, as clap sees them, and the plan that they make.
 
 use crate::arms::DEFAULT_SET;
+use crate::plan::values::{self, LOG_ROWS, SweepOver, THREADS, whole};
 use crate::plan::{self, Plan, UsageError};
-use crate::record::Sweep;
-use crate::values::{self, LOG_ROWS, SweepOver, THREADS, whole};
+use crate::results::record::Sweep;
 use crate::workloads::Prover;
 use clap::Args;
 use std::num::NonZero;

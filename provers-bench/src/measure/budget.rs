@@ -1,6 +1,6 @@
 //! Whether the children fit the memory together.
 
-use crate::report::format;
+use crate::results::format;
 
 /// Those of one process each stay alive for as long as the others, so their peaks add up.
 pub(crate) struct Budget {

@@ -1,6 +1,6 @@
 //! Values of options: whole numbers in a range, shares, times, and what a sweep runs over.
 
-use crate::record::Sweep;
+use crate::results::record::Sweep;
 use std::fmt::Display;
 use std::ops::RangeInclusive;
 use std::str::FromStr;

@@ -1,12 +1,17 @@
 //! The child's side: a process with one allocator that proves when it is asked to.
 
+mod fault_injection;
+mod mapping;
+mod recorder;
+pub mod recording;
+mod replay;
+
 use crate::arms::Installed;
-use crate::fault::{self, Fault};
-use crate::protocol::{Identity, Reply, Request, line};
-use crate::trace::{self, Shape};
+use crate::machine::{build_info, memory};
+use crate::protocol::{Identity, Reply, Request, Shape, line};
 use crate::workloads::{Prover, Subject};
-use crate::{build_info, memory};
 use anyhow::Context;
+use fault_injection::Fault;
 use nix::unistd::{dup, dup2_stdout};
 use std::fs::File;
 use std::io::{self, BufRead, Write};
@@ -99,7 +104,7 @@ fn prove(
         Ok(mut attempt) => {
             if fault == Some(Fault::BadProof) {
                 attempt.sample.verified = false;
-                attempt.refusal = Some(format!("{} asked for a bad proof", fault::SETTING));
+                attempt.refusal = Some(format!("{} asked for a bad proof", fault_injection::SETTING));
             }
             Ok(Reply::Proved { sample: attempt.sample, refusal: attempt.refusal })
         }
@@ -110,7 +115,7 @@ fn prove(
 fn replay(installed: &Installed, script: &str, shape: Shape, requires: &[(String, String)]) -> Reply {
     let replayed = installed.confirm(requires).and_then(|confirmed| {
         let identity = identity(installed, confirmed);
-        Ok(Reply::Replayed { identity, replayed: trace::replay_script(Path::new(script), shape, installed)? })
+        Ok(Reply::Replayed { identity, replayed: replay::replay(Path::new(script), shape, installed)? })
     });
     replayed.unwrap_or_else(|error| Reply::Failed { reason: format!("{error:#}") })
 }
