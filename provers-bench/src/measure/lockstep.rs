@@ -9,9 +9,8 @@ use crate::measure::schedule::Schedule;
 use crate::measure::seat::{Seat, Turn, outcome_of};
 use crate::plan::{self, Plan, Point, SizedWorkload};
 use crate::results::format;
-use crate::results::record::{Ended, Outcome, WorkloadResult};
+use crate::results::record::{self, Ended, Outcome, WorkloadResult};
 use crate::results::samples::SampleLog;
-use crate::results::summary;
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
@@ -71,7 +70,7 @@ impl<'a> Lockstep<'a> {
             process += 1;
             let widest = || {
                 let arms: Vec<_> = course.seats.iter().map(|seat| seat.result.clone()).collect();
-                summary::widest_interval(&arms, course.baseline, plan.seed)
+                record::widest_interval(&arms, course.baseline, plan.seed)
             };
             if let Some(ended) = schedule.ends_after(process, widest) {
                 break ended;
@@ -87,14 +86,14 @@ impl<'a> Lockstep<'a> {
             self.progress.expect_fewer(seat.expected - seat.result.samples.len() as u64);
         }
         let mut arms: Vec<_> = course.seats.into_iter().map(|seat| seat.result).collect();
-        summary::summarise(&mut arms, course.baseline, plan.seed);
+        record::summarise(&mut arms, course.baseline, plan.seed);
         let Point { workload, threads } = point;
         Ok(WorkloadResult {
             workload: workload.spec.name.into(),
             about: workload.spec.about.into(),
             log_rows: workload.log_rows,
             threads,
-            live_peak_bytes: summary::live_peak_bytes(&arms),
+            live_peak_bytes: record::live_peak_bytes(&arms),
             baseline: arms[course.baseline].label.clone(),
             arms,
             ended,

@@ -183,7 +183,7 @@ mod tests {
     use super::*;
     use crate::report::tests::{EVEN, run, workload, workload_of};
     use crate::results::record::Outcome;
-    use crate::results::summary::tests::arm;
+    use crate::results::record::tests::arm;
 
     fn cells(text: &str, label: &str) -> Vec<String> {
         let row = text.lines().find(|line| line.starts_with(&format!("| {label} "))).expect("a row an arm");

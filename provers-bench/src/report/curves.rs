@@ -55,7 +55,7 @@ fn cell(arm: &ArmResult, baseline: &str) -> String {
 mod tests {
     use super::*;
     use crate::results::record::{Ended, Outcome};
-    use crate::results::summary::{summarise, tests::arm};
+    use crate::results::record::{summarise, tests::arm};
 
     fn point(log_rows: u32, threads: usize, ours: Outcome) -> WorkloadResult {
         let mut arms =

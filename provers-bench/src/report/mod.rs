@@ -91,8 +91,8 @@ fn write_file(folder: &Path, name: &str, text: &str) -> anyhow::Result<()> {
 pub(crate) mod tests {
     use super::*;
     use crate::machine::Machine;
+    use crate::results::record::{self, tests::arm};
     use crate::results::record::{ArmResult, Ended, Outcome, SCHEMA, WorkloadResult};
-    use crate::results::summary::{self, tests::arm};
 
     /// Eight warm rounds of glibc after a cold one, all of 100 ms.
     pub(crate) const EVEN: [u64; 9] = [100_000_000; 9];
@@ -104,7 +104,7 @@ pub(crate) mod tests {
 
     /// A workload of these arms; the first is the baseline.
     pub(crate) fn workload_of(mut arms: Vec<ArmResult>) -> WorkloadResult {
-        summary::summarise(&mut arms, 0, 1);
+        record::summarise(&mut arms, 0, 1);
         WorkloadResult {
             workload: "poseidon2".into(),
             about: "hashes".into(),

@@ -76,7 +76,7 @@ fn ended(workload: &WorkloadResult) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::results::summary::{summarise, tests::arm};
+    use crate::results::record::{summarise, tests::arm};
 
     fn result(wall_ns: &[u64]) -> WorkloadResult {
         let mut arms = vec![arm("glibc", Outcome::Finished, wall_ns)];

@@ -127,7 +127,7 @@ fn escaped(cell: &str, style: Style) -> String {
 mod tests {
     use super::*;
     use crate::results::record::Ended;
-    use crate::results::summary::{self, tests::arm};
+    use crate::results::record::{self, tests::arm};
 
     fn result() -> WorkloadResult {
         let failed = Outcome::Failed { round: 3, reason: "died of SIGABRT: a|b\nc".into() };
@@ -138,7 +138,7 @@ mod tests {
             arm("jemalloc", failed, &[1; 3]),
             arm("mimalloc", left_out, &[]),
         ];
-        summary::summarise(&mut arms, 0, 1);
+        record::summarise(&mut arms, 0, 1);
         let (workload, about, baseline) = ("w".into(), String::new(), "glibc".into());
         let (threads, live_peak_bytes, ended) = (2, None, Ended::AllRounds);
         WorkloadResult { workload, about, log_rows: 10, threads, live_peak_bytes, baseline, arms, ended }

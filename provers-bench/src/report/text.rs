@@ -83,7 +83,7 @@ mod tests {
     use super::*;
     use crate::report::tests::{EVEN, run, workload_of};
     use crate::results::record::Outcome;
-    use crate::results::summary::tests::arm;
+    use crate::results::record::tests::arm;
 
     /// A list of Markdown in a comment must not become a table's end, a second item or a tag.
     #[test]

@@ -193,7 +193,7 @@ fn of_time(ratio: &Ratio, baseline: &str) -> String {
 mod tests {
     use super::*;
     use crate::report::tests::{EVEN, run, workload, workload_of};
-    use crate::results::summary::tests::arm;
+    use crate::results::record::tests::arm;
 
     const FASTER: [u64; 9] =
         [150_000_000, 90_000_000, 90_000_000, 90_000_000, 90_000_000, 90_000_000, 91_000_000, 92_000_000, 92_000_000];

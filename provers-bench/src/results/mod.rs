@@ -2,11 +2,13 @@
 //!
 //! ```text
 //! view     a run as its readers look at it        samples  samples.csv
-//! summary  samples -> figures                     record   result.json
-//! stats    ratios and intervals, pure             format   quantities and outcomes in words
+//! format   quantities and outcomes in words       record   result.json
+//! summary  proofs -> figures                      proof    a sample and its place in the run
+//! stats    ratios and intervals, pure
 //! ```
 
 pub(crate) mod format;
+pub(crate) mod proof;
 pub(crate) mod record;
 pub(crate) mod samples;
 pub(crate) mod stats;

@@ -1,7 +1,7 @@
 //! `samples.csv`: one row a proof, written as soon as it is measured, so that no failure loses what came before it.
 
 use crate::plan::Point;
-use crate::results::record::Proof;
+use crate::results::proof::Proof;
 use anyhow::Context;
 use serde::Serialize;
 use std::fs::File;

@@ -1,8 +1,9 @@
 //! A recorded run as reports look at it: which arm is whose, and what follows from its samples.
 
-use crate::results::record::{ArmResult, Proof, Run, Sweep, WorkloadResult};
+use crate::results::proof::Proof;
+use crate::results::record::{ArmResult, Run, Sweep, WorkloadResult};
 use crate::results::stats::Ratio;
-use crate::results::summary::{self, Summary};
+use crate::results::summary::{Summary, warm_wall_ratios};
 
 /// The arm of our arena as it comes; the names of its variants begin with it.
 const OURS: &str = "zk-alloc";
@@ -57,7 +58,7 @@ pub(crate) fn warm(arm: &ArmResult) -> impl Iterator<Item = &Proof> + Clone {
 
 /// Warm wall-clock times of `arm` to those of `other`, one ratio a round, a list a process.
 pub(crate) fn wall_ratios(arm: &ArmResult, other: &ArmResult) -> Vec<Vec<f64>> {
-    summary::warm_ratios(&arm.samples, &other.samples, |sample| sample.wall_ns)
+    warm_wall_ratios(&arm.samples, &other.samples)
 }
 
 /// The median of those, with an interval of its own: what a ratio of two ratios to the baseline could not have.

@@ -200,8 +200,8 @@ fn known(value: &Option<String>) -> &str {
 mod tests {
     use super::*;
     use crate::report::tests::{EVEN, run, workload_of};
+    use crate::results::record::tests::arm;
     use crate::results::record::{ArmResult, Outcome, RssPoint, Sweep};
-    use crate::results::summary::tests::arm;
     use scraper::{Html, Selector};
 
     const HOSTILE: &str = "</li><script>alert(1)</script><img src=x onerror='alert(2)'>&amp;\"";
