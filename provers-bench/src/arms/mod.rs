@@ -1,20 +1,48 @@
 //! The arms, as data: an allocator, the binary that links it, its settings, and what must hold of it and its proofs.
+//!
+//! Each file but `installed` is one allocator, by the name that [`arm!`](crate::arm) takes: what to install, what it says
+//! when it is asked, its arms and their colour. A crate with a prover of its own has them from here, and depends on this
+//! one alone.
+//!
+//! What calls into an allocator is `#[inline]`: it is compiled in the binary that calls it and never in this library. An
+//! allocator that the library itself called would be linked into every arm, with whatever it does before `main`.
 
-pub mod allocators;
+pub mod bump_reset;
+pub mod glibc;
 mod installed;
+pub mod jemalloc;
+pub mod mimalloc;
+pub mod snmalloc;
+pub mod zk_alloc;
+pub mod zk_alloc_resident;
 
 pub use crate::sample::Counters;
 pub use installed::Installed;
 
 use crate::sample::Sample;
 
+/// Every allocator's arms, in the order of tables.
+const ALLOCATORS: &[&[Arm]] = &[
+    glibc::ARMS,
+    jemalloc::ARMS,
+    mimalloc::ARMS,
+    snmalloc::ARMS,
+    bump_reset::ARMS,
+    zk_alloc::ARMS,
+    zk_alloc_resident::ARMS,
+];
+
 /// An allocator with its settings.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct Arm {
     /// Name on the command line, in tables and in files.
     pub name: &'static str,
     /// The binary that links the allocator; it lies beside the driver.
     pub binary: &'static str,
+    /// Our own arena serves it.
+    pub is_ours: bool,
+    /// Its colour in charts; the arms of one allocator have the same.
+    pub colour: Colour,
     /// Environment variables that set it.
     pub environment: &'static [(&'static str, &'static str)],
     /// Settings and values, in the allocator's own words, that it must confirm before it proves.
@@ -25,73 +53,59 @@ pub struct Arm {
     pub known_to_fail: Option<&'static str>,
 }
 
+/// A colour on light paper and on dark, as CSS has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Colour {
+    /// On light paper.
+    pub light: &'static str,
+    /// On dark paper.
+    pub dark: &'static str,
+}
+
+impl Colour {
+    /// Of an arm that says nothing else, and of one that is not known here.
+    pub const OTHER: Self = Self { light: "#3f9bd1", dark: "#9bd4f5" };
+}
+
 impl Arm {
     /// The allocator that `binary` links, as it comes.
     pub const fn new(name: &'static str, binary: &'static str) -> Self {
-        Self { name, binary, environment: &[], confirms: &[], holds: &[], known_to_fail: None }
+        let (environment, confirms, holds) = (&[], &[], &[]);
+        let (is_ours, colour, known_to_fail) = (false, Colour::OTHER, None);
+        Self { name, binary, is_ours, colour, environment, confirms, holds, known_to_fail }
     }
 }
 
 /// The arms of this workspace.
-pub const ARMS: &[Arm] = &[
-    Arm::new("glibc", "with-glibc"),
-    Arm {
-        environment: &[("GLIBC_TUNABLES", GLIBC_RETAINS)],
-        confirms: &[("retains 256 MiB", "yes")],
-        ..Arm::new("glibc-tuned", "with-glibc")
-    },
-    Arm::new("jemalloc", "with-jemalloc"),
-    Arm {
-        environment: &[(
-            "_RJEM_MALLOC_CONF",
-            "thp:always,metadata_thp:auto,retain:true,dirty_decay_ms:-1,muzzy_decay_ms:-1",
-        )],
-        confirms: &[
-            ("opt.thp", "always"),
-            ("opt.metadata_thp", "auto"),
-            ("opt.retain", "true"),
-            ("opt.dirty_decay_ms", "-1"),
-            ("opt.muzzy_decay_ms", "-1"),
-        ],
-        ..Arm::new("jemalloc-tuned", "with-jemalloc")
-    },
-    Arm::new("mimalloc", "with-mimalloc"),
-    Arm {
-        environment: &[("MIMALLOC_PURGE_DELAY", "-1"), ("MIMALLOC_ALLOW_LARGE_OS_PAGES", "1")],
-        confirms: &[("purge_delay", "-1"), ("allow_large_os_pages", "1")],
-        ..Arm::new("mimalloc-tuned", "with-mimalloc")
-    },
-    Arm::new("snmalloc", "with-snmalloc"),
-    Arm {
-        known_to_fail: Some("it resets memory that the prover still uses, so that a second proof may not verify"),
-        ..Arm::new("bump-reset", "with-bump-reset")
-    },
-    Arm { holds: ARENA_SERVES, ..Arm::new("zk-alloc", "with-zk-alloc") },
-    Arm {
-        environment: &[("ZK_ALLOC_THP", "always")],
-        holds: &[ARENA_SERVES[0], IN_HUGE_PAGES],
-        ..Arm::new("zk-alloc-thp-always", "with-zk-alloc")
-    },
-    Arm {
-        environment: &[("ZK_ALLOC_THP", "never")],
-        holds: ARENA_SERVES,
-        ..Arm::new("zk-alloc-thp-never", "with-zk-alloc")
-    },
-    Arm { holds: ARENA_SERVES, ..Arm::new("zk-alloc-resident", "with-zk-alloc-resident") },
-];
+pub const ARMS: &[Arm] = &all();
 
-/// glibc gives nothing back: no request is mapped by itself, the heap is never trimmed, and the heaps of threads stay.
-/// Raising `mmap_threshold` would not do everywhere: mallopt(3) ends it at 32 MiB, and glibc 2.36 takes more, but buffers
-/// are larger than the one, and older versions refuse the other without a word.
-const GLIBC_RETAINS: &str =
-    "glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=1099511627776:glibc.malloc.top_pad=67108864";
+/// The arm of this name.
+pub(crate) fn named(name: &str) -> Option<&'static Arm> {
+    ARMS.iter().find(|arm| arm.name == name)
+}
 
-const ARENA_SERVES: &[Condition] =
-    &[Condition::Grows { counter: "arena_allocations", otherwise: "the arena served nothing" }];
+const fn all() -> [Arm; count()] {
+    let mut arms = [ALLOCATORS[0][0]; count()];
+    let (mut allocator, mut at) = (0, 0);
+    while allocator < ALLOCATORS.len() {
+        let mut arm = 0;
+        while arm < ALLOCATORS[allocator].len() {
+            arms[at] = ALLOCATORS[allocator][arm];
+            (arm, at) = (arm + 1, at + 1);
+        }
+        allocator += 1;
+    }
+    arms
+}
 
-/// zk-alloc asks the kernel for huge pages, and goes on without them.
-const IN_HUGE_PAGES: Condition =
-    Condition::Positive { gauge: "huge_page_bytes", otherwise: "its setting did not take: nothing lies in huge pages" };
+const fn count() -> usize {
+    let (mut count, mut allocator) = (0, 0);
+    while allocator < ALLOCATORS.len() {
+        count += ALLOCATORS[allocator].len();
+        allocator += 1;
+    }
+    count
+}
 
 /// A set of arms that has a name of its own on the command line.
 pub(crate) struct Set {
@@ -99,10 +113,13 @@ pub(crate) struct Set {
     pub(crate) contains: fn(&Arm) -> bool,
 }
 
+/// Our arm as it comes: it stands for the others of ours, and `check` holds it to its baseline.
+pub(crate) const OURS: &str = zk_alloc::PLAIN.name;
+
 /// All sets.
 pub(crate) const SETS: &[Set] = &[
-    Set { name: "quick", contains: |arm| ["glibc", "jemalloc", "zk-alloc"].contains(&arm.name) },
-    Set { name: "peers", contains: |arm| arm.name == "zk-alloc" || !arm.name.starts_with("zk-alloc") },
+    Set { name: "quick", contains: |arm| ["glibc", "jemalloc", OURS].contains(&arm.name) },
+    Set { name: "peers", contains: |arm| arm.name == OURS || !arm.is_ours },
     Set { name: "all", contains: |_| true },
 ];
 
@@ -149,28 +166,6 @@ impl Condition {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sample;
-
-    /// An arm that was not used would show glibc's figures under its own name.
-    #[test]
-    fn an_arena_that_served_nothing_breaks_its_condition() {
-        let condition = &ARMS.iter().find(|arm| arm.name == "zk-alloc").unwrap().holds[0];
-        let with = |counters| sample::tests::sample(1, counters);
-        let counted = |value| Counters::from([("arena_allocations".to_owned(), value)]);
-        assert_eq!(condition.broken_by(&with(counted(1))), None);
-        assert!(condition.broken_by(&with(counted(0))).unwrap().contains("served nothing"));
-        assert!(condition.broken_by(&with(Counters::new())).unwrap().contains("does not report"));
-    }
-
-    /// Where the host has no huge pages, asking for them changes nothing.
-    #[test]
-    fn an_arm_of_huge_pages_without_any_breaks_its_condition() {
-        let mut sample = sample::tests::sample(1, Counters::new());
-        sample.gauges = Counters::from([("huge_page_bytes".to_owned(), 0)]);
-        assert!(IN_HUGE_PAGES.broken_by(&sample).unwrap().contains("nothing lies in huge pages"));
-        sample.gauges = Counters::from([("huge_page_bytes".to_owned(), 2 << 20)]);
-        assert_eq!(IN_HUGE_PAGES.broken_by(&sample), None);
-    }
 
     /// A name that stands for two things would measure one under the other's name.
     #[test]
@@ -184,7 +179,7 @@ mod tests {
     /// A tuned arm that is not asked whether its setting took would show the default's figures.
     #[test]
     fn every_setting_of_a_peer_is_confirmed_by_it() {
-        for arm in ARMS.iter().filter(|arm| !arm.environment.is_empty() && !arm.name.starts_with("zk-alloc")) {
+        for arm in ARMS.iter().filter(|arm| !arm.environment.is_empty() && !arm.is_ours) {
             assert!(!arm.confirms.is_empty(), "{}", arm.name);
         }
     }

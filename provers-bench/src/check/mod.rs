@@ -12,6 +12,7 @@ mod table;
 pub(crate) use baseline::Unusable;
 pub(crate) use cli::{Job, command, job};
 
+use crate::arms;
 use crate::machine::Machine;
 use crate::plan::Plan;
 use crate::results::record::Run;
@@ -21,9 +22,9 @@ use judge::Row;
 use std::path::{Path, PathBuf};
 
 /// The arm that is held to the baseline.
-const HELD: &str = "zk-alloc";
+const HELD: &str = arms::OURS;
 /// The arm that its time and memory are ratios to.
-const REFERENCE: &str = "glibc";
+const REFERENCE: &str = arms::BASELINE;
 /// The baseline of a package, beside its `Cargo.toml`.
 const FILE: &str = "baseline.toml";
 

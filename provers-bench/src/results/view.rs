@@ -1,12 +1,10 @@
 //! A recorded run as reports look at it: which arm is whose, and what follows from its samples.
 
+use crate::arms::{self, OURS};
 use crate::results::proof::Proof;
 use crate::results::record::{ArmResult, Run, Sweep, WorkloadResult};
 use crate::results::stats::Ratio;
 use crate::results::summary::{Summary, warm_wall_ratios};
-
-/// The arm of our arena as it comes; the names of its variants begin with it.
-const OURS: &str = "zk-alloc";
 
 /// A workload and what tells it from the others of its run.
 pub(crate) fn name(run: &Run, workload: &WorkloadResult) -> String {
@@ -20,7 +18,7 @@ pub(crate) fn name(run: &Run, workload: &WorkloadResult) -> String {
 
 /// Whether our own arena serves this arm.
 pub(crate) fn is_ours(arm: &ArmResult) -> bool {
-    arm.arm.starts_with(OURS)
+    arms::named(&arm.arm).is_some_and(|arm| arm.is_ours)
 }
 
 /// Whether the workload's ratios are taken to this arm.

@@ -43,7 +43,7 @@ pub(super) fn page(run: &Run) -> String {
                 meta name="viewport" content="width=device-width, initial-scale=1";
                 meta name="color-scheme" content="light dark";
                 title { (title) }
-                style { (PreEscaped(STYLE)) }
+                style { (PreEscaped(STYLE)) (PreEscaped(palette::css())) }
             }
             body { main {
                 (header(run, &title))
