@@ -40,6 +40,7 @@ mod plan;
 mod protocol;
 mod report;
 mod results;
+mod run;
 mod sample;
 mod trace;
 

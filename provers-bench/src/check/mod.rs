@@ -14,8 +14,9 @@ pub(crate) use cli::{Job, command, job};
 
 use crate::arms;
 use crate::machine::Machine;
-use crate::plan::Plan;
+use crate::measure::interrupt::Interrupt;
 use crate::results::record::Run;
+use crate::run;
 use baseline::{Baseline, Entry};
 use figures::Figures;
 use judge::Row;
@@ -65,12 +66,12 @@ impl<'a> Gate<'a> {
         Ok(Self { job, path, baseline })
     }
 
-    /// Has `measure` run every workload, and judges or blesses what it returns.
-    pub(crate) fn hold(mut self, measure: impl Fn(&Plan) -> anyhow::Result<Run>) -> anyhow::Result<Outcome> {
+    /// Runs every workload with the arms' binaries in `folder`, and judges or blesses what came of it.
+    pub(crate) fn hold(mut self, folder: &Path, interrupt: &Interrupt) -> anyhow::Result<Outcome> {
         let mut checked = Vec::new();
         let mut machine = None;
         for item in &self.job.items {
-            let run = measure(&item.plan)?;
+            let run = run::run(&item.plan, folder, interrupt)?;
             if run.interrupted {
                 let text = "interrupted: nothing was judged\n".into();
                 return Ok(Outcome { text, passed: false, interrupted: true });

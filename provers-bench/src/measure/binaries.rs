@@ -1,8 +1,9 @@
 //! Where the arms' binaries are: beside the driver. `cargo run` builds only the binary that it runs, so a driver that
 //! cargo started has the arms built first.
 
+use super::interrupt::Interrupt;
+use super::stale;
 use crate::machine::build_info;
-use crate::measure::stale;
 use crate::plan::Contestant;
 use anyhow::{Context, bail};
 use serde_json::Value;
@@ -13,8 +14,16 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// The folder that holds the binaries of `contestants`, brought up to date if cargo started this process. Fails if one is
-/// missing, or older than what it was built from.
-pub(crate) fn folder(contestants: &[Contestant]) -> anyhow::Result<PathBuf> {
+/// missing, or older than what it was built from. `None` if the user stopped the build.
+pub(crate) fn folder(contestants: &[Contestant], interrupt: &Interrupt) -> anyhow::Result<Option<PathBuf>> {
+    match up_to_date(contestants) {
+        // Ctrl-C ends cargo as well.
+        Err(_) if interrupt.is_raised() => Ok(None),
+        folder => folder.map(Some),
+    }
+}
+
+fn up_to_date(contestants: &[Contestant]) -> anyhow::Result<PathBuf> {
     let driver = env::current_exe().context("cannot tell where this driver lies")?;
     let folder = driver.parent().context("this driver lies in no folder")?.to_owned();
     let names: BTreeSet<_> = contestants.iter().map(|contestant| contestant.arm.binary).collect();

@@ -64,7 +64,7 @@ impl<'a> Lockstep<'a> {
         };
         let mut process = 0;
         let ended = loop {
-            if let Some(ended) = self.process(&mut course, process)? {
+            if let Some(ended) = self.all_rounds_of(&mut course, process)? {
                 break ended;
             }
             process += 1;
@@ -102,7 +102,7 @@ impl<'a> Lockstep<'a> {
 
     /// All rounds of the arms' processes with this number: started, cold and warm rounds, ended. Returns what ended the
     /// run, if anything did.
-    fn process(&mut self, course: &mut Course<'a>, process: u32) -> anyhow::Result<Option<Ended>> {
+    fn all_rounds_of(&mut self, course: &mut Course<'a>, process: u32) -> anyhow::Result<Option<Ended>> {
         let mut ended = None;
         for index in 0..=course.schedule.warm_rounds(process) {
             if index > 0 && course.schedule.is_out_of_time() {
@@ -120,7 +120,7 @@ impl<'a> Lockstep<'a> {
                 return Ok(Some(Ended::NoArms));
             }
         }
-        self.finish_processes(course, process, ended);
+        self.end_children(course, process, ended);
         Ok(ended)
     }
 
@@ -138,7 +138,10 @@ impl<'a> Lockstep<'a> {
             let turn = Turn { process, round, order: place as u32, input };
             self.progress.proving(&what, &course.seats[index].contestant.label);
             let asked = Instant::now();
-            if let Err(outcome) = self.turn(course, index, turn)? {
+            let before = course.seats[index].result.samples.len();
+            let ended = self.turn(course, index, turn);
+            self.keep_samples(course, index, before)?;
+            if let Err(outcome) = ended {
                 self.leave(&mut course.seats[index], outcome);
             }
             course.slowest = course.slowest.max(asked.elapsed());
@@ -149,8 +152,8 @@ impl<'a> Lockstep<'a> {
         Ok(())
     }
 
-    /// The turn of one arm; the inner error is why it takes no further part.
-    fn turn(&mut self, course: &mut Course<'a>, index: usize, turn: Turn) -> anyhow::Result<Result<(), Outcome>> {
+    /// The turn of one arm; the error is why it takes no further part.
+    fn turn(&self, course: &mut Course<'a>, index: usize, turn: Turn) -> Result<(), Outcome> {
         let limit = self.plan.timeout.unwrap_or_else(|| limit(course.point.workload, course.slowest));
         let baseline_waits = index != course.baseline && course.seats[course.baseline].result.samples.is_empty();
         let seat = &mut course.seats[index];
@@ -159,22 +162,26 @@ impl<'a> Lockstep<'a> {
             if turn.process == 0
                 && let Err(reason) = course.memory.admits(baseline_waits)
             {
-                return Ok(Err(Outcome::LeftOut { reason }));
+                return Err(Outcome::LeftOut { reason });
             }
-            if let Err(failure) = seat.start(&self.folder, self.plan, course.point, &self.interrupt, limit) {
-                return Ok(Err(outcome_of(&failure, turn)));
-            }
+            let started = seat.start(&self.folder, self.plan, course.point, &self.interrupt, limit);
+            started.map_err(|failure| outcome_of(&failure, turn))?;
         }
-        let before = seat.result.samples.len();
-        let proved = seat.prove(turn, limit);
-        for proof in &seat.result.samples[before..] {
-            self.samples.append(course.point, &seat.contestant.label, proof)?;
+        seat.prove(turn, limit)
+    }
+
+    /// Writes down what an arm proved beyond its first `before` samples.
+    fn keep_samples(&mut self, course: &mut Course<'a>, index: usize, before: usize) -> anyhow::Result<()> {
+        let Seat { contestant, result, .. } = &course.seats[index];
+        let Point { workload, threads } = course.point;
+        for proof in &result.samples[before..] {
+            self.samples.append(workload.spec.name, workload.log_rows, threads, &contestant.label, proof)?;
             self.progress.proved();
-            if (turn.process, turn.round) == (0, 0) {
+            if (proof.process, proof.round) == (0, 0) {
                 course.memory.take(proof.sample.peak_rss_bytes);
             }
         }
-        Ok(proved)
+        Ok(())
     }
 
     /// Ends an arm that proves no more.
@@ -187,15 +194,15 @@ impl<'a> Lockstep<'a> {
         seat.leave(outcome);
     }
 
-    /// Lets the arms' processes end; none of them waits for another.
-    fn finish_processes(&mut self, course: &mut Course<'a>, process: u32, ended: Option<Ended>) {
+    /// Lets the arms' children end; none of them waits for another.
+    fn end_children(&mut self, course: &mut Course<'a>, process: u32, ended: Option<Ended>) {
         let last = Turn { process, round: course.warm_rounds, order: 0, input: 0 };
         for seat in &mut course.seats {
             let complete = seat.result.samples.len() as u64 == seat.expected;
             if ended == Some(Ended::Interrupted) && seat.takes_part() && !complete {
                 // Its process may be in the middle of a proof: killed.
                 seat.leave(Outcome::Interrupted);
-            } else if let Err(outcome) = seat.finish_process(last) {
+            } else if let Err(outcome) = seat.end_child(last) {
                 self.leave(seat, outcome);
             }
         }

@@ -45,7 +45,7 @@ enum Event {
 }
 
 /// A running child. Dropping it kills it.
-pub(crate) struct Process {
+pub(crate) struct ChildProcess {
     child: Child,
     stdin: Option<ChildStdin>,
     events: Receiver<Event>,
@@ -54,7 +54,7 @@ pub(crate) struct Process {
     interrupt: Interrupt,
 }
 
-impl Process {
+impl ChildProcess {
     /// Starts `binary` with `environment` added to the driver's own.
     pub(crate) fn start(
         binary: &Path,
@@ -205,7 +205,7 @@ impl Process {
     }
 }
 
-impl Drop for Process {
+impl Drop for ChildProcess {
     fn drop(&mut self) {
         self.kill();
     }

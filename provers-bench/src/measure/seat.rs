@@ -2,7 +2,7 @@
 
 use crate::machine::build_info;
 use crate::measure::interrupt::Interrupt;
-use crate::measure::process::{Failure, Process};
+use crate::measure::process::{ChildProcess, Failure};
 use crate::measure::rss_watch::RssWatch;
 use crate::plan::{Contestant, Plan, Point};
 use crate::protocol::{Identity, Request};
@@ -12,20 +12,21 @@ use crate::sample::Sample;
 use std::path::Path;
 use std::time::Duration;
 
-/// An arm, in its process while it has one.
+/// An arm, with its child while it has one.
 pub(crate) struct Seat<'a> {
     pub(crate) contestant: &'a Contestant,
     pub(crate) result: ArmResult,
     /// Proofs that it is to make in all, of which its samples are some.
     pub(crate) expected: u64,
-    process: Option<Process>,
-    /// Proofs that this process has made.
+    child: Option<ChildProcess>,
+    /// Proofs that this child has made.
     made: u32,
 }
 
 /// A proof to make: where it stands in the run, and its input.
 #[derive(Clone, Copy)]
 pub(crate) struct Turn {
+    /// Number of the arm's process, from 0, as the samples have it.
     pub(crate) process: u32,
     pub(crate) round: u32,
     pub(crate) order: u32,
@@ -52,7 +53,7 @@ impl<'a> Seat<'a> {
             rss_over_time: Vec::new(),
             stderr: Vec::new(),
         };
-        Self { contestant, result, expected, process: None, made: 0 }
+        Self { contestant, result, expected, child: None, made: 0 }
     }
 
     /// Whether it still takes part; its next process may have to be started.
@@ -60,7 +61,7 @@ impl<'a> Seat<'a> {
         self.result.outcome == Outcome::Finished
     }
 
-    /// Starts its next process and has the workload set up in it.
+    /// Starts its next child and has the workload set up in it.
     pub(crate) fn start(
         &mut self,
         folder: &Path,
@@ -76,7 +77,7 @@ impl<'a> Seat<'a> {
         };
         let mut environment = owned(arm.environment);
         environment.push(("RAYON_NUM_THREADS".to_owned(), point.threads.to_string()));
-        let mut process = Process::start(&binary, &environment, interrupt)?;
+        let mut child = ChildProcess::start(&binary, &environment, interrupt)?;
         let request = Request::Setup {
             arm: label.clone(),
             prover: plan.prover.name.into(),
@@ -84,27 +85,27 @@ impl<'a> Seat<'a> {
             log_rows: point.workload.log_rows,
             requires: owned(arm.confirms),
         };
-        let identity = process.set_up(&request, limit)?;
+        let identity = child.set_up(&request, limit)?;
         let checked = check_build(&identity, &binary);
         self.result.identity = Some(identity);
         checked?;
-        (self.process, self.made) = (Some(process), 0);
+        (self.child, self.made) = (Some(child), 0);
         Ok(())
     }
 
     /// Proves once. A proof that was made is among the samples, even if it is why the arm failed.
     pub(crate) fn prove(&mut self, turn: Turn, limit: Duration) -> Result<(), Outcome> {
-        let Some(process) = &mut self.process else { return Ok(()) };
-        let Turn { process: number, round, order, input } = turn;
-        let watch = turn.is_watched().then(|| RssWatch::start(process.id()));
-        let answer = process.prove(round, input, limit);
+        let Some(child) = &mut self.child else { return Ok(()) };
+        let Turn { process, round, order, input } = turn;
+        let watch = turn.is_watched().then(|| RssWatch::start(child.id()));
+        let answer = child.prove(round, input, limit);
         let seen = watch.map(RssWatch::stop).unwrap_or_default();
         let points = seen.into_iter().map(|(at_ms, rss_bytes)| RssPoint { round, at_ms, rss_bytes });
         self.result.rss_over_time.extend(points);
         let (sample, refusal) = answer.map_err(|failure| outcome_of(&failure, turn))?;
         self.made += 1;
         let reason = self.objection(&sample, refusal);
-        self.result.samples.push(Proof { process: number, round, order, sample });
+        self.result.samples.push(Proof { process, round, order, sample });
         reason.map_or(Ok(()), |reason| Err(Outcome::Failed { round, reason }))
     }
 
@@ -119,14 +120,14 @@ impl<'a> Seat<'a> {
 
     /// Takes no further part.
     pub(crate) fn leave(&mut self, outcome: Outcome) {
-        self.process = None;
+        self.child = None;
         self.result.outcome = outcome;
     }
 
-    /// Lets its process end by itself; an exit that fails is a failure of the arm like any other.
-    pub(crate) fn finish_process(&mut self, last: Turn) -> Result<(), Outcome> {
-        let Some(process) = self.process.take() else { return Ok(()) };
-        self.result.stderr = process.finish().map_err(|failure| outcome_of(&failure, last))?;
+    /// Lets its child end by itself; an exit that fails is a failure of the arm like any other.
+    pub(crate) fn end_child(&mut self, last: Turn) -> Result<(), Outcome> {
+        let Some(child) = self.child.take() else { return Ok(()) };
+        self.result.stderr = child.finish().map_err(|failure| outcome_of(&failure, last))?;
         Ok(())
     }
 }

@@ -9,6 +9,56 @@ use crate::workloads::{Prover, WorkloadSpec};
 use std::path::PathBuf;
 use std::time::Duration;
 
+/// What a run is asked for: by options, or by the gate.
+#[derive(Debug, Default)]
+pub(crate) struct Request {
+    /// Names; none is all of the prover.
+    pub(crate) workloads: Vec<String>,
+    /// Each workload at each size, `None` being its own.
+    pub(crate) sizes: Vec<Option<u32>>,
+    /// Each of those on each number of threads.
+    pub(crate) thread_counts: Vec<usize>,
+    /// Which of the two above is varied, if any.
+    pub(crate) sweep: Option<Sweep>,
+    /// Names of arms and of sets of them.
+    pub(crate) allocators: Vec<String>,
+    pub(crate) rounds: u32,
+    pub(crate) processes: Option<u32>,
+    pub(crate) precision: Option<f64>,
+    pub(crate) max_time: Option<Duration>,
+    pub(crate) threads: usize,
+    pub(crate) seed: u64,
+    pub(crate) timeout: Option<Duration>,
+    pub(crate) out: Option<PathBuf>,
+    pub(crate) json: bool,
+}
+
+/// Time for each point when `--until-precise` comes without `--max-time`.
+const PRECISE_TIME: Duration = Duration::from_secs(300);
+
+impl Request {
+    /// Of `prover`, checked against what there is.
+    pub(crate) fn plan(self, prover: &'static Prover) -> Result<Plan, UsageError> {
+        let points = points(prover, &self.workloads, &self.sizes, &self.thread_counts)?;
+        let precise_time = self.precision.map(|_| PRECISE_TIME * points.len() as u32);
+        Ok(Plan {
+            prover,
+            points,
+            sweep: self.sweep,
+            contestants: contestants(&self.allocators)?,
+            rounds: self.rounds,
+            processes: self.processes,
+            precision: self.precision,
+            max_time: self.max_time.or(precise_time),
+            threads: self.threads,
+            seed: self.seed,
+            timeout: self.timeout,
+            out: self.out,
+            json: self.json,
+        })
+    }
+}
+
 /// Everything that a run depends on, beside the machine.
 #[derive(Debug)]
 pub(crate) struct Plan {

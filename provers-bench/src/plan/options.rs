@@ -1,10 +1,9 @@
-//! The options of a run, as clap sees them, and the plan that they make.
+//! The options of a run, as clap sees them, and the request that they make.
 
 use crate::arms::DEFAULT_SET;
 use crate::plan::values::{self, LOG_ROWS, SweepOver, THREADS, whole};
-use crate::plan::{self, Plan, UsageError};
+use crate::plan::{Request, UsageError};
 use crate::results::record::Sweep;
-use crate::workloads::Prover;
 use clap::Args;
 use std::num::NonZero;
 use std::path::PathBuf;
@@ -57,12 +56,9 @@ pub(crate) struct RunArgs {
     json: bool,
 }
 
-/// Time for each point when `--until-precise` comes without `--max-time`.
-const PRECISE_TIME: Duration = Duration::from_secs(300);
-
 impl RunArgs {
-    /// What they ask of `prover`.
-    pub(crate) fn plan(self, prover: &'static Prover) -> Result<Plan, UsageError> {
+    /// What they ask of a prover.
+    pub(crate) fn request(self) -> Result<Request, UsageError> {
         let other = |text: &str| Err(UsageError::Other(text.into()));
         if self.processes.is_some_and(|processes| processes > self.rounds) {
             return other("--processes is at most --rounds: a process without a warm round would be none");
@@ -83,17 +79,16 @@ impl RunArgs {
             }
             (None, size, _) => (vec![size], vec![threads]),
         };
-        let points = plan::points(prover, &self.workloads, &sizes, &thread_counts)?;
-        let precise_time = self.until_precise.map(|_| PRECISE_TIME * points.len() as u32);
-        Ok(Plan {
-            prover,
-            points,
+        Ok(Request {
+            workloads: self.workloads,
+            sizes,
+            thread_counts,
             sweep: self.sweep.map(|over| over.sweep),
-            contestants: plan::contestants(&self.allocators)?,
+            allocators: self.allocators,
             rounds: self.rounds,
             processes: self.processes,
             precision: self.until_precise,
-            max_time: self.max_time.or(precise_time),
+            max_time: self.max_time,
             threads,
             // Within what every JSON reader keeps exactly.
             seed: self.seed.unwrap_or_else(|| u64::from(rand::random::<u32>())),
@@ -111,14 +106,14 @@ fn cores() -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::Point;
+    use crate::plan::{PRECISE_TIME, Plan, Point};
     use crate::workloads::{PROVERS, WorkloadSpec};
     use clap::{Command, FromArgMatches};
 
     fn plan_of(line: &str) -> Plan {
         let command = RunArgs::augment_args(Command::new("plonky3"));
         let matches = command.get_matches_from(line.split_whitespace());
-        RunArgs::from_arg_matches(&matches).unwrap().plan(&PROVERS[0]).expect(line)
+        RunArgs::from_arg_matches(&matches).unwrap().request().unwrap().plan(&PROVERS[0]).expect(line)
     }
 
     #[test]

@@ -11,6 +11,7 @@
 mod cli;
 mod compare;
 mod curves;
+mod facts;
 mod html;
 mod notes;
 mod runs;

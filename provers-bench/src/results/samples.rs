@@ -1,36 +1,19 @@
 //! `samples.csv`: one row a proof, written as soon as it is measured, so that no failure loses what came before it.
 
-use crate::plan::Point;
+use crate::results::columns;
 use crate::results::proof::Proof;
 use anyhow::Context;
-use serde::Serialize;
 use std::fs::File;
 use std::path::Path;
+
+/// Where a proof stands: before what was measured of it.
+const PLACE: [&str; 8] = ["run", "workload", "log_rows", "threads", "arm", "process", "round", "order"];
 
 /// The open file.
 pub(crate) struct SampleLog {
     run: String,
     writer: csv::Writer<File>,
-}
-
-/// A row; the fields are the header, in this order.
-#[derive(Serialize)]
-struct Row<'a> {
-    run: &'a str,
-    workload: &'a str,
-    log_rows: u32,
-    threads: usize,
-    arm: &'a str,
-    process: u32,
-    round: u32,
-    order: u32,
-    wall_ns: u64,
-    user_ns: u64,
-    sys_ns: u64,
-    minflt: u64,
-    rss_bytes: u64,
-    peak_rss_bytes: u64,
-    verified: bool,
+    has_header: bool,
 }
 
 impl SampleLog {
@@ -38,30 +21,29 @@ impl SampleLog {
     pub(crate) fn create(folder: &Path, run: String) -> anyhow::Result<Self> {
         let path = folder.join("samples.csv");
         let writer = csv::Writer::from_path(&path).with_context(|| format!("cannot write {}", path.display()))?;
-        Ok(Self { run, writer })
+        Ok(Self { run, writer, has_header: false })
     }
 
     /// Adds a row and hands it to the kernel.
-    pub(crate) fn append(&mut self, point: Point, arm: &str, proof: &Proof) -> anyhow::Result<()> {
-        let sample = &proof.sample;
-        let row = Row {
-            run: &self.run,
-            workload: point.workload.spec.name,
-            log_rows: point.workload.log_rows,
-            threads: point.threads,
-            arm,
-            process: proof.process,
-            round: proof.round,
-            order: proof.order,
-            wall_ns: sample.wall_ns,
-            user_ns: sample.user_ns,
-            sys_ns: sample.sys_ns,
-            minflt: sample.minflt,
-            rss_bytes: sample.rss_bytes,
-            peak_rss_bytes: sample.peak_rss_bytes,
-            verified: sample.verified,
-        };
-        self.writer.serialize(row).context("cannot write a sample")?;
+    pub(crate) fn append(
+        &mut self,
+        workload: &str,
+        log_rows: u32,
+        threads: usize,
+        arm: &str,
+        proof: &Proof,
+    ) -> anyhow::Result<()> {
+        let Proof { process, round, order, .. } = proof;
+        let numbers = [log_rows.to_string(), threads.to_string()];
+        let turn = [process, round, order].map(u32::to_string);
+        let place = [self.run.as_str(), workload].map(str::to_owned).into_iter().chain(numbers);
+        let row = place.chain([arm.to_owned()]).chain(turn).chain(columns::of_proof(proof));
+        if !self.has_header {
+            let header = PLACE.into_iter().chain(columns::of_samples().map(|(name, _)| name));
+            self.writer.write_record(header).context("cannot write a sample")?;
+            self.has_header = true;
+        }
+        self.writer.write_record(row).context("cannot write a sample")?;
         self.writer.flush().context("cannot write a sample")
     }
 }

@@ -1,8 +1,9 @@
 //! A recorded run as reports look at it: which arm is whose, and what follows from its samples.
 
 use crate::arms::{self, OURS};
+use crate::results::format;
 use crate::results::proof::Proof;
-use crate::results::record::{ArmResult, Run, Sweep, WorkloadResult};
+use crate::results::record::{ArmResult, Outcome, Run, Sweep, WorkloadResult};
 use crate::results::stats::Ratio;
 use crate::results::summary::{Summary, warm_wall_ratios};
 
@@ -70,6 +71,17 @@ pub(crate) fn peak_ratio(workload: &WorkloadResult, arm: &ArmResult) -> Option<f
         return None;
     }
     figures(arm)?.peak_rss_ratio
+}
+
+/// What there is to say of the arm in the column of verdicts.
+pub(crate) fn verdict(workload: &WorkloadResult, arm: &ArmResult, summary: &Summary) -> String {
+    let baseline = &workload.baseline;
+    match (summary.verdict, &arm.outcome) {
+        (Some(verdict), _) => format::verdict(verdict).into(),
+        (None, Outcome::Interrupted) if arm.samples.is_empty() => "interrupted".into(),
+        (None, _) if is_baseline(workload, arm) => "baseline".into(),
+        (None, _) => format!("no {baseline} to compare with"),
+    }
 }
 
 /// Share of the CPU time of warm proofs that was spent in the kernel.

@@ -12,7 +12,7 @@ use super::session::Interrupted;
 use crate::machine::memory;
 use crate::measure::binaries;
 use crate::measure::interrupt::Interrupt;
-use crate::measure::process::{Failure, Process};
+use crate::measure::process::{ChildProcess, Failure};
 use crate::measure::seat;
 use crate::plan::Contestant;
 use crate::protocol::records::{self, Trace};
@@ -51,11 +51,7 @@ pub(crate) fn replay(job: &Replay) -> anyhow::Result<(String, bool)> {
     }
     let interrupt = Interrupt::on_signals()?;
     let interrupted = || Interrupted("what was replayed is lost");
-    let folder = match binaries::folder(&job.contestants) {
-        // Ctrl-C ends cargo as well.
-        Err(_) if interrupt.is_raised() => return Err(interrupted().into()),
-        folder => folder?,
-    };
+    let folder = binaries::folder(&job.contestants, &interrupt)?.ok_or_else(interrupted)?;
     let (mut text, mut failed) = (String::new(), false);
     for path in &job.traces {
         let trace = records::read(path)?;
@@ -108,12 +104,12 @@ fn one(
     };
     let arm = row.contestant.arm;
     let binary = folder.join(arm.binary);
-    let mut process = Process::start(&binary, &owned(arm.environment), interrupt)?;
+    let mut child = ChildProcess::start(&binary, &owned(arm.environment), interrupt)?;
     let script = script.0.display().to_string();
     let request = Request::Replay { script, shape, requires: owned(arm.confirms) };
-    let (identity, replayed) = process.replay(&request, PATIENCE)?;
+    let (identity, replayed) = child.replay(&request, PATIENCE)?;
     seat::check_build(&identity, &binary)?;
-    process.finish()?;
+    child.finish()?;
     let broken = arm.holds.iter().find_map(|condition| condition.broken_by(&replayed.sample));
     row.settings = identity.settings;
     row.replays.push(replayed);
