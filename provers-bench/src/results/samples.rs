@@ -47,3 +47,27 @@ impl SampleLog {
         self.writer.flush().context("cannot write a sample")
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sample::{Counters, tests::sample};
+    use std::fs;
+
+    /// Scripts read the columns by place as well as by name.
+    #[test]
+    fn a_row_holds_place_and_measurement_under_the_names_that_scripts_know() {
+        let folder = std::env::temp_dir().join(format!("prove-bench-samples-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let mut log = SampleLog::create(&folder, "r".into()).unwrap();
+        let proof = Proof { process: 1, round: 2, order: 3, sample: sample(7, Counters::new()) };
+        log.append("keccak", 12, 4, "glibc", &proof).unwrap();
+        log.append("keccak", 12, 4, "glibc", &proof).unwrap();
+        let text = fs::read_to_string(folder.join("samples.csv")).unwrap();
+        fs::remove_dir_all(&folder).unwrap();
+        let header = "run,workload,log_rows,threads,arm,process,round,order,wall_ns,user_ns,sys_ns,minflt,rss_bytes,\
+                      peak_rss_bytes,verified";
+        let row = "r,keccak,12,4,glibc,1,2,3,7,7,0,10,100000000,200000000,true";
+        assert_eq!(text.lines().collect::<Vec<_>>(), [header, row, row]);
+    }
+}
