@@ -132,13 +132,13 @@ impl<A: GlobalAlloc> ZkAllocator<A> {
         if layout.size() < config::min_arena_bytes() || !self.is_active() {
             return None;
         }
-        if let Some(arena) = arena::open_to_serve(|| self.take_over())
-            && let Some(at) = arena.alloc(layout.size(), layout.align(), contents)
-        {
-            if escape::is_on() {
-                escape::allocated(at.addr().get(), layout.size());
+        if let Some(arena) = arena::open_to_serve(|| self.take_over()) {
+            if let Some(at) = arena.alloc(layout.size(), layout.align(), contents) {
+                if escape::is_on() {
+                    escape::allocated(at.addr().get(), layout.size());
+                }
+                return Some(at);
             }
-            return Some(at);
         }
         // No memory, or no arena: the system refused it.
         counters::overflowed(layout.size());

@@ -35,3 +35,8 @@ pub use retain::{Retain, release, reserve, set_retain, soften};
 pub use scratch::Arena;
 pub use secret::SecretBuf;
 pub use stats::{Stats, stats};
+
+/// What every adapter names when it is compiled. The crate `zk-alloc` of crates.io, an arena that overwrites what is alive, has
+/// the same library name and the same functions, but not this one: an adapter that is built against it does not compile.
+#[doc(hidden)]
+pub const REUSES_ONLY_WHAT_WAS_FREED: () = ();

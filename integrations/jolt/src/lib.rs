@@ -9,3 +9,6 @@ mod wrap;
 pub use closure::{prove, try_prove};
 pub use pool::init;
 pub use wrap::{ProverFn, wrap};
+
+// Does not compile against the crate `zk-alloc` of crates.io, another project's arena, which overwrites what is alive.
+const _: () = zk_alloc::REUSES_ONLY_WHAT_WAS_FREED;

@@ -8,3 +8,6 @@ pub mod starky;
 
 pub use circuit::{Circuit, prove, prove_with_timing};
 pub use pool::init;
+
+// Does not compile against the crate `zk-alloc` of crates.io, another project's arena, which overwrites what is alive.
+const _: () = zk_alloc::REUSES_ONLY_WHAT_WAS_FREED;

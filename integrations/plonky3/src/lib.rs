@@ -7,3 +7,6 @@ mod uni;
 pub use batch::prove_batch;
 pub use pool::init;
 pub use uni::{prove, prove_with_preprocessed, prove_with_trace};
+
+// Does not compile against the crate `zk-alloc` of crates.io, another project's arena, which overwrites what is alive.
+const _: () = zk_alloc::REUSES_ONLY_WHAT_WAS_FREED;

@@ -60,11 +60,11 @@ impl Middle {
     /// See [`Shortage`].
     #[inline(always)]
     pub(crate) fn alloc(&self, zone: &Zone, class: Class, size: usize, limit: Limit) -> Result<NonNull<u8>, Shortage> {
-        if let Some(cache) = thread_cache::enter()
-            && let Some(block) = cache.pop(class)
-        {
-            cache.handed_out(class, size);
-            return Ok(at(zone, block as usize));
+        if let Some(cache) = thread_cache::enter() {
+            if let Some(block) = cache.pop(class) {
+                cache.handed_out(class, size);
+                return Ok(at(zone, block as usize));
+            }
         }
         self.fetch(zone, class, size, limit)
     }
@@ -98,11 +98,11 @@ impl Middle {
     #[inline(always)]
     pub(crate) unsafe fn dealloc(&self, zone: &Zone, class: Class, at: NonNull<u8>) {
         let block = at.addr().get() as u64;
-        if let Some(cache) = thread_cache::enter()
-            && cache.push(class, block)
-        {
-            cache.taken_back(class);
-            return;
+        if let Some(cache) = thread_cache::enter() {
+            if cache.push(class, block) {
+                cache.taken_back(class);
+                return;
+            }
         }
         self.bring_back(zone, class, block);
     }
