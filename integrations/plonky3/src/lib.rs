@@ -1,3 +1,5 @@
+// Before the README's own: the first of two links of one name holds.
+#![doc = "[zk-alloc]: zk_alloc\n"]
 #![doc = include_str!("../README.md")]
 
 mod batch;
