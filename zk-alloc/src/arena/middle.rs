@@ -133,6 +133,12 @@ impl Middle {
 
     /// Brings back what threads keep that are not allocating at this moment.
     pub(crate) fn empty_caches(&self, zone: &Zone) {
+        thread_cache::claim_all(|cache| self.empty(zone, cache));
+    }
+
+    /// As [`empty_caches`](Self::empty_caches); the memory in which the caches kept their blocks goes back as well. Threads
+    /// page it in again when they next free something.
+    pub(crate) fn vacate_caches(&self, zone: &Zone) {
         thread_cache::claim_all(|cache| {
             self.empty(zone, cache);
             self.room.clear(cache);

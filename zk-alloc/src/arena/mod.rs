@@ -334,7 +334,11 @@ impl Arena {
         }
         let mut gone = self.trim_zones(surplus(), how);
         if surplus() > 0 {
-            self.middle.empty_caches(self.slab_zone());
+            if keep_bytes == 0 {
+                self.middle.vacate_caches(self.slab_zone());
+            } else {
+                self.middle.empty_caches(self.slab_zone());
+            }
             gone += self.middle.purge(self.slab_zone(), surplus());
             gone += self.trim_zones(surplus(), how);
         }
