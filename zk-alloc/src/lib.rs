@@ -40,3 +40,8 @@ pub use stats::{Stats, stats};
 /// the same library name and the same functions, but not this one: an adapter that is built against it does not compile.
 #[doc(hidden)]
 pub const REUSES_ONLY_WHAT_WAS_FREED: () = ();
+
+// Its examples are compiled and run with those of this documentation.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/migrating.md")]
+struct Migrating;
