@@ -435,6 +435,12 @@ fn local() -> Option<&'static Local> {
     Some(unsafe { &*local })
 }
 
+/// Whether this thread has a cache.
+#[inline(always)]
+pub(crate) fn is_joined() -> bool {
+    local().is_some_and(|local| local.cache.get().is_some())
+}
+
 /// Enters this thread's cache; `None` where it has none, or may not use it now.
 #[inline(always)]
 pub(crate) fn enter() -> Option<Entered<'static>> {
