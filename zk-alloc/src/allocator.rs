@@ -7,11 +7,12 @@ use std::mem::MaybeUninit;
 use std::ptr::{NonNull, copy_nonoverlapping, null_mut};
 
 use crate::arena::{self, Contents};
+use crate::config::{self, Settings};
 use crate::phase::{self, Participants};
-use crate::{config, counters, escape, open, os, route};
+use crate::{counters, escape, open_phases, os, route};
 
-/// An allocator for provers: the arena for large buffers while a [phase](crate::phase()) is open, a backing allocator
-/// ([`System`] unless another is given) for everything else.
+/// An allocator for provers: while a [phase](crate::phase()) is open, the arena serves; outside of phases, and where the arena
+/// can't, a backing allocator does ([`System`] unless another is given).
 ///
 /// ```
 /// use zk_alloc::ZkAllocator;
@@ -27,6 +28,7 @@ pub struct ZkAllocator<A = System> {
     backing: A,
     mode: Mode,
     participants: Participants,
+    settings: Settings,
 }
 
 /// [`struct@ZkAllocator`] over [`System`], so that `static ALLOC: ZkAllocator = ZkAllocator;` reads as it always did.
@@ -40,7 +42,7 @@ pub enum Mode {
     /// While a phase is open.
     #[default]
     Scoped,
-    /// Always, without phases. The price: every large buffer of the program is the arena's, and nothing tells it when to
+    /// Always, without phases. The price: everything that the program allocates is the arena's, and nothing tells it when to
     /// come down but [`release`](crate::release).
     Resident,
 }
@@ -61,14 +63,14 @@ impl<A> ZkAllocator<A> {
     /// The arena in front of `backing`, which serves what the arena does not.
     #[must_use]
     pub const fn with_backing(backing: A) -> Self {
-        Self { backing, mode: Mode::Scoped, participants: Participants::All }
+        Self { backing, mode: Mode::Scoped, participants: Participants::All, settings: Settings::new() }
     }
 
     /// The same allocator, taking part as `mode` says.
     #[must_use]
     pub const fn mode(self, mode: Mode) -> Self {
-        let participants = self.participants;
-        Self { backing: self.into_backing(), mode, participants }
+        let (participants, settings) = (self.participants, self.settings);
+        Self { backing: self.into_backing(), mode, participants, settings }
     }
 
     /// The same allocator, open to `participants`.
@@ -82,8 +84,23 @@ impl<A> ZkAllocator<A> {
     /// ```
     #[must_use]
     pub const fn participants(self, participants: Participants) -> Self {
-        let mode = self.mode;
-        Self { backing: self.into_backing(), mode, participants }
+        let (mode, settings) = (self.mode, self.settings);
+        Self { backing: self.into_backing(), mode, participants, settings }
+    }
+
+    /// The same allocator, which brings these settings along: they hold where the environment says nothing. See [`Settings`].
+    ///
+    /// ```
+    /// use zk_alloc::{Settings, ZkAllocator};
+    ///
+    /// #[global_allocator]
+    /// static ALLOC: ZkAllocator = ZkAllocator::resident().settings(Settings::new().retain_bytes(1 << 30));
+    /// # zk_alloc::phase(|| drop(vec![1u8; 1 << 20]));
+    /// ```
+    #[must_use]
+    pub const fn settings(self, settings: Settings) -> Self {
+        let (mode, participants) = (self.mode, self.participants);
+        Self { backing: self.into_backing(), mode, participants, settings }
     }
 
     /// The backing allocator, moved out. A constant function may not move a field out of what might have a destructor.
@@ -108,10 +125,10 @@ impl<A: GlobalAlloc> ZkAllocator<A> {
     #[inline(always)]
     fn try_kept(&self, layout: Layout) -> Option<NonNull<u8>> {
         let is_active = match self.mode {
-            Mode::Scoped => self.participants == Participants::All && open::is_any(),
+            Mode::Scoped => self.participants == Participants::All && open_phases::is_any(),
             Mode::Resident => true,
         };
-        let is_plain = is_active && layout.size() >= config::min_arena_bytes() && !escape::is_on();
+        let is_plain = is_active && layout.size() >= config::threshold() && !escape::is_on();
         if is_plain { arena::alloc_kept(layout.size(), layout.align()) } else { None }
     }
 
@@ -170,7 +187,11 @@ impl<A: GlobalAlloc> ZkAllocator<A> {
     /// Memory from the arena, if the request is its business and it has some.
     #[inline(always)]
     fn try_arena(&self, layout: Layout, contents: Contents) -> Option<NonNull<u8>> {
-        if layout.size() < config::min_arena_bytes() || !self.is_active() {
+        let threshold = config::threshold();
+        if layout.size() < threshold {
+            return if threshold == config::UNKNOWN { self.try_arena_first(layout, contents) } else { None };
+        }
+        if !self.is_active() {
             return None;
         }
         if let Some(arena) = arena::open_to_serve(|| self.take_over()) {
@@ -184,6 +205,13 @@ impl<A: GlobalAlloc> ZkAllocator<A> {
         // No memory, or no arena: the system refused it.
         counters::overflowed(layout.size());
         None
+    }
+
+    /// As [`try_arena`](Self::try_arena), for the first request of all, with which the program's settings come.
+    #[cold]
+    #[inline(never)]
+    fn try_arena_first(&self, layout: Layout, contents: Contents) -> Option<NonNull<u8>> {
+        if config::introduce(&self.settings) { self.try_arena(layout, contents) } else { None }
     }
 }
 

@@ -27,7 +27,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 
 use crate::classes::{self, Class};
-use crate::config::{self, Config};
+use crate::config::{self, Config, Settings};
 use crate::counters::ZoneCounters;
 use crate::escape;
 use crate::os::{self, Errno};
@@ -102,7 +102,7 @@ pub(crate) fn get() -> Option<&'static Arena> {
     (GLOBAL.state.load(Ordering::Acquire) >= OPEN).then(|| unsafe { GLOBAL.opened() })
 }
 
-/// The arena, opened by this call if it is the first. Nobody waits: while one thread opens it, for the others (and for
+/// The arena, opened by this call if it is the first since an allocator was [introduced](config::introduce). Nobody waits: while one thread opens it, for the others (and for
 /// what that thread itself allocates meanwhile) there is none yet, and the backing allocator serves them.
 #[inline]
 pub(crate) fn open() -> Option<&'static Arena> {
@@ -138,8 +138,10 @@ fn serve_first(first: impl FnOnce()) -> Option<&'static Arena> {
 
 #[cold]
 fn open_now() -> Option<&'static Arena> {
+    // Before an allocator brought the program's settings, there is nobody to serve.
+    let program = config::program()?;
     GLOBAL.state.compare_exchange(NONE, OPENING, Ordering::Relaxed, Ordering::Relaxed).ok()?;
-    match Arena::new() {
+    match Arena::new(program) {
         Ok(arena) => {
             GLOBAL.base.store(arena.region.base().addr().get(), Ordering::Relaxed);
             let len = arena.region.len();
@@ -192,11 +194,11 @@ unsafe extern "C" fn thread_exits(cache: *mut c_void) {
 }
 
 impl Arena {
-    fn new() -> Result<Self, Errno> {
-        let config = config::load();
-        budget::set_max(config.max_bytes);
+    fn new(program: &Settings) -> Result<Self, Errno> {
+        let config = config::load(program);
+        budget::set_max(config.settings.max_bytes.value);
         classes::set_page_bytes(os::page_bytes());
-        if config.trace_escaped {
+        if config.settings.trace_escaped.value {
             escape::trace_escaped(true);
         }
         let region = region::Region::reserve(config.span_bytes, layout::zone_specs(&config))?;
@@ -250,12 +252,12 @@ impl Arena {
                 }
                 Ok(at)
             }
-            Path::Run(zone) => {
+            Path::Run(runs) => {
                 // Blocks look for a cache by themselves.
                 if !thread_cache::is_joined() {
                     self.middle.join();
                 }
-                self.region.zone(zone).claim(size, layout::run_align(size, align), contents, limit)
+                self.region.zone(runs).claim(size, layout::run_align(size, align), contents, limit)
             }
         }
     }
@@ -299,10 +301,10 @@ impl Arena {
             // Less than half of a block is better used by a smaller one.
             return new_size <= class.block_bytes() && new_size > class.block_bytes() / 2;
         }
-        let name = self.region.zone_of(at);
+        let runs = self.region.zone_of(at);
         // SAFETY: the caller's; what is no block is a run of its own.
-        route::path(new_size, align) == Path::Run(name)
-            && unsafe { self.region.zone(name).resize(at, old_size, new_size) }
+        route::path(new_size, align) == Path::Run(runs)
+            && unsafe { self.region.zone(runs).resize(at, old_size, new_size) }
     }
 
     /// Shortens an allocation where it stands, also where its new length belongs elsewhere: no memory could be had there.
@@ -330,7 +332,7 @@ impl Arena {
         if old_size < route::MOVE_MIN_BYTES || new_size < old_size {
             return None;
         }
-        let (old, new) = (self.region.zone(self.region.zone_of(at)), self.region.zone(route::run_zone(new_size)));
+        let (old, new) = (self.region.zone(self.region.zone_of(at)), self.region.zone(route::run_size(new_size)));
         let len = old.run_bytes(old_size);
         if len > new.run_bytes(new_size) {
             return None;
@@ -385,11 +387,11 @@ impl Arena {
 
     /// Books free memory for a request of `bytes`, for `page_in` to bring in. Returns how many bytes.
     pub(crate) fn populate(&self, bytes: usize, page_in: impl FnOnce(Populate<'_>)) -> usize {
-        let (zone, tenant) = match route::path(bytes, 1) {
+        let (runs, tenant) = match route::path(bytes, 1) {
             Path::Block(_) => (route::SLABS, Tenant::Slab),
-            Path::Run(zone) => (zone, Tenant::Run),
+            Path::Run(runs) => (runs, Tenant::Run),
         };
-        self.region.zone(zone).populate(tenant, bytes, page_in)
+        self.region.zone(runs).populate(tenant, bytes, page_in)
     }
 
     pub(crate) fn config(&self) -> &Config {
