@@ -26,39 +26,22 @@
 //! trace        beside the bench: allocations recorded and replayed
 //! ```
 
-pub mod allocators;
 pub mod arms;
 pub mod child;
 pub mod driver;
-pub mod stats;
-pub mod trace;
 pub mod workloads;
 
-mod binaries;
-mod budget;
-mod build_info;
 mod check;
 mod cli;
-mod fault;
-mod installed;
-mod interrupt;
-mod lockstep;
 mod machine;
 mod macros;
-mod memory;
-mod options;
+mod measure;
 mod plan;
-mod process;
-mod progress;
 mod protocol;
-mod record;
 mod report;
-mod rss_watch;
+mod results;
+mod run;
 mod sample;
-mod schedule;
-mod seat;
-mod stale;
-mod summary;
-mod values;
+mod trace;
 
 pub use workloads::{PROVERS, Prover, Workload, WorkloadSpec};

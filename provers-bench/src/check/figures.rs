@@ -1,9 +1,9 @@
 //! What is held of a workload, taken from its result.
 
 use super::{HELD, REFERENCE};
-use crate::record::{ArmResult, Outcome, WorkloadResult};
-use crate::report::{format, view};
-use crate::stats::{Ratio, median};
+use crate::results::record::{ArmResult, Outcome, WorkloadResult};
+use crate::results::stats::{Ratio, median};
+use crate::results::{format, view};
 use serde::{Deserialize, Serialize};
 
 /// Figures of zk-alloc's warm proofs. Each is better the smaller it is.

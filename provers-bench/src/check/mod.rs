@@ -12,18 +12,20 @@ mod table;
 pub(crate) use baseline::Unusable;
 pub(crate) use cli::{Job, command, job};
 
+use crate::arms;
 use crate::machine::Machine;
-use crate::plan::Plan;
-use crate::record::Run;
+use crate::measure::interrupt::Interrupt;
+use crate::results::record::Run;
+use crate::run;
 use baseline::{Baseline, Entry};
 use figures::Figures;
 use judge::Row;
 use std::path::{Path, PathBuf};
 
 /// The arm that is held to the baseline.
-const HELD: &str = "zk-alloc";
+const HELD: &str = arms::OURS;
 /// The arm that its time and memory are ratios to.
-const REFERENCE: &str = "glibc";
+const REFERENCE: &str = arms::BASELINE;
 /// The baseline of a package, beside its `Cargo.toml`.
 const FILE: &str = "baseline.toml";
 
@@ -64,12 +66,12 @@ impl<'a> Gate<'a> {
         Ok(Self { job, path, baseline })
     }
 
-    /// Has `measure` run every workload, and judges or blesses what it returns.
-    pub(crate) fn hold(mut self, measure: impl Fn(&Plan) -> anyhow::Result<Run>) -> anyhow::Result<Outcome> {
+    /// Runs every workload with the arms' binaries in `folder`, and judges or blesses what came of it.
+    pub(crate) fn hold(mut self, folder: &Path, interrupt: &Interrupt) -> anyhow::Result<Outcome> {
         let mut checked = Vec::new();
         let mut machine = None;
         for item in &self.job.items {
-            let run = measure(&item.plan)?;
+            let run = run::run(&item.plan, folder, interrupt)?;
             if run.interrupted {
                 let text = "interrupted: nothing was judged\n".into();
                 return Ok(Outcome { text, passed: false, interrupted: true });

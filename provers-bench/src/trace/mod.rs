@@ -13,12 +13,9 @@
 
 mod arena;
 mod cli;
-mod format;
 mod ground;
-mod mapping;
 mod middle;
 mod policy;
-mod recorder;
 mod replay;
 #[cfg(test)]
 mod script;
@@ -27,12 +24,10 @@ mod simulate;
 mod table;
 mod zone;
 
-pub use recorder::Recorder;
-pub use session::main;
-
 pub(crate) use cli::{Job, commands, job};
-pub(crate) use replay::{Replayed, Shape, replay_script};
 pub(crate) use session::Interrupted;
+
+use crate::protocol::records;
 
 /// Does what a command asked for: what goes to stdout, and whether a part of it failed.
 pub(crate) fn run(job: &Job) -> anyhow::Result<(String, bool)> {
@@ -45,7 +40,7 @@ pub(crate) fn run(job: &Job) -> anyhow::Result<(String, bool)> {
         Job::Simulate { traces, policies } => {
             let mut text = String::new();
             for path in traces {
-                let trace = format::read(path)?;
+                let trace = records::read(path)?;
                 let figures = policies.iter().map(|policy| (policy.name.as_str(), simulate::simulate(&trace, policy)));
                 text += &format!("{}\n\n", table::table(&trace, &figures.collect::<Vec<_>>()));
             }

@@ -104,55 +104,11 @@ pub struct Prover {
 // A constant would have every arm's binary compile the provers again: this names them once, in the library.
 pub static PROVERS: &[Prover] = &[
     #[cfg(feature = "plonky3")]
-    Prover {
-        name: "plonky3",
-        about: "Plonky3 0.8 over KoalaBear with FRI, and with WHIR",
-        init: || _ = zk_alloc_plonky3::init(),
-        workloads: &[
-            WorkloadSpec::new::<plonky3::Poseidon2>(
-                "poseidon2",
-                "Poseidon2 AIR, vectorised by 8, Keccak Merkle tree",
-                15,
-            )
-            .checked_at(13),
-            WorkloadSpec::new::<plonky3::Keccak>("keccak", "Keccak-f AIR, Poseidon2 Merkle tree", 14).checked_at(12),
-            WorkloadSpec::new::<whir::Whir>(
-                "whir",
-                "WHIR opening of a multilinear polynomial, Poseidon2 Merkle tree",
-                21,
-            )
-            .sizes(10, 21)
-            .checked_at(20),
-        ],
-    },
+    plonky3::PROVER,
     #[cfg(feature = "plonky2")]
-    Prover {
-        name: "plonky2",
-        about: "plonky2 1.1 over Goldilocks with FRI",
-        init: || _ = zk_alloc_plonky2::init(),
-        workloads: &[
-            WorkloadSpec::new::<plonky2::Squaring>("squaring", "repeated squaring, 20 to a row", 13).checked_at(12),
-            WorkloadSpec::new::<plonky2::Recursion>(
-                "recursion",
-                "squarings, a proof of the proof, and a proof of that",
-                13,
-            )
-            .checked_at(12),
-        ],
-    },
+    plonky2::PROVER,
     #[cfg(feature = "jolt")]
-    Prover {
-        name: "jolt",
-        about: "Jolt's commitment scheme Dory, and Spartan, over BN254",
-        init: || _ = zk_alloc_jolt::init(),
-        workloads: &[
-            WorkloadSpec::new::<jolt::Dory>("dory", "Dory, one polynomial committed to and opened", 18).checked_at(16),
-            WorkloadSpec::new::<jolt::Spartan>("spartan", "Spartan with HyperKZG, repeated squaring", 16)
-                .sizes(10, 20)
-                .checked_at(14)
-                .processes_at_most(4),
-        ],
-    },
+    jolt::PROVER,
 ];
 
 /// What may happen on the clock beside a proof: nothing, or the fault that a test asked for.

@@ -23,7 +23,22 @@ use p3_symmetric::{CompressionFunctionFromHasher, PaddingFreeSponge, Serializing
 use p3_uni_stark::{Proof, StarkConfig, verify};
 use rand::{RngExt, SeedableRng, rngs::SmallRng};
 
-use super::Workload;
+use super::{Prover, Workload, WorkloadSpec, whir};
+
+/// The prover, as `prove-bench` names it.
+pub(super) const PROVER: Prover = Prover {
+    name: "plonky3",
+    about: "Plonky3 0.8 over KoalaBear with FRI, and with WHIR",
+    init: || _ = zk_alloc_plonky3::init(),
+    workloads: &[
+        WorkloadSpec::new::<Poseidon2>("poseidon2", "Poseidon2 AIR, vectorised by 8, Keccak Merkle tree", 15)
+            .checked_at(13),
+        WorkloadSpec::new::<Keccak>("keccak", "Keccak-f AIR, Poseidon2 Merkle tree", 14).checked_at(12),
+        WorkloadSpec::new::<whir::Whir>("whir", "WHIR opening of a multilinear polynomial, Poseidon2 Merkle tree", 21)
+            .sizes(10, 21)
+            .checked_at(20),
+    ],
+};
 
 pub(super) type Challenge = BinomialExtensionField<KoalaBear, 4>;
 type Dft = Radix2DitParallel<KoalaBear>;

@@ -47,7 +47,7 @@ const LINE_BYTES: u64 = 64;
 
 #[cfg(test)]
 mod tests {
-    use crate::trace::format::Op;
+    use crate::protocol::records::Op;
     use crate::trace::script::{KIB, MIB, Script};
 
     /// What the size classes are for: a block that stays keeps its place and no more, and the next ones lie beside it.
