@@ -265,4 +265,12 @@ mod tests {
             }
         }
     }
+
+    /// Scripts read samples.csv by these names.
+    #[test]
+    fn samples_keep_their_names() {
+        let names: Vec<_> = of_samples().map(|(name, _)| name).collect();
+        let known = ["wall_ns", "user_ns", "sys_ns", "minflt", "rss_bytes", "peak_rss_bytes", "verified"];
+        assert!(known.iter().all(|name| names.contains(name)), "{names:?}");
+    }
 }
