@@ -192,13 +192,13 @@ impl<A: GlobalAlloc> ZkAllocator<A> {
         if is_below || !self.is_active() {
             return None;
         }
-        if let Some(arena) = arena::open_to_serve(&self.settings, || self.take_over())
-            && let Some(at) = arena.alloc(layout.size(), layout.align(), contents)
-        {
-            if escape::is_on() {
-                escape::allocated(at.addr().get(), layout.size());
+        if let Some(arena) = arena::open_to_serve(&self.settings, || self.take_over()) {
+            if let Some(at) = arena.alloc(layout.size(), layout.align(), contents) {
+                if escape::is_on() {
+                    escape::allocated(at.addr().get(), layout.size());
+                }
+                return Some(at);
             }
-            return Some(at);
         }
         // No memory, or no arena: the system refused it.
         counters::overflowed(layout.size());
@@ -265,12 +265,13 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for ZkAllocator<A> {
 
     #[inline]
     unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
-        if !escape::is_on()
-            && let Some((arena, at)) = in_arena(ptr)
-            // SAFETY: the caller's: `ptr` came from us with this layout, and it lies in the arena.
-            && unsafe { arena.keep(at, layout.size(), layout.align()) }
-        {
-            return;
+        if !escape::is_on() {
+            if let Some((arena, at)) = in_arena(ptr) {
+                // SAFETY: the caller's: `ptr` came from us with this layout, and it lies in the arena.
+                if unsafe { arena.keep(at, layout.size(), layout.align()) } {
+                    return;
+                }
+            }
         }
         // SAFETY: the caller's.
         unsafe { self.dealloc_any(ptr, layout) }

@@ -1,3 +1,20 @@
+//! [`phase`]: phase()
+//! [phase-type]: Phase
+//! [`min_arena_bytes`]: min_arena_bytes
+//! [`stats`]: stats()
+//! [stats-type]: Stats
+//! [`PhaseReport`]: PhaseReport
+//! [`pool`]: pool
+//! [`trace_escaped`]: trace_escaped
+//! [`set_retain`]: set_retain
+//! [`release`]: release
+//! [`soften`]: soften
+//! [`reserve`]: reserve
+//! [`Retain::For`]: Retain::For
+//! [`Scratch`]: Scratch
+//! [`SecretBuf`]: SecretBuf
+//!
+// The links above hold here, because the first of two definitions does; those of the README lead to the sources.
 #![doc = include_str!("../README.md")]
 // The order of the house: a module imports only what stands below it (tests/layering.rs).
 mod allocator;
@@ -40,3 +57,13 @@ pub use retain::{Retain, release, reserve, set_retain, soften};
 pub use scratch::Scratch;
 pub use secret::SecretBuf;
 pub use stats::{Stats, stats};
+
+/// What every adapter names when it is compiled. The crate `zk-alloc` of crates.io, an arena that overwrites what is alive, has
+/// the same library name and the same functions, but not this one: an adapter that is built against it does not compile.
+#[doc(hidden)]
+pub const REUSES_ONLY_WHAT_WAS_FREED: () = ();
+
+// Its examples are compiled and run with those of this documentation.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/migrating.md")]
+struct Migrating;

@@ -21,7 +21,7 @@ pub enum Participants {
     #[default]
     All,
     /// The threads that opened a phase, and the prover's workers: those of
-    /// [`pool::build_global`](https://docs.rs/zk-alloc/latest/zk_alloc/pool/), and threads that called
+    /// `build_global` in [`pool`](crate::pool), and threads that called
     /// [`pool::register_worker`](crate::pool::register_worker). Threads of tokio, a database or a network beside the prover
     /// never touch the arena.
     Pool,

@@ -149,7 +149,7 @@ impl Scratch {
             slot.write(init(index));
         }
         // SAFETY: each was written.
-        Ok(unsafe { slots.assume_init_mut() })
+        Ok(unsafe { all_written(slots) })
     }
 
     /// A copy of `source`, on a boundary of 64 bytes or more.
@@ -166,7 +166,12 @@ impl Scratch {
     /// # Errors
     /// Where less is left.
     pub fn try_alloc_array_copy<T: Copy>(&self, source: &[T]) -> Result<&mut [T], ScratchExhausted> {
-        Ok(self.try_alloc_array_uninit(source.len())?.write_copy_of_slice(source))
+        let slots = self.try_alloc_array_uninit(source.len())?;
+        for (slot, value) in slots.iter_mut().zip(source) {
+            slot.write(*value);
+        }
+        // SAFETY: there are as many values as slots, so each was written.
+        Ok(unsafe { all_written(slots) })
     }
 
     /// Room for `len` values, on a boundary of 64 bytes or more, for those who write each of them before they read: the
@@ -274,6 +279,15 @@ impl fmt::Debug for Scratch {
             .field("capacity_bytes", &self.capacity_bytes())
             .finish()
     }
+}
+
+/// The values in slots that were all written. (The method of slices that does this came with Rust 1.93.)
+///
+/// # Safety
+/// Each slot holds a value.
+unsafe fn all_written<T>(slots: &mut [MaybeUninit<T>]) -> &mut [T] {
+    // SAFETY: the caller's; a `MaybeUninit` lies in memory as its value does.
+    unsafe { slice::from_raw_parts_mut(slots.as_mut_ptr().cast(), slots.len()) }
 }
 
 /// The value, or a panic at the caller's line with what the error says.

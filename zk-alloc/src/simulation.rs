@@ -1,6 +1,6 @@
 //! What a simulator of this allocator reads of it, so that both are the same allocator: the sizes, and where requests go.
 //!
-//! `prove-bench simulate` is that simulator (docs/placement.md). None of this is part of the API: it changes with the allocator.
+//! `prove-bench simulate` is that simulator (docs/experiments/placement.md). None of this is part of the API: it changes with the allocator.
 
 use crate::arena;
 use crate::classes::{self, Class};

@@ -4,30 +4,27 @@
 //! ```text
 //! cli      `report` and `compare`        runs     a run, found and read
 //! html     report.html                   text     table.md, the terminal        compare   two runs, side by side
-//! words    verdicts -> sentences         table    of one workload               samples   samples.csv
-//! view     a run as reports look at it   format   quantities
+//! words    verdicts -> sentences         table    of one workload               curves    of a sweep
+//! notes    beside the figures            facts    of machine, build and command
 //! ```
 
 mod cli;
 mod compare;
 mod curves;
-pub(crate) mod format;
+mod facts;
 mod html;
 mod notes;
 mod runs;
-mod samples;
 mod table;
 mod text;
-pub(crate) mod view;
 mod words;
 
 pub(crate) use cli::{Job, commands, job};
 pub(crate) use curves::curves;
-pub(crate) use samples::SampleLog;
 pub(crate) use table::Style;
 pub(crate) use text::section;
 
-use crate::record::Run;
+use crate::results::record::Run;
 use anyhow::Context;
 use std::fs;
 use std::io::ErrorKind;
@@ -95,8 +92,8 @@ fn write_file(folder: &Path, name: &str, text: &str) -> anyhow::Result<()> {
 pub(crate) mod tests {
     use super::*;
     use crate::machine::Machine;
-    use crate::record::{ArmResult, Ended, Outcome, SCHEMA, WorkloadResult};
-    use crate::summary::{self, tests::arm};
+    use crate::results::record::{self, tests::arm};
+    use crate::results::record::{ArmResult, Ended, Outcome, SCHEMA, WorkloadResult};
 
     /// Eight warm rounds of glibc after a cold one, all of 100 ms.
     pub(crate) const EVEN: [u64; 9] = [100_000_000; 9];
@@ -108,7 +105,7 @@ pub(crate) mod tests {
 
     /// A workload of these arms; the first is the baseline.
     pub(crate) fn workload_of(mut arms: Vec<ArmResult>) -> WorkloadResult {
-        summary::summarise(&mut arms, 0, 1);
+        record::summarise(&mut arms, 0, 1);
         WorkloadResult {
             workload: "poseidon2".into(),
             about: "hashes".into(),

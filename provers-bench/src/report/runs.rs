@@ -1,6 +1,6 @@
 //! Finding a run that was made before, and reading it.
 
-use crate::record::{Run, SCHEMA};
+use crate::results::record::{Run, SCHEMA};
 use anyhow::{Context, bail};
 use serde::Deserialize;
 use std::fs;

@@ -1,10 +1,11 @@
 //! A run as text: on the terminal while it runs, and as Markdown for a README or a comment.
 
 use super::curves::curves;
+use super::facts::{self, command};
 use super::notes::notes;
 use super::table::{Style, table};
-use super::{format, words};
-use crate::record::{Run, WorkloadResult};
+use super::words;
+use crate::results::record::{Run, WorkloadResult};
 
 /// One workload as its heading, its table and the notes beneath.
 pub(crate) fn section(run: &Run, workload: &WorkloadResult, style: Style) -> String {
@@ -26,21 +27,7 @@ pub(crate) fn section(run: &Run, workload: &WorkloadResult, style: Style) -> Str
 
 /// A whole run as Markdown, for a README or a comment.
 pub(super) fn markdown(run: &Run) -> String {
-    let machine = &run.machine;
-    let known = |value: &Option<String>| value.clone().unwrap_or_else(|| "unknown".into());
-    let mut text = format!(
-        "## {}\n\n`{}`\n\n{}, {} cores, {} of memory, Linux {}, transparent huge pages {}; {}, `{}`; commit {}.\n",
-        run.prover,
-        command(run),
-        known(&machine.cpu),
-        machine.cores,
-        machine.memory_bytes.map_or("unknown".into(), format::bytes),
-        known(&machine.kernel),
-        known(&machine.transparent_huge_pages),
-        machine.build.rustc,
-        machine.build.rustflags,
-        commit(run),
-    );
+    let mut text = format!("## {}\n\n`{}`\n\n{}\n", run.prover, command(run), facts::sentence(run));
     for workload in &run.workloads {
         text += "\n";
         text += &section(run, workload, Style::Markdown);
@@ -50,18 +37,6 @@ pub(super) fn markdown(run: &Run) -> String {
         }
     }
     text + &curves(run, Style::Markdown)
-}
-
-/// The command line as a user types it, whichever folder the driver was found in.
-pub(super) fn command(run: &Run) -> String {
-    let arguments = run.command_line.iter().skip(1).map(String::as_str);
-    ["prove-bench"].into_iter().chain(arguments).collect::<Vec<_>>().join(" ")
-}
-
-/// The commit that was run, and whether it was quite that.
-pub(super) fn commit(run: &Run) -> String {
-    let commit = run.machine.git_commit.as_deref().unwrap_or("unknown");
-    format!("{commit}{}", if run.machine.git_dirty == Some(true) { " with changes" } else { "" })
 }
 
 /// Text that may quote anything, on one line and without markup of its own.
@@ -80,9 +55,9 @@ fn rounds(workload: &WorkloadResult) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::Outcome;
     use crate::report::tests::{EVEN, run, workload_of};
-    use crate::summary::tests::arm;
+    use crate::results::record::Outcome;
+    use crate::results::record::tests::arm;
 
     /// A list of Markdown in a comment must not become a table's end, a second item or a tag.
     #[test]

@@ -1,8 +1,8 @@
 //! A trace, replayed through a policy.
 
 use super::arena::{Arena, Block, Place};
-use super::format::{Op, Record, Trace};
 use super::policy::Policy;
+use crate::protocol::records::{Op, Record, Trace};
 use std::collections::HashMap;
 
 /// What a policy made of a trace.

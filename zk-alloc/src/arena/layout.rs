@@ -72,7 +72,7 @@ const fn kept(runs: RunSize) -> Option<Place> {
 const SMALL_PAGES_BYTES: usize = 8 << 20;
 
 /// Room for the slabs of each of the machine's threads where no run goes, in bytes. Slabs that outlive a proof would otherwise
-/// take the places of the next proof's runs (docs/placement.md).
+/// take the places of the next proof's runs (docs/experiments/placement.md).
 pub(crate) const SLABS_APART_BYTES: usize = 2 << 20;
 
 /// What the zones are made from, in the order of [`RunSize`]; in the one that slabs lie in, the first bytes are theirs.

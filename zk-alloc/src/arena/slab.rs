@@ -420,9 +420,8 @@ impl SlabTable {
         for class in Class::all() {
             let hints = self.hints.set(class.number() as usize);
             let mut from = 0;
-            while gone < wanted_bytes
-                && let Some(unit) = hints.first(from)
-            {
+            while gone < wanted_bytes {
+                let Some(unit) = hints.first(from) else { break };
                 gone += self.purge_slab(zone, unit, class);
                 from = unit + 1;
             }

@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use super::HugePages;
+use super::huge_pages::HugePages;
 use crate::os::{Cut, Value};
 
 /// Where the value of a setting came from.
@@ -134,7 +134,7 @@ pub(super) const THREAD_CAPACITY: Setting<usize> = Setting {
     method: "thread_capacity_bytes",
     wanted: "a whole number of GiB, at least 1",
     parse: |text| text.parse::<usize>().ok()?.checked_mul(GIB),
-    may_be: |bytes| bytes > 0 && bytes.is_multiple_of(GIB) && bytes as u64 <= MAX_THREAD_BYTES,
+    may_be: |bytes| bytes > 0 && bytes % GIB == 0 && bytes as u64 <= MAX_THREAD_BYTES,
     show: |bytes| Shown::Number(bytes / GIB),
     show_in_code: Shown::Number,
 };

@@ -21,7 +21,7 @@ impl Scratch {
     /// # Safety
     /// `at` is a block of `old`, and nobody uses it any more if this succeeds.
     unsafe fn refit(&self, at: NonNull<u8>, old: Layout, new: Layout) -> Result<NonNull<[u8]>, AllocError> {
-        if at.addr().get().is_multiple_of(new.align()) && self.bump.resize(at, old.size(), new.size()) {
+        if at.addr().get() % new.align() == 0 && self.bump.resize(at, old.size(), new.size()) {
             return Ok(NonNull::slice_from_raw_parts(at, new.size()));
         }
         let moved = self.block(new, false)?;
