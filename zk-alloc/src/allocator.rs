@@ -194,7 +194,7 @@ impl<A: GlobalAlloc> ZkAllocator<A> {
         if !self.is_active() {
             return None;
         }
-        if let Some(arena) = arena::open_to_serve(|| self.take_over()) {
+        if let Some(arena) = arena::open_to_serve(&self.settings, || self.take_over()) {
             if let Some(at) = arena.alloc(layout.size(), layout.align(), contents) {
                 if escape::is_on() {
                     escape::allocated(at.addr().get(), layout.size());

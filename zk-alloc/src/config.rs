@@ -78,7 +78,7 @@ pub fn thread_capacity_bytes() -> usize {
 }
 
 /// An allocator is asked for something for the first time: its settings are the program's, unless another came first. Returns
-/// whether the threshold is known now; not while another thread is in here, or while this one was interrupted in here.
+/// whether the threshold is known now; not while another thread is in here, nor where this one was interrupted in here.
 #[cold]
 pub(crate) fn introduce(settings: &Settings) -> bool {
     PROGRAM.write(|| *settings);
