@@ -1,6 +1,7 @@
 //! Bump and reset: the crate zk-alloc 0.0.9, which resets its memory whenever a phase of its own begins.
 
-use super::{Arm, Colour, Installed};
+use super::arm::{Arm, Colour};
+use super::installed::Installed;
 
 /// Its type.
 pub type Allocator = zk_alloc_0_0_9::ZkAllocator;

@@ -1,6 +1,7 @@
 //! The allocator of the C library: glibc's malloc on most of Linux.
 
-use super::{Arm, Colour, Installed};
+use super::arm::{Arm, Colour};
+use super::installed::Installed;
 
 /// Its type.
 pub type Allocator = std::alloc::System;

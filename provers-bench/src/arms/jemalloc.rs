@@ -1,6 +1,7 @@
 //! jemalloc, through `tikv-jemallocator`.
 
-use super::{Arm, Colour, Installed};
+use super::arm::{Arm, Colour};
+use super::installed::Installed;
 
 /// Its type.
 pub type Allocator = tikv_jemallocator::Jemalloc;

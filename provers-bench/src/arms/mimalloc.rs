@@ -1,6 +1,7 @@
 //! mimalloc.
 
-use super::{Arm, Colour, Installed};
+use super::arm::{Arm, Colour};
+use super::installed::Installed;
 
 /// Its type.
 pub type Allocator = ::mimalloc::MiMalloc;

@@ -1,6 +1,7 @@
 //! snmalloc, through `snmalloc-rs`, whose version is pinned in the manifest.
 
-use super::{Arm, Colour, Installed};
+use super::arm::{Arm, Colour};
+use super::installed::Installed;
 
 /// Its type.
 pub type Allocator = snmalloc_rs::SnMalloc;

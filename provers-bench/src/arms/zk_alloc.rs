@@ -1,7 +1,9 @@
 //! Our arena, over the allocator of the C library.
 
-use super::{Arm, Colour, Condition, Counters, Installed};
+use super::arm::{Arm, Colour, Condition};
+use super::installed::Installed;
 use crate::machine::memory;
+use crate::sample::Counters;
 
 /// Its type.
 pub type Allocator = ::zk_alloc::ZkAllocator;

@@ -1,6 +1,8 @@
 //! Our arena, which takes part always, without phases.
 
-use super::{Arm, Installed, zk_alloc};
+use super::arm::Arm;
+use super::installed::Installed;
+use super::zk_alloc;
 
 /// Its type.
 pub type Allocator = ::zk_alloc::ZkAllocator;

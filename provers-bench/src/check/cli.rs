@@ -1,7 +1,7 @@
 //! The command `check`, as clap sees it, and what it is to do.
 
 use super::baseline::Baseline;
-use super::{HELD, REFERENCE};
+use super::figures::{HELD, REFERENCE};
 use crate::plan::values::percentage;
 use crate::plan::{Contestant, Plan, Request, UsageError};
 use crate::results::stats::MIN_ROUNDS_FOR_VERDICT;

@@ -12,20 +12,15 @@ mod table;
 pub(crate) use baseline::Unusable;
 pub(crate) use cli::{Job, command, job};
 
-use crate::arms;
 use crate::machine::Machine;
 use crate::measure::interrupt::Interrupt;
 use crate::results::record::Run;
 use crate::run;
 use baseline::{Baseline, Entry};
 use figures::Figures;
-use judge::Row;
 use std::path::{Path, PathBuf};
+use table::Checked;
 
-/// The arm that is held to the baseline.
-const HELD: &str = arms::OURS;
-/// The arm that its time and memory are ratios to.
-const REFERENCE: &str = arms::BASELINE;
 /// The baseline of a package, beside its `Cargo.toml`.
 const FILE: &str = "baseline.toml";
 
@@ -43,12 +38,6 @@ pub(crate) struct Gate<'a> {
     job: &'a Job,
     path: PathBuf,
     baseline: Baseline,
-}
-
-/// What one workload came to.
-struct Checked {
-    key: String,
-    found: Result<(Entry, Vec<Row>), String>,
 }
 
 impl<'a> Gate<'a> {
@@ -114,15 +103,5 @@ impl<'a> Gate<'a> {
         let entries = checked.into_iter().filter_map(|checked| Some((checked.key, checked.found.ok()?.0)));
         self.baseline.bless(entries.collect(), machine, reason);
         self.baseline.write(&self.path)
-    }
-}
-
-impl Checked {
-    fn proved(&self) -> bool {
-        self.found.is_ok()
-    }
-
-    fn holds(&self) -> bool {
-        self.found.as_ref().is_ok_and(|(_, rows)| rows.iter().all(Row::holds))
     }
 }

@@ -2,8 +2,9 @@
 
 use super::policy::{Classes, Middle, PER_DOUBLING, Policy, Sizes};
 use super::replay::Replay;
+use super::session::Recording;
 use crate::arms::DEFAULT_SET;
-use crate::plan::{self, SizedWorkload, UsageError};
+use crate::plan::{self, UsageError};
 use crate::workloads::Prover;
 use clap::{ArgMatches, Args, Command, FromArgMatches};
 use std::path::PathBuf;
@@ -81,17 +82,6 @@ struct ReplayArgs {
     /// Shows what zk-alloc says of itself at the end of each phase
     #[arg(long)]
     verbose: bool,
-}
-
-/// What `record` is to do.
-#[derive(Debug)]
-pub(crate) struct Recording {
-    pub(crate) prover: &'static Prover,
-    pub(crate) workloads: Vec<SizedWorkload>,
-    pub(crate) proofs: u32,
-    pub(crate) threads: Option<u64>,
-    pub(crate) min_bytes: u64,
-    pub(crate) out: Option<PathBuf>,
 }
 
 /// What one of the commands is to do.
@@ -249,7 +239,7 @@ mod tests {
             ("b simulate a.trace --borders 2m,1m", "ascend"),
             ("b simulate a.trace --borders 2x", "sizes like"),
             ("b simulate a.trace --min-bytes 0", "sizes like"),
-            ("b replay a.trace --allocators glibc,tcmalloc", "jemalloc"),
+            ("b replay a.trace --allocators glibc,hoard", "jemalloc"),
             ("b replay a.trace --rounds 0", "1..=1000"),
             ("b replay", "TRACE"),
             ("b record plonky9", "plonky3"),

@@ -1,6 +1,5 @@
 //! Recording, the driver's side: the recorder's binary proves, and writes a trace.
 
-use super::cli::Recording;
 use crate::arms::Arm;
 use crate::child::recording::{MIN_BYTES, PATH, TITLE};
 use crate::measure::binaries;
@@ -8,10 +7,22 @@ use crate::measure::interrupt::Interrupt;
 use crate::measure::process::{ChildProcess, Failure};
 use crate::plan::{Contestant, SizedWorkload};
 use crate::protocol::{Request, records};
+use crate::workloads::Prover;
 use anyhow::{Context, bail};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+/// What `record` is to do.
+#[derive(Debug)]
+pub(crate) struct Recording {
+    pub(crate) prover: &'static Prover,
+    pub(crate) workloads: Vec<SizedWorkload>,
+    pub(crate) proofs: u32,
+    pub(crate) threads: Option<u64>,
+    pub(crate) min_bytes: u64,
+    pub(crate) out: Option<PathBuf>,
+}
 
 /// The recorder is no arm of the bench: its times mean nothing.
 static RECORDER: Arm = Arm::new("recorder", "record");

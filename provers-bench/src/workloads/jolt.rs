@@ -16,7 +16,7 @@ use nova_snark::spartan::direct::{DirectSNARK, ProverKey, VerifierKey};
 use nova_snark::spartan::snark::RelaxedR1CSSNARK;
 use nova_snark::traits::{Engine, circuit::NonTrivialCircuit};
 
-use super::{Prover, Workload, WorkloadSpec};
+use super::workload::{Prover, Workload, WorkloadSpec};
 
 /// The prover, as `prove-bench` names it.
 pub(super) const PROVER: Prover = Prover {

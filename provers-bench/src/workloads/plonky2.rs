@@ -12,7 +12,7 @@ use plonky2::plonk::circuit_data::{CircuitConfig, CircuitData};
 use plonky2::plonk::config::PoseidonGoldilocksConfig;
 use plonky2::plonk::proof::{ProofWithPublicInputs, ProofWithPublicInputsTarget};
 
-use super::{Prover, Workload, WorkloadSpec};
+use super::workload::{Prover, Workload, WorkloadSpec};
 
 /// The prover, as `prove-bench` names it.
 pub(super) const PROVER: Prover = Prover {

@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use super::HugePages;
+use super::huge_pages::HugePages;
 use crate::os::{Cut, Value};
 
 /// Where the value of a setting came from.

@@ -1,6 +1,6 @@
 //! `Settings`: what the program says, where the environment does not.
 
-use super::HugePages;
+use super::huge_pages::HugePages;
 
 /// What the program sets, instead of the defaults. Whatever the environment says wins: who runs the program knows the host.
 ///
