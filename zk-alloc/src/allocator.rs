@@ -215,10 +215,8 @@ impl<A: GlobalAlloc> ZkAllocator<A> {
     #[inline(always)]
     fn try_arena(&self, layout: Layout, contents: Contents) -> Option<NonNull<u8>> {
         let threshold = config::threshold();
-        if layout.size() < threshold {
-            return if threshold == config::UNKNOWN { self.try_arena_first(layout, contents) } else { None };
-        }
-        if !self.is_active() {
+        let is_below = layout.size() < threshold && (threshold != config::UNKNOWN || self.is_below_when_first(layout));
+        if is_below || !self.is_active() {
             return None;
         }
         if let Some(arena) = arena::open_to_serve(&self.settings, || self.take_over()) {
@@ -234,11 +232,12 @@ impl<A: GlobalAlloc> ZkAllocator<A> {
         None
     }
 
-    /// As [`try_arena`](Self::try_arena), for the first request of all, with which the program's settings come.
+    /// Whether the first request of all, with which the program's settings come, is below the threshold. (A call of its own, and
+    /// no way into the arena: with two of these, the compiler inlines neither.)
     #[cold]
     #[inline(never)]
-    fn try_arena_first(&self, layout: Layout, contents: Contents) -> Option<NonNull<u8>> {
-        if config::introduce(&self.settings) { self.try_arena(layout, contents) } else { None }
+    fn is_below_when_first(&self, layout: Layout) -> bool {
+        !config::introduce(&self.settings) || layout.size() < config::threshold()
     }
 }
 

@@ -3,7 +3,11 @@
 #[path = "support/layers.rs"]
 mod layers;
 
+use std::collections::BTreeSet;
+use std::fs;
 use std::path::Path;
+
+use layers::{code, files};
 
 /// From the top down. What stands on one line may name what stands on lower lines, and not its neighbours.
 const ORDER: &[&[&str]] = &[

@@ -232,7 +232,8 @@ impl Arena {
             return Some(at);
         }
         let keep_bytes = budget::peak_limit(size).saturating_sub(room);
-        self.trim_zones(resident_bytes().saturating_sub(keep_bytes), GiveBack::Now);
+        let gone = self.trim_zones(resident_bytes().saturating_sub(keep_bytes), GiveBack::Now);
+        budget::gave_way(gone);
         match self.try_alloc(size, align, contents, Limit::Cap) {
             Ok(at) => Some(at),
             Err(Shortage::Full) => None,
