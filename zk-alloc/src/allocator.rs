@@ -48,7 +48,18 @@ pub enum Mode {
 }
 
 impl ZkAllocator<System> {
-    /// An allocator that needs no phases: the arena takes part always.
+    /// An allocator that needs no phases: the arena takes part always. Nothing tells it when to come down but
+    /// [`release`](crate::release) and `ZK_ALLOC_MAX_BYTES`.
+    ///
+    /// ```
+    /// use zk_alloc::ZkAllocator;
+    ///
+    /// #[global_allocator]
+    /// static ALLOC: ZkAllocator = ZkAllocator::resident();
+    ///
+    /// let buffer = vec![1u8; 1 << 20]; // no phase is open
+    /// assert!(zk_alloc::stats().live_bytes >= buffer.len());
+    /// ```
     #[must_use]
     pub const fn resident() -> Self {
         ZkAllocator.mode(Mode::Resident)
@@ -60,13 +71,29 @@ impl ZkAllocator<System> {
 const TEACHING_BYTES: usize = 4 << 20;
 
 impl<A> ZkAllocator<A> {
-    /// The arena in front of `backing`, which serves what the arena does not.
+    /// The arena in front of `backing`, which serves what the arena does not: everything outside of phases, and whatever the
+    /// system refuses.
+    ///
+    /// ```
+    /// #[global_allocator]
+    /// static ALLOC: zk_alloc::ZkAllocator<tikv_jemallocator::Jemalloc> =
+    ///     zk_alloc::ZkAllocator::with_backing(tikv_jemallocator::Jemalloc);
+    /// # zk_alloc::phase(|| drop(vec![1u8; 1 << 20]));
+    /// ```
     #[must_use]
     pub const fn with_backing(backing: A) -> Self {
         Self { backing, mode: Mode::Scoped, participants: Participants::All, settings: Settings::new() }
     }
 
     /// The same allocator, taking part as `mode` says.
+    ///
+    /// ```
+    /// use zk_alloc::{Mode, ZkAllocator};
+    ///
+    /// #[global_allocator]
+    /// static ALLOC: ZkAllocator = ZkAllocator.mode(Mode::Resident); // `ZkAllocator::resident()` is the same
+    /// # drop(vec![1u8; 1 << 20]);
+    /// ```
     #[must_use]
     pub const fn mode(self, mode: Mode) -> Self {
         let (participants, settings) = (self.participants, self.settings);

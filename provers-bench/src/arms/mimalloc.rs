@@ -1,12 +1,15 @@
 //! mimalloc.
 
 use super::arm::{Arm, Colour};
+#[cfg(feature = "peers")]
 use super::installed::Installed;
 
 /// Its type.
+#[cfg(feature = "peers")]
 pub type Allocator = ::mimalloc::MiMalloc;
 
 /// What to install.
+#[cfg(feature = "peers")]
 pub const ALLOCATOR: Allocator = ::mimalloc::MiMalloc;
 
 const PLAIN: Arm =
@@ -23,12 +26,14 @@ pub(super) const ARMS: &[Arm] = &[
 ];
 
 /// What the arm says of it.
+#[cfg(feature = "peers")]
 #[inline]
 pub fn installed() -> Installed {
     Installed { setting, ..Installed::named("mimalloc", &version(), &["MIMALLOC_"]) }
 }
 
 /// A setting of mimalloc, by the name of its option.
+#[cfg(feature = "peers")]
 #[inline]
 fn setting(name: &str) -> Option<String> {
     let option = match name {
@@ -43,6 +48,7 @@ fn setting(name: &str) -> Option<String> {
     Some(value.to_string())
 }
 
+#[cfg(feature = "peers")]
 #[inline]
 fn version() -> String {
     // SAFETY: takes nothing and returns a number.

@@ -1,15 +1,19 @@
 //! TCMalloc, Google's, through `tcmalloc-better`, whose version is pinned in the manifest.
 
-#![expect(unsafe_code, reason = "TCMalloc is asked and set through its C interface")]
+#![cfg_attr(feature = "peers", expect(unsafe_code, reason = "TCMalloc is asked and set through its C interface"))]
 
 use super::arm::{Arm, Colour};
+#[cfg(feature = "peers")]
 use super::installed::Installed;
+#[cfg(feature = "peers")]
 use std::env;
 
 /// Its type.
+#[cfg(feature = "peers")]
 pub type Allocator = tcmalloc_better::TCMalloc;
 
 /// What to install.
+#[cfg(feature = "peers")]
 pub const ALLOCATOR: Allocator = tcmalloc_better::TCMalloc;
 
 const PLAIN: Arm =
@@ -37,6 +41,7 @@ const CACHE_BYTES: &str = "TCMALLOC_MAX_PER_CPU_CACHE_SIZE";
 const SAMPLING_BYTES: &str = "TCMALLOC_PROFILE_SAMPLING_INTERVAL";
 
 /// What the arm says of it.
+#[cfg(feature = "peers")]
 #[inline]
 pub fn installed() -> Installed {
     let number = |name| env::var(name).ok().and_then(|value| value.parse().ok());
@@ -53,6 +58,7 @@ pub fn installed() -> Installed {
 }
 
 /// A setting of TCMalloc, by the name that `MallocExtension` has for it.
+#[cfg(feature = "peers")]
 #[inline]
 fn setting(name: &str) -> Option<String> {
     // SAFETY: these only read (malloc_extension.h).
@@ -67,6 +73,7 @@ fn setting(name: &str) -> Option<String> {
 }
 
 // What `MallocExtension`, which is C++, calls.
+#[cfg(feature = "peers")]
 unsafe extern "C" {
     fn MallocExtension_Internal_GetPerCpuCachesActive() -> bool;
     fn MallocExtension_Internal_GetMaxPerCpuCacheSize() -> i32;

@@ -3,19 +3,28 @@
 use super::curves::curves;
 use super::facts::{self, command};
 use super::notes::notes;
-use super::table::{Style, table};
+use super::table::{Style, table, table_fitting};
 use super::words;
 use crate::results::record::{Run, WorkloadResult};
 
+/// One workload as a terminal of `width` columns shows it.
+pub(super) fn on_a_terminal(run: &Run, workload: &WorkloadResult, width: u16) -> String {
+    section_with(run, workload, Style::Terminal, &table_fitting(workload, width))
+}
+
 /// One workload as its heading, its table and the notes beneath.
 pub(crate) fn section(run: &Run, workload: &WorkloadResult, style: Style) -> String {
+    section_with(run, workload, style, &table(workload, style))
+}
+
+fn section_with(run: &Run, workload: &WorkloadResult, style: Style, table: &str) -> String {
     let WorkloadResult { workload: name, log_rows, about, threads, .. } = workload;
     let details = format!("threads {threads}, {}, seed {}", rounds(workload), run.seed);
     let heading = match style {
         Style::Terminal => format!("{name}, 2^{log_rows} rows: {about}\n{details}\n"),
         Style::Markdown => format!("### {name}, 2^{log_rows} rows\n\n{about}; {details}.\n\n"),
     };
-    let mut text = heading + &table(workload, style) + "\n";
+    let mut text = heading + table + "\n";
     for note in notes(run, workload) {
         match style {
             Style::Terminal => text += &format!("{note}\n"),
