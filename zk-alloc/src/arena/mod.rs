@@ -222,22 +222,25 @@ impl Arena {
         }
     }
 
-    /// As [`alloc`](Self::alloc), after what is free but resident elsewhere made room.
+    /// As [`alloc`](Self::alloc), where what is free but resident elsewhere makes room.
     #[cold]
     fn alloc_within_budget(&self, size: usize, align: usize, contents: Contents) -> Option<NonNull<u8>> {
-        let room = size.checked_add(ROOM_BYTES)?;
         // What threads keep may be all that keeps slabs, which lie where a run would find room.
         self.middle.empty_caches(self.slab_zone());
         if let Ok(at) = self.try_alloc(size, align, contents, Limit::Peak) {
             return Some(at);
         }
-        let keep_bytes = budget::peak_limit(size).saturating_sub(room);
-        let gone = self.trim_zones(resident_bytes().saturating_sub(keep_bytes), GiveBack::Now);
-        budget::gave_way(gone);
         match self.try_alloc(size, align, contents, Limit::Cap) {
-            Ok(at) => Some(at),
+            Ok(at) => {
+                // Afterwards, so that the pages which this memory already has are not among those that go. Those that it has not
+                // are only booked so far.
+                let keep_bytes = budget::peak_limit(0).saturating_sub(ROOM_BYTES);
+                budget::gave_way(self.trim_zones(resident_bytes().saturating_sub(keep_bytes), GiveBack::Now));
+                Some(at)
+            }
             Err(Shortage::Full) => None,
             Err(Shortage::OverBudget) => {
+                let room = size.checked_add(ROOM_BYTES)?;
                 let gone = self.trim(budget::max_bytes().saturating_sub(room), GiveBack::Now);
                 if gone == 0 { None } else { self.try_alloc(size, align, contents, Limit::Cap).ok() }
             }

@@ -263,7 +263,7 @@ impl Zone {
             return;
         }
         let rest = if resident == 0 { self.fresh_rest(from, len, start, end) } else { None };
-        if (rest.is_some() || self.comes_whole(start)) && self.residency.book(start, granules, Limit::Peak).is_some() {
+        if (rest.is_some() || self.comes_whole(start)) && self.residency.book(start, granules, Limit::Ahead).is_some() {
             self.page_in_piece(rest.unwrap_or_default(), start..end);
         }
     }
@@ -288,7 +288,7 @@ impl Zone {
     fn page_in_piece(&self, rest: [(usize, usize); 2], own: std::ops::Range<usize>) {
         let (mut paged, comes_whole) = (own.clone(), self.comes_whole(own.start));
         // A huge page comes whether it is booked or not.
-        let limit = if comes_whole { Limit::Cap } else { Limit::Peak };
+        let limit = if comes_whole { Limit::Cap } else { Limit::Ahead };
         // Where it fails, another thread has the granule, and books it, or a slab has.
         let claim = |granule| {
             let claimed = self.runs.try_claim(granule, 1);
