@@ -83,8 +83,7 @@ pub(crate) fn load() -> Config {
 mod before_main {
     use std::sync::atomic::Ordering;
 
-    use crate::config::{DEFAULT_MIN_BYTES, MIN_BYTES, MIN_BYTES_NAME, parse_bytes};
-    use crate::os;
+    use crate::config::{DEFAULT_MIN_BYTES, MIN_BYTES, min_bytes_setting};
 
     // Right after `os::environment` has copied the variables.
     // SAFETY: the loader calls what is listed here as functions of C's, before `main`. It may pass arguments, which such a
@@ -96,10 +95,14 @@ mod before_main {
 
     /// A value that can't be used is warned of when the arena opens.
     extern "C" fn read_threshold() {
-        let value = os::variable(MIN_BYTES_NAME);
-        let bytes = value.as_ref().and_then(|value| parse_bytes(value.text()?.trim()));
-        MIN_BYTES.store(bytes.unwrap_or(DEFAULT_MIN_BYTES), Ordering::Relaxed);
+        MIN_BYTES.store(min_bytes_setting().unwrap_or(DEFAULT_MIN_BYTES), Ordering::Relaxed);
     }
+}
+
+/// `ZK_ALLOC_MIN_BYTES`, if it is set to something of use.
+#[cfg_attr(not(unix), allow(dead_code, reason = "nothing runs before `main` there"))]
+pub(crate) fn min_bytes_setting() -> Option<usize> {
+    os::variable(MIN_BYTES_NAME).as_ref().and_then(|value| parse_bytes(value.text()?.trim()))
 }
 
 /// What the settings are judged against.

@@ -9,14 +9,14 @@ use std::path::{Path, PathBuf};
 
 /// From the top down. What stands on one line may name what stands on lower lines, and not its neighbours.
 const ORDER: &[&[&str]] = &[
-    &["allocator", "pool", "scratch::allocator", "simulation"],
+    &["allocator", "c_api", "pool", "scratch::allocator", "simulation"],
     &["scratch", "secret"],
     &["scratch::bump"],
     &["phase"],
     &["retain", "report"],
     &["stats"],
     &["arena"],
-    &["arena::middle"],
+    &["arena::middle", "arena::lengths"],
     &["arena::slab", "arena::region"],
     &["arena::zone"],
     &["arena::residency"],

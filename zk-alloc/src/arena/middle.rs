@@ -54,6 +54,12 @@ impl Middle {
         self.slabs.class_at(at.addr().get())
     }
 
+    /// Finds this thread a cache, if there is one to be had.
+    #[cold]
+    pub(crate) fn join(&self) {
+        drop(thread_cache::join_and_enter(&self.room));
+    }
+
     /// A block for `size` bytes.
     ///
     /// # Errors

@@ -11,6 +11,8 @@ mod budget;
 mod checks;
 mod hints;
 mod layout;
+#[cfg(feature = "c-api")]
+mod lengths;
 mod middle;
 mod region;
 mod residency;
@@ -50,6 +52,8 @@ pub(crate) struct Arena {
     region: region::Region,
     middle: Middle,
     config: Config,
+    #[cfg(feature = "c-api")]
+    lengths: lengths::Lengths,
 }
 
 struct Global {
@@ -195,7 +199,15 @@ impl Arena {
         }
         let region = region::Region::reserve(config.span_bytes, layout::zone_specs(&config))?;
         let middle = Middle::new(region.zone(route::SLABS), thread_exits)?;
-        Ok(Self { region, middle, config })
+        #[cfg(feature = "c-api")]
+        let lengths = lengths::Lengths::new(region.zones())?;
+        Ok(Self {
+            region,
+            middle,
+            config,
+            #[cfg(feature = "c-api")]
+            lengths,
+        })
     }
 
     fn slab_zone(&self) -> &zone::Zone {
@@ -244,7 +256,13 @@ impl Arena {
                 }
                 Ok(at)
             }
-            Path::Run(zone) => self.region.zone(zone).claim(size, layout::run_align(size, align), contents, limit),
+            Path::Run(zone) => {
+                // Who asks for runs alone has no blocks to get a cache by, in which the last run would stay.
+                if !thread_cache::has_cache() {
+                    self.middle.join();
+                }
+                self.region.zone(zone).claim(size, layout::run_align(size, align), contents, limit)
+            }
         }
     }
 
@@ -259,6 +277,69 @@ impl Arena {
             Some(class) => unsafe { self.middle.dealloc(self.slab_zone(), class, at) },
             // SAFETY: the caller's; what is no block is a run of its own.
             None => unsafe { self.region.zone(self.region.zone_of(at)).release(at, size) },
+        }
+    }
+
+    /// As [`alloc`](Self::alloc), for a caller who will not know the length when it frees what it gets.
+    #[cfg(feature = "c-api")]
+    #[inline(always)]
+    pub(crate) fn alloc_measured(&self, size: usize, align: usize, contents: Contents) -> Option<NonNull<u8>> {
+        let at = self.alloc(size, align, contents)?;
+        if let Path::Run(zone) = route::path(size, align)
+            && !self.lengths.set(zone, self.region.zone(zone), at, size)
+        {
+            // SAFETY: handed out above, and given to nobody.
+            unsafe { self.dealloc(at, size) };
+            return None;
+        }
+        Some(at)
+    }
+
+    /// How many bytes there are at an address of the region that [`alloc_measured`](Self::alloc_measured) returned; `None` where
+    /// no allocation begins.
+    #[cfg(feature = "c-api")]
+    #[inline(always)]
+    pub(crate) fn measure(&self, at: NonNull<u8>) -> Option<usize> {
+        match self.middle.class_at(at) {
+            Some(class) => Some(class.block_bytes()),
+            None => {
+                let zone = self.region.zone_of(at);
+                self.lengths.get(zone, self.region.zone(zone), at)
+            }
+        }
+    }
+
+    /// As [`dealloc`](Self::dealloc), of what [`alloc_measured`](Self::alloc_measured) handed out; `false` where no allocation
+    /// begins.
+    ///
+    /// # Safety
+    /// `at` lies in the region. If an allocation begins there, it is the caller's, and nobody uses it any more.
+    #[cfg(feature = "c-api")]
+    #[inline(always)]
+    pub(crate) unsafe fn dealloc_measured(&self, at: NonNull<u8>) -> bool {
+        if let Some(class) = self.middle.class_at(at) {
+            // SAFETY: the caller's.
+            unsafe { self.middle.dealloc(self.slab_zone(), class, at) };
+            return true;
+        }
+        let name = self.region.zone_of(at);
+        let zone = self.region.zone(name);
+        let Some(bytes) = self.lengths.take(name, zone, at) else { return false };
+        // SAFETY: the caller's; what has a length is a run of its own.
+        unsafe { zone.release(at, bytes) };
+        true
+    }
+
+    /// Notes that a run has another length than it was handed out with.
+    ///
+    /// # Safety
+    /// `at` is the caller's, and `size` bytes long by now.
+    #[cfg(feature = "c-api")]
+    pub(crate) unsafe fn measured_anew(&self, at: NonNull<u8>, size: usize) {
+        if self.middle.class_at(at).is_none() {
+            let zone = self.region.zone_of(at);
+            // Where a run begins, its entry is there.
+            self.lengths.set(zone, self.region.zone(zone), at, size);
         }
     }
 
@@ -304,20 +385,31 @@ impl Arena {
         if old_size < route::MOVE_MIN_BYTES || new_size < old_size {
             return None;
         }
-        let (old, new) = (self.region.zone(self.region.zone_of(at)), self.region.zone(route::run_zone(new_size)));
+        let (old_name, new_name) = (self.region.zone_of(at), route::run_zone(new_size));
+        let (old, new) = (self.region.zone(old_name), self.region.zone(new_name));
         let len = old.run_bytes(old_size);
         if len > new.run_bytes(new_size) {
             return None;
         }
         let to = new.claim(new_size, layout::run_align(new_size, align), Contents::Moved, Limit::Cap).ok()?;
-        new.counters().system_call();
-        // SAFETY: both runs are the caller's alone, committed, and at least `len` bytes long; nobody needs what `to` holds.
-        if let Err(refused) = unsafe { os::move_pages(at.as_ptr(), to.as_ptr(), len) } {
-            new.counters().refused(refused, "move pages", len);
+        #[cfg(feature = "c-api")]
+        if !self.lengths.set(new_name, new, to, new_size) {
             // SAFETY: claimed above, and given to nobody.
             unsafe { new.release(to, new_size) };
             return None;
         }
+        new.counters().system_call();
+        // SAFETY: both runs are the caller's alone, committed, and at least `len` bytes long; nobody needs what `to` holds.
+        if let Err(refused) = unsafe { os::move_pages(at.as_ptr(), to.as_ptr(), len) } {
+            new.counters().refused(refused, "move pages", len);
+            #[cfg(feature = "c-api")]
+            self.lengths.take(new_name, new, to);
+            // SAFETY: claimed above, and given to nobody.
+            unsafe { new.release(to, new_size) };
+            return None;
+        }
+        #[cfg(feature = "c-api")]
+        self.lengths.take(old_name, old, at);
         // SAFETY: the caller's; all pages of the run are at `to`.
         unsafe { old.release_moved(at, old_size) };
         Some(to)

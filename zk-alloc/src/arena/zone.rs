@@ -447,7 +447,7 @@ impl Zone {
     }
 
     /// Which granule an address lies in.
-    fn index(&self, at: NonNull<u8>) -> usize {
+    pub(super) fn index(&self, at: NonNull<u8>) -> usize {
         self.granule_at(at.addr().get())
     }
 
