@@ -125,11 +125,21 @@ fn arrives_here() -> bool {
 
 /// The file that has the `malloc` which comes first.
 pub(crate) fn owner_of_malloc() -> Option<&'static CStr> {
+    // SAFETY: a name that ends with a zero.
+    file_of(unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"malloc".as_ptr()) })
+}
+
+/// The file that this library is.
+pub(crate) fn own_file() -> Option<&'static CStr> {
+    file_of((&raw const STATE).cast())
+}
+
+/// The file in which an address lies.
+fn file_of(address: *const c_void) -> Option<&'static CStr> {
     let mut info = MaybeUninit::<libc::Dl_info>::zeroed();
-    // SAFETY: a name that ends with a zero, and a place for the answer, of which all zeroes are a valid value.
+    // SAFETY: a place for the answer, of which all zeroes are a valid value.
     let info = unsafe {
-        let malloc = libc::dlsym(libc::RTLD_DEFAULT, c"malloc".as_ptr());
-        libc::dladdr(malloc, info.as_mut_ptr());
+        libc::dladdr(address, info.as_mut_ptr());
         info.assume_init()
     };
     // SAFETY: null, or a string of the loader's, which lasts as long as the file is loaded.
@@ -139,15 +149,11 @@ pub(crate) fn owner_of_malloc() -> Option<&'static CStr> {
 /// A program with its own `malloc` is left alone without a word: it may be one of many that inherit the environment. To load this
 /// library late is a mistake.
 fn say_if_late() {
-    let ours: *const c_void = (&raw const STATE).cast();
-    let mut info = MaybeUninit::<libc::Dl_info>::zeroed();
-    // SAFETY: an address of ours, and a place for the answer.
-    let known = unsafe { libc::dladdr(ours, info.as_mut_ptr()) } != 0;
     let is_libc = owner_of_malloc().is_some_and(|file| {
         let name = file.to_bytes().rsplit(|&byte| byte == b'/').next().unwrap_or_default();
         name.starts_with(b"libc.so") || name.starts_with(b"libc-")
     });
-    if known && is_libc {
+    if is_libc {
         c_api::print_line(format_args!(
             "libzk_alloc.so was loaded too late, and does nothing: the program has the C library's malloc already. \
              Start it with LD_PRELOAD"
