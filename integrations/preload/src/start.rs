@@ -4,8 +4,7 @@
 #![allow(unsafe_code, reason = "is called by the loader, and asks it")]
 
 use std::ffi::{CStr, c_char, c_int, c_void};
-use std::hint::black_box;
-use std::mem::MaybeUninit;
+use std::mem::{MaybeUninit, transmute};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 
 use arena::c_api;
@@ -112,12 +111,27 @@ pub(crate) fn is_probe(size: usize) -> bool {
 }
 
 /// Whether `malloc` is ours. It is not where the program brings its own, which comes before all libraries, and where this library
-/// came late, by `dlopen`. Addresses do not tell: a program's address of `malloc` may be one of its own that leads to ours.
+/// came late, by `dlopen`. Addresses do not tell: a program's address of `malloc` may be one of its own that leads to ours. Nor does
+/// a call by name from here, which the linker may have bound to ours.
 fn arrives_here() -> bool {
+    // SAFETY: names that end with a zero.
+    let (malloc, free) = unsafe {
+        (libc::dlsym(libc::RTLD_DEFAULT, c"malloc".as_ptr()), libc::dlsym(libc::RTLD_DEFAULT, c"free".as_ptr()))
+    };
+    if malloc.is_null() || free.is_null() {
+        return false;
+    }
+    // SAFETY: functions of these names have these types in every process.
+    let (malloc, free) = unsafe {
+        (
+            transmute::<*mut c_void, unsafe extern "C" fn(usize) -> *mut c_void>(malloc),
+            transmute::<*mut c_void, unsafe extern "C" fn(*mut c_void)>(free),
+        )
+    };
     IS_PROBED.store(true, Ordering::Relaxed);
     MIN_BYTES.store(PROBE_BYTES, Ordering::Relaxed);
-    // SAFETY: whoever's `malloc` it is, it belongs with this `free`.
-    unsafe { libc::free(black_box(libc::malloc(black_box(PROBE_BYTES)))) };
+    // SAFETY: whoever's `malloc` it is, this `free` belongs with it.
+    unsafe { free(malloc(PROBE_BYTES)) };
     MIN_BYTES.store(usize::MAX, Ordering::Relaxed);
     IS_PROBED.store(false, Ordering::Relaxed);
     ARRIVED.load(Ordering::Relaxed)
