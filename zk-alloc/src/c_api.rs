@@ -41,7 +41,8 @@ pub fn alloc(size: usize, align: usize, zeroed: bool, first: impl FnOnce()) -> O
     if size <= isize::MAX as usize
         && align <= isize::MAX as usize / 2
         && let Some(arena) = arena::open_to_serve(first)
-        && let Some(at) = arena.alloc_measured(size, align, contents)
+        // No run is shorter than its first byte.
+        && let Some(at) = arena.alloc_measured(size.max(1), align, contents)
     {
         return Some(at);
     }
