@@ -8,7 +8,7 @@ use std::ptr::{NonNull, copy_nonoverlapping, null_mut};
 
 use crate::arena::{self, Contents};
 use crate::phase::{self, Participants};
-use crate::{config, counters, escape, os, route};
+use crate::{config, counters, escape, open, os, route};
 
 /// An allocator for provers: the arena for large buffers while a [phase](crate::phase()) is open, a backing allocator
 /// ([`System`] unless another is given) for everything else.
@@ -104,6 +104,47 @@ impl<A> ZkAllocator<A> {
 }
 
 impl<A: GlobalAlloc> ZkAllocator<A> {
+    /// A block that this thread keeps, where nothing else has to be asked or told.
+    #[inline(always)]
+    fn try_kept(&self, layout: Layout) -> Option<NonNull<u8>> {
+        let is_active = match self.mode {
+            Mode::Scoped => self.participants == Participants::All && open::is_any(),
+            Mode::Resident => true,
+        };
+        let is_plain = is_active && layout.size() >= config::min_arena_bytes() && !escape::is_on();
+        if is_plain { arena::alloc_kept(layout.size(), layout.align()) } else { None }
+    }
+
+    /// As [`GlobalAlloc::alloc`] or `alloc_zeroed`. A call of its own, so that these save no register for what most requests
+    /// don't need.
+    ///
+    /// # Safety
+    /// As there.
+    #[inline(never)]
+    unsafe fn alloc_any(&self, layout: Layout, contents: Contents) -> *mut u8 {
+        match (self.try_arena(layout, contents), contents) {
+            (Some(at), _) => at.as_ptr(),
+            // SAFETY: the caller's.
+            (None, Contents::Zeroed) => unsafe { self.backing.alloc_zeroed(layout) },
+            // SAFETY: the caller's.
+            (None, _) => unsafe { self.backing.alloc(layout) },
+        }
+    }
+
+    /// As [`GlobalAlloc::dealloc`].
+    ///
+    /// # Safety
+    /// As there.
+    #[inline(never)]
+    unsafe fn dealloc_any(&self, ptr: *mut u8, layout: Layout) {
+        match in_arena(ptr) {
+            // SAFETY: the caller's: `ptr` came from us with this layout, and it lies in the arena.
+            Some((arena, at)) => unsafe { give_back(arena, at, layout.size()) },
+            // SAFETY: the caller's; what does not lie in the arena came from `backing`.
+            None => unsafe { self.backing.dealloc(ptr, layout) },
+        }
+    }
+
     /// Readies glibc's malloc for a life without large buffers, once, before the arena serves the first.
     ///
     /// What set-up left free in its heap goes back to the system: the large buffers that would have filled these holes come
@@ -175,30 +216,37 @@ fn in_arena(at: *mut u8) -> Option<(&'static arena::Arena, NonNull<u8>)> {
 unsafe impl<A: GlobalAlloc> GlobalAlloc for ZkAllocator<A> {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        match self.try_arena(layout, Contents::Any) {
+        match self.try_kept(layout) {
             Some(at) => at.as_ptr(),
             // SAFETY: the caller's.
-            None => unsafe { self.backing.alloc(layout) },
+            None => unsafe { self.alloc_any(layout, Contents::Any) },
         }
     }
 
     #[inline]
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        match self.try_arena(layout, Contents::Zeroed) {
-            Some(at) => at.as_ptr(),
+        match self.try_kept(layout) {
+            Some(at) => {
+                // SAFETY: as long as the layout says, and just handed to us.
+                unsafe { at.write_bytes(0, layout.size()) };
+                at.as_ptr()
+            }
             // SAFETY: the caller's.
-            None => unsafe { self.backing.alloc_zeroed(layout) },
+            None => unsafe { self.alloc_any(layout, Contents::Zeroed) },
         }
     }
 
     #[inline]
     unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
-        match in_arena(ptr) {
+        if !escape::is_on()
+            && let Some((arena, at)) = in_arena(ptr)
             // SAFETY: the caller's: `ptr` came from us with this layout, and it lies in the arena.
-            Some((arena, at)) => unsafe { give_back(arena, at, layout.size()) },
-            // SAFETY: the caller's; what does not lie in the arena came from `backing`.
-            None => unsafe { self.backing.dealloc(ptr, layout) },
+            && unsafe { arena.keep(at, layout.size(), layout.align()) }
+        {
+            return;
         }
+        // SAFETY: the caller's.
+        unsafe { self.dealloc_any(ptr, layout) }
     }
 
     #[inline]

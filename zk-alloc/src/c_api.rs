@@ -34,15 +34,24 @@ pub fn min_bytes_setting() -> Option<usize> {
 /// Memory of the arena; `None` where it has none. `first` runs before the first request of the process is served.
 ///
 /// `align` is a power of two.
-#[inline]
+#[inline(always)]
 pub fn alloc(size: usize, align: usize, zeroed: bool, first: impl FnOnce()) -> Option<NonNull<u8>> {
-    let contents = if zeroed { Contents::Zeroed } else { Contents::Any };
+    // No run is shorter than its first byte.
+    let size = size.max(1);
+    if !zeroed && let Some(at) = arena::alloc_kept(size, align) {
+        return Some(at);
+    }
+    alloc_any(size, align, if zeroed { Contents::Zeroed } else { Contents::Any }, first)
+}
+
+/// As [`alloc`]. A call of its own, so that that saves no register for what most requests don't need.
+#[inline(never)]
+fn alloc_any(size: usize, align: usize, contents: Contents, first: impl FnOnce()) -> Option<NonNull<u8>> {
     // Beyond that, lengths would overflow once they are rounded up.
     if size <= isize::MAX as usize
         && align <= isize::MAX as usize / 2
         && let Some(arena) = arena::open_to_serve(first)
-        // No run is shorter than its first byte.
-        && let Some(at) = arena.alloc_measured(size.max(1), align, contents)
+        && let Some(at) = arena.alloc_measured(size, align, contents)
     {
         return Some(at);
     }

@@ -50,10 +50,10 @@ pub(crate) fn min_bytes() -> usize {
     MIN_BYTES.load(Ordering::Relaxed)
 }
 
-// After zk-alloc's own, which copy the environment and read the threshold (101 and 102).
+// After zk-alloc's own, which copy the environment and read the threshold (101 to 103).
 // SAFETY: the loader calls what is listed here before `main`, and glibc's passes what `main` is passed.
 #[used]
-#[unsafe(link_section = ".init_array.00103")]
+#[unsafe(link_section = ".init_array.00104")]
 static BEFORE_MAIN: extern "C" fn(c_int, *const *const c_char, *const *const c_char) = begin;
 
 extern "C" fn begin(_argc: c_int, _argv: *const *const c_char, envp: *const *const c_char) {

@@ -28,7 +28,7 @@ use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 
-use crate::classes;
+use crate::classes::{self, Class};
 use crate::config::{self, Config};
 use crate::counters::ZoneCounters;
 use crate::escape;
@@ -174,6 +174,12 @@ pub(crate) fn of(at: *const u8) -> Option<&'static Arena> {
     within.then(|| unsafe { GLOBAL.opened() })
 }
 
+/// A block that this thread keeps, for a request as most are.
+#[inline(always)]
+pub(crate) fn alloc_kept(size: usize, align: usize) -> Option<NonNull<u8>> {
+    middle::alloc_kept(Class::of_usual(size, align)?, size)
+}
+
 /// Memory that is freed for a request over a limit, in bytes: more than the request needs, so that not each one after it has to
 /// look for free memory again.
 const ROOM_BYTES: usize = 1 << 20;
@@ -257,13 +263,27 @@ impl Arena {
                 Ok(at)
             }
             Path::Run(zone) => {
-                // Who asks for runs alone has no blocks to get a cache by, in which the last run would stay.
-                if !thread_cache::has_cache() {
+                // Blocks look for a cache by themselves.
+                if !thread_cache::is_joined() {
                     self.middle.join();
                 }
                 self.region.zone(zone).claim(size, layout::run_align(size, align), contents, limit)
             }
         }
+    }
+
+    /// Takes memory back for this thread to keep, if it is a block as most are; `false`, and nothing done, otherwise.
+    ///
+    /// # Safety
+    /// As for [`dealloc`](Self::dealloc).
+    #[inline(always)]
+    pub(crate) unsafe fn keep(&self, at: NonNull<u8>, size: usize, align: usize) -> bool {
+        // What was never resized is a block of the class that its layout says. That is known before the table's entry arrives,
+        // which only has to confirm it.
+        Class::of_usual(size, align).is_some_and(|class| {
+            // SAFETY: the caller's; it is of this class.
+            self.middle.class_at(at) == Some(class) && unsafe { self.middle.keep(class, at) }
+        })
     }
 
     /// Takes memory back.
@@ -426,7 +446,11 @@ impl Arena {
         }
         let mut gone = self.trim_zones(surplus(), how);
         if surplus() > 0 {
-            self.middle.empty_caches(self.slab_zone());
+            if keep_bytes == 0 {
+                self.middle.vacate_caches(self.slab_zone());
+            } else {
+                self.middle.empty_caches(self.slab_zone());
+            }
             gone += self.middle.purge(self.slab_zone(), surplus());
             gone += self.trim_zones(surplus(), how);
         }

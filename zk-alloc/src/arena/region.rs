@@ -55,6 +55,8 @@ impl Region {
         let words: usize = specs.iter().map(|spec| BITMAPS * Bitmap::words_for(span / spec.granule_bytes)).sum();
         let word_mapping = os::map_zeroed(align_up(words * size_of::<u64>(), os::HUGE_PAGE_BYTES))?;
         let (base, mut words_at) = (reservation.start(), word_mapping.start());
+        // Slabs and caches keep their blocks as addresses.
+        base.as_ptr().expose_provenance();
         let mut bitmap = |bits: usize| {
             let len = Bitmap::words_for(bits);
             // SAFETY: the next `len` words of the mapping, which is large enough for all bitmaps, zeroed, kept as long as

@@ -460,7 +460,7 @@ fn local() -> Option<&'static Local> {
 
 /// Whether this thread has a cache.
 #[inline(always)]
-pub(crate) fn has_cache() -> bool {
+pub(crate) fn is_joined() -> bool {
     local().is_some_and(|local| local.cache.get().is_some())
 }
 
