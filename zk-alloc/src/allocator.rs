@@ -8,7 +8,7 @@ use std::ptr::{NonNull, copy_nonoverlapping, null_mut};
 
 use crate::arena::{self, Contents};
 use crate::phase::{self, Participants};
-use crate::{config, counters, escape, open, os, route};
+use crate::{config, counters, escape, open, os, retain, route};
 
 /// An allocator for provers: the arena for large buffers while a [phase](crate::phase()) is open, a backing allocator
 /// ([`System`] unless another is given) for everything else.
@@ -40,8 +40,10 @@ pub enum Mode {
     /// While a phase is open.
     #[default]
     Scoped,
-    /// Always, without phases. The price: every large buffer of the program is the arena's, and nothing tells it when to
-    /// come down but [`release`](crate::release).
+    /// Always, without phases. What stays resident follows what was alive at most in the last seconds ([`Retain::For`],
+    /// `ZK_ALLOC_RETAIN_FOR`), so that an idle process comes down by itself.
+    ///
+    /// [`Retain::For`]: crate::Retain::For
     Resident,
 }
 
@@ -145,6 +147,15 @@ impl<A: GlobalAlloc> ZkAllocator<A> {
         }
     }
 
+    /// What comes before the first request.
+    #[cold]
+    fn begin(&self) {
+        self.take_over();
+        if self.mode == Mode::Resident {
+            retain::follow_live();
+        }
+    }
+
     /// Readies glibc's malloc for a life without large buffers, once, before the arena serves the first.
     ///
     /// What set-up left free in its heap goes back to the system: the large buffers that would have filled these holes come
@@ -173,7 +184,7 @@ impl<A: GlobalAlloc> ZkAllocator<A> {
         if layout.size() < config::min_arena_bytes() || !self.is_active() {
             return None;
         }
-        if let Some(arena) = arena::open_to_serve(|| self.take_over())
+        if let Some(arena) = arena::open_to_serve(|| self.begin())
             && let Some(at) = arena.alloc(layout.size(), layout.align(), contents)
         {
             if escape::is_on() {

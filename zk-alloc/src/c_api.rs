@@ -8,7 +8,7 @@ use std::fmt;
 use std::ptr::NonNull;
 
 use crate::arena::{self, Contents};
-use crate::{config, counters, os, route};
+use crate::{config, counters, os, retain, route};
 
 /// The alignment of C's allocation functions, in bytes: `alignof(max_align_t)`.
 pub const MIN_ALIGN: usize = 16;
@@ -50,7 +50,10 @@ fn alloc_any(size: usize, align: usize, contents: Contents, first: impl FnOnce()
     // Beyond that, lengths would overflow once they are rounded up.
     if size <= isize::MAX as usize
         && align <= isize::MAX as usize / 2
-        && let Some(arena) = arena::open_to_serve(first)
+        && let Some(arena) = arena::open_to_serve(|| {
+            first();
+            retain::follow_live();
+        })
         && let Some(at) = arena.alloc_measured(size, align, contents)
     {
         return Some(at);

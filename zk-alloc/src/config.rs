@@ -27,6 +27,8 @@ pub(crate) struct Config {
     pub(crate) min_bytes: usize,
     /// What may stay resident when no phase is open, in bytes.
     pub(crate) retain_bytes: usize,
+    /// What stays resident by itself is what was alive at most in so many nanoseconds; 0 is for ever.
+    pub(crate) retain_for_ns: u64,
     /// What may be resident at all, in bytes; beyond, the backing allocator serves.
     pub(crate) max_bytes: usize,
     pub(crate) huge_pages: HugePages,
@@ -157,6 +159,14 @@ impl Config {
         );
         let min_bytes = bytes_setting(MIN_BYTES_NAME, DEFAULT_MIN_BYTES, &lookup, &mut warn);
         let retain_bytes = bytes_setting("ZK_ALLOC_RETAIN_BYTES", machine.memory_bytes / 2, &lookup, &mut warn);
+        let retain_for_ns = setting(
+            "ZK_ALLOC_RETAIN_FOR",
+            "a number of seconds (such as 10 or 0.5), or ever",
+            parse_window,
+            (DEFAULT_WINDOW_NS, Used::Number((DEFAULT_WINDOW_NS / 1_000_000_000) as usize)),
+            &lookup,
+            &mut warn,
+        );
         let max_bytes = setting(
             "ZK_ALLOC_MAX_BYTES",
             BYTES_WANTED,
@@ -199,6 +209,7 @@ impl Config {
             thread_bytes,
             min_bytes,
             retain_bytes,
+            retain_for_ns,
             max_bytes,
             huge_pages: huge_pages.on(machine.host_huge_pages),
             lazy_zero_bytes,
@@ -236,6 +247,20 @@ fn setting<T>(
     }
     warn(Warning { name, value, wanted, used });
     default
+}
+
+/// For so long, a process that takes and gives memory keeps what it had at most. The longer, the longer an idle one keeps it; the
+/// shorter, the more often one that needs it every few seconds pays for its pages again (docs/preload.md).
+const DEFAULT_WINDOW_NS: u64 = 5_000_000_000;
+
+/// Seconds, in nanoseconds; 0 is "ever", and no time at all is the shortest.
+fn parse_window(text: &str) -> Option<u64> {
+    if text == "ever" {
+        return Some(0);
+    }
+    let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+    let seconds = text.parse::<f64>().ok().filter(|&seconds| is_number && seconds < 1e9)?;
+    Some(((seconds * 1e9) as u64).max(1))
 }
 
 /// Allocates nothing, like all that is done before the first request is served: it may come in a signal handler.
@@ -319,6 +344,20 @@ mod tests {
             }
         }
         assert_eq!(parse("ZK_ALLOC_SLAB_GB", "0").1.len(), 1);
+    }
+
+    #[test]
+    fn times_are_seconds_and_may_have_parts() {
+        let of = |value| parse("ZK_ALLOC_RETAIN_FOR", value);
+        assert_eq!(parse("", "").0.retain_for_ns, 5_000_000_000);
+        assert_eq!(of("10").0.retain_for_ns, 10_000_000_000);
+        assert_eq!(of(" 0.25 ").0.retain_for_ns, 250_000_000);
+        assert_eq!((of("0").0.retain_for_ns, of("ever").0.retain_for_ns), (1, 0));
+        for value in ["", "-1", "1e3", "inf", "nan", "5s", ".", "1.2.3", "99999999999999999999"] {
+            let (config, warnings) = of(value);
+            assert_eq!((config.retain_for_ns, warnings.len()), (5_000_000_000, 1), "{value}: {warnings:?}");
+            assert!(warnings[0].contains("using the default, 5"), "{warnings:?}");
+        }
     }
 
     #[test]

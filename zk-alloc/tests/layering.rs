@@ -20,7 +20,7 @@ const ORDER: &[&[&str]] = &[
     &["arena::slab", "arena::region"],
     &["arena::zone"],
     &["arena::residency"],
-    &["arena::layout"],
+    &["arena::layout", "arena::decay"],
     &["arena::thread_cache", "arena::budget"],
     &["arena::hints", "arena::runs"],
     &["arena::bitmap", "arena::table"],

@@ -15,7 +15,7 @@ use crate::{glibc, start};
 /// Memory of the arena, or null.
 #[inline]
 fn from_arena(size: usize, align: usize, zeroed: bool) -> *mut c_void {
-    c_api::alloc(size, align, zeroed, glibc::take_over).map_or(null_mut(), |at| at.as_ptr().cast())
+    c_api::alloc(size, align, zeroed, start::arena_opened).map_or(null_mut(), |at| at.as_ptr().cast())
 }
 
 /// Of C's kind, so that `malloc` jumps here.

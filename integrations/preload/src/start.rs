@@ -11,8 +11,11 @@ use arena::c_api;
 
 use crate::{dlopen, glibc, report};
 
-/// Requests from so many bytes on are the arena's, unless `ZK_ALLOC_MIN_BYTES` says otherwise (docs/preload.md).
-const DEFAULT_MIN_BYTES: usize = 64 << 10;
+/// The first request of so many bytes opens the arena, unless `ZK_ALLOC_MIN_BYTES` says otherwise: the many small programs that
+/// inherit the environment never make one, and pay nothing.
+const OPENING_BYTES: usize = 64 << 10;
+/// From then on, requests from so many bytes on are the arena's. What is smaller gains nothing there (docs/preload.md).
+const SERVING_BYTES: usize = 1 << 10;
 
 /// The smallest request that the arena serves; no request is so large as long as the library is not in use.
 static MIN_BYTES: AtomicUsize = AtomicUsize::new(usize::MAX);
@@ -71,7 +74,16 @@ extern "C" fn begin(_argc: c_int, _argv: *const *const c_char, envp: *const *con
         return;
     }
     STATE.store(State::InUse as u8, Ordering::Relaxed);
-    MIN_BYTES.store(c_api::min_bytes_setting().unwrap_or(DEFAULT_MIN_BYTES), Ordering::Relaxed);
+    MIN_BYTES.store(c_api::min_bytes_setting().unwrap_or(OPENING_BYTES), Ordering::Relaxed);
+}
+
+/// Called before the arena serves its first request.
+#[cold]
+pub(crate) fn arena_opened() {
+    glibc::take_over();
+    if c_api::min_bytes_setting().is_none() {
+        MIN_BYTES.store(SERVING_BYTES, Ordering::Relaxed);
+    }
 }
 
 /// The value of a variable, whose name and `=` are given.

@@ -9,6 +9,7 @@ mod bitmap;
 mod budget;
 #[cfg(test)]
 mod checks;
+mod decay;
 mod hints;
 mod layout;
 #[cfg(feature = "c-api")]
@@ -30,8 +31,9 @@ use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 
 use crate::classes::{self, Class};
 use crate::config::{self, Config};
-use crate::counters::ZoneCounters;
+use crate::counters::{self, ZoneCounters};
 use crate::escape;
+use crate::open;
 use crate::os::{self, Errno};
 use crate::route::{self, Path};
 
@@ -42,8 +44,9 @@ pub(crate) use residency::GiveBack;
 pub(crate) use zone::{Contents, Populate};
 
 use budget::Limit;
+use decay::Seen;
 use middle::Middle;
-use thread_cache::Totals;
+use thread_cache::{Taker, Totals};
 use zone::{Shortage, Tenant};
 
 /// See the module's documentation.
@@ -235,7 +238,7 @@ impl Arena {
     fn alloc_within_budget(&self, size: usize, align: usize, contents: Contents) -> Option<NonNull<u8>> {
         let room = size.checked_add(ROOM_BYTES)?;
         // What threads keep may be all that keeps slabs, which lie where a run would find room.
-        self.middle.empty_caches(self.slab_zone());
+        self.middle.empty_caches(self.slab_zone(), Taker::Thread);
         if let Ok(at) = self.try_alloc(size, align, contents, Limit::Peak) {
             return Some(at);
         }
@@ -438,18 +441,22 @@ impl Arena {
     /// Gives free memory back to the kernel until at most `keep_bytes` are resident, or nothing free is. Returns the bytes
     /// given back.
     pub(crate) fn trim(&self, keep_bytes: usize, how: GiveBack) -> usize {
+        self.trim_as(keep_bytes, how, Taker::Thread)
+    }
+
+    fn trim_as(&self, keep_bytes: usize, how: GiveBack, taker: Taker) -> usize {
         let surplus = || resident_bytes().saturating_sub(keep_bytes);
         if how == GiveBack::WhenShort {
             // What is softened stays booked, so that nothing tells when it is enough.
-            self.middle.empty_caches(self.slab_zone());
+            self.middle.empty_caches(self.slab_zone(), taker);
             return self.trim_zones(surplus(), how);
         }
         let mut gone = self.trim_zones(surplus(), how);
         if surplus() > 0 {
             if keep_bytes == 0 {
-                self.middle.vacate_caches(self.slab_zone());
+                self.middle.vacate_caches(self.slab_zone(), taker);
             } else {
-                self.middle.empty_caches(self.slab_zone());
+                self.middle.empty_caches(self.slab_zone(), taker);
             }
             gone += self.middle.purge(self.slab_zone(), surplus());
             gone += self.trim_zones(surplus(), how);
@@ -476,6 +483,12 @@ impl Arena {
             Path::Run(zone) => (zone, Tenant::Run),
         };
         self.region.zone(zone).populate(tenant, bytes, page_in)
+    }
+
+    /// Requests served since the process started.
+    fn served(&self) -> u64 {
+        let blocks = self.block_totals().allocations + kept_run_totals().allocations;
+        self.counters().fold(blocks, |sum, zone| sum + zone.allocations())
     }
 
     pub(crate) fn config(&self) -> &Config {
@@ -505,6 +518,40 @@ impl Arena {
     /// The zones' counters.
     pub(crate) fn counters(&self) -> impl Iterator<Item = &ZoneCounters> {
         self.region.zones().iter().map(|zone| zone.counters())
+    }
+}
+
+/// Has memory come down by itself: what stays resident is what was alive at most in a time of `window_ns`; see `decay`. 0 ends
+/// that. Nothing waits, and nothing is allocated.
+///
+/// # Errors
+/// The system's, where it has no memory.
+pub(crate) fn follow(window_ns: u64) -> Result<(), Errno> {
+    decay::follow(window_ns, watch)
+}
+
+/// What the watcher does.
+fn watch() {
+    let Some(arena) = get() else { return };
+    let mut window = decay::Window::new(counters::used_bytes());
+    let mut served = arena.served();
+    loop {
+        let goes_on = decay::sleep();
+        let served_before = std::mem::replace(&mut served, arena.served());
+        // The watcher may have begun when all was done: then only the peak tells.
+        let peak_bytes = counters::take_seen_peak_bytes();
+        let is_active = served != served_before || peak_bytes > 0;
+        // Where a thread takes again and again what it keeps, that is alive, though nobody counts it.
+        let idle_bytes = if is_active { 0 } else { kept_bytes() };
+        let live_bytes = counters::used_bytes().saturating_sub(idle_bytes).max(peak_bytes);
+        window.push(Seen { live_bytes, is_active });
+        // In a phase, nothing goes.
+        if goes_on && !open::is_any() && resident_bytes() > window.keep_bytes() {
+            arena.trim_as(window.keep_bytes(), GiveBack::Now, Taker::Watcher);
+        }
+        if (window.is_over() || !goes_on) && !decay::rest() {
+            return;
+        }
     }
 }
 

@@ -28,7 +28,8 @@ pub(crate) use environment::VARIABLES;
 pub(crate) use environment::{Value, variable};
 pub(crate) use imp::{
     advise_huge, available_threads, commit, discard, forbid_huge, host_huge_pages, leave_out_of_dumps, lock,
-    memory_limit_bytes, minor_faults, monotonic_ns, page_in, populate, soften, trim_heap, wipe_on_fork, write_stderr,
+    memory_limit_bytes, minor_faults, monotonic_ns, page_in, populate, soften, start_task, trim_heap, wipe_on_fork,
+    write_stderr,
 };
 #[cfg(not(unix))]
 pub(crate) use imp::{arm_thread_exit, fence_other_threads, may_be_in_signal_handler, thread_exit_key};
