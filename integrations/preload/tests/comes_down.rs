@@ -17,12 +17,12 @@ struct Stage {
 }
 
 /// The most MiB that are alive while the program works, and those that stay alive.
-const MOST_MIB: u64 = 400;
+const MOST_MIB: u64 = 200;
 const STAYS_MIB: u64 = 50;
 
 fn stages(program: &Path, arm: Arm, window: &str) -> Vec<Stage> {
     let mut command = arm.command(program);
-    command.args([MOST_MIB.to_string(), STAYS_MIB.to_string(), "1.6".into()]).env("ZK_ALLOC_RETAIN_FOR", window);
+    command.args([MOST_MIB.to_string(), STAYS_MIB.to_string(), "4.5".into()]).env("ZK_ALLOC_RETAIN_FOR", window);
     let said = said(&mut command);
     assert!(said.ok && said.err.is_empty(), "{:?} {}", said.out, said.err);
     let stage = |line: &str| {
@@ -40,11 +40,12 @@ const BESIDE_MIB: u64 = 12;
 #[test]
 fn a_busy_process_keeps_what_it_needs_and_an_idle_one_what_is_alive() {
     let Some(program) = compiled("comes_down", &["comes_down.c"], &[]) else { return };
-    for arm in [Arm::Default, Arm::Everything] {
-        let stages = stages(&program, arm, "0.8");
+    let in_arm = |arm: Arm| {
+        // A window that the rounds fit into also on a machine that is busy with other things.
+        let stages = stages(&program, arm, "2.5");
         let of = |name: &'static str| stages.iter().filter(move |stage| stage.name == name);
         for warm in of("warm") {
-            assert!(warm.faults < 600, "ten rounds of {MOST_MIB} MiB: {stages:#?}");
+            assert!(warm.faults < 600, "six rounds of {MOST_MIB} MiB: {stages:#?}");
             assert!(warm.resident_mib > STAYS_MIB + MOST_MIB * 9 / 10, "{stages:#?}");
         }
         for idle in of("idle").chain(of("child")) {
@@ -54,7 +55,11 @@ fn a_busy_process_keeps_what_it_needs_and_an_idle_one_what_is_alive() {
         assert_eq!(of("child").count(), 1, "{stages:#?}");
         // It is in use again afterwards.
         assert!(of("again").all(|again| again.resident_mib > MOST_MIB), "{stages:#?}");
-    }
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| in_arm(Arm::Default));
+        scope.spawn(|| in_arm(Arm::Everything));
+    });
 }
 
 #[test]

@@ -61,9 +61,9 @@ int main(int argc, char **argv) {
     work(most);
     stage("cold", before);
     before = faults();
-    for (int i = 0; i < 10; i++) {
+    for (int i = 0; i < 6; i++) {
         work(most);
-        usleep(50000);
+        usleep(20000);
     }
     stage("warm", before);
     pthread_t thread;
@@ -75,9 +75,7 @@ int main(int argc, char **argv) {
     before = faults();
     for (int i = 0; i < 3; i++) work(most);
     stage("again", before);
-    before = faults();
-    usleep((useconds_t)(seconds * 1e6));
-    stage("idle", before);
+    fflush(stdout);
     if (fork() == 0) {
         /* A child comes down by itself, too. */
         before = faults();
@@ -87,8 +85,10 @@ int main(int argc, char **argv) {
         fflush(stdout);
         _exit(0);
     }
-    fflush(stdout);
+    before = faults();
+    usleep((useconds_t)(seconds * 1e6));
     int status;
     wait(&status);
+    stage("idle", before);
     free(alive);
 }
