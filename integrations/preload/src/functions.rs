@@ -23,14 +23,14 @@ fn from_arena(size: usize, align: usize, zeroed: bool) -> *mut c_void {
 extern "C" fn malloc_large(size: usize) -> *mut c_void {
     let at = if start::is_probe(size) { null_mut() } else { from_arena(size, MIN_ALIGN, false) };
     // SAFETY: any length may be asked for.
-    if at.is_null() { unsafe { glibc::__libc_malloc(size) } } else { at }
+    if at.is_null() { unsafe { glibc::malloc(size) } } else { at }
 }
 
 /// malloc(3).
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn malloc(size: usize) -> *mut c_void {
     // SAFETY: any length may be asked for.
-    if start::is_for_arena(size) { malloc_large(size) } else { unsafe { glibc::__libc_malloc(size) } }
+    if start::is_for_arena(size) { malloc_large(size) } else { unsafe { glibc::malloc(size) } }
 }
 
 /// free(3).
@@ -43,7 +43,7 @@ pub(crate) unsafe extern "C" fn free(at: *mut c_void) {
     match unsafe { c_api::dealloc(at.cast()) } {
         Freed::Here => {}
         // SAFETY: the caller's; what does not lie in the arena came from glibc.
-        Freed::Elsewhere => unsafe { glibc::__libc_free(at) },
+        Freed::Elsewhere => unsafe { glibc::free(at) },
         Freed::Nothing => invalid("free", at),
     }
 }
@@ -68,7 +68,7 @@ pub(crate) extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
         }
     }
     // SAFETY: any length may be asked for; glibc refuses a product that overflows.
-    unsafe { glibc::__libc_calloc(count, size) }
+    unsafe { glibc::calloc(count, size) }
 }
 
 /// realloc(3).
@@ -126,13 +126,13 @@ unsafe fn realloc_of_glibc(at: *mut c_void, size: usize) -> *mut c_void {
                 // SAFETY: both hold at least the old length, and new memory overlaps nothing that is alive.
                 unsafe { copy_nonoverlapping(at.cast::<u8>(), new.cast(), old_size) };
                 // SAFETY: the caller's: nothing needs the old memory any more.
-                unsafe { glibc::__libc_free(at) };
+                unsafe { glibc::free(at) };
                 return new;
             }
         }
     }
     // SAFETY: the caller's.
-    unsafe { glibc::__libc_realloc(at, size) }
+    unsafe { glibc::realloc(at, size) }
 }
 
 /// reallocarray(3).
@@ -162,7 +162,7 @@ pub(crate) extern "C" fn memalign(align: usize, size: usize) -> *mut c_void {
         }
     }
     // SAFETY: any length and any alignment may be asked for.
-    unsafe { glibc::__libc_memalign(align, size) }
+    unsafe { glibc::memalign(align, size) }
 }
 
 /// aligned_alloc(3).
@@ -199,26 +199,21 @@ pub(crate) unsafe extern "C" fn posix_memalign(place: *mut *mut c_void, align: u
     0
 }
 
-fn page_bytes() -> usize {
-    // SAFETY: only reads a number.
-    usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096)
-}
-
 /// valloc(3).
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn valloc(size: usize) -> *mut c_void {
     // SAFETY: any length may be asked for.
-    if start::is_for_arena(size) { memalign(page_bytes(), size) } else { unsafe { glibc::__libc_valloc(size) } }
+    if start::is_for_arena(size) { memalign(glibc::page_bytes(), size) } else { unsafe { glibc::valloc(size) } }
 }
 
 /// pvalloc(3): in whole pages.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn pvalloc(size: usize) -> *mut c_void {
-    let page = page_bytes();
+    let page = glibc::page_bytes();
     match size.checked_next_multiple_of(page) {
         Some(whole) if start::is_for_arena(whole) => memalign(page, whole.max(page)),
         // SAFETY: any length may be asked for.
-        _ => unsafe { glibc::__libc_pvalloc(size) },
+        _ => unsafe { glibc::pvalloc(size) },
     }
 }
 

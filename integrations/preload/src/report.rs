@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use arena::c_api;
 
-use crate::dlopen;
 use crate::start::{self, State};
+use crate::{dlopen, glibc};
 
 /// The process that reports, by its number: not the children that it forks, which have their parent's counters. 0 is none.
 static REPORTS: AtomicU32 = AtomicU32::new(0);
@@ -36,6 +36,9 @@ extern "C" fn at_exit() {
     }
     let name = program();
     if start::state() != State::InUse {
+        if !glibc::is_there() {
+            return c_api::print_line(format_args!("report of {name} ({own}): not in use, the C library is not glibc"));
+        }
         let owner = start::owner_of_malloc().unwrap_or(c"another file");
         return c_api::print_line(format_args!(
             "report of {name} ({own}): not in use, malloc is that of {}",

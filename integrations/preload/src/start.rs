@@ -3,7 +3,7 @@
 //! Until then everything is glibc's, whoever asks: the loader, or constructors of other libraries.
 #![allow(unsafe_code, reason = "is called by the loader, and asks it")]
 
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ffi::{CStr, c_char, c_void};
 use std::mem::{MaybeUninit, transmute};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 
@@ -54,14 +54,22 @@ pub(crate) fn min_bytes() -> usize {
 }
 
 // After zk-alloc's own, which copy the environment and read the threshold (101 to 103).
-// SAFETY: the loader calls what is listed here before `main`, and glibc's passes what `main` is passed.
+// SAFETY: the loader calls what is listed here before `main`. It may pass arguments, which such a function does not look at.
 #[used]
 #[unsafe(link_section = ".init_array.00104")]
-static BEFORE_MAIN: extern "C" fn(c_int, *const *const c_char, *const *const c_char) = begin;
+static BEFORE_MAIN: extern "C" fn() = begin;
 
-extern "C" fn begin(_argc: c_int, _argv: *const *const c_char, envp: *const *const c_char) {
-    // SAFETY: the loader's list of variables, before the program runs.
-    report::configure(unsafe { variable(envp, b"ZK_ALLOC_REPORT=") });
+extern "C" fn begin() {
+    unsafe extern "C" {
+        /// environ(7).
+        static environ: *const *const c_char;
+    }
+    // SAFETY: the C library's list of variables, before the program runs.
+    report::configure(unsafe { variable(environ, b"ZK_ALLOC_REPORT=") });
+    if !glibc::is_there() {
+        STATE.store(State::NotInUse as u8, Ordering::Relaxed);
+        return;
+    }
     let knows_libc = glibc::look_up();
     if !arrives_here() {
         STATE.store(State::NotInUse as u8, Ordering::Relaxed);
@@ -89,9 +97,9 @@ pub(crate) fn arena_opened() {
 /// The value of a variable, whose name and `=` are given.
 ///
 /// # Safety
-/// `envp` is null or a list of strings that ends with null, and nobody changes it.
-unsafe fn variable<'a>(envp: *const *const c_char, name: &[u8]) -> Option<&'a [u8]> {
-    let mut at = envp;
+/// `list` is null or a list of strings that ends with null, and nobody changes it.
+unsafe fn variable<'a>(list: *const *const c_char, name: &[u8]) -> Option<&'a [u8]> {
+    let mut at = list;
     // SAFETY: the caller's: the list ends with null, which is not passed.
     while !at.is_null() && !unsafe { *at }.is_null() {
         // SAFETY: as above.

@@ -24,7 +24,7 @@ const LEAST_LOOK_NS: u64 = 1_000_000;
 /// Less than this is not worth a watcher, in bytes.
 const WORTHWHILE_BYTES: usize = 8 << 20;
 /// A run of so many bytes that a thread frees is not kept for it while there is no watcher, who would have to see it.
-pub(super) const UNSEEN_BYTES: usize = 1 << 20;
+pub(super) const UNSEEN_BYTES: usize = 4 << 20;
 
 /// The length of the window, in nanoseconds; 0 as long as nothing comes down by itself.
 static WINDOW_NS: AtomicU64 = AtomicU64::new(0);
