@@ -34,19 +34,11 @@ pub fn min_bytes_setting() -> Option<usize> {
 /// Memory of the arena; `None` where it has none. `first` runs before the first request of the process is served.
 ///
 /// `align` is a power of two.
-#[inline(always)]
+#[inline]
 pub fn alloc(size: usize, align: usize, zeroed: bool, first: impl FnOnce()) -> Option<NonNull<u8>> {
     // No run is shorter than its first byte.
     let size = size.max(1);
-    if !zeroed && let Some(at) = arena::alloc_kept(size, align) {
-        return Some(at);
-    }
-    alloc_any(size, align, if zeroed { Contents::Zeroed } else { Contents::Any }, first)
-}
-
-/// As [`alloc`]. A call of its own, so that that saves no register for what most requests don't need.
-#[inline(never)]
-fn alloc_any(size: usize, align: usize, contents: Contents, first: impl FnOnce()) -> Option<NonNull<u8>> {
+    let contents = if zeroed { Contents::Zeroed } else { Contents::Any };
     // Beyond that, lengths would overflow once they are rounded up.
     if size <= isize::MAX as usize
         && align <= isize::MAX as usize / 2
@@ -69,6 +61,24 @@ fn in_arena(at: *mut u8) -> Option<(&'static arena::Arena, NonNull<u8>)> {
         (Some(arena), Some(at)) => Some((arena, at)),
         _ => None,
     }
+}
+
+/// As most requests of [`alloc`] are served: with a block that this thread keeps.
+#[inline(always)]
+#[must_use]
+pub fn alloc_kept(size: usize) -> Option<NonNull<u8>> {
+    arena::alloc_kept(size.max(1), MIN_ALIGN)
+}
+
+/// As most of what [`alloc`] returned is freed: it is a block, for which the thread has room. `false`, and nothing done, otherwise.
+///
+/// # Safety
+/// As for [`dealloc`].
+#[inline(always)]
+#[must_use]
+pub unsafe fn keep(at: *mut u8) -> bool {
+    // SAFETY: the caller's; the address lies in the region.
+    in_arena(at).is_some_and(|(arena, at)| unsafe { arena.keep_measured(at) })
 }
 
 /// Whether an address is the arena's. It is so for the life of the process, or never.
@@ -99,7 +109,7 @@ pub enum Freed {
 ///
 /// # Safety
 /// If [`alloc`] returned the address, the caller owns the memory, and nobody uses it any more.
-#[inline(always)]
+#[inline]
 pub unsafe fn dealloc(at: *mut u8) -> Freed {
     match in_arena(at) {
         // SAFETY: the caller's; the address lies in the region.

@@ -251,7 +251,7 @@ fn setting<T>(
 
 /// For so long, a process that takes and gives memory keeps what it had at most. The longer, the longer an idle one keeps it; the
 /// shorter, the more often one that needs it every few seconds pays for its pages again (docs/preload.md).
-const DEFAULT_WINDOW_NS: u64 = 5_000_000_000;
+const DEFAULT_WINDOW_NS: u64 = 8_000_000_000;
 
 /// Seconds, in nanoseconds; 0 is "ever", and no time at all is the shortest.
 fn parse_window(text: &str) -> Option<u64> {
@@ -349,14 +349,14 @@ mod tests {
     #[test]
     fn times_are_seconds_and_may_have_parts() {
         let of = |value| parse("ZK_ALLOC_RETAIN_FOR", value);
-        assert_eq!(parse("", "").0.retain_for_ns, 5_000_000_000);
+        assert_eq!(parse("", "").0.retain_for_ns, 8_000_000_000);
         assert_eq!(of("10").0.retain_for_ns, 10_000_000_000);
         assert_eq!(of(" 0.25 ").0.retain_for_ns, 250_000_000);
         assert_eq!((of("0").0.retain_for_ns, of("ever").0.retain_for_ns), (1, 0));
         for value in ["", "-1", "1e3", "inf", "nan", "5s", ".", "1.2.3", "99999999999999999999"] {
             let (config, warnings) = of(value);
-            assert_eq!((config.retain_for_ns, warnings.len()), (5_000_000_000, 1), "{value}: {warnings:?}");
-            assert!(warnings[0].contains("using the default, 5"), "{warnings:?}");
+            assert_eq!((config.retain_for_ns, warnings.len()), (8_000_000_000, 1), "{value}: {warnings:?}");
+            assert!(warnings[0].contains("using the default, 8"), "{warnings:?}");
         }
     }
 

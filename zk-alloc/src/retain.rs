@@ -23,7 +23,7 @@ pub enum Retain {
     /// [`set_retain`] itself.
     ///
     /// Where an allocator takes part always ([`Mode::Resident`](crate::Mode::Resident)): what was alive at most in so long,
-    /// whether phases are open or not. That is the default there, with `ZK_ALLOC_RETAIN_FOR` seconds, or else 5.
+    /// whether phases are open or not. That is the default there, with `ZK_ALLOC_RETAIN_FOR` seconds, or else 8.
     For(Duration),
     /// Nothing: every phase pays for its pages again.
     Never,

@@ -18,9 +18,9 @@ fn from_arena(size: usize, align: usize, zeroed: bool) -> *mut c_void {
     c_api::alloc(size, align, zeroed, start::arena_opened).map_or(null_mut(), |at| at.as_ptr().cast())
 }
 
-/// Of C's kind, so that `malloc` jumps here.
-#[cold]
-extern "C" fn malloc_large(size: usize) -> *mut c_void {
+/// Of C's kind, so that `malloc` jumps here, and saves no register for what most requests don't need.
+#[inline(never)]
+extern "C" fn malloc_any(size: usize) -> *mut c_void {
     let at = if start::is_probe(size) { null_mut() } else { from_arena(size, MIN_ALIGN, false) };
     // SAFETY: any length may be asked for.
     if at.is_null() { unsafe { glibc::malloc(size) } } else { at }
@@ -29,8 +29,14 @@ extern "C" fn malloc_large(size: usize) -> *mut c_void {
 /// malloc(3).
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn malloc(size: usize) -> *mut c_void {
-    // SAFETY: any length may be asked for.
-    if start::is_for_arena(size) { malloc_large(size) } else { unsafe { glibc::malloc(size) } }
+    if !start::is_for_arena(size) {
+        // SAFETY: any length may be asked for.
+        return unsafe { glibc::malloc(size) };
+    }
+    match c_api::alloc_kept(size) {
+        Some(at) => at.as_ptr().cast(),
+        None => malloc_any(size),
+    }
 }
 
 /// free(3).
@@ -39,6 +45,23 @@ pub(crate) extern "C" fn malloc(size: usize) -> *mut c_void {
 /// As the C standard has it.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn free(at: *mut c_void) {
+    // SAFETY: the caller's.
+    if !c_api::owns(at.cast()) {
+        // SAFETY: the caller's; what does not lie in the arena came from glibc.
+        unsafe { glibc::free(at) };
+        // SAFETY: the caller's.
+    } else if !unsafe { c_api::keep(at.cast()) } {
+        // SAFETY: the caller's; nothing was done.
+        unsafe { free_any(at) };
+    }
+}
+
+/// As [`free`].
+///
+/// # Safety
+/// As there.
+#[inline(never)]
+unsafe extern "C" fn free_any(at: *mut c_void) {
     // SAFETY: the caller's.
     match unsafe { c_api::dealloc(at.cast()) } {
         Freed::Here => {}

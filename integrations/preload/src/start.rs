@@ -14,8 +14,9 @@ use crate::{dlopen, glibc, report};
 /// The first request of so many bytes opens the arena, unless `ZK_ALLOC_MIN_BYTES` says otherwise: the many small programs that
 /// inherit the environment never make one, and pay nothing.
 const OPENING_BYTES: usize = 64 << 10;
-/// From then on, requests from so many bytes on are the arena's. What is smaller gains nothing there (docs/preload.md).
-const SERVING_BYTES: usize = 1 << 10;
+/// From then on, requests from so many bytes on are the arena's: all. What is left to glibc beside the arena takes room of its own
+/// (docs/preload.md).
+const SERVING_BYTES: usize = 0;
 
 /// The smallest request that the arena serves; no request is so large as long as the library is not in use.
 static MIN_BYTES: AtomicUsize = AtomicUsize::new(usize::MAX);

@@ -252,7 +252,11 @@ mod tests {
         assert!((200 * MIB..=210 * MIB).contains(&window.keep_bytes()));
         for _ in 0..LOOKS {
             window.push(seen(0, false));
-            assert_eq!(window.is_over(), window.keep_bytes() == 0, "what was freed may go only when it is out of the window");
+            assert_eq!(
+                window.is_over(),
+                window.keep_bytes() == 0,
+                "what was freed may go only when it is out of the window"
+            );
         }
         assert_eq!(window.keep_bytes(), 0);
         assert!(window.is_over());

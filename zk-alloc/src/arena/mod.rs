@@ -332,6 +332,17 @@ impl Arena {
         }
     }
 
+    /// Takes a block back for this thread to keep; `false`, and nothing done, where it is none, or there is no room.
+    ///
+    /// # Safety
+    /// As for [`dealloc_measured`](Self::dealloc_measured).
+    #[cfg(feature = "c-api")]
+    #[inline(always)]
+    pub(crate) unsafe fn keep_measured(&self, at: NonNull<u8>) -> bool {
+        // SAFETY: the caller's.
+        self.middle.class_at(at).is_some_and(|class| unsafe { self.middle.keep(class, at) })
+    }
+
     /// As [`dealloc`](Self::dealloc), of what [`alloc_measured`](Self::alloc_measured) handed out; `false` where no allocation
     /// begins.
     ///
