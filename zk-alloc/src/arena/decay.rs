@@ -142,53 +142,79 @@ impl State {
 pub(super) struct Seen {
     /// The most bytes that were alive since the last look, as far as is known.
     pub(super) live_bytes: usize,
-    /// Whether any memory was handed out since.
-    pub(super) is_active: bool,
+    /// Bytes that were handed out since.
+    pub(super) served_bytes: u64,
 }
 
-/// What was seen in the time of a window.
+/// What was seen in the time of a window, and the highest of the windows before.
 #[derive(Debug)]
 pub(super) struct Window {
     looks: [Seen; LOOKS],
     next: usize,
+    /// What is alive at most in the course of a proof may be so for a moment only, and proofs may take longer than a window: while a
+    /// process is busy, so many windows count.
+    before: [usize; WINDOWS],
+    next_before: usize,
 }
+
+const WINDOWS: usize = 8;
 
 /// What may stay beyond what was alive, in bytes, while memory is taken and given: placement needs some room, and a small process as
 /// much again as it has.
 const SLACK_BYTES: usize = 8 << 20;
 
 impl Window {
-    /// A window in which so much was alive at each look.
+    /// A window in which so much was alive at each look, and much was handed out.
     pub(super) fn new(live_bytes: usize) -> Self {
-        Self { looks: [Seen { live_bytes, is_active: true }; LOOKS], next: 0 }
+        let look = Seen { live_bytes, served_bytes: u64::MAX / LOOKS as u64 };
+        Self { looks: [look; LOOKS], next: 0, before: [0; WINDOWS], next_before: 0 }
     }
 
     /// Takes in what was seen.
     pub(super) fn push(&mut self, seen: Seen) {
         self.looks[self.next] = seen;
         self.next = (self.next + 1) % LOOKS;
-    }
-
-    fn is_active(&self) -> bool {
-        self.looks.iter().any(|look| look.is_active)
+        if self.next == 0 {
+            self.before[self.next_before] = self.high();
+            self.next_before = (self.next_before + 1) % WINDOWS;
+        }
     }
 
     fn high(&self) -> usize {
         self.looks.iter().map(|look| look.live_bytes).max().unwrap_or(0)
     }
 
-    /// What may stay resident, in bytes.
-    pub(super) fn keep_bytes(&self) -> usize {
-        let high = self.high();
-        let slack = if self.is_active() { (high / 8).max(high.min(SLACK_BYTES)) } else { high / 32 };
-        high + slack
+    fn last(&self) -> Seen {
+        self.looks[(self.next + LOOKS - 1) % LOOKS]
     }
 
-    /// Whether there is nothing to wait for: in all of the window nothing was handed out, and nothing freed that is still counted in
-    /// what may stay.
+    /// The highest of all that counts while the process is busy.
+    fn highest(&self) -> usize {
+        self.before.iter().fold(self.high(), |high, &before| high.max(before))
+    }
+
+    /// Whether what is kept is needed: in the time of the window a good part of it was handed out. The little that a service asks for
+    /// while it waits is no reason to keep what its next proof needs.
+    fn is_busy(&self) -> bool {
+        let served = self.looks.iter().fold(0_u64, |sum, look| sum.saturating_add(look.served_bytes));
+        let spare = self.highest().saturating_sub(self.last().live_bytes);
+        served > 0 && served >= (spare / 8) as u64
+    }
+
+    /// What may stay resident, in bytes.
+    pub(super) fn keep_bytes(&self) -> usize {
+        if self.is_busy() {
+            let highest = self.highest();
+            highest + (highest / 8).max(highest.min(SLACK_BYTES))
+        } else {
+            self.high() + self.high() / 32
+        }
+    }
+
+    /// Whether there is nothing to wait for: the process is idle, and what may stay is no more than what is alive.
     pub(super) fn is_over(&self) -> bool {
-        let last = self.looks[(self.next + LOOKS - 1) % LOOKS];
-        !self.is_active() && self.high() <= last.live_bytes
+        let live = self.last().live_bytes;
+        !self.is_busy() && self.high() <= live + live / 64
     }
 }
 
@@ -225,33 +251,40 @@ mod tests {
 
     const MIB: usize = 1 << 20;
 
-    fn seen(live_mib: usize, is_active: bool) -> Seen {
-        Seen { live_bytes: live_mib * MIB, is_active }
+    fn seen(live_mib: usize, served_mib: u64) -> Seen {
+        Seen { live_bytes: live_mib * MIB, served_bytes: served_mib << 20 }
     }
 
     #[test]
-    fn what_may_stay_is_the_highest_of_the_window_and_some_room_while_memory_is_taken() {
+    fn a_busy_process_keeps_the_highest_of_some_windows_and_then_comes_down() {
         let mut window = Window::new(0);
-        window.push(seen(800, true));
-        for _ in 0..LOOKS - 1 {
-            window.push(seen(100, true));
+        window.push(seen(800, 800));
+        for _ in 0..LOOKS * WINDOWS - 1 {
+            window.push(seen(100, 50));
             assert!((800 * MIB..=900 * MIB).contains(&window.keep_bytes()));
         }
-        window.push(seen(100, true));
-        assert!((100 * MIB..=113 * MIB).contains(&window.keep_bytes()), "the highest is out of the window");
+        for _ in 0..2 * LOOKS {
+            window.push(seen(100, 50));
+        }
+        assert!((100 * MIB..=113 * MIB).contains(&window.keep_bytes()), "the highest is too long ago");
     }
 
     #[test]
     fn what_stays_of_an_idle_process_is_within_a_twentieth_of_what_is_alive() {
-        let mut window = Window::new(700 * MIB);
-        for _ in 0..LOOKS {
-            assert!(!window.is_over());
-            window.push(seen(200, false));
+        // A service that waits asks for a little now and then.
+        for trickle_mib in [0, 1] {
+            let mut window = Window::new(700 * MIB);
+            for _ in 0..LOOKS {
+                assert!(!window.is_over());
+                window.push(seen(200, trickle_mib));
+            }
+            window.push(seen(200, trickle_mib));
+            assert!((200 * MIB..=210 * MIB).contains(&window.keep_bytes()), "{window:?}");
+            assert!(window.is_over());
         }
-        assert!(window.is_over());
-        assert!((200 * MIB..=210 * MIB).contains(&window.keep_bytes()));
+        let mut window = Window::new(200 * MIB);
         for _ in 0..LOOKS {
-            window.push(seen(0, false));
+            window.push(seen(0, 0));
             assert_eq!(
                 window.is_over(),
                 window.keep_bytes() == 0,
@@ -259,6 +292,5 @@ mod tests {
             );
         }
         assert_eq!(window.keep_bytes(), 0);
-        assert!(window.is_over());
     }
 }

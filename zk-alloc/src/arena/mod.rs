@@ -496,10 +496,10 @@ impl Arena {
         self.region.zone(zone).populate(tenant, bytes, page_in)
     }
 
-    /// Requests served since the process started.
-    fn served(&self) -> u64 {
-        let blocks = self.block_totals().allocations + kept_run_totals().allocations;
-        self.counters().fold(blocks, |sum, zone| sum + zone.allocations())
+    /// Bytes that were asked for since the process started.
+    fn served_bytes(&self) -> u64 {
+        let kept = self.block_totals().bytes + kept_run_totals().bytes;
+        self.counters().fold(kept, |sum, zone| sum + zone.bytes())
     }
 
     pub(crate) fn config(&self) -> &Config {
@@ -545,17 +545,16 @@ pub(crate) fn follow(window_ns: u64) -> Result<(), Errno> {
 fn watch() {
     let Some(arena) = get() else { return };
     let mut window = decay::Window::new(counters::used_bytes());
-    let mut served = arena.served();
+    let mut served = arena.served_bytes();
     loop {
         let goes_on = decay::sleep();
-        let served_before = std::mem::replace(&mut served, arena.served());
-        // The watcher may have begun when all was done: then only the peak tells.
-        let peak_bytes = counters::take_seen_peak_bytes();
-        let is_active = served != served_before || peak_bytes > 0;
-        // Where a thread takes again and again what it keeps, that is alive, though nobody counts it.
-        let idle_bytes = if is_active { 0 } else { kept_bytes() };
-        let live_bytes = counters::used_bytes().saturating_sub(idle_bytes).max(peak_bytes);
-        window.push(Seen { live_bytes, is_active });
+        let served_before = std::mem::replace(&mut served, arena.served_bytes());
+        let served_bytes = served.saturating_sub(served_before);
+        // Where threads take again and again what they keep, that is alive, though nobody counts it.
+        let kept = kept_bytes();
+        let idle_bytes = if served_bytes >= (kept / 8).max(1) as u64 { 0 } else { kept };
+        let live_bytes = counters::used_bytes().saturating_sub(idle_bytes).max(counters::take_seen_peak_bytes());
+        window.push(Seen { live_bytes, served_bytes });
         // In a phase, nothing goes.
         if goes_on && !open::is_any() && resident_bytes() > window.keep_bytes() {
             arena.trim_as(window.keep_bytes(), GiveBack::Now, Taker::Watcher);
