@@ -193,12 +193,12 @@ impl Window {
         self.before.iter().fold(self.high(), |high, &before| high.max(before))
     }
 
-    /// Whether what is kept is needed: in the time of the window a good part of it was handed out. The little that a service asks for
+    /// Whether what is kept is needed: in the time of the window a part of it was handed out. The little that a service asks for
     /// while it waits is no reason to keep what its next proof needs.
     fn is_busy(&self) -> bool {
         let served = self.looks.iter().fold(0_u64, |sum, look| sum.saturating_add(look.served_bytes));
         let spare = self.highest().saturating_sub(self.last().live_bytes);
-        served > 0 && served >= (spare / 8) as u64
+        served > 0 && served >= (spare / 64) as u64
     }
 
     /// What may stay resident, in bytes.
@@ -251,20 +251,20 @@ mod tests {
 
     const MIB: usize = 1 << 20;
 
-    fn seen(live_mib: usize, served_mib: u64) -> Seen {
-        Seen { live_bytes: live_mib * MIB, served_bytes: served_mib << 20 }
+    fn seen(live_mib: usize, served_kib: u64) -> Seen {
+        Seen { live_bytes: live_mib * MIB, served_bytes: served_kib << 10 }
     }
 
     #[test]
     fn a_busy_process_keeps_the_highest_of_some_windows_and_then_comes_down() {
         let mut window = Window::new(0);
-        window.push(seen(800, 800));
+        window.push(seen(800, 800_000));
         for _ in 0..LOOKS * WINDOWS - 1 {
-            window.push(seen(100, 50));
+            window.push(seen(100, 50_000));
             assert!((800 * MIB..=900 * MIB).contains(&window.keep_bytes()));
         }
         for _ in 0..2 * LOOKS {
-            window.push(seen(100, 50));
+            window.push(seen(100, 50_000));
         }
         assert!((100 * MIB..=113 * MIB).contains(&window.keep_bytes()), "the highest is too long ago");
     }
@@ -272,13 +272,13 @@ mod tests {
     #[test]
     fn what_stays_of_an_idle_process_is_within_a_twentieth_of_what_is_alive() {
         // A service that waits asks for a little now and then.
-        for trickle_mib in [0, 1] {
+        for trickle_kib in [0, 100] {
             let mut window = Window::new(700 * MIB);
             for _ in 0..LOOKS {
                 assert!(!window.is_over());
-                window.push(seen(200, trickle_mib));
+                window.push(seen(200, trickle_kib));
             }
-            window.push(seen(200, trickle_mib));
+            window.push(seen(200, trickle_kib));
             assert!((200 * MIB..=210 * MIB).contains(&window.keep_bytes()), "{window:?}");
             assert!(window.is_over());
         }
