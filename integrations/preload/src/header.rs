@@ -1,6 +1,7 @@
 //! What `zk_alloc.h` declares, for programs that want to say more than `malloc` can.
 #![allow(unsafe_code, reason = "functions of C's")]
 
+use crate::glibc;
 use crate::start::{self, State};
 
 fn is_in_use() -> bool {
@@ -32,7 +33,13 @@ pub(crate) extern "C" fn zk_alloc_reserve(bytes: usize) -> usize {
 /// Gives all free memory back to the system, and returns how many bytes of the arena's went.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn zk_alloc_release() -> usize {
-    if is_in_use() { arena::release() } else { 0 }
+    if !is_in_use() {
+        return 0;
+    }
+    // Not by zk-alloc's own `release`, which has the C library trim its heap first: that is `malloc_trim`, ours.
+    let gone = arena::c_api::trim();
+    glibc::trim(0);
+    gone
 }
 
 /// Lets the system take free memory when it runs short, and returns how many bytes that may be.

@@ -197,8 +197,9 @@ impl Window {
     /// while it waits is no reason to keep what its next proof needs.
     fn is_busy(&self) -> bool {
         let served = self.looks.iter().fold(0_u64, |sum, look| sum.saturating_add(look.served_bytes));
-        let spare = self.highest().saturating_sub(self.last().live_bytes);
-        served > 0 && served >= (spare / 64) as u64
+        let live = self.last().live_bytes;
+        let spare = self.highest().saturating_sub(live);
+        served > 0 && served >= (spare.max(live) / 64) as u64
     }
 
     /// What may stay resident, in bytes.
