@@ -12,7 +12,7 @@ int main(int argc, char **argv) {
     zk_phase_begin();
     size_t reserved = zk_reserve(32 << 20);
     CHECK((reserved >= 32 << 20) == is_there);
-    char *at = malloc(16 << 20);
+    char *at = (char *)malloc(16 << 20);
     memset(at, 1, 16 << 20);
     if (is_there) {
         /* One that knows fewer fields asks for fewer bytes. */
