@@ -2,7 +2,7 @@
 
 use crate::arms::{ARMS, Arm, SETS};
 use crate::check;
-use crate::options::RunArgs;
+use crate::plan::options::RunArgs;
 use crate::plan::{self, Plan, UsageError};
 use crate::report;
 use crate::trace;
@@ -39,7 +39,7 @@ pub(crate) fn parse(
             if let Some(job) = report::job(name, matches) {
                 return job.map(Asked::Report);
             }
-            if let Some(job) = check::job(provers, name, matches, &|line| planned(provers, line)) {
+            if let Some(job) = check::job(provers, name, matches) {
                 return job.map(Asked::Check);
             }
             run(provers, name, matches).map(Asked::Run)
@@ -51,16 +51,9 @@ pub(crate) fn parse(
     }
 }
 
-/// The plan of a command line that proves.
-fn planned(provers: &'static [Prover], line: &[String]) -> Result<Plan, UsageError> {
-    let matches = command(provers).try_get_matches_from(line).map_err(|error| one_line(provers, &error))?;
-    let (name, matches) = matches.subcommand().ok_or_else(|| no_prover(provers))?;
-    run(provers, name, matches)
-}
-
 fn run(provers: &'static [Prover], name: &str, matches: &ArgMatches) -> Result<Plan, UsageError> {
     let arguments = RunArgs::from_arg_matches(matches).map_err(|error| one_line(provers, &error))?;
-    arguments.plan(plan::find("prover", name, provers, |prover| prover.name)?)
+    arguments.request()?.plan(plan::find("prover", name, provers, |prover| prover.name)?)
 }
 
 fn command(provers: &'static [Prover]) -> Command {
@@ -140,7 +133,7 @@ mod tests {
         for (line, given, valid) in [
             ("prove-bench plonky9", "plonky9", "plonky3"),
             ("prove-bench", "no prover", "plonky3"),
-            ("prove-bench plonky3 --allocators glibc,tcmalloc", "tcmalloc", "quick, peers, all, glibc, "),
+            ("prove-bench plonky3 --allocators glibc,hoard", "hoard", "quick, peers, all, glibc, "),
             ("prove-bench plonky3 --workloads sha", "sha", "poseidon2, keccak, whir"),
             ("prove-bench plonky3 --log-rows 40", "40", "10 to 22"),
             ("prove-bench plonky3 --log-rows many", "many", "0 to 63"),

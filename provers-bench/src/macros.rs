@@ -18,7 +18,7 @@ macro_rules! driver {
     };
 }
 
-/// The whole of an arm's binary: one of [`allocators`](crate::allocators) is installed, and proves when the driver asks.
+/// The whole of an arm's binary: one of [`allocators`](crate::arms) is installed, and proves when the driver asks.
 ///
 /// The arm `zk-alloc` starts the binary `with-zk-alloc`, which is `src/bin/with-zk-alloc.rs`:
 ///
@@ -30,10 +30,10 @@ macro_rules! driver {
 macro_rules! arm {
     ($allocator:ident, $provers:expr) => {
         #[global_allocator]
-        static ALLOCATOR: $crate::allocators::$allocator::Allocator = $crate::allocators::$allocator::ALLOCATOR;
+        static ALLOCATOR: $crate::arms::$allocator::Allocator = $crate::arms::$allocator::ALLOCATOR;
 
         fn main() -> ::std::process::ExitCode {
-            $crate::child::main($provers, $crate::allocators::$allocator::installed())
+            $crate::child::main($provers, $crate::arms::$allocator::installed())
         }
     };
 }

@@ -1,9 +1,10 @@
 //! What driver and child say to each other: one JSON value a line, requests on the child's stdin, replies on what was
 //! its stdout.
 
-use crate::build_info::BuildInfo;
+pub(crate) mod records;
+
+use crate::machine::build_info::BuildInfo;
 use crate::sample::Sample;
-use crate::trace::{Replayed, Shape};
 use serde::{Deserialize, Serialize};
 
 /// From the driver.
@@ -67,6 +68,33 @@ pub(crate) struct Identity {
     pub(crate) build: BuildInfo,
 }
 
+/// What the replaying process must know before it reads the records.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
+pub(crate) struct Shape {
+    pub(crate) records: usize,
+    /// Numbers of blocks are below this.
+    pub(crate) blocks: usize,
+    /// Threads are numbered from 1 to this.
+    pub(crate) threads: usize,
+    /// The record after which most bytes are alive.
+    pub(crate) peak_at: usize,
+}
+
+/// What a replay came to. Resident memory is without what the process had before its first operation.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub(crate) struct Replayed {
+    /// Of the replay as if it were a proof; `rss_bytes` is what was left when everything was freed.
+    pub(crate) sample: Sample,
+    /// Of the time on the clock, what operations took: the rest went by between two turns.
+    pub(crate) operations_ns: u64,
+    pub(crate) rss_at_live_peak_bytes: u64,
+    pub(crate) rss_at_phase_ends_bytes: Vec<u64>,
+    /// After the allocator was asked to give back what is free; `None` if it was not asked.
+    pub(crate) rss_released_bytes: Option<u64>,
+    /// The allocator's own words at the end of each phase and after all.
+    pub(crate) reports: Vec<String>,
+}
+
 /// A message as one line, its end included.
 pub(crate) fn line<T: Serialize>(message: &T) -> serde_json::Result<String> {
     Ok(serde_json::to_string(message)? + "\n")
@@ -75,7 +103,8 @@ pub(crate) fn line<T: Serialize>(message: &T) -> serde_json::Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{build_info, sample};
+    use crate::machine::build_info;
+    use crate::sample;
     use serde::de::DeserializeOwned;
     use std::fmt::Debug;
 

@@ -3,7 +3,7 @@
 //! Everything that costs anything (files under `/proc`, the counters' list) is read before the clock starts or after
 //! it stops.
 
-use crate::memory;
+use crate::machine::memory;
 use anyhow::Context;
 use nix::sys::resource::{Usage, UsageWho, getrusage};
 use nix::sys::time::TimeVal;

@@ -7,11 +7,12 @@ use std::mem::MaybeUninit;
 use std::ptr::{NonNull, copy_nonoverlapping, null_mut};
 
 use crate::arena::{self, Contents};
+use crate::config::{self, Settings};
 use crate::phase::{self, Participants};
-use crate::{config, counters, escape, open, os, retain, route};
+use crate::{counters, escape, open_phases, os, retain, route};
 
-/// An allocator for provers: the arena for large buffers while a [phase](crate::phase()) is open, a backing allocator
-/// ([`System`] unless another is given) for everything else.
+/// An allocator for provers: while a [phase](crate::phase()) is open, the arena serves; outside of phases, and where the arena
+/// can't, a backing allocator does ([`System`] unless another is given).
 ///
 /// ```
 /// use zk_alloc::ZkAllocator;
@@ -27,6 +28,7 @@ pub struct ZkAllocator<A = System> {
     backing: A,
     mode: Mode,
     participants: Participants,
+    settings: Settings,
 }
 
 /// [`struct@ZkAllocator`] over [`System`], so that `static ALLOC: ZkAllocator = ZkAllocator;` reads as it always did.
@@ -48,7 +50,18 @@ pub enum Mode {
 }
 
 impl ZkAllocator<System> {
-    /// An allocator that needs no phases: the arena takes part always.
+    /// An allocator that needs no phases: the arena takes part always. Nothing tells it when to come down but
+    /// [`release`](crate::release) and `ZK_ALLOC_MAX_BYTES`.
+    ///
+    /// ```
+    /// use zk_alloc::ZkAllocator;
+    ///
+    /// #[global_allocator]
+    /// static ALLOC: ZkAllocator = ZkAllocator::resident();
+    ///
+    /// let buffer = vec![1u8; 1 << 20]; // no phase is open
+    /// assert!(zk_alloc::stats().live_bytes >= buffer.len());
+    /// ```
     #[must_use]
     pub const fn resident() -> Self {
         ZkAllocator.mode(Mode::Resident)
@@ -60,17 +73,33 @@ impl ZkAllocator<System> {
 const TEACHING_BYTES: usize = 4 << 20;
 
 impl<A> ZkAllocator<A> {
-    /// The arena in front of `backing`, which serves what the arena does not.
+    /// The arena in front of `backing`, which serves what the arena does not: everything outside of phases, and whatever the
+    /// system refuses.
+    ///
+    /// ```
+    /// #[global_allocator]
+    /// static ALLOC: zk_alloc::ZkAllocator<tikv_jemallocator::Jemalloc> =
+    ///     zk_alloc::ZkAllocator::with_backing(tikv_jemallocator::Jemalloc);
+    /// # zk_alloc::phase(|| drop(vec![1u8; 1 << 20]));
+    /// ```
     #[must_use]
     pub const fn with_backing(backing: A) -> Self {
-        Self { backing, mode: Mode::Scoped, participants: Participants::All }
+        Self { backing, mode: Mode::Scoped, participants: Participants::All, settings: Settings::new() }
     }
 
     /// The same allocator, taking part as `mode` says.
+    ///
+    /// ```
+    /// use zk_alloc::{Mode, ZkAllocator};
+    ///
+    /// #[global_allocator]
+    /// static ALLOC: ZkAllocator = ZkAllocator.mode(Mode::Resident); // `ZkAllocator::resident()` is the same
+    /// # drop(vec![1u8; 1 << 20]);
+    /// ```
     #[must_use]
     pub const fn mode(self, mode: Mode) -> Self {
-        let participants = self.participants;
-        Self { backing: self.into_backing(), mode, participants }
+        let (participants, settings) = (self.participants, self.settings);
+        Self { backing: self.into_backing(), mode, participants, settings }
     }
 
     /// The same allocator, open to `participants`.
@@ -84,8 +113,23 @@ impl<A> ZkAllocator<A> {
     /// ```
     #[must_use]
     pub const fn participants(self, participants: Participants) -> Self {
-        let mode = self.mode;
-        Self { backing: self.into_backing(), mode, participants }
+        let (mode, settings) = (self.mode, self.settings);
+        Self { backing: self.into_backing(), mode, participants, settings }
+    }
+
+    /// The same allocator, which brings these settings along: they hold where the environment says nothing. See [`Settings`].
+    ///
+    /// ```
+    /// use zk_alloc::{Settings, ZkAllocator};
+    ///
+    /// #[global_allocator]
+    /// static ALLOC: ZkAllocator = ZkAllocator::resident().settings(Settings::new().retain_bytes(1 << 30));
+    /// # zk_alloc::phase(|| drop(vec![1u8; 1 << 20]));
+    /// ```
+    #[must_use]
+    pub const fn settings(self, settings: Settings) -> Self {
+        let (mode, participants) = (self.mode, self.participants);
+        Self { backing: self.into_backing(), mode, participants, settings }
     }
 
     /// The backing allocator, moved out. A constant function may not move a field out of what might have a destructor.
@@ -110,10 +154,10 @@ impl<A: GlobalAlloc> ZkAllocator<A> {
     #[inline(always)]
     fn try_kept(&self, layout: Layout) -> Option<NonNull<u8>> {
         let is_active = match self.mode {
-            Mode::Scoped => self.participants == Participants::All && open::is_any(),
+            Mode::Scoped => self.participants == Participants::All && open_phases::is_any(),
             Mode::Resident => true,
         };
-        let is_plain = is_active && layout.size() >= config::min_arena_bytes() && !escape::is_on();
+        let is_plain = is_active && layout.size() >= config::threshold() && !escape::is_on();
         if is_plain { arena::alloc_kept(layout.size(), layout.align()) } else { None }
     }
 
@@ -181,20 +225,30 @@ impl<A: GlobalAlloc> ZkAllocator<A> {
     /// Memory from the arena, if the request is its business and it has some.
     #[inline(always)]
     fn try_arena(&self, layout: Layout, contents: Contents) -> Option<NonNull<u8>> {
-        if layout.size() < config::min_arena_bytes() || !self.is_active() {
+        let threshold = config::threshold();
+        let is_below = layout.size() < threshold && (threshold != config::UNKNOWN || self.is_below_when_first(layout));
+        if is_below || !self.is_active() {
             return None;
         }
-        if let Some(arena) = arena::open_to_serve(|| self.begin())
-            && let Some(at) = arena.alloc(layout.size(), layout.align(), contents)
-        {
-            if escape::is_on() {
-                escape::allocated(at.addr().get(), layout.size());
+        if let Some(arena) = arena::open_to_serve(&self.settings, || self.begin()) {
+            if let Some(at) = arena.alloc(layout.size(), layout.align(), contents) {
+                if escape::is_on() {
+                    escape::allocated(at.addr().get(), layout.size());
+                }
+                return Some(at);
             }
-            return Some(at);
         }
         // No memory, or no arena: the system refused it.
         counters::overflowed(layout.size());
         None
+    }
+
+    /// Whether the first request of all, with which the program's settings come, is below the threshold. (A call of its own, and
+    /// no way into the arena: with two of these, the compiler inlines neither.)
+    #[cold]
+    #[inline(never)]
+    fn is_below_when_first(&self, layout: Layout) -> bool {
+        !config::introduce(&self.settings) || layout.size() < config::threshold()
     }
 }
 
@@ -249,12 +303,13 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for ZkAllocator<A> {
 
     #[inline]
     unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
-        if !escape::is_on()
-            && let Some((arena, at)) = in_arena(ptr)
-            // SAFETY: the caller's: `ptr` came from us with this layout, and it lies in the arena.
-            && unsafe { arena.keep(at, layout.size(), layout.align()) }
-        {
-            return;
+        if !escape::is_on() {
+            if let Some((arena, at)) = in_arena(ptr) {
+                // SAFETY: the caller's: `ptr` came from us with this layout, and it lies in the arena.
+                if unsafe { arena.keep(at, layout.size(), layout.align()) } {
+                    return;
+                }
+            }
         }
         // SAFETY: the caller's.
         unsafe { self.dealloc_any(ptr, layout) }

@@ -8,7 +8,8 @@ use std::fmt;
 use std::ptr::NonNull;
 
 use crate::arena::{self, Contents};
-use crate::{config, counters, os, retain, route};
+use crate::config::{self, Settings};
+use crate::{counters, os, retain, route};
 
 /// The alignment of C's allocation functions, in bytes: `alignof(max_align_t)`.
 pub const MIN_ALIGN: usize = 16;
@@ -40,18 +41,19 @@ pub fn alloc(size: usize, align: usize, zeroed: bool, first: impl FnOnce()) -> O
     let size = size.max(1);
     let contents = if zeroed { Contents::Zeroed } else { Contents::Any };
     // Beyond that, lengths would overflow once they are rounded up.
-    if size <= isize::MAX as usize
-        && align <= isize::MAX as usize / 2
-        && let Some(arena) = arena::open_to_serve(|| {
+    let is_sane = size <= isize::MAX as usize && align <= isize::MAX as usize / 2;
+    // Who is loaded into somebody else's program has no settings of its own.
+    let arena = || {
+        arena::open_to_serve(&Settings::new(), || {
             first();
             retain::follow_live();
         })
-        && let Some(at) = arena.alloc_measured(size, align, contents)
-    {
-        return Some(at);
+    };
+    let served = if is_sane { arena().and_then(|arena| arena.alloc_measured(size, align, contents)) } else { None };
+    if served.is_none() {
+        counters::overflowed(size);
     }
-    counters::overflowed(size);
-    None
+    served
 }
 
 /// The arena and an address in it, if that is where `at` lies.
@@ -149,9 +151,8 @@ pub unsafe fn resize(at: *mut u8, new_size: usize) -> Option<Resized> {
 /// # Safety
 /// As for [`resize`]; `new_size` is less than its length.
 pub unsafe fn shrink_in_place(at: *mut u8, new_size: usize) {
-    if let Some((arena, at)) = in_arena(at)
-        && let Some(old_size) = arena.measure(at)
-    {
+    let Some((arena, at)) = in_arena(at) else { return };
+    if let Some(old_size) = arena.measure(at) {
         // SAFETY: the caller's; it is `old_size` bytes long. What has no bytes has one granule all the same.
         unsafe {
             arena.shrink_in_place(at, old_size, new_size.max(1));

@@ -1,13 +1,15 @@
 //! What stays resident when nothing runs.
 
+use std::hint::black_box;
 use std::process;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use crate::arena::{self, GiveBack};
+use crate::config::{self, Settings};
 use crate::os::{self, Errno, Parking};
-use crate::{open, workers};
+use crate::{helpers, open_phases};
 
 /// What the arena keeps resident when the last open phase ends. Free memory only: what is in use is never touched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,7 +79,10 @@ fn follow() {
     let Some(arena) = arena::get() else { return };
     let policy = POLICY.load(Ordering::SeqCst);
     let window_ns = match policy & TAG_MASK {
-        DEFAULT => arena.config().retain_for_ns,
+        DEFAULT => match arena.config().settings.retain_for.value {
+            Duration::MAX => 0,
+            time => u64::try_from(time.as_nanos()).unwrap_or(u64::MAX).max(1),
+        },
         FOR_NS => (policy & !TAG_MASK).max(1),
         _ => 0,
     };
@@ -97,7 +102,7 @@ pub(crate) fn first_phase_began() {
 fn keep_between_phases(bytes: usize) {
     arena::set_kept(bytes);
     // Another thread may have begun a phase meanwhile, and said the opposite before.
-    if open::is_any() {
+    if open_phases::is_any() {
         first_phase_began();
     }
 }
@@ -112,7 +117,7 @@ pub(crate) fn last_phase_ended() {
         BYTES => usize::try_from(policy & !TAG_MASK).unwrap_or(usize::MAX),
         FOR_NS if FOLLOWS.load(Ordering::Relaxed) => return,
         FOR_NS => return idle_from_now(),
-        _ => arena.config().retain_bytes,
+        _ => arena.config().settings.retain_bytes.value,
     };
     if arena::resident_bytes() > keep {
         arena.trim(keep, GiveBack::Now);
@@ -144,7 +149,7 @@ fn spawn_waiter() {
     if WAITER_OF.swap(own, Ordering::SeqCst) == own {
         return;
     }
-    let builder = thread::Builder::new().name("zk-alloc-retain".into()).stack_size(workers::STACK_BYTES);
+    let builder = thread::Builder::new().name("zk-alloc-retain".into()).stack_size(helpers::STACK_BYTES);
     if let Err(error) = builder.spawn(wait_for_idleness) {
         WAITER_OF.store(0, Ordering::SeqCst);
         os::warn(format_args!(
@@ -180,7 +185,7 @@ fn wait_for_idleness() {
         let (policy, idle_since) = (POLICY.load(Ordering::SeqCst), IDLE_SINCE.load(Ordering::SeqCst));
         let due = due(policy, idle_since, released, os::monotonic_ns());
         // Until a phase that is open now ends, nothing is due: its end wakes this thread.
-        if due == Due::Never || open::is_any() {
+        if due == Due::Never || open_phases::is_any() {
             WAITER.sleep(ticket, None);
             continue;
         }
@@ -211,20 +216,37 @@ pub fn release() -> usize {
 
 /// Lets the system take the arena's free memory when it runs short (`MADV_FREE`), and returns how many bytes that may be.
 /// Until then the next phase finds its pages, without a fault; RSS as the kernel counts it does not fall before.
+///
+/// ```
+/// # #[global_allocator]
+/// # static ALLOC: zk_alloc::ZkAllocator = zk_alloc::ZkAllocator;
+/// zk_alloc::phase(|| drop(vec![1u8; 1 << 20]));
+/// println!("the system may take {} bytes", zk_alloc::soften());
+/// ```
 pub fn soften() -> usize {
     arena::get().map_or(0, |arena| arena.trim(0, GiveBack::WhenShort))
 }
 
 /// Makes `bytes` of the arena resident ahead of the first phase, on several threads (`MADV_POPULATE_WRITE` where there is
 /// one), and returns how many bytes are. For the one giant buffer of a prover, ask for its size: the memory is in the zone
-/// of requests that large.
+/// of requests that large. 0 where there is no arena, or the system refused.
+///
+/// ```
+/// # #[global_allocator]
+/// # static ALLOC: zk_alloc::ZkAllocator = zk_alloc::ZkAllocator;
+/// let resident_bytes = zk_alloc::reserve(32 << 20); // at start-up; the first phase then finds its pages
+/// assert!(resident_bytes <= zk_alloc::stats().resident_bytes);
+/// ```
 pub fn reserve(bytes: usize) -> usize {
     if bytes == 0 {
         return 0;
     }
+    // The program's settings come with the first request. This may be it; if no allocator of ours is asked, there are none.
+    drop(black_box(Box::new(0u8)));
+    config::introduce(&Settings::new());
     arena::open().map_or(0, |arena| {
         let threads = arena.config().threads;
-        arena.populate(bytes, |memory| workers::in_parallel(threads, &|part| memory.part(part, threads)))
+        arena.populate(bytes, |memory| helpers::in_parallel(threads, &|part| memory.part(part, threads)))
     })
 }
 

@@ -1,14 +1,17 @@
-//! A module names only what stands below it. This test reads the sources.
-//!
-//! Counted are paths that begin with `crate::` or `super::`, in imports and elsewhere; comments and the unit tests at the
-//! end of a file are not.
+//! A module names only what stands below it. This test reads the sources, as `support/layers.rs` says.
+
+#[path = "support/layers.rs"]
+mod layers;
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
+
+use layers::{code, files};
 
 /// From the top down. What stands on one line may name what stands on lower lines, and not its neighbours.
 const ORDER: &[&[&str]] = &[
+    &["names"],
     &["allocator", "c_api", "pool", "scratch::allocator", "simulation"],
     &["scratch", "secret"],
     &["scratch::bump"],
@@ -24,124 +27,54 @@ const ORDER: &[&[&str]] = &[
     &["arena::thread_cache", "arena::budget"],
     &["arena::hints", "arena::runs"],
     &["arena::bitmap", "arena::table"],
-    &["counters", "escape", "workers"],
+    &["counters", "escape", "helpers"],
     &["route"],
     &["config", "classes"],
     &["os"],
-    &["arena::align", "open", "sync", "wipe", "error"],
+    &["arena::align", "open_phases", "sync", "wipe", "written_once", "error"],
 ];
-
-fn files(dir: &Path) -> Vec<PathBuf> {
-    let mut found = Vec::new();
-    for entry in fs::read_dir(dir).expect("the sources lie beside the tests") {
-        let path = entry.expect("an entry of a folder").path();
-        if path.is_dir() {
-            found.extend(files(&path));
-        } else if path.extension().is_some_and(|ext| ext == "rs") {
-            found.push(path);
-        }
-    }
-    found
-}
-
-/// `arena/mod.rs` is `arena`, `arena/slab.rs` is `arena::slab`.
-fn module(src: &Path, file: &Path) -> String {
-    let relative = file.strip_prefix(src).expect("a file of the sources").with_extension("");
-    let parts: Vec<_> = relative.iter().map(|part| part.to_str().expect("a plain name")).collect();
-    parts.join("::").trim_end_matches("::mod").into()
-}
-
-/// The code without comments, up to the unit tests.
-fn code(file: &Path) -> String {
-    let text = fs::read_to_string(file).expect("a readable source");
-    let code = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
-    code.lines().map(|line| line.split("//").next().unwrap_or_default()).collect::<Vec<_>>().join("\n")
-}
-
-/// The paths that a `{a, b::{c, d}}` or an `a::b` stands for, as deep as two names.
-fn expand(tail: &str) -> Vec<String> {
-    let name = |text: &str| text.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect::<String>();
-    if !tail.starts_with('{') {
-        let first = name(tail);
-        let second = tail[first.len()..].strip_prefix("::").map(expand).unwrap_or_default();
-        return match second.as_slice() {
-            [] => vec![first],
-            all => all.iter().map(|second| format!("{first}::{second}")).collect(),
-        };
-    }
-    let mut depth = 0;
-    let mut starts = Vec::new();
-    for (at, c) in tail.char_indices() {
-        let begins = (depth, c) == (1, ',') || (depth, c) == (0, '{');
-        depth += i32::from(c == '{') - i32::from(c == '}');
-        starts.extend(begins.then_some(at + 1));
-        if depth == 0 {
-            break;
-        }
-    }
-    starts
-        .into_iter()
-        .map(|at| tail[at..].trim_start())
-        .filter(|part| !part.starts_with('}'))
-        .flat_map(expand)
-        .collect()
-}
-
-/// What a module names, as absolute paths.
-fn named(module: &str, code: &str) -> BTreeSet<String> {
-    let parent = module.rsplit_once("::").map_or("", |(parent, _)| parent);
-    let mut paths = BTreeSet::new();
-    for (prefix, base) in [("crate::", ""), ("super::", parent)] {
-        for (at, _) in code.match_indices(prefix) {
-            let path = expand(code[at + prefix.len()..].trim_start());
-            paths.extend(path.into_iter().map(|path| if base.is_empty() { path } else { format!("{base}::{path}") }));
-        }
-    }
-    paths
-}
-
-fn rank(module: &str) -> Option<usize> {
-    ORDER.iter().position(|line| line.contains(&module))
-}
-
-/// The module that a path lies in: the longest that the order knows.
-fn owner(path: &str) -> Option<&str> {
-    let ends = path.match_indices("::").map(|(at, _)| at).chain([path.len()]);
-    ends.map(|end| &path[..end]).filter(|module| rank(module).is_some()).last()
-}
 
 #[test]
 fn a_module_names_only_what_stands_below_it() {
     let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
-    let mut breaches = Vec::new();
-    for file in files(&src) {
-        let module = module(&src, &file);
-        // The crate's root names everything; the checks are tests.
-        if module == "lib" || module.starts_with("arena::checks") {
-            continue;
-        }
-        let Some(from) = owner(&module) else {
-            breaches.push(format!("{module} has no place in ORDER"));
-            continue;
-        };
-        for path in named(&module, &code(&file)) {
-            let Some(to) = owner(&path) else {
-                breaches.push(format!("{module} names {path}, which lies in no module of ORDER"));
-                continue;
-            };
-            if to != from && rank(to) <= rank(from) {
-                breaches.push(format!("{module} names {path}, which does not stand below it"));
-            }
-        }
-    }
+    // The checks are tests.
+    let breaches = layers::breaches(&src, ORDER, |module| module.starts_with("arena::checks"));
     assert!(breaches.is_empty(), "{}", breaches.join("\n"));
+}
+
+/// Within a folder, too, but for `os`: it is one layer, whose folder picks the platform.
+#[test]
+fn no_file_names_one_that_names_it() {
+    let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let is_exempt = |module: &str| module.starts_with("arena::checks") || module.starts_with("os::");
+    let cycles = layers::cycles(&src, is_exempt);
+    assert!(cycles.is_empty(), "{}", cycles.join("\n"));
 }
 
 #[test]
 fn imports_are_read_as_the_compiler_reads_them() {
     let code = "use crate::{arena::{self, Contents}, config, route::path};\nfn f() { super::get(); }\nuse crate::os;";
     let expected = ["arena::Contents", "arena::get", "arena::self", "config", "os", "route::path"];
-    assert_eq!(named("arena::slab", code).into_iter().collect::<Vec<_>>(), expected);
-    assert_eq!(owner("arena::slab::alloc"), Some("arena::slab"));
-    assert_eq!(owner("arena::align_up"), Some("arena"));
+    assert_eq!(layers::named("arena::slab", code).into_iter().collect::<Vec<_>>(), expected);
+    let far = layers::named("arena::middle::slab", "use super::super::runs::Run;");
+    assert_eq!(far.into_iter().collect::<Vec<_>>(), ["arena::runs::Run"]);
+    assert_eq!(layers::owner(ORDER, "arena::slab::alloc"), Some("arena::slab"));
+    assert_eq!(layers::owner(ORDER, "arena::align_up"), Some("arena"));
+}
+
+/// The design walks requests down through functions by name, and names change.
+#[test]
+fn the_walks_of_the_design_name_what_there_is() {
+    let crate_dir = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let design = fs::read_to_string(crate_dir.join("../docs/design.md")).expect("the design lies beside the crate");
+    let walks = design.split("\n## ").find(|part| part.starts_with("How a request flows")).expect("the walks");
+    let sources = files(&crate_dir.join("src")).iter().map(|file| code(file)).collect::<Vec<_>>().join("\n");
+    let known: BTreeSet<_> = sources.split(|c: char| !c.is_alphanumeric() && c != '_').collect();
+    // Every other piece stands between backticks.
+    let quoted = walks.split('`').skip(1).step_by(2);
+    let words = quoted.flat_map(|quoted| quoted.split(|c: char| !c.is_alphanumeric() && c != '_' && c != ':'));
+    let paths = words.filter(|word| word.contains("::"));
+    let (there, gone): (Vec<_>, Vec<_>) = paths.partition(|path| path.split("::").all(|name| known.contains(name)));
+    assert!(gone.is_empty(), "docs/design.md names what is gone: {gone:?}");
+    assert!(there.len() > 40, "only {} names were found in docs/design.md", there.len());
 }

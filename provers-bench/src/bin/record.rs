@@ -1,11 +1,12 @@
 //! The recorder of `prove-bench record`: the system's allocator, with a note of every large request.
 
-use provers_bench::{PROVERS, trace};
+use provers_bench::PROVERS;
+use provers_bench::child::recording;
 use std::process::ExitCode;
 
 #[global_allocator]
-static ALLOCATOR: trace::Recorder = trace::Recorder;
+static ALLOCATOR: recording::Recorder = recording::Recorder;
 
 fn main() -> ExitCode {
-    trace::main(PROVERS)
+    recording::main(PROVERS)
 }

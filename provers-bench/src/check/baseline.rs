@@ -2,7 +2,7 @@
 
 use super::figures::Figures;
 use crate::machine::Machine;
-use crate::record::{Run, WorkloadResult};
+use crate::results::record::{Run, WorkloadResult};
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;

@@ -1,10 +1,10 @@
 //! The command `check`, as clap sees it, and what it is to do.
 
 use super::baseline::Baseline;
-use super::{HELD, REFERENCE};
-use crate::plan::{Contestant, Plan, UsageError};
-use crate::stats::MIN_ROUNDS_FOR_VERDICT;
-use crate::values::percentage;
+use super::figures::{HELD, REFERENCE};
+use crate::plan::values::percentage;
+use crate::plan::{Contestant, Plan, Request, Size, UsageError};
+use crate::results::stats::MIN_ROUNDS_FOR_VERDICT;
 use crate::workloads::{Prover, WorkloadSpec};
 use clap::{ArgMatches, Args, Command, FromArgMatches};
 use std::path::PathBuf;
@@ -102,24 +102,13 @@ pub(crate) fn command() -> Command {
         .after_help(EXIT_CODES)
 }
 
-/// The job that `matches` of the command `name` asks for; `None` if that is another command. `planned` makes a plan of
-/// a command line: the gate runs what anyone could type.
-pub(crate) fn job(
-    provers: &'static [Prover],
-    name: &str,
-    matches: &ArgMatches,
-    planned: &dyn Fn(&[String]) -> Result<Plan, UsageError>,
-) -> Option<Result<Job, UsageError>> {
+/// The job that `matches` of the command `name` asks for; `None` if that is another command.
+pub(crate) fn job(provers: &'static [Prover], name: &str, matches: &ArgMatches) -> Option<Result<Job, UsageError>> {
     let other = |error: clap::Error| UsageError::Other(error.to_string());
-    (name == "check")
-        .then(|| CheckArgs::from_arg_matches(matches).map_err(other).and_then(|args| of(provers, args, planned)))
+    (name == "check").then(|| CheckArgs::from_arg_matches(matches).map_err(other).and_then(|args| of(provers, args)))
 }
 
-fn of(
-    provers: &'static [Prover],
-    args: CheckArgs,
-    planned: &dyn Fn(&[String]) -> Result<Plan, UsageError>,
-) -> Result<Job, UsageError> {
+fn of(provers: &'static [Prover], args: CheckArgs) -> Result<Job, UsageError> {
     let CheckArgs { baseline, bless, reason, workloads, rounds, tolerance, out } = args;
     let reason = reason.map(|reason| reason.trim().to_owned());
     let bless = match (bless, reason) {
@@ -141,19 +130,20 @@ fn of(
         [] => all,
         names => named(names, &all)?,
     };
-    let item = |(prover, spec): (&Prover, &WorkloadSpec)| {
+    let item = |(prover, spec): Known| {
         let log_rows = spec.check_log_rows;
-        let mut line: Vec<String> = vec!["prove-bench".into(), prover.name.into()];
-        let mut option = |name: &str, value: String| line.extend([format!("--{name}"), value]);
-        option("workloads", spec.name.into());
-        option("log-rows", log_rows.to_string());
-        option("rounds", rounds.to_string());
-        option("allocators", format!("{REFERENCE},{HELD}"));
-        option("threads", THREADS.to_string());
-        option("seed", SEED.to_string());
-        let mut plan = planned(&line)?;
-        plan.out.clone_from(&out);
-        Ok(Item { key: key(prover, spec), log_rows, plan })
+        let request = Request {
+            workloads: vec![spec.name.into()],
+            sizes: vec![Size::LogRows(log_rows)],
+            rounds,
+            allocators: [REFERENCE, HELD].map(str::to_owned).into(),
+            threads: THREADS,
+            thread_counts: vec![THREADS],
+            seed: SEED,
+            out: out.clone(),
+            ..Request::default()
+        };
+        Ok(Item { key: key(prover, spec), log_rows, plan: request.plan(prover)? })
     };
     let items = chosen.into_iter().map(item).collect::<Result<_, _>>()?;
     Ok(Job { items, baseline, bless, tolerance, restricted: !workloads.is_empty() })

@@ -1,11 +1,15 @@
 //! What is held of a workload, taken from its result.
 
-use super::{HELD, REFERENCE};
-use crate::record::{ArmResult, Outcome, WorkloadResult};
-use crate::report::{format, view};
-use crate::stats::{Ratio, median};
+use crate::arms;
+use crate::results::record::{ArmResult, Outcome, WorkloadResult};
+use crate::results::stats::{Ratio, median};
+use crate::results::{format, view};
 use serde::{Deserialize, Serialize};
 
+/// The arm that is held to the baseline.
+pub(super) const HELD: &str = arms::OURS;
+/// The arm that its time and memory are ratios to.
+pub(super) const REFERENCE: &str = arms::BASELINE;
 /// Figures of zk-alloc's warm proofs. Each is better the smaller it is.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub(super) struct Figures {

@@ -2,7 +2,7 @@
 
 use super::baseline::Entry;
 use super::figures::{Figures, TimeRatio};
-use crate::report::format;
+use crate::results::format;
 use std::ops::Sub;
 
 /// Faults above the baseline that are let pass: glibc serves what is small, and the heaps that it keeps for plonky2's

@@ -13,17 +13,14 @@ pub(crate) use baseline::Unusable;
 pub(crate) use cli::{Job, command, job};
 
 use crate::machine::Machine;
-use crate::plan::Plan;
-use crate::record::Run;
+use crate::measure::interrupt::Interrupt;
+use crate::results::record::Run;
+use crate::run;
 use baseline::{Baseline, Entry};
 use figures::Figures;
-use judge::Row;
 use std::path::{Path, PathBuf};
+use table::Checked;
 
-/// The arm that is held to the baseline.
-const HELD: &str = "zk-alloc";
-/// The arm that its time and memory are ratios to.
-const REFERENCE: &str = "glibc";
 /// The baseline of a package, beside its `Cargo.toml`.
 const FILE: &str = "baseline.toml";
 
@@ -43,12 +40,6 @@ pub(crate) struct Gate<'a> {
     baseline: Baseline,
 }
 
-/// What one workload came to.
-struct Checked {
-    key: String,
-    found: Result<(Entry, Vec<Row>), String>,
-}
-
 impl<'a> Gate<'a> {
     /// Reads the baseline, by default that of the package in `package_folder`, before anything is built or proved.
     pub(crate) fn open(job: &'a Job, package_folder: &Path) -> Result<Self, Unusable> {
@@ -64,12 +55,12 @@ impl<'a> Gate<'a> {
         Ok(Self { job, path, baseline })
     }
 
-    /// Has `measure` run every workload, and judges or blesses what it returns.
-    pub(crate) fn hold(mut self, measure: impl Fn(&Plan) -> anyhow::Result<Run>) -> anyhow::Result<Outcome> {
+    /// Runs every workload with the arms' binaries in `folder`, and judges or blesses what came of it.
+    pub(crate) fn hold(mut self, folder: &Path, interrupt: &Interrupt) -> anyhow::Result<Outcome> {
         let mut checked = Vec::new();
         let mut machine = None;
         for item in &self.job.items {
-            let run = measure(&item.plan)?;
+            let run = run::run(&item.plan, folder, interrupt)?;
             if run.interrupted {
                 let text = "interrupted: nothing was judged\n".into();
                 return Ok(Outcome { text, passed: false, interrupted: true });
@@ -112,15 +103,5 @@ impl<'a> Gate<'a> {
         let entries = checked.into_iter().filter_map(|checked| Some((checked.key, checked.found.ok()?.0)));
         self.baseline.bless(entries.collect(), machine, reason);
         self.baseline.write(&self.path)
-    }
-}
-
-impl Checked {
-    fn proved(&self) -> bool {
-        self.found.is_ok()
-    }
-
-    fn holds(&self) -> bool {
-        self.found.as_ref().is_ok_and(|(_, rows)| rows.iter().all(Row::holds))
     }
 }

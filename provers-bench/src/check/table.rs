@@ -1,9 +1,25 @@
 //! What a check shows: a row for each figure, and what became worse.
 
-use super::Checked;
+use super::baseline::Entry;
 use super::judge::{Row, Verdict};
 use comfy_table::presets::UTF8_FULL_CONDENSED;
 use comfy_table::{CellAlignment, ContentArrangement, Table};
+
+/// What one workload came to.
+pub(super) struct Checked {
+    pub(super) key: String,
+    pub(super) found: Result<(Entry, Vec<Row>), String>,
+}
+
+impl Checked {
+    pub(super) fn proved(&self) -> bool {
+        self.found.is_ok()
+    }
+
+    pub(super) fn holds(&self) -> bool {
+        self.found.as_ref().is_ok_and(|(_, rows)| rows.iter().all(Row::holds))
+    }
+}
 
 /// A row for each figure, the workload named in its first.
 pub(super) fn table(checked: &[Checked]) -> String {

@@ -1,9 +1,10 @@
 //! Two runs, side by side: what changed, as far as their intervals show it.
 
-use super::text::{command, commit};
-use super::{format, view};
-use crate::record::{ArmResult, Run, WorkloadResult};
-use crate::stats::{Ratio, Verdict};
+use super::facts::{self, command, commit};
+use crate::results::columns::{COLUMNS, Seen, Shown};
+use crate::results::record::{ArmResult, Run, WorkloadResult};
+use crate::results::stats::{Ratio, Verdict};
+use crate::results::{format, view};
 use comfy_table::presets::ASCII_MARKDOWN;
 use comfy_table::{CellAlignment, ContentArrangement, Table};
 use std::collections::BTreeSet;
@@ -52,33 +53,8 @@ fn same_point(one: &WorkloadResult, two: &WorkloadResult) -> bool {
 
 /// What differs between the runs beside their arms.
 fn differences(before: &Run, after: &Run) -> Vec<String> {
-    let facts = |run: &Run| {
-        let (machine, build) = (&run.machine, &run.machine.build);
-        let known = |value: &Option<String>| value.clone().unwrap_or_else(|| "unknown".into());
-        [
-            ("processor", known(&machine.cpu)),
-            ("cores", machine.cores.to_string()),
-            ("memory", machine.memory_bytes.map_or("unknown".into(), format::bytes)),
-            ("kernel", known(&machine.kernel)),
-            ("transparent huge pages", known(&machine.transparent_huge_pages)),
-            ("overcommit", known(&machine.overcommit_memory)),
-            ("compiler", build.rustc.clone()),
-            ("target", build.target.clone()),
-            ("flags", build.rustflags.clone()),
-            ("vector instructions", build.vector_features.join(" ")),
-            ("profile", format!("{}, opt-level {}", build.profile, build.opt_level)),
-            ("commit", commit(run)),
-            ("sources", build.sources.clone()),
-            ("Cargo.lock", known(&machine.lockfile_sha256)),
-            ("seed", run.seed.to_string()),
-            ("warm rounds", run.rounds.to_string()),
-            ("prover", run.prover.clone()),
-        ]
-    };
-    let pairs = facts(before).into_iter().zip(facts(after));
-    let differing = pairs.filter(|(old, new)| old != new);
-    let mut differences: Vec<_> =
-        differing.map(|((name, old), (_, new))| format!("{name}: A {old}, B {new}")).collect();
+    let facts = facts::differences(before, after).into_iter();
+    let mut differences: Vec<_> = facts.map(|(name, old, new)| format!("{name}: A {old}, B {new}")).collect();
     for (name, run) in [("A", before), ("B", after)] {
         if run.interrupted {
             differences.push(format!("{name} was interrupted: rounds are missing"));
@@ -90,15 +66,8 @@ fn differences(before: &Run, after: &Run) -> Vec<String> {
 fn table(old: &WorkloadResult, new: &WorkloadResult) -> String {
     let mut table = Table::new();
     table.set_content_arrangement(ContentArrangement::Disabled).load_style(ASCII_MARKDOWN);
-    table.set_header([
-        "allocator",
-        "warm ratio A [95%]",
-        "warm ratio B [95%]",
-        "warm time",
-        "minor faults A → B",
-        "system calls A → B",
-        "peak RSS ratio A → B",
-    ]);
+    let headings = COLUMNS.iter().flat_map(|column| column.shown).flat_map(headings);
+    table.set_header(["allocator".to_owned()].into_iter().chain(headings));
     for arm in &old.arms {
         if let Some(other) = new.arms.iter().find(|other| other.label == arm.label) {
             table.add_row(row((old, arm), (new, other)));
@@ -110,19 +79,31 @@ fn table(old: &WorkloadResult, new: &WorkloadResult) -> String {
     table.trim_fmt()
 }
 
-fn row(old: (&WorkloadResult, &ArmResult), new: (&WorkloadResult, &ArmResult)) -> [String; 7] {
-    let both = [old, new];
-    let figures = both.map(|(_, arm)| view::figures(arm));
-    let ratios = figures.map(|figures| figures.and_then(|figures| figures.wall_ratio));
-    let [ratio_a, ratio_b] = ratios.map(|ratio| ratio.map_or_else(|| NONE.into(), |ratio| format::ratio(&ratio)));
-    let faults = figures.map(|figures| figures.and_then(|figures| figures.warm_minflt).map(format::count));
-    let calls = figures.map(|figures| figures.and_then(|figures| figures.warm_system_calls).map(format::count));
-    let peaks = both.map(|(workload, arm)| view::peak_ratio(workload, arm).map(|ratio| format!("{ratio:.2}")));
-    let change = match ratios {
-        [Some(a), Some(b)] => changed(&a, &b),
-        _ => NONE,
-    };
-    [old.1.label.clone(), ratio_a, ratio_b, change.into(), pair(faults), pair(calls), pair(peaks)]
+/// The headings of a column where two runs are compared.
+fn headings(place: &Shown) -> Vec<String> {
+    match place {
+        Shown::Compared(heading) => vec![format!("{heading} A → B")],
+        Shown::Judged(heading, change) => {
+            vec![format!("{heading} A [95%]"), format!("{heading} B [95%]"), (*change).to_owned()]
+        }
+        _ => Vec::new(),
+    }
+}
+
+fn row(old: (&WorkloadResult, &ArmResult), new: (&WorkloadResult, &ArmResult)) -> Vec<String> {
+    let both = [old, new].map(|(workload, arm)| Some(Seen { workload, arm, summary: view::figures(arm)? }));
+    let cells = COLUMNS.iter().flat_map(|column| column.shown.iter().map(move |place| (column, place)));
+    let cells = cells.flat_map(|(column, place)| match place {
+        Shown::Compared(_) => vec![pair(both.map(|seen| column.text(&seen?)))],
+        Shown::Judged(..) => {
+            let ratios = both.map(|seen| column.ratio(&seen?));
+            let [a, b] = ratios.map(|ratio| ratio.map_or_else(|| NONE.into(), |ratio| format::ratio(&ratio)));
+            let change = if let [Some(a), Some(b)] = ratios { changed(&a, &b) } else { NONE };
+            vec![a, b, change.to_owned()]
+        }
+        _ => Vec::new(),
+    });
+    [old.1.label.clone()].into_iter().chain(cells).collect()
 }
 
 /// What two measurements of one ratio say about each other.
@@ -181,9 +162,9 @@ fn settings(arm: &ArmResult) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::Outcome;
     use crate::report::tests::{EVEN, run, workload, workload_of};
-    use crate::summary::tests::arm;
+    use crate::results::record::Outcome;
+    use crate::results::record::tests::arm;
 
     fn cells(text: &str, label: &str) -> Vec<String> {
         let row = text.lines().find(|line| line.starts_with(&format!("| {label} "))).expect("a row an arm");

@@ -1,8 +1,8 @@
 //! The curves of a sweep, as a table a workload: a row a point, a column an arm.
 
-use super::format;
 use super::table::{Style, drawn};
-use crate::record::{ArmResult, Run, Sweep, WorkloadResult};
+use crate::results::format;
+use crate::results::record::{ArmResult, Run, Sweep, WorkloadResult};
 
 /// One table a workload, each with its heading; nothing for a run that is no sweep.
 pub(crate) fn curves(run: &Run, style: Style) -> String {
@@ -54,8 +54,8 @@ fn cell(arm: &ArmResult, baseline: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::{Ended, Outcome};
-    use crate::summary::{summarise, tests::arm};
+    use crate::results::record::{Ended, Outcome};
+    use crate::results::record::{summarise, tests::arm};
 
     fn point(log_rows: u32, threads: usize, ours: Outcome) -> WorkloadResult {
         let mut arms =

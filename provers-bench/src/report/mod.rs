@@ -3,32 +3,31 @@
 //!
 //! ```text
 //! cli      `report` and `compare`        runs     a run, found and read
+//! splice   tables of the documentation
 //! html     report.html                   text     table.md, the terminal        compare   two runs, side by side
-//! words    verdicts -> sentences         table    of one workload               samples   samples.csv
-//! view     a run as reports look at it   format   quantities
+//! words    verdicts -> sentences         table    of one workload               curves    of a sweep
+//! notes    beside the figures            facts    of machine, build and command
 //! ```
 
 mod cli;
 mod compare;
 mod curves;
-pub(crate) mod format;
+mod facts;
 mod html;
 mod notes;
 mod runs;
-mod samples;
+mod splice;
 mod table;
 mod text;
-pub(crate) mod view;
 mod words;
 
 pub(crate) use cli::{Job, commands, job};
 pub(crate) use curves::curves;
-pub(crate) use samples::SampleLog;
 pub(crate) use table::Style;
 pub(crate) use text::section;
 
-use crate::record::Run;
-use anyhow::Context;
+use crate::results::record::Run;
+use anyhow::{Context, bail};
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -74,11 +73,30 @@ pub(crate) fn run(job: &Job, runs_folder: &Path) -> anyhow::Result<String> {
             write_reports(&folder, &runs::read(&folder)?)?;
             Ok(format!("{}\n{}\n", folder.join(REPORT).display(), folder.join(TABLE).display()))
         }
+        Job::Splice { run, docs, check, .. } => {
+            if let Some((run, name)) = run {
+                splice::keep(docs, name, runs::read(&runs::find(run, runs_folder)?)?)?;
+            }
+            spliced(splice::pages(docs)?, *check)
+        }
         Job::Compare { before, after, .. } => {
             let [before, after] = [before, after].map(|name| runs::read(&runs::find(name, runs_folder)?));
             Ok(compare::compare(&before?, &after?))
         }
     }
+}
+
+/// Writes the pages that differ from their runs, or, for a check, only says which they are.
+fn spliced(pages: Vec<splice::Page>, check: bool) -> anyhow::Result<String> {
+    let differing: Vec<_> = pages.into_iter().filter(|page| page.differs).collect();
+    let names: Vec<_> = differing.iter().map(|page| page.path.display().to_string()).collect();
+    if check && !differing.is_empty() {
+        bail!("{} differ from the runs that they name: `prove-bench report --splice` fills them", names.join(", "));
+    }
+    for page in differing {
+        fs::write(&page.path, page.text).with_context(|| format!("cannot write {}", page.path.display()))?;
+    }
+    Ok(names.into_iter().map(|name| name + "\n").collect())
 }
 
 fn write_reports(folder: &Path, run: &Run) -> anyhow::Result<()> {
@@ -95,8 +113,8 @@ fn write_file(folder: &Path, name: &str, text: &str) -> anyhow::Result<()> {
 pub(crate) mod tests {
     use super::*;
     use crate::machine::Machine;
-    use crate::record::{ArmResult, Ended, Outcome, SCHEMA, WorkloadResult};
-    use crate::summary::{self, tests::arm};
+    use crate::results::record::{self, tests::arm};
+    use crate::results::record::{ArmResult, Ended, Outcome, SCHEMA, WorkloadResult};
 
     /// Eight warm rounds of glibc after a cold one, all of 100 ms.
     pub(crate) const EVEN: [u64; 9] = [100_000_000; 9];
@@ -108,7 +126,7 @@ pub(crate) mod tests {
 
     /// A workload of these arms; the first is the baseline.
     pub(crate) fn workload_of(mut arms: Vec<ArmResult>) -> WorkloadResult {
-        summary::summarise(&mut arms, 0, 1);
+        record::summarise(&mut arms, 0, 1);
         WorkloadResult {
             workload: "poseidon2".into(),
             about: "hashes".into(),

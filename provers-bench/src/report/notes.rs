@@ -1,7 +1,7 @@
 //! What a reader must know beside the figures, in a sentence each.
 
-use super::{format, view};
-use crate::record::{ArmResult, Ended, Outcome, Run, WorkloadResult};
+use crate::results::record::{ArmResult, Ended, Outcome, Run, WorkloadResult};
+use crate::results::{format, view};
 
 /// On a machine to itself, warm proofs take the same time within a few percent.
 const BUSY_SPREAD: f64 = 1.5;
@@ -76,7 +76,7 @@ fn ended(workload: &WorkloadResult) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::summary::{summarise, tests::arm};
+    use crate::results::record::{summarise, tests::arm};
 
     fn result(wall_ns: &[u64]) -> WorkloadResult {
         let mut arms = vec![arm("glibc", Outcome::Finished, wall_ns)];

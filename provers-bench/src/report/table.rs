@@ -1,8 +1,8 @@
 //! The table of one workload: a row an arm.
 
-use super::format;
-use crate::record::{ArmResult, Outcome, WorkloadResult};
-use crate::summary::Summary;
+use crate::results::columns::{self, Cell, Seen, Shown};
+use crate::results::format;
+use crate::results::record::{ArmResult, WorkloadResult};
 use comfy_table::presets::{ASCII_MARKDOWN, UTF8_FULL_CONDENSED};
 use comfy_table::{CellAlignment, ContentArrangement, Table};
 
@@ -13,7 +13,6 @@ pub(crate) enum Style {
     Markdown,
 }
 
-const COLUMNS: usize = 9;
 /// A figure that there is none of.
 const NONE: &str = "-";
 /// Longest outcome in a cell; the notes beneath the table say the rest.
@@ -21,12 +20,21 @@ const OUTCOME_CHARS: usize = 48;
 
 /// The table of `workload`, without a line break at its end.
 pub(crate) fn table(workload: &WorkloadResult, style: Style) -> String {
-    let rows = workload.arms.iter().map(|arm| row(arm, &workload.baseline));
-    let rows: Vec<Vec<String>> = [header(&workload.baseline)].into_iter().chain(rows).map(Vec::from).collect();
     match (style, Table::new().width()) {
-        (Style::Terminal, Some(width)) => fitted(rows, width),
-        _ => drawn(&rows, style).trim_fmt(),
+        (Style::Terminal, Some(width)) => table_fitting(workload, width),
+        _ => drawn(&rows(workload), style).trim_fmt(),
     }
+}
+
+/// The table of `workload` as a terminal of `width` columns shows it.
+pub(super) fn table_fitting(workload: &WorkloadResult, width: u16) -> String {
+    fitted(rows(workload), width)
+}
+
+/// The header, and a row for each arm.
+fn rows(workload: &WorkloadResult) -> Vec<Vec<String>> {
+    let arms = workload.arms.iter().map(|arm| row(workload, arm));
+    [header(workload)].into_iter().chain(arms).collect()
 }
 
 /// A table for a terminal of `width` columns: where it would be too wide, the arms stand beside each other, and where
@@ -37,7 +45,8 @@ fn fitted(rows: Vec<Vec<String>>, width: u16) -> String {
     if needed <= usize::from(width) {
         return upright.trim_fmt();
     }
-    let turned: Vec<_> = (0..COLUMNS).map(|column| rows.iter().map(|row| row[column].clone()).collect()).collect();
+    let columns = rows.first().map_or(0, Vec::len);
+    let turned: Vec<_> = (0..columns).map(|column| rows.iter().map(|row| row[column].clone()).collect()).collect();
     let mut turned = drawn(&turned, Style::Terminal);
     turned.set_content_arrangement(ContentArrangement::Dynamic).set_width(width);
     turned.trim_fmt()
@@ -58,56 +67,37 @@ pub(super) fn drawn(rows: &[Vec<String>], style: Style) -> Table {
     table
 }
 
-fn header(baseline: &str) -> [String; COLUMNS] {
-    [
-        "allocator".into(),
-        "cold (ratio)".into(),
-        "warm".into(),
-        format!("ratio to {baseline} [95%]"),
-        "verdict".into(),
-        "CPU ratio [95%]".into(),
-        "minor faults".into(),
-        "peak RSS (ratio)".into(),
-        "resting RSS".into(),
-    ]
+fn header(workload: &WorkloadResult) -> Vec<String> {
+    let headings = columns::shown(place).map(|(_, (heading, _))| columns::heading(heading, &workload.baseline));
+    ["allocator".to_owned()].into_iter().chain(headings).collect()
 }
 
-fn row(arm: &ArmResult, baseline: &str) -> [String; COLUMNS] {
-    let label = arm.label.clone();
-    let Some(summary) = &arm.summary else {
-        let none = || NONE.to_owned();
-        let outcome = format::outcome(&arm.outcome).unwrap_or_else(none);
-        return [label, none(), none(), none(), shortened(&outcome), none(), none(), none(), none()];
-    };
-    let or_none = |value: Option<u64>, format: fn(u64) -> String| value.map_or_else(|| NONE.into(), format);
-    let [ratio, cpu_ratio] = [&summary.wall_ratio, &summary.cpu_ratio]
-        .map(|ratio| ratio.as_ref().map_or_else(|| NONE.into(), format::ratio));
-    [
-        label,
-        with_ratio(or_none(summary.cold_wall_ns, format::time), summary.cold_ratio.map(|ratio| ratio.median)),
-        or_none(summary.warm_wall_ns, format::time),
-        ratio,
-        verdict(arm, summary, baseline),
-        cpu_ratio,
-        or_none(summary.warm_minflt, format::count),
-        with_ratio(or_none(summary.peak_rss_bytes, format::bytes), summary.peak_rss_ratio),
-        or_none(summary.resting_rss_bytes, format::bytes),
-    ]
+fn row(workload: &WorkloadResult, arm: &ArmResult) -> Vec<String> {
+    let seen = arm.summary.as_ref().map(|summary| Seen { workload, arm, summary });
+    let cells = columns::shown(place).map(|(column, (_, beside))| match (&seen, &column.cell) {
+        (Some(seen), _) => with_ratio(column.text(seen), beside.and_then(|ratio| ratio(seen))),
+        // The row of an arm without figures says why there are none.
+        (None, Cell::Verdict) => format::outcome(&arm.outcome).map_or_else(|| NONE.to_owned(), |text| shortened(&text)),
+        (None, _) => NONE.to_owned(),
+    });
+    [arm.label.clone()].into_iter().chain(cells).collect()
+}
+
+/// A ratio that stands in brackets behind a figure.
+type Beside = fn(&Seen<'_>) -> Option<f64>;
+
+fn place(place: &'static Shown) -> Option<(&'static str, Option<Beside>)> {
+    match place {
+        Shown::Text(heading) => Some((heading, None)),
+        Shown::TextWith(heading, ratio) => Some((heading, Some(*ratio))),
+        _ => None,
+    }
 }
 
 /// A figure, and how it compares with the baseline's.
-fn with_ratio(figure: String, ratio: Option<f64>) -> String {
+fn with_ratio(figure: Option<String>, ratio: Option<f64>) -> String {
+    let figure = figure.unwrap_or_else(|| NONE.into());
     ratio.map_or(figure.clone(), |ratio| format!("{figure} ({ratio:.2})"))
-}
-
-/// What there is to say of the arm in the column of verdicts.
-pub(super) fn verdict(arm: &ArmResult, summary: &Summary, baseline: &str) -> String {
-    match (summary.verdict, &arm.outcome) {
-        (Some(verdict), _) => format::verdict(verdict).into(),
-        (None, Outcome::Interrupted) if arm.samples.is_empty() => "interrupted".into(),
-        (None, _) if arm.label == baseline => "baseline".into(),
-        (None, _) => format!("no {baseline} to compare with"),
-    }
 }
 
 fn shortened(text: &str) -> String {
@@ -126,8 +116,8 @@ fn escaped(cell: &str, style: Style) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::Ended;
-    use crate::summary::{self, tests::arm};
+    use crate::results::record::{self, tests::arm};
+    use crate::results::record::{Ended, Outcome};
 
     fn result() -> WorkloadResult {
         let failed = Outcome::Failed { round: 3, reason: "died of SIGABRT: a|b\nc".into() };
@@ -138,7 +128,7 @@ mod tests {
             arm("jemalloc", failed, &[1; 3]),
             arm("mimalloc", left_out, &[]),
         ];
-        summary::summarise(&mut arms, 0, 1);
+        record::summarise(&mut arms, 0, 1);
         let (workload, about, baseline) = ("w".into(), String::new(), "glibc".into());
         let (threads, live_peak_bytes, ended) = (2, None, Ended::AllRounds);
         WorkloadResult { workload, about, log_rows: 10, threads, live_peak_bytes, baseline, arms, ended }
@@ -174,16 +164,16 @@ mod tests {
         let text = rendered(Style::Markdown);
         assert_eq!(text.lines().count(), 6);
         for line in text.lines() {
-            assert_eq!(line.replace("\\|", "").matches('|').count(), COLUMNS + 1, "{line}");
+            assert_eq!(line.replace("\\|", "").matches('|').count(), header(&result()).len() + 1, "{line}");
         }
     }
 
     /// A newcomer's terminal has 80 columns: words and numbers must not be cut in two there.
     #[test]
     fn three_arms_fit_80_columns_with_their_numbers_whole() {
-        let WorkloadResult { baseline, arms, .. } = result();
-        let rows = [header(&baseline)].into_iter().chain(arms[..3].iter().map(|arm| row(arm, &baseline)));
-        let text = fitted(rows.map(Vec::from).collect(), 80);
+        let result = result();
+        let rows = [header(&result)].into_iter().chain(result.arms[..3].iter().map(|arm| row(&result, arm)));
+        let text = fitted(rows.collect(), 80);
         assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
         for whole in ["allocator", "jemalloc", "100 ms", "[0.500, 0.500]", "resting RSS", "SIGABRT"] {
             assert!(text.contains(whole), "{whole} in\n{text}");

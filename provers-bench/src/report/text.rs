@@ -1,20 +1,30 @@
 //! A run as text: on the terminal while it runs, and as Markdown for a README or a comment.
 
 use super::curves::curves;
+use super::facts::{self, command};
 use super::notes::notes;
-use super::table::{Style, table};
-use super::{format, words};
-use crate::record::{Run, WorkloadResult};
+use super::table::{Style, table, table_fitting};
+use super::words;
+use crate::results::record::{Run, WorkloadResult};
+
+/// One workload as a terminal of `width` columns shows it.
+pub(super) fn on_a_terminal(run: &Run, workload: &WorkloadResult, width: u16) -> String {
+    section_with(run, workload, Style::Terminal, &table_fitting(workload, width))
+}
 
 /// One workload as its heading, its table and the notes beneath.
 pub(crate) fn section(run: &Run, workload: &WorkloadResult, style: Style) -> String {
+    section_with(run, workload, style, &table(workload, style))
+}
+
+fn section_with(run: &Run, workload: &WorkloadResult, style: Style, table: &str) -> String {
     let WorkloadResult { workload: name, log_rows, about, threads, .. } = workload;
     let details = format!("threads {threads}, {}, seed {}", rounds(workload), run.seed);
     let heading = match style {
         Style::Terminal => format!("{name}, 2^{log_rows} rows: {about}\n{details}\n"),
         Style::Markdown => format!("### {name}, 2^{log_rows} rows\n\n{about}; {details}.\n\n"),
     };
-    let mut text = heading + &table(workload, style) + "\n";
+    let mut text = heading + table + "\n";
     for note in notes(run, workload) {
         match style {
             Style::Terminal => text += &format!("{note}\n"),
@@ -26,21 +36,7 @@ pub(crate) fn section(run: &Run, workload: &WorkloadResult, style: Style) -> Str
 
 /// A whole run as Markdown, for a README or a comment.
 pub(super) fn markdown(run: &Run) -> String {
-    let machine = &run.machine;
-    let known = |value: &Option<String>| value.clone().unwrap_or_else(|| "unknown".into());
-    let mut text = format!(
-        "## {}\n\n`{}`\n\n{}, {} cores, {} of memory, Linux {}, transparent huge pages {}; {}, `{}`; commit {}.\n",
-        run.prover,
-        command(run),
-        known(&machine.cpu),
-        machine.cores,
-        machine.memory_bytes.map_or("unknown".into(), format::bytes),
-        known(&machine.kernel),
-        known(&machine.transparent_huge_pages),
-        machine.build.rustc,
-        machine.build.rustflags,
-        commit(run),
-    );
+    let mut text = format!("## {}\n\n`{}`\n\n{}\n", run.prover, command(run), facts::sentence(run));
     for workload in &run.workloads {
         text += "\n";
         text += &section(run, workload, Style::Markdown);
@@ -50,18 +46,6 @@ pub(super) fn markdown(run: &Run) -> String {
         }
     }
     text + &curves(run, Style::Markdown)
-}
-
-/// The command line as a user types it, whichever folder the driver was found in.
-pub(super) fn command(run: &Run) -> String {
-    let arguments = run.command_line.iter().skip(1).map(String::as_str);
-    ["prove-bench"].into_iter().chain(arguments).collect::<Vec<_>>().join(" ")
-}
-
-/// The commit that was run, and whether it was quite that.
-pub(super) fn commit(run: &Run) -> String {
-    let commit = run.machine.git_commit.as_deref().unwrap_or("unknown");
-    format!("{commit}{}", if run.machine.git_dirty == Some(true) { " with changes" } else { "" })
 }
 
 /// Text that may quote anything, on one line and without markup of its own.
@@ -80,9 +64,9 @@ fn rounds(workload: &WorkloadResult) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::Outcome;
     use crate::report::tests::{EVEN, run, workload_of};
-    use crate::summary::tests::arm;
+    use crate::results::record::Outcome;
+    use crate::results::record::tests::arm;
 
     /// A list of Markdown in a comment must not become a table's end, a second item or a tag.
     #[test]

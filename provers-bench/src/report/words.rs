@@ -1,9 +1,9 @@
 //! What a run shows, in sentences. A verdict is given as the statistics have it, for us and against us.
 
-use super::{format, view};
-use crate::record::{ArmResult, Outcome, Run, WorkloadResult};
-use crate::stats::{Ratio, Verdict};
-use crate::summary::Summary;
+use crate::results::record::{ArmResult, Outcome, Run, WorkloadResult};
+use crate::results::stats::{Ratio, Verdict};
+use crate::results::summary::Summary;
+use crate::results::{format, view};
 
 /// Of the baseline's CPU time, in the kernel: where it is less, avoided page faults cannot show in the time.
 const COMPUTE_BOUND_SHARE: f64 = 0.05;
@@ -193,7 +193,7 @@ fn of_time(ratio: &Ratio, baseline: &str) -> String {
 mod tests {
     use super::*;
     use crate::report::tests::{EVEN, run, workload, workload_of};
-    use crate::summary::tests::arm;
+    use crate::results::record::tests::arm;
 
     const FASTER: [u64; 9] =
         [150_000_000, 90_000_000, 90_000_000, 90_000_000, 90_000_000, 90_000_000, 91_000_000, 92_000_000, 92_000_000];

@@ -2,8 +2,9 @@
 
 use super::policy::{Classes, Middle, PER_DOUBLING, Policy, Sizes};
 use super::replay::Replay;
+use super::session::Recording;
 use crate::arms::DEFAULT_SET;
-use crate::plan::{self, SizedWorkload, UsageError};
+use crate::plan::{self, Size, UsageError};
 use crate::workloads::Prover;
 use clap::{ArgMatches, Args, Command, FromArgMatches};
 use std::path::PathBuf;
@@ -83,17 +84,6 @@ struct ReplayArgs {
     verbose: bool,
 }
 
-/// What `record` is to do.
-#[derive(Debug)]
-pub(crate) struct Recording {
-    pub(crate) prover: &'static Prover,
-    pub(crate) workloads: Vec<SizedWorkload>,
-    pub(crate) proofs: u32,
-    pub(crate) threads: Option<u64>,
-    pub(crate) min_bytes: u64,
-    pub(crate) out: Option<PathBuf>,
-}
-
 /// What one of the commands is to do.
 #[derive(Debug)]
 pub(crate) enum Job {
@@ -142,7 +132,7 @@ fn replaying(args: ReplayArgs) -> Result<Job, UsageError> {
 
 fn recording(provers: &'static [Prover], args: RecordArgs) -> Result<Job, UsageError> {
     let prover = plan::find("prover", &args.prover, provers, |prover| prover.name)?;
-    let workloads = plan::workloads(prover, &args.workloads, args.log_rows)?;
+    let workloads = plan::workloads(prover, &args.workloads, args.log_rows.map_or(Size::Own, Size::LogRows))?;
     let RecordArgs { proofs, threads, min_bytes, out, .. } = args;
     Ok(Job::Record(Recording { prover, workloads, proofs, threads, min_bytes, out }))
 }
@@ -249,7 +239,7 @@ mod tests {
             ("b simulate a.trace --borders 2m,1m", "ascend"),
             ("b simulate a.trace --borders 2x", "sizes like"),
             ("b simulate a.trace --min-bytes 0", "sizes like"),
-            ("b replay a.trace --allocators glibc,tcmalloc", "jemalloc"),
+            ("b replay a.trace --allocators glibc,hoard", "jemalloc"),
             ("b replay a.trace --rounds 0", "1..=1000"),
             ("b replay", "TRACE"),
             ("b record plonky9", "plonky3"),

@@ -3,22 +3,21 @@
 //! figures.
 //!
 //! ```text
-//! cli      what is asked for            table    figures -> text
-//! session  proofs under the recorder    simulate a trace through an arena -> figures
-//! recorder the allocator that notes     arena    where requests go, in numbers only
-//! format   records and files            middle   the middle sizes: classes, lines, bump slabs
-//! replay   a trace on real memory       ground   zones, and slabs in one of them    zone     one span of granules
-//! mapping  memory of the harness's own  policy   the policies, as data
+//! cli      what is asked for                  table    figures -> text
+//! session  the recorder's binary proves       simulate a trace through an arena -> figures
+//! replay   a trace on real memory             arena    where requests go, in numbers only
+//! policy   the policies, as data              middle   the middle sizes: classes, lines, bump slabs
+//! ground   zones, and slabs in one of them    zone     one span of granules
 //! ```
+//!
+//! What the recording and the replaying process do is in [`child`](crate::child), the file of records in
+//! `protocol::records`.
 
 mod arena;
 mod cli;
-mod format;
 mod ground;
-mod mapping;
 mod middle;
 mod policy;
-mod recorder;
 mod replay;
 #[cfg(test)]
 mod script;
@@ -27,12 +26,10 @@ mod simulate;
 mod table;
 mod zone;
 
-pub use recorder::Recorder;
-pub use session::main;
-
 pub(crate) use cli::{Job, commands, job};
-pub(crate) use replay::{Replayed, Shape, replay_script};
 pub(crate) use session::Interrupted;
+
+use crate::protocol::records;
 
 /// Does what a command asked for: what goes to stdout, and whether a part of it failed.
 pub(crate) fn run(job: &Job) -> anyhow::Result<(String, bool)> {
@@ -45,7 +42,7 @@ pub(crate) fn run(job: &Job) -> anyhow::Result<(String, bool)> {
         Job::Simulate { traces, policies } => {
             let mut text = String::new();
             for path in traces {
-                let trace = format::read(path)?;
+                let trace = records::read(path)?;
                 let figures = policies.iter().map(|policy| (policy.name.as_str(), simulate::simulate(&trace, policy)));
                 text += &format!("{}\n\n", table::table(&trace, &figures.collect::<Vec<_>>()));
             }

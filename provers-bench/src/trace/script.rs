@@ -1,8 +1,8 @@
 //! Traces written by hand, for tests.
 
-use super::format::{Header, Op, Record, Trace};
 use super::policy::Policy;
 use super::simulate::{Figures, simulate};
+use crate::protocol::records::{Header, Op, Record, Trace};
 
 pub(crate) const KIB: u64 = 1 << 10;
 pub(crate) const MIB: u64 = 1 << 20;

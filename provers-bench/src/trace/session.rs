@@ -1,26 +1,28 @@
-//! Recording: the driver's side, which has the recorder's binary prove, and the `main` of that binary.
+//! Recording, the driver's side: the recorder's binary proves, and writes a trace.
 
-use super::cli::Recording;
-use super::{format, recorder};
 use crate::arms::Arm;
-use crate::binaries;
-use crate::child;
-use crate::interrupt::Interrupt;
+use crate::child::recording::{MIN_BYTES, PATH, TITLE};
+use crate::measure::binaries;
+use crate::measure::interrupt::Interrupt;
+use crate::measure::process::{ChildProcess, Failure};
 use crate::plan::{Contestant, SizedWorkload};
-use crate::process::{Failure, Process};
-use crate::protocol::Request;
+use crate::protocol::{Request, records};
 use crate::workloads::Prover;
 use anyhow::{Context, bail};
-use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 use std::time::Duration;
 
-/// Where the recorder's binary writes its trace, what it calls it, and the smallest request that it records.
-const PATH: &str = "PROVE_BENCH_TRACE_PATH";
-const TITLE: &str = "PROVE_BENCH_TRACE_TITLE";
-const MIN_BYTES: &str = "PROVE_BENCH_TRACE_MIN_BYTES";
+/// What `record` is to do.
+#[derive(Debug)]
+pub(crate) struct Recording {
+    pub(crate) prover: &'static Prover,
+    pub(crate) workloads: Vec<SizedWorkload>,
+    pub(crate) proofs: u32,
+    pub(crate) threads: Option<u64>,
+    pub(crate) min_bytes: u64,
+    pub(crate) out: Option<PathBuf>,
+}
 
 /// The recorder is no arm of the bench: its times mean nothing.
 static RECORDER: Arm = Arm::new("recorder", "record");
@@ -38,11 +40,8 @@ const INTERRUPTED: Interrupted = Interrupted("the trace that was being recorded 
 /// Records every workload; the traces written. An interrupted recording leaves those before it.
 pub(crate) fn record(recording: &Recording) -> anyhow::Result<Vec<PathBuf>> {
     let interrupt = Interrupt::on_signals()?;
-    let folder = match binaries::folder(&[Contestant { label: RECORDER.name.into(), arm: &RECORDER }]) {
-        // Ctrl-C ends cargo as well.
-        Err(_) if interrupt.is_raised() => return Err(INTERRUPTED.into()),
-        folder => folder?,
-    };
+    let recorder = Contestant { label: RECORDER.name.into(), arm: &RECORDER };
+    let folder = binaries::folder(&[recorder], &interrupt)?.ok_or(INTERRUPTED)?;
     let out = recording.out.clone().unwrap_or_else(|| {
         binaries::target_folder(&folder).unwrap_or(Path::new("target")).join("prove-bench").join("traces")
     });
@@ -75,36 +74,19 @@ fn one(
         Failure::Interrupted => INTERRUPTED.into(),
         failure => anyhow::Error::new(failure).context(format!("{name} 2^{log_rows} was not recorded")),
     };
-    let mut process = Process::start(&folder.join(RECORDER.binary), &environment, interrupt).map_err(failed)?;
+    let mut child = ChildProcess::start(&folder.join(RECORDER.binary), &environment, interrupt).map_err(failed)?;
     let (arm, requires) = (RECORDER.name.into(), Vec::new());
     let setup = Request::Setup { arm, prover: prover.into(), workload: name.into(), log_rows, requires };
-    process.set_up(&setup, PATIENCE).map_err(failed)?;
+    child.set_up(&setup, PATIENCE).map_err(failed)?;
     for proof in 1..=recording.proofs {
-        let (sample, refusal) = process.prove(proof, u64::from(proof), PATIENCE).map_err(failed)?;
+        let (sample, refusal) = child.prove(proof, u64::from(proof), PATIENCE).map_err(failed)?;
         if let Some(reason) = refusal {
             bail!("{name} 2^{log_rows}: proof {proof} was refused: {reason}");
         }
         eprintln!("proof {proof} of {}: verified, {:.1} s", recording.proofs, sample.wall_ns as f64 / 1e9);
     }
-    process.finish().map_err(failed)?;
-    let trace = format::read(&path)?;
+    child.finish().map_err(failed)?;
+    let trace = records::read(&path)?;
     eprintln!("{} records, {} lost: {}", trace.records.len(), trace.header.lost, path.display());
     Ok(path)
-}
-
-/// The `main` of the recorder's binary, whose global allocator is [`Recorder`](super::Recorder).
-pub fn main(provers: &[Prover]) -> ExitCode {
-    let variable = |name| env::var(name).with_context(|| format!("{name} is not set: prove-bench record sets it"));
-    let recorded = (|| {
-        let (path, title) = (PathBuf::from(variable(PATH)?), variable(TITLE)?);
-        let min_bytes = variable(MIN_BYTES)?;
-        recorder::start(min_bytes.parse().with_context(|| format!("{MIN_BYTES} is no number: {min_bytes}"))?)?;
-        let code = child::main(provers, recorder::installed());
-        recorder::finish(&path, title)?;
-        anyhow::Ok(code)
-    })();
-    recorded.unwrap_or_else(|error| {
-        eprintln!("{error:#}");
-        ExitCode::FAILURE
-    })
 }

@@ -1,7 +1,7 @@
 //! The table of one trace: a row a policy.
 
-use super::format::Trace;
 use super::simulate::Figures;
+use crate::protocol::records::Trace;
 use comfy_table::presets::ASCII_MARKDOWN;
 use comfy_table::{CellAlignment, ContentArrangement, Table};
 
@@ -61,7 +61,7 @@ fn row(name: &str, figures: &Figures) -> [String; 11] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::trace::format::Header;
+    use crate::protocol::records::Header;
 
     /// A table from a trace with holes must say so.
     #[test]

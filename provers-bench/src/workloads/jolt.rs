@@ -16,7 +16,21 @@ use nova_snark::spartan::direct::{DirectSNARK, ProverKey, VerifierKey};
 use nova_snark::spartan::snark::RelaxedR1CSSNARK;
 use nova_snark::traits::{Engine, circuit::NonTrivialCircuit};
 
-use super::Workload;
+use super::workload::{Prover, Workload, WorkloadSpec};
+
+/// The prover, as `prove-bench` names it.
+pub(super) const PROVER: Prover = Prover {
+    name: "jolt",
+    about: "Jolt's commitment scheme Dory, and Spartan, over BN254",
+    init: || _ = zk_alloc_jolt::init(),
+    workloads: &[
+        WorkloadSpec::new::<Dory>("dory", "Dory, one polynomial committed to and opened", 18).checked_at(16),
+        WorkloadSpec::new::<Spartan>("spartan", "Spartan with HyperKZG, repeated squaring", 16)
+            .sizes(10, 20)
+            .checked_at(14)
+            .processes_at_most(4),
+    ],
+};
 
 /// A multilinear polynomial of `2^log_rows` coefficients over BN254, committed to and opened at a point drawn from its commitment.
 ///

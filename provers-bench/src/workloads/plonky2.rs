@@ -12,7 +12,19 @@ use plonky2::plonk::circuit_data::{CircuitConfig, CircuitData};
 use plonky2::plonk::config::PoseidonGoldilocksConfig;
 use plonky2::plonk::proof::{ProofWithPublicInputs, ProofWithPublicInputsTarget};
 
-use super::Workload;
+use super::workload::{Prover, Workload, WorkloadSpec};
+
+/// The prover, as `prove-bench` names it.
+pub(super) const PROVER: Prover = Prover {
+    name: "plonky2",
+    about: "plonky2 1.1 over Goldilocks with FRI",
+    init: || _ = zk_alloc_plonky2::init(),
+    workloads: &[
+        WorkloadSpec::new::<Squaring>("squaring", "repeated squaring, 20 to a row", 13).checked_at(12),
+        WorkloadSpec::new::<Recursion>("recursion", "squarings, a proof of the proof, and a proof of that", 13)
+            .checked_at(12),
+    ],
+};
 
 const D: usize = 2;
 type F = GoldilocksField;

@@ -7,25 +7,40 @@ use anyhow::{Context, ensure};
 use p3_challenger::{DuplexChallenger, HashChallenger, SerializingChallenger32};
 use p3_commit::ExtensionMmcs;
 use p3_dft::Radix2DitParallel;
-use p3_field::{Field, TwoAdicField, extension::BinomialExtensionField};
+use p3_field::TwoAdicField;
 use p3_fri::{FriParameters, TwoAdicFriPcs};
 use p3_keccak::{Keccak256Hash, KeccakF};
 use p3_keccak_air::{KeccakAir, NUM_ROUNDS};
 use p3_koala_bear::{
     GenericPoseidon2LinearLayersKoalaBear, KOALABEAR_POSEIDON2_HALF_FULL_ROUNDS, KOALABEAR_POSEIDON2_PARTIAL_ROUNDS_16,
     KOALABEAR_POSEIDON2_RC_16_EXTERNAL_FINAL, KOALABEAR_POSEIDON2_RC_16_EXTERNAL_INITIAL,
-    KOALABEAR_POSEIDON2_RC_16_INTERNAL, KOALABEAR_S_BOX_DEGREE, KoalaBear, Poseidon2KoalaBear,
-    default_koalabear_poseidon2_16, default_koalabear_poseidon2_24,
+    KOALABEAR_POSEIDON2_RC_16_INTERNAL, KOALABEAR_S_BOX_DEGREE, KoalaBear, default_koalabear_poseidon2_24,
 };
 use p3_merkle_tree::MerkleTreeMmcs;
 use p3_poseidon2_air::{RoundConstants, VectorizedPoseidon2Air, generate_vectorized_trace_rows};
-use p3_symmetric::{CompressionFunctionFromHasher, PaddingFreeSponge, SerializingHasher, TruncatedPermutation};
+use p3_symmetric::{CompressionFunctionFromHasher, PaddingFreeSponge, SerializingHasher};
 use p3_uni_stark::{Proof, StarkConfig, verify};
 use rand::{RngExt, SeedableRng, rngs::SmallRng};
 
-use super::Workload;
+use super::koala_bear::{Challenge, Perm24, Poseidon2Mmcs, poseidon2_mmcs};
+use super::whir;
+use super::workload::{Prover, Workload, WorkloadSpec};
 
-pub(super) type Challenge = BinomialExtensionField<KoalaBear, 4>;
+/// The prover, as `prove-bench` names it.
+pub(super) const PROVER: Prover = Prover {
+    name: "plonky3",
+    about: "Plonky3 0.8 over KoalaBear with FRI, and with WHIR",
+    init: || _ = zk_alloc_plonky3::init(),
+    workloads: &[
+        WorkloadSpec::new::<Poseidon2>("poseidon2", "Poseidon2 AIR, vectorised by 8, Keccak Merkle tree", 15)
+            .checked_at(13),
+        WorkloadSpec::new::<Keccak>("keccak", "Keccak-f AIR, Poseidon2 Merkle tree", 14).checked_at(12),
+        WorkloadSpec::new::<whir::Whir>("whir", "WHIR opening of a multilinear polynomial, Poseidon2 Merkle tree", 21)
+            .sizes(10, 21)
+            .checked_at(20),
+    ],
+};
+
 type Dft = Radix2DitParallel<KoalaBear>;
 type ChallengeMmcs<ValMmcs> = ExtensionMmcs<KoalaBear, Challenge, ValMmcs>;
 type Pcs<ValMmcs> = TwoAdicFriPcs<KoalaBear, Dft, ValMmcs, ChallengeMmcs<ValMmcs>>;
@@ -43,17 +58,6 @@ type KeccakMmcs = MerkleTreeMmcs<
 type KeccakChallenger = SerializingChallenger32<KoalaBear, HashChallenger<u8, Keccak256Hash, 32>>;
 type KeccakConfig = Config<KeccakMmcs, KeccakChallenger>;
 
-type Packing = <KoalaBear as Field>::Packing;
-pub(super) type Perm16 = Poseidon2KoalaBear<16>;
-type Perm24 = Poseidon2KoalaBear<24>;
-pub(super) type Poseidon2Mmcs = MerkleTreeMmcs<
-    Packing,
-    Packing,
-    PaddingFreeSponge<Perm24, 24, 16, 8>,
-    TruncatedPermutation<Perm16, 2, 8, 16>,
-    2,
-    8,
->;
 type Poseidon2Challenger = DuplexChallenger<KoalaBear, Perm24, 24, 16>;
 type Poseidon2Config = Config<Poseidon2Mmcs, Poseidon2Challenger>;
 
@@ -170,12 +174,6 @@ impl Workload for Keccak {
         verify(&self.config, &KeccakAir {}, proof, &[])
             .with_context(|| format!("verifying {} Keccak-f permutations", self.permutations))
     }
-}
-
-/// Merkle trees under Poseidon2, 24 wide for leaves and 16 wide for nodes: those of Plonky3's examples.
-pub(super) fn poseidon2_mmcs() -> Poseidon2Mmcs {
-    let hash = PaddingFreeSponge::new(default_koalabear_poseidon2_24());
-    Poseidon2Mmcs::new(hash, TruncatedPermutation::new(default_koalabear_poseidon2_16()), 0)
 }
 
 /// Plonky3's benchmark parameters of FRI over `mmcs`, and the binary logarithm of their blowup.

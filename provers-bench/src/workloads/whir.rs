@@ -15,8 +15,8 @@ use p3_whir::{
 };
 use rand::{SeedableRng, rngs::SmallRng};
 
-use super::Workload;
-use super::plonky3::{Challenge, Perm16, Poseidon2Mmcs, poseidon2_mmcs};
+use super::koala_bear::{Challenge, Perm16, Poseidon2Mmcs, poseidon2_mmcs};
+use super::workload::Workload;
 
 type Challenger = DuplexChallenger<KoalaBear, Perm16, 16, 8>;
 type Dft = Radix2DFTSmallBatch<KoalaBear>;

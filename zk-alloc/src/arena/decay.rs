@@ -108,11 +108,10 @@ fn look_closer() {
     let (resident, used) = (budget::resident_bytes(), counters::used_bytes());
     let grew = resident > REST_RESIDENT.load(Ordering::Relaxed).saturating_add(WORTHWHILE_BYTES);
     let fell = used.saturating_add(WORTHWHILE_BYTES) < REST_USED.load(Ordering::Relaxed);
-    if (grew || fell)
-        && follows()
-        && let Some(state) = state()
-    {
-        state.start();
+    if (grew || fell) && follows() {
+        if let Some(state) = state() {
+            state.start();
+        }
     }
 }
 

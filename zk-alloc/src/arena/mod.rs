@@ -30,10 +30,10 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 
 use crate::classes::{self, Class};
-use crate::config::{self, Config};
+use crate::config::{self, Config, Settings};
 use crate::counters::{self, ZoneCounters};
 use crate::escape;
-use crate::open;
+use crate::open_phases;
 use crate::os::{self, Errno};
 use crate::route::{self, Path};
 
@@ -109,26 +109,28 @@ pub(crate) fn get() -> Option<&'static Arena> {
     (GLOBAL.state.load(Ordering::Acquire) >= OPEN).then(|| unsafe { GLOBAL.opened() })
 }
 
-/// The arena, opened by this call if it is the first. Nobody waits: while one thread opens it, for the others (and for
+/// The arena, opened by this call if it is the first since an allocator was [introduced](config::introduce). Nobody waits: while one thread opens it, for the others (and for
 /// what that thread itself allocates meanwhile) there is none yet, and the backing allocator serves them.
 #[inline]
 pub(crate) fn open() -> Option<&'static Arena> {
     get().or_else(open_now)
 }
 
-/// As [`open`], for an allocator; `first` runs before the first of all requests, once in the life of the process.
+/// As [`open`], for an allocator, which brings its settings along; `first` runs before the first of all requests, once in the
+/// life of the process.
 #[inline]
-pub(crate) fn open_to_serve(first: impl FnOnce()) -> Option<&'static Arena> {
+pub(crate) fn open_to_serve(settings: &Settings, first: impl FnOnce()) -> Option<&'static Arena> {
     if GLOBAL.state.load(Ordering::Acquire) == SERVING {
         // SAFETY: as in `get`.
         Some(unsafe { GLOBAL.opened() })
     } else {
-        serve_first(first)
+        serve_first(settings, first)
     }
 }
 
 #[cold]
-fn serve_first(first: impl FnOnce()) -> Option<&'static Arena> {
+fn serve_first(settings: &Settings, first: impl FnOnce()) -> Option<&'static Arena> {
+    config::introduce(settings);
     let arena = open()?;
     // A handler may have interrupted the backing allocator: then some later request is the first. A thread that goes on with
     // signals blocked would ask for ever.
@@ -145,8 +147,10 @@ fn serve_first(first: impl FnOnce()) -> Option<&'static Arena> {
 
 #[cold]
 fn open_now() -> Option<&'static Arena> {
+    // Before an allocator brought the program's settings, there is nobody to serve.
+    let program = config::program()?;
     GLOBAL.state.compare_exchange(NONE, OPENING, Ordering::Relaxed, Ordering::Relaxed).ok()?;
-    match Arena::new() {
+    match Arena::new(program) {
         Ok(arena) => {
             GLOBAL.base.store(arena.region.base().addr().get(), Ordering::Relaxed);
             let len = arena.region.len();
@@ -199,11 +203,11 @@ unsafe extern "C" fn thread_exits(cache: *mut c_void) {
 }
 
 impl Arena {
-    fn new() -> Result<Self, Errno> {
-        let config = config::load();
-        budget::set_max(config.max_bytes);
+    fn new(program: &Settings) -> Result<Self, Errno> {
+        let config = config::load(program);
+        budget::set_max(config.settings.max_bytes.value);
         classes::set_page_bytes(os::page_bytes());
-        if config.trace_escaped {
+        if config.settings.trace_escaped.value {
             escape::trace_escaped(true);
         }
         let region = region::Region::reserve(config.span_bytes, layout::zone_specs(&config))?;
@@ -233,21 +237,25 @@ impl Arena {
         }
     }
 
-    /// As [`alloc`](Self::alloc), after what is free but resident elsewhere made room.
+    /// As [`alloc`](Self::alloc), where what is free but resident elsewhere makes room.
     #[cold]
     fn alloc_within_budget(&self, size: usize, align: usize, contents: Contents) -> Option<NonNull<u8>> {
-        let room = size.checked_add(ROOM_BYTES)?;
         // What threads keep may be all that keeps slabs, which lie where a run would find room.
         self.middle.empty_caches(self.slab_zone(), Taker::Thread);
         if let Ok(at) = self.try_alloc(size, align, contents, Limit::Peak) {
             return Some(at);
         }
-        let keep_bytes = budget::peak_limit(size).saturating_sub(room);
-        self.trim_zones(resident_bytes().saturating_sub(keep_bytes), GiveBack::Now);
         match self.try_alloc(size, align, contents, Limit::Cap) {
-            Ok(at) => Some(at),
+            Ok(at) => {
+                // Afterwards, so that the pages which this memory already has are not among those that go. Those that it has not
+                // are only booked so far.
+                let keep_bytes = budget::peak_limit(0).saturating_sub(ROOM_BYTES);
+                budget::gave_way(self.trim_zones(resident_bytes().saturating_sub(keep_bytes), GiveBack::Now));
+                Some(at)
+            }
             Err(Shortage::Full) => None,
             Err(Shortage::OverBudget) => {
+                let room = size.checked_add(ROOM_BYTES)?;
                 let gone = self.trim(budget::max_bytes().saturating_sub(room), GiveBack::Now);
                 if gone == 0 { None } else { self.try_alloc(size, align, contents, Limit::Cap).ok() }
             }
@@ -265,12 +273,12 @@ impl Arena {
                 }
                 Ok(at)
             }
-            Path::Run(zone) => {
+            Path::Run(runs) => {
                 // Blocks look for a cache by themselves.
                 if !thread_cache::is_joined() {
                     self.middle.join();
                 }
-                self.region.zone(zone).claim(size, layout::run_align(size, align), contents, limit)
+                self.region.zone(runs).claim(size, layout::run_align(size, align), contents, limit)
             }
         }
     }
@@ -308,12 +316,12 @@ impl Arena {
     #[inline(always)]
     pub(crate) fn alloc_measured(&self, size: usize, align: usize, contents: Contents) -> Option<NonNull<u8>> {
         let at = self.alloc(size, align, contents)?;
-        if let Path::Run(zone) = route::path(size, align)
-            && !self.lengths.set(zone, self.region.zone(zone), at, size)
-        {
-            // SAFETY: handed out above, and given to nobody.
-            unsafe { self.dealloc(at, size) };
-            return None;
+        if let Path::Run(runs) = route::path(size, align) {
+            if !self.lengths.set(runs, self.region.zone(runs), at, size) {
+                // SAFETY: handed out above, and given to nobody.
+                unsafe { self.dealloc(at, size) };
+                return None;
+            }
         }
         Some(at)
     }
@@ -326,8 +334,8 @@ impl Arena {
         match self.middle.class_at(at) {
             Some(class) => Some(class.block_bytes()),
             None => {
-                let zone = self.region.zone_of(at);
-                self.lengths.get(zone, self.region.zone(zone), at)
+                let runs = self.region.zone_of(at);
+                self.lengths.get(runs, self.region.zone(runs), at)
             }
         }
     }
@@ -356,9 +364,9 @@ impl Arena {
             unsafe { self.middle.dealloc(self.slab_zone(), class, at) };
             return true;
         }
-        let name = self.region.zone_of(at);
-        let zone = self.region.zone(name);
-        let Some(bytes) = self.lengths.take(name, zone, at) else { return false };
+        let runs = self.region.zone_of(at);
+        let zone = self.region.zone(runs);
+        let Some(bytes) = self.lengths.take(runs, zone, at) else { return false };
         // SAFETY: the caller's; what has a length is a run of its own.
         unsafe { zone.release(at, bytes) };
         true
@@ -371,9 +379,9 @@ impl Arena {
     #[cfg(feature = "c-api")]
     pub(crate) unsafe fn measured_anew(&self, at: NonNull<u8>, size: usize) {
         if self.middle.class_at(at).is_none() {
-            let zone = self.region.zone_of(at);
+            let runs = self.region.zone_of(at);
             // Where a run begins, its entry is there.
-            self.lengths.set(zone, self.region.zone(zone), at, size);
+            self.lengths.set(runs, self.region.zone(runs), at, size);
         }
     }
 
@@ -388,10 +396,10 @@ impl Arena {
             // Less than half of a block is better used by a smaller one.
             return new_size <= class.block_bytes() && new_size > class.block_bytes() / 2;
         }
-        let name = self.region.zone_of(at);
+        let runs = self.region.zone_of(at);
         // SAFETY: the caller's; what is no block is a run of its own.
-        route::path(new_size, align) == Path::Run(name)
-            && unsafe { self.region.zone(name).resize(at, old_size, new_size) }
+        route::path(new_size, align) == Path::Run(runs)
+            && unsafe { self.region.zone(runs).resize(at, old_size, new_size) }
     }
 
     /// Shortens an allocation where it stands, also where its new length belongs elsewhere: no memory could be had there.
@@ -419,15 +427,15 @@ impl Arena {
         if old_size < route::MOVE_MIN_BYTES || new_size < old_size {
             return None;
         }
-        let (old_name, new_name) = (self.region.zone_of(at), route::run_zone(new_size));
-        let (old, new) = (self.region.zone(old_name), self.region.zone(new_name));
+        let (old_runs, new_runs) = (self.region.zone_of(at), route::run_size(new_size));
+        let (old, new) = (self.region.zone(old_runs), self.region.zone(new_runs));
         let len = old.run_bytes(old_size);
         if len > new.run_bytes(new_size) {
             return None;
         }
         let to = new.claim(new_size, layout::run_align(new_size, align), Contents::Moved, Limit::Cap).ok()?;
         #[cfg(feature = "c-api")]
-        if !self.lengths.set(new_name, new, to, new_size) {
+        if !self.lengths.set(new_runs, new, to, new_size) {
             // SAFETY: claimed above, and given to nobody.
             unsafe { new.release(to, new_size) };
             return None;
@@ -437,13 +445,13 @@ impl Arena {
         if let Err(refused) = unsafe { os::move_pages(at.as_ptr(), to.as_ptr(), len) } {
             new.counters().refused(refused, "move pages", len);
             #[cfg(feature = "c-api")]
-            self.lengths.take(new_name, new, to);
+            self.lengths.take(new_runs, new, to);
             // SAFETY: claimed above, and given to nobody.
             unsafe { new.release(to, new_size) };
             return None;
         }
         #[cfg(feature = "c-api")]
-        self.lengths.take(old_name, old, at);
+        self.lengths.take(old_runs, old, at);
         // SAFETY: the caller's; all pages of the run are at `to`.
         unsafe { old.release_moved(at, old_size) };
         Some(to)
@@ -489,11 +497,11 @@ impl Arena {
 
     /// Books free memory for a request of `bytes`, for `page_in` to bring in. Returns how many bytes.
     pub(crate) fn populate(&self, bytes: usize, page_in: impl FnOnce(Populate<'_>)) -> usize {
-        let (zone, tenant) = match route::path(bytes, 1) {
+        let (runs, tenant) = match route::path(bytes, 1) {
             Path::Block(_) => (route::SLABS, Tenant::Slab),
-            Path::Run(zone) => (zone, Tenant::Run),
+            Path::Run(runs) => (runs, Tenant::Run),
         };
-        self.region.zone(zone).populate(tenant, bytes, page_in)
+        self.region.zone(runs).populate(tenant, bytes, page_in)
     }
 
     /// Bytes that were asked for since the process started.
@@ -556,7 +564,7 @@ fn watch() {
         let live_bytes = counters::used_bytes().saturating_sub(idle_bytes).max(counters::take_seen_peak_bytes());
         window.push(Seen { live_bytes, served_bytes });
         // In a phase, nothing goes.
-        if goes_on && !open::is_any() && resident_bytes() > window.keep_bytes() {
+        if goes_on && !open_phases::is_any() && resident_bytes() > window.keep_bytes() {
             arena.trim_as(window.keep_bytes(), GiveBack::Now, Taker::Watcher);
         }
         if (window.is_over() || !goes_on) && !decay::rest() {

@@ -57,7 +57,7 @@ impl Run {
     /// `None` for what is no whole number of units, or too long.
     pub(crate) const fn new(place: Place, address: usize, bytes: usize) -> Option<Self> {
         let (unit, address, bytes) = (1_u64 << place.unit_shift(), address as u64, bytes as u64);
-        let fits = address.is_multiple_of(unit) && bytes.is_multiple_of(unit);
+        let fits = address % unit == 0 && bytes % unit == 0;
         let units = bytes / unit;
         if fits && units < unit { Self::of(address | units) } else { None }
     }

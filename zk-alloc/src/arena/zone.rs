@@ -75,7 +75,7 @@ impl Zone {
     /// unmapped. The three bitmaps are clear.
     pub(crate) unsafe fn new(base: NonNull<u8>, spec: ZoneSpec, bits: [Bitmap<'static>; 3]) -> Self {
         let granule_bytes = spec.granule_bytes;
-        debug_assert!(granule_bytes.is_power_of_two() && base.addr().get().is_multiple_of(granule_bytes));
+        debug_assert!(granule_bytes.is_power_of_two() && base.addr().get() % granule_bytes == 0);
         let [used, resident, dirty] = bits;
         let residency = Residency::new(base, granule_bytes.trailing_zeros(), resident, dirty, Zeroing::new(&spec));
         Self { base, runs: Runs::new(used), residency, committed: AtomicUsize::new(0), spec }
@@ -251,10 +251,10 @@ impl Zone {
     fn page_in_piece_of(&self, granule: usize, start: usize, end: usize, is_sparse: bool) -> (usize, usize) {
         let len = self.piece(granule);
         let from = granule / len * len;
-        if (!is_sparse || self.comes_whole(from))
-            && let Some(rest) = self.fresh_rest(from, len, start, end)
-        {
-            self.page_in_piece(rest, start.max(from)..end.min(from + len));
+        if !is_sparse || self.comes_whole(from) {
+            if let Some(rest) = self.fresh_rest(from, len, start, end) {
+                self.page_in_piece(rest, start.max(from)..end.min(from + len));
+            }
         }
         (from, len)
     }
@@ -269,7 +269,7 @@ impl Zone {
             return;
         }
         let rest = if resident == 0 { self.fresh_rest(from, len, start, end) } else { None };
-        if (rest.is_some() || self.comes_whole(start)) && self.residency.book(start, granules, Limit::Peak).is_some() {
+        if (rest.is_some() || self.comes_whole(start)) && self.residency.book(start, granules, Limit::Ahead).is_some() {
             self.page_in_piece(rest.unwrap_or_default(), start..end);
         }
     }
@@ -294,7 +294,7 @@ impl Zone {
     fn page_in_piece(&self, rest: [(usize, usize); 2], own: std::ops::Range<usize>) {
         let (mut paged, comes_whole) = (own.clone(), self.comes_whole(own.start));
         // A huge page comes whether it is booked or not.
-        let limit = if comes_whole { Limit::Cap } else { Limit::Peak };
+        let limit = if comes_whole { Limit::Cap } else { Limit::Ahead };
         // Where it fails, another thread has the granule, and books it, or a slab has.
         let claim = |granule| {
             let claimed = self.runs.try_claim(granule, 1);
@@ -335,16 +335,15 @@ impl Zone {
     #[inline]
     pub(crate) unsafe fn release(&self, at: NonNull<u8>, bytes: usize) {
         let granules = self.granules(bytes);
-        if let Some(place) = self.spec.kept
-            && !budget::is_beyond_kept()
-            // What a thread keeps, nobody sees who would have to give it back.
-            && (bytes < decay::UNSEEN_BYTES || !decay::is_unwatched())
-            && let Some(run) = Run::new(place, at.addr().get(), self.bytes(granules))
-        {
-            if let Some(other) = thread_cache::put_run(place, run) {
-                self.release_run(place, other);
+        // What a thread keeps, nobody sees who would have to give it back.
+        let is_seen = || bytes < decay::UNSEEN_BYTES || !decay::is_unwatched();
+        if let Some(place) = self.spec.kept.filter(|_| !budget::is_beyond_kept() && is_seen()) {
+            if let Some(run) = Run::new(place, at.addr().get(), self.bytes(granules)) {
+                if let Some(other) = thread_cache::put_run(place, run) {
+                    self.release_run(place, other);
+                }
+                return;
             }
-            return;
         }
         self.release_granules(self.index(at), granules);
     }

@@ -1,6 +1,6 @@
 //! What the figures of a run cannot be trusted with: always, and in this run.
 
-use crate::record::Run;
+use crate::results::record::Run;
 
 /// True of every run.
 const ALWAYS: [&str; 11] = [

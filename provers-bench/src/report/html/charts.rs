@@ -3,10 +3,10 @@
 use super::bars::{Bars, Row};
 use super::palette::Palette;
 use super::scale::{Scale, range};
-use crate::record::{ArmResult, Outcome, WorkloadResult};
-use crate::report::{format, view};
-use crate::stats::Interval;
-use crate::summary::Summary;
+use crate::results::record::{ArmResult, Outcome, WorkloadResult};
+use crate::results::stats::Interval;
+use crate::results::summary::Summary;
+use crate::results::{format, view};
 use maud::{Markup, html};
 
 /// A range of ratios is at least this wide to both sides of 1, so that noise does not fill a chart.

@@ -4,9 +4,9 @@ use super::charts::{bytes_tick, from_zero, ratio_tick, ratios, time_tick};
 use super::lines::{Axis, Curve, Lines, Point};
 use super::palette::Palette;
 use super::scale::{Scale, range};
-use crate::record::{ArmResult, Run, Sweep, WorkloadResult};
-use crate::report::{format, view};
-use crate::summary::Summary;
+use crate::results::record::{ArmResult, Run, Sweep, WorkloadResult};
+use crate::results::summary::Summary;
+use crate::results::{format, view};
 use maud::{Markup, html};
 use std::collections::BTreeSet;
 

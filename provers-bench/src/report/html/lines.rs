@@ -3,7 +3,7 @@
 use super::figure::{WIDTH, dot, figure, line, place, text};
 use super::palette::Look;
 use super::scale::Scale;
-use crate::stats::Interval;
+use crate::results::stats::Interval;
 use maud::{Markup, html};
 
 /// Room for the names of the vertical axis, above the curves, and beneath them.

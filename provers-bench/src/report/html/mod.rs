@@ -17,11 +17,11 @@ mod palette;
 mod scale;
 mod tables;
 
+use super::facts::{self, command, commit};
 use super::notes::notes;
-use super::text::{command, commit};
 use super::words::{self, Finding, Tone};
-use super::{format, view};
-use crate::record::{Run, WorkloadResult};
+use crate::results::record::{Run, WorkloadResult};
+use crate::results::view;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 use palette::Palette;
 use std::collections::BTreeSet;
@@ -43,7 +43,7 @@ pub(super) fn page(run: &Run) -> String {
                 meta name="viewport" content="width=device-width, initial-scale=1";
                 meta name="color-scheme" content="light dark";
                 title { (title) }
-                style { (PreEscaped(STYLE)) }
+                style { (PreEscaped(STYLE)) (PreEscaped(palette::css())) }
             }
             body { main {
                 (header(run, &title))
@@ -84,7 +84,7 @@ fn header(run: &Run, title: &str) -> Markup {
             h1 { (title) }
             p {
                 (machine.started_at.strftime("%Y-%m-%d %H:%M UTC")) " · commit " (commit(run)) " · "
-                (known(&machine.cpu)) ", " (machine.cores) " cores"
+                (facts::known(&machine.cpu)) ", " (machine.cores) " cores"
             }
             p { code { (command(run)) } }
         }
@@ -161,30 +161,10 @@ fn legend(workloads: &[&WorkloadResult], palette: &Palette) -> Markup {
 }
 
 fn machine(run: &Run) -> Markup {
-    let (machine, build) = (&run.machine, &run.machine.build);
-    let facts = [
-        ("Processor", format!("{}, {} cores", known(&machine.cpu), machine.cores)),
-        ("Memory", machine.memory_bytes.map_or("unknown".into(), format::bytes)),
-        ("Kernel", known(&machine.kernel).into()),
-        ("Transparent huge pages", known(&machine.transparent_huge_pages).into()),
-        ("Overcommit", known(&machine.overcommit_memory).into()),
-        ("Load when it started", known(&machine.load_average).into()),
-        ("Compiler", format!("{}, {}, opt-level {}, {}", build.rustc, build.profile, build.opt_level, build.target)),
-        ("Flags", build.rustflags.clone()),
-        ("Vector instructions", build.vector_features.join(", ")),
-        ("Commit", commit(run)),
-        ("Sources", build.sources.clone()),
-        ("Cargo.lock, SHA-256", known(&machine.lockfile_sha256).into()),
-        ("Command line", run.command_line.join(" ")),
-        ("Seed", run.seed.to_string()),
-        ("Warm rounds asked for", run.rounds.to_string()),
-        ("Threads of the prover's pool", run.threads.to_string()),
-        ("Started", run.machine.started_at.to_string()),
-    ];
     html! {
         section {
             h2 { "Machine and command" }
-            dl { @for (name, value) in facts {
+            dl { @for (name, value) in facts::entries(run) {
                 dt { (name) }
                 dd { (if value.is_empty() { "none" } else { value.as_str() }) }
             } }
@@ -192,16 +172,12 @@ fn machine(run: &Run) -> Markup {
     }
 }
 
-fn known(value: &Option<String>) -> &str {
-    value.as_deref().unwrap_or("unknown")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::{ArmResult, Outcome, RssPoint, Sweep};
     use crate::report::tests::{EVEN, run, workload_of};
-    use crate::summary::tests::arm;
+    use crate::results::record::tests::arm;
+    use crate::results::record::{ArmResult, Outcome, RssPoint, Sweep};
     use scraper::{Html, Selector};
 
     const HOSTILE: &str = "</li><script>alert(1)</script><img src=x onerror='alert(2)'>&amp;\"";

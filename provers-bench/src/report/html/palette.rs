@@ -1,20 +1,13 @@
 //! One colour for each allocator, the same in every chart; its variants differ by the dashes of their lines.
 
-use crate::record::Run;
-use crate::report::view;
-use std::collections::BTreeMap;
+use crate::arms::{self, ARMS, Arm, Colour};
+use crate::results::record::Run;
+use crate::results::view;
+use std::collections::{BTreeMap, BTreeSet};
 
-/// Names of arms begin with these; the classes' colours stand in `style.css`.
-const FAMILIES: [(&str, &str); 6] = [
-    ("zk-alloc", "c-ours"),
-    ("glibc", "c-glibc"),
-    ("jemalloc", "c-jemalloc"),
-    ("mimalloc", "c-mimalloc"),
-    ("snmalloc", "c-snmalloc"),
-    ("bump-reset", "c-bump"),
-];
-/// Any other allocator.
+/// The class of an allocator that is not known here.
 const OTHER: &str = "c-other";
+
 /// Kinds of dashes in `style.css`, a whole line among them.
 const DASHES: usize = 4;
 
@@ -35,14 +28,13 @@ impl Palette {
     /// Gives each arm of `run` its look.
     pub(super) fn of(run: &Run) -> Self {
         let mut looks = BTreeMap::new();
-        let mut members: BTreeMap<&str, usize> = BTreeMap::new();
+        let mut members: BTreeMap<String, usize> = BTreeMap::new();
         for arm in run.workloads.iter().flat_map(|workload| &workload.arms) {
             if looks.contains_key(&arm.label) {
                 continue;
             }
-            let family = FAMILIES.iter().find(|(prefix, _)| arm.arm.starts_with(prefix));
-            let colour = family.map_or(OTHER, |(_, class)| class);
-            let member = members.entry(colour).or_default();
+            let colour = arms::named(&arm.arm).map_or_else(|| OTHER.into(), class);
+            let member = members.entry(colour.clone()).or_default();
             let class = format!("{colour} d{}", *member % DASHES);
             *member += 1;
             looks.insert(arm.label.clone(), Look { class, ours: view::is_ours(arm) });
@@ -54,4 +46,23 @@ impl Palette {
     pub(super) fn look(&self, label: &str) -> Look {
         self.0.get(label).cloned().unwrap_or_else(|| Look { class: OTHER.into(), ours: false })
     }
+}
+
+/// The class of an arm's colour, named for the first arm that has it.
+fn class(arm: &Arm) -> String {
+    let first = ARMS.iter().find(|other| other.colour == arm.colour).unwrap_or(arm);
+    format!("c-{}", first.name)
+}
+
+/// The colours of all classes, as CSS.
+pub(super) fn css() -> String {
+    let known = ARMS.iter().map(|arm| (class(arm), arm.colour));
+    let mut seen = BTreeSet::new();
+    let colours: Vec<_> =
+        known.chain([(OTHER.into(), Colour::OTHER)]).filter(|(class, _)| seen.insert(class.clone())).collect();
+    let rules = |of: fn(&Colour) -> &'static str| {
+        colours.iter().map(|(class, colour)| format!(".{class} {{ --c: {}; }}\n", of(colour))).collect::<String>()
+    };
+    let (light, dark) = (rules(|colour| colour.light), rules(|colour| colour.dark));
+    format!("{light}@media (prefers-color-scheme: dark) {{\n{dark}}}\n")
 }

@@ -1,9 +1,10 @@
 //! The tables of the page.
 
 use super::palette::Palette;
-use crate::record::{ArmResult, Run, WorkloadResult};
-use crate::report::{format, table, view};
-use crate::stats::{Ratio, Verdict};
+use crate::results::columns::{self, Cell, Column, Seen, Shown, Unit};
+use crate::results::record::{ArmResult, Run, WorkloadResult};
+use crate::results::stats::{Ratio, Verdict};
+use crate::results::{format, view};
 use maud::{Markup, html};
 
 /// A figure that there is none of.
@@ -11,20 +12,19 @@ const NONE: &str = "-";
 
 /// The figures of one workload: a row an arm.
 pub(super) fn figures(workload: &WorkloadResult, palette: &Palette) -> Markup {
-    let base = &workload.baseline;
     scrolling(&html! {
         thead { tr {
             th { "allocator" }
-            @for name in ["cold", "cold ratio", "warm"] { th { (name) } }
-            th { "warm ratio to " (base) }
-            th.words { "verdict" }
-            @for name in [
-                "CPU ratio", "minor faults", "system calls", "peak RSS", "ratio", "peak / live",
-                "resting RSS",
-            ] { th { (name) } }
+            @for (column, heading) in columns::shown(place) {
+                th.words[column.unit == Unit::Words] { (columns::heading(heading, &workload.baseline)) }
+            }
         } }
         tbody { @for arm in &workload.arms { (row(workload, arm, palette)) } }
     })
+}
+
+fn place(place: &'static Shown) -> Option<&'static str> {
+    if let Shown::Page(heading) = place { Some(heading) } else { None }
 }
 
 fn row(workload: &WorkloadResult, arm: &ArmResult, palette: &Palette) -> Markup {
@@ -32,28 +32,25 @@ fn row(workload: &WorkloadResult, arm: &ArmResult, palette: &Palette) -> Markup 
     let name = html! { th scope="row" { (swatch(&look.class)) (arm.label) } };
     let Some(summary) = view::figures(arm) else {
         let outcome = format::outcome(&arm.outcome).unwrap_or_else(|| "proved nothing".into());
-        return html! { tr.broken { (name) td.words colspan="12" { (outcome) } } };
+        return html! { tr.broken { (name) td.words colspan=(columns::shown(place).count()) { (outcome) } } };
     };
-    let or_none = |value: Option<u64>, name: fn(u64) -> String| value.map_or_else(|| NONE.into(), name);
-    let two_digits = |ratio: Option<f64>| ratio.map_or_else(|| NONE.into(), |ratio| format!("{ratio:.2}"));
-    let live = workload.live_peak_bytes.filter(|live| *live > 0);
-    let verdict = table::verdict(arm, summary, &workload.baseline);
+    let seen = Seen { workload, arm, summary };
     html! {
         tr.ours[look.ours] {
             (name)
-            td { (or_none(summary.cold_wall_ns, format::time)) }
-            td { (with_interval(summary.cold_ratio)) }
-            td { (or_none(summary.warm_wall_ns, format::time)) }
-            td { (with_interval(summary.wall_ratio)) }
-            td.words { span class=(badge(summary.verdict)) { (verdict) } }
-            td { (with_interval(summary.cpu_ratio)) }
-            td { (or_none(summary.warm_minflt, format::count)) }
-            td { (or_none(summary.warm_system_calls, format::count)) }
-            td { (or_none(summary.peak_rss_bytes, format::bytes)) }
-            td { (two_digits(view::peak_ratio(workload, arm))) }
-            td { (two_digits(summary.peak_rss_bytes.zip(live).map(|(peak, live)| peak as f64 / live as f64))) }
-            td { (or_none(summary.resting_rss_bytes, format::bytes)) }
+            @for (column, _) in columns::shown(place) {
+                td.words[column.unit == Unit::Words] { (cell(column, &seen)) }
+            }
         }
+    }
+}
+
+fn cell(column: &Column, seen: &Seen<'_>) -> Markup {
+    let text = column.text(seen).unwrap_or_else(|| NONE.into());
+    match column.cell {
+        Cell::Ratio(_) => with_interval(column.ratio(seen)),
+        Cell::Verdict => html! { span class=(badge(column.verdict(seen))) { (text) } },
+        _ => html! { (text) },
     }
 }
 
@@ -108,39 +105,19 @@ pub(super) fn arms(run: &Run, palette: &Palette) -> Markup {
 
 /// Every proof, under the names that samples.csv has.
 pub(super) fn samples(run: &Run) -> Markup {
-    let header = [
-        "workload",
-        "log_rows",
-        "threads",
-        "arm",
-        "process",
-        "round",
-        "order",
-        "wall_ns",
-        "user_ns",
-        "sys_ns",
-        "minflt",
-        "rss_bytes",
-        "peak_rss_bytes",
-        "verified",
-        "counters",
-    ];
+    let place = ["workload", "log_rows", "threads", "arm", "process", "round", "order"];
+    let header = place.into_iter().chain(columns::of_samples().map(|(name, _)| name)).chain(["counters"]);
     scrolling(&html! {
         thead { tr { @for name in header { th { (name) } } } }
         tbody {
             @for workload in &run.workloads { @for arm in &workload.arms { @for proof in &arm.samples { tr {
-                @let sample = &proof.sample;
                 td.words { (workload.workload) }
                 td { (workload.log_rows) }
                 td { (workload.threads) }
                 td.words { (arm.label) }
                 @for number in [proof.process, proof.round, proof.order] { td { (number) } }
-                @for number in [
-                    sample.wall_ns, sample.user_ns, sample.sys_ns, sample.minflt, sample.rss_bytes,
-                    sample.peak_rss_bytes,
-                ] { td { (number) } }
-                td.words { (sample.verified) }
-                td.words { @for (name, value) in &sample.counters { (name) "=" (value) " " } }
+                @for value in columns::of_proof(proof) { td.words[value.parse::<u64>().is_err()] { (value) } }
+                td.words { @for (name, value) in &proof.sample.counters { (name) "=" (value) " " } }
             } } } }
         }
     })

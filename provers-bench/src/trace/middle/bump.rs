@@ -2,7 +2,7 @@
 //! free.
 
 use super::super::ground::{Ground, Slab};
-use super::{LINE_BYTES, Middle, Spot, rounded};
+use super::way::{LINE_BYTES, Middle, Spot, rounded};
 use std::collections::HashMap;
 
 /// See the module's documentation.

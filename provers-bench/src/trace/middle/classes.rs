@@ -4,7 +4,7 @@
 
 use super::super::ground::{Ground, Slab};
 use super::super::policy::Classes;
-use super::{Middle, Spot};
+use super::way::{Middle, Spot};
 use std::collections::{BTreeSet, HashMap};
 use zk_alloc::simulation;
 

@@ -2,7 +2,7 @@
 //! McKinley, "Immix: a mark-region garbage collector", PLDI 2008), but with counts instead of marks.
 
 use super::super::ground::{Ground, Slab};
-use super::{LINE_BYTES, Middle, Spot, rounded};
+use super::way::{LINE_BYTES, Middle, Spot, rounded};
 use std::collections::{BTreeSet, HashMap};
 
 /// So many slabs are looked at for room before a new one is taken.

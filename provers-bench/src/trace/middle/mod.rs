@@ -3,29 +3,10 @@
 mod bump;
 mod classes;
 mod lines;
+mod way;
 
-use super::ground::Ground;
 use super::policy::{self, Policy};
-use std::fmt::Debug;
-
-/// A block's place: `offset` bytes into the slab at an address.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Spot {
-    pub(crate) slab: u64,
-    pub(crate) offset: u64,
-}
-
-/// A way to serve the middle sizes.
-pub(crate) trait Middle: Debug {
-    /// A place for a new block of `thread`.
-    fn alloc(&mut self, ground: &mut Ground, thread: u16, size_bytes: u64, align_bytes: u64) -> Spot;
-
-    /// `thread` frees a block, which was `size_bytes` long.
-    fn free(&mut self, ground: &mut Ground, thread: u16, spot: Spot, size_bytes: u64);
-
-    /// Whether a block goes from `old_bytes` to `new_bytes` where it stands.
-    fn resize(&mut self, ground: &mut Ground, thread: u16, spot: Spot, old_bytes: u64, new_bytes: u64) -> bool;
-}
+pub(crate) use way::{Middle, Spot};
 
 /// What a policy asks for.
 pub(crate) fn of(policy: &Policy) -> Box<dyn Middle> {
@@ -38,16 +19,9 @@ pub(crate) fn of(policy: &Policy) -> Box<dyn Middle> {
     }
 }
 
-/// What does not have size classes keeps blocks on lines of the processor's cache.
-const fn rounded(bytes: u64) -> u64 {
-    bytes.next_multiple_of(LINE_BYTES)
-}
-
-const LINE_BYTES: u64 = 64;
-
 #[cfg(test)]
 mod tests {
-    use crate::trace::format::Op;
+    use crate::protocol::records::Op;
     use crate::trace::script::{KIB, MIB, Script};
 
     /// What the size classes are for: a block that stays keeps its place and no more, and the next ones lie beside it.

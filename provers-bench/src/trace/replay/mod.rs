@@ -1,29 +1,22 @@
 //! Recorded allocations on real memory: the driver's side, which has each arm's binary replay a trace, and their figures.
 //!
 //! ```text
-//! table   figures -> text        stage   the replaying process: threads, phases, memory
-//! script  a trace, made ready    turns   whose turn it is        block   memory that says when it was overwritten
+//! table   figures -> text        script  a trace, made ready
 //! ```
 
-mod block;
 mod script;
-mod stage;
 mod table;
-mod turns;
 
-pub(crate) use script::Shape;
-pub(crate) use stage::{Replayed, replay as replay_script};
-
-use super::format::{self, Trace};
 use super::session::Interrupted;
-use crate::binaries;
-use crate::interrupt::Interrupt;
-use crate::memory;
+use crate::machine::memory;
+use crate::measure::binaries;
+use crate::measure::interrupt::Interrupt;
+use crate::measure::process::{ChildProcess, Failure};
+use crate::measure::seat;
 use crate::plan::Contestant;
-use crate::process::{Failure, Process};
-use crate::protocol::Request;
-use crate::report::format as words;
-use crate::seat;
+use crate::protocol::records::{self, Trace};
+use crate::protocol::{Request, Shape};
+use crate::results::format;
 use anyhow::{Context, ensure};
 use script::Script;
 use std::env;
@@ -53,18 +46,14 @@ pub(crate) struct Replay {
 pub(crate) fn replay(job: &Replay) -> anyhow::Result<(String, bool)> {
     // A mistake in the last name must not cost the replays before it.
     for path in &job.traces {
-        format::open(path).context("nothing was replayed")?;
+        records::open(path).context("nothing was replayed")?;
     }
     let interrupt = Interrupt::on_signals()?;
     let interrupted = || Interrupted("what was replayed is lost");
-    let folder = match binaries::folder(&job.contestants) {
-        // Ctrl-C ends cargo as well.
-        Err(_) if interrupt.is_raised() => return Err(interrupted().into()),
-        folder => folder?,
-    };
+    let folder = binaries::folder(&job.contestants, &interrupt)?.ok_or_else(interrupted)?;
     let (mut text, mut failed) = (String::new(), false);
     for path in &job.traces {
-        let trace = format::read(path)?;
+        let trace = records::read(path)?;
         let min_bytes = job.min_bytes.unwrap_or(0).max(trace.header.min_bytes);
         let script = Script::of(&trace, min_bytes).with_context(|| path.display().to_string())?;
         check(path, &script, min_bytes)?;
@@ -96,7 +85,7 @@ fn check(path: &Path, script: &Script, min_bytes: u64) -> anyhow::Result<()> {
     );
     let needed = script.live_peak_bytes + size_of_val(&script.records[..]) as u64;
     let available = memory::available_bytes().unwrap_or(u64::MAX);
-    let [needs, has] = [needed, available].map(words::bytes);
+    let [needs, has] = [needed, available].map(format::bytes);
     ensure!(needed <= available, "{named} needs {needs} of memory at the least, and {has} are available: not replayed");
     Ok(())
 }
@@ -114,12 +103,12 @@ fn one(
     };
     let arm = row.contestant.arm;
     let binary = folder.join(arm.binary);
-    let mut process = Process::start(&binary, &owned(arm.environment), interrupt)?;
+    let mut child = ChildProcess::start(&binary, &owned(arm.environment), interrupt)?;
     let script = script.0.display().to_string();
     let request = Request::Replay { script, shape, requires: owned(arm.confirms) };
-    let (identity, replayed) = process.replay(&request, PATIENCE)?;
+    let (identity, replayed) = child.replay(&request, PATIENCE)?;
     seat::check_build(&identity, &binary)?;
-    process.finish()?;
+    child.finish()?;
     let broken = arm.holds.iter().find_map(|condition| condition.broken_by(&replayed.sample));
     row.settings = identity.settings;
     row.replays.push(replayed);
@@ -132,7 +121,7 @@ struct ScriptFile(PathBuf);
 impl ScriptFile {
     fn write(trace: &Trace, script: &Script) -> anyhow::Result<Self> {
         let file = Self(env::temp_dir().join(format!("prove-bench-{}.script", process::id())));
-        format::write(&file.0, &trace.header, script.records.iter().copied())?;
+        records::write(&file.0, &trace.header, script.records.iter().copied())?;
         Ok(file)
     }
 }

@@ -5,23 +5,11 @@
 //! `realloc` is the one record `ReallocTo`; every block that is freed or resized was allocated before; and what the trace
 //! leaves alive is freed at the end by the thread that made it.
 
-use crate::trace::format::{Op, Record, Trace};
+use crate::protocol::Shape;
+use crate::protocol::records::{Op, Record, Trace};
 use anyhow::{Context, ensure};
-use serde::{Deserialize, Serialize};
 use std::alloc::Layout;
 use std::collections::HashMap;
-
-/// What the replaying process must know before it reads the records.
-#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
-pub(crate) struct Shape {
-    pub(crate) records: usize,
-    /// Numbers of blocks are below this.
-    pub(crate) blocks: usize,
-    /// Threads are numbered from 1 to this.
-    pub(crate) threads: usize,
-    /// The record after which most bytes are alive.
-    pub(crate) peak_at: usize,
-}
 
 /// Where a phase ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,15 +36,6 @@ impl Script {
         }
         Ok(writer.finish())
     }
-}
-
-/// The stretches of a script that lie within one phase, or between two.
-pub(crate) fn sections(records: &[Record]) -> impl Iterator<Item = &[Record]> {
-    records.chunk_by(is_same_section)
-}
-
-fn is_same_section(one: &Record, next: &Record) -> bool {
-    one.in_phase == next.in_phase && (!one.in_phase || one.proof == next.proof)
 }
 
 /// A block that is alive at this point of the trace.
@@ -148,7 +127,7 @@ impl Writer {
 
     /// Adds a record, after which `live_bytes` are alive.
     fn write(&mut self, record: Record, live_bytes: u64) {
-        if self.script.records.last().is_some_and(|last| !is_same_section(last, &record)) {
+        if self.script.records.last().is_some_and(|last| !last.is_same_section(&record)) {
             self.end_section();
         }
         self.live_bytes = live_bytes;
@@ -198,7 +177,7 @@ fn check(size_bytes: u64, align_bytes: u64) -> anyhow::Result<()> {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::trace::format::Header;
+    use crate::protocol::records::{self, Header};
 
     /// `(operation, thread, address, size)` in the phases of `proofs`; 0 is outside of any.
     fn record((op, thread, address, size_bytes): (Op, u16, u64, u64), phase: u32) -> Record {
@@ -278,7 +257,7 @@ pub(crate) mod tests {
         let alloc = |address, phase| record((Op::Alloc, 1, address, 100), phase);
         let recorded = trace(&[alloc(1, 0), alloc(2, 1), alloc(3, 1), alloc(4, 2), alloc(5, 0)]);
         let script = Script::of(&recorded, 64).unwrap();
-        let lengths: Vec<_> = sections(&script.records).map(<[Record]>::len).collect();
+        let lengths: Vec<_> = records::sections(&script.records).map(<[Record]>::len).collect();
         assert_eq!(lengths, [1, 2, 1, 6]);
         let live: Vec<_> = script.phase_ends.iter().map(|end| end.live_bytes).collect();
         assert_eq!(live, [300, 400]);

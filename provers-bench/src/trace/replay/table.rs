@@ -1,11 +1,11 @@
 //! The tables of one trace: a row an arm, and a row a phase.
 
 use super::script::Script;
-use super::stage::Replayed;
 use crate::plan::Contestant;
+use crate::protocol::Replayed;
+use crate::protocol::records::Header;
+use crate::results::stats;
 use crate::sample::Sample;
-use crate::stats;
-use crate::trace::format::Header;
 use comfy_table::presets::ASCII_MARKDOWN;
 use comfy_table::{CellAlignment, ContentArrangement, Table};
 
@@ -162,8 +162,8 @@ fn whole(count: Option<f64>) -> String {
 mod tests {
     use super::*;
     use crate::plan;
+    use crate::protocol::records::Op;
     use crate::sample;
-    use crate::trace::format::Op;
     use crate::trace::replay::script;
 
     fn replayed(peak_rss_bytes: u64) -> Replayed {

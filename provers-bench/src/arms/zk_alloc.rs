@@ -1,0 +1,105 @@
+//! Our arena, over the allocator of the C library.
+
+use super::arm::{Arm, Colour, Condition};
+use super::installed::Installed;
+use crate::machine::memory;
+use crate::sample::Counters;
+
+/// Its type.
+pub type Allocator = ::zk_alloc::ZkAllocator;
+
+/// What to install.
+pub const ALLOCATOR: Allocator = ::zk_alloc::ZkAllocator;
+
+pub(super) const PLAIN: Arm = Arm {
+    is_ours: true,
+    colour: Colour { light: "#0072b2", dark: "#3fa9ee" },
+    holds: ARENA_SERVES,
+    ..Arm::new("zk-alloc", "with-zk-alloc")
+};
+
+pub(super) const ARMS: &[Arm] = &[
+    PLAIN,
+    Arm {
+        name: "zk-alloc-thp-always",
+        environment: &[("ZK_ALLOC_THP", "always")],
+        holds: &[ARENA_SERVES[0], IN_HUGE_PAGES],
+        ..PLAIN
+    },
+    Arm { name: "zk-alloc-thp-never", environment: &[("ZK_ALLOC_THP", "never")], ..PLAIN },
+];
+
+const ARENA_SERVES: &[Condition] =
+    &[Condition::Grows { counter: "arena_allocations", otherwise: "the arena served nothing" }];
+
+/// zk-alloc asks the kernel for huge pages, and goes on without them.
+const IN_HUGE_PAGES: Condition =
+    Condition::Positive { gauge: "huge_page_bytes", otherwise: "its setting did not take: nothing lies in huge pages" };
+
+/// What the arm says of it.
+#[inline]
+pub fn installed() -> Installed {
+    // The library's manifest: the allocator is a member of the same workspace, under the same version.
+    let prefixes = &["GLIBC_TUNABLES", "MALLOC_", "ZK_ALLOC_"];
+    Installed {
+        counters,
+        gauges,
+        phase: |play| ::zk_alloc::phase(play),
+        release: Some(|| _ = ::zk_alloc::release()),
+        report: || Some(::zk_alloc::stats().to_string()),
+        ..Installed::named("zk-alloc", env!("CARGO_PKG_VERSION"), prefixes)
+    }
+}
+
+fn named(values: impl IntoIterator<Item = (&'static str, u64)>) -> Counters {
+    values.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+}
+
+fn counters() -> Counters {
+    let stats = ::zk_alloc::stats();
+    named([
+        ("arena_allocations", stats.arena_allocations),
+        ("arena_bytes", stats.arena_bytes),
+        ("fresh_bytes", stats.fresh_bytes),
+        ("overflow_allocations", stats.overflow_allocations),
+        ("overflow_bytes", stats.overflow_bytes),
+        ("phases", stats.phases),
+        ("refusals", stats.refusals),
+        ("system_calls", stats.system_calls),
+        // Goes up and down. A sample holds by how much it grew in the proof: what left its phase, the proof included, as
+        // zk_alloc's PhaseReport counts it.
+        ("escaped_bytes", stats.live_bytes as u64),
+    ])
+}
+
+fn gauges() -> Counters {
+    let huge_page_bytes = memory::huge_page_bytes().unwrap_or(0);
+    named([("huge_page_bytes", huge_page_bytes), ("peak_live_bytes", ::zk_alloc::stats().peak_live_bytes as u64)])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sample;
+
+    /// An arm that was not used would show glibc's figures under its own name.
+    #[test]
+    fn an_arena_that_served_nothing_breaks_its_condition() {
+        let condition = &PLAIN.holds[0];
+        let with = |counters| sample::tests::sample(1, counters);
+        let counted = |value| Counters::from([("arena_allocations".to_owned(), value)]);
+        assert_eq!(condition.broken_by(&with(counted(1))), None);
+        assert!(condition.broken_by(&with(counted(0))).unwrap().contains("served nothing"));
+        assert!(condition.broken_by(&with(Counters::new())).unwrap().contains("does not report"));
+    }
+
+    /// Where the host has no huge pages, asking for them changes nothing.
+    #[test]
+    fn an_arm_of_huge_pages_without_any_breaks_its_condition() {
+        let mut sample = sample::tests::sample(1, Counters::new());
+        sample.gauges = Counters::from([("huge_page_bytes".to_owned(), 0)]);
+        assert!(IN_HUGE_PAGES.broken_by(&sample).unwrap().contains("nothing lies in huge pages"));
+        sample.gauges = Counters::from([("huge_page_bytes".to_owned(), 2 << 20)]);
+        assert_eq!(IN_HUGE_PAGES.broken_by(&sample), None);
+    }
+}

@@ -1,0 +1,127 @@
+//! The child's side: a process with one allocator that proves when it is asked to.
+//!
+//! ```text
+//! mod        requests -> replies              fault_injection  failures on request, for tests
+//! recording  the main of the recorder         recorder         its allocator, which notes every request
+//! replay     a script on real memory          mapping          memory that no allocator serves
+//! ```
+
+mod fault_injection;
+mod mapping;
+mod recorder;
+pub mod recording;
+mod replay;
+
+use crate::arms::Installed;
+use crate::machine::{build_info, memory};
+use crate::protocol::{Identity, Reply, Request, Shape, line};
+use crate::workloads::{Prover, Subject};
+use anyhow::Context;
+use fault_injection::Fault;
+use nix::unistd::{dup, dup2_stdout};
+use std::fs::File;
+use std::io::{self, BufRead, Write};
+use std::path::Path;
+use std::process::ExitCode;
+
+/// Serves a driver on stdin and stdout until stdin ends. The `main` of an arm's binary, which [`arm!`](crate::arm!) writes
+/// and which says in `installed` which allocator it links; `provers` are the ones its driver knows.
+///
+/// Whatever a prover prints goes to stderr: stdout belongs to the protocol.
+pub fn main(provers: &[Prover], installed: Installed) -> ExitCode {
+    match serve(provers, &installed) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn serve(provers: &[Prover], installed: &Installed) -> anyhow::Result<()> {
+    let mut replies = File::from(dup(io::stdout()).context("cannot keep stdout")?);
+    dup2_stdout(io::stderr()).context("cannot send stdout to stderr")?;
+    let mut session = None;
+    for request in io::stdin().lock().lines() {
+        let request = request.context("cannot read a request")?;
+        let request = serde_json::from_str(&request)
+            .with_context(|| format!("not a request of prove-bench, which starts this binary itself: {request}"))?;
+        let reply = match request {
+            Request::Setup { arm, prover, workload, log_rows, requires } => {
+                // First, so that the allocator is asked before it is used.
+                let ready = installed.confirm(&requires).and_then(|confirmed| {
+                    let subject = set_up(provers, &prover, &workload, log_rows)?;
+                    Ok((subject, identity(installed, confirmed)))
+                });
+                match ready {
+                    Ok((subject, identity)) => {
+                        session = Some((arm, subject));
+                        Reply::Ready(identity)
+                    }
+                    Err(error) => Reply::Failed { reason: format!("{error:#}") },
+                }
+            }
+            Request::Prove { round, seed } => {
+                let (arm, subject) = session.as_ref().context("asked to prove before being set up")?;
+                prove(arm, subject.as_ref(), installed, round, seed, &mut replies)?
+            }
+            Request::Replay { script, shape, requires } => replay(installed, &script, shape, &requires),
+        };
+        replies.write_all(line(&reply)?.as_bytes()).context("the driver is gone")?;
+    }
+    Ok(())
+}
+
+fn set_up(provers: &[Prover], prover: &str, workload: &str, log_rows: u32) -> anyhow::Result<Box<dyn Subject>> {
+    let prover = provers.iter().find(|known| known.name == prover).context("unknown prover")?;
+    let spec = prover.workloads.iter().find(|known| known.name == workload).context("unknown workload")?;
+    (prover.init)();
+    spec.setup(log_rows).context("setup failed")
+}
+
+fn identity(installed: &Installed, confirmed: Vec<String>) -> Identity {
+    Identity {
+        allocator: installed.name.clone(),
+        version: installed.version.clone(),
+        settings: installed.settings(),
+        confirmed,
+        peak_is_per_proof: memory::reset_peak(),
+        build: build_info::current(),
+    }
+}
+
+fn prove(
+    arm: &str,
+    subject: &dyn Subject,
+    installed: &Installed,
+    round: u32,
+    seed: u64,
+    replies: &mut File,
+) -> anyhow::Result<Reply> {
+    let fault = Fault::for_proof(arm, round)?;
+    if let Some(fault) = fault {
+        fault.strike();
+    }
+    if fault == Some(Fault::Garbage) {
+        replies.write_all(b"this is no reply\n")?;
+    }
+    let disturb = move |elapsed| fault.map_or(Ok(()), |fault| fault.disturb(elapsed));
+    match subject.attempt(seed, installed, &disturb) {
+        Ok(mut attempt) => {
+            if fault == Some(Fault::BadProof) {
+                attempt.sample.verified = false;
+                attempt.refusal = Some(format!("{} asked for a bad proof", fault_injection::SETTING));
+            }
+            Ok(Reply::Proved { sample: attempt.sample, refusal: attempt.refusal })
+        }
+        Err(error) => Ok(Reply::Failed { reason: format!("{error:#}") }),
+    }
+}
+
+fn replay(installed: &Installed, script: &str, shape: Shape, requires: &[(String, String)]) -> Reply {
+    let replayed = installed.confirm(requires).and_then(|confirmed| {
+        let identity = identity(installed, confirmed);
+        Ok(Reply::Replayed { identity, replayed: replay::replay(Path::new(script), shape, installed)? })
+    });
+    replayed.unwrap_or_else(|error| Reply::Failed { reason: format!("{error:#}") })
+}

@@ -1,0 +1,161 @@
+//! The recorder: the system's allocator, and a note of every large request, in a buffer that the recorder maps itself.
+//!
+//! Nothing here allocates or waits: a record is one atomic addition and four stores.
+#![allow(unsafe_code, reason = "implements GlobalAlloc, and shares the buffer that it cannot allocate")]
+
+use super::mapping;
+use crate::arms::{Counters, Installed};
+use crate::protocol::records::{self, Header, Op, RECORD_WORDS, Record};
+use anyhow::{Context, bail};
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::path::Path;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::time::Instant;
+
+/// Address space for records: 33 million of them. Only what is written takes memory.
+const BUFFER_BYTES: usize = 1 << 30;
+
+static SESSION: OnceLock<Session> = OnceLock::new();
+static RECORDING: AtomicBool = AtomicBool::new(false);
+/// Records begun; beyond the buffer's end they are lost, and still counted.
+static BEGUN: AtomicUsize = AtomicUsize::new(0);
+static THREADS: AtomicU16 = AtomicU16::new(0);
+/// Twice the number of the proof, plus one while it is being made.
+static PHASE: AtomicU32 = AtomicU32::new(0);
+
+thread_local! {
+    /// This thread's number; 0 before its first record.
+    static THREAD: Cell<u16> = const { Cell::new(0) };
+}
+
+struct Session {
+    words: &'static [AtomicU64],
+    min_bytes: usize,
+    start: Instant,
+}
+
+/// The allocator of the binary that records: `System`, with notes.
+#[derive(Clone, Copy, Debug)]
+pub struct Recorder;
+
+/// Starts to record requests of `min_bytes` and more.
+pub(crate) fn start(min_bytes: usize) -> anyhow::Result<()> {
+    let at = mapping::zeroed(BUFFER_BYTES).context("no buffer for the trace")?;
+    // SAFETY: the mapping is page aligned, zeroed, as long as said, never unmapped, and ours alone; zero is an `AtomicU64`.
+    let words = unsafe { std::slice::from_raw_parts(at.cast::<AtomicU64>().as_ptr(), BUFFER_BYTES / size_of::<u64>()) };
+    if SESSION.set(Session { words, min_bytes, start: Instant::now() }).is_err() {
+        bail!("the recorder was started twice");
+    }
+    RECORDING.store(true, Ordering::Release);
+    Ok(())
+}
+
+/// Stops recording, and writes what was recorded.
+pub(crate) fn finish(path: &Path, title: String) -> anyhow::Result<()> {
+    RECORDING.store(false, Ordering::Release);
+    let session = SESSION.get().context("the recorder was not started")?;
+    let begun = BEGUN.load(Ordering::Acquire);
+    let slots = session.words.chunks_exact(RECORD_WORDS).take(begun);
+    let read = |slot: &[AtomicU64]| Record::from_words(std::array::from_fn(|word| slot[word].load(Ordering::Acquire)));
+    let whole = slots.clone().filter(|slot| slot[0].load(Ordering::Acquire) != 0).count();
+    let header = Header::new(title, session.min_bytes as u64, (begun - whole) as u64);
+    records::write(path, &header, slots.filter_map(read))
+}
+
+/// What the recorder's binary tells the driver. The harness reads counters right before a proof and right after it:
+/// between the two the adapters' phase is open, and here the trace learns of it.
+pub(crate) fn installed() -> Installed {
+    let counters = || {
+        let phase = PHASE.load(Ordering::Relaxed);
+        // Odd: in a proof that ends. Even: between two.
+        PHASE.store(if phase % 2 == 1 { phase - 1 } else { phase + 3 }, Ordering::Relaxed);
+        Counters::new()
+    };
+    Installed { counters, ..Installed::named("recorder", env!("CARGO_PKG_VERSION"), &["GLIBC_TUNABLES", "MALLOC_"]) }
+}
+
+#[inline]
+fn session() -> Option<&'static Session> {
+    if RECORDING.load(Ordering::Acquire) { SESSION.get() } else { None }
+}
+
+fn record(session: &Session, op: Op, address: *mut u8, size: usize, align: usize) {
+    // Ordered against the allocator's own locks: see `Record`.
+    let index = BEGUN.fetch_add(1, Ordering::AcqRel);
+    let Some(slot) = session.words.get(index * RECORD_WORDS..(index + 1) * RECORD_WORDS) else { return };
+    let phase = PHASE.load(Ordering::Relaxed);
+    let words = Record {
+        op,
+        thread: thread_number(),
+        proof: phase / 2,
+        in_phase: phase % 2 == 1,
+        size_bytes: size as u64,
+        align_bytes: align as u64,
+        address: address.addr() as u64,
+        time_ns: session.start.elapsed().as_nanos() as u64,
+    }
+    .to_words();
+    // The first word last: it says that the record is whole.
+    for (at, word) in slot.iter().zip(words).rev() {
+        at.store(word, Ordering::Release);
+    }
+}
+
+fn thread_number() -> u16 {
+    let number = |thread: &Cell<u16>| {
+        if thread.get() == 0 {
+            thread.set(THREADS.fetch_add(1, Ordering::Relaxed) + 1);
+        }
+        thread.get()
+    };
+    // Without a destructor the cell is always there.
+    THREAD.try_with(number).unwrap_or(0)
+}
+
+fn record_new(op: Op, address: *mut u8, layout: Layout) {
+    if let Some(session) = session()
+        && layout.size() >= session.min_bytes
+        && !address.is_null()
+    {
+        record(session, op, address, layout.size(), layout.align());
+    }
+}
+
+// SAFETY: `System` does all of it; the notes touch neither the memory nor the layout, and never unwind.
+unsafe impl GlobalAlloc for Recorder {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: the caller's.
+        let at = unsafe { System.alloc(layout) };
+        record_new(Op::Alloc, at, layout);
+        at
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: the caller's.
+        let at = unsafe { System.alloc_zeroed(layout) };
+        record_new(Op::AllocZeroed, at, layout);
+        at
+    }
+
+    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+        // Before it is free: afterwards another thread may be given the address, and note that first.
+        record_new(Op::Free, ptr, layout);
+        // SAFETY: the caller's.
+        unsafe { System.dealloc(ptr, layout) };
+    }
+
+    unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
+        let session = session().filter(|session| layout.size().max(new_size) >= session.min_bytes);
+        if let Some(session) = session {
+            record(session, Op::ReallocFrom, ptr, new_size, layout.align());
+        }
+        // SAFETY: the caller's.
+        let at = unsafe { System.realloc(ptr, layout, new_size) };
+        if let Some(session) = session {
+            record(session, Op::ReallocTo, at, new_size, layout.align());
+        }
+        at
+    }
+}

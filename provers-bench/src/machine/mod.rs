@@ -1,0 +1,109 @@
+//! The machine and the code of a run, as far as they can change its figures.
+
+pub(crate) mod build_info;
+pub(crate) mod memory;
+
+use build_info::BuildInfo;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use std::num::NonZero;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::{env, fs, thread};
+
+/// `None` wherever the machine does not say.
+#[derive(Debug, Deserialize, Serialize)]
+pub(crate) struct Machine {
+    pub(crate) cpu: Option<String>,
+    /// Cores that this process may use.
+    pub(crate) cores: usize,
+    pub(crate) memory_bytes: Option<u64>,
+    pub(crate) kernel: Option<String>,
+    /// Setting of transparent huge pages: `always`, `madvise` or `never`.
+    pub(crate) transparent_huge_pages: Option<String>,
+    /// `vm.overcommit_memory`.
+    pub(crate) overcommit_memory: Option<String>,
+    /// Load averages when the run started: neighbours, if they are high.
+    pub(crate) load_average: Option<String>,
+    pub(crate) started_at: jiff::Timestamp,
+    pub(crate) build: BuildInfo,
+    pub(crate) git_commit: Option<String>,
+    /// The working tree differs from the commit.
+    pub(crate) git_dirty: Option<bool>,
+    /// SHA-256 of the `Cargo.lock` in the working directory or above it.
+    pub(crate) lockfile_sha256: Option<String>,
+}
+
+impl Machine {
+    /// Looks around.
+    pub(crate) fn observe() -> Self {
+        let status = git(&["status", "--porcelain"]);
+        Self {
+            cpu: cpu_model(),
+            cores: thread::available_parallelism().map_or(1, NonZero::get),
+            memory_bytes: memory::total_bytes(),
+            kernel: line_of("/proc/sys/kernel/osrelease"),
+            transparent_huge_pages: line_of("/sys/kernel/mm/transparent_hugepage/enabled")
+                .and_then(|line| chosen(&line)),
+            overcommit_memory: line_of("/proc/sys/vm/overcommit_memory"),
+            load_average: line_of("/proc/loadavg"),
+            started_at: jiff::Timestamp::now(),
+            build: build_info::current(),
+            git_commit: git(&["rev-parse", "HEAD"]),
+            git_dirty: status.map(|status| !status.is_empty()),
+            lockfile_sha256: lockfile().and_then(|path| sha256_of(&path)),
+        }
+    }
+}
+
+fn cpu_model() -> Option<String> {
+    let cpus = fs::read_to_string("/proc/cpuinfo").ok()?;
+    let line = cpus.lines().find(|line| line.starts_with("model name"))?;
+    Some(line.split_once(':')?.1.trim().to_owned())
+}
+
+fn line_of(path: &str) -> Option<String> {
+    Some(fs::read_to_string(path).ok()?.trim().to_owned())
+}
+
+/// The word in brackets: the kernel lists every choice and marks one.
+fn chosen(line: &str) -> Option<String> {
+    Some(line.split_once('[')?.1.split_once(']')?.0.to_owned())
+}
+
+fn git(arguments: &[&str]) -> Option<String> {
+    let output = Command::new("git").args(arguments).output().ok()?;
+    let text = String::from_utf8(output.stdout).ok()?;
+    output.status.success().then(|| text.trim().to_owned())
+}
+
+fn lockfile() -> Option<PathBuf> {
+    let here = env::current_dir().ok()?;
+    here.ancestors().map(|folder| folder.join("Cargo.lock")).find(|path| path.is_file())
+}
+
+fn sha256_of(path: &Path) -> Option<String> {
+    let digest = Sha256::digest(fs::read(path).ok()?);
+    Some(digest.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernels_choice_is_the_word_in_brackets() {
+        assert_eq!(chosen("always [madvise] never").as_deref(), Some("madvise"));
+        assert_eq!(chosen("none"), None);
+    }
+
+    /// What `sha256sum Cargo.lock` says must be what the result says.
+    #[test]
+    fn the_lockfile_hash_is_the_plain_sha256_in_hex() {
+        let path = env::temp_dir().join(format!("prove-bench-sha256-{}", std::process::id()));
+        fs::write(&path, "abc").unwrap();
+        let hash = sha256_of(&path);
+        fs::remove_file(&path).unwrap();
+        assert_eq!(hash.as_deref(), Some("ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"));
+    }
+}

@@ -1,0 +1,201 @@
+//! Where the arms' binaries are: beside the driver. `cargo run` builds only the binary that it runs, so a driver that
+//! cargo started has the arms built first.
+
+use super::interrupt::Interrupt;
+use super::stale;
+use crate::machine::build_info;
+use crate::plan::Contestant;
+use anyhow::{Context, bail};
+use serde_json::Value;
+use std::collections::BTreeSet;
+use std::env;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The folder that holds the binaries of `contestants`, brought up to date if cargo started this process. Fails if one is
+/// missing, or older than what it was built from. `None` if the user stopped the build.
+pub(crate) fn folder(contestants: &[Contestant], interrupt: &Interrupt) -> anyhow::Result<Option<PathBuf>> {
+    match up_to_date(contestants) {
+        // Ctrl-C ends cargo as well.
+        Err(_) if interrupt.is_raised() => Ok(None),
+        folder => folder.map(Some),
+    }
+}
+
+fn up_to_date(contestants: &[Contestant]) -> anyhow::Result<PathBuf> {
+    let driver = env::current_exe().context("cannot tell where this driver lies")?;
+    let folder = driver.parent().context("this driver lies in no folder")?.to_owned();
+    let names: BTreeSet<_> = contestants.iter().map(|contestant| contestant.arm.binary).collect();
+    if let Some(cargo) = Cargo::that_runs_us() {
+        let known = cargo.binaries()?;
+        check_all(contestants, &format!("in the package {}", cargo.package), |name| known.contains(name))?;
+        cargo.build(&names, &folder)?;
+    }
+    check_all(contestants, &format!("beside this driver in {}", folder.display()), |name| folder.join(name).is_file())?;
+    for binary in names.iter().map(|name| folder.join(name)).chain([driver]) {
+        if let Some(source) = stale::newer_source(&binary) {
+            bail!(
+                "{} is older than {}: `cargo build --release --bins` builds all again",
+                binary.display(),
+                source.display()
+            );
+        }
+    }
+    Ok(folder)
+}
+
+/// Fails if the binary of a contestant is not there, and says what would make it.
+fn check_all(contestants: &[Contestant], place: &str, is_there: impl Fn(&str) -> bool) -> anyhow::Result<()> {
+    let (present, missing): (Vec<_>, Vec<_>) = contestants.iter().partition(|item| is_there(item.arm.binary));
+    let Some(first) = missing.first().map(|item| item.arm) else { return Ok(()) };
+    let binaries: BTreeSet<_> = missing.iter().map(|item| item.arm.binary).collect();
+    let names = |items: &[&Contestant]| items.iter().map(|item| item.arm.name).collect::<Vec<_>>().join(",");
+    let adds = first.binary.strip_prefix("with-").map_or_else(String::new, |allocator| {
+        let (binary, allocator) = (first.binary, allocator.replace('-', "_"));
+        format!(", src/bin/{binary}.rs with `provers_bench::arm!({allocator}, PROVERS);` adds one")
+    });
+    let without = match &present[..] {
+        [] => String::new(),
+        present => format!(", or do without: --allocators {}", names(present)),
+    };
+    bail!(
+        "no binary {} {place} for {}: `cargo build --release --bins` builds those that the package has{adds}{without}",
+        binaries.into_iter().collect::<Vec<_>>().join(", "),
+        names(&missing),
+    )
+}
+
+/// The folder in which cargo puts everything it builds, if `folder` (of a profile) lies in one.
+pub(crate) fn target_folder(folder: &Path) -> Option<&Path> {
+    // Cargo marks its target directory; a `--target` build lies one level deeper.
+    folder.ancestors().skip(1).take(2).find(|folder| folder.join("CACHEDIR.TAG").is_file())
+}
+
+/// The features of this package, and whether this driver was built with them: its arms are built with the same.
+const FEATURES: [(&str, bool); 4] = [
+    ("jolt", cfg!(feature = "jolt")),
+    ("peers", cfg!(feature = "peers")),
+    ("plonky2", cfg!(feature = "plonky2")),
+    ("plonky3", cfg!(feature = "plonky3")),
+];
+
+/// The cargo that runs this process, and the package it runs.
+struct Cargo {
+    program: OsString,
+    manifest_folder: PathBuf,
+    package: String,
+}
+
+impl Cargo {
+    /// `cargo run` sets all three variables; `cargo-make` and a shell don't.
+    fn that_runs_us() -> Option<Self> {
+        Some(Self {
+            program: env::var_os("CARGO")?,
+            manifest_folder: env::var_os("CARGO_MANIFEST_DIR")?.into(),
+            package: env::var("CARGO_PKG_NAME").ok()?,
+        })
+    }
+
+    /// Names of the binaries that the package has.
+    fn binaries(&self) -> anyhow::Result<BTreeSet<String>> {
+        let output = Command::new(&self.program)
+            .args(["metadata", "--no-deps", "--offline", "--format-version", "1", "--manifest-path"])
+            .arg(self.manifest_folder.join("Cargo.toml"))
+            .output()
+            .with_context(|| format!("cannot run {}", Path::new(&self.program).display()))?;
+        if !output.status.success() {
+            bail!("cargo does not describe {}: {}", self.package, String::from_utf8_lossy(&output.stderr).trim());
+        }
+        let metadata = serde_json::from_slice(&output.stdout).context("cargo describes the package in no JSON")?;
+        Ok(binaries_of(&metadata, &self.package))
+    }
+
+    /// Builds `binaries` as the driver in `folder` was built: same profile, same target, same place.
+    fn build(&self, binaries: &BTreeSet<&str>, folder: &Path) -> anyhow::Result<()> {
+        let status = Command::new(&self.program)
+            .args(self.arguments(binaries, folder))
+            .status()
+            .with_context(|| format!("cannot run {}", Path::new(&self.program).display()))?;
+        if !status.success() {
+            bail!("the arms' binaries could not be built: cargo ended with {status}");
+        }
+        Ok(())
+    }
+
+    fn arguments(&self, binaries: &BTreeSet<&str>, folder: &Path) -> Vec<OsString> {
+        let mut arguments: Vec<OsString> = vec!["build".into(), "--package".into(), (&self.package).into()];
+        arguments.extend(["--manifest-path".into(), self.manifest_folder.join("Cargo.toml").into()]);
+        arguments.extend(binaries.iter().flat_map(|name| ["--bin".into(), name.into()]));
+        // The features of a package of somebody else's are not known here.
+        if self.package == env!("CARGO_PKG_NAME") && FEATURES.iter().any(|(_, on)| !on) {
+            let features: Vec<_> = FEATURES.iter().filter(|(_, on)| *on).map(|(name, _)| *name).collect();
+            arguments.extend(["--no-default-features".into(), "--features".into(), features.join(",").into()]);
+        }
+        let profile = folder.file_name().unwrap_or_default();
+        // The folder of the profile `dev` has another name.
+        let profile = if profile == "debug" { "dev".into() } else { profile.to_owned() };
+        arguments.extend(["--profile".into(), profile]);
+        let parent = folder.parent();
+        if let Some(target) = target_folder(folder) {
+            arguments.extend(["--target-dir".into(), target.into()]);
+            if parent != Some(target) {
+                arguments.extend(["--target".into(), build_info::current().target.into()]);
+            }
+        }
+        arguments
+    }
+}
+
+/// The binaries of `package` in what `cargo metadata` says.
+fn binaries_of(metadata: &Value, package: &str) -> BTreeSet<String> {
+    let list = |value: &Value, key: &str| value[key].as_array().cloned().unwrap_or_default();
+    let packages = list(metadata, "packages").into_iter().filter(|found| found["name"] == package);
+    let targets = packages.flat_map(|package| list(&package, "targets"));
+    let binaries = targets.filter(|target| list(target, "kind").iter().any(|kind| kind == "bin"));
+    binaries.filter_map(|target| Some(target["name"].as_str()?.to_owned())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan;
+
+    fn arguments(folder: &str) -> String {
+        let cargo = Cargo { program: "cargo".into(), manifest_folder: "/w/bench".into(), package: "bench".into() };
+        let arguments = cargo.arguments(&BTreeSet::from(["with-glibc", "with-zk-alloc"]), Path::new(folder));
+        arguments.join(" ".as_ref()).into_string().unwrap()
+    }
+
+    /// Arms built under another profile would not lie beside the driver, or would be compared across profiles.
+    #[test]
+    fn arms_are_built_under_the_drivers_profile() {
+        let common = "build --package bench --manifest-path /w/bench/Cargo.toml --bin with-glibc --bin with-zk-alloc";
+        assert_eq!(arguments("/nowhere/release"), format!("{common} --profile release"));
+        assert_eq!(arguments("/nowhere/debug"), format!("{common} --profile dev"));
+    }
+
+    /// Somebody's own bench may have fewer arms than there are: the message must say how to go on, either way.
+    #[test]
+    fn a_missing_arm_is_named_with_what_makes_it_and_what_works_without() {
+        let given = ["glibc", "jemalloc", "zk-alloc"].map(str::to_owned);
+        let contestants = plan::contestants(&given).unwrap();
+        let message = |there: &[&str]| check_all(&contestants, "here", |name| there.contains(&name));
+        assert!(message(&["with-glibc", "with-jemalloc", "with-zk-alloc"]).is_ok());
+        let one = message(&["with-glibc", "with-zk-alloc"]).unwrap_err().to_string();
+        for part in ["no binary with-jemalloc here", "arm!(jemalloc, PROVERS)", "--allocators glibc,zk-alloc"] {
+            assert!(one.contains(part), "{one}");
+        }
+        let all = message(&[]).unwrap_err().to_string();
+        assert!(all.contains("with-glibc, with-jemalloc, with-zk-alloc") && !all.contains("--allocators"), "{all}");
+    }
+
+    #[test]
+    fn only_binaries_of_the_package_count() {
+        let metadata = serde_json::json!({"packages": [
+            {"name": "bench", "targets": [{"kind": ["bin"], "name": "with-glibc"}, {"kind": ["lib"], "name": "bench"}]},
+            {"name": "other", "targets": [{"kind": ["bin"], "name": "with-jemalloc"}]},
+        ]});
+        assert_eq!(binaries_of(&metadata, "bench"), BTreeSet::from(["with-glibc".to_owned()]));
+    }
+}

@@ -1,0 +1,234 @@
+//! The driver's side of one child: started, asked, timed out, ended.
+
+use crate::measure::interrupt::Interrupt;
+use crate::protocol::{Identity, Replayed, Reply, Request, line};
+use crate::sample::Sample;
+use nix::sys::signal::Signal;
+use std::collections::VecDeque;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+/// How long a child may take to exit once it was told to.
+const EXIT_PATIENCE: Duration = Duration::from_secs(20);
+/// Lines of a child's stderr that are kept, the last ones.
+const STDERR_LINES: usize = 20;
+/// Longest line that is quoted in a reason.
+const QUOTED_CHARS: usize = 200;
+
+/// Why a child gave no usable answer.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Failure {
+    #[error("cannot start {}: {source}", binary.display())]
+    Start { binary: PathBuf, source: io::Error },
+    #[error("{0}")]
+    Died(String),
+    #[error("hung: no answer within {} s, killed", limit.as_secs())]
+    Hung { limit: Duration },
+    #[error("answered garbage: {0:?}, killed")]
+    Garbage(String),
+    #[error("{0}")]
+    Workload(String),
+    /// Not the child's fault: the user asked to stop.
+    #[error("interrupted")]
+    Interrupted,
+}
+
+enum Event {
+    Line(String),
+    Closed,
+    Interrupted,
+}
+
+/// A running child. Dropping it kills it.
+pub(crate) struct ChildProcess {
+    child: Child,
+    stdin: Option<ChildStdin>,
+    events: Receiver<Event>,
+    wake: Sender<Event>,
+    stderr: Option<JoinHandle<VecDeque<String>>>,
+    interrupt: Interrupt,
+}
+
+impl ChildProcess {
+    /// Starts `binary` with `environment` added to the driver's own.
+    pub(crate) fn start(
+        binary: &Path,
+        environment: &[(String, String)],
+        interrupt: &Interrupt,
+    ) -> Result<Self, Failure> {
+        let mut child = Command::new(binary)
+            .envs(environment.iter().map(|(name, value)| (name, value)))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            // A terminal sends Ctrl-C to the driver's whole group: the child must not die of it before the driver
+            // knows why.
+            .process_group(0)
+            .spawn()
+            .map_err(|source| Failure::Start { binary: binary.to_owned(), source })?;
+        let (wake, events) = mpsc::channel();
+        let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
+        if let Some(stdout) = stdout {
+            let events = wake.clone();
+            thread::spawn(move || forward_lines(stdout, &events));
+        }
+        let stderr = stderr.map(|stderr| thread::spawn(move || last_lines(stderr)));
+        Ok(Self { child, stdin, events, wake, stderr, interrupt: interrupt.clone() })
+    }
+
+    /// The kernel's number for it.
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Has the workload set up and hears what the arm is.
+    pub(crate) fn set_up(&mut self, request: &Request, limit: Duration) -> Result<Identity, Failure> {
+        match self.ask(request, limit)? {
+            Reply::Ready(identity) => Ok(identity),
+            other => Err(self.unexpected(other)),
+        }
+    }
+
+    /// Has one proof made and verified; with it, why it was refused if it was.
+    pub(crate) fn prove(
+        &mut self,
+        round: u32,
+        seed: u64,
+        limit: Duration,
+    ) -> Result<(Sample, Option<String>), Failure> {
+        match self.ask(&Request::Prove { round, seed }, limit)? {
+            Reply::Proved { sample, refusal } => Ok((sample, refusal)),
+            other => Err(self.unexpected(other)),
+        }
+    }
+
+    /// Has recorded allocations replayed and hears what the arm is.
+    pub(crate) fn replay(&mut self, request: &Request, limit: Duration) -> Result<(Identity, Replayed), Failure> {
+        match self.ask(request, limit)? {
+            Reply::Replayed { identity, replayed } => Ok((identity, replayed)),
+            other => Err(self.unexpected(other)),
+        }
+    }
+
+    /// Lets the child end by itself; an exit that fails is a failure of the arm like any other. Returns the last
+    /// lines of its stderr.
+    pub(crate) fn finish(mut self) -> Result<Vec<String>, Failure> {
+        drop(self.stdin.take());
+        match self.exit_status(EXIT_PATIENCE) {
+            Some(status) if status.success() => Ok(self.stderr_tail()),
+            Some(status) => Err(self.died(status, " while exiting")),
+            None => Err(Failure::Hung { limit: EXIT_PATIENCE }),
+        }
+    }
+
+    fn ask(&mut self, request: &Request, limit: Duration) -> Result<Reply, Failure> {
+        let wake = self.wake.clone();
+        // A send fails only when the receiver is gone, and with it whoever waited.
+        self.interrupt.wake_by(move || drop(wake.send(Event::Interrupted)));
+        let sent = line(request).map_err(io::Error::from).and_then(|line| match &mut self.stdin {
+            Some(stdin) => stdin.write_all(line.as_bytes()),
+            None => Err(io::ErrorKind::BrokenPipe.into()),
+        });
+        if sent.is_err() {
+            return Err(self.gone());
+        }
+        match self.events.recv_timeout(limit) {
+            Ok(Event::Line(line)) => serde_json::from_str(&line).map_err(|_| self.garbage(&line)),
+            Ok(Event::Closed) | Err(RecvTimeoutError::Disconnected) => Err(self.gone()),
+            Ok(Event::Interrupted) => Err(Failure::Interrupted),
+            Err(RecvTimeoutError::Timeout) => {
+                self.kill();
+                Err(Failure::Hung { limit })
+            }
+        }
+    }
+
+    fn unexpected(&mut self, reply: Reply) -> Failure {
+        match reply {
+            Reply::Failed { reason } => Failure::Workload(reason),
+            other => self.garbage(&format!("{other:?}")),
+        }
+    }
+
+    fn garbage(&mut self, answer: &str) -> Failure {
+        self.kill();
+        Failure::Garbage(answer.chars().take(QUOTED_CHARS).collect())
+    }
+
+    /// The failure of a child whose pipe ended.
+    fn gone(&mut self) -> Failure {
+        match self.exit_status(EXIT_PATIENCE) {
+            Some(status) => self.died(status, ""),
+            None => Failure::Died("closed its output without exiting, killed".into()),
+        }
+    }
+
+    fn died(&mut self, status: ExitStatus, when: &str) -> Failure {
+        let how = match (status.signal().map(Signal::try_from), status.code()) {
+            (Some(Ok(Signal::SIGKILL)), _) => "killed by SIGKILL (out of memory?)".into(),
+            (Some(Ok(signal)), _) => format!("died of {}", signal.as_str()),
+            (_, Some(code)) => format!("exited with code {code}"),
+            _ => format!("ended with {status}"),
+        };
+        let tail: Vec<_> = self.stderr_tail().into_iter().filter(|line| !line.trim().is_empty()).collect();
+        // Three lines hold a panic: where, what, and the advice to ask for a backtrace.
+        let said: String = tail[tail.len().saturating_sub(3)..].join(" / ").chars().take(QUOTED_CHARS).collect();
+        Failure::Died(if said.is_empty() { format!("{how}{when}") } else { format!("{how}{when}: {said}") })
+    }
+
+    /// The status of a child that is about to exit; after `patience` it is killed, and there is none.
+    fn exit_status(&mut self, patience: Duration) -> Option<ExitStatus> {
+        let since = Instant::now();
+        while since.elapsed() < patience {
+            if let Ok(Some(status)) = self.child.try_wait() {
+                return Some(status);
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+        self.kill();
+        None
+    }
+
+    fn stderr_tail(&mut self) -> Vec<String> {
+        self.stderr.take().and_then(|reader| reader.join().ok()).unwrap_or_default().into()
+    }
+
+    fn kill(&mut self) {
+        // Both fail only when the child is gone already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for ChildProcess {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+fn forward_lines(stdout: impl Read, events: &Sender<Event>) {
+    // A line that is not text is garbage like any other, so it must arrive.
+    for line in BufReader::new(stdout).split(b'\n').map_while(Result::ok) {
+        if events.send(Event::Line(String::from_utf8_lossy(&line).into_owned())).is_err() {
+            return;
+        }
+    }
+    // Fails only when nobody waits any more.
+    let _ = events.send(Event::Closed);
+}
+
+fn last_lines(stderr: impl Read) -> VecDeque<String> {
+    let mut kept = VecDeque::with_capacity(STDERR_LINES);
+    for line in BufReader::new(stderr).split(b'\n').map_while(Result::ok) {
+        if kept.len() == STDERR_LINES {
+            kept.pop_front();
+        }
+        kept.push_back(String::from_utf8_lossy(&line).into_owned());
+    }
+    kept
+}

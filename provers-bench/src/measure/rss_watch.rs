@@ -1,0 +1,69 @@
+//! Resident memory over time, seen from outside: a thread of the driver that sleeps, and reads one line.
+
+use crate::machine::memory;
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+/// Between two looks: some fifty of them in a proof of a second, at about 10 us each.
+const EVERY: Duration = Duration::from_millis(20);
+
+/// Watches a process until it is asked what it saw.
+pub(crate) struct RssWatch {
+    stop: Sender<()>,
+    watcher: JoinHandle<Vec<(u32, u64)>>,
+}
+
+impl RssWatch {
+    /// Watches the process `pid` from now on.
+    pub(crate) fn start(pid: u32) -> Self {
+        let (stop, stopped) = mpsc::channel();
+        let since = Instant::now();
+        let watcher = thread::spawn(move || {
+            let mut seen = Vec::new();
+            // A process that is gone has no memory to look at.
+            while let Some(bytes) = memory::rss_bytes_of(pid) {
+                seen.push((since.elapsed().as_millis() as u32, bytes));
+                if stopped.recv_timeout(EVERY) != Err(RecvTimeoutError::Timeout) {
+                    break;
+                }
+            }
+            seen
+        });
+        Self { stop, watcher }
+    }
+
+    /// Milliseconds since the start, with resident bytes then.
+    pub(crate) fn stop(self) -> Vec<(u32, u64)> {
+        drop(self.stop);
+        self.watcher.join().unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process;
+
+    /// Memory that comes and goes within a proof is what the curve is for.
+    #[test]
+    fn memory_that_came_meanwhile_is_seen() {
+        let _alone = memory::tests::alone();
+        let watch = RssWatch::start(process::id());
+        thread::sleep(3 * EVERY);
+        let filled = std::hint::black_box(vec![1_u8; 64 << 20]);
+        thread::sleep(3 * EVERY);
+        drop(filled);
+        let seen = watch.stop();
+        assert!(seen.is_sorted_by_key(|(at_ms, _)| *at_ms), "{seen:?}");
+        let bytes = || seen.iter().map(|(_, bytes)| *bytes);
+        assert!(bytes().max().unwrap() >= bytes().next().unwrap() + (60 << 20), "{seen:?}");
+    }
+
+    #[test]
+    fn a_process_that_is_gone_ends_the_watch() {
+        let mut child = process::Command::new("true").spawn().unwrap();
+        child.wait().unwrap();
+        assert_eq!(RssWatch::start(child.id()).stop(), []);
+    }
+}

@@ -1,0 +1,97 @@
+//! How many rounds there are, and in which process: pure, but for the clock.
+
+use crate::plan::Plan;
+use crate::results::record::Ended;
+use crate::workloads::WorkloadSpec;
+use std::time::Instant;
+
+/// The rounds of one point.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Schedule {
+    /// Warm rounds that were asked for.
+    pub(crate) rounds: u32,
+    /// Processes that they are spread over; with a precision to reach there may be more.
+    pub(crate) processes: u32,
+    precision: Option<f64>,
+    deadline: Option<Instant>,
+}
+
+impl Schedule {
+    /// The rounds of `spec` as `plan` has them, none of which starts after `deadline`.
+    pub(crate) fn new(plan: &Plan, spec: &WorkloadSpec, deadline: Option<Instant>) -> Self {
+        let (rounds, processes) = (plan.rounds, plan.processes(spec));
+        Self { rounds, processes, precision: plan.precision, deadline }
+    }
+
+    /// Warm rounds of the process with this number: as even a share as there is.
+    pub(crate) fn warm_rounds(&self, process: u32) -> u32 {
+        let (rounds, processes) = (self.rounds, self.processes);
+        if process < processes {
+            rounds / processes + u32::from(process < rounds % processes)
+        } else {
+            rounds.div_ceil(processes)
+        }
+    }
+
+    /// Proofs of an arm that takes part to the end.
+    pub(crate) fn proofs(&self) -> u64 {
+        u64::from(self.rounds) + u64::from(self.processes)
+    }
+
+    /// What ends the rounds after `done` processes, whose widest interval is `widest`; `None` if nothing does.
+    pub(crate) fn ends_after(&self, done: u32, widest: impl FnOnce() -> f64) -> Option<Ended> {
+        if done < self.processes {
+            return None;
+        }
+        match self.precision {
+            None => Some(Ended::AllRounds),
+            Some(precision) => (widest() <= precision).then_some(Ended::Precise),
+        }
+    }
+
+    /// The time that was given is over.
+    pub(crate) fn is_out_of_time(&self) -> bool {
+        self.deadline.is_some_and(|deadline| Instant::now() >= deadline)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    fn schedule(rounds: u32, processes: u32, precision: Option<f64>) -> Schedule {
+        Schedule { rounds, processes, precision, deadline: None }
+    }
+
+    /// A round that is lost or made twice would make `--rounds` a lie.
+    #[test]
+    fn the_processes_share_all_rounds_evenly() {
+        for (rounds, processes) in [(12, 6), (13, 4), (3, 3), (1, 1), (10, 7)] {
+            let schedule = schedule(rounds, processes, None);
+            let shares: Vec<_> = (0..processes).map(|process| schedule.warm_rounds(process)).collect();
+            assert_eq!(shares.iter().sum::<u32>(), rounds);
+            let (fewest, most) = (shares.iter().min().unwrap(), shares.iter().max().unwrap());
+            assert!(*fewest >= 1 && most - fewest <= 1, "{shares:?}");
+            assert_eq!(schedule.warm_rounds(processes), *most, "a further process is none of the smaller ones");
+        }
+    }
+
+    #[test]
+    fn precision_adds_processes_until_it_is_reached_and_never_takes_any_away() {
+        let plain = schedule(12, 6, None);
+        assert_eq!([5, 6].map(|done| plain.ends_after(done, || unreachable!())), [None, Some(Ended::AllRounds)]);
+        let precise = schedule(12, 6, Some(0.02));
+        assert_eq!(precise.ends_after(5, || 0.0), None);
+        assert_eq!([0.021, 0.02].map(|widest| precise.ends_after(6, || widest)), [None, Some(Ended::Precise)]);
+        assert_eq!(precise.ends_after(60, || f64::INFINITY), None);
+    }
+
+    #[test]
+    fn time_is_over_at_the_deadline_and_never_without_one() {
+        let with = |deadline| Schedule { deadline, ..schedule(1, 1, None) };
+        let now = Instant::now();
+        assert!(!with(None).is_out_of_time() && with(Some(now)).is_out_of_time());
+        assert!(!with(Some(now + Duration::from_secs(60))).is_out_of_time());
+    }
+}

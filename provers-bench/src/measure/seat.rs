@@ -1,0 +1,155 @@
+//! One arm of one point: its processes, one after the other, and what came of their proofs.
+
+use crate::machine::build_info;
+use crate::measure::interrupt::Interrupt;
+use crate::measure::process::{ChildProcess, Failure};
+use crate::measure::rss_watch::RssWatch;
+use crate::plan::{Contestant, Plan, Point};
+use crate::protocol::{Identity, Request};
+use crate::results::proof::Proof;
+use crate::results::record::{ArmResult, Outcome, RssPoint};
+use crate::sample::Sample;
+use std::path::Path;
+use std::time::Duration;
+
+/// An arm, with its child while it has one.
+pub(crate) struct Seat<'a> {
+    pub(crate) contestant: &'a Contestant,
+    pub(crate) result: ArmResult,
+    /// Proofs that it is to make in all, of which its samples are some.
+    pub(crate) expected: u64,
+    child: Option<ChildProcess>,
+    /// Proofs that this child has made.
+    made: u32,
+}
+
+/// A proof to make: where it stands in the run, and its input.
+#[derive(Clone, Copy)]
+pub(crate) struct Turn {
+    /// Number of the arm's process, from 0, as the samples have it.
+    pub(crate) process: u32,
+    pub(crate) round: u32,
+    pub(crate) order: u32,
+    pub(crate) input: u64,
+}
+
+impl Turn {
+    /// The first process's first two proofs, the cold one and a warm one, are watched.
+    fn is_watched(&self) -> bool {
+        self.process == 0 && self.round <= 1
+    }
+}
+
+impl<'a> Seat<'a> {
+    pub(crate) fn new(contestant: &'a Contestant, expected: u64) -> Self {
+        let result = ArmResult {
+            label: contestant.label.clone(),
+            arm: contestant.arm.name.into(),
+            outcome: Outcome::Finished,
+            known_to_fail: contestant.arm.known_to_fail.map(str::to_owned),
+            identity: None,
+            summary: None,
+            samples: Vec::new(),
+            rss_over_time: Vec::new(),
+            stderr: Vec::new(),
+        };
+        Self { contestant, result, expected, child: None, made: 0 }
+    }
+
+    /// Whether it still takes part; its next process may have to be started.
+    pub(crate) fn takes_part(&self) -> bool {
+        self.result.outcome == Outcome::Finished
+    }
+
+    /// Starts its next child and has the workload set up in it.
+    pub(crate) fn start(
+        &mut self,
+        folder: &Path,
+        plan: &Plan,
+        point: Point,
+        interrupt: &Interrupt,
+        limit: Duration,
+    ) -> Result<(), Failure> {
+        let Contestant { label, arm } = self.contestant;
+        let binary = folder.join(arm.binary);
+        let owned = |pairs: &[(&str, &str)]| -> Vec<(String, String)> {
+            pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+        };
+        let mut environment = owned(arm.environment);
+        environment.push(("RAYON_NUM_THREADS".to_owned(), point.threads.to_string()));
+        let mut child = ChildProcess::start(&binary, &environment, interrupt)?;
+        let request = Request::Setup {
+            arm: label.clone(),
+            prover: plan.prover.name.into(),
+            workload: point.workload.spec.name.into(),
+            log_rows: point.workload.log_rows,
+            requires: owned(arm.confirms),
+        };
+        let identity = child.set_up(&request, limit)?;
+        let checked = check_build(&identity, &binary);
+        self.result.identity = Some(identity);
+        checked?;
+        (self.child, self.made) = (Some(child), 0);
+        Ok(())
+    }
+
+    /// Proves once. A proof that was made is among the samples, even if it is why the arm failed.
+    pub(crate) fn prove(&mut self, turn: Turn, limit: Duration) -> Result<(), Outcome> {
+        let Some(child) = &mut self.child else { return Ok(()) };
+        let Turn { process, round, order, input } = turn;
+        let watch = turn.is_watched().then(|| RssWatch::start(child.id()));
+        let answer = child.prove(round, input, limit);
+        let seen = watch.map(RssWatch::stop).unwrap_or_default();
+        let points = seen.into_iter().map(|(at_ms, rss_bytes)| RssPoint { round, at_ms, rss_bytes });
+        self.result.rss_over_time.extend(points);
+        let (sample, refusal) = answer.map_err(|failure| outcome_of(&failure, turn))?;
+        self.made += 1;
+        let reason = self.objection(&sample, refusal);
+        self.result.samples.push(Proof { process, round, order, sample });
+        reason.map_or(Ok(()), |reason| Err(Outcome::Failed { round, reason }))
+    }
+
+    /// Why a proof does not count.
+    fn objection(&self, sample: &Sample, refusal: Option<String>) -> Option<String> {
+        match refusal {
+            Some(refusal) => Some(format!("proof {} does not verify: {refusal}", self.made)),
+            None if !sample.verified => Some(format!("proof {} was not verified", self.made)),
+            None => self.contestant.arm.holds.iter().find_map(|condition| condition.broken_by(sample)),
+        }
+    }
+
+    /// Takes no further part.
+    pub(crate) fn leave(&mut self, outcome: Outcome) {
+        self.child = None;
+        self.result.outcome = outcome;
+    }
+
+    /// Lets its child end by itself; an exit that fails is a failure of the arm like any other.
+    pub(crate) fn end_child(&mut self, last: Turn) -> Result<(), Outcome> {
+        let Some(child) = self.child.take() else { return Ok(()) };
+        self.result.stderr = child.finish().map_err(|failure| outcome_of(&failure, last))?;
+        Ok(())
+    }
+}
+
+/// What a failure makes of an arm.
+pub(crate) fn outcome_of(failure: &Failure, turn: Turn) -> Outcome {
+    let Turn { process, round, .. } = turn;
+    match failure {
+        Failure::Interrupted => Outcome::Interrupted,
+        // Rounds are counted over all processes, except for the cold ones.
+        failure if round == 0 && process > 0 => {
+            Outcome::Failed { round, reason: format!("process {}: {failure}", process + 1) }
+        }
+        failure => Outcome::Failed { round, reason: failure.to_string() },
+    }
+}
+
+/// An arm linked from other sources than the driver's would be measured under a name that it does not deserve.
+pub(crate) fn check_build(identity: &Identity, binary: &Path) -> Result<(), Failure> {
+    if identity.build == build_info::current() {
+        return Ok(());
+    }
+    let again = "`cargo build --release --bins` builds all";
+    Err(Failure::Workload(format!("not built from prove-bench's sources and flags: {} ({again})", binary.display())))
+}

@@ -1,0 +1,192 @@
+//! The options of a run, as clap sees them, and the request that they make.
+
+use crate::arms::DEFAULT_SET;
+use crate::plan::values::{self, LOG_ROWS, SweepOver, THREADS, whole};
+use crate::plan::{Request, Size, UsageError};
+use crate::results::record::Sweep;
+use crate::results::stats::{MIN_PROCESSES_FOR_VERDICT, MIN_ROUNDS_FOR_VERDICT};
+use clap::Args;
+use std::num::NonZero;
+use std::path::PathBuf;
+use std::thread;
+use std::time::Duration;
+
+/// Options that every prover takes.
+#[derive(Args, Debug)]
+pub(crate) struct RunArgs {
+    /// Binary logarithm of the rows of the trace, for every workload [default: the workload's own]
+    #[arg(long, value_name = "N", value_parser = whole(LOG_ROWS))]
+    log_rows: Option<u32>,
+    /// A first look, in about a minute: small sizes, 6 warm rounds in 4 processes
+    #[arg(long, conflicts_with_all = ["log_rows", "sweep", "rounds", "processes"])]
+    smoke: bool,
+    /// Warm rounds over all processes; a verdict needs 6
+    #[arg(long, value_name = "N", default_value = "15", value_parser = whole::<u32>(1..=10_000))]
+    rounds: u32,
+    /// Processes of each arm, which share the rounds; each begins with a cold proof, and a verdict needs 4
+    /// [default: one for three rounds, 4 to 10, or fewer where set-up is expensive]
+    #[arg(long, value_name = "N", value_parser = whole::<u32>(1..=10_000))]
+    processes: Option<u32>,
+    /// Adds processes until every interval is at most this wide, in percent of the baseline's time
+    #[arg(long, value_name = "P%", value_parser = values::percentage)]
+    until_precise: Option<f64>,
+    /// Starts no round after this time, in seconds or with m in minutes; sizes of a sweep and workloads share it
+    /// [default: none, or with --until-precise 5m for each]
+    #[arg(long, value_name = "TIME", value_parser = values::time)]
+    max_time: Option<Duration>,
+    /// Runs every workload at each point: log-rows=12..17 (both ends included), or a list as in threads=1,2,4
+    #[arg(long, value_name = "WHAT=VALUES", value_parser = values::sweep)]
+    sweep: Option<SweepOver>,
+    /// Allocators to run, with commas between them, or sets of them; ratios are to glibc, or else to the first
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',', default_value = DEFAULT_SET)]
+    allocators: Vec<String>,
+    /// Threads of the prover's pool [default: the cores of this machine]
+    #[arg(long, value_name = "N", value_parser = whole(THREADS))]
+    threads: Option<u32>,
+    /// Workloads to run, with commas between them [default: all of the prover]
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
+    workloads: Vec<String>,
+    /// Decides order, inputs and resampling; recorded with the result [default: drawn]
+    #[arg(long, value_name = "N", value_parser = whole::<u64>(0..=u64::MAX))]
+    seed: Option<u64>,
+    /// Longest wait for one proof and its verification [default: 120 s, more for large sizes and slow proofs]
+    #[arg(long, value_name = "SECONDS", value_parser = whole::<u64>(1..=86_400))]
+    timeout: Option<u64>,
+    /// Folder under which the run's folder is made [default: prove-bench in cargo's target directory]
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// Prints the whole result as JSON in place of tables
+    #[arg(long)]
+    json: bool,
+}
+
+impl RunArgs {
+    /// What they ask of a prover.
+    pub(crate) fn request(self) -> Result<Request, UsageError> {
+        let other = |text: &str| Err(UsageError::Other(text.into()));
+        if self.processes.is_some_and(|processes| processes > self.rounds) {
+            return other("--processes is at most --rounds: a process without a warm round would be none");
+        }
+        let threads = self.threads.map_or_else(cores, |threads| threads as usize);
+        let (sizes, thread_counts) = match (&self.sweep, self.log_rows, self.threads) {
+            (Some(SweepOver { sweep: Sweep::LogRows, .. }), Some(_), _) => {
+                return other("--sweep log-rows and --log-rows exclude each other");
+            }
+            (Some(SweepOver { sweep: Sweep::Threads, .. }), _, Some(_)) => {
+                return other("--sweep threads and --threads exclude each other");
+            }
+            (Some(SweepOver { sweep: Sweep::LogRows, values }), ..) => {
+                (values.iter().copied().map(Size::LogRows).collect(), vec![threads])
+            }
+            (Some(SweepOver { sweep: Sweep::Threads, values }), size, _) => {
+                (vec![own_or(size)], values.iter().map(|&threads| threads as usize).collect())
+            }
+            (None, ..) if self.smoke => (vec![Size::Checked], vec![threads]),
+            (None, size, _) => (vec![own_or(size)], vec![threads]),
+        };
+        let (rounds, processes) = if self.smoke { SMOKE } else { (self.rounds, self.processes) };
+        Ok(Request {
+            workloads: self.workloads,
+            sizes,
+            thread_counts,
+            sweep: self.sweep.map(|over| over.sweep),
+            allocators: self.allocators,
+            rounds,
+            processes,
+            precision: self.until_precise,
+            max_time: self.max_time,
+            threads,
+            // Within what every JSON reader keeps exactly.
+            seed: self.seed.unwrap_or_else(|| u64::from(rand::random::<u32>())),
+            timeout: self.timeout.map(Duration::from_secs),
+            out: self.out,
+            json: self.json,
+        })
+    }
+}
+
+/// Rounds and processes of a first look: as few as give a verdict.
+const SMOKE: (u32, Option<u32>) = (MIN_ROUNDS_FOR_VERDICT as u32, Some(MIN_PROCESSES_FOR_VERDICT as u32));
+
+fn own_or(log_rows: Option<u32>) -> Size {
+    log_rows.map_or(Size::Own, Size::LogRows)
+}
+
+fn cores() -> usize {
+    thread::available_parallelism().map_or(1, NonZero::get)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::{PRECISE_TIME, Plan, Point};
+    use crate::workloads::{PROVERS, WorkloadSpec};
+    use clap::{Command, FromArgMatches};
+
+    fn plan_of(line: &str) -> Plan {
+        let command = RunArgs::augment_args(Command::new("plonky3"));
+        let matches = command.get_matches_from(line.split_whitespace());
+        RunArgs::from_arg_matches(&matches).unwrap().request().unwrap().plan(&PROVERS[0]).expect(line)
+    }
+
+    #[test]
+    fn the_command_of_the_readme_runs_every_workload_under_every_default_arm() {
+        let plan = plan_of("plonky3");
+        let sizes: Vec<_> = plan.points.iter().map(|Point { workload: w, .. }| (w.spec.name, w.log_rows)).collect();
+        assert_eq!(sizes, [("poseidon2", 15), ("keccak", 14), ("whir", 21)]);
+        assert_eq!(plan.contestants.len(), 3);
+        assert!(plan.threads >= 1 && plan.max_time.is_none());
+        assert_eq!((plan.rounds, plan.processes(plan.points[0].workload.spec)), (15, 5));
+    }
+
+    /// The README promises a table with verdicts within a minute.
+    #[test]
+    fn a_first_look_is_small_and_has_verdicts() {
+        let plan = plan_of("plonky3 --smoke --threads 1");
+        let sizes: Vec<_> = plan.points.iter().map(|Point { workload: w, .. }| (w.spec.name, w.log_rows)).collect();
+        assert_eq!(sizes, [("poseidon2", 13), ("keccak", 12), ("whir", 20)]);
+        assert_eq!((plan.rounds, plan.processes(plan.points[0].workload.spec), plan.contestants.len()), (6, 4, 3));
+    }
+
+    #[test]
+    fn options_reach_the_plan() {
+        let plan = plan_of(
+            "plonky3 --log-rows 12 --rounds 4 --allocators zk-alloc,glibc --threads 3 \
+             --workloads keccak --seed 9 --timeout 5 --processes 2 --until-precise 3% --json",
+        );
+        let Point { workload, threads } = plan.points[0];
+        assert_eq!((plan.rounds, threads, plan.seed, plan.json), (4, 3, 9, true));
+        assert_eq!(plan.timeout, Some(Duration::from_secs(5)));
+        assert_eq!((workload.spec.name, workload.log_rows), ("keccak", 12));
+        assert_eq!(plan.contestants[1].label, "glibc");
+        assert_eq!((plan.processes(workload.spec), plan.precision), (2, Some(0.03)));
+        assert_eq!(plan.max_time, Some(PRECISE_TIME), "precision may be out of reach");
+    }
+
+    /// A set-up of minutes must not be paid for as often as one of milliseconds.
+    #[test]
+    fn a_workload_with_an_expensive_set_up_has_fewer_processes() {
+        let plan = plan_of("plonky3 --rounds 40");
+        let spec = |most: Option<u32>| {
+            let spec: WorkloadSpec = *plan.points[0].workload.spec;
+            most.map_or(spec, |most| spec.processes_at_most(most))
+        };
+        assert_eq!([None, Some(4)].map(|most| plan.processes(&spec(most))), [10, 4]);
+        assert_eq!(plan_of("plonky3 --rounds 40 --processes 20").processes(&spec(Some(4))), 20);
+        assert_eq!(plan_of("plonky3 --rounds 2").processes(&spec(None)), 2);
+    }
+
+    #[test]
+    fn a_sweep_has_every_workload_at_every_point() {
+        let points = |line| {
+            let plan = plan_of(line);
+            let points = plan.points.iter();
+            points.map(|p| (p.workload.spec.name, p.workload.log_rows, p.threads)).collect::<Vec<_>>()
+        };
+        let sizes = points("plonky3 --threads 2 --sweep log-rows=10..11");
+        let names = ["poseidon2", "keccak", "whir"];
+        assert_eq!(sizes, names.map(|name| [(name, 10, 2), (name, 11, 2)]).concat());
+        let threads = points("plonky3 --workloads keccak --sweep threads=1,4");
+        assert_eq!(threads, [("keccak", 14, 1), ("keccak", 14, 4)]);
+    }
+}

@@ -1,0 +1,110 @@
+//! What is known of a run beside its figures: machine, build, code and command. One list, for all that show any of it.
+
+use crate::results::format;
+use crate::results::record::Run;
+
+/// One fact.
+pub(super) struct Fact {
+    pub(super) name: &'static str,
+    pub(super) value: fn(&Run) -> String,
+    /// Two runs that differ in it may differ by it.
+    pub(super) matters: bool,
+    /// The entry of the page that it stands in, and how; facts of one entry stand side by side.
+    pub(super) page: Option<(&'static str, &'static str)>,
+    /// How it stands in Markdown, in one sentence with the others.
+    pub(super) sentence: Option<&'static str>,
+}
+
+impl Fact {
+    const fn new(name: &'static str, value: fn(&Run) -> String) -> Self {
+        Self { name, value, matters: true, page: None, sentence: None }
+    }
+
+    const fn page(self, entry: &'static str, how: &'static str) -> Self {
+        Self { page: Some((entry, how)), ..self }
+    }
+
+    const fn sentence(self, how: &'static str) -> Self {
+        Self { sentence: Some(how), ..self }
+    }
+
+    /// Of two runs on the same machine it may differ.
+    const fn by_itself(self) -> Self {
+        Self { matters: false, ..self }
+    }
+}
+
+/// All of them, in the order in which they are shown; `{}` is the value.
+pub(super) const FACTS: &[Fact] = &[
+    Fact::new("processor", |run| known(&run.machine.cpu)).page("Processor", "{}").sentence("{}"),
+    Fact::new("cores", |run| run.machine.cores.to_string()).page("Processor", ", {} cores").sentence(", {} cores"),
+    Fact::new("memory", |run| run.machine.memory_bytes.map_or("unknown".into(), format::bytes))
+        .page("Memory", "{}")
+        .sentence(", {} of memory"),
+    Fact::new("kernel", |run| known(&run.machine.kernel)).page("Kernel", "{}").sentence(", Linux {}"),
+    Fact::new("transparent huge pages", |run| known(&run.machine.transparent_huge_pages))
+        .page("Transparent huge pages", "{}")
+        .sentence(", transparent huge pages {}"),
+    Fact::new("overcommit", |run| known(&run.machine.overcommit_memory)).page("Overcommit", "{}"),
+    Fact::new("load", |run| known(&run.machine.load_average)).page("Load when it started", "{}").by_itself(),
+    Fact::new("compiler", |run| run.machine.build.rustc.clone()).page("Compiler", "{}").sentence("; {}"),
+    Fact::new("profile", |run| format!("{}, opt-level {}", run.machine.build.profile, run.machine.build.opt_level))
+        .page("Compiler", ", {}"),
+    Fact::new("target", |run| run.machine.build.target.clone()).page("Compiler", ", {}"),
+    Fact::new("flags", |run| run.machine.build.rustflags.clone()).page("Flags", "{}").sentence(", `{}`"),
+    Fact::new("vector instructions", |run| run.machine.build.vector_features.join(", "))
+        .page("Vector instructions", "{}"),
+    Fact::new("commit", commit).page("Commit", "{}").sentence("; commit {}"),
+    Fact::new("sources", |run| run.machine.build.sources.clone()).page("Sources", "{}"),
+    Fact::new("Cargo.lock", |run| known(&run.machine.lockfile_sha256)).page("Cargo.lock, SHA-256", "{}"),
+    Fact::new("command line", |run| run.command_line.join(" ")).page("Command line", "{}").by_itself(),
+    Fact::new("seed", |run| run.seed.to_string()).page("Seed", "{}"),
+    Fact::new("warm rounds", |run| run.rounds.to_string()).page("Warm rounds asked for", "{}"),
+    Fact::new("threads", |run| run.threads.to_string()).page("Threads of the prover's pool", "{}").by_itself(),
+    Fact::new("start", |run| run.machine.started_at.to_string()).page("Started", "{}").by_itself(),
+    Fact::new("prover", |run| run.prover.clone()),
+];
+
+/// The command line as a user types it, whichever folder the driver was found in.
+pub(super) fn command(run: &Run) -> String {
+    let arguments = run.command_line.iter().skip(1).map(String::as_str);
+    ["prove-bench"].into_iter().chain(arguments).collect::<Vec<_>>().join(" ")
+}
+
+/// The commit that was run, and whether it was quite that.
+pub(super) fn commit(run: &Run) -> String {
+    let commit = run.machine.git_commit.as_deref().unwrap_or("unknown");
+    format!("{commit}{}", if run.machine.git_dirty == Some(true) { " with changes" } else { "" })
+}
+
+/// What the machine says, or that it doesn't.
+pub(super) fn known(value: &Option<String>) -> String {
+    value.clone().unwrap_or_else(|| "unknown".into())
+}
+
+/// The facts of `run` in one sentence.
+pub(super) fn sentence(run: &Run) -> String {
+    let parts = FACTS.iter().filter_map(|fact| Some(fact.sentence?.replace("{}", &(fact.value)(run))));
+    parts.collect::<String>() + "."
+}
+
+/// The entries of the page, each with its facts.
+pub(super) fn entries(run: &Run) -> Vec<(&'static str, String)> {
+    let mut entries: Vec<(&'static str, String)> = Vec::new();
+    for fact in FACTS {
+        let Some((entry, how)) = fact.page else { continue };
+        let text = how.replace("{}", &(fact.value)(run));
+        match entries.iter_mut().find(|(name, _)| *name == entry) {
+            Some((_, texts)) => texts.push_str(&text),
+            None => entries.push((entry, text)),
+        }
+    }
+    entries
+}
+
+/// Where two runs differ in what may have made a difference: name, and the value of each.
+pub(super) fn differences(before: &Run, after: &Run) -> Vec<(&'static str, String, String)> {
+    let facts = FACTS.iter().filter(|fact| fact.matters);
+    let pairs = facts.map(|fact| (fact.name, (fact.value)(before), (fact.value)(after)));
+    pairs.filter(|(_, old, new)| old != new).collect()
+}

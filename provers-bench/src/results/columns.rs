@@ -1,0 +1,276 @@
+//! The columns of every table: what each is called there, in which unit, what stands in its cells, and where it is shown.
+//!
+//! A new measured column is a field of [`Sample`], and a row here.
+
+use crate::results::format;
+use crate::results::proof::Proof;
+use crate::results::record::{ArmResult, WorkloadResult};
+use crate::results::stats::{Ratio, Verdict};
+use crate::results::summary::Summary;
+use crate::results::view;
+use crate::sample::Sample;
+
+/// One column.
+pub(crate) struct Column {
+    pub(crate) unit: Unit,
+    pub(crate) cell: Cell,
+    pub(crate) shown: &'static [Shown],
+}
+
+/// What numbers of a column are of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unit {
+    Nanoseconds,
+    Bytes,
+    Count,
+    /// Parts of the baseline's, or of another figure.
+    Ratio,
+    Words,
+}
+
+/// What an arm shows in a column.
+pub(crate) enum Cell {
+    /// The median over its warm proofs.
+    Warm(fn(&Sample) -> Option<u64>),
+    /// A figure of its summary, or of it and the workload; like those below.
+    Whole(fn(&Seen<'_>) -> Option<u64>),
+    Part(fn(&Seen<'_>) -> Option<f64>),
+    /// A ratio with its interval.
+    Ratio(fn(&Seen<'_>) -> Option<Ratio>),
+    Verdict,
+    /// Nothing: the column is of single proofs.
+    OfProofs,
+}
+
+/// Where a column is shown, and under which heading; `{baseline}` is the arm that ratios are taken to.
+pub(crate) enum Shown {
+    /// On the terminal and in Markdown.
+    Text(&'static str),
+    /// The same, with a ratio in brackets.
+    TextWith(&'static str, fn(&Seen<'_>) -> Option<f64>),
+    /// In the report's page.
+    Page(&'static str),
+    /// In `samples.csv` and in the page's table of samples.
+    Samples(&'static str, fn(&Sample) -> String),
+    /// Of two runs, as `A → B`.
+    Compared(&'static str),
+    /// Of two runs, in a column each, and what changed in a column under the second heading.
+    Judged(&'static str, &'static str),
+}
+
+/// An arm, as a table sees it.
+#[derive(Clone, Copy)]
+pub(crate) struct Seen<'a> {
+    pub(crate) workload: &'a WorkloadResult,
+    pub(crate) arm: &'a ArmResult,
+    pub(crate) summary: &'a Summary,
+}
+
+/// All columns, in the order of every table; the arm's name comes before them.
+pub(crate) const COLUMNS: &[Column] = &[
+    Column {
+        unit: Unit::Nanoseconds,
+        cell: Cell::Whole(|seen| seen.summary.cold_wall_ns),
+        shown: &[Shown::TextWith("cold (ratio)", |seen| Some(seen.summary.cold_ratio?.median)), Shown::Page("cold")],
+    },
+    Column {
+        unit: Unit::Ratio,
+        cell: Cell::Ratio(|seen| seen.summary.cold_ratio),
+        shown: &[Shown::Page("cold ratio")],
+    },
+    Column {
+        unit: Unit::Nanoseconds,
+        cell: Cell::Whole(|seen| seen.summary.warm_wall_ns),
+        shown: &[
+            Shown::Text("warm"),
+            Shown::Page("warm"),
+            Shown::Samples("wall_ns", |sample| sample.wall_ns.to_string()),
+        ],
+    },
+    Column {
+        unit: Unit::Ratio,
+        cell: Cell::Ratio(|seen| seen.summary.wall_ratio),
+        shown: &[
+            Shown::Text("ratio to {baseline} [95%]"),
+            Shown::Page("warm ratio to {baseline}"),
+            Shown::Judged("warm ratio", "warm time"),
+        ],
+    },
+    Column { unit: Unit::Words, cell: Cell::Verdict, shown: &[Shown::Text("verdict"), Shown::Page("verdict")] },
+    Column {
+        unit: Unit::Ratio,
+        cell: Cell::Ratio(|seen| seen.summary.cpu_ratio),
+        shown: &[Shown::Text("CPU ratio [95%]"), Shown::Page("CPU ratio")],
+    },
+    Column {
+        unit: Unit::Nanoseconds,
+        cell: Cell::OfProofs,
+        shown: &[Shown::Samples("user_ns", |sample| sample.user_ns.to_string())],
+    },
+    Column {
+        unit: Unit::Nanoseconds,
+        cell: Cell::OfProofs,
+        shown: &[Shown::Samples("sys_ns", |sample| sample.sys_ns.to_string())],
+    },
+    Column {
+        unit: Unit::Count,
+        cell: Cell::Warm(|sample| Some(sample.minflt)),
+        shown: &[
+            Shown::Text("minor faults"),
+            Shown::Page("minor faults"),
+            Shown::Samples("minflt", |sample| sample.minflt.to_string()),
+            Shown::Compared("minor faults"),
+        ],
+    },
+    Column {
+        unit: Unit::Count,
+        cell: Cell::Whole(|seen| seen.summary.warm_system_calls),
+        shown: &[Shown::Page("system calls"), Shown::Compared("system calls")],
+    },
+    Column {
+        unit: Unit::Bytes,
+        cell: Cell::OfProofs,
+        shown: &[Shown::Samples("rss_bytes", |sample| sample.rss_bytes.to_string())],
+    },
+    Column {
+        unit: Unit::Bytes,
+        cell: Cell::Whole(|seen| seen.summary.peak_rss_bytes),
+        shown: &[
+            Shown::TextWith("peak RSS (ratio)", |seen| seen.summary.peak_rss_ratio),
+            Shown::Page("peak RSS"),
+            Shown::Samples("peak_rss_bytes", |sample| sample.peak_rss_bytes.to_string()),
+        ],
+    },
+    Column {
+        unit: Unit::Ratio,
+        cell: Cell::Part(|seen| view::peak_ratio(seen.workload, seen.arm)),
+        shown: &[Shown::Page("ratio"), Shown::Compared("peak RSS ratio")],
+    },
+    Column {
+        unit: Unit::Ratio,
+        cell: Cell::Part(|seen| {
+            let live = seen.workload.live_peak_bytes.filter(|live| *live > 0)?;
+            Some(seen.summary.peak_rss_bytes? as f64 / live as f64)
+        }),
+        shown: &[Shown::Page("peak / live")],
+    },
+    Column {
+        unit: Unit::Bytes,
+        cell: Cell::Whole(|seen| seen.summary.resting_rss_bytes),
+        shown: &[Shown::Text("resting RSS"), Shown::Page("resting RSS")],
+    },
+    Column {
+        unit: Unit::Words,
+        cell: Cell::OfProofs,
+        shown: &[Shown::Samples("verified", |sample| sample.verified.to_string())],
+    },
+];
+
+/// Each column of the places that `heading` picks, with what it makes of the place.
+pub(crate) fn shown<T>(heading: impl Fn(&'static Shown) -> Option<T>) -> impl Iterator<Item = (&'static Column, T)> {
+    COLUMNS.iter().filter_map(move |column| Some((column, column.shown.iter().find_map(&heading)?)))
+}
+
+/// The columns of `samples.csv`: a name, and what stands under it.
+pub(crate) fn of_samples() -> impl Iterator<Item = (&'static str, fn(&Sample) -> String)> {
+    let columns = shown(|place| match place {
+        Shown::Samples(name, value) => Some((*name, *value)),
+        _ => None,
+    });
+    columns.map(|(_, named)| named)
+}
+
+/// What one proof shows in those.
+pub(crate) fn of_proof(proof: &Proof) -> impl Iterator<Item = String> {
+    of_samples().map(|(_, value)| value(&proof.sample))
+}
+
+/// A heading of a workload whose ratios are to `baseline`.
+pub(crate) fn heading(heading: &str, baseline: &str) -> String {
+    heading.replace("{baseline}", baseline)
+}
+
+impl Column {
+    /// What an arm shows in it, as plain text; `None` if it has no such figure.
+    pub(crate) fn text(&self, seen: &Seen<'_>) -> Option<String> {
+        match self.cell {
+            Cell::Warm(figure) => view::warm_median(seen.arm, figure).map(|number| self.unit.text(number)),
+            Cell::Whole(figure) => figure(seen).map(|number| self.unit.text(number)),
+            Cell::Part(figure) => figure(seen).map(|part| format!("{part:.2}")),
+            Cell::Ratio(figure) => figure(seen).map(|ratio| format::ratio(&ratio)),
+            Cell::Verdict => Some(view::verdict(seen.workload, seen.arm, seen.summary)),
+            Cell::OfProofs => None,
+        }
+    }
+
+    /// The ratio that it is, if it is one with an interval.
+    pub(crate) fn ratio(&self, seen: &Seen<'_>) -> Option<Ratio> {
+        match self.cell {
+            Cell::Ratio(figure) => figure(seen),
+            _ => None,
+        }
+    }
+
+    /// The verdict that it is, if it is one.
+    pub(crate) fn verdict(&self, seen: &Seen<'_>) -> Option<Verdict> {
+        seen.summary.verdict.filter(|_| matches!(self.cell, Cell::Verdict))
+    }
+}
+
+impl Unit {
+    fn text(self, number: u64) -> String {
+        match self {
+            Self::Nanoseconds => format::time(number),
+            Self::Bytes => format::bytes(number),
+            Self::Count | Self::Ratio | Self::Words => format::count(number),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    /// Two columns of one name would be told apart by nobody, and a row that is shown nowhere measures for nobody.
+    #[test]
+    fn every_column_is_shown_and_no_place_has_a_heading_twice() {
+        let mut seen = BTreeSet::new();
+        for column in COLUMNS {
+            assert!(!column.shown.is_empty());
+            for place in column.shown {
+                let (where_shown, heading) = match place {
+                    Shown::Text(heading) | Shown::TextWith(heading, _) => ("text", heading),
+                    Shown::Page(heading) => ("page", heading),
+                    Shown::Samples(heading, _) => ("samples", heading),
+                    Shown::Compared(heading) | Shown::Judged(heading, _) => ("compared", heading),
+                };
+                assert!(seen.insert((where_shown, *heading)), "{where_shown}: {heading}");
+            }
+        }
+    }
+
+    /// Readers of samples.csv go by its names and take the numbers in the unit that the name says.
+    #[test]
+    fn columns_of_samples_carry_their_unit() {
+        for column in COLUMNS {
+            for place in column.shown {
+                let Shown::Samples(name, _) = place else { continue };
+                let unit = match column.unit {
+                    Unit::Nanoseconds => "_ns",
+                    Unit::Bytes => "_bytes",
+                    _ => "",
+                };
+                assert!(name.ends_with(unit), "{name}");
+            }
+        }
+    }
+
+    /// Scripts read samples.csv by these names.
+    #[test]
+    fn samples_keep_their_names() {
+        let names: Vec<_> = of_samples().map(|(name, _)| name).collect();
+        let known = ["wall_ns", "user_ns", "sys_ns", "minflt", "rss_bytes", "peak_rss_bytes", "verified"];
+        assert!(known.iter().all(|name| names.contains(name)), "{names:?}");
+    }
+}

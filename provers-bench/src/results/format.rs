@@ -1,0 +1,92 @@
+//! Quantities as people read them.
+
+use crate::results::record::Outcome;
+use crate::results::stats::{Interval, Ratio, Verdict};
+
+/// A time with three significant digits.
+pub(crate) fn time(ns: u64) -> String {
+    let seconds = ns as f64 / 1e9;
+    if seconds >= 0.9995 {
+        format!("{} s", three_digits(seconds))
+    } else {
+        format!("{} ms", three_digits(seconds * 1e3))
+    }
+}
+
+/// Memory with three significant digits, in decimal units.
+pub(crate) fn bytes(bytes: u64) -> String {
+    let megabytes = bytes as f64 / 1e6;
+    if megabytes >= 999.5 {
+        format!("{} GB", three_digits(megabytes / 1e3))
+    } else {
+        format!("{} MB", three_digits(megabytes))
+    }
+}
+
+/// A count, with commas between thousands.
+pub(crate) fn count(count: u64) -> String {
+    let digits = count.to_string();
+    let mut text = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// A ratio with its interval, if it has one.
+pub(crate) fn ratio(ratio: &Ratio) -> String {
+    match ratio.interval {
+        Some(interval) => format!("{:.3} {}", ratio.median, self::interval(interval)),
+        None => format!("{:.3}", ratio.median),
+    }
+}
+
+/// An interval of ratios.
+pub(crate) fn interval(interval: Interval) -> String {
+    format!("[{:.3}, {:.3}]", interval.low, interval.high)
+}
+
+/// A verdict in the words of docs and README.
+pub(crate) fn verdict(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::Faster => "faster",
+        Verdict::Slower => "slower",
+        Verdict::NoDifferenceShown => "no difference shown",
+        Verdict::TooFewRounds => "too few rounds",
+    }
+}
+
+/// What is wrong with an arm, in a sentence; nothing if it finished.
+pub(crate) fn outcome(outcome: &Outcome) -> Option<String> {
+    match outcome {
+        Outcome::Finished => None,
+        Outcome::Failed { round, reason } => Some(format!("FAILED in round {round}: {reason}")),
+        Outcome::LeftOut { reason } => Some(format!("left out: {reason}")),
+        Outcome::Interrupted => Some("interrupted: rounds are missing".into()),
+    }
+}
+
+fn three_digits(value: f64) -> String {
+    let decimals = match value {
+        value if value >= 99.95 => 0,
+        value if value >= 9.995 => 1,
+        _ => 2,
+    };
+    format!("{value:.decimals$}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantities_keep_three_digits_across_their_units() {
+        let times = [812_400_000, 8_124_000, 999_600_000, 12_345_000_000].map(time);
+        assert_eq!(times, ["812 ms", "8.12 ms", "1.00 s", "12.3 s"]);
+        assert_eq!([367_000_000, 12_340_000, 1_234_000_000, 0].map(bytes), ["367 MB", "12.3 MB", "1.23 GB", "0.00 MB"]);
+        assert_eq!([0, 999, 84_012, 1_234_567].map(count), ["0", "999", "84,012", "1,234,567"]);
+    }
+}

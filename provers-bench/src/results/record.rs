@@ -1,0 +1,239 @@
+//! What a run leaves behind: `result.json`, from which tables and reports are made.
+
+use crate::machine::Machine;
+use crate::protocol::Identity;
+use crate::results::proof::Proof;
+use crate::results::stats::Ratio;
+use crate::results::summary::{Summary, warm_wall_ratios};
+use serde::{Deserialize, Serialize};
+
+/// Changes whenever a reader of an older `result.json` would misread it.
+pub(crate) const SCHEMA: u32 = 2;
+
+/// The gauge of the most bytes in use at once, of an allocator that has one.
+const PEAK_LIVE_BYTES: &str = "peak_live_bytes";
+
+/// A whole run.
+#[derive(Debug, Deserialize, Serialize)]
+pub(crate) struct Run {
+    pub(crate) schema: u32,
+    /// Name of the run's folder.
+    pub(crate) run: String,
+    pub(crate) prover: String,
+    pub(crate) command_line: Vec<String>,
+    pub(crate) seed: u64,
+    /// Warm rounds asked for.
+    pub(crate) rounds: u32,
+    /// Of the prover's pool, where a workload does not say otherwise.
+    pub(crate) threads: usize,
+    /// What the run varies: its workloads are then points of a curve.
+    pub(crate) sweep: Option<Sweep>,
+    pub(crate) machine: Machine,
+    pub(crate) workloads: Vec<WorkloadResult>,
+    /// The user stopped the run: rounds are missing.
+    pub(crate) interrupted: bool,
+}
+
+/// What a sweep varies from point to point.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Sweep {
+    LogRows,
+    Threads,
+}
+
+/// All arms of one workload at one size, with one number of threads.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub(crate) struct WorkloadResult {
+    pub(crate) workload: String,
+    pub(crate) about: String,
+    pub(crate) log_rows: u32,
+    pub(crate) threads: usize,
+    /// The most bytes of the arena in use at once, as our arm counted; `None` where it took no part.
+    pub(crate) live_peak_bytes: Option<u64>,
+    /// Label of the arm that ratios are taken to.
+    pub(crate) baseline: String,
+    pub(crate) arms: Vec<ArmResult>,
+    /// Why there were no more rounds.
+    #[serde(default)]
+    pub(crate) ended: Ended,
+}
+
+/// What ended the rounds of a workload.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Ended {
+    /// All that were asked for were made.
+    #[default]
+    AllRounds,
+    /// Every interval is as narrow as was asked for.
+    Precise,
+    /// The time that was given is over.
+    OutOfTime,
+    /// No arm was left.
+    NoArms,
+    /// The user stopped the run.
+    Interrupted,
+}
+
+/// One arm of one workload.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub(crate) struct ArmResult {
+    /// Its name in this run.
+    pub(crate) label: String,
+    /// The arm's name in the harness.
+    pub(crate) arm: String,
+    pub(crate) outcome: Outcome,
+    /// Why it may fail without failing the run.
+    #[serde(default)]
+    pub(crate) known_to_fail: Option<String>,
+    /// What the arm's process said of itself; `None` if it never got so far.
+    pub(crate) identity: Option<Identity>,
+    /// Figures over the samples; `None` for an arm that failed, whose samples prove nothing.
+    pub(crate) summary: Option<Summary>,
+    pub(crate) samples: Vec<Proof>,
+    /// Resident memory of the first process, sampled by the driver while it made its cold and its first warm proof.
+    pub(crate) rss_over_time: Vec<RssPoint>,
+    /// Last lines of the process's stderr, if it ended well; a failure's reason quotes them.
+    pub(crate) stderr: Vec<String>,
+}
+
+/// One look at a process's resident memory.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
+pub(crate) struct RssPoint {
+    pub(crate) round: u32,
+    /// Since this proof was asked for.
+    pub(crate) at_ms: u32,
+    pub(crate) rss_bytes: u64,
+}
+
+/// How an arm ended.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[serde(tag = "outcome", rename_all = "snake_case")]
+pub(crate) enum Outcome {
+    /// Proved in every round, and every proof was accepted.
+    Finished,
+    /// Stopped counting in this round, for this reason.
+    Failed { round: u32, reason: String },
+    /// Never started, because the memory would not have sufficed.
+    LeftOut { reason: String },
+    /// The user stopped the run.
+    Interrupted,
+}
+
+impl Run {
+    /// Some arm of some workload failed that is not known to.
+    pub(crate) fn any_failed(&self) -> bool {
+        let mut arms = self.workloads.iter().flat_map(|workload| &workload.arms);
+        arms.any(|arm| matches!(arm.outcome, Outcome::Failed { .. }) && arm.known_to_fail.is_none())
+    }
+}
+
+/// Summarises every arm that did not fail, against the arm at `baseline`.
+pub(crate) fn summarise(arms: &mut [ArmResult], baseline: usize, seed: u64) {
+    let reference = arms.get(baseline).filter(|arm| trusted(arm)).map(|arm| arm.samples.clone());
+    for (index, arm) in arms.iter_mut().enumerate().filter(|(_, arm)| trusted(arm)) {
+        let reference = reference.as_deref().filter(|_| index != baseline);
+        arm.summary = Some(Summary::of(&arm.samples, reference, seed));
+    }
+}
+
+/// The most bytes in use at once in any process of `arms`, as far as their allocators say.
+pub(crate) fn live_peak_bytes(arms: &[ArmResult]) -> Option<u64> {
+    let samples = arms.iter().filter(|arm| trusted(arm)).flat_map(|arm| &arm.samples);
+    samples.filter_map(|proof| proof.sample.gauges.get(PEAK_LIVE_BYTES)).max().copied()
+}
+
+/// How wide the widest interval is, in parts of the baseline's time: infinite while one is missing, 0 if there is
+/// nothing to compare.
+pub(crate) fn widest_interval(arms: &[ArmResult], baseline: usize, seed: u64) -> f64 {
+    let reference = &arms[baseline];
+    let others =
+        arms.iter().enumerate().filter(|(index, arm)| *index != baseline && trusted(arm) && trusted(reference));
+    let widths = others.map(|(_, arm)| {
+        let ratios = warm_wall_ratios(&arm.samples, &reference.samples);
+        let believed = Ratio::of_processes(&ratios, seed).and_then(|ratio| ratio.believed());
+        believed.map_or(f64::INFINITY, |interval| interval.high - interval.low)
+    });
+    widths.fold(0.0, f64::max)
+}
+
+fn trusted(arm: &ArmResult) -> bool {
+    matches!(arm.outcome, Outcome::Finished | Outcome::Interrupted)
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::results::stats::Verdict;
+    use crate::sample::{Counters, tests::sample};
+
+    /// An arm whose proof in round `i` took `wall_ns[i]`, in processes of a cold and two warm proofs each; the cold
+    /// proofs all took `wall_ns[0]`.
+    pub(crate) fn arm(label: &str, outcome: Outcome, wall_ns: &[u64]) -> ArmResult {
+        let proof = |process, round, ns| Proof { process, round, order: 0, sample: sample(ns, Counters::new()) };
+        let mut samples: Vec<_> = wall_ns.iter().take(1).map(|&ns| proof(0, 0, ns)).collect();
+        for (round, &ns) in (1..).zip(&wall_ns[wall_ns.len().min(1)..]) {
+            let process = (round - 1) / 2;
+            if process > 0 && round % 2 == 1 {
+                samples.push(proof(process, 0, wall_ns[0]));
+            }
+            samples.push(proof(process, round, ns));
+        }
+        ArmResult {
+            label: label.to_owned(),
+            arm: label.to_owned(),
+            outcome,
+            known_to_fail: None,
+            identity: None,
+            summary: None,
+            samples,
+            rss_over_time: Vec::new(),
+            stderr: Vec::new(),
+        }
+    }
+
+    /// Slow rounds are slow for all: the ratio must come out exact where the times differ by a factor of 4.
+    #[test]
+    fn ratios_are_taken_within_a_round_and_cold_and_warm_apart() {
+        let mut arms = [
+            arm("glibc", Outcome::Finished, &[100, 100, 400, 200, 100, 100, 300, 100, 200]),
+            arm("zk-alloc", Outcome::Finished, &[900, 50, 200, 100, 50, 50, 150, 50, 100]),
+        ];
+        summarise(&mut arms, 0, 1);
+        assert!(widest_interval(&arms, 0, 1) < 1e-9, "equal ratios leave no doubt");
+        assert_eq!(widest_interval(&[arms[0].clone(), arm("x", Outcome::Finished, &[1, 2])], 0, 1), f64::INFINITY);
+        let [glibc, ours] = arms.map(|arm| arm.summary.unwrap());
+        assert_eq!((glibc.wall_ratio, glibc.verdict, glibc.peak_rss_ratio), (None, None, None));
+        let (warm, cold) = (ours.wall_ratio.unwrap(), ours.cold_ratio.unwrap());
+        assert_eq!((warm.median, warm.rounds, warm.processes), (0.5, 8, 4));
+        assert_eq!((cold.median, cold.rounds, cold.processes), (9.0, 4, 4));
+        assert_eq!((ours.verdict, ours.peak_rss_ratio), (Some(Verdict::Faster), Some(1.0)));
+        assert_eq!((ours.cold_wall_ns, ours.warm_wall_ns), (Some(900), Some(75)));
+    }
+
+    /// What only our allocator counts must come through, and its level must not be summed.
+    #[test]
+    fn system_calls_are_a_median_and_the_live_peak_is_a_maximum() {
+        let mut ours = arm("zk-alloc", Outcome::Finished, &[1, 2, 3, 4]);
+        for (proof, (calls, live)) in ours.samples.iter_mut().zip([(99, 1), (2, 9), (2, 7), (4, 8), (2, 9)]) {
+            proof.sample.counters.insert("system_calls".into(), calls);
+            proof.sample.gauges.insert(PEAK_LIVE_BYTES.into(), live);
+        }
+        let mut arms = [arm("glibc", Outcome::Finished, &[1, 2, 3, 4]), ours];
+        summarise(&mut arms, 0, 1);
+        assert_eq!(arms.each_ref().map(|arm| arm.summary.as_ref().unwrap().warm_system_calls), [None, Some(2)]);
+        assert_eq!((live_peak_bytes(&arms), live_peak_bytes(&arms[..1])), (Some(9), None));
+    }
+
+    /// A wrong proof may be a fast one: neither its arm nor anything compared with it may show a figure.
+    #[test]
+    fn a_failed_arm_has_no_figures_and_is_no_baseline() {
+        let failed = Outcome::Failed { round: 2, reason: "died".into() };
+        let mut arms = [arm("glibc", failed, &[1, 2]), arm("zk-alloc", Outcome::Finished, &[1, 2, 3])];
+        summarise(&mut arms, 0, 1);
+        assert_eq!(arms[0].summary, None);
+        let ours = arms[1].summary.as_ref().unwrap();
+        assert_eq!((ours.warm_wall_ns, ours.wall_ratio), (Some(3), None));
+    }
+}

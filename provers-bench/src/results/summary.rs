@@ -1,0 +1,100 @@
+//! From samples to the figures of a table row.
+
+use crate::results::proof::Proof;
+use crate::results::stats::{Ratio, Verdict, median};
+use crate::sample::Sample;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// Figures of one arm. Cold and warm proofs are never mixed.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub(crate) struct Summary {
+    /// Median wall-clock time of the processes' first proofs.
+    pub(crate) cold_wall_ns: Option<u64>,
+    /// Cold wall-clock time as a ratio to the baseline's, process by process.
+    pub(crate) cold_ratio: Option<Ratio>,
+    /// Median wall-clock time of the warm proofs.
+    pub(crate) warm_wall_ns: Option<u64>,
+    /// Median CPU time of the warm proofs, user and kernel.
+    pub(crate) warm_cpu_ns: Option<u64>,
+    /// Median minor faults of the warm proofs.
+    pub(crate) warm_minflt: Option<u64>,
+    /// Median calls of the arena into the kernel in a warm proof; `None` for an allocator that does not count them.
+    pub(crate) warm_system_calls: Option<u64>,
+    /// Highest resident memory over all proofs.
+    pub(crate) peak_rss_bytes: Option<u64>,
+    /// The same, divided by the baseline's.
+    pub(crate) peak_rss_ratio: Option<f64>,
+    /// Resident memory after the last proof was dropped.
+    pub(crate) resting_rss_bytes: Option<u64>,
+    /// Warm wall-clock time as a ratio to the baseline's, round by round; `None` for the baseline itself, and where it
+    /// failed.
+    pub(crate) wall_ratio: Option<Ratio>,
+    /// Warm CPU time, likewise.
+    pub(crate) cpu_ratio: Option<Ratio>,
+    /// What `wall_ratio` says.
+    pub(crate) verdict: Option<Verdict>,
+}
+
+impl Summary {
+    /// Of `samples`, beside those of the baseline, unless they are the baseline's.
+    pub(crate) fn of(samples: &[Proof], reference: Option<&[Proof]>, seed: u64) -> Self {
+        let median_of = |proofs: fn(&Proof) -> bool, figure: fn(&Sample) -> Option<u64>| {
+            let chosen = samples.iter().filter(|proof| proofs(proof));
+            let values: Vec<f64> = chosen.filter_map(|proof| figure(&proof.sample)).map(|value| value as f64).collect();
+            median(&values).map(|value| value.round() as u64)
+        };
+        let ratio_of = |proofs: fn(&Proof) -> bool, figure: fn(&Sample) -> u64| {
+            Ratio::of_processes(&ratios(samples, reference?, proofs, figure), seed)
+        };
+        let wall_ratio = ratio_of(Proof::is_warm, |sample| sample.wall_ns);
+        let peak_rss_bytes = peak_rss_bytes(samples);
+        Self {
+            cold_wall_ns: median_of(Proof::is_cold, |sample| Some(sample.wall_ns)),
+            cold_ratio: ratio_of(Proof::is_cold, |sample| sample.wall_ns),
+            warm_wall_ns: median_of(Proof::is_warm, |sample| Some(sample.wall_ns)),
+            warm_cpu_ns: median_of(Proof::is_warm, |sample| Some(sample.cpu_ns())),
+            warm_minflt: median_of(Proof::is_warm, |sample| Some(sample.minflt)),
+            warm_system_calls: median_of(Proof::is_warm, |sample| sample.counters.get(SYSTEM_CALLS).copied()),
+            peak_rss_ratio: peak_rss_bytes
+                .zip(reference.and_then(self::peak_rss_bytes))
+                .filter(|(_, reference)| *reference > 0)
+                .map(|(bytes, reference)| bytes as f64 / reference as f64),
+            peak_rss_bytes,
+            resting_rss_bytes: samples.last().map(|proof| proof.sample.rss_bytes),
+            wall_ratio,
+            cpu_ratio: ratio_of(Proof::is_warm, Sample::cpu_ns),
+            verdict: wall_ratio.map(|ratio| ratio.verdict()),
+        }
+    }
+}
+
+/// The counter of calls into the kernel, of an allocator that has one.
+const SYSTEM_CALLS: &str = "system_calls";
+fn peak_rss_bytes(samples: &[Proof]) -> Option<u64> {
+    samples.iter().map(|proof| proof.sample.peak_rss_bytes).max()
+}
+
+/// Warm wall-clock times as ratios: one for each warm round that both proved in, a list a process.
+pub(crate) fn warm_wall_ratios(samples: &[Proof], reference: &[Proof]) -> Vec<Vec<f64>> {
+    ratios(samples, reference, Proof::is_warm, |sample| sample.wall_ns)
+}
+
+/// One ratio for each round that both proved in, a list a process.
+fn ratios(
+    samples: &[Proof],
+    reference: &[Proof],
+    proofs: fn(&Proof) -> bool,
+    figure: fn(&Sample) -> u64,
+) -> Vec<Vec<f64>> {
+    let mut processes: BTreeMap<u32, Vec<f64>> = BTreeMap::new();
+    for proof in samples.iter().filter(|proof| proofs(proof)) {
+        let place = (proof.process, proof.round);
+        let Some(other) = reference.iter().find(|other| (other.process, other.round) == place) else { continue };
+        let divisor = figure(&other.sample) as f64;
+        if divisor > 0.0 {
+            processes.entry(proof.process).or_default().push(figure(&proof.sample) as f64 / divisor);
+        }
+    }
+    processes.into_values().collect()
+}

@@ -1,0 +1,99 @@
+//! A recorded run as reports look at it: which arm is whose, and what follows from its samples.
+
+use crate::arms::{self, OURS};
+use crate::results::format;
+use crate::results::proof::Proof;
+use crate::results::record::{ArmResult, Outcome, Run, Sweep, WorkloadResult};
+use crate::results::stats::{Ratio, median};
+use crate::results::summary::{Summary, warm_wall_ratios};
+use crate::sample::Sample;
+
+/// A workload and what tells it from the others of its run.
+pub(crate) fn name(run: &Run, workload: &WorkloadResult) -> String {
+    let name = format!("{} 2^{}", workload.workload, workload.log_rows);
+    match (run.sweep, workload.threads) {
+        (Some(Sweep::Threads), 1) => format!("{name} on 1 thread"),
+        (Some(Sweep::Threads), threads) => format!("{name} on {threads} threads"),
+        _ => name,
+    }
+}
+
+/// Whether our own arena serves this arm.
+pub(crate) fn is_ours(arm: &ArmResult) -> bool {
+    arms::named(&arm.arm).is_some_and(|arm| arm.is_ours)
+}
+
+/// Whether the workload's ratios are taken to this arm.
+pub(crate) fn is_baseline(workload: &WorkloadResult, arm: &ArmResult) -> bool {
+    arm.label == workload.baseline
+}
+
+/// Figures of an arm that proved at all.
+pub(crate) fn figures(arm: &ArmResult) -> Option<&Summary> {
+    arm.summary.as_ref().filter(|_| !arm.samples.is_empty())
+}
+
+/// The arm that ratios are taken to, with its figures.
+pub(crate) fn baseline(workload: &WorkloadResult) -> Option<(&ArmResult, &Summary)> {
+    let arm = workload.arms.iter().find(|arm| is_baseline(workload, arm))?;
+    Some((arm, figures(arm)?))
+}
+
+/// The arm that stands for us, with its figures: our arena as it comes, or else its first variant.
+pub(crate) fn ours(workload: &WorkloadResult) -> Option<(&ArmResult, &Summary)> {
+    let mut ours: Vec<_> = workload.arms.iter().filter(|arm| is_ours(arm) && !is_baseline(workload, arm)).collect();
+    ours.sort_by_key(|arm| arm.arm != OURS);
+    ours.into_iter().find_map(|arm| Some((arm, figures(arm)?)))
+}
+
+/// The proofs that count for cold figures: one a process.
+pub(crate) fn cold(arm: &ArmResult) -> impl Iterator<Item = &Proof> + Clone {
+    arm.samples.iter().filter(|proof| proof.is_cold())
+}
+
+/// The proofs that count for warm figures.
+pub(crate) fn warm(arm: &ArmResult) -> impl Iterator<Item = &Proof> + Clone {
+    arm.samples.iter().filter(|proof| proof.is_warm())
+}
+
+/// The median of a figure over the warm proofs that have it.
+pub(crate) fn warm_median(arm: &ArmResult, figure: impl Fn(&Sample) -> Option<u64>) -> Option<u64> {
+    let values: Vec<f64> = warm(arm).filter_map(|proof| figure(&proof.sample)).map(|value| value as f64).collect();
+    median(&values).map(|value| value.round() as u64)
+}
+
+/// Warm wall-clock times of `arm` to those of `other`, one ratio a round, a list a process.
+pub(crate) fn wall_ratios(arm: &ArmResult, other: &ArmResult) -> Vec<Vec<f64>> {
+    warm_wall_ratios(&arm.samples, &other.samples)
+}
+
+/// The median of those, with an interval of its own: what a ratio of two ratios to the baseline could not have.
+pub(crate) fn directly(run: &Run, arm: &ArmResult, other: &ArmResult) -> Option<Ratio> {
+    Ratio::of_processes(&wall_ratios(arm, other), run.seed)
+}
+
+/// Peak resident memory as a ratio to the baseline's; `None` for the baseline itself.
+pub(crate) fn peak_ratio(workload: &WorkloadResult, arm: &ArmResult) -> Option<f64> {
+    if is_baseline(workload, arm) {
+        return None;
+    }
+    figures(arm)?.peak_rss_ratio
+}
+
+/// What there is to say of the arm in the column of verdicts.
+pub(crate) fn verdict(workload: &WorkloadResult, arm: &ArmResult, summary: &Summary) -> String {
+    let baseline = &workload.baseline;
+    match (summary.verdict, &arm.outcome) {
+        (Some(verdict), _) => format::verdict(verdict).into(),
+        (None, Outcome::Interrupted) if arm.samples.is_empty() => "interrupted".into(),
+        (None, _) if is_baseline(workload, arm) => "baseline".into(),
+        (None, _) => format!("no {baseline} to compare with"),
+    }
+}
+
+/// Share of the CPU time of warm proofs that was spent in the kernel.
+pub(crate) fn kernel_share(arm: &ArmResult) -> Option<f64> {
+    let in_kernel: u64 = warm(arm).map(|proof| proof.sample.sys_ns).sum();
+    let in_all: u64 = warm(arm).map(|proof| proof.sample.cpu_ns()).sum();
+    (in_all > 0).then(|| in_kernel as f64 / in_all as f64)
+}

@@ -1,0 +1,104 @@
+//! One run of a plan: measured, shown and written, point by point.
+
+use crate::machine::Machine;
+use crate::measure::binaries;
+use crate::measure::interrupt::Interrupt;
+use crate::measure::lockstep::Lockstep;
+use crate::measure::progress::Progress;
+use crate::measure::schedule::Schedule;
+use crate::plan::{Plan, Point};
+use crate::report::{self, Style};
+use crate::results::record::{self, Run};
+use crate::results::samples::SampleLog;
+use anyhow::Context;
+use std::env;
+use std::io::{Write, stdout};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// Runs a plan with the arms' binaries in `folder`, shows its tables and writes its files.
+pub(crate) fn run(plan: &Plan, folder: &Path, interrupt: &Interrupt) -> anyhow::Result<Run> {
+    let machine = Machine::observe();
+    let run_folder = report::create_folder(&runs_folder(plan.out.as_deref())?, plan.prover.name)?;
+    let name = run_folder.file_name().context("the run's folder has no name")?.to_string_lossy().into_owned();
+    let of_an_arm = |point: &Point| Schedule::new(plan, point.workload.spec, None).proofs();
+    let proofs = plan.points.iter().map(of_an_arm).sum::<u64>() * plan.contestants.len() as u64;
+    let mut lockstep = Lockstep {
+        plan,
+        folder: folder.to_owned(),
+        interrupt: interrupt.clone(),
+        progress: Progress::new(proofs),
+        samples: SampleLog::create(&run_folder, name.clone())?,
+    };
+    warn_of_oversubscription(plan, &machine, &lockstep.progress);
+    let mut run = Run {
+        schema: record::SCHEMA,
+        run: name,
+        prover: plan.prover.name.into(),
+        command_line: env::args().collect(),
+        seed: plan.seed,
+        rounds: plan.rounds,
+        threads: plan.threads,
+        sweep: plan.sweep,
+        machine,
+        workloads: Vec::new(),
+        interrupted: false,
+    };
+    let end = plan.max_time.map(|time| Instant::now() + time);
+    for (index, &point) in plan.points.iter().enumerate() {
+        if interrupt.is_raised() {
+            break;
+        }
+        // What one point leaves of its share, the others have.
+        let deadline = end.map(|end| Instant::now() + share(end, plan.points.len() - index));
+        let result = lockstep.run(point, deadline)?;
+        if !plan.json {
+            let section = report::section(&run, &result, Style::Terminal);
+            lockstep.progress.aside(|| print(&format!("{section}\n")));
+        }
+        run.workloads.push(result);
+        run.interrupted = interrupt.is_raised();
+        // After each workload, so that a run cut short keeps those before.
+        report::write(&run_folder, &run)?;
+    }
+    run.interrupted = interrupt.is_raised();
+    report::write(&run_folder, &run)?;
+    lockstep.progress.finish();
+    let page = run_folder.join(report::REPORT);
+    let written = format!("{}\nsamples.csv, result.json and table.md are beside it\n", page.display());
+    if plan.json {
+        print(&report::json(&run)?);
+        eprint!("{written}");
+    } else {
+        print(&(report::curves(&run, Style::Terminal) + &written));
+    }
+    Ok(run)
+}
+
+/// Where the runs' folders lie: `out`, or a place in cargo's target directory.
+pub(crate) fn runs_folder(out: Option<&Path>) -> anyhow::Result<PathBuf> {
+    if let Some(out) = out {
+        return Ok(out.to_owned());
+    }
+    let driver = env::current_exe().context("cannot tell where prove-bench lies")?;
+    let target = driver.parent().and_then(binaries::target_folder);
+    Ok(target.unwrap_or(Path::new("target")).join("prove-bench"))
+}
+
+/// Of the time to `end`, what one of `points` may take.
+fn share(end: Instant, points: usize) -> Duration {
+    end.saturating_duration_since(Instant::now()) / u32::try_from(points).unwrap_or(u32::MAX)
+}
+
+fn warn_of_oversubscription(plan: &Plan, machine: &Machine, progress: &Progress) {
+    let most = plan.points.iter().map(|point| point.threads).max().unwrap_or(0);
+    if most > machine.cores {
+        progress.note(&format!("{most} threads on {} cores: times will scatter", machine.cores));
+    }
+}
+
+/// A reader that went away (`| head`) is no reason to stop measuring.
+pub(crate) fn print(text: &str) {
+    let _ = stdout().write_all(text.as_bytes());
+    let _ = stdout().flush();
+}
