@@ -50,8 +50,7 @@ pub enum Mode {
 }
 
 impl ZkAllocator<System> {
-    /// An allocator that needs no phases: the arena takes part always. Nothing tells it when to come down but
-    /// [`release`](crate::release) and `ZK_ALLOC_MAX_BYTES`.
+    /// An allocator that needs no phases: the arena takes part always, and memory comes down by itself ([`Mode::Resident`]).
     ///
     /// ```
     /// use zk_alloc::ZkAllocator;

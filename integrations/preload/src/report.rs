@@ -179,7 +179,7 @@ impl fmt::Display for Mib {
 /// What was chosen about huge pages, if anything.
 enum Setting {
     None,
-    Chosen(arena::HugePages),
+    Chosen(arena::HugePagesOutcome),
 }
 
 impl fmt::Display for Setting {
