@@ -339,7 +339,7 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for ZkAllocator<A> {
             return ptr;
         }
         // SAFETY: the caller's, as above; nobody uses the old address of what was moved.
-        if let Some(moved) = unsafe { arena.move_pages(at, layout.size(), new_size, layout.align()) } {
+        if let Some(moved) = unsafe { arena.grow_elsewhere(at, layout.size(), new_size, layout.align()) } {
             if escape::is_on() {
                 escape::freed(at.addr().get());
                 escape::allocated(moved.addr().get(), new_size);

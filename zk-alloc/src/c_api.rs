@@ -140,7 +140,7 @@ pub unsafe fn resize(at: *mut u8, new_size: usize) -> Option<Resized> {
         return Some(Resized::To(at));
     }
     // SAFETY: as above; nobody uses the old address of what was moved.
-    Some(match unsafe { arena.move_pages(at, old_size, new_size, MIN_ALIGN) } {
+    Some(match unsafe { arena.grow_elsewhere(at, old_size, new_size, MIN_ALIGN) } {
         Some(moved) => Resized::To(moved),
         None => Resized::Not(old_size),
     })

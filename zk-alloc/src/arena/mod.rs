@@ -26,7 +26,7 @@ mod zone;
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
 use std::mem::MaybeUninit;
-use std::ptr::NonNull;
+use std::ptr::{NonNull, copy_nonoverlapping};
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 
 use crate::classes::{self, Class};
@@ -413,11 +413,13 @@ impl Arena {
         }
     }
 
-    /// Grows a large run by moving its pages to a place with room; `None` where that can't be, and it stays as it is.
+    /// Grows a large run at a place with room; `None` where that can't be, and it stays as it is. Its pages move there, unless
+    /// that place has pages already: these would be lost, and as many missing where the run was, so that copying costs less than
+    /// the faults.
     ///
     /// # Safety
     /// As for [`resize`](Self::resize); where an address is returned, nobody uses the old one any more.
-    pub(crate) unsafe fn move_pages(
+    pub(crate) unsafe fn grow_elsewhere(
         &self,
         at: NonNull<u8>,
         old_size: usize,
@@ -433,27 +435,37 @@ impl Arena {
         if len > new.run_bytes(new_size) {
             return None;
         }
-        let to = new.claim(new_size, layout::run_align(new_size, align), Contents::Moved, Limit::Cap).ok()?;
+        let (to, is_resident) = new.claim_to_move(new_size, layout::run_align(new_size, align), len).ok()?;
         #[cfg(feature = "c-api")]
         if !self.lengths.set(new_runs, new, to, new_size) {
             // SAFETY: claimed above, and given to nobody.
             unsafe { new.release(to, new_size) };
             return None;
         }
-        new.counters().system_call();
-        // SAFETY: both runs are the caller's alone, committed, and at least `len` bytes long; nobody needs what `to` holds.
-        if let Err(refused) = unsafe { os::move_pages(at.as_ptr(), to.as_ptr(), len) } {
-            new.counters().refused(refused, "move pages", len);
-            #[cfg(feature = "c-api")]
-            self.lengths.take(new_runs, new, to);
-            // SAFETY: claimed above, and given to nobody.
-            unsafe { new.release(to, new_size) };
-            return None;
+        if is_resident {
+            // SAFETY: both runs are the caller's alone, committed, and at least `old_size` bytes long.
+            unsafe { copy_nonoverlapping(at.as_ptr(), to.as_ptr(), old_size) };
+        } else {
+            new.counters().system_call();
+            // SAFETY: both runs are the caller's alone, committed, and at least `len` bytes long; nobody needs what `to` holds.
+            if let Err(refused) = unsafe { os::move_pages(at.as_ptr(), to.as_ptr(), len) } {
+                new.counters().refused(refused, "move pages", len);
+                #[cfg(feature = "c-api")]
+                self.lengths.take(new_runs, new, to);
+                // SAFETY: claimed above, and given to nobody.
+                unsafe { new.release(to, new_size) };
+                return None;
+            }
         }
         #[cfg(feature = "c-api")]
         self.lengths.take(old_runs, old, at);
-        // SAFETY: the caller's; all pages of the run are at `to`.
-        unsafe { old.release_moved(at, old_size) };
+        if is_resident {
+            // SAFETY: the caller's.
+            unsafe { old.release(at, old_size) };
+        } else {
+            // SAFETY: the caller's; all pages of the run are at `to`.
+            unsafe { old.release_moved(at, old_size) };
+        }
         Some(to)
     }
 

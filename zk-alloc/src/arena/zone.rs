@@ -28,8 +28,6 @@ pub(crate) enum Contents {
     Any,
     /// Zeroes.
     Zeroed,
-    /// Pages of another run, which are about to be moved here.
-    Moved,
 }
 
 /// Why a zone has no memory for a request.
@@ -112,7 +110,7 @@ impl Zone {
         let granules = self.granules(bytes);
         let start = self.claim_free(Tenant::Run, granules, align).ok_or(Shortage::Full)?;
         let fresh = self.make_usable(start, granules, limit).inspect_err(|_| self.runs.release(start, granules))?;
-        if fresh > 0 && contents != Contents::Moved {
+        if fresh > 0 {
             // Zeroed memory that is fresh stays out of memory until it is touched, as it may be touched sparsely; and between
             // requests that are aligned to more than they ask for, most memory stays unused.
             let is_sparse = contents == Contents::Zeroed || align > self.bytes(granules);
@@ -121,6 +119,28 @@ impl Zone {
         self.grown(granules, fresh);
         self.counters().requested(bytes);
         Ok(start)
+    }
+
+    /// Hands out a run of at least `bytes` bytes for the contents of another, which is `len` bytes long, and says whether all
+    /// of its first `len` bytes are resident.
+    ///
+    /// # Errors
+    /// See [`Shortage`].
+    pub(crate) fn claim_to_move(
+        &self,
+        bytes: usize,
+        align: usize,
+        len: usize,
+    ) -> Result<(NonNull<u8>, bool), Shortage> {
+        let granules = self.granules(bytes);
+        let start = self.claim_free(Tenant::Run, granules, align).ok_or(Shortage::Full)?;
+        let is_resident = self.residency.resident(start, self.granules(len)) == self.granules(len);
+        let fresh =
+            self.make_usable(start, granules, Limit::Cap).inspect_err(|_| self.runs.release(start, granules))?;
+        self.grown(granules, fresh);
+        self.counters().requested(bytes);
+        self.residency.soil(start, granules);
+        Ok((self.address(start), is_resident))
     }
 
     /// Hands out a slab, which is as long as it is aligned, and which of its granules are resident, as bits. What it holds is

@@ -1,0 +1,51 @@
+//! What a large vector costs that grows: it moves to memory that is fresh without being copied, and to memory that is resident
+//! without a page fault.
+//!
+//! One test: page faults are counted by the process.
+
+use zk_alloc::{Phase, ZkAllocator, stats};
+
+#[path = "support/mod.rs"]
+mod support;
+
+#[global_allocator]
+static ALLOC: ZkAllocator = ZkAllocator;
+
+const FROM_BYTES: usize = 8 << 20;
+const STEPS: usize = 3;
+
+/// Doubles a vector, with something behind it each time, and checks what it holds. Returns where it was.
+fn grow() -> Vec<usize> {
+    let mut values = support::patterned(FROM_BYTES / size_of::<u64>(), 5);
+    let len = values.len();
+    let mut behind: Vec<Vec<u8>> = Vec::new();
+    let mut places = vec![values.as_ptr().addr()];
+    for _ in 0..STEPS {
+        behind.push(vec![1; FROM_BYTES]);
+        values.reserve_exact(values.capacity());
+        places.push(values.as_ptr().addr());
+        support::assert_patterned(&values[..len], 5);
+        let capacity = values.capacity();
+        values.resize(capacity, 0);
+    }
+    places.dedup();
+    places
+}
+
+#[test]
+fn a_vector_that_grows_again_where_others_were_faults_no_page() {
+    // The first leaves holes where it moved from, and the second fills them.
+    for round in 0..4 {
+        let before = stats().system_calls;
+        let phase = Phase::new();
+        let places = grow();
+        let report = phase.report();
+        let (faults, calls) = (report.minor_faults, stats().system_calls - before);
+        assert!(places.len() > 1, "it has to move to show anything");
+        if round == 0 {
+            assert!(calls > 0, "pages move where memory is fresh: {report:?}");
+        } else if round > 1 {
+            assert!(faults < 100 && calls == 0, "round {round}: {faults} faults and {calls} system calls");
+        }
+    }
+}
