@@ -5,6 +5,7 @@
 mod support;
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use support::{ARMS, Arm, Said, has, said};
 
@@ -76,6 +77,38 @@ print(sorted(results))
 print(2 ** 20011 % (10 ** 50 + 9), subprocess.run(["echo", "child"], capture_output=True).stdout)
 '"#;
     says_the_same("python", &["python3"], script);
+}
+
+/// Arrays are allocated by functions of C's that numpy calls itself, zeroed ones and grown ones among them.
+#[test]
+fn python_with_numpy() {
+    let finds_numpy =
+        || Command::new("python3").args(["-c", "import numpy"]).output().is_ok_and(|it| it.status.success());
+    if !has("python3") || !finds_numpy() {
+        return eprintln!("SKIPPED: python3 has no numpy, so that nothing is shown about it");
+    }
+    let script = r#"OMP_NUM_THREADS=2 OPENBLAS_NUM_THREADS=2 python3 -c '
+import hashlib, threading
+import numpy
+random = numpy.random.default_rng(1)
+def digest(array): return hashlib.sha256(numpy.ascontiguousarray(array).tobytes()).hexdigest()[:16]
+numbers = random.integers(0, 1 << 40, 3_000_000)
+print(digest(numpy.sort(numbers)), digest(numpy.unique(numbers % 10007, return_counts=True)[1]))
+square = random.integers(-9, 9, (400, 400)).astype(float)
+print(digest(square @ square.T), digest(numpy.rint(numpy.fft.ifft(numpy.fft.fft(numbers[:1 << 18] % 97)).real)))
+zeroes = numpy.zeros(50_000_000); zeroes[::1_000_000] = 3
+print(zeroes.sum(), zeroes.nonzero()[0][-1])
+parts = [numpy.full(n * 1000, n, dtype=numpy.uint16) for n in range(1, 300)]
+print(digest(numpy.concatenate(parts[::3])), sum(part.nbytes for part in parts))
+for part in parts: part.resize(part.size * 2, refcheck=False)
+print(sum(int(part.sum()) for part in parts))
+sums = {}
+def work(n): sums[n] = digest(numpy.cumsum(numbers[n * 1000:] % (n + 3)))
+threads = [threading.Thread(target=work, args=(n,)) for n in range(6)]
+[thread.start() for thread in threads]; [thread.join() for thread in threads]
+print(sorted(sums.items()))
+'"#;
+    says_the_same("numpy", &["python3"], script);
 }
 
 /// Children of a pool that are forked off while there is much in the arena.

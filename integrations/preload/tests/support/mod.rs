@@ -12,7 +12,7 @@ pub(crate) fn library() -> &'static Path {
     LIBRARY.get_or_init(|| {
         let profile = if cfg!(debug_assertions) { "dev" } else { "release" };
         let output = Command::new(env!("CARGO"))
-            .args(["build", "--package", env!("CARGO_PKG_NAME"), "--profile", profile, "--message-format=json"])
+            .args(["build", "--package", "zk-alloc-preload", "--profile", profile, "--message-format=json"])
             .current_dir(env!("CARGO_MANIFEST_DIR"))
             .output()
             .expect("cargo runs");
