@@ -1,37 +1,47 @@
 //! Plonky3's provers, compiled for the C library's allocator, with `libzk_alloc.so` before it.
 #![cfg(all(target_os = "linux", target_env = "gnu", any(target_arch = "x86_64", target_arch = "aarch64")))]
 
-mod common;
 #[path = "../../integrations/preload/tests/support/mod.rs"]
 mod support;
 
-use common::{Bench, arm, stderr, stdout};
+use serde_json::{Value, json};
+use std::io::Write;
+use std::process::Stdio;
+use support::Arm;
 
-/// Every proof is verified, and the arm that is linked with the arena stands beside the one that the library serves.
+/// Has a child of the bench make two proofs, and returns its replies and what it printed at its end.
+fn prove(child: &str, workload: &str, arm: Arm) -> (Vec<Value>, String) {
+    let mut command = arm.command(child);
+    command.env("ZK_ALLOC_REPORT", "1").env("RAYON_NUM_THREADS", "2");
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut running = command.spawn().expect("a child of the bench starts");
+    let set_up = json!({"request": "setup", "arm": "it", "prover": "plonky3", "workload": workload, "log_rows": 10, "requires": []});
+    let proofs = [0, 1].map(|round| json!({"request": "prove", "round": round, "seed": 7}));
+    let mut requests = running.stdin.take().expect("it is piped");
+    for request in std::iter::once(&set_up).chain(&proofs) {
+        writeln!(requests, "{request}").expect("it reads");
+    }
+    drop(requests);
+    let output = running.wait_with_output().expect("it ends");
+    let printed = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{child}: {printed}");
+    let replies = String::from_utf8(output.stdout).expect("its replies are text");
+    (replies.lines().map(|line| serde_json::from_str(line).expect("a reply is JSON")).collect(), printed)
+}
+
+/// Every proof is verified, by the arm that is linked with the arena and by the one that the library serves.
 #[test]
 fn provers_of_the_c_librarys_allocator_prove_with_the_library() {
-    for min_bytes in [None, Some("0")] {
-        let bench = Bench::new(&format!("preload-{}", min_bytes.unwrap_or("default")));
-        let mut driver = bench.command("plonky3 --log-rows 10 --rounds 2 --processes 1 --allocators glibc,zk-alloc");
-        driver.env("LD_PRELOAD", support::library()).env("ZK_ALLOC_REPORT", "1");
-        if let Some(bytes) = min_bytes {
-            driver.env("ZK_ALLOC_MIN_BYTES", bytes);
-        }
-        let output = driver.output().expect("the driver starts");
-        let (table, progress) = (stdout(&output), stderr(&output));
-        assert_eq!(output.status.code(), Some(0), "{table}\n{progress}");
-        let result = bench.result();
-        for workload in ["poseidon2", "keccak", "whir"] {
-            for name in ["glibc", "zk-alloc"] {
-                let samples = arm(&result, workload, name)["samples"].as_array().unwrap();
-                assert_eq!(samples.len(), 3, "a cold and two warm proofs");
-                assert!(samples.iter().all(|sample| sample["verified"] == true), "{samples:?}");
+    for workload in ["poseidon2", "keccak", "whir"] {
+        for child in [env!("CARGO_BIN_EXE_with-glibc"), env!("CARGO_BIN_EXE_with-zk-alloc")] {
+            for arm in support::ARMS {
+                let (replies, printed) = prove(child, workload, arm);
+                let proofs: Vec<_> = replies.iter().filter(|reply| reply["reply"] == "proved").collect();
+                assert_eq!(proofs.len(), 2, "{child} {workload} {arm:?}: {replies:?}");
+                assert!(proofs.iter().all(|proof| proof["sample"]["verified"] == true), "{proofs:?}");
+                let is_served = printed.lines().any(|line| line.contains("report of") && line.contains(": served "));
+                assert_eq!(is_served, arm != Arm::Without, "{child} {workload} {arm:?}: {printed}");
             }
-        }
-        for program in ["with-glibc", "with-zk-alloc"] {
-            let reports: Vec<_> =
-                progress.lines().filter(|line| line.contains(&format!("report of {program}"))).collect();
-            assert!(reports.iter().any(|line| line.contains(": served ")), "{program}: {progress}");
         }
     }
 }
