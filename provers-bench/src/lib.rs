@@ -24,6 +24,7 @@
 //! record       what a run leaves behind  protocol, sample, machine, arms, installed, workloads
 //! allocators   what an arm's binary links: named by arm!, and used nowhere else
 //! trace        beside the bench: allocations recorded and replayed
+//! exec         beside the bench: any command, under libraries that are preloaded
 //! ```
 
 pub mod arms;
@@ -33,6 +34,7 @@ pub mod workloads;
 
 mod check;
 mod cli;
+mod exec;
 mod machine;
 mod macros;
 mod measure;

@@ -16,10 +16,7 @@ pub(super) const ARMS: &[Arm] = &[
     PLAIN,
     Arm {
         name: "jemalloc-tuned",
-        environment: &[(
-            "_RJEM_MALLOC_CONF",
-            "thp:always,metadata_thp:auto,retain:true,dirty_decay_ms:-1,muzzy_decay_ms:-1",
-        )],
+        environment: &[("_RJEM_MALLOC_CONF", RETAINS)],
         confirms: &[
             ("opt.thp", "always"),
             ("opt.metadata_thp", "auto"),
@@ -30,6 +27,9 @@ pub(super) const ARMS: &[Arm] = &[
         ..PLAIN
     },
 ];
+
+/// jemalloc gives nothing back, and asks for huge pages.
+pub(crate) const RETAINS: &str = "thp:always,metadata_thp:auto,retain:true,dirty_decay_ms:-1,muzzy_decay_ms:-1";
 
 /// What the arm says of it.
 #[inline]

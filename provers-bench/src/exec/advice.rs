@@ -1,0 +1,206 @@
+//! What follows from the figures: what there is to gain at most, which allocator to take, its price, and how to take it.
+
+use super::libraries::Entrant;
+use crate::arms::BASELINE;
+use crate::results::record::{Advice, ArmResult, Run, WorkloadResult};
+use crate::results::stats::Verdict;
+use crate::results::summary::Summary;
+use crate::results::{format, view};
+use std::ffi::OsString;
+
+/// A saving of memory that is worth a word.
+const NOTABLE_SAVING: f64 = 0.95;
+
+/// An arm with its figures.
+type Figured<'a> = (&'a ArmResult, &'a Summary);
+
+/// What to do after `workload`, of which `run` is to be.
+pub(super) fn of(
+    run: &Run,
+    workload: &WorkloadResult,
+    entrants: &[Entrant],
+    command: &[OsString],
+    remark: Option<&str>,
+) -> Advice {
+    let mut advice = Advice { ceiling: ceiling(workload), ..Advice::default() };
+    advice.ceiling.extend(remark.map(|remark| format!("{remark}.")));
+    let Some((base, base_figures)) = view::baseline(workload) else {
+        advice.verdict = vec![format!("There are no figures of {}, and without them no verdict.", workload.baseline)];
+        return advice;
+    };
+    let others = || {
+        let others = workload.arms.iter().filter(|arm| !view::is_baseline(workload, arm));
+        others.filter_map(|arm| Some((arm, view::figures(arm)?)))
+    };
+    let Some((taken, figures)) = choice(run, others()) else {
+        advice.verdict = stay(workload, base, base_figures, others());
+        return advice;
+    };
+    let ratio = figures.wall_ratio.map_or_else(String::new, |ratio| format::ratio(&ratio));
+    advice.verdict.push(format!(
+        "Take {}: {} take {ratio} of {}'s time.{}",
+        taken.label,
+        workload.timed.warm(),
+        base.label,
+        beside(run, taken, others())
+    ));
+    advice.verdict.push(price(workload, (taken, figures), (base, base_figures)));
+    if let Some(entrant) = entrants.iter().find(|entrant| entrant.label == taken.label) {
+        let variables = entrant.variables();
+        let assigned = variables.iter().map(|(name, value)| format!("{name}={}", quoted(value)));
+        let words = assigned.chain([command_line(command)]).collect::<Vec<_>>();
+        advice.environment = Some(words.join(" "));
+        advice.dockerfile = dockerfile(entrant);
+    }
+    advice
+}
+
+/// What the kernel takes of the baseline's time, in words that promise no more than it says.
+fn ceiling(workload: &WorkloadResult) -> Vec<String> {
+    let Some((base, figures)) = view::baseline(workload).filter(|(arm, _)| arm.arm == BASELINE) else {
+        return Vec::new();
+    };
+    let Some(share) = view::kernel_share(base) else { return Vec::new() };
+    let faults = figures.warm_minflt.map_or_else(String::new, |faults| {
+        let noun = workload.timed.noun();
+        let faults = format::count(faults);
+        format!(", with {faults} page faults each {noun}")
+    });
+    let share = 100.0 * share;
+    vec![format!(
+        "Ceiling: under {} the kernel takes {share:.1}% of the CPU time{faults}. Page faults, madvise and munmap are in that, \
+         and so are input and output: no allocator can save more of the kernel's time than this. In user mode, what malloc and \
+         free take, and what caches and huge pages give, is not in it: that only shows by trying.",
+        base.label
+    )]
+}
+
+/// Of the arms that are faster: the fastest, or one that is not told apart from it and peaks lower.
+fn choice<'a>(run: &Run, arms: impl Iterator<Item = Figured<'a>>) -> Option<Figured<'a>> {
+    let median = |(_, figures): &Figured<'_>| figures.wall_ratio.map_or(f64::INFINITY, |ratio| ratio.median);
+    let faster: Vec<_> = arms.filter(|(_, figures)| figures.verdict == Some(Verdict::Faster)).collect();
+    let fastest = *faster.iter().min_by(|a, b| median(a).total_cmp(&median(b)))?;
+    let equals = faster.into_iter().filter(|(arm, _)| arm.label == fastest.0.label || is_equal(run, arm, fastest.0));
+    equals.min_by_key(|(_, figures)| figures.peak_rss_bytes)
+}
+
+/// Whether the rounds show no difference in time between two arms.
+fn is_equal(run: &Run, arm: &ArmResult, other: &ArmResult) -> bool {
+    view::directly(run, arm, other).is_some_and(|ratio| ratio.verdict() == Verdict::NoDifferenceShown)
+}
+
+/// Arms that were measured to be as fast as the one taken, which has less memory than those.
+fn beside<'a>(run: &Run, taken: &ArmResult, arms: impl Iterator<Item = Figured<'a>>) -> String {
+    let equals = arms.filter(|(arm, figures)| {
+        arm.label != taken.label && figures.verdict == Some(Verdict::Faster) && is_equal(run, arm, taken)
+    });
+    let equals: Vec<_> = equals
+        .map(|(arm, figures)| {
+            let ratio = figures.wall_ratio.map_or_else(String::new, |ratio| format!(" {:.3}", ratio.median));
+            let peak = figures.peak_rss_ratio.map_or_else(String::new, |ratio| format!(", peak RSS {ratio:.2}"));
+            format!("{} ({}{peak})", arm.label, ratio.trim_start())
+        })
+        .collect();
+    if equals.is_empty() {
+        return String::new();
+    }
+    format!(" Not told apart from it, and with a higher peak: {}.", equals.join(", "))
+}
+
+/// Memory and CPU time, as they change.
+fn price(workload: &WorkloadResult, (_, figures): Figured<'_>, (base, base_figures): Figured<'_>) -> String {
+    let both = |figure: fn(&Summary) -> Option<u64>| Some((figure(figures)?, figure(base_figures)?));
+    let changed = |what: &str, (now, then): (u64, u64), words: fn(u64) -> String| {
+        let ratio = if then > 0 { format!(" ({:.2})", now as f64 / then as f64) } else { String::new() };
+        format!("{what} {} against {}{ratio}", words(now), words(then))
+    };
+    let parts = [
+        both(|figures| figures.peak_rss_bytes).map(|pair| changed("peak RSS", pair, format::bytes)),
+        both(|figures| figures.resting_rss_bytes)
+            .filter(|_| workload.timed.rests())
+            .map(|pair| changed("resting RSS", pair, format::bytes)),
+        both(|figures| figures.warm_cpu_ns).map(|pair| changed("CPU time", pair, format::time)),
+        both(|figures| figures.warm_minflt).map(|pair| changed("page faults", pair, format::count)),
+    ];
+    let parts: Vec<_> = parts.into_iter().flatten().collect();
+    format!("Its price, against {}: {}.", base.label, parts.join("; "))
+}
+
+/// Nothing is faster: what then.
+fn stay<'a>(
+    workload: &WorkloadResult,
+    base: &ArmResult,
+    base_figures: &Summary,
+    arms: impl Iterator<Item = Figured<'a>> + Clone,
+) -> Vec<String> {
+    let base = &base.label;
+    if arms.clone().next().is_none() {
+        return vec![format!("Nothing to compare {base} with.")];
+    }
+    if arms.clone().all(|(_, figures)| matches!(figures.verdict, None | Some(Verdict::TooFewRounds))) {
+        return vec!["Too few rounds for a verdict: 6 rounds or more give one.".to_owned()];
+    }
+    let mut verdict = vec![format!("Stay with {base}: no allocator is shown to be faster.")];
+    let leaner = arms.filter(|(_, figures)| {
+        figures.verdict == Some(Verdict::NoDifferenceShown)
+            && figures.peak_rss_ratio.is_some_and(|ratio| ratio < NOTABLE_SAVING)
+    });
+    if let Some((arm, figures)) = leaner.min_by_key(|(_, figures)| figures.peak_rss_bytes) {
+        let [now, then] =
+            [figures, base_figures].map(|figures| figures.peak_rss_bytes.map_or("?".into(), format::bytes));
+        verdict.push(format!(
+            "For memory there is {}: no difference shown in time, peak RSS {now} against {then} of {base}.",
+            arm.label
+        ));
+    }
+    if view::figures(&workload.arms[0]).is_none() {
+        verdict.push("Some allocators took no part: the table says why.".into());
+    }
+    verdict
+}
+
+/// What brings an allocator into an image, behind whatever needs the C library's own.
+fn dockerfile(entrant: &Entrant) -> Vec<String> {
+    let mut lines = Vec::new();
+    let file = entrant.file();
+    let variables = entrant.environment.iter().map(|(name, value)| format!("{name}={}", quoted(value)));
+    let preload = match (&entrant.package, file) {
+        (Some((package, _)), Some(file)) if is_of_debian() => {
+            lines.push(format!(
+                "RUN apt-get update && apt-get install -y --no-install-recommends {package} && rm -rf /var/lib/apt/lists/*"
+            ));
+            Some(file)
+        }
+        (Some((package, _)), Some(file)) => {
+            lines.push(format!("RUN dnf install -y {package} && dnf clean all"));
+            Some(file)
+        }
+        (None, Some(file)) => {
+            lines.push(format!("COPY {file} /usr/local/lib/{file}"));
+            Some(format!("/usr/local/lib/{file}"))
+        }
+        (_, None) => None,
+    };
+    let preload = preload.map(|library| format!("LD_PRELOAD={library}"));
+    let words: Vec<_> = preload.into_iter().chain(variables).collect();
+    lines.push(format!("ENV {}", words.join(" ")));
+    lines
+}
+
+fn is_of_debian() -> bool {
+    std::path::Path::new("/etc/debian_version").is_file()
+}
+
+/// A command as a shell takes it.
+pub(super) fn command_line(command: &[OsString]) -> String {
+    command.iter().map(|word| quoted(&word.to_string_lossy())).collect::<Vec<_>>().join(" ")
+}
+
+/// A word as a shell takes it.
+fn quoted(word: &str) -> String {
+    let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "-_./:=,+@%".contains(letter);
+    if !word.is_empty() && word.chars().all(is_plain) {
+        return word.into();
+    }
+    format!("'{}'", word.replace('\'', "'\\''"))
+}

@@ -1,0 +1,23 @@
+//! `prove-bench exec -- COMMAND`: any command under the allocators that can be preloaded, in lockstep rounds, over whole
+//! trees of processes. docs/exec.md has the method and its limits.
+//!
+//! ```text
+//! cli      what is asked for              advice     figures -> what to do
+//! session  rounds, order, what counts     seat       one arm and its runs
+//! process  one run: started, watched, waited for     output  what must be the same after it
+//! tree     its processes while they run
+//! target   the program, by its file       libraries  the allocators, as data and on this machine
+//! ```
+
+mod advice;
+mod cli;
+mod libraries;
+mod output;
+mod process;
+mod seat;
+mod session;
+mod target;
+mod tree;
+
+pub(crate) use cli::{Job, command, job};
+pub(crate) use session::run;
