@@ -140,7 +140,7 @@ mod tests {
         for (line, given, valid) in [
             ("prove-bench plonky9", "plonky9", "plonky3"),
             ("prove-bench", "no prover", "plonky3"),
-            ("prove-bench plonky3 --allocators glibc,tcmalloc", "tcmalloc", "quick, peers, all, glibc, "),
+            ("prove-bench plonky3 --allocators glibc,hoard", "hoard", "quick, peers, all, glibc, "),
             ("prove-bench plonky3 --workloads sha", "sha", "poseidon2, keccak, whir"),
             ("prove-bench plonky3 --log-rows 40", "40", "10 to 22"),
             ("prove-bench plonky3 --log-rows many", "many", "0 to 63"),

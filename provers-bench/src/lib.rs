@@ -11,20 +11,21 @@
 //! implement [`Workload`], name it in a `static` of [`Prover`]s, and write a line for each binary: [`driver!`] and
 //! [`arm!`]. `docs/benchmarking.md` has the steps, and `examples/your-prover` a whole package.
 //!
-//! From the driver down, a module uses only what stands below it:
+//! From the driver down, a module uses only what stands below it (`tests/layering.rs`):
 //!
 //! ```text
-//! driver       cli, options, values -> plan, arm binaries, the run of a point, its files
-//! check        the gate: a run's figures, held to a baseline
-//! lockstep     rounds, order             budget, schedule  may it go on?
-//! seat         one arm and its proofs    rss_watch         memory over time
-//! process      one child: asked, answered                  child  the other end of the pipe
-//! report       HTML, tables, curves, CSV, JSON, Markdown, comparison
-//! summary      samples -> figures        stats   ratios and intervals, pure
-//! record       what a run leaves behind  protocol, sample, machine, arms, installed, workloads
-//! allocators   what an arm's binary links: named by arm!, and used nowhere else
-//! trace        beside the bench: allocations recorded and replayed
+//! driver       a command line -> an exit code          cli     what is asked for
+//! check        the gate: figures, held to a baseline   trace   beside the bench: allocations recorded and replayed
 //! exec         beside the bench: any command, under libraries that are preloaded
+//! run          a plan -> measured, shown, written
+//! report       HTML, tables, curves, JSON, Markdown, comparison
+//! measure      lockstep, seats, processes, time, memory, Ctrl-C
+//! child        the other end of the pipe: proves, records, replays; faults on request
+//! plan         a request -> what runs, checked
+//! results      proofs -> figures; columns, samples.csv, result.json
+//! protocol     what driver and child say to each other
+//! workloads    what is proved                          arms    under which allocators
+//! sample       what is measured of a proof             machine what it runs on
 //! ```
 
 pub mod arms;

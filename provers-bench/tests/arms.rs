@@ -44,6 +44,8 @@ fn a_setting_that_did_not_take_fails_its_arm_with_what_was_found() {
         ("jemalloc-tuned", ("_RJEM_MALLOC_CONF", "thp:always"), "opt.metadata_thp is disabled, not auto"),
         ("jemalloc-tuned", ("_RJEM_MALLOC_CONF", "thp:sometimes"), "opt.thp is default, not always"),
         ("mimalloc-tuned", ("MIMALLOC_PURGE_DELAY", "7"), "purge_delay is 7, not -1"),
+        ("tcmalloc-tuned", ("GLIBC_TUNABLES", "glibc.pthread.rseq=1"), "PerCpuCachesActive is false, not true"),
+        ("tcmalloc-tuned", ("GLIBC_TUNABLES", "glibc.pthread.rseq=0"), "MaxPerCpuCacheSize is 1572864, not 16777216"),
     ] {
         let reply = set_up(named(name), &[environment]);
         assert_eq!(reply["reply"], "failed", "{reply}");
@@ -64,7 +66,8 @@ fn every_arms_own_settings_take() {
 /// A binary with two allocators in it runs the start-up code of both.
 #[test]
 fn each_binary_links_one_allocator() {
-    let marks: [(&str, &[u8]); 2] = [("jemalloc", b"<jemalloc>: "), ("mimalloc", b"mimalloc: warning: ")];
+    let marks: [(&str, &[u8]); 3] =
+        [("jemalloc", b"<jemalloc>: "), ("mimalloc", b"mimalloc: warning: "), ("tcmalloc", b"TCMALLOC_HPAA_CONTROL")];
     let binaries: BTreeSet<_> = ARMS.iter().map(|arm| (arm.binary, binary(arm))).collect();
     for (name, path) in binaries {
         let code = std::fs::read(&path).unwrap();

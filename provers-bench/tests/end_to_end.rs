@@ -106,7 +106,7 @@ fn a_seed_repeats_the_order() {
 fn wrong_usage_is_one_line_and_exit_code_2() {
     for (arguments, names) in [
         ("plonky9", "plonky3"),
-        ("plonky3 --allocators tcmalloc", "quick, peers, all, glibc, glibc-tuned"),
+        ("plonky3 --allocators hoard", "quick, peers, all, glibc, glibc-tuned"),
         ("plonky3 --sweep log-rows=12..9", "from 0 to 63"),
         ("plonky3 --until-precise 0%", "0.1% to 100%"),
         ("plonky3 --log-rows 40", "10 to 22"),

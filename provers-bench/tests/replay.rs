@@ -95,7 +95,7 @@ fn known() -> Trace {
 /// Pages that are not written are not resident: an arm that only asks for memory would look frugal.
 #[test]
 fn what_a_trace_needs_is_resident_under_every_allocator() {
-    let arms = ["glibc", "jemalloc", "mimalloc", "snmalloc", "zk-alloc"];
+    let arms = ["glibc", "jemalloc", "mimalloc", "snmalloc", "tcmalloc", "zk-alloc"];
     let output = known().replay(&format!("--allocators {} --rounds 2 --verbose", arms.join(",")));
     let text = stdout(&output);
     assert_eq!(output.status.code(), Some(0), "{text}{}", stderr(&output));

@@ -5,7 +5,7 @@
 use std::process::ExitCode;
 use std::time::Instant;
 
-use zk_alloc::{HugePages, reserve, stats};
+use zk_alloc::{HugePagesOutcome, reserve, stats};
 
 const ASKED_BYTES: usize = 512 << 20;
 const PAGE_BYTES: usize = 4096;
@@ -19,7 +19,7 @@ fn main() -> ExitCode {
         return ExitCode::FAILURE;
     }
     let each_ns = took.as_nanos() / (paged_in_bytes / PAGE_BYTES) as u128;
-    let huge_pages = stats().huge_pages.unwrap_or(HugePages::Unavailable);
+    let huge_pages = stats().huge_pages.unwrap_or(HugePagesOutcome::Unavailable);
     println!("{} MiB in {took:.1?}: {each_ns} ns for each 4 KiB; huge pages: {huge_pages}", paged_in_bytes >> 20);
     ExitCode::SUCCESS
 }

@@ -7,11 +7,12 @@ use std::mem::MaybeUninit;
 use std::ptr::{NonNull, copy_nonoverlapping, null_mut};
 
 use crate::arena::{self, Contents};
+use crate::config::{self, Settings};
 use crate::phase::{self, Participants};
-use crate::{config, counters, escape, os, route};
+use crate::{counters, escape, open_phases, os, route};
 
-/// An allocator for provers: the arena for large buffers while a [phase](crate::phase()) is open, a backing allocator
-/// ([`System`] unless another is given) for everything else.
+/// An allocator for provers: while a [phase](crate::phase()) is open, the arena serves; outside of phases, and where the arena
+/// can't, a backing allocator does ([`System`] unless another is given).
 ///
 /// ```
 /// use zk_alloc::ZkAllocator;
@@ -27,6 +28,7 @@ pub struct ZkAllocator<A = System> {
     backing: A,
     mode: Mode,
     participants: Participants,
+    settings: Settings,
 }
 
 /// [`struct@ZkAllocator`] over [`System`], so that `static ALLOC: ZkAllocator = ZkAllocator;` reads as it always did.
@@ -40,7 +42,7 @@ pub enum Mode {
     /// While a phase is open.
     #[default]
     Scoped,
-    /// Always, without phases. The price: every large buffer of the program is the arena's, and nothing tells it when to
+    /// Always, without phases. The price: everything that the program allocates is the arena's, and nothing tells it when to
     /// come down but [`release`](crate::release).
     Resident,
 }
@@ -61,14 +63,14 @@ impl<A> ZkAllocator<A> {
     /// The arena in front of `backing`, which serves what the arena does not.
     #[must_use]
     pub const fn with_backing(backing: A) -> Self {
-        Self { backing, mode: Mode::Scoped, participants: Participants::All }
+        Self { backing, mode: Mode::Scoped, participants: Participants::All, settings: Settings::new() }
     }
 
     /// The same allocator, taking part as `mode` says.
     #[must_use]
     pub const fn mode(self, mode: Mode) -> Self {
-        let participants = self.participants;
-        Self { backing: self.into_backing(), mode, participants }
+        let (participants, settings) = (self.participants, self.settings);
+        Self { backing: self.into_backing(), mode, participants, settings }
     }
 
     /// The same allocator, open to `participants`.
@@ -82,8 +84,23 @@ impl<A> ZkAllocator<A> {
     /// ```
     #[must_use]
     pub const fn participants(self, participants: Participants) -> Self {
-        let mode = self.mode;
-        Self { backing: self.into_backing(), mode, participants }
+        let (mode, settings) = (self.mode, self.settings);
+        Self { backing: self.into_backing(), mode, participants, settings }
+    }
+
+    /// The same allocator, which brings these settings along: they hold where the environment says nothing. See [`Settings`].
+    ///
+    /// ```
+    /// use zk_alloc::{Settings, ZkAllocator};
+    ///
+    /// #[global_allocator]
+    /// static ALLOC: ZkAllocator = ZkAllocator::resident().settings(Settings::new().retain_bytes(1 << 30));
+    /// # zk_alloc::phase(|| drop(vec![1u8; 1 << 20]));
+    /// ```
+    #[must_use]
+    pub const fn settings(self, settings: Settings) -> Self {
+        let (mode, participants) = (self.mode, self.participants);
+        Self { backing: self.into_backing(), mode, participants, settings }
     }
 
     /// The backing allocator, moved out. A constant function may not move a field out of what might have a destructor.
@@ -104,6 +121,47 @@ impl<A> ZkAllocator<A> {
 }
 
 impl<A: GlobalAlloc> ZkAllocator<A> {
+    /// A block that this thread keeps, where nothing else has to be asked or told.
+    #[inline(always)]
+    fn try_kept(&self, layout: Layout) -> Option<NonNull<u8>> {
+        let is_active = match self.mode {
+            Mode::Scoped => self.participants == Participants::All && open_phases::is_any(),
+            Mode::Resident => true,
+        };
+        let is_plain = is_active && layout.size() >= config::threshold() && !escape::is_on();
+        if is_plain { arena::alloc_kept(layout.size(), layout.align()) } else { None }
+    }
+
+    /// As [`GlobalAlloc::alloc`] or `alloc_zeroed`. A call of its own, so that these save no register for what most requests
+    /// don't need.
+    ///
+    /// # Safety
+    /// As there.
+    #[inline(never)]
+    unsafe fn alloc_any(&self, layout: Layout, contents: Contents) -> *mut u8 {
+        match (self.try_arena(layout, contents), contents) {
+            (Some(at), _) => at.as_ptr(),
+            // SAFETY: the caller's.
+            (None, Contents::Zeroed) => unsafe { self.backing.alloc_zeroed(layout) },
+            // SAFETY: the caller's.
+            (None, _) => unsafe { self.backing.alloc(layout) },
+        }
+    }
+
+    /// As [`GlobalAlloc::dealloc`].
+    ///
+    /// # Safety
+    /// As there.
+    #[inline(never)]
+    unsafe fn dealloc_any(&self, ptr: *mut u8, layout: Layout) {
+        match in_arena(ptr) {
+            // SAFETY: the caller's: `ptr` came from us with this layout, and it lies in the arena.
+            Some((arena, at)) => unsafe { give_back(arena, at, layout.size()) },
+            // SAFETY: the caller's; what does not lie in the arena came from `backing`.
+            None => unsafe { self.backing.dealloc(ptr, layout) },
+        }
+    }
+
     /// Readies glibc's malloc for a life without large buffers, once, before the arena serves the first.
     ///
     /// What set-up left free in its heap goes back to the system: the large buffers that would have filled these holes come
@@ -129,20 +187,31 @@ impl<A: GlobalAlloc> ZkAllocator<A> {
     /// Memory from the arena, if the request is its business and it has some.
     #[inline(always)]
     fn try_arena(&self, layout: Layout, contents: Contents) -> Option<NonNull<u8>> {
-        if layout.size() < config::min_arena_bytes() || !self.is_active() {
+        let threshold = config::threshold();
+        if layout.size() < threshold {
+            return if threshold == config::UNKNOWN { self.try_arena_first(layout, contents) } else { None };
+        }
+        if !self.is_active() {
             return None;
         }
-        if let Some(arena) = arena::open_to_serve(|| self.take_over())
-            && let Some(at) = arena.alloc(layout.size(), layout.align(), contents)
-        {
-            if escape::is_on() {
-                escape::allocated(at.addr().get(), layout.size());
+        if let Some(arena) = arena::open_to_serve(|| self.take_over()) {
+            if let Some(at) = arena.alloc(layout.size(), layout.align(), contents) {
+                if escape::is_on() {
+                    escape::allocated(at.addr().get(), layout.size());
+                }
+                return Some(at);
             }
-            return Some(at);
         }
         // No memory, or no arena: the system refused it.
         counters::overflowed(layout.size());
         None
+    }
+
+    /// As [`try_arena`](Self::try_arena), for the first request of all, with which the program's settings come.
+    #[cold]
+    #[inline(never)]
+    fn try_arena_first(&self, layout: Layout, contents: Contents) -> Option<NonNull<u8>> {
+        if config::introduce(&self.settings) { self.try_arena(layout, contents) } else { None }
     }
 }
 
@@ -175,30 +244,38 @@ fn in_arena(at: *mut u8) -> Option<(&'static arena::Arena, NonNull<u8>)> {
 unsafe impl<A: GlobalAlloc> GlobalAlloc for ZkAllocator<A> {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        match self.try_arena(layout, Contents::Any) {
+        match self.try_kept(layout) {
             Some(at) => at.as_ptr(),
             // SAFETY: the caller's.
-            None => unsafe { self.backing.alloc(layout) },
+            None => unsafe { self.alloc_any(layout, Contents::Any) },
         }
     }
 
     #[inline]
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        match self.try_arena(layout, Contents::Zeroed) {
-            Some(at) => at.as_ptr(),
+        match self.try_kept(layout) {
+            Some(at) => {
+                // SAFETY: as long as the layout says, and just handed to us.
+                unsafe { at.write_bytes(0, layout.size()) };
+                at.as_ptr()
+            }
             // SAFETY: the caller's.
-            None => unsafe { self.backing.alloc_zeroed(layout) },
+            None => unsafe { self.alloc_any(layout, Contents::Zeroed) },
         }
     }
 
     #[inline]
     unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
-        match in_arena(ptr) {
-            // SAFETY: the caller's: `ptr` came from us with this layout, and it lies in the arena.
-            Some((arena, at)) => unsafe { give_back(arena, at, layout.size()) },
-            // SAFETY: the caller's; what does not lie in the arena came from `backing`.
-            None => unsafe { self.backing.dealloc(ptr, layout) },
+        if !escape::is_on() {
+            if let Some((arena, at)) = in_arena(ptr) {
+                // SAFETY: the caller's: `ptr` came from us with this layout, and it lies in the arena.
+                if unsafe { arena.keep(at, layout.size(), layout.align()) } {
+                    return;
+                }
+            }
         }
+        // SAFETY: the caller's.
+        unsafe { self.dealloc_any(ptr, layout) }
     }
 
     #[inline]

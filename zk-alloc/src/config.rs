@@ -1,18 +1,27 @@
-//! Settings from the environment: parsed once, when the arena opens; what can't be used is named in one warning each.
+//! Settings: from the environment, else from the program, else the defaults. Resolved once, when the arena opens; what can't be
+//! used is named in one warning each.
 //!
-//! It is the environment that the process was started with (`os::variable`). What the program itself sets later is not seen:
-//! to look would take a lock that the first request, whenever it comes, must not wait for.
+//! The environment is that which the process was started with (`os::variable`). What the program itself sets there later is not
+//! seen: to look would take a lock that the first request, whenever it comes, must not wait for.
+//!
+//! What the program says stands in its allocator, which brings it along with the first request of all ([`introduce`]). Until
+//! then the threshold is not known, so that no request passes by unseen; and no arena opens, for nobody would be served.
 
 mod huge_pages;
+mod in_force;
+mod settings;
 
-use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::os::{self, Cut, HostHugePages, Value};
-use huge_pages::THP;
+use crate::os::{self, HostHugePages, Value};
+use crate::written_once::WrittenOnce;
+use in_force::{
+    HUGE_PAGES, LAZY_ZERO_BYTES, MAX_BYTES, MIN_BYTES, RETAIN_BYTES, THREAD_CAPACITY, TRACE_ESCAPED, Warning,
+};
 
-pub use huge_pages::HugePages;
-pub(crate) use huge_pages::huge_pages;
+pub use huge_pages::{HugePages, HugePagesOutcome};
+pub use in_force::{InForce, Origin, SettingsInForce};
+pub use settings::Settings;
 
 /// What the arena is made with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,85 +30,92 @@ pub(crate) struct Config {
     pub(crate) threads: usize,
     /// Address space for each zone, in bytes.
     pub(crate) span_bytes: usize,
-    /// Address space for each thread, in bytes: what `ZK_ALLOC_SLAB_GB` asks for, or its share of the default.
-    pub(crate) thread_bytes: usize,
-    /// The smallest request that the arena serves, in bytes.
-    pub(crate) min_bytes: usize,
-    /// What may stay resident when no phase is open, in bytes.
-    pub(crate) retain_bytes: usize,
-    /// What may be resident at all, in bytes; beyond, the backing allocator serves.
-    pub(crate) max_bytes: usize,
-    pub(crate) huge_pages: HugePages,
-    /// From so many bytes on, zeroed requests for dirty memory have the kernel clear it page by page.
-    pub(crate) lazy_zero_bytes: usize,
-    /// Whether to find out, and print, what outlives its phase.
-    pub(crate) trace_escaped: bool,
+    /// What the host made of the wish for huge pages.
+    pub(crate) huge_pages: HugePagesOutcome,
+    pub(crate) settings: SettingsInForce,
 }
 
-const MIN_BYTES_NAME: &str = "ZK_ALLOC_MIN_BYTES";
 pub(crate) const DEFAULT_MIN_BYTES: usize = 0;
 /// Where more threads than these wait while one of them clears a giant, the kernel clears it on all of them instead.
 const EAGER_ZERO_THREADS: usize = 4;
 /// What a giant is in that sense: to clear less at once, and find it in the caches, was faster (docs/design.md).
-const LAZY_ZERO_BYTES: usize = 128 << 20;
+const GIANT_ZERO_BYTES: usize = 128 << 20;
 
 /// Threads beyond the machine's cores that `ZK_ALLOC_SLAB_GB` counts room for, as the crate zk-alloc 0.0.9 did.
 const EXTRA_THREADS: usize = 4;
 
-static MIN_BYTES: AtomicUsize = AtomicUsize::new(DEFAULT_MIN_BYTES);
+/// The smallest request of the arena's. More than any request as long as it is not known.
+static THRESHOLD: AtomicUsize = AtomicUsize::new(UNKNOWN);
+pub(crate) const UNKNOWN: usize = usize::MAX;
 static THREAD_BYTES: AtomicUsize = AtomicUsize::new(0);
+/// What the program says.
+static PROGRAM: WrittenOnce<Settings> = WrittenOnce::new();
 
-/// The smallest request that the arena serves, in bytes: `ZK_ALLOC_MIN_BYTES` as the process was started with it; 0, which is
-/// every request, by default. Smaller requests always go to the backing allocator.
+/// The smallest request that the arena serves, in bytes; [`UNKNOWN`], which no request reaches, until an allocator was
+/// [introduced](introduce).
+#[inline(always)]
+pub(crate) fn threshold() -> usize {
+    THRESHOLD.load(Ordering::Relaxed)
+}
+
+/// The smallest request that the arena serves, in bytes: `ZK_ALLOC_MIN_BYTES` as the process was started with it, else what the
+/// program [set](Settings::min_bytes); 0, which is every request, by default. Smaller requests always go to the backing
+/// allocator.
 #[inline]
 #[must_use]
 pub fn min_arena_bytes() -> usize {
-    MIN_BYTES.load(Ordering::Relaxed)
+    match threshold() {
+        UNKNOWN => min_bytes(program().unwrap_or(&Settings::new())),
+        known => known,
+    }
 }
 
-/// The arena's capacity for each thread, in bytes: `ZK_ALLOC_SLAB_GB` as the process was started with it. 0 before the first
-/// phase.
+/// The arena's capacity for each thread, in bytes: `ZK_ALLOC_SLAB_GB` as the process was started with it, else what the program
+/// [set](Settings::thread_capacity_bytes). 0 before the first phase.
 #[must_use]
-pub fn slab_size() -> usize {
+pub fn thread_capacity_bytes() -> usize {
     THREAD_BYTES.load(Ordering::Relaxed)
 }
 
-/// Reads the environment and the machine, and makes the result current.
-pub(crate) fn load() -> Config {
+/// An allocator is asked for something for the first time: its settings are the program's, unless another came first. Returns
+/// whether the threshold is known now; not while another thread is in here, or while this one was interrupted in here.
+#[cold]
+pub(crate) fn introduce(settings: &Settings) -> bool {
+    PROGRAM.write(|| *settings);
+    let Some(program) = program() else { return false };
+    THRESHOLD.store(min_bytes(program), Ordering::Relaxed);
+    true
+}
+
+/// What the program says; `None` as long as no allocator was [introduced](introduce).
+pub(crate) fn program() -> Option<&'static Settings> {
+    PROGRAM.get()
+}
+
+/// Resolves the settings, and makes them current.
+pub(crate) fn load(program: &Settings) -> Config {
     let machine = Machine {
         threads: os::available_threads(),
         memory_bytes: os::memory_limit_bytes(),
-        host_huge_pages: os::host_huge_pages(),
+        host_huge_pages: huge_pages::host_huge_pages(),
     };
-    let config = Config::parse(machine, os::variable, |warning| os::warn(format_args!("{warning}")));
-    MIN_BYTES.store(config.min_bytes, Ordering::Relaxed);
-    THREAD_BYTES.store(config.thread_bytes, Ordering::Relaxed);
+    let config = Config::resolve(machine, os::variable, program, |warning| os::warn(format_args!("{warning}")));
+    THREAD_BYTES.store(config.settings.thread_capacity_bytes.value, Ordering::Relaxed);
     config
 }
 
-/// The threshold is known before the first request, which decides by it whether to open the arena; all else is read then.
-#[cfg(unix)]
-#[allow(unsafe_code, reason = "has a function called before main")]
-mod before_main {
-    use std::sync::atomic::Ordering;
+/// As the arena will have it, which warns of what can't be used.
+fn min_bytes(program: &Settings) -> usize {
+    let set = MIN_BYTES.resolve(os::variable, program.min_bytes, DEFAULT_MIN_BYTES, |_| ());
+    set.value.min(UNKNOWN - 1)
+}
 
-    use crate::config::{DEFAULT_MIN_BYTES, MIN_BYTES, MIN_BYTES_NAME, parse_bytes};
-    use crate::os;
-
-    // Right after `os::environment` has copied the variables.
-    // SAFETY: the loader calls what is listed here as functions of C's, before `main`. It may pass arguments, which such a
-    // function does not look at.
-    #[used]
-    #[cfg_attr(not(target_vendor = "apple"), unsafe(link_section = ".init_array.00102"))]
-    #[cfg_attr(target_vendor = "apple", unsafe(link_section = "__DATA,__mod_init_func"))]
-    static BEFORE_MAIN: extern "C" fn() = read_threshold;
-
-    /// A value that can't be used is warned of when the arena opens.
-    extern "C" fn read_threshold() {
-        let value = os::variable(MIN_BYTES_NAME);
-        let bytes = value.as_ref().and_then(|value| parse_bytes(value.text()?.trim()));
-        MIN_BYTES.store(bytes.unwrap_or(DEFAULT_MIN_BYTES), Ordering::Relaxed);
-    }
+/// What memory that is not the arena's does about huge pages, by the settings and the host. A value that can't be used is
+/// warned of when the arena opens.
+pub(crate) fn huge_pages() -> HugePagesOutcome {
+    let in_code = program().and_then(|program| program.huge_pages);
+    let wish = HUGE_PAGES.resolve(os::variable, in_code, HugePages::Auto, |_| ());
+    wish.value.on(huge_pages::host_huge_pages())
 }
 
 /// What the settings are judged against.
@@ -110,139 +126,39 @@ struct Machine {
     host_huge_pages: HostHugePages,
 }
 
-/// A value that can't be used.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Warning {
-    name: &'static str,
-    value: Value,
-    wanted: &'static str,
-    used: Used,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Used {
-    Number(usize),
-    Word(&'static str),
-}
-
-impl fmt::Display for Warning {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}={} is not {}; using the default, ", self.name, Cut(&self.value), self.wanted)?;
-        match self.used {
-            Used::Number(n) => write!(f, "{n}"),
-            Used::Word(word) => f.write_str(word),
-        }
-    }
-}
-
 impl Config {
-    fn parse(machine: Machine, lookup: impl Fn(&'static str) -> Option<Value>, mut warn: impl FnMut(Warning)) -> Self {
+    fn resolve(
+        machine: Machine,
+        environment: impl Fn(&'static str) -> Option<Value>,
+        program: &Settings,
+        mut warn: impl FnMut(Warning),
+    ) -> Self {
         let threads = machine.threads + EXTRA_THREADS;
-        let default_thread_bytes = (8 * machine.memory_bytes / threads).max(1 << 30);
-        let thread_bytes = setting(
-            "ZK_ALLOC_SLAB_GB",
-            "a whole number of GiB, at least 1",
-            |text| {
-                text.parse::<usize>()
-                    .ok()?
-                    .checked_mul(1 << 30)
-                    .filter(|&bytes| bytes > 0 && bytes as u64 <= MAX_THREAD_BYTES)
-            },
-            (default_thread_bytes, Used::Number(default_thread_bytes >> 30)),
-            &lookup,
-            &mut warn,
-        );
-        let min_bytes = bytes_setting(MIN_BYTES_NAME, DEFAULT_MIN_BYTES, &lookup, &mut warn);
-        let retain_bytes = bytes_setting("ZK_ALLOC_RETAIN_BYTES", machine.memory_bytes / 2, &lookup, &mut warn);
-        let max_bytes = setting(
-            "ZK_ALLOC_MAX_BYTES",
-            BYTES_WANTED,
-            parse_bytes,
-            (usize::MAX, Used::Word("no limit")),
-            &lookup,
-            &mut warn,
-        );
-        let huge_pages = setting(
-            THP,
-            "auto, always or never",
-            HugePages::parse,
-            (HugePages::Auto, Used::Word("auto")),
-            &lookup,
-            &mut warn,
-        );
-        let default_lazy_zero = if machine.threads > EAGER_ZERO_THREADS {
-            (LAZY_ZERO_BYTES, Used::Number(LAZY_ZERO_BYTES))
-        } else {
-            (usize::MAX, Used::Word("never"))
+        let thread_bytes = (8 * machine.memory_bytes / threads).max(1 << 30);
+        let lazy_zero_bytes = if machine.threads > EAGER_ZERO_THREADS { GIANT_ZERO_BYTES } else { usize::MAX };
+        let (asked, warn) = (&environment, &mut warn);
+        let settings = SettingsInForce {
+            min_bytes: MIN_BYTES.resolve(asked, program.min_bytes, DEFAULT_MIN_BYTES, &mut *warn),
+            thread_capacity_bytes: THREAD_CAPACITY.resolve(
+                asked,
+                program.thread_capacity_bytes,
+                thread_bytes,
+                &mut *warn,
+            ),
+            retain_bytes: RETAIN_BYTES.resolve(asked, program.retain_bytes, machine.memory_bytes / 2, &mut *warn),
+            max_bytes: MAX_BYTES.resolve(asked, program.max_bytes, usize::MAX, &mut *warn),
+            huge_pages: HUGE_PAGES.resolve(asked, program.huge_pages, HugePages::Auto, &mut *warn),
+            lazy_zero_bytes: LAZY_ZERO_BYTES.resolve(asked, program.lazy_zero_bytes, lazy_zero_bytes, &mut *warn),
+            trace_escaped: TRACE_ESCAPED.resolve(asked, program.trace_escaped, false, &mut *warn),
         };
-        let lazy_zero_bytes =
-            setting("ZK_ALLOC_LAZY_ZERO_BYTES", BYTES_WANTED, parse_bytes, default_lazy_zero, &lookup, &mut warn);
-        let trace_escaped = setting(
-            "ZK_ALLOC_TRACE_ESCAPED",
-            "0 or 1",
-            |text| match text {
-                "0" => Some(false),
-                "1" => Some(true),
-                _ => None,
-            },
-            (false, Used::Number(0)),
-            &lookup,
-            &mut warn,
-        );
         Self {
             threads: machine.threads,
             // Each zone could hold all that the threads may have; address space costs nothing.
-            span_bytes: thread_bytes.saturating_mul(threads) / 4,
-            thread_bytes,
-            min_bytes,
-            retain_bytes,
-            max_bytes,
-            huge_pages: huge_pages.on(machine.host_huge_pages),
-            lazy_zero_bytes,
-            trace_escaped,
+            span_bytes: settings.thread_capacity_bytes.value.saturating_mul(threads) / 4,
+            huge_pages: settings.huge_pages.value.on(machine.host_huge_pages),
+            settings,
         }
     }
-}
-
-/// More address space than this for one thread is a mistake: 64 TiB, half of what x86-64 gives a process.
-const MAX_THREAD_BYTES: u64 = 64 << 40;
-
-const BYTES_WANTED: &str = "a number of bytes (such as 65536, 64K, 512M or 2G)";
-
-/// A setting in bytes: a whole number, with K, M, G or T (KiB, MiB, GiB, TiB) behind it if one likes.
-fn bytes_setting(
-    name: &'static str,
-    default: usize,
-    lookup: &impl Fn(&'static str) -> Option<Value>,
-    warn: &mut impl FnMut(Warning),
-) -> usize {
-    setting(name, BYTES_WANTED, parse_bytes, (default, Used::Number(default)), lookup, warn)
-}
-
-fn setting<T>(
-    name: &'static str,
-    wanted: &'static str,
-    parse: impl Fn(&str) -> Option<T>,
-    (default, used): (T, Used),
-    lookup: &impl Fn(&'static str) -> Option<Value>,
-    warn: &mut impl FnMut(Warning),
-) -> T {
-    let Some(value) = lookup(name) else { return default };
-    if let Some(parsed) = value.text().and_then(|text| parse(text.trim())) {
-        return parsed;
-    }
-    warn(Warning { name, value, wanted, used });
-    default
-}
-
-/// Allocates nothing, like all that is done before the first request is served: it may come in a signal handler.
-fn parse_bytes(text: &str) -> Option<usize> {
-    let unit = text.chars().next_back().and_then(|last| "KMGT".find(last.to_ascii_uppercase()));
-    let (digits, shift) = match unit {
-        Some(index) => (&text[..text.len() - 1], 10 * (index + 1)),
-        None => (text, 0),
-    };
-    digits.parse::<usize>().ok()?.checked_mul(1_usize.checked_shl(shift as u32)?)
 }
 
 #[cfg(test)]
@@ -251,92 +167,160 @@ mod tests {
 
     const MACHINE: Machine = Machine { threads: 2, memory_bytes: 24 << 30, host_huge_pages: HostHugePages::Available };
 
-    fn parse(name: &'static str, value: &str) -> (Config, Vec<String>) {
+    /// Each setting: its variable, a good value, and the program's word for another, with that as the environment has it.
+    const EACH: [(&str, &str, Settings, &str); 7] = [
+        ("ZK_ALLOC_MIN_BYTES", "4K", Settings::new().min_bytes(100), "100"),
+        ("ZK_ALLOC_SLAB_GB", "8", Settings::new().thread_capacity_bytes(3 << 30), "3"),
+        ("ZK_ALLOC_RETAIN_BYTES", "2G", Settings::new().retain_bytes(0), "0"),
+        ("ZK_ALLOC_MAX_BYTES", "1T", Settings::new().max_bytes(1 << 20), "1048576"),
+        ("ZK_ALLOC_THP", "never", Settings::new().huge_pages(HugePages::Always), "always"),
+        ("ZK_ALLOC_LAZY_ZERO_BYTES", "4M", Settings::new().lazy_zero_bytes(1 << 30), "1073741824"),
+        ("ZK_ALLOC_TRACE_ESCAPED", "0", Settings::new().trace_escaped(true), "1"),
+    ];
+
+    fn resolve_on(machine: Machine, name: &'static str, value: &str, program: &Settings) -> (Config, Vec<String>) {
         let mut warnings = Vec::new();
-        let config = Config::parse(
-            MACHINE,
+        let config = Config::resolve(
+            machine,
             |asked| (asked == name).then(|| Value::new(value.as_bytes())),
+            program,
             |warning| warnings.push(warning.to_string()),
         );
         (config, warnings)
     }
 
+    fn resolve(name: &'static str, value: &str, program: &Settings) -> (SettingsInForce, Vec<String>) {
+        let (config, warnings) = resolve_on(MACHINE, name, value, program);
+        (config.settings, warnings)
+    }
+
+    fn set(name: &'static str, value: &str) -> SettingsInForce {
+        let (settings, warnings) = resolve(name, value, &Settings::new());
+        assert!(warnings.is_empty(), "{warnings:?}");
+        settings
+    }
+
     #[test]
     fn what_is_not_set_has_its_default_and_no_warning() {
-        let (config, warnings) = parse("", "");
-        assert!(warnings.is_empty());
-        assert_eq!(config.min_bytes, 0);
-        assert_eq!(config.retain_bytes, 12 << 30);
-        assert_eq!(config.huge_pages, HugePages::Auto);
+        let settings = set("", "");
+        assert_eq!(settings.min_bytes.value, 0);
+        assert_eq!(settings.retain_bytes.value, 12 << 30);
+        assert_eq!(settings.huge_pages.value, HugePages::Auto);
+        assert_eq!(settings.to_string(), "all as by default");
     }
 
     /// The os layer keeps only what it knows by name.
     #[test]
     fn every_setting_is_among_the_variables_that_are_kept() {
-        let known = |name| assert!(os::VARIABLES.contains(&name), "{name} would never be found");
-        Config::parse(
-            MACHINE,
-            |asked| {
-                known(asked);
-                None
-            },
-            |_| unreachable!(),
-        );
-        known(THP);
+        let mut asked_for = Vec::new();
+        let asked = std::cell::RefCell::new(&mut asked_for);
+        let environment = |name| {
+            asked.borrow_mut().push(name);
+            None
+        };
+        Config::resolve(MACHINE, environment, &Settings::new(), |_| unreachable!());
+        assert_eq!(asked_for.len(), EACH.len());
+        for name in asked_for {
+            assert!(os::VARIABLES.contains(&name), "{name} would never be found");
+            assert!(EACH.iter().any(|(known, ..)| *known == name), "{name} is not tested");
+        }
     }
 
     #[test]
     fn good_values_are_taken() {
-        assert_eq!(parse("ZK_ALLOC_MIN_BYTES", "4096").0.min_bytes, 4096);
-        assert_eq!(parse("ZK_ALLOC_MIN_BYTES", " 64k ").0.min_bytes, 64 << 10);
-        assert_eq!(parse("ZK_ALLOC_RETAIN_BYTES", "2G").0.retain_bytes, 2 << 30);
-        assert_eq!(parse("ZK_ALLOC_SLAB_GB", "8").0.thread_bytes, 8 << 30);
-        assert_eq!(parse("ZK_ALLOC_THP", "never").0.huge_pages, HugePages::Never);
+        assert_eq!(set("ZK_ALLOC_MIN_BYTES", "4096").min_bytes.value, 4096);
+        assert_eq!(set("ZK_ALLOC_MIN_BYTES", " 64k ").min_bytes.value, 64 << 10);
+        assert_eq!(set("ZK_ALLOC_RETAIN_BYTES", "2G").retain_bytes.value, 2 << 30);
+        assert_eq!(set("ZK_ALLOC_SLAB_GB", "8").thread_capacity_bytes.value, 8 << 30);
+        assert_eq!(set("ZK_ALLOC_THP", "never").huge_pages.value, HugePages::Never);
+    }
+
+    /// The environment, else the program, else the default; and what is in force says which.
+    #[test]
+    fn the_environment_outweighs_the_program_which_outweighs_the_default() {
+        for (name, value, program, in_code) in EACH {
+            let (by_program, warnings) = resolve("", "", &program);
+            assert!(warnings.is_empty(), "{warnings:?}");
+            assert_eq!(by_program.to_string(), format!("{name}={in_code} (program)"));
+            let (by_both, warnings) = resolve(name, value, &program);
+            assert!(warnings.is_empty(), "{warnings:?}");
+            assert_eq!(by_both, set(name, value));
+            let text = by_both.to_string();
+            assert!(text.starts_with(&format!("{name}=")) && text.ends_with(" (environment)"), "{text}");
+        }
+        let all = Settings::new().min_bytes(1).max_bytes(2).trace_escaped(true);
+        let (settings, _) = resolve("ZK_ALLOC_MAX_BYTES", "3", &all);
+        assert_eq!(
+            settings.to_string(),
+            "ZK_ALLOC_MIN_BYTES=1 (program), ZK_ALLOC_MAX_BYTES=3 (environment), ZK_ALLOC_TRACE_ESCAPED=1 (program)"
+        );
     }
 
     #[test]
-    fn each_bad_value_is_named_with_the_default_that_is_used() {
+    fn each_bad_value_is_named_with_what_is_used_instead() {
         let overflowing = "99999999999999999999";
-        for name in [
-            "ZK_ALLOC_SLAB_GB",
-            "ZK_ALLOC_MIN_BYTES",
-            "ZK_ALLOC_RETAIN_BYTES",
-            "ZK_ALLOC_MAX_BYTES",
-            "ZK_ALLOC_THP",
-            "ZK_ALLOC_LAZY_ZERO_BYTES",
-            "ZK_ALLOC_TRACE_ESCAPED",
-        ] {
-            let (default, _) = parse("", "");
+        for (name, _, program, in_code) in EACH {
             for value in ["", "-1", "garbage", "1.5", overflowing, "18446744073709551615G"] {
-                let (config, warnings) = parse(name, value);
-                assert_eq!(config, default, "{name}={value}");
-                assert_eq!(warnings.len(), 1, "{name}={value}: {warnings:?}");
-                assert!(warnings[0].contains(name) && warnings[0].contains(&format!("{value:?}")), "{warnings:?}");
-                assert!(warnings[0].contains("using the default, "), "{warnings:?}");
+                for (program, instead) in [
+                    (Settings::new(), "using the default, "),
+                    (program, &*format!("using what the program set, {in_code}")),
+                ] {
+                    let (settings, warnings) = resolve(name, value, &program);
+                    assert_eq!(settings, resolve("", "", &program).0, "{name}={value}");
+                    assert_eq!(warnings.len(), 1, "{name}={value}: {warnings:?}");
+                    assert!(warnings[0].starts_with(&format!("{name}={value:?} is not ")), "{warnings:?}");
+                    assert!(warnings[0].contains(instead), "{warnings:?}");
+                }
             }
         }
-        assert_eq!(parse("ZK_ALLOC_SLAB_GB", "0").1.len(), 1);
+        assert_eq!(resolve("ZK_ALLOC_SLAB_GB", "0", &Settings::new()).1.len(), 1);
+    }
+
+    /// The same sentence, about what the program wrote.
+    #[test]
+    fn a_bad_value_in_code_is_named_as_one_in_the_environment_is() {
+        let (default, _) = resolve("", "", &Settings::new());
+        let sentence = " is not a whole number of GiB, at least 1; using the default, 32";
+        assert_eq!(
+            resolve("ZK_ALLOC_SLAB_GB", "0", &default_program(0)).1,
+            [format!("ZK_ALLOC_SLAB_GB=\"0\"{sentence}"), format!("Settings::thread_capacity_bytes(0){sentence}"),]
+        );
+        for bytes in [0, 1, (1 << 30) - 1, (1 << 30) + 1, (64 << 40) + (1 << 30), usize::MAX] {
+            let (settings, warnings) = resolve("", "", &default_program(bytes));
+            assert_eq!(settings, default);
+            assert_eq!(warnings, [format!("Settings::thread_capacity_bytes({bytes}){sentence}")]);
+            // Who outweighs it is not told.
+            assert!(resolve("ZK_ALLOC_SLAB_GB", "2", &default_program(bytes)).1.is_empty());
+        }
+        assert!(resolve("", "", &default_program(64 << 40)).1.is_empty());
+    }
+
+    const fn default_program(thread_capacity_bytes: usize) -> Settings {
+        Settings::new().thread_capacity_bytes(thread_capacity_bytes)
     }
 
     #[test]
     fn giants_are_zeroed_lazily_where_many_threads_would_wait() {
-        let of = |threads| Config::parse(Machine { threads, ..MACHINE }, |_| None, |_| unreachable!()).lazy_zero_bytes;
+        let of = |threads| {
+            let (config, _) = resolve_on(Machine { threads, ..MACHINE }, "", "", &Settings::new());
+            config.settings.lazy_zero_bytes.value
+        };
         assert_eq!([of(1), of(4)], [usize::MAX; 2]);
         assert_eq!([of(5), of(64)], [128 << 20; 2]);
-        assert_eq!(parse("ZK_ALLOC_LAZY_ZERO_BYTES", "4M").0.lazy_zero_bytes, 4 << 20);
+        assert_eq!(set("ZK_ALLOC_LAZY_ZERO_BYTES", "4M").lazy_zero_bytes.value, 4 << 20);
     }
 
     #[test]
     fn a_host_without_huge_pages_is_not_asked_for_them_nor_one_where_they_cost_more_than_they_save() {
-        let of = |host_huge_pages, value: &str| {
-            let lookup = |name| (name == THP).then(|| Value::new(value.as_bytes()));
-            Config::parse(Machine { host_huge_pages, ..MACHINE }, lookup, |_| unreachable!()).huge_pages
-        };
         let of_all = |value| {
-            [HostHugePages::Available, HostHugePages::Costly, HostHugePages::Unavailable].map(|host| of(host, value))
+            [HostHugePages::Available, HostHugePages::Costly, HostHugePages::Unavailable].map(|host_huge_pages| {
+                let machine = Machine { host_huge_pages, ..MACHINE };
+                resolve_on(machine, "ZK_ALLOC_THP", value, &Settings::new()).0.huge_pages
+            })
         };
-        assert_eq!(of_all("auto"), [HugePages::Auto, HugePages::Avoided, HugePages::Unavailable]);
-        assert_eq!(of_all("always"), [HugePages::Always, HugePages::Always, HugePages::Unavailable]);
-        assert_eq!(of_all("never"), [HugePages::Never; 3]);
+        use HugePagesOutcome::{Always, Auto, Avoided, Never, Unavailable};
+        assert_eq!(of_all("auto"), [Auto, Avoided, Unavailable]);
+        assert_eq!(of_all("always"), [Always, Always, Unavailable]);
+        assert_eq!(of_all("never"), [Never; 3]);
     }
 }

@@ -1,53 +1,53 @@
-//! What [`Arena`](crate::Arena) and [`SecretBuf`](crate::SecretBuf) answer where there is no memory.
+//! What [`Scratch`](crate::Scratch) and [`SecretBuf`](crate::SecretBuf) answer where there is no memory.
 
 use std::error::Error;
 use std::fmt;
 
-/// The system refused memory.
+/// The system refused memory for a [`Scratch`](crate::Scratch) or a [`SecretBuf`](crate::SecretBuf).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Refused {
+pub struct MemoryRefused {
     /// What was asked for, in bytes.
     pub asked_bytes: usize,
     /// The system's error number; 0 where it was not even asked, because no address space holds so much.
     pub errno: i32,
 }
 
-impl fmt::Display for Refused {
+impl fmt::Display for MemoryRefused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { asked_bytes, errno } = self;
         write!(f, "the system refused {asked_bytes} bytes of memory (errno {errno}); nothing was mapped")
     }
 }
 
-impl Error for Refused {}
+impl Error for MemoryRefused {}
 
-/// An [`Arena`](crate::Arena) has less left than was asked for.
+/// A [`Scratch`](crate::Scratch) has less left than was asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Exhausted {
+pub struct ScratchExhausted {
     /// What was asked for, in bytes; `usize::MAX` where that is more than a number holds.
     pub asked_bytes: usize,
     /// The alignment that it was asked for with, in bytes. Reaching it takes some of what is left.
     pub align_bytes: usize,
     /// What is left, in bytes.
     pub left_bytes: usize,
-    /// What the arena holds when it is empty, in bytes.
+    /// What the scratch holds when it is empty, in bytes.
     pub capacity_bytes: usize,
 }
 
-impl fmt::Display for Exhausted {
+impl fmt::Display for ScratchExhausted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { asked_bytes, align_bytes, left_bytes, capacity_bytes } = self;
         write!(
             f,
-            "{asked_bytes} bytes (on a boundary of {align_bytes}) were asked of an arena that has {left_bytes} of \
+            "{asked_bytes} bytes (on a boundary of {align_bytes}) were asked of a scratch that has {left_bytes} of \
              {capacity_bytes} bytes left; nothing was allocated"
         )
     }
 }
 
-impl Error for Exhausted {}
+impl Error for ScratchExhausted {}
 
 #[cfg(test)]
 mod tests {
@@ -56,12 +56,12 @@ mod tests {
     #[test]
     fn messages_say_what_was_asked_what_was_found_and_what_happens_now() {
         assert_eq!(
-            Refused { asked_bytes: 4096, errno: 12 }.to_string(),
+            MemoryRefused { asked_bytes: 4096, errno: 12 }.to_string(),
             "the system refused 4096 bytes of memory (errno 12); nothing was mapped"
         );
         assert_eq!(
-            Exhausted { asked_bytes: 100, align_bytes: 64, left_bytes: 120, capacity_bytes: 4096 }.to_string(),
-            "100 bytes (on a boundary of 64) were asked of an arena that has 120 of 4096 bytes left; nothing was allocated"
+            ScratchExhausted { asked_bytes: 100, align_bytes: 64, left_bytes: 120, capacity_bytes: 4096 }.to_string(),
+            "100 bytes (on a boundary of 64) were asked of a scratch that has 120 of 4096 bytes left; nothing was allocated"
         );
     }
 }

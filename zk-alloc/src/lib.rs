@@ -1,3 +1,20 @@
+//! [`phase`]: phase()
+//! [phase-type]: Phase
+//! [`min_arena_bytes`]: min_arena_bytes
+//! [`stats`]: stats()
+//! [stats-type]: Stats
+//! [`PhaseReport`]: PhaseReport
+//! [`pool`]: pool
+//! [`trace_escaped`]: trace_escaped
+//! [`set_retain`]: set_retain
+//! [`release`]: release
+//! [`soften`]: soften
+//! [`reserve`]: reserve
+//! [`Retain::For`]: Retain::For
+//! [`Scratch`]: Scratch
+//! [`SecretBuf`]: SecretBuf
+//!
+// The links above hold here, because the first of two definitions does; those of the README lead to the sources.
 #![doc = include_str!("../README.md")]
 // The order of the house: a module imports only what stands below it (tests/layering.rs).
 mod allocator;
@@ -7,10 +24,11 @@ mod config;
 mod counters;
 mod error;
 mod escape;
-mod open;
+mod helpers;
+mod names;
+mod open_phases;
 mod os;
 mod phase;
-#[cfg(feature = "rayon")]
 pub mod pool;
 mod report;
 mod retain;
@@ -22,16 +40,30 @@ pub mod simulation;
 mod stats;
 mod sync;
 mod wipe;
-mod workers;
+mod written_once;
 
 pub use allocator::{Mode, ZkAllocator};
-pub use config::{HugePages, min_arena_bytes, slab_size};
+pub use config::{
+    HugePages, HugePagesOutcome, InForce, Origin, Settings, SettingsInForce, min_arena_bytes, thread_capacity_bytes,
+};
 pub use counters::{overflow_stats, reset_overflow_stats};
-pub use error::{Exhausted, Refused};
+pub use error::{MemoryRefused, ScratchExhausted};
 pub use escape::{Escaped, escaped, trace_escaped};
-pub use phase::{Participants, Phase, PhaseGuard, begin_phase, end_phase, join, phase};
+#[allow(deprecated, reason = "who writes them is told")]
+pub use names::{Arena, Exhausted, Refused, join, slab_size};
+pub use phase::{Participants, Phase, PhaseGuard, begin_phase, end_phase, phase};
 pub use report::PhaseReport;
 pub use retain::{Retain, release, reserve, set_retain, soften};
-pub use scratch::Arena;
+pub use scratch::Scratch;
 pub use secret::SecretBuf;
 pub use stats::{Stats, stats};
+
+/// What every adapter names when it is compiled. The crate `zk-alloc` of crates.io, an arena that overwrites what is alive, has
+/// the same library name and the same functions, but not this one: an adapter that is built against it does not compile.
+#[doc(hidden)]
+pub const REUSES_ONLY_WHAT_WAS_FREED: () = ();
+
+// Its examples are compiled and run with those of this documentation.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/migrating.md")]
+struct Migrating;

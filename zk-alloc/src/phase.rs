@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::time::Instant;
 
 use crate::report::PhaseReport;
-use crate::{arena, counters, escape, open, os, retain, stats};
+use crate::{arena, counters, escape, open_phases, os, retain, stats};
 
 thread_local! {
     /// Phases that this thread began and has not ended.
@@ -20,29 +20,29 @@ pub enum Participants {
     /// Every thread of the process.
     #[default]
     All,
-    /// The threads that opened a phase, and the workers of a pool that joined: those of
-    /// [`pool::build_global`](https://docs.rs/zk-alloc/latest/zk_alloc/pool/), and threads that called [`join`]. Threads
-    /// of tokio, a database or a network beside the prover never touch the arena.
+    /// The threads that opened a phase, and the prover's workers: those of
+    /// `build_global` in [`pool`](crate::pool), and threads that called
+    /// [`pool::register_worker`](crate::pool::register_worker). Threads of tokio, a database or a network beside the prover
+    /// never touch the arena.
     Pool,
 }
 
 /// Whether a phase is open for this thread.
 #[inline]
 pub(crate) fn takes_part(participants: Participants) -> bool {
-    open::is_any()
+    open_phases::is_any()
         && match participants {
             Participants::All => true,
             Participants::Pool => WORKER.get() || OWN.get() > 0,
         }
 }
 
-/// Makes the calling thread a worker: it takes part in every phase also where only [`Participants::Pool`] do. Call it in
-/// the start handler of a thread pool of your own.
-pub fn join() {
+/// Makes the calling thread a worker.
+pub(crate) fn register_worker() {
     WORKER.set(true);
 }
 
-/// Runs `f` in a phase: while it runs, every thread of the process gets its prover-sized buffers from the arena.
+/// Runs `f` in a phase: while it runs, every thread of the process gets its memory from the arena.
 ///
 /// Phases are safe: they nest, they overlap on any threads, they end when `f` panics, and what `f` returns or leaves
 /// behind stays valid for as long as it lives.
@@ -59,7 +59,8 @@ where
     f()
 }
 
-/// A phase that lasts until the guard is dropped.
+/// A phase that lasts until the guard is dropped. A [`Phase`] is such a guard that also notes the counters when it begins, so
+/// that it can report.
 ///
 /// ```
 /// let guard = zk_alloc::PhaseGuard::new();
@@ -93,7 +94,8 @@ impl Drop for PhaseGuard {
     }
 }
 
-/// A phase that can say what happened in it, which costs a few microseconds more than a [`PhaseGuard`].
+/// A [`PhaseGuard`] that also notes the counters when it begins, so that it can report what happened since; that costs a few
+/// microseconds more.
 ///
 /// ```
 /// let phase = zk_alloc::Phase::new();
@@ -142,7 +144,7 @@ pub fn begin_phase() {
     arena::open();
     counters::phase_begun();
     OWN.set(OWN.get() + 1);
-    if open::began() {
+    if open_phases::began() {
         retain::first_phase_began();
         counters::window_begun(stats::live_bytes());
         escape::window_begun();
@@ -154,8 +156,8 @@ pub fn end_phase() {
     // A phase may end on another thread than it began on; the thread that began it then counts one too many, and takes
     // part in phases of others. That costs nothing but its place in `Participants::Pool`.
     OWN.set(OWN.get().saturating_sub(1));
-    if open::ended() {
-        if escape::is_on() && arena::get().is_some_and(|arena| arena.config().trace_escaped) {
+    if open_phases::ended() {
+        if escape::is_on() && arena::get().is_some_and(|arena| arena.config().settings.trace_escaped.value) {
             print_escaped();
         }
         retain::last_phase_ended();

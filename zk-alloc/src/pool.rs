@@ -1,9 +1,19 @@
-//! The thread pool of the prover, built where it costs least.
+//! The thread pool of the prover: built where it costs least, its threads known as workers.
+
+use crate::phase;
+
+/// Makes the calling thread a worker: it takes part in every phase also where only
+/// [`Participants::Pool`](crate::Participants::Pool) do. Call it in the start handler of a thread pool of your own; the
+/// workers of `build_global` (feature `rayon`) are registered.
+pub fn register_worker() {
+    phase::register_worker();
+}
 
 /// Builds rayon's global thread pool, with rayon's own defaults (`RAYON_NUM_THREADS` included), and returns whether this
 /// call built it: `false` if there was one already. Call it before the first phase, so that nothing the pool keeps for
-/// the life of the process occupies the arena. Its workers take part in
-/// phases also under [`Participants::Pool`](crate::Participants::Pool). Where it is called later, or not at all, everything still works.
+/// the life of the process occupies the arena. Its workers take part in phases also under
+/// [`Participants::Pool`](crate::Participants::Pool). Where it is called later, or not at all, everything still works.
+#[cfg(feature = "rayon")]
 pub fn build_global() -> bool {
-    rayon::ThreadPoolBuilder::new().start_handler(|_| crate::phase::join()).build_global().is_ok()
+    rayon::ThreadPoolBuilder::new().start_handler(|_| register_worker()).build_global().is_ok()
 }

@@ -13,11 +13,11 @@ use crate::stats::{Mib, Stats};
 pub struct PhaseReport {
     /// Time since the phase began.
     pub wall: Duration,
-    /// Allocations from slabs (the middle sizes).
+    /// Allocations served with blocks of slabs (up to 32 KiB).
     pub slab_allocations: u64,
     /// Bytes that were asked for in them.
     pub slab_bytes: u64,
-    /// Allocations of page runs (the large sizes).
+    /// Allocations served as page runs (above).
     pub run_allocations: u64,
     /// Bytes that were asked for in them.
     pub run_bytes: u64,

@@ -1,13 +1,15 @@
 //! What stays resident when nothing runs.
 
+use std::hint::black_box;
 use std::process;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use crate::arena::{self, GiveBack};
+use crate::config::{self, Settings};
 use crate::os::{self, Parking};
-use crate::{open, workers};
+use crate::{helpers, open_phases};
 
 /// What the arena keeps resident when the last open phase ends. Free memory only: what is in use is never touched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,7 +68,7 @@ pub(crate) fn first_phase_began() {
 fn keep_between_phases(bytes: usize) {
     arena::set_kept(bytes);
     // Another thread may have begun a phase meanwhile, and said the opposite before.
-    if open::is_any() {
+    if open_phases::is_any() {
         first_phase_began();
     }
 }
@@ -80,7 +82,7 @@ pub(crate) fn last_phase_ended() {
     let keep = match policy & TAG_MASK {
         BYTES => usize::try_from(policy & !TAG_MASK).unwrap_or(usize::MAX),
         FOR_NS => return idle_from_now(),
-        _ => arena.config().retain_bytes,
+        _ => arena.config().settings.retain_bytes.value,
     };
     if arena::resident_bytes() > keep {
         arena.trim(keep, GiveBack::Now);
@@ -112,7 +114,7 @@ fn spawn_waiter() {
     if WAITER_OF.swap(own, Ordering::SeqCst) == own {
         return;
     }
-    let builder = thread::Builder::new().name("zk-alloc-retain".into()).stack_size(workers::STACK_BYTES);
+    let builder = thread::Builder::new().name("zk-alloc-retain".into()).stack_size(helpers::STACK_BYTES);
     if let Err(error) = builder.spawn(wait_for_idleness) {
         WAITER_OF.store(0, Ordering::SeqCst);
         os::warn(format_args!(
@@ -148,7 +150,7 @@ fn wait_for_idleness() {
         let (policy, idle_since) = (POLICY.load(Ordering::SeqCst), IDLE_SINCE.load(Ordering::SeqCst));
         let due = due(policy, idle_since, released, os::monotonic_ns());
         // Until a phase that is open now ends, nothing is due: its end wakes this thread.
-        if due == Due::Never || open::is_any() {
+        if due == Due::Never || open_phases::is_any() {
             WAITER.sleep(ticket, None);
             continue;
         }
@@ -190,9 +192,12 @@ pub fn reserve(bytes: usize) -> usize {
     if bytes == 0 {
         return 0;
     }
+    // The program's settings come with the first request. This may be it; if no allocator of ours is asked, there are none.
+    drop(black_box(Box::new(0u8)));
+    config::introduce(&Settings::new());
     arena::open().map_or(0, |arena| {
         let threads = arena.config().threads;
-        arena.populate(bytes, |memory| workers::in_parallel(threads, &|part| memory.part(part, threads)))
+        arena.populate(bytes, |memory| helpers::in_parallel(threads, &|part| memory.part(part, threads)))
     })
 }
 

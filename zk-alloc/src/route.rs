@@ -7,13 +7,14 @@ use crate::classes::{self, Class};
 pub(crate) enum Path {
     /// A block of a size class, from the thread's cache or a slab.
     Block(Class),
-    /// A run of pages in one of the zones, which keep small things out of the holes that giants leave.
-    Run(Zone),
+    /// A run of pages, in the zone that runs of such sizes have for themselves: small things stay out of the holes that giants
+    /// leave.
+    Run(RunSize),
 }
 
-/// The zones, by the size of the runs that they hold.
+/// The sizes of runs that lie together: each of these has a zone of the region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Zone {
+pub(crate) enum RunSize {
     /// Below [`MID_BYTES`].
     Small,
     /// From [`MID_BYTES`].
@@ -22,8 +23,8 @@ pub(crate) enum Zone {
     Giant,
 }
 
-/// The zone that slabs lie in, so that what slabs leave serves runs, and the other way round.
-pub(crate) const SLABS: Zone = Zone::Mid;
+/// Slabs lie in the zone of these runs, so that what slabs leave serves runs, and the other way round.
+pub(crate) const SLABS: RunSize = RunSize::Mid;
 /// The smallest request of the middle zone, in bytes.
 pub(crate) const MID_BYTES: usize = 256 << 10;
 /// The smallest request of the giants' zone, in bytes.
@@ -41,18 +42,18 @@ pub(crate) const fn path(size: usize, align: usize) -> Path {
     if size <= classes::MAX_BYTES && align <= classes::MAX_ALIGN {
         Path::Block(Class::of(size, align))
     } else {
-        Path::Run(run_zone(size))
+        Path::Run(run_size(size))
     }
 }
 
-/// The zone of a run of `size` bytes.
-pub(crate) const fn run_zone(size: usize) -> Zone {
+/// Which of the sizes a run of `size` bytes is.
+pub(crate) const fn run_size(size: usize) -> RunSize {
     if size < MID_BYTES {
-        Zone::Small
+        RunSize::Small
     } else if size < GIANT_BYTES {
-        Zone::Mid
+        RunSize::Mid
     } else {
-        Zone::Giant
+        RunSize::Giant
     }
 }
 
@@ -64,11 +65,11 @@ mod tests {
     fn borders_belong_to_the_path_that_their_constants_name() {
         let is_block = |size, align| matches!(path(size, align), Path::Block(_));
         assert!(is_block(1, 1) && is_block(classes::MAX_BYTES, classes::MAX_ALIGN));
-        assert_eq!(path(classes::MAX_BYTES + 1, 1), Path::Run(Zone::Small));
-        assert_eq!(path(64, classes::MAX_ALIGN * 2), Path::Run(Zone::Small));
-        assert_eq!(path(MID_BYTES - 1, 1), Path::Run(Zone::Small));
-        assert_eq!(path(MID_BYTES, 1), Path::Run(Zone::Mid));
-        assert_eq!(path(GIANT_BYTES, 1), Path::Run(Zone::Giant));
-        assert_eq!(path(isize::MAX as usize, 1), Path::Run(Zone::Giant));
+        assert_eq!(path(classes::MAX_BYTES + 1, 1), Path::Run(RunSize::Small));
+        assert_eq!(path(64, classes::MAX_ALIGN * 2), Path::Run(RunSize::Small));
+        assert_eq!(path(MID_BYTES - 1, 1), Path::Run(RunSize::Small));
+        assert_eq!(path(MID_BYTES, 1), Path::Run(RunSize::Mid));
+        assert_eq!(path(GIANT_BYTES, 1), Path::Run(RunSize::Giant));
+        assert_eq!(path(isize::MAX as usize, 1), Path::Run(RunSize::Giant));
     }
 }

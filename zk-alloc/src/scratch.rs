@@ -1,5 +1,5 @@
-//! `Arena`: memory of one's own, handed out by a bump pointer and taken back all at once.
-#![allow(unsafe_code, reason = "makes values in memory of the arena's")]
+//! `Scratch`: memory of one's own, handed out by a bump pointer and taken back all at once.
+#![allow(unsafe_code, reason = "makes values in a mapping")]
 
 #[cfg(feature = "allocator-api2")]
 mod allocator;
@@ -10,7 +10,7 @@ use std::mem::{MaybeUninit, needs_drop};
 use std::ptr::NonNull;
 use std::{fmt, slice};
 
-use crate::error::{Exhausted, Refused};
+use crate::error::{MemoryRefused, ScratchExhausted};
 use bump::Bump;
 
 /// The least alignment of arrays, in bytes: a cache line, and a vector of AVX-512.
@@ -21,12 +21,12 @@ const LINE_BYTES: usize = 64;
 /// rounds of a folding, the columns of one trace after the other.
 ///
 /// ```
-/// let mut arena = zk_alloc::Arena::with_capacity(1 << 20);
+/// let mut scratch = zk_alloc::Scratch::with_capacity(1 << 20);
 /// for proof in 0..3u64 {
-///     let trace = arena.alloc_array(1 << 10, |row| row as u64 + proof);
-///     let squares = arena.alloc_array(trace.len(), |row| trace[row] * trace[row]);
+///     let trace = scratch.alloc_array(1 << 10, |row| row as u64 + proof);
+///     let squares = scratch.alloc_array(trace.len(), |row| trace[row] * trace[row]);
 ///     assert_eq!(squares[7], (7 + proof) * (7 + proof));
-///     arena.reset(); // the same memory, for the next proof
+///     scratch.reset(); // the same memory, for the next proof
 /// }
 /// ```
 ///
@@ -37,32 +37,32 @@ const LINE_BYTES: usize = 64;
 ///
 /// # What is alive is never overwritten
 ///
-/// What an arena hands out borrows it, and [`reset`](Self::reset), [`wipe`](Self::wipe) and [`release`](Self::release)
+/// What a scratch hands out borrows it, and [`reset`](Self::reset), [`wipe`](Self::wipe) and [`release`](Self::release)
 /// borrow it exclusively. Whoever would reset beneath a value that is still used does not compile:
 ///
 /// ```compile_fail,E0502
-/// let mut arena = zk_alloc::Arena::with_capacity(1 << 20);
-/// let trace = arena.alloc_array(8, |row| row);
-/// arena.reset();
+/// let mut scratch = zk_alloc::Scratch::with_capacity(1 << 20);
+/// let trace = scratch.alloc_array(8, |row| row);
+/// scratch.reset();
 /// assert_eq!(trace[7], 7); // borrowed past the reset
 /// ```
 ///
-/// Nothing is dropped in an arena, so a type that needs it does not compile either:
+/// Nothing is dropped in a scratch, so a type that needs it does not compile either:
 ///
 /// ```compile_fail,E0080
-/// let arena = zk_alloc::Arena::with_capacity(1 << 20);
-/// arena.alloc(String::from("would never be freed"));
+/// let scratch = zk_alloc::Scratch::with_capacity(1 << 20);
+/// scratch.alloc(String::from("would never be freed"));
 /// ```
 ///
 /// # Threads
 ///
-/// An arena may move to another thread, and two threads may not allocate from it at once (`Send`, not `Sync`): give each
+/// A scratch may move to another thread, and two threads may not allocate from it at once (`Send`, not `Sync`): give each
 /// its own. Threads may share what it handed out, in parallel iterators for one.
 ///
 /// ```compile_fail,E0277
-/// let arena = zk_alloc::Arena::with_capacity(1 << 20);
+/// let scratch = zk_alloc::Scratch::with_capacity(1 << 20);
 /// std::thread::scope(|scope| {
-///     scope.spawn(|| arena.alloc(1));
+///     scope.spawn(|| scratch.alloc(1));
 /// });
 /// ```
 ///
@@ -73,23 +73,23 @@ const LINE_BYTES: usize = 64;
 /// `try_` twin that returns this as an error.
 ///
 /// ```
-/// let arena = zk_alloc::Arena::with_capacity(4096);
-/// let error = arena.try_alloc_array(1 << 20, |_| 0u64).unwrap_err();
-/// assert_eq!((error.asked_bytes, error.left_bytes), (8 << 20, arena.capacity_bytes()));
+/// let scratch = zk_alloc::Scratch::with_capacity(4096);
+/// let error = scratch.try_alloc_array(1 << 20, |_| 0u64).unwrap_err();
+/// assert_eq!((error.asked_bytes, error.left_bytes), (8 << 20, scratch.capacity_bytes()));
 /// ```
 ///
 /// # Collections
 ///
-/// With the feature `allocator-api2`, `&Arena` is an `allocator_api2::alloc::Allocator`: `Vec::new_in(&arena)` of that
+/// With the feature `allocator-api2`, `&Scratch` is an `allocator_api2::alloc::Allocator`: `Vec::new_in(&scratch)` of that
 /// crate, and hashbrown's maps. The last block grows in place, and is given back when it is dropped; what another block
 /// leaves behind comes back with the reset.
-pub struct Arena {
+pub struct Scratch {
     bump: Bump,
 }
 
 #[allow(clippy::mut_from_ref, reason = "each call hands out memory that nobody else has")]
-impl Arena {
-    /// An arena of at least `bytes`, in whole pages.
+impl Scratch {
+    /// A scratch of at least `bytes`, in whole pages.
     ///
     /// # Panics
     /// Where the system refuses. [`try_with_capacity`](Self::try_with_capacity) returns an error.
@@ -99,15 +99,15 @@ impl Arena {
         or_panic(Self::try_with_capacity(bytes))
     }
 
-    /// An arena of at least `bytes`, in whole pages.
+    /// A scratch of at least `bytes`, in whole pages.
     ///
     /// # Errors
     /// Where the system refuses.
-    pub fn try_with_capacity(bytes: usize) -> Result<Self, Refused> {
+    pub fn try_with_capacity(bytes: usize) -> Result<Self, MemoryRefused> {
         Bump::with_capacity(bytes).map(|bump| Self { bump })
     }
 
-    /// Moves a value into the arena.
+    /// Moves a value into the scratch.
     ///
     /// # Panics
     /// Where less is left.
@@ -116,11 +116,11 @@ impl Arena {
         or_panic(self.try_alloc(value))
     }
 
-    /// Moves a value into the arena.
+    /// Moves a value into the scratch.
     ///
     /// # Errors
     /// Where less is left; the value is gone.
-    pub fn try_alloc<T>(&self, value: T) -> Result<&mut T, Exhausted> {
+    pub fn try_alloc<T>(&self, value: T) -> Result<&mut T, ScratchExhausted> {
         let slots = self.slots(Layout::new::<T>(), 1, Bump::claim)?;
         Ok(slots[0].write(value))
     }
@@ -138,14 +138,18 @@ impl Arena {
     ///
     /// # Errors
     /// Where less is left.
-    pub fn try_alloc_array<T>(&self, len: usize, mut init: impl FnMut(usize) -> T) -> Result<&mut [T], Exhausted> {
+    pub fn try_alloc_array<T>(
+        &self,
+        len: usize,
+        mut init: impl FnMut(usize) -> T,
+    ) -> Result<&mut [T], ScratchExhausted> {
         let slots = self.try_alloc_array_uninit(len)?;
         // A panic of `init` loses the memory until the reset, and nothing else: `T` needs no drop.
         for (index, slot) in slots.iter_mut().enumerate() {
             slot.write(init(index));
         }
         // SAFETY: each was written.
-        Ok(unsafe { slots.assume_init_mut() })
+        Ok(unsafe { all_written(slots) })
     }
 
     /// A copy of `source`, on a boundary of 64 bytes or more.
@@ -161,8 +165,13 @@ impl Arena {
     ///
     /// # Errors
     /// Where less is left.
-    pub fn try_alloc_array_copy<T: Copy>(&self, source: &[T]) -> Result<&mut [T], Exhausted> {
-        Ok(self.try_alloc_array_uninit(source.len())?.write_copy_of_slice(source))
+    pub fn try_alloc_array_copy<T: Copy>(&self, source: &[T]) -> Result<&mut [T], ScratchExhausted> {
+        let slots = self.try_alloc_array_uninit(source.len())?;
+        for (slot, value) in slots.iter_mut().zip(source) {
+            slot.write(*value);
+        }
+        // SAFETY: there are as many values as slots, so each was written.
+        Ok(unsafe { all_written(slots) })
     }
 
     /// Room for `len` values, on a boundary of 64 bytes or more, for those who write each of them before they read: the
@@ -179,19 +188,19 @@ impl Arena {
     ///
     /// # Errors
     /// Where less is left.
-    pub fn try_alloc_array_uninit<T>(&self, len: usize) -> Result<&mut [MaybeUninit<T>], Exhausted> {
+    pub fn try_alloc_array_uninit<T>(&self, len: usize) -> Result<&mut [MaybeUninit<T>], ScratchExhausted> {
         self.slots(self.array_layout::<T>(len)?, len, Bump::claim)
     }
 
     /// Room for `len` values, on a boundary of 64 bytes or more, every byte of it zero. Pages that were not used since the
-    /// arena was made or last [wiped](Self::wipe) or [released](Self::release) are left to the kernel, which zeroes each
+    /// scratch was made or last [wiped](Self::wipe) or [released](Self::release) are left to the kernel, which zeroes each
     /// where it is first touched.
     ///
     /// Whether zero bytes are a value is the type's affair, as with [`Box::new_zeroed_slice`]:
     ///
     /// ```
-    /// let arena = zk_alloc::Arena::with_capacity(1 << 20);
-    /// let room = arena.alloc_array_zeroed::<u64>(1 << 10);
+    /// let scratch = zk_alloc::Scratch::with_capacity(1 << 20);
+    /// let room = scratch.alloc_array_zeroed::<u64>(1 << 10);
     /// // SAFETY: zero bytes are the number 0.
     /// let numbers = unsafe { room.assume_init_mut() };
     /// assert_eq!(numbers.iter().sum::<u64>(), 0);
@@ -208,7 +217,7 @@ impl Arena {
     ///
     /// # Errors
     /// Where less is left.
-    pub fn try_alloc_array_zeroed<T>(&self, len: usize) -> Result<&mut [MaybeUninit<T>], Exhausted> {
+    pub fn try_alloc_array_zeroed<T>(&self, len: usize) -> Result<&mut [MaybeUninit<T>], ScratchExhausted> {
         self.slots(self.array_layout::<T>(len)?, len, Bump::claim_zeroed)
     }
 
@@ -217,8 +226,8 @@ impl Arena {
         self.bump.reset();
     }
 
-    /// Takes everything back, and zeroes whatever was handed out since the arena was made or last wiped, with writes that the
-    /// compiler does not leave out. Pages stay resident. For secrets that must not outlive their round; dropping an arena
+    /// Takes everything back, and zeroes whatever was handed out since the scratch was made or last wiped, with writes that the
+    /// compiler does not leave out. Pages stay resident. For secrets that must not outlive their round; dropping a scratch
     /// gives its pages back as they are, and [`SecretBuf`](crate::SecretBuf) guards those that need more.
     pub fn wipe(&mut self) {
         self.bump.wipe();
@@ -242,7 +251,7 @@ impl Arena {
         self.bump.capacity_bytes()
     }
 
-    fn array_layout<T>(&self, len: usize) -> Result<Layout, Exhausted> {
+    fn array_layout<T>(&self, len: usize) -> Result<Layout, ScratchExhausted> {
         let layout = Layout::array::<T>(len).and_then(|layout| layout.align_to(LINE_BYTES));
         layout.map_err(|_| self.bump.exhausted(len.saturating_mul(size_of::<T>()), align_of::<T>().max(LINE_BYTES)))
     }
@@ -253,9 +262,9 @@ impl Arena {
         &self,
         layout: Layout,
         len: usize,
-        claim: fn(&Bump, usize, usize) -> Result<NonNull<u8>, Exhausted>,
-    ) -> Result<&mut [MaybeUninit<T>], Exhausted> {
-        const { assert!(!needs_drop::<T>(), "nothing is dropped in an arena: a type that needs it can't live there") };
+        claim: fn(&Bump, usize, usize) -> Result<NonNull<u8>, ScratchExhausted>,
+    ) -> Result<&mut [MaybeUninit<T>], ScratchExhausted> {
+        const { assert!(!needs_drop::<T>(), "nothing is dropped in a scratch: a type that needs it can't live there") };
         let at = claim(&self.bump, layout.size(), layout.align())?;
         // SAFETY: as long and as aligned as `layout` says, which holds `len` values; nobody else's until a reset, for which
         // this borrow must be over.
@@ -263,13 +272,22 @@ impl Arena {
     }
 }
 
-impl fmt::Debug for Arena {
+impl fmt::Debug for Scratch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Arena")
+        f.debug_struct("Scratch")
             .field("used_bytes", &self.used_bytes())
             .field("capacity_bytes", &self.capacity_bytes())
             .finish()
     }
+}
+
+/// The values in slots that were all written. (The method of slices that does this came with Rust 1.93.)
+///
+/// # Safety
+/// Each slot holds a value.
+unsafe fn all_written<T>(slots: &mut [MaybeUninit<T>]) -> &mut [T] {
+    // SAFETY: the caller's; a `MaybeUninit` lies in memory as its value does.
+    unsafe { slice::from_raw_parts_mut(slots.as_mut_ptr().cast(), slots.len()) }
 }
 
 /// The value, or a panic at the caller's line with what the error says.

@@ -6,7 +6,7 @@ use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::{fmt, slice};
 
-use crate::error::Refused;
+use crate::error::MemoryRefused;
 use crate::os::{self, Errno, Mapping};
 use crate::wipe::wipe;
 
@@ -25,8 +25,8 @@ use crate::wipe::wipe;
 /// | protection | where | when the system refuses |
 /// |---|---|---|
 /// | zeroed before its memory is given back | everywhere | |
-/// | in pages of its own, never the heap's or the arena's | Unix | [`Refused`] |
-/// | between two pages that no access may touch | Unix | [`Refused`] |
+/// | in pages of its own, never the heap's or the arena's | Unix | [`MemoryRefused`] |
+/// | between two pages that no access may touch | Unix | [`MemoryRefused`] |
 /// | locked in memory, never in swap (`mlock`) | Unix | goes without: [`is_locked`](Self::is_locked) |
 /// | not in core dumps (`MADV_DONTDUMP`) | Linux | goes without: [`is_left_out_of_dumps`](Self::is_left_out_of_dumps) |
 /// | a child of `fork` finds zeroes (`MADV_WIPEONFORK`) | Linux from 4.14 | goes without: [`is_wiped_on_fork`](Self::is_wiped_on_fork) |
@@ -78,8 +78,8 @@ impl SecretBuf {
     ///
     /// # Errors
     /// Where the system refuses memory. That it refuses to lock it is none.
-    pub fn try_zeroed(len: usize) -> Result<Self, Refused> {
-        let (memory, pages) = os::map_guarded(len).map_err(|Errno(errno)| Refused { asked_bytes: len, errno })?;
+    pub fn try_zeroed(len: usize) -> Result<Self, MemoryRefused> {
+        let (memory, pages) = os::map_guarded(len).map_err(|Errno(errno)| MemoryRefused { asked_bytes: len, errno })?;
         let (start, pages_len) = (pages.cast::<u8>(), pages.len());
         // All three before the first secret is written.
         // SAFETY: the pages of the mapping made above.
@@ -105,7 +105,7 @@ impl SecretBuf {
     ///
     /// # Errors
     /// Where the system refuses memory. That it refuses to lock it is none.
-    pub fn try_from_slice(secret: &[u8]) -> Result<Self, Refused> {
+    pub fn try_from_slice(secret: &[u8]) -> Result<Self, MemoryRefused> {
         let mut buffer = Self::try_zeroed(secret.len())?;
         buffer.copy_from_slice(secret);
         Ok(buffer)

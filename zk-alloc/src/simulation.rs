@@ -1,6 +1,6 @@
 //! What a simulator of this allocator reads of it, so that both are the same allocator: the sizes, and where requests go.
 //!
-//! `prove-bench simulate` is that simulator (docs/placement.md). None of this is part of the API: it changes with the allocator.
+//! `prove-bench simulate` is that simulator (docs/experiments/placement.md). None of this is part of the API: it changes with the allocator.
 
 use crate::arena;
 use crate::classes::{self, Class};
@@ -22,7 +22,7 @@ pub const MIGRATE_MAX_BYTES: usize = route::MIGRATE_MAX_BYTES;
 /// From so many bytes on, growth that finds no room moves pages instead of copying.
 pub const MOVE_MIN_BYTES: usize = route::MOVE_MIN_BYTES;
 
-const _: () = assert!(matches!(route::run_zone(SLABS_AMONG_BYTES), route::SLABS));
+const _: () = assert!(matches!(route::run_size(SLABS_AMONG_BYTES), route::SLABS));
 
 /// What the allocator has for the requests of one size class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,7 +68,7 @@ impl Blocks {
 /// The granule of the zone that runs of `size` bytes lie in, in bytes, where pages are not larger.
 #[must_use]
 pub const fn granule_bytes(size: usize) -> usize {
-    arena::granule_bytes(route::run_zone(size))
+    arena::granule_bytes(route::run_size(size))
 }
 
 /// The alignment of a run.

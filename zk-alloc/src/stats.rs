@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::config::HugePages;
+use crate::config::{HugePagesOutcome, SettingsInForce};
 use crate::{arena, counters};
 
 /// The allocator's counters since the process started. Sizes are in bytes.
@@ -14,11 +14,11 @@ pub struct Stats {
     pub arena_allocations: u64,
     /// Bytes that were asked for in them.
     pub arena_bytes: u64,
-    /// Allocations served with blocks of slabs (the middle sizes).
+    /// Allocations served with blocks of slabs (up to 32 KiB).
     pub slab_allocations: u64,
     /// Bytes that were asked for in them.
     pub slab_bytes: u64,
-    /// Allocations served as page runs (the large sizes).
+    /// Allocations served as page runs (above).
     pub run_allocations: u64,
     /// Bytes that were asked for in them.
     pub run_bytes: u64,
@@ -50,8 +50,10 @@ pub struct Stats {
     pub resident_bytes: usize,
     /// Bytes of address space reserved; 0 while there is no arena.
     pub reserved_bytes: usize,
-    /// What the arena chose to do about huge pages; `None` while there is no arena.
-    pub huge_pages: Option<HugePages>,
+    /// What became of the wish for huge pages on this host; `None` while there is no arena.
+    pub huge_pages: Option<HugePagesOutcome>,
+    /// The settings in force, and where each came from; `None` while there is no arena.
+    pub settings: Option<SettingsInForce>,
 }
 
 /// The counters so far. Concurrent allocations may be half counted.
@@ -87,6 +89,7 @@ fn add(stats: &mut Stats, arena: &arena::Arena) {
     stats.reserved_bytes = arena.reserved_bytes();
     stats.resident_bytes = arena::resident_bytes();
     stats.huge_pages = Some(arena.config().huge_pages);
+    stats.settings = Some(arena.config().settings);
     for zone in arena.counters() {
         stats.run_allocations += zone.allocations();
         stats.run_bytes += zone.bytes();
@@ -132,6 +135,7 @@ impl fmt::Display for Stats {
             Mib(self.fresh_bytes)
         )?;
         write!(f, "{} phases, {} system calls, {} of them refused", self.phases, self.system_calls, self.refusals)?;
-        self.huge_pages.map_or(Ok(()), |huge_pages| write!(f, "; huge pages: {huge_pages}"))
+        self.huge_pages.map_or(Ok(()), |huge_pages| write!(f, "; huge pages: {huge_pages}"))?;
+        self.settings.map_or(Ok(()), |settings| write!(f, "\nsettings: {settings}"))
     }
 }

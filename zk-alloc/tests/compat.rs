@@ -1,4 +1,5 @@
-//! What programs wrote against the public API of the crate zk-alloc 0.0.9 compiles, and does what they meant.
+//! What programs wrote against the public API of the crate zk-alloc 0.0.9 compiles, and does what they meant; so do names that
+//! this crate and zk-nalloc had before.
 
 mod support;
 
@@ -117,6 +118,7 @@ fn overflow_is_a_pair_of_numbers_that_can_be_reset() {
 
 /// The settings keep their names and meanings; the threshold is known from the start, the rest from the first phase on.
 #[test]
+#[allow(deprecated, reason = "`slab_size` is what programs wrote")]
 fn settings_are_read_under_their_old_names() {
     let settings = [("ZK_ALLOC_SLAB_GB", OsStr::new("5")), ("ZK_ALLOC_MIN_BYTES", OsStr::new("10000"))];
     if !in_own_process("settings_are_read_under_their_old_names", &settings) {
@@ -158,4 +160,18 @@ fn the_allocator_is_a_value_with_methods() {
             unsafe { A.dealloc(at, Layout::from_size_align_unchecked(2 * size, align)) };
         });
     }
+}
+
+/// A name that changed is still a name of the same thing.
+#[test]
+#[allow(deprecated, reason = "that is what programs wrote")]
+fn names_of_before_mean_what_they_meant() {
+    let mut arena: zk_alloc::Arena = zk_alloc::Scratch::with_capacity(4096);
+    let error: zk_alloc::Exhausted = arena.try_alloc_array(1 << 20, |_| 0u8).unwrap_err();
+    assert_eq!(error.asked_bytes, 1 << 20);
+    arena.reset();
+    let refused: zk_alloc::Refused = zk_alloc::Arena::try_with_capacity(usize::MAX).unwrap_err();
+    assert_eq!(refused.asked_bytes, usize::MAX);
+    let _: fn() = zk_alloc::join;
+    assert_eq!(zk_alloc::slab_size(), zk_alloc::thread_capacity_bytes());
 }

@@ -7,6 +7,7 @@ use std::path::Path;
 
 /// From the top down. What stands on one line may name what stands on lower lines, and not its neighbours.
 const ORDER: &[&[&str]] = &[
+    &["names"],
     &["allocator", "pool", "scratch::allocator", "simulation"],
     &["scratch", "secret"],
     &["scratch::bump"],
@@ -22,11 +23,11 @@ const ORDER: &[&[&str]] = &[
     &["arena::thread_cache", "arena::budget"],
     &["arena::hints", "arena::runs"],
     &["arena::bitmap", "arena::table"],
-    &["counters", "escape", "workers"],
+    &["counters", "escape", "helpers"],
     &["route"],
     &["config", "classes"],
     &["os"],
-    &["arena::align", "open", "sync", "wipe", "error"],
+    &["arena::align", "open_phases", "sync", "wipe", "written_once", "error"],
 ];
 
 #[test]

@@ -101,7 +101,7 @@ fn idleness_costs_nothing() {
     assert_eq!(sleeps_of_the_waiter(), before);
 }
 
-/// Under `Participants::Pool` a thread beside the prover never touches the arena, unless it joins.
+/// Under `Participants::Pool` a thread beside the prover never touches the arena, unless it is registered as a worker.
 fn a_thread_outside_the_pool_stays_outside() {
     let used = |f: &(dyn Fn() + Sync)| {
         // Of the runs only: the thread that starts the other is in a phase of its own, and allocates small things for that.
@@ -113,7 +113,7 @@ fn a_thread_outside_the_pool_stays_outside() {
     assert_eq!(used(&|| drop(black_box(vec![1u8; 1 << 20]))), 0);
     assert!(
         used(&|| {
-            zk_alloc::join();
+            zk_alloc::pool::register_worker();
             drop(black_box(vec![1u8; 1 << 20]));
         }) > 0
     );

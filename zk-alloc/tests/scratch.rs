@@ -1,4 +1,4 @@
-//! An `Arena` against a model, and what it promises of its memory.
+//! A `Scratch` against a model, and what it promises of its memory.
 
 #[cfg(target_os = "linux")]
 #[path = "support/maps.rs"]
@@ -14,7 +14,7 @@ use std::thread;
 use proptest::prelude::*;
 use rayon::prelude::*;
 use support::{assert_patterned, patterned};
-use zk_alloc::{Arena, ZkAllocator};
+use zk_alloc::{Scratch, ZkAllocator};
 
 #[global_allocator]
 static ALLOC: ZkAllocator = ZkAllocator::resident();
@@ -107,7 +107,7 @@ enum Back {
     Release,
 }
 
-/// What an arena's counters must say.
+/// What a scratch's counters must say.
 struct Model {
     used: usize,
     capacity: usize,
@@ -115,7 +115,7 @@ struct Model {
 
 impl Model {
     fn claims(&mut self, size: usize, align: usize) -> bool {
-        // The arena begins on a page boundary: offsets are aligned as addresses are.
+        // The scratch begins on a page boundary: offsets are aligned as addresses are.
         let start = self.used.next_multiple_of(align);
         let fits = start + size <= self.capacity;
         self.used = if fits { start + size } else { self.used };
@@ -136,33 +136,37 @@ fn filled<T: Patterned>(room: &mut [MaybeUninit<T>], seed: u8) -> &mut [T] {
 
 #[track_caller]
 fn assert_zeroed<T>(room: &[MaybeUninit<T>]) {
-    // SAFETY: the arena says that every byte is zero, and so initialised.
+    // SAFETY: the scratch says that every byte is zero, and so initialised.
     #[allow(unsafe_code, reason = "looks at each byte")]
     let bytes = unsafe { std::slice::from_raw_parts(room.as_ptr().cast::<u8>(), size_of_val(room)) };
     assert!(bytes.iter().all(|&byte| byte == 0), "not zeroed at {:?}", bytes.iter().position(|&byte| byte != 0));
 }
 
 /// Serves one request, as the model says; `None` where it says that nothing is left.
-fn serve<'a, T: Patterned + 'a>(arena: &'a Arena, model: &mut Model, request: Request) -> Option<Box<dyn Held + 'a>> {
+fn serve<'a, T: Patterned + 'a>(
+    scratch: &'a Scratch,
+    model: &mut Model,
+    request: Request,
+) -> Option<Box<dyn Held + 'a>> {
     let Request { how, bytes, seed, .. } = request;
     let len = if let How::Value = how { 1 } else { bytes / size_of::<T>() };
     let align = if let How::Value = how { align_of::<T>() } else { align_of::<T>().max(LINE_BYTES) };
     let left = model.capacity - model.used;
     let fits = model.claims(len * size_of::<T>(), align);
     let served = match how {
-        How::Value => arena.try_alloc(T::new(seed, 0)).map(std::slice::from_mut),
-        How::Init => arena.try_alloc_array(len, |index| T::new(seed, index)),
+        How::Value => scratch.try_alloc(T::new(seed, 0)).map(std::slice::from_mut),
+        How::Init => scratch.try_alloc_array(len, |index| T::new(seed, index)),
         How::Copy => {
             let source: Vec<T> = (0..len).map(|index| T::new(seed, index)).collect();
-            arena.try_alloc_array_copy(&source)
+            scratch.try_alloc_array_copy(&source)
         }
-        How::Uninit => arena.try_alloc_array_uninit(len).map(|room| filled(room, seed)),
-        How::Zeroed => arena.try_alloc_array_zeroed(len).map(|room| {
+        How::Uninit => scratch.try_alloc_array_uninit(len).map(|room| filled(room, seed)),
+        How::Zeroed => scratch.try_alloc_array_zeroed(len).map(|room| {
             assert_zeroed(room);
             filled(room, seed)
         }),
     };
-    assert_eq!(arena.used_bytes(), model.used);
+    assert_eq!(scratch.used_bytes(), model.used);
     match served {
         Ok(values) => {
             assert!(fits, "{request:?} was served with {left} bytes left");
@@ -179,14 +183,14 @@ fn serve<'a, T: Patterned + 'a>(arena: &'a Arena, model: &mut Model, request: Re
 }
 
 /// The requests between two resets. Returns where the first of them begins.
-fn round(arena: &Arena, requests: &[Request]) -> Option<usize> {
-    let mut model = Model { used: 0, capacity: arena.capacity_bytes() };
+fn round(scratch: &Scratch, requests: &[Request]) -> Option<usize> {
+    let mut model = Model { used: 0, capacity: scratch.capacity_bytes() };
     let mut held: Vec<Box<dyn Held + '_>> = Vec::new();
     for &request in requests {
         held.extend(match request.of {
-            Type::Bytes => serve::<u8>(arena, &mut model, request),
-            Type::Words => serve::<u64>(arena, &mut model, request),
-            Type::Wides => serve::<Wide>(arena, &mut model, request),
+            Type::Bytes => serve::<u8>(scratch, &mut model, request),
+            Type::Words => serve::<u64>(scratch, &mut model, request),
+            Type::Wides => serve::<Wide>(scratch, &mut model, request),
         });
     }
     held.iter().for_each(|block| block.assert_intact());
@@ -216,33 +220,33 @@ proptest! {
     fn rounds_of_requests_are_served_as_a_model_says(
         rounds in prop::collection::vec((prop::collection::vec(request(), 0..40), back()), 1..6)
     ) {
-        let mut arena = Arena::with_capacity(CAPACITY_BYTES);
-        assert_eq!(arena.capacity_bytes(), CAPACITY_BYTES);
-        let base = arena.alloc_array_uninit::<u8>(0).as_ptr().addr();
+        let mut scratch = Scratch::with_capacity(CAPACITY_BYTES);
+        assert_eq!(scratch.capacity_bytes(), CAPACITY_BYTES);
+        let base = scratch.alloc_array_uninit::<u8>(0).as_ptr().addr();
         for (requests, back) in rounds {
-            if let Some(first) = round(&arena, &requests) {
+            if let Some(first) = round(&scratch, &requests) {
                 assert_eq!(first, base);
             }
             match back {
-                Back::Reset => arena.reset(),
-                Back::Wipe => arena.wipe(),
-                Back::Release => arena.release(),
+                Back::Reset => scratch.reset(),
+                Back::Wipe => scratch.wipe(),
+                Back::Release => scratch.release(),
             }
-            assert_eq!(arena.used_bytes(), 0);
+            assert_eq!(scratch.used_bytes(), 0);
         }
     }
 }
 
-/// The memory of an array is claimed before its values are made, so that what makes them may use the arena too.
+/// The memory of an array is claimed before its values are made, so that what makes them may use the scratch too.
 #[test]
 fn an_initialiser_may_allocate_and_may_panic() {
-    let arena = Arena::with_capacity(CAPACITY_BYTES);
-    let outer = arena.alloc_array(10, |index| &*arena.alloc_array(10, |inner| (index, inner)));
+    let scratch = Scratch::with_capacity(CAPACITY_BYTES);
+    let outer = scratch.alloc_array(10, |index| &*scratch.alloc_array(10, |inner| (index, inner)));
     let panicked = catch_unwind(AssertUnwindSafe(|| {
-        arena.alloc_array(10, |index| if index == 5 { panic!("in the midst") } else { index }).len()
+        scratch.alloc_array(10, |index| if index == 5 { panic!("in the midst") } else { index }).len()
     }));
     assert!(panicked.is_err());
-    let after = arena.alloc_array(100, |_| usize::MAX);
+    let after = scratch.alloc_array(100, |_| usize::MAX);
     for (index, inner) in outer.iter().enumerate() {
         assert!(inner.iter().copied().eq((0..10).map(|inner| (index, inner))));
     }
@@ -254,46 +258,46 @@ fn values_without_a_size_and_with_a_large_alignment_have_their_place() {
     #[derive(Clone, Copy)]
     #[repr(align(65536))]
     struct Aligned;
-    let arena = Arena::with_capacity(256 << 10);
-    arena.alloc(1u8);
-    assert!((&raw const *arena.alloc(Aligned)).addr().is_multiple_of(65536));
+    let scratch = Scratch::with_capacity(256 << 10);
+    scratch.alloc(1u8);
+    assert!((&raw const *scratch.alloc(Aligned)).addr().is_multiple_of(65536));
     // Not made one by one: whether a loop of that length ends is the optimiser's business.
-    assert_eq!(arena.alloc_array_uninit::<()>(usize::MAX).len(), usize::MAX);
-    assert_eq!(arena.alloc_array(3, |_| Aligned).len(), 3);
-    assert_eq!(arena.alloc_array_zeroed::<[u64; 0]>(usize::MAX / 2).len(), usize::MAX / 2);
-    assert!(arena.used_bytes() <= 65536 * 2);
+    assert_eq!(scratch.alloc_array_uninit::<()>(usize::MAX).len(), usize::MAX);
+    assert_eq!(scratch.alloc_array(3, |_| Aligned).len(), 3);
+    assert_eq!(scratch.alloc_array_zeroed::<[u64; 0]>(usize::MAX / 2).len(), usize::MAX / 2);
+    assert!(scratch.used_bytes() <= 65536 * 2);
 }
 
 /// A length whose bytes overflow must not come back as a small array.
 #[test]
 fn lengths_and_capacities_beyond_all_memory_are_refused() {
-    let arena = Arena::with_capacity(1);
+    let scratch = Scratch::with_capacity(1);
     for len in [usize::MAX, usize::MAX / 8 + 2, isize::MAX as usize, isize::MAX as usize / 8 + 1, 1 << 57] {
-        let error = arena.try_alloc_array_uninit::<u64>(len).unwrap_err();
+        let error = scratch.try_alloc_array_uninit::<u64>(len).unwrap_err();
         assert_eq!(error.asked_bytes, len.saturating_mul(8));
-        assert_eq!(error.left_bytes, arena.capacity_bytes());
+        assert_eq!(error.left_bytes, scratch.capacity_bytes());
     }
     for bytes in [usize::MAX, isize::MAX as usize, 1 << 60] {
-        assert_eq!(Arena::try_with_capacity(bytes).unwrap_err().asked_bytes, bytes);
+        assert_eq!(Scratch::try_with_capacity(bytes).unwrap_err().asked_bytes, bytes);
     }
-    let panicked = catch_unwind(|| Arena::with_capacity(1).alloc_array(1 << 20, |_| 0u8).len()).unwrap_err();
+    let panicked = catch_unwind(|| Scratch::with_capacity(1).alloc_array(1 << 20, |_| 0u8).len()).unwrap_err();
     let message = panicked.downcast_ref::<String>().unwrap();
     assert!(message.contains("1048576 bytes") && message.contains("bytes left"), "{message}");
 }
 
-/// Workers write to parts of what one thread allocated, and the arena moves to another thread between two rounds.
+/// Workers write to parts of what one thread allocated, and the scratch moves to another thread between two rounds.
 #[test]
-fn threads_share_arrays_and_pass_the_arena_on() {
-    let mut arena = Arena::with_capacity(1 << 20);
+fn threads_share_arrays_and_pass_the_scratch_on() {
+    let mut scratch = Scratch::with_capacity(1 << 20);
     for seed in 0..4 {
-        arena = thread::spawn(move || {
-            let words = filled(arena.alloc_array_uninit::<u64>(1 << 14), 0);
+        scratch = thread::spawn(move || {
+            let words = filled(scratch.alloc_array_uninit::<u64>(1 << 14), 0);
             let expected = patterned(words.len(), seed);
             let chunks = words.par_chunks_mut(100).zip(expected.par_chunks(100));
             chunks.for_each(|(chunk, expected)| chunk.copy_from_slice(expected));
             assert_patterned(words, seed);
-            arena.reset();
-            arena
+            scratch.reset();
+            scratch
         })
         .join()
         .unwrap();
@@ -324,29 +328,29 @@ mod beside_the_system {
     #[test]
     fn pages_stay_resident_until_they_are_released() {
         const BYTES: usize = 1 << 20;
-        let mut arena = Arena::with_capacity(BYTES);
-        let at = arena.alloc_array(BYTES, |_| 0xA5u8).as_ptr().expose_provenance();
+        let mut scratch = Scratch::with_capacity(BYTES);
+        let at = scratch.alloc_array(BYTES, |_| 0xA5u8).as_ptr().expose_provenance();
         assert_eq!(resident_pages(at, BYTES), BYTES / 4096);
-        arena.reset();
+        scratch.reset();
         assert_eq!(resident_pages(at, BYTES), BYTES / 4096);
-        arena.wipe();
+        scratch.wipe();
         assert_eq!(resident_pages(at, BYTES), BYTES / 4096);
-        arena.alloc_array(BYTES, |_| 0xA5u8);
-        arena.release();
+        scratch.alloc_array(BYTES, |_| 0xA5u8);
+        scratch.release();
         assert_eq!(resident_pages(at, BYTES), 0);
-        assert_zeroed(arena.alloc_array_zeroed::<u8>(BYTES));
+        assert_zeroed(scratch.alloc_array_zeroed::<u8>(BYTES));
     }
 
     /// A capacity is chosen for the worst case: what is not touched must cost nothing, also where it is zeroed.
     #[test]
     fn capacity_that_is_not_touched_takes_no_memory() {
         const BYTES: usize = 16 << 30;
-        let arena = Arena::with_capacity(BYTES);
-        let at = arena.alloc_array_zeroed::<u8>(BYTES).as_ptr().expose_provenance();
+        let scratch = Scratch::with_capacity(BYTES);
+        let at = scratch.alloc_array_zeroed::<u8>(BYTES).as_ptr().expose_provenance();
         assert_eq!(resident_pages(at, BYTES), 0);
     }
 
-    /// The global allocator has an arena too: a reset that touched it would end everybody's buffers.
+    /// The global allocator has an arena: a reset that touched it would end everybody's buffers.
     #[test]
     fn its_memory_is_its_own_whatever_the_global_allocator() {
         let name = "beside_the_system::its_memory_is_its_own_whatever_the_global_allocator";
@@ -356,8 +360,8 @@ mod beside_the_system {
         drop(vec![1u8; 1 << 20]);
         let before = stats();
         assert!(before.run_allocations > 0, "{before}");
-        let arena = phase(|| Arena::with_capacity(64 << 20));
-        assert!(phase(|| arena.alloc_array(1 << 20, |index| index as u64)).iter().copied().eq(0..1 << 20));
+        let scratch = phase(|| Scratch::with_capacity(64 << 20));
+        assert!(phase(|| scratch.alloc_array(1 << 20, |index| index as u64)).iter().copied().eq(0..1 << 20));
         let after = stats();
         // Not in blocks either, of which the test's own threads use some.
         assert_eq!(after.run_allocations, before.run_allocations);
@@ -377,8 +381,8 @@ mod beside_the_system {
         // Kernels built without huge pages have no such file, and no such flags.
         let Ok(host) = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled") else { return };
         let setting = std::env::var("ZK_ALLOC_THP").unwrap();
-        let arena = Arena::with_capacity(8 << 20);
-        let map = map_of((&raw const *arena.alloc(0u8)).addr()).unwrap();
+        let scratch = Scratch::with_capacity(8 << 20);
+        let map = map_of((&raw const *scratch.alloc(0u8)).addr()).unwrap();
         // Where the host has them, `auto` decides by what they cost there; it never leaves it to the host.
         let wanted = setting == "always" || setting == "auto" && !map.has("nh");
         assert_eq!(map.has("hg"), wanted && !host.contains("[never]"), "{map:?}");

@@ -1,4 +1,4 @@
-//! Collections in an `Arena`, against the same ones outside.
+//! Collections in a `Scratch`, against the same ones outside.
 #![cfg(feature = "allocator-api2")]
 #![allow(unsafe_code, reason = "calls Allocator itself")]
 
@@ -8,10 +8,10 @@ use std::ptr::NonNull;
 use std::slice;
 
 use allocator_api2::alloc::Allocator;
-use allocator_api2::boxed::Box as ArenaBox;
-use allocator_api2::vec::Vec as ArenaVec;
+use allocator_api2::boxed::Box as ScratchBox;
+use allocator_api2::vec::Vec as ScratchVec;
 use proptest::prelude::*;
-use zk_alloc::Arena;
+use zk_alloc::Scratch;
 
 #[derive(Clone, Copy, Debug)]
 enum Op {
@@ -38,15 +38,15 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..ProptestConfig::default() })]
 
     /// The last block grows and shrinks in place, others move: whichever it is, each vector holds what it would elsewhere, also
-    /// when the arena is full.
+    /// when the scratch is full.
     #[test]
     fn vectors_hold_what_they_would_elsewhere(ops in prop::collection::vec(op(), 1..200)) {
-        let mut arena = Arena::with_capacity(32 << 10);
-        let mut vectors: Vec<(ArenaVec<u8, &Arena>, Vec<u8>)> = Vec::new();
+        let mut scratch = Scratch::with_capacity(32 << 10);
+        let mut vectors: Vec<(ScratchVec<u8, &Scratch>, Vec<u8>)> = Vec::new();
         for op in ops {
             let count = vectors.len().max(1);
             match op {
-                Op::New => vectors.push((ArenaVec::new_in(&arena), Vec::new())),
+                Op::New => vectors.push((ScratchVec::new_in(&scratch), Vec::new())),
                 Op::Extend { which, n, value } => {
                     let Some((inside, outside)) = vectors.get_mut(which % count) else { continue };
                     if inside.try_reserve(n).is_ok() {
@@ -71,22 +71,22 @@ proptest! {
                 }
             }
             assert!(vectors.iter().all(|(inside, outside)| inside[..] == outside[..]));
-            assert!(vectors.iter().map(|(inside, _)| inside.capacity()).sum::<usize>() <= arena.used_bytes());
+            assert!(vectors.iter().map(|(inside, _)| inside.capacity()).sum::<usize>() <= scratch.used_bytes());
         }
         drop(vectors);
-        arena.reset();
-        assert_eq!(arena.used_bytes(), 0);
+        scratch.reset();
+        assert_eq!(scratch.used_bytes(), 0);
     }
 }
 
 /// A vector that is built by pushing must not leave each of its smaller selves behind.
 #[test]
 fn the_last_vector_grows_in_place_and_gives_back_what_it_held() {
-    let arena = Arena::with_capacity(1 << 20);
-    let mut first = ArenaVec::new_in(&arena);
+    let scratch = Scratch::with_capacity(1 << 20);
+    let mut first = ScratchVec::new_in(&scratch);
     first.extend(0..1000u32);
-    let before = arena.used_bytes();
-    let mut last = ArenaVec::new_in(&arena);
+    let before = scratch.used_bytes();
+    let mut last = ScratchVec::new_in(&scratch);
     last.push(0u64);
     let at = last.as_ptr();
     last.extend(1..50_000u64);
@@ -94,71 +94,71 @@ fn the_last_vector_grows_in_place_and_gives_back_what_it_held() {
     last.truncate(10);
     last.shrink_to_fit();
     assert!(last.iter().copied().eq(0..10) && last.as_ptr() == at);
-    assert!(arena.used_bytes() < before + 200, "{arena:?}");
+    assert!(scratch.used_bytes() < before + 200, "{scratch:?}");
     drop(last);
-    assert!(arena.used_bytes() < before + 64, "{arena:?}");
+    assert!(scratch.used_bytes() < before + 64, "{scratch:?}");
     // One that is not the last gives nothing back: what follows it stays where it is.
-    let boxed = ArenaBox::new_in([7u64; 100], &arena);
-    let with_box = arena.used_bytes();
+    let boxed = ScratchBox::new_in([7u64; 100], &scratch);
+    let with_box = scratch.used_bytes();
     drop(first);
-    assert_eq!(arena.used_bytes(), with_box);
+    assert_eq!(scratch.used_bytes(), with_box);
     assert_eq!(*boxed, [7; 100]);
 }
 
 #[test]
-fn maps_of_hashbrown_live_in_an_arena() {
-    let mut arena = Arena::with_capacity(1 << 20);
+fn maps_of_hashbrown_live_in_a_scratch() {
+    let mut scratch = Scratch::with_capacity(1 << 20);
     for round in 0..3u64 {
-        let mut map = hashbrown::HashMap::with_hasher_in(RandomState::new(), &arena);
+        let mut map = hashbrown::HashMap::with_hasher_in(RandomState::new(), &scratch);
         map.extend((0..2_000u64).map(|key| (key, key * round)));
         assert!((0..2_000).all(|key| map[&key] == key * round));
-        assert!(arena.used_bytes() > 2_000 * 16);
+        assert!(scratch.used_bytes() > 2_000 * 16);
         drop(map);
-        arena.reset();
+        scratch.reset();
     }
 }
 
 /// Zeroed blocks and zeroed growth, in memory that somebody else has written to before.
 #[test]
 fn zeroed_blocks_are_zero_in_memory_that_was_used() {
-    let mut arena = Arena::with_capacity(1 << 16);
-    arena.alloc_array(1 << 16, |_| 0xA5u8);
-    arena.reset();
-    let arena = &arena;
+    let mut scratch = Scratch::with_capacity(1 << 16);
+    scratch.alloc_array(1 << 16, |_| 0xA5u8);
+    scratch.reset();
+    let scratch = &scratch;
     let bytes = |block: NonNull<[u8]>| -> &'static mut [u8] {
-        // SAFETY: initialised blocks of an arena that outlives this test's use of them, each looked at while it is held.
+        // SAFETY: initialised blocks of a scratch that outlives this test's use of them, each looked at while it is held.
         unsafe { slice::from_raw_parts_mut(block.cast::<u8>().as_ptr(), block.len()) }
     };
     let layout = |size| Layout::from_size_align(size, 16).unwrap();
-    let block = arena.allocate_zeroed(layout(1000)).unwrap();
+    let block = scratch.allocate_zeroed(layout(1000)).unwrap();
     assert!(bytes(block).iter().all(|&byte| byte == 0));
     bytes(block).fill(1);
     // In place, then moved because something follows, then refused because nothing is left.
     // SAFETY: the blocks are held, with these layouts.
-    let grown = unsafe { arena.grow_zeroed(block.cast(), layout(1000), layout(3000)) }.unwrap();
+    let grown = unsafe { scratch.grow_zeroed(block.cast(), layout(1000), layout(3000)) }.unwrap();
     assert_eq!(grown.cast::<u8>(), block.cast::<u8>());
     assert!(bytes(grown).iter().enumerate().all(|(at, &byte)| byte == u8::from(at < 1000)));
-    arena.alloc(1u8);
+    scratch.alloc(1u8);
     // SAFETY: as above.
-    let moved = unsafe { arena.grow_zeroed(grown.cast(), layout(3000), layout(5000)) }.unwrap();
+    let moved = unsafe { scratch.grow_zeroed(grown.cast(), layout(3000), layout(5000)) }.unwrap();
     assert_ne!(moved.cast::<u8>(), grown.cast::<u8>());
     assert!(bytes(moved).iter().enumerate().all(|(at, &byte)| byte == u8::from(at < 1000)));
     // SAFETY: as above.
-    assert!(unsafe { arena.grow_zeroed(moved.cast(), layout(5000), layout(1 << 16)) }.is_err());
+    assert!(unsafe { scratch.grow_zeroed(moved.cast(), layout(5000), layout(1 << 16)) }.is_err());
     assert!(bytes(moved).iter().enumerate().all(|(at, &byte)| byte == u8::from(at < 1000)));
 }
 
 /// `Allocator` lets a block ask for another alignment when its length changes.
 #[test]
 fn a_block_moves_where_its_new_alignment_asks_for_it() {
-    let arena = &Arena::with_capacity(1 << 16);
-    arena.alloc(1u8);
+    let scratch = &Scratch::with_capacity(1 << 16);
+    scratch.alloc(1u8);
     let (old, new) = (Layout::from_size_align(100, 1).unwrap(), Layout::from_size_align(50, 4096).unwrap());
-    let block = arena.allocate(old).unwrap();
+    let block = scratch.allocate(old).unwrap();
     // SAFETY: a block of 100 bytes.
     unsafe { block.cast::<u8>().write_bytes(7, 100) };
     // SAFETY: the block is held, with this layout.
-    let moved = unsafe { arena.shrink(block.cast(), old, new) }.unwrap();
+    let moved = unsafe { scratch.shrink(block.cast(), old, new) }.unwrap();
     assert!(moved.cast::<u8>().addr().get().is_multiple_of(4096));
     // SAFETY: 50 bytes that were copied there.
     assert!(unsafe { slice::from_raw_parts(moved.cast::<u8>().as_ptr(), 50) }.iter().all(|&byte| byte == 7));

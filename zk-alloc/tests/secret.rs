@@ -11,7 +11,7 @@ use std::thread;
 
 use maps::map_of;
 use support::{alone, is_alone};
-use zk_alloc::{Refused, SecretBuf, ZkAllocator};
+use zk_alloc::{MemoryRefused, SecretBuf, ZkAllocator};
 
 #[global_allocator]
 static ALLOC: ZkAllocator = ZkAllocator::resident();
@@ -68,7 +68,9 @@ fn a_secret_may_be_shared_with_and_moved_to_another_thread() {
 fn a_length_beyond_all_memory_is_refused_with_what_was_asked() {
     for len in [usize::MAX, usize::MAX - PAGE_BYTES, isize::MAX as usize, isize::MAX as usize - 2 * PAGE_BYTES, 1 << 60]
     {
-        let Err(Refused { asked_bytes, .. }) = SecretBuf::try_zeroed(len) else { panic!("{len} bytes were given") };
+        let Err(MemoryRefused { asked_bytes, .. }) = SecretBuf::try_zeroed(len) else {
+            panic!("{len} bytes were given")
+        };
         assert_eq!(asked_bytes, len);
     }
 }

@@ -7,7 +7,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
 use support::{Ended, alone, assert_patterned, is_alone, patterned};
-use zk_alloc::{ZkAllocator, min_arena_bytes, phase, slab_size, stats};
+use zk_alloc::{ZkAllocator, min_arena_bytes, phase, stats, thread_capacity_bytes};
 
 #[global_allocator]
 static ALLOC: ZkAllocator = ZkAllocator;
@@ -22,7 +22,7 @@ fn report() {
     assert_patterned(&kept, 1);
     assert!(stats().run_allocations >= 2, "{}", stats());
     let huge_pages = stats().huge_pages.expect("there is an arena");
-    println!("slab_size {} min_bytes {} huge_pages {huge_pages} .", slab_size(), min_arena_bytes());
+    println!("thread_capacity {} min_bytes {} huge_pages {huge_pages} .", thread_capacity_bytes(), min_arena_bytes());
 }
 
 /// The number that a process told behind `what`.
@@ -47,13 +47,13 @@ fn assert_named(ended: &Ended, name: &str, value: &OsStr, without: &Ended) {
     assert!(named && lines[0].contains(&format!("{value:?}")), "{name}={value:?} wrote {lines:?}");
     let default = default_in(lines[0]);
     match name {
-        "ZK_ALLOC_SLAB_GB" => assert_eq!(default.parse::<usize>().unwrap(), told(ended, "slab_size") >> 30),
+        "ZK_ALLOC_SLAB_GB" => assert_eq!(default.parse::<usize>().unwrap(), told(ended, "thread_capacity") >> 30),
         "ZK_ALLOC_MIN_BYTES" => assert_eq!(default.parse::<usize>().unwrap(), told(ended, "min_bytes")),
         "ZK_ALLOC_RETAIN_BYTES" => assert!(default.parse::<usize>().unwrap() > 1 << 20, "{default}"),
         "ZK_ALLOC_MAX_BYTES" => assert_eq!(default, "no limit"),
         _ => assert_eq!(default, "auto"),
     }
-    for what in ["slab_size", "min_bytes"] {
+    for what in ["thread_capacity", "min_bytes"] {
         assert_eq!(told(ended, what), told(without, what), "{name}={value:?}");
     }
 }
@@ -126,7 +126,7 @@ fn values_that_can_be_used_are_taken_without_a_word() {
         assert_eq!(ended.stderr, "", "{name}={value}");
         ended
     };
-    assert_eq!(told(&with("ZK_ALLOC_SLAB_GB", "3"), "slab_size"), 3 << 30);
+    assert_eq!(told(&with("ZK_ALLOC_SLAB_GB", "3"), "thread_capacity"), 3 << 30);
     assert_eq!(told(&with("ZK_ALLOC_MIN_BYTES", "0"), "min_bytes"), 0);
     assert_eq!(told(&with("ZK_ALLOC_MIN_BYTES", "64K"), "min_bytes"), 64 << 10);
     for value in ["0", "1", "512M", "1T"] {

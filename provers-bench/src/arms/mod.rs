@@ -14,6 +14,7 @@ mod installed;
 pub mod jemalloc;
 pub mod mimalloc;
 pub mod snmalloc;
+pub mod tcmalloc;
 pub mod zk_alloc;
 pub mod zk_alloc_resident;
 
@@ -27,6 +28,7 @@ const ALLOCATORS: &[&[Arm]] = &[
     jemalloc::ARMS,
     mimalloc::ARMS,
     snmalloc::ARMS,
+    tcmalloc::ARMS,
     bump_reset::ARMS,
     zk_alloc::ARMS,
     zk_alloc_resident::ARMS,

@@ -1,4 +1,4 @@
-//! Faults on request, in a child, so that tests can watch a real driver and a real gate deal with a real failing arm.
+//! Injects faults on request, in a child, so that tests can watch a real driver and a real gate deal with a real failing arm.
 
 use anyhow::{Context, bail};
 use std::env;

@@ -1,4 +1,10 @@
 //! The child's side: a process with one allocator that proves when it is asked to.
+//!
+//! ```text
+//! mod        requests -> replies              fault_injection  failures on request, for tests
+//! recording  the main of the recorder         recorder         its allocator, which notes every request
+//! replay     a script on real memory          mapping          memory that no allocator serves
+//! ```
 
 mod fault_injection;
 mod mapping;

@@ -259,7 +259,9 @@ mod tests {
         assert_eq!(labels(&["glibc", "glibc", "quick"]), ["glibc", "glibc-2", "jemalloc", "zk-alloc"]);
         assert_eq!(labels(&["quick", "all"]).len(), ARMS.len());
         let peers = labels(&["peers"]);
-        for name in ["glibc-tuned", "jemalloc-tuned", "mimalloc-tuned", "snmalloc", "bump-reset", "zk-alloc"] {
+        for name in
+            ["glibc-tuned", "jemalloc-tuned", "mimalloc-tuned", "snmalloc", "tcmalloc-tuned", "bump-reset", "zk-alloc"]
+        {
             assert!(peers.iter().any(|peer| peer == name), "{name}");
         }
         assert!(!peers.iter().any(|peer| peer.starts_with("zk-alloc-")));

@@ -68,7 +68,10 @@ pub(super) const FACTS: &[Fact] = &[
     Fact::new("command line", |run| run.command_line.join(" ")).page("Command line", "{}").by_itself(),
     Fact::new("seed", |run| run.seed.to_string()).page("Seed", "{}"),
     Fact::new("warm rounds", |run| run.rounds.to_string()).page("Rounds asked for", "{}"),
-    Fact::new("threads", |run| run.threads.to_string()).page("Threads of the prover's pool", "{}").by_itself().of_provers(),
+    Fact::new("threads", |run| run.threads.to_string())
+        .page("Threads of the prover's pool", "{}")
+        .by_itself()
+        .of_provers(),
     Fact::new("start", |run| run.machine.started_at.to_string()).page("Started", "{}").by_itself(),
     Fact::new("prover", |run| run.prover.clone()),
 ];

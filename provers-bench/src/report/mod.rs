@@ -4,8 +4,8 @@
 //! ```text
 //! cli      `report` and `compare`        runs     a run, found and read
 //! html     report.html                   text     table.md, the terminal        compare   two runs, side by side
-//! words    verdicts -> sentences         table    of one workload               samples   samples.csv
-//! view     a run as reports look at it   format   quantities
+//! words    verdicts -> sentences         table    of one workload               curves    of a sweep
+//! notes    beside the figures            facts    of machine, build and command
 //! ```
 
 mod cli;

@@ -49,7 +49,10 @@ fn of_arm(run: &Run, workload: &WorkloadResult, arm: &ArmResult) -> Finding {
     let said = |tone, text| Finding { tone, arm: arm.label.clone(), text };
     let outcome = format::outcome(&arm.outcome);
     let Some(summary) = view::figures(arm) else {
-        return said(Tone::Broken, format!("{}.", outcome.unwrap_or_else(|| format!("no {} was made", workload.timed.noun()))));
+        return said(
+            Tone::Broken,
+            format!("{}.", outcome.unwrap_or_else(|| format!("no {} was made", workload.timed.noun()))),
+        );
     };
     let mut text = warm(&view::name(run, workload), workload, arm, summary);
     if view::is_ours(arm) {

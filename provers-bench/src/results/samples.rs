@@ -47,3 +47,28 @@ impl SampleLog {
         self.writer.flush().context("cannot write a sample")
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sample::{Counters, tests::sample};
+    use std::fs;
+
+    /// A row that does not stand under its header is read as other figures.
+    #[test]
+    fn the_header_comes_once_and_every_proof_is_a_row_beneath_it() {
+        let folder = std::env::temp_dir().join(format!("prove-bench-samples-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let mut log = SampleLog::create(&folder, "r".into()).unwrap();
+        let proof = Proof { process: 1, round: 2, order: 3, sample: sample(7, Counters::new()) };
+        log.append("keccak", 12, 4, "glibc", &proof).unwrap();
+        log.append("keccak", 12, 4, "glibc", &proof).unwrap();
+        let text = fs::read_to_string(folder.join("samples.csv")).unwrap();
+        fs::remove_dir_all(&folder).unwrap();
+        let lines: Vec<_> = text.lines().collect();
+        assert_eq!(lines.len(), 3, "{text}");
+        assert!(lines[0].starts_with("run,workload,log_rows,threads,arm,process,round,order,wall_ns,"), "{text}");
+        assert!(lines[1].starts_with("r,keccak,12,4,glibc,1,2,3,7,") && lines[1] == lines[2], "{text}");
+        assert_eq!(lines[0].split(',').count(), lines[1].split(',').count(), "{text}");
+    }
+}

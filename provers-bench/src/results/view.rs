@@ -4,8 +4,9 @@ use crate::arms::{self, OURS};
 use crate::results::format;
 use crate::results::proof::Proof;
 use crate::results::record::{ArmResult, Outcome, Run, Sweep, WorkloadResult};
-use crate::results::stats::Ratio;
+use crate::results::stats::{Ratio, median};
 use crate::results::summary::{Summary, warm_wall_ratios};
+use crate::sample::Sample;
 
 /// A workload and what tells it from the others of its run.
 pub(crate) fn name(run: &Run, workload: &WorkloadResult) -> String {
@@ -56,6 +57,12 @@ pub(crate) fn cold(arm: &ArmResult) -> impl Iterator<Item = &Proof> + Clone {
 /// The proofs that count for warm figures.
 pub(crate) fn warm(arm: &ArmResult) -> impl Iterator<Item = &Proof> + Clone {
     arm.samples.iter().filter(|proof| proof.is_warm())
+}
+
+/// The median of a figure over the warm proofs that have it.
+pub(crate) fn warm_median(arm: &ArmResult, figure: impl Fn(&Sample) -> Option<u64>) -> Option<u64> {
+    let values: Vec<f64> = warm(arm).filter_map(|proof| figure(&proof.sample)).map(|value| value as f64).collect();
+    median(&values).map(|value| value.round() as u64)
 }
 
 /// Warm wall-clock times of `arm` to those of `other`, one ratio a round, a list a process.

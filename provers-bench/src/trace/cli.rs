@@ -239,7 +239,7 @@ mod tests {
             ("b simulate a.trace --borders 2m,1m", "ascend"),
             ("b simulate a.trace --borders 2x", "sizes like"),
             ("b simulate a.trace --min-bytes 0", "sizes like"),
-            ("b replay a.trace --allocators glibc,tcmalloc", "jemalloc"),
+            ("b replay a.trace --allocators glibc,hoard", "jemalloc"),
             ("b replay a.trace --rounds 0", "1..=1000"),
             ("b replay", "TRACE"),
             ("b record plonky9", "plonky3"),

@@ -3,13 +3,15 @@
 //! figures.
 //!
 //! ```text
-//! cli      what is asked for            table    figures -> text
-//! session  proofs under the recorder    simulate a trace through an arena -> figures
-//! recorder the allocator that notes     arena    where requests go, in numbers only
-//! format   records and files            middle   the middle sizes: classes, lines, bump slabs
-//! replay   a trace on real memory       ground   zones, and slabs in one of them    zone     one span of granules
-//! mapping  memory of the harness's own  policy   the policies, as data
+//! cli      what is asked for                  table    figures -> text
+//! session  the recorder's binary proves       simulate a trace through an arena -> figures
+//! replay   a trace on real memory             arena    where requests go, in numbers only
+//! policy   the policies, as data              middle   the middle sizes: classes, lines, bump slabs
+//! ground   zones, and slabs in one of them    zone     one span of granules
 //! ```
+//!
+//! What the recording and the replaying process do is in [`child`](crate::child), the file of records in
+//! `protocol::records`.
 
 mod arena;
 mod cli;

@@ -163,9 +163,11 @@ impl<'a> Bitmap<'a> {
             let bits = self.words[word].load(Ordering::Relaxed) & !taken.words[word].load(Ordering::Relaxed);
             bits & low_bits((end - word * WORD_BITS).min(WORD_BITS))
         };
-        let mut word = (0..end.div_ceil(WORD_BITS)).rev().find(|&word| left(word) != 0)?;
-        let top = highest(left(word)) + 1;
-        let mut run = (left(word) << (WORD_BITS - top)).leading_ones() as usize;
+        // Each word is looked at once: it may be another at the next look.
+        let mut words = (0..end.div_ceil(WORD_BITS)).rev().map(|word| (word, left(word)));
+        let (mut word, bits) = words.find(|&(_, bits)| bits != 0)?;
+        let top = highest(bits) + 1;
+        let mut run = (bits << (WORD_BITS - top)).leading_ones() as usize;
         let (end, mut reaches_down) = (word * WORD_BITS + top, run == top);
         while reaches_down && word > 0 {
             word -= 1;
@@ -173,8 +175,7 @@ impl<'a> Bitmap<'a> {
             run += more;
             reaches_down = more == WORD_BITS;
         }
-        // Another thread may have taken some of it between two looks.
-        (run > 0).then(|| (end - run, run))
+        Some((end - run, run))
     }
 
     /// The lowest clear bit at or above `at`, or `len`.

@@ -1,5 +1,6 @@
 //! How much of the arena is resident, and how much may be: the cap `ZK_ALLOC_MAX_BYTES`, and what was needed so far.
 
+use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::counters;
@@ -47,9 +48,9 @@ pub(crate) enum Limit {
     Cap,
 }
 
-/// What may be resident beyond the peak in any case, in bytes, or as much again as the peak: giving back little gains a small
-/// process nothing.
-const SLACK_BYTES: usize = 8 << 20;
+/// What may be resident beyond the peak in any case, in bytes: as much again as the peak, within these bounds. Giving back
+/// little gains a small process nothing.
+const SLACK_BYTES: RangeInclusive<usize> = 512 << 10..=8 << 20;
 
 /// What may be resident under [`Limit::Peak`] if `more_bytes` are to be, in bytes.
 pub(super) fn peak_limit(more_bytes: usize) -> usize {
@@ -59,7 +60,7 @@ pub(super) fn peak_limit(more_bytes: usize) -> usize {
         return usize::MAX;
     }
     let peak = counters::peak_live_bytes().max(used + more_bytes);
-    peak + (peak / 10).max(peak.min(SLACK_BYTES))
+    peak + (peak / 10).max(peak.clamp(*SLACK_BYTES.start(), *SLACK_BYTES.end()))
 }
 
 /// Books `bytes` more; `false`, and nothing booked, if that exceeds the limit.

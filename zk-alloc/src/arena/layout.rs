@@ -6,11 +6,11 @@
 use std::sync::atomic::{AtomicU16, Ordering};
 
 use super::thread_cache::Place;
-use crate::config::{Config, HugePages};
+use crate::config::{Config, HugePagesOutcome};
 use crate::os::{self, HUGE_PAGE_BYTES};
-use crate::route;
+use crate::route::{self, RunSize};
 
-/// What a zone asks of the kernel about huge pages.
+/// What the kernel is told about huge pages, which follows from what [becomes](HugePagesOutcome) of the wish for them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HugeAdvice {
     /// `MADV_HUGEPAGE`.
@@ -22,11 +22,11 @@ pub(crate) enum HugeAdvice {
 }
 
 impl HugeAdvice {
-    pub(crate) fn of(setting: HugePages) -> Self {
-        match setting {
-            HugePages::Auto | HugePages::Always => Self::Ask,
-            HugePages::Avoided | HugePages::Never => Self::Forbid,
-            HugePages::Unavailable => Self::Leave,
+    pub(crate) fn of(outcome: HugePagesOutcome) -> Self {
+        match outcome {
+            HugePagesOutcome::Auto | HugePagesOutcome::Always => Self::Ask,
+            HugePagesOutcome::Avoided | HugePagesOutcome::Never => Self::Forbid,
+            HugePagesOutcome::Unavailable => Self::Leave,
         }
     }
 }
@@ -51,20 +51,20 @@ pub(crate) struct ZoneSpec {
 
 /// A zone's granule is the unit of its bitmap, and of what is known of its memory: small against the smallest run, so that little
 /// is wasted and the account is exact, and large enough that even the largest runs are a few words.
-pub(crate) const fn granule_bytes(zone: route::Zone) -> usize {
-    match zone {
-        route::Zone::Small => 4 << 10,
-        route::Zone::Mid => 16 << 10,
-        route::Zone::Giant => 256 << 10,
+pub(crate) const fn granule_bytes(runs: RunSize) -> usize {
+    match runs {
+        RunSize::Small => 4 << 10,
+        RunSize::Mid => 16 << 10,
+        RunSize::Giant => 256 << 10,
     }
 }
 
 /// Where threads keep the run that they freed last. A giant is never hidden from the others.
-const fn kept(zone: route::Zone) -> Option<Place> {
-    match zone {
-        route::Zone::Small => Some(Place::Small),
-        route::Zone::Mid => Some(Place::Mid),
-        route::Zone::Giant => None,
+const fn kept(runs: RunSize) -> Option<Place> {
+    match runs {
+        RunSize::Small => Some(Place::Small),
+        RunSize::Mid => Some(Place::Mid),
+        RunSize::Giant => None,
     }
 }
 
@@ -72,30 +72,30 @@ const fn kept(zone: route::Zone) -> Option<Place> {
 const SMALL_PAGES_BYTES: usize = 8 << 20;
 
 /// Room for the slabs of each of the machine's threads where no run goes, in bytes. Slabs that outlive a proof would otherwise
-/// take the places of the next proof's runs (docs/placement.md).
+/// take the places of the next proof's runs (docs/experiments/placement.md).
 pub(crate) const SLABS_APART_BYTES: usize = 2 << 20;
 
-/// What the zones are made from, in the order of [`route::Zone`]; in the one that slabs lie in, the first bytes are theirs.
+/// What the zones are made from, in the order of [`RunSize`]; in the one that slabs lie in, the first bytes are theirs.
 pub(crate) fn zone_specs(config: &Config) -> [ZoneSpec; 3] {
     let huge = HugeAdvice::of(config.huge_pages);
     // In small pages, a fault for each costs more than clearing them here.
-    let lazy_zero_bytes = if huge == HugeAdvice::Ask { config.lazy_zero_bytes } else { usize::MAX };
-    [route::Zone::Small, route::Zone::Mid, route::Zone::Giant].map(|zone| {
-        let slabs_only_bytes = if zone == route::SLABS { SLABS_APART_BYTES * config.threads } else { 0 };
-        let small_pages_bytes = match zone {
-            _ if config.huge_pages == HugePages::Always => 0,
+    let lazy_zero_bytes = if huge == HugeAdvice::Ask { config.settings.lazy_zero_bytes.value } else { usize::MAX };
+    [RunSize::Small, RunSize::Mid, RunSize::Giant].map(|runs| {
+        let slabs_only_bytes = if runs == route::SLABS { SLABS_APART_BYTES * config.threads } else { 0 };
+        let small_pages_bytes = match runs {
+            _ if config.huge_pages == HugePagesOutcome::Always => 0,
             // Here lies what is aligned to more than it asks for: one page in many.
-            route::Zone::Small => usize::MAX,
-            route::Zone::Mid => slabs_only_bytes + SMALL_PAGES_BYTES,
-            route::Zone::Giant => 0,
+            RunSize::Small => usize::MAX,
+            RunSize::Mid => slabs_only_bytes + SMALL_PAGES_BYTES,
+            RunSize::Giant => 0,
         };
         ZoneSpec {
-            granule_bytes: granule_bytes(zone).max(os::page_bytes()),
+            granule_bytes: granule_bytes(runs).max(os::page_bytes()),
             huge,
             slabs_only_bytes,
             small_pages_bytes,
             lazy_zero_bytes,
-            kept: kept(zone),
+            kept: kept(runs),
         }
     })
 }

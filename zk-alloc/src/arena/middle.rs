@@ -2,7 +2,6 @@
 #![allow(unsafe_code, reason = "hands out memory")]
 
 use std::ffi::c_void;
-use std::num::NonZeroUsize;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -54,19 +53,18 @@ impl Middle {
         self.slabs.class_at(at.addr().get())
     }
 
+    /// Finds a cache for this thread, if it has none yet.
+    #[cold]
+    pub(crate) fn join(&self) {
+        drop(thread_cache::join_and_enter(&self.room));
+    }
+
     /// A block for `size` bytes.
     ///
     /// # Errors
     /// See [`Shortage`].
-    #[inline(always)]
     pub(crate) fn alloc(&self, zone: &Zone, class: Class, size: usize, limit: Limit) -> Result<NonNull<u8>, Shortage> {
-        if let Some(cache) = thread_cache::enter()
-            && let Some(block) = cache.pop(class)
-        {
-            cache.handed_out(class, size);
-            return Ok(at(zone, block as usize));
-        }
-        self.fetch(zone, class, size, limit)
+        alloc_kept(class, size).map_or_else(|| self.fetch(zone, class, size, limit), Ok)
     }
 
     #[cold]
@@ -88,23 +86,32 @@ impl Middle {
             self.bytes.fetch_add(size as u64, Ordering::Relaxed);
             self.live_bytes.fetch_add(class.block_bytes() as u64, Ordering::Relaxed);
         }
-        Ok(at(zone, found[0]))
+        at(found[0]).ok_or(Shortage::Full)
+    }
+
+    /// Takes a block back, for this thread to keep; `false`, and nothing done, where it has no room.
+    ///
+    /// # Safety
+    /// As for [`dealloc`](Self::dealloc).
+    #[inline(always)]
+    pub(crate) unsafe fn keep(&self, class: Class, at: NonNull<u8>) -> bool {
+        let Some(cache) = thread_cache::enter() else { return false };
+        let is_kept = cache.push(class, at.addr().get() as u64);
+        if is_kept {
+            cache.taken_back(class);
+        }
+        is_kept
     }
 
     /// Takes a block back.
     ///
     /// # Safety
     /// `at` came from [`alloc`](Self::alloc) with the same zone, is of this class, and nobody uses it any more.
-    #[inline(always)]
     pub(crate) unsafe fn dealloc(&self, zone: &Zone, class: Class, at: NonNull<u8>) {
-        let block = at.addr().get() as u64;
-        if let Some(cache) = thread_cache::enter()
-            && cache.push(class, block)
-        {
-            cache.taken_back(class);
-            return;
+        // SAFETY: the caller's.
+        if !unsafe { self.keep(class, at) } {
+            self.bring_back(zone, class, at.addr().get() as u64);
         }
-        self.bring_back(zone, class, block);
     }
 
     #[cold]
@@ -133,6 +140,12 @@ impl Middle {
 
     /// Brings back what threads keep that are not allocating at this moment.
     pub(crate) fn empty_caches(&self, zone: &Zone) {
+        thread_cache::claim_all(|cache| self.empty(zone, cache));
+    }
+
+    /// As [`empty_caches`](Self::empty_caches); the memory in which the caches kept their blocks goes back as well. Threads
+    /// page it in again when they next free something.
+    pub(crate) fn vacate_caches(&self, zone: &Zone) {
         thread_cache::claim_all(|cache| {
             self.empty(zone, cache);
             self.room.clear(cache);
@@ -171,10 +184,18 @@ impl Middle {
     }
 }
 
-/// The pointer to an address in the zone.
+/// A block for `size` bytes, of those that this thread keeps.
 #[inline(always)]
-fn at(zone: &Zone, address: usize) -> NonNull<u8> {
-    // Blocks never lie at 0.
-    let address = NonZeroUsize::new(address).unwrap_or(zone.base().addr());
-    zone.base().with_addr(address)
+pub(super) fn alloc_kept(class: Class, size: usize) -> Option<NonNull<u8>> {
+    let cache = thread_cache::enter()?;
+    let block = cache.pop(class)?;
+    cache.handed_out(class, size);
+    at(block as usize)
+}
+
+/// The pointer to a block, which the caches and slabs keep as an address.
+#[inline(always)]
+fn at(address: usize) -> Option<NonNull<u8>> {
+    // Within the region, whose provenance was exposed when it was reserved.
+    NonNull::new(std::ptr::with_exposed_provenance_mut(address))
 }

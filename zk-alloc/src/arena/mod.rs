@@ -26,8 +26,8 @@ use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 
-use crate::classes;
-use crate::config::{self, Config};
+use crate::classes::{self, Class};
+use crate::config::{self, Config, Settings};
 use crate::counters::ZoneCounters;
 use crate::escape;
 use crate::os::{self, Errno};
@@ -102,7 +102,7 @@ pub(crate) fn get() -> Option<&'static Arena> {
     (GLOBAL.state.load(Ordering::Acquire) >= OPEN).then(|| unsafe { GLOBAL.opened() })
 }
 
-/// The arena, opened by this call if it is the first. Nobody waits: while one thread opens it, for the others (and for
+/// The arena, opened by this call if it is the first since an allocator was [introduced](config::introduce). Nobody waits: while one thread opens it, for the others (and for
 /// what that thread itself allocates meanwhile) there is none yet, and the backing allocator serves them.
 #[inline]
 pub(crate) fn open() -> Option<&'static Arena> {
@@ -138,8 +138,10 @@ fn serve_first(first: impl FnOnce()) -> Option<&'static Arena> {
 
 #[cold]
 fn open_now() -> Option<&'static Arena> {
+    // Before an allocator brought the program's settings, there is nobody to serve.
+    let program = config::program()?;
     GLOBAL.state.compare_exchange(NONE, OPENING, Ordering::Relaxed, Ordering::Relaxed).ok()?;
-    match Arena::new() {
+    match Arena::new(program) {
         Ok(arena) => {
             GLOBAL.base.store(arena.region.base().addr().get(), Ordering::Relaxed);
             let len = arena.region.len();
@@ -170,6 +172,12 @@ pub(crate) fn of(at: *const u8) -> Option<&'static Arena> {
     within.then(|| unsafe { GLOBAL.opened() })
 }
 
+/// A block that this thread keeps, for a request as most are.
+#[inline(always)]
+pub(crate) fn alloc_kept(size: usize, align: usize) -> Option<NonNull<u8>> {
+    middle::alloc_kept(Class::of_usual(size, align)?, size)
+}
+
 /// Memory that is freed for a request over a limit, in bytes: more than the request needs, so that not each one after it has to
 /// look for free memory again.
 const ROOM_BYTES: usize = 1 << 20;
@@ -186,11 +194,11 @@ unsafe extern "C" fn thread_exits(cache: *mut c_void) {
 }
 
 impl Arena {
-    fn new() -> Result<Self, Errno> {
-        let config = config::load();
-        budget::set_max(config.max_bytes);
+    fn new(program: &Settings) -> Result<Self, Errno> {
+        let config = config::load(program);
+        budget::set_max(config.settings.max_bytes.value);
         classes::set_page_bytes(os::page_bytes());
-        if config.trace_escaped {
+        if config.settings.trace_escaped.value {
             escape::trace_escaped(true);
         }
         let region = region::Region::reserve(config.span_bytes, layout::zone_specs(&config))?;
@@ -244,8 +252,28 @@ impl Arena {
                 }
                 Ok(at)
             }
-            Path::Run(zone) => self.region.zone(zone).claim(size, layout::run_align(size, align), contents, limit),
+            Path::Run(runs) => {
+                // Blocks look for a cache by themselves.
+                if !thread_cache::is_joined() {
+                    self.middle.join();
+                }
+                self.region.zone(runs).claim(size, layout::run_align(size, align), contents, limit)
+            }
         }
+    }
+
+    /// Takes memory back for this thread to keep, if it is a block as most are; `false`, and nothing done, otherwise.
+    ///
+    /// # Safety
+    /// As for [`dealloc`](Self::dealloc).
+    #[inline(always)]
+    pub(crate) unsafe fn keep(&self, at: NonNull<u8>, size: usize, align: usize) -> bool {
+        // What was never resized is a block of the class that its layout says. That is known before the table's entry arrives,
+        // which only has to confirm it.
+        Class::of_usual(size, align).is_some_and(|class| {
+            // SAFETY: the caller's; it is of this class.
+            self.middle.class_at(at) == Some(class) && unsafe { self.middle.keep(class, at) }
+        })
     }
 
     /// Takes memory back.
@@ -273,10 +301,10 @@ impl Arena {
             // Less than half of a block is better used by a smaller one.
             return new_size <= class.block_bytes() && new_size > class.block_bytes() / 2;
         }
-        let name = self.region.zone_of(at);
+        let runs = self.region.zone_of(at);
         // SAFETY: the caller's; what is no block is a run of its own.
-        route::path(new_size, align) == Path::Run(name)
-            && unsafe { self.region.zone(name).resize(at, old_size, new_size) }
+        route::path(new_size, align) == Path::Run(runs)
+            && unsafe { self.region.zone(runs).resize(at, old_size, new_size) }
     }
 
     /// Shortens an allocation where it stands, also where its new length belongs elsewhere: no memory could be had there.
@@ -304,7 +332,7 @@ impl Arena {
         if old_size < route::MOVE_MIN_BYTES || new_size < old_size {
             return None;
         }
-        let (old, new) = (self.region.zone(self.region.zone_of(at)), self.region.zone(route::run_zone(new_size)));
+        let (old, new) = (self.region.zone(self.region.zone_of(at)), self.region.zone(route::run_size(new_size)));
         let len = old.run_bytes(old_size);
         if len > new.run_bytes(new_size) {
             return None;
@@ -334,7 +362,11 @@ impl Arena {
         }
         let mut gone = self.trim_zones(surplus(), how);
         if surplus() > 0 {
-            self.middle.empty_caches(self.slab_zone());
+            if keep_bytes == 0 {
+                self.middle.vacate_caches(self.slab_zone());
+            } else {
+                self.middle.empty_caches(self.slab_zone());
+            }
             gone += self.middle.purge(self.slab_zone(), surplus());
             gone += self.trim_zones(surplus(), how);
         }
@@ -355,11 +387,11 @@ impl Arena {
 
     /// Books free memory for a request of `bytes`, for `page_in` to bring in. Returns how many bytes.
     pub(crate) fn populate(&self, bytes: usize, page_in: impl FnOnce(Populate<'_>)) -> usize {
-        let (zone, tenant) = match route::path(bytes, 1) {
+        let (runs, tenant) = match route::path(bytes, 1) {
             Path::Block(_) => (route::SLABS, Tenant::Slab),
-            Path::Run(zone) => (zone, Tenant::Run),
+            Path::Run(runs) => (runs, Tenant::Run),
         };
-        self.region.zone(zone).populate(tenant, bytes, page_in)
+        self.region.zone(runs).populate(tenant, bytes, page_in)
     }
 
     pub(crate) fn config(&self) -> &Config {

@@ -10,7 +10,7 @@ use super::bitmap::Bitmap;
 use super::layout::ZoneSpec;
 use super::zone::Zone;
 use crate::os::{self, Errno, Mapping};
-use crate::route;
+use crate::route::RunSize;
 use crate::sync::AtomicU64;
 
 /// See the module's documentation.
@@ -24,7 +24,7 @@ pub(crate) struct Region {
     zones: [Zone; ZONES],
 }
 
-/// As many as [`route::Zone`] has, in its order.
+/// One for each [`RunSize`], in its order.
 const ZONES: usize = 3;
 
 /// What a zone knows of each granule, a bit each.
@@ -55,6 +55,8 @@ impl Region {
         let words: usize = specs.iter().map(|spec| BITMAPS * Bitmap::words_for(span / spec.granule_bytes)).sum();
         let word_mapping = os::map_zeroed(align_up(words * size_of::<u64>(), os::HUGE_PAGE_BYTES))?;
         let (base, mut words_at) = (reservation.start(), word_mapping.start());
+        // Slabs and caches keep their blocks as addresses.
+        base.as_ptr().expose_provenance();
         let mut bitmap = |bits: usize| {
             let len = Bitmap::words_for(bits);
             // SAFETY: the next `len` words of the mapping, which is large enough for all bitmaps, zeroed, kept as long as
@@ -86,21 +88,22 @@ impl Region {
         ZONES << self.span_shift
     }
 
-    pub(crate) fn zone(&self, name: route::Zone) -> &Zone {
-        &self.zones[name as usize]
+    /// The zone of the runs of some size.
+    pub(crate) fn zone(&self, runs: RunSize) -> &Zone {
+        &self.zones[runs as usize]
     }
 
     pub(crate) fn zones(&self) -> &[Zone; ZONES] {
         &self.zones
     }
 
-    /// The zone that holds an address of the region.
+    /// The zone that holds an address of the region, by the size of its runs.
     #[inline(always)]
-    pub(crate) fn zone_of(&self, at: NonNull<u8>) -> route::Zone {
+    pub(crate) fn zone_of(&self, at: NonNull<u8>) -> RunSize {
         match (at.addr().get() - self.base().addr().get()) >> self.span_shift {
-            0 => route::Zone::Small,
-            1 => route::Zone::Mid,
-            _ => route::Zone::Giant,
+            0 => RunSize::Small,
+            1 => RunSize::Mid,
+            _ => RunSize::Giant,
         }
     }
 }

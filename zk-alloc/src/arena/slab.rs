@@ -29,7 +29,7 @@ const COMMIT_UNITS: usize = 2048;
 /// Slabs lie within so many bytes of their zone's start, so that their tables stay small.
 const MAX_SPAN_BYTES: usize = 64 << 30;
 
-const _: () = assert!(matches!(route::run_zone(classes::MOST_SLAB_BYTES), route::SLABS));
+const _: () = assert!(matches!(route::run_size(classes::MOST_SLAB_BYTES), route::SLABS));
 
 /// All slabs' metadata, indexed by unit.
 #[derive(Debug)]
@@ -420,9 +420,8 @@ impl SlabTable {
         for class in Class::all() {
             let hints = self.hints.set(class.number() as usize);
             let mut from = 0;
-            while gone < wanted_bytes
-                && let Some(unit) = hints.first(from)
-            {
+            while gone < wanted_bytes {
+                let Some(unit) = hints.first(from) else { break };
                 gone += self.purge_slab(zone, unit, class);
                 from = unit + 1;
             }

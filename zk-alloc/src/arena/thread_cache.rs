@@ -57,7 +57,7 @@ impl Run {
     /// `None` for what is no whole number of units, or too long.
     pub(crate) const fn new(place: Place, address: usize, bytes: usize) -> Option<Self> {
         let (unit, address, bytes) = (1_u64 << place.unit_shift(), address as u64, bytes as u64);
-        let fits = address.is_multiple_of(unit) && bytes.is_multiple_of(unit);
+        let fits = address % unit == 0 && bytes % unit == 0;
         let units = bytes / unit;
         if fits && units < unit { Self::of(address | units) } else { None }
     }
@@ -433,6 +433,12 @@ fn local() -> Option<&'static Local> {
     let local = LOCAL.try_with(std::ptr::from_ref).ok()?;
     // SAFETY: as above, and this is its thread; the reference is not given away.
     Some(unsafe { &*local })
+}
+
+/// Whether this thread has a cache.
+#[inline(always)]
+pub(crate) fn is_joined() -> bool {
+    local().is_some_and(|local| local.cache.get().is_some())
 }
 
 /// Enters this thread's cache; `None` where it has none, or may not use it now.

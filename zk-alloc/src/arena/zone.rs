@@ -74,7 +74,7 @@ impl Zone {
     /// unmapped. The three bitmaps are clear.
     pub(crate) unsafe fn new(base: NonNull<u8>, spec: ZoneSpec, bits: [Bitmap<'static>; 3]) -> Self {
         let granule_bytes = spec.granule_bytes;
-        debug_assert!(granule_bytes.is_power_of_two() && base.addr().get().is_multiple_of(granule_bytes));
+        debug_assert!(granule_bytes.is_power_of_two() && base.addr().get() % granule_bytes == 0);
         let [used, resident, dirty] = bits;
         let residency = Residency::new(base, granule_bytes.trailing_zeros(), resident, dirty, Zeroing::new(&spec));
         Self { base, runs: Runs::new(used), residency, committed: AtomicUsize::new(0), spec }
@@ -245,10 +245,10 @@ impl Zone {
     fn page_in_piece_of(&self, granule: usize, start: usize, end: usize, is_sparse: bool) -> (usize, usize) {
         let len = self.piece(granule);
         let from = granule / len * len;
-        if (!is_sparse || self.comes_whole(from))
-            && let Some(rest) = self.fresh_rest(from, len, start, end)
-        {
-            self.page_in_piece(rest, start.max(from)..end.min(from + len));
+        if !is_sparse || self.comes_whole(from) {
+            if let Some(rest) = self.fresh_rest(from, len, start, end) {
+                self.page_in_piece(rest, start.max(from)..end.min(from + len));
+            }
         }
         (from, len)
     }
@@ -329,14 +329,13 @@ impl Zone {
     #[inline]
     pub(crate) unsafe fn release(&self, at: NonNull<u8>, bytes: usize) {
         let granules = self.granules(bytes);
-        if let Some(place) = self.spec.kept
-            && !budget::is_beyond_kept()
-            && let Some(run) = Run::new(place, at.addr().get(), self.bytes(granules))
-        {
-            if let Some(other) = thread_cache::put_run(place, run) {
-                self.release_run(place, other);
+        if let Some(place) = self.spec.kept.filter(|_| !budget::is_beyond_kept()) {
+            if let Some(run) = Run::new(place, at.addr().get(), self.bytes(granules)) {
+                if let Some(other) = thread_cache::put_run(place, run) {
+                    self.release_run(place, other);
+                }
+                return;
             }
-            return;
         }
         self.release_granules(self.index(at), granules);
     }

@@ -1,21 +1,35 @@
-//! `ZK_ALLOC_THP`: a setting that the host has a say in.
+//! `ZK_ALLOC_THP`: a setting that the host has a say in. The wish is one type, what becomes of it another.
 
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::os::{self, HostHugePages};
 
-/// What the arena does about huge pages: `ZK_ALLOC_THP`, after a look at the host.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What is wished of huge pages: `ZK_ALLOC_THP`. What becomes of it is the host's affair: [`HugePagesOutcome`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize), serde(rename_all = "snake_case"))]
 #[non_exhaustive]
 pub enum HugePages {
+    /// Where they pay.
+    #[default]
+    Auto,
+    /// Everywhere.
+    Always,
+    /// Nowhere.
+    Never,
+}
+
+/// What the arena does about huge pages: what was [wished](HugePages), after a look at the host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize), serde(rename_all = "snake_case"))]
+#[non_exhaustive]
+pub enum HugePagesOutcome {
     /// Asks for them where they pay; the host has them.
     Auto,
     /// Asks for them everywhere; the host has them.
     Always,
     /// Forbids them: the host has them, but its hypervisor takes free memory back, so that the first touch of a huge page has
-    /// to get hundreds of small ones. `auto` decided so.
+    /// to get hundreds of small ones. [`HugePages::Auto`] was wished.
     Avoided,
     /// Forbids them, whatever the host's setting.
     Never,
@@ -24,6 +38,12 @@ pub enum HugePages {
 }
 
 impl fmt::Display for HugePages {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.word())
+    }
+}
+
+impl fmt::Display for HugePagesOutcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Auto => "auto",
@@ -36,6 +56,14 @@ impl fmt::Display for HugePages {
 }
 
 impl HugePages {
+    pub(super) const fn word(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Always => "always",
+            Self::Never => "never",
+        }
+    }
+
     pub(super) fn parse(text: &str) -> Option<Self> {
         match text {
             "auto" => Some(Self::Auto),
@@ -45,33 +73,29 @@ impl HugePages {
         }
     }
 
-    /// The choice, after a look at the host.
-    pub(super) fn on(self, host: HostHugePages) -> Self {
+    /// What becomes of it on a host.
+    pub(super) fn on(self, host: HostHugePages) -> HugePagesOutcome {
         match (self, host) {
-            (Self::Auto | Self::Always, HostHugePages::Unavailable) => Self::Unavailable,
-            (Self::Auto, HostHugePages::Costly) => Self::Avoided,
-            (chosen, _) => chosen,
+            (Self::Never, _) => HugePagesOutcome::Never,
+            (_, HostHugePages::Unavailable) => HugePagesOutcome::Unavailable,
+            (Self::Auto, HostHugePages::Costly) => HugePagesOutcome::Avoided,
+            (Self::Auto, HostHugePages::Available) => HugePagesOutcome::Auto,
+            (Self::Always, _) => HugePagesOutcome::Always,
         }
     }
 }
 
-pub(super) const THP: &str = "ZK_ALLOC_THP";
-
-/// What memory that is not the arena's does about huge pages, by `ZK_ALLOC_THP` and the host. A value that can't be used is
-/// the default; the warning of it is the arena's business.
-///
-/// The host is looked at once: two files of it take as long to read as many pages to touch.
-pub(crate) fn huge_pages() -> HugePages {
-    use HugePages::{Always, Auto, Avoided, Never, Unavailable};
+/// What the host says, which is looked at once: two files of it take as long to read as many pages to touch.
+pub(super) fn host_huge_pages() -> HostHugePages {
+    use HostHugePages::{Available, Costly, Unavailable};
     /// 0 as long as nobody asked, then the place of the answer in `ANSWERS`, from 1 on.
     static ANSWER: AtomicUsize = AtomicUsize::new(0);
-    const ANSWERS: [HugePages; 5] = [Auto, Always, Avoided, Never, Unavailable];
+    const ANSWERS: [HostHugePages; 3] = [Available, Costly, Unavailable];
 
     if let Some(&known) = ANSWER.load(Ordering::Relaxed).checked_sub(1).and_then(|place| ANSWERS.get(place)) {
         return known;
     }
-    let chosen = os::variable(THP).and_then(|value| HugePages::parse(value.text()?.trim()));
-    let answer = chosen.unwrap_or(Auto).on(os::host_huge_pages());
+    let answer = os::host_huge_pages();
     let place = ANSWERS.iter().position(|&known| known == answer).map_or(0, |place| place + 1);
     ANSWER.store(place, Ordering::Relaxed);
     answer

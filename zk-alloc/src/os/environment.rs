@@ -6,9 +6,9 @@
 //! What the program itself sets later is not seen. (In a library that `dlopen` brings, the copy is made then.)
 #![allow(unsafe_code, reason = "runs before main, and reads the C library's list of variables")]
 
-use std::cell::UnsafeCell;
 use std::fmt::{self, Write};
-use std::sync::atomic::{AtomicU8, Ordering};
+
+use crate::written_once::WrittenOnce;
 
 /// Every variable that the crate reads. One that is not listed here is never found.
 pub(crate) const VARIABLES: &[&str] = &[
@@ -74,46 +74,22 @@ impl fmt::Debug for Value {
     }
 }
 
-struct Snapshot {
-    state: AtomicU8,
-    values: UnsafeCell<[Option<Value>; VARIABLES.len()]>,
-}
+/// The value of each of [`VARIABLES`].
+type Values = [Option<Value>; VARIABLES.len()];
 
-// SAFETY: `values` is written once, by whoever moved `state` from `NOT_TAKEN` to `TAKING`, and read only by those who saw
-// `TAKEN`, which the writer stores afterwards.
-unsafe impl Sync for Snapshot {}
-
-const NOT_TAKEN: u8 = 0;
-const TAKING: u8 = 1;
-const TAKEN: u8 = 2;
-
-static SNAPSHOT: Snapshot =
-    Snapshot { state: AtomicU8::new(NOT_TAKEN), values: UnsafeCell::new([None; VARIABLES.len()]) };
+static SNAPSHOT: WrittenOnce<Values> = WrittenOnce::new();
 
 /// The value that a variable of [`VARIABLES`] had when the process started, if it had one. Allocates nothing and waits for
 /// nobody, but where there is no way to run before `main` (outside of Unix): there the standard library is asked.
 pub(crate) fn variable(name: &str) -> Option<Value> {
-    if SNAPSHOT.state.load(Ordering::Acquire) == NOT_TAKEN {
-        // A constructor of a library's that runs before ours. (A signal handler that interrupts `take` finds no variables:
-        // it can't wait for what it interrupted.)
+    let taken_now = || {
+        // A constructor of a library's that runs before ours. (A signal handler that interrupts the copying finds no
+        // variables: it can't wait for what it interrupted.)
         hook::take();
-    }
-    if SNAPSHOT.state.load(Ordering::Acquire) != TAKEN {
-        return None;
-    }
-    let index = VARIABLES.iter().position(|&known| known == name)?;
-    // SAFETY: `TAKEN` was seen, so that nobody writes any more.
-    unsafe { (*SNAPSHOT.values.get())[index] }
-}
-
-/// Takes the snapshot, unless it was taken: `read` puts what it finds into the table.
-fn take_with(read: impl FnOnce(&mut [Option<Value>; VARIABLES.len()])) {
-    let ours = SNAPSHOT.state.compare_exchange(NOT_TAKEN, TAKING, Ordering::Relaxed, Ordering::Relaxed).is_ok();
-    if ours {
-        // SAFETY: this thread alone moved the state to `TAKING`, and until `TAKEN` nobody reads.
-        read(unsafe { &mut *SNAPSHOT.values.get() });
-        SNAPSHOT.state.store(TAKEN, Ordering::Release);
-    }
+        SNAPSHOT.get()
+    };
+    let values = SNAPSHOT.get().or_else(taken_now)?;
+    values[VARIABLES.iter().position(|&known| known == name)?]
 }
 
 #[cfg(unix)]
@@ -121,7 +97,7 @@ mod hook {
     use std::ffi::{CStr, c_char};
     use std::hint::black_box;
 
-    use super::{VARIABLES, Value, take_with};
+    use super::{SNAPSHOT, VARIABLES, Value, Values};
 
     #[cfg(not(target_vendor = "apple"))]
     fn environ() -> *const *const c_char {
@@ -143,30 +119,34 @@ mod hook {
         unsafe { *_NSGetEnviron() }
     }
 
-    /// Copies the values of [`VARIABLES`] out of the C library's list. The first of equal names counts, as for getenv(3).
-    extern "C" fn copy() {
-        take_with(|values| {
-            let mut at = environ();
-            while !at.is_null() {
-                // SAFETY: the list ends with a null pointer, which is not passed. It is the list at the start of the
-                // process, when there is no other thread that could change it.
-                let entry = unsafe { *at };
-                if entry.is_null() {
-                    break;
-                }
-                // SAFETY: each entry is a string of C's; as above.
-                let entry = unsafe { CStr::from_ptr(entry) }.to_bytes();
-                let found = VARIABLES
-                    .iter()
-                    .zip(values.iter_mut())
-                    .find_map(|(name, value)| Some((value, entry.strip_prefix(name.as_bytes())?.strip_prefix(b"=")?)));
-                if let Some((value @ None, bytes)) = found {
-                    *value = Some(Value::new(bytes));
-                }
-                // SAFETY: not past the null pointer that ends the list.
-                at = unsafe { at.add(1) };
+    /// The values of [`VARIABLES`], out of the C library's list. The first of equal names counts, as for getenv(3).
+    fn copied() -> Values {
+        let mut values = [None; VARIABLES.len()];
+        let mut at = environ();
+        while !at.is_null() {
+            // SAFETY: the list ends with a null pointer, which is not passed. It is the list at the start of the process, when
+            // there is no other thread that could change it.
+            let entry = unsafe { *at };
+            if entry.is_null() {
+                break;
             }
-        });
+            // SAFETY: each entry is a string of C's; as above.
+            let entry = unsafe { CStr::from_ptr(entry) }.to_bytes();
+            let found = VARIABLES
+                .iter()
+                .zip(values.iter_mut())
+                .find_map(|(name, value)| Some((value, entry.strip_prefix(name.as_bytes())?.strip_prefix(b"=")?)));
+            if let Some((value @ None, bytes)) = found {
+                *value = Some(Value::new(bytes));
+            }
+            // SAFETY: not past the null pointer that ends the list.
+            at = unsafe { at.add(1) };
+        }
+        values
+    }
+
+    extern "C" fn copy() {
+        SNAPSHOT.write(copied);
     }
 
     // Before constructors of the program's that name no priority (101 is the first that is not the C library's own): those may
@@ -186,14 +166,11 @@ mod hook {
 
 #[cfg(not(unix))]
 mod hook {
-    use super::{VARIABLES, Value, take_with};
+    use super::{SNAPSHOT, VARIABLES, Value};
 
     pub(super) fn take() {
-        take_with(|values| {
-            for (name, value) in VARIABLES.iter().zip(values) {
-                *value = std::env::var_os(name).map(|found| Value::new(found.as_encoded_bytes()));
-            }
-        });
+        let value = |name| std::env::var_os(name).map(|found| Value::new(found.as_encoded_bytes()));
+        SNAPSHOT.write(|| std::array::from_fn(|index| value(VARIABLES[index])));
     }
 }
 

@@ -43,6 +43,7 @@ pub(crate) use threads::{arm_thread_exit, fence_other_threads, may_be_in_signal_
 pub(crate) struct Errno(pub(crate) i32);
 
 /// What the host says of transparent huge pages.
+#[cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "only Linux can be asked for huge pages"))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HostHugePages {
     /// The kernel gives them, at least where a program asks.

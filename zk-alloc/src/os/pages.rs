@@ -54,7 +54,7 @@ pub(crate) fn page_bytes() -> usize {
 pub(super) fn covered(at: *const u8, len: usize) -> Result<usize, Errno> {
     const EINVAL: i32 = 22;
     let page = page_bytes();
-    if !at.addr().is_multiple_of(page) {
+    if at.addr() % page != 0 {
         return Err(Errno(EINVAL));
     }
     len.checked_next_multiple_of(page).ok_or(Errno(EINVAL))

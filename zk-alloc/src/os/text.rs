@@ -50,7 +50,9 @@ struct Head<'a, 'b> {
 
 impl Write for Head<'_, '_> {
     fn write_str(&mut self, text: &str) -> fmt::Result {
-        let part = &text[..text.floor_char_boundary(self.room)];
+        // The longest beginning that ends between two characters: there is always the empty one.
+        let end = (0..=self.room.min(text.len())).rev().find(|&end| text.is_char_boundary(end)).unwrap_or(0);
+        let part = &text[..end];
         self.out.write_str(part)?;
         if part.len() < text.len() {
             self.room = 0;

@@ -58,10 +58,14 @@ pub(crate) fn may_be_in_signal_handler() -> bool {
 /// Has every other thread of this process that runs now pass a full memory barrier before this returns, so that threads
 /// which are often where this one is rarely need none of their own (membarrier(2), `PRIVATE_EXPEDITED`, Linux 4.14).
 /// `false` where the kernel has no such call: then nothing is fenced.
-///
-/// The first call registers the process, which may take some milliseconds where it has other threads by then.
 #[cfg(target_os = "linux")]
 pub(crate) fn fence_other_threads() -> bool {
+    membarrier::fence()
+}
+
+#[cfg(target_os = "linux")]
+mod membarrier {
+    use std::hint::black_box;
     use std::sync::atomic::{AtomicU8, Ordering};
 
     use rustix::thread::{MembarrierCommand, membarrier};
@@ -71,15 +75,31 @@ pub(crate) fn fence_other_threads() -> bool {
     const MISSING: u8 = 2;
     static STATE: AtomicU8 = AtomicU8::new(UNKNOWN);
 
-    let fence = || membarrier(MembarrierCommand::PrivateExpedited).is_ok();
-    match STATE.load(Ordering::Relaxed) {
-        REGISTERED if fence() => true,
-        MISSING => false,
-        // Not registered yet: or not any more, should a fork have lost it. Registering twice does no harm.
-        _ => {
-            let fenced = membarrier(MembarrierCommand::RegisterPrivateExpedited).is_ok() && fence();
-            STATE.store(if fenced { REGISTERED } else { MISSING }, Ordering::Relaxed);
-            fenced
+    // A process has to register. The kernel then waits until every processor has seen it: 10 milliseconds and more, but nothing
+    // at all as long as the process has one thread. (Where `dlopen` brings this in, it may have more.)
+    // SAFETY: the loader calls what is listed here as functions of C's, before `main`. It may pass arguments, which such a
+    // function does not look at.
+    #[used]
+    #[unsafe(link_section = ".init_array.00103")]
+    static BEFORE_MAIN: extern "C" fn() = register;
+
+    /// Doing so twice does no harm.
+    extern "C" fn register() {
+        let registered = membarrier(MembarrierCommand::RegisterPrivateExpedited).is_ok();
+        STATE.store(if registered { REGISTERED } else { MISSING }, Ordering::Relaxed);
+    }
+
+    pub(super) fn fence() -> bool {
+        let fence = || membarrier(MembarrierCommand::PrivateExpedited).is_ok();
+        match STATE.load(Ordering::Relaxed) {
+            REGISTERED if fence() => true,
+            MISSING => false,
+            // Not registered yet: or not any more, should a fork have lost it. Through the list of what comes before `main`, so
+            // that no linker leaves that out.
+            _ => {
+                black_box(&BEFORE_MAIN)();
+                fence()
+            }
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Collections in an arena.
+//! Collections in a scratch.
 #![allow(unsafe_code, reason = "implements Allocator")]
 
 use std::alloc::Layout;
@@ -6,9 +6,9 @@ use std::ptr::NonNull;
 
 use allocator_api2::alloc::{AllocError, Allocator};
 
-use super::{Arena, LINE_BYTES};
+use super::{LINE_BYTES, Scratch};
 
-impl Arena {
+impl Scratch {
     /// A block for `layout`, on a boundary of a line or more, as arrays are.
     fn block(&self, layout: Layout, zeroed: bool) -> Result<NonNull<[u8]>, AllocError> {
         let (size, align) = (layout.size(), layout.align().max(LINE_BYTES));
@@ -21,7 +21,7 @@ impl Arena {
     /// # Safety
     /// `at` is a block of `old`, and nobody uses it any more if this succeeds.
     unsafe fn refit(&self, at: NonNull<u8>, old: Layout, new: Layout) -> Result<NonNull<[u8]>, AllocError> {
-        if at.addr().get().is_multiple_of(new.align()) && self.bump.resize(at, old.size(), new.size()) {
+        if at.addr().get() % new.align() == 0 && self.bump.resize(at, old.size(), new.size()) {
             return Ok(NonNull::slice_from_raw_parts(at, new.size()));
         }
         let moved = self.block(new, false)?;
@@ -32,8 +32,8 @@ impl Arena {
 }
 
 // SAFETY: a block is the caller's until it is given back, or until a reset, for which all copies of the reference must be
-// gone. All copies of a reference are the same arena. Blocks don't move when it does: they lie in its mapping.
-unsafe impl Allocator for &Arena {
+// gone. All copies of a reference are the same scratch. Blocks don't move when it does: they lie in its mapping.
+unsafe impl Allocator for &Scratch {
     fn allocate(&self, layout: Layout) -> Result<NonNull<[u8]>, AllocError> {
         self.block(layout, false)
     }

@@ -8,7 +8,7 @@ use std::slice;
 
 use crate::arena::HugeAdvice;
 use crate::config;
-use crate::error::{Exhausted, Refused};
+use crate::error::{MemoryRefused, ScratchExhausted};
 use crate::os::{self, Errno, HUGE_PAGE_BYTES, Mapping};
 use crate::wipe::wipe;
 
@@ -27,8 +27,8 @@ pub(super) struct Bump {
 
 impl Bump {
     /// One mapping of at least `bytes`, paged in as it is touched.
-    pub(super) fn with_capacity(bytes: usize) -> Result<Self, Refused> {
-        let refused = |Errno(errno)| Refused { asked_bytes: bytes, errno };
+    pub(super) fn with_capacity(bytes: usize) -> Result<Self, MemoryRefused> {
+        let refused = |Errno(errno)| MemoryRefused { asked_bytes: bytes, errno };
         // Whole huge pages: kernels from 6.7 on place such mappings on a huge-page boundary.
         let granule = if bytes >= HUGE_PAGE_BYTES { HUGE_PAGE_BYTES } else { os::page_bytes() };
         let memory = os::map_zeroed(os::round_up(bytes, granule).map_err(refused)?).map_err(refused)?;
@@ -54,7 +54,7 @@ impl Bump {
 
     /// `size` bytes that are nobody's, on a boundary of `align`, a power of two.
     #[inline]
-    pub(super) fn claim(&self, size: usize, align: usize) -> Result<NonNull<u8>, Exhausted> {
+    pub(super) fn claim(&self, size: usize, align: usize) -> Result<NonNull<u8>, ScratchExhausted> {
         let base = self.memory.start();
         let Some(offset) = place(base.addr().get(), self.used.get(), self.capacity_bytes(), size, align) else {
             return Err(self.exhausted(size, align));
@@ -65,7 +65,7 @@ impl Bump {
     }
 
     /// As [`claim`](Self::claim), zeroed: what was not used since the kernel zeroed it is left alone.
-    pub(super) fn claim_zeroed(&self, size: usize, align: usize) -> Result<NonNull<u8>, Exhausted> {
+    pub(super) fn claim_zeroed(&self, size: usize, align: usize) -> Result<NonNull<u8>, ScratchExhausted> {
         let at = self.claim(size, align)?;
         let stale = self.written.get().saturating_sub(self.offset(at)).min(size);
         // SAFETY: the first of `size` bytes that were just claimed.
@@ -119,9 +119,9 @@ impl Bump {
 
     /// The error for a request that does not fit.
     #[cold]
-    pub(super) fn exhausted(&self, asked_bytes: usize, align_bytes: usize) -> Exhausted {
+    pub(super) fn exhausted(&self, asked_bytes: usize, align_bytes: usize) -> ScratchExhausted {
         let (used, capacity_bytes) = (self.used.get(), self.capacity_bytes());
-        Exhausted { asked_bytes, align_bytes, left_bytes: capacity_bytes - used, capacity_bytes }
+        ScratchExhausted { asked_bytes, align_bytes, left_bytes: capacity_bytes - used, capacity_bytes }
     }
 
     fn offset(&self, at: NonNull<u8>) -> usize {

@@ -1,4 +1,8 @@
 //! The replaying process: the script's threads, on real memory, under the allocator that is installed.
+//!
+//! ```text
+//! mod  threads, phases, memory    turns  whose turn it is    block  memory that says when it was overwritten
+//! ```
 
 mod block;
 mod turns;

@@ -56,8 +56,12 @@ pub(super) fn biases(run: &Run) -> Vec<String> {
         (run.interrupted, "This run was interrupted: rounds are missing.".to_owned()),
         (
             is_of_prover && build.profile != "release",
-            format!("Built as {}, not as release: not for comparing times.", build.profile)),
-        (is_of_prover && machine.git_dirty == Some(true), "The working tree had changes that no commit holds.".to_owned()),
+            format!("Built as {}, not as release: not for comparing times.", build.profile),
+        ),
+        (
+            is_of_prover && machine.git_dirty == Some(true),
+            "The working tree had changes that no commit holds.".to_owned(),
+        ),
         (
             run.workloads.iter().any(|workload| workload.threads > machine.cores),
             format!("More threads than the {} cores of this machine: times scatter.", machine.cores),

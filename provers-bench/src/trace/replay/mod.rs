@@ -1,8 +1,7 @@
 //! Recorded allocations on real memory: the driver's side, which has each arm's binary replay a trace, and their figures.
 //!
 //! ```text
-//! table   figures -> text        stage   the replaying process: threads, phases, memory
-//! script  a trace, made ready    turns   whose turn it is        block   memory that says when it was overwritten
+//! table   figures -> text        script  a trace, made ready
 //! ```
 
 mod script;

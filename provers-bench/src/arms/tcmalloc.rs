@@ -1,0 +1,87 @@
+//! TCMalloc, Google's, through `tcmalloc-better`, whose version is pinned in the manifest.
+
+use super::arm::{Arm, Colour};
+
+#[cfg(feature = "peers")]
+pub use linked::{ALLOCATOR, Allocator, installed};
+
+const PLAIN: Arm =
+    Arm { colour: Colour { light: "#7a5cc0", dark: "#b39df0" }, ..Arm::new("tcmalloc", "with-tcmalloc") };
+
+pub(super) const ARMS: &[Arm] = &[
+    PLAIN,
+    Arm {
+        name: "tcmalloc-tuned",
+        // glibc takes the kernel's restartable sequences for itself, and TCMalloc has caches for each processor only where
+        // it gets them: its documentation says to set this.
+        environment: &[("GLIBC_TUNABLES", "glibc.pthread.rseq=0"), (CACHE_BYTES, "16777216"), (SAMPLING_BYTES, "0")],
+        confirms: &[
+            ("PerCpuCachesActive", "true"),
+            ("MaxPerCpuCacheSize", "16777216"),
+            ("ProfileSamplingInterval", "0"),
+        ],
+        ..PLAIN
+    },
+];
+
+/// TCMalloc takes its settings from the program, by `MallocExtension`. These have the arm's binary set them: the most bytes
+/// that a processor's cache holds, and the bytes from one profiled allocation to the next, none of which are with 0.
+const CACHE_BYTES: &str = "TCMALLOC_MAX_PER_CPU_CACHE_SIZE";
+const SAMPLING_BYTES: &str = "TCMALLOC_PROFILE_SAMPLING_INTERVAL";
+
+/// What an arm's binary links. A bench that only starts other programs does without, and is built in a fraction of the time.
+#[cfg(feature = "peers")]
+#[expect(unsafe_code, reason = "TCMalloc is asked and set through its C interface")]
+mod linked {
+    use super::super::installed::Installed;
+    use super::{CACHE_BYTES, SAMPLING_BYTES};
+    use std::env;
+
+    /// Its type.
+    pub type Allocator = tcmalloc_better::TCMalloc;
+
+    /// What to install.
+    pub const ALLOCATOR: Allocator = tcmalloc_better::TCMalloc;
+
+    /// What the arm says of it.
+    #[inline]
+    pub fn installed() -> Installed {
+        let number = |name| env::var(name).ok().and_then(|value| value.parse().ok());
+        // SAFETY: both take a number, at any time (malloc_extension.h).
+        unsafe {
+            if let Some(bytes) = number(CACHE_BYTES) {
+                MallocExtension_Internal_SetMaxPerCpuCacheSize(bytes);
+            }
+            if let Some(bytes) = number(SAMPLING_BYTES) {
+                MallocExtension_Internal_SetProfileSamplingInterval(bytes.into());
+            }
+        }
+        Installed {
+            setting,
+            ..Installed::named("tcmalloc", "tcmalloc-better 0.1.19", &["TCMALLOC_", "GLIBC_TUNABLES"])
+        }
+    }
+
+    /// A setting of TCMalloc, by the name that `MallocExtension` has for it.
+    #[inline]
+    fn setting(name: &str) -> Option<String> {
+        // SAFETY: these only read (malloc_extension.h).
+        unsafe {
+            match name {
+                "PerCpuCachesActive" => Some(MallocExtension_Internal_GetPerCpuCachesActive().to_string()),
+                "MaxPerCpuCacheSize" => Some(MallocExtension_Internal_GetMaxPerCpuCacheSize().to_string()),
+                "ProfileSamplingInterval" => Some(MallocExtension_Internal_GetProfileSamplingInterval().to_string()),
+                _ => None,
+            }
+        }
+    }
+
+    // What `MallocExtension`, which is C++, calls.
+    unsafe extern "C" {
+        fn MallocExtension_Internal_GetPerCpuCachesActive() -> bool;
+        fn MallocExtension_Internal_GetMaxPerCpuCacheSize() -> i32;
+        fn MallocExtension_Internal_SetMaxPerCpuCacheSize(value: i32);
+        fn MallocExtension_Internal_GetProfileSamplingInterval() -> i64;
+        fn MallocExtension_Internal_SetProfileSamplingInterval(value: i64);
+    }
+}

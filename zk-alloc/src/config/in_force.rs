@@ -1,0 +1,251 @@
+//! Values in force, and where each came from. One rule for all of them: the environment, else the program, else the default; what
+//! can't be used is named, and the next is asked.
+
+use std::fmt;
+
+use super::huge_pages::HugePages;
+use crate::os::{Cut, Value};
+
+/// Where the value of a setting came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize), serde(rename_all = "snake_case"))]
+#[non_exhaustive]
+pub enum Origin {
+    /// Nobody set it.
+    Default,
+    /// The program did, by [`Settings`](crate::Settings).
+    Program,
+    /// The environment that the process was started with did, which outweighs the program.
+    Environment,
+}
+
+/// A setting: its value, and where that came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct InForce<T> {
+    /// What holds.
+    pub value: T,
+    /// Who said so.
+    pub origin: Origin,
+}
+
+/// The settings that the arena was opened with. Its text names those that are not the default, as the environment would set
+/// them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct SettingsInForce {
+    /// The smallest request that the arena serves, in bytes.
+    pub min_bytes: InForce<usize>,
+    /// Address space for each thread, in bytes.
+    pub thread_capacity_bytes: InForce<usize>,
+    /// What may stay resident when no phase is open, in bytes, unless [`set_retain`](crate::set_retain) said otherwise since.
+    pub retain_bytes: InForce<usize>,
+    /// What may be resident at all, in bytes; `usize::MAX` is no limit.
+    pub max_bytes: InForce<usize>,
+    /// What is wished of huge pages. What became of it is [`Stats::huge_pages`](crate::Stats::huge_pages).
+    pub huge_pages: InForce<HugePages>,
+    /// From so many bytes on, the kernel zeroes used memory; `usize::MAX` is never.
+    pub lazy_zero_bytes: InForce<usize>,
+    /// Whether what outlives its phase is printed, unless [`trace_escaped`](crate::trace_escaped()) said otherwise since.
+    pub trace_escaped: InForce<bool>,
+}
+
+impl fmt::Display for SettingsInForce {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut before = "";
+        MIN_BYTES.write(self.min_bytes, f, &mut before)?;
+        THREAD_CAPACITY.write(self.thread_capacity_bytes, f, &mut before)?;
+        RETAIN_BYTES.write(self.retain_bytes, f, &mut before)?;
+        MAX_BYTES.write(self.max_bytes, f, &mut before)?;
+        HUGE_PAGES.write(self.huge_pages, f, &mut before)?;
+        LAZY_ZERO_BYTES.write(self.lazy_zero_bytes, f, &mut before)?;
+        TRACE_ESCAPED.write(self.trace_escaped, f, &mut before)?;
+        if before.is_empty() { f.write_str("all as by default") } else { Ok(()) }
+    }
+}
+
+/// A value as messages show it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Shown {
+    Number(usize),
+    Word(&'static str),
+}
+
+impl fmt::Display for Shown {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Number(n) => write!(f, "{n}"),
+            Self::Word(word) => f.write_str(word),
+        }
+    }
+}
+
+/// What can be set: how it is called, and what its value may be.
+pub(super) struct Setting<T> {
+    pub(super) variable: &'static str,
+    /// Of [`Settings`](crate::Settings).
+    method: &'static str,
+    wanted: &'static str,
+    parse: fn(&str) -> Option<T>,
+    /// Whether a value may be, whoever set it.
+    may_be: fn(T) -> bool,
+    /// How the environment would write it.
+    show: fn(T) -> Shown,
+    /// How the program would.
+    show_in_code: fn(T) -> Shown,
+}
+
+const BYTES_WANTED: &str = "a number of bytes (such as 65536, 64K, 512M or 2G)";
+
+/// A setting in bytes.
+const fn bytes(variable: &'static str, method: &'static str, show: fn(usize) -> Shown) -> Setting<usize> {
+    Setting {
+        variable,
+        method,
+        wanted: BYTES_WANTED,
+        parse: parse_bytes,
+        may_be: |_| true,
+        show,
+        show_in_code: Shown::Number,
+    }
+}
+
+pub(super) const MIN_BYTES: Setting<usize> = bytes("ZK_ALLOC_MIN_BYTES", "min_bytes", Shown::Number);
+pub(super) const RETAIN_BYTES: Setting<usize> = bytes("ZK_ALLOC_RETAIN_BYTES", "retain_bytes", Shown::Number);
+pub(super) const MAX_BYTES: Setting<usize> = bytes("ZK_ALLOC_MAX_BYTES", "max_bytes", |bytes| match bytes {
+    usize::MAX => Shown::Word("no limit"),
+    bytes => Shown::Number(bytes),
+});
+pub(super) const LAZY_ZERO_BYTES: Setting<usize> =
+    bytes("ZK_ALLOC_LAZY_ZERO_BYTES", "lazy_zero_bytes", |bytes| match bytes {
+        usize::MAX => Shown::Word("never"),
+        bytes => Shown::Number(bytes),
+    });
+
+/// More address space than this for one thread is a mistake: 64 TiB, half of what x86-64 gives a process.
+const MAX_THREAD_BYTES: u64 = 64 << 40;
+const GIB: usize = 1 << 30;
+
+/// The variable is in GiB, as the crate zk-alloc 0.0.9 had it; everything else is in bytes.
+pub(super) const THREAD_CAPACITY: Setting<usize> = Setting {
+    variable: "ZK_ALLOC_SLAB_GB",
+    method: "thread_capacity_bytes",
+    wanted: "a whole number of GiB, at least 1",
+    parse: |text| text.parse::<usize>().ok()?.checked_mul(GIB),
+    may_be: |bytes| bytes > 0 && bytes % GIB == 0 && bytes as u64 <= MAX_THREAD_BYTES,
+    show: |bytes| Shown::Number(bytes / GIB),
+    show_in_code: Shown::Number,
+};
+
+pub(super) const HUGE_PAGES: Setting<HugePages> = Setting {
+    variable: "ZK_ALLOC_THP",
+    method: "huge_pages",
+    wanted: "auto, always or never",
+    parse: HugePages::parse,
+    may_be: |_| true,
+    show: |wish| Shown::Word(wish.word()),
+    show_in_code: |wish| Shown::Word(wish.word()),
+};
+
+pub(super) const TRACE_ESCAPED: Setting<bool> = Setting {
+    variable: "ZK_ALLOC_TRACE_ESCAPED",
+    method: "trace_escaped",
+    wanted: "0 or 1",
+    parse: |text| match text {
+        "0" => Some(false),
+        "1" => Some(true),
+        _ => None,
+    },
+    may_be: |_| true,
+    show: |on| Shown::Number(usize::from(on)),
+    show_in_code: |on| Shown::Word(if on { "true" } else { "false" }),
+};
+
+/// A value that can't be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Warning {
+    set: Set,
+    wanted: &'static str,
+    instead: Origin,
+    used: Shown,
+}
+
+/// What was set, and by whom.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Set {
+    Variable(&'static str, Value),
+    Method(&'static str, Shown),
+}
+
+impl fmt::Display for Warning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.set {
+            Set::Variable(name, value) => write!(f, "{name}={}", Cut(value))?,
+            Set::Method(name, value) => write!(f, "Settings::{name}({value})")?,
+        }
+        let instead = match self.instead {
+            Origin::Program => "what the program set",
+            _ => "the default",
+        };
+        write!(f, " is not {}; using {instead}, {}", self.wanted, self.used)
+    }
+}
+
+impl<T: Copy> Setting<T> {
+    /// The value in force: what the `environment` says, else what the `program` does, else the `default`. What is asked and can't
+    /// be used is warned of.
+    pub(super) fn resolve(
+        &self,
+        environment: impl Fn(&'static str) -> Option<Value>,
+        program: Option<T>,
+        default: T,
+        mut warn: impl FnMut(Warning),
+    ) -> InForce<T> {
+        let said = environment(self.variable);
+        let parse = |said: &Value| (self.parse)(said.text()?.trim());
+        if let Some(value) = said.as_ref().and_then(parse).filter(|&value| (self.may_be)(value)) {
+            return InForce { value, origin: Origin::Environment };
+        }
+        let else_in_force = match program {
+            Some(value) if (self.may_be)(value) => InForce { value, origin: Origin::Program },
+            _ => InForce { value: default, origin: Origin::Default },
+        };
+        let mut warn = |set| {
+            let InForce { value, origin } = else_in_force;
+            warn(Warning { set, wanted: self.wanted, instead: origin, used: (self.show)(value) });
+        };
+        if let Some(said) = said {
+            warn(Set::Variable(self.variable, said));
+        }
+        if let (Some(value), Origin::Default) = (program, else_in_force.origin) {
+            warn(Set::Method(self.method, (self.show_in_code)(value)));
+        }
+        else_in_force
+    }
+
+    /// Writes a value that is not the default, as the environment would have it, behind what was written `before`.
+    fn write(&self, set: InForce<T>, f: &mut fmt::Formatter<'_>, before: &mut &str) -> fmt::Result {
+        let by = match set.origin {
+            Origin::Default => return Ok(()),
+            Origin::Program => "program",
+            Origin::Environment => "environment",
+        };
+        write!(f, "{before}{}={} ({by})", self.variable, (self.show)(set.value))?;
+        *before = ", ";
+        Ok(())
+    }
+}
+
+/// A number of bytes: a whole number, with K, M, G or T (KiB, MiB, GiB, TiB) behind it if one likes.
+///
+/// Allocates nothing, like all that is done before the first request is served: it may come in a signal handler.
+fn parse_bytes(text: &str) -> Option<usize> {
+    let unit = text.chars().next_back().and_then(|last| "KMGT".find(last.to_ascii_uppercase()));
+    let (digits, shift) = match unit {
+        Some(index) => (&text[..text.len() - 1], 10 * (index + 1)),
+        None => (text, 0),
+    };
+    digits.parse::<usize>().ok()?.checked_mul(1_usize.checked_shl(shift as u32)?)
+}

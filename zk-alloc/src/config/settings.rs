@@ -1,0 +1,94 @@
+//! `Settings`: what the program says, where the environment does not.
+
+use super::huge_pages::HugePages;
+
+/// What the program sets, instead of the defaults. Whatever the environment says wins: who runs the program knows the host.
+///
+/// ```
+/// use zk_alloc::{HugePages, Settings, ZkAllocator};
+///
+/// #[global_allocator]
+/// static ALLOC: ZkAllocator = ZkAllocator.settings(
+///     Settings::new().max_bytes(8 << 30).retain_bytes(1 << 30).huge_pages(HugePages::Never),
+/// );
+///
+/// zk_alloc::phase(|| drop(vec![1u8; 1 << 20]));
+/// let settings = zk_alloc::stats().settings.unwrap();
+/// assert_eq!(settings.max_bytes.value, 8 << 30);
+/// println!("{settings}"); // with where each value came from
+/// ```
+///
+/// Settings take effect when the arena opens, and hold for the process: those of the [`ZkAllocator`](struct@crate::ZkAllocator)
+/// that is asked for memory first. Others' are not looked at. (Where the global allocator is none of ours, [`reserve`](crate::reserve)
+/// counts as one that was asked, and has none.)
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[must_use = "settings take effect in `ZkAllocator::settings`"]
+pub struct Settings {
+    pub(super) min_bytes: Option<usize>,
+    pub(super) thread_capacity_bytes: Option<usize>,
+    pub(super) retain_bytes: Option<usize>,
+    pub(super) max_bytes: Option<usize>,
+    pub(super) huge_pages: Option<HugePages>,
+    pub(super) lazy_zero_bytes: Option<usize>,
+    pub(super) trace_escaped: Option<bool>,
+}
+
+impl Settings {
+    /// Everything as by default.
+    pub const fn new() -> Self {
+        Self {
+            min_bytes: None,
+            thread_capacity_bytes: None,
+            retain_bytes: None,
+            max_bytes: None,
+            huge_pages: None,
+            lazy_zero_bytes: None,
+            trace_escaped: None,
+        }
+    }
+
+    /// The smallest request that the arena serves, in bytes: `ZK_ALLOC_MIN_BYTES`.
+    pub const fn min_bytes(mut self, bytes: usize) -> Self {
+        self.min_bytes = Some(bytes);
+        self
+    }
+
+    /// Address space for each thread, in bytes: `ZK_ALLOC_SLAB_GB`. A whole number of GiB, at least 1, as the variable has it;
+    /// anything else is named in one warning when the arena opens, and the default is used.
+    pub const fn thread_capacity_bytes(mut self, bytes: usize) -> Self {
+        self.thread_capacity_bytes = Some(bytes);
+        self
+    }
+
+    /// What may stay resident when no phase is open, in bytes: `ZK_ALLOC_RETAIN_BYTES`. [`set_retain`](crate::set_retain)
+    /// changes that while the program runs.
+    pub const fn retain_bytes(mut self, bytes: usize) -> Self {
+        self.retain_bytes = Some(bytes);
+        self
+    }
+
+    /// What may be resident at all, in bytes: `ZK_ALLOC_MAX_BYTES`. `usize::MAX` is no limit.
+    pub const fn max_bytes(mut self, bytes: usize) -> Self {
+        self.max_bytes = Some(bytes);
+        self
+    }
+
+    /// What is wished of huge pages: `ZK_ALLOC_THP`.
+    pub const fn huge_pages(mut self, wish: HugePages) -> Self {
+        self.huge_pages = Some(wish);
+        self
+    }
+
+    /// From so many bytes on, the kernel zeroes used memory, as it is touched: `ZK_ALLOC_LAZY_ZERO_BYTES`. `usize::MAX` is
+    /// never.
+    pub const fn lazy_zero_bytes(mut self, bytes: usize) -> Self {
+        self.lazy_zero_bytes = Some(bytes);
+        self
+    }
+
+    /// Whether to find out, and print, what outlives its phase: `ZK_ALLOC_TRACE_ESCAPED`.
+    pub const fn trace_escaped(mut self, on: bool) -> Self {
+        self.trace_escaped = Some(on);
+        self
+    }
+}

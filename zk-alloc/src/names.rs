@@ -1,0 +1,32 @@
+//! Names that programs wrote before. Each is another name of one thing, and nothing in this crate uses it.
+
+use crate::config::thread_capacity_bytes;
+use crate::error::{MemoryRefused, ScratchExhausted};
+use crate::pool;
+use crate::scratch::Scratch;
+
+/// [`Scratch`], as users of the crate zk-nalloc called it. The arena is something else: the memory that
+/// [`ZkAllocator`](struct@crate::ZkAllocator) serves from.
+pub type Arena = Scratch;
+
+/// [`MemoryRefused`].
+#[deprecated = "renamed to `MemoryRefused`, which says what was refused"]
+pub type Refused = MemoryRefused;
+
+/// [`ScratchExhausted`].
+#[deprecated = "renamed to `ScratchExhausted`, which says what is exhausted"]
+pub type Exhausted = ScratchExhausted;
+
+/// [`pool::register_worker`].
+#[deprecated = "moved to `pool::register_worker`, which says what joins what"]
+pub fn join() {
+    pool::register_worker();
+}
+
+/// [`thread_capacity_bytes`], as the crate zk-alloc 0.0.9 called it, which gave each thread a slab of its own. The slabs of
+/// today are something else: what blocks are cut from.
+#[must_use]
+#[deprecated = "renamed to `thread_capacity_bytes`: a slab is something else today"]
+pub fn slab_size() -> usize {
+    thread_capacity_bytes()
+}

@@ -1,0 +1,322 @@
+//! What the program sets holds where the environment says nothing, and `stats()` tells who said what.
+//!
+//! The global allocator is the system's here, so that each test has the first allocator of its process to itself.
+#![cfg(target_os = "linux")]
+#![allow(unsafe_code, reason = "calls allocators by hand")]
+
+mod support;
+
+use std::alloc::{GlobalAlloc, Layout};
+use std::ffi::OsStr;
+
+use support::{Ended, alone, in_its_own_process, is_alone};
+use zk_alloc::{
+    HugePages, HugePagesOutcome, Origin, Scratch, Settings, SettingsInForce, ZkAllocator, begin_phase, end_phase,
+    min_arena_bytes, phase, reserve, stats, thread_capacity_bytes,
+};
+
+const KIB: usize = 1 << 10;
+const MIB: usize = 1 << 20;
+const GIB: usize = 1 << 30;
+
+/// Allocates, writes and frees.
+fn request(allocator: &ZkAllocator, size: usize) {
+    let layout = Layout::from_size_align(size, 8).expect("a small alignment");
+    // SAFETY: no size here is zero.
+    let at = unsafe { allocator.alloc(layout) };
+    assert!(!at.is_null());
+    // SAFETY: `size` bytes of ours.
+    unsafe { at.write_bytes(1, size) };
+    // SAFETY: allocated above, with this layout.
+    unsafe { allocator.dealloc(at, layout) };
+}
+
+fn in_force() -> SettingsInForce {
+    stats().settings.expect("there is an arena")
+}
+
+/// Bytes served by the arena, and past it, while `f` runs.
+fn served(f: impl FnOnce()) -> (u64, u64) {
+    let before = stats();
+    f();
+    let after = stats();
+    (after.arena_bytes - before.arena_bytes, after.overflow_bytes - before.overflow_bytes)
+}
+
+static BY_DEFAULT: ZkAllocator = ZkAllocator::resident();
+
+/// Nobody set anything, so that nothing came from anybody.
+#[test]
+fn without_settings_all_are_the_default() {
+    in_its_own_process("without_settings_all_are_the_default", &[], || {
+        assert_eq!(stats().settings, None, "there is no arena yet");
+        request(&BY_DEFAULT, MIB);
+        assert_eq!(in_force().to_string(), "all as by default");
+        assert_eq!(in_force().min_bytes.origin, Origin::Default);
+        assert!(stats().to_string().ends_with("settings: all as by default"), "{}", stats());
+    });
+}
+
+static OF_4_KIB: ZkAllocator = ZkAllocator::resident().settings(Settings::new().min_bytes(4 * KIB));
+
+/// The threshold is asked on every request, the first included.
+#[test]
+fn a_threshold_in_code_holds_from_the_first_request_on() {
+    in_its_own_process("a_threshold_in_code_holds_from_the_first_request_on", &[], || {
+        assert_eq!(min_arena_bytes(), 0, "no allocator brought its settings yet");
+        assert_eq!(served(|| request(&OF_4_KIB, 4 * KIB - 1)), (0, 0));
+        assert_eq!(min_arena_bytes(), 4 * KIB);
+        assert_eq!(served(|| request(&OF_4_KIB, 4 * KIB)), (4 * KIB as u64, 0));
+        assert_eq!(in_force().to_string(), "ZK_ALLOC_MIN_BYTES=4096 (program)");
+    });
+}
+
+static OF_3_GIB: ZkAllocator = ZkAllocator::resident().settings(Settings::new().thread_capacity_bytes(3 * GIB));
+
+#[test]
+fn a_capacity_in_code_is_the_reservation_s() {
+    in_its_own_process("a_capacity_in_code_is_the_reservation_s", &[], || {
+        request(&OF_3_GIB, MIB);
+        assert_eq!(thread_capacity_bytes(), 3 * GIB);
+        let threads = std::thread::available_parallelism().expect("a number").get() + 4;
+        let zone_bytes = (3 * GIB * threads / 4).next_power_of_two();
+        assert_eq!(stats().reserved_bytes, 3 * zone_bytes);
+        assert_eq!(in_force().to_string(), "ZK_ALLOC_SLAB_GB=3 (program)");
+    });
+}
+
+static RETAINS_NOTHING: ZkAllocator = ZkAllocator.settings(Settings::new().retain_bytes(0));
+
+#[test]
+fn what_is_retained_in_code_is_what_stays() {
+    in_its_own_process("what_is_retained_in_code_is_what_stays", &[], || {
+        phase(|| request(&RETAINS_NOTHING, 100 * MIB));
+        assert_eq!(in_force().to_string(), "ZK_ALLOC_RETAIN_BYTES=0 (program)");
+        assert!(stats().fresh_bytes >= 100 * MIB as u64, "{}", stats());
+        assert!(stats().resident_bytes < MIB, "{}", stats());
+    });
+}
+
+static OF_8_MIB: ZkAllocator = ZkAllocator::resident().settings(Settings::new().max_bytes(8 * MIB));
+
+#[test]
+fn a_cap_in_code_is_not_exceeded() {
+    in_its_own_process("a_cap_in_code_is_not_exceeded", &[], || {
+        assert_eq!(served(|| request(&OF_8_MIB, 6 * MIB)), (6 * MIB as u64, 0));
+        assert_eq!(served(|| request(&OF_8_MIB, 10 * MIB)), (0, 10 * MIB as u64));
+        assert_eq!(in_force().to_string(), format!("ZK_ALLOC_MAX_BYTES={} (program)", 8 * MIB));
+    });
+}
+
+static IN_SMALL_PAGES: ZkAllocator = ZkAllocator::resident().settings(Settings::new().huge_pages(HugePages::Never));
+
+/// The wish is what was set, and the outcome what the host made of it. A scratch goes by it too.
+#[test]
+fn a_wish_in_code_for_small_pages_is_heard() {
+    in_its_own_process("a_wish_in_code_for_small_pages_is_heard", &[], || {
+        request(&IN_SMALL_PAGES, MIB);
+        assert_eq!(stats().huge_pages, Some(HugePagesOutcome::Never));
+        assert_eq!(in_force().huge_pages.value, HugePages::Never);
+        assert_eq!(in_force().to_string(), "ZK_ALLOC_THP=never (program)");
+        let scratch = Scratch::with_capacity(8 * MIB);
+        let at = (&raw const *scratch.alloc(0u8)).addr();
+        assert!(flags_at(at).split_whitespace().any(|flag| flag == "nh"), "{}", flags_at(at));
+    });
+}
+
+/// The kernel's flags of the mapping at an address (`VmFlags` of proc_pid_smaps(5)).
+fn flags_at(address: usize) -> String {
+    let maps = std::fs::read_to_string("/proc/self/smaps").expect("Linux has it");
+    let mut within = false;
+    for line in maps.lines() {
+        let span = line.split_whitespace().next().and_then(|span| span.split_once('-'));
+        if let Some((Ok(from), Ok(to))) =
+            span.map(|(from, to)| (usize::from_str_radix(from, 16), usize::from_str_radix(to, 16)))
+        {
+            within = (from..to).contains(&address);
+        }
+        if let (true, Some(flags)) = (within, line.strip_prefix("VmFlags:")) {
+            return flags.into();
+        }
+    }
+    panic!("no mapping at {address:#x}");
+}
+
+static LAZY_FROM_1_MIB: ZkAllocator =
+    ZkAllocator::resident().settings(Settings::new().huge_pages(HugePages::Always).lazy_zero_bytes(MIB));
+
+/// Dirty memory that is given back to be zeroed will fault again, and counts as fresh.
+#[test]
+fn a_size_in_code_from_which_the_kernel_zeroes_is_heeded() {
+    in_its_own_process("a_size_in_code_from_which_the_kernel_zeroes_is_heeded", &[], || {
+        request(&LAZY_FROM_1_MIB, 4 * MIB);
+        let lazy = in_force().lazy_zero_bytes;
+        assert_eq!((lazy.value, lazy.origin), (MIB, Origin::Program));
+        let fresh = || stats().fresh_bytes;
+        let before = fresh();
+        request(&LAZY_FROM_1_MIB, 4 * MIB);
+        assert_eq!(fresh(), before, "what was kept is not fresh");
+        let layout = Layout::from_size_align(4 * MIB, 8).expect("a small alignment");
+        // SAFETY: the size is not zero.
+        let at = unsafe { LAZY_FROM_1_MIB.alloc_zeroed(layout) };
+        // SAFETY: as long as that, and zeroed.
+        assert!(unsafe { std::slice::from_raw_parts(at, layout.size()) }.iter().all(|&byte| byte == 0));
+        let is_lazy = stats().huge_pages == Some(HugePagesOutcome::Always);
+        assert_eq!(fresh() - before, if is_lazy { 4 * MIB as u64 } else { 0 }, "{}", stats());
+        // SAFETY: allocated above, with this layout.
+        unsafe { LAZY_FROM_1_MIB.dealloc(at, layout) };
+    });
+}
+
+static TRACED: ZkAllocator = ZkAllocator.settings(Settings::new().trace_escaped(true));
+
+/// In a process of its own: something outlives its phase.
+fn escape() {
+    begin_phase();
+    let layout = Layout::from_size_align(MIB, 8).expect("a small alignment");
+    // SAFETY: the size is not zero.
+    assert!(!unsafe { TRACED.alloc(layout) }.is_null());
+    end_phase();
+}
+
+#[test]
+fn tracing_in_code_prints_what_escapes_and_the_environment_may_forbid_it() {
+    let test = "tracing_in_code_prints_what_escapes_and_the_environment_may_forbid_it";
+    if is_alone() {
+        return escape();
+    }
+    let told = |ended: &Ended| ended.stderr.contains("1048576 bytes outlive their phase");
+    assert!(told(&alone(test, &[])));
+    let forbidden = alone(test, &[("ZK_ALLOC_TRACE_ESCAPED", OsStr::new("0"))]);
+    forbidden.assert_passed(test);
+    assert!(!told(&forbidden), "{forbidden:?}");
+}
+
+const ALL: Settings = Settings::new()
+    .min_bytes(KIB)
+    .thread_capacity_bytes(3 * GIB)
+    .retain_bytes(2 * MIB)
+    .max_bytes(64 * MIB)
+    .huge_pages(HugePages::Never)
+    .lazy_zero_bytes(MIB)
+    .trace_escaped(true);
+
+static OF_ALL: ZkAllocator = ZkAllocator::resident().settings(ALL);
+
+/// Who runs the program knows the host: each variable outweighs its setting in code, and no other.
+#[test]
+fn the_environment_outweighs_the_program_one_by_one() {
+    let test = "the_environment_outweighs_the_program_one_by_one";
+    if is_alone() {
+        request(&OF_ALL, MIB);
+        println!("settings: {}", in_force());
+        println!("threshold {} capacity {}", min_arena_bytes(), thread_capacity_bytes());
+        return;
+    }
+    let by_program = [
+        ("ZK_ALLOC_MIN_BYTES", "1024", "2048"),
+        ("ZK_ALLOC_SLAB_GB", "3", "5"),
+        ("ZK_ALLOC_RETAIN_BYTES", "2097152", "4194304"),
+        ("ZK_ALLOC_MAX_BYTES", "67108864", "33554432"),
+        ("ZK_ALLOC_THP", "never", "auto"),
+        ("ZK_ALLOC_LAZY_ZERO_BYTES", "1048576", "8388608"),
+        ("ZK_ALLOC_TRACE_ESCAPED", "1", "0"),
+    ];
+    for (outweighed, _, value) in by_program {
+        let ended = alone(test, &[(outweighed, OsStr::new(value))]);
+        ended.assert_passed(outweighed);
+        assert_eq!(ended.stderr, "", "{outweighed}");
+        let each = by_program.map(|(name, in_code, _)| match name == outweighed {
+            true => format!("{name}={value} (environment)"),
+            false => format!("{name}={in_code} (program)"),
+        });
+        assert!(ended.stdout.contains(&format!("settings: {}\n", each.join(", "))), "{}", ended.stdout);
+    }
+    let both = [("ZK_ALLOC_MIN_BYTES", OsStr::new("2K")), ("ZK_ALLOC_SLAB_GB", OsStr::new("5"))];
+    let ended = alone(test, &both);
+    assert!(ended.stdout.contains(&format!("threshold 2048 capacity {}\n", 5 * GIB)), "{}", ended.stdout);
+}
+
+/// What the environment has wrong leaves the program's word in force, and is told so.
+#[test]
+fn a_bad_value_in_the_environment_leaves_the_program_s() {
+    let test = "a_bad_value_in_the_environment_leaves_the_program_s";
+    if is_alone() {
+        request(&OF_ALL, MIB);
+        assert_eq!(in_force().retain_bytes.value, 2 * MIB);
+        return assert_eq!(in_force().retain_bytes.origin, Origin::Program);
+    }
+    let ended = alone(test, &[("ZK_ALLOC_RETAIN_BYTES", OsStr::new("plenty"))]);
+    ended.assert_passed(test);
+    let line = "zk-alloc: ZK_ALLOC_RETAIN_BYTES=\"plenty\" is not a number of bytes (such as 65536, 64K, 512M or 2G); \
+                using what the program set, 2097152\n";
+    assert_eq!(ended.stderr, line);
+}
+
+static OF_HALF_A_GIB: ZkAllocator = ZkAllocator::resident().settings(Settings::new().thread_capacity_bytes(GIB / 2));
+
+/// As in the environment: one line that names it, and the default in its place; the program runs on.
+#[test]
+fn a_bad_value_in_code_is_named_with_the_default_in_its_place() {
+    let test = "a_bad_value_in_code_is_named_with_the_default_in_its_place";
+    if is_alone() {
+        request(&OF_HALF_A_GIB, MIB);
+        assert_eq!(in_force().thread_capacity_bytes.origin, Origin::Default);
+        return println!("capacity {} .", thread_capacity_bytes() / GIB);
+    }
+    let ended = alone(test, &[]);
+    ended.assert_passed(test);
+    let said = "zk-alloc: Settings::thread_capacity_bytes(536870912) is not a whole number of GiB, at least 1; using the default, ";
+    let default = ended.stderr.strip_prefix(said).unwrap_or_else(|| panic!("{ended:?}")).trim_end();
+    assert!(ended.stdout.contains(&format!("capacity {default} .")), "{ended:?}");
+    let right = alone(test, &[("ZK_ALLOC_SLAB_GB", OsStr::new("2"))]);
+    assert_eq!(right.stderr.matches("Settings::").count(), 0, "what is outweighed is not judged: {right:?}");
+}
+
+/// The allocator brings its settings along, so that a phase which begins before its first request must not open the arena
+/// without them.
+#[test]
+fn a_phase_before_the_first_request_leaves_the_arena_to_its_settings() {
+    in_its_own_process("a_phase_before_the_first_request_leaves_the_arena_to_its_settings", &[], || {
+        phase(|| ());
+        assert_eq!(stats().reserved_bytes, 0, "without an allocator of ours there is nobody to serve");
+        begin_phase();
+        assert_eq!(served(|| request(&RETAINS_NOTHING, MIB)), (MIB as u64, 0));
+        end_phase();
+        assert_eq!(in_force().retain_bytes.origin, Origin::Program);
+    });
+}
+
+/// Two allocators of a process share one arena, whose settings don't change once somebody was served.
+#[test]
+fn the_settings_of_the_first_allocator_hold() {
+    in_its_own_process("the_settings_of_the_first_allocator_hold", &[], || {
+        // Where nothing is served, settings are taken nevertheless.
+        request(&RETAINS_NOTHING, MIB);
+        request(&OF_ALL, MIB);
+        assert_eq!(in_force().to_string(), "ZK_ALLOC_RETAIN_BYTES=0 (program)");
+    });
+}
+
+/// Reserving needs no allocator of ours; there are no settings in code then.
+#[test]
+fn reserving_without_an_allocator_opens_the_arena_by_default() {
+    in_its_own_process("reserving_without_an_allocator_opens_the_arena_by_default", &[], || {
+        assert!(reserve(MIB) >= MIB);
+        assert_eq!(in_force().to_string(), "all as by default");
+    });
+}
+
+/// First requests on many threads at once: whoever comes while the settings are being taken is served elsewhere, and all of them
+/// are in force.
+#[test]
+fn settings_arrive_whole_when_many_threads_ask_first() {
+    in_its_own_process("settings_arrive_whole_when_many_threads_ask_first", &[], || {
+        std::thread::scope(|scope| (0..8).for_each(|_| drop(scope.spawn(|| request(&OF_ALL, MIB)))));
+        request(&OF_ALL, MIB);
+        assert!(stats().arena_allocations > 0);
+        let settings = in_force();
+        assert_eq!((settings.min_bytes.value, settings.max_bytes.value), (KIB, 64 * MIB));
+        assert!(settings.trace_escaped.value && settings.trace_escaped.origin == Origin::Program);
+    });
+}
