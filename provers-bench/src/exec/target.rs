@@ -2,13 +2,17 @@
 
 use anyhow::{Context, bail};
 use nix::unistd::{Gid, Uid};
-use object::read::elf::{ElfFile64, ProgramHeader};
+use object::elf::{FileHeader64, PT_INTERP};
+use object::read::elf::{ElfFile64, FileHeader, ProgramHeader};
 use object::{Endianness, FileKind, Object, ObjectSymbol};
 use std::ffi::OsStr;
+use std::io::Read;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
+/// Where the headers of a program have ended, for certain.
+const HEADERS_BYTES: u64 = 1 << 16;
 /// Interpreters that are followed from a script; the kernel follows as few.
 const MOST_INTERPRETERS: usize = 4;
 
@@ -84,6 +88,17 @@ fn privileges(program: &Path) -> Option<String> {
     (gains_user || gains_group).then(|| format!("{} is {kind}: the loader passes over LD_PRELOAD", program.display()))
 }
 
+/// Whether a program has no loader; `None` if it cannot be read as an ELF program of 64 bits.
+pub(super) fn is_static(program: &Path) -> Option<bool> {
+    // Its headers come first.
+    let mut bytes = Vec::new();
+    fs::File::open(program).ok()?.take(HEADERS_BYTES).read_to_end(&mut bytes).ok()?;
+    let header = FileHeader64::<Endianness>::parse(&*bytes).ok()?;
+    let endian = header.endian().ok()?;
+    let headers = header.program_headers(endian, &*bytes).ok()?;
+    Some(!headers.iter().any(|header| header.p_type(endian) == PT_INTERP))
+}
+
 /// What is known of how a program was linked.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Linked {
@@ -148,6 +163,7 @@ mod tests {
     fn a_program_is_told_from_what_is_none() {
         let own = env::current_exe().unwrap();
         assert_eq!(Target::of(own.as_os_str()).unwrap().obstacle, None);
+        assert_eq!((is_static(&own), is_static(Path::new("/proc/self/maps"))), (Some(false), None));
         assert!(linked(Path::new("/text"), b"text").obstacle.unwrap().contains("no ELF program"));
         assert!(Target::of(OsStr::new("no-such-program-here")).is_err());
     }

@@ -4,6 +4,7 @@
 //! The driver is the subreaper of what it starts (PR_SET_CHILD_SUBREAPER), so that a process whose parent has ended is the
 //! driver's child: what descends from the driver is the command.
 
+use super::target;
 use crate::machine::memory;
 use nix::unistd::{SysconfVar, sysconf};
 use std::collections::BTreeMap;
@@ -58,6 +59,8 @@ type Program = (u32, PathBuf);
 struct Seen {
     /// `None` before its loader has come so far that it can be told.
     has_library: Option<bool>,
+    /// `None` before anybody needed to know.
+    is_static: Option<bool>,
     most_bytes: u64,
 }
 
@@ -92,7 +95,14 @@ impl<'a> Tree<'a> {
             let seen = self.programs.entry((pid, exe)).or_default();
             seen.most_bytes = seen.most_bytes.max(resident.anonymous_bytes + resident.file_bytes);
             if seen.has_library.is_none() {
-                seen.has_library = has_library(pid, self.library);
+                let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
+                seen.has_library = told_by(&maps, self.library);
+            }
+            // In the middle of `execve` a dynamic program has no loader either: its file knows.
+            if seen.has_library.is_none() {
+                let program = PathBuf::from(format!("/proc/{pid}/exe"));
+                let is_static = *seen.is_static.get_or_insert_with(|| target::is_static(&program).unwrap_or(false));
+                seen.has_library = is_static.then_some(false);
             }
         }
         anonymous + most_of_files
@@ -165,24 +175,16 @@ fn spent_in(stat: &str, tick_ns: u64) -> Option<Spent> {
     })
 }
 
-/// Whether the process has `library` mapped; `None` while it cannot be told. The loader maps preloaded libraries before
-/// those that the program asks for, the C library among them.
-fn has_library(pid: u32, library: Option<&Path>) -> Option<bool> {
-    let maps = fs::read_to_string(format!("/proc/{pid}/maps")).ok()?;
-    told_by(&maps, library)
-}
-
+/// Whether a process with these `maps` has `library` mapped; `None` while it cannot be told. The loader maps preloaded
+/// libraries before those that the program asks for, the C library among them.
 fn told_by(maps: &str, library: Option<&Path>) -> Option<bool> {
-    let mut paths = maps.lines().filter_map(|line| Some(&line[line.find('/')?..])).map(Path::new);
+    let paths = maps.lines().filter_map(|line| Some(&line[line.find('/')?..])).map(Path::new);
     let name = |path: &Path| path.file_name().and_then(|name| name.to_str()).map(str::to_owned).unwrap_or_default();
     if library.is_some_and(|library| paths.clone().any(|path| path == library)) {
         return Some(true);
     }
-    let is_loader = |path: &Path| name(path).starts_with("ld-");
     let is_c_library = |path: &Path| name(path).starts_with("libc.so") || name(path).starts_with("libc-");
-    let has_loader = paths.clone().any(is_loader);
-    let has_program = !maps.is_empty();
-    (has_program && (paths.any(is_c_library) || !has_loader)).then_some(false)
+    paths.clone().any(is_c_library).then_some(false)
 }
 
 #[cfg(test)]
@@ -198,7 +200,7 @@ mod tests {
         assert_eq!(spent_in("12 (a) S 1", 10), None);
     }
 
-    /// A look too early must not fail an arm, and a static program must not pass for one whose loader is still at work.
+    /// A look too early must not fail an arm.
     #[test]
     fn the_library_is_missing_only_once_the_loader_is_past_it() {
         let library = Some(Path::new("/usr/lib/libjemalloc.so.2"));
@@ -210,7 +212,7 @@ mod tests {
         assert_eq!(told_by(&with, library), Some(true));
         let without = format!("{early}{}", maps(&["/usr/lib/libc.so.6"]));
         assert_eq!(told_by(&without, library), Some(false));
-        assert_eq!(told_by(&maps(&["/bin/static", "[heap]"]), library), Some(false));
+        assert_eq!(told_by(&maps(&["/usr/bin/sort", "[heap]"]), library), None, "it may be in the middle of execve");
         assert_eq!(told_by("", library), None, "it has ended");
         assert_eq!(told_by(&without, None), Some(false), "without a library it is as soon known");
     }
