@@ -48,7 +48,18 @@ pub enum Mode {
 }
 
 impl ZkAllocator<System> {
-    /// An allocator that needs no phases: the arena takes part always.
+    /// An allocator that needs no phases: the arena takes part always. Nothing tells it when to come down but
+    /// [`release`](crate::release) and `ZK_ALLOC_MAX_BYTES`.
+    ///
+    /// ```
+    /// use zk_alloc::ZkAllocator;
+    ///
+    /// #[global_allocator]
+    /// static ALLOC: ZkAllocator = ZkAllocator::resident();
+    ///
+    /// let buffer = vec![1u8; 1 << 20]; // no phase is open
+    /// assert!(zk_alloc::stats().live_bytes >= buffer.len());
+    /// ```
     #[must_use]
     pub const fn resident() -> Self {
         ZkAllocator.mode(Mode::Resident)
@@ -60,13 +71,29 @@ impl ZkAllocator<System> {
 const TEACHING_BYTES: usize = 4 << 20;
 
 impl<A> ZkAllocator<A> {
-    /// The arena in front of `backing`, which serves what the arena does not.
+    /// The arena in front of `backing`, which serves what the arena does not: everything outside of phases, and whatever the
+    /// system refuses.
+    ///
+    /// ```
+    /// #[global_allocator]
+    /// static ALLOC: zk_alloc::ZkAllocator<tikv_jemallocator::Jemalloc> =
+    ///     zk_alloc::ZkAllocator::with_backing(tikv_jemallocator::Jemalloc);
+    /// # zk_alloc::phase(|| drop(vec![1u8; 1 << 20]));
+    /// ```
     #[must_use]
     pub const fn with_backing(backing: A) -> Self {
         Self { backing, mode: Mode::Scoped, participants: Participants::All, settings: Settings::new() }
     }
 
     /// The same allocator, taking part as `mode` says.
+    ///
+    /// ```
+    /// use zk_alloc::{Mode, ZkAllocator};
+    ///
+    /// #[global_allocator]
+    /// static ALLOC: ZkAllocator = ZkAllocator.mode(Mode::Resident); // `ZkAllocator::resident()` is the same
+    /// # drop(vec![1u8; 1 << 20]);
+    /// ```
     #[must_use]
     pub const fn mode(self, mode: Mode) -> Self {
         let (participants, settings) = (self.participants, self.settings);
@@ -188,13 +215,11 @@ impl<A: GlobalAlloc> ZkAllocator<A> {
     #[inline(always)]
     fn try_arena(&self, layout: Layout, contents: Contents) -> Option<NonNull<u8>> {
         let threshold = config::threshold();
-        if layout.size() < threshold {
-            return if threshold == config::UNKNOWN { self.try_arena_first(layout, contents) } else { None };
-        }
-        if !self.is_active() {
+        let is_below = layout.size() < threshold && (threshold != config::UNKNOWN || self.is_below_when_first(layout));
+        if is_below || !self.is_active() {
             return None;
         }
-        if let Some(arena) = arena::open_to_serve(|| self.take_over()) {
+        if let Some(arena) = arena::open_to_serve(&self.settings, || self.take_over()) {
             if let Some(at) = arena.alloc(layout.size(), layout.align(), contents) {
                 if escape::is_on() {
                     escape::allocated(at.addr().get(), layout.size());
@@ -207,11 +232,12 @@ impl<A: GlobalAlloc> ZkAllocator<A> {
         None
     }
 
-    /// As [`try_arena`](Self::try_arena), for the first request of all, with which the program's settings come.
+    /// Whether the first request of all, with which the program's settings come, is below the threshold. (A call of its own, and
+    /// no way into the arena: with two of these, the compiler inlines neither.)
     #[cold]
     #[inline(never)]
-    fn try_arena_first(&self, layout: Layout, contents: Contents) -> Option<NonNull<u8>> {
-        if config::introduce(&self.settings) { self.try_arena(layout, contents) } else { None }
+    fn is_below_when_first(&self, layout: Layout) -> bool {
+        !config::introduce(&self.settings) || layout.size() < config::threshold()
     }
 }
 

@@ -61,6 +61,12 @@ pub(crate) fn threshold() -> usize {
 /// The smallest request that the arena serves, in bytes: `ZK_ALLOC_MIN_BYTES` as the process was started with it, else what the
 /// program [set](Settings::min_bytes); 0, which is every request, by default. Smaller requests always go to the backing
 /// allocator.
+///
+/// ```
+/// if zk_alloc::min_arena_bytes() > 4096 {
+///     eprintln!("small buffers are the backing allocator's");
+/// }
+/// ```
 #[inline]
 #[must_use]
 pub fn min_arena_bytes() -> usize {
@@ -71,14 +77,21 @@ pub fn min_arena_bytes() -> usize {
 }
 
 /// The arena's capacity for each thread, in bytes: `ZK_ALLOC_SLAB_GB` as the process was started with it, else what the program
-/// [set](Settings::thread_capacity_bytes). 0 before the first phase.
+/// [set](Settings::thread_capacity_bytes). It is address space, and no memory. 0 before the first phase.
+///
+/// ```
+/// # #[global_allocator]
+/// # static ALLOC: zk_alloc::ZkAllocator = zk_alloc::ZkAllocator;
+/// zk_alloc::phase(|| drop(vec![1u8; 1 << 20]));
+/// println!("{} GiB a thread", zk_alloc::thread_capacity_bytes() >> 30);
+/// ```
 #[must_use]
 pub fn thread_capacity_bytes() -> usize {
     THREAD_BYTES.load(Ordering::Relaxed)
 }
 
 /// An allocator is asked for something for the first time: its settings are the program's, unless another came first. Returns
-/// whether the threshold is known now; not while another thread is in here, or while this one was interrupted in here.
+/// whether the threshold is known now; not while another thread is in here, nor where this one was interrupted in here.
 #[cold]
 pub(crate) fn introduce(settings: &Settings) -> bool {
     PROGRAM.write(|| *settings);

@@ -16,13 +16,22 @@ static FORMER_PEAK_LIVE_BYTES: AtomicUsize = AtomicUsize::new(0);
 static WARNED_OF_REFUSAL: AtomicBool = AtomicBool::new(false);
 
 /// Requests meant for the arena that the backing allocator served, since the start or the last
-/// [`reset_overflow_stats`]: how many, and their bytes.
+/// [`reset_overflow_stats`]: how many, and their bytes. Not 0 where memory ran short, or `ZK_ALLOC_MAX_BYTES` was reached.
+///
+/// ```
+/// # #[global_allocator]
+/// # static ALLOC: zk_alloc::ZkAllocator = zk_alloc::ZkAllocator;
+/// zk_alloc::reset_overflow_stats();
+/// zk_alloc::phase(|| drop(vec![1u8; 1 << 20]));
+/// let (allocations, bytes) = zk_alloc::overflow_stats();
+/// assert!(bytes >= allocations);
+/// ```
 #[must_use]
 pub fn overflow_stats() -> (usize, usize) {
     (OVERFLOW_ALLOCATIONS.load(Ordering::Relaxed), OVERFLOW_BYTES.load(Ordering::Relaxed))
 }
 
-/// Sets what [`overflow_stats`] returns to zero.
+/// Sets what [`overflow_stats`] returns to zero: see there for an example.
 pub fn reset_overflow_stats() {
     OVERFLOW_ALLOCATIONS.store(0, Ordering::Relaxed);
     OVERFLOW_BYTES.store(0, Ordering::Relaxed);

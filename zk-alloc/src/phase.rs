@@ -75,7 +75,7 @@ pub struct PhaseGuard {
 }
 
 impl PhaseGuard {
-    /// Begins a phase.
+    /// Begins a phase. It never fails: where the system refuses memory, the backing allocator serves.
     pub fn new() -> Self {
         begin_phase();
         Self { _private: () }
@@ -140,6 +140,13 @@ impl Default for Phase {
 
 /// Begins a phase that lasts until a matching [`end_phase`]. [`phase`] and [`PhaseGuard`] end theirs by themselves, also when
 /// the code between panics; prefer them.
+///
+/// ```
+/// zk_alloc::begin_phase();
+/// let proof = vec![1u8; 1 << 20];
+/// zk_alloc::end_phase();
+/// assert_eq!(proof[7], 1); // outlives its phase
+/// ```
 pub fn begin_phase() {
     arena::open();
     counters::phase_begun();
@@ -151,7 +158,7 @@ pub fn begin_phase() {
     }
 }
 
-/// Ends a phase begun with [`begin_phase`]. Where none is open, nothing happens.
+/// Ends a phase begun with [`begin_phase`], on any thread. Where none is open, nothing happens.
 pub fn end_phase() {
     // A phase may end on another thread than it began on; the thread that began it then counts one too many, and takes
     // part in phases of others. That costs nothing but its place in `Participants::Pool`.

@@ -5,6 +5,15 @@ use crate::phase;
 /// Makes the calling thread a worker: it takes part in every phase also where only
 /// [`Participants::Pool`](crate::Participants::Pool) do. Call it in the start handler of a thread pool of your own; the
 /// workers of `build_global` (feature `rayon`) are registered.
+///
+/// ```
+/// std::thread::spawn(|| {
+///     zk_alloc::pool::register_worker();
+///     zk_alloc::phase(|| drop(vec![1u8; 1 << 20]));
+/// })
+/// .join()
+/// .unwrap();
+/// ```
 pub fn register_worker() {
     phase::register_worker();
 }
@@ -13,6 +22,11 @@ pub fn register_worker() {
 /// call built it: `false` if there was one already. Call it before the first phase, so that nothing the pool keeps for
 /// the life of the process occupies the arena. Its workers take part in phases also under
 /// [`Participants::Pool`](crate::Participants::Pool). Where it is called later, or not at all, everything still works.
+///
+/// ```
+/// assert!(zk_alloc::pool::build_global());
+/// assert!(!zk_alloc::pool::build_global(), "there is one now");
+/// ```
 #[cfg(feature = "rayon")]
 pub fn build_global() -> bool {
     rayon::ThreadPoolBuilder::new().start_handler(|_| register_worker()).build_global().is_ok()

@@ -181,13 +181,27 @@ pub fn release() -> usize {
 
 /// Lets the system take the arena's free memory when it runs short (`MADV_FREE`), and returns how many bytes that may be.
 /// Until then the next phase finds its pages, without a fault; RSS as the kernel counts it does not fall before.
+///
+/// ```
+/// # #[global_allocator]
+/// # static ALLOC: zk_alloc::ZkAllocator = zk_alloc::ZkAllocator;
+/// zk_alloc::phase(|| drop(vec![1u8; 1 << 20]));
+/// println!("the system may take {} bytes", zk_alloc::soften());
+/// ```
 pub fn soften() -> usize {
     arena::get().map_or(0, |arena| arena.trim(0, GiveBack::WhenShort))
 }
 
 /// Makes `bytes` of the arena resident ahead of the first phase, on several threads (`MADV_POPULATE_WRITE` where there is
 /// one), and returns how many bytes are. For the one giant buffer of a prover, ask for its size: the memory is in the zone
-/// of requests that large.
+/// of requests that large. 0 where there is no arena, or the system refused.
+///
+/// ```
+/// # #[global_allocator]
+/// # static ALLOC: zk_alloc::ZkAllocator = zk_alloc::ZkAllocator;
+/// let resident_bytes = zk_alloc::reserve(32 << 20); // at start-up; the first phase then finds its pages
+/// assert!(resident_bytes <= zk_alloc::stats().resident_bytes);
+/// ```
 pub fn reserve(bytes: usize) -> usize {
     if bytes == 0 {
         return 0;

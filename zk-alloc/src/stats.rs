@@ -56,7 +56,19 @@ pub struct Stats {
     pub settings: Option<SettingsInForce>,
 }
 
-/// The counters so far. Concurrent allocations may be half counted.
+/// The counters so far. Costs some microseconds, takes no lock and allocates nothing; an allocation that another thread makes
+/// meanwhile may be half counted.
+///
+/// ```
+/// # #[global_allocator]
+/// # static ALLOC: zk_alloc::ZkAllocator = zk_alloc::ZkAllocator;
+/// let before = zk_alloc::stats();
+/// zk_alloc::phase(|| drop(vec![1u8; 1 << 20]));
+/// let after = zk_alloc::stats();
+/// assert_eq!(after.phases, before.phases + 1);
+/// assert!(after.arena_bytes - before.arena_bytes >= 1 << 20);
+/// println!("{after}");
+/// ```
 #[must_use]
 pub fn stats() -> Stats {
     let (overflow_allocations, overflow_bytes) = counters::overflow_stats();

@@ -3,6 +3,8 @@
 #![cfg(target_os = "linux")]
 #![allow(unsafe_code, reason = "sets limits of the process")]
 
+#[path = "support/limits.rs"]
+mod limits;
 mod support;
 
 use std::alloc::{GlobalAlloc, Layout};
@@ -10,6 +12,7 @@ use std::hint::black_box;
 use std::path::PathBuf;
 use std::{env, fs, process};
 
+use limits::{limited, without_more_memory};
 use support::{Ended, address_space_bytes, alone, assert_patterned, is_alone, patterned, rss_bytes};
 use zk_alloc::{ZkAllocator, overflow_stats, phase, reset_overflow_stats, stats};
 
@@ -17,25 +20,6 @@ use zk_alloc::{ZkAllocator, overflow_stats, phase, reset_overflow_stats, stats};
 static ALLOC: ZkAllocator = ZkAllocator;
 
 const MIB: usize = 1 << 20;
-
-#[cfg(target_env = "gnu")]
-type Resource = libc::__rlimit_resource_t;
-#[cfg(not(target_env = "gnu"))]
-type Resource = libc::c_int;
-
-/// Runs `body` with a soft limit, and puts the old one back.
-fn limited<R>(resource: Resource, bytes: usize, body: impl FnOnce() -> R) -> R {
-    let mut old = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: a valid place for the answer.
-    assert_eq!(unsafe { libc::getrlimit(resource, &raw mut old) }, 0);
-    let new = libc::rlimit { rlim_cur: bytes as u64, ..old };
-    // SAFETY: a valid limit.
-    assert_eq!(unsafe { libc::setrlimit(resource, &raw const new) }, 0);
-    let result = body();
-    // SAFETY: as above.
-    assert_eq!(unsafe { libc::setrlimit(resource, &raw const old) }, 0);
-    result
-}
 
 /// Work of a prover, in small: buffers of all sizes at once, checked.
 fn prove(largest_words: usize) {
@@ -141,7 +125,7 @@ fn commits_refused_in_the_midst_of_a_phase_are_counted_and_nothing_is_lost() {
         let before = [patterned(1_000, 1), patterned(100_000, 2)];
         let mut grown = before.clone();
         // Judged outside: a panic needs memory.
-        let (made, had) = limited(libc::RLIMIT_DATA, 1, || {
+        let (made, had) = without_more_memory(|| {
             // The zone of slabs has 32 MiB from its first commit; these take more.
             let made: Vec<_> = (0..6_000u64).map(|seed| patterned(1_000, seed)).collect();
             // Neither allocator has so much: an error, for growth too, which leaves the old contents alone.

@@ -3,7 +3,11 @@
 #[path = "support/layers.rs"]
 mod layers;
 
+use std::collections::BTreeSet;
+use std::fs;
 use std::path::Path;
+
+use layers::{code, files};
 
 /// From the top down. What stands on one line may name what stands on lower lines, and not its neighbours.
 const ORDER: &[&[&str]] = &[
@@ -56,4 +60,21 @@ fn imports_are_read_as_the_compiler_reads_them() {
     assert_eq!(far.into_iter().collect::<Vec<_>>(), ["arena::runs::Run"]);
     assert_eq!(layers::owner(ORDER, "arena::slab::alloc"), Some("arena::slab"));
     assert_eq!(layers::owner(ORDER, "arena::align_up"), Some("arena"));
+}
+
+/// The design walks requests down through functions by name, and names change.
+#[test]
+fn the_walks_of_the_design_name_what_there_is() {
+    let crate_dir = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let design = fs::read_to_string(crate_dir.join("../docs/design.md")).expect("the design lies beside the crate");
+    let walks = design.split("\n## ").find(|part| part.starts_with("How a request flows")).expect("the walks");
+    let sources = files(&crate_dir.join("src")).iter().map(|file| code(file)).collect::<Vec<_>>().join("\n");
+    let known: BTreeSet<_> = sources.split(|c: char| !c.is_alphanumeric() && c != '_').collect();
+    // Every other piece stands between backticks.
+    let quoted = walks.split('`').skip(1).step_by(2);
+    let words = quoted.flat_map(|quoted| quoted.split(|c: char| !c.is_alphanumeric() && c != '_' && c != ':'));
+    let paths = words.filter(|word| word.contains("::"));
+    let (there, gone): (Vec<_>, Vec<_>) = paths.partition(|path| path.split("::").all(|name| known.contains(name)));
+    assert!(gone.is_empty(), "docs/design.md names what is gone: {gone:?}");
+    assert!(there.len() > 40, "only {} names were found in docs/design.md", there.len());
 }

@@ -1,9 +1,13 @@
 //! Bump and reset: the crate zk-alloc 0.0.9, which resets its memory whenever a phase of its own begins.
 
 use super::arm::{Arm, Colour};
+use super::installed::Installed;
 
-#[cfg(feature = "peers")]
-pub use linked::{ALLOCATOR, Allocator, installed};
+/// Its type.
+pub type Allocator = zk_alloc_0_0_9::ZkAllocator;
+
+/// What to install.
+pub const ALLOCATOR: Allocator = zk_alloc_0_0_9::ZkAllocator;
 
 pub(super) const ARMS: &[Arm] = &[Arm {
     colour: Colour { light: "#8a6d1d", dark: "#cdae58" },
@@ -11,22 +15,10 @@ pub(super) const ARMS: &[Arm] = &[Arm {
     ..Arm::new("bump-reset", "with-bump-reset")
 }];
 
-/// What an arm's binary links. A bench that only starts other programs does without, and is built in a fraction of the time.
-#[cfg(feature = "peers")]
-mod linked {
-    use super::super::installed::Installed;
-
-    /// Its type.
-    pub type Allocator = zk_alloc_0_0_9::ZkAllocator;
-
-    /// What to install.
-    pub const ALLOCATOR: Allocator = zk_alloc_0_0_9::ZkAllocator;
-
-    /// What the arm says of it.
-    #[inline]
-    pub fn installed() -> Installed {
-        let phase: fn(&mut dyn FnMut()) = |prove| zk_alloc_0_0_9::phase(prove);
-        let prefixes = &["GLIBC_TUNABLES", "MALLOC_", "ZK_ALLOC_"];
-        Installed { scope: phase, phase, ..Installed::named("zk-alloc", "0.0.9", prefixes) }
-    }
+/// What the arm says of it.
+#[inline]
+pub fn installed() -> Installed {
+    let phase: fn(&mut dyn FnMut()) = |prove| zk_alloc_0_0_9::phase(prove);
+    let prefixes = &["GLIBC_TUNABLES", "MALLOC_", "ZK_ALLOC_"];
+    Installed { scope: phase, phase, ..Installed::named("zk-alloc", "0.0.9", prefixes) }
 }

@@ -1,9 +1,13 @@
 //! jemalloc, through `tikv-jemallocator`.
 
 use super::arm::{Arm, Colour};
+use super::installed::Installed;
 
-#[cfg(feature = "peers")]
-pub use linked::{ALLOCATOR, Allocator, installed};
+/// Its type.
+pub type Allocator = tikv_jemallocator::Jemalloc;
+
+/// What to install.
+pub const ALLOCATOR: Allocator = tikv_jemallocator::Jemalloc;
 
 const PLAIN: Arm =
     Arm { colour: Colour { light: "#d98200", dark: "#f0a636" }, ..Arm::new("jemalloc", "with-jemalloc") };
@@ -27,47 +31,35 @@ pub(super) const ARMS: &[Arm] = &[
 /// jemalloc gives nothing back, and asks for huge pages.
 pub(crate) const RETAINS: &str = "thp:always,metadata_thp:auto,retain:true,dirty_decay_ms:-1,muzzy_decay_ms:-1";
 
-/// What an arm's binary links. A bench that only starts other programs does without, and is built in a fraction of the time.
-#[cfg(feature = "peers")]
-mod linked {
-    use super::super::installed::Installed;
+/// What the arm says of it.
+#[inline]
+pub fn installed() -> Installed {
+    // Asked of the library that is linked, not of its manifest.
+    let version = tikv_jemalloc_ctl::version::read().unwrap_or("unknown");
+    Installed { setting, ..Installed::named("jemalloc", version, &["_RJEM_MALLOC_"]) }
+}
 
-    /// Its type.
-    pub type Allocator = tikv_jemallocator::Jemalloc;
-
-    /// What to install.
-    pub const ALLOCATOR: Allocator = tikv_jemallocator::Jemalloc;
-
-    /// What the arm says of it.
-    #[inline]
-    pub fn installed() -> Installed {
-        // Asked of the library that is linked, not of its manifest.
-        let version = tikv_jemalloc_ctl::version::read().unwrap_or("unknown");
-        Installed { setting, ..Installed::named("jemalloc", version, &["_RJEM_MALLOC_"]) }
-    }
-
-    /// A setting of jemalloc, by its name in `mallctl` (jemalloc(3)).
-    #[inline]
-    #[expect(unsafe_code, reason = "jemalloc is asked through its C interface")]
-    fn setting(name: &str) -> Option<String> {
-        use tikv_jemalloc_ctl::raw;
-        let key = format!("{name}\0");
-        let key = key.as_bytes();
-        match name {
-            "opt.retain" => {
-                // SAFETY: the key ends in a zero, and the value is a `bool` (jemalloc(3)).
-                Some(unsafe { raw::read::<bool>(key) }.ok()?.to_string())
-            }
-            "opt.thp" | "opt.metadata_thp" => {
-                // SAFETY: as above, and the value is a string that jemalloc never frees.
-                let value = unsafe { raw::read_str(key) }.ok()?;
-                Some(String::from_utf8_lossy(value).trim_end_matches('\0').to_owned())
-            }
-            "opt.dirty_decay_ms" | "opt.muzzy_decay_ms" => {
-                // SAFETY: as above, and the value is an `ssize_t`.
-                Some(unsafe { raw::read::<isize>(key) }.ok()?.to_string())
-            }
-            _ => None,
+/// A setting of jemalloc, by its name in `mallctl` (jemalloc(3)).
+#[inline]
+#[expect(unsafe_code, reason = "jemalloc is asked through its C interface")]
+fn setting(name: &str) -> Option<String> {
+    use tikv_jemalloc_ctl::raw;
+    let key = format!("{name}\0");
+    let key = key.as_bytes();
+    match name {
+        "opt.retain" => {
+            // SAFETY: the key ends in a zero, and the value is a `bool` (jemalloc(3)).
+            Some(unsafe { raw::read::<bool>(key) }.ok()?.to_string())
         }
+        "opt.thp" | "opt.metadata_thp" => {
+            // SAFETY: as above, and the value is a string that jemalloc never frees.
+            let value = unsafe { raw::read_str(key) }.ok()?;
+            Some(String::from_utf8_lossy(value).trim_end_matches('\0').to_owned())
+        }
+        "opt.dirty_decay_ms" | "opt.muzzy_decay_ms" => {
+            // SAFETY: as above, and the value is an `ssize_t`.
+            Some(unsafe { raw::read::<isize>(key) }.ok()?.to_string())
+        }
+        _ => None,
     }
 }

@@ -1,9 +1,16 @@
 //! mimalloc.
 
 use super::arm::{Arm, Colour};
-
 #[cfg(feature = "peers")]
-pub use linked::{ALLOCATOR, Allocator, installed};
+use super::installed::Installed;
+
+/// Its type.
+#[cfg(feature = "peers")]
+pub type Allocator = ::mimalloc::MiMalloc;
+
+/// What to install.
+#[cfg(feature = "peers")]
+pub const ALLOCATOR: Allocator = ::mimalloc::MiMalloc;
 
 const PLAIN: Arm =
     Arm { colour: Colour { light: "#009e73", dark: "#2fc497" }, ..Arm::new("mimalloc", "with-mimalloc") };
@@ -18,44 +25,35 @@ pub(super) const ARMS: &[Arm] = &[
     },
 ];
 
-/// What an arm's binary links. A bench that only starts other programs does without, and is built in a fraction of the time.
+/// What the arm says of it.
 #[cfg(feature = "peers")]
-mod linked {
-    use super::super::installed::Installed;
+#[inline]
+pub fn installed() -> Installed {
+    Installed { setting, ..Installed::named("mimalloc", &version(), &["MIMALLOC_"]) }
+}
 
-    /// Its type.
-    pub type Allocator = ::mimalloc::MiMalloc;
+/// A setting of mimalloc, by the name of its option.
+#[cfg(feature = "peers")]
+#[inline]
+fn setting(name: &str) -> Option<String> {
+    let option = match name {
+        "allow_large_os_pages" => libmimalloc_sys::mi_option_large_os_pages,
+        // The binding has no name for it: its place in `mi_option_t` (mimalloc.h, version 3).
+        "purge_delay" => 15,
+        _ => return None,
+    };
+    // SAFETY: reads a number, and an option that does not exist reads as 0.
+    #[expect(unsafe_code, reason = "mimalloc is asked through its C interface")]
+    let value = unsafe { libmimalloc_sys::mi_option_get(option) };
+    Some(value.to_string())
+}
 
-    /// What to install.
-    pub const ALLOCATOR: Allocator = ::mimalloc::MiMalloc;
-
-    /// What the arm says of it.
-    #[inline]
-    pub fn installed() -> Installed {
-        Installed { setting, ..Installed::named("mimalloc", &version(), &["MIMALLOC_"]) }
-    }
-
-    /// A setting of mimalloc, by the name of its option.
-    #[inline]
-    fn setting(name: &str) -> Option<String> {
-        let option = match name {
-            "allow_large_os_pages" => libmimalloc_sys::mi_option_large_os_pages,
-            // The binding has no name for it: its place in `mi_option_t` (mimalloc.h, version 3).
-            "purge_delay" => 15,
-            _ => return None,
-        };
-        // SAFETY: reads a number, and an option that does not exist reads as 0.
-        #[expect(unsafe_code, reason = "mimalloc is asked through its C interface")]
-        let value = unsafe { libmimalloc_sys::mi_option_get(option) };
-        Some(value.to_string())
-    }
-
-    #[inline]
-    fn version() -> String {
-        // SAFETY: takes nothing and returns a number.
-        #[expect(unsafe_code, reason = "the only way to ask the linked library for its version")]
-        let version = unsafe { libmimalloc_sys::mi_version() };
-        // mimalloc.h: major, and two digits each of minor and patch.
-        format!("{}.{}.{}", version / 10_000, version / 100 % 100, version % 100)
-    }
+#[cfg(feature = "peers")]
+#[inline]
+fn version() -> String {
+    // SAFETY: takes nothing and returns a number.
+    #[expect(unsafe_code, reason = "the only way to ask the linked library for its version")]
+    let version = unsafe { libmimalloc_sys::mi_version() };
+    // mimalloc.h: major, and two digits each of minor and patch.
+    format!("{}.{}.{}", version / 10_000, version / 100 % 100, version % 100)
 }

@@ -1,9 +1,20 @@
 //! TCMalloc, Google's, through `tcmalloc-better`, whose version is pinned in the manifest.
 
-use super::arm::{Arm, Colour};
+#![cfg_attr(feature = "peers", expect(unsafe_code, reason = "TCMalloc is asked and set through its C interface"))]
 
+use super::arm::{Arm, Colour};
 #[cfg(feature = "peers")]
-pub use linked::{ALLOCATOR, Allocator, installed};
+use super::installed::Installed;
+#[cfg(feature = "peers")]
+use std::env;
+
+/// Its type.
+#[cfg(feature = "peers")]
+pub type Allocator = tcmalloc_better::TCMalloc;
+
+/// What to install.
+#[cfg(feature = "peers")]
+pub const ALLOCATOR: Allocator = tcmalloc_better::TCMalloc;
 
 const PLAIN: Arm =
     Arm { colour: Colour { light: "#7a5cc0", dark: "#b39df0" }, ..Arm::new("tcmalloc", "with-tcmalloc") };
@@ -29,59 +40,44 @@ pub(super) const ARMS: &[Arm] = &[
 const CACHE_BYTES: &str = "TCMALLOC_MAX_PER_CPU_CACHE_SIZE";
 const SAMPLING_BYTES: &str = "TCMALLOC_PROFILE_SAMPLING_INTERVAL";
 
-/// What an arm's binary links. A bench that only starts other programs does without, and is built in a fraction of the time.
+/// What the arm says of it.
 #[cfg(feature = "peers")]
-#[expect(unsafe_code, reason = "TCMalloc is asked and set through its C interface")]
-mod linked {
-    use super::super::installed::Installed;
-    use super::{CACHE_BYTES, SAMPLING_BYTES};
-    use std::env;
-
-    /// Its type.
-    pub type Allocator = tcmalloc_better::TCMalloc;
-
-    /// What to install.
-    pub const ALLOCATOR: Allocator = tcmalloc_better::TCMalloc;
-
-    /// What the arm says of it.
-    #[inline]
-    pub fn installed() -> Installed {
-        let number = |name| env::var(name).ok().and_then(|value| value.parse().ok());
-        // SAFETY: both take a number, at any time (malloc_extension.h).
-        unsafe {
-            if let Some(bytes) = number(CACHE_BYTES) {
-                MallocExtension_Internal_SetMaxPerCpuCacheSize(bytes);
-            }
-            if let Some(bytes) = number(SAMPLING_BYTES) {
-                MallocExtension_Internal_SetProfileSamplingInterval(bytes.into());
-            }
+#[inline]
+pub fn installed() -> Installed {
+    let number = |name| env::var(name).ok().and_then(|value| value.parse().ok());
+    // SAFETY: both take a number, at any time (malloc_extension.h).
+    unsafe {
+        if let Some(bytes) = number(CACHE_BYTES) {
+            MallocExtension_Internal_SetMaxPerCpuCacheSize(bytes);
         }
-        Installed {
-            setting,
-            ..Installed::named("tcmalloc", "tcmalloc-better 0.1.19", &["TCMALLOC_", "GLIBC_TUNABLES"])
+        if let Some(bytes) = number(SAMPLING_BYTES) {
+            MallocExtension_Internal_SetProfileSamplingInterval(bytes.into());
         }
     }
+    Installed { setting, ..Installed::named("tcmalloc", "tcmalloc-better 0.1.19", &["TCMALLOC_", "GLIBC_TUNABLES"]) }
+}
 
-    /// A setting of TCMalloc, by the name that `MallocExtension` has for it.
-    #[inline]
-    fn setting(name: &str) -> Option<String> {
-        // SAFETY: these only read (malloc_extension.h).
-        unsafe {
-            match name {
-                "PerCpuCachesActive" => Some(MallocExtension_Internal_GetPerCpuCachesActive().to_string()),
-                "MaxPerCpuCacheSize" => Some(MallocExtension_Internal_GetMaxPerCpuCacheSize().to_string()),
-                "ProfileSamplingInterval" => Some(MallocExtension_Internal_GetProfileSamplingInterval().to_string()),
-                _ => None,
-            }
+/// A setting of TCMalloc, by the name that `MallocExtension` has for it.
+#[cfg(feature = "peers")]
+#[inline]
+fn setting(name: &str) -> Option<String> {
+    // SAFETY: these only read (malloc_extension.h).
+    unsafe {
+        match name {
+            "PerCpuCachesActive" => Some(MallocExtension_Internal_GetPerCpuCachesActive().to_string()),
+            "MaxPerCpuCacheSize" => Some(MallocExtension_Internal_GetMaxPerCpuCacheSize().to_string()),
+            "ProfileSamplingInterval" => Some(MallocExtension_Internal_GetProfileSamplingInterval().to_string()),
+            _ => None,
         }
     }
+}
 
-    // What `MallocExtension`, which is C++, calls.
-    unsafe extern "C" {
-        fn MallocExtension_Internal_GetPerCpuCachesActive() -> bool;
-        fn MallocExtension_Internal_GetMaxPerCpuCacheSize() -> i32;
-        fn MallocExtension_Internal_SetMaxPerCpuCacheSize(value: i32);
-        fn MallocExtension_Internal_GetProfileSamplingInterval() -> i64;
-        fn MallocExtension_Internal_SetProfileSamplingInterval(value: i64);
-    }
+// What `MallocExtension`, which is C++, calls.
+#[cfg(feature = "peers")]
+unsafe extern "C" {
+    fn MallocExtension_Internal_GetPerCpuCachesActive() -> bool;
+    fn MallocExtension_Internal_GetMaxPerCpuCacheSize() -> i32;
+    fn MallocExtension_Internal_SetMaxPerCpuCacheSize(value: i32);
+    fn MallocExtension_Internal_GetProfileSamplingInterval() -> i64;
+    fn MallocExtension_Internal_SetProfileSamplingInterval(value: i64);
 }

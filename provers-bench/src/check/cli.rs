@@ -3,7 +3,7 @@
 use super::baseline::Baseline;
 use super::figures::{HELD, REFERENCE};
 use crate::plan::values::percentage;
-use crate::plan::{Contestant, Plan, Request, UsageError};
+use crate::plan::{Contestant, Plan, Request, Size, UsageError};
 use crate::results::stats::MIN_ROUNDS_FOR_VERDICT;
 use crate::workloads::{Prover, WorkloadSpec};
 use clap::{ArgMatches, Args, Command, FromArgMatches};
@@ -134,7 +134,7 @@ fn of(provers: &'static [Prover], args: CheckArgs) -> Result<Job, UsageError> {
         let log_rows = spec.check_log_rows;
         let request = Request {
             workloads: vec![spec.name.into()],
-            sizes: vec![Some(log_rows)],
+            sizes: vec![Size::LogRows(log_rows)],
             rounds,
             allocators: [REFERENCE, HELD].map(str::to_owned).into(),
             threads: THREADS,

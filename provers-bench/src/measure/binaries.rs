@@ -90,6 +90,14 @@ pub(crate) fn target_folder(folder: &Path) -> Option<&Path> {
     folder.ancestors().skip(1).take(2).find(|folder| folder.join("CACHEDIR.TAG").is_file())
 }
 
+/// The features of this package, and whether this driver was built with them: its arms are built with the same.
+const FEATURES: [(&str, bool); 4] = [
+    ("jolt", cfg!(feature = "jolt")),
+    ("peers", cfg!(feature = "peers")),
+    ("plonky2", cfg!(feature = "plonky2")),
+    ("plonky3", cfg!(feature = "plonky3")),
+];
+
 /// The cargo that runs this process, and the package it runs.
 struct Cargo {
     program: OsString,
@@ -142,6 +150,11 @@ impl Cargo {
         let mut arguments: Vec<OsString> = vec!["build".into(), "--package".into(), package.into()];
         arguments.extend(["--manifest-path".into(), self.manifest_folder.join("Cargo.toml").into()]);
         arguments.extend(binaries.iter().flat_map(|name| ["--bin".into(), name.into()]));
+        // The features of a package of somebody else's are not known here.
+        if package == env!("CARGO_PKG_NAME") && FEATURES.iter().any(|(_, on)| !on) {
+            let features: Vec<_> = FEATURES.iter().filter(|(_, on)| *on).map(|(name, _)| *name).collect();
+            arguments.extend(["--no-default-features".into(), "--features".into(), features.join(",").into()]);
+        }
         let profile = folder.file_name().unwrap_or_default();
         // The folder of the profile `dev` has another name.
         let profile = if profile == "debug" { "dev".into() } else { profile.to_owned() };

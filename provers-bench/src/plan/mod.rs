@@ -14,8 +14,8 @@ use std::time::Duration;
 pub(crate) struct Request {
     /// Names; none is all of the prover.
     pub(crate) workloads: Vec<String>,
-    /// Each workload at each size, `None` being its own.
-    pub(crate) sizes: Vec<Option<u32>>,
+    /// Each workload at each size.
+    pub(crate) sizes: Vec<Size>,
     /// Each of those on each number of threads.
     pub(crate) thread_counts: Vec<usize>,
     /// Which of the two above is varied, if any.
@@ -102,6 +102,17 @@ impl Plan {
 const FEWEST_PROCESSES: u32 = 4;
 const MOST_PROCESSES: u32 = 10;
 
+/// A size that is asked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) enum Size {
+    /// The workload's own.
+    #[default]
+    Own,
+    /// The workload's in the gate: small.
+    Checked,
+    LogRows(u32),
+}
+
 /// A workload at a size, with a number of threads.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Point {
@@ -159,18 +170,22 @@ pub(crate) fn find<T>(
     })
 }
 
-/// The workloads of `prover` named in `names` (all, if none is), at `log_rows` or their own sizes.
+/// The workloads of `prover` named in `names` (all, if none is), at this size.
 pub(crate) fn workloads(
     prover: &'static Prover,
     names: &[String],
-    log_rows: Option<u32>,
+    size: Size,
 ) -> Result<Vec<SizedWorkload>, UsageError> {
     let specs = match names {
         [] => prover.workloads.iter().collect(),
         names => find_all("workload", names, prover.workloads, |spec| spec.name)?,
     };
     let sized = |spec: &'static WorkloadSpec| {
-        let given = log_rows.unwrap_or(spec.default_log_rows);
+        let given = match size {
+            Size::Own => spec.default_log_rows,
+            Size::Checked => spec.check_log_rows,
+            Size::LogRows(given) => given,
+        };
         let (min, max) = (spec.min_log_rows, spec.max_log_rows);
         if (min..=max).contains(&given) {
             Ok(SizedWorkload { spec, log_rows: given })
@@ -186,7 +201,7 @@ pub(crate) fn workloads(
 pub(crate) fn points(
     prover: &'static Prover,
     names: &[String],
-    sizes: &[Option<u32>],
+    sizes: &[Size],
     threads: &[usize],
 ) -> Result<Vec<Point>, UsageError> {
     let sized: Vec<_> = sizes.iter().map(|&size| workloads(prover, names, size)).collect::<Result<_, _>>()?;

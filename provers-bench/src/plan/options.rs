@@ -2,8 +2,9 @@
 
 use crate::arms::DEFAULT_SET;
 use crate::plan::values::{self, LOG_ROWS, SweepOver, THREADS, whole};
-use crate::plan::{Request, UsageError};
+use crate::plan::{Request, Size, UsageError};
 use crate::results::record::Sweep;
+use crate::results::stats::{MIN_PROCESSES_FOR_VERDICT, MIN_ROUNDS_FOR_VERDICT};
 use clap::Args;
 use std::num::NonZero;
 use std::path::PathBuf;
@@ -16,6 +17,9 @@ pub(crate) struct RunArgs {
     /// Binary logarithm of the rows of the trace, for every workload [default: the workload's own]
     #[arg(long, value_name = "N", value_parser = whole(LOG_ROWS))]
     log_rows: Option<u32>,
+    /// A first look, in about a minute: small sizes, 6 warm rounds in 4 processes
+    #[arg(long, conflicts_with_all = ["log_rows", "sweep", "rounds", "processes"])]
+    smoke: bool,
     /// Warm rounds over all processes; a verdict needs 6
     #[arg(long, value_name = "N", default_value = "15", value_parser = whole::<u32>(1..=10_000))]
     rounds: u32,
@@ -87,21 +91,23 @@ impl RunArgs {
                 return other("--sweep threads and --threads exclude each other");
             }
             (Some(SweepOver { sweep: Sweep::LogRows, values }), ..) => {
-                (values.iter().copied().map(Some).collect(), vec![threads])
+                (values.iter().copied().map(Size::LogRows).collect(), vec![threads])
             }
             (Some(SweepOver { sweep: Sweep::Threads, values }), size, _) => {
-                (vec![size], values.iter().map(|&threads| threads as usize).collect())
+                (vec![own_or(size)], values.iter().map(|&threads| threads as usize).collect())
             }
-            (None, size, _) => (vec![size], vec![threads]),
+            (None, ..) if self.smoke => (vec![Size::Checked], vec![threads]),
+            (None, size, _) => (vec![own_or(size)], vec![threads]),
         };
+        let (rounds, processes) = if self.smoke { SMOKE } else { (self.rounds, self.processes) };
         Ok(Request {
             workloads: self.workloads,
             sizes,
             thread_counts,
             sweep: self.sweep.map(|over| over.sweep),
             allocators: self.allocators,
-            rounds: self.rounds,
-            processes: self.processes,
+            rounds,
+            processes,
             precision: self.measured.until_precise,
             max_time: self.measured.max_time,
             threads,
@@ -111,6 +117,13 @@ impl RunArgs {
             json: self.measured.json,
         })
     }
+}
+
+/// Rounds and processes of a first look: as few as give a verdict.
+const SMOKE: (u32, Option<u32>) = (MIN_ROUNDS_FOR_VERDICT as u32, Some(MIN_PROCESSES_FOR_VERDICT as u32));
+
+fn own_or(log_rows: Option<u32>) -> Size {
+    log_rows.map_or(Size::Own, Size::LogRows)
 }
 
 fn cores() -> usize {
@@ -138,6 +151,15 @@ mod tests {
         assert_eq!(plan.contestants.len(), 3);
         assert!(plan.threads >= 1 && plan.max_time.is_none());
         assert_eq!((plan.rounds, plan.processes(plan.points[0].workload.spec)), (15, 5));
+    }
+
+    /// The README promises a table with verdicts within a minute.
+    #[test]
+    fn a_first_look_is_small_and_has_verdicts() {
+        let plan = plan_of("plonky3 --smoke --threads 1");
+        let sizes: Vec<_> = plan.points.iter().map(|Point { workload: w, .. }| (w.spec.name, w.log_rows)).collect();
+        assert_eq!(sizes, [("poseidon2", 13), ("keccak", 12), ("whir", 20)]);
+        assert_eq!((plan.rounds, plan.processes(plan.points[0].workload.spec), plan.contestants.len()), (6, 4, 3));
     }
 
     #[test]

@@ -11,10 +11,36 @@ const HOW_RUNS_ARE_NAMED: &str = "A RUN is a run's folder, its result.json, the 
 #[derive(Args, Debug)]
 struct ReportArgs {
     /// The run
-    #[arg(value_name = "RUN")]
-    run: String,
+    #[arg(value_name = "RUN", required_unless_present = "splice")]
+    run: Option<String>,
+    /// Keeps RUN under docs/data/runs as NAME, and fills the tables of the documentation that name it; without RUN and NAME,
+    /// fills all tables again from the runs that are kept
+    #[arg(long, value_name = "NAME", num_args = 0..=1, default_missing_value = "")]
+    splice: Option<String>,
+    /// Writes nothing, and fails if a table of the documentation differs from its run
+    #[arg(long, requires = "splice")]
+    check: bool,
+    /// The repository whose documentation is filled
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    docs: PathBuf,
     #[command(flatten)]
     place: Place,
+}
+
+impl ReportArgs {
+    fn job(self) -> Result<Job, UsageError> {
+        let Self { run, splice, check, docs, place: Place { out } } = self;
+        match (run, splice) {
+            (Some(run), None) => Ok(Job::Report { run, out }),
+            (None, Some(name)) if name.is_empty() => Ok(Job::Splice { run: None, docs, check, out }),
+            (Some(run), Some(name)) if !name.is_empty() => Ok(Job::Splice { run: Some((run, name)), docs, check, out }),
+            (Some(_), Some(_)) => Err(UsageError::Other("--splice with a RUN takes the NAME it is kept under".into())),
+            (None, Some(name)) => {
+                Err(UsageError::Other(format!("--splice {name}: which RUN? report RUN --splice {name}")))
+            }
+            (None, None) => Err(UsageError::Other("required, and not given: RUN".into())),
+        }
+    }
 }
 
 /// Options of `compare`.
@@ -41,14 +67,28 @@ struct Place {
 /// What one of the commands is to do.
 #[derive(Debug)]
 pub(crate) enum Job {
-    Report { run: String, out: Option<PathBuf> },
-    Compare { before: String, after: String, out: Option<PathBuf> },
+    Report {
+        run: String,
+        out: Option<PathBuf>,
+    },
+    /// Fill the tables of the documentation, after a run was kept under a name.
+    Splice {
+        run: Option<(String, String)>,
+        docs: PathBuf,
+        check: bool,
+        out: Option<PathBuf>,
+    },
+    Compare {
+        before: String,
+        after: String,
+        out: Option<PathBuf>,
+    },
 }
 
 impl Job {
     /// Where runs lie, if not at the default place.
     pub(crate) fn out(&self) -> Option<&Path> {
-        let (Self::Report { out, .. } | Self::Compare { out, .. }) = self;
+        let (Self::Report { out, .. } | Self::Splice { out, .. } | Self::Compare { out, .. }) = self;
         out.as_deref()
     }
 }
@@ -56,8 +96,9 @@ impl Job {
 /// Both commands.
 pub(crate) fn commands() -> [Command; 2] {
     [
-        ReportArgs::augment_args(Command::new("report"))
-            .about("Writes a run's report.html and table.md again, from its result.json"),
+        ReportArgs::augment_args(Command::new("report")).about(
+            "Writes a run's report.html and table.md again, from its result.json; or the tables of the documentation",
+        ),
         CompareArgs::augment_args(Command::new("compare"))
             .about("Says what changed from one run to another, as far as their intervals show it"),
     ]
@@ -67,9 +108,10 @@ pub(crate) fn commands() -> [Command; 2] {
 /// The job that `matches` of the command `name` asks for; `None` if it is not one of ours.
 pub(crate) fn job(name: &str, matches: &ArgMatches) -> Option<Result<Job, UsageError>> {
     let job = match name {
-        "report" => {
-            ReportArgs::from_arg_matches(matches).map(|args| Job::Report { run: args.run, out: args.place.out })
-        }
+        "report" => match ReportArgs::from_arg_matches(matches) {
+            Ok(args) => return Some(args.job()),
+            Err(error) => Err(error),
+        },
         "compare" => CompareArgs::from_arg_matches(matches).map(|args| {
             let CompareArgs { before, after, place } = args;
             Job::Compare { before, after, out: place.out }

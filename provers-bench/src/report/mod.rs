@@ -3,6 +3,7 @@
 //!
 //! ```text
 //! cli      `report` and `compare`        runs     a run, found and read
+//! splice   tables of the documentation
 //! html     report.html                   text     table.md, the terminal        compare   two runs, side by side
 //! words    verdicts -> sentences         table    of one workload               curves    of a sweep
 //! notes    beside the figures            facts    of machine, build and command
@@ -15,6 +16,7 @@ mod facts;
 mod html;
 mod notes;
 mod runs;
+mod splice;
 mod table;
 mod text;
 mod words;
@@ -25,7 +27,7 @@ pub(crate) use table::Style;
 pub(crate) use text::{section, with_advice};
 
 use crate::results::record::Run;
-use anyhow::Context;
+use anyhow::{Context, bail};
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -71,11 +73,30 @@ pub(crate) fn run(job: &Job, runs_folder: &Path) -> anyhow::Result<String> {
             write_reports(&folder, &runs::read(&folder)?)?;
             Ok(format!("{}\n{}\n", folder.join(REPORT).display(), folder.join(TABLE).display()))
         }
+        Job::Splice { run, docs, check, .. } => {
+            if let Some((run, name)) = run {
+                splice::keep(docs, name, runs::read(&runs::find(run, runs_folder)?)?)?;
+            }
+            spliced(splice::pages(docs)?, *check)
+        }
         Job::Compare { before, after, .. } => {
             let [before, after] = [before, after].map(|name| runs::read(&runs::find(name, runs_folder)?));
             Ok(compare::compare(&before?, &after?))
         }
     }
+}
+
+/// Writes the pages that differ from their runs, or, for a check, only says which they are.
+fn spliced(pages: Vec<splice::Page>, check: bool) -> anyhow::Result<String> {
+    let differing: Vec<_> = pages.into_iter().filter(|page| page.differs).collect();
+    let names: Vec<_> = differing.iter().map(|page| page.path.display().to_string()).collect();
+    if check && !differing.is_empty() {
+        bail!("{} differ from the runs that they name: `prove-bench report --splice` fills them", names.join(", "));
+    }
+    for page in differing {
+        fs::write(&page.path, page.text).with_context(|| format!("cannot write {}", page.path.display()))?;
+    }
+    Ok(names.into_iter().map(|name| name + "\n").collect())
 }
 
 fn write_reports(folder: &Path, run: &Run) -> anyhow::Result<()> {

@@ -41,8 +41,12 @@ struct Header {
 
 /// Reads the run in `folder`.
 pub(super) fn read(folder: &Path) -> anyhow::Result<Run> {
-    let path = folder.join(RESULT);
-    let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+    read_file(&folder.join(RESULT))
+}
+
+/// Reads a run's result.
+pub(super) fn read_file(path: &Path) -> anyhow::Result<Run> {
+    let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
     let not_a_run = || format!("{} is not a run's result", path.display());
     let Header { schema } = serde_json::from_str(&text).with_context(not_a_run)?;
     if schema != SCHEMA {

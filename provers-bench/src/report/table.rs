@@ -20,12 +20,21 @@ const OUTCOME_CHARS: usize = 48;
 
 /// The table of `workload`, without a line break at its end.
 pub(crate) fn table(workload: &WorkloadResult, style: Style) -> String {
-    let arms = workload.arms.iter().map(|arm| row(workload, arm));
-    let rows: Vec<_> = [header(workload)].into_iter().chain(arms).collect();
     match (style, Table::new().width()) {
-        (Style::Terminal, Some(width)) => fitted(rows, width),
-        _ => drawn(&rows, style).trim_fmt(),
+        (Style::Terminal, Some(width)) => table_fitting(workload, width),
+        _ => drawn(&rows(workload), style).trim_fmt(),
     }
+}
+
+/// The table of `workload` as a terminal of `width` columns shows it.
+pub(super) fn table_fitting(workload: &WorkloadResult, width: u16) -> String {
+    fitted(rows(workload), width)
+}
+
+/// The header, and a row for each arm.
+fn rows(workload: &WorkloadResult) -> Vec<Vec<String>> {
+    let arms = workload.arms.iter().map(|arm| row(workload, arm));
+    [header(workload)].into_iter().chain(arms).collect()
 }
 
 /// A table for a terminal of `width` columns: where it would be too wide, the arms stand beside each other, and where

@@ -3,13 +3,22 @@
 use super::curves::curves;
 use super::facts::{self, command};
 use super::notes::notes;
-use super::table::{Style, table};
+use super::table::{Style, table, table_fitting};
 use super::words;
 use crate::results::record::{Run, WorkloadResult};
 use crate::results::timed::Timed;
 
+/// One workload as a terminal of `width` columns shows it.
+pub(super) fn on_a_terminal(run: &Run, workload: &WorkloadResult, width: u16) -> String {
+    section_with(run, workload, Style::Terminal, &table_fitting(workload, width))
+}
+
 /// One workload as its heading, its table and the notes beneath.
 pub(crate) fn section(run: &Run, workload: &WorkloadResult, style: Style) -> String {
+    section_with(run, workload, style, &table(workload, style))
+}
+
+fn section_with(run: &Run, workload: &WorkloadResult, style: Style, table: &str) -> String {
     let WorkloadResult { workload: name, log_rows, about, threads, .. } = workload;
     let mut details = format!("{}, seed {}", rounds(workload), run.seed);
     let mut title = name.clone();
@@ -21,7 +30,7 @@ pub(crate) fn section(run: &Run, workload: &WorkloadResult, style: Style) -> Str
         Style::Terminal => format!("{title}: {about}\n{details}\n"),
         Style::Markdown => format!("### {title}\n\n{}; {details}.\n\n", inert(about)),
     };
-    let mut text = heading + &table(workload, style) + "\n";
+    let mut text = heading + table + "\n";
     for note in notes(run, workload) {
         match style {
             Style::Terminal => text += &format!("{note}\n"),

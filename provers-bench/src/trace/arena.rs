@@ -52,14 +52,14 @@ pub(crate) struct Totals {
 
 /// See the module's documentation.
 #[derive(Debug)]
-pub(crate) struct Arena<'a> {
+pub(crate) struct SimulatedArena<'a> {
     policy: &'a Policy,
     pub(crate) ground: Ground,
     middle: Box<dyn Middle>,
     pub(crate) totals: Totals,
 }
 
-impl<'a> Arena<'a> {
+impl<'a> SimulatedArena<'a> {
     pub(crate) fn new(policy: &'a Policy) -> Self {
         Self { policy, ground: Ground::new(policy), middle: middle::of(policy), totals: Totals::default() }
     }

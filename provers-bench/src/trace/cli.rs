@@ -4,7 +4,7 @@ use super::policy::{Classes, Middle, PER_DOUBLING, Policy, Sizes};
 use super::replay::Replay;
 use super::session::Recording;
 use crate::arms::DEFAULT_SET;
-use crate::plan::{self, UsageError};
+use crate::plan::{self, Size, UsageError};
 use crate::workloads::Prover;
 use clap::{ArgMatches, Args, Command, FromArgMatches};
 use std::path::PathBuf;
@@ -132,7 +132,7 @@ fn replaying(args: ReplayArgs) -> Result<Job, UsageError> {
 
 fn recording(provers: &'static [Prover], args: RecordArgs) -> Result<Job, UsageError> {
     let prover = plan::find("prover", &args.prover, provers, |prover| prover.name)?;
-    let workloads = plan::workloads(prover, &args.workloads, args.log_rows)?;
+    let workloads = plan::workloads(prover, &args.workloads, args.log_rows.map_or(Size::Own, Size::LogRows))?;
     let RecordArgs { proofs, threads, min_bytes, out, .. } = args;
     Ok(Job::Record(Recording { prover, workloads, proofs, threads, min_bytes, out }))
 }

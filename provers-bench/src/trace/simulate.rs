@@ -1,6 +1,6 @@
 //! A trace, replayed through a policy.
 
-use super::arena::{Arena, Block, Place};
+use super::arena::{Block, Place, SimulatedArena};
 use super::policy::Policy;
 use crate::protocol::records::{Op, Record, Trace};
 use std::collections::HashMap;
@@ -29,7 +29,7 @@ pub(crate) struct Figures {
 /// Replays `trace` through `policy`.
 pub(crate) fn simulate(trace: &Trace, policy: &Policy) -> Figures {
     let mut player = Player {
-        arena: Arena::new(policy),
+        arena: SimulatedArena::new(policy),
         blocks: HashMap::new(),
         moving: HashMap::new(),
         min_bytes: trace.header.min_bytes,
@@ -46,7 +46,7 @@ pub(crate) fn simulate(trace: &Trace, policy: &Policy) -> Figures {
             fresh_in_first = player.arena.ground.fresh_bytes;
         }
     }
-    let Arena { ground, totals, .. } = player.arena;
+    let SimulatedArena { ground, totals, .. } = player.arena;
     Figures {
         resident_bytes,
         live_peak_bytes: totals.live_bytes.most,
@@ -61,7 +61,7 @@ pub(crate) fn simulate(trace: &Trace, policy: &Policy) -> Figures {
 }
 
 struct Player<'a> {
-    arena: Arena<'a>,
+    arena: SimulatedArena<'a>,
     /// Blocks that are alive, by their address in the recording process.
     blocks: HashMap<u64, Block>,
     /// Blocks whose `realloc` began, by thread.

@@ -32,6 +32,13 @@ impl Bench {
         command
     }
 
+    /// The driver's `exec` with `options`, of a command whose words may hold anything.
+    pub(crate) fn exec(&self, options: &str, command: &[&str]) -> Command {
+        let mut driver = self.command(&format!("exec {options}"));
+        driver.arg("--").args(command);
+        driver
+    }
+
     /// Runs it to its end.
     pub(crate) fn run(&self, arguments: &str) -> Output {
         self.command(arguments).output().expect("the driver starts")

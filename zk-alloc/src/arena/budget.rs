@@ -1,6 +1,5 @@
 //! How much of the arena is resident, and how much may be: the cap `ZK_ALLOC_MAX_BYTES`, and what was needed so far.
 
-use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::counters;
@@ -41,16 +40,31 @@ pub(crate) fn resident_bytes() -> usize {
 /// Up to where memory may become resident.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Limit {
-    /// A tenth more than was ever in use at once, as long as some of what is resident is free: it lies in the wrong place, and
+    /// Little more than was ever in use at once, as long as some of what is resident is free: it lies in the wrong place, and
     /// is better given back than paid for twice.
     Peak,
     /// The cap.
     Cap,
 }
 
-/// What may be resident beyond the peak in any case, in bytes: as much again as the peak, within these bounds. Giving back
-/// little gains a small process nothing.
-const SLACK_BYTES: RangeInclusive<usize> = 512 << 10..=8 << 20;
+/// What may be resident beyond the peak, in bytes: as much as turned out to be needed ([`gave_way`]), within bounds.
+static SLACK_BYTES: AtomicUsize = AtomicUsize::new(0);
+/// The peak when memory was last given back for [`Limit::Peak`].
+static PEAK_AT_LAST_BYTES: AtomicUsize = AtomicUsize::new(0);
+
+/// Giving back less gains nobody anything.
+const LEAST_SLACK_BYTES: usize = 512 << 10;
+/// What may be beyond the peak from the start, at most as much again as the peak.
+const FIRST_SLACK_BYTES: usize = 2 << 20;
+/// What may be beyond the peak in the end, at most as much again as the peak, or else a tenth of it.
+const MOST_SLACK_BYTES: usize = 8 << 20;
+/// The slack at least doubles; the first step is this part of the most that it may be, or of what was given back.
+const SLACK_STEPS: usize = 8;
+
+/// The most that may be resident beyond a peak, in bytes.
+fn most_slack(peak: usize) -> usize {
+    (peak / 10).max(peak.clamp(LEAST_SLACK_BYTES, MOST_SLACK_BYTES))
+}
 
 /// What may be resident under [`Limit::Peak`] if `more_bytes` are to be, in bytes.
 pub(super) fn peak_limit(more_bytes: usize) -> usize {
@@ -60,7 +74,21 @@ pub(super) fn peak_limit(more_bytes: usize) -> usize {
         return usize::MAX;
     }
     let peak = counters::peak_live_bytes().max(used + more_bytes);
-    peak + (peak / 10).max(peak.clamp(*SLACK_BYTES.start(), *SLACK_BYTES.end()))
+    let first = peak.clamp(LEAST_SLACK_BYTES, FIRST_SLACK_BYTES);
+    peak + SLACK_BYTES.load(Ordering::Relaxed).clamp(first, most_slack(peak))
+}
+
+/// `bytes` of free memory went back for [`Limit::Peak`]. If little more is in use at once than when that happened last, they were
+/// given back for a place that was used before, and so on in turn: with more slack, each has its own.
+pub(super) fn gave_way(bytes: usize) {
+    let peak = counters::peak_live_bytes();
+    let last = PEAK_AT_LAST_BYTES.swap(peak, Ordering::Relaxed);
+    if peak <= last + last / 16 {
+        let (now, most) = (SLACK_BYTES.load(Ordering::Relaxed), most_slack(peak));
+        let step = now.max(most / SLACK_STEPS).max(bytes / SLACK_STEPS);
+        // Of two threads that were short at once, one may count alone.
+        SLACK_BYTES.store((now + step).min(most), Ordering::Relaxed);
+    }
 }
 
 /// Books `bytes` more; `false`, and nothing booked, if that exceeds the limit.

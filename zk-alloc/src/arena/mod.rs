@@ -109,19 +109,21 @@ pub(crate) fn open() -> Option<&'static Arena> {
     get().or_else(open_now)
 }
 
-/// As [`open`], for an allocator; `first` runs before the first of all requests, once in the life of the process.
+/// As [`open`], for an allocator, which brings its settings along; `first` runs before the first of all requests, once in the
+/// life of the process.
 #[inline]
-pub(crate) fn open_to_serve(first: impl FnOnce()) -> Option<&'static Arena> {
+pub(crate) fn open_to_serve(settings: &Settings, first: impl FnOnce()) -> Option<&'static Arena> {
     if GLOBAL.state.load(Ordering::Acquire) == SERVING {
         // SAFETY: as in `get`.
         Some(unsafe { GLOBAL.opened() })
     } else {
-        serve_first(first)
+        serve_first(settings, first)
     }
 }
 
 #[cold]
-fn serve_first(first: impl FnOnce()) -> Option<&'static Arena> {
+fn serve_first(settings: &Settings, first: impl FnOnce()) -> Option<&'static Arena> {
+    config::introduce(settings);
     let arena = open()?;
     // A handler may have interrupted the backing allocator: then some later request is the first. A thread that goes on with
     // signals blocked would ask for ever.
@@ -230,7 +232,8 @@ impl Arena {
             return Some(at);
         }
         let keep_bytes = budget::peak_limit(size).saturating_sub(room);
-        self.trim_zones(resident_bytes().saturating_sub(keep_bytes), GiveBack::Now);
+        let gone = self.trim_zones(resident_bytes().saturating_sub(keep_bytes), GiveBack::Now);
+        budget::gave_way(gone);
         match self.try_alloc(size, align, contents, Limit::Cap) {
             Ok(at) => Some(at),
             Err(Shortage::Full) => None,

@@ -204,8 +204,7 @@ impl<T: Copy> Setting<T> {
         mut warn: impl FnMut(Warning),
     ) -> InForce<T> {
         let said = environment(self.variable);
-        let parse = |said: &Value| (self.parse)(said.text()?.trim());
-        if let Some(value) = said.as_ref().and_then(parse).filter(|&value| (self.may_be)(value)) {
+        if let Some(value) = said.as_ref().and_then(|said| self.usable(said)) {
             return InForce { value, origin: Origin::Environment };
         }
         let else_in_force = match program {
@@ -223,6 +222,11 @@ impl<T: Copy> Setting<T> {
             warn(Set::Method(self.method, (self.show_in_code)(value)));
         }
         else_in_force
+    }
+
+    /// What the environment says, if it can be used.
+    fn usable(&self, said: &Value) -> Option<T> {
+        (self.parse)(said.text()?.trim()).filter(|&value| (self.may_be)(value))
     }
 
     /// Writes a value that is not the default, as the environment would have it, behind what was written `before`.

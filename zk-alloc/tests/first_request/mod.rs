@@ -42,9 +42,17 @@ extern "C" fn before_main() {
     // SAFETY: not null, and as above.
     let moment = unsafe { CStr::from_ptr(moment) }.to_str().unwrap_or_default();
     let found = moments::ALL.iter().find(|(name, ..)| *name == moment);
-    let failed = found.map_or(1, |&(_, tries, child)| in_children(tries, child));
+    let failed = found.map_or(1, |&(_, tries, child)| in_children(asked_tries().unwrap_or(tries), child));
     // SAFETY: ends the process before there was a `main`.
     unsafe { libc::_exit(failed) };
+}
+
+/// As many tries as a person has the patience for, by a variable; otherwise few.
+fn asked_tries() -> Option<u32> {
+    // SAFETY: a string of C's. No other thread changes the environment yet.
+    let tries = unsafe { libc::getenv(c"ZK_ALLOC_TEST_TRIES".as_ptr()) };
+    // SAFETY: not null, and as above.
+    (!tries.is_null()).then(|| unsafe { CStr::from_ptr(tries) })?.to_str().ok()?.parse().ok()
 }
 
 // SAFETY: the loader calls what is listed here, as functions of this type.

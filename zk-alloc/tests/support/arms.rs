@@ -8,6 +8,7 @@ use std::ffi::OsStr;
 use std::ptr::NonNull;
 
 use mimalloc::MiMalloc;
+use snmalloc_rs::SnMalloc;
 use tikv_jemallocator::Jemalloc;
 use zk_alloc::{ZkAllocator, phase};
 
@@ -115,12 +116,13 @@ struct Arm {
 /// What is run under each allocator. It returns what that cost, in bytes of RSS.
 type Program = fn(Allocator) -> usize;
 
-const ARMS: [Arm; 5] = [
+const ARMS: [Arm; 6] = [
     Arm { name: "zk-alloc", is_ours: true, run: |program| phase(|| program(&SCOPED)) },
     Arm { name: "zk-alloc-resident", is_ours: true, run: |program| program(&RESIDENT) },
     Arm { name: "system", is_ours: false, run: |program| program(&System) },
     Arm { name: "jemalloc", is_ours: false, run: |program| program(&Jemalloc) },
     Arm { name: "mimalloc", is_ours: false, run: |program| program(&MiMalloc) },
+    Arm { name: "snmalloc", is_ours: false, run: |program| program(&SnMalloc) },
 ];
 
 /// Runs `program`, which is the test `name`, under each allocator, and holds ours to 1.25 of the best peer's cost.

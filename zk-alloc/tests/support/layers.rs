@@ -84,7 +84,7 @@ fn is_child_named_in(module: &str, parent: &str, code: &str) -> bool {
     !child.contains("::") && code.match_indices(&path).any(|(at, _)| begins(at))
 }
 
-fn files(dir: &Path) -> Vec<PathBuf> {
+pub(crate) fn files(dir: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in fs::read_dir(dir).expect("the sources lie beside the tests") {
         let path = entry.expect("an entry of a folder").path();
@@ -105,7 +105,7 @@ fn module(src: &Path, file: &Path) -> String {
 }
 
 /// The code without comments, up to the unit tests.
-fn code(file: &Path) -> String {
+pub(crate) fn code(file: &Path) -> String {
     let text = fs::read_to_string(file).expect("a readable source");
     let tests = ["#[cfg(test)]\nmod tests {", "#[cfg(test)]\npub(crate) mod tests {"];
     let end = tests.iter().filter_map(|begin| text.find(begin)).min().unwrap_or(text.len());

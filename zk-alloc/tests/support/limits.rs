@@ -1,16 +1,26 @@
 //! Limits of the process, for as long as something runs.
 #![allow(unsafe_code, reason = "sets limits of the process")]
 
-/// Runs `body` while the process may have no more writable memory of its own, and lets it have as much as before again.
-pub(crate) fn without_more_memory<R>(body: impl FnOnce() -> R) -> R {
+#[cfg(target_env = "gnu")]
+type Resource = libc::__rlimit_resource_t;
+#[cfg(not(target_env = "gnu"))]
+type Resource = libc::c_int;
+
+/// Runs `body` with a soft limit, and puts the old one back.
+pub(crate) fn limited<R>(resource: Resource, bytes: usize, body: impl FnOnce() -> R) -> R {
     let mut old = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: a valid place for the answer.
-    assert_eq!(unsafe { libc::getrlimit(libc::RLIMIT_DATA, &raw mut old) }, 0);
-    let new = libc::rlimit { rlim_cur: 1, ..old };
+    assert_eq!(unsafe { libc::getrlimit(resource, &raw mut old) }, 0);
+    let new = libc::rlimit { rlim_cur: bytes as u64, ..old };
     // SAFETY: a valid limit.
-    assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_DATA, &raw const new) }, 0);
+    assert_eq!(unsafe { libc::setrlimit(resource, &raw const new) }, 0);
     let result = body();
     // SAFETY: as above.
-    assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_DATA, &raw const old) }, 0);
+    assert_eq!(unsafe { libc::setrlimit(resource, &raw const old) }, 0);
     result
+}
+
+/// Runs `body` while the process may have no more writable memory of its own.
+pub(crate) fn without_more_memory<R>(body: impl FnOnce() -> R) -> R {
+    limited(libc::RLIMIT_DATA, 1, body)
 }

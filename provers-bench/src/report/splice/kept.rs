@@ -1,0 +1,49 @@
+//! The runs that the documentation was made from: copies that lie in the repository.
+
+use crate::report::runs;
+use crate::results::record::Run;
+use anyhow::{Context, bail};
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+/// Where they lie in the repository.
+const RUNS: &str = "docs/data/runs";
+
+/// Keeps `run` as the source `name` of the documentation in `repository`.
+pub(in crate::report) fn keep(repository: &Path, name: &str, mut run: Run) -> anyhow::Result<()> {
+    if name.is_empty() || !name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-') {
+        bail!("{name:?} is no name for a run: letters, digits and dashes");
+    }
+    // No table is made from these.
+    for arm in run.workloads.iter_mut().flat_map(|workload| &mut workload.arms) {
+        arm.rss_over_time.clear();
+        arm.stderr.clear();
+    }
+    let folder = repository.join(RUNS);
+    fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    let path = folder.join(format!("{name}.json"));
+    fs::write(&path, serde_json::to_string(&run)? + "\n").with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// The runs that are kept, by name.
+pub(super) struct Kept(pub(super) BTreeMap<String, Run>);
+
+impl Kept {
+    pub(super) fn read(repository: &Path) -> anyhow::Result<Self> {
+        let folder = repository.join(RUNS);
+        let mut kept = BTreeMap::new();
+        for entry in fs::read_dir(&folder).into_iter().flatten() {
+            let path = entry.with_context(|| format!("cannot read {}", folder.display()))?.path();
+            if path.extension().is_some_and(|extension| extension == "json") {
+                let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+                kept.insert(name, runs::read_file(&path)?);
+            }
+        }
+        Ok(Self(kept))
+    }
+
+    pub(super) fn run(&self, name: &str) -> Option<&Run> {
+        self.0.get(name)
+    }
+}
