@@ -153,8 +153,8 @@ fn stay<'a>(
             arm.label
         ));
     }
-    if view::figures(&workload.arms[0]).is_none() {
-        verdict.push("Some allocators took no part: the table says why.".into());
+    if workload.arms.iter().any(|arm| view::figures(arm).is_none()) {
+        verdict.push("That is of those that have figures: the table says why others have none.".into());
     }
     verdict
 }
@@ -203,4 +203,109 @@ fn quoted(word: &str) -> String {
         return word.into();
     }
     format!("'{}'", word.replace('\'', "'\\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::machine::Machine;
+    use crate::results::record::tests::arm;
+    use crate::results::record::{self, Ended, Outcome, SCHEMA};
+    use crate::results::timed::Timed;
+
+    /// Ten rounds of these arms, as shares of 100 ms in pairs that differ by 1%, and peaks in MB. The first is the baseline.
+    fn advice(arms: &[(&str, f64, u64)]) -> Advice {
+        let mut results: Vec<_> = arms
+            .iter()
+            .map(|(label, share, peak)| {
+                let wall = |round: u32| (1e8 * share * if round.is_multiple_of(2) { 0.99 } else { 1.01 }) as u64;
+                let times: Vec<_> = (0..11).map(wall).collect();
+                let mut result = arm(label, Outcome::Finished, &times);
+                result.samples.retain(|proof| proof.is_warm());
+                for proof in &mut result.samples {
+                    proof.process = proof.round - 1;
+                    proof.sample.sys_ns = proof.sample.user_ns / 9;
+                    proof.sample.peak_rss_bytes = peak * 1_000_000;
+                }
+                result
+            })
+            .collect();
+        record::summarise(&mut results, 0, 1);
+        let workload = WorkloadResult {
+            workload: "sort".into(),
+            about: "sort file".into(),
+            timed: Timed::Runs,
+            log_rows: 0,
+            threads: 0,
+            live_peak_bytes: None,
+            baseline: arms[0].0.into(),
+            arms: results,
+            ended: Ended::AllRounds,
+        };
+        let run = Run {
+            schema: SCHEMA,
+            run: "r".into(),
+            prover: "sort".into(),
+            command_line: Vec::new(),
+            seed: 1,
+            rounds: 10,
+            threads: 0,
+            sweep: None,
+            machine: Machine::observe(),
+            workloads: Vec::new(),
+            interrupted: false,
+            advice: None,
+        };
+        let entrants: Vec<_> = arms.iter().map(|(label, ..)| entrant(label)).collect();
+        of(&run, &workload, &entrants, &["sort".into(), "a b".into()], None)
+    }
+
+    fn entrant(label: &str) -> Entrant {
+        let of_package = label == "jemalloc-tuned";
+        Entrant {
+            label: label.into(),
+            arm: label.into(),
+            library: (label != "glibc").then(|| format!("/opt/lib{label}.so.2").into()),
+            environment: if of_package { vec![("MALLOC_CONF".into(), "a:b,c:-1".into())] } else { Vec::new() },
+            package: None,
+            trouble: None,
+        }
+    }
+
+    /// Of allocators that the rounds don't tell apart, the one that costs least is the one to take.
+    #[test]
+    fn the_leanest_of_the_fastest_is_taken_and_its_price_is_named() {
+        let advice = advice(&[("glibc", 1.0, 100), ("mimalloc", 0.8, 150), ("tcmalloc", 0.801, 110), ("x", 0.9, 90)]);
+        let verdict = advice.verdict.join(" ");
+        assert!(verdict.starts_with("Take tcmalloc: runs take 0.80"), "{verdict}");
+        assert!(
+            verdict.contains("Not told apart from it, and with a higher peak: mimalloc (0.800, peak RSS 1.50)."),
+            "{verdict}"
+        );
+        assert!(verdict.contains("peak RSS 110 MB against 100 MB (1.10)"), "{verdict}");
+        assert_eq!(advice.environment.as_deref(), Some("LD_PRELOAD=/opt/libtcmalloc.so.2 sort 'a b'"));
+        assert_eq!(advice.dockerfile[0], "COPY libtcmalloc.so.2 /usr/local/lib/libtcmalloc.so.2");
+        assert_eq!(advice.dockerfile[1], "ENV LD_PRELOAD=/usr/local/lib/libtcmalloc.so.2");
+        assert!(advice.ceiling[0].contains("the kernel takes 10.0% of the CPU time"), "{}", advice.ceiling[0]);
+    }
+
+    /// A difference that is not shown must not become advice, and one of memory is worth a word.
+    #[test]
+    fn without_a_faster_one_it_is_glibc() {
+        let advice = advice(&[("glibc", 1.0, 100), ("mimalloc", 1.0, 80), ("x", 1.2, 10)]);
+        let verdict = advice.verdict.join(" ");
+        assert!(
+            verdict.starts_with("Stay with glibc") && verdict.contains("For memory there is mimalloc"),
+            "{verdict}"
+        );
+        assert!(advice.environment.is_none() && advice.dockerfile.is_empty());
+    }
+
+    #[test]
+    fn words_are_quoted_where_a_shell_would_take_them_apart() {
+        let words = ["a b", "it's", "", "plain-1:2,x", "$HOME"].map(OsString::from);
+        assert_eq!(command_line(&words), "'a b' 'it'\\''s' '' plain-1:2,x '$HOME'");
+        let tuned = entrant("jemalloc-tuned");
+        assert_eq!(dockerfile(&tuned)[1], "ENV LD_PRELOAD=/usr/local/lib/libjemalloc-tuned.so.2 MALLOC_CONF=a:b,c:-1");
+    }
 }

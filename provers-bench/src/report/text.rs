@@ -52,6 +52,7 @@ pub(super) fn markdown(run: &Run) -> String {
             sections += &format!("- **{}**: {}\n", finding.arm, inert(&finding.text));
         }
     }
+    text += if run.advice.is_some() { "\n" } else { "" };
     text += &with_advice(run, &sections, Style::Markdown);
     text + &curves(run, Style::Markdown)
 }
