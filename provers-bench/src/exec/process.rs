@@ -177,8 +177,7 @@ impl Watch<'_> {
             if now >= next {
                 self.look();
                 let is_early = now - self.started < STARTING && !self.tree.is_settled();
-                let pause = if is_early { EARLY } else { EVERY };
-                next = Instant::now() + pause.max(now.elapsed() * PAUSE_FACTOR);
+                next = Instant::now() + if is_early { EARLY } else { EVERY.max(now.elapsed() * PAUSE_FACTOR) };
             }
             match events.recv_timeout(next.saturating_duration_since(Instant::now())) {
                 Ok(Event::Line(at)) => self.mark(at),

@@ -91,7 +91,7 @@ impl Seat {
         }
         match (&ran.mapped, self.entrant.file()) {
             (Mapped::NotIn(program), Some(file)) => Some(format!(
-                "{file} was not mapped in {}, the program with the most memory (/proc/PID/maps)",
+                "{file} was not mapped in {}, which has much of the memory (/proc/PID/maps)",
                 program.display()
             )),
             _ => None,

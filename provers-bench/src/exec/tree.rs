@@ -44,9 +44,9 @@ impl Spent {
 /// Where the library was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Mapped {
-    /// In this many of the programs that were looked into, the largest among them.
+    /// In this many of the programs that were looked into, and in all that had much of the memory.
     In { programs: usize, of: usize },
-    /// Not in the program that had the most memory.
+    /// Not in this program, which had as much memory as half of what the largest had, or more.
     NotIn(PathBuf),
     /// Every process ended before it could be looked into.
     Unseen,
@@ -120,13 +120,13 @@ impl<'a> Tree<'a> {
 
     /// What was seen of the library.
     pub(super) fn mapped(&self) -> Mapped {
-        let told = self.programs.iter().filter_map(|(program, seen)| Some((program, seen, seen.has_library?)));
-        let Some((largest, _, has_library)) = told.clone().max_by_key(|(_, seen, _)| seen.most_bytes) else {
-            return Mapped::Unseen;
-        };
-        match has_library {
-            true => Mapped::In { programs: told.clone().filter(|(.., has)| *has).count(), of: told.count() },
-            false => Mapped::NotIn(largest.1.clone()),
+        let told =
+            || self.programs.iter().filter_map(|(program, seen)| Some((program, seen.most_bytes, seen.has_library?)));
+        let Some(most) = told().map(|(_, bytes, _)| bytes).max() else { return Mapped::Unseen };
+        let without = told().filter(|(_, bytes, has_library)| !has_library && *bytes >= most / 2);
+        match without.max_by_key(|(_, bytes, _)| *bytes) {
+            Some((program, ..)) => Mapped::NotIn(program.1.clone()),
+            None => Mapped::In { programs: told().filter(|(.., has)| *has).count(), of: told().count() },
         }
     }
 }
