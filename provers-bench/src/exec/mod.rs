@@ -4,9 +4,10 @@
 //! ```text
 //! cli      what is asked for              advice     figures -> what to do
 //! session  rounds, order, what counts     seat       one arm and its runs
-//! process  one run: started, watched, waited for     output  what must be the same after it
-//! tree     its processes while they run
-//! target   the program, by its file       libraries  the allocators, as data and on this machine
+//! process  one run: started and watched   output     what must be the same after it
+//! tree     its processes while they run   reaped     those that have ended
+//! target   the program, by its file       scanned    what it writes
+//! libraries  the allocators, as data and on this machine
 //! ```
 
 mod advice;
@@ -14,6 +15,8 @@ mod cli;
 mod libraries;
 mod output;
 mod process;
+mod reaped;
+mod scanned;
 mod seat;
 mod session;
 mod target;

@@ -1,11 +1,11 @@
 //! One run of the command: started, watched, waited for with everything that it started.
 
+use super::reaped::{Reaped, reap};
+use super::scanned::{Lines, Scanned};
 use super::tree::{self, Mapped, Spent, Tree};
-use crate::machine::{self, memory};
+use crate::machine::memory;
 use crate::measure::interrupt::Interrupt;
 use crate::measure::process::{self, Failure};
-use anyhow::Context;
-use nix::sys::prctl;
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{Id, WaitPidFlag, waitid};
 use nix::unistd::Pid;
@@ -13,11 +13,10 @@ use regex::bytes::Regex;
 use sha2::{Digest, Sha256};
 use std::collections::VecDeque;
 use std::ffi::OsString;
-use std::io::{self, Read};
-use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Command, ExitStatus, Stdio};
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::process::{Command, Stdio};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -83,11 +82,6 @@ enum Event {
     Interrupted,
 }
 
-/// Makes this process the parent of what the command leaves behind. Once per process.
-pub(super) fn adopt_orphans() -> anyhow::Result<()> {
-    prctl::set_child_subreaper(true).context("cannot become the parent of what the command leaves behind")
-}
-
 /// Runs the command once.
 pub(super) fn run(task: &Task<'_>, interrupt: &Interrupt) -> Result<Ran, Failure> {
     // What ended since the last run is not this one's.
@@ -104,13 +98,17 @@ pub(super) fn run(task: &Task<'_>, interrupt: &Interrupt) -> Result<Ran, Failure
     let started = Instant::now();
     let mut child = command.spawn().map_err(|source| Failure::Start { binary: program.into(), source })?;
     let pid = Pid::from_raw(child.id().cast_signed());
-    let lines = |each: Option<&Regex>| each.map(|each| Lines::new(each.clone(), sender.clone()));
+    let lines = || {
+        let tell = sender.clone();
+        // Fails only when nobody waits any more.
+        task.each.map(|each| Lines::new(each.clone(), move |at| drop(tell.send(Event::Line(at)))))
+    };
     let stdout = child.stdout.take().map(|pipe| {
-        let pipe = Scanned { pipe, lines: lines(task.each), hash: task.hashes_stdout.then(Sha256::new) };
+        let pipe = Scanned { pipe, lines: lines(), hash: task.hashes_stdout.then(Sha256::new) };
         thread::spawn(move || pipe.drained())
     });
     let stderr = child.stderr.take().map(|pipe| {
-        let pipe = Scanned { pipe, lines: lines(task.each), hash: None };
+        let pipe = Scanned { pipe, lines: lines(), hash: None };
         thread::spawn(move || process::last_lines(pipe))
     });
     // Seen, and left to be waited for: its number stays its own, and its figures are there to be read.
@@ -234,134 +232,5 @@ impl Watch<'_> {
             }
             thread::sleep(Duration::from_millis(2));
         }
-    }
-}
-
-/// What the processes that were waited for have spent.
-#[derive(Default)]
-struct Reaped {
-    spent: Spent,
-    max_rss_bytes: Option<u64>,
-    statuses: Vec<(Pid, ExitStatus)>,
-}
-
-/// A process that has ended.
-struct Ended {
-    pid: Pid,
-    status: ExitStatus,
-    spent: Spent,
-    max_rss_bytes: u64,
-}
-
-impl Reaped {
-    fn add(&mut self, ended: Ended) {
-        self.spent = self.spent.plus(ended.spent);
-        self.max_rss_bytes = self.max_rss_bytes.max(Some(ended.max_rss_bytes));
-        self.statuses.push((ended.pid, ended.status));
-    }
-
-    fn status(&self, pid: Pid) -> Option<ExitStatus> {
-        self.statuses.iter().find(|(ended, _)| *ended == pid).map(|(_, status)| *status)
-    }
-}
-
-/// Waits for a child that has ended, whichever it is; `None` if there is none. Its figures hold those of all children that
-/// it has itself waited for.
-fn reap() -> Option<Ended> {
-    let mut status = 0;
-    // SAFETY: a `rusage` is numbers, for which zeros are a value.
-    #[expect(unsafe_code, reason = "the C library's structure has no other beginning")]
-    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-    // SAFETY: both places are ours to write to, and are alive for the call (wait4(2)).
-    #[expect(unsafe_code, reason = "nix has no wait4")]
-    let pid = unsafe { libc::wait4(-1, &raw mut status, libc::WNOHANG, &raw mut usage) };
-    let time = |time: libc::timeval| time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_usec.unsigned_abs() * 1_000;
-    (pid > 0).then(|| Ended {
-        pid: Pid::from_raw(pid),
-        status: ExitStatus::from_raw(status),
-        spent: Spent {
-            user_ns: time(usage.ru_utime),
-            sys_ns: time(usage.ru_stime),
-            minflt: usage.ru_minflt.unsigned_abs(),
-            majflt: usage.ru_majflt.unsigned_abs(),
-        },
-        // In KiB (getrusage(2)).
-        max_rss_bytes: usage.ru_maxrss.unsigned_abs() * 1024,
-    })
-}
-
-/// A pipe that is looked through on its way.
-struct Scanned<R> {
-    pipe: R,
-    lines: Option<Lines>,
-    hash: Option<Sha256>,
-}
-
-impl<R: Read> Read for Scanned<R> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let length = self.pipe.read(buffer)?;
-        if let Some(lines) = &mut self.lines {
-            lines.take(&buffer[..length]);
-        }
-        if let Some(hash) = &mut self.hash {
-            hash.update(&buffer[..length]);
-        }
-        Ok(length)
-    }
-}
-
-impl<R: Read> Scanned<R> {
-    /// Reads to the end, and returns the hash.
-    fn drained(mut self) -> String {
-        // A pipe that cannot be read any more has ended.
-        let _ = io::copy(&mut self, &mut io::sink());
-        self.hash.map(|hash| machine::in_hex(&hash.finalize())).unwrap_or_default()
-    }
-}
-
-/// Tells of every line that matches, when its end arrives.
-struct Lines {
-    each: Regex,
-    sender: Sender<Event>,
-    partial: Vec<u8>,
-}
-
-impl Lines {
-    fn new(each: Regex, sender: Sender<Event>) -> Self {
-        Self { each, sender, partial: Vec::new() }
-    }
-
-    fn take(&mut self, bytes: &[u8]) {
-        let arrived = Instant::now();
-        for part in bytes.split_inclusive(|byte| *byte == b'\n') {
-            self.partial.extend_from_slice(part.strip_suffix(b"\n").unwrap_or(part));
-            if part.ends_with(b"\n") {
-                if self.each.is_match(&self.partial) {
-                    // Fails only when nobody waits any more.
-                    let _ = self.sender.send(Event::Line(arrived));
-                }
-                self.partial.clear();
-            }
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A line may arrive in any number of pieces, and several in one.
-    #[test]
-    fn a_line_is_told_once_when_it_is_whole() {
-        let (sender, events) = mpsc::channel();
-        let mut lines = Lines::new(Regex::new("^proof [0-9]+$").unwrap(), sender);
-        let mut told = |bytes: &[u8]| {
-            lines.take(bytes);
-            events.try_iter().count()
-        };
-        assert_eq!(told(b"start\npro"), 0);
-        assert_eq!(told(b"of 1"), 0);
-        assert_eq!(told(b"\nproof 2\nno proof 3\nproof 4\npr"), 3);
-        assert_eq!(told(b"oof 5x\n"), 0);
     }
 }

@@ -5,6 +5,7 @@ use super::cli::Job;
 use super::libraries::{self, Entrant, OUR_FILE, OUR_PACKAGE};
 use super::output::{self, SameOutput};
 use super::process::{self, Ran, Task};
+use super::reaped;
 use super::seat::{Seat, Turn, outcome_of};
 use super::target::Target;
 use crate::arms::BASELINE;
@@ -55,7 +56,7 @@ struct Session<'a> {
 pub(crate) fn run(job: &Job, interrupt: &Interrupt) -> anyhow::Result<Run> {
     let target = Target::of(job.command.first().map_or("".as_ref(), |word| word.as_os_str()))?;
     let entrants: Vec<_> = entrants(job).into_iter().map(|entrant| excluded(entrant, &target)).collect();
-    process::adopt_orphans()?;
+    reaped::adopt_orphans()?;
     let machine = Machine::observe();
     let name = target.name();
     let (folder, run_name) = run::new_folder(job.out.as_deref(), &format!("exec-{name}"))?;
