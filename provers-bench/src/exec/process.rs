@@ -139,11 +139,12 @@ pub(super) fn run(task: &Task<'_>, interrupt: &Interrupt) -> Result<Ran, Failure
     // What a process had before `execve` counts as its maximum, and before that it was this driver.
     let alone = watch.reaped.max_rss_bytes.filter(|bytes| *bytes > before).unwrap_or(0);
     let seen = watch.seen.iter().map(|(_, bytes)| *bytes);
+    let last_rss_bytes = watch.seen.last().map_or(0, |(_, bytes)| *bytes);
     Ok(Ran {
         wall,
         spent: watch.reaped.spent,
-        peak_rss_bytes: seen.clone().max().unwrap_or(0).max(alone),
-        last_rss_bytes: seen.last().unwrap_or(0),
+        peak_rss_bytes: seen.max().unwrap_or(0).max(alone),
+        last_rss_bytes,
         rss_over_time: watch.seen,
         marks: watch.marks,
         mapped: watch.tree.mapped(),
