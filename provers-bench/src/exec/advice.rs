@@ -213,12 +213,15 @@ mod tests {
     use crate::results::record::{self, Ended, Outcome, SCHEMA};
     use crate::results::timed::Timed;
 
-    /// Ten rounds of these arms, as shares of 100 ms in pairs that differ by 1%, and peaks in MB. The first is the baseline.
+    /// Ten rounds of these arms, as shares of 100 ms and peaks in MB; the first is the baseline. Neighbours scatter by 1% in
+    /// opposite rounds, so that their intervals have a width.
     fn advice(arms: &[(&str, f64, u64)]) -> Advice {
         let mut results: Vec<_> = arms
             .iter()
-            .map(|(label, share, peak)| {
-                let wall = |round: u32| (1e8 * share * if round.is_multiple_of(2) { 0.99 } else { 1.01 }) as u64;
+            .zip(0_u32..)
+            .map(|((label, share, peak), index)| {
+                let noise = |round: u32| if (round + index).is_multiple_of(2) { 0.99 } else { 1.01 };
+                let wall = |round: u32| (1e8 * share * noise(round)) as u64;
                 let times: Vec<_> = (0..11).map(wall).collect();
                 let mut result = arm(label, Outcome::Finished, &times);
                 result.samples.retain(|proof| proof.is_warm());
