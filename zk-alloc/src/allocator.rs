@@ -9,7 +9,7 @@ use std::ptr::{NonNull, copy_nonoverlapping, null_mut};
 use crate::arena::{self, Contents};
 use crate::config::{self, Settings};
 use crate::phase::{self, Participants};
-use crate::{counters, escape, open_phases, os, route};
+use crate::{counters, escape, open_phases, os, retain, route};
 
 /// An allocator for provers: while a [phase](crate::phase()) is open, the arena serves; outside of phases, and where the arena
 /// can't, a backing allocator does ([`System`] unless another is given).
@@ -42,14 +42,15 @@ pub enum Mode {
     /// While a phase is open.
     #[default]
     Scoped,
-    /// Always, without phases. The price: everything that the program allocates is the arena's, and nothing tells it when to
-    /// come down but [`release`](crate::release).
+    /// Always, without phases. What stays resident follows what was alive at most in the last seconds ([`Retain::For`],
+    /// `ZK_ALLOC_RETAIN_FOR`), so that an idle process comes down by itself.
+    ///
+    /// [`Retain::For`]: crate::Retain::For
     Resident,
 }
 
 impl ZkAllocator<System> {
-    /// An allocator that needs no phases: the arena takes part always. Nothing tells it when to come down but
-    /// [`release`](crate::release) and `ZK_ALLOC_MAX_BYTES`.
+    /// An allocator that needs no phases: the arena takes part always, and memory comes down by itself ([`Mode::Resident`]).
     ///
     /// ```
     /// use zk_alloc::ZkAllocator;
@@ -189,6 +190,15 @@ impl<A: GlobalAlloc> ZkAllocator<A> {
         }
     }
 
+    /// What comes before the first request.
+    #[cold]
+    fn begin(&self) {
+        self.take_over();
+        if self.mode == Mode::Resident {
+            retain::follow_live();
+        }
+    }
+
     /// Readies glibc's malloc for a life without large buffers, once, before the arena serves the first.
     ///
     /// What set-up left free in its heap goes back to the system: the large buffers that would have filled these holes come
@@ -219,7 +229,7 @@ impl<A: GlobalAlloc> ZkAllocator<A> {
         if is_below || !self.is_active() {
             return None;
         }
-        if let Some(arena) = arena::open_to_serve(&self.settings, || self.take_over()) {
+        if let Some(arena) = arena::open_to_serve(&self.settings, || self.begin()) {
             if let Some(at) = arena.alloc(layout.size(), layout.align(), contents) {
                 if escape::is_on() {
                     escape::allocated(at.addr().get(), layout.size());

@@ -12,11 +12,13 @@ mod in_force;
 mod settings;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use crate::os::{self, HostHugePages, Value};
 use crate::written_once::WrittenOnce;
 use in_force::{
-    HUGE_PAGES, LAZY_ZERO_BYTES, MAX_BYTES, MIN_BYTES, RETAIN_BYTES, THREAD_CAPACITY, TRACE_ESCAPED, Warning,
+    HUGE_PAGES, LAZY_ZERO_BYTES, MAX_BYTES, MIN_BYTES, RETAIN_BYTES, RETAIN_FOR, THREAD_CAPACITY, TRACE_ESCAPED,
+    Warning,
 };
 
 pub use huge_pages::{HugePages, HugePagesOutcome};
@@ -40,6 +42,10 @@ pub(crate) const DEFAULT_MIN_BYTES: usize = 0;
 const EAGER_ZERO_THREADS: usize = 4;
 /// What a giant is in that sense: to clear less at once, and find it in the caches, was faster (docs/design.md).
 const GIANT_ZERO_BYTES: usize = 128 << 20;
+
+/// For so long, a process that takes and gives memory keeps what it had at most. The longer, the longer an idle one keeps it; the
+/// shorter, the more often one that needs it every few seconds pays for its pages again (docs/preload.md).
+const DEFAULT_RETAIN_FOR: Duration = Duration::from_secs(8);
 
 /// Threads beyond the machine's cores that `ZK_ALLOC_SLAB_GB` counts room for, as the crate zk-alloc 0.0.9 did.
 const EXTRA_THREADS: usize = 4;
@@ -123,6 +129,12 @@ fn min_bytes(program: &Settings) -> usize {
     set.value.min(UNKNOWN - 1)
 }
 
+/// `ZK_ALLOC_MIN_BYTES`, if it is set to something of use.
+#[cfg(feature = "c-api")]
+pub(crate) fn min_bytes_setting() -> Option<usize> {
+    os::variable(MIN_BYTES.variable).as_ref().and_then(|said| MIN_BYTES.usable(said))
+}
+
 /// What memory that is not the arena's does about huge pages, by the settings and the host. A value that can't be used is
 /// warned of when the arena opens.
 pub(crate) fn huge_pages() -> HugePagesOutcome {
@@ -159,6 +171,7 @@ impl Config {
                 &mut *warn,
             ),
             retain_bytes: RETAIN_BYTES.resolve(asked, program.retain_bytes, machine.memory_bytes / 2, &mut *warn),
+            retain_for: RETAIN_FOR.resolve(asked, program.retain_for, DEFAULT_RETAIN_FOR, &mut *warn),
             max_bytes: MAX_BYTES.resolve(asked, program.max_bytes, usize::MAX, &mut *warn),
             huge_pages: HUGE_PAGES.resolve(asked, program.huge_pages, HugePages::Auto, &mut *warn),
             lazy_zero_bytes: LAZY_ZERO_BYTES.resolve(asked, program.lazy_zero_bytes, lazy_zero_bytes, &mut *warn),
@@ -181,10 +194,11 @@ mod tests {
     const MACHINE: Machine = Machine { threads: 2, memory_bytes: 24 << 30, host_huge_pages: HostHugePages::Available };
 
     /// Each setting: its variable, a good value, and the program's word for another, with that as the environment has it.
-    const EACH: [(&str, &str, Settings, &str); 7] = [
+    const EACH: [(&str, &str, Settings, &str); 8] = [
         ("ZK_ALLOC_MIN_BYTES", "4K", Settings::new().min_bytes(100), "100"),
         ("ZK_ALLOC_SLAB_GB", "8", Settings::new().thread_capacity_bytes(3 << 30), "3"),
         ("ZK_ALLOC_RETAIN_BYTES", "2G", Settings::new().retain_bytes(0), "0"),
+        ("ZK_ALLOC_RETAIN_FOR", "0.5", Settings::new().retain_for(Duration::from_secs(60)), "60"),
         ("ZK_ALLOC_MAX_BYTES", "1T", Settings::new().max_bytes(1 << 20), "1048576"),
         ("ZK_ALLOC_THP", "never", Settings::new().huge_pages(HugePages::Always), "always"),
         ("ZK_ALLOC_LAZY_ZERO_BYTES", "4M", Settings::new().lazy_zero_bytes(1 << 30), "1073741824"),
@@ -273,7 +287,7 @@ mod tests {
     fn each_bad_value_is_named_with_what_is_used_instead() {
         let overflowing = "99999999999999999999";
         for (name, _, program, in_code) in EACH {
-            for value in ["", "-1", "garbage", "1.5", overflowing, "18446744073709551615G"] {
+            for value in ["", "-1", "garbage", "1.5K", overflowing, "18446744073709551615G"] {
                 for (program, instead) in [
                     (Settings::new(), "using the default, "),
                     (program, &*format!("using what the program set, {in_code}")),
@@ -286,7 +300,42 @@ mod tests {
                 }
             }
         }
-        assert_eq!(resolve("ZK_ALLOC_SLAB_GB", "0", &Settings::new()).1.len(), 1);
+        for (name, value) in [("ZK_ALLOC_SLAB_GB", "0"), ("ZK_ALLOC_SLAB_GB", "1.5"), ("ZK_ALLOC_MIN_BYTES", "1.5")] {
+            assert_eq!(resolve(name, value, &Settings::new()).1.len(), 1, "{name}={value}");
+        }
+    }
+
+    #[test]
+    fn times_are_seconds_and_may_have_parts() {
+        let of = |value| set("ZK_ALLOC_RETAIN_FOR", value).retain_for.value;
+        assert_eq!(set("", "").retain_for.value, Duration::from_secs(8));
+        assert_eq!(of("10"), Duration::from_secs(10));
+        assert_eq!(of(" 0.25 "), Duration::from_millis(250));
+        assert_eq!((of("0"), of("ever")), (Duration::ZERO, Duration::MAX));
+        for value in ["", "-1", "1e3", "inf", "nan", "5s", ".", "1.2.3", "1000000000", "99999999999999999999"] {
+            let (settings, warnings) = resolve("ZK_ALLOC_RETAIN_FOR", value, &Settings::new());
+            assert_eq!(
+                (settings.retain_for.value, warnings.len()),
+                (Duration::from_secs(8), 1),
+                "{value}: {warnings:?}"
+            );
+            assert!(warnings[0].ends_with("using the default, 8"), "{warnings:?}");
+        }
+        for (time, text) in [(Duration::from_millis(250), "0.25"), (Duration::from_nanos(1), "0.000000001")] {
+            let (settings, _) = resolve("", "", &Settings::new().retain_for(time));
+            assert_eq!(settings.to_string(), format!("ZK_ALLOC_RETAIN_FOR={text} (program)"));
+            assert_eq!(of(text), time);
+        }
+        assert_eq!(
+            resolve("", "", &Settings::new().retain_for(Duration::MAX)).0.to_string(),
+            "ZK_ALLOC_RETAIN_FOR=ever (program)"
+        );
+        assert_eq!(
+            resolve("", "", &Settings::new().retain_for(Duration::from_secs(1_000_000_000))).1,
+            [
+                "Settings::retain_for(1000000000s) is not a number of seconds (such as 10 or 0.5), or ever; using the default, 8"
+            ]
+        );
     }
 
     /// The same sentence, about what the program wrote.

@@ -11,6 +11,8 @@ static OVERFLOW_BYTES: AtomicUsize = AtomicUsize::new(0);
 static USED_BYTES: AtomicUsize = AtomicUsize::new(0);
 /// The most since the window began: since the first of the phases that are open now began.
 static PEAK_LIVE_BYTES: AtomicUsize = AtomicUsize::new(0);
+/// The most since the watcher looked last.
+static SEEN_PEAK_BYTES: AtomicUsize = AtomicUsize::new(0);
 /// The most in all windows before.
 static FORMER_PEAK_LIVE_BYTES: AtomicUsize = AtomicUsize::new(0);
 static WARNED_OF_REFUSAL: AtomicBool = AtomicBool::new(false);
@@ -50,6 +52,11 @@ pub(crate) fn used_bytes() -> usize {
 /// threads take again until the next claim is missing.
 pub(crate) fn peak_live_bytes() -> usize {
     window_peak_bytes().max(FORMER_PEAK_LIVE_BYTES.load(Ordering::Relaxed))
+}
+
+/// The most bytes in use at once since this was asked last, as [`peak_live_bytes`] has it; 0 where none became used.
+pub(crate) fn take_seen_peak_bytes() -> usize {
+    SEEN_PEAK_BYTES.swap(0, Ordering::Relaxed)
 }
 
 pub(crate) fn phase_begun() {
@@ -106,8 +113,11 @@ impl ZoneCounters {
             self.fresh_bytes.fetch_add(fresh_bytes as u64, Ordering::Relaxed);
         }
         let used = USED_BYTES.fetch_add(more_bytes, Ordering::Relaxed) + more_bytes;
-        if used > PEAK_LIVE_BYTES.load(Ordering::Relaxed) {
-            PEAK_LIVE_BYTES.fetch_max(used.saturating_sub(kept_bytes()), Ordering::Relaxed);
+        let is_peak = used > PEAK_LIVE_BYTES.load(Ordering::Relaxed);
+        if is_peak || used > SEEN_PEAK_BYTES.load(Ordering::Relaxed) {
+            let live = used.saturating_sub(kept_bytes());
+            SEEN_PEAK_BYTES.fetch_max(live, Ordering::Relaxed);
+            PEAK_LIVE_BYTES.fetch_max(live, Ordering::Relaxed);
         }
     }
 

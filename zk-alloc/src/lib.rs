@@ -19,6 +19,9 @@
 // The order of the house: a module imports only what stands below it (tests/layering.rs).
 mod allocator;
 mod arena;
+#[cfg(feature = "c-api")]
+#[doc(hidden)]
+pub mod c_api;
 mod classes;
 mod config;
 mod counters;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::arena::{self, GiveBack};
 use crate::config::{self, Settings};
-use crate::os::{self, Parking};
+use crate::os::{self, Errno, Parking};
 use crate::{helpers, open_phases};
 
 /// What the arena keeps resident when the last open phase ends. Free memory only: what is in use is never touched.
@@ -23,6 +23,9 @@ pub enum Retain {
     /// Everything, until no phase was open for so long; then nothing. A thread of the arena's waits for that, which
     /// [`set_retain`] starts. A child that is forked off has none, and keeps what it has until [`release`], unless it calls
     /// [`set_retain`] itself.
+    ///
+    /// Where an allocator takes part always ([`Mode::Resident`](crate::Mode::Resident)): what was alive at most in so long,
+    /// whether phases are open or not. That is the default there, with `ZK_ALLOC_RETAIN_FOR` seconds, or else 8.
     For(Duration),
     /// Nothing: every phase pays for its pages again.
     Never,
@@ -52,11 +55,42 @@ pub fn set_retain(retain: Retain) {
         Retain::Never => bytes(0),
     };
     POLICY.store(policy, Ordering::SeqCst);
-    if matches!(retain, Retain::For(_)) {
+    if FOLLOWS.load(Ordering::SeqCst) {
+        follow();
+    } else if matches!(retain, Retain::For(_)) {
         spawn_waiter();
     }
     // It may be asleep over another policy.
     WAITER.wake();
+}
+
+/// Whether an allocator takes part always, so that no phase ends that could say when memory may go.
+static FOLLOWS: AtomicBool = AtomicBool::new(false);
+
+/// From now on memory comes down by itself, for an allocator that takes part always. Waits for nobody, and allocates nothing.
+pub(crate) fn follow_live() {
+    FOLLOWS.store(true, Ordering::SeqCst);
+    follow();
+}
+
+/// What stays resident follows what was alive at most in the last seconds: those of [`Retain::For`], or those of the setting. Under
+/// another policy, nothing goes by itself.
+fn follow() {
+    let Some(arena) = arena::get() else { return };
+    let policy = POLICY.load(Ordering::SeqCst);
+    let window_ns = match policy & TAG_MASK {
+        DEFAULT => match arena.config().settings.retain_for.value {
+            Duration::MAX => 0,
+            time => u64::try_from(time.as_nanos()).unwrap_or(u64::MAX).max(1),
+        },
+        FOR_NS => (policy & !TAG_MASK).max(1),
+        _ => 0,
+    };
+    if let Err(Errno(code)) = arena::follow(window_ns) {
+        os::warn(format_args!(
+            "the system has no memory to note what is retained (errno {code}); it stays until release()"
+        ));
+    }
 }
 
 /// While a phase is open, all that is freed in it stays.
@@ -81,6 +115,7 @@ pub(crate) fn last_phase_ended() {
     let policy = POLICY.load(Ordering::Relaxed);
     let keep = match policy & TAG_MASK {
         BYTES => usize::try_from(policy & !TAG_MASK).unwrap_or(usize::MAX),
+        FOR_NS if FOLLOWS.load(Ordering::Relaxed) => return,
         FOR_NS => return idle_from_now(),
         _ => arena.config().settings.retain_bytes.value,
     };

@@ -8,6 +8,7 @@ mod support;
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::ffi::OsStr;
+use std::time::Duration;
 
 use support::{Ended, alone, in_its_own_process, is_alone};
 use zk_alloc::{
@@ -196,6 +197,7 @@ const ALL: Settings = Settings::new()
     .min_bytes(KIB)
     .thread_capacity_bytes(3 * GIB)
     .retain_bytes(2 * MIB)
+    .retain_for(Duration::from_millis(500))
     .max_bytes(64 * MIB)
     .huge_pages(HugePages::Never)
     .lazy_zero_bytes(MIB)
@@ -217,6 +219,7 @@ fn the_environment_outweighs_the_program_one_by_one() {
         ("ZK_ALLOC_MIN_BYTES", "1024", "2048"),
         ("ZK_ALLOC_SLAB_GB", "3", "5"),
         ("ZK_ALLOC_RETAIN_BYTES", "2097152", "4194304"),
+        ("ZK_ALLOC_RETAIN_FOR", "0.5", "ever"),
         ("ZK_ALLOC_MAX_BYTES", "67108864", "33554432"),
         ("ZK_ALLOC_THP", "never", "auto"),
         ("ZK_ALLOC_LAZY_ZERO_BYTES", "1048576", "8388608"),

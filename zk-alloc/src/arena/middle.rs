@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::budget::Limit;
 use super::slab::SlabTable;
-use super::thread_cache::{self, Cache, Room, Totals};
+use super::thread_cache::{self, Cache, Room, Taker, Totals};
 use super::zone::{Shortage, Zone};
 use crate::classes::Class;
 use crate::os::Errno;
@@ -139,14 +139,14 @@ impl Middle {
     }
 
     /// Brings back what threads keep that are not allocating at this moment.
-    pub(crate) fn empty_caches(&self, zone: &Zone) {
-        thread_cache::claim_all(|cache| self.empty(zone, cache));
+    pub(crate) fn empty_caches(&self, zone: &Zone, taker: Taker) {
+        thread_cache::claim_all(taker, |cache| self.empty(zone, cache));
     }
 
     /// As [`empty_caches`](Self::empty_caches); the memory in which the caches kept their blocks goes back as well. Threads
     /// page it in again when they next free something.
-    pub(crate) fn vacate_caches(&self, zone: &Zone) {
-        thread_cache::claim_all(|cache| {
+    pub(crate) fn vacate_caches(&self, zone: &Zone, taker: Taker) {
+        thread_cache::claim_all(taker, |cache| {
             self.empty(zone, cache);
             self.room.clear(cache);
         });

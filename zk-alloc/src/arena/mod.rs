@@ -9,8 +9,11 @@ mod bitmap;
 mod budget;
 #[cfg(test)]
 mod checks;
+mod decay;
 mod hints;
 mod layout;
+#[cfg(feature = "c-api")]
+mod lengths;
 mod middle;
 mod region;
 mod residency;
@@ -28,8 +31,9 @@ use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 
 use crate::classes::{self, Class};
 use crate::config::{self, Config, Settings};
-use crate::counters::ZoneCounters;
+use crate::counters::{self, ZoneCounters};
 use crate::escape;
+use crate::open_phases;
 use crate::os::{self, Errno};
 use crate::route::{self, Path};
 
@@ -40,8 +44,9 @@ pub(crate) use residency::GiveBack;
 pub(crate) use zone::{Contents, Populate};
 
 use budget::Limit;
+use decay::Seen;
 use middle::Middle;
-use thread_cache::Totals;
+use thread_cache::{Taker, Totals};
 use zone::{Shortage, Tenant};
 
 /// See the module's documentation.
@@ -50,6 +55,8 @@ pub(crate) struct Arena {
     region: region::Region,
     middle: Middle,
     config: Config,
+    #[cfg(feature = "c-api")]
+    lengths: lengths::Lengths,
 }
 
 struct Global {
@@ -205,7 +212,15 @@ impl Arena {
         }
         let region = region::Region::reserve(config.span_bytes, layout::zone_specs(&config))?;
         let middle = Middle::new(region.zone(route::SLABS), thread_exits)?;
-        Ok(Self { region, middle, config })
+        #[cfg(feature = "c-api")]
+        let lengths = lengths::Lengths::new(region.zones())?;
+        Ok(Self {
+            region,
+            middle,
+            config,
+            #[cfg(feature = "c-api")]
+            lengths,
+        })
     }
 
     fn slab_zone(&self) -> &zone::Zone {
@@ -222,22 +237,25 @@ impl Arena {
         }
     }
 
-    /// As [`alloc`](Self::alloc), after what is free but resident elsewhere made room.
+    /// As [`alloc`](Self::alloc), where what is free but resident elsewhere makes room.
     #[cold]
     fn alloc_within_budget(&self, size: usize, align: usize, contents: Contents) -> Option<NonNull<u8>> {
-        let room = size.checked_add(ROOM_BYTES)?;
         // What threads keep may be all that keeps slabs, which lie where a run would find room.
-        self.middle.empty_caches(self.slab_zone());
+        self.middle.empty_caches(self.slab_zone(), Taker::Thread);
         if let Ok(at) = self.try_alloc(size, align, contents, Limit::Peak) {
             return Some(at);
         }
-        let keep_bytes = budget::peak_limit(size).saturating_sub(room);
-        let gone = self.trim_zones(resident_bytes().saturating_sub(keep_bytes), GiveBack::Now);
-        budget::gave_way(gone);
         match self.try_alloc(size, align, contents, Limit::Cap) {
-            Ok(at) => Some(at),
+            Ok(at) => {
+                // Afterwards, so that the pages which this memory already has are not among those that go. Those that it has not
+                // are only booked so far.
+                let keep_bytes = budget::peak_limit(0).saturating_sub(ROOM_BYTES);
+                budget::gave_way(self.trim_zones(resident_bytes().saturating_sub(keep_bytes), GiveBack::Now));
+                Some(at)
+            }
             Err(Shortage::Full) => None,
             Err(Shortage::OverBudget) => {
+                let room = size.checked_add(ROOM_BYTES)?;
                 let gone = self.trim(budget::max_bytes().saturating_sub(room), GiveBack::Now);
                 if gone == 0 { None } else { self.try_alloc(size, align, contents, Limit::Cap).ok() }
             }
@@ -293,6 +311,80 @@ impl Arena {
         }
     }
 
+    /// As [`alloc`](Self::alloc), for a caller who will not know the length when it frees what it gets.
+    #[cfg(feature = "c-api")]
+    #[inline(always)]
+    pub(crate) fn alloc_measured(&self, size: usize, align: usize, contents: Contents) -> Option<NonNull<u8>> {
+        let at = self.alloc(size, align, contents)?;
+        if let Path::Run(runs) = route::path(size, align) {
+            if !self.lengths.set(runs, self.region.zone(runs), at, size) {
+                // SAFETY: handed out above, and given to nobody.
+                unsafe { self.dealloc(at, size) };
+                return None;
+            }
+        }
+        Some(at)
+    }
+
+    /// How many bytes there are at an address of the region that [`alloc_measured`](Self::alloc_measured) returned; `None` where
+    /// no allocation begins.
+    #[cfg(feature = "c-api")]
+    #[inline(always)]
+    pub(crate) fn measure(&self, at: NonNull<u8>) -> Option<usize> {
+        match self.middle.class_at(at) {
+            Some(class) => Some(class.block_bytes()),
+            None => {
+                let runs = self.region.zone_of(at);
+                self.lengths.get(runs, self.region.zone(runs), at)
+            }
+        }
+    }
+
+    /// Takes a block back for this thread to keep; `false`, and nothing done, where it is none, or there is no room.
+    ///
+    /// # Safety
+    /// As for [`dealloc_measured`](Self::dealloc_measured).
+    #[cfg(feature = "c-api")]
+    #[inline(always)]
+    pub(crate) unsafe fn keep_measured(&self, at: NonNull<u8>) -> bool {
+        // SAFETY: the caller's.
+        self.middle.class_at(at).is_some_and(|class| unsafe { self.middle.keep(class, at) })
+    }
+
+    /// As [`dealloc`](Self::dealloc), of what [`alloc_measured`](Self::alloc_measured) handed out; `false` where no allocation
+    /// begins.
+    ///
+    /// # Safety
+    /// `at` lies in the region. If an allocation begins there, it is the caller's, and nobody uses it any more.
+    #[cfg(feature = "c-api")]
+    #[inline(always)]
+    pub(crate) unsafe fn dealloc_measured(&self, at: NonNull<u8>) -> bool {
+        if let Some(class) = self.middle.class_at(at) {
+            // SAFETY: the caller's.
+            unsafe { self.middle.dealloc(self.slab_zone(), class, at) };
+            return true;
+        }
+        let runs = self.region.zone_of(at);
+        let zone = self.region.zone(runs);
+        let Some(bytes) = self.lengths.take(runs, zone, at) else { return false };
+        // SAFETY: the caller's; what has a length is a run of its own.
+        unsafe { zone.release(at, bytes) };
+        true
+    }
+
+    /// Notes that a run has another length than it was handed out with.
+    ///
+    /// # Safety
+    /// `at` is the caller's, and `size` bytes long by now.
+    #[cfg(feature = "c-api")]
+    pub(crate) unsafe fn measured_anew(&self, at: NonNull<u8>, size: usize) {
+        if self.middle.class_at(at).is_none() {
+            let runs = self.region.zone_of(at);
+            // Where a run begins, its entry is there.
+            self.lengths.set(runs, self.region.zone(runs), at, size);
+        }
+    }
+
     /// Changes the length of an allocation where it stands. `false` where that can't be, or where its new length belongs
     /// elsewhere: a small thing must not stay where giants live.
     ///
@@ -335,20 +427,31 @@ impl Arena {
         if old_size < route::MOVE_MIN_BYTES || new_size < old_size {
             return None;
         }
-        let (old, new) = (self.region.zone(self.region.zone_of(at)), self.region.zone(route::run_size(new_size)));
+        let (old_runs, new_runs) = (self.region.zone_of(at), route::run_size(new_size));
+        let (old, new) = (self.region.zone(old_runs), self.region.zone(new_runs));
         let len = old.run_bytes(old_size);
         if len > new.run_bytes(new_size) {
             return None;
         }
         let to = new.claim(new_size, layout::run_align(new_size, align), Contents::Moved, Limit::Cap).ok()?;
-        new.counters().system_call();
-        // SAFETY: both runs are the caller's alone, committed, and at least `len` bytes long; nobody needs what `to` holds.
-        if let Err(refused) = unsafe { os::move_pages(at.as_ptr(), to.as_ptr(), len) } {
-            new.counters().refused(refused, "move pages", len);
+        #[cfg(feature = "c-api")]
+        if !self.lengths.set(new_runs, new, to, new_size) {
             // SAFETY: claimed above, and given to nobody.
             unsafe { new.release(to, new_size) };
             return None;
         }
+        new.counters().system_call();
+        // SAFETY: both runs are the caller's alone, committed, and at least `len` bytes long; nobody needs what `to` holds.
+        if let Err(refused) = unsafe { os::move_pages(at.as_ptr(), to.as_ptr(), len) } {
+            new.counters().refused(refused, "move pages", len);
+            #[cfg(feature = "c-api")]
+            self.lengths.take(new_runs, new, to);
+            // SAFETY: claimed above, and given to nobody.
+            unsafe { new.release(to, new_size) };
+            return None;
+        }
+        #[cfg(feature = "c-api")]
+        self.lengths.take(old_runs, old, at);
         // SAFETY: the caller's; all pages of the run are at `to`.
         unsafe { old.release_moved(at, old_size) };
         Some(to)
@@ -357,18 +460,22 @@ impl Arena {
     /// Gives free memory back to the kernel until at most `keep_bytes` are resident, or nothing free is. Returns the bytes
     /// given back.
     pub(crate) fn trim(&self, keep_bytes: usize, how: GiveBack) -> usize {
+        self.trim_as(keep_bytes, how, Taker::Thread)
+    }
+
+    fn trim_as(&self, keep_bytes: usize, how: GiveBack, taker: Taker) -> usize {
         let surplus = || resident_bytes().saturating_sub(keep_bytes);
         if how == GiveBack::WhenShort {
             // What is softened stays booked, so that nothing tells when it is enough.
-            self.middle.empty_caches(self.slab_zone());
+            self.middle.empty_caches(self.slab_zone(), taker);
             return self.trim_zones(surplus(), how);
         }
         let mut gone = self.trim_zones(surplus(), how);
         if surplus() > 0 {
             if keep_bytes == 0 {
-                self.middle.vacate_caches(self.slab_zone());
+                self.middle.vacate_caches(self.slab_zone(), taker);
             } else {
-                self.middle.empty_caches(self.slab_zone());
+                self.middle.empty_caches(self.slab_zone(), taker);
             }
             gone += self.middle.purge(self.slab_zone(), surplus());
             gone += self.trim_zones(surplus(), how);
@@ -395,6 +502,12 @@ impl Arena {
             Path::Run(runs) => (runs, Tenant::Run),
         };
         self.region.zone(runs).populate(tenant, bytes, page_in)
+    }
+
+    /// Bytes that were asked for since the process started.
+    fn served_bytes(&self) -> u64 {
+        let kept = self.block_totals().bytes + kept_run_totals().bytes;
+        self.counters().fold(kept, |sum, zone| sum + zone.bytes())
     }
 
     pub(crate) fn config(&self) -> &Config {
@@ -424,6 +537,39 @@ impl Arena {
     /// The zones' counters.
     pub(crate) fn counters(&self) -> impl Iterator<Item = &ZoneCounters> {
         self.region.zones().iter().map(|zone| zone.counters())
+    }
+}
+
+/// Has memory come down by itself: what stays resident is what was alive at most in a time of `window_ns`; see `decay`. 0 ends
+/// that. Nothing waits, and nothing is allocated.
+///
+/// # Errors
+/// The system's, where it has no memory.
+pub(crate) fn follow(window_ns: u64) -> Result<(), Errno> {
+    decay::follow(window_ns, watch)
+}
+
+/// What the watcher does.
+fn watch() {
+    let Some(arena) = get() else { return };
+    let mut window = decay::Window::new(counters::used_bytes());
+    let mut served = arena.served_bytes();
+    loop {
+        let goes_on = decay::sleep();
+        let served_before = std::mem::replace(&mut served, arena.served_bytes());
+        let served_bytes = served.saturating_sub(served_before);
+        // Where threads take again and again what they keep, that is alive, though nobody counts it.
+        let kept = kept_bytes();
+        let idle_bytes = if served_bytes >= (kept / 8).max(1) as u64 { 0 } else { kept };
+        let live_bytes = counters::used_bytes().saturating_sub(idle_bytes).max(counters::take_seen_peak_bytes());
+        window.push(Seen { live_bytes, served_bytes });
+        // In a phase, nothing goes.
+        if goes_on && !open_phases::is_any() && resident_bytes() > window.keep_bytes() {
+            arena.trim_as(window.keep_bytes(), GiveBack::Now, Taker::Watcher);
+        }
+        if (window.is_over() || !goes_on) && !decay::rest() {
+            return;
+        }
     }
 }
 

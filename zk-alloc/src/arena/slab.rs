@@ -13,6 +13,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{self, AtomicUsize};
 
 use super::budget::{self, Limit};
+use super::decay;
 use super::hints::HintSets;
 use super::table::Table;
 use super::zone::{Shortage, Zone};
@@ -106,6 +107,7 @@ impl SlabTable {
         let bytes = taken * class.block_bytes();
         self.taken_bytes.fetch_add(bytes, atomic::Ordering::Relaxed);
         zone.count(bytes, 0);
+        decay::look();
         Ok(taken)
     }
 
@@ -240,6 +242,7 @@ impl SlabTable {
         if let Some(blocks) = last {
             self.give(zone, blocks);
         }
+        decay::look();
     }
 
     /// Bytes of blocks that are not free.

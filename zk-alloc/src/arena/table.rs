@@ -28,6 +28,8 @@ macro_rules! zeroed {
     )*};
 }
 zeroed!(crate::sync::AtomicU8, crate::sync::AtomicU64);
+#[cfg(feature = "c-api")]
+zeroed!(std::sync::atomic::AtomicU32);
 
 /// A table, which lasts as long as the process: what was published may be read for ever.
 #[derive(Debug)]

@@ -407,9 +407,10 @@ struct Local {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
 enum Standing {
-    /// It has none yet, or all were taken.
-    Without,
+    /// It has none yet, or all were taken. Zero, as all of a [`Local`] is when its thread begins.
+    Without = 0,
     /// It is about to have one, and a signal handler interrupted that.
     Joining,
     Joined,
@@ -420,6 +421,12 @@ enum Standing {
 /// Requests after which a thread asks again for a cache where all were taken.
 const PATIENCE: u16 = 256;
 
+#[cfg(not(all(
+    feature = "c-api",
+    target_os = "linux",
+    any(target_arch = "x86_64", target_arch = "aarch64"),
+    not(loom)
+)))]
 thread_local! {
     static LOCAL: Local = const {
         Local { cache: Cell::new(None), standing: Cell::new(Standing::Without), waited: Cell::new(0) }
@@ -427,12 +434,28 @@ thread_local! {
 }
 
 /// `LOCAL.with(f)` would be a call of its own.
+#[cfg(not(all(
+    feature = "c-api",
+    target_os = "linux",
+    any(target_arch = "x86_64", target_arch = "aarch64"),
+    not(loom)
+)))]
 #[inline(always)]
 fn local() -> Option<&'static Local> {
     // Always there: a thread local without a destructor lasts as long as its thread.
     let local = LOCAL.try_with(std::ptr::from_ref).ok()?;
     // SAFETY: as above, and this is its thread; the reference is not given away.
     Some(unsafe { &*local })
+}
+
+/// In a library that is the process's `malloc`, the compiler's own way would call `malloc`.
+#[cfg(all(feature = "c-api", target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64"), not(loom)))]
+#[inline(always)]
+fn local() -> Option<&'static Local> {
+    const _: () = assert!(size_of::<Local>() <= os::THREAD_BLOCK_BYTES && align_of::<Local>() <= 16);
+    // SAFETY: this thread's block, which serves nothing else; it is long enough, lasts as long as the thread, and all zeroes is a
+    // `Local` that has no cache yet. The reference is not given away.
+    Some(unsafe { os::thread_block().cast::<Local>().as_ref() })
 }
 
 /// Whether this thread has a cache.
@@ -566,9 +589,18 @@ loom::lazy_static! {
     static ref CLAIMING: Claiming = Claiming::new();
 }
 
+/// Who takes what threads keep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Taker {
+    /// A thread, which may have a cache.
+    Thread,
+    /// A task that is none, and must not ask for what threads have.
+    Watcher,
+}
+
 /// Takes the blocks out of every cache whose thread is not at it now, and hands each cache to `empty`.
-pub(crate) fn claim_all(empty: impl FnMut(&'static Cache)) {
-    let own = local().and_then(|local| local.cache.get());
+pub(crate) fn claim_all(taker: Taker, empty: impl FnMut(&'static Cache)) {
+    let own = if taker == Taker::Thread { local().and_then(|local| local.cache.get()) } else { None };
     CLAIMING.claim_all(caches(), process(), own, os::fence_other_threads, empty);
 }
 

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::bitmap::Bitmap;
 use super::budget::{self, Limit};
+use super::decay;
 use super::layout::{self, HugeAdvice, Zeroing, ZoneSpec};
 use super::residency::{GiveBack, Residency};
 use super::runs::Runs;
@@ -206,6 +207,7 @@ impl Zone {
     fn release_granules(&self, start: usize, granules: usize) {
         self.counters().released(self.bytes(granules));
         self.free_granules(start, granules);
+        decay::look();
     }
 
     /// Frees granules that the caller owns; beyond what may stay resident, their pages go at once.
@@ -222,7 +224,11 @@ impl Zone {
         if !self.commit_to(start + granules) {
             return Err(Shortage::Full);
         }
-        self.residency.book(start, granules, limit).ok_or(Shortage::OverBudget)
+        let fresh = self.residency.book(start, granules, limit).ok_or(Shortage::OverBudget)?;
+        if fresh > 0 {
+            decay::look();
+        }
+        Ok(fresh)
     }
 
     /// In pieces of how many granules the zone pages in edges at a granule.
@@ -263,7 +269,7 @@ impl Zone {
             return;
         }
         let rest = if resident == 0 { self.fresh_rest(from, len, start, end) } else { None };
-        if (rest.is_some() || self.comes_whole(start)) && self.residency.book(start, granules, Limit::Peak).is_some() {
+        if (rest.is_some() || self.comes_whole(start)) && self.residency.book(start, granules, Limit::Ahead).is_some() {
             self.page_in_piece(rest.unwrap_or_default(), start..end);
         }
     }
@@ -288,7 +294,7 @@ impl Zone {
     fn page_in_piece(&self, rest: [(usize, usize); 2], own: std::ops::Range<usize>) {
         let (mut paged, comes_whole) = (own.clone(), self.comes_whole(own.start));
         // A huge page comes whether it is booked or not.
-        let limit = if comes_whole { Limit::Cap } else { Limit::Peak };
+        let limit = if comes_whole { Limit::Cap } else { Limit::Ahead };
         // Where it fails, another thread has the granule, and books it, or a slab has.
         let claim = |granule| {
             let claimed = self.runs.try_claim(granule, 1);
@@ -329,7 +335,9 @@ impl Zone {
     #[inline]
     pub(crate) unsafe fn release(&self, at: NonNull<u8>, bytes: usize) {
         let granules = self.granules(bytes);
-        if let Some(place) = self.spec.kept.filter(|_| !budget::is_beyond_kept()) {
+        // What a thread keeps, nobody sees who would have to give it back.
+        let is_seen = || bytes < decay::UNSEEN_BYTES || !decay::is_unwatched();
+        if let Some(place) = self.spec.kept.filter(|_| !budget::is_beyond_kept() && is_seen()) {
             if let Some(run) = Run::new(place, at.addr().get(), self.bytes(granules)) {
                 if let Some(other) = thread_cache::put_run(place, run) {
                     self.release_run(place, other);
@@ -446,7 +454,7 @@ impl Zone {
     }
 
     /// Which granule an address lies in.
-    fn index(&self, at: NonNull<u8>) -> usize {
+    pub(super) fn index(&self, at: NonNull<u8>) -> usize {
         self.granule_at(at.addr().get())
     }
 

@@ -2,6 +2,7 @@
 //! can't be used is named, and the next is asked.
 
 use std::fmt;
+use std::time::Duration;
 
 use super::huge_pages::HugePages;
 use crate::os::{Cut, Value};
@@ -42,6 +43,9 @@ pub struct SettingsInForce {
     pub thread_capacity_bytes: InForce<usize>,
     /// What may stay resident when no phase is open, in bytes, unless [`set_retain`](crate::set_retain) said otherwise since.
     pub retain_bytes: InForce<usize>,
+    /// Where an allocator takes part always, what stays resident is what was alive at most in so long, unless
+    /// [`set_retain`](crate::set_retain) said otherwise since; `Duration::MAX` is for ever.
+    pub retain_for: InForce<Duration>,
     /// What may be resident at all, in bytes; `usize::MAX` is no limit.
     pub max_bytes: InForce<usize>,
     /// What is wished of huge pages. What became of it is [`Stats::huge_pages`](crate::Stats::huge_pages).
@@ -58,6 +62,7 @@ impl fmt::Display for SettingsInForce {
         MIN_BYTES.write(self.min_bytes, f, &mut before)?;
         THREAD_CAPACITY.write(self.thread_capacity_bytes, f, &mut before)?;
         RETAIN_BYTES.write(self.retain_bytes, f, &mut before)?;
+        RETAIN_FOR.write(self.retain_for, f, &mut before)?;
         MAX_BYTES.write(self.max_bytes, f, &mut before)?;
         HUGE_PAGES.write(self.huge_pages, f, &mut before)?;
         LAZY_ZERO_BYTES.write(self.lazy_zero_bytes, f, &mut before)?;
@@ -70,6 +75,9 @@ impl fmt::Display for SettingsInForce {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Shown {
     Number(usize),
+    Seconds(Duration),
+    /// With its unit.
+    Time(Duration),
     Word(&'static str),
 }
 
@@ -77,6 +85,8 @@ impl fmt::Display for Shown {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Number(n) => write!(f, "{n}"),
+            Self::Seconds(time) => write!(f, "{}", time.as_secs_f64()),
+            Self::Time(time) => write!(f, "{time:?}"),
             Self::Word(word) => f.write_str(word),
         }
     }
@@ -137,6 +147,22 @@ pub(super) const THREAD_CAPACITY: Setting<usize> = Setting {
     may_be: |bytes| bytes > 0 && bytes % GIB == 0 && bytes as u64 <= MAX_THREAD_BYTES,
     show: |bytes| Shown::Number(bytes / GIB),
     show_in_code: Shown::Number,
+};
+
+/// More than these are a mistake: 31 years.
+const MAX_SECONDS: u64 = 1_000_000_000;
+
+pub(super) const RETAIN_FOR: Setting<Duration> = Setting {
+    variable: "ZK_ALLOC_RETAIN_FOR",
+    method: "retain_for",
+    wanted: "a number of seconds (such as 10 or 0.5), or ever",
+    parse: parse_time,
+    may_be: |time| time == Duration::MAX || time.as_secs() < MAX_SECONDS,
+    show: |time| match time {
+        Duration::MAX => Shown::Word("ever"),
+        time => Shown::Seconds(time),
+    },
+    show_in_code: Shown::Time,
 };
 
 pub(super) const HUGE_PAGES: Setting<HugePages> = Setting {
@@ -225,7 +251,7 @@ impl<T: Copy> Setting<T> {
     }
 
     /// What the environment says, if it can be used.
-    fn usable(&self, said: &Value) -> Option<T> {
+    pub(super) fn usable(&self, said: &Value) -> Option<T> {
         (self.parse)(said.text()?.trim()).filter(|&value| (self.may_be)(value))
     }
 
@@ -252,4 +278,14 @@ fn parse_bytes(text: &str) -> Option<usize> {
         None => (text, 0),
     };
     digits.parse::<usize>().ok()?.checked_mul(1_usize.checked_shl(shift as u32)?)
+}
+
+/// A time: seconds, which may have parts, or "ever". Allocates nothing, as above.
+fn parse_time(text: &str) -> Option<Duration> {
+    if text == "ever" {
+        return Some(Duration::MAX);
+    }
+    let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+    let seconds = text.parse::<f64>().ok().filter(|_| is_number)?;
+    Duration::try_from_secs_f64(seconds).ok()
 }

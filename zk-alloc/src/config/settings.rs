@@ -1,5 +1,7 @@
 //! `Settings`: what the program says, where the environment does not.
 
+use std::time::Duration;
+
 use super::huge_pages::HugePages;
 
 /// What the program sets, instead of the defaults. Whatever the environment says wins: who runs the program knows the host.
@@ -27,6 +29,7 @@ pub struct Settings {
     pub(super) min_bytes: Option<usize>,
     pub(super) thread_capacity_bytes: Option<usize>,
     pub(super) retain_bytes: Option<usize>,
+    pub(super) retain_for: Option<Duration>,
     pub(super) max_bytes: Option<usize>,
     pub(super) huge_pages: Option<HugePages>,
     pub(super) lazy_zero_bytes: Option<usize>,
@@ -40,6 +43,7 @@ impl Settings {
             min_bytes: None,
             thread_capacity_bytes: None,
             retain_bytes: None,
+            retain_for: None,
             max_bytes: None,
             huge_pages: None,
             lazy_zero_bytes: None,
@@ -64,6 +68,14 @@ impl Settings {
     /// changes that while the program runs.
     pub const fn retain_bytes(mut self, bytes: usize) -> Self {
         self.retain_bytes = Some(bytes);
+        self
+    }
+
+    /// Where an allocator takes part always ([`Mode::Resident`](crate::Mode::Resident)), what stays resident is what was alive at
+    /// most in so long: `ZK_ALLOC_RETAIN_FOR`. `Duration::MAX` is for ever; otherwise less than 1,000,000,000 seconds, as the
+    /// variable has it. [`set_retain`](crate::set_retain) changes that while the program runs.
+    pub const fn retain_for(mut self, time: Duration) -> Self {
+        self.retain_for = Some(time);
         self
     }
 

@@ -15,6 +15,7 @@ pub(crate) const VARIABLES: &[&str] = &[
     "ZK_ALLOC_SLAB_GB",
     "ZK_ALLOC_MIN_BYTES",
     "ZK_ALLOC_RETAIN_BYTES",
+    "ZK_ALLOC_RETAIN_FOR",
     "ZK_ALLOC_MAX_BYTES",
     "ZK_ALLOC_THP",
     "ZK_ALLOC_LAZY_ZERO_BYTES",

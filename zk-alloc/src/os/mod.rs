@@ -18,6 +18,8 @@ mod mapping;
 mod pages;
 mod parking;
 mod text;
+#[cfg(all(feature = "c-api", target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64"), not(loom)))]
+mod thread_block;
 #[cfg(unix)]
 mod threads;
 
@@ -26,7 +28,8 @@ pub(crate) use environment::VARIABLES;
 pub(crate) use environment::{Value, variable};
 pub(crate) use imp::{
     advise_huge, available_threads, commit, discard, forbid_huge, host_huge_pages, leave_out_of_dumps, lock,
-    memory_limit_bytes, minor_faults, monotonic_ns, page_in, populate, soften, trim_heap, wipe_on_fork, write_stderr,
+    memory_limit_bytes, minor_faults, monotonic_ns, page_in, populate, soften, start_task, trim_heap, wipe_on_fork,
+    write_stderr,
 };
 #[cfg(not(unix))]
 pub(crate) use imp::{arm_thread_exit, fence_other_threads, may_be_in_signal_handler, thread_exit_key};
@@ -35,6 +38,13 @@ pub(crate) use mapping::{Mapping, map_guarded, map_zeroed, reserve, round_up};
 pub(crate) use pages::page_bytes;
 pub(crate) use parking::Parking;
 pub(crate) use text::{Cut, warn};
+#[cfg(all(
+    feature = "c-api",
+    target_os = "linux",
+    any(target_arch = "x86_64", target_arch = "aarch64"),
+    not(loom)
+))]
+pub(crate) use thread_block::{THREAD_BLOCK_BYTES, thread_block};
 #[cfg(unix)]
 pub(crate) use threads::{arm_thread_exit, fence_other_threads, may_be_in_signal_handler, thread_exit_key};
 

@@ -198,3 +198,8 @@ pub(crate) fn memory_limit_bytes() -> usize {
 pub(crate) fn write_stderr(bytes: &[u8]) {
     let _ = std::io::Write::write_all(&mut std::io::stderr(), bytes);
 }
+
+/// No such task here.
+pub(crate) fn start_task(_run: fn()) -> Result<(), Errno> {
+    Err(Errno(0))
+}

@@ -235,3 +235,8 @@ pub(crate) fn write_stderr(bytes: &[u8]) {
     // SAFETY: the buffer is valid for its length.
     let _ = unsafe { libc::write(libc::STDERR_FILENO, bytes.as_ptr().cast(), bytes.len()) };
 }
+
+/// No such task here.
+pub(crate) fn start_task(_run: fn()) -> Result<(), Errno> {
+    Err(Errno(libc::ENOTSUP))
+}

@@ -11,7 +11,7 @@ use std::path::Path;
 const RUNS: &str = "docs/data/runs";
 
 /// Keeps `run` as the source `name` of the documentation in `repository`.
-pub(in crate::report) fn keep(repository: &Path, name: &str, mut run: Run) -> anyhow::Result<()> {
+pub(crate) fn keep(repository: &Path, name: &str, mut run: Run) -> anyhow::Result<()> {
     if name.is_empty() || !name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-') {
         bail!("{name:?} is no name for a run: letters, digits and dashes");
     }

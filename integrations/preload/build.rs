@@ -1,0 +1,34 @@
+//! Has the library need no other than `libc.so.6`, which every loader knows by that name: it must not keep a program from starting
+//! that has another C library, or lies in an image without `libgcc_s.so.1`.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+fn main() {
+    println!("cargo:rerun-if-changed=build.rs");
+    println!("cargo:rerun-if-env-changed=RUSTC_LINKER");
+    let is_gnu = std::env::var("CARGO_CFG_TARGET_OS").is_ok_and(|os| os == "linux")
+        && std::env::var("CARGO_CFG_TARGET_ENV").is_ok_and(|env| env == "gnu");
+    if !is_gnu {
+        return;
+    }
+    let linker = std::env::var("RUSTC_LINKER").unwrap_or_else(|_| "cc".into());
+    let file = |name: &str| -> Option<PathBuf> {
+        let output = Command::new(&linker).arg(format!("-print-file-name={name}")).output().ok()?;
+        let path = PathBuf::from(String::from_utf8(output.stdout).ok()?.trim());
+        // A compiler that has none answers with the name alone.
+        path.is_absolute().then_some(path)
+    };
+    // The unwinder comes into the library.
+    if let Some(folder) = file("libgcc_eh.a").as_deref().and_then(Path::parent) {
+        println!("cargo:rustc-link-search=native={}", folder.display());
+        println!("cargo:rustc-link-lib=static:+whole-archive=gcc_eh");
+    }
+    // What `-lc` stands for names the loader's own file, too: it has `__tls_get_addr`, which is found without being asked for by file.
+    if let (Some(shared), Some(rest)) = (file("libc.so.6"), file("libc_nonshared.a")) {
+        let folder = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo names a folder"));
+        let script = format!("GROUP ( {} {} )\n", shared.display(), rest.display());
+        std::fs::write(folder.join("libc.so"), script).expect("cargo's folder can be written to");
+        println!("cargo:rustc-link-search=native={}", folder.display());
+    }
+}

@@ -1,0 +1,110 @@
+//! `dlopen` without `RTLD_DEEPBIND`. A library that is loaded so looks for `malloc` and `free` in its own dependencies first, and
+//! finds the C library's: it would free there what others allocated here.
+//!
+//! The loader looks at the address that `dlopen` returns to: it decides in which folders to look. So this is no call, but a jump.
+#![allow(unsafe_code, reason = "replaces a function of the loader's")]
+
+use std::arch::naked_asm;
+use std::ffi::{c_char, c_int, c_void};
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+
+/// The loader's own.
+static NEXT_DLOPEN: AtomicPtr<c_void> = AtomicPtr::new(before_look_up as *mut c_void);
+/// Whether to leave the flag out.
+static IS_IN_USE: AtomicBool = AtomicBool::new(false);
+/// Whether it was left out.
+static WAS_LEFT_OUT: AtomicBool = AtomicBool::new(false);
+
+/// Looks the loader's own up. `false` where there is none.
+pub(crate) fn look_up() -> bool {
+    let is_there = find();
+    IS_IN_USE.store(is_there, Ordering::Relaxed);
+    is_there
+}
+
+/// Whether a library was asked for with `RTLD_DEEPBIND`.
+pub(crate) fn left_deepbind_out() -> bool {
+    WAS_LEFT_OUT.load(Ordering::Relaxed)
+}
+
+fn find() -> bool {
+    // SAFETY: a name that ends with a zero.
+    let next = unsafe { libc::dlsym(libc::RTLD_NEXT, c"dlopen".as_ptr()) };
+    if !next.is_null() {
+        NEXT_DLOPEN.store(next, Ordering::Relaxed);
+    }
+    !next.is_null()
+}
+
+/// For who is before the loader has called [`look_up`]: constructors of other libraries, whose folders are not looked at then; and
+/// where the library is not in use.
+unsafe extern "C" fn before_look_up(file: *const c_char, flags: c_int) -> *mut c_void {
+    if !find() {
+        return std::ptr::null_mut();
+    }
+    // SAFETY: `dlopen` of the loader's, which has this type.
+    let next = unsafe {
+        std::mem::transmute::<*mut c_void, unsafe extern "C" fn(*const c_char, c_int) -> *mut c_void>(
+            NEXT_DLOPEN.load(Ordering::Relaxed),
+        )
+    };
+    // SAFETY: the caller's.
+    unsafe { next(file, flags) }
+}
+
+/// dlopen(3).
+///
+/// # Safety
+/// As dlopen(3) has it.
+#[cfg(target_arch = "x86_64")]
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn dlopen(file: *const c_char, flags: c_int) -> *mut c_void {
+    naked_asm!(
+        "endbr64",
+        "test esi, {deepbind}",
+        "jz 2f",
+        "cmp byte ptr [rip + {is_in_use}], 0",
+        "je 2f",
+        "and esi, {others}",
+        "mov byte ptr [rip + {was_left_out}], 1",
+        "2:",
+        "jmp qword ptr [rip + {next}]",
+        deepbind = const libc::RTLD_DEEPBIND,
+        others = const !libc::RTLD_DEEPBIND,
+        is_in_use = sym IS_IN_USE,
+        was_left_out = sym WAS_LEFT_OUT,
+        next = sym NEXT_DLOPEN,
+    )
+}
+
+/// dlopen(3).
+///
+/// # Safety
+/// As dlopen(3) has it.
+#[cfg(target_arch = "aarch64")]
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn dlopen(file: *const c_char, flags: c_int) -> *mut c_void {
+    naked_asm!(
+        "hint #34", // bti c
+        "tst w1, #{deepbind}",
+        "b.eq 2f",
+        "adrp x9, {is_in_use}",
+        "ldrb w9, [x9, :lo12:{is_in_use}]",
+        "cbz w9, 2f",
+        "and w1, w1, #{others}",
+        "adrp x9, {was_left_out}",
+        "mov w10, #1",
+        "strb w10, [x9, :lo12:{was_left_out}]",
+        "2:",
+        "adrp x16, {next}",
+        "ldr x16, [x16, :lo12:{next}]",
+        "br x16",
+        deepbind = const libc::RTLD_DEEPBIND,
+        others = const !libc::RTLD_DEEPBIND,
+        is_in_use = sym IS_IN_USE,
+        was_left_out = sym WAS_LEFT_OUT,
+        next = sym NEXT_DLOPEN,
+    )
+}

@@ -1,0 +1,292 @@
+//! What programs call. A request below the threshold costs one comparison before it is glibc's; memory that is freed is the
+//! arena's if it lies in the arena's address space, and glibc's everywhere else.
+//!
+//! Nothing here unwinds (a panic in such a function ends the process), and `errno` is glibc's to set: where the arena has no
+//! memory, glibc is asked, and says why it has none either.
+#![allow(unsafe_code, reason = "the C library's functions")]
+
+use std::ffi::{c_int, c_void};
+use std::ptr::{copy_nonoverlapping, null_mut};
+
+use arena::c_api::{self, Freed, MIGRATE_MAX_BYTES, MIN_ALIGN, Resized};
+
+use crate::{glibc, start};
+
+/// Memory of the arena, or null.
+#[inline]
+fn from_arena(size: usize, align: usize, zeroed: bool) -> *mut c_void {
+    c_api::alloc(size, align, zeroed, start::arena_opened).map_or(null_mut(), |at| at.as_ptr().cast())
+}
+
+/// Of C's kind, so that `malloc` jumps here, and saves no register for what most requests don't need.
+#[inline(never)]
+extern "C" fn malloc_any(size: usize) -> *mut c_void {
+    let at = if start::is_probe(size) { null_mut() } else { from_arena(size, MIN_ALIGN, false) };
+    // SAFETY: any length may be asked for.
+    if at.is_null() { unsafe { glibc::malloc(size) } } else { at }
+}
+
+/// malloc(3).
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn malloc(size: usize) -> *mut c_void {
+    if !start::is_for_arena(size) {
+        // SAFETY: any length may be asked for.
+        return unsafe { glibc::malloc(size) };
+    }
+    match c_api::alloc_kept(size) {
+        Some(at) => at.as_ptr().cast(),
+        None => malloc_any(size),
+    }
+}
+
+/// free(3).
+///
+/// # Safety
+/// As the C standard has it.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn free(at: *mut c_void) {
+    // SAFETY: the caller's.
+    if !c_api::owns(at.cast()) {
+        // SAFETY: the caller's; what does not lie in the arena came from glibc.
+        unsafe { glibc::free(at) };
+        // SAFETY: the caller's.
+    } else if !unsafe { c_api::keep(at.cast()) } {
+        // SAFETY: the caller's; nothing was done.
+        unsafe { free_any(at) };
+    }
+}
+
+/// As [`free`].
+///
+/// # Safety
+/// As there.
+#[inline(never)]
+unsafe extern "C" fn free_any(at: *mut c_void) {
+    // SAFETY: the caller's.
+    match unsafe { c_api::dealloc(at.cast()) } {
+        Freed::Here => {}
+        // SAFETY: the caller's; what does not lie in the arena came from glibc.
+        Freed::Elsewhere => unsafe { glibc::free(at) },
+        Freed::Nothing => invalid("free", at),
+    }
+}
+
+/// As glibc, does not go on with an address that was freed before, or never handed out.
+#[cold]
+fn invalid(function: &str, at: *mut c_void) -> ! {
+    c_api::print_line(format_args!("{function}({at:p}): no allocation begins there, or it was freed before"));
+    // SAFETY: ends the process.
+    unsafe { libc::abort() }
+}
+
+/// calloc(3).
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
+    if let Some(bytes) = count.checked_mul(size)
+        && start::is_for_arena(bytes)
+    {
+        let at = from_arena(bytes, MIN_ALIGN, true);
+        if !at.is_null() {
+            return at;
+        }
+    }
+    // SAFETY: any length may be asked for; glibc refuses a product that overflows.
+    unsafe { glibc::calloc(count, size) }
+}
+
+/// realloc(3).
+///
+/// # Safety
+/// As the C standard has it.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn realloc(at: *mut c_void, size: usize) -> *mut c_void {
+    if at.is_null() {
+        return malloc(size);
+    }
+    if !c_api::owns(at.cast()) {
+        // SAFETY: the caller's; what does not lie in the arena came from glibc.
+        return unsafe { realloc_of_glibc(at, size) };
+    }
+    if size == 0 {
+        // As glibc does.
+        // SAFETY: the caller's.
+        unsafe { free(at) };
+        return null_mut();
+    }
+    // SAFETY: the caller's.
+    let old_size = match unsafe { c_api::resize(at.cast(), size) } {
+        Some(Resized::To(new)) => return new.as_ptr().cast(),
+        Some(Resized::Not(old_size)) => old_size,
+        None => invalid("realloc", at),
+    };
+    let new = malloc(size);
+    if new.is_null() {
+        if size >= old_size {
+            return null_mut();
+        }
+        // Shrinking never fails: it stays where it is.
+        // SAFETY: the caller's; shorter than it was.
+        unsafe { c_api::shrink_in_place(at.cast(), size) };
+        return at;
+    }
+    // SAFETY: both hold at least the smaller length, and new memory overlaps nothing that is alive.
+    unsafe { copy_nonoverlapping(at.cast::<u8>(), new.cast(), old_size.min(size)) };
+    // SAFETY: the caller's: nothing needs the old memory any more.
+    unsafe { free(at) };
+    new
+}
+
+/// # Safety
+/// As for [`realloc`], of memory of glibc's.
+unsafe fn realloc_of_glibc(at: *mut c_void, size: usize) -> *mut c_void {
+    if start::is_for_arena(size) {
+        // SAFETY: the caller's.
+        let old_size = unsafe { glibc::usable_size(at) };
+        // More is moved by the kernel, without a copy.
+        if old_size > 0 && old_size < size && old_size <= MIGRATE_MAX_BYTES {
+            let new = from_arena(size, MIN_ALIGN, false);
+            if !new.is_null() {
+                // SAFETY: both hold at least the old length, and new memory overlaps nothing that is alive.
+                unsafe { copy_nonoverlapping(at.cast::<u8>(), new.cast(), old_size) };
+                // SAFETY: the caller's: nothing needs the old memory any more.
+                unsafe { glibc::free(at) };
+                return new;
+            }
+        }
+    }
+    // SAFETY: the caller's.
+    unsafe { glibc::realloc(at, size) }
+}
+
+/// reallocarray(3).
+///
+/// # Safety
+/// As for [`realloc`].
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn reallocarray(at: *mut c_void, count: usize, size: usize) -> *mut c_void {
+    match count.checked_mul(size) {
+        // SAFETY: the caller's.
+        Some(bytes) => unsafe { realloc(at, bytes) },
+        None => {
+            // SAFETY: this thread's own number.
+            unsafe { *libc::__errno_location() = libc::ENOMEM };
+            null_mut()
+        }
+    }
+}
+
+/// memalign(3). What is no power of two is glibc's to judge.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn memalign(align: usize, size: usize) -> *mut c_void {
+    if start::is_for_arena(size) && align.is_power_of_two() {
+        let at = from_arena(size, align.max(MIN_ALIGN), false);
+        if !at.is_null() {
+            return at;
+        }
+    }
+    // SAFETY: any length and any alignment may be asked for.
+    unsafe { glibc::memalign(align, size) }
+}
+
+/// aligned_alloc(3).
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn aligned_alloc(align: usize, size: usize) -> *mut c_void {
+    if !align.is_power_of_two() {
+        // As glibc from 2.38 on, and as the C standard would have it.
+        // SAFETY: this thread's own number.
+        unsafe { *libc::__errno_location() = libc::EINVAL };
+        return null_mut();
+    }
+    memalign(align, size)
+}
+
+/// posix_memalign(3). Answers with the error, and leaves `errno` alone.
+///
+/// # Safety
+/// `place` can be written to.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn posix_memalign(place: *mut *mut c_void, align: usize, size: usize) -> c_int {
+    if !align.is_power_of_two() || !align.is_multiple_of(size_of::<*mut c_void>()) {
+        return libc::EINVAL;
+    }
+    // SAFETY: this thread's own number.
+    let errno = unsafe { *libc::__errno_location() };
+    let at = memalign(align, size);
+    if at.is_null() {
+        // SAFETY: as above.
+        unsafe { *libc::__errno_location() = errno };
+        return libc::ENOMEM;
+    }
+    // SAFETY: the caller's.
+    unsafe { *place = at };
+    0
+}
+
+/// valloc(3).
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn valloc(size: usize) -> *mut c_void {
+    // SAFETY: any length may be asked for.
+    if start::is_for_arena(size) { memalign(glibc::page_bytes(), size) } else { unsafe { glibc::valloc(size) } }
+}
+
+/// pvalloc(3): in whole pages.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn pvalloc(size: usize) -> *mut c_void {
+    let page = glibc::page_bytes();
+    match size.checked_next_multiple_of(page) {
+        Some(whole) if start::is_for_arena(whole) => memalign(page, whole.max(page)),
+        // SAFETY: any length may be asked for.
+        _ => unsafe { glibc::pvalloc(size) },
+    }
+}
+
+/// malloc_usable_size(3).
+///
+/// # Safety
+/// As malloc_usable_size(3) has it.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn malloc_usable_size(at: *mut c_void) -> usize {
+    if c_api::owns(at.cast()) {
+        c_api::usable_size(at.cast())
+    } else {
+        // SAFETY: the caller's; what does not lie in the arena came from glibc.
+        unsafe { glibc::usable_size(at) }
+    }
+}
+
+/// malloc_trim(3): gives the arena's free memory back, and glibc's.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn malloc_trim(pad: usize) -> c_int {
+    let gone = c_api::trim() > 0;
+    c_int::from(glibc::trim(pad) || gone)
+}
+
+/// The name that `free` has in old programs.
+///
+/// # Safety
+/// As for [`free`].
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cfree(at: *mut c_void) {
+    // SAFETY: the caller's.
+    unsafe { free(at) };
+}
+
+/// C23. The length is not needed.
+///
+/// # Safety
+/// As for [`free`].
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn free_sized(at: *mut c_void, _size: usize) {
+    // SAFETY: the caller's.
+    unsafe { free(at) };
+}
+
+/// C23. Neither is the alignment.
+///
+/// # Safety
+/// As for [`free`].
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn free_aligned_sized(at: *mut c_void, _align: usize, _size: usize) {
+    // SAFETY: the caller's.
+    unsafe { free(at) };
+}

@@ -1,0 +1,97 @@
+//! What `zk_alloc.h` declares, for programs that want to say more than `malloc` can.
+#![allow(unsafe_code, reason = "functions of C's")]
+
+use crate::glibc;
+use crate::start::{self, State};
+
+fn is_in_use() -> bool {
+    start::state() == State::InUse
+}
+
+/// Begins a phase, in which no memory is given back to the system.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn zk_alloc_phase_begin() {
+    if is_in_use() {
+        arena::begin_phase();
+    }
+}
+
+/// Ends a phase.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn zk_alloc_phase_end() {
+    if is_in_use() {
+        arena::end_phase();
+    }
+}
+
+/// Makes so many bytes resident ahead of time, and returns how many are.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn zk_alloc_reserve(bytes: usize) -> usize {
+    if is_in_use() { arena::reserve(bytes) } else { 0 }
+}
+
+/// Gives all free memory back to the system, and returns how many bytes of the arena's went.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn zk_alloc_release() -> usize {
+    if !is_in_use() {
+        return 0;
+    }
+    // Not by zk-alloc's own `release`, which has the C library trim its heap first: that is `malloc_trim`, ours.
+    let gone = arena::c_api::trim();
+    glibc::trim(0);
+    gone
+}
+
+/// Lets the system take free memory when it runs short, and returns how many bytes that may be.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn zk_alloc_soften() -> usize {
+    if is_in_use() { arena::soften() } else { 0 }
+}
+
+/// `struct zk_alloc_stats`.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub(crate) struct Stats {
+    /// Requests that the arena served, and their bytes.
+    pub(crate) allocations: u64,
+    pub(crate) allocated_bytes: u64,
+    /// Requests that the arena had no memory for.
+    pub(crate) overflow_allocations: u64,
+    /// Bytes that are alive now, and the most that were.
+    pub(crate) live_bytes: u64,
+    pub(crate) peak_live_bytes: u64,
+    /// Bytes that are resident now.
+    pub(crate) resident_bytes: u64,
+    /// Bytes that were handed out fresh, each page of which costs a fault.
+    pub(crate) fresh_bytes: u64,
+    /// Calls into the kernel.
+    pub(crate) system_calls: u64,
+}
+
+/// Writes as many bytes of the statistics as the caller has room for, and returns how many there are: 0 where the library is not
+/// in use.
+///
+/// # Safety
+/// `size` bytes can be written to `stats`.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn zk_alloc_stats(stats: *mut Stats, size: usize) -> usize {
+    if !is_in_use() {
+        return 0;
+    }
+    let counted = arena::stats();
+    let all = Stats {
+        allocations: counted.arena_allocations,
+        allocated_bytes: counted.arena_bytes,
+        overflow_allocations: counted.overflow_allocations,
+        live_bytes: counted.live_bytes as u64,
+        peak_live_bytes: counted.peak_live_bytes as u64,
+        resident_bytes: counted.resident_bytes as u64,
+        fresh_bytes: counted.fresh_bytes,
+        system_calls: counted.system_calls,
+    };
+    // SAFETY: no more than the caller has room for, and no more than there is.
+    unsafe {
+        std::ptr::copy_nonoverlapping((&raw const all).cast::<u8>(), stats.cast::<u8>(), size.min(size_of::<Stats>()))
+    };
+    size_of::<Stats>()
+}

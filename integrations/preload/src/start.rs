@@ -1,0 +1,197 @@
+//! Whether the library is in use, and from which size on: found out once, by the loader's call before `main`.
+//!
+//! Until then everything is glibc's, whoever asks: the loader, or constructors of other libraries.
+#![allow(unsafe_code, reason = "is called by the loader, and asks it")]
+
+use std::ffi::{CStr, c_char, c_void};
+use std::mem::{MaybeUninit, transmute};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
+
+use arena::c_api;
+
+use crate::{dlopen, glibc, report};
+
+/// The first request of so many bytes opens the arena, unless `ZK_ALLOC_MIN_BYTES` says otherwise: the many small programs that
+/// inherit the environment never make one, and pay nothing.
+const OPENING_BYTES: usize = 64 << 10;
+/// From then on, requests from so many bytes on are the arena's: all. What is left to glibc beside the arena takes room of its own
+/// (docs/preload.md).
+const SERVING_BYTES: usize = 0;
+
+/// The smallest request that the arena serves; no request is so large as long as the library is not in use.
+static MIN_BYTES: AtomicUsize = AtomicUsize::new(usize::MAX);
+
+/// What became of the library.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum State {
+    /// The loader has not called yet.
+    Early,
+    /// The program's requests arrive here.
+    InUse,
+    /// Another `malloc` comes before this one.
+    NotInUse,
+}
+
+static STATE: AtomicU8 = AtomicU8::new(State::Early as u8);
+
+pub(crate) fn state() -> State {
+    match STATE.load(Ordering::Relaxed) {
+        1 => State::InUse,
+        2 => State::NotInUse,
+        _ => State::Early,
+    }
+}
+
+/// Whether a request is the arena's business.
+#[inline(always)]
+pub(crate) fn is_for_arena(size: usize) -> bool {
+    size >= MIN_BYTES.load(Ordering::Relaxed)
+}
+
+/// The smallest request that the arena serves, in bytes.
+pub(crate) fn min_bytes() -> usize {
+    MIN_BYTES.load(Ordering::Relaxed)
+}
+
+// After zk-alloc's own, which copy the environment and read the threshold (101 to 103).
+// SAFETY: the loader calls what is listed here before `main`. It may pass arguments, which such a function does not look at.
+#[used]
+#[unsafe(link_section = ".init_array.00104")]
+static BEFORE_MAIN: extern "C" fn() = begin;
+
+extern "C" fn begin() {
+    unsafe extern "C" {
+        /// environ(7).
+        static environ: *const *const c_char;
+    }
+    // SAFETY: the C library's list of variables, before the program runs.
+    report::configure(unsafe { variable(environ, b"ZK_ALLOC_REPORT=") });
+    if !glibc::is_there() {
+        STATE.store(State::NotInUse as u8, Ordering::Relaxed);
+        return;
+    }
+    let knows_libc = glibc::look_up();
+    if !arrives_here() {
+        STATE.store(State::NotInUse as u8, Ordering::Relaxed);
+        say_if_late();
+        return;
+    }
+    if !knows_libc || !dlopen::look_up() {
+        STATE.store(State::NotInUse as u8, Ordering::Relaxed);
+        c_api::print_line(format_args!("libzk_alloc.so does not know this C library, and does nothing"));
+        return;
+    }
+    STATE.store(State::InUse as u8, Ordering::Relaxed);
+    MIN_BYTES.store(c_api::min_bytes_setting().unwrap_or(OPENING_BYTES), Ordering::Relaxed);
+}
+
+/// Called before the arena serves its first request.
+#[cold]
+pub(crate) fn arena_opened() {
+    glibc::take_over();
+    if c_api::min_bytes_setting().is_none() {
+        MIN_BYTES.store(SERVING_BYTES, Ordering::Relaxed);
+    }
+}
+
+/// The value of a variable, whose name and `=` are given.
+///
+/// # Safety
+/// `list` is null or a list of strings that ends with null, and nobody changes it.
+unsafe fn variable<'a>(list: *const *const c_char, name: &[u8]) -> Option<&'a [u8]> {
+    let mut at = list;
+    // SAFETY: the caller's: the list ends with null, which is not passed.
+    while !at.is_null() && !unsafe { *at }.is_null() {
+        // SAFETY: as above.
+        let entry = unsafe { CStr::from_ptr(*at) }.to_bytes();
+        if let Some(value) = entry.strip_prefix(name) {
+            return Some(value);
+        }
+        // SAFETY: as above.
+        at = unsafe { at.add(1) };
+    }
+    None
+}
+
+/// Whether a request that is being made arrives: then the program's do.
+static IS_PROBED: AtomicBool = AtomicBool::new(false);
+static ARRIVED: AtomicBool = AtomicBool::new(false);
+
+/// A length that nobody else is likely to ask for meanwhile, should there be another thread.
+const PROBE_BYTES: usize = 12_289;
+
+/// Whether a request that arrived for the arena is the probe, which glibc serves.
+#[inline]
+pub(crate) fn is_probe(size: usize) -> bool {
+    let is_probe = size == PROBE_BYTES && IS_PROBED.load(Ordering::Relaxed);
+    if is_probe {
+        ARRIVED.store(true, Ordering::Relaxed);
+    }
+    is_probe
+}
+
+/// Whether `malloc` is ours. It is not where the program brings its own, which comes before all libraries, and where this library
+/// came late, by `dlopen`. Addresses do not tell: a program's address of `malloc` may be one of its own that leads to ours. Nor does
+/// a call by name from here, which the linker may have bound to ours.
+fn arrives_here() -> bool {
+    // SAFETY: names that end with a zero.
+    let (malloc, free) = unsafe {
+        (libc::dlsym(libc::RTLD_DEFAULT, c"malloc".as_ptr()), libc::dlsym(libc::RTLD_DEFAULT, c"free".as_ptr()))
+    };
+    if malloc.is_null() || free.is_null() {
+        return false;
+    }
+    // SAFETY: functions of these names have these types in every process.
+    let (malloc, free) = unsafe {
+        (
+            transmute::<*mut c_void, unsafe extern "C" fn(usize) -> *mut c_void>(malloc),
+            transmute::<*mut c_void, unsafe extern "C" fn(*mut c_void)>(free),
+        )
+    };
+    IS_PROBED.store(true, Ordering::Relaxed);
+    MIN_BYTES.store(PROBE_BYTES, Ordering::Relaxed);
+    // SAFETY: whoever's `malloc` it is, this `free` belongs with it.
+    unsafe { free(malloc(PROBE_BYTES)) };
+    MIN_BYTES.store(usize::MAX, Ordering::Relaxed);
+    IS_PROBED.store(false, Ordering::Relaxed);
+    ARRIVED.load(Ordering::Relaxed)
+}
+
+/// The file that has the `malloc` which comes first.
+pub(crate) fn owner_of_malloc() -> Option<&'static CStr> {
+    // SAFETY: a name that ends with a zero.
+    file_of(unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"malloc".as_ptr()) })
+}
+
+/// The file that this library is.
+pub(crate) fn own_file() -> Option<&'static CStr> {
+    file_of((&raw const STATE).cast())
+}
+
+/// The file in which an address lies.
+fn file_of(address: *const c_void) -> Option<&'static CStr> {
+    let mut info = MaybeUninit::<libc::Dl_info>::zeroed();
+    // SAFETY: a place for the answer, of which all zeroes are a valid value.
+    let info = unsafe {
+        libc::dladdr(address, info.as_mut_ptr());
+        info.assume_init()
+    };
+    // SAFETY: null, or a string of the loader's, which lasts as long as the file is loaded.
+    (!info.dli_fname.is_null()).then(|| unsafe { CStr::from_ptr(info.dli_fname) })
+}
+
+/// A program with its own `malloc` is left alone without a word: it may be one of many that inherit the environment. To load this
+/// library late is a mistake.
+fn say_if_late() {
+    let is_libc = owner_of_malloc().is_some_and(|file| {
+        let name = file.to_bytes().rsplit(|&byte| byte == b'/').next().unwrap_or_default();
+        name.starts_with(b"libc.so") || name.starts_with(b"libc-")
+    });
+    if is_libc {
+        c_api::print_line(format_args!(
+            "libzk_alloc.so was loaded too late, and does nothing: the program has the C library's malloc already. \
+             Start it with LD_PRELOAD"
+        ));
+    }
+}

@@ -1,0 +1,94 @@
+/* Works like a service that proves now and then, and prints for each stage: page faults, MiB resident, tasks of the process.
+ * The arguments: the most MiB that are alive while it works, MiB that stay alive, seconds to idle. */
+#include "check.h"
+
+#include <dirent.h>
+#include <pthread.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+
+static long faults(void) {
+    struct rusage usage;
+    getrusage(RUSAGE_SELF, &usage);
+    return usage.ru_minflt;
+}
+
+static long resident_mib(void) {
+    long size, resident = 0;
+    FILE *file = fopen("/proc/self/statm", "r");
+    CHECK(file && fscanf(file, "%ld %ld", &size, &resident) == 2);
+    fclose(file);
+    return resident * (sysconf(_SC_PAGESIZE) / 1024) / 1024;
+}
+
+static int tasks(void) {
+    int count = -2;
+    DIR *folder = opendir("/proc/self/task");
+    while (readdir(folder)) count++;
+    closedir(folder);
+    return count;
+}
+
+static void work(size_t mib) {
+    /* A giant, some of the middle, and many small. */
+    void *giant = malloc((mib / 2) << 20), *middle[64], *small[4000];
+    memset(giant, 1, (mib / 2) << 20);
+    for (int i = 0; i < 64; i++) memset(middle[i] = malloc((mib << 20) / 4 / 64), 2, (mib << 20) / 4 / 64);
+    for (int i = 0; i < 4000; i++) memset(small[i] = malloc((mib << 20) / 4 / 4000), 3, (mib << 20) / 4 / 4000);
+    for (int i = 0; i < 4000; i++) free(small[i]);
+    for (int i = 0; i < 64; i++) free(middle[i]);
+    free(giant);
+}
+
+static void *idle_thread(void *seconds) {
+    /* Keeps what it freed, and sleeps. */
+    work(40);
+    usleep((useconds_t)(*(double *)seconds * 1e6));
+    return NULL;
+}
+
+static void stage(const char *name, long before) { printf("%s %ld %ld %d\n", name, faults() - before, resident_mib(), tasks()); }
+
+int main(int argc, char **argv) {
+    CHECK(argc == 4);
+    size_t most = atol(argv[1]), stays = atol(argv[2]);
+    double seconds = atof(argv[3]);
+    setvbuf(stdout, malloc(4096), _IOFBF, 4096);
+    char *alive = malloc(stays << 20);
+    memset(alive, 4, stays << 20);
+    long before = faults();
+    work(most);
+    work(most);
+    stage("cold", before);
+    before = faults();
+    for (int i = 0; i < 6; i++) {
+        work(most);
+        usleep(20000);
+    }
+    stage("warm", before);
+    pthread_t thread;
+    pthread_create(&thread, NULL, idle_thread, &seconds);
+    before = faults();
+    usleep((useconds_t)(seconds * 1e6));
+    pthread_join(thread, NULL);
+    stage("idle", before);
+    before = faults();
+    for (int i = 0; i < 3; i++) work(most);
+    stage("again", before);
+    fflush(stdout);
+    if (fork() == 0) {
+        /* A child comes down by itself, too. */
+        before = faults();
+        for (int i = 0; i < 2; i++) work(most);
+        usleep((useconds_t)(seconds * 1e6));
+        stage("child", before);
+        fflush(stdout);
+        _exit(0);
+    }
+    before = faults();
+    usleep((useconds_t)(seconds * 1e6));
+    int status;
+    wait(&status);
+    stage("idle", before);
+    free(alive);
+}

@@ -1,0 +1,36 @@
+/* A program that uses zk_alloc.h runs without the library, and with it says more than malloc can. */
+#include "check.h"
+#include "../../include/zk_alloc.h"
+
+int main(int argc, char **argv) {
+    CHECK(argc == 2);
+    int is_there = argv[1][0] == 'w';
+    struct zk_alloc_stats stats;
+    memset(&stats, 0x55, sizeof stats);
+    CHECK((zk_stats(&stats, sizeof stats) != 0) == is_there);
+    zk_phase_begin();
+    zk_phase_begin();
+    size_t reserved = zk_reserve(32 << 20);
+    CHECK((reserved >= 32 << 20) == is_there);
+    char *at = (char *)malloc(16 << 20);
+    memset(at, 1, 16 << 20);
+    if (is_there) {
+        /* One that knows fewer fields asks for fewer bytes. */
+        uint64_t first[2] = {0, 77};
+        CHECK(zk_stats((struct zk_alloc_stats *)first, 8) == sizeof stats && first[0] >= 1 && first[1] == 77);
+        zk_stats(&stats, sizeof stats);
+        CHECK(stats.allocations >= 1 && stats.live_bytes >= 16 << 20 && stats.peak_live_bytes >= stats.live_bytes);
+        CHECK(stats.resident_bytes >= reserved);
+    }
+    free(at);
+    zk_phase_end();
+    zk_phase_end();
+    zk_phase_end();
+    CHECK((zk_soften() > 0) == is_there);
+    CHECK((zk_release() > 0) == is_there);
+    if (is_there) {
+        zk_stats(&stats, sizeof stats);
+        CHECK(stats.resident_bytes < 1 << 20);
+    }
+    puts("ok");
+}

@@ -1,0 +1,230 @@
+//! Other people's programs: each says and writes the same with the library as without it, at the default threshold and with every
+//! request in the arena.
+#![cfg(all(target_os = "linux", target_env = "gnu", any(target_arch = "x86_64", target_arch = "aarch64")))]
+
+mod support;
+
+use std::path::{Path, PathBuf};
+
+use support::{ARMS, Arm, Said, has, said};
+
+/// Runs a script of bash's in an empty folder, once in each arm, and compares all that it says. The programs that it `needs` must be
+/// there.
+fn says_the_same(name: &str, needs: &[&str], script: &str) {
+    if !needs.iter().all(|program| has(program)) || !has("bash") {
+        return;
+    }
+    let run = |arm: Arm| -> Said {
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("programs/{name}-{arm:?}"));
+        let _ = std::fs::remove_dir_all(&folder);
+        std::fs::create_dir_all(folder.join("here")).expect("a folder for a program");
+        let mut command = arm.command("bash");
+        command.args(["--norc", "--noprofile", "-euo", "pipefail", "-c", script]).current_dir(folder.join("here"));
+        command.env("SOURCES", env!("CARGO_MANIFEST_DIR")).env("HOME", &folder).env("LC_ALL", "C").env("TZ", "UTC");
+        let said = said(&mut command);
+        let _ = std::fs::remove_dir_all(&folder);
+        said
+    };
+    let without = run(Arm::Without);
+    assert!(without.ok && !without.out.is_empty(), "{name} fails without the library: {}", without.err);
+    for arm in ARMS {
+        let with = run(arm);
+        assert!(with.ok, "{name} {arm:?}: {}", with.err);
+        assert_eq!(with.err, without.err, "{name} {arm:?}");
+        assert!(
+            with.out == without.out,
+            "{name} {arm:?} says something else: {} {}",
+            first_lines(&with),
+            first_lines(&without)
+        );
+    }
+    assert_was_used(name, script);
+}
+
+fn first_lines(said: &Said) -> String {
+    said.out.lines().take(5).collect::<Vec<_>>().join(" | ")
+}
+
+/// Nothing is shown by a program that the library never served.
+fn assert_was_used(name: &str, script: &str) {
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("programs/{name}-report"));
+    let _ = std::fs::remove_dir_all(&folder);
+    std::fs::create_dir_all(folder.join("here")).expect("a folder for a program");
+    let mut command = Arm::Everything.command("bash");
+    command.args(["--norc", "--noprofile", "-euo", "pipefail", "-c", script]).current_dir(folder.join("here"));
+    command.env("SOURCES", env!("CARGO_MANIFEST_DIR")).env("HOME", &folder).env("LC_ALL", "C").env("TZ", "UTC");
+    let said = said(command.env("ZK_ALLOC_REPORT", "1"));
+    let _ = std::fs::remove_dir_all(&folder);
+    assert!(said.err.contains(": served "), "{name}: {}", said.err);
+}
+
+#[test]
+fn python() {
+    let script = r#"python3 -c '
+import hashlib, json, re, subprocess, sys, threading, zlib
+data = json.dumps([{"n": n, "text": str(n) * 20, "square": [n * n] * 5} for n in range(40000)])
+print(len(data), hashlib.sha256(data.encode()).hexdigest(), zlib.crc32(zlib.compress(data.encode(), 9)))
+print(sum(entry["n"] for entry in json.loads(data)), len(re.findall("9+8", data)))
+blocks = [bytearray(n * 1000) for n in range(1, 500)]
+for block in blocks[::2]: block.extend(b"x" * 70000)
+print(sum(map(len, blocks)))
+results = []
+def work(n): results.append((n, sum(len(bytes(m * 977)) for m in range(400))))
+threads = [threading.Thread(target=work, args=(n,)) for n in range(8)]
+[thread.start() for thread in threads]; [thread.join() for thread in threads]
+print(sorted(results))
+print(2 ** 20011 % (10 ** 50 + 9), subprocess.run(["echo", "child"], capture_output=True).stdout)
+'"#;
+    says_the_same("python", &["python3"], script);
+}
+
+/// Children of a pool that are forked off while there is much in the arena.
+#[test]
+fn python_with_forked_workers() {
+    let script = r#"python3 -c '
+import multiprocessing, hashlib
+kept = [bytes([n % 256]) * 300000 for n in range(200)]
+def work(n):
+    mine = [bytes([m % 256]) * (n * 5000) for m in range(100)]
+    return hashlib.sha256(b"".join(mine + kept[:n])).hexdigest()
+if __name__ == "__main__":
+    with multiprocessing.get_context("fork").Pool(4) as pool:
+        print(pool.map(work, range(20)))
+'"#;
+    says_the_same("python-fork", &["python3"], script);
+}
+
+#[test]
+fn perl() {
+    let script = r#"perl -e '
+my %words; my $text = "";
+for my $n (1 .. 200000) { my $word = ($n * 7919) % 10007; $words{$word}++; $text .= "$word " }
+print length $text, "\n";
+print join(",", map { "$_=$words{$_}" } (sort { $words{$b} <=> $words{$a} || $a <=> $b } keys %words)[0 .. 20]), "\n";
+my $count = () = $text =~ /\b1\d*7\b/g; print "$count\n";
+my @rows = map { [ map { $_ * 3 } 1 .. 50 ] } 1 .. 5000; my $sum = 0; $sum += $_->[49] for @rows; print "$sum\n";
+$text =~ s/1/one/g; print length $text, " ", unpack("%32C*", $text), "\n";
+'"#;
+    says_the_same("perl", &["perl"], script);
+}
+
+#[test]
+fn sqlite3() {
+    let script = r#"sqlite3 file.db "
+PRAGMA journal_mode = WAL;
+CREATE TABLE numbers (id INTEGER PRIMARY KEY, bucket INTEGER, text TEXT, blob BLOB);
+WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 60000)
+INSERT INTO numbers SELECT i, i * 7919 % 101, printf('row %08d', i * 31 % 60000), zeroblob(i % 300) FROM n;
+CREATE INDEX by_text ON numbers (text);
+SELECT bucket, count(*), sum(length(blob)), max(text) FROM numbers GROUP BY bucket ORDER BY 2 DESC, 1 LIMIT 10;
+SELECT count(*) FROM numbers a JOIN numbers b ON a.text = b.text;
+UPDATE numbers SET blob = zeroblob(100000) WHERE id % 1000 = 0;
+DELETE FROM numbers WHERE bucket % 3 = 0;
+VACUUM;
+PRAGMA integrity_check;
+SELECT group_concat(text) FROM (SELECT text FROM numbers ORDER BY text LIMIT 500);"
+sha256sum file.db"#;
+    says_the_same("sqlite3", &["sqlite3", "sha256sum"], script);
+}
+
+#[test]
+fn git() {
+    let script = r#"
+export GIT_AUTHOR_DATE='2024-01-01T00:00:00Z' GIT_COMMITTER_DATE='2024-01-01T00:00:00Z' GIT_CONFIG_NOSYSTEM=1
+export GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a@b GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a@b
+git init -q -b main . && git config pack.threads 4 && git config gc.auto 0
+for n in $(seq 1 8); do
+    for m in $(seq 1 20); do seq $n $((m * 300)) > file$m; done
+    git add -A && git commit -q -m "commit $n"
+done
+git repack -q -a -d -f --depth=50 --window=50 && git fsck --full --strict
+git log --format='%H %s' --stat | sha256sum
+git rev-list --all --objects | git cat-file --batch-check='%(objectname) %(objecttype) %(objectsize)' | cut -d' ' -f1-3 | sort | sha256sum
+git blame file7 | sha256sum && git diff HEAD~3 HEAD | sha256sum && git grep -c 299 | sort | sed -n 1,3p
+git clone -q . ../clone && git -C ../clone rev-parse HEAD"#;
+    says_the_same("git", &["git", "sha256sum"], script);
+}
+
+#[test]
+fn gcc_and_its_linker() {
+    let script = r#"
+gcc -O2 -S -pthread "$SOURCES/tests/c/functions.c" -o - | sha256sum
+gcc -O2 -fno-builtin -pthread "$SOURCES/tests/c/functions.c" -o program && sha256sum program
+gcc -O2 -flto -fno-builtin -pthread -frandom-seed=1 "$SOURCES/tests/c/forks.c" -o lto && sha256sum < lto"#;
+    says_the_same("gcc", &["gcc", "sha256sum"], script);
+}
+
+#[test]
+fn gpp() {
+    let script = r#"
+g++ -std=c++17 -O2 -S "$SOURCES/tests/c/operators.cc" -o - | sha256sum
+g++ -std=c++17 -O2 -pthread "$SOURCES/tests/c/tls.cc" -o program -ldl && sha256sum program
+printf '#include <regex>\n#include <iostream>\nint main() { std::cout << std::regex_replace(std::string(20000, 39), std::regex("x+"), "y").size(); }' > r.cc
+g++ -std=c++17 -O1 -g r.cc -o r && ./r"#;
+    says_the_same("g++", &["g++", "sha256sum"], script);
+}
+
+#[test]
+fn sort_and_its_threads() {
+    let script = "seq 1 400000 | sort --parallel=4 -S 64M -k1.2 -r | sha256sum; seq 1 300000 | sort -S 2M -n -r | sed -n 1,3p; seq 1 100000 | shuf --random-source=<(yes) | sort -R --random-source=<(yes) | sha256sum";
+    says_the_same("sort", &["sort", "shuf", "sha256sum"], script);
+}
+
+#[test]
+fn compressors_and_tar() {
+    let script = r#"
+seq 1 100000 > text && tar --sort=name --mtime=@0 --owner=0 --group=0 -cf archive.tar text -C "$SOURCES" tests src && sha256sum < archive.tar
+xz -1 -T2 -c archive.tar > archive.xz && sha256sum < archive.xz && xz -dc archive.xz | sha256sum
+gzip -6 -n -c archive.tar | sha256sum && gzip -c archive.tar | gunzip | sha256sum
+if command -v bzip2 >/dev/null; then bzip2 -9 -c archive.tar | sha256sum; fi
+if command -v zstd >/dev/null; then zstd -q -3 -T2 -c archive.tar | sha256sum; fi"#;
+    says_the_same("compressors", &["tar", "xz", "gzip", "sha256sum"], script);
+}
+
+#[test]
+fn awk_and_sed() {
+    let script = r#"
+seq 1 200000 | awk '{ a[$1 % 1009] = a[$1 % 1009] $1; n[$1 % 10007]++ } END { for (k = 0; k < 1009; k++) s += length(a[k]); print s, length(n) }'
+seq 1 100000 | sed -e ':a;N;$!ba;s/\n1/ one/g' | sha256sum
+seq 1 50000 | grep -E '(1|2)(3|4).*7$' | sha256sum"#;
+    says_the_same("awk", &["awk", "sed", "grep", "sha256sum"], script);
+}
+
+#[test]
+fn bash_itself() {
+    let script = r#"
+declare -A table; text=""
+for ((n = 0; n < 20000; n++)); do table[key$((n * 7919 % 10007))]+=x; text+=$n; done
+echo ${#table[@]} ${#text}; printf '%s\n' "${!table[@]}" | sort | sed -n 1,3p
+for n in 1 2 3; do (echo $((n * n)); exec true) & wait; done; echo "${text:5000:40}" "$(for n in 1 2 3; do echo $n; done)""#;
+    says_the_same("bash", &["sort"], script);
+}
+
+#[test]
+fn make_with_jobs() {
+    let script = r#"
+{ printf 'all: $(addprefix out, $(shell seq 1 30))\n\tcat out* | sha256sum\nout%%:\n\t@seq 1 $*00 | sort -r > $@\n'; } > Makefile
+make -s -j4"#;
+    says_the_same("make", &["make", "seq", "sort", "sha256sum"], script);
+}
+
+/// Encrypts and hashes; its library has hooks for memory of its own.
+#[test]
+fn openssl() {
+    let script = r#"
+seq 1 200000 > text
+openssl dgst -sha512 text && openssl enc -aes-256-ctr -pbkdf2 -iter 1000 -S 0102030405060708 -k word -in text | openssl dgst -sha256
+openssl prime 1000003 && openssl ciphers -v ALL | sort | openssl dgst -sha256"#;
+    says_the_same("openssl", &["openssl", "sort"], script);
+}
+
+/// Brings an allocator of its own, and loads libraries that don't.
+#[test]
+fn rustc() {
+    let script = r#"
+printf 'fn main() { let v: Vec<u64> = (0..1000).map(|n| n * n).collect(); println!("{:?}", v.iter().sum::<u64>()); }' > p.rs
+rustc --edition 2024 -O -C codegen-units=4 --emit=asm -o - p.rs | sha256sum && rustc --edition 2024 -O p.rs -o p && ./p"#;
+    // The toolchain is found by the user's folder.
+    let home = std::env::var("HOME").unwrap_or_default();
+    says_the_same("rustc", &["rustc", "sha256sum"], &format!("export HOME={home}\n{script}"));
+}

@@ -1,0 +1,117 @@
+//! The library, C programs for it, and processes that run with it and without.
+#![allow(dead_code, reason = "each test file uses a part of it")]
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::OnceLock;
+
+/// The library, built as this test was: cargo builds none for the tests of a package whose library is C's.
+pub(crate) fn library() -> &'static Path {
+    static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
+    LIBRARY.get_or_init(|| {
+        let profile = if cfg!(debug_assertions) { "dev" } else { "release" };
+        let output = Command::new(env!("CARGO"))
+            .args(["build", "--package", env!("CARGO_PKG_NAME"), "--profile", profile, "--message-format=json"])
+            .current_dir(env!("CARGO_MANIFEST_DIR"))
+            .output()
+            .expect("cargo runs");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let messages = String::from_utf8(output.stdout).expect("cargo's messages are text");
+        let end = messages.find("/libzk_alloc.so\"").expect("cargo names the library") + "/libzk_alloc.so".len();
+        let start = messages[..end].rfind('"').expect("a name is quoted") + 1;
+        PathBuf::from(&messages[start..end])
+    })
+}
+
+/// How a program is run. Each test goes through all of them: without the library, with it, and with every request in the arena.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Arm {
+    Without,
+    Default,
+    Everything,
+}
+
+pub(crate) const ARMS: [Arm; 3] = [Arm::Without, Arm::Default, Arm::Everything];
+
+impl Arm {
+    /// A command with this arm's environment, and no settings from that of the test.
+    pub(crate) fn command(self, program: impl AsRef<OsStr>) -> Command {
+        let mut command = Command::new(program);
+        for (name, _) in std::env::vars_os() {
+            if name.as_encoded_bytes().starts_with(b"ZK_ALLOC_") || name == "LD_PRELOAD" {
+                command.env_remove(name);
+            }
+        }
+        if self != Self::Without {
+            command.env("LD_PRELOAD", library());
+        }
+        if self == Self::Everything {
+            command.env("ZK_ALLOC_MIN_BYTES", "0");
+        }
+        command
+    }
+}
+
+/// What a process said, as text.
+pub(crate) struct Said {
+    pub(crate) ok: bool,
+    pub(crate) out: String,
+    pub(crate) err: String,
+}
+
+impl From<Output> for Said {
+    fn from(output: Output) -> Self {
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        Self { ok: output.status.success(), out: text(&output.stdout), err: text(&output.stderr) }
+    }
+}
+
+pub(crate) fn said(command: &mut Command) -> Said {
+    command.output().unwrap_or_else(|error| panic!("{command:?}: {error}")).into()
+}
+
+/// Runs a program that prints "ok" and nothing else.
+pub(crate) fn assert_ok(command: &mut Command) {
+    let said = said(command);
+    assert!(
+        said.ok && said.out == "ok\n" && said.err.is_empty(),
+        "{command:?}: {:?} {:?} {:?}",
+        said.ok,
+        said.out,
+        said.err
+    );
+}
+
+/// Whether a program is there; says so where it is not, because the test that needs it shows nothing then.
+pub(crate) fn has(program: &str) -> bool {
+    let is_there = std::env::var_os("PATH")
+        .is_some_and(|path| std::env::split_paths(&path).any(|folder| folder.join(program).is_file()));
+    if !is_there {
+        eprintln!("SKIPPED: there is no {program}, so that nothing is shown about it");
+    }
+    is_there
+}
+
+/// Compiles sources beside this file with the compiler that their kind needs; `None`, and says so, where there is none.
+pub(crate) fn compiled(output: &str, sources: &[&str], flags: &[&str]) -> Option<PathBuf> {
+    let compiler = if sources.iter().any(|source| source.ends_with(".cc")) { "g++" } else { "gcc" };
+    if !has(compiler) {
+        return None;
+    }
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("preload");
+    std::fs::create_dir_all(&folder).expect("a folder for programs");
+    let output = folder.join(output);
+    let mut command = Command::new(compiler);
+    command.args(["-O1", "-g", "-pthread", "-Wall", "-Wextra", "-Werror", "-fno-builtin", "-o"]).arg(&output);
+    command.args(sources.iter().map(|source| Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c").join(source)));
+    command.args(flags).arg("-ldl");
+    let said = said(&mut command);
+    assert!(said.ok, "{command:?}: {}", said.err);
+    Some(output)
+}
+
+/// Compiles a shared library.
+pub(crate) fn compiled_library(output: &str, source: &str, flags: &[&str]) -> Option<PathBuf> {
+    compiled(output, &[source], &[&["-shared", "-fPIC"], flags].concat())
+}

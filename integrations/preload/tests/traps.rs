@@ -1,0 +1,222 @@
+//! What breaks libraries that replace `malloc`: each of these has hung or crashed one. Every program also runs without the library,
+//! so that it shows what it is meant to show.
+#![cfg(all(target_os = "linux", target_env = "gnu", any(target_arch = "x86_64", target_arch = "aarch64")))]
+
+mod support;
+
+use std::process::Command;
+
+use support::{ARMS, Arm, assert_ok, compiled, compiled_library, has, library, said};
+
+/// Runs a program in each arm.
+fn in_all_arms(program: &std::path::Path, arguments: &[&str]) {
+    for arm in ARMS {
+        assert_ok(arm.command(program).args(arguments));
+    }
+}
+
+#[test]
+fn each_function_keeps_what_its_manual_page_promises() {
+    let Some(program) = compiled("functions", &["functions.c"], &[]) else { return };
+    in_all_arms(&program, &[]);
+}
+
+/// A threshold in the midst of the size classes, and none that any request reaches.
+#[test]
+fn functions_keep_their_promises_at_any_threshold() {
+    let Some(program) = compiled("functions_at", &["functions.c"], &[]) else { return };
+    for threshold in ["1", "1000", "33K", "1M", "8388608T"] {
+        assert_ok(Arm::Default.command(&program).env("ZK_ALLOC_MIN_BYTES", threshold));
+    }
+}
+
+#[test]
+fn operators_of_cpp_arrive_aligned_or_not_throwing_or_not() {
+    let Some(program) = compiled("operators", &["operators.cc"], &["-std=c++17", "-Wno-mismatched-new-delete"]) else {
+        return;
+    };
+    in_all_arms(&program, &[]);
+    let said = said(Arm::Default.command(program).env("ZK_ALLOC_REPORT", "1"));
+    let served = served(&said.err);
+    assert!(served > 300, "{}", said.err);
+}
+
+/// How many requests a report says were served.
+fn served(report: &str) -> u64 {
+    let number = report.split_once("served ").and_then(|(_, rest)| rest.split_once(' '));
+    number.and_then(|(number, _)| number.parse().ok()).unwrap_or_else(|| panic!("no report: {report:?}"))
+}
+
+#[test]
+fn constructors_atexit_handlers_and_destructors_may_allocate() {
+    let Some(library) = compiled_library("libearly.so", "early_lib.c", &[]) else { return };
+    let folder = library.parent().expect("a folder");
+    let folder = folder.to_str().expect("a path that is text");
+    let Some(program) = compiled("early", &["early.c"], &["-L", folder, "-learly", &format!("-Wl,-rpath,{folder}")])
+    else {
+        return;
+    };
+    in_all_arms(&program, &[]);
+}
+
+/// Twenty libraries with thread-local memory make glibc enlarge each thread's table of them.
+#[test]
+fn the_loader_and_destructors_of_threads_may_allocate_while_a_thread_first_does() {
+    let libraries: Vec<_> =
+        (0..20).filter_map(|n| compiled_library(&format!("libtls{n}.so"), "tls_lib.c", &[])).collect();
+    let Some(program) = compiled("tls", &["tls.cc"], &["-std=c++17"]) else { return };
+    let paths: Vec<_> = libraries.iter().map(|path| path.to_str().expect("a path that is text")).collect();
+    in_all_arms(&program, &paths);
+}
+
+#[test]
+fn forked_and_spawned_children_allocate_whatever_other_threads_were_at() {
+    let Some(program) = compiled("forks", &["forks.c"], &[]) else { return };
+    in_all_arms(&program, &[]);
+}
+
+#[test]
+fn a_library_loaded_with_deepbind_frees_what_the_program_allocated() {
+    let Some(plugin) = compiled_library("libplugin.so", "plugin.c", &[]) else { return };
+    let Some(program) = compiled("deepbind", &["deepbind.c"], &[]) else { return };
+    in_all_arms(&program, &[plugin.to_str().expect("a path that is text")]);
+    let said = said(Arm::Default.command(program).arg(plugin).env("ZK_ALLOC_REPORT", "1"));
+    assert!(said.err.contains("RTLD_DEEPBIND left out"), "{}", said.err);
+}
+
+#[test]
+fn the_environment_may_change_while_the_settings_are_needed() {
+    let Some(program) = compiled("setenv", &["setenv.c"], &[]) else { return };
+    in_all_arms(&program, &[]);
+}
+
+#[test]
+fn the_process_ends_with_its_last_thread() {
+    let Some(program) = compiled("threads_end", &["threads_end.c"], &[]) else { return };
+    in_all_arms(&program, &[]);
+}
+
+/// A small limit leaves no room for the arena's address space, a larger one for a small arena.
+#[test]
+fn where_the_system_refuses_the_program_goes_on() {
+    let Some(program) = compiled("no_space", &["no_space.c"], &[]) else { return };
+    for arm in ARMS {
+        for limit_mib in ["64", "200"] {
+            let said = said(arm.command(&program).arg(limit_mib));
+            assert!(said.ok && said.out == "ok\n", "{arm:?} {limit_mib}: {} {}", said.out, said.err);
+            let warnings = said.err.lines().count();
+            assert!(warnings <= 2 && said.err.lines().all(|line| line.starts_with("zk-alloc: ")), "{}", said.err);
+        }
+    }
+}
+
+#[test]
+fn a_small_process_reserves_nothing() {
+    let Some(program) = compiled("lazily", &["lazily.c"], &[]) else { return };
+    let mib = |arm: Arm| -> Vec<u64> {
+        said(&mut arm.command(&program)).out.lines().map(|line| line.parse().expect("a number")).collect()
+    };
+    let (without, with) = (mib(Arm::Without), mib(Arm::Default));
+    assert!(with[0] < without[0] + 16, "{with:?} against {without:?}");
+    assert!(with[1] > without[1] + 64, "the arena was not reserved: {with:?} against {without:?}");
+}
+
+/// A shell, what it starts, and a child that it forks: each process says what concerns itself, once, and those say nothing in which
+/// nothing happened.
+#[test]
+fn processes_that_inherit_the_environment_print_nothing_twice() {
+    let Some(program) = compiled("hello", &["hello.c"], &[]) else { return };
+    if !has("bash") {
+        return;
+    }
+    let script = r#""$0"; ("$0"; true); echo $(true); "$0"; true"#;
+    let mut command = Arm::Default.command("bash");
+    command.args(["--norc", "-c", script]).arg(&program).env("ZK_ALLOC_REPORT", "1").env("ZK_ALLOC_THP", "perhaps");
+    let said = said(&mut command);
+    assert_eq!(said.out, "ok\nok\n\nok\n");
+    let of = |what: &str| said.err.lines().filter(|line| line.contains(what)).count();
+    assert_eq!(of("report of hello"), 3, "{}", said.err);
+    assert_eq!(of("report of bash"), 1, "{}", said.err);
+    assert_eq!(of("ZK_ALLOC_THP"), 3, "{}", said.err);
+    assert_eq!(said.err.lines().count(), 7, "{}", said.err);
+}
+
+#[test]
+fn a_program_with_its_own_allocator_keeps_it_and_the_report_says_so() {
+    let Some(program) = compiled("own_malloc", &["own_malloc.c"], &["-Wno-unused-result"]) else { return };
+    in_all_arms(&program, &[]);
+    let said = said(Arm::Default.command(&program).env("ZK_ALLOC_REPORT", "1"));
+    assert_eq!(said.out, "ok\n");
+    let not_in_use = said.err.contains("report of own_malloc") && said.err.contains("not in use, malloc is that of");
+    assert!(not_in_use && said.err.trim_end().ends_with("own_malloc"), "{}", said.err);
+}
+
+#[test]
+fn what_the_header_declares_is_weak_and_works_where_the_library_is() {
+    for (output, source, flags) in
+        [("header", "header.c", &["-std=c99"][..]), ("header_cc", "header.cc", &["-std=c++17"])]
+    {
+        let Some(program) = compiled(output, &[source], flags) else { return };
+        assert_ok(Arm::Without.command(&program).arg("alone"));
+        assert_ok(Arm::Default.command(&program).arg("with"));
+        assert_ok(Arm::Everything.command(&program).arg("with"));
+    }
+}
+
+/// A program that is not position-independent has an address of `malloc` of its own, which leads to the library's.
+#[test]
+fn a_program_at_a_fixed_address_is_no_allocator() {
+    let Some(program) = compiled("functions_fixed", &["functions.c"], &["-no-pie", "-fno-pie"]) else { return };
+    in_all_arms(&program, &[]);
+    let said = said(Arm::Default.command(program).env("ZK_ALLOC_REPORT", "1"));
+    assert!(served(&said.err) > 0, "{}", said.err);
+}
+
+#[test]
+fn a_static_program_runs_as_it_does_without() {
+    let Some(program) = compiled("hello_static", &["hello.c"], &["-static"]) else { return };
+    for arm in ARMS {
+        assert_ok(arm.command(&program).env("ZK_ALLOC_REPORT", "1"));
+    }
+}
+
+/// One with musl's loader, which takes LD_PRELOAD too.
+#[test]
+fn a_program_of_musl_runs_as_it_does_without() {
+    if !has("musl-gcc") {
+        return;
+    }
+    let program = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("hello_musl");
+    let source = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c/hello.c");
+    assert!(said(Command::new("musl-gcc").arg("-o").args([&program, &source])).ok);
+    for arm in ARMS {
+        assert_ok(&mut arm.command(&program));
+    }
+    let said = said(Arm::Everything.command(&program).env("ZK_ALLOC_REPORT", "1"));
+    assert!(said.out == "ok\n" && said.err.contains("report of") && said.err.contains("not in use"), "{}", said.err);
+}
+
+#[test]
+fn loaded_late_the_library_says_that_it_does_nothing() {
+    let Some(program) = compiled("late", &["late.c"], &[]) else { return };
+    let said = said(Arm::Without.command(program).arg(library()));
+    assert!(said.ok && said.out == "ok\n", "{} {:?} {}", said.ok, said.out, said.err);
+    assert!(said.err.lines().all(|line| line.contains("libzk_alloc.so was loaded too late")), "{}", said.err);
+    assert!(said.err.lines().count() >= 1, "nothing was said");
+}
+
+#[test]
+fn what_is_freed_twice_or_was_never_handed_out_ends_the_program() {
+    let Some(program) = compiled("invalid", &["invalid.c"], &["-Wno-use-after-free", "-Wno-free-nonheap-object"])
+    else {
+        return;
+    };
+    for how in ["twice", "inside", "reallocated"] {
+        let said = said(Arm::Default.command(&program).arg(how));
+        assert!(
+            !said.ok && said.out.is_empty() && said.err.contains("no allocation begins there"),
+            "{how}: {}",
+            said.err
+        );
+    }
+}

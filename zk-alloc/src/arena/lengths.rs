@@ -1,0 +1,96 @@
+//! How long page runs are, for callers that do not say so when they free them: C's. A block's length is its class's, which lies
+//! in a table already; so small requests pay nothing for this.
+//!
+//! A run's entry is that of the granule it begins at, and belongs to whoever owns the run. It is 0 wherever none begins, so that
+//! an address that is freed twice, or was never handed out, is found out.
+
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+
+use super::table::Table;
+use super::zone::Zone;
+use crate::os::Errno;
+use crate::route::RunSize;
+
+/// Entries are made usable for so many granules at once.
+const COMMIT_GRANULES: usize = 16 << 10;
+
+/// The lengths of one zone's runs, in granules.
+#[derive(Debug)]
+struct ZoneLengths {
+    granules: Table<AtomicU32>,
+    /// Entries, from the first on, that are usable. Only grows.
+    committed: AtomicUsize,
+}
+
+/// The lengths of all runs, zone by zone in the order of [`RunSize`].
+#[derive(Debug)]
+pub(super) struct Lengths([ZoneLengths; 3]);
+
+impl Lengths {
+    /// No run yet.
+    ///
+    /// # Errors
+    /// The system's, when it grants no address space for the tables.
+    pub(super) fn new(zones: &[Zone; 3]) -> Result<Self, Errno> {
+        let of = |zone: &Zone| -> Result<ZoneLengths, Errno> {
+            let granules = Table::reserve(zone.capacity_bytes() / zone.granule_bytes())?;
+            Ok(ZoneLengths { granules, committed: AtomicUsize::new(0) })
+        };
+        let [small, mid, giant] = zones;
+        Ok(Self([of(small)?, of(mid)?, of(giant)?]))
+    }
+
+    /// Notes that a run of the caller's is `bytes` long; `false` where the system has no memory to note it in.
+    #[inline]
+    pub(super) fn set(&self, runs: RunSize, zone: &Zone, at: NonNull<u8>, bytes: usize) -> bool {
+        let lengths = &self.0[runs as usize];
+        let place = zone.index(at);
+        if place >= lengths.committed.load(Ordering::Acquire) && !lengths.commit_to(place + 1) {
+            return false;
+        }
+        let granules = zone.run_bytes(bytes) / zone.granule_bytes();
+        lengths.granules.all()[place].store(granules as u32, Ordering::Relaxed);
+        true
+    }
+
+    /// How many bytes the run at an address has; `None` where none begins.
+    #[inline]
+    pub(super) fn get(&self, runs: RunSize, zone: &Zone, at: NonNull<u8>) -> Option<usize> {
+        let entry = self.entry(runs, zone, at)?;
+        Some(entry.load(Ordering::Relaxed) as usize * zone.granule_bytes()).filter(|&bytes| bytes > 0)
+    }
+
+    /// As [`get`](Self::get), for who is about to free the run.
+    #[inline]
+    pub(super) fn take(&self, runs: RunSize, zone: &Zone, at: NonNull<u8>) -> Option<usize> {
+        let entry = self.entry(runs, zone, at)?;
+        let granules = entry.load(Ordering::Relaxed) as usize;
+        entry.store(0, Ordering::Relaxed);
+        Some(granules * zone.granule_bytes()).filter(|&bytes| bytes > 0)
+    }
+
+    /// The entry of the run at an address; `None` where no run can begin.
+    #[inline]
+    fn entry(&self, runs: RunSize, zone: &Zone, at: NonNull<u8>) -> Option<&'static AtomicU32> {
+        let lengths = &self.0[runs as usize];
+        let place = zone.index(at);
+        // All zones lie on multiples of their granules, which are powers of two.
+        let begins = at.addr().get() & (zone.granule_bytes() - 1) == 0;
+        let is_usable = begins && place < lengths.committed.load(Ordering::Acquire);
+        if is_usable { lengths.granules.all().get(place) } else { None }
+    }
+}
+
+impl ZoneLengths {
+    #[cold]
+    fn commit_to(&self, until: usize) -> bool {
+        let before = self.committed.load(Ordering::Acquire);
+        let target = until.next_multiple_of(COMMIT_GRANULES).min(self.granules.all().len());
+        let committed = until <= before || self.granules.commit(before, target).is_ok();
+        if committed {
+            self.committed.fetch_max(target, Ordering::AcqRel);
+        }
+        committed
+    }
+}

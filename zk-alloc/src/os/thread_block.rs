@@ -1,0 +1,88 @@
+//! A few bytes of each thread's own, found without a call.
+//!
+//! What the compiler makes of `thread_local!` in a shared library calls the dynamic loader (`__tls_get_addr`), and the loader
+//! may call `malloc` there: to a `malloc` that asks for its thread's state first, that is a recursion without an end. The *initial-exec*
+//! model adds a constant from the library's table of addresses to the thread's pointer instead. Stable Rust can't be told to use
+//! it, so the place is declared, and reached, by the assembler.
+//!
+//! The price: the loader has to find the place among what it keeps in reserve of each thread's memory when such a library comes
+//! late, by `dlopen`; it refuses to load it where there is none.
+#![allow(unsafe_code, reason = "thread-local memory by the assembler's means")]
+
+use std::arch::{asm, global_asm};
+use std::ptr::NonNull;
+
+/// How many bytes. They are zero when the thread begins, and lie on a multiple of 16.
+pub(crate) const THREAD_BLOCK_BYTES: usize = 32;
+
+global_asm!(
+    ".pushsection .tbss.zk_alloc_thread_block, \"awT\", %nobits",
+    ".p2align 4",
+    ".globl zk_alloc_thread_block",
+    ".hidden zk_alloc_thread_block",
+    ".type zk_alloc_thread_block, %tls_object",
+    ".size zk_alloc_thread_block, {bytes}",
+    "zk_alloc_thread_block:",
+    ".zero {bytes}",
+    ".popsection",
+    bytes = const THREAD_BLOCK_BYTES,
+);
+
+/// The calling thread's, which lasts as long as the thread.
+#[inline(always)]
+pub(crate) fn thread_block() -> NonNull<u8> {
+    let at: *mut u8;
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: the thread's pointer, which the thread finds at its own offset 0, and the constant that the loader or the linker
+    // put in place. Neither changes while the thread lives.
+    unsafe {
+        asm!(
+            "mov {at}, qword ptr fs:[0]",
+            "add {at}, qword ptr [rip + zk_alloc_thread_block@GOTTPOFF]",
+            at = out(reg) at,
+            options(pure, nomem, nostack),
+        );
+    }
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: as above; the thread's pointer is in a register.
+    unsafe {
+        asm!(
+            "mrs {at}, tpidr_el0",
+            "adrp {offset}, :gottprel:zk_alloc_thread_block",
+            "ldr {offset}, [{offset}, :gottprel_lo12:zk_alloc_thread_block]",
+            "add {at}, {at}, {offset}",
+            at = out(reg) at,
+            offset = out(reg) _,
+            options(pure, nomem, nostack, preserves_flags),
+        );
+    }
+    // SAFETY: a thread's memory never lies at 0.
+    unsafe { NonNull::new_unchecked(at) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A block that two threads share would hand one thread's cache to the other.
+    #[test]
+    fn each_thread_has_zeroes_of_its_own() {
+        let zero_and_apart = || {
+            let at = thread_block();
+            assert!(at.addr().get().is_multiple_of(16));
+            // SAFETY: this thread's bytes, of a thread that allocates nothing by the arena.
+            unsafe {
+                assert_eq!(at.cast::<[u8; THREAD_BLOCK_BYTES]>().read(), [0; THREAD_BLOCK_BYTES]);
+                at.write_bytes(1, THREAD_BLOCK_BYTES);
+                let other = std::thread::spawn(|| {
+                    let at = thread_block();
+                    assert_eq!(at.cast::<[u8; THREAD_BLOCK_BYTES]>().read(), [0; THREAD_BLOCK_BYTES]);
+                    at.addr()
+                });
+                assert_ne!(other.join().unwrap(), at.addr());
+                at.write_bytes(0, THREAD_BLOCK_BYTES);
+            }
+        };
+        std::thread::spawn(zero_and_apart).join().unwrap();
+    }
+}
