@@ -236,7 +236,7 @@ mod tests {
     /// An arm that has another colour and name here than among provers would be taken for another allocator.
     #[test]
     fn arms_have_the_names_of_the_bench_of_provers() {
-        for preload in PRELOADS.iter().filter(|preload| !preload.name.starts_with("tcmalloc")) {
+        for preload in PRELOADS {
             assert!(arms::named(preload.name).is_some(), "{}", preload.name);
         }
     }

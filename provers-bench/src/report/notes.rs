@@ -109,7 +109,7 @@ mod tests {
     fn an_arm_that_is_known_to_fail_is_explained() {
         let failed = Outcome::Failed { round: 1, reason: "proof 2 does not verify: no".into() };
         let known = ArmResult { known_to_fail: Some("it resets".into()), ..arm("bump-reset", failed, &[1, 2]) };
-        let notes = of_arm(&known);
+        let notes = of_arm(&result(&[1, 2]), &known);
         assert_eq!(notes[0], "bump-reset: FAILED in round 1: proof 2 does not verify: no");
         assert!(notes[1].contains("known to fail") && notes[1].ends_with("it resets"), "{notes:?}");
     }
