@@ -163,7 +163,7 @@ fn a_static_program_fails_every_arm_but_the_first() {
     assert!(reason(&result, "mine").contains("is static"), "{}", reason(&result, "mine"));
     // The same in a process that a dynamic program starts.
     let bench = Bench::new("exec-static-child");
-    let busy = folder.write("b.c", "int main(void) { for (volatile long i = 0; i < 60000000; i++); return 0; }\n");
+    let busy = folder.write("b.c", "int main(void) { for (volatile long i = 0; i < 300000000; i++); return 0; }\n");
     assert!(Command::new("gcc").args(["-static", "-o", &program, &busy]).status().unwrap().success());
     let output = bench.exec(&options, &["sh", "-c", &format!("{program}; exit $?")]).output().unwrap();
     assert_eq!(output.status.code(), Some(1), "{}", said(&output));
@@ -210,6 +210,38 @@ fn a_library_that_is_not_mapped_fails_its_arm() {
     let result = bench.result();
     let why = reason(&result, "mine");
     assert!(why.contains("was not mapped in") && why.contains("sort"), "{why}");
+}
+
+/// An image that sets `LD_PRELOAD` would show its own allocator under the name of glibc, and so would a program that is
+/// linked with one.
+#[test]
+fn an_allocator_from_elsewhere_does_not_pass_for_glibc() {
+    let folder = Folder::new("exec-elsewhere");
+    let forwarded = "#include <stddef.h>\nextern void *__libc_malloc(size_t);\n\
+                     void *malloc(size_t bytes) { return __libc_malloc(bytes); }\n";
+    let (source, library) = (folder.write("a.c", forwarded), folder.path("libtcmalloc_forwarded.so"));
+    let gcc = |arguments: &[&str]| {
+        let status = Command::new("gcc").args(arguments).stderr(Stdio::null()).status();
+        status.is_ok_and(|status| status.success())
+    };
+    if !gcc(&["-shared", "-fPIC", "-o", &library, &source]) {
+        return eprintln!("skipped: gcc makes no library here");
+    }
+    let bench = Bench::new("exec-preloaded");
+    let mut driver = bench.exec("--rounds 1 --allocators glibc", &["sh", "-c", "test -z \"$LD_PRELOAD\""]);
+    let output = driver.env("LD_PRELOAD", &library).env("MALLOC_ARENA_MAX", "1").output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    let known = bench.result()["advice"]["ceiling"].to_string();
+    assert!(known.contains("an allocator: it is taken out") && known.contains("MALLOC_ARENA_MAX=1"), "{known}");
+
+    let waits = "#include <stdlib.h>\n#include <unistd.h>\nint main(void) { free(malloc(9)); return usleep(60000); }\n";
+    let (source, program) = (folder.write("b.c", waits), folder.path("linked"));
+    assert!(gcc(&["-o", &program, &source, &library]), "gcc links with what it made");
+    let bench = Bench::new("exec-linked");
+    let output = bench.exec("--rounds 1 --allocators glibc", &[&program]).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    let known = bench.result()["advice"]["ceiling"].to_string();
+    assert!(known.contains("maps libtcmalloc_forwarded.so by itself"), "{known}");
 }
 
 /// A row for each allocator that is not here, with what brings it, and no failure.

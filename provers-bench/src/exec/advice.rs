@@ -20,10 +20,10 @@ pub(super) fn of(
     workload: &WorkloadResult,
     entrants: &[Entrant],
     command: &[OsString],
-    remark: Option<&str>,
+    remarks: &[String],
 ) -> Advice {
     let mut advice = Advice { ceiling: ceiling(workload), ..Advice::default() };
-    advice.ceiling.extend(remark.map(|remark| format!("{remark}.")));
+    advice.ceiling.extend(remarks.iter().map(|remark| format!("{remark}.")));
     let Some((base, base_figures)) = view::baseline(workload) else {
         advice.verdict = vec![format!("There are no figures of {}, and without them no verdict.", workload.baseline)];
         return advice;
@@ -260,7 +260,7 @@ mod tests {
             advice: None,
         };
         let entrants: Vec<_> = arms.iter().map(|(label, ..)| entrant(label)).collect();
-        of(&run, &workload, &entrants, &["sort".into(), "a b".into()], None)
+        of(&run, &workload, &entrants, &["sort".into(), "a b".into()], &[])
     }
 
     fn entrant(label: &str) -> Entrant {
@@ -269,6 +269,7 @@ mod tests {
             label: label.into(),
             arm: label.into(),
             library: (label != "glibc").then(|| format!("/opt/lib{label}.so.2").into()),
+            preloaded: String::new(),
             environment: if of_package { vec![("MALLOC_CONF".into(), "a:b,c:-1".into())] } else { Vec::new() },
             package: None,
             trouble: None,

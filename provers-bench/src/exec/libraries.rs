@@ -65,6 +65,9 @@ const PRELOADS: &[Preload] = &[
     Preload { name: OURS, library: Library::Ours, environment: &[] },
 ];
 
+/// The variable that names libraries to the loader.
+pub(super) const PRELOAD: &str = "LD_PRELOAD";
+
 /// Stands for all of them on the command line.
 const ALL: &str = "all";
 
@@ -81,6 +84,8 @@ pub(super) struct Entrant {
     pub(super) arm: String,
     /// A path without links; `None` of the C library's own.
     pub(super) library: Option<PathBuf>,
+    /// Other libraries that every run has, behind this one.
+    pub(super) preloaded: String,
     /// Settings, without `LD_PRELOAD`.
     pub(super) environment: Vec<(String, String)>,
     /// The package that the library came with, and its version, where a package manager knows.
@@ -126,10 +131,12 @@ pub(super) fn names(given: &[String], libraries: &[Named]) -> Result<Vec<String>
     Ok(names)
 }
 
-/// Finds what each of `names` needs. Our library is asked for once, and only if it takes part.
+/// Finds what each of `names` needs, beside what is `preloaded` into every run. Our library is asked for once, and only if
+/// it takes part.
 pub(super) fn entrants(
     names: &[String],
     libraries: &[Named],
+    preloaded: &str,
     ours: impl Fn() -> Result<PathBuf, String>,
 ) -> Vec<Entrant> {
     let mut entrants: Vec<Entrant> = Vec::new();
@@ -140,7 +147,7 @@ pub(super) fn entrants(
             Some(same) => same.clone(),
             None => entrant(name, libraries, &ours),
         };
-        entrants.push(Entrant { label, ..entrant });
+        entrants.push(Entrant { label, preloaded: preloaded.into(), ..entrant });
     }
     entrants
 }
@@ -167,7 +174,7 @@ fn entrant(name: &str, libraries: &[Named], ours: &impl Fn() -> Result<PathBuf, 
         Err(reason) => (None, Some(Outcome::LeftOut { reason })),
     };
     let package = library.as_deref().and_then(package_of);
-    Entrant { label: name.into(), arm: name.into(), library, environment, package, trouble }
+    Entrant { label: name.into(), arm: name.into(), library, preloaded: String::new(), environment, package, trouble }
 }
 
 fn not_installed(debian: &str, fedora: &str) -> String {
@@ -203,10 +210,10 @@ fn package_of(file: &Path) -> Option<(String, String)> {
 impl Entrant {
     /// What the command is started with, beside what the driver has in its own environment.
     pub(super) fn variables(&self) -> Vec<(String, String)> {
-        let inherited = std::env::var("LD_PRELOAD").unwrap_or_default();
         let preload = self.library.as_ref().map(|library| {
             let library = library.display().to_string();
-            ("LD_PRELOAD".to_owned(), [library, inherited].join(":").trim_end_matches(':').to_owned())
+            let others = if self.preloaded.is_empty() { String::new() } else { format!(":{}", self.preloaded) };
+            (PRELOAD.to_owned(), library + &others)
         });
         preload.into_iter().chain(self.environment.clone()).collect()
     }
@@ -245,10 +252,10 @@ mod tests {
     fn a_name_given_twice_is_two_arms_and_a_new_one_comes_with_its_library() {
         let mine = Named { name: "mine".into(), path: "/lib/mine.so".into() };
         let names = names(&owned(&["glibc", "mine", "glibc"]), std::slice::from_ref(&mine)).unwrap();
-        let entrants = entrants(&names, &[mine], || unreachable!("ours does not take part"));
+        let entrants = entrants(&names, &[mine], "a.so", || unreachable!("ours does not take part"));
         let labels: Vec<_> = entrants.iter().map(|entrant| entrant.label.as_str()).collect();
         assert_eq!(labels, ["glibc", "mine", "glibc-2"]);
-        assert_eq!(entrants[1].variables()[0].1, "/lib/mine.so");
+        assert_eq!(entrants[1].variables()[0].1, "/lib/mine.so:a.so");
         let unknown = super::names(&owned(&["malloc"]), &[]).unwrap_err().to_string();
         assert!(unknown.contains("malloc") && unknown.contains("all, glibc, "), "{unknown}");
     }
@@ -257,7 +264,7 @@ mod tests {
     #[test]
     fn a_library_that_is_named_serves_plain_and_tuned() {
         let named = Named { name: "jemalloc".into(), path: "/opt/je.so".into() };
-        let entrants = entrants(&owned(&["jemalloc-tuned", "glibc-tuned"]), &[named], || Err("none".into()));
+        let entrants = entrants(&owned(&["jemalloc-tuned", "glibc-tuned"]), &[named], "", || Err("none".into()));
         assert_eq!(entrants[0].library.as_deref(), Some(Path::new("/opt/je.so")));
         assert_eq!(entrants[1].library, None);
         assert_eq!(entrants[0].variables()[1].0, "MALLOC_CONF");
@@ -265,7 +272,7 @@ mod tests {
 
     #[test]
     fn what_is_not_there_says_what_brings_it() {
-        let entrants = entrants(&owned(&[OURS]), &[], || Err("not built".into()));
+        let entrants = entrants(&owned(&[OURS]), &[], "", || Err("not built".into()));
         assert_eq!(entrants[0].trouble, Some(Outcome::LeftOut { reason: "not built".into() }));
         assert!(not_installed("libjemalloc2", "jemalloc").contains("apt-get install libjemalloc2"));
     }

@@ -8,6 +8,7 @@
 //! tree     its processes while they run   reaped     those that have ended
 //! target   the program, by its file       scanned    what it writes
 //! libraries  the allocators, as data and on this machine
+//! surroundings  what the driver's own environment brings to every run
 //! ```
 
 mod advice;
@@ -19,6 +20,7 @@ mod reaped;
 mod scanned;
 mod seat;
 mod session;
+mod surroundings;
 mod target;
 mod tree;
 

@@ -1,5 +1,6 @@
 //! One run of the command: started, watched, waited for with everything that it started.
 
+use super::libraries::PRELOAD;
 use super::reaped::{Reaped, reap};
 use super::scanned::{Lines, Scanned};
 use super::tree::{self, Mapped, Spent, Tree};
@@ -37,6 +38,8 @@ const KILLED: Duration = Duration::from_secs(10);
 pub(super) struct Task<'a> {
     pub(super) command: &'a [OsString],
     pub(super) environment: &'a [(String, String)],
+    /// Libraries that every run has, where `environment` names none.
+    pub(super) preloaded: &'a str,
     /// What is to be mapped, a path without links.
     pub(super) library: Option<&'a Path>,
     /// Lines of the output that end an interval.
@@ -58,6 +61,8 @@ pub(super) struct Ran {
     pub(super) rss_over_time: Vec<(Duration, u64)>,
     pub(super) marks: Vec<Mark>,
     pub(super) mapped: Mapped,
+    /// Files of allocators that were seen mapped.
+    pub(super) allocators: Vec<String>,
     pub(super) programs: usize,
     /// It left processes behind that had to be killed.
     pub(super) left_behind: usize,
@@ -92,7 +97,13 @@ pub(super) fn run(task: &Task<'_>, interrupt: &Interrupt) -> Result<Ran, Failure
     interrupt.wake_by(move || drop(wake.send(Event::Interrupted)));
     let program = task.command.first().cloned().unwrap_or_default();
     let mut command = Command::new(&program);
-    command.args(&task.command[1..]).envs(task.environment.iter().map(|(name, value)| (name, value)));
+    command.args(&task.command[1..]);
+    if task.preloaded.is_empty() {
+        command.env_remove(PRELOAD);
+    } else {
+        command.env(PRELOAD, task.preloaded);
+    }
+    command.envs(task.environment.iter().map(|(name, value)| (name, value)));
     // A terminal sends Ctrl-C to the driver's whole group: the command must not die of it before the driver knows why.
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
     let started = Instant::now();
@@ -147,7 +158,8 @@ pub(super) fn run(task: &Task<'_>, interrupt: &Interrupt) -> Result<Ran, Failure
         last_rss_bytes,
         rss_over_time: watch.seen,
         marks: watch.marks,
-        mapped: watch.tree.mapped(),
+        mapped: watch.tree.mapped(watch.reaped.spent),
+        allocators: watch.tree.allocators(),
         programs: watch.tree.programs(),
         left_behind,
         stdout_sha256,

@@ -7,6 +7,7 @@ use super::output::{self, SameOutput};
 use super::process::{self, Ran, Task};
 use super::reaped;
 use super::seat::{Seat, Turn, outcome_of};
+use super::surroundings::Surroundings;
 use super::target::Target;
 use crate::arms::BASELINE;
 use crate::machine::Machine;
@@ -50,12 +51,18 @@ struct Session<'a> {
     /// Intervals of a run, if those are what is timed.
     intervals: Option<usize>,
     slowest: Duration,
+    /// Libraries that every run has.
+    preloaded: String,
+    /// What should be known beside the figures.
+    remarks: Vec<String>,
 }
 
 /// Runs the command under all arms, shows the table and what follows from it, and writes the run's files.
 pub(crate) fn run(job: &Job, interrupt: &Interrupt) -> anyhow::Result<Run> {
     let target = Target::of(job.command.first().map_or("".as_ref(), |word| word.as_os_str()))?;
-    let entrants: Vec<_> = entrants(job).into_iter().map(|entrant| excluded(entrant, &target)).collect();
+    let Surroundings { preloaded, mut remarks } = Surroundings::observe();
+    remarks.extend(target.remark.clone());
+    let entrants: Vec<_> = entrants(job, &preloaded).into_iter().map(|entrant| excluded(entrant, &target)).collect();
     reaped::adopt_orphans()?;
     let machine = Machine::observe();
     let name = target.name();
@@ -73,13 +80,13 @@ pub(crate) fn run(job: &Job, interrupt: &Interrupt) -> anyhow::Result<Run> {
         same_output: job.same_output.as_deref().map(SameOutput::new),
         intervals: None,
         slowest: Duration::ZERO,
+        preloaded,
+        remarks,
     };
-    if let Some(remark) = &target.remark {
-        session.progress.note(remark);
-    }
+    session.remarks.iter().for_each(|remark| session.progress.note(remark));
     session.rehearse()?;
     let ended = session.rounds()?;
-    let Session { progress, seats, baseline, .. } = session;
+    let Session { progress, seats, baseline, remarks, .. } = session;
     let mut arms: Vec<_> = seats.into_iter().map(|seat| seat.result).collect();
     record::summarise(&mut arms, baseline, job.seed);
     let workload = WorkloadResult {
@@ -107,7 +114,7 @@ pub(crate) fn run(job: &Job, interrupt: &Interrupt) -> anyhow::Result<Run> {
         interrupted: interrupt.is_raised(),
         advice: None,
     };
-    run.advice = Some(advice::of(&run, &workload, &entrants, &job.command, target.remark.as_deref()));
+    run.advice = Some(advice::of(&run, &workload, &entrants, &job.command, &remarks));
     run.workloads.push(workload);
     report::write(&folder, &run)?;
     progress.finish();
@@ -117,8 +124,8 @@ pub(crate) fn run(job: &Job, interrupt: &Interrupt) -> anyhow::Result<Run> {
     Ok(run)
 }
 
-/// The arms, each with its library.
-fn entrants(job: &Job) -> Vec<Entrant> {
+/// The arms, each with its library before what is `preloaded` anyway.
+fn entrants(job: &Job, preloaded: &str) -> Vec<Entrant> {
     let ours = || -> Result<PathBuf, String> {
         let built = binaries::library(OUR_PACKAGE, OUR_FILE);
         built.or_else(|error| {
@@ -126,7 +133,7 @@ fn entrants(job: &Job) -> Vec<Entrant> {
             installed.ok_or_else(|| format!("{error:#}, and --library PATH names one that lies elsewhere"))
         })
     };
-    libraries::entrants(&job.allocators, &job.libraries, ours)
+    libraries::entrants(&job.allocators, &job.libraries, preloaded, ours)
 }
 
 /// An arm that cannot be what it is called with this program fails before it starts.
@@ -154,6 +161,14 @@ impl Session<'_> {
             Err(failure) => return Err(anyhow!("{} fails by itself, without any library: {failure}", self.name)),
         };
         self.slowest = ran.wall;
+        for file in &ran.allocators {
+            let remark = format!(
+                "{} maps {file} by itself: in the row {BASELINE} it runs with that, and a preloaded library comes before it",
+                self.name
+            );
+            self.progress.note(&remark);
+            self.remarks.push(remark);
+        }
         if let Some(each) = &self.job.each {
             if ran.marks.len() < LEAST_LINES {
                 bail!(
@@ -273,6 +288,7 @@ impl Session<'_> {
         let task = Task {
             command: &self.job.command,
             environment,
+            preloaded: &self.preloaded,
             library: library.as_deref(),
             each: self.job.each.as_ref(),
             hashes_stdout: self.same_output.as_ref().is_some_and(SameOutput::is_stdout),

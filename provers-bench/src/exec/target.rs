@@ -99,6 +99,13 @@ pub(super) fn is_static(program: &Path) -> Option<bool> {
     Some(!headers.iter().any(|header| header.p_type(endian) == PT_INTERP))
 }
 
+/// Whether a library brings a `malloc` for programs to call.
+pub(super) fn is_allocator(library: &Path) -> bool {
+    let Ok(bytes) = fs::read(library) else { return false };
+    let Ok(elf) = ElfFile64::<Endianness>::parse(&*bytes) else { return false };
+    elf.dynamic_symbols().any(|symbol| symbol.is_definition() && symbol.name() == Ok("malloc"))
+}
+
 /// What is known of how a program was linked.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Linked {

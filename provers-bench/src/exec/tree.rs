@@ -7,9 +7,13 @@
 use super::target;
 use crate::machine::memory;
 use nix::unistd::{SysconfVar, sysconf};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
+
+/// How files are called that hold an allocator.
+const ALLOCATORS: &[&str] =
+    &["libjemalloc", "libmimalloc", "libtcmalloc", "libsnmalloc", "librpmalloc", "libhoard", "libscudo", "libzk_alloc"];
 
 /// What processes have spent since they started, their ended children included.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -46,7 +50,7 @@ impl Spent {
 pub(super) enum Mapped {
     /// In this many of the programs that were looked into, and in all that had much of the memory.
     In { programs: usize, of: usize },
-    /// Not in this program, which had as much memory as half of what the largest had, or more.
+    /// Not in this program, which had as much memory as half of what the largest had, or took half of the CPU time, or more.
     NotIn(PathBuf),
     /// Every process ended before it could be looked into.
     Unseen,
@@ -62,6 +66,8 @@ struct Seen {
     /// `None` before anybody needed to know.
     is_static: Option<bool>,
     most_bytes: u64,
+    /// Its own CPU time at the last look, if it is known to be without the library.
+    cpu_ns: u64,
 }
 
 /// The command's processes, as far as they were seen.
@@ -70,13 +76,14 @@ pub(super) struct Tree<'a> {
     library: Option<&'a Path>,
     driver: PathBuf,
     programs: BTreeMap<Program, Seen>,
+    allocators: BTreeSet<String>,
 }
 
 impl<'a> Tree<'a> {
     /// Processes that are to have `library`, a path without links.
     pub(super) fn new(library: Option<&'a Path>) -> Self {
         let driver = fs::read_link("/proc/self/exe").unwrap_or_default();
-        Self { library, driver, programs: BTreeMap::new() }
+        Self { library, driver, programs: BTreeMap::new(), allocators: BTreeSet::new() }
     }
 
     /// Looks at every process, and returns what they have resident: anonymous memory of all, and pages of files of the
@@ -97,12 +104,16 @@ impl<'a> Tree<'a> {
             if seen.has_library.is_none() {
                 let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
                 seen.has_library = told_by(&maps, self.library);
+                self.allocators.extend(allocators_in(&maps));
             }
             // In the middle of `execve` a dynamic program has no loader either: its file knows.
             if seen.has_library.is_none() {
                 let program = PathBuf::from(format!("/proc/{pid}/exe"));
                 let is_static = *seen.is_static.get_or_insert_with(|| target::is_static(&program).unwrap_or(false));
                 seen.has_library = is_static.then_some(false);
+            }
+            if self.library.is_some() && seen.has_library == Some(false) {
+                seen.cpu_ns = cpu_of(pid).unwrap_or(seen.cpu_ns);
             }
         }
         anonymous + most_of_files
@@ -118,15 +129,24 @@ impl<'a> Tree<'a> {
         self.programs.len()
     }
 
-    /// What was seen of the library.
-    pub(super) fn mapped(&self) -> Mapped {
-        let told =
-            || self.programs.iter().filter_map(|(program, seen)| Some((program, seen.most_bytes, seen.has_library?)));
-        let Some(most) = told().map(|(_, bytes, _)| bytes).max() else { return Mapped::Unseen };
-        let without = told().filter(|(_, bytes, has_library)| !has_library && *bytes >= most / 2);
-        match without.max_by_key(|(_, bytes, _)| *bytes) {
-            Some((program, ..)) => Mapped::NotIn(program.1.clone()),
-            None => Mapped::In { programs: told().filter(|(.., has)| *has).count(), of: told().count() },
+    /// Files of allocators that were seen mapped.
+    pub(super) fn allocators(&self) -> Vec<String> {
+        self.allocators.iter().cloned().collect()
+    }
+
+    /// What was seen of the library, in processes that have `spent` so much.
+    pub(super) fn mapped(&self, spent: Spent) -> Mapped {
+        let told = || self.programs.iter().filter(|(_, seen)| seen.has_library.is_some());
+        let Some(most) = told().map(|(_, seen)| seen.most_bytes).max() else { return Mapped::Unseen };
+        let cpu_ns = spent.user_ns + spent.sys_ns;
+        let matters = |seen: &Seen| seen.most_bytes >= most / 2 || (cpu_ns > 0 && seen.cpu_ns >= cpu_ns / 2);
+        let without = told().filter(|(_, seen)| seen.has_library == Some(false) && matters(seen));
+        match without.max_by_key(|(_, seen)| seen.most_bytes) {
+            Some(((_, program), _)) => Mapped::NotIn(program.clone()),
+            None => {
+                let with = told().filter(|(_, seen)| seen.has_library == Some(true));
+                Mapped::In { programs: with.count(), of: told().count() }
+            }
         }
     }
 }
@@ -157,22 +177,46 @@ fn children_of(pid: u32) -> Vec<u32> {
 }
 
 fn spent_by(pid: u32) -> Option<Spent> {
-    let tick_ns = 1_000_000_000 / sysconf(SysconfVar::CLK_TCK).ok()??.unsigned_abs().max(1);
-    spent_in(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?, tick_ns)
+    let (stat, tick_ns) = stat_of(pid)?;
+    spent_in(&stat, tick_ns)
 }
 
-/// Reads a line of `/proc/PID/stat` (proc_pid_stat(5)), own figures and those of children that were waited for.
-fn spent_in(stat: &str, tick_ns: u64) -> Option<Spent> {
+/// CPU time of a process alone, without its children.
+fn cpu_of(pid: u32) -> Option<u64> {
+    let (stat, tick_ns) = stat_of(pid)?;
+    let field = fields_of(&stat)?;
+    Some((field(14)? + field(15)?) * tick_ns)
+}
+
+/// The line of `/proc/PID/stat` (proc_pid_stat(5)), and the length of its clock tick.
+fn stat_of(pid: u32) -> Option<(String, u64)> {
+    let tick_ns = 1_000_000_000 / sysconf(SysconfVar::CLK_TCK).ok()??.unsigned_abs().max(1);
+    Some((fs::read_to_string(format!("/proc/{pid}/stat")).ok()?, tick_ns))
+}
+
+/// The numbers of such a line, by the number of the field.
+fn fields_of(stat: &str) -> Option<impl Fn(usize) -> Option<u64>> {
     // The program's name is in brackets, and may hold any letter.
     let fields: Vec<u64> =
         stat.rsplit_once(')')?.1.split_ascii_whitespace().map(|field| field.parse().unwrap_or(0)).collect();
-    let field = |number: usize| fields.get(number - 3).copied();
+    Some(move |number: usize| fields.get(number - 3).copied())
+}
+
+/// Own figures, and those of children that were waited for.
+fn spent_in(stat: &str, tick_ns: u64) -> Option<Spent> {
+    let field = fields_of(stat)?;
     Some(Spent {
         user_ns: (field(14)? + field(16)?) * tick_ns,
         sys_ns: (field(15)? + field(17)?) * tick_ns,
         minflt: field(10)? + field(11)?,
         majflt: field(12)? + field(13)?,
     })
+}
+
+/// The files of allocators in these `maps`.
+fn allocators_in(maps: &str) -> impl Iterator<Item = String> {
+    let files = maps.lines().filter_map(|line| line.rsplit_once('/')).map(|(_, file)| file);
+    files.filter(|file| ALLOCATORS.iter().any(|name| file.starts_with(name))).map(str::to_owned)
 }
 
 /// Whether a process with these `maps` has `library` mapped; `None` while it cannot be told. The loader maps preloaded

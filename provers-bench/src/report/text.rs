@@ -87,11 +87,12 @@ fn rounds(workload: &WorkloadResult) -> String {
     let proofs = || workload.arms.iter().flat_map(|arm| &arm.samples);
     let warm = proofs().map(|proof| proof.round).max().unwrap_or(0);
     let processes = proofs().map(|proof| proof.process + 1).max().unwrap_or(0);
-    if workload.timed == Timed::Runs {
-        return format!("{processes} runs under each");
+    let runs = if processes == 1 { "1 run".to_owned() } else { format!("{processes} runs") };
+    match workload.timed {
+        Timed::Proofs => format!("warm rounds {warm} in {processes} processes each"),
+        Timed::Runs => format!("{runs} under each"),
+        Timed::Intervals => format!("{warm} warm intervals in {runs} under each"),
     }
-    let noun = if workload.timed.is_of_command() { "intervals" } else { "rounds" };
-    format!("warm {noun} {warm} in {processes} processes each")
 }
 
 #[cfg(test)]
