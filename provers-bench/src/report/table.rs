@@ -21,7 +21,8 @@ const OUTCOME_CHARS: usize = 48;
 /// The table of `workload`, without a line break at its end.
 pub(crate) fn table(workload: &WorkloadResult, style: Style) -> String {
     match (style, Table::new().width()) {
-        (Style::Terminal, Some(width)) => table_fitting(workload, width),
+        // A terminal of no columns does not say how many it has (a pseudo-terminal of a container, before it is resized).
+        (Style::Terminal, Some(width)) if width > 0 => table_fitting(workload, width),
         _ => drawn(&rows(workload), style).trim_fmt(),
     }
 }
