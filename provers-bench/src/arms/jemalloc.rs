@@ -1,12 +1,15 @@
 //! jemalloc, through `tikv-jemallocator`.
 
 use super::arm::{Arm, Colour};
+#[cfg(feature = "jemalloc")]
 use super::installed::Installed;
 
 /// Its type.
+#[cfg(feature = "jemalloc")]
 pub type Allocator = tikv_jemallocator::Jemalloc;
 
 /// What to install.
+#[cfg(feature = "jemalloc")]
 pub const ALLOCATOR: Allocator = tikv_jemallocator::Jemalloc;
 
 const PLAIN: Arm =
@@ -32,6 +35,7 @@ pub(super) const ARMS: &[Arm] = &[
 pub(crate) const RETAINS: &str = "thp:always,metadata_thp:auto,retain:true,dirty_decay_ms:-1,muzzy_decay_ms:-1";
 
 /// What the arm says of it.
+#[cfg(feature = "jemalloc")]
 #[inline]
 pub fn installed() -> Installed {
     // Asked of the library that is linked, not of its manifest.
@@ -40,6 +44,7 @@ pub fn installed() -> Installed {
 }
 
 /// A setting of jemalloc, by its name in `mallctl` (jemalloc(3)).
+#[cfg(feature = "jemalloc")]
 #[inline]
 #[expect(unsafe_code, reason = "jemalloc is asked through its C interface")]
 fn setting(name: &str) -> Option<String> {

@@ -91,7 +91,8 @@ pub(crate) fn target_folder(folder: &Path) -> Option<&Path> {
 }
 
 /// The features of this package, and whether this driver was built with them: its arms are built with the same.
-const FEATURES: [(&str, bool); 4] = [
+const FEATURES: [(&str, bool); 5] = [
+    ("jemalloc", cfg!(feature = "jemalloc")),
     ("jolt", cfg!(feature = "jolt")),
     ("peers", cfg!(feature = "peers")),
     ("plonky2", cfg!(feature = "plonky2")),
