@@ -1,7 +1,7 @@
 //! What follows from the figures: what there is to gain at most, which allocator to take, its price, and how to take it.
 
 use super::libraries::Entrant;
-use crate::arms::BASELINE;
+use crate::arms::{BASELINE, OURS};
 use crate::results::record::{Advice, ArmResult, Run, WorkloadResult};
 use crate::results::stats::Verdict;
 use crate::results::summary::Summary;
@@ -10,6 +10,10 @@ use std::ffi::OsString;
 
 /// A saving of memory that is worth a word.
 const NOTABLE_SAVING: f64 = 0.95;
+
+/// What to know before our library is copied elsewhere: it comes from no package.
+const BUILT_HERE: &str = "The library was built for this machine's processor, and needs its C library or a newer one: for other machines, \
+                          build it on the oldest of them.";
 
 /// An arm with its figures.
 type Figured<'a> = (&'a ArmResult, &'a Summary);
@@ -51,6 +55,9 @@ pub(super) fn of(
         let words = assigned.chain([command_line(command)]).collect::<Vec<_>>();
         advice.environment = Some(words.join(" "));
         advice.dockerfile = dockerfile(entrant);
+        if entrant.arm == OURS {
+            advice.verdict.push(BUILT_HERE.to_owned());
+        }
     }
     advice
 }
@@ -290,7 +297,16 @@ mod tests {
         assert_eq!(advice.environment.as_deref(), Some("LD_PRELOAD=/opt/libtcmalloc.so.2 sort 'a b'"));
         assert_eq!(advice.dockerfile[0], "COPY libtcmalloc.so.2 /usr/local/lib/libtcmalloc.so.2");
         assert_eq!(advice.dockerfile[1], "ENV LD_PRELOAD=/usr/local/lib/libtcmalloc.so.2");
+        assert!(!verdict.contains(BUILT_HERE), "{verdict}");
         assert!(advice.ceiling[0].contains("the kernel takes 10.0% of the CPU time"), "{}", advice.ceiling[0]);
+    }
+
+    /// Copied to an older processor it would die of an illegal instruction.
+    #[test]
+    fn where_our_library_runs_is_said_with_the_lines_that_copy_it() {
+        let advice = advice(&[("glibc", 1.0, 100), (OURS, 0.8, 100)]);
+        assert_eq!(advice.dockerfile[0], "COPY libzk-alloc.so.2 /usr/local/lib/libzk-alloc.so.2");
+        assert_eq!(advice.verdict.last().map(String::as_str), Some(BUILT_HERE));
     }
 
     /// A difference that is not shown must not become advice, and one of memory is worth a word.
