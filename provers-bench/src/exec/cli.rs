@@ -31,7 +31,7 @@ struct ExecArgs {
     #[arg(long, value_name = "[NAME=]PATH", value_parser = libraries::named)]
     library: Vec<Named>,
     /// Times the intervals between lines of the command's output that match, not whole runs; the first of each run is cold
-    #[arg(long, value_name = "REGEX", value_parser = Regex::new)]
+    #[arg(long, value_name = "REGEX", value_parser = regex)]
     each: Option<Regex>,
     /// Must succeed after every run, as a command line for sh
     #[arg(long, value_name = "COMMAND LINE")]
@@ -47,6 +47,14 @@ struct ExecArgs {
     /// The command and its arguments, behind --
     #[arg(value_name = "COMMAND", required = true, trailing_var_arg = true, allow_hyphen_values = true)]
     command: Vec<OsString>,
+}
+
+/// Parses a regular expression; of what is wrong with it the crate's last line says the reason.
+fn regex(given: &str) -> Result<Regex, String> {
+    Regex::new(given).map_err(|error| {
+        let text = error.to_string();
+        text.lines().last().unwrap_or_default().trim_start_matches("error: ").to_owned()
+    })
 }
 
 /// What is to be measured.
@@ -128,7 +136,8 @@ mod tests {
     #[test]
     fn mistakes_name_what_is_valid() {
         assert!(asked("exec --allocators hoard -- true").unwrap_err().contains("jemalloc-tuned"));
-        assert!(asked("exec --each ( -- true").is_err());
+        let unclosed = asked("exec --each ( -- true").unwrap_err();
+        assert!(unclosed.lines().next().unwrap().contains("unclosed group"), "{unclosed}");
         assert!(asked("exec --library no=/such/file.so -- true").unwrap_err().contains("NAME=PATH"));
     }
 }

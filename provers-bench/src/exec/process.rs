@@ -22,7 +22,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// Between two looks at the processes.
-const EVERY: Duration = Duration::from_millis(20);
+pub(super) const EVERY: Duration = Duration::from_millis(20);
 /// Between two looks at a process that has just started, until it can be told what it has mapped.
 const EARLY: Duration = Duration::from_micros(500);
 /// For how long that may be.

@@ -161,14 +161,7 @@ impl Session<'_> {
             Err(failure) => return Err(anyhow!("{} fails by itself, without any library: {failure}", self.name)),
         };
         self.slowest = ran.wall;
-        for file in &ran.allocators {
-            let remark = format!(
-                "{} maps {file} by itself: in the row {BASELINE} it runs with that, and a preloaded library comes before it",
-                self.name
-            );
-            self.progress.note(&remark);
-            self.remarks.push(remark);
-        }
+        self.remark_on(&ran);
         if let Some(each) = &self.job.each {
             if ran.marks.len() < LEAST_LINES {
                 bail!(
@@ -188,6 +181,23 @@ impl Session<'_> {
             format::bytes(ran.peak_rss_bytes)
         ));
         Ok(())
+    }
+
+    /// Notes what should be known beside the figures, by a run without a library.
+    fn remark_on(&mut self, ran: &Ran) {
+        let name = &self.name;
+        let own = ran.allocators.iter().map(|file| {
+            format!(
+                "{name} maps {file} by itself: in the row {BASELINE} it runs with that, and a preloaded library comes before it"
+            )
+        });
+        let short = (ran.wall < process::EVERY).then(|| {
+            let [wall, every] = [ran.wall, process::EVERY].map(|time| format::time(time.as_nanos() as u64));
+            format!("A run takes {wall}, and memory is looked at every {every}: peaks are missed")
+        });
+        let remarks: Vec<_> = own.chain(short).collect();
+        remarks.iter().for_each(|remark| self.progress.note(remark));
+        self.remarks.extend(remarks);
     }
 
     fn rounds(&mut self) -> anyhow::Result<Ended> {

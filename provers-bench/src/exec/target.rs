@@ -32,7 +32,9 @@ pub(super) struct Target {
 impl Target {
     /// The program that the first word of a command names.
     pub(super) fn of(word: &OsStr) -> anyhow::Result<Self> {
-        let path = located(word).with_context(|| format!("no program {} to run", Path::new(word).display()))?;
+        let path = located(word).with_context(|| {
+            format!("no program {} to run: there is none, or it is not executable", Path::new(word).display())
+        })?;
         let mut program = path.clone();
         for _ in 0..MOST_INTERPRETERS {
             if let Some(obstacle) = privileges(&program) {
