@@ -277,6 +277,7 @@ fn a_failing_command_is_told_from_a_failing_arm() {
         "{}",
         said(&output)
     );
+    assert!(bench.has_no_folder(), "nothing was measured");
 
     let Some(library) = harmless_library() else { return };
     let bench = Bench::new("exec-fails-under");

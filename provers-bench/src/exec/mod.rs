@@ -3,6 +3,7 @@
 //!
 //! ```text
 //! cli      what is asked for              advice     figures -> what to do
+//! run      from a job to its files
 //! session  rounds, order, what counts     seat       one arm and its runs
 //! process  one run: started and watched   output     what must be the same after it
 //! tree     its processes while they run   reaped     those that have ended
@@ -17,6 +18,7 @@ mod libraries;
 mod output;
 mod process;
 mod reaped;
+mod run;
 mod scanned;
 mod seat;
 mod session;
@@ -25,4 +27,4 @@ mod target;
 mod tree;
 
 pub(crate) use cli::{Job, command, job};
-pub(crate) use session::run;
+pub(crate) use run::run;

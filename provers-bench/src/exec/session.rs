@@ -1,32 +1,24 @@
 //! The command under all arms: once without any library, to see that it works, and then rounds in random order.
 
-use super::advice;
 use super::cli::Job;
-use super::libraries::{self, Entrant, OUR_FILE, OUR_PACKAGE};
+use super::libraries::Entrant;
 use super::output::{self, SameOutput};
 use super::process::{self, Ran, Task};
-use super::reaped;
 use super::seat::{Seat, Turn, outcome_of};
 use super::surroundings::Surroundings;
-use super::target::Target;
 use crate::arms::BASELINE;
-use crate::machine::Machine;
-use crate::measure::binaries;
 use crate::measure::interrupt::Interrupt;
 use crate::measure::process::Failure;
 use crate::measure::progress::Progress;
 use crate::measure::schedule::Schedule;
-use crate::report::{self, Style};
 use crate::results::format;
-use crate::results::record::{self, ArmResult, Ended, Outcome, Run, WorkloadResult};
+use crate::results::record::{self, ArmResult, Ended, Outcome};
 use crate::results::samples::SampleLog;
 use crate::results::timed::Timed;
-use crate::run;
 use anyhow::{anyhow, bail};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
-use std::env;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -38,15 +30,15 @@ const HANG_FACTOR: u32 = 20;
 const LEAST_LINES: usize = 3;
 
 /// A command being measured.
-struct Session<'a> {
+pub(super) struct Session<'a> {
     job: &'a Job,
     name: String,
     interrupt: &'a Interrupt,
-    progress: Progress,
+    pub(super) progress: Progress,
     samples: SampleLog,
-    seats: Vec<Seat>,
+    pub(super) seats: Vec<Seat>,
     /// Index of the arm that the others are compared with.
-    baseline: usize,
+    pub(super) baseline: usize,
     same_output: Option<SameOutput>,
     /// Intervals of a run, if those are what is timed.
     intervals: Option<usize>,
@@ -54,95 +46,7 @@ struct Session<'a> {
     /// Libraries that every run has.
     preloaded: String,
     /// What should be known beside the figures.
-    remarks: Vec<String>,
-}
-
-/// Runs the command under all arms, shows the table and what follows from it, and writes the run's files.
-pub(crate) fn run(job: &Job, interrupt: &Interrupt) -> anyhow::Result<Run> {
-    let target = Target::of(job.command.first().map_or("".as_ref(), |word| word.as_os_str()))?;
-    let Surroundings { preloaded, mut remarks } = Surroundings::observe();
-    remarks.extend(target.remark.clone());
-    let entrants: Vec<_> = entrants(job, &preloaded).into_iter().map(|entrant| excluded(entrant, &target)).collect();
-    reaped::adopt_orphans()?;
-    let machine = Machine::observe();
-    let name = target.name();
-    let (folder, run_name) = run::new_folder(job.out.as_deref(), &format!("exec-{name}"))?;
-    let seats: Vec<_> = entrants.iter().cloned().map(Seat::new).collect();
-    let taking_part = seats.iter().filter(|seat| seat.takes_part()).count() as u64;
-    let mut session = Session {
-        job,
-        name: name.clone(),
-        interrupt,
-        progress: Progress::new(u64::from(job.rounds) * taking_part, Timed::Runs.noun()),
-        samples: SampleLog::create(&folder, run_name.clone())?,
-        baseline: baseline(&seats),
-        seats,
-        same_output: job.same_output.as_deref().map(SameOutput::new),
-        intervals: None,
-        slowest: Duration::ZERO,
-        preloaded,
-        remarks,
-    };
-    session.remarks.iter().for_each(|remark| session.progress.note(remark));
-    session.rehearse()?;
-    let ended = session.rounds()?;
-    let Session { progress, seats, baseline, remarks, .. } = session;
-    let mut arms: Vec<_> = seats.into_iter().map(|seat| seat.result).collect();
-    record::summarise(&mut arms, baseline, job.seed);
-    let workload = WorkloadResult {
-        workload: name.clone(),
-        about: advice::command_line(&job.command),
-        timed: if job.each.is_some() { Timed::Intervals } else { Timed::Runs },
-        log_rows: 0,
-        threads: 0,
-        live_peak_bytes: None,
-        baseline: arms[baseline].label.clone(),
-        arms,
-        ended,
-    };
-    let mut run = Run {
-        schema: record::SCHEMA,
-        run: run_name,
-        prover: name,
-        command_line: env::args().collect(),
-        seed: job.seed,
-        rounds: job.rounds,
-        threads: 0,
-        sweep: None,
-        machine,
-        workloads: Vec::new(),
-        interrupted: interrupt.is_raised(),
-        advice: None,
-    };
-    run.advice = Some(advice::of(&run, &workload, &entrants, &job.command, &remarks));
-    run.workloads.push(workload);
-    report::write(&folder, &run)?;
-    progress.finish();
-    let section = |workload| report::section(&run, workload, Style::Terminal);
-    let table = run.workloads.iter().map(section).collect::<String>();
-    run::conclude(&run, &folder, job.json, &report::with_advice(&run, &table, Style::Terminal))?;
-    Ok(run)
-}
-
-/// The arms, each with its library before what is `preloaded` anyway.
-fn entrants(job: &Job, preloaded: &str) -> Vec<Entrant> {
-    let ours = || -> Result<PathBuf, String> {
-        let built = binaries::library(OUR_PACKAGE, OUR_FILE);
-        built.or_else(|error| {
-            let installed = libraries::found(&[OUR_FILE]);
-            installed.ok_or_else(|| format!("{error:#}, and --library PATH names one that lies elsewhere"))
-        })
-    };
-    libraries::entrants(&job.allocators, &job.libraries, preloaded, ours)
-}
-
-/// An arm that cannot be what it is called with this program fails before it starts.
-fn excluded(entrant: Entrant, target: &Target) -> Entrant {
-    let obstacle = target.obstacle.clone().filter(|_| !entrant.variables().is_empty());
-    match (obstacle, &entrant.trouble) {
-        (Some(reason), None) => Entrant { trouble: Some(Outcome::Failed { round: 0, reason }), ..entrant },
-        _ => entrant,
-    }
+    pub(super) remarks: Vec<String>,
 }
 
 fn baseline(seats: &[Seat]) -> usize {
@@ -150,10 +54,40 @@ fn baseline(seats: &[Seat]) -> usize {
     named.or_else(|| seats.iter().position(Seat::takes_part)).unwrap_or(0)
 }
 
-impl Session<'_> {
+impl<'a> Session<'a> {
+    /// The command of `job`, called `name`, before its first run.
+    pub(super) fn new(
+        job: &'a Job,
+        name: &str,
+        entrants: &[Entrant],
+        surroundings: Surroundings,
+        samples: SampleLog,
+        interrupt: &'a Interrupt,
+    ) -> Self {
+        let seats: Vec<_> = entrants.iter().cloned().map(Seat::new).collect();
+        let taking_part = seats.iter().filter(|seat| seat.takes_part()).count() as u64;
+        let progress = Progress::new(u64::from(job.rounds) * taking_part, Timed::Runs.noun());
+        let Surroundings { preloaded, remarks } = surroundings;
+        remarks.iter().for_each(|remark| progress.note(remark));
+        Self {
+            job,
+            name: name.to_owned(),
+            interrupt,
+            progress,
+            samples,
+            baseline: baseline(&seats),
+            seats,
+            same_output: job.same_output.as_deref().map(SameOutput::new),
+            intervals: None,
+            slowest: Duration::ZERO,
+            preloaded,
+            remarks,
+        }
+    }
+
     /// Runs the command as it is, untimed: a command that fails by itself is not worth a table, what it reads is in the
     /// kernel's cache from then on, and what it writes is what the others must write.
-    fn rehearse(&mut self) -> anyhow::Result<()> {
+    pub(super) fn rehearse(&mut self) -> anyhow::Result<()> {
         self.progress.note(&format!("{}: once as it is, untimed", self.name));
         let ran = match self.once(&[], None, self.job.timeout) {
             Ok(ran) => ran,
@@ -200,7 +134,7 @@ impl Session<'_> {
         self.remarks.extend(remarks);
     }
 
-    fn rounds(&mut self) -> anyhow::Result<Ended> {
+    pub(super) fn rounds(&mut self) -> anyhow::Result<Ended> {
         let deadline = self.job.max_time.map(|time| Instant::now() + time);
         let schedule = Schedule::of_runs(self.job.rounds, self.job.precision, deadline);
         let mut randomness = StdRng::seed_from_u64(self.job.seed);

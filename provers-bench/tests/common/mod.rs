@@ -57,6 +57,11 @@ impl Bench {
         folder
     }
 
+    /// Whether no run left a folder.
+    pub(crate) fn has_no_folder(&self) -> bool {
+        fs::read_dir(&self.out).map_or(true, |mut folders| folders.next().is_none())
+    }
+
     /// `result.json`.
     pub(crate) fn result(&self) -> Value {
         serde_json::from_slice(&read(&self.folder().join("result.json"))).expect("result.json is JSON")
