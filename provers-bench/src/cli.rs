@@ -2,6 +2,7 @@
 
 use crate::arms::{ARMS, Arm, SETS};
 use crate::check;
+use crate::exec;
 use crate::plan::options::RunArgs;
 use crate::plan::{self, Plan, UsageError};
 use crate::report;
@@ -21,6 +22,8 @@ pub(crate) enum Asked {
     Report(report::Job),
     /// Hold figures to a baseline.
     Check(check::Job),
+    /// Run a command under libraries that are preloaded.
+    Exec(exec::Job),
     /// Help or version: print and be done.
     Text(String),
 }
@@ -41,6 +44,9 @@ pub(crate) fn parse(
             }
             if let Some(job) = check::job(provers, name, matches) {
                 return job.map(Asked::Check);
+            }
+            if let Some(job) = exec::job(name, matches) {
+                return job.map(Asked::Exec);
             }
             run(provers, name, matches).map(Asked::Run)
         }
@@ -86,6 +92,7 @@ fn command(provers: &'static [Prover]) -> Command {
         .subcommands(subcommands)
         .subcommands(report::commands())
         .subcommand(check::command())
+        .subcommand(exec::command())
         .subcommands(trace::commands())
 }
 

@@ -2,10 +2,12 @@
 
 use crate::check;
 use crate::cli::{self, Asked};
+use crate::exec;
 use crate::measure::binaries;
 use crate::measure::interrupt::Interrupt;
 use crate::plan::Plan;
 use crate::report;
+use crate::results::record::Run;
 use crate::run::{self, print};
 use crate::trace;
 use crate::workloads::Prover;
@@ -33,6 +35,7 @@ pub fn main(provers: &'static [Prover], package_folder: &str) -> ExitCode {
         Ok(Asked::Trace(job)) => traced(trace::run(&job)),
         Ok(Asked::Report(job)) => said(run::runs_folder(job.out()).and_then(|folder| report::run(&job, &folder))),
         Ok(Asked::Run(plan)) => ended(proved(&plan)),
+        Ok(Asked::Exec(job)) => ended(executed(&job)),
         Ok(Asked::Check(job)) => match check::Gate::open(&job, Path::new(package_folder)) {
             Ok(gate) => ended(held(gate, &job)),
             Err(unusable) => misused(&unusable),
@@ -81,12 +84,19 @@ fn failed(error: &anyhow::Error) -> ExitCode {
 fn proved(plan: &Plan) -> anyhow::Result<u8> {
     let interrupt = Interrupt::on_signals()?;
     let Some(folder) = binaries::folder(&plan.contestants, &interrupt)? else { return Ok(INTERRUPTED) };
-    let run = run::run(plan, &folder, &interrupt)?;
-    Ok(match (run.interrupted, run.any_failed()) {
+    Ok(code_of(&run::run(plan, &folder, &interrupt)?))
+}
+
+fn executed(job: &exec::Job) -> anyhow::Result<u8> {
+    Ok(code_of(&exec::run(job, &Interrupt::on_signals()?)?))
+}
+
+fn code_of(run: &Run) -> u8 {
+    match (run.interrupted, run.any_failed()) {
         (true, _) => INTERRUPTED,
         (false, true) => FAILED,
         (false, false) => 0,
-    })
+    }
 }
 
 fn held(gate: check::Gate<'_>, job: &check::Job) -> anyhow::Result<u8> {

@@ -16,6 +16,7 @@
 //! ```text
 //! driver       a command line -> an exit code          cli     what is asked for
 //! check        the gate: figures, held to a baseline   trace   beside the bench: allocations recorded and replayed
+//! exec         beside the bench: any command, under libraries that are preloaded
 //! run          a plan -> measured, shown, written
 //! report       HTML, tables, curves, JSON, Markdown, comparison
 //! measure      lockstep, seats, processes, time, memory, Ctrl-C
@@ -34,6 +35,7 @@ pub mod workloads;
 
 mod check;
 mod cli;
+mod exec;
 mod machine;
 mod macros;
 mod measure;

@@ -10,6 +10,7 @@ use crate::plan::{Plan, Point};
 use crate::report::{self, Style};
 use crate::results::record::{self, Run};
 use crate::results::samples::SampleLog;
+use crate::results::timed::Timed;
 use anyhow::Context;
 use std::env;
 use std::io::{Write, stdout};
@@ -19,15 +20,14 @@ use std::time::{Duration, Instant};
 /// Runs a plan with the arms' binaries in `folder`, shows its tables and writes its files.
 pub(crate) fn run(plan: &Plan, folder: &Path, interrupt: &Interrupt) -> anyhow::Result<Run> {
     let machine = Machine::observe();
-    let run_folder = report::create_folder(&runs_folder(plan.out.as_deref())?, plan.prover.name)?;
-    let name = run_folder.file_name().context("the run's folder has no name")?.to_string_lossy().into_owned();
+    let (run_folder, name) = new_folder(plan.out.as_deref(), plan.prover.name)?;
     let of_an_arm = |point: &Point| Schedule::new(plan, point.workload.spec, None).proofs();
     let proofs = plan.points.iter().map(of_an_arm).sum::<u64>() * plan.contestants.len() as u64;
     let mut lockstep = Lockstep {
         plan,
         folder: folder.to_owned(),
         interrupt: interrupt.clone(),
-        progress: Progress::new(proofs),
+        progress: Progress::new(proofs, Timed::Proofs.noun()),
         samples: SampleLog::create(&run_folder, name.clone())?,
     };
     warn_of_oversubscription(plan, &machine, &lockstep.progress);
@@ -43,6 +43,7 @@ pub(crate) fn run(plan: &Plan, folder: &Path, interrupt: &Interrupt) -> anyhow::
         machine,
         workloads: Vec::new(),
         interrupted: false,
+        advice: None,
     };
     let end = plan.max_time.map(|time| Instant::now() + time);
     for (index, &point) in plan.points.iter().enumerate() {
@@ -64,15 +65,28 @@ pub(crate) fn run(plan: &Plan, folder: &Path, interrupt: &Interrupt) -> anyhow::
     run.interrupted = interrupt.is_raised();
     report::write(&run_folder, &run)?;
     lockstep.progress.finish();
-    let page = run_folder.join(report::REPORT);
+    conclude(&run, &run_folder, plan.json, &report::curves(&run, Style::Terminal))?;
+    Ok(run)
+}
+
+/// The last that is printed of a run whose files lie in `folder`: the result as JSON, or `text`.
+pub(crate) fn conclude(run: &Run, folder: &Path, json: bool, text: &str) -> anyhow::Result<()> {
+    let page = folder.join(report::REPORT);
     let written = format!("{}\nsamples.csv, result.json and table.md are beside it\n", page.display());
-    if plan.json {
-        print(&report::json(&run)?);
+    if json {
+        print(&report::json(run)?);
         eprint!("{written}");
     } else {
-        print(&(report::curves(&run, Style::Terminal) + &written));
+        print(&format!("{text}{written}"));
     }
-    Ok(run)
+    Ok(())
+}
+
+/// Makes the folder of a new run, of this prover or command, and returns it with its name.
+pub(crate) fn new_folder(out: Option<&Path>, prover: &str) -> anyhow::Result<(PathBuf, String)> {
+    let folder = report::create_folder(&runs_folder(out)?, prover)?;
+    let name = folder.file_name().context("the run's folder has no name")?.to_string_lossy().into_owned();
+    Ok((folder, name))
 }
 
 /// Where the runs' folders lie: `out`, or a place in cargo's target directory.

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 const ORDER: &[&[&str]] = &[
     &["driver"],
     &["cli"],
-    &["check", "trace"],
+    &["check", "exec", "trace"],
     &["run"],
     &["report"],
     &["child", "measure"],

@@ -1,7 +1,7 @@
 //! `cargo prove-bench PROVER ...`: builds the bench with that prover and no other, says so, and starts it.
 //!
-//! The provers are features of the package `provers-bench`, the allocators that take long to build are another, and cargo has to know the features before the bench can read its command
-//! line. Every set of features has artefacts of its own in the target folder, so switching provers builds nothing twice.
+//! The provers are features of the package `provers-bench`, and so are the allocators that take long to build; cargo has to
+//! know the features before the bench can read its command line. Every set of features has artefacts of its own in the target folder, so switching provers builds nothing twice.
 
 use std::borrow::Cow;
 use std::env;
@@ -30,11 +30,17 @@ const TOOLS: [&str; 5] = ["report", "compare", "simulate", "replay", "exec"];
 /// Tools that call every prover, or the one that is named next.
 const PROVING: [&str; 2] = ["check", "record"];
 
+/// Those of them that run no binary of an allocator's: `exec` preloads the distribution's libraries.
+const WITHOUT_ARMS: [&str; 4] = ["report", "compare", "simulate", "exec"];
+
+/// The feature of jemalloc, which every table of the bench has.
+const JEMALLOC: &str = "jemalloc";
+const JEMALLOC_MINUTES: u32 = 1;
 /// The feature of the allocators that are not in the bench's set `quick`.
 const PEERS: &str = "peers";
 const PEERS_MINUTES: u32 = 3;
 
-/// What is built without any prover: the driver, and the allocators that it compares.
+/// What is built without any prover and any allocator from C: the driver.
 const BARE_MINUTES: u32 = 2;
 
 /// The command line cannot be followed: as the bench itself ends then.
@@ -44,7 +50,7 @@ fn main() -> ExitCode {
     let arguments: Vec<_> = env::args_os().skip(1).collect();
     let words: Vec<_> = arguments.iter().take(2).map(|word| word.to_string_lossy()).collect();
     let words: Vec<_> = words.iter().map(AsRef::as_ref).collect();
-    let peers = needs_peers(arguments.iter().map(|word| word.to_string_lossy()));
+    let allocators = allocators_for(&words, arguments.iter().map(|word| word.to_string_lossy()));
     match provers_of(&words) {
         Asked::Help => {
             print!("{}", help());
@@ -54,7 +60,7 @@ fn main() -> ExitCode {
             eprintln!("prove-bench: {}", unknown(words.first().copied()));
             ExitCode::from(USAGE)
         }
-        Asked::Provers(provers) => start(&provers, peers, arguments),
+        Asked::Provers(provers) => start(&provers, &allocators, arguments),
     }
 }
 
@@ -81,8 +87,18 @@ fn provers_of(words: &[&str]) -> Asked {
     }
 }
 
+/// The features of the allocators that a command line needs that begins with `words`.
+fn allocators_for<'a>(words: &[&str], arguments: impl Iterator<Item = Cow<'a, str>>) -> Vec<&'static str> {
+    match words {
+        ["--version", ..] => Vec::new(),
+        [tool, ..] if WITHOUT_ARMS.contains(tool) => Vec::new(),
+        _ if names_peers(arguments) => vec![JEMALLOC, PEERS],
+        _ => vec![JEMALLOC],
+    }
+}
+
 /// Whether a command line names an allocator that is not built otherwise.
-fn needs_peers<'a>(arguments: impl Iterator<Item = Cow<'a, str>>) -> bool {
+fn names_peers<'a>(arguments: impl Iterator<Item = Cow<'a, str>>) -> bool {
     let mut is_next = false;
     for argument in arguments {
         let names = if is_next { Some(argument.as_ref()) } else { argument.strip_prefix("--allocators=") };
@@ -108,6 +124,7 @@ fn help() -> String {
             check      holds small workloads to a committed baseline\n  \
             report     makes a run's report again, or the tables of the documentation\n  \
             compare    says what changed from one run to another\n  \
+            exec       runs any command under allocators that are preloaded\n  \
             record, simulate, replay\n             allocation traces: written, replayed through policies, replayed on memory\n\n\
             cargo prove-bench COMMAND --help says more.\n"
 }
@@ -119,9 +136,9 @@ fn unknown(word: Option<&str>) -> String {
 }
 
 /// Has cargo build the bench and run it.
-fn start(provers: &[&str], peers: bool, arguments: Vec<OsString>) -> ExitCode {
+fn start(provers: &[&str], allocators: &[&str], arguments: Vec<OsString>) -> ExitCode {
     let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let features: Vec<_> = provers.iter().copied().chain(peers.then_some(PEERS)).collect();
+    let features: Vec<_> = provers.iter().chain(allocators).copied().collect();
     let bench = |verb: &str| {
         let mut command = Command::new(&cargo);
         command.args([verb, "--release", "--package", "provers-bench", "--bin", "prove-bench"]);
@@ -129,7 +146,7 @@ fn start(provers: &[&str], peers: bool, arguments: Vec<OsString>) -> ExitCode {
         command
     };
 
-    eprintln!("prove-bench: building {}", announced(provers, peers));
+    eprintln!("prove-bench: building {}", announced(provers, allocators));
     let begun = Instant::now();
     match bench("build").status() {
         Ok(status) if status.success() => {}
@@ -143,10 +160,11 @@ fn start(provers: &[&str], peers: bool, arguments: Vec<OsString>) -> ExitCode {
 }
 
 /// What is built, and how long that takes.
-fn announced(provers: &[&str], peers: bool) -> String {
+fn announced(provers: &[&str], allocators: &[&str]) -> String {
     let asked_for = PROVERS.iter().filter(|prover| provers.contains(&prover.name));
-    let peers = if peers { PEERS_MINUTES } else { 0 };
-    let minutes = BARE_MINUTES + peers + asked_for.map(|prover| prover.minutes).sum::<u32>();
+    let of_allocators = [(JEMALLOC, JEMALLOC_MINUTES), (PEERS, PEERS_MINUTES)];
+    let of_allocators = of_allocators.iter().filter(|(name, _)| allocators.contains(name)).map(|(_, minutes)| minutes);
+    let minutes = BARE_MINUTES + of_allocators.sum::<u32>() + asked_for.map(|prover| prover.minutes).sum::<u32>();
     let with = if provers.is_empty() { String::new() } else { format!(" with {}", provers.join(", ")) };
     format!("the bench{with}; the first time this takes about {minutes} minutes on 2 cores")
 }
@@ -191,9 +209,13 @@ mod tests {
     /// mimalloc, snmalloc and TCMalloc are minutes of C++, for those who ask for them.
     #[test]
     fn peers_are_built_where_one_is_named() {
-        let needs = |line: &str| needs_peers(line.split(' ').map(Cow::from));
-        assert!(!needs("plonky3 --smoke") && !needs("plonky3 --allocators glibc,zk-alloc-thp-never,jemalloc-tuned"));
-        assert!(needs("plonky3 --allocators all") && needs("replay a.trace --allocators=glibc,mimalloc"));
+        let needed =
+            |line: &str| allocators_for(&line.split(' ').collect::<Vec<_>>(), line.split(' ').map(Cow::from)).len();
+        assert_eq!(needed("exec --allocators all -- make --allocators mimalloc"), 0);
+        assert_eq!(needed("plonky3 --smoke"), 1);
+        assert_eq!(needed("plonky3 --allocators glibc,zk-alloc-thp-never,jemalloc-tuned"), 1);
+        assert_eq!(needed("plonky3 --allocators all"), 2);
+        assert_eq!(needed("replay a.trace --allocators=glibc,mimalloc"), 2);
     }
 
     /// The list here and the features of the bench are two lists: a prover that is missing in one could not be started.

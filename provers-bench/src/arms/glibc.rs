@@ -24,7 +24,8 @@ pub(super) const ARMS: &[Arm] = &[
 /// glibc gives nothing back: no request is mapped by itself, the heap is never trimmed, and the heaps of threads stay.
 /// Raising `mmap_threshold` would not do everywhere: mallopt(3) ends it at 32 MiB, and glibc 2.36 takes more, but buffers
 /// are larger than the one, and older versions refuse the other without a word.
-const RETAINS: &str = "glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=1099511627776:glibc.malloc.top_pad=67108864";
+pub(crate) const RETAINS: &str =
+    "glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=1099511627776:glibc.malloc.top_pad=67108864";
 
 /// What the arm says of it.
 #[inline]

@@ -1,12 +1,15 @@
 //! jemalloc, through `tikv-jemallocator`.
 
 use super::arm::{Arm, Colour};
+#[cfg(feature = "jemalloc")]
 use super::installed::Installed;
 
 /// Its type.
+#[cfg(feature = "jemalloc")]
 pub type Allocator = tikv_jemallocator::Jemalloc;
 
 /// What to install.
+#[cfg(feature = "jemalloc")]
 pub const ALLOCATOR: Allocator = tikv_jemallocator::Jemalloc;
 
 const PLAIN: Arm =
@@ -16,10 +19,7 @@ pub(super) const ARMS: &[Arm] = &[
     PLAIN,
     Arm {
         name: "jemalloc-tuned",
-        environment: &[(
-            "_RJEM_MALLOC_CONF",
-            "thp:always,metadata_thp:auto,retain:true,dirty_decay_ms:-1,muzzy_decay_ms:-1",
-        )],
+        environment: &[("_RJEM_MALLOC_CONF", RETAINS)],
         confirms: &[
             ("opt.thp", "always"),
             ("opt.metadata_thp", "auto"),
@@ -31,7 +31,11 @@ pub(super) const ARMS: &[Arm] = &[
     },
 ];
 
+/// jemalloc gives nothing back, and asks for huge pages.
+pub(crate) const RETAINS: &str = "thp:always,metadata_thp:auto,retain:true,dirty_decay_ms:-1,muzzy_decay_ms:-1";
+
 /// What the arm says of it.
+#[cfg(feature = "jemalloc")]
 #[inline]
 pub fn installed() -> Installed {
     // Asked of the library that is linked, not of its manifest.
@@ -40,6 +44,7 @@ pub fn installed() -> Installed {
 }
 
 /// A setting of jemalloc, by its name in `mallctl` (jemalloc(3)).
+#[cfg(feature = "jemalloc")]
 #[inline]
 #[expect(unsafe_code, reason = "jemalloc is asked through its C interface")]
 fn setting(name: &str) -> Option<String> {

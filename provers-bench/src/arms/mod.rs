@@ -4,7 +4,8 @@
 //! when it is asked, its arms and their colour. A crate with a prover of its own has them from here, and depends on this
 //! one alone.
 //!
-//! Without the feature `peers`, those that take long to build are known by name and can't be run: their binaries need it.
+//! Without the features `jemalloc` and `peers`, those that take long to build are known by name and can't be run: their
+//! binaries need them.
 //!
 //! What calls into an allocator is `#[inline]`: it is compiled in the binary that calls it and never in this library. An
 //! allocator that the library itself called would be linked into every arm, with whatever it does before `main`.

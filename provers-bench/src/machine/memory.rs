@@ -13,11 +13,20 @@ pub(crate) fn rss_bytes() -> anyhow::Result<u64> {
 
 /// Resident memory of the process `pid`; `None` if it is gone. Cheaper than its `status`.
 pub(crate) fn rss_bytes_of(pid: u32) -> Option<u64> {
+    resident_of(pid).map(|resident| resident.anonymous_bytes + resident.file_bytes)
+}
+
+/// The same, in parts.
+pub(crate) fn resident_of(pid: u32) -> Option<Resident> {
     let statm = fs::read_to_string(format!("/proc/{pid}/statm")).ok()?;
-    let pages: u64 = statm.split(' ').nth(1)?.parse().ok()?;
+    let mut fields = statm.split(' ').skip(1).map_while(|pages| pages.parse::<u64>().ok());
+    let (pages, of_files) = (fields.next()?, fields.next()?);
     // A process that has ended and was not waited for has no pages.
-    let page_bytes = sysconf(SysconfVar::PAGE_SIZE).ok()??;
-    (pages > 0).then(|| pages * page_bytes.unsigned_abs())
+    let page_bytes = sysconf(SysconfVar::PAGE_SIZE).ok()??.unsigned_abs();
+    (pages > 0).then(|| Resident {
+        anonymous_bytes: pages.saturating_sub(of_files) * page_bytes,
+        file_bytes: of_files.min(pages) * page_bytes,
+    })
 }
 
 /// Memory of this process that lies in huge pages; `None` if the kernel does not say. Takes milliseconds.
@@ -29,7 +38,7 @@ pub(crate) fn huge_page_bytes() -> Option<u64> {
 #[derive(Debug)]
 pub(crate) struct Account(File);
 
-/// Resident memory of this process, in parts.
+/// Resident memory of a process, in parts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Resident {
     /// What it wrote: heaps, arenas, stacks.

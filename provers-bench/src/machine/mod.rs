@@ -82,9 +82,14 @@ fn lockfile() -> Option<PathBuf> {
     here.ancestors().map(|folder| folder.join("Cargo.lock")).find(|path| path.is_file())
 }
 
-fn sha256_of(path: &Path) -> Option<String> {
-    let digest = Sha256::digest(fs::read(path).ok()?);
-    Some(digest.iter().map(|byte| format!("{byte:02x}")).collect())
+/// SHA-256 of a file; `None` if it cannot be read.
+pub(crate) fn sha256_of(path: &Path) -> Option<String> {
+    Some(in_hex(&Sha256::digest(fs::read(path).ok()?)))
+}
+
+/// A digest as `sha256sum` writes it.
+pub(crate) fn in_hex(digest: &[u8]) -> String {
+    digest.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[cfg(test)]

@@ -30,7 +30,7 @@ fn up_to_date(contestants: &[Contestant]) -> anyhow::Result<PathBuf> {
     if let Some(cargo) = Cargo::that_runs_us() {
         let known = cargo.binaries()?;
         check_all(contestants, &format!("in the package {}", cargo.package), |name| known.contains(name))?;
-        cargo.build(&names, &folder)?;
+        cargo.build(&cargo.package, &names, &folder)?;
     }
     check_all(contestants, &format!("beside this driver in {}", folder.display()), |name| folder.join(name).is_file())?;
     for binary in names.iter().map(|name| folder.join(name)).chain([driver]) {
@@ -43,6 +43,24 @@ fn up_to_date(contestants: &[Contestant]) -> anyhow::Result<PathBuf> {
         }
     }
     Ok(folder)
+}
+
+/// The shared library `file` of `package`, beside the driver: brought up to date if cargo started this process and the
+/// workspace has the package.
+pub(crate) fn library(package: &str, file: &str) -> anyhow::Result<PathBuf> {
+    let driver = env::current_exe().context("cannot tell where this driver lies")?;
+    let folder = driver.parent().context("this driver lies in no folder")?;
+    if let Some(cargo) = Cargo::that_runs_us() {
+        let metadata = cargo.metadata()?;
+        if metadata["packages"].as_array().into_iter().flatten().any(|found| found["name"] == package) {
+            cargo.build(package, &BTreeSet::new(), folder)?;
+        }
+    }
+    let path = folder.join(file);
+    if !path.is_file() {
+        bail!("no {file} in {}: `cargo build --release --package {package}` makes it", folder.display());
+    }
+    Ok(path)
 }
 
 /// Fails if the binary of a contestant is not there, and says what would make it.
@@ -73,7 +91,8 @@ pub(crate) fn target_folder(folder: &Path) -> Option<&Path> {
 }
 
 /// The features of this package, and whether this driver was built with them: its arms are built with the same.
-const FEATURES: [(&str, bool); 4] = [
+const FEATURES: [(&str, bool); 5] = [
+    ("jemalloc", cfg!(feature = "jemalloc")),
     ("jolt", cfg!(feature = "jolt")),
     ("peers", cfg!(feature = "peers")),
     ("plonky2", cfg!(feature = "plonky2")),
@@ -99,6 +118,11 @@ impl Cargo {
 
     /// Names of the binaries that the package has.
     fn binaries(&self) -> anyhow::Result<BTreeSet<String>> {
+        Ok(binaries_of(&self.metadata()?, &self.package))
+    }
+
+    /// What cargo says of the packages of the workspace.
+    fn metadata(&self) -> anyhow::Result<Value> {
         let output = Command::new(&self.program)
             .args(["metadata", "--no-deps", "--offline", "--format-version", "1", "--manifest-path"])
             .arg(self.manifest_folder.join("Cargo.toml"))
@@ -107,28 +131,28 @@ impl Cargo {
         if !output.status.success() {
             bail!("cargo does not describe {}: {}", self.package, String::from_utf8_lossy(&output.stderr).trim());
         }
-        let metadata = serde_json::from_slice(&output.stdout).context("cargo describes the package in no JSON")?;
-        Ok(binaries_of(&metadata, &self.package))
+        serde_json::from_slice(&output.stdout).context("cargo describes the package in no JSON")
     }
 
-    /// Builds `binaries` as the driver in `folder` was built: same profile, same target, same place.
-    fn build(&self, binaries: &BTreeSet<&str>, folder: &Path) -> anyhow::Result<()> {
+    /// Builds `binaries` of `package`, or its library if there are none, as the driver in `folder` was built: same profile,
+    /// same target, same place.
+    fn build(&self, package: &str, binaries: &BTreeSet<&str>, folder: &Path) -> anyhow::Result<()> {
         let status = Command::new(&self.program)
-            .args(self.arguments(binaries, folder))
+            .args(self.arguments(package, binaries, folder))
             .status()
             .with_context(|| format!("cannot run {}", Path::new(&self.program).display()))?;
         if !status.success() {
-            bail!("the arms' binaries could not be built: cargo ended with {status}");
+            bail!("{package} could not be built: cargo ended with {status}");
         }
         Ok(())
     }
 
-    fn arguments(&self, binaries: &BTreeSet<&str>, folder: &Path) -> Vec<OsString> {
-        let mut arguments: Vec<OsString> = vec!["build".into(), "--package".into(), (&self.package).into()];
+    fn arguments(&self, package: &str, binaries: &BTreeSet<&str>, folder: &Path) -> Vec<OsString> {
+        let mut arguments: Vec<OsString> = vec!["build".into(), "--package".into(), package.into()];
         arguments.extend(["--manifest-path".into(), self.manifest_folder.join("Cargo.toml").into()]);
         arguments.extend(binaries.iter().flat_map(|name| ["--bin".into(), name.into()]));
         // The features of a package of somebody else's are not known here.
-        if self.package == env!("CARGO_PKG_NAME") && FEATURES.iter().any(|(_, on)| !on) {
+        if package == env!("CARGO_PKG_NAME") && FEATURES.iter().any(|(_, on)| !on) {
             let features: Vec<_> = FEATURES.iter().filter(|(_, on)| *on).map(|(name, _)| *name).collect();
             arguments.extend(["--no-default-features".into(), "--features".into(), features.join(",").into()]);
         }
@@ -163,7 +187,7 @@ mod tests {
 
     fn arguments(folder: &str) -> String {
         let cargo = Cargo { program: "cargo".into(), manifest_folder: "/w/bench".into(), package: "bench".into() };
-        let arguments = cargo.arguments(&BTreeSet::from(["with-glibc", "with-zk-alloc"]), Path::new(folder));
+        let arguments = cargo.arguments("bench", &BTreeSet::from(["with-glibc", "with-zk-alloc"]), Path::new(folder));
         arguments.join(" ".as_ref()).into_string().unwrap()
     }
 

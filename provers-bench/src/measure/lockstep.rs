@@ -11,6 +11,7 @@ use crate::plan::{self, Plan, Point, SizedWorkload};
 use crate::results::format;
 use crate::results::record::{self, Ended, Outcome, WorkloadResult};
 use crate::results::samples::SampleLog;
+use crate::results::timed::Timed;
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
@@ -91,6 +92,7 @@ impl<'a> Lockstep<'a> {
         Ok(WorkloadResult {
             workload: workload.spec.name.into(),
             about: workload.spec.about.into(),
+            timed: Timed::Proofs,
             log_rows: workload.log_rows,
             threads,
             live_peak_bytes: record::live_peak_bytes(&arms),

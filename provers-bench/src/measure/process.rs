@@ -169,16 +169,7 @@ impl ChildProcess {
     }
 
     fn died(&mut self, status: ExitStatus, when: &str) -> Failure {
-        let how = match (status.signal().map(Signal::try_from), status.code()) {
-            (Some(Ok(Signal::SIGKILL)), _) => "killed by SIGKILL (out of memory?)".into(),
-            (Some(Ok(signal)), _) => format!("died of {}", signal.as_str()),
-            (_, Some(code)) => format!("exited with code {code}"),
-            _ => format!("ended with {status}"),
-        };
-        let tail: Vec<_> = self.stderr_tail().into_iter().filter(|line| !line.trim().is_empty()).collect();
-        // Three lines hold a panic: where, what, and the advice to ask for a backtrace.
-        let said: String = tail[tail.len().saturating_sub(3)..].join(" / ").chars().take(QUOTED_CHARS).collect();
-        Failure::Died(if said.is_empty() { format!("{how}{when}") } else { format!("{how}{when}: {said}") })
+        Failure::Died(how_it_died(status, when, self.stderr_tail()))
     }
 
     /// The status of a child that is about to exit; after `patience` it is killed, and there is none.
@@ -222,7 +213,22 @@ fn forward_lines(stdout: impl Read, events: &Sender<Event>) {
     let _ = events.send(Event::Closed);
 }
 
-fn last_lines(stderr: impl Read) -> VecDeque<String> {
+/// How a process ended that did not end well, with the last of what it said.
+pub(crate) fn how_it_died(status: ExitStatus, when: &str, stderr: Vec<String>) -> String {
+    let how = match (status.signal().map(Signal::try_from), status.code()) {
+        (Some(Ok(Signal::SIGKILL)), _) => "killed by SIGKILL (out of memory?)".into(),
+        (Some(Ok(signal)), _) => format!("died of {}", signal.as_str()),
+        (_, Some(code)) => format!("exited with code {code}"),
+        _ => format!("ended with {status}"),
+    };
+    let tail: Vec<_> = stderr.into_iter().filter(|line| !line.trim().is_empty()).collect();
+    // Three lines hold a panic: where, what, and the advice to ask for a backtrace.
+    let said: String = tail[tail.len().saturating_sub(3)..].join(" / ").chars().take(QUOTED_CHARS).collect();
+    if said.is_empty() { format!("{how}{when}") } else { format!("{how}{when}: {said}") }
+}
+
+/// The last lines of what a process writes, once it has ended.
+pub(crate) fn last_lines(stderr: impl Read) -> VecDeque<String> {
     let mut kept = VecDeque::with_capacity(STDERR_LINES);
     for line in BufReader::new(stderr).split(b'\n').map_while(Result::ok) {
         if kept.len() == STDERR_LINES {

@@ -8,17 +8,18 @@ use std::time::{Duration, Instant};
 /// Progress over a whole run, counted in proofs.
 pub(crate) struct Progress {
     bar: Option<ProgressBar>,
+    /// Proofs that are to be made, or runs of a command.
     proofs: u64,
     done: u64,
     since: Instant,
 }
 
 impl Progress {
-    /// Expects `proofs` proofs.
-    pub(crate) fn new(proofs: u64) -> Self {
+    /// Expects `proofs` proofs, or whatever else is timed here and called by that `noun`.
+    pub(crate) fn new(proofs: u64, noun: &str) -> Self {
         let bar = stderr().is_terminal().then(|| {
             let bar = ProgressBar::with_draw_target(Some(proofs), ProgressDrawTarget::stderr());
-            let style = ProgressStyle::with_template("{bar:16} {pos}/{len} proofs  {wide_msg}");
+            let style = ProgressStyle::with_template(&format!("{{bar:16}} {{pos}}/{{len}} {noun}s  {{wide_msg}}"));
             bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
         });
         Self { bar, proofs, done: 0, since: Instant::now() }

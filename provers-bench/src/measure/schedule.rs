@@ -23,6 +23,11 @@ impl Schedule {
         Self { rounds, processes, precision: plan.precision, deadline }
     }
 
+    /// Rounds that are each a process of their own.
+    pub(crate) fn of_runs(runs: u32, precision: Option<f64>, deadline: Option<Instant>) -> Self {
+        Self { rounds: runs, processes: runs, precision, deadline }
+    }
+
     /// Warm rounds of the process with this number: as even a share as there is.
     pub(crate) fn warm_rounds(&self, process: u32) -> u32 {
         let (rounds, processes) = (self.rounds, self.processes);

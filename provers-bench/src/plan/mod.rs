@@ -34,7 +34,7 @@ pub(crate) struct Request {
 }
 
 /// Time for each point when `--until-precise` comes without `--max-time`.
-const PRECISE_TIME: Duration = Duration::from_secs(300);
+pub(crate) const PRECISE_TIME: Duration = Duration::from_secs(300);
 
 impl Request {
     /// Of `prover`, checked against what there is.

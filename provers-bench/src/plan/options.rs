@@ -27,13 +27,6 @@ pub(crate) struct RunArgs {
     /// [default: one for three rounds, 4 to 10, or fewer where set-up is expensive]
     #[arg(long, value_name = "N", value_parser = whole::<u32>(1..=10_000))]
     processes: Option<u32>,
-    /// Adds processes until every interval is at most this wide, in percent of the baseline's time
-    #[arg(long, value_name = "P%", value_parser = values::percentage)]
-    until_precise: Option<f64>,
-    /// Starts no round after this time, in seconds or with m in minutes; sizes of a sweep and workloads share it
-    /// [default: none, or with --until-precise 5m for each]
-    #[arg(long, value_name = "TIME", value_parser = values::time)]
-    max_time: Option<Duration>,
     /// Runs every workload at each point: log-rows=12..17 (both ends included), or a list as in threads=1,2,4
     #[arg(long, value_name = "WHAT=VALUES", value_parser = values::sweep)]
     sweep: Option<SweepOver>,
@@ -46,18 +39,40 @@ pub(crate) struct RunArgs {
     /// Workloads to run, with commas between them [default: all of the prover]
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     workloads: Vec<String>,
-    /// Decides order, inputs and resampling; recorded with the result [default: drawn]
-    #[arg(long, value_name = "N", value_parser = whole::<u64>(0..=u64::MAX))]
-    seed: Option<u64>,
     /// Longest wait for one proof and its verification [default: 120 s, more for large sizes and slow proofs]
     #[arg(long, value_name = "SECONDS", value_parser = whole::<u64>(1..=86_400))]
     timeout: Option<u64>,
+    #[command(flatten)]
+    measured: MeasuredArgs,
+}
+
+/// Options of everything that is measured in rounds.
+#[derive(Args, Debug)]
+pub(crate) struct MeasuredArgs {
+    /// Goes on until every interval is at most this wide, in percent of the baseline's time
+    #[arg(long, value_name = "P%", value_parser = values::percentage)]
+    pub(crate) until_precise: Option<f64>,
+    /// Starts no round after this time, in seconds or with m in minutes; sizes of a sweep and workloads share it
+    /// [default: none, or with --until-precise 5m for each]
+    #[arg(long, value_name = "TIME", value_parser = values::time)]
+    pub(crate) max_time: Option<Duration>,
+    /// Decides order, inputs and resampling; recorded with the result [default: drawn]
+    #[arg(long, value_name = "N", value_parser = whole::<u64>(0..=u64::MAX))]
+    seed: Option<u64>,
     /// Folder under which the run's folder is made [default: prove-bench in cargo's target directory]
     #[arg(long, value_name = "DIR")]
-    out: Option<PathBuf>,
+    pub(crate) out: Option<PathBuf>,
     /// Prints the whole result as JSON in place of tables
     #[arg(long)]
-    json: bool,
+    pub(crate) json: bool,
+}
+
+impl MeasuredArgs {
+    /// The seed that was given, or one that is drawn now.
+    pub(crate) fn seed(&self) -> u64 {
+        // Within what every JSON reader keeps exactly.
+        self.seed.unwrap_or_else(|| u64::from(rand::random::<u32>()))
+    }
 }
 
 impl RunArgs {
@@ -93,14 +108,13 @@ impl RunArgs {
             allocators: self.allocators,
             rounds,
             processes,
-            precision: self.until_precise,
-            max_time: self.max_time,
+            precision: self.measured.until_precise,
+            max_time: self.measured.max_time,
             threads,
-            // Within what every JSON reader keeps exactly.
-            seed: self.seed.unwrap_or_else(|| u64::from(rand::random::<u32>())),
+            seed: self.measured.seed(),
             timeout: self.timeout.map(Duration::from_secs),
-            out: self.out,
-            json: self.json,
+            out: self.measured.out,
+            json: self.measured.json,
         })
     }
 }

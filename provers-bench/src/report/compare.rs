@@ -4,6 +4,7 @@ use super::facts::{self, command, commit};
 use crate::results::columns::{COLUMNS, Seen, Shown};
 use crate::results::record::{ArmResult, Run, WorkloadResult};
 use crate::results::stats::{Ratio, Verdict};
+use crate::results::timed::Timed;
 use crate::results::{format, view};
 use comfy_table::presets::ASCII_MARKDOWN;
 use comfy_table::{CellAlignment, ContentArrangement, Table};
@@ -31,7 +32,7 @@ pub(super) fn compare(before: &Run, after: &Run) -> String {
     }
     for old in &before.workloads {
         let Some(new) = after.workloads.iter().find(|new| same_point(old, new)) else { continue };
-        text += &format!("\n### {}, {} threads\n\n{}\n", view::name(before, old), old.threads, table(old, new));
+        text += &format!("\n### {}\n\n{}\n", named(before, old), table(old, new));
         let notes = notes(old, new);
         if !notes.is_empty() {
             text += "\n";
@@ -40,15 +41,19 @@ pub(super) fn compare(before: &Run, after: &Run) -> String {
     }
     for (name, run, other) in [("A", before, after), ("B", after, before)] {
         let alone = run.workloads.iter().filter(|one| !other.workloads.iter().any(|two| same_point(one, two)));
-        text.extend(alone.map(|workload| {
-            format!("\nOnly {name} has {}, {} threads.\n", view::name(run, workload), workload.threads)
-        }));
+        text.extend(alone.map(|workload| format!("\nOnly {name} has {}.\n", named(run, workload))));
     }
     text + "\nA ratio changed where the two 95% intervals do not overlap; two runs that differ by less are not told apart.\n"
 }
 
+fn named(run: &Run, workload: &WorkloadResult) -> String {
+    let name = view::name(run, workload);
+    if workload.timed.is_of_command() { name } else { format!("{name}, {} threads", workload.threads) }
+}
+
 fn same_point(one: &WorkloadResult, two: &WorkloadResult) -> bool {
-    (&one.workload, one.log_rows, one.threads) == (&two.workload, two.log_rows, two.threads)
+    let place = |workload: &WorkloadResult| (workload.timed, workload.log_rows, workload.threads);
+    one.workload == two.workload && place(one) == place(two)
 }
 
 /// What differs between the runs beside their arms.
@@ -66,7 +71,7 @@ fn differences(before: &Run, after: &Run) -> Vec<String> {
 fn table(old: &WorkloadResult, new: &WorkloadResult) -> String {
     let mut table = Table::new();
     table.set_content_arrangement(ContentArrangement::Disabled).load_style(ASCII_MARKDOWN);
-    let headings = COLUMNS.iter().flat_map(|column| column.shown).flat_map(headings);
+    let headings = COLUMNS.iter().flat_map(|column| column.shown).flat_map(|place| headings(place, old.timed));
     table.set_header(["allocator".to_owned()].into_iter().chain(headings));
     for arm in &old.arms {
         if let Some(other) = new.arms.iter().find(|other| other.label == arm.label) {
@@ -80,11 +85,12 @@ fn table(old: &WorkloadResult, new: &WorkloadResult) -> String {
 }
 
 /// The headings of a column where two runs are compared.
-fn headings(place: &Shown) -> Vec<String> {
+fn headings(place: &Shown, timed: Timed) -> Vec<String> {
     match place {
         Shown::Compared(heading) => vec![format!("{heading} A → B")],
         Shown::Judged(heading, change) => {
-            vec![format!("{heading} A [95%]"), format!("{heading} B [95%]"), (*change).to_owned()]
+            let (heading, change) = (timed.heading(heading), timed.heading(change));
+            vec![format!("{heading} A [95%]"), format!("{heading} B [95%]"), change]
         }
         _ => Vec::new(),
     }

@@ -56,6 +56,7 @@ mod tests {
     use super::*;
     use crate::results::record::{Ended, Outcome};
     use crate::results::record::{summarise, tests::arm};
+    use crate::results::timed::Timed;
 
     fn point(log_rows: u32, threads: usize, ours: Outcome) -> WorkloadResult {
         let mut arms =
@@ -65,6 +66,7 @@ mod tests {
         WorkloadResult {
             workload,
             about,
+            timed: Timed::Proofs,
             log_rows,
             threads,
             live_peak_bytes: None,

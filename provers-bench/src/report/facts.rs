@@ -13,11 +13,13 @@ pub(super) struct Fact {
     pub(super) page: Option<(&'static str, &'static str)>,
     /// How it stands in Markdown, in one sentence with the others.
     pub(super) sentence: Option<&'static str>,
+    /// A command has no such thing.
+    pub(super) of_provers: bool,
 }
 
 impl Fact {
     const fn new(name: &'static str, value: fn(&Run) -> String) -> Self {
-        Self { name, value, matters: true, page: None, sentence: None }
+        Self { name, value, matters: true, page: None, sentence: None, of_provers: false }
     }
 
     const fn page(self, entry: &'static str, how: &'static str) -> Self {
@@ -26,6 +28,10 @@ impl Fact {
 
     const fn sentence(self, how: &'static str) -> Self {
         Self { sentence: Some(how), ..self }
+    }
+
+    const fn of_provers(self) -> Self {
+        Self { of_provers: true, ..self }
     }
 
     /// Of two runs on the same machine it may differ.
@@ -47,20 +53,25 @@ pub(super) const FACTS: &[Fact] = &[
         .sentence(", transparent huge pages {}"),
     Fact::new("overcommit", |run| known(&run.machine.overcommit_memory)).page("Overcommit", "{}"),
     Fact::new("load", |run| known(&run.machine.load_average)).page("Load when it started", "{}").by_itself(),
-    Fact::new("compiler", |run| run.machine.build.rustc.clone()).page("Compiler", "{}").sentence("; {}"),
+    Fact::new("compiler", |run| run.machine.build.rustc.clone()).page("Compiler", "{}").sentence("; {}").of_provers(),
     Fact::new("profile", |run| format!("{}, opt-level {}", run.machine.build.profile, run.machine.build.opt_level))
-        .page("Compiler", ", {}"),
-    Fact::new("target", |run| run.machine.build.target.clone()).page("Compiler", ", {}"),
-    Fact::new("flags", |run| run.machine.build.rustflags.clone()).page("Flags", "{}").sentence(", `{}`"),
+        .page("Compiler", ", {}")
+        .of_provers(),
+    Fact::new("target", |run| run.machine.build.target.clone()).page("Compiler", ", {}").of_provers(),
+    Fact::new("flags", |run| run.machine.build.rustflags.clone()).page("Flags", "{}").sentence(", `{}`").of_provers(),
     Fact::new("vector instructions", |run| run.machine.build.vector_features.join(", "))
-        .page("Vector instructions", "{}"),
+        .page("Vector instructions", "{}")
+        .of_provers(),
     Fact::new("commit", commit).page("Commit", "{}").sentence("; commit {}"),
     Fact::new("sources", |run| run.machine.build.sources.clone()).page("Sources", "{}"),
     Fact::new("Cargo.lock", |run| known(&run.machine.lockfile_sha256)).page("Cargo.lock, SHA-256", "{}"),
     Fact::new("command line", |run| run.command_line.join(" ")).page("Command line", "{}").by_itself(),
     Fact::new("seed", |run| run.seed.to_string()).page("Seed", "{}"),
-    Fact::new("warm rounds", |run| run.rounds.to_string()).page("Warm rounds asked for", "{}"),
-    Fact::new("threads", |run| run.threads.to_string()).page("Threads of the prover's pool", "{}").by_itself(),
+    Fact::new("warm rounds", |run| run.rounds.to_string()).page("Rounds asked for", "{}"),
+    Fact::new("threads", |run| run.threads.to_string())
+        .page("Threads of the prover's pool", "{}")
+        .by_itself()
+        .of_provers(),
     Fact::new("start", |run| run.machine.started_at.to_string()).page("Started", "{}").by_itself(),
     Fact::new("prover", |run| run.prover.clone()),
 ];
@@ -82,16 +93,22 @@ pub(super) fn known(value: &Option<String>) -> String {
     value.clone().unwrap_or_else(|| "unknown".into())
 }
 
+/// Those that are of `run`.
+fn applying(run: &Run) -> impl Iterator<Item = &'static Fact> {
+    let is_of_command = run.is_of_command();
+    FACTS.iter().filter(move |fact| !(fact.of_provers && is_of_command))
+}
+
 /// The facts of `run` in one sentence.
 pub(super) fn sentence(run: &Run) -> String {
-    let parts = FACTS.iter().filter_map(|fact| Some(fact.sentence?.replace("{}", &(fact.value)(run))));
+    let parts = applying(run).filter_map(|fact| Some(fact.sentence?.replace("{}", &(fact.value)(run))));
     parts.collect::<String>() + "."
 }
 
 /// The entries of the page, each with its facts.
 pub(super) fn entries(run: &Run) -> Vec<(&'static str, String)> {
     let mut entries: Vec<(&'static str, String)> = Vec::new();
-    for fact in FACTS {
+    for fact in applying(run) {
         let Some((entry, how)) = fact.page else { continue };
         let text = how.replace("{}", &(fact.value)(run));
         match entries.iter_mut().find(|(name, _)| *name == entry) {

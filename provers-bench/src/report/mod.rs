@@ -24,7 +24,7 @@ mod words;
 pub(crate) use cli::{Job, commands, job};
 pub(crate) use curves::curves;
 pub(crate) use table::Style;
-pub(crate) use text::section;
+pub(crate) use text::{section, with_advice};
 
 use crate::results::record::Run;
 use anyhow::{Context, bail};
@@ -115,6 +115,7 @@ pub(crate) mod tests {
     use crate::machine::Machine;
     use crate::results::record::{self, tests::arm};
     use crate::results::record::{ArmResult, Ended, Outcome, SCHEMA, WorkloadResult};
+    use crate::results::timed::Timed;
 
     /// Eight warm rounds of glibc after a cold one, all of 100 ms.
     pub(crate) const EVEN: [u64; 9] = [100_000_000; 9];
@@ -130,6 +131,7 @@ pub(crate) mod tests {
         WorkloadResult {
             workload: "poseidon2".into(),
             about: "hashes".into(),
+            timed: Timed::Proofs,
             log_rows: 15,
             threads: 2,
             live_peak_bytes: None,
@@ -153,6 +155,7 @@ pub(crate) mod tests {
             machine: Machine::observe(),
             workloads,
             interrupted: false,
+            advice: None,
         }
     }
 

@@ -13,8 +13,9 @@ fn busy(workload: &WorkloadResult) -> Option<String> {
     let (fastest, slowest) = (warm.clone().min()?, warm.max()?);
     (slowest as f64 > BUSY_SPREAD * fastest as f64).then(|| {
         format!(
-            "The machine was busy: warm proofs of {} took {} to {}. Ratios are taken within a round and hold; times of \
-             different rounds don't compare.",
+            "The machine was busy: {} of {} took {} to {}. Ratios are taken within a round and hold; times of different \
+             rounds don't compare.",
+            workload.timed.warm(),
             workload.baseline,
             format::time(fastest),
             format::time(slowest)
@@ -25,7 +26,7 @@ fn busy(workload: &WorkloadResult) -> Option<String> {
 /// Everything that is to be said of `workload`.
 pub(super) fn notes(run: &Run, workload: &WorkloadResult) -> Vec<String> {
     let mut notes: Vec<String> = busy(workload).into_iter().chain(ended(workload)).collect();
-    notes.extend(workload.arms.iter().flat_map(of_arm));
+    notes.extend(workload.arms.iter().flat_map(|arm| of_arm(workload, arm)));
     notes.extend(
         workload.live_peak_bytes.map(|bytes| format!("Live at once, as zk-alloc counts: {}", format::bytes(bytes))),
     );
@@ -35,7 +36,7 @@ pub(super) fn notes(run: &Run, workload: &WorkloadResult) -> Vec<String> {
     notes
 }
 
-fn of_arm(arm: &ArmResult) -> Vec<String> {
+fn of_arm(workload: &WorkloadResult, arm: &ArmResult) -> Vec<String> {
     let mut notes = Vec::new();
     notes.extend(format::outcome(&arm.outcome).map(|text| format!("{}: {text}", arm.label)));
     if let (Outcome::Failed { .. }, Some(why)) = (&arm.outcome, &arm.known_to_fail) {
@@ -49,7 +50,8 @@ fn of_arm(arm: &ArmResult) -> Vec<String> {
             notes.push(format!("{}: ran with {}", arm.label, identity.settings.join(" ")));
         }
         if !identity.confirmed.is_empty() {
-            notes.push(format!("{}: the allocator confirmed {}", arm.label, identity.confirmed.join(", ")));
+            let who = if workload.timed.is_of_command() { "" } else { "the allocator confirmed " };
+            notes.push(format!("{}: {who}{}", arm.label, identity.confirmed.join(", ")));
         }
         if !identity.peak_is_per_proof {
             notes.push(format!("{}: peak RSS is since the process started, not one proof's", arm.label));
@@ -77,6 +79,7 @@ fn ended(workload: &WorkloadResult) -> Option<String> {
 mod tests {
     use super::*;
     use crate::results::record::{summarise, tests::arm};
+    use crate::results::timed::Timed;
 
     fn result(wall_ns: &[u64]) -> WorkloadResult {
         let mut arms = vec![arm("glibc", Outcome::Finished, wall_ns)];
@@ -84,6 +87,7 @@ mod tests {
         WorkloadResult {
             workload: "w".into(),
             about: String::new(),
+            timed: Timed::Proofs,
             log_rows: 10,
             threads: 2,
             live_peak_bytes: None,
@@ -105,7 +109,7 @@ mod tests {
     fn an_arm_that_is_known_to_fail_is_explained() {
         let failed = Outcome::Failed { round: 1, reason: "proof 2 does not verify: no".into() };
         let known = ArmResult { known_to_fail: Some("it resets".into()), ..arm("bump-reset", failed, &[1, 2]) };
-        let notes = of_arm(&known);
+        let notes = of_arm(&result(&[1, 2]), &known);
         assert_eq!(notes[0], "bump-reset: FAILED in round 1: proof 2 does not verify: no");
         assert!(notes[1].contains("known to fail") && notes[1].ends_with("it resets"), "{notes:?}");
     }

@@ -21,7 +21,8 @@ const OUTCOME_CHARS: usize = 48;
 /// The table of `workload`, without a line break at its end.
 pub(crate) fn table(workload: &WorkloadResult, style: Style) -> String {
     match (style, Table::new().width()) {
-        (Style::Terminal, Some(width)) => table_fitting(workload, width),
+        // A terminal of no columns does not say how many it has (a pseudo-terminal of a container, before it is resized).
+        (Style::Terminal, Some(width)) if width > 0 => table_fitting(workload, width),
         _ => drawn(&rows(workload), style).trim_fmt(),
     }
 }
@@ -68,13 +69,13 @@ pub(super) fn drawn(rows: &[Vec<String>], style: Style) -> Table {
 }
 
 fn header(workload: &WorkloadResult) -> Vec<String> {
-    let headings = columns::shown(place).map(|(_, (heading, _))| columns::heading(heading, &workload.baseline));
+    let headings = columns::filled(workload, place).map(|(_, (heading, _))| columns::heading(heading, workload));
     ["allocator".to_owned()].into_iter().chain(headings).collect()
 }
 
 fn row(workload: &WorkloadResult, arm: &ArmResult) -> Vec<String> {
     let seen = arm.summary.as_ref().map(|summary| Seen { workload, arm, summary });
-    let cells = columns::shown(place).map(|(column, (_, beside))| match (&seen, &column.cell) {
+    let cells = columns::filled(workload, place).map(|(column, (_, beside))| match (&seen, &column.cell) {
         (Some(seen), _) => with_ratio(column.text(seen), beside.and_then(|ratio| ratio(seen))),
         // The row of an arm without figures says why there are none.
         (None, Cell::Verdict) => format::outcome(&arm.outcome).map_or_else(|| NONE.to_owned(), |text| shortened(&text)),
@@ -118,6 +119,7 @@ mod tests {
     use super::*;
     use crate::results::record::{self, tests::arm};
     use crate::results::record::{Ended, Outcome};
+    use crate::results::timed::Timed;
 
     fn result() -> WorkloadResult {
         let failed = Outcome::Failed { round: 3, reason: "died of SIGABRT: a|b\nc".into() };
@@ -131,7 +133,17 @@ mod tests {
         record::summarise(&mut arms, 0, 1);
         let (workload, about, baseline) = ("w".into(), String::new(), "glibc".into());
         let (threads, live_peak_bytes, ended) = (2, None, Ended::AllRounds);
-        WorkloadResult { workload, about, log_rows: 10, threads, live_peak_bytes, baseline, arms, ended }
+        WorkloadResult {
+            workload,
+            about,
+            timed: Timed::Proofs,
+            log_rows: 10,
+            threads,
+            live_peak_bytes,
+            baseline,
+            arms,
+            ended,
+        }
     }
 
     fn rendered(style: Style) -> String {

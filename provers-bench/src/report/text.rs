@@ -6,6 +6,7 @@ use super::notes::notes;
 use super::table::{Style, table, table_fitting};
 use super::words;
 use crate::results::record::{Run, WorkloadResult};
+use crate::results::timed::Timed;
 
 /// One workload as a terminal of `width` columns shows it.
 pub(super) fn on_a_terminal(run: &Run, workload: &WorkloadResult, width: u16) -> String {
@@ -19,10 +20,15 @@ pub(crate) fn section(run: &Run, workload: &WorkloadResult, style: Style) -> Str
 
 fn section_with(run: &Run, workload: &WorkloadResult, style: Style, table: &str) -> String {
     let WorkloadResult { workload: name, log_rows, about, threads, .. } = workload;
-    let details = format!("threads {threads}, {}, seed {}", rounds(workload), run.seed);
+    let mut details = format!("{}, seed {}", rounds(workload), run.seed);
+    let mut title = name.clone();
+    if !workload.timed.is_of_command() {
+        title += &format!(", 2^{log_rows} rows");
+        details = format!("threads {threads}, {details}");
+    }
     let heading = match style {
-        Style::Terminal => format!("{name}, 2^{log_rows} rows: {about}\n{details}\n"),
-        Style::Markdown => format!("### {name}, 2^{log_rows} rows\n\n{about}; {details}.\n\n"),
+        Style::Terminal => format!("{title}: {about}\n{details}\n"),
+        Style::Markdown => format!("### {title}\n\n{}; {details}.\n\n", inert(about)),
     };
     let mut text = heading + table + "\n";
     for note in notes(run, workload) {
@@ -37,14 +43,17 @@ fn section_with(run: &Run, workload: &WorkloadResult, style: Style, table: &str)
 /// A whole run as Markdown, for a README or a comment.
 pub(super) fn markdown(run: &Run) -> String {
     let mut text = format!("## {}\n\n`{}`\n\n{}\n", run.prover, command(run), facts::sentence(run));
+    let mut sections = String::new();
     for workload in &run.workloads {
-        text += "\n";
-        text += &section(run, workload, Style::Markdown);
-        text += "\n";
+        sections += "\n";
+        sections += &section(run, workload, Style::Markdown);
+        sections += "\n";
         for finding in words::findings(run, workload) {
-            text += &format!("- **{}**: {}\n", finding.arm, inert(&finding.text));
+            sections += &format!("- **{}**: {}\n", finding.arm, inert(&finding.text));
         }
     }
+    text += if run.advice.is_some() { "\n" } else { "" };
+    text += &with_advice(run, &sections, Style::Markdown);
     text + &curves(run, Style::Markdown)
 }
 
@@ -53,12 +62,37 @@ pub(super) fn inert(text: &str) -> String {
     text.replace(['\n', '\r', '\t'], " ").replace('<', "&lt;")
 }
 
+/// What was found of a command around its table: the ceiling before it, and after it the verdict with what to paste.
+pub(crate) fn with_advice(run: &Run, table: &str, style: Style) -> String {
+    let Some(advice) = &run.advice else { return table.into() };
+    let paragraph = |text: &String| match style {
+        Style::Terminal => format!("{text}\n"),
+        Style::Markdown => format!("{}\n\n", inert(text)),
+    };
+    let pasted = |language: &str, lines: &str| match style {
+        _ if lines.is_empty() => String::new(),
+        Style::Terminal => lines.lines().map(|line| format!("  {line}\n")).collect(),
+        Style::Markdown => format!("```{language}\n{lines}\n```\n\n"),
+    };
+    let ceiling: String = advice.ceiling.iter().map(paragraph).collect();
+    let verdict: String = advice.verdict.iter().map(paragraph).collect();
+    let environment = pasted("sh", advice.environment.as_deref().unwrap_or_default());
+    let dockerfile = pasted("dockerfile", &advice.dockerfile.join("\n"));
+    let end = if style == Style::Terminal { "\n" } else { "" };
+    format!("{ceiling}{end}{table}\n{verdict}{environment}{dockerfile}{end}")
+}
+
 /// How many rounds were made, as far as any arm came.
 fn rounds(workload: &WorkloadResult) -> String {
     let proofs = || workload.arms.iter().flat_map(|arm| &arm.samples);
     let warm = proofs().map(|proof| proof.round).max().unwrap_or(0);
     let processes = proofs().map(|proof| proof.process + 1).max().unwrap_or(0);
-    format!("warm rounds {warm} in {processes} processes each")
+    let runs = if processes == 1 { "1 run".to_owned() } else { format!("{processes} runs") };
+    match workload.timed {
+        Timed::Proofs => format!("warm rounds {warm} in {processes} processes each"),
+        Timed::Runs => format!("{runs} under each"),
+        Timed::Intervals => format!("{warm} warm intervals in {runs} under each"),
+    }
 }
 
 #[cfg(test)]

@@ -38,7 +38,8 @@ pub(crate) fn findings(run: &Run, workload: &WorkloadResult) -> Vec<Finding> {
         findings.push(of_arm(run, workload, arm));
         if stands_for_us == Some(arm.label.as_str()) {
             findings.extend(against_peers(run, workload, arm));
-            findings.extend(compute_bound(workload, arm));
+            // Of a command, the ceiling says it.
+            findings.extend(compute_bound(workload, arm).filter(|_| !workload.timed.is_of_command()));
         }
     }
     findings
@@ -48,7 +49,10 @@ fn of_arm(run: &Run, workload: &WorkloadResult, arm: &ArmResult) -> Finding {
     let said = |tone, text| Finding { tone, arm: arm.label.clone(), text };
     let outcome = format::outcome(&arm.outcome);
     let Some(summary) = view::figures(arm) else {
-        return said(Tone::Broken, format!("{}.", outcome.unwrap_or_else(|| "proved nothing".into())));
+        return said(
+            Tone::Broken,
+            format!("{}.", outcome.unwrap_or_else(|| format!("no {} was made", workload.timed.noun()))),
+        );
     };
     let mut text = warm(&view::name(run, workload), workload, arm, summary);
     if view::is_ours(arm) {
@@ -70,18 +74,19 @@ fn warm(name: &str, workload: &WorkloadResult, arm: &ArmResult, summary: &Summar
     let base = &workload.baseline;
     let reference = view::baseline(workload).filter(|_| !view::is_baseline(workload, arm)).map(|(_, summary)| summary);
     let time = summary.warm_wall_ns.map_or("unknown time".into(), format::time);
+    let (warm, each) = (workload.timed.warm(), workload.timed.each());
     let mut text = match (&summary.wall_ratio, summary.verdict) {
         (Some(ratio), Some(verdict)) => {
-            format!("warm proofs of {name} take {}: {}", of_time(ratio, base), format::verdict(verdict))
+            format!("{warm} of {name} take {}: {}", of_time(ratio, base), format::verdict(verdict))
         }
-        _ if view::is_baseline(workload, arm) => format!("the baseline; warm proofs of {name} take {time}"),
-        _ => format!("warm proofs of {name} take {time}, with no {base} to compare with"),
+        _ if view::is_baseline(workload, arm) => format!("the baseline; {warm} of {name} take {time}"),
+        _ => format!("{warm} of {name} take {time}, with no {base} to compare with"),
     };
     if let Some(faults) = summary.warm_minflt {
         let against = reference.and_then(|summary| summary.warm_minflt).map(format::count);
         let noun = if faults == 1 { "page fault" } else { "page faults" };
         text += &format!(
-            "; {} {noun} a proof{}",
+            "; {} {noun} {each}{}",
             format::count(faults),
             against.map_or_else(String::new, |n| format!(" against {n}"))
         );
@@ -96,7 +101,7 @@ fn warm(name: &str, workload: &WorkloadResult, arm: &ArmResult, summary: &Summar
 
 /// What our arm costs: the first proof, and memory that is kept.
 fn price(workload: &WorkloadResult, arm: &ArmResult, summary: &Summary) -> Option<String> {
-    let base = &workload.baseline;
+    let (base, noun) = (&workload.baseline, workload.timed.noun());
     let (_, reference) = view::baseline(workload).filter(|_| !view::is_baseline(workload, arm))?;
     let cold = match (&summary.cold_ratio, summary.cold_wall_ns, reference.cold_wall_ns) {
         (Some(ratio), ..) => {
@@ -104,16 +109,19 @@ fn price(workload: &WorkloadResult, arm: &ArmResult, summary: &Summary) -> Optio
                 Verdict::TooFewRounds => "too few processes for a verdict",
                 verdict => format::verdict(verdict),
             };
-            format!(" Cold proofs take {}: {verdict}.", of_time(ratio, base))
+            format!(" Cold {noun}s take {}: {verdict}.", of_time(ratio, base))
         }
         (None, Some(ours), Some(theirs)) => {
             let [ours, theirs] = [ours, theirs].map(format::time);
-            format!(" The cold proof took {ours} against {theirs}, in one process each: no verdict.")
+            format!(" The cold {noun} took {ours} against {theirs}, in one process each: no verdict.")
         }
         _ => String::new(),
     };
+    if !workload.timed.rests() {
+        return None;
+    }
     let [ours, theirs] = [summary, reference].map(|summary| summary.resting_rss_bytes.map(format::bytes));
-    Some(cold + &format!(" Between proofs {} stay resident, {} of {base}.", ours?, theirs?))
+    Some(cold + &format!(" Between {noun}s {} stay resident, {} of {base}.", ours?, theirs?))
 }
 
 /// Our arm against each peer directly, the peers that beat it first.

@@ -42,7 +42,8 @@ pub(crate) enum Cell {
     OfProofs,
 }
 
-/// Where a column is shown, and under which heading; `{baseline}` is the arm that ratios are taken to.
+/// Where a column is shown, and under which heading; `{baseline}` is the arm that ratios are taken to, `{warm}` the time
+/// of the samples that a verdict is on.
 pub(crate) enum Shown {
     /// On the terminal and in Markdown.
     Text(&'static str),
@@ -82,8 +83,8 @@ pub(crate) const COLUMNS: &[Column] = &[
         unit: Unit::Nanoseconds,
         cell: Cell::Whole(|seen| seen.summary.warm_wall_ns),
         shown: &[
-            Shown::Text("warm"),
-            Shown::Page("warm"),
+            Shown::Text("{warm}"),
+            Shown::Page("{warm}"),
             Shown::Samples("wall_ns", |sample| sample.wall_ns.to_string()),
         ],
     },
@@ -92,8 +93,8 @@ pub(crate) const COLUMNS: &[Column] = &[
         cell: Cell::Ratio(|seen| seen.summary.wall_ratio),
         shown: &[
             Shown::Text("ratio to {baseline} [95%]"),
-            Shown::Page("warm ratio to {baseline}"),
-            Shown::Judged("warm ratio", "warm time"),
+            Shown::Page("{warm} ratio to {baseline}"),
+            Shown::Judged("{warm} ratio", "time"),
         ],
     },
     Column { unit: Unit::Words, cell: Cell::Verdict, shown: &[Shown::Text("verdict"), Shown::Page("verdict")] },
@@ -109,8 +110,12 @@ pub(crate) const COLUMNS: &[Column] = &[
     },
     Column {
         unit: Unit::Nanoseconds,
-        cell: Cell::OfProofs,
-        shown: &[Shown::Samples("sys_ns", |sample| sample.sys_ns.to_string())],
+        cell: Cell::Whole(|seen| seen.summary.warm_sys_ns.filter(|_| seen.workload.timed.is_of_command())),
+        shown: &[
+            Shown::Text("kernel time"),
+            Shown::Page("kernel time"),
+            Shown::Samples("sys_ns", |sample| sample.sys_ns.to_string()),
+        ],
     },
     Column {
         unit: Unit::Count,
@@ -156,7 +161,7 @@ pub(crate) const COLUMNS: &[Column] = &[
     },
     Column {
         unit: Unit::Bytes,
-        cell: Cell::Whole(|seen| seen.summary.resting_rss_bytes),
+        cell: Cell::Whole(|seen| seen.summary.resting_rss_bytes.filter(|_| seen.workload.timed.rests())),
         shown: &[Shown::Text("resting RSS"), Shown::Page("resting RSS")],
     },
     Column {
@@ -185,9 +190,21 @@ pub(crate) fn of_proof(proof: &Proof) -> impl Iterator<Item = String> {
     of_samples().map(|(_, value)| value(&proof.sample))
 }
 
-/// A heading of a workload whose ratios are to `baseline`.
-pub(crate) fn heading(heading: &str, baseline: &str) -> String {
-    heading.replace("{baseline}", baseline)
+/// Those of them in which `workload` has a figure. An arm of it that failed has none, and is no reason to keep a column.
+pub(crate) fn filled<T>(
+    workload: &WorkloadResult,
+    place: impl Fn(&'static Shown) -> Option<T>,
+) -> impl Iterator<Item = (&'static Column, T)> {
+    let seen = |arm| Some(Seen { workload, arm, summary: view::figures(arm)? });
+    let seen: Vec<_> = workload.arms.iter().filter_map(seen).collect();
+    let is_filled = move |column: &Column| seen.iter().any(|seen| column.text(seen).is_some());
+    // Where the outcomes of arms without figures stand, there is always something to say.
+    shown(place).filter(move |(column, _)| matches!(column.cell, Cell::Verdict) || is_filled(column))
+}
+
+/// A heading of `workload`.
+pub(crate) fn heading(heading: &str, workload: &WorkloadResult) -> String {
+    workload.timed.heading(heading).replace("{baseline}", &workload.baseline)
 }
 
 impl Column {

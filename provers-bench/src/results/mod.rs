@@ -5,7 +5,7 @@
 //! view     a run as its readers look at it
 //! format   quantities and outcomes in words       record   result.json
 //! summary  proofs -> figures                      proof    a sample and its place in the run
-//! stats    ratios and intervals, pure
+//! stats    ratios and intervals, pure             timed    what a sample is of
 //! ```
 
 pub(crate) mod columns;
@@ -15,4 +15,5 @@ pub(crate) mod record;
 pub(crate) mod samples;
 pub(crate) mod stats;
 pub(crate) mod summary;
+pub(crate) mod timed;
 pub(crate) mod view;

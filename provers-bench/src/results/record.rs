@@ -5,6 +5,7 @@ use crate::protocol::Identity;
 use crate::results::proof::Proof;
 use crate::results::stats::Ratio;
 use crate::results::summary::{Summary, warm_wall_ratios};
+use crate::results::timed::Timed;
 use serde::{Deserialize, Serialize};
 
 /// Changes whenever a reader of an older `result.json` would misread it.
@@ -19,6 +20,7 @@ pub(crate) struct Run {
     pub(crate) schema: u32,
     /// Name of the run's folder.
     pub(crate) run: String,
+    /// The prover, or the command.
     pub(crate) prover: String,
     pub(crate) command_line: Vec<String>,
     pub(crate) seed: u64,
@@ -32,6 +34,22 @@ pub(crate) struct Run {
     pub(crate) workloads: Vec<WorkloadResult>,
     /// The user stopped the run: rounds are missing.
     pub(crate) interrupted: bool,
+    /// Of a command's run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) advice: Option<Advice>,
+}
+
+/// What a command's run comes to, in sentences and in lines to paste.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub(crate) struct Advice {
+    /// What there is to gain at most.
+    pub(crate) ceiling: Vec<String>,
+    /// Which allocator to take, and its price.
+    pub(crate) verdict: Vec<String>,
+    /// The command with that allocator, for a shell; `None` if the verdict is to change nothing.
+    pub(crate) environment: Option<String>,
+    /// The lines of a Dockerfile that bring it.
+    pub(crate) dockerfile: Vec<String>,
 }
 
 /// What a sweep varies from point to point.
@@ -47,7 +65,12 @@ pub(crate) enum Sweep {
 pub(crate) struct WorkloadResult {
     pub(crate) workload: String,
     pub(crate) about: String,
+    /// What its samples are of.
+    #[serde(default)]
+    pub(crate) timed: Timed,
+    /// 0 of a command, which has no such thing.
     pub(crate) log_rows: u32,
+    /// 0 of a command, whose threads are its own business.
     pub(crate) threads: usize,
     /// The most bytes of the arena in use at once, as our arm counted; `None` where it took no part.
     pub(crate) live_peak_bytes: Option<u64>,
@@ -122,6 +145,11 @@ pub(crate) enum Outcome {
 }
 
 impl Run {
+    /// A command was measured, and no prover.
+    pub(crate) fn is_of_command(&self) -> bool {
+        self.workloads.iter().any(|workload| workload.timed.is_of_command())
+    }
+
     /// Some arm of some workload failed that is not known to.
     pub(crate) fn any_failed(&self) -> bool {
         let mut arms = self.workloads.iter().flat_map(|workload| &workload.arms);

@@ -17,6 +17,9 @@ pub(crate) struct Summary {
     pub(crate) warm_wall_ns: Option<u64>,
     /// Median CPU time of the warm proofs, user and kernel.
     pub(crate) warm_cpu_ns: Option<u64>,
+    /// The part of that in the kernel.
+    #[serde(default)]
+    pub(crate) warm_sys_ns: Option<u64>,
     /// Median minor faults of the warm proofs.
     pub(crate) warm_minflt: Option<u64>,
     /// Median calls of the arena into the kernel in a warm proof; `None` for an allocator that does not count them.
@@ -54,6 +57,7 @@ impl Summary {
             cold_ratio: ratio_of(Proof::is_cold, |sample| sample.wall_ns),
             warm_wall_ns: median_of(Proof::is_warm, |sample| Some(sample.wall_ns)),
             warm_cpu_ns: median_of(Proof::is_warm, |sample| Some(sample.cpu_ns())),
+            warm_sys_ns: median_of(Proof::is_warm, |sample| Some(sample.sys_ns)),
             warm_minflt: median_of(Proof::is_warm, |sample| Some(sample.minflt)),
             warm_system_calls: median_of(Proof::is_warm, |sample| sample.counters.get(SYSTEM_CALLS).copied()),
             peak_rss_ratio: peak_rss_bytes

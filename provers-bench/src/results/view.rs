@@ -10,6 +10,9 @@ use crate::sample::Sample;
 
 /// A workload and what tells it from the others of its run.
 pub(crate) fn name(run: &Run, workload: &WorkloadResult) -> String {
+    if workload.timed.is_of_command() {
+        return workload.workload.clone();
+    }
     let name = format!("{} 2^{}", workload.workload, workload.log_rows);
     match (run.sweep, workload.threads) {
         (Some(Sweep::Threads), 1) => format!("{name} on 1 thread"),

@@ -32,6 +32,13 @@ impl Bench {
         command
     }
 
+    /// The driver's `exec` with `options`, of a command whose words may hold anything.
+    pub(crate) fn exec(&self, options: &str, command: &[&str]) -> Command {
+        let mut driver = self.command(&format!("exec {options}"));
+        driver.arg("--").args(command);
+        driver
+    }
+
     /// Runs it to its end.
     pub(crate) fn run(&self, arguments: &str) -> Output {
         self.command(arguments).output().expect("the driver starts")
@@ -48,6 +55,11 @@ impl Bench {
         let folder = folders.next().expect("a run left its folder");
         assert_eq!(folders.next(), None, "one run, one folder");
         folder
+    }
+
+    /// Whether no run left a folder.
+    pub(crate) fn has_no_folder(&self) -> bool {
+        fs::read_dir(&self.out).map_or(true, |mut folders| folders.next().is_none())
     }
 
     /// `result.json`.

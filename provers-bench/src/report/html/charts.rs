@@ -6,6 +6,7 @@ use super::scale::{Scale, range};
 use crate::results::record::{ArmResult, Outcome, WorkloadResult};
 use crate::results::stats::Interval;
 use crate::results::summary::Summary;
+use crate::results::timed::Timed;
 use crate::results::{format, view};
 use maud::{Markup, html};
 
@@ -19,7 +20,7 @@ pub(super) fn charts(workload: &WorkloadResult, palette: &Palette) -> Markup {
     html! {
         (warm(workload, palette))
         (spread(workload, palette))
-        (cold(workload, palette))
+        @if workload.timed != Timed::Runs { (cold(workload, palette)) }
         (faults(workload, palette))
         (memory(workload, palette))
     }
@@ -60,7 +61,7 @@ fn warm(workload: &WorkloadResult, palette: &Palette) -> Markup {
         row.bar.map(|(_, to)| to).into_iter().chain(interval)
     });
     Bars {
-        title: "Warm time",
+        title: if workload.timed == Timed::Runs { "Time" } else { "Warm time" },
         about: format!("as a ratio to {base}, median of the rounds and its 95% interval; left of the line is faster"),
         scale: ratios(ends),
         tick: ratio_tick,
@@ -85,8 +86,11 @@ fn spread(workload: &WorkloadResult, palette: &Palette) -> Markup {
         };
     });
     Bars {
-        title: "Every warm round",
-        about: format!("a dot is one proof's time to that of {base} in the same round; the first rounds on top"),
+        title: if workload.timed == Timed::Runs { "Every round" } else { "Every warm round" },
+        about: format!(
+            "a dot is one {}'s time to that of {base} in the same round; the first rounds on top",
+            workload.timed.noun()
+        ),
         scale: ratios(rows.iter().flat_map(|row| row.dots.iter().copied())),
         tick: ratio_tick,
         marker: Some((1.0, base.clone())),
@@ -108,7 +112,7 @@ fn cold(workload: &WorkloadResult, palette: &Palette) -> Markup {
     let baseline = view::baseline(workload).and_then(|(arm, summary)| Some((arm, summary.cold_wall_ns?)));
     Bars {
         title: "Cold time",
-        about: "the first proof of a fresh process: median, and a dot a process".into(),
+        about: format!("the first {} of a fresh process: median, and a dot a process", workload.timed.noun()),
         scale: from_zero(rows.iter().flat_map(|row| &row.dots).copied()),
         tick: time_tick,
         marker: baseline.map(|(arm, ns)| (ns as f64, arm.label.clone())),
@@ -126,7 +130,7 @@ fn faults(workload: &WorkloadResult, palette: &Palette) -> Markup {
     });
     Bars {
         title: "Page faults",
-        about: "minor faults of a warm proof, median".into(),
+        about: format!("minor faults of {}, median", workload.timed.warm()),
         scale: from_zero(rows.iter().filter_map(|row| row.bar).map(|(_, to)| to)),
         tick: |faults| format::count(faults as u64),
         marker: None,
@@ -137,17 +141,23 @@ fn faults(workload: &WorkloadResult, palette: &Palette) -> Markup {
 
 fn memory(workload: &WorkloadResult, palette: &Palette) -> Markup {
     let live = workload.live_peak_bytes.map(|bytes| (bytes as f64, format!("live peak {}", format::bytes(bytes))));
+    let rests = workload.timed.rests();
     let rows = rows(workload, palette, |_, summary, row| {
         let Some(peak) = summary.peak_rss_bytes else { return };
-        let resting = summary.resting_rss_bytes.map(|bytes| format!(", resting {}", format::bytes(bytes)));
-        row.note = format!("peak {}{}", format::bytes(peak), resting.unwrap_or_default());
+        let resting = summary.resting_rss_bytes.filter(|_| rests);
+        let noted = resting.map(|bytes| format!(", resting {}", format::bytes(bytes)));
+        row.note = format!("peak {}{}", format::bytes(peak), noted.unwrap_or_default());
         row.bar = Some((0.0, peak as f64));
-        row.inner = summary.resting_rss_bytes.map(|bytes| bytes as f64);
+        row.inner = resting.map(|bytes| bytes as f64);
     });
     let ends = rows.iter().filter_map(|row| row.bar).map(|(_, to)| to);
     Bars {
         title: "Resident memory",
-        about: "peak over all proofs, pale; resting after the last one was dropped, full".into(),
+        about: match workload.timed {
+            Timed::Proofs => "peak over all proofs, pale; resting after the last one was dropped, full".into(),
+            Timed::Runs => "peak over all runs, of all processes together".into(),
+            Timed::Intervals => "peak over all intervals, pale; at the end of the last one, full".into(),
+        },
         scale: from_zero(ends.chain(live.iter().map(|(bytes, _)| *bytes))),
         tick: bytes_tick,
         marker: live,

@@ -6,6 +6,7 @@ use super::palette::Palette;
 use super::scale::{Scale, range};
 use crate::results::record::{ArmResult, Run, Sweep, WorkloadResult};
 use crate::results::summary::Summary;
+use crate::results::timed::Timed;
 use crate::results::{format, view};
 use maud::{Markup, html};
 use std::collections::BTreeSet;
@@ -21,11 +22,15 @@ pub(super) fn memory(workload: &WorkloadResult, palette: &Palette) -> Markup {
     let rounds: BTreeSet<u32> = points().map(|point| point.round).collect();
     html! { @if !rounds.is_empty() { div {
         @for round in rounds {
-            @let proof = if round == 0 { "cold proof" } else { "first warm proof" };
+            @let proof = match (workload.timed, round) {
+                (Timed::Proofs, 0) => "cold proof",
+                (Timed::Proofs, _) => "first warm proof",
+                _ => "first run",
+            };
             @let times = points().filter(|point| point.round == round).map(|point| f64::from(point.at_ms));
             (Lines {
                 title: format!("Memory, {proof}"),
-                about: "resident, over the time since the proof was asked for; the driver looks now and then".into(),
+                about: "resident, over the time since it was asked for; the driver looks now and then".into(),
                 x: Axis::round(from_zero(times), |ms| time_tick(ms * 1e6)),
                 y: Axis::round(height, bytes_tick),
                 marker: live.clone(),

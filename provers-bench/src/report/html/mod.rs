@@ -20,7 +20,7 @@ mod tables;
 use super::facts::{self, command, commit};
 use super::notes::notes;
 use super::words::{self, Finding, Tone};
-use crate::results::record::{Run, WorkloadResult};
+use crate::results::record::{Advice, Run, WorkloadResult};
 use crate::results::view;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 use palette::Palette;
@@ -47,6 +47,7 @@ pub(super) fn page(run: &Run) -> String {
             }
             body { main {
                 (header(run, &title))
+                @if let Some(advice) = &run.advice { (self::advice(advice)) }
                 (summary(run))
                 @if let Some(sweep) = run.sweep {
                     @for (name, points) in curves::groups(run) {
@@ -63,7 +64,7 @@ pub(super) fn page(run: &Run) -> String {
                 section { h2 { "Known biases" } ul { @for bias in biases::biases(run) { li { (bias) } } } }
                 section {
                     h2 { "Raw samples" }
-                    details { summary { "Every proof, one a row" } (tables::samples(run)) }
+                    details { summary { "Every sample, one a row" } (tables::samples(run)) }
                 }
                 footer {
                     "Made from result.json of run " code { (run.run) } ", schema " (run.schema) ", by prove-bench. "
@@ -87,6 +88,21 @@ fn header(run: &Run, title: &str) -> Markup {
                 (facts::known(&machine.cpu)) ", " (machine.cores) " cores"
             }
             p { code { (command(run)) } }
+        }
+    }
+}
+
+/// What to do about a command: what there is to gain, what to take, and how.
+fn advice(advice: &Advice) -> Markup {
+    html! {
+        section {
+            h2 { "What to do" }
+            @for text in advice.ceiling.iter().chain(&advice.verdict) { p { (text) } }
+            @if let Some(line) = &advice.environment { p { "In a shell:" } pre { code { (line) } } }
+            @if !advice.dockerfile.is_empty() {
+                p { "At the end of a Dockerfile:" }
+                pre { code { (advice.dockerfile.join("\n")) } }
+            }
         }
     }
 }
@@ -129,7 +145,11 @@ fn section(run: &Run, workload: &WorkloadResult, palette: &Palette) -> Markup {
     let name = view::name(run, workload);
     let threads = if workload.threads == 1 { "1 thread".into() } else { format!("{} threads", workload.threads) };
     let body = html! {
-        p { (workload.about) "; 2^" (workload.log_rows) " rows, " (threads) ", " (run.rounds) " warm rounds." }
+        @if workload.timed.is_of_command() {
+            p { code { (workload.about) } ", " (run.rounds) " rounds." }
+        } @else {
+            p { (workload.about) "; 2^" (workload.log_rows) " rows, " (threads) ", " (run.rounds) " warm rounds." }
+        }
         (legend(&[workload], palette))
         div.charts { (charts::charts(workload, palette)) (curves::memory(workload, palette)) }
         (tables::figures(workload, palette))

@@ -15,8 +15,8 @@ pub(super) fn figures(workload: &WorkloadResult, palette: &Palette) -> Markup {
     scrolling(&html! {
         thead { tr {
             th { "allocator" }
-            @for (column, heading) in columns::shown(place) {
-                th.words[column.unit == Unit::Words] { (columns::heading(heading, &workload.baseline)) }
+            @for (column, heading) in columns::filled(workload, place) {
+                th.words[column.unit == Unit::Words] { (columns::heading(heading, workload)) }
             }
         } }
         tbody { @for arm in &workload.arms { (row(workload, arm, palette)) } }
@@ -31,14 +31,14 @@ fn row(workload: &WorkloadResult, arm: &ArmResult, palette: &Palette) -> Markup 
     let look = palette.look(&arm.label);
     let name = html! { th scope="row" { (swatch(&look.class)) (arm.label) } };
     let Some(summary) = view::figures(arm) else {
-        let outcome = format::outcome(&arm.outcome).unwrap_or_else(|| "proved nothing".into());
-        return html! { tr.broken { (name) td.words colspan=(columns::shown(place).count()) { (outcome) } } };
+        let outcome = format::outcome(&arm.outcome).unwrap_or_else(|| "no figures".into());
+        return html! { tr.broken { (name) td.words colspan=(columns::filled(workload, place).count()) { (outcome) } } };
     };
     let seen = Seen { workload, arm, summary };
     html! {
         tr.ours[look.ours] {
             (name)
-            @for (column, _) in columns::shown(place) {
+            @for (column, _) in columns::filled(workload, place) {
                 td.words[column.unit == Unit::Words] { (cell(column, &seen)) }
             }
         }
@@ -95,7 +95,7 @@ pub(super) fn arms(run: &Run, palette: &Palette) -> Markup {
                         @if identity.settings.is_empty() { "none: its defaults" }
                         @for setting in &identity.settings { code { (setting) } " " }
                     }
-                    td.words { (if identity.peak_is_per_proof { "of each proof" } else { "since the process started" }) }
+                    td.words { (if identity.peak_is_per_proof { "of each sample" } else { "since the process started" }) }
                 }
                 None => td.words colspan="3" { "its process never said what it is" },
             }

@@ -1,0 +1,143 @@
+//! The command `exec`, as clap sees it.
+
+use super::libraries::{self, Named};
+use crate::plan::options::MeasuredArgs;
+use crate::plan::values::whole;
+use crate::plan::{PRECISE_TIME, UsageError};
+use clap::{ArgMatches, Args, Command, FromArgMatches};
+use regex::bytes::Regex;
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+const NAME: &str = "exec";
+
+const AFTER: &str = "Allocators are preloaded (LD_PRELOAD) from the libraries that the distribution has, and ours is built with cargo; \
+                     one that is not installed is a row that says which package brings it.\n\n\
+                     Exit code 0: every allocator that is installed ran the command to the end; 1: one failed, the table says why, or \
+                     the command fails by itself; 2: wrong usage; 130: interrupted, what was measured is written.";
+
+/// Options of `exec`.
+#[derive(Args, Debug)]
+struct ExecArgs {
+    /// Runs of the command under each allocator, each a process of its own; a verdict needs 6
+    #[arg(long, value_name = "N", default_value = "10", value_parser = whole::<u32>(1..=10_000))]
+    rounds: u32,
+    /// Allocators, with commas between them: glibc, jemalloc, mimalloc, tcmalloc, each also with -tuned behind its name,
+    /// and zk-alloc; ratios are to glibc, or else to the first
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',', default_value = "all")]
+    allocators: Vec<String>,
+    /// Takes a library from here: a path of libzk_alloc.so, or NAME=PATH for another allocator's
+    #[arg(long, value_name = "[NAME=]PATH", value_parser = libraries::named)]
+    library: Vec<Named>,
+    /// Times the intervals between lines of the command's output that match, not whole runs; the first of each run is cold
+    #[arg(long, value_name = "REGEX", value_parser = regex)]
+    each: Option<Regex>,
+    /// Must succeed after every run, as a command line for sh
+    #[arg(long, value_name = "COMMAND LINE")]
+    verify: Option<String>,
+    /// Must be written by every run as the first one wrote it; - is the command's standard output
+    #[arg(long, value_name = "FILE")]
+    same_output: Option<PathBuf>,
+    /// Longest time for one run [default: 20 times the slowest so far, at least 120 s]
+    #[arg(long, value_name = "SECONDS", value_parser = whole::<u64>(1..=604_800))]
+    timeout: Option<u64>,
+    #[command(flatten)]
+    measured: MeasuredArgs,
+    /// The command and its arguments, behind --
+    #[arg(value_name = "COMMAND", required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    command: Vec<OsString>,
+}
+
+/// Parses a regular expression; of what is wrong with it the crate's last line says the reason.
+fn regex(given: &str) -> Result<Regex, String> {
+    Regex::new(given).map_err(|error| {
+        let text = error.to_string();
+        text.lines().last().unwrap_or_default().trim_start_matches("error: ").to_owned()
+    })
+}
+
+/// What is to be measured.
+#[derive(Debug)]
+pub(crate) struct Job {
+    pub(super) command: Vec<OsString>,
+    pub(super) rounds: u32,
+    /// A name for each arm.
+    pub(super) allocators: Vec<String>,
+    pub(super) libraries: Vec<Named>,
+    pub(super) each: Option<Regex>,
+    pub(super) verify: Option<String>,
+    pub(super) same_output: Option<PathBuf>,
+    pub(super) timeout: Option<Duration>,
+    pub(super) precision: Option<f64>,
+    pub(super) max_time: Option<Duration>,
+    pub(super) seed: u64,
+    pub(super) out: Option<PathBuf>,
+    pub(super) json: bool,
+}
+
+/// The command.
+pub(crate) fn command() -> Command {
+    ExecArgs::augment_args(Command::new(NAME))
+        .about("Runs any command under several allocators in lockstep: would another one help your binary?")
+        .override_usage("prove-bench exec [OPTIONS] -- COMMAND [ARGUMENTS]...")
+        .after_help(AFTER)
+}
+
+/// The job that `matches` of the command `name` asks for; `None` if it is not ours.
+pub(crate) fn job(name: &str, matches: &ArgMatches) -> Option<Result<Job, UsageError>> {
+    (name == NAME).then(|| {
+        let args = ExecArgs::from_arg_matches(matches);
+        args.map_err(|error| UsageError::Other(error.to_string())).and_then(ExecArgs::job)
+    })
+}
+
+impl ExecArgs {
+    fn job(self) -> Result<Job, UsageError> {
+        let measured = self.measured;
+        Ok(Job {
+            allocators: libraries::names(&self.allocators, &self.library)?,
+            command: self.command,
+            rounds: self.rounds,
+            libraries: self.library,
+            each: self.each,
+            verify: self.verify,
+            same_output: self.same_output,
+            timeout: self.timeout.map(Duration::from_secs),
+            precision: measured.until_precise,
+            max_time: measured.max_time.or(measured.until_precise.map(|_| PRECISE_TIME)),
+            seed: measured.seed(),
+            out: measured.out,
+            json: measured.json,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asked(line: &str) -> Result<Job, String> {
+        let matches = command().try_get_matches_from(line.split_whitespace()).map_err(|error| error.to_string())?;
+        ExecArgs::from_arg_matches(&matches).unwrap().job().map_err(|error| error.to_string())
+    }
+
+    /// The command's own options must reach the command, with `--` before it and without.
+    #[test]
+    fn what_stands_behind_the_command_is_the_commands() {
+        for line in ["exec --rounds 3 -- sort -n --json file", "exec --rounds 3 sort -n --json file"] {
+            let job = asked(line).unwrap();
+            assert_eq!(job.command, ["sort", "-n", "--json", "file"]);
+            assert_eq!((job.rounds, job.json), (3, false));
+        }
+        assert!(asked("exec --rounds 3").unwrap_err().contains("COMMAND"));
+    }
+
+    #[test]
+    fn mistakes_name_what_is_valid() {
+        assert!(asked("exec --allocators hoard -- true").unwrap_err().contains("jemalloc-tuned"));
+        let unclosed = asked("exec --each ( -- true").unwrap_err();
+        assert!(unclosed.lines().next().unwrap().contains("unclosed group"), "{unclosed}");
+        assert!(asked("exec --library no=/such/file.so -- true").unwrap_err().contains("NAME=PATH"));
+    }
+}

@@ -1,0 +1,279 @@
+//! The allocators that a program can be started with, as data: the library, the package that brings it, its settings.
+
+use crate::arms::{self, BASELINE, OURS};
+use crate::plan::UsageError;
+use crate::results::record::Outcome;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// An allocator with its settings. Arms have the names that they have in the bench of provers, and with them their colours.
+struct Preload {
+    name: &'static str,
+    library: Library,
+    environment: &'static [(&'static str, &'static str)],
+}
+
+/// What is put before the C library.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Library {
+    /// Nothing: the C library's own functions.
+    None,
+    /// A library of the distribution.
+    Packaged { files: &'static [&'static str], debian: &'static str, fedora: &'static str },
+    /// `zk-alloc-preload` of this workspace.
+    Ours,
+}
+
+const JEMALLOC: Library =
+    Library::Packaged { files: &["libjemalloc.so.2"], debian: "libjemalloc2", fedora: "jemalloc" };
+const MIMALLOC: Library = Library::Packaged {
+    files: &["libmimalloc.so.3", "libmimalloc.so.2", "libmimalloc.so.2.0"],
+    debian: "libmimalloc2.0",
+    fedora: "mimalloc",
+};
+const TCMALLOC: Library = Library::Packaged {
+    files: &["libtcmalloc_minimal.so.4", "libtcmalloc.so.4"],
+    debian: "libtcmalloc-minimal4",
+    fedora: "gperftools-libs",
+};
+
+/// All of them, in the order of tables.
+const PRELOADS: &[Preload] = &[
+    Preload { name: BASELINE, library: Library::None, environment: &[] },
+    Preload { name: "glibc-tuned", library: Library::None, environment: &[("GLIBC_TUNABLES", arms::glibc::RETAINS)] },
+    Preload { name: "jemalloc", library: JEMALLOC, environment: &[] },
+    Preload { name: "jemalloc-tuned", library: JEMALLOC, environment: &[("MALLOC_CONF", arms::jemalloc::RETAINS)] },
+    Preload { name: "mimalloc", library: MIMALLOC, environment: &[] },
+    Preload {
+        name: "mimalloc-tuned",
+        library: MIMALLOC,
+        // The first two are of versions from 2.1 on, the others of those before. Each passes over what it does not know.
+        environment: &[
+            ("MIMALLOC_PURGE_DELAY", "-1"),
+            ("MIMALLOC_ALLOW_LARGE_OS_PAGES", "1"),
+            ("MIMALLOC_ALLOW_DECOMMIT", "0"),
+            ("MIMALLOC_LARGE_OS_PAGES", "1"),
+        ],
+    },
+    Preload { name: "tcmalloc", library: TCMALLOC, environment: &[] },
+    Preload {
+        name: "tcmalloc-tuned",
+        library: TCMALLOC,
+        // Of gperftools, whose library distributions have: nothing is given back, and threads keep more.
+        environment: &[("TCMALLOC_RELEASE_RATE", "0"), ("TCMALLOC_MAX_TOTAL_THREAD_CACHE_BYTES", "268435456")],
+    },
+    Preload { name: OURS, library: Library::Ours, environment: &[] },
+];
+
+/// The variable that names libraries to the loader.
+pub(super) const PRELOAD: &str = "LD_PRELOAD";
+
+/// Stands for all of them on the command line.
+const ALL: &str = "all";
+
+/// The file of our library.
+pub(super) const OUR_FILE: &str = "libzk_alloc.so";
+/// The package that makes it.
+pub(super) const OUR_PACKAGE: &str = "zk-alloc-preload";
+
+/// An arm: an allocator on this machine.
+#[derive(Clone, Debug)]
+pub(super) struct Entrant {
+    pub(super) label: String,
+    /// Its name without a number.
+    pub(super) arm: String,
+    /// A path without links; `None` of the C library's own.
+    pub(super) library: Option<PathBuf>,
+    /// Other libraries that every run has, behind this one.
+    pub(super) preloaded: String,
+    /// Settings, without `LD_PRELOAD`.
+    pub(super) environment: Vec<(String, String)>,
+    /// The package that the library came with, and its version, where a package manager knows.
+    pub(super) package: Option<(String, String)>,
+    /// Why it cannot take part.
+    pub(super) trouble: Option<Outcome>,
+}
+
+/// A library that was named on the command line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Named {
+    /// Of the arms that it serves, or a new one.
+    pub(crate) name: String,
+    pub(crate) path: PathBuf,
+}
+
+/// Parses `NAME=PATH`, or the path of our own library.
+pub(crate) fn named(given: &str) -> Result<Named, String> {
+    let (name, path) = given.split_once('=').unwrap_or((OURS, given));
+    let path = PathBuf::from(path);
+    if name.is_empty() || name.contains('/') || !path.is_file() {
+        return Err("valid is a library's path, or NAME=PATH for another allocator than zk-alloc".into());
+    }
+    Ok(Named { name: name.into(), path })
+}
+
+/// The names that `given` stands for, a name for each arm; a name may come twice. Those of `libraries` are names as well.
+pub(super) fn names(given: &[String], libraries: &[Named]) -> Result<Vec<String>, UsageError> {
+    let known: Vec<_> = PRELOADS.iter().map(|preload| preload.name.to_owned()).collect();
+    let added = libraries.iter().map(|named| named.name.clone()).filter(|name| !known.contains(name));
+    let known: Vec<_> = known.iter().cloned().chain(added).collect();
+    let mut names = Vec::new();
+    for given in given {
+        match given {
+            all if all == ALL => names.extend(known.iter().cloned()),
+            name if known.contains(name) => names.push(name.clone()),
+            _ => {
+                let valid = [ALL.to_owned()].into_iter().chain(known).collect::<Vec<_>>().join(", ");
+                return Err(UsageError::Unknown { kind: "allocator", given: given.clone(), valid });
+            }
+        }
+    }
+    Ok(names)
+}
+
+/// Finds what each of `names` needs, beside what is `preloaded` into every run. Our library is asked for once, and only if
+/// it takes part.
+pub(super) fn entrants(
+    names: &[String],
+    libraries: &[Named],
+    preloaded: &str,
+    ours: impl Fn() -> Result<PathBuf, String>,
+) -> Vec<Entrant> {
+    let mut entrants: Vec<Entrant> = Vec::new();
+    for name in names {
+        let earlier = entrants.iter().filter(|entrant| entrant.arm == *name).count();
+        let label = if earlier == 0 { name.clone() } else { format!("{name}-{}", earlier + 1) };
+        let entrant = match entrants.iter().find(|entrant| entrant.arm == *name) {
+            Some(same) => same.clone(),
+            None => entrant(name, libraries, &ours),
+        };
+        entrants.push(Entrant { label, preloaded: preloaded.into(), ..entrant });
+    }
+    entrants
+}
+
+fn entrant(name: &str, libraries: &[Named], ours: &impl Fn() -> Result<PathBuf, String>) -> Entrant {
+    let preload = PRELOADS.iter().find(|preload| preload.name == name);
+    let library = preload.map(|preload| preload.library);
+    let serves = |named: &&Named| {
+        let of = PRELOADS.iter().find(|preload| preload.name == named.name);
+        named.name == name || of.is_some_and(|of| of.library != Library::None && Some(of.library) == library)
+    };
+    let found = match (libraries.iter().find(serves), library) {
+        (Some(named), _) => Ok(Some(named.path.clone())),
+        (None, Some(Library::Packaged { files, debian, fedora })) => {
+            found(files).map(Some).ok_or_else(|| not_installed(debian, fedora))
+        }
+        (None, Some(Library::Ours)) => ours().map(Some),
+        (None, _) => Ok(None),
+    };
+    let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
+    let environment = preload.map_or_else(Vec::new, |preload| preload.environment.iter().map(owned).collect());
+    let (library, trouble) = match found {
+        Ok(path) => (path.map(|path| path.canonicalize().unwrap_or(path)), None),
+        Err(reason) => (None, Some(Outcome::LeftOut { reason })),
+    };
+    let package = library.as_deref().and_then(package_of);
+    Entrant { label: name.into(), arm: name.into(), library, preloaded: String::new(), environment, package, trouble }
+}
+
+fn not_installed(debian: &str, fedora: &str) -> String {
+    format!("not installed: apt-get install {debian} (Debian, Ubuntu), dnf install {fedora} (Fedora)")
+}
+
+/// The first of `files` that lies where the loader looks.
+pub(super) fn found(files: &[&str]) -> Option<PathBuf> {
+    let folders = ["/usr/local/lib", "/usr/lib", "/lib", "/usr/lib64", "/lib64"].map(PathBuf::from);
+    // Debian and its kin have a folder for each architecture.
+    let triplet = format!("{}-linux-gnu", std::env::consts::ARCH);
+    let folders: Vec<_> = folders.iter().flat_map(|folder| [folder.join(&triplet), folder.clone()]).collect();
+    files.iter().find_map(|file| folders.iter().map(|folder| folder.join(file)).find(|path| path.is_file()))
+}
+
+/// Name and version of the package that a file came with.
+fn package_of(file: &Path) -> Option<(String, String)> {
+    let said = |program: &str, arguments: &[&str]| {
+        let output = Command::new(program).args(arguments).output().ok()?;
+        output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
+    };
+    let file = file.to_str()?;
+    if let Some(line) = said("dpkg-query", &["--search", file]) {
+        let package = line.split([':', ',']).next()?.to_owned();
+        let version = said("dpkg-query", &["--show", "--showformat", "${Version}\n", &package])?;
+        return Some((package, version.lines().next()?.to_owned()));
+    }
+    let line = said("rpm", &["--query", "--file", "--queryformat", "%{NAME} %{VERSION}", file])?;
+    let (package, version) = line.split_once(' ')?;
+    Some((package.into(), version.into()))
+}
+
+impl Entrant {
+    /// What the command is started with, beside what the driver has in its own environment.
+    pub(super) fn variables(&self) -> Vec<(String, String)> {
+        let preload = self.library.as_ref().map(|library| {
+            let library = library.display().to_string();
+            let others = if self.preloaded.is_empty() { String::new() } else { format!(":{}", self.preloaded) };
+            (PRELOAD.to_owned(), library + &others)
+        });
+        preload.into_iter().chain(self.environment.clone()).collect()
+    }
+
+    /// The name of the library's file, as its package has it for programs.
+    pub(super) fn file(&self) -> Option<String> {
+        let path = self.library.as_ref()?;
+        let preload = PRELOADS.iter().find(|preload| preload.name == self.arm);
+        if let Some(Library::Packaged { files, .. }) = preload.map(|preload| preload.library) {
+            let is_it = |file: &&&str| path.with_file_name(file).canonicalize().is_ok_and(|found| found == *path);
+            if let Some(file) = files.iter().find(is_it) {
+                return Some((*file).to_owned());
+            }
+        }
+        Some(path.file_name()?.to_string_lossy().into_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn owned(names: &[&str]) -> Vec<String> {
+        names.iter().map(|name| (*name).to_owned()).collect()
+    }
+
+    /// An arm that has another colour and name here than among provers would be taken for another allocator.
+    #[test]
+    fn arms_have_the_names_of_the_bench_of_provers() {
+        for preload in PRELOADS {
+            assert!(arms::named(preload.name).is_some(), "{}", preload.name);
+        }
+    }
+
+    #[test]
+    fn a_name_given_twice_is_two_arms_and_a_new_one_comes_with_its_library() {
+        let mine = Named { name: "mine".into(), path: "/lib/mine.so".into() };
+        let names = names(&owned(&["glibc", "mine", "glibc"]), std::slice::from_ref(&mine)).unwrap();
+        let entrants = entrants(&names, &[mine], "a.so", || unreachable!("ours does not take part"));
+        let labels: Vec<_> = entrants.iter().map(|entrant| entrant.label.as_str()).collect();
+        assert_eq!(labels, ["glibc", "mine", "glibc-2"]);
+        assert_eq!(entrants[1].variables()[0].1, "/lib/mine.so:a.so");
+        let unknown = super::names(&owned(&["malloc"]), &[]).unwrap_err().to_string();
+        assert!(unknown.contains("malloc") && unknown.contains("all, glibc, "), "{unknown}");
+    }
+
+    /// A path given for an allocator must serve its tuned arm as well, or the two would not be of one library.
+    #[test]
+    fn a_library_that_is_named_serves_plain_and_tuned() {
+        let named = Named { name: "jemalloc".into(), path: "/opt/je.so".into() };
+        let entrants = entrants(&owned(&["jemalloc-tuned", "glibc-tuned"]), &[named], "", || Err("none".into()));
+        assert_eq!(entrants[0].library.as_deref(), Some(Path::new("/opt/je.so")));
+        assert_eq!(entrants[1].library, None);
+        assert_eq!(entrants[0].variables()[1].0, "MALLOC_CONF");
+    }
+
+    #[test]
+    fn what_is_not_there_says_what_brings_it() {
+        let entrants = entrants(&owned(&[OURS]), &[], "", || Err("not built".into()));
+        assert_eq!(entrants[0].trouble, Some(Outcome::LeftOut { reason: "not built".into() }));
+        assert!(not_installed("libjemalloc2", "jemalloc").contains("apt-get install libjemalloc2"));
+    }
+}

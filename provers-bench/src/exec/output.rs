@@ -1,0 +1,134 @@
+//! What a command leaves behind that must be the same under every allocator, and the command that must be content with it.
+
+use crate::machine;
+use crate::measure::interrupt::Interrupt;
+use crate::measure::process;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::Duration;
+
+/// Names standard output where a file is expected.
+const STDOUT: &str = "-";
+
+/// What `--same-output` watches.
+#[derive(Debug)]
+pub(super) struct SameOutput {
+    file: PathBuf,
+    /// Of the first run.
+    expected: Option<String>,
+}
+
+/// A file as it was before a run.
+pub(super) struct Before(Option<(u64, i64, i64)>);
+
+impl SameOutput {
+    pub(super) fn new(file: &Path) -> Self {
+        Self { file: file.to_owned(), expected: None }
+    }
+
+    pub(super) fn is_stdout(&self) -> bool {
+        self.file == Path::new(STDOUT)
+    }
+
+    /// To be called before a run.
+    pub(super) fn before(&self) -> Before {
+        Before(state(&self.file))
+    }
+
+    /// Compares what a run left with what the first one did: why the run does not count, if it does not.
+    pub(super) fn objection(&mut self, before: &Before, stdout_sha256: &str) -> Option<String> {
+        let name = self.file.display();
+        let found = if self.is_stdout() {
+            stdout_sha256.to_owned()
+        } else {
+            // What an earlier run left there would pass for this one's.
+            if state(&self.file) == before.0 {
+                return Some(format!("it did not write {name}"));
+            }
+            match machine::sha256_of(&self.file) {
+                Some(found) => found,
+                None => return Some(format!("{name} cannot be read")),
+            }
+        };
+        let expected = self.expected.get_or_insert_with(|| found.clone());
+        let [short, expected_short] = [&found, expected].map(|digest| digest.chars().take(12).collect::<String>());
+        let what = if self.file == Path::new(STDOUT) { "its output".into() } else { name.to_string() };
+        (found != *expected).then(|| {
+            format!(
+                "{what} differs from that of the first run, without a library: SHA-256 {short}…, not {expected_short}…"
+            )
+        })
+    }
+}
+
+/// What changes when a file is written.
+fn state(file: &Path) -> Option<(u64, i64, i64)> {
+    let file = fs::metadata(file).ok()?;
+    Some((file.ino(), file.ctime(), file.ctime_nsec()))
+}
+
+/// Runs a command line that must succeed: why it did not, if it did not. `None` as well if the user asked to stop.
+pub(super) fn verify(command_line: &str, interrupt: &Interrupt) -> Option<String> {
+    let mut command = Command::new("sh");
+    command.args(["-c", command_line]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut child = match command.spawn() {
+        Ok(child) => child,
+        Err(error) => return Some(format!("cannot start sh to verify: {error}")),
+    };
+    let stderr = child.stderr.take().map(|pipe| thread::spawn(move || process::last_lines(pipe)));
+    let status = loop {
+        match child.try_wait() {
+            Ok(Some(status)) => break status,
+            Ok(None) if !interrupt.is_raised() => thread::sleep(Duration::from_millis(2)),
+            // Both fail only when it is gone already.
+            _ => {
+                let _ = child.kill();
+                let _ = child.wait();
+                return None;
+            }
+        }
+    };
+    let said = stderr.and_then(|reader| reader.join().ok()).unwrap_or_default();
+    (!status.success()).then(|| format!("--verify failed: {}", process::how_it_died(status, "", said.into())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A run that wrote nothing must not pass with the file of the run before it.
+    #[test]
+    fn a_file_must_be_written_and_be_the_same() {
+        let file = std::env::temp_dir().join(format!("prove-bench-same-{}", std::process::id()));
+        let mut same = SameOutput::new(&file);
+        let mut run = |text: Option<&str>| {
+            let before = same.before();
+            // The clock of files is a coarse one.
+            thread::sleep(Duration::from_millis(20));
+            if let Some(text) = text {
+                fs::write(&file, text).unwrap();
+            }
+            same.objection(&before, "")
+        };
+        assert_eq!(run(Some("a")), None);
+        assert_eq!(run(Some("a")), None);
+        assert!(run(None).unwrap().starts_with("it did not write"));
+        assert!(run(Some("b")).unwrap().contains("differs from that of the first run"));
+        fs::remove_file(&file).unwrap();
+        let mut stdout = SameOutput::new(Path::new("-"));
+        let before = stdout.before();
+        assert_eq!(stdout.objection(&before, "aa"), None);
+        assert!(stdout.objection(&before, "bb").unwrap().starts_with("its output differs"));
+    }
+
+    #[test]
+    fn what_verifies_says_why_it_does_not() {
+        let interrupt = Interrupt::default();
+        assert_eq!(verify("true", &interrupt), None);
+        let reason = verify("echo wrong sum >&2; exit 3", &interrupt).unwrap();
+        assert_eq!(reason, "--verify failed: exited with code 3: wrong sum");
+    }
+}

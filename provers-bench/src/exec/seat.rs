@@ -1,0 +1,196 @@
+//! One arm: an allocator, and what came of the command's runs under it.
+
+use super::libraries::Entrant;
+use super::process::{Mark, Ran};
+use super::tree::{Mapped, Spent};
+use crate::machine::build_info;
+use crate::measure::process::Failure;
+use crate::protocol::Identity;
+use crate::results::proof::Proof;
+use crate::results::record::{ArmResult, Outcome, RssPoint};
+use crate::sample::{Counters, Sample};
+use std::time::Duration;
+
+/// Looks at memory that are kept of a run; of more, the highest of those that stand together.
+const MOST_POINTS: usize = 400;
+/// What loaders and allocators write when a library or a setting did not take.
+const COMPLAINTS: &[&str] = &["ERROR: ld.so: object", "<jemalloc>: "];
+
+/// Where a run stands.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Turn {
+    /// From 1.
+    pub(super) round: u32,
+    /// Place of the arm in the round, from 0.
+    pub(super) order: u32,
+}
+
+/// An arm.
+pub(super) struct Seat {
+    pub(super) entrant: Entrant,
+    pub(super) result: ArmResult,
+    /// Runs so far.
+    pub(super) runs: u32,
+    /// Most programs of a run that were looked into, and how many of those had the library.
+    mapped: Option<(usize, usize)>,
+}
+
+impl Seat {
+    pub(super) fn new(entrant: Entrant) -> Self {
+        let settings = entrant.variables().iter().map(|(name, value)| format!("{name}={value}")).collect();
+        let version =
+            entrant.package.as_ref().map_or_else(String::new, |(package, version)| format!("({package} {version})"));
+        let identity = Identity {
+            allocator: entrant.arm.trim_end_matches("-tuned").into(),
+            version,
+            settings,
+            confirmed: Vec::new(),
+            peak_is_per_proof: true,
+            build: build_info::current(),
+        };
+        let result = ArmResult {
+            label: entrant.label.clone(),
+            arm: entrant.arm.clone(),
+            outcome: entrant.trouble.clone().unwrap_or(Outcome::Finished),
+            known_to_fail: None,
+            identity: Some(identity),
+            summary: None,
+            samples: Vec::new(),
+            rss_over_time: Vec::new(),
+            stderr: Vec::new(),
+        };
+        Self { entrant, result, runs: 0, mapped: None }
+    }
+
+    pub(super) fn takes_part(&self) -> bool {
+        self.result.outcome == Outcome::Finished
+    }
+
+    /// Adds a run that went well: as one sample, or as one for each interval between marks, of which there are to be
+    /// `intervals`.
+    pub(super) fn add(&mut self, ran: &Ran, turn: Turn, intervals: Option<usize>) {
+        self.runs += 1;
+        match intervals {
+            None => self.result.samples.push(whole(ran, turn)),
+            Some(intervals) => self.result.samples.extend(between(&ran.marks, turn, intervals)),
+        }
+        if self.result.rss_over_time.is_empty() {
+            self.result.rss_over_time = points(&ran.rss_over_time, turn.round);
+        }
+        if let Mapped::In { programs, of } = ran.mapped {
+            self.mapped = self.mapped.max(Some((of, programs)));
+        }
+        self.result.stderr.clone_from(&ran.stderr);
+    }
+
+    /// Why a run does not count by what was seen of the library.
+    pub(super) fn objection(&self, ran: &Ran) -> Option<String> {
+        let complaint = ran.stderr.iter().find(|line| COMPLAINTS.iter().any(|words| line.contains(words)));
+        if let Some(line) = complaint.filter(|_| !self.entrant.variables().is_empty()) {
+            return Some(format!("it did not take: {line}"));
+        }
+        match (&ran.mapped, self.entrant.file()) {
+            (Mapped::NotIn(program), Some(file)) => Some(format!(
+                "{file} was not mapped in {}, which has much of the memory (/proc/PID/maps)",
+                program.display()
+            )),
+            _ => None,
+        }
+    }
+
+    /// Says at the end what was seen of the library. An arm whose processes were all too short to be looked into may have
+    /// been anything.
+    pub(super) fn conclude(&mut self) {
+        let (Some(file), true) = (self.entrant.file(), self.takes_part() && self.runs > 0) else { return };
+        match self.mapped {
+            Some((of, programs)) => {
+                let seen = format!("{file} mapped in {programs} of {of} programs of a run");
+                self.result.identity.iter_mut().for_each(|identity| identity.confirmed = vec![seen.clone()]);
+            }
+            None => {
+                let reason = format!("no process lived long enough to see whether {file} was mapped");
+                self.result.outcome = Outcome::Failed { round: self.runs, reason };
+            }
+        }
+    }
+}
+
+/// What a failure makes of an arm.
+pub(super) fn outcome_of(failure: &Failure, turn: Turn) -> Outcome {
+    match failure {
+        Failure::Interrupted => Outcome::Interrupted,
+        failure => Outcome::Failed { round: turn.round, reason: failure.to_string() },
+    }
+}
+
+fn sample(wall: Duration, spent: Spent, rss_bytes: u64, peak_rss_bytes: u64) -> Sample {
+    Sample {
+        wall_ns: wall.as_nanos() as u64,
+        user_ns: spent.user_ns,
+        sys_ns: spent.sys_ns,
+        minflt: spent.minflt,
+        rss_bytes,
+        peak_rss_bytes,
+        // Of a run that does not count there is no sample.
+        verified: true,
+        counters: Counters::from([("major_faults".to_owned(), spent.majflt)]),
+        gauges: Counters::new(),
+    }
+}
+
+fn whole(ran: &Ran, turn: Turn) -> Proof {
+    let mut sample = sample(ran.wall, ran.spent, ran.last_rss_bytes, ran.peak_rss_bytes);
+    sample.gauges.insert("programs".into(), ran.programs as u64);
+    Proof { process: turn.round - 1, round: turn.round, order: turn.order, sample }
+}
+
+/// The first `intervals` intervals between marks: the first is cold, and the warm ones are counted over all runs.
+fn between(marks: &[Mark], turn: Turn, intervals: usize) -> impl Iterator<Item = Proof> {
+    let process = turn.round - 1;
+    let warm_each = intervals.saturating_sub(1) as u32;
+    (0_u32..).zip(marks.windows(2)).take(intervals).filter_map(move |(index, pair)| {
+        let [from, to] = pair else { return None };
+        let sample = sample(to.at - from.at, to.spent.since(from.spent), to.rss_bytes, to.peak_rss_bytes);
+        let round = if index == 0 { 0 } else { process * warm_each + index };
+        Some(Proof { process, round, order: turn.order, sample })
+    })
+}
+
+fn points(seen: &[(Duration, u64)], round: u32) -> Vec<RssPoint> {
+    let together = seen.len().div_ceil(MOST_POINTS).max(1);
+    let highest = seen.chunks(together).filter_map(|chunk| chunk.iter().max_by_key(|(_, bytes)| *bytes));
+    highest.map(|&(at, rss_bytes)| RssPoint { round, at_ms: at.as_millis() as u32, rss_bytes }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mark(at_ms: u64) -> Mark {
+        let spent = Spent { user_ns: at_ms * 1_000_000, ..Spent::default() };
+        Mark { at: Duration::from_millis(at_ms), spent, rss_bytes: at_ms, peak_rss_bytes: 2 * at_ms }
+    }
+
+    /// Ratios are of one interval of each arm: those of a run must have the same numbers under every arm, and no number may
+    /// come twice.
+    #[test]
+    fn the_first_interval_of_a_run_is_cold_and_the_others_are_numbered_over_all_runs() {
+        let marks: Vec<_> = [5, 105, 135, 165, 195].map(mark).into();
+        let rounds = |round| -> Vec<_> {
+            between(&marks, Turn { round, order: 0 }, 3).map(|proof| (proof.process, proof.round)).collect()
+        };
+        assert_eq!(rounds(1), [(0, 0), (0, 1), (0, 2)], "a fourth is not paired with anything");
+        assert_eq!(rounds(2), [(1, 0), (1, 3), (1, 4)]);
+        let cold = between(&marks, Turn { round: 1, order: 0 }, 3).next().unwrap().sample;
+        assert_eq!((cold.wall_ns, cold.user_ns, cold.peak_rss_bytes), (100_000_000, 100_000_000, 210));
+    }
+
+    /// A run of an hour must not make a file of a hundred megabytes, nor lose its peak.
+    #[test]
+    fn a_long_curve_is_thinned_and_keeps_its_peak() {
+        let seen: Vec<_> = (0..10_000).map(|at| (Duration::from_millis(at), if at == 5_003 { 9 } else { 1 })).collect();
+        let points = points(&seen, 1);
+        assert!(points.len() <= MOST_POINTS && points.iter().any(|point| point.rss_bytes == 9), "{}", points.len());
+        assert_eq!(super::points(&seen[..3], 1).len(), 3);
+    }
+}

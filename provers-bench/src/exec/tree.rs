@@ -1,0 +1,263 @@
+//! A command's processes while they run: which there are, what they have in memory, what they have spent, and whether the
+//! library is mapped. All of it is read from `/proc` (Linux).
+//!
+//! The driver is the subreaper of what it starts (PR_SET_CHILD_SUBREAPER), so that a process whose parent has ended is the
+//! driver's child: what descends from the driver is the command.
+
+use super::target;
+use crate::machine::memory;
+use nix::unistd::{SysconfVar, sysconf};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// How files are called that hold an allocator.
+const ALLOCATORS: &[&str] =
+    &["libjemalloc", "libmimalloc", "libtcmalloc", "libsnmalloc", "librpmalloc", "libhoard", "libscudo", "libzk_alloc"];
+
+/// What processes have spent since they started, their ended children included.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Spent {
+    pub(super) user_ns: u64,
+    pub(super) sys_ns: u64,
+    pub(super) minflt: u64,
+    pub(super) majflt: u64,
+}
+
+impl Spent {
+    pub(super) fn plus(self, other: Self) -> Self {
+        Self {
+            user_ns: self.user_ns + other.user_ns,
+            sys_ns: self.sys_ns + other.sys_ns,
+            minflt: self.minflt + other.minflt,
+            majflt: self.majflt + other.majflt,
+        }
+    }
+
+    /// What was spent since `earlier`.
+    pub(super) fn since(self, earlier: Self) -> Self {
+        Self {
+            user_ns: self.user_ns.saturating_sub(earlier.user_ns),
+            sys_ns: self.sys_ns.saturating_sub(earlier.sys_ns),
+            minflt: self.minflt.saturating_sub(earlier.minflt),
+            majflt: self.majflt.saturating_sub(earlier.majflt),
+        }
+    }
+}
+
+/// Where the library was found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Mapped {
+    /// In this many of the programs that were looked into, and in all that had much of the memory.
+    In { programs: usize, of: usize },
+    /// Not in this program, which had as much memory as half of what the largest had, or took half of the CPU time, or more.
+    NotIn(PathBuf),
+    /// Every process ended before it could be looked into.
+    Unseen,
+}
+
+/// A program that a process runs: a process that calls `execve` is another program.
+type Program = (u32, PathBuf);
+
+#[derive(Debug, Default)]
+struct Seen {
+    /// `None` before its loader has come so far that it can be told.
+    has_library: Option<bool>,
+    /// `None` before anybody needed to know.
+    is_static: Option<bool>,
+    most_bytes: u64,
+    /// Its own CPU time at the last look, if it is known to be without the library.
+    cpu_ns: u64,
+}
+
+/// The command's processes, as far as they were seen.
+#[derive(Debug)]
+pub(super) struct Tree<'a> {
+    library: Option<&'a Path>,
+    driver: PathBuf,
+    programs: BTreeMap<Program, Seen>,
+    allocators: BTreeSet<String>,
+}
+
+impl<'a> Tree<'a> {
+    /// Processes that are to have `library`, a path without links.
+    pub(super) fn new(library: Option<&'a Path>) -> Self {
+        let driver = fs::read_link("/proc/self/exe").unwrap_or_default();
+        Self { library, driver, programs: BTreeMap::new(), allocators: BTreeSet::new() }
+    }
+
+    /// Looks at every process, and returns what they have resident: anonymous memory of all, and pages of files of the
+    /// process that has most of them, because the others share those.
+    pub(super) fn look(&mut self) -> u64 {
+        let (mut anonymous, mut most_of_files) = (0, 0);
+        for pid in processes() {
+            let Some(resident) = memory::resident_of(pid) else { continue };
+            let Ok(exe) = fs::read_link(format!("/proc/{pid}/exe")) else { continue };
+            // Between fork and exec it is the driver still.
+            if exe == self.driver {
+                continue;
+            }
+            anonymous += resident.anonymous_bytes;
+            most_of_files = most_of_files.max(resident.file_bytes);
+            let seen = self.programs.entry((pid, exe)).or_default();
+            seen.most_bytes = seen.most_bytes.max(resident.anonymous_bytes + resident.file_bytes);
+            if seen.has_library.is_none() {
+                let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
+                seen.has_library = told_by(&maps, self.library);
+                self.allocators.extend(allocators_in(&maps));
+            }
+            // In the middle of `execve` a dynamic program has no loader either: its file knows.
+            if seen.has_library.is_none() {
+                let program = PathBuf::from(format!("/proc/{pid}/exe"));
+                let is_static = *seen.is_static.get_or_insert_with(|| target::is_static(&program).unwrap_or(false));
+                seen.has_library = is_static.then_some(false);
+            }
+            if self.library.is_some() && seen.has_library == Some(false) {
+                seen.cpu_ns = cpu_of(pid).unwrap_or(seen.cpu_ns);
+            }
+        }
+        anonymous + most_of_files
+    }
+
+    /// Whether there is nothing more to learn of the programs seen so far.
+    pub(super) fn is_settled(&self) -> bool {
+        !self.programs.is_empty() && self.programs.values().all(|seen| seen.has_library.is_some())
+    }
+
+    /// Programs seen so far.
+    pub(super) fn programs(&self) -> usize {
+        self.programs.len()
+    }
+
+    /// Files of allocators that were seen mapped.
+    pub(super) fn allocators(&self) -> Vec<String> {
+        self.allocators.iter().cloned().collect()
+    }
+
+    /// What was seen of the library, in processes that have `spent` so much.
+    pub(super) fn mapped(&self, spent: Spent) -> Mapped {
+        let told = || self.programs.iter().filter(|(_, seen)| seen.has_library.is_some());
+        let Some(most) = told().map(|(_, seen)| seen.most_bytes).max() else { return Mapped::Unseen };
+        let cpu_ns = spent.user_ns + spent.sys_ns;
+        let matters = |seen: &Seen| seen.most_bytes >= most / 2 || (cpu_ns > 0 && seen.cpu_ns >= cpu_ns / 2);
+        let without = told().filter(|(_, seen)| seen.has_library == Some(false) && matters(seen));
+        match without.max_by_key(|(_, seen)| seen.most_bytes) {
+            Some(((_, program), _)) => Mapped::NotIn(program.clone()),
+            None => {
+                let with = told().filter(|(_, seen)| seen.has_library == Some(true));
+                Mapped::In { programs: with.count(), of: told().count() }
+            }
+        }
+    }
+}
+
+/// The processes that descend from the driver.
+pub(super) fn processes() -> Vec<u32> {
+    let mut found = children_of(std::process::id());
+    let mut next = 0;
+    while let Some(&pid) = found.get(next) {
+        found.extend(children_of(pid));
+        next += 1;
+    }
+    found
+}
+
+/// What the processes that descend from the driver have spent. Times are as coarse as the kernel's clock ticks, 10 ms.
+pub(super) fn spent() -> Spent {
+    processes().into_iter().filter_map(spent_by).fold(Spent::default(), Spent::plus)
+}
+
+fn children_of(pid: u32) -> Vec<u32> {
+    let mut found = Vec::new();
+    for thread in fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten() {
+        let children = fs::read_to_string(thread.path().join("children")).unwrap_or_default();
+        found.extend(children.split_ascii_whitespace().filter_map(|pid| pid.parse::<u32>().ok()));
+    }
+    found
+}
+
+fn spent_by(pid: u32) -> Option<Spent> {
+    let (stat, tick_ns) = stat_of(pid)?;
+    spent_in(&stat, tick_ns)
+}
+
+/// CPU time of a process alone, without its children.
+fn cpu_of(pid: u32) -> Option<u64> {
+    let (stat, tick_ns) = stat_of(pid)?;
+    let field = fields_of(&stat)?;
+    Some((field(14)? + field(15)?) * tick_ns)
+}
+
+/// The line of `/proc/PID/stat` (proc_pid_stat(5)), and the length of its clock tick.
+fn stat_of(pid: u32) -> Option<(String, u64)> {
+    let tick_ns = 1_000_000_000 / sysconf(SysconfVar::CLK_TCK).ok()??.unsigned_abs().max(1);
+    Some((fs::read_to_string(format!("/proc/{pid}/stat")).ok()?, tick_ns))
+}
+
+/// The numbers of such a line, by the number of the field.
+fn fields_of(stat: &str) -> Option<impl Fn(usize) -> Option<u64>> {
+    // The program's name is in brackets, and may hold any letter.
+    let fields: Vec<u64> =
+        stat.rsplit_once(')')?.1.split_ascii_whitespace().map(|field| field.parse().unwrap_or(0)).collect();
+    Some(move |number: usize| fields.get(number - 3).copied())
+}
+
+/// Own figures, and those of children that were waited for.
+fn spent_in(stat: &str, tick_ns: u64) -> Option<Spent> {
+    let field = fields_of(stat)?;
+    Some(Spent {
+        user_ns: (field(14)? + field(16)?) * tick_ns,
+        sys_ns: (field(15)? + field(17)?) * tick_ns,
+        minflt: field(10)? + field(11)?,
+        majflt: field(12)? + field(13)?,
+    })
+}
+
+/// The files of allocators in these `maps`.
+fn allocators_in(maps: &str) -> impl Iterator<Item = String> {
+    let files = maps.lines().filter_map(|line| line.rsplit_once('/')).map(|(_, file)| file);
+    files.filter(|file| ALLOCATORS.iter().any(|name| file.starts_with(name))).map(str::to_owned)
+}
+
+/// Whether a process with these `maps` has `library` mapped; `None` while it cannot be told. The loader maps preloaded
+/// libraries before those that the program asks for, the C library among them.
+fn told_by(maps: &str, library: Option<&Path>) -> Option<bool> {
+    let paths = maps.lines().filter_map(|line| Some(&line[line.find('/')?..])).map(Path::new);
+    let name = |path: &Path| path.file_name().and_then(|name| name.to_str()).map(str::to_owned).unwrap_or_default();
+    if library.is_some_and(|library| paths.clone().any(|path| path == library)) {
+        return Some(true);
+    }
+    let is_c_library = |path: &Path| name(path).starts_with("libc.so") || name(path).starts_with("libc-");
+    paths.clone().any(is_c_library).then_some(false)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A program may be called anything, and the fields behind its name are the ones that count.
+    #[test]
+    fn fields_are_counted_from_behind_the_programs_name() {
+        let stat = "12 (a) b) (c) S 1 12 12 0 -1 4194560 100 20 3 4 50 60 7 8 20 0 1 0 123";
+        let spent = Spent { user_ns: 570, sys_ns: 680, minflt: 120, majflt: 7 };
+        assert_eq!(spent_in(stat, 10), Some(spent));
+        assert_eq!(spent_in("12 (a) S 1", 10), None);
+    }
+
+    /// A look too early must not fail an arm.
+    #[test]
+    fn the_library_is_missing_only_once_the_loader_is_past_it() {
+        let library = Some(Path::new("/usr/lib/libjemalloc.so.2"));
+        let maps =
+            |paths: &[&str]| paths.iter().map(|path| format!("7f00-7f01 r-xp 0 0 9   {path}\n")).collect::<String>();
+        let early = maps(&["/usr/bin/sort", "/usr/lib/ld-linux-x86-64.so.2", "[stack]"]);
+        assert_eq!(told_by(&early, library), None);
+        let with = format!("{early}{}", maps(&["/usr/lib/libjemalloc.so.2"]));
+        assert_eq!(told_by(&with, library), Some(true));
+        let without = format!("{early}{}", maps(&["/usr/lib/libc.so.6"]));
+        assert_eq!(told_by(&without, library), Some(false));
+        assert_eq!(told_by(&maps(&["/usr/bin/sort", "[heap]"]), library), None, "it may be in the middle of execve");
+        assert_eq!(told_by("", library), None, "it has ended");
+        assert_eq!(told_by(&without, None), Some(false), "without a library it is as soon known");
+    }
+}
