@@ -76,10 +76,18 @@ pub(super) const FACTS: &[Fact] = &[
     Fact::new("prover", |run| run.prover.clone()),
 ];
 
-/// The command line as a user types it, whichever folder the driver was found in.
+/// The command line as a user types it, whichever folder the driver was found in, and wherever its files went.
 pub(super) fn command(run: &Run) -> String {
-    let arguments = run.command_line.iter().skip(1).map(String::as_str);
-    ["prove-bench"].into_iter().chain(arguments).collect::<Vec<_>>().join(" ")
+    let mut words = vec!["prove-bench"];
+    let mut arguments = run.command_line.iter().skip(1).map(String::as_str);
+    while let Some(argument) = arguments.next() {
+        match argument {
+            "--out" => _ = arguments.next(),
+            _ if argument.starts_with("--out=") => {}
+            _ => words.push(argument),
+        }
+    }
+    words.join(" ")
 }
 
 /// The commit that was run, and whether it was quite that.

@@ -43,7 +43,7 @@ fn of_arm(workload: &WorkloadResult, arm: &ArmResult) -> Vec<String> {
         notes.push(format!("{}: known to fail, and no failure of the run: {why}", arm.label));
     }
     if let Some(calls) = arm.summary.as_ref().and_then(|summary| summary.warm_system_calls) {
-        notes.push(format!("{}: {} system calls of the arena in a warm proof", arm.label, format::count(calls)));
+        notes.push(format!("{}: system calls of the arena in a warm proof: {}", arm.label, format::count(calls)));
     }
     if let Some(identity) = &arm.identity {
         if !identity.settings.is_empty() {
