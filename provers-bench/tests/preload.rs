@@ -31,7 +31,7 @@ fn prove(child: &str, workload: &str, arm: Arm) -> (Vec<Value>, String) {
 
 /// Every proof is verified, by the arm that is linked with the arena and by the one that the library serves.
 #[test]
-fn provers_of_the_c_librarys_allocator_prove_with_the_library() {
+fn provers_that_allocate_from_glibc_prove_with_the_library() {
     for workload in ["poseidon2", "keccak", "whir"] {
         for child in [env!("CARGO_BIN_EXE_with-glibc"), env!("CARGO_BIN_EXE_with-zk-alloc")] {
             for arm in support::ARMS {

@@ -218,7 +218,7 @@ if command -v zstd >/dev/null; then zstd -q -3 -T2 -c archive.tar | sha256sum; f
 fn awk_and_sed() {
     let script = r#"
 seq 1 200000 | awk '{ a[$1 % 1009] = a[$1 % 1009] $1; n[$1 % 10007]++ } END { for (k = 0; k < 1009; k++) s += length(a[k]); print s, length(n) }'
-seq 1 100000 | sed -e ':a;N;$!ba;s/\n1/ one/g' | sha256sum
+seq 1 100000 | sed -e ':x;N;$!bx;s/\n1/ one/g' | sha256sum
 seq 1 50000 | grep -E '(1|2)(3|4).*7$' | sha256sum"#;
     says_the_same("awk", &["awk", "sed", "grep", "sha256sum"], script);
 }
