@@ -40,7 +40,8 @@ struct Start {
 /// # Errors
 /// The system's, where it grants no memory or no task.
 pub(crate) fn start(run: fn()) -> Result<(), Errno> {
-    if !local_memory_suffices() {
+    // A sanitizer's calls, which are in all code, need a thread of the C library's.
+    if cfg!(sanitized) || !local_memory_suffices() {
         return Err(Errno(libc::ENOTSUP));
     }
     let len = STACK_BYTES + 2 * LOCAL_BYTES + CONTROL_BYTES;
