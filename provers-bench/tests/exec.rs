@@ -163,7 +163,7 @@ fn a_static_program_fails_every_arm_but_the_first() {
     assert!(reason(&result, "mine").contains("is static"), "{}", reason(&result, "mine"));
     // The same in a process that a dynamic program starts.
     let bench = Bench::new("exec-static-child");
-    let busy = folder.write("b.c", "int main(void) { for (volatile long i = 0; i < 300000000; i++); return 0; }\n");
+    let busy = folder.write("b.c", "int main(void) { for (volatile long i = 0; i < 3000000000; i++); return 0; }\n");
     assert!(Command::new("gcc").args(["-static", "-o", &program, &busy]).status().unwrap().success());
     let output = bench.exec(&options, &["sh", "-c", &format!("{program}; exit $?")]).output().unwrap();
     assert_eq!(output.status.code(), Some(1), "{}", said(&output));
