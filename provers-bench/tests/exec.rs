@@ -194,7 +194,7 @@ fn a_setuid_program_fails_every_arm_but_the_first() {
 fn a_library_that_is_not_mapped_fails_its_arm() {
     let folder = Folder::new("exec-unmapped");
     let text = folder.write("libtext.so", "no library\n");
-    let lines = folder.write("lines", &lines(200_000));
+    let lines = folder.write("lines", &lines(1_000_000));
     let bench = Bench::new("exec-refused");
     let options = format!("--rounds 1 --allocators glibc,text --library text={text}");
     let output = bench.exec(&options, &["sort", &lines]).output().unwrap();
