@@ -11,7 +11,7 @@
 //! the address of the place itself) is there. All signals are blocked.
 #![allow(unsafe_code, reason = "starts a task of the kernel's")]
 
-use std::arch::{asm, naked_asm};
+use std::arch::asm;
 use std::ffi::c_void;
 use std::mem::{MaybeUninit, forget};
 use std::ptr::NonNull;
@@ -114,7 +114,6 @@ const FLAGS: libc::c_int = libc::CLONE_VM
 ///
 /// # Safety
 /// The stack, which ends at `stack_end`, and the place are the task's alone; `begin` does not return.
-#[cfg(target_arch = "x86_64")]
 unsafe fn clone(
     stack_end: *mut u8,
     control: *mut u8,
@@ -122,6 +121,7 @@ unsafe fn clone(
     start: *mut Start,
 ) -> isize {
     let result: isize;
+    #[cfg(target_arch = "x86_64")]
     // SAFETY: the caller's. The task goes on behind the call with its own stack, and never leaves `begin`.
     unsafe {
         asm!(
@@ -145,21 +145,7 @@ unsafe fn clone(
             lateout("r11") _,
         );
     }
-    result
-}
-
-/// clone(2), as above.
-///
-/// # Safety
-/// As above.
-#[cfg(target_arch = "aarch64")]
-unsafe fn clone(
-    stack_end: *mut u8,
-    control: *mut u8,
-    begin: extern "C" fn(*mut Start) -> !,
-    start: *mut Start,
-) -> isize {
-    let result: isize;
+    #[cfg(target_arch = "aarch64")]
     // SAFETY: as above.
     unsafe {
         asm!(
@@ -184,42 +170,43 @@ unsafe fn clone(
     result
 }
 
-/// Gives the task's memory back, and ends it, without a stack.
+/// Gives the task's memory back, and ends it. Nothing between the two touches the stack, which is gone.
 ///
 /// # Safety
 /// Only the task that the memory belongs to.
-#[cfg(target_arch = "x86_64")]
-#[unsafe(naked)]
-unsafe extern "C" fn unmap_and_exit(at: *mut u8, len: usize) -> ! {
-    naked_asm!(
-        "mov eax, {munmap}",
-        "syscall",
-        "xor edi, edi",
-        "mov eax, {exit}",
-        "syscall",
-        "ud2",
-        munmap = const libc::SYS_munmap,
-        exit = const libc::SYS_exit,
-    )
-}
-
-/// Gives the task's memory back, and ends it, without a stack.
-///
-/// # Safety
-/// Only the task that the memory belongs to.
-#[cfg(target_arch = "aarch64")]
-#[unsafe(naked)]
-unsafe extern "C" fn unmap_and_exit(at: *mut u8, len: usize) -> ! {
-    naked_asm!(
-        "mov x8, #{munmap}",
-        "svc #0",
-        "mov x0, xzr",
-        "mov x8, #{exit}",
-        "svc #0",
-        "brk #1",
-        munmap = const libc::SYS_munmap,
-        exit = const libc::SYS_exit,
-    )
+unsafe fn unmap_and_exit(at: *mut u8, len: usize) -> ! {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: the caller's; it goes on in registers alone, and does not come back.
+    unsafe {
+        asm!(
+            "syscall",
+            "xor edi, edi",
+            "mov eax, {exit}",
+            "syscall",
+            "ud2",
+            exit = const libc::SYS_exit,
+            in("rax") libc::SYS_munmap,
+            in("rdi") at,
+            in("rsi") len,
+            options(noreturn, nostack),
+        );
+    }
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: as above.
+    unsafe {
+        asm!(
+            "svc #0",
+            "mov x0, xzr",
+            "mov x8, #{exit}",
+            "svc #0",
+            "brk #1",
+            exit = const libc::SYS_exit,
+            in("x8") libc::SYS_munmap,
+            in("x0") at,
+            in("x1") len,
+            options(noreturn, nostack),
+        );
+    }
 }
 
 /// The kernel's set of signals: those that the C library hides are in it, too.
