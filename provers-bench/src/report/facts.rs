@@ -76,14 +76,15 @@ pub(super) const FACTS: &[Fact] = &[
     Fact::new("prover", |run| run.prover.clone()),
 ];
 
-/// The command line as a user types it, whichever folder the driver was found in, and wherever its files went.
+/// The command line as a user types it, whichever folder the driver was found in, and wherever its files went. A command that was
+/// run keeps all of its words: some are its own.
 pub(super) fn command(run: &Run) -> String {
     let mut words = vec!["prove-bench"];
     let mut arguments = run.command_line.iter().skip(1).map(String::as_str);
     while let Some(argument) = arguments.next() {
         match argument {
-            "--out" => _ = arguments.next(),
-            _ if argument.starts_with("--out=") => {}
+            "--out" if !run.is_of_command() => _ = arguments.next(),
+            _ if argument.starts_with("--out=") && !run.is_of_command() => {}
             _ => words.push(argument),
         }
     }
@@ -132,4 +133,21 @@ pub(super) fn differences(before: &Run, after: &Run) -> Vec<(&'static str, Strin
     let facts = FACTS.iter().filter(|fact| fact.matters);
     let pairs = facts.map(|fact| (fact.name, (fact.value)(before), (fact.value)(after)));
     pairs.filter(|(_, old, new)| old != new).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests as example;
+    use super::*;
+    use crate::results::timed::Timed;
+
+    #[test]
+    fn a_command_line_is_shown_as_a_user_types_it() {
+        let line = "target/release/prove-bench x --out folder y --out=folder --output z";
+        let mut run = example::run(vec![example::workload(&[("glibc", &example::EVEN)])]);
+        run.command_line = line.split(' ').map(String::from).collect();
+        assert_eq!(command(&run), "prove-bench x y --output z");
+        run.workloads[0].timed = Timed::Runs;
+        assert_eq!(command(&run), "prove-bench x --out folder y --out=folder --output z");
+    }
 }
