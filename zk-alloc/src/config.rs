@@ -287,7 +287,10 @@ mod tests {
     fn each_bad_value_is_named_with_what_is_used_instead() {
         let overflowing = "99999999999999999999";
         for (name, _, program, in_code) in EACH {
-            for value in ["", "-1", "garbage", "1.5K", overflowing, "18446744073709551615G"] {
+            for value in ["", "-1", "garbage", "1.5", "1.5K", overflowing, "18446744073709551615G"] {
+                if (name, value) == ("ZK_ALLOC_RETAIN_FOR", "1.5") {
+                    continue; // A second and a half.
+                }
                 for (program, instead) in [
                     (Settings::new(), "using the default, "),
                     (program, &*format!("using what the program set, {in_code}")),
@@ -300,9 +303,7 @@ mod tests {
                 }
             }
         }
-        for (name, value) in [("ZK_ALLOC_SLAB_GB", "0"), ("ZK_ALLOC_SLAB_GB", "1.5"), ("ZK_ALLOC_MIN_BYTES", "1.5")] {
-            assert_eq!(resolve(name, value, &Settings::new()).1.len(), 1, "{name}={value}");
-        }
+        assert_eq!(resolve("ZK_ALLOC_SLAB_GB", "0", &Settings::new()).1.len(), 1);
     }
 
     #[test]

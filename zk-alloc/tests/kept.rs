@@ -20,6 +20,18 @@ fn use_a_buffer(bytes: usize) -> usize {
     buffer.as_ptr().addr()
 }
 
+/// Fails unless `work` leaves as much alive as it found. The test's own harness allocates on another thread now and then, so that
+/// it has several tries.
+fn leaves_nothing_alive(work: impl Fn()) {
+    let changes = |_| {
+        let before = stats().live_bytes;
+        work();
+        stats().live_bytes.wrapping_sub(before) as isize
+    };
+    let changes = (0..10).map(changes).take_while(|&bytes| bytes != 0).collect::<Vec<_>>();
+    assert!(changes.len() < 10, "each time so many bytes stayed alive, or went: {changes:?}");
+}
+
 fn on_another_thread(work: impl FnOnce() + Send) {
     thread::scope(|scope| scope.spawn(work).join().expect("a thread of the test"));
 }
@@ -31,8 +43,7 @@ fn serves_the_next_request() {
     let after = stats();
     assert_eq!(after.run_allocations - before.run_allocations, 2, "both count");
     assert_eq!(after.run_bytes - before.run_bytes, 2 * BYTES as u64);
-    // The test's own harness allocates on another thread.
-    assert!(after.live_bytes.abs_diff(before.live_bytes) < MIB, "and neither is alive");
+    leaves_nothing_alive(|| _ = use_a_buffer(BYTES));
 }
 
 fn goes_to_others_before_memory_that_is_not_resident() {
@@ -90,7 +101,5 @@ fn what_is_kept() {
         makes_way_for_growth();
         is_not_lost_with_its_thread();
     });
-    let live_bytes = stats().live_bytes;
-    release();
-    assert!(stats().live_bytes.abs_diff(live_bytes) < MIB);
+    leaves_nothing_alive(|| _ = release());
 }
