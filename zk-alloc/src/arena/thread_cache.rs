@@ -421,12 +421,7 @@ enum Standing {
 /// Requests after which a thread asks again for a cache where all were taken.
 const PATIENCE: u16 = 256;
 
-#[cfg(not(all(
-    feature = "c-api",
-    target_os = "linux",
-    any(target_arch = "x86_64", target_arch = "aarch64"),
-    not(loom)
-)))]
+#[cfg(not(thread_blocks))]
 thread_local! {
     static LOCAL: Local = const {
         Local { cache: Cell::new(None), standing: Cell::new(Standing::Without), waited: Cell::new(0) }
@@ -434,12 +429,7 @@ thread_local! {
 }
 
 /// `LOCAL.with(f)` would be a call of its own.
-#[cfg(not(all(
-    feature = "c-api",
-    target_os = "linux",
-    any(target_arch = "x86_64", target_arch = "aarch64"),
-    not(loom)
-)))]
+#[cfg(not(thread_blocks))]
 #[inline(always)]
 fn local() -> Option<&'static Local> {
     // Always there: a thread local without a destructor lasts as long as its thread.
@@ -449,7 +439,7 @@ fn local() -> Option<&'static Local> {
 }
 
 /// In a library that is the process's `malloc`, the compiler's own way would call `malloc`.
-#[cfg(all(feature = "c-api", target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64"), not(loom)))]
+#[cfg(thread_blocks)]
 #[inline(always)]
 fn local() -> Option<&'static Local> {
     const _: () = assert!(size_of::<Local>() <= os::THREAD_BLOCK_BYTES && align_of::<Local>() <= 16);

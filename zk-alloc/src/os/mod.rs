@@ -18,7 +18,7 @@ mod mapping;
 mod pages;
 mod parking;
 mod text;
-#[cfg(all(feature = "c-api", target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64"), not(loom)))]
+#[cfg(thread_blocks)]
 mod thread_block;
 #[cfg(unix)]
 mod threads;
@@ -38,12 +38,7 @@ pub(crate) use mapping::{Mapping, map_guarded, map_zeroed, reserve, round_up};
 pub(crate) use pages::page_bytes;
 pub(crate) use parking::Parking;
 pub(crate) use text::{Cut, warn};
-#[cfg(all(
-    feature = "c-api",
-    target_os = "linux",
-    any(target_arch = "x86_64", target_arch = "aarch64"),
-    not(loom)
-))]
+#[cfg(thread_blocks)]
 pub(crate) use thread_block::{THREAD_BLOCK_BYTES, thread_block};
 #[cfg(unix)]
 pub(crate) use threads::{arm_thread_exit, fence_other_threads, may_be_in_signal_handler, thread_exit_key};
