@@ -67,10 +67,6 @@ impl ZkAllocator<System> {
     }
 }
 
-/// What the backing allocator is shown once: glibc keeps twice as much at the top of its heap from then on. Without us it
-/// would keep up to 64 MiB, having seen a prover's buffers.
-const TEACHING_BYTES: usize = 4 << 20;
-
 impl<A> ZkAllocator<A> {
     /// The arena in front of `backing`, which serves what the arena does not: everything outside of phases, and whatever the
     /// system refuses.
@@ -211,7 +207,7 @@ impl<A: GlobalAlloc> ZkAllocator<A> {
     #[cold]
     fn take_over(&self) {
         os::trim_heap();
-        if let Ok(layout) = Layout::from_size_align(TEACHING_BYTES, 1) {
+        if let Ok(layout) = Layout::from_size_align(route::TEACHING_BYTES, 1) {
             // SAFETY: the size is not 0.
             let at = black_box(unsafe { self.backing.alloc(layout) });
             if !at.is_null() {

@@ -17,6 +17,9 @@ pub const MIN_ALIGN: usize = 16;
 /// What backing memory may weigh for growth to copy it into the arena, in bytes.
 pub const MIGRATE_MAX_BYTES: usize = route::MIGRATE_MAX_BYTES;
 
+/// What glibc's heap is to see come and go once, in bytes, so that it keeps what its small allocations use.
+pub const TEACHING_BYTES: usize = route::TEACHING_BYTES;
+
 /// What became of an attempt to change the length of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resized {

@@ -32,6 +32,9 @@ pub(crate) const GIANT_BYTES: usize = 64 << 20;
 /// What a backing allocation may weigh for growth to move it into the arena, in bytes. Above, `realloc` of the usual
 /// backing allocators moves page tables instead of contents, which beats our copy.
 pub(crate) const MIGRATE_MAX_BYTES: usize = 128 << 10;
+/// What the backing allocator is shown once, in bytes: glibc keeps twice as much at the end of its heap from then on, instead of
+/// giving it back at every free. Without us it would keep up to 64 MiB, having seen a prover's buffers.
+pub(crate) const TEACHING_BYTES: usize = 4 << 20;
 /// From so many bytes on, growth that finds no room where a run stands moves its pages elsewhere, and copies nothing. Below, a
 /// copy costs less than the kernel's bookkeeping.
 pub(crate) const MOVE_MIN_BYTES: usize = 4 << 20;

@@ -212,16 +212,12 @@ pub(crate) fn trim(pad: usize) -> bool {
     unsafe { transmute::<*mut c_void, unsafe extern "C" fn(usize) -> c_int>(next)(pad) != 0 }
 }
 
-/// What glibc sees come and go once, in bytes: from then on it keeps twice as much at the end of its heap, instead of giving it
-/// back at every free. What would have taught it that comes to the arena now.
-const TEACHING_BYTES: usize = 4 << 20;
-
 /// Readies glibc's heap for a life without large buffers: gives back the holes that they leave, and sees one of them.
 #[cold]
 pub(crate) fn take_over() {
     trim(0);
     // SAFETY: freed one line below.
-    let at = std::hint::black_box(unsafe { malloc(TEACHING_BYTES) });
+    let at = std::hint::black_box(unsafe { malloc(arena::c_api::TEACHING_BYTES) });
     // SAFETY: allocated one line above, or null.
     unsafe { free(at) };
 }

@@ -50,7 +50,7 @@ extern "C" fn at_exit() {
     if stats.arena_allocations == 0 && parent_has_library() {
         return;
     }
-    let huge_pages = stats.huge_pages.map_or(Setting::None, Setting::Chosen);
+    let huge_pages: &dyn fmt::Display = stats.huge_pages.as_ref().map_or(&"no arena", |chosen| chosen);
     let left_out = if dlopen::left_deepbind_out() { "; RTLD_DEEPBIND left out" } else { "" };
     c_api::print_line(format_args!(
         "report of {name} ({own}): served {} requests from {} bytes on with {}, at most {} alive; {} resident at exit; \
@@ -173,20 +173,5 @@ struct Mib(u64);
 impl fmt::Display for Mib {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:.1} MiB", self.0 as f64 / f64::from(1 << 20))
-    }
-}
-
-/// What was chosen about huge pages, if anything.
-enum Setting {
-    None,
-    Chosen(arena::HugePagesOutcome),
-}
-
-impl fmt::Display for Setting {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::None => f.write_str("no arena"),
-            Self::Chosen(chosen) => chosen.fmt(f),
-        }
     }
 }
