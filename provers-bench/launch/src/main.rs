@@ -1,7 +1,8 @@
 //! `cargo prove-bench PROVER ...`: builds the bench with that prover and no other, says so, and starts it.
 //!
 //! The provers are features of the package `provers-bench`, and so are the allocators that take long to build; cargo has to
-//! know the features before the bench can read its command line. Every set of features has artefacts of its own in the target folder, so switching provers builds nothing twice.
+//! know the features before the bench can read its command line. Every set of features has artefacts of its own in the target folder, so
+//! switching provers builds nothing twice.
 
 use std::borrow::Cow;
 use std::env;

@@ -53,9 +53,9 @@ impl SameOutput {
                 None => return Some(format!("{name} cannot be read")),
             }
         };
+        let what = if self.is_stdout() { "its output".into() } else { name.to_string() };
         let expected = self.expected.get_or_insert_with(|| found.clone());
         let [short, expected_short] = [&found, expected].map(|digest| digest.chars().take(12).collect::<String>());
-        let what = if self.file == Path::new(STDOUT) { "its output".into() } else { name.to_string() };
         (found != *expected).then(|| {
             format!(
                 "{what} differs from that of the first run, without a library: SHA-256 {short}…, not {expected_short}…"

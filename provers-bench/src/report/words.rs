@@ -103,6 +103,9 @@ fn warm(name: &str, workload: &WorkloadResult, arm: &ArmResult, summary: &Summar
 fn price(workload: &WorkloadResult, arm: &ArmResult, summary: &Summary) -> Option<String> {
     let (base, noun) = (&workload.baseline, workload.timed.noun());
     let (_, reference) = view::baseline(workload).filter(|_| !view::is_baseline(workload, arm))?;
+    if !workload.timed.rests() {
+        return None;
+    }
     let cold = match (&summary.cold_ratio, summary.cold_wall_ns, reference.cold_wall_ns) {
         (Some(ratio), ..) => {
             let verdict = match ratio.verdict() {
@@ -117,9 +120,6 @@ fn price(workload: &WorkloadResult, arm: &ArmResult, summary: &Summary) -> Optio
         }
         _ => String::new(),
     };
-    if !workload.timed.rests() {
-        return None;
-    }
     let [ours, theirs] = [summary, reference].map(|summary| summary.resting_rss_bytes.map(format::bytes));
     Some(cold + &format!(" Between {noun}s {} stay resident, {} of {base}.", ours?, theirs?))
 }
