@@ -20,6 +20,8 @@ pub(crate) enum Request {
         log_rows: u32,
         /// Settings that must be in force, as name and value in the allocator's own words.
         requires: Vec<(String, String)>,
+        /// Where in a page the stacks of the prover's threads begin, in bytes: the same for all arms of a round.
+        stack_bytes: u16,
     },
     /// Prove and verify once. Answered by [`Reply::Proved`].
     Prove { round: u32, seed: u64 },
@@ -121,7 +123,7 @@ mod tests {
         let sample = sample::tests::sample(u64::MAX, [("served".to_owned(), u64::MAX)].into());
         let requires = || vec![("opt.thp".into(), "always".into())];
         let (arm, prover, workload) = ("a".into(), "p".into(), "w".into());
-        survives(Request::Setup { arm, prover, workload, log_rows: 10, requires: requires() });
+        survives(Request::Setup { arm, prover, workload, log_rows: 10, requires: requires(), stack_bytes: 48 });
         let shape = Shape { records: 1, blocks: 2, threads: 3, peak_at: 4 };
         survives(Request::Replay { script: "/s".into(), shape, requires: requires() });
         survives(Request::Prove { round: 0, seed: u64::MAX });

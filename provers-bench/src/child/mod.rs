@@ -4,6 +4,7 @@
 //! mod        requests -> replies              fault_injection  failures on request, for tests
 //! recording  the main of the recorder         recorder         its allocator, which notes every request
 //! replay     a script on real memory          mapping          memory that no allocator serves
+//! stack      where its stacks begin
 //! ```
 
 mod fault_injection;
@@ -11,6 +12,7 @@ mod mapping;
 mod recorder;
 pub mod recording;
 mod replay;
+mod stack;
 
 use crate::arms::Installed;
 use crate::machine::{build_info, memory};
@@ -19,6 +21,7 @@ use crate::workloads::{Prover, Subject};
 use anyhow::Context;
 use fault_injection::Fault;
 use nix::unistd::{dup, dup2_stdout};
+use stack::Place;
 use std::fs::File;
 use std::io::{self, BufRead, Write};
 use std::path::Path;
@@ -47,23 +50,24 @@ fn serve(provers: &[Prover], installed: &Installed) -> anyhow::Result<()> {
         let request = serde_json::from_str(&request)
             .with_context(|| format!("not a request of prove-bench, which starts this binary itself: {request}"))?;
         let reply = match request {
-            Request::Setup { arm, prover, workload, log_rows, requires } => {
+            Request::Setup { arm, prover, workload, log_rows, requires, stack_bytes } => {
+                let place = Place::new(stack_bytes);
                 // First, so that the allocator is asked before it is used.
                 let ready = installed.confirm(&requires).and_then(|confirmed| {
-                    let subject = set_up(provers, &prover, &workload, log_rows)?;
+                    let subject = set_up(provers, &prover, &workload, log_rows, place)?;
                     Ok((subject, identity(installed, confirmed)))
                 });
                 match ready {
                     Ok((subject, identity)) => {
-                        session = Some((arm, subject));
+                        session = Some((arm, subject, place));
                         Reply::Ready(identity)
                     }
                     Err(error) => Reply::Failed { reason: format!("{error:#}") },
                 }
             }
             Request::Prove { round, seed } => {
-                let (arm, subject) = session.as_ref().context("asked to prove before being set up")?;
-                prove(arm, subject.as_ref(), installed, round, seed, &mut replies)?
+                let (arm, subject, place) = session.as_ref().context("asked to prove before being set up")?;
+                place.begin(|| prove(arm, subject.as_ref(), installed, round, seed, &mut replies))?
             }
             Request::Replay { script, shape, requires } => replay(installed, &script, shape, &requires),
         };
@@ -72,9 +76,17 @@ fn serve(provers: &[Prover], installed: &Installed) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn set_up(provers: &[Prover], prover: &str, workload: &str, log_rows: u32) -> anyhow::Result<Box<dyn Subject>> {
+fn set_up(
+    provers: &[Prover],
+    prover: &str,
+    workload: &str,
+    log_rows: u32,
+    place: Place,
+) -> anyhow::Result<Box<dyn Subject>> {
     let prover = provers.iter().find(|known| known.name == prover).context("unknown prover")?;
     let spec = prover.workloads.iter().find(|known| known.name == workload).context("unknown workload")?;
+    // Before the adapter does.
+    place.build_pool()?;
     (prover.init)();
     spec.setup(log_rows).context("setup failed")
 }

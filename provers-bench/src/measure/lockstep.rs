@@ -41,6 +41,8 @@ struct Course<'a> {
     /// Index of the arm that the others are compared with.
     baseline: usize,
     randomness: StdRng,
+    /// Where in a page the stacks of the arms' processes begin: drawn for each process, so that no arm owes its time to it.
+    stack_bytes: u16,
     memory: Budget,
     slowest: Duration,
     /// Warm rounds so far.
@@ -59,6 +61,7 @@ impl<'a> Lockstep<'a> {
             seats: plan.contestants.iter().map(|contestant| Seat::new(contestant, schedule.proofs())).collect(),
             baseline: plan::baseline(&plan.contestants),
             randomness: StdRng::seed_from_u64(plan.seed),
+            stack_bytes: 0,
             memory: Budget::of(memory::available_bytes()),
             slowest: Duration::ZERO,
             warm_rounds: 0,
@@ -106,6 +109,7 @@ impl<'a> Lockstep<'a> {
     /// run, if anything did.
     fn all_rounds_of(&mut self, course: &mut Course<'a>, process: u32) -> anyhow::Result<Option<Ended>> {
         let mut ended = None;
+        course.stack_bytes = course.randomness.random();
         for index in 0..=course.schedule.warm_rounds(process) {
             if index > 0 && course.schedule.is_out_of_time() {
                 ended = Some(Ended::OutOfTime);
@@ -166,7 +170,7 @@ impl<'a> Lockstep<'a> {
             {
                 return Err(Outcome::LeftOut { reason });
             }
-            let started = seat.start(&self.folder, self.plan, course.point, &self.interrupt, limit);
+            let started = seat.start(&self.folder, self.plan, course.point, course.stack_bytes, &self.interrupt, limit);
             started.map_err(|failure| outcome_of(&failure, turn))?;
         }
         seat.prove(turn, limit)

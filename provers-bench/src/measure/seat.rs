@@ -67,6 +67,7 @@ impl<'a> Seat<'a> {
         folder: &Path,
         plan: &Plan,
         point: Point,
+        stack_bytes: u16,
         interrupt: &Interrupt,
         limit: Duration,
     ) -> Result<(), Failure> {
@@ -84,6 +85,7 @@ impl<'a> Seat<'a> {
             workload: point.workload.spec.name.into(),
             log_rows: point.workload.log_rows,
             requires: owned(arm.confirms),
+            stack_bytes,
         };
         let identity = child.set_up(&request, limit)?;
         let checked = check_build(&identity, &binary);

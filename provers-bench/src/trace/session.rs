@@ -76,7 +76,8 @@ fn one(
     };
     let mut child = ChildProcess::start(&folder.join(RECORDER.binary), &environment, interrupt).map_err(failed)?;
     let (arm, requires) = (RECORDER.name.into(), Vec::new());
-    let setup = Request::Setup { arm, prover: prover.into(), workload: name.into(), log_rows, requires };
+    let setup =
+        Request::Setup { arm, prover: prover.into(), workload: name.into(), log_rows, requires, stack_bytes: 0 };
     child.set_up(&setup, PATIENCE).map_err(failed)?;
     for proof in 1..=recording.proofs {
         let (sample, refusal) = child.prove(proof, u64::from(proof), PATIENCE).map_err(failed)?;

@@ -1,0 +1,174 @@
+//! Where in a page the stacks of a proof begin: at the same place in every arm.
+//!
+//! A prover that keeps vectors on the stack takes up to 4% more or less time by where that begins: whether they straddle cache lines,
+//! and what else lies at the same place in a page. Left alone, it begins where the thread-local memory of the program ends, which is as
+//! long as the allocator makes it, so that an allocator would win or lose by what has nothing to do with memory (Mytkowicz et al.,
+//! "Producing Wrong Data Without Doing Anything Obviously Wrong!", ASPLOS 2009).
+#![allow(unsafe_code, reason = "moves the stack pointer")]
+
+use anyhow::Context;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+use std::ffi::c_void;
+use std::io;
+use std::thread;
+
+/// A place in a page, in bytes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place(u16);
+
+impl Place {
+    /// The next multiple of what a stack is aligned to, within a page.
+    pub(super) fn new(bytes: u16) -> Self {
+        Self(bytes & (PAGE_BYTES - 1) & !(ALIGN_BYTES - 1))
+    }
+
+    /// Runs `run` on this thread's stack, from this place in a page on. On processors that we know no way on, where it is.
+    pub(super) fn begin<T>(self, run: impl FnOnce() -> T) -> T {
+        let mut run = Some(run);
+        let mut result = None;
+        self.call(&mut || result = run.take().map(|run| run()));
+        #[expect(clippy::expect_used, reason = "`call` calls once")]
+        result.expect("it was called")
+    }
+
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+    fn call(self, mut run: &mut dyn FnMut()) {
+        unsafe extern "C-unwind" fn enter(run: *mut c_void) {
+            // SAFETY: what `call` passes, which lasts until this returns.
+            let run = unsafe { &mut *run.cast::<&mut dyn FnMut()>() };
+            run();
+        }
+        // SAFETY: `enter` takes what it is given here, on a stack that has two pages more than this function uses.
+        unsafe { call_at(enter, (&raw mut run).cast(), usize::from(self.0)) }
+    }
+
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    fn call(self, run: &mut dyn FnMut()) {
+        run();
+    }
+
+    /// Builds the pool that the prover will find, as the adapters build it, with threads that begin here.
+    pub(super) fn build_pool(self) -> anyhow::Result<()> {
+        let spawn = |worker: rayon::ThreadBuilder| -> io::Result<()> {
+            thread::Builder::new().spawn(move || self.begin(|| worker.run())).map(drop)
+        };
+        let builder = rayon::ThreadPoolBuilder::new().start_handler(|_| zk_alloc::pool::register_worker());
+        builder.spawn_handler(spawn).build_global().context("cannot start the prover's threads")
+    }
+}
+
+/// Of the smallest pages. What collides does so within these also where pages are larger.
+const PAGE_BYTES: u16 = 4096;
+/// Both processors want as much.
+const ALIGN_BYTES: u16 = 16;
+
+/// Calls `run` with `argument`, the stack being `bytes` below the beginning of a page.
+///
+/// # Safety
+/// `run` takes that argument. `bytes` is a multiple of 16, and the stack has room.
+#[cfg(target_arch = "x86_64")]
+#[unsafe(naked)]
+unsafe extern "C-unwind" fn call_at(
+    run: unsafe extern "C-unwind" fn(*mut c_void),
+    argument: *mut c_void,
+    bytes: usize,
+) {
+    std::arch::naked_asm!(
+        // Who unwinds finds the caller's frame by the frame pointer.
+        ".cfi_startproc",
+        "push rbp",
+        ".cfi_def_cfa_offset 16",
+        ".cfi_offset rbp, -16",
+        "mov rbp, rsp",
+        ".cfi_def_cfa_register rbp",
+        "and rsp, -{page}",
+        "sub rsp, rdx",
+        "mov rax, rdi",
+        "mov rdi, rsi",
+        "call rax",
+        "mov rsp, rbp",
+        "pop rbp",
+        ".cfi_def_cfa rsp, 8",
+        "ret",
+        ".cfi_endproc",
+        page = const PAGE_BYTES,
+    )
+}
+
+/// Calls `run` with `argument`, the stack being `bytes` below the beginning of a page.
+///
+/// # Safety
+/// `run` takes that argument. `bytes` is a multiple of 16, and the stack has room.
+#[cfg(target_arch = "aarch64")]
+#[unsafe(naked)]
+unsafe extern "C-unwind" fn call_at(
+    run: unsafe extern "C-unwind" fn(*mut c_void),
+    argument: *mut c_void,
+    bytes: usize,
+) {
+    std::arch::naked_asm!(
+        // Who unwinds finds the caller's frame by the frame pointer.
+        ".cfi_startproc",
+        "stp x29, x30, [sp, #-16]!",
+        ".cfi_def_cfa_offset 16",
+        ".cfi_offset x29, -16",
+        ".cfi_offset x30, -8",
+        "mov x29, sp",
+        ".cfi_def_cfa_register x29",
+        "mov x9, sp",
+        "and x9, x9, #-{page}",
+        "sub x9, x9, x2",
+        "mov sp, x9",
+        "mov x9, x0",
+        "mov x0, x1",
+        "blr x9",
+        "mov sp, x29",
+        "ldp x29, x30, [sp], #16",
+        ".cfi_def_cfa sp, 0",
+        "ret",
+        ".cfi_endproc",
+        page = const PAGE_BYTES,
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::hint::black_box;
+    use std::panic;
+
+    /// Where a function's own variable lies in a page.
+    #[inline(never)]
+    fn place_of_a_variable() -> usize {
+        let variable = black_box(0_u64);
+        (&raw const variable).addr() % usize::from(PAGE_BYTES)
+    }
+
+    #[test]
+    fn threads_begin_at_the_place_however_long_their_stacks_are() {
+        for bytes in [0, 16, 1040, 4080] {
+            let on_a_stack_of = |kib: usize| {
+                let thread = thread::Builder::new().stack_size(kib << 10);
+                thread.spawn(move || Place::new(bytes).begin(place_of_a_variable)).unwrap().join().unwrap()
+            };
+            let places = [64, 68, 2048].map(on_a_stack_of);
+            assert!(places.iter().all(|&place| place == places[0]), "{bytes}: {places:?}");
+            if cfg!(any(target_arch = "x86_64", target_arch = "aarch64")) {
+                let (begin, page) = (usize::from(PAGE_BYTES - bytes), usize::from(PAGE_BYTES));
+                let below = (begin + page - places[0]) % page;
+                assert!(below < 1024, "{bytes}: a variable lies {below} bytes below {begin}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_runs_there_returns_and_panics_as_elsewhere() {
+        let text = String::from("moved in");
+        assert_eq!(Place::new(48).begin(move || text + ", and out"), "moved in, and out");
+        let caught = panic::catch_unwind(|| Place::new(2064).begin(|| panic::resume_unwind(Box::new(7_u8))));
+        assert_eq!(*caught.unwrap_err().downcast::<u8>().unwrap(), 7);
+        // Walks the stack.
+        let trace = Place::new(4080).begin(|| std::backtrace::Backtrace::force_capture().to_string());
+        assert!(trace.contains("what_runs_there_returns_and_panics_as_elsewhere"), "{trace}");
+    }
+}
