@@ -1,11 +1,17 @@
 //! What the first touch of memory costs on this machine, which is what a prover that proves once pays:
 //! `cargo run --release -p zk-alloc --example first_touch`, with `ZK_ALLOC_THP=always` and `never` in turn, now at once after
-//! another process has left its memory, now after the machine has idled for some seconds.
+//! another process has left its memory, now after the machine has idled for some seconds. With `ZK_ALLOC_THP=later` also what
+//! it costs to make small pages huge.
 
+use std::hint::black_box;
 use std::process::ExitCode;
-use std::time::Instant;
+use std::thread;
+use std::time::{Duration, Instant};
 
-use zk_alloc::{HugePagesOutcome, reserve, stats};
+use zk_alloc::{HugePagesOutcome, ZkAllocator, phase, reserve, stats};
+
+#[global_allocator]
+static ALLOC: ZkAllocator = ZkAllocator;
 
 const ASKED_BYTES: usize = 512 << 20;
 const PAGE_BYTES: usize = 4096;
@@ -21,5 +27,23 @@ fn main() -> ExitCode {
     let each_ns = took.as_nanos() / (paged_in_bytes / PAGE_BYTES) as u128;
     let huge_pages = stats().huge_pages.unwrap_or(HugePagesOutcome::Unavailable);
     println!("{} MiB in {took:.1?}: {each_ns} ns for each 4 KiB; huge pages: {huge_pages}", paged_in_bytes >> 20);
+    if huge_pages == HugePagesOutcome::Later {
+        make_huge();
+    }
     ExitCode::SUCCESS
+}
+
+/// Uses the memory once, as a proof does, and waits until nothing more becomes huge.
+fn make_huge() {
+    const PATIENCE: Duration = Duration::from_secs(5);
+    phase(|| black_box(vec![1u8; ASKED_BYTES]).len());
+    let began = Instant::now();
+    let (mut huge_bytes, mut took) = (0, Duration::ZERO);
+    while began.elapsed() < took + PATIENCE {
+        thread::sleep(Duration::from_millis(20));
+        if stats().collapsed_bytes > huge_bytes {
+            (huge_bytes, took) = (stats().collapsed_bytes, began.elapsed());
+        }
+    }
+    println!("{} MiB were made huge afterwards, in {took:.1?}", huge_bytes >> 20);
 }

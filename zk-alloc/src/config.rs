@@ -374,16 +374,18 @@ mod tests {
     }
 
     #[test]
-    fn a_host_without_huge_pages_is_not_asked_for_them_nor_one_where_they_cost_more_than_they_save() {
+    fn a_host_without_huge_pages_is_not_asked_for_them_nor_at_first_one_where_they_cost_more_than_they_save() {
+        use HostHugePages as Host;
+        use HugePagesOutcome::{Always, Auto, Avoided, Later, Never, Unavailable};
         let of_all = |value| {
-            [HostHugePages::Available, HostHugePages::Costly, HostHugePages::Unavailable].map(|host_huge_pages| {
+            [Host::Available, Host::Costly, Host::CostlyUnasked, Host::Unavailable].map(|host_huge_pages| {
                 let machine = Machine { host_huge_pages, ..MACHINE };
                 resolve_on(machine, "ZK_ALLOC_THP", value, &Settings::new()).0.huge_pages
             })
         };
-        use HugePagesOutcome::{Always, Auto, Avoided, Never, Unavailable};
-        assert_eq!(of_all("auto"), [Auto, Avoided, Unavailable]);
-        assert_eq!(of_all("always"), [Always, Always, Unavailable]);
-        assert_eq!(of_all("never"), [Never; 3]);
+        assert_eq!(of_all("auto"), [Auto, Later, Avoided, Unavailable]);
+        assert_eq!(of_all("always"), [Always, Always, Always, Unavailable]);
+        assert_eq!(of_all("later"), [Later, Later, Avoided, Unavailable]);
+        assert_eq!(of_all("never"), [Never; 4]);
     }
 }

@@ -110,6 +110,7 @@ fn keep_between_phases(bytes: usize) {
 /// Carries the policy out. Waits for nobody, and allocates nothing.
 pub(crate) fn last_phase_ended() {
     let Some(arena) = arena::get() else { return };
+    arena.look_for_huge_pages();
     // The next phase may begin on other threads.
     arena.release_kept();
     let policy = POLICY.load(Ordering::Relaxed);

@@ -29,7 +29,7 @@ pub struct Stats {
     pub overflow_allocations: u64,
     /// Bytes that were asked for in them.
     pub overflow_bytes: u64,
-    /// Calls of the arena into the kernel.
+    /// Calls of the arena into the kernel, but for those of the task that makes memory huge ([`collapsed_bytes`](Self::collapsed_bytes)).
     pub system_calls: u64,
     /// Calls among them that the kernel refused.
     pub refusals: u64,
@@ -50,6 +50,8 @@ pub struct Stats {
     pub resident_bytes: usize,
     /// Bytes of address space reserved; 0 while there is no arena.
     pub reserved_bytes: usize,
+    /// Bytes of the arena that were made huge pages after they had been resident in small ones ([`HugePagesOutcome::Later`]).
+    pub collapsed_bytes: usize,
     /// What became of the wish for huge pages on this host; `None` while there is no arena.
     pub huge_pages: Option<HugePagesOutcome>,
     /// The settings in force, and where each came from; `None` while there is no arena.
@@ -100,6 +102,7 @@ fn add(stats: &mut Stats, arena: &arena::Arena) {
     stats.slab_live_bytes = arena.live_block_bytes();
     stats.reserved_bytes = arena.reserved_bytes();
     stats.resident_bytes = arena::resident_bytes();
+    stats.collapsed_bytes = arena::collapsed_bytes();
     stats.huge_pages = Some(arena.config().huge_pages);
     stats.settings = Some(arena.config().settings);
     for zone in arena.counters() {

@@ -127,7 +127,7 @@ impl State {
         let watch = WATCH.load(Ordering::Relaxed);
         // SAFETY: set before the state was published, from a function of this type.
         let watch = unsafe { std::mem::transmute::<*mut (), fn()>(watch) };
-        if let Err(Errno(code)) = os::start_task(watch) {
+        if let Err(Errno(code)) = os::start_task(c"zk-alloc-retain", watch) {
             self.watcher.store(REFUSED, Ordering::Relaxed);
             os::warn(format_args!(
                 "the system refused a task that gives memory back when it is idle (errno {code}); it stays until release()"
@@ -194,7 +194,7 @@ impl Window {
 
     /// Whether what is kept is needed: in the time of the window a part of it was handed out. The little that a service asks for
     /// while it waits is no reason to keep what its next proof needs.
-    fn is_busy(&self) -> bool {
+    pub(super) fn is_busy(&self) -> bool {
         let served = self.looks.iter().fold(0_u64, |sum, look| sum.saturating_add(look.served_bytes));
         let live = self.last().live_bytes;
         let spare = self.highest().saturating_sub(live);

@@ -26,7 +26,7 @@ impl HugeAdvice {
         match outcome {
             HugePagesOutcome::Auto | HugePagesOutcome::Always => Self::Ask,
             HugePagesOutcome::Avoided | HugePagesOutcome::Never => Self::Forbid,
-            HugePagesOutcome::Unavailable => Self::Leave,
+            HugePagesOutcome::Later | HugePagesOutcome::Unavailable => Self::Leave,
         }
     }
 }

@@ -9,6 +9,7 @@ mod bitmap;
 mod budget;
 #[cfg(test)]
 mod checks;
+mod collapse;
 mod decay;
 mod hints;
 mod layout;
@@ -30,14 +31,15 @@ use std::ptr::{NonNull, copy_nonoverlapping};
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 
 use crate::classes::{self, Class};
-use crate::config::{self, Config, Settings};
+use crate::config::{self, Config, HugePagesOutcome, Settings};
 use crate::counters::{self, ZoneCounters};
 use crate::escape;
 use crate::open_phases;
 use crate::os::{self, Errno};
-use crate::route::{self, Path};
+use crate::route::{self, Path, RunSize};
 
 pub(crate) use budget::{resident_bytes, set_kept};
+pub(crate) use collapse::collapsed_bytes;
 pub(crate) use layout::{HugeAdvice, SLABS_APART_BYTES, granule_bytes, run_align};
 pub(crate) use middle::fetch_most;
 pub(crate) use residency::GiveBack;
@@ -522,6 +524,13 @@ impl Arena {
         self.counters().fold(kept, |sum, zone| sum + zone.bytes())
     }
 
+    /// Has memory that stays made huge, where it is in small pages; called when what was used may be used again.
+    pub(crate) fn look_for_huge_pages(&self) {
+        if self.config.huge_pages == HugePagesOutcome::Later {
+            collapse::look(|| self.counters().map(ZoneCounters::fresh_bytes).sum(), make_huge);
+        }
+    }
+
     pub(crate) fn config(&self) -> &Config {
         &self.config
     }
@@ -561,6 +570,13 @@ pub(crate) fn follow(window_ns: u64) -> Result<(), Errno> {
     decay::follow(window_ns, watch)
 }
 
+/// What the task does that makes memory huge.
+fn make_huge() {
+    // Runs of the smallest zone are a few pages each; what is given back of a huge page stays with the kernel until it is short.
+    let zones = [RunSize::Giant, RunSize::Mid];
+    collapse::go_through(get().into_iter().flat_map(|arena| zones.map(|runs| arena.region.zone(runs))));
+}
+
 /// What the watcher does.
 fn watch() {
     let Some(arena) = get() else { return };
@@ -575,6 +591,9 @@ fn watch() {
         let idle_bytes = if served_bytes >= (kept / 8).max(1) as u64 { 0 } else { kept };
         let live_bytes = counters::used_bytes().saturating_sub(idle_bytes).max(counters::take_seen_peak_bytes());
         window.push(Seen { live_bytes, served_bytes });
+        if window.is_busy() {
+            arena.look_for_huge_pages();
+        }
         // In a phase, nothing goes.
         if goes_on && !open_phases::is_any() && resident_bytes() > window.keep_bytes() {
             arena.trim_as(window.keep_bytes(), GiveBack::Now, Taker::Watcher);

@@ -458,6 +458,11 @@ impl Zone {
         self.bytes(self.runs.len())
     }
 
+    /// What is committed: where it begins, and its length in bytes.
+    pub(super) fn committed_memory(&self) -> (NonNull<u8>, usize) {
+        (self.base, self.bytes(self.committed.load(Ordering::Acquire)))
+    }
+
     /// The zone's first address.
     pub(crate) fn base(&self) -> NonNull<u8> {
         self.base

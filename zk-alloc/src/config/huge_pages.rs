@@ -15,6 +15,8 @@ pub enum HugePages {
     Auto,
     /// Everywhere.
     Always,
+    /// Nowhere at first; what stays resident is made huge afterwards.
+    Later,
     /// Nowhere.
     Never,
 }
@@ -28,8 +30,11 @@ pub enum HugePagesOutcome {
     Auto,
     /// Asks for them everywhere; the host has them.
     Always,
-    /// Forbids them: the host has them, but its hypervisor takes free memory back, so that the first touch of a huge page has
-    /// to get hundreds of small ones. [`HugePages::Auto`] was wished.
+    /// Does not ask for them at first, and has what stays resident made huge by and by, with 2% of a processor's time. That was
+    /// wished, or [`HugePages::Auto`] where a hypervisor takes free memory back, so that the first touch of a huge page has to get
+    /// hundreds of small ones.
+    Later,
+    /// Forbids them: as with `Later`, but the host would give them unasked.
     Avoided,
     /// Forbids them, whatever the host's setting.
     Never,
@@ -48,6 +53,7 @@ impl fmt::Display for HugePagesOutcome {
         f.write_str(match self {
             Self::Auto => "auto",
             Self::Always => "always",
+            Self::Later => "later",
             Self::Avoided => "avoided",
             Self::Never => "never",
             Self::Unavailable => "unavailable",
@@ -60,6 +66,7 @@ impl HugePages {
         match self {
             Self::Auto => "auto",
             Self::Always => "always",
+            Self::Later => "later",
             Self::Never => "never",
         }
     }
@@ -68,6 +75,7 @@ impl HugePages {
         match text {
             "auto" => Some(Self::Auto),
             "always" => Some(Self::Always),
+            "later" => Some(Self::Later),
             "never" => Some(Self::Never),
             _ => None,
         }
@@ -78,19 +86,20 @@ impl HugePages {
         match (self, host) {
             (Self::Never, _) => HugePagesOutcome::Never,
             (_, HostHugePages::Unavailable) => HugePagesOutcome::Unavailable,
-            (Self::Auto, HostHugePages::Costly) => HugePagesOutcome::Avoided,
-            (Self::Auto, HostHugePages::Available) => HugePagesOutcome::Auto,
             (Self::Always, _) => HugePagesOutcome::Always,
+            (Self::Auto, HostHugePages::Available) => HugePagesOutcome::Auto,
+            (_, HostHugePages::CostlyUnasked) => HugePagesOutcome::Avoided,
+            (Self::Auto | Self::Later, _) => HugePagesOutcome::Later,
         }
     }
 }
 
 /// What the host says, which is looked at once: two files of it take as long to read as many pages to touch.
 pub(super) fn host_huge_pages() -> HostHugePages {
-    use HostHugePages::{Available, Costly, Unavailable};
+    use HostHugePages::{Available, Costly, CostlyUnasked, Unavailable};
     /// 0 as long as nobody asked, then the place of the answer in `ANSWERS`, from 1 on.
     static ANSWER: AtomicUsize = AtomicUsize::new(0);
-    const ANSWERS: [HostHugePages; 3] = [Available, Costly, Unavailable];
+    const ANSWERS: [HostHugePages; 4] = [Available, Costly, CostlyUnasked, Unavailable];
 
     if let Some(&known) = ANSWER.load(Ordering::Relaxed).checked_sub(1).and_then(|place| ANSWERS.get(place)) {
         return known;

@@ -168,7 +168,7 @@ pub(super) const RETAIN_FOR: Setting<Duration> = Setting {
 pub(super) const HUGE_PAGES: Setting<HugePages> = Setting {
     variable: "ZK_ALLOC_THP",
     method: "huge_pages",
-    wanted: "auto, always or never",
+    wanted: "auto, always, later or never",
     parse: HugePages::parse,
     may_be: |_| true,
     show: |wish| Shown::Word(wish.word()),

@@ -27,7 +27,7 @@ mod threads;
 pub(crate) use environment::VARIABLES;
 pub(crate) use environment::{Value, variable};
 pub(crate) use imp::{
-    advise_huge, available_threads, commit, discard, forbid_huge, host_huge_pages, leave_out_of_dumps, lock,
+    advise_huge, available_threads, collapse, commit, discard, forbid_huge, host_huge_pages, leave_out_of_dumps, lock,
     memory_limit_bytes, minor_faults, monotonic_ns, page_in, populate, soften, start_task, trim_heap, wipe_on_fork,
     write_stderr,
 };
@@ -53,9 +53,11 @@ pub(crate) struct Errno(pub(crate) i32);
 pub(crate) enum HostHugePages {
     /// The kernel gives them, at least where a program asks.
     Available,
-    /// It does, but free memory is handed to the hypervisor, which has to be asked for it again, page by page, at the first
-    /// touch.
+    /// It does where a program asks, but free memory is handed to the hypervisor, which has to be asked for it again, page by page,
+    /// at the first touch.
     Costly,
+    /// As above, and the kernel gives them where no program asks, too.
+    CostlyUnasked,
     /// Off, unknown to this kernel, or not to be read.
     Unavailable,
 }

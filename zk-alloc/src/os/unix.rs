@@ -136,6 +136,14 @@ pub(crate) unsafe fn page_in(_at: *mut u8, _len: usize) -> Result<(), Errno> {
     Ok(())
 }
 
+/// None here.
+///
+/// # Safety
+/// None: refused.
+pub(crate) unsafe fn collapse(_at: *mut u8, _len: usize) -> Result<(), Errno> {
+    Err(Errno(libc::ENOTSUP))
+}
+
 /// No such advice here: asking is no error, and changes nothing.
 ///
 /// # Safety
@@ -237,6 +245,6 @@ pub(crate) fn write_stderr(bytes: &[u8]) {
 }
 
 /// No such task here.
-pub(crate) fn start_task(_run: fn()) -> Result<(), Errno> {
+pub(crate) fn start_task(_name: &'static std::ffi::CStr, _run: fn()) -> Result<(), Errno> {
     Err(Errno(libc::ENOTSUP))
 }

@@ -9,12 +9,15 @@ use crate::os::HostHugePages;
 pub(crate) fn host_huge_pages() -> HostHugePages {
     let mut buffer = [0; 128];
     let text = read_small(c"/sys/kernel/mm/transparent_hugepage/enabled", &mut buffer);
-    if !text.contains("[always]") && !text.contains("[madvise]") {
+    let comes_unasked = text.contains("[always]");
+    if !comes_unasked && !text.contains("[madvise]") {
         HostHugePages::Unavailable
-    } else if is_free_memory_reported() {
-        HostHugePages::Costly
-    } else {
+    } else if !is_free_memory_reported() {
         HostHugePages::Available
+    } else if comes_unasked {
+        HostHugePages::CostlyUnasked
+    } else {
+        HostHugePages::Costly
     }
 }
 

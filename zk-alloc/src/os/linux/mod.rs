@@ -17,7 +17,7 @@ pub(crate) use task::start as start_task;
 
 /// No such task on this processor.
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-pub(crate) fn start_task(_run: fn()) -> Result<(), Errno> {
+pub(crate) fn start_task(_name: &'static std::ffi::CStr, _run: fn()) -> Result<(), Errno> {
     Err(Errno(libc::ENOTSUP))
 }
 
@@ -188,6 +188,22 @@ pub(crate) unsafe fn page_in(at: *mut u8, len: usize) -> Result<(), Errno> {
 pub(crate) unsafe fn advise_huge(at: *mut u8, len: usize) -> Result<(), Errno> {
     // SAFETY: advice that changes no contents, on a range of ours.
     unsafe { advise(at, len, Advice::LinuxHugepage) }
+}
+
+/// Makes huge pages of the range, which is a multiple of theirs, whoever's it is: nothing changes that anybody could read (Linux 6.1).
+/// What is not in memory becomes so.
+///
+/// # Errors
+/// The system's: where it knows no such call, huge pages are forbidden there, or it has no memory in one piece.
+///
+/// # Safety
+/// The range is committed.
+pub(crate) unsafe fn collapse(at: *mut u8, len: usize) -> Result<(), Errno> {
+    /// Neither rustix nor libc has it.
+    const MADV_COLLAPSE: libc::c_int = 25;
+    let len = covered(at, len)?;
+    // SAFETY: changes no contents, on a range of ours.
+    keeping_errno(|| unsafe { libc::madvise(at.cast(), len, MADV_COLLAPSE) })
 }
 
 /// Asks for no huge pages. A kernel that was built without them has nothing to forbid.

@@ -12,7 +12,7 @@
 #![allow(unsafe_code, reason = "starts a task of the kernel's")]
 
 use std::arch::asm;
-use std::ffi::c_void;
+use std::ffi::{CStr, c_void};
 use std::mem::{MaybeUninit, forget};
 use std::ptr::NonNull;
 
@@ -28,18 +28,19 @@ const CONTROL_BYTES: usize = 16 << 10;
 /// What the task is started with; it lies at the lower end of its stack.
 #[repr(C)]
 struct Start {
+    name: &'static CStr,
     run: fn(),
     mapping: NonNull<u8>,
     len: usize,
 }
 
-/// Starts `run` as a task, which ends with it. Takes no lock, and allocates nothing.
+/// Starts `run` as a task, which ends with it. The kernel shows its name, of at most 15 bytes. Takes no lock, and allocates nothing.
 ///
 /// `run` must not panic, nor call what needs a thread of the C library's.
 ///
 /// # Errors
 /// The system's, where it grants no memory or no task.
-pub(crate) fn start(run: fn()) -> Result<(), Errno> {
+pub(crate) fn start(name: &'static CStr, run: fn()) -> Result<(), Errno> {
     // A sanitizer's calls, which are in all code, need a thread of the C library's.
     if cfg!(sanitized) || !local_memory_suffices() {
         return Err(Errno(libc::ENOTSUP));
@@ -54,7 +55,7 @@ pub(crate) fn start(run: fn()) -> Result<(), Errno> {
     let start = memory.cast::<Start>();
     // SAFETY: the mapping is ours, and long enough; the task finds its own address where x86-64's convention has it.
     unsafe {
-        start.write(Start { run, mapping: mapping.start(), len: mapping.len() });
+        start.write(Start { name, run, mapping: mapping.start(), len: mapping.len() });
         if cfg!(target_arch = "x86_64") {
             control.cast::<*mut u8>().write(control.as_ptr());
             control.cast::<*mut u8>().add(2).write(control.as_ptr());
@@ -94,9 +95,9 @@ fn local_memory_suffices() -> bool {
 /// What begins in the task.
 extern "C" fn task(start: *mut Start) -> ! {
     // SAFETY: written before the task began, and its own.
-    let Start { run, mapping, len } = unsafe { start.read() };
+    let Start { name, run, mapping, len } = unsafe { start.read() };
     // SAFETY: a name that ends with a zero.
-    unsafe { libc::prctl(libc::PR_SET_NAME, c"zk-alloc-retain".as_ptr()) };
+    unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };
     run();
     // SAFETY: the task's own memory, which nobody knows of.
     unsafe { unmap_and_exit(mapping.as_ptr(), len) }
@@ -252,7 +253,7 @@ mod tests {
             || std::fs::read_to_string("/proc/self/statm").unwrap().split(' ').next().unwrap().parse::<usize>();
         let before = mapped().unwrap();
         for n in 1..=100 {
-            start(count).unwrap();
+            start(c"zk-alloc-test", count).unwrap();
             while DONE.load(Ordering::SeqCst) < n {
                 std::thread::sleep(Duration::from_micros(50));
             }
@@ -261,7 +262,7 @@ mod tests {
         let name =
             |task: std::io::Result<std::fs::DirEntry>| std::fs::read_to_string(task.unwrap().path().join("comm"));
         let ours = std::fs::read_dir("/proc/self/task").unwrap().filter_map(|task| name(task).ok());
-        assert!(!ours.into_iter().any(|name| name.starts_with("zk-alloc-retain")), "{} tasks", tasks());
+        assert!(!ours.into_iter().any(|name| name.starts_with("zk-alloc-test")), "{} tasks", tasks());
         // A hundred of them would be 40 MiB.
         assert!(mapped().unwrap() < before + (20 << 20) / os::page_bytes(), "their memory stayed");
     }
