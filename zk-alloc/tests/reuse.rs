@@ -169,6 +169,8 @@ fn what_exited_threads_kept_is_released() {
 fn what_idle_threads_keep_serves_others() {
     const THREADS: usize = 64;
     in_its_own_process("what_idle_threads_keep_serves_others", &[], || {
+        // While a thread opens the arena, the backing allocator serves the others, and keeps what they free.
+        drop(written(1, KIB));
         let sizes = [KIB, 3 * KIB, 20 * KIB, 100 * KIB, MIB];
         for bytes in sizes {
             let [used, done] = [(); 2].map(|()| Barrier::new(THREADS + 1));
