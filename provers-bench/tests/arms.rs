@@ -24,7 +24,7 @@ fn set_up(arm: &Arm, environment: &[(&str, &str)]) -> Value {
         .unwrap();
     let request = json!({
         "request": "setup", "arm": arm.name, "prover": "plonky3", "workload": "keccak", "log_rows": 10,
-        "requires": arm.confirms,
+        "requires": arm.confirms, "stack_bytes": 0,
     });
     writeln!(child.stdin.take().unwrap(), "{request}").unwrap();
     let output = child.wait_with_output().unwrap();
