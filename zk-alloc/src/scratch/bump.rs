@@ -7,7 +7,7 @@ use std::ptr::NonNull;
 use std::slice;
 
 use crate::arena::HugeAdvice;
-use crate::config;
+use crate::config::{self, HugePagesOutcome};
 use crate::error::{MemoryRefused, ScratchExhausted};
 use crate::os::{self, Errno, HUGE_PAGE_BYTES, Mapping};
 use crate::wipe::wipe;
@@ -33,8 +33,13 @@ impl Bump {
         let granule = if bytes >= HUGE_PAGE_BYTES { HUGE_PAGE_BYTES } else { os::page_bytes() };
         let memory = os::map_zeroed(os::round_up(bytes, granule).map_err(refused)?).map_err(refused)?;
         let (at, len) = (memory.start().as_ptr(), memory.len());
-        // Advice: a refusal costs time and nothing else.
-        let _ = match HugeAdvice::of(config::huge_pages()) {
+        let advice = match config::huge_pages() {
+            // Nobody makes a scratch huge afterwards.
+            HugePagesOutcome::Later => HugeAdvice::Forbid,
+            outcome => HugeAdvice::of(outcome),
+        };
+        // A refusal costs time and nothing else.
+        let _ = match advice {
             // SAFETY: the mapping made above.
             HugeAdvice::Forbid => unsafe { os::forbid_huge(at, len) },
             // SAFETY: as above.
