@@ -1,9 +1,9 @@
 //! Where in a page the stacks of a proof begin: at the same place in every arm.
 //!
-//! A prover that keeps vectors on the stack takes up to 4% more or less time by where that begins: whether they straddle cache lines,
-//! and what else lies at the same place in a page. Left alone, it begins where the thread-local memory of the program ends, which is as
-//! long as the allocator makes it, so that an allocator would win or lose by what has nothing to do with memory (Mytkowicz et al.,
-//! "Producing Wrong Data Without Doing Anything Obviously Wrong!", ASPLOS 2009).
+//! A prover that keeps vectors on the stack takes up to 4% more or less time by where that begins: whether they straddle cache
+//! lines, and what else lies at the same place in a page. Left alone, it begins where the thread-local memory of the program ends,
+//! which is as long as the allocator makes it, so that an allocator would win or lose by what has nothing to do with memory
+//! (Mytkowicz et al., "Producing Wrong Data Without Doing Anything Obviously Wrong!", ASPLOS 2009).
 #![allow(unsafe_code, reason = "moves the stack pointer")]
 
 use anyhow::Context;
@@ -17,7 +17,7 @@ use std::thread;
 pub(super) struct Place(u16);
 
 impl Place {
-    /// The next multiple of what a stack is aligned to, within a page.
+    /// Within a page, and rounded down to what a stack is aligned to.
     pub(super) fn new(bytes: u16) -> Self {
         Self(bytes & (PAGE_BYTES - 1) & !(ALIGN_BYTES - 1))
     }
@@ -62,19 +62,20 @@ const PAGE_BYTES: u16 = 4096;
 /// Both processors want as much.
 const ALIGN_BYTES: u16 = 16;
 
-/// Calls `run` with `argument`, the stack being `bytes` below the beginning of a page.
+/// Calls `run` with `argument`, the stack being `bytes` below the beginning of a page. Who unwinds finds the caller's frame by the
+/// frame pointer.
 ///
 /// # Safety
 /// `run` takes that argument. `bytes` is a multiple of 16, and the stack has room.
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 #[unsafe(naked)]
 unsafe extern "C-unwind" fn call_at(
     run: unsafe extern "C-unwind" fn(*mut c_void),
     argument: *mut c_void,
     bytes: usize,
 ) {
+    #[cfg(target_arch = "x86_64")]
     std::arch::naked_asm!(
-        // Who unwinds finds the caller's frame by the frame pointer.
         ".cfi_startproc",
         "push rbp",
         ".cfi_def_cfa_offset 16",
@@ -92,22 +93,9 @@ unsafe extern "C-unwind" fn call_at(
         "ret",
         ".cfi_endproc",
         page = const PAGE_BYTES,
-    )
-}
-
-/// Calls `run` with `argument`, the stack being `bytes` below the beginning of a page.
-///
-/// # Safety
-/// `run` takes that argument. `bytes` is a multiple of 16, and the stack has room.
-#[cfg(target_arch = "aarch64")]
-#[unsafe(naked)]
-unsafe extern "C-unwind" fn call_at(
-    run: unsafe extern "C-unwind" fn(*mut c_void),
-    argument: *mut c_void,
-    bytes: usize,
-) {
+    );
+    #[cfg(target_arch = "aarch64")]
     std::arch::naked_asm!(
-        // Who unwinds finds the caller's frame by the frame pointer.
         ".cfi_startproc",
         "stp x29, x30, [sp, #-16]!",
         ".cfi_def_cfa_offset 16",
@@ -128,7 +116,7 @@ unsafe extern "C-unwind" fn call_at(
         "ret",
         ".cfi_endproc",
         page = const PAGE_BYTES,
-    )
+    );
 }
 
 #[cfg(test)]
