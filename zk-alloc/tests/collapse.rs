@@ -12,7 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use maps::{resident_bytes_around, tolerance_bytes};
-use support::{in_its_own_process, scribble};
+use support::{huge_page_bytes, in_its_own_process, scribble};
 use zk_alloc::{HugePagesOutcome, ZkAllocator, phase, release, stats};
 
 #[global_allocator]
@@ -46,12 +46,6 @@ fn wait_for(bytes: usize) {
     }
 }
 
-fn huge_bytes() -> usize {
-    let smaps = std::fs::read_to_string("/proc/self/smaps_rollup").expect("Linux has it");
-    let line = smaps.lines().find_map(|line| line.strip_prefix("AnonHugePages:")).expect("a field of it");
-    line.trim().trim_end_matches(" kB").parse::<usize>().expect("a number") << 10
-}
-
 /// Words that a thread counts up, while they move beneath it.
 #[test]
 fn memory_in_use_becomes_huge_and_nobody_notices() {
@@ -77,7 +71,7 @@ fn memory_in_use_becomes_huge_and_nobody_notices() {
             rounds.join().expect("it only counts")
         });
         assert!(words.iter().zip(rounds..).all(|(word, expected)| word.load(Ordering::Relaxed) == expected));
-        assert!(huge_bytes() >= BYTES - 4 * MIB, "{} in huge pages", huge_bytes());
+        assert!(huge_page_bytes() >= BYTES - 4 * MIB, "{} in huge pages", huge_page_bytes());
     });
 }
 
@@ -124,16 +118,25 @@ fn what_is_not_in_memory_stays_out() {
     });
 }
 
-/// A process that has little is left alone, and so is one that wished for something else.
+/// Uses so many bytes in two phases, and waits for what should not happen.
+fn assert_nothing_becomes_huge(bytes: usize) {
+    let _survivor = phase(|| vec![1u8; bytes]);
+    thread::sleep(Duration::from_millis(200));
+    phase(scribble);
+    thread::sleep(Duration::from_millis(200));
+    assert_eq!(stats().collapsed_bytes, 0);
+}
+
 #[test]
-fn what_is_not_worth_it_stays_in_small_pages() {
-    let name = "what_is_not_worth_it_stays_in_small_pages";
+fn a_process_that_wished_for_none_stays_in_small_pages() {
     let settings = [("ZK_ALLOC_THP", "never")];
-    in_its_own_process(name, &settings, || {
-        let _survivor = phase(|| vec![1u8; BYTES]);
-        thread::sleep(Duration::from_millis(200));
-        phase(scribble);
-        thread::sleep(Duration::from_millis(200));
-        assert_eq!((stats().collapsed_bytes, stats().huge_pages), (0, Some(HugePagesOutcome::Never)));
+    in_its_own_process("a_process_that_wished_for_none_stays_in_small_pages", &settings, || {
+        assert_nothing_becomes_huge(BYTES);
+        assert_eq!(stats().huge_pages, Some(HugePagesOutcome::Never));
     });
+}
+
+#[test]
+fn a_process_that_has_little_is_left_alone() {
+    in_its_own_process("a_process_that_has_little_is_left_alone", LATER, || assert_nothing_becomes_huge(8 * MIB));
 }

@@ -160,18 +160,24 @@ pub(crate) fn in_its_own_process(name: &str, settings: &[(&str, &str)], body: im
 /// Bytes of this process in memory, by the kernel's account.
 #[cfg(target_os = "linux")]
 pub(crate) fn rss_bytes() -> usize {
-    status_bytes("RssAnon:")
+    field_bytes("/proc/self/status", "RssAnon:")
 }
 
 /// Bytes of address space of this process.
 #[cfg(target_os = "linux")]
 pub(crate) fn address_space_bytes() -> usize {
-    status_bytes("VmSize:")
+    field_bytes("/proc/self/status", "VmSize:")
+}
+
+/// Bytes of this process that lie in huge pages.
+#[cfg(target_os = "linux")]
+pub(crate) fn huge_page_bytes() -> usize {
+    field_bytes("/proc/self/smaps_rollup", "AnonHugePages:")
 }
 
 #[cfg(target_os = "linux")]
-fn status_bytes(field: &str) -> usize {
-    let status = std::fs::read_to_string("/proc/self/status").expect("Linux has it");
-    let line = status.lines().find_map(|line| line.strip_prefix(field)).expect("the field");
+fn field_bytes(file: &str, field: &str) -> usize {
+    let text = std::fs::read_to_string(file).expect("Linux has it");
+    let line = text.lines().find_map(|line| line.strip_prefix(field)).expect("the field");
     line.trim().trim_end_matches(" kB").parse::<usize>().expect("a number") << 10
 }
