@@ -4,7 +4,8 @@
 //! Whatever a huge page costs on the host, the task takes no more than a small part of one processor's time: it rests after each in
 //! proportion to what that took. It comes when memory became resident since it was there last, goes through the arena once, and
 //! ends; earlier where memory goes back meanwhile, so that an idle process has no such task. Nothing changes that anybody could
-//! read, and only what is in memory with all its pages is made huge: what is resident stays as it is.
+//! read, and only what is in memory with all its pages is made huge: what is resident stays as it is. What its owner gives back
+//! while it is made huge, the kernel brings back, and the task gives it back again.
 //!
 //! A forked child may take its parent's task for its own. Then it stays in small pages.
 #![allow(unsafe_code, reason = "has memory copied that others use")]
@@ -75,8 +76,9 @@ pub(super) fn go_through<'a>(zones: impl IntoIterator<Item = &'a Zone>) {
     let mut refused = 0;
     // What was given back meanwhile is no longer needed: the process idles.
     let is_idle = || budget::resident_bytes() < RESIDENT_BYTES.load(Ordering::Relaxed) / 4 * 3;
-    let gave_up = zones.into_iter().flat_map(blocks).take_while(|_| !is_idle()).any(|block| {
-        refused = if collapse(block).is_ok() { 0 } else { refused + 1 };
+    let blocks = zones.into_iter().flat_map(|zone| blocks(zone).map(move |block| (zone, block)));
+    let gave_up = blocks.take_while(|_| !is_idle()).any(|(zone, block)| {
+        refused = if collapse(zone, block).is_ok() { 0 } else { refused + 1 };
         refused >= MOST_REFUSED
     });
     STATE.store(if gave_up { REFUSED } else { NONE }, Ordering::Release);
@@ -91,8 +93,8 @@ fn blocks(zone: &Zone) -> impl Iterator<Item = NonNull<u8>> {
     offsets.map(move |offset| unsafe { base.add(offset) })
 }
 
-/// Makes a block a huge page, if all of it is in memory, and rests.
-fn collapse(block: NonNull<u8>) -> Result<(), Errno> {
+/// Makes a block of a zone a huge page, if all of it is in memory, and rests.
+fn collapse(zone: &Zone, block: NonNull<u8>) -> Result<(), Errno> {
     // Nobody wakes it.
     static BED: Parking = Parking::new();
     let at = block.as_ptr();
@@ -105,8 +107,11 @@ fn collapse(block: NonNull<u8>) -> Result<(), Errno> {
     unsafe { os::collapse(at, HUGE_PAGE_BYTES)? };
     let took = Duration::from_nanos(os::monotonic_ns().saturating_sub(begun));
     if took >= LEAST_TIME {
+        zone.give_back_unbooked(block, HUGE_PAGE_BYTES);
         COLLAPSED_BYTES.fetch_add(HUGE_PAGE_BYTES, Ordering::Relaxed);
         BED.sleep(BED.ticket(), Some(took * REST_PARTS));
+        // What was just being given back still had an owner then.
+        zone.give_back_unbooked(block, HUGE_PAGE_BYTES);
     }
     Ok(())
 }

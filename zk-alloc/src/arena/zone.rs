@@ -440,6 +440,22 @@ impl Zone {
         gone
     }
 
+    /// Gives back what is free of `[at, at + bytes)`, and not known to be resident: the kernel may have brought it back into memory.
+    pub(super) fn give_back_unbooked(&self, at: NonNull<u8>, bytes: usize) {
+        let (start, granules) = (self.index(at), self.granules(bytes));
+        if self.residency.resident(start, granules) == granules {
+            return;
+        }
+        let is_unbooked = |&granule: &usize| self.residency.resident(granule, 1) == 0;
+        for granule in (start..start + granules).filter(is_unbooked) {
+            if self.runs.try_claim(granule, 1) {
+                // SAFETY: the granule is ours since the claim above, free before, and committed, as the caller's memory is.
+                unsafe { self.residency.give_back(granule, 1, GiveBack::Now) };
+                self.runs.release(granule, 1);
+            }
+        }
+    }
+
     /// Books `bytes` of the zone's free memory, so that whoever is handed it finds it resident, and has `page_in` bring it in.
     /// Returns how many bytes were; 0 if the zone or the cap has no room for them.
     pub(crate) fn populate(&self, tenant: Tenant, bytes: usize, page_in: impl FnOnce(Populate<'_>)) -> usize {

@@ -11,6 +11,7 @@ use crate::arena::layout::HugeAdvice;
 use crate::arena::residency::GiveBack;
 use crate::arena::thread_cache::{Cache, Place, Run};
 use crate::arena::zone::Contents;
+use crate::os;
 
 const GRANULE_BYTES: usize = 4 << 10;
 
@@ -106,6 +107,63 @@ fn zeroed_memory_is_zero_while_others_soil_and_trim() {
         join(threads);
         model.assert_booked_is_in_memory();
         assert_whole(&model);
+    });
+}
+
+impl Model {
+    /// What the task does that makes memory huge: the kernel brings back what is not in memory, and it goes back again.
+    fn make_huge(&self) {
+        // SAFETY: committed memory of the zone.
+        unsafe { os::page_in(self.zone.base().as_ptr(), 2 * GRANULE_BYTES) }.expect("there is memory");
+        self.give_back_unbooked();
+    }
+
+    fn give_back_unbooked(&self) {
+        self.zone.give_back_unbooked(self.zone.base(), 2 * GRANULE_BYTES);
+    }
+}
+
+#[test]
+fn what_is_given_back_while_it_is_made_huge_does_not_stay_in_memory() {
+    with_memory(GRANULE_BYTES, 3, move |memory| {
+        let model = dirty_zone(memory);
+        let other = model.clone();
+        let thread = spawn(move || other.make_huge());
+        model.trim(GiveBack::Now);
+        model.pass(1, Contents::Zeroed);
+        join([thread]);
+        // Once more, when nobody is giving anything back.
+        model.give_back_unbooked();
+        model.assert_booked_is_in_memory();
+        assert_whole(&model);
+    });
+}
+
+/// The zone knows nothing of what is resident in a slab.
+#[test]
+fn what_a_slab_holds_stays_while_it_is_made_huge() {
+    with_memory(GRANULE_BYTES, 3, move |memory| {
+        let model = dirty_zone(memory);
+        model.trim(GiveBack::Now);
+        let other = model.clone();
+        let thread = spawn(move || other.make_huge());
+        // Where it has none, the task has a granule just then.
+        if let Ok((slab, resident)) = model.zone.claim_slab(2 * GRANULE_BYTES) {
+            assert_eq!(resident, 0);
+            assert!(budget::admit(2 * GRANULE_BYTES, Limit::Cap));
+            // SAFETY: the slab is the caller's.
+            let held = unsafe { std::slice::from_raw_parts_mut(slab.as_ptr(), 2 * GRANULE_BYTES) };
+            held.fill(0xFF);
+            join([thread]);
+            assert!(held.iter().all(|&byte| byte == 0xFF), "contents are gone");
+            // SAFETY: claimed above.
+            unsafe { model.zone.release_slab(slab, 2 * GRANULE_BYTES, 0b11) };
+        } else {
+            join([thread]);
+        }
+        model.give_back_unbooked();
+        model.assert_booked_is_in_memory();
+        model.assert_all_given_back();
     });
 }
 
