@@ -1,5 +1,5 @@
-//! Two facts of a build that several modules ask for, each under a name of its own. Cargo also asks for a build script beside the key
-//! `links`, by which it keeps a second copy of this crate out of a program.
+//! Two facts of a build that several modules ask for, each under a name of its own. Cargo also asks for a build script beside the
+//! key `links`, by which it keeps a second copy of this crate out of a program.
 
 use std::env;
 

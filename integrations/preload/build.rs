@@ -24,7 +24,8 @@ fn main() {
         println!("cargo:rustc-link-search=native={}", folder.display());
         println!("cargo:rustc-link-lib=static:+whole-archive=gcc_eh");
     }
-    // What `-lc` stands for names the loader's own file, too: it has `__tls_get_addr`, which is found without being asked for by file.
+    // What `-lc` stands for names the loader's own file, too: it has `__tls_get_addr`, which is found without being asked for by
+    // file.
     if let (Some(shared), Some(rest)) = (file("libc.so.6"), file("libc_nonshared.a")) {
         let folder = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo names a folder"));
         let script = format!("GROUP ( {} {} )\n", shared.display(), rest.display());

@@ -15,7 +15,9 @@ fn prove(child: &str, workload: &str, arm: Arm) -> (Vec<Value>, String) {
     command.env("ZK_ALLOC_REPORT", "1").env("RAYON_NUM_THREADS", "2");
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut running = command.spawn().expect("a child of the bench starts");
-    let set_up = json!({"request": "setup", "arm": "it", "prover": "plonky3", "workload": workload, "log_rows": 10, "requires": [], "stack_bytes": 0});
+    let set_up = json!({
+        "request": "setup", "arm": "it", "prover": "plonky3", "workload": workload, "log_rows": 10, "requires": [], "stack_bytes": 0
+    });
     let proofs = [0, 1].map(|round| json!({"request": "prove", "round": round, "seed": 7}));
     let mut requests = running.stdin.take().expect("it is piped");
     for request in std::iter::once(&set_up).chain(&proofs) {

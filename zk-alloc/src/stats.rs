@@ -29,7 +29,8 @@ pub struct Stats {
     pub overflow_allocations: u64,
     /// Bytes that were asked for in them.
     pub overflow_bytes: u64,
-    /// Calls of the arena into the kernel, but for those of the task that makes memory huge ([`collapsed_bytes`](Self::collapsed_bytes)).
+    /// Calls of the arena into the kernel, but for those of the task that makes memory huge
+    /// ([`collapsed_bytes`](Self::collapsed_bytes)).
     pub system_calls: u64,
     /// Calls among them that the kernel refused.
     pub refusals: u64,

@@ -127,8 +127,8 @@ fn errors_come_back_unchanged() {
     assert_eq!(zk_alloc::stats().arena_bytes, before, "a phase is still open");
 }
 
-/// The prepared points live in a static. Filled inside a phase, as a program may by mistake, the cache lies in the arena for the rest
-/// of the process: it must be intact after the proofs of later phases, whose requests are of its sizes, and serve them.
+/// The prepared points live in a static. Filled inside a phase, as a program may by mistake, the cache lies in the arena for the
+/// rest of the process: it must be intact after the proofs of later phases, whose requests are of its sizes, and serve them.
 #[test]
 fn the_prepared_cache_survives_when_it_is_filled_inside_a_phase() {
     fn all_prepared<P: PartialEq + From<G>, G>(prepared: &[P], points: impl ExactSizeIterator<Item = G>) -> bool {

@@ -36,8 +36,8 @@ fn coefficient_bytes(log_rows: usize) -> u64 {
     (size_of::<ArkFr>() << log_rows) as u64
 }
 
-/// The prover's setup is read by every proof, and a proof's buffers have the sizes of the last one's: an arena that resets, or hands
-/// out what is still in use, breaks one of these. So the sizes have to come back.
+/// The prover's setup is read by every proof, and a proof's buffers have the sizes of the last one's: an arena that resets, or
+/// hands out what is still in use, breaks one of these. So the sizes have to come back.
 #[test]
 fn five_proofs_of_one_wrapped_prover_verify() {
     let _turn = alone();
@@ -109,7 +109,8 @@ fn each_stage_of_the_pipeline_can_have_its_own_phase() {
     assert_eq!(phases(), before + 5);
 }
 
-/// The modular prover returns its errors: they must come back as they are, with the phase ended and the arena fit for the next proof.
+/// The modular prover returns its errors: they must come back as they are, with the phase ended and the arena fit for the next
+/// proof.
 #[test]
 fn an_error_comes_back_unchanged_and_the_next_proof_works() {
     let _turn = alone();
@@ -146,7 +147,8 @@ fn assert_no_phase_is_open() {
     drop(buffer);
 }
 
-/// A service shares one prover among its threads, whose phases then overlap: what a thread frees in its phase must not be another's.
+/// A service shares one prover among its threads, whose phases then overlap: what a thread frees in its phase must not be
+/// another's.
 #[test]
 fn threads_that_share_a_wrapped_prover_get_their_own_proofs() {
     let _turn = alone();

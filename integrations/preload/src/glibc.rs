@@ -1,8 +1,8 @@
 //! glibc's own allocation functions, by the names that it exports for libraries such as this one. To look them up by `dlsym` would
 //! call `malloc` before there is one.
 //!
-//! The names are weak: another C library's loader (musl's) takes LD_PRELOAD too, and would not start a program for which it does not
-//! find them. There, the functions are those that come behind ours, and nothing else happens.
+//! The names are weak: another C library's loader (musl's) takes LD_PRELOAD too, and would not start a program for which it does
+//! not find them. There, the functions are those that come behind ours, and nothing else happens.
 #![allow(unsafe_code, reason = "calls the C library")]
 
 use std::alloc::{GlobalAlloc, Layout};

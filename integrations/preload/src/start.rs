@@ -132,8 +132,8 @@ pub(crate) fn is_probe(size: usize) -> bool {
 }
 
 /// Whether `malloc` is ours. It is not where the program brings its own, which comes before all libraries, and where this library
-/// came late, by `dlopen`. Addresses do not tell: a program's address of `malloc` may be one of its own that leads to ours. Nor does
-/// a call by name from here, which the linker may have bound to ours.
+/// came late, by `dlopen`. Addresses do not tell: a program's address of `malloc` may be one of its own that leads to ours. Nor
+/// does a call by name from here, which the linker may have bound to ours.
 fn arrives_here() -> bool {
     // SAFETY: names that end with a zero.
     let (malloc, free) = unsafe {

@@ -9,8 +9,8 @@ use std::process::Command;
 
 use support::{ARMS, Arm, Said, has, said};
 
-/// Runs a script of bash's in an empty folder, once in each arm, and compares all that it says. The programs that it `needs` must be
-/// there.
+/// Runs a script of bash's in an empty folder, once in each arm, and compares all that it says. The programs that it `needs` must
+/// be there.
 fn says_the_same(name: &str, needs: &[&str], script: &str) {
     if !needs.iter().all(|program| has(program)) || !has("bash") {
         return;

@@ -1,8 +1,8 @@
 //! `cargo prove-bench PROVER ...`: builds the bench with that prover and no other, says so, and starts it.
 //!
-//! The provers are features of the package `provers-bench`, and so are the allocators that take long to build; cargo has to
-//! know the features before the bench can read its command line. Every set of features has artefacts of its own in the target folder, so
-//! switching provers builds nothing twice.
+//! The provers are features of the package `provers-bench`, and so are the allocators that take long to build; cargo has to know
+//! the features before the bench can read its command line. Every set of features has artefacts of its own in the target folder,
+//! so switching provers builds nothing twice.
 
 use std::borrow::Cow;
 use std::env;
@@ -117,7 +117,8 @@ fn is_built_anyway(name: &str) -> bool {
 }
 
 fn help() -> String {
-    let mut text = "Real proofs, verified, under several allocators in lockstep\n\nUsage: cargo prove-bench COMMAND ...\n\nProvers:\n".to_owned();
+    let mut text = "Real proofs, verified, under several allocators in lockstep\n\n".to_owned();
+    text += "Usage: cargo prove-bench COMMAND ...\n\nProvers:\n";
     for prover in &PROVERS {
         text += &format!("  {:10} {}\n", prover.name, prover.about);
     }

@@ -80,11 +80,12 @@ pub(super) const FACTS: &[Fact] = &[
 /// run keeps all of its words: some are its own.
 pub(super) fn command(run: &Run) -> String {
     let mut words = vec!["prove-bench"];
+    let is_of_bench = !run.is_of_command();
     let mut arguments = run.command_line.iter().skip(1).map(String::as_str);
     while let Some(argument) = arguments.next() {
         match argument {
-            "--out" if !run.is_of_command() => _ = arguments.next(),
-            _ if argument.starts_with("--out=") && !run.is_of_command() => {}
+            "--out" if is_of_bench => _ = arguments.next(),
+            _ if is_of_bench && argument.starts_with("--out=") => {}
             _ => words.push(argument),
         }
     }

@@ -1,7 +1,9 @@
-//! What of Jolt is on crates.io: Dory, its commitment scheme; and beside it a whole SNARK of Jolt's kind, Spartan, with its sumchecks.
+//! What of Jolt is on crates.io: Dory, its commitment scheme; and beside it a whole SNARK of Jolt's kind, Spartan, with its
+//! sumchecks.
 //!
 //! Jolt itself is not, so no workload here is a Jolt proof. Dory's commitments and openings take most of one: that is the first
-//! workload. Spartan through `nova-snark` is the sumcheck-based SNARK on Jolt's curve that can be run end to end: that is the second.
+//! workload. Spartan through `nova-snark` is the sumcheck-based SNARK on Jolt's curve that can be run end to end: that is the
+//! second.
 
 use anyhow::{Context, ensure};
 use dory_pcs::backends::arkworks::{

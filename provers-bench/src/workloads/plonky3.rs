@@ -1,7 +1,7 @@
 //! Plonky3's own benchmark AIRs over KoalaBear with FRI: Poseidon2 under a Keccak Merkle tree, Keccak-f under a Poseidon2 one.
 //!
-//! Both are the examples of p3-poseidon2-air and p3-keccak-air, with the examples' FRI parameters. Each reuses one configuration for
-//! all its proofs, as a service does, and builds the trace inside the phase: the trace is the one giant buffer of a proof.
+//! Both are the examples of p3-poseidon2-air and p3-keccak-air, with the examples' FRI parameters. Each reuses one configuration
+//! for all its proofs, as a service does, and builds the trace inside the phase: the trace is the one giant buffer of a proof.
 
 use anyhow::{Context, ensure};
 use p3_challenger::{DuplexChallenger, HashChallenger, SerializingChallenger32};

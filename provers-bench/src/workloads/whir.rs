@@ -32,9 +32,9 @@ const LOG_BLOWUP: usize = 1;
 
 /// A multilinear polynomial of `log_rows` variables, committed to and opened at one point drawn from its commitment.
 ///
-/// Its `2^log_rows` evaluations are random. Each round has a proof of work of up to 16 bits, as in the example: the prover's threads
-/// search for it without memory, and chance decides for how long. Up to `2^14` that is most of the time. With so few bits, the
-/// extension field is large enough for 21 variables at most.
+/// Its `2^log_rows` evaluations are random. Each round has a proof of work of up to 16 bits, as in the example: the prover's
+/// threads search for it without memory, and chance decides for how long. Up to `2^14` that is most of the time. With so few bits,
+/// the extension field is large enough for 21 variables at most.
 pub struct Whir {
     pcs: Pcs,
     /// What is opened, and how often: one polynomial, once.

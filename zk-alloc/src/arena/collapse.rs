@@ -1,5 +1,6 @@
-//! Huge pages afterwards. Where the first touch of a huge page costs more than it saves, memory is paged in in small pages; of what has
-//! stayed, the kernel makes huge ones (`MADV_COLLAPSE`), at the hands of a task beside the program's threads ([`os::start_task`]).
+//! Huge pages afterwards. Where the first touch of a huge page costs more than it saves, memory is paged in in small pages; of what
+//! has stayed, the kernel makes huge ones (`MADV_COLLAPSE`), at the hands of a task beside the program's threads
+//! ([`os::start_task`]).
 //!
 //! Whatever a huge page costs on the host, the task takes no more than a small part of one processor's time: it rests after each in
 //! proportion to what that took. It comes when memory became resident since it was there last, goes through the arena once, and

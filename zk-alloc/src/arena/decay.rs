@@ -1,12 +1,12 @@
 //! Memory that comes down by itself: what stays resident follows the highest live total of the last seconds.
 //!
-//! A process that takes memory again and again, as a prover does, keeps what it needed at most in the time of the *window*, and gets
-//! and gives back nothing. As soon as it needs less, or idles, what is beyond goes back. Nobody has to say when.
+//! A process that takes memory again and again, as a prover does, keeps what it needed at most in the time of the *window*, and
+//! gets and gives back nothing. As soon as it needs less, or idles, what is beyond goes back. Nobody has to say when.
 //!
-//! That is the work of a *watcher*: a task beside the program's threads ([`os::start_task`]) that looks a few times in each window. It
-//! is there only while there may be something to give back: it begins when more became resident, or less is alive, than when the
-//! last one ended, and ends when nothing happens any more and all that is to go has gone. An idle process has none. A forked child has
-//! none either, and gets its own by the same rule: what is known of the watcher lies on a page that a child finds empty.
+//! That is the work of a *watcher*: a task beside the program's threads ([`os::start_task`]) that looks a few times in each window.
+//! It is there only while there may be something to give back: it begins when more became resident, or less is alive, than when the
+//! last one ended, and ends when nothing happens any more and all that is to go has gone. An idle process has none. A forked child
+//! has none either, and gets its own by the same rule: what is known of the watcher lies on a page that a child finds empty.
 #![allow(unsafe_code, reason = "lays the watcher's state over a page of its own")]
 
 use std::ptr::{NonNull, null_mut};
@@ -53,8 +53,8 @@ const WATCHING: u8 = 1;
 /// The system refused one.
 const REFUSED: u8 = 2;
 
-/// Has memory come down by itself from now on: what stays is what was alive at most in a time of `window_ns`. 0 ends that. `watch` is
-/// what the watcher runs. Allocates nothing.
+/// Has memory come down by itself from now on: what stays is what was alive at most in a time of `window_ns`. 0 ends that. `watch`
+/// is what the watcher runs. Allocates nothing.
 ///
 /// # Errors
 /// The system's, where it has no memory.
@@ -150,16 +150,16 @@ pub(super) struct Seen {
 pub(super) struct Window {
     looks: [Seen; LOOKS],
     next: usize,
-    /// What is alive at most in the course of a proof may be so for a moment only, and proofs may take longer than a window: while a
-    /// process is busy, so many windows count.
+    /// What is alive at most in the course of a proof may be so for a moment only, and proofs may take longer than a window: while
+    /// a process is busy, so many windows count.
     before: [usize; WINDOWS],
     next_before: usize,
 }
 
 const WINDOWS: usize = 8;
 
-/// What may stay beyond what was alive, in bytes, while memory is taken and given: placement needs some room, and a small process as
-/// much again as it has.
+/// What may stay beyond what was alive, in bytes, while memory is taken and given: placement needs some room, and a small process
+/// as much again as it has.
 const SLACK_BYTES: usize = 8 << 20;
 
 impl Window {

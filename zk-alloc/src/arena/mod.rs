@@ -111,8 +111,9 @@ pub(crate) fn get() -> Option<&'static Arena> {
     (GLOBAL.state.load(Ordering::Acquire) >= OPEN).then(|| unsafe { GLOBAL.opened() })
 }
 
-/// The arena, opened by this call if it is the first since an allocator was [introduced](config::introduce). Nobody waits: while one thread opens it, for the others (and for
-/// what that thread itself allocates meanwhile) there is none yet, and the backing allocator serves them.
+/// The arena, opened by this call if it is the first since an allocator was [introduced](config::introduce). Nobody waits: while
+/// one thread opens it, for the others (and for what that thread itself allocates meanwhile) there is none yet, and the backing
+/// allocator serves them.
 #[inline]
 pub(crate) fn open() -> Option<&'static Arena> {
     get().or_else(open_now)

@@ -440,7 +440,8 @@ impl Zone {
         gone
     }
 
-    /// Gives back what is free of `[at, at + bytes)`, and not known to be resident: the kernel may have brought it back into memory.
+    /// Gives back what is free of `[at, at + bytes)`, and not known to be resident: the kernel may have brought it back into
+    /// memory.
     pub(super) fn give_back_unbooked(&self, at: NonNull<u8>, bytes: usize) {
         let (start, granules) = (self.index(at), self.granules(bytes));
         if self.residency.resident(start, granules) == granules {

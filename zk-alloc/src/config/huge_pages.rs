@@ -30,9 +30,9 @@ pub enum HugePagesOutcome {
     Auto,
     /// Asks for them everywhere; the host has them.
     Always,
-    /// Does not ask for them at first, and has what stays resident made huge by and by, with 2% of a processor's time. That was
-    /// wished, or [`HugePages::Auto`] where a hypervisor takes free memory back, so that the first touch of a huge page has to get
-    /// hundreds of small ones.
+    /// Does not ask for them at first (a host of the setting `always` gives them unasked), and has what stays resident made huge by
+    /// and by, with 2% of a processor's time. That was wished, or [`HugePages::Auto`] where a hypervisor takes free memory back, so
+    /// that the first touch of a huge page has to get hundreds of small ones.
     Later,
     /// Forbids them: as with `Later`, but the host would give them unasked.
     Avoided,

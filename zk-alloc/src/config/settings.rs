@@ -21,8 +21,8 @@ use super::huge_pages::HugePages;
 /// ```
 ///
 /// Settings take effect when the arena opens, and hold for the process: those of the [`ZkAllocator`](struct@crate::ZkAllocator)
-/// that is asked for memory first. Others' are not looked at. (Where the global allocator is none of ours, [`reserve`](crate::reserve)
-/// counts as one that was asked, and has none.)
+/// that is asked for memory first. Others' are not looked at. (Where the global allocator is none of ours,
+/// [`reserve`](crate::reserve) counts as one that was asked, and has none.)
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[must_use = "settings take effect in `ZkAllocator::settings`"]
 pub struct Settings {

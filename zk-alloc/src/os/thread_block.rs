@@ -1,9 +1,9 @@
 //! A few bytes of each thread's own, found without a call.
 //!
-//! What the compiler makes of `thread_local!` in a shared library calls the dynamic loader (`__tls_get_addr`), and the loader
-//! may call `malloc` there: to a `malloc` that asks for its thread's state first, that is a recursion without an end. The *initial-exec*
-//! model adds a constant from the library's table of addresses to the thread's pointer instead. Stable Rust can't be told to use
-//! it, so the place is declared, and reached, by the assembler.
+//! What the compiler makes of `thread_local!` in a shared library calls the dynamic loader (`__tls_get_addr`), and the loader may
+//! call `malloc` there: to a `malloc` that asks for its thread's state first, that is a recursion without an end. The
+//! *initial-exec* model adds a constant from the library's table of addresses to the thread's pointer instead. Stable Rust can't be
+//! told to use it, so the place is declared, and reached, by the assembler.
 //!
 //! The price: the loader has to find the place among what it keeps in reserve of each thread's memory when such a library comes
 //! late, by `dlopen`; it refuses to load it where there is none.

@@ -190,8 +190,8 @@ pub(crate) unsafe fn advise_huge(at: *mut u8, len: usize) -> Result<(), Errno> {
     unsafe { advise(at, len, Advice::LinuxHugepage) }
 }
 
-/// Makes huge pages of the range, which is a multiple of theirs, whoever's it is: nothing changes that anybody could read (Linux 6.1).
-/// What is not in memory becomes so.
+/// Makes huge pages of the range, which is a multiple of theirs, whoever's it is: nothing changes that anybody could read (Linux
+/// 6.1). What is not in memory becomes so.
 ///
 /// # Errors
 /// The system's: where it knows no such call, huge pages are forbidden there, or it has no memory in one piece.

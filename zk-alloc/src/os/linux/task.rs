@@ -1,11 +1,11 @@
 //! A task that runs beside the program's threads for a while. It is a thread for the kernel, and none for the C library.
 //!
 //! Memory has to be given back while the program is idle and calls nobody: somebody else has to do it. A thread of the C library's
-//! can't be started in the midst of `free` (pthread_create(3) allocates, and takes locks that may be held at that moment); it
-//! would make glibc's `malloc` and `stdio` lock where a program has one thread; and a process whose first thread ended by
-//! pthread_exit(3) would never end. So the kernel is asked directly (clone(2)). The price: such a task must not call anything of the C
-//! library's that needs a thread, and it keeps the user and group that the process had when it began: setuid(2) is applied to
-//! the C library's threads.
+//! can't be started in the midst of `free` (pthread_create(3) allocates, and takes locks that may be held at that moment); it would
+//! make glibc's `malloc` and `stdio` lock where a program has one thread; and a process whose first thread ended by pthread_exit(3)
+//! would never end. So the kernel is asked directly (clone(2)). The price: such a task must not call anything of the C library's
+//! that needs a thread, and it keeps the user and group that the process had when it began: setuid(2) is applied to the C library's
+//! threads.
 //!
 //! It has a stack and a place for thread-local memory of its own, which is zero: what the C library looks for there (`errno`,
 //! the address of the place itself) is there. All signals are blocked.
@@ -34,7 +34,8 @@ struct Start {
     len: usize,
 }
 
-/// Starts `run` as a task, which ends with it. The kernel shows its name, of at most 15 bytes. Takes no lock, and allocates nothing.
+/// Starts `run` as a task, which ends with it. The kernel shows its name, of at most 15 bytes. Takes no lock, and allocates
+/// nothing.
 ///
 /// `run` must not panic, nor call what needs a thread of the C library's.
 ///
