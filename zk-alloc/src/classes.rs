@@ -248,6 +248,14 @@ impl Class {
         if left >= WORD_BITS { u64::MAX } else { (1 << left) - 1 }
     }
 
+    /// So many of its blocks, from a multiple of that on, have cache lines to themselves. Only what is small: larger blocks share
+    /// lines at their ends at most.
+    pub(crate) fn blocks_by_lines(self) -> usize {
+        const LINE_BYTES: usize = 64;
+        let odd_bytes = 1 << self.block_bytes().trailing_zeros();
+        if self.block_bytes() <= 2 * LINE_BYTES { (LINE_BYTES / odd_bytes).max(1) } else { 1 }
+    }
+
     /// Which block of its slab begins at a byte.
     pub(crate) fn block_at(self, offset: usize) -> usize {
         ((offset as u64 * self.facts().reciprocal) >> 32) as usize

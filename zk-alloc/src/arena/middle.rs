@@ -72,7 +72,7 @@ impl Middle {
         let mut found = [0; FETCH_BLOCKS];
         let most = fetch_most(class.block_bytes(), class.capacity());
         if let Some(cache) = thread_cache::join_and_enter(&self.room) {
-            let wanted = cache.appetite(class, most);
+            let wanted = cache.appetite(class, most).max(class.blocks_by_lines());
             let fetched = self.slabs.take(zone, class, limit, &mut found[..wanted])?;
             // The lowest address is handed out first.
             for &block in found[1..fetched].iter().rev() {

@@ -154,7 +154,7 @@ impl SlabTable {
         let mut taken = 0;
         for word in 0..class.words() {
             let free = self.free_word(unit, word);
-            let mask = lowest(free.load(Ordering::Relaxed), found.len() - taken);
+            let mask = lowest(by_lines(class, free.load(Ordering::Relaxed)), found.len() - taken);
             if mask == 0 {
                 continue;
             }
@@ -469,6 +469,17 @@ impl SlabTable {
         }
         committed
     }
+}
+
+/// Those of the bits in a word that fill cache lines, for a thread that is to have lines to itself; all of them, if none do.
+fn by_lines(class: Class, bits: u64) -> u64 {
+    let (blocks, mut firsts) = (class.blocks_by_lines(), bits);
+    // Blocks are a power of two: each step leaves the bits that twice as many set ones begin with.
+    for shift in (0..blocks.trailing_zeros()).map(|step| 1 << step) {
+        firsts &= firsts >> shift;
+    }
+    firsts &= u64::MAX / low_bits(blocks);
+    if firsts == 0 { bits } else { firsts * low_bits(blocks) }
 }
 
 /// The lowest `n` of the bits that are set.
