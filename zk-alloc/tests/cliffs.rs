@@ -18,12 +18,12 @@ use zk_alloc::{overflow_stats, stats};
 const SAMPLES: usize = 301;
 
 /// The median time of requests of `size` bytes that all stay alive.
-fn median_request(size: usize) -> Duration {
+fn median_request(size: usize, align: usize) -> Duration {
     let mut alive = Vec::with_capacity(SAMPLES);
     let mut times: Vec<_> = (0..SAMPLES)
         .map(|_| {
             let begun = Instant::now();
-            alive.push(Block::untouched(&RESIDENT, size, 8));
+            alive.push(Block::untouched(&RESIDENT, size, align));
             begun.elapsed()
         })
         .collect();
@@ -42,8 +42,20 @@ fn holes_that_are_too_small_are_not_searched() {
             index += 1;
             index % 2 == 0
         });
-        let median = median_request(200 * KIB);
+        let median = median_request(200 * KIB, 8);
         assert!(median <= Duration::from_micros(50), "{median:?} for 200 KiB above {} holes", blocks.len());
+        drop(blocks);
+        assert_eq!(overflow_stats(), (0, 0), "the arena served all of it\n{}", stats());
+    });
+}
+
+/// Between requests that are aligned to more than they ask for lie holes that none of them fits.
+#[test]
+fn holes_that_are_not_aligned_are_not_searched() {
+    in_its_own_process("holes_that_are_not_aligned_are_not_searched", &[], || {
+        let blocks: Vec<_> = (0..20_000).map(|_| Block::untouched(&RESIDENT, 2 * KIB, 32 * KIB)).collect();
+        let median = median_request(2 * KIB, 32 * KIB);
+        assert!(median <= Duration::from_micros(50), "{median:?} for 2 KiB at 32 KiB above {}", blocks.len());
         drop(blocks);
         assert_eq!(overflow_stats(), (0, 0), "the arena served all of it\n{}", stats());
     });
@@ -60,7 +72,7 @@ fn a_cap_that_is_reached_costs_no_search_at_each_request() {
             blocks.push(Block::written(&RESIDENT, 48 * KIB));
         }
         let over = overflow_stats().0;
-        let median = median_request(48 * KIB);
+        let median = median_request(48 * KIB, 8);
         assert!(overflow_stats().0 >= over + SAMPLES / 2, "most were over the cap");
         assert!(median <= Duration::from_micros(100), "{median:?} with {} runs alive", blocks.len());
     });

@@ -117,6 +117,9 @@ impl<'a> Bitmap<'a> {
 
     /// The lowest aligned run of `n` bits at or above `from` that was clear when it was looked at.
     fn find_clear_run(self, from: usize, lanes_from: usize, n: usize, align: usize, skew: usize) -> Option<usize> {
+        if skew == 0 && (2..=WORD_BITS).contains(&align) && n <= align && lane_bits(n).is_none() {
+            return self.next_aligned(from, n, align);
+        }
         let mut at = from;
         loop {
             at = self.next_roomy(at, lanes_from, n);
@@ -129,6 +132,26 @@ impl<'a> Bitmap<'a> {
                 Some(blocker) => at = blocker + 1,
             }
         }
+    }
+
+    /// The lowest run of `n` clear bits at or above `at` that begins at a multiple of `align`, of which a word has several places: all of
+    /// them are looked at together.
+    fn next_aligned(self, at: usize, n: usize, align: usize) -> Option<usize> {
+        let places = u64::MAX / low_bits(align);
+        let mut below = low_bits(at % WORD_BITS);
+        self.words.iter().enumerate().skip(at / WORD_BITS).find_map(|(word, bits)| {
+            let mut begins = !(bits.load(Ordering::Relaxed) | below);
+            below = 0;
+            // Of each bit: whether a run of so many clear ones begins there.
+            let mut len = 1;
+            while len < n {
+                let more = len.min(n - len);
+                begins &= begins >> more;
+                len += more;
+            }
+            begins &= places;
+            (begins != 0).then(|| word * WORD_BITS + begins.trailing_zeros() as usize)
+        })
     }
 
     /// The lowest place at or above `at` where a run of `n` clear bits may begin, or `len`: a word without a clear
