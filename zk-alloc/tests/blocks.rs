@@ -35,6 +35,11 @@ fn cost_of_a_run() -> (Vec<u8>, u64, u64) {
     (run, report.minor_faults, stats().system_calls - before)
 }
 
+/// Page faults of the runs that came without a system call: what a call pages in counts as faults too.
+fn faults_without_calls(runs: &[(Vec<u8>, u64, u64)]) -> u64 {
+    runs.iter().filter(|(_, _, calls)| *calls == 0).map(|(_, faults, _)| faults).sum()
+}
+
 #[test]
 fn a_piece_is_paged_in_with_the_first_run_that_begins_it() {
     in_a_process_of_its_own("a_piece_is_paged_in_with_the_first_run_that_begins_it", || {
@@ -42,8 +47,7 @@ fn a_piece_is_paged_in_with_the_first_run_that_begins_it() {
         let _large = phase(|| black_box(vec![1u8; LARGE_BYTES]));
         let runs: Vec<_> = (0..12).map(|_| cost_of_a_run()).collect();
         let calls: u64 = runs.iter().map(|(_, _, calls)| calls).sum();
-        // What a call pages in counts as faults too.
-        let faults: u64 = runs.iter().filter(|(_, _, calls)| *calls == 0).map(|(_, faults, _)| faults).sum();
+        let faults = faults_without_calls(&runs);
         // Nine MiB lie in five pieces or six, and are 2,304 pages.
         assert!((4..=7).contains(&calls), "{calls} calls for {} runs", runs.len());
         assert!(faults < 100, "{faults} faults in runs that lie in pieces which others began");
@@ -70,5 +74,33 @@ fn what_fills_pieces_is_paged_in_where_it_is_touched() {
             assert!(rss_bytes() < before + LARGE_BYTES / 8, "{} bytes", rss_bytes() - before);
             drop(untouched);
         });
+    });
+}
+
+/// A server's buffers: long enough for any message, of which most are short. What is filled after them is paged in ahead again.
+#[test]
+fn buffers_that_are_hardly_written_are_not_paged_in() {
+    in_a_process_of_its_own("buffers_that_are_hardly_written_are_not_paged_in", || {
+        const BUFFERS: usize = 4_000;
+        const CAPACITY: usize = 64 << 10;
+        let before = rss_bytes();
+        let buffers: Vec<Vec<u8>> = phase(|| {
+            let buffer = || {
+                let mut buffer = Vec::with_capacity(CAPACITY);
+                buffer.push(1);
+                black_box(buffer)
+            };
+            (0..BUFFERS).map(|_| buffer()).collect()
+        });
+        let (grown, written) = (rss_bytes() - before, BUFFERS * (4 << 10));
+        println!("measured {grown} bytes for {written} in pages that were written, of {}", BUFFERS * CAPACITY);
+        assert!(grown < 2 * written, "{grown} bytes for {written} in pages that were written");
+
+        let runs: Vec<_> = (0..128).map(|_| cost_of_a_run()).collect();
+        let faults = faults_without_calls(&runs);
+        let pages = (runs.len() * RUN_BYTES / (4 << 10)) as u64;
+        println!("measured {faults} faults for {pages} pages that were filled");
+        assert!(faults < pages / 10, "{faults} faults for {pages} pages that were filled");
+        drop(buffers);
     });
 }

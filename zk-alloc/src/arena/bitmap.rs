@@ -134,8 +134,8 @@ impl<'a> Bitmap<'a> {
         }
     }
 
-    /// The lowest run of `n` clear bits at or above `at` that begins at a multiple of `align`, of which a word has several places: all of
-    /// them are looked at together.
+    /// The lowest run of `n` clear bits at or above `at` that begins at a multiple of `align`, of which a word has several places:
+    /// all of them are looked at together.
     fn next_aligned(self, at: usize, n: usize, align: usize) -> Option<usize> {
         let places = u64::MAX / low_bits(align);
         let mut below = low_bits(at % WORD_BITS);

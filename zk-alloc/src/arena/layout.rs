@@ -3,7 +3,7 @@
 //! Why zones: the one giant buffer of a proof leaves a giant hole behind. A small thing that lives across proofs and
 //! lands in that hole makes the next giant go elsewhere, and the process pays for two (docs/design.md).
 
-use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 
 use super::thread_cache::Place;
 use crate::config::{Config, HugePagesOutcome};
@@ -119,33 +119,99 @@ pub(super) fn page_in_bytes(spec: &ZoneSpec, at_bytes: usize, resident_bytes: us
     }
 }
 
+/// The most in a row that is taken for densely used without a look.
+const MAX_TRUST: u16 = 4095;
+
+/// How often to look whether what was handed out was used: again and again as long as it is sparse, and ever more rarely once it
+/// was dense. Threads that race here look once too often, or too rarely.
+#[derive(Debug)]
+struct Trust {
+    /// So many are taken for dense before the next look.
+    left: AtomicU16,
+    /// As many were, after the last one.
+    granted: AtomicU16,
+}
+
+impl Trust {
+    const fn new(first: u16) -> Self {
+        Self { left: AtomicU16::new(first), granted: AtomicU16::new(first) }
+    }
+
+    /// Takes one more for dense, without a look; `false` where it is time for one.
+    fn spend(&self) -> bool {
+        let left = self.left.load(Ordering::Relaxed);
+        self.left.store(left.saturating_sub(1), Ordering::Relaxed);
+        left > 0
+    }
+
+    /// What a look has shown.
+    fn learn(&self, is_dense: bool) {
+        let next = if is_dense { (8 * self.granted.load(Ordering::Relaxed) + 7).min(MAX_TRUST) } else { 0 };
+        self.granted.store(next, Ordering::Relaxed);
+        self.left.store(next, Ordering::Relaxed);
+    }
+
+    /// Whether the last look found it dense.
+    fn is_granted(&self) -> bool {
+        self.granted.load(Ordering::Relaxed) > 0
+    }
+}
+
+/// How pieces were used so far. Memory is paged in ahead because what is handed out is written; but a program may ask for
+/// buffers and write their first pages only, and what was paged in around them is in memory for nothing. So a piece now and then
+/// is left to the threads that touch it, and looked at once most of it was handed out.
+#[derive(Debug)]
+pub(super) struct Ahead {
+    trust: Trust,
+    /// The piece to look at: its first granule, and how many they are, as the upper and lower half; 0 is none.
+    sample: AtomicU64,
+}
+
+impl Ahead {
+    pub(super) const fn new() -> Self {
+        Self { trust: Trust::new(7), sample: AtomicU64::new(0) }
+    }
+
+    /// Whether to page in the piece of `len` granules at granule `from` ahead. `is_dense` says of granules whether more than half
+    /// of what was handed out is in memory; nothing as long as much of them is free.
+    pub(super) fn pays(&self, from: usize, len: usize, is_dense: impl FnOnce(usize, usize) -> Option<bool>) -> bool {
+        let sample = self.sample.load(Ordering::Relaxed);
+        if sample != 0 {
+            match is_dense((sample >> 32) as usize, (sample & u64::from(u32::MAX)) as usize) {
+                Some(is_dense) => {
+                    self.trust.learn(is_dense);
+                    self.sample.store(0, Ordering::Relaxed);
+                }
+                None if self.trust.is_granted() => return true,
+                // This piece is a sample as good.
+                None => {}
+            }
+        }
+        let pays = self.trust.spend();
+        if !pays {
+            self.sample.store((from as u64) << 32 | len as u64, Ordering::Relaxed);
+        }
+        pays
+    }
+}
+
 /// Below so many bytes, clearing costs less than asking what is in memory.
 const SPARSE_MIN_BYTES: usize = 256 << 10;
 /// Runs of so many kinds, by the binary logarithm of their length, have habits of their own.
 const KINDS: usize = 48;
-/// The most requests of a kind in a row that are taken for densely used without a look.
-const MAX_TRUST: u16 = 4095;
 
 /// How zeroed memory of each length was used so far. What is zeroed and then hardly touched (a table with few entries) shall
 /// stay out of memory when it is zeroed again; what is written whole is cleared here, at once. Which it is can't be known
-/// ahead, so the last ones of that length are looked at: again and again as long as they are sparse, and ever more rarely
-/// once they were dense.
+/// ahead, so the last ones of that length are looked at.
 #[derive(Debug)]
 pub(super) struct Zeroing {
     lazy_zero_bytes: usize,
-    /// Requests that are taken for dense before the next look.
-    trusted: [AtomicU16; KINDS],
-    /// As many were, the last time.
-    trust: [AtomicU16; KINDS],
+    trust: [Trust; KINDS],
 }
 
 impl Zeroing {
     pub(super) fn new(spec: &ZoneSpec) -> Self {
-        Self {
-            lazy_zero_bytes: spec.lazy_zero_bytes,
-            trusted: [const { AtomicU16::new(0) }; KINDS],
-            trust: [const { AtomicU16::new(0) }; KINDS],
-        }
+        Self { lazy_zero_bytes: spec.lazy_zero_bytes, trust: [const { Trust::new(0) }; KINDS] }
     }
 
     /// Whether to zero dirty memory by giving it back. `in_memory` says how many of its bytes are in memory, if that can be
@@ -157,18 +223,12 @@ impl Zeroing {
         if bytes < SPARSE_MIN_BYTES {
             return false;
         }
-        let kind = (bytes.ilog2() as usize).min(KINDS - 1);
-        let (trusted, trust) = (&self.trusted[kind], &self.trust[kind]);
-        // Threads that race here look once too often, or too rarely.
-        let left = trusted.load(Ordering::Relaxed);
-        if left > 0 {
-            trusted.store(left - 1, Ordering::Relaxed);
+        let trust = &self.trust[(bytes.ilog2() as usize).min(KINDS - 1)];
+        if trust.spend() {
             return false;
         }
         let is_sparse = in_memory().is_some_and(|in_memory| in_memory < bytes / 4);
-        let next = if is_sparse { 0 } else { (8 * trust.load(Ordering::Relaxed) + 7).min(MAX_TRUST) };
-        trust.store(next, Ordering::Relaxed);
-        trusted.store(next, Ordering::Relaxed);
+        trust.learn(!is_sparse);
         is_sparse
     }
 }

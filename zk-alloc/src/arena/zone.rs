@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use super::bitmap::Bitmap;
 use super::budget::{self, Limit};
 use super::decay;
-use super::layout::{self, HugeAdvice, Zeroing, ZoneSpec};
+use super::layout::{self, Ahead, HugeAdvice, Zeroing, ZoneSpec};
 use super::residency::{GiveBack, Residency};
 use super::runs::Runs;
 use super::thread_cache::{self, Run};
@@ -54,6 +54,7 @@ pub(crate) struct Zone {
     base: NonNull<u8>,
     runs: Runs,
     residency: Residency,
+    ahead: Ahead,
     /// Granules, from the zone's start, that are committed. Only grows.
     committed: AtomicUsize,
     spec: ZoneSpec,
@@ -76,7 +77,7 @@ impl Zone {
         debug_assert!(granule_bytes.is_power_of_two() && base.addr().get() % granule_bytes == 0);
         let [used, resident, dirty] = bits;
         let residency = Residency::new(base, granule_bytes.trailing_zeros(), resident, dirty, Zeroing::new(&spec));
-        Self { base, runs: Runs::new(used), residency, committed: AtomicUsize::new(0), spec }
+        Self { base, runs: Runs::new(used), residency, ahead: Ahead::new(), committed: AtomicUsize::new(0), spec }
     }
 
     /// Hands out a run of at least `bytes` bytes.
@@ -272,7 +273,7 @@ impl Zone {
         let len = self.piece(granule);
         let from = granule / len * len;
         if !is_sparse || self.comes_whole(from) {
-            if let Some(rest) = self.fresh_rest(from, len, start, end) {
+            if let Some(rest) = self.fresh_rest(from, len, start, end).filter(|_| self.pays_ahead(from, len)) {
                 self.page_in_piece(rest, start.max(from)..end.min(from + len));
             }
         }
@@ -289,6 +290,7 @@ impl Zone {
             return;
         }
         let rest = if resident == 0 { self.fresh_rest(from, len, start, end) } else { None };
+        let rest = rest.filter(|_| self.pays_ahead(from, len));
         if (rest.is_some() || self.comes_whole(start)) && self.residency.book(start, granules, Limit::Ahead).is_some() {
             self.page_in_piece(rest.unwrap_or_default(), start..end);
         }
@@ -297,6 +299,23 @@ impl Zone {
     /// Whether the first touch of a granule pages in a huge page.
     fn comes_whole(&self, granule: usize) -> bool {
         self.spec.huge == HugeAdvice::Ask && self.bytes(granule) >= self.spec.small_pages_bytes
+    }
+
+    /// Whether to page in the piece of `len` granules at `from`, of which nothing is resident.
+    fn pays_ahead(&self, from: usize, len: usize) -> bool {
+        self.comes_whole(from) || self.ahead.pays(from, len, |from, len| self.is_densely_used(from, len))
+    }
+
+    /// Whether more than half of what was handed out of `[from, from + len)` is in memory; `None` as long as much of it is free.
+    fn is_densely_used(&self, from: usize, len: usize) -> Option<bool> {
+        let used = self.runs.used().count(from, len);
+        if used < len / 4 * 3 {
+            return None;
+        }
+        self.counters().system_call();
+        // SAFETY: asks about pages of the zone.
+        let in_memory = unsafe { os::count_resident(self.address(from).as_ptr(), self.bytes(len)) };
+        in_memory.map(|in_memory| in_memory > self.bytes(used) / 2)
     }
 
     /// What the piece of `len` granules at `from` has before and behind `start..end`, as places and lengths; `None` if some of it
