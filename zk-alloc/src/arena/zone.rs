@@ -308,6 +308,7 @@ impl Zone {
 
     /// Whether more than half of what was handed out of `[from, from + len)` is in memory; `None` as long as much of it is free.
     fn is_densely_used(&self, from: usize, len: usize) -> Option<bool> {
+        let len = len.min(self.runs.len() - from);
         let used = self.runs.used().count(from, len);
         if used < len / 4 * 3 {
             return None;
