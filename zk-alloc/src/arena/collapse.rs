@@ -72,14 +72,19 @@ fn look_closer(fresh: u64, work: fn()) {
     }
 }
 
-/// What the task does: makes huge pages of what is in memory in these zones.
-pub(super) fn go_through<'a>(zones: impl IntoIterator<Item = &'a Zone>) {
+/// What the task does: makes huge pages of what is in memory in these zones. `give_back_unbooked` is to give back what is free of
+/// a part of a zone, and not known to be resident.
+pub(super) fn go_through<'a>(
+    zones: impl IntoIterator<Item = &'a Zone>,
+    give_back_unbooked: impl Fn(&Zone, NonNull<u8>, usize),
+) {
     let mut refused = 0;
     // What was given back meanwhile is no longer needed: the process idles.
     let is_idle = || budget::resident_bytes() < RESIDENT_BYTES.load(Ordering::Relaxed) / 4 * 3;
     let blocks = zones.into_iter().flat_map(|zone| blocks(zone).map(move |block| (zone, block)));
     let gave_up = blocks.take_while(|_| !is_idle()).any(|(zone, block)| {
-        refused = if collapse(zone, block).is_ok() { 0 } else { refused + 1 };
+        let settle = || give_back_unbooked(zone, block, HUGE_PAGE_BYTES);
+        refused = if collapse(block, settle).is_ok() { 0 } else { refused + 1 };
         refused >= MOST_REFUSED
     });
     STATE.store(if gave_up { REFUSED } else { NONE }, Ordering::Release);
@@ -94,8 +99,9 @@ fn blocks(zone: &Zone) -> impl Iterator<Item = NonNull<u8>> {
     offsets.map(move |offset| unsafe { base.add(offset) })
 }
 
-/// Makes a block of a zone a huge page, if all of it is in memory, and rests.
-fn collapse(zone: &Zone, block: NonNull<u8>) -> Result<(), Errno> {
+/// Makes a block a huge page, if all of it is in memory, and rests. What was given back meanwhile is in memory again; `settle` is
+/// to mend that.
+fn collapse(block: NonNull<u8>, settle: impl Fn()) -> Result<(), Errno> {
     // Nobody wakes it.
     static BED: Parking = Parking::new();
     let at = block.as_ptr();
@@ -108,11 +114,11 @@ fn collapse(zone: &Zone, block: NonNull<u8>) -> Result<(), Errno> {
     unsafe { os::collapse(at, HUGE_PAGE_BYTES)? };
     let took = Duration::from_nanos(os::monotonic_ns().saturating_sub(begun));
     if took >= LEAST_TIME {
-        zone.give_back_unbooked(block, HUGE_PAGE_BYTES);
+        settle();
         COLLAPSED_BYTES.fetch_add(HUGE_PAGE_BYTES, Ordering::Relaxed);
         BED.sleep(BED.ticket(), Some(took * REST_PARTS));
         // What was just being given back still had an owner then.
-        zone.give_back_unbooked(block, HUGE_PAGE_BYTES);
+        settle();
     }
     Ok(())
 }

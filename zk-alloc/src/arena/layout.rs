@@ -3,6 +3,7 @@
 //! Why zones: the one giant buffer of a proof leaves a giant hole behind. A small thing that lives across proofs and
 //! lands in that hole makes the next giant go elsewhere, and the process pays for two (docs/design.md).
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 
 use super::thread_cache::Place;
@@ -151,15 +152,15 @@ impl Trust {
         self.left.store(next, Ordering::Relaxed);
     }
 
-    /// Whether the last look found it dense.
-    fn is_granted(&self) -> bool {
-        self.granted.load(Ordering::Relaxed) > 0
+    /// As many more are taken for dense as after the last look, which the next one has yet to follow.
+    fn renew(&self) {
+        self.left.store(self.granted.load(Ordering::Relaxed), Ordering::Relaxed);
     }
 }
 
 /// How pieces were used so far. Memory is paged in ahead because what is handed out is written; but a program may ask for
 /// buffers and write their first pages only, and what was paged in around them is in memory for nothing. So a piece now and then
-/// is left to the threads that touch it, and looked at once most of it was handed out.
+/// is left to the threads that touch it, and looked at once some of it was handed out.
 #[derive(Debug)]
 pub(super) struct Ahead {
     trust: Trust,
@@ -172,26 +173,28 @@ impl Ahead {
         Self { trust: Trust::new(7), sample: AtomicU64::new(0) }
     }
 
-    /// Whether to page in the piece of `len` granules at granule `from` ahead. `is_dense` says of granules whether more than half
-    /// of what was handed out is in memory; nothing as long as much of them is free.
-    pub(super) fn pays(&self, from: usize, len: usize, is_dense: impl FnOnce(usize, usize) -> Option<bool>) -> bool {
+    /// Whether to page in a piece of so many granules ahead. `is_dense` says of a piece whether it was used; nothing as long as
+    /// that can't be said.
+    pub(super) fn pays(&self, piece: Range<usize>, is_dense: impl FnOnce(Range<usize>) -> Option<bool>) -> bool {
         let sample = self.sample.load(Ordering::Relaxed);
         if sample != 0 {
-            match is_dense((sample >> 32) as usize, (sample & u64::from(u32::MAX)) as usize) {
-                Some(is_dense) => {
-                    self.trust.learn(is_dense);
-                    self.sample.store(0, Ordering::Relaxed);
-                }
-                None if self.trust.is_granted() => return true,
-                // This piece is a sample as good.
-                None => {}
+            let from = (sample >> 32) as usize;
+            let sample = from..from + (sample & u64::from(u32::MAX)) as usize;
+            if piece.start < sample.end && sample.start < piece.end {
+                return false;
+            }
+            if let Some(is_dense) = is_dense(sample) {
+                self.trust.learn(is_dense);
+                self.sample.store(0, Ordering::Relaxed);
             }
         }
-        let pays = self.trust.spend();
-        if !pays {
-            self.sample.store((from as u64) << 32 | len as u64, Ordering::Relaxed);
+        if self.trust.spend() {
+            return true;
         }
-        pays
+        // Also where there is a sample of which nothing can be said: it may stay so.
+        self.trust.renew();
+        self.sample.store((piece.start as u64) << 32 | piece.len() as u64, Ordering::Relaxed);
+        false
     }
 }
 

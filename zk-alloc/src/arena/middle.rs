@@ -157,6 +157,11 @@ impl Middle {
         self.slabs.purge(zone, wanted_bytes)
     }
 
+    /// As [`Zone::give_back_unbooked`], for the slabs that lie there.
+    pub(crate) fn give_back_unbooked(&self, zone: &Zone, at: NonNull<u8>, bytes: usize) {
+        self.slabs.give_back_unbooked(zone, at, bytes);
+    }
+
     /// Blocks handed out, and the bytes that were asked for in them, since the process started.
     pub(crate) fn totals(&self) -> Totals {
         let kept = thread_cache::block_totals();

@@ -503,6 +503,14 @@ impl Arena {
         zones.fold(0, |gone, zone| gone + zone.trim(wanted_bytes.saturating_sub(gone), how))
     }
 
+    /// Gives back what is free of a part of a zone, and not known to be resident: the kernel may have brought it back into memory.
+    fn give_back_unbooked(&self, zone: &zone::Zone, at: NonNull<u8>, bytes: usize) {
+        zone.give_back_unbooked(at, bytes);
+        if std::ptr::eq(zone, self.slab_zone()) {
+            self.middle.give_back_unbooked(zone, at, bytes);
+        }
+    }
+
     /// Frees the runs that threads keep for their next requests.
     pub(crate) fn release_kept(&self) {
         for zone in self.region.zones() {
@@ -574,8 +582,9 @@ pub(crate) fn follow(window_ns: u64) -> Result<(), Errno> {
 /// What the task does that makes memory huge.
 fn make_huge() {
     // Runs of the smallest zone are a few pages each; what is given back of a huge page stays with the kernel until it is short.
-    let zones = [RunSize::Giant, RunSize::Mid];
-    collapse::go_through(get().into_iter().flat_map(|arena| zones.map(|runs| arena.region.zone(runs))));
+    let Some(arena) = get() else { return };
+    let zones = [RunSize::Giant, RunSize::Mid].map(|runs| arena.region.zone(runs));
+    collapse::go_through(zones, |zone, at, bytes| arena.give_back_unbooked(zone, at, bytes));
 }
 
 /// What the watcher does.

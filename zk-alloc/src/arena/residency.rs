@@ -7,6 +7,7 @@
 //! other, so that they are exact.
 #![allow(unsafe_code, reason = "pages memory in, clears it and gives it back")]
 
+use std::ops::Range;
 use std::ptr::NonNull;
 
 use super::bitmap::Bitmap;
@@ -65,6 +66,18 @@ impl Residency {
     /// How many of `[start, start + len)` are resident.
     pub(super) fn resident(&self, start: usize, len: usize) -> usize {
         self.resident.count(start, len)
+    }
+
+    /// How many bytes of what is resident of some granules are in memory, as the system says: not what was booked and never
+    /// touched.
+    pub(super) fn bytes_in_memory(&self, granules: Range<usize>) -> Option<usize> {
+        let runs = self.resident.set_runs(granules.start, granules.len());
+        runs.map(|(run, len)| {
+            self.counters.system_call();
+            // SAFETY: asks about pages of the zone.
+            unsafe { os::count_resident(self.address(run).as_ptr(), self.bytes(len)) }
+        })
+        .sum()
     }
 
     pub(super) fn resident_bits(&self) -> Bitmap<'static> {

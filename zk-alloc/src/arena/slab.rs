@@ -345,7 +345,7 @@ impl SlabTable {
             } else if there != 0 {
                 let at = slab.as_ptr().wrapping_add(granule * granule_bytes);
                 // SAFETY: a granule of the caller's slab, which nobody uses.
-                unsafe { self.discard(at, there, slab_bytes) };
+                self.returned(unsafe { self.discard(at, there, slab_bytes) }, slab_bytes);
             }
         }
         // SAFETY: a slab of the zone, all of whose blocks are free and ours, so that nobody uses any.
@@ -398,8 +398,10 @@ impl SlabTable {
         Ok(())
     }
 
+    /// Gives back pages of a slab, and returns which of them went.
+    ///
     /// # Safety
-    /// Nobody needs what the slab's `pages` hold; they are booked.
+    /// Nobody needs what the slab's `pages` hold.
     unsafe fn discard(&self, slab: *mut u8, pages: u64, slab_bytes: usize) -> u64 {
         let page = self.page_bytes(slab_bytes);
         let mut gone = 0;
@@ -413,8 +415,14 @@ impl SlabTable {
             }
             left &= !low_bits(first + len);
         }
-        budget::returned(gone.count_ones() as usize * page);
         gone
+    }
+
+    /// Pages that were booked went back. Returns their bytes.
+    fn returned(&self, pages: u64, slab_bytes: usize) -> usize {
+        let bytes = pages.count_ones() as usize * self.page_bytes(slab_bytes);
+        budget::returned(bytes);
+        bytes
     }
 
     /// Gives back the pages of free blocks, of all slabs, until `wanted_bytes` are back. Returns how many went.
@@ -433,26 +441,48 @@ impl SlabTable {
     }
 
     fn purge_slab(&self, zone: &Zone, unit: usize, class: Class) -> usize {
+        let mut gone = 0;
+        self.with_idle_pages(zone, unit, class, |slab, present, idle| {
+            let idle = present.load(Ordering::Relaxed) & idle;
+            // SAFETY: every block in these pages is free and ours.
+            let dropped = unsafe { self.discard(slab, idle, class.slab_bytes()) };
+            present.fetch_and(!dropped, Ordering::Relaxed);
+            gone = self.returned(dropped, class.slab_bytes());
+        });
+        gone
+    }
+
+    /// Gives back the pages of free blocks in `[at, at + bytes)` that are not known to be resident: the kernel may have brought
+    /// them back into memory.
+    pub(crate) fn give_back_unbooked(&self, zone: &Zone, at: NonNull<u8>, bytes: usize) {
+        let first = (at.addr().get() - self.base) / UNIT_BYTES;
+        for unit in first..(first + bytes / UNIT_BYTES).min(self.units) {
+            let begins = |class: &Class| unit * UNIT_BYTES % class.slab_bytes() == 0;
+            let Some(class) = self.class(unit).filter(begins) else { continue };
+            self.with_idle_pages(zone, unit, class, |slab, present, idle| {
+                let unbooked = idle & !present.load(Ordering::Relaxed);
+                // SAFETY: every block in these pages is free and ours.
+                unsafe { self.discard(slab, unbooked, class.slab_bytes()) };
+            });
+        }
+    }
+
+    /// Hands `work` a slab, which of its pages are booked, and those in which every block is free, if it is one of this class. All
+    /// free blocks are the caller's meanwhile, so that nobody books these pages.
+    fn with_idle_pages(&self, zone: &Zone, unit: usize, class: Class, work: impl FnOnce(*mut u8, &AtomicU64, u64)) {
         let mut free = [0; MAX_WORDS];
         for (word, free) in free[..class.words()].iter_mut().enumerate() {
             *free = self.free_word(unit, word).swap(0, Ordering::SeqCst);
         }
-        let mut gone = 0;
         if free.iter().any(|&free| free != 0) && self.class(unit) == Some(class) {
             let is_free = |block: &usize| free[block / WORD_BITS] >> (block % WORD_BITS) & 1 == 1;
             let in_use = (0..class.blocks()).filter(|block| !is_free(block));
             let needed = in_use.fold(0, |needed, block| needed | self.pages_of(class, block));
-            let present = &self.present.all()[unit];
-            let idle = present.load(Ordering::Relaxed) & !needed;
             let slab = zone.base().as_ptr().wrapping_add(unit * UNIT_BYTES);
-            // SAFETY: pages of a slab of ours (we own some of its blocks) in which every block is free and ours.
-            let dropped = unsafe { self.discard(slab, idle, class.slab_bytes()) };
-            present.fetch_and(!dropped, Ordering::Relaxed);
-            gone = dropped.count_ones() as usize * self.page_bytes(class.slab_bytes());
+            work(slab, &self.present.all()[unit], low_bits(self.pages(class.slab_bytes())) & !needed);
         }
         // Also of a slab of another class, of which we took some by mistake.
         self.give_words(zone, unit, class.words(), |word| free[word]);
-        gone
     }
 
     /// Makes the bitmaps of units below `until` usable.

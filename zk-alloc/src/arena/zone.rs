@@ -5,6 +5,7 @@
 //! its address is returned until after the address was given back; that is the invariant of the crate.
 #![allow(unsafe_code, reason = "hands out memory")]
 
+use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -273,7 +274,9 @@ impl Zone {
         let len = self.piece(granule);
         let from = granule / len * len;
         if !is_sparse || self.comes_whole(from) {
-            if let Some(rest) = self.fresh_rest(from, len, start, end).filter(|_| self.pays_ahead(from, len)) {
+            if let Some(rest) =
+                self.fresh_rest(from, len, start, end).filter(|_| self.pays_ahead(from, len, start..end))
+            {
                 self.page_in_piece(rest, start.max(from)..end.min(from + len));
             }
         }
@@ -290,7 +293,7 @@ impl Zone {
             return;
         }
         let rest = if resident == 0 { self.fresh_rest(from, len, start, end) } else { None };
-        let rest = rest.filter(|_| self.pays_ahead(from, len));
+        let rest = rest.filter(|_| self.pays_ahead(from, len, start..end));
         if (rest.is_some() || self.comes_whole(start)) && self.residency.book(start, granules, Limit::Ahead).is_some() {
             self.page_in_piece(rest.unwrap_or_default(), start..end);
         }
@@ -301,22 +304,24 @@ impl Zone {
         self.spec.huge == HugeAdvice::Ask && self.bytes(granule) >= self.spec.small_pages_bytes
     }
 
-    /// Whether to page in the piece of `len` granules at `from`, of which nothing is resident.
-    fn pays_ahead(&self, from: usize, len: usize) -> bool {
-        self.comes_whole(from) || self.ahead.pays(from, len, |from, len| self.is_densely_used(from, len))
+    /// Whether to page in the piece of `len` granules at `from` ahead, for the caller's run `own`.
+    fn pays_ahead(&self, from: usize, len: usize, own: Range<usize>) -> bool {
+        let is_dense = |sample: Range<usize>| {
+            // What is being handed out is not written yet.
+            let is_over = sample.end <= own.start || own.end <= sample.start;
+            if is_over { self.is_densely_used(sample) } else { None }
+        };
+        self.comes_whole(from) || self.ahead.pays(from..from + len, is_dense)
     }
 
-    /// Whether more than half of what was handed out of `[from, from + len)` is in memory; `None` as long as much of it is free.
-    fn is_densely_used(&self, from: usize, len: usize) -> Option<bool> {
-        let len = len.min(self.runs.len() - from);
-        let used = self.runs.used().count(from, len);
-        if used < len / 4 * 3 {
+    /// Whether more than half of what is booked in a piece is in memory, as far as the system says; `None` where little is.
+    fn is_densely_used(&self, piece: Range<usize>) -> Option<bool> {
+        let piece = piece.start..piece.end.min(self.runs.len());
+        let booked = self.residency.resident(piece.start, piece.len());
+        if 4 * booked < piece.len() {
             return None;
         }
-        self.counters().system_call();
-        // SAFETY: asks about pages of the zone.
-        let in_memory = unsafe { os::count_resident(self.address(from).as_ptr(), self.bytes(len)) };
-        in_memory.map(|in_memory| in_memory > self.bytes(used) / 2)
+        self.residency.bytes_in_memory(piece).map_or(Some(true), |in_memory| Some(in_memory > self.bytes(booked) / 2))
     }
 
     /// What the piece of `len` granules at `from` has before and behind `start..end`, as places and lengths; `None` if some of it
@@ -331,7 +336,7 @@ impl Zone {
 
     /// Pages in `own` granules of the caller's together with the rest of their piece, which is claimed for that time: what is
     /// booked must be owned.
-    fn page_in_piece(&self, rest: [(usize, usize); 2], own: std::ops::Range<usize>) {
+    fn page_in_piece(&self, rest: [(usize, usize); 2], own: Range<usize>) {
         let (mut paged, comes_whole) = (own.clone(), self.comes_whole(own.start));
         // A huge page comes whether it is booked or not.
         let limit = if comes_whole { Limit::Cap } else { Limit::Ahead };
@@ -461,7 +466,7 @@ impl Zone {
     }
 
     /// Gives back what is free of `[at, at + bytes)`, and not known to be resident: the kernel may have brought it back into
-    /// memory.
+    /// memory. Whoever does so is no thread of the program, whose system calls are counted.
     pub(super) fn give_back_unbooked(&self, at: NonNull<u8>, bytes: usize) {
         let (start, granules) = (self.index(at), self.granules(bytes));
         if self.residency.resident(start, granules) == granules {
@@ -470,8 +475,11 @@ impl Zone {
         let is_unbooked = |&granule: &usize| self.residency.resident(granule, 1) == 0;
         for granule in (start..start + granules).filter(is_unbooked) {
             if self.runs.try_claim(granule, 1) {
-                // SAFETY: the granule is ours since the claim above, free before, and committed, as the caller's memory is.
-                unsafe { self.residency.give_back(granule, 1, GiveBack::Now) };
+                if is_unbooked(&granule) {
+                    // SAFETY: the granule is ours since the claim above, free before, and committed, as the caller's memory is.
+                    // Where the kernel refuses, it stays as it is.
+                    let _ = unsafe { os::discard(self.address(granule).as_ptr(), self.spec.granule_bytes) };
+                }
                 self.runs.release(granule, 1);
             }
         }

@@ -10,6 +10,7 @@ use crate::arena::layout::HugeAdvice;
 use crate::arena::slab::SlabTable;
 use crate::arena::zone::Shortage;
 use crate::classes::{self, Class};
+use crate::os;
 
 const GRANULE_BYTES: usize = 16 << 10;
 const SLAB_GRANULES: usize = classes::LEAST_SLAB_BYTES / GRANULE_BYTES;
@@ -331,6 +332,41 @@ fn a_page_that_is_purged_while_its_blocks_come_and_go_is_booked_as_long_as_it_is
         let threads = [spawn(move || a.purge()), spawn(move || b.pass(short()))];
         slabs.put(short(), last);
         join(threads);
+        assert_eq!(slabs.model.booked_bytes(), slabs.model.bytes_in_memory());
+        slabs.put(short(), kept);
+        slabs.assert_all_retired();
+    });
+}
+
+impl Slabs {
+    /// Gives back what the kernel brought back into memory.
+    fn give_back_unbooked(&self) {
+        let (base, bytes) = (self.model.zone.base(), self.model.zone.capacity_bytes());
+        self.model.zone.give_back_unbooked(base, bytes);
+        self.table.give_back_unbooked(&self.model.zone, base, bytes);
+    }
+}
+
+/// The kernel makes a huge page of a slab, and brings back the pages that are purged meanwhile.
+#[test]
+fn a_page_that_is_purged_while_it_is_made_huge_does_not_stay_in_memory() {
+    with_memory(GRANULE_BYTES, 3, move |memory| {
+        let slabs = Slabs::new(memory, 1);
+        let blocks_of_page = PAGE_BYTES / short().block_bytes();
+        let blocks = slabs.take(short(), blocks_of_page + 1);
+        let (kept, last) = blocks.split_at(blocks_of_page);
+        slabs.put(short(), last);
+        let other = slabs.clone();
+        let thread = spawn(move || {
+            // SAFETY: committed memory of the zone: its first slab.
+            unsafe { os::page_in(other.model.zone.base().as_ptr(), short().slab_bytes()) }.expect("there is memory");
+            other.give_back_unbooked();
+        });
+        slabs.purge();
+        slabs.pass(short());
+        join([thread]);
+        // Once more, when nobody is giving anything back.
+        slabs.give_back_unbooked();
         assert_eq!(slabs.model.booked_bytes(), slabs.model.bytes_in_memory());
         slabs.put(short(), kept);
         slabs.assert_all_retired();
