@@ -27,10 +27,10 @@ fn in_a_process_of_its_own(name: &str, body: impl FnOnce()) {
 }
 
 /// Page faults while a run is filled, and the arena's system calls.
-fn cost_of_a_run() -> (Vec<u8>, u64, u64) {
+fn cost_of_a_run(bytes: usize) -> (Vec<u8>, u64, u64) {
     let phase = Phase::new();
     let before = stats().system_calls;
-    let run = black_box(vec![1; RUN_BYTES]);
+    let run = black_box(vec![1; bytes]);
     let report = phase.report();
     (run, report.minor_faults, stats().system_calls - before)
 }
@@ -45,7 +45,7 @@ fn a_piece_is_paged_in_with_the_first_run_that_begins_it() {
     in_a_process_of_its_own("a_piece_is_paged_in_with_the_first_run_that_begins_it", || {
         // Resident, and in use: pieces are 2 MiB from here on, and lie behind it.
         let _large = phase(|| black_box(vec![1u8; LARGE_BYTES]));
-        let runs: Vec<_> = (0..12).map(|_| cost_of_a_run()).collect();
+        let runs: Vec<_> = (0..12).map(|_| cost_of_a_run(RUN_BYTES)).collect();
         let calls: u64 = runs.iter().map(|(_, _, calls)| calls).sum();
         let faults = faults_without_calls(&runs);
         // Nine MiB lie in five pieces or six, and are 2,304 pages.
@@ -100,11 +100,18 @@ fn buffers_of_64_kib_that_are_hardly_written_are_not_paged_in() {
     });
 }
 
+#[test]
+fn blocks_of_slabs_that_are_hardly_written_are_not_paged_in() {
+    in_a_process_of_its_own("blocks_of_slabs_that_are_hardly_written_are_not_paged_in", || {
+        drop(hardly_written_buffers(24 << 10, 10_000));
+    });
+}
+
 /// They begin at huge pages, so that no other lies in the piece in which one ends.
 #[test]
 fn buffers_of_more_than_a_huge_page_that_are_hardly_written_are_not_paged_in() {
     in_a_process_of_its_own("buffers_of_more_than_a_huge_page_that_are_hardly_written_are_not_paged_in", || {
-        drop(hardly_written_buffers(5 << 19, 500));
+        drop(hardly_written_buffers(9 << 18, 500));
     });
 }
 
@@ -112,8 +119,10 @@ fn buffers_of_more_than_a_huge_page_that_are_hardly_written_are_not_paged_in() {
 fn what_is_filled_after_buffers_that_were_not_is_paged_in_ahead_again() {
     in_a_process_of_its_own("what_is_filled_after_buffers_that_were_not_is_paged_in_ahead_again", || {
         let buffers = hardly_written_buffers(RUN_BYTES, 500);
-        let runs: Vec<_> = (0..128).map(|_| cost_of_a_run()).collect();
-        let (faults, pages) = (faults_without_calls(&runs), (runs.len() * RUN_BYTES / (4 << 10)) as u64);
+        // Runs of which one in 128 ends where a piece does: most lie in a piece and in the next.
+        let bytes = 720 << 10;
+        let runs: Vec<_> = (0..128).map(|_| cost_of_a_run(bytes)).collect();
+        let (faults, pages) = (faults_without_calls(&runs), (runs.len() * bytes / (4 << 10)) as u64);
         assert!(faults < pages / 10, "{faults} faults for {pages} pages that were filled");
         drop(buffers);
     });

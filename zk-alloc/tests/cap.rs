@@ -1,9 +1,10 @@
 //! `ZK_ALLOC_MAX_BYTES`: beyond the cap requests go to the backing allocator; free memory elsewhere makes room first.
+#![allow(unsafe_code, reason = "locks memory")]
 
 mod support;
 
 use support::{alone, is_alone};
-use zk_alloc::{ZkAllocator, overflow_stats, phase, stats};
+use zk_alloc::{ZkAllocator, overflow_stats, phase, release, stats};
 
 #[global_allocator]
 static ALLOC: ZkAllocator = ZkAllocator;
@@ -27,5 +28,43 @@ fn resident_memory_stays_below_the_cap() {
         assert_eq!(overflow_stats().0, 1, "the first buffer's memory made room");
         assert!(small.iter().zip(0u8..).all(|(buffer, i)| buffer.iter().all(|&byte| byte == i)));
         assert!(stats().resident_bytes <= CAP_BYTES, "{}", stats());
+    });
+}
+
+/// At the cap, a slab that becomes free gives back the pages that are left of its granules. The kernel refuses locked ones, and
+/// what they held is still there.
+#[cfg(target_os = "linux")]
+#[test]
+fn what_the_kernel_does_not_take_back_is_cleared_all_the_same() {
+    let name = "what_the_kernel_does_not_take_back_is_cleared_all_the_same";
+    if !is_alone() {
+        return alone(name, &[("ZK_ALLOC_MAX_BYTES", "64M".as_ref())]).assert_passed(name);
+    }
+    phase(|| {
+        // The first slabs lie where no buffer does.
+        let _first: Vec<_> = (0..1_800).map(|_| vec![1u8; 5_000]).collect();
+        let mut blocks: Vec<_> = (0..200).map(|_| vec![1u8; 5_000]).collect();
+        // Slabs of which some pages go back, at their ends and between blocks.
+        let mut index = 0;
+        blocks.retain(|_| {
+            index += 1;
+            index % 4 != 0
+        });
+        release();
+        for block in &blocks {
+            // SAFETY: memory of a vector, which this does not change.
+            assert_eq!(unsafe { libc::mlock(block.as_ptr().cast(), block.len()) }, 0, "1 MiB can be locked");
+        }
+        let mut fill = Vec::new();
+        for bytes in [1 << 20, 36 << 10, 2_000] {
+            let before = overflow_stats().0;
+            while overflow_stats().0 == before {
+                fill.push(vec![2u8; bytes]);
+            }
+        }
+        drop(blocks);
+        drop(fill);
+        let zeroed: Vec<_> = (0..50).map(|_| vec![0u8; 768 << 10]).collect();
+        assert!(zeroed.iter().flatten().all(|&byte| byte == 0), "memory that was to be zero held what was freed");
     });
 }

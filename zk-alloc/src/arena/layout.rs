@@ -173,15 +173,25 @@ impl Ahead {
         Self { trust: Trust::new(7), sample: AtomicU64::new(0) }
     }
 
-    /// Whether to page in a piece of so many granules ahead. `is_dense` says of a piece whether it was used; nothing as long as
-    /// that can't be said.
-    pub(super) fn pays(&self, piece: Range<usize>, is_dense: impl FnOnce(Range<usize>) -> Option<bool>) -> bool {
+    /// Whether to page in a piece ahead, for what takes these granules of it and of its neighbours. `is_dense` says of a piece
+    /// whether it was used; nothing as long as that can't be said.
+    pub(super) fn pays(
+        &self,
+        piece: Range<usize>,
+        taken: &Range<usize>,
+        is_dense: impl FnOnce(Range<usize>) -> Option<bool>,
+    ) -> bool {
         let sample = self.sample.load(Ordering::Relaxed);
         if sample != 0 {
             let from = (sample >> 32) as usize;
             let sample = from..from + (sample & u64::from(u32::MAX)) as usize;
-            if piece.start < sample.end && sample.start < piece.end {
+            let overlaps = |other: &Range<usize>| other.start < sample.end && sample.start < other.end;
+            if overlaps(&piece) {
                 return false;
+            }
+            // What is being taken is not written yet.
+            if overlaps(taken) {
+                return self.trust.spend();
             }
             if let Some(is_dense) = is_dense(sample) {
                 self.trust.learn(is_dense);

@@ -7,7 +7,6 @@
 //! other, so that they are exact.
 #![allow(unsafe_code, reason = "pages memory in, clears it and gives it back")]
 
-use std::ops::Range;
 use std::ptr::NonNull;
 
 use super::bitmap::Bitmap;
@@ -68,16 +67,11 @@ impl Residency {
         self.resident.count(start, len)
     }
 
-    /// How many bytes of what is resident of some granules are in memory, as the system says: not what was booked and never
-    /// touched.
-    pub(super) fn bytes_in_memory(&self, granules: Range<usize>) -> Option<usize> {
-        let runs = self.resident.set_runs(granules.start, granules.len());
-        runs.map(|(run, len)| {
-            self.counters.system_call();
-            // SAFETY: asks about pages of the zone.
-            unsafe { os::count_resident(self.address(run).as_ptr(), self.bytes(len)) }
-        })
-        .sum()
+    /// How many bytes of some granules are in memory, as the system says; not what was booked and never touched.
+    pub(super) fn bytes_in_memory(&self, start: usize, len: usize) -> Option<usize> {
+        self.counters.system_call();
+        // SAFETY: asks about pages of the zone, and changes nothing.
+        unsafe { os::count_resident(self.address(start).as_ptr(), self.bytes(len)) }
     }
 
     pub(super) fn resident_bits(&self) -> Bitmap<'static> {
@@ -175,11 +169,7 @@ impl Residency {
         for (run, len) in self.dirty.set_runs(start, self.granules(bytes)) {
             let at = self.bytes(run);
             let dirty_bytes = self.bytes(len).min(end_bytes - at);
-            let in_memory = || {
-                self.counters.system_call();
-                // SAFETY: asks about pages of the zone, and changes nothing.
-                unsafe { os::count_resident(self.address(run).as_ptr(), self.bytes(len)) }
-            };
+            let in_memory = || self.bytes_in_memory(run, len);
             let lazily = self.zeroing.is_cheaper_in_the_kernel(self.bytes(len), in_memory);
             // SAFETY: granules that the caller owns; they are dirty, hence committed, and their contents are dead.
             if lazily && unsafe { self.advise_gone(run, len, GiveBack::Now) } {

@@ -338,14 +338,21 @@ impl SlabTable {
         let mut resident = 0;
         for granule in 0..granules {
             let there = present >> (granule * pages) & low_bits(pages);
-            let missing = pages - there.count_ones() as usize;
+            let missing_bytes = (pages - there.count_ones() as usize) * self.page_bytes(slab_bytes);
             // The zone knows granules only: one that is there in part counts as there, and its missing pages are booked with it.
-            if there != 0 && budget::admit(missing * self.page_bytes(slab_bytes), Limit::Cap) {
+            if there != 0 && budget::admit(missing_bytes, Limit::Cap) {
                 resident |= 1 << granule;
             } else if there != 0 {
                 let at = slab.as_ptr().wrapping_add(granule * granule_bytes);
                 // SAFETY: a granule of the caller's slab, which nobody uses.
-                self.returned(unsafe { self.discard(at, there, slab_bytes) }, slab_bytes);
+                let gone = unsafe { self.discard(at, there, slab_bytes) };
+                if gone == there {
+                    self.returned(gone, slab_bytes);
+                } else {
+                    // The kernel refuses, as with locked pages: what they held is still there.
+                    budget::exceed(missing_bytes);
+                    resident |= 1 << granule;
+                }
             }
         }
         // SAFETY: a slab of the zone, all of whose blocks are free and ours, so that nobody uses any.
@@ -446,7 +453,8 @@ impl SlabTable {
             let idle = present.load(Ordering::Relaxed) & idle;
             // SAFETY: every block in these pages is free and ours.
             let dropped = unsafe { self.discard(slab, idle, class.slab_bytes()) };
-            present.fetch_and(!dropped, Ordering::Relaxed);
+            // The pages behind the last block are everybody's who owns one: another thread may have purged them meanwhile.
+            let dropped = present.fetch_and(!dropped, Ordering::Relaxed) & dropped;
             gone = self.returned(dropped, class.slab_bytes());
         });
         gone
@@ -459,6 +467,10 @@ impl SlabTable {
         for unit in first..(first + bytes / UNIT_BYTES).min(self.units) {
             let begins = |class: &Class| unit * UNIT_BYTES % class.slab_bytes() == 0;
             let Some(class) = self.class(unit).filter(begins) else { continue };
+            // Where nothing is missing, no thread is to look for free blocks in vain. What is being purged comes next time.
+            if self.present.all()[unit].load(Ordering::Relaxed) == low_bits(self.pages(class.slab_bytes())) {
+                continue;
+            }
             self.with_idle_pages(zone, unit, class, |slab, present, idle| {
                 let unbooked = idle & !present.load(Ordering::Relaxed);
                 // SAFETY: every block in these pages is free and ours.

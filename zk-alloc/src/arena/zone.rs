@@ -304,24 +304,25 @@ impl Zone {
         self.spec.huge == HugeAdvice::Ask && self.bytes(granule) >= self.spec.small_pages_bytes
     }
 
-    /// Whether to page in the piece of `len` granules at `from` ahead, for the caller's run `own`.
-    fn pays_ahead(&self, from: usize, len: usize, own: Range<usize>) -> bool {
-        let is_dense = |sample: Range<usize>| {
-            // What is being handed out is not written yet.
-            let is_over = sample.end <= own.start || own.end <= sample.start;
-            if is_over { self.is_densely_used(sample) } else { None }
-        };
-        self.comes_whole(from) || self.ahead.pays(from..from + len, is_dense)
+    /// Whether to page in the piece of `len` granules at `from` ahead, for what the caller takes.
+    fn pays_ahead(&self, from: usize, len: usize, taken: Range<usize>) -> bool {
+        let is_dense = |sample| self.is_densely_used(sample);
+        self.comes_whole(from) || self.ahead.pays(from..from + len, &taken, is_dense)
     }
 
-    /// Whether more than half of what is booked in a piece is in memory, as far as the system says; `None` where little is.
+    /// Whether more than half of what was handed out of a piece is in memory, as far as the system says; `None` where that was
+    /// little.
     fn is_densely_used(&self, piece: Range<usize>) -> Option<bool> {
-        let piece = piece.start..piece.end.min(self.runs.len());
-        let booked = self.residency.resident(piece.start, piece.len());
-        if 4 * booked < piece.len() {
+        let (start, len) = (piece.start, piece.end.min(self.runs.len()) - piece.start);
+        // What is booked was handed out, and may be free again; and slabs are in use, whose pages the zone does not book.
+        let was_handed_out =
+            |&granule: &usize| self.residency.resident(granule, 1) + self.runs.used().count(granule, 1) > 0;
+        let handed_out = (start..start + len).filter(was_handed_out).count();
+        if 16 * handed_out < len {
             return None;
         }
-        self.residency.bytes_in_memory(piece).map_or(Some(true), |in_memory| Some(in_memory > self.bytes(booked) / 2))
+        let in_memory = self.residency.bytes_in_memory(start, len);
+        in_memory.map_or(Some(true), |in_memory| Some(in_memory > self.bytes(handed_out) / 2))
     }
 
     /// What the piece of `len` granules at `from` has before and behind `start..end`, as places and lengths; `None` if some of it

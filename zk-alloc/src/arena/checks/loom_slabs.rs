@@ -376,11 +376,23 @@ fn a_page_that_is_purged_while_it_is_made_huge_does_not_stay_in_memory() {
 /// What purges follows a hint to a slab that becomes one of the other class, whose blocks lie on other pages.
 #[test]
 fn what_is_purged_by_an_old_hint_belongs_to_a_slab_of_another_class() {
-    with_memory(GRANULE_BYTES, 3, move |memory| {
+    a_slab_becomes_one_of_another_class_during(3, Slabs::purge);
+}
+
+#[test]
+fn what_is_given_back_unbooked_belongs_to_a_slab_of_another_class() {
+    a_slab_becomes_one_of_another_class_during(2, |slabs| {
+        let (base, bytes) = (slabs.model.zone.base(), slabs.model.zone.capacity_bytes());
+        slabs.table.give_back_unbooked(&slabs.model.zone, base, bytes);
+    });
+}
+
+fn a_slab_becomes_one_of_another_class_during(interruptions: usize, work: fn(&Slabs)) {
+    with_memory(GRANULE_BYTES, interruptions, move |memory| {
         let slabs = Slabs::new(memory, 1);
         let last = slabs.take(short(), 1);
         let other = slabs.clone();
-        let thread = spawn(move || other.purge());
+        let thread = spawn(move || work(&other));
         slabs.put(short(), &last);
         let blocks_of_page = PAGE_BYTES / long().block_bytes();
         let mut blocks = slabs.try_take(long(), blocks_of_page + 1).unwrap_or_default();
