@@ -4,10 +4,9 @@
 
 mod support;
 
-use std::ffi::OsStr;
 use std::hint::black_box;
 
-use support::{alone, is_alone, rss_bytes};
+use support::{in_its_own_process, rss_bytes};
 use zk_alloc::{Phase, ZkAllocator, phase, stats};
 
 #[global_allocator]
@@ -17,14 +16,6 @@ const LARGE_BYTES: usize = 48 << 20;
 /// Two of them share a piece of 2 MiB, which pieces are where 32 MiB are resident.
 const RUN_BYTES: usize = 768 << 10;
 const SETTINGS: &[(&str, &str)] = &[("ZK_ALLOC_THP", "never")];
-
-fn in_a_process_of_its_own(name: &str, body: impl FnOnce()) {
-    if is_alone() {
-        return body();
-    }
-    let settings: Vec<_> = SETTINGS.iter().map(|&(name, value)| (name, OsStr::new(value))).collect();
-    alone(name, &settings).assert_passed(name);
-}
 
 /// Page faults while a run is filled, and the arena's system calls.
 fn cost_of_a_run(bytes: usize) -> (Vec<u8>, u64, u64) {
@@ -42,7 +33,7 @@ fn faults_without_calls(runs: &[(Vec<u8>, u64, u64)]) -> u64 {
 
 #[test]
 fn a_piece_is_paged_in_with_the_first_run_that_begins_it() {
-    in_a_process_of_its_own("a_piece_is_paged_in_with_the_first_run_that_begins_it", || {
+    in_its_own_process("a_piece_is_paged_in_with_the_first_run_that_begins_it", SETTINGS, || {
         // Resident, and in use: pieces are 2 MiB from here on, and lie behind it.
         let _large = phase(|| black_box(vec![1u8; LARGE_BYTES]));
         let runs: Vec<_> = (0..12).map(|_| cost_of_a_run(RUN_BYTES)).collect();
@@ -56,7 +47,7 @@ fn a_piece_is_paged_in_with_the_first_run_that_begins_it() {
 
 #[test]
 fn a_small_process_pays_for_little_more_than_it_uses() {
-    in_a_process_of_its_own("a_small_process_pays_for_little_more_than_it_uses", || {
+    in_its_own_process("a_small_process_pays_for_little_more_than_it_uses", SETTINGS, || {
         let before = rss_bytes();
         let _small = phase(|| black_box((0..4).map(|_| vec![1u8; RUN_BYTES]).collect::<Vec<_>>()));
         let grown = rss_bytes() - before;
@@ -66,7 +57,7 @@ fn a_small_process_pays_for_little_more_than_it_uses() {
 
 #[test]
 fn what_fills_pieces_is_paged_in_where_it_is_touched() {
-    in_a_process_of_its_own("what_fills_pieces_is_paged_in_where_it_is_touched", || {
+    in_its_own_process("what_fills_pieces_is_paged_in_where_it_is_touched", SETTINGS, || {
         phase(|| {
             let before = rss_bytes();
             let untouched = black_box(Vec::<u8>::with_capacity(LARGE_BYTES));
@@ -95,14 +86,14 @@ fn hardly_written_buffers(capacity: usize, count: usize) -> Vec<Vec<u8>> {
 
 #[test]
 fn buffers_of_64_kib_that_are_hardly_written_are_not_paged_in() {
-    in_a_process_of_its_own("buffers_of_64_kib_that_are_hardly_written_are_not_paged_in", || {
+    in_its_own_process("buffers_of_64_kib_that_are_hardly_written_are_not_paged_in", SETTINGS, || {
         drop(hardly_written_buffers(64 << 10, 4_000));
     });
 }
 
 #[test]
 fn blocks_of_slabs_that_are_hardly_written_are_not_paged_in() {
-    in_a_process_of_its_own("blocks_of_slabs_that_are_hardly_written_are_not_paged_in", || {
+    in_its_own_process("blocks_of_slabs_that_are_hardly_written_are_not_paged_in", SETTINGS, || {
         drop(hardly_written_buffers(24 << 10, 10_000));
     });
 }
@@ -110,14 +101,14 @@ fn blocks_of_slabs_that_are_hardly_written_are_not_paged_in() {
 /// They begin at huge pages, so that no other lies in the piece in which one ends.
 #[test]
 fn buffers_of_more_than_a_huge_page_that_are_hardly_written_are_not_paged_in() {
-    in_a_process_of_its_own("buffers_of_more_than_a_huge_page_that_are_hardly_written_are_not_paged_in", || {
+    in_its_own_process("buffers_of_more_than_a_huge_page_that_are_hardly_written_are_not_paged_in", SETTINGS, || {
         drop(hardly_written_buffers(9 << 18, 500));
     });
 }
 
 #[test]
 fn what_is_filled_after_buffers_that_were_not_is_paged_in_ahead_again() {
-    in_a_process_of_its_own("what_is_filled_after_buffers_that_were_not_is_paged_in_ahead_again", || {
+    in_its_own_process("what_is_filled_after_buffers_that_were_not_is_paged_in_ahead_again", SETTINGS, || {
         let buffers = hardly_written_buffers(RUN_BYTES, 500);
         // Runs of which one in 128 ends where a piece does: most lie in a piece and in the next.
         let bytes = 720 << 10;

@@ -2,6 +2,8 @@
 #![cfg(target_os = "linux")]
 #![allow(unsafe_code, reason = "forks, and touches what must not be touched")]
 
+#[path = "support/limits.rs"]
+mod limits;
 #[path = "support/maps.rs"]
 mod maps;
 mod support;
@@ -9,6 +11,7 @@ mod support;
 use std::os::unix::process::ExitStatusExt;
 use std::thread;
 
+use limits::lockable_bytes;
 use maps::map_of;
 use support::{alone, is_alone};
 use zk_alloc::{MemoryRefused, SecretBuf, ZkAllocator};
@@ -20,14 +23,6 @@ const PAGE_BYTES: usize = 4096;
 
 fn address(secret: &SecretBuf) -> usize {
     secret.as_ptr().addr()
-}
-
-/// What this process may lock, in bytes.
-fn lockable_bytes() -> u64 {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: a valid place for the answer.
-    assert_eq!(unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &raw mut limit) }, 0);
-    limit.rlim_cur
 }
 
 #[test]

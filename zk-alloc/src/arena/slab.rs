@@ -394,14 +394,13 @@ impl SlabTable {
         if missing == 0 {
             return Ok(());
         }
-        let page = self.page_bytes(class.slab_bytes());
-        if !budget::admit(missing.count_ones() as usize * page, limit) {
+        let missing_bytes = missing.count_ones() as usize * self.page_bytes(class.slab_bytes());
+        if !budget::admit(missing_bytes, limit) {
             return Err(Shortage::OverBudget);
         }
-        let twice = present.fetch_or(missing, Ordering::Relaxed) & missing;
         // Another thread's block shares a page with ours.
-        budget::returned(twice.count_ones() as usize * page);
-        zone.count(0, (missing & !twice).count_ones() as usize * page);
+        let twice = present.fetch_or(missing, Ordering::Relaxed) & missing;
+        zone.count(0, missing_bytes - self.returned(twice, class.slab_bytes()));
         Ok(())
     }
 
@@ -425,7 +424,7 @@ impl SlabTable {
         gone
     }
 
-    /// Pages that were booked went back. Returns their bytes.
+    /// Pages that were booked went back, or were booked twice. Returns their bytes.
     fn returned(&self, pages: u64, slab_bytes: usize) -> usize {
         let bytes = pages.count_ones() as usize * self.page_bytes(slab_bytes);
         budget::returned(bytes);

@@ -1,16 +1,27 @@
-//! Limits of the process, for as long as something runs.
-#![allow(unsafe_code, reason = "sets limits of the process")]
+//! Limits of the process, and others for as long as something runs.
+#![allow(dead_code, reason = "each test binary uses its part")]
+#![allow(unsafe_code, reason = "asks for limits of the process, and sets them")]
 
 #[cfg(target_env = "gnu")]
 type Resource = libc::__rlimit_resource_t;
 #[cfg(not(target_env = "gnu"))]
 type Resource = libc::c_int;
 
+fn limit_of(resource: Resource) -> libc::rlimit {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: a valid place for the answer.
+    assert_eq!(unsafe { libc::getrlimit(resource, &raw mut limit) }, 0);
+    limit
+}
+
+/// What this process may lock, in bytes.
+pub(crate) fn lockable_bytes() -> u64 {
+    limit_of(libc::RLIMIT_MEMLOCK).rlim_cur
+}
+
 /// Runs `body` with a soft limit, and puts the old one back.
 pub(crate) fn limited<R>(resource: Resource, bytes: usize, body: impl FnOnce() -> R) -> R {
-    let mut old = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: a valid place for the answer.
-    assert_eq!(unsafe { libc::getrlimit(resource, &raw mut old) }, 0);
+    let old = limit_of(resource);
     let new = libc::rlimit { rlim_cur: bytes as u64, ..old };
     // SAFETY: a valid limit.
     assert_eq!(unsafe { libc::setrlimit(resource, &raw const new) }, 0);

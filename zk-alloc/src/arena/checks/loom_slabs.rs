@@ -25,6 +25,11 @@ fn long() -> Class {
     Class::of(classes::MAX_BYTES, 1)
 }
 
+/// How many blocks of this class lie in a page.
+fn in_a_page(class: Class) -> usize {
+    PAGE_BYTES / class.block_bytes()
+}
+
 struct Slabs {
     table: SlabTable,
     model: Model,
@@ -96,6 +101,13 @@ impl Slabs {
 
     fn purge(&self) {
         self.table.purge(&self.model.zone, usize::MAX);
+    }
+
+    /// Gives back what the kernel brought back into memory.
+    fn give_back_unbooked(&self) {
+        let (base, bytes) = (self.model.zone.base(), self.model.zone.capacity_bytes());
+        self.model.zone.give_back_unbooked(base, bytes);
+        self.table.give_back_unbooked(&self.model.zone, base, bytes);
     }
 
     /// All blocks that nobody has can be had.
@@ -303,20 +315,19 @@ fn a_block_that_is_put_back_while_others_take_the_hint_away_is_not_lost() {
 fn purging_gives_back_no_page_that_a_block_in_use_touches_and_loses_no_block() {
     with_memory(GRANULE_BYTES, 3, move |memory| {
         let slabs = Slabs::new(memory, 1);
-        let blocks_of_page = PAGE_BYTES / short().block_bytes();
-        let blocks = slabs.take(short(), blocks_of_page + 2);
-        let (kept, free) = blocks.split_at(blocks_of_page + 1);
+        let blocks = slabs.take(short(), in_a_page(short()) + 2);
+        let (kept, free) = blocks.split_at(in_a_page(short()) + 1);
         // The second page has a block in use, and one that is free, and two threads want.
         slabs.put(short(), free);
         let other = slabs.clone();
         let thread = spawn(move || other.purge());
         slabs.pass(short());
         join([thread]);
-        slabs.put(short(), &kept[blocks_of_page..]);
+        slabs.put(short(), &kept[in_a_page(short())..]);
         slabs.purge();
         assert_eq!(slabs.model.booked_bytes(), PAGE_BYTES, "the second page was free");
         assert_eq!(slabs.model.bytes_in_memory(), PAGE_BYTES);
-        slabs.put(short(), &kept[..blocks_of_page]);
+        slabs.put(short(), &kept[..in_a_page(short())]);
         slabs.assert_all_retired();
     });
 }
@@ -325,9 +336,8 @@ fn purging_gives_back_no_page_that_a_block_in_use_touches_and_loses_no_block() {
 fn a_page_that_is_purged_while_its_blocks_come_and_go_is_booked_as_long_as_it_is_there() {
     with_memory(GRANULE_BYTES, 2, move |memory| {
         let slabs = Slabs::new(memory, 1);
-        let blocks_of_page = PAGE_BYTES / short().block_bytes();
-        let blocks = slabs.take(short(), blocks_of_page + 1);
-        let (kept, last) = blocks.split_at(blocks_of_page);
+        let blocks = slabs.take(short(), in_a_page(short()) + 1);
+        let (kept, last) = blocks.split_at(in_a_page(short()));
         let (a, b) = (slabs.clone(), slabs.clone());
         let threads = [spawn(move || a.purge()), spawn(move || b.pass(short()))];
         slabs.put(short(), last);
@@ -338,23 +348,13 @@ fn a_page_that_is_purged_while_its_blocks_come_and_go_is_booked_as_long_as_it_is
     });
 }
 
-impl Slabs {
-    /// Gives back what the kernel brought back into memory.
-    fn give_back_unbooked(&self) {
-        let (base, bytes) = (self.model.zone.base(), self.model.zone.capacity_bytes());
-        self.model.zone.give_back_unbooked(base, bytes);
-        self.table.give_back_unbooked(&self.model.zone, base, bytes);
-    }
-}
-
 /// The kernel makes a huge page of a slab, and brings back the pages that are purged meanwhile.
 #[test]
 fn a_page_that_is_purged_while_it_is_made_huge_does_not_stay_in_memory() {
     with_memory(GRANULE_BYTES, 3, move |memory| {
         let slabs = Slabs::new(memory, 1);
-        let blocks_of_page = PAGE_BYTES / short().block_bytes();
-        let blocks = slabs.take(short(), blocks_of_page + 1);
-        let (kept, last) = blocks.split_at(blocks_of_page);
+        let blocks = slabs.take(short(), in_a_page(short()) + 1);
+        let (kept, last) = blocks.split_at(in_a_page(short()));
         slabs.put(short(), last);
         let other = slabs.clone();
         let thread = spawn(move || {
@@ -394,9 +394,8 @@ fn a_slab_becomes_one_of_another_class_during(interruptions: usize, work: fn(&Sl
         let other = slabs.clone();
         let thread = spawn(move || work(&other));
         slabs.put(short(), &last);
-        let blocks_of_page = PAGE_BYTES / long().block_bytes();
-        let mut blocks = slabs.try_take(long(), blocks_of_page + 1).unwrap_or_default();
-        let second_page = blocks.split_off(blocks_of_page.min(blocks.len()));
+        let mut blocks = slabs.try_take(long(), in_a_page(long()) + 1).unwrap_or_default();
+        let second_page = blocks.split_off(in_a_page(long()).min(blocks.len()));
         if !blocks.is_empty() {
             slabs.put(long(), &blocks);
         }
@@ -411,12 +410,11 @@ fn a_slab_becomes_one_of_another_class_during(interruptions: usize, work: fn(&Sl
 fn what_would_exceed_the_cap_is_given_back_and_not_booked() {
     with_memory(GRANULE_BYTES, 2, move |memory| {
         let slabs = Slabs::new(memory, 1);
-        let blocks_of_page = PAGE_BYTES / long().block_bytes();
-        let kept = slabs.take(long(), blocks_of_page);
+        let kept = slabs.take(long(), in_a_page(long()));
         budget::set_max(budget::resident_bytes() + PAGE_BYTES);
         let other = slabs.clone();
         let want = move |slabs: &Slabs| {
-            if let Ok(blocks) = slabs.try_take(long(), blocks_of_page) {
+            if let Ok(blocks) = slabs.try_take(long(), in_a_page(long())) {
                 slabs.put(long(), &blocks);
             }
         };
