@@ -33,20 +33,30 @@ fn median_request(size: usize, align: usize) -> Duration {
 }
 
 /// First fit over a bitmap looks at each hole that is too small, again for each request.
-#[test]
-fn holes_that_are_too_small_are_not_searched() {
-    in_its_own_process("holes_that_are_too_small_are_not_searched", &[], || {
-        let mut blocks: Vec<_> = (0..160_000).map(|_| Block::untouched(&RESIDENT, 33 * KIB, 8)).collect();
+fn assert_holes_are_passed_over(name: &str, count: usize, hole: usize, size: usize) {
+    in_its_own_process(name, &[], || {
+        let mut blocks: Vec<_> = (0..count).map(|_| Block::untouched(&RESIDENT, hole, 8)).collect();
         let mut index = 0;
         blocks.retain(|_| {
             index += 1;
             index % 2 == 0
         });
-        let median = median_request(200 * KIB, 8);
-        assert!(median <= Duration::from_micros(50), "{median:?} for 200 KiB above {} holes", blocks.len());
+        let median = median_request(size, 8);
+        assert!(median <= Duration::from_micros(50), "{median:?} for {size} bytes above {} holes", blocks.len());
         drop(blocks);
         assert_eq!(overflow_stats(), (0, 0), "the arena served all of it\n{}", stats());
     });
+}
+
+#[test]
+fn holes_that_are_too_small_are_not_searched() {
+    assert_holes_are_passed_over("holes_that_are_too_small_are_not_searched", 160_000, 33 * KIB, 200 * KIB);
+}
+
+/// Below them is room that is for slabs alone, and free.
+#[test]
+fn holes_between_middle_runs_are_not_searched() {
+    assert_holes_are_passed_over("holes_between_middle_runs_are_not_searched", 160_000, 300 * KIB, MIB);
 }
 
 /// Between requests that are aligned to more than they ask for lie holes that none of them fits.

@@ -24,6 +24,11 @@ impl<'a> Bitmap<'a> {
         self.words.len() * WORD_BITS
     }
 
+    /// Its first `bits` bits, and what else their last word holds.
+    pub(super) fn prefix(self, bits: usize) -> Self {
+        Self { words: &self.words[..Self::words_for(bits)] }
+    }
+
     /// Words that hold `bits` bits.
     pub(crate) const fn words_for(bits: usize) -> usize {
         bits.div_ceil(WORD_BITS)
@@ -177,7 +182,7 @@ impl<'a> Bitmap<'a> {
     /// Where the lowest clear lane of `lane` bits begins that holds some of `[start, start + n)`.
     pub(crate) fn clear_lane_at(self, start: usize, n: usize, lane: usize) -> Option<usize> {
         let from = start / lane * lane;
-        self.next_clear_lane(from, lane).filter(|&found| found < start + n)
+        self.prefix(start + n).next_clear_lane(from, lane).filter(|&found| found < start + n)
     }
 
     /// The highest run of bits below `end` that are set here and clear in `taken`, as `(start, length)`.

@@ -48,8 +48,9 @@ pub(crate) use zone::{Contents, Populate};
 use budget::Limit;
 use decay::Seen;
 use middle::Middle;
+use runs::Tenant;
 use thread_cache::{Taker, Totals};
-use zone::{Shortage, Tenant};
+use zone::Shortage;
 
 /// See the module's documentation.
 #[derive(Debug)]

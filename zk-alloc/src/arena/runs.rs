@@ -12,18 +12,29 @@ use crate::sync::{AtomicU64, Ordering};
 const INDEX_BITS: u32 = 32;
 const INDEX_MASK: u64 = (1 << INDEX_BITS) - 1;
 
+/// Whom a zone serves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Tenant {
+    /// A slab. Its blocks may live long, so that the lowest place is its own.
+    Slab,
+    /// A run of pages.
+    Run,
+}
+
 /// See the module's documentation.
 #[derive(Debug)]
 pub(super) struct Runs {
     used: Bitmap<'static>,
-    /// By kind of lane: none is clear below.
+    /// Those of them that are for slabs only. They are few, and searched each time.
+    apart: Bitmap<'static>,
+    /// By kind of lane: none of the others is clear below.
     limits: [AtomicU64; LANES.len()],
 }
 
 impl Runs {
-    /// All that is clear in `used` is free.
-    pub(super) fn new(used: Bitmap<'static>) -> Self {
-        Self { used, limits: LANES.map(|_| AtomicU64::new(0)) }
+    /// All that is clear in `used` is free; the first `apart`, rounded up to whole words, are for slabs only.
+    pub(super) fn new(used: Bitmap<'static>, apart: usize) -> Self {
+        Self { used, apart: used.prefix(apart), limits: LANES.map(|_| AtomicU64::new(0)) }
     }
 
     pub(super) fn used(&self) -> Bitmap<'static> {
@@ -34,9 +45,11 @@ impl Runs {
         self.used.len()
     }
 
-    /// Claims the lowest free run, as [`Bitmap::claim_first_fit`] does.
-    pub(super) fn claim_first_fit(&self, from: usize, n: usize, align: usize, skew: usize) -> Option<usize> {
-        let lanes_from = lane_bits(n).map_or(0, |lane| self.raise(lane));
+    /// Claims the lowest free run that may be a tenant's, as [`Bitmap::claim_first_fit`] does.
+    pub(super) fn claim_first_fit(&self, tenant: Tenant, n: usize, align: usize, skew: usize) -> Option<usize> {
+        let may_be_apart = |lane| tenant == Tenant::Slab && self.apart.next_clear_lane(0, lane).is_some();
+        let lanes_from = lane_bits(n).map_or(0, |lane| if may_be_apart(lane) { 0 } else { self.raise(lane) });
+        let from = if tenant == Tenant::Slab { 0 } else { self.apart.len() };
         self.used.claim_first_fit(from, lanes_from, n, align, skew)
     }
 
@@ -51,6 +64,9 @@ impl Runs {
             return;
         }
         self.used.release(start, n);
+        if start + n <= self.apart.len() {
+            return;
+        }
         for (lane, limit) in LANES.into_iter().zip(&self.limits) {
             let Some(clear) = self.used.clear_lane_at(start, n, lane) else { break };
             let lowered =
@@ -66,7 +82,7 @@ impl Runs {
             return 0;
         };
         let before = limit.load(Ordering::Acquire);
-        let found = self.used.next_clear_lane(index(before), lane).unwrap_or(self.len());
+        let found = self.used.next_clear_lane(index(before).max(self.apart.len()), lane).unwrap_or(self.len());
         if found > index(before) && found as u64 <= INDEX_MASK {
             let raised = before & !INDEX_MASK | found as u64;
             // Lowered meanwhile: the next search raises it.

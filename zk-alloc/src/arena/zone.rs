@@ -14,7 +14,7 @@ use super::budget::{self, Limit};
 use super::decay;
 use super::layout::{self, Ahead, HugeAdvice, Zeroing, ZoneSpec};
 use super::residency::{GiveBack, Residency};
-use super::runs::Runs;
+use super::runs::{Runs, Tenant};
 use super::thread_cache::{self, Run};
 use crate::counters::ZoneCounters;
 use crate::os;
@@ -38,15 +38,6 @@ pub(crate) enum Shortage {
     Full,
     /// The memory would be resident beyond the cap, unless something else is given back first.
     OverBudget,
-}
-
-/// Whom a zone serves.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Tenant {
-    /// A slab. Its blocks may live long, so that the lowest place is its own.
-    Slab,
-    /// A run of pages.
-    Run,
 }
 
 /// See the module's documentation.
@@ -77,8 +68,17 @@ impl Zone {
         let granule_bytes = spec.granule_bytes;
         debug_assert!(granule_bytes.is_power_of_two() && base.addr().get() % granule_bytes == 0);
         let [used, resident, dirty] = bits;
+        // However little address space the system granted, most of it is for both.
+        let apart = spec.slabs_only_bytes.div_ceil(granule_bytes).min(used.len() / 4);
         let residency = Residency::new(base, granule_bytes.trailing_zeros(), resident, dirty, Zeroing::new(&spec));
-        Self { base, runs: Runs::new(used), residency, ahead: Ahead::new(), committed: AtomicUsize::new(0), spec }
+        Self {
+            base,
+            runs: Runs::new(used, apart),
+            residency,
+            ahead: Ahead::new(),
+            committed: AtomicUsize::new(0),
+            spec,
+        }
     }
 
     /// Hands out a run of at least `bytes` bytes.
@@ -193,7 +193,7 @@ impl Zone {
     fn claim_free(&self, tenant: Tenant, granules: usize, align: usize) -> Option<usize> {
         let align = self.granules(align).next_power_of_two();
         let skew = (self.base.addr().get() >> self.spec.granule_bytes.trailing_zeros()) & (align - 1);
-        let first_fit = || self.runs.claim_first_fit(self.lowest(tenant), granules, align, skew);
+        let first_fit = || self.runs.claim_first_fit(tenant, granules, align, skew);
         let found = first_fit();
         let is_resident = |start| self.residency.resident(start, granules) == granules;
         if found.is_some_and(is_resident) || !self.release_kept() {
@@ -203,15 +203,6 @@ impl Zone {
             self.runs.release(start, granules);
         }
         first_fit()
-    }
-
-    /// The first granule that may be a tenant's.
-    fn lowest(&self, tenant: Tenant) -> usize {
-        match tenant {
-            Tenant::Slab => 0,
-            // However little address space the system granted, most of it is for both.
-            Tenant::Run => self.granules(self.spec.slabs_only_bytes).min(self.runs.len() / 4),
-        }
     }
 
     /// Frees what threads keep of this zone; `false` if they keep nothing.
@@ -490,7 +481,7 @@ impl Zone {
     /// Returns how many bytes were; 0 if the zone or the cap has no room for them.
     pub(crate) fn populate(&self, tenant: Tenant, bytes: usize, page_in: impl FnOnce(Populate<'_>)) -> usize {
         let granules = self.granules(bytes.min(self.capacity_bytes()));
-        let Some(start) = self.runs.claim_first_fit(self.lowest(tenant), granules, 1, 0) else { return 0 };
+        let Some(start) = self.runs.claim_first_fit(tenant, granules, 1, 0) else { return 0 };
         let usable = self.make_usable(start, granules, Limit::Cap).is_ok();
         if usable {
             page_in(Populate { zone: self, start, granules });

@@ -6,7 +6,7 @@ use loom::sync::Arc;
 use super::models::{Uses, bounded, join, spawn};
 use crate::arena::bitmap::Bitmap;
 use crate::arena::hints::{self, HintSet};
-use crate::arena::runs::Runs;
+use crate::arena::runs::{Runs, Tenant};
 use crate::sync::{AtomicU64, Ordering};
 
 const BITS: usize = 128;
@@ -131,12 +131,12 @@ fn turned_bits_are_counted_once() {
 
 /// Lanes of eight bits serve runs of fifteen: where a search passes over them all while others free one, the next search finds
 /// it.
-fn a_freed_run_is_found(interruptions: usize, parts: &'static [(usize, usize)]) {
+fn a_freed_run_is_found(interruptions: usize, apart: usize, tenant: Tenant, parts: &'static [(usize, usize)]) {
     bounded(interruptions, move || {
-        let runs = Arc::new(Runs::new(Bitmap::new(words(BITS / 64))));
+        let runs = Arc::new(Runs::new(Bitmap::new(words(BITS / 64)), apart));
         assert!(runs.try_claim(0, BITS));
         let search = |runs: &Runs| {
-            if let Some(start) = runs.claim_first_fit(0, 15, 1, 0) {
+            if let Some(start) = runs.claim_first_fit(tenant, 15, 1, 0) {
                 runs.release(start, 15);
             }
         };
@@ -148,30 +148,37 @@ fn a_freed_run_is_found(interruptions: usize, parts: &'static [(usize, usize)]) 
         search(&runs);
         join(freed);
         let first = parts.iter().map(|&(start, _)| start).min();
-        assert_eq!(runs.claim_first_fit(0, 15, 1, 0), first, "a free lane is below the limit");
+        assert_eq!(runs.claim_first_fit(tenant, 15, 1, 0), first, "a free lane is below the limit");
     });
 }
 
 #[test]
 fn a_run_that_is_freed_while_another_thread_passes_over_it_is_found_afterwards() {
-    a_freed_run_is_found(4, &[(64, 16)]);
+    a_freed_run_is_found(4, 0, Tenant::Run, &[(64, 16)]);
+}
+
+#[test]
+fn what_is_freed_where_only_slabs_lie_or_behind_that_is_found_afterwards() {
+    a_freed_run_is_found(4, 64, Tenant::Slab, &[(0, 16)]);
+    a_freed_run_is_found(4, 64, Tenant::Slab, &[(64, 16)]);
+    a_freed_run_is_found(4, 64, Tenant::Run, &[(64, 16)]);
 }
 
 #[test]
 fn a_run_that_two_threads_freed_in_parts_while_a_third_passed_over_it_is_found_afterwards() {
-    a_freed_run_is_found(2, &[(64, 4), (68, 12)]);
+    a_freed_run_is_found(2, 0, Tenant::Run, &[(64, 4), (68, 12)]);
 }
 
 #[test]
 fn a_search_that_overtakes_another_does_not_hide_what_was_freed_between_them() {
     bounded(3, || {
-        let runs = Arc::new(Runs::new(Bitmap::new(words(BITS / 64))));
+        let runs = Arc::new(Runs::new(Bitmap::new(words(BITS / 64)), 0));
         assert!(runs.try_claim(0, BITS));
         let (a, b) = (runs.clone(), runs.clone());
-        let threads = [spawn(move || _ = a.claim_first_fit(0, 64, 1, 0)), spawn(move || b.release(0, 16))];
-        let had = runs.claim_first_fit(0, 15, 1, 0);
+        let threads = [spawn(move || _ = a.claim_first_fit(Tenant::Run, 64, 1, 0)), spawn(move || b.release(0, 16))];
+        let had = runs.claim_first_fit(Tenant::Run, 15, 1, 0);
         join(threads);
-        assert_eq!(had.or_else(|| runs.claim_first_fit(0, 15, 1, 0)), Some(0));
+        assert_eq!(had.or_else(|| runs.claim_first_fit(Tenant::Run, 15, 1, 0)), Some(0));
     });
 }
 
