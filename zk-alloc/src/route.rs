@@ -7,26 +7,25 @@ use crate::classes::{self, Class};
 pub(crate) enum Path {
     /// A block of a size class, from the thread's cache or a slab.
     Block(Class),
-    /// A run of pages, in the zone that runs of such sizes have for themselves: small things stay out of the holes that giants
-    /// leave.
-    Run(RunSize),
+    /// A run of pages, in the zone of its kind: small things stay out of the holes that giants leave.
+    Run(RunKind),
 }
 
-/// The sizes of runs that lie together: each of these has a zone of the region.
+/// The runs that lie together: each kind has a zone of the region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum RunSize {
-    /// Below [`MID_BYTES`].
-    Small,
-    /// From [`MID_BYTES`].
+pub(crate) enum RunKind {
+    /// Below [`ALIGNED_BYTES`], and aligned to more than a block may be: each would bring a huge page for the little that it is.
+    Aligned,
+    /// All others below [`GIANT_BYTES`].
     Mid,
     /// From [`GIANT_BYTES`].
     Giant,
 }
 
-/// Slabs lie in the zone of these runs, so that what slabs leave serves runs, and the other way round.
-pub(crate) const SLABS: RunSize = RunSize::Mid;
-/// The smallest request of the middle zone, in bytes.
-pub(crate) const MID_BYTES: usize = 256 << 10;
+/// Slabs lie in the zone of these runs, so that what either leaves serves the other.
+pub(crate) const SLABS: RunKind = RunKind::Mid;
+/// Requests of so many bytes and more lie among the others, however they are aligned.
+pub(crate) const ALIGNED_BYTES: usize = 256 << 10;
 /// The smallest request of the giants' zone, in bytes.
 pub(crate) const GIANT_BYTES: usize = 64 << 20;
 /// What a backing allocation may weigh for growth to move it into the arena, in bytes. Above, `realloc` of the usual
@@ -45,18 +44,18 @@ pub(crate) const fn path(size: usize, align: usize) -> Path {
     if size <= classes::MAX_BYTES && align <= classes::MAX_ALIGN {
         Path::Block(Class::of(size, align))
     } else {
-        Path::Run(run_size(size))
+        Path::Run(run_kind(size, align))
     }
 }
 
-/// Which of the sizes a run of `size` bytes is.
-pub(crate) const fn run_size(size: usize) -> RunSize {
-    if size < MID_BYTES {
-        RunSize::Small
-    } else if size < GIANT_BYTES {
-        RunSize::Mid
+/// Which kind of run serves a request.
+pub(crate) const fn run_kind(size: usize, align: usize) -> RunKind {
+    if size >= GIANT_BYTES {
+        RunKind::Giant
+    } else if size < ALIGNED_BYTES && align > classes::MAX_ALIGN {
+        RunKind::Aligned
     } else {
-        RunSize::Giant
+        RunKind::Mid
     }
 }
 
@@ -68,11 +67,12 @@ mod tests {
     fn borders_belong_to_the_path_that_their_constants_name() {
         let is_block = |size, align| matches!(path(size, align), Path::Block(_));
         assert!(is_block(1, 1) && is_block(classes::MAX_BYTES, classes::MAX_ALIGN));
-        assert_eq!(path(classes::MAX_BYTES + 1, 1), Path::Run(RunSize::Small));
-        assert_eq!(path(64, classes::MAX_ALIGN * 2), Path::Run(RunSize::Small));
-        assert_eq!(path(MID_BYTES - 1, 1), Path::Run(RunSize::Small));
-        assert_eq!(path(MID_BYTES, 1), Path::Run(RunSize::Mid));
-        assert_eq!(path(GIANT_BYTES, 1), Path::Run(RunSize::Giant));
-        assert_eq!(path(isize::MAX as usize, 1), Path::Run(RunSize::Giant));
+        assert_eq!(path(classes::MAX_BYTES + 1, classes::MAX_ALIGN), Path::Run(RunKind::Mid));
+        assert_eq!(path(64, classes::MAX_ALIGN * 2), Path::Run(RunKind::Aligned));
+        assert_eq!(path(ALIGNED_BYTES - 1, classes::MAX_ALIGN * 2), Path::Run(RunKind::Aligned));
+        assert_eq!(path(ALIGNED_BYTES, classes::MAX_ALIGN * 2), Path::Run(RunKind::Mid));
+        assert_eq!(path(GIANT_BYTES - 1, 1), Path::Run(RunKind::Mid));
+        assert_eq!(path(GIANT_BYTES, 1), Path::Run(RunKind::Giant));
+        assert_eq!(path(isize::MAX as usize, 1), Path::Run(RunKind::Giant));
     }
 }

@@ -11,10 +11,11 @@ use crate::route::{self, Path};
 pub const MIN_BYTES: usize = config::DEFAULT_MIN_BYTES;
 /// Size classes to a doubling.
 pub const PER_DOUBLING: usize = classes::PER_DOUBLING;
-/// The smallest run of each zone but the first, in bytes.
-pub const BORDERS: [usize; 2] = [route::MID_BYTES, route::GIANT_BYTES];
+/// The smallest run of each zone but the first, in bytes. The zone of the few small runs that are aligned to more than they ask
+/// for is left out.
+pub const BORDERS: [usize; 1] = [route::GIANT_BYTES];
 /// Slabs lie in the zone of the runs of so many bytes.
-pub const SLABS_AMONG_BYTES: usize = route::MID_BYTES;
+pub const SLABS_AMONG_BYTES: usize = classes::MOST_SLAB_BYTES;
 /// Room at the start of that zone in which only slabs lie, in bytes, for each of the machine's threads.
 pub const SLABS_ROOM_BYTES: usize = arena::SLABS_APART_BYTES;
 /// A larger block of the backing allocator stays there when it grows.
@@ -22,7 +23,7 @@ pub const MIGRATE_MAX_BYTES: usize = route::MIGRATE_MAX_BYTES;
 /// From so many bytes on, growth that finds no room moves pages instead of copying.
 pub const MOVE_MIN_BYTES: usize = route::MOVE_MIN_BYTES;
 
-const _: () = assert!(matches!(route::run_size(SLABS_AMONG_BYTES), route::SLABS));
+const _: () = assert!(matches!(route::run_kind(SLABS_AMONG_BYTES, 1), route::SLABS));
 
 /// What the allocator has for the requests of one size class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,7 +69,7 @@ impl Blocks {
 /// The granule of the zone that runs of `size` bytes lie in, in bytes, where pages are not larger.
 #[must_use]
 pub const fn granule_bytes(size: usize) -> usize {
-    arena::granule_bytes(route::run_size(size))
+    arena::granule_bytes(route::run_kind(size, 1))
 }
 
 /// The alignment of a run.

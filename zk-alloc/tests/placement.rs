@@ -1,4 +1,4 @@
-//! Slabs lie among the middle runs: what either leaves serves the other, and what stays is in nobody's way.
+//! Slabs and runs of nearly all lengths lie together: what each leaves serves the others, and what stays is in nobody's way.
 //!
 //! One test: what is resident is a property of the process.
 
@@ -57,13 +57,27 @@ fn runs_find_room_where_slabs_were() {
     assert_eq!(fresh, 0);
 }
 
+/// Their kinds come and go at different times, and each proof would pay for both.
+fn runs_of_any_length_find_room_where_others_were() {
+    const SHORT_BYTES: usize = 40 << 10;
+    let shorts = || black_box((0..8 * MIB / SHORT_BYTES).map(|_| vec![1_u8; SHORT_BYTES]).collect::<Vec<_>>());
+    drop(run(16 * MIB));
+    let (fresh, many) = fresh_bytes(shorts);
+    assert_eq!(fresh, 0);
+    drop(many);
+    let (fresh, _) = fresh_bytes(|| run(12 * MIB));
+    assert_eq!(fresh, 0);
+}
+
 #[test]
-fn what_slabs_and_runs_leave_serves_the_other() {
+fn what_each_leaves_serves_the_others() {
     phase(|| {
         a_slab_that_stays_takes_no_run_s_place();
         release();
         slabs_find_room_where_a_run_was();
         release();
         runs_find_room_where_slabs_were();
+        release();
+        runs_of_any_length_find_room_where_others_were();
     });
 }

@@ -152,14 +152,15 @@ impl Policy {
             ("slabs-only-2m", slabs_only(2 * MIB)),
             ("slabs-only-8m", slabs_only(8 * MIB)),
             ("zones-best-fit", Self { fit: Fit::Best, ..ours() }),
-            ("border-64m", borders(&[64 * MIB])),
+            ("border-16m", borders(&[16 * MIB])),
+            ("border-128m", borders(&[128 * MIB])),
+            ("borders-256k-64m", borders(&[256 * KIB, 64 * MIB])),
             ("borders-1m-64m", borders(&[MIB, 64 * MIB])),
-            ("borders-256k-16m", borders(&[256 * KIB, 16 * MIB])),
             ("borders-256k-128m", borders(&[256 * KIB, 128 * MIB])),
-            ("borders-256k-4m-64m", borders(&[256 * KIB, 4 * MIB, 64 * MIB])),
+            ("borders-4m-64m", borders(&[4 * MIB, 64 * MIB])),
             ("spill", Self { spill_min_bytes: Some(0), ..ours() }),
             ("spill-1m", Self { spill_min_bytes: Some(MIB), ..ours() }),
-            ("border-64m-spill-8m", Self { spill_min_bytes: Some(8 * MIB), ..borders(&[64 * MIB]) }),
+            ("spill-8m", Self { spill_min_bytes: Some(8 * MIB), ..ours() }),
         ]
     }
 

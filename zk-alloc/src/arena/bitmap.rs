@@ -7,7 +7,7 @@
 use super::align::align_up;
 use crate::sync::{AtomicU64, Ordering};
 
-const WORD_BITS: usize = u64::BITS as usize;
+pub(super) const WORD_BITS: usize = u64::BITS as usize;
 
 /// A fixed number of bits, all clear at first, over words that somebody else keeps.
 #[derive(Clone, Copy, Debug)]
@@ -171,6 +171,11 @@ impl<'a> Bitmap<'a> {
 
     /// Where the lowest clear lane of `lane` bits begins, at or above `at`.
     pub(crate) fn next_clear_lane(self, at: usize, lane: usize) -> Option<usize> {
+        if lane > WORD_BITS {
+            let is_clear = |words: &[AtomicU64]| words.iter().all(|bits| bits.load(Ordering::Relaxed) == 0);
+            let mut lanes = self.words.chunks_exact(lane / WORD_BITS).enumerate().skip(at.div_ceil(lane));
+            return lanes.find_map(|(index, words)| is_clear(words).then_some(index * lane));
+        }
         let mut below = low_bits(at % WORD_BITS);
         self.words.iter().enumerate().skip(at / WORD_BITS).find_map(|(word, bits)| {
             let found = lowest_clear_lane(bits.load(Ordering::Relaxed) | below, lane);
@@ -182,7 +187,9 @@ impl<'a> Bitmap<'a> {
     /// Where the lowest clear lane of `lane` bits begins that holds some of `[start, start + n)`.
     pub(crate) fn clear_lane_at(self, start: usize, n: usize, lane: usize) -> Option<usize> {
         let from = start / lane * lane;
-        self.prefix(start + n).next_clear_lane(from, lane).filter(|&found| found < start + n)
+        self.prefix(align_up(start + n, lane).min(self.len()))
+            .next_clear_lane(from, lane)
+            .filter(|&found| found < start + n)
     }
 
     /// The highest run of bits below `end` that are set here and clear in `taken`, as `(start, length)`.
@@ -255,7 +262,8 @@ const fn low_bits(n: usize) -> u64 {
 }
 
 /// The lanes that are looked for, by their bits.
-pub(crate) const LANES: [usize; 4] = [8, 16, 32, WORD_BITS];
+pub(crate) const LANES: [usize; 8] =
+    [8, 16, 32, WORD_BITS, 2 * WORD_BITS, 4 * WORD_BITS, 8 * WORD_BITS, 16 * WORD_BITS];
 
 /// Where a run of `n` bits begins and ends, it covers a whole lane of so many bits, which begins at a multiple of them: the
 /// largest of which it holds two less one. `None` for short runs.
@@ -263,7 +271,7 @@ pub(crate) fn lane_bits(n: usize) -> Option<usize> {
     LANES.into_iter().rev().find(|lane| n >= 2 * lane - 1)
 }
 
-/// Where the lowest aligned lane of `lane` clear bits begins: 8, 16, 32 or all 64.
+/// Where the lowest aligned lane of `lane` clear bits begins in a word: 8, 16, 32 or all 64.
 const fn lowest_clear_lane(bits: u64, lane: usize) -> Option<usize> {
     if lane == WORD_BITS {
         return if bits == 0 { Some(0) } else { None };

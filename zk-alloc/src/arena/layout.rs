@@ -6,10 +6,9 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 
-use super::thread_cache::Place;
 use crate::config::{Config, HugePagesOutcome};
 use crate::os::{self, HUGE_PAGE_BYTES};
-use crate::route::{self, RunSize};
+use crate::route::{self, RunKind};
 
 /// What the kernel is told about huge pages, which follows from what [becomes](HugePagesOutcome) of the wish for them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,26 +45,16 @@ pub(crate) struct ZoneSpec {
     /// From so many bytes on, dirty memory is zeroed by giving its pages back: the kernel then clears them on the threads
     /// that touch them, instead of all of it here on one.
     pub(crate) lazy_zero_bytes: usize,
-    /// Where each thread keeps the run that it freed last, if it does.
-    pub(crate) kept: Option<Place>,
+    /// Whether threads keep runs that they freed. Of one zone only, so that whoever takes them all knows where they lie.
+    pub(crate) is_kept: bool,
 }
 
 /// A zone's granule is the unit of its bitmap, and of what is known of its memory: small against the smallest run, so that little
 /// is wasted and the account is exact, and large enough that even the largest runs are a few words.
-pub(crate) const fn granule_bytes(runs: RunSize) -> usize {
+pub(crate) const fn granule_bytes(runs: RunKind) -> usize {
     match runs {
-        RunSize::Small => 4 << 10,
-        RunSize::Mid => 16 << 10,
-        RunSize::Giant => 256 << 10,
-    }
-}
-
-/// Where threads keep the run that they freed last. A giant is never hidden from the others.
-const fn kept(runs: RunSize) -> Option<Place> {
-    match runs {
-        RunSize::Small => Some(Place::Small),
-        RunSize::Mid => Some(Place::Mid),
-        RunSize::Giant => None,
+        RunKind::Aligned | RunKind::Mid => 4 << 10,
+        RunKind::Giant => 256 << 10,
     }
 }
 
@@ -76,19 +65,18 @@ const SMALL_PAGES_BYTES: usize = 8 << 20;
 /// take the places of the next proof's runs (docs/experiments/placement.md).
 pub(crate) const SLABS_APART_BYTES: usize = 2 << 20;
 
-/// What the zones are made from, in the order of [`RunSize`]; in the one that slabs lie in, the first bytes are theirs.
+/// What the zones are made from, in the order of [`RunKind`]; in the one that slabs lie in, the first bytes are theirs.
 pub(crate) fn zone_specs(config: &Config) -> [ZoneSpec; 3] {
     let huge = HugeAdvice::of(config.huge_pages);
     // In small pages, a fault for each costs more than clearing them here.
     let lazy_zero_bytes = if huge == HugeAdvice::Ask { config.settings.lazy_zero_bytes.value } else { usize::MAX };
-    [RunSize::Small, RunSize::Mid, RunSize::Giant].map(|runs| {
+    [RunKind::Aligned, RunKind::Mid, RunKind::Giant].map(|runs| {
         let slabs_only_bytes = if runs == route::SLABS { SLABS_APART_BYTES * config.threads } else { 0 };
         let small_pages_bytes = match runs {
             _ if config.huge_pages == HugePagesOutcome::Always => 0,
-            // Here lies what is aligned to more than it asks for: one page in many.
-            RunSize::Small => usize::MAX,
-            RunSize::Mid => slabs_only_bytes + SMALL_PAGES_BYTES,
-            RunSize::Giant => 0,
+            RunKind::Aligned => usize::MAX,
+            RunKind::Mid => slabs_only_bytes + SMALL_PAGES_BYTES,
+            RunKind::Giant => 0,
         };
         ZoneSpec {
             granule_bytes: granule_bytes(runs).max(os::page_bytes()),
@@ -96,7 +84,8 @@ pub(crate) fn zone_specs(config: &Config) -> [ZoneSpec; 3] {
             slabs_only_bytes,
             small_pages_bytes,
             lazy_zero_bytes,
-            kept: kept(runs),
+            // Aligned runs are rare, and a giant is never hidden from the others.
+            is_kept: runs == RunKind::Mid,
         }
     })
 }

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use super::table::Table;
 use super::zone::Zone;
 use crate::os::Errno;
-use crate::route::RunSize;
+use crate::route::RunKind;
 
 /// Entries are made usable for so many granules at once.
 const COMMIT_GRANULES: usize = 16 << 10;
@@ -23,7 +23,7 @@ struct ZoneLengths {
     committed: AtomicUsize,
 }
 
-/// The lengths of all runs, zone by zone in the order of [`RunSize`].
+/// The lengths of all runs, zone by zone in the order of [`RunKind`].
 #[derive(Debug)]
 pub(super) struct Lengths([ZoneLengths; 3]);
 
@@ -37,13 +37,13 @@ impl Lengths {
             let granules = Table::reserve(zone.capacity_bytes() / zone.granule_bytes())?;
             Ok(ZoneLengths { granules, committed: AtomicUsize::new(0) })
         };
-        let [small, mid, giant] = zones;
-        Ok(Self([of(small)?, of(mid)?, of(giant)?]))
+        let [aligned, mid, giant] = zones;
+        Ok(Self([of(aligned)?, of(mid)?, of(giant)?]))
     }
 
     /// Notes that a run of the caller's is `bytes` long; `false` where the system has no memory to note it in.
     #[inline]
-    pub(super) fn set(&self, runs: RunSize, zone: &Zone, at: NonNull<u8>, bytes: usize) -> bool {
+    pub(super) fn set(&self, runs: RunKind, zone: &Zone, at: NonNull<u8>, bytes: usize) -> bool {
         let lengths = &self.0[runs as usize];
         let place = zone.index(at);
         if place >= lengths.committed.load(Ordering::Acquire) && !lengths.commit_to(place + 1) {
@@ -56,14 +56,14 @@ impl Lengths {
 
     /// How many bytes the run at an address has; `None` where none begins.
     #[inline]
-    pub(super) fn get(&self, runs: RunSize, zone: &Zone, at: NonNull<u8>) -> Option<usize> {
+    pub(super) fn get(&self, runs: RunKind, zone: &Zone, at: NonNull<u8>) -> Option<usize> {
         let entry = self.entry(runs, zone, at)?;
         Some(entry.load(Ordering::Relaxed) as usize * zone.granule_bytes()).filter(|&bytes| bytes > 0)
     }
 
     /// As [`get`](Self::get), for who is about to free the run.
     #[inline]
-    pub(super) fn take(&self, runs: RunSize, zone: &Zone, at: NonNull<u8>) -> Option<usize> {
+    pub(super) fn take(&self, runs: RunKind, zone: &Zone, at: NonNull<u8>) -> Option<usize> {
         let entry = self.entry(runs, zone, at)?;
         let granules = entry.load(Ordering::Relaxed) as usize;
         entry.store(0, Ordering::Relaxed);
@@ -72,7 +72,7 @@ impl Lengths {
 
     /// The entry of the run at an address; `None` where no run can begin.
     #[inline]
-    fn entry(&self, runs: RunSize, zone: &Zone, at: NonNull<u8>) -> Option<&'static AtomicU32> {
+    fn entry(&self, runs: RunKind, zone: &Zone, at: NonNull<u8>) -> Option<&'static AtomicU32> {
         let lengths = &self.0[runs as usize];
         let place = zone.index(at);
         // All zones lie on multiples of their granules, which are powers of two.

@@ -36,7 +36,7 @@ use crate::counters::{self, ZoneCounters};
 use crate::escape;
 use crate::open_phases;
 use crate::os::{self, Errno};
-use crate::route::{self, Path, RunSize};
+use crate::route::{self, Path, RunKind};
 
 pub(crate) use budget::{resident_bytes, set_kept};
 pub(crate) use collapse::collapsed_bytes;
@@ -433,7 +433,7 @@ impl Arena {
         if old_size < route::MOVE_MIN_BYTES || new_size < old_size {
             return None;
         }
-        let (old_runs, new_runs) = (self.region.zone_of(at), route::run_size(new_size));
+        let (old_runs, new_runs) = (self.region.zone_of(at), route::run_kind(new_size, align));
         let (old, new) = (self.region.zone(old_runs), self.region.zone(new_runs));
         let len = old.run_bytes(old_size);
         if len > new.run_bytes(new_size) {
@@ -582,9 +582,9 @@ pub(crate) fn follow(window_ns: u64) -> Result<(), Errno> {
 
 /// What the task does that makes memory huge.
 fn make_huge() {
-    // Runs of the smallest zone are a few pages each; what is given back of a huge page stays with the kernel until it is short.
+    // Aligned runs are a few pages each; what is given back of a huge page stays with the kernel until it is short.
     let Some(arena) = get() else { return };
-    let zones = [RunSize::Giant, RunSize::Mid].map(|runs| arena.region.zone(runs));
+    let zones = [RunKind::Giant, RunKind::Mid].map(|runs| arena.region.zone(runs));
     collapse::go_through(zones, |zone, at, bytes| arena.give_back_unbooked(zone, at, bytes));
 }
 

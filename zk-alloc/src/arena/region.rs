@@ -10,7 +10,7 @@ use super::bitmap::Bitmap;
 use super::layout::ZoneSpec;
 use super::zone::Zone;
 use crate::os::{self, Errno, Mapping};
-use crate::route::RunSize;
+use crate::route::RunKind;
 use crate::sync::AtomicU64;
 
 /// See the module's documentation.
@@ -24,7 +24,7 @@ pub(crate) struct Region {
     zones: [Zone; ZONES],
 }
 
-/// One for each [`RunSize`], in its order.
+/// One for each [`RunKind`], in its order.
 const ZONES: usize = 3;
 
 /// What a zone knows of each granule, a bit each.
@@ -88,8 +88,8 @@ impl Region {
         ZONES << self.span_shift
     }
 
-    /// The zone of the runs of some size.
-    pub(crate) fn zone(&self, runs: RunSize) -> &Zone {
+    /// The zone of the runs of some kind.
+    pub(crate) fn zone(&self, runs: RunKind) -> &Zone {
         &self.zones[runs as usize]
     }
 
@@ -97,13 +97,13 @@ impl Region {
         &self.zones
     }
 
-    /// The zone that holds an address of the region, by the size of its runs.
+    /// The zone that holds an address of the region, by the kind of its runs.
     #[inline(always)]
-    pub(crate) fn zone_of(&self, at: NonNull<u8>) -> RunSize {
+    pub(crate) fn zone_of(&self, at: NonNull<u8>) -> RunKind {
         match (at.addr().get() - self.base().addr().get()) >> self.span_shift {
-            0 => RunSize::Small,
-            1 => RunSize::Mid,
-            _ => RunSize::Giant,
+            0 => RunKind::Aligned,
+            1 => RunKind::Mid,
+            _ => RunKind::Giant,
         }
     }
 }

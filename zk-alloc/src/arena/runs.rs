@@ -5,7 +5,7 @@
 //! that it found; who frees lowers it to what became clear. A raise counts only if nobody lowered it since the search began, so
 //! that a lane which is clear is never below for good.
 
-use super::bitmap::{Bitmap, LANES, lane_bits};
+use super::bitmap::{Bitmap, LANES, WORD_BITS, lane_bits};
 use crate::sync::{AtomicU64, Ordering};
 
 /// Bits of a limit that hold an index; those above count how often it was lowered.
@@ -41,15 +41,23 @@ impl Runs {
         self.used
     }
 
+    /// So many bits at the start are for slabs only.
+    pub(super) fn apart(&self) -> usize {
+        self.apart.len()
+    }
+
     pub(super) fn len(&self) -> usize {
         self.used.len()
     }
 
     /// Claims the lowest free run that may be a tenant's, as [`Bitmap::claim_first_fit`] does.
     pub(super) fn claim_first_fit(&self, tenant: Tenant, n: usize, align: usize, skew: usize) -> Option<usize> {
-        let may_be_apart = |lane| tenant == Tenant::Slab && self.apart.next_clear_lane(0, lane).is_some();
-        let lanes_from = lane_bits(n).map_or(0, |lane| if may_be_apart(lane) { 0 } else { self.raise(lane) });
-        let from = if tenant == Tenant::Slab { 0 } else { self.apart.len() };
+        let lane = lane_bits(n);
+        let (from, lanes_from) = match tenant {
+            Tenant::Run => (self.apart.len(), lane.map_or(0, |lane| self.raise(lane))),
+            // Longer lanes may begin in one part and end in the other.
+            Tenant::Slab => (0, lane.map_or(0, |lane| self.slabs_from(lane.min(WORD_BITS)))),
+        };
         self.used.claim_first_fit(from, lanes_from, n, align, skew)
     }
 
@@ -71,12 +79,18 @@ impl Runs {
             let Some(clear) = self.used.clear_lane_at(start, n, lane) else { break };
             let lowered =
                 |limit: u64| (limit & !INDEX_MASK).wrapping_add(1 << INDEX_BITS) | index(limit).min(clear) as u64;
-            // Release pairs with the Acquire of `raise`: who sees this sees the bits clear. Never fails, as nothing is refused.
+            // Release pairs with the Acquire of `raise`: who sees this sees the bits clear. And with the Acquire here: of threads
+            // that each free a word of a longer lane, the last one to come by sees all of it clear. Never fails, as nothing is refused.
             let _ = limit.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |limit| Some(lowered(limit)));
         }
     }
 
-    /// The lowest lane that is clear, or the end.
+    /// No lane is clear below, of those of at most a word.
+    fn slabs_from(&self, lane: usize) -> usize {
+        if self.apart.next_clear_lane(0, lane).is_some() { 0 } else { self.raise(lane) }
+    }
+
+    /// The lowest lane that is clear, of those that are not for slabs only, or the end.
     fn raise(&self, lane: usize) -> usize {
         let Some(limit) = LANES.iter().position(|&known| known == lane).map(|kind| &self.limits[kind]) else {
             return 0;

@@ -30,7 +30,7 @@ const COMMIT_UNITS: usize = 2048;
 /// Slabs lie within so many bytes of their zone's start, so that their tables stay small.
 const MAX_SPAN_BYTES: usize = 64 << 30;
 
-const _: () = assert!(matches!(route::run_size(classes::MOST_SLAB_BYTES), route::SLABS));
+const _: () = assert!(matches!(route::run_kind(classes::MOST_SLAB_BYTES, 1), route::SLABS));
 
 /// All slabs' metadata, indexed by unit.
 #[derive(Debug)]

@@ -30,36 +30,39 @@ const THREADS: usize = 0;
 /// The most blocks of one class that a thread keeps.
 const MOST: usize = 64;
 
-/// Which of a thread's runs.
+/// Which of a thread's runs: it keeps one below [`LONG_BYTES`] and a longer one, so that neither puts out the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
-    Small,
-    Mid,
+    Short,
+    Long,
 }
 
-const PLACES: [Place; 2] = [Place::Small, Place::Mid];
+/// In bytes.
+const LONG_BYTES: usize = 256 << 10;
+
+const PLACES: usize = 2;
 
 impl Place {
-    /// A run begins at a multiple of so many bytes, which is at least a page, and is a multiple of them long.
-    const fn unit_shift(self) -> u32 {
-        match self {
-            Self::Small => 12,
-            Self::Mid => 14,
-        }
+    const fn of(run_bytes: usize) -> Self {
+        if run_bytes < LONG_BYTES { Self::Short } else { Self::Long }
     }
 }
 
-/// A run of pages: its address, and in the bits that are zero in every such address its length in units of its place.
+/// A run of pages: the number of its first page, and in the lowest bits how many pages it has, in pages of 4 KiB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Run(NonZeroU64);
 
+const PAGE_SHIFT: u32 = 12;
+/// Leaves 45 bits for the page, which are those of addresses of 57 bits.
+const LENGTH_BITS: u32 = 19;
+
 impl Run {
-    /// `None` for what is no whole number of units, or too long.
-    pub(crate) const fn new(place: Place, address: usize, bytes: usize) -> Option<Self> {
-        let (unit, address, bytes) = (1_u64 << place.unit_shift(), address as u64, bytes as u64);
-        let fits = address % unit == 0 && bytes % unit == 0;
-        let units = bytes / unit;
-        if fits && units < unit { Self::of(address | units) } else { None }
+    /// `None` for what is no whole number of pages, or too long.
+    pub(crate) const fn new(address: usize, bytes: usize) -> Option<Self> {
+        const PAGE_BYTES: usize = 1 << PAGE_SHIFT;
+        let (page, pages) = (address as u64 >> PAGE_SHIFT, bytes as u64 >> PAGE_SHIFT);
+        let fits = address % PAGE_BYTES == 0 && bytes % PAGE_BYTES == 0;
+        if fits && pages < 1 << LENGTH_BITS { Self::of(page << LENGTH_BITS | pages) } else { None }
     }
 
     const fn of(word: u64) -> Option<Self> {
@@ -69,13 +72,12 @@ impl Run {
         }
     }
 
-    pub(crate) const fn address(self, place: Place) -> usize {
-        (self.0.get() >> place.unit_shift() << place.unit_shift()) as usize
+    pub(crate) const fn address(self) -> usize {
+        (self.0.get() >> LENGTH_BITS << PAGE_SHIFT) as usize
     }
 
-    pub(crate) const fn bytes(self, place: Place) -> usize {
-        let mask = (1_u64 << place.unit_shift()) - 1;
-        ((self.0.get() & mask) << place.unit_shift()) as usize
+    pub(crate) const fn bytes(self) -> usize {
+        ((self.0.get() & ((1 << LENGTH_BITS) - 1)) << PAGE_SHIFT) as usize
     }
 }
 
@@ -99,7 +101,7 @@ pub(crate) struct Cache {
     appetites: [AtomicU8; classes::TABLE],
     blocks: AtomicPtr<Blocks>,
     /// Zero is none.
-    runs: [AtomicU64; PLACES.len()],
+    runs: [AtomicU64; PLACES],
     /// Requests served from here, and their bytes, since the process started. Written by the cache's thread only.
     run_allocations: AtomicU64,
     run_bytes: AtomicU64,
@@ -154,7 +156,7 @@ impl Cache {
             counts: [const { AtomicU8::new(0) }; classes::TABLE],
             appetites: [const { AtomicU8::new(0) }; classes::TABLE],
             blocks: AtomicPtr::new(std::ptr::null_mut()),
-            runs: [const { AtomicU64::new(0) }; PLACES.len()],
+            runs: [const { AtomicU64::new(0) }; PLACES],
             run_allocations: AtomicU64::new(0),
             run_bytes: AtomicU64::new(0),
             block_allocations: AtomicU64::new(0),
@@ -308,20 +310,22 @@ impl Cache {
         add(&self.live_block_bytes, (class.block_bytes() as u64).wrapping_neg());
     }
 
-    /// Takes the run out if it is `fits`. For the cache's thread.
+    /// Takes out a run of so many bytes, if it is `fits`. For the cache's thread.
     #[inline(always)]
-    pub(crate) fn take_run_if(&self, place: Place, fits: impl FnOnce(Run) -> bool) -> Option<Run> {
-        let kept = &self.runs[place as usize];
+    pub(crate) fn take_run_if(&self, bytes: usize, fits: impl FnOnce(Run) -> bool) -> Option<Run> {
+        let kept = &self.runs[Place::of(bytes) as usize];
         let run = Run::of(kept.load(Ordering::Relaxed))?;
         // What this thread put in, it may use; nobody else puts anything in. Another may have taken it out meanwhile.
-        let taken = fits(run) && kept.compare_exchange(run.0.get(), 0, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+        let taken = run.bytes() == bytes
+            && fits(run)
+            && kept.compare_exchange(run.0.get(), 0, Ordering::Relaxed, Ordering::Relaxed).is_ok();
         taken.then_some(run)
     }
 
     /// Puts a run in, for the cache's thread, and returns the one that was there.
     #[inline(always)]
-    pub(crate) fn put_run(&self, place: Place, run: Run) -> Option<Run> {
-        let kept = &self.runs[place as usize];
+    pub(crate) fn put_run(&self, run: Run) -> Option<Run> {
+        let kept = &self.runs[Place::of(run.bytes()) as usize];
         if kept.load(Ordering::Relaxed) == 0 {
             // Stays zero until this thread puts something in. Release pairs with the Acquire of `take_run`: what this thread
             // did to the memory is over.
@@ -331,10 +335,13 @@ impl Cache {
         Run::of(kept.swap(run.0.get(), Ordering::Release))
     }
 
-    /// Takes the run out, for any thread, claimed or not.
-    pub(crate) fn take_run(&self, place: Place) -> Option<Run> {
-        let kept = &self.runs[place as usize];
-        if kept.load(Ordering::Relaxed) == 0 { None } else { Run::of(kept.swap(0, Ordering::Acquire)) }
+    /// Takes out what runs there are, for any thread, claimed or not.
+    pub(crate) fn take_runs(&self) -> impl Iterator<Item = Run> {
+        let take = |kept: &AtomicU64| match kept.load(Ordering::Relaxed) {
+            0 => None,
+            _ => Run::of(kept.swap(0, Ordering::Acquire)),
+        };
+        self.runs.iter().filter_map(take)
     }
 }
 
@@ -594,11 +601,11 @@ pub(crate) fn claim_all(taker: Taker, empty: impl FnMut(&'static Cache)) {
     CLAIMING.claim_all(caches(), process(), own, os::fence_other_threads, empty);
 }
 
-/// Takes out what this thread keeps if it is `fits`, to serve a request of `bytes`.
+/// Takes out a run of `run_bytes` that this thread keeps, if it is `fits`, to serve a request of `bytes`.
 #[inline(always)]
-pub(crate) fn take_run_if(place: Place, bytes: usize, fits: impl FnOnce(Run) -> bool) -> Option<Run> {
+pub(crate) fn take_run_if(run_bytes: usize, bytes: usize, fits: impl FnOnce(Run) -> bool) -> Option<Run> {
     let cache = enter()?;
-    let run = cache.take_run_if(place, fits)?;
+    let run = cache.take_run_if(run_bytes, fits)?;
     add(&cache.run_allocations, 1);
     add(&cache.run_bytes, bytes as u64);
     Some(run)
@@ -606,25 +613,22 @@ pub(crate) fn take_run_if(place: Place, bytes: usize, fits: impl FnOnce(Run) -> 
 
 /// Keeps a run for this thread, and returns the one that is not kept instead, if there is one.
 #[inline(always)]
-pub(crate) fn put_run(place: Place, run: Run) -> Option<Run> {
+pub(crate) fn put_run(run: Run) -> Option<Run> {
     match enter() {
-        Some(cache) => cache.put_run(place, run),
+        Some(cache) => cache.put_run(run),
         None => Some(run),
     }
 }
 
-/// Takes out the runs that any thread keeps at a place.
-pub(crate) fn take_all_runs(place: Place) -> impl Iterator<Item = Run> {
-    caches().iter().filter_map(move |cache| cache.take_run(place))
+/// Takes out the runs that any thread keeps.
+pub(crate) fn take_all_runs() -> impl Iterator<Item = Run> {
+    caches().iter().flat_map(Cache::take_runs)
 }
 
 /// Bytes of all runs that are kept.
 pub(crate) fn kept_run_bytes() -> usize {
-    let bytes_at = |place: Place| {
-        let runs = caches().iter().filter_map(move |cache| Run::of(cache.runs[place as usize].load(Ordering::Relaxed)));
-        runs.map(move |run| run.bytes(place)).sum::<usize>()
-    };
-    PLACES.into_iter().map(bytes_at).sum()
+    let kept = caches().iter().flat_map(|cache| &cache.runs);
+    kept.filter_map(|run| Run::of(run.load(Ordering::Relaxed))).map(Run::bytes).sum()
 }
 
 /// Runs served from what was kept since the process started.

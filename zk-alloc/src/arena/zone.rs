@@ -9,6 +9,7 @@ use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use super::align::align_up;
 use super::bitmap::Bitmap;
 use super::budget::{self, Limit};
 use super::decay;
@@ -16,11 +17,16 @@ use super::layout::{self, Ahead, HugeAdvice, Zeroing, ZoneSpec};
 use super::residency::{GiveBack, Residency};
 use super::runs::{Runs, Tenant};
 use super::thread_cache::{self, Run};
-use crate::counters::ZoneCounters;
+use crate::counters::{self, ZoneCounters};
 use crate::os;
 
 /// A zone commits in steps of this many bytes, so that it rarely asks the kernel.
 const COMMIT_STEP_BYTES: usize = 32 << 20;
+
+/// Before a zone hands out what is not resident, it looks for what is in so many bytes at its end, and in so many holes: a few
+/// microseconds, which the pages of the shortest run cost as well.
+const LOOK_BYTES: usize = 1 << 30;
+const LOOK_HOLES: usize = 64;
 
 /// What a new allocation must hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -183,37 +189,72 @@ impl Zone {
     /// The first granule of what this thread keeps, if that is a run for `bytes`. It is booked, and dirty.
     #[inline(always)]
     fn take_kept(&self, bytes: usize, align: usize) -> Option<usize> {
-        let place = self.spec.kept?;
-        let run_bytes = self.bytes(self.granules(bytes));
-        let fits = |run: Run| run.bytes(place) == run_bytes && run.address(place) & (align - 1) == 0;
-        thread_cache::take_run_if(place, bytes, fits).map(|run| self.granule_at(run.address(place)))
+        if !self.spec.is_kept {
+            return None;
+        }
+        let is_aligned = |run: Run| run.address() & (align - 1) == 0;
+        let run = thread_cache::take_run_if(self.run_bytes(bytes), bytes, is_aligned)?;
+        Some(self.granule_at(run.address()))
     }
 
-    /// Claims the lowest run of free granules; before it hands out what is not resident, what threads keep is free too.
+    /// Claims the lowest run of free granules. Before it hands out what is not resident, what threads keep is free too, and any
+    /// other place is taken that is.
     fn claim_free(&self, tenant: Tenant, granules: usize, align: usize) -> Option<usize> {
         let align = self.granules(align).next_power_of_two();
         let skew = (self.base.addr().get() >> self.spec.granule_bytes.trailing_zeros()) & (align - 1);
         let first_fit = || self.runs.claim_first_fit(tenant, granules, align, skew);
-        let found = first_fit();
-        let is_resident = |start| self.residency.resident(start, granules) == granules;
-        if found.is_some_and(is_resident) || !self.release_kept() {
+        let is_resident = |start: &usize| self.residency.resident(*start, granules) == granules;
+        let release = |start| self.runs.release(start, granules);
+        let mut found = first_fit();
+        if !found.as_ref().is_some_and(is_resident) && self.release_kept() {
+            found.into_iter().for_each(release);
+            found = first_fit();
+        }
+        if tenant == Tenant::Slab || found.as_ref().is_some_and(is_resident) {
             return found;
         }
-        if let Some(start) = found {
-            self.runs.release(start, granules);
+        let elsewhere = self.claim_resident(granules, align, skew);
+        if elsewhere.is_some() {
+            found.into_iter().for_each(release);
         }
-        first_fit()
+        elsewhere.or(found)
+    }
+
+    /// Claims a run that is free and resident, in the shortest hole that it fits.
+    fn claim_resident(&self, granules: usize, align: usize, skew: usize) -> Option<usize> {
+        let free_bytes = budget::resident_bytes().saturating_sub(counters::used_bytes());
+        if free_bytes < self.bytes(granules) {
+            return None;
+        }
+        let end = self.committed.load(Ordering::Acquire);
+        let lowest = self.runs.apart().max(end.saturating_sub(self.granules(LOOK_BYTES)));
+        let holes = self.free_and_resident(end).take_while(|&(start, _)| start >= lowest).take(LOOK_HOLES);
+        let places = holes.filter_map(|(start, len)| {
+            let at = align_up(start + skew, align) - skew;
+            (at + granules <= start + len).then_some((at, len))
+        });
+        let (at, _) = places.min_by_key(|&(_, len)| len)?;
+        self.runs.try_claim(at, granules).then_some(at)
+    }
+
+    /// What is free and resident below `end`, from the top address down, as places and lengths.
+    fn free_and_resident(&self, mut end: usize) -> impl Iterator<Item = (usize, usize)> {
+        let (resident, used) = (self.residency.resident_bits(), self.runs.used());
+        std::iter::from_fn(move || {
+            let hole = resident.last_run_without(used, end)?;
+            end = hole.0;
+            Some(hole)
+        })
     }
 
     /// Frees what threads keep of this zone; `false` if they keep nothing.
     pub(crate) fn release_kept(&self) -> bool {
-        let Some(place) = self.spec.kept else { return false };
-        thread_cache::take_all_runs(place).map(|run| self.release_run(place, run)).count() > 0
+        self.spec.is_kept && thread_cache::take_all_runs().map(|run| self.release_run(run)).count() > 0
     }
 
     /// Frees a run that was kept, and is the caller's now.
-    fn release_run(&self, place: thread_cache::Place, run: Run) {
-        self.release_granules(self.granule_at(run.address(place)), self.granules(run.bytes(place)));
+    fn release_run(&self, run: Run) {
+        self.release_granules(self.granule_at(run.address()), self.granules(run.bytes()));
     }
 
     /// Frees granules that the caller owns, and counts them no more.
@@ -374,10 +415,10 @@ impl Zone {
         let granules = self.granules(bytes);
         // What a thread keeps, nobody sees who would have to give it back.
         let is_seen = || bytes < decay::UNSEEN_BYTES || !decay::is_unwatched();
-        if let Some(place) = self.spec.kept.filter(|_| !budget::is_beyond_kept() && is_seen()) {
-            if let Some(run) = Run::new(place, at.addr().get(), self.bytes(granules)) {
-                if let Some(other) = thread_cache::put_run(place, run) {
-                    self.release_run(place, other);
+        if self.spec.is_kept && !budget::is_beyond_kept() && is_seen() {
+            if let Some(run) = Run::new(at.addr().get(), self.bytes(granules)) {
+                if let Some(other) = thread_cache::put_run(run) {
+                    self.release_run(other);
                 }
                 return;
             }

@@ -169,6 +169,22 @@ fn a_run_that_two_threads_freed_in_parts_while_a_third_passed_over_it_is_found_a
     a_freed_run_is_found(2, 0, Tenant::Run, &[(64, 4), (68, 12)]);
 }
 
+/// The lane of 128 bits has two words, of which each thread frees one.
+#[test]
+fn a_run_of_many_words_that_two_threads_freed_in_parts_is_found_afterwards() {
+    bounded(3, || {
+        let runs = Arc::new(Runs::new(Bitmap::new(words(5)), 0));
+        assert!(runs.try_claim(0, 5 * 64));
+        assert_eq!(runs.claim_first_fit(Tenant::Run, 255, 1, 0), None);
+        let freed = [(64, 128), (192, 128)].map(|(start, n)| {
+            let runs = runs.clone();
+            spawn(move || runs.release(start, n))
+        });
+        join(freed);
+        assert_eq!(runs.claim_first_fit(Tenant::Run, 255, 1, 0), Some(64));
+    });
+}
+
 #[test]
 fn a_search_that_overtakes_another_does_not_hide_what_was_freed_between_them() {
     bounded(3, || {

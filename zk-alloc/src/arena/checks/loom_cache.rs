@@ -5,7 +5,7 @@ use loom::sync::atomic::fence;
 use loom::thread::JoinHandle;
 
 use super::models::{Uses, bounded, join, spawn};
-use crate::arena::thread_cache::{Cache, Claiming, Place, Run};
+use crate::arena::thread_cache::{Cache, Claiming, Run};
 use crate::classes::Class;
 use crate::sync::{AtomicU64, Ordering};
 
@@ -202,26 +202,26 @@ const UNIT_BYTES: usize = 16 << 10;
 
 /// The run of memory `index`.
 fn run(index: usize) -> Run {
-    Run::new(Place::Mid, (index + 1) * UNIT_BYTES, UNIT_BYTES).expect("a whole unit")
+    Run::new((index + 1) * UNIT_BYTES, UNIT_BYTES).expect("a whole unit")
 }
 
 impl Threads {
     /// What whoever owns a run does.
     fn write(&self, run: Run) {
-        let index = run.address(Place::Mid) / UNIT_BYTES - 1;
+        let index = run.address() / UNIT_BYTES - 1;
         self.memory.write(100 + index..101 + index);
     }
 
     fn put_run(&self, cache: &Cache, run: Run) {
         self.write(run);
         // Not through the gate: its fence is loom's, and orders more than a fence of the compiler.
-        if let Some(out) = cache.put_run(Place::Mid, run) {
+        if let Some(out) = cache.put_run(run) {
             self.write(out);
         }
     }
 
     fn take_run_again(&self, cache: &Cache) -> Option<Run> {
-        let run = cache.take_run_if(Place::Mid, |_| true)?;
+        let run = cache.take_run_if(UNIT_BYTES, |_| true)?;
         self.write(run);
         Some(run)
     }
@@ -230,7 +230,7 @@ impl Threads {
     fn takes_run(threads: &Arc<Self>) -> JoinHandle<()> {
         let threads = threads.clone();
         spawn(move || {
-            if let Some(run) = threads.caches[0].take_run(Place::Mid) {
+            if let Some(run) = threads.caches[0].take_runs().next() {
                 threads.write(run);
             }
         })

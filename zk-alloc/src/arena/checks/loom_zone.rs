@@ -9,7 +9,7 @@ use super::models::{Memory, Model, join, spawn, with_memory};
 use crate::arena::budget::{self, Limit};
 use crate::arena::layout::HugeAdvice;
 use crate::arena::residency::GiveBack;
-use crate::arena::thread_cache::{Cache, Place, Run};
+use crate::arena::thread_cache::{Cache, Run};
 use crate::arena::zone::Contents;
 use crate::os;
 
@@ -176,17 +176,17 @@ fn a_run_that_a_thread_keeps_is_its_own_or_free() {
         let model = Arc::new(memory.zone(HugeAdvice::Leave, 2 * IN_GRANULES));
         let cache = std::sync::Arc::new(Cache::new());
         let keep = |cache: &Cache, at: NonNull<u8>| {
-            let run = Run::new(Place::Mid, at.addr().get(), UNIT_BYTES).expect("a whole unit");
-            assert_eq!(cache.put_run(Place::Mid, run), None);
+            let run = Run::new(at.addr().get(), UNIT_BYTES).expect("a whole unit");
+            assert_eq!(cache.put_run(run), None);
         };
         let run_at = |model: &Model, run: Run| {
-            let offset = run.address(Place::Mid) - model.zone.base().addr().get();
+            let offset = run.address() - model.zone.base().addr().get();
             // SAFETY: a run of the zone.
             unsafe { model.zone.base().add(offset) }
         };
         let (other, theirs) = (model.clone(), cache.clone());
         let thread = spawn(move || {
-            if let Some(run) = theirs.take_run(Place::Mid) {
+            if let Some(run) = theirs.take_runs().next() {
                 other.release(run_at(&other, run), IN_GRANULES);
             }
             other.pass(2 * IN_GRANULES, Contents::Zeroed);
@@ -194,7 +194,7 @@ fn a_run_that_a_thread_keeps_is_its_own_or_free() {
         if let Some(at) = model.claim(IN_GRANULES, Contents::Any) {
             keep(&cache, at);
         }
-        match cache.take_run_if(Place::Mid, |_| true) {
+        match cache.take_run_if(UNIT_BYTES, |_| true) {
             Some(run) => model.release(run_at(&model, run), IN_GRANULES),
             None => model.pass(IN_GRANULES, Contents::Zeroed),
         }

@@ -102,7 +102,7 @@ impl Memory {
             slabs_only_bytes: 0,
             small_pages_bytes: 0,
             lazy_zero_bytes: usize::MAX,
-            kept: None,
+            is_kept: false,
         };
         // SAFETY: the reservation of this model, which nobody uses between two of its runs.
         unsafe { os::discard(self.base.as_ptr(), GRANULES * self.granule_bytes).expect("memory of this model") };

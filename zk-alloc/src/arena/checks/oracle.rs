@@ -1,10 +1,12 @@
-//! The bitmap does, one operation after the other, what a vector of booleans does.
+//! The bitmap, and what remembers where it is clear, do one operation after the other what a vector of booleans does.
 use proptest::prelude::*;
 
 use crate::arena::bitmap::Bitmap;
+use crate::arena::runs::{Runs, Tenant};
 use crate::sync::AtomicU64;
 
-const BITS: usize = 192;
+/// So many that runs of several words are looked for.
+const BITS: usize = 640;
 
 #[derive(Clone, Copy, Debug)]
 enum Op {
@@ -103,6 +105,44 @@ fn step(bitmap: Bitmap<'_>, bits: &mut [bool], op: Op) {
     }
 }
 
+/// What a zone does with its runs: claims one, or releases part of one, where all of it was free or taken at first.
+fn zone_op() -> impl Strategy<Value = Op> {
+    let length = || prop_oneof![2 => 1..70usize, 2 => 1..BITS + 2];
+    prop_oneof![
+        4 => (length(), 0..3u32).prop_map(|(n, log2)| Op::ClaimFirstFit { from: 0, n, align: 1 << (3 * log2), skew: 0 }),
+        1 => (0..BITS, length()).prop_map(|(start, n)| Op::TryClaim { start, n }),
+        4 => (any::<usize>(), length()).prop_map(|(which, n)| Op::Release { which, n }),
+    ]
+}
+
+/// As [`step`], where the limits of lanes say where to look from.
+fn zone_step(zone: &Runs, tenant: Tenant, apart: usize, bits: &mut [bool], op: Op) {
+    match op {
+        Op::ClaimFirstFit { n, align, .. } => {
+            let fits = |&start: &usize| start % align == 0 && !bits[start..start + n].contains(&true);
+            let from = if tenant == Tenant::Slab { 0 } else { apart };
+            let expected = (from..(BITS + 1).saturating_sub(n)).find(fits);
+            assert_eq!(zone.claim_first_fit(tenant, n, align, 0), expected);
+            expected.inspect(|&start| bits[start..start + n].fill(true));
+        }
+        Op::TryClaim { start, n } => {
+            let is_free = start + n <= BITS && !bits[start..start + n].contains(&true);
+            assert_eq!(zone.try_claim(start, n), is_free);
+            if is_free {
+                bits[start..start + n].fill(true);
+            }
+        }
+        Op::Release { which, n } => {
+            let runs = runs(bits, 0, BITS);
+            if let Some(&(start, len)) = runs.get(which % runs.len().max(1)) {
+                zone.release(start, n.min(len));
+                bits[start..start + n.min(len)].fill(false);
+            }
+        }
+        Op::Set { .. } | Op::Clear { .. } | Op::Look { .. } => unreachable!("not among a zone's operations"),
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
 
@@ -114,6 +154,21 @@ proptest! {
         for op in ops {
             step(bitmap, &mut bits, op);
             assert_eq!(bitmap.set_runs(0, BITS).collect::<Vec<_>>(), runs(&bits, 0, BITS));
+        }
+    }
+
+    #[test]
+    fn a_zone_finds_the_lowest_free_run_of_each_tenant(
+        apart in prop_oneof![Just(0), Just(64), Just(192)],
+        is_taken in any::<bool>(),
+        ops in prop::collection::vec((zone_op(), any::<bool>()), 1..60),
+    ) {
+        let words: &'static [AtomicU64] = Box::leak((0..Bitmap::words_for(BITS)).map(|_| AtomicU64::new(0)).collect());
+        let zone = Runs::new(Bitmap::new(words), apart);
+        let mut bits = vec![is_taken; BITS];
+        prop_assert!(!is_taken || zone.try_claim(0, BITS));
+        for (op, is_slab) in ops {
+            zone_step(&zone, if is_slab { Tenant::Slab } else { Tenant::Run }, apart, &mut bits, op);
         }
     }
 }
