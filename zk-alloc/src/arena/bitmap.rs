@@ -192,19 +192,21 @@ impl<'a> Bitmap<'a> {
             .filter(|&found| found < start + n)
     }
 
-    /// The highest run of bits below `end` that are set here and clear in `taken`, as `(start, length)`.
-    pub(crate) fn last_run_without(self, taken: Self, end: usize) -> Option<(usize, usize)> {
+    /// The highest run of bits in `[from, end)` that are set here and clear in `taken`, as `(start, length)`.
+    pub(crate) fn last_run_without(self, taken: Self, from: usize, end: usize) -> Option<(usize, usize)> {
         let left = |word: usize| {
             let bits = self.words[word].load(Ordering::Relaxed) & !taken.words[word].load(Ordering::Relaxed);
-            bits & low_bits((end - word * WORD_BITS).min(WORD_BITS))
+            let within = |bit: usize| low_bits(bit.saturating_sub(word * WORD_BITS).min(WORD_BITS));
+            bits & within(end) & !within(from)
         };
+        let first = from / WORD_BITS;
         // Each word is looked at once: it may be another at the next look.
-        let mut words = (0..end.div_ceil(WORD_BITS)).rev().map(|word| (word, left(word)));
+        let mut words = (first..end.div_ceil(WORD_BITS)).rev().map(|word| (word, left(word)));
         let (mut word, bits) = words.find(|&(_, bits)| bits != 0)?;
         let top = highest(bits) + 1;
         let mut run = (bits << (WORD_BITS - top)).leading_ones() as usize;
         let (end, mut reaches_down) = (word * WORD_BITS + top, run == top);
-        while reaches_down && word > 0 {
+        while reaches_down && word > first {
             word -= 1;
             let more = left(word).leading_ones() as usize;
             run += more;

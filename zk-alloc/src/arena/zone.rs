@@ -228,8 +228,7 @@ impl Zone {
         }
         let end = self.committed.load(Ordering::Acquire);
         let lowest = self.runs.apart().max(end.saturating_sub(self.granules(LOOK_BYTES)));
-        let holes = self.free_and_resident(end).take_while(|&(start, _)| start >= lowest).take(LOOK_HOLES);
-        let places = holes.filter_map(|(start, len)| {
+        let places = self.free_and_resident(lowest..end).take(LOOK_HOLES).filter_map(|(start, len)| {
             let at = align_up(start + skew, align) - skew;
             (at + granules <= start + len).then_some((at, len))
         });
@@ -237,11 +236,12 @@ impl Zone {
         self.runs.try_claim(at, granules).then_some(at)
     }
 
-    /// What is free and resident below `end`, from the top address down, as places and lengths.
-    fn free_and_resident(&self, mut end: usize) -> impl Iterator<Item = (usize, usize)> {
+    /// What of a range is free and resident, from the top address down, as places and lengths.
+    fn free_and_resident(&self, range: Range<usize>) -> impl Iterator<Item = (usize, usize)> {
+        let mut end = range.end;
         let (resident, used) = (self.residency.resident_bits(), self.runs.used());
         std::iter::from_fn(move || {
-            let hole = resident.last_run_without(used, end)?;
+            let hole = resident.last_run_without(used, range.start, end)?;
             end = hole.0;
             Some(hole)
         })
@@ -475,7 +475,7 @@ impl Zone {
         let mut gone = 0;
         let mut end = self.committed.load(Ordering::Acquire);
         while gone < wanted_bytes {
-            let Some((start, len)) = resident.last_run_without(self.runs.used(), end) else { break };
+            let Some((start, len)) = resident.last_run_without(self.runs.used(), 0, end) else { break };
             let wanted = self.granules(wanted_bytes - gone).min(len);
             gone += self.trim_run(start + len - wanted, wanted, how);
             end = start + len - wanted;
