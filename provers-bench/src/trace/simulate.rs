@@ -146,7 +146,7 @@ mod tests {
         assert_eq!(grown.resident_bytes, (12 + 128) * KIB);
         // Into the next zone: for a moment both are alive.
         script.realloc(3, 4, 256 * KIB).free(4);
-        let moved = script.simulate("zk-alloc");
+        let moved = script.simulate("borders-256k-64m");
         assert_eq!(moved.live_peak_bytes, (128 + 256) * KIB);
         assert_eq!(moved.resident_bytes, (12 + 128 + 256) * KIB);
     }
