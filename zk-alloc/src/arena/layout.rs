@@ -50,7 +50,7 @@ pub(crate) struct ZoneSpec {
 }
 
 /// A zone's granule is the unit of its bitmap, and of what is known of its memory: small against the smallest run, so that little
-/// is wasted and the account is exact, and large enough that even the largest runs are a few words.
+/// is wasted and the account is exact, and large enough that even the longest runs are a few hundred words.
 pub(crate) const fn granule_bytes(runs: RunKind) -> usize {
     match runs {
         RunKind::Aligned | RunKind::Mid => 4 << 10,

@@ -19,7 +19,6 @@ use super::table::Table;
 use super::zone::{Shortage, Zone};
 use crate::classes::{self, Class, MAX_WORDS};
 use crate::os::{self, Errno};
-use crate::route;
 use crate::sync::{AtomicU8, AtomicU64, Ordering};
 
 /// The unit in which slabs are known: the smallest.
@@ -29,8 +28,6 @@ const WORD_BITS: usize = u64::BITS as usize;
 const COMMIT_UNITS: usize = 2048;
 /// Slabs lie within so many bytes of their zone's start, so that their tables stay small.
 const MAX_SPAN_BYTES: usize = 64 << 30;
-
-const _: () = assert!(matches!(route::run_kind(classes::MOST_SLAB_BYTES, 1), route::SLABS));
 
 /// All slabs' metadata, indexed by unit.
 #[derive(Debug)]

@@ -30,22 +30,13 @@ const THREADS: usize = 0;
 /// The most blocks of one class that a thread keeps.
 const MOST: usize = 64;
 
-/// Which of a thread's runs: it keeps one below [`LONG_BYTES`] and a longer one, so that neither puts out the other.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
-    Short,
-    Long,
-}
+/// A thread keeps a run below so many bytes and another one, so that neither puts out the other.
+const LONG_RUN_BYTES: usize = 256 << 10;
+const RUNS: usize = 2;
 
-/// In bytes.
-const LONG_BYTES: usize = 256 << 10;
-
-const PLACES: usize = 2;
-
-impl Place {
-    const fn of(run_bytes: usize) -> Self {
-        if run_bytes < LONG_BYTES { Self::Short } else { Self::Long }
-    }
+/// Which of a thread's runs.
+const fn run_place(run_bytes: usize) -> usize {
+    (run_bytes >= LONG_RUN_BYTES) as usize
 }
 
 /// A run of pages: the number of its first page, and in the lowest bits how many pages it has, in pages of 4 KiB.
@@ -101,7 +92,7 @@ pub(crate) struct Cache {
     appetites: [AtomicU8; classes::TABLE],
     blocks: AtomicPtr<Blocks>,
     /// Zero is none.
-    runs: [AtomicU64; PLACES],
+    runs: [AtomicU64; RUNS],
     /// Requests served from here, and their bytes, since the process started. Written by the cache's thread only.
     run_allocations: AtomicU64,
     run_bytes: AtomicU64,
@@ -156,7 +147,7 @@ impl Cache {
             counts: [const { AtomicU8::new(0) }; classes::TABLE],
             appetites: [const { AtomicU8::new(0) }; classes::TABLE],
             blocks: AtomicPtr::new(std::ptr::null_mut()),
-            runs: [const { AtomicU64::new(0) }; PLACES],
+            runs: [const { AtomicU64::new(0) }; RUNS],
             run_allocations: AtomicU64::new(0),
             run_bytes: AtomicU64::new(0),
             block_allocations: AtomicU64::new(0),
@@ -313,7 +304,7 @@ impl Cache {
     /// Takes out a run of so many bytes, if it is `fits`. For the cache's thread.
     #[inline(always)]
     pub(crate) fn take_run_if(&self, bytes: usize, fits: impl FnOnce(Run) -> bool) -> Option<Run> {
-        let kept = &self.runs[Place::of(bytes) as usize];
+        let kept = &self.runs[run_place(bytes)];
         let run = Run::of(kept.load(Ordering::Relaxed))?;
         // What this thread put in, it may use; nobody else puts anything in. Another may have taken it out meanwhile.
         let taken = run.bytes() == bytes
@@ -325,9 +316,9 @@ impl Cache {
     /// Puts a run in, for the cache's thread, and returns the one that was there.
     #[inline(always)]
     pub(crate) fn put_run(&self, run: Run) -> Option<Run> {
-        let kept = &self.runs[Place::of(run.bytes()) as usize];
+        let kept = &self.runs[run_place(run.bytes())];
         if kept.load(Ordering::Relaxed) == 0 {
-            // Stays zero until this thread puts something in. Release pairs with the Acquire of `take_run`: what this thread
+            // Stays zero until this thread puts something in. Release pairs with the Acquire of `take_runs`: what this thread
             // did to the memory is over.
             kept.store(run.0.get(), Ordering::Release);
             return None;
