@@ -28,6 +28,8 @@ pub(crate) const SLABS: RunKind = RunKind::Mid;
 pub(crate) const ALIGNED_BYTES: usize = 256 << 10;
 /// The smallest request of the giants' zone, in bytes.
 pub(crate) const GIANT_BYTES: usize = 64 << 20;
+/// A run of so many bytes is long. Shorter ones more often outlive their proof, and lie with the slabs.
+pub(crate) const LONG_RUN_BYTES: usize = 256 << 10;
 /// What a backing allocation may weigh for growth to move it into the arena, in bytes. Above, `realloc` of the usual
 /// backing allocators moves page tables instead of contents, which beats our copy.
 pub(crate) const MIGRATE_MAX_BYTES: usize = 128 << 10;
@@ -57,6 +59,12 @@ pub(crate) const fn run_kind(size: usize, align: usize) -> RunKind {
     } else {
         RunKind::Mid
     }
+}
+
+/// Whether a run of so many bytes is long.
+#[inline(always)]
+pub(crate) const fn is_long_run(bytes: usize) -> bool {
+    bytes >= LONG_RUN_BYTES
 }
 
 #[cfg(test)]

@@ -16,8 +16,10 @@ pub const PER_DOUBLING: usize = classes::PER_DOUBLING;
 pub const BORDERS: [usize; 1] = [route::GIANT_BYTES];
 /// Slabs lie in the zone of the runs of so many bytes.
 pub const SLABS_AMONG_BYTES: usize = classes::MOST_SLAB_BYTES;
-/// Room at the start of that zone in which only slabs lie, in bytes, for each of the machine's threads.
-pub const SLABS_ROOM_BYTES: usize = arena::SLABS_APART_BYTES;
+/// Room at the start of that zone in which only slabs and short runs lie, in bytes, for each of the machine's threads.
+pub const SMALL_ROOM_BYTES: usize = arena::SMALL_APART_BYTES;
+/// Runs of so many bytes are long.
+pub const LONG_RUN_BYTES: usize = route::LONG_RUN_BYTES;
 /// A larger block of the backing allocator stays there when it grows.
 pub const MIGRATE_MAX_BYTES: usize = route::MIGRATE_MAX_BYTES;
 /// From so many bytes on, growth that finds no room moves pages instead of copying.

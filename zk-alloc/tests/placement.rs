@@ -38,10 +38,23 @@ fn a_slab_that_stays_takes_no_run_s_place() {
     drop(pins);
 }
 
-/// The room that is the slabs' alone: 2 MiB for each of the machine's threads.
+/// The lowest place for what stays of a proof would be where its longest run was.
+fn a_short_run_that_stays_takes_no_long_run_s_place() {
+    let shorts = || black_box((0..12).map(|_| run(192 << 10)).collect::<Vec<_>>());
+    let long = run(16 * MIB);
+    drop((shorts(), long));
+    // The thread keeps the last long run that it freed.
+    drop(run(MIB));
+    let pins = shorts();
+    let (fresh, _) = fresh_bytes(|| run(16 * MIB));
+    assert_eq!(fresh, 0);
+    drop(pins);
+}
+
+/// The room for slabs and short runs alone: 3 MiB for each of the machine's threads.
 fn room_of_slabs_bytes() -> usize {
     let threads = thread::available_parallelism().map_or(8, usize::from);
-    2 * threads * MIB
+    3 * threads * MIB
 }
 
 fn slabs_find_room_where_a_run_was() {
@@ -73,6 +86,8 @@ fn runs_of_any_length_find_room_where_others_were() {
 fn what_each_leaves_serves_the_others() {
     phase(|| {
         a_slab_that_stays_takes_no_run_s_place();
+        release();
+        a_short_run_that_stays_takes_no_long_run_s_place();
         release();
         slabs_find_room_where_a_run_was();
         release();

@@ -175,7 +175,7 @@ impl<'a> SimulatedArena<'a> {
         let (own, zones) = (self.policy.zone(size_bytes), &self.ground.zones);
         let sized = |zone: &Zone| (zone.granules(size_bytes), zone.granules(align_bytes).next_power_of_two());
         let (len, align) = sized(&zones[own]);
-        let mut place = (own, zones[own].find(len, align, self.ground.runs_from(own)));
+        let mut place = (own, zones[own].find(len, align, self.ground.runs_from(own, size_bytes)));
         let may_spill = self.policy.spill_min_bytes.is_some_and(|min| size_bytes >= min);
         if may_spill && own < self.policy.borders.len() && zones[own].fresh(place.1, len) > 0 {
             let (len, align) = sized(&zones[own + 1]);

@@ -15,7 +15,8 @@ pub(crate) struct Ground {
     pub(crate) zones: Vec<Zone>,
     slab_zone: usize,
     /// At the start of the slabs' zone.
-    slabs_only_bytes: u64,
+    small_only_bytes: u64,
+    long_run_bytes: u64,
     /// Pages of slabs in use that are resident.
     slab_pages: u64,
     pub(crate) slab_bytes_most: u64,
@@ -39,8 +40,8 @@ impl Ground {
         granules.extend(policy.slabs_apart.then_some(simulation::granule_bytes(among) as u64));
         let zones: Vec<_> = granules.into_iter().map(|granule_bytes| Zone::new(granule_bytes, policy.fit)).collect();
         let slab_zone = if policy.slabs_apart { zones.len() - 1 } else { policy.zone(among as u64) };
-        let slabs_only_bytes = policy.slabs_only_bytes;
-        Self { zones, slab_zone, slabs_only_bytes, slab_pages: 0, slab_bytes_most: 0, fresh_bytes: 0 }
+        let (small_only_bytes, long_run_bytes) = (policy.small_only_bytes, policy.long_run_bytes);
+        Self { zones, slab_zone, small_only_bytes, long_run_bytes, slab_pages: 0, slab_bytes_most: 0, fresh_bytes: 0 }
     }
 
     /// Bytes that the process pays for.
@@ -53,9 +54,10 @@ impl Ground {
         self.slab_pages * PAGE_BYTES
     }
 
-    /// The first granule of a zone that runs may take.
-    pub(crate) fn runs_from(&self, zone: usize) -> usize {
-        self.zones[zone].granules(if zone == self.slab_zone { self.slabs_only_bytes } else { 0 })
+    /// The first granule of a zone that a run of so many bytes may take.
+    pub(crate) fn runs_from(&self, zone: usize, size_bytes: u64) -> usize {
+        let stays_out = zone == self.slab_zone && size_bytes >= self.long_run_bytes;
+        self.zones[zone].granules(if stays_out { self.small_only_bytes } else { 0 })
     }
 
     /// Takes a run of a zone.

@@ -4,7 +4,7 @@ use zk_alloc::simulation::{self, Blocks};
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
-/// Threads of the machine that the traces are of: slabs have room of their own for each.
+/// Threads of the machine that the traces are of: what is small has room of its own for each.
 const THREADS: u64 = 2;
 
 /// Which of the holes that have room a run goes to.
@@ -76,8 +76,10 @@ pub(crate) struct Policy {
     pub(crate) middle: Middle,
     /// Slabs lie in a zone of their own; else among runs.
     pub(crate) slabs_apart: bool,
-    /// Among runs: so many bytes at the start of that zone are for slabs only.
-    pub(crate) slabs_only_bytes: u64,
+    /// Among runs: so many bytes at the start of that zone are for slabs and for runs that are not long.
+    pub(crate) small_only_bytes: u64,
+    /// Runs of so many bytes are long.
+    pub(crate) long_run_bytes: u64,
     /// The smallest request of each zone of runs but the first, ascending.
     pub(crate) borders: Vec<u64>,
     pub(crate) fit: Fit,
@@ -94,7 +96,8 @@ impl Policy {
             min_bytes: simulation::MIN_BYTES as u64,
             middle: Middle::Classes(Classes { sizes: Sizes::Ours, caches: true }),
             slabs_apart: false,
-            slabs_only_bytes: THREADS * simulation::SLABS_ROOM_BYTES as u64,
+            small_only_bytes: THREADS * simulation::SMALL_ROOM_BYTES as u64,
+            long_run_bytes: simulation::LONG_RUN_BYTES as u64,
             borders: simulation::BORDERS.map(|border| border as u64).into(),
             fit: Fit::First,
             spill_min_bytes: None,
@@ -141,15 +144,19 @@ impl Policy {
 
     fn of_zones() -> Vec<(&'static str, Self)> {
         let ours = Self::ours;
-        let slabs_only = |slabs_only_bytes| Self { slabs_only_bytes, ..ours() };
+        let small_only = |small_only_bytes| Self { small_only_bytes, ..ours() };
+        let slabs_only = |small_only_bytes| Self { long_run_bytes: 0, ..small_only(small_only_bytes) };
         let borders = |borders: &[u64]| Self { borders: borders.into(), ..ours() };
-        let together = |all: &[u64]| Self { slabs_only_bytes: 0, ..borders(all) };
+        let together = |all: &[u64]| Self { small_only_bytes: 0, ..borders(all) };
         vec![
             ("one-zone", together(&[])),
             ("best-fit", Self { fit: Fit::Best, ..together(&[64 * MIB]) }),
             ("slabs-apart", Self { slabs_apart: true, ..ours() }),
-            ("slabs-only-0", slabs_only(0)),
+            ("small-only-0", small_only(0)),
+            ("small-only-2m", small_only(2 * MIB)),
+            ("small-only-16m", small_only(16 * MIB)),
             ("slabs-only-2m", slabs_only(2 * MIB)),
+            ("slabs-only-4m", slabs_only(4 * MIB)),
             ("slabs-only-8m", slabs_only(8 * MIB)),
             ("zones-best-fit", Self { fit: Fit::Best, ..ours() }),
             ("border-16m", borders(&[16 * MIB])),

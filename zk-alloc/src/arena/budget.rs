@@ -43,44 +43,22 @@ pub(crate) enum Limit {
     /// Little more than was ever in use at once, as long as some of what is resident is free: it lies in the wrong place, and
     /// is better given back than paid for twice.
     Peak,
-    /// As [`Peak`](Self::Peak), with as much slack as there may be in the end: what is paged in ahead is used next.
-    Ahead,
     /// The cap.
     Cap,
 }
 
-/// What may be resident beyond the peak, in bytes, as far as is known ([`gave_way`]).
-static SLACK_BYTES: AtomicUsize = AtomicUsize::new(0);
-/// The peak when memory was last given back for [`Limit::Peak`].
-static PEAK_AT_LAST_BYTES: AtomicUsize = AtomicUsize::new(0);
-
 /// Giving back less gains nobody anything.
 const LEAST_SLACK_BYTES: usize = 512 << 10;
-/// What may be beyond the peak from the start, at most as much again as the peak, or else a sixteenth of it.
-const FIRST_SLACK_BYTES: usize = 2 << 20;
-/// What may be beyond the peak in the end, at most as much again as the peak, or else a tenth of it. A Dory proof that peaks at
-/// 40 MiB under glibc takes 0.96 of that if this is 4 MiB, 1.01 at 6 and 1.13 at 8, for 1,600, 700 and 5 faults.
+/// What may be beyond the peak, at most as much again as the peak, or else an eighth of it (docs/experiments/slack.md).
 const MOST_SLACK_BYTES: usize = 6 << 20;
 
-/// The most that may be resident beyond a peak, in bytes.
-fn most_slack(peak: usize) -> usize {
-    (peak / 10).max(peak.clamp(LEAST_SLACK_BYTES, MOST_SLACK_BYTES))
-}
-
-/// What may be resident beyond a peak, in bytes, as far as is known.
+/// What may be resident beyond a peak, in bytes.
 fn slack(peak: usize) -> usize {
-    // As much as a piece that is paged in at once.
-    let first = (peak / 16).max(peak.clamp(LEAST_SLACK_BYTES, FIRST_SLACK_BYTES));
-    SLACK_BYTES.load(Ordering::Relaxed).clamp(first, most_slack(peak))
+    (peak / 8).max(peak.clamp(LEAST_SLACK_BYTES, MOST_SLACK_BYTES))
 }
 
 /// What may be resident under [`Limit::Peak`] if `more_bytes` are to be, in bytes.
 pub(super) fn peak_limit(more_bytes: usize) -> usize {
-    limit_with(slack, more_bytes)
-}
-
-/// What may be resident if `more_bytes` are to be, with so much beyond the peak.
-fn limit_with(slack: impl FnOnce(usize) -> usize, more_bytes: usize) -> usize {
     let used = counters::used_bytes();
     let is_nearly_all_used = resident_bytes().saturating_sub(used) < used / 16;
     if is_nearly_all_used {
@@ -90,26 +68,11 @@ fn limit_with(slack: impl FnOnce(usize) -> usize, more_bytes: usize) -> usize {
     peak + slack(peak)
 }
 
-/// `bytes` of free memory went back for [`Limit::Peak`]. If little more is in use at once than when that happened last, they were
-/// given back for a place that was used before, and so on in turn: with more slack, each has its own.
-pub(super) fn gave_way(bytes: usize) {
-    let peak = counters::peak_live_bytes();
-    let last = PEAK_AT_LAST_BYTES.swap(peak, Ordering::Relaxed);
-    if peak <= last + last / 16 {
-        let now = slack(peak);
-        // At least doubled, so that the second proof is the last that pays.
-        let more = now.max(bytes);
-        // Of two threads that were short at once, one may count alone.
-        SLACK_BYTES.store((now + more).min(most_slack(peak)), Ordering::Relaxed);
-    }
-}
-
 /// Books `bytes` more; `false`, and nothing booked, if that exceeds the limit.
 pub(super) fn admit(bytes: usize, limit: Limit) -> bool {
     let most = match limit {
         Limit::Cap => max_bytes(),
         Limit::Peak => max_bytes().min(peak_limit(bytes)),
-        Limit::Ahead => max_bytes().min(limit_with(most_slack, bytes)),
     };
     RESIDENT_BYTES
         .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |resident| {

@@ -37,8 +37,8 @@ pub(crate) struct ZoneSpec {
     /// A power of two, at most a huge page, and at least a page of the running kernel.
     pub(crate) granule_bytes: usize,
     pub(crate) huge: HugeAdvice,
-    /// So many bytes at the zone's start are for slabs only.
-    pub(crate) slabs_only_bytes: usize,
+    /// So many bytes at the zone's start are for slabs and short runs only.
+    pub(crate) small_only_bytes: usize,
     /// So many bytes at the zone's start are in small pages, also where the rest has huge ones: a process that uses little does
     /// not pay for whole huge pages.
     pub(crate) small_pages_bytes: usize,
@@ -61,9 +61,9 @@ pub(crate) const fn granule_bytes(runs: RunKind) -> usize {
 /// A prover whose middle sizes fit in here keeps them in small pages (docs/design.md).
 const SMALL_PAGES_BYTES: usize = 8 << 20;
 
-/// Room for the slabs of each of the machine's threads where no run goes, in bytes. Slabs that outlive a proof would otherwise
-/// take the places of the next proof's runs (docs/experiments/placement.md).
-pub(crate) const SLABS_APART_BYTES: usize = 2 << 20;
+/// Room for the slabs and short runs of each of the machine's threads where no long run goes, in bytes. What of them outlives a
+/// proof would otherwise take the places of the next proof's long runs (docs/experiments/placement.md).
+pub(crate) const SMALL_APART_BYTES: usize = 3 << 20;
 
 /// What the zones are made from, in the order of [`RunKind`]; in the one that slabs lie in, the first bytes are theirs.
 pub(crate) fn zone_specs(config: &Config) -> [ZoneSpec; 3] {
@@ -71,17 +71,17 @@ pub(crate) fn zone_specs(config: &Config) -> [ZoneSpec; 3] {
     // In small pages, a fault for each costs more than clearing them here.
     let lazy_zero_bytes = if huge == HugeAdvice::Ask { config.settings.lazy_zero_bytes.value } else { usize::MAX };
     [RunKind::Aligned, RunKind::Mid, RunKind::Giant].map(|runs| {
-        let slabs_only_bytes = if runs == route::SLABS { SLABS_APART_BYTES * config.threads } else { 0 };
+        let small_only_bytes = if runs == route::SLABS { SMALL_APART_BYTES * config.threads } else { 0 };
         let small_pages_bytes = match runs {
             _ if config.huge_pages == HugePagesOutcome::Always => 0,
             RunKind::Aligned => usize::MAX,
-            RunKind::Mid => slabs_only_bytes + SMALL_PAGES_BYTES,
+            RunKind::Mid => small_only_bytes + SMALL_PAGES_BYTES,
             RunKind::Giant => 0,
         };
         ZoneSpec {
             granule_bytes: granule_bytes(runs).max(os::page_bytes()),
             huge,
-            slabs_only_bytes,
+            small_only_bytes,
             small_pages_bytes,
             lazy_zero_bytes,
             // Aligned runs are rare, and a giant is never hidden from the others.

@@ -40,7 +40,7 @@ use crate::route::{self, Path, RunKind};
 
 pub(crate) use budget::{resident_bytes, set_kept};
 pub(crate) use collapse::collapsed_bytes;
-pub(crate) use layout::{HugeAdvice, SLABS_APART_BYTES, granule_bytes, run_align};
+pub(crate) use layout::{HugeAdvice, SMALL_APART_BYTES, granule_bytes, run_align};
 pub(crate) use middle::fetch_most;
 pub(crate) use residency::GiveBack;
 pub(crate) use zone::{Contents, Populate};
@@ -254,7 +254,7 @@ impl Arena {
                 // Afterwards, so that the pages which this memory already has are not among those that go. Those that it has not
                 // are only booked so far.
                 let keep_bytes = budget::peak_limit(0).saturating_sub(ROOM_BYTES);
-                budget::gave_way(self.trim_zones(resident_bytes().saturating_sub(keep_bytes), GiveBack::Now));
+                self.trim_zones(resident_bytes().saturating_sub(keep_bytes), GiveBack::Now);
                 Some(at)
             }
             Err(Shortage::Full) => None,
@@ -523,7 +523,7 @@ impl Arena {
     pub(crate) fn populate(&self, bytes: usize, page_in: impl FnOnce(Populate<'_>)) -> usize {
         let (runs, tenant) = match route::path(bytes, 1) {
             Path::Block(_) => (route::SLABS, Tenant::Slab),
-            Path::Run(runs) => (runs, Tenant::Run),
+            Path::Run(runs) => (runs, Tenant::of_run(bytes)),
         };
         self.region.zone(runs).populate(tenant, bytes, page_in)
     }

@@ -6,6 +6,7 @@
 //! that a lane which is clear is never below for good.
 
 use super::bitmap::{Bitmap, LANES, WORD_BITS, lane_bits};
+use crate::route;
 use crate::sync::{AtomicU64, Ordering};
 
 /// Bits of a limit that hold an index; those above count how often it was lowered.
@@ -17,22 +18,30 @@ const INDEX_MASK: u64 = (1 << INDEX_BITS) - 1;
 pub(crate) enum Tenant {
     /// A slab. Its blocks may live long, so that the lowest place is its own.
     Slab,
-    /// A run of pages.
-    Run,
+    /// A run of pages that is not long.
+    ShortRun,
+    /// One that is.
+    LongRun,
+}
+
+impl Tenant {
+    pub(super) const fn of_run(bytes: usize) -> Self {
+        if route::is_long_run(bytes) { Self::LongRun } else { Self::ShortRun }
+    }
 }
 
 /// See the module's documentation.
 #[derive(Debug)]
 pub(super) struct Runs {
     used: Bitmap<'static>,
-    /// Those of them that are for slabs only. They are few, and searched each time.
+    /// Those of them that are for slabs and short runs only. They are few, and searched each time.
     apart: Bitmap<'static>,
     /// By kind of lane: none of the others is clear below.
     limits: [AtomicU64; LANES.len()],
 }
 
 impl Runs {
-    /// All that is clear in `used` is free; the first `apart`, rounded up to whole words, are for slabs only.
+    /// All that is clear in `used` is free; the first `apart`, rounded up to whole words, are for slabs and short runs only.
     pub(super) fn new(used: Bitmap<'static>, apart: usize) -> Self {
         Self { used, apart: used.prefix(apart), limits: LANES.map(|_| AtomicU64::new(0)) }
     }
@@ -41,7 +50,7 @@ impl Runs {
         self.used
     }
 
-    /// So many bits at the start are for slabs only.
+    /// So many bits at the start are for slabs and short runs only.
     pub(super) fn apart(&self) -> usize {
         self.apart.len()
     }
@@ -54,9 +63,9 @@ impl Runs {
     pub(super) fn claim_first_fit(&self, tenant: Tenant, n: usize, align: usize, skew: usize) -> Option<usize> {
         let lane = lane_bits(n);
         let (from, lanes_from) = match tenant {
-            Tenant::Run => (self.apart.len(), lane.map_or(0, |lane| self.raise(lane))),
+            Tenant::LongRun => (self.apart.len(), lane.map_or(0, |lane| self.raise(lane))),
             // Longer lanes may begin in one part and end in the other.
-            Tenant::Slab => (0, lane.map_or(0, |lane| self.slabs_from(lane.min(WORD_BITS)))),
+            Tenant::Slab | Tenant::ShortRun => (0, lane.map_or(0, |lane| self.slabs_from(lane.min(WORD_BITS)))),
         };
         self.used.claim_first_fit(from, lanes_from, n, align, skew)
     }
@@ -90,7 +99,7 @@ impl Runs {
         if self.apart.next_clear_lane(0, lane).is_some() { 0 } else { self.raise(lane) }
     }
 
-    /// The lowest lane that is clear, of those that are not for slabs only, or the end.
+    /// The lowest lane that is clear, of those that any run may take, or the end.
     fn raise(&self, lane: usize) -> usize {
         let Some(limit) = LANES.iter().position(|&known| known == lane).map(|kind| &self.limits[kind]) else {
             return 0;

@@ -19,6 +19,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize};
 use super::table::Table;
 use crate::classes::{self, Class};
 use crate::os;
+use crate::route;
 use crate::sync::{AtomicU8, AtomicU64, Ordering, compiler_fence};
 
 /// Threads beyond that many at once keep nothing.
@@ -30,13 +31,12 @@ const THREADS: usize = 0;
 /// The most blocks of one class that a thread keeps.
 const MOST: usize = 64;
 
-/// A thread keeps a run below so many bytes and another one, so that neither puts out the other.
-const LONG_RUN_BYTES: usize = 256 << 10;
+/// A thread keeps a short run and a long one, so that neither puts out the other.
 const RUNS: usize = 2;
 
 /// Which of a thread's runs.
 const fn run_place(run_bytes: usize) -> usize {
-    (run_bytes >= LONG_RUN_BYTES) as usize
+    route::is_long_run(run_bytes) as usize
 }
 
 /// A run of pages: the number of its first page, and in the lowest bits how many pages it has, in pages of 4 KiB.

@@ -75,7 +75,7 @@ impl Zone {
         debug_assert!(granule_bytes.is_power_of_two() && base.addr().get() % granule_bytes == 0);
         let [used, resident, dirty] = bits;
         // However little address space the system granted, most of it is for both.
-        let apart = spec.slabs_only_bytes.div_ceil(granule_bytes).min(used.len() / 4);
+        let apart = spec.small_only_bytes.div_ceil(granule_bytes).min(used.len() / 4);
         let residency = Residency::new(base, granule_bytes.trailing_zeros(), resident, dirty, Zeroing::new(&spec));
         Self {
             base,
@@ -116,7 +116,7 @@ impl Zone {
     #[cold]
     fn claim_run(&self, bytes: usize, align: usize, contents: Contents, limit: Limit) -> Result<usize, Shortage> {
         let granules = self.granules(bytes);
-        let start = self.claim_free(Tenant::Run, granules, align).ok_or(Shortage::Full)?;
+        let start = self.claim_free(Tenant::of_run(bytes), granules, align).ok_or(Shortage::Full)?;
         let fresh = self.make_usable(start, granules, limit).inspect_err(|_| self.runs.release(start, granules))?;
         if fresh > 0 {
             // Zeroed memory that is fresh stays out of memory until it is touched, as it may be touched sparsely; and between
@@ -141,7 +141,7 @@ impl Zone {
         len: usize,
     ) -> Result<(NonNull<u8>, bool), Shortage> {
         let granules = self.granules(bytes);
-        let start = self.claim_free(Tenant::Run, granules, align).ok_or(Shortage::Full)?;
+        let start = self.claim_free(Tenant::of_run(bytes), granules, align).ok_or(Shortage::Full)?;
         let is_resident = self.residency.resident(start, self.granules(len)) == self.granules(len);
         let fresh =
             self.make_usable(start, granules, Limit::Cap).inspect_err(|_| self.runs.release(start, granules))?;
@@ -326,7 +326,7 @@ impl Zone {
         }
         let rest = if resident == 0 { self.fresh_rest(from, len, start, end) } else { None };
         let rest = rest.filter(|_| self.pays_ahead(from, len, start..end));
-        if (rest.is_some() || self.comes_whole(start)) && self.residency.book(start, granules, Limit::Ahead).is_some() {
+        if (rest.is_some() || self.comes_whole(start)) && self.residency.book(start, granules, Limit::Peak).is_some() {
             self.page_in_piece(rest.unwrap_or_default(), start..end);
         }
     }
@@ -372,7 +372,7 @@ impl Zone {
     fn page_in_piece(&self, rest: [(usize, usize); 2], own: Range<usize>) {
         let (mut paged, comes_whole) = (own.clone(), self.comes_whole(own.start));
         // A huge page comes whether it is booked or not.
-        let limit = if comes_whole { Limit::Cap } else { Limit::Ahead };
+        let limit = if comes_whole { Limit::Cap } else { Limit::Peak };
         // Where it fails, another thread has the granule, and books it, or a slab has.
         let claim = |granule| {
             let claimed = self.runs.try_claim(granule, 1);

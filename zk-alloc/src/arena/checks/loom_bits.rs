@@ -154,19 +154,19 @@ fn a_freed_run_is_found(interruptions: usize, apart: usize, tenant: Tenant, part
 
 #[test]
 fn a_run_that_is_freed_while_another_thread_passes_over_it_is_found_afterwards() {
-    a_freed_run_is_found(4, 0, Tenant::Run, &[(64, 16)]);
+    a_freed_run_is_found(4, 0, Tenant::LongRun, &[(64, 16)]);
 }
 
 #[test]
 fn what_is_freed_where_only_slabs_lie_or_behind_that_is_found_afterwards() {
     a_freed_run_is_found(4, 64, Tenant::Slab, &[(0, 16)]);
     a_freed_run_is_found(4, 64, Tenant::Slab, &[(64, 16)]);
-    a_freed_run_is_found(4, 64, Tenant::Run, &[(64, 16)]);
+    a_freed_run_is_found(4, 64, Tenant::LongRun, &[(64, 16)]);
 }
 
 #[test]
 fn a_run_that_two_threads_freed_in_parts_while_a_third_passed_over_it_is_found_afterwards() {
-    a_freed_run_is_found(2, 0, Tenant::Run, &[(64, 4), (68, 12)]);
+    a_freed_run_is_found(2, 0, Tenant::LongRun, &[(64, 4), (68, 12)]);
 }
 
 /// The lane of 128 bits has two words, of which each thread frees one.
@@ -175,13 +175,13 @@ fn a_run_of_many_words_that_two_threads_freed_in_parts_is_found_afterwards() {
     bounded(3, || {
         let runs = Arc::new(Runs::new(Bitmap::new(words(5)), 0));
         assert!(runs.try_claim(0, 5 * 64));
-        assert_eq!(runs.claim_first_fit(Tenant::Run, 255, 1, 0), None);
+        assert_eq!(runs.claim_first_fit(Tenant::LongRun, 255, 1, 0), None);
         let freed = [(64, 128), (192, 128)].map(|(start, n)| {
             let runs = runs.clone();
             spawn(move || runs.release(start, n))
         });
         join(freed);
-        assert_eq!(runs.claim_first_fit(Tenant::Run, 255, 1, 0), Some(64));
+        assert_eq!(runs.claim_first_fit(Tenant::LongRun, 255, 1, 0), Some(64));
     });
 }
 
@@ -191,10 +191,11 @@ fn a_search_that_overtakes_another_does_not_hide_what_was_freed_between_them() {
         let runs = Arc::new(Runs::new(Bitmap::new(words(BITS / 64)), 0));
         assert!(runs.try_claim(0, BITS));
         let (a, b) = (runs.clone(), runs.clone());
-        let threads = [spawn(move || _ = a.claim_first_fit(Tenant::Run, 64, 1, 0)), spawn(move || b.release(0, 16))];
-        let had = runs.claim_first_fit(Tenant::Run, 15, 1, 0);
+        let threads =
+            [spawn(move || _ = a.claim_first_fit(Tenant::LongRun, 64, 1, 0)), spawn(move || b.release(0, 16))];
+        let had = runs.claim_first_fit(Tenant::LongRun, 15, 1, 0);
         join(threads);
-        assert_eq!(had.or_else(|| runs.claim_first_fit(Tenant::Run, 15, 1, 0)), Some(0));
+        assert_eq!(had.or_else(|| runs.claim_first_fit(Tenant::LongRun, 15, 1, 0)), Some(0));
     });
 }
 

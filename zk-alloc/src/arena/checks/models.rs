@@ -99,7 +99,7 @@ impl Memory {
         let spec = ZoneSpec {
             granule_bytes: self.granule_bytes,
             huge,
-            slabs_only_bytes: 0,
+            small_only_bytes: 0,
             small_pages_bytes: 0,
             lazy_zero_bytes: usize::MAX,
             is_kept: false,

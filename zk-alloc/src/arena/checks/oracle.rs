@@ -123,7 +123,7 @@ fn zone_step(zone: &Runs, tenant: Tenant, apart: usize, bits: &mut [bool], op: O
     match op {
         Op::ClaimFirstFit { n, align, .. } => {
             let fits = |&start: &usize| start % align == 0 && !bits[start..start + n].contains(&true);
-            let from = if tenant == Tenant::Slab { 0 } else { apart };
+            let from = if tenant == Tenant::LongRun { apart } else { 0 };
             let expected = (from..(BITS + 1).saturating_sub(n)).find(fits);
             assert_eq!(zone.claim_first_fit(tenant, n, align, 0), expected);
             expected.inspect(|&start| bits[start..start + n].fill(true));
@@ -170,8 +170,8 @@ proptest! {
         let zone = Runs::new(Bitmap::new(words), apart);
         let mut bits = vec![is_taken; BITS];
         prop_assert!(!is_taken || zone.try_claim(0, BITS));
-        for (op, is_slab) in ops {
-            zone_step(&zone, if is_slab { Tenant::Slab } else { Tenant::Run }, apart, &mut bits, op);
+        for (op, is_long) in ops {
+            zone_step(&zone, if is_long { Tenant::LongRun } else { Tenant::ShortRun }, apart, &mut bits, op);
         }
     }
 }
