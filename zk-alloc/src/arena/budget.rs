@@ -49,12 +49,12 @@ pub(crate) enum Limit {
 
 /// Giving back less gains nobody anything.
 const LEAST_SLACK_BYTES: usize = 512 << 10;
-/// What may be beyond the peak, at most as much again as the peak, or else an eighth of it (docs/experiments/slack.md).
+/// What may be beyond the peak, but no more than half of it; or else an eighth of it (docs/experiments/slack.md).
 const MOST_SLACK_BYTES: usize = 6 << 20;
 
 /// What may be resident beyond a peak, in bytes.
 fn slack(peak: usize) -> usize {
-    (peak / 8).max(peak.clamp(LEAST_SLACK_BYTES, MOST_SLACK_BYTES))
+    (peak / 8).max((peak / 2).clamp(LEAST_SLACK_BYTES, MOST_SLACK_BYTES))
 }
 
 /// What may be resident under [`Limit::Peak`] if `more_bytes` are to be, in bytes.
