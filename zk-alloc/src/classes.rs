@@ -159,24 +159,24 @@ const fn bytes_of(number: usize) -> usize {
     }
 }
 
-/// What [`number`] computes, by the number of fine steps: a look is shorter than the computation.
-static NUMBERS: [u8; MAX_BYTES / FINE_BYTES + 1] = {
-    // What has no bytes has a block.
-    let mut numbers = [1; MAX_BYTES / FINE_BYTES + 1];
-    let mut steps = 1;
+/// What [`number`] computes, by the whole fine steps below a request's last byte: a look is shorter than the computation.
+static NUMBERS: [u8; MAX_BYTES / FINE_BYTES] = {
+    let mut numbers = [0; MAX_BYTES / FINE_BYTES];
+    let mut steps = 0;
     while steps < numbers.len() {
-        numbers[steps] = number(steps * FINE_BYTES) as u8;
+        numbers[steps] = number((steps + 1) * FINE_BYTES) as u8;
         steps += 1;
     }
     numbers
 };
 
 impl Class {
-    /// The class of a request as most are: no more aligned than `malloc` aligns. `None` for others, and where no class is so large.
+    /// The class of a request as most are: some bytes, no more aligned than `malloc` aligns. `None` for others, and where no class
+    /// is so large.
     #[inline(always)]
     pub(crate) fn of_usual(size: usize, align: usize) -> Option<Self> {
-        // No layout is so long that this overflows.
-        let steps = size.wrapping_add(FINE_BYTES - 1) / FINE_BYTES;
+        // Lengths come from C too, and may be any. What has no bytes has no last one, and wraps to beyond the table.
+        let steps = size.wrapping_sub(1) / FINE_BYTES;
         if align <= FINE_BYTES { NUMBERS.get(steps).map(|&number| Self(number)) } else { None }
     }
 
@@ -294,8 +294,11 @@ mod tests {
             assert!(smaller < size, "{size} fits a smaller class");
             assert!(class.block_bytes() - size <= (size / 8).max(15), "{size} in {}", class.block_bytes());
         }
-        assert_eq!(Class::of_usual(0, 1), Some(Class::of(0, 1)));
-        assert_eq!([Class::of_usual(MAX_BYTES + 1, 1), Class::of_usual(1, 2 * FINE_BYTES)], [None; 2]);
+        assert_eq!(
+            [Class::of_usual(0, 1), Class::of_usual(MAX_BYTES + 1, 1), Class::of_usual(1, 2 * FINE_BYTES)],
+            [None; 3]
+        );
+        assert!((usize::MAX - 2 * MAX_BYTES..=usize::MAX).all(|size| Class::of_usual(size, 1).is_none()));
         for align in (0..=MAX_ALIGN.ilog2()).map(|log2| 1 << log2) {
             for size in [1, 15, 16, 17, 100, 129, 1000, 1025, 4097, 20_000, MAX_BYTES - 1, MAX_BYTES] {
                 let class = Class::of(size, align);

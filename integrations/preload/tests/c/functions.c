@@ -86,6 +86,19 @@ static void errors(void) {
     errno = 0;
     CHECK(!hidden(pvalloc(hidden_size(huge * 2))) && errno == ENOMEM);
     CHECK(posix_memalign(&place, 64, hidden_size(huge)) == ENOMEM && place == &place);
+    /* Lengths that overflow when they are rounded up, while the thread keeps blocks of the smallest class. */
+    free(hidden(malloc(1)));
+    for (size_t less = 0; less < 40; less++) {
+        size_t most = hidden_size(SIZE_MAX - less);
+        errno = 0;
+        CHECK(!hidden(malloc(most)) && errno == ENOMEM);
+        void *at = malloc(1000);
+        fill(at, 1000, less);
+        CHECK(!hidden(realloc(at, most)) && is_filled(at, 1000, less));
+        CHECK(!hidden(reallocarray(hidden(at), 1, most)) && is_filled(at, 1000, less));
+        free(at);
+        CHECK(!hidden(calloc(1, most)) && !hidden(memalign(64, most)) && !hidden(aligned_alloc(64, most)));
+    }
     errno = 77;
     CHECK(posix_memalign(&place, 3, 100000) == EINVAL && errno == 77 && place == &place);
     CHECK(posix_memalign(&place, 4, 100000) == EINVAL && errno == 77);
