@@ -34,7 +34,8 @@ fn median_request(size: usize, align: usize) -> Duration {
 
 /// First fit over a bitmap looks at each hole that is too small, again for each request.
 fn assert_holes_are_passed_over(name: &str, count: usize, hole: usize, size: usize) {
-    in_its_own_process(name, &[], || {
+    // What nobody touches takes no memory only in small pages.
+    in_its_own_process(name, &[("ZK_ALLOC_THP", "never")], || {
         let mut blocks: Vec<_> = (0..count).map(|_| Block::untouched(&RESIDENT, hole, 8)).collect();
         let mut index = 0;
         blocks.retain(|_| {
@@ -51,6 +52,12 @@ fn assert_holes_are_passed_over(name: &str, count: usize, hole: usize, size: usi
 #[test]
 fn holes_that_are_too_small_are_not_searched() {
     assert_holes_are_passed_over("holes_that_are_too_small_are_not_searched", 160_000, 33 * KIB, 200 * KIB);
+}
+
+/// These are nearly long enough.
+#[test]
+fn holes_that_are_a_little_too_small_are_not_searched() {
+    assert_holes_are_passed_over("holes_that_are_a_little_too_small_are_not_searched", 160_000, 33 * KIB, 48 * KIB);
 }
 
 /// Below them is room that is for slabs alone, and free.
@@ -85,5 +92,41 @@ fn a_cap_that_is_reached_costs_no_search_at_each_request() {
         let median = median_request(48 * KIB, 8);
         assert!(overflow_stats().0 >= over + SAMPLES / 2, "most were over the cap");
         assert!(median <= Duration::from_micros(100), "{median:?} with {} runs alive", blocks.len());
+    });
+}
+
+/// As above, where all that is free shares its pages with what is not.
+#[test]
+fn a_cap_that_is_reached_costs_no_look_at_every_slab_at_each_request() {
+    let cap = [("ZK_ALLOC_MAX_BYTES", "1G")];
+    in_its_own_process("a_cap_that_is_reached_costs_no_look_at_every_slab_at_each_request", &cap, || {
+        let mut blocks: Vec<_> = (0..1_000 * MIB / KIB).map(|_| Block::written(&RESIDENT, KIB)).collect();
+        let mut index = 0;
+        blocks.retain(|_| {
+            index += 1;
+            index % 2 == 0
+        });
+        while overflow_stats().0 < 100 {
+            blocks.push(Block::written(&RESIDENT, 48 * KIB));
+        }
+        let median = median_request(48 * KIB, 8);
+        assert!(median <= Duration::from_micros(100), "{median:?} with {} blocks alive", blocks.len());
+    });
+}
+
+/// To find a place for a slab would take longer the more of them there are.
+#[test]
+fn small_blocks_cost_no_search_over_all_slabs() {
+    in_its_own_process("small_blocks_cost_no_search_over_all_slabs", &[], || {
+        const PART: usize = 100_000;
+        let allocate = |count| (0..count).map(|_| Block::untouched(&RESIDENT, 512, 8)).collect::<Vec<_>>();
+        let below = allocate(90 * PART);
+        let times = [(); 10].map(|()| {
+            let begun = Instant::now();
+            let blocks = allocate(PART);
+            (begun.elapsed(), blocks)
+        });
+        let least = times.iter().map(|(time, _)| *time).min().unwrap();
+        assert!(least <= Duration::from_millis(40), "{least:?} for {PART} blocks above {}", below.len());
     });
 }

@@ -9,6 +9,16 @@ use crate::sync::{AtomicU64, Ordering};
 
 pub(super) const WORD_BITS: usize = u64::BITS as usize;
 
+/// What a search came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Search {
+    /// The lowest run: it was clear when it was looked at.
+    Found(usize),
+    /// So many holes that were too short as were to be looked at. It may be at this index, or above.
+    Misses(usize),
+    Nothing,
+}
+
 /// A fixed number of bits, all clear at first, over words that somebody else keeps.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bitmap<'a> {
@@ -32,26 +42,6 @@ impl<'a> Bitmap<'a> {
     /// Words that hold `bits` bits.
     pub(crate) const fn words_for(bits: usize) -> usize {
         bits.div_ceil(WORD_BITS)
-    }
-
-    /// Claims the lowest run of `n` clear bits that starts at an index `i`, not below `from`, with `(i + skew) % align == 0`.
-    /// `align` is a power of two. No [lane](lane_bits) for `n` is clear below `lanes_from`.
-    pub(crate) fn claim_first_fit(
-        self,
-        mut from: usize,
-        lanes_from: usize,
-        n: usize,
-        align: usize,
-        skew: usize,
-    ) -> Option<usize> {
-        debug_assert!(n > 0 && align.is_power_of_two());
-        loop {
-            let start = self.find_clear_run(from, lanes_from, n, align, skew)?;
-            match self.try_claim(start, n) {
-                Ok(()) => return Some(start),
-                Err(taken) => from = taken + 1,
-            }
-        }
     }
 
     /// Claims exactly `[start, start + n)`, or nothing: then a bit that was already set is returned.
@@ -120,23 +110,34 @@ impl<'a> Bitmap<'a> {
             .sum()
     }
 
-    /// The lowest aligned run of `n` bits at or above `from` that was clear when it was looked at.
-    fn find_clear_run(self, from: usize, lanes_from: usize, n: usize, align: usize, skew: usize) -> Option<usize> {
+    /// Looks for the lowest run of `n` clear bits that starts at an index `i`, not below `from`, with `(i + skew) % align == 0`.
+    /// `align` is a power of two. No [lane](lane_bits) for `n` is clear below `lanes_from`.
+    pub(crate) fn find_clear_run(
+        self,
+        from: usize,
+        lanes_from: usize,
+        n: usize,
+        align: usize,
+        skew: usize,
+        most_misses: usize,
+    ) -> Search {
+        debug_assert!(n > 0 && align.is_power_of_two());
         if skew == 0 && (2..=WORD_BITS).contains(&align) && n <= align && lane_bits(n).is_none() {
-            return self.next_aligned(from, n, align);
+            return self.next_aligned(from, n, align).map_or(Search::Nothing, Search::Found);
         }
         let mut at = from;
-        loop {
+        for _ in 0..most_misses {
             at = self.next_roomy(at, lanes_from, n);
             at = align_up(at + skew, align) - skew;
-            if at.checked_add(n)? > self.len() {
-                return None;
+            if at.checked_add(n).is_none_or(|end| end > self.len()) {
+                return Search::Nothing;
             }
             match self.last_set(at, n) {
-                None => return Some(at),
+                None => return Search::Found(at),
                 Some(blocker) => at = blocker + 1,
             }
         }
+        Search::Misses(at)
     }
 
     /// The lowest run of `n` clear bits at or above `at` that begins at a multiple of `align`, of which a word has several places:
@@ -264,8 +265,12 @@ const fn low_bits(n: usize) -> u64 {
 }
 
 /// The lanes that are looked for, by their bits.
-pub(crate) const LANES: [usize; 8] =
-    [8, 16, 32, WORD_BITS, 2 * WORD_BITS, 4 * WORD_BITS, 8 * WORD_BITS, 16 * WORD_BITS];
+#[cfg(not(loom))]
+pub(crate) const LANES: [usize; 9] =
+    [4, 8, 16, 32, WORD_BITS, 2 * WORD_BITS, 4 * WORD_BITS, 8 * WORD_BITS, 16 * WORD_BITS];
+/// The models have one that fits a word, and one that does not: each is a search at each release.
+#[cfg(loom)]
+pub(crate) const LANES: [usize; 2] = [8, 2 * WORD_BITS];
 
 /// Where a run of `n` bits begins and ends, it covers a whole lane of so many bits, which begins at a multiple of them: the
 /// largest of which it holds two less one. `None` for short runs.
@@ -273,7 +278,7 @@ pub(crate) fn lane_bits(n: usize) -> Option<usize> {
     LANES.into_iter().rev().find(|lane| n >= 2 * lane - 1)
 }
 
-/// Where the lowest aligned lane of `lane` clear bits begins in a word: 8, 16, 32 or all 64.
+/// Where the lowest aligned lane of `lane` clear bits begins in a word: 4, 8, 16, 32 or all 64.
 const fn lowest_clear_lane(bits: u64, lane: usize) -> Option<usize> {
     if lane == WORD_BITS {
         return if bits == 0 { Some(0) } else { None };

@@ -2,16 +2,20 @@
 //!
 //! First fit has to pass over every hole that is too small. Those below the lowest *lane* (see [`lane_bits`]) of a request's kind
 //! are passed over at once: for each kind the zone remembers below where none is clear. Who looks raises that to the first lane
-//! that it found; who frees lowers it to what became clear. A raise counts only if nobody lowered it since the search began, so
-//! that a lane which is clear is never below for good.
+//! that it found; who frees, or gives up a claim, lowers it to what became clear. A raise counts only if nobody lowered it since
+//! the search began, so that a lane which is clear is never below for good. Holes that hold a lane and are too short all the same
+//! are looked at one by one, and where there are hundreds of them, the request takes the lowest lane that is longer than it.
 
-use super::bitmap::{Bitmap, LANES, WORD_BITS, lane_bits};
+use super::bitmap::{Bitmap, LANES, Search, WORD_BITS, lane_bits};
 use crate::route;
 use crate::sync::{AtomicU64, Ordering};
 
 /// Bits of a limit that hold an index; those above count how often it was lowered.
 const INDEX_BITS: u32 = 32;
 const INDEX_MASK: u64 = (1 << INDEX_BITS) - 1;
+
+/// So many holes that are too short are looked at for the lowest that is not, which takes some microseconds.
+const MOST_MISSES: usize = 256;
 
 /// Whom a zone serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,20 +63,53 @@ impl Runs {
         self.used.len()
     }
 
-    /// Claims the lowest free run that may be a tenant's, as [`Bitmap::claim_first_fit`] does.
+    /// Claims a free run that may be a tenant's: the lowest, as [`Bitmap::find_clear_run`] finds it.
     pub(super) fn claim_first_fit(&self, tenant: Tenant, n: usize, align: usize, skew: usize) -> Option<usize> {
-        let lane = lane_bits(n);
+        // Slabs are whole lanes.
+        let is_lane = skew == 0 && align >= n && LANES.contains(&n);
+        let lane = if is_lane { Some(n) } else { lane_bits(n) };
         let (from, lanes_from) = match tenant {
             Tenant::LongRun => (self.apart.len(), lane.map_or(0, |lane| self.raise(lane))),
             // Longer lanes may begin in one part and end in the other.
             Tenant::Slab | Tenant::ShortRun => (0, lane.map_or(0, |lane| self.slabs_from(lane.min(WORD_BITS)))),
         };
-        self.used.claim_first_fit(from, lanes_from, n, align, skew)
+        let mut from = if is_lane { from.max(lanes_from) } else { from };
+        let mut most_misses = MOST_MISSES;
+        loop {
+            match self.used.find_clear_run(from, lanes_from, n, align, skew, most_misses) {
+                Search::Found(start) => match self.claim(start, n) {
+                    Ok(()) => return Some(start),
+                    Err(taken) => from = taken + 1,
+                },
+                Search::Misses(at) => {
+                    if let Some(start) = self.claim_in_lane(n, align, skew) {
+                        return Some(start);
+                    }
+                    (from, most_misses) = (at, usize::MAX);
+                }
+                Search::Nothing => return None,
+            }
+        }
+    }
+
+    /// Claims a run of which it is sure that it fits where a lane is clear: at the lowest such.
+    fn claim_in_lane(&self, n: usize, align: usize, skew: usize) -> Option<usize> {
+        let lane = LANES.into_iter().find(|&lane| n <= lane).filter(|lane| skew == 0 && lane % align == 0)?;
+        Some(self.raise(lane)).filter(|&start| self.try_claim(start, n))
     }
 
     /// Claims exactly `[start, start + n)`, or nothing.
     pub(super) fn try_claim(&self, start: usize, n: usize) -> bool {
-        self.used.try_claim(start, n).is_ok()
+        self.claim(start, n).is_ok()
+    }
+
+    fn claim(&self, start: usize, n: usize) -> Result<(), usize> {
+        let claimed = self.used.try_claim(start, n);
+        if claimed.is_err() && n > 1 {
+            // What was set for an instant, another thread may have passed over.
+            self.lower(start, n);
+        }
+        claimed
     }
 
     /// Gives back `[start, start + n)`, which the caller owns.
@@ -81,6 +118,11 @@ impl Runs {
             return;
         }
         self.used.release(start, n);
+        self.lower(start, n);
+    }
+
+    /// Some of `[start, start + n)` became clear.
+    fn lower(&self, start: usize, n: usize) {
         if start + n <= self.apart.len() {
             return;
         }
@@ -94,9 +136,9 @@ impl Runs {
         }
     }
 
-    /// No lane is clear below, of those of at most a word.
+    /// The lowest lane that is clear, of those of at most a word, or the end.
     fn slabs_from(&self, lane: usize) -> usize {
-        if self.apart.next_clear_lane(0, lane).is_some() { 0 } else { self.raise(lane) }
+        self.apart.next_clear_lane(0, lane).unwrap_or_else(|| self.raise(lane))
     }
 
     /// The lowest lane that is clear, of those that any run may take, or the end.

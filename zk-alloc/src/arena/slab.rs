@@ -26,6 +26,8 @@ const UNIT_BYTES: usize = classes::LEAST_SLAB_BYTES;
 const WORD_BITS: usize = u64::BITS as usize;
 /// Bitmaps are committed for so many units at once.
 const COMMIT_UNITS: usize = 2048;
+/// What of the slabs has to become free before requests look through all of them again.
+const WORTHWHILE_PART: usize = 256;
 /// Slabs lie within so many bytes of their zone's start, so that their tables stay small.
 const MAX_SPAN_BYTES: usize = 64 << 30;
 
@@ -49,6 +51,9 @@ pub(crate) struct SlabTable {
     in_use_bytes: AtomicUsize,
     /// Bytes of blocks that are not free.
     taken_bytes: AtomicUsize,
+    /// Bytes of blocks that became free since the process started; and how many they were when all slabs had been purged.
+    freed_bytes: AtomicUsize,
+    purged_at: AtomicUsize,
 }
 
 /// Blocks of a slab that the caller owns: a word of its bitmap.
@@ -77,6 +82,8 @@ impl SlabTable {
             slabs: AtomicUsize::new(0),
             in_use_bytes: AtomicUsize::new(0),
             taken_bytes: AtomicUsize::new(0),
+            freed_bytes: AtomicUsize::new(0),
+            purged_at: AtomicUsize::new(0),
         })
     }
 
@@ -181,7 +188,7 @@ impl SlabTable {
 
     fn take_from_new(&self, zone: &Zone, class: Class, limit: Limit, found: &mut [usize]) -> Result<usize, Shortage> {
         let slab_bytes = class.slab_bytes();
-        let (slab, resident) = zone.claim_slab(slab_bytes)?;
+        let (slab, resident) = zone.claim_slab(slab_bytes, limit)?;
         let unit = (slab.addr().get() - self.base) / UNIT_BYTES;
         let units = slab_bytes / UNIT_BYTES;
         let resident = self.pages_of_granules(resident, slab_bytes / zone.granule_bytes(), slab_bytes);
@@ -235,6 +242,7 @@ impl SlabTable {
         }
         let bytes = count * class.block_bytes();
         self.taken_bytes.fetch_sub(bytes, atomic::Ordering::Relaxed);
+        self.freed_bytes.fetch_add(bytes, atomic::Ordering::Relaxed);
         zone.counters().released(bytes);
         if let Some(blocks) = last {
             self.give(zone, blocks);
@@ -430,6 +438,7 @@ impl SlabTable {
 
     /// Gives back the pages of free blocks, of all slabs, until `wanted_bytes` are back. Returns how many went.
     pub(crate) fn purge(&self, zone: &Zone, wanted_bytes: usize) -> usize {
+        let freed_bytes = self.freed_bytes.load(atomic::Ordering::Relaxed);
         let mut gone = 0;
         for class in Class::all() {
             let hints = self.hints.set(class.number() as usize);
@@ -440,7 +449,18 @@ impl SlabTable {
                 from = unit + 1;
             }
         }
+        if gone < wanted_bytes {
+            self.purged_at.store(freed_bytes, atomic::Ordering::Relaxed);
+        }
         gone
+    }
+
+    /// Whether enough became free since all slabs were purged that looking through them again is worth its time, which grows with
+    /// them.
+    pub(crate) fn is_worth_purging(&self) -> bool {
+        let purged_at = self.purged_at.load(atomic::Ordering::Relaxed);
+        let freed_bytes = self.freed_bytes.load(atomic::Ordering::Relaxed).wrapping_sub(purged_at);
+        freed_bytes > 0 && freed_bytes >= self.in_use().1 / WORTHWHILE_PART
     }
 
     fn purge_slab(&self, zone: &Zone, unit: usize, class: Class) -> usize {

@@ -4,7 +4,7 @@
 use loom::sync::Arc;
 
 use super::models::{Uses, bounded, join, spawn};
-use crate::arena::bitmap::Bitmap;
+use crate::arena::bitmap::{Bitmap, Search};
 use crate::arena::hints::{self, HintSet};
 use crate::arena::runs::{Runs, Tenant};
 use crate::sync::{AtomicU64, Ordering};
@@ -50,10 +50,18 @@ impl Run {
     }
 
     fn claim_use_release(&self, n: usize, align: usize) -> bool {
-        let Some(start) = self.bits.claim_first_fit(0, 0, n, align, 0) else { return false };
-        self.memory.write(start..start + n);
-        self.bits.release(start, n);
-        true
+        let mut from = 0;
+        while let Search::Found(start) = self.bits.find_clear_run(from, 0, n, align, 0, usize::MAX) {
+            match self.bits.try_claim(start, n) {
+                Ok(()) => {
+                    self.memory.write(start..start + n);
+                    self.bits.release(start, n);
+                    return true;
+                }
+                Err(taken) => from = taken + 1,
+            }
+        }
+        false
     }
 
     /// As an allocation that grows in place does, or a trim.
@@ -197,6 +205,25 @@ fn a_search_that_overtakes_another_does_not_hide_what_was_freed_between_them() {
         join(threads);
         assert_eq!(had.or_else(|| runs.claim_first_fit(Tenant::LongRun, 15, 1, 0)), Some(0));
     });
+}
+
+/// What a claim that fails has set for an instant, in this word or in the one before, a search takes for used.
+#[test]
+fn a_claim_that_is_given_up_hides_nothing_that_is_free() {
+    for (free, claimed) in [(64..80, (72, 9)), (112..128, (112, 17))] {
+        bounded(3, move || {
+            let runs = Arc::new(Runs::new(Bitmap::new(words(BITS / 64)), 0));
+            assert!(runs.try_claim(0, BITS));
+            runs.release(free.start, free.len());
+            let other = runs.clone();
+            let gives_up = spawn(move || assert!(!other.try_claim(claimed.0, claimed.1)));
+            // Takes what is free only if the other has it at no time.
+            let had = runs.claim_first_fit(Tenant::LongRun, free.len(), 1, 0);
+            join([gives_up]);
+            let had = had.or_else(|| runs.claim_first_fit(Tenant::LongRun, free.len(), 1, 0));
+            assert_eq!(had, Some(free.start), "a free lane is below the limit");
+        });
+    }
 }
 
 /// Places of which each has something or nothing, and hints to those that have.

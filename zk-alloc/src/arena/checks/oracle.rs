@@ -1,7 +1,7 @@
 //! The bitmap, and what remembers where it is clear, do one operation after the other what a vector of booleans does.
 use proptest::prelude::*;
 
-use crate::arena::bitmap::Bitmap;
+use crate::arena::bitmap::{Bitmap, Search};
 use crate::arena::runs::{Runs, Tenant};
 use crate::sync::AtomicU64;
 
@@ -71,7 +71,9 @@ fn step(bitmap: Bitmap<'_>, bits: &mut [bool], op: Op) {
         Op::ClaimFirstFit { from, n, align, skew } => {
             let fits = |&start: &usize| (start + skew) % align == 0 && !bits[start..start + n].contains(&true);
             let expected = (from..(BITS + 1).saturating_sub(n)).find(fits);
-            assert_eq!(bitmap.claim_first_fit(from, 0, n, align, skew), expected);
+            let found = bitmap.find_clear_run(from, 0, n, align, skew, usize::MAX);
+            assert_eq!(found, expected.map_or(Search::Nothing, Search::Found));
+            expected.inspect(|&start| assert_eq!(bitmap.try_claim(start, n), Ok(())));
             expected.inspect(|&start| bits[start..start + n].fill(true));
         }
         Op::TryClaim { start, n } => match bitmap.try_claim(start, n) {
@@ -174,4 +176,26 @@ proptest! {
             zone_step(&zone, if is_long { Tenant::LongRun } else { Tenant::ShortRun }, apart, &mut bits, op);
         }
     }
+}
+
+/// Above more holes than are looked at, a run lies in a lane that is longer than it, or where there is none, in the lowest hole
+/// that fits.
+#[test]
+fn above_many_holes_a_run_lies_where_it_fits_for_sure() {
+    const HOLE: usize = 14;
+    let len = 64 * 400;
+    let words: &'static [AtomicU64] = Box::leak((0..Bitmap::words_for(len)).map(|_| AtomicU64::new(0)).collect());
+    let zone = Runs::new(Bitmap::new(words), 0);
+    assert!(zone.try_claim(0, len));
+    let holes = (0..len / 64 - 10).flat_map(|word| [64 * word, 64 * word + 32]);
+    holes.for_each(|start| zone.release(start, HOLE));
+    let fitting = len - 200;
+    zone.release(fitting, HOLE + 1);
+    assert_eq!(zone.claim_first_fit(Tenant::LongRun, HOLE + 2, 1, 0), None);
+    assert_eq!(zone.claim_first_fit(Tenant::LongRun, HOLE + 1, 1, 0), Some(fitting));
+    zone.release(fitting, HOLE + 1);
+    let sure = len - 64;
+    zone.release(sure, 20);
+    assert_eq!(zone.claim_first_fit(Tenant::LongRun, HOLE + 1, 1, 0), Some(sure));
+    assert_eq!(zone.claim_first_fit(Tenant::LongRun, HOLE, 1, 0), Some(0));
 }
