@@ -6,7 +6,7 @@ use std::hint::black_box;
 use std::mem::MaybeUninit;
 use std::ptr::{NonNull, copy_nonoverlapping, null_mut};
 
-use crate::arena::{self, Contents};
+use crate::arena::{self, Contents, Moment};
 use crate::config::{self, Settings};
 use crate::phase::{self, Participants};
 use crate::{counters, escape, open_phases, os, retain, route};
@@ -118,7 +118,7 @@ impl<A> ZkAllocator<A> {
     /// use zk_alloc::{Settings, ZkAllocator};
     ///
     /// #[global_allocator]
-    /// static ALLOC: ZkAllocator = ZkAllocator::resident().settings(Settings::new().retain_bytes(1 << 30));
+    /// static ALLOC: ZkAllocator = ZkAllocator.settings(Settings::new().retain_bytes(1 << 30));
     /// # zk_alloc::phase(|| drop(vec![1u8; 1 << 20]));
     /// ```
     #[must_use]
@@ -178,7 +178,7 @@ impl<A: GlobalAlloc> ZkAllocator<A> {
     /// As there.
     #[inline(never)]
     unsafe fn dealloc_any(&self, ptr: *mut u8, layout: Layout) {
-        match in_arena(ptr) {
+        match arena::of(ptr) {
             // SAFETY: the caller's: `ptr` came from us with this layout, and it lies in the arena.
             Some((arena, at)) => unsafe { give_back(arena, at, layout.size()) },
             // SAFETY: the caller's; what does not lie in the arena came from `backing`.
@@ -188,8 +188,10 @@ impl<A: GlobalAlloc> ZkAllocator<A> {
 
     /// What comes before the first request.
     #[cold]
-    fn begin(&self) {
-        self.take_over();
+    fn begin(&self, moment: Moment) {
+        if moment == Moment::Calm {
+            self.take_over();
+        }
         if self.mode == Mode::Resident {
             retain::follow_live();
         }
@@ -225,7 +227,7 @@ impl<A: GlobalAlloc> ZkAllocator<A> {
         if is_below || !self.is_active() {
             return None;
         }
-        if let Some(arena) = arena::open_to_serve(&self.settings, || self.begin()) {
+        if let Some(arena) = arena::open_to_serve(&self.settings, |moment| self.begin(moment)) {
             if let Some(at) = arena.alloc(layout.size(), layout.align(), contents) {
                 if escape::is_on() {
                     escape::allocated(at.addr().get(), layout.size());
@@ -260,16 +262,6 @@ unsafe fn give_back(arena: &'static arena::Arena, at: NonNull<u8>, size: usize) 
     unsafe { arena.dealloc(at, size) };
 }
 
-/// The arena and an address in it, if that is where `at` lies.
-#[inline(always)]
-fn in_arena(at: *mut u8) -> Option<(&'static arena::Arena, NonNull<u8>)> {
-    // No `zip`: it would be a call.
-    match (arena::of(at), NonNull::new(at)) {
-        (Some(arena), Some(at)) => Some((arena, at)),
-        _ => None,
-    }
-}
-
 // SAFETY: memory comes from the arena or from `backing`, and goes back to where it came from: the arena's addresses are
 // its own for the life of the process. The arena hands out what nobody else holds (see `arena::zone`), aligned and at
 // least as long as the layout says. Nothing here unwinds.
@@ -299,7 +291,7 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for ZkAllocator<A> {
     #[inline]
     unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
         if !escape::is_on() {
-            if let Some((arena, at)) = in_arena(ptr) {
+            if let Some((arena, at)) = arena::of(ptr) {
                 // SAFETY: the caller's: `ptr` came from us with this layout, and it lies in the arena.
                 if unsafe { arena.keep(at, layout.size(), layout.align()) } {
                     return;
@@ -312,7 +304,7 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for ZkAllocator<A> {
 
     #[inline]
     unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
-        let Some((arena, at)) = in_arena(ptr) else {
+        let Some((arena, at)) = arena::of(ptr) else {
             if new_size > layout.size() && layout.size() <= route::MIGRATE_MAX_BYTES {
                 // SAFETY: the caller's: `new_size` rounded up to the alignment does not overflow.
                 let grown = unsafe { Layout::from_size_align_unchecked(new_size, layout.align()) };

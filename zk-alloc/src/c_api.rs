@@ -7,7 +7,7 @@
 use std::fmt;
 use std::ptr::NonNull;
 
-use crate::arena::{self, Contents};
+use crate::arena::{self, Contents, Moment};
 use crate::config::{self, Settings};
 use crate::{counters, os, retain, route};
 
@@ -35,11 +35,12 @@ pub fn min_bytes_setting() -> Option<usize> {
     config::min_bytes_setting()
 }
 
-/// Memory of the arena; `None` where it has none. `first` runs before the first request of the process is served.
+/// Memory of the arena; `None` where it has none. `first` runs before the first request of the process is served, and is told
+/// whether that comes in no signal handler, so that the backing allocator may be called.
 ///
 /// `align` is a power of two.
 #[inline]
-pub fn alloc(size: usize, align: usize, zeroed: bool, first: impl FnOnce()) -> Option<NonNull<u8>> {
+pub fn alloc(size: usize, align: usize, zeroed: bool, first: impl FnOnce(bool)) -> Option<NonNull<u8>> {
     // No run is shorter than its first byte.
     let size = size.max(1);
     let contents = if zeroed { Contents::Zeroed } else { Contents::Any };
@@ -47,8 +48,8 @@ pub fn alloc(size: usize, align: usize, zeroed: bool, first: impl FnOnce()) -> O
     let is_sane = size <= isize::MAX as usize && align <= isize::MAX as usize / 2;
     // Who is loaded into somebody else's program has no settings of its own.
     let arena = || {
-        arena::open_to_serve(&Settings::new(), || {
-            first();
+        arena::open_to_serve(&Settings::new(), |moment| {
+            first(moment == Moment::Calm);
             retain::follow_live();
         })
     };
@@ -57,15 +58,6 @@ pub fn alloc(size: usize, align: usize, zeroed: bool, first: impl FnOnce()) -> O
         counters::overflowed(size);
     }
     served
-}
-
-/// The arena and an address in it, if that is where `at` lies.
-#[inline(always)]
-fn in_arena(at: *mut u8) -> Option<(&'static arena::Arena, NonNull<u8>)> {
-    match (arena::of(at), NonNull::new(at)) {
-        (Some(arena), Some(at)) => Some((arena, at)),
-        _ => None,
-    }
 }
 
 /// As most requests of [`alloc`] are served: with a block that this thread keeps.
@@ -83,7 +75,7 @@ pub fn alloc_kept(size: usize) -> Option<NonNull<u8>> {
 #[must_use]
 pub unsafe fn keep(at: *mut u8) -> bool {
     // SAFETY: the caller's; the address lies in the region.
-    in_arena(at).is_some_and(|(arena, at)| unsafe { arena.keep_measured(at) })
+    arena::of(at).is_some_and(|(arena, at)| unsafe { arena.keep_measured(at) })
 }
 
 /// Whether an address is the arena's. It is so for the life of the process, or never.
@@ -93,10 +85,11 @@ pub fn owns(at: *mut u8) -> bool {
     arena::of(at).is_some()
 }
 
-/// How many bytes there are at an address that [`alloc`] returned; 0 where no allocation begins, and outside of the arena.
+/// How many bytes there are at an address that [`alloc`] returned; 0 outside of the arena, and where no run of pages begins. (What lies
+/// in the midst of a block is taken for its beginning.)
 #[must_use]
 pub fn usable_size(at: *mut u8) -> usize {
-    in_arena(at).and_then(|(arena, at)| arena.measure(at)).unwrap_or(0)
+    arena::of(at).and_then(|(arena, at)| arena.measure(at)).unwrap_or(0)
 }
 
 /// Whose an address is that was to be freed.
@@ -106,7 +99,7 @@ pub enum Freed {
     Here,
     /// Not the arena's: nothing was done.
     Elsewhere,
-    /// The arena's, but no allocation begins there: nothing was done.
+    /// The arena's, but in no block, and no run of pages begins there: nothing was done.
     Nothing,
 }
 
@@ -116,7 +109,7 @@ pub enum Freed {
 /// If [`alloc`] returned the address, the caller owns the memory, and nobody uses it any more.
 #[inline]
 pub unsafe fn dealloc(at: *mut u8) -> Freed {
-    match in_arena(at) {
+    match arena::of(at) {
         // SAFETY: the caller's; the address lies in the region.
         Some((arena, at)) => match unsafe { arena.dealloc_measured(at) } {
             true => Freed::Here,
@@ -131,7 +124,7 @@ pub unsafe fn dealloc(at: *mut u8) -> Freed {
 /// # Safety
 /// The caller owns it, and uses nothing beyond `new_size`. Where another address is returned, nobody uses the old one any more.
 pub unsafe fn resize(at: *mut u8, new_size: usize) -> Option<Resized> {
-    let (arena, at) = in_arena(at)?;
+    let (arena, at) = arena::of(at)?;
     let old_size = arena.measure(at)?;
     if new_size > isize::MAX as usize {
         return Some(Resized::Not(old_size));
@@ -154,7 +147,7 @@ pub unsafe fn resize(at: *mut u8, new_size: usize) -> Option<Resized> {
 /// # Safety
 /// As for [`resize`]; `new_size` is less than its length.
 pub unsafe fn shrink_in_place(at: *mut u8, new_size: usize) {
-    let Some((arena, at)) = in_arena(at) else { return };
+    let Some((arena, at)) = arena::of(at) else { return };
     if let Some(old_size) = arena.measure(at) {
         // SAFETY: the caller's; it is `old_size` bytes long. What has no bytes has one granule all the same.
         unsafe {

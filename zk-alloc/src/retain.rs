@@ -2,7 +2,7 @@
 
 use std::hint::black_box;
 use std::process;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 use std::thread;
 use std::time::Duration;
 
@@ -40,7 +40,9 @@ const TAG_MASK: u64 = 3 << VALUE_BITS;
 
 static POLICY: AtomicU64 = AtomicU64::new(DEFAULT);
 
-/// Chooses what stays resident from now on. It takes effect when the last open phase ends.
+/// Chooses what stays resident from now on. It takes effect when the last open phase ends; with
+/// [`ZkAllocator::resident`](crate::ZkAllocator::resident) at once, where [`Retain::For`] says how soon memory comes down by itself, and any
+/// other policy that it does not.
 ///
 /// ```
 /// use std::time::Duration;
@@ -95,6 +97,8 @@ fn follow() {
 
 /// While a phase is open, all that is freed in it stays.
 pub(crate) fn first_phase_began() {
+    // Pairs with the one below: either that thread sees the phase, or what it said comes before this.
+    fence(Ordering::SeqCst);
     arena::set_kept(usize::MAX);
 }
 
@@ -102,6 +106,7 @@ pub(crate) fn first_phase_began() {
 fn keep_between_phases(bytes: usize) {
     arena::set_kept(bytes);
     // Another thread may have begun a phase meanwhile, and said the opposite before.
+    fence(Ordering::SeqCst);
     if open_phases::is_any() {
         first_phase_began();
     }
@@ -216,7 +221,9 @@ pub fn release() -> usize {
 }
 
 /// Lets the system take the arena's free memory when it runs short (`MADV_FREE`), and returns how many bytes that may be.
-/// Until then the next phase finds its pages, without a fault; RSS as the kernel counts it does not fall before.
+/// Until then the next phase finds its pages, without a fault; RSS as the kernel counts it does not fall before. (But of a huge
+/// page of which a part is in use, Linux from 6.12 on takes at once what holds nothing but zeroes. `stats()` counts as
+/// resident what was softened, until it is given back or used again.)
 ///
 /// ```
 /// # #[global_allocator]

@@ -33,7 +33,8 @@ const LINE_BYTES: usize = 64;
 /// It needs no [`ZkAllocator`](struct@crate::ZkAllocator) and no phase: its memory is one mapping of its own, whichever
 /// global allocator is installed (without Unix, a block of the system's allocator). A page of it takes memory when it is
 /// first touched, so that a generous capacity costs nothing but address space (under `vm.overcommit_memory=2` all of it
-/// counts). Capacities of 2 MiB and more ask for huge pages, unless `ZK_ALLOC_THP` is `never`, or `auto` avoids them.
+/// counts). Capacities of 2 MiB and more ask for huge pages, unless `ZK_ALLOC_THP` is `never` or `later`,
+/// or `auto` avoids them.
 ///
 /// # What is alive is never overwritten
 ///

@@ -26,7 +26,7 @@ use std::time::Duration;
 
 use heap::{Block, Heap};
 use maps::{resident_bytes_around, tolerance_bytes};
-use support::{alone, is_alone};
+use support::{BARE_METAL, alone, is_alone};
 use volume::{AtRest, Volume};
 use zk_alloc::{ZkAllocator, release, stats};
 
@@ -98,13 +98,16 @@ fn resident_bytes_are_within_the_cap() {
     resident_bytes_are_the_kernel_s();
 }
 
-const HELD_TO_THE_KERNEL: Option<AtRest> = Some(AtRest { every_ops: 1_000, check: resident_bytes_are_the_kernel_s });
+/// Has `check` look while all wait.
+fn held_to(check: fn()) -> Option<AtRest> {
+    Some(AtRest { every_ops: 1_000, check })
+}
 
 #[test]
 fn volume_with_what_is_resident_held_to_the_kernel() {
     under("volume_with_what_is_resident_held_to_the_kernel", &[], || {
         region();
-        in_and_out_of_phases_and_resident(HELD_TO_THE_KERNEL);
+        in_and_out_of_phases_and_resident(held_to(resident_bytes_are_the_kernel_s));
     });
 }
 
@@ -113,8 +116,16 @@ fn volume_within_a_cap() {
     under("volume_within_a_cap", &[("ZK_ALLOC_MAX_BYTES", "256M")], || {
         region();
         in_and_out_of_phases_and_resident(None);
-        let check = resident_bytes_are_within_the_cap;
-        in_and_out_of_phases_and_resident(Some(AtRest { every_ops: 1_000, check }));
+        in_and_out_of_phases_and_resident(held_to(resident_bytes_are_within_the_cap));
+    });
+}
+
+/// As above, where `auto` asks for huge pages.
+#[test]
+fn volume_on_bare_metal() {
+    under("volume_on_bare_metal", &[(BARE_METAL, "1"), ("ZK_ALLOC_MAX_BYTES", "256M")], || {
+        region();
+        in_and_out_of_phases_and_resident(held_to(resident_bytes_are_within_the_cap));
     });
 }
 
@@ -123,7 +134,7 @@ fn volume_in_huge_pages() {
     under("volume_in_huge_pages", &[("ZK_ALLOC_THP", "always")], || {
         region();
         in_and_out_of_phases_and_resident(None);
-        in_and_out_of_phases_and_resident(HELD_TO_THE_KERNEL);
+        in_and_out_of_phases_and_resident(held_to(resident_bytes_are_the_kernel_s));
     });
 }
 
@@ -132,7 +143,7 @@ fn volume_in_small_pages() {
     under("volume_in_small_pages", &[("ZK_ALLOC_THP", "never")], || {
         region();
         in_and_out_of_phases_and_resident(None);
-        in_and_out_of_phases_and_resident(HELD_TO_THE_KERNEL);
+        in_and_out_of_phases_and_resident(held_to(resident_bytes_are_the_kernel_s));
     });
 }
 
@@ -149,7 +160,7 @@ fn volume_zeroed_by_giving_back_small_pages() {
     under("volume_zeroed_by_giving_back_small_pages", &settings, || {
         region();
         in_and_out_of_phases_and_resident(None);
-        in_and_out_of_phases_and_resident(HELD_TO_THE_KERNEL);
+        in_and_out_of_phases_and_resident(held_to(resident_bytes_are_the_kernel_s));
     });
 }
 

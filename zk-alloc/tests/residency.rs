@@ -15,7 +15,7 @@ use std::ffi::OsStr;
 
 use arms::{Block, KIB, MIB, RESIDENT};
 use maps::{resident_bytes_around, tolerance_bytes};
-use support::{Numbers, alone, is_alone};
+use support::{BARE_METAL, Numbers, alone, is_alone};
 use zk_alloc::{release, reserve, soften, stats};
 
 /// Runs `body`, which is the test `name`, in processes of its own.
@@ -24,8 +24,10 @@ fn under_each_setting(name: &str, body: impl FnOnce()) {
     if is_alone() {
         return body();
     }
-    let settings: [&[(&str, &str)]; 5] = [
+    let settings: [&[(&str, &str)]; 7] = [
         &[],
+        &[(BARE_METAL, "1")],
+        &[(BARE_METAL, "1"), ("ZK_ALLOC_MAX_BYTES", "256M")],
         &[("ZK_ALLOC_THP", "always")],
         &[("ZK_ALLOC_THP", "never")],
         &[("ZK_ALLOC_MAX_BYTES", "256M")],
@@ -129,5 +131,29 @@ fn stats_says_what_the_kernel_says_through_a_random_program() {
             }
         }
         println!("{}", region.worst.1);
+    });
+}
+
+/// Of a huge page that holds the end of a run, the kernel brings all.
+#[test]
+fn what_grows_into_a_huge_page_is_counted_with_all_of_it() {
+    under_each_setting("what_grows_into_a_huge_page_is_counted_with_all_of_it", || {
+        let mut region = Region::new();
+        let mut runs: Vec<_> = (0..80).map(|_| Block::written(&RESIDENT, 2 * MIB)).collect();
+        let mut index = 0;
+        runs.retain(|_| {
+            index += 1;
+            index % 2 == 0
+        });
+        release();
+        region.check("every other run was given back");
+        for run in &mut runs {
+            let size = 2 * MIB + 8 * KIB;
+            let address = run.address();
+            *run = std::mem::replace(run, Block::written(&RESIDENT, 1)).resized(size).expect("memory");
+            assert_eq!(run.address(), address, "it grows where it stands");
+            run.write(0, size);
+        }
+        region.check("runs grew by two pages each");
     });
 }

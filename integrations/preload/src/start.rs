@@ -67,11 +67,12 @@ extern "C" fn begin() {
     }
     // SAFETY: the C library's list of variables, before the program runs.
     report::configure(unsafe { variable(environ, b"ZK_ALLOC_REPORT=") });
+    // Also where nothing else happens, since `malloc_usable_size` passes through here.
+    let knows_libc = glibc::look_up();
     if !glibc::is_there() {
         STATE.store(State::NotInUse as u8, Ordering::Relaxed);
         return;
     }
-    let knows_libc = glibc::look_up();
     if !arrives_here() {
         STATE.store(State::NotInUse as u8, Ordering::Relaxed);
         say_if_late();
@@ -86,10 +87,12 @@ extern "C" fn begin() {
     MIN_BYTES.store(c_api::min_bytes_setting().unwrap_or(OPENING_BYTES), Ordering::Relaxed);
 }
 
-/// Called before the arena serves its first request.
+/// Called before the arena serves its first request, which may come while glibc is at its heap.
 #[cold]
-pub(crate) fn arena_opened() {
-    glibc::take_over();
+pub(crate) fn arena_opened(is_glibc_free: bool) {
+    if is_glibc_free {
+        glibc::take_over();
+    }
     if c_api::min_bytes_setting().is_none() {
         MIN_BYTES.store(SERVING_BYTES, Ordering::Relaxed);
     }

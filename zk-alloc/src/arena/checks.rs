@@ -1,6 +1,8 @@
 //! The lock-free parts against what they promise.
 
 #[cfg(not(loom))]
+mod claimed;
+#[cfg(not(loom))]
 mod oracle;
 
 #[cfg(loom)]

@@ -231,7 +231,7 @@ pub(super) fn sleep() -> bool {
     true
 }
 
-/// The watcher ends. `true` where it must go on instead: something happened meanwhile, and nobody else watches.
+/// The watcher ends. `true` where it must go on instead: something happened meanwhile, nobody else watches, and somebody should.
 pub(super) fn rest() -> bool {
     let Some(state) = state() else { return false };
     let marks = || (budget::resident_bytes(), counters::used_bytes());
@@ -241,7 +241,8 @@ pub(super) fn rest() -> bool {
     state.watcher.store(NONE, Ordering::SeqCst);
     // Either who changes something sees now that there is no watcher, or this sees the change: the fence is all threads'.
     os::fence_other_threads();
-    marks() != (resident, used)
+    follows()
+        && marks() != (resident, used)
         && state.watcher.compare_exchange(NONE, WATCHING, Ordering::SeqCst, Ordering::Relaxed).is_ok()
 }
 

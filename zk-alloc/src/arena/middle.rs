@@ -72,11 +72,15 @@ impl Middle {
         let mut found = [0; FETCH_BLOCKS];
         let most = fetch_most(class.block_bytes(), class.capacity());
         if let Some(cache) = thread_cache::join_and_enter(&self.room) {
+            // It may keep some all the same: another thread claimed the cache when this one looked, or a handler came in between.
+            if let Some(kept) = take_kept(&cache, class, size) {
+                return Ok(kept);
+            }
             let wanted = cache.appetite(class, most).max(class.blocks_by_lines());
             let fetched = self.slabs.take(zone, class, limit, &mut found[..wanted])?;
             // The lowest address is handed out first.
             for &block in found[1..fetched].iter().rev() {
-                // There is room: it had none, and asked for half of what it may keep at most.
+                // There is room: it has none, and asked for half of what it may keep at most.
                 cache.push(class, block as u64);
             }
             cache.handed_out(class, size);
@@ -157,6 +161,11 @@ impl Middle {
         self.slabs.purge(zone, wanted_bytes)
     }
 
+    /// See [`SlabTable::is_worth_purging`].
+    pub(crate) fn is_worth_purging(&self) -> bool {
+        self.slabs.is_worth_purging()
+    }
+
     /// As [`Zone::give_back_unbooked`], for the slabs that lie there.
     pub(crate) fn give_back_unbooked(&self, zone: &Zone, at: NonNull<u8>, bytes: usize) {
         self.slabs.give_back_unbooked(zone, at, bytes);
@@ -192,7 +201,12 @@ impl Middle {
 /// A block for `size` bytes, of those that this thread keeps.
 #[inline(always)]
 pub(super) fn alloc_kept(class: Class, size: usize) -> Option<NonNull<u8>> {
-    let cache = thread_cache::enter()?;
+    take_kept(&*thread_cache::enter()?, class, size)
+}
+
+/// As [`alloc_kept`], for whoever is in the cache.
+#[inline(always)]
+fn take_kept(cache: &Cache, class: Class, size: usize) -> Option<NonNull<u8>> {
     let block = cache.pop(class)?;
     cache.handed_out(class, size);
     at(block as usize)

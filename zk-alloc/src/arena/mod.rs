@@ -82,7 +82,7 @@ const OPEN: u8 = 3;
 /// An allocator asked it for memory.
 const SERVING: u8 = 4;
 
-/// How often the first request is postponed before it is given up.
+/// How often the first request is postponed before it comes in whatever moment.
 const MOST_POSTPONED: u8 = 100;
 
 static GLOBAL: Global = Global {
@@ -120,10 +120,19 @@ pub(crate) fn open() -> Option<&'static Arena> {
     get().or_else(open_now)
 }
 
+/// In what moment the first request comes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Moment {
+    /// In no signal handler.
+    Calm,
+    /// Perhaps in a signal handler, which may have interrupted anything, the backing allocator among it.
+    Disturbed,
+}
+
 /// As [`open`], for an allocator, which brings its settings along; `first` runs before the first of all requests, once in the
 /// life of the process.
 #[inline]
-pub(crate) fn open_to_serve(settings: &Settings, first: impl FnOnce()) -> Option<&'static Arena> {
+pub(crate) fn open_to_serve(settings: &Settings, first: impl FnOnce(Moment)) -> Option<&'static Arena> {
     if GLOBAL.state.load(Ordering::Acquire) == SERVING {
         // SAFETY: as in `get`.
         Some(unsafe { GLOBAL.opened() })
@@ -133,18 +142,18 @@ pub(crate) fn open_to_serve(settings: &Settings, first: impl FnOnce()) -> Option
 }
 
 #[cold]
-fn serve_first(settings: &Settings, first: impl FnOnce()) -> Option<&'static Arena> {
+fn serve_first(settings: &Settings, first: impl FnOnce(Moment)) -> Option<&'static Arena> {
     config::introduce(settings);
     let arena = open()?;
-    // A handler may have interrupted the backing allocator: then some later request is the first. A thread that goes on with
-    // signals blocked would ask for ever.
+    // In a handler, some later request is the first. A thread that goes on with signals blocked would ask for ever.
     static POSTPONED: AtomicU8 = AtomicU8::new(0);
-    if os::may_be_in_signal_handler() && POSTPONED.fetch_add(1, Ordering::Relaxed) < MOST_POSTPONED {
+    let moment = if os::may_be_in_signal_handler() { Moment::Disturbed } else { Moment::Calm };
+    if moment == Moment::Disturbed && POSTPONED.load(Ordering::Relaxed) < MOST_POSTPONED {
+        POSTPONED.fetch_add(1, Ordering::Relaxed);
         return Some(arena);
     }
-    let is_first = GLOBAL.state.compare_exchange(OPEN, SERVING, Ordering::AcqRel, Ordering::Relaxed).is_ok();
-    if is_first && POSTPONED.load(Ordering::Relaxed) < MOST_POSTPONED {
-        first();
+    if GLOBAL.state.compare_exchange(OPEN, SERVING, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+        first(moment);
     }
     Some(arena)
 }
@@ -175,14 +184,19 @@ fn open_now() -> Option<&'static Arena> {
     }
 }
 
-/// The arena, if an address belongs to it.
+/// The arena, and an address in it, if that is where `at` lies.
 #[inline(always)]
-pub(crate) fn of(at: *const u8) -> Option<&'static Arena> {
+pub(crate) fn of(at: *mut u8) -> Option<(&'static Arena, NonNull<u8>)> {
     // Acquire: who sees a length sees the base and the arena, which were written before it.
     let len = GLOBAL.len.load(Ordering::Acquire);
     let within = at.addr().wrapping_sub(GLOBAL.base.load(Ordering::Relaxed)) < len;
     // SAFETY: the length is 0 until the arena has been written.
-    within.then(|| unsafe { GLOBAL.opened() })
+    let arena = within.then(|| unsafe { GLOBAL.opened() });
+    // No `zip`: it would be a call.
+    match (arena, NonNull::new(at)) {
+        (Some(arena), Some(at)) => Some((arena, at)),
+        _ => None,
+    }
 }
 
 /// A block that this thread keeps, for a request as most are.
@@ -260,10 +274,22 @@ impl Arena {
             Err(Shortage::Full) => None,
             Err(Shortage::OverBudget) => {
                 let room = size.checked_add(ROOM_BYTES)?;
-                let gone = self.trim(budget::max_bytes().saturating_sub(room), GiveBack::Now);
+                let gone = self.make_room(budget::max_bytes().saturating_sub(room));
                 if gone == 0 { None } else { self.try_alloc(size, align, contents, Limit::Cap).ok() }
             }
         }
+    }
+
+    /// As [`trim`](Self::trim), for a request, after the threads' caches were emptied: it may be one of many in a row for which
+    /// nothing is free, so that slabs are looked through only if that promises something.
+    fn make_room(&self, keep_bytes: usize) -> usize {
+        let surplus = || resident_bytes().saturating_sub(keep_bytes);
+        let mut gone = self.trim_zones(surplus(), GiveBack::Now);
+        if surplus() > 0 && self.middle.is_worth_purging() {
+            gone += self.middle.purge(self.slab_zone(), surplus());
+            gone += self.trim_zones(surplus(), GiveBack::Now);
+        }
+        gone
     }
 
     #[inline(always)]

@@ -213,7 +213,7 @@ impl Cache {
     }
 
     /// Keeps others out, and the cache's own thread from its next entry on. `false` if another thread did so first.
-    fn claim(&self, by: u64) -> bool {
+    pub(super) fn claim(&self, by: u64) -> bool {
         self.claimed.compare_exchange(0, by, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 

@@ -18,7 +18,7 @@ use super::residency::{GiveBack, Residency};
 use super::runs::{Runs, Tenant};
 use super::thread_cache::{self, Run};
 use crate::counters::{self, ZoneCounters};
-use crate::os;
+use crate::os::{self, Errno};
 
 /// A zone commits in steps of this many bytes, so that it rarely asks the kernel.
 const COMMIT_STEP_BYTES: usize = 32 << 20;
@@ -145,6 +145,10 @@ impl Zone {
         let is_resident = self.residency.resident(start, self.granules(len)) == self.granules(len);
         let fresh =
             self.make_usable(start, granules, Limit::Cap).inspect_err(|_| self.runs.release(start, granules))?;
+        let moved = self.granules(len);
+        if fresh > 0 && moved < granules {
+            self.page_in_edges(start + moved, granules - moved, true);
+        }
         self.grown(granules, fresh);
         self.counters().requested(bytes);
         self.residency.soil(start, granules);
@@ -156,14 +160,14 @@ impl Zone {
     ///
     /// # Errors
     /// See [`Shortage`].
-    pub(crate) fn claim_slab(&self, bytes: usize) -> Result<(NonNull<u8>, u64), Shortage> {
+    pub(crate) fn claim_slab(&self, bytes: usize, limit: Limit) -> Result<(NonNull<u8>, u64), Shortage> {
         let granules = self.granules(bytes);
         let start = self.claim_free(Tenant::Slab, granules, bytes).ok_or(Shortage::Full)?;
-        if !self.commit_to(start + granules) {
+        let is_committed = self.commit_to(start + granules);
+        if !is_committed || !self.page_in_around_slab(start, granules, limit) {
             self.runs.release(start, granules);
-            return Err(Shortage::Full);
+            return Err(if is_committed { Shortage::OverBudget } else { Shortage::Full });
         }
-        self.page_in_around_slab(start, granules);
         Ok((self.address(start), self.residency.hand_over(start, granules)))
     }
 
@@ -316,19 +320,24 @@ impl Zone {
     }
 
     /// As [`page_in_edges`](Self::page_in_edges), for a slab: it is paged in with its neighbours where pieces are longer than
-    /// it, and otherwise as its blocks are touched; but not in huge pages, of which the first touch would bring all of it.
-    fn page_in_around_slab(&self, start: usize, granules: usize) {
+    /// it, and otherwise as its blocks are touched; but not in huge pages, of which the first touch would bring all of it. `false`
+    /// where that is beyond the limit.
+    fn page_in_around_slab(&self, start: usize, granules: usize, limit: Limit) -> bool {
         let len = self.piece(start);
         let (from, end) = (start / len * len, start + granules);
         let resident = self.residency.resident(start, granules);
         if resident == granules || len <= granules {
-            return;
+            return true;
         }
         let rest = if resident == 0 { self.fresh_rest(from, len, start, end) } else { None };
         let rest = rest.filter(|_| self.pays_ahead(from, len, start..end));
-        if (rest.is_some() || self.comes_whole(start)) && self.residency.book(start, granules, Limit::Peak).is_some() {
+        let comes_whole = self.comes_whole(start);
+        let limit = if comes_whole { limit } else { Limit::Peak };
+        if (rest.is_some() || comes_whole) && self.residency.book(start, granules, limit).is_some() {
             self.page_in_piece(rest.unwrap_or_default(), start..end);
+            return true;
         }
+        !comes_whole
     }
 
     /// Whether the first touch of a granule pages in a huge page.
@@ -371,18 +380,21 @@ impl Zone {
     /// booked must be owned.
     fn page_in_piece(&self, rest: [(usize, usize); 2], own: Range<usize>) {
         let (mut paged, comes_whole) = (own.clone(), self.comes_whole(own.start));
+        let mut is_short = false;
         // A huge page comes whether it is booked or not.
         let limit = if comes_whole { Limit::Cap } else { Limit::Peak };
         // Where it fails, another thread has the granule, and books it, or a slab has.
-        let claim = |granule| {
+        let mut claim = |granule| {
             let claimed = self.runs.try_claim(granule, 1);
             if claimed && self.residency.book(granule, 1, limit).is_none() {
                 self.runs.release(granule, 1);
+                is_short = true;
                 return false;
             }
             claimed
         };
         let [before, behind] = rest.map(|(at, len)| at..at + len);
+        let piece = before.start.min(own.start)..behind.end.max(own.end);
         // Paged in is what joins the caller's granules. A huge page comes with all of it.
         for granule in before.rev() {
             match granule + 1 == paged.start {
@@ -404,6 +416,11 @@ impl Zone {
         self.residency.page_in(paged.start, paged.len());
         self.runs.release(paged.start, own.start - paged.start);
         self.runs.release(own.end, paged.end - own.end);
+        // What the cap had no room for came all the same.
+        if is_short && comes_whole {
+            let calls = self.give_back_unbooked(self.address(piece.start), self.bytes(piece.len()));
+            (0..calls).for_each(|_| self.counters().system_call());
+        }
     }
 
     /// Takes back a run.
@@ -459,6 +476,9 @@ impl Zone {
                 self.runs.release(more_at, more);
                 return false;
             };
+            if fresh > 0 {
+                self.page_in_edges(more_at, more, true);
+            }
             self.residency.soil(more_at, more);
             self.grown(more, fresh);
         } else if new < old {
@@ -498,13 +518,14 @@ impl Zone {
         gone
     }
 
-    /// Gives back what is free of `[at, at + bytes)`, and not known to be resident: the kernel may have brought it back into
-    /// memory. Whoever does so is no thread of the program, whose system calls are counted.
-    pub(super) fn give_back_unbooked(&self, at: NonNull<u8>, bytes: usize) {
+    /// Gives back what is free of `[at, at + bytes)`, and not known to be resident: the kernel may have brought it into memory.
+    /// Returns the number of system calls, which are counted where a thread of the program makes them.
+    pub(super) fn give_back_unbooked(&self, at: NonNull<u8>, bytes: usize) -> usize {
         let (start, granules) = (self.index(at), self.granules(bytes));
         if self.residency.resident(start, granules) == granules {
-            return;
+            return 0;
         }
+        let mut calls = 0;
         let is_unbooked = |&granule: &usize| self.residency.resident(granule, 1) == 0;
         for granule in (start..start + granules).filter(is_unbooked) {
             if self.runs.try_claim(granule, 1) {
@@ -512,10 +533,12 @@ impl Zone {
                     // SAFETY: the granule is ours since the claim above, free before, and committed, as the caller's memory is.
                     // Where the kernel refuses, it stays as it is.
                     let _ = unsafe { os::discard(self.address(granule).as_ptr(), self.spec.granule_bytes) };
+                    calls += 1;
                 }
                 self.runs.release(granule, 1);
             }
         }
+        calls
     }
 
     /// Books `bytes` of the zone's free memory, so that whoever is handed it finds it resident, and has `page_in` bring it in.
@@ -525,6 +548,7 @@ impl Zone {
         let Some(start) = self.runs.claim_first_fit(tenant, granules, 1, 0) else { return 0 };
         let usable = self.make_usable(start, granules, Limit::Cap).is_ok();
         if usable {
+            self.page_in_edges(start, granules, true);
             page_in(Populate { zone: self, start, granules });
         }
         self.runs.release(start, granules);
@@ -604,15 +628,23 @@ impl Zone {
 
     /// Advises the kernel on granules `from..to`, which were just committed.
     fn advise(&self, from: usize, to: usize) {
-        let (advise, from): (unsafe fn(*mut u8, usize) -> _, _) = match self.spec.huge {
-            HugeAdvice::Ask => (os::advise_huge, from.max(self.granules(self.spec.small_pages_bytes))),
-            HugeAdvice::Forbid => (os::forbid_huge, from),
-            HugeAdvice::Leave => return,
-        };
-        if from >= to {
+        match self.spec.huge {
+            HugeAdvice::Ask => {
+                // A host may give huge pages unasked, of which nothing would be known.
+                let border = self.granules(self.spec.small_pages_bytes).clamp(from, to);
+                self.advise_on(from..border, os::forbid_huge);
+                self.advise_on(border..to, os::advise_huge);
+            }
+            HugeAdvice::Forbid => self.advise_on(from..to, os::forbid_huge),
+            HugeAdvice::Leave => {}
+        }
+    }
+
+    fn advise_on(&self, granules: Range<usize>, advise: unsafe fn(*mut u8, usize) -> Result<(), Errno>) {
+        if granules.is_empty() {
             return;
         }
-        let (at, len) = (self.address(from), self.bytes(to - from));
+        let (at, len) = (self.address(granules.start), self.bytes(granules.len()));
         self.counters().system_call();
         // SAFETY: memory of this zone that was just committed.
         if let Err(refused) = unsafe { advise(at.as_ptr(), len) } {

@@ -15,7 +15,7 @@ pub enum HugePages {
     Auto,
     /// Everywhere.
     Always,
-    /// Nowhere at first; what stays resident is made huge afterwards.
+    /// Nowhere at first; what stays resident is made huge afterwards, unless the host would give huge pages unasked.
     Later,
     /// Nowhere.
     Never,
@@ -30,11 +30,12 @@ pub enum HugePagesOutcome {
     Auto,
     /// Asks for them everywhere; the host has them.
     Always,
-    /// Does not ask for them at first (a host of the setting `always` gives them unasked), and has what stays resident made huge by
-    /// and by, with 2% of a processor's time. That was wished, or [`HugePages::Auto`] where a hypervisor takes free memory back, so
-    /// that the first touch of a huge page has to get hundreds of small ones.
+    /// Does not ask for them at first, and has what stays resident made huge by and by, with 2% of a processor's time. That was
+    /// wished, or [`HugePages::Auto`] where a hypervisor takes free memory back, so that the first touch of a huge page has to get
+    /// hundreds of small ones.
     Later,
-    /// Forbids them: as with `Later`, but the host would give them unasked.
+    /// Forbids them where `Later` would wait, because the host would give them unasked, at the first touch. Nothing is made huge
+    /// afterwards.
     Avoided,
     /// Forbids them, whatever the host's setting.
     Never,
@@ -87,8 +88,8 @@ impl HugePages {
             (Self::Never, _) => HugePagesOutcome::Never,
             (_, HostHugePages::Unavailable) => HugePagesOutcome::Unavailable,
             (Self::Always, _) => HugePagesOutcome::Always,
-            (Self::Auto, HostHugePages::Available) => HugePagesOutcome::Auto,
-            (_, HostHugePages::CostlyUnasked) => HugePagesOutcome::Avoided,
+            (Self::Auto, HostHugePages::Available | HostHugePages::Unasked) => HugePagesOutcome::Auto,
+            (_, HostHugePages::Unasked | HostHugePages::CostlyUnasked) => HugePagesOutcome::Avoided,
             (Self::Auto | Self::Later, _) => HugePagesOutcome::Later,
         }
     }
@@ -96,10 +97,10 @@ impl HugePages {
 
 /// What the host says, which is looked at once: two files of it take as long to read as many pages to touch.
 pub(super) fn host_huge_pages() -> HostHugePages {
-    use HostHugePages::{Available, Costly, CostlyUnasked, Unavailable};
+    use HostHugePages::{Available, Costly, CostlyUnasked, Unasked, Unavailable};
     /// 0 as long as nobody asked, then the place of the answer in `ANSWERS`, from 1 on.
     static ANSWER: AtomicUsize = AtomicUsize::new(0);
-    const ANSWERS: [HostHugePages; 4] = [Available, Costly, CostlyUnasked, Unavailable];
+    const ANSWERS: [HostHugePages; 5] = [Available, Unasked, Costly, CostlyUnasked, Unavailable];
 
     if let Some(&known) = ANSWER.load(Ordering::Relaxed).checked_sub(1).and_then(|place| ANSWERS.get(place)) {
         return known;

@@ -31,8 +31,7 @@ pub struct InForce<T> {
     pub origin: Origin,
 }
 
-/// The settings that the arena was opened with. Its text names those that are not the default, as the environment would set
-/// them.
+/// The settings that the arena was opened with. Its text names those that are not the default, by their variables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]

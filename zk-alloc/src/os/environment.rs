@@ -21,6 +21,7 @@ pub(crate) const VARIABLES: &[&str] = &[
     "ZK_ALLOC_LAZY_ZERO_BYTES",
     "ZK_ALLOC_TRACE_ESCAPED",
     super::pages::TEST_PAGE_BYTES,
+    super::TEST_BARE_METAL,
 ];
 
 /// More than any usable value is long, and more than a message shows of one ([`Cut`](super::Cut)).

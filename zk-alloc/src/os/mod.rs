@@ -51,8 +51,10 @@ pub(crate) struct Errno(pub(crate) i32);
 #[cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "only Linux can be asked for huge pages"))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HostHugePages {
-    /// The kernel gives them, at least where a program asks.
+    /// The kernel gives them where a program asks.
     Available,
+    /// It does where no program asks, too.
+    Unasked,
     /// It does where a program asks, but free memory is handed to the hypervisor, which has to be asked for it again, page by page,
     /// at the first touch.
     Costly,
@@ -61,6 +63,10 @@ pub(crate) enum HostHugePages {
     /// Off, unknown to this kernel, or not to be read.
     Unavailable,
 }
+
+/// The variable that has a virtual machine pass for a host that reports no free memory, in builds with debug assertions: what is
+/// tested on the one is used on the other.
+pub(crate) const TEST_BARE_METAL: &str = "ZK_ALLOC_TEST_BARE_METAL";
 
 /// The size of a huge page on the platforms that have them, in bytes.
 pub(crate) const HUGE_PAGE_BYTES: usize = 2 << 20;

@@ -17,6 +17,8 @@ use crate::{BEGIN, END};
 
 /// Names what the process is to do instead of running tests.
 const MOMENT: &str = "ZK_ALLOC_TEST_MOMENT";
+/// Says how many children it has do it.
+const TRIES: &str = "ZK_ALLOC_TEST_TRIES";
 
 /// How a child ended that did what it should.
 const FINE: c_int = 0;
@@ -102,6 +104,8 @@ fn in_children(tries: u32, child: fn(u32) -> c_int) -> c_int {
 #[track_caller]
 fn check(moment: &str) {
     for min_bytes in ["1024", "0"] {
+        let tries = std::env::var_os(TRIES);
+        let asked = tries.as_deref().map(|tries| (TRIES, tries));
         let settings = [
             (MOMENT, OsStr::new(moment)),
             ("ZK_ALLOC_MIN_BYTES", OsStr::new(min_bytes)),
@@ -109,7 +113,7 @@ fn check(moment: &str) {
             ("RUST_BACKTRACE", OsStr::new("1")),
             ("ZK_ALLOC_TRACE_ESCAPED", OsStr::new(if moment.contains("backtrace") { "1" } else { "0" })),
         ];
-        let ended = alone(moment, &settings);
+        let ended = alone(moment, &settings.into_iter().chain(asked).collect::<Vec<_>>());
         assert!(ended.status.success(), "{moment}, ZK_ALLOC_MIN_BYTES={min_bytes}: {}\n{}", ended.status, ended.stderr);
         assert!(ended.stderr.contains("children failed"), "{moment}: {ended:?}");
     }

@@ -3,6 +3,8 @@
 
 use std::fs;
 
+use zk_alloc::{HugePagesOutcome, stats};
+
 /// A mapping, as `/proc/self/smaps` has it.
 #[derive(Debug)]
 pub(crate) struct Map {
@@ -60,7 +62,7 @@ pub(crate) fn tolerance_bytes(resident_bytes: usize) -> usize {
     let exact = resident_bytes / 100 + (2 << 20);
     // The kernel makes and splits huge pages without a word to anybody: a touch may bring one where its page table has become
     // empty, and since Linux 6.12 one that is split loses what of it is zero.
-    let is_huge = std::env::var_os("ZK_ALLOC_THP").is_some_and(|value| value == "always");
+    let is_huge = matches!(stats().huge_pages, Some(HugePagesOutcome::Auto | HugePagesOutcome::Always));
     if is_huge { exact + (4 << 20) + resident_bytes / 10 } else { exact }
 }
 

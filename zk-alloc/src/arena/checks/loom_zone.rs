@@ -148,7 +148,7 @@ fn what_a_slab_holds_stays_while_it_is_made_huge() {
         let other = model.clone();
         let thread = spawn(move || other.make_huge());
         // Where it has none, the task has a granule just then.
-        if let Ok((slab, resident)) = model.zone.claim_slab(2 * GRANULE_BYTES) {
+        if let Ok((slab, resident)) = model.zone.claim_slab(2 * GRANULE_BYTES, Limit::Cap) {
             assert_eq!(resident, 0);
             assert!(budget::admit(2 * GRANULE_BYTES, Limit::Cap));
             // SAFETY: the slab is the caller's.
@@ -268,7 +268,7 @@ fn a_slab_beside_edges_that_are_paged_in_is_booked_once() {
         let other = model.clone();
         let thread = spawn(move || {
             let bytes = 2 * GRANULE_BYTES;
-            if let Ok((slab, resident)) = other.zone.claim_slab(bytes) {
+            if let Ok((slab, resident)) = other.zone.claim_slab(bytes, Limit::Cap) {
                 let booked = resident.count_ones() as usize * GRANULE_BYTES;
                 assert!(other.booked_bytes() >= booked);
                 // SAFETY: claimed above.

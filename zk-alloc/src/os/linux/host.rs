@@ -3,7 +3,7 @@
 
 use rustix::fs::{CWD, Mode, OFlags};
 
-use crate::os::HostHugePages;
+use crate::os::{self, HostHugePages};
 
 /// What `/sys/kernel/mm/transparent_hugepage/enabled` says, and what a huge page costs.
 pub(crate) fn host_huge_pages() -> HostHugePages {
@@ -11,19 +11,22 @@ pub(crate) fn host_huge_pages() -> HostHugePages {
     let text = read_small(c"/sys/kernel/mm/transparent_hugepage/enabled", &mut buffer);
     let comes_unasked = text.contains("[always]");
     if !comes_unasked && !text.contains("[madvise]") {
-        HostHugePages::Unavailable
-    } else if !is_free_memory_reported() {
-        HostHugePages::Available
-    } else if comes_unasked {
-        HostHugePages::CostlyUnasked
-    } else {
-        HostHugePages::Costly
+        return HostHugePages::Unavailable;
+    }
+    match (is_free_memory_reported(), comes_unasked) {
+        (false, false) => HostHugePages::Available,
+        (false, true) => HostHugePages::Unasked,
+        (true, false) => HostHugePages::Costly,
+        (true, true) => HostHugePages::CostlyUnasked,
     }
 }
 
 /// Whether free memory is reported to a hypervisor, which then takes it back. In what pieces does not matter: the host finds
 /// small pages for all that it took, also where it took it in huge ones.
 fn is_free_memory_reported() -> bool {
+    if cfg!(debug_assertions) && os::variable(os::TEST_BARE_METAL).is_some() {
+        return false;
+    }
     let mut buffer = [0; 16];
     reports(read_small(c"/sys/module/page_reporting/parameters/page_reporting_order", &mut buffer))
 }

@@ -1,7 +1,7 @@
 //! Pages that move, grow together, or are counted.
 #![allow(unsafe_code, reason = "moves mapped memory")]
 
-use rustix::mm::{MapFlags, MremapFlags, ProtFlags, mmap_anonymous, mremap_fixed};
+use rustix::mm::{MapFlags, MremapFlags, ProtFlags, mmap_anonymous, mremap_fixed, munmap};
 
 use super::{PRIVATE, keeping_errno, real_page_bytes};
 use crate::os::Errno;
@@ -26,9 +26,14 @@ pub(crate) unsafe fn move_pages(from: *mut u8, to: *mut u8, len: usize) -> Resul
         // The kernel makes room at `to` before it looks at all that may be wrong: a refusal can leave a hole there, in
         // which another thread's mapping may come to lie. Filled again, unless there is none.
         // SAFETY: maps only what is not mapped; the range is the caller's.
-        let _ = unsafe {
+        let filled = unsafe {
             mmap_anonymous(to.cast(), len, ProtFlags::READ | ProtFlags::WRITE, PRIVATE | MapFlags::FIXED_NOREPLACE)
         };
+        // Linux before 4.17 and gVisor take the place for a wish: they map elsewhere what was not missing.
+        if let Some(elsewhere) = filled.ok().filter(|&at| at != to.cast()) {
+            // SAFETY: mapped one line above, and nobody knows of it.
+            let _ = unsafe { munmap(elsewhere, len) };
+        }
         return Err(refused.into());
     }
     Ok(())

@@ -57,9 +57,11 @@ pub(crate) fn start(name: &'static CStr, run: fn()) -> Result<(), Errno> {
     // SAFETY: the mapping is ours, and long enough; the task finds its own address where x86-64's convention has it.
     unsafe {
         start.write(Start { name, run, mapping: mapping.start(), len: mapping.len() });
-        if cfg!(target_arch = "x86_64") {
+        #[cfg(target_arch = "x86_64")]
+        {
             control.cast::<*mut u8>().write(control.as_ptr());
             control.cast::<*mut u8>().add(2).write(control.as_ptr());
+            control.cast::<usize>().add(POINTER_GUARD).write(pointer_guard());
         }
     }
     let before = block_signals();
@@ -75,6 +77,26 @@ pub(crate) fn start(name: &'static CStr, run: fn()) -> Result<(), Errno> {
 
 /// On which side of the address the C library's own bytes lie: below on aarch64, above on x86-64.
 const CONTROL_FIRST: bool = cfg!(target_arch = "aarch64");
+
+/// Where glibc keeps what it hides the addresses of functions with, in words.
+#[cfg(target_arch = "x86_64")]
+const POINTER_GUARD: usize = 6;
+
+/// That of this thread, which is the process's. Up to glibc 2.30, asking for the time goes through such an address.
+#[cfg(target_arch = "x86_64")]
+fn pointer_guard() -> usize {
+    let guard: usize;
+    // SAFETY: reads a word of the C library's own, which every thread has there.
+    unsafe {
+        asm!(
+            "mov {}, qword ptr fs:[{}]",
+            out(reg) guard,
+            const POINTER_GUARD * size_of::<usize>(),
+            options(pure, readonly, nostack, preserves_flags),
+        );
+    }
+    guard
+}
 
 /// Whether what the C library keeps in each thread lies where the task has memory.
 fn local_memory_suffices() -> bool {
