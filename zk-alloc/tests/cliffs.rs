@@ -110,7 +110,7 @@ fn a_cap_that_is_reached_costs_no_look_at_every_slab_at_each_request() {
             blocks.push(Block::written(&RESIDENT, 48 * KIB));
         }
         let median = median_request(48 * KIB, 8);
-        assert!(median <= Duration::from_micros(100), "{median:?} with {} blocks alive", blocks.len());
+        assert!(median <= Duration::from_micros(500), "{median:?} with {} blocks alive", blocks.len());
     });
 }
 
