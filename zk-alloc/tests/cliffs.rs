@@ -10,7 +10,7 @@ mod support;
 
 use std::time::{Duration, Instant};
 
-use arms::{Block, KIB, MIB, RESIDENT};
+use arms::{Block, KIB, MIB, RESIDENT, keep_every};
 use support::in_its_own_process;
 use zk_alloc::{overflow_stats, stats};
 
@@ -37,11 +37,7 @@ fn assert_holes_are_passed_over(name: &str, count: usize, hole: usize, size: usi
     // What nobody touches takes no memory only in small pages.
     in_its_own_process(name, &[("ZK_ALLOC_THP", "never")], || {
         let mut blocks: Vec<_> = (0..count).map(|_| Block::untouched(&RESIDENT, hole, 8)).collect();
-        let mut index = 0;
-        blocks.retain(|_| {
-            index += 1;
-            index % 2 == 0
-        });
+        keep_every(2, &mut blocks);
         let median = median_request(size, 8);
         assert!(median <= Duration::from_micros(50), "{median:?} for {size} bytes above {} holes", blocks.len());
         drop(blocks);
@@ -101,11 +97,7 @@ fn a_cap_that_is_reached_costs_no_look_at_every_slab_at_each_request() {
     let cap = [("ZK_ALLOC_MAX_BYTES", "1G")];
     in_its_own_process("a_cap_that_is_reached_costs_no_look_at_every_slab_at_each_request", &cap, || {
         let mut blocks: Vec<_> = (0..1_000 * MIB / KIB).map(|_| Block::written(&RESIDENT, KIB)).collect();
-        let mut index = 0;
-        blocks.retain(|_| {
-            index += 1;
-            index % 2 == 0
-        });
+        keep_every(2, &mut blocks);
         while overflow_stats().0 < 100 {
             blocks.push(Block::written(&RESIDENT, 48 * KIB));
         }

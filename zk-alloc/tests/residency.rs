@@ -13,7 +13,7 @@ mod support;
 
 use std::ffi::OsStr;
 
-use arms::{Block, KIB, MIB, RESIDENT};
+use arms::{Block, KIB, MIB, RESIDENT, keep_every};
 use maps::{resident_bytes_around, tolerance_bytes};
 use support::{BARE_METAL, Numbers, alone, is_alone};
 use zk_alloc::{release, reserve, soften, stats};
@@ -83,11 +83,7 @@ fn stats_says_what_the_kernel_says_of_blocks_of_each_size() {
             let count = (80 * MIB / size).max(1);
             let mut blocks: Vec<_> = (0..count).map(|_| Block::written(&RESIDENT, size)).collect();
             region.check(&format!("{count} blocks of {size} bytes were made"));
-            let mut index = 0;
-            blocks.retain(|_| {
-                index += 1;
-                index % 3 == 0
-            });
+            keep_every(3, &mut blocks);
             region.check(&format!("two thirds of {count} blocks of {size} bytes were freed"));
             release();
             region.check(&format!("release() with a third of {count} blocks of {size} bytes alive"));
@@ -140,11 +136,7 @@ fn what_grows_into_a_huge_page_is_counted_with_all_of_it() {
     under_each_setting("what_grows_into_a_huge_page_is_counted_with_all_of_it", || {
         let mut region = Region::new();
         let mut runs: Vec<_> = (0..80).map(|_| Block::written(&RESIDENT, 2 * MIB)).collect();
-        let mut index = 0;
-        runs.retain(|_| {
-            index += 1;
-            index % 2 == 0
-        });
+        keep_every(2, &mut runs);
         release();
         region.check("every other run was given back");
         for run in &mut runs {

@@ -34,7 +34,7 @@ __attribute__((weak)) size_t zk_alloc_release(void);
 __attribute__((weak)) size_t zk_alloc_soften(void);
 __attribute__((weak)) size_t zk_alloc_stats(struct zk_alloc_stats *stats, size_t size);
 
-/* Begins a phase: until it ends, nothing is given back to the system. Phases nest, and overlap on any threads. */
+/* Begins a phase: until it ends, nothing is given back to the system for idleness. Phases nest, and overlap on any threads. */
 static inline void zk_phase_begin(void) {
     if (zk_alloc_phase_begin) zk_alloc_phase_begin();
 }

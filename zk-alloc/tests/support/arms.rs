@@ -155,3 +155,12 @@ fn cost_alone(name: &str, arm: &str) -> usize {
 pub(crate) fn cost(before: usize) -> usize {
     rss_bytes().saturating_sub(before)
 }
+
+/// Frees all of `blocks` but every `nth`.
+pub(crate) fn keep_every(nth: usize, blocks: &mut Vec<Block>) {
+    let mut index = 0;
+    blocks.retain(|_| {
+        index += 1;
+        index % nth == 0
+    });
+}

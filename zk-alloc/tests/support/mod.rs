@@ -102,8 +102,8 @@ pub(crate) const BARE_METAL: &str = "ZK_ALLOC_TEST_BARE_METAL";
 pub(crate) fn alone(name: &str, settings: &[(&str, &OsStr)]) -> Ended {
     let mut command = Command::new(std::env::current_exe().expect("a test binary knows its path"));
     for (inherited, _) in std::env::vars_os() {
-        let name = inherited.to_string_lossy();
-        if name.starts_with("ZK_ALLOC_") && name != BARE_METAL {
+        let variable = inherited.to_string_lossy();
+        if variable.starts_with("ZK_ALLOC_") && variable != BARE_METAL {
             command.env_remove(inherited);
         }
     }

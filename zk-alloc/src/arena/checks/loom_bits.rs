@@ -210,7 +210,7 @@ fn a_search_that_overtakes_another_does_not_hide_what_was_freed_between_them() {
 /// What a claim that fails has set for an instant, in this word or in the one before, a search takes for used.
 #[test]
 fn a_claim_that_is_given_up_hides_nothing_that_is_free() {
-    for (free, claimed) in [(64..80, (72, 9)), (112..128, (112, 17))] {
+    for (free, claimed) in [(64..80, (64, 17)), (48..64, (48, 17))] {
         bounded(3, move || {
             let runs = Arc::new(Runs::new(Bitmap::new(words(BITS / 64)), 0));
             assert!(runs.try_claim(0, BITS));
