@@ -22,6 +22,7 @@ const ORDER: &[&[&str]] = &[
     &["arena::middle", "arena::lengths"],
     &["arena::slab", "arena::region"],
     &["arena::zone"],
+    &["arena::huge"],
     &["arena::residency"],
     &["arena::layout", "arena::decay"],
     &["arena::thread_cache", "arena::budget"],

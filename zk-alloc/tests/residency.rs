@@ -14,9 +14,9 @@ mod support;
 use std::ffi::OsStr;
 
 use arms::{Block, KIB, MIB, RESIDENT, keep_every};
-use maps::{resident_bytes_around, tolerance_bytes};
-use support::{BARE_METAL, Numbers, alone, is_alone};
-use zk_alloc::{release, reserve, soften, stats};
+use maps::{make_huge_around, map_of, resident_bytes_around, tolerance_bytes};
+use support::{BARE_METAL, Numbers, alone, huge_page_bytes, in_its_own_process, is_alone};
+use zk_alloc::{HugePagesOutcome, Retain, Stats, phase, release, reserve, set_retain, soften, stats};
 
 /// Runs `body`, which is the test `name`, in processes of its own.
 #[track_caller]
@@ -59,10 +59,21 @@ impl Region {
         Self { block, reserved_bytes: stats().reserved_bytes, worst: (0, String::new()) }
     }
 
+    /// By the kernel's account.
+    fn resident_bytes(&self) -> usize {
+        resident_bytes_around(self.block.address(), self.reserved_bytes)
+    }
+
+    /// See [`make_huge_around`].
+    fn make_huge(&self) {
+        let blocks = make_huge_around(self.block.address(), self.reserved_bytes);
+        println!("measured {blocks} huge pages that the kernel made");
+    }
+
     #[track_caller]
     fn check(&mut self, after: &str) {
         let said = stats().resident_bytes;
-        let found = resident_bytes_around(self.block.address(), self.reserved_bytes);
+        let found = self.resident_bytes();
         let difference = said.abs_diff(found);
         if difference >= self.worst.0 {
             let mib = |bytes: usize| bytes as f64 / MIB as f64;
@@ -147,5 +158,96 @@ fn what_grows_into_a_huge_page_is_counted_with_all_of_it() {
             run.write(0, size);
         }
         region.check("runs grew by two pages each");
+    });
+}
+
+/// A host on which huge pages are asked for, and khugepaged makes more of them by itself.
+fn where_the_kernel_makes_huge_pages(name: &str, body: impl FnOnce()) {
+    in_its_own_process(name, &[(BARE_METAL, "1")], || {
+        // Where the host has none, there is nothing to show.
+        if stats_of_an_open_arena().huge_pages == Some(HugePagesOutcome::Auto) {
+            body();
+        }
+    });
+}
+
+fn stats_of_an_open_arena() -> Stats {
+    drop(Block::written(&RESIDENT, MIB));
+    stats()
+}
+
+/// Of 128 MiB, in slabs and in runs, blocks that lie far from each other.
+fn survivors() -> Vec<Block> {
+    let small = (0..64 * KIB).map(|_| Block::written(&RESIDENT, KIB));
+    let runs = (0..800).map(|_| Block::written(&RESIDENT, 80 * KIB));
+    let mut all: Vec<_> = small.chain(runs).collect();
+    let mut runs = all.split_off(64 * KIB);
+    keep_every(1_500, &mut all);
+    keep_every(20, &mut runs);
+    all.append(&mut runs);
+    all
+}
+
+/// khugepaged fills the holes around what is alive, minutes after everything else was given back.
+#[test]
+fn what_was_given_back_stays_away_where_the_kernel_makes_huge_pages() {
+    where_the_kernel_makes_huge_pages("what_was_given_back_stays_away_where_the_kernel_makes_huge_pages", || {
+        let mut region = Region::new();
+        let survivors = survivors();
+        release();
+        let at_rest = region.resident_bytes();
+        let most = at_rest + at_rest / 100 + 2 * MIB;
+        region.make_huge();
+        assert!(region.resident_bytes() <= most, "{at_rest} bytes became {}", region.resident_bytes());
+
+        // What comes next has huge pages again, and all of them are known.
+        let more: Vec<_> = (0..16).map(|_| Block::written(&RESIDENT, 4 * MIB)).collect();
+        assert!(huge_page_bytes() >= 48 * MIB, "{} bytes in huge pages", huge_page_bytes());
+        let others: Vec<_> = (0..100).map(|_| Block::written(&RESIDENT, 300 * KIB)).collect();
+        region.make_huge();
+        region.check("the kernel made huge pages of what it may");
+        drop((more, others));
+        release();
+        region.make_huge();
+        assert!(region.resident_bytes() <= most, "{at_rest} bytes became {}", region.resident_bytes());
+        drop(survivors);
+    });
+}
+
+/// What it filled meanwhile, `release()` finds, though nobody booked it.
+#[test]
+fn release_finds_what_the_kernel_brought_back() {
+    where_the_kernel_makes_huge_pages("release_finds_what_the_kernel_brought_back", || {
+        // What is freed goes at once from now on.
+        set_retain(Retain::Never);
+        phase(|| ());
+        let region = Region::new();
+        let survivors = survivors();
+        let before = region.resident_bytes();
+        region.make_huge();
+        let filled = region.resident_bytes();
+        assert!(filled > before + 16 * MIB, "{before} bytes became {filled}, so that nothing was brought back");
+        release();
+        let alive: usize = survivors.iter().map(|block| block.size().next_multiple_of(4 * KIB)).sum();
+        assert!(region.resident_bytes() <= alive + 4 * MIB, "{alive} bytes alive, {}", region.resident_bytes());
+    });
+}
+
+/// Its first half was there when memory went back, its second came later: the kernel lists two mappings, and moves one at a time.
+#[test]
+fn a_run_that_grew_since_memory_went_back_still_moves_by_its_pages() {
+    where_the_kernel_makes_huge_pages("a_run_that_grew_since_memory_went_back_still_moves_by_its_pages", || {
+        let run = Block::written(&RESIDENT, 8 * MIB);
+        release();
+        let (address, refusals) = (run.address(), stats().refusals);
+        let run = run.resized(16 * MIB).expect("memory");
+        assert_eq!(run.address(), address, "it grows where it stands");
+        run.write(0, run.size());
+        let behind = Block::written(&RESIDENT, 8 * MIB);
+        let run = run.resized(64 * MIB).expect("memory");
+        assert_ne!(run.address(), address, "it has to move, since {:#x} is taken", behind.address());
+        assert_eq!(stats().refusals, refusals, "{}", stats());
+        // From Linux 6.17 on it moves several: what they were shows in what they are.
+        assert!(map_of(run.address()).is_some_and(|map| map.has("hg")), "its first half came as another mapping");
     });
 }

@@ -12,6 +12,7 @@ mod checks;
 mod collapse;
 mod decay;
 mod hints;
+mod huge;
 mod layout;
 #[cfg(feature = "c-api")]
 mod lengths;
@@ -283,13 +284,7 @@ impl Arena {
     /// As [`trim`](Self::trim), for a request, after the threads' caches were emptied: it may be one of many in a row for which
     /// nothing is free, so that slabs are looked through only if that promises something.
     fn make_room(&self, keep_bytes: usize) -> usize {
-        let surplus = || resident_bytes().saturating_sub(keep_bytes);
-        let mut gone = self.trim_zones(surplus(), GiveBack::Now);
-        if surplus() > 0 && self.middle.is_worth_purging() {
-            gone += self.middle.purge(self.slab_zone(), surplus());
-            gone += self.trim_zones(surplus(), GiveBack::Now);
-        }
-        gone
+        self.trim_now(keep_bytes, || self.middle.is_worth_purging())
     }
 
     #[inline(always)]
@@ -476,6 +471,7 @@ impl Arena {
             // SAFETY: both runs are the caller's alone, committed, and at least `old_size` bytes long.
             unsafe { copy_nonoverlapping(at.as_ptr(), to.as_ptr(), old_size) };
         } else {
+            old.make_one_mapping(at, len);
             new.counters().system_call();
             // SAFETY: both runs are the caller's alone, committed, and at least `len` bytes long; nobody needs what `to` holds.
             if let Err(refused) = unsafe { os::move_pages(at.as_ptr(), to.as_ptr(), len) } {
@@ -499,6 +495,17 @@ impl Arena {
         Some(to)
     }
 
+    /// Gives all free memory back to the kernel, also what it brought into memory unasked. Returns the bytes given back.
+    pub(crate) fn release(&self) -> usize {
+        let gone = self.trim(0, GiveBack::Now);
+        for zone in self.region.zones() {
+            zone.sweep();
+        }
+        let (at, bytes) = self.slab_zone().committed_memory();
+        self.middle.give_back_unbooked(self.slab_zone(), at, bytes);
+        gone
+    }
+
     /// Gives free memory back to the kernel until at most `keep_bytes` are resident, or nothing free is. Returns the bytes
     /// given back.
     pub(crate) fn trim(&self, keep_bytes: usize, how: GiveBack) -> usize {
@@ -506,21 +513,31 @@ impl Arena {
     }
 
     fn trim_as(&self, keep_bytes: usize, how: GiveBack, taker: Taker) -> usize {
-        let surplus = || resident_bytes().saturating_sub(keep_bytes);
         if how == GiveBack::WhenShort {
             // What is softened stays booked, so that nothing tells when it is enough.
             self.middle.empty_caches(self.slab_zone(), taker);
-            return self.trim_zones(surplus(), how);
+            return self.trim_zones(resident_bytes().saturating_sub(keep_bytes), how);
         }
-        let mut gone = self.trim_zones(surplus(), how);
-        if surplus() > 0 {
+        for zone in self.region.zones() {
+            zone.forbid_huge();
+        }
+        self.trim_now(keep_bytes, || {
             if keep_bytes == 0 {
                 self.middle.vacate_caches(self.slab_zone(), taker);
             } else {
                 self.middle.empty_caches(self.slab_zone(), taker);
             }
+            true
+        })
+    }
+
+    /// Gives free runs back at once, and what is free of slabs only where these are not enough, and `look_in_slabs` says so.
+    fn trim_now(&self, keep_bytes: usize, look_in_slabs: impl FnOnce() -> bool) -> usize {
+        let surplus = || resident_bytes().saturating_sub(keep_bytes);
+        let mut gone = self.trim_zones(surplus(), GiveBack::Now);
+        if surplus() > 0 && look_in_slabs() {
             gone += self.middle.purge(self.slab_zone(), surplus());
-            gone += self.trim_zones(surplus(), how);
+            gone += self.trim_zones(surplus(), GiveBack::Now);
         }
         gone
     }

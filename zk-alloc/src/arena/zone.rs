@@ -13,12 +13,13 @@ use super::align::align_up;
 use super::bitmap::Bitmap;
 use super::budget::{self, Limit};
 use super::decay;
-use super::layout::{self, Ahead, HugeAdvice, Zeroing, ZoneSpec};
+use super::huge::HugePages;
+use super::layout::{self, Ahead, Zeroing, ZoneSpec};
 use super::residency::{GiveBack, Residency};
 use super::runs::{Runs, Tenant};
 use super::thread_cache::{self, Run};
 use crate::counters::{self, ZoneCounters};
-use crate::os::{self, Errno};
+use crate::os::{self, HUGE_PAGE_BYTES};
 
 /// A zone commits in steps of this many bytes, so that it rarely asks the kernel.
 const COMMIT_STEP_BYTES: usize = 32 << 20;
@@ -55,6 +56,7 @@ pub(crate) struct Zone {
     ahead: Ahead,
     /// Granules, from the zone's start, that are committed. Only grows.
     committed: AtomicUsize,
+    huge: HugePages,
     spec: ZoneSpec,
 }
 
@@ -83,6 +85,7 @@ impl Zone {
             residency,
             ahead: Ahead::new(),
             committed: AtomicUsize::new(0),
+            huge: HugePages::new(&spec),
             spec,
         }
     }
@@ -117,13 +120,10 @@ impl Zone {
     fn claim_run(&self, bytes: usize, align: usize, contents: Contents, limit: Limit) -> Result<usize, Shortage> {
         let granules = self.granules(bytes);
         let start = self.claim_free(Tenant::of_run(bytes), granules, align).ok_or(Shortage::Full)?;
-        let fresh = self.make_usable(start, granules, limit).inspect_err(|_| self.runs.release(start, granules))?;
-        if fresh > 0 {
-            // Zeroed memory that is fresh stays out of memory until it is touched, as it may be touched sparsely; and between
-            // requests that are aligned to more than they ask for, most memory stays unused.
-            let is_sparse = contents == Contents::Zeroed || align > self.bytes(granules);
-            self.page_in_edges(start, granules, is_sparse);
-        }
+        // Zeroed memory that is fresh stays out of memory until it is touched, as it may be touched sparsely; and between
+        // requests that are aligned to more than they ask for, most memory stays unused.
+        let is_sparse = contents == Contents::Zeroed || align > self.bytes(granules);
+        let fresh = self.make_usable(start, granules, limit, is_sparse)?;
         self.grown(granules, fresh);
         self.counters().requested(bytes);
         Ok(start)
@@ -143,8 +143,7 @@ impl Zone {
         let granules = self.granules(bytes);
         let start = self.claim_free(Tenant::of_run(bytes), granules, align).ok_or(Shortage::Full)?;
         let is_resident = self.residency.resident(start, self.granules(len)) == self.granules(len);
-        let fresh =
-            self.make_usable(start, granules, Limit::Cap).inspect_err(|_| self.runs.release(start, granules))?;
+        let fresh = self.commit_and_book(start, granules, Limit::Cap)?;
         let moved = self.granules(len);
         if fresh > 0 && moved < granules {
             self.page_in_edges(start + moved, granules - moved, true);
@@ -277,14 +276,29 @@ impl Zone {
         self.runs.release(start, granules);
     }
 
-    /// Commits and books granules that the caller owns, and returns how many bytes of them were not resident.
-    fn make_usable(&self, start: usize, granules: usize, limit: Limit) -> Result<usize, Shortage> {
-        if !self.commit_to(start + granules) {
-            return Err(Shortage::Full);
+    /// Commits and books granules that the caller claimed, pages in their edges, and returns how many bytes of them were not
+    /// resident. Where that can't be, they are free again.
+    fn make_usable(&self, start: usize, granules: usize, limit: Limit, is_sparse: bool) -> Result<usize, Shortage> {
+        let fresh = self.commit_and_book(start, granules, limit)?;
+        if fresh > 0 {
+            self.page_in_edges(start, granules, is_sparse);
         }
-        let fresh = self.residency.book(start, granules, limit).ok_or(Shortage::OverBudget)?;
+        Ok(fresh)
+    }
+
+    /// As [`make_usable`](Self::make_usable), and pages nothing in.
+    fn commit_and_book(&self, start: usize, granules: usize, limit: Limit) -> Result<usize, Shortage> {
+        let booked = if self.commit_to(start + granules) {
+            self.residency.book(start, granules, limit).ok_or(Shortage::OverBudget)
+        } else {
+            Err(Shortage::Full)
+        };
+        let fresh = booked.inspect_err(|_| self.runs.release(start, granules))?;
         if fresh > 0 {
             decay::look();
+            // The blocks that the caller fills.
+            let block = self.granules(HUGE_PAGE_BYTES);
+            self.allow_huge(start.next_multiple_of(block)..(start + granules) / block * block);
         }
         Ok(fresh)
     }
@@ -313,6 +327,7 @@ impl Zone {
             if let Some(rest) =
                 self.fresh_rest(from, len, start, end).filter(|_| self.pays_ahead(from, len, start..end))
             {
+                self.allow_huge(from..from + len);
                 self.page_in_piece(rest, start.max(from)..end.min(from + len));
             }
         }
@@ -333,6 +348,9 @@ impl Zone {
         let rest = rest.filter(|_| self.pays_ahead(from, len, start..end));
         let comes_whole = self.comes_whole(start);
         let limit = if comes_whole { limit } else { Limit::Peak };
+        if rest.is_some() {
+            self.allow_huge(from..from + len);
+        }
         if (rest.is_some() || comes_whole) && self.residency.book(start, granules, limit).is_some() {
             self.page_in_piece(rest.unwrap_or_default(), start..end);
             return true;
@@ -342,7 +360,28 @@ impl Zone {
 
     /// Whether the first touch of a granule pages in a huge page.
     fn comes_whole(&self, granule: usize) -> bool {
-        self.spec.huge == HugeAdvice::Ask && self.bytes(granule) >= self.spec.small_pages_bytes
+        self.huge.comes_whole(self.bytes(granule))
+    }
+
+    /// What is committed where huge pages are asked for.
+    fn asked_huge(&self) -> Range<usize> {
+        self.huge.asked(&self.residency, self.committed.load(Ordering::Acquire))
+    }
+
+    /// See [`HugePages::allow`].
+    fn allow_huge(&self, granules: Range<usize>) {
+        self.huge.allow(&self.residency, self.runs.used(), granules, self.committed.load(Ordering::Acquire));
+    }
+
+    /// See [`HugePages::forbid`].
+    pub(crate) fn forbid_huge(&self) {
+        self.huge.forbid(&self.residency, self.committed.load(Ordering::Acquire));
+    }
+
+    /// Has the kernel see one mapping in a run, whose pages are to move.
+    pub(crate) fn make_one_mapping(&self, at: NonNull<u8>, bytes: usize) {
+        let start = self.index(at);
+        self.huge.make_one_mapping(&self.residency, start..start + self.granules(bytes));
     }
 
     /// Whether to page in the piece of `len` granules at `from` ahead, for what the caller takes.
@@ -472,13 +511,7 @@ impl Zone {
             if !claimed {
                 return false;
             }
-            let Ok(fresh) = self.make_usable(more_at, more, Limit::Cap) else {
-                self.runs.release(more_at, more);
-                return false;
-            };
-            if fresh > 0 {
-                self.page_in_edges(more_at, more, true);
-            }
+            let Ok(fresh) = self.make_usable(more_at, more, Limit::Cap, true) else { return false };
             self.residency.soil(more_at, more);
             self.grown(more, fresh);
         } else if new < old {
@@ -512,10 +545,25 @@ impl Zone {
             let half = len / 2;
             return self.trim_run(start, half, how) + self.trim_run(start + half, len - half, how);
         }
-        // SAFETY: the run is ours since the claim above, and committed, since it is resident.
+        // SAFETY: the run is ours since the claim above, and committed, as all is that the callers look at.
         let gone = unsafe { self.residency.give_back(start, len, how) };
         self.runs.release(start, len);
         gone
+    }
+
+    /// Gives back all that is free where huge pages are asked for, and not known to be resident: the kernel may have brought it into
+    /// memory, with a huge page that nobody asked for.
+    pub(crate) fn sweep(&self) {
+        let (resident, asked) = (self.residency.resident_bits(), self.asked_huge());
+        let mut end = asked.end;
+        while let Some((start, len)) = resident.last_run_in_neither(self.runs.used(), asked.start, end) {
+            // In steps, so that other threads find room meanwhile.
+            let step = self.granules(COMMIT_STEP_BYTES);
+            for from in (start..start + len).step_by(step) {
+                self.trim_run(from, step.min(start + len - from), GiveBack::Now);
+            }
+            end = start;
+        }
     }
 
     /// Gives back what is free of `[at, at + bytes)`, and not known to be resident: the kernel may have brought it into memory.
@@ -546,13 +594,12 @@ impl Zone {
     pub(crate) fn populate(&self, tenant: Tenant, bytes: usize, page_in: impl FnOnce(Populate<'_>)) -> usize {
         let granules = self.granules(bytes.min(self.capacity_bytes()));
         let Some(start) = self.runs.claim_first_fit(tenant, granules, 1, 0) else { return 0 };
-        let usable = self.make_usable(start, granules, Limit::Cap).is_ok();
-        if usable {
-            self.page_in_edges(start, granules, true);
-            page_in(Populate { zone: self, start, granules });
+        if self.make_usable(start, granules, Limit::Cap, true).is_err() {
+            return 0;
         }
+        page_in(Populate { zone: self, start, granules });
         self.runs.release(start, granules);
-        if usable { self.bytes(granules) } else { 0 }
+        self.bytes(granules)
     }
 
     /// Bytes of address space.
@@ -616,7 +663,7 @@ impl Zone {
             // SAFETY: granules `before..target` of this zone, within the reservation.
             match unsafe { os::commit(at.as_ptr(), len) } {
                 Ok(()) => {
-                    self.advise(before, target);
+                    self.huge.advise(&self.residency, before..target);
                     self.committed.fetch_max(target, Ordering::AcqRel);
                     return true;
                 }
@@ -624,32 +671,6 @@ impl Zone {
             }
         }
         false
-    }
-
-    /// Advises the kernel on granules `from..to`, which were just committed.
-    fn advise(&self, from: usize, to: usize) {
-        match self.spec.huge {
-            HugeAdvice::Ask => {
-                // A host may give huge pages unasked, of which nothing would be known.
-                let border = self.granules(self.spec.small_pages_bytes).clamp(from, to);
-                self.advise_on(from..border, os::forbid_huge);
-                self.advise_on(border..to, os::advise_huge);
-            }
-            HugeAdvice::Forbid => self.advise_on(from..to, os::forbid_huge),
-            HugeAdvice::Leave => {}
-        }
-    }
-
-    fn advise_on(&self, granules: Range<usize>, advise: unsafe fn(*mut u8, usize) -> Result<(), Errno>) {
-        if granules.is_empty() {
-            return;
-        }
-        let (at, len) = (self.address(granules.start), self.bytes(granules.len()));
-        self.counters().system_call();
-        // SAFETY: memory of this zone that was just committed.
-        if let Err(refused) = unsafe { advise(at.as_ptr(), len) } {
-            self.counters().refused(refused, "advise on huge pages for", len);
-        }
     }
 }
 

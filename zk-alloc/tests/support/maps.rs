@@ -1,5 +1,6 @@
 //! What the kernel says of this process' mappings.
 #![allow(dead_code, reason = "each test binary uses its part")]
+#![allow(unsafe_code, reason = "asks the kernel about mappings")]
 
 use std::fs;
 
@@ -44,6 +45,35 @@ struct Span {
 /// with a neighbour that is none of it. So the reservation is the row of mappings without gaps that is as long as it; or,
 /// where no row is, one that begins or ends where a mapping does, with all of the mappings that it touches.
 pub(crate) fn resident_bytes_around(address: usize, reserved_bytes: usize) -> usize {
+    spans_around(address, reserved_bytes).iter().map(|span| span.resident_bytes).sum()
+}
+
+/// Has the kernel make a huge page of each block of that reservation of which it would make one by itself: khugepaged, as the
+/// kernel's defaults have it, takes each of which any page is in memory, unless it was forbidden to. Returns how many it made.
+pub(crate) fn make_huge_around(address: usize, reserved_bytes: usize) -> usize {
+    let spans = spans_around(address, reserved_bytes).into_iter().filter(|span| span.resident_bytes > 0);
+    let blocks =
+        spans.flat_map(|span| (span.from.next_multiple_of(BLOCK_BYTES)..=span.to - BLOCK_BYTES).step_by(BLOCK_BYTES));
+    blocks.filter(|&block| is_in_memory(block) && make_huge(block)).count()
+}
+
+/// A huge page.
+const BLOCK_BYTES: usize = 2 << 20;
+
+fn is_in_memory(block: usize) -> bool {
+    let mut pages = [0u8; BLOCK_BYTES / (4 << 10)];
+    // SAFETY: asks about a mapping of this process; there is a byte for each page, also of the smallest.
+    unsafe { libc::mincore(std::ptr::with_exposed_provenance_mut(block), BLOCK_BYTES, pages.as_mut_ptr().cast()) };
+    pages.iter().any(|page| page & 1 == 1)
+}
+
+fn make_huge(block: usize) -> bool {
+    // SAFETY: what the memory holds stays as it is, and whose it is.
+    unsafe { libc::madvise(std::ptr::with_exposed_provenance_mut(block), BLOCK_BYTES, libc::MADV_COLLAPSE) == 0 }
+}
+
+/// The mappings of the reservation of `reserved_bytes` that holds an address.
+fn spans_around(address: usize, reserved_bytes: usize) -> Vec<Span> {
     let row = row_around(address);
     let (first, last) = (row[0].from, row[row.len() - 1].to);
     let holds = |from: &usize| first <= *from && *from <= address && (address - from) < reserved_bytes;
@@ -53,8 +83,7 @@ pub(crate) fn resident_bytes_around(address: usize, reserved_bytes: usize) -> us
     let exact = begins.iter().find(|from| ends.contains(from));
     let from = exact.or(ends.first()).or(begins.first());
     let &from = from.unwrap_or_else(|| panic!("no {reserved_bytes} bytes are reserved around {address:#x}: {row:x?}"));
-    let touched = row.iter().filter(|span| span.from < from + reserved_bytes && from < span.to);
-    touched.map(|span| span.resident_bytes).sum()
+    row.into_iter().filter(|span| span.from < from + reserved_bytes && from < span.to).collect()
 }
 
 /// By how much what `stats()` says may differ from what the kernel says.
