@@ -21,9 +21,9 @@ struct Prover {
 }
 
 const PROVERS: [Prover; 3] = [
-    Prover { name: "plonky3", about: "two AIRs (Poseidon2, Keccak) and a WHIR opening", minutes: 4 },
-    Prover { name: "plonky2", about: "repeated squaring, and proofs of proofs", minutes: 3 },
-    Prover { name: "jolt", about: "the commitment scheme Dory, and Spartan with HyperKZG", minutes: 4 },
+    Prover { name: "plonky3", about: "two AIRs (Poseidon2, Keccak) and a WHIR opening", minutes: 1 },
+    Prover { name: "plonky2", about: "repeated squaring, and proofs of proofs", minutes: 1 },
+    Prover { name: "jolt", about: "the commitment scheme Dory, and Spartan with HyperKZG", minutes: 2 },
 ];
 
 /// Tools beside the bench: none of these calls a prover.
@@ -42,7 +42,7 @@ const PEERS: &str = "peers";
 const PEERS_MINUTES: u32 = 3;
 
 /// What is built without any prover and any allocator from C: the driver.
-const BARE_MINUTES: u32 = 2;
+const BARE_MINUTES: u32 = 1;
 
 /// The command line cannot be followed: as the bench itself ends then.
 const USAGE: u8 = 2;
