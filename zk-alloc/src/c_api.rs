@@ -159,7 +159,7 @@ pub unsafe fn shrink_in_place(at: *mut u8, new_size: usize) {
 
 /// Gives all free memory of the arena back to the system, and of the arena alone. Returns how many bytes went.
 pub fn trim() -> usize {
-    arena::get().map_or(0, |arena| arena.release())
+    arena::get().map_or(0, |arena| arena.trim(0, arena::GiveBack::Now))
 }
 
 /// Page faults of this process so far that needed no disk.

@@ -217,7 +217,7 @@ fn wait_for_idleness() {
 /// ```
 pub fn release() -> usize {
     os::trim_heap();
-    arena::get().map_or(0, |arena| arena.release())
+    arena::get().map_or(0, |arena| arena.trim(0, GiveBack::Now))
 }
 
 /// Lets the system take the arena's free memory when it runs short (`MADV_FREE`), and returns how many bytes that may be.

@@ -195,16 +195,25 @@ impl<'a> Bitmap<'a> {
 
     /// The highest run of bits in `[from, end)` that are set here and clear in `taken`, as `(start, length)`.
     pub(crate) fn last_run_without(self, taken: Self, from: usize, end: usize) -> Option<(usize, usize)> {
-        last_run(from, end, |word| self.word(word) & !taken.word(word))
-    }
-
-    /// The highest run of bits in `[from, end)` that are clear both here and in `taken`, as `(start, length)`.
-    pub(crate) fn last_run_in_neither(self, taken: Self, from: usize, end: usize) -> Option<(usize, usize)> {
-        last_run(from, end, |word| !(self.word(word) | taken.word(word)))
-    }
-
-    fn word(self, word: usize) -> u64 {
-        self.words[word].load(Ordering::Relaxed)
+        let left = |word: usize| {
+            let bits = self.words[word].load(Ordering::Relaxed) & !taken.words[word].load(Ordering::Relaxed);
+            let within = |bit: usize| low_bits(bit.saturating_sub(word * WORD_BITS).min(WORD_BITS));
+            bits & within(end) & !within(from)
+        };
+        let first = from / WORD_BITS;
+        // Each word is looked at once: it may be another at the next look.
+        let mut words = (first..end.div_ceil(WORD_BITS)).rev().map(|word| (word, left(word)));
+        let (mut word, bits) = words.find(|&(_, bits)| bits != 0)?;
+        let top = highest(bits) + 1;
+        let mut run = (bits << (WORD_BITS - top)).leading_ones() as usize;
+        let (end, mut reaches_down) = (word * WORD_BITS + top, run == top);
+        while reaches_down && word > first {
+            word -= 1;
+            let more = left(word).leading_ones() as usize;
+            run += more;
+            reaches_down = more == WORD_BITS;
+        }
+        Some((end - run, run))
     }
 
     /// The lowest clear bit at or above `at`, or `len`.
@@ -223,7 +232,7 @@ impl<'a> Bitmap<'a> {
     }
 
     /// The lowest set bit in `[at, end)`.
-    pub(super) fn next_set(self, at: usize, end: usize) -> Option<usize> {
+    fn next_set(self, at: usize, end: usize) -> Option<usize> {
         masks(at, end.saturating_sub(at)).find_map(|(word, mask)| {
             let set = self.words[word].load(Ordering::Relaxed) & mask;
             (set != 0).then(|| word * WORD_BITS + set.trailing_zeros() as usize)
@@ -237,28 +246,6 @@ impl<'a> Bitmap<'a> {
             (set != 0).then(|| word * WORD_BITS + highest(set))
         })
     }
-}
-
-/// The highest run of ones in `[from, end)` of what `bits` says of each word, as `(start, length)`.
-fn last_run(from: usize, end: usize, bits: impl Fn(usize) -> u64) -> Option<(usize, usize)> {
-    let left = |word: usize| {
-        let within = |bit: usize| low_bits(bit.saturating_sub(word * WORD_BITS).min(WORD_BITS));
-        bits(word) & within(end) & !within(from)
-    };
-    let first = from / WORD_BITS;
-    // Each word is looked at once: it may be another at the next look.
-    let mut words = (first..end.div_ceil(WORD_BITS)).rev().map(|word| (word, left(word)));
-    let (mut word, bits) = words.find(|&(_, bits)| bits != 0)?;
-    let top = highest(bits) + 1;
-    let mut run = (bits << (WORD_BITS - top)).leading_ones() as usize;
-    let (end, mut reaches_down) = (word * WORD_BITS + top, run == top);
-    while reaches_down && word > first {
-        word -= 1;
-        let more = left(word).leading_ones() as usize;
-        run += more;
-        reaches_down = more == WORD_BITS;
-    }
-    Some((end - run, run))
 }
 
 /// The words that `[start, start + n)` touches, each with a mask of its bits in that range.

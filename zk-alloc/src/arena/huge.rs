@@ -2,24 +2,20 @@
 //!
 //! Where huge pages are asked for, khugepaged makes them by itself, too: by the kernel's defaults, of each block of which any page
 //! is in memory. What was given back of such a block is in memory again then, booked by nobody: minutes later, a process that had
-//! come down is as large as before. So huge pages are forbidden when memory goes back, and allowed again where something is handed
-//! out, of blocks that are booked whole, or of which nothing is in memory.
+//! come down is as large as before. So a block of which a part goes back is forbidden to be huge before that, and allowed again when
+//! all of it is booked.
 #![allow(unsafe_code, reason = "advises the kernel")]
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::bitmap::Bitmap;
 use super::layout::{HugeAdvice, ZoneSpec};
 use super::residency::Residency;
 use crate::os::{self, Errno, HUGE_PAGE_BYTES};
 
-/// Huge pages are allowed for so many bytes ahead: the kernel has threads wait that touch memory meanwhile, so that it is rarely
-/// asked.
-const AHEAD_BYTES: usize = 32 << 20;
-
-/// No block of a zone lies behind so many.
-const EVERYWHERE: Range<usize> = 0..u32::MAX as usize;
+/// No more blocks of a zone are forbidden: each may be a mapping, of which a process has 65,530 (`vm.max_map_count`).
+const MOST_FORBIDDEN: usize = 8 << 10;
 
 /// See the module's documentation.
 #[derive(Debug)]
@@ -27,34 +23,27 @@ pub(super) struct HugePages {
     advice: HugeAdvice,
     /// Where the zone's small pages end.
     small_pages_bytes: usize,
-    /// The blocks that were last allowed, from one up to another, as the upper and lower half.
-    allowed: AtomicU64,
+    /// A bit for each block: forbidden to be huge.
+    forbidden: Bitmap<'static>,
+    forbidden_blocks: AtomicUsize,
 }
 
 impl HugePages {
-    pub(super) fn new(spec: &ZoneSpec) -> Self {
+    pub(super) fn new(spec: &ZoneSpec, forbidden: Bitmap<'static>) -> Self {
         let (advice, small_pages_bytes) = (spec.huge, spec.small_pages_bytes);
-        Self { advice, small_pages_bytes, allowed: AtomicU64::new(EVERYWHERE.end as u64) }
+        Self { advice, small_pages_bytes, forbidden, forbidden_blocks: AtomicUsize::new(0) }
     }
 
-    /// Whether the first touch of a byte of the zone pages in a huge page.
-    pub(super) fn comes_whole(&self, at_bytes: usize) -> bool {
+    /// Whether huge pages are asked for where so many bytes of the zone lie before.
+    pub(super) fn are_asked(&self, at_bytes: usize) -> bool {
         self.advice == HugeAdvice::Ask && at_bytes >= self.small_pages_bytes
-    }
-
-    /// What they are asked for of the first `committed` granules.
-    pub(super) fn asked(&self, residency: &Residency, committed: usize) -> Range<usize> {
-        let is_asked = self.advice == HugeAdvice::Ask;
-        let border = if is_asked { residency.granules(self.small_pages_bytes).min(committed) } else { committed };
-        border..committed
     }
 
     /// Advises the kernel on granules that were just committed.
     pub(super) fn advise(&self, residency: &Residency, committed: Range<usize>) {
         match self.advice {
             HugeAdvice::Ask => {
-                let asked = self.asked(residency, committed.end);
-                let border = asked.start.max(committed.start);
+                let border = residency.granules(self.small_pages_bytes).clamp(committed.start, committed.end);
                 // A host may give huge pages unasked, of which nothing would be known.
                 advise(residency, committed.start..border, os::forbid_huge);
                 advise(residency, border..committed.end, os::advise_huge);
@@ -64,49 +53,48 @@ impl HugePages {
         }
     }
 
-    /// Forbids them until something is handed out.
-    pub(super) fn forbid(&self, residency: &Residency, committed: usize) {
-        if self.advice == HugeAdvice::Ask {
-            advise(residency, self.asked(residency, committed), os::forbid_huge);
-            // Noted after the call, and what is allowed before it, so that nothing is noted as allowed that is not.
-            self.note(0..0);
-        }
-    }
-
-    /// Allows them in granules that make whole blocks, all of which are booked, or are about to be; and ahead of them, as far as
-    /// nothing is in memory.
-    pub(super) fn allow(&self, residency: &Residency, used: Bitmap<'_>, granules: Range<usize>, committed: usize) {
-        if granules.is_empty() || !self.comes_whole(residency.bytes(granules.start)) {
+    /// The caller's `granules` are about to go back: the blocks that they fill in part are forbidden to be huge.
+    pub(super) fn forbid_around(&self, residency: &Residency, granules: Range<usize>, committed: usize) {
+        if self.advice != HugeAdvice::Ask {
             return;
         }
         let block = residency.granules(HUGE_PAGE_BYTES);
-        let (blocks, noted) = (granules.start / block..granules.end.div_ceil(block), self.noted());
-        if noted.start <= blocks.start && blocks.end <= noted.end {
+        let (first, last) = (granules.start / block, (granules.end - 1) / block);
+        let is_filled = |index: usize| granules.start <= index * block && (index + 1) * block <= granules.end;
+        let ends = [Some(first), Some(last).filter(|&last| last != first)];
+        for index in ends.into_iter().flatten().filter(|&index| !is_filled(index)) {
+            let is_needed = self.are_asked(residency.bytes(index * block)) && self.forbidden.count(index, 1) == 0;
+            if is_needed && self.forbidden_blocks.load(Ordering::Relaxed) < MOST_FORBIDDEN {
+                advise(residency, index * block..committed.min((index + 1) * block), os::forbid_huge);
+                // Afterwards: where another thread allows it meanwhile, it is allowed once more, and not never.
+                self.forbidden_blocks.fetch_add(self.forbidden.set(index, 1), Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// All of these granules is booked, or about to be: the blocks that they fill may be huge again.
+    pub(super) fn allow(&self, residency: &Residency, granules: Range<usize>, committed: usize) {
+        if self.advice != HugeAdvice::Ask {
             return;
         }
-        let until = committed.min(granules.end + residency.granules(AHEAD_BYTES));
-        let taken = [used.next_set(granules.end, until), residency.resident_bits().next_set(granules.end, until)];
-        let fresh_end = taken.into_iter().flatten().min().unwrap_or(until);
-        let end = blocks.end.max(fresh_end / block);
-        let goes_on = noted.start <= blocks.start && blocks.start <= noted.end;
-        self.note(if goes_on { noted.start } else { blocks.start }..end);
-        advise(residency, granules.start..committed.min(end * block), os::advise_huge);
+        let block = residency.granules(HUGE_PAGE_BYTES);
+        let (first, end) = (granules.start.div_ceil(block), granules.end / block);
+        let len = end.saturating_sub(first);
+        if self.forbidden.count(first, len) > 0 {
+            self.forbidden_blocks.fetch_sub(self.forbidden.clear(first, len), Ordering::Relaxed);
+            let border = residency.granules(self.small_pages_bytes);
+            advise(residency, border.max(first * block)..committed.min(end * block), os::advise_huge);
+        }
     }
 
     /// Has the kernel see one mapping in a run, whose pages are to move: it moves no more than one at a time.
     pub(super) fn make_one_mapping(&self, residency: &Residency, granules: Range<usize>) {
-        if self.noted() != EVERYWHERE {
-            advise(residency, granules, os::advise_huge);
+        let block = residency.granules(HUGE_PAGE_BYTES);
+        let (first, end) = (granules.start / block, granules.end.div_ceil(block));
+        if self.advice == HugeAdvice::Ask && self.forbidden.count(first, end - first) > 0 {
+            let border = residency.granules(self.small_pages_bytes);
+            advise(residency, border.max(granules.start)..granules.end, os::advise_huge);
         }
-    }
-
-    fn noted(&self) -> Range<usize> {
-        let both = self.allowed.load(Ordering::Relaxed);
-        (both >> u32::BITS) as usize..(both & u64::from(u32::MAX)) as usize
-    }
-
-    fn note(&self, blocks: Range<usize>) {
-        self.allowed.store((blocks.start as u64) << u32::BITS | blocks.end as u64, Ordering::Relaxed);
     }
 }
 

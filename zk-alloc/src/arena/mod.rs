@@ -495,17 +495,6 @@ impl Arena {
         Some(to)
     }
 
-    /// Gives all free memory back to the kernel, also what it brought into memory unasked. Returns the bytes given back.
-    pub(crate) fn release(&self) -> usize {
-        let gone = self.trim(0, GiveBack::Now);
-        for zone in self.region.zones() {
-            zone.sweep();
-        }
-        let (at, bytes) = self.slab_zone().committed_memory();
-        self.middle.give_back_unbooked(self.slab_zone(), at, bytes);
-        gone
-    }
-
     /// Gives free memory back to the kernel until at most `keep_bytes` are resident, or nothing free is. Returns the bytes
     /// given back.
     pub(crate) fn trim(&self, keep_bytes: usize, how: GiveBack) -> usize {
@@ -517,9 +506,6 @@ impl Arena {
             // What is softened stays booked, so that nothing tells when it is enough.
             self.middle.empty_caches(self.slab_zone(), taker);
             return self.trim_zones(resident_bytes().saturating_sub(keep_bytes), how);
-        }
-        for zone in self.region.zones() {
-            zone.forbid_huge();
         }
         self.trim_now(keep_bytes, || {
             if keep_bytes == 0 {

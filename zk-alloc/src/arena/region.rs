@@ -27,7 +27,7 @@ pub(crate) struct Region {
 /// One for each [`RunKind`], in its order.
 const ZONES: usize = 3;
 
-/// What a zone knows of each granule, a bit each.
+/// What a zone knows of each granule, a bit each; and it knows one thing of each block for a huge page.
 const BITMAPS: usize = 3;
 
 /// The least address space that a zone is worth having for, in bytes.
@@ -52,7 +52,10 @@ impl Region {
 
     fn reserve_exactly(span: usize, specs: [ZoneSpec; ZONES]) -> Result<Self, Errno> {
         let reservation = os::reserve(span * ZONES)?;
-        let words: usize = specs.iter().map(|spec| BITMAPS * Bitmap::words_for(span / spec.granule_bytes)).sum();
+        let blocks = span / os::HUGE_PAGE_BYTES;
+        let words =
+            |spec: &ZoneSpec| BITMAPS * Bitmap::words_for(span / spec.granule_bytes) + Bitmap::words_for(blocks);
+        let words: usize = specs.iter().map(words).sum();
         let word_mapping = os::map_zeroed(align_up(words * size_of::<u64>(), os::HUGE_PAGE_BYTES))?;
         let (base, mut words_at) = (reservation.start(), word_mapping.start());
         // Slabs and caches keep their blocks as addresses.
@@ -69,12 +72,12 @@ impl Region {
         let mut index = 0;
         let zones = specs.map(|spec| {
             let granules = span / spec.granule_bytes;
-            let bits = [(); BITMAPS].map(|()| bitmap(granules));
+            let (bits, blocks) = ([(); BITMAPS].map(|()| bitmap(granules)), bitmap(blocks));
             // SAFETY: the reservation is `ZONES` spans long.
             let zone_base = unsafe { base.add(index * span) };
             index += 1;
             // SAFETY: a span of the reservation for each zone, never unmapped; the bitmaps are clear and describe a span.
-            unsafe { Zone::new(zone_base, spec, bits) }
+            unsafe { Zone::new(zone_base, spec, bits, blocks) }
         });
         Ok(Self { reservation, _words: word_mapping, span_shift: span.trailing_zeros(), zones })
     }

@@ -467,6 +467,9 @@ impl SlabTable {
         let mut gone = 0;
         self.with_idle_pages(zone, unit, class, |slab, present, idle| {
             let idle = present.load(Ordering::Relaxed) & idle;
+            if idle != 0 {
+                zone.forbid_huge_at(slab, class.slab_bytes());
+            }
             // SAFETY: every block in these pages is free and ours.
             let dropped = unsafe { self.discard(slab, idle, class.slab_bytes()) };
             // The pages behind the last block are everybody's who owns one: another thread may have purged them meanwhile.

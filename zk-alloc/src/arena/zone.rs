@@ -19,7 +19,7 @@ use super::residency::{GiveBack, Residency};
 use super::runs::{Runs, Tenant};
 use super::thread_cache::{self, Run};
 use crate::counters::{self, ZoneCounters};
-use crate::os::{self, HUGE_PAGE_BYTES};
+use crate::os;
 
 /// A zone commits in steps of this many bytes, so that it rarely asks the kernel.
 const COMMIT_STEP_BYTES: usize = 32 << 20;
@@ -71,8 +71,13 @@ impl Zone {
     ///
     /// # Safety
     /// The memory that the bitmaps describe lies within one reservation, which nobody else uses and which is never
-    /// unmapped. The three bitmaps are clear.
-    pub(crate) unsafe fn new(base: NonNull<u8>, spec: ZoneSpec, bits: [Bitmap<'static>; 3]) -> Self {
+    /// unmapped. The bitmaps, three of granules and one of blocks for huge pages, are clear.
+    pub(crate) unsafe fn new(
+        base: NonNull<u8>,
+        spec: ZoneSpec,
+        bits: [Bitmap<'static>; 3],
+        blocks: Bitmap<'static>,
+    ) -> Self {
         let granule_bytes = spec.granule_bytes;
         debug_assert!(granule_bytes.is_power_of_two() && base.addr().get() % granule_bytes == 0);
         let [used, resident, dirty] = bits;
@@ -85,7 +90,7 @@ impl Zone {
             residency,
             ahead: Ahead::new(),
             committed: AtomicUsize::new(0),
-            huge: HugePages::new(&spec),
+            huge: HugePages::new(&spec, blocks),
             spec,
         }
     }
@@ -271,7 +276,7 @@ impl Zone {
     fn free_granules(&self, start: usize, granules: usize) {
         if budget::is_beyond_kept() {
             // SAFETY: the caller's granules, which were handed out and hence committed, and are needed by nobody.
-            unsafe { self.residency.give_back(start, granules, GiveBack::Now) };
+            unsafe { self.give_back(start, granules, GiveBack::Now) };
         }
         self.runs.release(start, granules);
     }
@@ -296,9 +301,7 @@ impl Zone {
         let fresh = booked.inspect_err(|_| self.runs.release(start, granules))?;
         if fresh > 0 {
             decay::look();
-            // The blocks that the caller fills.
-            let block = self.granules(HUGE_PAGE_BYTES);
-            self.allow_huge(start.next_multiple_of(block)..(start + granules) / block * block);
+            self.allow_huge(start..start + granules);
         }
         Ok(fresh)
     }
@@ -358,24 +361,25 @@ impl Zone {
         !comes_whole
     }
 
-    /// Whether the first touch of a granule pages in a huge page.
+    /// Whether the first touch of a granule pages in a huge page, where its block is not forbidden to be one.
     fn comes_whole(&self, granule: usize) -> bool {
-        self.huge.comes_whole(self.bytes(granule))
-    }
-
-    /// What is committed where huge pages are asked for.
-    fn asked_huge(&self) -> Range<usize> {
-        self.huge.asked(&self.residency, self.committed.load(Ordering::Acquire))
+        self.huge.are_asked(self.bytes(granule))
     }
 
     /// See [`HugePages::allow`].
     fn allow_huge(&self, granules: Range<usize>) {
-        self.huge.allow(&self.residency, self.runs.used(), granules, self.committed.load(Ordering::Acquire));
+        self.huge.allow(&self.residency, granules, self.committed.load(Ordering::Acquire));
     }
 
-    /// See [`HugePages::forbid`].
-    pub(crate) fn forbid_huge(&self) {
-        self.huge.forbid(&self.residency, self.committed.load(Ordering::Acquire));
+    /// See [`HugePages::forbid_around`].
+    fn forbid_huge_around(&self, granules: Range<usize>) {
+        self.huge.forbid_around(&self.residency, granules, self.committed.load(Ordering::Acquire));
+    }
+
+    /// Pages of the caller's slabs are about to go back.
+    pub(crate) fn forbid_huge_at(&self, at: *mut u8, bytes: usize) {
+        let start = self.granule_at(at.addr());
+        self.forbid_huge_around(start..start + self.granules(bytes));
     }
 
     /// Has the kernel see one mapping in a run, whose pages are to move.
@@ -488,6 +492,7 @@ impl Zone {
     /// As for [`release`](Self::release); the kernel has taken all pages of the run.
     pub(crate) unsafe fn release_moved(&self, at: NonNull<u8>, bytes: usize) {
         let (start, granules) = (self.index(at), self.granules(bytes));
+        self.forbid_huge_around(start..start + granules);
         self.residency.forget(start, granules);
         self.release_granules(start, granules);
     }
@@ -546,24 +551,21 @@ impl Zone {
             return self.trim_run(start, half, how) + self.trim_run(start + half, len - half, how);
         }
         // SAFETY: the run is ours since the claim above, and committed, as all is that the callers look at.
-        let gone = unsafe { self.residency.give_back(start, len, how) };
+        let gone = unsafe { self.give_back(start, len, how) };
         self.runs.release(start, len);
         gone
     }
 
-    /// Gives back all that is free where huge pages are asked for, and not known to be resident: the kernel may have brought it into
-    /// memory, with a huge page that nobody asked for.
-    pub(crate) fn sweep(&self) {
-        let (resident, asked) = (self.residency.resident_bits(), self.asked_huge());
-        let mut end = asked.end;
-        while let Some((start, len)) = resident.last_run_in_neither(self.runs.used(), asked.start, end) {
-            // In steps, so that other threads find room meanwhile.
-            let step = self.granules(COMMIT_STEP_BYTES);
-            for from in (start..start + len).step_by(step) {
-                self.trim_run(from, step.min(start + len - from), GiveBack::Now);
-            }
-            end = start;
+    /// Gives the pages of granules back to the kernel, for good if that is to be now, and returns how many bytes went.
+    ///
+    /// # Safety
+    /// As for [`Residency::give_back`].
+    unsafe fn give_back(&self, start: usize, granules: usize, how: GiveBack) -> usize {
+        if how == GiveBack::Now {
+            self.forbid_huge_around(start..start + granules);
         }
+        // SAFETY: the caller's.
+        unsafe { self.residency.give_back(start, granules, how) }
     }
 
     /// Gives back what is free of `[at, at + bytes)`, and not known to be resident: the kernel may have brought it into memory.

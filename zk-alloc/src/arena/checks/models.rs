@@ -108,12 +108,14 @@ impl Memory {
         unsafe { os::discard(self.base.as_ptr(), GRANULES * self.granule_bytes).expect("memory of this model") };
         budget::set_max(usize::MAX);
         let resident_bytes = budget::resident_bytes();
-        let [used, resident, dirty] =
-            [(); 3].map(|()| -> &'static [AtomicU64] { Box::leak(Box::new([AtomicU64::new(0)])) });
+        let [used, resident, dirty, blocks] =
+            [(); 4].map(|()| -> &'static [AtomicU64] { Box::leak(Box::new([AtomicU64::new(0)])) });
         let taken = Bitmap::new(used);
         taken.try_claim(free, GRANULES - free).expect("an empty bitmap");
         // SAFETY: a reservation that outlives the model, used by one run of it at a time, and fresh bitmaps.
-        let zone = unsafe { Zone::new(self.base, spec, [used, resident, dirty].map(|words| Bitmap::new(words))) };
+        let zone = unsafe {
+            Zone::new(self.base, spec, [used, resident, dirty].map(|words| Bitmap::new(words)), Bitmap::new(blocks))
+        };
         Model { zone, free, resident_bytes }
     }
 }
