@@ -264,26 +264,56 @@ fn a_long_run_has_huge_pages_again_after_memory_went_back() {
     });
 }
 
-/// What was behind it went back, and then it grew over that: the kernel lists several mappings, and moves one at a time.
+/// What was behind it went back, in its last block: the kernel lists that block as another mapping, and moves one at a time.
 #[test]
-fn a_run_that_grew_since_memory_went_back_still_moves_by_its_pages() {
-    where_the_kernel_makes_huge_pages("a_run_that_grew_since_memory_went_back_still_moves_by_its_pages", || {
+fn a_run_of_several_mappings_moves_by_its_pages() {
+    where_the_kernel_makes_huge_pages("a_run_of_several_mappings_moves_by_its_pages", || {
         // Where small pages are, nothing is to be seen.
         let before = Block::written(&RESIDENT, 40 * MIB);
         let run = Block::written(&RESIDENT, 9 * MIB);
+        let behind = Block::written(&RESIDENT, 300 * KIB);
         release();
         let (address, refusals) = (run.address(), stats().refusals);
         let end_is_huge = |run: &Block| map_of(run.address() + 9 * MIB - 1).is_some_and(|map| map.has("hg"));
-        let run = run.resized(16 * MIB).expect("memory");
-        assert_eq!(run.address(), address, "it grows where it stands");
-        assert!(!end_is_huge(&run), "a part of its block went back");
-        run.write(0, run.size());
-        let behind = Block::written(&RESIDENT, 8 * MIB);
+        assert!(!end_is_huge(&run), "a part of its last block went back");
         let run = run.resized(64 * MIB).expect("memory");
         assert_ne!(run.address(), address, "it has to move, since {:#x} is taken", behind.address());
         assert_eq!(stats().refusals, refusals, "{}", stats());
         // From Linux 6.17 on it moves several: what they were shows in what they are.
         assert!(end_is_huge(&run), "a part of it came as another mapping");
         drop(before);
+    });
+}
+
+/// A block is allowed to be huge again when nothing is missing of it, however it was filled.
+#[test]
+fn what_is_filled_up_becomes_huge_again() {
+    where_the_kernel_makes_huge_pages("what_is_filled_up_becomes_huge_again", || {
+        let before = Block::written(&RESIDENT, 40 * MIB);
+        let run = Block::written(&RESIDENT, 9 * MIB);
+        release();
+        let is_huge = |run: &Block| map_of(run.address() + 9 * MIB - 1).is_some_and(|map| map.has("hg"));
+        assert!(!is_huge(&run), "a part of its last block went back");
+        let run = run.resized(16 * MIB).expect("memory");
+        assert!(is_huge(&run), "all of its block is there again");
+        drop(before);
+    });
+}
+
+/// New slabs between purged ones are no reason to let the kernel fill what was purged.
+#[test]
+fn holes_in_slabs_stay_where_new_slabs_lie_between() {
+    where_the_kernel_makes_huge_pages("holes_in_slabs_stay_where_new_slabs_lie_between", || {
+        let mut blocks: Vec<_> = (0..64 * KIB).map(|_| Block::written(&RESIDENT, KIB)).collect();
+        let region = Region::new();
+        // One in every other slab of 16 KiB, or so.
+        keep_every(40, &mut blocks);
+        release();
+        let others: Vec<_> = (0..50_000).map(|_| Block::written(&RESIDENT, 700)).collect();
+        let before = region.resident_bytes();
+        region.make_huge();
+        let after = region.resident_bytes();
+        assert!(after <= before + before / 50 + 2 * MIB, "{before} bytes became {after}");
+        drop((blocks, others));
     });
 }

@@ -14,8 +14,8 @@ use super::layout::{HugeAdvice, ZoneSpec};
 use super::residency::Residency;
 use crate::os::{self, Errno, HUGE_PAGE_BYTES};
 
-/// No more blocks of a zone are forbidden: each may be a mapping, of which a process has 65,530 (`vm.max_map_count`).
-const MOST_FORBIDDEN: usize = 8 << 10;
+/// No more blocks of a zone are forbidden: each adds up to two mappings, of which a process has 65,530 (`vm.max_map_count`).
+const MOST_FORBIDDEN: usize = 4 << 10;
 
 /// See the module's documentation.
 #[derive(Debug)]
@@ -48,9 +48,20 @@ impl HugePages {
                 advise(residency, committed.start..border, os::forbid_huge);
                 advise(residency, border..committed.end, os::advise_huge);
             }
-            HugeAdvice::Forbid => advise(residency, committed, os::forbid_huge),
+            HugeAdvice::Forbid => {
+                advise(residency, committed, os::forbid_huge);
+            }
             HugeAdvice::Leave => {}
         }
+    }
+
+    /// Whether the block that holds a granule is forbidden to be huge.
+    pub(super) fn is_forbidden(&self, residency: &Residency, granule: usize) -> bool {
+        self.is_any_forbidden() && self.forbidden.count(granule / residency.granules(HUGE_PAGE_BYTES), 1) > 0
+    }
+
+    fn is_any_forbidden(&self) -> bool {
+        self.forbidden_blocks.load(Ordering::Relaxed) > 0
     }
 
     /// The caller's `granules` are about to go back: the blocks that they fill in part are forbidden to be huge.
@@ -65,47 +76,67 @@ impl HugePages {
         for index in ends.into_iter().flatten().filter(|&index| !is_filled(index)) {
             let is_needed = self.are_asked(residency.bytes(index * block)) && self.forbidden.count(index, 1) == 0;
             if is_needed && self.forbidden_blocks.load(Ordering::Relaxed) < MOST_FORBIDDEN {
-                advise(residency, index * block..committed.min((index + 1) * block), os::forbid_huge);
+                let all = index * block..committed.min((index + 1) * block);
                 // Afterwards: where another thread allows it meanwhile, it is allowed once more, and not never.
-                self.forbidden_blocks.fetch_add(self.forbidden.set(index, 1), Ordering::Relaxed);
+                if advise(residency, all, os::forbid_huge) {
+                    self.forbidden_blocks.fetch_add(self.forbidden.set(index, 1), Ordering::Relaxed);
+                }
             }
         }
     }
 
-    /// All of these granules is booked, or about to be: the blocks that they fill may be huge again.
+    /// Allows the blocks that hold some of these granules to be huge, if the zone has all of a block booked.
     pub(super) fn allow(&self, residency: &Residency, granules: Range<usize>, committed: usize) {
-        if self.advice != HugeAdvice::Ask {
+        if !self.is_any_forbidden() {
             return;
         }
         let block = residency.granules(HUGE_PAGE_BYTES);
-        let (first, end) = (granules.start.div_ceil(block), granules.end / block);
-        let len = end.saturating_sub(first);
-        if self.forbidden.count(first, len) > 0 {
-            self.forbidden_blocks.fetch_sub(self.forbidden.clear(first, len), Ordering::Relaxed);
-            let border = residency.granules(self.small_pages_bytes);
-            advise(residency, border.max(first * block)..committed.min(end * block), os::advise_huge);
+        let (first, end) = (granules.start / block, granules.end.div_ceil(block));
+        for (index, len) in self.forbidden.set_runs(first, end - first) {
+            if residency.resident(index * block, len * block) == len * block {
+                self.allow_booked(residency, index, len, committed);
+            } else {
+                (index..index + len)
+                    .filter(|&index| residency.resident(index * block, block) == block)
+                    .for_each(|index| self.allow_booked(residency, index, 1, committed));
+            }
         }
     }
 
-    /// Has the kernel see one mapping in a run, whose pages are to move: it moves no more than one at a time.
+    /// Allows blocks of which all is booked.
+    fn allow_booked(&self, residency: &Residency, index: usize, len: usize, committed: usize) {
+        let block = residency.granules(HUGE_PAGE_BYTES);
+        // The note is wiped afterwards: what another thread forbids meanwhile it forbids in vain, once.
+        if advise(residency, index * block..committed.min((index + len) * block), os::advise_huge) {
+            self.forbidden_blocks.fetch_sub(self.forbidden.clear(index, len), Ordering::Relaxed);
+        }
+    }
+
+    /// Has the kernel see one mapping in a run, whose pages are to move, as far as it lies where huge pages are asked for: it moves no
+    /// more than one at a time.
     pub(super) fn make_one_mapping(&self, residency: &Residency, granules: Range<usize>) {
         let block = residency.granules(HUGE_PAGE_BYTES);
         let (first, end) = (granules.start / block, granules.end.div_ceil(block));
-        if self.advice == HugeAdvice::Ask && self.forbidden.count(first, end - first) > 0 {
+        if self.is_any_forbidden() && self.forbidden.count(first, end - first) > 0 {
             let border = residency.granules(self.small_pages_bytes);
+            // Blocks that stay forbidden are those that it holds in part: such a part can't become huge.
             advise(residency, border.max(granules.start)..granules.end, os::advise_huge);
         }
     }
 }
 
-fn advise(residency: &Residency, granules: Range<usize>, advise: unsafe fn(*mut u8, usize) -> Result<(), Errno>) {
+/// `false` if the kernel refuses.
+fn advise(
+    residency: &Residency,
+    granules: Range<usize>,
+    advise: unsafe fn(*mut u8, usize) -> Result<(), Errno>,
+) -> bool {
     if granules.is_empty() {
-        return;
+        return true;
     }
     let (at, len) = (residency.address(granules.start), residency.bytes(granules.len()));
     residency.counters.system_call();
     // SAFETY: committed memory of the zone; what it holds stays.
-    if let Err(refused) = unsafe { advise(at.as_ptr(), len) } {
-        residency.counters.refused(refused, "advise on huge pages for", len);
-    }
+    let result = unsafe { advise(at.as_ptr(), len) };
+    result.inspect_err(|&refused| residency.counters.refused(refused, "advise on huge pages for", len)).is_ok()
 }

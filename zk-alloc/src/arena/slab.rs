@@ -349,6 +349,7 @@ impl SlabTable {
                 resident |= 1 << granule;
             } else if there != 0 {
                 let at = slab.as_ptr().wrapping_add(granule * granule_bytes);
+                zone.forbid_huge_at(at, granule_bytes);
                 // SAFETY: a granule of the caller's slab, which nobody uses.
                 let gone = unsafe { self.discard(at, there, slab_bytes) };
                 if gone == there {

@@ -301,8 +301,8 @@ impl Zone {
         let fresh = booked.inspect_err(|_| self.runs.release(start, granules))?;
         if fresh > 0 {
             decay::look();
-            self.allow_huge(start..start + granules);
         }
+        self.allow_huge(start..start + granules);
         Ok(fresh)
     }
 
@@ -330,7 +330,6 @@ impl Zone {
             if let Some(rest) =
                 self.fresh_rest(from, len, start, end).filter(|_| self.pays_ahead(from, len, start..end))
             {
-                self.allow_huge(from..from + len);
                 self.page_in_piece(rest, start.max(from)..end.min(from + len));
             }
         }
@@ -351,9 +350,6 @@ impl Zone {
         let rest = rest.filter(|_| self.pays_ahead(from, len, start..end));
         let comes_whole = self.comes_whole(start);
         let limit = if comes_whole { limit } else { Limit::Peak };
-        if rest.is_some() {
-            self.allow_huge(from..from + len);
-        }
         if (rest.is_some() || comes_whole) && self.residency.book(start, granules, limit).is_some() {
             self.page_in_piece(rest.unwrap_or_default(), start..end);
             return true;
@@ -361,7 +357,7 @@ impl Zone {
         !comes_whole
     }
 
-    /// Whether the first touch of a granule pages in a huge page, where its block is not forbidden to be one.
+    /// Whether the first touch of a granule pages in a huge page, unless its block is forbidden to be one.
     fn comes_whole(&self, granule: usize) -> bool {
         self.huge.are_asked(self.bytes(granule))
     }
@@ -422,7 +418,8 @@ impl Zone {
     /// Pages in `own` granules of the caller's together with the rest of their piece, which is claimed for that time: what is
     /// booked must be owned.
     fn page_in_piece(&self, rest: [(usize, usize); 2], own: Range<usize>) {
-        let (mut paged, comes_whole) = (own.clone(), self.comes_whole(own.start));
+        let comes_whole = self.comes_whole(own.start) && !self.huge.is_forbidden(&self.residency, own.start);
+        let mut paged = own.clone();
         let mut is_short = false;
         // A huge page comes whether it is booked or not.
         let limit = if comes_whole { Limit::Cap } else { Limit::Peak };
@@ -453,6 +450,7 @@ impl Zone {
                 _ => {}
             }
         }
+        self.allow_huge(own.clone());
         // Also a huge page, which would come at the first touch: where the kernel has none, or has split this one before, it
         // would not come, and what is booked would not be there. Free only afterwards: another thread that gave it back
         // meanwhile would say that it is not there.
@@ -580,6 +578,7 @@ impl Zone {
         for granule in (start..start + granules).filter(is_unbooked) {
             if self.runs.try_claim(granule, 1) {
                 if is_unbooked(&granule) {
+                    self.forbid_huge_around(granule..granule + 1);
                     // SAFETY: the granule is ours since the claim above, free before, and committed, as the caller's memory is.
                     // Where the kernel refuses, it stays as it is.
                     let _ = unsafe { os::discard(self.address(granule).as_ptr(), self.spec.granule_bytes) };
