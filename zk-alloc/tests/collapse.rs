@@ -107,7 +107,7 @@ fn what_is_resident_stays_as_it_is_and_goes_when_asked() {
 #[test]
 fn what_is_not_in_memory_stays_out() {
     in_its_own_process("what_is_not_in_memory_stays_out", LATER, || {
-        let (table, _dense) = phase(|| (vec![0u8; BYTES], vec![1u8; BYTES]));
+        let (table, _dense) = phase(|| (black_box(vec![0u8; BYTES]), black_box(vec![1u8; BYTES])));
         if !is_possible() {
             return;
         }
@@ -120,7 +120,7 @@ fn what_is_not_in_memory_stays_out() {
 
 /// Uses so many bytes in two phases, and waits for what should not happen.
 fn assert_nothing_becomes_huge(bytes: usize) {
-    let _survivor = phase(|| vec![1u8; bytes]);
+    let _survivor = phase(|| black_box(vec![1u8; bytes]));
     thread::sleep(Duration::from_millis(200));
     phase(scribble);
     thread::sleep(Duration::from_millis(200));

@@ -49,7 +49,7 @@ fn child(seed: u64, inherited: Vec<Vec<u64>>, guard: PhaseGuard) -> Result<(), i
     check(intact(&buffers(seed), seed) && intact(&own, !seed), 13)?;
     for round in 0..5 {
         let kept = phase(|| phase(|| buffers(round)));
-        let zeroed = phase(|| LENGTHS.map(|len| vec![0u64; len]));
+        let zeroed = phase(|| LENGTHS.map(|len| black_box(vec![0u64; len])));
         check(zeroed.iter().flatten().all(|&word| word == 0), 14)?;
         release();
         check(intact(&kept, round) && intact(&own, !seed), 15)?;

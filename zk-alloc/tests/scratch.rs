@@ -6,6 +6,7 @@ mod maps;
 mod support;
 
 use std::fmt::Debug;
+use std::hint::black_box;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -357,7 +358,7 @@ mod beside_the_system {
         if !is_alone() {
             return alone(name, &[]).assert_passed(name);
         }
-        drop(vec![1u8; 1 << 20]);
+        drop(black_box(vec![1u8; 1 << 20]));
         let before = stats();
         assert!(before.run_allocations > 0, "{before}");
         let scratch = phase(|| Scratch::with_capacity(64 << 20));

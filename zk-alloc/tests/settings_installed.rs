@@ -1,5 +1,6 @@
 //! Settings of the installed allocator are in force before `main`'s first phase, wherever its first request came from.
 
+use std::hint::black_box;
 use zk_alloc::{Mode, Origin, Participants, Settings, ZkAllocator, min_arena_bytes, phase, stats};
 
 #[global_allocator]
@@ -13,7 +14,7 @@ static ALLOC: ZkAllocator = ZkAllocator
 fn settings_of_the_installed_allocator_are_in_force_from_the_first_phase_on() {
     // The test's own harness has allocated before.
     let expected = std::env::var("ZK_ALLOC_MIN_BYTES").is_err().then_some((100, Origin::Program));
-    phase(|| drop(vec![1u8; 1 << 20]));
+    phase(|| drop(black_box(vec![1u8; 1 << 20])));
     let settings = stats().settings.expect("there is an arena");
     if let Some(expected) = expected {
         assert_eq!((settings.min_bytes.value, settings.min_bytes.origin), expected);

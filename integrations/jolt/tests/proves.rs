@@ -3,6 +3,7 @@
 #[allow(dead_code)]
 mod common;
 
+use std::hint::black_box;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -142,7 +143,7 @@ fn a_panic_ends_the_phase_and_the_same_prover_goes_on() {
 }
 
 fn assert_no_phase_is_open() {
-    let (bytes, buffer) = arena_bytes_of(|| vec![1u8; 1 << 20]);
+    let (bytes, buffer) = arena_bytes_of(|| black_box(vec![1u8; 1 << 20]));
     assert_eq!(bytes, 0, "a phase is still open");
     drop(buffer);
 }

@@ -3,6 +3,7 @@
 #[allow(dead_code)]
 mod common;
 
+use std::hint::black_box;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -32,7 +33,7 @@ fn arena_bytes_of<R>(f: impl FnOnce() -> R) -> (u64, R) {
 }
 
 fn assert_no_phase_is_open() {
-    let (outside, buffer) = arena_bytes_of(|| vec![1u8; 1 << 20]);
+    let (outside, buffer) = arena_bytes_of(|| black_box(vec![1u8; 1 << 20]));
     assert_eq!(outside, 0, "the phase is still open");
     drop(buffer);
 }

@@ -3,6 +3,7 @@
 #[allow(dead_code)]
 mod common;
 
+use std::hint::black_box;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -189,7 +190,7 @@ fn a_panic_in_the_trace_closure_ends_the_phase() {
     let payload = outcome.err().expect("the panic passes through");
     assert_eq!(payload.downcast_ref(), Some(&"no witness for this input"));
 
-    let (outside, buffer) = arena_bytes_of(|| vec![1u8; 1 << 20]);
+    let (outside, buffer) = arena_bytes_of(|| black_box(vec![1u8; 1 << 20]));
     assert_eq!(outside, 0, "the phase is still open after the panic");
     drop(buffer);
     prove_and_verify(&config, log_rows);

@@ -3,7 +3,7 @@
 //! Where huge pages are asked for, khugepaged makes them by itself, too: by the kernel's defaults, of each block of which any page
 //! is in memory. What was given back of such a block is in memory again then, booked by nobody: minutes later, a process that had
 //! come down is as large as before. So a block of which a part goes back is forbidden to be huge before that, and allowed again when
-//! all of it is booked.
+//! all of it is booked as runs or as free memory; what a slab has in memory is not.
 #![allow(unsafe_code, reason = "advises the kernel")]
 
 use std::ops::Range;
@@ -77,9 +77,11 @@ impl HugePages {
             let is_needed = self.are_asked(residency.bytes(index * block)) && self.forbidden.count(index, 1) == 0;
             if is_needed && self.forbidden_blocks.load(Ordering::Relaxed) < MOST_FORBIDDEN {
                 let all = index * block..committed.min((index + 1) * block);
-                // Afterwards: where another thread allows it meanwhile, it is allowed once more, and not never.
+                // Noted afterwards: what is not noted is not allowed, either, and so not while it is being forbidden. Counted
+                // before it is noted: a child that is forked in between has counted too many, and never less than none.
                 if advise(residency, all, os::forbid_huge) {
-                    self.forbidden_blocks.fetch_add(self.forbidden.set(index, 1), Ordering::Relaxed);
+                    self.forbidden_blocks.fetch_add(1, Ordering::Relaxed);
+                    self.forbidden_blocks.fetch_sub(1 - self.forbidden.set(index, 1), Ordering::Relaxed);
                 }
             }
         }
@@ -112,8 +114,8 @@ impl HugePages {
         }
     }
 
-    /// Has the kernel see one mapping in a run, whose pages are to move, as far as it lies where huge pages are asked for: it moves no
-    /// more than one at a time.
+    /// Has the kernel see one mapping in a run, whose pages are to move, as far as it lies where huge pages are asked for: before Linux
+    /// 6.17 it moves no more than one at a time, and what was forbidden would be so where it arrives.
     pub(super) fn make_one_mapping(&self, residency: &Residency, granules: Range<usize>) {
         let block = residency.granules(HUGE_PAGE_BYTES);
         let (first, end) = (granules.start / block, granules.end.div_ceil(block));

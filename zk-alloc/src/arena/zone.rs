@@ -313,7 +313,7 @@ impl Zone {
     }
 
     /// Pages in the pieces that the caller's run begins and ends in. Those that it fills, the threads that touch them page in, or
-    /// do not. If it `is_sparse`, only huge pages are, which come whole at the first touch anyhow.
+    /// do not. If it `is_sparse`, only those are that come as a huge page at the first touch anyhow.
     fn page_in_edges(&self, start: usize, granules: usize, is_sparse: bool) {
         let (last, end) = (start + granules - 1, start + granules);
         let (from, len) = self.page_in_piece_of(start, start, end, is_sparse);
@@ -357,9 +357,9 @@ impl Zone {
         !comes_whole
     }
 
-    /// Whether the first touch of a granule pages in a huge page, unless its block is forbidden to be one.
+    /// Whether the first touch of a granule pages in a huge page.
     fn comes_whole(&self, granule: usize) -> bool {
-        self.huge.are_asked(self.bytes(granule))
+        self.huge.are_asked(self.bytes(granule)) && !self.huge.is_forbidden(&self.residency, granule)
     }
 
     /// See [`HugePages::allow`].
@@ -418,7 +418,7 @@ impl Zone {
     /// Pages in `own` granules of the caller's together with the rest of their piece, which is claimed for that time: what is
     /// booked must be owned.
     fn page_in_piece(&self, rest: [(usize, usize); 2], own: Range<usize>) {
-        let comes_whole = self.comes_whole(own.start) && !self.huge.is_forbidden(&self.residency, own.start);
+        let comes_whole = self.comes_whole(own.start);
         let mut paged = own.clone();
         let mut is_short = false;
         // A huge page comes whether it is booked or not.

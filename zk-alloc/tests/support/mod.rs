@@ -4,6 +4,7 @@
 use std::collections::hash_map::DefaultHasher;
 use std::ffi::{OsStr, OsString};
 use std::hash::Hasher;
+use std::hint::black_box;
 use std::io::Read;
 use std::process::{Command, ExitStatus, Stdio};
 use std::thread;
@@ -37,7 +38,7 @@ fn mix(seed: u64, i: u64) -> u64 {
 /// Fills what is free with something else: whoever still uses memory that is not theirs will read it.
 pub(crate) fn scribble() {
     for len in [64usize, 1 << 9, 1 << 10, 1 << 12, 1 << 13, 1 << 16, 1 << 18] {
-        let junk: Vec<_> = (0..16).map(|_| vec![u64::MAX; len / 8]).collect();
+        let junk: Vec<_> = (0..16).map(|_| black_box(vec![u64::MAX; len / 8])).collect();
         assert!(junk.iter().flatten().all(|&word| word == u64::MAX));
     }
 }
