@@ -246,7 +246,7 @@ fn free_memory_in_other_threads_makes_room_under_a_cap() {
                 done.wait();
             };
             let over = thread::scope(|scope| {
-                (0..THREADS).for_each(|_| _ = scope.spawn(&idle));
+                (0..THREADS).for_each(|_| _ = scope.spawn(idle));
                 all.wait();
                 used.wait();
                 drop(written(1, 112 * MIB));
