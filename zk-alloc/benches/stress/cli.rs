@@ -33,6 +33,10 @@ pub(crate) struct Options {
     #[arg(long, default_value_t = 1)]
     pub(crate) seed: u64,
 
+    /// Run each pattern once before the clock starts: what a process that goes on gains, without what a first touch costs
+    #[arg(long)]
+    pub(crate) warm: bool,
+
     /// Print the tables in Markdown
     #[arg(long)]
     pub(crate) markdown: bool,

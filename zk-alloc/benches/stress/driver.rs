@@ -59,7 +59,7 @@ pub(crate) fn drive(options: &Options) -> Result<(), String> {
         write_csv(path, &results)?;
     }
     if options.measures() {
-        print!("{}", report::render(&results, options.markdown));
+        print!("{}", report::render(&results, options.warm, options.markdown));
     } else {
         notices_damage(options)?;
         println!("stress: {} patterns under {} arms, a hundredth of each.", patterns.len(), arms.len());
@@ -80,6 +80,9 @@ fn run(options: &Options, arm: &Arm, pattern: &Pattern) -> Result<Sample, String
     command.args(["--threads", &options.threads().to_string(), "--seed", &options.seed.to_string()]);
     if !options.measures() {
         command.arg("--tiny");
+    }
+    if options.warm {
+        command.arg("--warm");
     }
     let output = command.output().map_err(|error| failed(format!("its process could not be started: {error}")))?;
     let said = String::from_utf8_lossy(&output.stderr);

@@ -48,7 +48,11 @@ pub(crate) fn child(options: &Options) -> Result<(), String> {
     let heap = Heap::new(arm.allocator);
     // Where the kernel refuses, the peak so far stands: that of a process which has done nothing yet.
     let _ = fs::write("/proc/self/clear_refs", "5");
-    let (rss_before, faults_before) = (status_bytes("VmRSS:")?, minor_faults()?);
+    let rss_before = status_bytes("VmRSS:")?;
+    if options.warm {
+        (pattern.run)(heap, &plan);
+    }
+    let faults_before = minor_faults()?;
     let begun = Instant::now();
     (pattern.run)(heap, &plan);
     let wall_ns = begun.elapsed().as_nanos() as u64;

@@ -14,10 +14,11 @@ const NOISE_BYTES: f64 = (1 << 20) as f64;
 
 const GROUPS: [(Group, &str); 2] = [(Group::Large, "1 KiB and more"), (Group::Small, "below 1 KiB")];
 
-pub(crate) fn render(results: &Results, markdown: bool) -> String {
+pub(crate) fn render(results: &Results, warm: bool, markdown: bool) -> String {
+    let time = if warm { "Time of a process's second run" } else { "Time" };
     let best = if markdown { "in bold" } else { "with a star" };
     let mut text = format!(
-        "Time by {BASELINE}'s (the median of the rounds' ratios; {BASELINE}'s own in ms), then the peak of resident memory \
+        "{time} by {BASELINE}'s (the median of the rounds' ratios; {BASELINE}'s own in ms), then the peak of resident memory \
          in MiB; the best {best}.\n\n"
     );
     text += &table(&patterns(results, markdown), markdown);
