@@ -29,7 +29,7 @@ use std::cell::UnsafeCell;
 use std::ffi::c_void;
 use std::mem::MaybeUninit;
 use std::ptr::{NonNull, copy_nonoverlapping};
-use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
 use crate::classes::{self, Class};
 use crate::config::{self, Config, HugePagesOutcome, Settings};
@@ -209,6 +209,8 @@ pub(crate) fn alloc_kept(size: usize, align: usize) -> Option<NonNull<u8>> {
 /// Memory that is freed for a request over a limit, in bytes: more than the request needs, so that not each one after it has to
 /// look for free memory again.
 const ROOM_BYTES: usize = 1 << 20;
+/// Threads' caches are worth emptying if they hold this part of what is in use.
+const CACHED_PART: usize = 16;
 
 /// An exiting thread brings back what its cache keeps.
 ///
@@ -256,35 +258,63 @@ impl Arena {
         }
     }
 
-    /// As [`alloc`](Self::alloc), where what is free but resident elsewhere makes room.
+    /// As [`alloc`](Self::alloc), where free memory that is resident elsewhere makes room.
     #[cold]
     fn alloc_within_budget(&self, size: usize, align: usize, contents: Contents) -> Option<NonNull<u8>> {
-        // What threads keep may be all that keeps slabs, which lie where a run would find room.
-        self.middle.empty_caches(self.slab_zone(), Taker::Thread);
-        if let Ok(at) = self.try_alloc(size, align, contents, Limit::Peak) {
+        if let Some(at) = self.alloc_in_other_zone(size, align, contents) {
             return Some(at);
         }
         match self.try_alloc(size, align, contents, Limit::Cap) {
             Ok(at) => {
                 // Afterwards, so that the pages which this memory already has are not among those that go. Those that it has not
                 // are only booked so far.
-                let keep_bytes = budget::peak_limit(0).saturating_sub(ROOM_BYTES);
-                self.trim_zones(resident_bytes().saturating_sub(keep_bytes), GiveBack::Now);
+                self.purge_to_peak_limit();
                 Some(at)
             }
             Err(Shortage::Full) => None,
             Err(Shortage::OverBudget) => {
-                let room = size.checked_add(ROOM_BYTES)?;
-                let gone = self.make_room(budget::max_bytes().saturating_sub(room));
-                if gone == 0 { None } else { self.try_alloc(size, align, contents, Limit::Cap).ok() }
+                let keep_bytes = budget::max_bytes().saturating_sub(size.checked_add(ROOM_BYTES)?);
+                // What threads keep may be all that keeps slabs, which lie where a run would find room.
+                self.middle.empty_caches(self.slab_zone(), Taker::Thread);
+                self.trim_now(keep_bytes, || true);
+                self.try_alloc(size, align, contents, Limit::Cap).ok()
             }
         }
     }
 
-    /// As [`trim`](Self::trim), for a request, after the threads' caches were emptied: it may be one of many in a row for which
-    /// nothing is free, so that slabs are looked through only if that promises something.
-    fn make_room(&self, keep_bytes: usize) -> usize {
-        self.trim_now(keep_bytes, || self.middle.is_worth_purging())
+    /// A long run in the zone of the giants, or a giant among the long runs, if it fits into free memory there that is resident.
+    fn alloc_in_other_zone(&self, size: usize, align: usize, contents: Contents) -> Option<NonNull<u8>> {
+        let other = match route::path(size, align) {
+            Path::Run(RunKind::Giant) => RunKind::Mid,
+            Path::Run(RunKind::Mid) if size >= route::CROSSES_MIN_BYTES => RunKind::Giant,
+            _ => return None,
+        };
+        self.region.zone(other).claim_for_other_zone(size, layout::run_align(size, align), contents)
+    }
+
+    /// Purges free memory, until what is resident is a little below what [`Limit::Peak`] allows.
+    fn purge_to_peak_limit(&self) {
+        self.vacate_large_caches();
+        let limit = budget::peak_limit(0).saturating_sub(ROOM_BYTES);
+        self.trim_now(limit, || true);
+        if resident_bytes() > limit {
+            budget::nothing_left_to_purge();
+        }
+    }
+
+    /// Empties threads' caches if they hold much of what is in use: most of these threads are idle. It costs the others a refill, so
+    /// that as much has to become resident before it is done again.
+    fn vacate_large_caches(&self) {
+        /// What had become resident in all when it was last done, in bytes.
+        static LAST_BYTES: AtomicU64 = AtomicU64::new(0);
+        let much = counters::used_bytes() / CACHED_PART;
+        let (last, now) = (LAST_BYTES.load(Ordering::Relaxed), budget::admitted_bytes());
+        if now >= last.saturating_add(much as u64)
+            && self.middle.kept_bytes() >= much
+            && LAST_BYTES.compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+        {
+            self.middle.vacate_caches(self.slab_zone(), Taker::Thread);
+        }
     }
 
     #[inline(always)]
@@ -341,7 +371,8 @@ impl Arena {
     #[inline(always)]
     pub(crate) fn alloc_measured(&self, size: usize, align: usize, contents: Contents) -> Option<NonNull<u8>> {
         let at = self.alloc(size, align, contents)?;
-        if let Path::Run(runs) = route::path(size, align) {
+        if let Path::Run(_) = route::path(size, align) {
+            let runs = self.region.zone_of(at);
             if !self.lengths.set(runs, self.region.zone(runs), at, size) {
                 // SAFETY: handed out above, and given to nobody.
                 unsafe { self.dealloc(at, size) };
@@ -411,7 +442,7 @@ impl Arena {
     }
 
     /// Changes the length of an allocation where it stands. `false` where that can't be, or where its new length belongs
-    /// elsewhere: a small thing must not stay where giants live.
+    /// elsewhere: what shrinks to less than half, and what grows to a giant among the other runs.
     ///
     /// # Safety
     /// `at` came from [`alloc`](Self::alloc), with this `align`, and is `old_size` bytes long by now; nobody uses what
@@ -422,9 +453,14 @@ impl Arena {
             return new_size <= class.block_bytes() && new_size > class.block_bytes() / 2;
         }
         let runs = self.region.zone_of(at);
+        let belongs = route::path(new_size, align) == Path::Run(runs);
+        let may_stay = new_size >= route::least_bytes(runs)
+            && match runs {
+                RunKind::Giant => new_size >= old_size / 2,
+                RunKind::Aligned | RunKind::Mid => new_size >= old_size / 2 && new_size <= old_size,
+            };
         // SAFETY: the caller's; what is no block is a run of its own.
-        route::path(new_size, align) == Path::Run(runs)
-            && unsafe { self.region.zone(runs).resize(at, old_size, new_size) }
+        (belongs || may_stay) && unsafe { self.region.zone(runs).resize(at, old_size, new_size) }
     }
 
     /// Shortens an allocation where it stands, also where its new length belongs elsewhere: no memory could be had there.

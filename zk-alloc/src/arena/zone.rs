@@ -107,31 +107,48 @@ impl Zone {
         contents: Contents,
         limit: Limit,
     ) -> Result<NonNull<u8>, Shortage> {
-        let kept = self.take_kept(bytes, align);
-        let start = match kept {
-            Some(start) => start,
-            None => self.claim_run(bytes, align, contents, limit)?,
-        };
+        let Some(start) = self.take_kept(bytes, align) else { return self.claim_run(bytes, align, contents, limit) };
         if contents == Contents::Zeroed {
             self.residency.zero(start, bytes);
-        }
-        if kept.is_none() {
-            self.residency.soil(start, self.granules(bytes));
         }
         Ok(self.address(start))
     }
 
     #[cold]
-    fn claim_run(&self, bytes: usize, align: usize, contents: Contents, limit: Limit) -> Result<usize, Shortage> {
+    fn claim_run(&self, bytes: usize, align: usize, contents: Contents, limit: Limit) -> Result<NonNull<u8>, Shortage> {
         let granules = self.granules(bytes);
         let start = self.claim_free(Tenant::of_run(bytes), granules, align).ok_or(Shortage::Full)?;
+        self.hand_out(start, bytes, align, contents, limit)
+    }
+
+    /// Hands out a run that is free and resident, for a request whose own zone would have to fault memory in.
+    pub(crate) fn claim_for_other_zone(&self, bytes: usize, align: usize, contents: Contents) -> Option<NonNull<u8>> {
+        let (align, skew) = self.align_and_skew(align);
+        let start = self.claim_resident(self.granules(bytes), align, skew)?;
+        self.hand_out(start, bytes, self.bytes(align), contents, Limit::Peak).ok()
+    }
+
+    /// Makes a run of the caller's ready for its new owner. Where that can't be, it is free again.
+    fn hand_out(
+        &self,
+        start: usize,
+        bytes: usize,
+        align: usize,
+        contents: Contents,
+        limit: Limit,
+    ) -> Result<NonNull<u8>, Shortage> {
+        let granules = self.granules(bytes);
         // Zeroed memory that is fresh stays out of memory until it is touched, as it may be touched sparsely; and between
         // requests that are aligned to more than they ask for, most memory stays unused.
         let is_sparse = contents == Contents::Zeroed || align > self.bytes(granules);
         let fresh = self.make_usable(start, granules, limit, is_sparse)?;
         self.grown(granules, fresh);
         self.counters().requested(bytes);
-        Ok(start)
+        if contents == Contents::Zeroed {
+            self.residency.zero(start, bytes);
+        }
+        self.residency.soil(start, granules);
+        Ok(self.address(start))
     }
 
     /// Hands out a run of at least `bytes` bytes for the contents of another, which is `len` bytes long, and says whether all
@@ -208,8 +225,7 @@ impl Zone {
     /// Claims the lowest run of free granules. Before it hands out what is not resident, what threads keep is free too, and any
     /// other place is taken that is.
     fn claim_free(&self, tenant: Tenant, granules: usize, align: usize) -> Option<usize> {
-        let align = self.granules(align).next_power_of_two();
-        let skew = (self.base.addr().get() >> self.spec.granule_bytes.trailing_zeros()) & (align - 1);
+        let (align, skew) = self.align_and_skew(align);
         let first_fit = || self.runs.claim_first_fit(tenant, granules, align, skew);
         let is_resident = |start: &usize| self.residency.resident(*start, granules) == granules;
         let release = |start| self.runs.release(start, granules);
@@ -226,6 +242,13 @@ impl Zone {
             found.into_iter().for_each(release);
         }
         elsewhere.or(found)
+    }
+
+    /// An alignment in granules, and how far the zone's start lies behind a multiple of it.
+    fn align_and_skew(&self, align: usize) -> (usize, usize) {
+        let align = self.granules(align).next_power_of_two();
+        let first = self.base.addr().get() >> self.spec.granule_bytes.trailing_zeros();
+        (align, first & (align - 1))
     }
 
     /// Claims a run that is free and resident, in the shortest hole that it fits.
