@@ -12,6 +12,7 @@ mod checks;
 mod collapse;
 mod decay;
 mod hints;
+mod holes;
 mod huge;
 mod layout;
 #[cfg(feature = "c-api")]

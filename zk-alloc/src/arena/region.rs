@@ -79,6 +79,8 @@ impl Region {
             // SAFETY: a span of the reservation for each zone, never unmapped; the bitmaps are clear and describe a span.
             unsafe { Zone::new(zone_base, spec, bits, blocks) }
         });
+        let [aligned, mid, giant] = zones;
+        let zones = [aligned?, mid?, giant?];
         Ok(Self { reservation, _words: word_mapping, span_shift: span.trailing_zeros(), zones })
     }
 

@@ -9,7 +9,6 @@ use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::align::align_up;
 use super::bitmap::Bitmap;
 use super::budget::{self, Limit};
 use super::decay;
@@ -19,14 +18,13 @@ use super::residency::{GiveBack, Residency};
 use super::runs::{Runs, Tenant};
 use super::thread_cache::{self, Run};
 use crate::counters::{self, ZoneCounters};
-use crate::os;
+use crate::os::{self, Errno};
 
 /// A zone commits in steps of this many bytes, so that it rarely asks the kernel.
 const COMMIT_STEP_BYTES: usize = 32 << 20;
 
-/// Before a zone hands out what is not resident, it looks for what is in so many bytes at its end, and in so many holes: a few
-/// microseconds, which the pages of the shortest run cost as well.
-const LOOK_BYTES: usize = 1 << 30;
+/// Before a zone hands out what is not resident, it looks for what is in so many holes: a few microseconds, which the pages of the
+/// shortest run cost as well.
 const LOOK_HOLES: usize = 64;
 
 /// What a new allocation must hold.
@@ -77,22 +75,22 @@ impl Zone {
         spec: ZoneSpec,
         bits: [Bitmap<'static>; 3],
         blocks: Bitmap<'static>,
-    ) -> Self {
+    ) -> Result<Self, Errno> {
         let granule_bytes = spec.granule_bytes;
         debug_assert!(granule_bytes.is_power_of_two() && base.addr().get() % granule_bytes == 0);
         let [used, resident, dirty] = bits;
         // However little address space the system granted, most of it is for both.
         let apart = spec.small_only_bytes.div_ceil(granule_bytes).min(used.len() / 4);
         let residency = Residency::new(base, granule_bytes.trailing_zeros(), resident, dirty, Zeroing::new(&spec));
-        Self {
+        Ok(Self {
             base,
-            runs: Runs::new(used, apart),
+            runs: Runs::new(used, apart)?,
             residency,
             ahead: Ahead::new(),
             committed: AtomicUsize::new(0),
             huge: HugePages::new(&spec, blocks),
             spec,
-        }
+        })
     }
 
     /// Hands out a run of at least `bytes` bytes.
@@ -257,25 +255,7 @@ impl Zone {
         if free_bytes < self.bytes(granules) {
             return None;
         }
-        let end = self.committed.load(Ordering::Acquire);
-        let lowest = self.runs.apart().max(end.saturating_sub(self.granules(LOOK_BYTES)));
-        let places = self.free_and_resident(lowest..end).take(LOOK_HOLES).filter_map(|(start, len)| {
-            let at = align_up(start + skew, align) - skew;
-            (at + granules <= start + len).then_some((at, len))
-        });
-        let (at, _) = places.min_by_key(|&(_, len)| len)?;
-        self.runs.try_claim(at, granules).then_some(at)
-    }
-
-    /// What of a range is free and resident, from the top address down, as places and lengths.
-    fn free_and_resident(&self, range: Range<usize>) -> impl Iterator<Item = (usize, usize)> {
-        let mut end = range.end;
-        let (resident, used) = (self.residency.resident_bits(), self.runs.used());
-        std::iter::from_fn(move || {
-            let hole = resident.last_run_without(used, range.start, end)?;
-            end = hole.0;
-            Some(hole)
-        })
+        self.runs.claim_resident(self.residency.resident_bits(), granules, align, skew, LOOK_HOLES)
     }
 
     /// Frees what threads keep of this zone; `false` if they keep nothing.
