@@ -83,6 +83,15 @@ fn vforked_children_allocate_while_another_thread_takes_what_threads_keep() {
     in_all_arms(&program, &["3"]);
 }
 
+/// The arena's own structures are some kilobytes, and so would be what it reads of the host: none of it may lie on the stack.
+#[test]
+fn the_first_request_may_come_where_there_is_little_stack() {
+    let Some(program) = compiled("little_stack", &["little_stack.c"], &[]) else { return };
+    for place in ["thread", "handler"] {
+        in_all_arms(&program, &[place]);
+    }
+}
+
 #[test]
 fn a_library_loaded_with_deepbind_frees_what_the_program_allocated() {
     let Some(plugin) = compiled_library("libplugin.so", "plugin.c", &[]) else { return };

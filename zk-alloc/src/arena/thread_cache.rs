@@ -28,9 +28,6 @@ const THREADS: usize = 2048;
 #[cfg(loom)]
 const THREADS: usize = 0;
 
-/// The most blocks of one class that a thread keeps.
-const MOST: usize = 64;
-
 /// A thread keeps a short run and a long one, so that neither puts out the other.
 const RUNS: usize = 2;
 
@@ -265,20 +262,21 @@ impl Cache {
         self.count(class).load(Ordering::Relaxed) > 0
     }
 
-    /// Takes out the blocks that came first, all but `keep`.
+    /// Takes out the blocks that came first, all but `keep`. Their addresses stay in the table, behind the kept ones, while the caller
+    /// iterates.
     pub(crate) fn take_first(&self, class: Class, keep: usize) -> impl Iterator<Item = usize> {
         let count = self.count(class).load(Ordering::Relaxed) as usize;
-        let gone = count.saturating_sub(keep);
-        let mut first = [0; MOST];
-        for (index, block) in first[..gone].iter_mut().enumerate() {
-            *block = self.place(class, index).load(Ordering::Relaxed) as usize;
+        let kept = keep.min(count);
+        let gone = count - kept;
+        for index in 0..if gone == 0 { 0 } else { kept } {
+            let (first, last) = (self.place(class, index), self.place(class, index + gone));
+            let block = first.load(Ordering::Relaxed);
+            first.store(last.load(Ordering::Relaxed), Ordering::Relaxed);
+            last.store(block, Ordering::Relaxed);
         }
-        for index in gone..count {
-            let block = self.place(class, index).load(Ordering::Relaxed);
-            self.place(class, index - gone).store(block, Ordering::Relaxed);
-        }
-        self.count(class).store((count - gone) as u8, Ordering::Relaxed);
-        first.into_iter().take(gone)
+        // Before the caller frees them: a thread that dies halfway, as a vforked child may, must not leave freed blocks here.
+        self.count(class).store(kept as u8, Ordering::Relaxed);
+        (kept..count).map(move |index| self.place(class, index).load(Ordering::Relaxed) as usize)
     }
 
     /// How many blocks to fetch now that there is none: twice as many as the last time, up to `most`.
@@ -639,4 +637,28 @@ fn totals(of: impl Fn(&Cache) -> (&AtomicU64, &AtomicU64)) -> Totals {
 /// Bytes of blocks that threads handed out less those that they took back; wraps where more were taken back.
 pub(crate) fn live_block_bytes() -> u64 {
     caches().iter().fold(0, |sum, cache| sum.wrapping_add(cache.live_block_bytes.load(Ordering::Relaxed)))
+}
+
+#[cfg(test)]
+mod tests {
+    #![cfg(not(loom))]
+    use super::*;
+
+    /// A block that was freed and is still kept would be handed out twice; one that is neither would be lost.
+    #[test]
+    fn the_first_blocks_go_and_the_last_stay_in_their_order() {
+        let blocks: Blocks = [const { AtomicU64::new(0) }; classes::PLACES];
+        let class = Class::of(100, 8);
+        for (count, keep) in [(8, 4), (9, 4), (7, 5), (6, 0), (3, 8), (0, 2)] {
+            let cache = Cache::new();
+            cache.blocks.store(std::ptr::from_ref(&blocks).cast_mut(), Ordering::Relaxed);
+            (1..=count).for_each(|block| assert!(cache.push(class, block)));
+            let mut gone: Vec<_> = cache.take_first(class, keep).collect();
+            gone.sort_unstable();
+            let split = (count as usize).saturating_sub(keep);
+            assert_eq!(gone, (1..=split).collect::<Vec<_>>(), "{count} blocks, {keep} to keep");
+            let kept = std::iter::from_fn(|| cache.pop(class)).collect::<Vec<_>>();
+            assert_eq!(kept, (split as u64 + 1..=count).rev().collect::<Vec<_>>(), "{count} blocks, {keep} to keep");
+        }
+    }
 }
