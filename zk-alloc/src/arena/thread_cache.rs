@@ -641,10 +641,11 @@ pub(crate) fn live_block_bytes() -> u64 {
 
 #[cfg(test)]
 mod tests {
-    #![cfg(not(loom))]
+    #[cfg(not(loom))]
     use super::*;
 
     /// A block that was freed and is still kept would be handed out twice; one that is neither would be lost.
+    #[cfg(not(loom))]
     #[test]
     fn the_first_blocks_go_and_the_last_stay_in_their_order() {
         let blocks: Blocks = [const { AtomicU64::new(0) }; classes::PLACES];
