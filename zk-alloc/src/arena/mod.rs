@@ -27,6 +27,8 @@ mod zone;
 
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
+#[cfg(unix)]
+use std::hint::black_box;
 use std::mem::MaybeUninit;
 use std::ptr::{NonNull, copy_nonoverlapping};
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
@@ -222,6 +224,20 @@ unsafe extern "C" fn thread_exits(cache: *mut c_void) {
     }
 }
 
+// Before the program, which may make keys of its own.
+// SAFETY: the loader calls what is listed here as functions of C's, before `main`. It may pass arguments, which such a
+// function does not look at.
+#[cfg(unix)]
+#[used]
+#[cfg_attr(not(target_vendor = "apple"), unsafe(link_section = ".init_array.00103"))]
+#[cfg_attr(target_vendor = "apple", unsafe(link_section = "__DATA,__mod_init_func"))]
+static BEFORE_MAIN: extern "C" fn() = make_exit_key;
+
+#[cfg(unix)]
+extern "C" fn make_exit_key() {
+    thread_cache::exit_key(thread_exits);
+}
+
 impl Arena {
     /// Builds the arena in its place, part by part: the stack may be a small one, of a thread or a signal handler. On failure, `place`
     /// holds nothing.
@@ -232,6 +248,9 @@ impl Arena {
     /// # Safety
     /// `place` is valid for writes, and only the caller reaches it.
     unsafe fn build(place: *mut Self, program: &Settings) -> Result<(), Errno> {
+        // A linker keeps what the code refers to.
+        #[cfg(unix)]
+        black_box(&BEFORE_MAIN);
         // SAFETY: the caller's.
         let config = unsafe {
             (&raw mut (*place).config).write(config::load(program));

@@ -347,24 +347,44 @@ fn caches() -> &'static [Cache] {
     &CACHES[..FRONTIER.load(Ordering::Acquire)]
 }
 
+/// Called on each exiting thread that has a cache, with the address of the cache.
+pub(crate) type AtExit = unsafe extern "C" fn(*mut c_void);
+
+/// The key that has `run` called when a thread exits. The first call makes it; `None` where the system has no key left.
+///
+/// That call should come before the program's: glibc has 32 keys for which it never allocates.
+pub(crate) fn exit_key(run: AtExit) -> Option<u32> {
+    let known = EXIT_KEY.load(Ordering::Relaxed);
+    if known != 0 {
+        return Some(known - 1);
+    }
+    let key = os::thread_exit_key(run)?;
+    match EXIT_KEY.compare_exchange(0, key + 1, Ordering::Relaxed, Ordering::Relaxed) {
+        Ok(_) => Some(key),
+        Err(other) => {
+            os::give_back_key(key);
+            Some(other - 1)
+        }
+    }
+}
+
 /// Room for the blocks of all caches, committed cache by cache.
 #[derive(Debug)]
-pub(crate) struct Room(Table<AtomicU64>);
+pub(crate) struct Room {
+    table: Table<AtomicU64>,
+    at_exit: AtExit,
+}
 
 /// Bytes of one cache's part, in whole pages of any kernel.
 const PART_WORDS: usize = (classes::PLACES * size_of::<u64>()).next_multiple_of(64 << 10) / size_of::<u64>();
 
 impl Room {
-    /// Room for every cache; `run` is called on each exiting thread that has one.
+    /// Room for every cache.
     ///
     /// # Errors
     /// The system's, when it grants no address space.
-    pub(crate) fn new(run: unsafe extern "C" fn(*mut c_void)) -> Result<Self, os::Errno> {
-        let room = Table::reserve(THREADS * PART_WORDS)?;
-        if let Some(key) = os::thread_exit_key(run) {
-            EXIT_KEY.store(key + 1, Ordering::Relaxed);
-        }
-        Ok(Self(room))
+    pub(crate) fn new(at_exit: AtExit) -> Result<Self, os::Errno> {
+        Ok(Self { table: Table::reserve(THREADS * PART_WORDS)?, at_exit })
     }
 
     /// Gives cache `index` room for its blocks; `false` where the system has none.
@@ -374,10 +394,10 @@ impl Room {
             return true;
         }
         let from = index * PART_WORDS;
-        if self.0.commit(from, from + PART_WORDS).is_err() {
+        if self.table.commit(from, from + PART_WORDS).is_err() {
             return false;
         }
-        let blocks = std::ptr::from_ref(&self.0.all()[from]).cast::<Blocks>();
+        let blocks = std::ptr::from_ref(&self.table.all()[from]).cast::<Blocks>();
         cache.blocks.store(blocks.cast_mut(), Ordering::Relaxed);
         true
     }
@@ -489,7 +509,7 @@ fn disown_claim_of_parent(cache: &Cache) {
 /// A cache without a thread, for this one.
 fn find(room: &Room) -> Option<&'static Cache> {
     // Without its destructor a cache would never be handed on.
-    let key = EXIT_KEY.load(Ordering::Relaxed).checked_sub(1)?;
+    let key = exit_key(room.at_exit)?;
     let index = CACHES.iter().position(Cache::own)?;
     let cache = &CACHES[index];
     if room.furnish(index) && os::arm_thread_exit(key, NonNull::from(cache).cast()) {
