@@ -6,8 +6,9 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::budget::Limit;
+use super::decay;
 use super::slab::SlabTable;
-use super::thread_cache::{self, Cache, Room, Taker, Totals};
+use super::thread_cache::{self, Cache, Room, Totals};
 use super::zone::{Shortage, Zone};
 use crate::classes::Class;
 use crate::os::Errno;
@@ -90,6 +91,7 @@ impl Middle {
             self.bytes.fetch_add(size as u64, Ordering::Relaxed);
             self.live_bytes.fetch_add(class.block_bytes() as u64, Ordering::Relaxed);
         }
+        decay::tick();
         at(found[0]).ok_or(Shortage::Full)
     }
 
@@ -131,6 +133,7 @@ impl Middle {
             self.slabs.put(zone, class, std::iter::once(block as usize));
             self.live_bytes.fetch_sub(class.block_bytes() as u64, Ordering::Relaxed);
         }
+        decay::tick();
     }
 
     fn flush(&self, zone: &Zone, cache: &Cache, class: Class, keep: usize) {
@@ -143,14 +146,14 @@ impl Middle {
     }
 
     /// Brings back what threads keep that are not allocating at this moment.
-    pub(crate) fn empty_caches(&self, zone: &Zone, taker: Taker) {
-        thread_cache::claim_all(taker, |cache| self.empty(zone, cache));
+    pub(crate) fn empty_caches(&self, zone: &Zone) {
+        thread_cache::claim_all(|cache| self.empty(zone, cache));
     }
 
     /// As [`empty_caches`](Self::empty_caches); the memory in which the caches kept their blocks goes back as well. Threads
     /// page it in again when they next free something.
-    pub(crate) fn vacate_caches(&self, zone: &Zone, taker: Taker) {
-        thread_cache::claim_all(taker, |cache| {
+    pub(crate) fn vacate_caches(&self, zone: &Zone) {
+        thread_cache::claim_all(|cache| {
             self.empty(zone, cache);
             self.room.clear(cache);
         });

@@ -13,7 +13,6 @@ use std::ptr::NonNull;
 use std::sync::atomic::{self, AtomicUsize};
 
 use super::budget::{self, Limit};
-use super::decay;
 use super::hints::HintSets;
 use super::table::Table;
 use super::zone::{Shortage, Zone};
@@ -111,7 +110,6 @@ impl SlabTable {
         let bytes = taken * class.block_bytes();
         self.taken_bytes.fetch_add(bytes, atomic::Ordering::Relaxed);
         zone.count(bytes, 0);
-        decay::look();
         Ok(taken)
     }
 
@@ -247,7 +245,6 @@ impl SlabTable {
         if let Some(blocks) = last {
             self.give(zone, blocks);
         }
-        decay::look();
     }
 
     /// Bytes of blocks that are not free.

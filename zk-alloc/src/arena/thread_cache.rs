@@ -574,18 +574,9 @@ loom::lazy_static! {
     static ref CLAIMING: Claiming = Claiming::new();
 }
 
-/// Who takes what threads keep.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Taker {
-    /// A thread, which may have a cache.
-    Thread,
-    /// A task that is none, and must not ask for what threads have.
-    Watcher,
-}
-
 /// Takes the blocks out of every cache whose thread is not at it now, and hands each cache to `empty`.
-pub(crate) fn claim_all(taker: Taker, empty: impl FnMut(&'static Cache)) {
-    let own = if taker == Taker::Thread { local().and_then(|local| local.cache.get()) } else { None };
+pub(crate) fn claim_all(empty: impl FnMut(&'static Cache)) {
+    let own = local().and_then(|local| local.cache.get());
     CLAIMING.claim_all(caches(), os::process_generation(), own, os::fence_other_threads, empty);
 }
 
