@@ -73,8 +73,11 @@ impl Middle {
         let mut found = [0; FETCH_BLOCKS];
         let most = fetch_most(class.block_bytes(), class.capacity());
         if let Some(cache) = thread_cache::join_and_enter(&self.room) {
-            // It may keep some all the same: another thread claimed the cache when this one looked, or a handler came in between.
+            // It may keep some all the same: it is time to tick, or another thread claimed the cache when this one looked, or a handler
+            // came in between.
             if let Some(kept) = take_kept(&cache, class, size) {
+                drop(cache);
+                decay::tick();
                 return Ok(kept);
             }
             let wanted = cache.appetite(class, most).max(class.blocks_by_lines());
@@ -92,7 +95,7 @@ impl Middle {
             self.live_bytes.fetch_add(class.block_bytes() as u64, Ordering::Relaxed);
         }
         decay::tick();
-        at(found[0]).ok_or(Shortage::Full)
+        Ok(at(found[0]))
     }
 
     /// Takes a block back, for this thread to keep; `false`, and nothing done, where it has no room.
@@ -204,7 +207,8 @@ impl Middle {
 /// A block for `size` bytes, of those that this thread keeps.
 #[inline(always)]
 pub(super) fn alloc_kept(class: Class, size: usize) -> Option<NonNull<u8>> {
-    take_kept(&*thread_cache::enter()?, class, size)
+    let cache = thread_cache::enter()?;
+    if cache.is_to_tick() { None } else { take_kept(&cache, class, size) }
 }
 
 /// As [`alloc_kept`], for whoever is in the cache.
@@ -212,12 +216,14 @@ pub(super) fn alloc_kept(class: Class, size: usize) -> Option<NonNull<u8>> {
 fn take_kept(cache: &Cache, class: Class, size: usize) -> Option<NonNull<u8>> {
     let block = cache.pop(class)?;
     cache.handed_out(class, size);
-    at(block as usize)
+    Some(at(block as usize))
 }
 
 /// The pointer to a block, which the caches and slabs keep as an address.
 #[inline(always)]
-fn at(address: usize) -> Option<NonNull<u8>> {
+fn at(address: usize) -> NonNull<u8> {
     // Within the region, whose provenance was exposed when it was reserved.
-    NonNull::new(std::ptr::with_exposed_provenance_mut(address))
+    let at = std::ptr::with_exposed_provenance_mut(address);
+    // SAFETY: what `SlabTable::take` found, or `Cache::push` was given, is the address of a block, which lies in a slab of the region.
+    unsafe { NonNull::new_unchecked(at) }
 }
