@@ -272,7 +272,7 @@ impl Zone {
     fn release_granules(&self, start: usize, granules: usize) {
         self.counters().released(self.bytes(granules));
         self.free_granules(start, granules);
-        decay::look();
+        decay::tick();
     }
 
     /// Frees granules that the caller owns; beyond what may stay resident, their pages go at once.
@@ -302,10 +302,8 @@ impl Zone {
             Err(Shortage::Full)
         };
         let fresh = booked.inspect_err(|_| self.runs.release(start, granules))?;
-        if fresh > 0 {
-            decay::look();
-        }
         self.allow_huge(start..start + granules);
+        decay::tick();
         Ok(fresh)
     }
 
@@ -474,9 +472,7 @@ impl Zone {
     #[inline]
     pub(crate) unsafe fn release(&self, at: NonNull<u8>, bytes: usize) {
         let granules = self.granules(bytes);
-        // What a thread keeps, nobody sees who would have to give it back.
-        let is_seen = || bytes < decay::UNSEEN_BYTES || !decay::is_unwatched();
-        if self.spec.is_kept && !budget::is_beyond_kept() && is_seen() {
+        if self.spec.is_kept && !budget::is_beyond_kept() {
             if let Some(run) = Run::new(at.addr().get(), self.bytes(granules)) {
                 if let Some(other) = thread_cache::put_run(run) {
                     self.release_run(other);
