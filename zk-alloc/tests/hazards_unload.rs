@@ -76,7 +76,12 @@ fn in_each_mode(name: &str, host: impl FnOnce()) {
     // Built once, while the other test waits.
     static PLUGINS: LazyLock<[PathBuf; 2]> = LazyLock::new(|| [false, true].map(plugin::plugin));
     for (path, is_resident) in PLUGINS.iter().zip([false, true]) {
-        alone(name, &[(PLUGIN, path.as_os_str())]).assert_passed(&format!("{name}, resident: {is_resident}"));
+        for background in ["0", "1"] {
+            let variables = [("ZK_ALLOC_BACKGROUND", background.as_ref()), ("ZK_ALLOC_RETAIN_FOR", "0.2".as_ref())];
+            let settings = [[(PLUGIN, path.as_os_str())].as_slice(), &variables].concat();
+            let how = format!("{name}, resident: {is_resident}, background thread: {background}");
+            alone(name, &settings).assert_passed(&how);
+        }
     }
 }
 
