@@ -28,6 +28,8 @@ pub(crate) const SLABS: RunKind = RunKind::Mid;
 pub(crate) const ALIGNED_BYTES: usize = 256 << 10;
 /// The smallest request of the giants' zone, in bytes.
 pub(crate) const GIANT_BYTES: usize = 64 << 20;
+/// A run of so many bytes may lie in the zone of the giants where that has free memory that is resident, and the others' has not.
+pub(crate) const CROSSES_MIN_BYTES: usize = 1 << 20;
 /// A run of so many bytes is long. Shorter ones more often outlive their proof, and lie with the slabs.
 pub(crate) const LONG_RUN_BYTES: usize = 256 << 10;
 /// What a backing allocation may weigh for growth to move it into the arena, in bytes. Above, `realloc` of the usual
@@ -58,6 +60,14 @@ pub(crate) const fn run_kind(size: usize, align: usize) -> RunKind {
         RunKind::Aligned
     } else {
         RunKind::Mid
+    }
+}
+
+/// The shortest run that may stay in a zone when it shrinks, in bytes.
+pub(crate) const fn least_bytes(runs: RunKind) -> usize {
+    match runs {
+        RunKind::Giant => CROSSES_MIN_BYTES,
+        RunKind::Aligned | RunKind::Mid => classes::MAX_BYTES / 2,
     }
 }
 

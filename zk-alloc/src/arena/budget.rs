@@ -1,11 +1,13 @@
 //! How much of the arena is resident, and how much may be: the cap `ZK_ALLOC_MAX_BYTES`, and what was needed so far.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use crate::counters;
 
 /// Bytes of the arena that are resident, or will be when they are first touched.
 static RESIDENT_BYTES: AtomicUsize = AtomicUsize::new(0);
+/// Bytes that became so since the process started.
+static ADMITTED_BYTES: AtomicU64 = AtomicU64::new(0);
 /// The most that may be.
 static MAX_BYTES: AtomicUsize = AtomicUsize::new(usize::MAX);
 
@@ -63,11 +65,28 @@ fn slack(peak: usize) -> usize {
     (peak / 8).max((peak / 2).clamp(LEAST_SLACK_BYTES, MOST_SLACK_BYTES))
 }
 
+/// Bytes that were resident and free when there was nothing left to purge: they share their pages with what is in use.
+static STUCK_BYTES: AtomicUsize = AtomicUsize::new(0);
+
+/// Bytes that are resident and free, as far as they can be purged.
+fn purgeable_bytes(used: usize) -> usize {
+    let free = resident_bytes().saturating_sub(used);
+    let stuck = STUCK_BYTES.load(Ordering::Relaxed);
+    if stuck > free {
+        STUCK_BYTES.store(free, Ordering::Relaxed);
+    }
+    free.saturating_sub(stuck)
+}
+
+/// A purge that was to reach a limit found no more that it could purge. The next one comes when more has been freed.
+pub(super) fn nothing_left_to_purge() {
+    STUCK_BYTES.store(resident_bytes().saturating_sub(counters::used_bytes()), Ordering::Relaxed);
+}
+
 /// What may be resident under [`Limit::Peak`] if `more_bytes` are to be, in bytes.
 pub(super) fn peak_limit(more_bytes: usize) -> usize {
     let used = counters::used_bytes();
-    let is_nearly_all_used = resident_bytes().saturating_sub(used) < used / 16;
-    if is_nearly_all_used {
+    if purgeable_bytes(used) < used / 16 {
         return usize::MAX;
     }
     let peak = counters::peak_live_bytes().max(used + more_bytes);
@@ -80,11 +99,20 @@ pub(super) fn admit(bytes: usize, limit: Limit) -> bool {
         Limit::Cap => max_bytes(),
         Limit::Peak => max_bytes().min(peak_limit(bytes)),
     };
-    RESIDENT_BYTES
+    let is_admitted = RESIDENT_BYTES
         .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |resident| {
             resident.checked_add(bytes).filter(|&total| total <= most)
         })
-        .is_ok()
+        .is_ok();
+    if is_admitted {
+        ADMITTED_BYTES.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+    is_admitted
+}
+
+/// Bytes that became resident since the process started, those that went back included.
+pub(super) fn admitted_bytes() -> u64 {
+    ADMITTED_BYTES.load(Ordering::Relaxed)
 }
 
 /// Books `bytes` more, whatever the limits say.

@@ -167,11 +167,6 @@ impl Middle {
         self.slabs.purge(zone, wanted_bytes)
     }
 
-    /// See [`SlabTable::is_worth_purging`].
-    pub(crate) fn is_worth_purging(&self) -> bool {
-        self.slabs.is_worth_purging()
-    }
-
     /// As [`Zone::give_back_unbooked`], for the slabs that lie there.
     pub(crate) fn give_back_unbooked(&self, zone: &Zone, at: NonNull<u8>, bytes: usize) {
         self.slabs.give_back_unbooked(zone, at, bytes);

@@ -12,6 +12,7 @@ mod checks;
 mod collapse;
 mod decay;
 mod hints;
+mod holes;
 mod huge;
 mod layout;
 #[cfg(feature = "c-api")]
@@ -28,9 +29,11 @@ mod zone;
 
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
+#[cfg(unix)]
+use std::hint::black_box;
 use std::mem::MaybeUninit;
 use std::ptr::{NonNull, copy_nonoverlapping};
-use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use crate::classes::{self, Class};
@@ -170,13 +173,14 @@ fn open_now() -> Option<&'static Arena> {
     // Before an allocator brought the program's settings, there is nobody to serve.
     let program = config::program()?;
     GLOBAL.state.compare_exchange(NONE, OPENING, Ordering::Relaxed, Ordering::Relaxed).ok()?;
-    match Arena::new(program) {
-        Ok(arena) => {
-            GLOBAL.base.store(arena.region.base().addr().get(), Ordering::Relaxed);
-            let len = arena.region.len();
-            // SAFETY: this thread alone moved the state to `OPENING`, and until `OPEN` nobody reads.
-            unsafe { (*GLOBAL.arena.get()).write(arena) };
-            GLOBAL.len.store(len, Ordering::Release);
+    let place = GLOBAL.arena.get().cast::<Arena>();
+    // SAFETY: this thread alone moved the state to `OPENING`, and until `OPEN` nobody else reads or writes.
+    match unsafe { Arena::build(place, program) } {
+        Ok(()) => {
+            // SAFETY: built one line above.
+            let region = unsafe { &(*place).region };
+            GLOBAL.base.store(region.base().addr().get(), Ordering::Relaxed);
+            GLOBAL.len.store(region.len(), Ordering::Release);
             GLOBAL.state.store(OPEN, Ordering::Release);
             get()
         }
@@ -215,6 +219,8 @@ pub(crate) fn alloc_kept(size: usize, align: usize) -> Option<NonNull<u8>> {
 /// Memory that is freed for a request over a limit, in bytes: more than the request needs, so that not each one after it has to
 /// look for free memory again.
 const ROOM_BYTES: usize = 1 << 20;
+/// Threads' caches are worth emptying if they hold this part of what is in use.
+const CACHED_PART: usize = 16;
 
 /// An exiting thread brings back what its cache keeps.
 ///
@@ -227,25 +233,73 @@ unsafe extern "C" fn thread_exits(cache: *mut c_void) {
     }
 }
 
+// Before the program, which may make keys of its own.
+// SAFETY: the loader calls what is listed here as functions of C's, before `main`. It may pass arguments, which such a
+// function does not look at.
+#[cfg(unix)]
+#[used]
+#[cfg_attr(not(target_vendor = "apple"), unsafe(link_section = ".init_array.00103"))]
+#[cfg_attr(target_vendor = "apple", unsafe(link_section = "__DATA,__mod_init_func"))]
+static BEFORE_MAIN: extern "C" fn() = make_exit_key;
+
+#[cfg(unix)]
+extern "C" fn make_exit_key() {
+    thread_cache::exit_key(thread_exits);
+}
+
 impl Arena {
-    fn new(program: &Settings) -> Result<Self, Errno> {
-        let config = config::load(program);
+    /// Builds the arena in its place, part by part: the stack may be a small one, of a thread or a signal handler. On failure, `place`
+    /// holds nothing.
+    ///
+    /// # Errors
+    /// The system's, when it grants no address space, or no memory for the tables.
+    ///
+    /// # Safety
+    /// `place` is valid for writes, and only the caller reaches it.
+    unsafe fn build(place: *mut Self, program: &Settings) -> Result<(), Errno> {
+        // A linker keeps what the code refers to.
+        #[cfg(unix)]
+        black_box(&BEFORE_MAIN);
+        // SAFETY: the caller's.
+        let config = unsafe {
+            (&raw mut (*place).config).write(config::load(program));
+            &(*place).config
+        };
         budget::set_max(config.settings.max_bytes.value);
         classes::set_page_bytes(os::page_bytes());
         if config.settings.trace_escaped.value {
             escape::trace_escaped(true);
         }
-        let region = region::Region::reserve(config.span_bytes, layout::zone_specs(&config))?;
-        let middle = Middle::new(region.zone(route::SLABS), thread_exits)?;
+        // SAFETY: the caller's.
+        let region = unsafe { &raw mut (*place).region };
+        // SAFETY: the caller's.
+        unsafe { region::Region::reserve_at(region, config.span_bytes, &layout::zone_specs(config)) }?;
+        // SAFETY: the caller's, and the region was built above.
+        let built = unsafe { Self::build_tables(place) };
+        if built.is_err() {
+            // SAFETY: built above, and only this thread knows it.
+            unsafe { region.drop_in_place() };
+        }
+        built
+    }
+
+    /// Builds the parts next to the region.
+    ///
+    /// # Safety
+    /// As for [`build`](Self::build); the region is there.
+    unsafe fn build_tables(place: *mut Self) -> Result<(), Errno> {
+        // SAFETY: the caller's.
+        let region = unsafe { &(*place).region };
         #[cfg(feature = "c-api")]
         let lengths = lengths::Lengths::new(region.zones())?;
-        Ok(Self {
-            region,
-            middle,
-            config,
+        let middle = Middle::new(region.zone(route::SLABS), thread_exits)?;
+        // SAFETY: the caller's.
+        unsafe {
+            (&raw mut (*place).middle).write(middle);
             #[cfg(feature = "c-api")]
-            lengths,
-        })
+            (&raw mut (*place).lengths).write(lengths);
+        }
+        Ok(())
     }
 
     fn slab_zone(&self) -> &zone::Zone {
@@ -262,35 +316,63 @@ impl Arena {
         }
     }
 
-    /// As [`alloc`](Self::alloc), where what is free but resident elsewhere makes room.
+    /// As [`alloc`](Self::alloc), where free memory that is resident elsewhere makes room.
     #[cold]
     fn alloc_within_budget(&self, size: usize, align: usize, contents: Contents) -> Option<NonNull<u8>> {
-        // What threads keep may be all that keeps slabs, which lie where a run would find room.
-        self.middle.empty_caches(self.slab_zone());
-        if let Ok(at) = self.try_alloc(size, align, contents, Limit::Peak) {
+        if let Some(at) = self.alloc_in_other_zone(size, align, contents) {
             return Some(at);
         }
         match self.try_alloc(size, align, contents, Limit::Cap) {
             Ok(at) => {
                 // Afterwards, so that the pages which this memory already has are not among those that go. Those that it has not
                 // are only booked so far.
-                let keep_bytes = budget::peak_limit(0).saturating_sub(ROOM_BYTES);
-                self.trim_zones(resident_bytes().saturating_sub(keep_bytes), GiveBack::Now);
+                self.purge_to_peak_limit();
                 Some(at)
             }
             Err(Shortage::Full) => None,
             Err(Shortage::OverBudget) => {
-                let room = size.checked_add(ROOM_BYTES)?;
-                let gone = self.make_room(budget::max_bytes().saturating_sub(room));
-                if gone == 0 { None } else { self.try_alloc(size, align, contents, Limit::Cap).ok() }
+                let keep_bytes = budget::max_bytes().saturating_sub(size.checked_add(ROOM_BYTES)?);
+                // What threads keep may be all that keeps slabs, which lie where a run would find room.
+                self.middle.empty_caches(self.slab_zone());
+                self.trim_now(keep_bytes, || true);
+                self.try_alloc(size, align, contents, Limit::Cap).ok()
             }
         }
     }
 
-    /// As [`trim`](Self::trim), for a request, after the threads' caches were emptied: it may be one of many in a row for which
-    /// nothing is free, so that slabs are looked through only if that promises something.
-    fn make_room(&self, keep_bytes: usize) -> usize {
-        self.trim_now(keep_bytes, || self.middle.is_worth_purging())
+    /// A long run in the zone of the giants, or a giant among the long runs, if it fits into free memory there that is resident.
+    fn alloc_in_other_zone(&self, size: usize, align: usize, contents: Contents) -> Option<NonNull<u8>> {
+        let other = match route::path(size, align) {
+            Path::Run(RunKind::Giant) => RunKind::Mid,
+            Path::Run(RunKind::Mid) if size >= route::CROSSES_MIN_BYTES => RunKind::Giant,
+            _ => return None,
+        };
+        self.region.zone(other).claim_for_other_zone(size, layout::run_align(size, align), contents)
+    }
+
+    /// Purges free memory, until what is resident is a little below what [`Limit::Peak`] allows.
+    fn purge_to_peak_limit(&self) {
+        self.vacate_large_caches();
+        let limit = budget::peak_limit(0).saturating_sub(ROOM_BYTES);
+        self.trim_now(limit, || true);
+        if resident_bytes() > limit {
+            budget::nothing_left_to_purge();
+        }
+    }
+
+    /// Empties threads' caches if they hold much of what is in use: most of these threads are idle. It costs the others a refill, so
+    /// that as much has to become resident before it is done again.
+    fn vacate_large_caches(&self) {
+        /// What had become resident in all when it was last done, in bytes.
+        static LAST_BYTES: AtomicU64 = AtomicU64::new(0);
+        let much = counters::used_bytes() / CACHED_PART;
+        let (last, now) = (LAST_BYTES.load(Ordering::Relaxed), budget::admitted_bytes());
+        if now >= last.saturating_add(much as u64)
+            && self.middle.kept_bytes() >= much
+            && LAST_BYTES.compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+        {
+            self.middle.vacate_caches(self.slab_zone());
+        }
     }
 
     #[inline(always)]
@@ -347,7 +429,8 @@ impl Arena {
     #[inline(always)]
     pub(crate) fn alloc_measured(&self, size: usize, align: usize, contents: Contents) -> Option<NonNull<u8>> {
         let at = self.alloc(size, align, contents)?;
-        if let Path::Run(runs) = route::path(size, align) {
+        if let Path::Run(_) = route::path(size, align) {
+            let runs = self.region.zone_of(at);
             if !self.lengths.set(runs, self.region.zone(runs), at, size) {
                 // SAFETY: handed out above, and given to nobody.
                 unsafe { self.dealloc(at, size) };
@@ -417,7 +500,7 @@ impl Arena {
     }
 
     /// Changes the length of an allocation where it stands. `false` where that can't be, or where its new length belongs
-    /// elsewhere: a small thing must not stay where giants live.
+    /// elsewhere: what shrinks to less than half, and what grows to a giant among the other runs.
     ///
     /// # Safety
     /// `at` came from [`alloc`](Self::alloc), with this `align`, and is `old_size` bytes long by now; nobody uses what
@@ -428,9 +511,14 @@ impl Arena {
             return new_size <= class.block_bytes() && new_size > class.block_bytes() / 2;
         }
         let runs = self.region.zone_of(at);
+        let belongs = route::path(new_size, align) == Path::Run(runs);
+        let may_stay = new_size >= route::least_bytes(runs)
+            && match runs {
+                RunKind::Giant => new_size >= old_size / 2,
+                RunKind::Aligned | RunKind::Mid => new_size >= old_size / 2 && new_size <= old_size,
+            };
         // SAFETY: the caller's; what is no block is a run of its own.
-        route::path(new_size, align) == Path::Run(runs)
-            && unsafe { self.region.zone(runs).resize(at, old_size, new_size) }
+        (belongs || may_stay) && unsafe { self.region.zone(runs).resize(at, old_size, new_size) }
     }
 
     /// Shortens an allocation where it stands, also where its new length belongs elsewhere: no memory could be had there.

@@ -7,17 +7,18 @@
 //!
 //! Metadata lies in tables beside, never in the slab. What of a slab is resident is known by the page: a survivor keeps its own
 //! page, and [`SlabTable::purge`] gives back the others.
-#![allow(unsafe_code, reason = "gives back memory")]
+#![allow(unsafe_code, reason = "computes addresses of slabs")]
 
-use std::ptr::NonNull;
+mod pages;
+
 use std::sync::atomic::{self, AtomicUsize};
 
-use super::budget::{self, Limit};
+use super::budget::Limit;
 use super::hints::HintSets;
 use super::table::Table;
 use super::zone::{Shortage, Zone};
 use crate::classes::{self, Class, MAX_WORDS};
-use crate::os::{self, Errno};
+use crate::os::Errno;
 use crate::sync::{AtomicU8, AtomicU64, Ordering};
 
 /// The unit in which slabs are known: the smallest.
@@ -25,8 +26,8 @@ const UNIT_BYTES: usize = classes::LEAST_SLAB_BYTES;
 const WORD_BITS: usize = u64::BITS as usize;
 /// Bitmaps are committed for so many units at once.
 const COMMIT_UNITS: usize = 2048;
-/// What of the slabs has to become free before requests look through all of them again.
-const WORTHWHILE_PART: usize = 256;
+/// Which of the hint sets holds the slabs in which a block was freed since they were last purged: that of no class.
+const UNPURGED: usize = 0;
 /// Slabs lie within so many bytes of their zone's start, so that their tables stay small.
 const MAX_SPAN_BYTES: usize = 64 << 30;
 
@@ -50,9 +51,8 @@ pub(crate) struct SlabTable {
     in_use_bytes: AtomicUsize,
     /// Bytes of blocks that are not free.
     taken_bytes: AtomicUsize,
-    /// Bytes of blocks that became free since the process started; and how many they were when all slabs had been purged.
-    freed_bytes: AtomicUsize,
-    purged_at: AtomicUsize,
+    /// The unit at which the next purge goes on.
+    purge_from: AtomicUsize,
 }
 
 /// Blocks of a slab that the caller owns: a word of its bitmap.
@@ -81,8 +81,7 @@ impl SlabTable {
             slabs: AtomicUsize::new(0),
             in_use_bytes: AtomicUsize::new(0),
             taken_bytes: AtomicUsize::new(0),
-            freed_bytes: AtomicUsize::new(0),
-            purged_at: AtomicUsize::new(0),
+            purge_from: AtomicUsize::new(0),
         })
     }
 
@@ -208,8 +207,11 @@ impl SlabTable {
         for word in (0..class.words()).rev() {
             let mask = class.full_word(word) & if word == 0 { !kept } else { u64::MAX };
             if mask != 0 {
-                self.give(zone, Blocks { unit, word, mask });
+                self.set_free_or_retire(zone, Blocks { unit, word, mask });
             }
+        }
+        if resident != 0 {
+            self.hints.set(UNPURGED).set(unit);
         }
         made_present.map(|()| taken)
     }
@@ -240,7 +242,6 @@ impl SlabTable {
         }
         let bytes = count * class.block_bytes();
         self.taken_bytes.fetch_sub(bytes, atomic::Ordering::Relaxed);
-        self.freed_bytes.fetch_add(bytes, atomic::Ordering::Relaxed);
         zone.counters().released(bytes);
         if let Some(blocks) = last {
             self.give(zone, blocks);
@@ -259,8 +260,15 @@ impl SlabTable {
         Blocks { unit: slab / UNIT_BYTES, word: block / WORD_BITS, mask: 1 << (block % WORD_BITS) }
     }
 
-    /// Makes blocks free that the caller owns, and gives their slab back if all of it is free then.
+    /// Makes blocks free that the caller owns, and gives their slab back if all of it is free then. Their pages may be purged.
     fn give(&self, zone: &Zone, blocks: Blocks) {
+        self.set_free_or_retire(zone, blocks);
+        // Afterwards, so that who takes the hint away finds the blocks free. Where the slab is gone, the hint costs a look.
+        self.hints.set(UNPURGED).set(blocks.unit);
+    }
+
+    /// As [`give`](Self::give), of blocks whose pages are not resident.
+    fn set_free_or_retire(&self, zone: &Zone, blocks: Blocks) {
         // Asked while the blocks are the caller's: afterwards the slab may be gone.
         let Some(class) = self.class(blocks.unit) else { return };
         if self.set_free(class, blocks) | blocks.mask == class.full_word(blocks.word) {
@@ -311,14 +319,6 @@ impl SlabTable {
         (0..class.words()).take_while(claim).count()
     }
 
-    fn give_words(&self, zone: &Zone, unit: usize, words: usize, mask: impl Fn(usize) -> u64) {
-        for word in 0..words {
-            if mask(word) != 0 {
-                self.give(zone, Blocks { unit, word, mask: mask(word) });
-            }
-        }
-    }
-
     /// Gives a slab, all blocks of which are the caller's, back to its zone.
     fn retire(&self, zone: &Zone, unit: usize, class: Class) {
         let slab_bytes = class.slab_bytes();
@@ -331,187 +331,6 @@ impl SlabTable {
         // SAFETY: a unit of the zone.
         let slab = unsafe { zone.base().add(unit * UNIT_BYTES) };
         self.return_to_zone(zone, slab, slab_bytes, present);
-    }
-
-    fn return_to_zone(&self, zone: &Zone, slab: NonNull<u8>, slab_bytes: usize, present: u64) {
-        let granule_bytes = zone.granule_bytes();
-        let granules = slab_bytes / granule_bytes;
-        let pages = self.pages(slab_bytes) / granules;
-        let mut resident = 0;
-        for granule in 0..granules {
-            let there = present >> (granule * pages) & low_bits(pages);
-            let missing_bytes = (pages - there.count_ones() as usize) * self.page_bytes(slab_bytes);
-            // The zone knows granules only: one that is there in part counts as there, and its missing pages are booked with it.
-            if there != 0 && budget::admit(missing_bytes, Limit::Cap) {
-                resident |= 1 << granule;
-            } else if there != 0 {
-                let at = slab.as_ptr().wrapping_add(granule * granule_bytes);
-                zone.forbid_huge_at(at, granule_bytes);
-                // SAFETY: a granule of the caller's slab, which nobody uses.
-                let gone = unsafe { self.discard(at, there, slab_bytes) };
-                if gone == there {
-                    self.returned(gone, slab_bytes);
-                } else {
-                    // The kernel refuses, as with locked pages: what they held is still there.
-                    budget::exceed(missing_bytes);
-                    resident |= 1 << granule;
-                }
-            }
-        }
-        // SAFETY: a slab of the zone, all of whose blocks are free and ours, so that nobody uses any.
-        unsafe { zone.release_slab(slab, slab_bytes, resident) };
-    }
-
-    /// In pieces of how many bytes a slab's memory is known: pages, or a word's worth of pieces.
-    fn page_bytes(&self, slab_bytes: usize) -> usize {
-        os::page_bytes().max(slab_bytes / WORD_BITS)
-    }
-
-    fn pages(&self, slab_bytes: usize) -> usize {
-        slab_bytes / self.page_bytes(slab_bytes)
-    }
-
-    /// The pages of those of a slab's `granules` that are in `bits`.
-    fn pages_of_granules(&self, bits: u64, granules: usize, slab_bytes: usize) -> u64 {
-        let each = self.pages(slab_bytes) / granules;
-        let pages = each_bit(bits).map(|granule| low_bits(each) << (granule * each));
-        pages.fold(0, |all, pages| all | pages)
-    }
-
-    /// The pages that a block touches, as bits.
-    fn pages_of(&self, class: Class, block: usize) -> u64 {
-        let page = self.page_bytes(class.slab_bytes());
-        let (first, last) = (block * class.block_bytes() / page, ((block + 1) * class.block_bytes() - 1) / page);
-        low_bits(last + 1) & !low_bits(first)
-    }
-
-    /// Books the pages of blocks that the caller owns.
-    fn make_present(&self, zone: &Zone, class: Class, blocks: Blocks, limit: Limit) -> Result<(), Shortage> {
-        let present = &self.present.all()[blocks.unit];
-        let before = present.load(Ordering::Relaxed);
-        if before == low_bits(self.pages(class.slab_bytes())) {
-            return Ok(());
-        }
-        let touched = each_bit(blocks.mask).map(|bit| self.pages_of(class, blocks.word * WORD_BITS + bit));
-        let missing = touched.fold(0, |all, pages| all | pages) & !before;
-        if missing == 0 {
-            return Ok(());
-        }
-        let missing_bytes = missing.count_ones() as usize * self.page_bytes(class.slab_bytes());
-        if !budget::admit(missing_bytes, limit) {
-            return Err(Shortage::OverBudget);
-        }
-        // Another thread's block shares a page with ours.
-        let twice = present.fetch_or(missing, Ordering::Relaxed) & missing;
-        zone.count(0, missing_bytes - self.returned(twice, class.slab_bytes()));
-        Ok(())
-    }
-
-    /// Gives back pages of a slab, and returns which of them went.
-    ///
-    /// # Safety
-    /// Nobody needs what the slab's `pages` hold.
-    unsafe fn discard(&self, slab: *mut u8, pages: u64, slab_bytes: usize) -> u64 {
-        let page = self.page_bytes(slab_bytes);
-        let mut gone = 0;
-        let mut left = pages;
-        while left != 0 {
-            let first = left.trailing_zeros() as usize;
-            let len = (left >> first).trailing_ones() as usize;
-            // SAFETY: the caller's.
-            if unsafe { os::discard(slab.wrapping_add(first * page), len * page) }.is_ok() {
-                gone |= low_bits(first + len) & !low_bits(first);
-            }
-            left &= !low_bits(first + len);
-        }
-        gone
-    }
-
-    /// Pages that were booked went back, or were booked twice. Returns their bytes.
-    fn returned(&self, pages: u64, slab_bytes: usize) -> usize {
-        let bytes = pages.count_ones() as usize * self.page_bytes(slab_bytes);
-        budget::returned(bytes);
-        bytes
-    }
-
-    /// Gives back the pages of free blocks, of all slabs, until `wanted_bytes` are back. Returns how many went.
-    pub(crate) fn purge(&self, zone: &Zone, wanted_bytes: usize) -> usize {
-        let freed_bytes = self.freed_bytes.load(atomic::Ordering::Relaxed);
-        let mut gone = 0;
-        for class in Class::all() {
-            let hints = self.hints.set(class.number() as usize);
-            let mut from = 0;
-            while gone < wanted_bytes {
-                let Some(unit) = hints.first(from) else { break };
-                gone += self.purge_slab(zone, unit, class);
-                from = unit + 1;
-            }
-        }
-        if gone < wanted_bytes {
-            self.purged_at.store(freed_bytes, atomic::Ordering::Relaxed);
-        }
-        gone
-    }
-
-    /// Whether enough became free since all slabs were purged that looking through them again is worth its time, which grows with
-    /// them.
-    pub(crate) fn is_worth_purging(&self) -> bool {
-        let purged_at = self.purged_at.load(atomic::Ordering::Relaxed);
-        let freed_bytes = self.freed_bytes.load(atomic::Ordering::Relaxed).wrapping_sub(purged_at);
-        freed_bytes > 0 && freed_bytes >= self.in_use().1 / WORTHWHILE_PART
-    }
-
-    fn purge_slab(&self, zone: &Zone, unit: usize, class: Class) -> usize {
-        let mut gone = 0;
-        self.with_idle_pages(zone, unit, class, |slab, present, idle| {
-            let idle = present.load(Ordering::Relaxed) & idle;
-            if idle != 0 {
-                zone.forbid_huge_at(slab, class.slab_bytes());
-            }
-            // SAFETY: every block in these pages is free and ours.
-            let dropped = unsafe { self.discard(slab, idle, class.slab_bytes()) };
-            // The pages behind the last block are everybody's who owns one: another thread may have purged them meanwhile.
-            let dropped = present.fetch_and(!dropped, Ordering::Relaxed) & dropped;
-            gone = self.returned(dropped, class.slab_bytes());
-        });
-        gone
-    }
-
-    /// Gives back the pages of free blocks in `[at, at + bytes)` that are not known to be resident: the kernel may have brought
-    /// them back into memory.
-    pub(crate) fn give_back_unbooked(&self, zone: &Zone, at: NonNull<u8>, bytes: usize) {
-        let first = (at.addr().get() - self.base) / UNIT_BYTES;
-        for unit in first..(first + bytes / UNIT_BYTES).min(self.units) {
-            let begins = |class: &Class| unit * UNIT_BYTES % class.slab_bytes() == 0;
-            let Some(class) = self.class(unit).filter(begins) else { continue };
-            // Where nothing is missing, no thread is to look for free blocks in vain. What is being purged comes next time.
-            if self.present.all()[unit].load(Ordering::Relaxed) == low_bits(self.pages(class.slab_bytes())) {
-                continue;
-            }
-            self.with_idle_pages(zone, unit, class, |slab, present, idle| {
-                let unbooked = idle & !present.load(Ordering::Relaxed);
-                // SAFETY: every block in these pages is free and ours.
-                unsafe { self.discard(slab, unbooked, class.slab_bytes()) };
-            });
-        }
-    }
-
-    /// Hands `work` a slab, which of its pages are booked, and those in which every block is free, if it is one of this class. All
-    /// free blocks are the caller's meanwhile, so that nobody books these pages.
-    fn with_idle_pages(&self, zone: &Zone, unit: usize, class: Class, work: impl FnOnce(*mut u8, &AtomicU64, u64)) {
-        let mut free = [0; MAX_WORDS];
-        for (word, free) in free[..class.words()].iter_mut().enumerate() {
-            *free = self.free_word(unit, word).swap(0, Ordering::SeqCst);
-        }
-        if free.iter().any(|&free| free != 0) && self.class(unit) == Some(class) {
-            let is_free = |block: &usize| free[block / WORD_BITS] >> (block % WORD_BITS) & 1 == 1;
-            let in_use = (0..class.blocks()).filter(|block| !is_free(block));
-            let needed = in_use.fold(0, |needed, block| needed | self.pages_of(class, block));
-            let slab = zone.base().as_ptr().wrapping_add(unit * UNIT_BYTES);
-            work(slab, &self.present.all()[unit], low_bits(self.pages(class.slab_bytes())) & !needed);
-        }
-        // Also of a slab of another class, of which we took some by mistake.
-        self.give_words(zone, unit, class.words(), |word| free[word]);
     }
 
     /// Makes the bitmaps of units below `until` usable.
@@ -548,15 +367,6 @@ fn lowest(bits: u64, n: usize) -> u64 {
         left &= left.wrapping_sub(1);
     }
     bits & !left
-}
-
-fn each_bit(mask: u64) -> impl Iterator<Item = usize> {
-    let mut left = mask;
-    std::iter::from_fn(move || {
-        let bit = (left != 0).then(|| left.trailing_zeros() as usize);
-        left &= left.wrapping_sub(1);
-        bit
-    })
 }
 
 /// A word with its lowest `n` bits set; `n` is at most 64.

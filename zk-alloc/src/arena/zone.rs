@@ -9,7 +9,6 @@ use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::align::align_up;
 use super::bitmap::Bitmap;
 use super::budget::{self, Limit};
 use super::decay;
@@ -19,14 +18,13 @@ use super::residency::{GiveBack, Residency};
 use super::runs::{Runs, Tenant};
 use super::thread_cache::{self, Run};
 use crate::counters::{self, ZoneCounters};
-use crate::os;
+use crate::os::{self, Errno};
 
 /// A zone commits in steps of this many bytes, so that it rarely asks the kernel.
 const COMMIT_STEP_BYTES: usize = 32 << 20;
 
-/// Before a zone hands out what is not resident, it looks for what is in so many bytes at its end, and in so many holes: a few
-/// microseconds, which the pages of the shortest run cost as well.
-const LOOK_BYTES: usize = 1 << 30;
+/// Before a zone hands out what is not resident, it looks for what is in so many holes: a few microseconds, which the pages of the
+/// shortest run cost as well.
 const LOOK_HOLES: usize = 64;
 
 /// What a new allocation must hold.
@@ -77,22 +75,22 @@ impl Zone {
         spec: ZoneSpec,
         bits: [Bitmap<'static>; 3],
         blocks: Bitmap<'static>,
-    ) -> Self {
+    ) -> Result<Self, Errno> {
         let granule_bytes = spec.granule_bytes;
         debug_assert!(granule_bytes.is_power_of_two() && base.addr().get() % granule_bytes == 0);
         let [used, resident, dirty] = bits;
         // However little address space the system granted, most of it is for both.
         let apart = spec.small_only_bytes.div_ceil(granule_bytes).min(used.len() / 4);
         let residency = Residency::new(base, granule_bytes.trailing_zeros(), resident, dirty, Zeroing::new(&spec));
-        Self {
+        Ok(Self {
             base,
-            runs: Runs::new(used, apart),
+            runs: Runs::new(used, apart)?,
             residency,
             ahead: Ahead::new(),
             committed: AtomicUsize::new(0),
             huge: HugePages::new(&spec, blocks),
             spec,
-        }
+        })
     }
 
     /// Hands out a run of at least `bytes` bytes.
@@ -107,31 +105,48 @@ impl Zone {
         contents: Contents,
         limit: Limit,
     ) -> Result<NonNull<u8>, Shortage> {
-        let kept = self.take_kept(bytes, align);
-        let start = match kept {
-            Some(start) => start,
-            None => self.claim_run(bytes, align, contents, limit)?,
-        };
+        let Some(start) = self.take_kept(bytes, align) else { return self.claim_run(bytes, align, contents, limit) };
         if contents == Contents::Zeroed {
             self.residency.zero(start, bytes);
-        }
-        if kept.is_none() {
-            self.residency.soil(start, self.granules(bytes));
         }
         Ok(self.address(start))
     }
 
     #[cold]
-    fn claim_run(&self, bytes: usize, align: usize, contents: Contents, limit: Limit) -> Result<usize, Shortage> {
+    fn claim_run(&self, bytes: usize, align: usize, contents: Contents, limit: Limit) -> Result<NonNull<u8>, Shortage> {
         let granules = self.granules(bytes);
         let start = self.claim_free(Tenant::of_run(bytes), granules, align).ok_or(Shortage::Full)?;
+        self.hand_out(start, bytes, align, contents, limit)
+    }
+
+    /// Hands out a run that is free and resident, for a request whose own zone would have to fault memory in.
+    pub(crate) fn claim_for_other_zone(&self, bytes: usize, align: usize, contents: Contents) -> Option<NonNull<u8>> {
+        let (align, skew) = self.align_and_skew(align);
+        let start = self.claim_resident(self.granules(bytes), align, skew)?;
+        self.hand_out(start, bytes, self.bytes(align), contents, Limit::Peak).ok()
+    }
+
+    /// Makes a run of the caller's ready for its new owner. Where that can't be, it is free again.
+    fn hand_out(
+        &self,
+        start: usize,
+        bytes: usize,
+        align: usize,
+        contents: Contents,
+        limit: Limit,
+    ) -> Result<NonNull<u8>, Shortage> {
+        let granules = self.granules(bytes);
         // Zeroed memory that is fresh stays out of memory until it is touched, as it may be touched sparsely; and between
         // requests that are aligned to more than they ask for, most memory stays unused.
         let is_sparse = contents == Contents::Zeroed || align > self.bytes(granules);
         let fresh = self.make_usable(start, granules, limit, is_sparse)?;
         self.grown(granules, fresh);
         self.counters().requested(bytes);
-        Ok(start)
+        if contents == Contents::Zeroed {
+            self.residency.zero(start, bytes);
+        }
+        self.residency.soil(start, granules);
+        Ok(self.address(start))
     }
 
     /// Hands out a run of at least `bytes` bytes for the contents of another, which is `len` bytes long, and says whether all
@@ -208,8 +223,7 @@ impl Zone {
     /// Claims the lowest run of free granules. Before it hands out what is not resident, what threads keep is free too, and any
     /// other place is taken that is.
     fn claim_free(&self, tenant: Tenant, granules: usize, align: usize) -> Option<usize> {
-        let align = self.granules(align).next_power_of_two();
-        let skew = (self.base.addr().get() >> self.spec.granule_bytes.trailing_zeros()) & (align - 1);
+        let (align, skew) = self.align_and_skew(align);
         let first_fit = || self.runs.claim_first_fit(tenant, granules, align, skew);
         let is_resident = |start: &usize| self.residency.resident(*start, granules) == granules;
         let release = |start| self.runs.release(start, granules);
@@ -228,31 +242,20 @@ impl Zone {
         elsewhere.or(found)
     }
 
+    /// An alignment in granules, and how far the zone's start lies behind a multiple of it.
+    fn align_and_skew(&self, align: usize) -> (usize, usize) {
+        let align = self.granules(align).next_power_of_two();
+        let first = self.base.addr().get() >> self.spec.granule_bytes.trailing_zeros();
+        (align, first & (align - 1))
+    }
+
     /// Claims a run that is free and resident, in the shortest hole that it fits.
     fn claim_resident(&self, granules: usize, align: usize, skew: usize) -> Option<usize> {
         let free_bytes = budget::resident_bytes().saturating_sub(counters::used_bytes());
         if free_bytes < self.bytes(granules) {
             return None;
         }
-        let end = self.committed.load(Ordering::Acquire);
-        let lowest = self.runs.apart().max(end.saturating_sub(self.granules(LOOK_BYTES)));
-        let places = self.free_and_resident(lowest..end).take(LOOK_HOLES).filter_map(|(start, len)| {
-            let at = align_up(start + skew, align) - skew;
-            (at + granules <= start + len).then_some((at, len))
-        });
-        let (at, _) = places.min_by_key(|&(_, len)| len)?;
-        self.runs.try_claim(at, granules).then_some(at)
-    }
-
-    /// What of a range is free and resident, from the top address down, as places and lengths.
-    fn free_and_resident(&self, range: Range<usize>) -> impl Iterator<Item = (usize, usize)> {
-        let mut end = range.end;
-        let (resident, used) = (self.residency.resident_bits(), self.runs.used());
-        std::iter::from_fn(move || {
-            let hole = resident.last_run_without(used, range.start, end)?;
-            end = hole.0;
-            Some(hole)
-        })
+        self.runs.claim_resident(self.residency.resident_bits(), granules, align, skew, LOOK_HOLES)
     }
 
     /// Frees what threads keep of this zone; `false` if they keep nothing.

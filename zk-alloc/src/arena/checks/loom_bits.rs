@@ -4,7 +4,7 @@
 use loom::sync::Arc;
 
 use super::models::{Uses, bounded, join, spawn};
-use crate::arena::bitmap::{Bitmap, Search};
+use crate::arena::bitmap::Bitmap;
 use crate::arena::hints::{self, HintSet};
 use crate::arena::runs::{Runs, Tenant};
 use crate::sync::{AtomicU64, Ordering};
@@ -51,7 +51,7 @@ impl Run {
 
     fn claim_use_release(&self, n: usize, align: usize) -> bool {
         let mut from = 0;
-        while let Search::Found(start) = self.bits.find_clear_run(from, 0, n, align, 0, usize::MAX) {
+        while let Some(start) = self.bits.find_clear_run(from, n, align, 0) {
             match self.bits.try_claim(start, n) {
                 Ok(()) => {
                     self.memory.write(start..start + n);
@@ -141,7 +141,7 @@ fn turned_bits_are_counted_once() {
 /// it.
 fn a_freed_run_is_found(interruptions: usize, apart: usize, tenant: Tenant, parts: &'static [(usize, usize)]) {
     bounded(interruptions, move || {
-        let runs = Arc::new(Runs::new(Bitmap::new(words(BITS / 64)), apart));
+        let runs = Arc::new(Runs::new(Bitmap::new(words(BITS / 64)), apart).expect("memory"));
         assert!(runs.try_claim(0, BITS));
         let search = |runs: &Runs| {
             if let Some(start) = runs.claim_first_fit(tenant, 15, 1, 0) {
@@ -156,7 +156,7 @@ fn a_freed_run_is_found(interruptions: usize, apart: usize, tenant: Tenant, part
         search(&runs);
         join(freed);
         let first = parts.iter().map(|&(start, _)| start).min();
-        assert_eq!(runs.claim_first_fit(tenant, 15, 1, 0), first, "a free lane is below the limit");
+        assert_eq!(runs.claim_first_fit(tenant, 15, 1, 0), first, "a hole was lost");
     });
 }
 
@@ -181,7 +181,7 @@ fn a_run_that_two_threads_freed_in_parts_while_a_third_passed_over_it_is_found_a
 #[test]
 fn a_run_of_many_words_that_two_threads_freed_in_parts_is_found_afterwards() {
     bounded(3, || {
-        let runs = Arc::new(Runs::new(Bitmap::new(words(5)), 0));
+        let runs = Arc::new(Runs::new(Bitmap::new(words(5)), 0).expect("memory"));
         assert!(runs.try_claim(0, 5 * 64));
         assert_eq!(runs.claim_first_fit(Tenant::LongRun, 255, 1, 0), None);
         let freed = [(64, 128), (192, 128)].map(|(start, n)| {
@@ -196,7 +196,7 @@ fn a_run_of_many_words_that_two_threads_freed_in_parts_is_found_afterwards() {
 #[test]
 fn a_search_that_overtakes_another_does_not_hide_what_was_freed_between_them() {
     bounded(3, || {
-        let runs = Arc::new(Runs::new(Bitmap::new(words(BITS / 64)), 0));
+        let runs = Arc::new(Runs::new(Bitmap::new(words(BITS / 64)), 0).expect("memory"));
         assert!(runs.try_claim(0, BITS));
         let (a, b) = (runs.clone(), runs.clone());
         let threads =
@@ -212,7 +212,7 @@ fn a_search_that_overtakes_another_does_not_hide_what_was_freed_between_them() {
 fn a_claim_that_is_given_up_hides_nothing_that_is_free() {
     for (free, claimed) in [(64..80, (64, 17)), (48..64, (48, 17))] {
         bounded(3, move || {
-            let runs = Arc::new(Runs::new(Bitmap::new(words(BITS / 64)), 0));
+            let runs = Arc::new(Runs::new(Bitmap::new(words(BITS / 64)), 0).expect("memory"));
             assert!(runs.try_claim(0, BITS));
             runs.release(free.start, free.len());
             let other = runs.clone();
@@ -221,7 +221,7 @@ fn a_claim_that_is_given_up_hides_nothing_that_is_free() {
             let had = runs.claim_first_fit(Tenant::LongRun, free.len(), 1, 0);
             join([gives_up]);
             let had = had.or_else(|| runs.claim_first_fit(Tenant::LongRun, free.len(), 1, 0));
-            assert_eq!(had, Some(free.start), "a free lane is below the limit");
+            assert_eq!(had, Some(free.start), "a hole was lost");
         });
     }
 }
@@ -240,7 +240,7 @@ impl Places {
     /// All places are empty; the hints are to those in `hinted`.
     fn new(hinted: &[usize]) -> Arc<Self> {
         let len = 64 * 64 + 192;
-        let places = Self { hints: HintSet::new(words(hints::words_for(len)), len), full: words(INDICES.len()) };
+        let places = Self { hints: HintSet::new(words(hints::words_for(len)), len, 0, 1), full: words(INDICES.len()) };
         for place in places.full {
             // Loom orders what is stored with SeqCst, and not what is there at first.
             place.swap(0, Ordering::SeqCst);

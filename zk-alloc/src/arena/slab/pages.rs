@@ -1,0 +1,217 @@
+//! The pages of slabs: which are resident, and how those without a block in use are purged.
+#![allow(unsafe_code, reason = "gives memory back to the kernel")]
+
+use std::ptr::NonNull;
+use std::sync::atomic;
+
+use super::{Blocks, SlabTable, UNIT_BYTES, UNPURGED, WORD_BITS, low_bits};
+use crate::arena::budget::{self, Limit};
+use crate::arena::zone::{Shortage, Zone};
+use crate::classes::{Class, MAX_WORDS};
+use crate::os;
+use crate::sync::{AtomicU64, Ordering};
+
+impl SlabTable {
+    pub(super) fn return_to_zone(&self, zone: &Zone, slab: NonNull<u8>, slab_bytes: usize, present: u64) {
+        let granule_bytes = zone.granule_bytes();
+        let granules = slab_bytes / granule_bytes;
+        let pages = self.pages(slab_bytes) / granules;
+        let mut resident = 0;
+        for granule in 0..granules {
+            let there = present >> (granule * pages) & low_bits(pages);
+            let missing_bytes = (pages - there.count_ones() as usize) * self.page_bytes(slab_bytes);
+            // The zone knows granules only: one that is there in part counts as there, and its missing pages are booked with it.
+            if there != 0 && budget::admit(missing_bytes, Limit::Cap) {
+                resident |= 1 << granule;
+            } else if there != 0 {
+                let at = slab.as_ptr().wrapping_add(granule * granule_bytes);
+                zone.forbid_huge_at(at, granule_bytes);
+                // SAFETY: a granule of the caller's slab, which nobody uses.
+                let gone = unsafe { self.discard(at, there, slab_bytes) };
+                if gone == there {
+                    self.returned(gone, slab_bytes);
+                } else {
+                    // The kernel refuses, as with locked pages: what they held is still there.
+                    budget::exceed(missing_bytes);
+                    resident |= 1 << granule;
+                }
+            }
+        }
+        // SAFETY: a slab of the zone, all of whose blocks are free and ours, so that nobody uses any.
+        unsafe { zone.release_slab(slab, slab_bytes, resident) };
+    }
+
+    /// In pieces of how many bytes a slab's memory is known: pages, or a word's worth of pieces.
+    fn page_bytes(&self, slab_bytes: usize) -> usize {
+        os::page_bytes().max(slab_bytes / WORD_BITS)
+    }
+
+    fn pages(&self, slab_bytes: usize) -> usize {
+        slab_bytes / self.page_bytes(slab_bytes)
+    }
+
+    /// The pages of those of a slab's `granules` that are in `bits`.
+    pub(super) fn pages_of_granules(&self, bits: u64, granules: usize, slab_bytes: usize) -> u64 {
+        let each = self.pages(slab_bytes) / granules;
+        let pages = each_bit(bits).map(|granule| low_bits(each) << (granule * each));
+        pages.fold(0, |all, pages| all | pages)
+    }
+
+    /// The pages that a block touches, as bits.
+    fn pages_of(&self, class: Class, block: usize) -> u64 {
+        let page = self.page_bytes(class.slab_bytes());
+        let (first, last) = (block * class.block_bytes() / page, ((block + 1) * class.block_bytes() - 1) / page);
+        low_bits(last + 1) & !low_bits(first)
+    }
+
+    /// Books the pages of blocks that the caller owns.
+    pub(super) fn make_present(&self, zone: &Zone, class: Class, blocks: Blocks, limit: Limit) -> Result<(), Shortage> {
+        let present = &self.present.all()[blocks.unit];
+        let before = present.load(Ordering::Relaxed);
+        if before == low_bits(self.pages(class.slab_bytes())) {
+            return Ok(());
+        }
+        let touched = each_bit(blocks.mask).map(|bit| self.pages_of(class, blocks.word * WORD_BITS + bit));
+        let missing = touched.fold(0, |all, pages| all | pages) & !before;
+        if missing == 0 {
+            return Ok(());
+        }
+        let missing_bytes = missing.count_ones() as usize * self.page_bytes(class.slab_bytes());
+        if !budget::admit(missing_bytes, limit) {
+            return Err(Shortage::OverBudget);
+        }
+        // Another thread's block shares a page with ours.
+        let twice = present.fetch_or(missing, Ordering::Relaxed) & missing;
+        zone.count(0, missing_bytes - self.returned(twice, class.slab_bytes()));
+        Ok(())
+    }
+
+    /// Gives back pages of a slab, and returns which of them went.
+    ///
+    /// # Safety
+    /// Nobody needs what the slab's `pages` hold.
+    unsafe fn discard(&self, slab: *mut u8, pages: u64, slab_bytes: usize) -> u64 {
+        let page = self.page_bytes(slab_bytes);
+        let mut gone = 0;
+        let mut left = pages;
+        while left != 0 {
+            let first = left.trailing_zeros() as usize;
+            let len = (left >> first).trailing_ones() as usize;
+            // SAFETY: the caller's.
+            if unsafe { os::discard(slab.wrapping_add(first * page), len * page) }.is_ok() {
+                gone |= low_bits(first + len) & !low_bits(first);
+            }
+            left &= !low_bits(first + len);
+        }
+        gone
+    }
+
+    /// Pages that were booked went back, or were booked twice. Returns their bytes.
+    fn returned(&self, pages: u64, slab_bytes: usize) -> usize {
+        let bytes = pages.count_ones() as usize * self.page_bytes(slab_bytes);
+        budget::returned(bytes);
+        bytes
+    }
+
+    /// Purges the free pages of slabs until `wanted_bytes` are gone, or no slab has any. Returns how many bytes went.
+    ///
+    /// Only slabs in which a block was freed since they were last purged are looked at, so that each look is paid for by a
+    /// free. The next call goes on behind the slab at which this one stops.
+    pub(crate) fn purge(&self, zone: &Zone, wanted_bytes: usize) -> usize {
+        let unpurged = self.hints.set(UNPURGED);
+        let begun = self.purge_from.load(atomic::Ordering::Relaxed);
+        let (mut from, mut is_second_half) = (begun, begun == 0);
+        let mut gone = 0;
+        while gone < wanted_bytes {
+            match unpurged.first(from).filter(|&unit| !is_second_half || begun == 0 || unit < begun) {
+                Some(unit) => {
+                    // Taken away before the look: a block that is freed during the look brings the hint back.
+                    unpurged.clear(unit);
+                    gone += self.purge_slab(zone, unit);
+                    from = unit + 1;
+                }
+                None if is_second_half => break,
+                None => (from, is_second_half) = (0, true),
+            }
+        }
+        self.purge_from.store(from, atomic::Ordering::Relaxed);
+        gone
+    }
+
+    fn purge_slab(&self, zone: &Zone, unit: usize) -> usize {
+        let Some(class) = self.class(unit).filter(|&class| begins_slab(unit, class)) else { return 0 };
+        let free_blocks = |word| self.free_word(unit, word).load(Ordering::Relaxed).count_ones() as usize;
+        let free_bytes = (0..class.words()).map(free_blocks).sum::<usize>() * class.block_bytes();
+        let is_resident = self.present.all()[unit].load(Ordering::Relaxed) != 0;
+        // The last page of a slab may hold little more than its remainder.
+        let least_bytes = self.page_bytes(class.slab_bytes()) / 2;
+        if !is_resident || (class.block_bytes() < least_bytes && free_bytes < least_bytes) {
+            return 0;
+        }
+        let mut gone = 0;
+        self.with_idle_pages(zone, unit, class, |slab, present, idle| {
+            let idle = present.load(Ordering::Relaxed) & idle;
+            if idle != 0 {
+                zone.forbid_huge_at(slab, class.slab_bytes());
+            }
+            // SAFETY: every block in these pages is free and ours.
+            let dropped = unsafe { self.discard(slab, idle, class.slab_bytes()) };
+            // The pages behind the last block are everybody's who owns one: another thread may have purged them meanwhile.
+            let dropped = present.fetch_and(!dropped, Ordering::Relaxed) & dropped;
+            gone = self.returned(dropped, class.slab_bytes());
+        });
+        gone
+    }
+
+    /// Gives back the pages of free blocks in `[at, at + bytes)` that are not known to be resident: the kernel may have brought
+    /// them back into memory.
+    pub(crate) fn give_back_unbooked(&self, zone: &Zone, at: NonNull<u8>, bytes: usize) {
+        let first = (at.addr().get() - self.base) / UNIT_BYTES;
+        for unit in first..(first + bytes / UNIT_BYTES).min(self.units) {
+            let Some(class) = self.class(unit).filter(|&class| begins_slab(unit, class)) else { continue };
+            // Where nothing is missing, no thread is to look for free blocks in vain. What is being purged comes next time.
+            if self.present.all()[unit].load(Ordering::Relaxed) == low_bits(self.pages(class.slab_bytes())) {
+                continue;
+            }
+            self.with_idle_pages(zone, unit, class, |slab, present, idle| {
+                let unbooked = idle & !present.load(Ordering::Relaxed);
+                // SAFETY: every block in these pages is free and ours.
+                unsafe { self.discard(slab, unbooked, class.slab_bytes()) };
+            });
+        }
+    }
+
+    /// Hands `work` a slab, which of its pages are booked, and those in which every block is free, if it is one of this class. All
+    /// free blocks are the caller's meanwhile, so that nobody books these pages.
+    fn with_idle_pages(&self, zone: &Zone, unit: usize, class: Class, work: impl FnOnce(*mut u8, &AtomicU64, u64)) {
+        let mut free = [0; MAX_WORDS];
+        for (word, free) in free[..class.words()].iter_mut().enumerate() {
+            *free = self.free_word(unit, word).swap(0, Ordering::SeqCst);
+        }
+        if free.iter().any(|&free| free != 0) && self.class(unit) == Some(class) {
+            let in_use = (0..class.words())
+                .flat_map(|word| each_bit(class.full_word(word) & !free[word]).map(move |bit| word * WORD_BITS + bit));
+            let needed = in_use.fold(0, |needed, block| needed | self.pages_of(class, block));
+            let slab = zone.base().as_ptr().wrapping_add(unit * UNIT_BYTES);
+            work(slab, &self.present.all()[unit], low_bits(self.pages(class.slab_bytes())) & !needed);
+        }
+        // Also of a slab of another class, of which we took some by mistake.
+        for (word, &mask) in free[..class.words()].iter().enumerate().filter(|&(_, &mask)| mask != 0) {
+            self.set_free_or_retire(zone, Blocks { unit, word, mask });
+        }
+    }
+}
+
+/// Whether a slab of this class begins at a unit.
+fn begins_slab(unit: usize, class: Class) -> bool {
+    unit * UNIT_BYTES % class.slab_bytes() == 0
+}
+
+fn each_bit(mask: u64) -> impl Iterator<Item = usize> {
+    let mut left = mask;
+    std::iter::from_fn(move || {
+        let bit = (left != 0).then(|| left.trailing_zeros() as usize);
+        left &= left.wrapping_sub(1);
+        bit
+    })
+}
