@@ -2,6 +2,8 @@
 //! so that it shows what it is meant to show.
 #![cfg(all(target_os = "linux", target_env = "gnu", any(target_arch = "x86_64", target_arch = "aarch64")))]
 
+#[path = "../../../zk-alloc/tests/support/plugin.rs"]
+mod plugin;
 mod support;
 
 use std::process::Command;
@@ -116,6 +118,15 @@ fn threads_have_caches_after_a_library_took_all_early_keys() {
         });
         println!("{arm:?}: {with_keys} tenths of a nanosecond a pair, {without} without the keys");
         assert!(with_keys <= 2 * without, "{arm:?}: {with_keys} against {without}");
+    }
+}
+
+/// The plugin's constructor asks for itself by `dlopen`, which is the library's.
+#[test]
+fn a_plugin_with_the_allocator_in_it_is_closed_while_its_threads_live() {
+    let Some(program) = compiled("unload", &["unload.c"], &[]) else { return };
+    for is_resident in [false, true] {
+        in_all_arms(&program, &[plugin::plugin(is_resident).to_str().expect("a path that is text")]);
     }
 }
 

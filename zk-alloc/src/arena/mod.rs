@@ -260,6 +260,7 @@ impl Arena {
         // A linker keeps what the code refers to.
         #[cfg(unix)]
         black_box(&BEFORE_MAIN);
+        os::refer_to_pin();
         // SAFETY: the caller's.
         let config = unsafe {
             (&raw mut (*place).config).write(config::load(program));

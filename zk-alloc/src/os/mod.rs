@@ -19,6 +19,8 @@ mod mapping;
 mod own_thread;
 mod pages;
 mod parking;
+#[cfg(all(target_os = "linux", target_env = "gnu", not(target_feature = "crt-static"), not(feature = "c-api")))]
+mod pin;
 mod text;
 #[cfg(thread_blocks)]
 mod thread_block;
@@ -41,6 +43,8 @@ pub(crate) use mapping::{Mapping, map_guarded, map_zeroed, reserve, round_up};
 pub(crate) use own_thread::OwnThread;
 pub(crate) use pages::page_bytes;
 pub(crate) use parking::Parking;
+#[cfg(all(target_os = "linux", target_env = "gnu", not(target_feature = "crt-static"), not(feature = "c-api")))]
+pub(crate) use pin::refer as refer_to_pin;
 pub(crate) use text::{Cut, warn};
 #[cfg(thread_blocks)]
 pub(crate) use thread_block::{THREAD_BLOCK_BYTES, thread_block};
@@ -48,6 +52,10 @@ pub(crate) use thread_block::{THREAD_BLOCK_BYTES, thread_block};
 pub(crate) use threads::{
     arm_thread_exit, fence_other_threads, give_back_key, may_be_in_signal_handler, thread_exit_key,
 };
+
+/// Nothing unloads the code here.
+#[cfg(not(all(target_os = "linux", target_env = "gnu", not(target_feature = "crt-static"), not(feature = "c-api"))))]
+pub(crate) fn refer_to_pin() {}
 
 /// The number of an operating system's error, as `errno` has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
