@@ -331,19 +331,19 @@ fn a_forked_child_has_none_and_purges_by_itself_until_it_starts_its_own() {
     );
 }
 
-/// A program in C forks with the thread in the midst of a look.
+/// A fork in the midst of a look. What the thread was giving back then is nobody's in the child, which is half of all at most.
 #[test]
 fn forks_while_it_looks_find_a_child_that_looks() {
     in_its_own_process("forks_while_it_looks_find_a_child_that_looks", &[("ZK_ALLOC_RETAIN_FOR", "0.008")], || {
         start_background_thread().expect("a thread");
-        for round in 0..20 {
+        for round in 0..8 {
             work(&RESIDENT);
             // It purges just now, or is about to.
             thread::sleep(Duration::from_millis(round % 10));
             let code = in_a_fork(|| {
                 work(&RESIDENT);
                 let a_little = || drop((0..200).map(|_| Block::written(&RESIDENT, 100)).collect::<Vec<_>>());
-                u8::from(!comes_down_to(4 * MIB, a_little))
+                u8::from(!comes_down_to(MOST_BYTES / 2 + 10 * MIB, a_little))
             });
             assert_eq!(code, 0, "round {round}");
         }
