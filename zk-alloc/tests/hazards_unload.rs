@@ -6,7 +6,7 @@
 mod plugin;
 mod support;
 
-use std::ffi::{CStr, CString, c_void};
+use std::ffi::{CStr, CString, OsStr, c_void};
 use std::path::PathBuf;
 use std::sync::{Barrier, LazyLock};
 use std::thread;
@@ -67,7 +67,8 @@ fn go_on() {
     }
 }
 
-/// Runs the test `name` in processes that load the plugin, in each of the allocator's modes.
+/// Runs the test `name` in processes that load the plugin, in each of the allocator's modes, without and with the background thread,
+/// which runs the plugin's code for ever.
 #[track_caller]
 fn in_each_mode(name: &str, host: impl FnOnce()) {
     if is_alone() {

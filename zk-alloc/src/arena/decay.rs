@@ -136,7 +136,7 @@ pub(super) struct Looks {
     at_ns: u64,
     /// Bytes that were handed out until then, since the process started.
     served_bytes: u64,
-    /// What was resident, and in use, when nothing more could be purged.
+    /// What was resident, and alive, when nothing more could be purged.
     fruitless: (usize, usize),
 }
 
@@ -216,7 +216,8 @@ impl Looks {
 }
 
 fn marks(sight: Sight) -> (usize, usize) {
-    (sight.resident_bytes, sight.used_bytes)
+    // What is freed for its thread to keep is alive no more.
+    (sight.resident_bytes, sight.used_bytes.saturating_sub(sight.kept_bytes))
 }
 
 /// See [`with_looks`].
@@ -260,9 +261,10 @@ mod tests {
     /// Looks of a process that idled for more than a window, at the time of the last.
     fn idled(sight: Sight, by: Looker) -> (Looks, u64) {
         let mut looks = Looks::new();
-        let times = (1..=2 * LOOKS as u64).map(|look| look * LOOK_NS);
-        let last_ns = times.inspect(|&now_ns| drop(looks.take_in(sight, now_ns, by))).last();
-        (looks, last_ns.expect("some looks"))
+        for look in 1..=2 * LOOKS as u64 {
+            looks.take_in(sight, look * LOOK_NS, by);
+        }
+        (looks, 2 * LOOKS as u64 * LOOK_NS)
     }
 
     /// A request waits while its thread purges: not for a gigabyte.
@@ -304,6 +306,9 @@ mod tests {
         assert!(matches!(look(&mut looks, idle(1_001, 100)), Verdict::Keep(_)));
         looks.purged(idle(1_001, 100), MIB);
         assert!(matches!(look(&mut looks, idle(1_001, 100)), Verdict::Keep(_)));
+        looks.purged(idle(1_001, 100), 0);
+        let freed_to_its_cache = Sight { kept_bytes: 20 * MIB, ..idle(1_001, 100) };
+        assert!(matches!(look(&mut looks, freed_to_its_cache), Verdict::Keep(_)));
     }
 
     /// Threads that live on what they keep: it is in use, though it lies in their caches whenever somebody looks.
@@ -340,12 +345,10 @@ mod tests {
             }
             child
         });
+        let child = child.expect("nobody looks");
         let mut status = -1;
         // SAFETY: a child of ours, and a place for the answer.
-        assert_eq!(
-            unsafe { libc::waitpid(child.expect("nobody looks"), &raw mut status, 0) },
-            child.expect("as above")
-        );
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
         assert_eq!(status, 0);
         assert!(with_looks(|_| ()).is_some());
     }
