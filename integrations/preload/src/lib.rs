@@ -7,11 +7,15 @@
 #![cfg(all(target_os = "linux", target_env = "gnu", any(target_arch = "x86_64", target_arch = "aarch64")))]
 
 mod dlopen;
+mod exports;
 mod functions;
 mod glibc;
 mod header;
+mod names;
+mod operators;
 mod report;
 mod start;
+mod symbols;
 
 /// What the standard library allocates in here comes from glibc: an allocator must not serve itself.
 #[global_allocator]
