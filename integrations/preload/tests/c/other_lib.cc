@@ -40,11 +40,16 @@ static size_t length(void *at) {
     return size;
 }
 
-extern "C" {
-void *malloc(size_t size) { return handed_out(size, 16); }
-void free(void *at) {
+static void taken_back(void *at) {
     if (at) length(at);
 }
+
+static void *aligned(size_t align, size_t size) { return handed_out(size, align < 16 ? 16 : align); }
+
+// They call none of each other by names that another library may have taken.
+extern "C" {
+void *malloc(size_t size) { return handed_out(size, 16); }
+void free(void *at) { taken_back(at); }
 void *calloc(size_t count, size_t size) {
     size_t bytes;
     return __builtin_mul_overflow(count, size, &bytes) ? nullptr : handed_out(bytes, 16);
@@ -54,10 +59,10 @@ void *realloc(void *at, size_t size) {
     if (at && grown) memcpy(grown, at, length(at) < size ? length(at) : size);
     return grown;
 }
-void *memalign(size_t align, size_t size) { return handed_out(size, align < 16 ? 16 : align); }
-void *aligned_alloc(size_t align, size_t size) { return memalign(align, size); }
+void *memalign(size_t align, size_t size) { return aligned(align, size); }
+void *aligned_alloc(size_t align, size_t size) { return aligned(align, size); }
 int posix_memalign(void **place, size_t align, size_t size) {
-    *place = memalign(align, size);
+    *place = aligned(align, size);
     return *place ? 0 : ENOMEM;
 }
 size_t malloc_usable_size(void *at) { return at ? length(at) : 0; }
@@ -67,11 +72,10 @@ int malloc_trim(size_t) {
     _exit(97);
 }
 // As jemalloc has, where it is built so.
-void *__libc_malloc(size_t size) { return malloc(size); }
-void __libc_free(void *at) { free(at); }
-void *__libc_calloc(size_t count, size_t size) { return calloc(count, size); }
-void *__libc_realloc(void *at, size_t size) { return realloc(at, size); }
-void *__libc_memalign(size_t align, size_t size) { return memalign(align, size); }
+void *__libc_malloc(size_t size) { return handed_out(size, 16); }
+void __libc_free(void *at) { taken_back(at); }
+void *__libc_calloc(size_t count, size_t size) { return handed_out(count * size, 16); }
+void *__libc_memalign(size_t align, size_t size) { return aligned(align, size); }
 
 // What no other library has: jemalloc's mallocx and sdallocx, say.
 void *other_malloc(size_t size) { return handed_out(size, 16); }
@@ -84,19 +88,19 @@ void *operator new(size_t size) { return found(handed_out(size, 16)); }
 void *operator new[](size_t size) { return found(handed_out(size, 16)); }
 void *operator new(size_t size, const std::nothrow_t &) noexcept { return handed_out(size, 16); }
 void *operator new[](size_t size, const std::nothrow_t &) noexcept { return handed_out(size, 16); }
-void *operator new(size_t size, align_val_t align) { return found(memalign(size_t(align), size)); }
-void *operator new[](size_t size, align_val_t align) { return found(memalign(size_t(align), size)); }
-void *operator new(size_t size, align_val_t align, const std::nothrow_t &) noexcept { return memalign(size_t(align), size); }
-void *operator new[](size_t size, align_val_t align, const std::nothrow_t &) noexcept { return memalign(size_t(align), size); }
-void operator delete(void *at) noexcept { free(at); }
-void operator delete[](void *at) noexcept { free(at); }
-void operator delete(void *at, size_t) noexcept { free(at); }
-void operator delete[](void *at, size_t) noexcept { free(at); }
-void operator delete(void *at, const std::nothrow_t &) noexcept { free(at); }
-void operator delete[](void *at, const std::nothrow_t &) noexcept { free(at); }
-void operator delete(void *at, align_val_t) noexcept { free(at); }
-void operator delete[](void *at, align_val_t) noexcept { free(at); }
-void operator delete(void *at, size_t, align_val_t) noexcept { free(at); }
-void operator delete[](void *at, size_t, align_val_t) noexcept { free(at); }
-void operator delete(void *at, align_val_t, const std::nothrow_t &) noexcept { free(at); }
-void operator delete[](void *at, align_val_t, const std::nothrow_t &) noexcept { free(at); }
+void *operator new(size_t size, align_val_t align) { return found(aligned(size_t(align), size)); }
+void *operator new[](size_t size, align_val_t align) { return found(aligned(size_t(align), size)); }
+void *operator new(size_t size, align_val_t align, const std::nothrow_t &) noexcept { return aligned(size_t(align), size); }
+void *operator new[](size_t size, align_val_t align, const std::nothrow_t &) noexcept { return aligned(size_t(align), size); }
+void operator delete(void *at) noexcept { taken_back(at); }
+void operator delete[](void *at) noexcept { taken_back(at); }
+void operator delete(void *at, size_t) noexcept { taken_back(at); }
+void operator delete[](void *at, size_t) noexcept { taken_back(at); }
+void operator delete(void *at, const std::nothrow_t &) noexcept { taken_back(at); }
+void operator delete[](void *at, const std::nothrow_t &) noexcept { taken_back(at); }
+void operator delete(void *at, align_val_t) noexcept { taken_back(at); }
+void operator delete[](void *at, align_val_t) noexcept { taken_back(at); }
+void operator delete(void *at, size_t, align_val_t) noexcept { taken_back(at); }
+void operator delete[](void *at, size_t, align_val_t) noexcept { taken_back(at); }
+void operator delete(void *at, align_val_t, const std::nothrow_t &) noexcept { taken_back(at); }
+void operator delete[](void *at, align_val_t, const std::nothrow_t &) noexcept { taken_back(at); }
