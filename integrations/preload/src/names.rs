@@ -1,5 +1,5 @@
-//! Functions by the names that the process has for them: the program's own comes first, then those of libraries that are preloaded
-//! before this one, then ours. A call by name in Rust would be ours whatever the program has.
+//! Calls by a name that the process may have given to another function: the loader looks in the program first, then in libraries
+//! preloaded before this one, then here. A call in Rust would always reach our function.
 #![allow(unsafe_code, reason = "reads the library's table of addresses")]
 
 /// The address that the process has for a name: the program's function, if it has one, or ours.
@@ -56,7 +56,7 @@ macro_rules! is_ours {
     }};
 }
 
-/// What a function begins with whose address [`is_ours`] is to know.
+/// The label that [`is_ours`] compares with, at the start of a function.
 #[cfg(target_arch = "x86_64")]
 macro_rules! label {
     ($name:literal) => {
@@ -72,7 +72,7 @@ macro_rules! label {
     };
 }
 
-/// Functions that jump to the process's function of another name, or to one of ours. Arguments and stack are the caller's.
+/// Defines functions that jump to the process's function of another name, or to one of ours. They leave registers and stack as they are.
 macro_rules! jumps {
     (@to $name:literal $target:literal) => {
         #[cfg(target_arch = "x86_64")]

@@ -1,12 +1,11 @@
-//! C++'s `operator new` and `operator delete`. A library of the program's may have them beside its own `malloc` (libjemalloc has);
-//! its `new` must not meet our `free`.
+//! C++'s `operator new` and `operator delete`. Another library of the process may export them with its own `malloc`, as
+//! libjemalloc does. Its `new` must not meet our `free`.
 //!
-//! They do what those of libstdc++ do: each form calls the simpler one by its name, and the simplest `malloc`, `aligned_alloc`
-//! or `free`. So a program that defines one of these functions, or `malloc`, is asked for memory just as without this
-//! library.
+//! They work like those of libstdc++: each form calls the simpler one by name, and the simplest calls `malloc`, `aligned_alloc`
+//! or `free` by name. So a program that defines one of these functions gets the same calls as without this library.
 //!
-//! Nothing here needs a C++ library until memory is short: then that of the process calls the program's handler and throws. So the
-//! functions on the way to it unwind, and have nothing to clean up.
+//! Nothing here needs a C++ library until memory is short. Then the C++ library of the process supplies the handler and throws.
+//! The exception passes through functions of this file, so these are `C-unwind` and own nothing that needs a destructor.
 #![allow(unsafe_code, reason = "functions of C++'s")]
 
 use std::arch::{asm, naked_asm};
@@ -20,7 +19,7 @@ use crate::dlopen;
 use crate::names::{is_ours, jumps, label, named};
 use crate::symbols::Symbols;
 
-// The arguments are passed on as they are: those behind the target's own are not looked at.
+// The target finds the arguments in the same registers, and ignores those that it has no parameter for.
 jumps! {
     /// `new(size)`.
     new = "_Znwm" -> new_plain;
@@ -74,7 +73,7 @@ unsafe extern "C-unwind" fn delete_array_with_align(at: *mut c_void, _size: usiz
     unsafe { transmute::<*mut c_void, Delete>(delete)(at, align) }
 }
 
-/// As the process's `malloc` has it, or null.
+/// Memory from the process's `malloc`, or null.
 #[inline]
 fn plain(size: usize) -> *mut c_void {
     let malloc = named!("malloc");
@@ -82,11 +81,11 @@ fn plain(size: usize) -> *mut c_void {
     unsafe { transmute::<*mut c_void, extern "C" fn(usize) -> *mut c_void>(malloc)(size.max(1)) }
 }
 
-/// As the process's `aligned_alloc` has it, or null.
+/// Memory from the process's `aligned_alloc`, or null.
 #[inline]
 fn aligned(size: usize, align: usize) -> *mut c_void {
     let align = align.max(size_of::<usize>());
-    // Some take multiples alone.
+    // C11 has it take multiples of the alignment only.
     let Some(size) = size.max(1).checked_next_multiple_of(align) else { return null_mut() };
     let aligned_alloc = named!("aligned_alloc");
     // SAFETY: as above.
@@ -103,8 +102,8 @@ extern "C-unwind" fn new_with_align(size: usize, align: usize) -> *mut c_void {
     if at.is_null() { new_at_last(size, align) } else { at }
 }
 
-/// Has the program's handler find memory as long as there is one and none was found, then throws `std::bad_alloc`. `align` is 0 for
-/// memory of `malloc`'s.
+/// Calls the program's handler until memory is found or no handler is left, then throws `std::bad_alloc`. `align` is 0 for
+/// [`plain`] memory.
 #[cold]
 #[inline(never)]
 fn new_at_last(size: usize, align: usize) -> *mut c_void {
@@ -202,8 +201,8 @@ pub(crate) unsafe extern "C-unwind" fn new_array_aligned_nothrow(
     unsafe { aligned_nothrow_at_last(c"_ZnamSt11align_val_tRKSt9nothrow_t", size, align, tag) }
 }
 
-/// The C++ library's own function of that name, which asks the one that throws, and catches: nothing here could. Null where there is no
-/// such library.
+/// Calls the C++ library's own function of that name. It calls the throwing form and catches the exception, which Rust code cannot.
+/// Null if the process has no such library.
 ///
 /// # Safety
 /// As for [`new_nothrow`].
@@ -229,7 +228,7 @@ unsafe fn aligned_nothrow_at_last(name: &CStr, size: usize, align: usize, tag: *
     if its_own.is_null() { null_mut() } else { unsafe { transmute::<*mut c_void, New>(its_own)(size, align, tag) } }
 }
 
-/// What throws `std::bad_alloc`; null where the process has no C++ library.
+/// The function that throws `std::bad_alloc`; null if the process has no C++ library.
 fn thrower() -> *mut c_void {
     let name = c"_ZSt17__throw_bad_allocv";
     // SAFETY: a name that ends with a zero.
@@ -237,7 +236,7 @@ fn thrower() -> *mut c_void {
     if !found.is_null() {
         return found;
     }
-    // The process may have it for some of its libraries alone (`RTLD_LOCAL`).
+    // It may be visible only to the libraries that depend on it (`RTLD_LOCAL`).
     for file in [c"libstdc++.so.6", c"libc++.so.1"] {
         // SAFETY: names that end with a zero. Nothing is loaded, and what is there stays.
         let found = unsafe {
@@ -251,13 +250,13 @@ fn thrower() -> *mut c_void {
     null_mut()
 }
 
-/// A function out of the C++ library's own table: elsewhere, another library's could come first.
+/// A function from the C++ library's own symbol table. By name, another library's could come first.
 fn of_library(name: &CStr) -> *mut c_void {
     // SAFETY: the library is in use by who asked for memory.
     unsafe { Symbols::around(thrower()) }.map_or(null_mut(), |library| library.function(name))
 }
 
-/// A program that calls `new` expects no null.
+/// Ends the program: the caller of `new` expects no null.
 #[cold]
 fn no_library(size: usize) -> ! {
     c_api::print_line(format_args!(

@@ -1,8 +1,8 @@
-//! The symbol table of a loaded file, read where it lies in memory.
+//! The symbol table of a loaded file, read in place.
 //!
-//! dlsym(3) answers with the first function of a name, in whichever file it lies; a symbol version does not change that, because a
-//! function without one matches every version. A handle from dlopen(3) would name the file, but both calls may allocate, and
-//! these tables are needed before the first `malloc` can be served.
+//! dlsym(3) finds the first function of a name, in any file. A symbol version does not help: an unversioned function matches every
+//! version. A handle from dlopen(3) would name the file, but both calls may allocate. The first `malloc` needs these tables before it
+//! can return.
 #![allow(unsafe_code, reason = "reads tables of the loader's")]
 
 use std::ffi::{CStr, c_char, c_void};
@@ -31,7 +31,7 @@ struct Dynamic {
 
 /// The tables of one file, which stay as long as it is loaded.
 pub(crate) struct Symbols {
-    /// What addresses in the file are relative to.
+    /// The difference between addresses in memory and in the file.
     bias: usize,
     symbols: *const libc::Elf64_Sym,
     names: *const c_char,
@@ -91,8 +91,8 @@ impl Symbols {
     /// The function of a name that programs are linked with today; null where there is none.
     pub(crate) fn function(&self, name: &CStr) -> *mut c_void {
         let hash = name.to_bytes().iter().fold(5381u32, |hash, &byte| hash.wrapping_mul(33).wrapping_add(byte.into()));
-        // SAFETY: the loader's own search: four numbers; a filter of so many words of 64 bits; the buckets; and from the first symbol
-        // that is listed on, a hash for each, whose lowest bit ends its bucket.
+        // SAFETY: the loader searches the same table. It has four numbers, a filter of `filter_words` words of 64 bits, the buckets, and
+        // a hash for each symbol from `first_listed` on. The lowest bit of a hash ends its bucket.
         unsafe {
             let [bucket_count, first_listed, filter_words, _] = *self.hashes.cast::<[u32; 4]>();
             let buckets = self.hashes.add(4 + 2 * filter_words as usize);

@@ -6,7 +6,7 @@ mod support;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 
-use support::{Arm, assert_ok, compiled, compiled_library, said};
+use support::{Arm, assert_ok, compiled, compiled_library, has, library, said};
 
 const CPP: [&str; 2] = ["-std=c++17", "-Wno-mismatched-new-delete"];
 
@@ -37,6 +37,24 @@ fn a_program_linked_with_another_allocator_gets_nothing_of_its_memory() {
     assert_eq!(said(Arm::Without.command(&program).arg("trim")).out, "");
     assert_ok(Arm::Default.command(&program).arg("trim"));
     assert_ok(Arm::Everything.command(&program).arg("trim"));
+}
+
+/// dig takes most of its memory by jemalloc's own functions, and the rest by `malloc`.
+#[test]
+fn what_jemalloc_handed_out_by_its_own_functions_is_never_freed_by_ours() {
+    let Some(crossing) = compiled_library("libcrossing.so", "crossing.c", &[]) else { return };
+    if !has("dig") {
+        return;
+    }
+    for threshold in ["65536", "0", "1", "4096"] {
+        let mut command = Arm::Default.command("dig");
+        let preload = format!("{} {}", crossing.display(), library().display());
+        // Nobody answers, which it says after all has been made and freed.
+        command.args(["-p", "9", "@127.0.0.1", "+time=1", "+tries=1", "name.example"]);
+        let said = said(command.env("LD_PRELOAD", preload).env("ZK_ALLOC_MIN_BYTES", threshold));
+        assert!(said.out.contains("name.example"), "{threshold}: {} {}", said.out, said.err);
+        assert!(said.err.contains("crossing: used, 0 crossed"), "{threshold}: {}", said.err);
+    }
 }
 
 /// By the C++ standard, each form of `operator new` and `operator delete` calls the simpler one, which a program may define.
