@@ -1,0 +1,163 @@
+//! Blocks of one size that stay keep no room from requests of another size: each program runs under our allocator and
+//! under its peers, and at its peak ours may have a quarter more resident than the best of them.
+//!
+//! The free memory between the survivors is resident and fits no request, or lies where a new thread does not look. It has to
+//! be purged before fresh memory becomes resident, and at a price: the same programs bound the system calls of that.
+#![cfg(target_os = "linux")]
+
+#[path = "support/arms.rs"]
+mod arms;
+#[path = "support/chain.rs"]
+mod chain;
+mod support;
+
+use std::sync::Barrier;
+use std::thread;
+
+use arms::{Allocator, Block, KIB, MIB, RESIDENT, against_peers};
+use chain::Chain;
+use support::{in_its_own_process, peak_rss_bytes, restart_peak};
+use zk_alloc::stats;
+
+/// What each half of a program allocates: a quarter of what the hazard was found with.
+const HALF: usize = 128 * MIB;
+
+/// The most bytes that `program` had resident at once.
+fn peak<R>(program: impl FnOnce() -> R) -> usize {
+    let before = restart_peak();
+    let alive = program();
+    let peak = peak_rss_bytes().saturating_sub(before);
+    drop(alive);
+    peak
+}
+
+/// Blocks of `size` bytes, of which every `nth` stays.
+fn survivors(allocator: Allocator, size: usize, nth: usize) -> Chain {
+    let mut blocks = Chain::written(allocator, size, HALF);
+    blocks.keep_every(nth);
+    blocks
+}
+
+/// What the first thread freed lies with its slabs, and a new thread has none of them.
+#[test]
+fn survivors_of_16_kib_keep_no_room_from_4_kib_on_a_new_thread() {
+    against_peers("survivors_of_16_kib_keep_no_room_from_4_kib_on_a_new_thread", |allocator| {
+        peak(|| {
+            let old = survivors(allocator, 16 * KIB, 8);
+            let new = thread::spawn(move || Chain::written(allocator, 4 * KIB, HALF));
+            (old, new.join().expect("a thread of the test"))
+        })
+    });
+}
+
+/// Seven free blocks of 16 KiB between two survivors are 28 of 4 KiB, in slabs of another class.
+#[test]
+fn survivors_of_16_kib_keep_no_room_from_4_kib_on_the_same_thread() {
+    against_peers("survivors_of_16_kib_keep_no_room_from_4_kib_on_the_same_thread", |allocator| {
+        peak(|| (survivors(allocator, 16 * KIB, 8), Chain::written(allocator, 4 * KIB, HALF)))
+    });
+}
+
+/// Neither size is whole pages: the free pages between survivors begin and end within blocks.
+#[test]
+fn survivors_of_2_kib_keep_no_room_from_3000_bytes() {
+    against_peers("survivors_of_2_kib_keep_no_room_from_3000_bytes", |allocator| {
+        peak(|| (survivors(allocator, 2 * KIB, 16), Chain::written(allocator, 3_000, HALF)))
+    });
+}
+
+/// Whoever makes room asks each thread for what it keeps, and threads that sleep keep a few blocks for ever.
+#[test]
+fn survivors_keep_no_room_beside_hundreds_of_idle_threads() {
+    against_peers("survivors_keep_no_room_beside_hundreds_of_idle_threads", |allocator| {
+        const THREADS: usize = 375;
+        let (all_have_freed, done) = (Barrier::new(THREADS + 1), Barrier::new(THREADS + 1));
+        let idle = |thread: usize| {
+            let size = |nth: usize| [1_500, 3_000, 4 * KIB, 16 * KIB][(thread + nth) % 4];
+            drop((0..8).map(|nth| Block::written(allocator, size(nth))).collect::<Vec<_>>());
+            all_have_freed.wait();
+            done.wait();
+        };
+        thread::scope(|scope| {
+            let before = restart_peak();
+            for thread in 0..THREADS {
+                let builder = thread::Builder::new().stack_size(64 * KIB);
+                builder.spawn_scoped(scope, move || idle(thread)).expect("hundreds of threads");
+            }
+            all_have_freed.wait();
+            let alive = (survivors(allocator, 16 * KIB, 8), Chain::written(allocator, 4 * KIB, HALF));
+            let peak = peak_rss_bytes().saturating_sub(before);
+            done.wait();
+            drop(alive);
+            peak
+        })
+    });
+}
+
+/// What stays of each phase of a program lies among memory of that phase's size, which no later phase asks for.
+#[test]
+fn survivors_of_each_phase_keep_no_room_from_the_next() {
+    against_peers("survivors_of_each_phase_keep_no_room_from_the_next", |allocator| peak(|| phases(allocator, |_| ())));
+}
+
+/// Sixteen phases that each allocate blocks of one size, from 32 bytes to 64 KiB, and keep one of 64. Calls `each` after
+/// each phase with how many blocks it had.
+fn phases(allocator: Allocator, mut each: impl FnMut(usize)) -> Vec<Chain> {
+    let size = |phase: i32| (32.0 * (f64::from(64 * KIB as u32) / 32.0).powf(f64::from(phase) / 15.0)) as usize;
+    let phase = |phase| {
+        let mut blocks = Chain::written(allocator, size(phase), HALF / 4);
+        each(blocks.len());
+        blocks.keep_every(64);
+        blocks
+    };
+    (0..16).map(phase).collect()
+}
+
+/// Runs `program` under our allocator alone, and fails where it takes more than `bound` system calls.
+#[track_caller]
+fn assert_system_calls(name: &str, bound: usize, program: fn() -> Vec<Chain>) {
+    in_its_own_process(name, &[], || {
+        let before = stats().system_calls;
+        let alive = program();
+        let calls = (stats().system_calls - before) as usize;
+        println!("measured {calls} system calls, at most {bound}");
+        assert!(calls <= bound, "{calls} system calls, more than {bound}\n{}", stats());
+        drop(alive);
+    });
+}
+
+/// How many holes the survivors leave, each of which one call can purge.
+const fn holes(size: usize, nth: usize) -> usize {
+    HALF / size / nth
+}
+
+/// What a program may ask of the kernel: a call for each hole, a quarter more for those that are purged in parts, and what
+/// makes fresh memory usable.
+const fn calls_for(holes: usize) -> usize {
+    holes + holes / 4 + 256
+}
+
+/// A request that finds no resident memory purges what it needs, and not every hole anew.
+#[test]
+fn each_hole_between_survivors_of_16_kib_is_purged_once() {
+    let name = "each_hole_between_survivors_of_16_kib_is_purged_once";
+    assert_system_calls(name, calls_for(holes(16 * KIB, 8)), || {
+        vec![survivors(&RESIDENT, 16 * KIB, 8), Chain::written(&RESIDENT, 4 * KIB, HALF)]
+    });
+}
+
+/// As above, where a hole is 30 KiB.
+#[test]
+fn each_hole_between_survivors_of_2_kib_is_purged_once() {
+    let name = "each_hole_between_survivors_of_2_kib_is_purged_once";
+    assert_system_calls(name, calls_for(holes(2 * KIB, 16)), || {
+        vec![survivors(&RESIDENT, 2 * KIB, 16), Chain::written(&RESIDENT, 3_000, HALF)]
+    });
+}
+
+/// Sixteen times as much memory as is ever alive goes through: to purge it after each phase would be a call for each hole.
+#[test]
+fn phases_of_many_sizes_purge_less_than_they_free() {
+    let name = "phases_of_many_sizes_purge_less_than_they_free";
+    assert_system_calls(name, 16 * 1024, || phases(&RESIDENT, |_| ()));
+}
