@@ -45,10 +45,6 @@ impl Chain {
         chain
     }
 
-    pub(crate) fn len(&self) -> usize {
-        self.len
-    }
-
     /// Frees all of the blocks but every `nth`, the last of each `nth`.
     pub(crate) fn keep_every(&mut self, nth: usize) {
         let (mut kept, mut last_kept): (usize, *mut u8) = (0, ptr::null_mut());
