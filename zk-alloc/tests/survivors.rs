@@ -1,5 +1,5 @@
-//! Blocks of one size that stay keep no room from requests of another size: each program runs under our allocator and
-//! under its peers, and at its peak ours may have a quarter more resident than the best of them.
+//! Survivors of one size keep no memory from requests of another size. Each program runs under zk-alloc and under its peers, and
+//! the peak of zk-alloc may be 1.25 of the best peer's.
 //!
 //! The free memory between the survivors is resident and fits no request, or lies where a new thread does not look. It has to
 //! be purged before fresh memory becomes resident. Each purge is a system call, and the last tests bound how many these
@@ -20,7 +20,7 @@ use chain::Chain;
 use support::{in_its_own_process, peak_rss_bytes, restart_peak};
 use zk_alloc::{release, stats};
 
-/// What each half of a program allocates: a quarter of what the hazard was found with.
+/// Bytes that each half of a program allocates. The hazard was found with four times as many.
 const HALF: usize = 128 * MIB;
 
 /// The most bytes that `program` had resident at once.
@@ -39,8 +39,8 @@ fn survivors(allocator: Allocator, size: usize, nth: usize) -> Chain {
     blocks
 }
 
-/// What the first thread freed lies in its slabs, and a new thread has none of them. No peer hands it on here: the best of them has
-/// 1.8 times what is alive resident, so that what is alive is the measure.
+/// Free blocks of the first thread lie in its slabs, and a new thread has no slab yet. The bound is 1.25 of the live bytes: no peer
+/// reuses these blocks on the new thread, and the best peer has 1.8 of the live bytes resident.
 #[test]
 fn a_new_thread_takes_the_room_between_survivors_of_another() {
     in_its_own_process("a_new_thread_takes_the_room_between_survivors_of_another", &[], || {
@@ -71,7 +71,7 @@ fn survivors_of_2_kib_keep_no_room_from_3000_bytes() {
     });
 }
 
-/// Whoever makes room asks each thread for what it keeps, and threads that sleep keep a few blocks for ever.
+/// A purge has to empty the caches of idle threads, each of which keeps a few blocks.
 #[test]
 fn survivors_keep_no_room_beside_hundreds_of_idle_threads() {
     against_peers("survivors_keep_no_room_beside_hundreds_of_idle_threads", |allocator| {
@@ -99,7 +99,7 @@ fn survivors_keep_no_room_beside_hundreds_of_idle_threads() {
     });
 }
 
-/// What stays of each phase of a program lies among memory of that phase's size, which no later phase asks for.
+/// The survivors of a phase lie among free blocks of that phase's size, and no later phase asks for that size.
 #[test]
 fn survivors_of_each_phase_keep_no_room_from_the_next() {
     against_peers("survivors_of_each_phase_keep_no_room_from_the_next", |allocator| peak(|| phases(allocator)));
@@ -129,13 +129,13 @@ fn assert_system_calls(name: &str, bound: usize, program: fn() -> Vec<Chain>) {
     });
 }
 
-/// What a program may ask of the kernel: a call for each of the holes that the survivors of its first half leave, a quarter more
-/// for those that lie in two slabs, and what makes fresh memory usable.
+/// The most system calls of a program: one for each hole between the survivors of its first half, and a quarter more for holes that
+/// span two slabs. The fresh memory takes the other 256.
 const fn calls_for_holes(size: usize, nth: usize) -> usize {
     HALF / size / nth / 4 * 5 + 256
 }
 
-/// The pages between two survivors go by one call, and more of them than the request needs.
+/// One call purges all pages between two survivors, also where the request needs fewer.
 #[test]
 fn each_hole_between_survivors_of_16_kib_is_purged_once_and_whole() {
     let name = "each_hole_between_survivors_of_16_kib_is_purged_once_and_whole";
@@ -161,7 +161,7 @@ fn phases_of_many_sizes_purge_in_large_steps() {
     assert_system_calls(name, 4 * HALF / (48 * KIB), || phases(&RESIDENT));
 }
 
-/// What `stats()` does not count, no bound holds.
+/// The bounds above hold nothing if `stats()` leaves purges out.
 #[test]
 fn each_purge_between_survivors_counts_as_a_system_call() {
     in_its_own_process("each_purge_between_survivors_counts_as_a_system_call", &[], || {
