@@ -168,6 +168,20 @@ pub(crate) fn rss_bytes() -> usize {
     field_bytes("/proc/self/status", "RssAnon:")
 }
 
+/// Has [`peak_rss_bytes`] count from here on, and returns what is resident now.
+#[cfg(target_os = "linux")]
+pub(crate) fn restart_peak() -> usize {
+    // Where the kernel refuses, the peak so far stands: that of a process which has done nothing yet.
+    let _ = std::fs::write("/proc/self/clear_refs", "5");
+    field_bytes("/proc/self/status", "VmRSS:")
+}
+
+/// The most bytes of this process that were in memory at once, pages of code among them.
+#[cfg(target_os = "linux")]
+pub(crate) fn peak_rss_bytes() -> usize {
+    field_bytes("/proc/self/status", "VmHWM:")
+}
+
 /// Bytes of address space of this process.
 #[cfg(target_os = "linux")]
 pub(crate) fn address_space_bytes() -> usize {

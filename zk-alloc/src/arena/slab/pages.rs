@@ -27,7 +27,7 @@ impl SlabTable {
                 let at = slab.as_ptr().wrapping_add(granule * granule_bytes);
                 zone.forbid_huge_at(at, granule_bytes);
                 // SAFETY: a granule of the caller's slab, which nobody uses.
-                let gone = unsafe { self.discard(at, there, slab_bytes) };
+                let gone = unsafe { self.discard(zone, at, there, slab_bytes) };
                 if gone == there {
                     self.returned(gone, slab_bytes);
                 } else {
@@ -90,13 +90,14 @@ impl SlabTable {
     ///
     /// # Safety
     /// Nobody needs what the slab's `pages` hold.
-    unsafe fn discard(&self, slab: *mut u8, pages: u64, slab_bytes: usize) -> u64 {
+    unsafe fn discard(&self, zone: &Zone, slab: *mut u8, pages: u64, slab_bytes: usize) -> u64 {
         let page = self.page_bytes(slab_bytes);
         let mut gone = 0;
         let mut left = pages;
         while left != 0 {
             let first = left.trailing_zeros() as usize;
             let len = (left >> first).trailing_ones() as usize;
+            zone.counters().system_call();
             // SAFETY: the caller's.
             if unsafe { os::discard(slab.wrapping_add(first * page), len * page) }.is_ok() {
                 gone |= low_bits(first + len) & !low_bits(first);
@@ -155,7 +156,7 @@ impl SlabTable {
                 zone.forbid_huge_at(slab, class.slab_bytes());
             }
             // SAFETY: every block in these pages is free and ours.
-            let dropped = unsafe { self.discard(slab, idle, class.slab_bytes()) };
+            let dropped = unsafe { self.discard(zone, slab, idle, class.slab_bytes()) };
             // The pages behind the last block are everybody's who owns one: another thread may have purged them meanwhile.
             let dropped = present.fetch_and(!dropped, Ordering::Relaxed) & dropped;
             gone = self.returned(dropped, class.slab_bytes());
@@ -176,7 +177,7 @@ impl SlabTable {
             self.with_idle_pages(zone, unit, class, |slab, present, idle| {
                 let unbooked = idle & !present.load(Ordering::Relaxed);
                 // SAFETY: every block in these pages is free and ours.
-                unsafe { self.discard(slab, unbooked, class.slab_bytes()) };
+                unsafe { self.discard(zone, slab, unbooked, class.slab_bytes()) };
             });
         }
     }
