@@ -75,6 +75,14 @@ fn forked_and_spawned_children_allocate_whatever_other_threads_were_at() {
     in_all_arms(&program, &[]);
 }
 
+/// A vforked child runs on its parent's memory, as its thread, with another process id. `malloc_trim` on another thread claims all
+/// caches meanwhile.
+#[test]
+fn vforked_children_allocate_while_another_thread_takes_what_threads_keep() {
+    let Some(program) = compiled("vforks", &["vforks.c"], &[]) else { return };
+    in_all_arms(&program, &["3"]);
+}
+
 #[test]
 fn a_library_loaded_with_deepbind_frees_what_the_program_allocated() {
     let Some(plugin) = compiled_library("libplugin.so", "plugin.c", &[]) else { return };

@@ -479,16 +479,13 @@ pub(crate) fn join_and_enter(room: &Room) -> Option<Entered<'static>> {
     cache.enter()
 }
 
-/// A claim of a thread that did not come along into this process, which was forked off while it was made.
+/// A claim of a thread that did not come along into this process, which was forked off while it was made. A vforked child, which
+/// is of its parent's generation, finds claims of threads that live.
 fn disown_claim_of_parent(cache: &Cache) {
     let by = cache.claimed.load(Ordering::Relaxed);
-    if by != 0 && by != process() {
+    if by != 0 && by != os::process_generation() {
         let _ = cache.claimed.compare_exchange(by, 0, Ordering::Relaxed, Ordering::Relaxed);
     }
-}
-
-fn process() -> u64 {
-    u64::from(std::process::id())
 }
 
 /// A cache without a thread, for this one.
@@ -520,7 +517,7 @@ pub(crate) unsafe fn leave(cache: *mut c_void, empty: impl FnOnce(&Cache)) {
     }
 }
 
-/// Who claims caches: a process, while one of its threads does so; 0 is none.
+/// Who claims caches: the [generation](os::process_generation) of a process, while one of its threads does so; 0 is none.
 #[derive(Debug)]
 pub(crate) struct Claiming(AtomicU64);
 
@@ -537,7 +534,7 @@ impl Claiming {
 
     /// Claims those of `caches` that keep blocks, has `fence` reach all other threads (`false` if it can't), and hands `empty`
     /// each cache whose thread is not at it; among them `own`, the calling thread's. Does nothing while another thread of the
-    /// process `by` does the same.
+    /// generation `by` does the same.
     pub(crate) fn claim_all<'a>(
         &self,
         caches: &'a [Cache],
@@ -589,7 +586,7 @@ pub(crate) enum Taker {
 /// Takes the blocks out of every cache whose thread is not at it now, and hands each cache to `empty`.
 pub(crate) fn claim_all(taker: Taker, empty: impl FnMut(&'static Cache)) {
     let own = if taker == Taker::Thread { local().and_then(|local| local.cache.get()) } else { None };
-    CLAIMING.claim_all(caches(), process(), own, os::fence_other_threads, empty);
+    CLAIMING.claim_all(caches(), os::process_generation(), own, os::fence_other_threads, empty);
 }
 
 /// Takes out a run of `run_bytes` that this thread keeps, if it is `fits`, to serve a request of `bytes`.

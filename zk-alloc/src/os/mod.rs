@@ -14,6 +14,7 @@ mod imp;
 mod imp;
 
 mod environment;
+mod generation;
 mod mapping;
 mod pages;
 mod parking;
@@ -26,6 +27,7 @@ mod threads;
 #[cfg(test)]
 pub(crate) use environment::VARIABLES;
 pub(crate) use environment::{Value, variable};
+pub(crate) use generation::process_generation;
 pub(crate) use imp::{
     advise_huge, available_threads, collapse, commit, discard, forbid_huge, host_huge_pages, leave_out_of_dumps, lock,
     memory_limit_bytes, minor_faults, monotonic_ns, page_in, populate, soften, start_task, trim_heap, wipe_on_fork,
