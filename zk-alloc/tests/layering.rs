@@ -26,7 +26,7 @@ const ORDER: &[&[&str]] = &[
     &["arena::residency"],
     &["arena::layout", "arena::decay"],
     &["arena::thread_cache", "arena::budget"],
-    &["arena::hints", "arena::runs"],
+    &["arena::hints", "arena::runs", "arena::mapped"],
     &["arena::bitmap", "arena::table"],
     &["counters", "escape", "helpers"],
     &["route"],

@@ -16,6 +16,7 @@ mod huge;
 mod layout;
 #[cfg(feature = "c-api")]
 mod lengths;
+mod mapped;
 mod middle;
 mod region;
 mod residency;
@@ -185,9 +186,15 @@ fn open_now() -> Option<&'static Arena> {
     }
 }
 
-/// The arena, and an address in it, if that is where `at` lies.
-#[inline(always)]
+/// The arena, and an address of its memory, if that is where `at` lies.
+#[inline]
 pub(crate) fn of(at: *mut u8) -> Option<(&'static Arena, NonNull<u8>)> {
+    near(at).filter(|&(arena, at)| arena.region.zone(arena.region.zone_of(at)).owns(at))
+}
+
+/// The arena, and an address of the region, if that is where `at` lies: of a block, or what [`of`] knows more of.
+#[inline(always)]
+pub(crate) fn near(at: *mut u8) -> Option<(&'static Arena, NonNull<u8>)> {
     // Acquire: who sees a length sees the base and the arena, which were written before it.
     let len = GLOBAL.len.load(Ordering::Acquire);
     let within = at.addr().wrapping_sub(GLOBAL.base.load(Ordering::Relaxed)) < len;
@@ -231,7 +238,7 @@ impl Arena {
         if config.settings.trace_escaped.value {
             escape::trace_escaped(true);
         }
-        let region = region::Region::reserve(config.span_bytes, layout::zone_specs(&config))?;
+        let region = region::Region::find(config.span_bytes, layout::zone_specs(&config))?;
         let middle = Middle::new(region.zone(route::SLABS), thread_exits)?;
         #[cfg(feature = "c-api")]
         let lengths = lengths::Lengths::new(region.zones())?;

@@ -1,7 +1,7 @@
-//! The region: one reservation of address space, cut into zones of equal span.
+//! The region: room in the address space, cut into zones of equal span, in which they map memory as they grow.
 //!
 //! Equal spans, a power of two long, make "which zone does this address belong to" one subtraction and one shift.
-#![allow(unsafe_code, reason = "reserves memory and lays bitmaps over it")]
+#![allow(unsafe_code, reason = "finds room, and lays bitmaps over memory")]
 
 use std::ptr::NonNull;
 
@@ -9,15 +9,15 @@ use super::align::align_up;
 use super::bitmap::Bitmap;
 use super::layout::ZoneSpec;
 use super::zone::Zone;
-use crate::os::{self, Errno, Mapping};
+use crate::os::{self, Errno, Mapping, Room};
 use crate::route::RunKind;
 use crate::sync::AtomicU64;
 
 /// See the module's documentation.
 #[derive(Debug)]
 pub(crate) struct Region {
-    /// The address space. Never unmapped while anybody could hold an address of it: a region that was published stays.
-    reservation: Mapping,
+    /// The address space. What a zone mapped there is never unmapped: a region that was published stays.
+    room: Room,
     /// The words of the zones' bitmaps.
     _words: Mapping,
     span_shift: u32,
@@ -34,15 +34,15 @@ const BITMAPS: usize = 3;
 const MIN_SPAN_BYTES: usize = 64 << 20;
 
 impl Region {
-    /// Reserves `span_bytes` (rounded up to a power of two) for each zone, or, where the system refuses so much, the
-    /// largest half, quarter, ... that it grants.
+    /// Finds room for `span_bytes` (rounded up to a power of two) for each zone, or, where the system has not so much, the
+    /// largest half, quarter, ... that it has.
     ///
     /// # Errors
-    /// The system's last error when it grants nothing worth having.
-    pub(crate) fn reserve(span_bytes: usize, specs: [ZoneSpec; ZONES]) -> Result<Self, Errno> {
+    /// The system's last error when it has nothing worth having.
+    pub(crate) fn find(span_bytes: usize, specs: [ZoneSpec; ZONES]) -> Result<Self, Errno> {
         let mut span = span_bytes.clamp(MIN_SPAN_BYTES, usize::MAX / 4 / ZONES).next_power_of_two();
         loop {
-            match Self::reserve_exactly(span, specs) {
+            match Self::find_exactly(span, specs) {
                 Err(refused) if span / 2 < MIN_SPAN_BYTES => return Err(refused),
                 Err(_) => span /= 2,
                 Ok(region) => return Ok(region),
@@ -50,14 +50,14 @@ impl Region {
         }
     }
 
-    fn reserve_exactly(span: usize, specs: [ZoneSpec; ZONES]) -> Result<Self, Errno> {
-        let reservation = os::reserve(span * ZONES)?;
+    fn find_exactly(span: usize, specs: [ZoneSpec; ZONES]) -> Result<Self, Errno> {
+        let room = Room::find(span * ZONES)?;
         let blocks = span / os::HUGE_PAGE_BYTES;
         let words =
             |spec: &ZoneSpec| BITMAPS * Bitmap::words_for(span / spec.granule_bytes) + Bitmap::words_for(blocks);
         let words: usize = specs.iter().map(words).sum();
         let word_mapping = os::map_zeroed(align_up(words * size_of::<u64>(), os::HUGE_PAGE_BYTES))?;
-        let (base, mut words_at) = (reservation.start(), word_mapping.start());
+        let (base, mut words_at) = (room.start(), word_mapping.start());
         // Slabs and caches keep their blocks as addresses.
         base.as_ptr().expose_provenance();
         let mut bitmap = |bits: usize| {
@@ -73,17 +73,17 @@ impl Region {
         let zones = specs.map(|spec| {
             let granules = span / spec.granule_bytes;
             let (bits, blocks) = ([(); BITMAPS].map(|()| bitmap(granules)), bitmap(blocks));
-            // SAFETY: the reservation is `ZONES` spans long.
+            // SAFETY: the room is `ZONES` spans long.
             let zone_base = unsafe { base.add(index * span) };
             index += 1;
-            // SAFETY: a span of the reservation for each zone, never unmapped; the bitmaps are clear and describe a span.
+            // SAFETY: a span of the room for each zone; the bitmaps are clear and describe a span.
             unsafe { Zone::new(zone_base, spec, bits, blocks) }
         });
-        Ok(Self { reservation, _words: word_mapping, span_shift: span.trailing_zeros(), zones })
+        Ok(Self { room, _words: word_mapping, span_shift: span.trailing_zeros(), zones })
     }
 
     pub(crate) fn base(&self) -> NonNull<u8> {
-        self.reservation.start()
+        self.room.start()
     }
 
     /// Bytes of address space.

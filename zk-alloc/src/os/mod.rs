@@ -29,14 +29,14 @@ pub(crate) use environment::VARIABLES;
 pub(crate) use environment::{Value, variable};
 pub(crate) use generation::process_generation;
 pub(crate) use imp::{
-    advise_huge, available_threads, collapse, commit, discard, forbid_huge, host_huge_pages, leave_out_of_dumps, lock,
-    memory_limit_bytes, minor_faults, monotonic_ns, page_in, populate, soften, start_task, trim_heap, wipe_on_fork,
-    write_stderr,
+    advise_huge, available_threads, collapse, commit, discard, extend, forbid_huge, host_huge_pages,
+    leave_out_of_dumps, lock, memory_limit_bytes, minor_faults, monotonic_ns, nap, page_in, populate, soften,
+    start_task, trim_heap, wipe_on_fork, write_stderr,
 };
 #[cfg(not(unix))]
 pub(crate) use imp::{arm_thread_exit, fence_other_threads, may_be_in_signal_handler, thread_exit_key};
 pub(crate) use imp::{count_resident, move_pages};
-pub(crate) use mapping::{Mapping, map_guarded, map_zeroed, reserve, round_up};
+pub(crate) use mapping::{Mapping, Room, map_guarded, map_zeroed, reserve, round_up};
 pub(crate) use pages::page_bytes;
 pub(crate) use parking::Parking;
 pub(crate) use text::{Cut, warn};

@@ -57,6 +57,22 @@ pub(crate) unsafe fn commit(_at: *mut u8, _len: usize) -> Result<(), Errno> {
     Err(UNSUPPORTED)
 }
 
+/// Whether a [`Room`](super::Room) is reserved: there is none here.
+pub(super) const IS_RESERVED: bool = false;
+
+/// Refused: this platform has no arena.
+///
+/// # Safety
+/// None is needed; the platforms share one signature.
+pub(crate) unsafe fn extend(_at: *mut u8, _len: usize) -> Result<(), Errno> {
+    Err(UNSUPPORTED)
+}
+
+/// Lets others run for a moment.
+pub(crate) fn nap() {
+    std::thread::yield_now();
+}
+
 /// Refused: this platform has no arena.
 ///
 /// # Safety

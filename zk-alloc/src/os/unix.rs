@@ -61,6 +61,26 @@ pub(crate) unsafe fn commit(at: *mut u8, len: usize) -> Result<(), Errno> {
     checked(unsafe { libc::mprotect(at.cast(), len, libc::PROT_READ | libc::PROT_WRITE) })
 }
 
+/// Whether a [`Room`](super::Room) is reserved: these systems can't map at a place without replacing what is there.
+pub(super) const IS_RESERVED: bool = true;
+
+/// As [`commit`]: the room is reserved.
+///
+/// # Errors
+/// The system's.
+///
+/// # Safety
+/// The range lies within one [`Room`](super::Room).
+pub(crate) unsafe fn extend(at: *mut u8, len: usize) -> Result<(), Errno> {
+    // SAFETY: the caller's.
+    unsafe { commit(at, len) }
+}
+
+/// Lets others run for a moment.
+pub(crate) fn nap() {
+    std::thread::yield_now();
+}
+
 /// Gives the pages back to the kernel; the range reads as zeroes from now on.
 ///
 /// # Errors

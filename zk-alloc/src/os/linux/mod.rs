@@ -7,6 +7,7 @@ mod moving;
 mod task;
 
 use std::ptr::{NonNull, null_mut};
+use std::sync::atomic::AtomicU32;
 
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
 
@@ -112,6 +113,38 @@ pub(crate) unsafe fn commit(at: *mut u8, len: usize) -> Result<(), Errno> {
     let len = covered(at, len)?;
     // SAFETY: the caller's: the range is ours, and access to it only widens.
     Ok(unsafe { rustix::mm::mprotect(at.cast(), len, MprotectFlags::READ | MprotectFlags::WRITE) }?)
+}
+
+/// Whether a [`Room`](super::Room) is reserved.
+pub(super) const IS_RESERVED: bool = false;
+
+/// Maps readable, writable, zeroed memory at a place where none is.
+///
+/// # Errors
+/// The system's: `EEXIST` where something is mapped already. Then nothing has changed.
+///
+/// # Safety
+/// The range lies within one [`Room`](super::Room).
+pub(crate) unsafe fn extend(at: *mut u8, len: usize) -> Result<(), Errno> {
+    let len = covered(at, len)?;
+    let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, PRIVATE | MapFlags::FIXED_NOREPLACE);
+    // SAFETY: replaces nothing.
+    let found = unsafe { rustix::mm::mmap_anonymous(at.cast(), len, protection, flags) }?;
+    if found.cast() == at {
+        return Ok(());
+    }
+    // Linux before 4.17 takes the place for a wish.
+    // SAFETY: mapped above, and nobody knows of it.
+    let _ = unsafe { rustix::mm::munmap(found, len) };
+    Err(rustix::io::Errno::EXIST.into())
+}
+
+/// Sleeps for a moment, by a call that whoever has threads needs anyhow.
+pub(crate) fn nap() {
+    use rustix::thread::futex::{Flags, Timespec, wait};
+
+    let moment = Timespec { tv_sec: 0, tv_nsec: 100_000 };
+    let _ = wait(&AtomicU32::new(0), Flags::PRIVATE, 0, Some(&moment));
 }
 
 /// Gives the pages back to the kernel at once; the range reads as zeroes from now on.
