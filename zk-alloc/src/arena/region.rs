@@ -30,6 +30,10 @@ const ZONES: usize = 3;
 /// What a zone knows of each granule, a bit each; and it knows one thing of each block for a huge page.
 const BITMAPS: usize = 3;
 
+/// The arena's tables take up to a 512th of a zone's span. They are made where the system would map eight times as much
+/// (`RLIMIT_DATA`): this part of the span.
+const PROBE_PART: usize = 64;
+
 /// The least address space that a zone is worth having for, in bytes.
 const MIN_SPAN_BYTES: usize = 64 << 20;
 
@@ -51,12 +55,14 @@ impl Region {
     }
 
     fn find_exactly(span: usize, specs: [ZoneSpec; ZONES]) -> Result<Self, Errno> {
+        // As much data as the process may have has to hold the program, too.
+        drop(os::map_zeroed(span / PROBE_PART)?);
         let room = Room::find(span * ZONES)?;
         let blocks = span / os::HUGE_PAGE_BYTES;
         let words =
             |spec: &ZoneSpec| BITMAPS * Bitmap::words_for(span / spec.granule_bytes) + Bitmap::words_for(blocks);
         let words: usize = specs.iter().map(words).sum();
-        let word_mapping = os::map_zeroed(align_up(words * size_of::<u64>(), os::HUGE_PAGE_BYTES))?;
+        let word_mapping = os::map_zeroed(align_up(words * size_of::<u64>(), os::HUGE_PAGE_BYTES))?.out_of_dumps();
         let (base, mut words_at) = (room.start(), word_mapping.start());
         // Slabs and caches keep their blocks as addresses.
         base.as_ptr().expose_provenance();

@@ -26,6 +26,14 @@ impl Mapping {
     pub(crate) fn len(&self) -> usize {
         self.len
     }
+
+    /// The same mapping, which no core file has, where the system can leave one out: a debugger's core file has every page of a
+    /// mapping, touched or not.
+    pub(crate) fn out_of_dumps(self) -> Self {
+        // SAFETY: the mapping is ours, and one.
+        let _ = unsafe { imp::leave_out_of_dumps(self.start.as_ptr(), self.len) };
+        self
+    }
 }
 
 impl Drop for Mapping {
