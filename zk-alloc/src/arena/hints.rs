@@ -120,11 +120,14 @@ impl HintSet {
     }
 }
 
-/// Sets of one length each, all in one table.
+/// Sets of one length each, all in one table. [`set`](Self::set) makes a set from it each time: stored, they would add 3 KiB to the
+/// arena.
 #[derive(Debug)]
 pub(super) struct HintSets<const SETS: usize> {
-    sets: [HintSet; SETS],
-    _words: Table<AtomicU64>,
+    words: Table<AtomicU64>,
+    /// Indices of each set, and its words.
+    len: usize,
+    each: usize,
 }
 
 impl<const SETS: usize> HintSets<SETS> {
@@ -132,13 +135,11 @@ impl<const SETS: usize> HintSets<SETS> {
     /// The system's, when it grants no memory.
     pub(super) fn new(len: usize) -> Result<Self, Errno> {
         let each = words_for(len);
-        let words = Table::new(SETS * each)?;
-        let all = words.all();
-        let sets = std::array::from_fn(|set| HintSet::new(&all[set * each..(set + 1) * each], len));
-        Ok(Self { sets, _words: words })
+        Ok(Self { words: Table::new(SETS * each)?, len, each })
     }
 
-    pub(super) fn set(&self, number: usize) -> &HintSet {
-        &self.sets[number]
+    #[inline]
+    pub(super) fn set(&self, number: usize) -> HintSet {
+        HintSet::new(&self.words.all()[number * self.each..(number + 1) * self.each], self.len)
     }
 }

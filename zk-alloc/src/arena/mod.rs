@@ -28,6 +28,8 @@ mod zone;
 
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
+#[cfg(unix)]
+use std::hint::black_box;
 use std::mem::MaybeUninit;
 use std::ptr::{NonNull, copy_nonoverlapping};
 use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
@@ -165,13 +167,14 @@ fn open_now() -> Option<&'static Arena> {
     // Before an allocator brought the program's settings, there is nobody to serve.
     let program = config::program()?;
     GLOBAL.state.compare_exchange(NONE, OPENING, Ordering::Relaxed, Ordering::Relaxed).ok()?;
-    match Arena::new(program) {
-        Ok(arena) => {
-            GLOBAL.base.store(arena.region.base().addr().get(), Ordering::Relaxed);
-            let len = arena.region.len();
-            // SAFETY: this thread alone moved the state to `OPENING`, and until `OPEN` nobody reads.
-            unsafe { (*GLOBAL.arena.get()).write(arena) };
-            GLOBAL.len.store(len, Ordering::Release);
+    let place = GLOBAL.arena.get().cast::<Arena>();
+    // SAFETY: this thread alone moved the state to `OPENING`, and until `OPEN` nobody else reads or writes.
+    match unsafe { Arena::build(place, program) } {
+        Ok(()) => {
+            // SAFETY: built one line above.
+            let region = unsafe { &(*place).region };
+            GLOBAL.base.store(region.base().addr().get(), Ordering::Relaxed);
+            GLOBAL.len.store(region.len(), Ordering::Release);
             GLOBAL.state.store(OPEN, Ordering::Release);
             get()
         }
@@ -230,25 +233,73 @@ unsafe extern "C" fn thread_exits(cache: *mut c_void) {
     }
 }
 
+// Before the program, which may make keys of its own.
+// SAFETY: the loader calls what is listed here as functions of C's, before `main`. It may pass arguments, which such a
+// function does not look at.
+#[cfg(unix)]
+#[used]
+#[cfg_attr(not(target_vendor = "apple"), unsafe(link_section = ".init_array.00103"))]
+#[cfg_attr(target_vendor = "apple", unsafe(link_section = "__DATA,__mod_init_func"))]
+static BEFORE_MAIN: extern "C" fn() = make_exit_key;
+
+#[cfg(unix)]
+extern "C" fn make_exit_key() {
+    thread_cache::exit_key(thread_exits);
+}
+
 impl Arena {
-    fn new(program: &Settings) -> Result<Self, Errno> {
-        let config = config::load(program);
+    /// Builds the arena in its place, part by part: the stack may be a small one, of a thread or a signal handler. On failure, `place`
+    /// holds nothing.
+    ///
+    /// # Errors
+    /// The system's, when it grants no address space, or no memory for the tables.
+    ///
+    /// # Safety
+    /// `place` is valid for writes, and only the caller reaches it.
+    unsafe fn build(place: *mut Self, program: &Settings) -> Result<(), Errno> {
+        // A linker keeps what the code refers to.
+        #[cfg(unix)]
+        black_box(&BEFORE_MAIN);
+        // SAFETY: the caller's.
+        let config = unsafe {
+            (&raw mut (*place).config).write(config::load(program));
+            &(*place).config
+        };
         budget::set_max(config.settings.max_bytes.value);
         classes::set_page_bytes(os::page_bytes());
         if config.settings.trace_escaped.value {
             escape::trace_escaped(true);
         }
-        let region = region::Region::find(config.span_bytes, layout::zone_specs(&config))?;
-        let middle = Middle::new(region.zone(route::SLABS), thread_exits)?;
+        // SAFETY: the caller's.
+        let region = unsafe { &raw mut (*place).region };
+        // SAFETY: the caller's.
+        unsafe { region::Region::find_at(region, config.span_bytes, &layout::zone_specs(config)) }?;
+        // SAFETY: the caller's, and the region was built above.
+        let built = unsafe { Self::build_tables(place) };
+        if built.is_err() {
+            // SAFETY: built above, and only this thread knows it.
+            unsafe { region.drop_in_place() };
+        }
+        built
+    }
+
+    /// Builds the parts next to the region.
+    ///
+    /// # Safety
+    /// As for [`build`](Self::build); the region is there.
+    unsafe fn build_tables(place: *mut Self) -> Result<(), Errno> {
+        // SAFETY: the caller's.
+        let region = unsafe { &(*place).region };
         #[cfg(feature = "c-api")]
         let lengths = lengths::Lengths::new(region.zones())?;
-        Ok(Self {
-            region,
-            middle,
-            config,
+        let middle = Middle::new(region.zone(route::SLABS), thread_exits)?;
+        // SAFETY: the caller's.
+        unsafe {
+            (&raw mut (*place).middle).write(middle);
             #[cfg(feature = "c-api")]
-            lengths,
-        })
+            (&raw mut (*place).lengths).write(lengths);
+        }
+        Ok(())
     }
 
     fn slab_zone(&self) -> &zone::Zone {

@@ -30,40 +30,61 @@ const ZONES: usize = 3;
 /// What a zone knows of each granule, a bit each; and it knows one thing of each block for a huge page.
 const BITMAPS: usize = 3;
 
-/// The arena's tables take up to a 512th of a zone's span. They are made where the system would map eight times as much
-/// (`RLIMIT_DATA`): this part of the span.
-const PROBE_PART: usize = 64;
+/// The arena's tables take up to a 70th of a zone's span of address space, and a 500th of data. A span is made where the system would
+/// map these parts of it, several times as much, beside what the process has (`RLIMIT_AS`, `RLIMIT_DATA`).
+const ADDRESS_PART: usize = 8;
+const DATA_PART: usize = 64;
 
 /// The least address space that a zone is worth having for, in bytes.
 const MIN_SPAN_BYTES: usize = 64 << 20;
 
-impl Region {
-    /// Finds room for `span_bytes` (rounded up to a power of two) for each zone, or, where the system has not so much, the
-    /// largest half, quarter, ... that it has.
-    ///
-    /// # Errors
-    /// The system's last error when it has nothing worth having.
-    pub(crate) fn find(span_bytes: usize, specs: [ZoneSpec; ZONES]) -> Result<Self, Errno> {
+/// Room for a region, and the memory of its bitmaps.
+struct Found {
+    span: usize,
+    room: Room,
+    words: Mapping,
+}
+
+impl Found {
+    /// Finds room for `span_bytes` (rounded up to a power of two) for each zone, or for the largest half, quarter, ... whose tables the
+    /// process's limits leave room for.
+    fn largest(span_bytes: usize, specs: &[ZoneSpec; ZONES]) -> Result<Self, Errno> {
         let mut span = span_bytes.clamp(MIN_SPAN_BYTES, usize::MAX / 4 / ZONES).next_power_of_two();
         loop {
-            match Self::find_exactly(span, specs) {
+            match Self::exactly(span, specs) {
                 Err(refused) if span / 2 < MIN_SPAN_BYTES => return Err(refused),
                 Err(_) => span /= 2,
-                Ok(region) => return Ok(region),
+                Ok(found) => return Ok(found),
             }
         }
     }
 
-    fn find_exactly(span: usize, specs: [ZoneSpec; ZONES]) -> Result<Self, Errno> {
-        // As much data as the process may have has to hold the program, too.
-        drop(os::map_zeroed(span / PROBE_PART)?);
+    fn exactly(span: usize, specs: &[ZoneSpec; ZONES]) -> Result<Self, Errno> {
+        // Both count the program, which needs the rest.
+        drop(os::reserve(span / ADDRESS_PART)?);
+        drop(os::map_zeroed(span / DATA_PART)?);
         let room = Room::find(span * ZONES)?;
         let blocks = span / os::HUGE_PAGE_BYTES;
         let words =
             |spec: &ZoneSpec| BITMAPS * Bitmap::words_for(span / spec.granule_bytes) + Bitmap::words_for(blocks);
         let words: usize = specs.iter().map(words).sum();
-        let word_mapping = os::map_zeroed(align_up(words * size_of::<u64>(), os::HUGE_PAGE_BYTES))?.out_of_dumps();
-        let (base, mut words_at) = (room.start(), word_mapping.start());
+        let words = os::map_zeroed(align_up(words * size_of::<u64>(), os::HUGE_PAGE_BYTES))?.out_of_dumps();
+        Ok(Self { span, room, words })
+    }
+}
+
+impl Region {
+    /// Finds a region with `span_bytes` for each zone, or less where limits leave less room, and builds it in its place zone by zone:
+    /// the stack may be small. On failure, `place` holds nothing.
+    ///
+    /// # Errors
+    /// The system's last error when there is nothing worth having.
+    ///
+    /// # Safety
+    /// `place` is valid for writes, and only the caller reaches it.
+    pub(crate) unsafe fn find_at(place: *mut Self, span_bytes: usize, specs: &[ZoneSpec; ZONES]) -> Result<(), Errno> {
+        let Found { span, room, words } = Found::largest(span_bytes, specs)?;
+        let (base, mut words_at) = (room.start(), words.start());
         // Slabs and caches keep their blocks as addresses.
         base.as_ptr().expose_provenance();
         let mut bitmap = |bits: usize| {
@@ -75,17 +96,21 @@ impl Region {
             words_at = unsafe { words_at.add(len * size_of::<u64>()) };
             Bitmap::new(words)
         };
-        let mut index = 0;
-        let zones = specs.map(|spec| {
+        for (index, spec) in specs.iter().enumerate() {
             let granules = span / spec.granule_bytes;
-            let (bits, blocks) = ([(); BITMAPS].map(|()| bitmap(granules)), bitmap(blocks));
+            let (bits, blocks) = ([(); BITMAPS].map(|()| bitmap(granules)), bitmap(span / os::HUGE_PAGE_BYTES));
             // SAFETY: the room is `ZONES` spans long.
             let zone_base = unsafe { base.add(index * span) };
-            index += 1;
-            // SAFETY: a span of the room for each zone; the bitmaps are clear and describe a span.
-            unsafe { Zone::new(zone_base, spec, bits, blocks) }
-        });
-        Ok(Self { room, _words: word_mapping, span_shift: span.trailing_zeros(), zones })
+            // SAFETY: a span of the room for each zone; the bitmaps are clear and describe a span. The place is the caller's.
+            unsafe { (&raw mut (*place).zones[index]).write(Zone::new(zone_base, *spec, bits, blocks)) };
+        }
+        // SAFETY: the caller's. With these all fields are written.
+        unsafe {
+            (&raw mut (*place).room).write(room);
+            (&raw mut (*place)._words).write(words);
+            (&raw mut (*place).span_shift).write(span.trailing_zeros());
+        }
+        Ok(())
     }
 
     pub(crate) fn base(&self) -> NonNull<u8> {

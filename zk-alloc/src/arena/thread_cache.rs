@@ -16,7 +16,6 @@ use std::ops::Deref;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize};
 
-use super::table::Table;
 use crate::classes::{self, Class};
 use crate::os;
 use crate::route;
@@ -27,9 +26,6 @@ use crate::sync::{AtomicU8, AtomicU64, Ordering, compiler_fence};
 const THREADS: usize = 2048;
 #[cfg(loom)]
 const THREADS: usize = 0;
-
-/// The most blocks of one class that a thread keeps.
-const MOST: usize = 64;
 
 /// A thread keeps a short run and a long one, so that neither puts out the other.
 const RUNS: usize = 2;
@@ -265,20 +261,21 @@ impl Cache {
         self.count(class).load(Ordering::Relaxed) > 0
     }
 
-    /// Takes out the blocks that came first, all but `keep`.
+    /// Takes out the blocks that came first, all but `keep`. Their addresses stay in the table, behind the kept ones, while the caller
+    /// iterates.
     pub(crate) fn take_first(&self, class: Class, keep: usize) -> impl Iterator<Item = usize> {
         let count = self.count(class).load(Ordering::Relaxed) as usize;
-        let gone = count.saturating_sub(keep);
-        let mut first = [0; MOST];
-        for (index, block) in first[..gone].iter_mut().enumerate() {
-            *block = self.place(class, index).load(Ordering::Relaxed) as usize;
+        let kept = keep.min(count);
+        let gone = count - kept;
+        for index in 0..if gone == 0 { 0 } else { kept } {
+            let (first, last) = (self.place(class, index), self.place(class, index + gone));
+            let block = first.load(Ordering::Relaxed);
+            first.store(last.load(Ordering::Relaxed), Ordering::Relaxed);
+            last.store(block, Ordering::Relaxed);
         }
-        for index in gone..count {
-            let block = self.place(class, index).load(Ordering::Relaxed);
-            self.place(class, index - gone).store(block, Ordering::Relaxed);
-        }
-        self.count(class).store((count - gone) as u8, Ordering::Relaxed);
-        first.into_iter().take(gone)
+        // Before the caller frees them: a thread that dies halfway, as a vforked child may, must not leave freed blocks here.
+        self.count(class).store(kept as u8, Ordering::Relaxed);
+        (kept..count).map(move |index| self.place(class, index).load(Ordering::Relaxed) as usize)
     }
 
     /// How many blocks to fetch now that there is none: twice as many as the last time, up to `most`.
@@ -349,38 +346,50 @@ fn caches() -> &'static [Cache] {
     &CACHES[..FRONTIER.load(Ordering::Acquire)]
 }
 
-/// Room for the blocks of all caches, committed cache by cache.
-#[derive(Debug)]
-pub(crate) struct Room(Table<AtomicU64>);
+/// Called on each exiting thread that has a cache, with the address of the cache.
+pub(crate) type AtExit = unsafe extern "C" fn(*mut c_void);
 
-/// Bytes of one cache's part, in whole pages of any kernel.
-const PART_WORDS: usize = (classes::PLACES * size_of::<u64>()).next_multiple_of(64 << 10) / size_of::<u64>();
+/// The key that has `run` called when a thread exits. The first call makes it; `None` where the system has no key left.
+///
+/// That call should come before the program's: glibc has 32 keys for which it never allocates.
+pub(crate) fn exit_key(run: AtExit) -> Option<u32> {
+    let known = EXIT_KEY.load(Ordering::Relaxed);
+    if known != 0 {
+        return Some(known - 1);
+    }
+    let key = os::thread_exit_key(run)?;
+    match EXIT_KEY.compare_exchange(0, key + 1, Ordering::Relaxed, Ordering::Relaxed) {
+        Ok(_) => Some(key),
+        Err(other) => {
+            os::give_back_key(key);
+            Some(other - 1)
+        }
+    }
+}
+
+/// Room for the blocks of all caches, which each gets with its first thread.
+#[derive(Debug)]
+pub(crate) struct Room {
+    at_exit: AtExit,
+}
+
+/// Bytes of one cache's room, in whole pages of any kernel.
+const ROOM_BYTES: usize = (classes::PLACES * size_of::<u64>()).next_multiple_of(64 << 10);
 
 impl Room {
-    /// Room for every cache; `run` is called on each exiting thread that has one.
-    ///
-    /// # Errors
-    /// The system's, when it grants no address space.
-    pub(crate) fn new(run: unsafe extern "C" fn(*mut c_void)) -> Result<Self, os::Errno> {
-        let room = Table::reserve(THREADS * PART_WORDS)?;
-        if let Some(key) = os::thread_exit_key(run) {
-            EXIT_KEY.store(key + 1, Ordering::Relaxed);
-        }
-        Ok(Self(room))
+    pub(crate) fn new(at_exit: AtExit) -> Self {
+        Self { at_exit }
     }
 
-    /// Gives cache `index` room for its blocks; `false` where the system has none.
-    fn furnish(&self, index: usize) -> bool {
-        let cache = &CACHES[index];
+    /// Gives a cache of the caller's room for its blocks; `false` where the system has none.
+    fn furnish(cache: &Cache) -> bool {
         if !cache.blocks.load(Ordering::Relaxed).is_null() {
             return true;
         }
-        let from = index * PART_WORDS;
-        if self.0.commit(from, from + PART_WORDS).is_err() {
-            return false;
-        }
-        let blocks = std::ptr::from_ref(&self.0.all()[from]).cast::<Blocks>();
-        cache.blocks.store(blocks.cast_mut(), Ordering::Relaxed);
+        let Ok(mapping) = os::map_zeroed(ROOM_BYTES) else { return false };
+        cache.blocks.store(mapping.start().as_ptr().cast(), Ordering::Relaxed);
+        // As the cache, for ever.
+        std::mem::forget(mapping);
         true
     }
 }
@@ -391,7 +400,7 @@ impl Room {
         let blocks = cache.blocks.load(Ordering::Relaxed);
         if !blocks.is_null() {
             // SAFETY: the part of this cache, in which nobody keeps anything: all of its counts are zero.
-            let _ = unsafe { os::discard(blocks.cast(), PART_WORDS * size_of::<u64>()) };
+            let _ = unsafe { os::discard(blocks.cast(), ROOM_BYTES) };
         }
     }
 }
@@ -491,10 +500,10 @@ fn disown_claim_of_parent(cache: &Cache) {
 /// A cache without a thread, for this one.
 fn find(room: &Room) -> Option<&'static Cache> {
     // Without its destructor a cache would never be handed on.
-    let key = EXIT_KEY.load(Ordering::Relaxed).checked_sub(1)?;
+    let key = exit_key(room.at_exit)?;
     let index = CACHES.iter().position(Cache::own)?;
     let cache = &CACHES[index];
-    if room.furnish(index) && os::arm_thread_exit(key, NonNull::from(cache).cast()) {
+    if Room::furnish(cache) && os::arm_thread_exit(key, NonNull::from(cache).cast()) {
         FRONTIER.fetch_max(index + 1, Ordering::AcqRel);
         return Some(cache);
     }
@@ -639,4 +648,29 @@ fn totals(of: impl Fn(&Cache) -> (&AtomicU64, &AtomicU64)) -> Totals {
 /// Bytes of blocks that threads handed out less those that they took back; wraps where more were taken back.
 pub(crate) fn live_block_bytes() -> u64 {
     caches().iter().fold(0, |sum, cache| sum.wrapping_add(cache.live_block_bytes.load(Ordering::Relaxed)))
+}
+
+#[cfg(test)]
+mod tests {
+    #[cfg(not(loom))]
+    use super::*;
+
+    /// A block that was freed and is still kept would be handed out twice; one that is neither would be lost.
+    #[cfg(not(loom))]
+    #[test]
+    fn the_first_blocks_go_and_the_last_stay_in_their_order() {
+        let blocks: Blocks = [const { AtomicU64::new(0) }; classes::PLACES];
+        let class = Class::of(100, 8);
+        for (count, keep) in [(8, 4), (9, 4), (7, 5), (6, 0), (3, 8), (0, 2)] {
+            let cache = Cache::new();
+            cache.blocks.store(std::ptr::from_ref(&blocks).cast_mut(), Ordering::Relaxed);
+            (1..=count).for_each(|block| assert!(cache.push(class, block)));
+            let mut gone: Vec<_> = cache.take_first(class, keep).collect();
+            gone.sort_unstable();
+            let split = (count as usize).saturating_sub(keep);
+            assert_eq!(gone, (1..=split).collect::<Vec<_>>(), "{count} blocks, {keep} to keep");
+            let kept = std::iter::from_fn(|| cache.pop(class)).collect::<Vec<_>>();
+            assert_eq!(kept, (split as u64 + 1..=count).rev().collect::<Vec<_>>(), "{count} blocks, {keep} to keep");
+        }
+    }
 }

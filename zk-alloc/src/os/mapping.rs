@@ -122,25 +122,26 @@ unsafe impl Send for Room {}
 unsafe impl Sync for Room {}
 
 impl Room {
-    /// Room for `len` bytes. Found only where the system would map three times as much: where address space is short, the rest of
-    /// the program needs some too.
+    /// Room for `len` bytes.
     ///
     /// # Errors
-    /// The system's, when it would not map so much.
+    /// The system's, or no number where there is no such range.
     pub(crate) fn find(len: usize) -> Result<Self, Errno> {
-        let found = reserve(len.checked_mul(3).ok_or(Errno(0))?)?;
-        let (from, whole_len) = (found.start, found.len);
-        // SAFETY: within what was found.
-        let (start, end) = unsafe { (from.add(len), from.add(2 * len)) };
-        if !imp::IS_RESERVED {
-            return Ok(Self { start, _reserved: None });
+        if imp::IS_RESERVED {
+            let reserved = reserve(len)?;
+            return Ok(Self { start: reserved.start, _reserved: Some(reserved) });
         }
-        std::mem::forget(found);
-        for (edge, edge_len) in [(from, len), (end, whole_len - 2 * len)] {
-            // SAFETY: an edge of what was found above, of which nobody knows yet.
-            unsafe { imp::unmap(edge.as_ptr(), edge_len) };
-        }
-        Ok(Self { start, _reserved: Some(Mapping { start, len }) })
+        let start = match reserve(len.checked_mul(3).ok_or(Errno(0))?) {
+            // SAFETY: within what was found.
+            Ok(found) => unsafe { found.start.add(len) },
+            // A limit on address space forbids to look. There may be something where mappings seldom are: then the room ends there.
+            Err(_) => {
+                let found = reserve(HUGE_PAGE_BYTES)?.start.addr().get();
+                let start = found.checked_sub(2 * len).filter(|&start| start >= len).ok_or(Errno(0))?;
+                NonNull::new(std::ptr::with_exposed_provenance_mut(start)).ok_or(Errno(0))?
+            }
+        };
+        Ok(Self { start, _reserved: None })
     }
 
     pub(crate) fn start(&self) -> NonNull<u8> {

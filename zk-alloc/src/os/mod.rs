@@ -34,7 +34,7 @@ pub(crate) use imp::{
     start_task, trim_heap, wipe_on_fork, write_stderr,
 };
 #[cfg(not(unix))]
-pub(crate) use imp::{arm_thread_exit, fence_other_threads, may_be_in_signal_handler, thread_exit_key};
+pub(crate) use imp::{arm_thread_exit, fence_other_threads, give_back_key, may_be_in_signal_handler, thread_exit_key};
 pub(crate) use imp::{count_resident, move_pages};
 pub(crate) use mapping::{Mapping, Room, map_guarded, map_zeroed, reserve, round_up};
 pub(crate) use pages::page_bytes;
@@ -43,7 +43,9 @@ pub(crate) use text::{Cut, warn};
 #[cfg(thread_blocks)]
 pub(crate) use thread_block::{THREAD_BLOCK_BYTES, thread_block};
 #[cfg(unix)]
-pub(crate) use threads::{arm_thread_exit, fence_other_threads, may_be_in_signal_handler, thread_exit_key};
+pub(crate) use threads::{
+    arm_thread_exit, fence_other_threads, give_back_key, may_be_in_signal_handler, thread_exit_key,
+};
 
 /// The number of an operating system's error, as `errno` has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

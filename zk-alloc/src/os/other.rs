@@ -177,6 +177,9 @@ pub(crate) fn thread_exit_key(_run: unsafe extern "C" fn(*mut c_void)) -> Option
     None
 }
 
+/// There are no keys.
+pub(crate) fn give_back_key(_key: u32) {}
+
 /// Refused: there are no keys.
 pub(crate) fn arm_thread_exit(_key: u32, _value: NonNull<u8>) -> bool {
     false
