@@ -15,6 +15,7 @@ mod imp;
 
 mod environment;
 mod generation;
+mod host;
 mod mapping;
 mod pages;
 mod parking;
@@ -28,10 +29,10 @@ mod threads;
 pub(crate) use environment::VARIABLES;
 pub(crate) use environment::{Value, variable};
 pub(crate) use generation::process_generation;
+pub(crate) use host::{Host, host};
 pub(crate) use imp::{
-    advise_huge, available_threads, collapse, commit, discard, extend, forbid_huge, host_huge_pages,
-    leave_out_of_dumps, lock, memory_limit_bytes, minor_faults, monotonic_ns, nap, page_in, populate, soften,
-    start_task, trim_heap, wipe_on_fork, write_stderr,
+    advise_huge, collapse, commit, discard, extend, forbid_huge, leave_out_of_dumps, lock, minor_faults, monotonic_ns,
+    nap, page_in, populate, soften, start_task, trim_heap, wipe_on_fork, write_stderr,
 };
 #[cfg(not(unix))]
 pub(crate) use imp::{arm_thread_exit, fence_other_threads, give_back_key, may_be_in_signal_handler, thread_exit_key};

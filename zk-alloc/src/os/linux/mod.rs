@@ -281,6 +281,29 @@ pub(crate) unsafe fn wipe_on_fork(at: *mut u8, len: usize) -> Result<(), Errno> 
     unsafe { advise(at, len, Advice::LinuxWipeOnFork) }
 }
 
+/// Gives each advice of the arena's once, to a page that nobody uses, and moves it once. Whoever records which calls a program makes
+/// while it starts, and forbids it all others afterwards, has seen what the arena will call.
+pub(super) fn rehearse() {
+    let Ok(pages) = super::map_zeroed(2 * page_bytes()) else { return };
+    let (at, len) = (pages.start().as_ptr(), page_bytes());
+    // What the kernel does not know it refuses.
+    let advices = [
+        Advice::LinuxPopulateWrite,
+        Advice::LinuxFree,
+        Advice::LinuxDontNeed,
+        Advice::LinuxHugepage,
+        Advice::LinuxNoHugepage,
+        Advice::LinuxDontDump,
+        Advice::LinuxWipeOnFork,
+    ];
+    for advice in advices {
+        // SAFETY: a page that nobody uses.
+        let _ = unsafe { advise(at, len, advice) };
+    }
+    // SAFETY: pages that nobody uses.
+    let _ = unsafe { (commit(at, len), move_pages(at, at.add(len), len)) };
+}
+
 /// Writes to standard error what it takes; nothing is owed if it takes nothing.
 pub(crate) fn write_stderr(bytes: &[u8]) {
     // SAFETY: the buffer is valid for its length.
