@@ -20,11 +20,8 @@ pub(crate) struct Host {
 static HOST: WrittenOnce<Host> = WrittenOnce::new();
 
 fn ask() -> Host {
-    Host {
-        threads: imp::available_threads(),
-        memory_bytes: imp::memory_limit_bytes(),
-        huge_pages: imp::host_huge_pages(),
-    }
+    let (threads, memory_bytes) = imp::threads_and_memory();
+    Host { threads, memory_bytes, huge_pages: imp::host_huge_pages() }
 }
 
 /// What the host said. Allocates nothing.
@@ -51,7 +48,7 @@ mod hook {
 
     extern "C" fn begin() {
         super::HOST.write(super::ask);
-        super::imp::rehearse();
+        super::imp::rehearse(super::host().huge_pages);
     }
 
     /// For who is before [`BEFORE_MAIN`]. Through that, so that no linker leaves it out: what somebody refers to is kept.

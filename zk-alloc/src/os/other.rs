@@ -195,9 +195,9 @@ pub(crate) fn may_be_in_signal_handler() -> bool {
     false
 }
 
-/// Threads that can run at once. At least 1.
-pub(crate) fn available_threads() -> usize {
-    std::thread::available_parallelism().map_or(1, usize::from)
+/// Threads that can run at once, at least 1; nothing is known of the memory.
+pub(crate) fn threads_and_memory() -> (usize, usize) {
+    (std::thread::available_parallelism().map_or(1, usize::from), 0)
 }
 
 /// Unknown.
@@ -214,11 +214,6 @@ pub(crate) fn monotonic_ns() -> u64 {
 /// None.
 pub(crate) fn host_huge_pages() -> HostHugePages {
     HostHugePages::Unavailable
-}
-
-/// Unknown.
-pub(crate) fn memory_limit_bytes() -> usize {
-    0
 }
 
 /// Writes to standard error what it takes.

@@ -11,7 +11,7 @@ use std::sync::atomic::AtomicU32;
 
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
 
-pub(crate) use host::{available_threads, host_huge_pages, memory_limit_bytes, minor_faults, monotonic_ns};
+pub(crate) use host::{host_huge_pages, minor_faults, monotonic_ns, threads_and_memory};
 pub(crate) use moving::{count_resident, move_pages};
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 pub(crate) use task::start as start_task;
@@ -22,8 +22,8 @@ pub(crate) fn start_task(_name: &'static std::ffi::CStr, _run: fn()) -> Result<(
     Err(Errno(libc::ENOTSUP))
 }
 
-use super::Errno;
 use super::pages::{covered, page_bytes};
+use super::{Errno, HostHugePages};
 
 impl From<rustix::io::Errno> for Errno {
     fn from(error: rustix::io::Errno) -> Self {
@@ -283,19 +283,21 @@ pub(crate) unsafe fn wipe_on_fork(at: *mut u8, len: usize) -> Result<(), Errno> 
 
 /// Gives each advice of the arena's once, to a page that nobody uses, and moves it once. Whoever records which calls a program makes
 /// while it starts, and forbids it all others afterwards, has seen what the arena will call.
-pub(super) fn rehearse() {
+pub(super) fn rehearse(huge_pages: HostHugePages) {
     let Ok(pages) = super::map_zeroed(2 * page_bytes()) else { return };
     let (at, len) = (pages.start().as_ptr(), page_bytes());
-    // What the kernel does not know it refuses.
+    // It puts the process on a list of the kernel's, so that it is left out where no huge pages will be asked for.
+    let asks = matches!(huge_pages, HostHugePages::Available | HostHugePages::Unasked);
     let advices = [
         Advice::LinuxPopulateWrite,
         Advice::LinuxFree,
         Advice::LinuxDontNeed,
-        Advice::LinuxHugepage,
+        if asks { Advice::LinuxHugepage } else { Advice::LinuxNoHugepage },
         Advice::LinuxNoHugepage,
         Advice::LinuxDontDump,
         Advice::LinuxWipeOnFork,
     ];
+    // What the kernel does not know it refuses.
     for advice in advices {
         // SAFETY: a page that nobody uses.
         let _ = unsafe { advise(at, len, advice) };
