@@ -298,8 +298,8 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for ZkAllocator<A> {
     #[inline]
     unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
         if !escape::is_on() {
-            if let Some((arena, at)) = arena::of(ptr) {
-                // SAFETY: the caller's: `ptr` came from us with this layout, and it lies in the arena.
+            if let Some((arena, at)) = arena::near(ptr) {
+                // SAFETY: the caller's: `ptr` came from us with this layout. A block is the arena's.
                 if unsafe { arena.keep(at, layout.size(), layout.align()) } {
                     return;
                 }

@@ -82,10 +82,10 @@ pub fn alloc_kept(size: usize) -> Option<NonNull<u8>> {
 #[must_use]
 pub unsafe fn keep(at: *mut u8) -> bool {
     // SAFETY: the caller's; the address lies in the region.
-    arena::of(at).is_some_and(|(arena, at)| unsafe { arena.keep_measured(at) })
+    arena::near(at).is_some_and(|(arena, at)| unsafe { arena.keep_measured(at) })
 }
 
-/// Whether an address is the arena's. It is so for the life of the process, or never.
+/// Whether an address is of the arena's memory. An address that others handed out is not, as long as it is theirs.
 #[inline(always)]
 #[must_use]
 pub fn owns(at: *mut u8) -> bool {

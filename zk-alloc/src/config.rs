@@ -14,7 +14,7 @@ mod settings;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use crate::os::{self, HostHugePages, Value};
+use crate::os::{self, Host, Value};
 use crate::written_once::WrittenOnce;
 use in_force::{
     BACKGROUND, HUGE_PAGES, LAZY_ZERO_BYTES, MAX_BYTES, MIN_BYTES, RETAIN_BYTES, RETAIN_FOR, THREAD_CAPACITY,
@@ -113,12 +113,7 @@ pub(crate) fn program() -> Option<&'static Settings> {
 
 /// Resolves the settings, and makes them current.
 pub(crate) fn load(program: &Settings) -> Config {
-    let machine = Machine {
-        threads: os::available_threads(),
-        memory_bytes: os::memory_limit_bytes(),
-        host_huge_pages: huge_pages::host_huge_pages(),
-    };
-    let config = Config::resolve(machine, os::variable, program, |warning| os::warn(format_args!("{warning}")));
+    let config = Config::resolve(os::host(), os::variable, program, |warning| os::warn(format_args!("{warning}")));
     THREAD_BYTES.store(config.settings.thread_capacity_bytes.value, Ordering::Relaxed);
     config
 }
@@ -146,20 +141,12 @@ pub(crate) fn background_setting() -> Option<bool> {
 pub(crate) fn huge_pages() -> HugePagesOutcome {
     let in_code = program().and_then(|program| program.huge_pages);
     let wish = HUGE_PAGES.resolve(os::variable, in_code, HugePages::Auto, |_| ());
-    wish.value.on(huge_pages::host_huge_pages())
-}
-
-/// What the settings are judged against.
-#[derive(Clone, Copy, Debug)]
-struct Machine {
-    threads: usize,
-    memory_bytes: usize,
-    host_huge_pages: HostHugePages,
+    wish.value.on(os::host().huge_pages)
 }
 
 impl Config {
     fn resolve(
-        machine: Machine,
+        machine: Host,
         environment: impl Fn(&'static str) -> Option<Value>,
         program: &Settings,
         mut warn: impl FnMut(Warning),
@@ -188,7 +175,7 @@ impl Config {
             threads: machine.threads,
             // Each zone could hold all that the threads may have; address space costs nothing.
             span_bytes: settings.thread_capacity_bytes.value.saturating_mul(threads) / 4,
-            huge_pages: settings.huge_pages.value.on(machine.host_huge_pages),
+            huge_pages: settings.huge_pages.value.on(machine.huge_pages),
             settings,
         }
     }
@@ -197,8 +184,9 @@ impl Config {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::os::HostHugePages;
 
-    const MACHINE: Machine = Machine { threads: 2, memory_bytes: 24 << 30, host_huge_pages: HostHugePages::Available };
+    const MACHINE: Host = Host { threads: 2, memory_bytes: 24 << 30, huge_pages: HostHugePages::Available };
 
     /// Each setting: its variable, a good value, and the program's word for another, with that as the environment has it.
     const EACH: [(&str, &str, Settings, &str); 9] = [
@@ -213,7 +201,7 @@ mod tests {
         ("ZK_ALLOC_TRACE_ESCAPED", "0", Settings::new().trace_escaped(true), "1"),
     ];
 
-    fn resolve_on(machine: Machine, name: &'static str, value: &str, program: &Settings) -> (Config, Vec<String>) {
+    fn resolve_on(machine: Host, name: &'static str, value: &str, program: &Settings) -> (Config, Vec<String>) {
         let mut warnings = Vec::new();
         let config = Config::resolve(
             machine,
@@ -373,7 +361,7 @@ mod tests {
     #[test]
     fn giants_are_zeroed_lazily_where_many_threads_would_wait() {
         let of = |threads| {
-            let (config, _) = resolve_on(Machine { threads, ..MACHINE }, "", "", &Settings::new());
+            let (config, _) = resolve_on(Host { threads, ..MACHINE }, "", "", &Settings::new());
             config.settings.lazy_zero_bytes.value
         };
         assert_eq!([of(1), of(4)], [usize::MAX; 2]);
@@ -383,11 +371,11 @@ mod tests {
 
     #[test]
     fn a_host_without_huge_pages_is_not_asked_for_them_nor_at_first_one_where_they_cost_more_than_they_save() {
-        use HostHugePages as Host;
+        use HostHugePages as Says;
         use HugePagesOutcome::{Always, Auto, Avoided, Later, Never, Unavailable};
         let of_all = |value| {
-            [Host::Available, Host::Costly, Host::CostlyUnasked, Host::Unavailable].map(|host_huge_pages| {
-                let machine = Machine { host_huge_pages, ..MACHINE };
+            [Says::Available, Says::Costly, Says::CostlyUnasked, Says::Unavailable].map(|huge_pages| {
+                let machine = Host { huge_pages, ..MACHINE };
                 resolve_on(machine, "ZK_ALLOC_THP", value, &Settings::new()).0.huge_pages
             })
         };

@@ -54,7 +54,7 @@ fn passes_with_warnings(name: &str, warnings: usize) -> Ended {
     ended
 }
 
-/// Where not even the smallest region fits the address space, there is no arena: every request that was meant for it is
+/// Where the address space has no room for the tables of the smallest region, there is no arena: every request that was meant for it is
 /// the backing allocator's, and says so in the overflow counts.
 #[test]
 fn without_room_for_a_region_the_backing_allocator_serves_and_is_counted() {
@@ -64,15 +64,15 @@ fn without_room_for_a_region_the_backing_allocator_serves_and_is_counted() {
         assert!(ended.warnings()[0].contains("address space") && ended.warnings()[0].contains("errno 12"), "{ended:?}");
         return;
     }
-    limited(libc::RLIMIT_AS, address_space_bytes() + 150 * MIB, || {
-        (0..5).for_each(|_| phase(|| prove(1 << 20)));
+    limited(libc::RLIMIT_AS, address_space_bytes() + 8 * MIB, || {
+        (0..5).for_each(|_| phase(|| prove(1 << 17)));
         assert_eq!((stats().reserved_bytes, stats().arena_allocations), (0, 0));
         let (requests, bytes) = overflow_stats();
-        assert!(requests >= 5 * 5 && bytes >= 5 * 8 * MIB, "{requests} requests, {bytes} bytes were counted");
+        assert!(requests >= 5 * 5 && bytes >= 5 * MIB, "{requests} requests, {bytes} bytes were counted");
     });
 }
 
-/// Where the region that one would like does not fit, a smaller one does, and no word is said.
+/// Where the tables of the region that one would like do not fit, those of a smaller one do, and no word is said.
 #[test]
 fn a_limited_address_space_gets_a_smaller_region() {
     let name = "a_limited_address_space_gets_a_smaller_region";
@@ -83,13 +83,13 @@ fn a_limited_address_space_gets_a_smaller_region() {
     limited(libc::RLIMIT_AS, address_space_bytes() + 3_000 * MIB, || {
         phase(|| prove(1 << 20));
         let reserved = stats().reserved_bytes;
-        assert!((256 * MIB..=3_000 * MIB).contains(&reserved), "{}", stats());
+        assert!((3_000 * MIB..=80_000 * MIB).contains(&reserved), "{}", stats());
         assert!(stats().slab_allocations >= 2 && stats().run_allocations >= 3, "{}", stats());
     });
 }
 
 /// Address space that the arena reserves is missing elsewhere: a program that lived within its limit must
-/// still do so. The arena may take half of what is left.
+/// still do so. The arena maps no more than it commits.
 #[test]
 fn the_region_leaves_most_of_a_limited_address_space_to_others() {
     let name = "the_region_leaves_most_of_a_limited_address_space_to_others";
@@ -124,9 +124,11 @@ fn commits_refused_in_the_midst_of_a_phase_are_counted_and_nothing_is_lost() {
     phase(|| {
         let before = [patterned(1_000, 1), patterned(100_000, 2)];
         let mut grown = before.clone();
+        // The zone of slabs has so much, and a little that it committed ahead.
+        drop(black_box((0..3_000u64).map(|seed| patterned(1_000, seed)).collect::<Vec<_>>()));
         // Judged outside: a panic needs memory.
         let (made, had) = without_more_memory(|| {
-            // The zone of slabs has 32 MiB from its first commit; these take more.
+            // These take more.
             let made: Vec<_> = (0..6_000u64).map(|seed| patterned(1_000, seed)).collect();
             // Neither allocator has so much: an error, for growth too, which leaves the old contents alone.
             let [small, large] = &mut grown;

@@ -41,7 +41,7 @@ impl Middle {
     pub(crate) fn new(zone: &Zone, at_exit: unsafe extern "C" fn(*mut c_void)) -> Result<Self, Errno> {
         Ok(Self {
             slabs: SlabTable::new(zone)?,
-            room: Room::new(at_exit)?,
+            room: Room::new(at_exit),
             allocations: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
             live_bytes: AtomicU64::new(0),

@@ -17,6 +17,7 @@ mod huge;
 mod layout;
 #[cfg(feature = "c-api")]
 mod lengths;
+mod mapped;
 mod middle;
 mod region;
 mod residency;
@@ -195,9 +196,15 @@ fn open_now() -> Option<&'static Arena> {
     }
 }
 
-/// The arena, and an address in it, if that is where `at` lies.
-#[inline(always)]
+/// The arena, and an address of its memory, if that is where `at` lies.
+#[inline]
 pub(crate) fn of(at: *mut u8) -> Option<(&'static Arena, NonNull<u8>)> {
+    near(at).filter(|&(arena, at)| arena.region.zone(arena.region.zone_of(at)).owns(at))
+}
+
+/// The arena, and an address of the region, if that is where `at` lies: of a block, or what [`of`] knows more of.
+#[inline(always)]
+pub(crate) fn near(at: *mut u8) -> Option<(&'static Arena, NonNull<u8>)> {
     // Acquire: who sees a length sees the base and the arena, which were written before it.
     let len = GLOBAL.len.load(Ordering::Acquire);
     let within = at.addr().wrapping_sub(GLOBAL.base.load(Ordering::Relaxed)) < len;
@@ -274,7 +281,7 @@ impl Arena {
         // SAFETY: the caller's.
         let region = unsafe { &raw mut (*place).region };
         // SAFETY: the caller's.
-        unsafe { region::Region::reserve_at(region, config.span_bytes, &layout::zone_specs(config)) }?;
+        unsafe { region::Region::find_at(region, config.span_bytes, &layout::zone_specs(config)) }?;
         // SAFETY: the caller's, and the region was built above.
         let built = unsafe { Self::build_tables(place) };
         if built.is_err() {

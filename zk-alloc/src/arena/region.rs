@@ -1,7 +1,7 @@
-//! The region: one reservation of address space, cut into zones of equal span.
+//! The region: room in the address space, cut into zones of equal span, in which they map memory as they grow.
 //!
 //! Equal spans, a power of two long, make "which zone does this address belong to" one subtraction and one shift.
-#![allow(unsafe_code, reason = "reserves memory and lays bitmaps over it")]
+#![allow(unsafe_code, reason = "finds room, and lays bitmaps over memory")]
 
 use std::ptr::NonNull;
 
@@ -9,15 +9,15 @@ use super::align::align_up;
 use super::bitmap::Bitmap;
 use super::layout::ZoneSpec;
 use super::zone::Zone;
-use crate::os::{self, Errno, Mapping};
+use crate::os::{self, Errno, Mapping, Room};
 use crate::route::RunKind;
 use crate::sync::AtomicU64;
 
 /// See the module's documentation.
 #[derive(Debug)]
 pub(crate) struct Region {
-    /// The address space. Never unmapped while anybody could hold an address of it: a region that was published stays.
-    reservation: Mapping,
+    /// The address space. What a zone mapped there is never unmapped: a region that was published stays.
+    room: Room,
     /// The words of the zones' bitmaps.
     _words: Mapping,
     span_shift: u32,
@@ -30,56 +30,61 @@ const ZONES: usize = 3;
 /// What a zone knows of each granule, a bit each; and it knows one thing of each block for a huge page.
 const BITMAPS: usize = 3;
 
+/// The arena's tables take up to a 70th of a zone's span of address space, and a 500th of data. A span is made where the system would
+/// map these parts of it, several times as much, beside what the process has (`RLIMIT_AS`, `RLIMIT_DATA`).
+const ADDRESS_PART: usize = 8;
+const DATA_PART: usize = 64;
+
 /// The least address space that a zone is worth having for, in bytes.
 const MIN_SPAN_BYTES: usize = 64 << 20;
 
-/// The address space of a region, and the memory of its bitmaps.
-struct Reserved {
+/// Room for a region, and the memory of its bitmaps.
+struct Found {
     span: usize,
-    reservation: Mapping,
+    room: Room,
     words: Mapping,
 }
 
-impl Reserved {
-    /// Reserves `span_bytes` (rounded up to a power of two) for each zone, or the largest half, quarter, ... that the system grants.
+impl Found {
+    /// Finds room for `span_bytes` (rounded up to a power of two) for each zone, or for the largest half, quarter, ... whose tables the
+    /// process's limits leave room for.
     fn largest(span_bytes: usize, specs: &[ZoneSpec; ZONES]) -> Result<Self, Errno> {
         let mut span = span_bytes.clamp(MIN_SPAN_BYTES, usize::MAX / 4 / ZONES).next_power_of_two();
         loop {
             match Self::exactly(span, specs) {
                 Err(refused) if span / 2 < MIN_SPAN_BYTES => return Err(refused),
                 Err(_) => span /= 2,
-                Ok(reserved) => return Ok(reserved),
+                Ok(found) => return Ok(found),
             }
         }
     }
 
     fn exactly(span: usize, specs: &[ZoneSpec; ZONES]) -> Result<Self, Errno> {
-        let reservation = os::reserve(span * ZONES)?;
+        // Both count the program, which needs the rest.
+        drop(os::reserve(span / ADDRESS_PART)?);
+        drop(os::map_zeroed(span / DATA_PART)?);
+        let room = Room::find(span * ZONES)?;
         let blocks = span / os::HUGE_PAGE_BYTES;
         let words =
             |spec: &ZoneSpec| BITMAPS * Bitmap::words_for(span / spec.granule_bytes) + Bitmap::words_for(blocks);
         let words: usize = specs.iter().map(words).sum();
-        let words = os::map_zeroed(align_up(words * size_of::<u64>(), os::HUGE_PAGE_BYTES))?;
-        Ok(Self { span, reservation, words })
+        let words = os::map_zeroed(align_up(words * size_of::<u64>(), os::HUGE_PAGE_BYTES))?.out_of_dumps();
+        Ok(Self { span, room, words })
     }
 }
 
 impl Region {
-    /// Reserves a region with `span_bytes` for each zone, or less where the system refuses, and builds it in its place zone by zone:
+    /// Finds a region with `span_bytes` for each zone, or less where limits leave less room, and builds it in its place zone by zone:
     /// the stack may be small. On failure, `place` holds nothing.
     ///
     /// # Errors
-    /// The system's last error when it grants nothing worth having.
+    /// The system's last error when there is nothing worth having.
     ///
     /// # Safety
     /// `place` is valid for writes, and only the caller reaches it.
-    pub(crate) unsafe fn reserve_at(
-        place: *mut Self,
-        span_bytes: usize,
-        specs: &[ZoneSpec; ZONES],
-    ) -> Result<(), Errno> {
-        let Reserved { span, reservation, words } = Reserved::largest(span_bytes, specs)?;
-        let (base, mut words_at) = (reservation.start(), words.start());
+    pub(crate) unsafe fn find_at(place: *mut Self, span_bytes: usize, specs: &[ZoneSpec; ZONES]) -> Result<(), Errno> {
+        let Found { span, room, words } = Found::largest(span_bytes, specs)?;
+        let (base, mut words_at) = (room.start(), words.start());
         // Slabs and caches keep their blocks as addresses.
         base.as_ptr().expose_provenance();
         let mut bitmap = |bits: usize| {
@@ -94,11 +99,11 @@ impl Region {
         for (index, spec) in specs.iter().enumerate() {
             let granules = span / spec.granule_bytes;
             let (bits, blocks) = ([(); BITMAPS].map(|()| bitmap(granules)), bitmap(span / os::HUGE_PAGE_BYTES));
-            // SAFETY: the reservation is `ZONES` spans long.
+            // SAFETY: the room is `ZONES` spans long.
             let zone_base = unsafe { base.add(index * span) };
             // SAFETY: the caller's place.
             let zones = unsafe { (&raw mut (*place).zones).cast::<Zone>() };
-            // SAFETY: a span of the reservation for each zone, never unmapped; the bitmaps are clear and describe a span.
+            // SAFETY: a span of the room for each zone; the bitmaps are clear and describe a span.
             match unsafe { Zone::new(zone_base, *spec, bits, blocks) } {
                 // SAFETY: within the caller's place.
                 Ok(zone) => unsafe { zones.add(index).write(zone) },
@@ -111,7 +116,7 @@ impl Region {
         }
         // SAFETY: the caller's. With these all fields are written.
         unsafe {
-            (&raw mut (*place).reservation).write(reservation);
+            (&raw mut (*place).room).write(room);
             (&raw mut (*place)._words).write(words);
             (&raw mut (*place).span_shift).write(span.trailing_zeros());
         }
@@ -119,7 +124,7 @@ impl Region {
     }
 
     pub(crate) fn base(&self) -> NonNull<u8> {
-        self.reservation.start()
+        self.room.start()
     }
 
     /// Bytes of address space.

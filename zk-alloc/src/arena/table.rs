@@ -46,7 +46,7 @@ impl<T: Zeroed> Table<T> {
     /// The system's, when it grants no memory.
     #[cfg(not(loom))]
     pub(super) fn new(len: usize) -> Result<Self, Errno> {
-        let mapping = os::map_zeroed(align_up((len * size_of::<T>()).max(1), HUGE_PAGE_BYTES))?;
+        let mapping = os::map_zeroed(align_up((len * size_of::<T>()).max(1), HUGE_PAGE_BYTES))?.out_of_dumps();
         // SAFETY: the mapping is long enough, aligned to a page, zeroed, and reached through nothing else. It is unmapped
         // when the table is dropped, which happens only before anybody else saw it (`Arena::build` fails).
         let entries = unsafe { std::slice::from_raw_parts(mapping.start().cast::<T>().as_ptr(), len) };
@@ -59,7 +59,7 @@ impl<T: Zeroed> Table<T> {
     /// The system's, when it grants no address space.
     #[cfg(not(loom))]
     pub(super) fn reserve(len: usize) -> Result<Self, Errno> {
-        let mapping = os::reserve(align_up((len * size_of::<T>()).max(1), HUGE_PAGE_BYTES))?;
+        let mapping = os::reserve(align_up((len * size_of::<T>()).max(1), HUGE_PAGE_BYTES))?.out_of_dumps();
         // SAFETY: as in `new`; nobody reads an entry before it was committed, when it is zero.
         let entries = unsafe { std::slice::from_raw_parts(mapping.start().cast::<T>().as_ptr(), len) };
         Ok(Self { entries, mapping })

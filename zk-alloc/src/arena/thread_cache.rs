@@ -16,7 +16,6 @@ use std::ops::Deref;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize};
 
-use super::table::Table;
 use crate::classes::{self, Class};
 use crate::os;
 use crate::route;
@@ -378,37 +377,29 @@ pub(crate) fn exit_key(run: AtExit) -> Option<u32> {
     }
 }
 
-/// Room for the blocks of all caches, committed cache by cache.
+/// Room for the blocks of all caches, which each gets with its first thread.
 #[derive(Debug)]
 pub(crate) struct Room {
-    table: Table<AtomicU64>,
     at_exit: AtExit,
 }
 
-/// Bytes of one cache's part, in whole pages of any kernel.
-const PART_WORDS: usize = (classes::PLACES * size_of::<u64>()).next_multiple_of(64 << 10) / size_of::<u64>();
+/// Bytes of one cache's room, in whole pages of any kernel.
+const ROOM_BYTES: usize = (classes::PLACES * size_of::<u64>()).next_multiple_of(64 << 10);
 
 impl Room {
-    /// Room for every cache.
-    ///
-    /// # Errors
-    /// The system's, when it grants no address space.
-    pub(crate) fn new(at_exit: AtExit) -> Result<Self, os::Errno> {
-        Ok(Self { table: Table::reserve(THREADS * PART_WORDS)?, at_exit })
+    pub(crate) fn new(at_exit: AtExit) -> Self {
+        Self { at_exit }
     }
 
-    /// Gives cache `index` room for its blocks; `false` where the system has none.
-    fn furnish(&self, index: usize) -> bool {
-        let cache = &CACHES[index];
+    /// Gives a cache of the caller's room for its blocks; `false` where the system has none.
+    fn furnish(cache: &Cache) -> bool {
         if !cache.blocks.load(Ordering::Relaxed).is_null() {
             return true;
         }
-        let from = index * PART_WORDS;
-        if self.table.commit(from, from + PART_WORDS).is_err() {
-            return false;
-        }
-        let blocks = std::ptr::from_ref(&self.table.all()[from]).cast::<Blocks>();
-        cache.blocks.store(blocks.cast_mut(), Ordering::Relaxed);
+        let Ok(mapping) = os::map_zeroed(ROOM_BYTES) else { return false };
+        cache.blocks.store(mapping.start().as_ptr().cast(), Ordering::Relaxed);
+        // As the cache, for ever.
+        std::mem::forget(mapping);
         true
     }
 }
@@ -419,7 +410,7 @@ impl Room {
         let blocks = cache.blocks.load(Ordering::Relaxed);
         if !blocks.is_null() {
             // SAFETY: the part of this cache, in which nobody keeps anything: all of its counts are zero.
-            let _ = unsafe { os::discard(blocks.cast(), PART_WORDS * size_of::<u64>()) };
+            let _ = unsafe { os::discard(blocks.cast(), ROOM_BYTES) };
         }
     }
 }
@@ -522,7 +513,7 @@ fn find(room: &Room) -> Option<&'static Cache> {
     let key = exit_key(room.at_exit)?;
     let index = CACHES.iter().position(Cache::own)?;
     let cache = &CACHES[index];
-    if room.furnish(index) && os::arm_thread_exit(key, NonNull::from(cache).cast()) {
+    if Room::furnish(cache) && os::arm_thread_exit(key, NonNull::from(cache).cast()) {
         FRONTIER.fetch_max(index + 1, Ordering::AcqRel);
         return Some(cache);
     }

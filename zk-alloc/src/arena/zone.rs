@@ -1,27 +1,29 @@
 //! A zone: a part of the region, cut into granules of one size, handed out in runs.
 //!
 //! A granule is *used* (owned by whoever turned its bit), or free; it is *committed* (readable and writable) if it lies in the
-//! zone's prefix that is, which only grows; what is known of the memory behind it is [`Residency`]'s. A run is used from before
+//! prefix that the zone has [`Mapped`]; what is known of the memory behind it is [`Residency`]'s. A run is used from before
 //! its address is returned until after the address was given back; that is the invariant of the crate.
 #![allow(unsafe_code, reason = "hands out memory")]
 
 use std::ops::Range;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::bitmap::Bitmap;
 use super::budget::{self, Limit};
 use super::decay;
 use super::huge::HugePages;
 use super::layout::{self, Ahead, Zeroing, ZoneSpec};
+use super::mapped::Mapped;
 use super::residency::{GiveBack, Residency};
 use super::runs::{Runs, Tenant};
 use super::thread_cache::{self, Run};
 use crate::counters::{self, ZoneCounters};
-use crate::os::{self, Errno};
+use crate::os::{self, Errno, HUGE_PAGE_BYTES};
 
-/// A zone commits in steps of this many bytes, so that it rarely asks the kernel.
-const COMMIT_STEP_BYTES: usize = 32 << 20;
+/// A zone commits in steps of half as many bytes as it has, within these bounds: so it rarely asks the kernel, and takes little of
+/// what a limit on address space or data leaves to others.
+const LEAST_COMMIT_BYTES: usize = HUGE_PAGE_BYTES;
+const MOST_COMMIT_BYTES: usize = 32 << 20;
 
 /// Before a zone hands out what is not resident, it looks for what is in so many holes: a few microseconds, which the pages of the
 /// shortest run cost as well.
@@ -52,8 +54,7 @@ pub(crate) struct Zone {
     runs: Runs,
     residency: Residency,
     ahead: Ahead,
-    /// Granules, from the zone's start, that are committed. Only grows.
-    committed: AtomicUsize,
+    committed: Mapped,
     huge: HugePages,
     spec: ZoneSpec,
 }
@@ -65,11 +66,11 @@ unsafe impl Send for Zone {}
 unsafe impl Sync for Zone {}
 
 impl Zone {
-    /// A zone over reserved memory at `base`, which is a multiple of a granule.
+    /// A zone at `base`, which is a multiple of a granule.
     ///
     /// # Safety
-    /// The memory that the bitmaps describe lies within one reservation, which nobody else uses and which is never
-    /// unmapped. The bitmaps, three of granules and one of blocks for huge pages, are clear.
+    /// The addresses that the bitmaps describe lie within one [`Room`](os::Room), and are no other zone's. The bitmaps, three of
+    /// granules and one of blocks for huge pages, are clear.
     pub(crate) unsafe fn new(
         base: NonNull<u8>,
         spec: ZoneSpec,
@@ -87,7 +88,7 @@ impl Zone {
             runs: Runs::new(used, apart)?,
             residency,
             ahead: Ahead::new(),
-            committed: AtomicUsize::new(0),
+            committed: Mapped::new(),
             huge: HugePages::new(&spec, blocks),
             spec,
         })
@@ -382,12 +383,12 @@ impl Zone {
 
     /// See [`HugePages::allow`].
     fn allow_huge(&self, granules: Range<usize>) {
-        self.huge.allow(&self.residency, granules, self.committed.load(Ordering::Acquire));
+        self.huge.allow(&self.residency, granules, self.committed.granules());
     }
 
     /// See [`HugePages::forbid_around`].
     fn forbid_huge_around(&self, granules: Range<usize>) {
-        self.huge.forbid_around(&self.residency, granules, self.committed.load(Ordering::Acquire));
+        self.huge.forbid_around(&self.residency, granules, self.committed.granules());
     }
 
     /// Pages of the caller's slabs are about to go back.
@@ -426,7 +427,7 @@ impl Zone {
     /// What the piece of `len` granules at `from` has before and behind `start..end`, as places and lengths; `None` if some of it
     /// is resident already, or there is nothing.
     fn fresh_rest(&self, from: usize, len: usize, start: usize, end: usize) -> Option<[(usize, usize); 2]> {
-        let until = (from + len).min(self.committed.load(Ordering::Acquire));
+        let until = (from + len).min(self.committed.granules());
         let rest = [(from, start.clamp(from, until)), (end.clamp(from, until), until)];
         let rest = rest.map(|(from, until)| (from, until - from));
         let is_fresh = rest.iter().all(|&(from, len)| self.residency.resident(from, len) == 0);
@@ -545,7 +546,7 @@ impl Zone {
         self.release_kept();
         let resident = self.residency.resident_bits();
         let mut gone = 0;
-        let mut end = self.committed.load(Ordering::Acquire);
+        let mut end = self.committed.granules();
         while gone < wanted_bytes {
             let Some((start, len)) = resident.last_run_without(self.runs.used(), 0, end) else { break };
             let wanted = self.granules(wanted_bytes - gone).min(len);
@@ -626,7 +627,7 @@ impl Zone {
 
     /// What is committed: where it begins, and its length in bytes.
     pub(super) fn committed_memory(&self) -> (NonNull<u8>, usize) {
-        (self.base, self.bytes(self.committed.load(Ordering::Acquire)))
+        (self.base, self.bytes(self.committed.granules()))
     }
 
     /// The zone's first address.
@@ -665,29 +666,38 @@ impl Zone {
         self.residency.address(granule)
     }
 
-    /// Makes the first `granules` of the zone accessible; `false` if the kernel refuses. Safe to race: the kernel's call
-    /// may be repeated, and `committed` only grows.
+    /// Whether an address of the zone's room is the zone's: what lies beyond what is committed may be a stranger's mapping.
+    #[inline(always)]
+    pub(crate) fn owns(&self, at: NonNull<u8>) -> bool {
+        self.index(at) < self.committed.granules()
+    }
+
+    /// Makes the first `granules` of the zone accessible; `false` if the kernel refuses.
     fn commit_to(&self, granules: usize) -> bool {
-        let before = self.committed.load(Ordering::Acquire);
-        if granules <= before {
-            return true;
-        }
-        let step = self.granules(COMMIT_STEP_BYTES);
-        let generous = granules.next_multiple_of(step).min(self.runs.len());
-        for target in [generous, granules] {
+        self.committed.reach(granules, |before| self.commit_from(before, granules))
+    }
+
+    /// Takes all of the zone for committed: the models of loom bring memory of their own.
+    #[cfg(loom)]
+    pub(crate) fn assume_committed(&self) {
+        self.huge.advise(&self.residency, 0..self.runs.len());
+        self.committed.reach(self.runs.len(), |_| Some(self.runs.len()));
+    }
+
+    fn commit_from(&self, before: usize, granules: usize) -> Option<usize> {
+        let step = (self.bytes(before) / 2).clamp(LEAST_COMMIT_BYTES, MOST_COMMIT_BYTES).next_power_of_two();
+        let generous = granules.next_multiple_of(self.granules(step)).min(self.runs.len());
+        [generous, granules].into_iter().find(|&target| {
             let (at, len) = (self.address(before), self.bytes(target - before));
             self.counters().system_call();
-            // SAFETY: granules `before..target` of this zone, within the reservation.
-            match unsafe { os::commit(at.as_ptr(), len) } {
-                Ok(()) => {
-                    self.huge.advise(&self.residency, before..target);
-                    self.committed.fetch_max(target, Ordering::AcqRel);
-                    return true;
-                }
+            // SAFETY: granules `before..target` of this zone, within the room.
+            let extended = unsafe { os::extend(at.as_ptr(), len) };
+            match extended {
+                Ok(()) => self.huge.advise(&self.residency, before..target),
                 Err(refused) => self.counters().refused(refused, "commit memory", len),
             }
-        }
-        false
+            extended.is_ok()
+        })
     }
 }
 

@@ -1,9 +1,8 @@
 //! `ZK_ALLOC_THP`: a setting that the host has a say in. The wish is one type, what becomes of it another.
 
 use std::fmt;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::os::{self, HostHugePages};
+use crate::os::HostHugePages;
 
 /// What is wished of huge pages: `ZK_ALLOC_THP`. What becomes of it is the host's affair: [`HugePagesOutcome`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -95,20 +94,4 @@ impl HugePages {
             (Self::Auto | Self::Later, _) => HugePagesOutcome::Later,
         }
     }
-}
-
-/// What the host says, which is looked at once: two files of it take as long to read as many pages to touch.
-pub(super) fn host_huge_pages() -> HostHugePages {
-    use HostHugePages::{Available, Costly, CostlyUnasked, Unasked, Unavailable};
-    /// 0 as long as nobody asked, then the place of the answer in `ANSWERS`, from 1 on.
-    static ANSWER: AtomicUsize = AtomicUsize::new(0);
-    const ANSWERS: [HostHugePages; 5] = [Available, Unasked, Costly, CostlyUnasked, Unavailable];
-
-    if let Some(&known) = ANSWER.load(Ordering::Relaxed).checked_sub(1).and_then(|place| ANSWERS.get(place)) {
-        return known;
-    }
-    let answer = os::host_huge_pages();
-    let place = ANSWERS.iter().position(|&known| known == answer).map_or(0, |place| place + 1);
-    ANSWER.store(place, Ordering::Relaxed);
-    answer
 }

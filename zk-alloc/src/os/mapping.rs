@@ -26,6 +26,14 @@ impl Mapping {
     pub(crate) fn len(&self) -> usize {
         self.len
     }
+
+    /// The same mapping, which no core file has, where the system can leave one out: a debugger's core file has every page of a
+    /// mapping, touched or not.
+    pub(crate) fn out_of_dumps(self) -> Self {
+        // SAFETY: the mapping is ours, and one.
+        let _ = unsafe { imp::leave_out_of_dumps(self.start.as_ptr(), self.len) };
+        self
+    }
 }
 
 impl Drop for Mapping {
@@ -75,22 +83,68 @@ pub(crate) fn map_guarded(len: usize) -> Result<(Mapping, NonNull<[u8]>), Errno>
 }
 
 /// Address space of `len` bytes on a huge-page boundary that no access may touch. Takes no memory, and counts against no
-/// overcommit limit. Granted only where the system would grant twice as much: where address space is short, the rest of
-/// the program needs some too.
+/// overcommit limit.
 ///
 /// # Errors
 /// The system's, when it refuses.
 pub(crate) fn reserve(len: usize) -> Result<Mapping, Errno> {
-    let probe_len = len.checked_mul(2).and_then(|twice| twice.checked_add(HUGE_PAGE_BYTES)).ok_or(Errno(0))?;
-    let probe = imp::map_inaccessible(probe_len)?;
-    let head = probe.addr().get().next_multiple_of(HUGE_PAGE_BYTES) - probe.addr().get();
+    let whole_len = len.checked_add(HUGE_PAGE_BYTES).ok_or(Errno(0))?;
+    let whole = imp::map_inaccessible(whole_len)?;
+    let head = whole.addr().get().next_multiple_of(HUGE_PAGE_BYTES) - whole.addr().get();
     // SAFETY: within the mapping, which is longer than both together.
-    let (start, tail) = unsafe { (probe.add(head), probe.add(head + len)) };
-    for (edge, edge_len) in [(probe, head), (tail, probe_len - head - len)] {
+    let (start, tail) = unsafe { (whole.add(head), whole.add(head + len)) };
+    for (edge, edge_len) in [(whole, head), (tail, whole_len - head - len)] {
         if edge_len > 0 {
             // SAFETY: an edge of the mapping made above, of which nobody knows yet.
             unsafe { imp::unmap(edge.as_ptr(), edge_len) };
         }
     }
     Ok(Mapping { start, len })
+}
+
+/// A range of addresses on a huge-page boundary in which its owner maps memory as it needs it ([`extend`](super::extend)).
+///
+/// On Linux nothing is mapped there before that: what is not used counts against no limit of the process (`RLIMIT_AS`, locked
+/// memory), and is in no core file. The price: another's mapping may come to lie in the range. The kernel puts mappings elsewhere
+/// by itself, since the range is the middle third of a free one, and `extend` never replaces what is mapped.
+///
+/// Other systems reserve the range.
+#[derive(Debug)]
+pub(crate) struct Room {
+    start: NonNull<u8>,
+    /// What is reserved of it.
+    _reserved: Option<Mapping>,
+}
+
+// SAFETY: an address, which never changes; what it is used for is the business of whoever reads it.
+unsafe impl Send for Room {}
+// SAFETY: as above.
+unsafe impl Sync for Room {}
+
+impl Room {
+    /// Room for `len` bytes.
+    ///
+    /// # Errors
+    /// The system's, or no number where there is no such range.
+    pub(crate) fn find(len: usize) -> Result<Self, Errno> {
+        if imp::IS_RESERVED {
+            let reserved = reserve(len)?;
+            return Ok(Self { start: reserved.start, _reserved: Some(reserved) });
+        }
+        let start = match reserve(len.checked_mul(3).ok_or(Errno(0))?) {
+            // SAFETY: within what was found.
+            Ok(found) => unsafe { found.start.add(len) },
+            // A limit on address space forbids to look. There may be something where mappings seldom are: then the room ends there.
+            Err(_) => {
+                let found = reserve(HUGE_PAGE_BYTES)?.start.addr().get();
+                let start = found.checked_sub(2 * len).filter(|&start| start >= len).ok_or(Errno(0))?;
+                NonNull::new(std::ptr::with_exposed_provenance_mut(start)).ok_or(Errno(0))?
+            }
+        };
+        Ok(Self { start, _reserved: None })
+    }
+
+    pub(crate) fn start(&self) -> NonNull<u8> {
+        self.start
+    }
 }

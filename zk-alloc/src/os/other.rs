@@ -57,6 +57,22 @@ pub(crate) unsafe fn commit(_at: *mut u8, _len: usize) -> Result<(), Errno> {
     Err(UNSUPPORTED)
 }
 
+/// Whether a [`Room`](super::Room) is reserved: there is none here.
+pub(super) const IS_RESERVED: bool = false;
+
+/// Refused: this platform has no arena.
+///
+/// # Safety
+/// None is needed; the platforms share one signature.
+pub(crate) unsafe fn extend(_at: *mut u8, _len: usize) -> Result<(), Errno> {
+    Err(UNSUPPORTED)
+}
+
+/// Lets others run for a moment.
+pub(crate) fn nap() {
+    std::thread::yield_now();
+}
+
 /// Refused: this platform has no arena.
 ///
 /// # Safety
@@ -179,9 +195,9 @@ pub(crate) fn may_be_in_signal_handler() -> bool {
     false
 }
 
-/// Threads that can run at once. At least 1.
-pub(crate) fn available_threads() -> usize {
-    std::thread::available_parallelism().map_or(1, usize::from)
+/// Threads that can run at once, at least 1; nothing is known of the memory.
+pub(crate) fn threads_and_memory() -> (usize, usize) {
+    (std::thread::available_parallelism().map_or(1, usize::from), 0)
 }
 
 /// Unknown.
@@ -203,11 +219,6 @@ pub(crate) fn coarse_ns() -> u64 {
 /// None.
 pub(crate) fn host_huge_pages() -> HostHugePages {
     HostHugePages::Unavailable
-}
-
-/// Unknown.
-pub(crate) fn memory_limit_bytes() -> usize {
-    0
 }
 
 /// Writes to standard error what it takes.

@@ -103,9 +103,10 @@ mod membarrier {
     #[unsafe(link_section = ".init_array.00103")]
     static BEFORE_MAIN: extern "C" fn() = register;
 
-    /// Doing so twice does no harm.
+    /// Doing so twice does no harm. Fences once, as [`rehearse`](crate::os::host) does with other calls.
     extern "C" fn register() {
-        let registered = membarrier(MembarrierCommand::RegisterPrivateExpedited).is_ok();
+        let registered = membarrier(MembarrierCommand::RegisterPrivateExpedited).is_ok()
+            && membarrier(MembarrierCommand::PrivateExpedited).is_ok();
         STATE.store(if registered { REGISTERED } else { MISSING }, Ordering::Relaxed);
     }
 

@@ -61,6 +61,26 @@ pub(crate) unsafe fn commit(at: *mut u8, len: usize) -> Result<(), Errno> {
     checked(unsafe { libc::mprotect(at.cast(), len, libc::PROT_READ | libc::PROT_WRITE) })
 }
 
+/// Whether a [`Room`](super::Room) is reserved: these systems can't map at a place without replacing what is there.
+pub(super) const IS_RESERVED: bool = true;
+
+/// As [`commit`]: the room is reserved.
+///
+/// # Errors
+/// The system's.
+///
+/// # Safety
+/// The range lies within one [`Room`](super::Room).
+pub(crate) unsafe fn extend(at: *mut u8, len: usize) -> Result<(), Errno> {
+    // SAFETY: the caller's.
+    unsafe { commit(at, len) }
+}
+
+/// Lets others run for a moment.
+pub(crate) fn nap() {
+    std::thread::yield_now();
+}
+
 /// Gives the pages back to the kernel; the range reads as zeroes from now on.
 ///
 /// # Errors
@@ -201,8 +221,12 @@ pub(crate) unsafe fn count_resident(_at: *const u8, _len: usize) -> Option<usize
     None
 }
 
-/// Processors that are running. At least 1.
-pub(crate) fn available_threads() -> usize {
+/// Processors that are running, at least 1, and the machine's memory, in bytes.
+pub(crate) fn threads_and_memory() -> (usize, usize) {
+    (running_processors(), memory_bytes())
+}
+
+fn running_processors() -> usize {
     // SAFETY: only reads a number from the system.
     usize::try_from(unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) }).unwrap_or(1).max(1)
 }
@@ -236,8 +260,7 @@ pub(crate) fn host_huge_pages() -> HostHugePages {
     HostHugePages::Unavailable
 }
 
-/// The machine's memory, in bytes.
-pub(crate) fn memory_limit_bytes() -> usize {
+fn memory_bytes() -> usize {
     // SAFETY: both only read numbers from the system.
     let (pages, page_bytes) = unsafe { (libc::sysconf(libc::_SC_PHYS_PAGES), libc::sysconf(libc::_SC_PAGESIZE)) };
     usize::try_from(pages).unwrap_or(0).saturating_mul(usize::try_from(page_bytes).unwrap_or(0))

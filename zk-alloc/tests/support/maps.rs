@@ -39,16 +39,15 @@ struct Span {
     resident_bytes: usize,
 }
 
-/// Bytes in memory of the reservation of `reserved_bytes` that holds an address, by the kernel's account.
+/// Bytes in memory of the region of `reserved_bytes` that holds an address, by the kernel's account.
 ///
-/// The kernel lists a reservation in pieces, one for each kind of access and advice, and may join its first or last piece
-/// with a neighbour that is none of it. So the reservation is the row of mappings without gaps that is as long as it; or,
-/// where no row is, one that begins or ends where a mapping does, with all of the mappings that it touches.
+/// The arena maps parts of its region as it grows, and on both sides as much room again is free: so its mappings are all that lie
+/// within that length of an address of its own.
 pub(crate) fn resident_bytes_around(address: usize, reserved_bytes: usize) -> usize {
     spans_around(address, reserved_bytes).iter().map(|span| span.resident_bytes).sum()
 }
 
-/// Has the kernel make a huge page of each block of that reservation of which it would make one by itself: khugepaged, as the
+/// Has the kernel make a huge page of each block of that region of which it would make one by itself: khugepaged, as the
 /// kernel's defaults have it, takes each of which any page is in memory, unless it was forbidden to. Returns how many it made.
 pub(crate) fn make_huge_around(address: usize, reserved_bytes: usize) -> usize {
     let spans = spans_around(address, reserved_bytes).into_iter().filter(|span| span.resident_bytes > 0);
@@ -72,18 +71,12 @@ fn make_huge(block: usize) -> bool {
     unsafe { libc::madvise(std::ptr::with_exposed_provenance_mut(block), BLOCK_BYTES, libc::MADV_COLLAPSE) == 0 }
 }
 
-/// The mappings of the reservation of `reserved_bytes` that holds an address.
+/// The mappings of the region of `reserved_bytes` that holds an address.
 fn spans_around(address: usize, reserved_bytes: usize) -> Vec<Span> {
-    let row = row_around(address);
-    let (first, last) = (row[0].from, row[row.len() - 1].to);
-    let holds = |from: &usize| first <= *from && *from <= address && (address - from) < reserved_bytes;
-    let begins: Vec<_> = row.iter().map(|span| span.from).filter(holds).collect();
-    let ends = row.iter().filter_map(|span| span.to.checked_sub(reserved_bytes)).filter(holds);
-    let ends: Vec<_> = ends.filter(|&from| from + reserved_bytes <= last).collect();
-    let exact = begins.iter().find(|from| ends.contains(from));
-    let from = exact.or(ends.first()).or(begins.first());
-    let &from = from.unwrap_or_else(|| panic!("no {reserved_bytes} bytes are reserved around {address:#x}: {row:x?}"));
-    row.into_iter().filter(|span| span.from < from + reserved_bytes && from < span.to).collect()
+    let (from, to) = (address.saturating_sub(reserved_bytes), address.saturating_add(reserved_bytes));
+    let found: Vec<_> = spans().into_iter().filter(|span| from < span.to && span.from < to).collect();
+    assert!(found.iter().any(|span| span.from <= address && address < span.to), "{address:#x} is not mapped");
+    found
 }
 
 /// By how much what `stats()` says may differ from what the kernel says.
@@ -93,23 +86,6 @@ pub(crate) fn tolerance_bytes(resident_bytes: usize) -> usize {
     // empty, and since Linux 6.12 one that is split loses what of it is zero.
     let is_huge = matches!(stats().huge_pages, Some(HugePagesOutcome::Auto | HugePagesOutcome::Always));
     if is_huge { exact + (4 << 20) + resident_bytes / 10 } else { exact }
-}
-
-/// The mappings around an address that have no gaps between them, by address.
-fn row_around(address: usize) -> Vec<Span> {
-    let mut row: Vec<Span> = Vec::new();
-    for span in spans() {
-        let follows = row.last().is_some_and(|last| last.to == span.from);
-        if !follows && row.last().is_some_and(|last| address < last.to) {
-            break;
-        }
-        if !follows {
-            row.clear();
-        }
-        row.push(span);
-    }
-    assert!(row.first().is_some_and(|first| first.from <= address), "{address:#x} is not mapped");
-    row
 }
 
 fn spans() -> Vec<Span> {

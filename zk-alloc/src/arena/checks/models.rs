@@ -89,6 +89,8 @@ pub(super) fn with_memory(granule_bytes: usize, interruptions: usize, model: imp
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let reserved =
         os::reserve((GRANULES * granule_bytes).next_multiple_of(os::HUGE_PAGE_BYTES)).expect("address space");
+    // SAFETY: reserved one line above.
+    unsafe { os::commit(reserved.start().as_ptr(), reserved.len()) }.expect("memory");
     let memory = Memory { base: reserved.start(), granule_bytes };
     bounded(interruptions, move || model(memory));
 }
@@ -117,6 +119,7 @@ impl Memory {
             Zone::new(self.base, spec, [used, resident, dirty].map(|words| Bitmap::new(words)), Bitmap::new(blocks))
         };
         let zone = zone.expect("memory for tables");
+        zone.assume_committed();
         Model { zone, free, resident_bytes }
     }
 }

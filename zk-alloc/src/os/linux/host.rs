@@ -64,24 +64,25 @@ fn read_ns(clock: libc::clockid_t) -> u64 {
     (now.tv_sec as u64).saturating_mul(1_000_000_000).saturating_add(now.tv_nsec as u64)
 }
 
-/// The memory that this process may use, in bytes: the smallest of the machine's and its control groups' limits.
-pub(crate) fn memory_limit_bytes() -> usize {
+/// How many threads of this process can run at once: processors that it may run on, less where its control groups grant only a part
+/// of their time; at least 1. And the memory that it may use, in bytes: the smallest of the machine's and its control groups' limits.
+pub(crate) fn threads_and_memory() -> (usize, usize) {
     let info = rustix::system::sysinfo();
-    let mut limit = (info.totalram as usize).saturating_mul(info.mem_unit as usize);
-    for_each_group("memory", |mut group| {
-        let file = if group.is_v2 { "memory.max" } else { "memory.limit_in_bytes" };
-        let mut buffer = [0; 64];
-        limit = limit.min(group.read(file, &mut buffer).trim().parse().unwrap_or(usize::MAX));
-    });
-    limit
-}
-
-/// How many threads of this process can run at once: processors that it may run on, less where its control groups grant
-/// only a part of their time. At least 1.
-pub(crate) fn available_threads() -> usize {
+    let mut memory = (info.totalram as usize).saturating_mul(info.mem_unit as usize);
     let mut threads = allowed_processors().unwrap_or(usize::MAX);
-    for_each_group("cpu", |mut group| threads = threads.min(group.granted_processors().unwrap_or(usize::MAX)));
-    if threads == usize::MAX { 1 } else { threads.max(1) }
+    with_room(GROUPS_BYTES + PATH_BYTES, |room| {
+        let (groups, path) = room.split_at_mut(GROUPS_BYTES);
+        let groups = read_small(c"/proc/self/cgroup", groups);
+        visit_groups(groups, "cpu", path, |mut group| {
+            threads = threads.min(group.granted_processors().unwrap_or(usize::MAX));
+        });
+        visit_groups(groups, "memory", path, |mut group| {
+            let file = if group.is_v2 { "memory.max" } else { "memory.limit_in_bytes" };
+            let mut buffer = [0; 64];
+            memory = memory.min(group.read(file, &mut buffer).trim().parse().unwrap_or(usize::MAX));
+        });
+    });
+    (if threads == usize::MAX { 1 } else { threads.max(1) }, memory)
 }
 
 /// Runs `work` on zeroed memory off the stack, which may be a small one. `None` where the system has no memory.
@@ -145,13 +146,6 @@ const GROUPS_BYTES: usize = 4096;
 const PATH_BYTES: usize = 1024;
 
 /// Visits the groups that limit this process, by a controller's account: its own, and all above it up to the root.
-fn for_each_group(controller: &str, visit: impl FnMut(Group<'_>)) {
-    with_room(GROUPS_BYTES + PATH_BYTES, |room| {
-        let (groups, path) = room.split_at_mut(GROUPS_BYTES);
-        visit_groups(read_small(c"/proc/self/cgroup", groups), controller, path, visit);
-    });
-}
-
 fn visit_groups(groups: &str, controller: &str, room: &mut [u8], mut visit: impl FnMut(Group<'_>)) {
     for line in groups.lines() {
         // "0::/path" is v2, "N:memory:/path" is v1.
@@ -181,10 +175,8 @@ fn visit_groups(groups: &str, controller: &str, room: &mut [u8], mut visit: impl
 /// The beginning of a file, as much as the buffer holds; empty if it cannot be read.
 fn read_small<'a>(path: &std::ffi::CStr, buffer: &'a mut [u8]) -> &'a str {
     let Ok(file) = rustix::fs::openat(CWD, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) else { return "" };
-    let mut len = 0;
-    while let Ok(read @ 1..) = rustix::io::read(&file, &mut buffer[len..]) {
-        len += read;
-    }
+    // All of these files come in one piece, if there is room for it.
+    let len = rustix::io::read(&file, &mut *buffer).unwrap_or(0);
     std::str::from_utf8(&buffer[..len]).unwrap_or("")
 }
 
@@ -201,6 +193,6 @@ mod tests {
     /// The standard library counts the same way, and allocates for it.
     #[test]
     fn threads_are_counted_as_the_standard_library_counts_them() {
-        assert_eq!(available_threads(), std::thread::available_parallelism().unwrap().get());
+        assert_eq!(threads_and_memory().0, std::thread::available_parallelism().unwrap().get());
     }
 }

@@ -5,14 +5,15 @@ mod host;
 mod moving;
 
 use std::ptr::{NonNull, null_mut};
+use std::sync::atomic::AtomicU32;
 
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
 
-pub(crate) use host::{available_threads, coarse_ns, host_huge_pages, memory_limit_bytes, minor_faults, monotonic_ns};
+pub(crate) use host::{coarse_ns, host_huge_pages, minor_faults, monotonic_ns, threads_and_memory};
 pub(crate) use moving::{count_resident, move_pages};
 
-use super::Errno;
 use super::pages::{covered, page_bytes};
+use super::{Errno, HostHugePages};
 
 impl From<rustix::io::Errno> for Errno {
     fn from(error: rustix::io::Errno) -> Self {
@@ -102,6 +103,38 @@ pub(crate) unsafe fn commit(at: *mut u8, len: usize) -> Result<(), Errno> {
     let len = covered(at, len)?;
     // SAFETY: the caller's: the range is ours, and access to it only widens.
     Ok(unsafe { rustix::mm::mprotect(at.cast(), len, MprotectFlags::READ | MprotectFlags::WRITE) }?)
+}
+
+/// Whether a [`Room`](super::Room) is reserved.
+pub(super) const IS_RESERVED: bool = false;
+
+/// Maps readable, writable, zeroed memory at a place where none is.
+///
+/// # Errors
+/// The system's: `EEXIST` where something is mapped already. Then nothing has changed.
+///
+/// # Safety
+/// The range lies within one [`Room`](super::Room).
+pub(crate) unsafe fn extend(at: *mut u8, len: usize) -> Result<(), Errno> {
+    let len = covered(at, len)?;
+    let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, PRIVATE | MapFlags::FIXED_NOREPLACE);
+    // SAFETY: replaces nothing.
+    let found = unsafe { rustix::mm::mmap_anonymous(at.cast(), len, protection, flags) }?;
+    if found.cast() == at {
+        return Ok(());
+    }
+    // Linux before 4.17 takes the place for a wish.
+    // SAFETY: mapped above, and nobody knows of it.
+    let _ = unsafe { rustix::mm::munmap(found, len) };
+    Err(rustix::io::Errno::EXIST.into())
+}
+
+/// Sleeps for a moment, by a call that whoever has threads needs anyhow.
+pub(crate) fn nap() {
+    use rustix::thread::futex::{Flags, Timespec, wait};
+
+    let moment = Timespec { tv_sec: 0, tv_nsec: 100_000 };
+    let _ = wait(&AtomicU32::new(0), Flags::PRIVATE, 0, Some(&moment));
 }
 
 /// Gives the pages back to the kernel at once; the range reads as zeroes from now on.
@@ -236,6 +269,31 @@ pub(crate) unsafe fn leave_out_of_dumps(at: *mut u8, len: usize) -> Result<(), E
 pub(crate) unsafe fn wipe_on_fork(at: *mut u8, len: usize) -> Result<(), Errno> {
     // SAFETY: changes no contents in this process, on a range of ours.
     unsafe { advise(at, len, Advice::LinuxWipeOnFork) }
+}
+
+/// Gives each advice of the arena's once, to a page that nobody uses, and moves it once. Whoever records which calls a program makes
+/// while it starts, and forbids it all others afterwards, has seen what the arena will call.
+pub(super) fn rehearse(huge_pages: HostHugePages) {
+    let Ok(pages) = super::map_zeroed(2 * page_bytes()) else { return };
+    let (at, len) = (pages.start().as_ptr(), page_bytes());
+    // It puts the process on a list of the kernel's, so that it is left out where no huge pages will be asked for.
+    let asks = matches!(huge_pages, HostHugePages::Available | HostHugePages::Unasked);
+    let advices = [
+        Advice::LinuxPopulateWrite,
+        Advice::LinuxFree,
+        Advice::LinuxDontNeed,
+        if asks { Advice::LinuxHugepage } else { Advice::LinuxNoHugepage },
+        Advice::LinuxNoHugepage,
+        Advice::LinuxDontDump,
+        Advice::LinuxWipeOnFork,
+    ];
+    // What the kernel does not know it refuses.
+    for advice in advices {
+        // SAFETY: a page that nobody uses.
+        let _ = unsafe { advise(at, len, advice) };
+    }
+    // SAFETY: pages that nobody uses.
+    let _ = unsafe { (commit(at, len), move_pages(at, at.add(len), len)) };
 }
 
 /// Writes to standard error what it takes; nothing is owed if it takes nothing.

@@ -1,0 +1,152 @@
+//! How the library fits into a process with limits, and into its core files.
+#![cfg(all(target_os = "linux", target_env = "gnu", any(target_arch = "x86_64", target_arch = "aarch64")))]
+#![allow(unsafe_code, reason = "sets a limit for a child")]
+
+mod support;
+
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use support::{ARMS, Arm, compiled, compiled_library, has, said};
+
+const MIB: u64 = 1 << 20;
+
+/// A command whose process begins with a limit.
+fn limited(command: &mut Command, bytes: u64) -> &mut Command {
+    let limit = move || {
+        let limit = libc::rlimit { rlim_cur: bytes, rlim_max: bytes };
+        // SAFETY: a valid limit.
+        if unsafe { libc::setrlimit(libc::RLIMIT_AS, &raw const limit) } == 0 {
+            Ok(())
+        } else {
+            Err(std::io::Error::last_os_error())
+        }
+    };
+    // SAFETY: between fork and exec, one call that neither allocates nor locks.
+    unsafe { command.pre_exec(limit) }
+}
+
+/// As [`assert_ok`](support::assert_ok), where the library may say, once, which error refused it memory.
+fn assert_says_ok(command: &mut Command, error: &str) {
+    let said = said(command);
+    let is_expected = |line: &str| line.starts_with("zk-alloc: the system refused") && line.contains(error);
+    let warnings = said.err.lines().count();
+    assert!(
+        said.ok && said.out == "ok\n" && said.err.lines().all(is_expected) && warnings <= 1,
+        "{command:?}: {:?} {:?} {:?}",
+        said.ok,
+        said.out,
+        said.err
+    );
+}
+
+/// The kernel counts addresses that are reserved and not used. Of 197 GB, a limit would leave nothing for threads and libraries.
+#[test]
+fn a_limit_on_address_space_leaves_room_for_the_program_whenever_it_is_set() {
+    let Some(program) = compiled("limits", &["limits.c"], &[]) else { return };
+    let Some(library) = compiled_library("libplain.so", "tls_lib.c", &[]) else { return };
+    for arm in ARMS {
+        assert_says_ok(arm.command(&program).arg("late").arg(&library), "errno 12");
+        assert_says_ok(limited(arm.command(&program).arg("early").arg(&library), 4096 * MIB), "errno 12");
+    }
+}
+
+/// What the library will map next is not reserved, so that others may come first.
+#[test]
+fn memory_that_others_map_in_the_librarys_room_stays_theirs() {
+    let Some(program) = compiled("stranger", &["stranger.c"], &[]) else { return };
+    for arm in ARMS {
+        assert_says_ok(&mut arm.command(&program), "errno 17");
+    }
+}
+
+/// A program that waits until its input ends.
+struct Waiting(Child);
+
+impl Waiting {
+    fn start(mut command: Command) -> Self {
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("a process");
+        let mut line = String::new();
+        let stdout = child.stdout.as_mut().expect("piped");
+        BufReader::new(stdout).read_line(&mut line).expect("the program says when it waits");
+        assert_eq!(line, "ok\n");
+        Self(child)
+    }
+
+    fn proc_file(&self, name: &str) -> String {
+        std::fs::read_to_string(format!("/proc/{}/{name}", self.0.id())).expect("Linux has it")
+    }
+
+    fn rss_bytes(&self) -> u64 {
+        let status = self.proc_file("status");
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("the field");
+        line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") << 10
+    }
+
+    fn end(mut self) {
+        drop(self.0.stdin.take());
+        assert!(self.0.wait().expect("a child of ours").success());
+    }
+}
+
+/// A debugger's core file has every page of each mapping that is not left out, touched or not.
+#[test]
+fn a_core_file_of_gcore_is_little_larger_than_what_is_resident() {
+    let Some(program) = compiled("rests", &["rests.c"], &[]) else { return };
+    if !has("gcore") {
+        return;
+    }
+    for arm in ARMS {
+        let waiting = Waiting::start(arm.command(&program));
+        let base = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("core-{arm:?}"));
+        let core = PathBuf::from(format!("{}.{}", base.display(), waiting.0.id()));
+        let mut command = Command::new("gcore");
+        command.arg("-o").arg(&base).arg(waiting.0.id().to_string()).stdout(Stdio::null()).stderr(Stdio::null());
+        // Ends it before it fills the disk.
+        let limit = || {
+            let most = libc::rlimit { rlim_cur: 2048 * MIB, rlim_max: 2048 * MIB };
+            // SAFETY: a valid limit.
+            unsafe { libc::setrlimit(libc::RLIMIT_FSIZE, &raw const most) };
+            Ok(())
+        };
+        // SAFETY: as above.
+        let status = unsafe { command.pre_exec(limit) }.status().expect("gcore runs");
+        let (rss, len) = (waiting.rss_bytes(), std::fs::metadata(&core).map_or(0, |file| file.len()));
+        let _ = std::fs::remove_file(&core);
+        if !status.success() && len == 0 {
+            // A container may forbid to trace.
+            return eprintln!("SKIPPED: gcore does not work here, so that nothing is shown about it");
+        }
+        println!("{arm:?}: {} MiB resident, a core file of {} MiB", rss / MIB, len / MIB);
+        assert!(
+            (50 * MIB..rss + 200 * MIB).contains(&len),
+            "{arm:?}: {rss} bytes are resident, the core file has {len}"
+        );
+        waiting.end();
+    }
+}
+
+/// The tables beside the arena are large, and hardly touched.
+#[test]
+fn what_is_mapped_and_not_touched_is_left_out_of_core_files() {
+    let Some(program) = compiled("rests", &["rests.c"], &[]) else { return };
+    let waiting = Waiting::start(Arm::Everything.command(&program));
+    let (mut dumped, mut left_out, mut at) = (0, 0, 0);
+    for line in waiting.proc_file("smaps").lines() {
+        let range = line.split(' ').next().and_then(|range| range.split_once('-'));
+        let range =
+            range.and_then(|(from, to)| Some((u64::from_str_radix(from, 16).ok()?, u64::from_str_radix(to, 16).ok()?)));
+        match (range, line.strip_prefix("VmFlags:")) {
+            (Some((from, to)), _) => at = to - from,
+            (_, Some(flags)) if flags.split(' ').any(|flag| flag == "dd") => left_out += at,
+            (_, Some(_)) => dumped += at,
+            _ => {}
+        }
+    }
+    // 200 MiB were alive at once.
+    assert!(dumped < 400 * MIB, "{} MiB would be dumped, of {} MiB", dumped / MIB, waiting.rss_bytes() / MIB);
+    assert!(left_out > 20 * MIB, "{} MiB are left out", left_out / MIB);
+    waiting.end();
+}

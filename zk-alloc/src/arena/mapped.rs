@@ -1,0 +1,105 @@
+//! How much of a zone is mapped: a prefix, which only grows.
+//!
+//! Threads that need more at once must not map the same addresses twice: the second would find them taken, and could not tell
+//! whether by the first or by a stranger. So one of them maps, and the others wait a little. That is no lock: who has waited in
+//! vain (the one that maps was interrupted by the waiter's own signal handler, or did not come along into a forked child) goes on
+//! all the same. In the worst case it finds the place taken, and its request goes to the backing allocator.
+
+use std::hint::spin_loop;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use crate::os;
+
+/// Mapping takes microseconds: so often a waiter looks again at once...
+const SPINS: u32 = 200;
+/// ... and then so often after a [nap](os::nap), 20 ms in all.
+const NAPS: u32 = 200;
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub(super) struct Mapped {
+    /// Granules, from the zone's start. What lies beyond is nobody's, or a stranger's.
+    granules: AtomicUsize,
+    is_growing: AtomicBool,
+}
+
+impl Mapped {
+    pub(super) const fn new() -> Self {
+        Self { granules: AtomicUsize::new(0), is_growing: AtomicBool::new(false) }
+    }
+
+    /// How many granules are mapped.
+    #[inline(always)]
+    pub(super) fn granules(&self) -> usize {
+        self.granules.load(Ordering::Acquire)
+    }
+
+    /// Has at least `until` granules mapped; `false` where that can't be. `map` maps from a granule on, and returns up to which.
+    pub(super) fn reach(&self, until: usize, map: impl FnOnce(usize) -> Option<usize>) -> bool {
+        until <= self.granules() || self.grow(until, map)
+    }
+
+    #[cold]
+    fn grow(&self, until: usize, map: impl FnOnce(usize) -> Option<usize>) -> bool {
+        let mut waited = 0;
+        while waited < SPINS + NAPS && self.is_growing.swap(true, Ordering::Acquire) {
+            if waited < SPINS {
+                spin_loop()
+            } else {
+                os::nap()
+            }
+            waited += 1;
+            if until <= self.granules() {
+                return true;
+            }
+        }
+        let before = self.granules();
+        if before < until {
+            if let Some(end) = map(before) {
+                self.granules.fetch_max(end, Ordering::AcqRel);
+            }
+        }
+        self.is_growing.store(false, Ordering::Release);
+        // Also where mapping failed: another may have mapped it by now.
+        until <= self.granules()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicU32;
+
+    use super::*;
+
+    /// A range that two threads map is taken when the second comes: it must wait for the first, and not map it again.
+    #[test]
+    fn threads_that_need_more_at_once_map_it_once() {
+        for _ in 0..100 {
+            let (mapped, maps) = (Mapped::new(), AtomicU32::new(0));
+            std::thread::scope(|scope| {
+                for _ in 0..4 {
+                    scope.spawn(|| {
+                        let map = |from: usize| {
+                            assert_eq!(from, 0);
+                            maps.fetch_add(1, Ordering::Relaxed);
+                            os::nap();
+                            Some(8)
+                        };
+                        assert!(mapped.reach(5, map));
+                    });
+                }
+            });
+            assert_eq!((maps.into_inner(), mapped.granules()), (1, 8));
+        }
+    }
+
+    /// A forked child may find that somebody maps who did not come along.
+    #[test]
+    fn one_who_never_ends_is_not_waited_for() {
+        let mapped = Mapped::new();
+        mapped.is_growing.store(true, Ordering::Relaxed);
+        assert!(mapped.reach(3, |_| Some(4)) && mapped.reach(7, |from| Some(from + 4)));
+        assert!(!mapped.reach(9, |_| None));
+        assert_eq!(mapped.granules(), 8);
+    }
+}

@@ -1,0 +1,65 @@
+//! What the host says of itself, asked once when the process starts.
+//!
+//! A program may give up the right to ask before its first request: by a filter of system calls (seccomp), a change of its root or
+//! of its user. On Linux a function before `main` therefore asks, and gives each [advice](imp::rehearse) once that the arena will
+//! give. What changes later (the process's control group, the processors that it may run on) is not seen.
+
+use super::{HostHugePages, imp};
+use crate::written_once::WrittenOnce;
+
+/// See the module's documentation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Host {
+    /// Threads of this process that can run at once. At least 1.
+    pub(crate) threads: usize,
+    /// The memory that this process may use, in bytes.
+    pub(crate) memory_bytes: usize,
+    pub(crate) huge_pages: HostHugePages,
+}
+
+static HOST: WrittenOnce<Host> = WrittenOnce::new();
+
+fn ask() -> Host {
+    let (threads, memory_bytes) = imp::threads_and_memory();
+    Host { threads, memory_bytes, huge_pages: imp::host_huge_pages() }
+}
+
+/// What the host said. Allocates nothing.
+pub(crate) fn host() -> Host {
+    let take_now = || {
+        // A constructor of a library's that runs before ours.
+        hook::take();
+        HOST.get()
+    };
+    // A signal handler that interrupts the asking asks for itself.
+    HOST.get().or_else(take_now).copied().unwrap_or_else(ask)
+}
+
+#[cfg(target_os = "linux")]
+#[allow(unsafe_code, reason = "runs before main")]
+mod hook {
+    use std::hint::black_box;
+
+    // SAFETY: the loader calls what is listed here as functions of C's, before `main`. It may pass arguments, which such a
+    // function does not look at.
+    #[used]
+    #[unsafe(link_section = ".init_array.00103")]
+    static BEFORE_MAIN: extern "C" fn() = begin;
+
+    extern "C" fn begin() {
+        super::HOST.write(super::ask);
+        super::imp::rehearse(super::host().huge_pages);
+    }
+
+    /// For who is before [`BEFORE_MAIN`]. Through that, so that no linker leaves it out: what somebody refers to is kept.
+    pub(super) fn take() {
+        black_box(&BEFORE_MAIN)();
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+mod hook {
+    pub(super) fn take() {
+        super::HOST.write(super::ask);
+    }
+}

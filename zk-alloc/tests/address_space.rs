@@ -1,0 +1,197 @@
+//! The arena maps memory as it needs it, and reserves nothing: limits of the process leave room for the program whenever they are
+//! set, and what others map where the arena would have gone on stays theirs.
+#![cfg(target_os = "linux")]
+#![allow(unsafe_code, reason = "sets limits of the process, and maps memory")]
+
+#[path = "support/limits.rs"]
+mod limits;
+mod support;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::hint::black_box;
+use std::ptr::null_mut;
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+
+use limits::limited;
+use support::{address_space_bytes, assert_patterned, in_its_own_process, patterned};
+use zk_alloc::{ZkAllocator, overflow_stats, phase, stats};
+
+/// [`System`]; but a request of [`PLANTED`] bytes gets the memory that the test put there.
+struct Backing;
+
+const PLANTED: usize = 123_456;
+static PLANT: AtomicPtr<u8> = AtomicPtr::new(null_mut());
+static TAKEN_BACK: AtomicUsize = AtomicUsize::new(0);
+
+// SAFETY: as `System`; what the test planted is handed out once, and is as long as it has to be.
+unsafe impl GlobalAlloc for Backing {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        let planted = if layout.size() == PLANTED { PLANT.swap(null_mut(), Ordering::Relaxed) } else { null_mut() };
+        // SAFETY: the caller's.
+        if planted.is_null() { unsafe { System.alloc(layout) } } else { planted }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        if layout.size() == PLANTED {
+            TAKEN_BACK.fetch_add(1, Ordering::Relaxed);
+        } else {
+            // SAFETY: the caller's.
+            unsafe { System.dealloc(at, layout) };
+        }
+    }
+}
+
+#[global_allocator]
+static ALLOC: ZkAllocator<Backing> = ZkAllocator::with_backing(Backing);
+
+const MIB: usize = 1 << 20;
+const WORDS: usize = MIB / 8;
+
+/// Memory that the program maps for itself.
+fn mapped(len: usize) -> bool {
+    let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    // SAFETY: a new mapping overlaps nothing.
+    (unsafe { libc::mmap(null_mut(), len, protection, flags, -1, 0) }) != libc::MAP_FAILED
+}
+
+/// What a program does beside proofs: threads, libraries, and mappings of its own.
+fn goes_on() {
+    let all_there = &Barrier::new(20);
+    std::thread::scope(|scope| {
+        for seed in 0..20 {
+            scope.spawn(move || {
+                all_there.wait();
+                phase(|| assert_patterned(&patterned(WORDS, seed), seed));
+            });
+        }
+    });
+    // SAFETY: a name that ends with a zero, of a library whose constructors do nothing.
+    assert!(!unsafe { libc::dlopen(c"libm.so.6".as_ptr(), libc::RTLD_NOW) }.is_null());
+    for _ in 0..10 {
+        assert!(mapped(100 * MIB));
+    }
+}
+
+/// A proof of 300 MiB, and what is alive at its end.
+fn prove() -> Vec<Vec<u64>> {
+    phase(|| (0..60).map(|seed| patterned(5 * WORDS, seed)).collect())
+}
+
+/// The kernel counts addresses that are reserved and not used. Of what a 64-bit address space has room for, a limit would leave
+/// nothing to threads and libraries.
+#[test]
+fn a_limit_set_before_the_arena_opens_leaves_room_for_the_program() {
+    in_its_own_process("a_limit_set_before_the_arena_opens_leaves_room_for_the_program", &[], || {
+        limited(libc::RLIMIT_AS, 4 << 30, || {
+            let alive = prove();
+            goes_on();
+            let more = prove();
+            assert!(stats().arena_bytes >= 600 << 20 && overflow_stats() == (0, 0), "{}", stats());
+            alive.iter().chain(&more).zip((0..60).cycle()).for_each(|(words, seed)| assert_patterned(words, seed));
+        });
+    });
+}
+
+#[test]
+fn a_limit_set_while_the_arena_is_open_leaves_room_for_the_program() {
+    in_its_own_process("a_limit_set_while_the_arena_is_open_leaves_room_for_the_program", &[], || {
+        let alive = prove();
+        limited(libc::RLIMIT_AS, 4 << 30, || {
+            goes_on();
+            let more = prove();
+            assert!(stats().arena_bytes >= 600 << 20 && overflow_stats() == (0, 0), "{}", stats());
+            alive.iter().chain(&more).zip((0..60).cycle()).for_each(|(words, seed)| assert_patterned(words, seed));
+        });
+    });
+}
+
+/// The kernel counts what could be written to as data, and the arena's tables could.
+#[test]
+fn a_limit_on_data_leaves_most_of_it_to_the_program() {
+    in_its_own_process("a_limit_on_data_leaves_most_of_it_to_the_program", &[], || {
+        limited(libc::RLIMIT_DATA, 200 * MIB, || {
+            phase(|| assert_patterned(&patterned(20 * WORDS, 1), 1));
+            assert!(stats().run_allocations > 0 && mapped(120 * MIB), "{}", stats());
+        });
+    });
+}
+
+/// Beyond a limit the arena gets no more memory, as nobody does.
+#[test]
+fn growth_that_a_late_limit_refuses_is_handed_over_and_counted() {
+    in_its_own_process("growth_that_a_late_limit_refuses_is_handed_over_and_counted", &[], || {
+        const MOST: usize = 300;
+        phase(|| drop(patterned(20 * WORDS, 1)));
+        let try_all = || {
+            let mut made: Vec<Vec<u64>> = Vec::with_capacity(MOST);
+            let had = (0..MOST).filter(|_| {
+                let mut words = Vec::new();
+                let had = words.try_reserve_exact(WORDS).is_ok();
+                words.resize(if had { WORDS } else { 0 }, 7);
+                made.push(black_box(words));
+                had
+            });
+            had.count()
+        };
+        let had = limited(libc::RLIMIT_AS, address_space_bytes() + 12 * MIB, || phase(try_all));
+        // The backing allocator may have address space left of its own.
+        assert!((20..200).contains(&had), "{had}");
+        assert!(overflow_stats().0 >= 200 && stats().refusals > 0, "{:?} {}", overflow_stats(), stats());
+        assert_eq!(phase(try_all), MOST, "the limit is gone");
+    });
+}
+
+/// What is mapped from now on is to be locked, which is refused beyond a limit; root has none.
+#[test]
+fn a_program_that_locks_its_future_memory_goes_on_with_what_it_has() {
+    in_its_own_process("a_program_that_locks_its_future_memory_goes_on_with_what_it_has", &[], || {
+        // SAFETY: changes this process's user, which is nobody's concern any more.
+        let is_root = unsafe { libc::setuid(65_534) } == 0;
+        phase(|| drop(patterned(60 * WORDS, 1)));
+        // SAFETY: changes no memory.
+        let is_locked = limited(libc::RLIMIT_MEMLOCK, MIB, || unsafe { libc::mlockall(libc::MCL_FUTURE) } == 0);
+        assert!(is_locked, "root before: {is_root}");
+        let lockable = limits::lockable_bytes() as usize;
+        phase(|| assert_patterned(&patterned(50 * WORDS, 2), 2));
+        let mut large: Vec<u64> = Vec::new();
+        let had = phase(|| large.try_reserve_exact(4 * lockable.min(1 << 30) / 8 + 200 * WORDS).is_ok());
+        assert!(!had && stats().refusals > 0, "{}", stats());
+        // SAFETY: as above.
+        assert_eq!(unsafe { libc::munlockall() }, 0);
+        phase(|| assert_patterned(&patterned(200 * WORDS, 3), 3));
+    });
+}
+
+/// Another's mapping may come to lie where a zone would have gone on. Of the backing allocator's memory there, the arena must know
+/// that it is not its own; and the zone ends there.
+#[test]
+fn memory_of_others_in_the_arenas_room_is_theirs() {
+    in_its_own_process("memory_of_others_in_the_arenas_room_is_theirs", &[], || {
+        let own = phase(|| patterned(WORDS, 1));
+        let place = (own.as_ptr().addr() + 40 * MIB).next_multiple_of(MIB);
+        let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        let wish = std::ptr::without_provenance_mut(place);
+        // SAFETY: replaces nothing.
+        let at = unsafe { libc::mmap(wish, MIB, protection, flags | libc::MAP_FIXED_NOREPLACE, -1, 0) };
+        assert_eq!(at, wish);
+        PLANT.store(at.cast(), Ordering::Relaxed);
+        let layout = Layout::from_size_align(PLANTED, 8).unwrap();
+        // SAFETY: a layout with a size; the memory is as long.
+        let planted = unsafe { ALLOC.alloc(layout) };
+        assert_eq!(planted, at.cast());
+        // SAFETY: allocated above.
+        unsafe { planted.write_bytes(9, PLANTED) };
+        // The zone grows up to it, and what has no room is handed over.
+        let many: Vec<_> = phase(|| (0..100).map(|seed| patterned(WORDS, seed)).collect());
+        many.iter().zip(0..).for_each(|(words, seed)| assert_patterned(words, seed));
+        assert!(overflow_stats().0 > 30 && stats().run_allocations > 30, "{:?} {}", overflow_stats(), stats());
+        // SAFETY: allocated above.
+        assert!(unsafe { std::slice::from_raw_parts(planted, PLANTED) }.iter().all(|&byte| byte == 9));
+        let used = stats().live_bytes;
+        // SAFETY: allocated above, with this layout.
+        unsafe { ALLOC.dealloc(planted, layout) };
+        assert_eq!((TAKEN_BACK.load(Ordering::Relaxed), stats().live_bytes), (1, used));
+        drop((own, many));
+    });
+}
