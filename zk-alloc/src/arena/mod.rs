@@ -575,11 +575,15 @@ impl Arena {
             new.counters().system_call();
             // SAFETY: both runs are the caller's alone, committed, and at least `len` bytes long; nobody needs what `to` holds.
             if let Err(refused) = unsafe { os::move_pages(at.as_ptr(), to.as_ptr(), len) } {
-                new.counters().refused(refused, "move pages", len);
+                new.counters().refused(refused.errno, "move pages", len);
                 #[cfg(feature = "c-api")]
                 self.lengths.take(new_runs, new, to);
-                // SAFETY: claimed above, and given to nobody.
-                unsafe { new.release(to, new_size) };
+                if refused.is_target_whole {
+                    // SAFETY: claimed above, and given to nobody.
+                    unsafe { new.release(to, new_size) };
+                } else {
+                    new.abandon(to, new_size);
+                }
                 return None;
             }
         }

@@ -512,6 +512,13 @@ impl Zone {
         self.release_granules(start, granules);
     }
 
+    /// Leaves a run of the caller's unused for ever: it may have a hole in which another mapping lies.
+    pub(crate) fn abandon(&self, at: NonNull<u8>, bytes: usize) {
+        let (start, granules) = (self.index(at), self.granules(bytes));
+        self.residency.forget(start, granules);
+        self.counters().released(self.bytes(granules));
+    }
+
     /// The length of a run of `bytes`, in whole granules.
     pub(crate) fn run_bytes(&self, bytes: usize) -> usize {
         self.bytes(self.granules(bytes))

@@ -22,6 +22,9 @@ mod pages;
 mod parking;
 #[cfg(all(target_os = "linux", target_env = "gnu", not(target_feature = "crt-static"), not(feature = "c-api")))]
 mod pin;
+#[cfg(all(test, target_os = "linux"))]
+#[path = "../../tests/support/seccomp.rs"]
+mod seccomp;
 mod text;
 #[cfg(thread_blocks)]
 mod thread_block;
@@ -61,6 +64,21 @@ pub(crate) fn refer_to_pin() {}
 /// The number of an operating system's error, as `errno` has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Errno(pub(crate) i32);
+
+/// Why pages were not moved, and what became of the place where they were to go.
+#[cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "only Linux moves pages"))]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct NotMoved {
+    pub(crate) errno: Errno,
+    /// It is mapped and accessible, all of it. Otherwise nobody may touch it, nor unmap it: it may be another thread's by now.
+    pub(crate) is_target_whole: bool,
+}
+
+impl From<Errno> for NotMoved {
+    fn from(errno: Errno) -> Self {
+        Self { errno, is_target_whole: true }
+    }
+}
 
 /// What the host says of transparent huge pages.
 #[cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "only Linux can be asked for huge pages"))]

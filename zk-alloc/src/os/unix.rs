@@ -4,7 +4,7 @@
 use std::ptr::{NonNull, null_mut};
 
 use super::pages::covered;
-use super::{Errno, HostHugePages};
+use super::{Errno, HostHugePages, NotMoved};
 
 fn last_error() -> Errno {
     Errno(std::io::Error::last_os_error().raw_os_error().unwrap_or(0))
@@ -209,8 +209,8 @@ pub(crate) unsafe fn wipe_on_fork(_at: *mut u8, _len: usize) -> Result<(), Errno
 ///
 /// # Safety
 /// None is needed; the platforms share one signature.
-pub(crate) unsafe fn move_pages(_from: *mut u8, _to: *mut u8, _len: usize) -> Result<(), Errno> {
-    Err(Errno(libc::ENOTSUP))
+pub(crate) unsafe fn move_pages(_from: *mut u8, _to: *mut u8, _len: usize) -> Result<(), NotMoved> {
+    Err(Errno(libc::ENOTSUP).into())
 }
 
 /// Not told: these systems' mincore(2) answer in ways of their own.
