@@ -5,7 +5,7 @@ mod support;
 
 use std::path::Path;
 
-use support::{Arm, compiled, said};
+use support::{ARMS, Arm, compiled, has, said};
 
 /// What the program printed of a stage.
 #[derive(Debug)]
@@ -101,5 +101,30 @@ fn a_program_without_an_arena_ends_though_it_has_the_thread() {
     for arm in [Arm::Default, Arm::Everything] {
         let said = said(arm.command("/bin/echo").arg("ok").env("ZK_ALLOC_BACKGROUND", "1"));
         assert!(said.ok && said.out == "ok\n" && said.err.is_empty(), "{arm:?}: {} {}", said.out, said.err);
+    }
+}
+
+/// Python 3.12 warns of `os.fork()` in a process with more than one thread, whoever's it is.
+#[test]
+fn python_forks_without_a_warning() {
+    let script = "import os, sys, warnings
+if sys.version_info < (3, 12): sys.exit('old')
+warnings.simplefilter('always')
+for _ in range(3):
+    blocks = [bytearray(1 << 20) for _ in range(100)]
+    del blocks
+    child = os.fork()
+    if child == 0: os._exit(0)
+    os.waitpid(child, 0)
+print('ok')";
+    for python in ["python3", "python3.13", "python3.12"].into_iter().filter(|python| has(python)) {
+        for arm in ARMS {
+            let said = said(arm.command(python).args(["-c", script]));
+            if !said.ok && matches!(&*said.err, "old\n") || said.err.starts_with("pyenv") {
+                println!("SKIPPED: {python} is older than 3.12, and does not warn");
+                break;
+            }
+            assert!(said.ok && said.out == "ok\n" && said.err.is_empty(), "{python} {arm:?}: {}", said.err);
+        }
     }
 }
