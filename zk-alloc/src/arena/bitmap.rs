@@ -9,16 +9,6 @@ use crate::sync::{AtomicU64, Ordering};
 
 pub(super) const WORD_BITS: usize = u64::BITS as usize;
 
-/// What a search came to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Search {
-    /// The lowest run: it was clear when it was looked at.
-    Found(usize),
-    /// So many holes that were too short as were to be looked at. It may be at this index, or above.
-    Misses(usize),
-    Nothing,
-}
-
 /// A fixed number of bits, all clear at first, over words that somebody else keeps.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bitmap<'a> {
@@ -50,12 +40,12 @@ impl<'a> Bitmap<'a> {
             return Err(self.len());
         }
         for (word, mask) in masks(start, n) {
-            // Acquire pairs with the Release of `release`: what the last owner did to the memory is over.
-            let before = self.words[word].fetch_or(mask, Ordering::AcqRel);
+            // Acquire pairs with the Release of `release`: what the last owner did to the memory is over. SeqCst as there.
+            let before = self.words[word].fetch_or(mask, Ordering::SeqCst);
             let taken = before & mask;
             if taken != 0 {
                 // Undo what is ours: in this word the bits that we turned, in the words before it all of ours.
-                self.words[word].fetch_and(!(mask & !before), Ordering::Release);
+                self.words[word].fetch_and(!(mask & !before), Ordering::SeqCst);
                 let whole_words_end = (word * WORD_BITS).max(start);
                 self.release(start, whole_words_end - start);
                 return Err(word * WORD_BITS + highest(taken));
@@ -67,7 +57,9 @@ impl<'a> Bitmap<'a> {
     /// Gives back `[start, start + n)`, which the caller owns.
     pub(crate) fn release(self, start: usize, n: usize) {
         for (word, mask) in masks(start, n) {
-            let before = self.words[word].fetch_and(!mask, Ordering::Release);
+            // SeqCst, which is Release and more: who frees a run and then finds a hint to it set, and who takes that hint back and then
+            // finds nothing free, must not miss each other (see `holes`).
+            let before = self.words[word].fetch_and(!mask, Ordering::SeqCst);
             debug_assert_eq!(before & mask, mask, "released a bit that nobody owned");
         }
     }
@@ -110,34 +102,25 @@ impl<'a> Bitmap<'a> {
             .sum()
     }
 
-    /// Looks for the lowest run of `n` clear bits that starts at an index `i`, not below `from`, with `(i + skew) % align == 0`.
-    /// `align` is a power of two. No [lane](lane_bits) for `n` is clear below `lanes_from`.
-    pub(crate) fn find_clear_run(
-        self,
-        from: usize,
-        lanes_from: usize,
-        n: usize,
-        align: usize,
-        skew: usize,
-        most_misses: usize,
-    ) -> Search {
+    /// The lowest run of `n` clear bits that starts at an index `i`, not below `from`, with `(i + skew) % align == 0`. `align` is a
+    /// power of two. Looks at every word.
+    pub(crate) fn find_clear_run(self, from: usize, n: usize, align: usize, skew: usize) -> Option<usize> {
         debug_assert!(n > 0 && align.is_power_of_two());
-        if skew == 0 && (2..=WORD_BITS).contains(&align) && n <= align && lane_bits(n).is_none() {
-            return self.next_aligned(from, n, align).map_or(Search::Nothing, Search::Found);
+        if skew == 0 && (2..=WORD_BITS).contains(&align) && n <= align {
+            return self.next_aligned(from, n, align);
         }
         let mut at = from;
-        for _ in 0..most_misses {
-            at = self.next_roomy(at, lanes_from, n);
+        loop {
+            at = self.next_clear(at);
             at = align_up(at + skew, align) - skew;
             if at.checked_add(n).is_none_or(|end| end > self.len()) {
-                return Search::Nothing;
+                return None;
             }
             match self.last_set(at, n) {
-                None => return Search::Found(at),
+                None => return Some(at),
                 Some(blocker) => at = blocker + 1,
             }
         }
-        Search::Misses(at)
     }
 
     /// The lowest run of `n` clear bits at or above `at` that begins at a multiple of `align`, of which a word has several places:
@@ -160,37 +143,22 @@ impl<'a> Bitmap<'a> {
         })
     }
 
-    /// The lowest place at or above `at` where a run of `n` clear bits may begin, or `len`: a word without a clear
-    /// [lane](lane_bits) is passed over by a few operations, however many small holes it has.
-    fn next_roomy(self, at: usize, lanes_from: usize, n: usize) -> usize {
-        let Some(lane) = lane_bits(n) else { return self.next_clear(at) };
-        let Some(clear) = self.next_clear_lane(at.max(lanes_from), lane) else { return self.len() };
-        // The run may begin before its first whole lane.
-        let from = at.max(clear.saturating_sub(n));
-        self.last_set(from, clear - from).map_or(from, |set| set + 1)
+    /// The lowest clear bit in `[at, end)`.
+    pub(super) fn next_clear_within(self, at: usize, end: usize) -> Option<usize> {
+        Some(self.next_clear(at)).filter(|&clear| clear < end)
     }
 
-    /// Where the lowest clear lane of `lane` bits begins, at or above `at`.
-    pub(crate) fn next_clear_lane(self, at: usize, lane: usize) -> Option<usize> {
-        if lane > WORD_BITS {
-            let is_clear = |words: &[AtomicU64]| words.iter().all(|bits| bits.load(Ordering::Relaxed) == 0);
-            let mut lanes = self.words.chunks_exact(lane / WORD_BITS).enumerate().skip(at.div_ceil(lane));
-            return lanes.find_map(|(index, words)| is_clear(words).then_some(index * lane));
-        }
-        let mut below = low_bits(at % WORD_BITS);
-        self.words.iter().enumerate().skip(at / WORD_BITS).find_map(|(word, bits)| {
-            let found = lowest_clear_lane(bits.load(Ordering::Relaxed) | below, lane);
-            below = 0;
-            found.map(|clear| word * WORD_BITS + clear)
-        })
+    /// Where the clear bits begin that lie right below `at`; not below `lowest`.
+    pub(super) fn end_of_set(self, lowest: usize, at: usize) -> usize {
+        self.last_set(lowest, at - lowest).map_or(lowest, |set| set + 1)
     }
 
-    /// Where the lowest clear lane of `lane` bits begins that holds some of `[start, start + n)`.
-    pub(crate) fn clear_lane_at(self, start: usize, n: usize, lane: usize) -> Option<usize> {
-        let from = start / lane * lane;
-        self.prefix(align_up(start + n, lane).min(self.len()))
-            .next_clear_lane(from, lane)
-            .filter(|&found| found < start + n)
+    /// The clear bits of a word behind a set one, or at the start of the bitmap or of `border`, which is the first bit of a word.
+    pub(super) fn begins_of_clear(self, word: usize, border: usize) -> u64 {
+        let bits = self.words[word].load(Ordering::SeqCst);
+        let is_first = word == 0 || word * WORD_BITS == border;
+        let before = if is_first { 1 } else { self.words[word - 1].load(Ordering::SeqCst) >> (WORD_BITS - 1) };
+        !bits & (bits << 1 | before)
     }
 
     /// The highest run of bits in `[from, end)` that are set here and clear in `taken`, as `(start, length)`.
@@ -221,7 +189,7 @@ impl<'a> Bitmap<'a> {
         let mut word = at / WORD_BITS;
         let mut below = low_bits(at % WORD_BITS);
         while let Some(bits) = self.words.get(word) {
-            let clear = !(bits.load(Ordering::Relaxed) | below);
+            let clear = !(bits.load(Ordering::SeqCst) | below);
             if clear != 0 {
                 return word * WORD_BITS + clear.trailing_zeros() as usize;
             }
@@ -232,9 +200,9 @@ impl<'a> Bitmap<'a> {
     }
 
     /// The lowest set bit in `[at, end)`.
-    fn next_set(self, at: usize, end: usize) -> Option<usize> {
+    pub(super) fn next_set(self, at: usize, end: usize) -> Option<usize> {
         masks(at, end.saturating_sub(at)).find_map(|(word, mask)| {
-            let set = self.words[word].load(Ordering::Relaxed) & mask;
+            let set = self.words[word].load(Ordering::SeqCst) & mask;
             (set != 0).then(|| word * WORD_BITS + set.trailing_zeros() as usize)
         })
     }
@@ -242,7 +210,7 @@ impl<'a> Bitmap<'a> {
     /// The highest set bit in `[start, start + n)`: the search goes on behind it, so that each word is read about once.
     fn last_set(self, start: usize, n: usize) -> Option<usize> {
         masks(start, n).rev().find_map(|(word, mask)| {
-            let set = self.words[word].load(Ordering::Relaxed) & mask;
+            let set = self.words[word].load(Ordering::SeqCst) & mask;
             (set != 0).then(|| word * WORD_BITS + highest(set))
         })
     }
@@ -262,32 +230,6 @@ fn masks(start: usize, n: usize) -> impl DoubleEndedIterator<Item = (usize, u64)
 /// A word with its lowest `n` bits set; `n` is at most 64.
 const fn low_bits(n: usize) -> u64 {
     if n == WORD_BITS { u64::MAX } else { (1 << n) - 1 }
-}
-
-/// The lanes that are looked for, by their bits.
-#[cfg(not(loom))]
-pub(crate) const LANES: [usize; 9] =
-    [4, 8, 16, 32, WORD_BITS, 2 * WORD_BITS, 4 * WORD_BITS, 8 * WORD_BITS, 16 * WORD_BITS];
-/// The models have one that fits a word, and one that does not: each is a search at each release.
-#[cfg(loom)]
-pub(crate) const LANES: [usize; 2] = [8, 2 * WORD_BITS];
-
-/// Where a run of `n` bits begins and ends, it covers a whole lane of so many bits, which begins at a multiple of them: the
-/// largest of which it holds two less one. `None` for short runs.
-pub(crate) fn lane_bits(n: usize) -> Option<usize> {
-    LANES.into_iter().rev().find(|lane| n >= 2 * lane - 1)
-}
-
-/// Where the lowest aligned lane of `lane` clear bits begins in a word: 4, 8, 16, 32 or all 64.
-const fn lowest_clear_lane(bits: u64, lane: usize) -> Option<usize> {
-    if lane == WORD_BITS {
-        return if bits == 0 { Some(0) } else { None };
-    }
-    // Subtracting one from each lane borrows from the next where it is zero; that shows in its highest bit. What lies above the
-    // first such lane may be wrong, that one is not.
-    let ones = u64::MAX / low_bits(lane);
-    let borrowed = bits.wrapping_sub(ones) & !bits & (ones << (lane - 1));
-    if borrowed == 0 { None } else { Some(borrowed.trailing_zeros() as usize / lane * lane) }
 }
 
 const fn highest(bits: u64) -> usize {

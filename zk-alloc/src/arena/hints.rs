@@ -14,9 +14,31 @@ const WORD_BITS: usize = u64::BITS as usize;
 const LEVELS: usize = 3;
 
 /// See the module's documentation.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct HintSet {
-    levels: [&'static [AtomicU64]; LEVELS],
+    levels: [Words; LEVELS],
+}
+
+/// The words of one set at one level. Those of several sets lie interleaved, so that small ones share their pages.
+#[derive(Clone, Copy, Debug)]
+struct Words {
+    words: &'static [AtomicU64],
+    stride: usize,
+    first: usize,
+}
+
+impl Words {
+    fn len(self) -> usize {
+        self.words.len() / self.stride
+    }
+
+    fn get(self, index: usize) -> Option<&'static AtomicU64> {
+        self.words.get(index * self.stride + self.first)
+    }
+
+    fn at(self, index: usize) -> &'static AtomicU64 {
+        &self.words[index * self.stride + self.first]
+    }
 }
 
 /// Words of all levels for `len` indices.
@@ -33,28 +55,27 @@ fn level_words(len: usize) -> [usize; LEVELS] {
 }
 
 impl HintSet {
-    /// An empty set of indices below `len`, in zeroed words of which it takes [`words_for`] many, from `first` on.
-    pub(super) fn new(words: &'static [AtomicU64], len: usize) -> Self {
+    /// Set `number` of `sets` empty sets of indices below `len`, in zeroed words: [`words_for`] of them for each set.
+    pub(super) fn new(words: &'static [AtomicU64], len: usize, number: usize, sets: usize) -> Self {
         let mut rest = words;
-        Self {
-            levels: level_words(len).map(|words| {
-                let (level, above) = rest.split_at(words);
-                rest = above;
-                level
-            }),
-        }
+        let levels = level_words(len).map(|words| {
+            let (level, above) = rest.split_at(words * sets);
+            rest = above;
+            Words { words: level, stride: sets, first: number }
+        });
+        Self { levels }
     }
 
     /// Adds an index.
-    pub(super) fn set(&self, index: usize) {
+    pub(super) fn set(self, index: usize) {
         self.set_from(0, index);
     }
 
     /// Sets bit `index` of level `depth`, and those above it.
-    fn set_from(&self, depth: usize, mut index: usize) {
+    fn set_from(self, depth: usize, mut index: usize) {
         // All levels, also where the lowest has the bit: the thread that set it may not have come to those above yet.
         for level in &self.levels[depth..] {
-            let (word, mask) = (&level[index / WORD_BITS], 1 << (index % WORD_BITS));
+            let (word, mask) = (level.at(index / WORD_BITS), 1 << (index % WORD_BITS));
             // Nearly always there already; a load keeps the line shared.
             if word.load(Ordering::SeqCst) & mask == 0 {
                 word.fetch_or(mask, Ordering::SeqCst);
@@ -64,12 +85,12 @@ impl HintSet {
     }
 
     /// Takes an index away. The caller looks afterwards whether it has to be set again.
-    pub(super) fn clear(&self, mut index: usize) {
+    pub(super) fn clear(self, mut index: usize) {
         for (depth, level) in self.levels.iter().enumerate() {
             let mask = 1 << (index % WORD_BITS);
-            let before = level[index / WORD_BITS].fetch_and(!mask, Ordering::SeqCst);
+            let before = level.at(index / WORD_BITS).fetch_and(!mask, Ordering::SeqCst);
             // Another thread may have set a bit of the word below since, and found this one still set.
-            if depth > 0 && self.levels[depth - 1][index].load(Ordering::SeqCst) != 0 {
+            if depth > 0 && self.levels[depth - 1].at(index).load(Ordering::SeqCst) != 0 {
                 return self.set_from(depth, index);
             }
             if before & !mask != 0 {
@@ -80,7 +101,12 @@ impl HintSet {
     }
 
     /// The lowest index from `from` on.
-    pub(super) fn first(&self, from: usize) -> Option<usize> {
+    pub(super) fn first(self, from: usize) -> Option<usize> {
+        let top = self.levels[LEVELS - 1];
+        // Most sets of many are empty.
+        if top.len() == 1 && top.at(0).load(Ordering::SeqCst) == 0 {
+            return None;
+        }
         self.first_at(0, from).or_else(|| {
             // Nothing more in the word of `from`: up until a later word has something, and down again.
             let mut at = from / WORD_BITS + 1;
@@ -91,9 +117,8 @@ impl HintSet {
                 at = at / WORD_BITS + 1;
             }
             // The highest level has no summary.
-            let top = self.levels[LEVELS - 1];
             (at..top.len()).find_map(|word| {
-                let bits = top[word].load(Ordering::SeqCst);
+                let bits = top.at(word).load(Ordering::SeqCst);
                 (bits != 0)
                     .then(|| self.descend(LEVELS - 1, word * WORD_BITS + bits.trailing_zeros() as usize))
                     .flatten()
@@ -102,14 +127,14 @@ impl HintSet {
     }
 
     /// The lowest bit from `from` on within its word.
-    fn first_at(&self, depth: usize, from: usize) -> Option<usize> {
+    fn first_at(self, depth: usize, from: usize) -> Option<usize> {
         let word = self.levels[depth].get(from / WORD_BITS)?;
         let bits = word.load(Ordering::SeqCst) & (u64::MAX << (from % WORD_BITS));
         (bits != 0).then(|| from / WORD_BITS * WORD_BITS + bits.trailing_zeros() as usize)
     }
 
     /// The lowest index below bit `index` of level `depth`; where another thread took it away meanwhile, the lowest after it.
-    fn descend(&self, depth: usize, mut index: usize) -> Option<usize> {
+    fn descend(self, depth: usize, mut index: usize) -> Option<usize> {
         for below in (0..depth).rev() {
             match self.first_at(below, index * WORD_BITS) {
                 Some(found) => index = found,
@@ -125,21 +150,18 @@ impl HintSet {
 #[derive(Debug)]
 pub(super) struct HintSets<const SETS: usize> {
     words: Table<AtomicU64>,
-    /// Indices of each set, and its words.
+    /// Indices of each set.
     len: usize,
-    each: usize,
 }
 
 impl<const SETS: usize> HintSets<SETS> {
     /// # Errors
     /// The system's, when it grants no memory.
     pub(super) fn new(len: usize) -> Result<Self, Errno> {
-        let each = words_for(len);
-        Ok(Self { words: Table::new(SETS * each)?, len, each })
+        Ok(Self { words: Table::new(SETS * words_for(len))?, len })
     }
 
-    #[inline]
     pub(super) fn set(&self, number: usize) -> HintSet {
-        HintSet::new(&self.words.all()[number * self.each..(number + 1) * self.each], self.len)
+        HintSet::new(self.words.all(), self.len, number, SETS)
     }
 }

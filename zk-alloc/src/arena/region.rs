@@ -101,8 +101,18 @@ impl Region {
             let (bits, blocks) = ([(); BITMAPS].map(|()| bitmap(granules)), bitmap(span / os::HUGE_PAGE_BYTES));
             // SAFETY: the room is `ZONES` spans long.
             let zone_base = unsafe { base.add(index * span) };
-            // SAFETY: a span of the room for each zone; the bitmaps are clear and describe a span. The place is the caller's.
-            unsafe { (&raw mut (*place).zones[index]).write(Zone::new(zone_base, *spec, bits, blocks)) };
+            // SAFETY: the caller's place.
+            let zones = unsafe { (&raw mut (*place).zones).cast::<Zone>() };
+            // SAFETY: a span of the room for each zone; the bitmaps are clear and describe a span.
+            match unsafe { Zone::new(zone_base, *spec, bits, blocks) } {
+                // SAFETY: within the caller's place.
+                Ok(zone) => unsafe { zones.add(index).write(zone) },
+                Err(refused) => {
+                    // SAFETY: written in the rounds before, and known to nobody.
+                    (0..index).for_each(|index| unsafe { zones.add(index).drop_in_place() });
+                    return Err(refused);
+                }
+            }
         }
         // SAFETY: the caller's. With these all fields are written.
         unsafe {

@@ -8,7 +8,6 @@
 use std::ops::Range;
 use std::ptr::NonNull;
 
-use super::align::align_up;
 use super::bitmap::Bitmap;
 use super::budget::{self, Limit};
 use super::decay;
@@ -19,16 +18,15 @@ use super::residency::{GiveBack, Residency};
 use super::runs::{Runs, Tenant};
 use super::thread_cache::{self, Run};
 use crate::counters::{self, ZoneCounters};
-use crate::os::{self, HUGE_PAGE_BYTES};
+use crate::os::{self, Errno, HUGE_PAGE_BYTES};
 
 /// A zone commits in steps of half as many bytes as it has, within these bounds: so it rarely asks the kernel, and takes little of
 /// what a limit on address space or data leaves to others.
 const LEAST_COMMIT_BYTES: usize = HUGE_PAGE_BYTES;
 const MOST_COMMIT_BYTES: usize = 32 << 20;
 
-/// Before a zone hands out what is not resident, it looks for what is in so many bytes at its end, and in so many holes: a few
-/// microseconds, which the pages of the shortest run cost as well.
-const LOOK_BYTES: usize = 1 << 30;
+/// Before a zone hands out what is not resident, it looks for what is in so many holes: a few microseconds, which the pages of the
+/// shortest run cost as well.
 const LOOK_HOLES: usize = 64;
 
 /// What a new allocation must hold.
@@ -78,25 +76,26 @@ impl Zone {
         spec: ZoneSpec,
         bits: [Bitmap<'static>; 3],
         blocks: Bitmap<'static>,
-    ) -> Self {
+    ) -> Result<Self, Errno> {
         let granule_bytes = spec.granule_bytes;
         debug_assert!(granule_bytes.is_power_of_two() && base.addr().get() % granule_bytes == 0);
         let [used, resident, dirty] = bits;
         // However little address space the system granted, most of it is for both.
         let apart = spec.small_only_bytes.div_ceil(granule_bytes).min(used.len() / 4);
         let residency = Residency::new(base, granule_bytes.trailing_zeros(), resident, dirty, Zeroing::new(&spec));
-        Self {
+        Ok(Self {
             base,
-            runs: Runs::new(used, apart),
+            runs: Runs::new(used, apart)?,
             residency,
             ahead: Ahead::new(),
             committed: Mapped::new(),
             huge: HugePages::new(&spec, blocks),
             spec,
-        }
+        })
     }
 
-    /// Hands out a run of at least `bytes` bytes.
+    /// Hands out a run of at least `bytes` bytes. Before it hands out what is not resident, it asks whether there is memory
+    /// `elsewhere`.
     ///
     /// # Errors
     /// See [`Shortage`].
@@ -107,8 +106,11 @@ impl Zone {
         align: usize,
         contents: Contents,
         limit: Limit,
+        elsewhere: impl FnOnce() -> Option<NonNull<u8>>,
     ) -> Result<NonNull<u8>, Shortage> {
-        let Some(start) = self.take_kept(bytes, align) else { return self.claim_run(bytes, align, contents, limit) };
+        let Some(start) = self.take_kept(bytes, align) else {
+            return self.claim_run(bytes, align, contents, limit, elsewhere);
+        };
         if contents == Contents::Zeroed {
             self.residency.zero(start, bytes);
         }
@@ -116,13 +118,26 @@ impl Zone {
     }
 
     #[cold]
-    fn claim_run(&self, bytes: usize, align: usize, contents: Contents, limit: Limit) -> Result<NonNull<u8>, Shortage> {
+    fn claim_run(
+        &self,
+        bytes: usize,
+        align: usize,
+        contents: Contents,
+        limit: Limit,
+        elsewhere: impl FnOnce() -> Option<NonNull<u8>>,
+    ) -> Result<NonNull<u8>, Shortage> {
         let granules = self.granules(bytes);
-        let start = self.claim_free(Tenant::of_run(bytes), granules, align).ok_or(Shortage::Full)?;
-        self.hand_out(start, bytes, align, contents, limit)
+        let found = self.claim_free(Tenant::of_run(bytes), granules, align);
+        if found.is_none_or(|start| self.residency.resident(start, granules) < granules) {
+            if let Some(at) = elsewhere() {
+                found.into_iter().for_each(|start| self.runs.release(start, granules));
+                return Ok(at);
+            }
+        }
+        self.hand_out(found.ok_or(Shortage::Full)?, bytes, align, contents, limit)
     }
 
-    /// Hands out a run that is free and resident, for a request whose own zone would have to fault memory in.
+    /// Hands out a run that is free and resident, for a request whose own zone has none.
     pub(crate) fn claim_for_other_zone(&self, bytes: usize, align: usize, contents: Contents) -> Option<NonNull<u8>> {
         let (align, skew) = self.align_and_skew(align);
         let start = self.claim_resident(self.granules(bytes), align, skew)?;
@@ -258,25 +273,7 @@ impl Zone {
         if free_bytes < self.bytes(granules) {
             return None;
         }
-        let end = self.committed.granules();
-        let lowest = self.runs.apart().max(end.saturating_sub(self.granules(LOOK_BYTES)));
-        let places = self.free_and_resident(lowest..end).take(LOOK_HOLES).filter_map(|(start, len)| {
-            let at = align_up(start + skew, align) - skew;
-            (at + granules <= start + len).then_some((at, len))
-        });
-        let (at, _) = places.min_by_key(|&(_, len)| len)?;
-        self.runs.try_claim(at, granules).then_some(at)
-    }
-
-    /// What of a range is free and resident, from the top address down, as places and lengths.
-    fn free_and_resident(&self, range: Range<usize>) -> impl Iterator<Item = (usize, usize)> {
-        let mut end = range.end;
-        let (resident, used) = (self.residency.resident_bits(), self.runs.used());
-        std::iter::from_fn(move || {
-            let hole = resident.last_run_without(used, range.start, end)?;
-            end = hole.0;
-            Some(hole)
-        })
+        self.runs.claim_resident(self.residency.resident_bits(), granules, align, skew, LOOK_HOLES)
     }
 
     /// Frees what threads keep of this zone; `false` if they keep nothing.
@@ -293,7 +290,7 @@ impl Zone {
     fn release_granules(&self, start: usize, granules: usize) {
         self.counters().released(self.bytes(granules));
         self.free_granules(start, granules);
-        decay::look();
+        decay::tick();
     }
 
     /// Frees granules that the caller owns; beyond what may stay resident, their pages go at once.
@@ -323,10 +320,8 @@ impl Zone {
             Err(Shortage::Full)
         };
         let fresh = booked.inspect_err(|_| self.runs.release(start, granules))?;
-        if fresh > 0 {
-            decay::look();
-        }
         self.allow_huge(start..start + granules);
+        decay::tick();
         Ok(fresh)
     }
 
@@ -495,9 +490,7 @@ impl Zone {
     #[inline]
     pub(crate) unsafe fn release(&self, at: NonNull<u8>, bytes: usize) {
         let granules = self.granules(bytes);
-        // What a thread keeps, nobody sees who would have to give it back.
-        let is_seen = || bytes < decay::UNSEEN_BYTES || !decay::is_unwatched();
-        if self.spec.is_kept && !budget::is_beyond_kept() && is_seen() {
+        if self.spec.is_kept && !budget::is_beyond_kept() {
             if let Some(run) = Run::new(at.addr().get(), self.bytes(granules)) {
                 if let Some(other) = thread_cache::put_run(run) {
                     self.release_run(other);

@@ -17,6 +17,7 @@ mod environment;
 mod generation;
 mod host;
 mod mapping;
+mod own_thread;
 mod pages;
 mod parking;
 mod text;
@@ -31,13 +32,14 @@ pub(crate) use environment::{Value, variable};
 pub(crate) use generation::process_generation;
 pub(crate) use host::{Host, host};
 pub(crate) use imp::{
-    advise_huge, collapse, commit, discard, extend, forbid_huge, leave_out_of_dumps, lock, minor_faults, monotonic_ns,
-    nap, page_in, populate, soften, start_task, trim_heap, wipe_on_fork, write_stderr,
+    advise_huge, coarse_ns, collapse, commit, discard, extend, forbid_huge, leave_out_of_dumps, lock, minor_faults,
+    monotonic_ns, nap, page_in, populate, soften, trim_heap, wipe_on_fork, write_stderr,
 };
 #[cfg(not(unix))]
 pub(crate) use imp::{arm_thread_exit, fence_other_threads, give_back_key, may_be_in_signal_handler, thread_exit_key};
 pub(crate) use imp::{count_resident, move_pages};
 pub(crate) use mapping::{Mapping, Room, map_guarded, map_zeroed, reserve, round_up};
+pub(crate) use own_thread::OwnThread;
 pub(crate) use pages::page_bytes;
 pub(crate) use parking::Parking;
 pub(crate) use text::{Cut, warn};

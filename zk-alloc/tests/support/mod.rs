@@ -101,6 +101,11 @@ pub(crate) const BARE_METAL: &str = "ZK_ALLOC_TEST_BARE_METAL";
 
 /// Runs the test `name` of this binary alone in a process of its own, whose only `ZK_ALLOC_*` settings are `settings`.
 pub(crate) fn alone(name: &str, settings: &[(&str, &OsStr)]) -> Ended {
+    alone_prepared(name, settings, |_| ())
+}
+
+/// As [`alone`], in a process that is prepared for it.
+pub(crate) fn alone_prepared(name: &str, settings: &[(&str, &OsStr)], prepare: impl FnOnce(&mut Command)) -> Ended {
     let mut command = Command::new(std::env::current_exe().expect("a test binary knows its path"));
     for (inherited, _) in std::env::vars_os() {
         let variable = inherited.to_string_lossy();
@@ -109,6 +114,7 @@ pub(crate) fn alone(name: &str, settings: &[(&str, &OsStr)]) -> Ended {
         }
     }
     command.args([name, "--exact", "--nocapture"]).env(ALONE, name).envs(settings.iter().copied());
+    prepare(&mut command);
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("a process");
     let stdout = read_all(child.stdout.take());
     let stderr = read_all(child.stderr.take());

@@ -1,0 +1,3 @@
+//! The arm `glibc`.
+
+provers_bench::arm!(glibc, bench_winterfell::PROVERS);

@@ -1,0 +1,3 @@
+//! The arm `jemalloc`.
+
+provers_bench::arm!(jemalloc, bench_winterfell::PROVERS);

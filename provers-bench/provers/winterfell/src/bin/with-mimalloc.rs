@@ -1,0 +1,3 @@
+//! The arm `mimalloc`.
+
+provers_bench::arm!(mimalloc, bench_winterfell::PROVERS);

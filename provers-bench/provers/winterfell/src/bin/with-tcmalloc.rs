@@ -1,0 +1,3 @@
+//! The arm `tcmalloc`.
+
+provers_bench::arm!(tcmalloc, bench_winterfell::PROVERS);

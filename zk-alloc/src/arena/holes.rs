@@ -1,0 +1,223 @@
+//! Where the free page runs of a zone are: its *holes*, by length.
+//!
+//! A hole is a longest run of clear bits in the bitmap of used granules. For each class of lengths a [hint set](super::hints) names
+//! the words of the bitmap in which such a hole may begin. So a search visits holes that are long enough, and passes over all
+//! others at no cost. Whoever makes a hole notes it: who frees a run, who claims a part of a hole, and who gives up a claim. Whoever
+//! finds no hole of a class in a word takes the hint back, and looks once more afterwards.
+
+use super::bitmap::{Bitmap, WORD_BITS};
+use super::hints::{HintSet, HintSets};
+use crate::os::Errno;
+
+/// Classes of lengths. Up to 7 granules each length has its own; beyond, there are four to a doubling.
+#[cfg(not(loom))]
+const CLASSES: usize = 44;
+/// The models have lengths of up to 15 granules apart from all longer ones.
+#[cfg(loom)]
+const CLASSES: usize = 12;
+const EXACT: usize = 8;
+const PER_DOUBLING: usize = 4;
+
+/// Holes of so many granules and more are of the last class, and measured no further.
+const LONGEST: usize = least_len(CLASSES - 1);
+
+/// Holes of one class that may be too short, because of their length or their alignment, are looked at so often. Then longer ones
+/// are taken, which fit for sure.
+const MOST_MISSES: usize = 8;
+
+/// The class of holes of a length.
+const fn class_of(len: usize) -> usize {
+    if len < EXACT {
+        return len;
+    }
+    let log2 = len.ilog2() as usize;
+    let class = EXACT + (log2 - EXACT.ilog2() as usize) * PER_DOUBLING + (len >> (log2 - 2)) % PER_DOUBLING;
+    if class < CLASSES { class } else { CLASSES - 1 }
+}
+
+/// The shortest hole of a class.
+const fn least_len(class: usize) -> usize {
+    if class < EXACT {
+        return class;
+    }
+    let (doublings, step) = ((class - EXACT) / PER_DOUBLING, (class - EXACT) % PER_DOUBLING);
+    (EXACT << doublings) + step * ((EXACT << doublings) / PER_DOUBLING)
+}
+
+/// What is looked for: `n` granules, of which the first is at `i` with `(i + skew) % align == 0`.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Wanted {
+    pub(super) n: usize,
+    /// A power of two.
+    pub(super) align: usize,
+    pub(super) skew: usize,
+}
+
+impl Wanted {
+    /// The first place at or above `at`.
+    pub(super) fn first_from(self, at: usize) -> usize {
+        (at + self.skew).next_multiple_of(self.align) - self.skew
+    }
+}
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub(super) struct Holes {
+    used: Bitmap<'static>,
+    /// No hole lies on both sides of this granule, the first of a word.
+    border: usize,
+    sets: HintSets<CLASSES>,
+}
+
+impl Holes {
+    /// The holes of a zone of which all granules are free.
+    ///
+    /// # Errors
+    /// The system's, when it grants no memory.
+    pub(super) fn new(used: Bitmap<'static>, border: usize) -> Result<Self, Errno> {
+        let holes = Self { used, border, sets: HintSets::new(used.len() / WORD_BITS)? };
+        for (start, end) in holes.parts(0, used.len()) {
+            holes.note(start, end);
+        }
+        Ok(holes)
+    }
+
+    /// `[start, end)` on both sides of the border.
+    fn parts(&self, start: usize, end: usize) -> impl Iterator<Item = (usize, usize)> + use<> {
+        let border = self.border.clamp(start, end);
+        [(start, border), (border, end)].into_iter().filter(|&(start, end)| start < end)
+    }
+
+    /// The part of the zone that a granule lies in.
+    fn part_of(&self, granule: usize) -> (usize, usize) {
+        if granule < self.border { (0, self.border) } else { (self.border, self.used.len()) }
+    }
+
+    fn set(&self, class: usize) -> HintSet {
+        self.sets.set(class)
+    }
+
+    fn note(&self, start: usize, end: usize) {
+        self.set(class_of(end - start)).set(start / WORD_BITS);
+    }
+
+    /// Some of `[start, start + n)` became clear, or was set for an instant only.
+    pub(super) fn freed(&self, start: usize, n: usize) {
+        for (start, end) in self.parts(start, start + n) {
+            let mut at = start;
+            while let Some(clear) = self.used.next_clear_within(at, end) {
+                let (first, last) = self.part_of(clear);
+                // What lies so far below is a hole of the last class by itself.
+                let lowest = first.max(clear.saturating_sub(LONGEST));
+                let begin = if clear == at { self.used.end_of_set(lowest, clear) } else { clear };
+                let end = self.end_of(clear, last, LONGEST);
+                if begin > lowest || lowest == first {
+                    self.note(begin, end);
+                }
+                at = end + 1;
+            }
+        }
+    }
+
+    /// Where the hole ends that a clear granule lies in; `reach` granules on at most.
+    fn end_of(&self, clear: usize, last: usize, reach: usize) -> usize {
+        let last = last.min(clear.saturating_add(reach));
+        self.used.next_set(clear, last).unwrap_or(last)
+    }
+
+    /// `[start, start + n)` was claimed: what is left of its hole on both sides has another length now.
+    pub(super) fn claimed(&self, start: usize, n: usize) {
+        if start > 0 {
+            self.freed(start - 1, 1);
+        }
+        if start + n < self.used.len() {
+            self.freed(start + n, 1);
+        }
+    }
+
+    /// The holes that begin in a word, with their ends; they are measured `reach` granules far.
+    fn in_word(&self, word: usize, reach: usize) -> impl Iterator<Item = (usize, usize)> {
+        let mut begins = self.used.begins_of_clear(word, self.border);
+        let (_, last) = self.part_of(word * WORD_BITS);
+        std::iter::from_fn(move || {
+            let bit = (begins != 0).then(|| begins.trailing_zeros() as usize)?;
+            begins &= begins - 1;
+            let start = word * WORD_BITS + bit;
+            Some((start, self.end_of(start, last, reach)))
+        })
+        .filter(|&(start, end)| start < end)
+    }
+
+    /// The lowest hole of a class that begins in `from..until`.
+    fn first(&self, class: usize, from: usize, until: usize, reach: usize) -> Option<(usize, usize)> {
+        let set = self.set(class);
+        let mut word = from / WORD_BITS;
+        loop {
+            word = set.first(word)?;
+            if word * WORD_BITS >= until {
+                return None;
+            }
+            let is_of_class = |&(start, end): &(usize, usize)| class_of(end - start) == class;
+            let mut is_hinted = false;
+            for hole in self.in_word(word, reach).filter(is_of_class) {
+                is_hinted = true;
+                if (from..until).contains(&hole.0) {
+                    return Some(hole);
+                }
+            }
+            if !is_hinted {
+                set.clear(word);
+                // One may have been noted before the hint was taken back.
+                if self.in_word(word, reach).any(|hole| is_of_class(&hole)) {
+                    set.set(word);
+                }
+            }
+            word += 1;
+        }
+    }
+
+    /// The lowest place at or above `from`. Of holes that may be too short, a few of each class are looked at.
+    pub(super) fn lowest(&self, from: usize, wanted: Wanted) -> Option<usize> {
+        let reach = LONGEST.max(wanted.n + wanted.align);
+        let mut lowest = usize::MAX;
+        for class in class_of(wanted.n)..CLASSES {
+            let mut at = from;
+            // Holes of the last class are few, and no other class has longer ones.
+            let most = if class + 1 < CLASSES { MOST_MISSES } else { usize::MAX };
+            for _ in 0..most {
+                let Some((start, end)) = self.first(class, at, lowest, reach) else { break };
+                let place = wanted.first_from(start);
+                if place + wanted.n <= end {
+                    lowest = lowest.min(place);
+                    break;
+                }
+                at = start + 1;
+            }
+        }
+        (lowest != usize::MAX).then_some(lowest)
+    }
+
+    /// Visits holes at or above `from` in which what is wanted may fit, the short ones first, until one has a place for which
+    /// `place_in` finds one.
+    pub(super) fn shortest(
+        &self,
+        from: usize,
+        wanted: Wanted,
+        most: usize,
+        place_in: impl Fn(usize, usize) -> Option<usize>,
+    ) -> Option<usize> {
+        let reach = LONGEST.max(wanted.n + wanted.align);
+        let mut left = most;
+        for class in class_of(wanted.n)..CLASSES {
+            let mut at = from;
+            while let Some((start, end)) = self.first(class, at, usize::MAX, reach) {
+                if let Some(place) = place_in(start, end) {
+                    return Some(place);
+                }
+                left = left.checked_sub(1)?;
+                at = start + 1;
+            }
+        }
+        None
+    }
+}
