@@ -8,12 +8,15 @@ mod limits;
 mod support;
 
 use std::alloc::{GlobalAlloc, Layout};
+use std::ffi::CString;
 use std::hint::black_box;
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::{env, fs, process};
+use std::{fs, io, process};
 
 use limits::{limited, without_more_memory};
-use support::{Ended, address_space_bytes, alone, assert_patterned, is_alone, patterned, rss_bytes};
+use support::{Ended, address_space_bytes, alone, alone_as, assert_patterned, is_alone, patterned, rss_bytes};
 use zk_alloc::{ZkAllocator, overflow_stats, phase, reset_overflow_stats, stats};
 
 #[global_allocator]
@@ -219,13 +222,20 @@ fn in_a_small_control_group_phases_leave_room_for_what_is_between_them() {
             Ok(group) => group,
             Err(reason) => return println!("skipped: no control group: {reason}"),
         };
-        let ended = alone(name, &[("ZK_ALLOC_TEST_GROUP", group.0.as_os_str())]);
+        let processes = CString::new(group.0.join("cgroup.procs").into_os_string().into_vec()).expect("a path");
+        let join = move || {
+            // SAFETY: two calls that neither allocate nor lock, on what lives as long as the closure. 0 is the writer.
+            let joined =
+                unsafe { libc::write(libc::open(processes.as_ptr(), libc::O_WRONLY), c"0".as_ptr().cast(), 1) };
+            if joined == 1 { Ok(()) } else { Err(io::Error::last_os_error()) }
+        };
+        // The limit is looked at when a process starts.
+        // SAFETY: see there.
+        let ended = alone_as(name, &[], |command| drop(unsafe { command.pre_exec(join) }));
         ended.assert_passed(name);
         assert!(ended.warnings().is_empty(), "{ended:?}");
         return;
     }
-    let group = PathBuf::from(env::var_os("ZK_ALLOC_TEST_GROUP").unwrap());
-    fs::write(group.join("cgroup.procs"), process::id().to_string()).unwrap();
     for round in 0..10 {
         phase(|| drop([patterned(2 << 20, round), patterned(9 << 20, round), patterned(9 << 20, round)]));
         assert!(stats().resident_bytes <= 128 * MIB, "{}", stats());
