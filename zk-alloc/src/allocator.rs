@@ -9,7 +9,7 @@ use std::ptr::{NonNull, copy_nonoverlapping, null_mut};
 use crate::arena::{self, Contents, Moment};
 use crate::config::{self, Settings};
 use crate::phase::{self, Participants};
-use crate::{counters, escape, open_phases, os, retain, route};
+use crate::{background, counters, escape, open_phases, os, retain, route};
 
 /// An allocator for provers: while a [phase](crate::phase()) is open, the arena serves; outside of phases, and where the arena
 /// can't, a backing allocator does ([`System`] unless another is given).
@@ -43,14 +43,15 @@ pub enum Mode {
     #[default]
     Scoped,
     /// Always, without phases. What stays resident follows what was alive at most in the last seconds ([`Retain::For`],
-    /// `ZK_ALLOC_RETAIN_FOR`), so that an idle process comes down by itself.
+    /// `ZK_ALLOC_RETAIN_FOR`): the program's threads purge the rest when they ask for memory. A process that goes fully idle asks for
+    /// none; there a background thread purges, if it was [started](crate::start_background_thread).
     ///
     /// [`Retain::For`]: crate::Retain::For
     Resident,
 }
 
 impl ZkAllocator<System> {
-    /// An allocator that needs no phases: the arena takes part always, and memory comes down by itself ([`Mode::Resident`]).
+    /// An allocator that needs no phases: the arena takes part always, and free memory goes with time ([`Mode::Resident`]).
     ///
     /// ```
     /// use zk_alloc::ZkAllocator;
@@ -194,6 +195,10 @@ impl<A: GlobalAlloc> ZkAllocator<A> {
         }
         if self.mode == Mode::Resident {
             retain::follow_live();
+            // Elsewhere, the first phase does.
+            if moment == Moment::Calm {
+                background::start_if_set();
+            }
         }
     }
 
@@ -225,6 +230,8 @@ impl<A: GlobalAlloc> ZkAllocator<A> {
         let threshold = config::threshold();
         let is_below = layout.size() < threshold && (threshold != config::UNKNOWN || self.is_below_when_first(layout));
         if is_below || !self.is_active() {
+            // Between phases nobody else comes by.
+            arena::tick();
             return None;
         }
         if let Some(arena) = arena::open_to_serve(&self.settings, |moment| self.begin(moment)) {

@@ -9,7 +9,7 @@ use std::ptr::NonNull;
 
 use crate::arena::{self, Contents, Moment};
 use crate::config::{self, Settings};
-use crate::{counters, os, retain, route};
+use crate::{background, counters, os, retain, route};
 
 /// The alignment of C's allocation functions, in bytes: `alignof(max_align_t)`.
 pub const MIN_ALIGN: usize = 16;
@@ -33,6 +33,13 @@ pub enum Resized {
 #[must_use]
 pub fn min_bytes_setting() -> Option<usize> {
     config::min_bytes_setting()
+}
+
+/// Starts the background thread if `ZK_ALLOC_BACKGROUND` says so; where the system refuses, one line says that. For ordinary code.
+pub fn start_background_thread_if_set() {
+    if config::background_setting() == Some(true) {
+        background::start_or_warn();
+    }
 }
 
 /// Memory of the arena; `None` where it has none. `first` runs before the first request of the process is served, and is told

@@ -17,8 +17,8 @@ use std::time::Duration;
 use crate::os::{self, HostHugePages, Value};
 use crate::written_once::WrittenOnce;
 use in_force::{
-    HUGE_PAGES, LAZY_ZERO_BYTES, MAX_BYTES, MIN_BYTES, RETAIN_BYTES, RETAIN_FOR, THREAD_CAPACITY, TRACE_ESCAPED,
-    Warning,
+    BACKGROUND, HUGE_PAGES, LAZY_ZERO_BYTES, MAX_BYTES, MIN_BYTES, RETAIN_BYTES, RETAIN_FOR, THREAD_CAPACITY,
+    TRACE_ESCAPED, Warning,
 };
 
 pub use huge_pages::{HugePages, HugePagesOutcome};
@@ -135,6 +135,12 @@ pub(crate) fn min_bytes_setting() -> Option<usize> {
     os::variable(MIN_BYTES.variable).as_ref().and_then(|said| MIN_BYTES.usable(said))
 }
 
+/// `ZK_ALLOC_BACKGROUND`, if it is set to something of use.
+#[cfg(feature = "c-api")]
+pub(crate) fn background_setting() -> Option<bool> {
+    os::variable(BACKGROUND.variable).as_ref().and_then(|said| BACKGROUND.usable(said))
+}
+
 /// What memory that is not the arena's does about huge pages, by the settings and the host. A value that can't be used is
 /// warned of when the arena opens.
 pub(crate) fn huge_pages() -> HugePagesOutcome {
@@ -175,6 +181,7 @@ impl Config {
             max_bytes: MAX_BYTES.resolve(asked, program.max_bytes, usize::MAX, &mut *warn),
             huge_pages: HUGE_PAGES.resolve(asked, program.huge_pages, HugePages::Auto, &mut *warn),
             lazy_zero_bytes: LAZY_ZERO_BYTES.resolve(asked, program.lazy_zero_bytes, lazy_zero_bytes, &mut *warn),
+            background_thread: BACKGROUND.resolve(asked, program.background_thread, false, &mut *warn),
             trace_escaped: TRACE_ESCAPED.resolve(asked, program.trace_escaped, false, &mut *warn),
         };
         Self {
@@ -194,7 +201,7 @@ mod tests {
     const MACHINE: Machine = Machine { threads: 2, memory_bytes: 24 << 30, host_huge_pages: HostHugePages::Available };
 
     /// Each setting: its variable, a good value, and the program's word for another, with that as the environment has it.
-    const EACH: [(&str, &str, Settings, &str); 8] = [
+    const EACH: [(&str, &str, Settings, &str); 9] = [
         ("ZK_ALLOC_MIN_BYTES", "4K", Settings::new().min_bytes(100), "100"),
         ("ZK_ALLOC_SLAB_GB", "8", Settings::new().thread_capacity_bytes(3 << 30), "3"),
         ("ZK_ALLOC_RETAIN_BYTES", "2G", Settings::new().retain_bytes(0), "0"),
@@ -202,6 +209,7 @@ mod tests {
         ("ZK_ALLOC_MAX_BYTES", "1T", Settings::new().max_bytes(1 << 20), "1048576"),
         ("ZK_ALLOC_THP", "never", Settings::new().huge_pages(HugePages::Always), "always"),
         ("ZK_ALLOC_LAZY_ZERO_BYTES", "4M", Settings::new().lazy_zero_bytes(1 << 30), "1073741824"),
+        ("ZK_ALLOC_BACKGROUND", "0", Settings::new().background_thread(true), "1"),
         ("ZK_ALLOC_TRACE_ESCAPED", "0", Settings::new().trace_escaped(true), "1"),
     ];
 

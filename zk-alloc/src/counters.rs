@@ -11,7 +11,7 @@ static OVERFLOW_BYTES: AtomicUsize = AtomicUsize::new(0);
 static USED_BYTES: AtomicUsize = AtomicUsize::new(0);
 /// The most since the window began: since the first of the phases that are open now began.
 static PEAK_LIVE_BYTES: AtomicUsize = AtomicUsize::new(0);
-/// The most since the watcher looked last.
+/// The most since somebody looked last what may go.
 static SEEN_PEAK_BYTES: AtomicUsize = AtomicUsize::new(0);
 /// The most in all windows before.
 static FORMER_PEAK_LIVE_BYTES: AtomicUsize = AtomicUsize::new(0);

@@ -19,6 +19,7 @@
 // The order of the house: a module imports only what stands below it (tests/layering.rs).
 mod allocator;
 mod arena;
+mod background;
 #[cfg(feature = "c-api")]
 #[doc(hidden)]
 pub mod c_api;
@@ -46,6 +47,7 @@ mod wipe;
 mod written_once;
 
 pub use allocator::{Mode, ZkAllocator};
+pub use background::{start_background_thread, stop_background_thread};
 pub use config::{
     HugePages, HugePagesOutcome, InForce, Origin, Settings, SettingsInForce, min_arena_bytes, thread_capacity_bytes,
 };

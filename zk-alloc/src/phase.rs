@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::time::Instant;
 
 use crate::report::PhaseReport;
-use crate::{arena, counters, escape, open_phases, os, retain, stats};
+use crate::{arena, background, counters, escape, open_phases, os, retain, stats};
 
 thread_local! {
     /// Phases that this thread began and has not ended.
@@ -149,6 +149,7 @@ impl Default for Phase {
 /// ```
 pub fn begin_phase() {
     arena::open();
+    background::start_if_set();
     counters::phase_begun();
     OWN.set(OWN.get() + 1);
     if open_phases::began() {

@@ -29,5 +29,6 @@ pub fn register_worker() {
 /// ```
 #[cfg(feature = "rayon")]
 pub fn build_global() -> bool {
+    crate::background::start_if_set();
     rayon::ThreadPoolBuilder::new().start_handler(|_| register_worker()).build_global().is_ok()
 }

@@ -1,15 +1,14 @@
 //! What stays resident when nothing runs.
+#![cfg_attr(test, allow(unsafe_code, reason = "a test forks"))]
 
 use std::hint::black_box;
-use std::process;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
-use std::thread;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::time::Duration;
 
 use crate::arena::{self, GiveBack};
+use crate::background;
 use crate::config::{self, Settings};
-use crate::os::{self, Errno, Parking};
-use crate::{helpers, open_phases};
+use crate::{helpers, open_phases, os};
 
 /// What the arena keeps resident when the last open phase ends. Free memory only: what is in use is never touched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,12 +19,15 @@ pub enum Retain {
     /// At most so many bytes, what is in use included. The default, with `ZK_ALLOC_RETAIN_BYTES`, or else half of the
     /// memory that the process may use (its control group's limit or the machine's memory).
     Bytes(usize),
-    /// Everything, until no phase was open for so long; then nothing. A thread of the arena's waits for that, which
-    /// [`set_retain`] starts. A child that is forked off has none, and keeps what it has until [`release`], unless it calls
-    /// [`set_retain`] itself.
+    /// What was alive at most in so long, phases apart: between phases, free memory beyond that is purged, and once that time has
+    /// passed without a phase, all free memory is.
     ///
-    /// Where an allocator takes part always ([`Mode::Resident`](crate::Mode::Resident)): what was alive at most in so long,
-    /// whether phases are open or not. That is the default there, with `ZK_ALLOC_RETAIN_FOR` seconds, or else 8.
+    /// The program's own threads do that when they ask for memory. A process that goes fully idle calls nobody, and keeps what it
+    /// has: call [`release`], or have a background thread
+    /// ([`start_background_thread`](crate::start_background_thread), `ZK_ALLOC_BACKGROUND=1`).
+    ///
+    /// Where an allocator takes part always ([`Mode::Resident`](crate::Mode::Resident)), it is the default, with
+    /// `ZK_ALLOC_RETAIN_FOR` seconds, or else 8; what stays is what is alive and a little more.
     For(Duration),
     /// Nothing: every phase pays for its pages again.
     Never,
@@ -41,8 +43,8 @@ const TAG_MASK: u64 = 3 << VALUE_BITS;
 static POLICY: AtomicU64 = AtomicU64::new(DEFAULT);
 
 /// Chooses what stays resident from now on. It takes effect when the last open phase ends; with
-/// [`ZkAllocator::resident`](crate::ZkAllocator::resident) at once, where [`Retain::For`] says how soon memory comes down by itself, and any
-/// other policy that it does not.
+/// [`ZkAllocator::resident`](crate::ZkAllocator::resident) at once, where [`Retain::For`] says how soon free memory goes, and any
+/// other policy that it does not go with time.
 ///
 /// ```
 /// use std::time::Duration;
@@ -57,41 +59,36 @@ pub fn set_retain(retain: Retain) {
         Retain::Never => bytes(0),
     };
     POLICY.store(policy, Ordering::SeqCst);
-    if FOLLOWS.load(Ordering::SeqCst) {
-        follow();
-    } else if matches!(retain, Retain::For(_)) {
-        spawn_waiter();
-    }
-    // It may be asleep over another policy.
-    WAITER.wake();
+    follow();
+    background::start_if_set();
 }
 
 /// Whether an allocator takes part always, so that no phase ends that could say when memory may go.
-static FOLLOWS: AtomicBool = AtomicBool::new(false);
+static IS_RESIDENT: AtomicBool = AtomicBool::new(false);
 
-/// From now on memory comes down by itself, for an allocator that takes part always. Waits for nobody, and allocates nothing.
+/// From now on free memory goes with time, for an allocator that takes part always. Waits for nobody, and allocates nothing.
 pub(crate) fn follow_live() {
-    FOLLOWS.store(true, Ordering::SeqCst);
+    IS_RESIDENT.store(true, Ordering::SeqCst);
     follow();
 }
 
-/// What stays resident follows what was alive at most in the last seconds: those of [`Retain::For`], or those of the setting. Under
-/// another policy, nothing goes by itself.
+/// Has free memory go with time, as the policy or the setting says.
 fn follow() {
-    let Some(arena) = arena::get() else { return };
-    let policy = POLICY.load(Ordering::SeqCst);
-    let window_ns = match policy & TAG_MASK {
-        DEFAULT => match arena.config().settings.retain_for.value {
+    let is_resident = IS_RESIDENT.load(Ordering::SeqCst);
+    let by_setting = || arena::get().map_or(Duration::MAX, |arena| arena.config().settings.retain_for.value);
+    let window_ns = window_ns(POLICY.load(Ordering::SeqCst), is_resident, by_setting);
+    arena::follow(arena::Policy { window_ns, empties: !is_resident });
+}
+
+/// The time after which free memory goes under a policy, in nanoseconds; 0 is never.
+fn window_ns(policy: u64, is_resident: bool, by_setting: impl FnOnce() -> Duration) -> u64 {
+    match policy & TAG_MASK {
+        FOR_NS => (policy & !TAG_MASK).max(1),
+        DEFAULT if is_resident => match by_setting() {
             Duration::MAX => 0,
             time => u64::try_from(time.as_nanos()).unwrap_or(u64::MAX).max(1),
         },
-        FOR_NS => (policy & !TAG_MASK).max(1),
         _ => 0,
-    };
-    if let Err(Errno(code)) = arena::follow(window_ns) {
-        os::warn(format_args!(
-            "the system has no memory to note what is retained (errno {code}); it stays until release()"
-        ));
     }
 }
 
@@ -115,96 +112,21 @@ fn keep_between_phases(bytes: usize) {
 /// Carries the policy out. Waits for nobody, and allocates nothing.
 pub(crate) fn last_phase_ended() {
     let Some(arena) = arena::get() else { return };
-    arena.look_for_huge_pages();
+    arena.ask_for_huge_pages();
     // The next phase may begin on other threads.
     arena.release_kept();
     let policy = POLICY.load(Ordering::Relaxed);
     let keep = match policy & TAG_MASK {
         BYTES => usize::try_from(policy & !TAG_MASK).unwrap_or(usize::MAX),
-        FOR_NS if FOLLOWS.load(Ordering::Relaxed) => return,
-        FOR_NS => return idle_from_now(),
+        // No time at all is at once.
+        FOR_NS if policy == FOR_NS && !IS_RESIDENT.load(Ordering::Relaxed) => 0,
+        FOR_NS => return arena::tick(),
         _ => arena.config().settings.retain_bytes.value,
     };
     if arena::resident_bytes() > keep {
         arena.trim(keep, GiveBack::Now);
     }
     keep_between_phases(keep);
-}
-
-/// When the last phase ended, by `os::monotonic_ns`; 0 as long as none did under [`Retain::For`].
-static IDLE_SINCE: AtomicU64 = AtomicU64::new(0);
-/// Where the thread sleeps that waits for idleness.
-static WAITER: Parking = Parking::new();
-/// Whether it has nothing to wait for, and sleeps until it is woken. While it sleeps for some time, it need not be: then it
-/// looks again by itself.
-static WAITER_HAS_NO_ALARM: AtomicBool = AtomicBool::new(false);
-
-fn idle_from_now() {
-    IDLE_SINCE.store(os::monotonic_ns().max(1), Ordering::SeqCst);
-    // Either this sees that the waiter has no alarm, or the waiter, which looks once more after it said so, sees the store.
-    if WAITER_HAS_NO_ALARM.swap(false, Ordering::SeqCst) {
-        WAITER.wake();
-    }
-}
-
-/// Starts the thread that waits for idleness, if this process has none. (A forked child has none of its parent's.)
-fn spawn_waiter() {
-    /// The process that has it, by its number; 0 where there is none.
-    static WAITER_OF: AtomicU32 = AtomicU32::new(0);
-    let own = process::id();
-    if WAITER_OF.swap(own, Ordering::SeqCst) == own {
-        return;
-    }
-    let builder = thread::Builder::new().name("zk-alloc-retain".into()).stack_size(helpers::STACK_BYTES);
-    if let Err(error) = builder.spawn(wait_for_idleness) {
-        WAITER_OF.store(0, Ordering::SeqCst);
-        os::warn(format_args!(
-            "cannot start a thread to release memory after idling ({error}); memory stays until release()"
-        ));
-    }
-}
-
-/// What the waiter has to do.
-#[derive(Debug, PartialEq, Eq)]
-enum Due {
-    Never,
-    In(Duration),
-    Now,
-}
-
-/// What is due under a policy, where the process is idle since `idle_since` and memory was last released for `released`.
-fn due(policy: u64, idle_since: u64, released: u64, now: u64) -> Due {
-    if policy & TAG_MASK != FOR_NS || idle_since == released {
-        return Due::Never;
-    }
-    match idle_since.saturating_add(policy & !TAG_MASK).saturating_sub(now) {
-        0 => Due::Now,
-        wait => Due::In(Duration::from_nanos(wait)),
-    }
-}
-
-fn wait_for_idleness() {
-    let mut released = 0;
-    loop {
-        let ticket = WAITER.ticket();
-        WAITER_HAS_NO_ALARM.store(true, Ordering::SeqCst);
-        let (policy, idle_since) = (POLICY.load(Ordering::SeqCst), IDLE_SINCE.load(Ordering::SeqCst));
-        let due = due(policy, idle_since, released, os::monotonic_ns());
-        // Until a phase that is open now ends, nothing is due: its end wakes this thread.
-        if due == Due::Never || open_phases::is_any() {
-            WAITER.sleep(ticket, None);
-            continue;
-        }
-        WAITER_HAS_NO_ALARM.store(false, Ordering::SeqCst);
-        match due {
-            Due::In(time) => WAITER.sleep(ticket, Some(time)),
-            _ => {
-                release();
-                keep_between_phases(0);
-                released = idle_since;
-            }
-        }
-    }
 }
 
 /// Gives all free memory of the arena back to the system, and returns how many bytes went; so does glibc's heap with what
@@ -252,7 +174,9 @@ pub fn reserve(bytes: usize) -> usize {
     // The program's settings come with the first request. This may be it; if no allocator of ours is asked, there are none.
     drop(black_box(Box::new(0u8)));
     config::introduce(&Settings::new());
-    arena::open().map_or(0, |arena| {
+    let arena = arena::open();
+    background::start_if_set();
+    arena.map_or(0, |arena| {
         let threads = arena.config().threads;
         arena.populate(bytes, |memory| helpers::in_parallel(threads, &|part| memory.part(part, threads)))
     })
@@ -263,15 +187,45 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_is_due_once_for_each_time_of_idleness_also_for_less_than_a_millisecond() {
-        let policy = FOR_NS | 500;
-        assert_eq!(due(policy, 0, 0, 10_000), Due::Never, "no phase has ended");
-        assert_eq!(due(policy, 1_000, 0, 1_200), Due::In(Duration::from_nanos(300)));
-        assert_eq!(due(policy, 1_000, 0, 1_500), Due::Now);
-        assert_eq!(due(policy, 1_000, 1_000, 9_000), Due::Never, "it was released");
-        assert_eq!(due(policy, 8_900, 1_000, 9_000), Due::In(Duration::from_nanos(400)));
-        assert_eq!(due(FOR_NS, 8_900, 1_000, 8_900), Due::Now);
-        assert_eq!(due(BYTES, 8_900, 1_000, 9_000_000), Due::Never, "another policy");
-        assert!(matches!(due(FOR_NS | !TAG_MASK, u64::MAX / 2, 0, 1), Due::In(_)));
+    fn free_memory_goes_with_time_under_retain_for_and_by_default_where_no_phase_ends() {
+        let eight_seconds = || Duration::from_secs(8);
+        for (policy, is_resident, expected_ns) in [
+            (DEFAULT, false, 0),
+            (DEFAULT, true, 8_000_000_000),
+            (BYTES, true, 0),
+            (FOR_NS | 500, true, 500),
+            (FOR_NS | 500, false, 500),
+            (FOR_NS, true, 1),
+            (FOR_NS | !TAG_MASK, false, !TAG_MASK),
+        ] {
+            assert_eq!(window_ns(policy, is_resident, eight_seconds), expected_ns, "{policy:#x}, {is_resident}");
+        }
+        assert_eq!(window_ns(DEFAULT, true, || Duration::MAX), 0);
+        assert_eq!(window_ns(DEFAULT, true, || Duration::ZERO), 1);
+    }
+
+    /// One thread ends the last phase, and another begins one before the first says what may stay of what is freed. Then it would be
+    /// said of a phase, in which everything stays.
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_phase_that_began_while_the_last_one_ended_keeps_what_is_freed_in_it() {
+        // In a process of its own: what is kept is a property of the process.
+        // SAFETY: the child changes numbers, and ends.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            open_phases::began();
+            first_phase_began();
+            keep_between_phases(7);
+            let in_phase = arena::kept_limit();
+            open_phases::ended();
+            keep_between_phases(7);
+            let code = i32::from((in_phase, arena::kept_limit()) != (usize::MAX, 7));
+            // SAFETY: ends the child, without destructors.
+            unsafe { libc::_exit(code) };
+        }
+        let mut status = -1;
+        // SAFETY: a child of ours, and a place for the answer.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        assert_eq!(status, 0);
     }
 }

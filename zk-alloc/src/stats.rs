@@ -29,7 +29,7 @@ pub struct Stats {
     pub overflow_allocations: u64,
     /// Bytes that were asked for in them.
     pub overflow_bytes: u64,
-    /// Calls of the arena into the kernel, but for those of the task that makes memory huge
+    /// Calls of the arena into the kernel, but for those by which the background thread makes memory huge
     /// ([`collapsed_bytes`](Self::collapsed_bytes)).
     pub system_calls: u64,
     /// Calls among them that the kernel refused.
@@ -51,7 +51,8 @@ pub struct Stats {
     pub resident_bytes: usize,
     /// Bytes of address space reserved; 0 while there is no arena.
     pub reserved_bytes: usize,
-    /// Bytes of the arena that were made huge pages after they had been resident in small ones ([`HugePagesOutcome::Later`]).
+    /// Bytes of the arena that the background thread made huge pages after they had been resident in small ones
+    /// ([`HugePagesOutcome::Later`]).
     pub collapsed_bytes: usize,
     /// What became of the wish for huge pages on this host; `None` while there is no arena.
     pub huge_pages: Option<HugePagesOutcome>,

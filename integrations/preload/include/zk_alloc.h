@@ -32,9 +32,11 @@ __attribute__((weak)) void zk_alloc_phase_end(void);
 __attribute__((weak)) size_t zk_alloc_reserve(size_t bytes);
 __attribute__((weak)) size_t zk_alloc_release(void);
 __attribute__((weak)) size_t zk_alloc_soften(void);
+__attribute__((weak)) int zk_alloc_start_background_thread(void);
+__attribute__((weak)) void zk_alloc_stop_background_thread(void);
 __attribute__((weak)) size_t zk_alloc_stats(struct zk_alloc_stats *stats, size_t size);
 
-/* Begins a phase: until it ends, nothing is given back to the system for idleness. Phases nest, and overlap on any threads. */
+/* Begins a phase: until it ends, nothing that is free is purged with time. Phases nest, and overlap on any threads. */
 static inline void zk_phase_begin(void) {
     if (zk_alloc_phase_begin) zk_alloc_phase_begin();
 }
@@ -57,6 +59,17 @@ static inline size_t zk_release(void) {
 /* Lets the system take free memory when it runs short; returns how many bytes that may be. */
 static inline size_t zk_soften(void) {
     return zk_alloc_soften ? zk_alloc_soften() : 0;
+}
+
+/* Starts a thread that purges free memory also while the program calls nobody, if this process has none (a forked child has none);
+ * returns 0, or the number of the error. ZK_ALLOC_BACKGROUND=1 has it start with the program. */
+static inline int zk_start_background_thread(void) {
+    return zk_alloc_start_background_thread ? zk_alloc_start_background_thread() : 0;
+}
+
+/* Ends that thread, and returns when it has ended. */
+static inline void zk_stop_background_thread(void) {
+    if (zk_alloc_stop_background_thread) zk_alloc_stop_background_thread();
 }
 
 /* Fills `stats`; returns 0 where the library is not in use. Pass sizeof(struct zk_alloc_stats): later versions append. */

@@ -1,6 +1,8 @@
 //! What `zk_alloc.h` declares, for programs that want to say more than `malloc` can.
 #![allow(unsafe_code, reason = "functions of C's")]
 
+use std::ffi::c_int;
+
 use crate::glibc;
 use crate::start::{self, State};
 
@@ -46,6 +48,23 @@ pub(crate) extern "C" fn zk_alloc_release() -> usize {
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn zk_alloc_soften() -> usize {
     if is_in_use() { arena::soften() } else { 0 }
+}
+
+/// Starts the background thread, if this process has none; returns 0, or the number of the error.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn zk_alloc_start_background_thread() -> c_int {
+    if !is_in_use() {
+        return 0;
+    }
+    arena::start_background_thread().err().map_or(0, |error| error.raw_os_error().unwrap_or(libc::EAGAIN))
+}
+
+/// Ends the background thread.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn zk_alloc_stop_background_thread() {
+    if is_in_use() {
+        arena::stop_background_thread();
+    }
 }
 
 /// `struct zk_alloc_stats`.

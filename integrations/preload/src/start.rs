@@ -85,6 +85,7 @@ extern "C" fn begin() {
     }
     STATE.store(State::InUse as u8, Ordering::Relaxed);
     MIN_BYTES.store(c_api::min_bytes_setting().unwrap_or(OPENING_BYTES), Ordering::Relaxed);
+    c_api::start_background_thread_if_set();
 }
 
 /// Called before the arena serves its first request, which may come while glibc is at its heap.

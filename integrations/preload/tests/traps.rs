@@ -75,6 +75,50 @@ fn forked_and_spawned_children_allocate_whatever_other_threads_were_at() {
     in_all_arms(&program, &[]);
 }
 
+/// A vforked child runs on its parent's memory, as its thread, with another process id. `malloc_trim` on another thread claims all
+/// caches meanwhile.
+#[test]
+fn vforked_children_allocate_while_another_thread_takes_what_threads_keep() {
+    let Some(program) = compiled("vforks", &["vforks.c"], &[]) else { return };
+    in_all_arms(&program, &["3"]);
+}
+
+/// The arena's own structures are some kilobytes, and so would be what it reads of the host: none of it may lie on the stack.
+#[test]
+fn the_first_request_may_come_where_there_is_little_stack() {
+    let Some(program) = compiled("little_stack", &["little_stack.c"], &[]) else { return };
+    for place in ["thread", "handler"] {
+        in_all_arms(&program, &[place]);
+    }
+}
+
+/// glibc has 32 keys for which a thread needs no memory; for any other it calls `calloc`, which is the library's.
+#[test]
+fn threads_have_caches_after_a_library_took_all_early_keys() {
+    let Some(library) = compiled_library("libkeys.so", "keys_lib.c", &[]) else { return };
+    let folder = library.parent().and_then(|folder| folder.to_str()).expect("a path that is text");
+    let Some(program) = compiled("keys", &["keys.c"], &["-L", folder, "-lkeys", &format!("-Wl,-rpath,{folder}")])
+    else {
+        return;
+    };
+    for arm in [Arm::Default, Arm::Everything] {
+        assert_ok(arm.command(&program).arg("threads"));
+        // The best of some, since the machine may be busy.
+        let best = |command: &dyn Fn() -> Command| {
+            let pair = |_| said(command().arg("pairs")).out.trim().parse::<u64>().expect("a number");
+            (0..3).map(pair).min().expect("three times")
+        };
+        let with_keys = best(&|| arm.command(&program));
+        let without = best(&|| {
+            let mut command = arm.command(&program);
+            command.env("NO_KEYS", "1");
+            command
+        });
+        println!("{arm:?}: {with_keys} tenths of a nanosecond a pair, {without} without the keys");
+        assert!(with_keys <= 2 * without, "{arm:?}: {with_keys} against {without}");
+    }
+}
+
 #[test]
 fn a_library_loaded_with_deepbind_frees_what_the_program_allocated() {
     let Some(plugin) = compiled_library("libplugin.so", "plugin.c", &[]) else { return };

@@ -19,6 +19,12 @@ pub(crate) fn set_kept(bytes: usize) {
     KEPT_BYTES.store(bytes, Ordering::Relaxed);
 }
 
+/// What [`set_kept`] said last.
+#[cfg(test)]
+pub(crate) fn kept_limit() -> usize {
+    KEPT_BYTES.load(Ordering::Relaxed)
+}
+
 /// Whether more is resident than may stay so.
 #[inline(always)]
 pub(super) fn is_beyond_kept() -> bool {

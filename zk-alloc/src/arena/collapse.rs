@@ -1,44 +1,42 @@
 //! Huge pages afterwards. Where the first touch of a huge page costs more than it saves, memory is paged in in small pages; of what
-//! has stayed, the kernel makes huge ones (`MADV_COLLAPSE`), at the hands of a task beside the program's threads
-//! ([`os::start_task`]).
+//! has stayed, the kernel makes huge ones (`MADV_COLLAPSE`), on the background thread. A process without that thread stays in small
+//! pages.
 //!
-//! Whatever a huge page costs on the host, the task takes no more than a small part of one processor's time: it rests after each in
-//! proportion to what that took. It comes when memory became resident since it was there last, goes through the arena once, and
-//! ends; earlier where memory goes back meanwhile, so that an idle process has no such task. Nothing changes that anybody could
-//! read, and only what is in memory with all its pages is made huge: what is resident stays as it is. What its owner gives back
-//! while it is made huge, the kernel brings back, and the task gives it back again.
-//!
-//! A forked child may take its parent's task for its own. Then it stays in small pages.
+//! Whatever a huge page costs on the host, the thread takes no more than a small part of one processor's time: it rests after each in
+//! proportion to what that took. A *pass* goes through the arena once. It begins when enough became resident since the last one, and
+//! ends early where memory goes back meanwhile. Nothing changes that anybody could read, and only what is in memory with all its pages
+//! is made huge: what is resident stays as it is. What its owner gives back while it is made huge, the kernel brings back, and the
+//! thread gives it back again.
 #![allow(unsafe_code, reason = "has memory copied that others use")]
 
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use super::budget;
 use super::zone::Zone;
-use crate::os::{self, Errno, HUGE_PAGE_BYTES, Parking};
+use crate::os::{self, Errno, HUGE_PAGE_BYTES};
 
-/// The task rests so many times as long as a huge page took: it uses 2% of a processor.
+/// The thread rests so many times as long as a huge page took: it uses 2% of a processor.
 const REST_PARTS: u32 = 50;
-/// A task comes when so many bytes became resident since it was there last...
+/// A pass begins when so many bytes became resident since the last...
 const WORTHWHILE_BYTES: u64 = 16 << 20;
 /// ... and this part of all that is.
 const WORTHWHILE_PART: u64 = 2;
-/// Blocks in a row that the kernel refuses before the task gives up: it knows no such call, or has no memory.
+/// Blocks in a row that the kernel refuses before no more are tried: it knows no such call, or has no memory.
 const MOST_REFUSED: usize = 8;
+/// Blocks that are looked at before the thread sees to what else it has to do.
+const BLOCKS_A_STEP: usize = 1024;
 
 /// What takes less was huge before: nobody copies 2 MiB so fast.
 const LEAST_TIME: Duration = Duration::from_micros(20);
 
-/// One of the constants below.
-static STATE: AtomicU8 = AtomicU8::new(NONE);
-const NONE: u8 = 0;
-const AT_WORK: u8 = 1;
-/// The system refused a task, or the kernel to make anything huge.
-const REFUSED: u8 = 2;
+/// Whether a pass is to begin.
+static IS_WANTED: AtomicBool = AtomicBool::new(false);
+/// Whether the kernel refused to make anything huge.
+static IS_REFUSED: AtomicBool = AtomicBool::new(false);
 
-/// Bytes that had become resident by being handed out when the last task began, and that were resident.
+/// Bytes that had become resident by being handed out when the last pass began, and that were resident.
 static FRESH_BYTES: AtomicU64 = AtomicU64::new(0);
 static RESIDENT_BYTES: AtomicUsize = AtomicUsize::new(0);
 static COLLAPSED_BYTES: AtomicUsize = AtomicUsize::new(0);
@@ -48,77 +46,170 @@ pub(crate) fn collapsed_bytes() -> usize {
     COLLAPSED_BYTES.load(Ordering::Relaxed)
 }
 
-/// Called when what was used may be used again: starts a task that runs `work`, which is to call [`go_through`], if there may be
-/// something to do.
-pub(super) fn look(fresh_bytes: impl FnOnce() -> u64, work: fn()) {
-    if STATE.load(Ordering::Relaxed) == NONE {
-        look_closer(fresh_bytes(), work);
-    }
+/// Called when what was used may be used again: asks for a pass, if there may be something to do. Returns whether this call did.
+pub(super) fn ask(fresh_bytes: impl FnOnce() -> u64) -> bool {
+    let may_be = !IS_WANTED.load(Ordering::Relaxed) && !IS_REFUSED.load(Ordering::Relaxed);
+    // SeqCst: a thread that begins says so, and looks here afterwards; who asks looks whether there is one afterwards.
+    may_be && is_worthwhile(fresh_bytes()) && !IS_WANTED.swap(true, Ordering::SeqCst)
 }
 
-#[cold]
-fn look_closer(fresh: u64, work: fn()) {
+fn is_worthwhile(fresh: u64) -> bool {
     let resident = budget::resident_bytes();
     let handed_out = fresh.saturating_sub(FRESH_BYTES.load(Ordering::Relaxed));
     let more = handed_out.max(resident.saturating_sub(RESIDENT_BYTES.load(Ordering::Relaxed)) as u64);
-    let is_worthwhile = more >= WORTHWHILE_BYTES && more >= resident as u64 / WORTHWHILE_PART;
-    if !is_worthwhile || STATE.compare_exchange(NONE, AT_WORK, Ordering::Acquire, Ordering::Relaxed).is_err() {
-        return;
+    more >= WORTHWHILE_BYTES && more >= resident as u64 / WORTHWHILE_PART
+}
+
+/// Begins the pass through `zones` that somebody asked for.
+pub(super) fn begin(fresh_bytes: impl FnOnce() -> u64, zones: [&'static Zone; 2]) -> Option<Pass<Blocks>> {
+    if !IS_WANTED.swap(false, Ordering::SeqCst) {
+        return None;
     }
-    FRESH_BYTES.store(fresh, Ordering::Relaxed);
-    RESIDENT_BYTES.store(resident, Ordering::Relaxed);
-    if os::start_task(c"zk-alloc-huge", work).is_err() {
-        STATE.store(REFUSED, Ordering::Relaxed);
+    FRESH_BYTES.store(fresh_bytes(), Ordering::Relaxed);
+    RESIDENT_BYTES.store(budget::resident_bytes(), Ordering::Relaxed);
+    Some(Pass::new(Blocks { zones, zone: 0, block: 0 }))
+}
+
+/// Whether what was given back since the pass began is so much that the process idles.
+pub(super) fn is_idle() -> bool {
+    budget::resident_bytes() < RESIDENT_BYTES.load(Ordering::Relaxed) / 4 * 3
+}
+
+/// A place for a huge page, and its zone.
+pub(super) type Block = (&'static Zone, NonNull<u8>);
+
+/// The places for huge pages in what is committed of some zones.
+#[derive(Debug)]
+pub(crate) struct Blocks {
+    zones: [&'static Zone; 2],
+    zone: usize,
+    block: usize,
+}
+
+impl Iterator for Blocks {
+    type Item = Block;
+
+    fn next(&mut self) -> Option<Block> {
+        loop {
+            let zone = *self.zones.get(self.zone)?;
+            let (base, len) = zone.committed_memory();
+            let offset = base.align_offset(HUGE_PAGE_BYTES) + self.block * HUGE_PAGE_BYTES;
+            if offset + HUGE_PAGE_BYTES <= len {
+                self.block += 1;
+                // SAFETY: within what is committed.
+                return Some((zone, unsafe { base.add(offset) }));
+            }
+            (self.zone, self.block) = (self.zone + 1, 0);
+        }
     }
 }
 
-/// What the task does: makes huge pages of what is in memory in these zones. `give_back_unbooked` is to give back what is free of
-/// a part of a zone, and not known to be resident.
-pub(super) fn go_through<'a>(
-    zones: impl IntoIterator<Item = &'a Zone>,
-    give_back_unbooked: impl Fn(&Zone, NonNull<u8>, usize),
-) {
-    let mut refused = 0;
-    // What was given back meanwhile is no longer needed: the process idles.
-    let is_idle = || budget::resident_bytes() < RESIDENT_BYTES.load(Ordering::Relaxed) / 4 * 3;
-    let blocks = zones.into_iter().flat_map(|zone| blocks(zone).map(move |block| (zone, block)));
-    let gave_up = blocks.take_while(|_| !is_idle()).any(|(zone, block)| {
-        let settle = || give_back_unbooked(zone, block, HUGE_PAGE_BYTES);
-        refused = if collapse(block, settle).is_ok() { 0 } else { refused + 1 };
-        refused >= MOST_REFUSED
-    });
-    STATE.store(if gave_up { REFUSED } else { NONE }, Ordering::Release);
+// SAFETY: zones are shared by all threads.
+unsafe impl Send for Blocks {}
+
+/// Once through the arena, step by step.
+#[derive(Debug)]
+pub(crate) struct Pass<B: Iterator> {
+    blocks: B,
+    /// What the last step made huge.
+    made: Option<B::Item>,
+    refused: usize,
 }
 
-/// The places for huge pages in what is committed of a zone.
-fn blocks(zone: &Zone) -> impl Iterator<Item = NonNull<u8>> {
-    let (base, len) = zone.committed_memory();
-    let first = base.align_offset(HUGE_PAGE_BYTES);
-    let offsets = (first..).step_by(HUGE_PAGE_BYTES).take_while(move |offset| offset + HUGE_PAGE_BYTES <= len);
-    // SAFETY: within what is committed.
-    offsets.map(move |offset| unsafe { base.add(offset) })
+impl<B: Iterator<Item: Copy>> Pass<B> {
+    fn new(blocks: B) -> Self {
+        Self { blocks, made: None, refused: 0 }
+    }
+
+    /// Mends what the last step left, as [`step`](Self::step) says.
+    pub(super) fn settle(&mut self, settle: impl Fn(B::Item)) {
+        if let Some(block) = self.made.take() {
+            settle(block);
+        }
+    }
+
+    /// Has `make_huge` make the next block huge that it can, and returns how long to rest before the next step; `None` where the pass
+    /// is over, which it also is as soon as `is_over`. `make_huge` returns how long it took; `None` where there was nothing to do.
+    ///
+    /// What was given back while a block became huge is in memory again; `settle` mends that: at once, and again after the rest,
+    /// because what was just being given back still had an owner at first.
+    pub(super) fn step(
+        &mut self,
+        is_over: impl Fn() -> bool,
+        make_huge: impl Fn(B::Item) -> Result<Option<Duration>, Errno>,
+        settle: impl Fn(B::Item),
+    ) -> Option<Duration> {
+        self.settle(&settle);
+        for _ in 0..BLOCKS_A_STEP {
+            let block = self.blocks.next().filter(|_| !is_over())?;
+            match make_huge(block) {
+                Ok(None) => self.refused = 0,
+                Ok(Some(took)) => {
+                    self.refused = 0;
+                    settle(block);
+                    self.made = Some(block);
+                    return Some(took * REST_PARTS);
+                }
+                Err(_) if self.refused + 1 == MOST_REFUSED => {
+                    IS_REFUSED.store(true, Ordering::Relaxed);
+                    return None;
+                }
+                Err(_) => self.refused += 1,
+            }
+        }
+        Some(Duration::ZERO)
+    }
 }
 
-/// Makes a block a huge page, if all of it is in memory, and rests. What was given back meanwhile is in memory again; `settle` is
-/// to mend that.
-fn collapse(block: NonNull<u8>, settle: impl Fn()) -> Result<(), Errno> {
-    // Nobody wakes it.
-    static BED: Parking = Parking::new();
+/// Makes a block a huge page, if all of it is in memory, and returns how long that took; `None` where there was nothing to do.
+pub(super) fn make_huge((_, block): Block) -> Result<Option<Duration>, Errno> {
     let at = block.as_ptr();
     // SAFETY: committed memory of a zone, which stays mapped.
     if unsafe { os::count_resident(at, HUGE_PAGE_BYTES) } != Some(HUGE_PAGE_BYTES) {
-        return Ok(());
+        return Ok(None);
     }
     let begun = os::monotonic_ns();
     // SAFETY: as above; what it holds stays.
     unsafe { os::collapse(at, HUGE_PAGE_BYTES)? };
     let took = Duration::from_nanos(os::monotonic_ns().saturating_sub(begun));
-    if took >= LEAST_TIME {
-        settle();
+    let is_new = took >= LEAST_TIME;
+    if is_new {
         COLLAPSED_BYTES.fetch_add(HUGE_PAGE_BYTES, Ordering::Relaxed);
-        BED.sleep(BED.ticket(), Some(took * REST_PARTS));
-        // What was just being given back still had an owner then.
-        settle();
     }
-    Ok(())
+    Ok(is_new.then_some(took))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use super::*;
+
+    const TOOK: Duration = Duration::from_micros(100);
+
+    /// Memory that is being given back while its block becomes huge has an owner then, who lets go of it a moment later: only a look
+    /// after the rest finds it.
+    #[test]
+    fn each_block_is_settled_at_once_and_again_after_the_rest() {
+        let done = RefCell::new(Vec::new());
+        let make_huge = |block: u32| {
+            done.borrow_mut().push(format!("make {block}"));
+            Ok(if block == 1 { None } else { Some(TOOK) })
+        };
+        let mut pass = Pass::new(0..3);
+        let mut step = || pass.step(|| false, make_huge, |block| done.borrow_mut().push(format!("settle {block}")));
+        assert_eq!([step(), step(), step()], [Some(TOOK * REST_PARTS), Some(TOOK * REST_PARTS), None]);
+        let all = ["make 0", "settle 0", "settle 0", "make 1", "make 2", "settle 2", "settle 2"];
+        assert_eq!(done.into_inner(), all);
+    }
+
+    #[test]
+    fn a_pass_ends_when_the_process_idles_and_gives_up_where_the_kernel_refuses() {
+        let refuse = |_| Err(Errno(1));
+        assert_eq!(Pass::new(0..3).step(|| true, |_| unreachable!("it idles"), drop), None);
+        assert_eq!(Pass::new(0..MOST_REFUSED - 1).step(|| false, refuse, drop), None);
+        assert!(!IS_REFUSED.load(Ordering::Relaxed), "so many may be short of memory");
+        assert_eq!(Pass::new(0..).step(|| false, refuse, drop), None);
+        assert!(IS_REFUSED.swap(false, Ordering::Relaxed));
+    }
 }

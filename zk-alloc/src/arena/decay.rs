@@ -1,249 +1,247 @@
-//! Memory that comes down by itself: what stays resident follows the highest live total of the last seconds.
+//! Free memory goes back to the kernel with time: what stays resident follows the highest live total of the last seconds. Nobody has
+//! to say when. What may stay is the `window`'s business; here is who looks, and when.
 //!
-//! A process that takes memory again and again, as a prover does, keeps what it needed at most in the time of the *window*, and
-//! gets and gives back nothing. As soon as it needs less, or idles, what is beyond goes back. Nobody has to say when.
+//! The program's own threads look, where they pass the allocator's slow paths ([`tick`]); or the background thread does, while this
+//! process has one. A process that calls nobody is looked at by nobody else.
 //!
-//! That is the work of a *watcher*: a task beside the program's threads ([`os::start_task`]) that looks a few times in each window.
-//! It is there only while there may be something to give back: it begins when more became resident, or less is alive, than when the
-//! last one ended, and ends when nothing happens any more and all that is to go has gone. An idle process has none. A forked child
-//! has none either, and gets its own by the same rule: what is known of the watcher lies on a page that a child finds empty.
-#![allow(unsafe_code, reason = "lays the watcher's state over a page of its own")]
+//! One looks at a time. Who comes while another does goes on; so does a signal handler that interrupted a look. The word that says
+//! so holds the [generation](os::process_generation) of the process, so that a forked child does not wait for a thread that did not
+//! come along.
+#![allow(unsafe_code, reason = "a cell that one thread at a time looks at")]
 
-use std::ptr::{NonNull, null_mut};
-use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::cell::UnsafeCell;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
+use std::time::Duration;
 
-use super::budget;
-use crate::counters;
-use crate::os::{self, Errno, Parking};
+use super::window::{LOOKS, Looker, Seen, Window};
+use crate::os::{self, Parking};
 
-/// How often the watcher looks in the time of a window.
-const LOOKS: usize = 8;
-/// The watcher looks at most every so often, in nanoseconds.
+/// Two looks are at least so far apart, in nanoseconds.
 const LEAST_LOOK_NS: u64 = 1_000_000;
+/// The background thread looks so often while there is nothing to do, in nanoseconds.
+const REST_NS: u64 = 1_000_000_000;
 
-/// Less than this is not worth a watcher, in bytes.
-const WORTHWHILE_BYTES: usize = 8 << 20;
-/// A run of so many bytes that a thread frees is not kept for it while there is no watcher, who would have to see it.
-pub(super) const UNSEEN_BYTES: usize = 4 << 20;
+/// A thread of the program's purges so much at one look, in bytes, or a part of what may go, where that is more: its request waits
+/// meanwhile. The kernel takes 64 MiB in about ten milliseconds.
+const TICK_BYTES: usize = 64 << 20;
+const TICK_PART: usize = 4;
 
-/// The length of the window, in nanoseconds; 0 as long as nothing comes down by itself.
+/// The length of the window, in nanoseconds; 0 as long as nothing is purged by time.
 static WINDOW_NS: AtomicU64 = AtomicU64::new(0);
-/// What a watcher does.
-static WATCH: AtomicPtr<()> = AtomicPtr::new(null_mut());
-/// The page with the state, once there is a window.
-static STATE: AtomicPtr<State> = AtomicPtr::new(null_mut());
-/// What was resident, and in use, when the last watcher ended.
-static REST_RESIDENT: AtomicUsize = AtomicUsize::new(0);
-static REST_USED: AtomicUsize = AtomicUsize::new(0);
+/// Whether an idle process keeps nothing that is free.
+static EMPTIES: AtomicBool = AtomicBool::new(false);
+/// When somebody is to look, by [`os::monotonic_ns`].
+static NEXT_LOOK_NS: AtomicU64 = AtomicU64::new(0);
+/// What a thread of the program's does at a look.
+static LOOK: AtomicPtr<()> = AtomicPtr::new(null_mut());
 
-/// What a forked child must not take for its own. All zeroes is a process that never had a watcher.
-#[derive(Debug)]
-#[repr(C)]
-struct State {
-    /// One of the constants below.
-    watcher: AtomicU8,
-    /// The process that it belongs to: the child of vfork(2) shares our memory, and must not start any.
-    process: AtomicU32,
-    /// Sleeps end when this changes.
-    bell: Parking,
+/// The generation of the process whose background thread looks; 0 is none.
+static WATCHED: AtomicU64 = AtomicU64::new(0);
+/// Where that thread sleeps.
+static BELL: Parking = Parking::new();
+
+/// What is purged by time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Policy {
+    /// What stays resident is what was alive at most in so long, in nanoseconds; 0 is for ever.
+    pub(crate) window_ns: u64,
+    /// Whether a process that idled for that time keeps nothing that is free: where phases say when it works.
+    pub(crate) empties: bool,
 }
 
-const NONE: u8 = 0;
-const WATCHING: u8 = 1;
-/// The system refused one.
-const REFUSED: u8 = 2;
-
-/// Has memory come down by itself from now on: what stays is what was alive at most in a time of `window_ns`. 0 ends that. `watch`
-/// is what the watcher runs. Allocates nothing.
-///
-/// # Errors
-/// The system's, where it has no memory.
-pub(crate) fn follow(window_ns: u64, watch: fn()) -> Result<(), Errno> {
-    if STATE.load(Ordering::Acquire).is_null() && window_ns > 0 {
-        let page = os::map_zeroed(os::page_bytes())?;
-        let state = page.start().cast::<State>();
-        // Where the kernel can't, a child has no watcher, and keeps what it has.
-        // SAFETY: the mapping made above, on which nobody writes before it is published.
-        let _ = unsafe { os::wipe_on_fork(page.start().as_ptr(), page.len()) };
-        WATCH.store(watch as *mut (), Ordering::Relaxed);
-        if STATE.compare_exchange(null_mut(), state.as_ptr(), Ordering::AcqRel, Ordering::Relaxed).is_ok() {
-            std::mem::forget(page);
-        }
+/// From now on, free memory goes by this policy. `look` is what a thread of the program's does at a look, by [`look_at`].
+pub(super) fn follow(policy: Policy, look: fn()) {
+    LOOK.store(look as *mut (), Ordering::Relaxed);
+    EMPTIES.store(policy.empties, Ordering::Relaxed);
+    if WINDOW_NS.swap(policy.window_ns, Ordering::SeqCst) == 0 {
+        // What was seen under another policy is long ago.
+        let _ = with_looks(|looks| *looks = Looks::new());
     }
-    WINDOW_NS.store(window_ns, Ordering::Relaxed);
-    if let Some(state) = state() {
-        // It may be asleep over another window.
-        state.bell.wake();
-        look();
-    }
-    Ok(())
+    NEXT_LOOK_NS.store(0, Ordering::Relaxed);
+    // It may be asleep over another window.
+    wake_background();
 }
 
-/// Whether memory comes down by itself.
-pub(crate) fn follows() -> bool {
-    WINDOW_NS.load(Ordering::Relaxed) > 0
-}
-
-fn state() -> Option<&'static State> {
-    // SAFETY: null, or a page that is never unmapped, laid out for a state, of which all zeroes is one.
-    NonNull::new(STATE.load(Ordering::Acquire)).map(|state| unsafe { state.as_ref() })
-}
-
-/// Whether there should be a watcher as soon as there is something to watch.
+/// Called on the slow paths, when the thread has done what it came for.
 #[inline]
-pub(super) fn is_unwatched() -> bool {
-    state().is_some_and(|state| state.watcher.load(Ordering::Relaxed) == NONE)
-}
-
-/// Called whenever memory became resident, or was freed past the threads' caches.
-#[inline]
-pub(super) fn look() {
-    if is_unwatched() {
-        look_closer();
+pub(crate) fn tick() {
+    if WINDOW_NS.load(Ordering::Acquire) != 0 {
+        tick_if_due();
     }
 }
 
 #[cold]
-fn look_closer() {
-    let (resident, used) = (budget::resident_bytes(), counters::used_bytes());
-    let grew = resident > REST_RESIDENT.load(Ordering::Relaxed).saturating_add(WORTHWHILE_BYTES);
-    let fell = used.saturating_add(WORTHWHILE_BYTES) < REST_USED.load(Ordering::Relaxed);
-    if (grew || fell) && follows() {
-        if let Some(state) = state() {
-            state.start();
-        }
+fn tick_if_due() {
+    let now = os::coarse_ns();
+    let due = NEXT_LOOK_NS.load(Ordering::Relaxed);
+    if now < due || is_watched() {
+        return;
+    }
+    let next = now.saturating_add(look_ns());
+    if NEXT_LOOK_NS.compare_exchange(due, next, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
+        let look = LOOK.load(Ordering::Relaxed);
+        // SAFETY: `follow` stored a function of this type before the window, which was seen with Acquire.
+        let look = unsafe { std::mem::transmute::<*mut (), fn()>(look) };
+        look();
     }
 }
 
-impl State {
-    fn start(&self) {
-        let own = std::process::id();
-        let owner = self.process.compare_exchange(0, own, Ordering::Relaxed, Ordering::Relaxed);
-        if owner.is_err_and(|owner| owner != own)
-            || self.watcher.compare_exchange(NONE, WATCHING, Ordering::AcqRel, Ordering::Relaxed).is_err()
-        {
-            return;
-        }
-        let watch = WATCH.load(Ordering::Relaxed);
-        // SAFETY: set before the state was published, from a function of this type.
-        let watch = unsafe { std::mem::transmute::<*mut (), fn()>(watch) };
-        if let Err(Errno(code)) = os::start_task(c"zk-alloc-retain", watch) {
-            self.watcher.store(REFUSED, Ordering::Relaxed);
-            os::warn(format_args!(
-                "the system refused a task that gives memory back when it is idle (errno {code}); it stays until release()"
-            ));
-        }
+/// How far apart looks are, in nanoseconds.
+fn look_ns() -> u64 {
+    (WINDOW_NS.load(Ordering::Relaxed) / LOOKS as u64).max(LEAST_LOOK_NS)
+}
+
+/// Whether the background thread of this process looks.
+pub(crate) fn is_watched() -> bool {
+    let watched = WATCHED.load(Ordering::SeqCst);
+    watched != 0 && watched == os::process_generation()
+}
+
+/// Says whether this process has a background thread, which looks from now on.
+pub(crate) fn set_watched(is_watched: bool) {
+    // SeqCst: who changes what the thread is to do either sees that it is there, and wakes it, or the thread sees the change.
+    WATCHED.store(if is_watched { os::process_generation() } else { 0 }, Ordering::SeqCst);
+}
+
+/// Where the background thread sleeps.
+pub(crate) fn bell() -> &'static Parking {
+    &BELL
+}
+
+/// Wakes the background thread, where there is one.
+pub(crate) fn wake_background() {
+    if is_watched() {
+        BELL.wake();
     }
 }
 
-/// What the watcher sees at one look.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Seen {
-    /// The most bytes that were alive since the last look, as far as is known.
-    pub(super) live_bytes: usize,
-    /// Bytes that were handed out since.
-    pub(super) served_bytes: u64,
+/// How long the background thread may sleep before it looks; `None` where nothing is purged by time.
+pub(super) fn time_to_look() -> Option<Duration> {
+    let is_on = WINDOW_NS.load(Ordering::SeqCst) != 0;
+    is_on.then(|| Duration::from_nanos(NEXT_LOOK_NS.load(Ordering::Relaxed).saturating_sub(os::monotonic_ns())))
 }
 
-/// What was seen in the time of a window, and the highest of the windows before.
+/// The background thread looked, and says whether there is nothing to do before something happens.
+pub(super) fn looked(is_at_rest: bool) {
+    let pause_ns = if is_at_rest { look_ns().max(REST_NS) } else { look_ns() };
+    NEXT_LOOK_NS.store(os::monotonic_ns().saturating_add(pause_ns), Ordering::Relaxed);
+}
+
+/// What is known from the looks so far.
 #[derive(Debug)]
-pub(super) struct Window {
-    looks: [Seen; LOOKS],
-    next: usize,
-    /// What is alive at most in the course of a proof may be so for a moment only, and proofs may take longer than a window: while
-    /// a process is busy, so many windows count.
-    before: [usize; WINDOWS],
-    next_before: usize,
+pub(super) struct Looks {
+    window: Window,
+    /// When the last was, by [`os::monotonic_ns`]; 0 before the first.
+    at_ns: u64,
+    /// Bytes that were handed out until then, since the process started.
+    served_bytes: u64,
+    /// What was resident, and in use, when nothing more could be purged.
+    fruitless: (usize, usize),
 }
 
-const WINDOWS: usize = 8;
+/// What is true at a look, in bytes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sight {
+    pub(super) resident_bytes: usize,
+    /// In use, with what threads keep of it.
+    pub(super) used_bytes: usize,
+    pub(super) kept_bytes: usize,
+    /// The most that was alive since the last look, as far as is known.
+    pub(super) peak_bytes: usize,
+    /// Handed out since the process started.
+    pub(super) served_bytes: u64,
+    /// Whether a phase is open, in which nothing is purged.
+    pub(super) is_in_phase: bool,
+}
 
-/// What may stay beyond what was alive, in bytes, while memory is taken and given: placement needs some room, and a small process
-/// as much again as it has.
-const SLACK_BYTES: usize = 8 << 20;
+/// What follows from a look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// Nothing goes now.
+    Wait,
+    /// Nothing goes before something happens.
+    Rest,
+    /// What is beyond so many bytes goes.
+    Keep(usize),
+}
 
-impl Window {
-    /// A window in which so much was alive at each look, and much was handed out.
-    pub(super) fn new(live_bytes: usize) -> Self {
-        let look = Seen { live_bytes, served_bytes: u64::MAX / LOOKS as u64 };
-        Self { looks: [look; LOOKS], next: 0, before: [0; WINDOWS], next_before: 0 }
+impl Looks {
+    const fn new() -> Self {
+        Self { window: Window::new(0), at_ns: 0, served_bytes: 0, fruitless: (0, 0) }
     }
 
-    /// Takes in what was seen.
-    pub(super) fn push(&mut self, seen: Seen) {
-        self.looks[self.next] = seen;
-        self.next = (self.next + 1) % LOOKS;
-        if self.next == 0 {
-            self.before[self.next_before] = self.high();
-            self.next_before = (self.next_before + 1) % WINDOWS;
-        }
-    }
-
-    fn high(&self) -> usize {
-        self.looks.iter().map(|look| look.live_bytes).max().unwrap_or(0)
-    }
-
-    fn last(&self) -> Seen {
-        self.looks[(self.next + LOOKS - 1) % LOOKS]
-    }
-
-    /// The highest of all that counts while the process is busy.
-    fn highest(&self) -> usize {
-        self.before.iter().fold(self.high(), |high, &before| high.max(before))
-    }
-
-    /// Whether what is kept is needed: in the time of the window a part of it was handed out. The little that a service asks for
-    /// while it waits is no reason to keep what its next proof needs.
+    /// Whether memory is taken and given.
     pub(super) fn is_busy(&self) -> bool {
-        let served = self.looks.iter().fold(0_u64, |sum, look| sum.saturating_add(look.served_bytes));
-        let live = self.last().live_bytes;
-        let spare = self.highest().saturating_sub(live);
-        served > 0 && served >= (spare.max(live) / 64) as u64
+        self.window.is_busy()
     }
 
-    /// What may stay resident, in bytes.
-    pub(super) fn keep_bytes(&self) -> usize {
-        if self.is_busy() {
-            let highest = self.highest();
-            highest + (highest / 8).max(highest.min(SLACK_BYTES))
-        } else {
-            self.high() + self.high() / 32
+    /// Takes in what is to be seen now.
+    pub(super) fn take_in(&mut self, sight: Sight, now_ns: u64, by: Looker) -> Verdict {
+        let is_first = self.at_ns == 0;
+        let passed = if is_first { 1 } else { now_ns.saturating_sub(self.at_ns) / look_ns() };
+        let served_bytes = sight.served_bytes.saturating_sub(self.served_bytes);
+        // Where threads take again and again what they keep, that is alive, though nobody counts it.
+        let is_kept_used = served_bytes >= (sight.kept_bytes / 8).max(1) as u64;
+        let live_now_bytes = sight.used_bytes.saturating_sub(if is_kept_used { 0 } else { sight.kept_bytes });
+        let seen = Seen { live_bytes: live_now_bytes.max(sight.peak_bytes), live_now_bytes, served_bytes };
+        (self.at_ns, self.served_bytes) = (now_ns.max(1), sight.served_bytes);
+        if is_first {
+            self.window = Window::new(live_now_bytes);
+        }
+        let keep_bytes = self.window.take_in(seen, usize::try_from(passed).unwrap_or(usize::MAX), by);
+        keep_bytes.map_or(Verdict::Wait, |keep_bytes| self.verdict(sight, keep_bytes, by))
+    }
+
+    fn verdict(&self, sight: Sight, keep_bytes: usize, by: Looker) -> Verdict {
+        let is_over = self.window.is_over();
+        let keep_bytes = if is_over && EMPTIES.load(Ordering::Relaxed) { 0 } else { keep_bytes };
+        let surplus = sight.resident_bytes.saturating_sub(keep_bytes);
+        if surplus > 0 && !sight.is_in_phase && self.fruitless != marks(sight) {
+            let at_once = match by {
+                Looker::Background => surplus,
+                Looker::Program => surplus.min((surplus / TICK_PART).max(TICK_BYTES)),
+            };
+            return Verdict::Keep(sight.resident_bytes - at_once);
+        }
+        if is_over { Verdict::Rest } else { Verdict::Wait }
+    }
+
+    /// So much went of what `sight` was of.
+    pub(super) fn purged(&mut self, sight: Sight, gone_bytes: usize) {
+        if gone_bytes == 0 {
+            self.fruitless = marks(sight);
         }
     }
-
-    /// Whether there is nothing to wait for: the process is idle, and what may stay is no more than what is alive.
-    pub(super) fn is_over(&self) -> bool {
-        let live = self.last().live_bytes;
-        !self.is_busy() && self.high() <= live + live / 64
-    }
 }
 
-/// Sleeps until it is time to look; `false` where nothing comes down by itself any more.
-pub(super) fn sleep() -> bool {
-    let Some(state) = state() else { return false };
-    let ticket = state.bell.ticket();
-    let window_ns = WINDOW_NS.load(Ordering::Relaxed);
-    if window_ns == 0 {
-        return false;
-    }
-    let look_ns = (window_ns / LOOKS as u64).max(LEAST_LOOK_NS);
-    state.bell.sleep(ticket, Some(std::time::Duration::from_nanos(look_ns)));
-    true
+fn marks(sight: Sight) -> (usize, usize) {
+    (sight.resident_bytes, sight.used_bytes)
 }
 
-/// The watcher ends. `true` where it must go on instead: something happened meanwhile, nobody else watches, and somebody should.
-pub(super) fn rest() -> bool {
-    let Some(state) = state() else { return false };
-    let marks = || (budget::resident_bytes(), counters::used_bytes());
-    let (resident, used) = marks();
-    REST_RESIDENT.store(resident, Ordering::Relaxed);
-    REST_USED.store(used, Ordering::Relaxed);
-    state.watcher.store(NONE, Ordering::SeqCst);
-    // Either who changes something sees now that there is no watcher, or this sees the change: the fence is all threads'.
-    os::fence_other_threads();
-    follows()
-        && marks() != (resident, used)
-        && state.watcher.compare_exchange(NONE, WATCHING, Ordering::SeqCst, Ordering::Relaxed).is_ok()
+/// See [`with_looks`].
+struct Shared(UnsafeCell<Looks>);
+
+// SAFETY: only `with_looks` reaches into it, on one thread at a time.
+unsafe impl Sync for Shared {}
+
+static SHARED: Shared = Shared(UnsafeCell::new(Looks::new()));
+/// The generation of the process of which a thread looks; 0 is none.
+static LOOKING: AtomicU64 = AtomicU64::new(0);
+
+/// Hands the looks so far to `look`; `None`, and nothing done, while another thread has them, or this one that was interrupted.
+pub(super) fn with_looks<R>(look: impl FnOnce(&mut Looks) -> R) -> Option<R> {
+    let own = os::process_generation();
+    let other = LOOKING.load(Ordering::Relaxed);
+    // That of another generation is a thread of a process that this one was forked from, and is not in this one.
+    if other == own || LOOKING.compare_exchange(other, own, Ordering::Acquire, Ordering::Relaxed).is_err() {
+        return None;
+    }
+    // SAFETY: this thread alone moved the word to this process's generation, and nobody else looks until it is 0 again. What the
+    // thread of a parent left half written are numbers, any of which may stand there.
+    let result = look(unsafe { &mut *SHARED.0.get() });
+    LOOKING.store(0, Ordering::Release);
+    Some(result)
 }
 
 #[cfg(test)]
@@ -251,47 +249,104 @@ mod tests {
     use super::*;
 
     const MIB: usize = 1 << 20;
+    /// Looks of the tests are so far apart: no window is set.
+    const LOOK_NS: u64 = LEAST_LOOK_NS;
 
-    fn seen(live_mib: usize, served_kib: u64) -> Seen {
-        Seen { live_bytes: live_mib * MIB, served_bytes: served_kib << 10 }
+    fn idle(resident_mib: usize, used_mib: usize) -> Sight {
+        let (resident_bytes, used_bytes) = (resident_mib * MIB, used_mib * MIB);
+        Sight { resident_bytes, used_bytes, kept_bytes: 0, peak_bytes: 0, served_bytes: 0, is_in_phase: false }
+    }
+
+    /// Looks of a process that idled for more than a window, at the time of the last.
+    fn idled(sight: Sight, by: Looker) -> (Looks, u64) {
+        let mut looks = Looks::new();
+        let times = (1..=2 * LOOKS as u64).map(|look| look * LOOK_NS);
+        let last_ns = times.inspect(|&now_ns| drop(looks.take_in(sight, now_ns, by))).last();
+        (looks, last_ns.expect("some looks"))
+    }
+
+    /// A request waits while its thread purges: not for a gigabyte.
+    #[test]
+    fn a_thread_of_the_program_purges_a_part_and_the_background_thread_all() {
+        for (resident_mib, stays_mib) in [(1_000, 775), (200, 136), (150, 103)] {
+            let sight = idle(resident_mib, 100);
+            let (mut looks, now_ns) = idled(sight, Looker::Program);
+            let Verdict::Keep(keep) = looks.take_in(sight, now_ns + LOOK_NS, Looker::Program) else {
+                panic!("{looks:?}")
+            };
+            assert!((stays_mib - 1..=stays_mib + 1).contains(&(keep / MIB)), "{} of {resident_mib}", keep / MIB);
+            let (mut looks, now_ns) = idled(sight, Looker::Background);
+            let verdict = looks.take_in(sight, now_ns + LOOK_NS, Looker::Background);
+            assert_eq!(verdict, Verdict::Keep(100 * MIB + 100 * MIB / 32));
+        }
     }
 
     #[test]
-    fn a_busy_process_keeps_the_highest_of_some_windows_and_then_comes_down() {
-        let mut window = Window::new(0);
-        window.push(seen(800, 800_000));
-        for _ in 0..LOOKS * WINDOWS - 1 {
-            window.push(seen(100, 50_000));
-            assert!((800 * MIB..=900 * MIB).contains(&window.keep_bytes()));
-        }
-        for _ in 0..2 * LOOKS {
-            window.push(seen(100, 50_000));
-        }
-        assert!((100 * MIB..=113 * MIB).contains(&window.keep_bytes()), "the highest is too long ago");
+    fn nothing_is_purged_in_a_phase() {
+        let sight = Sight { is_in_phase: true, ..idle(1_000, 100) };
+        let (mut looks, now_ns) = idled(sight, Looker::Background);
+        assert_eq!(looks.take_in(sight, now_ns + LOOK_NS, Looker::Background), Verdict::Rest);
+        let sight = Sight { is_in_phase: false, ..sight };
+        assert!(matches!(looks.take_in(sight, now_ns + 2 * LOOK_NS, Looker::Background), Verdict::Keep(_)));
     }
 
+    /// What can't be purged, as locked pages can't, is not tried at each look.
     #[test]
-    fn what_stays_of_an_idle_process_is_within_a_twentieth_of_what_is_alive() {
-        // A service that waits asks for a little now and then.
-        for trickle_kib in [0, 100] {
-            let mut window = Window::new(700 * MIB);
-            for _ in 0..LOOKS {
-                assert!(!window.is_over());
-                window.push(seen(200, trickle_kib));
+    fn what_does_not_go_is_not_tried_again_before_something_changes() {
+        let sight = idle(1_000, 100);
+        let (mut looks, mut now_ns) = idled(sight, Looker::Background);
+        let mut look = |looks: &mut Looks, sight| {
+            now_ns += LOOK_NS;
+            looks.take_in(sight, now_ns, Looker::Background)
+        };
+        looks.purged(sight, 0);
+        assert_eq!(look(&mut looks, sight), Verdict::Rest);
+        assert!(matches!(look(&mut looks, idle(1_001, 100)), Verdict::Keep(_)));
+        looks.purged(idle(1_001, 100), MIB);
+        assert!(matches!(look(&mut looks, idle(1_001, 100)), Verdict::Keep(_)));
+    }
+
+    /// Threads that live on what they keep: it is in use, though it lies in their caches whenever somebody looks.
+    #[test]
+    fn what_threads_keep_counts_as_alive_while_they_take_it() {
+        let of = |served_mib: u64| {
+            let mut looks = Looks::new();
+            let mut sight = Sight { kept_bytes: 60 * MIB, ..idle(100, 100) };
+            for look in 1..=3 * LOOKS as u64 {
+                sight.served_bytes += served_mib << 20;
+                looks.take_in(sight, look * LOOK_NS, Looker::Background);
             }
-            window.push(seen(200, trickle_kib));
-            assert!((200 * MIB..=210 * MIB).contains(&window.keep_bytes()), "{window:?}");
-            assert!(window.is_over());
-        }
-        let mut window = Window::new(200 * MIB);
-        for _ in 0..LOOKS {
-            window.push(seen(0, 0));
-            assert_eq!(
-                window.is_over(),
-                window.keep_bytes() == 0,
-                "what was freed may go only when it is out of the window"
-            );
-        }
-        assert_eq!(window.keep_bytes(), 0);
+            looks.window.is_over()
+        };
+        let mut looks = Looks::new();
+        let sight = Sight { kept_bytes: 60 * MIB, ..idle(100, 100) };
+        let verdicts = (1..=3 * LOOKS as u64).map(|look| looks.take_in(sight, look * LOOK_NS, Looker::Background));
+        assert_eq!(verdicts.last(), Some(Verdict::Keep(40 * MIB + 40 * MIB / 32)));
+        assert!(!of(10) && of(0));
+    }
+
+    /// A lock that a fork or a signal could wedge would end all purging.
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn who_looks_keeps_others_out_but_no_forked_child() {
+        let child = with_looks(|_| {
+            assert!(with_looks(|_| ()).is_none(), "as a signal handler would");
+            // SAFETY: the child looks, and ends.
+            let child = unsafe { libc::fork() };
+            if child == 0 {
+                let code = i32::from(with_looks(|_| ()).is_none() || with_looks(|_| ()).is_none());
+                // SAFETY: ends the child, without destructors.
+                unsafe { libc::_exit(code) };
+            }
+            child
+        });
+        let mut status = -1;
+        // SAFETY: a child of ours, and a place for the answer.
+        assert_eq!(
+            unsafe { libc::waitpid(child.expect("nobody looks"), &raw mut status, 0) },
+            child.expect("as above")
+        );
+        assert_eq!(status, 0);
+        assert!(with_looks(|_| ()).is_some());
     }
 }

@@ -145,10 +145,12 @@ impl HintSet {
     }
 }
 
-/// Sets of one length each, all in one table.
+/// Sets of one length each, all in one table. [`set`](Self::set) makes a set from it each time: stored, they would add 3 KiB to the
+/// arena.
 #[derive(Debug)]
 pub(super) struct HintSets<const SETS: usize> {
     words: Table<AtomicU64>,
+    /// Indices of each set.
     len: usize,
 }
 

@@ -6,8 +6,9 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::budget::Limit;
+use super::decay;
 use super::slab::SlabTable;
-use super::thread_cache::{self, Cache, Room, Taker, Totals};
+use super::thread_cache::{self, Cache, Room, Totals};
 use super::zone::{Shortage, Zone};
 use crate::classes::Class;
 use crate::os::Errno;
@@ -72,8 +73,11 @@ impl Middle {
         let mut found = [0; FETCH_BLOCKS];
         let most = fetch_most(class.block_bytes(), class.capacity());
         if let Some(cache) = thread_cache::join_and_enter(&self.room) {
-            // It may keep some all the same: another thread claimed the cache when this one looked, or a handler came in between.
+            // It may keep some all the same: it is time to tick, or another thread claimed the cache when this one looked, or a handler
+            // came in between.
             if let Some(kept) = take_kept(&cache, class, size) {
+                drop(cache);
+                decay::tick();
                 return Ok(kept);
             }
             let wanted = cache.appetite(class, most).max(class.blocks_by_lines());
@@ -90,7 +94,8 @@ impl Middle {
             self.bytes.fetch_add(size as u64, Ordering::Relaxed);
             self.live_bytes.fetch_add(class.block_bytes() as u64, Ordering::Relaxed);
         }
-        at(found[0]).ok_or(Shortage::Full)
+        decay::tick();
+        Ok(at(found[0]))
     }
 
     /// Takes a block back, for this thread to keep; `false`, and nothing done, where it has no room.
@@ -131,6 +136,7 @@ impl Middle {
             self.slabs.put(zone, class, std::iter::once(block as usize));
             self.live_bytes.fetch_sub(class.block_bytes() as u64, Ordering::Relaxed);
         }
+        decay::tick();
     }
 
     fn flush(&self, zone: &Zone, cache: &Cache, class: Class, keep: usize) {
@@ -143,14 +149,14 @@ impl Middle {
     }
 
     /// Brings back what threads keep that are not allocating at this moment.
-    pub(crate) fn empty_caches(&self, zone: &Zone, taker: Taker) {
-        thread_cache::claim_all(taker, |cache| self.empty(zone, cache));
+    pub(crate) fn empty_caches(&self, zone: &Zone) {
+        thread_cache::claim_all(|cache| self.empty(zone, cache));
     }
 
     /// As [`empty_caches`](Self::empty_caches); the memory in which the caches kept their blocks goes back as well. Threads
     /// page it in again when they next free something.
-    pub(crate) fn vacate_caches(&self, zone: &Zone, taker: Taker) {
-        thread_cache::claim_all(taker, |cache| {
+    pub(crate) fn vacate_caches(&self, zone: &Zone) {
+        thread_cache::claim_all(|cache| {
             self.empty(zone, cache);
             self.room.clear(cache);
         });
@@ -196,7 +202,8 @@ impl Middle {
 /// A block for `size` bytes, of those that this thread keeps.
 #[inline(always)]
 pub(super) fn alloc_kept(class: Class, size: usize) -> Option<NonNull<u8>> {
-    take_kept(&*thread_cache::enter()?, class, size)
+    let cache = thread_cache::enter()?;
+    if cache.is_to_tick() { None } else { take_kept(&cache, class, size) }
 }
 
 /// As [`alloc_kept`], for whoever is in the cache.
@@ -204,12 +211,14 @@ pub(super) fn alloc_kept(class: Class, size: usize) -> Option<NonNull<u8>> {
 fn take_kept(cache: &Cache, class: Class, size: usize) -> Option<NonNull<u8>> {
     let block = cache.pop(class)?;
     cache.handed_out(class, size);
-    at(block as usize)
+    Some(at(block as usize))
 }
 
 /// The pointer to a block, which the caches and slabs keep as an address.
 #[inline(always)]
-fn at(address: usize) -> Option<NonNull<u8>> {
+fn at(address: usize) -> NonNull<u8> {
     // Within the region, whose provenance was exposed when it was reserved.
-    NonNull::new(std::ptr::with_exposed_provenance_mut(address))
+    let at = std::ptr::with_exposed_provenance_mut(address);
+    // SAFETY: what `SlabTable::take` found, or `Cache::push` was given, is the address of a block, which lies in a slab of the region.
+    unsafe { NonNull::new_unchecked(at) }
 }

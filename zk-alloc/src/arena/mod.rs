@@ -24,34 +24,42 @@ mod runs;
 mod slab;
 mod table;
 mod thread_cache;
+mod window;
 mod zone;
 
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
+#[cfg(unix)]
+use std::hint::black_box;
 use std::mem::MaybeUninit;
 use std::ptr::{NonNull, copy_nonoverlapping};
 use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use crate::classes::{self, Class};
 use crate::config::{self, Config, HugePagesOutcome, Settings};
 use crate::counters::{self, ZoneCounters};
 use crate::escape;
 use crate::open_phases;
-use crate::os::{self, Errno};
+use crate::os::{self, Errno, HUGE_PAGE_BYTES};
 use crate::route::{self, Path, RunKind};
 
+#[cfg(test)]
+pub(crate) use budget::kept_limit;
 pub(crate) use budget::{resident_bytes, set_kept};
-pub(crate) use collapse::collapsed_bytes;
+pub(crate) use collapse::{Blocks, Pass, collapsed_bytes};
+pub(crate) use decay::{Policy, bell, set_watched, tick};
 pub(crate) use layout::{HugeAdvice, SMALL_APART_BYTES, granule_bytes, run_align};
 pub(crate) use middle::fetch_most;
 pub(crate) use residency::GiveBack;
 pub(crate) use zone::{Contents, Populate};
 
 use budget::Limit;
-use decay::Seen;
+use decay::{Looks, Sight, Verdict};
 use middle::Middle;
 use runs::Tenant;
-use thread_cache::{Taker, Totals};
+use thread_cache::Totals;
+use window::Looker;
 use zone::Shortage;
 
 /// See the module's documentation.
@@ -165,13 +173,14 @@ fn open_now() -> Option<&'static Arena> {
     // Before an allocator brought the program's settings, there is nobody to serve.
     let program = config::program()?;
     GLOBAL.state.compare_exchange(NONE, OPENING, Ordering::Relaxed, Ordering::Relaxed).ok()?;
-    match Arena::new(program) {
-        Ok(arena) => {
-            GLOBAL.base.store(arena.region.base().addr().get(), Ordering::Relaxed);
-            let len = arena.region.len();
-            // SAFETY: this thread alone moved the state to `OPENING`, and until `OPEN` nobody reads.
-            unsafe { (*GLOBAL.arena.get()).write(arena) };
-            GLOBAL.len.store(len, Ordering::Release);
+    let place = GLOBAL.arena.get().cast::<Arena>();
+    // SAFETY: this thread alone moved the state to `OPENING`, and until `OPEN` nobody else reads or writes.
+    match unsafe { Arena::build(place, program) } {
+        Ok(()) => {
+            // SAFETY: built one line above.
+            let region = unsafe { &(*place).region };
+            GLOBAL.base.store(region.base().addr().get(), Ordering::Relaxed);
+            GLOBAL.len.store(region.len(), Ordering::Release);
             GLOBAL.state.store(OPEN, Ordering::Release);
             get()
         }
@@ -224,25 +233,73 @@ unsafe extern "C" fn thread_exits(cache: *mut c_void) {
     }
 }
 
+// Before the program, which may make keys of its own.
+// SAFETY: the loader calls what is listed here as functions of C's, before `main`. It may pass arguments, which such a
+// function does not look at.
+#[cfg(unix)]
+#[used]
+#[cfg_attr(not(target_vendor = "apple"), unsafe(link_section = ".init_array.00103"))]
+#[cfg_attr(target_vendor = "apple", unsafe(link_section = "__DATA,__mod_init_func"))]
+static BEFORE_MAIN: extern "C" fn() = make_exit_key;
+
+#[cfg(unix)]
+extern "C" fn make_exit_key() {
+    thread_cache::exit_key(thread_exits);
+}
+
 impl Arena {
-    fn new(program: &Settings) -> Result<Self, Errno> {
-        let config = config::load(program);
+    /// Builds the arena in its place, part by part: the stack may be a small one, of a thread or a signal handler. On failure, `place`
+    /// holds nothing.
+    ///
+    /// # Errors
+    /// The system's, when it grants no address space, or no memory for the tables.
+    ///
+    /// # Safety
+    /// `place` is valid for writes, and only the caller reaches it.
+    unsafe fn build(place: *mut Self, program: &Settings) -> Result<(), Errno> {
+        // A linker keeps what the code refers to.
+        #[cfg(unix)]
+        black_box(&BEFORE_MAIN);
+        // SAFETY: the caller's.
+        let config = unsafe {
+            (&raw mut (*place).config).write(config::load(program));
+            &(*place).config
+        };
         budget::set_max(config.settings.max_bytes.value);
         classes::set_page_bytes(os::page_bytes());
         if config.settings.trace_escaped.value {
             escape::trace_escaped(true);
         }
-        let region = region::Region::reserve(config.span_bytes, layout::zone_specs(&config))?;
-        let middle = Middle::new(region.zone(route::SLABS), thread_exits)?;
+        // SAFETY: the caller's.
+        let region = unsafe { &raw mut (*place).region };
+        // SAFETY: the caller's.
+        unsafe { region::Region::reserve_at(region, config.span_bytes, &layout::zone_specs(config)) }?;
+        // SAFETY: the caller's, and the region was built above.
+        let built = unsafe { Self::build_tables(place) };
+        if built.is_err() {
+            // SAFETY: built above, and only this thread knows it.
+            unsafe { region.drop_in_place() };
+        }
+        built
+    }
+
+    /// Builds the parts next to the region.
+    ///
+    /// # Safety
+    /// As for [`build`](Self::build); the region is there.
+    unsafe fn build_tables(place: *mut Self) -> Result<(), Errno> {
+        // SAFETY: the caller's.
+        let region = unsafe { &(*place).region };
         #[cfg(feature = "c-api")]
         let lengths = lengths::Lengths::new(region.zones())?;
-        Ok(Self {
-            region,
-            middle,
-            config,
+        let middle = Middle::new(region.zone(route::SLABS), thread_exits)?;
+        // SAFETY: the caller's.
+        unsafe {
+            (&raw mut (*place).middle).write(middle);
             #[cfg(feature = "c-api")]
-            lengths,
-        })
+            (&raw mut (*place).lengths).write(lengths);
+        }
+        Ok(())
     }
 
     fn slab_zone(&self) -> &zone::Zone {
@@ -262,9 +319,6 @@ impl Arena {
     /// As [`alloc`](Self::alloc), where free memory that is resident elsewhere makes room.
     #[cold]
     fn alloc_within_budget(&self, size: usize, align: usize, contents: Contents) -> Option<NonNull<u8>> {
-        if let Some(at) = self.alloc_in_other_zone(size, align, contents) {
-            return Some(at);
-        }
         match self.try_alloc(size, align, contents, Limit::Cap) {
             Ok(at) => {
                 // Afterwards, so that the pages which this memory already has are not among those that go. Those that it has not
@@ -276,19 +330,19 @@ impl Arena {
             Err(Shortage::OverBudget) => {
                 let keep_bytes = budget::max_bytes().saturating_sub(size.checked_add(ROOM_BYTES)?);
                 // What threads keep may be all that keeps slabs, which lie where a run would find room.
-                self.middle.empty_caches(self.slab_zone(), Taker::Thread);
+                self.middle.empty_caches(self.slab_zone());
                 self.trim_now(keep_bytes, || true);
                 self.try_alloc(size, align, contents, Limit::Cap).ok()
             }
         }
     }
 
-    /// A long run in the zone of the giants, or a giant among the long runs, if it fits into free memory there that is resident.
-    fn alloc_in_other_zone(&self, size: usize, align: usize, contents: Contents) -> Option<NonNull<u8>> {
-        let other = match route::path(size, align) {
-            Path::Run(RunKind::Giant) => RunKind::Mid,
-            Path::Run(RunKind::Mid) if size >= route::CROSSES_MIN_BYTES => RunKind::Giant,
-            _ => return None,
+    /// A long run in the zone of the giants, or a giant among the long runs, if there is free memory that is resident.
+    fn alloc_in_other_zone(&self, runs: RunKind, size: usize, align: usize, contents: Contents) -> Option<NonNull<u8>> {
+        let other = match runs {
+            RunKind::Giant => RunKind::Mid,
+            RunKind::Mid if size >= route::CROSSES_MIN_BYTES => RunKind::Giant,
+            RunKind::Mid | RunKind::Aligned => return None,
         };
         self.region.zone(other).claim_for_other_zone(size, layout::run_align(size, align), contents)
     }
@@ -314,7 +368,7 @@ impl Arena {
             && self.middle.kept_bytes() >= much
             && LAST_BYTES.compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed).is_ok()
         {
-            self.middle.vacate_caches(self.slab_zone(), Taker::Thread);
+            self.middle.vacate_caches(self.slab_zone());
         }
     }
 
@@ -334,7 +388,8 @@ impl Arena {
                 if !thread_cache::is_joined() {
                     self.middle.join();
                 }
-                self.region.zone(runs).claim(size, layout::run_align(size, align), contents, limit)
+                let elsewhere = || self.alloc_in_other_zone(runs, size, align, contents);
+                self.region.zone(runs).claim(size, layout::run_align(size, align), contents, limit, elsewhere)
             }
         }
     }
@@ -535,20 +590,16 @@ impl Arena {
     /// Gives free memory back to the kernel until at most `keep_bytes` are resident, or nothing free is. Returns the bytes
     /// given back.
     pub(crate) fn trim(&self, keep_bytes: usize, how: GiveBack) -> usize {
-        self.trim_as(keep_bytes, how, Taker::Thread)
-    }
-
-    fn trim_as(&self, keep_bytes: usize, how: GiveBack, taker: Taker) -> usize {
         if how == GiveBack::WhenShort {
             // What is softened stays booked, so that nothing tells when it is enough.
-            self.middle.empty_caches(self.slab_zone(), taker);
+            self.middle.empty_caches(self.slab_zone());
             return self.trim_zones(resident_bytes().saturating_sub(keep_bytes), how);
         }
         self.trim_now(keep_bytes, || {
             if keep_bytes == 0 {
-                self.middle.vacate_caches(self.slab_zone(), taker);
+                self.middle.vacate_caches(self.slab_zone());
             } else {
-                self.middle.empty_caches(self.slab_zone(), taker);
+                self.middle.empty_caches(self.slab_zone());
             }
             true
         })
@@ -600,11 +651,62 @@ impl Arena {
         self.counters().fold(kept, |sum, zone| sum + zone.bytes())
     }
 
-    /// Has memory that stays made huge, where it is in small pages; called when what was used may be used again.
-    pub(crate) fn look_for_huge_pages(&self) {
-        if self.config.huge_pages == HugePagesOutcome::Later {
-            collapse::look(|| self.counters().map(ZoneCounters::fresh_bytes).sum(), make_huge);
+    fn fresh_bytes(&self) -> u64 {
+        self.counters().map(ZoneCounters::fresh_bytes).sum()
+    }
+
+    /// Asks the background thread to make memory that stays huge, where it is in small pages; called when what was used may be used
+    /// again.
+    pub(crate) fn ask_for_huge_pages(&self) {
+        if self.config.huge_pages == HugePagesOutcome::Later && collapse::ask(|| self.fresh_bytes()) {
+            decay::wake_background();
         }
+    }
+
+    /// A pass that makes memory huge, if somebody asked for one. For the background thread.
+    pub(crate) fn begin_pass(&'static self) -> Option<Pass<Blocks>> {
+        // Aligned runs are a few pages each; what is given back of a huge page stays with the kernel until it is short.
+        let zones = [RunKind::Giant, RunKind::Mid].map(|runs| self.region.zone(runs));
+        collapse::begin(|| self.fresh_bytes(), zones)
+    }
+
+    /// Makes the next huge page of a pass, and returns how long to rest; `None` where the pass is over.
+    pub(crate) fn step(&self, pass: &mut Pass<Blocks>) -> Option<Duration> {
+        pass.step(collapse::is_idle, collapse::make_huge, |block| self.settle_block(block))
+    }
+
+    /// Ends a pass before it is over.
+    pub(crate) fn settle(&self, pass: &mut Pass<Blocks>) {
+        pass.settle(|block| self.settle_block(block));
+    }
+
+    fn settle_block(&self, (zone, at): collapse::Block) {
+        self.give_back_unbooked(zone, at, HUGE_PAGE_BYTES);
+    }
+
+    /// What a look sees.
+    fn sight(&self) -> Sight {
+        Sight {
+            resident_bytes: resident_bytes(),
+            used_bytes: counters::used_bytes(),
+            kept_bytes: kept_bytes(),
+            peak_bytes: counters::take_seen_peak_bytes(),
+            served_bytes: self.served_bytes(),
+            is_in_phase: open_phases::is_any(),
+        }
+    }
+
+    /// Looks what may go, and purges it.
+    fn look(&self, looks: &mut Looks, by: Looker) -> Verdict {
+        let sight = self.sight();
+        let verdict = looks.take_in(sight, os::monotonic_ns(), by);
+        if by == Looker::Background && looks.is_busy() {
+            self.ask_for_huge_pages();
+        }
+        if let Verdict::Keep(keep_bytes) = verdict {
+            looks.purged(sight, self.trim(keep_bytes, GiveBack::Now));
+        }
+        verdict
     }
 
     pub(crate) fn config(&self) -> &Config {
@@ -637,48 +739,27 @@ impl Arena {
     }
 }
 
-/// Has memory come down by itself: what stays resident is what was alive at most in a time of `window_ns`; see `decay`. 0 ends
-/// that. Nothing waits, and nothing is allocated.
-///
-/// # Errors
-/// The system's, where it has no memory.
-pub(crate) fn follow(window_ns: u64) -> Result<(), Errno> {
-    decay::follow(window_ns, watch)
+/// Free memory goes by this policy from now on; see `decay`. Waits for nobody, and allocates nothing.
+pub(crate) fn follow(policy: Policy) {
+    decay::follow(policy, || {
+        look(Looker::Program);
+    });
 }
 
-/// What the task does that makes memory huge.
-fn make_huge() {
-    // Aligned runs are a few pages each; what is given back of a huge page stays with the kernel until it is short.
-    let Some(arena) = get() else { return };
-    let zones = [RunKind::Giant, RunKind::Mid].map(|runs| arena.region.zone(runs));
-    collapse::go_through(zones, |zone, at, bytes| arena.give_back_unbooked(zone, at, bytes));
+/// `None` where another thread looks.
+fn look(by: Looker) -> Option<Verdict> {
+    let arena = get()?;
+    decay::with_looks(|looks| arena.look(looks, by))
 }
 
-/// What the watcher does.
-fn watch() {
-    let Some(arena) = get() else { return };
-    let mut window = decay::Window::new(counters::used_bytes());
-    let mut served = arena.served_bytes();
-    loop {
-        let goes_on = decay::sleep();
-        let served_before = std::mem::replace(&mut served, arena.served_bytes());
-        let served_bytes = served.saturating_sub(served_before);
-        // Where threads take again and again what they keep, that is alive, though nobody counts it.
-        let kept = kept_bytes();
-        let idle_bytes = if served_bytes >= (kept / 8).max(1) as u64 { 0 } else { kept };
-        let live_bytes = counters::used_bytes().saturating_sub(idle_bytes).max(counters::take_seen_peak_bytes());
-        window.push(Seen { live_bytes, served_bytes });
-        if window.is_busy() {
-            arena.look_for_huge_pages();
-        }
-        // In a phase, nothing goes.
-        if goes_on && !open_phases::is_any() && resident_bytes() > window.keep_bytes() {
-            arena.trim_as(window.keep_bytes(), GiveBack::Now, Taker::Watcher);
-        }
-        if (window.is_over() || !goes_on) && !decay::rest() {
-            return;
-        }
+/// Looks, if it is time, and returns how long the background thread may sleep before the next look; `None` where nothing is purged by
+/// time.
+pub(crate) fn look_in_background() -> Option<Duration> {
+    if decay::time_to_look()?.is_zero() {
+        let verdict = look(Looker::Background);
+        decay::looked(verdict == Some(Verdict::Rest));
     }
+    decay::time_to_look()
 }
 
 /// Runs served from what threads keep since the process started.

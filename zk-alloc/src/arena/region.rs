@@ -33,31 +33,53 @@ const BITMAPS: usize = 3;
 /// The least address space that a zone is worth having for, in bytes.
 const MIN_SPAN_BYTES: usize = 64 << 20;
 
-impl Region {
-    /// Reserves `span_bytes` (rounded up to a power of two) for each zone, or, where the system refuses so much, the
-    /// largest half, quarter, ... that it grants.
-    ///
-    /// # Errors
-    /// The system's last error when it grants nothing worth having.
-    pub(crate) fn reserve(span_bytes: usize, specs: [ZoneSpec; ZONES]) -> Result<Self, Errno> {
+/// The address space of a region, and the memory of its bitmaps.
+struct Reserved {
+    span: usize,
+    reservation: Mapping,
+    words: Mapping,
+}
+
+impl Reserved {
+    /// Reserves `span_bytes` (rounded up to a power of two) for each zone, or the largest half, quarter, ... that the system grants.
+    fn largest(span_bytes: usize, specs: &[ZoneSpec; ZONES]) -> Result<Self, Errno> {
         let mut span = span_bytes.clamp(MIN_SPAN_BYTES, usize::MAX / 4 / ZONES).next_power_of_two();
         loop {
-            match Self::reserve_exactly(span, specs) {
+            match Self::exactly(span, specs) {
                 Err(refused) if span / 2 < MIN_SPAN_BYTES => return Err(refused),
                 Err(_) => span /= 2,
-                Ok(region) => return Ok(region),
+                Ok(reserved) => return Ok(reserved),
             }
         }
     }
 
-    fn reserve_exactly(span: usize, specs: [ZoneSpec; ZONES]) -> Result<Self, Errno> {
+    fn exactly(span: usize, specs: &[ZoneSpec; ZONES]) -> Result<Self, Errno> {
         let reservation = os::reserve(span * ZONES)?;
         let blocks = span / os::HUGE_PAGE_BYTES;
         let words =
             |spec: &ZoneSpec| BITMAPS * Bitmap::words_for(span / spec.granule_bytes) + Bitmap::words_for(blocks);
         let words: usize = specs.iter().map(words).sum();
-        let word_mapping = os::map_zeroed(align_up(words * size_of::<u64>(), os::HUGE_PAGE_BYTES))?;
-        let (base, mut words_at) = (reservation.start(), word_mapping.start());
+        let words = os::map_zeroed(align_up(words * size_of::<u64>(), os::HUGE_PAGE_BYTES))?;
+        Ok(Self { span, reservation, words })
+    }
+}
+
+impl Region {
+    /// Reserves a region with `span_bytes` for each zone, or less where the system refuses, and builds it in its place zone by zone:
+    /// the stack may be small. On failure, `place` holds nothing.
+    ///
+    /// # Errors
+    /// The system's last error when it grants nothing worth having.
+    ///
+    /// # Safety
+    /// `place` is valid for writes, and only the caller reaches it.
+    pub(crate) unsafe fn reserve_at(
+        place: *mut Self,
+        span_bytes: usize,
+        specs: &[ZoneSpec; ZONES],
+    ) -> Result<(), Errno> {
+        let Reserved { span, reservation, words } = Reserved::largest(span_bytes, specs)?;
+        let (base, mut words_at) = (reservation.start(), words.start());
         // Slabs and caches keep their blocks as addresses.
         base.as_ptr().expose_provenance();
         let mut bitmap = |bits: usize| {
@@ -69,19 +91,31 @@ impl Region {
             words_at = unsafe { words_at.add(len * size_of::<u64>()) };
             Bitmap::new(words)
         };
-        let mut index = 0;
-        let zones = specs.map(|spec| {
+        for (index, spec) in specs.iter().enumerate() {
             let granules = span / spec.granule_bytes;
-            let (bits, blocks) = ([(); BITMAPS].map(|()| bitmap(granules)), bitmap(blocks));
+            let (bits, blocks) = ([(); BITMAPS].map(|()| bitmap(granules)), bitmap(span / os::HUGE_PAGE_BYTES));
             // SAFETY: the reservation is `ZONES` spans long.
             let zone_base = unsafe { base.add(index * span) };
-            index += 1;
+            // SAFETY: the caller's place.
+            let zones = unsafe { (&raw mut (*place).zones).cast::<Zone>() };
             // SAFETY: a span of the reservation for each zone, never unmapped; the bitmaps are clear and describe a span.
-            unsafe { Zone::new(zone_base, spec, bits, blocks) }
-        });
-        let [aligned, mid, giant] = zones;
-        let zones = [aligned?, mid?, giant?];
-        Ok(Self { reservation, _words: word_mapping, span_shift: span.trailing_zeros(), zones })
+            match unsafe { Zone::new(zone_base, *spec, bits, blocks) } {
+                // SAFETY: within the caller's place.
+                Ok(zone) => unsafe { zones.add(index).write(zone) },
+                Err(refused) => {
+                    // SAFETY: written in the rounds before, and known to nobody.
+                    (0..index).for_each(|index| unsafe { zones.add(index).drop_in_place() });
+                    return Err(refused);
+                }
+            }
+        }
+        // SAFETY: the caller's. With these all fields are written.
+        unsafe {
+            (&raw mut (*place).reservation).write(reservation);
+            (&raw mut (*place)._words).write(words);
+            (&raw mut (*place).span_shift).write(span.trailing_zeros());
+        }
+        Ok(())
     }
 
     pub(crate) fn base(&self) -> NonNull<u8> {

@@ -14,7 +14,6 @@ mod pages;
 use std::sync::atomic::{self, AtomicUsize};
 
 use super::budget::Limit;
-use super::decay;
 use super::hints::HintSets;
 use super::table::Table;
 use super::zone::{Shortage, Zone};
@@ -110,7 +109,6 @@ impl SlabTable {
         let bytes = taken * class.block_bytes();
         self.taken_bytes.fetch_add(bytes, atomic::Ordering::Relaxed);
         zone.count(bytes, 0);
-        decay::look();
         Ok(taken)
     }
 
@@ -248,7 +246,6 @@ impl SlabTable {
         if let Some(blocks) = last {
             self.give(zone, blocks);
         }
-        decay::look();
     }
 
     /// Bytes of blocks that are not free.

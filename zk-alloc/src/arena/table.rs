@@ -48,7 +48,7 @@ impl<T: Zeroed> Table<T> {
     pub(super) fn new(len: usize) -> Result<Self, Errno> {
         let mapping = os::map_zeroed(align_up((len * size_of::<T>()).max(1), HUGE_PAGE_BYTES))?;
         // SAFETY: the mapping is long enough, aligned to a page, zeroed, and reached through nothing else. It is unmapped
-        // when the table is dropped, which happens only before anybody else saw it (`Arena::new` fails).
+        // when the table is dropped, which happens only before anybody else saw it (`Arena::build` fails).
         let entries = unsafe { std::slice::from_raw_parts(mapping.start().cast::<T>().as_ptr(), len) };
         Ok(Self { entries, mapping })
     }

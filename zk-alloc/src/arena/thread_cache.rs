@@ -28,8 +28,9 @@ const THREADS: usize = 2048;
 #[cfg(loom)]
 const THREADS: usize = 0;
 
-/// The most blocks of one class that a thread keeps.
-const MOST: usize = 64;
+/// Of so many blocks in a row that a thread takes from its cache, one comes by the slow path: a thread that lives on what it keeps
+/// would never see that time passes. The detour takes some 15 ns, and 256 would do for all but services that ask for a hundred blocks a second.
+const TICK_REQUESTS: u64 = 128;
 
 /// A thread keeps a short run and a long one, so that neither puts out the other.
 const RUNS: usize = 2;
@@ -240,6 +241,12 @@ impl Cache {
         &self.counts[class.index()]
     }
 
+    /// Whether the thread is to take the slow path now, also for what it keeps: there it looks at the time.
+    #[inline(always)]
+    pub(crate) fn is_to_tick(&self) -> bool {
+        self.block_allocations.load(Ordering::Relaxed) % TICK_REQUESTS == TICK_REQUESTS - 1
+    }
+
     /// Takes out the block that came last. For whoever is in the cache, as with all that follows.
     #[inline(always)]
     pub(crate) fn pop(&self, class: Class) -> Option<u64> {
@@ -265,20 +272,21 @@ impl Cache {
         self.count(class).load(Ordering::Relaxed) > 0
     }
 
-    /// Takes out the blocks that came first, all but `keep`.
+    /// Takes out the blocks that came first, all but `keep`. Their addresses stay in the table, behind the kept ones, while the caller
+    /// iterates.
     pub(crate) fn take_first(&self, class: Class, keep: usize) -> impl Iterator<Item = usize> {
         let count = self.count(class).load(Ordering::Relaxed) as usize;
-        let gone = count.saturating_sub(keep);
-        let mut first = [0; MOST];
-        for (index, block) in first[..gone].iter_mut().enumerate() {
-            *block = self.place(class, index).load(Ordering::Relaxed) as usize;
+        let kept = keep.min(count);
+        let gone = count - kept;
+        for index in 0..if gone == 0 { 0 } else { kept } {
+            let (first, last) = (self.place(class, index), self.place(class, index + gone));
+            let block = first.load(Ordering::Relaxed);
+            first.store(last.load(Ordering::Relaxed), Ordering::Relaxed);
+            last.store(block, Ordering::Relaxed);
         }
-        for index in gone..count {
-            let block = self.place(class, index).load(Ordering::Relaxed);
-            self.place(class, index - gone).store(block, Ordering::Relaxed);
-        }
-        self.count(class).store((count - gone) as u8, Ordering::Relaxed);
-        first.into_iter().take(gone)
+        // Before the caller frees them: a thread that dies halfway, as a vforked child may, must not leave freed blocks here.
+        self.count(class).store(kept as u8, Ordering::Relaxed);
+        (kept..count).map(move |index| self.place(class, index).load(Ordering::Relaxed) as usize)
     }
 
     /// How many blocks to fetch now that there is none: twice as many as the last time, up to `most`.
@@ -349,24 +357,44 @@ fn caches() -> &'static [Cache] {
     &CACHES[..FRONTIER.load(Ordering::Acquire)]
 }
 
+/// Called on each exiting thread that has a cache, with the address of the cache.
+pub(crate) type AtExit = unsafe extern "C" fn(*mut c_void);
+
+/// The key that has `run` called when a thread exits. The first call makes it; `None` where the system has no key left.
+///
+/// That call should come before the program's: glibc has 32 keys for which it never allocates.
+pub(crate) fn exit_key(run: AtExit) -> Option<u32> {
+    let known = EXIT_KEY.load(Ordering::Relaxed);
+    if known != 0 {
+        return Some(known - 1);
+    }
+    let key = os::thread_exit_key(run)?;
+    match EXIT_KEY.compare_exchange(0, key + 1, Ordering::Relaxed, Ordering::Relaxed) {
+        Ok(_) => Some(key),
+        Err(other) => {
+            os::give_back_key(key);
+            Some(other - 1)
+        }
+    }
+}
+
 /// Room for the blocks of all caches, committed cache by cache.
 #[derive(Debug)]
-pub(crate) struct Room(Table<AtomicU64>);
+pub(crate) struct Room {
+    table: Table<AtomicU64>,
+    at_exit: AtExit,
+}
 
 /// Bytes of one cache's part, in whole pages of any kernel.
 const PART_WORDS: usize = (classes::PLACES * size_of::<u64>()).next_multiple_of(64 << 10) / size_of::<u64>();
 
 impl Room {
-    /// Room for every cache; `run` is called on each exiting thread that has one.
+    /// Room for every cache.
     ///
     /// # Errors
     /// The system's, when it grants no address space.
-    pub(crate) fn new(run: unsafe extern "C" fn(*mut c_void)) -> Result<Self, os::Errno> {
-        let room = Table::reserve(THREADS * PART_WORDS)?;
-        if let Some(key) = os::thread_exit_key(run) {
-            EXIT_KEY.store(key + 1, Ordering::Relaxed);
-        }
-        Ok(Self(room))
+    pub(crate) fn new(at_exit: AtExit) -> Result<Self, os::Errno> {
+        Ok(Self { table: Table::reserve(THREADS * PART_WORDS)?, at_exit })
     }
 
     /// Gives cache `index` room for its blocks; `false` where the system has none.
@@ -376,10 +404,10 @@ impl Room {
             return true;
         }
         let from = index * PART_WORDS;
-        if self.0.commit(from, from + PART_WORDS).is_err() {
+        if self.table.commit(from, from + PART_WORDS).is_err() {
             return false;
         }
-        let blocks = std::ptr::from_ref(&self.0.all()[from]).cast::<Blocks>();
+        let blocks = std::ptr::from_ref(&self.table.all()[from]).cast::<Blocks>();
         cache.blocks.store(blocks.cast_mut(), Ordering::Relaxed);
         true
     }
@@ -479,22 +507,19 @@ pub(crate) fn join_and_enter(room: &Room) -> Option<Entered<'static>> {
     cache.enter()
 }
 
-/// A claim of a thread that did not come along into this process, which was forked off while it was made.
+/// A claim of a thread that did not come along into this process, which was forked off while it was made. A vforked child, which
+/// is of its parent's generation, finds claims of threads that live.
 fn disown_claim_of_parent(cache: &Cache) {
     let by = cache.claimed.load(Ordering::Relaxed);
-    if by != 0 && by != process() {
+    if by != 0 && by != os::process_generation() {
         let _ = cache.claimed.compare_exchange(by, 0, Ordering::Relaxed, Ordering::Relaxed);
     }
-}
-
-fn process() -> u64 {
-    u64::from(std::process::id())
 }
 
 /// A cache without a thread, for this one.
 fn find(room: &Room) -> Option<&'static Cache> {
     // Without its destructor a cache would never be handed on.
-    let key = EXIT_KEY.load(Ordering::Relaxed).checked_sub(1)?;
+    let key = exit_key(room.at_exit)?;
     let index = CACHES.iter().position(Cache::own)?;
     let cache = &CACHES[index];
     if room.furnish(index) && os::arm_thread_exit(key, NonNull::from(cache).cast()) {
@@ -520,7 +545,7 @@ pub(crate) unsafe fn leave(cache: *mut c_void, empty: impl FnOnce(&Cache)) {
     }
 }
 
-/// Who claims caches: a process, while one of its threads does so; 0 is none.
+/// Who claims caches: the [generation](os::process_generation) of a process, while one of its threads does so; 0 is none.
 #[derive(Debug)]
 pub(crate) struct Claiming(AtomicU64);
 
@@ -537,7 +562,7 @@ impl Claiming {
 
     /// Claims those of `caches` that keep blocks, has `fence` reach all other threads (`false` if it can't), and hands `empty`
     /// each cache whose thread is not at it; among them `own`, the calling thread's. Does nothing while another thread of the
-    /// process `by` does the same.
+    /// generation `by` does the same.
     pub(crate) fn claim_all<'a>(
         &self,
         caches: &'a [Cache],
@@ -577,19 +602,10 @@ loom::lazy_static! {
     static ref CLAIMING: Claiming = Claiming::new();
 }
 
-/// Who takes what threads keep.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Taker {
-    /// A thread, which may have a cache.
-    Thread,
-    /// A task that is none, and must not ask for what threads have.
-    Watcher,
-}
-
 /// Takes the blocks out of every cache whose thread is not at it now, and hands each cache to `empty`.
-pub(crate) fn claim_all(taker: Taker, empty: impl FnMut(&'static Cache)) {
-    let own = if taker == Taker::Thread { local().and_then(|local| local.cache.get()) } else { None };
-    CLAIMING.claim_all(caches(), process(), own, os::fence_other_threads, empty);
+pub(crate) fn claim_all(empty: impl FnMut(&'static Cache)) {
+    let own = local().and_then(|local| local.cache.get());
+    CLAIMING.claim_all(caches(), os::process_generation(), own, os::fence_other_threads, empty);
 }
 
 /// Takes out a run of `run_bytes` that this thread keeps, if it is `fits`, to serve a request of `bytes`.
@@ -642,4 +658,29 @@ fn totals(of: impl Fn(&Cache) -> (&AtomicU64, &AtomicU64)) -> Totals {
 /// Bytes of blocks that threads handed out less those that they took back; wraps where more were taken back.
 pub(crate) fn live_block_bytes() -> u64 {
     caches().iter().fold(0, |sum, cache| sum.wrapping_add(cache.live_block_bytes.load(Ordering::Relaxed)))
+}
+
+#[cfg(test)]
+mod tests {
+    #[cfg(not(loom))]
+    use super::*;
+
+    /// A block that was freed and is still kept would be handed out twice; one that is neither would be lost.
+    #[cfg(not(loom))]
+    #[test]
+    fn the_first_blocks_go_and_the_last_stay_in_their_order() {
+        let blocks: Blocks = [const { AtomicU64::new(0) }; classes::PLACES];
+        let class = Class::of(100, 8);
+        for (count, keep) in [(8, 4), (9, 4), (7, 5), (6, 0), (3, 8), (0, 2)] {
+            let cache = Cache::new();
+            cache.blocks.store(std::ptr::from_ref(&blocks).cast_mut(), Ordering::Relaxed);
+            (1..=count).for_each(|block| assert!(cache.push(class, block)));
+            let mut gone: Vec<_> = cache.take_first(class, keep).collect();
+            gone.sort_unstable();
+            let split = (count as usize).saturating_sub(keep);
+            assert_eq!(gone, (1..=split).collect::<Vec<_>>(), "{count} blocks, {keep} to keep");
+            let kept = std::iter::from_fn(|| cache.pop(class)).collect::<Vec<_>>();
+            assert_eq!(kept, (split as u64 + 1..=count).rev().collect::<Vec<_>>(), "{count} blocks, {keep} to keep");
+        }
+    }
 }

@@ -15,7 +15,8 @@ pub enum HugePages {
     Auto,
     /// Everywhere.
     Always,
-    /// Nowhere at first; what stays resident is made huge afterwards, unless the host would give huge pages unasked.
+    /// Nowhere at first; the background thread makes what stays resident huge afterwards, unless the host would give huge pages
+    /// unasked.
     Later,
     /// Nowhere.
     Never,
@@ -30,7 +31,8 @@ pub enum HugePagesOutcome {
     Auto,
     /// Asks for them everywhere; the host has them.
     Always,
-    /// Does not ask for them at first, and has what stays resident made huge by and by, with 2% of a processor's time. That was
+    /// Does not ask for them at first. A background thread ([`start_background_thread`](crate::start_background_thread)), if there
+    /// is one, makes what stays resident huge by and by, with 2% of a processor's time; without it, nothing becomes huge. That was
     /// wished, or [`HugePages::Auto`] where a hypervisor takes free memory back, so that the first touch of a huge page has to get
     /// hundreds of small ones.
     Later,

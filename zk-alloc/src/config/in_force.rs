@@ -51,6 +51,8 @@ pub struct SettingsInForce {
     pub huge_pages: InForce<HugePages>,
     /// From so many bytes on, the kernel zeroes used memory; `usize::MAX` is never.
     pub lazy_zero_bytes: InForce<usize>,
+    /// Whether a background thread is started. That it was stopped since is not told.
+    pub background_thread: InForce<bool>,
     /// Whether what outlives its phase is printed, unless [`trace_escaped`](crate::trace_escaped()) said otherwise since.
     pub trace_escaped: InForce<bool>,
 }
@@ -65,6 +67,7 @@ impl fmt::Display for SettingsInForce {
         MAX_BYTES.write(self.max_bytes, f, &mut before)?;
         HUGE_PAGES.write(self.huge_pages, f, &mut before)?;
         LAZY_ZERO_BYTES.write(self.lazy_zero_bytes, f, &mut before)?;
+        BACKGROUND.write(self.background_thread, f, &mut before)?;
         TRACE_ESCAPED.write(self.trace_escaped, f, &mut before)?;
         if before.is_empty() { f.write_str("all as by default") } else { Ok(()) }
     }
@@ -174,19 +177,25 @@ pub(super) const HUGE_PAGES: Setting<HugePages> = Setting {
     show_in_code: |wish| Shown::Word(wish.word()),
 };
 
-pub(super) const TRACE_ESCAPED: Setting<bool> = Setting {
-    variable: "ZK_ALLOC_TRACE_ESCAPED",
-    method: "trace_escaped",
-    wanted: "0 or 1",
-    parse: |text| match text {
-        "0" => Some(false),
-        "1" => Some(true),
-        _ => None,
-    },
-    may_be: |_| true,
-    show: |on| Shown::Number(usize::from(on)),
-    show_in_code: |on| Shown::Word(if on { "true" } else { "false" }),
-};
+/// A setting that is on or off.
+const fn switch(variable: &'static str, method: &'static str) -> Setting<bool> {
+    Setting {
+        variable,
+        method,
+        wanted: "0 or 1",
+        parse: |text| match text {
+            "0" => Some(false),
+            "1" => Some(true),
+            _ => None,
+        },
+        may_be: |_| true,
+        show: |on| Shown::Number(usize::from(on)),
+        show_in_code: |on| Shown::Word(if on { "true" } else { "false" }),
+    }
+}
+
+pub(super) const BACKGROUND: Setting<bool> = switch("ZK_ALLOC_BACKGROUND", "background_thread");
+pub(super) const TRACE_ESCAPED: Setting<bool> = switch("ZK_ALLOC_TRACE_ESCAPED", "trace_escaped");
 
 /// A value that can't be used.
 #[derive(Clone, Debug, PartialEq, Eq)]

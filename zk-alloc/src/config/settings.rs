@@ -33,6 +33,7 @@ pub struct Settings {
     pub(super) max_bytes: Option<usize>,
     pub(super) huge_pages: Option<HugePages>,
     pub(super) lazy_zero_bytes: Option<usize>,
+    pub(super) background_thread: Option<bool>,
     pub(super) trace_escaped: Option<bool>,
 }
 
@@ -47,6 +48,7 @@ impl Settings {
             max_bytes: None,
             huge_pages: None,
             lazy_zero_bytes: None,
+            background_thread: None,
             trace_escaped: None,
         }
     }
@@ -95,6 +97,14 @@ impl Settings {
     /// never.
     pub const fn lazy_zero_bytes(mut self, bytes: usize) -> Self {
         self.lazy_zero_bytes = Some(bytes);
+        self
+    }
+
+    /// Whether to start a background thread, as [`start_background_thread`](crate::start_background_thread) does:
+    /// `ZK_ALLOC_BACKGROUND`. It is started once, when the first phase begins, or at the first request where an allocator takes part
+    /// always ([`Mode::Resident`](crate::Mode::Resident)); not again in a forked child.
+    pub const fn background_thread(mut self, on: bool) -> Self {
+        self.background_thread = Some(on);
         self
     }
 

@@ -14,7 +14,9 @@ mod imp;
 mod imp;
 
 mod environment;
+mod generation;
 mod mapping;
+mod own_thread;
 mod pages;
 mod parking;
 mod text;
@@ -26,22 +28,26 @@ mod threads;
 #[cfg(test)]
 pub(crate) use environment::VARIABLES;
 pub(crate) use environment::{Value, variable};
+pub(crate) use generation::process_generation;
 pub(crate) use imp::{
-    advise_huge, available_threads, collapse, commit, discard, forbid_huge, host_huge_pages, leave_out_of_dumps, lock,
-    memory_limit_bytes, minor_faults, monotonic_ns, page_in, populate, soften, start_task, trim_heap, wipe_on_fork,
-    write_stderr,
+    advise_huge, available_threads, coarse_ns, collapse, commit, discard, forbid_huge, host_huge_pages,
+    leave_out_of_dumps, lock, memory_limit_bytes, minor_faults, monotonic_ns, page_in, populate, soften, trim_heap,
+    wipe_on_fork, write_stderr,
 };
 #[cfg(not(unix))]
-pub(crate) use imp::{arm_thread_exit, fence_other_threads, may_be_in_signal_handler, thread_exit_key};
+pub(crate) use imp::{arm_thread_exit, fence_other_threads, give_back_key, may_be_in_signal_handler, thread_exit_key};
 pub(crate) use imp::{count_resident, move_pages};
 pub(crate) use mapping::{Mapping, map_guarded, map_zeroed, reserve, round_up};
+pub(crate) use own_thread::OwnThread;
 pub(crate) use pages::page_bytes;
 pub(crate) use parking::Parking;
 pub(crate) use text::{Cut, warn};
 #[cfg(thread_blocks)]
 pub(crate) use thread_block::{THREAD_BLOCK_BYTES, thread_block};
 #[cfg(unix)]
-pub(crate) use threads::{arm_thread_exit, fence_other_threads, may_be_in_signal_handler, thread_exit_key};
+pub(crate) use threads::{
+    arm_thread_exit, fence_other_threads, give_back_key, may_be_in_signal_handler, thread_exit_key,
+};
 
 /// The number of an operating system's error, as `errno` has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

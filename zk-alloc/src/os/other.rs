@@ -161,6 +161,9 @@ pub(crate) fn thread_exit_key(_run: unsafe extern "C" fn(*mut c_void)) -> Option
     None
 }
 
+/// There are no keys.
+pub(crate) fn give_back_key(_key: u32) {}
+
 /// Refused: there are no keys.
 pub(crate) fn arm_thread_exit(_key: u32, _value: NonNull<u8>) -> bool {
     false
@@ -192,6 +195,11 @@ pub(crate) fn monotonic_ns() -> u64 {
     since.map_or(0, |time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
 }
 
+/// As [`monotonic_ns`].
+pub(crate) fn coarse_ns() -> u64 {
+    monotonic_ns()
+}
+
 /// None.
 pub(crate) fn host_huge_pages() -> HostHugePages {
     HostHugePages::Unavailable
@@ -205,9 +213,4 @@ pub(crate) fn memory_limit_bytes() -> usize {
 /// Writes to standard error what it takes.
 pub(crate) fn write_stderr(bytes: &[u8]) {
     let _ = std::io::Write::write_all(&mut std::io::stderr(), bytes);
-}
-
-/// No such task here.
-pub(crate) fn start_task(_name: &'static std::ffi::CStr, _run: fn()) -> Result<(), Errno> {
-    Err(Errno(0))
 }

@@ -11,7 +11,7 @@ use std::ptr::NonNull;
 const KEYS_WITHOUT_MALLOC: u32 = 32;
 
 /// A key for [`arm_thread_exit`]: when a thread that was armed with it ends, `run` is called there with its value. `None`
-/// where there is no key, or none that could be used in a signal handler: then nobody can be told. Takes no lock.
+/// where no key is left. Takes no lock.
 ///
 /// `run` must not unwind, and may be called again (up to `PTHREAD_DESTRUCTOR_ITERATIONS` times) if it arms its thread.
 pub(crate) fn thread_exit_key(run: unsafe extern "C" fn(*mut c_void)) -> Option<u32> {
@@ -23,8 +23,6 @@ pub(crate) fn thread_exit_key(run: unsafe extern "C" fn(*mut c_void)) -> Option<
     // The type of keys differs between systems; a key is a small number in all of them.
     #[allow(clippy::unnecessary_cast, reason = "see above")]
     let number = Some(key as u32).filter(|&number| number as libc::pthread_key_t == key);
-    #[cfg(target_env = "gnu")]
-    let number = number.filter(|&number| number < KEYS_WITHOUT_MALLOC);
     if number.is_none() {
         // SAFETY: made above, and nobody else knows of it.
         unsafe { libc::pthread_key_delete(key) };
@@ -32,12 +30,34 @@ pub(crate) fn thread_exit_key(run: unsafe extern "C" fn(*mut c_void)) -> Option<
     number
 }
 
+/// Gives a key back that no thread was armed with.
+pub(crate) fn give_back_key(key: u32) {
+    // SAFETY: the caller's key, which no thread has a value for.
+    unsafe { libc::pthread_key_delete(key as libc::pthread_key_t) };
+}
+
 /// Has the function of a key from [`thread_exit_key`] called with `value` when this thread ends; `false` where the system
-/// refuses. The function's needs are the caller's: `value` is what it was made for. Takes no lock and allocates nothing.
+/// refuses. The function's needs are the caller's: `value` is what it was made for. Takes no lock, and leaves `errno` alone.
+///
+/// glibc may call `calloc` for a key that was made after 31 others. Then this refuses as well while the thread [may be in a signal
+/// handler](may_be_in_signal_handler): a later call may succeed.
 pub(crate) fn arm_thread_exit(key: u32, value: NonNull<u8>) -> bool {
+    #[cfg(target_env = "gnu")]
+    if key >= KEYS_WITHOUT_MALLOC {
+        // SAFETY: always the address of this thread's own number.
+        let errno = unsafe { *libc::__errno_location() };
+        let is_armed = !may_be_in_signal_handler() && store(key, value);
+        // SAFETY: as above.
+        unsafe { *libc::__errno_location() = errno };
+        return is_armed;
+    }
+    store(key, value)
+}
+
+fn store(key: u32, value: NonNull<u8>) -> bool {
     // The type of keys differs between systems; this number came out of one.
     let key = key as libc::pthread_key_t;
-    // SAFETY: a key from `thread_exit_key`, which is never deleted once it was handed out; were it none, the call refuses.
+    // SAFETY: a key from `thread_exit_key`, which is never deleted once a thread was armed with it; were it none, the call refuses.
     unsafe { libc::pthread_setspecific(key, value.as_ptr().cast()) == 0 }
 }
 
@@ -132,24 +152,36 @@ mod tests {
         assert_eq!(ENDED.load(Ordering::SeqCst), 40);
     }
 
-    /// The table of a thread's first 32 values lies in the thread; the next key would make glibc allocate.
+    /// The table of a thread's first 32 values lies in the thread; for the next key glibc allocates, which a handler must not that
+    /// interrupted an allocation.
     #[cfg(target_env = "gnu")]
     #[test]
-    fn keys_that_would_need_malloc_are_not_handed_out() {
-        // In a process of its own: it takes all keys that there are.
-        // SAFETY: the child makes keys, which takes no lock, and ends.
-        let child = unsafe { libc::fork() };
-        if child == 0 {
-            let handed_out = (0..100).map_while(|_| thread_exit_key(on_end)).fold(0, |_, key| key + 1);
-            // The one after that was given back: there is a key again, and it is of no use again.
-            let code = i32::from(handed_out > KEYS_WITHOUT_MALLOC || thread_exit_key(on_end).is_some());
-            // SAFETY: ends the child, without destructors.
-            unsafe { libc::_exit(code) };
-        }
-        let mut status = -1;
-        // SAFETY: a child of ours, and a place for the answer.
-        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
-        assert_eq!(status, 0);
+    fn a_key_that_needs_malloc_is_stored_in_calm_moments_only() {
+        let keys: Vec<_> = (0..40).map_while(|_| thread_exit_key(on_no_end)).collect();
+        let (early, late) = (keys[0], *keys.last().unwrap());
+        assert!(early < KEYS_WITHOUT_MALLOC && late >= KEYS_WITHOUT_MALLOC, "{keys:?}");
+        let arm = |key| arm_thread_exit(key, NonNull::dangling());
+        std::thread::spawn(move || {
+            assert!(arm(early) && arm(late));
+            block_a_signal();
+            assert!(arm(early) && !arm(late));
+        })
+        .join()
+        .unwrap();
+        keys.into_iter().for_each(give_back_key);
+    }
+
+    #[cfg(target_env = "gnu")]
+    unsafe extern "C" fn on_no_end(_: *mut c_void) {}
+
+    fn block_a_signal() {
+        let mut set = MaybeUninit::<libc::sigset_t>::zeroed();
+        // SAFETY: a place for a set.
+        unsafe { libc::sigemptyset(set.as_mut_ptr()) };
+        // SAFETY: initialised one line above.
+        unsafe { libc::sigaddset(set.as_mut_ptr(), libc::SIGUSR1) };
+        // SAFETY: an initialised set; only this thread's mask changes.
+        unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, set.as_ptr(), std::ptr::null_mut()) };
     }
 
     #[cfg(target_os = "linux")]
@@ -163,13 +195,7 @@ mod tests {
     fn a_thread_with_a_blocked_signal_may_be_in_a_handler() {
         std::thread::spawn(|| {
             assert!(!may_be_in_signal_handler());
-            let mut set = MaybeUninit::<libc::sigset_t>::zeroed();
-            // SAFETY: a place for a set.
-            unsafe { libc::sigemptyset(set.as_mut_ptr()) };
-            // SAFETY: initialised one line above.
-            unsafe { libc::sigaddset(set.as_mut_ptr(), libc::SIGUSR1) };
-            // SAFETY: an initialised set; only this thread's mask changes.
-            unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, set.as_ptr(), std::ptr::null_mut()) };
+            block_a_signal();
             assert!(may_be_in_signal_handler());
         })
         .join()

@@ -226,6 +226,11 @@ pub(crate) fn monotonic_ns() -> u64 {
     (now.tv_sec as u64).saturating_mul(1_000_000_000).saturating_add(now.tv_nsec as u64)
 }
 
+/// As [`monotonic_ns`]: no coarser clock that all these systems have.
+pub(crate) fn coarse_ns() -> u64 {
+    monotonic_ns()
+}
+
 /// None that a program could ask for.
 pub(crate) fn host_huge_pages() -> HostHugePages {
     HostHugePages::Unavailable
@@ -242,9 +247,4 @@ pub(crate) fn memory_limit_bytes() -> usize {
 pub(crate) fn write_stderr(bytes: &[u8]) {
     // SAFETY: the buffer is valid for its length.
     let _ = unsafe { libc::write(libc::STDERR_FILENO, bytes.as_ptr().cast(), bytes.len()) };
-}
-
-/// No such task here.
-pub(crate) fn start_task(_name: &'static std::ffi::CStr, _run: fn()) -> Result<(), Errno> {
-    Err(Errno(libc::ENOTSUP))
 }

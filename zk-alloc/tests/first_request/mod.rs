@@ -8,6 +8,7 @@
 
 mod destructors;
 mod moments;
+mod stacks;
 
 use std::alloc::{Layout, alloc, alloc_zeroed, dealloc, realloc};
 use std::ffi::{CStr, OsStr, c_int};
@@ -113,7 +114,8 @@ fn check(moment: &str) {
             ("RUST_BACKTRACE", OsStr::new("1")),
             ("ZK_ALLOC_TRACE_ESCAPED", OsStr::new(if moment.contains("backtrace") { "1" } else { "0" })),
         ];
-        let ended = alone(moment, &settings.into_iter().chain(asked).collect::<Vec<_>>());
+        let cap = moment.contains("little_stack").then_some(("ZK_ALLOC_MAX_BYTES", OsStr::new(stacks::MAX_BYTES)));
+        let ended = alone(moment, &settings.into_iter().chain(asked).chain(cap).collect::<Vec<_>>());
         assert!(ended.status.success(), "{moment}, ZK_ALLOC_MIN_BYTES={min_bytes}: {}\n{}", ended.status, ended.stderr);
         assert!(ended.stderr.contains("children failed"), "{moment}: {ended:?}");
     }
@@ -195,6 +197,10 @@ tests! {
     in_a_destructor_of_a_thread;
     /// What such a thread got is not lost when it is gone.
     in_the_destructors_of_many_threads;
+    /// The least stack that a thread can have holds what the C library keeps of it, too.
+    in_a_thread_with_little_stack;
+    /// A handler on a stack of its own finds there what it interrupted, too.
+    in_a_handler_with_little_stack;
     /// A panic prints under a lock, and allocates meanwhile; tracing of escapes is on.
     while_a_panic_prints_its_backtrace;
 }

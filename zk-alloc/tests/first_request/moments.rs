@@ -6,7 +6,7 @@ use std::panic::catch_unwind;
 use std::ptr::{null, null_mut};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 
-use super::{FINE, REFUSED, UNPREPARED, destructors, request, served};
+use super::{FINE, REFUSED, UNPREPARED, destructors, request, served, stacks};
 
 type Moment = (&'static str, u32, fn(u32) -> c_int);
 
@@ -20,6 +20,8 @@ pub(super) const ALL: &[Moment] = &[
     ("while_the_environment_changes", 100, while_the_environment_changes),
     ("in_a_destructor_of_a_thread", 40, destructors::in_one),
     ("in_the_destructors_of_many_threads", 2, destructors::in_many),
+    ("in_a_thread_with_little_stack", 2, stacks::in_a_thread_with_little_stack),
+    ("in_a_handler_with_little_stack", 2, stacks::in_a_handler_with_little_stack),
     ("while_a_panic_prints_its_backtrace", 2, while_a_panic_prints),
 ];
 

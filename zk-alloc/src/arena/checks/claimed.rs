@@ -1,41 +1,92 @@
-//! What a thread keeps stays its own where its cache was claimed when it looked.
-#![allow(unsafe_code, reason = "gives memory back")]
+//! A cache that another thread has claimed when its own thread comes to it.
+#![allow(unsafe_code, reason = "gives memory back, and forks")]
 
 use std::process::Command;
+use std::ptr::NonNull;
 
-use crate::arena::{self, Contents, thread_cache};
+use crate::arena::{self, Arena, Contents, thread_cache};
 use crate::config::{self, Settings};
+use crate::os;
 
-/// As in a process that was forked off while a thread of its parent claimed caches.
-#[test]
-fn blocks_that_could_not_be_reached_for_a_moment_are_used_before_others_are_fetched() {
-    const SIZE: usize = 1000;
+const SIZE: usize = 1000;
+
+/// Runs the calling test in a process of its own, since the arena's address space is no other test's affair; the arena is in that
+/// process, and `None` in this one.
+fn alone() -> Option<&'static Arena> {
     const ALONE: &str = "ZK_ALLOC_TEST_ALONE";
-    // The arena's address space is no other test's affair.
     if std::env::var_os(ALONE).is_none() {
         let name = std::thread::current().name().expect("a test's thread").to_owned();
         let mut command = Command::new(std::env::current_exe().unwrap());
         let output = command.args([&name, "--exact"]).env(ALONE, "1").output().unwrap();
         let stdout = String::from_utf8_lossy(&output.stdout);
         assert!(output.status.success() && stdout.contains("1 passed"), "{name}: {stdout}");
-        return;
+        return None;
     }
     config::introduce(&Settings::new());
-    let arena = arena::open().expect("address space");
-    let alloc = || arena.alloc(SIZE, 8, Contents::Any).expect("memory");
-    let free = |blocks: Vec<_>| {
-        for block in blocks {
-            // SAFETY: of the arena, of this length, and freed once.
-            unsafe { arena.dealloc(block, SIZE) };
-        }
-    };
-    free((0..64).map(|_| alloc()).collect());
-    let kept = arena::kept_bytes();
+    Some(arena::open().expect("address space"))
+}
+
+fn alloc(arena: &Arena) -> NonNull<u8> {
+    arena.alloc(SIZE, 8, Contents::Any).expect("memory")
+}
+
+fn free(arena: &Arena, block: NonNull<u8>) {
+    // SAFETY: of the arena, of this length, and freed once.
+    unsafe { arena.dealloc(block, SIZE) };
+}
+
+/// Has this thread keep blocks, and then claims its cache for a generation, which is that of another thread's process.
+fn keep_and_claim(arena: &Arena, generation: u64) {
+    let blocks: Vec<_> = (0..64).map(|_| alloc(arena)).collect();
+    blocks.into_iter().for_each(|block| free(arena, block));
     let entered = thread_cache::enter().expect("this thread has a cache");
-    assert!(entered.claim(u64::MAX));
-    drop(entered);
-    let block = alloc();
+    assert!(entered.claim(generation));
+}
+
+/// The claimant did not come along into a forked child, so that nobody there would ever withdraw the claim.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_forked_child_uses_what_it_keeps_though_its_cache_was_claimed_at_the_fork() {
+    let Some(arena) = alone() else { return };
+    keep_and_claim(arena, os::process_generation());
+    let kept = arena::kept_bytes();
+    // SAFETY: the child takes no lock, and ends without destructors.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let block = alloc(arena);
+        let took_a_kept_one = arena::kept_bytes() < kept;
+        free(arena, block);
+        let code = i32::from(!(took_a_kept_one && arena::kept_bytes() == kept));
+        // SAFETY: ends the child.
+        unsafe { libc::_exit(code) };
+    }
+    let mut status = -1;
+    // SAFETY: a child of ours, and a place for the answer.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    assert_eq!(status, 0);
+}
+
+/// The claimant is emptying the cache: a thread that took the claim away would take the same blocks.
+#[test]
+fn a_claim_of_this_process_stands_until_its_claimant_withdraws_it() {
+    let Some(arena) = alone() else { return };
+    keep_and_claim(arena, os::process_generation());
+    let kept = arena::kept_bytes();
+    let blocks: Vec<_> = (0..100).map(|_| alloc(arena)).collect();
+    assert_eq!(arena::kept_bytes(), kept, "blocks were taken out of a claimed cache");
+    blocks.into_iter().for_each(|block| free(arena, block));
+    assert_eq!(arena::kept_bytes(), kept, "blocks were put into a claimed cache");
+    assert!(thread_cache::enter().is_none());
+}
+
+/// A thread that fetched more blocks while it keeps some would hold both.
+#[test]
+fn blocks_that_could_not_be_reached_for_a_moment_are_used_before_others_are_fetched() {
+    let Some(arena) = alone() else { return };
+    keep_and_claim(arena, u64::MAX);
+    let kept = arena::kept_bytes();
+    let block = alloc(arena);
     assert!(arena::kept_bytes() < kept, "{kept} bytes were kept, now {}", arena::kept_bytes());
-    free(vec![block]);
+    free(arena, block);
     assert_eq!(arena::kept_bytes(), kept);
 }

@@ -1,5 +1,5 @@
 //! What the host and its control groups say of themselves, read without allocating.
-#![allow(unsafe_code, reason = "asks for the processors and the time")]
+#![allow(unsafe_code, reason = "asks for the processors and the time, and lays buffers over mapped memory")]
 
 use rustix::fs::{CWD, Mode, OFlags};
 
@@ -39,7 +39,7 @@ fn reports(order: &str) -> bool {
 
 /// Page faults of this process so far that needed no disk.
 pub(crate) fn minor_faults() -> u64 {
-    let mut buffer = [0; 1024];
+    let mut buffer = [0; 512];
     // The second field, the name, may hold spaces and ends with the last parenthesis; minflt is the tenth.
     let text = read_small(c"/proc/self/stat", &mut buffer);
     let after_name = text.rsplit_once(')').map_or("", |(_, rest)| rest);
@@ -48,9 +48,19 @@ pub(crate) fn minor_faults() -> u64 {
 
 /// Nanoseconds of a clock that only goes forward.
 pub(crate) fn monotonic_ns() -> u64 {
+    read_ns(libc::CLOCK_MONOTONIC)
+}
+
+/// As [`monotonic_ns`], a few milliseconds behind at most, and as cheap as a few loads: no counter of the processor is read, and the
+/// kernel is not called.
+pub(crate) fn coarse_ns() -> u64 {
+    read_ns(libc::CLOCK_MONOTONIC_COARSE)
+}
+
+fn read_ns(clock: libc::clockid_t) -> u64 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: a place for the time. Where the system had no such clock, the time would stand still.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
+    unsafe { libc::clock_gettime(clock, &raw mut now) };
     (now.tv_sec as u64).saturating_mul(1_000_000_000).saturating_add(now.tv_nsec as u64)
 }
 
@@ -58,7 +68,7 @@ pub(crate) fn monotonic_ns() -> u64 {
 pub(crate) fn memory_limit_bytes() -> usize {
     let info = rustix::system::sysinfo();
     let mut limit = (info.totalram as usize).saturating_mul(info.mem_unit as usize);
-    for_each_group("memory", |group| {
+    for_each_group("memory", |mut group| {
         let file = if group.is_v2 { "memory.max" } else { "memory.limit_in_bytes" };
         let mut buffer = [0; 64];
         limit = limit.min(group.read(file, &mut buffer).trim().parse().unwrap_or(usize::MAX));
@@ -70,20 +80,28 @@ pub(crate) fn memory_limit_bytes() -> usize {
 /// only a part of their time. At least 1.
 pub(crate) fn available_threads() -> usize {
     let mut threads = allowed_processors().unwrap_or(usize::MAX);
-    for_each_group("cpu", |group| threads = threads.min(group.granted_processors().unwrap_or(usize::MAX)));
+    for_each_group("cpu", |mut group| threads = threads.min(group.granted_processors().unwrap_or(usize::MAX)));
     if threads == usize::MAX { 1 } else { threads.max(1) }
+}
+
+/// Runs `work` on zeroed memory off the stack, which may be a small one. `None` where the system has no memory.
+fn with_room<R>(bytes: usize, work: impl FnOnce(&mut [u8]) -> R) -> Option<R> {
+    let room = os::map_zeroed(bytes).ok()?;
+    // SAFETY: a mapping of `bytes` zeroes, which only this reference reaches, and which is unmapped when this function ends.
+    Some(work(unsafe { std::slice::from_raw_parts_mut(room.start().as_ptr(), bytes) }))
 }
 
 /// Processors that this thread may run on.
 fn allowed_processors() -> Option<usize> {
     // As many bits as Linux can be built for.
-    let mut mask = [0u64; 8192 / 64];
-    let answered = super::keeping_errno(|| {
-        // SAFETY: the mask is so long, and the kernel writes nothing else.
-        unsafe { libc::sched_getaffinity(0, size_of_val(&mask), mask.as_mut_ptr().cast()) }
+    let count = with_room(8192 / 8, |mask| {
+        let answered = super::keeping_errno(|| {
+            // SAFETY: a buffer of that length, aligned to a page.
+            unsafe { libc::sched_getaffinity(0, mask.len(), mask.as_mut_ptr().cast()) }
+        });
+        answered.map(|()| mask.iter().map(|byte| byte.count_ones() as usize).sum())
     });
-    let count = mask.iter().map(|word| word.count_ones() as usize).sum();
-    (answered.is_ok() && count > 0).then_some(count)
+    count?.ok().filter(|&count| count > 0)
 }
 
 /// A control group that this process is in.
@@ -91,11 +109,13 @@ struct Group<'a> {
     root: &'a str,
     path: &'a str,
     is_v2: bool,
+    /// Room for a file's path.
+    room: &'a mut [u8],
 }
 
 impl Group<'_> {
     /// The processors whose time the group may use up, rounded down; `None` if it may have any.
-    fn granted_processors(&self) -> Option<usize> {
+    fn granted_processors(&mut self) -> Option<usize> {
         let (mut first, mut second) = ([0; 64], [0; 64]);
         let (quota, period) = if self.is_v2 {
             // "max 100000" or "150000 100000".
@@ -109,23 +129,30 @@ impl Group<'_> {
     }
 
     /// The beginning of one of its files.
-    fn read<'b>(&self, file: &str, buffer: &'b mut [u8]) -> &'b str {
-        let mut path = [0; 1024];
+    fn read<'b>(&mut self, file: &str, buffer: &'b mut [u8]) -> &'b str {
         let mut len = 0;
-        for part in [self.root, self.path, "/", file] {
-            // One byte stays zero: the path's end.
-            let Some(place) = path[..1023].get_mut(len..len + part.len()) else { return "" };
+        for part in [self.root, self.path, "/", file, "\0"] {
+            let Some(place) = self.room.get_mut(len..len + part.len()) else { return "" };
             place.copy_from_slice(part.as_bytes());
             len += part.len();
         }
-        std::ffi::CStr::from_bytes_until_nul(&path).map_or("", |path| read_small(path, buffer))
+        std::ffi::CStr::from_bytes_until_nul(self.room).map_or("", |path| read_small(path, buffer))
     }
 }
 
+/// The most that is read of `/proc/self/cgroup`, and the longest path of a group, in bytes.
+const GROUPS_BYTES: usize = 4096;
+const PATH_BYTES: usize = 1024;
+
 /// Visits the groups that limit this process, by a controller's account: its own, and all above it up to the root.
-fn for_each_group(controller: &str, mut visit: impl FnMut(Group<'_>)) {
-    let mut buffer = [0; 4096];
-    let groups = read_small(c"/proc/self/cgroup", &mut buffer);
+fn for_each_group(controller: &str, visit: impl FnMut(Group<'_>)) {
+    with_room(GROUPS_BYTES + PATH_BYTES, |room| {
+        let (groups, path) = room.split_at_mut(GROUPS_BYTES);
+        visit_groups(read_small(c"/proc/self/cgroup", groups), controller, path, visit);
+    });
+}
+
+fn visit_groups(groups: &str, controller: &str, room: &mut [u8], mut visit: impl FnMut(Group<'_>)) {
     for line in groups.lines() {
         // "0::/path" is v2, "N:memory:/path" is v1.
         let mut fields = line.splitn(3, ':');
@@ -142,7 +169,7 @@ fn for_each_group(controller: &str, mut visit: impl FnMut(Group<'_>)) {
         };
         let mut path = path.trim_end_matches('/');
         loop {
-            visit(Group { root, path, is_v2 });
+            visit(Group { root, path, is_v2, room: &mut *room });
             match path.rsplit_once('/') {
                 Some((parent, _)) => path = parent.trim_end_matches('/'),
                 None => break,

@@ -3,23 +3,13 @@
 
 mod host;
 mod moving;
-#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
-mod task;
 
 use std::ptr::{NonNull, null_mut};
 
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
 
-pub(crate) use host::{available_threads, host_huge_pages, memory_limit_bytes, minor_faults, monotonic_ns};
+pub(crate) use host::{available_threads, coarse_ns, host_huge_pages, memory_limit_bytes, minor_faults, monotonic_ns};
 pub(crate) use moving::{count_resident, move_pages};
-#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
-pub(crate) use task::start as start_task;
-
-/// No such task on this processor.
-#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-pub(crate) fn start_task(_name: &'static std::ffi::CStr, _run: fn()) -> Result<(), Errno> {
-    Err(Errno(libc::ENOTSUP))
-}
 
 use super::Errno;
 use super::pages::{covered, page_bytes};

@@ -44,8 +44,8 @@ pub(crate) unsafe fn move_pages(from: *mut u8, to: *mut u8, len: usize) -> Resul
 /// # Safety
 /// The range is mapped, and stays so meanwhile. (It is not read.)
 pub(crate) unsafe fn count_resident(at: *const u8, len: usize) -> Option<usize> {
-    // Of 16 MiB at a time, with pages of 4 KiB.
-    let mut answers = [0u8; 4096];
+    // 2 MiB at a time, with pages of 4 KiB: the stack may be small.
+    let mut answers = [0u8; 512];
     let page = real_page_bytes();
     let len = covered(at, len).ok()?;
     let mut pages = 0;

@@ -1,0 +1,198 @@
+//! The background thread: it purges memory with time also while the program calls nobody, and makes what stays huge. Opt-in, and one
+//! for the process.
+//!
+//! Nothing depends on it. A forked child has none until it asks for its own.
+#![allow(unsafe_code, reason = "keeps the thread's handle in a cell")]
+
+use std::cell::UnsafeCell;
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use crate::arena::{self, Blocks, Pass};
+use crate::os::{self, Errno, OwnThread};
+
+/// What becomes of the thread, in the lowest bits; above, the [generation](os::process_generation) of the process that it is of.
+static STATE: AtomicU64 = AtomicU64::new(NONE);
+const NONE: u64 = 0;
+const STARTING: u64 = 1;
+const RUNNING: u64 = 2;
+const STOPPING: u64 = 3;
+const STATE_BITS: u32 = 2;
+
+struct Handle(UnsafeCell<Option<OwnThread>>);
+
+// SAFETY: whoever moved `STATE` to `STARTING` or `STOPPING` reaches into it, and nobody else until that thread moves it on.
+unsafe impl Sync for Handle {}
+
+static HANDLE: Handle = Handle(UnsafeCell::new(None));
+
+/// Whether the setting was looked at, so that there is nothing to start.
+static IS_SETTLED: AtomicBool = AtomicBool::new(false);
+
+fn state_of(generation: u64, state: u64) -> u64 {
+    generation << STATE_BITS | state
+}
+
+/// Starts the background thread of this process, if it does not run already.
+///
+/// The thread does what the program's threads can't while they call nobody, or should not. It purges memory that is free for as long as
+/// [`Retain::For`](crate::Retain::For) or `ZK_ALLOC_RETAIN_FOR` says; and where huge pages cost too much at the first touch
+/// ([`HugePagesOutcome::Later`](crate::HugePagesOutcome::Later)), it makes what stays resident huge. It is an ordinary thread of the
+/// name `zk-alloc`, with all signals blocked. A process that did not ask for it has no thread of the allocator's.
+///
+/// A forked child has none, and may start its own.
+///
+/// # Errors
+/// The system's, where it grants no thread. [`io::ErrorKind::WouldBlock`] while another thread is in
+/// [`stop_background_thread`].
+///
+/// ```
+/// zk_alloc::start_background_thread()?;
+/// // Nothing that is free stays once no phase was open for 30 seconds.
+/// zk_alloc::set_retain(zk_alloc::Retain::For(std::time::Duration::from_secs(30)));
+/// # zk_alloc::stop_background_thread();
+/// # Ok::<(), std::io::Error>(())
+/// ```
+pub fn start_background_thread() -> io::Result<()> {
+    IS_SETTLED.store(true, Ordering::Relaxed);
+    start().map_err(|error| match error {
+        Some(Errno(code)) => io::Error::from_raw_os_error(code),
+        None => io::Error::new(io::ErrorKind::WouldBlock, "another thread is stopping the background thread"),
+    })
+}
+
+/// Ends the background thread, and returns when it has ended; at once where this process has none, or another thread is stopping it.
+/// See [`start_background_thread`] for an example.
+pub fn stop_background_thread() {
+    IS_SETTLED.store(true, Ordering::Relaxed);
+    let own = os::process_generation();
+    let (running, stopping) = (state_of(own, RUNNING), state_of(own, STOPPING));
+    if STATE.compare_exchange(running, stopping, Ordering::Acquire, Ordering::Relaxed).is_err() {
+        return;
+    }
+    arena::bell().wake();
+    // SAFETY: this thread moved the state to `STOPPING`.
+    if let Some(thread) = unsafe { (*HANDLE.0.get()).take() } {
+        thread.join();
+    }
+    STATE.store(NONE, Ordering::Release);
+}
+
+/// Starts the thread if the program or the environment asked for it, once. Called where it may be started: from ordinary code.
+#[inline]
+pub(crate) fn start_if_set() {
+    if !IS_SETTLED.load(Ordering::Relaxed) {
+        start_if_set_now();
+    }
+}
+
+#[cold]
+fn start_if_set_now() {
+    // Before the arena opens, the settings are not known.
+    let Some(arena) = arena::get() else { return };
+    if !IS_SETTLED.swap(true, Ordering::Relaxed) && arena.config().settings.background_thread.value {
+        start_or_warn();
+    }
+}
+
+/// As [`start_background_thread`], where nobody is there to be told.
+pub(crate) fn start_or_warn() {
+    IS_SETTLED.store(true, Ordering::Relaxed);
+    if let Err(Some(Errno(code))) = start() {
+        os::warn(format_args!(
+            "the system refused the background thread (errno {code}); free memory goes only while the program asks for memory"
+        ));
+    }
+}
+
+/// `None` is an error of nobody's: the thread is being stopped.
+fn start() -> Result<(), Option<Errno>> {
+    let own = os::process_generation();
+    let before = STATE.load(Ordering::Relaxed);
+    // What a parent's state says is nothing to this process.
+    if before >> STATE_BITS == own {
+        return if before == state_of(own, STOPPING) { Err(None) } else { Ok(()) };
+    }
+    let starting = state_of(own, STARTING);
+    if STATE.compare_exchange(before, starting, Ordering::Acquire, Ordering::Relaxed).is_err() {
+        // Another thread starts it just now.
+        return Ok(());
+    }
+    match OwnThread::start(run) {
+        Ok(thread) => {
+            // SAFETY: this thread moved the state to `STARTING`.
+            unsafe { *HANDLE.0.get() = Some(thread) };
+            STATE.store(state_of(own, RUNNING), Ordering::Release);
+            Ok(())
+        }
+        Err(refused) => {
+            STATE.store(NONE, Ordering::Release);
+            Err(Some(refused))
+        }
+    }
+}
+
+fn is_stopping() -> bool {
+    STATE.load(Ordering::Relaxed) & state_of(0, STOPPING) == STOPPING
+}
+
+/// What the thread does.
+fn run() {
+    arena::set_watched(true);
+    let mut huge = Huge { pass: None, next_ns: 0 };
+    loop {
+        let ticket = arena::bell().ticket();
+        if is_stopping() {
+            break;
+        }
+        let to_look = arena::look_in_background();
+        let to_step = huge.work();
+        let pause = [to_look, to_step].into_iter().flatten().min();
+        if pause != Some(Duration::ZERO) {
+            arena::bell().sleep(ticket, pause);
+        }
+    }
+    huge.end();
+    arena::set_watched(false);
+}
+
+/// Memory is being made huge.
+struct Huge {
+    pass: Option<Pass<Blocks>>,
+    /// When the next step is due, by [`os::monotonic_ns`].
+    next_ns: u64,
+}
+
+impl Huge {
+    /// Takes the next step if it is due, and returns how long until the one after that; `None` where nobody asked for any.
+    fn work(&mut self) -> Option<Duration> {
+        let arena = arena::get()?;
+        if self.pass.is_none() {
+            self.pass = arena.begin_pass();
+        }
+        let pass = self.pass.as_mut()?;
+        let now_ns = os::monotonic_ns();
+        if now_ns < self.next_ns {
+            return Some(Duration::from_nanos(self.next_ns - now_ns));
+        }
+        match arena.step(pass) {
+            Some(rest) => {
+                let rest_ns = u64::try_from(rest.as_nanos()).unwrap_or(u64::MAX);
+                self.next_ns = os::monotonic_ns().saturating_add(rest_ns);
+                Some(rest)
+            }
+            None => {
+                self.pass = None;
+                None
+            }
+        }
+    }
+
+    /// Ends in the midst of a pass.
+    fn end(&mut self) {
+        if let (Some(pass), Some(arena)) = (&mut self.pass, arena::get()) {
+            arena.settle(pass);
+        }
+    }
+}

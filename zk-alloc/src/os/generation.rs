@@ -1,0 +1,197 @@
+//! The generation of this process in a line of forks: a number that a forked child does not share with its parent. A vforked
+//! child, which runs on its parent's memory, does.
+//!
+//! A process id can't tell the two apart: a vforked child has its own, and yet every claim in its memory belongs to a thread that
+//! lives. So the number lies on a page that the kernel clears in a forked child (`MADV_WIPEONFORK`). The first caller that finds 0
+//! there takes the next number.
+//!
+//! Without such a page the number is always 1: before Linux 4.14, in sandboxes that lack this advice (gVisor), where no page is to
+//! be had, and on other systems (pthread_atfork(3) allocates, and misses some kinds of fork). A forked child then takes its
+//! parent's claims for its own: a cache that another thread had claimed at the fork stays barred there, and so does all claiming
+//! of caches. That memory stays unused; nothing is handed out twice.
+#![allow(unsafe_code, reason = "lays a word over a page, and runs before main")]
+
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+
+/// The word on the page; null until the first call.
+static WORD: AtomicPtr<AtomicU64> = AtomicPtr::new(std::ptr::null_mut());
+/// Stands in where there is no page.
+static UNCHANGING: AtomicU64 = AtomicU64::new(1);
+/// The last number that this process or an ancestor took.
+static LAST: AtomicU64 = AtomicU64::new(0);
+
+/// The generation of this process: 1 or more, and another one than that of every process that it was forked from. Allocates
+/// nothing, and never waits.
+pub(crate) fn process_generation() -> u64 {
+    number(word(), &LAST)
+}
+
+/// The number in `word`, or the next one where that is 0.
+fn number(word: &AtomicU64, last: &AtomicU64) -> u64 {
+    let known = word.load(Ordering::Acquire);
+    if known != 0 {
+        return known;
+    }
+    let next = last.load(Ordering::Relaxed) + 1;
+    // Before the number is in use: a child that is forked off in between finds 0 in `word`, and must not take the same.
+    last.fetch_max(next, Ordering::AcqRel);
+    word.compare_exchange(0, next, Ordering::AcqRel, Ordering::Acquire).map_or_else(|other| other, |_| next)
+}
+
+fn word() -> &'static AtomicU64 {
+    let known = WORD.load(Ordering::Acquire);
+    // SAFETY: null, or the address of a word that lasts as long as the process.
+    unsafe { known.as_ref() }.unwrap_or_else(find)
+}
+
+#[cold]
+fn find() -> &'static AtomicU64 {
+    let page = page::map();
+    let found = page.as_ref().map_or(&UNCHANGING, |page| page.word());
+    let at = std::ptr::from_ref(found).cast_mut();
+    match WORD.compare_exchange(std::ptr::null_mut(), at, Ordering::AcqRel, Ordering::Acquire) {
+        Ok(_) => {
+            // Others may read it from now on.
+            std::mem::forget(page);
+            found
+        }
+        // SAFETY: another thread's word, which lasts as long as the process. A page of ours is dropped: nobody knows it.
+        Err(other) => unsafe { &*other },
+    }
+}
+
+#[cfg(target_os = "linux")]
+mod page {
+    use std::hint::black_box;
+    use std::sync::atomic::AtomicU64;
+
+    use crate::os::{self, Mapping};
+
+    pub(super) struct Page(Mapping);
+
+    impl Page {
+        pub(super) fn word(&self) -> &'static AtomicU64 {
+            // SAFETY: zeroed, aligned to a page, and only reached as an atomic; the page is forgotten before the word is handed out.
+            unsafe { self.0.start().cast::<AtomicU64>().as_ref() }
+        }
+    }
+
+    /// A page that the kernel clears in a forked child; `None` where there is no such thing.
+    pub(super) fn map() -> Option<Page> {
+        // A linker keeps what the code refers to.
+        black_box(&BEFORE_MAIN);
+        let mapping = os::map_zeroed(os::page_bytes()).ok()?;
+        // SAFETY: the mapping made above; a child finds 0 there, which is what the page is for.
+        unsafe { os::wipe_on_fork(mapping.start().as_ptr(), mapping.len()) }.ok()?;
+        Some(Page(mapping))
+    }
+
+    // Before `main`, so that the page is there before memory is short, or a filter of system calls is in force.
+    // SAFETY: the loader calls what is listed here as functions of C's, before `main`. It may pass arguments, which such a
+    // function does not look at.
+    #[used]
+    #[unsafe(link_section = ".init_array.00102")]
+    static BEFORE_MAIN: extern "C" fn() = begin;
+
+    extern "C" fn begin() {
+        super::process_generation();
+    }
+}
+
+/// No such pages here.
+#[cfg(not(target_os = "linux"))]
+mod page {
+    use std::sync::atomic::AtomicU64;
+
+    pub(super) enum Page {}
+
+    impl Page {
+        pub(super) fn word(&self) -> &'static AtomicU64 {
+            match *self {}
+        }
+    }
+
+    pub(super) fn map() -> Option<Page> {
+        None
+    }
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+
+    /// What `check` returns in a forked child.
+    fn in_a_fork(check: impl FnOnce() -> u8) -> u8 {
+        // SAFETY: the child calls `check`, which takes no lock, and ends without destructors.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            let code = check();
+            // SAFETY: as above.
+            unsafe { libc::_exit(code.into()) };
+        }
+        let mut status = -1;
+        // SAFETY: a child of ours, and a place for the answer.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        assert!(libc::WIFEXITED(status), "the child died: status {status:#x}");
+        libc::WEXITSTATUS(status) as u8
+    }
+
+    /// A child that took its parent's number would take its parent's claims for live ones, or cancel its own.
+    #[test]
+    fn every_process_of_a_line_of_forks_has_a_number_of_its_own() {
+        let own = process_generation();
+        assert!(own >= 1);
+        let others = [(); 2].map(|()| {
+            in_a_fork(|| {
+                let child = process_generation();
+                let grandchild = u64::from(in_a_fork(|| process_generation() as u8));
+                let all_differ = child != own && grandchild != child && grandchild != own;
+                if all_differ && process_generation() == child { child as u8 } else { 0 }
+            })
+        });
+        assert!(others.iter().all(|&child| child != 0), "{others:?}, {own}");
+        assert_eq!(process_generation(), own, "the parent's own number stands");
+    }
+
+    /// A vforked child that had a number of its own would cancel the claims of the threads whose memory it shares.
+    #[test]
+    fn a_vforked_child_has_its_parents_number() {
+        extern "C" fn tell(seen: *mut libc::c_void) -> libc::c_int {
+            // SAFETY: the parent's, which is suspended until the child ends.
+            unsafe { seen.cast::<u64>().write(process_generation()) };
+            0
+        }
+        let (mut stack, mut seen) = (vec![0_u8; 64 << 10], 0_u64);
+        let stack_end = stack.as_mut_ptr_range().end;
+        let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
+        // SAFETY: a stack of the child's own, of which an aligned part is used; the call returns when the child has ended.
+        let child = unsafe {
+            let stack_end = stack_end.sub(stack_end.addr() % 16);
+            libc::clone(tell, stack_end.cast(), flags, (&raw mut seen).cast())
+        };
+        let mut status = -1;
+        // SAFETY: a child of ours, and a place for the answer.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        assert_eq!((status, seen), (0, process_generation()));
+    }
+
+    /// A number is recorded as taken before it is in use: otherwise a child forked off in between takes it as well.
+    #[test]
+    fn a_number_that_somebody_is_about_to_use_is_not_taken_again() {
+        let (word, last) = (AtomicU64::new(0), AtomicU64::new(2));
+        assert_eq!((number(&word, &last), number(&word, &last)), (3, 3));
+        assert_eq!((word.into_inner(), last.into_inner()), (3, 3));
+    }
+
+    #[test]
+    fn threads_that_ask_at_once_agree() {
+        for _ in 0..200 {
+            let (word, last) = (&AtomicU64::new(0), &AtomicU64::new(0));
+            std::thread::scope(|scope| {
+                let asked = [(); 3].map(|()| scope.spawn(move || number(word, last)));
+                let numbers = asked.map(|thread| thread.join().unwrap());
+                assert_eq!(numbers, [word.load(Ordering::Relaxed); 3]);
+            });
+        }
+    }
+}

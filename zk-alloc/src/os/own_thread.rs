@@ -1,0 +1,152 @@
+//! An ordinary thread of the allocator's own: one of the C library's, with a name, a small stack, and all signals blocked.
+//!
+//! It is made by pthread_create(3) and not by the standard library, which would allocate for it, with the allocator that the thread
+//! serves. Being the C library's, it takes part in all that the C library does to a process's threads: setuid(2) holds for it too.
+#![cfg_attr(unix, allow(unsafe_code, reason = "calls the C library's threads"))]
+
+#[cfg(not(unix))]
+pub(crate) use elsewhere::OwnThread;
+#[cfg(unix)]
+pub(crate) use unix::OwnThread;
+
+/// Bytes of the stack.
+const STACK_BYTES: usize = 128 << 10;
+
+#[cfg(unix)]
+mod unix {
+    use std::ffi::{CStr, c_void};
+    use std::mem::MaybeUninit;
+    use std::ptr::null_mut;
+
+    use super::STACK_BYTES;
+    use crate::os::Errno;
+
+    /// See the module's documentation. Dropping it leaves the thread running.
+    #[derive(Debug)]
+    pub(crate) struct OwnThread(libc::pthread_t);
+
+    // SAFETY: the name of a thread, which any thread may use.
+    unsafe impl Send for OwnThread {}
+
+    const NAME: &CStr = c"zk-alloc";
+
+    impl OwnThread {
+        /// Starts a thread that runs `run`, which must not panic.
+        ///
+        /// # Errors
+        /// The system's, where it grants no thread.
+        pub(crate) fn start(run: fn()) -> Result<Self, Errno> {
+            let before = block_signals()?;
+            let started = match create(Some(STACK_BYTES), run) {
+                // A program with much thread-local memory needs more: it lies on the stack's end.
+                Err(Errno(libc::EINVAL)) => create(None, run),
+                other => other,
+            };
+            set_signals(&before);
+            started
+        }
+
+        /// Waits until the thread has ended.
+        pub(crate) fn join(self) {
+            // SAFETY: a thread of ours that nobody joined or detached before: `self` is its only name.
+            unsafe { libc::pthread_join(self.0, null_mut()) };
+        }
+    }
+
+    fn create(stack_bytes: Option<usize>, run: fn()) -> Result<OwnThread, Errno> {
+        let mut attributes = MaybeUninit::<libc::pthread_attr_t>::uninit();
+        let mut thread = MaybeUninit::<libc::pthread_t>::uninit();
+        // SAFETY: a place for the attributes.
+        checked(unsafe { libc::pthread_attr_init(attributes.as_mut_ptr()) })?;
+        let sized = stack_bytes.map_or(Ok(()), |bytes| {
+            // SAFETY: initialised above.
+            checked(unsafe { libc::pthread_attr_setstacksize(attributes.as_mut_ptr(), bytes) })
+        });
+        let created = sized.and_then(|()| {
+            let run = run as *mut c_void;
+            // SAFETY: initialised attributes, a place for the thread's name, and what `begin` asks for.
+            checked(unsafe { libc::pthread_create(thread.as_mut_ptr(), attributes.as_ptr(), begin, run) })
+        });
+        // SAFETY: initialised above, and not used any more.
+        unsafe { libc::pthread_attr_destroy(attributes.as_mut_ptr()) };
+        // SAFETY: `pthread_create` wrote it.
+        created.map(|()| OwnThread(unsafe { thread.assume_init() }))
+    }
+
+    /// What begins in the thread.
+    extern "C" fn begin(run: *mut c_void) -> *mut c_void {
+        name_this_thread();
+        // SAFETY: `create` passes a function of this type.
+        let run = unsafe { std::mem::transmute::<*mut c_void, fn()>(run) };
+        run();
+        null_mut()
+    }
+
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    fn name_this_thread() {
+        // SAFETY: a name that ends with a zero.
+        unsafe { libc::prctl(libc::PR_SET_NAME, NAME.as_ptr()) };
+    }
+
+    #[cfg(target_vendor = "apple")]
+    fn name_this_thread() {
+        // SAFETY: a name that ends with a zero.
+        unsafe { libc::pthread_setname_np(NAME.as_ptr()) };
+    }
+
+    #[cfg(not(any(target_os = "linux", target_os = "android", target_vendor = "apple")))]
+    fn name_this_thread() {
+        let _ = NAME;
+    }
+
+    /// Blocks all signals in this thread, and returns those that were blocked before. A new thread begins with its creator's. (What
+    /// the C library keeps for itself, as the signal by which setuid(2) reaches all threads, it leaves out of every set.)
+    fn block_signals() -> Result<libc::sigset_t, Errno> {
+        let (mut all, mut before) = (MaybeUninit::uninit(), MaybeUninit::uninit());
+        // SAFETY: a place for a set.
+        unsafe { libc::sigfillset(all.as_mut_ptr()) };
+        // SAFETY: the set that was filled, and a place for another.
+        checked(unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr()) })?;
+        // SAFETY: `pthread_sigmask` wrote it.
+        Ok(unsafe { before.assume_init() })
+    }
+
+    fn set_signals(signals: &libc::sigset_t) {
+        // SAFETY: a set of `block_signals`.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, signals, null_mut()) };
+    }
+
+    /// These functions return the number of their error.
+    fn checked(result: libc::c_int) -> Result<(), Errno> {
+        if result == 0 { Ok(()) } else { Err(Errno(result)) }
+    }
+}
+
+#[cfg(not(unix))]
+mod elsewhere {
+    use std::thread::{Builder, JoinHandle};
+
+    use super::STACK_BYTES;
+    use crate::os::Errno;
+
+    /// See the module's documentation; here the thread is the standard library's, for want of another. Dropping it leaves the thread
+    /// running.
+    #[derive(Debug)]
+    pub(crate) struct OwnThread(JoinHandle<()>);
+
+    impl OwnThread {
+        /// Starts a thread that runs `run`, which must not panic.
+        ///
+        /// # Errors
+        /// The system's, where it grants no thread.
+        pub(crate) fn start(run: fn()) -> Result<Self, Errno> {
+            let builder = Builder::new().name("zk-alloc".into()).stack_size(STACK_BYTES);
+            builder.spawn(run).map(Self).map_err(|error| Errno(error.raw_os_error().unwrap_or(0)))
+        }
+
+        /// Waits until the thread has ended.
+        pub(crate) fn join(self) {
+            let _ = self.0.join();
+        }
+    }
+}

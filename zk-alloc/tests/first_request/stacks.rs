@@ -1,0 +1,173 @@
+//! First requests where there is little stack: what they need must fit into the least that the C library gives a thread, and onto
+//! the stack that a signal handler usually has for itself.
+
+use std::alloc::{Layout, alloc, alloc_zeroed, dealloc, realloc};
+use std::ffi::{c_int, c_void};
+use std::mem::MaybeUninit;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
+
+use super::{BROKEN, FINE, REFUSED, UNPREPARED, request, served};
+
+/// `PTHREAD_STACK_MIN`, of which the C library takes what it keeps of the thread.
+const THREAD_BYTES: usize = 16 << 10;
+/// `SIGSTKSZ`, of which the kernel takes what the handler interrupts.
+const SIGNAL_BYTES: usize = 8 << 10;
+/// Where the kernel takes half of that and more, as for the largest registers, the stack is larger by as much.
+const SIGNAL_OWN_BYTES: usize = 4 << 10;
+/// Enough to see how much is needed.
+const AMPLE_BYTES: usize = 256 << 10;
+
+/// The setting that the requests reach: room has to be made for them.
+pub(super) const MAX_BYTES: &str = "64M";
+
+/// Stacks are filled with this beforehand, to see how far down they were used.
+const FRESH: u8 = 0xA5;
+
+/// A stack, with a page before it that no access may touch.
+fn stack(bytes: usize) -> Option<*mut u8> {
+    const GUARD_BYTES: usize = 64 << 10;
+    let anonymous = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: a new mapping overlaps nothing; both parts lie in it.
+    unsafe {
+        let at = libc::mmap(null_mut(), GUARD_BYTES + bytes, protection, anonymous, -1, 0);
+        if at == libc::MAP_FAILED || libc::mprotect(at, GUARD_BYTES, libc::PROT_NONE) != 0 {
+            return None;
+        }
+        let stack = at.cast::<u8>().add(GUARD_BYTES);
+        stack.write_bytes(FRESH, bytes);
+        Some(stack)
+    }
+}
+
+/// Bytes of a stack that were used.
+fn used(stack: *const u8, bytes: usize) -> usize {
+    // SAFETY: the stack's memory, which nobody uses any more.
+    let fresh = (0..bytes).take_while(|&at| unsafe { stack.add(at).read_volatile() } == FRESH).count();
+    bytes - fresh
+}
+
+/// Runs a thread on a stack of `bytes`, and returns how many of them were used.
+fn in_a_thread(bytes: usize, run: extern "C" fn(*mut c_void) -> *mut c_void) -> Option<usize> {
+    let stack = stack(bytes)?;
+    let (mut thread, mut attributes) = (MaybeUninit::uninit(), MaybeUninit::uninit());
+    // SAFETY: places for both, and a stack that is nobody else's.
+    let started = unsafe {
+        libc::pthread_attr_init(attributes.as_mut_ptr()) == 0
+            && libc::pthread_attr_setstack(attributes.as_mut_ptr(), stack.cast(), bytes) == 0
+            && libc::pthread_create(thread.as_mut_ptr(), attributes.as_ptr(), run, null_mut()) == 0
+    };
+    if !started {
+        return None;
+    }
+    // SAFETY: written where it was started, and joined once.
+    unsafe { libc::pthread_join(thread.assume_init(), null_mut()) };
+    Some(used(stack, bytes))
+}
+
+/// Runs a signal handler on a stack of `bytes`, and returns how many of them were used.
+fn in_a_handler(bytes: usize, handler: extern "C" fn(c_int)) -> Option<usize> {
+    let stack = stack(bytes)?;
+    let place = libc::stack_t { ss_sp: stack.cast(), ss_flags: 0, ss_size: bytes };
+    // SAFETY: all zeroes is a valid `sigaction`.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    action.sa_sigaction = handler as *const () as usize;
+    action.sa_flags = libc::SA_ONSTACK;
+    // SAFETY: a stack of the handler's own, and a valid action.
+    let raised = unsafe {
+        libc::sigaltstack(&raw const place, null_mut()) == 0
+            && libc::sigaction(libc::SIGUSR1, &raw const action, null_mut()) == 0
+            && libc::raise(libc::SIGUSR1) == 0
+    };
+    raised.then(|| used(stack, bytes))
+}
+
+/// More than the cap, of all lengths, at once: what is free has to go back before, and some of it is served by the backing allocator.
+fn beyond_the_cap() -> c_int {
+    const COUNT: usize = 40;
+    static HELD: [AtomicPtr<u8>; COUNT] = [const { AtomicPtr::new(null_mut()) }; COUNT];
+    const SIZES: [usize; 5] = [100, 3_000, 40 << 10, 3 << 20, 5 << 20];
+    let layout =
+        |number: usize, times| Layout::from_size_align(times * SIZES[number % 5], 8).expect("a small alignment");
+    let mut code = FINE;
+    for (number, place) in HELD.iter().enumerate() {
+        let layout = layout(number, 1);
+        // SAFETY: the size is not zero; freed below, with the length that it has by then.
+        let grown = unsafe {
+            let at = if number % 2 == 0 { alloc(layout) } else { alloc_zeroed(layout) };
+            if at.is_null() { at } else { realloc(at, layout, 2 * layout.size()) }
+        };
+        if grown.is_null() {
+            code = REFUSED;
+        } else {
+            // SAFETY: as long as it was made above.
+            unsafe { grown.write_bytes(1, layout.size()) };
+        }
+        place.store(grown, Ordering::Relaxed);
+    }
+    for (number, place) in HELD.iter().enumerate() {
+        let at = place.load(Ordering::Relaxed);
+        if !at.is_null() {
+            // SAFETY: allocated above, and as long as it was made there.
+            unsafe { dealloc(at, layout(number, 2)) };
+        }
+    }
+    code
+}
+
+static CAME_TO: AtomicI32 = AtomicI32::new(-1);
+
+/// The first requests of the process, and what comes later.
+fn requests() {
+    let mut code = request(false);
+    crate::BEGIN();
+    code = code.max(beyond_the_cap());
+    zk_alloc::release();
+    crate::END();
+    CAME_TO.store(code.max(request(false)), Ordering::SeqCst);
+}
+
+extern "C" fn thread(_: *mut c_void) -> *mut c_void {
+    requests();
+    null_mut()
+}
+
+extern "C" fn idle_thread(_: *mut c_void) -> *mut c_void {
+    null_mut()
+}
+
+extern "C" fn handler(_: c_int) {
+    requests();
+}
+
+extern "C" fn idle_handler(_: c_int) {}
+
+/// The first child makes the requests on a small stack; the second measures them on an ample one.
+fn outcome(is_first: bool, small: impl FnOnce() -> Option<usize>, ample: impl FnOnce() -> [Option<usize>; 2]) -> c_int {
+    if is_first {
+        if small().is_none() {
+            return UNPREPARED;
+        }
+    } else if let [Some(all), Some(others)] = ample() {
+        eprintln!("{} bytes of stack were used, and {others} by others", all - others);
+    }
+    match CAME_TO.load(Ordering::SeqCst) {
+        FINE => served(),
+        -1 => BROKEN,
+        code => code,
+    }
+}
+
+pub(super) fn in_a_thread_with_little_stack(number: u32) -> c_int {
+    let small = || in_a_thread(THREAD_BYTES, thread);
+    outcome(number == 0, small, || [thread, idle_thread].map(|run| in_a_thread(AMPLE_BYTES, run)))
+}
+
+pub(super) fn in_a_handler_with_little_stack(number: u32) -> c_int {
+    let small = || {
+        let kernels = in_a_handler(AMPLE_BYTES, idle_handler)?;
+        in_a_handler(SIGNAL_BYTES.max(kernels + SIGNAL_OWN_BYTES), handler)
+    };
+    outcome(number == 0, small, || [handler, idle_handler].map(|run| in_a_handler(AMPLE_BYTES, run)))
+}

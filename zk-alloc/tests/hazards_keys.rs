@@ -1,0 +1,169 @@
+//! Keys of the C library (pthread_key_create(3)) that others took first. glibc has 32 for which a thread needs no memory of `malloc`'s.
+#![cfg(all(target_os = "linux", target_env = "gnu"))]
+#![allow(unsafe_code, reason = "makes keys, and blocks signals")]
+
+mod support;
+
+use std::hint::black_box;
+use std::thread;
+use std::time::Instant;
+
+use support::{alone, is_alone};
+use zk_alloc::{PhaseGuard, ZkAllocator};
+
+#[global_allocator]
+static ALLOC: ZkAllocator = ZkAllocator;
+
+/// Says when this process makes its keys: [`LATE`], as a program does, or [`EARLY`], before anybody else.
+const KEYS: &str = "ZK_ALLOC_TEST_KEYS";
+const LATE: &str = "late";
+const EARLY: &str = "early";
+
+fn make_keys() {
+    for _ in 0..40 {
+        let mut key = 0;
+        // SAFETY: a place for the key, whose values need no destructor.
+        assert_eq!(unsafe { libc::pthread_key_create(&raw mut key, None) }, 0);
+    }
+}
+
+extern "C" fn make_early() {
+    // SAFETY: strings of C's. No other thread changes the environment yet.
+    let value = unsafe { libc::getenv(c"ZK_ALLOC_TEST_KEYS".as_ptr()) };
+    // SAFETY: not null, and as above.
+    if !value.is_null() && unsafe { std::ffi::CStr::from_ptr(value) }.to_bytes() == EARLY.as_bytes() {
+        make_keys();
+    }
+}
+
+// Before the allocator makes its own.
+// SAFETY: the loader calls what is listed here, as functions of this type.
+#[unsafe(link_section = ".init_array.00050")]
+#[used]
+static INIT: extern "C" fn() = make_early;
+
+/// Whether this thread gets back the block that it freed last, as it does from a cache; the slabs have the lowest first.
+fn has_cache() -> bool {
+    let [low, high] = {
+        let mut blocks = [(); 2].map(|()| Box::new([1u8; 200]));
+        blocks.sort_by_key(|block| block.as_ptr().addr());
+        blocks.map(Box::into_raw)
+    };
+    // SAFETY: made above, and freed once.
+    unsafe {
+        drop(Box::from_raw(low));
+        drop(Box::from_raw(high));
+    }
+    let next = black_box(Box::new([2u8; 200]));
+    std::ptr::eq(&raw const *next, high)
+}
+
+/// Nanoseconds that a pair of 64 bytes takes: the median of many rounds.
+fn pair_ns() -> f64 {
+    let mut rounds: Vec<_> = (0..201)
+        .map(|_| {
+            let began = Instant::now();
+            (0..2_000).for_each(|_| drop(black_box(Box::new([0u8; 64]))));
+            began.elapsed().as_nanos() as f64 / 2_000.0
+        })
+        .collect();
+    rounds.sort_by(f64::total_cmp);
+    rounds[rounds.len() / 2]
+}
+
+/// Sets which signals this thread has blocked: one, as in a handler, or none.
+fn block_a_signal(is_blocked: bool) {
+    // SAFETY: all zeroes is a valid set, and only this thread's mask changes.
+    unsafe {
+        let mut set: libc::sigset_t = std::mem::zeroed();
+        if is_blocked {
+            libc::sigaddset(&raw mut set, libc::SIGUSR1);
+        }
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const set, std::ptr::null_mut());
+    }
+}
+
+/// Runs the test `name` in a process that makes keys at this time, and returns the number that it measured.
+#[track_caller]
+fn with_keys(name: &str, when: &str) -> f64 {
+    let ended = alone(name, &[(KEYS, when.as_ref())]);
+    ended.assert_passed(&format!("{name}, keys {when:?}"));
+    let measured = ended.stdout.lines().find_map(|line| line.split_once("measured ")?.1.parse().ok());
+    measured.unwrap_or_else(|| panic!("{name}, keys {when:?}: nothing was measured"))
+}
+
+fn keys_are(when: &str) -> bool {
+    std::env::var_os(KEYS).is_some_and(|value| value == when)
+}
+
+/// A thread without a cache goes to the slabs for each block: without one of the first 32 keys, its end would not be told, unless
+/// `malloc` may be called for another key.
+#[test]
+fn a_pair_costs_the_same_after_somebody_took_all_early_keys() {
+    let name = "a_pair_costs_the_same_after_somebody_took_all_early_keys";
+    if is_alone() {
+        if keys_are(LATE) {
+            make_keys();
+        }
+        let _guard = PhaseGuard::new();
+        assert!(has_cache() && thread::spawn(has_cache).join().unwrap(), "a thread has no cache");
+        println!("measured {}", pair_ns());
+        return;
+    }
+    // The best of some, since the machine may be busy.
+    let best = |when| (0..3).map(|_| with_keys(name, when)).fold(f64::INFINITY, f64::min);
+    let [none, late, early] = ["", LATE, EARLY].map(best);
+    println!("{none:.1} ns a pair, {late:.1} with late keys, {early:.1} with early ones");
+    assert!(late <= 2.0 * none && early <= 2.0 * none, "{none:.1} ns a pair, {late:.1}, {early:.1}");
+}
+
+/// A handler may have interrupted `malloc`: for a key that needs it, the thread asks again later. For the key that was made before
+/// the program began, nothing is needed.
+#[test]
+fn in_what_may_be_a_handler_only_an_early_key_is_used() {
+    let name = "in_what_may_be_a_handler_only_an_early_key_is_used";
+    if is_alone() {
+        if keys_are(LATE) {
+            make_keys();
+        }
+        let _guard = PhaseGuard::new();
+        drop(black_box(Box::new([0u8; 1 << 20])));
+        // A thread begins with the signals blocked that its creator has blocked.
+        block_a_signal(true);
+        let thread = thread::spawn(|| {
+            assert_eq!(has_cache(), !keys_are(EARLY));
+            block_a_signal(false);
+            // It asks again after some requests.
+            (0..300).for_each(|_| drop(black_box(Box::new([0u8; 64]))));
+            assert!(has_cache(), "the thread did not ask again once it was calm");
+        });
+        thread.join().unwrap();
+        println!("measured 0");
+        return;
+    }
+    for when in ["", LATE, EARLY] {
+        with_keys(name, when);
+    }
+}
+
+/// There are 2,048 caches: each has to come back when its thread ends.
+#[test]
+fn caches_of_threads_that_end_are_handed_on_with_any_key() {
+    let name = "caches_of_threads_that_end_are_handed_on_with_any_key";
+    if is_alone() {
+        if keys_are(LATE) {
+            make_keys();
+        }
+        let _guard = PhaseGuard::new();
+        for number in 0..2_500 {
+            assert!(thread::spawn(has_cache).join().unwrap(), "thread {number} has no cache");
+        }
+        let slabs = zk_alloc::stats().slabs;
+        assert!(slabs < 40, "{slabs} slabs are in use after the threads' ends");
+        println!("measured {slabs}");
+        return;
+    }
+    for when in ["", LATE, EARLY] {
+        with_keys(name, when);
+    }
+}
