@@ -116,8 +116,8 @@ impl SlabTable {
 
     /// Purges the free pages of slabs until `wanted_bytes` are gone, or no slab has any. Returns how many bytes went.
     ///
-    /// Only slabs in which a block was freed since they were last purged are looked at, so that each look is paid for by a
-    /// free. The next call goes on behind the slab at which this one stops.
+    /// It looks only at slabs in which a block was freed since their last purge, so each look is paid for by a free. The next call
+    /// continues behind the slab at which this one stops.
     pub(crate) fn purge(&self, zone: &Zone, wanted_bytes: usize) -> usize {
         let unpurged = self.hints.set(UNPURGED);
         let begun = self.purge_from.load(atomic::Ordering::Relaxed);
@@ -126,7 +126,7 @@ impl SlabTable {
         while gone < wanted_bytes {
             match unpurged.first(from).filter(|&unit| !is_second_half || begun == 0 || unit < begun) {
                 Some(unit) => {
-                    // Taken away before the look: a block that is freed during the look brings the hint back.
+                    // Cleared before the look: a block that is freed during the look sets the hint again.
                     unpurged.clear(unit);
                     gone += self.purge_slab(zone, unit);
                     from = unit + 1;
@@ -144,7 +144,7 @@ impl SlabTable {
         let free_blocks = |word| self.free_word(unit, word).load(Ordering::Relaxed).count_ones() as usize;
         let free_bytes = (0..class.words()).map(free_blocks).sum::<usize>() * class.block_bytes();
         let is_resident = self.present.all()[unit].load(Ordering::Relaxed) != 0;
-        // The last page of a slab may hold little more than its remainder.
+        // Half a page: the last page of a slab may hold less than a page of blocks.
         let least_bytes = self.page_bytes(class.slab_bytes()) / 2;
         if !is_resident || (class.block_bytes() < least_bytes && free_bytes < least_bytes) {
             return 0;
