@@ -11,7 +11,7 @@ use crate::os::Errno;
 
 /// Classes of lengths. Up to 7 granules each length has its own; beyond, there are four to a doubling.
 #[cfg(not(loom))]
-const CLASSES: usize = 44;
+const CLASSES: usize = 36;
 /// The models have lengths of up to 15 granules apart from all longer ones.
 #[cfg(loom)]
 const CLASSES: usize = 12;
