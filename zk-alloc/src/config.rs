@@ -11,7 +11,7 @@ mod huge_pages;
 mod in_force;
 mod settings;
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use crate::os::{self, HostHugePages, Value};
@@ -54,6 +54,8 @@ const EXTRA_THREADS: usize = 4;
 static THRESHOLD: AtomicUsize = AtomicUsize::new(UNKNOWN);
 pub(crate) const UNKNOWN: usize = usize::MAX;
 static THREAD_BYTES: AtomicUsize = AtomicUsize::new(0);
+/// Whether somebody warned of values that can't be used before the arena opened.
+static HAS_WARNED: AtomicBool = AtomicBool::new(false);
 /// What the program says.
 static PROGRAM: WrittenOnce<Settings> = WrittenOnce::new();
 
@@ -113,14 +115,32 @@ pub(crate) fn program() -> Option<&'static Settings> {
 
 /// Resolves the settings, and makes them current.
 pub(crate) fn load(program: &Settings) -> Config {
-    let machine = Machine {
-        threads: os::available_threads(),
-        memory_bytes: os::memory_limit_bytes(),
-        host_huge_pages: huge_pages::host_huge_pages(),
-    };
-    let config = Config::resolve(machine, os::variable, program, |warning| os::warn(format_args!("{warning}")));
+    let config = Config::resolve(Machine::this(), os::variable, program, |warning| {
+        if !HAS_WARNED.load(Ordering::Relaxed) {
+            os::warn(format_args!("{warning}"));
+        }
+    });
     THREAD_BYTES.store(config.settings.thread_capacity_bytes.value, Ordering::Relaxed);
     config
+}
+
+/// Warns of each value in the environment that can't be used, unless `is_said` holds for its variable; [`load`] then warns of none.
+#[cfg(feature = "c-api")]
+pub(crate) fn warn_before_opening(is_said: impl Fn(&'static str) -> bool) {
+    HAS_WARNED.store(true, Ordering::Relaxed);
+    let each = |machine, warn: &mut dyn FnMut(Warning)| {
+        Config::resolve(machine, os::variable, &Settings::new(), warn);
+    };
+    // Any machine tells whether there is a warning. This one, whose defaults it names, takes longer to ask.
+    let mut is_any = false;
+    each(Machine { threads: 1, memory_bytes: 0, host_huge_pages: HostHugePages::Unavailable }, &mut |_| is_any = true);
+    if is_any {
+        each(Machine::this(), &mut |warning| {
+            if !warning.variable().is_some_and(&is_said) {
+                os::warn(format_args!("{warning}"));
+            }
+        });
+    }
 }
 
 /// As the arena will have it, which warns of what can't be used.
@@ -149,6 +169,17 @@ struct Machine {
     threads: usize,
     memory_bytes: usize,
     host_huge_pages: HostHugePages,
+}
+
+impl Machine {
+    /// The one that this process runs on.
+    fn this() -> Self {
+        Self {
+            threads: os::available_threads(),
+            memory_bytes: os::memory_limit_bytes(),
+            host_huge_pages: huge_pages::host_huge_pages(),
+        }
+    }
 }
 
 impl Config {

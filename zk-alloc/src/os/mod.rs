@@ -17,6 +17,8 @@ mod environment;
 mod mapping;
 mod pages;
 mod parking;
+#[cfg(unix)]
+mod stderr;
 mod text;
 #[cfg(thread_blocks)]
 mod thread_block;
@@ -26,10 +28,11 @@ mod threads;
 #[cfg(test)]
 pub(crate) use environment::VARIABLES;
 pub(crate) use environment::{Value, variable};
+#[cfg(not(unix))]
+pub(crate) use imp::write_stderr;
 pub(crate) use imp::{
     advise_huge, available_threads, collapse, commit, discard, forbid_huge, host_huge_pages, leave_out_of_dumps, lock,
     memory_limit_bytes, minor_faults, monotonic_ns, page_in, populate, soften, start_task, trim_heap, wipe_on_fork,
-    write_stderr,
 };
 #[cfg(not(unix))]
 pub(crate) use imp::{arm_thread_exit, fence_other_threads, may_be_in_signal_handler, thread_exit_key};
@@ -37,6 +40,8 @@ pub(crate) use imp::{count_resident, move_pages};
 pub(crate) use mapping::{Mapping, map_guarded, map_zeroed, reserve, round_up};
 pub(crate) use pages::page_bytes;
 pub(crate) use parking::Parking;
+#[cfg(unix)]
+pub(crate) use stderr::write_stderr;
 pub(crate) use text::{Cut, warn};
 #[cfg(thread_blocks)]
 pub(crate) use thread_block::{THREAD_BLOCK_BYTES, thread_block};
