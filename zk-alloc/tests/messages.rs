@@ -59,7 +59,7 @@ fn a_data_file_with_the_number_of_standard_error_stays_clean() {
     assert_eq!(written, "");
 }
 
-/// A message is due whichever number the file had meanwhile: it is the same file.
+/// The file counts, not the descriptors that it had in between.
 #[test]
 fn standard_error_that_comes_back_is_written_to_again() {
     let test = "standard_error_that_comes_back_is_written_to_again";

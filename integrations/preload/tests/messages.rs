@@ -1,4 +1,4 @@
-//! What the library prints, and where.
+//! Messages of the library: how many, and in which file.
 #![cfg(all(target_os = "linux", target_env = "gnu", any(target_arch = "x86_64", target_arch = "aarch64")))]
 
 mod support;
@@ -16,7 +16,7 @@ fn empty_folder(name: &str) -> PathBuf {
     folder
 }
 
-/// What lands in standard error, a file of its own, and in the program's data file.
+/// The contents of standard error, a file of its own, and of the program's data file.
 fn written(program: &Path, how: &str, retain: &str, more: &[&str]) -> (String, String) {
     let folder = empty_folder(&format!("stderr-{how}-{retain}-{}", more.len()));
     let (error, data) = (folder.join("error"), folder.join("data"));
