@@ -4,9 +4,11 @@
 //! The program's own function of a name comes before ours, for everybody. So nothing else in this library calls these.
 #![allow(unsafe_code, reason = "the C library's names")]
 
+use std::arch::naked_asm;
 use std::ffi::{c_int, c_void};
 
 use crate::functions;
+use crate::names::{jumps, label};
 
 macro_rules! exports {
     ($($name:literal: fn $own:ident($($argument:ident: $kind:ty),*) $(-> $answer:ty)? = $function:ident($($passed:ident),*);)*) => {$(
@@ -41,10 +43,6 @@ exports! {
     "malloc_usable_size": fn malloc_usable_size(at: *mut c_void) -> usize = malloc_usable_size(at);
     "malloc_trim": fn malloc_trim(pad: usize) -> c_int = malloc_trim(pad);
 
-    // C23: `free`, told what it knows.
-    "free_sized": fn free_sized(at: *mut c_void, _size: usize) = free(at);
-    "free_aligned_sized": fn free_aligned_sized(at: *mut c_void, _align: usize, _size: usize) = free(at);
-
     // Of old programs.
     "cfree": fn cfree(at: *mut c_void) = free(at);
 
@@ -55,4 +53,12 @@ exports! {
     "__libc_memalign": fn libc_memalign(align: usize, size: usize) -> *mut c_void = memalign(align, size);
     "__libc_valloc": fn libc_valloc(size: usize) -> *mut c_void = valloc(size);
     "__libc_pvalloc": fn libc_pvalloc(size: usize) -> *mut c_void = pvalloc(size);
+}
+
+// C23: the process's `free`, told what it knows.
+jumps! {
+    /// `free_sized(at, size)`.
+    free_sized = "free_sized" -> "free";
+    /// `free_aligned_sized(at, align, size)`.
+    free_aligned_sized = "free_aligned_sized" -> "free";
 }

@@ -5,11 +5,14 @@
 //! memory, glibc is asked, and says why it has none either.
 #![allow(unsafe_code, reason = "the C library's functions")]
 
+use std::arch::asm;
 use std::ffi::{c_int, c_void};
+use std::mem::transmute;
 use std::ptr::{copy_nonoverlapping, null_mut};
 
 use arena::c_api::{self, Freed, MIGRATE_MAX_BYTES, MIN_ALIGN, Resized};
 
+use crate::names::named;
 use crate::{glibc, start};
 
 /// Memory of the arena, or null.
@@ -156,14 +159,19 @@ unsafe fn realloc_of_glibc(at: *mut c_void, size: usize) -> *mut c_void {
     unsafe { glibc::realloc(at, size) }
 }
 
-/// reallocarray(3).
+/// reallocarray(3). As in glibc, the process's `realloc` does it: a program may bring that one, and not this.
 ///
 /// # Safety
 /// As for [`realloc`].
 pub(crate) unsafe extern "C" fn reallocarray(at: *mut c_void, count: usize, size: usize) -> *mut c_void {
     match count.checked_mul(size) {
-        // SAFETY: the caller's.
-        Some(bytes) => unsafe { realloc(at, bytes) },
+        Some(bytes) => {
+            let realloc = named!("realloc");
+            // SAFETY: a function of this name has this type; the rest is the caller's.
+            unsafe {
+                transmute::<*mut c_void, unsafe extern "C" fn(*mut c_void, usize) -> *mut c_void>(realloc)(at, bytes)
+            }
+        }
         None => {
             // SAFETY: this thread's own number.
             unsafe { *libc::__errno_location() = libc::ENOMEM };

@@ -95,7 +95,7 @@ macro_rules! jumps {
         $(#[$doc])*
         ///
         /// # Safety
-        /// As the C++ standard has it.
+        /// As the standard has it that names it.
         #[unsafe(naked)]
         #[unsafe(export_name = $name)]
         pub(crate) unsafe extern "C-unwind" fn $own() {

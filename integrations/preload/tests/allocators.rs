@@ -37,6 +37,11 @@ fn a_program_linked_with_another_allocator_gets_nothing_of_its_memory() {
     assert_eq!(said(Arm::Without.command(&program).arg("trim")).out, "");
     assert_ok(Arm::Default.command(&program).arg("trim"));
     assert_ok(Arm::Everything.command(&program).arg("trim"));
+    // Preloaded as well, the first one serves.
+    for (first, second) in [(library.as_path(), support::library()), (support::library(), &library)] {
+        let preload = format!("{} {}", first.display(), second.display());
+        assert_ok(Arm::Everything.command(&program).env("LD_PRELOAD", preload));
+    }
 }
 
 /// dig takes most of its memory by jemalloc's own functions, and the rest by `malloc`.

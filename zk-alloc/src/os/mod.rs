@@ -25,6 +25,8 @@ mod pin;
 #[cfg(all(test, target_os = "linux"))]
 #[path = "../../tests/support/seccomp.rs"]
 mod seccomp;
+#[cfg(unix)]
+mod stderr;
 mod text;
 #[cfg(thread_blocks)]
 mod thread_block;
@@ -36,9 +38,11 @@ pub(crate) use environment::VARIABLES;
 pub(crate) use environment::{Value, variable};
 pub(crate) use generation::process_generation;
 pub(crate) use host::{Host, host};
+#[cfg(not(unix))]
+pub(crate) use imp::write_stderr;
 pub(crate) use imp::{
     advise_huge, coarse_ns, collapse, commit, discard, extend, forbid_huge, leave_out_of_dumps, lock, minor_faults,
-    monotonic_ns, nap, page_in, populate, soften, trim_heap, wipe_on_fork, write_stderr,
+    monotonic_ns, nap, page_in, populate, soften, trim_heap, wipe_on_fork,
 };
 #[cfg(not(unix))]
 pub(crate) use imp::{arm_thread_exit, fence_other_threads, give_back_key, may_be_in_signal_handler, thread_exit_key};
@@ -49,6 +53,8 @@ pub(crate) use pages::page_bytes;
 pub(crate) use parking::Parking;
 #[cfg(all(target_os = "linux", target_env = "gnu", not(target_feature = "crt-static"), not(feature = "c-api")))]
 pub(crate) use pin::refer as refer_to_pin;
+#[cfg(unix)]
+pub(crate) use stderr::write_stderr;
 pub(crate) use text::{Cut, warn};
 #[cfg(thread_blocks)]
 pub(crate) use thread_block::{THREAD_BLOCK_BYTES, thread_block};

@@ -266,8 +266,7 @@ fn memory_bytes() -> usize {
     usize::try_from(pages).unwrap_or(0).saturating_mul(usize::try_from(page_bytes).unwrap_or(0))
 }
 
-/// Writes to standard error what it takes; nothing is owed if it takes nothing.
-pub(crate) fn write_stderr(bytes: &[u8]) {
-    // SAFETY: the buffer is valid for its length.
-    let _ = unsafe { libc::write(libc::STDERR_FILENO, bytes.as_ptr().cast(), bytes.len()) };
+/// Runs a function of the C library's that returns -1 where it fails. `errno` is not kept here.
+pub(super) fn keeping_errno(call: impl FnOnce() -> libc::c_int) -> Result<(), Errno> {
+    checked(call().min(0))
 }
