@@ -28,8 +28,8 @@ pub(crate) const SLABS: RunKind = RunKind::Mid;
 pub(crate) const ALIGNED_BYTES: usize = 256 << 10;
 /// The smallest request of the giants' zone, in bytes.
 pub(crate) const GIANT_BYTES: usize = 64 << 20;
-/// A run of so many bytes may lie in the zone of the giants where that has free memory that is resident, and the others' has not.
-pub(crate) const CROSSES_MIN_BYTES: usize = 1 << 20;
+/// A run of so many bytes may lie in the zone of the giants, if that has free resident memory and the zone of the others has not.
+pub(crate) const CROSSES_MIN_BYTES: usize = 4 << 20;
 /// A run of so many bytes is long. Shorter ones more often outlive their proof, and lie with the slabs.
 pub(crate) const LONG_RUN_BYTES: usize = 256 << 10;
 /// What a backing allocation may weigh for growth to move it into the arena, in bytes. Above, `realloc` of the usual

@@ -40,12 +40,12 @@ impl<'a> Bitmap<'a> {
             return Err(self.len());
         }
         for (word, mask) in masks(start, n) {
-            // Acquire pairs with the Release of `release`: what the last owner did to the memory is over.
-            let before = self.words[word].fetch_or(mask, Ordering::AcqRel);
+            // Acquire pairs with the Release of `release`: what the last owner did to the memory is over. SeqCst as there.
+            let before = self.words[word].fetch_or(mask, Ordering::SeqCst);
             let taken = before & mask;
             if taken != 0 {
                 // Undo what is ours: in this word the bits that we turned, in the words before it all of ours.
-                self.words[word].fetch_and(!(mask & !before), Ordering::Release);
+                self.words[word].fetch_and(!(mask & !before), Ordering::SeqCst);
                 let whole_words_end = (word * WORD_BITS).max(start);
                 self.release(start, whole_words_end - start);
                 return Err(word * WORD_BITS + highest(taken));
@@ -57,7 +57,9 @@ impl<'a> Bitmap<'a> {
     /// Gives back `[start, start + n)`, which the caller owns.
     pub(crate) fn release(self, start: usize, n: usize) {
         for (word, mask) in masks(start, n) {
-            let before = self.words[word].fetch_and(!mask, Ordering::Release);
+            // SeqCst, which is Release and more: who frees a run and then finds a hint to it set, and who takes that hint back and then
+            // finds nothing free, must not miss each other (see `holes`).
+            let before = self.words[word].fetch_and(!mask, Ordering::SeqCst);
             debug_assert_eq!(before & mask, mask, "released a bit that nobody owned");
         }
     }
@@ -187,7 +189,7 @@ impl<'a> Bitmap<'a> {
         let mut word = at / WORD_BITS;
         let mut below = low_bits(at % WORD_BITS);
         while let Some(bits) = self.words.get(word) {
-            let clear = !(bits.load(Ordering::Relaxed) | below);
+            let clear = !(bits.load(Ordering::SeqCst) | below);
             if clear != 0 {
                 return word * WORD_BITS + clear.trailing_zeros() as usize;
             }
@@ -200,7 +202,7 @@ impl<'a> Bitmap<'a> {
     /// The lowest set bit in `[at, end)`.
     pub(super) fn next_set(self, at: usize, end: usize) -> Option<usize> {
         masks(at, end.saturating_sub(at)).find_map(|(word, mask)| {
-            let set = self.words[word].load(Ordering::Relaxed) & mask;
+            let set = self.words[word].load(Ordering::SeqCst) & mask;
             (set != 0).then(|| word * WORD_BITS + set.trailing_zeros() as usize)
         })
     }
@@ -208,7 +210,7 @@ impl<'a> Bitmap<'a> {
     /// The highest set bit in `[start, start + n)`: the search goes on behind it, so that each word is read about once.
     fn last_set(self, start: usize, n: usize) -> Option<usize> {
         masks(start, n).rev().find_map(|(word, mask)| {
-            let set = self.words[word].load(Ordering::Relaxed) & mask;
+            let set = self.words[word].load(Ordering::SeqCst) & mask;
             (set != 0).then(|| word * WORD_BITS + highest(set))
         })
     }

@@ -320,9 +320,6 @@ impl Arena {
     /// As [`alloc`](Self::alloc), where free memory that is resident elsewhere makes room.
     #[cold]
     fn alloc_within_budget(&self, size: usize, align: usize, contents: Contents) -> Option<NonNull<u8>> {
-        if let Some(at) = self.alloc_in_other_zone(size, align, contents) {
-            return Some(at);
-        }
         match self.try_alloc(size, align, contents, Limit::Cap) {
             Ok(at) => {
                 // Afterwards, so that the pages which this memory already has are not among those that go. Those that it has not
@@ -341,12 +338,12 @@ impl Arena {
         }
     }
 
-    /// A long run in the zone of the giants, or a giant among the long runs, if it fits into free memory there that is resident.
-    fn alloc_in_other_zone(&self, size: usize, align: usize, contents: Contents) -> Option<NonNull<u8>> {
-        let other = match route::path(size, align) {
-            Path::Run(RunKind::Giant) => RunKind::Mid,
-            Path::Run(RunKind::Mid) if size >= route::CROSSES_MIN_BYTES => RunKind::Giant,
-            _ => return None,
+    /// A long run in the zone of the giants, or a giant among the long runs, if there is free memory that is resident.
+    fn alloc_in_other_zone(&self, runs: RunKind, size: usize, align: usize, contents: Contents) -> Option<NonNull<u8>> {
+        let other = match runs {
+            RunKind::Giant => RunKind::Mid,
+            RunKind::Mid if size >= route::CROSSES_MIN_BYTES => RunKind::Giant,
+            RunKind::Mid | RunKind::Aligned => return None,
         };
         self.region.zone(other).claim_for_other_zone(size, layout::run_align(size, align), contents)
     }
@@ -392,7 +389,8 @@ impl Arena {
                 if !thread_cache::is_joined() {
                     self.middle.join();
                 }
-                self.region.zone(runs).claim(size, layout::run_align(size, align), contents, limit)
+                let elsewhere = || self.alloc_in_other_zone(runs, size, align, contents);
+                self.region.zone(runs).claim(size, layout::run_align(size, align), contents, limit, elsewhere)
             }
         }
     }

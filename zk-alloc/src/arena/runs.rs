@@ -5,6 +5,9 @@ use super::holes::{Holes, Wanted};
 use crate::os::Errno;
 use crate::route;
 
+/// Runs of fewer granules are short.
+const SHORT: usize = 8;
+
 /// Whom a zone serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Tenant {
@@ -52,19 +55,32 @@ impl Runs {
 
     /// Claims the lowest free run that may be a tenant's and begins at an `i` with `(i + skew) % align == 0`.
     pub(super) fn claim_first_fit(&self, tenant: Tenant, n: usize, align: usize, skew: usize) -> Option<usize> {
-        let wanted = Wanted { n, align, skew };
-        let mut from = if tenant == Tenant::LongRun { self.apart } else { 0 };
-        // Where others are faster, or no hint is left, every granule is looked at.
-        let look = |from| match align > n && n < 8 {
-            false => self.holes.lowest(from, wanted).or_else(|| self.used.find_clear_run(from, n, align, skew)),
-            true => self.used.find_clear_run(from, n, align, skew),
-        };
+        let from = self.first_of(tenant);
+        let look = |at| self.used.find_clear_run(at, n, align, skew);
+        // Of short runs that are far apart, a word has several places, which are looked at together.
+        if align > n && n < SHORT {
+            return self.claim_found(from, n, look);
+        }
+        // Nothing is noted where the zone is full; or a child was forked off while another thread was about to note it.
+        self.claim_noted(tenant, n, align, skew).or_else(|| self.claim_found(from, n, look))
+    }
+
+    /// As [`claim_first_fit`](Self::claim_first_fit), of what is noted.
+    pub(super) fn claim_noted(&self, tenant: Tenant, n: usize, align: usize, skew: usize) -> Option<usize> {
+        self.claim_found(self.first_of(tenant), n, |from| self.holes.lowest(from, Wanted { n, align, skew }))
+    }
+
+    fn first_of(&self, tenant: Tenant) -> usize {
+        if tenant == Tenant::LongRun { self.apart } else { 0 }
+    }
+
+    /// Claims what `look` finds, which may be taken meanwhile.
+    fn claim_found(&self, from: usize, n: usize, look: impl Fn(usize) -> Option<usize>) -> Option<usize> {
         loop {
             let start = look(from)?;
             if self.try_claim(start, n) {
                 return Some(start);
             }
-            from = from.max(start);
         }
     }
 

@@ -93,7 +93,8 @@ impl Zone {
         })
     }
 
-    /// Hands out a run of at least `bytes` bytes.
+    /// Hands out a run of at least `bytes` bytes. Before it hands out what is not resident, it asks whether there is memory
+    /// `elsewhere`.
     ///
     /// # Errors
     /// See [`Shortage`].
@@ -104,8 +105,11 @@ impl Zone {
         align: usize,
         contents: Contents,
         limit: Limit,
+        elsewhere: impl FnOnce() -> Option<NonNull<u8>>,
     ) -> Result<NonNull<u8>, Shortage> {
-        let Some(start) = self.take_kept(bytes, align) else { return self.claim_run(bytes, align, contents, limit) };
+        let Some(start) = self.take_kept(bytes, align) else {
+            return self.claim_run(bytes, align, contents, limit, elsewhere);
+        };
         if contents == Contents::Zeroed {
             self.residency.zero(start, bytes);
         }
@@ -113,13 +117,26 @@ impl Zone {
     }
 
     #[cold]
-    fn claim_run(&self, bytes: usize, align: usize, contents: Contents, limit: Limit) -> Result<NonNull<u8>, Shortage> {
+    fn claim_run(
+        &self,
+        bytes: usize,
+        align: usize,
+        contents: Contents,
+        limit: Limit,
+        elsewhere: impl FnOnce() -> Option<NonNull<u8>>,
+    ) -> Result<NonNull<u8>, Shortage> {
         let granules = self.granules(bytes);
-        let start = self.claim_free(Tenant::of_run(bytes), granules, align).ok_or(Shortage::Full)?;
-        self.hand_out(start, bytes, align, contents, limit)
+        let found = self.claim_free(Tenant::of_run(bytes), granules, align);
+        if found.is_none_or(|start| self.residency.resident(start, granules) < granules) {
+            if let Some(at) = elsewhere() {
+                found.into_iter().for_each(|start| self.runs.release(start, granules));
+                return Ok(at);
+            }
+        }
+        self.hand_out(found.ok_or(Shortage::Full)?, bytes, align, contents, limit)
     }
 
-    /// Hands out a run that is free and resident, for a request whose own zone would have to fault memory in.
+    /// Hands out a run that is free and resident, for a request whose own zone has none.
     pub(crate) fn claim_for_other_zone(&self, bytes: usize, align: usize, contents: Contents) -> Option<NonNull<u8>> {
         let (align, skew) = self.align_and_skew(align);
         let start = self.claim_resident(self.granules(bytes), align, skew)?;

@@ -137,14 +137,13 @@ fn turned_bits_are_counted_once() {
     });
 }
 
-/// Lanes of eight bits serve runs of fifteen: where a search passes over them all while others free one, the next search finds
-/// it.
+/// A run that is freed while another thread searches is noted: the next search finds it.
 fn a_freed_run_is_found(interruptions: usize, apart: usize, tenant: Tenant, parts: &'static [(usize, usize)]) {
     bounded(interruptions, move || {
         let runs = Arc::new(Runs::new(Bitmap::new(words(BITS / 64)), apart).expect("memory"));
         assert!(runs.try_claim(0, BITS));
         let search = |runs: &Runs| {
-            if let Some(start) = runs.claim_first_fit(tenant, 15, 1, 0) {
+            if let Some(start) = runs.claim_noted(tenant, 15, 1, 0) {
                 runs.release(start, 15);
             }
         };
@@ -156,7 +155,7 @@ fn a_freed_run_is_found(interruptions: usize, apart: usize, tenant: Tenant, part
         search(&runs);
         join(freed);
         let first = parts.iter().map(|&(start, _)| start).min();
-        assert_eq!(runs.claim_first_fit(tenant, 15, 1, 0), first, "a hole was lost");
+        assert_eq!(runs.claim_noted(tenant, 15, 1, 0), first, "a hole was lost");
     });
 }
 
@@ -177,19 +176,19 @@ fn a_run_that_two_threads_freed_in_parts_while_a_third_passed_over_it_is_found_a
     a_freed_run_is_found(2, 0, Tenant::LongRun, &[(64, 4), (68, 12)]);
 }
 
-/// The lane of 128 bits has two words, of which each thread frees one.
+/// Each thread frees a part of two words.
 #[test]
 fn a_run_of_many_words_that_two_threads_freed_in_parts_is_found_afterwards() {
     bounded(3, || {
         let runs = Arc::new(Runs::new(Bitmap::new(words(5)), 0).expect("memory"));
         assert!(runs.try_claim(0, 5 * 64));
-        assert_eq!(runs.claim_first_fit(Tenant::LongRun, 255, 1, 0), None);
+        assert_eq!(runs.claim_noted(Tenant::LongRun, 255, 1, 0), None);
         let freed = [(64, 128), (192, 128)].map(|(start, n)| {
             let runs = runs.clone();
             spawn(move || runs.release(start, n))
         });
         join(freed);
-        assert_eq!(runs.claim_first_fit(Tenant::LongRun, 255, 1, 0), Some(64));
+        assert_eq!(runs.claim_noted(Tenant::LongRun, 255, 1, 0), Some(64));
     });
 }
 
@@ -199,11 +198,10 @@ fn a_search_that_overtakes_another_does_not_hide_what_was_freed_between_them() {
         let runs = Arc::new(Runs::new(Bitmap::new(words(BITS / 64)), 0).expect("memory"));
         assert!(runs.try_claim(0, BITS));
         let (a, b) = (runs.clone(), runs.clone());
-        let threads =
-            [spawn(move || _ = a.claim_first_fit(Tenant::LongRun, 64, 1, 0)), spawn(move || b.release(0, 16))];
-        let had = runs.claim_first_fit(Tenant::LongRun, 15, 1, 0);
+        let threads = [spawn(move || _ = a.claim_noted(Tenant::LongRun, 64, 1, 0)), spawn(move || b.release(0, 16))];
+        let had = runs.claim_noted(Tenant::LongRun, 15, 1, 0);
         join(threads);
-        assert_eq!(had.or_else(|| runs.claim_first_fit(Tenant::LongRun, 15, 1, 0)), Some(0));
+        assert_eq!(had.or_else(|| runs.claim_noted(Tenant::LongRun, 15, 1, 0)), Some(0));
     });
 }
 
@@ -218,9 +216,9 @@ fn a_claim_that_is_given_up_hides_nothing_that_is_free() {
             let other = runs.clone();
             let gives_up = spawn(move || assert!(!other.try_claim(claimed.0, claimed.1)));
             // Takes what is free only if the other has it at no time.
-            let had = runs.claim_first_fit(Tenant::LongRun, free.len(), 1, 0);
+            let had = runs.claim_noted(Tenant::LongRun, free.len(), 1, 0);
             join([gives_up]);
-            let had = had.or_else(|| runs.claim_first_fit(Tenant::LongRun, free.len(), 1, 0));
+            let had = had.or_else(|| runs.claim_noted(Tenant::LongRun, free.len(), 1, 0));
             assert_eq!(had, Some(free.start), "a hole was lost");
         });
     }

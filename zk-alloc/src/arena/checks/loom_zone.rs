@@ -21,7 +21,7 @@ const PIECE: usize = 4;
 impl Model {
     fn claim(&self, granules: usize, contents: Contents) -> Option<NonNull<u8>> {
         let bytes = granules * GRANULE_BYTES;
-        let at = self.zone.claim(bytes, 1, contents, Limit::Cap).ok()?;
+        let at = self.zone.claim(bytes, 1, contents, Limit::Cap, || None).ok()?;
         if contents == Contents::Zeroed {
             // SAFETY: the granules are the caller's, and hold at least what the kernel put there.
             let held = unsafe { std::slice::from_raw_parts(at.as_ptr(), bytes) };

@@ -116,6 +116,7 @@ impl Memory {
         let zone = unsafe {
             Zone::new(self.base, spec, [used, resident, dirty].map(|words| Bitmap::new(words)), Bitmap::new(blocks))
         };
+        let zone = zone.expect("memory for tables");
         Model { zone, free, resident_bytes }
     }
 }
@@ -143,7 +144,8 @@ impl Model {
     /// All was given back: what was free is free again, and after a trim nothing is booked, nor in memory.
     pub(super) fn assert_all_given_back(&self) {
         let all = self.free * self.zone.granule_bytes();
-        let at = self.zone.claim(all, 1, Contents::Any, Limit::Cap).expect("a granule was lost, or is still owned");
+        let at =
+            self.zone.claim(all, 1, Contents::Any, Limit::Cap, || None).expect("a granule was lost, or is still owned");
         assert_eq!(at, self.zone.base());
         // SAFETY: claimed above.
         unsafe { self.zone.release(at, all) };
