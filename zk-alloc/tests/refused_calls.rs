@@ -266,3 +266,57 @@ fn no_hole_is_handed_out_where_a_limit_refuses_to_move_pages() {
     assert!(stats().refusals > refusals, "nothing was refused: {}", stats());
     drop(barrier);
 }
+
+/// From Linux 6.17 on, mremap(2) moves several mappings by one call, one after the other. Where the process has nearly as many mappings
+/// as it may, the call fails in the midst: some pages are at the new place then, and growth must not copy zeroes in their stead.
+#[test]
+fn a_vector_of_which_only_a_part_could_be_moved_keeps_its_contents() {
+    let name = "a_vector_of_which_only_a_part_could_be_moved_keeps_its_contents";
+    if !is_alone() {
+        return alone_as(name, &[], |_| ()).assert_passed(name);
+    }
+    let _guard = PhaseGuard::new();
+    let page = 4096;
+    let mut others = Vec::with_capacity(1 << 17);
+    let most = std::fs::read_to_string("/proc/sys/vm/max_map_count").expect("Linux has it").trim().parse().unwrap();
+    let most: usize = most;
+    assert!(most < 1 << 20, "so many mappings are too many to make");
+    // SAFETY: address space of its own.
+    let space = unsafe {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        libc::mmap(std::ptr::null_mut(), 2 * most * page, libc::PROT_NONE, flags, -1, 0)
+    };
+    assert_ne!(space, libc::MAP_FAILED);
+    // SAFETY: a page of the space mapped above, whose protection makes it a mapping of its own, or merges it with its neighbours.
+    let protect = |index: usize, protection| unsafe {
+        libc::mprotect(space.wrapping_byte_add(2 * index * page), page, protection) == 0
+    };
+    let mut parts: usize = 0;
+    for slack in 0..12 {
+        let seed = slack as u64;
+        let enough = parts.saturating_sub(100);
+        (enough..parts).for_each(|part| assert!(protect(part, libc::PROT_NONE)));
+        parts = enough;
+        let mut words = patterned(4 * MIB / 8, seed);
+        // A part that was moved, and one that was not, lie in mappings of their own.
+        for _ in 0..2 {
+            others.push(black_box(vec![1u8; MIB]));
+            words.reserve_exact(words.capacity());
+            let len = words.len();
+            words.extend_from_within(..len);
+        }
+        while parts < most && protect(parts, libc::PROT_READ) {
+            parts += 1;
+        }
+        // Each gives two mappings back.
+        (parts - slack..parts).for_each(|part| assert!(protect(part, libc::PROT_NONE)));
+        parts -= slack;
+        others.push(black_box(vec![1u8; MIB]));
+        words.reserve_exact(words.capacity());
+        words.chunks(4 * MIB / 8).for_each(|chunk| assert_patterned(chunk, seed));
+        // Pages move to fresh memory only.
+        drop(words);
+        release();
+    }
+    println!("{parts} mappings, {}", stats());
+}

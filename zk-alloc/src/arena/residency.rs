@@ -148,6 +148,15 @@ impl Residency {
         self.bytes(len)
     }
 
+    /// Has the caller's granules read as zeroes, and leaves them booked; `false` if the kernel refuses.
+    ///
+    /// # Safety
+    /// As for [`give_back`](Self::give_back).
+    pub(super) unsafe fn empty(&self, start: usize, len: usize) -> bool {
+        // SAFETY: the caller's.
+        unsafe { self.advise_gone(start, len, GiveBack::Now) }
+    }
+
     /// # Safety
     /// As for [`give_back`](Self::give_back).
     unsafe fn advise_gone(&self, start: usize, len: usize, how: GiveBack) -> bool {

@@ -167,8 +167,8 @@ impl Zone {
         Ok(self.address(start))
     }
 
-    /// Hands out a run of at least `bytes` bytes for the contents of another, which is `len` bytes long, and says whether all
-    /// of its first `len` bytes are resident.
+    /// Hands out a run of at least `bytes` bytes for the contents of another, which is `len` bytes long, and says whether that has to be
+    /// copied: its first `len` bytes are resident, all of them, or do not read as zeroes.
     ///
     /// # Errors
     /// See [`Shortage`].
@@ -180,16 +180,19 @@ impl Zone {
     ) -> Result<(NonNull<u8>, bool), Shortage> {
         let granules = self.granules(bytes);
         let start = self.claim_free(Tenant::of_run(bytes), granules, align).ok_or(Shortage::Full)?;
-        let is_resident = self.residency.resident(start, self.granules(len)) == self.granules(len);
-        let fresh = self.commit_and_book(start, granules, Limit::Cap)?;
         let moved = self.granules(len);
+        let resident = self.residency.resident(start, moved);
+        let fresh = self.commit_and_book(start, granules, Limit::Cap)?;
+        // What is resident would be lost where pages move to.
+        // SAFETY: claimed and committed above; nobody needs what it holds.
+        let is_copied = resident == moved || resident > 0 && !unsafe { self.residency.empty(start, moved) };
         if fresh > 0 && moved < granules {
             self.page_in_edges(start + moved, granules - moved, true);
         }
         self.grown(granules, fresh);
         self.counters().requested(bytes);
         self.residency.soil(start, granules);
-        Ok((self.address(start), is_resident))
+        Ok((self.address(start), is_copied))
     }
 
     /// Hands out a slab, which is as long as it is aligned, and which of its granules are resident, as bits. What it holds is

@@ -18,17 +18,43 @@ use crate::os::{self, NotMoved};
 /// lost what was advised for it. Otherwise nobody may touch it again.
 ///
 /// # Safety
-/// Both ranges are committed and the caller's alone, neither overlaps the other, and what `to` holds is not needed.
+/// Both ranges are committed and the caller's alone, neither overlaps the other, and `to` holds zeroes.
 pub(crate) unsafe fn move_pages(from: *mut u8, to: *mut u8, len: usize) -> Result<(), NotMoved> {
     let (len, _) = (covered(from, len)?, covered(to, len)?);
     // SAFETY: the caller's: what is replaced at `to` is not needed, and what leaves `from` is wanted at `to`.
     let moved =
         unsafe { mremap_fixed(from.cast(), len, len, MremapFlags::MAYMOVE | MremapFlags::DONTUNMAP, to.cast()) };
-    moved.map(drop).map_err(|refused| NotMoved {
-        errno: refused.into(),
+    moved.map(drop).map_err(|refused| {
+        if refused == Errno::NOMEM {
+            // SAFETY: the caller's.
+            unsafe { take_back(from, to, len) };
+        }
         // SAFETY: the caller's.
-        is_target_whole: unsafe { fill_hole(to, len) },
+        NotMoved { errno: refused.into(), is_target_whole: unsafe { fill_hole(to, len) } }
     })
+}
+
+/// From Linux 6.17 on, one call moves several mappings one after the other, and may fail in the midst, as where the process has too many
+/// mappings. Copies the pages back that are at `to` by then: `from` reads as zeroes there, and up to the first page that was not moved.
+///
+/// # Safety
+/// As for [`move_pages`], which was refused.
+unsafe fn take_back(from: *mut u8, to: *mut u8, len: usize) {
+    let page = real_page_bytes();
+    // SAFETY: the caller asks for mapped pages only, and nobody writes to them.
+    let is_zero =
+        |at: *mut u8| unsafe { std::slice::from_raw_parts(at.cast::<u64>(), page / 8) }.iter().all(|&word| word == 0);
+    for offset in (0..len).step_by(page) {
+        let (back, moved) = (from.wrapping_add(offset), to.wrapping_add(offset));
+        // A hole begins where no page was moved.
+        if resident_bytes(moved, page).is_err() || !is_zero(back) {
+            return;
+        }
+        if !is_zero(moved) {
+            // SAFETY: two pages that are mapped, and the caller's.
+            unsafe { std::ptr::copy_nonoverlapping(moved, back, page) };
+        }
+    }
 }
 
 /// The kernel makes room at `to` before it looks at all that may be wrong: a refusal can leave a hole there, in which another thread's
@@ -126,6 +152,7 @@ mod tests {
         let page = page_bytes();
         // SAFETY: parts of two mappings of this test's.
         unsafe {
+            os::discard(to.add(page), LEN - 2 * page).unwrap();
             // Linux before 5.7 refuses.
             if move_pages(from.add(page), to.add(page), LEN - 2 * page).is_err() {
                 return;
@@ -142,7 +169,7 @@ mod tests {
     #[test]
     fn a_refused_move_loses_neither_side() {
         let (_from, from) = mapped(LEN, 1);
-        let (_to, to) = mapped(LEN, 2);
+        let (_to, to) = mapped(LEN, 0);
         let page = page_bytes();
         // SAFETY: parts of two mappings of this test's.
         unsafe {
@@ -153,7 +180,7 @@ mod tests {
                 Err(refused) => assert!(refused.is_target_whole && all(from, LEN, 1)),
             }
             from.write_bytes(3, LEN);
-            to.write_bytes(4, LEN);
+            to.write_bytes(0, LEN);
             for (from, to, len) in [(from.add(1), to, page), (from, to.add(1), page), (from, from, LEN), (from, to, 0)]
             {
                 assert!(move_pages(from, to, len).unwrap_err().is_target_whole);
@@ -163,39 +190,50 @@ mod tests {
         }
     }
 
-    /// How much of the range that is to be replaced a kernel has unmapped when it refuses to move pages.
+    /// How much a kernel has moved when it refuses to move more, and how much it has unmapped behind that where pages were to go.
+    static MOVED_BYTES: AtomicUsize = AtomicUsize::new(0);
     static HOLE_BYTES: AtomicUsize = AtomicUsize::new(0);
 
-    /// Answers for the kernel: as one before Linux 6.17 does where the pages lie in two mappings.
+    /// Answers for the kernel, which may have come to a second mapping.
     extern "C" fn refuse_with_a_hole(_: libc::c_int, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
         // SAFETY: what the kernel passes to such a handler. The arguments of the call are in the registers of its convention: the
-        // fifth is the new address, and the result replaces the first, or the number of the call.
+        // first and the fifth are the addresses, and the result replaces the first, or the number of the call. Both ranges are mapped.
         unsafe {
             let context = &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext;
             #[cfg(target_arch = "x86_64")]
-            let (to, result) = (context.gregs[libc::REG_R8 as usize], &mut context.gregs[libc::REG_RAX as usize]);
+            let [from, to] = [libc::REG_RDI, libc::REG_R8].map(|register| context.gregs[register as usize]);
             #[cfg(target_arch = "aarch64")]
-            let (to, result) = (context.regs[4], &mut context.regs[0]);
-            let _ = munmap(std::ptr::with_exposed_provenance_mut(to as usize), HOLE_BYTES.load(Ordering::Relaxed));
-            *result = -i64::from(libc::EFAULT) as _;
+            let [from, to] = [context.regs[0], context.regs[4]];
+            let [from, to] = [from, to].map(|at| std::ptr::with_exposed_provenance_mut::<u8>(at as usize));
+            let (moved, hole) = (MOVED_BYTES.load(Ordering::Relaxed), HOLE_BYTES.load(Ordering::Relaxed));
+            std::ptr::copy_nonoverlapping(from, to, moved);
+            libc::madvise(from.cast(), moved, libc::MADV_DONTNEED);
+            let _ = munmap(to.add(moved).cast(), hole);
+            let error = -i64::from(if moved > 0 { libc::ENOMEM } else { libc::EFAULT });
+            #[cfg(target_arch = "x86_64")]
+            (context.gregs[libc::REG_RAX as usize] = error);
+            #[cfg(target_arch = "aarch64")]
+            (context.regs[0] = error as u64);
         }
     }
 
-    /// Has a move refused in a forked child, with memory to be had or without, by a kernel that leaves a hole of this length. The
-    /// child's status is 0 if `check` holds, which is told why the pages were not moved, and where to.
+    /// Has a move refused in a forked child, with memory to be had or without. The kernel has moved `moved_bytes` by then, and leaves a
+    /// hole behind them. Returns the child's status: 0 if `check` holds, and the pages hold what they held.
     fn refused_in_a_child(
+        moved_bytes: usize,
         hole_bytes: usize,
         has_memory: bool,
         check: impl FnOnce(NotMoved, *mut u8) -> bool,
     ) -> libc::c_int {
         let (_from, from) = mapped(LEN, 1);
-        let (_to, to) = mapped(LEN, 2);
+        let (_to, to) = mapped(LEN, 0);
         from.expose_provenance();
         to.expose_provenance();
         // SAFETY: the child takes no lock, and ends without destructors.
         let child = unsafe { libc::fork() };
         if child == 0 {
             HOLE_BYTES.store(hole_bytes, Ordering::Relaxed);
+            MOVED_BYTES.store(moved_bytes, Ordering::Relaxed);
             // SAFETY: a valid action; and two mappings that are the child's alone.
             let code = unsafe {
                 let mut action: libc::sigaction = std::mem::zeroed();
@@ -229,11 +267,21 @@ mod tests {
             refused.is_target_whole
         };
         let is_lost = |refused: NotMoved, _| !refused.is_target_whole;
-        assert_eq!(refused_in_a_child(0, true, is_usable), 0, "no hole");
-        assert_eq!(refused_in_a_child(LEN, true, is_usable), 0, "all of it");
+        assert_eq!(refused_in_a_child(0, 0, true, is_usable), 0, "no hole");
+        assert_eq!(refused_in_a_child(0, LEN, true, is_usable), 0, "all of it");
         // As where the pages lie in several mappings, and the first can't be moved.
-        assert_eq!(refused_in_a_child(page_bytes(), true, is_lost), 0, "a page");
-        assert_eq!(refused_in_a_child(LEN, false, is_lost), 0, "all of it, and no memory to fill it with");
+        assert_eq!(refused_in_a_child(0, page_bytes(), true, is_lost), 0, "a page");
+        assert_eq!(refused_in_a_child(0, LEN, false, is_lost), 0, "all of it, and no memory to fill it with");
+    }
+
+    /// Growth copies where a move is refused: it would copy zeroes.
+    #[test]
+    fn pages_that_were_moved_before_the_rest_was_refused_come_back() {
+        let page = page_bytes();
+        for (moved, hole) in [(page, 0), (LEN / 2, page), (LEN - page, page), (LEN, 0)] {
+            let status = refused_in_a_child(moved, hole, true, |refused, _| refused.is_target_whole == (hole == 0));
+            assert_eq!(status, 0, "{moved} bytes moved, {hole} bytes of a hole");
+        }
     }
 
     #[test]
