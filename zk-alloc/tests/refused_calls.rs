@@ -247,6 +247,10 @@ fn no_hole_is_handed_out_where_a_limit_refuses_to_move_pages() {
         return alone_as(name, &[], |_| ()).assert_passed(name);
     }
     let _guard = PhaseGuard::new();
+    // Maps memory, and purges it: under the limit, nothing more can be mapped.
+    drop(black_box(vec![1u8; 63 * MIB]));
+    drop(black_box((0..12).map(|_| vec![1u8; 16 * MIB]).collect::<Vec<_>>()));
+    zk_alloc::release();
     let mut words = patterned(8 * MIB / 8, 5);
     let barrier = black_box(vec![1u8; 2 * MIB]);
     let refusals = stats().refusals;
