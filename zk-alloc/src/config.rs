@@ -17,7 +17,7 @@ use std::time::Duration;
 use crate::os::{self, Host, Value};
 use crate::written_once::WrittenOnce;
 use in_force::{
-    BACKGROUND, HUGE_PAGES, LAZY_ZERO_BYTES, MAX_BYTES, MIN_BYTES, RETAIN_BYTES, RETAIN_FOR, THREAD_CAPACITY,
+    BACKGROUND, HUGE_PAGES, LAZY_ZERO_BYTES, MAX_BYTES, MIN_BYTES, RETAIN_BYTES, RETAIN_FOR, SANDBOX, THREAD_CAPACITY,
     TRACE_ESCAPED, Warning,
 };
 
@@ -114,6 +114,9 @@ pub(crate) fn program() -> Option<&'static Settings> {
 /// Resolves the settings, and makes them current.
 pub(crate) fn load(program: &Settings) -> Config {
     let config = Config::resolve(os::host(), os::variable, program, |warning| os::warn(format_args!("{warning}")));
+    if config.settings.sandbox.value {
+        os::enter_sandbox();
+    }
     THREAD_BYTES.store(config.settings.thread_capacity_bytes.value, Ordering::Relaxed);
     config
 }
@@ -168,6 +171,7 @@ impl Config {
             max_bytes: MAX_BYTES.resolve(asked, program.max_bytes, usize::MAX, &mut *warn),
             huge_pages: HUGE_PAGES.resolve(asked, program.huge_pages, HugePages::Auto, &mut *warn),
             lazy_zero_bytes: LAZY_ZERO_BYTES.resolve(asked, program.lazy_zero_bytes, lazy_zero_bytes, &mut *warn),
+            sandbox: SANDBOX.resolve(asked, program.sandbox, false, &mut *warn),
             background_thread: BACKGROUND.resolve(asked, program.background_thread, false, &mut *warn),
             trace_escaped: TRACE_ESCAPED.resolve(asked, program.trace_escaped, false, &mut *warn),
         };
@@ -189,7 +193,7 @@ mod tests {
     const MACHINE: Host = Host { threads: 2, memory_bytes: 24 << 30, huge_pages: HostHugePages::Available };
 
     /// Each setting: its variable, a good value, and the program's word for another, with that as the environment has it.
-    const EACH: [(&str, &str, Settings, &str); 9] = [
+    const EACH: [(&str, &str, Settings, &str); 10] = [
         ("ZK_ALLOC_MIN_BYTES", "4K", Settings::new().min_bytes(100), "100"),
         ("ZK_ALLOC_SLAB_GB", "8", Settings::new().thread_capacity_bytes(3 << 30), "3"),
         ("ZK_ALLOC_RETAIN_BYTES", "2G", Settings::new().retain_bytes(0), "0"),
@@ -197,6 +201,7 @@ mod tests {
         ("ZK_ALLOC_MAX_BYTES", "1T", Settings::new().max_bytes(1 << 20), "1048576"),
         ("ZK_ALLOC_THP", "never", Settings::new().huge_pages(HugePages::Always), "always"),
         ("ZK_ALLOC_LAZY_ZERO_BYTES", "4M", Settings::new().lazy_zero_bytes(1 << 30), "1073741824"),
+        ("ZK_ALLOC_SANDBOX", "0", Settings::new().sandbox(true), "1"),
         ("ZK_ALLOC_BACKGROUND", "0", Settings::new().background_thread(true), "1"),
         ("ZK_ALLOC_TRACE_ESCAPED", "0", Settings::new().trace_escaped(true), "1"),
     ];

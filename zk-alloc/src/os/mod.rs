@@ -20,6 +20,7 @@ mod mapping;
 mod own_thread;
 mod pages;
 mod parking;
+mod sandbox;
 mod text;
 #[cfg(thread_blocks)]
 mod thread_block;
@@ -30,6 +31,8 @@ mod threads;
 pub(crate) use environment::VARIABLES;
 pub(crate) use environment::{Value, variable};
 pub(crate) use generation::process_generation;
+#[cfg(feature = "c-api")]
+pub(crate) use host::postpone as postpone_asking_host;
 pub(crate) use host::{Host, host};
 pub(crate) use imp::{
     advise_huge, coarse_ns, collapse, commit, discard, extend, forbid_huge, leave_out_of_dumps, lock, minor_faults,
@@ -42,6 +45,7 @@ pub(crate) use mapping::{Mapping, Room, map_guarded, map_zeroed, reserve, round_
 pub(crate) use own_thread::OwnThread;
 pub(crate) use pages::page_bytes;
 pub(crate) use parking::Parking;
+pub(crate) use sandbox::{enter_sandbox, is_in_sandbox};
 pub(crate) use text::{Cut, warn};
 #[cfg(thread_blocks)]
 pub(crate) use thread_block::{THREAD_BLOCK_BYTES, thread_block};

@@ -4,8 +4,8 @@
 use rustix::mm::{MapFlags, MremapFlags, ProtFlags, mmap_anonymous, mremap_fixed, munmap};
 
 use super::{PRIVATE, keeping_errno, real_page_bytes};
-use crate::os::Errno;
 use crate::os::pages::covered;
+use crate::os::{Errno, is_in_sandbox};
 
 /// Moves the pages of `from` to `to`, without copying: afterwards `to` holds what `from` held, as readable, writable and
 /// advised as that was, and `from` is as it was but reads as zeroes (mremap(2) with `MREMAP_DONTUNMAP`, Linux 5.7).
@@ -44,6 +44,9 @@ pub(crate) unsafe fn move_pages(from: *mut u8, to: *mut u8, len: usize) -> Resul
 /// # Safety
 /// The range is mapped, and stays so meanwhile. (It is not read.)
 pub(crate) unsafe fn count_resident(at: *const u8, len: usize) -> Option<usize> {
+    if is_in_sandbox() {
+        return None;
+    }
     // 2 MiB at a time, with pages of 4 KiB: the stack may be small.
     let mut answers = [0u8; 512];
     let page = real_page_bytes();
