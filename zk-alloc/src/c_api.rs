@@ -170,6 +170,19 @@ pub unsafe fn shrink_in_place(at: *mut u8, new_size: usize) {
     }
 }
 
+/// Has the host asked when the arena opens or the process [enters a sandbox](enter_sandbox), and not when it starts. To be called
+/// before `main`, by a function of priority 104.
+pub fn postpone_asking_host() {
+    os::postpone_asking_host();
+}
+
+/// The process is about to enter a sandbox that may kill it: asks the host what the arena will have to know, and keeps to the calls
+/// of glibc's own malloc from now on.
+pub fn enter_sandbox() {
+    os::host();
+    os::enter_sandbox();
+}
+
 /// Gives all free memory of the arena back to the system, and of the arena alone. Returns how many bytes went.
 pub fn trim() -> usize {
     arena::get().map_or(0, |arena| arena.trim(0, arena::GiveBack::Now))

@@ -14,10 +14,12 @@ mod settings;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
+#[cfg(feature = "c-api")]
+use crate::os::HostHugePages;
 use crate::os::{self, Host, Value};
 use crate::written_once::WrittenOnce;
 use in_force::{
-    BACKGROUND, HUGE_PAGES, LAZY_ZERO_BYTES, MAX_BYTES, MIN_BYTES, RETAIN_BYTES, RETAIN_FOR, THREAD_CAPACITY,
+    BACKGROUND, HUGE_PAGES, LAZY_ZERO_BYTES, MAX_BYTES, MIN_BYTES, RETAIN_BYTES, RETAIN_FOR, SANDBOX, THREAD_CAPACITY,
     TRACE_ESCAPED, Warning,
 };
 
@@ -120,6 +122,9 @@ pub(crate) fn load(program: &Settings) -> Config {
             os::warn(format_args!("{warning}"));
         }
     });
+    if config.settings.sandbox.value {
+        os::enter_sandbox();
+    }
     THREAD_BYTES.store(config.settings.thread_capacity_bytes.value, Ordering::Relaxed);
     config
 }
@@ -128,11 +133,19 @@ pub(crate) fn load(program: &Settings) -> Config {
 #[cfg(feature = "c-api")]
 pub(crate) fn warn_before_opening(is_said: impl Fn(&'static str) -> bool) {
     HAS_WARNED.store(true, Ordering::Relaxed);
-    Config::resolve(os::host(), os::variable, &Settings::new(), |warning| {
-        if !warning.variable().is_some_and(&is_said) {
-            os::warn(format_args!("{warning}"));
-        }
-    });
+    let each = |host, warn: &mut dyn FnMut(Warning)| {
+        Config::resolve(host, os::variable, &Settings::new(), warn);
+    };
+    // Any host tells whether there is a warning. This one, whose defaults a warning names, takes longer to ask.
+    let mut is_any = false;
+    each(Host { threads: 1, memory_bytes: 0, huge_pages: HostHugePages::Unavailable }, &mut |_| is_any = true);
+    if is_any {
+        each(os::host(), &mut |warning| {
+            if !warning.variable().is_some_and(&is_said) {
+                os::warn(format_args!("{warning}"));
+            }
+        });
+    }
 }
 
 /// As the arena will have it, which warns of what can't be used.
@@ -185,6 +198,7 @@ impl Config {
             max_bytes: MAX_BYTES.resolve(asked, program.max_bytes, usize::MAX, &mut *warn),
             huge_pages: HUGE_PAGES.resolve(asked, program.huge_pages, HugePages::Auto, &mut *warn),
             lazy_zero_bytes: LAZY_ZERO_BYTES.resolve(asked, program.lazy_zero_bytes, lazy_zero_bytes, &mut *warn),
+            sandbox: SANDBOX.resolve(asked, program.sandbox, false, &mut *warn),
             background_thread: BACKGROUND.resolve(asked, program.background_thread, false, &mut *warn),
             trace_escaped: TRACE_ESCAPED.resolve(asked, program.trace_escaped, false, &mut *warn),
         };
@@ -206,7 +220,7 @@ mod tests {
     const MACHINE: Host = Host { threads: 2, memory_bytes: 24 << 30, huge_pages: HostHugePages::Available };
 
     /// Each setting: its variable, a good value, and the program's word for another, with that as the environment has it.
-    const EACH: [(&str, &str, Settings, &str); 9] = [
+    const EACH: [(&str, &str, Settings, &str); 10] = [
         ("ZK_ALLOC_MIN_BYTES", "4K", Settings::new().min_bytes(100), "100"),
         ("ZK_ALLOC_SLAB_GB", "8", Settings::new().thread_capacity_bytes(3 << 30), "3"),
         ("ZK_ALLOC_RETAIN_BYTES", "2G", Settings::new().retain_bytes(0), "0"),
@@ -214,6 +228,7 @@ mod tests {
         ("ZK_ALLOC_MAX_BYTES", "1T", Settings::new().max_bytes(1 << 20), "1048576"),
         ("ZK_ALLOC_THP", "never", Settings::new().huge_pages(HugePages::Always), "always"),
         ("ZK_ALLOC_LAZY_ZERO_BYTES", "4M", Settings::new().lazy_zero_bytes(1 << 30), "1073741824"),
+        ("ZK_ALLOC_SANDBOX", "0", Settings::new().sandbox(true), "1"),
         ("ZK_ALLOC_BACKGROUND", "0", Settings::new().background_thread(true), "1"),
         ("ZK_ALLOC_TRACE_ESCAPED", "0", Settings::new().trace_escaped(true), "1"),
     ];

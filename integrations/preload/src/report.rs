@@ -33,6 +33,10 @@ pub(crate) fn configure(value: Option<&[u8]>, is_said: impl FnOnce() -> bool) {
 static AT_EXIT: extern "C" fn() = at_exit;
 
 extern "C" fn at_exit() {
+    // The process may be in a sandbox, and its number is asked for by a system call.
+    if REPORTS.load(Ordering::Relaxed) == 0 {
+        return;
+    }
     let own = std::process::id();
     // Once: the program may unload a library that it loaded late.
     if REPORTS.compare_exchange(own, 0, Ordering::Relaxed, Ordering::Relaxed).is_err() {

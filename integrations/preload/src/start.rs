@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 
 use arena::c_api;
 
-use crate::{dlopen, glibc, procfs, report};
+use crate::{dlopen, glibc, procfs, report, sandbox};
 
 /// The first request of so many bytes opens the arena, unless `ZK_ALLOC_MIN_BYTES` says otherwise: the many small programs that
 /// inherit the environment never make one, and pay nothing.
@@ -65,6 +65,7 @@ extern "C" fn begin() {
         /// environ(7).
         static environ: *const *const c_char;
     }
+    c_api::postpone_asking_host();
     // SAFETY: the C library's list of variables, before the program runs.
     let entry = |name| unsafe { entry(environ, name) };
     // One process of a tree warns of a value: the first that has the library and was started with that value.
@@ -88,6 +89,7 @@ extern "C" fn begin() {
         c_api::print_line(format_args!("libzk_alloc.so does not know this C library, and does nothing"));
         return;
     }
+    sandbox::look_up();
     STATE.store(State::InUse as u8, Ordering::Relaxed);
     MIN_BYTES.store(c_api::min_bytes_setting().unwrap_or(OPENING_BYTES), Ordering::Relaxed);
     c_api::start_background_thread_if_set();

@@ -9,7 +9,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use support::{ARMS, Arm, compiled, compiled_library, has, said};
+use support::{ARMS, Arm, assert_ok, compiled, compiled_library, has, said};
 
 const MIB: u64 = 1 << 20;
 
@@ -149,4 +149,18 @@ fn what_is_mapped_and_not_touched_is_left_out_of_core_files() {
     assert!(dumped < 400 * MIB, "{} MiB would be dumped, of {} MiB", dumped / MIB, waiting.rss_bytes() / MIB);
     assert!(left_out > 20 * MIB, "{} MiB are left out", left_out / MIB);
     waiting.end();
+}
+
+/// Programs that give up what they do not need keep what glibc's malloc and threads call. Whatever else the library calls kills
+/// them, at once or when its arena opens. (glibc itself dies there when a thread frees much: it opens a file of `/proc`.)
+#[test]
+fn a_sandbox_that_kills_lets_the_library_live() {
+    let Some(program) = compiled("sandbox", &["sandbox.c"], &[]) else { return };
+    for arm in [Arm::Default, Arm::Everything] {
+        for when in ["late", "early"] {
+            for how in ["prctl", "syscall"] {
+                assert_ok(arm.command(&program).args([when, how]));
+            }
+        }
+    }
 }

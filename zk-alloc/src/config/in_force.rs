@@ -51,6 +51,8 @@ pub struct SettingsInForce {
     pub huge_pages: InForce<HugePages>,
     /// From so many bytes on, the kernel zeroes used memory; `usize::MAX` is never.
     pub lazy_zero_bytes: InForce<usize>,
+    /// Whether the arena keeps to the system calls of glibc's malloc.
+    pub sandbox: InForce<bool>,
     /// Whether a background thread is started. That it was stopped since is not told.
     pub background_thread: InForce<bool>,
     /// Whether what outlives its phase is printed, unless [`trace_escaped`](crate::trace_escaped()) said otherwise since.
@@ -67,6 +69,7 @@ impl fmt::Display for SettingsInForce {
         MAX_BYTES.write(self.max_bytes, f, &mut before)?;
         HUGE_PAGES.write(self.huge_pages, f, &mut before)?;
         LAZY_ZERO_BYTES.write(self.lazy_zero_bytes, f, &mut before)?;
+        SANDBOX.write(self.sandbox, f, &mut before)?;
         BACKGROUND.write(self.background_thread, f, &mut before)?;
         TRACE_ESCAPED.write(self.trace_escaped, f, &mut before)?;
         if before.is_empty() { f.write_str("all as by default") } else { Ok(()) }
@@ -193,6 +196,8 @@ const fn switch(variable: &'static str, method: &'static str) -> Setting<bool> {
         show_in_code: |on| Shown::Word(if on { "true" } else { "false" }),
     }
 }
+
+pub(super) const SANDBOX: Setting<bool> = switch("ZK_ALLOC_SANDBOX", "sandbox");
 
 pub(super) const BACKGROUND: Setting<bool> = switch("ZK_ALLOC_BACKGROUND", "background_thread");
 pub(super) const TRACE_ESCAPED: Setting<bool> = switch("ZK_ALLOC_TRACE_ESCAPED", "trace_escaped");

@@ -33,6 +33,7 @@ pub struct Settings {
     pub(super) max_bytes: Option<usize>,
     pub(super) huge_pages: Option<HugePages>,
     pub(super) lazy_zero_bytes: Option<usize>,
+    pub(super) sandbox: Option<bool>,
     pub(super) background_thread: Option<bool>,
     pub(super) trace_escaped: Option<bool>,
 }
@@ -48,6 +49,7 @@ impl Settings {
             max_bytes: None,
             huge_pages: None,
             lazy_zero_bytes: None,
+            sandbox: None,
             background_thread: None,
             trace_escaped: None,
         }
@@ -97,6 +99,13 @@ impl Settings {
     /// never.
     pub const fn lazy_zero_bytes(mut self, bytes: usize) -> Self {
         self.lazy_zero_bytes = Some(bytes);
+        self
+    }
+
+    /// Whether the arena keeps to the system calls that glibc's malloc makes (mmap, munmap, mremap, mprotect, futex, and madvise with
+    /// `MADV_DONTNEED`), for a program that enters a sandbox which kills it for any other: `ZK_ALLOC_SANDBOX`.
+    pub const fn sandbox(mut self, on: bool) -> Self {
+        self.sandbox = Some(on);
         self
     }
 

@@ -19,6 +19,15 @@ pub(crate) struct Host {
 
 static HOST: WrittenOnce<Host> = WrittenOnce::new();
 
+#[cfg(feature = "c-api")]
+static IS_POSTPONED: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
+
+/// Has the host asked when it has to be, and not before `main`. For a function before `main` that comes earlier (104).
+#[cfg(feature = "c-api")]
+pub(crate) fn postpone() {
+    IS_POSTPONED.store(true, std::sync::atomic::Ordering::Relaxed);
+}
+
 fn ask() -> Host {
     let (threads, memory_bytes) = imp::threads_and_memory();
     Host { threads, memory_bytes, huge_pages: imp::host_huge_pages() }
@@ -27,8 +36,8 @@ fn ask() -> Host {
 /// What the host said. Allocates nothing.
 pub(crate) fn host() -> Host {
     let take_now = || {
-        // A constructor of a library's that runs before ours.
-        hook::take();
+        hook::keep();
+        HOST.write(ask);
         HOST.get()
     };
     // A signal handler that interrupts the asking asks for itself.
@@ -43,23 +52,25 @@ mod hook {
     // SAFETY: the loader calls what is listed here as functions of C's, before `main`. It may pass arguments, which such a
     // function does not look at.
     #[used]
-    #[unsafe(link_section = ".init_array.00103")]
+    #[unsafe(link_section = ".init_array.00105")]
     static BEFORE_MAIN: extern "C" fn() = begin;
 
     extern "C" fn begin() {
+        #[cfg(feature = "c-api")]
+        if super::IS_POSTPONED.load(std::sync::atomic::Ordering::Relaxed) {
+            return;
+        }
         super::HOST.write(super::ask);
         super::imp::rehearse(super::host().huge_pages);
     }
 
-    /// For who is before [`BEFORE_MAIN`]. Through that, so that no linker leaves it out: what somebody refers to is kept.
-    pub(super) fn take() {
-        black_box(&BEFORE_MAIN)();
+    /// Refers to [`BEFORE_MAIN`], so that no linker leaves it out.
+    pub(super) fn keep() {
+        black_box(&BEFORE_MAIN);
     }
 }
 
 #[cfg(not(target_os = "linux"))]
 mod hook {
-    pub(super) fn take() {
-        super::HOST.write(super::ask);
-    }
+    pub(super) fn keep() {}
 }

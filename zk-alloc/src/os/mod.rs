@@ -22,6 +22,7 @@ mod pages;
 mod parking;
 #[cfg(all(target_os = "linux", target_env = "gnu", not(target_feature = "crt-static"), not(feature = "c-api")))]
 mod pin;
+mod sandbox;
 #[cfg(all(test, target_os = "linux"))]
 #[path = "../../tests/support/seccomp.rs"]
 mod seccomp;
@@ -37,6 +38,8 @@ mod threads;
 pub(crate) use environment::VARIABLES;
 pub(crate) use environment::{Value, variable};
 pub(crate) use generation::process_generation;
+#[cfg(feature = "c-api")]
+pub(crate) use host::postpone as postpone_asking_host;
 pub(crate) use host::{Host, host};
 #[cfg(not(unix))]
 pub(crate) use imp::write_stderr;
@@ -53,6 +56,7 @@ pub(crate) use pages::page_bytes;
 pub(crate) use parking::Parking;
 #[cfg(all(target_os = "linux", target_env = "gnu", not(target_feature = "crt-static"), not(feature = "c-api")))]
 pub(crate) use pin::refer as refer_to_pin;
+pub(crate) use sandbox::{enter_sandbox, is_in_sandbox};
 #[cfg(unix)]
 pub(crate) use stderr::write_stderr;
 pub(crate) use text::{Cut, warn};

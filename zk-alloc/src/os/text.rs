@@ -20,6 +20,9 @@ impl Write for Line {
 
 /// Writes one line to standard error, past the standard library's lock (which a fork could have left taken).
 pub(crate) fn warn(message: fmt::Arguments<'_>) {
+    if super::is_in_sandbox() {
+        return;
+    }
     let mut line = Line { bytes: [0; 512], len: 0 };
     let _ = writeln!(line, "zk-alloc: {message}");
     super::write_stderr(&line.bytes[..line.len]);

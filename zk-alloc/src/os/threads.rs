@@ -65,6 +65,9 @@ fn store(key: u32, value: NonNull<u8>) -> bool {
 /// `malloc` among it. Conservative, but no proof: threads may block signals for reasons of their own, and a handler that
 /// was installed with `SA_NODEFER` and an empty mask blocks none.
 pub(crate) fn may_be_in_signal_handler() -> bool {
+    if super::is_in_sandbox() {
+        return true;
+    }
     let mut blocked = MaybeUninit::<libc::sigset_t>::zeroed();
     // SAFETY: asks for the mask without changing it, and writes it to a place for one.
     let asked = unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, std::ptr::null(), blocked.as_mut_ptr()) } == 0;
@@ -77,10 +80,10 @@ pub(crate) fn may_be_in_signal_handler() -> bool {
 
 /// Has every other thread of this process that runs now pass a full memory barrier before this returns, so that threads
 /// which are often where this one is rarely need none of their own (membarrier(2), `PRIVATE_EXPEDITED`, Linux 4.14).
-/// `false` where the kernel has no such call: then nothing is fenced.
+/// `false` where the kernel has no such call, or a [sandbox](super::sandbox) may forbid it: then nothing is fenced.
 #[cfg(target_os = "linux")]
 pub(crate) fn fence_other_threads() -> bool {
-    membarrier::fence()
+    !super::is_in_sandbox() && membarrier::fence()
 }
 
 #[cfg(target_os = "linux")]

@@ -13,7 +13,7 @@ pub(crate) use host::{coarse_ns, host_huge_pages, minor_faults, monotonic_ns, th
 pub(crate) use moving::{count_resident, move_pages};
 
 use super::pages::{covered, page_bytes};
-use super::{Errno, HostHugePages};
+use super::{Errno, HostHugePages, is_in_sandbox};
 
 impl From<rustix::io::Errno> for Errno {
     fn from(error: rustix::io::Errno) -> Self {
@@ -80,6 +80,9 @@ fn map(len: usize, protection: ProtFlags) -> Result<NonNull<u8>, Errno> {
 /// The range lies within one mapping of the caller's, who knows what the advice does to its contents.
 unsafe fn advise(at: *mut u8, len: usize, advice: Advice) -> Result<(), Errno> {
     let len = covered(at, len)?;
+    if advice != Advice::LinuxDontNeed && is_in_sandbox() {
+        return Err(rustix::io::Errno::INVAL.into());
+    }
     // SAFETY: the caller's.
     Ok(unsafe { rustix::mm::madvise(at.cast(), len, advice) }?)
 }
@@ -152,7 +155,7 @@ pub(crate) unsafe fn discard(at: *mut u8, len: usize) -> Result<(), Errno> {
 /// The range is committed, and nobody needs its contents.
 pub(crate) unsafe fn soften(at: *mut u8, len: usize) -> Result<(), Errno> {
     // SAFETY: the caller's: the contents are dead.
-    unsafe { advise(at, len, Advice::LinuxFree) }
+    unless_unknown(unsafe { advise(at, len, Advice::LinuxFree) })
 }
 
 /// Has the C library give what is free in its heap back to the system.
@@ -179,10 +182,10 @@ pub(crate) fn trim_heap() {}
 pub(crate) unsafe fn populate(at: *mut u8, len: usize) -> Result<(), Errno> {
     let len = covered(at, len)?;
     // SAFETY: advice that changes no contents, on a range of ours.
-    match unsafe { rustix::mm::madvise(at.cast(), len, Advice::LinuxPopulateWrite) } {
+    match unsafe { advise(at, len, Advice::LinuxPopulateWrite) } {
         // Before Linux 5.14: touch each page, without changing what it holds. Only then: what the kernel itself could not
         // page in (no memory, broken memory) would end the process when it is touched.
-        Err(rustix::io::Errno::INVAL) => {
+        Err(refused) if refused == rustix::io::Errno::INVAL.into() => {
             for offset in (0..len).step_by(real_page_bytes()) {
                 let page = at.wrapping_add(offset);
                 // SAFETY: a byte of the range, which is readable and writable, and the caller's alone.
@@ -190,7 +193,7 @@ pub(crate) unsafe fn populate(at: *mut u8, len: usize) -> Result<(), Errno> {
             }
             Ok(())
         }
-        other => Ok(other?),
+        other => other,
     }
 }
 
@@ -210,7 +213,7 @@ pub(crate) unsafe fn page_in(at: *mut u8, len: usize) -> Result<(), Errno> {
 /// The range lies within one reservation.
 pub(crate) unsafe fn advise_huge(at: *mut u8, len: usize) -> Result<(), Errno> {
     // SAFETY: advice that changes no contents, on a range of ours.
-    unsafe { advise(at, len, Advice::LinuxHugepage) }
+    unless_unknown(unsafe { advise(at, len, Advice::LinuxHugepage) })
 }
 
 /// Makes huge pages of the range, which is a multiple of theirs, whoever's it is: nothing changes that anybody could read (Linux
@@ -225,6 +228,9 @@ pub(crate) unsafe fn collapse(at: *mut u8, len: usize) -> Result<(), Errno> {
     /// Neither rustix nor libc has it.
     const MADV_COLLAPSE: libc::c_int = 25;
     let len = covered(at, len)?;
+    if is_in_sandbox() {
+        return Err(Errno(libc::EPERM));
+    }
     // SAFETY: changes no contents, on a range of ours.
     keeping_errno(|| unsafe { libc::madvise(at.cast(), len, MADV_COLLAPSE) })
 }
@@ -238,7 +244,7 @@ pub(crate) unsafe fn forbid_huge(at: *mut u8, len: usize) -> Result<(), Errno> {
     unless_unknown(unsafe { advise(at, len, Advice::LinuxNoHugepage) })
 }
 
-/// Advice that this kernel does not know was not needed.
+/// Advice that this kernel does not know, or that is not given in a [sandbox](super::sandbox), was not needed.
 fn unless_unknown(advised: Result<(), Errno>) -> Result<(), Errno> {
     if advised == Err(rustix::io::Errno::INVAL.into()) { Ok(()) } else { advised }
 }

@@ -6,7 +6,7 @@ use rustix::mm::{MapFlags, MremapFlags, ProtFlags, mmap_anonymous, mremap_fixed,
 
 use super::{PRIVATE, keeping_errno, real_page_bytes};
 use crate::os::pages::covered;
-use crate::os::{self, NotMoved};
+use crate::os::{self, NotMoved, is_in_sandbox};
 
 /// Moves the pages of `from` to `to`, without copying (mremap(2) with `MREMAP_DONTUNMAP`, Linux 5.7). Afterwards `to` holds what
 /// `from` held, as readable, writable and advised as that was. `from` stays mapped and reads as zeroes.
@@ -92,6 +92,9 @@ unsafe fn fill_hole(to: *mut u8, len: usize) -> bool {
 /// # Safety
 /// None is needed; the platforms share one signature.
 pub(crate) unsafe fn count_resident(at: *const u8, len: usize) -> Option<usize> {
+    if is_in_sandbox() {
+        return None;
+    }
     resident_bytes(at, len).ok()
 }
 

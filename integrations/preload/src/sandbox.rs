@@ -1,0 +1,215 @@
+//! Notices that the program is about to enter a sandbox (seccomp). What the arena has yet to ask the host it asks now, and from then
+//! on it keeps to the calls that glibc's own malloc makes: any other may kill the program.
+//!
+//! glibc has no function for it: programs call prctl(2) or, as libseccomp does, syscall(2). Both are replaced by jumps, which look at
+//! their first arguments only.
+#![allow(unsafe_code, reason = "replaces two functions of the C library's")]
+
+use std::arch::naked_asm;
+use std::ffi::{CStr, c_int, c_long, c_void};
+use std::mem::transmute;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use arena::c_api;
+
+use crate::start::{self, State};
+
+/// The C library's own.
+static NEXT_PRCTL: AtomicPtr<c_void> = AtomicPtr::new(prctl_early as *mut c_void);
+static NEXT_SYSCALL: AtomicPtr<c_void> = AtomicPtr::new(syscall_early as *mut c_void);
+
+/// Looks the C library's own up.
+pub(crate) fn look_up() {
+    for (place, name) in [(&NEXT_PRCTL, c"prctl"), (&NEXT_SYSCALL, c"syscall")] {
+        let next = find(name);
+        if !next.is_null() {
+            place.store(next, Ordering::Relaxed);
+        }
+    }
+}
+
+fn find(name: &CStr) -> *mut c_void {
+    // SAFETY: a name that ends with a zero.
+    unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) }
+}
+
+/// Called by the jumps.
+extern "C" fn enters() {
+    if start::state() == State::InUse {
+        c_api::enter_sandbox();
+    }
+}
+
+/// For constructors of other libraries, which run before [`look_up`].
+unsafe extern "C" fn prctl_early(option: c_int, a: c_long, b: c_long, c: c_long, d: c_long) -> c_int {
+    let next = find(c"prctl");
+    if next.is_null() {
+        return -1;
+    }
+    // SAFETY: a function of this name has this type; the rest is the caller's.
+    unsafe { transmute::<*mut c_void, unsafe extern "C" fn(c_int, ...) -> c_int>(next)(option, a, b, c, d) }
+}
+
+/// As above.
+unsafe extern "C" fn syscall_early(
+    number: c_long,
+    a: c_long,
+    b: c_long,
+    c: c_long,
+    d: c_long,
+    e: c_long,
+    f: c_long,
+) -> c_long {
+    let next = find(c"syscall");
+    if next.is_null() {
+        return -1;
+    }
+    // SAFETY: a function of this name has this type; the rest is the caller's.
+    unsafe { transmute::<*mut c_void, unsafe extern "C" fn(c_long, ...) -> c_long>(next)(number, a, b, c, d, e, f) }
+}
+
+/// prctl(2).
+///
+/// # Safety
+/// As prctl(2) has it.
+#[cfg(target_arch = "x86_64")]
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn prctl() {
+    naked_asm!(
+        "endbr64",
+        "cmp edi, {set_seccomp}",
+        "jne 2f",
+        "push rdi",
+        "push rsi",
+        "push rdx",
+        "push rcx",
+        "push r8",
+        "call {enters}",
+        "pop r8",
+        "pop rcx",
+        "pop rdx",
+        "pop rsi",
+        "pop rdi",
+        "xor eax, eax",
+        "2:",
+        "jmp qword ptr [rip + {next}]",
+        set_seccomp = const libc::PR_SET_SECCOMP,
+        enters = sym enters,
+        next = sym NEXT_PRCTL,
+    )
+}
+
+/// syscall(2).
+///
+/// # Safety
+/// As syscall(2) has it.
+#[cfg(target_arch = "x86_64")]
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn syscall() {
+    naked_asm!(
+        "endbr64",
+        "cmp edi, {seccomp}",
+        "je 2f",
+        "cmp edi, {prctl}",
+        "jne 3f",
+        "cmp esi, {set_seccomp}",
+        "jne 3f",
+        "2:",
+        "push rdi",
+        "push rsi",
+        "push rdx",
+        "push rcx",
+        "push r8",
+        "push r9",
+        "sub rsp, 8",
+        "call {enters}",
+        "add rsp, 8",
+        "pop r9",
+        "pop r8",
+        "pop rcx",
+        "pop rdx",
+        "pop rsi",
+        "pop rdi",
+        "xor eax, eax",
+        "3:",
+        "jmp qword ptr [rip + {next}]",
+        seccomp = const libc::SYS_seccomp,
+        prctl = const libc::SYS_prctl,
+        set_seccomp = const libc::PR_SET_SECCOMP,
+        enters = sym enters,
+        next = sym NEXT_SYSCALL,
+    )
+}
+
+/// prctl(2).
+///
+/// # Safety
+/// As prctl(2) has it.
+#[cfg(target_arch = "aarch64")]
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn prctl() {
+    naked_asm!(
+        "hint #34", // bti c
+        "cmp w0, #{set_seccomp}",
+        "b.ne 2f",
+        "stp x29, x30, [sp, #-64]!",
+        "stp x0, x1, [sp, #16]",
+        "stp x2, x3, [sp, #32]",
+        "str x4, [sp, #48]",
+        "bl {enters}",
+        "ldr x4, [sp, #48]",
+        "ldp x2, x3, [sp, #32]",
+        "ldp x0, x1, [sp, #16]",
+        "ldp x29, x30, [sp], #64",
+        "2:",
+        "adrp x16, {next}",
+        "ldr x16, [x16, :lo12:{next}]",
+        "br x16",
+        set_seccomp = const libc::PR_SET_SECCOMP,
+        enters = sym enters,
+        next = sym NEXT_PRCTL,
+    )
+}
+
+/// syscall(2).
+///
+/// # Safety
+/// As syscall(2) has it.
+#[cfg(target_arch = "aarch64")]
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn syscall() {
+    naked_asm!(
+        "hint #34", // bti c
+        "cmp w0, #{seccomp}",
+        "b.eq 2f",
+        "cmp w0, #{prctl}",
+        "b.ne 3f",
+        "cmp w1, #{set_seccomp}",
+        "b.ne 3f",
+        "2:",
+        "stp x29, x30, [sp, #-80]!",
+        "stp x0, x1, [sp, #16]",
+        "stp x2, x3, [sp, #32]",
+        "stp x4, x5, [sp, #48]",
+        "str x6, [sp, #64]",
+        "bl {enters}",
+        "ldr x6, [sp, #64]",
+        "ldp x4, x5, [sp, #48]",
+        "ldp x2, x3, [sp, #32]",
+        "ldp x0, x1, [sp, #16]",
+        "ldp x29, x30, [sp], #80",
+        "3:",
+        "adrp x16, {next}",
+        "ldr x16, [x16, :lo12:{next}]",
+        "br x16",
+        seccomp = const libc::SYS_seccomp,
+        prctl = const libc::SYS_prctl,
+        set_seccomp = const libc::PR_SET_SECCOMP,
+        enters = sym enters,
+        next = sym NEXT_SYSCALL,
+    )
+}
