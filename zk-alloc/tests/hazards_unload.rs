@@ -6,7 +6,7 @@
 mod plugin;
 mod support;
 
-use std::ffi::{CStr, CString, OsStr, c_void};
+use std::ffi::{CStr, CString, c_void};
 use std::path::PathBuf;
 use std::sync::{Barrier, LazyLock};
 use std::thread;
