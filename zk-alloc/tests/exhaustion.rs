@@ -231,7 +231,7 @@ fn in_a_small_control_group_phases_leave_room_for_what_is_between_them() {
         };
         // The limit is looked at when a process starts.
         // SAFETY: see there.
-        let ended = alone_as(name, &[], |command| drop(unsafe { command.pre_exec(join) }));
+        let ended = alone_as(name, &[], |command| _ = unsafe { command.pre_exec(join) });
         ended.assert_passed(name);
         assert!(ended.warnings().is_empty(), "{ended:?}");
         return;
