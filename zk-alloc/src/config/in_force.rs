@@ -51,7 +51,7 @@ pub struct SettingsInForce {
     pub huge_pages: InForce<HugePages>,
     /// From so many bytes on, the kernel zeroes used memory; `usize::MAX` is never.
     pub lazy_zero_bytes: InForce<usize>,
-    /// Whether a background thread is started. That it was stopped since is not told.
+    /// Whether the background thread is started. [`stop_background_thread`](crate::stop_background_thread) does not change this.
     pub background_thread: InForce<bool>,
     /// Whether what outlives its phase is printed, unless [`trace_escaped`](crate::trace_escaped()) said otherwise since.
     pub trace_escaped: InForce<bool>,
