@@ -8,6 +8,9 @@ pub(super) const LOOKS: usize = 8;
 /// Windows that count while a process is busy. A proof may take longer than a window, and reach its peak for a moment only.
 const WINDOWS: usize = 8;
 
+/// A process that allocates less than this in a window is idle, in bytes: a purge costs it no more faults than that.
+const LEAST_BUSY_BYTES: usize = 1 << 20;
+
 /// Headroom above the peak of a busy process, in bytes; a small process gets its own size at most. Placement needs some room.
 const SLACK_BYTES: usize = 8 << 20;
 
@@ -135,7 +138,7 @@ impl Window {
 
     fn is_busy_with(&self, served_bytes: u64, live_bytes: usize) -> bool {
         let spare = self.highest().saturating_sub(live_bytes);
-        served_bytes > 0 && served_bytes >= (spare.max(live_bytes) / 64) as u64
+        served_bytes >= (spare.max(live_bytes) / 64).max(LEAST_BUSY_BYTES) as u64
     }
 
     /// How much may stay resident, in bytes.
@@ -195,6 +198,10 @@ mod tests {
             assert!((200 * MIB..=210 * MIB).contains(&window.keep_bytes()), "{window:?}");
             assert!(window.is_over());
         }
+        // A small one allocates a large part of what it has.
+        let mut window = Window::new(13 * MIB);
+        (0..=LOOKS).for_each(|_| window.push(seen(4, 100)));
+        assert!((4 * MIB..=5 * MIB).contains(&window.keep_bytes()), "{window:?}");
         let mut window = Window::new(200 * MIB);
         for _ in 0..LOOKS {
             window.push(seen(0, 0));
