@@ -42,16 +42,16 @@ pub enum Mode {
     /// While a phase is open.
     #[default]
     Scoped,
-    /// Always, without phases. What stays resident follows what was alive at most in the last seconds ([`Retain::For`],
-    /// `ZK_ALLOC_RETAIN_FOR`): the program's threads purge the rest when they ask for memory. A process that goes fully idle asks for
-    /// none; there a background thread purges, if it was [started](crate::start_background_thread).
+    /// Always, without phases. Resident memory follows the peak live size of the last seconds ([`Retain::For`], `ZK_ALLOC_RETAIN_FOR`):
+    /// the program's threads purge the rest when they ask for memory. A process that goes fully idle asks for none, and needs the
+    /// [background thread](crate::start_background_thread) for that.
     ///
     /// [`Retain::For`]: crate::Retain::For
     Resident,
 }
 
 impl ZkAllocator<System> {
-    /// An allocator that needs no phases: the arena takes part always, and free memory goes with time ([`Mode::Resident`]).
+    /// An allocator that needs no phases: the arena takes part always, and free memory is purged by time ([`Mode::Resident`]).
     ///
     /// ```
     /// use zk_alloc::ZkAllocator;
@@ -230,7 +230,7 @@ impl<A: GlobalAlloc> ZkAllocator<A> {
         let threshold = config::threshold();
         let is_below = layout.size() < threshold && (threshold != config::UNKNOWN || self.is_below_when_first(layout));
         if is_below || !self.is_active() {
-            // Between phases nobody else comes by.
+            // Between phases, the arena has no slow path that ticks.
             arena::tick();
             return None;
         }

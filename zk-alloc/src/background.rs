@@ -1,7 +1,7 @@
-//! The background thread: it purges memory with time also while the program calls nobody, and makes what stays huge. Opt-in, and one
-//! for the process.
+//! The background thread. It purges free memory while the program is idle, and collapses small pages into huge ones. It is opt-in, and a
+//! process has at most one.
 //!
-//! Nothing depends on it. A forked child has none until it asks for its own.
+//! Nothing depends on it. A forked child has none until it starts its own.
 #![allow(unsafe_code, reason = "keeps the thread's handle in a cell")]
 
 use std::cell::UnsafeCell;
@@ -12,7 +12,8 @@ use std::time::Duration;
 use crate::arena::{self, Blocks, Pass};
 use crate::os::{self, Errno, OwnThread};
 
-/// What becomes of the thread, in the lowest bits; above, the [generation](os::process_generation) of the process that it is of.
+/// The lowest bits hold one of the states below. The bits above them hold the [generation](os::process_generation) of the process that
+/// owns the thread.
 static STATE: AtomicU64 = AtomicU64::new(NONE);
 const NONE: u64 = 0;
 const STARTING: u64 = 1;
@@ -22,12 +23,12 @@ const STATE_BITS: u32 = 2;
 
 struct Handle(UnsafeCell<Option<OwnThread>>);
 
-// SAFETY: whoever moved `STATE` to `STARTING` or `STOPPING` reaches into it, and nobody else until that thread moves it on.
+// SAFETY: only the thread that moved `STATE` to `STARTING` or `STOPPING` reaches into it, until it moves the state on.
 unsafe impl Sync for Handle {}
 
 static HANDLE: Handle = Handle(UnsafeCell::new(None));
 
-/// Whether the setting was looked at, so that there is nothing to start.
+/// Whether the setting was acted on, so that [`start_if_set`] has nothing to do.
 static IS_SETTLED: AtomicBool = AtomicBool::new(false);
 
 fn state_of(generation: u64, state: u64) -> u64 {
@@ -36,12 +37,12 @@ fn state_of(generation: u64, state: u64) -> u64 {
 
 /// Starts the background thread of this process, if it does not run already.
 ///
-/// The thread does what the program's threads can't while they call nobody, or should not. It purges memory that is free for as long as
-/// [`Retain::For`](crate::Retain::For) or `ZK_ALLOC_RETAIN_FOR` says; and where huge pages cost too much at the first touch
-/// ([`HugePagesOutcome::Later`](crate::HugePagesOutcome::Later)), it makes what stays resident huge. It is an ordinary thread of the
-/// name `zk-alloc`, with all signals blocked. A process that did not ask for it has no thread of the allocator's.
+/// The thread purges memory that was free for the time of [`Retain::For`](crate::Retain::For) or `ZK_ALLOC_RETAIN_FOR`, also while the
+/// program asks for no memory. Where huge pages cost too much at the first touch
+/// ([`HugePagesOutcome::Later`](crate::HugePagesOutcome::Later)), it makes resident memory huge in the background. It is an ordinary
+/// thread with the name `zk-alloc`, and blocks all signals. Without this call, and without the setting, the allocator has no thread.
 ///
-/// A forked child has none, and may start its own.
+/// A forked child has no such thread, and may start its own.
 ///
 /// # Errors
 /// The system's, where it grants no thread. [`io::ErrorKind::WouldBlock`] while another thread is in
@@ -49,7 +50,7 @@ fn state_of(generation: u64, state: u64) -> u64 {
 ///
 /// ```
 /// zk_alloc::start_background_thread()?;
-/// // Nothing that is free stays once no phase was open for 30 seconds.
+/// // Free memory goes once no phase was open for 30 seconds.
 /// zk_alloc::set_retain(zk_alloc::Retain::For(std::time::Duration::from_secs(30)));
 /// # zk_alloc::stop_background_thread();
 /// # Ok::<(), std::io::Error>(())
@@ -62,8 +63,8 @@ pub fn start_background_thread() -> io::Result<()> {
     })
 }
 
-/// Ends the background thread, and returns when it has ended; at once where this process has none, or another thread is stopping it.
-/// See [`start_background_thread`] for an example.
+/// Ends the background thread, and returns when it has ended. Returns at once if this process has none, or if another thread is stopping
+/// it. [`start_background_thread`] has an example.
 pub fn stop_background_thread() {
     IS_SETTLED.store(true, Ordering::Relaxed);
     let own = os::process_generation();
@@ -79,7 +80,7 @@ pub fn stop_background_thread() {
     STATE.store(NONE, Ordering::Release);
 }
 
-/// Starts the thread if the program or the environment asked for it, once. Called where it may be started: from ordinary code.
+/// Starts the thread once, if the program or the environment set it. The callers are ordinary code, where a thread may be started.
 #[inline]
 pub(crate) fn start_if_set() {
     if !IS_SETTLED.load(Ordering::Relaxed) {
@@ -96,7 +97,7 @@ fn start_if_set_now() {
     }
 }
 
-/// As [`start_background_thread`], where nobody is there to be told.
+/// As [`start_background_thread`], for a caller that can return no error.
 pub(crate) fn start_or_warn() {
     IS_SETTLED.store(true, Ordering::Relaxed);
     if let Err(Some(Errno(code))) = start() {
@@ -106,11 +107,11 @@ pub(crate) fn start_or_warn() {
     }
 }
 
-/// `None` is an error of nobody's: the thread is being stopped.
+/// The error is `None` while another thread stops the background thread.
 fn start() -> Result<(), Option<Errno>> {
     let own = os::process_generation();
     let before = STATE.load(Ordering::Relaxed);
-    // What a parent's state says is nothing to this process.
+    // The state of a parent is of another generation.
     if before >> STATE_BITS == own {
         return if before == state_of(own, STOPPING) { Err(None) } else { Ok(()) };
     }
@@ -137,7 +138,7 @@ fn is_stopping() -> bool {
     STATE.load(Ordering::Relaxed) & state_of(0, STOPPING) == STOPPING
 }
 
-/// What the thread does.
+/// Runs on the thread.
 fn run() {
     arena::set_watched(true);
     let mut huge = Huge { pass: None, next_ns: 0 };
@@ -157,7 +158,7 @@ fn run() {
     arena::set_watched(false);
 }
 
-/// Memory is being made huge.
+/// The pass that makes huge pages.
 struct Huge {
     pass: Option<Pass<Blocks>>,
     /// When the next step is due, by [`os::monotonic_ns`].
@@ -165,7 +166,7 @@ struct Huge {
 }
 
 impl Huge {
-    /// Takes the next step if it is due, and returns how long until the one after that; `None` where nobody asked for any.
+    /// Takes the next step if it is due. Returns the time until the step after it; `None` while there is no pass.
     fn work(&mut self) -> Option<Duration> {
         let arena = arena::get()?;
         if self.pass.is_none() {
@@ -189,7 +190,7 @@ impl Huge {
         }
     }
 
-    /// Ends in the midst of a pass.
+    /// Ends the pass early.
     fn end(&mut self) {
         if let (Some(pass), Some(arena)) = (&mut self.pass, arena::get()) {
             arena.settle(pass);

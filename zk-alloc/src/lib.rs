@@ -7,6 +7,7 @@
 //! [`pool`]: pool
 //! [`trace_escaped`]: trace_escaped
 //! [`set_retain`]: set_retain
+//! [`start_background_thread`]: start_background_thread
 //! [`release`]: release
 //! [`soften`]: soften
 //! [`reserve`]: reserve

@@ -19,15 +19,15 @@ pub enum Retain {
     /// At most so many bytes, what is in use included. The default, with `ZK_ALLOC_RETAIN_BYTES`, or else half of the
     /// memory that the process may use (its control group's limit or the machine's memory).
     Bytes(usize),
-    /// What was alive at most in so long, phases apart: between phases, free memory beyond that is purged, and once that time has
-    /// passed without a phase, all free memory is.
+    /// The peak live size of the last `Duration`. Between phases, free memory beyond that is purged. Once that time has passed without a
+    /// phase, all free memory is purged. While a phase is open, nothing is.
     ///
-    /// The program's own threads do that when they ask for memory. A process that goes fully idle calls nobody, and keeps what it
-    /// has: call [`release`], or have a background thread
-    /// ([`start_background_thread`](crate::start_background_thread), `ZK_ALLOC_BACKGROUND=1`).
+    /// The program's own threads purge, when they ask for memory. A process that goes fully idle asks for none, and keeps its memory:
+    /// call [`release`], or start the background thread ([`start_background_thread`](crate::start_background_thread),
+    /// `ZK_ALLOC_BACKGROUND=1`).
     ///
-    /// Where an allocator takes part always ([`Mode::Resident`](crate::Mode::Resident)), it is the default, with
-    /// `ZK_ALLOC_RETAIN_FOR` seconds, or else 8; what stays is what is alive and a little more.
+    /// In [`Mode::Resident`](crate::Mode::Resident) this is the default, with `ZK_ALLOC_RETAIN_FOR` seconds, or else 8. An idle process
+    /// keeps its live size and a little more there.
     For(Duration),
     /// Nothing: every phase pays for its pages again.
     Never,
@@ -43,8 +43,8 @@ const TAG_MASK: u64 = 3 << VALUE_BITS;
 static POLICY: AtomicU64 = AtomicU64::new(DEFAULT);
 
 /// Chooses what stays resident from now on. It takes effect when the last open phase ends; with
-/// [`ZkAllocator::resident`](crate::ZkAllocator::resident) at once, where [`Retain::For`] says how soon free memory goes, and any
-/// other policy that it does not go with time.
+/// [`ZkAllocator::resident`](crate::ZkAllocator::resident) at once. There, [`Retain::For`] says how soon free memory is purged, and any
+/// other policy turns purging by time off.
 ///
 /// ```
 /// use std::time::Duration;
@@ -66,13 +66,13 @@ pub fn set_retain(retain: Retain) {
 /// Whether an allocator takes part always, so that no phase ends that could say when memory may go.
 static IS_RESIDENT: AtomicBool = AtomicBool::new(false);
 
-/// From now on free memory goes with time, for an allocator that takes part always. Waits for nobody, and allocates nothing.
+/// Turns purging by time on, for an allocator that takes part always. Never waits, and allocates nothing.
 pub(crate) fn follow_live() {
     IS_RESIDENT.store(true, Ordering::SeqCst);
     follow();
 }
 
-/// Has free memory go with time, as the policy or the setting says.
+/// Purges by time from now on, as the policy or the setting says.
 fn follow() {
     let is_resident = IS_RESIDENT.load(Ordering::SeqCst);
     let by_setting = || arena::get().map_or(Duration::MAX, |arena| arena.config().settings.retain_for.value);
@@ -80,7 +80,7 @@ fn follow() {
     arena::follow(arena::Policy { window_ns, empties: !is_resident });
 }
 
-/// The time after which free memory goes under a policy, in nanoseconds; 0 is never.
+/// The length of the window under a policy, in nanoseconds; 0 purges nothing by time.
 fn window_ns(policy: u64, is_resident: bool, by_setting: impl FnOnce() -> Duration) -> u64 {
     match policy & TAG_MASK {
         FOR_NS => (policy & !TAG_MASK).max(1),
@@ -118,7 +118,7 @@ pub(crate) fn last_phase_ended() {
     let policy = POLICY.load(Ordering::Relaxed);
     let keep = match policy & TAG_MASK {
         BYTES => usize::try_from(policy & !TAG_MASK).unwrap_or(usize::MAX),
-        // No time at all is at once.
+        // A time of 0 purges at once.
         FOR_NS if policy == FOR_NS && !IS_RESIDENT.load(Ordering::Relaxed) => 0,
         FOR_NS => return arena::tick(),
         _ => arena.config().settings.retain_bytes.value,
@@ -204,12 +204,12 @@ mod tests {
         assert_eq!(window_ns(DEFAULT, true, || Duration::ZERO), 1);
     }
 
-    /// One thread ends the last phase, and another begins one before the first says what may stay of what is freed. Then it would be
-    /// said of a phase, in which everything stays.
+    /// A thread ends the last phase, and another begins one before the first sets the limit between phases. Without a second look, that
+    /// limit would hold in the new phase.
     #[cfg(target_os = "linux")]
     #[test]
     fn a_phase_that_began_while_the_last_one_ended_keeps_what_is_freed_in_it() {
-        // In a process of its own: what is kept is a property of the process.
+        // The child has the limit to itself, which is one for the process.
         // SAFETY: the child changes numbers, and ends.
         let child = unsafe { libc::fork() };
         if child == 0 {

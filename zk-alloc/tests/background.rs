@@ -1,5 +1,5 @@
-//! The background thread: there is none unless somebody asked, it is as any other thread of the program's, and with it an idle process
-//! keeps what is alive.
+//! The background thread: a process has none unless it asks, it behaves as any thread of the program, and an idle process shrinks to its
+//! live size with it.
 //!
 //! Threads are a property of the process, so each test runs in one of its own.
 #![cfg(target_os = "linux")]
@@ -33,7 +33,7 @@ use zk_alloc::{
 #[global_allocator]
 static ALLOC: ZkAllocator = ZkAllocator;
 
-/// What is alive at most while [`work`] works, in bytes.
+/// The peak live size of [`work`], in bytes.
 const MOST_BYTES: usize = 200 * MIB;
 
 /// A giant, some of the middle, and many small, all written.
@@ -42,25 +42,24 @@ fn work(allocator: &'static (dyn GlobalAlloc + Sync)) {
     drop(black_box((of(1, MOST_BYTES / 2), of(64, MOST_BYTES / 4 / 64), of(4_000, MOST_BYTES / 4 / 4_000))));
 }
 
-/// Waits until so much is resident at most, doing `meanwhile` again and again; whether that came.
-fn comes_down_to(bytes: usize, mut meanwhile: impl FnMut()) -> bool {
+/// Calls `each_time` again and again until at most `bytes` are resident. Returns whether that happened.
+fn shrinks_to(bytes: usize, mut each_time: impl FnMut()) -> bool {
     let begun = Instant::now();
     while stats().resident_bytes > bytes && begun.elapsed() < Duration::from_secs(15) {
-        meanwhile();
+        each_time();
         thread::sleep(Duration::from_millis(5));
     }
     stats().resident_bytes <= bytes
 }
 
-/// What an idle process may keep of what is alive: a twentieth more, and what the test itself uses meanwhile.
+/// The most that an idle process may keep: a twentieth more than its live size, and 2 MiB for the test itself.
 fn at_rest(live_bytes: usize) -> usize {
     live_bytes + live_bytes / 20 + 2 * MIB
 }
 
 const SHORT: (&str, &str) = ("ZK_ALLOC_RETAIN_FOR", "0.4");
 
-/// A thread that nobody asked for keeps privileges that the program gave up, and is in the way of calls that need a process with one
-/// thread.
+/// A hidden thread keeps privileges that the program drops, and blocks calls that need a process with one thread.
 #[test]
 fn by_default_there_is_no_thread_of_ours() {
     in_its_own_process("by_default_there_is_no_thread_of_ours", &[SHORT, ("ZK_ALLOC_THP", "later")], || {
@@ -81,7 +80,6 @@ fn by_default_there_is_no_thread_of_ours() {
             thread::sleep(Duration::from_millis(20));
             assert_alone("in between");
         }
-        reserve(32 * MIB);
         release();
         assert_alone("when asked to release");
     });
@@ -95,12 +93,12 @@ fn with_the_thread_an_idle_process_without_phases_keeps_what_is_alive() {
         for round in 0..3 {
             work(&RESIDENT);
             assert!(stats().resident_bytes >= MOST_BYTES, "round {round} is not over: {}", stats());
-            assert!(comes_down_to(at_rest(survivor.size()), || ()), "round {round}: {}", stats());
+            assert!(shrinks_to(at_rest(survivor.size()), || ()), "round {round}: {}", stats());
         }
     });
 }
 
-/// The policy says how long; between phases, nothing that is free stays after that.
+/// Under `Retain::For`, all free memory is purged once that time has passed without a phase.
 #[test]
 fn with_the_thread_nothing_free_stays_after_the_time_of_retain_for() {
     in_its_own_process("with_the_thread_nothing_free_stays_after_the_time_of_retain_for", &[], || {
@@ -110,11 +108,11 @@ fn with_the_thread_nothing_free_stays_after_the_time_of_retain_for() {
         for round in 0..3 {
             phase(|| work(&ALLOC));
             assert!(stats().resident_bytes >= MOST_BYTES, "round {round} is not over: {}", stats());
-            assert!(comes_down_to(survivor.size() + MIB, || ()), "round {round}: {}", stats());
+            assert!(shrinks_to(survivor.size() + MIB, || ()), "round {round}: {}", stats());
         }
-        // What is freed between phases later goes, too.
+        // Memory that is freed between phases goes, too.
         drop(survivor);
-        assert!(comes_down_to(MIB, || ()), "{}", stats());
+        assert!(shrinks_to(MIB, || ()), "{}", stats());
         // In a phase, nothing does.
         phase(|| {
             work(&ALLOC);
@@ -124,45 +122,44 @@ fn with_the_thread_nothing_free_stays_after_the_time_of_retain_for() {
     });
 }
 
-/// Nobody else is there to purge: the program's threads do, where they come by.
+/// The program's own threads purge, on the slow paths of their requests.
 #[test]
-fn without_the_thread_a_process_that_asks_for_little_comes_down() {
-    in_its_own_process("without_the_thread_a_process_that_asks_for_little_comes_down", &[SHORT], || {
+fn without_the_thread_a_process_that_asks_for_little_shrinks() {
+    in_its_own_process("without_the_thread_a_process_that_asks_for_little_shrinks", &[SHORT], || {
         let survivor = Block::written(&RESIDENT, 20 * MIB);
         work(&RESIDENT);
         assert!(stats().resident_bytes >= MOST_BYTES, "{}", stats());
         // More than a cache keeps.
         let a_little = || drop((0..200).map(|_| Block::written(&RESIDENT, 100)).collect::<Vec<_>>());
-        assert!(comes_down_to(at_rest(survivor.size()), a_little), "{}", stats());
+        assert!(shrinks_to(at_rest(survivor.size()), a_little), "{}", stats());
         assert_eq!(ours().len(), 0);
     });
 }
 
-/// A service that frees what it takes lives on its thread's cache, and never comes by the slabs.
+/// A service that frees what it allocates lives on its thread cache, and never reaches the slabs.
 #[test]
-fn without_the_thread_a_process_that_lives_on_its_caches_comes_down() {
-    in_its_own_process("without_the_thread_a_process_that_lives_on_its_caches_comes_down", &[SHORT], || {
+fn without_the_thread_a_process_that_lives_on_its_caches_shrinks() {
+    in_its_own_process("without_the_thread_a_process_that_lives_on_its_caches_shrinks", &[SHORT], || {
         let survivor = Block::written(&RESIDENT, 20 * MIB);
         work(&RESIDENT);
         let a_little = || (0..50).for_each(|_| drop(Block::untouched(&RESIDENT, 100, 8)));
-        assert!(comes_down_to(at_rest(survivor.size()), a_little), "{}", stats());
+        assert!(shrinks_to(at_rest(survivor.size()), a_little), "{}", stats());
     });
 }
 
-/// Between phases the arena has no requests, but whoever asks the backing allocator comes by.
+/// Between phases the arena has no requests. Those for the backing allocator tick.
 #[test]
-fn without_the_thread_a_process_between_phases_comes_down() {
-    in_its_own_process("without_the_thread_a_process_between_phases_comes_down", &[], || {
+fn without_the_thread_a_process_between_phases_shrinks() {
+    in_its_own_process("without_the_thread_a_process_between_phases_shrinks", &[], || {
         set_retain(Retain::For(Duration::from_millis(300)));
         let survivor = phase(|| Block::written(&ALLOC, 20 * MIB));
         phase(|| work(&ALLOC));
         assert!(stats().resident_bytes >= MOST_BYTES, "{}", stats());
-        assert!(comes_down_to(survivor.size() + MIB, || drop(black_box(vec![1u8; 100]))), "{}", stats());
+        assert!(shrinks_to(survivor.size() + MIB, || drop(black_box(vec![1u8; 100]))), "{}", stats());
     });
 }
 
-/// A pause is seen when the first request after it comes, and that may be a proof's: what the pause made superfluous is what the
-/// proof needs.
+/// The first request after a pause may belong to a proof. A purge at that moment would take the memory that the proof needs.
 #[test]
 fn a_proof_after_a_pause_finds_its_memory() {
     // Long looks, so that a busy machine does not make a pause of its own.
@@ -198,11 +195,11 @@ fn it_starts_and_ends_when_asked_as_often_as_asked() {
             stop_background_thread();
         }
         start_background_thread().expect("a thread");
-        assert!(comes_down_to(2 * MIB, || ()), "the last of them works: {}", stats());
+        assert!(shrinks_to(2 * MIB, || ()), "the last of them works: {}", stats());
     });
 }
 
-/// Who ends it is not to wait out its sleep, nor one who starts it for the one before.
+/// The thread may sleep without a time limit. Stopping it must wake it.
 #[test]
 fn it_ends_at_once_where_it_has_nothing_to_do() {
     in_its_own_process("it_ends_at_once_where_it_has_nothing_to_do", &[("ZK_ALLOC_RETAIN_FOR", "ever")], || {
@@ -215,7 +212,7 @@ fn it_ends_at_once_where_it_has_nothing_to_do() {
     });
 }
 
-/// A handler that runs on a thread that knows nothing of the program may find none of what it needs.
+/// A signal handler of the program must not run on a thread that the program does not know.
 #[test]
 fn no_signal_is_handled_on_it() {
     in_its_own_process("no_signal_is_handled_on_it", &[], || {
@@ -232,7 +229,7 @@ fn no_signal_is_handled_on_it() {
     });
 }
 
-/// What setuid(2) gives up, the C library gives up for every thread that it knows. A thread that it can't reach keeps it.
+/// The C library applies setuid(2) to every thread that it knows. A thread that it can't reach keeps the old user.
 #[test]
 fn what_the_program_gives_up_the_thread_gives_up() {
     in_its_own_process("what_the_program_gives_up_the_thread_gives_up", &[SHORT], || {
@@ -258,7 +255,7 @@ fn what_the_program_gives_up_the_thread_gives_up() {
     });
 }
 
-/// Namespaces are joined and made by processes with one thread only.
+/// The kernel lets only processes with one thread join and make namespaces.
 #[test]
 fn a_process_without_it_may_join_and_make_namespaces() {
     in_its_own_process("a_process_without_it_may_join_and_make_namespaces", &[SHORT], || {
@@ -268,7 +265,7 @@ fn a_process_without_it_may_join_and_make_namespaces() {
             if made == 0 { 0 } else { error_number() }
         };
         let join = || {
-            // SAFETY: a name that ends with a zero; the descriptor is the child's.
+            // SAFETY: a name that ends with a zero; the child owns the descriptor.
             let joined = unsafe {
                 let own = libc::open(c"/proc/self/ns/mnt".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC);
                 libc::setns(own, libc::CLONE_NEWNS)
@@ -296,7 +293,7 @@ fn error_number() -> u8 {
     std::io::Error::last_os_error().raw_os_error().and_then(|code| u8::try_from(code).ok()).unwrap_or(255)
 }
 
-/// The thread does not come along into a forked child, which must not believe that it did.
+/// fork(2) copies the calling thread only. A child that takes its parent's thread for its own would never purge.
 #[test]
 fn a_forked_child_has_none_and_purges_by_itself_until_it_starts_its_own() {
     in_its_own_process(
@@ -311,14 +308,14 @@ fn a_forked_child_has_none_and_purges_by_itself_until_it_starts_its_own() {
                 if !ours().is_empty() || tasks().len() != 1 {
                     return 1;
                 }
-                if !comes_down_to(4 * MIB, a_little) {
+                if !shrinks_to(4 * MIB, a_little) {
                     return 2;
                 }
                 if start_background_thread().is_err() || !are_ours(1) {
                     return 3;
                 }
                 work(&RESIDENT);
-                if !comes_down_to(4 * MIB, || ()) {
+                if !shrinks_to(4 * MIB, || ()) {
                     return 4;
                 }
                 stop_background_thread();
@@ -326,12 +323,12 @@ fn a_forked_child_has_none_and_purges_by_itself_until_it_starts_its_own() {
             });
             assert_eq!(code, 0);
             work(&RESIDENT);
-            assert!(comes_down_to(2 * MIB, || ()), "the parent's goes on: {}", stats());
+            assert!(shrinks_to(2 * MIB, || ()), "the parent's goes on: {}", stats());
         },
     );
 }
 
-/// A fork in the midst of a look. What the thread was giving back then is nobody's in the child, which is half of all at most.
+/// A fork can come in the middle of a purge. The child loses the run that was being purged, which is half of the memory at most.
 #[test]
 fn forks_while_it_looks_find_a_child_that_looks() {
     in_its_own_process("forks_while_it_looks_find_a_child_that_looks", &[("ZK_ALLOC_RETAIN_FOR", "0.008")], || {
@@ -343,7 +340,7 @@ fn forks_while_it_looks_find_a_child_that_looks() {
             let code = in_a_fork(|| {
                 work(&RESIDENT);
                 let a_little = || drop((0..200).map(|_| Block::written(&RESIDENT, 100)).collect::<Vec<_>>());
-                u8::from(!comes_down_to(MOST_BYTES / 2 + 10 * MIB, a_little))
+                u8::from(!shrinks_to(MOST_BYTES / 2 + 10 * MIB, a_little))
             });
             assert_eq!(code, 0, "round {round}");
         }
@@ -352,7 +349,7 @@ fn forks_while_it_looks_find_a_child_that_looks() {
 
 static WITH_THREAD: ZkAllocator = ZkAllocator::resident().settings(Settings::new().background_thread(true));
 
-/// The setting starts it once: what the program ended stays ended.
+/// The setting starts the thread once: a stopped thread stays stopped.
 #[test]
 fn the_setting_starts_it_where_the_program_begins_to_allocate() {
     let name = "the_setting_starts_it_where_the_program_begins_to_allocate";
@@ -369,7 +366,7 @@ fn the_setting_starts_it_where_the_program_begins_to_allocate() {
     });
 }
 
-/// Where no thread is granted, the program runs on, and may ask again.
+/// The system may refuse a thread. The program runs on, and may ask again.
 #[test]
 fn a_thread_that_is_refused_is_an_error_and_no_more() {
     in_its_own_process("a_thread_that_is_refused_is_an_error_and_no_more", &[SHORT], || {
@@ -378,6 +375,6 @@ fn a_thread_that_is_refused_is_an_error_and_no_more() {
         assert!(refused.as_ref().is_err_and(|error| error.raw_os_error() == Some(libc::EAGAIN)), "{refused:?}");
         assert_eq!(ours().len(), 0);
         start_background_thread().expect("there is address space again");
-        assert!(comes_down_to(2 * MIB, || ()), "{}", stats());
+        assert!(shrinks_to(2 * MIB, || ()), "{}", stats());
     });
 }

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use support::{ARMS, Arm, compiled, has, said};
 
-/// What the program printed of a stage.
+/// A stage, as the program printed it.
 #[derive(Debug)]
 struct Stage {
     name: String,
@@ -40,7 +40,7 @@ fn stages(program: &Path, arm: Arm, window: &str, seconds: &str, how: &str, back
 /// Bytes of the program itself, and of what glibc keeps, in MiB.
 const BESIDE_MIB: u64 = 12;
 
-/// Holds the stages to what each is to have: pages while it works, and little more than what is alive when it rested.
+/// Checks each stage: a busy process keeps its pages, and an idle one keeps little more than its live size.
 fn assert_follows(arm: Arm, stages: &[Stage]) {
     let of = |name: &'static str| stages.iter().filter(move |stage| stage.name == name);
     for warm in of("warm") {
@@ -95,7 +95,7 @@ fn what_is_kept_for_ever_stays() {
     assert!(stages.iter().all(|stage| stage.resident_mib > MOST_MIB), "{stages:#?}");
 }
 
-/// Of the many programs of a script, those that ask for little have no arena; the thread sleeps there until they end.
+/// A small program of a script never opens the arena. The thread sleeps there, and must not keep the program from ending.
 #[test]
 fn a_program_without_an_arena_ends_though_it_has_the_thread() {
     for arm in [Arm::Default, Arm::Everything] {
@@ -104,7 +104,7 @@ fn a_program_without_an_arena_ends_though_it_has_the_thread() {
     }
 }
 
-/// Python 3.12 warns of `os.fork()` in a process with more than one thread, whoever's it is.
+/// Python 3.12 warns of `os.fork()` in a process with more than one thread, and counts those of libraries.
 #[test]
 fn python_forks_without_a_warning() {
     let script = "import os, sys, warnings

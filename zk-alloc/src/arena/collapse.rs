@@ -1,12 +1,12 @@
-//! Huge pages afterwards. Where the first touch of a huge page costs more than it saves, memory is paged in in small pages; of what
-//! has stayed, the kernel makes huge ones (`MADV_COLLAPSE`), on the background thread. A process without that thread stays in small
+//! Collapse in the background. Where the first touch of a huge page costs more than it saves, the arena faults in small pages. The
+//! background thread later has the kernel collapse them into huge ones (`MADV_COLLAPSE`). A process without that thread stays in small
 //! pages.
 //!
-//! Whatever a huge page costs on the host, the thread takes no more than a small part of one processor's time: it rests after each in
-//! proportion to what that took. A *pass* goes through the arena once. It begins when enough became resident since the last one, and
-//! ends early where memory goes back meanwhile. Nothing changes that anybody could read, and only what is in memory with all its pages
-//! is made huge: what is resident stays as it is. What its owner gives back while it is made huge, the kernel brings back, and the
-//! thread gives it back again.
+//! The thread uses 2% of one CPU, whatever a huge page costs on the host: it rests after each in proportion to its time. A *pass* goes
+//! through the arena once. It begins when enough memory became resident since the last pass, and ends early if memory is purged.
+//!
+//! Contents never change, and the resident size does not grow: a block is collapsed only if all of its pages are in memory. If its owner
+//! purges a part at the same time, the kernel may bring that part back. The thread then purges it again.
 #![allow(unsafe_code, reason = "has memory copied that others use")]
 
 use std::ptr::NonNull;
@@ -17,39 +17,39 @@ use super::budget;
 use super::zone::Zone;
 use crate::os::{self, Errno, HUGE_PAGE_BYTES};
 
-/// The thread rests so many times as long as a huge page took: it uses 2% of a processor.
+/// The rest after a huge page, in multiples of the time that it took: 2% of one CPU.
 const REST_PARTS: u32 = 50;
-/// A pass begins when so many bytes became resident since the last...
+/// The least growth since the last pass that begins another, in bytes...
 const WORTHWHILE_BYTES: u64 = 16 << 20;
-/// ... and this part of all that is.
+/// ... and as a part of the resident size.
 const WORTHWHILE_PART: u64 = 2;
-/// Blocks in a row that the kernel refuses before no more are tried: it knows no such call, or has no memory.
+/// Refusals in a row that end all passes: the kernel has no such call, or no memory.
 const MOST_REFUSED: usize = 8;
-/// Blocks that are looked at before the thread sees to what else it has to do.
+/// The most blocks of one step, so that looks are taken on time.
 const BLOCKS_A_STEP: usize = 1024;
 
-/// What takes less was huge before: nobody copies 2 MiB so fast.
+/// A faster collapse copied nothing: the page was huge before.
 const LEAST_TIME: Duration = Duration::from_micros(20);
 
-/// Whether a pass is to begin.
+/// Whether a thread asked for a pass.
 static IS_WANTED: AtomicBool = AtomicBool::new(false);
-/// Whether the kernel refused to make anything huge.
+/// Whether the kernel refused too often.
 static IS_REFUSED: AtomicBool = AtomicBool::new(false);
 
-/// Bytes that had become resident by being handed out when the last pass began, and that were resident.
+/// Fresh bytes and resident bytes when the last pass began.
 static FRESH_BYTES: AtomicU64 = AtomicU64::new(0);
 static RESIDENT_BYTES: AtomicUsize = AtomicUsize::new(0);
 static COLLAPSED_BYTES: AtomicUsize = AtomicUsize::new(0);
 
-/// Bytes that were made huge pages since the process started.
+/// Bytes collapsed since the process started.
 pub(crate) fn collapsed_bytes() -> usize {
     COLLAPSED_BYTES.load(Ordering::Relaxed)
 }
 
-/// Called when what was used may be used again: asks for a pass, if there may be something to do. Returns whether this call did.
+/// Asks for a pass, if the arena grew enough. Returns whether this call asked. Called when used memory may be reused.
 pub(super) fn ask(fresh_bytes: impl FnOnce() -> u64) -> bool {
     let may_be = !IS_WANTED.load(Ordering::Relaxed) && !IS_REFUSED.load(Ordering::Relaxed);
-    // SeqCst: a thread that begins says so, and looks here afterwards; who asks looks whether there is one afterwards.
+    // SeqCst: the background thread first says that it is there, and then reads this; the caller asks, and then looks whether it is there.
     may_be && is_worthwhile(fresh_bytes()) && !IS_WANTED.swap(true, Ordering::SeqCst)
 }
 
@@ -60,7 +60,7 @@ fn is_worthwhile(fresh: u64) -> bool {
     more >= WORTHWHILE_BYTES && more >= resident as u64 / WORTHWHILE_PART
 }
 
-/// Begins the pass through `zones` that somebody asked for.
+/// Begins a pass through `zones`, if a thread asked for one.
 pub(super) fn begin(fresh_bytes: impl FnOnce() -> u64, zones: [&'static Zone; 2]) -> Option<Pass<Blocks>> {
     if !IS_WANTED.swap(false, Ordering::SeqCst) {
         return None;
@@ -70,7 +70,7 @@ pub(super) fn begin(fresh_bytes: impl FnOnce() -> u64, zones: [&'static Zone; 2]
     Some(Pass::new(Blocks { zones, zone: 0, block: 0 }))
 }
 
-/// Whether what was given back since the pass began is so much that the process idles.
+/// Whether so much was purged since the pass began that the process is idle.
 pub(super) fn is_idle() -> bool {
     budget::resident_bytes() < RESIDENT_BYTES.load(Ordering::Relaxed) / 4 * 3
 }
@@ -78,7 +78,7 @@ pub(super) fn is_idle() -> bool {
 /// A place for a huge page, and its zone.
 pub(super) type Block = (&'static Zone, NonNull<u8>);
 
-/// The places for huge pages in what is committed of some zones.
+/// The places for huge pages in the committed memory of some zones.
 #[derive(Debug)]
 pub(crate) struct Blocks {
     zones: [&'static Zone; 2],
@@ -96,7 +96,7 @@ impl Iterator for Blocks {
             let offset = base.align_offset(HUGE_PAGE_BYTES) + self.block * HUGE_PAGE_BYTES;
             if offset + HUGE_PAGE_BYTES <= len {
                 self.block += 1;
-                // SAFETY: within what is committed.
+                // SAFETY: within committed memory.
                 return Some((zone, unsafe { base.add(offset) }));
             }
             (self.zone, self.block) = (self.zone + 1, 0);
@@ -107,11 +107,11 @@ impl Iterator for Blocks {
 // SAFETY: zones are shared by all threads.
 unsafe impl Send for Blocks {}
 
-/// Once through the arena, step by step.
+/// One pass, step by step.
 #[derive(Debug)]
 pub(crate) struct Pass<B: Iterator> {
     blocks: B,
-    /// What the last step made huge.
+    /// The block that the last step collapsed.
     made: Option<B::Item>,
     refused: usize,
 }
@@ -121,18 +121,19 @@ impl<B: Iterator<Item: Copy>> Pass<B> {
         Self { blocks, made: None, refused: 0 }
     }
 
-    /// Mends what the last step left, as [`step`](Self::step) says.
+    /// Settles the block of the last step again; see [`step`](Self::step).
     pub(super) fn settle(&mut self, settle: impl Fn(B::Item)) {
         if let Some(block) = self.made.take() {
             settle(block);
         }
     }
 
-    /// Has `make_huge` make the next block huge that it can, and returns how long to rest before the next step; `None` where the pass
-    /// is over, which it also is as soon as `is_over`. `make_huge` returns how long it took; `None` where there was nothing to do.
+    /// Collapses the next block that `make_huge` can, and returns the rest before the next step; `None` when the pass is over. The pass
+    /// is over after the last block, and as soon as `is_over` says so. `make_huge` returns the time that it took; `None` if there was
+    /// nothing to do.
     ///
-    /// What was given back while a block became huge is in memory again; `settle` mends that: at once, and again after the rest,
-    /// because what was just being given back still had an owner at first.
+    /// Memory that was purged during a collapse is in memory again, and `settle` purges it. It is called twice: at once, and after the
+    /// rest. At first, a thread that was purging may still own the memory.
     pub(super) fn step(
         &mut self,
         is_over: impl Fn() -> bool,
@@ -161,7 +162,7 @@ impl<B: Iterator<Item: Copy>> Pass<B> {
     }
 }
 
-/// Makes a block a huge page, if all of it is in memory, and returns how long that took; `None` where there was nothing to do.
+/// Collapses a block, if all of its pages are in memory. Returns the time that it took; `None` if there was nothing to do.
 pub(super) fn make_huge((_, block): Block) -> Result<Option<Duration>, Errno> {
     let at = block.as_ptr();
     // SAFETY: committed memory of a zone, which stays mapped.
@@ -169,7 +170,7 @@ pub(super) fn make_huge((_, block): Block) -> Result<Option<Duration>, Errno> {
         return Ok(None);
     }
     let begun = os::monotonic_ns();
-    // SAFETY: as above; what it holds stays.
+    // SAFETY: as above; its contents stay.
     unsafe { os::collapse(at, HUGE_PAGE_BYTES)? };
     let took = Duration::from_nanos(os::monotonic_ns().saturating_sub(begun));
     let is_new = took >= LEAST_TIME;
@@ -187,8 +188,7 @@ mod tests {
 
     const TOOK: Duration = Duration::from_micros(100);
 
-    /// Memory that is being given back while its block becomes huge has an owner then, who lets go of it a moment later: only a look
-    /// after the rest finds it.
+    /// A thread that purges a part of the block owns it during the collapse, and lets go a moment later. Only a second call finds that part.
     #[test]
     fn each_block_is_settled_at_once_and_again_after_the_rest() {
         let done = RefCell::new(Vec::new());

@@ -1,12 +1,11 @@
-//! Free memory goes back to the kernel with time: what stays resident follows the highest live total of the last seconds. Nobody has
-//! to say when. What may stay is the `window`'s business; here is who looks, and when.
+//! Purging by time: resident memory follows the peak live size of the last seconds. `window` says how much may stay; this module decides
+//! which thread looks, and when.
 //!
-//! The program's own threads look, where they pass the allocator's slow paths ([`tick`]); or the background thread does, while this
-//! process has one. A process that calls nobody is looked at by nobody else.
+//! The program's own threads look, on the allocator's slow paths ([`tick`]). While the process has a background thread, that thread looks
+//! instead. A process that is idle and has no such thread keeps its memory.
 //!
-//! One looks at a time. Who comes while another does goes on; so does a signal handler that interrupted a look. The word that says
-//! so holds the [generation](os::process_generation) of the process, so that a forked child does not wait for a thread that did not
-//! come along.
+//! One thread looks at a time. A second thread skips its look, and so does a signal handler that interrupted one. The word that guards
+//! this holds the [generation](os::process_generation) of the process, so that a forked child ignores a thread that it does not have.
 #![allow(unsafe_code, reason = "a cell that one thread at a time looks at")]
 
 use std::cell::UnsafeCell;
@@ -17,25 +16,25 @@ use std::time::Duration;
 use super::window::{LOOKS, Looker, Seen, Window};
 use crate::os::{self, Parking};
 
-/// Two looks are at least so far apart, in nanoseconds.
+/// The least time between two looks, in nanoseconds.
 const LEAST_LOOK_NS: u64 = 1_000_000;
-/// The background thread looks so often while there is nothing to do, in nanoseconds.
+/// The time between two looks of the background thread while there is nothing to purge, in nanoseconds.
 const REST_NS: u64 = 1_000_000_000;
 
-/// A thread of the program's purges so much at a look, in bytes, or a part of what may go, where that is more: its request waits
-/// meanwhile. The kernel takes 64 MiB in about ten milliseconds.
+/// One thread of the program purges this many bytes at a look, or this part of the surplus if that is more. Its request waits for the
+/// kernel, which takes 64 MiB in about ten milliseconds.
 const TICK_BYTES: usize = 64 << 20;
 const TICK_PART: usize = 4;
-/// Who comes late purges for the looks that nobody took, too, but for no more than so many in all.
+/// A thread that comes late purges for the missed looks too, for this many looks at most.
 const TICKS_AT_ONCE: usize = 4;
 
 /// The length of the window, in nanoseconds; 0 as long as nothing is purged by time.
 static WINDOW_NS: AtomicU64 = AtomicU64::new(0);
-/// Whether an idle process keeps nothing that is free.
+/// Whether an idle process purges all free memory.
 static EMPTIES: AtomicBool = AtomicBool::new(false);
-/// When somebody is to look, by [`os::monotonic_ns`].
+/// When the next look is due, by [`os::monotonic_ns`].
 static NEXT_LOOK_NS: AtomicU64 = AtomicU64::new(0);
-/// What a thread of the program's does at a look.
+/// The function that a thread of the program calls to look.
 static LOOK: AtomicPtr<()> = AtomicPtr::new(null_mut());
 
 /// The generation of the process whose background thread looks; 0 is none.
@@ -43,29 +42,29 @@ static WATCHED: AtomicU64 = AtomicU64::new(0);
 /// Where that thread sleeps.
 static BELL: Parking = Parking::new();
 
-/// What is purged by time.
+/// The rule by which free memory is purged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Policy {
-    /// What stays resident is what was alive at most in so long, in nanoseconds; 0 is for ever.
+    /// The length of the window, in nanoseconds; 0 purges nothing.
     pub(crate) window_ns: u64,
-    /// Whether a process that idled for that time keeps nothing that is free: where phases say when it works.
+    /// Whether a process that idled for a window purges all free memory. So it is where phases say when the process works.
     pub(crate) empties: bool,
 }
 
-/// From now on, free memory goes by this policy. `look` is what a thread of the program's does at a look, by [`look_at`].
+/// Changes the policy. A thread of the program calls `look` when a look is due.
 pub(super) fn follow(policy: Policy, look: fn()) {
     LOOK.store(look as *mut (), Ordering::Relaxed);
     EMPTIES.store(policy.empties, Ordering::Relaxed);
     if WINDOW_NS.swap(policy.window_ns, Ordering::SeqCst) == 0 {
-        // What was seen under another policy is long ago.
+        // The looks of an earlier policy are old.
         let _ = with_looks(|looks| *looks = Looks::new());
     }
     NEXT_LOOK_NS.store(0, Ordering::Relaxed);
-    // It may be asleep over another window.
+    // The background thread may sleep for the look of another window.
     wake_background();
 }
 
-/// Called on the slow paths, when the thread has done what it came for.
+/// Looks, if a look is due. Called at the end of a slow path.
 #[inline]
 pub(crate) fn tick() {
     if WINDOW_NS.load(Ordering::Acquire) != 0 {
@@ -89,20 +88,20 @@ fn tick_if_due() {
     }
 }
 
-/// How far apart looks are, in nanoseconds.
+/// The time between two looks, in nanoseconds.
 fn look_ns() -> u64 {
     (WINDOW_NS.load(Ordering::Relaxed) / LOOKS as u64).max(LEAST_LOOK_NS)
 }
 
-/// Whether the background thread of this process looks.
+/// Whether this process has a background thread, which looks.
 pub(crate) fn is_watched() -> bool {
     let watched = WATCHED.load(Ordering::SeqCst);
     watched != 0 && watched == os::process_generation()
 }
 
-/// Says whether this process has a background thread, which looks from now on.
+/// The background thread says that it begins or ends.
 pub(crate) fn set_watched(is_watched: bool) {
-    // SeqCst: who changes what the thread is to do either sees that it is there, and wakes it, or the thread sees the change.
+    // SeqCst: a thread that changes the policy either sees this and wakes the background thread, or the background thread sees the change.
     WATCHED.store(if is_watched { os::process_generation() } else { 0 }, Ordering::SeqCst);
 }
 
@@ -118,53 +117,53 @@ pub(crate) fn wake_background() {
     }
 }
 
-/// How long the background thread may sleep before it looks; `None` where nothing is purged by time.
+/// How long the background thread may sleep before its next look; `None` without a window.
 pub(super) fn time_to_look() -> Option<Duration> {
     let is_on = WINDOW_NS.load(Ordering::SeqCst) != 0;
     is_on.then(|| Duration::from_nanos(NEXT_LOOK_NS.load(Ordering::Relaxed).saturating_sub(os::monotonic_ns())))
 }
 
-/// The background thread looked, and says whether there is nothing to do before something happens.
+/// The background thread looked. `is_at_rest` says that there is nothing to purge until the program does something.
 pub(super) fn looked(is_at_rest: bool) {
     let pause_ns = if is_at_rest { look_ns().max(REST_NS) } else { look_ns() };
     NEXT_LOOK_NS.store(os::monotonic_ns().saturating_add(pause_ns), Ordering::Relaxed);
 }
 
-/// What is known from the looks so far.
+/// The looks so far.
 #[derive(Debug)]
 pub(super) struct Looks {
     window: Window,
-    /// When the last was, by [`os::monotonic_ns`]; 0 before the first.
+    /// The time of the last look, by [`os::monotonic_ns`]; 0 before the first.
     at_ns: u64,
-    /// Bytes that were handed out until then, since the process started.
+    /// Bytes served by then, since the process started.
     served_bytes: u64,
-    /// What was resident, and alive, when nothing more could be purged.
+    /// Resident and live bytes when a purge found nothing.
     fruitless: (usize, usize),
 }
 
-/// What is true at a look, in bytes.
+/// The facts at a look, in bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sight {
     pub(super) resident_bytes: usize,
-    /// In use, with what threads keep of it.
+    /// In use, thread caches included.
     pub(super) used_bytes: usize,
     pub(super) kept_bytes: usize,
-    /// The most that was alive since the last look, as far as is known.
+    /// The peak live size since the last look, as far as it was counted.
     pub(super) peak_bytes: usize,
-    /// Handed out since the process started.
+    /// Served since the process started.
     pub(super) served_bytes: u64,
     /// Whether a phase is open, in which nothing is purged.
     pub(super) is_in_phase: bool,
 }
 
-/// What follows from a look.
+/// The result of a look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// Nothing goes now.
+    /// Purge nothing now.
     Wait,
-    /// Nothing goes before something happens.
+    /// Purge nothing until the program does something.
     Rest,
-    /// What is beyond so many bytes goes.
+    /// Purge down to this many resident bytes.
     Keep(usize),
 }
 
@@ -173,17 +172,17 @@ impl Looks {
         Self { window: Window::new(0), at_ns: 0, served_bytes: 0, fruitless: (0, 0) }
     }
 
-    /// Whether memory is taken and given.
+    /// Whether the process allocates a relevant share of its memory.
     pub(super) fn is_busy(&self) -> bool {
         self.window.is_busy()
     }
 
-    /// Takes in what is to be seen now.
+    /// Takes a look in.
     pub(super) fn take_in(&mut self, sight: Sight, now_ns: u64, by: Looker) -> Verdict {
         let is_first = self.at_ns == 0;
         let passed = if is_first { 1 } else { now_ns.saturating_sub(self.at_ns) / look_ns() };
         let served_bytes = sight.served_bytes.saturating_sub(self.served_bytes);
-        // Where threads take again and again what they keep, that is alive, though nobody counts it.
+        // Threads that live on their caches use that memory, although no counter says so.
         let is_kept_used = served_bytes >= (sight.kept_bytes / 8).max(1) as u64;
         let live_now_bytes = sight.used_bytes.saturating_sub(if is_kept_used { 0 } else { sight.kept_bytes });
         let seen = Seen { live_bytes: live_now_bytes.max(sight.peak_bytes), live_now_bytes, served_bytes };
@@ -210,7 +209,7 @@ impl Looks {
         if is_over { Verdict::Rest } else { Verdict::Wait }
     }
 
-    /// So much went of what `sight` was of.
+    /// A purge after this look freed `gone_bytes`.
     pub(super) fn purged(&mut self, sight: Sight, gone_bytes: usize) {
         if gone_bytes == 0 {
             self.fruitless = marks(sight);
@@ -219,7 +218,7 @@ impl Looks {
 }
 
 fn marks(sight: Sight) -> (usize, usize) {
-    // What is freed for its thread to keep is alive no more.
+    // Memory in a thread cache is free, although it counts as used.
     (sight.resident_bytes, sight.used_bytes.saturating_sub(sight.kept_bytes))
 }
 
@@ -233,16 +232,16 @@ static SHARED: Shared = Shared(UnsafeCell::new(Looks::new()));
 /// The generation of the process of which a thread looks; 0 is none.
 static LOOKING: AtomicU64 = AtomicU64::new(0);
 
-/// Hands the looks so far to `look`; `None`, and nothing done, while another thread has them, or this one that was interrupted.
+/// Calls `look` with the looks so far. Returns `None`, and does nothing, while another thread looks or this one was interrupted in a look.
 pub(super) fn with_looks<R>(look: impl FnOnce(&mut Looks) -> R) -> Option<R> {
     let own = os::process_generation();
     let other = LOOKING.load(Ordering::Relaxed);
-    // That of another generation is a thread of a process that this one was forked from, and is not in this one.
+    // A word of another generation belongs to a thread of the parent, which this process does not have.
     if other == own || LOOKING.compare_exchange(other, own, Ordering::Acquire, Ordering::Relaxed).is_err() {
         return None;
     }
-    // SAFETY: this thread alone moved the word to this process's generation, and nobody else looks until it is 0 again. What the
-    // thread of a parent left half written are numbers, any of which may stand there.
+    // SAFETY: this thread alone moved the word to this process's generation, and other threads stay out until it is 0 again. A parent's
+    // thread may have left some of the numbers half updated, and any number is valid there.
     let result = look(unsafe { &mut *SHARED.0.get() });
     LOOKING.store(0, Ordering::Release);
     Some(result)
@@ -277,13 +276,7 @@ mod tests {
             let sight = idle(resident_mib, 100);
             let keep_mib = |late_looks: u64| {
                 let (mut looks, now_ns) = idled(sight, Looker::Program);
-                if late_looks > 1 {
-                    // It ends a pause.
-                    let verdict = looks.take_in(sight, now_ns + late_looks * LOOK_NS, Looker::Program);
-                    assert_eq!(verdict, Verdict::Wait);
-                }
-                let now_ns = now_ns.max(looks.at_ns) + late_looks * LOOK_NS;
-                match looks.take_in(sight, now_ns, Looker::Program) {
+                match looks.take_in(sight, now_ns + late_looks * LOOK_NS, Looker::Program) {
                     Verdict::Keep(keep) => keep / MIB,
                     other => panic!("{other:?}, {looks:?}"),
                 }

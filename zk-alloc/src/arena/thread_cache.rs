@@ -27,8 +27,8 @@ const THREADS: usize = 2048;
 #[cfg(loom)]
 const THREADS: usize = 0;
 
-/// Of so many blocks in a row that a thread takes from its cache, one comes by the slow path: a thread that lives on what it keeps
-/// would never see that time passes. The detour takes some 15 ns, and 256 would do for all but services that ask for a hundred blocks a second.
+/// One block in this number takes the slow path even if the cache has it: a thread that lives on its cache would never see time pass.
+/// The detour takes some 15 ns. At 256, a service that asks for fifty blocks a second looks too rarely.
 const TICK_REQUESTS: u64 = 128;
 
 /// A thread keeps a short run and a long one, so that neither puts out the other.
@@ -240,7 +240,7 @@ impl Cache {
         &self.counts[class.index()]
     }
 
-    /// Whether the thread is to take the slow path now, also for what it keeps: there it looks at the time.
+    /// Whether the next block takes the slow path, where the thread looks at the time, even if the cache has it.
     #[inline(always)]
     pub(crate) fn is_to_tick(&self) -> bool {
         self.block_allocations.load(Ordering::Relaxed) % TICK_REQUESTS == TICK_REQUESTS - 1

@@ -1,35 +1,36 @@
-//! What may stay resident: the most that was alive in the time of the *window*, as seen at a few looks.
+//! How much may stay resident: the peak live size in the time of the *window*, as seen at a few looks.
 //!
-//! A process that takes memory again and again, as a prover does, keeps what it needed at most in that time, and gets and gives back
-//! nothing. As soon as it needs less, or idles, what is beyond may go. Who looks, and when, is the business of `decay`.
+//! A process that allocates the same memory again and again, as a prover does, keeps its peak of that time, and neither faults nor purges.
+//! When it needs less, or idles, the surplus may be purged. `decay` decides which thread looks, and when.
 
-/// How often somebody looks in the time of a window.
+/// Looks in the time of a window.
 pub(super) const LOOKS: usize = 8;
-/// What is alive at most in the course of a proof may be so for a moment only, and proofs may take longer than a window: while
-/// a process is busy, so many windows count.
+/// Windows that count while a process is busy. A proof may take longer than a window, and reach its peak for a moment only.
 const WINDOWS: usize = 8;
 
-/// What may stay beyond what was alive, in bytes, while memory is taken and given: placement needs some room, and a small process
-/// as much again as it has.
+/// A process that allocates less than this in a window is idle, in bytes: a purge costs it no more faults than that.
+const LEAST_BUSY_BYTES: usize = 1 << 20;
+
+/// Headroom above the peak of a busy process, in bytes; a small process gets its own size at most. Placement needs some room.
 const SLACK_BYTES: usize = 8 << 20;
 
-/// What is seen at one look.
+/// The facts of one look.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Seen {
-    /// The most bytes that were alive since the last look, as far as is known.
+    /// The peak live size since the last look, as far as it was counted.
     pub(super) live_bytes: usize,
-    /// Bytes that are alive now.
+    /// The live size now.
     pub(super) live_now_bytes: usize,
-    /// Bytes that were handed out since.
+    /// Bytes served since the last look.
     pub(super) served_bytes: u64,
 }
 
 /// Who looks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Looker {
-    /// The background thread, which comes when it is time.
+    /// The background thread, which looks on time.
     Background,
-    /// A thread of the program's, which comes when it asks for memory: after a pause it may be about to need what the pause made
+    /// A thread of the program, which looks when it asks for memory. After a pause it may be about to use the memory that the pause made
     /// superfluous.
     Program,
 }
@@ -39,11 +40,13 @@ pub(super) enum Looker {
 pub(super) struct Window {
     looks: [Look; LOOKS],
     next: usize,
-    /// The highest of the windows before.
+    /// The peaks of the windows before.
     before: [usize; WINDOWS],
     next_before: usize,
-    /// Looks that nobody took in the pause that ended at the last look, and that are not taken in yet.
+    /// Looks that were missed in the pause before the last look, and are not counted yet.
     missed: usize,
+    /// Whether the process allocated little since a pause.
+    has_paused: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -53,45 +56,46 @@ struct Look {
 }
 
 impl Window {
-    /// A window in which so much was alive at each look, and much was handed out.
+    /// A window of a busy process with this live size at each look.
     pub(super) const fn new(live_bytes: usize) -> Self {
         let look = Look { live_bytes, served_bytes: u64::MAX / LOOKS as u64 };
-        Self { looks: [look; LOOKS], next: 0, before: [0; WINDOWS], next_before: 0, missed: 0 }
+        Self { looks: [look; LOOKS], next: 0, before: [0; WINDOWS], next_before: 0, missed: 0, has_paused: false }
     }
 
-    /// Takes in what is seen when the time of so many looks has passed since the last, and returns how many bytes may stay resident;
-    /// `None` where nothing is to go at this look.
+    /// Takes a look in, when the time of `looks` looks has passed since the last. Returns how many bytes may stay resident; `None` if this
+    /// look is to purge nothing.
     ///
-    /// A thread of the program's that comes late ends a pause, and what it asks for may be the first of much: nothing goes at that
-    /// look. If much was asked for by the next, it is as if there had been no pause.
+    /// A thread of the program that comes late ends a pause. If the program was busy before, this request may be the first of its next
+    /// proof, so the look purges nothing. If the program allocated much by the next look, the pause does not count.
     pub(super) fn take_in(&mut self, seen: Seen, looks: usize, by: Looker) -> Option<usize> {
         let missed = looks.saturating_sub(1);
         if by == Looker::Background {
-            // What happened since happened last.
+            // The activity came at the end of its sleep.
             self.push_idle(self.missed.max(missed), seen.live_now_bytes);
             self.push(seen);
             self.missed = 0;
             return Some(self.keep_bytes());
         }
-        if self.missed == 0 && missed > 0 {
+        let was_pausing = self.missed > 0;
+        if missed > 0 && !was_pausing && !self.has_paused && self.is_busy() {
             self.push(seen);
             self.missed = missed;
             return None;
         }
-        if self.missed > 0 && self.is_much(seen) {
-            // Busy, so that all that it ever needed in the time that counts may stay.
+        if self.is_much(seen) {
+            // The pause does not count: the process keeps its peak.
             self.push(seen);
-            self.missed = missed;
+            (self.missed, self.has_paused) = (missed, false);
         } else {
             self.push_idle(self.missed, seen.live_now_bytes);
             self.push(seen);
             self.push_idle(missed, seen.live_now_bytes);
-            self.missed = 0;
+            (self.missed, self.has_paused) = (0, self.has_paused || was_pausing);
         }
         Some(self.keep_bytes())
     }
 
-    /// Takes in looks at which nothing had happened.
+    /// Takes in looks of an idle process.
     fn push_idle(&mut self, looks: usize, live_bytes: usize) {
         let idle = Seen { live_bytes, live_now_bytes: live_bytes, served_bytes: 0 };
         (0..looks.min(LOOKS * WINDOWS)).for_each(|_| self.push(idle));
@@ -115,29 +119,29 @@ impl Window {
         self.looks[(self.next + LOOKS - 1) % LOOKS]
     }
 
-    /// The highest of all that counts while the process is busy.
+    /// The peak that counts while the process is busy.
     fn highest(&self) -> usize {
         self.before.iter().fold(self.high(), |high, &before| high.max(before))
     }
 
-    /// Whether what is kept is needed: in the time of the window a part of it was handed out. The little that a service asks for
-    /// while it waits is no reason to keep what its next proof needs.
+    /// Whether the process allocated a relevant share of its memory in the window. A service that answers a small question while it waits
+    /// is not busy.
     pub(super) fn is_busy(&self) -> bool {
         let served = self.looks.iter().fold(0_u64, |sum, look| sum.saturating_add(look.served_bytes));
         self.is_busy_with(served, self.last().live_bytes)
     }
 
-    /// As [`is_busy`](Self::is_busy), by what was seen at one look.
+    /// As [`is_busy`](Self::is_busy), by one look alone.
     fn is_much(&self, seen: Seen) -> bool {
         self.is_busy_with(seen.served_bytes, seen.live_bytes)
     }
 
     fn is_busy_with(&self, served_bytes: u64, live_bytes: usize) -> bool {
         let spare = self.highest().saturating_sub(live_bytes);
-        served_bytes > 0 && served_bytes >= (spare.max(live_bytes) / 64) as u64
+        served_bytes >= (spare.max(live_bytes) / 64).max(LEAST_BUSY_BYTES) as u64
     }
 
-    /// What may stay resident, in bytes.
+    /// How much may stay resident, in bytes.
     fn keep_bytes(&self) -> usize {
         if self.is_busy() {
             let highest = self.highest();
@@ -147,7 +151,7 @@ impl Window {
         }
     }
 
-    /// Whether there is nothing to wait for: the process is idle, and what may stay is no more than what is alive.
+    /// Whether the process is idle, and may keep no more than its live size: nothing changes by waiting.
     pub(super) fn is_over(&self) -> bool {
         let live = self.last().live_bytes;
         self.missed == 0 && !self.is_busy() && self.high() <= live + live / 64
@@ -194,19 +198,23 @@ mod tests {
             assert!((200 * MIB..=210 * MIB).contains(&window.keep_bytes()), "{window:?}");
             assert!(window.is_over());
         }
+        // A small one allocates a large part of what it has.
+        let mut window = Window::new(13 * MIB);
+        (0..=LOOKS).for_each(|_| window.push(seen(4, 100)));
+        assert!((4 * MIB..=5 * MIB).contains(&window.keep_bytes()), "{window:?}");
         let mut window = Window::new(200 * MIB);
         for _ in 0..LOOKS {
             window.push(seen(0, 0));
             assert_eq!(
                 window.is_over(),
                 window.keep_bytes() == 0,
-                "what was freed may go only when it is out of the window"
+                "freed memory may go only when it is out of the window"
             );
         }
         assert_eq!(window.keep_bytes(), 0);
     }
 
-    /// A window that saw a prover at work, which had so much alive at most and has a tenth of it now.
+    /// A window that saw a prover at work with this peak. A tenth of it is alive now.
     fn after_work(live_mib: usize) -> Window {
         let mut window = Window::new(0);
         for _ in 0..3 * LOOKS {
@@ -216,9 +224,9 @@ mod tests {
         window
     }
 
-    /// A pause is seen when it is over. Purging then, or as soon as the next proof has begun, would take what that proof needs.
+    /// A pause is seen when it is over. A purge at that moment would take the memory of the next proof.
     #[test]
-    fn what_a_prover_had_before_a_pause_is_not_taken_from_it_after() {
+    fn a_prover_keeps_over_a_pause_what_it_had_before() {
         for pause in [2, LOOKS, 1_000 * LOOKS] {
             let mut window = after_work(1_000);
             assert_eq!(window.take_in(seen(101, 10), pause, Looker::Program), None, "a pause of {pause} looks ends");
@@ -233,9 +241,9 @@ mod tests {
         }
     }
 
-    /// A service that asks for a little every few looks pauses between any two: it comes down all the same.
+    /// A service that asks for a little every few looks pauses between any two. It must shrink even so.
     #[test]
-    fn a_process_that_looks_rarely_and_asks_for_little_comes_down() {
+    fn a_process_that_looks_rarely_and_asks_for_little_shrinks() {
         for pause in [1, 2, 3, 5, LOOKS, 100 * LOOKS] {
             let mut window = after_work(1_000);
             let kept: Vec<_> = (0..3 * LOOKS).map(|_| window.take_in(seen(100, 10), pause, Looker::Program)).collect();
@@ -243,18 +251,18 @@ mod tests {
         }
     }
 
-    /// Where looks are closer together than requests, each look ends a pause. What is beyond all that counts may go all the same.
+    /// With looks closer together than requests, each look ends a pause. The surplus must go even then.
     #[test]
-    fn a_busy_process_that_is_always_late_comes_down() {
+    fn a_busy_process_that_is_always_late_shrinks() {
         let mut window = after_work(1_000);
         let kept: Vec<_> =
             (0..2 * LOOKS * WINDOWS).map(|_| window.take_in(seen(10, 500), 4, Looker::Program)).collect();
         assert!(kept.last().is_some_and(|keep| keep.is_some_and(|keep| keep <= 20 * MIB)), "{kept:?}");
     }
 
-    /// The background thread sleeps longer while there is nothing to do: what it sees then is the latest, not the earliest.
+    /// The background thread sleeps longer at rest. The activity that it sees afterwards is recent, and not from before its sleep.
     #[test]
-    fn what_began_while_the_background_thread_rested_is_not_taken() {
+    fn a_proof_that_began_while_the_background_thread_rested_keeps_its_memory() {
         let mut window = after_work(1_000);
         for _ in 0..2 * LOOKS {
             window.take_in(seen(100, 0), 1, Looker::Background);

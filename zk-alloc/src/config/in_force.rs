@@ -53,7 +53,7 @@ pub struct SettingsInForce {
     pub lazy_zero_bytes: InForce<usize>,
     /// Whether the arena keeps to the system calls of glibc's malloc.
     pub sandbox: InForce<bool>,
-    /// Whether a background thread is started. That it was stopped since is not told.
+    /// Whether the background thread is started. [`stop_background_thread`](crate::stop_background_thread) does not change this.
     pub background_thread: InForce<bool>,
     /// Whether what outlives its phase is printed, unless [`trace_escaped`](crate::trace_escaped()) said otherwise since.
     pub trace_escaped: InForce<bool>,

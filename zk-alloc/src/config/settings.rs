@@ -110,8 +110,8 @@ impl Settings {
     }
 
     /// Whether to start a background thread, as [`start_background_thread`](crate::start_background_thread) does:
-    /// `ZK_ALLOC_BACKGROUND`. It is started once, when the first phase begins, or at the first request where an allocator takes part
-    /// always ([`Mode::Resident`](crate::Mode::Resident)); not again in a forked child.
+    /// `ZK_ALLOC_BACKGROUND`. The first phase starts it, or the first request in
+    /// [`Mode::Resident`](crate::Mode::Resident). A forked child does not start it again.
     pub const fn background_thread(mut self, on: bool) -> Self {
         self.background_thread = Some(on);
         self

@@ -1,7 +1,7 @@
-//! An ordinary thread of the allocator's own: one of the C library's, with a name, a small stack, and all signals blocked.
+//! A thread for the allocator: an ordinary thread of the C library with a name, a small stack, and all signals blocked.
 //!
-//! It is made by pthread_create(3) and not by the standard library, which would allocate for it, with the allocator that the thread
-//! serves. Being the C library's, it takes part in all that the C library does to a process's threads: setuid(2) holds for it too.
+//! pthread_create(3) makes it, because the standard library would allocate for it with the allocator that the thread serves. The C library
+//! knows the thread, so that setuid(2) reaches it.
 #![cfg_attr(unix, allow(unsafe_code, reason = "calls the C library's threads"))]
 
 #[cfg(not(unix))]
@@ -34,7 +34,7 @@ mod unix {
         /// Starts a thread that runs `run`, which must not panic.
         ///
         /// # Errors
-        /// The system's, where it grants no thread.
+        /// The error of the system, if it grants no thread.
         pub(crate) fn start(run: fn()) -> Result<Self, Errno> {
             let before = block_signals()?;
             let started = match create(Some(STACK_BYTES), run) {
@@ -73,7 +73,7 @@ mod unix {
         created.map(|()| OwnThread(unsafe { thread.assume_init() }))
     }
 
-    /// What begins in the thread.
+    /// Runs in the thread.
     extern "C" fn begin(run: *mut c_void) -> *mut c_void {
         name_this_thread();
         // SAFETY: `create` passes a function of this type.
@@ -99,8 +99,8 @@ mod unix {
         let _ = NAME;
     }
 
-    /// Blocks all signals in this thread, and returns those that were blocked before. A new thread begins with its creator's. (What
-    /// the C library keeps for itself, as the signal by which setuid(2) reaches all threads, it leaves out of every set.)
+    /// Blocks all signals in this thread, and returns the earlier mask. A new thread inherits the mask of its creator. (The C library leaves
+    /// its own signals out of every set. One of them carries setuid(2) to all threads.)
     fn block_signals() -> Result<libc::sigset_t, Errno> {
         let (mut all, mut before) = (MaybeUninit::uninit(), MaybeUninit::uninit());
         // SAFETY: a place for a set.
@@ -129,8 +129,7 @@ mod elsewhere {
     use super::STACK_BYTES;
     use crate::os::Errno;
 
-    /// See the module's documentation; here the thread is the standard library's, for want of another. Dropping it leaves the thread
-    /// running.
+    /// See the module's documentation; on this platform the thread comes from the standard library. Dropping it leaves the thread running.
     #[derive(Debug)]
     pub(crate) struct OwnThread(JoinHandle<()>);
 
@@ -138,7 +137,7 @@ mod elsewhere {
         /// Starts a thread that runs `run`, which must not panic.
         ///
         /// # Errors
-        /// The system's, where it grants no thread.
+        /// The error of the system, if it grants no thread.
         pub(crate) fn start(run: fn()) -> Result<Self, Errno> {
             let builder = Builder::new().name("zk-alloc".into()).stack_size(STACK_BYTES);
             builder.spawn(run).map(Self).map_err(|error| Errno(error.raw_os_error().unwrap_or(0)))

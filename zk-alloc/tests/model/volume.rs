@@ -6,7 +6,9 @@ use std::cell::RefCell;
 use std::thread;
 use std::time::Duration;
 
-use zk_alloc::{PhaseGuard, Retain, release, reserve, set_retain, soften};
+use zk_alloc::{
+    PhaseGuard, Retain, release, reserve, set_retain, soften, start_background_thread, stop_background_thread,
+};
 
 use crate::heap::{Block, Heap};
 use crate::lock::Lock;
@@ -155,7 +157,7 @@ fn live<A: GlobalAlloc + Sync + 'static>(
             meeting.meet(at_rest.check);
         }
         if rng.below(volume.ops_per_settling) == 0 {
-            settle(rng);
+            settle(rng, volume.at_rest.is_none());
         }
         let crowded = blocks.len() >= MAX_LIVE_BLOCKS || heap.live_bytes() >= MAX_LIVE_BYTES;
         match rng.below(10_000) {
@@ -191,9 +193,10 @@ fn live<A: GlobalAlloc + Sync + 'static>(
     }
 }
 
-/// Now and then, what a program says about memory that it does not use.
-fn settle(rng: &mut Rng) {
-    match rng.below(16) {
+/// Now and then, what a program says about memory that it does not use. A background thread would purge while one of the threads looks
+/// at the process.
+fn settle(rng: &mut Rng, may_start_thread: bool) {
+    match rng.below(18) {
         0..4 => _ = release(),
         4..7 => _ = soften(),
         7..9 => _ = reserve(rng.log_uniform(26)),
@@ -201,6 +204,9 @@ fn settle(rng: &mut Rng) {
         10 => set_retain(Retain::Bytes(rng.log_uniform(30))),
         11 => set_retain(Retain::For(Duration::from_millis(1))),
         12..14 => set_retain(Retain::Always),
+        // Refused while another thread stops it.
+        14 if may_start_thread => _ = start_background_thread(),
+        15 => stop_background_thread(),
         _ => {}
     }
 }

@@ -1,4 +1,4 @@
-//! Children that are forked off, and what became of them.
+//! Forked children and their exit codes.
 #![allow(dead_code, reason = "each test binary uses its part")]
 #![allow(unsafe_code, reason = "forks")]
 
@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 /// Longer than a child takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(40);
 
-/// What `work` returns in a forked child; or 1,000 and more where the child died of a signal, or hung.
+/// Runs `work` in a forked child, and returns its result; 1,000 and more if a signal killed the child.
 ///
 /// The child must not panic: the report takes locks that another thread may have held.
 pub(crate) fn in_a_fork(work: impl FnOnce() -> u8) -> i32 {
-    // SAFETY: the child does what its caller says, and ends without destructors.
+    // SAFETY: the child runs `work`, and ends without destructors.
     let child = unsafe { libc::fork() };
     if child == 0 {
         let code = work();
