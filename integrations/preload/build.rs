@@ -12,6 +12,8 @@ fn main() {
     if !is_gnu {
         return;
     }
+    // Never unloaded: who loads it by `dlopen` and closes it would leave a thread key behind, whose destructor is gone.
+    println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");
     let linker = std::env::var("RUSTC_LINKER").unwrap_or_else(|_| "cc".into());
     let file = |name: &str| -> Option<PathBuf> {
         let output = Command::new(&linker).arg(format!("-print-file-name={name}")).output().ok()?;

@@ -42,6 +42,12 @@ pub fn start_background_thread_if_set() {
     }
 }
 
+/// Warns of each setting in the environment that can't be used, unless `is_said` holds for its variable. The arena then warns of none when
+/// it opens.
+pub fn warn_of_settings(is_said: impl Fn(&'static str) -> bool) {
+    config::warn_before_opening(is_said);
+}
+
 /// Memory of the arena; `None` where it has none. `first` runs before the first request of the process is served, and is told
 /// whether that comes in no signal handler, so that the backing allocator may be called.
 ///

@@ -11,9 +11,11 @@ mod huge_pages;
 mod in_force;
 mod settings;
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
+#[cfg(feature = "c-api")]
+use crate::os::HostHugePages;
 use crate::os::{self, Host, Value};
 use crate::written_once::WrittenOnce;
 use in_force::{
@@ -54,6 +56,8 @@ const EXTRA_THREADS: usize = 4;
 static THRESHOLD: AtomicUsize = AtomicUsize::new(UNKNOWN);
 pub(crate) const UNKNOWN: usize = usize::MAX;
 static THREAD_BYTES: AtomicUsize = AtomicUsize::new(0);
+/// Whether somebody warned of values that can't be used before the arena opened.
+static HAS_WARNED: AtomicBool = AtomicBool::new(false);
 /// What the program says.
 static PROGRAM: WrittenOnce<Settings> = WrittenOnce::new();
 
@@ -113,12 +117,35 @@ pub(crate) fn program() -> Option<&'static Settings> {
 
 /// Resolves the settings, and makes them current.
 pub(crate) fn load(program: &Settings) -> Config {
-    let config = Config::resolve(os::host(), os::variable, program, |warning| os::warn(format_args!("{warning}")));
+    let config = Config::resolve(os::host(), os::variable, program, |warning| {
+        if !HAS_WARNED.load(Ordering::Relaxed) {
+            os::warn(format_args!("{warning}"));
+        }
+    });
     if config.settings.sandbox.value {
         os::enter_sandbox();
     }
     THREAD_BYTES.store(config.settings.thread_capacity_bytes.value, Ordering::Relaxed);
     config
+}
+
+/// Warns of each value in the environment that can't be used, unless `is_said` holds for its variable; [`load`] then warns of none.
+#[cfg(feature = "c-api")]
+pub(crate) fn warn_before_opening(is_said: impl Fn(&'static str) -> bool) {
+    HAS_WARNED.store(true, Ordering::Relaxed);
+    let each = |host, warn: &mut dyn FnMut(Warning)| {
+        Config::resolve(host, os::variable, &Settings::new(), warn);
+    };
+    // Any host tells whether there is a warning. This one, whose defaults a warning names, takes longer to ask.
+    let mut is_any = false;
+    each(Host { threads: 1, memory_bytes: 0, huge_pages: HostHugePages::Unavailable }, &mut |_| is_any = true);
+    if is_any {
+        each(os::host(), &mut |warning| {
+            if !warning.variable().is_some_and(&is_said) {
+                os::warn(format_args!("{warning}"));
+            }
+        });
+    }
 }
 
 /// As the arena will have it, which warns of what can't be used.

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use maps::{resident_bytes_around, tolerance_bytes};
 use support::{huge_page_bytes, in_its_own_process, scribble};
-use zk_alloc::{HugePagesOutcome, ZkAllocator, phase, release, stats};
+use zk_alloc::{HugePagesOutcome, ZkAllocator, phase, release, start_background_thread, stats};
 
 #[global_allocator]
 static ALLOC: ZkAllocator = ZkAllocator;
@@ -21,7 +21,7 @@ static ALLOC: ZkAllocator = ZkAllocator;
 const MIB: usize = 1 << 20;
 const BYTES: usize = 48 * MIB;
 
-const LATER: &[(&str, &str)] = &[("ZK_ALLOC_THP", "later")];
+const LATER: &[(&str, &str)] = &[("ZK_ALLOC_THP", "later"), ("ZK_ALLOC_BACKGROUND", "1")];
 
 /// Whether the kernel can: the host has huge pages, and gives them to who asks only, and the call is there (Linux 6.1).
 fn is_possible() -> bool {
@@ -118,6 +118,21 @@ fn what_is_not_in_memory_stays_out() {
     });
 }
 
+/// Nothing is made huge by a thread that the program makes its requests on.
+#[test]
+fn without_a_background_thread_nothing_becomes_huge() {
+    let settings = [("ZK_ALLOC_THP", "later")];
+    in_its_own_process("without_a_background_thread_nothing_becomes_huge", &settings, || {
+        assert_nothing_becomes_huge(BYTES);
+        if is_possible() {
+            // What was asked for is done as soon as there is somebody to do it.
+            let _survivor = phase(|| black_box(vec![1u8; BYTES]));
+            start_background_thread().expect("a thread");
+            wait_for(BYTES - 4 * MIB);
+        }
+    });
+}
+
 /// Uses so many bytes in two phases, and waits for what should not happen.
 fn assert_nothing_becomes_huge(bytes: usize) {
     let _survivor = phase(|| black_box(vec![1u8; bytes]));
@@ -129,7 +144,7 @@ fn assert_nothing_becomes_huge(bytes: usize) {
 
 #[test]
 fn a_process_that_wished_for_none_stays_in_small_pages() {
-    let settings = [("ZK_ALLOC_THP", "never")];
+    let settings = [("ZK_ALLOC_THP", "never"), ("ZK_ALLOC_BACKGROUND", "1")];
     in_its_own_process("a_process_that_wished_for_none_stays_in_small_pages", &settings, || {
         assert_nothing_becomes_huge(BYTES);
         assert_eq!(stats().huge_pages, Some(HugePagesOutcome::Never));

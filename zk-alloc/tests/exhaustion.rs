@@ -16,7 +16,7 @@ use std::path::PathBuf;
 use std::{fs, io, process};
 
 use limits::{limited, without_more_memory};
-use support::{Ended, address_space_bytes, alone, alone_prepared, assert_patterned, is_alone, patterned, rss_bytes};
+use support::{Ended, address_space_bytes, alone, alone_as, assert_patterned, is_alone, patterned, rss_bytes};
 use zk_alloc::{ZkAllocator, overflow_stats, phase, reset_overflow_stats, stats};
 
 #[global_allocator]
@@ -231,7 +231,7 @@ fn in_a_small_control_group_phases_leave_room_for_what_is_between_them() {
         };
         // The limit is looked at when a process starts.
         // SAFETY: see there.
-        let ended = alone_prepared(name, &[], |command| drop(unsafe { command.pre_exec(join) }));
+        let ended = alone_as(name, &[], |command| drop(unsafe { command.pre_exec(join) }));
         ended.assert_passed(name);
         assert!(ended.warnings().is_empty(), "{ended:?}");
         return;

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use arms::{Block, KIB, MIB, RESIDENT, cost};
 use limits::without_more_memory;
 use support::{Numbers, assert_patterned, in_its_own_process, patterned, rss_bytes};
-use zk_alloc::{Retain, ZkAllocator, phase, release, set_retain, stats};
+use zk_alloc::{Retain, ZkAllocator, phase, release, set_retain, start_background_thread, stats};
 
 #[global_allocator]
 static ALLOC: ZkAllocator = ZkAllocator;
@@ -173,6 +173,7 @@ fn what_is_dropped_after_its_phase_is_not_kept() {
             drop(phase(|| buffers(count, bytes)));
             assert_comes_down_to(18 * MIB, before, &format!("{count} buffers of {bytes} bytes, at most 16 MiB"));
         }
+        start_background_thread().expect("a thread");
         set_retain(Retain::For(Duration::from_millis(20)));
         for (count, bytes) in sizes {
             drop(phase(|| buffers(count, bytes)));

@@ -10,7 +10,10 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use support::rss_bytes;
-use zk_alloc::{Participants, Phase, Retain, ZkAllocator, phase, release, reserve, set_retain, soften, stats};
+use zk_alloc::{
+    Participants, Phase, Retain, ZkAllocator, phase, release, reserve, set_retain, soften, start_background_thread,
+    stats, stop_background_thread,
+};
 
 #[global_allocator]
 static ALLOC: ZkAllocator = ZkAllocator.participants(Participants::Pool);
@@ -48,7 +51,8 @@ fn resident_memory_follows_the_policy() {
     use_a_buffer();
     assert!(stats().resident_bytes <= 8 << 20);
 
-    // Less than a millisecond is a time too, and the thread that waits knows each new one.
+    // Less than a millisecond is a time too, and the background thread knows each new one.
+    start_background_thread().expect("a thread");
     for idle in [Duration::from_millis(50), Duration::from_micros(100), Duration::ZERO, Duration::from_millis(20)] {
         set_retain(Retain::For(idle));
         use_a_buffer();
@@ -58,11 +62,15 @@ fn resident_memory_follows_the_policy() {
             std::thread::sleep(Duration::from_millis(10));
         }
     }
-    idleness_costs_nothing();
+    idleness_costs_next_to_nothing();
     set_retain(Retain::For(Duration::MAX));
     use_a_buffer();
     std::thread::sleep(Duration::from_millis(50));
     assert!(stats().resident_bytes >= BUFFER_BYTES, "a time that never comes");
+    stop_background_thread();
+    set_retain(Retain::For(Duration::ZERO));
+    use_a_buffer();
+    assert!(stats().resident_bytes < BUFFER_BYTES / 4, "no time at all is at once, and needs no thread");
 
     set_retain(Retain::Always);
     release();
@@ -82,23 +90,23 @@ fn resident_memory_follows_the_policy() {
     a_thread_outside_the_pool_stays_outside();
 }
 
-/// How often the thread that waits for idleness has gone to sleep, if it is the only one of its name.
-fn sleeps_of_the_waiter() -> Option<String> {
+/// How often the background thread has gone to sleep, if it is the only one of its name.
+fn sleeps_of_the_thread() -> Option<u64> {
     let tasks = fs::read_dir("/proc/self/task").expect("Linux has it").map(|task| task.unwrap().path());
-    let is_waiter =
-        |task: &PathBuf| fs::read_to_string(task.join("comm")).is_ok_and(|name| name == "zk-alloc-retain\n");
-    let [waiter] = &tasks.filter(is_waiter).collect::<Vec<_>>()[..] else { return None };
-    let status = fs::read_to_string(waiter.join("status")).unwrap();
-    status.lines().find(|line| line.starts_with("voluntary_ctxt_switches")).map(str::to_owned)
+    let is_ours = |task: &PathBuf| fs::read_to_string(task.join("comm")).is_ok_and(|name| name == "zk-alloc\n");
+    let [ours] = &tasks.filter(is_ours).collect::<Vec<_>>()[..] else { return None };
+    let status = fs::read_to_string(ours.join("status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+    line.and_then(|number| number.trim().parse().ok())
 }
 
-/// Where nothing is due, the thread that waits for idleness sleeps until it is woken: a laptop's processor may, too.
-fn idleness_costs_nothing() {
-    std::thread::sleep(Duration::from_millis(100));
-    let before = sleeps_of_the_waiter();
-    assert!(before.is_some(), "one thread waits");
-    std::thread::sleep(Duration::from_millis(300));
-    assert_eq!(sleeps_of_the_waiter(), before);
+/// Where nothing is to go, the thread looks once a second: a laptop's processor may sleep, too.
+fn idleness_costs_next_to_nothing() {
+    std::thread::sleep(Duration::from_millis(200));
+    let before = sleeps_of_the_thread().expect("one thread");
+    std::thread::sleep(Duration::from_millis(2_200));
+    let sleeps = sleeps_of_the_thread().expect("as before") - before;
+    assert!((1..=4).contains(&sleeps), "it woke {sleeps} times in 2.2 seconds");
 }
 
 /// Under `Participants::Pool` a thread beside the prover never touches the arena, unless it is registered as a worker.

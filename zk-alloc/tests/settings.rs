@@ -12,8 +12,14 @@ use zk_alloc::{ZkAllocator, min_arena_bytes, phase, stats, thread_capacity_bytes
 #[global_allocator]
 static ALLOC: ZkAllocator = ZkAllocator;
 
-const NAMES: [&str; 5] =
-    ["ZK_ALLOC_SLAB_GB", "ZK_ALLOC_MIN_BYTES", "ZK_ALLOC_RETAIN_BYTES", "ZK_ALLOC_MAX_BYTES", "ZK_ALLOC_THP"];
+const NAMES: [&str; 6] = [
+    "ZK_ALLOC_SLAB_GB",
+    "ZK_ALLOC_MIN_BYTES",
+    "ZK_ALLOC_RETAIN_BYTES",
+    "ZK_ALLOC_MAX_BYTES",
+    "ZK_ALLOC_BACKGROUND",
+    "ZK_ALLOC_THP",
+];
 
 /// In a process of its own: uses the arena, and tells what settings it works with.
 fn report() {
@@ -51,6 +57,7 @@ fn assert_named(ended: &Ended, name: &str, value: &OsStr, without: &Ended) {
         "ZK_ALLOC_MIN_BYTES" => assert_eq!(default.parse::<usize>().unwrap(), told(ended, "min_bytes")),
         "ZK_ALLOC_RETAIN_BYTES" => assert!(default.parse::<usize>().unwrap() > 1 << 20, "{default}"),
         "ZK_ALLOC_MAX_BYTES" => assert_eq!(default, "no limit"),
+        "ZK_ALLOC_BACKGROUND" => assert_eq!(default, "0"),
         _ => assert_eq!(default, "auto"),
     }
     for what in ["thread_capacity", "min_bytes"] {
@@ -131,6 +138,9 @@ fn values_that_can_be_used_are_taken_without_a_word() {
     assert_eq!(told(&with("ZK_ALLOC_MIN_BYTES", "64K"), "min_bytes"), 64 << 10);
     for value in ["0", "1", "512M", "1T"] {
         with("ZK_ALLOC_RETAIN_BYTES", value);
+    }
+    for value in ["0", "1"] {
+        with("ZK_ALLOC_BACKGROUND", value);
     }
     for value in ["auto", "always", "later", "never"] {
         let told = with("ZK_ALLOC_THP", value).stdout;

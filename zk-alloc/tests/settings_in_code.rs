@@ -201,6 +201,7 @@ const ALL: Settings = Settings::new()
     .max_bytes(64 * MIB)
     .huge_pages(HugePages::Never)
     .lazy_zero_bytes(MIB)
+    .background_thread(true)
     .trace_escaped(true);
 
 static OF_ALL: ZkAllocator = ZkAllocator::resident().settings(ALL);
@@ -223,6 +224,7 @@ fn the_environment_outweighs_the_program_one_by_one() {
         ("ZK_ALLOC_MAX_BYTES", "67108864", "33554432"),
         ("ZK_ALLOC_THP", "never", "auto"),
         ("ZK_ALLOC_LAZY_ZERO_BYTES", "1048576", "8388608"),
+        ("ZK_ALLOC_BACKGROUND", "1", "0"),
         ("ZK_ALLOC_TRACE_ESCAPED", "1", "0"),
     ];
     for (outweighed, _, value) in by_program {

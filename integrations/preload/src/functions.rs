@@ -1,15 +1,18 @@
-//! What programs call. A request below the threshold costs one comparison before it is glibc's; memory that is freed is the
+//! What programs call, by the names in [`exports`](crate::exports). A request below the threshold costs one comparison before it is glibc's; memory that is freed is the
 //! arena's if it lies in the arena's address space, and glibc's everywhere else.
 //!
 //! Nothing here unwinds (a panic in such a function ends the process), and `errno` is glibc's to set: where the arena has no
 //! memory, glibc is asked, and says why it has none either.
 #![allow(unsafe_code, reason = "the C library's functions")]
 
+use std::arch::asm;
 use std::ffi::{c_int, c_void};
+use std::mem::transmute;
 use std::ptr::{copy_nonoverlapping, null_mut};
 
 use arena::c_api::{self, Freed, MIGRATE_MAX_BYTES, MIN_ALIGN, Resized};
 
+use crate::names::named;
 use crate::{glibc, start};
 
 /// Memory of the arena, or null.
@@ -27,7 +30,7 @@ extern "C" fn malloc_any(size: usize) -> *mut c_void {
 }
 
 /// malloc(3).
-#[unsafe(no_mangle)]
+#[inline(always)]
 pub(crate) extern "C" fn malloc(size: usize) -> *mut c_void {
     if !start::is_for_arena(size) {
         // SAFETY: any length may be asked for.
@@ -43,7 +46,7 @@ pub(crate) extern "C" fn malloc(size: usize) -> *mut c_void {
 ///
 /// # Safety
 /// As the C standard has it.
-#[unsafe(no_mangle)]
+#[inline(always)]
 pub(crate) unsafe extern "C" fn free(at: *mut c_void) {
     // SAFETY: the caller's.
     if !c_api::owns(at.cast()) {
@@ -80,7 +83,6 @@ fn invalid(function: &str, at: *mut c_void) -> ! {
 }
 
 /// calloc(3).
-#[unsafe(no_mangle)]
 pub(crate) extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
     if let Some(bytes) = count.checked_mul(size)
         && start::is_for_arena(bytes)
@@ -98,7 +100,6 @@ pub(crate) extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
 ///
 /// # Safety
 /// As the C standard has it.
-#[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn realloc(at: *mut c_void, size: usize) -> *mut c_void {
     if at.is_null() {
         return malloc(size);
@@ -158,15 +159,19 @@ unsafe fn realloc_of_glibc(at: *mut c_void, size: usize) -> *mut c_void {
     unsafe { glibc::realloc(at, size) }
 }
 
-/// reallocarray(3).
+/// reallocarray(3). As in glibc, the process's `realloc` does it: a program may bring that one, and not this.
 ///
 /// # Safety
 /// As for [`realloc`].
-#[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn reallocarray(at: *mut c_void, count: usize, size: usize) -> *mut c_void {
     match count.checked_mul(size) {
-        // SAFETY: the caller's.
-        Some(bytes) => unsafe { realloc(at, bytes) },
+        Some(bytes) => {
+            let realloc = named!("realloc");
+            // SAFETY: a function of this name has this type; the rest is the caller's.
+            unsafe {
+                transmute::<*mut c_void, unsafe extern "C" fn(*mut c_void, usize) -> *mut c_void>(realloc)(at, bytes)
+            }
+        }
         None => {
             // SAFETY: this thread's own number.
             unsafe { *libc::__errno_location() = libc::ENOMEM };
@@ -176,7 +181,6 @@ pub(crate) unsafe extern "C" fn reallocarray(at: *mut c_void, count: usize, size
 }
 
 /// memalign(3). What is no power of two is glibc's to judge.
-#[unsafe(no_mangle)]
 pub(crate) extern "C" fn memalign(align: usize, size: usize) -> *mut c_void {
     if start::is_for_arena(size) && align.is_power_of_two() {
         let at = from_arena(size, align.max(MIN_ALIGN), false);
@@ -189,7 +193,6 @@ pub(crate) extern "C" fn memalign(align: usize, size: usize) -> *mut c_void {
 }
 
 /// aligned_alloc(3).
-#[unsafe(no_mangle)]
 pub(crate) extern "C" fn aligned_alloc(align: usize, size: usize) -> *mut c_void {
     if !align.is_power_of_two() {
         // As glibc from 2.38 on, and as the C standard would have it.
@@ -204,7 +207,6 @@ pub(crate) extern "C" fn aligned_alloc(align: usize, size: usize) -> *mut c_void
 ///
 /// # Safety
 /// `place` can be written to.
-#[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn posix_memalign(place: *mut *mut c_void, align: usize, size: usize) -> c_int {
     if !align.is_power_of_two() || !align.is_multiple_of(size_of::<*mut c_void>()) {
         return libc::EINVAL;
@@ -223,14 +225,12 @@ pub(crate) unsafe extern "C" fn posix_memalign(place: *mut *mut c_void, align: u
 }
 
 /// valloc(3).
-#[unsafe(no_mangle)]
 pub(crate) extern "C" fn valloc(size: usize) -> *mut c_void {
     // SAFETY: any length may be asked for.
     if start::is_for_arena(size) { memalign(glibc::page_bytes(), size) } else { unsafe { glibc::valloc(size) } }
 }
 
 /// pvalloc(3): in whole pages.
-#[unsafe(no_mangle)]
 pub(crate) extern "C" fn pvalloc(size: usize) -> *mut c_void {
     let page = glibc::page_bytes();
     match size.checked_next_multiple_of(page) {
@@ -244,7 +244,6 @@ pub(crate) extern "C" fn pvalloc(size: usize) -> *mut c_void {
 ///
 /// # Safety
 /// As malloc_usable_size(3) has it.
-#[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn malloc_usable_size(at: *mut c_void) -> usize {
     if c_api::owns(at.cast()) {
         c_api::usable_size(at.cast())
@@ -255,38 +254,7 @@ pub(crate) unsafe extern "C" fn malloc_usable_size(at: *mut c_void) -> usize {
 }
 
 /// malloc_trim(3): gives the arena's free memory back, and glibc's.
-#[unsafe(no_mangle)]
 pub(crate) extern "C" fn malloc_trim(pad: usize) -> c_int {
     let gone = c_api::trim() > 0;
     c_int::from(glibc::trim(pad) || gone)
-}
-
-/// The name that `free` has in old programs.
-///
-/// # Safety
-/// As for [`free`].
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn cfree(at: *mut c_void) {
-    // SAFETY: the caller's.
-    unsafe { free(at) };
-}
-
-/// C23. The length is not needed.
-///
-/// # Safety
-/// As for [`free`].
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn free_sized(at: *mut c_void, _size: usize) {
-    // SAFETY: the caller's.
-    unsafe { free(at) };
-}
-
-/// C23. Neither is the alignment.
-///
-/// # Safety
-/// As for [`free`].
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn free_aligned_sized(at: *mut c_void, _align: usize, _size: usize) {
-    // SAFETY: the caller's.
-    unsafe { free(at) };
 }

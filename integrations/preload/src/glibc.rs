@@ -1,8 +1,8 @@
-//! glibc's own allocation functions, by the names that it exports for libraries such as this one. To look them up by `dlsym` would
-//! call `malloc` before there is one.
+//! glibc's own allocation functions, out of the symbol table of `libc.so.6` itself: other files of the process may have functions of
+//! the same names (`malloc_usable_size`, `__libc_malloc`), which know nothing of glibc's memory.
 //!
-//! The names are weak: another C library's loader (musl's) takes LD_PRELOAD too, and would not start a program for which it does
-//! not find them. There, the functions are those that come behind ours, and nothing else happens.
+//! The first caller looks them all up: a request that comes before our constructor, or the constructor. musl's loader takes
+//! LD_PRELOAD, too. There, they are the functions that come behind ours, and nothing else happens.
 #![allow(unsafe_code, reason = "calls the C library")]
 
 use std::alloc::{GlobalAlloc, Layout};
@@ -12,108 +12,105 @@ use std::mem::transmute;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// A function that jumps to one of glibc's, or where there is no such, to `elsewhere`.
-macro_rules! jumps {
-    ($($own:ident -> $glibc:literal or $elsewhere:ident;)*) => {$(
-        #[cfg(target_arch = "x86_64")]
-        global_asm!(
-            concat!(".weak ", $glibc),
-            concat!(".globl ", stringify!($own)),
-            concat!(".hidden ", stringify!($own)),
-            concat!(".type ", stringify!($own), ", @function"),
-            concat!(stringify!($own), ":"),
-            concat!("mov rax, qword ptr [rip + ", $glibc, "@GOTPCREL]"),
-            "test rax, rax",
-            "jz {elsewhere}",
-            "jmp rax",
-            elsewhere = sym $elsewhere,
-        );
-        #[cfg(target_arch = "aarch64")]
-        global_asm!(
-            concat!(".weak ", $glibc),
-            concat!(".globl ", stringify!($own)),
-            concat!(".hidden ", stringify!($own)),
-            concat!(".type ", stringify!($own), ", %function"),
-            concat!(stringify!($own), ":"),
-            concat!("adrp x16, :got:", $glibc),
-            concat!("ldr x16, [x16, :got_lo12:", $glibc, "]"),
-            "cbz x16, {elsewhere}",
-            "br x16",
-            elsewhere = sym $elsewhere,
-        );
+use crate::symbols::Symbols;
+
+/// Defines each function with a place for glibc's address of it. Until [`look_up`] ran, that is of one that calls `look_up`
+/// first.
+macro_rules! functions {
+    ($($(#[$doc:meta])* $place:ident: fn $own:ident($($argument:ident: $kind:ty),*) $(-> $answer:ty)?;)*) => {$(
+        static $place: AtomicPtr<c_void> = {
+            unsafe extern "C" fn first($($argument: $kind),*) $(-> $answer)? {
+                look_up();
+                // SAFETY: the caller's.
+                unsafe { $own($($argument),*) }
+            }
+            AtomicPtr::new(first as *mut c_void)
+        };
+
+        $(#[$doc])*
+        ///
+        /// # Safety
+        /// As its manual page has it, and for memory of glibc's only.
+        #[inline(always)]
+        pub(crate) unsafe fn $own($($argument: $kind),*) $(-> $answer)? {
+            let found = $place.load(Ordering::Relaxed);
+            // SAFETY: a function of this name has this type, whichever C library's it is.
+            let found = unsafe { transmute::<*mut c_void, unsafe extern "C" fn($($kind),*) $(-> $answer)?>(found) };
+            // SAFETY: the caller's.
+            unsafe { found($($argument),*) }
+        }
     )*};
 }
 
-jumps! {
-    zk_alloc_glibc_malloc -> "__libc_malloc" or malloc_elsewhere;
-    zk_alloc_glibc_free -> "__libc_free" or free_elsewhere;
-    zk_alloc_glibc_calloc -> "__libc_calloc" or calloc_elsewhere;
-    zk_alloc_glibc_realloc -> "__libc_realloc" or realloc_elsewhere;
-    zk_alloc_glibc_memalign -> "__libc_memalign" or memalign_elsewhere;
-    zk_alloc_glibc_valloc -> "__libc_valloc" or valloc_elsewhere;
-    zk_alloc_glibc_pvalloc -> "__libc_pvalloc" or pvalloc_elsewhere;
+functions! {
+    /// malloc(3).
+    MALLOC: fn malloc(size: usize) -> *mut c_void;
+    /// free(3).
+    FREE: fn free(at: *mut c_void);
+    /// calloc(3).
+    CALLOC: fn calloc(count: usize, size: usize) -> *mut c_void;
+    /// realloc(3).
+    REALLOC: fn realloc(at: *mut c_void, size: usize) -> *mut c_void;
+    /// memalign(3).
+    MEMALIGN: fn memalign(align: usize, size: usize) -> *mut c_void;
+    /// malloc_usable_size(3).
+    USABLE_SIZE: fn usable_size(at: *mut c_void) -> usize;
+    /// valloc(3).
+    VALLOC: fn valloc(size: usize) -> *mut c_void;
+    /// pvalloc(3).
+    PVALLOC: fn pvalloc(size: usize) -> *mut c_void;
+    /// malloc_trim(3).
+    TRIM: fn malloc_trim(pad: usize) -> c_int;
 }
 
-unsafe extern "C" {
-    #[link_name = "zk_alloc_glibc_malloc"]
-    pub(crate) fn malloc(size: usize) -> *mut c_void;
-    #[link_name = "zk_alloc_glibc_free"]
-    pub(crate) fn free(at: *mut c_void);
-    #[link_name = "zk_alloc_glibc_calloc"]
-    pub(crate) fn calloc(count: usize, size: usize) -> *mut c_void;
-    #[link_name = "zk_alloc_glibc_realloc"]
-    pub(crate) fn realloc(at: *mut c_void, size: usize) -> *mut c_void;
-    #[link_name = "zk_alloc_glibc_memalign"]
-    pub(crate) fn memalign(align: usize, size: usize) -> *mut c_void;
-    #[link_name = "zk_alloc_glibc_valloc"]
-    pub(crate) fn valloc(size: usize) -> *mut c_void;
-    #[link_name = "zk_alloc_glibc_pvalloc"]
-    pub(crate) fn pvalloc(size: usize) -> *mut c_void;
+/// Looks all of them up. `false`, and they are those behind ours, where there is no glibc, or none that has them all.
+pub(crate) fn look_up() -> bool {
+    // SAFETY: the C library is never unloaded.
+    let glibc = unsafe { Symbols::around(address_of_release()) };
+    // Each with its name in glibc, and that of one behind ours that does the same.
+    let needed = [
+        (&MALLOC, c"malloc", c"malloc"),
+        (&FREE, c"free", c"free"),
+        (&CALLOC, c"calloc", c"calloc"),
+        (&REALLOC, c"realloc", c"realloc"),
+        // `memalign` is not everywhere.
+        (&MEMALIGN, c"memalign", c"aligned_alloc"),
+        (&USABLE_SIZE, c"malloc_usable_size", c"malloc_usable_size"),
+    ];
+    let glibc = glibc.filter(|glibc| needed.iter().all(|(_, name, _)| !glibc.function(name).is_null()));
+    for (place, name, elsewhere) in needed {
+        let found = glibc.as_ref().map_or_else(|| behind(elsewhere), |glibc| glibc.function(name));
+        place.store(found, Ordering::Relaxed);
+    }
+    let dispensable = [
+        (&VALLOC, c"valloc", valloc_elsewhere as *mut c_void),
+        (&PVALLOC, c"pvalloc", pvalloc_elsewhere as *mut c_void),
+        (&TRIM, c"malloc_trim", trim_elsewhere as *mut c_void),
+    ];
+    for (place, name, elsewhere) in dispensable {
+        let found = glibc.as_ref().map_or(null_mut(), |glibc| glibc.function(name));
+        place.store(if found.is_null() { elsewhere } else { found }, Ordering::Relaxed);
+    }
+    glibc.is_some()
 }
 
-/// The function of a name that comes behind ours. Loaders that come here allocate nothing for the answer.
+/// The function of a name that comes behind ours. Loaders other than glibc's allocate nothing for the answer.
 fn behind(name: &CStr) -> *mut c_void {
     // SAFETY: a name that ends with a zero.
     unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) }
 }
 
-extern "C" fn malloc_elsewhere(size: usize) -> *mut c_void {
-    let next = behind(c"malloc");
-    // SAFETY: a function of this name has this type.
-    unsafe { transmute::<*mut c_void, extern "C" fn(usize) -> *mut c_void>(next)(size) }
-}
-
-unsafe extern "C" fn free_elsewhere(at: *mut c_void) {
-    let next = behind(c"free");
-    // SAFETY: a function of this name has this type; the rest is the caller's.
-    unsafe { transmute::<*mut c_void, unsafe extern "C" fn(*mut c_void)>(next)(at) }
-}
-
-extern "C" fn calloc_elsewhere(count: usize, size: usize) -> *mut c_void {
-    let next = behind(c"calloc");
-    // SAFETY: a function of this name has this type.
-    unsafe { transmute::<*mut c_void, extern "C" fn(usize, usize) -> *mut c_void>(next)(count, size) }
-}
-
-unsafe extern "C" fn realloc_elsewhere(at: *mut c_void, size: usize) -> *mut c_void {
-    let next = behind(c"realloc");
-    // SAFETY: a function of this name has this type; the rest is the caller's.
-    unsafe { transmute::<*mut c_void, unsafe extern "C" fn(*mut c_void, usize) -> *mut c_void>(next)(at, size) }
-}
-
-/// `aligned_alloc`, which is C's; `memalign` is not everywhere.
-extern "C" fn memalign_elsewhere(align: usize, size: usize) -> *mut c_void {
-    let next = behind(c"aligned_alloc");
-    // SAFETY: a function of this name has this type.
-    unsafe { transmute::<*mut c_void, extern "C" fn(usize, usize) -> *mut c_void>(next)(align, size) }
-}
-
 extern "C" fn valloc_elsewhere(size: usize) -> *mut c_void {
-    memalign_elsewhere(page_bytes(), size)
+    // SAFETY: any length may be asked for.
+    unsafe { memalign(page_bytes(), size) }
 }
 
 extern "C" fn pvalloc_elsewhere(size: usize) -> *mut c_void {
-    size.checked_next_multiple_of(page_bytes()).map_or(null_mut(), |whole| memalign_elsewhere(page_bytes(), whole))
+    size.checked_next_multiple_of(page_bytes()).map_or(null_mut(), |whole| valloc_elsewhere(whole))
+}
+
+extern "C" fn trim_elsewhere(_pad: usize) -> c_int {
+    0
 }
 
 /// The size of a page.
@@ -124,13 +121,19 @@ pub(crate) fn page_bytes() -> usize {
 
 /// Whether the C library is glibc.
 pub(crate) fn is_there() -> bool {
-    let address: usize;
+    !address_of_release().is_null()
+}
+
+/// Where `gnu_get_libc_release` lies, which glibc alone has. The name is weak: a program of another C library's must start
+/// without it.
+fn address_of_release() -> *const c_void {
+    let address: *const c_void;
     #[cfg(target_arch = "x86_64")]
     // SAFETY: reads an entry of the library's table of addresses.
     unsafe {
         asm!(
-            ".weak __libc_malloc",
-            "mov {}, qword ptr [rip + __libc_malloc@GOTPCREL]",
+            ".weak gnu_get_libc_release",
+            "mov {}, qword ptr [rip + gnu_get_libc_release@GOTPCREL]",
             out(reg) address,
             options(pure, readonly, nostack),
         );
@@ -139,14 +142,14 @@ pub(crate) fn is_there() -> bool {
     // SAFETY: as above.
     unsafe {
         asm!(
-            ".weak __libc_malloc",
-            "adrp {0}, :got:__libc_malloc",
-            "ldr {0}, [{0}, :got_lo12:__libc_malloc]",
+            ".weak gnu_get_libc_release",
+            "adrp {0}, :got:gnu_get_libc_release",
+            "ldr {0}, [{0}, :got_lo12:gnu_get_libc_release]",
             out(reg) address,
             options(pure, readonly, nostack),
         );
     }
-    address != 0
+    address
 }
 
 // The unwinder that is linked in asks glibc's loader, which other loaders are not.
@@ -171,45 +174,10 @@ unsafe extern "C" fn find_object(pc: *mut c_void, result: *mut c_void) -> c_int 
     unsafe { transmute::<*mut c_void, unsafe extern "C" fn(*mut c_void, *mut c_void) -> c_int>(next)(pc, result) }
 }
 
-/// A function of glibc's that has no second name. Ours comes first in the order of the loader, so that it has to be looked up
-/// behind ours, once, before the library is in use.
-pub(crate) struct Next(AtomicPtr<c_void>);
-
-pub(crate) static NEXT_USABLE_SIZE: Next = Next(AtomicPtr::new(null_mut()));
-pub(crate) static NEXT_TRIM: Next = Next(AtomicPtr::new(null_mut()));
-
-/// Looks up what has no second name. `false` where something is missing.
-pub(crate) fn look_up() -> bool {
-    [(&NEXT_USABLE_SIZE, c"malloc_usable_size"), (&NEXT_TRIM, c"malloc_trim")].into_iter().all(|(next, name)| {
-        let found = behind(name);
-        next.0.store(found, Ordering::Relaxed);
-        !found.is_null()
-    })
-}
-
-/// The length of glibc's memory, in bytes; 0 before [`look_up`], and for null.
-///
-/// # Safety
-/// `at` is null, or memory of glibc's that was not freed.
-pub(crate) unsafe fn usable_size(at: *mut c_void) -> usize {
-    let next = NEXT_USABLE_SIZE.0.load(Ordering::Relaxed);
-    if next.is_null() {
-        return 0;
-    }
-    // SAFETY: `malloc_usable_size` of glibc's, which has this type.
-    let next = unsafe { transmute::<*mut c_void, unsafe extern "C" fn(*mut c_void) -> usize>(next) };
-    // SAFETY: the caller's.
-    unsafe { next(at) }
-}
-
 /// Gives what is free in glibc's heap back, all but `pad` bytes at its end; whether anything was.
 pub(crate) fn trim(pad: usize) -> bool {
-    let next = NEXT_TRIM.0.load(Ordering::Relaxed);
-    if next.is_null() {
-        return false;
-    }
-    // SAFETY: `malloc_trim` of glibc's, which has this type, and no demands.
-    unsafe { transmute::<*mut c_void, unsafe extern "C" fn(usize) -> c_int>(next)(pad) != 0 }
+    // SAFETY: it has no demands.
+    unsafe { malloc_trim(pad) != 0 }
 }
 
 /// Readies glibc's heap for a life without large buffers: gives back the holes that they leave, and sees one of them.

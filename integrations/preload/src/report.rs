@@ -2,24 +2,28 @@
 #![allow(unsafe_code, reason = "is called by the loader, and reads the C library's variables")]
 
 use std::ffi::{CStr, c_char};
-use std::fmt::{self, Write as _};
+use std::fmt;
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use arena::c_api;
 
 use crate::start::{self, State};
-use crate::{dlopen, glibc};
+use crate::{dlopen, glibc, procfs};
 
 /// The process that reports, by its number: not the children that it forks, which have their parent's counters. 0 is none.
 static REPORTS: AtomicU32 = AtomicU32::new(0);
 
-/// Takes the setting as the process was started with it.
-pub(crate) fn configure(value: Option<&[u8]>) {
+/// The variable that asks for the report.
+pub(crate) const VARIABLE: &str = "ZK_ALLOC_REPORT";
+
+/// Takes the setting as the process was started with it. `is_said` tells whether the parent has warned of the same value.
+pub(crate) fn configure(value: Option<&[u8]>, is_said: impl FnOnce() -> bool) {
     match value.map(<[u8]>::trim_ascii) {
         Some(b"1") => REPORTS.store(std::process::id(), Ordering::Relaxed),
         None | Some(b"" | b"0") => {}
-        Some(_) => c_api::print_line(format_args!("ZK_ALLOC_REPORT is not 0 or 1; using the default, 0")),
+        Some(_) if is_said() => {}
+        Some(_) => c_api::print_line(format_args!("{VARIABLE} is not 0 or 1; using the default, 0")),
     }
 }
 
@@ -51,7 +55,7 @@ extern "C" fn at_exit() {
     }
     let stats = arena::stats();
     // The many small programs of a build or a script: what started them says that the library was loaded.
-    if stats.arena_allocations == 0 && parent_has_library() {
+    if stats.arena_allocations == 0 && procfs::parent_has_library() {
         return;
     }
     let huge_pages: &dyn fmt::Display = stats.huge_pages.as_ref().map_or(&"no arena", |chosen| chosen);
@@ -67,65 +71,8 @@ extern "C" fn at_exit() {
         stats.overflow_allocations,
         Mib(peak_rss_bytes()),
         c_api::minor_faults(),
-        Mib(huge_bytes()),
+        Mib(procfs::huge_bytes()),
     ));
-}
-
-/// Whether the process that started this one has the library, too.
-fn parent_has_library() -> bool {
-    let Some(own) = start::own_file() else { return false };
-    let name = own.to_bytes().rsplit(|&byte| byte == b'/').next().unwrap_or_default();
-    let mut path = Path::default();
-    // SAFETY: asks for a number.
-    let parent = unsafe { libc::getppid() };
-    let written = write!(path, "/proc/{parent}/maps");
-    let (Ok(()), Ok(path)) = (written, CStr::from_bytes_until_nul(&path.bytes)) else { return false };
-    let mut found = false;
-    // What a read ends with, the next begins with: a name may lie across.
-    let mut buffer = [0u8; 4096];
-    let mut kept = 0;
-    each_read(path, |bytes| {
-        for part in bytes.chunks(buffer.len() / 2) {
-            buffer[kept..kept + part.len()].copy_from_slice(part);
-            let filled = kept + part.len();
-            found |= !name.is_empty() && buffer[..filled].windows(name.len()).any(|window| window == name);
-            kept = filled.min(name.len()).min(buffer.len() / 2);
-            buffer.copy_within(filled - kept..filled, 0);
-        }
-    });
-    found
-}
-
-/// A path of a few letters, with a zero behind it.
-#[derive(Default)]
-struct Path {
-    bytes: [u8; 32],
-    len: usize,
-}
-
-impl fmt::Write for Path {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        let place = self.bytes[..31].get_mut(self.len..self.len + text.len()).ok_or(fmt::Error)?;
-        place.copy_from_slice(text.as_bytes());
-        self.len += text.len();
-        Ok(())
-    }
-}
-
-/// Reads a file to its end.
-fn each_read(path: &CStr, mut visit: impl FnMut(&[u8])) {
-    let mut buffer = [0u8; 4096];
-    // SAFETY: a name that ends with a zero; a buffer that is as long as is said; the descriptor is ours.
-    unsafe {
-        let file = libc::open(path.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC);
-        if file < 0 {
-            return;
-        }
-        while let len @ 1.. = libc::read(file, buffer.as_mut_ptr().cast(), buffer.len()) {
-            visit(&buffer[..len.unsigned_abs()]);
-        }
-        libc::close(file);
-    }
 }
 
 /// The program's name without its path.
@@ -148,18 +95,6 @@ fn peak_rss_bytes() -> u64 {
         usage.assume_init().ru_maxrss
     };
     u64::try_from(kib).unwrap_or(0) << 10
-}
-
-/// Bytes of the process's own memory that are in huge pages now.
-fn huge_bytes() -> u64 {
-    let mut kib = 0;
-    // It fits into one read.
-    each_read(c"/proc/self/smaps_rollup", |bytes| {
-        let text = std::str::from_utf8(bytes).unwrap_or_default();
-        let line = text.lines().find_map(|line| line.strip_prefix("AnonHugePages:"));
-        kib += line.and_then(|line| line.trim().strip_suffix(" kB")?.parse::<u64>().ok()).unwrap_or(0);
-    });
-    kib << 10
 }
 
 /// Bytes that may not be text.

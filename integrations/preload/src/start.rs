@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 
 use arena::c_api;
 
-use crate::{dlopen, glibc, report, sandbox};
+use crate::{dlopen, glibc, procfs, report, sandbox};
 
 /// The first request of so many bytes opens the arena, unless `ZK_ALLOC_MIN_BYTES` says otherwise: the many small programs that
 /// inherit the environment never make one, and pay nothing.
@@ -67,7 +67,12 @@ extern "C" fn begin() {
     }
     c_api::postpone_asking_host();
     // SAFETY: the C library's list of variables, before the program runs.
-    report::configure(unsafe { variable(environ, b"ZK_ALLOC_REPORT=") });
+    let entry = |name| unsafe { entry(environ, name) };
+    // One process of a tree warns of a value: the first that has the library and was started with that value.
+    let is_said = |name| procfs::parent_has_library() && entry(name).is_some_and(procfs::parent_was_started_with);
+    let value = entry(report::VARIABLE).map(|entry| &entry[report::VARIABLE.len() + 1..]);
+    report::configure(value, || is_said(report::VARIABLE));
+    c_api::warn_of_settings(is_said);
     // Also where nothing else happens, since `malloc_usable_size` passes through here.
     let knows_libc = glibc::look_up();
     if !glibc::is_there() {
@@ -101,18 +106,18 @@ pub(crate) fn arena_opened(is_glibc_free: bool) {
     }
 }
 
-/// The value of a variable, whose name and `=` are given.
+/// The entry of a variable: its name, `=`, and its value.
 ///
 /// # Safety
 /// `list` is null or a list of strings that ends with null, and nobody changes it.
-unsafe fn variable<'a>(list: *const *const c_char, name: &[u8]) -> Option<&'a [u8]> {
+unsafe fn entry<'a>(list: *const *const c_char, name: &str) -> Option<&'a [u8]> {
     let mut at = list;
     // SAFETY: the caller's: the list ends with null, which is not passed.
     while !at.is_null() && !unsafe { *at }.is_null() {
         // SAFETY: as above.
         let entry = unsafe { CStr::from_ptr(*at) }.to_bytes();
-        if let Some(value) = entry.strip_prefix(name) {
-            return Some(value);
+        if entry.strip_prefix(name.as_bytes()).is_some_and(|rest| rest.starts_with(b"=")) {
+            return Some(entry);
         }
         // SAFETY: as above.
         at = unsafe { at.add(1) };

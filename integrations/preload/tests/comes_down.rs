@@ -1,11 +1,11 @@
-//! No phases to mark: what stays resident follows the highest live total of the last seconds, by itself.
+//! No phases to mark: what stays resident follows the highest live total of the last seconds.
 #![cfg(all(target_os = "linux", target_env = "gnu", any(target_arch = "x86_64", target_arch = "aarch64")))]
 
 mod support;
 
 use std::path::Path;
 
-use support::{Arm, compiled, said};
+use support::{ARMS, Arm, compiled, has, said};
 
 /// What the program printed of a stage.
 #[derive(Debug)]
@@ -20,9 +20,12 @@ struct Stage {
 const MOST_MIB: u64 = 200;
 const STAYS_MIB: u64 = 50;
 
-fn stages(program: &Path, arm: Arm, window: &str) -> Vec<Stage> {
+fn stages(program: &Path, arm: Arm, window: &str, seconds: &str, how: &str, background: bool) -> Vec<Stage> {
     let mut command = arm.command(program);
-    command.args([MOST_MIB.to_string(), STAYS_MIB.to_string(), "4.5".into()]).env("ZK_ALLOC_RETAIN_FOR", window);
+    command.args([&MOST_MIB.to_string(), &STAYS_MIB.to_string(), seconds, how]).env("ZK_ALLOC_RETAIN_FOR", window);
+    if background {
+        command.env("ZK_ALLOC_BACKGROUND", "1");
+    }
     let said = said(&mut command);
     assert!(said.ok && said.err.is_empty(), "{:?} {}", said.out, said.err);
     let stage = |line: &str| {
@@ -37,35 +40,91 @@ fn stages(program: &Path, arm: Arm, window: &str) -> Vec<Stage> {
 /// Bytes of the program itself, and of what glibc keeps, in MiB.
 const BESIDE_MIB: u64 = 12;
 
-#[test]
-fn a_busy_process_keeps_what_it_needs_and_an_idle_one_what_is_alive() {
-    let Some(program) = compiled("comes_down", &["comes_down.c"], &[]) else { return };
-    let in_arm = |arm: Arm| {
-        // A window that the rounds fit into also on a machine that is busy with other things.
-        let stages = stages(&program, arm, "2.5");
-        let of = |name: &'static str| stages.iter().filter(move |stage| stage.name == name);
-        for warm in of("warm") {
-            assert!(warm.faults < 600, "six rounds of {MOST_MIB} MiB: {stages:#?}");
-            assert!(warm.resident_mib > STAYS_MIB + MOST_MIB * 9 / 10, "{stages:#?}");
-        }
-        for idle in of("idle").chain(of("child")) {
-            assert!(idle.resident_mib <= STAYS_MIB * 105 / 100 + BESIDE_MIB, "{arm:?}: {stages:#?}");
-            assert_eq!(idle.tasks, 1, "an idle process has no task that watches it: {stages:#?}");
-        }
-        assert_eq!(of("child").count(), 1, "{stages:#?}");
-        // It is in use again afterwards.
-        assert!(of("again").all(|again| again.resident_mib > MOST_MIB), "{stages:#?}");
-    };
+/// Holds the stages to what each is to have: pages while it works, and little more than what is alive when it rested.
+fn assert_follows(arm: Arm, stages: &[Stage]) {
+    let of = |name: &'static str| stages.iter().filter(move |stage| stage.name == name);
+    for warm in of("warm") {
+        assert!(warm.faults < 600, "six rounds of {MOST_MIB} MiB: {stages:#?}");
+        assert!(warm.resident_mib > STAYS_MIB + MOST_MIB * 9 / 10, "{stages:#?}");
+    }
+    for rested in of("idle").chain(of("child")) {
+        assert!(rested.resident_mib <= STAYS_MIB * 105 / 100 + BESIDE_MIB, "{arm:?}: {stages:#?}");
+    }
+    assert_eq!((of("idle").count(), of("child").count()), (2, 1), "{stages:#?}");
+    // It is in use again afterwards.
+    assert!(of("again").all(|again| again.resident_mib > MOST_MIB), "{stages:#?}");
+}
+
+/// In both ways of serving at once: most of the time, they sleep.
+fn in_arms(of_arm: impl Fn(Arm) + Sync) {
     std::thread::scope(|scope| {
-        scope.spawn(|| in_arm(Arm::Default));
-        scope.spawn(|| in_arm(Arm::Everything));
+        scope.spawn(|| of_arm(Arm::Default));
+        scope.spawn(|| of_arm(Arm::Everything));
+    });
+}
+
+// Windows that the rounds fit into also on a machine that is busy with other things.
+
+#[test]
+fn with_the_thread_a_busy_process_keeps_what_it_needs_and_an_idle_one_what_is_alive() {
+    let Some(program) = compiled("comes_down", &["comes_down.c"], &[]) else { return };
+    in_arms(|arm| {
+        let stages = stages(&program, arm, "2.5", "4.5", "idle", true);
+        assert_follows(arm, &stages);
+        // A forked child has none of its parent's, and ends its own.
+        let expected = |stage: &Stage| if matches!(&*stage.name, "forked" | "ended") { 1 } else { 2 };
+        assert!(stages.iter().all(|stage| stage.tasks == expected(stage)), "{stages:#?}");
     });
 }
 
 #[test]
-fn what_is_kept_for_ever_stays_without_a_task() {
+fn without_the_thread_a_process_that_asks_for_little_keeps_what_is_alive() {
+    let Some(program) = compiled("comes_down_trickle", &["comes_down.c"], &[]) else { return };
+    in_arms(|arm| {
+        let stages = stages(&program, arm, "2.5", "7", "trickle", false);
+        assert_follows(arm, &stages);
+        assert!(stages.iter().all(|stage| stage.tasks == 1), "there is no thread of ours: {stages:#?}");
+    });
+}
+
+#[test]
+fn what_is_kept_for_ever_stays() {
     let Some(program) = compiled("comes_down_never", &["comes_down.c"], &[]) else { return };
-    let stages = stages(&program, Arm::Default, "ever");
+    let stages = stages(&program, Arm::Default, "ever", "1", "trickle", false);
     assert!(stages.iter().all(|stage| stage.tasks == 1), "{stages:#?}");
     assert!(stages.iter().all(|stage| stage.resident_mib > MOST_MIB), "{stages:#?}");
+}
+
+/// Of the many programs of a script, those that ask for little have no arena; the thread sleeps there until they end.
+#[test]
+fn a_program_without_an_arena_ends_though_it_has_the_thread() {
+    for arm in [Arm::Default, Arm::Everything] {
+        let said = said(arm.command("/bin/echo").arg("ok").env("ZK_ALLOC_BACKGROUND", "1"));
+        assert!(said.ok && said.out == "ok\n" && said.err.is_empty(), "{arm:?}: {} {}", said.out, said.err);
+    }
+}
+
+/// Python 3.12 warns of `os.fork()` in a process with more than one thread, whoever's it is.
+#[test]
+fn python_forks_without_a_warning() {
+    let script = "import os, sys, warnings
+if sys.version_info < (3, 12): sys.exit('old')
+warnings.simplefilter('always')
+for _ in range(3):
+    blocks = [bytearray(1 << 20) for _ in range(100)]
+    del blocks
+    child = os.fork()
+    if child == 0: os._exit(0)
+    os.waitpid(child, 0)
+print('ok')";
+    for python in ["python3", "python3.13", "python3.12"].into_iter().filter(|python| has(python)) {
+        for arm in ARMS {
+            let said = said(arm.command(python).args(["-c", script]));
+            if !said.ok && matches!(&*said.err, "old\n") || said.err.starts_with("pyenv") {
+                println!("SKIPPED: {python} is older than 3.12, and does not warn");
+                break;
+            }
+            assert!(said.ok && said.out == "ok\n" && said.err.is_empty(), "{python} {arm:?}: {}", said.err);
+        }
+    }
 }

@@ -1,10 +1,10 @@
 //! Other people's programs: each says and writes the same with the library as without it, at the default threshold and with every
-//! request in the arena.
+//! request in the arena. Those that are linked with another allocator do so at more thresholds.
 #![cfg(all(target_os = "linux", target_env = "gnu", any(target_arch = "x86_64", target_arch = "aarch64")))]
 
 mod support;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use support::{ARMS, Arm, Said, has, said};
@@ -12,51 +12,67 @@ use support::{ARMS, Arm, Said, has, said};
 /// Runs a script of bash's in an empty folder, once in each arm, and compares all that it says. The programs that it `needs` must
 /// be there.
 fn says_the_same(name: &str, needs: &[&str], script: &str) {
-    if !needs.iter().all(|program| has(program)) || !has("bash") {
-        return;
+    if is_compared(name, needs, script, &[]) {
+        // Nothing is shown by a program that the library never served.
+        let said = said_by(name, "report", script, Arm::Everything.command("bash").env("ZK_ALLOC_REPORT", "1"));
+        assert!(said.err.contains(": served "), "{name}: {}", said.err);
     }
-    let run = |arm: Arm| -> Said {
-        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("programs/{name}-{arm:?}"));
-        let _ = std::fs::remove_dir_all(&folder);
-        std::fs::create_dir_all(folder.join("here")).expect("a folder for a program");
-        let mut command = arm.command("bash");
-        command.args(["--norc", "--noprofile", "-euo", "pipefail", "-c", script]).current_dir(folder.join("here"));
-        command.env("SOURCES", env!("CARGO_MANIFEST_DIR")).env("HOME", &folder).env("LC_ALL", "C").env("TZ", "UTC");
-        let said = said(&mut command);
-        let _ = std::fs::remove_dir_all(&folder);
-        said
-    };
-    let without = run(Arm::Without);
+}
+
+/// As above, for the first of the programs, which is linked with libjemalloc: whatever part of its memory the arena serves.
+fn says_the_same_beside_jemalloc(name: &str, needs: &[&str], script: &str) {
+    // Waits for a server, which the script names by its process, ends with the script.
+    let script = &format!("trap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n{script}");
+    if is_compared(name, needs, script, &["1", "4096"]) {
+        let program = std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default())
+            .map(|folder| folder.join(needs[0]))
+            .find(|program| program.is_file());
+        let loads = said(Arm::Default.command("ldd").arg(program.expect("it was found before")));
+        assert!(loads.out.contains("libjemalloc") && loads.out.contains("libzk_alloc.so"), "{name}: {}", loads.out);
+    }
+}
+
+/// Whether the programs are there; then they said the same, at each of the `thresholds` too.
+fn is_compared(name: &str, needs: &[&str], script: &str, thresholds: &[&str]) -> bool {
+    if !needs.iter().all(|program| has(program)) || !has("bash") {
+        return false;
+    }
+    let without = said_by(name, "without", script, &mut Arm::Without.command("bash"));
     assert!(without.ok && !without.out.is_empty(), "{name} fails without the library: {}", without.err);
-    for arm in ARMS {
-        let with = run(arm);
-        assert!(with.ok, "{name} {arm:?}: {}", with.err);
-        assert_eq!(with.err, without.err, "{name} {arm:?}");
+    let arms = ARMS.iter().map(|arm| (format!("{arm:?}"), arm.command("bash")));
+    let at_thresholds = thresholds.iter().map(|threshold| {
+        let mut command = Arm::Default.command("bash");
+        command.env("ZK_ALLOC_MIN_BYTES", threshold);
+        (format!("from-{threshold}"), command)
+    });
+    for (arm, mut command) in arms.chain(at_thresholds) {
+        let with = said_by(name, &arm, script, &mut command);
+        assert!(with.ok, "{name} {arm}: {} {}", with.err, first_lines(&with));
+        assert_eq!(with.err, without.err, "{name} {arm}");
         assert!(
             with.out == without.out,
-            "{name} {arm:?} says something else: {} {}",
+            "{name} {arm} says something else: {} {}",
             first_lines(&with),
             first_lines(&without)
         );
     }
-    assert_was_used(name, script);
+    true
+}
+
+/// What a script of bash's says in a folder of its own.
+fn said_by(name: &str, arm: &str, script: &str, command: &mut Command) -> Said {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("programs/{name}-{arm}"));
+    let _ = std::fs::remove_dir_all(&folder);
+    std::fs::create_dir_all(folder.join("here")).expect("a folder for a program");
+    command.args(["--norc", "--noprofile", "-euo", "pipefail", "-c", script]).current_dir(folder.join("here"));
+    command.env("SOURCES", env!("CARGO_MANIFEST_DIR")).env("HOME", &folder).env("LC_ALL", "C").env("TZ", "UTC");
+    let said = said(command);
+    let _ = std::fs::remove_dir_all(&folder);
+    said
 }
 
 fn first_lines(said: &Said) -> String {
     said.out.lines().take(5).collect::<Vec<_>>().join(" | ")
-}
-
-/// Nothing is shown by a program that the library never served.
-fn assert_was_used(name: &str, script: &str) {
-    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("programs/{name}-report"));
-    let _ = std::fs::remove_dir_all(&folder);
-    std::fs::create_dir_all(folder.join("here")).expect("a folder for a program");
-    let mut command = Arm::Everything.command("bash");
-    command.args(["--norc", "--noprofile", "-euo", "pipefail", "-c", script]).current_dir(folder.join("here"));
-    command.env("SOURCES", env!("CARGO_MANIFEST_DIR")).env("HOME", &folder).env("LC_ALL", "C").env("TZ", "UTC");
-    let said = said(command.env("ZK_ALLOC_REPORT", "1"));
-    let _ = std::fs::remove_dir_all(&folder);
-    assert!(said.err.contains(": served "), "{name}: {}", said.err);
 }
 
 #[test]
@@ -260,4 +276,109 @@ rustc --edition 2024 -O -C codegen-units=4 --emit=asm -o - p.rs | sha256sum && r
     // The toolchain is found by the user's folder.
     let home = std::env::var("HOME").unwrap_or_default();
     says_the_same("rustc", &["rustc", "sha256sum"], &format!("export HOME={home}\n{script}"));
+}
+
+/// Asks `malloc_usable_size` of all that it allocates, forks to write its data, and is asked by redis-benchmark.
+#[test]
+fn redis_server_and_its_benchmark() {
+    let script = r#"
+redis-server --port 0 --unixsocket "$PWD/socket" --save "" --io-threads 2 --enable-debug-command yes > log 2>&1 &
+until redis-cli -s socket ping 2>&1 | grep -q PONG; do kill -0 $!; sleep 0.05; done
+seq 1 20000 | awk '{ print "SET key" $1, "value" $1 * 31; print "ZADD sorted", $1 * 7919 % 10007, "member" $1; print "RPUSH list" $1 % 50, $1 }' |
+    redis-cli -s socket --pipe
+seq 1 50 | awk '{ s = s "0123456789abcdef" } { for (i = 0; i < 9; i++) s = s s; print "SET large" $1, substr(s, 1, $1 * 3000); s = "" }' | redis-cli -s socket --pipe
+redis-cli -s socket eval 'local n = 0 for i = 1, 20000 do n = n + #redis.call("GET", "key" .. i) end return n' 0
+redis-cli -s socket sort list7 desc limit 0 5 && redis-cli -s socket debug digest
+redis-cli -s socket bgrewriteaof > rewritten && redis-cli -s socket debug reload && redis-cli -s socket debug digest
+redis-cli -s socket memory purge && redis-cli -s socket memory malloc-stats | grep -c 'jemalloc statistics'
+redis-benchmark -s socket -q -n 1000 -c 20 -P 8 -d 300 -r 1000 -t set,get,lpush,lpop,sadd,hset,spop,zadd,lrange_100,mset |
+    tr '\r' '\n' | grep -c 'requests per second'
+redis-cli -s socket shutdown nosave; wait $! && grep -c 'bye bye' log"#;
+    says_the_same_beside_jemalloc("redis", &["redis-server", "redis-cli", "redis-benchmark", "awk"], script);
+}
+
+/// A cache in front of a server, both by varnish's own test program; gcc compiles its configuration.
+#[test]
+fn varnishd() {
+    let script = r#"
+cat > cache.vtc <<'end'
+varnishtest "a cache in front of a server"
+server s1 -repeat 30 -keepalive {
+    rxreq
+    txresp -hdr "Cache-Control: max-age=60" -bodylen 7000
+} -start
+varnish v1 -arg "-s default,8m" -vcl+backend {
+    sub vcl_backend_response { set beresp.do_gzip = true; }
+} -start
+client c1 -repeat 40 {
+    txreq -url "/one"
+    rxresp
+    expect resp.status == 200
+    expect resp.bodylen == 7000
+    txreq -url "/two" -hdr "Accept-Encoding: gzip"
+    rxresp
+    expect resp.status == 200
+    gunzip
+    expect resp.bodylen == 7000
+} -run
+varnish v1 -expect cache_miss == 2
+varnish v1 -expect cache_hit == 78
+end
+varnishtest -b 64M -q -t 120 cache.vtc > log 2>&1 || { tail -n 30 log; exit 1; }
+echo passed"#;
+    says_the_same_beside_jemalloc("varnishd", &["varnishd", "varnishtest", "gcc"], script);
+}
+
+/// Takes its memory from jemalloc by names that are jemalloc's alone, and leaves it there.
+#[test]
+fn dig() {
+    let script = r#"
+python3 -c '
+import os, socket, struct, threading
+def answered(query, over_tcp):
+    end = 12
+    while query[end]: end += query[end] + 1
+    question, kind = query[12:end + 5], struct.unpack(">H", query[end + 1:end + 3])[0]
+    cut = kind == 16 and not over_tcp
+    data = [bytes([10, n, question[1], 1]) for n in range(7)]
+    if kind == 16: data = [] if cut else [bytes([200]) + bytes([97 + n % 26]) * 200 for n in range(250)]
+    header = query[:2] + struct.pack(">HHHHH", 0x8780 if cut else 0x8580, 1, len(data), 0, 0)
+    return header + question + b"".join(b"\xc0\x0c" + struct.pack(">HHIH", kind, 1, 60, len(it)) + it for it in data)
+udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); udp.bind(("127.0.0.1", 0))
+tcp = socket.socket(); tcp.bind(udp.getsockname()); tcp.listen(50)
+def serve_tcp():
+    while True:
+        one, _ = tcp.accept()
+        query = one.recv(struct.unpack(">H", one.recv(2, socket.MSG_WAITALL))[0], socket.MSG_WAITALL)
+        reply = answered(query, True)
+        one.sendall(struct.pack(">H", len(reply)) + reply); one.close()
+threading.Thread(target=serve_tcp, daemon=True).start()
+open("port.new", "w").write(str(udp.getsockname()[1])); os.rename("port.new", "port")
+while True:
+    query, who = udp.recvfrom(4096); udp.sendto(answered(query, False), who)
+' &
+until [ -f port ]; do kill -0 $!; sleep 0.05; done
+ask="dig -p $(cat port) @127.0.0.1 +noall +answer +noedns"
+for n in $(seq 300); do echo "host$n.example A"; done > questions
+$ask -f questions | sort | sha256sum && $ask long.example TXT | sha256sum
+$ask +tcp other.example A && $ask +short +identify another.example A | wc -l"#;
+    says_the_same_beside_jemalloc("dig", &["dig", "python3", "sha256sum"], script);
+}
+
+/// C++, whose operators the program would get from jemalloc.
+#[test]
+fn nghttpd() {
+    let script = r#"
+mkdir htdocs; for n in 1 2 3; do seq 1 $((n * 20000)) > htdocs/file$n; done
+port=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
+nghttpd --no-tls -n 2 -d htdocs --address=127.0.0.1 --echo-upload "$port" > log 2>&1 &
+ask="curl --silent --http2-prior-knowledge --noproxy *"
+set -f; until $ask -o ignored "http://127.0.0.1:$port/file1"; do kill -0 $!; sleep 0.05; done
+for round in 1 2 3 4 5; do for n in 1 2 3; do $ask "http://127.0.0.1:$port/file$n"; done; done | sha256sum
+$ask --data-binary @htdocs/file3 "http://127.0.0.1:$port/" | sha256sum
+$ask -o ignored -w '%{http_code} %{http_version}\n' "http://127.0.0.1:$port/none"
+if command -v h2load >/dev/null; then
+    h2load -n 2000 -c 20 -m 10 "http://127.0.0.1:$port/file1" | grep -E '^(requests|status codes)'
+fi"#;
+    says_the_same_beside_jemalloc("nghttpd", &["nghttpd", "curl", "python3", "sha256sum"], script);
 }

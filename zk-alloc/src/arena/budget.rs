@@ -65,10 +65,10 @@ fn slack(peak: usize) -> usize {
     (peak / 8).max((peak / 2).clamp(LEAST_SLACK_BYTES, MOST_SLACK_BYTES))
 }
 
-/// Bytes that were resident and free when there was nothing left to purge: they share their pages with what is in use.
+/// Bytes that were resident and free when nothing was left to purge. They share their pages with live blocks.
 static STUCK_BYTES: AtomicUsize = AtomicUsize::new(0);
 
-/// Bytes that are resident and free, as far as they can be purged.
+/// Bytes that are resident and free, without those that cannot be purged.
 fn purgeable_bytes(used: usize) -> usize {
     let free = resident_bytes().saturating_sub(used);
     let stuck = STUCK_BYTES.load(Ordering::Relaxed);
@@ -78,7 +78,7 @@ fn purgeable_bytes(used: usize) -> usize {
     free.saturating_sub(stuck)
 }
 
-/// A purge that was to reach a limit found no more that it could purge. The next one comes when more has been freed.
+/// A purge missed its limit, and nothing was left to purge. The next purge has to wait until more is freed.
 pub(super) fn nothing_left_to_purge() {
     STUCK_BYTES.store(resident_bytes().saturating_sub(counters::used_bytes()), Ordering::Relaxed);
 }

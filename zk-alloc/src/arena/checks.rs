@@ -3,6 +3,8 @@
 #[cfg(not(loom))]
 mod claimed;
 #[cfg(not(loom))]
+mod moved;
+#[cfg(not(loom))]
 mod oracle;
 
 #[cfg(loom)]
@@ -15,3 +17,20 @@ mod loom_slabs;
 mod loom_zone;
 #[cfg(loom)]
 mod models;
+
+/// Runs the calling test in a process of its own, since the arena's address space is no other test's affair; the arena is in that
+/// process, and `None` in this one.
+#[cfg(not(loom))]
+fn alone() -> Option<&'static super::Arena> {
+    const ALONE: &str = "ZK_ALLOC_TEST_ALONE";
+    if std::env::var_os(ALONE).is_none() {
+        let name = std::thread::current().name().expect("a test's thread").to_owned();
+        let mut command = std::process::Command::new(std::env::current_exe().unwrap());
+        let output = command.args([&name, "--exact"]).env(ALONE, "1").output().unwrap();
+        let stdout = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && stdout.contains("1 passed"), "{name}: {stdout}");
+        return None;
+    }
+    crate::config::introduce(&crate::config::Settings::new());
+    Some(super::open().expect("address space"))
+}

@@ -22,10 +22,12 @@ const LEAST_LOOK_NS: u64 = 1_000_000;
 /// The background thread looks so often while there is nothing to do, in nanoseconds.
 const REST_NS: u64 = 1_000_000_000;
 
-/// A thread of the program's purges so much at one look, in bytes, or a part of what may go, where that is more: its request waits
+/// A thread of the program's purges so much at a look, in bytes, or a part of what may go, where that is more: its request waits
 /// meanwhile. The kernel takes 64 MiB in about ten milliseconds.
 const TICK_BYTES: usize = 64 << 20;
 const TICK_PART: usize = 4;
+/// Who comes late purges for the looks that nobody took, too, but for no more than so many in all.
+const TICKS_AT_ONCE: usize = 4;
 
 /// The length of the window, in nanoseconds; 0 as long as nothing is purged by time.
 static WINDOW_NS: AtomicU64 = AtomicU64::new(0);
@@ -136,7 +138,7 @@ pub(super) struct Looks {
     at_ns: u64,
     /// Bytes that were handed out until then, since the process started.
     served_bytes: u64,
-    /// What was resident, and in use, when nothing more could be purged.
+    /// What was resident, and alive, when nothing more could be purged.
     fruitless: (usize, usize),
 }
 
@@ -189,18 +191,19 @@ impl Looks {
         if is_first {
             self.window = Window::new(live_now_bytes);
         }
-        let keep_bytes = self.window.take_in(seen, usize::try_from(passed).unwrap_or(usize::MAX), by);
-        keep_bytes.map_or(Verdict::Wait, |keep_bytes| self.verdict(sight, keep_bytes, by))
+        let looks = usize::try_from(passed).unwrap_or(usize::MAX);
+        let keep_bytes = self.window.take_in(seen, looks, by);
+        keep_bytes.map_or(Verdict::Wait, |keep_bytes| self.verdict(sight, keep_bytes, looks, by))
     }
 
-    fn verdict(&self, sight: Sight, keep_bytes: usize, by: Looker) -> Verdict {
+    fn verdict(&self, sight: Sight, keep_bytes: usize, looks: usize, by: Looker) -> Verdict {
         let is_over = self.window.is_over();
         let keep_bytes = if is_over && EMPTIES.load(Ordering::Relaxed) { 0 } else { keep_bytes };
         let surplus = sight.resident_bytes.saturating_sub(keep_bytes);
         if surplus > 0 && !sight.is_in_phase && self.fruitless != marks(sight) {
             let at_once = match by {
                 Looker::Background => surplus,
-                Looker::Program => surplus.min((surplus / TICK_PART).max(TICK_BYTES)),
+                Looker::Program => surplus.min((surplus / TICK_PART).max(TICK_BYTES) * looks.clamp(1, TICKS_AT_ONCE)),
             };
             return Verdict::Keep(sight.resident_bytes - at_once);
         }
@@ -216,7 +219,8 @@ impl Looks {
 }
 
 fn marks(sight: Sight) -> (usize, usize) {
-    (sight.resident_bytes, sight.used_bytes)
+    // What is freed for its thread to keep is alive no more.
+    (sight.resident_bytes, sight.used_bytes.saturating_sub(sight.kept_bytes))
 }
 
 /// See [`with_looks`].
@@ -260,21 +264,31 @@ mod tests {
     /// Looks of a process that idled for more than a window, at the time of the last.
     fn idled(sight: Sight, by: Looker) -> (Looks, u64) {
         let mut looks = Looks::new();
-        let times = (1..=2 * LOOKS as u64).map(|look| look * LOOK_NS);
-        let last_ns = times.inspect(|&now_ns| drop(looks.take_in(sight, now_ns, by))).last();
-        (looks, last_ns.expect("some looks"))
+        for look in 1..=2 * LOOKS as u64 {
+            looks.take_in(sight, look * LOOK_NS, by);
+        }
+        (looks, 2 * LOOKS as u64 * LOOK_NS)
     }
 
     /// A request waits while its thread purges: not for a gigabyte.
     #[test]
     fn a_thread_of_the_program_purges_a_part_and_the_background_thread_all() {
-        for (resident_mib, stays_mib) in [(1_000, 775), (200, 136), (150, 103)] {
+        for (resident_mib, stays_mib, stays_when_late_mib) in [(1_000, 775, 327), (200, 136, 103), (150, 103, 103)] {
             let sight = idle(resident_mib, 100);
-            let (mut looks, now_ns) = idled(sight, Looker::Program);
-            let Verdict::Keep(keep) = looks.take_in(sight, now_ns + LOOK_NS, Looker::Program) else {
-                panic!("{looks:?}")
+            let keep_mib = |late_looks: u64| {
+                let (mut looks, now_ns) = idled(sight, Looker::Program);
+                if late_looks > 1 {
+                    // It ends a pause.
+                    let verdict = looks.take_in(sight, now_ns + late_looks * LOOK_NS, Looker::Program);
+                    assert_eq!(verdict, Verdict::Wait);
+                }
+                let now_ns = now_ns.max(looks.at_ns) + late_looks * LOOK_NS;
+                match looks.take_in(sight, now_ns, Looker::Program) {
+                    Verdict::Keep(keep) => keep / MIB,
+                    other => panic!("{other:?}, {looks:?}"),
+                }
             };
-            assert!((stays_mib - 1..=stays_mib + 1).contains(&(keep / MIB)), "{} of {resident_mib}", keep / MIB);
+            assert_eq!((keep_mib(1), keep_mib(3)), (stays_mib, stays_when_late_mib), "of {resident_mib}");
             let (mut looks, now_ns) = idled(sight, Looker::Background);
             let verdict = looks.take_in(sight, now_ns + LOOK_NS, Looker::Background);
             assert_eq!(verdict, Verdict::Keep(100 * MIB + 100 * MIB / 32));
@@ -304,6 +318,9 @@ mod tests {
         assert!(matches!(look(&mut looks, idle(1_001, 100)), Verdict::Keep(_)));
         looks.purged(idle(1_001, 100), MIB);
         assert!(matches!(look(&mut looks, idle(1_001, 100)), Verdict::Keep(_)));
+        looks.purged(idle(1_001, 100), 0);
+        let freed_to_its_cache = Sight { kept_bytes: 20 * MIB, ..idle(1_001, 100) };
+        assert!(matches!(look(&mut looks, freed_to_its_cache), Verdict::Keep(_)));
     }
 
     /// Threads that live on what they keep: it is in use, though it lies in their caches whenever somebody looks.
@@ -340,12 +357,10 @@ mod tests {
             }
             child
         });
+        let child = child.expect("nobody looks");
         let mut status = -1;
         // SAFETY: a child of ours, and a place for the answer.
-        assert_eq!(
-            unsafe { libc::waitpid(child.expect("nobody looks"), &raw mut status, 0) },
-            child.expect("as above")
-        );
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
         assert_eq!(status, 0);
         assert!(with_looks(|_| ()).is_some());
     }

@@ -1,9 +1,9 @@
-//! Where the free page runs of a zone are: its *holes*, by length.
+//! An index of the free page runs of a zone, its *holes*, by length.
 //!
-//! A hole is a longest run of clear bits in the bitmap of used granules. For each class of lengths a [hint set](super::hints) names
-//! the words of the bitmap in which such a hole may begin. So a search visits holes that are long enough, and passes over all
-//! others at no cost. Whoever makes a hole notes it: who frees a run, who claims a part of a hole, and who gives up a claim. Whoever
-//! finds no hole of a class in a word takes the hint back, and looks once more afterwards.
+//! A hole is a maximal run of clear bits in the bitmap of used granules. For each class of lengths, a [hint set](super::hints) names
+//! the words of the bitmap in which such a hole may begin. A search visits only holes that are long enough. Three operations make
+//! holes, and note them: freeing a run, claiming a part of a hole, and giving up a claim. A search that finds no hole of a class in a
+//! word clears the hint, then looks once more.
 
 use super::bitmap::{Bitmap, WORD_BITS};
 use super::hints::{HintSet, HintSets};
@@ -11,18 +11,17 @@ use crate::os::Errno;
 
 /// Classes of lengths. Up to 7 granules each length has its own; beyond, there are four to a doubling.
 #[cfg(not(loom))]
-const CLASSES: usize = 44;
+const CLASSES: usize = 36;
 /// The models have lengths of up to 15 granules apart from all longer ones.
 #[cfg(loom)]
 const CLASSES: usize = 12;
 const EXACT: usize = 8;
 const PER_DOUBLING: usize = 4;
 
-/// Holes of so many granules and more are of the last class, and measured no further.
+/// Holes of this many granules or more are in the last class, and are not measured further.
 const LONGEST: usize = least_len(CLASSES - 1);
 
-/// Holes of one class that may be too short, because of their length or their alignment, are looked at so often. Then longer ones
-/// are taken, which fit for sure.
+/// Holes of one class may be too short, or badly aligned. A search looks at this many of them, then takes a longer hole.
 const MOST_MISSES: usize = 8;
 
 /// The class of holes of a length.
@@ -44,7 +43,7 @@ const fn least_len(class: usize) -> usize {
     (EXACT << doublings) + step * ((EXACT << doublings) / PER_DOUBLING)
 }
 
-/// What is looked for: `n` granules, of which the first is at `i` with `(i + skew) % align == 0`.
+/// A request: `n` granules that begin at an `i` with `(i + skew) % align == 0`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wanted {
     pub(super) n: usize,
@@ -101,13 +100,13 @@ impl Holes {
         self.set(class_of(end - start)).set(start / WORD_BITS);
     }
 
-    /// Some of `[start, start + n)` became clear, or was set for an instant only.
+    /// Notes the holes in `[start, start + n)`: some of it became clear, or was set for an instant.
     pub(super) fn freed(&self, start: usize, n: usize) {
         for (start, end) in self.parts(start, start + n) {
             let mut at = start;
             while let Some(clear) = self.used.next_clear_within(at, end) {
                 let (first, last) = self.part_of(clear);
-                // What lies so far below is a hole of the last class by itself.
+                // A hole that begins further below is in the last class already.
                 let lowest = first.max(clear.saturating_sub(LONGEST));
                 let begin = if clear == at { self.used.end_of_set(lowest, clear) } else { clear };
                 let end = self.end_of(clear, last, LONGEST);
@@ -119,13 +118,13 @@ impl Holes {
         }
     }
 
-    /// Where the hole ends that a clear granule lies in; `reach` granules on at most.
+    /// The end of the hole around a clear granule, at most `reach` granules on.
     fn end_of(&self, clear: usize, last: usize, reach: usize) -> usize {
         let last = last.min(clear.saturating_add(reach));
         self.used.next_set(clear, last).unwrap_or(last)
     }
 
-    /// `[start, start + n)` was claimed: what is left of its hole on both sides has another length now.
+    /// Notes what is left of a hole on both sides of `[start, start + n)`, which was claimed.
     pub(super) fn claimed(&self, start: usize, n: usize) {
         if start > 0 {
             self.freed(start - 1, 1);
@@ -167,7 +166,7 @@ impl Holes {
             }
             if !is_hinted {
                 set.clear(word);
-                // One may have been noted before the hint was taken back.
+                // A hole may have been noted before the hint was cleared.
                 if self.in_word(word, reach).any(|hole| is_of_class(&hole)) {
                     set.set(word);
                 }
@@ -176,13 +175,13 @@ impl Holes {
         }
     }
 
-    /// The lowest place at or above `from`. Of holes that may be too short, a few of each class are looked at.
+    /// The lowest place at or above `from`. Looks at [`MOST_MISSES`] holes of each class that may be too short.
     pub(super) fn lowest(&self, from: usize, wanted: Wanted) -> Option<usize> {
         let reach = LONGEST.max(wanted.n + wanted.align);
         let mut lowest = usize::MAX;
         for class in class_of(wanted.n)..CLASSES {
             let mut at = from;
-            // Holes of the last class are few, and no other class has longer ones.
+            // The last class has few holes, and no class has longer ones.
             let most = if class + 1 < CLASSES { MOST_MISSES } else { usize::MAX };
             for _ in 0..most {
                 let Some((start, end)) = self.first(class, at, lowest, reach) else { break };
@@ -197,8 +196,7 @@ impl Holes {
         (lowest != usize::MAX).then_some(lowest)
     }
 
-    /// Visits holes at or above `from` in which what is wanted may fit, the short ones first, until one has a place for which
-    /// `place_in` finds one.
+    /// Visits up to `most` holes at or above `from`, the short ones first, until `place_in` finds a place in one.
     pub(super) fn shortest(
         &self,
         from: usize,

@@ -4,7 +4,7 @@
 //! lands in that hole makes the next giant go elsewhere, and the process pays for two (docs/design.md).
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicU16, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 
 use crate::config::{Config, HugePagesOutcome};
 use crate::os::{self, HUGE_PAGE_BYTES};
@@ -109,9 +109,8 @@ pub(super) fn page_in_bytes(spec: &ZoneSpec, at_bytes: usize, resident_bytes: us
     }
 }
 
-/// The most in a row that are taken for densely used without a look: zeroed buffers, and pieces.
-const MAX_ZEROED: u16 = 4095;
-const MAX_AHEAD: u16 = 63;
+/// The most in a row that is taken for densely used without a look.
+const MAX_TRUST: u16 = 4095;
 
 /// How often to look whether what was handed out was used: again and again as long as it is sparse, and ever more rarely once it
 /// was dense. Threads that race here look once too often, or too rarely.
@@ -121,12 +120,11 @@ struct Trust {
     left: AtomicU16,
     /// As many were, after the last one.
     granted: AtomicU16,
-    most: u16,
 }
 
 impl Trust {
-    const fn new(first: u16, most: u16) -> Self {
-        Self { left: AtomicU16::new(first), granted: AtomicU16::new(first), most }
+    const fn new(first: u16) -> Self {
+        Self { left: AtomicU16::new(first), granted: AtomicU16::new(first) }
     }
 
     /// Takes one more for dense, without a look; `false` where it is time for one.
@@ -138,7 +136,7 @@ impl Trust {
 
     /// What a look has shown.
     fn learn(&self, is_dense: bool) {
-        let next = if is_dense { (8 * self.granted.load(Ordering::Relaxed) + 7).min(self.most) } else { 0 };
+        let next = if is_dense { (8 * self.granted.load(Ordering::Relaxed) + 7).min(MAX_TRUST) } else { 0 };
         self.granted.store(next, Ordering::Relaxed);
         self.left.store(next, Ordering::Relaxed);
     }
@@ -147,78 +145,59 @@ impl Trust {
     fn renew(&self) {
         self.left.store(self.granted.load(Ordering::Relaxed), Ordering::Relaxed);
     }
-
-    /// A look was due, and there was nothing to look at.
-    fn doubt(&self) {
-        self.granted.store(self.granted.load(Ordering::Relaxed) / 8, Ordering::Relaxed);
-    }
 }
-
-/// So many samples of how pieces are used, the latest.
-const SAMPLES: usize = 8;
 
 /// How pieces were used so far. Memory is paged in ahead because what is handed out is written; but a program may ask for
 /// buffers and write their first pages only, and what was paged in around them is in memory for nothing. So a piece now and then
-/// is left to the threads that touch it. What was handed out there, which held zeroes, is a sample: when it is freed, its first
-/// owner has written to it or has not. As long as nobody frees a sample, ever fewer pieces are paged in ahead.
+/// is left to the threads that touch it, and looked at once some of it was handed out.
 #[derive(Debug)]
 pub(super) struct Ahead {
     trust: Trust,
-    /// The samples: the first granule of each, and how many they are, as the upper and lower half; 0 is none.
-    samples: [AtomicU64; SAMPLES],
-    /// Where the next one goes.
-    next: AtomicUsize,
+    /// The piece to look at: its first granule, and how many they are, as the upper and lower half; 0 is none.
+    sample: AtomicU64,
 }
 
 impl Ahead {
     pub(super) const fn new() -> Self {
-        Self {
-            trust: Trust::new(7, MAX_AHEAD),
-            samples: [const { AtomicU64::new(0) }; SAMPLES],
-            next: AtomicUsize::new(0),
-        }
+        Self { trust: Trust::new(7), sample: AtomicU64::new(0) }
     }
 
-    /// Whether to page in a piece ahead. `fresh` is what its taker takes of it, if that holds zeroes.
-    pub(super) fn pays(&self, piece: &Range<usize>, fresh: impl FnOnce() -> Option<Range<usize>>) -> bool {
-        let is_sampled = |sample: &AtomicU64| !shared(sample, piece).is_empty();
-        if self.samples.iter().any(is_sampled) {
-            return false;
+    /// Whether to page in a piece ahead, for what takes these granules of it and of its neighbours. `is_dense` says of a piece
+    /// whether it was used; nothing as long as that can't be said.
+    pub(super) fn pays(
+        &self,
+        piece: Range<usize>,
+        taken: &Range<usize>,
+        is_dense: impl FnOnce(Range<usize>) -> Option<bool>,
+    ) -> bool {
+        let sample = self.sample.load(Ordering::Relaxed);
+        if sample != 0 {
+            let from = (sample >> 32) as usize;
+            let sample = from..from + (sample & u64::from(u32::MAX)) as usize;
+            let overlaps = |other: &Range<usize>| other.start < sample.end && sample.start < other.end;
+            if overlaps(&piece) {
+                return false;
+            }
+            // What is being taken is not written yet.
+            if overlaps(taken) {
+                return self.trust.spend();
+            }
+            if let Some(is_dense) = is_dense(sample) {
+                self.trust.learn(is_dense);
+                self.sample.store(0, Ordering::Relaxed);
+            }
         }
         if self.trust.spend() {
             return true;
         }
-        if let Some(fresh) = fresh() {
-            if self.samples.iter().any(|sample| sample.load(Ordering::Relaxed) != 0) {
-                self.trust.doubt();
-            }
-            self.trust.renew();
-            let next = self.next.fetch_add(1, Ordering::Relaxed) % SAMPLES;
-            self.samples[next].store((fresh.start as u64) << 32 | fresh.len() as u64, Ordering::Relaxed);
-        }
+        // Also where there is a sample of which nothing can be said: it may stay so.
+        self.trust.renew();
+        self.sample.store((piece.start as u64) << 32 | piece.len() as u64, Ordering::Relaxed);
         false
     }
-
-    /// Some granules are being freed. `is_dense` says of some of them whether they were written, if that can be said.
-    #[inline]
-    pub(super) fn freed(&self, granules: &Range<usize>, is_dense: impl Fn(Range<usize>) -> Option<bool>) {
-        for sample in &self.samples {
-            let seen = shared(sample, granules);
-            if !seen.is_empty() && sample.swap(0, Ordering::Relaxed) != 0 {
-                is_dense(seen).into_iter().for_each(|is_dense| self.trust.learn(is_dense));
-            }
-        }
-    }
 }
 
-/// What a sample has in common with a range.
-fn shared(sample: &AtomicU64, range: &Range<usize>) -> Range<usize> {
-    let sample = sample.load(Ordering::Relaxed);
-    let (start, len) = ((sample >> 32) as usize, (sample & u64::from(u32::MAX)) as usize);
-    start.max(range.start)..(start + len).min(range.end)
-}
-
-/// Below so many bytes, clearing costs less than a look at what was written.
+/// Below so many bytes, clearing costs less than asking what is in memory.
 const SPARSE_MIN_BYTES: usize = 256 << 10;
 /// Runs of so many kinds, by the binary logarithm of their length, have habits of their own.
 const KINDS: usize = 48;
@@ -234,11 +213,12 @@ pub(super) struct Zeroing {
 
 impl Zeroing {
     pub(super) fn new(spec: &ZoneSpec) -> Self {
-        Self { lazy_zero_bytes: spec.lazy_zero_bytes, trust: [const { Trust::new(0, MAX_ZEROED) }; KINDS] }
+        Self { lazy_zero_bytes: spec.lazy_zero_bytes, trust: [const { Trust::new(0) }; KINDS] }
     }
 
-    /// Whether to zero dirty memory by giving it back. `is_sparse` says whether little of it was written.
-    pub(super) fn is_cheaper_in_the_kernel(&self, bytes: usize, is_sparse: impl FnOnce() -> bool) -> bool {
+    /// Whether to zero dirty memory by giving it back. `in_memory` says how many of its bytes are in memory, if that can be
+    /// found out.
+    pub(super) fn is_cheaper_in_the_kernel(&self, bytes: usize, in_memory: impl FnOnce() -> Option<usize>) -> bool {
         if bytes >= self.lazy_zero_bytes {
             return true;
         }
@@ -249,7 +229,7 @@ impl Zeroing {
         if trust.spend() {
             return false;
         }
-        let is_sparse = is_sparse();
+        let is_sparse = in_memory().is_some_and(|in_memory| in_memory < bytes / 4);
         trust.learn(!is_sparse);
         is_sparse
     }

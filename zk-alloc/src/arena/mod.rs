@@ -267,6 +267,7 @@ impl Arena {
         // A linker keeps what the code refers to.
         #[cfg(unix)]
         black_box(&BEFORE_MAIN);
+        os::refer_to_pin();
         // SAFETY: the caller's.
         let config = unsafe {
             (&raw mut (*place).config).write(config::load(program));
@@ -559,32 +560,36 @@ impl Arena {
         if len > new.run_bytes(new_size) {
             return None;
         }
-        let (to, is_resident) = new.claim_to_move(new_size, layout::run_align(new_size, align), len).ok()?;
+        let (to, is_copied) = new.claim_to_move(new_size, layout::run_align(new_size, align), len).ok()?;
         #[cfg(feature = "c-api")]
         if !self.lengths.set(new_runs, new, to, new_size) {
             // SAFETY: claimed above, and given to nobody.
             unsafe { new.release(to, new_size) };
             return None;
         }
-        if is_resident {
+        if is_copied {
             // SAFETY: both runs are the caller's alone, committed, and at least `old_size` bytes long.
             unsafe { copy_nonoverlapping(at.as_ptr(), to.as_ptr(), old_size) };
         } else {
             old.make_one_mapping(at, len);
             new.counters().system_call();
-            // SAFETY: both runs are the caller's alone, committed, and at least `len` bytes long; nobody needs what `to` holds.
+            // SAFETY: both runs are the caller's alone, committed, and at least `len` bytes long; `to` holds zeroes.
             if let Err(refused) = unsafe { os::move_pages(at.as_ptr(), to.as_ptr(), len) } {
-                new.counters().refused(refused, "move pages", len);
+                new.counters().refused(refused.errno, "move pages", len);
                 #[cfg(feature = "c-api")]
                 self.lengths.take(new_runs, new, to);
-                // SAFETY: claimed above, and given to nobody.
-                unsafe { new.release(to, new_size) };
+                if refused.is_target_whole {
+                    // SAFETY: claimed above, and given to nobody.
+                    unsafe { new.release(to, new_size) };
+                } else {
+                    new.abandon(to, new_size);
+                }
                 return None;
             }
         }
         #[cfg(feature = "c-api")]
         self.lengths.take(old_runs, old, at);
-        if is_resident {
+        if is_copied {
             // SAFETY: the caller's.
             unsafe { old.release(at, old_size) };
         } else {

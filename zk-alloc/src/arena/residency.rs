@@ -15,9 +15,6 @@ use super::layout::Zeroing;
 use crate::counters::ZoneCounters;
 use crate::os;
 
-/// So many pages of a run are looked at to learn whether it was written. Each that is not in memory costs a page fault.
-const LOOKS: usize = 8;
-
 /// What [`Residency::give_back`] does with memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum GiveBack {
@@ -70,29 +67,11 @@ impl Residency {
         self.resident.count(start, len)
     }
 
-    /// Whether a part of the caller's granules, one in `part`, holds something else than zeroes, as far as some of their pages tell.
-    /// No system call says so much for so little: mincore(2) is in few lists of what a sandbox allows.
-    pub(super) fn is_written(&self, start: usize, len: usize, part: usize) -> bool {
-        let page = os::page_bytes();
-        let pages = self.bytes(len) / page;
-        let looks = pages.min(LOOKS);
-        let is_written = |&look: &usize| {
-            // One in each of so many equal parts, at a place that no habit of the owner's is likely to have.
-            let (from, to) = (look * pages / looks, (look + 1) * pages / looks);
-            let at = (from + look * 7919 % (to - from)) * page;
-            // SAFETY: within the caller's granules.
-            let words = unsafe { self.address(start).add(at) }.cast::<u64>();
-            // SAFETY: a word of that page, which nobody uses. What is not in memory is read as zeroes; what its last owner left may
-            // be anything, also what it never initialised, so that the compiler must not know of it.
-            (0..page / size_of::<u64>()).any(|word| unsafe { words.add(word).read_volatile() } != 0)
-        };
-        let enough = looks.div_ceil(part);
-        (0..looks).filter(is_written).take(enough).count() == enough
-    }
-
-    /// Whether the caller's granules hold zeroes.
-    pub(super) fn is_clean(&self, start: usize, len: usize) -> bool {
-        self.dirty.count(start, len) == 0
+    /// How many bytes of some granules are in memory, as the system says; not what was booked and never touched.
+    pub(super) fn bytes_in_memory(&self, start: usize, len: usize) -> Option<usize> {
+        self.counters.system_call();
+        // SAFETY: asks about pages of the zone, and changes nothing.
+        unsafe { os::count_resident(self.address(start).as_ptr(), self.bytes(len)) }
     }
 
     pub(super) fn resident_bits(&self) -> Bitmap<'static> {
@@ -169,6 +148,15 @@ impl Residency {
         self.bytes(len)
     }
 
+    /// Has the caller's granules read as zeroes, and leaves them booked; `false` if the kernel refuses.
+    ///
+    /// # Safety
+    /// As for [`give_back`](Self::give_back).
+    pub(super) unsafe fn empty(&self, start: usize, len: usize) -> bool {
+        // SAFETY: the caller's.
+        unsafe { self.advise_gone(start, len, GiveBack::Now) }
+    }
+
     /// # Safety
     /// As for [`give_back`](Self::give_back).
     unsafe fn advise_gone(&self, start: usize, len: usize, how: GiveBack) -> bool {
@@ -190,8 +178,8 @@ impl Residency {
         for (run, len) in self.dirty.set_runs(start, self.granules(bytes)) {
             let at = self.bytes(run);
             let dirty_bytes = self.bytes(len).min(end_bytes - at);
-            let is_sparse = || !self.is_written(run, len, 4);
-            let lazily = self.zeroing.is_cheaper_in_the_kernel(self.bytes(len), is_sparse);
+            let in_memory = || self.bytes_in_memory(run, len);
+            let lazily = self.zeroing.is_cheaper_in_the_kernel(self.bytes(len), in_memory);
             // SAFETY: granules that the caller owns; they are dirty, hence committed, and their contents are dead.
             if lazily && unsafe { self.advise_gone(run, len, GiveBack::Now) } {
                 self.counters.will_fault(dirty_bytes);

@@ -1,4 +1,4 @@
-//! Which granules of a zone are used, and for whom a free run is looked for where.
+//! The granules of a zone: used or free. Claims free runs for the zone's tenants.
 
 use super::bitmap::{Bitmap, WORD_BITS};
 use super::holes::{Holes, Wanted};
@@ -57,15 +57,15 @@ impl Runs {
     pub(super) fn claim_first_fit(&self, tenant: Tenant, n: usize, align: usize, skew: usize) -> Option<usize> {
         let from = self.first_of(tenant);
         let look = |at| self.used.find_clear_run(at, n, align, skew);
-        // Of short runs that are far apart, a word has several places, which are looked at together.
+        // A word has several places for a short run that is aligned to more. The bitmap checks them together.
         if align > n && n < SHORT {
             return self.claim_found(from, n, look);
         }
-        // Nothing is noted where the zone is full; or a child was forked off while another thread was about to note it.
+        // No hole is noted if the zone is full, or if a fork cut off the thread that was about to note it.
         self.claim_noted(tenant, n, align, skew).or_else(|| self.claim_found(from, n, look))
     }
 
-    /// As [`claim_first_fit`](Self::claim_first_fit), of what is noted.
+    /// As [`claim_first_fit`](Self::claim_first_fit), from the noted holes.
     pub(super) fn claim_noted(&self, tenant: Tenant, n: usize, align: usize, skew: usize) -> Option<usize> {
         self.claim_found(self.first_of(tenant), n, |from| self.holes.lowest(from, Wanted { n, align, skew }))
     }
@@ -74,7 +74,7 @@ impl Runs {
         if tenant == Tenant::LongRun { self.apart } else { 0 }
     }
 
-    /// Claims what `look` finds, which may be taken meanwhile.
+    /// Claims the run that `look` finds, and looks again if another thread was faster.
     fn claim_found(&self, from: usize, n: usize, look: impl Fn(usize) -> Option<usize>) -> Option<usize> {
         loop {
             let start = look(from)?;
@@ -84,8 +84,7 @@ impl Runs {
         }
     }
 
-    /// Claims a free run of which every granule is in `resident`, in the shortest hole that has one, of the first `most` that are
-    /// looked at.
+    /// Claims a free run whose granules are all in `resident`, in the shortest of `most` holes that has one.
     pub(super) fn claim_resident(
         &self,
         resident: Bitmap<'static>,
@@ -116,7 +115,7 @@ impl Runs {
                 true
             }
             Err(taken) => {
-                // What was set for an instant, another thread may have taken for used.
+                // Another thread may have taken these bits for used.
                 let end = (taken + 1).next_multiple_of(WORD_BITS).min(start + n);
                 self.holes.freed(start, end - start);
                 false

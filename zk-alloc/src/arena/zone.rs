@@ -29,9 +29,6 @@ const MOST_COMMIT_BYTES: usize = 32 << 20;
 /// shortest run cost as well.
 const LOOK_HOLES: usize = 64;
 
-/// The blocks of slabs of so many bytes and less are at most a page long, so that who has one writes to its page.
-const DENSE_SLAB_BYTES: usize = 32 << 10;
-
 /// What a new allocation must hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Contents {
@@ -170,8 +167,8 @@ impl Zone {
         Ok(self.address(start))
     }
 
-    /// Hands out a run of at least `bytes` bytes for the contents of another, which is `len` bytes long, and says whether all
-    /// of its first `len` bytes are resident.
+    /// Hands out a run of at least `bytes` bytes for the contents of another, which is `len` bytes long, and says whether that has to be
+    /// copied: its first `len` bytes are resident, all of them, or do not read as zeroes.
     ///
     /// # Errors
     /// See [`Shortage`].
@@ -183,16 +180,19 @@ impl Zone {
     ) -> Result<(NonNull<u8>, bool), Shortage> {
         let granules = self.granules(bytes);
         let start = self.claim_free(Tenant::of_run(bytes), granules, align).ok_or(Shortage::Full)?;
-        let is_resident = self.residency.resident(start, self.granules(len)) == self.granules(len);
-        let fresh = self.commit_and_book(start, granules, Limit::Cap)?;
         let moved = self.granules(len);
+        let resident = self.residency.resident(start, moved);
+        let fresh = self.commit_and_book(start, granules, Limit::Cap)?;
+        // What is resident would be lost where pages move to.
+        // SAFETY: claimed and committed above; nobody needs what it holds.
+        let is_copied = resident == moved || resident > 0 && !unsafe { self.residency.empty(start, moved) };
         if fresh > 0 && moved < granules {
             self.page_in_edges(start + moved, granules - moved, true);
         }
         self.grown(granules, fresh);
         self.counters().requested(bytes);
         self.residency.soil(start, granules);
-        Ok((self.address(start), is_resident))
+        Ok((self.address(start), is_copied))
     }
 
     /// Hands out a slab, which is as long as it is aligned, and which of its granules are resident, as bits. What it holds is
@@ -298,7 +298,6 @@ impl Zone {
 
     /// Frees granules that the caller owns; beyond what may stay resident, their pages go at once.
     fn free_granules(&self, start: usize, granules: usize) {
-        self.ahead.freed(&(start..start + granules), |seen| self.is_densely_written(seen));
         if budget::is_beyond_kept() {
             // SAFETY: the caller's granules, which were handed out and hence committed, and are needed by nobody.
             unsafe { self.give_back(start, granules, GiveBack::Now) };
@@ -359,8 +358,8 @@ impl Zone {
         (from, len)
     }
 
-    /// As [`page_in_edges`](Self::page_in_edges), for a slab: it is paged in where pieces are longer than it, with its neighbours if
-    /// that pays, and otherwise as its blocks are touched; but not in huge pages, of which the first touch would bring all of it. `false`
+    /// As [`page_in_edges`](Self::page_in_edges), for a slab: it is paged in with its neighbours where pieces are longer than
+    /// it, and otherwise as its blocks are touched; but not in huge pages, of which the first touch would bring all of it. `false`
     /// where that is beyond the limit.
     fn page_in_around_slab(&self, start: usize, granules: usize, limit: Limit) -> bool {
         let len = self.piece(start);
@@ -372,9 +371,8 @@ impl Zone {
         let rest = if resident == 0 { self.fresh_rest(from, len, start, end) } else { None };
         let rest = rest.filter(|_| self.pays_ahead(from, len, start..end));
         let comes_whole = self.comes_whole(start);
-        let is_dense = comes_whole || resident == 0 && self.bytes(granules) <= DENSE_SLAB_BYTES;
         let limit = if comes_whole { limit } else { Limit::Peak };
-        if (rest.is_some() || is_dense) && self.residency.book(start, granules, limit).is_some() {
+        if (rest.is_some() || comes_whole) && self.residency.book(start, granules, limit).is_some() {
             self.page_in_piece(rest.unwrap_or_default(), start..end);
             return true;
         }
@@ -410,18 +408,23 @@ impl Zone {
 
     /// Whether to page in the piece of `len` granules at `from` ahead, for what the caller takes.
     fn pays_ahead(&self, from: usize, len: usize, taken: Range<usize>) -> bool {
-        let fresh = || {
-            let (start, end) = (taken.start.max(from), taken.end.min(from + len));
-            self.residency.is_clean(start, end - start).then_some(start..end)
-        };
-        self.comes_whole(from) || self.ahead.pays(&(from..from + len), fresh)
+        let is_dense = |sample| self.is_densely_used(sample);
+        self.comes_whole(from) || self.ahead.pays(from..from + len, &taken, is_dense)
     }
 
-    /// Whether most of what the caller owns and is about to free was written, as far as some of its pages tell; `None` if its pages
-    /// are gone.
-    fn is_densely_written(&self, granules: Range<usize>) -> Option<bool> {
-        let (start, len) = (granules.start, granules.len());
-        (!self.residency.is_clean(start, len)).then(|| self.residency.is_written(start, len, 2))
+    /// Whether more than half of what was handed out of a piece is in memory, as far as the system says; `None` where that was
+    /// little.
+    fn is_densely_used(&self, piece: Range<usize>) -> Option<bool> {
+        let (start, len) = (piece.start, piece.end.min(self.runs.len()) - piece.start);
+        // What is booked was handed out, and may be free again; and slabs are in use, whose pages the zone does not book.
+        let was_handed_out =
+            |&granule: &usize| self.residency.resident(granule, 1) + self.runs.used().count(granule, 1) > 0;
+        let handed_out = (start..start + len).filter(was_handed_out).count();
+        if 16 * handed_out < len {
+            return None;
+        }
+        let in_memory = self.residency.bytes_in_memory(start, len);
+        in_memory.map_or(Some(true), |in_memory| Some(in_memory > self.bytes(handed_out) / 2))
     }
 
     /// What the piece of `len` granules at `from` has before and behind `start..end`, as places and lengths; `None` if some of it
@@ -510,6 +513,13 @@ impl Zone {
         self.forbid_huge_around(start..start + granules);
         self.residency.forget(start, granules);
         self.release_granules(start, granules);
+    }
+
+    /// Leaves a run of the caller's unused for ever: it may have a hole in which another mapping lies.
+    pub(crate) fn abandon(&self, at: NonNull<u8>, bytes: usize) {
+        let (start, granules) = (self.index(at), self.granules(bytes));
+        self.residency.forget(start, granules);
+        self.counters().released(self.bytes(granules));
     }
 
     /// The length of a run of `bytes`, in whole granules.

@@ -211,6 +211,17 @@ pub(super) struct Warning {
     used: Shown,
 }
 
+#[cfg(feature = "c-api")]
+impl Warning {
+    /// The variable that has the value; `None` if the program set it.
+    pub(super) fn variable(&self) -> Option<&'static str> {
+        match self.set {
+            Set::Variable(name, _) => Some(name),
+            Set::Method(..) => None,
+        }
+    }
+}
+
 /// What was set, and by whom.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Set {

@@ -20,7 +20,14 @@ mod mapping;
 mod own_thread;
 mod pages;
 mod parking;
+#[cfg(all(target_os = "linux", target_env = "gnu", not(target_feature = "crt-static"), not(feature = "c-api")))]
+mod pin;
 mod sandbox;
+#[cfg(all(test, target_os = "linux"))]
+#[path = "../../tests/support/seccomp.rs"]
+mod seccomp;
+#[cfg(unix)]
+mod stderr;
 mod text;
 #[cfg(thread_blocks)]
 mod thread_block;
@@ -34,9 +41,11 @@ pub(crate) use generation::process_generation;
 #[cfg(feature = "c-api")]
 pub(crate) use host::postpone as postpone_asking_host;
 pub(crate) use host::{Host, host};
+#[cfg(not(unix))]
+pub(crate) use imp::write_stderr;
 pub(crate) use imp::{
     advise_huge, coarse_ns, collapse, commit, discard, extend, forbid_huge, leave_out_of_dumps, lock, minor_faults,
-    monotonic_ns, nap, page_in, populate, soften, trim_heap, wipe_on_fork, write_stderr,
+    monotonic_ns, nap, page_in, populate, soften, trim_heap, wipe_on_fork,
 };
 #[cfg(not(unix))]
 pub(crate) use imp::{arm_thread_exit, fence_other_threads, give_back_key, may_be_in_signal_handler, thread_exit_key};
@@ -45,7 +54,11 @@ pub(crate) use mapping::{Mapping, Room, map_guarded, map_zeroed, reserve, round_
 pub(crate) use own_thread::OwnThread;
 pub(crate) use pages::page_bytes;
 pub(crate) use parking::Parking;
+#[cfg(all(target_os = "linux", target_env = "gnu", not(target_feature = "crt-static"), not(feature = "c-api")))]
+pub(crate) use pin::refer as refer_to_pin;
 pub(crate) use sandbox::{enter_sandbox, is_in_sandbox};
+#[cfg(unix)]
+pub(crate) use stderr::write_stderr;
 pub(crate) use text::{Cut, warn};
 #[cfg(thread_blocks)]
 pub(crate) use thread_block::{THREAD_BLOCK_BYTES, thread_block};
@@ -54,9 +67,28 @@ pub(crate) use threads::{
     arm_thread_exit, fence_other_threads, give_back_key, may_be_in_signal_handler, thread_exit_key,
 };
 
+/// Nothing unloads the code here.
+#[cfg(not(all(target_os = "linux", target_env = "gnu", not(target_feature = "crt-static"), not(feature = "c-api"))))]
+pub(crate) fn refer_to_pin() {}
+
 /// The number of an operating system's error, as `errno` has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Errno(pub(crate) i32);
+
+/// Why pages were not moved, and what became of the place where they were to go.
+#[cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "only Linux moves pages"))]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct NotMoved {
+    pub(crate) errno: Errno,
+    /// It is mapped and accessible, all of it. Otherwise nobody may touch it, nor unmap it: it may be another thread's by now.
+    pub(crate) is_target_whole: bool,
+}
+
+impl From<Errno> for NotMoved {
+    fn from(errno: Errno) -> Self {
+        Self { errno, is_target_whole: true }
+    }
+}
 
 /// What the host says of transparent huge pages.
 #[cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "only Linux can be asked for huge pages"))]

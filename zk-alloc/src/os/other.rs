@@ -6,7 +6,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::ffi::c_void;
 use std::ptr::NonNull;
 
-use super::{Errno, HostHugePages};
+use super::{Errno, HostHugePages, NotMoved};
 
 const UNSUPPORTED: Errno = Errno(0);
 
@@ -160,8 +160,8 @@ pub(crate) unsafe fn wipe_on_fork(_at: *mut u8, _len: usize) -> Result<(), Errno
 ///
 /// # Safety
 /// None is needed; the platforms share one signature.
-pub(crate) unsafe fn move_pages(_from: *mut u8, _to: *mut u8, _len: usize) -> Result<(), Errno> {
-    Err(UNSUPPORTED)
+pub(crate) unsafe fn move_pages(_from: *mut u8, _to: *mut u8, _len: usize) -> Result<(), NotMoved> {
+    Err(UNSUPPORTED.into())
 }
 
 /// Unknown.

@@ -190,9 +190,76 @@ mod tests {
 
     #[cfg(target_os = "linux")]
     #[test]
-    fn other_threads_can_be_fenced() {
+    fn a_fence_that_the_kernel_refuses_is_none() {
+        use crate::os::seccomp::{self, Answer};
+        use rustix::thread::{MembarrierCommand, membarrier_query};
+
         // Kernels from 4.14 on can, unless they were built without.
-        assert_eq!(fence_other_threads(), fence_other_threads());
+        let is_known = membarrier_query().contains_command(MembarrierCommand::PrivateExpedited);
+        assert_eq!(fence_other_threads(), is_known);
+        for error in [libc::EPERM, libc::ENOSYS] {
+            // SAFETY: the child takes no lock, and ends without destructors.
+            let child = unsafe { libc::fork() };
+            if child == 0 {
+                let is_refused = seccomp::refuse(&[libc::SYS_membarrier], Answer::Errno(error));
+                let code = i32::from(!is_refused || fence_other_threads() || fence_other_threads());
+                // SAFETY: ends the child.
+                unsafe { libc::_exit(code) };
+            }
+            let mut status = -1;
+            // SAFETY: a child of ours, and a place for the answer.
+            assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+            assert_eq!(status, 0, "error {error}");
+        }
+    }
+
+    /// A thread writes that it is busy, and looks at the claim; its processor keeps the write back meanwhile. A claimant that saw it idle
+    /// after the fence must have its claim seen.
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_thread_that_is_seen_idle_after_the_fence_sees_the_claim() {
+        use std::sync::atomic::{AtomicBool, AtomicU64, compiler_fence};
+
+        const LOOKS: usize = 1 << 12;
+        /// By the number of the look: the number, and what claim was seen.
+        static SEEN: [[AtomicU64; 2]; LOOKS] = [const { [const { AtomicU64::new(0) }; 2] }; LOOKS];
+        static BUSY: AtomicU64 = AtomicU64::new(0);
+        static CLAIM: AtomicU64 = AtomicU64::new(0);
+        static STOP: AtomicBool = AtomicBool::new(false);
+
+        let owner = std::thread::spawn(|| {
+            let mut look = 0;
+            while !STOP.load(Ordering::Relaxed) {
+                look += 1;
+                BUSY.store(look, Ordering::Relaxed);
+                compiler_fence(Ordering::SeqCst);
+                let claim = CLAIM.load(Ordering::Relaxed);
+                let [number, seen] = &SEEN[look as usize % LOOKS];
+                seen.store(claim, Ordering::Relaxed);
+                number.store(look, Ordering::Release);
+            }
+        });
+        let mut checked = 0;
+        for claim in 1..=5_000 {
+            CLAIM.store(claim, Ordering::SeqCst);
+            if !fence_other_threads() {
+                break;
+            }
+            let next = BUSY.load(Ordering::Acquire) + 1;
+            let [number, seen] = &SEEN[next as usize % LOOKS];
+            while number.load(Ordering::Acquire) < next {
+                std::hint::spin_loop();
+            }
+            let seen_claim = seen.load(Ordering::Acquire);
+            // Unless the owner is a round ahead by now.
+            if number.load(Ordering::Relaxed) == next {
+                checked += 1;
+                assert!(seen_claim >= claim, "look {next} saw the claim {seen_claim}, not {claim}");
+            }
+        }
+        STOP.store(true, Ordering::Relaxed);
+        owner.join().unwrap();
+        println!("{checked} claims were checked");
     }
 
     #[test]

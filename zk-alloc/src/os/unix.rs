@@ -4,7 +4,7 @@
 use std::ptr::{NonNull, null_mut};
 
 use super::pages::covered;
-use super::{Errno, HostHugePages};
+use super::{Errno, HostHugePages, NotMoved};
 
 fn last_error() -> Errno {
     Errno(std::io::Error::last_os_error().raw_os_error().unwrap_or(0))
@@ -209,8 +209,8 @@ pub(crate) unsafe fn wipe_on_fork(_at: *mut u8, _len: usize) -> Result<(), Errno
 ///
 /// # Safety
 /// None is needed; the platforms share one signature.
-pub(crate) unsafe fn move_pages(_from: *mut u8, _to: *mut u8, _len: usize) -> Result<(), Errno> {
-    Err(Errno(libc::ENOTSUP))
+pub(crate) unsafe fn move_pages(_from: *mut u8, _to: *mut u8, _len: usize) -> Result<(), NotMoved> {
+    Err(Errno(libc::ENOTSUP).into())
 }
 
 /// Not told: these systems' mincore(2) answer in ways of their own.
@@ -266,8 +266,7 @@ fn memory_bytes() -> usize {
     usize::try_from(pages).unwrap_or(0).saturating_mul(usize::try_from(page_bytes).unwrap_or(0))
 }
 
-/// Writes to standard error what it takes; nothing is owed if it takes nothing.
-pub(crate) fn write_stderr(bytes: &[u8]) {
-    // SAFETY: the buffer is valid for its length.
-    let _ = unsafe { libc::write(libc::STDERR_FILENO, bytes.as_ptr().cast(), bytes.len()) };
+/// Runs a function of the C library's that returns -1 where it fails. `errno` is not kept here.
+pub(super) fn keeping_errno(call: impl FnOnce() -> libc::c_int) -> Result<(), Errno> {
+    checked(call().min(0))
 }

@@ -101,11 +101,11 @@ pub(crate) const BARE_METAL: &str = "ZK_ALLOC_TEST_BARE_METAL";
 
 /// Runs the test `name` of this binary alone in a process of its own, whose only `ZK_ALLOC_*` settings are `settings`.
 pub(crate) fn alone(name: &str, settings: &[(&str, &OsStr)]) -> Ended {
-    alone_prepared(name, settings, |_| ())
+    alone_as(name, settings, |_| ())
 }
 
-/// As [`alone`], in a process that is prepared for it.
-pub(crate) fn alone_prepared(name: &str, settings: &[(&str, &OsStr)], prepare: impl FnOnce(&mut Command)) -> Ended {
+/// As [`alone`], with a command that `prepare` has changed.
+pub(crate) fn alone_as(name: &str, settings: &[(&str, &OsStr)], prepare: impl FnOnce(&mut Command)) -> Ended {
     let mut command = Command::new(std::env::current_exe().expect("a test binary knows its path"));
     for (inherited, _) in std::env::vars_os() {
         let variable = inherited.to_string_lossy();
@@ -172,6 +172,20 @@ pub(crate) fn in_its_own_process(name: &str, settings: &[(&str, &str)], body: im
 #[cfg(target_os = "linux")]
 pub(crate) fn rss_bytes() -> usize {
     field_bytes("/proc/self/status", "RssAnon:")
+}
+
+/// Has [`peak_rss_bytes`] count from here on, and returns what is resident now.
+#[cfg(target_os = "linux")]
+pub(crate) fn restart_peak() -> usize {
+    // Where the kernel refuses, the peak so far stands: that of a process which has done nothing yet.
+    let _ = std::fs::write("/proc/self/clear_refs", "5");
+    field_bytes("/proc/self/status", "VmRSS:")
+}
+
+/// The most bytes of this process that were in memory at once, pages of code among them.
+#[cfg(target_os = "linux")]
+pub(crate) fn peak_rss_bytes() -> usize {
+    field_bytes("/proc/self/status", "VmHWM:")
 }
 
 /// Bytes of address space of this process.

@@ -1,6 +1,8 @@
 /* Works like a service that proves now and then, and prints for each stage: page faults, MiB resident, tasks of the process.
- * The arguments: the most MiB that are alive while it works, MiB that stay alive, seconds to idle. */
+ * The arguments: the most MiB that are alive while it works, MiB that stay alive, seconds to rest, and how: "idle", or "trickle",
+ * which asks for a little now and then. A child that is to idle starts a background thread of its own. */
 #include "check.h"
+#include "../../include/zk_alloc.h"
 
 #include <dirent.h>
 #include <pthread.h>
@@ -40,6 +42,19 @@ static void work(size_t mib) {
     free(giant);
 }
 
+static int trickles;
+
+static void rest(double seconds) {
+    if (!trickles) {
+        usleep((useconds_t)(seconds * 1e6));
+        return;
+    }
+    for (int i = 0; i < seconds * 100; i++) {
+        for (int j = 0; j < 10; j++) free(malloc(100));
+        usleep(10000);
+    }
+}
+
 static void *idle_thread(void *seconds) {
     /* Keeps what it freed, and sleeps. */
     work(40);
@@ -50,7 +65,8 @@ static void *idle_thread(void *seconds) {
 static void stage(const char *name, long before) { printf("%s %ld %ld %d\n", name, faults() - before, resident_mib(), tasks()); }
 
 int main(int argc, char **argv) {
-    CHECK(argc == 4);
+    CHECK(argc == 5);
+    trickles = strcmp(argv[4], "trickle") == 0;
     size_t most = atol(argv[1]), stays = atol(argv[2]);
     double seconds = atof(argv[3]);
     setvbuf(stdout, malloc(4096), _IOFBF, 4096);
@@ -69,7 +85,7 @@ int main(int argc, char **argv) {
     pthread_t thread;
     pthread_create(&thread, NULL, idle_thread, &seconds);
     before = faults();
-    usleep((useconds_t)(seconds * 1e6));
+    rest(seconds);
     pthread_join(thread, NULL);
     stage("idle", before);
     before = faults();
@@ -77,18 +93,22 @@ int main(int argc, char **argv) {
     stage("again", before);
     fflush(stdout);
     if (fork() == 0) {
-        /* A child comes down by itself, too. */
+        stage("forked", faults());
         before = faults();
         for (int i = 0; i < 2; i++) work(most);
-        usleep((useconds_t)(seconds * 1e6));
+        if (!trickles) CHECK(zk_start_background_thread() == 0);
+        rest(seconds);
         stage("child", before);
+        zk_stop_background_thread();
+        stage("ended", before);
         fflush(stdout);
         _exit(0);
     }
     before = faults();
-    usleep((useconds_t)(seconds * 1e6));
+    rest(seconds);
     int status;
     wait(&status);
+    CHECK(status == 0);
     stage("idle", before);
     free(alive);
 }

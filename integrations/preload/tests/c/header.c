@@ -2,6 +2,22 @@
 #include "check.h"
 #include "../../include/zk_alloc.h"
 
+#include <dirent.h>
+
+static int tasks(void) {
+    int count = -2;
+    DIR *folder = opendir("/proc/self/task");
+    while (readdir(folder)) count++;
+    closedir(folder);
+    return count;
+}
+
+/* Whether there are so many tasks, or will be in a moment: the threads of `zk_reserve` may still be ending. */
+static int are_tasks(int count) {
+    for (int i = 0; i < 5000 && tasks() != count; i++) usleep(1000);
+    return tasks() == count;
+}
+
 int main(int argc, char **argv) {
     CHECK(argc == 2);
     int is_there = argv[1][0] == 'w';
@@ -26,6 +42,11 @@ int main(int argc, char **argv) {
     zk_phase_end();
     zk_phase_end();
     zk_phase_end();
+    /* Each as often as one likes. */
+    for (int i = 0; i < 4; i++) CHECK(zk_start_background_thread() == 0);
+    CHECK(are_tasks(is_there ? 2 : 1));
+    for (int i = 0; i < 2; i++) zk_stop_background_thread();
+    CHECK(are_tasks(1));
     CHECK((zk_soften() > 0) == is_there);
     CHECK((zk_release() > 0) == is_there);
     if (is_there) {

@@ -34,12 +34,24 @@ void *realloc(void *at, size_t size) {
     return new;
 }
 
+/* Not its own: these are glibc's or C23's, in terms of its own. */
+void *reallocarray(void *at, size_t count, size_t size);
+__attribute__((weak)) void free_sized(void *at, size_t size);
+__attribute__((weak)) void free_aligned_sized(void *at, size_t align, size_t size);
+
 int main(void) {
     for (int i = 0; i < 100; i++) {
         void *volatile at = malloc(100000);
         if (!is_own(at)) return 1;
         free(at);
     }
+    void *volatile many = malloc(3000);
+    many = reallocarray(many, 30, 1000);
+    if (!is_own(many)) return 3;
+    many = reallocarray(many, 3, 10);
+    if (!is_own(many) || !is_own(reallocarray(NULL, 70, 10000))) return 4;
+    if (free_sized) free_sized(many, 30);
+    if (free_aligned_sized) free_aligned_sized(malloc(100), 16, 100);
     char *line = strdup("ok");
     if (!is_own(line)) return 2;
     puts(line);

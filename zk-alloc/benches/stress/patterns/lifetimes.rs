@@ -1,6 +1,7 @@
 //! Blocks that live long among blocks that do not. What is looked for is memory that the few keep from the many.
 
 use std::ops::RangeInclusive;
+use std::thread;
 
 use super::{KIB, MIB, Plan, replace};
 use crate::heap::{Block, Heap, Touch};
@@ -58,4 +59,56 @@ fn bursts(heap: Heap, plan: &Plan, blocks: usize, sizes: &RangeInclusive<usize>,
         kept.push(burst.swap_remove(random.below(blocks)));
         burst.clear();
     }
+}
+
+/// A table of one size is thinned out, then another thread builds one of another size.
+pub(super) fn survivors_16k_4k(heap: Heap, plan: &Plan) {
+    let old = survivors_of(heap, plan.work(128 * MIB), 16 * KIB, 8);
+    let new = thread::spawn({
+        let bytes = plan.work(128 * MIB);
+        move || fill(heap, bytes, 4 * KIB)
+    });
+    drop((old, new.join()));
+}
+
+/// As above, on the same thread, where neither size is whole pages.
+pub(super) fn survivors_2k_3000(heap: Heap, plan: &Plan) {
+    let old = survivors_of(heap, plan.work(128 * MIB), 2 * KIB, 16);
+    drop((old, fill(heap, plan.work(128 * MIB), 3_000)));
+}
+
+/// Phases of a program that each have a size of their own, from 1 to 32 KiB, and leave one block of 64.
+pub(super) fn phases(heap: Heap, plan: &Plan) {
+    let sizes = (0..16).map(|phase| (1024.0 * 32f64.powf(f64::from(phase) / 15.0)) as usize);
+    let kept: Vec<_> = sizes.map(|size| survivors_of(heap, plan.work(32 * MIB), size, 64)).collect();
+    drop(kept);
+}
+
+/// Replaces a random one of 12,000 runs of pages, none of which fits exactly where another was.
+pub(super) fn runs_random(heap: Heap, plan: &Plan) {
+    let mut random = Random::new(plan.seed, 0);
+    let sizes = 33 * KIB..=200 * KIB;
+    let mut alive: Vec<Option<Block>> = (0..plan.work(12_000)).map(|_| None).collect();
+    let renew = |place: &mut Option<Block>, random: &mut Random| {
+        let bytes = random.within(&sizes);
+        replace(place, || heap.block(bytes, Touch::Ends));
+    };
+    alive.iter_mut().for_each(|place| renew(place, &mut random));
+    for _ in 0..plan.work(60_000) {
+        let slot = random.below(alive.len());
+        renew(&mut alive[slot], &mut random);
+    }
+}
+
+/// `bytes` in blocks of one size, every byte written.
+fn fill(heap: Heap, bytes: usize, size: usize) -> Vec<Block> {
+    (0..bytes / size).map(|_| heap.block(size, Touch::Whole)).collect()
+}
+
+/// Allocates `bytes` in blocks of one size, and frees all but every `nth` block.
+fn survivors_of(heap: Heap, bytes: usize, size: usize, nth: usize) -> Vec<Block> {
+    let blocks = fill(heap, bytes, size);
+    let mut kept = Vec::with_capacity(blocks.len() / nth);
+    kept.extend(blocks.into_iter().skip(nth - 1).step_by(nth));
+    kept
 }

@@ -1,30 +1,13 @@
 //! A cache that another thread has claimed when its own thread comes to it.
 #![allow(unsafe_code, reason = "gives memory back, and forks")]
 
-use std::process::Command;
 use std::ptr::NonNull;
 
+use super::alone;
 use crate::arena::{self, Arena, Contents, thread_cache};
-use crate::config::{self, Settings};
 use crate::os;
 
 const SIZE: usize = 1000;
-
-/// Runs the calling test in a process of its own, since the arena's address space is no other test's affair; the arena is in that
-/// process, and `None` in this one.
-fn alone() -> Option<&'static Arena> {
-    const ALONE: &str = "ZK_ALLOC_TEST_ALONE";
-    if std::env::var_os(ALONE).is_none() {
-        let name = std::thread::current().name().expect("a test's thread").to_owned();
-        let mut command = Command::new(std::env::current_exe().unwrap());
-        let output = command.args([&name, "--exact"]).env(ALONE, "1").output().unwrap();
-        let stdout = String::from_utf8_lossy(&output.stdout);
-        assert!(output.status.success() && stdout.contains("1 passed"), "{name}: {stdout}");
-        return None;
-    }
-    config::introduce(&Settings::new());
-    Some(arena::open().expect("address space"))
-}
 
 fn alloc(arena: &Arena) -> NonNull<u8> {
     arena.alloc(SIZE, 8, Contents::Any).expect("memory")

@@ -27,7 +27,7 @@ impl SlabTable {
                 let at = slab.as_ptr().wrapping_add(granule * granule_bytes);
                 zone.forbid_huge_at(at, granule_bytes);
                 // SAFETY: a granule of the caller's slab, which nobody uses.
-                let gone = unsafe { self.discard(at, there, slab_bytes) };
+                let gone = unsafe { self.discard(zone, at, there, slab_bytes) };
                 if gone == there {
                     self.returned(gone, slab_bytes);
                 } else {
@@ -90,13 +90,14 @@ impl SlabTable {
     ///
     /// # Safety
     /// Nobody needs what the slab's `pages` hold.
-    unsafe fn discard(&self, slab: *mut u8, pages: u64, slab_bytes: usize) -> u64 {
+    unsafe fn discard(&self, zone: &Zone, slab: *mut u8, pages: u64, slab_bytes: usize) -> u64 {
         let page = self.page_bytes(slab_bytes);
         let mut gone = 0;
         let mut left = pages;
         while left != 0 {
             let first = left.trailing_zeros() as usize;
             let len = (left >> first).trailing_ones() as usize;
+            zone.counters().system_call();
             // SAFETY: the caller's.
             if unsafe { os::discard(slab.wrapping_add(first * page), len * page) }.is_ok() {
                 gone |= low_bits(first + len) & !low_bits(first);
@@ -115,8 +116,8 @@ impl SlabTable {
 
     /// Purges the free pages of slabs until `wanted_bytes` are gone, or no slab has any. Returns how many bytes went.
     ///
-    /// Only slabs in which a block was freed since they were last purged are looked at, so that each look is paid for by a
-    /// free. The next call goes on behind the slab at which this one stops.
+    /// It looks only at slabs in which a block was freed since their last purge, so each look is paid for by a free. The next call
+    /// continues behind the slab at which this one stops.
     pub(crate) fn purge(&self, zone: &Zone, wanted_bytes: usize) -> usize {
         let unpurged = self.hints.set(UNPURGED);
         let begun = self.purge_from.load(atomic::Ordering::Relaxed);
@@ -125,7 +126,7 @@ impl SlabTable {
         while gone < wanted_bytes {
             match unpurged.first(from).filter(|&unit| !is_second_half || begun == 0 || unit < begun) {
                 Some(unit) => {
-                    // Taken away before the look: a block that is freed during the look brings the hint back.
+                    // Cleared before the look: a block that is freed during the look sets the hint again.
                     unpurged.clear(unit);
                     gone += self.purge_slab(zone, unit);
                     from = unit + 1;
@@ -143,7 +144,7 @@ impl SlabTable {
         let free_blocks = |word| self.free_word(unit, word).load(Ordering::Relaxed).count_ones() as usize;
         let free_bytes = (0..class.words()).map(free_blocks).sum::<usize>() * class.block_bytes();
         let is_resident = self.present.all()[unit].load(Ordering::Relaxed) != 0;
-        // The last page of a slab may hold little more than its remainder.
+        // Half a page: the last page of a slab may hold less than a page of blocks.
         let least_bytes = self.page_bytes(class.slab_bytes()) / 2;
         if !is_resident || (class.block_bytes() < least_bytes && free_bytes < least_bytes) {
             return 0;
@@ -155,7 +156,7 @@ impl SlabTable {
                 zone.forbid_huge_at(slab, class.slab_bytes());
             }
             // SAFETY: every block in these pages is free and ours.
-            let dropped = unsafe { self.discard(slab, idle, class.slab_bytes()) };
+            let dropped = unsafe { self.discard(zone, slab, idle, class.slab_bytes()) };
             // The pages behind the last block are everybody's who owns one: another thread may have purged them meanwhile.
             let dropped = present.fetch_and(!dropped, Ordering::Relaxed) & dropped;
             gone = self.returned(dropped, class.slab_bytes());
@@ -176,7 +177,7 @@ impl SlabTable {
             self.with_idle_pages(zone, unit, class, |slab, present, idle| {
                 let unbooked = idle & !present.load(Ordering::Relaxed);
                 // SAFETY: every block in these pages is free and ours.
-                unsafe { self.discard(slab, unbooked, class.slab_bytes()) };
+                unsafe { self.discard(zone, slab, unbooked, class.slab_bytes()) };
             });
         }
     }

@@ -32,7 +32,7 @@ pub(super) fn real_page_bytes() -> usize {
 
 /// Runs a function of the C library's that returns -1 where it fails, and leaves this thread's `errno` as it was: who frees
 /// memory between a failed call and its `errno` must find it.
-fn keeping_errno(call: impl FnOnce() -> libc::c_int) -> Result<(), Errno> {
+pub(super) fn keeping_errno(call: impl FnOnce() -> libc::c_int) -> Result<(), Errno> {
     // SAFETY: always the address of this thread's own number.
     let errno = unsafe { &mut *libc::__errno_location() };
     let before = *errno;
@@ -300,10 +300,4 @@ pub(super) fn rehearse(huge_pages: HostHugePages) {
     }
     // SAFETY: pages that nobody uses.
     let _ = unsafe { (commit(at, len), move_pages(at, at.add(len), len)) };
-}
-
-/// Writes to standard error what it takes; nothing is owed if it takes nothing.
-pub(crate) fn write_stderr(bytes: &[u8]) {
-    // SAFETY: the buffer is valid for its length.
-    let _ = keeping_errno(|| unsafe { libc::write(libc::STDERR_FILENO, bytes.as_ptr().cast(), bytes.len()) } as _);
 }

@@ -1,0 +1,267 @@
+//! C++'s `operator new` and `operator delete`. Another library of the process may export them with its own `malloc`, as
+//! libjemalloc does. Its `new` must not meet our `free`.
+//!
+//! They work like those of libstdc++: each form calls the simpler one by name, and the simplest calls `malloc`, `aligned_alloc`
+//! or `free` by name. So a program that defines one of these functions gets the same calls as without this library.
+//!
+//! Nothing here needs a C++ library until memory is short. Then the C++ library of the process supplies the handler and throws.
+//! The exception passes through functions of this file, so these are `C-unwind` and own nothing that needs a destructor.
+#![allow(unsafe_code, reason = "functions of C++'s")]
+
+use std::arch::{asm, naked_asm};
+use std::ffi::{CStr, c_void};
+use std::mem::transmute;
+use std::ptr::null_mut;
+
+use arena::c_api;
+
+use crate::dlopen;
+use crate::names::{is_ours, jumps, label, named};
+use crate::symbols::Symbols;
+
+// The target finds the arguments in the same registers, and ignores those that it has no parameter for.
+jumps! {
+    /// `new(size)`.
+    new = "_Znwm" -> new_plain;
+    /// `new(size, align)`.
+    new_aligned = "_ZnwmSt11align_val_t" -> new_with_align;
+    /// `new[](size)`.
+    new_array = "_Znam" -> "_Znwm";
+    /// `new[](size, align)`.
+    new_array_aligned = "_ZnamSt11align_val_t" -> "_ZnwmSt11align_val_t";
+    /// `delete(at)`.
+    delete = "_ZdlPv" -> "free";
+    /// `delete(at, size)`.
+    delete_sized = "_ZdlPvm" -> "_ZdlPv";
+    /// `delete(at, nothrow)`.
+    delete_nothrow = "_ZdlPvRKSt9nothrow_t" -> "_ZdlPv";
+    /// `delete(at, align)`.
+    delete_aligned = "_ZdlPvSt11align_val_t" -> "free";
+    /// `delete(at, align, nothrow)`.
+    delete_aligned_nothrow = "_ZdlPvSt11align_val_tRKSt9nothrow_t" -> "_ZdlPvSt11align_val_t";
+    /// `delete(at, size, align)`.
+    delete_sized_aligned = "_ZdlPvmSt11align_val_t" -> delete_with_align;
+    /// `delete[](at)`.
+    delete_array = "_ZdaPv" -> "_ZdlPv";
+    /// `delete[](at, size)`.
+    delete_array_sized = "_ZdaPvm" -> "_ZdaPv";
+    /// `delete[](at, nothrow)`.
+    delete_array_nothrow = "_ZdaPvRKSt9nothrow_t" -> "_ZdaPv";
+    /// `delete[](at, align)`.
+    delete_array_aligned = "_ZdaPvSt11align_val_t" -> "_ZdlPvSt11align_val_t";
+    /// `delete[](at, align, nothrow)`.
+    delete_array_aligned_nothrow = "_ZdaPvSt11align_val_tRKSt9nothrow_t" -> "_ZdaPvSt11align_val_t";
+    /// `delete[](at, size, align)`.
+    delete_array_sized_aligned = "_ZdaPvmSt11align_val_t" -> delete_array_with_align;
+}
+
+/// # Safety
+/// As for [`delete_sized_aligned`].
+unsafe extern "C-unwind" fn delete_with_align(at: *mut c_void, _size: usize, align: usize) {
+    type Delete = unsafe extern "C-unwind" fn(*mut c_void, usize);
+    let delete = named!("_ZdlPvSt11align_val_t");
+    // SAFETY: a function of this name has this type; the rest is the caller's.
+    unsafe { transmute::<*mut c_void, Delete>(delete)(at, align) }
+}
+
+/// # Safety
+/// As for [`delete_array_sized_aligned`].
+unsafe extern "C-unwind" fn delete_array_with_align(at: *mut c_void, _size: usize, align: usize) {
+    type Delete = unsafe extern "C-unwind" fn(*mut c_void, usize);
+    let delete = named!("_ZdaPvSt11align_val_t");
+    // SAFETY: as above.
+    unsafe { transmute::<*mut c_void, Delete>(delete)(at, align) }
+}
+
+/// Memory from the process's `malloc`, or null.
+#[inline]
+fn plain(size: usize) -> *mut c_void {
+    let malloc = named!("malloc");
+    // SAFETY: a function of this name has this type, and any length may be asked for.
+    unsafe { transmute::<*mut c_void, extern "C" fn(usize) -> *mut c_void>(malloc)(size.max(1)) }
+}
+
+/// Memory from the process's `aligned_alloc`, or null.
+#[inline]
+fn aligned(size: usize, align: usize) -> *mut c_void {
+    let align = align.max(size_of::<usize>());
+    // C11 has it take multiples of the alignment only.
+    let Some(size) = size.max(1).checked_next_multiple_of(align) else { return null_mut() };
+    let aligned_alloc = named!("aligned_alloc");
+    // SAFETY: as above.
+    unsafe { transmute::<*mut c_void, extern "C" fn(usize, usize) -> *mut c_void>(aligned_alloc)(align, size) }
+}
+
+extern "C-unwind" fn new_plain(size: usize) -> *mut c_void {
+    let at = plain(size);
+    if at.is_null() { new_at_last(size, 0) } else { at }
+}
+
+extern "C-unwind" fn new_with_align(size: usize, align: usize) -> *mut c_void {
+    let at = if align.is_power_of_two() { aligned(size, align) } else { null_mut() };
+    if at.is_null() { new_at_last(size, align) } else { at }
+}
+
+/// Calls the program's handler until memory is found or no handler is left, then throws `std::bad_alloc`. `align` is 0 for
+/// [`plain`] memory.
+#[cold]
+#[inline(never)]
+fn new_at_last(size: usize, align: usize) -> *mut c_void {
+    let throw = thrower();
+    if throw.is_null() {
+        no_library(size);
+    }
+    // SAFETY: functions of these names have these types.
+    let throw = unsafe { transmute::<*mut c_void, unsafe extern "C-unwind" fn() -> !>(throw) };
+    let get_handler = of_library(c"_ZSt15get_new_handlerv");
+    loop {
+        if get_handler.is_null() || (align != 0 && !align.is_power_of_two()) {
+            // SAFETY: it has no demands.
+            unsafe { throw() };
+        }
+        type Handler = unsafe extern "C-unwind" fn();
+        // SAFETY: as above.
+        let handler = unsafe { transmute::<*mut c_void, extern "C-unwind" fn() -> Option<Handler>>(get_handler)() };
+        match handler {
+            // SAFETY: the program asked for that.
+            Some(handler) => unsafe { handler() },
+            // SAFETY: it has no demands.
+            None => unsafe { throw() },
+        }
+        let at = if align == 0 { plain(size) } else { aligned(size, align) };
+        if !at.is_null() {
+            return at;
+        }
+    }
+}
+
+/// `new(size, nothrow)`.
+///
+/// # Safety
+/// As the C++ standard has it.
+#[unsafe(export_name = "_ZnwmRKSt9nothrow_t")]
+pub(crate) unsafe extern "C-unwind" fn new_nothrow(size: usize, tag: *const c_void) -> *mut c_void {
+    let at = if is_ours!("_Znwm") { plain(size) } else { null_mut() };
+    if !at.is_null() {
+        return at;
+    }
+    // SAFETY: the caller's.
+    unsafe { nothrow_at_last(c"_ZnwmRKSt9nothrow_t", size, tag) }
+}
+
+/// `new[](size, nothrow)`.
+///
+/// # Safety
+/// As the C++ standard has it.
+#[unsafe(export_name = "_ZnamRKSt9nothrow_t")]
+pub(crate) unsafe extern "C-unwind" fn new_array_nothrow(size: usize, tag: *const c_void) -> *mut c_void {
+    let at = if is_ours!("_Znam") && is_ours!("_Znwm") { plain(size) } else { null_mut() };
+    if !at.is_null() {
+        return at;
+    }
+    // SAFETY: the caller's.
+    unsafe { nothrow_at_last(c"_ZnamRKSt9nothrow_t", size, tag) }
+}
+
+/// `new(size, align, nothrow)`.
+///
+/// # Safety
+/// As the C++ standard has it.
+#[unsafe(export_name = "_ZnwmSt11align_val_tRKSt9nothrow_t")]
+pub(crate) unsafe extern "C-unwind" fn new_aligned_nothrow(
+    size: usize,
+    align: usize,
+    tag: *const c_void,
+) -> *mut c_void {
+    let is_ours = align.is_power_of_two() && is_ours!("_ZnwmSt11align_val_t");
+    let at = if is_ours { aligned(size, align) } else { null_mut() };
+    if !at.is_null() {
+        return at;
+    }
+    // SAFETY: the caller's.
+    unsafe { aligned_nothrow_at_last(c"_ZnwmSt11align_val_tRKSt9nothrow_t", size, align, tag) }
+}
+
+/// `new[](size, align, nothrow)`.
+///
+/// # Safety
+/// As the C++ standard has it.
+#[unsafe(export_name = "_ZnamSt11align_val_tRKSt9nothrow_t")]
+pub(crate) unsafe extern "C-unwind" fn new_array_aligned_nothrow(
+    size: usize,
+    align: usize,
+    tag: *const c_void,
+) -> *mut c_void {
+    let is_ours = align.is_power_of_two() && is_ours!("_ZnamSt11align_val_t") && is_ours!("_ZnwmSt11align_val_t");
+    let at = if is_ours { aligned(size, align) } else { null_mut() };
+    if !at.is_null() {
+        return at;
+    }
+    // SAFETY: the caller's.
+    unsafe { aligned_nothrow_at_last(c"_ZnamSt11align_val_tRKSt9nothrow_t", size, align, tag) }
+}
+
+/// Calls the C++ library's own function of that name. It calls the throwing form and catches the exception, which Rust code cannot.
+/// Null if the process has no such library.
+///
+/// # Safety
+/// As for [`new_nothrow`].
+#[cold]
+#[inline(never)]
+unsafe fn nothrow_at_last(name: &CStr, size: usize, tag: *const c_void) -> *mut c_void {
+    type New = unsafe extern "C-unwind" fn(usize, *const c_void) -> *mut c_void;
+    let its_own = of_library(name);
+    // SAFETY: a function of this name has this type; the rest is the caller's.
+    if its_own.is_null() { null_mut() } else { unsafe { transmute::<*mut c_void, New>(its_own)(size, tag) } }
+}
+
+/// As [`nothrow_at_last`].
+///
+/// # Safety
+/// As there.
+#[cold]
+#[inline(never)]
+unsafe fn aligned_nothrow_at_last(name: &CStr, size: usize, align: usize, tag: *const c_void) -> *mut c_void {
+    type New = unsafe extern "C-unwind" fn(usize, usize, *const c_void) -> *mut c_void;
+    let its_own = of_library(name);
+    // SAFETY: as above.
+    if its_own.is_null() { null_mut() } else { unsafe { transmute::<*mut c_void, New>(its_own)(size, align, tag) } }
+}
+
+/// The function that throws `std::bad_alloc`; null if the process has no C++ library.
+fn thrower() -> *mut c_void {
+    let name = c"_ZSt17__throw_bad_allocv";
+    // SAFETY: a name that ends with a zero.
+    let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
+    if !found.is_null() {
+        return found;
+    }
+    // It may be visible only to the libraries that depend on it (`RTLD_LOCAL`).
+    for file in [c"libstdc++.so.6", c"libc++.so.1"] {
+        // SAFETY: names that end with a zero. Nothing is loaded, and what is there stays.
+        let found = unsafe {
+            let library = dlopen::dlopen(file.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD);
+            if library.is_null() { null_mut() } else { libc::dlsym(library, name.as_ptr()) }
+        };
+        if !found.is_null() {
+            return found;
+        }
+    }
+    null_mut()
+}
+
+/// A function from the C++ library's own symbol table. By name, another library's could come first.
+fn of_library(name: &CStr) -> *mut c_void {
+    // SAFETY: the library is in use by who asked for memory.
+    unsafe { Symbols::around(thrower()) }.map_or(null_mut(), |library| library.function(name))
+}
+
+/// Ends the program: the caller of `new` expects no null.
+#[cold]
+fn no_library(size: usize) -> ! {
+    c_api::print_line(format_args!(
+        "operator new: no memory for {size} bytes, and no C++ library that throws bad_alloc"
+    ));
+    // SAFETY: ends the process.
+    unsafe { libc::abort() }
+}

@@ -1,0 +1,128 @@
+//! The symbol table of a loaded file, read in place.
+//!
+//! dlsym(3) finds the first function of a name, in any file. A symbol version does not help: an unversioned function matches every
+//! version. A handle from dlopen(3) would name the file, but both calls may allocate. The first `malloc` needs these tables before it
+//! can return.
+#![allow(unsafe_code, reason = "reads tables of the loader's")]
+
+use std::ffi::{CStr, c_char, c_void};
+use std::mem::MaybeUninit;
+use std::ptr::{null, null_mut};
+
+/// Entries of `.dynamic` that libc has no names for, or other types.
+const DT_NULL: u64 = 0;
+const DT_STRTAB: u64 = 5;
+const DT_SYMTAB: u64 = 6;
+const DT_GNU_HASH: u64 = 0x6fff_fef5;
+const DT_VERSYM: u64 = 0x6fff_fff0;
+
+/// The kind of a symbol that is a function.
+const STT_FUNC: u8 = 2;
+/// Set in the version of a symbol that only programs linked long ago are given.
+const VERSYM_HIDDEN: u16 = 0x8000;
+
+/// `Elf64_Dyn`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Dynamic {
+    tag: u64,
+    value: u64,
+}
+
+/// The tables of one file, which stay as long as it is loaded.
+pub(crate) struct Symbols {
+    /// The difference between addresses in memory and in the file.
+    bias: usize,
+    symbols: *const libc::Elf64_Sym,
+    names: *const c_char,
+    hashes: *const u32,
+    /// Null in a file whose symbols have none.
+    versions: *const u16,
+}
+
+impl Symbols {
+    /// Those of the file in which an address lies. `None` where it lies in none, or in one without such tables.
+    ///
+    /// # Safety
+    /// The file stays loaded as long as the answer is used.
+    pub(crate) unsafe fn around(address: *const c_void) -> Option<Self> {
+        let mut info = MaybeUninit::<libc::Dl_info>::zeroed();
+        // SAFETY: a place for the answer, of which all zeroes are a valid value.
+        let info = unsafe {
+            libc::dladdr(address, info.as_mut_ptr());
+            info.assume_init()
+        };
+        // SAFETY: null, or where the loader mapped the file from its first byte on: there is its header.
+        let header = unsafe { info.dli_fbase.cast::<libc::Elf64_Ehdr>().as_ref() }?;
+        if header.e_ident[..4] != *b"\x7fELF" {
+            return None;
+        }
+        let start: *const u8 = info.dli_fbase.cast();
+        // SAFETY: a file's program headers are mapped with its header: the loader read them there.
+        let segments = unsafe {
+            let first = start.add(header.e_phoff as usize).cast::<libc::Elf64_Phdr>();
+            std::slice::from_raw_parts(first, usize::from(header.e_phnum))
+        };
+        let of = |kind| segments.iter().find(|segment| segment.p_type == kind);
+        let bias = start.addr().wrapping_sub(of(libc::PT_LOAD)?.p_vaddr as usize);
+        let mut entry =
+            std::ptr::with_exposed_provenance::<Dynamic>(bias.wrapping_add(of(libc::PT_DYNAMIC)?.p_vaddr as usize));
+        let (mut symbols, mut names, mut hashes, mut versions) = (None, None, None, None);
+        loop {
+            // SAFETY: the list of a file that is loaded ends with `DT_NULL`, which is not passed.
+            let Dynamic { tag, value } = unsafe { *entry };
+            // The loader has added the bias already, unless the list can't be written to.
+            let value = value as usize;
+            let at = if value < bias { value.wrapping_add(bias) } else { value };
+            match tag {
+                DT_NULL => break,
+                DT_SYMTAB => symbols = Some(std::ptr::with_exposed_provenance(at)),
+                DT_STRTAB => names = Some(std::ptr::with_exposed_provenance(at)),
+                DT_GNU_HASH => hashes = Some(std::ptr::with_exposed_provenance(at)),
+                DT_VERSYM => versions = Some(std::ptr::with_exposed_provenance(at)),
+                _ => {}
+            }
+            // SAFETY: as above.
+            entry = unsafe { entry.add(1) };
+        }
+        Some(Self { bias, symbols: symbols?, names: names?, hashes: hashes?, versions: versions.unwrap_or(null()) })
+    }
+
+    /// The function of a name that programs are linked with today; null where there is none.
+    pub(crate) fn function(&self, name: &CStr) -> *mut c_void {
+        let hash = name.to_bytes().iter().fold(5381u32, |hash, &byte| hash.wrapping_mul(33).wrapping_add(byte.into()));
+        // SAFETY: the loader searches the same table. It has four numbers, a filter of `filter_words` words of 64 bits, the buckets, and
+        // a hash for each symbol from `first_listed` on. The lowest bit of a hash ends its bucket.
+        unsafe {
+            let [bucket_count, first_listed, filter_words, _] = *self.hashes.cast::<[u32; 4]>();
+            let buckets = self.hashes.add(4 + 2 * filter_words as usize);
+            let chains = buckets.add(bucket_count as usize);
+            let mut index = *buckets.add((hash % bucket_count.max(1)) as usize);
+            while index >= first_listed.max(1) {
+                let listed = *chains.add((index - first_listed) as usize);
+                if listed | 1 == hash | 1 && self.is_function(index as usize, name) {
+                    let value = (*self.symbols.add(index as usize)).st_value as usize;
+                    return std::ptr::with_exposed_provenance_mut(self.bias.wrapping_add(value));
+                }
+                if listed & 1 == 1 {
+                    break;
+                }
+                index += 1;
+            }
+        }
+        null_mut()
+    }
+
+    /// # Safety
+    /// The table of symbols is so long.
+    unsafe fn is_function(&self, index: usize, name: &CStr) -> bool {
+        // SAFETY: the caller's; names end with a zero.
+        unsafe {
+            let symbol = &*self.symbols.add(index);
+            symbol.st_info & 0xf == STT_FUNC
+                && symbol.st_shndx != 0
+                && (self.versions.is_null() || *self.versions.add(index) & VERSYM_HIDDEN == 0)
+                && CStr::from_ptr(self.names.add(symbol.st_name as usize)) == name
+        }
+    }
+}

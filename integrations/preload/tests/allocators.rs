@@ -1,0 +1,112 @@
+//! Programs that bring a second allocator, or parts of one: no memory crosses from one to the other, whatever the threshold.
+#![cfg(all(target_os = "linux", target_env = "gnu", any(target_arch = "x86_64", target_arch = "aarch64")))]
+
+mod support;
+
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+
+use support::{Arm, assert_ok, compiled, compiled_library, has, library, said};
+
+const CPP: [&str; 2] = ["-std=c++17", "-Wno-mismatched-new-delete"];
+
+/// Runs a program without the library, at the default threshold, and at others.
+fn at_each_threshold(program: &Path, arguments: &[&str]) {
+    assert_ok(Arm::Without.command(program).args(arguments));
+    assert_ok(Arm::Default.command(program).args(arguments));
+    for threshold in ["0", "1", "4096"] {
+        assert_ok(Arm::Default.command(program).args(arguments).env("ZK_ALLOC_MIN_BYTES", threshold));
+    }
+}
+
+/// The folder of a library, and the flags that link a program with it.
+fn linked_with(library: &Path, name: &str) -> Vec<String> {
+    let folder = library.parent().expect("a folder").display();
+    vec![format!("-L{folder}"), "-Wl,--no-as-needed".into(), format!("-l{name}"), format!("-Wl,-rpath,{folder}")]
+}
+
+/// The loader finds the other library's functions before glibc's: `malloc_usable_size`, `__libc_malloc`, `operator new`.
+#[test]
+fn a_program_linked_with_another_allocator_gets_nothing_of_its_memory() {
+    let Some(library) = compiled_library("libother.so", "other_lib.cc", &CPP) else { return };
+    let linked = linked_with(&library, "other");
+    let flags: Vec<&str> = CPP.into_iter().chain(linked.iter().map(String::as_str)).collect();
+    let Some(program) = compiled("other", &["other.cc"], &flags) else { return };
+    at_each_threshold(&program, &[]);
+    // Without the library the other allocator's own `malloc_trim` ends the program; with it, glibc's heap and the arena are meant.
+    assert_eq!(said(Arm::Without.command(&program).arg("trim")).out, "");
+    assert_ok(Arm::Default.command(&program).arg("trim"));
+    assert_ok(Arm::Everything.command(&program).arg("trim"));
+    // Preloaded as well, the first one serves.
+    for (first, second) in [(library.as_path(), support::library()), (support::library(), &library)] {
+        let preload = format!("{} {}", first.display(), second.display());
+        assert_ok(Arm::Everything.command(&program).env("LD_PRELOAD", preload));
+    }
+}
+
+/// dig takes most of its memory by jemalloc's own functions, and the rest by `malloc`.
+#[test]
+fn what_jemalloc_handed_out_by_its_own_functions_is_never_freed_by_ours() {
+    let Some(crossing) = compiled_library("libcrossing.so", "crossing.c", &[]) else { return };
+    if !has("dig") {
+        return;
+    }
+    for threshold in ["65536", "0", "1", "4096"] {
+        let mut command = Arm::Default.command("dig");
+        let preload = format!("{} {}", crossing.display(), library().display());
+        // Nobody answers, which it says after all has been made and freed.
+        command.args(["-p", "9", "@127.0.0.1", "+time=1", "+tries=1", "name.example"]);
+        let said = said(command.env("LD_PRELOAD", preload).env("ZK_ALLOC_MIN_BYTES", threshold));
+        assert!(said.out.contains("name.example"), "{threshold}: {} {}", said.out, said.err);
+        assert!(said.err.contains("crossing: used, 0 crossed"), "{threshold}: {}", said.err);
+    }
+}
+
+/// By the C++ standard, each form of `operator new` and `operator delete` calls the simpler one, which a program may define.
+#[test]
+fn a_program_with_its_own_operator_new_keeps_it_for_all_forms() {
+    let Some(program) = compiled("own_new", &["own_new.cc"], &[&CPP[..], &["-Wno-sized-deallocation"]].concat()) else {
+        return;
+    };
+    at_each_threshold(&program, &[]);
+}
+
+#[test]
+fn where_memory_is_short_new_calls_the_handler_and_throws() {
+    let Some(program) = compiled("no_memory", &["no_memory_main.c", "no_memory.cc"], &CPP) else {
+        return;
+    };
+    at_each_threshold(&program, &[]);
+}
+
+/// The C++ library is there for the loaded library alone: the global scope has nothing that throws.
+#[test]
+fn a_program_without_a_cpp_library_loads_one_that_throws() {
+    let Some(library) = compiled_library("libno_memory.so", "no_memory.cc", &CPP) else { return };
+    let Some(program) = compiled("no_memory_alone", &["no_memory_main.c"], &[]) else { return };
+    at_each_threshold(&program, &[library.to_str().expect("a path that is text")]);
+}
+
+#[test]
+fn without_a_cpp_library_new_ends_the_program_and_says_why() {
+    let Some(program) = compiled("no_cpp", &["no_cpp.c"], &[]) else { return };
+    let output = Arm::Default.command(program).output().expect("the program starts");
+    let said = support::Said::from(output.clone());
+    assert_eq!((said.out.as_str(), output.status.signal()), ("ok\n", Some(6)), "{}", said.err);
+    assert!(said.err.contains("operator new: no memory for 9223372036854771711 bytes"), "{}", said.err);
+}
+
+#[test]
+fn memory_may_be_freed_by_the_second_names_of_glibc() {
+    let Some(program) = compiled("second_names", &["second_names.c"], &[]) else { return };
+    at_each_threshold(&program, &[]);
+}
+
+/// Our functions may not call each other by names that the program has taken.
+#[test]
+fn a_wrapper_of_malloc_by_the_second_names_is_not_called_by_what_it_calls() {
+    let Some(program) = compiled("wrapper", &["wrapper.c"], &[]) else { return };
+    at_each_threshold(&program, &[]);
+    let said = said(Arm::Default.command(program).env("ZK_ALLOC_REPORT", "1"));
+    assert!(said.err.contains(": served "), "{}", said.err);
+}

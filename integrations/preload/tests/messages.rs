@@ -1,0 +1,100 @@
+//! Messages of the library: how many, and in which file.
+#![cfg(all(target_os = "linux", target_env = "gnu", any(target_arch = "x86_64", target_arch = "aarch64")))]
+
+mod support;
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use support::{Arm, compiled, has, said};
+
+fn empty_folder(name: &str) -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("messages").join(name);
+    let _ = std::fs::remove_dir_all(&folder);
+    std::fs::create_dir_all(&folder).expect("a folder for files");
+    folder
+}
+
+/// The contents of standard error, a file of its own, and of the program's data file.
+fn written(program: &Path, how: &str, retain: &str, more: &[&str]) -> (String, String) {
+    let folder = empty_folder(&format!("stderr-{how}-{retain}-{}", more.len()));
+    let (error, data) = (folder.join("error"), folder.join("data"));
+    File::create(&data).expect("a file");
+    // The shell is without the library, and closes the program's descriptor where it is to have none.
+    let script = if how == "absent" { r#"exec "$0" "$@" 2>&-"# } else { r#"exec "$0" "$@" 2> "$ERROR""# };
+    let mut command = Command::new("sh");
+    command
+        .args(["-c", &format!(r#"export LD_PRELOAD="$LIBRARY"; {script}"#)])
+        .arg(program)
+        .arg(how)
+        .arg(&data)
+        .args(more);
+    command.env_remove("LD_PRELOAD").env("LIBRARY", support::library()).env("ERROR", &error);
+    let said = said(command.env("ZK_ALLOC_REPORT", "1").env("ZK_ALLOC_RETAIN_BYTES", retain));
+    assert_eq!((said.out.as_str(), said.err.as_str()), ("ok\n", ""), "{how} {more:?}");
+    assert_eq!(said.ok, more.is_empty(), "{how} {more:?}");
+    let read = |path| std::fs::read_to_string(path).unwrap_or_default();
+    (read(&error), read(&data))
+}
+
+/// A program that closes descriptor 2, or is started without one, gets that number for the next file that it opens.
+#[test]
+fn no_message_lands_in_a_file_that_is_not_standard_error() {
+    let Some(program) = compiled("stderr", &["stderr.c"], &[]) else { return };
+    for (more, last) in [(&[][..], "report of stderr"), (&["twice"], "no allocation begins there")] {
+        // The setting is judged when the process begins.
+        let at_start = |error: &str| error.starts_with("zk-alloc: ZK_ALLOC_RETAIN_BYTES=\"garbage\" is not");
+        for (retain, early) in [("garbage", 1), ("1G", 0)] {
+            for (how, late) in [("kept", 1), ("back", 1), ("reused", 0), ("closed", 0)] {
+                let (error, data) = written(&program, how, retain, more);
+                assert_eq!((error.lines().count(), data.as_str()), (early + late, ""), "{how} {more:?}: {error}");
+                assert_eq!(
+                    (at_start(&error), error.contains(last)),
+                    (early == 1, late == 1),
+                    "{how} {more:?}: {error}"
+                );
+            }
+            assert_eq!(written(&program, "absent", retain, more), (String::new(), String::new()), "{more:?}");
+        }
+    }
+}
+
+/// Each process sees the same environment, so that each would say the same of it.
+#[test]
+fn of_a_tree_of_processes_one_warns_of_a_setting() {
+    let Some(program) = compiled("hello", &["hello.c"], &[]) else { return };
+    if !has("bash") {
+        return;
+    }
+    let bash = |script: &str| {
+        let mut command = Arm::Default.command("bash");
+        command.args(["--norc", "-c", script]).arg(&program);
+        command
+    };
+    // Children, grandchildren, and a shell of their own, each with requests that open the arena.
+    let script = r#"for n in 1 2 3 4 5 6 7; do "$0"; done; (for n in 1 2; do "$0"; done); bash --norc -c '"$0"; true' "$0"; true"#;
+    for (name, value) in [("ZK_ALLOC_MIN_BYTES", "garbage"), ("ZK_ALLOC_THP", "perhaps"), ("ZK_ALLOC_REPORT", "2")] {
+        let said = said(bash(script).env(name, value));
+        assert_eq!(said.out, "ok\n".repeat(10), "{}", said.err);
+        assert!(said.err.starts_with("zk-alloc: ") && said.err.contains(name), "{name}: {}", said.err);
+        assert_eq!(said.err.lines().count(), 1, "{name}: {}", said.err);
+    }
+}
+
+/// A parent that was started with another value has said nothing of this one.
+#[test]
+fn a_value_that_the_parent_was_not_started_with_is_warned_of() {
+    let Some(program) = compiled("hello", &["hello.c"], &[]) else { return };
+    if !has("bash") {
+        return;
+    }
+    let mut command = Arm::Default.command("bash");
+    command
+        .args(["--norc", "-c", r#""$0"; ZK_ALLOC_MIN_BYTES=garbage+ "$0"; ZK_ALLOC_MIN_BYTES=1 "$0""#])
+        .arg(&program);
+    let said = said(command.env("ZK_ALLOC_MIN_BYTES", "garbage"));
+    assert_eq!(said.out, "ok\nok\nok\n");
+    let values: Vec<_> = said.err.lines().filter_map(|line| line.split('"').nth(1)).collect();
+    assert_eq!(values, ["garbage", "garbage+"], "{}", said.err);
+}

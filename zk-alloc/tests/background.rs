@@ -1,0 +1,383 @@
+//! The background thread: there is none unless somebody asked, it is as any other thread of the program's, and with it an idle process
+//! keeps what is alive.
+//!
+//! Threads are a property of the process, so each test runs in one of its own.
+#![cfg(target_os = "linux")]
+#![allow(unsafe_code, reason = "forks, and calls allocators by hand")]
+
+#[path = "support/arms.rs"]
+mod arms;
+#[path = "support/forks.rs"]
+mod forks;
+#[path = "support/limits.rs"]
+mod limits;
+mod support;
+#[path = "support/tasks.rs"]
+mod tasks;
+
+use std::alloc::GlobalAlloc;
+use std::hint::black_box;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use arms::{Block, KIB, MIB, RESIDENT};
+use forks::in_a_fork;
+use limits::limited;
+use support::{address_space_bytes, in_its_own_process};
+use tasks::{are_ours, field, ours, tasks};
+use zk_alloc::{
+    Origin, Retain, Settings, ZkAllocator, phase, release, reserve, set_retain, start_background_thread, stats,
+    stop_background_thread,
+};
+
+#[global_allocator]
+static ALLOC: ZkAllocator = ZkAllocator;
+
+/// What is alive at most while [`work`] works, in bytes.
+const MOST_BYTES: usize = 200 * MIB;
+
+/// A giant, some of the middle, and many small, all written.
+fn work(allocator: &'static (dyn GlobalAlloc + Sync)) {
+    let of = |count: usize, bytes: usize| (0..count).map(|_| Block::written(allocator, bytes)).collect::<Vec<_>>();
+    drop(black_box((of(1, MOST_BYTES / 2), of(64, MOST_BYTES / 4 / 64), of(4_000, MOST_BYTES / 4 / 4_000))));
+}
+
+/// Waits until so much is resident at most, doing `meanwhile` again and again; whether that came.
+fn comes_down_to(bytes: usize, mut meanwhile: impl FnMut()) -> bool {
+    let begun = Instant::now();
+    while stats().resident_bytes > bytes && begun.elapsed() < Duration::from_secs(15) {
+        meanwhile();
+        thread::sleep(Duration::from_millis(5));
+    }
+    stats().resident_bytes <= bytes
+}
+
+/// What an idle process may keep of what is alive: a twentieth more, and what the test itself uses meanwhile.
+fn at_rest(live_bytes: usize) -> usize {
+    live_bytes + live_bytes / 20 + 2 * MIB
+}
+
+const SHORT: (&str, &str) = ("ZK_ALLOC_RETAIN_FOR", "0.4");
+
+/// A thread that nobody asked for keeps privileges that the program gave up, and is in the way of calls that need a process with one
+/// thread.
+#[test]
+fn by_default_there_is_no_thread_of_ours() {
+    in_its_own_process("by_default_there_is_no_thread_of_ours", &[SHORT, ("ZK_ALLOC_THP", "later")], || {
+        let before = tasks().len();
+        let assert_alone = |when: &str| assert_eq!(tasks().len(), before, "{when}: {:?}", ours());
+        for retain in [Retain::Always, Retain::Never, Retain::Bytes(MIB), Retain::For(Duration::from_millis(10))] {
+            set_retain(retain);
+            for _ in 0..5 {
+                phase(|| work(&ALLOC));
+                assert_alone("between phases");
+            }
+            thread::sleep(Duration::from_millis(30));
+            assert_alone("after a pause");
+        }
+        for _ in 0..10 {
+            work(&RESIDENT);
+            assert_alone("without phases");
+            thread::sleep(Duration::from_millis(20));
+            assert_alone("in between");
+        }
+        reserve(32 * MIB);
+        release();
+        assert_alone("when asked to release");
+    });
+}
+
+#[test]
+fn with_the_thread_an_idle_process_without_phases_keeps_what_is_alive() {
+    in_its_own_process("with_the_thread_an_idle_process_without_phases_keeps_what_is_alive", &[SHORT], || {
+        start_background_thread().expect("a thread");
+        let survivor = Block::written(&RESIDENT, 20 * MIB);
+        for round in 0..3 {
+            work(&RESIDENT);
+            assert!(stats().resident_bytes >= MOST_BYTES, "round {round} is not over: {}", stats());
+            assert!(comes_down_to(at_rest(survivor.size()), || ()), "round {round}: {}", stats());
+        }
+    });
+}
+
+/// The policy says how long; between phases, nothing that is free stays after that.
+#[test]
+fn with_the_thread_nothing_free_stays_after_the_time_of_retain_for() {
+    in_its_own_process("with_the_thread_nothing_free_stays_after_the_time_of_retain_for", &[], || {
+        set_retain(Retain::For(Duration::from_millis(300)));
+        start_background_thread().expect("a thread");
+        let survivor = phase(|| Block::written(&ALLOC, 20 * MIB));
+        for round in 0..3 {
+            phase(|| work(&ALLOC));
+            assert!(stats().resident_bytes >= MOST_BYTES, "round {round} is not over: {}", stats());
+            assert!(comes_down_to(survivor.size() + MIB, || ()), "round {round}: {}", stats());
+        }
+        // What is freed between phases later goes, too.
+        drop(survivor);
+        assert!(comes_down_to(MIB, || ()), "{}", stats());
+        // In a phase, nothing does.
+        phase(|| {
+            work(&ALLOC);
+            thread::sleep(Duration::from_millis(1_500));
+            assert!(stats().resident_bytes >= MOST_BYTES, "{}", stats());
+        });
+    });
+}
+
+/// Nobody else is there to purge: the program's threads do, where they come by.
+#[test]
+fn without_the_thread_a_process_that_asks_for_little_comes_down() {
+    in_its_own_process("without_the_thread_a_process_that_asks_for_little_comes_down", &[SHORT], || {
+        let survivor = Block::written(&RESIDENT, 20 * MIB);
+        work(&RESIDENT);
+        assert!(stats().resident_bytes >= MOST_BYTES, "{}", stats());
+        // More than a cache keeps.
+        let a_little = || drop((0..200).map(|_| Block::written(&RESIDENT, 100)).collect::<Vec<_>>());
+        assert!(comes_down_to(at_rest(survivor.size()), a_little), "{}", stats());
+        assert_eq!(ours().len(), 0);
+    });
+}
+
+/// A service that frees what it takes lives on its thread's cache, and never comes by the slabs.
+#[test]
+fn without_the_thread_a_process_that_lives_on_its_caches_comes_down() {
+    in_its_own_process("without_the_thread_a_process_that_lives_on_its_caches_comes_down", &[SHORT], || {
+        let survivor = Block::written(&RESIDENT, 20 * MIB);
+        work(&RESIDENT);
+        let a_little = || (0..50).for_each(|_| drop(Block::untouched(&RESIDENT, 100, 8)));
+        assert!(comes_down_to(at_rest(survivor.size()), a_little), "{}", stats());
+    });
+}
+
+/// Between phases the arena has no requests, but whoever asks the backing allocator comes by.
+#[test]
+fn without_the_thread_a_process_between_phases_comes_down() {
+    in_its_own_process("without_the_thread_a_process_between_phases_comes_down", &[], || {
+        set_retain(Retain::For(Duration::from_millis(300)));
+        let survivor = phase(|| Block::written(&ALLOC, 20 * MIB));
+        phase(|| work(&ALLOC));
+        assert!(stats().resident_bytes >= MOST_BYTES, "{}", stats());
+        assert!(comes_down_to(survivor.size() + MIB, || drop(black_box(vec![1u8; 100]))), "{}", stats());
+    });
+}
+
+/// A pause is seen when the first request after it comes, and that may be a proof's: what the pause made superfluous is what the
+/// proof needs.
+#[test]
+fn a_proof_after_a_pause_finds_its_memory() {
+    // Long looks, so that a busy machine does not make a pause of its own.
+    let settings = [("ZK_ALLOC_RETAIN_FOR", "4")];
+    in_its_own_process("a_proof_after_a_pause_finds_its_memory", &settings, || {
+        let begun = Instant::now();
+        while begun.elapsed() < Duration::from_secs(2) {
+            work(&RESIDENT);
+        }
+        thread::sleep(Duration::from_millis(4_500));
+        let before = stats();
+        let begun = Instant::now();
+        while begun.elapsed() < Duration::from_secs(2) {
+            work(&RESIDENT);
+        }
+        let (fresh, gone) = (stats().fresh_bytes - before.fresh_bytes, stats().system_calls - before.system_calls);
+        assert!(fresh < MOST_BYTES as u64 / 10, "{fresh} bytes were fresh, {gone} calls, after a pause: {}", stats());
+    });
+}
+
+#[test]
+fn it_starts_and_ends_when_asked_as_often_as_asked() {
+    in_its_own_process("it_starts_and_ends_when_asked_as_often_as_asked", &[SHORT], || {
+        stop_background_thread();
+        for round in 0..20 {
+            thread::scope(|scope| {
+                (0..4).for_each(|_| drop(scope.spawn(|| start_background_thread().expect("a thread"))));
+            });
+            assert!(are_ours(1), "round {round}: {:?}", ours());
+            work(&RESIDENT);
+            stop_background_thread();
+            assert_eq!(ours().len(), 0, "round {round}: {:?}", ours());
+            stop_background_thread();
+        }
+        start_background_thread().expect("a thread");
+        assert!(comes_down_to(2 * MIB, || ()), "the last of them works: {}", stats());
+    });
+}
+
+/// Who ends it is not to wait out its sleep, nor one who starts it for the one before.
+#[test]
+fn it_ends_at_once_where_it_has_nothing_to_do() {
+    in_its_own_process("it_ends_at_once_where_it_has_nothing_to_do", &[("ZK_ALLOC_RETAIN_FOR", "ever")], || {
+        work(&RESIDENT);
+        start_background_thread().expect("a thread");
+        thread::sleep(Duration::from_millis(50));
+        let begun = Instant::now();
+        stop_background_thread();
+        assert!(begun.elapsed() < Duration::from_secs(20), "it slept for ever");
+    });
+}
+
+/// A handler that runs on a thread that knows nothing of the program may find none of what it needs.
+#[test]
+fn no_signal_is_handled_on_it() {
+    in_its_own_process("no_signal_is_handled_on_it", &[], || {
+        let of_creator = |task: &str| field(std::path::Path::new(task), "SigBlk");
+        let before = of_creator("/proc/thread-self");
+        start_background_thread().expect("a thread");
+        assert!(are_ours(1), "{:?}", tasks());
+        assert_eq!(of_creator("/proc/thread-self"), before, "the creator's own signals are as before");
+        let blocked = u64::from_str_radix(&field(&ours()[0], "SigBlk"), 16).expect("a number");
+        let is_blocked = |signal: &i32| blocked >> (signal - 1) & 1 == 1;
+        let never = [libc::SIGKILL, libc::SIGSTOP];
+        let free: Vec<_> = (1..=31).chain(libc::SIGRTMIN()..=libc::SIGRTMAX()).filter(|n| !is_blocked(n)).collect();
+        assert_eq!(free, never, "signals that may be handled on it");
+    });
+}
+
+/// What setuid(2) gives up, the C library gives up for every thread that it knows. A thread that it can't reach keeps it.
+#[test]
+fn what_the_program_gives_up_the_thread_gives_up() {
+    in_its_own_process("what_the_program_gives_up_the_thread_gives_up", &[SHORT], || {
+        // SAFETY: asks for a number.
+        if unsafe { libc::geteuid() } != 0 {
+            return println!("measured nothing: only root can give anything up");
+        }
+        let code = in_a_fork(|| {
+            work(&RESIDENT);
+            if start_background_thread().is_err() || !are_ours(1) {
+                return 1;
+            }
+            // SAFETY: changes the user of this child.
+            if unsafe { libc::setuid(65_534) } != 0 {
+                return 2;
+            }
+            let is_given_up = |task: &std::path::PathBuf| {
+                field(task, "Uid") == "65534\t65534\t65534\t65534" && field(task, "CapEff") == "0000000000000000"
+            };
+            if tasks().len() == 2 && tasks().iter().all(is_given_up) { 0 } else { 3 }
+        });
+        assert_eq!(code, 0);
+    });
+}
+
+/// Namespaces are joined and made by processes with one thread only.
+#[test]
+fn a_process_without_it_may_join_and_make_namespaces() {
+    in_its_own_process("a_process_without_it_may_join_and_make_namespaces", &[SHORT], || {
+        let make = || {
+            // SAFETY: the child's own namespace.
+            let made = unsafe { libc::unshare(libc::CLONE_NEWUSER) };
+            if made == 0 { 0 } else { error_number() }
+        };
+        let join = || {
+            // SAFETY: a name that ends with a zero; the descriptor is the child's.
+            let joined = unsafe {
+                let own = libc::open(c"/proc/self/ns/mnt".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC);
+                libc::setns(own, libc::CLONE_NEWNS)
+            };
+            if joined == 0 { 0 } else { error_number() }
+        };
+        for (what, call) in [("unshare(CLONE_NEWUSER)", &make as &dyn Fn() -> u8), ("setns(mnt)", &join)] {
+            let without = in_a_fork(call);
+            if without != 0 {
+                println!(
+                    "measured nothing of {what}: refused in a child that allocates nothing, too (errno {without})"
+                );
+                continue;
+            }
+            let with = in_a_fork(|| {
+                (0..3).for_each(|_| work(&RESIDENT));
+                call()
+            });
+            assert_eq!(with, 0, "{what} in a child that allocates");
+        }
+    });
+}
+
+fn error_number() -> u8 {
+    std::io::Error::last_os_error().raw_os_error().and_then(|code| u8::try_from(code).ok()).unwrap_or(255)
+}
+
+/// The thread does not come along into a forked child, which must not believe that it did.
+#[test]
+fn a_forked_child_has_none_and_purges_by_itself_until_it_starts_its_own() {
+    in_its_own_process(
+        "a_forked_child_has_none_and_purges_by_itself_until_it_starts_its_own",
+        &[SHORT, ("ZK_ALLOC_BACKGROUND", "1")],
+        || {
+            work(&RESIDENT);
+            assert!(are_ours(1));
+            let code = in_a_fork(|| {
+                let a_little = || drop((0..200).map(|_| Block::written(&RESIDENT, 100)).collect::<Vec<_>>());
+                phase(|| work(&RESIDENT));
+                if !ours().is_empty() || tasks().len() != 1 {
+                    return 1;
+                }
+                if !comes_down_to(4 * MIB, a_little) {
+                    return 2;
+                }
+                if start_background_thread().is_err() || !are_ours(1) {
+                    return 3;
+                }
+                work(&RESIDENT);
+                if !comes_down_to(4 * MIB, || ()) {
+                    return 4;
+                }
+                stop_background_thread();
+                if ours().is_empty() { 0 } else { 5 }
+            });
+            assert_eq!(code, 0);
+            work(&RESIDENT);
+            assert!(comes_down_to(2 * MIB, || ()), "the parent's goes on: {}", stats());
+        },
+    );
+}
+
+/// A fork in the midst of a look. What the thread was giving back then is nobody's in the child, which is half of all at most.
+#[test]
+fn forks_while_it_looks_find_a_child_that_looks() {
+    in_its_own_process("forks_while_it_looks_find_a_child_that_looks", &[("ZK_ALLOC_RETAIN_FOR", "0.008")], || {
+        start_background_thread().expect("a thread");
+        for round in 0..8 {
+            work(&RESIDENT);
+            // It purges just now, or is about to.
+            thread::sleep(Duration::from_millis(round % 10));
+            let code = in_a_fork(|| {
+                work(&RESIDENT);
+                let a_little = || drop((0..200).map(|_| Block::written(&RESIDENT, 100)).collect::<Vec<_>>());
+                u8::from(!comes_down_to(MOST_BYTES / 2 + 10 * MIB, a_little))
+            });
+            assert_eq!(code, 0, "round {round}");
+        }
+    });
+}
+
+static WITH_THREAD: ZkAllocator = ZkAllocator::resident().settings(Settings::new().background_thread(true));
+
+/// The setting starts it once: what the program ended stays ended.
+#[test]
+fn the_setting_starts_it_where_the_program_begins_to_allocate() {
+    let name = "the_setting_starts_it_where_the_program_begins_to_allocate";
+    in_its_own_process(name, &[("ZK_ALLOC_BACKGROUND", "1")], || {
+        phase(|| ());
+        assert!(are_ours(1));
+        let in_force = stats().settings.expect("there is an arena").background_thread;
+        assert_eq!((in_force.value, in_force.origin), (true, Origin::Environment));
+        stop_background_thread();
+        phase(|| work(&WITH_THREAD));
+        set_retain(Retain::For(Duration::from_millis(100)));
+        reserve(MIB);
+        assert_eq!(ours().len(), 0);
+    });
+}
+
+/// Where no thread is granted, the program runs on, and may ask again.
+#[test]
+fn a_thread_that_is_refused_is_an_error_and_no_more() {
+    in_its_own_process("a_thread_that_is_refused_is_an_error_and_no_more", &[SHORT], || {
+        work(&RESIDENT);
+        let refused = limited(libc::RLIMIT_AS, address_space_bytes() + 16 * KIB, start_background_thread);
+        assert!(refused.as_ref().is_err_and(|error| error.raw_os_error() == Some(libc::EAGAIN)), "{refused:?}");
+        assert_eq!(ours().len(), 0);
+        start_background_thread().expect("there is address space again");
+        assert!(comes_down_to(2 * MIB, || ()), "{}", stats());
+    });
+}

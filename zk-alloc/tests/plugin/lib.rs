@@ -1,0 +1,35 @@
+//! A plugin whose global allocator is zk-alloc: what tests/hazards_unload.rs loads and closes.
+
+use std::hint::black_box;
+use std::thread;
+
+use zk_alloc::{ZkAllocator, phase, stats};
+
+#[global_allocator]
+static ALLOC: ZkAllocator = if cfg!(feature = "resident") { ZkAllocator::resident() } else { ZkAllocator };
+
+/// Words of buffers: from slabs, a page run, and a giant.
+const LENGTHS: [usize; 5] = [6, 90, 4_000, 60_000, 9 << 20];
+
+fn work(seed: u64) -> u64 {
+    let buffers: Vec<Vec<u64>> = LENGTHS.iter().map(|&len| (0..len as u64).map(|i| i ^ seed).collect()).collect();
+    black_box(&buffers).iter().flatten().fold(0, |sum, &word| sum.wrapping_add(word))
+}
+
+/// Works on the calling thread, and returns how many requests the arena has served so far. It registers no destructor of a thread
+/// local of Rust's: these keep an object mapped as long as a thread has one.
+#[unsafe(no_mangle)]
+pub extern "C" fn prove(seed: u64) -> u64 {
+    black_box(phase(|| work(seed)));
+    stats().arena_allocations
+}
+
+/// As [`prove`], on threads that the plugin starts.
+#[unsafe(no_mangle)]
+pub extern "C" fn prove_on_own_threads(seed: u64) -> u64 {
+    phase(|| {
+        let threads: Vec<_> = (0..3).map(|id| thread::spawn(move || work(seed + id))).collect();
+        threads.into_iter().for_each(|thread| drop(black_box(thread.join())));
+    });
+    stats().arena_allocations
+}

@@ -1,0 +1,326 @@
+//! Sandboxes refuse system calls one by one (seccomp(2)), with `EPERM` or `ENOSYS`. The allocator goes on without any of those that it
+//! can do without, from its start or from any later moment: nothing is handed out twice, and zeroes are zeroes.
+#![cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
+#![allow(unsafe_code, reason = "forks, and has the kernel refuse calls")]
+
+#[path = "support/seccomp.rs"]
+mod seccomp;
+mod support;
+
+use std::ffi::{OsStr, c_int, c_long};
+use std::hint::black_box;
+use std::os::unix::process::CommandExt;
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use seccomp::{Answer, error_of, refuse};
+use support::{Numbers, alone_as, assert_patterned, is_alone, is_patterned, patterned};
+use zk_alloc::{PhaseGuard, Retain, ZkAllocator, phase, release, set_retain, soften, stats};
+
+#[global_allocator]
+static ALLOC: ZkAllocator = ZkAllocator;
+
+/// Says to a process with what error the calls fail, and since when: `EARLY`, before its start, or from the midst of its work on.
+const ERROR: &str = "ZK_ALLOC_TEST_ERROR";
+const SINCE: &str = "ZK_ALLOC_TEST_SINCE";
+const EARLY: &str = "early";
+
+const MIB: usize = 1 << 20;
+/// So long, memory is taken from threads again and again.
+const TIME: Duration = Duration::from_millis(200);
+
+/// Runs the test `name` in processes in which these calls are refused.
+#[track_caller]
+fn without(name: &str, calls: &'static [c_long], since: &[&'static str]) {
+    if is_alone() {
+        let error = std::env::var(ERROR).expect("an error").parse().expect("a number");
+        let is_early = std::env::var_os(SINCE).is_some_and(|since| since == EARLY);
+        work(calls, error, || is_early || refuse(calls, Answer::Errno(error)));
+        return;
+    }
+    for error in [libc::EPERM, libc::ENOSYS] {
+        for &since in since {
+            let text = error.to_string();
+            let settings = [(ERROR, OsStr::new(&text)), (SINCE, OsStr::new(since))];
+            let ended = alone_as(name, &settings, |command| {
+                let before_exec = move || {
+                    let is_refused = since != EARLY || refuse(calls, Answer::Errno(error));
+                    if is_refused { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+                };
+                // SAFETY: allocates nothing, and calls the kernel only.
+                unsafe { command.pre_exec(before_exec) };
+            });
+            ended.assert_passed(&format!("{name}: error {error}, {since}"));
+        }
+    }
+}
+
+/// Threads with full caches that idle while others work, and while memory is taken from all of them.
+fn work(calls: &[c_long], error: c_int, begin: impl FnOnce() -> bool) {
+    let (filled, begun, done, stop) = (&Barrier::new(4), &Barrier::new(6), &Barrier::new(4), &AtomicBool::new(false));
+    // A failure ends the process: other threads wait for the one that failed.
+    let report = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        report(panic);
+        // SAFETY: ends the process, without destructors.
+        unsafe { libc::_exit(1) };
+    }));
+    let is_unfenced = calls.contains(&libc::SYS_membarrier);
+    set_retain(Retain::Bytes(0));
+    thread::scope(|scope| {
+        for id in 0..3 {
+            scope.spawn(move || {
+                let _guard = PhaseGuard::new();
+                drop(blocks(id));
+                let kept = keep_two();
+                filled.wait();
+                begun.wait();
+                done.wait();
+                // Without a fence, no other thread can know that this one was idle.
+                let next = block();
+                assert!(!is_unfenced || next.as_ptr().addr() == kept, "the cache was emptied");
+                let own = blocks(id);
+                own.iter().for_each(|words| assert_patterned(words, id));
+            });
+        }
+        for id in 3..5 {
+            scope.spawn(move || {
+                begun.wait();
+                churn(id, stop);
+            });
+        }
+        filled.wait();
+        assert!(begin(), "the kernel takes no filter");
+        calls.iter().for_each(|&call| assert_eq!(error_of(call), error, "call {call} is not refused"));
+        begun.wait();
+        let started = Instant::now();
+        for round in 0..2 {
+            while started.elapsed() < (round + 1) * TIME {
+                black_box(release());
+            }
+            phase(|| grow(round.into()));
+            phase(zeroed);
+            soften();
+        }
+        done.wait();
+        stop.store(true, Ordering::Relaxed);
+    });
+    forked(calls.contains(&libc::SYS_clone), error);
+    println!("{}", stats());
+}
+
+/// A block of a class that nothing else here has.
+fn block() -> Box<[u8; 2_000]> {
+    black_box(Box::new([1; 2_000]))
+}
+
+/// Frees two blocks, the higher one last, and returns where that lay: the thread's cache returns it first, the slabs the lower one.
+fn keep_two() -> usize {
+    let mut blocks = [(); 2].map(|()| block());
+    blocks.sort_by_key(|block| block.as_ptr().addr());
+    let high = blocks[1].as_ptr().addr();
+    blocks.into_iter().for_each(drop);
+    high
+}
+
+/// Words of blocks of some classes, and of page runs.
+const LENGTHS: [usize; 6] = [6, 20, 120, 700, 5_000, 60_000];
+
+fn blocks(seed: u64) -> Vec<Vec<u64>> {
+    (0..120).map(|number| patterned(LENGTHS[number % LENGTHS.len()], seed)).collect()
+}
+
+/// Replaces buffers one by one, and checks each.
+fn churn(id: u64, stop: &AtomicBool) {
+    let _guard = PhaseGuard::new();
+    let mut numbers = Numbers::new(id);
+    let mut kept = blocks(id).into_iter().map(|words| (id, words)).collect::<Vec<_>>();
+    while !stop.load(Ordering::Relaxed) {
+        for _ in 0..200 {
+            let seed = numbers.below(1 << 20) as u64;
+            // Mostly small ones, so that it is in its cache nearly always.
+            let lengths = if seed.is_multiple_of(64) { &LENGTHS[..] } else { &LENGTHS[..3] };
+            let new = (seed, patterned(lengths[numbers.below(lengths.len())], seed));
+            let at = numbers.below(kept.len());
+            let (seed, words) = std::mem::replace(&mut kept[at], new);
+            assert_patterned(&words, seed);
+        }
+    }
+    kept.iter().for_each(|(seed, words)| assert_patterned(words, *seed));
+}
+
+/// Vectors that find their way barred when they grow, so that they move.
+fn grow(seed: u64) {
+    let mut grown: Vec<_> = (0..2).map(|id| patterned(6 * MIB / 8, seed + id)).collect();
+    let mut barriers = Vec::new();
+    for _ in 0..3 {
+        for words in &mut grown {
+            barriers.push(black_box(vec![1u8; MIB]));
+            words.reserve_exact(words.capacity());
+            words.resize(words.capacity(), 7);
+        }
+    }
+    for (words, id) in grown.iter().zip(0..) {
+        assert_patterned(&words[..6 * MIB / 8], seed + id);
+        assert!(words[6 * MIB / 8..].iter().all(|&word| word == 7));
+    }
+}
+
+/// Memory that held something else, whole or in parts, before phases ended or after, is zero when zeroes are asked for.
+fn zeroed() {
+    for bytes in [3_000, 40 << 10, 300 << 10, 2 * MIB, 70 * MIB] {
+        // Hardly touched, it is looked at when its length is asked for again.
+        for step in [1, MIB, 1] {
+            let mut buffer = black_box(vec![0u8; bytes]);
+            assert!(buffer.iter().all(|&byte| byte == 0), "{bytes} bytes are not all zero");
+            buffer.iter_mut().step_by(step).for_each(|byte| *byte = 0xA5);
+            drop(black_box(buffer));
+        }
+    }
+}
+
+/// A child finds what it inherited, and allocates; without processes, nothing changes.
+fn forked(is_refused: bool, error: c_int) {
+    let inherited = phase(|| blocks(77));
+    // SAFETY: the child takes no lock that another thread may hold, and ends without destructors.
+    let pid = unsafe { libc::fork() };
+    if pid == 0 {
+        let is_whole = |blocks: &[Vec<u64>]| blocks.iter().all(|words| is_patterned(words, 77));
+        let own = phase(|| blocks(77));
+        release();
+        let code = c_int::from(!(is_whole(&inherited) && is_whole(&own) && is_whole(&phase(|| blocks(77)))));
+        // SAFETY: as above.
+        unsafe { libc::_exit(code) };
+    }
+    if is_refused {
+        assert_eq!((pid, std::io::Error::last_os_error().raw_os_error()), (-1, Some(error)));
+    } else {
+        let mut status = -1;
+        // SAFETY: a child of ours, and a place for the answer.
+        assert_eq!(unsafe { libc::waitpid(pid, &raw mut status, 0) }, pid);
+        assert_eq!(status, 0, "the child found something else than it inherited");
+    }
+    inherited.iter().for_each(|words| assert_patterned(words, 77));
+}
+
+const EVER: &[&str] = &[EARLY, "late"];
+
+/// Without membarrier(2), no thread knows whether another is at its cache: then nobody may empty it.
+#[test]
+fn a_cache_is_not_emptied_where_its_thread_cannot_be_fenced() {
+    without("a_cache_is_not_emptied_where_its_thread_cannot_be_fenced", &[libc::SYS_membarrier], EVER);
+}
+
+/// Memory that madvise(2) does not take back holds what it held, and is no page that a forked child finds empty.
+#[test]
+fn memory_that_the_kernel_does_not_take_back_is_not_taken_for_zeroes() {
+    without("memory_that_the_kernel_does_not_take_back_is_not_taken_for_zeroes", &[libc::SYS_madvise], EVER);
+}
+
+/// Where mremap(2) is refused, growth copies.
+#[test]
+fn a_vector_grows_where_its_pages_cannot_be_moved() {
+    without("a_vector_grows_where_its_pages_cannot_be_moved", &[libc::SYS_mremap], EVER);
+}
+
+/// mincore(2) tells whether clearing memory or purging it is cheaper; both have to be right without.
+#[test]
+fn zeroes_are_zeroes_where_the_kernel_does_not_say_what_is_in_memory() {
+    without("zeroes_are_zeroes_where_the_kernel_does_not_say_what_is_in_memory", &[libc::SYS_mincore], EVER);
+}
+
+/// No path that allocates needs a thread or a process of its own. (The test itself does, at its start.)
+#[test]
+fn requests_are_served_where_no_thread_can_be_started() {
+    let calls = &[libc::SYS_clone, libc::SYS_clone3];
+    without("requests_are_served_where_no_thread_can_be_started", calls, &["late"]);
+}
+
+/// A limit that comes late has mremap(2) refuse when it has made room for the pages already, and nothing can fill that room again: a
+/// request that got it would find no memory there.
+#[test]
+fn no_hole_is_handed_out_where_a_limit_refuses_to_move_pages() {
+    let name = "no_hole_is_handed_out_where_a_limit_refuses_to_move_pages";
+    if !is_alone() {
+        return alone_as(name, &[], |_| ()).assert_passed(name);
+    }
+    let _guard = PhaseGuard::new();
+    // Maps memory, and purges it: under the limit, nothing more can be mapped.
+    drop(black_box(vec![1u8; 63 * MIB]));
+    drop(black_box((0..12).map(|_| vec![1u8; 16 * MIB]).collect::<Vec<_>>()));
+    zk_alloc::release();
+    let mut words = patterned(8 * MIB / 8, 5);
+    let barrier = black_box(vec![1u8; 2 * MIB]);
+    let refusals = stats().refusals;
+    let set_limit = |bytes| {
+        let limit = libc::rlimit { rlim_cur: bytes, rlim_max: libc::RLIM_INFINITY };
+        // SAFETY: a valid limit.
+        assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_AS, &raw const limit) }, 0);
+    };
+    set_limit(1);
+    words.reserve_exact(words.len());
+    // Wherever the hole is, one of these would have it.
+    let others: Vec<_> = (0..8u8).map(|number| vec![number + 1; 16 * MIB]).collect();
+    set_limit(libc::RLIM_INFINITY);
+    assert_patterned(&words, 5);
+    assert!(others.iter().zip(1..).all(|(bytes, number)| bytes.iter().all(|&byte| byte == number)));
+    // Linux before 5.7 moves nothing.
+    assert!(stats().refusals > refusals, "nothing was refused: {}", stats());
+    drop(barrier);
+}
+
+/// From Linux 6.17 on, mremap(2) moves several mappings by one call, one after the other. Where the process has nearly as many mappings
+/// as it may, the call fails in the midst: some pages are at the new place then, and growth must not copy zeroes in their stead.
+#[test]
+fn a_vector_of_which_only_a_part_could_be_moved_keeps_its_contents() {
+    let name = "a_vector_of_which_only_a_part_could_be_moved_keeps_its_contents";
+    if !is_alone() {
+        return alone_as(name, &[], |_| ()).assert_passed(name);
+    }
+    let _guard = PhaseGuard::new();
+    let page = 4096;
+    let mut others = Vec::with_capacity(1 << 17);
+    let most = std::fs::read_to_string("/proc/sys/vm/max_map_count").expect("Linux has it").trim().parse().unwrap();
+    let most: usize = most;
+    assert!(most < 1 << 20, "so many mappings are too many to make");
+    // SAFETY: address space of its own.
+    let space = unsafe {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        libc::mmap(std::ptr::null_mut(), 2 * most * page, libc::PROT_NONE, flags, -1, 0)
+    };
+    assert_ne!(space, libc::MAP_FAILED);
+    // SAFETY: a page of the space mapped above, whose protection makes it a mapping of its own, or merges it with its neighbours.
+    let protect = |index: usize, protection| unsafe {
+        libc::mprotect(space.wrapping_byte_add(2 * index * page), page, protection) == 0
+    };
+    let mut parts: usize = 0;
+    for slack in 0..12 {
+        let seed = slack as u64;
+        let enough = parts.saturating_sub(100);
+        (enough..parts).for_each(|part| assert!(protect(part, libc::PROT_NONE)));
+        parts = enough;
+        let mut words = patterned(4 * MIB / 8, seed);
+        // A part that was moved, and one that was not, lie in mappings of their own.
+        for _ in 0..2 {
+            others.push(black_box(vec![1u8; MIB]));
+            words.reserve_exact(words.capacity());
+            let len = words.len();
+            words.extend_from_within(..len);
+        }
+        while parts < most && protect(parts, libc::PROT_READ) {
+            parts += 1;
+        }
+        // Each gives two mappings back.
+        (parts - slack..parts).for_each(|part| assert!(protect(part, libc::PROT_NONE)));
+        parts -= slack;
+        others.push(black_box(vec![1u8; MIB]));
+        words.reserve_exact(words.capacity());
+        words.chunks(4 * MIB / 8).for_each(|chunk| assert_patterned(chunk, seed));
+        // Pages move to fresh memory only.
+        drop(words);
+        release();
+    }
+    println!("{parts} mappings, {}", stats());
+}

@@ -1,0 +1,33 @@
+//! Children that are forked off, and what became of them.
+#![allow(dead_code, reason = "each test binary uses its part")]
+#![allow(unsafe_code, reason = "forks")]
+
+use std::time::{Duration, Instant};
+
+/// Longer than a child takes on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(40);
+
+/// What `work` returns in a forked child; or 1,000 and more where the child died of a signal, or hung.
+///
+/// The child must not panic: the report takes locks that another thread may have held.
+pub(crate) fn in_a_fork(work: impl FnOnce() -> u8) -> i32 {
+    // SAFETY: the child does what its caller says, and ends without destructors.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let code = work();
+        // SAFETY: as above.
+        unsafe { libc::_exit(code.into()) };
+    }
+    assert!(child > 0, "no process: {}", std::io::Error::last_os_error());
+    let begun = Instant::now();
+    let mut status = 0;
+    // SAFETY: a child of ours, and a place for the answer.
+    while unsafe { libc::waitpid(child, &raw mut status, libc::WNOHANG) } == 0 {
+        if begun.elapsed() > PATIENCE {
+            // SAFETY: as above.
+            unsafe { libc::kill(child, libc::SIGKILL) };
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    if libc::WIFEXITED(status) { libc::WEXITSTATUS(status) } else { 1_000 + libc::WTERMSIG(status) }
+}

@@ -1,0 +1,33 @@
+//! The tasks of this process, as the kernel counts them.
+#![allow(dead_code, reason = "each test binary uses its part")]
+
+use std::fs;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+/// The folders of all tasks of this process.
+pub(crate) fn tasks() -> Vec<PathBuf> {
+    fs::read_dir("/proc/self/task").expect("Linux has it").map(|task| task.expect("an entry").path()).collect()
+}
+
+/// Those of the allocator's name.
+pub(crate) fn ours() -> Vec<PathBuf> {
+    let is_ours = |task: &PathBuf| fs::read_to_string(task.join("comm")).is_ok_and(|name| name.starts_with("zk-alloc"));
+    tasks().into_iter().filter(is_ours).collect()
+}
+
+/// Whether there are so many of the allocator's name, or will be in a moment: a thread that begins names itself.
+pub(crate) fn are_ours(count: usize) -> bool {
+    let begun = Instant::now();
+    while ours().len() != count && begun.elapsed() < Duration::from_secs(5) {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    ours().len() == count
+}
+
+/// A field of a task's status.
+pub(crate) fn field(task: &std::path::Path, name: &str) -> String {
+    let status = fs::read_to_string(task.join("status")).expect("the task is there");
+    let line = status.lines().find_map(|line| line.strip_prefix(name)).expect("the field");
+    line.trim_start_matches(':').trim().to_owned()
+}

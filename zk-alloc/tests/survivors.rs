@@ -1,0 +1,176 @@
+//! Survivors of one size keep no memory from requests of another size. Each program runs under zk-alloc and under its peers, and
+//! the peak of zk-alloc may be 1.25 of the best peer's.
+//!
+//! The free memory between the survivors is resident and fits no request, or lies where a new thread does not look. It has to
+//! be purged before fresh memory becomes resident. Each purge is a system call, and the last tests bound how many these
+//! programs make.
+#![cfg(target_os = "linux")]
+
+#[path = "support/arms.rs"]
+mod arms;
+#[path = "support/chain.rs"]
+mod chain;
+mod support;
+
+use std::sync::Barrier;
+use std::thread;
+
+use arms::{Allocator, Block, KIB, MIB, RESIDENT, against_peers};
+use chain::Chain;
+use support::{in_its_own_process, peak_rss_bytes, restart_peak};
+use zk_alloc::{release, stats};
+
+/// Bytes that each half of a program allocates. The hazard was found with four times as many.
+const HALF: usize = 128 * MIB;
+
+/// The most bytes that `program` had resident at once.
+fn peak<R>(program: impl FnOnce() -> R) -> usize {
+    let before = restart_peak();
+    let alive = program();
+    let peak = peak_rss_bytes().saturating_sub(before);
+    drop(alive);
+    peak
+}
+
+/// Blocks of `size` bytes, of which every `nth` stays.
+fn survivors(allocator: Allocator, size: usize, nth: usize) -> Chain {
+    let mut blocks = Chain::written(allocator, size, HALF);
+    blocks.keep_every(nth);
+    blocks
+}
+
+/// Free blocks of the first thread lie in its slabs, and a new thread has no slab yet. The bound is 1.25 of the live bytes: no peer
+/// reuses these blocks on the new thread, and the best peer has 1.8 of the live bytes resident.
+#[test]
+fn a_new_thread_takes_the_room_between_survivors_of_another() {
+    in_its_own_process("a_new_thread_takes_the_room_between_survivors_of_another", &[], || {
+        let peak = peak(|| {
+            let old = survivors(&RESIDENT, 16 * KIB, 8);
+            let new = thread::spawn(|| Chain::written(&RESIDENT, 4 * KIB, HALF));
+            (old, new.join().expect("a thread of the test"))
+        });
+        let bound = (HALF + HALF / 8) / 4 * 5;
+        println!("measured {} MiB, at most {}", peak / MIB, bound / MIB);
+        assert!(peak <= bound, "{peak} bytes, more than {bound}: a quarter above what is alive\n{}", stats());
+    });
+}
+
+/// Seven free blocks of 16 KiB between two survivors are 28 of 4 KiB, in slabs of another class.
+#[test]
+fn survivors_of_16_kib_keep_no_room_from_4_kib_on_the_same_thread() {
+    against_peers("survivors_of_16_kib_keep_no_room_from_4_kib_on_the_same_thread", |allocator| {
+        peak(|| (survivors(allocator, 16 * KIB, 8), Chain::written(allocator, 4 * KIB, HALF)))
+    });
+}
+
+/// Neither size is whole pages: the free pages between survivors begin and end within blocks.
+#[test]
+fn survivors_of_2_kib_keep_no_room_from_3000_bytes() {
+    against_peers("survivors_of_2_kib_keep_no_room_from_3000_bytes", |allocator| {
+        peak(|| (survivors(allocator, 2 * KIB, 16), Chain::written(allocator, 3_000, HALF)))
+    });
+}
+
+/// A purge has to empty the caches of idle threads, each of which keeps a few blocks.
+#[test]
+fn survivors_keep_no_room_beside_hundreds_of_idle_threads() {
+    against_peers("survivors_keep_no_room_beside_hundreds_of_idle_threads", |allocator| {
+        const THREADS: usize = 375;
+        let (all_have_freed, done) = (Barrier::new(THREADS + 1), Barrier::new(THREADS + 1));
+        let idle = |thread: usize| {
+            let size = |nth: usize| [1_500, 3_000, 4 * KIB, 16 * KIB][(thread + nth) % 4];
+            drop((0..8).map(|nth| Block::written(allocator, size(nth))).collect::<Vec<_>>());
+            all_have_freed.wait();
+            done.wait();
+        };
+        thread::scope(|scope| {
+            let before = restart_peak();
+            for thread in 0..THREADS {
+                let builder = thread::Builder::new().stack_size(64 * KIB);
+                builder.spawn_scoped(scope, move || idle(thread)).expect("hundreds of threads");
+            }
+            all_have_freed.wait();
+            let alive = (survivors(allocator, 16 * KIB, 8), Chain::written(allocator, 4 * KIB, HALF));
+            let peak = peak_rss_bytes().saturating_sub(before);
+            done.wait();
+            drop(alive);
+            peak
+        })
+    });
+}
+
+/// The survivors of a phase lie among free blocks of that phase's size, and no later phase asks for that size.
+#[test]
+fn survivors_of_each_phase_keep_no_room_from_the_next() {
+    against_peers("survivors_of_each_phase_keep_no_room_from_the_next", |allocator| peak(|| phases(allocator)));
+}
+
+/// Sixteen phases that each allocate blocks of one size, from 512 bytes to 32 KiB, and keep one of 64.
+fn phases(allocator: Allocator) -> Vec<Chain> {
+    let size = |phase: i32| (512.0 * 64f64.powf(f64::from(phase) / 15.0)) as usize;
+    let phase = |phase| {
+        let mut blocks = Chain::written(allocator, size(phase), HALF / 4);
+        blocks.keep_every(64);
+        blocks
+    };
+    (0..16).map(phase).collect()
+}
+
+/// Runs `program` under our allocator alone, and fails where it takes more than `bound` system calls.
+#[track_caller]
+fn assert_system_calls(name: &str, bound: usize, program: fn() -> Vec<Chain>) {
+    in_its_own_process(name, &[], || {
+        let before = stats().system_calls;
+        let alive = program();
+        let calls = (stats().system_calls - before) as usize;
+        println!("measured {calls} system calls, at most {bound}");
+        assert!(calls <= bound, "{calls} system calls, more than {bound}\n{}", stats());
+        drop(alive);
+    });
+}
+
+/// The most system calls of a program: one for each hole between the survivors of its first half, and a quarter more for holes that
+/// span two slabs. The fresh memory takes the other 256.
+const fn calls_for_holes(size: usize, nth: usize) -> usize {
+    HALF / size / nth / 4 * 5 + 256
+}
+
+/// One call purges all pages between two survivors, also where the request needs fewer.
+#[test]
+fn each_hole_between_survivors_of_16_kib_is_purged_once_and_whole() {
+    let name = "each_hole_between_survivors_of_16_kib_is_purged_once_and_whole";
+    assert_system_calls(name, calls_for_holes(16 * KIB, 8), || {
+        vec![survivors(&RESIDENT, 16 * KIB, 8), Chain::written(&RESIDENT, 4 * KIB, HALF)]
+    });
+}
+
+/// As above, where a hole is 30 KiB.
+#[test]
+fn each_hole_between_survivors_of_2_kib_is_purged_once_and_whole() {
+    let name = "each_hole_between_survivors_of_2_kib_is_purged_once_and_whole";
+    assert_system_calls(name, calls_for_holes(2 * KIB, 16), || {
+        vec![survivors(&RESIDENT, 2 * KIB, 16), Chain::written(&RESIDENT, 3_000, HALF)]
+    });
+}
+
+/// Four times as much as the other programs allocate goes through here. Slabs that are free serve the next phase as they are, and
+/// only pages between survivors are purged.
+#[test]
+fn phases_of_many_sizes_purge_in_large_steps() {
+    let name = "phases_of_many_sizes_purge_in_large_steps";
+    assert_system_calls(name, 4 * HALF / (48 * KIB), || phases(&RESIDENT));
+}
+
+/// The bounds above hold nothing if `stats()` leaves purges out.
+#[test]
+fn each_purge_between_survivors_counts_as_a_system_call() {
+    in_its_own_process("each_purge_between_survivors_counts_as_a_system_call", &[], || {
+        let old = survivors(&RESIDENT, 16 * KIB, 8);
+        let before = stats().system_calls;
+        release();
+        let (calls, holes) = (stats().system_calls - before, HALF / (16 * KIB) / 8);
+        println!("measured {calls} system calls for {holes} holes");
+        assert!(calls as usize >= holes, "{calls} system calls for {holes} holes\n{}", stats());
+        drop(old);
+    });
+}
