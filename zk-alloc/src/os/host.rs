@@ -60,7 +60,6 @@ mod hook {
         if super::IS_POSTPONED.load(std::sync::atomic::Ordering::Relaxed) {
             return;
         }
-        super::HOST.write(super::ask);
         super::imp::rehearse(super::host().huge_pages);
     }
 
