@@ -155,7 +155,7 @@ pub(crate) unsafe fn discard(at: *mut u8, len: usize) -> Result<(), Errno> {
 /// The range is committed, and nobody needs its contents.
 pub(crate) unsafe fn soften(at: *mut u8, len: usize) -> Result<(), Errno> {
     // SAFETY: the caller's: the contents are dead.
-    unless_unknown(unsafe { advise(at, len, Advice::LinuxFree) })
+    unless_in_sandbox(|| unsafe { advise(at, len, Advice::LinuxFree) })
 }
 
 /// Has the C library give what is free in its heap back to the system.
@@ -213,7 +213,7 @@ pub(crate) unsafe fn page_in(at: *mut u8, len: usize) -> Result<(), Errno> {
 /// The range lies within one reservation.
 pub(crate) unsafe fn advise_huge(at: *mut u8, len: usize) -> Result<(), Errno> {
     // SAFETY: advice that changes no contents, on a range of ours.
-    unless_unknown(unsafe { advise(at, len, Advice::LinuxHugepage) })
+    unless_in_sandbox(|| unsafe { advise(at, len, Advice::LinuxHugepage) })
 }
 
 /// Makes huge pages of the range, which is a multiple of theirs, whoever's it is: nothing changes that anybody could read (Linux
@@ -242,6 +242,11 @@ pub(crate) unsafe fn collapse(at: *mut u8, len: usize) -> Result<(), Errno> {
 pub(crate) unsafe fn forbid_huge(at: *mut u8, len: usize) -> Result<(), Errno> {
     // SAFETY: advice that changes no contents, on a range of ours.
     unless_unknown(unsafe { advise(at, len, Advice::LinuxNoHugepage) })
+}
+
+/// Advice that can be left out is left out in a [sandbox](super::sandbox).
+fn unless_in_sandbox(advise: impl FnOnce() -> Result<(), Errno>) -> Result<(), Errno> {
+    if is_in_sandbox() { Ok(()) } else { advise() }
 }
 
 /// Advice that this kernel does not know, or that is not given in a [sandbox](super::sandbox), was not needed.
