@@ -214,7 +214,7 @@ fn a_sandbox_with_the_calls_of_glibc_lets_an_arena_open_that_is_told() {
 #[test]
 fn a_sandbox_with_what_was_called_at_the_start_lets_an_open_arena_live() {
     if is_alone() {
-        live_in_a_sandbox(true, &[libc::SYS_membarrier], &RECORDED);
+        live_in_a_sandbox(true, &[libc::SYS_membarrier, libc::SYS_mincore], &RECORDED);
     }
     lives("a_sandbox_with_what_was_called_at_the_start_lets_an_open_arena_live", &[]);
 }
@@ -222,7 +222,7 @@ fn a_sandbox_with_what_was_called_at_the_start_lets_an_open_arena_live() {
 #[test]
 fn a_sandbox_with_what_was_called_at_the_start_lets_the_arena_open() {
     if is_alone() {
-        live_in_a_sandbox(false, &[libc::SYS_membarrier], &RECORDED);
+        live_in_a_sandbox(false, &[libc::SYS_membarrier, libc::SYS_mincore], &RECORDED);
     }
     lives("a_sandbox_with_what_was_called_at_the_start_lets_the_arena_open", &[]);
 }
@@ -256,5 +256,6 @@ fn what_the_arena_may_call_is_called_once_at_the_start() {
     }
     const PRIVATE_EXPEDITED: u32 = 1 << 3;
     assert!(calls_at_the_start(libc::SYS_membarrier, FIRST, PRIVATE_EXPEDITED));
+    assert!(calls_at_the_start(libc::SYS_mincore, NUMBER, libc::SYS_mincore as u32));
     assert!(!calls_at_the_start(libc::SYS_madvise, FIRST + 16, libc::MADV_COLLAPSE as u32), "the filter kills whoever");
 }

@@ -304,5 +304,5 @@ pub(super) fn rehearse(huge_pages: HostHugePages) {
         let _ = unsafe { advise(at, len, advice) };
     }
     // SAFETY: pages that nobody uses.
-    let _ = unsafe { (commit(at, len), move_pages(at, at.add(len), len)) };
+    let _ = unsafe { (commit(at, len), move_pages(at, at.add(len), len), count_resident(at, len)) };
 }
