@@ -1,13 +1,11 @@
 //! How much of the arena is resident, and how much may be: the cap `ZK_ALLOC_MAX_BYTES`, and what was needed so far.
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::counters;
 
 /// Bytes of the arena that are resident, or will be when they are first touched.
 static RESIDENT_BYTES: AtomicUsize = AtomicUsize::new(0);
-/// Bytes that became so since the process started.
-static ADMITTED_BYTES: AtomicU64 = AtomicU64::new(0);
 /// The most that may be.
 static MAX_BYTES: AtomicUsize = AtomicUsize::new(usize::MAX);
 
@@ -99,20 +97,11 @@ pub(super) fn admit(bytes: usize, limit: Limit) -> bool {
         Limit::Cap => max_bytes(),
         Limit::Peak => max_bytes().min(peak_limit(bytes)),
     };
-    let is_admitted = RESIDENT_BYTES
+    RESIDENT_BYTES
         .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |resident| {
             resident.checked_add(bytes).filter(|&total| total <= most)
         })
-        .is_ok();
-    if is_admitted {
-        ADMITTED_BYTES.fetch_add(bytes as u64, Ordering::Relaxed);
-    }
-    is_admitted
-}
-
-/// Bytes that became resident since the process started, those that went back included.
-pub(super) fn admitted_bytes() -> u64 {
-    ADMITTED_BYTES.load(Ordering::Relaxed)
+        .is_ok()
 }
 
 /// Books `bytes` more, whatever the limits say.

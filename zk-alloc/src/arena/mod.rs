@@ -327,6 +327,11 @@ impl Arena {
     /// As [`alloc`](Self::alloc), where free memory that is resident elsewhere makes room.
     #[cold]
     fn alloc_within_budget(&self, size: usize, align: usize, contents: Contents) -> Option<NonNull<u8>> {
+        if self.empty_large_caches() {
+            if let Ok(at) = self.try_alloc(size, align, contents, Limit::Peak) {
+                return Some(at);
+            }
+        }
         match self.try_alloc(size, align, contents, Limit::Cap) {
             Ok(at) => {
                 // Afterwards, so that the pages which this memory already has are not among those that go. Those that it has not
@@ -357,7 +362,6 @@ impl Arena {
 
     /// Purges free memory, until what is resident is a little below what [`Limit::Peak`] allows.
     fn purge_to_peak_limit(&self) {
-        self.vacate_large_caches();
         let limit = budget::peak_limit(0).saturating_sub(ROOM_BYTES);
         self.trim_now(limit, || true);
         if resident_bytes() > limit {
@@ -365,19 +369,20 @@ impl Arena {
         }
     }
 
-    /// Empties threads' caches if they hold much of what is in use: most of these threads are idle. It costs the others a refill, so
-    /// that as much has to become resident before it is done again.
-    fn vacate_large_caches(&self) {
-        /// What had become resident in all when it was last done, in bytes.
+    /// Empties threads' caches if they hold much of what is in use: then slabs go back to their zone, and serve others. Each cache
+    /// costs its thread a refill, so as much must be handed out before they are emptied again. Returns whether they were.
+    fn empty_large_caches(&self) -> bool {
+        /// How much had been handed out in all when they were last emptied, in bytes.
         static LAST_BYTES: AtomicU64 = AtomicU64::new(0);
         let much = counters::used_bytes() / CACHED_PART;
-        let (last, now) = (LAST_BYTES.load(Ordering::Relaxed), budget::admitted_bytes());
-        if now >= last.saturating_add(much as u64)
+        let (last, now) = (LAST_BYTES.load(Ordering::Relaxed), self.served_bytes());
+        let is_due = now >= last.saturating_add(much as u64)
             && self.middle.kept_bytes() >= much
-            && LAST_BYTES.compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed).is_ok()
-        {
-            self.middle.vacate_caches(self.slab_zone());
+            && LAST_BYTES.compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+        if is_due {
+            self.middle.empty_caches(self.slab_zone());
         }
+        is_due
     }
 
     #[inline(always)]
