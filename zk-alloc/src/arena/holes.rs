@@ -12,10 +12,14 @@ use crate::os::Errno;
 /// Classes of lengths. Up to 7 granules each length has its own; beyond, there are four to a doubling.
 #[cfg(not(loom))]
 const CLASSES: usize = 36;
-/// The models have lengths of up to 15 granules apart from all longer ones.
+/// The models have two classes, so that a search is few loads: shorter than this, and all others.
 #[cfg(loom)]
-const CLASSES: usize = 12;
+const CLASSES: usize = 2;
+#[cfg(loom)]
+const LONG: usize = 15;
+#[cfg(not(loom))]
 const EXACT: usize = 8;
+#[cfg(not(loom))]
 const PER_DOUBLING: usize = 4;
 
 /// Holes of this many granules or more are in the last class, and are not measured further.
@@ -24,7 +28,18 @@ const LONGEST: usize = least_len(CLASSES - 1);
 /// Holes of one class may be too short, or badly aligned. A search looks at this many of them, then takes a longer hole.
 const MOST_MISSES: usize = 8;
 
+#[cfg(loom)]
+const fn class_of(len: usize) -> usize {
+    (len >= LONG) as usize
+}
+
+#[cfg(loom)]
+const fn least_len(class: usize) -> usize {
+    class * LONG
+}
+
 /// The class of holes of a length.
+#[cfg(not(loom))]
 const fn class_of(len: usize) -> usize {
     if len < EXACT {
         return len;
@@ -35,6 +50,7 @@ const fn class_of(len: usize) -> usize {
 }
 
 /// The shortest hole of a class.
+#[cfg(not(loom))]
 const fn least_len(class: usize) -> usize {
     if class < EXACT {
         return class;
