@@ -82,6 +82,9 @@ pub(super) struct Holes {
     /// No hole lies on both sides of this granule, the first of a word.
     border: usize,
     sets: HintSets<CLASSES>,
+    /// Models of zones and slabs note no holes: those of the bitmap do, and a search finds free runs without.
+    #[cfg(loom)]
+    pub(super) is_off: bool,
 }
 
 impl Holes {
@@ -90,7 +93,14 @@ impl Holes {
     /// # Errors
     /// The system's, when it grants no memory.
     pub(super) fn new(used: Bitmap<'static>, border: usize) -> Result<Self, Errno> {
-        let holes = Self { used, border, sets: HintSets::new(used.len() / WORD_BITS)? };
+        let sets = HintSets::new(used.len() / WORD_BITS)?;
+        let holes = Self {
+            used,
+            border,
+            sets,
+            #[cfg(loom)]
+            is_off: false,
+        };
         for (start, end) in holes.parts(0, used.len()) {
             holes.note(start, end);
         }
@@ -118,6 +128,10 @@ impl Holes {
 
     /// Notes the holes in `[start, start + n)`: some of it became clear, or was set for an instant.
     pub(super) fn freed(&self, start: usize, n: usize) {
+        #[cfg(loom)]
+        if self.is_off {
+            return;
+        }
         for (start, end) in self.parts(start, start + n) {
             let mut at = start;
             while let Some(clear) = self.used.next_clear_within(at, end) {
@@ -193,6 +207,10 @@ impl Holes {
 
     /// The lowest place at or above `from`. Looks at [`MOST_MISSES`] holes of each class that may be too short.
     pub(super) fn lowest(&self, from: usize, wanted: Wanted) -> Option<usize> {
+        #[cfg(loom)]
+        if self.is_off {
+            return None;
+        }
         let reach = LONGEST.max(wanted.n + wanted.align);
         let mut lowest = usize::MAX;
         for class in class_of(wanted.n)..CLASSES {
@@ -220,6 +238,10 @@ impl Holes {
         most: usize,
         place_in: impl Fn(usize, usize) -> Option<usize>,
     ) -> Option<usize> {
+        #[cfg(loom)]
+        if self.is_off {
+            return None;
+        }
         let reach = LONGEST.max(wanted.n + wanted.align);
         let mut left = most;
         for class in class_of(wanted.n)..CLASSES {

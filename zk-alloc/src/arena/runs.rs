@@ -45,6 +45,14 @@ impl Runs {
         Ok(Self { used, apart, holes: Holes::new(used, apart)? })
     }
 
+    /// As [`new`](Self::new), of which no hole is noted.
+    #[cfg(loom)]
+    pub(super) fn without_holes(used: Bitmap<'static>, apart: usize) -> Result<Self, Errno> {
+        let mut runs = Self::new(used, apart)?;
+        runs.holes.is_off = true;
+        Ok(runs)
+    }
+
     pub(super) fn used(&self) -> Bitmap<'static> {
         self.used
     }

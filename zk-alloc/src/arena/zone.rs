@@ -83,9 +83,13 @@ impl Zone {
         // However little address space the system granted, most of it is for both.
         let apart = spec.small_only_bytes.div_ceil(granule_bytes).min(used.len() / 4);
         let residency = Residency::new(base, granule_bytes.trailing_zeros(), resident, dirty, Zeroing::new(&spec));
+        #[cfg(not(loom))]
+        let runs = Runs::new(used, apart)?;
+        #[cfg(loom)]
+        let runs = Runs::without_holes(used, apart)?;
         Ok(Self {
             base,
-            runs: Runs::new(used, apart)?,
+            runs,
             residency,
             ahead: Ahead::new(),
             committed: Mapped::new(),
