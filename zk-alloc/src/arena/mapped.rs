@@ -1,18 +1,18 @@
 //! How much of a zone is mapped: a prefix, which only grows.
 //!
-//! Threads that need more at once must not map the same addresses twice: the second would find them taken, and could not tell
-//! whether by the first or by a stranger. So one of them maps, and the others wait a little. That is no lock: who has waited in
-//! vain (the one that maps was interrupted by the waiter's own signal handler, or did not come along into a forked child) goes on
-//! all the same. In the worst case it finds the place taken, and its request goes to the backing allocator.
+//! Two threads must not map the same addresses: the second would find them taken, and could not tell whether by the first or by a
+//! stranger. So one thread maps, and the others wait for 20 ms at most. Waiting is bounded because the mapping thread may never go on: a
+//! signal handler of its own may be the waiter, or the waiter may be a forked child without that thread. After that time, the waiter maps
+//! by itself. In the worst case it finds the place taken, and its request goes to the backing allocator.
 
 use std::hint::spin_loop;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use crate::os;
 
-/// Mapping takes microseconds: so often a waiter looks again at once...
+/// A mapping takes microseconds. A waiter looks again this often at once...
 const SPINS: u32 = 200;
-/// ... and then so often after a [nap](os::nap), 20 ms in all.
+/// ... and then this often, each time after a [nap](os::nap): 20 ms in all.
 const NAPS: u32 = 200;
 
 /// See the module's documentation.

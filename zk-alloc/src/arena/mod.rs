@@ -223,8 +223,7 @@ pub(crate) fn alloc_kept(size: usize, align: usize) -> Option<NonNull<u8>> {
     middle::alloc_kept(Class::of_usual(size, align)?, size)
 }
 
-/// Memory that is freed for a request over a limit, in bytes: more than the request needs, so that not each one after it has to
-/// look for free memory again.
+/// A request over a limit purges this much more than it needs, in bytes, so that the next requests find room.
 const ROOM_BYTES: usize = 1 << 20;
 /// Threads' caches are worth emptying if they hold this part of what is in use.
 const CACHED_PART: usize = 16;
@@ -344,13 +343,13 @@ impl Arena {
                 let keep_bytes = budget::max_bytes().saturating_sub(size.checked_add(ROOM_BYTES)?);
                 // What threads keep may be all that keeps slabs, which lie where a run would find room.
                 self.middle.empty_caches(self.slab_zone());
-                self.trim_now(keep_bytes, || true);
+                self.trim_now(keep_bytes, || ());
                 self.try_alloc(size, align, contents, Limit::Cap).ok()
             }
         }
     }
 
-    /// A long run in the zone of the giants, or a giant among the long runs, if there is free memory that is resident.
+    /// A long run among the giants, or a giant among the long runs, in free resident memory.
     fn alloc_in_other_zone(&self, runs: RunKind, size: usize, align: usize, contents: Contents) -> Option<NonNull<u8>> {
         let other = match runs {
             RunKind::Giant => RunKind::Mid,
@@ -363,7 +362,7 @@ impl Arena {
     /// Purges free memory, until what is resident is a little below what [`Limit::Peak`] allows.
     fn purge_to_peak_limit(&self) {
         let limit = budget::peak_limit(0).saturating_sub(ROOM_BYTES);
-        self.trim_now(limit, || true);
+        self.trim_now(limit, || ());
         if resident_bytes() > limit {
             budget::nothing_left_to_purge();
         }
@@ -618,15 +617,15 @@ impl Arena {
             } else {
                 self.middle.empty_caches(self.slab_zone());
             }
-            true
         })
     }
 
-    /// Gives free runs back at once, and what is free of slabs only where these are not enough, and `look_in_slabs` says so.
-    fn trim_now(&self, keep_bytes: usize, look_in_slabs: impl FnOnce() -> bool) -> usize {
+    /// Purges free runs, and where these are not enough, the free pages of slabs, after `empty_caches`.
+    fn trim_now(&self, keep_bytes: usize, empty_caches: impl FnOnce()) -> usize {
         let surplus = || resident_bytes().saturating_sub(keep_bytes);
         let mut gone = self.trim_zones(surplus(), GiveBack::Now);
-        if surplus() > 0 && look_in_slabs() {
+        if surplus() > 0 {
+            empty_caches();
             gone += self.middle.purge(self.slab_zone(), surplus());
             gone += self.trim_zones(surplus(), GiveBack::Now);
         }

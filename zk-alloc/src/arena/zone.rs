@@ -20,13 +20,13 @@ use super::thread_cache::{self, Run};
 use crate::counters::{self, ZoneCounters};
 use crate::os::{self, Errno, HUGE_PAGE_BYTES};
 
-/// A zone commits in steps of half as many bytes as it has, within these bounds: so it rarely asks the kernel, and takes little of
-/// what a limit on address space or data leaves to others.
+/// The bounds of a step in which a zone commits memory, in bytes. Between them, a step is half of what the zone has committed. Large
+/// steps save system calls; small ones leave a limit on address space or data to the program.
 const LEAST_COMMIT_BYTES: usize = HUGE_PAGE_BYTES;
 const MOST_COMMIT_BYTES: usize = 32 << 20;
 
-/// Before a zone hands out what is not resident, it looks for what is in so many holes: a few microseconds, which the pages of the
-/// shortest run cost as well.
+/// A zone looks for resident memory in this many holes before it hands out fresh memory. That takes a few microseconds, as the page
+/// faults of the shortest run do.
 const LOOK_HOLES: usize = 64;
 
 /// What a new allocation must hold.

@@ -5,7 +5,7 @@ use std::fmt;
 use std::time::Duration;
 
 use super::huge_pages::HugePages;
-use crate::os::{Cut, Value};
+use crate::os::{self, Cut, Value};
 
 /// Where the value of a setting came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -197,7 +197,7 @@ const fn switch(variable: &'static str, method: &'static str) -> Setting<bool> {
     }
 }
 
-pub(super) const SANDBOX: Setting<bool> = switch("ZK_ALLOC_SANDBOX", "sandbox");
+pub(super) const SANDBOX: Setting<bool> = switch(os::SANDBOX, "sandbox");
 
 pub(super) const BACKGROUND: Setting<bool> = switch("ZK_ALLOC_BACKGROUND", "background_thread");
 pub(super) const TRACE_ESCAPED: Setting<bool> = switch("ZK_ALLOC_TRACE_ESCAPED", "trace_escaped");

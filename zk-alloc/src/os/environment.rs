@@ -19,7 +19,7 @@ pub(crate) const VARIABLES: &[&str] = &[
     "ZK_ALLOC_MAX_BYTES",
     "ZK_ALLOC_THP",
     "ZK_ALLOC_LAZY_ZERO_BYTES",
-    "ZK_ALLOC_SANDBOX",
+    super::SANDBOX,
     "ZK_ALLOC_BACKGROUND",
     "ZK_ALLOC_TRACE_ESCAPED",
     super::pages::TEST_PAGE_BYTES,

@@ -49,6 +49,8 @@ pub(crate) fn host() -> Host {
 mod hook {
     use std::hint::black_box;
 
+    use crate::os;
+
     // SAFETY: the loader calls what is listed here as functions of C's, before `main`. It may pass arguments, which such a
     // function does not look at.
     #[used]
@@ -60,12 +62,11 @@ mod hook {
         if super::IS_POSTPONED.load(std::sync::atomic::Ordering::Relaxed) {
             return;
         }
-        // A filter may be in force already. Whoever sets the variable says that it may kill for a call of these.
-        let is_told = super::super::variable("ZK_ALLOC_SANDBOX").is_some_and(|value| value.text() == Some("1"));
+        let host = super::host();
+        // A filter may be in force already, and kill for one of these calls. The variable says so.
+        let is_told = os::variable(os::SANDBOX).is_some_and(|value| value.text() == Some("1"));
         if !is_told {
-            super::imp::rehearse(super::host().huge_pages);
-        } else {
-            super::host();
+            super::imp::rehearse(host.huge_pages);
         }
     }
 

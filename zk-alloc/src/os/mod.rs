@@ -56,7 +56,7 @@ pub(crate) use pages::page_bytes;
 pub(crate) use parking::Parking;
 #[cfg(all(target_os = "linux", target_env = "gnu", not(target_feature = "crt-static"), not(feature = "c-api")))]
 pub(crate) use pin::refer as refer_to_pin;
-pub(crate) use sandbox::{enter_sandbox, is_in_sandbox};
+pub(crate) use sandbox::{SANDBOX, enter_sandbox, is_in_sandbox};
 #[cfg(unix)]
 pub(crate) use stderr::write_stderr;
 pub(crate) use text::{Cut, warn};

@@ -1,11 +1,14 @@
 //! Whether the process is in a sandbox, in which a call that is not expected kills it (seccomp).
 //!
-//! Lists of what such a process may call have what glibc's malloc calls: mmap, munmap, mremap, mprotect, brk, futex, and madvise with
-//! `MADV_DONTNEED`. Few have membarrier(2) or other advice, and nobody can ask whether they do. Who knows of a sandbox says so here,
-//! and from then on nothing else is called: other threads' caches are left alone, memory is paged in as it is touched, nothing is
-//! said about huge pages, and no message is written.
+//! An allowlist for such a process has the calls of glibc's malloc: mmap, munmap, mremap, mprotect, brk, futex, and madvise with
+//! `MADV_DONTNEED`. Few have membarrier(2) or other advice, and a process cannot ask for the list. Once the process is said to be in a
+//! sandbox, the arena makes no other calls. It leaves the caches of other threads alone, faults memory in as threads touch it, gives no
+//! advice on huge pages, and writes no message.
 
 use std::sync::atomic::{AtomicBool, Ordering};
+
+/// The variable that says so.
+pub(crate) const SANDBOX: &str = "ZK_ALLOC_SANDBOX";
 
 static IS_ENTERED: AtomicBool = AtomicBool::new(false);
 
