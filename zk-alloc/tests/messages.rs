@@ -37,8 +37,9 @@ fn settings_and_traces_are_reported() {
     }
     let ended = alone_with_settings(test);
     let has = |what| ended.stderr.contains(what);
-    assert!(has("ZK_ALLOC_THP=\"perhaps\" is not") && has("8388608 bytes outlive their phase"), "{ended:?}");
-    assert!(ended.stderr.lines().count() > 2, "the places are missing: {ended:?}");
+    assert!(has("ZK_ALLOC_THP=\"perhaps\" is not") && has("bytes outlive their phase"), "{ended:?}");
+    // The thread that waits for the test may allocate during the phase: that is traced too.
+    assert!(has("1 allocations, 8388608 bytes, made at"), "{ended:?}");
 }
 
 /// A program that closes descriptor 2 gets that number for the next file that it opens.
