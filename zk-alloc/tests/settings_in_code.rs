@@ -186,7 +186,7 @@ fn tracing_in_code_prints_what_escapes_and_the_environment_may_forbid_it() {
     if is_alone() {
         return escape();
     }
-    let told = |ended: &Ended| ended.stderr.contains("1048576 bytes outlive their phase");
+    let told = |ended: &Ended| ended.stderr.contains("1 allocations, 1048576 bytes, made at");
     assert!(told(&alone(test, &[])));
     let forbidden = alone(test, &[("ZK_ALLOC_TRACE_ESCAPED", OsStr::new("0"))]);
     forbidden.assert_passed(test);

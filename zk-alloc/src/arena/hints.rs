@@ -16,54 +16,54 @@ const LEVELS: usize = 3;
 /// See the module's documentation.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct HintSet {
-    levels: [Words; LEVELS],
-}
-
-/// The words of one set at one level. Those of several sets lie interleaved, so that small ones share their pages.
-#[derive(Clone, Copy, Debug)]
-struct Words {
+    /// Level by level. Those of several sets lie interleaved, so that small ones share their pages.
     words: &'static [AtomicU64],
-    stride: usize,
-    first: usize,
+    levels: Levels,
+    number: usize,
+    sets: usize,
 }
 
-impl Words {
-    fn len(self) -> usize {
-        self.words.len() / self.stride
+/// Where each level of a set begins, counted in words of that set, and where the last one ends.
+#[derive(Clone, Copy, Debug)]
+struct Levels([usize; LEVELS + 1]);
+
+impl Levels {
+    const fn new(len: usize) -> Self {
+        let mut begins = [0; LEVELS + 1];
+        let (mut depth, mut below) = (0, len);
+        while depth < LEVELS {
+            below = below.div_ceil(WORD_BITS);
+            below += (below == 0) as usize;
+            begins[depth + 1] = begins[depth] + below;
+            depth += 1;
+        }
+        Self(begins)
     }
 
-    fn get(self, index: usize) -> Option<&'static AtomicU64> {
-        self.words.get(index * self.stride + self.first)
+    const fn words(self) -> usize {
+        self.0[LEVELS]
     }
 
-    fn at(self, index: usize) -> &'static AtomicU64 {
-        &self.words[index * self.stride + self.first]
+    const fn words_at(self, depth: usize) -> usize {
+        self.0[depth + 1] - self.0[depth]
     }
 }
 
 /// Words of all levels for `len` indices.
-pub(super) fn words_for(len: usize) -> usize {
-    level_words(len).iter().sum()
-}
-
-fn level_words(len: usize) -> [usize; LEVELS] {
-    let mut words = len;
-    [(); LEVELS].map(|()| {
-        words = words.div_ceil(WORD_BITS).max(1);
-        words
-    })
+pub(super) const fn words_for(len: usize) -> usize {
+    Levels::new(len).words()
 }
 
 impl HintSet {
-    /// Set `number` of `sets` empty sets of indices below `len`, in zeroed words: [`words_for`] of them for each set.
-    pub(super) fn new(words: &'static [AtomicU64], len: usize, number: usize, sets: usize) -> Self {
-        let mut rest = words;
-        let levels = level_words(len).map(|words| {
-            let (level, above) = rest.split_at(words * sets);
-            rest = above;
-            Words { words: level, stride: sets, first: number }
-        });
-        Self { levels }
+    /// An empty set of indices below `len`, in [`words_for`] zeroed words.
+    #[cfg(loom)]
+    pub(super) fn new(words: &'static [AtomicU64], len: usize) -> Self {
+        Self { words, levels: Levels::new(len), number: 0, sets: 1 }
+    }
+
+    #[inline]
+    fn word(self, depth: usize, index: usize) -> &'static AtomicU64 {
+        &self.words[(self.levels.0[depth] + index) * self.sets + self.number]
     }
 
     /// Adds an index.
@@ -74,8 +74,8 @@ impl HintSet {
     /// Sets bit `index` of level `depth`, and those above it.
     fn set_from(self, depth: usize, mut index: usize) {
         // All levels, also where the lowest has the bit: the thread that set it may not have come to those above yet.
-        for level in &self.levels[depth..] {
-            let (word, mask) = (level.at(index / WORD_BITS), 1 << (index % WORD_BITS));
+        for depth in depth..LEVELS {
+            let (word, mask) = (self.word(depth, index / WORD_BITS), 1 << (index % WORD_BITS));
             // Nearly always there already; a load keeps the line shared.
             if word.load(Ordering::SeqCst) & mask == 0 {
                 word.fetch_or(mask, Ordering::SeqCst);
@@ -86,11 +86,11 @@ impl HintSet {
 
     /// Takes an index away. The caller looks afterwards whether it has to be set again.
     pub(super) fn clear(self, mut index: usize) {
-        for (depth, level) in self.levels.iter().enumerate() {
+        for depth in 0..LEVELS {
             let mask = 1 << (index % WORD_BITS);
-            let before = level.at(index / WORD_BITS).fetch_and(!mask, Ordering::SeqCst);
+            let before = self.word(depth, index / WORD_BITS).fetch_and(!mask, Ordering::SeqCst);
             // Another thread may have set a bit of the word below since, and found this one still set.
-            if depth > 0 && self.levels[depth - 1].at(index).load(Ordering::SeqCst) != 0 {
+            if depth > 0 && self.word(depth - 1, index).load(Ordering::SeqCst) != 0 {
                 return self.set_from(depth, index);
             }
             if before & !mask != 0 {
@@ -102,9 +102,9 @@ impl HintSet {
 
     /// The lowest index from `from` on.
     pub(super) fn first(self, from: usize) -> Option<usize> {
-        let top = self.levels[LEVELS - 1];
+        let tops = self.levels.words_at(LEVELS - 1);
         // Most sets of many are empty.
-        if top.len() == 1 && top.at(0).load(Ordering::SeqCst) == 0 {
+        if tops == 1 && self.word(LEVELS - 1, 0).load(Ordering::SeqCst) == 0 {
             return None;
         }
         self.first_at(0, from).or_else(|| {
@@ -117,8 +117,8 @@ impl HintSet {
                 at = at / WORD_BITS + 1;
             }
             // The highest level has no summary.
-            (at..top.len()).find_map(|word| {
-                let bits = top.at(word).load(Ordering::SeqCst);
+            (at..tops).find_map(|word| {
+                let bits = self.word(LEVELS - 1, word).load(Ordering::SeqCst);
                 (bits != 0)
                     .then(|| self.descend(LEVELS - 1, word * WORD_BITS + bits.trailing_zeros() as usize))
                     .flatten()
@@ -128,8 +128,10 @@ impl HintSet {
 
     /// The lowest bit from `from` on within its word.
     fn first_at(self, depth: usize, from: usize) -> Option<usize> {
-        let word = self.levels[depth].get(from / WORD_BITS)?;
-        let bits = word.load(Ordering::SeqCst) & (u64::MAX << (from % WORD_BITS));
+        if from / WORD_BITS >= self.levels.words_at(depth) {
+            return None;
+        }
+        let bits = self.word(depth, from / WORD_BITS).load(Ordering::SeqCst) & (u64::MAX << (from % WORD_BITS));
         (bits != 0).then(|| from / WORD_BITS * WORD_BITS + bits.trailing_zeros() as usize)
     }
 
@@ -145,23 +147,24 @@ impl HintSet {
     }
 }
 
-/// Sets of one length each, all in one table. [`set`](Self::set) makes a set from it each time: stored, they would add 3 KiB to the
-/// arena.
+/// Sets of one length each, all in one table.
 #[derive(Debug)]
 pub(super) struct HintSets<const SETS: usize> {
     words: Table<AtomicU64>,
-    /// Indices of each set.
-    len: usize,
+    levels: Levels,
 }
 
 impl<const SETS: usize> HintSets<SETS> {
+    /// Sets of indices below `len`.
+    ///
     /// # Errors
     /// The system's, when it grants no memory.
     pub(super) fn new(len: usize) -> Result<Self, Errno> {
-        Ok(Self { words: Table::new(SETS * words_for(len))?, len })
+        Ok(Self { words: Table::new(SETS * words_for(len))?, levels: Levels::new(len) })
     }
 
+    #[inline]
     pub(super) fn set(&self, number: usize) -> HintSet {
-        HintSet::new(self.words.all(), self.len, number, SETS)
+        HintSet { words: self.words.all(), levels: self.levels, number, sets: SETS }
     }
 }

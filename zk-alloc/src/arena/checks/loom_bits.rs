@@ -238,7 +238,7 @@ impl Places {
     /// All places are empty; the hints are to those in `hinted`.
     fn new(hinted: &[usize]) -> Arc<Self> {
         let len = 64 * 64 + 192;
-        let places = Self { hints: HintSet::new(words(hints::words_for(len)), len, 0, 1), full: words(INDICES.len()) };
+        let places = Self { hints: HintSet::new(words(hints::words_for(len)), len), full: words(INDICES.len()) };
         for place in places.full {
             // Loom orders what is stored with SeqCst, and not what is there at first.
             place.swap(0, Ordering::SeqCst);
