@@ -1,3 +1,3 @@
-//! The driver: `cargo run --release -- winterfell` prints the table, `cargo run --release -- check` holds the figures.
+//! The driver, which `cargo prove-bench winterfell` builds and starts.
 
-provers_bench::driver!(bench_winterfell::PROVERS);
+provers_bench::driver!(prover::PROVERS);

@@ -1,0 +1,3 @@
+//! The arms `zk-alloc`: our arena, the system's allocator beneath it.
+
+provers_bench::arm!(zk_alloc, prover::PROVERS);

@@ -1,3 +1,0 @@
-//! The arm `glibc`.
-
-provers_bench::arm!(glibc, bench_winterfell::PROVERS);

@@ -1,3 +1,0 @@
-//! The arm `jemalloc`.
-
-provers_bench::arm!(jemalloc, bench_winterfell::PROVERS);

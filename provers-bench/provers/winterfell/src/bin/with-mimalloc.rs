@@ -1,3 +1,0 @@
-//! The arm `mimalloc`.
-
-provers_bench::arm!(mimalloc, bench_winterfell::PROVERS);

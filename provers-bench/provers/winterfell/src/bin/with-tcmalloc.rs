@@ -1,3 +1,0 @@
-//! The arm `tcmalloc`.
-
-provers_bench::arm!(tcmalloc, bench_winterfell::PROVERS);
