@@ -96,7 +96,15 @@ fn command(provers: &'static [Prover]) -> Command {
         .subcommands(trace::commands())
 }
 
+/// Answers a word that is no command of a driver which has the tools and no prover.
+fn only_tools() -> UsageError {
+    UsageError::Other("this driver has tools and no prover: cargo prove-bench PROVER builds that of a prover".into())
+}
+
 fn no_prover(provers: &[Prover]) -> UsageError {
+    if provers.is_empty() {
+        return only_tools();
+    }
     let valid = provers.iter().map(|prover| prover.name).collect::<Vec<_>>().join(", ");
     UsageError::Other(format!("no prover given: valid are {valid} (prove-bench PROVER --help says more)"))
 }
@@ -104,6 +112,7 @@ fn no_prover(provers: &[Prover]) -> UsageError {
 /// Clap's errors run over several lines and mostly don't name the valid values of a prover.
 fn one_line(provers: &'static [Prover], error: &clap::Error) -> UsageError {
     match (error.kind(), error.get(ContextKind::InvalidSubcommand)) {
+        (ErrorKind::InvalidSubcommand, _) if provers.is_empty() => only_tools(),
         (ErrorKind::InvalidSubcommand, Some(given)) => {
             let unknown = plan::find("prover", &given.to_string(), provers, |prover| prover.name);
             unknown.err().unwrap_or_else(|| no_prover(provers))
@@ -124,7 +133,7 @@ fn one_line(provers: &'static [Prover], error: &clap::Error) -> UsageError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::workloads::PROVERS;
+    use crate::workloads::tests::PROVERS;
 
     fn asked(line: &str) -> Result<Asked, UsageError> {
         parse(PROVERS, line.split_whitespace().map(OsString::from))

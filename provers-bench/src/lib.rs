@@ -7,9 +7,9 @@
 //! the luck of one process. Times alone are never shown without their interval, and a proof that does not verify fails
 //! its arm.
 //!
-//! The harness knows neither allocators nor provers: [`arms::ARMS`] and [`PROVERS`] are data. For a prover of your own,
-//! implement [`Workload`], name it in a `static` of [`Prover`]s, and write a line for each binary: [`driver!`] and
-//! [`arm!`]. `docs/benchmarking.md` has the steps, and `examples/your-prover` a whole package.
+//! The harness knows no prover: each is a package of its own, in `provers` or anywhere. It implements [`Workload`], names it
+//! in a `static` of [`Prover`]s, and has a line for each binary: [`driver!`] and [`arm!`]. `docs/benchmarking.md` has the
+//! steps, and `examples/your-prover` a whole package.
 //!
 //! From the driver down, a module uses only what stands below it (`tests/layering.rs`):
 //!
@@ -31,7 +31,6 @@
 pub mod arms;
 pub mod child;
 pub mod driver;
-pub mod workloads;
 
 mod check;
 mod cli;
@@ -46,5 +45,6 @@ mod results;
 mod run;
 mod sample;
 mod trace;
+mod workloads;
 
-pub use workloads::{PROVERS, Prover, Workload, WorkloadSpec};
+pub use workloads::{Prover, Workload, WorkloadSpec};

@@ -1,4 +1,4 @@
-//! The binaries of a bench: one for the driver, one for each arm. A line each.
+//! The binaries of a bench: one for the driver, one for each arm, one for the recorder. A line each.
 
 /// The whole of the driver's binary, for these provers.
 ///
@@ -34,6 +34,26 @@ macro_rules! arm {
 
         fn main() -> ::std::process::ExitCode {
             $crate::child::main($provers, $crate::arms::$allocator::installed())
+        }
+    };
+}
+
+/// The whole of the binary that records for `prove-bench record`: the system's allocator, and a note of every large request.
+///
+/// The driver starts the binary `record`, which is `src/bin/record.rs`:
+///
+/// ```
+/// # mod my_prover { pub static PROVERS: &[provers_bench::Prover] = &[]; }
+/// provers_bench::recorder!(my_prover::PROVERS);
+/// ```
+#[macro_export]
+macro_rules! recorder {
+    ($provers:expr) => {
+        #[global_allocator]
+        static ALLOCATOR: $crate::child::recording::Recorder = $crate::child::recording::Recorder;
+
+        fn main() -> ::std::process::ExitCode {
+            $crate::child::recording::main($provers)
         }
     };
 }

@@ -1,3 +1,3 @@
-//! `prove-bench PROVER`: the driver. It proves nothing itself: it starts the arms' binaries and sleeps while they prove.
+//! The driver without a prover: the tools beside the bench. A prover's package has a driver of its own.
 
-provers_bench::driver!(provers_bench::PROVERS);
+provers_bench::driver!(&[]);

@@ -95,8 +95,7 @@ pub(crate) fn runs_folder(out: Option<&Path>) -> anyhow::Result<PathBuf> {
         return Ok(out.to_owned());
     }
     let driver = env::current_exe().context("cannot tell where prove-bench lies")?;
-    let target = driver.parent().and_then(binaries::target_folder);
-    Ok(target.unwrap_or(Path::new("target")).join("prove-bench"))
+    Ok(binaries::measured_folder(driver.parent().context("prove-bench lies in no folder")?))
 }
 
 /// Of the time to `end`, what one of `points` may take.

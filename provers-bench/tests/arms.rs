@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Bench, arm, stderr, stdout};
+use common::{Bench, arm, plonky3, stderr, stdout};
 use provers_bench::arms::{ARMS, Arm};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 fn binary(arm: &Arm) -> PathBuf {
-    PathBuf::from(env!("CARGO_BIN_EXE_prove-bench")).with_file_name(arm.binary)
+    plonky3(arm.binary)
 }
 
 /// What a child of `arm` answers to its set-up, in an environment that may contradict the arm's.

@@ -1,6 +1,7 @@
 //! Plonky3's provers, compiled for the C library's allocator, with `libzk_alloc.so` before it.
 #![cfg(all(target_os = "linux", target_env = "gnu", any(target_arch = "x86_64", target_arch = "aarch64")))]
 
+mod common;
 #[path = "../../integrations/preload/tests/support/mod.rs"]
 mod support;
 
@@ -35,7 +36,8 @@ fn prove(child: &str, workload: &str, arm: Arm) -> (Vec<Value>, String) {
 #[test]
 fn provers_that_allocate_from_glibc_prove_with_the_library() {
     for workload in ["poseidon2", "keccak", "whir"] {
-        for child in [env!("CARGO_BIN_EXE_with-glibc"), env!("CARGO_BIN_EXE_with-zk-alloc")] {
+        for child in [common::plonky3("with-glibc"), common::plonky3("with-zk-alloc")] {
+            let child = child.to_str().expect("its path is text");
             for arm in support::ARMS {
                 let (replies, printed) = prove(child, workload, arm);
                 let proofs: Vec<_> = replies.iter().filter(|reply| reply["reply"] == "proved").collect();

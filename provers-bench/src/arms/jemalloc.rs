@@ -29,6 +29,51 @@ pub(super) const ARMS: &[Arm] = &[
         ],
         ..PLAIN
     },
+    // As the field runs it, each named after who does: the sources are in docs/benchmarking.md.
+    Arm {
+        name: "jemalloc-plonky3",
+        environment: &[("_RJEM_MALLOC_CONF", "thp:always,metadata_thp:auto,retain:true")],
+        confirms: &[
+            ("opt.thp", "always"),
+            ("opt.metadata_thp", "auto"),
+            ("opt.retain", "true"),
+            ("opt.dirty_decay_ms", "10000"),
+        ],
+        ..PLAIN
+    },
+    Arm {
+        name: "jemalloc-triton",
+        environment: &[("_RJEM_MALLOC_CONF", "thp:always,metadata_thp:always,background_thread:true,narenas:32")],
+        confirms: &[
+            ("opt.thp", "always"),
+            ("opt.metadata_thp", "always"),
+            ("opt.background_thread", "true"),
+            ("opt.narenas", "32"),
+        ],
+        ..PLAIN
+    },
+    Arm {
+        name: "jemalloc-openvm",
+        environment: &[(
+            "_RJEM_MALLOC_CONF",
+            "retain:true,background_thread:true,metadata_thp:always,thp:always,dirty_decay_ms:-1,muzzy_decay_ms:-1",
+        )],
+        confirms: &[
+            ("opt.thp", "always"),
+            ("opt.metadata_thp", "always"),
+            ("opt.background_thread", "true"),
+            ("opt.dirty_decay_ms", "-1"),
+            ("opt.muzzy_decay_ms", "-1"),
+        ],
+        ..PLAIN
+    },
+    // The smallest that it gets.
+    Arm {
+        name: "jemalloc-decay-0",
+        environment: &[("_RJEM_MALLOC_CONF", "dirty_decay_ms:0,muzzy_decay_ms:0")],
+        confirms: &[("opt.dirty_decay_ms", "0"), ("opt.muzzy_decay_ms", "0")],
+        ..PLAIN
+    },
 ];
 
 /// jemalloc gives nothing back, and asks for huge pages.
@@ -52,7 +97,7 @@ fn setting(name: &str) -> Option<String> {
     let key = format!("{name}\0");
     let key = key.as_bytes();
     match name {
-        "opt.retain" => {
+        "opt.retain" | "opt.background_thread" => {
             // SAFETY: the key ends in a zero, and the value is a `bool` (jemalloc(3)).
             Some(unsafe { raw::read::<bool>(key) }.ok()?.to_string())
         }
@@ -64,6 +109,10 @@ fn setting(name: &str) -> Option<String> {
         "opt.dirty_decay_ms" | "opt.muzzy_decay_ms" => {
             // SAFETY: as above, and the value is an `ssize_t`.
             Some(unsafe { raw::read::<isize>(key) }.ok()?.to_string())
+        }
+        "opt.narenas" => {
+            // SAFETY: as above, and the value is an `unsigned`.
+            Some(unsafe { raw::read::<u32>(key) }.ok()?.to_string())
         }
         _ => None,
     }

@@ -33,8 +33,10 @@ const ARENA_SERVES: &[Condition] =
     &[Condition::Grows { counter: "arena_allocations", otherwise: "the arena served nothing" }];
 
 /// zk-alloc asks the kernel for huge pages, and goes on without them.
-const IN_HUGE_PAGES: Condition =
-    Condition::Positive { gauge: "huge_page_bytes", otherwise: "its setting did not take: nothing lies in huge pages" };
+const IN_HUGE_PAGES: Condition = Condition::Positive {
+    gauge: "large_folio_bytes",
+    otherwise: "its setting did not take: nothing lies in huge pages",
+};
 
 /// What the arm says of it.
 #[inline]
@@ -73,8 +75,8 @@ fn counters() -> Counters {
 }
 
 fn gauges() -> Counters {
-    let huge_page_bytes = memory::huge_page_bytes().unwrap_or(0);
-    named([("huge_page_bytes", huge_page_bytes), ("peak_live_bytes", ::zk_alloc::stats().peak_live_bytes as u64)])
+    let large_folio_bytes = memory::large_folio_bytes().unwrap_or(0);
+    named([("large_folio_bytes", large_folio_bytes), ("peak_live_bytes", ::zk_alloc::stats().peak_live_bytes as u64)])
 }
 
 #[cfg(test)]
@@ -97,9 +99,9 @@ mod tests {
     #[test]
     fn an_arm_of_huge_pages_without_any_breaks_its_condition() {
         let mut sample = sample::tests::sample(1, Counters::new());
-        sample.gauges = Counters::from([("huge_page_bytes".to_owned(), 0)]);
+        sample.gauges = Counters::from([("large_folio_bytes".to_owned(), 0)]);
         assert!(IN_HUGE_PAGES.broken_by(&sample).unwrap().contains("nothing lies in huge pages"));
-        sample.gauges = Counters::from([("huge_page_bytes".to_owned(), 2 << 20)]);
+        sample.gauges = Counters::from([("large_folio_bytes".to_owned(), 2 << 20)]);
         assert_eq!(IN_HUGE_PAGES.broken_by(&sample), None);
     }
 }

@@ -1,3 +1,3 @@
 //! The arms `glibc` and `glibc-tuned`: the system's allocator.
 
-provers_bench::arm!(glibc, provers_bench::PROVERS);
+provers_bench::arm!(glibc, &[]);

@@ -1,3 +1,3 @@
 //! The arms `jemalloc` and `jemalloc-tuned`.
 
-provers_bench::arm!(jemalloc, provers_bench::PROVERS);
+provers_bench::arm!(jemalloc, &[]);

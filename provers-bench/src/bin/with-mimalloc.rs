@@ -1,3 +1,3 @@
 //! The arms `mimalloc` and `mimalloc-tuned`.
 
-provers_bench::arm!(mimalloc, provers_bench::PROVERS);
+provers_bench::arm!(mimalloc, &[]);

@@ -1,3 +1,3 @@
 //! The arm `snmalloc`.
 
-provers_bench::arm!(snmalloc, provers_bench::PROVERS);
+provers_bench::arm!(snmalloc, &[]);

@@ -1,3 +1,3 @@
 //! The arms `tcmalloc` and `tcmalloc-tuned`.
 
-provers_bench::arm!(tcmalloc, provers_bench::PROVERS);
+provers_bench::arm!(tcmalloc, &[]);

@@ -1,3 +1,3 @@
 //! The arm `zk-alloc-resident`: our arena takes part always, without phases.
 
-provers_bench::arm!(zk_alloc_resident, provers_bench::PROVERS);
+provers_bench::arm!(zk_alloc_resident, &[]);

@@ -1,3 +1,3 @@
 //! The arm `zk-alloc`: our arena, the system's allocator beneath it.
 
-provers_bench::arm!(zk_alloc, provers_bench::PROVERS);
+provers_bench::arm!(zk_alloc, &[]);

@@ -15,7 +15,7 @@ pub(crate) struct BuildInfo {
     /// `release` or `debug`, as cargo counts custom profiles.
     pub(crate) profile: String,
     pub(crate) opt_level: String,
-    /// Hash over the sources of harness, allocator and adapters.
+    /// Hash over the sources of harness and allocator.
     pub(crate) sources: String,
 }
 

@@ -34,6 +34,24 @@ pub(crate) fn huge_page_bytes() -> Option<u64> {
     field_bytes(&fs::read_to_string("/proc/self/smaps_rollup").ok()?, "AnonHugePages:")
 }
 
+/// Memory of this process that lies in huge pages. Where the kernel makes none of the processor's size, but smaller folios of
+/// several pages: the machine's anonymous ones, as no process is told its own.
+pub(crate) fn large_folio_bytes() -> Option<u64> {
+    match huge_page_bytes()? {
+        0 => Some(folio_bytes(Path::new("/sys/kernel/mm/transparent_hugepage"))),
+        bytes => Some(bytes),
+    }
+}
+
+/// Bytes of anonymous folios of 16 KiB to 1 MiB, from a folder of the kernel's with one for each size.
+fn folio_bytes(folder: &Path) -> u64 {
+    let of_size = |kib: u64| {
+        let folios = fs::read_to_string(folder.join(format!("hugepages-{kib}kB/stats/nr_anon"))).ok()?;
+        Some(folios.trim().parse::<u64>().ok()? * (kib << 10))
+    };
+    (4..=10).filter_map(|log2_kib| of_size(1 << log2_kib)).sum()
+}
+
 /// This process's own account, kept open: looking into it allocates nothing, not even where all allocations are measured.
 #[derive(Debug)]
 pub(crate) struct Account(File);

@@ -28,9 +28,10 @@ fn up_to_date(contestants: &[Contestant]) -> anyhow::Result<PathBuf> {
     let folder = driver.parent().context("this driver lies in no folder")?.to_owned();
     let names: BTreeSet<_> = contestants.iter().map(|contestant| contestant.arm.binary).collect();
     if let Some(cargo) = Cargo::that_runs_us() {
-        let known = cargo.binaries()?;
+        let metadata = cargo.metadata()?;
+        let known = binaries_of(&metadata, &cargo.package);
         check_all(contestants, &format!("in the package {}", cargo.package), |name| known.contains(name))?;
-        cargo.build(&cargo.package, &names, &folder)?;
+        cargo.build(&cargo.package, &names, &features_of(&metadata, &cargo.package), &folder)?;
     }
     check_all(contestants, &format!("beside this driver in {}", folder.display()), |name| folder.join(name).is_file())?;
     for binary in names.iter().map(|name| folder.join(name)).chain([driver]) {
@@ -53,7 +54,7 @@ pub(crate) fn library(package: &str, file: &str) -> anyhow::Result<PathBuf> {
     if let Some(cargo) = Cargo::that_runs_us() {
         let metadata = cargo.metadata()?;
         if metadata["packages"].as_array().into_iter().flatten().any(|found| found["name"] == package) {
-            cargo.build(package, &BTreeSet::new(), folder)?;
+            cargo.build(package, &BTreeSet::new(), &BTreeSet::new(), folder)?;
         }
     }
     let path = folder.join(file);
@@ -84,20 +85,26 @@ fn check_all(contestants: &[Contestant], place: &str, is_there: impl Fn(&str) ->
     )
 }
 
-/// The folder in which cargo puts everything it builds, if `folder` (of a profile) lies in one.
-pub(crate) fn target_folder(folder: &Path) -> Option<&Path> {
+/// The folder in which cargo puts what it builds, if `folder` (of a profile) lies in one.
+fn target_folder(folder: &Path) -> Option<&Path> {
     // Cargo marks its target directory; a `--target` build lies one level deeper.
-    folder.ancestors().skip(1).take(2).find(|folder| folder.join("CACHEDIR.TAG").is_file())
+    folder.ancestors().skip(1).take(2).find(|folder| is_target(folder))
 }
 
-/// The features of this package, and whether this driver was built with them: its arms are built with the same.
-const FEATURES: [(&str, bool); 5] = [
-    ("jemalloc", cfg!(feature = "jemalloc")),
-    ("jolt", cfg!(feature = "jolt")),
-    ("peers", cfg!(feature = "peers")),
-    ("plonky2", cfg!(feature = "plonky2")),
-    ("plonky3", cfg!(feature = "plonky3")),
-];
+/// The folder `prove-bench` for everything that is measured by a driver in `folder`, which is of a profile: in cargo's target
+/// directory. That of a prover's package lies within the workspace's, and what is measured of all provers lies together.
+pub(crate) fn measured_folder(folder: &Path) -> PathBuf {
+    let outermost = folder.ancestors().skip(1).filter(|folder| is_target(folder)).last();
+    outermost.unwrap_or(Path::new("target")).join("prove-bench")
+}
+
+fn is_target(folder: &Path) -> bool {
+    folder.join("CACHEDIR.TAG").is_file()
+}
+
+/// The features of this package, and whether this driver was built with them: its arms are built with the same. The package of a
+/// prover passes on those that it has.
+const FEATURES: [(&str, bool); 2] = [("jemalloc", cfg!(feature = "jemalloc")), ("peers", cfg!(feature = "peers"))];
 
 /// The cargo that runs this process, and the package it runs.
 struct Cargo {
@@ -116,11 +123,6 @@ impl Cargo {
         })
     }
 
-    /// Names of the binaries that the package has.
-    fn binaries(&self) -> anyhow::Result<BTreeSet<String>> {
-        Ok(binaries_of(&self.metadata()?, &self.package))
-    }
-
     /// What cargo says of the packages of the workspace.
     fn metadata(&self) -> anyhow::Result<Value> {
         let output = Command::new(&self.program)
@@ -134,11 +136,17 @@ impl Cargo {
         serde_json::from_slice(&output.stdout).context("cargo describes the package in no JSON")
     }
 
-    /// Builds `binaries` of `package`, or its library if there are none, as the driver in `folder` was built: same profile,
-    /// same target, same place.
-    fn build(&self, package: &str, binaries: &BTreeSet<&str>, folder: &Path) -> anyhow::Result<()> {
+    /// Builds `binaries` of `package`, which has these features, or its library if there are none, as the driver in `folder` was
+    /// built: same profile, same target, same place.
+    fn build(
+        &self,
+        package: &str,
+        binaries: &BTreeSet<&str>,
+        features: &BTreeSet<String>,
+        folder: &Path,
+    ) -> anyhow::Result<()> {
         let status = Command::new(&self.program)
-            .args(self.arguments(package, binaries, folder))
+            .args(self.arguments(package, binaries, features, folder))
             .status()
             .with_context(|| format!("cannot run {}", Path::new(&self.program).display()))?;
         if !status.success() {
@@ -147,12 +155,18 @@ impl Cargo {
         Ok(())
     }
 
-    fn arguments(&self, package: &str, binaries: &BTreeSet<&str>, folder: &Path) -> Vec<OsString> {
+    fn arguments(
+        &self,
+        package: &str,
+        binaries: &BTreeSet<&str>,
+        features: &BTreeSet<String>,
+        folder: &Path,
+    ) -> Vec<OsString> {
         let mut arguments: Vec<OsString> = vec!["build".into(), "--package".into(), package.into()];
         arguments.extend(["--manifest-path".into(), self.manifest_folder.join("Cargo.toml").into()]);
         arguments.extend(binaries.iter().flat_map(|name| ["--bin".into(), name.into()]));
-        // The features of a package of somebody else's are not known here.
-        if package == env!("CARGO_PKG_NAME") && FEATURES.iter().any(|(_, on)| !on) {
+        // A package without them says in its manifest which allocators it has.
+        if FEATURES.iter().all(|(name, _)| features.contains(*name)) {
             let features: Vec<_> = FEATURES.iter().filter(|(_, on)| *on).map(|(name, _)| *name).collect();
             arguments.extend(["--no-default-features".into(), "--features".into(), features.join(",").into()]);
         }
@@ -174,10 +188,19 @@ impl Cargo {
 /// The binaries of `package` in what `cargo metadata` says.
 fn binaries_of(metadata: &Value, package: &str) -> BTreeSet<String> {
     let list = |value: &Value, key: &str| value[key].as_array().cloned().unwrap_or_default();
-    let packages = list(metadata, "packages").into_iter().filter(|found| found["name"] == package);
-    let targets = packages.flat_map(|package| list(&package, "targets"));
+    let targets = described(metadata, package).flat_map(|package| list(package, "targets"));
     let binaries = targets.filter(|target| list(target, "kind").iter().any(|kind| kind == "bin"));
     binaries.filter_map(|target| Some(target["name"].as_str()?.to_owned())).collect()
+}
+
+/// The features of `package`, likewise.
+fn features_of(metadata: &Value, package: &str) -> BTreeSet<String> {
+    let features = described(metadata, package).filter_map(|package| package["features"].as_object());
+    features.flat_map(|features| features.keys().cloned()).collect()
+}
+
+fn described<'a>(metadata: &'a Value, package: &str) -> impl Iterator<Item = &'a Value> {
+    metadata["packages"].as_array().into_iter().flatten().filter(move |found| found["name"] == package)
 }
 
 #[cfg(test)]
@@ -187,7 +210,8 @@ mod tests {
 
     fn arguments(folder: &str) -> String {
         let cargo = Cargo { program: "cargo".into(), manifest_folder: "/w/bench".into(), package: "bench".into() };
-        let arguments = cargo.arguments("bench", &BTreeSet::from(["with-glibc", "with-zk-alloc"]), Path::new(folder));
+        let binaries = BTreeSet::from(["with-glibc", "with-zk-alloc"]);
+        let arguments = cargo.arguments("bench", &binaries, &BTreeSet::new(), Path::new(folder));
         arguments.join(" ".as_ref()).into_string().unwrap()
     }
 

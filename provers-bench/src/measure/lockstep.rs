@@ -253,7 +253,7 @@ fn times(seats: &[Seat], process: u32, round: u32) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::workloads::PROVERS;
+    use crate::workloads::tests::PROVERS;
 
     #[test]
     fn waits_grow_with_the_size_and_with_the_slowest_proof() {

@@ -134,7 +134,7 @@ fn cores() -> usize {
 mod tests {
     use super::*;
     use crate::plan::{PRECISE_TIME, Plan, Point};
-    use crate::workloads::{PROVERS, WorkloadSpec};
+    use crate::workloads::{WorkloadSpec, tests::PROVERS};
     use clap::{Command, FromArgMatches};
 
     fn plan_of(line: &str) -> Plan {

@@ -1,6 +1,7 @@
 //! What a reader must know beside the figures, in a sentence each.
 
 use crate::results::record::{ArmResult, Ended, Outcome, Run, WorkloadResult};
+use crate::results::stats::Verdict;
 use crate::results::{format, view};
 
 /// On a machine to itself, warm proofs take the same time within a few percent.
@@ -23,9 +24,35 @@ fn busy(workload: &WorkloadResult) -> Option<String> {
     })
 }
 
+/// Where our wall time shows no difference: what shows one on any machine.
+fn steady(workload: &WorkloadResult) -> Option<String> {
+    let (arm, ours) = view::ours(workload)?;
+    let (_, reference) = view::baseline(workload)?;
+    if ours.verdict != Some(Verdict::NoDifferenceShown) {
+        return None;
+    }
+    let base = &workload.baseline;
+    let cpu = view::cpu_verdict(ours).map(|(_, ratio)| format!("CPU time {} of {base}'s", format::ratio(&ratio)));
+    let (faults, before) = (ours.warm_minflt?, reference.warm_minflt?);
+    let faults = (2 * faults <= before && before > 0).then(|| {
+        let [faults, before] = [faults, before].map(format::count);
+        format!("{faults} page faults {} against {before}", workload.timed.each())
+    });
+    let shown: Vec<_> = cpu.into_iter().chain(faults).collect();
+    if shown.is_empty() {
+        return None;
+    }
+    let peak = ours.peak_rss_ratio.map_or_else(String::new, |ratio| format!("; peak RSS {ratio:.2} of {base}'s"));
+    Some(format!(
+        "{}: these rounds show no difference in wall time. What scatters less does: {}{peak}",
+        arm.label,
+        shown.join(", ")
+    ))
+}
+
 /// Everything that is to be said of `workload`.
 pub(super) fn notes(run: &Run, workload: &WorkloadResult) -> Vec<String> {
-    let mut notes: Vec<String> = busy(workload).into_iter().chain(ended(workload)).collect();
+    let mut notes: Vec<String> = busy(workload).into_iter().chain(steady(workload)).chain(ended(workload)).collect();
     notes.extend(workload.arms.iter().flat_map(|arm| of_arm(workload, arm)));
     notes.extend(
         workload.live_peak_bytes.map(|bytes| format!("Live at once, as zk-alloc counts: {}", format::bytes(bytes))),
@@ -102,6 +129,33 @@ mod tests {
     fn a_busy_machine_is_named_and_a_slow_cold_proof_is_none() {
         assert_eq!(busy(&result(&[900, 100, 110, 105])), None);
         assert!(busy(&result(&[100, 100, 300, 100])).unwrap().starts_with("The machine was busy"));
+    }
+
+    /// A newcomer's first run is on a busy laptop: it must not end in nothing where the faults are gone and CPU time is less.
+    #[test]
+    fn what_scatters_less_than_wall_time_is_said() {
+        let with = |mut arm: ArmResult, minflt, cpu_ns| {
+            for proof in &mut arm.samples {
+                (proof.sample.minflt, proof.sample.user_ns, proof.sample.sys_ns) = (minflt, cpu_ns, 0);
+            }
+            arm
+        };
+        // Wall time is as often more as it is less.
+        let (even, scattered) = ([100; 9], [100, 90, 110, 110, 90, 90, 110, 110, 90]);
+        let shown = |minflt, cpu_ns| {
+            let base = with(arm("glibc", Outcome::Finished, &even), 1000, 100);
+            let mut arms = vec![base, with(arm("zk-alloc", Outcome::Finished, &scattered), minflt, cpu_ns)];
+            summarise(&mut arms, 0, 1);
+            steady(&WorkloadResult { arms, ..result(&[1, 1]) })
+        };
+        let said = shown(2, 90).unwrap();
+        for part in
+            ["no difference in wall time", "CPU time 0.900 [0.900, 0.900]", "2 page faults a proof against 1,000"]
+        {
+            assert!(said.contains(part), "{part} in {said}");
+        }
+        assert!(!shown(2, 100).unwrap().contains("CPU time"));
+        assert_eq!(shown(900, 100), None);
     }
 
     /// A reader must see that the failure is the allocator's, and why the run succeeded all the same.

@@ -77,7 +77,10 @@ fn warm(name: &str, workload: &WorkloadResult, arm: &ArmResult, summary: &Summar
     let (warm, each) = (workload.timed.warm(), workload.timed.each());
     let mut text = match (&summary.wall_ratio, summary.verdict) {
         (Some(ratio), Some(verdict)) => {
-            format!("{warm} of {name} take {}: {}", of_time(ratio, base), format::verdict(verdict))
+            let cpu = view::cpu_verdict(summary).map_or_else(String::new, |(verdict, ratio)| {
+                format!(", and {} ({})", format::cpu_verdict(verdict), format::ratio(&ratio))
+            });
+            format!("{warm} of {name} take {}: {}{cpu}", of_time(ratio, base), format::verdict(verdict))
         }
         _ if view::is_baseline(workload, arm) => format!("the baseline; {warm} of {name} take {time}"),
         _ => format!("{warm} of {name} take {time}, with no {base} to compare with"),
@@ -159,7 +162,7 @@ fn compute_bound(workload: &WorkloadResult, arm: &ArmResult) -> Option<Finding> 
     let (summary, (reference_arm, reference)) = (view::figures(arm)?, view::baseline(workload)?);
     let (ratio, base) = (summary.wall_ratio?, &workload.baseline);
     let unchanged = match ratio.verdict() {
-        Verdict::NoDifferenceShown => true,
+        Verdict::NoDifferenceShown => view::cpu_verdict(summary).is_none(),
         Verdict::TooFewRounds => false,
         Verdict::Faster | Verdict::Slower => (ratio.median - 1.0).abs() <= NULL_RATIO,
     };

@@ -59,6 +59,15 @@ pub(crate) fn verdict(verdict: Verdict) -> &'static str {
     }
 }
 
+/// The same on CPU time.
+pub(crate) fn cpu_verdict(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::Faster => "less CPU time",
+        Verdict::Slower => "more CPU time",
+        other => self::verdict(other),
+    }
+}
+
 /// What is wrong with an arm, in a sentence; nothing if it finished.
 pub(crate) fn outcome(outcome: &Outcome) -> Option<String> {
     match outcome {

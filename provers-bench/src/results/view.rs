@@ -4,7 +4,7 @@ use crate::arms::{self, OURS};
 use crate::results::format;
 use crate::results::proof::Proof;
 use crate::results::record::{ArmResult, Outcome, Run, Sweep, WorkloadResult};
-use crate::results::stats::{Ratio, median};
+use crate::results::stats::{Ratio, Verdict, median};
 use crate::results::summary::{Summary, warm_wall_ratios};
 use crate::sample::Sample;
 
@@ -83,9 +83,19 @@ pub(crate) fn peak_ratio(workload: &WorkloadResult, arm: &ArmResult) -> Option<f
     figures(arm)?.peak_rss_ratio
 }
 
+/// What CPU time shows where wall time shows no difference: a busy machine scatters it less.
+pub(crate) fn cpu_verdict(summary: &Summary) -> Option<(Verdict, Ratio)> {
+    let ratio = summary.cpu_ratio.filter(|_| summary.verdict == Some(Verdict::NoDifferenceShown))?;
+    let verdict = ratio.verdict();
+    matches!(verdict, Verdict::Faster | Verdict::Slower).then_some((verdict, ratio))
+}
+
 /// What there is to say of the arm in the column of verdicts.
 pub(crate) fn verdict(workload: &WorkloadResult, arm: &ArmResult, summary: &Summary) -> String {
     let baseline = &workload.baseline;
+    if let Some((verdict, _)) = cpu_verdict(summary) {
+        return format::cpu_verdict(verdict).into();
+    }
     match (summary.verdict, &arm.outcome) {
         (Some(verdict), _) => format::verdict(verdict).into(),
         (None, Outcome::Interrupted) if arm.samples.is_empty() => "interrupted".into(),

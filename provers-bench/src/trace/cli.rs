@@ -205,7 +205,7 @@ fn bytes(given: &str) -> Result<u64, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::workloads::PROVERS;
+    use crate::workloads::tests::PROVERS;
 
     fn asked(line: &str) -> Result<Job, String> {
         let matches = Command::new("prove-bench")

@@ -42,9 +42,7 @@ pub(crate) fn record(recording: &Recording) -> anyhow::Result<Vec<PathBuf>> {
     let interrupt = Interrupt::on_signals()?;
     let recorder = Contestant { label: RECORDER.name.into(), arm: &RECORDER };
     let folder = binaries::folder(&[recorder], &interrupt)?.ok_or(INTERRUPTED)?;
-    let out = recording.out.clone().unwrap_or_else(|| {
-        binaries::target_folder(&folder).unwrap_or(Path::new("target")).join("prove-bench").join("traces")
-    });
+    let out = recording.out.clone().unwrap_or_else(|| binaries::measured_folder(&folder).join("traces"));
     fs::create_dir_all(&out).with_context(|| format!("cannot create {}", out.display()))?;
     // The child has a working directory of its own choice.
     let out = out.canonicalize().with_context(|| format!("cannot find {}", out.display()))?;

@@ -1,4 +1,4 @@
-//! Runs the real driver, with real provers at their smallest size.
+//! Runs the real driver, with the provers of Plonky3 at their smallest size.
 
 #![allow(dead_code, reason = "each test binary uses its share")]
 
@@ -9,7 +9,35 @@ use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
+
+/// A binary of the package of Plonky3's provers, which is built first: as this test is, beside what the workspace built.
+pub(crate) fn plonky3(binary: &str) -> PathBuf {
+    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
+    let built = || {
+        let ours = Path::new(env!("CARGO_BIN_EXE_prove-bench")).parent().expect("it lies in the folder of a profile");
+        let (target, profile) =
+            (ours.parent().expect("in cargo's target folder"), ours.file_name().expect("it has a name"));
+        let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("provers/plonky3/Cargo.toml");
+        let theirs = target.join("provers/plonky3");
+        let status = Command::new(env!("CARGO"))
+            .args(["build", "--quiet", "--locked", "--bins", "--manifest-path"])
+            .arg(manifest)
+            .args(["--profile", if profile == "debug" { "dev" } else { "release" }])
+            .env("CARGO_TARGET_DIR", &theirs)
+            .env("CARGO_BUILD_BUILD_DIR", target)
+            .status();
+        assert!(status.expect("cargo starts").success(), "the package of Plonky3's provers could not be built");
+        theirs.join(profile)
+    };
+    FOLDER.get_or_init(built).join(binary)
+}
+
+/// The driver of that package.
+pub(crate) fn driver() -> PathBuf {
+    plonky3("bench-plonky3")
+}
 
 /// One run of the driver in a folder of its own, which is removed at the end.
 pub(crate) struct Bench {
@@ -23,10 +51,12 @@ impl Bench {
         Self { out }
     }
 
-    /// The driver with `arguments`, ready to start. `cargo test` must not look like `cargo run` to it: the binaries
-    /// are built, and a build from within a test would wait for the test to end.
+    /// The driver with `arguments`, ready to start: of a tool this package's, and else that of Plonky3's package. `cargo test`
+    /// must not look like `cargo run` to it: the binaries are built.
     pub(crate) fn command(&self, arguments: &str) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_prove-bench"));
+        let tools = ["compare", "exec", "replay", "report", "simulate"];
+        let is_tool = arguments.split_whitespace().next().is_some_and(|word| tools.contains(&word));
+        let mut command = Command::new(if is_tool { env!("CARGO_BIN_EXE_prove-bench").into() } else { driver() });
         command.args(arguments.split_whitespace()).arg("--out").arg(&self.out).env_remove("CARGO");
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command

@@ -1,3 +1,3 @@
-//! The driver: `cargo run --release -- mine` prints the table, `cargo run --release -- check` holds the figures.
+//! The driver: `cargo prove-bench --package FOLDER mine` prints the table, `check` in place of `mine` holds the figures.
 
 provers_bench::driver!(your_prover::PROVERS);

@@ -11,11 +11,10 @@ use plonky2::plonk::circuit_builder::CircuitBuilder;
 use plonky2::plonk::circuit_data::{CircuitConfig, CircuitData};
 use plonky2::plonk::config::PoseidonGoldilocksConfig;
 use plonky2::plonk::proof::{ProofWithPublicInputs, ProofWithPublicInputsTarget};
+use provers_bench::{Prover, Workload, WorkloadSpec};
 
-use super::workload::{Prover, Workload, WorkloadSpec};
-
-/// The prover, as `prove-bench` names it.
-pub(super) const PROVER: Prover = Prover {
+/// What the driver and every arm know.
+pub static PROVERS: &[Prover] = &[Prover {
     name: "plonky2",
     about: "plonky2 1.1 over Goldilocks with FRI",
     init: || _ = zk_alloc_plonky2::init(),
@@ -24,7 +23,7 @@ pub(super) const PROVER: Prover = Prover {
         WorkloadSpec::new::<Recursion>("recursion", "squarings, a proof of the proof, and a proof of that", 13)
             .checked_at(12),
     ],
-};
+}];
 
 const D: usize = 2;
 type F = GoldilocksField;

@@ -17,11 +17,10 @@ use nova_snark::provider::{Bn256EngineKZG, hyperkzg};
 use nova_snark::spartan::direct::{DirectSNARK, ProverKey, VerifierKey};
 use nova_snark::spartan::snark::RelaxedR1CSSNARK;
 use nova_snark::traits::{Engine, circuit::NonTrivialCircuit};
+use provers_bench::{Prover, Workload, WorkloadSpec};
 
-use super::workload::{Prover, Workload, WorkloadSpec};
-
-/// The prover, as `prove-bench` names it.
-pub(super) const PROVER: Prover = Prover {
+/// What the driver and every arm know.
+pub static PROVERS: &[Prover] = &[Prover {
     name: "jolt",
     about: "Jolt's commitment scheme Dory, and Spartan, over BN254",
     init: || _ = zk_alloc_jolt::init(),
@@ -32,7 +31,7 @@ pub(super) const PROVER: Prover = Prover {
             .checked_at(14)
             .processes_at_most(4),
     ],
-};
+}];
 
 /// A multilinear polynomial of `2^log_rows` coefficients over BN254, committed to and opened at a point drawn from its commitment.
 ///

@@ -1,4 +1,4 @@
-//! The [`Workload`] trait, and a workload and a prover as the harness knows them.
+//! What is proved: the [`Workload`] trait, and a workload and a prover as the harness knows them.
 
 use crate::arms::Installed;
 use crate::sample::{Attempt, Meter};
@@ -35,12 +35,18 @@ pub struct WorkloadSpec {
     /// Most processes of an arm that a run starts by itself, because each sets the workload up again; `None` where
     /// that is cheap.
     pub max_processes: Option<u32>,
-    setup: fn(u32) -> anyhow::Result<Box<dyn Subject>>,
+    setup: SetUp,
 }
+
+type SetUp = fn(u32) -> anyhow::Result<Box<dyn Subject>>;
 
 impl WorkloadSpec {
     /// Names the workload `W`, which takes `2^10` to `2^22` rows, and is checked at its default size.
     pub const fn new<W: Workload + 'static>(name: &'static str, about: &'static str, default_log_rows: u32) -> Self {
+        Self::set_up_by(boxed::<W>, name, about, default_log_rows)
+    }
+
+    const fn set_up_by(setup: SetUp, name: &'static str, about: &'static str, default_log_rows: u32) -> Self {
         Self {
             name,
             about,
@@ -49,8 +55,7 @@ impl WorkloadSpec {
             max_log_rows: 22,
             check_log_rows: default_log_rows,
             max_processes: None,
-            // The harness's unit tests prove nothing: they need not wait for every prover to be compiled once more.
-            setup: if cfg!(test) { unproved } else { boxed::<W> },
+            setup,
         }
     }
 
@@ -115,10 +120,27 @@ impl<W: Workload> Subject for W {
     }
 }
 
-fn unproved(_log_rows: u32) -> anyhow::Result<Box<dyn Subject>> {
-    anyhow::bail!("a unit test of the harness has no provers")
-}
-
 fn boxed<W: Workload + 'static>(log_rows: u32) -> anyhow::Result<Box<dyn Subject>> {
     Ok(Box::new(W::setup(log_rows)?))
+}
+
+/// What the unit tests of the harness have for provers: they prove nothing.
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    const fn named(name: &'static str, default_log_rows: u32) -> WorkloadSpec {
+        WorkloadSpec::set_up_by(|_| anyhow::bail!("this workload is a name"), name, "a name", default_log_rows)
+    }
+
+    pub(crate) static PROVERS: &[Prover] = &[Prover {
+        name: "plonky3",
+        about: "a name",
+        init: || (),
+        workloads: &[
+            named("poseidon2", 15).checked_at(13),
+            named("keccak", 14).checked_at(12),
+            named("whir", 21).sizes(10, 21).checked_at(20),
+        ],
+    }];
 }

@@ -5,11 +5,11 @@ use p3_koala_bear::{KoalaBear, Poseidon2KoalaBear, default_koalabear_poseidon2_1
 use p3_merkle_tree::MerkleTreeMmcs;
 use p3_symmetric::{PaddingFreeSponge, TruncatedPermutation};
 
-pub(super) type Challenge = BinomialExtensionField<KoalaBear, 4>;
+pub(crate) type Challenge = BinomialExtensionField<KoalaBear, 4>;
 type Packing = <KoalaBear as Field>::Packing;
-pub(super) type Perm16 = Poseidon2KoalaBear<16>;
-pub(super) type Perm24 = Poseidon2KoalaBear<24>;
-pub(super) type Poseidon2Mmcs = MerkleTreeMmcs<
+pub(crate) type Perm16 = Poseidon2KoalaBear<16>;
+pub(crate) type Perm24 = Poseidon2KoalaBear<24>;
+pub(crate) type Poseidon2Mmcs = MerkleTreeMmcs<
     Packing,
     Packing,
     PaddingFreeSponge<Perm24, 24, 16, 8>,
@@ -19,7 +19,7 @@ pub(super) type Poseidon2Mmcs = MerkleTreeMmcs<
 >;
 
 /// Merkle trees under Poseidon2, 24 wide for leaves and 16 wide for nodes: those of Plonky3's examples.
-pub(super) fn poseidon2_mmcs() -> Poseidon2Mmcs {
+pub(crate) fn poseidon2_mmcs() -> Poseidon2Mmcs {
     let hash = PaddingFreeSponge::new(default_koalabear_poseidon2_24());
     Poseidon2Mmcs::new(hash, TruncatedPermutation::new(default_koalabear_poseidon2_16()), 0)
 }

@@ -3,6 +3,9 @@
 //! Both are the examples of p3-poseidon2-air and p3-keccak-air, with the examples' FRI parameters. Each reuses one configuration
 //! for all its proofs, as a service does, and builds the trace inside the phase: the trace is the one giant buffer of a proof.
 
+mod koala_bear;
+mod whir;
+
 use anyhow::{Context, ensure};
 use p3_challenger::{DuplexChallenger, HashChallenger, SerializingChallenger32};
 use p3_commit::ExtensionMmcs;
@@ -20,14 +23,13 @@ use p3_merkle_tree::MerkleTreeMmcs;
 use p3_poseidon2_air::{RoundConstants, VectorizedPoseidon2Air, generate_vectorized_trace_rows};
 use p3_symmetric::{CompressionFunctionFromHasher, PaddingFreeSponge, SerializingHasher};
 use p3_uni_stark::{Proof, StarkConfig, verify};
+use provers_bench::{Prover, Workload, WorkloadSpec};
 use rand::{RngExt, SeedableRng, rngs::SmallRng};
 
-use super::koala_bear::{Challenge, Perm24, Poseidon2Mmcs, poseidon2_mmcs};
-use super::whir;
-use super::workload::{Prover, Workload, WorkloadSpec};
+use koala_bear::{Challenge, Perm24, Poseidon2Mmcs, poseidon2_mmcs};
 
-/// The prover, as `prove-bench` names it.
-pub(super) const PROVER: Prover = Prover {
+/// What the driver and every arm know.
+pub static PROVERS: &[Prover] = &[Prover {
     name: "plonky3",
     about: "Plonky3 0.8 over KoalaBear with FRI, and with WHIR",
     init: || _ = zk_alloc_plonky3::init(),
@@ -39,7 +41,7 @@ pub(super) const PROVER: Prover = Prover {
             .sizes(10, 21)
             .checked_at(20),
     ],
-};
+}];
 
 type Dft = Radix2DitParallel<KoalaBear>;
 type ChallengeMmcs<ValMmcs> = ExtensionMmcs<KoalaBear, Challenge, ValMmcs>;

@@ -15,8 +15,8 @@ use p3_whir::{
 };
 use rand::{SeedableRng, rngs::SmallRng};
 
-use super::koala_bear::{Challenge, Perm16, Poseidon2Mmcs, poseidon2_mmcs};
-use super::workload::Workload;
+use crate::koala_bear::{Challenge, Perm16, Poseidon2Mmcs, poseidon2_mmcs};
+use provers_bench::Workload;
 
 type Challenger = DuplexChallenger<KoalaBear, Perm16, 16, 8>;
 type Dft = Radix2DFTSmallBatch<KoalaBear>;

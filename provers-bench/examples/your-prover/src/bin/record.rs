@@ -1,0 +1,3 @@
+//! The recorder.
+
+provers_bench::recorder!(your_prover::PROVERS);

@@ -1,0 +1,135 @@
+//! Has cargo build a package's driver, and run it.
+
+use crate::INTERRUPTED;
+use crate::package::Package;
+use std::env;
+use std::ffi::OsString;
+use std::io;
+use std::path::PathBuf;
+use std::process::{Command, ExitCode};
+use std::time::Instant;
+
+/// What is built without any prover and any allocator from C: the driver. On two cores, as the others.
+const BARE_MINUTES: u32 = 1;
+const JEMALLOC_MINUTES: u32 = 1;
+const PEERS_MINUTES: u32 = 3;
+
+/// A package whose driver is to be built and run.
+pub(crate) struct Bench<'a> {
+    package: &'a Package,
+    features: Vec<&'static str>,
+    minutes: u32,
+}
+
+impl<'a> Bench<'a> {
+    pub(crate) fn new(package: &'a Package, needs_jemalloc: bool, needs_peers: bool) -> Self {
+        let of = [("jemalloc", needs_jemalloc, JEMALLOC_MINUTES), ("peers", needs_peers, PEERS_MINUTES)];
+        let needed = || of.iter().filter(|(_, is_needed, _)| *is_needed);
+        let minutes = BARE_MINUTES + needed().map(|(_, _, minutes)| minutes).sum::<u32>() + package.minutes;
+        Self { package, features: needed().map(|&(name, ..)| name).collect(), minutes }
+    }
+
+    /// Builds the driver, and becomes it: Ctrl-C then reaches the bench alone, which ends in good order.
+    pub(crate) fn build_and_become(&self, arguments: &[String]) -> ExitCode {
+        match self.build() {
+            0 => become_it(self.run(arguments)),
+            code => ExitCode::from(code),
+        }
+    }
+
+    /// Builds the driver, and waits for its end. Returns its exit code.
+    pub(crate) fn build_and_run(&self, arguments: &[String]) -> u8 {
+        match self.build() {
+            0 => code(self.run(arguments).status()),
+            code => code,
+        }
+    }
+
+    fn build(&self) -> u8 {
+        let with = if self.package.word.is_empty() { String::new() } else { format!(" with {}", self.package.word) };
+        eprintln!(
+            "prove-bench: building the bench{with}; the first time this takes about {} minutes on 2 cores",
+            self.minutes
+        );
+        let begun = Instant::now();
+        let code = code(self.cargo("build").status());
+        if code == 0 {
+            eprintln!("prove-bench: built in {} s; now what it runs", begun.elapsed().as_secs());
+        }
+        code
+    }
+
+    fn run(&self, arguments: &[String]) -> Command {
+        let mut command = self.cargo("run");
+        command.args(["--quiet", "--"]).args(arguments);
+        command
+    }
+
+    fn cargo(&self, verb: &str) -> Command {
+        let mut command = Command::new(program());
+        command.args([verb, "--release", "--manifest-path"]).arg(self.package.folder.join("Cargo.toml"));
+        command.args(["--bin", &self.package.name]);
+        if self.package.chooses_allocators {
+            command.args(["--no-default-features", "--features", &self.features.join(",")]);
+        }
+        if !self.package.is_in_workspace {
+            // What is compiled lies with the workspace's, and is shared. Binaries of several packages have the same names: each
+            // has a folder for its own. The bench builds its arms with the same settings, as it has them from here.
+            let target = target_folder();
+            command.env("CARGO_TARGET_DIR", target.join("provers").join(&self.package.word));
+            command.env("CARGO_BUILD_BUILD_DIR", target);
+        }
+        command
+    }
+}
+
+/// The target folder that this program lies in.
+fn target_folder() -> PathBuf {
+    let program = env::current_exe().unwrap_or_default();
+    let is_target = |folder: &&std::path::Path| folder.join("CACHEDIR.TAG").is_file();
+    program.ancestors().find(is_target).map_or_else(|| PathBuf::from("target"), ToOwned::to_owned)
+}
+
+fn program() -> OsString {
+    env::var_os("CARGO").unwrap_or_else(|| "cargo".into())
+}
+
+#[cfg(unix)]
+fn become_it(mut command: Command) -> ExitCode {
+    cannot_run(&std::os::unix::process::CommandExt::exec(&mut command));
+    ExitCode::FAILURE
+}
+
+#[cfg(not(unix))]
+fn become_it(mut command: Command) -> ExitCode {
+    ExitCode::from(code(command.status()))
+}
+
+/// The exit code of what was run; 130 where a signal ended it, as for Ctrl-C.
+fn code(status: io::Result<std::process::ExitStatus>) -> u8 {
+    match status {
+        Ok(status) => status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(INTERRUPTED),
+        Err(error) => {
+            cannot_run(&error);
+            1
+        }
+    }
+}
+
+fn cannot_run(error: &io::Error) {
+    eprintln!("prove-bench: cannot run {}: {error}", program().display());
+}
+
+/// Ctrl-C reaches this process and what it waits for. That one ends in good order, and says how.
+pub(crate) fn leave_ctrl_c_to_children() {
+    #[cfg(unix)]
+    {
+        extern "C" fn nothing(_: libc::c_int) {}
+        // Not SIG_IGN, which a child would inherit.
+        // SAFETY: a handler that does nothing.
+        #[expect(unsafe_code, reason = "the standard library handles no signals")]
+        unsafe {
+            libc::signal(libc::SIGINT, nothing as extern "C" fn(libc::c_int) as libc::sighandler_t);
+        }
+    }
+}

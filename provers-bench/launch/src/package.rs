@@ -1,0 +1,131 @@
+//! The package of a prover, as far as its `Cargo.toml` has to be known before it is built.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// A package that has a driver, and the arms in `src/bin`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Package {
+    /// The word on the command line: the folder's name.
+    pub(crate) word: String,
+    /// The package's, which is also its driver's.
+    pub(crate) name: String,
+    pub(crate) about: String,
+    /// What the first build of the prover takes on two cores, if the manifest says so.
+    pub(crate) minutes: u32,
+    pub(crate) folder: PathBuf,
+    /// Whether it passes the bench's features on: which allocators are built is then for the command line to say.
+    pub(crate) chooses_allocators: bool,
+    /// Whether the gate has figures to hold.
+    pub(crate) has_baseline: bool,
+    /// Whether it belongs to zk-alloc's workspace.
+    pub(crate) is_in_workspace: bool,
+}
+
+impl Package {
+    /// The package in a folder; the error says what is wrong with it.
+    pub(crate) fn read(folder: &Path) -> Result<Self, String> {
+        let path = folder.join("Cargo.toml");
+        let manifest = fs::read_to_string(&path).map_err(|error| format!("cannot read {}: {error}", path.display()))?;
+        let word = folder.canonicalize().unwrap_or_else(|_| folder.to_owned());
+        let word = word.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let package =
+            Self::of(&manifest, word, folder).ok_or_else(|| format!("{} names no package", path.display()))?;
+        Ok(Self { has_baseline: folder.join("baseline.toml").is_file(), ..package })
+    }
+
+    fn of(manifest: &str, word: String, folder: &Path) -> Option<Self> {
+        let features = ["jemalloc", "peers"];
+        Some(Self {
+            word,
+            name: string(value(manifest, "package", "name")?),
+            about: value(manifest, "package", "description").map(string).unwrap_or_default(),
+            minutes: value(manifest, "package.metadata.prove-bench", "minutes")
+                .and_then(|n| n.parse().ok())
+                .unwrap_or(0),
+            folder: folder.to_owned(),
+            chooses_allocators: features.iter().all(|feature| value(manifest, "features", feature).is_some()),
+            has_baseline: false,
+            is_in_workspace: false,
+        })
+    }
+
+    /// The bench itself, which has the tools and no prover.
+    pub(crate) fn bench(folder: &Path) -> Self {
+        Self {
+            word: String::new(),
+            name: "prove-bench".to_owned(),
+            about: String::new(),
+            minutes: 0,
+            folder: folder.to_owned(),
+            chooses_allocators: true,
+            has_baseline: false,
+            is_in_workspace: true,
+        }
+    }
+}
+
+/// The packages in a folder, by name.
+pub(crate) fn all_in(folder: &Path) -> Vec<Package> {
+    let folders = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+    let mut packages: Vec<_> = folders.filter_map(|folder| Package::read(&folder).ok()).collect();
+    packages.sort_by(|one, other| one.word.cmp(&other.word));
+    packages
+}
+
+/// The value of a key in a table of a manifest that has a line for each.
+fn value<'a>(manifest: &'a str, table: &str, key: &str) -> Option<&'a str> {
+    let header = format!("[{table}]");
+    let lines = manifest.lines().map(str::trim).skip_while(|line| *line != header).skip(1);
+    lines.take_while(|line| !line.starts_with('[')).find_map(|line| {
+        let (name, value) = line.split_once('=')?;
+        (name.trim() == key).then(|| value.trim())
+    })
+}
+
+fn string(value: &str) -> String {
+    value.trim_matches('"').to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MANIFEST: &str = "[package]\nname = \"bench-x\"\ndescription = \"X: a proof\"\n\n[package.metadata.prove-bench]\n\
+                            minutes = 3\n\n[features]\njemalloc = [\"provers-bench/jemalloc\"]\npeers = []\n\n\
+                            [dependencies]\nname = \"9\"\n";
+
+    #[test]
+    fn a_manifest_says_what_the_package_is() {
+        let package = Package::of(MANIFEST, "x".into(), Path::new("/p/x")).unwrap();
+        assert_eq!((&*package.name, &*package.about, package.minutes), ("bench-x", "X: a proof", 3));
+        assert!(package.chooses_allocators);
+        assert!(
+            !Package::of(&MANIFEST.replace("peers", "pears"), "x".into(), Path::new("/p/x"))
+                .unwrap()
+                .chooses_allocators
+        );
+        assert_eq!(Package::of("[workspace]\nmembers = []\n", "x".into(), Path::new("/p/x")), None);
+    }
+
+    /// A prover that the folder has and the command line doesn't could not be started.
+    #[test]
+    fn every_folder_of_a_prover_is_found() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../provers");
+        let found = all_in(&folder);
+        for package in &found {
+            assert_eq!(package.name, format!("bench-{}", package.word));
+            assert!(package.chooses_allocators && package.minutes > 0 && !package.about.is_empty(), "{package:?}");
+        }
+        assert_eq!(found.len(), fs::read_dir(&folder).unwrap().count());
+        assert!(found.iter().any(|package| package.word == "plonky3" && package.has_baseline));
+    }
+
+    #[test]
+    fn every_prover_has_its_job() {
+        let found = all_in(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../provers"));
+        let words: Vec<_> = found.iter().map(|package| package.word.as_str()).collect();
+        let line = format!("prover: [{}]", words.join(", "));
+        assert!(include_str!("../../../.github/workflows/ci.yml").contains(&line), "the workflow lacks {line}");
+    }
+}
