@@ -35,8 +35,9 @@ fn steady(workload: &WorkloadResult) -> Option<String> {
     let cpu = view::cpu_verdict(ours).map(|(_, ratio)| format!("CPU time {} of {base}'s", format::ratio(&ratio)));
     let (faults, before) = (ours.warm_minflt?, reference.warm_minflt?);
     let faults = (2 * faults <= before && before > 0).then(|| {
+        let noun = if faults == 1 { "page fault" } else { "page faults" };
         let [faults, before] = [faults, before].map(format::count);
-        format!("{faults} page faults {} against {before}", workload.timed.each())
+        format!("{faults} {noun} {} against {before}", workload.timed.each())
     });
     let shown: Vec<_> = cpu.into_iter().chain(faults).collect();
     if shown.is_empty() {
