@@ -13,7 +13,8 @@ use std::time::Duration;
 const NAME: &str = "exec";
 
 const AFTER: &str = "Allocators are preloaded (LD_PRELOAD) from the libraries that the distribution has, and ours is built with cargo; \
-                     one that is not installed is a row that says which package brings it.\n\n\
+                     one that is not installed is a row that says which package brings it. The command reads nothing from standard input \
+                     (/dev/null).\n\n\
                      Exit code 0: every allocator that is installed ran the command to the end; 1: one failed, the table says why, or \
                      the command fails by itself; 2: wrong usage; 130: interrupted, what was measured is written.";
 
@@ -138,6 +139,7 @@ mod tests {
         assert!(asked("exec --allocators hoard -- true").unwrap_err().contains("jemalloc-tuned"));
         let unclosed = asked("exec --each ( -- true").unwrap_err();
         assert!(unclosed.lines().next().unwrap().contains("unclosed group"), "{unclosed}");
-        assert!(asked("exec --library no=/such/file.so -- true").unwrap_err().contains("NAME=PATH"));
+        assert!(asked("exec --library no=/such/file.so -- true").unwrap_err().contains("no file /such/file.so"));
+        assert!(asked("exec --library a/b=/proc/self/exe -- true").unwrap_err().contains("NAME=PATH"));
     }
 }

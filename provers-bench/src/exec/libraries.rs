@@ -106,7 +106,10 @@ pub(crate) struct Named {
 pub(crate) fn named(given: &str) -> Result<Named, String> {
     let (name, path) = given.split_once('=').unwrap_or((OURS, given));
     let path = PathBuf::from(path);
-    if name.is_empty() || name.contains('/') || !path.is_file() {
+    if !path.is_file() {
+        return Err(format!("there is no file {}", path.display()));
+    }
+    if name.is_empty() || name.contains('/') {
         return Err("valid is a library's path, or NAME=PATH for another allocator than zk-alloc".into());
     }
     Ok(Named { name: name.into(), path })

@@ -150,7 +150,7 @@ pub(super) fn run(task: &Task<'_>, interrupt: &Interrupt) -> Result<Ran, Failure
     // What a process had before `execve` counts as its maximum, and before that it was this driver.
     let alone = watch.reaped.max_rss_bytes.filter(|bytes| *bytes > before).unwrap_or(0);
     let seen = watch.seen.iter().map(|(_, bytes)| *bytes);
-    let last_rss_bytes = watch.seen.last().map_or(0, |(_, bytes)| *bytes);
+    let last_rss_bytes = watch.last_rss_bytes();
     Ok(Ran {
         wall,
         spent: watch.reaped.spent,
@@ -206,6 +206,11 @@ impl Watch<'_> {
         }
     }
 
+    /// What there was when there was something.
+    fn last_rss_bytes(&self) -> u64 {
+        self.seen.iter().rev().map(|(_, bytes)| *bytes).find(|bytes| *bytes > 0).unwrap_or(0)
+    }
+
     fn look(&mut self) {
         let bytes = self.tree.look();
         self.seen.push((self.started.elapsed(), bytes));
@@ -217,7 +222,8 @@ impl Watch<'_> {
         let since = self.marks.last().map_or(Duration::ZERO, |mark| mark.at);
         let recent = self.seen.iter().rev().take_while(|(at, _)| *at >= since).map(|(_, bytes)| *bytes);
         let peak_rss_bytes = recent.max().unwrap_or(0);
-        let rss_bytes = self.seen.last().map_or(0, |(_, bytes)| *bytes);
+        // A program may have ended right after its last line.
+        let rss_bytes = self.last_rss_bytes();
         self.marks.push(Mark { at, spent: tree::spent().plus(self.reaped.spent), rss_bytes, peak_rss_bytes });
     }
 

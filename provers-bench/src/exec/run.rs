@@ -11,19 +11,22 @@ use crate::machine::Machine;
 use crate::measure::binaries;
 use crate::measure::interrupt::Interrupt;
 use crate::report::{self, Style};
-use crate::results::record::{self, Outcome, Run, WorkloadResult};
+use crate::results::record::{self, Run, WorkloadResult};
 use crate::results::samples::SampleLog;
 use crate::results::timed::Timed;
+use anyhow::bail;
 use std::path::PathBuf;
 use std::{env, fs};
 
 /// Runs the command under all arms, shows the table and what follows from it, and writes the run's files.
 pub(crate) fn run(job: &Job, interrupt: &Interrupt) -> anyhow::Result<Run> {
     let target = Target::of(job.command.first().map_or("".as_ref(), |word| word.as_os_str()))?;
+    if let Some(obstacle) = &target.obstacle {
+        bail!("{obstacle}; so there is nothing to compare");
+    }
     let mut surroundings = Surroundings::observe();
     surroundings.remarks.extend(target.remark.clone());
     let entrants = entrants(job, &surroundings.preloaded);
-    let entrants: Vec<_> = entrants.into_iter().map(|entrant| excluded(entrant, &target)).collect();
     reaped::adopt_orphans()?;
     let machine = Machine::observe();
     let name = target.name();
@@ -84,13 +87,4 @@ fn entrants(job: &Job, preloaded: &str) -> Vec<Entrant> {
         })
     };
     libraries::entrants(&job.allocators, &job.libraries, preloaded, ours)
-}
-
-/// An arm that cannot be what it is called with this program fails before it starts.
-fn excluded(entrant: Entrant, target: &Target) -> Entrant {
-    let obstacle = target.obstacle.clone().filter(|_| !entrant.variables().is_empty());
-    match (obstacle, &entrant.trouble) {
-        (Some(reason), None) => Entrant { trouble: Some(Outcome::Failed { round: 0, reason }), ..entrant },
-        _ => entrant,
-    }
 }

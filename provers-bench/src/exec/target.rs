@@ -17,7 +17,11 @@ const HEADERS_BYTES: u64 = 1 << 16;
 const MOST_INTERPRETERS: usize = 4;
 
 /// What allocators that are linked into programs are called there.
-const ALLOCATORS: &[&str] = &["malloc", "_rjem_malloc", "je_malloc", "mi_malloc", "tc_malloc", "rpmalloc"];
+/// (Rust's mimalloc calls `mi_malloc_aligned` alone.)
+const ALLOCATORS: &[&str] =
+    &["malloc", "_rjem_malloc", "je_malloc", "mi_malloc", "mi_malloc_aligned", "tc_malloc", "rpmalloc"];
+/// Stands in the names of functions of Rust programs that are linked with our allocator.
+const OURS_IN_RUST: &str = "zk_alloc";
 
 /// A program on this machine.
 #[derive(Debug)]
@@ -153,7 +157,11 @@ fn loader(elf: &ElfFile64<'_, Endianness>, bytes: &[u8]) -> Option<String> {
 fn own_allocator<'data>(elf: &ElfFile64<'data, Endianness>) -> Option<&'data str> {
     let symbols = elf.dynamic_symbols().chain(elf.symbols());
     let mut defined = symbols.filter(|symbol| symbol.is_definition()).filter_map(|symbol| symbol.name().ok());
-    defined.find(|name| ALLOCATORS.contains(name))
+    defined.find_map(|name| match name {
+        name if ALLOCATORS.contains(&name) => Some(name),
+        name if name.contains(OURS_IN_RUST) => Some(OURS_IN_RUST),
+        _ => None,
+    })
 }
 
 #[cfg(test)]

@@ -65,7 +65,7 @@ impl Summary {
                 .filter(|(_, reference)| *reference > 0)
                 .map(|(bytes, reference)| bytes as f64 / reference as f64),
             peak_rss_bytes,
-            resting_rss_bytes: samples.last().map(|proof| proof.sample.rss_bytes),
+            resting_rss_bytes: samples.last().map(|proof| proof.sample.rss_bytes).filter(|bytes| *bytes > 0),
             wall_ratio,
             cpu_ratio: ratio_of(Proof::is_warm, Sample::cpu_ns),
             verdict: wall_ratio.map(|ratio| ratio.verdict()),
@@ -76,7 +76,8 @@ impl Summary {
 /// The counter of calls into the kernel, of an allocator that has one.
 const SYSTEM_CALLS: &str = "system_calls";
 fn peak_rss_bytes(samples: &[Proof]) -> Option<u64> {
-    samples.iter().map(|proof| proof.sample.peak_rss_bytes).max()
+    // A command that ends before anybody looks shows none.
+    samples.iter().map(|proof| proof.sample.peak_rss_bytes).max().filter(|bytes| *bytes > 0)
 }
 
 /// Warm wall-clock times as ratios: one for each warm round that both proved in, a list a process.
