@@ -1,0 +1,143 @@
+//! The statement: the prover knows two vectors of bytes with this inner product.
+
+use halo2_axiom::circuit::{Layouter, SimpleFloorPlanner, Value};
+use halo2_axiom::halo2curves::bn256::Fr;
+use halo2_axiom::plonk::{Advice, Circuit, Column, ConstraintSystem, Error, Fixed, Instance, TableColumn};
+use halo2_axiom::poly::Rotation;
+use rand::Rng;
+
+/// Columns of multiplications.
+const LANES: usize = 4;
+/// A multiplication has three cells of its column, of which the next one's first is its result.
+const CELLS: usize = 3;
+/// Rows at the end, where Halo2 puts random values.
+const RESERVED: usize = 16;
+
+/// Multiplications of a column of `rows` rows.
+fn steps(rows: usize) -> usize {
+    (rows - RESERVED) / CELLS
+}
+
+/// Two vectors, element by element, or only that there are some.
+pub(crate) struct InnerProduct {
+    pairs: Value<Vec<(u8, u8)>>,
+    steps: usize,
+}
+
+impl InnerProduct {
+    pub(crate) fn unknown(rows: usize) -> Self {
+        Self { pairs: Value::unknown(), steps: steps(rows) }
+    }
+
+    /// Vectors that fill `rows` rows, and their inner product.
+    pub(crate) fn random(rows: usize, rng: &mut impl Rng) -> (Self, Fr) {
+        let steps = steps(rows);
+        let pairs: Vec<(u8, u8)> = (0..LANES * steps).map(|_| rng.r#gen()).collect();
+        let product: u64 = pairs.iter().map(|&(left, right)| u64::from(left) * u64::from(right)).sum();
+        (Self { pairs: Value::known(pairs), steps }, Fr::from(product))
+    }
+}
+
+/// What a sum starts from, and what it comes to: the public values.
+pub(crate) fn instance(product: Fr) -> [Fr; 2] {
+    [Fr::zero(), product]
+}
+
+#[derive(Clone)]
+pub(crate) struct Columns {
+    lanes: [Column<Advice>; LANES],
+    enabled: Column<Fixed>,
+    bytes: TableColumn,
+    public: Column<Instance>,
+}
+
+impl Circuit<Fr> for InnerProduct {
+    type Config = Columns;
+    type FloorPlanner = SimpleFloorPlanner;
+    type Params = ();
+
+    fn without_witnesses(&self) -> Self {
+        Self { pairs: Value::unknown(), steps: self.steps }
+    }
+
+    fn configure(meta: &mut ConstraintSystem<Fr>) -> Columns {
+        let lanes = [(); LANES].map(|()| meta.advice_column());
+        let (enabled, bytes, public) = (meta.fixed_column(), meta.lookup_table_column(), meta.instance_column());
+        meta.enable_equality(public);
+        for lane in lanes {
+            meta.enable_equality(lane);
+            meta.create_gate("sum + left * right = next sum", |meta| {
+                let [sum, left, right, next] = [0, 1, 2, 3].map(|row| meta.query_advice(lane, Rotation(row)));
+                [meta.query_fixed(enabled, Rotation::cur()) * (sum + left * right - next)]
+            });
+            for operand in [1, 2] {
+                meta.lookup("an operand is a byte", |meta| {
+                    let operand = meta.query_advice(lane, Rotation(operand));
+                    vec![(meta.query_fixed(enabled, Rotation::cur()) * operand, bytes)]
+                });
+            }
+        }
+        Columns { lanes, enabled, bytes, public }
+    }
+
+    fn synthesize(&self, columns: Columns, mut layouter: impl Layouter<Fr>) -> Result<(), Error> {
+        layouter.assign_table(
+            || "bytes",
+            |mut table| {
+                let mut bytes = (0..=u8::MAX).map(u64::from);
+                bytes.try_for_each(|byte| {
+                    table.assign_cell(|| "byte", columns.bytes, byte as usize, || Value::known(Fr::from(byte)))
+                })
+            },
+        )?;
+        let (first, last) = layouter.assign_region(
+            || "sum",
+            |mut region| {
+                for step in 0..self.steps {
+                    region.assign_fixed(columns.enabled, CELLS * step, Fr::one());
+                }
+                let mut sum = Value::known(0);
+                let mut ends = Vec::with_capacity(LANES);
+                for (lane, column) in columns.lanes.into_iter().enumerate() {
+                    let first = region.assign_advice(column, 0, sum.map(Fr::from)).cell();
+                    let mut last = first;
+                    for step in 0..self.steps {
+                        let at = lane * self.steps + step;
+                        let pair = self.pairs.as_ref().map(|pairs| (u64::from(pairs[at].0), u64::from(pairs[at].1)));
+                        let row = CELLS * step;
+                        region.assign_advice(column, row + 1, pair.map(|(left, _)| Fr::from(left)));
+                        region.assign_advice(column, row + 2, pair.map(|(_, right)| Fr::from(right)));
+                        sum = sum.zip(pair).map(|(sum, (left, right))| sum + left * right);
+                        last = region.assign_advice(column, row + CELLS, sum.map(Fr::from)).cell();
+                    }
+                    ends.push((first, last));
+                }
+                // A column goes on where the one before it ends.
+                ends.windows(2).for_each(|pair| region.constrain_equal(pair[0].1, pair[1].0));
+                Ok((ends[0].0, ends[LANES - 1].1))
+            },
+        )?;
+        layouter.constrain_instance(first, columns.public, 0);
+        layouter.constrain_instance(last, columns.public, 1);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use halo2_axiom::dev::MockProver;
+    use rand::{SeedableRng, rngs::StdRng};
+
+    #[test]
+    fn only_the_inner_product_satisfies_the_circuit() -> anyhow::Result<()> {
+        let (log_rows, mut rng) = (10, StdRng::seed_from_u64(1));
+        let (circuit, product) = InnerProduct::random(1 << log_rows, &mut rng);
+        let satisfied = |product| {
+            let mock = MockProver::run(log_rows, &circuit, vec![instance(product).to_vec()])?;
+            anyhow::Ok(mock.verify().is_ok())
+        };
+        anyhow::ensure!(satisfied(product)? && !satisfied(product + Fr::one())?);
+        Ok(())
+    }
+}

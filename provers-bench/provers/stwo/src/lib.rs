@@ -1,0 +1,104 @@
+//! Stwo as prover of prove-bench: the wide Fibonacci AIR of its examples, with an input that the verifier knows.
+//!
+//! `air` has the computation, and this file the workload.
+
+mod air;
+
+use air::Sequences;
+use anyhow::Context;
+use provers_bench::{Prover, Workload, WorkloadSpec};
+use stwo::core::air::Component;
+use stwo::core::channel::Blake2sChannel;
+use stwo::core::fields::qm31::SecureField;
+use stwo::core::fri::FriConfig;
+use stwo::core::pcs::{CommitmentSchemeVerifier, PcsConfig};
+use stwo::core::poly::circle::CanonicCoset;
+use stwo::core::proof::StarkProof;
+use stwo::core::vcs_lifted::blake2_merkle::{Blake2sMerkleChannel, Blake2sMerkleHasher};
+use stwo::core::verifier;
+use stwo::prover::CommitmentSchemeProver;
+use stwo::prover::backend::simd::SimdBackend;
+use stwo::prover::poly::circle::PolyOps;
+use stwo::prover::poly::twiddles::TwiddleTree;
+use stwo_constraint_framework::{FrameworkComponent, TraceLocationAllocator};
+
+/// What the driver and every arm know.
+pub static PROVERS: &[Prover] = &[Prover {
+    name: "stwo",
+    about: "Stwo 2.3",
+    // Rayon's pool outside any phase: nothing that it keeps for life then lies in the arena.
+    init: || _ = zk_alloc::pool::build_global(),
+    workloads: &[
+        WorkloadSpec::new::<WideFibonacci>("wide-fibonacci", "100 columns of a^2 + b^2 over M31", 20).checked_at(16)
+    ],
+}];
+
+/// `2^log_rows` sequences.
+pub struct WideFibonacci {
+    config: PcsConfig,
+    twiddles: TwiddleTree<SimdBackend>,
+    log_rows: u32,
+}
+
+/// A proof, and what it is a proof of.
+pub struct Statement {
+    proof: StarkProof<Blake2sMerkleHasher>,
+    sequences: Sequences,
+}
+
+impl WideFibonacci {
+    /// A channel that both sides begin with.
+    fn channel(&self, sequences: &Sequences) -> Blake2sChannel {
+        let mut channel = Blake2sChannel::default();
+        self.config.mix_into(&mut channel);
+        sequences.mix_into(&mut channel);
+        channel
+    }
+}
+
+impl Workload for WideFibonacci {
+    type Proof = Statement;
+
+    fn setup(log_rows: u32) -> anyhow::Result<Self> {
+        // 96 bits, of which 16 are work.
+        let (last_layer, log_blowup, queries, fold_step) = (0, 1, 80, 1);
+        let fri_config = FriConfig::new(last_layer, log_blowup, queries, fold_step);
+        let config = PcsConfig { pow_bits: 16, fri_config, lifting_log_size: None };
+        // The constraints' degree is two.
+        let largest = CanonicCoset::new(log_rows + 1 + log_blowup).circle_domain();
+        let twiddles = SimdBackend::precompute_twiddles(largest.half_coset);
+        Ok(Self { config, twiddles, log_rows })
+    }
+
+    fn prove(&self, seed: u64) -> anyhow::Result<Statement> {
+        // The phase holds the trace too.
+        zk_alloc::phase(|| {
+            let sequences = Sequences::new(seed, self.log_rows);
+            let mut channel = self.channel(&sequences);
+            let mut commitments = CommitmentSchemeProver::<_, Blake2sMerkleChannel>::new(self.config, &self.twiddles);
+            // No column is known beforehand: the first tree is empty.
+            for columns in [Vec::new(), sequences.trace()] {
+                let mut tree = commitments.tree_builder();
+                tree.extend_evals(columns);
+                tree.commit(&mut channel);
+            }
+            let component = component(sequences);
+            let proof = stwo::prover::prove(&[&component], &mut channel, commitments).context("proving")?;
+            Ok(Statement { proof, sequences })
+        })
+    }
+
+    fn verify(&self, statement: &Statement) -> anyhow::Result<()> {
+        let (proof, component) = (statement.proof.clone(), component(statement.sequences));
+        let mut channel = self.channel(&statement.sequences);
+        let mut commitments = CommitmentSchemeVerifier::<Blake2sMerkleChannel>::new(self.config);
+        for (&commitment, sizes) in proof.commitments.iter().zip(component.trace_log_degree_bounds().iter()) {
+            commitments.commit(commitment, sizes, &mut channel);
+        }
+        verifier::verify(&[&component], &mut channel, &mut commitments, proof).context("verifying")
+    }
+}
+
+fn component(sequences: Sequences) -> FrameworkComponent<Sequences> {
+    FrameworkComponent::new(&mut TraceLocationAllocator::default(), sequences, SecureField::default())
+}
