@@ -1,0 +1,60 @@
+//! Triton VM as prover of prove-bench: a program of its own assembly, executed and proved.
+//!
+//! `program` has the program and what it claims, and this file the workload.
+
+mod program;
+
+use anyhow::Context;
+use program::Fibonacci;
+use provers_bench::{Prover, Workload, WorkloadSpec};
+use triton_vm::config::{self, CacheDecision};
+use triton_vm::prelude::{Claim, NonDeterminism, Program, Proof, PublicInput, Stark};
+
+/// What the driver and every arm know.
+pub static PROVERS: &[Prover] = &[Prover {
+    name: "triton",
+    about: "Triton VM 9.0",
+    // Rayon's pool outside any phase: nothing that it keeps for life then lies in the arena.
+    init: || _ = zk_alloc::pool::build_global(),
+    workloads: &[WorkloadSpec::new::<Numbers>("fibonacci", "Fibonacci numbers, kept in memory", 15)
+        .sizes(10, 18)
+        .checked_at(10)],
+}];
+
+/// The program, run for as many numbers as fit in `2^log_rows` rows.
+pub struct Numbers {
+    program: Program,
+    rows: u64,
+}
+
+/// A proof, and what it is a proof of.
+pub struct Statement {
+    proof: Proof,
+    fibonacci: Fibonacci,
+}
+
+impl Workload for Numbers {
+    type Proof = Statement;
+
+    fn setup(log_rows: u32) -> anyhow::Result<Self> {
+        Ok(Self { program: program::assemble()?, rows: 1 << log_rows })
+    }
+
+    fn prove(&self, seed: u64) -> anyhow::Result<Statement> {
+        // Otherwise it looks at how much memory is free, and the arms might do different work.
+        config::overwrite_lde_trace_caching_to(CacheDecision::Cache);
+        // The phase holds the program's execution too.
+        zk_alloc::phase(|| {
+            let fibonacci = Fibonacci::new(seed, self.rows);
+            let (input, secrets) = (PublicInput::new(fibonacci.input()), NonDeterminism::default());
+            let (_, _, proof) = triton_vm::prove_program(self.program.clone(), input, secrets).context("proving")?;
+            Ok(Statement { proof, fibonacci })
+        })
+    }
+
+    fn verify(&self, statement: &Statement) -> anyhow::Result<()> {
+        let Statement { proof, fibonacci } = statement;
+        let claim = Claim::about_program(&self.program).with_input(fibonacci.input()).with_output(fibonacci.output());
+        Stark::default().verify(&claim, proof).context("verifying")
+    }
+}
