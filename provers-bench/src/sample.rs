@@ -3,7 +3,7 @@
 //! Everything that costs anything (files under `/proc`, the counters' list) is read before the clock starts or after
 //! it stops.
 
-use crate::machine::memory;
+use crate::machine::{interrupts, memory};
 use anyhow::Context;
 use nix::sys::resource::{Usage, UsageWho, getrusage};
 use nix::sys::time::TimeVal;
@@ -26,6 +26,10 @@ pub(crate) struct Sample {
     pub(crate) sys_ns: u64,
     /// Minor page faults.
     pub(crate) minflt: u64,
+    /// TLB shootdowns: interrupts by which a processor has the others forget addresses that were unmapped. The kernel counts them
+    /// for the whole machine. `None` where it doesn't.
+    #[serde(default)]
+    pub(crate) tlb_shootdowns: Option<u64>,
     /// Resident memory after proof and verification were dropped.
     pub(crate) rss_bytes: u64,
     /// Highest resident memory during the proof; since the process started, where the kernel does not reset it.
@@ -58,6 +62,7 @@ pub(crate) struct Attempt {
 pub(crate) struct Meter {
     counters: fn() -> Counters,
     counted: Counters,
+    tlb_shootdowns: Option<u64>,
     usage: Usage,
     clock: Instant,
 }
@@ -66,9 +71,10 @@ impl Meter {
     /// Starts the clock, last of all.
     pub(crate) fn start(counters: fn() -> Counters) -> anyhow::Result<Self> {
         memory::reset_peak();
+        let tlb_shootdowns = interrupts::tlb_shootdowns();
         let counted = counters();
         let usage = usage()?;
-        Ok(Self { counters, counted, usage, clock: Instant::now() })
+        Ok(Self { counters, counted, tlb_shootdowns, usage, clock: Instant::now() })
     }
 
     /// Time on the clock so far.
@@ -81,6 +87,7 @@ impl Meter {
         let wall = self.clock.elapsed();
         let usage = usage()?;
         let counters = grown(&self.counted, (self.counters)());
+        let tlb_shootdowns = interrupts::tlb_shootdowns().zip(self.tlb_shootdowns);
         let gauges = gauges();
         // Before verification, which may need more memory than the proof did.
         let peak_rss_bytes = memory::peak_rss_bytes()?;
@@ -89,6 +96,7 @@ impl Meter {
             user_ns: nanoseconds(usage.user_time()).saturating_sub(nanoseconds(self.usage.user_time())),
             sys_ns: nanoseconds(usage.system_time()).saturating_sub(nanoseconds(self.usage.system_time())),
             minflt: (usage.minor_page_faults() - self.usage.minor_page_faults()).unsigned_abs(),
+            tlb_shootdowns: tlb_shootdowns.map(|(after, before)| after.saturating_sub(before)),
             rss_bytes: 0,
             peak_rss_bytes,
             verified: false,
@@ -135,6 +143,7 @@ pub(crate) mod tests {
             user_ns: wall_ns,
             sys_ns: 0,
             minflt: 10,
+            tlb_shootdowns: None,
             rss_bytes: memory,
             peak_rss_bytes: 2 * memory,
             verified: true,

@@ -129,6 +129,7 @@ fn sample(wall: Duration, spent: Spent, rss_bytes: u64, peak_rss_bytes: u64) -> 
         user_ns: spent.user_ns,
         sys_ns: spent.sys_ns,
         minflt: spent.minflt,
+        tlb_shootdowns: None,
         rss_bytes,
         peak_rss_bytes,
         // Of a run that does not count there is no sample.

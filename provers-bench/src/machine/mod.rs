@@ -1,6 +1,7 @@
 //! The machine and the code of a run, as far as they can change its figures.
 
 pub(crate) mod build_info;
+pub(crate) mod interrupts;
 pub(crate) mod memory;
 
 use build_info::BuildInfo;

@@ -129,6 +129,18 @@ pub(crate) const COLUMNS: &[Column] = &[
     },
     Column {
         unit: Unit::Count,
+        cell: Cell::Warm(|sample| sample.tlb_shootdowns),
+        shown: &[
+            Shown::Text("TLB shootdowns"),
+            Shown::Page("TLB shootdowns"),
+            Shown::Samples("tlb_shootdowns", |sample| {
+                sample.tlb_shootdowns.map_or_else(String::new, |count| count.to_string())
+            }),
+            Shown::Compared("TLB shootdowns"),
+        ],
+    },
+    Column {
+        unit: Unit::Count,
         cell: Cell::Whole(|seen| seen.summary.warm_system_calls),
         shown: &[Shown::Page("system calls"), Shown::Compared("system calls")],
     },
@@ -150,6 +162,16 @@ pub(crate) const COLUMNS: &[Column] = &[
         unit: Unit::Ratio,
         cell: Cell::Part(|seen| view::peak_ratio(seen.workload, seen.arm)),
         shown: &[Shown::Page("ratio"), Shown::Compared("peak RSS ratio")],
+    },
+    Column {
+        unit: Unit::Ratio,
+        cell: Cell::Part(|seen| view::peak_to_best_peer(seen.workload, seen.arm)),
+        shown: &[Shown::Page("peak / best peer's")],
+    },
+    Column {
+        unit: Unit::Ratio,
+        cell: Cell::Part(|seen| view::peak_spread(seen.arm)),
+        shown: &[Shown::Page("peak, highest process / lowest")],
     },
     Column {
         unit: Unit::Ratio,

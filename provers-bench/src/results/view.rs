@@ -7,6 +7,7 @@ use crate::results::record::{ArmResult, Outcome, Run, Sweep, WorkloadResult};
 use crate::results::stats::{Ratio, Verdict, median};
 use crate::results::summary::{Summary, warm_wall_ratios};
 use crate::sample::Sample;
+use std::collections::BTreeMap;
 
 /// A workload and what tells it from the others of its run.
 pub(crate) fn name(run: &Run, workload: &WorkloadResult) -> String {
@@ -81,6 +82,25 @@ pub(crate) fn peak_ratio(workload: &WorkloadResult, arm: &ArmResult) -> Option<f
         return None;
     }
     figures(arm)?.peak_rss_ratio
+}
+
+/// Peak resident memory as a ratio to that of the smallest allocator which is not ours.
+pub(crate) fn peak_to_best_peer(workload: &WorkloadResult, arm: &ArmResult) -> Option<f64> {
+    let peers = workload.arms.iter().filter(|peer| !is_ours(peer) && peer.label != arm.label);
+    let best = peers.filter_map(|peer| figures(peer)?.peak_rss_bytes).min()?;
+    Some(figures(arm)?.peak_rss_bytes? as f64 / best as f64)
+}
+
+/// The peak of the process that took most, by that of the one that took least: a gate on memory is fooled by what differs from run to
+/// run.
+pub(crate) fn peak_spread(arm: &ArmResult) -> Option<f64> {
+    let mut peaks = BTreeMap::<u32, u64>::new();
+    for proof in &arm.samples {
+        let peak = peaks.entry(proof.process).or_default();
+        *peak = proof.sample.peak_rss_bytes.max(*peak);
+    }
+    let (lowest, highest) = (peaks.values().min()?, peaks.values().max()?);
+    (peaks.len() > 1 && *lowest > 0).then(|| *highest as f64 / *lowest as f64)
 }
 
 /// What CPU time shows where wall time shows no difference: a busy machine scatters it less.
