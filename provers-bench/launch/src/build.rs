@@ -1,7 +1,7 @@
 //! Has cargo build a package's driver, and run it.
 
 use crate::INTERRUPTED;
-use crate::package::Package;
+use crate::command_line::Run;
 use std::env;
 use std::ffi::OsString;
 use std::io;
@@ -9,48 +9,47 @@ use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 use std::time::Instant;
 
-/// What is built without any prover and any allocator from C: the driver. On two cores, as the others.
+/// Minutes that the first build of the driver takes on two cores, without a prover or an allocator from C.
 const BARE_MINUTES: u32 = 1;
 const JEMALLOC_MINUTES: u32 = 1;
 const PEERS_MINUTES: u32 = 3;
 
-/// A package whose driver is to be built and run.
+/// The driver of a package, to be built and run.
 pub(crate) struct Bench<'a> {
-    package: &'a Package,
+    run: &'a Run,
     features: Vec<&'static str>,
     minutes: u32,
 }
 
 impl<'a> Bench<'a> {
-    pub(crate) fn new(package: &'a Package, needs_jemalloc: bool, needs_peers: bool) -> Self {
-        let of = [("jemalloc", needs_jemalloc, JEMALLOC_MINUTES), ("peers", needs_peers, PEERS_MINUTES)];
+    pub(crate) fn new(run: &'a Run) -> Self {
+        let of = [("jemalloc", run.needs_jemalloc, JEMALLOC_MINUTES), ("peers", run.needs_peers, PEERS_MINUTES)];
         let needed = || of.iter().filter(|(_, is_needed, _)| *is_needed);
-        let minutes = BARE_MINUTES + needed().map(|(_, _, minutes)| minutes).sum::<u32>() + package.minutes;
-        Self { package, features: needed().map(|&(name, ..)| name).collect(), minutes }
+        let minutes = BARE_MINUTES + needed().map(|(_, _, minutes)| minutes).sum::<u32>() + run.package.minutes;
+        Self { run, features: needed().map(|&(name, ..)| name).collect(), minutes }
     }
 
     /// Builds the driver, and becomes it: Ctrl-C then reaches the bench alone, which ends in good order.
-    pub(crate) fn build_and_become(&self, arguments: &[String]) -> ExitCode {
+    pub(crate) fn build_and_become(&self) -> ExitCode {
         match self.build() {
-            0 => become_it(self.run(arguments)),
+            0 => become_it(self.start()),
             code => ExitCode::from(code),
         }
     }
 
     /// Builds the driver, and waits for its end. Returns its exit code.
-    pub(crate) fn build_and_run(&self, arguments: &[String]) -> u8 {
+    pub(crate) fn build_and_run(&self) -> u8 {
         match self.build() {
-            0 => code(self.run(arguments).status()),
+            0 => code(self.start().status()),
             code => code,
         }
     }
 
     fn build(&self) -> u8 {
-        let with = if self.package.word.is_empty() { String::new() } else { format!(" with {}", self.package.word) };
-        eprintln!(
-            "prove-bench: building the bench{with}; the first time this takes about {} minutes on 2 cores",
-            self.minutes
-        );
+        let package = &self.run.package;
+        let with = if package.is_bench() { String::new() } else { format!(" with {}", package.word) };
+        let minutes = if self.minutes == 1 { "a minute".to_owned() } else { format!("{} minutes", self.minutes) };
+        eprintln!("prove-bench: building the bench{with}; the first time this takes about {minutes} on 2 cores");
         let begun = Instant::now();
         let code = code(self.cargo("build").status());
         if code == 0 {
@@ -59,24 +58,25 @@ impl<'a> Bench<'a> {
         code
     }
 
-    fn run(&self, arguments: &[String]) -> Command {
+    fn start(&self) -> Command {
         let mut command = self.cargo("run");
-        command.args(["--quiet", "--"]).args(arguments);
+        command.args(["--quiet", "--"]).args(&self.run.arguments);
         command
     }
 
     fn cargo(&self, verb: &str) -> Command {
+        let package = &self.run.package;
         let mut command = Command::new(program());
-        command.args([verb, "--release", "--manifest-path"]).arg(self.package.folder.join("Cargo.toml"));
-        command.args(["--bin", &self.package.name]);
-        if self.package.chooses_allocators {
+        command.args([verb, "--release", "--manifest-path"]).arg(package.folder.join("Cargo.toml"));
+        command.args(["--bin", &package.name]);
+        if package.chooses_allocators {
             command.args(["--no-default-features", "--features", &self.features.join(",")]);
         }
-        if !self.package.is_in_workspace {
-            // What is compiled lies with the workspace's, and is shared. Binaries of several packages have the same names: each
-            // has a folder for its own. The bench builds its arms with the same settings, as it has them from here.
+        if !package.is_bench() {
+            // Compiled dependencies go to the workspace's target folder, and are shared. The binaries of two packages have the same
+            // names, so each package has a folder for its own. The driver inherits both variables, and builds its arms there.
             let target = target_folder();
-            command.env("CARGO_TARGET_DIR", target.join("provers").join(&self.package.word));
+            command.env("CARGO_TARGET_DIR", target.join("provers").join(&package.word));
             command.env("CARGO_BUILD_BUILD_DIR", target);
         }
         command

@@ -1,138 +1,131 @@
-//! What a command line asks for, as far as it decides what is built. The rest is for the bench to read.
+//! Reads as much of a command line as decides what is built. The bench reads the rest.
 
 use crate::package::Package;
+use std::ffi::OsString;
 use std::path::Path;
 
-/// What is to be built and started.
+/// The answer to a command line.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Asked {
     Help,
-    /// A tool beside the bench.
-    Tool {
-        needs_jemalloc: bool,
-        needs_peers: bool,
-        arguments: Vec<String>,
-    },
-    /// The bench of one prover.
-    One {
-        package: Box<Package>,
-        needs_peers: bool,
-        arguments: Vec<String>,
-    },
-    /// Those of several, one after the other.
-    Each(Vec<Run>),
+    /// Benches to build and run, one after the other.
+    Runs(Vec<Run>),
 }
 
-/// One of several benches to run.
+/// A bench to build, and what to run it with.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Run {
     pub(crate) package: Package,
+    pub(crate) needs_jemalloc: bool,
     pub(crate) needs_peers: bool,
-    pub(crate) arguments: Vec<String>,
+    pub(crate) arguments: Vec<OsString>,
 }
 
-/// Tools beside the bench: none of these calls a prover.
+impl Run {
+    /// A prover's bench. It has an arm of jemalloc always.
+    fn of_prover(package: &Package, arguments: Vec<OsString>) -> Self {
+        Self { package: package.clone(), needs_jemalloc: true, needs_peers: names_peers(&arguments), arguments }
+    }
+}
+
+/// Tools that need no prover.
 const TOOLS: [&str; 5] = ["report", "compare", "simulate", "replay", "exec"];
-/// Those of them that run an arm.
-const TOOLS_WITH_ARMS: [&str; 1] = ["replay"];
+/// The tool that starts arms.
+const TOOL_WITH_ARMS: &str = "replay";
 /// Commands of a prover's bench.
 const OF_PROVERS: [&str; 3] = ["check", "record", "provers"];
 
 /// Reads a command line without the program's name; the error is one line that says what is valid.
-pub(crate) fn read(provers: &[Package], mut words: Vec<String>) -> Result<Asked, String> {
-    if words.first().is_some_and(|word| word == "--package") {
-        let folder = words.get(1).ok_or("--package takes the folder of a package")?;
-        let package = Box::new(Package::read(Path::new(folder))?);
-        words.drain(..2);
-        return Ok(Asked::One { package, needs_peers: names_peers(&words), arguments: words });
-    }
-    let needs_peers = names_peers(&words);
-    let first = words.first().cloned().unwrap_or_default();
-    match &*first {
+pub(crate) fn read(bench: &Package, provers: &[Package], mut words: Vec<OsString>) -> Result<Asked, String> {
+    let one = |package: &Package, words| Ok(Asked::Runs(vec![Run::of_prover(package, words)]));
+    match word(&words, 0) {
         "--help" | "-h" | "help" => Ok(Asked::Help),
-        "--version" => Ok(Asked::Tool { needs_jemalloc: false, needs_peers: false, arguments: words }),
-        tool if TOOLS.contains(&tool) => {
-            let has_arms = TOOLS_WITH_ARMS.contains(&tool);
-            Ok(Asked::Tool { needs_jemalloc: has_arms, needs_peers: has_arms && needs_peers, arguments: words })
+        "--package" => {
+            let folder = words.get(1).ok_or("--package takes the folder of a package")?;
+            let package = Package::read(Path::new(folder))?;
+            words.drain(..2);
+            one(&package, words)
         }
-        "check" => check(provers, words),
-        "record" => {
-            let name = words.get(1).map_or("", String::as_str);
-            let package = Box::new(named(provers, name).ok_or_else(|| unknown(provers, name))?.clone());
-            Ok(Asked::One { package, needs_peers, arguments: words })
+        tool if TOOLS.contains(&tool) || tool == "--version" => {
+            let needs_jemalloc = tool == TOOL_WITH_ARMS;
+            let needs_peers = needs_jemalloc && names_peers(&words);
+            Ok(Asked::Runs(vec![Run { package: bench.clone(), needs_jemalloc, needs_peers, arguments: words }]))
         }
+        "check" => check(provers, words).map(Asked::Runs),
+        "record" => one(named(provers, word(&words, 1))?, words),
         "provers" => {
-            let of = |package: &Package| {
+            let run = |package: &Package| {
                 let mut arguments = words.clone();
-                arguments[0].clone_from(&package.word);
-                Run { package: package.clone(), needs_peers, arguments }
+                arguments[0] = (&package.word).into();
+                Run::of_prover(package, arguments)
             };
-            Ok(Asked::Each(provers.iter().map(of).collect()))
+            Ok(Asked::Runs(provers.iter().map(run).collect()))
         }
-        name => {
-            let package = Box::new(named(provers, name).ok_or_else(|| unknown(provers, name))?.clone());
-            Ok(Asked::One { package, needs_peers, arguments: words })
-        }
+        name => one(named(provers, name)?, words),
     }
+}
+
+/// A word as text; empty where there is none, or one that is no text.
+fn word(words: &[OsString], at: usize) -> &str {
+    words.get(at).and_then(|word| word.to_str()).unwrap_or_default()
 }
 
 /// `check [PROVER]`, or `check --workloads PROVER/NAME,...`: each prover's bench is asked for its own.
-fn check(provers: &[Package], mut words: Vec<String>) -> Result<Asked, String> {
-    if let Some(package) = words.get(1).and_then(|name| named(provers, name)).cloned() {
+fn check(provers: &[Package], mut words: Vec<OsString>) -> Result<Vec<Run>, String> {
+    if let Ok(package) = named(provers, word(&words, 1)) {
         words.remove(1);
-        return Ok(Asked::One { package: Box::new(package), needs_peers: false, arguments: words });
+        return Ok(vec![Run::of_prover(package, words)]);
     }
+    let gated = || provers.iter().filter(|package| package.has_baseline);
     if words.iter().any(|word| word == "--help" || word == "-h") {
-        let package = provers.iter().find(|package| package.has_baseline).ok_or("no prover has a baseline.toml")?;
-        return Ok(Asked::One { package: Box::new(package.clone()), needs_peers: false, arguments: words });
+        let package = gated().next().ok_or("no prover has a baseline.toml")?;
+        return Ok(vec![Run::of_prover(package, words)]);
     }
-    let workloads = take_option(&mut words, "--workloads");
-    let mut runs = Vec::new();
-    for package in provers.iter().filter(|package| package.has_baseline) {
-        let mut arguments = words.clone();
-        if let Some(workloads) = &workloads {
-            let of_it: Vec<_> = workloads.split(',').filter(|name| prover_of(name) == Some(&package.word)).collect();
-            if of_it.is_empty() {
-                continue;
-            }
-            arguments.extend(["--workloads".to_owned(), of_it.join(",")]);
-        }
-        runs.push(Run { package: package.clone(), needs_peers: false, arguments });
+    let Some(workloads) = take_option(&mut words, "--workloads") else {
+        return Ok(gated().map(|package| Run::of_prover(package, words.clone())).collect());
+    };
+    let is_of =
+        |workload: &str, package: &Package| workload.split_once('/').is_some_and(|(word, _)| word == package.word);
+    if let Some(name) = workloads.split(',').find(|name| !gated().any(|package| is_of(name, package))) {
+        let valid = gated().map(|package| package.word.as_str()).collect::<Vec<_>>().join(", ");
+        return Err(format!("no workload {name:?}: name it as PROVER/NAME; provers with a baseline are {valid}"));
     }
-    let gated = || provers.iter().filter(|package| package.has_baseline).map(|package| package.word.as_str());
-    for name in workloads.iter().flat_map(|names| names.split(',')) {
-        if !gated().any(|prover| prover_of(name) == Some(prover)) {
-            let valid = gated().collect::<Vec<_>>().join(", ");
-            return Err(format!("no workload {name:?}: name it as PROVER/NAME; provers with a baseline are {valid}"));
-        }
-    }
-    Ok(Asked::Each(runs))
-}
-
-fn prover_of(workload: &str) -> Option<&str> {
-    workload.split_once('/').map(|(prover, _)| prover)
+    let run = |package: &Package| {
+        let of_it: Vec<_> = workloads.split(',').filter(|name| is_of(name, package)).collect();
+        let arguments = words.iter().cloned().chain(["--workloads".into(), of_it.join(",").into()]).collect();
+        (!of_it.is_empty()).then(|| Run::of_prover(package, arguments))
+    };
+    Ok(gated().filter_map(run).collect())
 }
 
 /// Takes an option and its value out of a command line.
-fn take_option(words: &mut Vec<String>, name: &str) -> Option<String> {
-    let prefix = format!("{name}=");
-    if let Some(at) = words.iter().position(|word| word.starts_with(&prefix)) {
-        return words.remove(at).strip_prefix(&prefix).map(str::to_owned);
+fn take_option(words: &mut Vec<OsString>, name: &str) -> Option<String> {
+    for at in 0..words.len() {
+        let value = word(words, at).strip_prefix(name).map(str::to_owned);
+        match value.as_deref() {
+            Some("") if at + 1 < words.len() => {
+                words.remove(at);
+                return words.remove(at).into_string().ok();
+            }
+            Some(value) if value.starts_with('=') => {
+                words.remove(at);
+                return Some(value[1..].to_owned());
+            }
+            _ => {}
+        }
     }
-    let at = words.iter().position(|word| word == name).filter(|at| at + 1 < words.len())?;
-    words.remove(at);
-    Some(words.remove(at))
+    None
 }
 
-fn named<'a>(provers: &'a [Package], word: &str) -> Option<&'a Package> {
-    provers.iter().find(|package| package.word == word)
+fn named<'a>(provers: &'a [Package], word: &str) -> Result<&'a Package, String> {
+    provers.iter().find(|package| package.word == word).ok_or_else(|| unknown(provers, word))
 }
 
 /// Whether a command line names an allocator that is not built otherwise.
-fn names_peers(arguments: &[String]) -> bool {
+fn names_peers(arguments: &[OsString]) -> bool {
     let mut is_next = false;
-    for argument in arguments {
-        let names = if is_next { Some(argument.as_str()) } else { argument.strip_prefix("--allocators=") };
+    for argument in arguments.iter().map(|argument| argument.to_str().unwrap_or_default()) {
+        let names = if is_next { Some(argument) } else { argument.strip_prefix("--allocators=") };
         if names.is_some_and(|names| names.split(',').any(|name| !is_built_anyway(name))) {
             return true;
         }
@@ -187,19 +180,21 @@ mod tests {
     }
 
     fn asked(line: &str) -> Result<Asked, String> {
-        read(&provers(), line.split_whitespace().map(str::to_owned).collect())
+        let bench = Package::bench(Path::new("/nowhere"));
+        read(&bench, &provers(), line.split_whitespace().map(OsString::from).collect())
+    }
+
+    fn runs(line: &str) -> Vec<Run> {
+        match asked(line).unwrap() {
+            Asked::Help => panic!("help"),
+            Asked::Runs(runs) => runs,
+        }
     }
 
     /// The words that are built and started, each with its arguments.
     fn started(line: &str) -> Vec<String> {
-        match asked(line).unwrap() {
-            Asked::Help => vec!["help".into()],
-            Asked::Tool { arguments, .. } => vec![format!(": {}", arguments.join(" "))],
-            Asked::One { package, arguments, .. } => vec![format!("{}: {}", package.word, arguments.join(" "))],
-            Asked::Each(runs) => {
-                runs.iter().map(|run| format!("{}: {}", run.package.word, run.arguments.join(" "))).collect()
-            }
-        }
+        let text = |run: &Run| format!("{}: {}", run.package.word, run.arguments.join(" ".as_ref()).to_str().unwrap());
+        runs(line).iter().map(text).collect()
     }
 
     /// A newcomer waits for the prover that was asked for, and not for all of them.
@@ -215,7 +210,7 @@ mod tests {
             started("provers --smoke"),
             ["jolt: jolt --smoke", "miden: miden --smoke", "plonky3: plonky3 --smoke"]
         );
-        assert_eq!(started("--help"), ["help"]);
+        assert_eq!(asked("--help"), Ok(Asked::Help));
     }
 
     #[test]
@@ -236,15 +231,21 @@ mod tests {
     /// mimalloc, snmalloc and TCMalloc are minutes of C++, for those who ask for them.
     #[test]
     fn peers_are_built_where_one_is_named() {
-        let needed = |line: &str| match asked(line).unwrap() {
-            Asked::Tool { needs_jemalloc, needs_peers, .. } => (needs_jemalloc, needs_peers),
-            Asked::One { needs_peers, .. } => (true, needs_peers),
-            other => panic!("{other:?}"),
-        };
+        let needed = |line: &str| (runs(line)[0].needs_jemalloc, runs(line)[0].needs_peers);
         assert_eq!(needed("exec --allocators all -- make --allocators mimalloc"), (false, false));
         assert_eq!(needed("plonky3 --smoke"), (true, false));
         assert_eq!(needed("plonky3 --allocators glibc,zk-alloc-thp-never,jemalloc-tuned"), (true, false));
         assert_eq!(needed("plonky3 --allocators all"), (true, true));
         assert_eq!(needed("replay a.trace --allocators=glibc,mimalloc"), (true, true));
+    }
+
+    /// A command may have arguments in any encoding.
+    #[cfg(unix)]
+    #[test]
+    fn arguments_reach_the_bench_as_they_are() {
+        let path: OsString = std::os::unix::ffi::OsStringExt::from_vec(vec![b'/', 0xff]);
+        let words = vec!["exec".into(), "--".into(), path];
+        let asked = read(&Package::bench(Path::new("/nowhere")), &provers(), words.clone()).unwrap();
+        assert!(matches!(asked, Asked::Runs(runs) if runs[0].arguments == words));
     }
 }

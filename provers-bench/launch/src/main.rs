@@ -8,7 +8,7 @@ mod command_line;
 mod package;
 
 use build::Bench;
-use command_line::Asked;
+use command_line::{Asked, Run};
 use package::Package;
 use std::env;
 use std::path::Path;
@@ -22,19 +22,15 @@ const INTERRUPTED: u8 = 130;
 fn main() -> ExitCode {
     let bench_folder = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("this package lies in that of the bench");
     let provers = package::all_in(&bench_folder.join("provers"));
-    match command_line::read(&provers, env::args().skip(1).collect()) {
+    match command_line::read(&Package::bench(bench_folder), &provers, env::args_os().skip(1).collect()) {
         Ok(Asked::Help) => {
             print!("{}", command_line::help(&provers));
             ExitCode::SUCCESS
         }
-        Ok(Asked::Tool { needs_jemalloc, needs_peers, arguments }) => {
-            let bench = Package::bench(bench_folder);
-            Bench::new(&bench, needs_jemalloc, needs_peers).build_and_become(&arguments)
-        }
-        Ok(Asked::One { package, needs_peers, arguments }) => {
-            Bench::new(&package, true, needs_peers).build_and_become(&arguments)
-        }
-        Ok(Asked::Each(runs)) => each(runs),
+        Ok(Asked::Runs(runs)) => match &runs[..] {
+            [run] => Bench::new(run).build_and_become(),
+            runs => each(runs),
+        },
         Err(message) => {
             eprintln!("prove-bench: {message}");
             ExitCode::from(USAGE)
@@ -43,11 +39,11 @@ fn main() -> ExitCode {
 }
 
 /// Runs the benches one after the other, and ends as the worst of them did.
-fn each(runs: Vec<command_line::Run>) -> ExitCode {
+fn each(runs: &[Run]) -> ExitCode {
     build::leave_ctrl_c_to_children();
     let mut worst = 0;
     for run in runs {
-        let code = Bench::new(&run.package, true, run.needs_peers).build_and_run(&run.arguments);
+        let code = Bench::new(run).build_and_run();
         worst = worst.max(code);
         if code == INTERRUPTED || code == USAGE {
             break;

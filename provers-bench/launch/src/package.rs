@@ -6,20 +6,18 @@ use std::path::{Path, PathBuf};
 /// A package that has a driver, and the arms in `src/bin`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Package {
-    /// The word on the command line: the folder's name.
+    /// The word on the command line: the folder's name. Empty of the bench itself.
     pub(crate) word: String,
     /// The package's, which is also its driver's.
     pub(crate) name: String,
     pub(crate) about: String,
-    /// What the first build of the prover takes on two cores, if the manifest says so.
+    /// Minutes that the first build of the prover takes on two cores, if the manifest says so.
     pub(crate) minutes: u32,
     pub(crate) folder: PathBuf,
     /// Whether it passes the bench's features on: which allocators are built is then for the command line to say.
     pub(crate) chooses_allocators: bool,
     /// Whether the gate has figures to hold.
     pub(crate) has_baseline: bool,
-    /// Whether it belongs to zk-alloc's workspace.
-    pub(crate) is_in_workspace: bool,
 }
 
 impl Package {
@@ -46,7 +44,6 @@ impl Package {
             folder: folder.to_owned(),
             chooses_allocators: features.iter().all(|feature| value(manifest, "features", feature).is_some()),
             has_baseline: false,
-            is_in_workspace: false,
         })
     }
 
@@ -60,8 +57,12 @@ impl Package {
             folder: folder.to_owned(),
             chooses_allocators: true,
             has_baseline: false,
-            is_in_workspace: true,
         }
+    }
+
+    /// Whether it is the bench itself, a member of the workspace.
+    pub(crate) fn is_bench(&self) -> bool {
+        self.word.is_empty()
     }
 }
 
