@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs};
 
-/// What every measured binary is made of, beside the published crates that a lock file pins. The sources of its prover are the
-/// driver's to compare (`measure::stale`). Where the harness is vendored, only the first is there.
+/// The sources of every measured binary, without its prover's and the crates that a lock file pins. The driver compares the prover's
+/// sources by their age (`measure::stale`). Where the harness is vendored, only the first folder is there.
 const SOURCES: [&str; 2] = ["src", "../zk-alloc/src"];
 
 fn main() {

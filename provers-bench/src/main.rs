@@ -1,3 +1,3 @@
-//! The driver without a prover: the tools beside the bench. A prover's package has a driver of its own.
+//! The driver without a prover: it has the tools (`report`, `compare`, `exec`, `simulate`, `replay`). A prover's package has a driver of its own.
 
 provers_bench::driver!(&[]);

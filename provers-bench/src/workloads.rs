@@ -1,4 +1,4 @@
-//! What is proved: the [`Workload`] trait, and a workload and a prover as the harness knows them.
+//! Workloads and provers, as the harness knows them.
 
 use crate::arms::Installed;
 use crate::sample::{Attempt, Meter};
@@ -124,7 +124,7 @@ fn boxed<W: Workload + 'static>(log_rows: u32) -> anyhow::Result<Box<dyn Subject
     Ok(Box::new(W::setup(log_rows)?))
 }
 
-/// What the unit tests of the harness have for provers: they prove nothing.
+/// Provers for the harness's unit tests. They prove nothing.
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;

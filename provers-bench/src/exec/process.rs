@@ -206,7 +206,7 @@ impl Watch<'_> {
         }
     }
 
-    /// What there was when there was something.
+    /// Resident memory at the last look that found a process.
     fn last_rss_bytes(&self) -> u64 {
         self.seen.iter().rev().map(|(_, bytes)| *bytes).find(|bytes| *bytes > 0).unwrap_or(0)
     }

@@ -30,7 +30,7 @@ pub(crate) fn resident_of(pid: u32) -> Option<Resident> {
 }
 
 /// Memory of this process that lies in huge pages; `None` if the kernel does not say. Takes milliseconds.
-pub(crate) fn huge_page_bytes() -> Option<u64> {
+fn huge_page_bytes() -> Option<u64> {
     field_bytes(&fs::read_to_string("/proc/self/smaps_rollup").ok()?, "AnonHugePages:")
 }
 

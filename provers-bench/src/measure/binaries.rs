@@ -53,7 +53,7 @@ pub(crate) fn library(package: &str, file: &str) -> anyhow::Result<PathBuf> {
     let folder = driver.parent().context("this driver lies in no folder")?;
     if let Some(cargo) = Cargo::that_runs_us() {
         let metadata = cargo.metadata()?;
-        if metadata["packages"].as_array().into_iter().flatten().any(|found| found["name"] == package) {
+        if described(&metadata, package).next().is_some() {
             cargo.build(package, &BTreeSet::new(), &BTreeSet::new(), folder)?;
         }
     }
@@ -193,7 +193,7 @@ fn binaries_of(metadata: &Value, package: &str) -> BTreeSet<String> {
     binaries.filter_map(|target| Some(target["name"].as_str()?.to_owned())).collect()
 }
 
-/// The features of `package`, likewise.
+/// The features of `package` in what `cargo metadata` says.
 fn features_of(metadata: &Value, package: &str) -> BTreeSet<String> {
     let features = described(metadata, package).filter_map(|package| package["features"].as_object());
     features.flat_map(|features| features.keys().cloned()).collect()

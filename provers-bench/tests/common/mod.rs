@@ -12,7 +12,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-/// A binary of the package of Plonky3's provers, which is built first: as this test is, beside what the workspace built.
+/// A binary of the package of Plonky3's provers. The package is built first, in this test's profile and target folder.
 pub(crate) fn plonky3(binary: &str) -> PathBuf {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     let built = || {

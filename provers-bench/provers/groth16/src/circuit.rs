@@ -20,7 +20,7 @@ const PARTIAL_ROUNDS: usize = 57;
 /// x -> x^5 takes three constraints.
 const ALPHA: u64 = 5;
 const PERMUTATION_CONSTRAINTS: usize = 3 * (FULL_ROUNDS * (RATE + 1) + PARTIAL_ROUNDS);
-/// What the digest and the constant of every constraint system take beside the permutations.
+/// Constraints of the digest, and of the constant that every constraint system has.
 const OTHER_CONSTRAINTS: usize = 3;
 
 /// Poseidon over the scalars of BN254, at 128 bits of security.

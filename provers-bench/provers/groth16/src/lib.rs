@@ -13,7 +13,7 @@ use ark_std::rand::{SeedableRng, rngs::StdRng};
 use circuit::Preimage;
 use provers_bench::{Prover, Workload, WorkloadSpec};
 
-/// What the driver and every arm know.
+/// The prover, as the driver and every arm know it.
 pub static PROVERS: &[Prover] = &[Prover {
     name: "groth16",
     about: "Groth16 of arkworks 0.6",

@@ -38,7 +38,7 @@ impl InnerProduct {
     }
 }
 
-/// What a sum starts from, and what it comes to: the public values.
+/// The public values: the sum before the first product, and the sum of all products.
 pub(crate) fn instance(product: Fr) -> [Fr; 2] {
     [Fr::zero(), product]
 }

@@ -16,7 +16,7 @@ use halo2_axiom::transcript::{Blake2bRead, Blake2bWrite, Challenge255, Transcrip
 use provers_bench::{Prover, Workload, WorkloadSpec};
 use rand::{SeedableRng, rngs::StdRng};
 
-/// What the driver and every arm know.
+/// The prover, as the driver and every arm know it.
 pub static PROVERS: &[Prover] = &[Prover {
     name: "halo2",
     about: "Halo2 of Axiom 0.5",

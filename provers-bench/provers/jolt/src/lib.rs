@@ -19,7 +19,7 @@ use nova_snark::spartan::snark::RelaxedR1CSSNARK;
 use nova_snark::traits::{Engine, circuit::NonTrivialCircuit};
 use provers_bench::{Prover, Workload, WorkloadSpec};
 
-/// What the driver and every arm know.
+/// The prover, as the driver and every arm know it.
 pub static PROVERS: &[Prover] = &[Prover {
     name: "jolt",
     about: "Jolt's commitment scheme Dory, and Spartan, over BN254",

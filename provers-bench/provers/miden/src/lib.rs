@@ -10,7 +10,7 @@ use miden_vm::{DefaultHost, ExecutionOptions, ExecutionProof, Program, ProvingOp
 use program::Claim;
 use provers_bench::{Prover, Workload, WorkloadSpec};
 
-/// What the driver and every arm know.
+/// The prover, as the driver and every arm know it.
 pub static PROVERS: &[Prover] = &[Prover {
     name: "miden",
     about: "Miden VM 0.23",

@@ -19,7 +19,7 @@ pub(crate) fn assemble() -> anyhow::Result<Program> {
     Assembler::default().assemble_program(source).map_err(|report| anyhow::anyhow!("assembling: {report}"))
 }
 
-/// What the program is given, and what it has to answer.
+/// The program's input, and the output that it must have.
 pub(crate) struct Claim {
     first: [Felt; 2],
     numbers: usize,

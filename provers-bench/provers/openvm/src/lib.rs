@@ -18,7 +18,7 @@ use openvm_stark_sdk::openvm_stark_backend::p3_field::PrimeCharacteristicRing;
 use provers_bench::{Prover, Workload, WorkloadSpec};
 use std::sync::{Arc, Mutex};
 
-/// What the driver and every arm know.
+/// The prover, as the driver and every arm know it.
 pub static PROVERS: &[Prover] = &[Prover {
     name: "openvm",
     about: "OpenVM 2.0",
@@ -39,7 +39,7 @@ pub struct Run {
     instructions: usize,
 }
 
-/// All that a verifier has, beside a proof and what it claims.
+/// The verifier's part of the set-up: it needs nothing else but a proof and its claim.
 struct Verifier {
     engine: Engine,
     key: MultiStarkVerifyingKey<BabyBearPoseidon2Config>,

@@ -47,7 +47,7 @@ pub(crate) fn stream(input: Input) -> Vec<Vec<F>> {
     vec![input.iter().flat_map(|word| word.to_le_bytes()).map(F::from_u8).collect()]
 }
 
-/// What the program reveals.
+/// The number that the program reveals.
 pub(crate) fn run([mut state, factor, rounds]: Input) -> u32 {
     let (mut table, mut sum) = ([0_u32; WORDS], 0_u32);
     for _ in 0..rounds {

@@ -13,7 +13,7 @@ use plonky2::plonk::config::PoseidonGoldilocksConfig;
 use plonky2::plonk::proof::{ProofWithPublicInputs, ProofWithPublicInputsTarget};
 use provers_bench::{Prover, Workload, WorkloadSpec};
 
-/// What the driver and every arm know.
+/// The prover, as the driver and every arm know it.
 pub static PROVERS: &[Prover] = &[Prover {
     name: "plonky2",
     about: "plonky2 1.1 over Goldilocks with FRI",

@@ -28,7 +28,7 @@ use rand::{RngExt, SeedableRng, rngs::SmallRng};
 
 use koala_bear::{Challenge, Perm24, Poseidon2Mmcs, poseidon2_mmcs};
 
-/// What the driver and every arm know.
+/// The prover, as the driver and every arm know it.
 pub static PROVERS: &[Prover] = &[Prover {
     name: "plonky3",
     about: "Plonky3 0.8 over KoalaBear with FRI, and with WHIR",

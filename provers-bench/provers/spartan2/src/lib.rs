@@ -12,7 +12,7 @@ use spartan2::provider::T256HyraxEngine;
 use spartan2::spartan::{SpartanProverKey, SpartanSNARK, SpartanVerifierKey};
 use spartan2::traits::snark::R1CSSNARKTrait;
 
-/// What the driver and every arm know.
+/// The prover, as the driver and every arm know it.
 pub static PROVERS: &[Prover] = &[Prover {
     name: "spartan2",
     about: "Spartan2 0.9",

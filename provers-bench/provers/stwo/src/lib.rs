@@ -22,7 +22,7 @@ use stwo::prover::poly::circle::PolyOps;
 use stwo::prover::poly::twiddles::TwiddleTree;
 use stwo_constraint_framework::{FrameworkComponent, TraceLocationAllocator};
 
-/// What the driver and every arm know.
+/// The prover, as the driver and every arm know it.
 pub static PROVERS: &[Prover] = &[Prover {
     name: "stwo",
     about: "Stwo 2.3",

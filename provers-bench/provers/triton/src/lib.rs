@@ -10,7 +10,7 @@ use provers_bench::{Prover, Workload, WorkloadSpec};
 use triton_vm::config::{self, CacheDecision};
 use triton_vm::prelude::{Claim, NonDeterminism, Program, Proof, PublicInput, Stark};
 
-/// What the driver and every arm know.
+/// The prover, as the driver and every arm know it.
 pub static PROVERS: &[Prover] = &[Prover {
     name: "triton",
     about: "Triton VM 9.0",

@@ -12,7 +12,7 @@ use provers_bench::{Prover, Workload, WorkloadSpec};
 use winterfell::crypto::{DefaultRandomCoin, MerkleTree};
 use winterfell::{AcceptableOptions, Proof, Prover as _};
 
-/// What the driver and every arm know.
+/// The prover, as the driver and every arm know it.
 pub static PROVERS: &[Prover] = &[Prover {
     name: "winterfell",
     about: "Winterfell 0.13",
