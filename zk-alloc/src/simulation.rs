@@ -73,9 +73,3 @@ impl Blocks {
 pub const fn granule_bytes(size: usize) -> usize {
     arena::granule_bytes(route::run_kind(size, 1))
 }
-
-/// The alignment of a run.
-#[must_use]
-pub const fn run_align(size: usize, align: usize) -> usize {
-    arena::run_align(size, align)
-}

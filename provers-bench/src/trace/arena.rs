@@ -171,7 +171,6 @@ impl<'a> SimulatedArena<'a> {
     }
 
     fn alloc_run(&mut self, size_bytes: u64, align_bytes: u64) -> Place {
-        let align_bytes = simulation::run_align(size_bytes as usize, align_bytes as usize) as u64;
         let (own, zones) = (self.policy.zone(size_bytes), &self.ground.zones);
         let sized = |zone: &Zone| (zone.granules(size_bytes), zone.granules(align_bytes).next_power_of_two());
         let (len, align) = sized(&zones[own]);

@@ -90,9 +90,12 @@ pub(crate) fn zone_specs(config: &Config) -> [ZoneSpec; 3] {
     })
 }
 
-/// The alignment of a run: what was asked for, and a huge page's for runs that fill one.
-pub(crate) const fn run_align(size: usize, align: usize) -> usize {
-    if size >= HUGE_PAGE_BYTES && align < HUGE_PAGE_BYTES { HUGE_PAGE_BYTES } else { align }
+impl ZoneSpec {
+    /// The alignment of a run: what was asked for, and a huge page's where huge pages are asked for and the run fills one. In small
+    /// pages that would only make holes.
+    pub(super) fn run_align(&self, size: usize, align: usize) -> usize {
+        if self.huge == HugeAdvice::Ask && size >= HUGE_PAGE_BYTES { align.max(HUGE_PAGE_BYTES) } else { align }
+    }
 }
 
 /// In pieces of how many bytes a zone pages in the edges of what it hands out, where `at_bytes` into the zone nothing is

@@ -50,7 +50,7 @@ pub(crate) use budget::kept_limit;
 pub(crate) use budget::{resident_bytes, set_kept};
 pub(crate) use collapse::{Blocks, Pass, collapsed_bytes};
 pub(crate) use decay::{Policy, bell, set_watched, tick};
-pub(crate) use layout::{HugeAdvice, SMALL_APART_BYTES, granule_bytes, run_align};
+pub(crate) use layout::{HugeAdvice, SMALL_APART_BYTES, granule_bytes};
 pub(crate) use middle::fetch_most;
 pub(crate) use residency::GiveBack;
 pub(crate) use zone::{Contents, Populate};
@@ -356,7 +356,7 @@ impl Arena {
             RunKind::Mid if size >= route::CROSSES_MIN_BYTES => RunKind::Giant,
             RunKind::Mid | RunKind::Aligned => return None,
         };
-        self.region.zone(other).claim_for_other_zone(size, layout::run_align(size, align), contents)
+        self.region.zone(other).claim_for_other_zone(size, align, contents)
     }
 
     /// Purges free memory, until what is resident is a little below what [`Limit::Peak`] allows.
@@ -401,7 +401,7 @@ impl Arena {
                     self.middle.join();
                 }
                 let elsewhere = || self.alloc_in_other_zone(runs, size, align, contents);
-                self.region.zone(runs).claim(size, layout::run_align(size, align), contents, limit, elsewhere)
+                self.region.zone(runs).claim(size, align, contents, limit, elsewhere)
             }
         }
     }
@@ -564,7 +564,7 @@ impl Arena {
         if len > new.run_bytes(new_size) {
             return None;
         }
-        let (to, is_copied) = new.claim_to_move(new_size, layout::run_align(new_size, align), len).ok()?;
+        let (to, is_copied) = new.claim_to_move(new_size, align, len).ok()?;
         #[cfg(feature = "c-api")]
         if !self.lengths.set(new_runs, new, to, new_size) {
             // SAFETY: claimed above, and given to nobody.

@@ -131,7 +131,7 @@ impl Zone {
         elsewhere: impl FnOnce() -> Option<NonNull<u8>>,
     ) -> Result<NonNull<u8>, Shortage> {
         let granules = self.granules(bytes);
-        let found = self.claim_free(Tenant::of_run(bytes), granules, align);
+        let found = self.claim_free(Tenant::of_run(bytes), granules, self.spec.run_align(bytes, align));
         if found.is_none_or(|start| self.residency.resident(start, granules) < granules) {
             if let Some(at) = elsewhere() {
                 found.into_iter().for_each(|start| self.runs.release(start, granules));
@@ -143,7 +143,7 @@ impl Zone {
 
     /// Hands out a run that is free and resident, for a request whose own zone has none.
     pub(crate) fn claim_for_other_zone(&self, bytes: usize, align: usize, contents: Contents) -> Option<NonNull<u8>> {
-        let (align, skew) = self.align_and_skew(align);
+        let (align, skew) = self.align_and_skew(self.spec.run_align(bytes, align));
         let start = self.claim_resident(self.granules(bytes), align, skew)?;
         self.hand_out(start, bytes, self.bytes(align), contents, Limit::Peak).ok()
     }
@@ -183,6 +183,7 @@ impl Zone {
         len: usize,
     ) -> Result<(NonNull<u8>, bool), Shortage> {
         let granules = self.granules(bytes);
+        let align = self.spec.run_align(bytes, align);
         let start = self.claim_free(Tenant::of_run(bytes), granules, align).ok_or(Shortage::Full)?;
         let moved = self.granules(len);
         let resident = self.residency.resident(start, moved);
