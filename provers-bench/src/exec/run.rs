@@ -3,6 +3,7 @@
 use super::advice;
 use super::cli::Job;
 use super::libraries::{self, Entrant, OUR_FILE, OUR_PACKAGE};
+use super::paste;
 use super::reaped;
 use super::session::Session;
 use super::surroundings::Surroundings;
@@ -44,7 +45,7 @@ pub(crate) fn run(job: &Job, interrupt: &Interrupt) -> anyhow::Result<Run> {
     record::summarise(&mut arms, baseline, job.seed);
     let workload = WorkloadResult {
         workload: name.clone(),
-        about: advice::command_line(&job.command),
+        about: paste::command_line(&job.command),
         timed: if job.each.is_some() { Timed::Intervals } else { Timed::Runs },
         log_rows: 0,
         threads: 0,

@@ -53,9 +53,11 @@ impl Seat {
             arm: entrant.arm.clone(),
             outcome: entrant.trouble.clone().unwrap_or(Outcome::Finished),
             known_to_fail: None,
-            identity: Some(identity),
+            // An arm that never starts runs with nothing.
+            identity: entrant.trouble.is_none().then_some(identity),
             summary: None,
             samples: Vec::new(),
+            alone: Vec::new(),
             rss_over_time: Vec::new(),
             stderr: Vec::new(),
         };
@@ -142,7 +144,7 @@ fn sample(wall: Duration, spent: Spent, rss_bytes: u64, peak_rss_bytes: u64) -> 
 fn whole(ran: &Ran, turn: Turn) -> Proof {
     let mut sample = sample(ran.wall, ran.spent, ran.last_rss_bytes, ran.peak_rss_bytes);
     sample.gauges.insert("programs".into(), ran.programs as u64);
-    Proof { process: turn.round - 1, round: turn.round, order: turn.order, sample }
+    Proof { process: turn.round - 1, round: turn.round, order: turn.order, byte_seconds: None, sample }
 }
 
 /// The first `intervals` intervals between marks: the first is cold, and the warm ones are counted over all runs.
@@ -153,7 +155,7 @@ fn between(marks: &[Mark], turn: Turn, intervals: usize) -> impl Iterator<Item =
         let [from, to] = pair else { return None };
         let sample = sample(to.at - from.at, to.spent.since(from.spent), to.rss_bytes, to.peak_rss_bytes);
         let round = if index == 0 { 0 } else { process * warm_each + index };
-        Some(Proof { process, round, order: turn.order, sample })
+        Some(Proof { process, round, order: turn.order, byte_seconds: None, sample })
     })
 }
 

@@ -1,0 +1,84 @@
+//! Lines to paste: the command under an allocator for a shell, and what brings the allocator into an image.
+
+use super::libraries::Entrant;
+use std::ffi::OsString;
+
+/// The command under an allocator, as a shell takes it.
+pub(super) fn environment(entrant: &Entrant, command: &[OsString]) -> String {
+    let variables = entrant.variables();
+    let assigned = variables.iter().map(|(name, value)| format!("{name}={}", quoted(value)));
+    assigned.chain([command_line(command)]).collect::<Vec<_>>().join(" ")
+}
+
+/// What brings an allocator into an image, behind whatever needs the C library's own.
+pub(super) fn dockerfile(entrant: &Entrant) -> Vec<String> {
+    let mut lines = Vec::new();
+    let file = entrant.file();
+    let variables = entrant.environment.iter().map(|(name, value)| format!("{name}={}", quoted(value)));
+    let preload = match (&entrant.package, file) {
+        (Some((package, _)), Some(file)) if is_of_debian() => {
+            lines.push(format!(
+                "RUN apt-get update && apt-get install -y --no-install-recommends {package} && rm -rf /var/lib/apt/lists/*"
+            ));
+            Some(file)
+        }
+        (Some((package, _)), Some(file)) => {
+            lines.push(format!("RUN dnf install -y {package} && dnf clean all"));
+            Some(file)
+        }
+        (None, Some(file)) => {
+            lines.push(format!("COPY {file} /usr/local/lib/{file}"));
+            Some(format!("/usr/local/lib/{file}"))
+        }
+        (_, None) => None,
+    };
+    let preload = preload.map(|library| format!("LD_PRELOAD={library}"));
+    let words: Vec<_> = preload.into_iter().chain(variables).collect();
+    lines.push(format!("ENV {}", words.join(" ")));
+    lines
+}
+
+fn is_of_debian() -> bool {
+    std::path::Path::new("/etc/debian_version").is_file()
+}
+
+/// A command as a shell takes it.
+pub(super) fn command_line(command: &[OsString]) -> String {
+    command.iter().map(|word| quoted(&word.to_string_lossy())).collect::<Vec<_>>().join(" ")
+}
+
+/// A word as a shell takes it.
+fn quoted(word: &str) -> String {
+    let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "-_./:=,+@%".contains(letter);
+    if !word.is_empty() && word.chars().all(is_plain) {
+        return word.into();
+    }
+    format!("'{}'", word.replace('\'', "'\\''"))
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// An arm called `label`, with a library of that name.
+    pub(crate) fn entrant(label: &str) -> Entrant {
+        let of_package = label == "jemalloc-tuned";
+        Entrant {
+            label: label.into(),
+            arm: label.into(),
+            library: (label != "glibc").then(|| format!("/opt/lib{label}.so.2").into()),
+            preloaded: String::new(),
+            environment: if of_package { vec![("MALLOC_CONF".into(), "a:b,c:-1".into())] } else { Vec::new() },
+            package: None,
+            trouble: None,
+        }
+    }
+
+    #[test]
+    fn words_are_quoted_where_a_shell_would_take_them_apart() {
+        let words = ["a b", "it's", "", "plain-1:2,x", "$HOME"].map(OsString::from);
+        assert_eq!(command_line(&words), "'a b' 'it'\\''s' '' plain-1:2,x '$HOME'");
+        let tuned = entrant("jemalloc-tuned");
+        assert_eq!(dockerfile(&tuned)[1], "ENV LD_PRELOAD=/usr/local/lib/libjemalloc-tuned.so.2 MALLOC_CONF=a:b,c:-1");
+    }
+}
