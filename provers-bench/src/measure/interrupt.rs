@@ -3,7 +3,9 @@
 
 use anyhow::Context;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 type Wake = Box<dyn Fn() + Send>;
 
@@ -38,6 +40,15 @@ impl Interrupt {
         *current = Some(Box::new(wake));
     }
 
+    /// Sleeps for `time`, or until the interrupt is raised.
+    pub(crate) fn sleep(&self, time: Duration) {
+        let (sender, woken) = mpsc::channel();
+        // A send fails only when nobody sleeps any more.
+        self.wake_by(move || _ = sender.send(()));
+        // Both ends of the wait are ends of the sleep.
+        let _ = woken.recv_timeout(time);
+    }
+
     fn raise(&self) {
         let wake = self.wake.lock().unwrap_or_else(PoisonError::into_inner);
         self.raised.store(true, Ordering::SeqCst);
@@ -50,7 +61,8 @@ impl Interrupt {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::mpsc;
+    use std::thread;
+    use std::time::Instant;
 
     /// A wake-up lost between asking and waiting would leave the driver asleep until the child answers.
     #[test]
@@ -63,5 +75,18 @@ mod tests {
         assert_eq!(woken.recv(), Ok("before"));
         interrupt.wake_by(move || also.send("after").unwrap());
         assert_eq!(woken.recv(), Ok("after"));
+    }
+
+    /// Ctrl-C in the pause before a proof alone must not wait for its end.
+    #[test]
+    fn an_interrupt_ends_a_sleep() {
+        let interrupt = Interrupt::default();
+        let raised = interrupt.clone();
+        let since = Instant::now();
+        thread::scope(|scope| {
+            scope.spawn(|| interrupt.sleep(Duration::from_secs(60)));
+            raised.raise();
+        });
+        assert!(since.elapsed() < Duration::from_secs(30));
     }
 }

@@ -23,6 +23,10 @@ const FIRST_WAIT: Duration = Duration::from_secs(120);
 /// A proof that takes this many times as long as the slowest one before it hangs.
 const HANG_FACTOR: u32 = 20;
 
+/// Before a proof alone: a host that takes free memory back has taken it by then, and the proof finds what a command finds that is
+/// started now and then.
+const ALONE_PAUSE: Duration = Duration::from_secs(12);
+
 /// What the runs of all points share.
 pub(crate) struct Lockstep<'a> {
     pub(crate) plan: &'a Plan,
@@ -88,6 +92,9 @@ impl<'a> Lockstep<'a> {
         };
         for seat in &course.seats {
             self.progress.expect_fewer(seat.expected - seat.result.samples.len() as u64);
+        }
+        for pass in 0..plan.alone {
+            self.alone(&mut course, pass);
         }
         let mut arms: Vec<_> = course.seats.into_iter().map(|seat| seat.result).collect();
         record::summarise(&mut arms, course.baseline, plan.seed);
@@ -176,6 +183,40 @@ impl<'a> Lockstep<'a> {
         seat.prove(turn, limit)
     }
 
+    /// A pass over all arms, each alone on the machine: in drawn order, each after a pause, one first proof.
+    fn alone(&mut self, course: &mut Course<'a>, pass: u32) {
+        let input = course.randomness.random();
+        course.stack_bytes = course.randomness.random();
+        let mut order: Vec<_> = (0..course.seats.len()).filter(|&index| course.seats[index].takes_part()).collect();
+        order.shuffle(&mut course.randomness);
+        let what = format!("{}, alone (pass {} of {})", course.size(), pass + 1, self.plan.alone);
+        for (place, index) in order.into_iter().enumerate() {
+            if self.interrupt.is_raised() {
+                return;
+            }
+            let limit = self.plan.timeout.unwrap_or_else(|| limit(course.point.workload, course.slowest));
+            let seat = &mut course.seats[index];
+            self.progress.proving(&what, &seat.contestant.label);
+            self.interrupt.sleep(ALONE_PAUSE);
+            let turn = Turn { process: pass, round: 0, order: place as u32, input };
+            let proved = seat
+                .start(&self.folder, self.plan, course.point, course.stack_bytes, &self.interrupt, limit)
+                .map_err(|failure| outcome_of(&failure, turn))
+                .and_then(|()| seat.prove_alone(turn, limit, &self.interrupt));
+            match proved {
+                Ok(()) => {}
+                // All that was asked of it in rounds is there.
+                Err(Outcome::Interrupted) => seat.drop_child(),
+                Err(outcome) => self.leave(&mut course.seats[index], outcome),
+            }
+        }
+        let times = course.seats.iter().filter_map(|seat| {
+            let proof = seat.result.alone.iter().find(|proof| proof.pass == pass)?;
+            Some(format!("{} {}", seat.contestant.label, format::time(proof.sample.wall_ns)))
+        });
+        self.progress.round_done(&what, &times.collect::<Vec<_>>().join(", "));
+    }
+
     /// Writes down what an arm proved beyond its first `before` samples.
     fn keep_samples(&mut self, course: &mut Course<'a>, index: usize, before: usize) -> anyhow::Result<()> {
         let Seat { contestant, result, .. } = &course.seats[index];
@@ -226,13 +267,17 @@ impl<'a> Lockstep<'a> {
 
 impl Course<'_> {
     fn name_of(&self, process: u32, round: u32) -> String {
-        let Self { point: Point { workload, threads }, schedule, .. } = self;
+        let schedule = self.schedule;
         let planned = process < schedule.processes;
         let of = |number: u32, all: u32| if planned { format!("{number} of {all}") } else { number.to_string() };
         let process = of(process + 1, schedule.processes);
         let round = if round == 0 { "cold".into() } else { format!("round {}", of(round, schedule.rounds)) };
-        let size = format!("{} 2^{}", workload.spec.name, workload.log_rows);
-        format!("{size}, threads {threads}, {round} (process {process})")
+        format!("{}, {round} (process {process})", self.size())
+    }
+
+    fn size(&self) -> String {
+        let Point { workload, threads } = self.point;
+        format!("{} 2^{}, threads {threads}", workload.spec.name, workload.log_rows)
     }
 }
 

@@ -40,10 +40,32 @@ impl RssWatch {
     }
 }
 
+/// The area below the curve of resident memory up to `time`, in byte seconds; `None` without a curve.
+pub(crate) fn byte_seconds(seen: &[(u32, u64)], time: Duration) -> Option<u64> {
+    let end = time.as_secs_f64();
+    let (mut sum, mut at, mut bytes) = (0.0, 0.0, seen.first()?.1 as f64);
+    for &(at_ms, next) in seen {
+        let until = (f64::from(at_ms) / 1e3).min(end);
+        sum += (until - at) * (bytes + next as f64) / 2.0;
+        (at, bytes) = (until, next as f64);
+    }
+    Some((sum + (end - at) * bytes).round() as u64)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::process;
+
+    /// A proof of two seconds that holds 1 GB, then rises to 3 GB, and what is seen of its verification does not count.
+    #[test]
+    fn memory_is_summed_over_the_time_of_the_proof() {
+        let seen = [(0, 1_000), (1_000, 1_000), (2_000, 3_000), (9_000, 9_000)];
+        assert_eq!(byte_seconds(&seen[..2], Duration::from_secs(2)), Some(2_000));
+        assert_eq!(byte_seconds(&seen[..3], Duration::from_secs(2)), Some(3_000));
+        assert_eq!(byte_seconds(&seen, Duration::from_secs(2)), Some(3_000));
+        assert_eq!(byte_seconds(&[], Duration::from_secs(2)), None);
+    }
 
     /// Memory that comes and goes within a proof is what the curve is for.
     #[test]

@@ -1,12 +1,12 @@
 //! One arm of one point: its processes, one after the other, and what came of their proofs.
 
-use crate::machine::build_info;
+use crate::machine::{build_info, memory};
 use crate::measure::interrupt::Interrupt;
 use crate::measure::process::{ChildProcess, Failure};
-use crate::measure::rss_watch::RssWatch;
+use crate::measure::rss_watch::{RssWatch, byte_seconds};
 use crate::plan::{Contestant, Plan, Point};
 use crate::protocol::{Identity, Request};
-use crate::results::proof::Proof;
+use crate::results::proof::{AloneProof, Proof};
 use crate::results::record::{ArmResult, Outcome, RssPoint};
 use crate::sample::Sample;
 use std::path::Path;
@@ -34,8 +34,8 @@ pub(crate) struct Turn {
 }
 
 impl Turn {
-    /// The first process's first two proofs, the cold one and a warm one, are watched.
-    fn is_watched(&self) -> bool {
+    /// The report has a curve of the first process's first two proofs, the cold one and a warm one.
+    fn is_kept_over_time(&self) -> bool {
         self.process == 0 && self.round <= 1
     }
 }
@@ -50,6 +50,7 @@ impl<'a> Seat<'a> {
             identity: None,
             summary: None,
             samples: Vec::new(),
+            alone: Vec::new(),
             rss_over_time: Vec::new(),
             stderr: Vec::new(),
         };
@@ -99,16 +100,40 @@ impl<'a> Seat<'a> {
     pub(crate) fn prove(&mut self, turn: Turn, limit: Duration) -> Result<(), Outcome> {
         let Some(child) = &mut self.child else { return Ok(()) };
         let Turn { process, round, order, input } = turn;
-        let watch = turn.is_watched().then(|| RssWatch::start(child.id()));
+        let watch = RssWatch::start(child.id());
         let answer = child.prove(round, input, limit);
-        let seen = watch.map(RssWatch::stop).unwrap_or_default();
-        let points = seen.into_iter().map(|(at_ms, rss_bytes)| RssPoint { round, at_ms, rss_bytes });
-        self.result.rss_over_time.extend(points);
+        let seen = watch.stop();
+        if turn.is_kept_over_time() {
+            let points = seen.iter().map(|&(at_ms, rss_bytes)| RssPoint { round, at_ms, rss_bytes });
+            self.result.rss_over_time.extend(points);
+        }
         let (sample, refusal) = answer.map_err(|failure| outcome_of(&failure, turn))?;
         self.made += 1;
         let reason = self.objection(&sample, refusal);
-        self.result.samples.push(Proof { process, round, order, sample });
+        let byte_seconds = byte_seconds(&seen, Duration::from_nanos(sample.wall_ns));
+        self.result.samples.push(Proof { process, round, order, byte_seconds, sample });
         reason.map_or(Ok(()), |reason| Err(Outcome::Failed { round, reason }))
+    }
+
+    /// Makes one proof in a process that was [started](Self::start) for it, looks at what stays resident for ten idle seconds, and has
+    /// the process end.
+    pub(crate) fn prove_alone(&mut self, turn: Turn, limit: Duration, interrupt: &Interrupt) -> Result<(), Outcome> {
+        let Some(child) = &mut self.child else { return Ok(()) };
+        let (pid, answer) = (child.id(), child.prove(turn.round, turn.input, limit));
+        let (sample, refusal) = answer.map_err(|failure| outcome_of(&failure, turn))?;
+        self.made += 1;
+        if let Some(reason) = self.objection(&sample, refusal) {
+            return Err(Outcome::Failed { round: turn.round, reason });
+        }
+        interrupt.sleep(Duration::from_secs(1));
+        let rss_after_1_s_bytes = memory::rss_bytes_of(pid);
+        interrupt.sleep(Duration::from_secs(9));
+        let rss_after_10_s_bytes = memory::rss_bytes_of(pid);
+        if !interrupt.is_raised() {
+            let (pass, order) = (turn.process, turn.order);
+            self.result.alone.push(AloneProof { pass, order, rss_after_1_s_bytes, rss_after_10_s_bytes, sample });
+        }
+        self.end_child(turn)
     }
 
     /// Why a proof does not count.
@@ -124,6 +149,11 @@ impl<'a> Seat<'a> {
     pub(crate) fn leave(&mut self, outcome: Outcome) {
         self.child = None;
         self.result.outcome = outcome;
+    }
+
+    /// Has its child end at once, and takes part as before.
+    pub(crate) fn drop_child(&mut self) {
+        self.child = None;
     }
 
     /// Lets its child end by itself; an exit that fails is a failure of the arm like any other.

@@ -24,6 +24,7 @@ pub(crate) struct Request {
     pub(crate) allocators: Vec<String>,
     pub(crate) rounds: u32,
     pub(crate) processes: Option<u32>,
+    pub(crate) alone: u32,
     pub(crate) precision: Option<f64>,
     pub(crate) max_time: Option<Duration>,
     pub(crate) threads: usize,
@@ -48,6 +49,7 @@ impl Request {
             contestants: contestants(&self.allocators)?,
             rounds: self.rounds,
             processes: self.processes,
+            alone: self.alone,
             precision: self.precision,
             max_time: self.max_time.or(precise_time),
             threads: self.threads,
@@ -71,6 +73,8 @@ pub(crate) struct Plan {
     pub(crate) rounds: u32,
     /// Processes of an arm; `None` is as many as the workload is worth.
     pub(crate) processes: Option<u32>,
+    /// Passes in which each arm makes its first proof alone.
+    pub(crate) alone: u32,
     /// Rounds are added until every interval is at most this wide, in parts of the baseline's time.
     pub(crate) precision: Option<f64>,
     /// When to stop in any case.

@@ -33,6 +33,10 @@ pub(crate) struct RunArgs {
     /// Allocators to run, with commas between them, or sets of them; ratios are to glibc, or else to the first
     #[arg(long, value_name = "NAME,...", value_delimiter = ',', default_value = DEFAULT_SET)]
     allocators: Vec<String>,
+    /// Then each arm by itself, so often: one proof in a fresh process after 12 idle seconds, as a command makes it, and what stays
+    /// resident after 1 s and 10 s
+    #[arg(long, value_name = "PASSES", default_value = "0", value_parser = whole::<u32>(0..=1000))]
+    alone: u32,
     /// Threads of the prover's pool [default: the cores of this machine]
     #[arg(long, value_name = "N", value_parser = whole(THREADS))]
     threads: Option<u32>,
@@ -108,6 +112,7 @@ impl RunArgs {
             allocators: self.allocators,
             rounds,
             processes,
+            alone: self.alone,
             precision: self.measured.until_precise,
             max_time: self.measured.max_time,
             threads,

@@ -22,6 +22,8 @@ pub(crate) struct Column {
 pub(crate) enum Unit {
     Nanoseconds,
     Bytes,
+    /// Shown in gigabyte seconds.
+    ByteSeconds,
     Count,
     /// Parts of the baseline's, or of another figure.
     Ratio,
@@ -78,6 +80,21 @@ pub(crate) const COLUMNS: &[Column] = &[
         unit: Unit::Ratio,
         cell: Cell::Ratio(|seen| seen.summary.cold_ratio),
         shown: &[Shown::Page("cold ratio")],
+    },
+    Column {
+        unit: Unit::Nanoseconds,
+        cell: Cell::Whole(|seen| view::alone_median(seen.arm, |proof| Some(proof.sample.wall_ns))),
+        shown: &[
+            Shown::TextWith("first proof alone (ratio)", |seen| {
+                view::alone_ratio(seen.workload, seen.arm).map(|ratio| ratio.median)
+            }),
+            Shown::Page("first proof alone"),
+        ],
+    },
+    Column {
+        unit: Unit::Ratio,
+        cell: Cell::Ratio(|seen| view::alone_ratio(seen.workload, seen.arm)),
+        shown: &[Shown::Page("first proof alone, ratio")],
     },
     Column {
         unit: Unit::Nanoseconds,
@@ -166,13 +183,9 @@ pub(crate) const COLUMNS: &[Column] = &[
     Column {
         unit: Unit::Ratio,
         cell: Cell::Part(|seen| view::peak_to_best_peer(seen.workload, seen.arm)),
-        shown: &[Shown::Page("peak / best peer's")],
+        shown: &[Shown::Page("by best peer's")],
     },
-    Column {
-        unit: Unit::Ratio,
-        cell: Cell::Part(|seen| view::peak_spread(seen.arm)),
-        shown: &[Shown::Page("peak, highest process / lowest")],
-    },
+    Column { unit: Unit::Ratio, cell: Cell::Part(|seen| view::peak_spread(seen.arm)), shown: &[Shown::Page("spread")] },
     Column {
         unit: Unit::Ratio,
         cell: Cell::Part(|seen| {
@@ -185,6 +198,21 @@ pub(crate) const COLUMNS: &[Column] = &[
         unit: Unit::Bytes,
         cell: Cell::Whole(|seen| seen.summary.resting_rss_bytes.filter(|_| seen.workload.timed.rests())),
         shown: &[Shown::Text("resting RSS"), Shown::Page("resting RSS")],
+    },
+    Column {
+        unit: Unit::Bytes,
+        cell: Cell::Whole(|seen| view::alone_median(seen.arm, |proof| proof.rss_after_1_s_bytes)),
+        shown: &[Shown::Text("RSS after 1 s"), Shown::Page("RSS after 1 s")],
+    },
+    Column {
+        unit: Unit::Bytes,
+        cell: Cell::Whole(|seen| view::alone_median(seen.arm, |proof| proof.rss_after_10_s_bytes)),
+        shown: &[Shown::Text("RSS after 10 s"), Shown::Page("RSS after 10 s")],
+    },
+    Column {
+        unit: Unit::ByteSeconds,
+        cell: Cell::Whole(|seen| seen.summary.warm_byte_seconds),
+        shown: &[Shown::Text("GB s"), Shown::Page("GB s")],
     },
     Column {
         unit: Unit::Words,
@@ -261,6 +289,7 @@ impl Unit {
         match self {
             Self::Nanoseconds => format::time(number),
             Self::Bytes => format::bytes(number),
+            Self::ByteSeconds => format::gigabyte_seconds(number),
             Self::Count | Self::Ratio | Self::Words => format::count(number),
         }
     }

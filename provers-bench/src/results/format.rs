@@ -78,6 +78,12 @@ pub(crate) fn outcome(outcome: &Outcome) -> Option<String> {
     }
 }
 
+/// Byte seconds, as gigabyte seconds without a unit.
+pub(crate) fn gigabyte_seconds(byte_seconds: u64) -> String {
+    let value = byte_seconds as f64 / 1e9;
+    if value >= 0.1 { three_digits(value) } else { format!("{value:.3}") }
+}
+
 fn three_digits(value: f64) -> String {
     let decimals = match value {
         value if value >= 99.95 => 0,

@@ -1,5 +1,6 @@
 //! A proof as it was made: what was measured of it, and when.
 
+use crate::results::stats::Ratio;
 use crate::sample::Sample;
 use serde::{Deserialize, Serialize};
 
@@ -12,8 +13,35 @@ pub(crate) struct Proof {
     pub(crate) round: u32,
     /// Place of the arm in this round, from 0.
     pub(crate) order: u32,
+    /// Resident memory over the time of the proof, in byte seconds; `None` where nobody watched.
+    #[serde(default)]
+    pub(crate) byte_seconds: Option<u64>,
     #[serde(flatten)]
     pub(crate) sample: Sample,
+}
+
+/// The first proof of a process that is alone on the machine, after a pause.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub(crate) struct AloneProof {
+    /// All arms prove once in a pass. From 0.
+    pub(crate) pass: u32,
+    /// Place of the arm in its pass, from 0.
+    pub(crate) order: u32,
+    /// Resident memory after one idle second.
+    pub(crate) rss_after_1_s_bytes: Option<u64>,
+    /// The same after ten.
+    pub(crate) rss_after_10_s_bytes: Option<u64>,
+    #[serde(flatten)]
+    pub(crate) sample: Sample,
+}
+
+/// Wall-clock times of one arm's proofs alone to another's, pass by pass.
+pub(crate) fn alone_ratio(alone: &[AloneProof], reference: &[AloneProof], seed: u64) -> Option<Ratio> {
+    let ratio = |proof: &AloneProof| {
+        let other = reference.iter().find(|other| other.pass == proof.pass)?;
+        Some(vec![proof.sample.wall_ns as f64 / other.sample.wall_ns as f64])
+    };
+    Ratio::of_processes(&alone.iter().filter_map(ratio).collect::<Vec<_>>(), seed)
 }
 
 impl Proof {

@@ -2,7 +2,7 @@
 
 use crate::machine::Machine;
 use crate::protocol::Identity;
-use crate::results::proof::Proof;
+use crate::results::proof::{AloneProof, Proof};
 use crate::results::stats::Ratio;
 use crate::results::summary::{Summary, warm_wall_ratios};
 use crate::results::timed::Timed;
@@ -115,6 +115,9 @@ pub(crate) struct ArmResult {
     /// Figures over the samples; `None` for an arm that failed, whose samples prove nothing.
     pub(crate) summary: Option<Summary>,
     pub(crate) samples: Vec<Proof>,
+    /// Its first proofs alone, if they were asked for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) alone: Vec<AloneProof>,
     /// Resident memory of the first process, sampled by the driver while it made its cold and its first warm proof.
     pub(crate) rss_over_time: Vec<RssPoint>,
     /// Last lines of the process's stderr, if it ended well; a failure's reason quotes them.
@@ -199,7 +202,13 @@ pub(crate) mod tests {
     /// An arm whose proof in round `i` took `wall_ns[i]`, in processes of a cold and two warm proofs each; the cold
     /// proofs all took `wall_ns[0]`.
     pub(crate) fn arm(label: &str, outcome: Outcome, wall_ns: &[u64]) -> ArmResult {
-        let proof = |process, round, ns| Proof { process, round, order: 0, sample: sample(ns, Counters::new()) };
+        let proof = |process, round, ns| Proof {
+            process,
+            round,
+            order: 0,
+            byte_seconds: None,
+            sample: sample(ns, Counters::new()),
+        };
         let mut samples: Vec<_> = wall_ns.iter().take(1).map(|&ns| proof(0, 0, ns)).collect();
         for (round, &ns) in (1..).zip(&wall_ns[wall_ns.len().min(1)..]) {
             let process = (round - 1) / 2;
@@ -216,6 +225,7 @@ pub(crate) mod tests {
             identity: None,
             summary: None,
             samples,
+            alone: Vec::new(),
             rss_over_time: Vec::new(),
             stderr: Vec::new(),
         }

@@ -60,7 +60,7 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("prove-bench-samples-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
         let mut log = SampleLog::create(&folder, "r".into()).unwrap();
-        let proof = Proof { process: 1, round: 2, order: 3, sample: sample(7, Counters::new()) };
+        let proof = Proof { process: 1, round: 2, order: 3, byte_seconds: None, sample: sample(7, Counters::new()) };
         log.append("keccak", 12, 4, "glibc", &proof).unwrap();
         log.append("keccak", 12, 4, "glibc", &proof).unwrap();
         let text = fs::read_to_string(folder.join("samples.csv")).unwrap();

@@ -28,6 +28,9 @@ pub(crate) struct Summary {
     pub(crate) peak_rss_bytes: Option<u64>,
     /// The same, divided by the baseline's.
     pub(crate) peak_rss_ratio: Option<f64>,
+    /// Median of resident memory over the time of a warm proof, in byte seconds: what a host pays for a proof.
+    #[serde(default)]
+    pub(crate) warm_byte_seconds: Option<u64>,
     /// Resident memory after the last proof was dropped.
     pub(crate) resting_rss_bytes: Option<u64>,
     /// Warm wall-clock time as a ratio to the baseline's, round by round; `None` for the baseline itself, and where it
@@ -65,6 +68,11 @@ impl Summary {
                 .filter(|(_, reference)| *reference > 0)
                 .map(|(bytes, reference)| bytes as f64 / reference as f64),
             peak_rss_bytes,
+            warm_byte_seconds: {
+                let warm = samples.iter().filter(|proof| proof.is_warm());
+                let values: Vec<f64> = warm.filter_map(|proof| proof.byte_seconds).map(|value| value as f64).collect();
+                median(&values).map(|value| value.round() as u64)
+            },
             resting_rss_bytes: samples.last().map(|proof| proof.sample.rss_bytes).filter(|bytes| *bytes > 0),
             wall_ratio,
             cpu_ratio: ratio_of(Proof::is_warm, Sample::cpu_ns),
@@ -86,7 +94,7 @@ pub(crate) fn warm_wall_ratios(samples: &[Proof], reference: &[Proof]) -> Vec<Ve
 }
 
 /// One ratio for each round that both proved in, a list a process.
-fn ratios(
+pub(crate) fn ratios(
     samples: &[Proof],
     reference: &[Proof],
     proofs: fn(&Proof) -> bool,

@@ -2,7 +2,7 @@
 
 use crate::arms::{self, OURS};
 use crate::results::format;
-use crate::results::proof::Proof;
+use crate::results::proof::{self, AloneProof, Proof};
 use crate::results::record::{ArmResult, Outcome, Run, Sweep, WorkloadResult};
 use crate::results::stats::{Ratio, Verdict, median};
 use crate::results::summary::{Summary, warm_wall_ratios};
@@ -103,9 +103,14 @@ pub(crate) fn peak_spread(arm: &ArmResult) -> Option<f64> {
     (peaks.len() > 1 && *lowest > 0).then(|| *highest as f64 / *lowest as f64)
 }
 
+/// CPU time that differs by less is not worth a verdict, in parts of the baseline's: allocators are not changed for it.
+const WORTH_CPU: f64 = 0.02;
+
 /// What CPU time shows where wall time shows no difference: a busy machine scatters it less.
 pub(crate) fn cpu_verdict(summary: &Summary) -> Option<(Verdict, Ratio)> {
-    let ratio = summary.cpu_ratio.filter(|_| summary.verdict == Some(Verdict::NoDifferenceShown))?;
+    let is_worth_saying = |ratio: &Ratio| (ratio.median - 1.0).abs() >= WORTH_CPU;
+    let no_difference = summary.verdict == Some(Verdict::NoDifferenceShown);
+    let ratio = summary.cpu_ratio.filter(|ratio| no_difference && is_worth_saying(ratio))?;
     let verdict = ratio.verdict();
     matches!(verdict, Verdict::Faster | Verdict::Slower).then_some((verdict, ratio))
 }
@@ -122,6 +127,18 @@ pub(crate) fn verdict(workload: &WorkloadResult, arm: &ArmResult, summary: &Summ
         (None, _) if is_baseline(workload, arm) => "baseline".into(),
         (None, _) => format!("no {baseline} to compare with"),
     }
+}
+
+/// The median of a figure over the arm's proofs alone.
+pub(crate) fn alone_median(arm: &ArmResult, figure: impl Fn(&AloneProof) -> Option<u64>) -> Option<u64> {
+    let values: Vec<f64> = arm.alone.iter().filter_map(figure).map(|value| value as f64).collect();
+    median(&values).map(|value| value.round() as u64)
+}
+
+/// The wall-clock times of the arm's proofs alone as a ratio to the baseline's; `None` for the baseline itself.
+pub(crate) fn alone_ratio(workload: &WorkloadResult, arm: &ArmResult) -> Option<Ratio> {
+    let (baseline, _) = baseline(workload).filter(|(baseline, _)| baseline.label != arm.label)?;
+    proof::alone_ratio(&arm.alone, &baseline.alone, 0)
 }
 
 /// Share of the CPU time of warm proofs that was spent in the kernel.

@@ -4,6 +4,7 @@
 //! mod      the page                                       biases   what not to conclude
 //! charts   a workload -> bars       curves   memory over time, sweeps       tables
 //! bars     rows, drawn              lines    curves, drawn
+//! pareto   time against memory
 //! figure   a chart's frame          scale    values -> places               palette   arm -> colour
 //! ```
 
@@ -13,7 +14,8 @@ mod charts;
 mod curves;
 mod figure;
 mod lines;
-mod palette;
+pub(super) mod palette;
+pub(super) mod pareto;
 mod scale;
 mod tables;
 
@@ -24,6 +26,7 @@ use crate::results::record::{Advice, Run, WorkloadResult};
 use crate::results::view;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 use palette::Palette;
+use pareto::Pareto;
 use std::collections::BTreeSet;
 
 const STYLE: &str = include_str!("style.css");
@@ -49,6 +52,7 @@ pub(super) fn page(run: &Run) -> String {
                 (header(run, &title))
                 @if let Some(advice) = &run.advice { (self::advice(advice)) }
                 (summary(run))
+                (pareto(run, &palette))
                 @if let Some(sweep) = run.sweep {
                     @for (name, points) in curves::groups(run) {
                         section {
@@ -117,6 +121,14 @@ fn summary(run: &Run) -> Markup {
                 (findings(run, workload, run.sweep.is_some()))
             }
         }
+    }
+}
+
+/// The first picture: what each arm takes of time and of memory, over all workloads.
+fn pareto(run: &Run, palette: &Palette) -> Markup {
+    let workloads: Vec<_> = run.workloads.iter().map(|workload| (view::name(run, workload), workload)).collect();
+    html! {
+        @if let Some(pareto) = Pareto::of(&workloads, palette) { section { h2 { "Time and memory" } (pareto.figure()) } }
     }
 }
 

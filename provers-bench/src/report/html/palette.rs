@@ -1,7 +1,7 @@
 //! One colour for each allocator, the same in every chart; its variants differ by the dashes of their lines.
 
 use crate::arms::{self, ARMS, Arm, Colour};
-use crate::results::record::Run;
+use crate::results::record::{Run, WorkloadResult};
 use crate::results::view;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,7 +13,7 @@ const DASHES: usize = 4;
 
 /// How an arm is drawn.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Look {
+pub(crate) struct Look {
     /// CSS classes.
     pub(super) class: String,
     /// Drawn over the others, and stronger.
@@ -22,14 +22,19 @@ pub(super) struct Look {
 
 /// The looks of a run's arms, by label.
 #[derive(Debug)]
-pub(super) struct Palette(BTreeMap<String, Look>);
+pub(crate) struct Palette(BTreeMap<String, Look>);
 
 impl Palette {
     /// Gives each arm of `run` its look.
-    pub(super) fn of(run: &Run) -> Self {
+    pub(crate) fn of(run: &Run) -> Self {
+        Self::of_all(&run.workloads.iter().collect::<Vec<_>>())
+    }
+
+    /// Gives each arm of `workloads` its look.
+    pub(crate) fn of_all(workloads: &[&WorkloadResult]) -> Self {
         let mut looks = BTreeMap::new();
         let mut members: BTreeMap<String, usize> = BTreeMap::new();
-        for arm in run.workloads.iter().flat_map(|workload| &workload.arms) {
+        for arm in workloads.iter().flat_map(|workload| &workload.arms) {
             if looks.contains_key(&arm.label) {
                 continue;
             }
@@ -55,7 +60,7 @@ fn class(arm: &Arm) -> String {
 }
 
 /// The colours of all classes, as CSS.
-pub(super) fn css() -> String {
+pub(crate) fn css() -> String {
     let known = ARMS.iter().map(|arm| (class(arm), arm.colour));
     let mut seen = BTreeSet::new();
     let colours: Vec<_> =

@@ -1,59 +1,52 @@
-//! The picture beside the summary: a bar for glibc's time and one for ours, workload by workload.
+//! The picture of a summary: time against memory, for each workload and each allocator.
 
 use super::row::Row;
-use crate::results::format;
-use crate::results::summary::Summary;
-use maud::html;
+use crate::report::html::palette::{self, Palette};
+use crate::report::html::pareto::Pareto;
+use maud::{Markup, PreEscaped, html};
 
 /// Where it lies in the repository.
 pub(super) const PICTURE: &str = "docs/results.svg";
 
-const WIDTH: f64 = 720.0;
-/// Where bars begin, and the length of glibc's.
-const LEFT: f64 = 150.0;
-const FULL: f64 = 300.0;
-/// A workload's share of the height, and a bar's.
-const ROW: f64 = 52.0;
-const BAR: f64 = 17.0;
-const HEAD: f64 = 30.0;
+/// Room for the legend's names, and their width.
+const LEGEND: f64 = 56.0;
+const NAME: f64 = 110.0;
+const LINE: f64 = 18.0;
 
 /// Readable on light and on dark pages, whichever shows it.
-const STYLE: &str = "text{font:13px system-ui,sans-serif;fill:#57606a}.name{font-weight:600}.glibc{fill:#afb8c1}.ours{fill:#1f883d}\
-                     @media(prefers-color-scheme:dark){text{fill:#9198a1}.glibc{fill:#57606a}.ours{fill:#3fb950}}";
+const STYLE: &str = "text{font:12px system-ui,sans-serif;fill:#1f2328}.tick,.marker-name{fill:#57606a;font-size:11px}.dot-name{font-size:11px}\
+                     .grid{stroke:#d0d7de;stroke-width:.7}.marker{stroke:#57606a;stroke-dasharray:4 3}\
+                     circle{fill:var(--c);fill-opacity:.75}.d1 circle,.d2 circle,.d3 circle{fill-opacity:.15;stroke:var(--c);stroke-width:1.6}\
+                     .ours circle{fill-opacity:1;stroke:#1f2328}\
+                     @media(prefers-color-scheme:dark){text{fill:#e6edf3}.tick,.marker-name{fill:#9198a1}.grid{stroke:#30363d}\
+                     .marker{stroke:#9198a1}.ours circle{stroke:#e6edf3}}";
 
-/// The picture as SVG.
+/// The picture as SVG; empty where nothing can be compared.
 pub(super) fn picture(rows: &[Row<'_>]) -> String {
-    let height = HEAD + ROW * rows.len() as f64;
+    let results: Vec<_> = rows.iter().map(|row| row.workload).collect();
+    let workloads: Vec<_> = rows.iter().map(|row| (row.workload.workload.clone(), row.workload)).collect();
+    let Some(pareto) = Pareto::of(&workloads, &Palette::of_all(&results)) else { return String::new() };
+    let (width, height) = Pareto::size();
+    let columns = (width / NAME).floor() as usize;
     let drawing = html! {
-        svg xmlns="http://www.w3.org/2000/svg" viewBox={ "0 0 " (WIDTH) " " (height) } role="img"
-            aria-label="Time of a warm proof under zk-alloc, as a part of glibc's" {
-            style { (maud::PreEscaped(STYLE)) }
-            text x=(LEFT) y="18" { "time of a warm proof: glibc above, zk-alloc below" }
-            @for (row, index) in rows.iter().zip(0_u32..) {
-                @let top = HEAD + ROW * f64::from(index);
-                @let ratio = row.ours.wall_ratio.as_ref().map_or(1.0, |ratio| ratio.median);
-                text.name x="0" y=(top + BAR) { (row.name()) }
-                (bar("glibc", top, FULL, &words(row.before, None)))
-                (bar("ours", top + BAR + 2.0, FULL * ratio, &words(row.ours, Some(ratio))))
+        svg xmlns="http://www.w3.org/2000/svg" viewBox={ "0 0 " (width) " " (height + LEGEND) } role="img"
+            aria-label="Time of a warm proof against peak memory, by glibc's, of every prover under every allocator" {
+            style { (PreEscaped(STYLE)) (PreEscaped(palette::css())) }
+            (pareto.drawing())
+            @for (index, (label, class)) in pareto.arms().enumerate() {
+                (name(label, class, (44.0 + NAME * (index % columns) as f64, height + 14.0 + LINE * (index / columns) as f64)))
             }
         }
     };
     drawing.into_string() + "\n"
 }
 
-/// A bar, and what stands behind it.
-fn bar(class: &str, top: f64, length: f64, words: &str) -> maud::Markup {
+/// A name of the legend, with its dot.
+fn name(label: &str, class: &str, (x, y): (f64, f64)) -> Markup {
     html! {
-        rect class=(class) x=(LEFT) y=(format!("{top:.1}")) width=(format!("{length:.1}")) height=(BAR) rx="2" {}
-        text x=(format!("{:.1}", LEFT + length.max(FULL) + 8.0)) y=(format!("{:.1}", top + 13.0)) { (words) }
+        g class=(class) { circle cx=(format!("{x:.1}")) cy=(format!("{:.1}", y - 4.0)) r="4" {} }
+        text x=(format!("{:.1}", x + 9.0)) y=(format!("{y:.1}")) { (label) }
     }
-}
-
-fn words(summary: &Summary, ratio: Option<f64>) -> String {
-    let time = summary.warm_wall_ns.map(format::time);
-    let ratio = ratio.map(|ratio| format!("{ratio:.2}"));
-    let faults = summary.warm_minflt.map(|faults| format!("{} faults", format::count(faults)));
-    [time, ratio, faults].into_iter().flatten().collect::<Vec<_>>().join(" · ")
 }
 
 #[cfg(test)]
@@ -61,15 +54,16 @@ mod tests {
     use super::*;
     use crate::report::tests::{EVEN, workload};
 
-    /// A proof that takes longer must be drawn longer, and one of the same time as long as glibc's.
+    /// The README shows it as it is: it must name every allocator that it draws.
     #[test]
-    fn the_bars_are_as_long_as_the_times() {
-        let slower = EVEN.map(|ns| ns * 2);
-        let result = workload(&[("glibc", &EVEN), ("zk-alloc", &slower)]);
-        let [before, ours] = [&result.arms[0], &result.arms[1]].map(|arm| arm.summary.as_ref().unwrap());
-        let svg = picture(&[Row { workload: &result, before, ours }]);
-        let widths: Vec<_> = svg.split("width=\"").skip(1).filter_map(|rest| rest.split('"').next()).collect();
-        assert_eq!(widths, ["300.0", "600.0"], "{svg}");
-        assert!(svg.contains("poseidon2 2^15") && svg.contains("2.00"), "{svg}");
+    fn the_picture_names_the_workloads_and_the_allocators() {
+        let result = workload(&[("glibc", &EVEN), ("mimalloc", &EVEN), ("zk-alloc", &EVEN)]);
+        let [before, ours] = [0, 2].map(|arm: usize| result.arms[arm].summary.as_ref().unwrap());
+        let rows = [(); 2].map(|()| Row { workload: &result, before, ours });
+        let svg = picture(&rows);
+        for part in ["poseidon2", ">mimalloc<", ">zk-alloc<", "glibc"] {
+            assert!(svg.contains(part), "{part}: {svg}");
+        }
+        assert_eq!(svg.matches("<circle").count(), 4 + 2, "two dots a workload, and two names: {svg}");
     }
 }
