@@ -41,8 +41,11 @@ pub(super) fn block(what: &str, kept: &Kept) -> anyhow::Result<Block> {
             Ok(Block { text, picture: None })
         }
         ("summary", ..) => {
-            let rows: Vec<_> =
-                sources.iter().zip(&found).map(|(source, run)| Row::of(source.of(run)?)).collect::<Result<_, _>>()?;
+            let rows: Vec<_> = sources
+                .iter()
+                .zip(&found)
+                .map(|(source, run)| Row::of(run, source.of(run)?))
+                .collect::<Result<_, _>>()?;
             let picture =
                 format!("![Time of a warm proof against peak memory, every prover under every allocator]({PICTURE})");
             let text = format!("{}\n{picture}\n\n{}", summary(&rows), provenance(&found));

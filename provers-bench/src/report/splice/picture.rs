@@ -24,7 +24,7 @@ const STYLE: &str = "text{font:12px system-ui,sans-serif;fill:#1f2328}.tick,.mar
 /// The picture as SVG; empty where nothing can be compared.
 pub(super) fn picture(rows: &[Row<'_>]) -> String {
     let results: Vec<_> = rows.iter().map(|row| row.workload).collect();
-    let workloads: Vec<_> = rows.iter().map(|row| (row.workload.workload.clone(), row.workload)).collect();
+    let workloads: Vec<_> = rows.iter().map(|row| (row.short_name().to_owned(), row.workload)).collect();
     let Some(pareto) = Pareto::of(&workloads, &Palette::of_all(&results)) else { return String::new() };
     let (width, height) = Pareto::size();
     let columns = (width / NAME).floor() as usize;
@@ -59,7 +59,7 @@ mod tests {
     fn the_picture_names_the_workloads_and_the_allocators() {
         let result = workload(&[("glibc", &EVEN), ("mimalloc", &EVEN), ("zk-alloc", &EVEN)]);
         let [before, ours] = [0, 2].map(|arm: usize| result.arms[arm].summary.as_ref().unwrap());
-        let rows = [(); 2].map(|()| Row { workload: &result, before, ours });
+        let rows = [(); 2].map(|()| Row { prover: None, workload: &result, before, ours });
         let svg = picture(&rows);
         for part in ["poseidon2", ">mimalloc<", ">zk-alloc<", "glibc"] {
             assert!(svg.contains(part), "{part}: {svg}");

@@ -1,6 +1,6 @@
 //! A workload in a summary.
 
-use crate::results::record::{ArmResult, WorkloadResult};
+use crate::results::record::{ArmResult, Run, WorkloadResult};
 use crate::results::summary::Summary;
 use anyhow::Context;
 
@@ -9,23 +9,31 @@ const OURS: &str = "zk-alloc";
 
 /// A workload with glibc's figures and ours.
 pub(super) struct Row<'a> {
+    /// The prover, where the workload is its only one.
+    pub(super) prover: Option<&'a str>,
     pub(super) workload: &'a WorkloadResult,
     pub(super) before: &'a Summary,
     pub(super) ours: &'a Summary,
 }
 
 impl<'a> Row<'a> {
-    pub(super) fn of(workload: &'a WorkloadResult) -> anyhow::Result<Self> {
+    pub(super) fn of(run: &'a Run, workload: &'a WorkloadResult) -> anyhow::Result<Self> {
         let summary = |label: &str| {
             let arm = workload.arms.iter().find(|arm: &&ArmResult| arm.label == label);
             arm.and_then(|arm| arm.summary.as_ref())
                 .with_context(|| format!("{} has no figures of {label}", workload.workload))
         };
-        Ok(Self { workload, before: summary(&workload.baseline)?, ours: summary(OURS)? })
+        let prover = (run.workloads.len() == 1).then_some(run.prover.as_str());
+        Ok(Self { prover, workload, before: summary(&workload.baseline)?, ours: summary(OURS)? })
     }
 
-    /// The workload's name as a heading has it: with its size.
+    /// The workload's name without its size; that of its prover says more where it is the only one.
+    pub(super) fn short_name(&self) -> &str {
+        self.prover.unwrap_or(&self.workload.workload)
+    }
+
+    /// The same with its size.
     pub(super) fn name(&self) -> String {
-        format!("{} 2^{}", self.workload.workload, self.workload.log_rows)
+        format!("{} 2^{}", self.short_name(), self.workload.log_rows)
     }
 }
