@@ -131,7 +131,7 @@ impl Zone {
         elsewhere: impl FnOnce() -> Option<NonNull<u8>>,
     ) -> Result<NonNull<u8>, Shortage> {
         let granules = self.granules(bytes);
-        let found = self.claim_free(Tenant::of_run(bytes), granules, self.spec.run_align(bytes, align));
+        let found = self.claim_free(Tenant::of_run(bytes), bytes, align);
         if found.is_none_or(|start| self.residency.resident(start, granules) < granules) {
             if let Some(at) = elsewhere() {
                 found.into_iter().for_each(|start| self.runs.release(start, granules));
@@ -143,7 +143,7 @@ impl Zone {
 
     /// Hands out a run that is free and resident, for a request whose own zone has none.
     pub(crate) fn claim_for_other_zone(&self, bytes: usize, align: usize, contents: Contents) -> Option<NonNull<u8>> {
-        let (align, skew) = self.align_and_skew(self.spec.run_align(bytes, align));
+        let (align, skew) = self.align_and_skew(bytes, align);
         let start = self.claim_resident(self.granules(bytes), align, skew)?;
         self.hand_out(start, bytes, self.bytes(align), contents, Limit::Peak).ok()
     }
@@ -183,8 +183,7 @@ impl Zone {
         len: usize,
     ) -> Result<(NonNull<u8>, bool), Shortage> {
         let granules = self.granules(bytes);
-        let align = self.spec.run_align(bytes, align);
-        let start = self.claim_free(Tenant::of_run(bytes), granules, align).ok_or(Shortage::Full)?;
+        let start = self.claim_free(Tenant::of_run(bytes), bytes, align).ok_or(Shortage::Full)?;
         let moved = self.granules(len);
         let resident = self.residency.resident(start, moved);
         let fresh = self.commit_and_book(start, granules, Limit::Cap)?;
@@ -207,7 +206,7 @@ impl Zone {
     /// See [`Shortage`].
     pub(crate) fn claim_slab(&self, bytes: usize, limit: Limit) -> Result<(NonNull<u8>, u64), Shortage> {
         let granules = self.granules(bytes);
-        let start = self.claim_free(Tenant::Slab, granules, bytes).ok_or(Shortage::Full)?;
+        let start = self.claim_free(Tenant::Slab, bytes, bytes).ok_or(Shortage::Full)?;
         let is_committed = self.commit_to(start + granules);
         if !is_committed || !self.page_in_around_slab(start, granules, limit) {
             self.runs.release(start, granules);
@@ -248,8 +247,9 @@ impl Zone {
 
     /// Claims the lowest run of free granules. Before it hands out what is not resident, what threads keep is free too, and any
     /// other place is taken that is.
-    fn claim_free(&self, tenant: Tenant, granules: usize, align: usize) -> Option<usize> {
-        let (align, skew) = self.align_and_skew(align);
+    fn claim_free(&self, tenant: Tenant, bytes: usize, align: usize) -> Option<usize> {
+        let granules = self.granules(bytes);
+        let (align, skew) = self.align_and_skew(bytes, align);
         let first_fit = || self.runs.claim_first_fit(tenant, granules, align, skew);
         let is_resident = |start: &usize| self.residency.resident(*start, granules) == granules;
         let release = |start| self.runs.release(start, granules);
@@ -268,9 +268,9 @@ impl Zone {
         elsewhere.or(found)
     }
 
-    /// An alignment in granules, and how far the zone's start lies behind a multiple of it.
-    fn align_and_skew(&self, align: usize) -> (usize, usize) {
-        let align = self.granules(align).next_power_of_two();
+    /// The alignment of a run in granules, and how far the zone's start lies behind a multiple of it.
+    fn align_and_skew(&self, bytes: usize, align: usize) -> (usize, usize) {
+        let align = self.granules(self.spec.run_align(bytes, align)).next_power_of_two();
         let first = self.base.addr().get() >> self.spec.granule_bytes.trailing_zeros();
         (align, first & (align - 1))
     }
