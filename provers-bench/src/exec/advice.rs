@@ -1,13 +1,14 @@
-//! What follows from the figures: what there is to gain at most, which allocator to take, what else changes with it, and how to take it.
+//! The advice: the most that there is to gain, the allocator to take, the other changes that it brings, and how to take it.
 
 use super::libraries::Entrant;
 use super::paste;
 use super::sentences::{besides_time, ceiling, peak_ratio, price, trades, wall_time};
-use super::worth::{self, Change, LEAST_MEMORY_CHANGE, LEAST_TIME_CHANGE, Offer};
+use super::worth::{self, Change, LEAST_MEMORY_CHANGE, Offer};
 use crate::arms::OURS;
+use crate::results::format;
 use crate::results::record::{Advice, ArmResult, Run, WorkloadResult};
 use crate::results::stats::Verdict;
-use crate::results::{format, view};
+use crate::results::view::{self, LEAST_TIME_CHANGE};
 use std::ffi::OsString;
 
 /// What to know before our library is copied elsewhere: it comes from no package.

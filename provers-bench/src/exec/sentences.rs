@@ -1,13 +1,14 @@
-//! What the advice says of single figures: a sentence each.
+//! The sentences of the advice, each about a few figures.
 
-use super::worth::{self, Change, LEAST_FAULTS_CHANGE, LEAST_TIME_CHANGE, Offer};
+use super::worth::{self, Change, LEAST_FAULTS_CHANGE, Offer};
 use crate::arms::BASELINE;
+use crate::results::format;
 use crate::results::record::{ArmResult, Run, WorkloadResult};
 use crate::results::stats::{Ratio, Verdict};
 use crate::results::summary::Summary;
-use crate::results::{format, view};
+use crate::results::view::{self, LEAST_TIME_CHANGE};
 
-/// What the kernel takes of the baseline's time, in words that promise no more than it says.
+/// The share of the baseline's CPU time that the kernel takes, which bounds the gain.
 pub(super) fn ceiling(workload: &WorkloadResult) -> Vec<String> {
     let Some((base, figures)) = view::baseline(workload).filter(|(arm, _)| arm.arm == BASELINE) else {
         return Vec::new();
@@ -31,7 +32,7 @@ pub(super) fn wall_time(wall: &Ratio) -> String {
     format!("{} of the time{doubt}", format::ratio(wall))
 }
 
-/// What arms take of the baseline's time and memory.
+/// The time and memory of arms, as parts of the baseline's.
 pub(super) fn trades(offers: &[&Offer<'_>]) -> String {
     let trade = |offer: &&Offer<'_>| {
         let time = match offer.time.cpu {
@@ -77,7 +78,7 @@ pub(super) fn price(
     format!("With {}: {}.", arm.label, parts.join("; "))
 }
 
-/// What changes where wall time shows no difference: of each figure, the lowest and the highest ratio that is shown and counts.
+/// Figures that change where wall time shows no difference: the lowest and the highest ratio of each.
 pub(super) fn besides_time(run: &Run, base: &ArmResult, offers: &[Offer<'_>]) -> Option<String> {
     let alike: Vec<_> = offers.iter().filter(|offer| offer.time.wall.verdict() == Verdict::NoDifferenceShown).collect();
     let shown = |ratio: Option<Ratio>, least| ratio.filter(|ratio| Change::of(ratio, least) != Change::None);

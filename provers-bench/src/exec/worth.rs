@@ -1,15 +1,12 @@
-//! What is worth a change: which differences to the baseline count, and which arms have something to offer.
+//! Differences to the baseline that count, and the arms that offer one.
 
 use crate::results::proof::Proof;
 use crate::results::record::{ArmResult, Run, WorkloadResult};
 use crate::results::stats::{Ratio, Verdict};
 use crate::results::summary::{self, Summary};
-use crate::results::view;
+use crate::results::view::{self, LEAST_TIME_CHANGE};
 use crate::sample::Sample;
 
-/// Least change of time that counts, as a share of the baseline's. The place of code and data in memory alone moves a program's time by a
-/// percent or more, and a new allocator has to be deployed and tested.
-pub(super) const LEAST_TIME_CHANGE: f64 = 0.02;
 /// Least change of peak RSS that counts, as a share of the baseline's. Memory is looked at every 20 ms, so the peaks of equal runs differ by
 /// a few percent; memory limits are set in coarser steps.
 pub(super) const LEAST_MEMORY_CHANGE: f64 = 0.05;
@@ -63,7 +60,7 @@ impl Time {
     }
 }
 
-/// An arm beside the baseline.
+/// An arm that is compared with the baseline.
 #[derive(Clone, Debug)]
 pub(super) struct Offer<'a> {
     pub(super) arm: &'a ArmResult,
@@ -103,7 +100,7 @@ impl<'a> Offer<'a> {
     }
 }
 
-/// All arms beside `base` that have rounds enough for a verdict.
+/// All arms but `base` that have rounds enough for a verdict.
 pub(super) fn offers<'a>(run: &Run, workload: &'a WorkloadResult, base: &ArmResult) -> Vec<Offer<'a>> {
     let others = workload.arms.iter().filter(|arm| arm.label != base.label);
     others.filter_map(|arm| Offer::of(run, base, arm)).collect()

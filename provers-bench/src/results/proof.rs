@@ -1,6 +1,5 @@
 //! A proof as it was made: what was measured of it, and when.
 
-use crate::results::stats::Ratio;
 use crate::sample::Sample;
 use serde::{Deserialize, Serialize};
 
@@ -33,15 +32,6 @@ pub(crate) struct AloneProof {
     pub(crate) rss_after_10_s_bytes: Option<u64>,
     #[serde(flatten)]
     pub(crate) sample: Sample,
-}
-
-/// Wall-clock times of one arm's proofs alone to another's, pass by pass.
-pub(crate) fn alone_ratio(alone: &[AloneProof], reference: &[AloneProof], seed: u64) -> Option<Ratio> {
-    let ratio = |proof: &AloneProof| {
-        let other = reference.iter().find(|other| other.pass == proof.pass)?;
-        Some(vec![proof.sample.wall_ns as f64 / other.sample.wall_ns as f64])
-    };
-    Ratio::of_processes(&alone.iter().filter_map(ratio).collect::<Vec<_>>(), seed)
 }
 
 impl Proof {

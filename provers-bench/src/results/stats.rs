@@ -94,6 +94,11 @@ impl Ratio {
     }
 }
 
+/// The median of whole numbers, rounded; `None` of nothing.
+pub(crate) fn whole_median(values: impl Iterator<Item = u64>) -> Option<u64> {
+    median(&values.map(|value| value as f64).collect::<Vec<_>>()).map(|median| median.round() as u64)
+}
+
 /// The middle value, or the mean of the two middle ones; `None` of nothing.
 pub(crate) fn median(values: &[f64]) -> Option<f64> {
     let mut sorted = values.to_vec();

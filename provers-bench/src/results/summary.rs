@@ -1,7 +1,7 @@
 //! From samples to the figures of a table row.
 
 use crate::results::proof::Proof;
-use crate::results::stats::{Ratio, Verdict, median};
+use crate::results::stats::{Ratio, Verdict, whole_median};
 use crate::sample::Sample;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -46,9 +46,7 @@ impl Summary {
     /// Of `samples`, beside those of the baseline, unless they are the baseline's.
     pub(crate) fn of(samples: &[Proof], reference: Option<&[Proof]>, seed: u64) -> Self {
         let median_of = |proofs: fn(&Proof) -> bool, figure: fn(&Sample) -> Option<u64>| {
-            let chosen = samples.iter().filter(|proof| proofs(proof));
-            let values: Vec<f64> = chosen.filter_map(|proof| figure(&proof.sample)).map(|value| value as f64).collect();
-            median(&values).map(|value| value.round() as u64)
+            whole_median(samples.iter().filter(|proof| proofs(proof)).filter_map(|proof| figure(&proof.sample)))
         };
         let ratio_of = |proofs: fn(&Proof) -> bool, figure: fn(&Sample) -> u64| {
             Ratio::of_processes(&ratios(samples, reference?, proofs, figure), seed)
@@ -68,11 +66,9 @@ impl Summary {
                 .filter(|(_, reference)| *reference > 0)
                 .map(|(bytes, reference)| bytes as f64 / reference as f64),
             peak_rss_bytes,
-            warm_byte_seconds: {
-                let warm = samples.iter().filter(|proof| proof.is_warm());
-                let values: Vec<f64> = warm.filter_map(|proof| proof.byte_seconds).map(|value| value as f64).collect();
-                median(&values).map(|value| value.round() as u64)
-            },
+            warm_byte_seconds: whole_median(
+                samples.iter().filter(|proof| proof.is_warm()).filter_map(|proof| proof.byte_seconds),
+            ),
             resting_rss_bytes: samples.last().map(|proof| proof.sample.rss_bytes).filter(|bytes| *bytes > 0),
             wall_ratio,
             cpu_ratio: ratio_of(Proof::is_warm, Sample::cpu_ns),

@@ -2,9 +2,9 @@
 
 use crate::arms::{self, OURS};
 use crate::results::format;
-use crate::results::proof::{self, AloneProof, Proof};
+use crate::results::proof::{AloneProof, Proof};
 use crate::results::record::{ArmResult, Outcome, Run, Sweep, WorkloadResult};
-use crate::results::stats::{Ratio, Verdict, median};
+use crate::results::stats::{Ratio, Verdict, whole_median};
 use crate::results::summary::{Summary, warm_wall_ratios};
 use crate::sample::Sample;
 use std::collections::BTreeMap;
@@ -62,8 +62,7 @@ pub(crate) fn warm(arm: &ArmResult) -> impl Iterator<Item = &Proof> + Clone {
 
 /// The median of a figure over the warm proofs that have it.
 pub(crate) fn warm_median(arm: &ArmResult, figure: impl Fn(&Sample) -> Option<u64>) -> Option<u64> {
-    let values: Vec<f64> = warm(arm).filter_map(|proof| figure(&proof.sample)).map(|value| value as f64).collect();
-    median(&values).map(|value| value.round() as u64)
+    whole_median(warm(arm).filter_map(|proof| figure(&proof.sample)))
 }
 
 /// Warm wall-clock times of `arm` to those of `other`, one ratio a round, a list a process.
@@ -103,14 +102,15 @@ pub(crate) fn peak_spread(arm: &ArmResult) -> Option<f64> {
     (peaks.len() > 1 && *lowest > 0).then(|| *highest as f64 / *lowest as f64)
 }
 
-/// CPU time that differs by less is not worth a verdict, in parts of the baseline's: allocators are not changed for it.
-const WORTH_CPU: f64 = 0.02;
+/// Least change of time that counts, as a share of the baseline's. The place of code and data in memory alone moves a program's time by a
+/// percent or more, and a new allocator has to be deployed and tested.
+pub(crate) const LEAST_TIME_CHANGE: f64 = 0.02;
 
 /// What CPU time shows where wall time shows no difference: a busy machine scatters it less.
 pub(crate) fn cpu_verdict(summary: &Summary) -> Option<(Verdict, Ratio)> {
-    let is_worth_saying = |ratio: &Ratio| (ratio.median - 1.0).abs() >= WORTH_CPU;
+    let counts = |ratio: &Ratio| (ratio.median - 1.0).abs() >= LEAST_TIME_CHANGE;
     let no_difference = summary.verdict == Some(Verdict::NoDifferenceShown);
-    let ratio = summary.cpu_ratio.filter(|ratio| no_difference && is_worth_saying(ratio))?;
+    let ratio = summary.cpu_ratio.filter(|ratio| no_difference && counts(ratio))?;
     let verdict = ratio.verdict();
     matches!(verdict, Verdict::Faster | Verdict::Slower).then_some((verdict, ratio))
 }
@@ -131,14 +131,17 @@ pub(crate) fn verdict(workload: &WorkloadResult, arm: &ArmResult, summary: &Summ
 
 /// The median of a figure over the arm's proofs alone.
 pub(crate) fn alone_median(arm: &ArmResult, figure: impl Fn(&AloneProof) -> Option<u64>) -> Option<u64> {
-    let values: Vec<f64> = arm.alone.iter().filter_map(figure).map(|value| value as f64).collect();
-    median(&values).map(|value| value.round() as u64)
+    whole_median(arm.alone.iter().filter_map(figure))
 }
 
-/// The wall-clock times of the arm's proofs alone as a ratio to the baseline's; `None` for the baseline itself.
+/// The wall-clock times of the arm's proofs alone as a ratio to the baseline's, pass by pass; `None` for the baseline itself.
 pub(crate) fn alone_ratio(workload: &WorkloadResult, arm: &ArmResult) -> Option<Ratio> {
     let (baseline, _) = baseline(workload).filter(|(baseline, _)| baseline.label != arm.label)?;
-    proof::alone_ratio(&arm.alone, &baseline.alone, 0)
+    let ratio = |proof: &AloneProof| {
+        let other = baseline.alone.iter().find(|other| other.pass == proof.pass)?;
+        Some(vec![proof.sample.wall_ns as f64 / other.sample.wall_ns as f64])
+    };
+    Ratio::of_processes(&arm.alone.iter().filter_map(ratio).collect::<Vec<_>>(), 0)
 }
 
 /// Share of the CPU time of warm proofs that was spent in the kernel.
