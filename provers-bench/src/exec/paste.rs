@@ -1,4 +1,4 @@
-//! Lines to paste: the command under an allocator for a shell, and what brings the allocator into an image.
+//! Lines to paste: a shell command that runs the program under an allocator, and Dockerfile lines that install it.
 
 use super::libraries::Entrant;
 use std::ffi::OsString;
@@ -10,7 +10,7 @@ pub(super) fn environment(entrant: &Entrant, command: &[OsString]) -> String {
     assigned.chain([command_line(command)]).collect::<Vec<_>>().join(" ")
 }
 
-/// What brings an allocator into an image, behind whatever needs the C library's own.
+/// Dockerfile lines that install an allocator. They go after all commands that need the C library's own.
 pub(super) fn dockerfile(entrant: &Entrant) -> Vec<String> {
     let mut lines = Vec::new();
     let file = entrant.file();

@@ -45,7 +45,7 @@ fn steady(workload: &WorkloadResult) -> Option<String> {
     }
     let peak = ours.peak_rss_ratio.map_or_else(String::new, |ratio| format!("; peak RSS {ratio:.2} of {base}'s"));
     Some(format!(
-        "{}: these rounds show no difference in wall time, and one in figures that scatter less: {}{peak}",
+        "{}: these rounds show no difference in wall time; figures that scatter less do: {}{peak}",
         arm.label,
         shown.join(", ")
     ))

@@ -1,5 +1,5 @@
-//! Time against peak memory: every arm of every workload a dot, both as a ratio to the baseline's. Whoever is further left is faster,
-//! whoever is further down is smaller.
+//! Time against peak memory, both as ratios to the baseline's: a dot for each arm of each workload. Faster arms are further left, and
+//! smaller ones further down.
 
 use super::charts::{ratio_tick, ratios};
 use super::figure::{dot, line, place, text};
@@ -28,7 +28,7 @@ struct Dot {
     look: Look,
     time: f64,
     memory: f64,
-    /// What stands beside it, if anything.
+    /// Its name, where it has one.
     label: Option<String>,
     meaning: String,
 }
@@ -96,7 +96,7 @@ impl Pareto {
         self.legend.iter().map(|(label, look)| (label.as_str(), look.class.as_str()))
     }
 
-    /// What stands within the frame.
+    /// The dots, their names and the axes.
     pub(crate) fn drawing(&self) -> Markup {
         let x = ratios(self.dots.iter().map(|dot| dot.time)).over(LEFT, WIDTH - RIGHT);
         let (low, high) = range(self.dots.iter().map(|dot| dot.memory).chain(LEAST_MEMORY)).unwrap_or((0.5, 2.0));
@@ -126,7 +126,7 @@ impl Pareto {
         }
     }
 
-    /// Where labels stand: beside their dots, and not on each other.
+    /// Places of the labels: next to their dots, without overlaps.
     fn labels(&self, x: &Scale, y: &Scale) -> Vec<((f64, f64), &'static str, &str)> {
         let mut taken: Vec<[f64; 4]> = self
             .dots
