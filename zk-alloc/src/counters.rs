@@ -1,4 +1,4 @@
-//! What is counted while it happens. No decision reads it; [`stats`](crate::stats()) gathers it.
+//! What is counted while it happens. [`stats`](crate::stats()) gathers it. The bytes in use and their peak also bound what stays resident.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 

@@ -1,4 +1,4 @@
-//! What happened so far. No decision reads it.
+//! What happened so far, gathered for the program.
 
 use std::fmt;
 

@@ -46,7 +46,7 @@ pub(crate) struct SlabTable {
     free_committed: AtomicUsize,
     /// Of each class, slabs that may have free blocks.
     hints: HintSets<{ classes::COUNT }>,
-    /// Slabs in use, and their bytes. No decision reads them.
+    /// Slabs in use, and their bytes. For [`stats`](crate::stats()) only.
     slabs: AtomicUsize,
     in_use_bytes: AtomicUsize,
     /// Bytes of blocks that are not free.
