@@ -220,7 +220,7 @@ fn in_a_small_control_group_phases_leave_room_for_what_is_between_them() {
     if !is_alone() {
         let group = match ControlGroup::new(256 * MIB) {
             Ok(group) => group,
-            Err(reason) => return println!("skipped: no control group: {reason}"),
+            Err(reason) => return support::skip("no control group can be made", reason),
         };
         let processes = CString::new(group.0.join("cgroup.procs").into_os_string().into_vec()).expect("a path");
         let join = move || {

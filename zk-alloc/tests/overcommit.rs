@@ -54,7 +54,7 @@ fn strict_accounting_changes_neither_the_region_nor_the_service() {
         assert_eq!((stats().refusals, overflow_stats()), (0, (0, 0)));
         return println!("reserved {}", stats().reserved_bytes);
     }
-    if env::var_os("ZK_ALLOC_TEST_HOST").is_none() {
+    if !support::may_change_host() {
         return println!("skipped: ZK_ALLOC_TEST_HOST=1 allows to change vm.overcommit_memory for a moment");
     }
     // Two such tests at once would put back each other's settings.
@@ -69,7 +69,7 @@ fn strict_accounting_changes_neither_the_region_nor_the_service() {
     let usual = reserved();
     let _strict = match strict_accounting() {
         Ok(strict) => strict,
-        Err(error) => return println!("skipped: vm.overcommit_memory can't be changed here: {error}"),
+        Err(error) => return support::skip("vm.overcommit_memory can't be changed here", error),
     };
     assert_eq!(reserved(), usual);
 }

@@ -70,6 +70,20 @@ pub(crate) fn is_alone() -> bool {
     std::env::var_os(ALONE).is_some()
 }
 
+/// Allows tests to change settings of the machine for a moment, and has those fail that lack the rights.
+const HOST: &str = "ZK_ALLOC_TEST_HOST";
+
+pub(crate) fn may_change_host() -> bool {
+    std::env::var_os(HOST).is_some()
+}
+
+/// Says why a test can't run here. Fails where it has to: whoever set `ZK_ALLOC_TEST_HOST=1` said that it can.
+#[track_caller]
+pub(crate) fn skip(what: &str, reason: impl std::fmt::Display) {
+    assert!(!may_change_host(), "{what}, though {HOST} is set: {reason}");
+    println!("skipped: {what}: {reason}");
+}
+
 /// Whether requests of every size go to the arena in this process.
 pub(crate) fn small_nodes_too() -> bool {
     std::env::var_os("ZK_ALLOC_MIN_BYTES").is_none_or(|value| value == "0")
