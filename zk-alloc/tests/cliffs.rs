@@ -1,5 +1,5 @@
-//! Requests stay in the order of microseconds however many holes lie below them and however full the cap is. Medians of
-//! many, bounded so that only a search or a system call over everything reaches the bound, not a busy machine.
+//! A request takes about as long however many holes lie below it and however full the cap is. The bounds are ratios of medians to
+//! the same requests in the same process, before there were holes: a search over all of them takes hundreds of times as long.
 //!
 //! What the arena holds is the process's, so each test runs in one of its own.
 #![cfg(target_os = "linux")]
@@ -8,22 +8,32 @@
 mod arms;
 mod support;
 
+use std::alloc::System;
 use std::time::{Duration, Instant};
 
-use arms::{Block, KIB, MIB, RESIDENT, keep_every};
+use arms::{Allocator, Block, KIB, MIB, RESIDENT, keep_every};
 use support::in_its_own_process;
 use zk_alloc::{overflow_stats, stats};
 
 /// Requests whose median is taken.
 const SAMPLES: usize = 301;
 
+/// How many times as long a request may take as in an empty arena.
+const MOST_TIMES: u32 = 25;
+/// What a request takes at least, for the comparison: a clock shows less in steps.
+const LEAST_TIME: Duration = Duration::from_micros(1);
+
 /// The median time of requests of `size` bytes that all stay alive.
 fn median_request(size: usize, align: usize) -> Duration {
+    median_request_of(&RESIDENT, size, align)
+}
+
+fn median_request_of(allocator: Allocator, size: usize, align: usize) -> Duration {
     let mut alive = Vec::with_capacity(SAMPLES);
     let mut times: Vec<_> = (0..SAMPLES)
         .map(|_| {
             let begun = Instant::now();
-            alive.push(Block::untouched(&RESIDENT, size, align));
+            alive.push(Block::untouched(allocator, size, align));
             begun.elapsed()
         })
         .collect();
@@ -32,14 +42,28 @@ fn median_request(size: usize, align: usize) -> Duration {
     times[SAMPLES / 2]
 }
 
+/// Holds a request to [`MOST_TIMES`] of what it took in an empty arena.
+#[track_caller]
+fn assert_no_search(in_empty: Duration, median: Duration, blocks: &[Block]) {
+    let most = MOST_TIMES * in_empty.max(LEAST_TIME);
+    assert!(median <= most, "{median:?} with {} blocks alive, {in_empty:?} with none", blocks.len());
+}
+
+/// Holds a request over the cap to eight times what the backing allocator takes, which serves it.
+#[track_caller]
+fn assert_passed_on(median: Duration) {
+    let backing = median_request_of(&System, 48 * KIB, 8);
+    assert!(median <= 8 * backing, "{median:?}, of the backing allocator {backing:?}\n{}", stats());
+}
+
 /// First fit over a bitmap looks at each hole that is too small, again for each request.
 fn assert_holes_are_passed_over(name: &str, count: usize, hole: usize, size: usize) {
     // What nobody touches takes no memory only in small pages.
     in_its_own_process(name, &[("ZK_ALLOC_THP", "never")], || {
+        let in_empty = median_request(size, 8);
         let mut blocks: Vec<_> = (0..count).map(|_| Block::untouched(&RESIDENT, hole, 8)).collect();
         keep_every(2, &mut blocks);
-        let median = median_request(size, 8);
-        assert!(median <= Duration::from_micros(50), "{median:?} for {size} bytes above {} holes", blocks.len());
+        assert_no_search(in_empty, median_request(size, 8), &blocks);
         drop(blocks);
         assert_eq!(overflow_stats(), (0, 0), "the arena served all of it\n{}", stats());
     });
@@ -66,9 +90,9 @@ fn holes_between_middle_runs_are_not_searched() {
 #[test]
 fn holes_that_are_not_aligned_are_not_searched() {
     in_its_own_process("holes_that_are_not_aligned_are_not_searched", &[], || {
+        let in_empty = median_request(2 * KIB, 32 * KIB);
         let blocks: Vec<_> = (0..20_000).map(|_| Block::untouched(&RESIDENT, 2 * KIB, 32 * KIB)).collect();
-        let median = median_request(2 * KIB, 32 * KIB);
-        assert!(median <= Duration::from_micros(50), "{median:?} for 2 KiB at 32 KiB above {}", blocks.len());
+        assert_no_search(in_empty, median_request(2 * KIB, 32 * KIB), &blocks);
         drop(blocks);
         assert_eq!(overflow_stats(), (0, 0), "the arena served all of it\n{}", stats());
     });
@@ -87,7 +111,7 @@ fn a_cap_that_is_reached_costs_no_search_at_each_request() {
         let over = overflow_stats().0;
         let median = median_request(48 * KIB, 8);
         assert!(overflow_stats().0 >= over + SAMPLES / 2, "most were over the cap");
-        assert!(median <= Duration::from_micros(100), "{median:?} with {} runs alive", blocks.len());
+        assert_passed_on(median);
     });
 }
 
@@ -101,8 +125,7 @@ fn a_cap_that_is_reached_costs_no_look_at_every_slab_at_each_request() {
         while overflow_stats().0 < 100 {
             blocks.push(Block::written(&RESIDENT, 48 * KIB));
         }
-        let median = median_request(48 * KIB, 8);
-        assert!(median <= Duration::from_micros(500), "{median:?} with {} blocks alive", blocks.len());
+        assert_passed_on(median_request(48 * KIB, 8));
     });
 }
 
@@ -111,20 +134,28 @@ fn a_cap_that_is_reached_costs_no_look_at_every_slab_at_each_request() {
 fn small_blocks_cost_no_search_over_all_slabs() {
     in_its_own_process("small_blocks_cost_no_search_over_all_slabs", &[], || {
         const PART: usize = 100_000;
-        let allocate = |count| (0..count).map(|_| Block::untouched(&RESIDENT, 512, 8)).collect::<Vec<_>>();
-        let mut below = allocate(90 * PART);
+        let allocate = || (0..PART).map(|_| Block::untouched(&RESIDENT, 512, 8)).collect::<Vec<_>>();
+        let timed = |parts: usize| {
+            let parts: Vec<_> = (0..parts)
+                .map(|_| {
+                    let begun = Instant::now();
+                    let blocks = allocate();
+                    (begun.elapsed(), blocks)
+                })
+                .collect();
+            let least = parts.iter().map(|(time, _)| *time).min().expect("parts");
+            (least, parts.into_iter().flat_map(|(_, blocks)| blocks).collect::<Vec<_>>())
+        };
+        let (first, mut below) = timed(10);
+        (0..80).for_each(|_| below.extend(allocate()));
         // Nor over those that had room once: some blocks of each are freed, which the first of the parts takes again.
         let mut nth = 0;
         below.retain(|_| {
             nth += 1;
             nth % 64 != 0
         });
-        let times = [(); 10].map(|()| {
-            let begun = Instant::now();
-            let blocks = allocate(PART);
-            (begun.elapsed(), blocks)
-        });
-        let least = times.iter().map(|(time, _)| *time).min().unwrap();
-        assert!(least <= Duration::from_millis(40), "{least:?} for {PART} blocks above {}", below.len());
+        let (last, _blocks) = timed(10);
+        println!("measured {PART} blocks in {first:?}, and in {last:?} above {}", below.len());
+        assert!(last <= 4 * first, "{last:?} for {PART} blocks above {}, {first:?} above none", below.len());
     });
 }

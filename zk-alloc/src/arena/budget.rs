@@ -81,6 +81,14 @@ pub(super) fn nothing_left_to_purge() {
     STUCK_BYTES.store(resident_bytes().saturating_sub(counters::used_bytes()), Ordering::Relaxed);
 }
 
+/// Whether a purge may make room for `bytes` below the cap, where threads keep `kept_bytes`. A purge looks at everything: after one in vain, a
+/// sixteenth of what has to go must be freed before the next.
+pub(super) fn may_make_room(bytes: usize, kept_bytes: usize) -> bool {
+    let excess = resident_bytes().saturating_add(bytes).saturating_sub(max_bytes());
+    let freed = purgeable_bytes(counters::used_bytes()).saturating_add(kept_bytes);
+    freed > 0 && freed >= excess / 16
+}
+
 /// What may be resident under [`Limit::Peak`] if `more_bytes` are to be, in bytes.
 pub(super) fn peak_limit(more_bytes: usize) -> usize {
     let used = counters::used_bytes();

@@ -341,10 +341,17 @@ impl Arena {
             Err(Shortage::Full) => None,
             Err(Shortage::OverBudget) => {
                 let keep_bytes = budget::max_bytes().saturating_sub(size.checked_add(ROOM_BYTES)?);
+                if !budget::may_make_room(size, kept_bytes()) {
+                    return None;
+                }
                 // What threads keep may be all that keeps slabs, which lie where a run would find room.
                 self.middle.empty_caches(self.slab_zone());
                 self.trim_now(keep_bytes, || ());
-                self.try_alloc(size, align, contents, Limit::Cap).ok()
+                let found = self.try_alloc(size, align, contents, Limit::Cap).ok();
+                if found.is_none() {
+                    budget::nothing_left_to_purge();
+                }
+                found
             }
         }
     }
