@@ -147,7 +147,7 @@ fn run() {
         if is_stopping() {
             break;
         }
-        let to_look = arena::look_in_background();
+        let to_look = arena::looks::look_in_background();
         let to_step = huge.work();
         let pause = [to_look, to_step].into_iter().flatten().min();
         if pause != Some(Duration::ZERO) {

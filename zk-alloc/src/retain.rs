@@ -77,7 +77,7 @@ fn follow() {
     let is_resident = IS_RESIDENT.load(Ordering::SeqCst);
     let by_setting = || arena::get().map_or(Duration::MAX, |arena| arena.config().settings.retain_for.value);
     let window_ns = window_ns(POLICY.load(Ordering::SeqCst), is_resident, by_setting);
-    arena::follow(arena::Policy { window_ns, empties: !is_resident });
+    arena::looks::follow(arena::Policy { window_ns, empties: !is_resident });
 }
 
 /// The length of the window under a policy, in nanoseconds; 0 purges nothing by time.

@@ -228,7 +228,7 @@ fn masks(start: usize, n: usize) -> impl DoubleEndedIterator<Item = (usize, u64)
 }
 
 /// A word with its lowest `n` bits set; `n` is at most 64.
-const fn low_bits(n: usize) -> u64 {
+pub(super) const fn low_bits(n: usize) -> u64 {
     if n == WORD_BITS { u64::MAX } else { (1 << n) - 1 }
 }
 

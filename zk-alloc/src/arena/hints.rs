@@ -4,11 +4,11 @@
 //! few costs memory that is not found until the next one. To have none too few, who takes a hint back looks once more
 //! afterwards: the thread that made the place worth a hint sets it after that, and one of both is last.
 
+use super::bitmap::WORD_BITS;
 use super::table::Table;
 use crate::os::Errno;
 use crate::sync::{AtomicU64, Ordering};
 
-const WORD_BITS: usize = u64::BITS as usize;
 /// Each level has a bit for each word of the level below that is not zero. Three reach a quarter of a million indices by one
 /// look at a few words.
 const LEVELS: usize = 3;

@@ -11,14 +11,19 @@ mod budget;
 mod checks;
 mod collapse;
 mod decay;
+mod growth;
 mod hints;
 mod holes;
 mod huge;
 mod layout;
 #[cfg(feature = "c-api")]
 mod lengths;
+pub(crate) mod looks;
 mod mapped;
+#[cfg(feature = "c-api")]
+mod measured;
 mod middle;
+mod purge;
 mod region;
 mod residency;
 mod runs;
@@ -33,15 +38,14 @@ use std::ffi::c_void;
 #[cfg(unix)]
 use std::hint::black_box;
 use std::mem::MaybeUninit;
-use std::ptr::{NonNull, copy_nonoverlapping};
-use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use crate::classes::{self, Class};
 use crate::config::{self, Config, HugePagesOutcome, Settings};
-use crate::counters::{self, ZoneCounters};
+use crate::counters::ZoneCounters;
 use crate::escape;
-use crate::open_phases;
 use crate::os::{self, Errno, HUGE_PAGE_BYTES};
 use crate::route::{self, Path, RunKind};
 
@@ -56,11 +60,9 @@ pub(crate) use residency::GiveBack;
 pub(crate) use zone::{Contents, Populate};
 
 use budget::Limit;
-use decay::{Looks, Sight, Verdict};
 use middle::Middle;
 use runs::Tenant;
 use thread_cache::Totals;
-use window::Looker;
 use zone::Shortage;
 
 /// See the module's documentation.
@@ -223,11 +225,6 @@ pub(crate) fn alloc_kept(size: usize, align: usize) -> Option<NonNull<u8>> {
     middle::alloc_kept(Class::of_usual(size, align)?, size)
 }
 
-/// A request over a limit purges this much more than it needs, in bytes, so that the next requests find room.
-const ROOM_BYTES: usize = 1 << 20;
-/// Threads' caches are worth emptying if they hold this part of what is in use.
-const CACHED_PART: usize = 16;
-
 /// An exiting thread brings back what its cache keeps.
 ///
 /// # Safety
@@ -323,39 +320,6 @@ impl Arena {
         }
     }
 
-    /// As [`alloc`](Self::alloc), where free memory that is resident elsewhere makes room.
-    #[cold]
-    fn alloc_within_budget(&self, size: usize, align: usize, contents: Contents) -> Option<NonNull<u8>> {
-        if self.empty_large_caches() {
-            if let Ok(at) = self.try_alloc(size, align, contents, Limit::Peak) {
-                return Some(at);
-            }
-        }
-        match self.try_alloc(size, align, contents, Limit::Cap) {
-            Ok(at) => {
-                // Afterwards, so that the pages which this memory already has are not among those that go. Those that it has not
-                // are only booked so far.
-                self.purge_to_peak_limit();
-                Some(at)
-            }
-            Err(Shortage::Full) => None,
-            Err(Shortage::OverBudget) => {
-                let keep_bytes = budget::max_bytes().saturating_sub(size.checked_add(ROOM_BYTES)?);
-                if !budget::may_make_room(size, kept_bytes()) {
-                    return None;
-                }
-                // What threads keep may be all that keeps slabs, which lie where a run would find room.
-                self.middle.empty_caches(self.slab_zone());
-                self.trim_now(keep_bytes, || ());
-                let found = self.try_alloc(size, align, contents, Limit::Cap).ok();
-                if found.is_none() {
-                    budget::nothing_left_to_purge();
-                }
-                found
-            }
-        }
-    }
-
     /// A long run among the giants, or a giant among the long runs, in free resident memory.
     fn alloc_in_other_zone(&self, runs: RunKind, size: usize, align: usize, contents: Contents) -> Option<NonNull<u8>> {
         let other = match runs {
@@ -364,31 +328,6 @@ impl Arena {
             RunKind::Mid | RunKind::Aligned => return None,
         };
         self.region.zone(other).claim_for_other_zone(size, align, contents)
-    }
-
-    /// Purges free memory, until what is resident is a little below what [`Limit::Peak`] allows.
-    fn purge_to_peak_limit(&self) {
-        let limit = budget::peak_limit(0).saturating_sub(ROOM_BYTES);
-        self.trim_now(limit, || ());
-        if resident_bytes() > limit {
-            budget::nothing_left_to_purge();
-        }
-    }
-
-    /// Empties threads' caches if they hold much of what is in use: then slabs go back to their zone, and serve others. Each cache
-    /// costs its thread a refill, so as much must be handed out before they are emptied again. Returns whether they were.
-    fn empty_large_caches(&self) -> bool {
-        /// How much had been handed out in all when they were last emptied, in bytes.
-        static LAST_BYTES: AtomicU64 = AtomicU64::new(0);
-        let much = counters::used_bytes() / CACHED_PART;
-        let (last, now) = (LAST_BYTES.load(Ordering::Relaxed), self.served_bytes());
-        let is_due = now >= last.saturating_add(much as u64)
-            && self.middle.kept_bytes() >= much
-            && LAST_BYTES.compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed).is_ok();
-        if is_due {
-            self.middle.empty_caches(self.slab_zone());
-        }
-        is_due
     }
 
     #[inline(always)]
@@ -438,217 +377,6 @@ impl Arena {
             Some(class) => unsafe { self.middle.dealloc(self.slab_zone(), class, at) },
             // SAFETY: the caller's; what is no block is a run of its own.
             None => unsafe { self.region.zone(self.region.zone_of(at)).release(at, size) },
-        }
-    }
-
-    /// As [`alloc`](Self::alloc), for a caller who will not know the length when it frees what it gets.
-    #[cfg(feature = "c-api")]
-    #[inline(always)]
-    pub(crate) fn alloc_measured(&self, size: usize, align: usize, contents: Contents) -> Option<NonNull<u8>> {
-        let at = self.alloc(size, align, contents)?;
-        if let Path::Run(_) = route::path(size, align) {
-            let runs = self.region.zone_of(at);
-            if !self.lengths.set(runs, self.region.zone(runs), at, size) {
-                // SAFETY: handed out above, and given to nobody.
-                unsafe { self.dealloc(at, size) };
-                return None;
-            }
-        }
-        Some(at)
-    }
-
-    /// How many bytes there are at an address of the region that [`alloc_measured`](Self::alloc_measured) returned; `None` where
-    /// no allocation begins.
-    #[cfg(feature = "c-api")]
-    #[inline(always)]
-    pub(crate) fn measure(&self, at: NonNull<u8>) -> Option<usize> {
-        match self.middle.class_at(at) {
-            Some(class) => Some(class.block_bytes()),
-            None => {
-                let runs = self.region.zone_of(at);
-                self.lengths.get(runs, self.region.zone(runs), at)
-            }
-        }
-    }
-
-    /// Takes a block back for this thread to keep; `false`, and nothing done, where it is none, or there is no room.
-    ///
-    /// # Safety
-    /// As for [`dealloc_measured`](Self::dealloc_measured).
-    #[cfg(feature = "c-api")]
-    #[inline(always)]
-    pub(crate) unsafe fn keep_measured(&self, at: NonNull<u8>) -> bool {
-        // SAFETY: the caller's.
-        self.middle.class_at(at).is_some_and(|class| unsafe { self.middle.keep(class, at) })
-    }
-
-    /// As [`dealloc`](Self::dealloc), of what [`alloc_measured`](Self::alloc_measured) handed out; `false` where no allocation
-    /// begins.
-    ///
-    /// # Safety
-    /// `at` lies in the region. If an allocation begins there, it is the caller's, and nobody uses it any more.
-    #[cfg(feature = "c-api")]
-    #[inline(always)]
-    pub(crate) unsafe fn dealloc_measured(&self, at: NonNull<u8>) -> bool {
-        if let Some(class) = self.middle.class_at(at) {
-            // SAFETY: the caller's.
-            unsafe { self.middle.dealloc(self.slab_zone(), class, at) };
-            return true;
-        }
-        let runs = self.region.zone_of(at);
-        let zone = self.region.zone(runs);
-        let Some(bytes) = self.lengths.take(runs, zone, at) else { return false };
-        // SAFETY: the caller's; what has a length is a run of its own.
-        unsafe { zone.release(at, bytes) };
-        true
-    }
-
-    /// Notes that a run has another length than it was handed out with.
-    ///
-    /// # Safety
-    /// `at` is the caller's, and `size` bytes long by now.
-    #[cfg(feature = "c-api")]
-    pub(crate) unsafe fn measured_anew(&self, at: NonNull<u8>, size: usize) {
-        if self.middle.class_at(at).is_none() {
-            let runs = self.region.zone_of(at);
-            // Where a run begins, its entry is there.
-            self.lengths.set(runs, self.region.zone(runs), at, size);
-        }
-    }
-
-    /// Changes the length of an allocation where it stands. `false` where that can't be, or where its new length belongs
-    /// elsewhere: what shrinks to less than half, and what grows to a giant among the other runs.
-    ///
-    /// # Safety
-    /// `at` came from [`alloc`](Self::alloc), with this `align`, and is `old_size` bytes long by now; nobody uses what
-    /// lies beyond `new_size`.
-    pub(crate) unsafe fn resize(&self, at: NonNull<u8>, old_size: usize, new_size: usize, align: usize) -> bool {
-        if let Some(class) = self.middle.class_at(at) {
-            // Less than half of a block is better used by a smaller one.
-            return new_size <= class.block_bytes() && new_size > class.block_bytes() / 2;
-        }
-        let runs = self.region.zone_of(at);
-        let belongs = route::path(new_size, align) == Path::Run(runs);
-        let may_stay = new_size >= route::least_bytes(runs)
-            && match runs {
-                RunKind::Giant => new_size >= old_size / 2,
-                RunKind::Aligned | RunKind::Mid => new_size >= old_size / 2 && new_size <= old_size,
-            };
-        // SAFETY: the caller's; what is no block is a run of its own.
-        (belongs || may_stay) && unsafe { self.region.zone(runs).resize(at, old_size, new_size) }
-    }
-
-    /// Shortens an allocation where it stands, also where its new length belongs elsewhere: no memory could be had there.
-    ///
-    /// # Safety
-    /// As for [`resize`](Self::resize); `new_size` is less than `old_size`.
-    pub(crate) unsafe fn shrink_in_place(&self, at: NonNull<u8>, old_size: usize, new_size: usize) {
-        if self.middle.class_at(at).is_none() {
-            // SAFETY: the caller's; what is no block is a run of its own.
-            unsafe { self.region.zone(self.region.zone_of(at)).resize(at, old_size, new_size) };
-        }
-    }
-
-    /// Grows a large run at a place with room; `None` where that can't be, and it stays as it is. Its pages move there, unless
-    /// that place has pages already: these would be lost, and as many missing where the run was, so that copying costs less than
-    /// the faults.
-    ///
-    /// # Safety
-    /// As for [`resize`](Self::resize); where an address is returned, nobody uses the old one any more.
-    pub(crate) unsafe fn grow_elsewhere(
-        &self,
-        at: NonNull<u8>,
-        old_size: usize,
-        new_size: usize,
-        align: usize,
-    ) -> Option<NonNull<u8>> {
-        if old_size < route::MOVE_MIN_BYTES || new_size < old_size {
-            return None;
-        }
-        let (old_runs, new_runs) = (self.region.zone_of(at), route::run_kind(new_size, align));
-        let (old, new) = (self.region.zone(old_runs), self.region.zone(new_runs));
-        let len = old.run_bytes(old_size);
-        if len > new.run_bytes(new_size) {
-            return None;
-        }
-        let (to, is_copied) = new.claim_to_move(new_size, align, len).ok()?;
-        #[cfg(feature = "c-api")]
-        if !self.lengths.set(new_runs, new, to, new_size) {
-            // SAFETY: claimed above, and given to nobody.
-            unsafe { new.release(to, new_size) };
-            return None;
-        }
-        if is_copied {
-            // SAFETY: both runs are the caller's alone, committed, and at least `old_size` bytes long.
-            unsafe { copy_nonoverlapping(at.as_ptr(), to.as_ptr(), old_size) };
-        } else {
-            old.make_one_mapping(at, len);
-            new.counters().system_call();
-            // SAFETY: both runs are the caller's alone, committed, and at least `len` bytes long; `to` holds zeroes.
-            if let Err(refused) = unsafe { os::move_pages(at.as_ptr(), to.as_ptr(), len) } {
-                new.counters().refused(refused.errno, "move pages", len);
-                #[cfg(feature = "c-api")]
-                self.lengths.take(new_runs, new, to);
-                if refused.is_target_whole {
-                    // SAFETY: claimed above, and given to nobody.
-                    unsafe { new.release(to, new_size) };
-                } else {
-                    new.abandon(to, new_size);
-                }
-                return None;
-            }
-        }
-        #[cfg(feature = "c-api")]
-        self.lengths.take(old_runs, old, at);
-        if is_copied {
-            // SAFETY: the caller's.
-            unsafe { old.release(at, old_size) };
-        } else {
-            // SAFETY: the caller's; all pages of the run are at `to`.
-            unsafe { old.release_moved(at, old_size) };
-        }
-        Some(to)
-    }
-
-    /// Gives free memory back to the kernel until at most `keep_bytes` are resident, or nothing free is. Returns the bytes
-    /// given back.
-    pub(crate) fn trim(&self, keep_bytes: usize, how: GiveBack) -> usize {
-        if how == GiveBack::WhenShort {
-            // What is softened stays booked, so that nothing tells when it is enough.
-            self.middle.empty_caches(self.slab_zone());
-            return self.trim_zones(resident_bytes().saturating_sub(keep_bytes), how);
-        }
-        self.trim_now(keep_bytes, || {
-            if keep_bytes == 0 {
-                self.middle.vacate_caches(self.slab_zone());
-            } else {
-                self.middle.empty_caches(self.slab_zone());
-            }
-        })
-    }
-
-    /// Purges free runs, and where these are not enough, the free pages of slabs, after `empty_caches`.
-    fn trim_now(&self, keep_bytes: usize, empty_caches: impl FnOnce()) -> usize {
-        let surplus = || resident_bytes().saturating_sub(keep_bytes);
-        let mut gone = self.trim_zones(surplus(), GiveBack::Now);
-        if surplus() > 0 {
-            empty_caches();
-            gone += self.middle.purge(self.slab_zone(), surplus());
-            gone += self.trim_zones(surplus(), GiveBack::Now);
-        }
-        gone
-    }
-
-    fn trim_zones(&self, wanted_bytes: usize, how: GiveBack) -> usize {
-        let zones = self.region.zones().iter().rev();
-        zones.fold(0, |gone, zone| gone + zone.trim(wanted_bytes.saturating_sub(gone), how))
-    }
-
-    /// Gives back what is free of a part of a zone, and not known to be resident: the kernel may have brought it back into memory.
-    fn give_back_unbooked(&self, zone: &zone::Zone, at: NonNull<u8>, bytes: usize) {
-        zone.give_back_unbooked(at, bytes);
-        if std::ptr::eq(zone, self.slab_zone()) {
-            self.middle.give_back_unbooked(zone, at, bytes);
         }
     }
 
@@ -707,31 +435,6 @@ impl Arena {
         self.give_back_unbooked(zone, at, HUGE_PAGE_BYTES);
     }
 
-    /// What a look sees.
-    fn sight(&self) -> Sight {
-        Sight {
-            resident_bytes: resident_bytes(),
-            used_bytes: counters::used_bytes(),
-            kept_bytes: kept_bytes(),
-            peak_bytes: counters::take_seen_peak_bytes(),
-            served_bytes: self.served_bytes(),
-            is_in_phase: open_phases::is_any(),
-        }
-    }
-
-    /// Looks what may go, and purges it.
-    fn look(&self, looks: &mut Looks, by: Looker) -> Verdict {
-        let sight = self.sight();
-        let verdict = looks.take_in(sight, os::monotonic_ns(), by);
-        if by == Looker::Background && looks.is_busy() {
-            self.ask_for_huge_pages();
-        }
-        if let Verdict::Keep(keep_bytes) = verdict {
-            looks.purged(sight, self.trim(keep_bytes, GiveBack::Now));
-        }
-        verdict
-    }
-
     pub(crate) fn config(&self) -> &Config {
         &self.config
     }
@@ -760,29 +463,6 @@ impl Arena {
     pub(crate) fn counters(&self) -> impl Iterator<Item = &ZoneCounters> {
         self.region.zones().iter().map(|zone| zone.counters())
     }
-}
-
-/// Free memory goes by this policy from now on; see `decay`. Waits for nobody, and allocates nothing.
-pub(crate) fn follow(policy: Policy) {
-    decay::follow(policy, || {
-        look(Looker::Program);
-    });
-}
-
-/// `None` where another thread looks.
-fn look(by: Looker) -> Option<Verdict> {
-    let arena = get()?;
-    decay::with_looks(|looks| arena.look(looks, by))
-}
-
-/// Looks, if it is time, and returns how long the background thread may sleep before the next look; `None` where nothing is purged by
-/// time.
-pub(crate) fn look_in_background() -> Option<Duration> {
-    if decay::time_to_look()?.is_zero() {
-        let verdict = look(Looker::Background);
-        decay::looked(verdict == Some(Verdict::Rest));
-    }
-    decay::time_to_look()
 }
 
 /// Runs served from what threads keep since the process started.

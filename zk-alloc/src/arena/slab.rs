@@ -13,6 +13,7 @@ mod pages;
 
 use std::sync::atomic::{self, AtomicUsize};
 
+use super::bitmap::{WORD_BITS, low_bits};
 use super::budget::Limit;
 use super::hints::HintSets;
 use super::table::Table;
@@ -23,7 +24,6 @@ use crate::sync::{AtomicU8, AtomicU64, Ordering};
 
 /// The unit in which slabs are known: the smallest.
 const UNIT_BYTES: usize = classes::LEAST_SLAB_BYTES;
-const WORD_BITS: usize = u64::BITS as usize;
 /// Bitmaps are committed for so many units at once.
 const COMMIT_UNITS: usize = 2048;
 /// Which of the hint sets holds the slabs in which a block was freed since they were last purged: that of no class.
@@ -367,9 +367,4 @@ fn lowest(bits: u64, n: usize) -> u64 {
         left &= left.wrapping_sub(1);
     }
     bits & !left
-}
-
-/// A word with its lowest `n` bits set; `n` is at most 64.
-const fn low_bits(n: usize) -> u64 {
-    if n >= WORD_BITS { u64::MAX } else { (1 << n) - 1 }
 }

@@ -1,0 +1,104 @@
+//! Changing the length of an allocation.
+#![allow(unsafe_code, reason = "copies memory, and takes it back")]
+
+use std::ptr::{NonNull, copy_nonoverlapping};
+
+use super::Arena;
+use crate::os;
+use crate::route::{self, Path, RunKind};
+
+impl Arena {
+    /// Changes the length of an allocation where it stands. `false` where that can't be, or where its new length belongs
+    /// elsewhere: what shrinks to less than half, and what grows to a giant among the other runs.
+    ///
+    /// # Safety
+    /// `at` came from [`alloc`](Self::alloc), with this `align`, and is `old_size` bytes long by now; nobody uses what
+    /// lies beyond `new_size`.
+    pub(crate) unsafe fn resize(&self, at: NonNull<u8>, old_size: usize, new_size: usize, align: usize) -> bool {
+        if let Some(class) = self.middle.class_at(at) {
+            // Less than half of a block is better used by a smaller one.
+            return new_size <= class.block_bytes() && new_size > class.block_bytes() / 2;
+        }
+        let runs = self.region.zone_of(at);
+        let belongs = route::path(new_size, align) == Path::Run(runs);
+        let may_stay = new_size >= route::least_bytes(runs)
+            && match runs {
+                RunKind::Giant => new_size >= old_size / 2,
+                RunKind::Aligned | RunKind::Mid => new_size >= old_size / 2 && new_size <= old_size,
+            };
+        // SAFETY: the caller's; what is no block is a run of its own.
+        (belongs || may_stay) && unsafe { self.region.zone(runs).resize(at, old_size, new_size) }
+    }
+
+    /// Shortens an allocation where it stands, also where its new length belongs elsewhere: no memory could be had there.
+    ///
+    /// # Safety
+    /// As for [`resize`](Self::resize); `new_size` is less than `old_size`.
+    pub(crate) unsafe fn shrink_in_place(&self, at: NonNull<u8>, old_size: usize, new_size: usize) {
+        if self.middle.class_at(at).is_none() {
+            // SAFETY: the caller's; what is no block is a run of its own.
+            unsafe { self.region.zone(self.region.zone_of(at)).resize(at, old_size, new_size) };
+        }
+    }
+
+    /// Grows a large run at a place with room; `None` where that can't be, and it stays as it is. Its pages move there, unless
+    /// that place has pages already: these would be lost, and as many missing where the run was, so that copying costs less than
+    /// the faults.
+    ///
+    /// # Safety
+    /// As for [`resize`](Self::resize); where an address is returned, nobody uses the old one any more.
+    pub(crate) unsafe fn grow_elsewhere(
+        &self,
+        at: NonNull<u8>,
+        old_size: usize,
+        new_size: usize,
+        align: usize,
+    ) -> Option<NonNull<u8>> {
+        if old_size < route::MOVE_MIN_BYTES || new_size < old_size {
+            return None;
+        }
+        let (old_runs, new_runs) = (self.region.zone_of(at), route::run_kind(new_size, align));
+        let (old, new) = (self.region.zone(old_runs), self.region.zone(new_runs));
+        let len = old.run_bytes(old_size);
+        if len > new.run_bytes(new_size) {
+            return None;
+        }
+        let (to, is_copied) = new.claim_to_move(new_size, align, len).ok()?;
+        #[cfg(feature = "c-api")]
+        if !self.lengths.set(new_runs, new, to, new_size) {
+            // SAFETY: claimed above, and given to nobody.
+            unsafe { new.release(to, new_size) };
+            return None;
+        }
+        if is_copied {
+            // SAFETY: both runs are the caller's alone, committed, and at least `old_size` bytes long.
+            unsafe { copy_nonoverlapping(at.as_ptr(), to.as_ptr(), old_size) };
+        } else {
+            old.make_one_mapping(at, len);
+            new.counters().system_call();
+            // SAFETY: both runs are the caller's alone, committed, and at least `len` bytes long; `to` holds zeroes.
+            if let Err(refused) = unsafe { os::move_pages(at.as_ptr(), to.as_ptr(), len) } {
+                new.counters().refused(refused.errno, "move pages", len);
+                #[cfg(feature = "c-api")]
+                self.lengths.take(new_runs, new, to);
+                if refused.is_target_whole {
+                    // SAFETY: claimed above, and given to nobody.
+                    unsafe { new.release(to, new_size) };
+                } else {
+                    new.abandon(to, new_size);
+                }
+                return None;
+            }
+        }
+        #[cfg(feature = "c-api")]
+        self.lengths.take(old_runs, old, at);
+        if is_copied {
+            // SAFETY: the caller's.
+            unsafe { old.release(at, old_size) };
+        } else {
+            // SAFETY: the caller's; all pages of the run are at `to`.
+            unsafe { old.release_moved(at, old_size) };
+        }
+        Some(to)
+    }
+}

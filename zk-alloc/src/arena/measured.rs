@@ -1,0 +1,79 @@
+//! Memory for callers who do not know its length when they free it: those of `malloc`.
+#![allow(unsafe_code, reason = "takes memory back")]
+
+use std::ptr::NonNull;
+
+use super::{Arena, Contents};
+use crate::route::{self, Path};
+
+impl Arena {
+    /// As [`alloc`](Self::alloc), for a caller who will not know the length when it frees what it gets.
+    #[inline(always)]
+    pub(crate) fn alloc_measured(&self, size: usize, align: usize, contents: Contents) -> Option<NonNull<u8>> {
+        let at = self.alloc(size, align, contents)?;
+        if let Path::Run(_) = route::path(size, align) {
+            let runs = self.region.zone_of(at);
+            if !self.lengths.set(runs, self.region.zone(runs), at, size) {
+                // SAFETY: handed out above, and given to nobody.
+                unsafe { self.dealloc(at, size) };
+                return None;
+            }
+        }
+        Some(at)
+    }
+
+    /// How many bytes there are at an address of the region that [`alloc_measured`](Self::alloc_measured) returned; `None` where
+    /// no allocation begins.
+    #[inline(always)]
+    pub(crate) fn measure(&self, at: NonNull<u8>) -> Option<usize> {
+        match self.middle.class_at(at) {
+            Some(class) => Some(class.block_bytes()),
+            None => {
+                let runs = self.region.zone_of(at);
+                self.lengths.get(runs, self.region.zone(runs), at)
+            }
+        }
+    }
+
+    /// Takes a block back for this thread to keep; `false`, and nothing done, where it is none, or there is no room.
+    ///
+    /// # Safety
+    /// As for [`dealloc_measured`](Self::dealloc_measured).
+    #[inline(always)]
+    pub(crate) unsafe fn keep_measured(&self, at: NonNull<u8>) -> bool {
+        // SAFETY: the caller's.
+        self.middle.class_at(at).is_some_and(|class| unsafe { self.middle.keep(class, at) })
+    }
+
+    /// As [`dealloc`](Self::dealloc), of what [`alloc_measured`](Self::alloc_measured) handed out; `false` where no allocation
+    /// begins.
+    ///
+    /// # Safety
+    /// `at` lies in the region. If an allocation begins there, it is the caller's, and nobody uses it any more.
+    #[inline(always)]
+    pub(crate) unsafe fn dealloc_measured(&self, at: NonNull<u8>) -> bool {
+        if let Some(class) = self.middle.class_at(at) {
+            // SAFETY: the caller's.
+            unsafe { self.middle.dealloc(self.slab_zone(), class, at) };
+            return true;
+        }
+        let runs = self.region.zone_of(at);
+        let zone = self.region.zone(runs);
+        let Some(bytes) = self.lengths.take(runs, zone, at) else { return false };
+        // SAFETY: the caller's; what has a length is a run of its own.
+        unsafe { zone.release(at, bytes) };
+        true
+    }
+
+    /// Notes that a run has another length than it was handed out with.
+    ///
+    /// # Safety
+    /// `at` is the caller's, and `size` bytes long by now.
+    pub(crate) unsafe fn measured_anew(&self, at: NonNull<u8>, size: usize) {
+        if self.middle.class_at(at).is_none() {
+            let runs = self.region.zone_of(at);
+            // Where a run begins, its entry is there.
+            self.lengths.set(runs, self.region.zone(runs), at, size);
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! Giving free memory of all zones back to the kernel, also to make room for a request.
+
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::budget::{self, Limit, resident_bytes};
+use super::zone::{Shortage, Zone};
+use super::{Arena, Contents, GiveBack, kept_bytes};
+use crate::counters;
+
+/// A request over a limit purges this much more than it needs, in bytes, so that the next requests find room.
+const ROOM_BYTES: usize = 1 << 20;
+/// Threads' caches are worth emptying if they hold this part of what is in use.
+const CACHED_PART: usize = 16;
+
+impl Arena {
+    /// As [`alloc`](Self::alloc), where free memory that is resident elsewhere makes room.
+    #[cold]
+    pub(super) fn alloc_within_budget(&self, size: usize, align: usize, contents: Contents) -> Option<NonNull<u8>> {
+        if self.empty_large_caches() {
+            if let Ok(at) = self.try_alloc(size, align, contents, Limit::Peak) {
+                return Some(at);
+            }
+        }
+        match self.try_alloc(size, align, contents, Limit::Cap) {
+            Ok(at) => {
+                // Afterwards, so that the pages which this memory already has are not among those that go. Those that it has not
+                // are only booked so far.
+                self.purge_to_peak_limit();
+                Some(at)
+            }
+            Err(Shortage::Full) => None,
+            Err(Shortage::OverBudget) => {
+                let keep_bytes = budget::max_bytes().saturating_sub(size.checked_add(ROOM_BYTES)?);
+                if !budget::may_make_room(size, kept_bytes()) {
+                    return None;
+                }
+                // What threads keep may be all that keeps slabs, which lie where a run would find room.
+                self.middle.empty_caches(self.slab_zone());
+                self.trim_now(keep_bytes, || ());
+                let found = self.try_alloc(size, align, contents, Limit::Cap).ok();
+                if found.is_none() {
+                    budget::nothing_left_to_purge();
+                }
+                found
+            }
+        }
+    }
+
+    /// Purges free memory, until what is resident is a little below what [`Limit::Peak`] allows.
+    pub(super) fn purge_to_peak_limit(&self) {
+        let limit = budget::peak_limit(0).saturating_sub(ROOM_BYTES);
+        self.trim_now(limit, || ());
+        if resident_bytes() > limit {
+            budget::nothing_left_to_purge();
+        }
+    }
+
+    /// Empties threads' caches if they hold much of what is in use: then slabs go back to their zone, and serve others. Each cache
+    /// costs its thread a refill, so as much must be handed out before they are emptied again. Returns whether they were.
+    pub(super) fn empty_large_caches(&self) -> bool {
+        /// How much had been handed out in all when they were last emptied, in bytes.
+        static LAST_BYTES: AtomicU64 = AtomicU64::new(0);
+        let much = counters::used_bytes() / CACHED_PART;
+        let (last, now) = (LAST_BYTES.load(Ordering::Relaxed), self.served_bytes());
+        let is_due = now >= last.saturating_add(much as u64)
+            && self.middle.kept_bytes() >= much
+            && LAST_BYTES.compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+        if is_due {
+            self.middle.empty_caches(self.slab_zone());
+        }
+        is_due
+    }
+
+    /// Gives free memory back to the kernel until at most `keep_bytes` are resident, or nothing free is. Returns the bytes
+    /// given back.
+    pub(crate) fn trim(&self, keep_bytes: usize, how: GiveBack) -> usize {
+        if how == GiveBack::WhenShort {
+            // What is softened stays booked, so that nothing tells when it is enough.
+            self.middle.empty_caches(self.slab_zone());
+            return self.trim_zones(resident_bytes().saturating_sub(keep_bytes), how);
+        }
+        self.trim_now(keep_bytes, || {
+            if keep_bytes == 0 {
+                self.middle.vacate_caches(self.slab_zone());
+            } else {
+                self.middle.empty_caches(self.slab_zone());
+            }
+        })
+    }
+
+    /// Purges free runs, and where these are not enough, the free pages of slabs, after `empty_caches`.
+    pub(super) fn trim_now(&self, keep_bytes: usize, empty_caches: impl FnOnce()) -> usize {
+        let surplus = || resident_bytes().saturating_sub(keep_bytes);
+        let mut gone = self.trim_zones(surplus(), GiveBack::Now);
+        if surplus() > 0 {
+            empty_caches();
+            gone += self.middle.purge(self.slab_zone(), surplus());
+            gone += self.trim_zones(surplus(), GiveBack::Now);
+        }
+        gone
+    }
+
+    pub(super) fn trim_zones(&self, wanted_bytes: usize, how: GiveBack) -> usize {
+        let zones = self.region.zones().iter().rev();
+        zones.fold(0, |gone, zone| gone + zone.trim(wanted_bytes.saturating_sub(gone), how))
+    }
+
+    /// Gives back what is free of a part of a zone, and not known to be resident: the kernel may have brought it back into memory.
+    pub(super) fn give_back_unbooked(&self, zone: &Zone, at: NonNull<u8>, bytes: usize) {
+        zone.give_back_unbooked(at, bytes);
+        if std::ptr::eq(zone, self.slab_zone()) {
+            self.middle.give_back_unbooked(zone, at, bytes);
+        }
+    }
+}

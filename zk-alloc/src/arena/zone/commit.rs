@@ -1,0 +1,40 @@
+//! Making the zone's address space accessible, step by step.
+#![allow(unsafe_code, reason = "commits memory")]
+
+use super::Zone;
+use crate::os::{self, HUGE_PAGE_BYTES};
+
+/// The bounds of a step in which a zone commits memory, in bytes. Between them, a step is half of what the zone has committed. Large
+/// steps save system calls; small ones leave a limit on address space or data to the program.
+const LEAST_COMMIT_BYTES: usize = HUGE_PAGE_BYTES;
+const MOST_COMMIT_BYTES: usize = 32 << 20;
+
+impl Zone {
+    /// Makes the first `granules` of the zone accessible; `false` if the kernel refuses.
+    pub(super) fn commit_to(&self, granules: usize) -> bool {
+        self.committed.reach(granules, |before| self.commit_from(before, granules))
+    }
+
+    /// Takes all of the zone for committed: the models of loom bring memory of their own.
+    #[cfg(loom)]
+    pub(crate) fn assume_committed(&self) {
+        self.huge.advise(&self.residency, 0..self.runs.len());
+        self.committed.reach(self.runs.len(), |_| Some(self.runs.len()));
+    }
+
+    pub(super) fn commit_from(&self, before: usize, granules: usize) -> Option<usize> {
+        let step = (self.bytes(before) / 2).clamp(LEAST_COMMIT_BYTES, MOST_COMMIT_BYTES).next_power_of_two();
+        let generous = granules.next_multiple_of(self.granules(step)).min(self.runs.len());
+        [generous, granules].into_iter().find(|&target| {
+            let (at, len) = (self.address(before), self.bytes(target - before));
+            self.counters().system_call();
+            // SAFETY: granules `before..target` of this zone, within the room.
+            let extended = unsafe { os::extend(at.as_ptr(), len) };
+            match extended {
+                Ok(()) => self.huge.advise(&self.residency, before..target),
+                Err(refused) => self.counters().refused(refused, "commit memory", len),
+            }
+            extended.is_ok()
+        })
+    }
+}

@@ -1,0 +1,76 @@
+//! Giving a zone's free memory back to the kernel.
+#![allow(unsafe_code, reason = "gives memory back")]
+
+use std::ptr::NonNull;
+
+use super::{GiveBack, Zone};
+use crate::os;
+
+impl Zone {
+    /// Gives free memory back to the kernel, from the top address down, until at least `wanted_bytes` are back or nothing
+    /// free is resident. Returns how many bytes went.
+    pub(crate) fn trim(&self, wanted_bytes: usize, how: GiveBack) -> usize {
+        self.release_kept();
+        let resident = self.residency.resident_bits();
+        let mut gone = 0;
+        let mut end = self.committed.granules();
+        while gone < wanted_bytes {
+            let Some((start, len)) = resident.last_run_without(self.runs.used(), 0, end) else { break };
+            let wanted = self.granules(wanted_bytes - gone).min(len);
+            gone += self.trim_run(start + len - wanted, wanted, how);
+            end = start + len - wanted;
+        }
+        gone
+    }
+
+    /// Gives back what is free of `[start, start + len)`, in one piece if all of it is.
+    pub(super) fn trim_run(&self, start: usize, len: usize, how: GiveBack) -> usize {
+        if !self.runs.try_claim(start, len) {
+            if len == 1 {
+                return 0;
+            }
+            let half = len / 2;
+            return self.trim_run(start, half, how) + self.trim_run(start + half, len - half, how);
+        }
+        // SAFETY: the run is ours since the claim above, and committed, as all is that the callers look at.
+        let gone = unsafe { self.give_back(start, len, how) };
+        self.runs.release(start, len);
+        gone
+    }
+
+    /// Gives the pages of granules back to the kernel, for good if that is to be now, and returns how many bytes went.
+    ///
+    /// # Safety
+    /// As for [`Residency::give_back`].
+    pub(super) unsafe fn give_back(&self, start: usize, granules: usize, how: GiveBack) -> usize {
+        if how == GiveBack::Now {
+            self.forbid_huge_around(start..start + granules);
+        }
+        // SAFETY: the caller's.
+        unsafe { self.residency.give_back(start, granules, how) }
+    }
+
+    /// Gives back what is free of `[at, at + bytes)`, and not known to be resident: the kernel may have brought it into memory.
+    /// Returns the number of system calls, which are counted where a thread of the program makes them.
+    pub(crate) fn give_back_unbooked(&self, at: NonNull<u8>, bytes: usize) -> usize {
+        let (start, granules) = (self.index(at), self.granules(bytes));
+        if self.residency.resident(start, granules) == granules {
+            return 0;
+        }
+        let mut calls = 0;
+        let is_unbooked = |&granule: &usize| self.residency.resident(granule, 1) == 0;
+        for granule in (start..start + granules).filter(is_unbooked) {
+            if self.runs.try_claim(granule, 1) {
+                if is_unbooked(&granule) {
+                    self.forbid_huge_around(granule..granule + 1);
+                    // SAFETY: the granule is ours since the claim above, free before, and committed, as the caller's memory is.
+                    // Where the kernel refuses, it stays as it is.
+                    let _ = unsafe { os::discard(self.address(granule).as_ptr(), self.spec.granule_bytes) };
+                    calls += 1;
+                }
+                self.runs.release(granule, 1);
+            }
+        }
+        calls
+    }
+}
