@@ -1,4 +1,4 @@
-//! What is counted while it happens. [`stats`](crate::stats()) gathers it. The bytes in use and their peak also bound what stays resident.
+//! Counters of requests, memory and system calls. [`stats`](crate::stats()) gathers them. The bytes in use and their peak also bound resident memory.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 

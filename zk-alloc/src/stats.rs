@@ -1,4 +1,4 @@
-//! What happened so far, gathered for the program.
+//! Statistics since the process started, gathered for the program.
 
 use std::fmt;
 

@@ -71,12 +71,12 @@ impl Arena {
             return None;
         }
         if is_copied {
-            // SAFETY: both runs are the caller's alone, committed, and at least `old_size` bytes long.
+            // SAFETY: both runs belong to the caller alone, are committed, and are at least `old_size` bytes long.
             unsafe { copy_nonoverlapping(at.as_ptr(), to.as_ptr(), old_size) };
         } else {
             old.make_one_mapping(at, len);
             new.counters().system_call();
-            // SAFETY: both runs are the caller's alone, committed, and at least `len` bytes long; `to` holds zeroes.
+            // SAFETY: both runs belong to the caller alone, are committed, and are at least `len` bytes long; `to` holds zeroes.
             if let Err(refused) = unsafe { os::move_pages(at.as_ptr(), to.as_ptr(), len) } {
                 new.counters().refused(refused.errno, "move pages", len);
                 #[cfg(feature = "c-api")]

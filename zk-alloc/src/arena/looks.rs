@@ -8,8 +8,8 @@ use super::{Arena, GiveBack, get, kept_bytes, resident_bytes};
 use crate::{counters, open_phases, os};
 
 impl Arena {
-    /// What a look sees.
-    pub(super) fn sight(&self) -> Sight {
+    /// The figures that a look decides by.
+    fn sight(&self) -> Sight {
         Sight {
             resident_bytes: resident_bytes(),
             used_bytes: counters::used_bytes(),
@@ -21,7 +21,7 @@ impl Arena {
     }
 
     /// Looks what may go, and purges it.
-    pub(super) fn look(&self, looks: &mut Looks, by: Looker) -> Verdict {
+    fn look(&self, looks: &mut Looks, by: Looker) -> Verdict {
         let sight = self.sight();
         let verdict = looks.take_in(sight, os::monotonic_ns(), by);
         if by == Looker::Background && looks.is_busy() {

@@ -49,7 +49,7 @@ impl Arena {
     /// begins.
     ///
     /// # Safety
-    /// `at` lies in the region. If an allocation begins there, it is the caller's, and nobody uses it any more.
+    /// `at` lies in the region. If an allocation begins there, it belongs to the caller, and nobody uses it any more.
     #[inline(always)]
     pub(crate) unsafe fn dealloc_measured(&self, at: NonNull<u8>) -> bool {
         if let Some(class) = self.middle.class_at(at) {
@@ -68,7 +68,7 @@ impl Arena {
     /// Notes that a run has another length than it was handed out with.
     ///
     /// # Safety
-    /// `at` is the caller's, and `size` bytes long by now.
+    /// `at` belongs to the caller, and is `size` bytes long by now.
     pub(crate) unsafe fn measured_anew(&self, at: NonNull<u8>, size: usize) {
         if self.middle.class_at(at).is_none() {
             let runs = self.region.zone_of(at);

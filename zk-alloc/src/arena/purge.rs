@@ -1,4 +1,4 @@
-//! Giving free memory of all zones back to the kernel, also to make room for a request.
+//! Purging the free memory of all zones, also to make room for a request.
 
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,7 +10,7 @@ use crate::counters;
 
 /// A request over a limit purges this much more than it needs, in bytes, so that the next requests find room.
 const ROOM_BYTES: usize = 1 << 20;
-/// Threads' caches are worth emptying if they hold this part of what is in use.
+/// Threads' caches are worth emptying if they hold this part of all memory in use.
 const CACHED_PART: usize = 16;
 
 impl Arena {
@@ -35,7 +35,7 @@ impl Arena {
                 if !budget::may_make_room(size, kept_bytes()) {
                     return None;
                 }
-                // What threads keep may be all that keeps slabs, which lie where a run would find room.
+                // Blocks in threads' caches may keep slabs alive that lie where a run would find room.
                 self.middle.empty_caches(self.slab_zone());
                 self.trim_now(keep_bytes, || ());
                 let found = self.try_alloc(size, align, contents, Limit::Cap).ok();
@@ -47,8 +47,8 @@ impl Arena {
         }
     }
 
-    /// Purges free memory, until what is resident is a little below what [`Limit::Peak`] allows.
-    pub(super) fn purge_to_peak_limit(&self) {
+    /// Purges free memory until resident memory is a little below [`Limit::Peak`].
+    fn purge_to_peak_limit(&self) {
         let limit = budget::peak_limit(0).saturating_sub(ROOM_BYTES);
         self.trim_now(limit, || ());
         if resident_bytes() > limit {
@@ -56,9 +56,9 @@ impl Arena {
         }
     }
 
-    /// Empties threads' caches if they hold much of what is in use: then slabs go back to their zone, and serve others. Each cache
-    /// costs its thread a refill, so as much must be handed out before they are emptied again. Returns whether they were.
-    pub(super) fn empty_large_caches(&self) -> bool {
+    /// Empties threads' caches if they hold much of the memory in use, so that their slabs return to the zone. Each cache costs its
+    /// thread a refill, so as much must be handed out before they are emptied again. Returns whether they were emptied.
+    fn empty_large_caches(&self) -> bool {
         /// How much had been handed out in all when they were last emptied, in bytes.
         static LAST_BYTES: AtomicU64 = AtomicU64::new(0);
         let much = counters::used_bytes() / CACHED_PART;
@@ -72,11 +72,10 @@ impl Arena {
         is_due
     }
 
-    /// Gives free memory back to the kernel until at most `keep_bytes` are resident, or nothing free is. Returns the bytes
-    /// given back.
+    /// Purges free memory until at most `keep_bytes` are resident, or no free memory is. Returns the bytes purged.
     pub(crate) fn trim(&self, keep_bytes: usize, how: GiveBack) -> usize {
         if how == GiveBack::WhenShort {
-            // What is softened stays booked, so that nothing tells when it is enough.
+            // Softened memory stays booked, so that nothing tells when it is enough.
             self.middle.empty_caches(self.slab_zone());
             return self.trim_zones(resident_bytes().saturating_sub(keep_bytes), how);
         }
@@ -90,7 +89,7 @@ impl Arena {
     }
 
     /// Purges free runs, and where these are not enough, the free pages of slabs, after `empty_caches`.
-    pub(super) fn trim_now(&self, keep_bytes: usize, empty_caches: impl FnOnce()) -> usize {
+    fn trim_now(&self, keep_bytes: usize, empty_caches: impl FnOnce()) -> usize {
         let surplus = || resident_bytes().saturating_sub(keep_bytes);
         let mut gone = self.trim_zones(surplus(), GiveBack::Now);
         if surplus() > 0 {
@@ -101,12 +100,12 @@ impl Arena {
         gone
     }
 
-    pub(super) fn trim_zones(&self, wanted_bytes: usize, how: GiveBack) -> usize {
+    fn trim_zones(&self, wanted_bytes: usize, how: GiveBack) -> usize {
         let zones = self.region.zones().iter().rev();
         zones.fold(0, |gone, zone| gone + zone.trim(wanted_bytes.saturating_sub(gone), how))
     }
 
-    /// Gives back what is free of a part of a zone, and not known to be resident: the kernel may have brought it back into memory.
+    /// Purges free memory of a part of a zone that is not known to be resident. The kernel may have brought it back into memory.
     pub(super) fn give_back_unbooked(&self, zone: &Zone, at: NonNull<u8>, bytes: usize) {
         zone.give_back_unbooked(at, bytes);
         if std::ptr::eq(zone, self.slab_zone()) {

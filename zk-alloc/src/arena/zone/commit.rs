@@ -4,7 +4,7 @@
 use super::Zone;
 use crate::os::{self, HUGE_PAGE_BYTES};
 
-/// The bounds of a step in which a zone commits memory, in bytes. Between them, a step is half of what the zone has committed. Large
+/// The bounds of a step in which a zone commits memory, in bytes. Between them, a step is half of the memory that the zone has committed. Large
 /// steps save system calls; small ones leave a limit on address space or data to the program.
 const LEAST_COMMIT_BYTES: usize = HUGE_PAGE_BYTES;
 const MOST_COMMIT_BYTES: usize = 32 << 20;
@@ -22,7 +22,7 @@ impl Zone {
         self.committed.reach(self.runs.len(), |_| Some(self.runs.len()));
     }
 
-    pub(super) fn commit_from(&self, before: usize, granules: usize) -> Option<usize> {
+    fn commit_from(&self, before: usize, granules: usize) -> Option<usize> {
         let step = (self.bytes(before) / 2).clamp(LEAST_COMMIT_BYTES, MOST_COMMIT_BYTES).next_power_of_two();
         let generous = granules.next_multiple_of(self.granules(step)).min(self.runs.len());
         [generous, granules].into_iter().find(|&target| {

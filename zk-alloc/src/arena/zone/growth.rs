@@ -6,8 +6,8 @@ use std::ptr::NonNull;
 use super::{Limit, Shortage, Tenant, Zone};
 
 impl Zone {
-    /// Hands out a run of at least `bytes` bytes for the contents of another, which is `len` bytes long, and says whether that has to be
-    /// copied: its first `len` bytes are resident, all of them, or do not read as zeroes.
+    /// Hands out a run of at least `bytes` bytes for the contents of another run, which is `len` bytes long. Also says whether the contents
+    /// must be copied: the first `len` bytes of the new run are all resident, or do not read as zeroes.
     ///
     /// # Errors
     /// See [`Shortage`].
@@ -22,7 +22,7 @@ impl Zone {
         let moved = self.granules(len);
         let resident = self.residency.resident(start, moved);
         let fresh = self.commit_and_book(start, granules, Limit::Cap)?;
-        // What is resident would be lost where pages move to.
+        // Resident pages would be lost where other pages move to.
         // SAFETY: claimed and committed above; nobody needs what it holds.
         let is_copied = resident == moved || resident > 0 && !unsafe { self.residency.empty(start, moved) };
         if fresh > 0 && moved < granules {

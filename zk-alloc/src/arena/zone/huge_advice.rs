@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::Zone;
 
 impl Zone {
-    /// Whether the first touch of a granule pages in a huge page.
+    /// Whether the first touch of a granule faults in a huge page.
     pub(super) fn comes_whole(&self, granule: usize) -> bool {
         self.huge.are_asked(self.bytes(granule)) && !self.huge.is_forbidden(&self.residency, granule)
     }

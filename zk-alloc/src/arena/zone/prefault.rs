@@ -7,14 +7,14 @@ use super::{Limit, Populate, Tenant, Zone, budget, layout};
 use crate::os;
 
 impl Zone {
-    /// In pieces of how many granules the zone pages in edges at a granule.
-    pub(super) fn piece(&self, granule: usize) -> usize {
+    /// The length of the prefaulted pieces around a granule, in granules.
+    fn piece(&self, granule: usize) -> usize {
         let resident_bytes = budget::resident_bytes();
         self.granules(layout::page_in_bytes(&self.spec, self.bytes(granule), resident_bytes))
     }
 
-    /// Pages in the pieces that the caller's run begins and ends in. Those that it fills, the threads that touch them page in, or
-    /// do not. If it `is_sparse`, only those are that come as a huge page at the first touch anyhow.
+    /// Prefaults the pieces that the caller's run begins and ends in. The pieces between them are left to the threads that touch them.
+    /// A run that `is_sparse` gets only pieces that the first touch would fault in as a huge page.
     pub(super) fn page_in_edges(&self, start: usize, granules: usize, is_sparse: bool) {
         let (last, end) = (start + granules - 1, start + granules);
         let (from, len) = self.page_in_piece_of(start, start, end, is_sparse);
@@ -23,8 +23,8 @@ impl Zone {
         }
     }
 
-    /// Pages in the piece that holds a granule of the caller's run, and returns where it begins and its length.
-    pub(super) fn page_in_piece_of(&self, granule: usize, start: usize, end: usize, is_sparse: bool) -> (usize, usize) {
+    /// Prefaults the piece that holds a granule of the caller's run. Returns the start and the length of the piece.
+    fn page_in_piece_of(&self, granule: usize, start: usize, end: usize, is_sparse: bool) -> (usize, usize) {
         let len = self.piece(granule);
         let from = granule / len * len;
         if !is_sparse || self.comes_whole(from) {
@@ -37,9 +37,9 @@ impl Zone {
         (from, len)
     }
 
-    /// As [`page_in_edges`](Self::page_in_edges), for a slab: it is paged in with its neighbours where pieces are longer than
-    /// it, and otherwise as its blocks are touched; but not in huge pages, of which the first touch would bring all of it. `false`
-    /// where that is beyond the limit.
+    /// As [`page_in_edges`](Self::page_in_edges), for a slab. If pieces are longer than the slab, it is prefaulted with its neighbours.
+    /// Else its blocks fault in as they are touched, unless the first touch faults in a huge page. Returns `false` where that is
+    /// beyond the limit.
     pub(super) fn page_in_around_slab(&self, start: usize, granules: usize, limit: Limit) -> bool {
         let len = self.piece(start);
         let (from, end) = (start / len * len, start + granules);
@@ -58,17 +58,17 @@ impl Zone {
         !comes_whole
     }
 
-    /// Whether to page in the piece of `len` granules at `from` ahead, for what the caller takes.
-    pub(super) fn pays_ahead(&self, from: usize, len: usize, taken: Range<usize>) -> bool {
+    /// Whether to prefault the piece of `len` granules at `from`, for the granules that the caller takes.
+    fn pays_ahead(&self, from: usize, len: usize, taken: Range<usize>) -> bool {
         let is_dense = |sample| self.is_densely_used(sample);
         self.comes_whole(from) || self.ahead.pays(from..from + len, &taken, is_dense)
     }
 
-    /// Whether more than half of what was handed out of a piece is in memory, as far as the system says; `None` where that was
-    /// little.
-    pub(super) fn is_densely_used(&self, piece: Range<usize>) -> Option<bool> {
+    /// Whether more than half of the granules of a piece that were handed out are in memory, by the kernel's account. `None` if few
+    /// were handed out.
+    fn is_densely_used(&self, piece: Range<usize>) -> Option<bool> {
         let (start, len) = (piece.start, piece.end.min(self.runs.len()) - piece.start);
-        // What is booked was handed out, and may be free again; and slabs are in use, whose pages the zone does not book.
+        // A booked granule was handed out, and may be free again. Slabs are in use, and the zone does not book their pages.
         let was_handed_out =
             |&granule: &usize| self.residency.resident(granule, 1) + self.runs.used().count(granule, 1) > 0;
         let handed_out = (start..start + len).filter(was_handed_out).count();
@@ -79,9 +79,9 @@ impl Zone {
         in_memory.map_or(Some(true), |in_memory| Some(in_memory > self.bytes(handed_out) / 2))
     }
 
-    /// What the piece of `len` granules at `from` has before and behind `start..end`, as places and lengths; `None` if some of it
-    /// is resident already, or there is nothing.
-    pub(super) fn fresh_rest(&self, from: usize, len: usize, start: usize, end: usize) -> Option<[(usize, usize); 2]> {
+    /// The parts of the piece of `len` granules at `from` that lie before and behind `start..end`, as places and lengths. `None` if some
+    /// of them is resident already, or both are empty.
+    fn fresh_rest(&self, from: usize, len: usize, start: usize, end: usize) -> Option<[(usize, usize); 2]> {
         let until = (from + len).min(self.committed.granules());
         let rest = [(from, start.clamp(from, until)), (end.clamp(from, until), until)];
         let rest = rest.map(|(from, until)| (from, until - from));
@@ -89,9 +89,9 @@ impl Zone {
         (is_fresh && rest.iter().any(|&(_, len)| len > 0)).then_some(rest)
     }
 
-    /// Pages in `own` granules of the caller's together with the rest of their piece, which is claimed for that time: what is
-    /// booked must be owned.
-    pub(super) fn page_in_piece(&self, rest: [(usize, usize); 2], own: Range<usize>) {
+    /// Prefaults `own` granules of the caller together with the rest of their piece. The rest is claimed for that time, because only
+    /// an owner may book.
+    fn page_in_piece(&self, rest: [(usize, usize); 2], own: Range<usize>) {
         let comes_whole = self.comes_whole(own.start);
         let mut paged = own.clone();
         let mut is_short = false;
@@ -109,7 +109,7 @@ impl Zone {
         };
         let [before, behind] = rest.map(|(at, len)| at..at + len);
         let piece = before.start.min(own.start)..behind.end.max(own.end);
-        // Paged in is what joins the caller's granules. A huge page comes with all of it.
+        // The prefaulted granules join the caller's. A huge page brings all of the piece.
         for granule in before.rev() {
             match granule + 1 == paged.start {
                 true if claim(granule) => paged.start = granule,
@@ -125,21 +125,20 @@ impl Zone {
             }
         }
         self.allow_huge(own.clone());
-        // Also a huge page, which would come at the first touch: where the kernel has none, or has split this one before, it
-        // would not come, and what is booked would not be there. Free only afterwards: another thread that gave it back
-        // meanwhile would say that it is not there.
+        // A huge page is prefaulted too, though the first touch would bring it. The kernel may have none, or may have split this one
+        // before: then booked memory would not be there. The rest is freed only after that, so that no other thread purges it first.
         self.residency.page_in(paged.start, paged.len());
         self.runs.release(paged.start, own.start - paged.start);
         self.runs.release(own.end, paged.end - own.end);
-        // What the cap had no room for came all the same.
+        // The huge page also brought memory that the cap has no room for.
         if is_short && comes_whole {
             let calls = self.give_back_unbooked(self.address(piece.start), self.bytes(piece.len()));
             (0..calls).for_each(|_| self.counters().system_call());
         }
     }
 
-    /// Books `bytes` of the zone's free memory, so that whoever is handed it finds it resident, and has `page_in` bring it in.
-    /// Returns how many bytes were; 0 if the zone or the cap has no room for them.
+    /// Books `bytes` of the zone's free memory for later requests, and has `page_in` fault it in. Returns how many bytes were booked: 0 if
+    /// the zone or the cap has no room for them.
     pub(crate) fn populate(&self, tenant: Tenant, bytes: usize, page_in: impl FnOnce(Populate<'_>)) -> usize {
         let granules = self.granules(bytes.min(self.capacity_bytes()));
         let Some(start) = self.runs.claim_first_fit(tenant, granules, 1, 0) else { return 0 };
@@ -153,7 +152,7 @@ impl Zone {
 }
 
 impl Populate<'_> {
-    /// Pages in one of `parts` equal parts.
+    /// Prefaults one of `parts` equal parts.
     pub(crate) fn part(&self, index: usize, parts: usize) {
         let share = self.granules.div_ceil(parts.max(1));
         let from = self.granules.min(index * share);

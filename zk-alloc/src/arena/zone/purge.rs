@@ -24,7 +24,7 @@ impl Zone {
     }
 
     /// Gives back what is free of `[start, start + len)`, in one piece if all of it is.
-    pub(super) fn trim_run(&self, start: usize, len: usize, how: GiveBack) -> usize {
+    fn trim_run(&self, start: usize, len: usize, how: GiveBack) -> usize {
         if !self.runs.try_claim(start, len) {
             if len == 1 {
                 return 0;
