@@ -19,8 +19,8 @@ use zk_alloc::{overflow_stats, stats};
 const SAMPLES: usize = 301;
 
 /// How many times as long a request may take as in an empty arena.
-const MOST_TIMES: u32 = 25;
-/// What a request takes at least, for the comparison: a clock shows less in steps.
+const MOST_TIMES: u32 = 50;
+/// A request is taken to need as much at least, as a clock shows less in steps.
 const LEAST_TIME: Duration = Duration::from_micros(1);
 
 /// The median time of requests of `size` bytes that all stay alive.

@@ -81,8 +81,8 @@ pub(super) fn nothing_left_to_purge() {
     STUCK_BYTES.store(resident_bytes().saturating_sub(counters::used_bytes()), Ordering::Relaxed);
 }
 
-/// Whether a purge may make room for `bytes` below the cap, where threads keep `kept_bytes`. A purge looks at all memory: after one that made no room,
-/// a sixteenth of the excess must be freed before the next.
+/// Whether a purge may make room for `bytes` below the cap, where threads keep `kept_bytes`. A purge looks at all memory. After
+/// one that made no room, a sixteenth of the excess must be freed before the next.
 pub(super) fn may_make_room(bytes: usize, kept_bytes: usize) -> bool {
     let excess = resident_bytes().saturating_add(bytes).saturating_sub(max_bytes());
     let freed = purgeable_bytes(counters::used_bytes()).saturating_add(kept_bytes);
