@@ -82,7 +82,7 @@ pub(super) fn nothing_left_to_purge() {
 }
 
 /// Whether a purge may make room for `bytes` below the cap, where threads keep `kept_bytes`. A purge looks at all memory. After
-/// one that made no room, a sixteenth of the excess must be freed before the next.
+/// one that missed its limit, a sixteenth of the excess must be freed before the next.
 pub(super) fn may_make_room(bytes: usize, kept_bytes: usize) -> bool {
     let excess = resident_bytes().saturating_add(bytes).saturating_sub(max_bytes());
     let freed = purgeable_bytes(counters::used_bytes()).saturating_add(kept_bytes);

@@ -42,7 +42,7 @@ pub(crate) fn follow(policy: Policy) {
 }
 
 /// `None` where another thread looks.
-pub(super) fn look(by: Looker) -> Option<Verdict> {
+fn look(by: Looker) -> Option<Verdict> {
     let arena = get()?;
     decay::with_looks(|looks| arena.look(looks, by))
 }

@@ -26,32 +26,26 @@ impl Arena {
             Ok(at) => {
                 // Afterwards, so that the pages which this memory already has are not among those that go. Those that it has not
                 // are only booked so far.
-                self.purge_to_peak_limit();
+                self.purge_to(budget::peak_limit(0).saturating_sub(ROOM_BYTES));
                 Some(at)
             }
             Err(Shortage::Full) => None,
             Err(Shortage::OverBudget) => {
-                let keep_bytes = budget::max_bytes().saturating_sub(size.checked_add(ROOM_BYTES)?);
                 if !budget::may_make_room(size, kept_bytes()) {
                     return None;
                 }
                 // Blocks in threads' caches may keep slabs alive that lie where a run would find room.
                 self.middle.empty_caches(self.slab_zone());
-                self.trim_now(keep_bytes, || ());
-                let found = self.try_alloc(size, align, contents, Limit::Cap).ok();
-                if found.is_none() {
-                    budget::nothing_left_to_purge();
-                }
-                found
+                self.purge_to(budget::max_bytes().saturating_sub(size.checked_add(ROOM_BYTES)?));
+                self.try_alloc(size, align, contents, Limit::Cap).ok()
             }
         }
     }
 
-    /// Purges free memory until resident memory is a little below [`Limit::Peak`].
-    fn purge_to_peak_limit(&self) {
-        let limit = budget::peak_limit(0).saturating_sub(ROOM_BYTES);
-        self.trim_now(limit, || ());
-        if resident_bytes() > limit {
+    /// Purges free memory until at most `limit_bytes` are resident, and notes it where they can't be.
+    fn purge_to(&self, limit_bytes: usize) {
+        self.trim_now(limit_bytes, || ());
+        if resident_bytes() > limit_bytes {
             budget::nothing_left_to_purge();
         }
     }

@@ -23,7 +23,7 @@ impl Zone {
         gone
     }
 
-    /// Gives back what is free of `[start, start + len)`, in one piece if all of it is.
+    /// Purges the free granules of `[start, start + len)`, in one piece if no granule is used.
     fn trim_run(&self, start: usize, len: usize, how: GiveBack) -> usize {
         if !self.runs.try_claim(start, len) {
             if len == 1 {
