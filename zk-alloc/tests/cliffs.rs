@@ -20,7 +20,7 @@ const SAMPLES: usize = 301;
 
 /// How many times as long a request may take as in an empty arena.
 const MOST_TIMES: u32 = 50;
-/// A request is taken to need as much at least, as a clock shows less in steps.
+/// The least time that a request in an empty arena is taken to need: shorter ones are too near to the steps of the clock.
 const LEAST_TIME: Duration = Duration::from_micros(1);
 
 /// The median time of requests of `size` bytes that all stay alive.
@@ -42,14 +42,14 @@ fn median_request_of(allocator: Allocator, size: usize, align: usize) -> Duratio
     times[SAMPLES / 2]
 }
 
-/// Holds a request to [`MOST_TIMES`] of what it took in an empty arena.
+/// Holds a request to [`MOST_TIMES`] of its time in an empty arena.
 #[track_caller]
 fn assert_no_search(in_empty: Duration, median: Duration, blocks: &[Block]) {
     let most = MOST_TIMES * in_empty.max(LEAST_TIME);
     assert!(median <= most, "{median:?} with {} blocks alive, {in_empty:?} with none", blocks.len());
 }
 
-/// Holds a request over the cap to eight times what the backing allocator takes, which serves it.
+/// Holds a request over the cap to eight times the time of the backing allocator, which serves it.
 #[track_caller]
 fn assert_passed_on(median: Duration) {
     let backing = median_request_of(&System, 48 * KIB, 8);

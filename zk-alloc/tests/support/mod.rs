@@ -77,7 +77,7 @@ pub(crate) fn may_change_host() -> bool {
     std::env::var_os(HOST).is_some()
 }
 
-/// Says why a test can't run here. Fails where it has to: whoever set `ZK_ALLOC_TEST_HOST=1` said that it can.
+/// Says why a test can't run here. Fails if `ZK_ALLOC_TEST_HOST` is set, because then it must run.
 #[track_caller]
 pub(crate) fn skip(what: &str, reason: impl std::fmt::Display) {
     assert!(!may_change_host(), "{what}, though {HOST} is set: {reason}");
