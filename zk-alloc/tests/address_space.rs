@@ -14,7 +14,7 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
 use limits::limited;
-use support::{address_space_bytes, assert_patterned, in_its_own_process, patterned};
+use support::{address_space_bytes, assert_patterned, in_its_own_process, patterned, peak_rss_bytes, skip};
 use zk_alloc::{ZkAllocator, overflow_stats, phase, stats};
 
 /// [`System`]; but a request of [`PLANTED`] bytes gets the memory that the test put there.
@@ -117,6 +117,53 @@ fn a_limit_on_data_leaves_most_of_it_to_the_program() {
     });
 }
 
+/// Two vectors that double in turn, from 32 MiB. Returns where each was among the giants.
+fn grow_two(steps: usize) -> [Vec<usize>; 2] {
+    let mut places = [Vec::new(), Vec::new()];
+    let mut vectors = [patterned(32 * WORDS, 1), patterned(32 * WORDS, 2)];
+    for _ in 0..steps {
+        for ((seed, places), words) in (1..).zip(&mut places).zip(&mut vectors) {
+            words.reserve_exact(words.capacity());
+            places.push(words.as_ptr().addr());
+            assert_patterned(&words[..32 * WORDS], seed);
+        }
+    }
+    places.each_mut().map(|places| {
+        places.dedup();
+        std::mem::take(places)
+    })
+}
+
+/// Of vectors that grow in turn, each would lie in the way of the other.
+#[test]
+fn giants_that_grow_in_turn_stay_where_they_are() {
+    in_its_own_process("giants_that_grow_in_turn_stay_where_they_are", &[], || {
+        for _ in 0..3 {
+            let places = phase(|| grow_two(4));
+            assert!(places.iter().all(|places| places.len() == 1), "{places:x?}");
+        }
+    });
+}
+
+/// Room to grow on is address space. Where that is scarce, it is the program's.
+#[test]
+fn giants_that_grow_leave_scarce_addresses_to_the_program() {
+    in_its_own_process("giants_that_grow_leave_scarce_addresses_to_the_program", &[], || {
+        phase(|| drop(patterned(WORDS, 1)));
+        // The second vector's room begins 512 MiB on, which is more than a quarter.
+        let limit = address_space_bytes() + 1900 * MIB;
+        limited(libc::RLIMIT_AS, limit, || {
+            let places = phase(|| grow_two(3));
+            assert!(
+                places.iter().any(|places| places.len() > 1) && overflow_stats() == (0, 0),
+                "{places:x?} {}",
+                stats()
+            );
+            assert!(mapped(900 * MIB));
+        });
+    });
+}
+
 /// Beyond a limit the arena gets no more memory, as nobody does.
 #[test]
 fn growth_that_a_late_limit_refuses_is_handed_over_and_counted() {
@@ -160,6 +207,22 @@ fn a_program_that_locks_its_future_memory_goes_on_with_what_it_has() {
         // SAFETY: as above.
         assert_eq!(unsafe { libc::munlockall() }, 0);
         phase(|| assert_patterned(&patterned(200 * WORDS, 3), 3));
+    });
+}
+
+/// Where future memory is locked, room to grow on would be in memory at once.
+#[test]
+fn giants_that_grow_take_no_locked_room() {
+    in_its_own_process("giants_that_grow_take_no_locked_room", &[], || {
+        // SAFETY: asks who runs this process.
+        if unsafe { libc::geteuid() } != 0 {
+            return skip("vectors that grow in locked memory", "only root may lock so much");
+        }
+        phase(|| drop(patterned(WORDS, 1)));
+        // SAFETY: changes no memory.
+        assert_eq!(unsafe { libc::mlockall(libc::MCL_FUTURE) }, 0);
+        phase(|| grow_two(2));
+        assert!(peak_rss_bytes() < 500 * MIB, "{} {}", peak_rss_bytes(), stats());
     });
 }
 

@@ -45,6 +45,8 @@ pub(crate) struct ZoneSpec {
     /// From so many bytes on, dirty memory is zeroed by giving its pages back: the kernel then clears them on the threads
     /// that touch them, instead of all of it here on one.
     pub(crate) lazy_zero_bytes: usize,
+    /// A run that moves to grow begins at a multiple of so many times its length, so that it can grow on where it stands. 1 is no room.
+    pub(crate) growth_room: usize,
     /// Whether threads keep runs that they freed. Of one zone only, so that whoever takes them all knows where they lie.
     pub(crate) is_kept: bool,
 }
@@ -65,6 +67,10 @@ const SMALL_PAGES_BYTES: usize = 8 << 20;
 /// proof would otherwise take the places of the next proof's long runs (docs/experiments/placement.md).
 pub(crate) const SMALL_APART_BYTES: usize = 3 << 20;
 
+/// What [`ZoneSpec::growth_room`] is for giants. A giant that moves leaves resident memory behind in which no other giant may fit: at 8,
+/// that is an eighth of its last length at most (docs/experiments/untouched.md). It costs addresses only.
+const GIANTS_GROWTH_ROOM: usize = 8;
+
 /// What the zones are made from, in the order of [`RunKind`]; in the one that slabs lie in, the first bytes are theirs.
 pub(crate) fn zone_specs(config: &Config) -> [ZoneSpec; 3] {
     let huge = HugeAdvice::of(config.huge_pages);
@@ -84,6 +90,7 @@ pub(crate) fn zone_specs(config: &Config) -> [ZoneSpec; 3] {
             small_only_bytes,
             small_pages_bytes,
             lazy_zero_bytes,
+            growth_room: if runs == RunKind::Giant { GIANTS_GROWTH_ROOM } else { 1 },
             // Aligned runs are rare, and a giant is never hidden from the others.
             is_kept: runs == RunKind::Mid,
         }

@@ -220,8 +220,12 @@ impl Zone {
     /// Claims the lowest run of free granules. Before it hands out what is not resident, what threads keep is free too, and any
     /// other place is taken that is.
     fn claim_free(&self, tenant: Tenant, bytes: usize, align: usize) -> Option<usize> {
-        let granules = self.granules(bytes);
         let (align, skew) = self.align_and_skew(bytes, align);
+        self.claim_aligned(tenant, self.granules(bytes), align, skew)
+    }
+
+    /// As [`claim_free`](Self::claim_free): a run that begins at an `i` with `(i + skew) % align == 0`.
+    fn claim_aligned(&self, tenant: Tenant, granules: usize, align: usize, skew: usize) -> Option<usize> {
         let first_fit = || self.runs.claim_first_fit(tenant, granules, align, skew);
         let is_resident = |start: &usize| self.residency.resident(*start, granules) == granules;
         let release = |start| self.runs.release(start, granules);

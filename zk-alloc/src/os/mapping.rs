@@ -51,6 +51,15 @@ pub(crate) fn map_zeroed(len: usize) -> Result<Mapping, Errno> {
     imp::map_zeroed(len).map(|start| Mapping { start, len })
 }
 
+/// Whether the process may map `len` bytes more, and they take no memory before they are touched. Under `mlockall(MCL_FUTURE)` they would.
+pub(crate) fn may_map_sparsely(len: usize) -> bool {
+    let is_sparse = map_zeroed(page_bytes()).is_ok_and(|page| {
+        // SAFETY: a mapping of our own.
+        unsafe { imp::count_resident(page.start.as_ptr(), page.len) == Some(0) }
+    });
+    is_sparse && map_zeroed(len).is_ok()
+}
+
 /// `len` in whole granules, and at least one of them.
 ///
 /// # Errors

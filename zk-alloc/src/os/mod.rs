@@ -50,7 +50,7 @@ pub(crate) use imp::{
 #[cfg(not(unix))]
 pub(crate) use imp::{arm_thread_exit, fence_other_threads, give_back_key, may_be_in_signal_handler, thread_exit_key};
 pub(crate) use imp::{count_resident, move_pages};
-pub(crate) use mapping::{Mapping, Room, map_guarded, map_zeroed, reserve, round_up};
+pub(crate) use mapping::{Mapping, Room, map_guarded, map_zeroed, may_map_sparsely, reserve, round_up};
 pub(crate) use own_thread::OwnThread;
 pub(crate) use pages::page_bytes;
 pub(crate) use parking::Parking;

@@ -104,6 +104,7 @@ impl Memory {
             small_only_bytes: 0,
             small_pages_bytes: 0,
             lazy_zero_bytes: usize::MAX,
+            growth_room: 1,
             is_kept: false,
         };
         // SAFETY: the reservation of this model, which nobody uses between two of its runs.

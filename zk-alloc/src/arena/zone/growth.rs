@@ -4,6 +4,10 @@
 use std::ptr::NonNull;
 
 use super::{Limit, Shortage, Tenant, Zone};
+use crate::os::{self, HUGE_PAGE_BYTES};
+
+/// Room for growth is taken where the system would map so many times what it takes: the rest is the program's.
+const PROGRAMS_SHARE: usize = 4;
 
 impl Zone {
     /// Hands out a run of at least `bytes` bytes for the contents of another run, which is `len` bytes long. Also says whether the contents
@@ -18,7 +22,7 @@ impl Zone {
         len: usize,
     ) -> Result<(NonNull<u8>, bool), Shortage> {
         let granules = self.granules(bytes);
-        let start = self.claim_free(Tenant::of_run(bytes), bytes, align).ok_or(Shortage::Full)?;
+        let start = self.claim_to_grow_on(bytes, align).ok_or(Shortage::Full)?;
         let moved = self.granules(len);
         let resident = self.residency.resident(start, moved);
         let fresh = self.commit_and_book(start, granules, Limit::Cap)?;
@@ -32,6 +36,44 @@ impl Zone {
         self.counters().requested(bytes);
         self.residency.soil(start, granules);
         Ok((self.address(start), is_copied))
+    }
+
+    /// Claims a run with room to grow on, unless that is not mapped while addresses are scarce, or more is resident elsewhere.
+    fn claim_to_grow_on(&self, bytes: usize, align: usize) -> Option<usize> {
+        let granules = self.granules(bytes);
+        let resident = |start: usize| self.residency.resident(start, granules);
+        let with_room = self.claim_with_room(bytes, align);
+        if with_room.is_some_and(|start| resident(start) == granules) {
+            return with_room;
+        }
+        let without = self.claim_free(Tenant::of_run(bytes), bytes, align);
+        let (Some(one), Some(other)) = (with_room, without) else { return with_room.or(without) };
+        let (better, worse) = if resident(other) > resident(one) { (other, one) } else { (one, other) };
+        self.runs.release(worse, granules);
+        Some(better)
+    }
+
+    /// Claims a run at a multiple of its room; `None` where addresses are scarce.
+    fn claim_with_room(&self, bytes: usize, align: usize) -> Option<usize> {
+        let (room, granules) = (self.spec.growth_room, self.granules(bytes));
+        // The zone begins with a huge page, and so does its room.
+        if room == 1 || align > HUGE_PAGE_BYTES {
+            return None;
+        }
+        let room = granules.checked_mul(room)?.checked_next_power_of_two()?;
+        let start = self.claim_aligned(Tenant::of_run(bytes), granules, room, 0)?;
+        let is_mappable = self.may_map_to(start + granules);
+        if !is_mappable {
+            self.runs.release(start, granules);
+        }
+        is_mappable.then_some(start)
+    }
+
+    /// Whether all up to a granule is mapped, or can be and leaves most of what the program's limits allow (`RLIMIT_AS`,
+    /// `RLIMIT_DATA`, `vm.overcommit_memory=2`).
+    fn may_map_to(&self, granules: usize) -> bool {
+        let missing = self.bytes(granules.saturating_sub(self.committed.granules()));
+        missing == 0 || missing.checked_mul(PROGRAMS_SHARE).is_some_and(os::may_map_sparsely)
     }
 
     /// Changes the length of a run where it stands; `false` if what follows it is taken. Shrinking never fails.
