@@ -80,7 +80,7 @@ impl Middle {
                 decay::tick();
                 return Ok(kept);
             }
-            let wanted = cache.appetite(class, most).max(class.blocks_by_lines());
+            let wanted = cache.next_batch(class, most).max(class.blocks_by_lines());
             let fetched = self.slabs.take(zone, class, limit, &mut found[..wanted])?;
             // The lowest address is handed out first.
             for &block in found[1..fetched].iter().rev() {

@@ -214,7 +214,7 @@ impl Threads {
 
     fn put_run(&self, cache: &Cache, run: Run) {
         self.write(run);
-        // Not through the gate: its fence is loom's, and orders more than a fence of the compiler.
+        // Not through the cache: its fence is loom's, and orders more than a fence of the compiler.
         if let Some(out) = cache.put_run(run) {
             self.write(out);
         }

@@ -1,0 +1,382 @@
+//! One thread's cache.
+//!
+//! Only the owner uses the blocks of its cache, by plain loads and stores behind an asymmetric fence: it sets its flag, then looks for
+//! a remote claim. Any thread may take the runs.
+#![allow(unsafe_code, reason = "reads a table that outlives all threads")]
+
+use std::iter::Sum;
+use std::ops::Deref;
+use std::sync::atomic::AtomicPtr;
+
+use super::run::Run;
+use crate::classes::{self, Class};
+use crate::route;
+use crate::sync::{AtomicU8, AtomicU64, Ordering, compiler_fence};
+
+/// One block in this number takes the slow path even if the cache has it: a thread that lives on its cache would never see time pass.
+/// The detour takes some 15 ns. At 256, a service that asks for fifty blocks a second looks too rarely.
+const TICK_REQUESTS: u64 = 128;
+
+/// A thread keeps a short run and a long one, so that neither puts out the other.
+const RUNS: usize = 2;
+
+/// Which of a thread's runs.
+const fn run_place(run_bytes: usize) -> usize {
+    route::is_long_run(run_bytes) as usize
+}
+
+/// Where the addresses of a thread's blocks lie, class by class.
+pub(super) type Blocks = [AtomicU64; classes::PLACES];
+
+/// What one thread keeps. All zeroes is a cache that never had a thread.
+#[derive(Debug)]
+#[repr(C, align(128))]
+pub(crate) struct Cache {
+    /// 1 while it belongs to a thread.
+    owned: AtomicU8,
+    /// 1 while its owner uses it. Written by its owner only.
+    owner_flag: AtomicU8,
+    /// Not 0 while another thread claims it.
+    remote_claim: AtomicU64,
+    /// Blocks kept, by class.
+    counts: [AtomicU8; classes::TABLE],
+    /// The size of the next refill's batch in blocks, by class, less one. It grows with each, so that a thread that needs one block does
+    /// not hold sixteen.
+    batch_sizes: [AtomicU8; classes::TABLE],
+    blocks: AtomicPtr<Blocks>,
+    /// Zero is none.
+    runs: [AtomicU64; RUNS],
+    /// Requests served from here, and their bytes, since the process started. Written by the cache's thread only.
+    run_allocations: AtomicU64,
+    run_bytes: AtomicU64,
+    block_allocations: AtomicU64,
+    block_bytes: AtomicU64,
+    /// Bytes of blocks handed out less those taken back, which other threads may have handed out: only the sum over all threads
+    /// means something.
+    live_block_bytes: AtomicU64,
+}
+
+/// The cache's own thread is in there until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Entered<'a>(&'a Cache);
+
+impl Deref for Entered<'_> {
+    type Target = Cache;
+
+    #[inline(always)]
+    fn deref(&self) -> &Cache {
+        self.0
+    }
+}
+
+impl Drop for Entered<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        // Pairs with the Acquire of `is_in_use`: a claimant sees all that was kept.
+        self.0.owner_flag.store(0, Ordering::Release);
+    }
+}
+
+/// How many, and of how many bytes.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Totals {
+    pub(crate) allocations: u64,
+    pub(crate) bytes: u64,
+}
+
+impl Totals {
+    fn of(allocations: &AtomicU64, bytes: &AtomicU64) -> Self {
+        Self { allocations: allocations.load(Ordering::Relaxed), bytes: bytes.load(Ordering::Relaxed) }
+    }
+}
+
+impl Sum for Totals {
+    fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
+        all.fold(Self::default(), |sum, one| Self {
+            allocations: sum.allocations + one.allocations,
+            bytes: sum.bytes + one.bytes,
+        })
+    }
+}
+
+/// Only one thread writes, so that a load and a store make an exact sum.
+#[inline(always)]
+fn add(sum: &AtomicU64, more: u64) {
+    sum.store(sum.load(Ordering::Relaxed).wrapping_add(more), Ordering::Relaxed);
+}
+
+impl Cache {
+    #[cfg(not(loom))]
+    pub(super) const fn new() -> Self {
+        Self {
+            owned: AtomicU8::new(0),
+            owner_flag: AtomicU8::new(0),
+            remote_claim: AtomicU64::new(0),
+            counts: [const { AtomicU8::new(0) }; classes::TABLE],
+            batch_sizes: [const { AtomicU8::new(0) }; classes::TABLE],
+            blocks: AtomicPtr::new(std::ptr::null_mut()),
+            runs: [const { AtomicU64::new(0) }; RUNS],
+            run_allocations: AtomicU64::new(0),
+            run_bytes: AtomicU64::new(0),
+            block_allocations: AtomicU64::new(0),
+            block_bytes: AtomicU64::new(0),
+            live_block_bytes: AtomicU64::new(0),
+        }
+    }
+
+    /// A cache of a model, which has no thread yet, but room for blocks.
+    #[cfg(loom)]
+    pub(crate) fn new() -> Self {
+        let blocks: Box<Blocks> = Box::new(std::array::from_fn(|_| AtomicU64::new(0)));
+        Self {
+            owned: AtomicU8::new(0),
+            owner_flag: AtomicU8::new(0),
+            remote_claim: AtomicU64::new(0),
+            counts: std::array::from_fn(|_| AtomicU8::new(0)),
+            batch_sizes: std::array::from_fn(|_| AtomicU8::new(0)),
+            blocks: AtomicPtr::new(Box::into_raw(blocks)),
+            runs: std::array::from_fn(|_| AtomicU64::new(0)),
+            run_allocations: AtomicU64::new(0),
+            run_bytes: AtomicU64::new(0),
+            block_allocations: AtomicU64::new(0),
+            block_bytes: AtomicU64::new(0),
+            live_block_bytes: AtomicU64::new(0),
+        }
+    }
+
+    /// Makes it the calling thread's; `false` if it is another's.
+    pub(crate) fn own(&self) -> bool {
+        // Acquire pairs with the Release of `disown`: what its last thread left in there is there.
+        self.owned.load(Ordering::Relaxed) == 0
+            && self.owned.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok()
+    }
+
+    pub(super) fn disown(&self) {
+        self.owned.store(0, Ordering::Release);
+    }
+
+    /// Leaves the cache to the next thread: hands it to `empty` to take out all that it can, and has the calling thread `forget`
+    /// it. What another thread has claimed at this moment, or a signal left behind, stays for the next.
+    pub(crate) fn hand_on(&self, empty: impl FnOnce(&Self), forget: impl FnOnce()) {
+        if let Some(entered) = self.enter() {
+            empty(&entered);
+        }
+        forget();
+        self.disown();
+    }
+
+    /// Lets the cache's own thread in; not where a signal interrupted that thread in here, nor while another thread has claimed
+    /// the cache.
+    #[inline(always)]
+    pub(crate) fn enter(&self) -> Option<Entered<'_>> {
+        if self.owner_flag.load(Ordering::Relaxed) != 0 {
+            return None;
+        }
+        self.owner_flag.store(1, Ordering::Relaxed);
+        // The other half of this fence is `os::fence_other_threads`.
+        compiler_fence(Ordering::SeqCst);
+        let entered = Entered(self);
+        // Acquire pairs with the Release of `unclaim`: what a claimant took is gone.
+        if self.remote_claim.load(Ordering::Acquire) == 0 { Some(entered) } else { None }
+    }
+
+    /// Keeps others out, and the cache's own thread from its next entry on. `false` if another thread did so first.
+    pub(crate) fn claim(&self, by: u64) -> bool {
+        self.remote_claim.compare_exchange(0, by, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+
+    pub(super) fn unclaim(&self) {
+        self.remote_claim.store(0, Ordering::Release);
+    }
+
+    /// Whether the claim is one of the generation `by`.
+    pub(super) fn is_claimed_by(&self, by: u64) -> bool {
+        self.remote_claim.load(Ordering::Relaxed) == by
+    }
+
+    /// Drops the claim of a thread that did not come along into this process: it was forked off while the claim was made. A vforked child is of
+    /// its parent's generation, and finds claims of threads that live.
+    pub(super) fn drop_claim_of_parent(&self, generation: impl FnOnce() -> u64) {
+        let by = self.remote_claim.load(Ordering::Relaxed);
+        if by != 0 && by != generation() {
+            let _ = self.remote_claim.compare_exchange(by, 0, Ordering::Relaxed, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether the owner may still be in there, not having seen the claim. Ask after the fence.
+    pub(super) fn is_in_use(&self) -> bool {
+        self.owner_flag.load(Ordering::Acquire) != 0
+    }
+
+    #[inline(always)]
+    fn place(&self, class: Class, index: usize) -> &AtomicU64 {
+        // SAFETY: set before the cache got its first thread, to a table that lasts for ever; what enters or claims a cache
+        // knows that it has a thread.
+        let blocks = unsafe { &*self.blocks.load(Ordering::Relaxed) };
+        // The remainder saves a check, and changes nothing.
+        &blocks[(class.first_place() + index) % classes::PLACES]
+    }
+
+    #[inline(always)]
+    fn count(&self, class: Class) -> &AtomicU8 {
+        &self.counts[class.index()]
+    }
+
+    /// Whether the next block takes the slow path, where the thread looks at the time, even if the cache has it.
+    #[inline(always)]
+    pub(crate) fn is_to_tick(&self) -> bool {
+        self.block_allocations.load(Ordering::Relaxed) % TICK_REQUESTS == TICK_REQUESTS - 1
+    }
+
+    /// Takes out the block that came last. For whoever is in the cache, as with all that follows.
+    #[inline(always)]
+    pub(crate) fn pop(&self, class: Class) -> Option<u64> {
+        let left = self.count(class).load(Ordering::Relaxed).checked_sub(1)?;
+        let block = self.place(class, left as usize).load(Ordering::Relaxed);
+        self.count(class).store(left, Ordering::Relaxed);
+        Some(block)
+    }
+
+    /// Keeps a block; `false` where there is no room.
+    #[inline(always)]
+    pub(crate) fn push(&self, class: Class, block: u64) -> bool {
+        let count = self.count(class).load(Ordering::Relaxed);
+        let has_room = (count as usize) < class.capacity();
+        if has_room {
+            self.place(class, count as usize).store(block, Ordering::Relaxed);
+            self.count(class).store(count + 1, Ordering::Relaxed);
+        }
+        has_room
+    }
+
+    pub(super) fn keeps_blocks(&self) -> bool {
+        self.counts.iter().any(|count| count.load(Ordering::Relaxed) > 0)
+    }
+
+    pub(crate) fn keeps(&self, class: Class) -> bool {
+        self.count(class).load(Ordering::Relaxed) > 0
+    }
+
+    /// Takes out the blocks that came first, all but `keep`. Their addresses stay in the table, behind the kept ones, while the caller
+    /// iterates.
+    pub(crate) fn take_first(&self, class: Class, keep: usize) -> impl Iterator<Item = usize> {
+        let count = self.count(class).load(Ordering::Relaxed) as usize;
+        let kept = keep.min(count);
+        let gone = count - kept;
+        for index in 0..if gone == 0 { 0 } else { kept } {
+            let (first, last) = (self.place(class, index), self.place(class, index + gone));
+            let block = first.load(Ordering::Relaxed);
+            first.store(last.load(Ordering::Relaxed), Ordering::Relaxed);
+            last.store(block, Ordering::Relaxed);
+        }
+        // Before the caller frees them: a thread that dies halfway, as a vforked child may, must not leave freed blocks here.
+        self.count(class).store(kept as u8, Ordering::Relaxed);
+        (kept..count).map(move |index| self.place(class, index).load(Ordering::Relaxed) as usize)
+    }
+
+    /// How many blocks to fetch in this refill: twice as many as in the last one, up to `most`.
+    pub(crate) fn next_batch(&self, class: Class, most: usize) -> usize {
+        let batch_size = &self.batch_sizes[class.index()];
+        let now = batch_size.load(Ordering::Relaxed) as usize + 1;
+        batch_size.store((2 * now).min(most).max(1) as u8 - 1, Ordering::Relaxed);
+        now.min(most)
+    }
+
+    #[inline(always)]
+    pub(crate) fn handed_out(&self, class: Class, bytes: usize) {
+        add(&self.block_allocations, 1);
+        add(&self.block_bytes, bytes as u64);
+        add(&self.live_block_bytes, class.block_bytes() as u64);
+    }
+
+    #[inline(always)]
+    pub(crate) fn taken_back(&self, class: Class) {
+        add(&self.live_block_bytes, (class.block_bytes() as u64).wrapping_neg());
+    }
+
+    #[inline(always)]
+    pub(super) fn run_handed_out(&self, bytes: usize) {
+        add(&self.run_allocations, 1);
+        add(&self.run_bytes, bytes as u64);
+    }
+
+    pub(super) fn run_totals(&self) -> Totals {
+        Totals::of(&self.run_allocations, &self.run_bytes)
+    }
+
+    pub(super) fn block_totals(&self) -> Totals {
+        Totals::of(&self.block_allocations, &self.block_bytes)
+    }
+
+    pub(super) fn live_block_bytes(&self) -> u64 {
+        self.live_block_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Where the addresses of its blocks lie; null before its first thread.
+    pub(super) fn blocks(&self) -> &AtomicPtr<Blocks> {
+        &self.blocks
+    }
+
+    /// Takes out a run of so many bytes, if it is `fits`. For the cache's thread.
+    #[inline(always)]
+    pub(crate) fn take_run_if(&self, bytes: usize, fits: impl FnOnce(Run) -> bool) -> Option<Run> {
+        let kept = &self.runs[run_place(bytes)];
+        let run = Run::of(kept.load(Ordering::Relaxed))?;
+        // What this thread put in, it may use; nobody else puts anything in. Another may have taken it out meanwhile.
+        let taken = run.bytes() == bytes
+            && fits(run)
+            && kept.compare_exchange(run.word(), 0, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+        taken.then_some(run)
+    }
+
+    /// Puts a run in, for the cache's thread, and returns the one that was there.
+    #[inline(always)]
+    pub(crate) fn put_run(&self, run: Run) -> Option<Run> {
+        let kept = &self.runs[run_place(run.bytes())];
+        if kept.load(Ordering::Relaxed) == 0 {
+            // Stays zero until this thread puts something in. Release pairs with the Acquire of `take_runs`: what this thread
+            // did to the memory is over.
+            kept.store(run.word(), Ordering::Release);
+            return None;
+        }
+        Run::of(kept.swap(run.word(), Ordering::Release))
+    }
+
+    pub(super) fn kept_run_bytes(&self) -> usize {
+        self.runs.iter().filter_map(|run| Run::of(run.load(Ordering::Relaxed))).map(Run::bytes).sum()
+    }
+
+    /// Takes out what runs there are, for any thread, claimed or not.
+    pub(crate) fn take_runs(&self) -> impl Iterator<Item = Run> {
+        let take = |kept: &AtomicU64| match kept.load(Ordering::Relaxed) {
+            0 => None,
+            _ => Run::of(kept.swap(0, Ordering::Acquire)),
+        };
+        self.runs.iter().filter_map(take)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[cfg(not(loom))]
+    use super::*;
+
+    /// A block that was freed and is still kept would be handed out twice; one that is neither would be lost.
+    #[cfg(not(loom))]
+    #[test]
+    fn the_first_blocks_go_and_the_last_stay_in_their_order() {
+        let blocks: Blocks = [const { AtomicU64::new(0) }; classes::PLACES];
+        let class = Class::of(100, 8);
+        for (count, keep) in [(8, 4), (9, 4), (7, 5), (6, 0), (3, 8), (0, 2)] {
+            let cache = Cache::new();
+            cache.blocks.store(std::ptr::from_ref(&blocks).cast_mut(), Ordering::Relaxed);
+            (1..=count).for_each(|block| assert!(cache.push(class, block)));
+            let mut gone: Vec<_> = cache.take_first(class, keep).collect();
+            gone.sort_unstable();
+            let split = (count as usize).saturating_sub(keep);
+            assert_eq!(gone, (1..=split).collect::<Vec<_>>(), "{count} blocks, {keep} to keep");
+            let kept = std::iter::from_fn(|| cache.pop(class)).collect::<Vec<_>>();
+            assert_eq!(kept, (split as u64 + 1..=count).rev().collect::<Vec<_>>(), "{count} blocks, {keep} to keep");
+        }
+    }
+}
