@@ -17,6 +17,8 @@ mod loom_slabs;
 mod loom_zone;
 #[cfg(loom)]
 mod models;
+#[cfg(loom)]
+mod slab_models;
 
 /// Runs the calling test in a process of its own, since the arena's address space is no other test's affair; the arena is in that
 /// process, and `None` in this one.

@@ -23,6 +23,8 @@ mod mapped;
 #[cfg(feature = "c-api")]
 mod measured;
 mod middle;
+mod passes;
+mod populate;
 mod purge;
 mod region;
 mod residency;
@@ -30,6 +32,7 @@ mod runs;
 mod slab;
 mod table;
 mod thread_cache;
+mod totals;
 mod window;
 mod zone;
 
@@ -40,13 +43,11 @@ use std::hint::black_box;
 use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
-use std::time::Duration;
 
 use crate::classes::{self, Class};
-use crate::config::{self, Config, HugePagesOutcome, Settings};
-use crate::counters::ZoneCounters;
+use crate::config::{self, Config, Settings};
 use crate::escape;
-use crate::os::{self, Errno, HUGE_PAGE_BYTES};
+use crate::os::{self, Errno};
 use crate::route::{self, Path, RunKind};
 
 #[cfg(test)]
@@ -57,11 +58,10 @@ pub(crate) use decay::{Policy, bell, set_watched, tick};
 pub(crate) use layout::{HugeAdvice, SMALL_APART_BYTES, granule_bytes};
 pub(crate) use middle::fetch_most;
 pub(crate) use residency::GiveBack;
-pub(crate) use zone::{Contents, Populate};
+pub(crate) use zone::Contents;
 
 use budget::Limit;
 use middle::Middle;
-use runs::Tenant;
 use thread_cache::Totals;
 use zone::Shortage;
 
@@ -380,88 +380,8 @@ impl Arena {
         }
     }
 
-    /// Frees the runs that threads keep for their next requests.
-    pub(crate) fn release_kept(&self) {
-        for zone in self.region.zones() {
-            zone.release_kept();
-        }
-    }
-
-    /// Books free memory for a request of `bytes`, for `page_in` to bring in. Returns how many bytes.
-    pub(crate) fn populate(&self, bytes: usize, page_in: impl FnOnce(Populate<'_>)) -> usize {
-        let (runs, tenant) = match route::path(bytes, 1) {
-            Path::Block(_) => (route::SLABS, Tenant::Slab),
-            Path::Run(runs) => (runs, Tenant::of_run(bytes)),
-        };
-        self.region.zone(runs).populate(tenant, bytes, page_in)
-    }
-
-    /// Bytes that were asked for since the process started.
-    fn served_bytes(&self) -> u64 {
-        let kept = self.block_totals().bytes + kept_run_totals().bytes;
-        self.counters().fold(kept, |sum, zone| sum + zone.bytes())
-    }
-
-    fn fresh_bytes(&self) -> u64 {
-        self.counters().map(ZoneCounters::fresh_bytes).sum()
-    }
-
-    /// Asks the background thread to make memory that stays huge, where it is in small pages; called when what was used may be used
-    /// again.
-    pub(crate) fn ask_for_huge_pages(&self) {
-        if self.config.huge_pages == HugePagesOutcome::Later && collapse::ask(|| self.fresh_bytes()) {
-            decay::wake_background();
-        }
-    }
-
-    /// A pass that makes memory huge, if somebody asked for one. For the background thread.
-    pub(crate) fn begin_pass(&'static self) -> Option<Pass<Blocks>> {
-        // Aligned runs are a few pages each; what is given back of a huge page stays with the kernel until it is short.
-        let zones = [RunKind::Giant, RunKind::Mid].map(|runs| self.region.zone(runs));
-        collapse::begin(|| self.fresh_bytes(), zones)
-    }
-
-    /// Makes the next huge page of a pass, and returns how long to rest; `None` where the pass is over.
-    pub(crate) fn step(&self, pass: &mut Pass<Blocks>) -> Option<Duration> {
-        pass.step(collapse::is_idle, collapse::make_huge, |block| self.settle_block(block))
-    }
-
-    /// Ends a pass before it is over.
-    pub(crate) fn settle(&self, pass: &mut Pass<Blocks>) {
-        pass.settle(|block| self.settle_block(block));
-    }
-
-    fn settle_block(&self, (zone, at): collapse::Block) {
-        self.give_back_unbooked(zone, at, HUGE_PAGE_BYTES);
-    }
-
     pub(crate) fn config(&self) -> &Config {
         &self.config
-    }
-
-    /// Blocks handed out, and the bytes that were asked for in them, since the process started.
-    pub(crate) fn block_totals(&self) -> Totals {
-        self.middle.totals()
-    }
-
-    /// Bytes of the blocks that are alive.
-    pub(crate) fn live_block_bytes(&self) -> usize {
-        self.middle.live_bytes()
-    }
-
-    /// Slabs in use, and their bytes.
-    pub(crate) fn slabs(&self) -> (usize, usize) {
-        self.middle.slabs()
-    }
-
-    /// Bytes of address space.
-    pub(crate) fn reserved_bytes(&self) -> usize {
-        self.region.len()
-    }
-
-    /// The zones' counters.
-    pub(crate) fn counters(&self) -> impl Iterator<Item = &ZoneCounters> {
-        self.region.zones().iter().map(|zone| zone.counters())
     }
 }
 

@@ -99,6 +99,13 @@ impl Arena {
         zones.fold(0, |gone, zone| gone + zone.trim(wanted_bytes.saturating_sub(gone), how))
     }
 
+    /// Frees the runs that threads keep for their next requests.
+    pub(crate) fn release_kept(&self) {
+        for zone in self.region.zones() {
+            zone.release_kept();
+        }
+    }
+
     /// Purges free memory of a part of a zone that is not known to be resident. The kernel may have brought it back into memory.
     pub(super) fn give_back_unbooked(&self, zone: &Zone, at: NonNull<u8>, bytes: usize) {
         zone.give_back_unbooked(at, bytes);

@@ -1,0 +1,42 @@
+//! Sums over all zones, slabs and thread caches.
+
+use super::Arena;
+use super::thread_cache::{self, Totals};
+use crate::counters::ZoneCounters;
+
+impl Arena {
+    /// Bytes that were asked for since the process started.
+    pub(super) fn served_bytes(&self) -> u64 {
+        let kept = self.block_totals().bytes + thread_cache::run_totals().bytes;
+        self.counters().fold(kept, |sum, zone| sum + zone.bytes())
+    }
+
+    pub(super) fn fresh_bytes(&self) -> u64 {
+        self.counters().map(ZoneCounters::fresh_bytes).sum()
+    }
+
+    /// Blocks handed out, and the bytes that were asked for in them, since the process started.
+    pub(crate) fn block_totals(&self) -> Totals {
+        self.middle.totals()
+    }
+
+    /// Bytes of the blocks that are alive.
+    pub(crate) fn live_block_bytes(&self) -> usize {
+        self.middle.live_bytes()
+    }
+
+    /// Slabs in use, and their bytes.
+    pub(crate) fn slabs(&self) -> (usize, usize) {
+        self.middle.slabs()
+    }
+
+    /// Bytes of address space.
+    pub(crate) fn reserved_bytes(&self) -> usize {
+        self.region.len()
+    }
+
+    /// The zones' counters.
+    pub(crate) fn counters(&self) -> impl Iterator<Item = &ZoneCounters> {
+        self.region.zones().iter().map(|zone| zone.counters())
+    }
+}

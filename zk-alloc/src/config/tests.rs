@@ -1,0 +1,198 @@
+use super::*;
+use crate::os::HostHugePages;
+
+const MACHINE: Host = Host { threads: 2, memory_bytes: 24 << 30, huge_pages: HostHugePages::Available };
+
+/// Each setting: its variable, a good value, and the program's word for another, with that as the environment has it.
+const EACH: [(&str, &str, Settings, &str); 10] = [
+    ("ZK_ALLOC_MIN_BYTES", "4K", Settings::new().min_bytes(100), "100"),
+    ("ZK_ALLOC_SLAB_GB", "8", Settings::new().thread_capacity_bytes(3 << 30), "3"),
+    ("ZK_ALLOC_RETAIN_BYTES", "2G", Settings::new().retain_bytes(0), "0"),
+    ("ZK_ALLOC_RETAIN_FOR", "0.5", Settings::new().retain_for(Duration::from_secs(60)), "60"),
+    ("ZK_ALLOC_MAX_BYTES", "1T", Settings::new().max_bytes(1 << 20), "1048576"),
+    ("ZK_ALLOC_THP", "never", Settings::new().huge_pages(HugePages::Always), "always"),
+    ("ZK_ALLOC_LAZY_ZERO_BYTES", "4M", Settings::new().lazy_zero_bytes(1 << 30), "1073741824"),
+    ("ZK_ALLOC_SANDBOX", "0", Settings::new().sandbox(true), "1"),
+    ("ZK_ALLOC_BACKGROUND", "0", Settings::new().background_thread(true), "1"),
+    ("ZK_ALLOC_TRACE_ESCAPED", "0", Settings::new().trace_escaped(true), "1"),
+];
+
+fn resolve_on(machine: Host, name: &'static str, value: &str, program: &Settings) -> (Config, Vec<String>) {
+    let mut warnings = Vec::new();
+    let config = Config::resolve(
+        machine,
+        |asked| (asked == name).then(|| Value::new(value.as_bytes())),
+        program,
+        |warning| warnings.push(warning.to_string()),
+    );
+    (config, warnings)
+}
+
+fn resolve(name: &'static str, value: &str, program: &Settings) -> (SettingsInForce, Vec<String>) {
+    let (config, warnings) = resolve_on(MACHINE, name, value, program);
+    (config.settings, warnings)
+}
+
+fn set(name: &'static str, value: &str) -> SettingsInForce {
+    let (settings, warnings) = resolve(name, value, &Settings::new());
+    assert!(warnings.is_empty(), "{warnings:?}");
+    settings
+}
+
+#[test]
+fn what_is_not_set_has_its_default_and_no_warning() {
+    let settings = set("", "");
+    assert_eq!(settings.min_bytes.value, 0);
+    assert_eq!(settings.retain_bytes.value, 12 << 30);
+    assert_eq!(settings.huge_pages.value, HugePages::Auto);
+    assert_eq!(settings.to_string(), "all as by default");
+}
+
+/// The os layer keeps only what it knows by name.
+#[test]
+fn every_setting_is_among_the_variables_that_are_kept() {
+    let mut asked_for = Vec::new();
+    let asked = std::cell::RefCell::new(&mut asked_for);
+    let environment = |name| {
+        asked.borrow_mut().push(name);
+        None
+    };
+    Config::resolve(MACHINE, environment, &Settings::new(), |_| unreachable!());
+    assert_eq!(asked_for.len(), EACH.len());
+    for name in asked_for {
+        assert!(os::VARIABLES.contains(&name), "{name} would never be found");
+        assert!(EACH.iter().any(|(known, ..)| *known == name), "{name} is not tested");
+    }
+}
+
+#[test]
+fn good_values_are_taken() {
+    assert_eq!(set("ZK_ALLOC_MIN_BYTES", "4096").min_bytes.value, 4096);
+    assert_eq!(set("ZK_ALLOC_MIN_BYTES", " 64k ").min_bytes.value, 64 << 10);
+    assert_eq!(set("ZK_ALLOC_RETAIN_BYTES", "2G").retain_bytes.value, 2 << 30);
+    assert_eq!(set("ZK_ALLOC_SLAB_GB", "8").thread_capacity_bytes.value, 8 << 30);
+    assert_eq!(set("ZK_ALLOC_THP", "never").huge_pages.value, HugePages::Never);
+}
+
+/// The environment, else the program, else the default; and what is in force says which.
+#[test]
+fn the_environment_outweighs_the_program_which_outweighs_the_default() {
+    for (name, value, program, in_code) in EACH {
+        let (by_program, warnings) = resolve("", "", &program);
+        assert!(warnings.is_empty(), "{warnings:?}");
+        assert_eq!(by_program.to_string(), format!("{name}={in_code} (program)"));
+        let (by_both, warnings) = resolve(name, value, &program);
+        assert!(warnings.is_empty(), "{warnings:?}");
+        assert_eq!(by_both, set(name, value));
+        let text = by_both.to_string();
+        assert!(text.starts_with(&format!("{name}=")) && text.ends_with(" (environment)"), "{text}");
+    }
+    let all = Settings::new().min_bytes(1).max_bytes(2).trace_escaped(true);
+    let (settings, _) = resolve("ZK_ALLOC_MAX_BYTES", "3", &all);
+    assert_eq!(
+        settings.to_string(),
+        "ZK_ALLOC_MIN_BYTES=1 (program), ZK_ALLOC_MAX_BYTES=3 (environment), ZK_ALLOC_TRACE_ESCAPED=1 (program)"
+    );
+}
+
+#[test]
+fn each_bad_value_is_named_with_what_is_used_instead() {
+    let overflowing = "99999999999999999999";
+    for (name, _, program, in_code) in EACH {
+        for value in ["", "-1", "garbage", "1.5", "1.5K", overflowing, "18446744073709551615G"] {
+            if (name, value) == ("ZK_ALLOC_RETAIN_FOR", "1.5") {
+                continue; // A second and a half.
+            }
+            for (program, instead) in [
+                (Settings::new(), "using the default, "),
+                (program, &*format!("using what the program set, {in_code}")),
+            ] {
+                let (settings, warnings) = resolve(name, value, &program);
+                assert_eq!(settings, resolve("", "", &program).0, "{name}={value}");
+                assert_eq!(warnings.len(), 1, "{name}={value}: {warnings:?}");
+                assert!(warnings[0].starts_with(&format!("{name}={value:?} is not ")), "{warnings:?}");
+                assert!(warnings[0].contains(instead), "{warnings:?}");
+            }
+        }
+    }
+    assert_eq!(resolve("ZK_ALLOC_SLAB_GB", "0", &Settings::new()).1.len(), 1);
+}
+
+#[test]
+fn times_are_seconds_and_may_have_parts() {
+    let of = |value| set("ZK_ALLOC_RETAIN_FOR", value).retain_for.value;
+    assert_eq!(set("", "").retain_for.value, Duration::from_secs(8));
+    assert_eq!(of("10"), Duration::from_secs(10));
+    assert_eq!(of(" 0.25 "), Duration::from_millis(250));
+    assert_eq!((of("0"), of("ever")), (Duration::ZERO, Duration::MAX));
+    for value in ["", "-1", "1e3", "inf", "nan", "5s", ".", "1.2.3", "1000000000", "99999999999999999999"] {
+        let (settings, warnings) = resolve("ZK_ALLOC_RETAIN_FOR", value, &Settings::new());
+        assert_eq!((settings.retain_for.value, warnings.len()), (Duration::from_secs(8), 1), "{value}: {warnings:?}");
+        assert!(warnings[0].ends_with("using the default, 8"), "{warnings:?}");
+    }
+    for (time, text) in [(Duration::from_millis(250), "0.25"), (Duration::from_nanos(1), "0.000000001")] {
+        let (settings, _) = resolve("", "", &Settings::new().retain_for(time));
+        assert_eq!(settings.to_string(), format!("ZK_ALLOC_RETAIN_FOR={text} (program)"));
+        assert_eq!(of(text), time);
+    }
+    assert_eq!(
+        resolve("", "", &Settings::new().retain_for(Duration::MAX)).0.to_string(),
+        "ZK_ALLOC_RETAIN_FOR=ever (program)"
+    );
+    assert_eq!(
+        resolve("", "", &Settings::new().retain_for(Duration::from_secs(1_000_000_000))).1,
+        [
+            "Settings::retain_for(1000000000s) is not a number of seconds (such as 10 or 0.5), or ever; using the default, 8"
+        ]
+    );
+}
+
+/// The same sentence, about what the program wrote.
+#[test]
+fn a_bad_value_in_code_is_named_as_one_in_the_environment_is() {
+    let (default, _) = resolve("", "", &Settings::new());
+    let sentence = " is not a whole number of GiB, at least 1; using the default, 32";
+    assert_eq!(
+        resolve("ZK_ALLOC_SLAB_GB", "0", &default_program(0)).1,
+        [format!("ZK_ALLOC_SLAB_GB=\"0\"{sentence}"), format!("Settings::thread_capacity_bytes(0){sentence}"),]
+    );
+    for bytes in [0, 1, (1 << 30) - 1, (1 << 30) + 1, (64 << 40) + (1 << 30), usize::MAX] {
+        let (settings, warnings) = resolve("", "", &default_program(bytes));
+        assert_eq!(settings, default);
+        assert_eq!(warnings, [format!("Settings::thread_capacity_bytes({bytes}){sentence}")]);
+        // Who outweighs it is not told.
+        assert!(resolve("ZK_ALLOC_SLAB_GB", "2", &default_program(bytes)).1.is_empty());
+    }
+    assert!(resolve("", "", &default_program(64 << 40)).1.is_empty());
+}
+
+const fn default_program(thread_capacity_bytes: usize) -> Settings {
+    Settings::new().thread_capacity_bytes(thread_capacity_bytes)
+}
+
+#[test]
+fn giants_are_zeroed_lazily_where_many_threads_would_wait() {
+    let of = |threads| {
+        let (config, _) = resolve_on(Host { threads, ..MACHINE }, "", "", &Settings::new());
+        config.settings.lazy_zero_bytes.value
+    };
+    assert_eq!([of(1), of(4)], [usize::MAX; 2]);
+    assert_eq!([of(5), of(64)], [128 << 20; 2]);
+    assert_eq!(set("ZK_ALLOC_LAZY_ZERO_BYTES", "4M").lazy_zero_bytes.value, 4 << 20);
+}
+
+#[test]
+fn a_host_without_huge_pages_is_not_asked_for_them_nor_at_first_one_where_they_cost_more_than_they_save() {
+    use HostHugePages as Says;
+    use HugePagesOutcome::{Always, Auto, Avoided, Later, Never, Unavailable};
+    let of_all = |value| {
+        [Says::Available, Says::Costly, Says::CostlyUnasked, Says::Unavailable].map(|huge_pages| {
+            let machine = Host { huge_pages, ..MACHINE };
+            resolve_on(machine, "ZK_ALLOC_THP", value, &Settings::new()).0.huge_pages
+        })
+    };
+    assert_eq!(of_all("auto"), [Auto, Later, Avoided, Unavailable]);
+    assert_eq!(of_all("always"), [Always, Always, Always, Unavailable]);
+    assert_eq!(of_all("later"), [Later, Later, Avoided, Unavailable]);
+    assert_eq!(of_all("never"), [Never; 4]);
+}
