@@ -82,6 +82,7 @@ impl PhaseGuard {
     }
 }
 
+/// Begins a phase, as in the crate zk-alloc 0.0.9.
 impl Default for PhaseGuard {
     fn default() -> Self {
         Self::new()
@@ -113,6 +114,7 @@ pub struct Phase {
 
 impl Phase {
     /// Begins a phase.
+    #[expect(clippy::new_without_default, reason = "a default value would begin a phase")]
     pub fn new() -> Self {
         let guard = PhaseGuard::new();
         Self { begun: Instant::now(), before: stats::stats(), faults_before: os::minor_faults(), _guard: guard }
@@ -129,12 +131,6 @@ impl Phase {
             counters::window_peak_bytes(),
             os::minor_faults().saturating_sub(self.faults_before),
         )
-    }
-}
-
-impl Default for Phase {
-    fn default() -> Self {
-        Self::new()
     }
 }
 

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::stats::{Mib, Stats};
+use crate::stats::{self, Mib, Stats};
 
 /// What [`Phase::report`](crate::Phase::report) returns: the differences of the process's counters since the phase began.
 /// Sizes are in bytes.
@@ -31,7 +31,7 @@ pub struct PhaseReport {
     pub reused_bytes: u64,
     /// The most bytes of slabs and page runs in use at once since the first of the phases open now began, as
     /// [`Stats::peak_live_bytes`] counts them.
-    pub live_peak_bytes: usize,
+    pub peak_live_bytes: usize,
     /// Page faults of the process that needed no disk.
     pub minor_faults: u64,
     /// Calls of the arena into the kernel.
@@ -46,7 +46,7 @@ impl PhaseReport {
         before: &Stats,
         after: &Stats,
         wall: Duration,
-        live_peak_bytes: usize,
+        peak_live_bytes: usize,
         minor_faults: u64,
     ) -> Self {
         let fresh_bytes = after.fresh_bytes - before.fresh_bytes;
@@ -61,11 +61,19 @@ impl PhaseReport {
             overflow_bytes: after.overflow_bytes.saturating_sub(before.overflow_bytes),
             fresh_bytes,
             reused_bytes: (after.arena_bytes - before.arena_bytes).saturating_sub(fresh_bytes),
-            live_peak_bytes,
+            peak_live_bytes,
             minor_faults,
             system_calls: after.system_calls - before.system_calls,
             escaped_bytes: after.live_bytes.saturating_sub(before.live_bytes),
         }
+    }
+}
+
+impl PhaseReport {
+    /// The share of the phase's bytes that were resident already, from 0 to 1; `None` if the arena served none.
+    #[must_use]
+    pub fn hit_rate(&self) -> Option<f64> {
+        stats::hit_rate(self.slab_bytes + self.run_bytes, self.fresh_bytes)
     }
 }
 
@@ -86,7 +94,7 @@ impl fmt::Display for PhaseReport {
             "  reused {}, fresh {}, at most {} live at once",
             Mib(self.reused_bytes),
             Mib(self.fresh_bytes),
-            Mib(self.live_peak_bytes as u64)
+            Mib(self.peak_live_bytes as u64)
         )?;
         write!(f, "  escaped {}", Mib(self.escaped_bytes as u64))
     }

@@ -16,7 +16,8 @@ pub struct Stats {
     pub arena_bytes: u64,
     /// Allocations served with blocks of slabs (up to 32 KiB).
     pub slab_allocations: u64,
-    /// Bytes that were asked for in them.
+    /// Bytes that were asked for in them, since the process started. What the slabs take now is
+    /// [`slabs_in_use_bytes`](Self::slabs_in_use_bytes).
     pub slab_bytes: u64,
     /// Allocations served as page runs (above).
     pub run_allocations: u64,
@@ -49,8 +50,8 @@ pub struct Stats {
     pub slab_live_bytes: usize,
     /// Bytes of the arena that are resident, or will be when what was handed out is first touched.
     pub resident_bytes: usize,
-    /// Bytes of address space reserved; 0 while there is no arena.
-    pub reserved_bytes: usize,
+    /// Bytes of address space that the arena may use; 0 while there is no arena. On Linux nothing is mapped there before it is needed.
+    pub address_space_bytes: usize,
     /// Bytes of the arena that the background thread made huge pages after they had been resident in small ones
     /// ([`HugePagesOutcome::Later`]).
     pub collapsed_bytes: usize,
@@ -58,6 +59,28 @@ pub struct Stats {
     pub huge_pages: Option<HugePagesOutcome>,
     /// The settings in force, and where each came from; `None` while there is no arena.
     pub settings: Option<SettingsInForce>,
+}
+
+impl Stats {
+    /// The share of the bytes served that were resident already, from 0 to 1; `None` before the arena served any.
+    ///
+    /// ```
+    /// # #[global_allocator]
+    /// # static ALLOC: zk_alloc::ZkAllocator = zk_alloc::ZkAllocator::resident();
+    /// drop(vec![1u8; 1 << 20]);
+    /// drop(vec![2u8; 1 << 20]); // in the pages of the first
+    /// assert!(zk_alloc::stats().hit_rate().is_some_and(|rate| rate > 0.4));
+    /// ```
+    #[must_use]
+    pub fn hit_rate(&self) -> Option<f64> {
+        hit_rate(self.arena_bytes, self.fresh_bytes)
+    }
+}
+
+/// As [`Stats::hit_rate`], of any time.
+pub(crate) fn hit_rate(served_bytes: u64, fresh_bytes: u64) -> Option<f64> {
+    // Fresh bytes are counted in whole pages.
+    (served_bytes > 0).then(|| 1.0 - fresh_bytes.min(served_bytes) as f64 / served_bytes as f64)
 }
 
 /// The counters so far. Costs some microseconds, takes no lock and allocates nothing; an allocation that another thread makes
@@ -102,7 +125,7 @@ fn add(stats: &mut Stats, arena: &arena::Arena) {
     (stats.run_allocations, stats.run_bytes) = (kept_runs.allocations, kept_runs.bytes);
     (stats.slabs, stats.slabs_in_use_bytes) = arena.slabs();
     stats.slab_live_bytes = arena.live_block_bytes();
-    stats.reserved_bytes = arena.reserved_bytes();
+    stats.address_space_bytes = arena.address_space_bytes();
     stats.resident_bytes = arena::resident_bytes();
     stats.collapsed_bytes = arena::collapsed_bytes();
     stats.huge_pages = Some(arena.config().huge_pages);
@@ -146,9 +169,9 @@ impl fmt::Display for Stats {
         )?;
         writeln!(
             f,
-            "resident {} of {} reserved; {} were fresh",
+            "resident {} of {} of address space; {} were fresh",
             Mib(self.resident_bytes as u64),
-            Mib(self.reserved_bytes as u64),
+            Mib(self.address_space_bytes as u64),
             Mib(self.fresh_bytes)
         )?;
         write!(f, "{} phases, {} system calls, {} of them refused", self.phases, self.system_calls, self.refusals)?;

@@ -88,7 +88,7 @@ fn what_is_resident_stays_as_it_is_and_goes_when_asked() {
         let resident = |context: &str| {
             let stats = stats();
             let (told, kernel) =
-                (stats.resident_bytes, resident_bytes_around(survivor.as_ptr().addr(), stats.reserved_bytes));
+                (stats.resident_bytes, resident_bytes_around(survivor.as_ptr().addr(), stats.address_space_bytes));
             assert!(told.abs_diff(kernel) <= tolerance_bytes(told), "{context}: {told} told, {kernel} in memory");
             told
         };
@@ -112,7 +112,7 @@ fn what_is_not_in_memory_stays_out() {
             return;
         }
         wait_for(BYTES - 4 * MIB);
-        let in_memory = resident_bytes_around(table.as_ptr().addr(), stats().reserved_bytes);
+        let in_memory = resident_bytes_around(table.as_ptr().addr(), stats().address_space_bytes);
         assert!(in_memory <= BYTES + 8 * MIB, "{in_memory} bytes");
         assert!(table.iter().all(|&byte| byte == 0));
     });

@@ -69,7 +69,7 @@ fn without_room_for_a_region_the_backing_allocator_serves_and_is_counted() {
     }
     limited(libc::RLIMIT_AS, address_space_bytes() + 8 * MIB, || {
         (0..5).for_each(|_| phase(|| prove(1 << 17)));
-        assert_eq!((stats().reserved_bytes, stats().arena_allocations), (0, 0));
+        assert_eq!((stats().address_space_bytes, stats().arena_allocations), (0, 0));
         let (requests, bytes) = overflow_stats();
         assert!(requests >= 5 * 5 && bytes >= 5 * MIB, "{requests} requests, {bytes} bytes were counted");
     });
@@ -85,7 +85,7 @@ fn a_limited_address_space_gets_a_smaller_region() {
     }
     limited(libc::RLIMIT_AS, address_space_bytes() + 3_000 * MIB, || {
         phase(|| prove(1 << 20));
-        let reserved = stats().reserved_bytes;
+        let reserved = stats().address_space_bytes;
         assert!((3_000 * MIB..=80_000 * MIB).contains(&reserved), "{}", stats());
         assert!(stats().slab_allocations >= 2 && stats().run_allocations >= 3, "{}", stats());
     });
@@ -106,7 +106,7 @@ fn the_region_leaves_most_of_a_limited_address_space_to_others() {
         let mut outside: Vec<u8> = Vec::new();
         let had = outside.try_reserve_exact(HEADROOM / 5 * 2).is_ok();
         black_box(outside);
-        assert!(had, "of {HEADROOM} bytes of address space the arena took {}", stats().reserved_bytes);
+        assert!(had, "of {HEADROOM} bytes of address space the arena took {}", stats().address_space_bytes);
     });
 }
 

@@ -51,7 +51,7 @@ fn a_hundred_thousand_threads_leave_no_memory_behind() {
     assert!(end.slab_allocations >= 100_000 && end.run_allocations >= 100_000, "{end}");
     assert!(end.live_bytes <= warm.live_bytes + (2 << 20), "from {warm}\nto {end}");
     assert!(end.resident_bytes <= warm.resident_bytes + (2 << 20), "from {warm}\nto {end}");
-    assert_eq!(end.reserved_bytes, warm.reserved_bytes);
+    assert_eq!(end.address_space_bytes, warm.address_space_bytes);
     assert!(end_rss <= warm_rss + (8 << 20), "RSS from {warm_rss} to {end_rss}\nfrom {warm}\nto {end}");
 }
 

@@ -70,7 +70,7 @@ fn region() -> (usize, usize) {
     let (block, reserved_bytes) = REGION.get_or_init(|| {
         let heap = Heap::new(ZkAllocator::resident(), false);
         let block = heap.alloc(Layout::from_size_align(MIB, 8).expect("a small layout"), true).expect("memory");
-        (block, stats().reserved_bytes)
+        (block, stats().address_space_bytes)
     });
     (block.address(), *reserved_bytes)
 }

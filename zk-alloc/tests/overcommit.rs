@@ -52,7 +52,7 @@ fn strict_accounting_changes_neither_the_region_nor_the_service() {
         }
         assert!(stats().slab_allocations >= 5 && stats().run_allocations >= 15, "{}", stats());
         assert_eq!((stats().refusals, overflow_stats()), (0, (0, 0)));
-        return println!("reserved {}", stats().reserved_bytes);
+        return println!("reserved {}", stats().address_space_bytes);
     }
     if !support::may_change_host() {
         return println!("skipped: ZK_ALLOC_TEST_HOST=1 allows to change vm.overcommit_memory for a moment");

@@ -56,7 +56,7 @@ struct Region {
 impl Region {
     fn new() -> Self {
         let block = Block::written(&RESIDENT, MIB);
-        Self { block, reserved_bytes: stats().reserved_bytes, worst: (0, String::new()) }
+        Self { block, reserved_bytes: stats().address_space_bytes, worst: (0, String::new()) }
     }
 
     /// By the kernel's account.

@@ -156,7 +156,7 @@ fn live_in_a_sandbox(is_open: bool, more: &[c_long], advices: &[c_int]) -> ! {
     if is_open {
         work(1);
     }
-    check((stats().reserved_bytes > 0) == is_open, 96);
+    check((stats().address_space_bytes > 0) == is_open, 96);
     // What glibc does once.
     join(thread(nothing));
     enter_sandbox(more, advices);

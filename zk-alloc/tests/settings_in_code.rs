@@ -81,7 +81,7 @@ fn a_capacity_in_code_is_the_reservation_s() {
         assert_eq!(thread_capacity_bytes(), 3 * GIB);
         let threads = std::thread::available_parallelism().expect("a number").get() + 4;
         let zone_bytes = (3 * GIB * threads / 4).next_power_of_two();
-        assert_eq!(stats().reserved_bytes, 3 * zone_bytes);
+        assert_eq!(stats().address_space_bytes, 3 * zone_bytes);
         assert_eq!(in_force().to_string(), "ZK_ALLOC_SLAB_GB=3 (program)");
     });
 }
@@ -284,7 +284,7 @@ fn a_bad_value_in_code_is_named_with_the_default_in_its_place() {
 fn a_phase_before_the_first_request_leaves_the_arena_to_its_settings() {
     in_its_own_process("a_phase_before_the_first_request_leaves_the_arena_to_its_settings", &[], || {
         phase(|| ());
-        assert_eq!(stats().reserved_bytes, 0, "without an allocator of ours there is nobody to serve");
+        assert_eq!(stats().address_space_bytes, 0, "without an allocator of ours there is nobody to serve");
         begin_phase();
         assert_eq!(served(|| request(&RETAINS_NOTHING, MIB)), (MIB as u64, 0));
         end_phase();

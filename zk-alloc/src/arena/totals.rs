@@ -31,7 +31,7 @@ impl Arena {
     }
 
     /// Bytes of address space.
-    pub(crate) fn reserved_bytes(&self) -> usize {
+    pub(crate) fn address_space_bytes(&self) -> usize {
         self.region.len()
     }
 
