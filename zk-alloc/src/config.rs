@@ -143,7 +143,7 @@ pub(crate) fn warn_before_opening(is_said: impl Fn(&'static str) -> bool) {
     each(Host { threads: 1, memory_bytes: 0, huge_pages: HostHugePages::Unavailable }, &mut |_| is_any = true);
     if is_any {
         each(os::host(), &mut |warning| {
-            if !warning.variable().is_some_and(&is_said) {
+            if !is_said(warning.variable()) {
                 os::warn(format_args!("{warning}"));
             }
         });

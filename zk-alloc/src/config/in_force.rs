@@ -5,6 +5,7 @@ use std::fmt;
 use std::time::Duration;
 
 use super::huge_pages::HugePages;
+use super::settings::{GIB, MAX_SECONDS, usable_capacity};
 use crate::os::{self, Cut, Value};
 
 /// Where the value of a setting came from.
@@ -81,8 +82,6 @@ impl fmt::Display for SettingsInForce {
 pub(super) enum Shown {
     Number(usize),
     Seconds(Duration),
-    /// With its unit.
-    Time(Duration),
     Word(&'static str),
 }
 
@@ -91,7 +90,6 @@ impl fmt::Display for Shown {
         match self {
             Self::Number(n) => write!(f, "{n}"),
             Self::Seconds(time) => write!(f, "{}", time.as_secs_f64()),
-            Self::Time(time) => write!(f, "{time:?}"),
             Self::Word(word) => f.write_str(word),
         }
     }
@@ -100,66 +98,43 @@ impl fmt::Display for Shown {
 /// What can be set: how it is called, and what its value may be.
 pub(super) struct Setting<T> {
     pub(super) variable: &'static str,
-    /// Of [`Settings`](crate::Settings).
-    method: &'static str,
     wanted: &'static str,
     parse: fn(&str) -> Option<T>,
-    /// Whether a value may be, whoever set it.
+    /// Whether a value of the environment may be. What the program sets always may.
     may_be: fn(T) -> bool,
     /// How the environment would write it.
     show: fn(T) -> Shown,
-    /// How the program would.
-    show_in_code: fn(T) -> Shown,
 }
 
 const BYTES_WANTED: &str = "a number of bytes (such as 65536, 64K, 512M or 2G)";
 
 /// A setting in bytes.
-const fn bytes(variable: &'static str, method: &'static str, show: fn(usize) -> Shown) -> Setting<usize> {
-    Setting {
-        variable,
-        method,
-        wanted: BYTES_WANTED,
-        parse: parse_bytes,
-        may_be: |_| true,
-        show,
-        show_in_code: Shown::Number,
-    }
+const fn bytes(variable: &'static str, show: fn(usize) -> Shown) -> Setting<usize> {
+    Setting { variable, wanted: BYTES_WANTED, parse: parse_bytes, may_be: |_| true, show }
 }
 
-pub(super) const MIN_BYTES: Setting<usize> = bytes("ZK_ALLOC_MIN_BYTES", "min_bytes", Shown::Number);
-pub(super) const RETAIN_BYTES: Setting<usize> = bytes("ZK_ALLOC_RETAIN_BYTES", "retain_bytes", Shown::Number);
-pub(super) const MAX_BYTES: Setting<usize> = bytes("ZK_ALLOC_MAX_BYTES", "max_bytes", |bytes| match bytes {
+pub(super) const MIN_BYTES: Setting<usize> = bytes("ZK_ALLOC_MIN_BYTES", Shown::Number);
+pub(super) const RETAIN_BYTES: Setting<usize> = bytes("ZK_ALLOC_RETAIN_BYTES", Shown::Number);
+pub(super) const MAX_BYTES: Setting<usize> = bytes("ZK_ALLOC_MAX_BYTES", |bytes| match bytes {
     usize::MAX => Shown::Word("no limit"),
     bytes => Shown::Number(bytes),
 });
-pub(super) const LAZY_ZERO_BYTES: Setting<usize> =
-    bytes("ZK_ALLOC_LAZY_ZERO_BYTES", "lazy_zero_bytes", |bytes| match bytes {
-        usize::MAX => Shown::Word("never"),
-        bytes => Shown::Number(bytes),
-    });
-
-/// More address space than this for one thread is a mistake: 64 TiB, half of what x86-64 gives a process.
-const MAX_THREAD_BYTES: u64 = 64 << 40;
-const GIB: usize = 1 << 30;
+pub(super) const LAZY_ZERO_BYTES: Setting<usize> = bytes("ZK_ALLOC_LAZY_ZERO_BYTES", |bytes| match bytes {
+    usize::MAX => Shown::Word("never"),
+    bytes => Shown::Number(bytes),
+});
 
 /// The variable is in GiB, as the crate zk-alloc 0.0.9 had it; everything else is in bytes.
 pub(super) const THREAD_CAPACITY: Setting<usize> = Setting {
     variable: "ZK_ALLOC_SLAB_GB",
-    method: "thread_capacity_bytes",
     wanted: "a whole number of GiB, at least 1",
     parse: |text| text.parse::<usize>().ok()?.checked_mul(GIB),
-    may_be: |bytes| bytes > 0 && bytes % GIB == 0 && bytes as u64 <= MAX_THREAD_BYTES,
+    may_be: |bytes| bytes == usable_capacity(bytes),
     show: |bytes| Shown::Number(bytes / GIB),
-    show_in_code: Shown::Number,
 };
-
-/// More than these are a mistake: 31 years.
-const MAX_SECONDS: u64 = 1_000_000_000;
 
 pub(super) const RETAIN_FOR: Setting<Duration> = Setting {
     variable: "ZK_ALLOC_RETAIN_FOR",
-    method: "retain_for",
     wanted: "a number of seconds (such as 10 or 0.5), or ever",
     parse: parse_time,
     may_be: |time| time == Duration::MAX || time.as_secs() < MAX_SECONDS,
@@ -167,24 +142,20 @@ pub(super) const RETAIN_FOR: Setting<Duration> = Setting {
         Duration::MAX => Shown::Word("ever"),
         time => Shown::Seconds(time),
     },
-    show_in_code: Shown::Time,
 };
 
 pub(super) const HUGE_PAGES: Setting<HugePages> = Setting {
     variable: "ZK_ALLOC_THP",
-    method: "huge_pages",
     wanted: "auto, always, later or never",
     parse: HugePages::parse,
     may_be: |_| true,
     show: |wish| Shown::Word(wish.word()),
-    show_in_code: |wish| Shown::Word(wish.word()),
 };
 
 /// A setting that is on or off.
-const fn switch(variable: &'static str, method: &'static str) -> Setting<bool> {
+const fn switch(variable: &'static str) -> Setting<bool> {
     Setting {
         variable,
-        method,
         wanted: "0 or 1",
         parse: |text| match text {
             "0" => Some(false),
@@ -193,19 +164,19 @@ const fn switch(variable: &'static str, method: &'static str) -> Setting<bool> {
         },
         may_be: |_| true,
         show: |on| Shown::Number(usize::from(on)),
-        show_in_code: |on| Shown::Word(if on { "true" } else { "false" }),
     }
 }
 
-pub(super) const SANDBOX: Setting<bool> = switch(os::SANDBOX, "sandbox");
+pub(super) const SANDBOX: Setting<bool> = switch(os::SANDBOX);
 
-pub(super) const BACKGROUND: Setting<bool> = switch("ZK_ALLOC_BACKGROUND", "background_thread");
-pub(super) const TRACE_ESCAPED: Setting<bool> = switch("ZK_ALLOC_TRACE_ESCAPED", "trace_escaped");
+pub(super) const BACKGROUND: Setting<bool> = switch("ZK_ALLOC_BACKGROUND");
+pub(super) const TRACE_ESCAPED: Setting<bool> = switch("ZK_ALLOC_TRACE_ESCAPED");
 
-/// A value that can't be used.
+/// A value of the environment that can't be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Warning {
-    set: Set,
+    variable: &'static str,
+    value: Value,
     wanted: &'static str,
     instead: Origin,
     used: Shown,
@@ -213,39 +184,25 @@ pub(super) struct Warning {
 
 #[cfg(feature = "c-api")]
 impl Warning {
-    /// The variable that has the value; `None` if the program set it.
-    pub(super) fn variable(&self) -> Option<&'static str> {
-        match self.set {
-            Set::Variable(name, _) => Some(name),
-            Set::Method(..) => None,
-        }
+    pub(super) fn variable(&self) -> &'static str {
+        self.variable
     }
-}
-
-/// What was set, and by whom.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Set {
-    Variable(&'static str, Value),
-    Method(&'static str, Shown),
 }
 
 impl fmt::Display for Warning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.set {
-            Set::Variable(name, value) => write!(f, "{name}={}", Cut(value))?,
-            Set::Method(name, value) => write!(f, "Settings::{name}({value})")?,
-        }
         let instead = match self.instead {
             Origin::Program => "what the program set",
             _ => "the default",
         };
-        write!(f, " is not {}; using {instead}, {}", self.wanted, self.used)
+        let Self { variable, value, wanted, used, .. } = self;
+        write!(f, "{variable}={} is not {wanted}; using {instead}, {used}", Cut(value))
     }
 }
 
 impl<T: Copy> Setting<T> {
-    /// The value in force: what the `environment` says, else what the `program` does, else the `default`. What is asked and can't
-    /// be used is warned of.
+    /// The value in force: what the `environment` says, else what the `program` does, else the `default`. A value of the
+    /// environment that can't be used is warned of.
     pub(super) fn resolve(
         &self,
         environment: impl Fn(&'static str) -> Option<Value>,
@@ -258,18 +215,12 @@ impl<T: Copy> Setting<T> {
             return InForce { value, origin: Origin::Environment };
         }
         let else_in_force = match program {
-            Some(value) if (self.may_be)(value) => InForce { value, origin: Origin::Program },
-            _ => InForce { value: default, origin: Origin::Default },
+            Some(value) => InForce { value, origin: Origin::Program },
+            None => InForce { value: default, origin: Origin::Default },
         };
-        let mut warn = |set| {
-            let InForce { value, origin } = else_in_force;
-            warn(Warning { set, wanted: self.wanted, instead: origin, used: (self.show)(value) });
-        };
-        if let Some(said) = said {
-            warn(Set::Variable(self.variable, said));
-        }
-        if let (Some(value), Origin::Default) = (program, else_in_force.origin) {
-            warn(Set::Method(self.method, (self.show_in_code)(value)));
+        if let Some(value) = said {
+            let used = (self.show)(else_in_force.value);
+            warn(Warning { variable: self.variable, value, wanted: self.wanted, instead: else_in_force.origin, used });
         }
         else_in_force
     }

@@ -4,6 +4,21 @@ use std::time::Duration;
 
 use super::huge_pages::HugePages;
 
+pub(super) const GIB: usize = 1 << 30;
+/// The most address space for one thread: 64 TiB, half of what x86-64 gives a process.
+const MOST_CAPACITY_GIB: usize = if usize::BITS < 64 { 1 } else { 64 << 10 };
+/// Times from here on are for ever: 31 years.
+pub(super) const MAX_SECONDS: u64 = 1_000_000_000;
+
+/// The nearest capacity that may be, from above where there is one.
+pub(super) const fn usable_capacity(bytes: usize) -> usize {
+    match bytes.div_ceil(GIB) {
+        0 => GIB,
+        gib if gib < MOST_CAPACITY_GIB => gib * GIB,
+        _ => MOST_CAPACITY_GIB * GIB,
+    }
+}
+
 /// What the program sets, instead of the defaults. Whatever the environment says wins: who runs the program knows the host.
 ///
 /// ```
@@ -61,10 +76,9 @@ impl Settings {
         self
     }
 
-    /// Address space for each thread, in bytes: `ZK_ALLOC_SLAB_GB`. A whole number of GiB, at least 1, as the variable has it;
-    /// anything else is named in one warning when the arena opens, and the default is used.
+    /// Address space for each thread, in bytes: `ZK_ALLOC_SLAB_GB`. Rounded up to a whole number of GiB, at least 1 GiB and at most 64 TiB.
     pub const fn thread_capacity_bytes(mut self, bytes: usize) -> Self {
-        self.thread_capacity_bytes = Some(bytes);
+        self.thread_capacity_bytes = Some(usable_capacity(bytes));
         self
     }
 
@@ -76,10 +90,10 @@ impl Settings {
     }
 
     /// Where an allocator takes part always ([`Mode::Resident`](crate::Mode::Resident)), what stays resident is what was alive at
-    /// most in so long: `ZK_ALLOC_RETAIN_FOR`. `Duration::MAX` is for ever; otherwise less than 1,000,000,000 seconds, as the
-    /// variable has it. [`set_retain`](crate::set_retain) changes that while the program runs.
+    /// most in so long: `ZK_ALLOC_RETAIN_FOR`. `Duration::MAX` is for ever, and so is all from 1,000,000,000 seconds on.
+    /// [`set_retain`](crate::set_retain) changes that while the program runs.
     pub const fn retain_for(mut self, time: Duration) -> Self {
-        self.retain_for = Some(time);
+        self.retain_for = Some(if time.as_secs() < MAX_SECONDS { time } else { Duration::MAX });
         self
     }
 

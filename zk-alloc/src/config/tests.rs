@@ -139,35 +139,23 @@ fn times_are_seconds_and_may_have_parts() {
         resolve("", "", &Settings::new().retain_for(Duration::MAX)).0.to_string(),
         "ZK_ALLOC_RETAIN_FOR=ever (program)"
     );
-    assert_eq!(
-        resolve("", "", &Settings::new().retain_for(Duration::from_secs(1_000_000_000))).1,
-        [
-            "Settings::retain_for(1000000000s) is not a number of seconds (such as 10 or 0.5), or ever; using the default, 8"
-        ]
-    );
 }
 
-/// The same sentence, about what the program wrote.
+/// The environment is refused what makes no sense; the program can't say it.
 #[test]
-fn a_bad_value_in_code_is_named_as_one_in_the_environment_is() {
-    let (default, _) = resolve("", "", &Settings::new());
-    let sentence = " is not a whole number of GiB, at least 1; using the default, 32";
-    assert_eq!(
-        resolve("ZK_ALLOC_SLAB_GB", "0", &default_program(0)).1,
-        [format!("ZK_ALLOC_SLAB_GB=\"0\"{sentence}"), format!("Settings::thread_capacity_bytes(0){sentence}"),]
-    );
-    for bytes in [0, 1, (1 << 30) - 1, (1 << 30) + 1, (64 << 40) + (1 << 30), usize::MAX] {
-        let (settings, warnings) = resolve("", "", &default_program(bytes));
-        assert_eq!(settings, default);
-        assert_eq!(warnings, [format!("Settings::thread_capacity_bytes({bytes}){sentence}")]);
-        // Who outweighs it is not told.
-        assert!(resolve("ZK_ALLOC_SLAB_GB", "2", &default_program(bytes)).1.is_empty());
+fn values_in_code_are_brought_within_their_bounds() {
+    let capacity = |bytes| resolve("", "", &Settings::new().thread_capacity_bytes(bytes)).0.thread_capacity_bytes;
+    for (bytes, gib) in [(0, 1), (1, 1), (1 << 30, 1), ((1 << 30) + 1, 2), (64 << 40, 64 << 10), (usize::MAX, 64 << 10)]
+    {
+        assert_eq!((capacity(bytes).value, capacity(bytes).origin), (gib << 30, Origin::Program), "{bytes}");
     }
-    assert!(resolve("", "", &default_program(64 << 40)).1.is_empty());
-}
-
-const fn default_program(thread_capacity_bytes: usize) -> Settings {
-    Settings::new().thread_capacity_bytes(thread_capacity_bytes)
+    let time = |seconds| resolve("", "", &Settings::new().retain_for(Duration::from_secs(seconds))).0.retain_for.value;
+    assert_eq!(time(999_999_999), Duration::from_secs(999_999_999));
+    assert_eq!([time(1_000_000_000), time(u64::MAX)], [Duration::MAX; 2]);
+    assert_eq!(
+        resolve("ZK_ALLOC_SLAB_GB", "0", &Settings::new()).1,
+        ["ZK_ALLOC_SLAB_GB=\"0\" is not a whole number of GiB, at least 1; using the default, 32"]
+    );
 }
 
 #[test]
