@@ -154,7 +154,7 @@ impl<A: GlobalAlloc> ZkAllocator<A> {
             Mode::Resident => true,
         };
         let is_plain = is_active && layout.size() >= config::threshold() && !escape::is_on();
-        if is_plain { arena::alloc_kept(layout.size(), layout.align()) } else { None }
+        if is_plain { arena::alloc_cached(layout.size(), layout.align()) } else { None }
     }
 
     /// As [`GlobalAlloc::alloc`] or `alloc_zeroed`. A call of its own, so that these save no register for what most requests
@@ -181,7 +181,7 @@ impl<A: GlobalAlloc> ZkAllocator<A> {
     unsafe fn dealloc_any(&self, ptr: *mut u8, layout: Layout) {
         match arena::of(ptr) {
             // SAFETY: the caller's: `ptr` came from us with this layout, and it lies in the arena.
-            Some((arena, at)) => unsafe { give_back(arena, at, layout.size()) },
+            Some((arena, at)) => unsafe { free(arena, at, layout.size()) },
             // SAFETY: the caller's; what does not lie in the arena came from `backing`.
             None => unsafe { self.backing.dealloc(ptr, layout) },
         }
@@ -261,7 +261,7 @@ impl<A: GlobalAlloc> ZkAllocator<A> {
 /// # Safety
 /// As for [`arena::Arena::dealloc`].
 #[inline(always)]
-unsafe fn give_back(arena: &'static arena::Arena, at: NonNull<u8>, size: usize) {
+unsafe fn free(arena: &'static arena::Arena, at: NonNull<u8>, size: usize) {
     if escape::is_on() {
         escape::freed(at.addr().get());
     }
@@ -355,7 +355,7 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for ZkAllocator<A> {
         // SAFETY: both hold at least the smaller length, and new memory overlaps nothing that is alive.
         unsafe { copy_nonoverlapping(ptr, moved, layout.size().min(new_size)) };
         // SAFETY: the caller's: nothing needs the old memory any more.
-        unsafe { give_back(arena, at, layout.size()) };
+        unsafe { free(arena, at, layout.size()) };
         moved
     }
 }

@@ -76,8 +76,8 @@ pub fn alloc(size: usize, align: usize, zeroed: bool, first: impl FnOnce(bool)) 
 /// As most requests of [`alloc`] are served: with a block that this thread keeps.
 #[inline(always)]
 #[must_use]
-pub fn alloc_kept(size: usize) -> Option<NonNull<u8>> {
-    arena::alloc_kept(size.max(1), MIN_ALIGN)
+pub fn alloc_cached(size: usize) -> Option<NonNull<u8>> {
+    arena::alloc_cached(size.max(1), MIN_ALIGN)
 }
 
 /// As most of what [`alloc`] returned is freed: it is a block, for which the thread has room. `false`, and nothing done, otherwise.
@@ -185,7 +185,7 @@ pub fn enter_sandbox() {
 
 /// Gives all free memory of the arena back to the system, and of the arena alone. Returns how many bytes went.
 pub fn trim() -> usize {
-    arena::get().map_or(0, |arena| arena.trim(0, arena::GiveBack::Now))
+    arena::get().map_or(0, |arena| arena.trim(0, arena::Purge::Now))
 }
 
 /// Page faults of this process so far that needed no disk.

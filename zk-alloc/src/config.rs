@@ -42,10 +42,10 @@ pub(crate) struct Config {
 }
 
 pub(crate) const DEFAULT_MIN_BYTES: usize = 0;
-/// Where more threads than these wait while one of them clears a giant, the kernel clears it on all of them instead.
+/// Where more threads than these wait while one of them clears a huge run, the kernel clears it on all of them instead.
 const EAGER_ZERO_THREADS: usize = 4;
-/// What a giant is in that sense: to clear less at once, and find it in the caches, was faster (docs/design.md).
-const GIANT_ZERO_BYTES: usize = 128 << 20;
+/// What a huge run is in that sense: to clear less at once, and find it in the caches, was faster (docs/design.md).
+const HUGE_RUN_ZERO_BYTES: usize = 128 << 20;
 
 /// For so long, a process that takes and gives memory keeps what it had at most. The longer, the longer an idle one keeps it; the
 /// shorter, the more often one that needs it every few seconds pays for its pages again (docs/preload.md).
@@ -185,7 +185,7 @@ impl Config {
     ) -> Self {
         let threads = machine.threads + EXTRA_THREADS;
         let thread_bytes = (8 * machine.memory_bytes / threads).max(1 << 30);
-        let lazy_zero_bytes = if machine.threads > EAGER_ZERO_THREADS { GIANT_ZERO_BYTES } else { usize::MAX };
+        let lazy_zero_bytes = if machine.threads > EAGER_ZERO_THREADS { HUGE_RUN_ZERO_BYTES } else { usize::MAX };
         let (asked, warn) = (&environment, &mut warn);
         let settings = SettingsInForce {
             min_bytes: MIN_BYTES.resolve(asked, program.min_bytes, DEFAULT_MIN_BYTES, &mut *warn),

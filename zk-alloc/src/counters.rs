@@ -108,14 +108,14 @@ impl ZoneCounters {
     }
 
     /// `more_bytes` more are in use, besides those that threads keep.
-    pub(crate) fn grown(&self, more_bytes: usize, fresh_bytes: usize, kept_bytes: impl FnOnce() -> usize) {
+    pub(crate) fn grown(&self, more_bytes: usize, fresh_bytes: usize, cached_bytes: impl FnOnce() -> usize) {
         if fresh_bytes > 0 {
             self.fresh_bytes.fetch_add(fresh_bytes as u64, Ordering::Relaxed);
         }
         let used = USED_BYTES.fetch_add(more_bytes, Ordering::Relaxed) + more_bytes;
         let is_peak = used > PEAK_LIVE_BYTES.load(Ordering::Relaxed);
         if is_peak || used > SEEN_PEAK_BYTES.load(Ordering::Relaxed) {
-            let live = used.saturating_sub(kept_bytes());
+            let live = used.saturating_sub(cached_bytes());
             SEEN_PEAK_BYTES.fetch_max(live, Ordering::Relaxed);
             PEAK_LIVE_BYTES.fetch_max(live, Ordering::Relaxed);
         }
@@ -126,7 +126,7 @@ impl ZoneCounters {
         USED_BYTES.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// Memory was given back that its new owner is going to touch.
+    /// Memory was purged that its new owner is going to touch.
     pub(crate) fn will_fault(&self, bytes: usize) {
         self.fresh_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
     }

@@ -78,7 +78,7 @@ pub fn trace_escaped(on: bool) {
     ON.store(on, Ordering::Relaxed);
     MISSED.store(0, Ordering::Relaxed);
     if !on {
-        // Freed after the lock is given back.
+        // Freed after the lock is released.
         drop(untraced(|| made().map(|mut made| std::mem::take(&mut *made))));
     }
 }
@@ -94,7 +94,7 @@ pub fn escaped() -> Vec<Escaped> {
             let of_window = made.values().filter(|made| made.window == window);
             alive.extend(of_window.map(|made| (made.frames, made.bytes)));
         }
-        // The lock is given back: what follows takes its time.
+        // The lock is released: what follows takes its time.
         let mut by_frames = BTreeMap::<Frames, (usize, usize)>::new();
         for (frames, bytes) in alive {
             let place = by_frames.entry(frames).or_default();

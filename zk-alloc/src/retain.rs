@@ -5,7 +5,7 @@ use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::time::Duration;
 
-use crate::arena::{self, GiveBack};
+use crate::arena::{self, Purge};
 use crate::background;
 use crate::config::{self, Settings};
 use crate::{helpers, open_phases, os};
@@ -96,12 +96,12 @@ fn window_ns(policy: u64, is_resident: bool, by_setting: impl FnOnce() -> Durati
 pub(crate) fn first_phase_began() {
     // Pairs with the one below: either that thread sees the phase, or what it said comes before this.
     fence(Ordering::SeqCst);
-    arena::set_kept(usize::MAX);
+    arena::set_retained(usize::MAX);
 }
 
 /// What is freed from now on, outside of phases, is subject to the policy too.
 fn keep_between_phases(bytes: usize) {
-    arena::set_kept(bytes);
+    arena::set_retained(bytes);
     // Another thread may have begun a phase meanwhile, and said the opposite before.
     fence(Ordering::SeqCst);
     if open_phases::is_any() {
@@ -114,7 +114,7 @@ pub(crate) fn last_phase_ended() {
     let Some(arena) = arena::get() else { return };
     arena.ask_for_huge_pages();
     // The next phase may begin on other threads.
-    arena.release_kept();
+    arena.release_cached();
     let policy = POLICY.load(Ordering::Relaxed);
     let keep = match policy & TAG_MASK {
         BYTES => usize::try_from(policy & !TAG_MASK).unwrap_or(usize::MAX),
@@ -124,7 +124,7 @@ pub(crate) fn last_phase_ended() {
         _ => arena.config().settings.retain_bytes.value,
     };
     if arena::resident_bytes() > keep {
-        arena.trim(keep, GiveBack::Now);
+        arena.trim(keep, Purge::Now);
     }
     keep_between_phases(keep);
 }
@@ -139,13 +139,13 @@ pub(crate) fn last_phase_ended() {
 /// ```
 pub fn release() -> usize {
     os::trim_heap();
-    arena::get().map_or(0, |arena| arena.trim(0, GiveBack::Now))
+    arena::get().map_or(0, |arena| arena.trim(0, Purge::Now))
 }
 
 /// Lets the system take the arena's free memory when it runs short (`MADV_FREE`), and returns how many bytes that may be.
 /// Until then the next phase finds its pages, without a fault; RSS as the kernel counts it does not fall before. (But of a huge
 /// page of which a part is in use, Linux from 6.12 on takes at once what holds nothing but zeroes. `stats()` counts as
-/// resident what was softened, until it is given back or used again.)
+/// resident what was lazily purged, until it is purged or used again.)
 ///
 /// ```
 /// # #[global_allocator]
@@ -154,11 +154,11 @@ pub fn release() -> usize {
 /// println!("the system may take {} bytes", zk_alloc::soften());
 /// ```
 pub fn soften() -> usize {
-    arena::get().map_or(0, |arena| arena.trim(0, GiveBack::WhenShort))
+    arena::get().map_or(0, |arena| arena.trim(0, Purge::Lazily))
 }
 
 /// Makes `bytes` of the arena resident ahead of the first phase, on several threads (`MADV_POPULATE_WRITE` where there is
-/// one), and returns how many bytes are. For the one giant buffer of a prover, ask for its size: the memory is in the zone
+/// one), and returns how many bytes are. For the one huge buffer of a prover, ask for its size: the memory is in the zone
 /// of requests that large. 0 where there is no arena, or the system refused.
 ///
 /// ```
@@ -216,10 +216,10 @@ mod tests {
             open_phases::began();
             first_phase_began();
             keep_between_phases(7);
-            let in_phase = arena::kept_limit();
+            let in_phase = arena::retained_limit();
             open_phases::ended();
             keep_between_phases(7);
-            let code = i32::from((in_phase, arena::kept_limit()) != (usize::MAX, 7));
+            let code = i32::from((in_phase, arena::retained_limit()) != (usize::MAX, 7));
             // SAFETY: ends the child, without destructors.
             unsafe { libc::_exit(code) };
         }

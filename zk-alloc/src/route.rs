@@ -7,7 +7,7 @@ use crate::classes::{self, Class};
 pub(crate) enum Path {
     /// A block of a size class, from the thread's cache or a slab.
     Block(Class),
-    /// A run of pages, in the zone of its kind: small things stay out of the holes that giants leave.
+    /// A run of pages, in the zone of its kind: small things stay out of the holes that huge runs leave.
     Run(RunKind),
 }
 
@@ -16,19 +16,19 @@ pub(crate) enum Path {
 pub(crate) enum RunKind {
     /// Below [`ALIGNED_BYTES`], and aligned to more than a block may be: each would bring a huge page for the little that it is.
     Aligned,
-    /// All others below [`GIANT_BYTES`].
+    /// All others below [`HUGE_RUN_BYTES`].
     Mid,
-    /// From [`GIANT_BYTES`].
-    Giant,
+    /// From [`HUGE_RUN_BYTES`].
+    Huge,
 }
 
 /// Slabs lie in the zone of these runs, so that what either leaves serves the other.
 pub(crate) const SLABS: RunKind = RunKind::Mid;
 /// Requests of so many bytes and more lie among the others, however they are aligned.
 pub(crate) const ALIGNED_BYTES: usize = 256 << 10;
-/// The smallest request of the giants' zone, in bytes.
-pub(crate) const GIANT_BYTES: usize = 64 << 20;
-/// A run of so many bytes may lie in the zone of the giants, if that has free resident memory and the zone of the others has not.
+/// The smallest request of the huge runs' zone, in bytes.
+pub(crate) const HUGE_RUN_BYTES: usize = 64 << 20;
+/// A run of so many bytes may lie in the zone of the huge runs, if that has free resident memory and the zone of the others has not.
 pub(crate) const CROSSES_MIN_BYTES: usize = 4 << 20;
 /// A run of so many bytes is long. Shorter ones more often outlive their proof, and lie with the slabs.
 pub(crate) const LONG_RUN_BYTES: usize = 256 << 10;
@@ -54,8 +54,8 @@ pub(crate) const fn path(size: usize, align: usize) -> Path {
 
 /// Which kind of run serves a request.
 pub(crate) const fn run_kind(size: usize, align: usize) -> RunKind {
-    if size >= GIANT_BYTES {
-        RunKind::Giant
+    if size >= HUGE_RUN_BYTES {
+        RunKind::Huge
     } else if size < ALIGNED_BYTES && align > classes::MAX_ALIGN {
         RunKind::Aligned
     } else {
@@ -66,7 +66,7 @@ pub(crate) const fn run_kind(size: usize, align: usize) -> RunKind {
 /// The shortest run that may stay in a zone when it shrinks, in bytes.
 pub(crate) const fn least_bytes(runs: RunKind) -> usize {
     match runs {
-        RunKind::Giant => CROSSES_MIN_BYTES,
+        RunKind::Huge => CROSSES_MIN_BYTES,
         RunKind::Aligned | RunKind::Mid => classes::MAX_BYTES / 2,
     }
 }
@@ -89,8 +89,8 @@ mod tests {
         assert_eq!(path(64, classes::MAX_ALIGN * 2), Path::Run(RunKind::Aligned));
         assert_eq!(path(ALIGNED_BYTES - 1, classes::MAX_ALIGN * 2), Path::Run(RunKind::Aligned));
         assert_eq!(path(ALIGNED_BYTES, classes::MAX_ALIGN * 2), Path::Run(RunKind::Mid));
-        assert_eq!(path(GIANT_BYTES - 1, 1), Path::Run(RunKind::Mid));
-        assert_eq!(path(GIANT_BYTES, 1), Path::Run(RunKind::Giant));
-        assert_eq!(path(isize::MAX as usize, 1), Path::Run(RunKind::Giant));
+        assert_eq!(path(HUGE_RUN_BYTES - 1, 1), Path::Run(RunKind::Mid));
+        assert_eq!(path(HUGE_RUN_BYTES, 1), Path::Run(RunKind::Huge));
+        assert_eq!(path(isize::MAX as usize, 1), Path::Run(RunKind::Huge));
     }
 }

@@ -82,7 +82,7 @@ const LINE_BYTES: usize = 64;
 /// # Collections
 ///
 /// With the feature `allocator-api2`, `&Scratch` is an `allocator_api2::alloc::Allocator`: `Vec::new_in(&scratch)` of that
-/// crate, and hashbrown's maps. The last block grows in place, and is given back when it is dropped; what another block
+/// crate, and hashbrown's maps. The last block grows in place, and is freed when it is dropped; what another block
 /// leaves behind comes back with the reset.
 pub struct Scratch {
     bump: Bump,

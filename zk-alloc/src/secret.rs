@@ -24,7 +24,7 @@ use crate::wipe::wipe;
 ///
 /// | protection | where | when the system refuses |
 /// |---|---|---|
-/// | zeroed before its memory is given back | everywhere | |
+/// | zeroed before its memory is unmapped | everywhere | |
 /// | in pages of its own, never the heap's or the arena's | Unix | [`MemoryRefused`] |
 /// | between two pages that no access may touch | Unix | [`MemoryRefused`] |
 /// | locked in memory, never in swap (`mlock`) | Unix | goes without: [`is_locked`](Self::is_locked) |
@@ -49,7 +49,7 @@ use crate::wipe::wipe;
 /// let copy = zk_alloc::SecretBuf::zeroed(32).clone();
 /// ```
 pub struct SecretBuf {
-    /// Zeroed, and only then given back: fields are dropped after [`Drop::drop`].
+    /// Zeroed, and only then unmapped: fields are dropped after [`Drop::drop`].
     _memory: Mapping,
     start: NonNull<u8>,
     len: usize,

@@ -13,11 +13,11 @@ pub const MIN_BYTES: usize = config::DEFAULT_MIN_BYTES;
 pub const PER_DOUBLING: usize = classes::PER_DOUBLING;
 /// The smallest run of each zone but the first, in bytes. The zone of the few small runs that are aligned to more than they ask
 /// for is left out.
-pub const BORDERS: [usize; 1] = [route::GIANT_BYTES];
+pub const BORDERS: [usize; 1] = [route::HUGE_RUN_BYTES];
 /// Slabs lie in the zone of the runs of so many bytes.
 pub const SLABS_AMONG_BYTES: usize = classes::MOST_SLAB_BYTES;
 /// Room at the start of that zone in which only slabs and short runs lie, in bytes, for each of the machine's threads.
-pub const SMALL_ROOM_BYTES: usize = arena::SMALL_APART_BYTES;
+pub const SMALL_ROOM_BYTES: usize = arena::SMALL_RESERVED_BYTES;
 /// Runs of so many bytes are long.
 pub const LONG_RUN_BYTES: usize = route::LONG_RUN_BYTES;
 /// A larger block of the backing allocator stays there when it grows.

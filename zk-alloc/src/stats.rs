@@ -23,7 +23,7 @@ pub struct Stats {
     pub run_allocations: u64,
     /// Bytes that were asked for in them.
     pub run_bytes: u64,
-    /// Bytes handed out for the first time, or for the first time since they were given back to the kernel: each page of
+    /// Bytes handed out for the first time, or for the first time since they were purged: each page of
     /// them costs a page fault. Everything else that was handed out was resident.
     pub fresh_bytes: u64,
     /// Requests meant for the arena that the backing allocator served.
@@ -115,12 +115,12 @@ pub fn stats() -> Stats {
 
 /// Bytes of blocks and page runs that are alive.
 pub(crate) fn live_bytes() -> usize {
-    counters::used_bytes().saturating_sub(arena::kept_bytes())
+    counters::used_bytes().saturating_sub(arena::cached_bytes())
 }
 
 /// Adds what the arena counted.
 fn add(stats: &mut Stats, arena: &arena::Arena) {
-    let (blocks, kept_runs) = (arena.block_totals(), arena::kept_run_totals());
+    let (blocks, kept_runs) = (arena.block_totals(), arena::cached_run_totals());
     (stats.slab_allocations, stats.slab_bytes) = (blocks.allocations, blocks.bytes);
     (stats.run_allocations, stats.run_bytes) = (kept_runs.allocations, kept_runs.bytes);
     (stats.slabs, stats.slabs_in_use_bytes) = arena.slabs();

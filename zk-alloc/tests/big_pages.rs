@@ -49,7 +49,7 @@ fn with_pages_of_each_size(name: &str, body: impl FnOnce()) {
 }
 
 /// Gives memory back in one of the ways that there are.
-fn give_back(numbers: &mut Numbers) {
+fn purge(numbers: &mut Numbers) {
     match numbers.below(4) {
         0 => _ = release(),
         1 => _ = soften(),
@@ -91,7 +91,7 @@ fn buffers_in_use_stay_as_they_are_while_their_neighbours_are_given_back() {
                     zeroed.write(0, bytes);
                 }
                 _ => {
-                    give_back(numbers);
+                    purge(numbers);
                     buffers.iter().for_each(|(words, seed)| assert_patterned(words, *seed));
                 }
             }

@@ -36,7 +36,7 @@ pub(crate) extern "C" fn malloc(size: usize) -> *mut c_void {
         // SAFETY: any length may be asked for.
         return unsafe { glibc::malloc(size) };
     }
-    match c_api::alloc_kept(size) {
+    match c_api::alloc_cached(size) {
         Some(at) => at.as_ptr().cast(),
         None => malloc_any(size),
     }

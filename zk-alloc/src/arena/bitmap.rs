@@ -54,7 +54,7 @@ impl<'a> Bitmap<'a> {
         Ok(())
     }
 
-    /// Gives back `[start, start + n)`, which the caller owns.
+    /// Frees `[start, start + n)`, which the caller owns.
     pub(crate) fn release(self, start: usize, n: usize) {
         for (word, mask) in masks(start, n) {
             // SeqCst, which is Release and more: who frees a run and then finds a hint to it set, and who takes that hint back and then

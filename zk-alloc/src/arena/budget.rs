@@ -10,23 +10,23 @@ static RESIDENT_BYTES: AtomicUsize = AtomicUsize::new(0);
 static MAX_BYTES: AtomicUsize = AtomicUsize::new(usize::MAX);
 
 /// What may stay resident of what is freed now.
-static KEPT_BYTES: AtomicUsize = AtomicUsize::new(usize::MAX);
+static RETAINED_BYTES: AtomicUsize = AtomicUsize::new(usize::MAX);
 
 /// From now on, what is freed beyond so many resident bytes goes back to the kernel at once.
-pub(crate) fn set_kept(bytes: usize) {
-    KEPT_BYTES.store(bytes, Ordering::Relaxed);
+pub(crate) fn set_retained(bytes: usize) {
+    RETAINED_BYTES.store(bytes, Ordering::Relaxed);
 }
 
-/// What [`set_kept`] said last.
+/// What [`set_retained`] said last.
 #[cfg(test)]
-pub(crate) fn kept_limit() -> usize {
-    KEPT_BYTES.load(Ordering::Relaxed)
+pub(crate) fn retained_limit() -> usize {
+    RETAINED_BYTES.load(Ordering::Relaxed)
 }
 
 /// Whether more is resident than may stay so.
 #[inline(always)]
-pub(super) fn is_beyond_kept() -> bool {
-    let kept = KEPT_BYTES.load(Ordering::Relaxed);
+pub(super) fn is_beyond_retained() -> bool {
+    let kept = RETAINED_BYTES.load(Ordering::Relaxed);
     kept != usize::MAX && resident_bytes() > kept
 }
 
@@ -47,20 +47,20 @@ pub(crate) fn resident_bytes() -> usize {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Limit {
     /// Little more than was ever in use at once, as long as some of what is resident is free: it lies in the wrong place, and
-    /// is better given back than paid for twice.
+    /// is better purged than paid for twice.
     Peak,
     /// The cap.
     Cap,
 }
 
-/// Giving back less gains nobody anything.
-const LEAST_SLACK_BYTES: usize = 512 << 10;
-/// What may be beyond the peak, but no more than half of it; or else an eighth of it (docs/experiments/slack.md).
-const MOST_SLACK_BYTES: usize = 6 << 20;
+/// Purging less gains nobody anything.
+const LEAST_HEADROOM_BYTES: usize = 512 << 10;
+/// What may be resident beyond the peak, but no more than half of it; or else an eighth of it (docs/experiments/slack.md).
+const MOST_HEADROOM_BYTES: usize = 6 << 20;
 
 /// What may be resident beyond a peak, in bytes.
-fn slack(peak: usize) -> usize {
-    (peak / 8).max((peak / 2).clamp(LEAST_SLACK_BYTES, MOST_SLACK_BYTES))
+fn headroom(peak: usize) -> usize {
+    (peak / 8).max((peak / 2).clamp(LEAST_HEADROOM_BYTES, MOST_HEADROOM_BYTES))
 }
 
 /// Bytes that were resident and free when nothing was left to purge. They share their pages with live blocks.
@@ -81,11 +81,11 @@ pub(super) fn nothing_left_to_purge() {
     STUCK_BYTES.store(resident_bytes().saturating_sub(counters::used_bytes()), Ordering::Relaxed);
 }
 
-/// Whether a purge may make room for `bytes` below the cap, where threads keep `kept_bytes`. A purge looks at all memory. After
+/// Whether a purge may make room for `bytes` below the cap, where threads keep `cached_bytes`. A purge looks at all memory. After
 /// one that missed its limit, a sixteenth of the excess must be freed before the next.
-pub(super) fn may_make_room(bytes: usize, kept_bytes: usize) -> bool {
+pub(super) fn may_make_room(bytes: usize, cached_bytes: usize) -> bool {
     let excess = resident_bytes().saturating_add(bytes).saturating_sub(max_bytes());
-    let freed = purgeable_bytes(counters::used_bytes()).saturating_add(kept_bytes);
+    let freed = purgeable_bytes(counters::used_bytes()).saturating_add(cached_bytes);
     freed > 0 && freed >= excess / 16
 }
 
@@ -96,10 +96,10 @@ pub(super) fn peak_limit(more_bytes: usize) -> usize {
         return usize::MAX;
     }
     let peak = counters::peak_live_bytes().max(used + more_bytes);
-    peak + slack(peak)
+    peak + headroom(peak)
 }
 
-/// Books `bytes` more; `false`, and nothing booked, if that exceeds the limit.
+/// Accounts for `bytes` more; `false`, and nothing accounted, if that exceeds the limit.
 pub(super) fn admit(bytes: usize, limit: Limit) -> bool {
     let most = match limit {
         Limit::Cap => max_bytes(),
@@ -112,7 +112,7 @@ pub(super) fn admit(bytes: usize, limit: Limit) -> bool {
         .is_ok()
 }
 
-/// Books `bytes` more, whatever the limits say.
+/// Accounts for `bytes` more, whatever the limits say.
 pub(super) fn exceed(bytes: usize) {
     RESIDENT_BYTES.fetch_add(bytes, Ordering::Relaxed);
 }

@@ -147,7 +147,7 @@ pub(super) struct Sight {
     pub(super) resident_bytes: usize,
     /// In use, thread caches included.
     pub(super) used_bytes: usize,
-    pub(super) kept_bytes: usize,
+    pub(super) cached_bytes: usize,
     /// The peak live size since the last look, as far as it was counted.
     pub(super) peak_bytes: usize,
     /// Served since the process started.
@@ -183,8 +183,8 @@ impl Looks {
         let passed = if is_first { 1 } else { now_ns.saturating_sub(self.at_ns) / look_ns() };
         let served_bytes = sight.served_bytes.saturating_sub(self.served_bytes);
         // Threads that live on their caches use that memory, although no counter says so.
-        let is_kept_used = served_bytes >= (sight.kept_bytes / 8).max(1) as u64;
-        let live_now_bytes = sight.used_bytes.saturating_sub(if is_kept_used { 0 } else { sight.kept_bytes });
+        let is_cache_used = served_bytes >= (sight.cached_bytes / 8).max(1) as u64;
+        let live_now_bytes = sight.used_bytes.saturating_sub(if is_cache_used { 0 } else { sight.cached_bytes });
         let seen = Seen { live_bytes: live_now_bytes.max(sight.peak_bytes), live_now_bytes, served_bytes };
         (self.at_ns, self.served_bytes) = (now_ns.max(1), sight.served_bytes);
         if is_first {
@@ -219,7 +219,7 @@ impl Looks {
 
 fn marks(sight: Sight) -> (usize, usize) {
     // Memory in a thread cache is free, although it counts as used.
-    (sight.resident_bytes, sight.used_bytes.saturating_sub(sight.kept_bytes))
+    (sight.resident_bytes, sight.used_bytes.saturating_sub(sight.cached_bytes))
 }
 
 /// See [`with_looks`].
@@ -257,7 +257,7 @@ mod tests {
 
     fn idle(resident_mib: usize, used_mib: usize) -> Sight {
         let (resident_bytes, used_bytes) = (resident_mib * MIB, used_mib * MIB);
-        Sight { resident_bytes, used_bytes, kept_bytes: 0, peak_bytes: 0, served_bytes: 0, is_in_phase: false }
+        Sight { resident_bytes, used_bytes, cached_bytes: 0, peak_bytes: 0, served_bytes: 0, is_in_phase: false }
     }
 
     /// Looks of a process that idled for more than a window, at the time of the last.
@@ -312,7 +312,7 @@ mod tests {
         looks.purged(idle(1_001, 100), MIB);
         assert!(matches!(look(&mut looks, idle(1_001, 100)), Verdict::Keep(_)));
         looks.purged(idle(1_001, 100), 0);
-        let freed_to_its_cache = Sight { kept_bytes: 20 * MIB, ..idle(1_001, 100) };
+        let freed_to_its_cache = Sight { cached_bytes: 20 * MIB, ..idle(1_001, 100) };
         assert!(matches!(look(&mut looks, freed_to_its_cache), Verdict::Keep(_)));
     }
 
@@ -321,7 +321,7 @@ mod tests {
     fn what_threads_keep_counts_as_alive_while_they_take_it() {
         let of = |served_mib: u64| {
             let mut looks = Looks::new();
-            let mut sight = Sight { kept_bytes: 60 * MIB, ..idle(100, 100) };
+            let mut sight = Sight { cached_bytes: 60 * MIB, ..idle(100, 100) };
             for look in 1..=3 * LOOKS as u64 {
                 sight.served_bytes += served_mib << 20;
                 looks.take_in(sight, look * LOOK_NS, Looker::Background);
@@ -329,7 +329,7 @@ mod tests {
             looks.window.is_over()
         };
         let mut looks = Looks::new();
-        let sight = Sight { kept_bytes: 60 * MIB, ..idle(100, 100) };
+        let sight = Sight { cached_bytes: 60 * MIB, ..idle(100, 100) };
         let verdicts = (1..=3 * LOOKS as u64).map(|look| looks.take_in(sight, look * LOOK_NS, Looker::Background));
         assert_eq!(verdicts.last(), Some(Verdict::Keep(40 * MIB + 40 * MIB / 32)));
         assert!(!of(10) && of(0));

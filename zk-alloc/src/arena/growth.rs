@@ -9,7 +9,7 @@ use crate::route::{self, Path, RunKind};
 
 impl Arena {
     /// Changes the length of an allocation where it stands. `false` where that can't be, or where its new length belongs
-    /// elsewhere: what shrinks to less than half, and what grows to a giant among the other runs.
+    /// elsewhere: what shrinks to less than half, and what grows to a huge run among the other runs.
     ///
     /// # Safety
     /// `at` came from [`alloc`](Self::alloc), with this `align`, and is `old_size` bytes long by now; nobody uses what
@@ -23,7 +23,7 @@ impl Arena {
         let belongs = route::path(new_size, align) == Path::Run(runs);
         let may_stay = new_size >= route::least_bytes(runs)
             && match runs {
-                RunKind::Giant => new_size >= old_size / 2,
+                RunKind::Huge => new_size >= old_size / 2,
                 RunKind::Aligned | RunKind::Mid => new_size >= old_size / 2 && new_size <= old_size,
             };
         // SAFETY: the caller's; what is no block is a run of its own.

@@ -1,9 +1,9 @@
 //! Where a zone has huge pages, and where the kernel may make more.
 //!
 //! Where huge pages are asked for, khugepaged makes them by itself, too: by the kernel's defaults, of each block of which any page
-//! is in memory. What was given back of such a block is in memory again then, booked by nobody: minutes later, a process that had
+//! is in memory. What was purged of such a block is in memory again then, accounted for by nobody: minutes later, a process that had
 //! come down is as large as before. So a block of which a part goes back is forbidden to be huge before that, and allowed again when
-//! all of it is booked as runs or as free memory; what a slab has in memory is not.
+//! all of it is accounted as runs or as free memory; what a slab has in memory is not.
 #![allow(unsafe_code, reason = "advises the kernel")]
 
 use std::ops::Range;
@@ -87,7 +87,7 @@ impl HugePages {
         }
     }
 
-    /// Allows the blocks that hold some of these granules to be huge, if the zone has all of a block booked.
+    /// Allows the blocks that hold some of these granules to be huge, if the zone has all of a block accounted.
     pub(super) fn allow(&self, residency: &Residency, granules: Range<usize>, committed: usize) {
         if !self.is_any_forbidden() {
             return;
@@ -96,17 +96,17 @@ impl HugePages {
         let (first, end) = (granules.start / block, granules.end.div_ceil(block));
         for (index, len) in self.forbidden.set_runs(first, end - first) {
             if residency.resident(index * block, len * block) == len * block {
-                self.allow_booked(residency, index, len, committed);
+                self.allow_accounted(residency, index, len, committed);
             } else {
                 (index..index + len)
                     .filter(|&index| residency.resident(index * block, block) == block)
-                    .for_each(|index| self.allow_booked(residency, index, 1, committed));
+                    .for_each(|index| self.allow_accounted(residency, index, 1, committed));
             }
         }
     }
 
-    /// Allows blocks of which all is booked.
-    fn allow_booked(&self, residency: &Residency, index: usize, len: usize, committed: usize) {
+    /// Allows blocks of which all is accounted.
+    fn allow_accounted(&self, residency: &Residency, index: usize, len: usize, committed: usize) {
         let block = residency.granules(HUGE_PAGE_BYTES);
         // The note is wiped afterwards: what another thread forbids meanwhile it forbids in vain, once.
         if advise(residency, index * block..committed.min((index + len) * block), os::advise_huge) {

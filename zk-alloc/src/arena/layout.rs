@@ -1,7 +1,7 @@
-//! What the zones are made of, and what pays with the kernel: granules, huge pages, how memory is paged in, how it is cleared.
+//! What the zones are made of, and what pays with the kernel: granules, huge pages, how memory is prefaulted, how it is cleared.
 //!
-//! Why zones: the one giant buffer of a proof leaves a giant hole behind. A small thing that lives across proofs and
-//! lands in that hole makes the next giant go elsewhere, and the process pays for two (docs/design.md).
+//! Why zones: the one huge buffer of a proof leaves a huge hole behind. A small thing that lives across proofs and
+//! lands in that hole makes the next huge run go elsewhere, and the process pays for two (docs/design.md).
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
@@ -48,7 +48,7 @@ pub(crate) struct ZoneSpec {
     /// A run that moves to grow begins at a multiple of so many times its length, so that it can grow on where it stands. 1 is no room.
     pub(crate) growth_room: usize,
     /// Whether threads keep runs that they freed. Of one zone only, so that whoever takes them all knows where they lie.
-    pub(crate) is_kept: bool,
+    pub(crate) is_cached: bool,
 }
 
 /// A zone's granule is the unit of its bitmap, and of what is known of its memory: small against the smallest run, so that little
@@ -56,7 +56,7 @@ pub(crate) struct ZoneSpec {
 pub(crate) const fn granule_bytes(runs: RunKind) -> usize {
     match runs {
         RunKind::Aligned | RunKind::Mid => 4 << 10,
-        RunKind::Giant => 256 << 10,
+        RunKind::Huge => 256 << 10,
     }
 }
 
@@ -65,24 +65,24 @@ const SMALL_PAGES_BYTES: usize = 8 << 20;
 
 /// Room for the slabs and short runs of each of the machine's threads where no long run goes, in bytes. What of them outlives a
 /// proof would otherwise take the places of the next proof's long runs (docs/experiments/placement.md).
-pub(crate) const SMALL_APART_BYTES: usize = 3 << 20;
+pub(crate) const SMALL_RESERVED_BYTES: usize = 3 << 20;
 
-/// What [`ZoneSpec::growth_room`] is for giants. A giant that moves leaves resident memory behind in which no other giant may fit: at 8,
+/// What [`ZoneSpec::growth_room`] is for huge runs. A huge run that moves leaves resident memory behind in which no other huge run may fit: at 8,
 /// that is an eighth of its last length at most (docs/experiments/untouched.md). It costs addresses only.
-const GIANTS_GROWTH_ROOM: usize = 8;
+const HUGE_RUN_GROWTH_ROOM: usize = 8;
 
 /// What the zones are made from, in the order of [`RunKind`]; in the one that slabs lie in, the first bytes are theirs.
 pub(crate) fn zone_specs(config: &Config) -> [ZoneSpec; 3] {
     let huge = HugeAdvice::of(config.huge_pages);
     // In small pages, a fault for each costs more than clearing them here.
     let lazy_zero_bytes = if huge == HugeAdvice::Ask { config.settings.lazy_zero_bytes.value } else { usize::MAX };
-    [RunKind::Aligned, RunKind::Mid, RunKind::Giant].map(|runs| {
-        let small_only_bytes = if runs == route::SLABS { SMALL_APART_BYTES * config.threads } else { 0 };
+    [RunKind::Aligned, RunKind::Mid, RunKind::Huge].map(|runs| {
+        let small_only_bytes = if runs == route::SLABS { SMALL_RESERVED_BYTES * config.threads } else { 0 };
         let small_pages_bytes = match runs {
             _ if config.huge_pages == HugePagesOutcome::Always => 0,
             RunKind::Aligned => usize::MAX,
             RunKind::Mid => small_only_bytes + SMALL_PAGES_BYTES,
-            RunKind::Giant => 0,
+            RunKind::Huge => 0,
         };
         ZoneSpec {
             granule_bytes: granule_bytes(runs).max(os::page_bytes()),
@@ -90,9 +90,9 @@ pub(crate) fn zone_specs(config: &Config) -> [ZoneSpec; 3] {
             small_only_bytes,
             small_pages_bytes,
             lazy_zero_bytes,
-            growth_room: if runs == RunKind::Giant { GIANTS_GROWTH_ROOM } else { 1 },
-            // Aligned runs are rare, and a giant is never hidden from the others.
-            is_kept: runs == RunKind::Mid,
+            growth_room: if runs == RunKind::Huge { HUGE_RUN_GROWTH_ROOM } else { 1 },
+            // Aligned runs are rare, and a huge run is never hidden from the others.
+            is_cached: runs == RunKind::Mid,
         }
     })
 }
@@ -105,12 +105,12 @@ impl ZoneSpec {
     }
 }
 
-/// In pieces of how many bytes a zone pages in the edges of what it hands out, where `at_bytes` into the zone nothing is
+/// In chunks of how many bytes a zone prefaults the edges of what it hands out, where `at_bytes` into the zone nothing is
 /// resident yet: the next phase's runs lie a little elsewhere, and find them there.
 ///
-/// A huge page comes whole. Small pages come in pieces of a sixteenth of what is resident, so that a small process pays little
+/// A huge page comes whole. Small pages come in chunks of a sixteenth of what is resident, so that a small process pays little
 /// for what it may never use, and a large one makes few calls.
-pub(super) fn page_in_bytes(spec: &ZoneSpec, at_bytes: usize, resident_bytes: usize) -> usize {
+pub(super) fn prefault_bytes(spec: &ZoneSpec, at_bytes: usize, resident_bytes: usize) -> usize {
     if spec.huge == HugeAdvice::Ask && at_bytes >= spec.small_pages_bytes {
         HUGE_PAGE_BYTES
     } else {
@@ -157,13 +157,13 @@ impl Trust {
     }
 }
 
-/// How pieces were used so far. Memory is paged in ahead because what is handed out is written; but a program may ask for
-/// buffers and write their first pages only, and what was paged in around them is in memory for nothing. So a piece now and then
+/// How chunks were used so far. Memory is prefaulted ahead because what is handed out is written; but a program may ask for
+/// buffers and write their first pages only, and what was prefaulted around them is in memory for nothing. So a chunk now and then
 /// is left to the threads that touch it, and looked at once some of it was handed out.
 #[derive(Debug)]
 pub(super) struct Ahead {
     trust: Trust,
-    /// The piece to look at: its first granule, and how many they are, as the upper and lower half; 0 is none.
+    /// The chunk to look at: its first granule, and how many they are, as the upper and lower half; 0 is none.
     sample: AtomicU64,
 }
 
@@ -172,11 +172,11 @@ impl Ahead {
         Self { trust: Trust::new(7), sample: AtomicU64::new(0) }
     }
 
-    /// Whether to page in a piece ahead, for what takes these granules of it and of its neighbours. `is_dense` says of a piece
+    /// Whether to prefault a chunk ahead, for what takes these granules of it and of its neighbours. `is_dense` says of a chunk
     /// whether it was used; nothing as long as that can't be said.
     pub(super) fn pays(
         &self,
-        piece: Range<usize>,
+        chunk: Range<usize>,
         taken: &Range<usize>,
         is_dense: impl FnOnce(Range<usize>) -> Option<bool>,
     ) -> bool {
@@ -185,7 +185,7 @@ impl Ahead {
             let from = (sample >> 32) as usize;
             let sample = from..from + (sample & u64::from(u32::MAX)) as usize;
             let overlaps = |other: &Range<usize>| other.start < sample.end && sample.start < other.end;
-            if overlaps(&piece) {
+            if overlaps(&chunk) {
                 return false;
             }
             // What is being taken is not written yet.
@@ -202,7 +202,7 @@ impl Ahead {
         }
         // Also where there is a sample of which nothing can be said: it may stay so.
         self.trust.renew();
-        self.sample.store((piece.start as u64) << 32 | piece.len() as u64, Ordering::Relaxed);
+        self.sample.store((chunk.start as u64) << 32 | chunk.len() as u64, Ordering::Relaxed);
         false
     }
 }

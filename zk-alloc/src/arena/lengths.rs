@@ -37,8 +37,8 @@ impl Lengths {
             let granules = Table::reserve(zone.capacity_bytes() / zone.granule_bytes())?;
             Ok(ZoneLengths { granules, committed: AtomicUsize::new(0) })
         };
-        let [aligned, mid, giant] = zones;
-        Ok(Self([of(aligned)?, of(mid)?, of(giant)?]))
+        let [aligned, mid, huge] = zones;
+        Ok(Self([of(aligned)?, of(mid)?, of(huge)?]))
     }
 
     /// Notes that a run of the caller's is `bytes` long; `false` where the system has no memory to note it in.

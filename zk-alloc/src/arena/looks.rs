@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::decay::{self, Looks, Policy, Sight, Verdict};
 use super::window::Looker;
-use super::{Arena, GiveBack, get, kept_bytes, resident_bytes};
+use super::{Arena, Purge, cached_bytes, get, resident_bytes};
 use crate::{counters, open_phases, os};
 
 impl Arena {
@@ -13,7 +13,7 @@ impl Arena {
         Sight {
             resident_bytes: resident_bytes(),
             used_bytes: counters::used_bytes(),
-            kept_bytes: kept_bytes(),
+            cached_bytes: cached_bytes(),
             peak_bytes: counters::take_seen_peak_bytes(),
             served_bytes: self.served_bytes(),
             is_in_phase: open_phases::is_any(),
@@ -28,7 +28,7 @@ impl Arena {
             self.ask_for_huge_pages();
         }
         if let Verdict::Keep(keep_bytes) = verdict {
-            looks.purged(sight, self.trim(keep_bytes, GiveBack::Now));
+            looks.purged(sight, self.trim(keep_bytes, Purge::Now));
         }
         verdict
     }

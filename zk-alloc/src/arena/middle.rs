@@ -65,7 +65,7 @@ impl Middle {
     /// # Errors
     /// See [`Shortage`].
     pub(crate) fn alloc(&self, zone: &Zone, class: Class, size: usize, limit: Limit) -> Result<NonNull<u8>, Shortage> {
-        alloc_kept(class, size).map_or_else(|| self.fetch(zone, class, size, limit), Ok)
+        alloc_cached(class, size).map_or_else(|| self.fetch(zone, class, size, limit), Ok)
     }
 
     #[cold]
@@ -75,7 +75,7 @@ impl Middle {
         if let Some(cache) = thread_cache::join_and_enter(&self.room) {
             // It may keep some all the same: it is time to tick, or another thread claimed the cache when this one looked, or a handler
             // came in between.
-            if let Some(kept) = take_kept(&cache, class, size) {
+            if let Some(kept) = take_cached(&cache, class, size) {
                 drop(cache);
                 decay::tick();
                 return Ok(kept);
@@ -105,11 +105,11 @@ impl Middle {
     #[inline(always)]
     pub(crate) unsafe fn keep(&self, class: Class, at: NonNull<u8>) -> bool {
         let Some(cache) = thread_cache::enter() else { return false };
-        let is_kept = cache.push(class, at.addr().get() as u64);
-        if is_kept {
+        let is_cached = cache.push(class, at.addr().get() as u64);
+        if is_cached {
             cache.taken_back(class);
         }
-        is_kept
+        is_cached
     }
 
     /// Takes a block back.
@@ -162,14 +162,14 @@ impl Middle {
         });
     }
 
-    /// Gives back the pages of free blocks until `wanted_bytes` are back. Returns how many went.
+    /// Purges the pages of free blocks until `wanted_bytes` are back. Returns how many went.
     pub(crate) fn purge(&self, zone: &Zone, wanted_bytes: usize) -> usize {
         self.slabs.purge(zone, wanted_bytes)
     }
 
-    /// As [`Zone::give_back_unbooked`], for the slabs that lie there.
-    pub(crate) fn give_back_unbooked(&self, zone: &Zone, at: NonNull<u8>, bytes: usize) {
-        self.slabs.give_back_unbooked(zone, at, bytes);
+    /// As [`Zone::purge_unaccounted`], for the slabs that lie there.
+    pub(crate) fn purge_unaccounted(&self, zone: &Zone, at: NonNull<u8>, bytes: usize) {
+        self.slabs.purge_unaccounted(zone, at, bytes);
     }
 
     /// Blocks handed out, and the bytes that were asked for in them, since the process started.
@@ -189,7 +189,7 @@ impl Middle {
     }
 
     /// Bytes of the blocks that threads keep.
-    pub(crate) fn kept_bytes(&self) -> usize {
+    pub(crate) fn cached_bytes(&self) -> usize {
         self.slabs.taken_bytes().saturating_sub(self.live_bytes())
     }
 
@@ -201,14 +201,14 @@ impl Middle {
 
 /// A block for `size` bytes, of those that this thread keeps.
 #[inline(always)]
-pub(super) fn alloc_kept(class: Class, size: usize) -> Option<NonNull<u8>> {
+pub(super) fn alloc_cached(class: Class, size: usize) -> Option<NonNull<u8>> {
     let cache = thread_cache::enter()?;
-    if cache.is_to_tick() { None } else { take_kept(&cache, class, size) }
+    if cache.is_to_tick() { None } else { take_cached(&cache, class, size) }
 }
 
-/// As [`alloc_kept`], for whoever is in the cache.
+/// As [`alloc_cached`], for whoever is in the cache.
 #[inline(always)]
-fn take_kept(cache: &Cache, class: Class, size: usize) -> Option<NonNull<u8>> {
+fn take_cached(cache: &Cache, class: Class, size: usize) -> Option<NonNull<u8>> {
     let block = cache.pop(class)?;
     cache.handed_out(class, size);
     Some(at(block as usize))

@@ -51,13 +51,13 @@ use crate::os::{self, Errno};
 use crate::route::{self, Path, RunKind};
 
 #[cfg(test)]
-pub(crate) use budget::kept_limit;
-pub(crate) use budget::{resident_bytes, set_kept};
+pub(crate) use budget::retained_limit;
+pub(crate) use budget::{resident_bytes, set_retained};
 pub(crate) use collapse::{Blocks, Pass, collapsed_bytes};
 pub(crate) use decay::{Policy, bell, set_watched, tick};
-pub(crate) use layout::{HugeAdvice, SMALL_APART_BYTES, granule_bytes};
+pub(crate) use layout::{HugeAdvice, SMALL_RESERVED_BYTES, granule_bytes};
 pub(crate) use middle::fetch_most;
-pub(crate) use residency::GiveBack;
+pub(crate) use residency::Purge;
 pub(crate) use zone::Contents;
 
 use budget::Limit;
@@ -221,8 +221,8 @@ pub(crate) fn near(at: *mut u8) -> Option<(&'static Arena, NonNull<u8>)> {
 
 /// A block that this thread keeps, for a request as most are.
 #[inline(always)]
-pub(crate) fn alloc_kept(size: usize, align: usize) -> Option<NonNull<u8>> {
-    middle::alloc_kept(Class::of_usual(size, align)?, size)
+pub(crate) fn alloc_cached(size: usize, align: usize) -> Option<NonNull<u8>> {
+    middle::alloc_cached(Class::of_usual(size, align)?, size)
 }
 
 /// An exiting thread brings back what its cache keeps.
@@ -320,11 +320,11 @@ impl Arena {
         }
     }
 
-    /// A long run among the giants, or a giant among the long runs, in free resident memory.
+    /// A long run among the huge runs, or a huge run among the long runs, in free resident memory.
     fn alloc_in_other_zone(&self, runs: RunKind, size: usize, align: usize, contents: Contents) -> Option<NonNull<u8>> {
         let other = match runs {
-            RunKind::Giant => RunKind::Mid,
-            RunKind::Mid if size >= route::CROSSES_MIN_BYTES => RunKind::Giant,
+            RunKind::Huge => RunKind::Mid,
+            RunKind::Mid if size >= route::CROSSES_MIN_BYTES => RunKind::Huge,
             RunKind::Mid | RunKind::Aligned => return None,
         };
         self.region.zone(other).claim_for_other_zone(size, align, contents)
@@ -386,11 +386,11 @@ impl Arena {
 }
 
 /// Runs served from what threads keep since the process started.
-pub(crate) fn kept_run_totals() -> Totals {
+pub(crate) fn cached_run_totals() -> Totals {
     thread_cache::run_totals()
 }
 
 /// Bytes of runs and blocks that threads keep.
-pub(crate) fn kept_bytes() -> usize {
-    thread_cache::kept_run_bytes() + get().map_or(0, |arena| arena.middle.kept_bytes())
+pub(crate) fn cached_bytes() -> usize {
+    thread_cache::cached_run_bytes() + get().map_or(0, |arena| arena.middle.cached_bytes())
 }

@@ -19,8 +19,8 @@ impl Arena {
 
     /// A pass that makes memory huge, if somebody asked for one. For the background thread.
     pub(crate) fn begin_pass(&'static self) -> Option<Pass<Blocks>> {
-        // Aligned runs are a few pages each; what is given back of a huge page stays with the kernel until it is short.
-        let zones = [RunKind::Giant, RunKind::Mid].map(|runs| self.region.zone(runs));
+        // Aligned runs are a few pages each; what is purged of a huge page stays with the kernel until it is short.
+        let zones = [RunKind::Huge, RunKind::Mid].map(|runs| self.region.zone(runs));
         collapse::begin(|| self.fresh_bytes(), zones)
     }
 
@@ -35,6 +35,6 @@ impl Arena {
     }
 
     fn settle_block(&self, (zone, at): Block) {
-        self.give_back_unbooked(zone, at, HUGE_PAGE_BYTES);
+        self.purge_unaccounted(zone, at, HUGE_PAGE_BYTES);
     }
 }

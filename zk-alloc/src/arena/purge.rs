@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::budget::{self, Limit, resident_bytes};
 use super::zone::{Shortage, Zone};
-use super::{Arena, Contents, GiveBack, kept_bytes};
+use super::{Arena, Contents, Purge, cached_bytes};
 use crate::counters;
 
 /// A request over a limit purges this much more than it needs, in bytes, so that the next requests find room.
@@ -25,13 +25,13 @@ impl Arena {
         match self.try_alloc(size, align, contents, Limit::Cap) {
             Ok(at) => {
                 // Afterwards, so that the pages which this memory already has are not among those that go. Those that it has not
-                // are only booked so far.
+                // are only accounted so far.
                 self.purge_to(budget::peak_limit(0).saturating_sub(ROOM_BYTES));
                 Some(at)
             }
             Err(Shortage::Full) => None,
             Err(Shortage::OverBudget) => {
-                if !budget::may_make_room(size, kept_bytes()) {
+                if !budget::may_make_room(size, cached_bytes()) {
                     return None;
                 }
                 // Blocks in threads' caches may keep slabs alive that lie where a run would find room.
@@ -58,7 +58,7 @@ impl Arena {
         let much = counters::used_bytes() / CACHED_PART;
         let (last, now) = (LAST_BYTES.load(Ordering::Relaxed), self.served_bytes());
         let is_due = now >= last.saturating_add(much as u64)
-            && self.middle.kept_bytes() >= much
+            && self.middle.cached_bytes() >= much
             && LAST_BYTES.compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed).is_ok();
         if is_due {
             self.middle.empty_caches(self.slab_zone());
@@ -67,9 +67,9 @@ impl Arena {
     }
 
     /// Purges free memory until at most `keep_bytes` are resident, or no free memory is. Returns the bytes purged.
-    pub(crate) fn trim(&self, keep_bytes: usize, how: GiveBack) -> usize {
-        if how == GiveBack::WhenShort {
-            // Softened memory stays booked, so that nothing tells when it is enough.
+    pub(crate) fn trim(&self, keep_bytes: usize, how: Purge) -> usize {
+        if how == Purge::Lazily {
+            // Lazily purged memory stays accounted, so that nothing tells when it is enough.
             self.middle.empty_caches(self.slab_zone());
             return self.trim_zones(resident_bytes().saturating_sub(keep_bytes), how);
         }
@@ -85,32 +85,32 @@ impl Arena {
     /// Purges free runs, and where these are not enough, the free pages of slabs, after `empty_caches`.
     fn trim_now(&self, keep_bytes: usize, empty_caches: impl FnOnce()) -> usize {
         let surplus = || resident_bytes().saturating_sub(keep_bytes);
-        let mut gone = self.trim_zones(surplus(), GiveBack::Now);
+        let mut gone = self.trim_zones(surplus(), Purge::Now);
         if surplus() > 0 {
             empty_caches();
             gone += self.middle.purge(self.slab_zone(), surplus());
-            gone += self.trim_zones(surplus(), GiveBack::Now);
+            gone += self.trim_zones(surplus(), Purge::Now);
         }
         gone
     }
 
-    fn trim_zones(&self, wanted_bytes: usize, how: GiveBack) -> usize {
+    fn trim_zones(&self, wanted_bytes: usize, how: Purge) -> usize {
         let zones = self.region.zones().iter().rev();
         zones.fold(0, |gone, zone| gone + zone.trim(wanted_bytes.saturating_sub(gone), how))
     }
 
     /// Frees the runs that threads keep for their next requests.
-    pub(crate) fn release_kept(&self) {
+    pub(crate) fn release_cached(&self) {
         for zone in self.region.zones() {
-            zone.release_kept();
+            zone.release_cached();
         }
     }
 
     /// Purges free memory of a part of a zone that is not known to be resident. The kernel may have brought it back into memory.
-    pub(super) fn give_back_unbooked(&self, zone: &Zone, at: NonNull<u8>, bytes: usize) {
-        zone.give_back_unbooked(at, bytes);
+    pub(super) fn purge_unaccounted(&self, zone: &Zone, at: NonNull<u8>, bytes: usize) {
+        zone.purge_unaccounted(at, bytes);
         if std::ptr::eq(zone, self.slab_zone()) {
-            self.middle.give_back_unbooked(zone, at, bytes);
+            self.middle.purge_unaccounted(zone, at, bytes);
         }
     }
 }

@@ -147,7 +147,7 @@ impl Region {
         match (at.addr().get() - self.base().addr().get()) >> self.span_shift {
             0 => RunKind::Aligned,
             1 => RunKind::Mid,
-            _ => RunKind::Giant,
+            _ => RunKind::Huge,
         }
     }
 }

@@ -1,6 +1,6 @@
-//! What a zone knows of the memory behind its granules, beside whose they are: which are *resident* (booked in the process's
+//! What a zone knows of the memory behind its granules, beside whose they are: which are *resident* (accounted in the process's
 //! [budget](super::budget), because the kernel has memory behind them or will have it at the first touch), and which are
-//! *dirty* (may hold something else than zeroes). The two differ: a block that was paged in whole is resident and clean, what
+//! *dirty* (may hold something else than zeroes). The two differ: a block that was prefaulted whole is resident and clean, what
 //! `MADV_FREE` was said of is resident and dirty.
 //!
 //! Both facts of a granule are changed by the thread that owns it (by its bit in the zone's bitmap of used granules) and by no
@@ -15,13 +15,13 @@ use super::layout::Zeroing;
 use crate::counters::ZoneCounters;
 use crate::os;
 
-/// What [`Residency::give_back`] does with memory.
+/// What [`Residency::purge`] does with memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum GiveBack {
+pub(crate) enum Purge {
     /// At once; it reads as zeroes from now on.
     Now,
     /// When the kernel runs short; until then it may be taken back without a fault.
-    WhenShort,
+    Lazily,
 }
 
 /// See the module's documentation.
@@ -67,7 +67,7 @@ impl Residency {
         self.resident.count(start, len)
     }
 
-    /// How many bytes of some granules are in memory, as the system says; not what was booked and never touched.
+    /// How many bytes of some granules are in memory, as the system says; not what was accounted and never touched.
     pub(super) fn bytes_in_memory(&self, start: usize, len: usize) -> Option<usize> {
         self.counters.system_call();
         // SAFETY: asks about pages of the zone, and changes nothing.
@@ -78,9 +78,9 @@ impl Residency {
         self.resident
     }
 
-    /// Books what of the caller's granules is not resident yet, and returns how many bytes; `None`, and nothing is booked, if
+    /// Accounts for what of the caller's granules is not resident yet, and returns how many bytes; `None`, and nothing is accounted, if
     /// that exceeds the limit.
-    pub(super) fn book(&self, start: usize, len: usize, limit: Limit) -> Option<usize> {
+    pub(super) fn account(&self, start: usize, len: usize, limit: Limit) -> Option<usize> {
         let fresh = self.bytes(len - self.resident.count(start, len));
         if fresh > 0 {
             if !budget::admit(fresh, limit) {
@@ -103,7 +103,7 @@ impl Residency {
         budget::returned(self.bytes(gone));
     }
 
-    /// Which of the caller's granules are resident, as bits from the lowest on. They are nobody's from now on: what is booked
+    /// Which of the caller's granules are resident, as bits from the lowest on. They are nobody's from now on: what is accounted
     /// for them is the caller's to return.
     pub(super) fn hand_over(&self, start: usize, len: usize) -> u64 {
         let resident = |&index: &usize| self.resident.count(start + index, 1) == 1;
@@ -113,7 +113,7 @@ impl Residency {
         bits
     }
 
-    /// Takes back what [`hand_over`](Self::hand_over) gave away: these granules are resident, booked by the caller, and dirty.
+    /// Takes back what [`hand_over`](Self::hand_over) gave away: these granules are resident, accounted by the caller, and dirty.
     pub(super) fn take_back(&self, start: usize, bits: u64) {
         for index in (0..u64::BITS as usize).filter(|&index| bits >> index & 1 == 1) {
             self.resident.set(start + index, 1);
@@ -121,57 +121,57 @@ impl Residency {
         }
     }
 
-    /// Has the kernel page in what of granules is not there. What they hold stays as it is, so that it does not matter whose
+    /// Has the kernel prefault what of granules is not there. What they hold stays as it is, so that it does not matter whose
     /// they are.
-    pub(super) fn page_in(&self, start: usize, len: usize) {
+    pub(super) fn prefault(&self, start: usize, len: usize) {
         let (at, bytes) = (self.address(start), self.bytes(len));
         self.counters.system_call();
         // SAFETY: committed granules of this zone.
-        if let Err(refused) = unsafe { os::page_in(at.as_ptr(), bytes) } {
-            self.counters.refused(refused, "page in", bytes);
+        if let Err(refused) = unsafe { os::prefault(at.as_ptr(), bytes) } {
+            self.counters.refused(refused, "prefault", bytes);
         }
     }
 
-    /// Gives the pages of granules back to the kernel, and returns how many bytes went: none if it refuses.
+    /// Purges the pages of granules, and returns how many bytes went: none if it refuses.
     ///
     /// # Safety
     /// The caller owns `[start, start + len)`, all committed, and needs none of its contents.
-    pub(super) unsafe fn give_back(&self, start: usize, len: usize, how: GiveBack) -> usize {
+    pub(super) unsafe fn purge(&self, start: usize, len: usize, how: Purge) -> usize {
         // SAFETY: the caller's.
         if !unsafe { self.advise_gone(start, len, how) } {
             return 0;
         }
         // What may go only when memory is short is resident until then, and may hold what it held.
-        if how == GiveBack::Now {
+        if how == Purge::Now {
             self.forget(start, len);
         }
         self.bytes(len)
     }
 
-    /// Has the caller's granules read as zeroes, and leaves them booked; `false` if the kernel refuses.
+    /// Has the caller's granules read as zeroes, and leaves them accounted; `false` if the kernel refuses.
     ///
     /// # Safety
-    /// As for [`give_back`](Self::give_back).
+    /// As for [`purge`](Self::purge).
     pub(super) unsafe fn empty(&self, start: usize, len: usize) -> bool {
         // SAFETY: the caller's.
-        unsafe { self.advise_gone(start, len, GiveBack::Now) }
+        unsafe { self.advise_gone(start, len, Purge::Now) }
     }
 
     /// # Safety
-    /// As for [`give_back`](Self::give_back).
-    unsafe fn advise_gone(&self, start: usize, len: usize, how: GiveBack) -> bool {
+    /// As for [`purge`](Self::purge).
+    unsafe fn advise_gone(&self, start: usize, len: usize, how: Purge) -> bool {
         self.counters.system_call();
         let (at, bytes) = (self.address(start).as_ptr(), self.bytes(len));
         let result = match how {
             // SAFETY: the caller's.
-            GiveBack::Now => unsafe { os::discard(at, bytes) },
+            Purge::Now => unsafe { os::discard(at, bytes) },
             // SAFETY: the caller's.
-            GiveBack::WhenShort => unsafe { os::soften(at, bytes) },
+            Purge::Lazily => unsafe { os::purge_lazily(at, bytes) },
         };
-        result.inspect_err(|&refused| self.counters.refused(refused, "give back memory", bytes)).is_ok()
+        result.inspect_err(|&refused| self.counters.refused(refused, "purge memory", bytes)).is_ok()
     }
 
-    /// Clears the first `bytes` of the run at granule `start`, which the caller owns and has booked: only what is dirty needs
+    /// Clears the first `bytes` of the run at granule `start`, which the caller owns and has accounted: only what is dirty needs
     /// it.
     pub(super) fn zero(&self, start: usize, bytes: usize) {
         let end_bytes = self.bytes(start) + bytes;
@@ -181,7 +181,7 @@ impl Residency {
             let in_memory = || self.bytes_in_memory(run, len);
             let lazily = self.zeroing.is_cheaper_in_the_kernel(self.bytes(len), in_memory);
             // SAFETY: granules that the caller owns; they are dirty, hence committed, and their contents are dead.
-            if lazily && unsafe { self.advise_gone(run, len, GiveBack::Now) } {
+            if lazily && unsafe { self.advise_gone(run, len, Purge::Now) } {
                 self.counters.will_fault(dirty_bytes);
                 continue;
             }

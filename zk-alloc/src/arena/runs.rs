@@ -30,25 +30,25 @@ impl Tenant {
 pub(super) struct Runs {
     used: Bitmap<'static>,
     /// So many granules at the start are for slabs and short runs only: a whole number of the bitmap's words.
-    apart: usize,
+    reserved: usize,
     holes: Holes,
 }
 
 impl Runs {
-    /// All that is clear in `used`, which is everything, is free; the first `apart`, rounded up to whole words, are for slabs and
+    /// All that is clear in `used`, which is everything, is free; the first `reserved`, rounded up to whole words, are for slabs and
     /// short runs only.
     ///
     /// # Errors
     /// The system's, when it grants no memory.
-    pub(super) fn new(used: Bitmap<'static>, apart: usize) -> Result<Self, Errno> {
-        let apart = used.prefix(apart).len();
-        Ok(Self { used, apart, holes: Holes::new(used, apart)? })
+    pub(super) fn new(used: Bitmap<'static>, reserved: usize) -> Result<Self, Errno> {
+        let reserved = used.prefix(reserved).len();
+        Ok(Self { used, reserved, holes: Holes::new(used, reserved)? })
     }
 
     /// As [`new`](Self::new), of which no hole is noted.
     #[cfg(loom)]
-    pub(super) fn without_holes(used: Bitmap<'static>, apart: usize) -> Result<Self, Errno> {
-        let mut runs = Self::new(used, apart)?;
+    pub(super) fn without_holes(used: Bitmap<'static>, reserved: usize) -> Result<Self, Errno> {
+        let mut runs = Self::new(used, reserved)?;
         runs.holes.is_off = true;
         Ok(runs)
     }
@@ -79,7 +79,7 @@ impl Runs {
     }
 
     fn first_of(&self, tenant: Tenant) -> usize {
-        if tenant == Tenant::LongRun { self.apart } else { 0 }
+        if tenant == Tenant::LongRun { self.reserved } else { 0 }
     }
 
     /// Claims the run that `look` finds, and looks again if another thread was faster.
@@ -108,7 +108,7 @@ impl Runs {
                 (place + n <= start + len).then_some(place)
             })
         };
-        let start = self.holes.shortest(self.apart, wanted, most, place_in)?;
+        let start = self.holes.shortest(self.reserved, wanted, most, place_in)?;
         self.try_claim(start, n).then_some(start)
     }
 
@@ -131,7 +131,7 @@ impl Runs {
         }
     }
 
-    /// Gives back `[start, start + n)`, which the caller owns.
+    /// Frees `[start, start + n)`, which the caller owns.
     pub(super) fn release(&self, start: usize, n: usize) {
         if n > 0 {
             self.used.release(start, n);

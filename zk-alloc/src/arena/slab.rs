@@ -6,7 +6,7 @@
 //! thread that finds a slab by a hint knows nothing of it until it owns a block: only then it asks for the class.
 //!
 //! Metadata lies in tables beside, never in the slab. What of a slab is resident is known by the page: a survivor keeps its own
-//! page, and [`SlabTable::purge`] gives back the others.
+//! page, and [`SlabTable::purge`] purges the others.
 #![allow(unsafe_code, reason = "computes addresses of slabs")]
 
 mod pages;
@@ -38,7 +38,7 @@ pub(crate) struct SlabTable {
     units: usize,
     /// The number of the class, in every unit of a slab; 0 where there is none.
     classes: Table<AtomicU8>,
-    /// In the first unit of a slab: which of its pages are booked, by the piece of [`page_bytes`](Self::page_bytes).
+    /// In the first unit of a slab: which of its pages are accounted, by the piece of [`page_bytes`](Self::page_bytes).
     present: Table<AtomicU64>,
     /// Word by word, and in each by the first unit of a slab: which of its blocks are free. All zeroes where there is no slab.
     /// Most slabs have one word; those of all of them lie together.

@@ -1,4 +1,4 @@
-//! Tables of atomics beside the memory that is handed out: all zero at first, and paged in where they are used.
+//! Tables of atomics beside the memory that is handed out: all zero at first, and faulted in where they are used.
 #![allow(unsafe_code, reason = "lays atomics over zeroed memory")]
 
 #[cfg(not(loom))]

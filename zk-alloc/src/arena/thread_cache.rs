@@ -148,8 +148,8 @@ pub(crate) fn take_all_runs() -> impl Iterator<Item = Run> {
 }
 
 /// Bytes of all runs that threads keep.
-pub(crate) fn kept_run_bytes() -> usize {
-    caches().iter().map(Cache::kept_run_bytes).sum()
+pub(crate) fn cached_run_bytes() -> usize {
+    caches().iter().map(Cache::cached_run_bytes).sum()
 }
 
 /// Runs served from what was kept since the process started.

@@ -2,7 +2,7 @@
 //!
 //! A granule is *used* (owned by whoever turned its bit), or free; it is *committed* (readable and writable) if it lies in the
 //! prefix that the zone has [`Mapped`]; what is known of the memory behind it is [`Residency`]'s. A run is used from before
-//! its address is returned until after the address was given back; that is the invariant of the crate.
+//! its address is returned until after the address was freed; that is the invariant of the crate.
 #![allow(unsafe_code, reason = "hands out memory")]
 
 mod commit;
@@ -19,7 +19,7 @@ use super::decay;
 use super::huge::HugePages;
 use super::layout::{self, Ahead, Zeroing, ZoneSpec};
 use super::mapped::Mapped;
-use super::residency::{GiveBack, Residency};
+use super::residency::{Purge, Residency};
 use super::runs::{Runs, Tenant};
 use super::thread_cache::{self, Run};
 use crate::counters::{self, ZoneCounters};
@@ -43,7 +43,7 @@ pub(crate) enum Contents {
 pub(crate) enum Shortage {
     /// The zone's address space is full, or the kernel refuses memory.
     Full,
-    /// The memory would be resident beyond the cap, unless something else is given back first.
+    /// The memory would be resident beyond the cap, unless something else is purged first.
     OverBudget,
 }
 
@@ -81,12 +81,12 @@ impl Zone {
         debug_assert!(granule_bytes.is_power_of_two() && base.addr().get() % granule_bytes == 0);
         let [used, resident, dirty] = bits;
         // However little address space the system granted, most of it is for both.
-        let apart = spec.small_only_bytes.div_ceil(granule_bytes).min(used.len() / 4);
+        let reserved = spec.small_only_bytes.div_ceil(granule_bytes).min(used.len() / 4);
         let residency = Residency::new(base, granule_bytes.trailing_zeros(), resident, dirty, Zeroing::new(&spec));
         #[cfg(not(loom))]
-        let runs = Runs::new(used, apart)?;
+        let runs = Runs::new(used, reserved)?;
         #[cfg(loom)]
-        let runs = Runs::without_holes(used, apart)?;
+        let runs = Runs::without_holes(used, reserved)?;
         Ok(Self {
             base,
             runs,
@@ -112,7 +112,7 @@ impl Zone {
         limit: Limit,
         elsewhere: impl FnOnce() -> Option<NonNull<u8>>,
     ) -> Result<NonNull<u8>, Shortage> {
-        let Some(start) = self.take_kept(bytes, align) else {
+        let Some(start) = self.take_cached(bytes, align) else {
             return self.claim_run(bytes, align, contents, limit, elsewhere);
         };
         if contents == Contents::Zeroed {
@@ -172,7 +172,7 @@ impl Zone {
     }
 
     /// Hands out a slab, which is as long as it is aligned, and which of its granules are resident, as bits. What it holds is
-    /// anything. What is booked for it is the slab's from now on.
+    /// anything. What is accounted for it is the slab's from now on.
     ///
     /// # Errors
     /// See [`Shortage`].
@@ -180,14 +180,14 @@ impl Zone {
         let granules = self.granules(bytes);
         let start = self.claim_free(Tenant::Slab, bytes, bytes).ok_or(Shortage::Full)?;
         let is_committed = self.commit_to(start + granules);
-        if !is_committed || !self.page_in_around_slab(start, granules, limit) {
+        if !is_committed || !self.prefault_around_slab(start, granules, limit) {
             self.runs.release(start, granules);
             return Err(if is_committed { Shortage::OverBudget } else { Shortage::Full });
         }
         Ok((self.address(start), self.residency.hand_over(start, granules)))
     }
 
-    /// Takes back a slab, of whose granules those in `resident` are booked.
+    /// Takes back a slab, of whose granules those in `resident` are accounted.
     ///
     /// # Safety
     /// `at` came from [`claim_slab`](Self::claim_slab) with these `bytes`; nobody uses it any more.
@@ -203,13 +203,13 @@ impl Zone {
 
     /// Counts bytes that are in use from now on, of which some were not resident.
     pub(super) fn count(&self, bytes: usize, fresh_bytes: usize) {
-        self.counters().grown(bytes, fresh_bytes, thread_cache::kept_run_bytes);
+        self.counters().grown(bytes, fresh_bytes, thread_cache::cached_run_bytes);
     }
 
-    /// The first granule of what this thread keeps, if that is a run for `bytes`. It is booked, and dirty.
+    /// The first granule of what this thread keeps, if that is a run for `bytes`. It is accounted, and dirty.
     #[inline(always)]
-    fn take_kept(&self, bytes: usize, align: usize) -> Option<usize> {
-        if !self.spec.is_kept {
+    fn take_cached(&self, bytes: usize, align: usize) -> Option<usize> {
+        if !self.spec.is_cached {
             return None;
         }
         let is_aligned = |run: Run| run.address() & (align - 1) == 0;
@@ -230,7 +230,7 @@ impl Zone {
         let is_resident = |start: &usize| self.residency.resident(*start, granules) == granules;
         let release = |start| self.runs.release(start, granules);
         let mut found = first_fit();
-        if !found.as_ref().is_some_and(is_resident) && self.release_kept() {
+        if !found.as_ref().is_some_and(is_resident) && self.release_cached() {
             found.into_iter().for_each(release);
             found = first_fit();
         }
@@ -261,8 +261,8 @@ impl Zone {
     }
 
     /// Frees what threads keep of this zone; `false` if they keep nothing.
-    pub(crate) fn release_kept(&self) -> bool {
-        self.spec.is_kept && thread_cache::take_all_runs().map(|run| self.release_run(run)).count() > 0
+    pub(crate) fn release_cached(&self) -> bool {
+        self.spec.is_cached && thread_cache::take_all_runs().map(|run| self.release_run(run)).count() > 0
     }
 
     /// Frees a run that was kept, and is the caller's now.
@@ -279,31 +279,31 @@ impl Zone {
 
     /// Frees granules that the caller owns; beyond what may stay resident, their pages go at once.
     fn free_granules(&self, start: usize, granules: usize) {
-        if budget::is_beyond_kept() {
+        if budget::is_beyond_retained() {
             // SAFETY: the caller's granules, which were handed out and hence committed, and are needed by nobody.
-            unsafe { self.give_back(start, granules, GiveBack::Now) };
+            unsafe { self.purge(start, granules, Purge::Now) };
         }
         self.runs.release(start, granules);
     }
 
-    /// Commits and books granules that the caller claimed, pages in their edges, and returns how many bytes of them were not
+    /// Commits and accounts for granules that the caller claimed, prefaults their edges, and returns how many bytes of them were not
     /// resident. Where that can't be, they are free again.
     fn make_usable(&self, start: usize, granules: usize, limit: Limit, is_sparse: bool) -> Result<usize, Shortage> {
-        let fresh = self.commit_and_book(start, granules, limit)?;
+        let fresh = self.commit_and_account(start, granules, limit)?;
         if fresh > 0 {
-            self.page_in_edges(start, granules, is_sparse);
+            self.prefault_edges(start, granules, is_sparse);
         }
         Ok(fresh)
     }
 
     /// As [`make_usable`](Self::make_usable), and pages nothing in.
-    fn commit_and_book(&self, start: usize, granules: usize, limit: Limit) -> Result<usize, Shortage> {
-        let booked = if self.commit_to(start + granules) {
-            self.residency.book(start, granules, limit).ok_or(Shortage::OverBudget)
+    fn commit_and_account(&self, start: usize, granules: usize, limit: Limit) -> Result<usize, Shortage> {
+        let accounted = if self.commit_to(start + granules) {
+            self.residency.account(start, granules, limit).ok_or(Shortage::OverBudget)
         } else {
             Err(Shortage::Full)
         };
-        let fresh = booked.inspect_err(|_| self.runs.release(start, granules))?;
+        let fresh = accounted.inspect_err(|_| self.runs.release(start, granules))?;
         self.allow_huge(start..start + granules);
         decay::tick();
         Ok(fresh)
@@ -316,7 +316,7 @@ impl Zone {
     #[inline]
     pub(crate) unsafe fn release(&self, at: NonNull<u8>, bytes: usize) {
         let granules = self.granules(bytes);
-        if self.spec.is_kept && !budget::is_beyond_kept() {
+        if self.spec.is_cached && !budget::is_beyond_retained() {
             if let Some(run) = Run::new(at.addr().get(), self.bytes(granules)) {
                 if let Some(other) = thread_cache::put_run(run) {
                     self.release_run(other);
@@ -385,7 +385,7 @@ impl Zone {
     }
 }
 
-/// Memory to page in, which [`Zone::populate`] claimed for that time.
+/// Memory to prefault, which [`Zone::populate`] claimed for that time.
 #[derive(Debug)]
 pub(crate) struct Populate<'a> {
     zone: &'a Zone,

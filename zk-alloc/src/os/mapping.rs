@@ -1,4 +1,4 @@
-//! Memory mapped from the kernel, and given back when its owner is dropped.
+//! Memory mapped from the kernel, and unmapped when its owner is dropped.
 #![allow(unsafe_code, reason = "unmaps memory")]
 
 use std::ptr::NonNull;
@@ -43,7 +43,7 @@ impl Drop for Mapping {
     }
 }
 
-/// `len` bytes of zeroed memory, paged in as they are touched.
+/// `len` bytes of zeroed memory, faulted in as they are touched.
 ///
 /// # Errors
 /// The system's, when it refuses.

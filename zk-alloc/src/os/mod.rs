@@ -45,10 +45,10 @@ pub(crate) use host::{Host, host};
 pub(crate) use imp::write_stderr;
 pub(crate) use imp::{
     advise_huge, coarse_ns, collapse, commit, discard, extend, forbid_huge, leave_out_of_dumps, lock, minor_faults,
-    monotonic_ns, nap, page_in, populate, soften, trim_heap, wipe_on_fork,
+    monotonic_ns, nap, populate, prefault, purge_lazily, trim_heap, wipe_on_fork,
 };
 #[cfg(not(unix))]
-pub(crate) use imp::{arm_thread_exit, fence_other_threads, give_back_key, may_be_in_signal_handler, thread_exit_key};
+pub(crate) use imp::{arm_thread_exit, fence_other_threads, may_be_in_signal_handler, return_key, thread_exit_key};
 pub(crate) use imp::{count_resident, move_pages};
 pub(crate) use mapping::{Mapping, Room, map_guarded, map_zeroed, may_map_sparsely, reserve, round_up};
 pub(crate) use own_thread::OwnThread;
@@ -63,9 +63,7 @@ pub(crate) use text::{Cut, warn};
 #[cfg(thread_blocks)]
 pub(crate) use thread_block::{THREAD_BLOCK_BYTES, thread_block};
 #[cfg(unix)]
-pub(crate) use threads::{
-    arm_thread_exit, fence_other_threads, give_back_key, may_be_in_signal_handler, thread_exit_key,
-};
+pub(crate) use threads::{arm_thread_exit, fence_other_threads, may_be_in_signal_handler, return_key, thread_exit_key};
 
 /// Nothing unloads the code here.
 #[cfg(not(all(target_os = "linux", target_env = "gnu", not(target_feature = "crt-static"), not(feature = "c-api"))))]

@@ -101,7 +101,7 @@ pub(crate) unsafe fn forbid_huge(_at: *mut u8, _len: usize) -> Result<(), Errno>
 ///
 /// # Safety
 /// None is needed; the platforms share one signature.
-pub(crate) unsafe fn soften(_at: *mut u8, _len: usize) -> Result<(), Errno> {
+pub(crate) unsafe fn purge_lazily(_at: *mut u8, _len: usize) -> Result<(), Errno> {
     Err(UNSUPPORTED)
 }
 
@@ -112,7 +112,7 @@ pub(crate) fn trim_heap() {}
 ///
 /// # Safety
 /// None is needed; the platforms share one signature.
-pub(crate) unsafe fn page_in(_at: *mut u8, _len: usize) -> Result<(), Errno> {
+pub(crate) unsafe fn prefault(_at: *mut u8, _len: usize) -> Result<(), Errno> {
     Err(UNSUPPORTED)
 }
 
@@ -178,7 +178,7 @@ pub(crate) fn thread_exit_key(_run: unsafe extern "C" fn(*mut c_void)) -> Option
 }
 
 /// There are no keys.
-pub(crate) fn give_back_key(_key: u32) {}
+pub(crate) fn return_key(_key: u32) {}
 
 /// Refused: there are no keys.
 pub(crate) fn arm_thread_exit(_key: u32, _value: NonNull<u8>) -> bool {

@@ -96,7 +96,7 @@ mod tests {
             at.write_bytes(1, 4 * page);
             os::discard(at.add(page), 1).unwrap();
             assert_eq!(os::discard(at.add(2 * page + 1), page), Err(Errno(22)));
-            assert_eq!(os::soften(at.add(2 * page + 512), 512), Err(Errno(22)));
+            assert_eq!(os::purge_lazily(at.add(2 * page + 512), 512), Err(Errno(22)));
             assert_eq!(os::populate(at.add(page / 2 + 1), 1), Err(Errno(22)));
         }
         let expected = [1, 0, 0, 1, 1];

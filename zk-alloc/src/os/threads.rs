@@ -31,7 +31,7 @@ pub(crate) fn thread_exit_key(run: unsafe extern "C" fn(*mut c_void)) -> Option<
 }
 
 /// Gives a key back that no thread was armed with.
-pub(crate) fn give_back_key(key: u32) {
+pub(crate) fn return_key(key: u32) {
     // SAFETY: the caller's key, which no thread has a value for.
     unsafe { libc::pthread_key_delete(key as libc::pthread_key_t) };
 }
@@ -172,7 +172,7 @@ mod tests {
         })
         .join()
         .unwrap();
-        keys.into_iter().for_each(give_back_key);
+        keys.into_iter().for_each(return_key);
     }
 
     #[cfg(target_env = "gnu")]

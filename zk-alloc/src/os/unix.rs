@@ -124,7 +124,7 @@ unsafe fn replace(at: *mut u8, len: usize, protection: libc::c_int) -> Result<()
 ///
 /// # Safety
 /// The range is committed, and nobody needs its contents.
-pub(crate) unsafe fn soften(at: *mut u8, len: usize) -> Result<(), Errno> {
+pub(crate) unsafe fn purge_lazily(at: *mut u8, len: usize) -> Result<(), Errno> {
     let len = covered(at, len)?;
     // SAFETY: the caller's: the contents are dead.
     checked(unsafe { libc::madvise(at.cast(), len, libc::MADV_FREE) })
@@ -152,7 +152,7 @@ pub(crate) unsafe fn populate(at: *mut u8, len: usize) -> Result<(), Errno> {
 ///
 /// # Safety
 /// None is needed; the platforms share one signature.
-pub(crate) unsafe fn page_in(_at: *mut u8, _len: usize) -> Result<(), Errno> {
+pub(crate) unsafe fn prefault(_at: *mut u8, _len: usize) -> Result<(), Errno> {
     Ok(())
 }
 

@@ -31,7 +31,7 @@ impl Scratch {
     }
 }
 
-// SAFETY: a block is the caller's until it is given back, or until a reset, for which all copies of the reference must be
+// SAFETY: a block is the caller's until it is freed, or until a reset, for which all copies of the reference must be
 // gone. All copies of a reference are the same scratch. Blocks don't move when it does: they lie in its mapping.
 unsafe impl Allocator for &Scratch {
     fn allocate(&self, layout: Layout) -> Result<NonNull<[u8]>, AllocError> {

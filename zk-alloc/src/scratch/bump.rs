@@ -26,7 +26,7 @@ pub(super) struct Bump {
 }
 
 impl Bump {
-    /// One mapping of at least `bytes`, paged in as it is touched.
+    /// One mapping of at least `bytes`, faulted in as it is touched.
     pub(super) fn with_capacity(bytes: usize) -> Result<Self, MemoryRefused> {
         let refused = |Errno(errno)| MemoryRefused { asked_bytes: bytes, errno };
         // Whole huge pages: kernels from 6.7 on place such mappings on a huge-page boundary.
@@ -79,7 +79,7 @@ impl Bump {
     }
 
     /// Changes the length of a claim where it stands, and says whether that could be. The last one grows while there is room
-    /// and gives back what it loses; any other loses length without anybody gaining it. 0 gives a claim back.
+    /// and frees what it loses; any other loses length without anybody gaining it. 0 gives a claim back.
     ///
     /// The caller uses no more than `new_size` bytes from now on.
     #[cfg(any(feature = "allocator-api2", test))]
@@ -115,9 +115,9 @@ impl Bump {
     pub(super) fn discard(&mut self) {
         self.reset();
         // SAFETY: the mapping, whose contents are dead after a reset.
-        let given_back = unsafe { os::discard(self.memory.start().as_ptr(), self.memory.len()) };
+        let purged = unsafe { os::discard(self.memory.start().as_ptr(), self.memory.len()) };
         // Where it refuses, contents stay, and are zeroed when they have to be.
-        if given_back.is_ok() {
+        if purged.is_ok() {
             self.written.set(0);
         }
     }

@@ -32,14 +32,14 @@ fn keep_and_claim(arena: &Arena, generation: u64) {
 fn a_forked_child_uses_what_it_keeps_though_its_cache_was_claimed_at_the_fork() {
     let Some(arena) = alone() else { return };
     keep_and_claim(arena, os::process_generation());
-    let kept = arena::kept_bytes();
+    let kept = arena::cached_bytes();
     // SAFETY: the child takes no lock, and ends without destructors.
     let child = unsafe { libc::fork() };
     if child == 0 {
         let block = alloc(arena);
-        let took_a_kept_one = arena::kept_bytes() < kept;
+        let took_a_kept_one = arena::cached_bytes() < kept;
         free(arena, block);
-        let code = i32::from(!(took_a_kept_one && arena::kept_bytes() == kept));
+        let code = i32::from(!(took_a_kept_one && arena::cached_bytes() == kept));
         // SAFETY: ends the child.
         unsafe { libc::_exit(code) };
     }
@@ -54,11 +54,11 @@ fn a_forked_child_uses_what_it_keeps_though_its_cache_was_claimed_at_the_fork() 
 fn a_claim_of_this_process_stands_until_its_claimant_withdraws_it() {
     let Some(arena) = alone() else { return };
     keep_and_claim(arena, os::process_generation());
-    let kept = arena::kept_bytes();
+    let kept = arena::cached_bytes();
     let blocks: Vec<_> = (0..100).map(|_| alloc(arena)).collect();
-    assert_eq!(arena::kept_bytes(), kept, "blocks were taken out of a claimed cache");
+    assert_eq!(arena::cached_bytes(), kept, "blocks were taken out of a claimed cache");
     blocks.into_iter().for_each(|block| free(arena, block));
-    assert_eq!(arena::kept_bytes(), kept, "blocks were put into a claimed cache");
+    assert_eq!(arena::cached_bytes(), kept, "blocks were put into a claimed cache");
     assert!(thread_cache::enter().is_none());
 }
 
@@ -67,9 +67,9 @@ fn a_claim_of_this_process_stands_until_its_claimant_withdraws_it() {
 fn blocks_that_could_not_be_reached_for_a_moment_are_used_before_others_are_fetched() {
     let Some(arena) = alone() else { return };
     keep_and_claim(arena, u64::MAX);
-    let kept = arena::kept_bytes();
+    let kept = arena::cached_bytes();
     let block = alloc(arena);
-    assert!(arena::kept_bytes() < kept, "{kept} bytes were kept, now {}", arena::kept_bytes());
+    assert!(arena::cached_bytes() < kept, "{kept} bytes were kept, now {}", arena::cached_bytes());
     free(arena, block);
-    assert_eq!(arena::kept_bytes(), kept);
+    assert_eq!(arena::cached_bytes(), kept);
 }

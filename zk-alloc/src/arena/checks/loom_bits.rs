@@ -138,9 +138,9 @@ fn turned_bits_are_counted_once() {
 }
 
 /// A run that is freed while another thread searches is noted: the next search finds it.
-fn a_freed_run_is_found(interruptions: usize, apart: usize, tenant: Tenant, parts: &'static [(usize, usize)]) {
+fn a_freed_run_is_found(interruptions: usize, reserved: usize, tenant: Tenant, parts: &'static [(usize, usize)]) {
     bounded(interruptions, move || {
-        let runs = Arc::new(Runs::new(Bitmap::new(words(BITS / 64)), apart).expect("memory"));
+        let runs = Arc::new(Runs::new(Bitmap::new(words(BITS / 64)), reserved).expect("memory"));
         assert!(runs.try_claim(0, BITS));
         let search = |runs: &Runs| {
             if let Some(start) = runs.claim_noted(tenant, 15, 1, 0) {

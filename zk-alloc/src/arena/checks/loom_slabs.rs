@@ -202,7 +202,7 @@ fn purging_gives_back_no_page_that_a_block_in_use_touches_and_loses_no_block() {
         join([thread]);
         slabs.put(short(), &kept[in_a_page(short())..]);
         slabs.purge();
-        assert_eq!(slabs.model.booked_bytes(), PAGE_BYTES, "the second page was free");
+        assert_eq!(slabs.model.accounted_bytes(), PAGE_BYTES, "the second page was free");
         assert_eq!(slabs.model.bytes_in_memory(), PAGE_BYTES);
         slabs.put(short(), &kept[..in_a_page(short())]);
         slabs.assert_all_retired();
@@ -219,7 +219,7 @@ fn a_page_that_is_purged_while_its_blocks_come_and_go_is_booked_as_long_as_it_is
         let threads = [spawn(move || a.purge()), spawn(move || b.pass(short()))];
         slabs.put(short(), last);
         join(threads);
-        assert_eq!(slabs.model.booked_bytes(), slabs.model.bytes_in_memory());
+        assert_eq!(slabs.model.accounted_bytes(), slabs.model.bytes_in_memory());
         slabs.put(short(), kept);
         slabs.assert_all_retired();
     });
@@ -236,15 +236,15 @@ fn a_page_that_is_purged_while_it_is_made_huge_does_not_stay_in_memory() {
         let other = slabs.clone();
         let thread = spawn(move || {
             // SAFETY: committed memory of the zone: its first slab.
-            unsafe { os::page_in(other.model.zone.base().as_ptr(), short().slab_bytes()) }.expect("there is memory");
-            other.give_back_unbooked();
+            unsafe { os::prefault(other.model.zone.base().as_ptr(), short().slab_bytes()) }.expect("there is memory");
+            other.purge_unaccounted();
         });
         slabs.purge();
         slabs.pass(short());
         join([thread]);
         // Once more, when nobody is giving anything back.
-        slabs.give_back_unbooked();
-        assert_eq!(slabs.model.booked_bytes(), slabs.model.bytes_in_memory());
+        slabs.purge_unaccounted();
+        assert_eq!(slabs.model.accounted_bytes(), slabs.model.bytes_in_memory());
         slabs.put(short(), kept);
         slabs.assert_all_retired();
     });
@@ -260,7 +260,7 @@ fn what_is_purged_by_an_old_hint_belongs_to_a_slab_of_another_class() {
 fn what_is_given_back_unbooked_belongs_to_a_slab_of_another_class() {
     a_slab_becomes_one_of_another_class_during(2, |slabs| {
         let (base, bytes) = (slabs.model.zone.base(), slabs.model.zone.capacity_bytes());
-        slabs.table.give_back_unbooked(&slabs.model.zone, base, bytes);
+        slabs.table.purge_unaccounted(&slabs.model.zone, base, bytes);
     });
 }
 
@@ -298,7 +298,7 @@ fn what_would_exceed_the_cap_is_given_back_and_not_booked() {
         let thread = spawn(move || want(&other));
         want(&slabs);
         join([thread]);
-        assert_eq!(slabs.model.booked_bytes(), slabs.model.bytes_in_memory());
+        assert_eq!(slabs.model.accounted_bytes(), slabs.model.bytes_in_memory());
         budget::set_max(usize::MAX);
         slabs.put(long(), &kept);
         slabs.assert_all_retired();

@@ -8,15 +8,15 @@ use loom::sync::Arc;
 use super::models::{Memory, Model, join, spawn, with_memory};
 use crate::arena::budget::{self, Limit};
 use crate::arena::layout::HugeAdvice;
-use crate::arena::residency::GiveBack;
+use crate::arena::residency::Purge;
 use crate::arena::thread_cache::{Cache, Run};
 use crate::arena::zone::Contents;
 use crate::os;
 
 const GRANULE_BYTES: usize = 4 << 10;
 
-/// Granules of a piece in which edges are paged in.
-const PIECE: usize = 4;
+/// Granules of a chunk in which edges are prefaulted.
+const CHUNK: usize = 4;
 
 impl Model {
     fn claim(&self, granules: usize, contents: Contents) -> Option<NonNull<u8>> {
@@ -50,13 +50,13 @@ impl Model {
         }
     }
 
-    fn trim(&self, how: GiveBack) {
+    fn trim(&self, how: Purge) {
         self.zone.trim(usize::MAX, how);
     }
 
-    /// What is booked is there, and what is there is booked.
-    fn assert_booked_is_in_memory(&self) {
-        assert_eq!(self.booked_bytes(), self.bytes_in_memory());
+    /// What is accounted is there, and what is there is accounted.
+    fn assert_accounted_is_in_memory(&self) {
+        assert_eq!(self.accounted_bytes(), self.bytes_in_memory());
     }
 }
 
@@ -77,10 +77,10 @@ fn zeroed_memory_is_zero_while_another_thread_trims() {
     with_memory(GRANULE_BYTES, 3, move |memory| {
         let model = dirty_zone(memory);
         let other = model.clone();
-        let thread = spawn(move || other.trim(GiveBack::Now));
+        let thread = spawn(move || other.trim(Purge::Now));
         model.pass(1, Contents::Zeroed);
         join([thread]);
-        model.assert_booked_is_in_memory();
+        model.assert_accounted_is_in_memory();
         assert_whole(&model);
     });
 }
@@ -90,7 +90,7 @@ fn zeroed_memory_is_zero_while_another_thread_softens() {
     with_memory(GRANULE_BYTES, 3, move |memory| {
         let model = dirty_zone(memory);
         let other = model.clone();
-        let thread = spawn(move || other.trim(GiveBack::WhenShort));
+        let thread = spawn(move || other.trim(Purge::Lazily));
         model.pass(1, Contents::Zeroed);
         join([thread]);
         assert_whole(&model);
@@ -102,10 +102,10 @@ fn zeroed_memory_is_zero_while_others_soil_and_trim() {
     with_memory(GRANULE_BYTES, 1, move |memory| {
         let model = dirty_zone(memory);
         let (a, b) = (model.clone(), model.clone());
-        let threads = [spawn(move || a.trim(GiveBack::Now)), spawn(move || b.pass(1, Contents::Any))];
+        let threads = [spawn(move || a.trim(Purge::Now)), spawn(move || b.pass(1, Contents::Any))];
         model.pass(1, Contents::Zeroed);
         join(threads);
-        model.assert_booked_is_in_memory();
+        model.assert_accounted_is_in_memory();
         assert_whole(&model);
     });
 }
@@ -114,12 +114,12 @@ impl Model {
     /// What the task does that makes memory huge: the kernel brings back what is not in memory, and it goes back again.
     fn make_huge(&self) {
         // SAFETY: committed memory of the zone.
-        unsafe { os::page_in(self.zone.base().as_ptr(), 2 * GRANULE_BYTES) }.expect("there is memory");
-        self.give_back_unbooked();
+        unsafe { os::prefault(self.zone.base().as_ptr(), 2 * GRANULE_BYTES) }.expect("there is memory");
+        self.purge_unaccounted();
     }
 
-    fn give_back_unbooked(&self) {
-        self.zone.give_back_unbooked(self.zone.base(), 2 * GRANULE_BYTES);
+    fn purge_unaccounted(&self) {
+        self.zone.purge_unaccounted(self.zone.base(), 2 * GRANULE_BYTES);
     }
 }
 
@@ -129,12 +129,12 @@ fn what_is_given_back_while_it_is_made_huge_does_not_stay_in_memory() {
         let model = dirty_zone(memory);
         let other = model.clone();
         let thread = spawn(move || other.make_huge());
-        model.trim(GiveBack::Now);
+        model.trim(Purge::Now);
         model.pass(1, Contents::Zeroed);
         join([thread]);
         // Once more, when nobody is giving anything back.
-        model.give_back_unbooked();
-        model.assert_booked_is_in_memory();
+        model.purge_unaccounted();
+        model.assert_accounted_is_in_memory();
         assert_whole(&model);
     });
 }
@@ -144,7 +144,7 @@ fn what_is_given_back_while_it_is_made_huge_does_not_stay_in_memory() {
 fn what_a_slab_holds_stays_while_it_is_made_huge() {
     with_memory(GRANULE_BYTES, 3, move |memory| {
         let model = dirty_zone(memory);
-        model.trim(GiveBack::Now);
+        model.trim(Purge::Now);
         let other = model.clone();
         let thread = spawn(move || other.make_huge());
         // Where it has none, the task has a granule just then.
@@ -161,8 +161,8 @@ fn what_a_slab_holds_stays_while_it_is_made_huge() {
         } else {
             join([thread]);
         }
-        model.give_back_unbooked();
-        model.assert_booked_is_in_memory();
+        model.purge_unaccounted();
+        model.assert_accounted_is_in_memory();
         model.assert_all_given_back();
     });
 }
@@ -203,15 +203,15 @@ fn a_run_that_a_thread_keeps_is_its_own_or_free() {
     });
 }
 
-/// A zone of which nothing is resident: one piece, or two, in which edges are paged in.
-fn fresh_zone(memory: Memory, pieces: usize) -> Arc<Model> {
-    Arc::new(memory.zone(HugeAdvice::Leave, pieces * PIECE))
+/// A zone of which nothing is resident: one chunk, or two, in which edges are prefaulted.
+fn fresh_zone(memory: Memory, chunks: usize) -> Arc<Model> {
+    Arc::new(memory.zone(HugeAdvice::Leave, chunks * CHUNK))
 }
 
-/// Runs a model as if so much were resident that edges are paged in with a piece.
-fn with_pieces(interruptions: usize, model: impl Fn(Memory) + Sync + Send + 'static) {
+/// Runs a model as if so much were resident that edges are prefaulted with a chunk.
+fn with_chunks(interruptions: usize, model: impl Fn(Memory) + Sync + Send + 'static) {
     with_memory(GRANULE_BYTES, interruptions, move |memory| {
-        let resident_bytes = 24 * PIECE * GRANULE_BYTES;
+        let resident_bytes = 24 * CHUNK * GRANULE_BYTES;
         assert!(budget::admit(resident_bytes, Limit::Cap));
         model(memory);
         budget::returned(resident_bytes);
@@ -220,14 +220,14 @@ fn with_pieces(interruptions: usize, model: impl Fn(Memory) + Sync + Send + 'sta
 
 #[test]
 fn edges_that_two_page_in_are_booked_once_and_there() {
-    with_pieces(2, |memory| {
+    with_chunks(2, |memory| {
         let model = fresh_zone(memory, 1);
         let other = model.clone();
         let thread = spawn(move || other.pass(1, Contents::Any));
-        // The other may have claimed all of the piece.
+        // The other may have claimed all of the chunk.
         let at = model.claim(1, Contents::Any);
         join([thread]);
-        model.assert_booked_is_in_memory();
+        model.assert_accounted_is_in_memory();
         at.into_iter().for_each(|at| model.release(at, 1));
         model.assert_all_given_back();
     });
@@ -235,13 +235,13 @@ fn edges_that_two_page_in_are_booked_once_and_there() {
 
 #[test]
 fn edges_that_are_paged_in_while_another_thread_trims_are_booked_as_long_as_they_are_there() {
-    with_pieces(2, |memory| {
+    with_chunks(2, |memory| {
         let model = fresh_zone(memory, 1);
         let other = model.clone();
-        let thread = spawn(move || other.trim(GiveBack::Now));
+        let thread = spawn(move || other.trim(Purge::Now));
         let at = model.claim(1, Contents::Any).expect("there is room");
         join([thread]);
-        model.assert_booked_is_in_memory();
+        model.assert_accounted_is_in_memory();
         model.release(at, 1);
         model.assert_all_given_back();
     });
@@ -249,35 +249,35 @@ fn edges_that_are_paged_in_while_another_thread_trims_are_booked_as_long_as_they
 
 #[test]
 fn memory_beside_edges_that_are_paged_in_is_zero_and_its_owners() {
-    with_pieces(2, |memory| {
+    with_chunks(2, |memory| {
         let model = fresh_zone(memory, 2);
         let other = model.clone();
         let thread = spawn(move || other.pass(3, Contents::Zeroed));
         model.pass(3, Contents::Any);
         join([thread]);
-        model.assert_booked_is_in_memory();
+        model.assert_accounted_is_in_memory();
         model.assert_all_given_back();
     });
 }
 
-/// A slab is booked by its pages: no granule of it is booked as an edge of what lies beside.
+/// A slab is accounted by its pages: no granule of it is accounted as an edge of what lies beside.
 #[test]
 fn a_slab_beside_edges_that_are_paged_in_is_booked_once() {
-    with_pieces(2, |memory| {
+    with_chunks(2, |memory| {
         let model = fresh_zone(memory, 1);
         let other = model.clone();
         let thread = spawn(move || {
             let bytes = 2 * GRANULE_BYTES;
             if let Ok((slab, resident)) = other.zone.claim_slab(bytes, Limit::Cap) {
-                let booked = resident.count_ones() as usize * GRANULE_BYTES;
-                assert!(other.booked_bytes() >= booked);
+                let accounted = resident.count_ones() as usize * GRANULE_BYTES;
+                assert!(other.accounted_bytes() >= accounted);
                 // SAFETY: claimed above.
                 unsafe { other.zone.release_slab(slab, bytes, resident) };
             }
         });
         model.pass(1, Contents::Any);
         join([thread]);
-        model.assert_booked_is_in_memory();
+        model.assert_accounted_is_in_memory();
         model.assert_all_given_back();
     });
 }
@@ -298,7 +298,7 @@ fn a_run_that_grows_into_what_others_want_has_it_or_has_it_not() {
             model.release(at, 1);
         }
         join([thread]);
-        model.assert_booked_is_in_memory();
+        model.assert_accounted_is_in_memory();
         assert_whole(&model);
     });
 }

@@ -16,7 +16,7 @@ use loom::thread::{self, JoinHandle};
 use crate::arena::bitmap::Bitmap;
 use crate::arena::budget::{self, Limit};
 use crate::arena::layout::{HugeAdvice, ZoneSpec};
-use crate::arena::residency::GiveBack;
+use crate::arena::residency::Purge;
 use crate::arena::zone::{Contents, Zone};
 use crate::os;
 use crate::sync::AtomicU64;
@@ -105,7 +105,7 @@ impl Memory {
             small_pages_bytes: 0,
             lazy_zero_bytes: usize::MAX,
             growth_room: 1,
-            is_kept: false,
+            is_cached: false,
         };
         // SAFETY: the reservation of this model, which nobody uses between two of its runs.
         unsafe { os::discard(self.base.as_ptr(), GRANULES * self.granule_bytes).expect("memory of this model") };
@@ -133,8 +133,8 @@ pub(super) struct Model {
 }
 
 impl Model {
-    /// Bytes that were booked since the model began.
-    pub(super) fn booked_bytes(&self) -> usize {
+    /// Bytes that were accounted since the model began.
+    pub(super) fn accounted_bytes(&self) -> usize {
         budget::resident_bytes() - self.resident_bytes
     }
 
@@ -145,7 +145,7 @@ impl Model {
             .expect("a system that tells")
     }
 
-    /// All was given back: what was free is free again, and after a trim nothing is booked, nor in memory.
+    /// All was purged: what was free is free again, and after a trim nothing is accounted, nor in memory.
     pub(super) fn assert_all_given_back(&self) {
         let all = self.free * self.zone.granule_bytes();
         let at =
@@ -153,8 +153,8 @@ impl Model {
         assert_eq!(at, self.zone.base());
         // SAFETY: claimed above.
         unsafe { self.zone.release(at, all) };
-        self.zone.trim(usize::MAX, GiveBack::Now);
-        assert_eq!(self.booked_bytes(), 0, "the account is wrong");
+        self.zone.trim(usize::MAX, Purge::Now);
+        assert_eq!(self.accounted_bytes(), 0, "the account is wrong");
         assert_eq!(self.bytes_in_memory(), 0, "something is in memory of which the zone knows nothing");
     }
 }

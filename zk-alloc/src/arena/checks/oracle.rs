@@ -125,13 +125,13 @@ fn zone_op() -> impl Strategy<Value = Op> {
 }
 
 /// As [`step`], where the holes say where to look.
-fn zone_step(zone: &Runs, tenant: Tenant, apart: usize, bits: &mut [bool], op: Op) {
+fn zone_step(zone: &Runs, tenant: Tenant, reserved: usize, bits: &mut [bool], op: Op) {
     match op {
         Op::ClaimFirstFit { n, align, .. } => {
             let fits = |&start: &usize| start % align == 0 && !bits[start..start + n].contains(&true);
-            let from = if tenant == Tenant::LongRun { apart } else { 0 };
+            let from = if tenant == Tenant::LongRun { reserved } else { 0 };
             // Across the border only if there is no other place.
-            let crosses = |start: usize| start < apart && start + n > apart;
+            let crosses = |start: usize| start < reserved && start + n > reserved;
             let places: Vec<usize> = (from..(BITS + 1).saturating_sub(n)).filter(fits).collect();
             let on_one_side = places.iter().copied().find(|&start| !crosses(start));
             let lowest = on_one_side.or_else(|| places.first().copied());
@@ -178,16 +178,16 @@ proptest! {
 
     #[test]
     fn a_zone_finds_the_lowest_free_run_of_each_tenant(
-        apart in prop_oneof![Just(0), Just(64), Just(192)],
+        reserved in prop_oneof![Just(0), Just(64), Just(192)],
         is_taken in any::<bool>(),
         ops in prop::collection::vec((zone_op(), any::<bool>()), 1..60),
     ) {
         let words: &'static [AtomicU64] = Box::leak((0..Bitmap::words_for(BITS)).map(|_| AtomicU64::new(0)).collect());
-        let zone = Runs::new(Bitmap::new(words), apart).expect("memory");
+        let zone = Runs::new(Bitmap::new(words), reserved).expect("memory");
         let mut bits = vec![is_taken; BITS];
         prop_assert!(!is_taken || zone.try_claim(0, BITS));
         for (op, is_long) in ops {
-            zone_step(&zone, if is_long { Tenant::LongRun } else { Tenant::ShortRun }, apart, &mut bits, op);
+            zone_step(&zone, if is_long { Tenant::LongRun } else { Tenant::ShortRun }, reserved, &mut bits, op);
         }
     }
 }

@@ -102,11 +102,11 @@ impl Slabs {
         self.table.purge(&self.model.zone, usize::MAX);
     }
 
-    /// Gives back what the kernel brought back into memory.
-    pub(super) fn give_back_unbooked(&self) {
+    /// Purges what the kernel brought back into memory.
+    pub(super) fn purge_unaccounted(&self) {
         let (base, bytes) = (self.model.zone.base(), self.model.zone.capacity_bytes());
-        self.model.zone.give_back_unbooked(base, bytes);
-        self.table.give_back_unbooked(&self.model.zone, base, bytes);
+        self.model.zone.purge_unaccounted(base, bytes);
+        self.table.purge_unaccounted(&self.model.zone, base, bytes);
     }
 
     /// All blocks that nobody has can be had.
@@ -122,7 +122,7 @@ impl Slabs {
     /// All blocks were put back.
     pub(super) fn assert_all_retired(&self) {
         assert_eq!(self.alive.load(Ordering::Relaxed), 0);
-        assert_eq!(self.table.in_use(), (0, 0), "a slab was not given back");
+        assert_eq!(self.table.in_use(), (0, 0), "a slab was not freed");
         self.assert_none_lost(short());
         assert_eq!(self.table.in_use(), (0, 0));
         self.model.assert_all_given_back();

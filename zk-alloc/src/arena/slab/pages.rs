@@ -20,7 +20,7 @@ impl SlabTable {
         for granule in 0..granules {
             let there = present >> (granule * pages) & low_bits(pages);
             let missing_bytes = (pages - there.count_ones() as usize) * self.page_bytes(slab_bytes);
-            // The zone knows granules only: one that is there in part counts as there, and its missing pages are booked with it.
+            // The zone knows granules only: one that is there in part counts as there, and its missing pages are accounted with it.
             if there != 0 && budget::admit(missing_bytes, Limit::Cap) {
                 resident |= 1 << granule;
             } else if there != 0 {
@@ -64,7 +64,7 @@ impl SlabTable {
         low_bits(last + 1) & !low_bits(first)
     }
 
-    /// Books the pages of blocks that the caller owns.
+    /// Accounts for the pages of blocks that the caller owns.
     pub(super) fn make_present(&self, zone: &Zone, class: Class, blocks: Blocks, limit: Limit) -> Result<(), Shortage> {
         let present = &self.present.all()[blocks.unit];
         let before = present.load(Ordering::Relaxed);
@@ -86,7 +86,7 @@ impl SlabTable {
         Ok(())
     }
 
-    /// Gives back pages of a slab, and returns which of them went.
+    /// Purges pages of a slab, and returns which of them went.
     ///
     /// # Safety
     /// Nobody needs what the slab's `pages` hold.
@@ -107,7 +107,7 @@ impl SlabTable {
         gone
     }
 
-    /// Pages that were booked went back, or were booked twice. Returns their bytes.
+    /// Pages that were accounted went back, or were accounted twice. Returns their bytes.
     fn returned(&self, pages: u64, slab_bytes: usize) -> usize {
         let bytes = pages.count_ones() as usize * self.page_bytes(slab_bytes);
         budget::returned(bytes);
@@ -164,9 +164,9 @@ impl SlabTable {
         gone
     }
 
-    /// Gives back the pages of free blocks in `[at, at + bytes)` that are not known to be resident: the kernel may have brought
+    /// Purges the pages of free blocks in `[at, at + bytes)` that are not known to be resident: the kernel may have brought
     /// them back into memory.
-    pub(crate) fn give_back_unbooked(&self, zone: &Zone, at: NonNull<u8>, bytes: usize) {
+    pub(crate) fn purge_unaccounted(&self, zone: &Zone, at: NonNull<u8>, bytes: usize) {
         let first = (at.addr().get() - self.base) / UNIT_BYTES;
         for unit in first..(first + bytes / UNIT_BYTES).min(self.units) {
             let Some(class) = self.class(unit).filter(|&class| begins_slab(unit, class)) else { continue };
@@ -175,15 +175,15 @@ impl SlabTable {
                 continue;
             }
             self.with_idle_pages(zone, unit, class, |slab, present, idle| {
-                let unbooked = idle & !present.load(Ordering::Relaxed);
+                let unaccounted = idle & !present.load(Ordering::Relaxed);
                 // SAFETY: every block in these pages is free and ours.
-                unsafe { self.discard(zone, slab, unbooked, class.slab_bytes()) };
+                unsafe { self.discard(zone, slab, unaccounted, class.slab_bytes()) };
             });
         }
     }
 
-    /// Hands `work` a slab, which of its pages are booked, and those in which every block is free, if it is one of this class. All
-    /// free blocks are the caller's meanwhile, so that nobody books these pages.
+    /// Hands `work` a slab, which of its pages are accounted, and those in which every block is free, if it is one of this class. All
+    /// free blocks are the caller's meanwhile, so that nobody accounts for these pages.
     fn with_idle_pages(&self, zone: &Zone, unit: usize, class: Class, work: impl FnOnce(*mut u8, &AtomicU64, u64)) {
         let mut free = [0; MAX_WORDS];
         for (word, free) in free[..class.words()].iter_mut().enumerate() {

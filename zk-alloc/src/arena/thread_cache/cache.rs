@@ -249,7 +249,7 @@ impl Cache {
         has_room
     }
 
-    pub(super) fn keeps_blocks(&self) -> bool {
+    pub(super) fn has_blocks(&self) -> bool {
         self.counts.iter().any(|count| count.load(Ordering::Relaxed) > 0)
     }
 
@@ -342,7 +342,7 @@ impl Cache {
         Run::of(kept.swap(run.word(), Ordering::Release))
     }
 
-    pub(super) fn kept_run_bytes(&self) -> usize {
+    pub(super) fn cached_run_bytes(&self) -> usize {
         self.runs.iter().filter_map(|run| Run::of(run.load(Ordering::Relaxed))).map(Run::bytes).sum()
     }
 

@@ -36,7 +36,7 @@ impl Claiming {
             return;
         }
         let mut others = 0;
-        for cache in caches.iter().filter(|cache| cache.keeps_blocks()) {
+        for cache in caches.iter().filter(|cache| cache.has_blocks()) {
             others += usize::from(cache.claim(by) && !is_own(cache));
         }
         // Without the fence only this thread's own cache is known not to be in use.

@@ -23,7 +23,7 @@ pub(crate) fn exit_key(run: AtExit) -> Option<u32> {
     match EXIT_KEY.compare_exchange(0, key + 1, Ordering::Relaxed, Ordering::Relaxed) {
         Ok(_) => Some(key),
         Err(other) => {
-            os::give_back_key(key);
+            os::return_key(key);
             Some(other - 1)
         }
     }

@@ -38,7 +38,7 @@ impl Room {
         true
     }
 
-    /// Gives back the memory in which an empty cache kept its blocks. For whoever is in it.
+    /// Purges the memory in which an empty cache kept its blocks. For whoever is in it.
     pub(crate) fn clear(&self, cache: &Cache) {
         let blocks = cache.blocks().load(Ordering::Relaxed);
         if !blocks.is_null() {

@@ -25,12 +25,12 @@ impl Zone {
         let start = self.claim_to_grow_on(bytes, align).ok_or(Shortage::Full)?;
         let moved = self.granules(len);
         let resident = self.residency.resident(start, moved);
-        let fresh = self.commit_and_book(start, granules, Limit::Cap)?;
+        let fresh = self.commit_and_account(start, granules, Limit::Cap)?;
         // Resident pages would be lost where other pages move to.
         // SAFETY: claimed and committed above; nobody needs what it holds.
         let is_copied = resident == moved || resident > 0 && !unsafe { self.residency.empty(start, moved) };
         if fresh > 0 && moved < granules {
-            self.page_in_edges(start + moved, granules - moved, true);
+            self.prefault_edges(start + moved, granules - moved, true);
         }
         self.grown(granules, fresh);
         self.counters().requested(bytes);
@@ -86,7 +86,7 @@ impl Zone {
         if new > old {
             let (more_at, more) = (start + old, new - old);
             let claim = || self.runs.try_claim(more_at, more);
-            let claimed = claim() || self.release_kept() && claim();
+            let claimed = claim() || self.release_cached() && claim();
             if !claimed {
                 return false;
             }

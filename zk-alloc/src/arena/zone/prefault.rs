@@ -7,41 +7,41 @@ use super::{Limit, Populate, Tenant, Zone, budget, layout};
 use crate::os;
 
 impl Zone {
-    /// The length of the prefaulted pieces around a granule, in granules.
-    fn piece(&self, granule: usize) -> usize {
+    /// The length of the prefaulted chunks around a granule, in granules.
+    fn chunk(&self, granule: usize) -> usize {
         let resident_bytes = budget::resident_bytes();
-        self.granules(layout::page_in_bytes(&self.spec, self.bytes(granule), resident_bytes))
+        self.granules(layout::prefault_bytes(&self.spec, self.bytes(granule), resident_bytes))
     }
 
-    /// Prefaults the pieces that the caller's run begins and ends in. The pieces between them are left to the threads that touch them.
-    /// A run that `is_sparse` gets only pieces that the first touch would fault in as a huge page.
-    pub(super) fn page_in_edges(&self, start: usize, granules: usize, is_sparse: bool) {
+    /// Prefaults the chunks that the caller's run begins and ends in. The chunks between them are left to the threads that touch them.
+    /// A run that `is_sparse` gets only chunks that the first touch would fault in as a huge page.
+    pub(super) fn prefault_edges(&self, start: usize, granules: usize, is_sparse: bool) {
         let (last, end) = (start + granules - 1, start + granules);
-        let (from, len) = self.page_in_piece_of(start, start, end, is_sparse);
+        let (from, len) = self.prefault_chunk_of(start, start, end, is_sparse);
         if last / len * len > from {
-            self.page_in_piece_of(last, start, end, is_sparse);
+            self.prefault_chunk_of(last, start, end, is_sparse);
         }
     }
 
-    /// Prefaults the piece that holds a granule of the caller's run. Returns the start and the length of the piece.
-    fn page_in_piece_of(&self, granule: usize, start: usize, end: usize, is_sparse: bool) -> (usize, usize) {
-        let len = self.piece(granule);
+    /// Prefaults the chunk that holds a granule of the caller's run. Returns the start and the length of the chunk.
+    fn prefault_chunk_of(&self, granule: usize, start: usize, end: usize, is_sparse: bool) -> (usize, usize) {
+        let len = self.chunk(granule);
         let from = granule / len * len;
         if !is_sparse || self.comes_whole(from) {
             if let Some(rest) =
                 self.fresh_rest(from, len, start, end).filter(|_| self.pays_ahead(from, len, start..end))
             {
-                self.page_in_piece(rest, start.max(from)..end.min(from + len));
+                self.prefault_chunk(rest, start.max(from)..end.min(from + len));
             }
         }
         (from, len)
     }
 
-    /// As [`page_in_edges`](Self::page_in_edges), for a slab. If pieces are longer than the slab, it is prefaulted with its neighbours.
+    /// As [`prefault_edges`](Self::prefault_edges), for a slab. If chunks are longer than the slab, it is prefaulted with its neighbours.
     /// Else its blocks fault in as they are touched, unless the first touch faults in a huge page. Returns `false` where that is
     /// beyond the limit.
-    pub(super) fn page_in_around_slab(&self, start: usize, granules: usize, limit: Limit) -> bool {
-        let len = self.piece(start);
+    pub(super) fn prefault_around_slab(&self, start: usize, granules: usize, limit: Limit) -> bool {
+        let len = self.chunk(start);
         let (from, end) = (start / len * len, start + granules);
         let resident = self.residency.resident(start, granules);
         if resident == granules || len <= granules {
@@ -51,24 +51,24 @@ impl Zone {
         let rest = rest.filter(|_| self.pays_ahead(from, len, start..end));
         let comes_whole = self.comes_whole(start);
         let limit = if comes_whole { limit } else { Limit::Peak };
-        if (rest.is_some() || comes_whole) && self.residency.book(start, granules, limit).is_some() {
-            self.page_in_piece(rest.unwrap_or_default(), start..end);
+        if (rest.is_some() || comes_whole) && self.residency.account(start, granules, limit).is_some() {
+            self.prefault_chunk(rest.unwrap_or_default(), start..end);
             return true;
         }
         !comes_whole
     }
 
-    /// Whether to prefault the piece of `len` granules at `from`, for the granules that the caller takes.
+    /// Whether to prefault the chunk of `len` granules at `from`, for the granules that the caller takes.
     fn pays_ahead(&self, from: usize, len: usize, taken: Range<usize>) -> bool {
         let is_dense = |sample| self.is_densely_used(sample);
         self.comes_whole(from) || self.ahead.pays(from..from + len, &taken, is_dense)
     }
 
-    /// Whether more than half of the granules of a piece that were handed out are in memory, by the kernel's account. `None` if few
+    /// Whether more than half of the granules of a chunk that were handed out are in memory, by the kernel's account. `None` if few
     /// were handed out.
-    fn is_densely_used(&self, piece: Range<usize>) -> Option<bool> {
-        let (start, len) = (piece.start, piece.end.min(self.runs.len()) - piece.start);
-        // A booked granule was handed out, and may be free again. Slabs are in use, and the zone does not book their pages.
+    fn is_densely_used(&self, chunk: Range<usize>) -> Option<bool> {
+        let (start, len) = (chunk.start, chunk.end.min(self.runs.len()) - chunk.start);
+        // An accounted granule was handed out, and may be free again. Slabs are in use, and the zone does not account for their pages.
         let was_handed_out =
             |&granule: &usize| self.residency.resident(granule, 1) + self.runs.used().count(granule, 1) > 0;
         let handed_out = (start..start + len).filter(was_handed_out).count();
@@ -79,7 +79,7 @@ impl Zone {
         in_memory.map_or(Some(true), |in_memory| Some(in_memory > self.bytes(handed_out) / 2))
     }
 
-    /// The parts of the piece of `len` granules at `from` that lie before and behind `start..end`, as places and lengths. `None` if some
+    /// The parts of the chunk of `len` granules at `from` that lie before and behind `start..end`, as places and lengths. `None` if some
     /// of them is resident already, or both are empty.
     fn fresh_rest(&self, from: usize, len: usize, start: usize, end: usize) -> Option<[(usize, usize); 2]> {
         let until = (from + len).min(self.committed.granules());
@@ -89,18 +89,18 @@ impl Zone {
         (is_fresh && rest.iter().any(|&(_, len)| len > 0)).then_some(rest)
     }
 
-    /// Prefaults `own` granules of the caller together with the rest of their piece. The rest is claimed for that time, because only
-    /// an owner may book.
-    fn page_in_piece(&self, rest: [(usize, usize); 2], own: Range<usize>) {
+    /// Prefaults `own` granules of the caller together with the rest of their chunk. The rest is claimed for that time, because only
+    /// an owner may account for it.
+    fn prefault_chunk(&self, rest: [(usize, usize); 2], own: Range<usize>) {
         let comes_whole = self.comes_whole(own.start);
         let mut paged = own.clone();
         let mut is_short = false;
-        // A huge page comes whether it is booked or not.
+        // A huge page comes whether it is accounted or not.
         let limit = if comes_whole { Limit::Cap } else { Limit::Peak };
-        // Where it fails, another thread has the granule, and books it, or a slab has.
+        // Where it fails, another thread has the granule, and accounts for it, or a slab has.
         let mut claim = |granule| {
             let claimed = self.runs.try_claim(granule, 1);
-            if claimed && self.residency.book(granule, 1, limit).is_none() {
+            if claimed && self.residency.account(granule, 1, limit).is_none() {
                 self.runs.release(granule, 1);
                 is_short = true;
                 return false;
@@ -108,8 +108,8 @@ impl Zone {
             claimed
         };
         let [before, behind] = rest.map(|(at, len)| at..at + len);
-        let piece = before.start.min(own.start)..behind.end.max(own.end);
-        // The prefaulted granules join the caller's. A huge page brings all of the piece.
+        let chunk = before.start.min(own.start)..behind.end.max(own.end);
+        // The prefaulted granules join the caller's. A huge page brings all of the chunk.
         for granule in before.rev() {
             match granule + 1 == paged.start {
                 true if claim(granule) => paged.start = granule,
@@ -126,26 +126,26 @@ impl Zone {
         }
         self.allow_huge(own.clone());
         // A huge page is prefaulted too, though the first touch would bring it. The kernel may have none, or may have split this one
-        // before: then booked memory would not be there. The rest is freed only after that, so that no other thread purges it first.
-        self.residency.page_in(paged.start, paged.len());
+        // before: then accounted memory would not be there. The rest is freed only after that, so that no other thread purges it first.
+        self.residency.prefault(paged.start, paged.len());
         self.runs.release(paged.start, own.start - paged.start);
         self.runs.release(own.end, paged.end - own.end);
         // The huge page also brought memory that the cap has no room for.
         if is_short && comes_whole {
-            let calls = self.give_back_unbooked(self.address(piece.start), self.bytes(piece.len()));
+            let calls = self.purge_unaccounted(self.address(chunk.start), self.bytes(chunk.len()));
             (0..calls).for_each(|_| self.counters().system_call());
         }
     }
 
-    /// Books `bytes` of the zone's free memory for later requests, and has `page_in` fault it in. Returns how many bytes were booked: 0 if
+    /// Accounts for `bytes` of the zone's free memory for later requests, and has `prefault` fault it in. Returns how many bytes were accounted: 0 if
     /// the zone or the cap has no room for them.
-    pub(crate) fn populate(&self, tenant: Tenant, bytes: usize, page_in: impl FnOnce(Populate<'_>)) -> usize {
+    pub(crate) fn populate(&self, tenant: Tenant, bytes: usize, prefault: impl FnOnce(Populate<'_>)) -> usize {
         let granules = self.granules(bytes.min(self.capacity_bytes()));
         let Some(start) = self.runs.claim_first_fit(tenant, granules, 1, 0) else { return 0 };
         if self.make_usable(start, granules, Limit::Cap, true).is_err() {
             return 0;
         }
-        page_in(Populate { zone: self, start, granules });
+        prefault(Populate { zone: self, start, granules });
         self.runs.release(start, granules);
         self.bytes(granules)
     }
@@ -162,7 +162,7 @@ impl Populate<'_> {
             self.zone.counters().system_call();
             // SAFETY: granules that `populate` claimed, committed, which nobody else knows of.
             if let Err(refused) = unsafe { os::populate(at.as_ptr(), bytes) } {
-                self.zone.counters().refused(refused, "page in", bytes);
+                self.zone.counters().refused(refused, "prefault", bytes);
             }
         }
     }

@@ -3,14 +3,14 @@
 
 use std::ptr::NonNull;
 
-use super::{GiveBack, Zone};
+use super::{Purge, Zone};
 use crate::os;
 
 impl Zone {
-    /// Gives free memory back to the kernel, from the top address down, until at least `wanted_bytes` are back or nothing
+    /// Purges free memory, from the top address down, until at least `wanted_bytes` are back or nothing
     /// free is resident. Returns how many bytes went.
-    pub(crate) fn trim(&self, wanted_bytes: usize, how: GiveBack) -> usize {
-        self.release_kept();
+    pub(crate) fn trim(&self, wanted_bytes: usize, how: Purge) -> usize {
+        self.release_cached();
         let resident = self.residency.resident_bits();
         let mut gone = 0;
         let mut end = self.committed.granules();
@@ -24,7 +24,7 @@ impl Zone {
     }
 
     /// Purges the free granules of `[start, start + len)`, in one piece if no granule is used.
-    fn trim_run(&self, start: usize, len: usize, how: GiveBack) -> usize {
+    fn trim_run(&self, start: usize, len: usize, how: Purge) -> usize {
         if !self.runs.try_claim(start, len) {
             if len == 1 {
                 return 0;
@@ -33,35 +33,35 @@ impl Zone {
             return self.trim_run(start, half, how) + self.trim_run(start + half, len - half, how);
         }
         // SAFETY: the run is ours since the claim above, and committed, as all is that the callers look at.
-        let gone = unsafe { self.give_back(start, len, how) };
+        let gone = unsafe { self.purge(start, len, how) };
         self.runs.release(start, len);
         gone
     }
 
-    /// Gives the pages of granules back to the kernel, for good if that is to be now, and returns how many bytes went.
+    /// Purges the pages of granules, for good if that is to be now, and returns how many bytes went.
     ///
     /// # Safety
-    /// As for [`Residency::give_back`].
-    pub(super) unsafe fn give_back(&self, start: usize, granules: usize, how: GiveBack) -> usize {
-        if how == GiveBack::Now {
+    /// As for [`Residency::purge`].
+    pub(super) unsafe fn purge(&self, start: usize, granules: usize, how: Purge) -> usize {
+        if how == Purge::Now {
             self.forbid_huge_around(start..start + granules);
         }
         // SAFETY: the caller's.
-        unsafe { self.residency.give_back(start, granules, how) }
+        unsafe { self.residency.purge(start, granules, how) }
     }
 
-    /// Gives back what is free of `[at, at + bytes)`, and not known to be resident: the kernel may have brought it into memory.
+    /// Purges what is free of `[at, at + bytes)`, and not known to be resident: the kernel may have brought it into memory.
     /// Returns the number of system calls, which are counted where a thread of the program makes them.
-    pub(crate) fn give_back_unbooked(&self, at: NonNull<u8>, bytes: usize) -> usize {
+    pub(crate) fn purge_unaccounted(&self, at: NonNull<u8>, bytes: usize) -> usize {
         let (start, granules) = (self.index(at), self.granules(bytes));
         if self.residency.resident(start, granules) == granules {
             return 0;
         }
         let mut calls = 0;
-        let is_unbooked = |&granule: &usize| self.residency.resident(granule, 1) == 0;
-        for granule in (start..start + granules).filter(is_unbooked) {
+        let is_unaccounted = |&granule: &usize| self.residency.resident(granule, 1) == 0;
+        for granule in (start..start + granules).filter(is_unaccounted) {
             if self.runs.try_claim(granule, 1) {
-                if is_unbooked(&granule) {
+                if is_unaccounted(&granule) {
                     self.forbid_huge_around(granule..granule + 1);
                     // SAFETY: the granule is ours since the claim above, free before, and committed, as the caller's memory is.
                     // Where the kernel refuses, it stays as it is.

@@ -153,7 +153,7 @@ pub(crate) unsafe fn discard(at: *mut u8, len: usize) -> Result<(), Errno> {
 ///
 /// # Safety
 /// The range is committed, and nobody needs its contents.
-pub(crate) unsafe fn soften(at: *mut u8, len: usize) -> Result<(), Errno> {
+pub(crate) unsafe fn purge_lazily(at: *mut u8, len: usize) -> Result<(), Errno> {
     // SAFETY: the caller's: the contents are dead.
     unless_in_sandbox(|| unsafe { advise(at, len, Advice::LinuxFree) })
 }
@@ -175,7 +175,7 @@ pub(crate) fn trim_heap() {}
 /// Pages the range in, writable.
 ///
 /// # Errors
-/// The system's, when it has no memory or the memory is broken: then some of the range may be paged in.
+/// The system's, when it has no memory or the memory is broken: then some of the range may be prefaulted.
 ///
 /// # Safety
 /// The range is committed, and the caller's alone.
@@ -184,7 +184,7 @@ pub(crate) unsafe fn populate(at: *mut u8, len: usize) -> Result<(), Errno> {
     // SAFETY: advice that changes no contents, on a range of ours.
     match unsafe { advise(at, len, Advice::LinuxPopulateWrite) } {
         // Before Linux 5.14: touch each page, without changing what it holds. Only then: what the kernel itself could not
-        // page in (no memory, broken memory) would end the process when it is touched.
+        // prefault (no memory, broken memory) would end the process when it is touched.
         Err(refused) if refused == rustix::io::Errno::INVAL.into() => {
             for offset in (0..len).step_by(real_page_bytes()) {
                 let page = at.wrapping_add(offset);
@@ -202,7 +202,7 @@ pub(crate) unsafe fn populate(at: *mut u8, len: usize) -> Result<(), Errno> {
 ///
 /// # Safety
 /// The range is committed.
-pub(crate) unsafe fn page_in(at: *mut u8, len: usize) -> Result<(), Errno> {
+pub(crate) unsafe fn prefault(at: *mut u8, len: usize) -> Result<(), Errno> {
     // SAFETY: advice that changes no contents, on a range of ours.
     unless_unknown(unsafe { advise(at, len, Advice::LinuxPopulateWrite) })
 }
