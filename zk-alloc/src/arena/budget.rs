@@ -1,4 +1,4 @@
-//! How much of the arena is resident, and how much may be: the cap `ZK_ALLOC_MAX_BYTES`, and what was needed so far.
+//! The budget: the bytes of the arena that are resident, and that may be, by the cap `ZK_ALLOC_MAX_BYTES` and the peak so far.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -9,10 +9,10 @@ static RESIDENT_BYTES: AtomicUsize = AtomicUsize::new(0);
 /// The most that may be.
 static MAX_BYTES: AtomicUsize = AtomicUsize::new(usize::MAX);
 
-/// What may stay resident of what is freed now.
+/// The resident bytes up to which freed memory stays resident.
 static RETAINED_BYTES: AtomicUsize = AtomicUsize::new(usize::MAX);
 
-/// From now on, what is freed beyond so many resident bytes goes back to the kernel at once.
+/// From now on, memory that is freed while more bytes than this are resident is purged at once.
 pub(crate) fn set_retained(bytes: usize) {
     RETAINED_BYTES.store(bytes, Ordering::Relaxed);
 }
@@ -46,19 +46,20 @@ pub(crate) fn resident_bytes() -> usize {
 /// Up to where memory may become resident.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Limit {
-    /// Little more than was ever in use at once, as long as some of what is resident is free: it lies in the wrong place, and
-    /// is better purged than paid for twice.
+    /// A little above the peak, while some resident memory is free. That memory lies in the wrong place, and is better purged than paid
+    /// for twice.
     Peak,
     /// The cap.
     Cap,
 }
 
-/// Purging less gains nobody anything.
+/// Purging less gains nothing.
 const LEAST_HEADROOM_BYTES: usize = 512 << 10;
-/// What may be resident beyond the peak, but no more than half of it; or else an eighth of it (docs/experiments/slack.md).
+/// The headroom above the peak is the larger of an eighth of the peak and this, which is at most half of the peak
+/// (docs/experiments/slack.md).
 const MOST_HEADROOM_BYTES: usize = 6 << 20;
 
-/// What may be resident beyond a peak, in bytes.
+/// The headroom above a peak, in bytes.
 fn headroom(peak: usize) -> usize {
     (peak / 8).max((peak / 2).clamp(LEAST_HEADROOM_BYTES, MOST_HEADROOM_BYTES))
 }
@@ -89,7 +90,7 @@ pub(super) fn may_make_room(bytes: usize, cached_bytes: usize) -> bool {
     freed > 0 && freed >= excess / 16
 }
 
-/// What may be resident under [`Limit::Peak`] if `more_bytes` are to be, in bytes.
+/// The bytes that may be resident under [`Limit::Peak`], for `more_bytes` that are about to be.
 pub(super) fn peak_limit(more_bytes: usize) -> usize {
     let used = counters::used_bytes();
     if purgeable_bytes(used) < used / 16 {

@@ -1,7 +1,7 @@
-//! What the zones are made of, and what pays with the kernel: granules, huge pages, how memory is prefaulted, how it is cleared.
+//! The parameters of the zones: granules, huge pages, prefaulting and clearing.
 //!
-//! Why zones: the one huge buffer of a proof leaves a huge hole behind. A small thing that lives across proofs and
-//! lands in that hole makes the next huge run go elsewhere, and the process pays for two (docs/design.md).
+//! There are zones because the one huge buffer of a proof leaves a huge hole behind. A small allocation in that hole may outlive the proof.
+//! The next huge run then goes elsewhere, and the process pays for two (docs/design.md).
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
@@ -10,7 +10,7 @@ use crate::config::{Config, HugePagesOutcome};
 use crate::os::{self, HUGE_PAGE_BYTES};
 use crate::route::{self, RunKind};
 
-/// What the kernel is told about huge pages, which follows from what [becomes](HugePagesOutcome) of the wish for them.
+/// The advice on huge pages that the kernel gets. It follows from the [outcome](HugePagesOutcome) of the setting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HugeAdvice {
     /// `MADV_HUGEPAGE`.
@@ -31,28 +31,29 @@ impl HugeAdvice {
     }
 }
 
-/// What a zone is made from.
+/// The parameters of a zone.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ZoneSpec {
     /// A power of two, at most a huge page, and at least a page of the running kernel.
     pub(crate) granule_bytes: usize,
     pub(crate) huge: HugeAdvice,
-    /// So many bytes at the zone's start are for slabs and short runs only.
+    /// The bytes at the zone's start that are reserved for slabs and short runs.
     pub(crate) small_only_bytes: usize,
-    /// So many bytes at the zone's start are in small pages, also where the rest has huge ones: a process that uses little does
-    /// not pay for whole huge pages.
+    /// The bytes at the zone's start that stay in small pages where the rest has huge ones. So small processes do not pay for whole huge
+    /// pages.
     pub(crate) small_pages_bytes: usize,
-    /// From so many bytes on, dirty memory is zeroed by giving its pages back: the kernel then clears them on the threads
-    /// that touch them, instead of all of it here on one.
+    /// From this many bytes on, dirty memory is zeroed by purging it. The kernel then clears each page on the thread that touches it,
+    /// instead of this thread all of them.
     pub(crate) lazy_zero_bytes: usize,
-    /// A run that moves to grow begins at a multiple of so many times its length, so that it can grow on where it stands. 1 is no room.
+    /// A run that moves to grow begins at a multiple of this many times its length. Then it can grow further where it stands. 1 is no
+    /// room.
     pub(crate) growth_room: usize,
-    /// Whether threads keep runs that they freed. Of one zone only, so that whoever takes them all knows where they lie.
+    /// Whether thread caches keep its runs. Only one zone has this, so that the zone of a cached run is known.
     pub(crate) is_cached: bool,
 }
 
-/// A zone's granule is the unit of its bitmap, and of what is known of its memory: small against the smallest run, so that little
-/// is wasted and the account is exact, and large enough that even the longest runs are a few hundred words.
+/// A granule is the unit of a zone's bitmaps. It is small against the zone's smallest run, so that little is wasted and the account
+/// is exact. It is large enough that the bits of the longest runs are a few hundred words.
 pub(crate) const fn granule_bytes(runs: RunKind) -> usize {
     match runs {
         RunKind::Aligned | RunKind::Mid => 4 << 10,
@@ -63,15 +64,15 @@ pub(crate) const fn granule_bytes(runs: RunKind) -> usize {
 /// A prover whose middle sizes fit in here keeps them in small pages (docs/design.md).
 const SMALL_PAGES_BYTES: usize = 8 << 20;
 
-/// Room for the slabs and short runs of each of the machine's threads where no long run goes, in bytes. What of them outlives a
-/// proof would otherwise take the places of the next proof's long runs (docs/experiments/placement.md).
+/// The room that is reserved for the slabs and short runs of each hardware thread, in bytes. Otherwise survivors of a proof would take
+/// the places of the next proof's long runs (docs/experiments/placement.md).
 pub(crate) const SMALL_RESERVED_BYTES: usize = 3 << 20;
 
-/// What [`ZoneSpec::growth_room`] is for huge runs. A huge run that moves leaves resident memory behind in which no other huge run may fit: at 8,
-/// that is an eighth of its last length at most (docs/experiments/untouched.md). It costs addresses only.
+/// [`ZoneSpec::growth_room`] of huge runs. A huge run that moves may leave resident memory in which no other huge run fits: at 8, at most
+/// an eighth of its last length (docs/experiments/untouched.md). The room costs only addresses.
 const HUGE_RUN_GROWTH_ROOM: usize = 8;
 
-/// What the zones are made from, in the order of [`RunKind`]; in the one that slabs lie in, the first bytes are theirs.
+/// The parameters of the zones, in the order of [`RunKind`]. Slabs come first in their zone.
 pub(crate) fn zone_specs(config: &Config) -> [ZoneSpec; 3] {
     let huge = HugeAdvice::of(config.huge_pages);
     // In small pages, a fault for each costs more than clearing them here.
@@ -105,11 +106,11 @@ impl ZoneSpec {
     }
 }
 
-/// In chunks of how many bytes a zone prefaults the edges of what it hands out, where `at_bytes` into the zone nothing is
-/// resident yet: the next phase's runs lie a little elsewhere, and find them there.
+/// The length in bytes of the chunks in which a zone prefaults the edges of a run, `at_bytes` into the zone. The next phase's runs lie a
+/// little elsewhere, and find these pages resident.
 ///
-/// A huge page comes whole. Small pages come in chunks of a sixteenth of what is resident, so that a small process pays little
-/// for what it may never use, and a large one makes few calls.
+/// A huge page comes whole. A chunk of small pages is a sixteenth of the resident memory, so that a small process pays little for pages
+/// that it may never use, and a large one makes few calls.
 pub(super) fn prefault_bytes(spec: &ZoneSpec, at_bytes: usize, resident_bytes: usize) -> usize {
     if spec.huge == HugeAdvice::Ask && at_bytes >= spec.small_pages_bytes {
         HUGE_PAGE_BYTES
@@ -119,16 +120,16 @@ pub(super) fn prefault_bytes(spec: &ZoneSpec, at_bytes: usize, resident_bytes: u
     }
 }
 
-/// The most in a row that is taken for densely used without a look.
+/// The most requests in a row that are taken for densely used without a look.
 const MAX_TRUST: u16 = 4095;
 
-/// How often to look whether what was handed out was used: again and again as long as it is sparse, and ever more rarely once it
-/// was dense. Threads that race here look once too often, or too rarely.
+/// How often to look whether memory was used: each time while it is sparse, and ever more rarely once it was dense. Threads that race
+/// here look once too often, or too rarely.
 #[derive(Debug)]
 struct Trust {
-    /// So many are taken for dense before the next look.
+    /// Requests that are taken for dense before the next look.
     left: AtomicU16,
-    /// As many were, after the last one.
+    /// As many as that after the last look.
     granted: AtomicU16,
 }
 
@@ -144,26 +145,26 @@ impl Trust {
         left > 0
     }
 
-    /// What a look has shown.
+    /// Learns from a look.
     fn learn(&self, is_dense: bool) {
         let next = if is_dense { (8 * self.granted.load(Ordering::Relaxed) + 7).min(MAX_TRUST) } else { 0 };
         self.granted.store(next, Ordering::Relaxed);
         self.left.store(next, Ordering::Relaxed);
     }
 
-    /// As many more are taken for dense as after the last look, which the next one has yet to follow.
+    /// Takes as many more for dense as after the last look.
     fn renew(&self) {
         self.left.store(self.granted.load(Ordering::Relaxed), Ordering::Relaxed);
     }
 }
 
-/// How chunks were used so far. Memory is prefaulted ahead because what is handed out is written; but a program may ask for
-/// buffers and write their first pages only, and what was prefaulted around them is in memory for nothing. So a chunk now and then
-/// is left to the threads that touch it, and looked at once some of it was handed out.
+/// How densely chunks were used so far. Programs write most of the memory that they ask for, so prefaulting pays. But a program may
+/// write only the first pages of its buffers; then the prefaulted pages around them are in memory for nothing. So a chunk now and
+/// then is not prefaulted, and looked at once some of it was handed out.
 #[derive(Debug)]
 pub(super) struct Ahead {
     trust: Trust,
-    /// The chunk to look at: its first granule, and how many they are, as the upper and lower half; 0 is none.
+    /// The chunk to look at: its first granule in the upper half, its length in the lower half; 0 is none.
     sample: AtomicU64,
 }
 
@@ -172,8 +173,8 @@ impl Ahead {
         Self { trust: Trust::new(7), sample: AtomicU64::new(0) }
     }
 
-    /// Whether to prefault a chunk ahead, for what takes these granules of it and of its neighbours. `is_dense` says of a chunk
-    /// whether it was used; nothing as long as that can't be said.
+    /// Whether to prefault a chunk for a run that takes these granules of it and of its neighbours. `is_dense` says whether a chunk was
+    /// densely used, and `None` while that can't be said.
     pub(super) fn pays(
         &self,
         chunk: Range<usize>,
@@ -188,7 +189,7 @@ impl Ahead {
             if overlaps(&chunk) {
                 return false;
             }
-            // What is being taken is not written yet.
+            // The run is not written yet.
             if overlaps(taken) {
                 return self.trust.spend();
             }
@@ -200,21 +201,21 @@ impl Ahead {
         if self.trust.spend() {
             return true;
         }
-        // Also where there is a sample of which nothing can be said: it may stay so.
+        // Also if nothing can be said of the sample: it may stay so.
         self.trust.renew();
         self.sample.store((chunk.start as u64) << 32 | chunk.len() as u64, Ordering::Relaxed);
         false
     }
 }
 
-/// Below so many bytes, clearing costs less than asking what is in memory.
+/// Below this many bytes, clearing costs less than asking the kernel for the resident pages.
 const SPARSE_MIN_BYTES: usize = 256 << 10;
-/// Runs of so many kinds, by the binary logarithm of their length, have habits of their own.
+/// The classes of lengths that are told apart, by the binary logarithm.
 const KINDS: usize = 48;
 
-/// How zeroed memory of each length was used so far. What is zeroed and then hardly touched (a table with few entries) shall
-/// stay out of memory when it is zeroed again; what is written whole is cleared here, at once. Which it is can't be known
-/// ahead, so the last ones of that length are looked at.
+/// How densely zeroed memory of each length was used so far. Memory that was zeroed and then hardly touched (a table with few entries) is
+/// purged when it is zeroed again. Memory that was written whole is cleared here, at once. The last buffers of a length tell
+/// what to expect of the next.
 #[derive(Debug)]
 pub(super) struct Zeroing {
     lazy_zero_bytes: usize,
@@ -226,8 +227,7 @@ impl Zeroing {
         Self { lazy_zero_bytes: spec.lazy_zero_bytes, trust: [const { Trust::new(0) }; KINDS] }
     }
 
-    /// Whether to zero dirty memory by giving it back. `in_memory` says how many of its bytes are in memory, if that can be
-    /// found out.
+    /// Whether to zero dirty memory by purging it. `in_memory` says how many of its bytes are in memory, if that can be found out.
     pub(super) fn is_cheaper_in_the_kernel(&self, bytes: usize, in_memory: impl FnOnce() -> Option<usize>) -> bool {
         if bytes >= self.lazy_zero_bytes {
             return true;

@@ -1,11 +1,11 @@
-//! What a zone knows of the memory behind its granules, beside whose they are: which are *resident* (accounted in the process's
-//! [budget](super::budget), because the kernel has memory behind them or will have it at the first touch), and which are
-//! *dirty* (may hold something else than zeroes). The two differ: a block that was prefaulted whole is resident and clean, what
-//! `MADV_FREE` was said of is resident and dirty.
+//! The state of the memory behind a zone's granules.
 //!
-//! Both facts of a granule are changed by the thread that owns it (by its bit in the zone's bitmap of used granules) and by no
-//! other, so that they are exact.
-#![allow(unsafe_code, reason = "pages memory in, clears it and gives it back")]
+//! A *resident* granule is accounted in the process's [budget](super::budget): the kernel has memory behind it, or will have at the
+//! first touch. A *dirty* granule may hold something else than zeroes. The two differ. A prefaulted chunk is resident and clean, and
+//! lazily purged memory (`MADV_FREE`) is resident and dirty.
+//!
+//! Only the owner of a granule, by its bit in the zone's bitmap of used granules, changes the two. So they are exact.
+#![allow(unsafe_code, reason = "prefaults memory, clears it and purges it")]
 
 use std::ptr::NonNull;
 
@@ -15,7 +15,7 @@ use super::layout::Zeroing;
 use crate::counters::ZoneCounters;
 use crate::os;
 
-/// What [`Residency::purge`] does with memory.
+/// When [`Residency::purge`] takes memory away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purge {
     /// At once; it reads as zeroes from now on.
@@ -37,7 +37,7 @@ pub(super) struct Residency {
 }
 
 impl Residency {
-    /// The facts of a zone's granules, none of which is resident.
+    /// A zone without resident granules.
     pub(super) fn new(
         base: NonNull<u8>,
         granule_shift: u32,
@@ -67,7 +67,7 @@ impl Residency {
         self.resident.count(start, len)
     }
 
-    /// How many bytes of some granules are in memory, as the system says; not what was accounted and never touched.
+    /// The bytes of some granules that are in memory, by the kernel's account: accounted memory may never have been touched.
     pub(super) fn bytes_in_memory(&self, start: usize, len: usize) -> Option<usize> {
         self.counters.system_call();
         // SAFETY: asks about pages of the zone, and changes nothing.
@@ -78,8 +78,8 @@ impl Residency {
         self.resident
     }
 
-    /// Accounts for what of the caller's granules is not resident yet, and returns how many bytes; `None`, and nothing is accounted, if
-    /// that exceeds the limit.
+    /// Accounts for those of the caller's granules that are not resident yet. Returns their bytes, or `None`, and accounts for nothing,
+    /// beyond the limit.
     pub(super) fn account(&self, start: usize, len: usize, limit: Limit) -> Option<usize> {
         let fresh = self.bytes(len - self.resident.count(start, len));
         if fresh > 0 {
@@ -91,20 +91,19 @@ impl Residency {
         Some(fresh)
     }
 
-    /// The caller's granules are going to be written to.
+    /// Notes that the caller's granules will be written to.
     pub(super) fn soil(&self, start: usize, len: usize) {
         self.dirty.set(start, len);
     }
 
-    /// The pages of the caller's granules are gone: somebody else has them, or nobody.
+    /// Notes that the kernel took the pages of the caller's granules.
     pub(super) fn forget(&self, start: usize, len: usize) {
         self.dirty.clear(start, len);
         let gone = self.resident.clear(start, len);
         budget::returned(self.bytes(gone));
     }
 
-    /// Which of the caller's granules are resident, as bits from the lowest on. They are nobody's from now on: what is accounted
-    /// for them is the caller's to return.
+    /// The resident ones of the caller's granules, as bits from the lowest on. From now on the caller accounts for them.
     pub(super) fn hand_over(&self, start: usize, len: usize) -> u64 {
         let resident = |&index: &usize| self.resident.count(start + index, 1) == 1;
         let bits = (0..len).filter(resident).fold(0, |bits, index| bits | 1 << index);
@@ -121,8 +120,7 @@ impl Residency {
         }
     }
 
-    /// Has the kernel prefault what of granules is not there. What they hold stays as it is, so that it does not matter whose
-    /// they are.
+    /// Has the kernel prefault the missing pages of granules. Their contents stay, so that anybody may own them.
     pub(super) fn prefault(&self, start: usize, len: usize) {
         let (at, bytes) = (self.address(start), self.bytes(len));
         self.counters.system_call();
@@ -132,7 +130,7 @@ impl Residency {
         }
     }
 
-    /// Purges the pages of granules, and returns how many bytes went: none if it refuses.
+    /// Purges the pages of granules. Returns the bytes that went, 0 if the kernel refuses.
     ///
     /// # Safety
     /// The caller owns `[start, start + len)`, all committed, and needs none of its contents.
@@ -141,7 +139,7 @@ impl Residency {
         if !unsafe { self.advise_gone(start, len, how) } {
             return 0;
         }
-        // What may go only when memory is short is resident until then, and may hold what it held.
+        // Lazily purged memory is resident until memory is short, and may keep its contents.
         if how == Purge::Now {
             self.forget(start, len);
         }
@@ -171,8 +169,7 @@ impl Residency {
         result.inspect_err(|&refused| self.counters.refused(refused, "purge memory", bytes)).is_ok()
     }
 
-    /// Clears the first `bytes` of the run at granule `start`, which the caller owns and has accounted: only what is dirty needs
-    /// it.
+    /// Clears the dirty part of the first `bytes` of the run at granule `start`, which the caller owns and accounts for.
     pub(super) fn zero(&self, start: usize, bytes: usize) {
         let end_bytes = self.bytes(start) + bytes;
         for (run, len) in self.dirty.set_runs(start, self.granules(bytes)) {
@@ -180,7 +177,7 @@ impl Residency {
             let dirty_bytes = self.bytes(len).min(end_bytes - at);
             let in_memory = || self.bytes_in_memory(run, len);
             let lazily = self.zeroing.is_cheaper_in_the_kernel(self.bytes(len), in_memory);
-            // SAFETY: granules that the caller owns; they are dirty, hence committed, and their contents are dead.
+            // SAFETY: granules that the caller owns; they are dirty, so they are committed, and nobody needs their contents.
             if lazily && unsafe { self.advise_gone(run, len, Purge::Now) } {
                 self.counters.will_fault(dirty_bytes);
                 continue;

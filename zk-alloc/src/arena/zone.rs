@@ -1,8 +1,8 @@
 //! A zone: a part of the region, cut into granules of one size, handed out in runs.
 //!
-//! A granule is *used* (owned by whoever turned its bit), or free; it is *committed* (readable and writable) if it lies in the
-//! prefix that the zone has [`Mapped`]; what is known of the memory behind it is [`Residency`]'s. A run is used from before
-//! its address is returned until after the address was freed; that is the invariant of the crate.
+//! A granule is *used* (the thread that set its bit owns it) or free. It is *committed* (readable and writable) if it lies in the prefix
+//! that the zone has [`Mapped`]. [`Residency`] knows the state of the memory behind it. A run is used from before its address is
+//! returned until after the address was freed. That is the invariant of the crate.
 #![allow(unsafe_code, reason = "hands out memory")]
 
 mod commit;
@@ -29,10 +29,10 @@ use crate::os::Errno;
 /// faults of the shortest run do.
 const LOOK_HOLES: usize = 64;
 
-/// What a new allocation must hold.
+/// The contents of a new allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Contents {
-    /// Whatever was there.
+    /// Anything.
     Any,
     /// Zeroes.
     Zeroed,
@@ -171,8 +171,8 @@ impl Zone {
         Ok(self.address(start))
     }
 
-    /// Hands out a slab, which is as long as it is aligned, and which of its granules are resident, as bits. What it holds is
-    /// anything. What is accounted for it is the slab's from now on.
+    /// Hands out a slab, which is as long as it is aligned, with anything in it. Also returns the resident ones of its granules, as bits:
+    /// the slab accounts for them from now on.
     ///
     /// # Errors
     /// See [`Shortage`].
@@ -280,7 +280,7 @@ impl Zone {
     /// Frees granules that the caller owns; beyond what may stay resident, their pages go at once.
     fn free_granules(&self, start: usize, granules: usize) {
         if budget::is_beyond_retained() {
-            // SAFETY: the caller's granules, which were handed out and hence committed, and are needed by nobody.
+            // SAFETY: the caller's granules were handed out, so they are committed, and nobody needs their contents.
             unsafe { self.purge(start, granules, Purge::Now) };
         }
         self.runs.release(start, granules);
@@ -337,7 +337,7 @@ impl Zone {
         self.bytes(self.runs.len())
     }
 
-    /// What is committed: where it begins, and its length in bytes.
+    /// The start of the committed memory, and its length in bytes.
     pub(super) fn committed_memory(&self) -> (NonNull<u8>, usize) {
         (self.base, self.bytes(self.committed.granules()))
     }
@@ -352,7 +352,7 @@ impl Zone {
         self.spec.granule_bytes
     }
 
-    /// What the zone counts.
+    /// The zone's counters.
     pub(crate) fn counters(&self) -> &ZoneCounters {
         &self.residency.counters
     }

@@ -28,7 +28,7 @@ const fn run_place(run_bytes: usize) -> usize {
 /// Where the addresses of a thread's blocks lie, class by class.
 pub(super) type Blocks = [AtomicU64; classes::PLACES];
 
-/// What one thread keeps. All zeroes is a cache that never had a thread.
+/// The cache of one thread. All zeroes is a cache that never had a thread.
 #[derive(Debug)]
 #[repr(C, align(128))]
 pub(crate) struct Cache {
@@ -144,7 +144,7 @@ impl Cache {
         }
     }
 
-    /// Makes it the calling thread's; `false` if it is another's.
+    /// Makes the calling thread its owner; `false` if another thread is.
     pub(crate) fn own(&self) -> bool {
         // Acquire pairs with the Release of `disown`: what its last thread left in there is there.
         self.owned.load(Ordering::Relaxed) == 0
@@ -156,7 +156,7 @@ impl Cache {
     }
 
     /// Leaves the cache to the next thread: hands it to `empty` to take out all that it can, and has the calling thread `forget`
-    /// it. What another thread has claimed at this moment, or a signal left behind, stays for the next.
+    /// it. If another thread claims the cache at this moment, or a signal interrupted its owner, the contents stay for the next thread.
     pub(crate) fn hand_on(&self, empty: impl FnOnce(&Self), forget: impl FnOnce()) {
         if let Some(entered) = self.enter() {
             empty(&entered);
@@ -228,7 +228,7 @@ impl Cache {
         self.block_allocations.load(Ordering::Relaxed) % TICK_REQUESTS == TICK_REQUESTS - 1
     }
 
-    /// Takes out the block that came last. For whoever is in the cache, as with all that follows.
+    /// Takes out the block that came last. Only for a thread that entered or claimed the cache, as all that follows.
     #[inline(always)]
     pub(crate) fn pop(&self, class: Class) -> Option<u64> {
         let left = self.count(class).load(Ordering::Relaxed).checked_sub(1)?;
@@ -317,12 +317,12 @@ impl Cache {
         &self.blocks
     }
 
-    /// Takes out a run of so many bytes, if it is `fits`. For the cache's thread.
+    /// Takes out the run of this length, if it is `fits`. Only for the owner.
     #[inline(always)]
     pub(crate) fn take_run_if(&self, bytes: usize, fits: impl FnOnce(Run) -> bool) -> Option<Run> {
         let kept = &self.runs[run_place(bytes)];
         let run = Run::of(kept.load(Ordering::Relaxed))?;
-        // What this thread put in, it may use; nobody else puts anything in. Another may have taken it out meanwhile.
+        // Only the owner puts runs in. Another thread may have taken this one out.
         let taken = run.bytes() == bytes
             && fits(run)
             && kept.compare_exchange(run.word(), 0, Ordering::Relaxed, Ordering::Relaxed).is_ok();

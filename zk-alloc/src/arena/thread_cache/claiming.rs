@@ -3,7 +3,7 @@
 use super::cache::Cache;
 use crate::sync::{AtomicU64, Ordering};
 
-/// Who claims caches: the [generation](os::process_generation) of a process, while one of its threads does so; 0 is none.
+/// The [generation](crate::os::process_generation) of the process whose thread is claiming caches; 0 is none.
 #[derive(Debug)]
 pub(crate) struct Claiming(AtomicU64);
 

@@ -1,4 +1,4 @@
-//! What a thread knows of its cache.
+//! A thread's way to its cache.
 #![allow(unsafe_code, reason = "a thread local without a destructor lasts as long as its thread")]
 
 use std::cell::Cell;
@@ -44,7 +44,7 @@ pub(super) fn local() -> Option<&'static Local> {
     Some(unsafe { &*local })
 }
 
-/// In a library that is the process's `malloc`, the compiler's own way would call `malloc`.
+/// The compiler's own thread locals would call `malloc`, which this library may be.
 #[cfg(thread_blocks)]
 #[inline(always)]
 pub(super) fn local() -> Option<&'static Local> {

@@ -38,7 +38,7 @@ impl Room {
         true
     }
 
-    /// Purges the memory in which an empty cache kept its blocks. For whoever is in it.
+    /// Purges the table of an empty cache. For the thread that owns or claims it.
     pub(crate) fn clear(&self, cache: &Cache) {
         let blocks = cache.blocks().load(Ordering::Relaxed);
         if !blocks.is_null() {

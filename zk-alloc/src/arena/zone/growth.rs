@@ -6,7 +6,7 @@ use std::ptr::NonNull;
 use super::{Limit, Shortage, Tenant, Zone};
 use crate::os::{self, HUGE_PAGE_BYTES};
 
-/// Room for growth is taken where the system would map so many times what it takes: the rest is the program's.
+/// Room for growth is taken if the system would map this many times as much: the rest of the address space belongs to the program.
 const PROGRAMS_SHARE: usize = 4;
 
 impl Zone {
@@ -69,8 +69,8 @@ impl Zone {
         is_mappable.then_some(start)
     }
 
-    /// Whether all up to a granule is mapped, or can be and leaves most of what the program's limits allow (`RLIMIT_AS`,
-    /// `RLIMIT_DATA`, `vm.overcommit_memory=2`).
+    /// Whether all granules up to this one are mapped, or can be within a part of the program's limits (`RLIMIT_AS`, `RLIMIT_DATA`,
+    /// `vm.overcommit_memory=2`).
     fn may_map_to(&self, granules: usize) -> bool {
         let missing = self.bytes(granules.saturating_sub(self.committed.granules()));
         missing == 0 || missing.checked_mul(PROGRAMS_SHARE).is_some_and(os::may_map_sparsely)
