@@ -11,8 +11,8 @@ use crate::config::{self, Settings};
 use crate::phase::{self, Participants};
 use crate::{background, counters, escape, open_phases, os, retain, route};
 
-/// An allocator for provers: while a [phase](crate::phase()) is open, the arena serves; outside of phases, and where the arena
-/// can't, a backing allocator does ([`System`] unless another is given).
+/// An allocator for provers. While a [phase](crate::phase()) is open, the arena serves requests. Outside of phases, and where the
+/// arena can't serve, a backing allocator does: [`System`], unless the program gives another.
 ///
 /// ```
 /// use zk_alloc::ZkAllocator;
@@ -31,7 +31,7 @@ pub struct ZkAllocator<A = System> {
     settings: Settings,
 }
 
-/// [`struct@ZkAllocator`] over [`System`], so that `static ALLOC: ZkAllocator = ZkAllocator;` reads as it always did.
+/// [`struct@ZkAllocator`] over [`System`], so that `static ALLOC: ZkAllocator = ZkAllocator;` works as in zk-alloc 0.0.9.
 #[allow(non_upper_case_globals, reason = "the name that users of zk-alloc 0.0.9 wrote")]
 pub const ZkAllocator: ZkAllocator = ZkAllocator::with_backing(System);
 
@@ -42,16 +42,16 @@ pub enum Mode {
     /// While a phase is open.
     #[default]
     Scoped,
-    /// Always, without phases. Resident memory follows the peak live size of the last seconds ([`Retain::For`], `ZK_ALLOC_RETAIN_FOR`):
-    /// the program's threads purge the rest when they ask for memory. A process that goes fully idle asks for none, and needs the
-    /// [background thread](crate::start_background_thread) for that.
+    /// Always, without phases. Resident memory follows the peak live size of the last seconds ([`Retain::For`],
+    /// `ZK_ALLOC_RETAIN_FOR`). The program's threads purge the rest when they ask for memory. A process that goes fully idle asks
+    /// for none, and needs the [background thread](crate::start_background_thread) for that.
     ///
     /// [`Retain::For`]: crate::Retain::For
     Resident,
 }
 
 impl ZkAllocator<System> {
-    /// An allocator that needs no phases: the arena takes part always, and free memory is purged by time ([`Mode::Resident`]).
+    /// An allocator that needs no phases. The arena always takes part, and free memory is purged by time ([`Mode::Resident`]).
     ///
     /// ```
     /// use zk_alloc::ZkAllocator;
@@ -69,8 +69,8 @@ impl ZkAllocator<System> {
 }
 
 impl<A> ZkAllocator<A> {
-    /// The arena in front of `backing`, which serves what the arena does not: everything outside of phases, and whatever the
-    /// system refuses.
+    /// The arena in front of `backing`. The backing allocator serves the requests that the arena does not: all outside of phases,
+    /// and any for which the arena gets no memory.
     ///
     /// ```
     /// #[global_allocator]
@@ -83,7 +83,7 @@ impl<A> ZkAllocator<A> {
         Self { backing, mode: Mode::Scoped, participants: Participants::All, settings: Settings::new() }
     }
 
-    /// The same allocator, taking part as `mode` says.
+    /// The same allocator, in this mode.
     ///
     /// ```
     /// use zk_alloc::{Mode, ZkAllocator};
@@ -98,7 +98,7 @@ impl<A> ZkAllocator<A> {
         Self { backing: self.into_backing(), mode, participants, settings }
     }
 
-    /// The same allocator, open to `participants`.
+    /// The same allocator, for these participants.
     ///
     /// ```
     /// use zk_alloc::{Participants, ZkAllocator};
@@ -113,7 +113,7 @@ impl<A> ZkAllocator<A> {
         Self { backing: self.into_backing(), mode, participants, settings }
     }
 
-    /// The same allocator, which brings these settings along: they hold where the environment says nothing. See [`Settings`].
+    /// The same allocator, with these settings. They hold where the environment sets nothing. See [`Settings`].
     ///
     /// ```
     /// use zk_alloc::{Settings, ZkAllocator};
@@ -128,14 +128,14 @@ impl<A> ZkAllocator<A> {
         Self { backing: self.into_backing(), mode, participants, settings }
     }
 
-    /// The backing allocator, moved out. A constant function may not move a field out of what might have a destructor.
+    /// Moves the backing allocator out. A constant function may not move a field out of a type that may have a destructor.
     const fn into_backing(self) -> A {
         let this = MaybeUninit::new(self);
         // SAFETY: initialised one line above, and never dropped: the field is moved out once.
         unsafe { std::ptr::read(&raw const (*this.as_ptr()).backing) }
     }
 
-    /// Whether the arena takes part in what this thread allocates now.
+    /// Whether the arena takes part in this thread's requests now.
     #[inline]
     fn is_active(&self) -> bool {
         match self.mode {
@@ -146,7 +146,7 @@ impl<A> ZkAllocator<A> {
 }
 
 impl<A: GlobalAlloc> ZkAllocator<A> {
-    /// A block that this thread keeps, where nothing else has to be asked or told.
+    /// A block from this thread's cache, for requests that need no other check: the arena takes part, and no tracing is on.
     #[inline(always)]
     fn try_kept(&self, layout: Layout) -> Option<NonNull<u8>> {
         let is_active = match self.mode {
@@ -157,8 +157,8 @@ impl<A: GlobalAlloc> ZkAllocator<A> {
         if is_plain { arena::alloc_cached(layout.size(), layout.align()) } else { None }
     }
 
-    /// As [`GlobalAlloc::alloc`] or `alloc_zeroed`. A call of its own, so that these save no register for what most requests
-    /// don't need.
+    /// As [`GlobalAlloc::alloc`] or `alloc_zeroed`. It is a call of its own, so that these two save no registers that most
+    /// requests don't need.
     ///
     /// # Safety
     /// As there.
@@ -182,12 +182,12 @@ impl<A: GlobalAlloc> ZkAllocator<A> {
         match arena::of(ptr) {
             // SAFETY: the caller's: `ptr` came from us with this layout, and it lies in the arena.
             Some((arena, at)) => unsafe { free(arena, at, layout.size()) },
-            // SAFETY: the caller's; what does not lie in the arena came from `backing`.
+            // SAFETY: the caller's; memory outside of the arena came from `backing`.
             None => unsafe { self.backing.dealloc(ptr, layout) },
         }
     }
 
-    /// What comes before the first request.
+    /// Runs before the first request is served.
     #[cold]
     fn begin(&self, moment: Moment) {
         if moment == Moment::Calm {
@@ -195,22 +195,21 @@ impl<A: GlobalAlloc> ZkAllocator<A> {
         }
         if self.mode == Mode::Resident {
             retain::follow_live();
-            // Elsewhere, the first phase does.
+            // In the other mode, the first phase starts the thread.
             if moment == Moment::Calm {
                 background::start_if_set();
             }
         }
     }
 
-    /// Readies glibc's malloc for a life without large buffers, once, before the arena serves the first.
+    /// Prepares glibc's malloc, once, before the arena serves its first request. From then on the arena serves the large buffers.
     ///
-    /// What set-up left free in its heap goes back to the system: the large buffers that would have filled these holes come
-    /// to the arena from now on, and the process would pay for both.
+    /// First, glibc trims its heap. Large buffers would have filled the holes in it. Now the arena serves these buffers, and the
+    /// process would pay for both.
     ///
-    /// And it sees one large buffer come and go. It is from these that it learns not to give the top of its heap back at
-    /// every free (`M_MMAP_THRESHOLD` in mallopt(3): freeing a mapped chunk makes it keep twice as much), without which the
-    /// small allocations of each proof would fault their pages in anew. Other backing allocators see a buffer of no
-    /// consequence.
+    /// Then glibc serves and frees one large buffer. After it frees a mapped chunk, glibc keeps twice that size at the top of its
+    /// heap (`M_MMAP_THRESHOLD` in mallopt(3)). Otherwise it would trim the heap at every free, and the small allocations of each
+    /// proof would take new page faults. To other backing allocators, the buffer makes no difference.
     #[cold]
     fn take_over(&self) {
         os::trim_heap();
@@ -224,13 +223,13 @@ impl<A: GlobalAlloc> ZkAllocator<A> {
         }
     }
 
-    /// Memory from the arena, if the request is its business and it has some.
+    /// Memory from the arena, if it serves this request and has some.
     #[inline(always)]
     fn try_arena(&self, layout: Layout, contents: Contents) -> Option<NonNull<u8>> {
         let threshold = config::threshold();
         let is_below = layout.size() < threshold && (threshold != config::UNKNOWN || self.is_below_when_first(layout));
         if is_below || !self.is_active() {
-            // Between phases, the arena has no slow path that ticks.
+            // The arena ticks on its slow paths, and none of them runs between phases.
             arena::tick();
             return None;
         }
@@ -242,13 +241,13 @@ impl<A: GlobalAlloc> ZkAllocator<A> {
                 return Some(at);
             }
         }
-        // No memory, or no arena: the system refused it.
+        // The arena has no memory for this request, or there is no arena.
         counters::overflowed(layout.size());
         None
     }
 
-    /// Whether the first request of all, with which the program's settings come, is below the threshold. (A call of its own, and
-    /// no way into the arena: with two of these, the compiler inlines neither.)
+    /// Whether the very first request, which brings the program's settings, is below the threshold. This is a call of its own
+    /// that does not enter the arena: with two calls into the arena, the compiler inlines neither.
     #[cold]
     #[inline(never)]
     fn is_below_when_first(&self, layout: Layout) -> bool {
@@ -256,7 +255,7 @@ impl<A: GlobalAlloc> ZkAllocator<A> {
     }
 }
 
-/// Takes memory of the arena back.
+/// Frees memory of the arena.
 ///
 /// # Safety
 /// As for [`arena::Arena::dealloc`].
@@ -269,9 +268,9 @@ unsafe fn free(arena: &'static arena::Arena, at: NonNull<u8>, size: usize) {
     unsafe { arena.dealloc(at, size) };
 }
 
-// SAFETY: memory comes from the arena or from `backing`, and goes back to where it came from: the arena's addresses are
-// its own for the life of the process. The arena hands out what nobody else holds (see `arena::zone`), aligned and at
-// least as long as the layout says. Nothing here unwinds.
+// SAFETY: memory comes from the arena or from `backing`, and is freed where it came from. Its address tells which: the arena's
+// addresses stay its own for the life of the process. The arena hands out memory that nobody else holds (see `arena::zone`). It
+// is aligned as the layout says, and at least as long. Nothing here unwinds.
 unsafe impl<A: GlobalAlloc> GlobalAlloc for ZkAllocator<A> {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
@@ -286,7 +285,7 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for ZkAllocator<A> {
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         match self.try_kept(layout) {
             Some(at) => {
-                // SAFETY: as long as the layout says, and just handed to us.
+                // SAFETY: the block was just handed to us, and is as long as the layout says.
                 unsafe { at.write_bytes(0, layout.size()) };
                 at.as_ptr()
             }
@@ -299,7 +298,7 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for ZkAllocator<A> {
     unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
         if !escape::is_on() {
             if let Some((arena, at)) = arena::near(ptr) {
-                // SAFETY: the caller's: `ptr` came from us with this layout. A block is the arena's.
+                // SAFETY: the caller's: `ptr` came from us with this layout. A block in the region belongs to the arena.
                 if unsafe { arena.keep(at, layout.size(), layout.align()) } {
                     return;
                 }
@@ -316,7 +315,7 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for ZkAllocator<A> {
                 // SAFETY: the caller's: `new_size` rounded up to the alignment does not overflow.
                 let grown = unsafe { Layout::from_size_align_unchecked(new_size, layout.align()) };
                 if let Some(new) = self.try_arena(grown, Contents::Any) {
-                    // SAFETY: both hold at least the old length, and new memory overlaps nothing that is alive.
+                    // SAFETY: both hold at least the old length, and new memory overlaps no live memory.
                     unsafe { copy_nonoverlapping(ptr, new.as_ptr(), layout.size()) };
                     // SAFETY: `ptr` came from `backing` with this layout, and nothing needs it any more.
                     unsafe { self.backing.dealloc(ptr, layout) };
@@ -333,7 +332,7 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for ZkAllocator<A> {
             }
             return ptr;
         }
-        // SAFETY: the caller's, as above; nobody uses the old address of what was moved.
+        // SAFETY: the caller's, as above; if the memory moved, nobody uses its old address.
         if let Some(moved) = unsafe { arena.grow_elsewhere(at, layout.size(), new_size, layout.align()) } {
             if escape::is_on() {
                 escape::freed(at.addr().get());
@@ -347,12 +346,12 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for ZkAllocator<A> {
             if new_size > layout.size() {
                 return null_mut();
             }
-            // Shrinking never fails: it stays where it is.
+            // Shrinking never fails: the memory stays where it is.
             // SAFETY: the caller's, as above.
             unsafe { arena.shrink_in_place(at, layout.size(), new_size) };
             return ptr;
         }
-        // SAFETY: both hold at least the smaller length, and new memory overlaps nothing that is alive.
+        // SAFETY: both hold at least the smaller length, and new memory overlaps no live memory.
         unsafe { copy_nonoverlapping(ptr, moved, layout.size().min(new_size)) };
         // SAFETY: the caller's: nothing needs the old memory any more.
         unsafe { free(arena, at, layout.size()) };

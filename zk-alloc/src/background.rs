@@ -23,12 +23,12 @@ const STATE_BITS: u32 = 2;
 
 struct Handle(UnsafeCell<Option<OwnThread>>);
 
-// SAFETY: only the thread that moved `STATE` to `STARTING` or `STOPPING` reaches into it, until it moves the state on.
+// SAFETY: only the thread that moved `STATE` to `STARTING` or `STOPPING` uses the handle, until it moves the state on.
 unsafe impl Sync for Handle {}
 
 static HANDLE: Handle = Handle(UnsafeCell::new(None));
 
-/// Whether the setting was acted on, so that [`start_if_set`] has nothing to do.
+/// Whether the setting was applied, so that [`start_if_set`] has nothing to do.
 static IS_SETTLED: AtomicBool = AtomicBool::new(false);
 
 fn state_of(generation: u64, state: u64) -> u64 {
@@ -37,15 +37,16 @@ fn state_of(generation: u64, state: u64) -> u64 {
 
 /// Starts the background thread of this process, if it does not run already.
 ///
-/// The thread purges memory that was free for the time of [`Retain::For`](crate::Retain::For) or `ZK_ALLOC_RETAIN_FOR`, also while the
-/// program asks for no memory. Where huge pages cost too much at the first touch
-/// ([`HugePagesOutcome::Later`](crate::HugePagesOutcome::Later)), it makes resident memory huge in the background. It is an ordinary
-/// thread with the name `zk-alloc`, and blocks all signals. Without this call, and without the setting, the allocator has no thread.
+/// The thread purges memory that was free for the time of [`Retain::For`](crate::Retain::For) or `ZK_ALLOC_RETAIN_FOR`, also
+/// while the program asks for no memory. If huge pages cost too much at the first touch
+/// ([`HugePagesOutcome::Later`](crate::HugePagesOutcome::Later)), it collapses resident memory into huge pages. It is an ordinary
+/// thread with the name `zk-alloc`, and blocks all signals. Without this call, and without the setting, the allocator has no
+/// thread.
 ///
 /// A forked child has no such thread, and may start its own.
 ///
 /// # Errors
-/// The system's, where it grants no thread. [`io::ErrorKind::WouldBlock`] while another thread is in
+/// The system's error, if it grants no thread. [`io::ErrorKind::WouldBlock`] while another thread is in
 /// [`stop_background_thread`].
 ///
 /// ```
@@ -80,7 +81,8 @@ pub fn stop_background_thread() {
     STATE.store(NONE, Ordering::Release);
 }
 
-/// Starts the thread once, if the program or the environment set it. The callers are ordinary code, where a thread may be started.
+/// Starts the thread once, if the program or the environment set it. Only ordinary code calls this, where a thread may be
+/// started.
 #[inline]
 pub(crate) fn start_if_set() {
     if !IS_SETTLED.load(Ordering::Relaxed) {
@@ -90,7 +92,7 @@ pub(crate) fn start_if_set() {
 
 #[cold]
 fn start_if_set_now() {
-    // Before the arena opens, the settings are not known.
+    // The settings are not known before the arena opens.
     let Some(arena) = arena::get() else { return };
     if !IS_SETTLED.swap(true, Ordering::Relaxed) && arena.config().settings.background_thread.value {
         start_or_warn();
@@ -111,13 +113,13 @@ pub(crate) fn start_or_warn() {
 fn start() -> Result<(), Option<Errno>> {
     let own = os::process_generation();
     let before = STATE.load(Ordering::Relaxed);
-    // The state of a parent is of another generation.
+    // A state of the parent has another generation.
     if before >> STATE_BITS == own {
         return if before == state_of(own, STOPPING) { Err(None) } else { Ok(()) };
     }
     let starting = state_of(own, STARTING);
     if STATE.compare_exchange(before, starting, Ordering::Acquire, Ordering::Relaxed).is_err() {
-        // Another thread starts it just now.
+        // Another thread is starting it now.
         return Ok(());
     }
     match OwnThread::start(run) {
@@ -158,7 +160,7 @@ fn run() {
     arena::set_watched(false);
 }
 
-/// The pass that makes huge pages.
+/// The pass that collapses memory into huge pages.
 struct Huge {
     pass: Option<Pass<Blocks>>,
     /// When the next step is due, by [`os::monotonic_ns`].

@@ -1,8 +1,8 @@
-//! The arena for who frees memory without its length, as C does: what `integrations/preload` is made of. No part of the promises
-//! of this crate's version.
+//! The arena for callers that free memory without its length, as C does. `integrations/preload` is built on it. This crate's
+//! version promises nothing about it.
 //!
-//! Nothing here sets `errno`, unwinds, or asks whether a phase is open: it is the caller who decides what the arena serves.
-#![allow(unsafe_code, reason = "hands out memory, and takes it back")]
+//! Nothing here sets `errno`, unwinds, or asks whether a phase is open: the caller decides which requests the arena serves.
+#![allow(unsafe_code, reason = "hands out memory, and frees it")]
 
 use std::fmt;
 use std::ptr::NonNull;
@@ -14,28 +14,30 @@ use crate::{background, counters, os, retain, route};
 /// The alignment of C's allocation functions, in bytes: `alignof(max_align_t)`.
 pub const MIN_ALIGN: usize = 16;
 
-/// What backing memory may weigh for growth to copy it into the arena, in bytes.
+/// The largest backing allocation that growth moves into the arena, in bytes.
 pub const MIGRATE_MAX_BYTES: usize = route::MIGRATE_MAX_BYTES;
 
-/// What glibc's heap is to see come and go once, in bytes, so that it keeps what its small allocations use.
+/// The size of a buffer, in bytes. Once glibc's malloc has served and freed one such buffer, it keeps the memory of its small
+/// allocations.
 pub const TEACHING_BYTES: usize = route::TEACHING_BYTES;
 
-/// What became of an attempt to change the length of memory.
+/// The result of an attempt to change the length of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resized {
-    /// The memory is there now, at the same address or with its contents elsewhere.
+    /// The memory has the new length, at the same address, or at another one with its contents.
     To(NonNull<u8>),
-    /// It must be copied: it has so many bytes where it is.
+    /// The caller must copy it. It has this many bytes where it is.
     Not(usize),
 }
 
-/// `ZK_ALLOC_MIN_BYTES`, if it is set to something of use.
+/// `ZK_ALLOC_MIN_BYTES`, if it is set to a value that can be used.
 #[must_use]
 pub fn min_bytes_setting() -> Option<usize> {
     config::min_bytes_setting()
 }
 
-/// Starts the background thread if `ZK_ALLOC_BACKGROUND` says so; where the system refuses, one line says that. For ordinary code.
+/// Starts the background thread if `ZK_ALLOC_BACKGROUND` says so. If the system refuses, one line says that. Only ordinary code
+/// may call it.
 pub fn start_background_thread_if_set() {
     if config::background_setting() == Some(true) {
         background::start_or_warn();
@@ -48,18 +50,18 @@ pub fn warn_of_settings(is_said: impl Fn(&'static str) -> bool) {
     config::warn_before_opening(is_said);
 }
 
-/// Memory of the arena; `None` where it has none. `first` runs before the first request of the process is served, and is told
-/// whether that comes in no signal handler, so that the backing allocator may be called.
+/// Memory of the arena; `None` if it has none. `first` runs before the first request of the process is served. Its argument says
+/// whether that request comes outside of signal handlers, so that `first` may call the backing allocator.
 ///
 /// `align` is a power of two.
 #[inline]
 pub fn alloc(size: usize, align: usize, zeroed: bool, first: impl FnOnce(bool)) -> Option<NonNull<u8>> {
-    // No run is shorter than its first byte.
+    // A run has at least one byte.
     let size = size.max(1);
     let contents = if zeroed { Contents::Zeroed } else { Contents::Any };
-    // Beyond that, lengths would overflow once they are rounded up.
+    // Beyond that, lengths would overflow when they are rounded up.
     let is_sane = size <= isize::MAX as usize && align <= isize::MAX as usize / 2;
-    // Who is loaded into somebody else's program has no settings of its own.
+    // A library that is loaded into somebody else's program has no settings of its own.
     let arena = || {
         arena::open_to_serve(&Settings::new(), |moment| {
             first(moment == Moment::Calm);
@@ -73,14 +75,15 @@ pub fn alloc(size: usize, align: usize, zeroed: bool, first: impl FnOnce(bool)) 
     served
 }
 
-/// As most requests of [`alloc`] are served: with a block that this thread keeps.
+/// The usual case of [`alloc`]: a block from this thread's cache.
 #[inline(always)]
 #[must_use]
 pub fn alloc_cached(size: usize) -> Option<NonNull<u8>> {
     arena::alloc_cached(size.max(1), MIN_ALIGN)
 }
 
-/// As most of what [`alloc`] returned is freed: it is a block, for which the thread has room. `false`, and nothing done, otherwise.
+/// The usual case of [`dealloc`]: puts a block into this thread's cache, if it has room. Otherwise returns `false`, and does
+/// nothing.
 ///
 /// # Safety
 /// As for [`dealloc`].
@@ -91,32 +94,33 @@ pub unsafe fn keep(at: *mut u8) -> bool {
     arena::near(at).is_some_and(|(arena, at)| unsafe { arena.keep_measured(at) })
 }
 
-/// Whether an address is of the arena's memory. An address that others handed out is not, as long as it is theirs.
+/// Whether an address belongs to the arena's memory. An address that another allocator handed out does not, as long as that
+/// allocator owns it.
 #[inline(always)]
 #[must_use]
 pub fn owns(at: *mut u8) -> bool {
     arena::of(at).is_some()
 }
 
-/// How many bytes there are at an address that [`alloc`] returned; 0 outside of the arena, and where no run of pages begins. (What lies
-/// in the midst of a block is taken for its beginning.)
+/// The number of bytes at an address that [`alloc`] returned. It is 0 outside of the arena, and where no page run begins. (An
+/// address in the midst of a block is taken for the start of the block.)
 #[must_use]
 pub fn usable_size(at: *mut u8) -> usize {
     arena::of(at).and_then(|(arena, at)| arena.measure(at)).unwrap_or(0)
 }
 
-/// Whose an address is that was to be freed.
+/// The owner of an address that was to be freed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Freed {
-    /// The arena's, and it is free now.
+    /// The arena owned it, and it is free now.
     Here,
-    /// Not the arena's: nothing was done.
+    /// The arena does not own it. Nothing was done.
     Elsewhere,
-    /// The arena's, but in no block, and no run of pages begins there: nothing was done.
+    /// The arena owns it, but it lies in no block, and no page run begins there. Nothing was done.
     Nothing,
 }
 
-/// Frees what [`alloc`] returned.
+/// Frees memory that [`alloc`] returned.
 ///
 /// # Safety
 /// If [`alloc`] returned the address, the caller owns the memory, and nobody uses it any more.
@@ -132,10 +136,12 @@ pub unsafe fn dealloc(at: *mut u8) -> Freed {
     }
 }
 
-/// Changes the length of what [`alloc`] returned without copying it; `None` where the arena has no allocation that begins there.
+/// Changes the length of memory that [`alloc`] returned, so that the caller need not copy it. `None` if no allocation of the
+/// arena begins there.
 ///
 /// # Safety
-/// The caller owns it, and uses nothing beyond `new_size`. Where another address is returned, nobody uses the old one any more.
+/// The caller owns the memory, and uses nothing beyond `new_size`. If another address is returned, nobody uses the old one any
+/// more.
 pub unsafe fn resize(at: *mut u8, new_size: usize) -> Option<Resized> {
     let (arena, at) = arena::of(at)?;
     let old_size = arena.measure(at)?;
@@ -148,21 +154,21 @@ pub unsafe fn resize(at: *mut u8, new_size: usize) -> Option<Resized> {
         unsafe { arena.measured_anew(at, new_size) };
         return Some(Resized::To(at));
     }
-    // SAFETY: as above; nobody uses the old address of what was moved.
+    // SAFETY: as above; if the memory moved, nobody uses its old address.
     Some(match unsafe { arena.grow_elsewhere(at, old_size, new_size, MIN_ALIGN) } {
         Some(moved) => Resized::To(moved),
         None => Resized::Not(old_size),
     })
 }
 
-/// Shortens what [`alloc`] returned where it stands.
+/// Shortens memory that [`alloc`] returned, where it stands.
 ///
 /// # Safety
 /// As for [`resize`]; `new_size` is less than its length.
 pub unsafe fn shrink_in_place(at: *mut u8, new_size: usize) {
     let Some((arena, at)) = arena::of(at) else { return };
     if let Some(old_size) = arena.measure(at) {
-        // SAFETY: the caller's; it is `old_size` bytes long. What has no bytes has one granule all the same.
+        // SAFETY: the caller's; it is `old_size` bytes long. Even memory without bytes has one granule.
         unsafe {
             arena.shrink_in_place(at, old_size, new_size.max(1));
             arena.measured_anew(at, new_size.max(1));
@@ -170,20 +176,20 @@ pub unsafe fn shrink_in_place(at: *mut u8, new_size: usize) {
     }
 }
 
-/// Has the host asked when the arena opens or the process [enters a sandbox](enter_sandbox), and not when it starts. To be called
-/// before `main`, by a function of priority 104.
+/// Postpones the questions to the host until the arena opens, or the process [enters a sandbox](enter_sandbox). By default they
+/// are asked when the process starts. Call this before `main`, from a function of priority 104.
 pub fn postpone_asking_host() {
     os::postpone_asking_host();
 }
 
-/// The process is about to enter a sandbox that may kill it: asks the host what the arena will have to know, and keeps to the calls
-/// of glibc's own malloc from now on.
+/// Prepares for a sandbox that may kill the process. Asks the host for the facts that the arena will need, and from now on makes
+/// only the system calls of glibc's malloc.
 pub fn enter_sandbox() {
     os::host();
     os::enter_sandbox();
 }
 
-/// Gives all free memory of the arena back to the system, and of the arena alone. Returns how many bytes went.
+/// Purges all free memory of the arena, and of the arena alone. Returns how many bytes went.
 pub fn trim() -> usize {
     arena::get().map_or(0, |arena| arena.trim(0, arena::Purge::Now))
 }
@@ -194,7 +200,7 @@ pub fn minor_faults() -> u64 {
     os::minor_faults()
 }
 
-/// Writes one line to standard error, by a single call and without allocating; what is longer than 500 bytes is cut.
+/// Writes one line to standard error, by a single call and without allocating. Lines longer than 500 bytes are cut.
 pub fn print_line(message: fmt::Arguments<'_>) {
     os::warn(message);
 }

@@ -1,29 +1,29 @@
-//! Size classes of the middle sizes. Pure arithmetic, tested without memory.
+//! Size classes of small and medium blocks. Pure arithmetic, tested without memory.
 //!
-//! Up to 128 bytes the classes are 16 bytes apart; beyond, there are eight to a doubling, so that rounding up to the next class
-//! wastes an eighth at most. A slab is cut into blocks of one class.
+//! Up to 128 bytes the classes are 16 bytes apart. Above, there are eight classes per doubling, so that rounding up wastes at most
+//! 1/8. A slab is cut into blocks of one class.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// A size class: its number, from 1 on. 0 is none.
+/// The number of a size class. Numbers begin at 1; 0 means no class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Class(u8);
 
 /// The largest request that a class serves, in bytes.
 #[cfg(not(loom))]
 pub(crate) const MAX_BYTES: usize = 32 << 10;
-/// The models of loom have two classes, so that a thread's cache is few atomics: one whose slabs have two words of blocks, and one
-/// whose slabs have one. Eight, and four, of their blocks share a page.
+/// Under loom there are two classes, so that a thread cache has few atomics. The bitmap of a slab has two words in the shorter class,
+/// and one in the longer class. A page holds eight short blocks, or four long ones.
 #[cfg(loom)]
 pub(crate) const MAX_BYTES: usize = 2 * FINE_BYTES;
-/// The largest alignment that a class serves, in bytes. What is aligned to more would leave most of its block empty; it gets
-/// pages of its own.
+/// The largest alignment that a class serves, in bytes. A request aligned to more gets pages of its own: it would leave most of a
+/// block empty.
 pub(crate) const MAX_ALIGN: usize = 4 << 10;
 
-/// Classes, and the number 0, which is none.
+/// The number of classes, plus one for the number 0, which means no class.
 pub(crate) const COUNT: usize = number(MAX_BYTES) + 1;
 
-/// Blocks of a slab for each word of its bitmap.
+/// Blocks that one word of a slab's bitmap covers.
 const WORD_BITS: usize = u64::BITS as usize;
 /// Words of the longest bitmap.
 #[cfg(not(loom))]
@@ -31,17 +31,17 @@ pub(crate) const MAX_WORDS: usize = 16;
 #[cfg(loom)]
 pub(crate) const MAX_WORDS: usize = 2;
 
-/// The size of the smallest slab, in bytes; slabs lie on multiples of their size.
+/// The size of the smallest slab, in bytes. A slab's address is a multiple of its size.
 #[cfg(not(loom))]
 pub(crate) const LEAST_SLAB_BYTES: usize = 16 << 10;
-/// The models have a slab with two words of blocks, and one with one.
+/// Under loom, the bitmap of a slab has two words in one class, and one in the other.
 #[cfg(loom)]
 pub(crate) const LEAST_SLAB_BYTES: usize = 64 << 10;
-/// The size of the largest.
+/// The size of the largest slab, in bytes.
 pub(crate) const MOST_SLAB_BYTES: usize = 256 << 10;
 
-/// A slab holds eight blocks of its class at least, or a few more: the more, the less is lost at its end; the fewer, the sooner
-/// it is empty, and serves others.
+/// The size of a slab for blocks of this size. It holds at least eight blocks. More blocks waste less at the end of the slab; fewer
+/// let the slab become empty sooner, so that it serves others.
 pub(crate) const fn slab_bytes(block_bytes: usize) -> usize {
     match block_bytes {
         ..=1024 => LEAST_SLAB_BYTES,
@@ -52,10 +52,10 @@ pub(crate) const fn slab_bytes(block_bytes: usize) -> usize {
     }
 }
 
-/// The size of a page where that is larger than the smallest slab, in bytes. Set once, before there are slabs.
+/// The page size, in bytes. Set once, before there are slabs; 0 until then.
 static PAGE_BYTES: AtomicUsize = AtomicUsize::new(0);
 
-/// No slab is smaller than a page of the running kernel.
+/// Sets the page size of the running kernel. No slab is smaller than a page.
 pub(crate) fn set_page_bytes(bytes: usize) {
     PAGE_BYTES.store(bytes, Ordering::Relaxed);
 }
@@ -68,31 +68,31 @@ const FINE_CLASSES: usize = 8;
 const FINE_MAX_BYTES: usize = FINE_BYTES * FINE_CLASSES;
 pub(crate) const PER_DOUBLING: usize = 8;
 
-/// What is known of a class.
+/// Precomputed properties of a class.
 #[derive(Clone, Copy)]
 struct Facts {
     block_bytes: u32,
-    /// The reciprocal of `block_bytes`, times 2^32, rounded up: dividing is multiplying.
+    /// 2^32 / `block_bytes`, rounded up, so that a multiplication replaces the division.
     reciprocal: u64,
     slab_bytes: u32,
-    /// The most blocks that a thread keeps.
+    /// The most blocks of this class that a thread cache keeps.
     capacity: u8,
-    /// Where its blocks begin among all that a thread keeps.
+    /// The first place of this class among the [`PLACES`] of a thread cache.
     first_place: u16,
 }
 
-/// What a thread keeps of one class, in bytes; but at least, and at most, so many blocks.
+/// The limit of a thread cache for one class: in bytes, and then the minimum and the maximum in blocks.
 #[cfg(not(loom))]
 const KEPT: (usize, usize, usize) = (128 << 10, 8, 64);
 #[cfg(loom)]
 const KEPT: (usize, usize, usize) = (64, 2, 2);
 
-/// The length of tables that are indexed by class: a power of two, so that no index needs a check.
+/// The length of tables that are indexed by class: a power of two, so that no index needs a bounds check.
 pub(crate) const TABLE: usize = COUNT.next_power_of_two();
 
 static FACTS: [Facts; TABLE] = facts();
 
-/// Places for all blocks that a thread keeps: a power of two likewise.
+/// Places for the blocks of one thread cache: also a power of two.
 pub(crate) const PLACES: usize = {
     let last = facts()[COUNT - 1];
     (last.first_place as usize + last.capacity as usize).next_power_of_two()
@@ -118,12 +118,12 @@ const fn facts() -> [Facts; TABLE] {
     all
 }
 
-/// How many blocks of `bytes` a slab is cut into.
+/// How many blocks of `bytes` a slab of `slab_bytes` is cut into.
 pub(crate) const fn blocks_of(slab_bytes: usize, bytes: usize) -> usize {
     min(slab_bytes / bytes, MAX_WORDS * WORD_BITS)
 }
 
-/// The most blocks of `bytes` that a thread keeps.
+/// The most blocks of `bytes` that a thread cache keeps.
 pub(crate) const fn capacity_of(bytes: usize) -> usize {
     min(max(KEPT.0 / bytes, KEPT.1), KEPT.2)
 }
@@ -136,7 +136,7 @@ const fn max(a: usize, b: usize) -> usize {
     if a > b { a } else { b }
 }
 
-/// The class of `size` bytes, from 1 to [`MAX_BYTES`].
+/// The number of the class that serves `size` bytes, from 1 to [`MAX_BYTES`].
 #[inline(always)]
 const fn number(size: usize) -> usize {
     if size <= FINE_MAX_BYTES {
@@ -159,7 +159,7 @@ const fn bytes_of(number: usize) -> usize {
     }
 }
 
-/// What [`number`] computes, by the whole fine steps below a request's last byte: a look is shorter than the computation.
+/// The results of [`number`], indexed by `(size - 1) / FINE_BYTES`. A lookup is shorter than the computation.
 static NUMBERS: [u8; MAX_BYTES / FINE_BYTES] = {
     let mut numbers = [0; MAX_BYTES / FINE_BYTES];
     let mut steps = 0;
@@ -171,16 +171,16 @@ static NUMBERS: [u8; MAX_BYTES / FINE_BYTES] = {
 };
 
 impl Class {
-    /// The class of a request as most are: some bytes, no more aligned than `malloc` aligns. `None` for others, and where no class
-    /// is so large.
+    /// The class of a usual request: at least one byte, with at most the alignment that `malloc` guarantees. `None` for all other
+    /// requests, and for sizes above [`MAX_BYTES`].
     #[inline(always)]
     pub(crate) fn of_usual(size: usize, align: usize) -> Option<Self> {
-        // Lengths come from C too, and may be any. What has no bytes has no last one, and wraps to beyond the table.
+        // A size may also come from C, and be any number. Size 0 wraps to an index beyond the table.
         let steps = size.wrapping_sub(1) / FINE_BYTES;
         if align <= FINE_BYTES { NUMBERS.get(steps).map(|&number| Self(number)) } else { None }
     }
 
-    /// The class of a request of [`MAX_BYTES`] and [`MAX_ALIGN`] at most: its blocks are as long and as aligned as is asked.
+    /// The class of a request of at most [`MAX_BYTES`] and [`MAX_ALIGN`]. Its blocks have at least the requested size and alignment.
     #[inline(always)]
     pub(crate) const fn of(size: usize, align: usize) -> Self {
         if align <= FINE_BYTES {
@@ -189,7 +189,8 @@ impl Class {
         Self::aligned(size, align)
     }
 
-    /// A slab's blocks are as aligned as their size is: the first class from `size` on whose size is a multiple of `align`.
+    /// The smallest class of at least `size` bytes whose block size is a multiple of `align`. Blocks of a slab are aligned as their
+    /// size is.
     const fn aligned(size: usize, align: usize) -> Self {
         let mut class = number(max(size, align));
         while bytes_of(class) & (align - 1) != 0 {
@@ -214,7 +215,7 @@ impl Class {
         &FACTS[self.index()]
     }
 
-    /// Where tables of [`TABLE`] entries have what concerns it.
+    /// Its index in tables of [`TABLE`] entries.
     #[inline(always)]
     pub(crate) fn index(self) -> usize {
         self.0 as usize % TABLE
@@ -232,42 +233,42 @@ impl Class {
         (self.facts().slab_bytes as usize).max(PAGE_BYTES.load(Ordering::Relaxed))
     }
 
-    /// Blocks of a slab.
+    /// The number of blocks in one of its slabs.
     pub(crate) fn blocks(self) -> usize {
         blocks_of(self.slab_bytes(), self.block_bytes())
     }
 
-    /// Words of a slab's bitmap.
+    /// The number of words in a slab's bitmap.
     pub(crate) fn words(self) -> usize {
         self.blocks().div_ceil(WORD_BITS)
     }
 
-    /// A word of a slab's bitmap with a bit for each of its blocks.
+    /// Word `word` of a slab's bitmap, with a bit set for each of its blocks.
     pub(crate) fn full_word(self, word: usize) -> u64 {
         let left = self.blocks() - word * WORD_BITS;
         if left >= WORD_BITS { u64::MAX } else { (1 << left) - 1 }
     }
 
-    /// So many of its blocks, from a multiple of that on, have cache lines to themselves. Only what is small: larger blocks share
-    /// lines at their ends at most.
+    /// The number of neighbouring blocks that together fill whole cache lines. The first one's index is a multiple of this number. It
+    /// is 1 for blocks above two lines, which share lines only at their ends.
     pub(crate) fn blocks_by_lines(self) -> usize {
         const LINE_BYTES: usize = 64;
         let odd_bytes = 1 << self.block_bytes().trailing_zeros();
         if self.block_bytes() <= 2 * LINE_BYTES { (LINE_BYTES / odd_bytes).max(1) } else { 1 }
     }
 
-    /// Which block of its slab begins at a byte.
+    /// The index of the block that begins at byte `offset` of its slab.
     pub(crate) fn block_at(self, offset: usize) -> usize {
         ((offset as u64 * self.facts().reciprocal) >> 32) as usize
     }
 
-    /// The most blocks that a thread keeps.
+    /// The most blocks of this class that a thread cache keeps.
     #[inline(always)]
     pub(crate) fn capacity(self) -> usize {
         self.facts().capacity as usize
     }
 
-    /// Where its blocks begin among [`PLACES`].
+    /// The first place of its blocks among [`PLACES`].
     #[inline(always)]
     pub(crate) fn first_place(self) -> usize {
         self.facts().first_place as usize
@@ -283,7 +284,8 @@ impl Class {
 mod tests {
     use super::*;
 
-    /// A class whose blocks are shorter than the request, or not on its boundary, would hand out memory of a neighbour.
+    /// A class whose blocks are too short for a request would hand out a neighbour's memory. Misaligned blocks would break the
+    /// request.
     #[test]
     fn a_block_is_as_long_and_as_aligned_as_was_asked_and_wastes_little() {
         for size in 1..=MAX_BYTES {

@@ -1,11 +1,11 @@
-//! Settings: from the environment, else from the program, else the defaults. Resolved once, when the arena opens; what can't be
-//! used is named in one warning each.
+//! Settings come from the environment, else from the program, else from the defaults. They are resolved once, when the arena
+//! opens. A warning names each value that can't be used.
 //!
-//! The environment is that which the process was started with (`os::variable`). What the program itself sets there later is not
-//! seen: to look would take a lock that the first request, whenever it comes, must not wait for.
+//! The environment is the one that the process was started with (`os::variable`). Variables that the program sets later are not
+//! seen. Reading them would take a lock, and the first request may come at any time and must not wait for a lock.
 //!
-//! What the program says stands in its allocator, which brings it along with the first request of all ([`introduce`]). Until
-//! then the threshold is not known, so that no request passes by unseen; and no arena opens, for nobody would be served.
+//! The program's settings stand in its allocator, which passes them along with the very first request ([`introduce`]). Until then
+//! the threshold is not known, so that no request goes unnoticed. No arena opens before that either: it would serve nobody.
 
 mod huge_pages;
 mod in_force;
@@ -29,50 +29,52 @@ pub use huge_pages::{HugePages, HugePagesOutcome};
 pub use in_force::{InForce, Origin, SettingsInForce};
 pub use settings::Settings;
 
-/// What the arena is made with.
+/// The parameters of the arena.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Config {
     /// Threads of the machine that this process may use.
     pub(crate) threads: usize,
-    /// Address space for each zone, in bytes.
+    /// Address space of each zone, in bytes.
     pub(crate) span_bytes: usize,
-    /// What the host made of the wish for huge pages.
+    /// The outcome of the huge-page setting on this host.
     pub(crate) huge_pages: HugePagesOutcome,
     pub(crate) settings: SettingsInForce,
 }
 
 pub(crate) const DEFAULT_MIN_BYTES: usize = 0;
-/// Where more threads than these wait while one of them clears a huge run, the kernel clears it on all of them instead.
+/// On machines with more threads than this, the others would wait while one thread clears a huge run. The kernel clears it on all
+/// of them instead.
 const EAGER_ZERO_THREADS: usize = 4;
-/// What a huge run is in that sense: to clear less at once, and find it in the caches, was faster (docs/design.md).
+/// The smallest run that is cleared that way, in bytes. Clearing less at once, and finding it in the caches, was faster
+/// (docs/design.md).
 const HUGE_RUN_ZERO_BYTES: usize = 128 << 20;
 
-/// For so long, a process that takes and gives memory keeps what it had at most. The longer, the longer an idle one keeps it; the
-/// shorter, the more often one that needs it every few seconds pays for its pages again (docs/preload.md).
+/// A process keeps its peak live size of this time. With a longer time, an idle process keeps memory longer. With a shorter time,
+/// a process that needs its memory every few seconds faults it in more often (docs/preload.md).
 const DEFAULT_RETAIN_FOR: Duration = Duration::from_secs(8);
 
-/// Threads beyond the machine's cores that `ZK_ALLOC_SLAB_GB` counts room for, as the crate zk-alloc 0.0.9 did.
+/// Threads beyond the machine's for which `ZK_ALLOC_SLAB_GB` counts room, as in the crate zk-alloc 0.0.9.
 const EXTRA_THREADS: usize = 4;
 
-/// The smallest request of the arena's. More than any request as long as it is not known.
+/// The smallest request that the arena serves, in bytes. It is `UNKNOWN`, which is more than any request, until it is known.
 static THRESHOLD: AtomicUsize = AtomicUsize::new(UNKNOWN);
 pub(crate) const UNKNOWN: usize = usize::MAX;
 static THREAD_BYTES: AtomicUsize = AtomicUsize::new(0);
-/// Whether somebody warned of values that can't be used before the arena opened.
+/// Whether a caller warned of the values that can't be used before the arena opened.
 static HAS_WARNED: AtomicBool = AtomicBool::new(false);
-/// What the program says.
+/// The program's settings.
 static PROGRAM: WrittenOnce<Settings> = WrittenOnce::new();
 
-/// The smallest request that the arena serves, in bytes; [`UNKNOWN`], which no request reaches, until an allocator was
+/// The smallest request that the arena serves, in bytes. It is [`UNKNOWN`], which no request reaches, until an allocator was
 /// [introduced](introduce).
 #[inline(always)]
 pub(crate) fn threshold() -> usize {
     THRESHOLD.load(Ordering::Relaxed)
 }
 
-/// The smallest request that the arena serves, in bytes: `ZK_ALLOC_MIN_BYTES` as the process was started with it, else what the
-/// program [set](Settings::min_bytes); 0, which is every request, by default. Smaller requests always go to the backing
-/// allocator.
+/// The smallest request that the arena serves, in bytes. The value of `ZK_ALLOC_MIN_BYTES` at the start of the process comes
+/// first, then the program's [setting](Settings::min_bytes). The default is 0: the arena serves every request. Smaller requests
+/// always go to the backing allocator.
 ///
 /// ```
 /// if zk_alloc::min_arena_bytes() > 4096 {
@@ -88,8 +90,9 @@ pub fn min_arena_bytes() -> usize {
     }
 }
 
-/// The arena's capacity for each thread, in bytes: `ZK_ALLOC_SLAB_GB` as the process was started with it, else what the program
-/// [set](Settings::thread_capacity_bytes). It is address space, and no memory. 0 before the first phase.
+/// The arena's capacity for each thread, in bytes. The value of `ZK_ALLOC_SLAB_GB` at the start of the process comes first, then
+/// the program's [setting](Settings::thread_capacity_bytes). The capacity is address space, not memory. It is 0 before the first
+/// phase.
 ///
 /// ```
 /// # #[global_allocator]
@@ -102,8 +105,8 @@ pub fn thread_capacity_bytes() -> usize {
     THREAD_BYTES.load(Ordering::Relaxed)
 }
 
-/// An allocator is asked for something for the first time: its settings are the program's, unless another came first. Returns
-/// whether the threshold is known now; not while another thread is in here, nor where this one was interrupted in here.
+/// Takes in the settings of an allocator at its first request. They hold for the program, unless another allocator came first.
+/// Returns whether the threshold is known now. It is not if another thread is in here, or if this thread was interrupted in here.
 #[cold]
 pub(crate) fn introduce(settings: &Settings) -> bool {
     PROGRAM.write(|| *settings);
@@ -112,12 +115,12 @@ pub(crate) fn introduce(settings: &Settings) -> bool {
     true
 }
 
-/// What the program says; `None` as long as no allocator was [introduced](introduce).
+/// The program's settings; `None` until an allocator was [introduced](introduce).
 pub(crate) fn program() -> Option<&'static Settings> {
     PROGRAM.get()
 }
 
-/// Resolves the settings, and makes them current.
+/// Resolves the settings, and puts them in force.
 pub(crate) fn load(program: &Settings) -> Config {
     let config = Config::resolve(os::host(), os::variable, program, |warning| {
         if !HAS_WARNED.load(Ordering::Relaxed) {
@@ -131,14 +134,15 @@ pub(crate) fn load(program: &Settings) -> Config {
     config
 }
 
-/// Warns of each value in the environment that can't be used, unless `is_said` holds for its variable; [`load`] then warns of none.
+/// Warns of each value in the environment that can't be used, unless `is_said` holds for its variable. [`load`] then warns of
+/// none.
 #[cfg(feature = "c-api")]
 pub(crate) fn warn_before_opening(is_said: impl Fn(&'static str) -> bool) {
     HAS_WARNED.store(true, Ordering::Relaxed);
     let each = |host, warn: &mut dyn FnMut(Warning)| {
         Config::resolve(host, os::variable, &Settings::new(), warn);
     };
-    // Any host tells whether there is a warning. This one, whose defaults a warning names, takes longer to ask.
+    // Any host tells whether there is a warning. The real host, whose defaults a warning names, takes longer to ask.
     let mut is_any = false;
     each(Host { threads: 1, memory_bytes: 0, huge_pages: HostHugePages::Unavailable }, &mut |_| is_any = true);
     if is_any {
@@ -150,26 +154,26 @@ pub(crate) fn warn_before_opening(is_said: impl Fn(&'static str) -> bool) {
     }
 }
 
-/// As the arena will have it, which warns of what can't be used.
+/// The threshold that the arena will have. The arena warns of a value that can't be used when it opens.
 fn min_bytes(program: &Settings) -> usize {
     let set = MIN_BYTES.resolve(os::variable, program.min_bytes, DEFAULT_MIN_BYTES, |_| ());
     set.value.min(UNKNOWN - 1)
 }
 
-/// `ZK_ALLOC_MIN_BYTES`, if it is set to something of use.
+/// `ZK_ALLOC_MIN_BYTES`, if it is set to a value that can be used.
 #[cfg(feature = "c-api")]
 pub(crate) fn min_bytes_setting() -> Option<usize> {
     os::variable(MIN_BYTES.variable).as_ref().and_then(|said| MIN_BYTES.usable(said))
 }
 
-/// `ZK_ALLOC_BACKGROUND`, if it is set to something of use.
+/// `ZK_ALLOC_BACKGROUND`, if it is set to a value that can be used.
 #[cfg(feature = "c-api")]
 pub(crate) fn background_setting() -> Option<bool> {
     os::variable(BACKGROUND.variable).as_ref().and_then(|said| BACKGROUND.usable(said))
 }
 
-/// What memory that is not the arena's does about huge pages, by the settings and the host. A value that can't be used is
-/// warned of when the arena opens.
+/// The outcome of the huge-page setting for memory outside of the arena. The arena warns of a value that can't be used when it
+/// opens.
 pub(crate) fn huge_pages() -> HugePagesOutcome {
     let in_code = program().and_then(|program| program.huge_pages);
     let wish = HUGE_PAGES.resolve(os::variable, in_code, HugePages::Auto, |_| ());
@@ -206,7 +210,8 @@ impl Config {
         };
         Self {
             threads: machine.threads,
-            // Each zone could hold all that the threads may have; address space costs nothing.
+            // By default, a zone spans at least twice the memory, so that any one zone can hold all of it. Address space costs
+            // nothing.
             span_bytes: settings.thread_capacity_bytes.value.saturating_mul(threads) / 4,
             huge_pages: settings.huge_pages.value.on(machine.huge_pages),
             settings,

@@ -1,4 +1,5 @@
-//! Counters of requests, memory and system calls. [`stats`](crate::stats()) gathers them. The bytes in use and their peak also bound resident memory.
+//! Counters of requests, memory and system calls. [`stats`](crate::stats()) gathers them. The bytes in use and their peak also
+//! bound resident memory.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
@@ -7,18 +8,18 @@ use crate::os::{self, Errno};
 static PHASES: AtomicU64 = AtomicU64::new(0);
 static OVERFLOW_ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
 static OVERFLOW_BYTES: AtomicUsize = AtomicUsize::new(0);
-/// Bytes of blocks and page runs in use, and of those that threads keep for their next request.
+/// Bytes of blocks and page runs in use, including those in thread caches.
 static USED_BYTES: AtomicUsize = AtomicUsize::new(0);
-/// The most since the window began: since the first of the phases that are open now began.
+/// The peak of the current window, which began with the first of the open phases.
 static PEAK_LIVE_BYTES: AtomicUsize = AtomicUsize::new(0);
-/// The most since somebody looked last what may go.
+/// The peak since the last look at memory that may be purged.
 static SEEN_PEAK_BYTES: AtomicUsize = AtomicUsize::new(0);
-/// The most in all windows before.
+/// The peak of all earlier windows.
 static FORMER_PEAK_LIVE_BYTES: AtomicUsize = AtomicUsize::new(0);
 static WARNED_OF_REFUSAL: AtomicBool = AtomicBool::new(false);
 
-/// Requests meant for the arena that the backing allocator served, since the start or the last
-/// [`reset_overflow_stats`]: how many, and their bytes. Not 0 where memory ran short, or `ZK_ALLOC_MAX_BYTES` was reached.
+/// Requests meant for the arena that the backing allocator served since the start or the last [`reset_overflow_stats`]: their
+/// number and their bytes. They are not 0 if memory ran short, or if `ZK_ALLOC_MAX_BYTES` was reached.
 ///
 /// ```
 /// # #[global_allocator]
@@ -33,7 +34,7 @@ pub fn overflow_stats() -> (usize, usize) {
     (OVERFLOW_ALLOCATIONS.load(Ordering::Relaxed), OVERFLOW_BYTES.load(Ordering::Relaxed))
 }
 
-/// Sets what [`overflow_stats`] returns to zero: see there for an example.
+/// Sets the counters of [`overflow_stats`] to zero. An example is there.
 pub fn reset_overflow_stats() {
     OVERFLOW_ALLOCATIONS.store(0, Ordering::Relaxed);
     OVERFLOW_BYTES.store(0, Ordering::Relaxed);
@@ -43,18 +44,18 @@ pub(crate) fn phases() -> u64 {
     PHASES.load(Ordering::Relaxed)
 }
 
-/// Bytes of blocks and page runs in use now, with what threads keep.
+/// Bytes of blocks and page runs in use now, including those in thread caches.
 pub(crate) fn used_bytes() -> usize {
     USED_BYTES.load(Ordering::Relaxed)
 }
 
-/// The most of them when blocks were fetched or a run was claimed. Taking again what a thread kept does not look: what other
-/// threads take again until the next claim is missing.
+/// The peak of the bytes in use. It is noted when blocks are fetched or a run is claimed. A thread that takes memory from its
+/// cache does not note it, so memory that was taken since the last claim is missing.
 pub(crate) fn peak_live_bytes() -> usize {
     window_peak_bytes().max(FORMER_PEAK_LIVE_BYTES.load(Ordering::Relaxed))
 }
 
-/// The most bytes in use at once since this was asked last, as [`peak_live_bytes`] has it; 0 where none became used.
+/// The peak since the last call, as for [`peak_live_bytes`]; 0 if nothing came into use since.
 pub(crate) fn take_seen_peak_bytes() -> usize {
     SEEN_PEAK_BYTES.swap(0, Ordering::Relaxed)
 }
@@ -63,13 +64,13 @@ pub(crate) fn phase_begun() {
     PHASES.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Begins a new window for [`window_peak_bytes`], with so many bytes alive.
+/// Begins a new window for [`window_peak_bytes`], with this many live bytes.
 pub(crate) fn window_begun(live_bytes: usize) {
     let former = PEAK_LIVE_BYTES.swap(live_bytes, Ordering::Relaxed);
     FORMER_PEAK_LIVE_BYTES.fetch_max(former, Ordering::Relaxed);
 }
 
-/// The most bytes in use at once since [`window_begun`], as [`peak_live_bytes`] has it.
+/// The peak since [`window_begun`], as for [`peak_live_bytes`].
 pub(crate) fn window_peak_bytes() -> usize {
     PEAK_LIVE_BYTES.load(Ordering::Relaxed)
 }
@@ -80,7 +81,7 @@ pub(crate) fn overflowed(bytes: usize) {
     OVERFLOW_BYTES.fetch_add(bytes, Ordering::Relaxed);
 }
 
-/// What one zone counts.
+/// The counters of one zone.
 #[derive(Debug)]
 pub(crate) struct ZoneCounters {
     allocations: AtomicU64,
@@ -101,13 +102,14 @@ impl ZoneCounters {
         }
     }
 
-    /// A run was handed out for a request of `bytes`.
+    /// Counts a run that was handed out for a request of `bytes`.
     pub(crate) fn requested(&self, bytes: usize) {
         self.allocations.fetch_add(1, Ordering::Relaxed);
         self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
-    /// `more_bytes` more are in use, besides those that threads keep.
+    /// Counts `more_bytes` that came into use, and `fresh_bytes` that become resident for them. `cached_bytes` returns the bytes
+    /// in thread caches that the peak leaves out.
     pub(crate) fn grown(&self, more_bytes: usize, fresh_bytes: usize, cached_bytes: impl FnOnce() -> usize) {
         if fresh_bytes > 0 {
             self.fresh_bytes.fetch_add(fresh_bytes as u64, Ordering::Relaxed);
@@ -121,12 +123,12 @@ impl ZoneCounters {
         }
     }
 
-    /// So many bytes came back.
+    /// Counts bytes that are free again.
     pub(crate) fn released(&self, bytes: usize) {
         USED_BYTES.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// Memory was purged that its new owner is going to touch.
+    /// Counts purged memory that its new owner is about to touch.
     pub(crate) fn will_fault(&self, bytes: usize) {
         self.fresh_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
     }
@@ -155,7 +157,8 @@ impl ZoneCounters {
         self.system_calls.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The kernel refused a call. The process goes on without what was asked for; people are told once.
+    /// Counts a call that the kernel refused. The process goes on without it. A line on standard error warns of the first
+    /// refusal.
     #[cold]
     pub(crate) fn refused(&self, Errno(code): Errno, what: &str, bytes: usize) {
         self.refusals.fetch_add(1, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! What [`Scratch`](crate::Scratch) and [`SecretBuf`](crate::SecretBuf) answer where there is no memory.
+//! The errors that [`Scratch`](crate::Scratch) and [`SecretBuf`](crate::SecretBuf) return when there is no memory.
 
 use std::error::Error;
 use std::fmt;
@@ -7,9 +7,9 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MemoryRefused {
-    /// What was asked for, in bytes.
+    /// The size of the request, in bytes.
     pub asked_bytes: usize,
-    /// The system's error number; 0 where it was not even asked, because no address space holds so much.
+    /// The system's error number. It is 0 if the system was not asked, because no address space holds a request of this size.
     pub errno: i32,
 }
 
@@ -22,17 +22,17 @@ impl fmt::Display for MemoryRefused {
 
 impl Error for MemoryRefused {}
 
-/// A [`Scratch`](crate::Scratch) has less left than was asked for.
+/// A [`Scratch`](crate::Scratch) has too little memory left for a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ScratchExhausted {
-    /// What was asked for, in bytes; `usize::MAX` where that is more than a number holds.
+    /// The size of the request, in bytes; `usize::MAX` if it does not fit into a `usize`.
     pub asked_bytes: usize,
-    /// The alignment that it was asked for with, in bytes. Reaching it takes some of what is left.
+    /// The alignment of the request, in bytes. Padding for it takes some of the bytes that are left.
     pub align_bytes: usize,
-    /// What is left, in bytes.
+    /// Bytes left in the scratch.
     pub left_bytes: usize,
-    /// What the scratch holds when it is empty, in bytes.
+    /// Bytes that an empty scratch holds.
     pub capacity_bytes: usize,
 }
 

@@ -1,11 +1,13 @@
 //! Diagnosis: which allocations outlive their phase, and where they were made.
 //!
-//! Off unless asked for. While it is on, every allocation of the arena takes a lock and captures a backtrace: for finding
-//! what escapes, not for production. But nothing waits for it, whatever the program is at. Frames are captured without the
-//! standard library's lock of backtraces, which a panic holds while it prints one, and allocates. What is alive is noted
-//! under a lock of our own, under which no symbol is looked up; where it is not to be had in a short time (a fork copied it
-//! taken, a signal handler interrupted who holds it), the allocation is counted as missed. So is what a thread allocates that
-//! blocks signals, as it may be in a handler.
+//! Tracing is off by default. While it is on, every allocation of the arena takes a lock and captures a backtrace. It is meant
+//! for finding the allocations that escape, not for production.
+//!
+//! Yet it never makes the program hang, whatever the program is doing. Frames are captured without the standard library's lock of
+//! backtraces: a panic holds that lock while it prints a backtrace, and allocates. The live allocations are noted under a lock of
+//! our own, and no symbol is looked up under it. If that lock is not free in a short time, the allocation is counted as missed. A
+//! fork may have copied the lock while it was taken, or a signal handler may have interrupted its owner. Allocations of a thread
+//! that blocks signals are missed, too, because it may be in a handler.
 
 mod frames;
 
@@ -20,20 +22,20 @@ use crate::os;
 use frames::Frames;
 
 static ON: AtomicBool = AtomicBool::new(false);
-/// Counts the times that a phase began while none was open.
+/// Counts the phases that began while none was open.
 static WINDOW: AtomicU64 = AtomicU64::new(0);
-/// Allocations and frees that could not be noted, since tracing was last switched on or off.
+/// Allocations and frees that could not be noted since tracing was last switched on or off.
 static MISSED: AtomicU64 = AtomicU64::new(0);
-/// What is alive, by address.
+/// The live allocations, by address.
 static MADE: Mutex<Table> = Mutex::new(Table::with_hasher(BuildHasherDefault::new()));
 
 type Table = HashMap<usize, Made, BuildHasherDefault<DefaultHasher>>;
 
-/// The longest that the first allocation waits which does so in vain, in nanoseconds: who has the table may be waiting for a
-/// processor.
+/// The longest time that a thread waits for the table, in nanoseconds. The thread that has it may be waiting for a processor.
+/// After one thread gave up, no other waits.
 const PATIENCE_NS: u64 = 100_000_000;
 
-/// Nothing of its own is on the heap: who takes one out of the table frees no memory.
+/// Owns nothing on the heap, so that taking one out of the table frees no memory.
 struct Made {
     bytes: usize,
     window: u64,
@@ -41,19 +43,19 @@ struct Made {
 }
 
 thread_local! {
-    /// Whether this thread is in here: what the diagnosis itself allocates is not traced.
+    /// Whether this thread is in this module. Allocations of the module itself are not traced.
     static INSIDE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Allocations that were made in one place, in a phase, and are alive.
+/// Live allocations that were made in one place, in a phase.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Escaped {
-    /// How many.
+    /// The number of allocations.
     pub allocations: usize,
     /// Their bytes.
     pub bytes: usize,
-    /// Where they were made. Names and lines are as good as the program's debug information.
+    /// The place where they were made. Names and lines are as good as the program's debug information.
     pub backtrace: String,
 }
 
@@ -63,8 +65,8 @@ impl fmt::Display for Escaped {
     }
 }
 
-/// Begins or ends to trace which allocations of the arena outlive their phase. With `ZK_ALLOC_TRACE_ESCAPED=1` it is on
-/// from the first phase, and the end of the last open phase prints what [`escaped`] returns.
+/// Begins or ends the tracing of allocations that outlive their phase. With `ZK_ALLOC_TRACE_ESCAPED=1` it is on from the first
+/// phase, and the end of the last open phase prints the result of [`escaped`].
 ///
 /// ```
 /// zk_alloc::trace_escaped(true);
@@ -83,8 +85,8 @@ pub fn trace_escaped(on: bool) {
     }
 }
 
-/// What was made since the outermost phase (the one open now, or else the last one) began, and is alive: by place, the
-/// most bytes first.
+/// The live allocations that were made since the outermost phase began: the one that is open now, or else the last one. They are
+/// grouped by place, the place with the most bytes first.
 #[must_use]
 pub fn escaped() -> Vec<Escaped> {
     let window = WINDOW.load(Ordering::Relaxed);
@@ -94,7 +96,7 @@ pub fn escaped() -> Vec<Escaped> {
             let of_window = made.values().filter(|made| made.window == window);
             alive.extend(of_window.map(|made| (made.frames, made.bytes)));
         }
-        // The lock is released: what follows takes its time.
+        // The lock is released here, because the rest takes its time.
         let mut by_frames = BTreeMap::<Frames, (usize, usize)>::new();
         for (frames, bytes) in alive {
             let place = by_frames.entry(frames).or_default();
@@ -116,12 +118,12 @@ pub fn escaped() -> Vec<Escaped> {
     places.unwrap_or_default()
 }
 
-/// How many allocations and frees could not be noted: what [`escaped`] returns is wrong by as many.
+/// The number of allocations and frees that could not be noted. The result of [`escaped`] is wrong by this number.
 pub(crate) fn missed() -> u64 {
     MISSED.load(Ordering::Relaxed)
 }
 
-/// A phase began while none was open.
+/// Notes that a phase began while none was open.
 pub(crate) fn window_begun() {
     WINDOW.fetch_add(1, Ordering::Relaxed);
 }
@@ -135,15 +137,15 @@ pub(crate) fn is_on() -> bool {
 pub(crate) fn allocated(at: usize, bytes: usize) {
     untraced(|| {
         let made = Made { bytes, window: WINDOW.load(Ordering::Relaxed), frames: Frames::capture() };
-        // To make room for it means to allocate, which a handler that may have interrupted `malloc` must not; and where there
-        // is no memory, the diagnosis is what goes without.
+        // Making room in the table allocates. A handler that may have interrupted `malloc` must not allocate. If there is no
+        // memory, the diagnosis goes without this allocation.
         if os::may_be_in_signal_handler() || !note(at, made) {
             MISSED.fetch_add(1, Ordering::Relaxed);
         }
     });
 }
 
-/// Notes what is alive; `false` where that can't be.
+/// Notes a live allocation; `false` if that can't be.
 fn note(at: usize, allocation: Made) -> bool {
     made().is_some_and(|mut made| {
         let has_room = made.try_reserve(1).is_ok();
@@ -157,15 +159,15 @@ fn note(at: usize, allocation: Made) -> bool {
 #[cold]
 pub(crate) fn freed(at: usize) {
     untraced(|| match made() {
-        // The table never shrinks, so that this frees nothing.
+        // The table never shrinks, so this frees nothing.
         Some(mut made) => drop(made.remove(&at)),
         None => drop(MISSED.fetch_add(1, Ordering::Relaxed)),
     });
 }
 
-/// The table, unless it is not to be had in a short time.
+/// The table; `None` if it is not free in a short time.
 fn made() -> Option<MutexGuard<'static, Table>> {
-    /// Whether somebody waited in vain before, so that nobody else should.
+    /// Whether a thread gave up waiting before, so that no other thread waits.
     static IS_STUCK: AtomicBool = AtomicBool::new(false);
     let began = os::monotonic_ns();
     loop {
@@ -185,7 +187,7 @@ fn made() -> Option<MutexGuard<'static, Table>> {
     }
 }
 
-/// Runs `f`, unless this thread is in here already.
+/// Runs `f`, unless this thread is already in this module.
 fn untraced<R>(f: impl FnOnce() -> R) -> Option<R> {
     if INSIDE.try_with(|inside| inside.replace(true)).unwrap_or(true) {
         return None;

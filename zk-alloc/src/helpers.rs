@@ -1,14 +1,13 @@
-//! Threads that help for the time of one call. Beside [`retain`](crate::Retain), not in a zone: what serves requests starts
-//! no threads.
+//! Threads that help during one call. Only [`retain`](crate::Retain) uses them: code that serves requests starts no threads.
 
 use std::thread;
 
-/// Stack of a helper, in bytes. Given, because the standard library would otherwise look for a default in the environment,
-/// behind its lock.
+/// Stack of a helper, in bytes. Without a size, the standard library would look for a default in the environment, behind its
+/// lock.
 pub(crate) const STACK_BYTES: usize = 256 << 10;
 
-/// Calls `work` with each number below `threads`, on as many threads, this one among them; here too where no thread can be
-/// started. Returns when all of it is done. `work` does not panic.
+/// Calls `work` with each number below `threads`, each on a thread of its own. The calling thread takes 0, and the number of any
+/// thread that cannot be started. Returns when all calls have returned. `work` does not panic.
 pub(crate) fn in_parallel(threads: usize, work: &(dyn Fn(usize) + Sync)) {
     thread::scope(|scope| {
         for part in 1..threads {

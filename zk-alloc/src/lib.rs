@@ -15,9 +15,9 @@
 //! [`Scratch`]: Scratch
 //! [`SecretBuf`]: SecretBuf
 //!
-// The links above hold here, because the first of two definitions does; those of the README lead to the sources.
+// Rustdoc takes the first of two definitions of a link, so the links above hold here. Those in the README lead to the sources.
 #![doc = include_str!("../README.md")]
-// The order of the house: a module imports only what stands below it (tests/layering.rs).
+// A module imports only modules that stand below it in the order of tests/layering.rs.
 mod allocator;
 mod arena;
 mod background;
@@ -55,7 +55,7 @@ pub use config::{
 pub use counters::{overflow_stats, reset_overflow_stats};
 pub use error::{MemoryRefused, ScratchExhausted};
 pub use escape::{Escaped, escaped, trace_escaped};
-#[allow(deprecated, reason = "who writes them is told")]
+#[allow(deprecated, reason = "programs that use them are warned")]
 pub use names::{Arena, Exhausted, Refused, join, slab_size};
 pub use phase::{Participants, Phase, PhaseGuard, begin_phase, end_phase, phase};
 pub use report::PhaseReport;
@@ -64,12 +64,12 @@ pub use scratch::Scratch;
 pub use secret::SecretBuf;
 pub use stats::{Stats, stats};
 
-/// What every adapter names when it is compiled. The crate `zk-alloc` of crates.io, an arena that overwrites what is alive, has
-/// the same library name and the same functions, but not this one: an adapter that is built against it does not compile.
+/// Every adapter names this constant, so that it compiles against this crate only. The crate `zk-alloc` of crates.io has the same
+/// library name and the same functions, but not this constant. It is an arena that overwrites live memory.
 #[doc(hidden)]
 pub const REUSES_ONLY_WHAT_WAS_FREED: () = ();
 
-// Its examples are compiled and run with those of this documentation.
+// The examples of that page are compiled and run with those of this documentation.
 #[cfg(doctest)]
 #[doc = include_str!("../../docs/migrating.md")]
 struct Migrating;

@@ -1,11 +1,11 @@
-//! Names that programs wrote before. Each is another name of one thing, and nothing in this crate uses it.
+//! Earlier names of items, for programs that use them. Nothing in this crate does.
 
 use crate::config::thread_capacity_bytes;
 use crate::error::{MemoryRefused, ScratchExhausted};
 use crate::pool;
 use crate::scratch::Scratch;
 
-/// [`Scratch`], as users of the crate zk-nalloc called it. The arena is something else: the memory that
+/// [`Scratch`], by its name in the crate zk-nalloc. Today the arena is something else: the memory that
 /// [`ZkAllocator`](struct@crate::ZkAllocator) serves from.
 pub type Arena = Scratch;
 
@@ -23,8 +23,8 @@ pub fn join() {
     pool::register_worker();
 }
 
-/// [`thread_capacity_bytes`], as the crate zk-alloc 0.0.9 called it, which gave each thread a slab of its own. The slabs of
-/// today are something else: what blocks are cut from.
+/// [`thread_capacity_bytes`], by its name in the crate zk-alloc 0.0.9, which gave each thread a slab of its own. Today a slab is
+/// something else: memory that is cut into blocks.
 #[must_use]
 #[deprecated = "renamed to `thread_capacity_bytes`: a slab is something else today"]
 pub fn slab_size() -> usize {

@@ -1,4 +1,4 @@
-//! How many phases are open. Known by itself, because what waits for the end of the last one stands below phases.
+//! The number of open phases. It has a module of its own because modules below `phase` read it.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -10,12 +10,12 @@ pub(crate) fn is_any() -> bool {
     OPEN.load(Ordering::Relaxed) != 0
 }
 
-/// One more; whether it is the only one.
+/// Counts one more open phase. Returns whether it is the only one.
 pub(crate) fn began() -> bool {
     OPEN.fetch_add(1, Ordering::Relaxed) == 0
 }
 
-/// One less; whether it was the last. Where none was open, nothing happens.
+/// Counts one open phase less. Returns whether it was the last. Does nothing if none is open.
 pub(crate) fn ended() -> bool {
     OPEN.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |open| open.checked_sub(1)) == Ok(1)
 }

@@ -1,4 +1,5 @@
-//! Phases: when the arena takes part. A scope, not a lifetime: what is allocated in a phase may live as long as it likes.
+//! Phases: the times in which the arena takes part. A phase is a scope, not a lifetime: memory that is allocated in a phase may
+//! outlive it.
 
 use std::cell::Cell;
 use std::time::Instant;
@@ -9,21 +10,20 @@ use crate::{arena, background, counters, escape, open_phases, os, retain, stats}
 thread_local! {
     /// Phases that this thread began and has not ended.
     static OWN: Cell<usize> = const { Cell::new(0) };
-    /// Whether this thread works for whoever opens a phase.
+    /// Whether this thread works for any thread that opens a phase.
     static WORKER: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whose allocations a phase brings to the arena.
+/// The threads that allocate from the arena while a phase is open.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Participants {
     /// Every thread of the process.
     #[default]
     All,
-    /// The threads that opened a phase, and the prover's workers: those of
-    /// `build_global` in [`pool`](crate::pool), and threads that called
-    /// [`pool::register_worker`](crate::pool::register_worker). Threads of tokio, a database or a network beside the prover
-    /// never touch the arena.
+    /// The threads that opened a phase, and the prover's workers: those of `build_global` in [`pool`](crate::pool), and threads
+    /// that called [`pool::register_worker`](crate::pool::register_worker). Other threads, such as those of tokio, a database or
+    /// a network, never allocate from the arena.
     Pool,
 }
 
@@ -44,8 +44,8 @@ pub(crate) fn register_worker() {
 
 /// Runs `f` in a phase: while it runs, every thread of the process gets its memory from the arena.
 ///
-/// Phases are safe: they nest, they overlap on any threads, they end when `f` panics, and what `f` returns or leaves
-/// behind stays valid for as long as it lives.
+/// Phases are safe. They may nest, they may overlap on any threads, and they end if `f` panics. Values that `f` returns or leaves
+/// behind stay valid for as long as they live.
 ///
 /// ```
 /// let squares = zk_alloc::phase(|| (0..1 << 16).map(|n: u64| n * n).collect::<Vec<_>>());
@@ -59,8 +59,8 @@ where
     f()
 }
 
-/// A phase that lasts until the guard is dropped. A [`Phase`] is such a guard that also notes the counters when it begins, so
-/// that it can report.
+/// A phase that lasts until the guard is dropped. A [`Phase`] is such a guard that can also report, because it notes the counters
+/// when it begins.
 ///
 /// ```
 /// let guard = zk_alloc::PhaseGuard::new();
@@ -75,7 +75,7 @@ pub struct PhaseGuard {
 }
 
 impl PhaseGuard {
-    /// Begins a phase. It never fails: where the system refuses memory, the backing allocator serves.
+    /// Begins a phase. It never fails: if the system refuses memory, the backing allocator serves.
     pub fn new() -> Self {
         begin_phase();
         Self { _private: () }
@@ -95,7 +95,7 @@ impl Drop for PhaseGuard {
     }
 }
 
-/// A [`PhaseGuard`] that also notes the counters when it begins, so that it can report what happened since; that costs a few
+/// A [`PhaseGuard`] that also notes the counters when it begins, so that it can report their changes. This takes a few
 /// microseconds more.
 ///
 /// ```
@@ -120,7 +120,7 @@ impl Phase {
         Self { begun: Instant::now(), before: stats::stats(), faults_before: os::minor_faults(), _guard: guard }
     }
 
-    /// What happened since the phase began, in the whole process: phases that overlap report each other's allocations
+    /// The changes since the phase began, in the whole process. Phases that overlap therefore report each other's allocations,
     /// too.
     #[must_use]
     pub fn report(&self) -> PhaseReport {
@@ -134,8 +134,8 @@ impl Phase {
     }
 }
 
-/// Begins a phase that lasts until a matching [`end_phase`]. [`phase`] and [`PhaseGuard`] end theirs by themselves, also when
-/// the code between panics; prefer them.
+/// Begins a phase that lasts until a matching [`end_phase`]. Prefer [`phase`] and [`PhaseGuard`], which end their phase by
+/// themselves, even if the code in it panics.
 ///
 /// ```
 /// zk_alloc::begin_phase();
@@ -155,10 +155,10 @@ pub fn begin_phase() {
     }
 }
 
-/// Ends a phase begun with [`begin_phase`], on any thread. Where none is open, nothing happens.
+/// Ends a phase that [`begin_phase`] began, on any thread. If none is open, nothing happens.
 pub fn end_phase() {
-    // A phase may end on another thread than it began on; the thread that began it then counts one too many, and takes
-    // part in phases of others. That costs nothing but its place in `Participants::Pool`.
+    // A phase may end on another thread than it began on. The thread that began it then counts one too many, and takes part in
+    // phases of others. This has an effect only with `Participants::Pool`.
     OWN.set(OWN.get().saturating_sub(1));
     if open_phases::ended() {
         if escape::is_on() && arena::get().is_some_and(|arena| arena.config().settings.trace_escaped.value) {
@@ -168,7 +168,7 @@ pub fn end_phase() {
     }
 }
 
-/// For `ZK_ALLOC_TRACE_ESCAPED=1`. Past the standard library's lock of standard error.
+/// For `ZK_ALLOC_TRACE_ESCAPED=1`. Bypasses the standard library's lock of standard error.
 #[cold]
 fn print_escaped() {
     let places = escape::escaped();

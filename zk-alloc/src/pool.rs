@@ -1,10 +1,10 @@
-//! The thread pool of the prover: built where it costs least, its threads known as workers.
+//! The prover's thread pool: it is built where it costs least, and its threads are workers.
 
 use crate::phase;
 
-/// Makes the calling thread a worker: it takes part in every phase also where only
-/// [`Participants::Pool`](crate::Participants::Pool) do. Call it in the start handler of a thread pool of your own; the
-/// workers of `build_global` (feature `rayon`) are registered.
+/// Makes the calling thread a worker: it takes part in every phase, even if only
+/// [`Participants::Pool`](crate::Participants::Pool) do. Call it in the start handler of your own thread pool. `build_global`
+/// (feature `rayon`) registers its workers itself.
 ///
 /// ```
 /// std::thread::spawn(|| {
@@ -18,10 +18,10 @@ pub fn register_worker() {
     phase::register_worker();
 }
 
-/// Builds rayon's global thread pool, with rayon's own defaults (`RAYON_NUM_THREADS` included), and returns whether this
-/// call built it: `false` if there was one already. Call it before the first phase, so that nothing the pool keeps for
-/// the life of the process occupies the arena. Its workers take part in phases also under
-/// [`Participants::Pool`](crate::Participants::Pool). Where it is called later, or not at all, everything still works.
+/// Builds rayon's global thread pool, with rayon's own defaults (`RAYON_NUM_THREADS` included). Returns whether this call built
+/// it: `false` if there was one already. Call it before the first phase, so that memory that the pool keeps for ever does not lie
+/// in the arena. Its workers take part in phases also under [`Participants::Pool`](crate::Participants::Pool). If you call it
+/// later, or never, everything still works.
 ///
 /// ```
 /// assert!(zk_alloc::pool::build_global());

@@ -1,12 +1,12 @@
-//! What happened in a phase.
+//! The report on a phase.
 
 use std::fmt;
 use std::time::Duration;
 
 use crate::stats::{self, Mib, Stats};
 
-/// What [`Phase::report`](crate::Phase::report) returns: the differences of the process's counters since the phase began.
-/// Sizes are in bytes.
+/// The result of [`Phase::report`](crate::Phase::report): the changes of the process's counters since the phase began. Sizes are
+/// in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
@@ -15,29 +15,29 @@ pub struct PhaseReport {
     pub wall: Duration,
     /// Allocations served with blocks of slabs (up to 32 KiB).
     pub slab_allocations: u64,
-    /// Bytes that were asked for in them.
+    /// Bytes requested in them.
     pub slab_bytes: u64,
-    /// Allocations served as page runs (above).
+    /// Allocations served as page runs (larger ones).
     pub run_allocations: u64,
-    /// Bytes that were asked for in them.
+    /// Bytes requested in them.
     pub run_bytes: u64,
     /// Requests meant for the arena that the backing allocator served.
     pub overflow_allocations: u64,
-    /// Bytes that were asked for in them.
+    /// Bytes requested in them.
     pub overflow_bytes: u64,
     /// Bytes handed out that were not resident before.
     pub fresh_bytes: u64,
-    /// Bytes handed out that were.
+    /// Bytes handed out that were resident before.
     pub reused_bytes: u64,
-    /// The most bytes of slabs and page runs in use at once since the first of the phases open now began, as
+    /// The peak of the bytes of blocks and page runs in use since the first of the open phases began, as
     /// [`Stats::peak_live_bytes`] counts them.
     pub peak_live_bytes: usize,
     /// Page faults of the process that needed no disk.
     pub minor_faults: u64,
-    /// Calls of the arena into the kernel.
+    /// System calls of the arena.
     pub system_calls: u64,
-    /// Bytes of page runs and blocks that are alive now and were not when the phase began. At the end of a phase: what leaves
-    /// it.
+    /// The growth of the live size since the phase began: bytes of blocks and page runs. At the end of a phase, these bytes
+    /// outlive it.
     pub escaped_bytes: usize,
 }
 
@@ -56,7 +56,7 @@ impl PhaseReport {
             slab_bytes: after.slab_bytes - before.slab_bytes,
             run_allocations: after.run_allocations - before.run_allocations,
             run_bytes: after.run_bytes - before.run_bytes,
-            // The user may have reset these two meanwhile.
+            // The user may have reset these two since the phase began.
             overflow_allocations: after.overflow_allocations.saturating_sub(before.overflow_allocations),
             overflow_bytes: after.overflow_bytes.saturating_sub(before.overflow_bytes),
             fresh_bytes,

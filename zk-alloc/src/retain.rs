@@ -1,4 +1,4 @@
-//! What stays resident when nothing runs.
+//! The memory that stays resident between phases, and in idle processes.
 #![cfg_attr(test, allow(unsafe_code, reason = "a test forks"))]
 
 use std::hint::black_box;
@@ -10,17 +10,17 @@ use crate::background;
 use crate::config::{self, Settings};
 use crate::{helpers, open_phases, os};
 
-/// What the arena keeps resident when the last open phase ends. Free memory only: what is in use is never touched.
+/// The free memory that the arena keeps resident when the last open phase ends. Memory in use is never touched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Retain {
     /// Everything: the next phase finds its pages, and RSS stays at its peak.
     Always,
-    /// At most so many bytes, what is in use included. The default, with `ZK_ALLOC_RETAIN_BYTES`, or else half of the
-    /// memory that the process may use (its control group's limit or the machine's memory).
+    /// At most this many bytes, memory in use included. This is the default, with `ZK_ALLOC_RETAIN_BYTES`, or else half of the
+    /// memory that the process may use (the limit of its control group, or the machine's memory).
     Bytes(usize),
-    /// The peak live size of the last `Duration`. Between phases, free memory beyond that is purged. Once that time has passed without a
-    /// phase, all free memory is purged. While a phase is open, nothing is.
+    /// The peak live size of the last `Duration`. Between phases, free memory beyond that is purged. Once that time has passed
+    /// without a phase, all free memory is purged. While a phase is open, nothing is purged.
     ///
     /// The program's own threads purge, when they ask for memory. A process that goes fully idle asks for none, and keeps its memory:
     /// call [`release`], or start the background thread ([`start_background_thread`](crate::start_background_thread),
@@ -33,7 +33,7 @@ pub enum Retain {
     Never,
 }
 
-/// Tags and values of `POLICY`, which is one word so that it changes at once: the tag in the two highest bits.
+/// Tags and values of `POLICY`, which is one word so that it changes at once. The tag is in the two highest bits.
 const VALUE_BITS: u32 = 62;
 const DEFAULT: u64 = 0;
 const BYTES: u64 = 1 << VALUE_BITS;
@@ -42,8 +42,8 @@ const TAG_MASK: u64 = 3 << VALUE_BITS;
 
 static POLICY: AtomicU64 = AtomicU64::new(DEFAULT);
 
-/// Chooses what stays resident from now on. It takes effect when the last open phase ends; with
-/// [`ZkAllocator::resident`](crate::ZkAllocator::resident) at once. There, [`Retain::For`] says how soon free memory is purged, and any
+/// Sets the policy from now on. It takes effect when the last open phase ends, or at once with
+/// [`ZkAllocator::resident`](crate::ZkAllocator::resident). There, [`Retain::For`] says how soon free memory is purged, and any
 /// other policy turns purging by time off.
 ///
 /// ```
@@ -63,10 +63,10 @@ pub fn set_retain(retain: Retain) {
     background::start_if_set();
 }
 
-/// Whether an allocator takes part always, so that no phase ends that could say when memory may go.
+/// Whether an allocator always takes part, so that memory has to be purged without the end of a phase.
 static IS_RESIDENT: AtomicBool = AtomicBool::new(false);
 
-/// Turns purging by time on, for an allocator that takes part always. Never waits, and allocates nothing.
+/// Turns purging by time on, for an allocator that always takes part. Never waits, and allocates nothing.
 pub(crate) fn follow_live() {
     IS_RESIDENT.store(true, Ordering::SeqCst);
     follow();
@@ -92,24 +92,24 @@ fn window_ns(policy: u64, is_resident: bool, by_setting: impl FnOnce() -> Durati
     }
 }
 
-/// While a phase is open, all that is freed in it stays.
+/// Keeps all memory resident that is freed while a phase is open.
 pub(crate) fn first_phase_began() {
-    // Pairs with the one below: either that thread sees the phase, or what it said comes before this.
+    // Pairs with the fence below: either that thread sees this phase, or this thread's limit replaces that one's.
     fence(Ordering::SeqCst);
     arena::set_retained(usize::MAX);
 }
 
-/// What is freed from now on, outside of phases, is subject to the policy too.
+/// Applies the policy to memory that is freed from now on, outside of phases.
 fn keep_between_phases(bytes: usize) {
     arena::set_retained(bytes);
-    // Another thread may have begun a phase meanwhile, and said the opposite before.
+    // Another thread may have begun a phase in between, and set its limit before this thread did.
     fence(Ordering::SeqCst);
     if open_phases::is_any() {
         first_phase_began();
     }
 }
 
-/// Carries the policy out. Waits for nobody, and allocates nothing.
+/// Applies the policy at the end of the last phase. Waits for nobody, and allocates nothing.
 pub(crate) fn last_phase_ended() {
     let Some(arena) = arena::get() else { return };
     arena.ask_for_huge_pages();
@@ -129,9 +129,9 @@ pub(crate) fn last_phase_ended() {
     keep_between_phases(keep);
 }
 
-/// Gives all free memory of the arena back to the system, and returns how many bytes went; so does glibc's heap with what
-/// is free in it, uncounted. What is in use stays as it is. The next phase pays for its pages again; in between, the
-/// process is as small as without the arena.
+/// Purges all free memory of the arena, and returns how many bytes went. glibc also returns the free memory of its heap to the
+/// system, which is not counted. Memory in use stays as it is. The next phase takes new page faults. Until then, the process is
+/// as small as without the arena.
 ///
 /// ```
 /// zk_alloc::phase(|| drop(vec![1u8; 1 << 20]));
@@ -142,10 +142,10 @@ pub fn release() -> usize {
     arena::get().map_or(0, |arena| arena.trim(0, Purge::Now))
 }
 
-/// Lets the system take the arena's free memory when it runs short (`MADV_FREE`), and returns how many bytes that may be.
-/// Until then the next phase finds its pages, without a fault; RSS as the kernel counts it does not fall before. (But of a huge
-/// page of which a part is in use, Linux from 6.12 on takes at once what holds nothing but zeroes. `stats()` counts as
-/// resident what was lazily purged, until it is purged or used again.)
+/// Lets the system take the arena's free memory when it runs short (`MADV_FREE`), and returns how many bytes that may be. Until
+/// then, the next phase finds its pages without a fault, and RSS as the kernel counts it does not fall. There is one exception.
+/// If a part of a huge page is in use, Linux from 6.12 on takes at once the pages of it that hold only zeroes. `stats()` counts
+/// lazily purged memory as resident until it is purged or used again.
 ///
 /// ```
 /// # #[global_allocator]
@@ -157,9 +157,9 @@ pub fn soften() -> usize {
     arena::get().map_or(0, |arena| arena.trim(0, Purge::Lazily))
 }
 
-/// Makes `bytes` of the arena resident ahead of the first phase, on several threads (`MADV_POPULATE_WRITE` where there is
-/// one), and returns how many bytes are. For the one huge buffer of a prover, ask for its size: the memory is in the zone
-/// of requests that large. 0 where there is no arena, or the system refused.
+/// Makes `bytes` of the arena resident ahead of the first phase, on several threads (with `MADV_POPULATE_WRITE`, if the kernel
+/// has it). Returns how many bytes are resident. For a prover's one huge buffer, pass its size: the memory is then in the zone of
+/// requests that large. Returns 0 if there is no arena, or if the system refused.
 ///
 /// ```
 /// # #[global_allocator]
@@ -171,7 +171,8 @@ pub fn reserve(bytes: usize) -> usize {
     if bytes == 0 {
         return 0;
     }
-    // The program's settings come with the first request. This may be it; if no allocator of ours is asked, there are none.
+    // The program's settings come with the first request, which may be this one. If the global allocator is not ours, there are
+    // none.
     drop(black_box(Box::new(0u8)));
     config::introduce(&Settings::new());
     let arena = arena::open();
@@ -209,8 +210,8 @@ mod tests {
     #[cfg(target_os = "linux")]
     #[test]
     fn a_phase_that_began_while_the_last_one_ended_keeps_what_is_freed_in_it() {
-        // The child has the limit to itself, which is one for the process.
-        // SAFETY: the child changes numbers, and ends.
+        // The limit is one for the process, so a forked child has it to itself.
+        // SAFETY: the child only changes numbers, and exits.
         let child = unsafe { libc::fork() };
         if child == 0 {
             open_phases::began();

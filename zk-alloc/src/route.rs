@@ -1,4 +1,4 @@
-//! Where a request goes. Pure arithmetic: whoever answers differently changes speed and memory, never safety.
+//! Which part of the arena serves a request. This is pure arithmetic: another answer changes speed and memory use, never safety.
 
 use crate::classes::{self, Class};
 
@@ -7,42 +7,45 @@ use crate::classes::{self, Class};
 pub(crate) enum Path {
     /// A block of a size class, from the thread's cache or a slab.
     Block(Class),
-    /// A run of pages, in the zone of its kind: small things stay out of the holes that huge runs leave.
+    /// A run of pages, in the zone of its kind. So small allocations stay out of the holes that huge runs leave.
     Run(RunKind),
 }
 
-/// The runs that lie together: each kind has a zone of the region.
+/// The kinds of runs. Each kind has a zone of the region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum RunKind {
-    /// Below [`ALIGNED_BYTES`], and aligned to more than a block may be: each would bring a huge page for the little that it is.
+    /// Runs below [`ALIGNED_BYTES`] that are aligned to more than a block can be. Elsewhere, each would fault in a whole huge
+    /// page.
     Aligned,
-    /// All others below [`HUGE_RUN_BYTES`].
+    /// All other runs below [`HUGE_RUN_BYTES`].
     Mid,
-    /// From [`HUGE_RUN_BYTES`].
+    /// Runs of [`HUGE_RUN_BYTES`] and more.
     Huge,
 }
 
-/// Slabs lie in the zone of these runs, so that what either leaves serves the other.
+/// Slabs lie in the zone of these runs, so that slabs and runs can reuse each other's memory.
 pub(crate) const SLABS: RunKind = RunKind::Mid;
-/// Requests of so many bytes and more lie among the others, however they are aligned.
+/// No request of this size or more, in bytes, is a [`RunKind::Aligned`], whatever its alignment.
 pub(crate) const ALIGNED_BYTES: usize = 256 << 10;
-/// The smallest request of the huge runs' zone, in bytes.
+/// The smallest huge run, in bytes.
 pub(crate) const HUGE_RUN_BYTES: usize = 64 << 20;
-/// A run of so many bytes may lie in the zone of the huge runs, if that has free resident memory and the zone of the others has not.
+/// The smallest mid run that may lie in the zone of the huge runs, in bytes. It does so if that zone has free resident memory and
+/// its own zone has none.
 pub(crate) const CROSSES_MIN_BYTES: usize = 4 << 20;
-/// A run of so many bytes is long. Shorter ones more often outlive their proof, and lie with the slabs.
+/// The smallest long run, in bytes. Shorter runs outlive their proof more often, and lie with the slabs.
 pub(crate) const LONG_RUN_BYTES: usize = 256 << 10;
-/// What a backing allocation may weigh for growth to move it into the arena, in bytes. Above, `realloc` of the usual
-/// backing allocators moves page tables instead of contents, which beats our copy.
+/// The largest backing allocation that growth moves into the arena, in bytes. Above this size, `realloc` of the usual backing
+/// allocators moves page tables instead of contents, which beats our copy.
 pub(crate) const MIGRATE_MAX_BYTES: usize = 128 << 10;
-/// What the backing allocator is shown once, in bytes: glibc keeps twice as much at the end of its heap from then on, instead of
-/// giving it back at every free. Without us it would keep up to 64 MiB, having seen a prover's buffers.
+/// The size in bytes of the one buffer that the backing allocator serves and frees before the arena takes over. From then on,
+/// glibc keeps twice as much at the end of its heap, instead of trimming it at every free. Without the arena, a prover's buffers
+/// would raise that limit to 64 MiB.
 pub(crate) const TEACHING_BYTES: usize = 4 << 20;
-/// From so many bytes on, growth that finds no room where a run stands moves its pages elsewhere, and copies nothing. Below, a
-/// copy costs less than the kernel's bookkeeping.
+/// The smallest run, in bytes, whose pages growth moves elsewhere instead of copying them, if it has no room where it stands. For
+/// smaller runs, a copy costs less than the kernel's bookkeeping.
 pub(crate) const MOVE_MIN_BYTES: usize = 4 << 20;
 
-/// The path of a request that the arena is to serve.
+/// The path of a request that the arena serves.
 #[inline(always)]
 pub(crate) const fn path(size: usize, align: usize) -> Path {
     if size <= classes::MAX_BYTES && align <= classes::MAX_ALIGN {
@@ -52,7 +55,7 @@ pub(crate) const fn path(size: usize, align: usize) -> Path {
     }
 }
 
-/// Which kind of run serves a request.
+/// The kind of the run that serves a request.
 pub(crate) const fn run_kind(size: usize, align: usize) -> RunKind {
     if size >= HUGE_RUN_BYTES {
         RunKind::Huge
@@ -71,7 +74,7 @@ pub(crate) const fn least_bytes(runs: RunKind) -> usize {
     }
 }
 
-/// Whether a run of so many bytes is long.
+/// Whether a run of this many bytes is long.
 #[inline(always)]
 pub(crate) const fn is_long_run(bytes: usize) -> bool {
     bytes >= LONG_RUN_BYTES

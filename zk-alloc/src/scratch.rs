@@ -1,4 +1,4 @@
-//! `Scratch`: memory of one's own, handed out by a bump pointer and taken back all at once.
+//! `Scratch`: a bump allocator with a mapping of its own, whose memory is freed all at once.
 #![allow(unsafe_code, reason = "makes values in a mapping")]
 
 #[cfg(feature = "allocator-api2")]
@@ -16,9 +16,9 @@ use bump::Bump;
 /// The least alignment of arrays, in bytes: a cache line, and a vector of AVX-512.
 const LINE_BYTES: usize = 64;
 
-/// Scratch memory of fixed capacity: allocating moves a pointer, [`reset`](Self::reset) takes everything back at once, and
-/// its pages stay resident for the next round. For buffers whose life one function oversees: the layers of an FFT, the
-/// rounds of a folding, the columns of one trace after the other.
+/// Scratch memory of fixed capacity. Allocating moves a pointer, [`reset`](Self::reset) frees everything at once, and the pages
+/// stay resident for the next round. Use it for buffers whose life one function oversees: the layers of an FFT, the rounds of a
+/// folding, the columns of one trace after the other.
 ///
 /// ```
 /// let mut scratch = zk_alloc::Scratch::with_capacity(1 << 20);
@@ -30,16 +30,15 @@ const LINE_BYTES: usize = 64;
 /// }
 /// ```
 ///
-/// It needs no [`ZkAllocator`](struct@crate::ZkAllocator) and no phase: its memory is one mapping of its own, whichever
-/// global allocator is installed (without Unix, a block of the system's allocator). A page of it takes memory when it is
-/// first touched, so that a generous capacity costs nothing but address space (under `vm.overcommit_memory=2` all of it
-/// counts). Capacities of 2 MiB and more ask for huge pages, unless `ZK_ALLOC_THP` is `never` or `later`,
-/// or `auto` avoids them.
+/// It needs no [`ZkAllocator`](struct@crate::ZkAllocator) and no phase. Its memory is one mapping of its own, whichever global
+/// allocator is installed (without Unix, a block of the system's allocator). A page takes memory when it is first touched, so a
+/// generous capacity costs only address space (under `vm.overcommit_memory=2` all of it counts). Capacities of 2 MiB and more ask
+/// for huge pages, unless `ZK_ALLOC_THP` is `never` or `later`, or `auto` avoids them.
 ///
-/// # What is alive is never overwritten
+/// # Live values are never overwritten
 ///
-/// What a scratch hands out borrows it, and [`reset`](Self::reset), [`wipe`](Self::wipe) and [`release`](Self::release)
-/// borrow it exclusively. Whoever would reset beneath a value that is still used does not compile:
+/// Values in a scratch borrow it, and [`reset`](Self::reset), [`wipe`](Self::wipe) and [`release`](Self::release) borrow it
+/// exclusively. A reset under a value that is still used does not compile:
 ///
 /// ```compile_fail,E0502
 /// let mut scratch = zk_alloc::Scratch::with_capacity(1 << 20);
@@ -48,7 +47,7 @@ const LINE_BYTES: usize = 64;
 /// assert_eq!(trace[7], 7); // borrowed past the reset
 /// ```
 ///
-/// Nothing is dropped in a scratch, so a type that needs it does not compile either:
+/// A scratch drops no values, so a type that needs to be dropped does not compile either:
 ///
 /// ```compile_fail,E0080
 /// let scratch = zk_alloc::Scratch::with_capacity(1 << 20);
@@ -57,8 +56,8 @@ const LINE_BYTES: usize = 64;
 ///
 /// # Threads
 ///
-/// A scratch may move to another thread, and two threads may not allocate from it at once (`Send`, not `Sync`): give each
-/// its own. Threads may share what it handed out, in parallel iterators for one.
+/// A scratch may move to another thread, but two threads may not allocate from it at once (`Send`, not `Sync`): give each its
+/// own. Threads may share memory that it handed out, for example in parallel iterators.
 ///
 /// ```compile_fail,E0277
 /// let scratch = zk_alloc::Scratch::with_capacity(1 << 20);
@@ -69,9 +68,9 @@ const LINE_BYTES: usize = 64;
 ///
 /// # When it is full
 ///
-/// The capacity is a bound: there is no second chunk, so nothing goes elsewhere unseen, and everything is contiguous. What
-/// does not fit panics as a `Vec` does whose capacity overflows, with what was asked and what is left; each method has a
-/// `try_` twin that returns this as an error.
+/// The capacity is a bound. There is no second chunk, so no request goes elsewhere unseen, and everything is contiguous. A
+/// request that does not fit panics, like a `Vec` whose capacity overflows. The message says what was asked and what is left.
+/// Each method has a `try_` twin that returns this as an error.
 ///
 /// ```
 /// let scratch = zk_alloc::Scratch::with_capacity(4096);
@@ -81,9 +80,8 @@ const LINE_BYTES: usize = 64;
 ///
 /// # Collections
 ///
-/// With the feature `allocator-api2`, `&Scratch` is an `allocator_api2::alloc::Allocator`: `Vec::new_in(&scratch)` of that
-/// crate, and hashbrown's maps. The last block grows in place, and is freed when it is dropped; what another block
-/// leaves behind comes back with the reset.
+/// With the feature `allocator-api2`, `&Scratch` is an `allocator_api2::alloc::Allocator`: for `Vec::new_in(&scratch)` of that
+/// crate, and hashbrown's maps. The last block grows in place, and is freed when it is dropped. The reset frees all other blocks.
 pub struct Scratch {
     bump: Bump,
 }
@@ -93,7 +91,7 @@ impl Scratch {
     /// A scratch of at least `bytes`, in whole pages.
     ///
     /// # Panics
-    /// Where the system refuses. [`try_with_capacity`](Self::try_with_capacity) returns an error.
+    /// If the system refuses memory. [`try_with_capacity`](Self::try_with_capacity) returns an error instead.
     #[must_use]
     #[track_caller]
     pub fn with_capacity(bytes: usize) -> Self {
@@ -103,7 +101,7 @@ impl Scratch {
     /// A scratch of at least `bytes`, in whole pages.
     ///
     /// # Errors
-    /// Where the system refuses.
+    /// If the system refuses memory.
     pub fn try_with_capacity(bytes: usize) -> Result<Self, MemoryRefused> {
         Bump::with_capacity(bytes).map(|bump| Self { bump })
     }
@@ -111,7 +109,7 @@ impl Scratch {
     /// Moves a value into the scratch.
     ///
     /// # Panics
-    /// Where less is left.
+    /// If it does not fit.
     #[track_caller]
     pub fn alloc<T>(&self, value: T) -> &mut T {
         or_panic(self.try_alloc(value))
@@ -120,7 +118,7 @@ impl Scratch {
     /// Moves a value into the scratch.
     ///
     /// # Errors
-    /// Where less is left; the value is gone.
+    /// If it does not fit. The value is lost then.
     pub fn try_alloc<T>(&self, value: T) -> Result<&mut T, ScratchExhausted> {
         let slots = self.slots(Layout::new::<T>(), 1, Bump::claim)?;
         Ok(slots[0].write(value))
@@ -129,7 +127,7 @@ impl Scratch {
     /// `len` values, each made from its index, on a boundary of 64 bytes or more.
     ///
     /// # Panics
-    /// Where less is left.
+    /// If they do not fit.
     #[track_caller]
     pub fn alloc_array<T>(&self, len: usize, init: impl FnMut(usize) -> T) -> &mut [T] {
         or_panic(self.try_alloc_array(len, init))
@@ -138,25 +136,25 @@ impl Scratch {
     /// `len` values, each made from its index, on a boundary of 64 bytes or more.
     ///
     /// # Errors
-    /// Where less is left.
+    /// If they do not fit.
     pub fn try_alloc_array<T>(
         &self,
         len: usize,
         mut init: impl FnMut(usize) -> T,
     ) -> Result<&mut [T], ScratchExhausted> {
         let slots = self.try_alloc_array_uninit(len)?;
-        // A panic of `init` loses the memory until the reset, and nothing else: `T` needs no drop.
+        // If `init` panics, the memory is lost until the reset, and nothing else is: `T` needs no drop.
         for (index, slot) in slots.iter_mut().enumerate() {
             slot.write(init(index));
         }
-        // SAFETY: each was written.
+        // SAFETY: each slot was written.
         Ok(unsafe { all_written(slots) })
     }
 
     /// A copy of `source`, on a boundary of 64 bytes or more.
     ///
     /// # Panics
-    /// Where less is left.
+    /// If it does not fit.
     #[track_caller]
     pub fn alloc_array_copy<T: Copy>(&self, source: &[T]) -> &mut [T] {
         or_panic(self.try_alloc_array_copy(source))
@@ -165,39 +163,38 @@ impl Scratch {
     /// A copy of `source`, on a boundary of 64 bytes or more.
     ///
     /// # Errors
-    /// Where less is left.
+    /// If it does not fit.
     pub fn try_alloc_array_copy<T: Copy>(&self, source: &[T]) -> Result<&mut [T], ScratchExhausted> {
         let slots = self.try_alloc_array_uninit(source.len())?;
         for (slot, value) in slots.iter_mut().zip(source) {
             slot.write(*value);
         }
-        // SAFETY: there are as many values as slots, so each was written.
+        // SAFETY: there are as many values as slots, so each slot was written.
         Ok(unsafe { all_written(slots) })
     }
 
-    /// Room for `len` values, on a boundary of 64 bytes or more, for those who write each of them before they read: the
-    /// output of a transform, filled by several threads.
+    /// Room for `len` values, on a boundary of 64 bytes or more. Write each value before you read it. For example, several
+    /// threads can fill it with the output of a transform.
     ///
     /// # Panics
-    /// Where less is left.
+    /// If they do not fit.
     #[track_caller]
     pub fn alloc_array_uninit<T>(&self, len: usize) -> &mut [MaybeUninit<T>] {
         or_panic(self.try_alloc_array_uninit(len))
     }
 
-    /// Room for `len` values, on a boundary of 64 bytes or more, for those who write each of them before they read.
+    /// Room for `len` values, on a boundary of 64 bytes or more. Write each value before you read it.
     ///
     /// # Errors
-    /// Where less is left.
+    /// If they do not fit.
     pub fn try_alloc_array_uninit<T>(&self, len: usize) -> Result<&mut [MaybeUninit<T>], ScratchExhausted> {
         self.slots(self.array_layout::<T>(len)?, len, Bump::claim)
     }
 
-    /// Room for `len` values, on a boundary of 64 bytes or more, every byte of it zero. Pages that were not used since the
-    /// scratch was made or last [wiped](Self::wipe) or [released](Self::release) are left to the kernel, which zeroes each
-    /// where it is first touched.
+    /// Room for `len` values, on a boundary of 64 bytes or more, with all bytes zero. The kernel zeroes pages that were not used
+    /// since the scratch was made or last [wiped](Self::wipe) or [released](Self::release), when they are first touched.
     ///
-    /// Whether zero bytes are a value is the type's affair, as with [`Box::new_zeroed_slice`]:
+    /// It depends on the type whether zero bytes are a value, as with [`Box::new_zeroed_slice`]:
     ///
     /// ```
     /// let scratch = zk_alloc::Scratch::with_capacity(1 << 20);
@@ -208,45 +205,46 @@ impl Scratch {
     /// ```
     ///
     /// # Panics
-    /// Where less is left.
+    /// If they do not fit.
     #[track_caller]
     pub fn alloc_array_zeroed<T>(&self, len: usize) -> &mut [MaybeUninit<T>] {
         or_panic(self.try_alloc_array_zeroed(len))
     }
 
-    /// Room for `len` values, every byte of it zero: see [`alloc_array_zeroed`](Self::alloc_array_zeroed).
+    /// Room for `len` values, with all bytes zero: see [`alloc_array_zeroed`](Self::alloc_array_zeroed).
     ///
     /// # Errors
-    /// Where less is left.
+    /// If they do not fit.
     pub fn try_alloc_array_zeroed<T>(&self, len: usize) -> Result<&mut [MaybeUninit<T>], ScratchExhausted> {
         self.slots(self.array_layout::<T>(len)?, len, Bump::claim_zeroed)
     }
 
-    /// Takes everything back. Pages stay resident and contents stay what they are: the next round finds both.
+    /// Frees everything. Pages stay resident and keep their contents for the next round.
     pub fn reset(&mut self) {
         self.bump.reset();
     }
 
-    /// Takes everything back, and zeroes whatever was handed out since the scratch was made or last wiped, with writes that the
-    /// compiler does not leave out. Pages stay resident. For secrets that must not outlive their round; dropping a scratch
-    /// gives its pages back as they are, and [`SecretBuf`](crate::SecretBuf) guards those that need more.
+    /// Frees everything, and zeroes all memory that was handed out since the scratch was made or last wiped. The compiler does
+    /// not leave these writes out. Pages stay resident. Use it for secrets that must not outlive their round. Dropping a scratch
+    /// does not zero its pages. [`SecretBuf`](crate::SecretBuf) guards secrets that need more.
     pub fn wipe(&mut self) {
         self.bump.wipe();
     }
 
-    /// Takes everything back, and gives the pages back to the system. Where it refuses (pages that `mlockall` locked,
-    /// platforms without Unix), they stay.
+    /// Frees everything, and purges the pages. If the system refuses (pages that `mlockall` locked, platforms without Unix), they
+    /// stay.
     pub fn release(&mut self) {
         self.bump.discard();
     }
 
-    /// Bytes that are handed out, with the gaps that alignment left.
+    /// Bytes that are handed out, including the gaps that alignment left.
     #[must_use]
     pub fn used_bytes(&self) -> usize {
         self.bump.used_bytes()
     }
 
-    /// Bytes that can be handed out between two resets: what was asked for, in whole pages (whole huge pages from 2 MiB on).
+    /// Bytes that can be handed out between two resets: the capacity that was asked for, in whole pages (whole huge pages from 2
+    /// MiB on).
     #[must_use]
     pub fn capacity_bytes(&self) -> usize {
         self.bump.capacity_bytes()
@@ -257,7 +255,7 @@ impl Scratch {
         layout.map_err(|_| self.bump.exhausted(len.saturating_mul(size_of::<T>()), align_of::<T>().max(LINE_BYTES)))
     }
 
-    /// Room for `len` values: the bytes that `claim` finds for `layout`, which is theirs.
+    /// Room for `len` values: the bytes that `claim` finds for `layout`, which is the layout of these values.
     #[inline]
     fn slots<T>(
         &self,
@@ -267,8 +265,8 @@ impl Scratch {
     ) -> Result<&mut [MaybeUninit<T>], ScratchExhausted> {
         const { assert!(!needs_drop::<T>(), "nothing is dropped in a scratch: a type that needs it can't live there") };
         let at = claim(&self.bump, layout.size(), layout.align())?;
-        // SAFETY: as long and as aligned as `layout` says, which holds `len` values; nobody else's until a reset, for which
-        // this borrow must be over.
+        // SAFETY: the bytes are as long and as aligned as `layout` says, which holds `len` values. Nobody else gets them before a
+        // reset, and by then this borrow must be over.
         Ok(unsafe { slice::from_raw_parts_mut(at.cast().as_ptr(), len) })
     }
 }
@@ -282,16 +280,16 @@ impl fmt::Debug for Scratch {
     }
 }
 
-/// The values in slots that were all written. (The method of slices that does this came with Rust 1.93.)
+/// The values in slots that were all written. (Slices have a method for this from Rust 1.93 on.)
 ///
 /// # Safety
 /// Each slot holds a value.
 unsafe fn all_written<T>(slots: &mut [MaybeUninit<T>]) -> &mut [T] {
-    // SAFETY: the caller's; a `MaybeUninit` lies in memory as its value does.
+    // SAFETY: the caller's; a `MaybeUninit` has the layout of its value.
     unsafe { slice::from_raw_parts_mut(slots.as_mut_ptr().cast(), slots.len()) }
 }
 
-/// The value, or a panic at the caller's line with what the error says.
+/// The value, or a panic at the caller's line with the message of the error.
 #[track_caller]
 fn or_panic<T>(result: Result<T, impl fmt::Display>) -> T {
     result.unwrap_or_else(|error| panic!("{error}"))

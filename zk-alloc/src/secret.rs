@@ -27,29 +27,29 @@ use crate::wipe::wipe;
 /// | zeroed before its memory is unmapped | everywhere | |
 /// | in pages of its own, never the heap's or the arena's | Unix | [`MemoryRefused`] |
 /// | between two pages that no access may touch | Unix | [`MemoryRefused`] |
-/// | locked in memory, never in swap (`mlock`) | Unix | goes without: [`is_locked`](Self::is_locked) |
-/// | not in core dumps (`MADV_DONTDUMP`) | Linux | goes without: [`is_left_out_of_dumps`](Self::is_left_out_of_dumps) |
-/// | a child of `fork` finds zeroes (`MADV_WIPEONFORK`) | Linux from 4.14 | goes without: [`is_wiped_on_fork`](Self::is_wiped_on_fork) |
+/// | locked in memory, never in swap (`mlock`) | Unix | skipped: [`is_locked`](Self::is_locked) |
+/// | not in core dumps (`MADV_DONTDUMP`) | Linux | skipped: [`is_left_out_of_dumps`](Self::is_left_out_of_dumps) |
+/// | a child of `fork` finds zeroes (`MADV_WIPEONFORK`) | Linux from 4.14 | skipped: [`is_wiped_on_fork`](Self::is_wiped_on_fork) |
 ///
-/// Locked memory is scarce (`RLIMIT_MEMLOCK`, often 8 MiB a process), and a buffer takes whole pages: one buffer for many
+/// Locked memory is scarce (`RLIMIT_MEMLOCK`, often 8 MiB for a process), and a buffer takes whole pages. One buffer for many
 /// secrets is better than many buffers.
 ///
-/// It starts on a page boundary, so that it can be viewed as field elements (with `bytemuck`, say).
+/// A buffer starts on a page boundary, so that it can be viewed as field elements, for example with `bytemuck`.
 ///
-/// # What it does not do
+/// # Limits
 ///
-/// - Copies are the caller's: what was [copied in](Self::from_slice), what is computed from it, registers and stack
-///   frames. For values on the stack there is the crate `zeroize`.
-/// - It is no `Clone`, and has no `==`: comparing secrets in constant time is the business of the crate `subtle`.
-/// - It is not zeroed when the process ends without dropping it (`exit`, `abort`, a static): the kernel then takes the pages,
-///   and zeroes them before it hands them to anybody.
-/// - Who may read the process' memory (root, a debugger, a hibernating laptop) may read this.
+/// - The caller has to zero all copies: the slice that was [copied in](Self::from_slice), values computed from it, registers and
+///   stack frames. For values on the stack, use the crate `zeroize`.
+/// - It has no `Clone` and no `==`. To compare secrets in constant time, use the crate `subtle`.
+/// - It is not zeroed when the process ends without dropping it (`exit`, `abort`, a static). The kernel then takes the pages, and
+///   zeroes them before it hands them to anybody.
+/// - Anybody who may read the memory of the process (root, a debugger, a hibernating laptop) may read this.
 ///
 /// ```compile_fail,E0599
 /// let copy = zk_alloc::SecretBuf::zeroed(32).clone();
 /// ```
 pub struct SecretBuf {
-    /// Zeroed, and only then unmapped: fields are dropped after [`Drop::drop`].
+    /// Unmapped only after [`Drop::drop`] zeroed it, because fields are dropped later.
     _memory: Mapping,
     start: NonNull<u8>,
     len: usize,
@@ -58,7 +58,7 @@ pub struct SecretBuf {
     wiped_on_fork: bool,
 }
 
-// SAFETY: the bytes are the buffer's alone, reached through `&self` only to read and through `&mut self` to write.
+// SAFETY: the bytes belong to the buffer alone. `&self` only reads them, and `&mut self` writes them.
 unsafe impl Send for SecretBuf {}
 // SAFETY: as above.
 unsafe impl Sync for SecretBuf {}
@@ -67,7 +67,7 @@ impl SecretBuf {
     /// `len` bytes, all zero.
     ///
     /// # Panics
-    /// Where the system refuses. [`try_zeroed`](Self::try_zeroed) returns an error.
+    /// If the system refuses memory. [`try_zeroed`](Self::try_zeroed) returns an error instead.
     #[must_use]
     #[track_caller]
     pub fn zeroed(len: usize) -> Self {
@@ -77,42 +77,42 @@ impl SecretBuf {
     /// `len` bytes, all zero.
     ///
     /// # Errors
-    /// Where the system refuses memory. That it refuses to lock it is none.
+    /// If the system refuses memory. A refused lock is not an error: see [`is_locked`](Self::is_locked).
     pub fn try_zeroed(len: usize) -> Result<Self, MemoryRefused> {
         let (memory, pages) = os::map_guarded(len).map_err(|Errno(errno)| MemoryRefused { asked_bytes: len, errno })?;
         let (start, pages_len) = (pages.cast::<u8>(), pages.len());
-        // All three before the first secret is written.
+        // All three calls come before the first secret is written.
         // SAFETY: the pages of the mapping made above.
         let locked = unsafe { os::lock(start.as_ptr(), pages_len) }.is_ok();
         // SAFETY: as above.
         let left_out_of_dumps = unsafe { os::leave_out_of_dumps(start.as_ptr(), pages_len) }.is_ok();
-        // SAFETY: as above; that children find zeroes is what this type says.
+        // SAFETY: as above; this type says that children find zeroes.
         let wiped_on_fork = unsafe { os::wipe_on_fork(start.as_ptr(), pages_len) }.is_ok();
         Ok(Self { _memory: memory, start, len, locked, left_out_of_dumps, wiped_on_fork })
     }
 
-    /// A copy of `secret`, which stays what it is: zero it yourself.
+    /// A copy of `secret`. The original stays as it is: zero it yourself.
     ///
     /// # Panics
-    /// Where the system refuses. [`try_from_slice`](Self::try_from_slice) returns an error.
+    /// If the system refuses memory. [`try_from_slice`](Self::try_from_slice) returns an error instead.
     #[must_use]
     #[track_caller]
     pub fn from_slice(secret: &[u8]) -> Self {
         Self::try_from_slice(secret).unwrap_or_else(|error| panic!("{error}"))
     }
 
-    /// A copy of `secret`, which stays what it is: zero it yourself.
+    /// A copy of `secret`. The original stays as it is: zero it yourself.
     ///
     /// # Errors
-    /// Where the system refuses memory. That it refuses to lock it is none.
+    /// If the system refuses memory. A refused lock is not an error: see [`is_locked`](Self::is_locked).
     pub fn try_from_slice(secret: &[u8]) -> Result<Self, MemoryRefused> {
         let mut buffer = Self::try_zeroed(secret.len())?;
         buffer.copy_from_slice(secret);
         Ok(buffer)
     }
 
-    /// Whether the system keeps the buffer in memory: it never reaches swap. A child of `fork` inherits the buffer, and not
-    /// the lock.
+    /// Whether the system locked the buffer in memory, so that it never reaches swap. A child of `fork` inherits the buffer, but
+    /// not the lock.
     #[must_use]
     pub fn is_locked(&self) -> bool {
         self.locked
@@ -124,7 +124,7 @@ impl SecretBuf {
         self.left_out_of_dumps
     }
 
-    /// Whether a child of `fork` finds zeroes in the buffer. A prover that forks to work hands its secrets over itself.
+    /// Whether a child of `fork` finds zeroes in the buffer. If a prover forks to work, it has to hand over its secrets itself.
     #[must_use]
     pub fn is_wiped_on_fork(&self) -> bool {
         self.wiped_on_fork
@@ -150,12 +150,12 @@ impl DerefMut for SecretBuf {
 impl Drop for SecretBuf {
     fn drop(&mut self) {
         let start = self.start.cast::<MaybeUninit<u8>>().as_ptr();
-        // SAFETY: as in `deref_mut`; whoever wipes writes zeroes and leaves nothing uninitialised.
+        // SAFETY: as in `deref_mut`. `wipe` writes zeroes, and leaves nothing uninitialised.
         wipe(unsafe { slice::from_raw_parts_mut(start, self.len) });
     }
 }
 
-/// Never the contents.
+/// Never shows the contents.
 impl fmt::Debug for SecretBuf {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SecretBuf").field("len", &self.len).field("locked", &self.locked).finish_non_exhaustive()

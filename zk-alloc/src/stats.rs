@@ -1,4 +1,4 @@
-//! Statistics since the process started, gathered for the program.
+//! Statistics since the process started, for the program to read.
 
 use std::fmt;
 
@@ -12,57 +12,57 @@ use crate::{arena, counters};
 pub struct Stats {
     /// Allocations that the arena served: blocks of slabs and page runs.
     pub arena_allocations: u64,
-    /// Bytes that were asked for in them.
+    /// Bytes requested in them.
     pub arena_bytes: u64,
     /// Allocations served with blocks of slabs (up to 32 KiB).
     pub slab_allocations: u64,
-    /// Bytes that were asked for in them, since the process started. What the slabs take now is
-    /// [`slabs_in_use_bytes`](Self::slabs_in_use_bytes).
+    /// Bytes requested in them since the process started. [`slabs_in_use_bytes`](Self::slabs_in_use_bytes) has the bytes that
+    /// slabs take now.
     pub slab_bytes: u64,
-    /// Allocations served as page runs (above).
+    /// Allocations served as page runs (larger ones).
     pub run_allocations: u64,
-    /// Bytes that were asked for in them.
+    /// Bytes requested in them.
     pub run_bytes: u64,
-    /// Bytes handed out for the first time, or for the first time since they were purged: each page of
-    /// them costs a page fault. Everything else that was handed out was resident.
+    /// Bytes handed out for the first time, or for the first time since they were purged. Each page of them costs a page fault.
+    /// All other bytes that were handed out were resident.
     pub fresh_bytes: u64,
     /// Requests meant for the arena that the backing allocator served.
     pub overflow_allocations: u64,
-    /// Bytes that were asked for in them.
+    /// Bytes requested in them.
     pub overflow_bytes: u64,
-    /// Calls of the arena into the kernel, but for those by which the background thread makes memory huge
+    /// System calls of the arena, without those by which the background thread makes huge pages
     /// ([`collapsed_bytes`](Self::collapsed_bytes)).
     pub system_calls: u64,
-    /// Calls among them that the kernel refused.
+    /// The system calls among them that the kernel refused.
     pub refusals: u64,
     /// Phases begun.
     pub phases: u64,
-    /// Bytes of blocks and page runs that are alive, their rounding included.
+    /// Bytes of live blocks and page runs, their rounding included.
     pub live_bytes: usize,
-    /// The most of them at any time, as far as was seen: it is looked at whenever blocks are fetched or a run is claimed, blocks
-    /// that threads keep included, but not where a thread takes again what it kept.
+    /// The peak of the live bytes, as far as it was seen. The arena looks when it fetches blocks or claims a run, and not when a
+    /// thread takes memory from its cache. Blocks in thread caches count as live here.
     pub peak_live_bytes: usize,
     /// Slabs in use now.
     pub slabs: usize,
-    /// Their bytes, whether resident or not.
+    /// Bytes of these slabs, whether resident or not.
     pub slabs_in_use_bytes: usize,
-    /// Bytes of the blocks in them that are alive, rounded up to their size classes. The rest serves the next requests.
+    /// Bytes of the live blocks in them, rounded up to their size classes. The rest serves the next requests.
     pub slab_live_bytes: usize,
-    /// Bytes of the arena that are resident, or will be when what was handed out is first touched.
+    /// Bytes of the arena that are resident, or will be when a thread first touches memory that was handed out.
     pub resident_bytes: usize,
-    /// Bytes of address space that the arena may use; 0 while there is no arena. On Linux nothing is mapped there before it is needed.
+    /// Bytes of address space that the arena may use; 0 while there is no arena. On Linux, the arena maps nothing there before it
+    /// needs it.
     pub address_space_bytes: usize,
-    /// Bytes of the arena that the background thread made huge pages after they had been resident in small ones
-    /// ([`HugePagesOutcome::Later`]).
+    /// Bytes of the arena that the background thread collapsed into huge pages ([`HugePagesOutcome::Later`]).
     pub collapsed_bytes: usize,
-    /// What became of the wish for huge pages on this host; `None` while there is no arena.
+    /// The outcome of the huge-page setting on this host; `None` while there is no arena.
     pub huge_pages: Option<HugePagesOutcome>,
     /// The settings in force, and where each came from; `None` while there is no arena.
     pub settings: Option<SettingsInForce>,
 }
 
 impl Stats {
-    /// The share of the bytes served that were resident already, from 0 to 1; `None` before the arena served any.
+    /// The share of the bytes served that were already resident, from 0 to 1; `None` before the arena served any.
     ///
     /// ```
     /// # #[global_allocator]
@@ -77,14 +77,14 @@ impl Stats {
     }
 }
 
-/// As [`Stats::hit_rate`], of any time.
+/// As [`Stats::hit_rate`], for any period.
 pub(crate) fn hit_rate(served_bytes: u64, fresh_bytes: u64) -> Option<f64> {
     // Fresh bytes are counted in whole pages.
     (served_bytes > 0).then(|| 1.0 - fresh_bytes.min(served_bytes) as f64 / served_bytes as f64)
 }
 
-/// The counters so far. Costs some microseconds, takes no lock and allocates nothing; an allocation that another thread makes
-/// meanwhile may be half counted.
+/// The counters so far. This takes some microseconds and no lock, and allocates nothing. An allocation that another thread makes
+/// at the same time may be half counted.
 ///
 /// ```
 /// # #[global_allocator]
@@ -113,12 +113,12 @@ pub fn stats() -> Stats {
     stats
 }
 
-/// Bytes of blocks and page runs that are alive.
+/// Bytes of live blocks and page runs.
 pub(crate) fn live_bytes() -> usize {
     counters::used_bytes().saturating_sub(arena::cached_bytes())
 }
 
-/// Adds what the arena counted.
+/// Adds the arena's counters.
 fn add(stats: &mut Stats, arena: &arena::Arena) {
     let (blocks, kept_runs) = (arena.block_totals(), arena::cached_run_totals());
     (stats.slab_allocations, stats.slab_bytes) = (blocks.allocations, blocks.bytes);

@@ -1,24 +1,24 @@
-//! Zeroing that stays in the program.
+//! Zeroing that the compiler does not remove.
 #![allow(unsafe_code, reason = "volatile writes")]
 
 use std::mem::MaybeUninit;
 use std::sync::atomic::{Ordering, compiler_fence};
 
-/// Zeroes `bytes`, also where nobody reads them again. An ordinary write to memory that is about to be freed may be left out
-/// by the compiler; a volatile one may not.
+/// Zeroes `bytes`, even if nobody reads them again. The compiler may remove an ordinary write to memory that is about to be freed,
+/// but not a volatile one.
 pub(crate) fn wipe(bytes: &mut [MaybeUninit<u8>]) {
-    // SAFETY: any bytes are a `MaybeUninit<u64>`.
+    // SAFETY: any bytes are valid as `MaybeUninit<u64>`.
     let (head, words, tail) = unsafe { bytes.align_to_mut::<MaybeUninit<u64>>() };
     head.iter_mut().for_each(zero);
-    // By words: large memory would take eight times as long by bytes.
+    // Word by word: byte by byte, a large range would take eight times as long.
     words.iter_mut().for_each(zero);
     tail.iter_mut().for_each(zero);
-    // What follows (unmapping, reuse) is not moved before the writes.
+    // The compiler moves no later access (unmapping, reuse) before the writes.
     compiler_fence(Ordering::SeqCst);
 }
 
 fn zero<T>(place: &mut MaybeUninit<T>) {
-    // SAFETY: a place of our own, which needs no drop.
+    // SAFETY: the reference is ours alone, and a `MaybeUninit` needs no drop.
     unsafe { std::ptr::write_volatile(place, MaybeUninit::zeroed()) };
 }
 
@@ -26,8 +26,8 @@ fn zero<T>(place: &mut MaybeUninit<T>) {
 mod tests {
     use super::*;
 
-    /// The words in the middle and the bytes at both edges are written by different loops, which must leave no gap and
-    /// touch nothing beyond.
+    /// Different loops write the words in the middle and the bytes at both edges. They must leave no gap, and touch nothing outside
+    /// the range.
     #[test]
     fn every_byte_of_a_range_is_wiped_and_none_beside_it() {
         for start in 0..20 {

@@ -1,5 +1,6 @@
-//! A value that is written once, by whoever comes first, and read ever after. Nobody waits: as long as it is being written,
-//! there is none, also for a signal handler that interrupts the writing, and for a child that is forked off meanwhile.
+//! A value that the first writer writes once, and that any thread may read afterwards. Nobody waits. While a thread writes the
+//! value, readers get `None`. A signal handler that interrupts the writer gets `None`, too, and so does a child that is forked at
+//! that time.
 #![allow(unsafe_code, reason = "a cell that one thread writes before all others read")]
 
 use std::cell::UnsafeCell;
@@ -11,8 +12,9 @@ pub(crate) struct WrittenOnce<T> {
     value: UnsafeCell<Option<T>>,
 }
 
-// SAFETY: `value` is written once, by whoever moved `state` from `EMPTY` to `WRITING`, and read only by those who saw
-// `WRITTEN`, which the writer stores afterwards. It may be written on one thread and is then shared.
+// SAFETY: `value` is written once, by the thread that moved `state` from `EMPTY` to `WRITING`. Only threads that saw `WRITTEN`
+// read it, and the writer stores `WRITTEN` after the value. One thread may write the value and others share it, so `T` is `Send`
+// and `Sync`.
 unsafe impl<T: Send + Sync> Sync for WrittenOnce<T> {}
 
 const EMPTY: u8 = 0;
@@ -29,15 +31,15 @@ impl<T> WrittenOnce<T> {
         if self.state.load(Ordering::Acquire) != WRITTEN {
             return None;
         }
-        // SAFETY: `WRITTEN` was seen, so that nobody writes any more.
+        // SAFETY: this thread saw `WRITTEN`, so nobody writes any more.
         unsafe { (*self.value.get()).as_ref() }
     }
 
-    /// Writes the value, unless somebody did or does.
+    /// Writes the value, unless another call wrote it before or is writing it now.
     pub(crate) fn write(&self, value: impl FnOnce() -> T) {
         if self.state.compare_exchange(EMPTY, WRITING, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
             let value = value();
-            // SAFETY: this thread alone moved the state to `WRITING`, and until `WRITTEN` nobody reads.
+            // SAFETY: this thread alone moved the state to `WRITING`, and nobody reads before `WRITTEN`.
             unsafe { *self.value.get() = Some(value) };
             self.state.store(WRITTEN, Ordering::Release);
         }

@@ -1,15 +1,15 @@
 //! A bitmap whose runs of bits are claimed and released without a lock.
 //!
-//! A bit belongs to whoever turned it from 0 to 1, and only the owner turns it back. That is the whole protocol: it
-//! holds whatever thread is interrupted, killed by a fork, or overtaken, at whatever instruction. What such a thread
-//! leaves behind are bits that stay set, which wastes memory and never gives it out twice.
+//! Turning a bit from 0 to 1 takes ownership of it, and only the owner turns it back. That is the whole protocol. It holds no matter which
+//! thread is interrupted, cut off by a fork or overtaken, and at which instruction. Such a thread may leave bits set. That wastes memory,
+//! but never hands it out twice.
 
 use super::align::align_up;
 use crate::sync::{AtomicU64, Ordering};
 
 pub(super) const WORD_BITS: usize = u64::BITS as usize;
 
-/// A fixed number of bits, all clear at first, over words that somebody else keeps.
+/// A fixed number of bits over borrowed words, all clear at first.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bitmap<'a> {
     words: &'a [AtomicU64],
@@ -24,7 +24,7 @@ impl<'a> Bitmap<'a> {
         self.words.len() * WORD_BITS
     }
 
-    /// Its first `bits` bits, and what else their last word holds.
+    /// Its first `bits` bits, rounded up to whole words.
     pub(super) fn prefix(self, bits: usize) -> Self {
         Self { words: &self.words[..Self::words_for(bits)] }
     }
@@ -34,17 +34,18 @@ impl<'a> Bitmap<'a> {
         bits.div_ceil(WORD_BITS)
     }
 
-    /// Claims exactly `[start, start + n)`, or nothing: then a bit that was already set is returned.
+    /// Claims exactly `[start, start + n)`, or nothing. Then it returns a bit that was already set, or the length if the range ends behind
+    /// it.
     pub(crate) fn try_claim(self, start: usize, n: usize) -> Result<(), usize> {
         if start + n > self.len() {
             return Err(self.len());
         }
         for (word, mask) in masks(start, n) {
-            // Acquire pairs with the Release of `release`: what the last owner did to the memory is over. SeqCst as there.
+            // Acquire pairs with the Release of `release`: the last owner's use of the memory is over. `release` says why it is SeqCst.
             let before = self.words[word].fetch_or(mask, Ordering::SeqCst);
             let taken = before & mask;
             if taken != 0 {
-                // Undo what is ours: in this word the bits that we turned, in the words before it all of ours.
+                // Undo the claim: the bits that were turned in this word, and all claimed bits of the words before it.
                 self.words[word].fetch_and(!(mask & !before), Ordering::SeqCst);
                 let whole_words_end = (word * WORD_BITS).max(start);
                 self.release(start, whole_words_end - start);
@@ -57,8 +58,8 @@ impl<'a> Bitmap<'a> {
     /// Frees `[start, start + n)`, which the caller owns.
     pub(crate) fn release(self, start: usize, n: usize) {
         for (word, mask) in masks(start, n) {
-            // SeqCst, which is Release and more: who frees a run and then finds a hint to it set, and who takes that hint back and then
-            // finds nothing free, must not miss each other (see `holes`).
+            // SeqCst, which includes Release. One thread frees a run, then finds its hint set. Another thread clears that hint, then finds
+            // nothing free. The two must not miss each other (see `holes`).
             let before = self.words[word].fetch_and(!mask, Ordering::SeqCst);
             debug_assert_eq!(before & mask, mask, "released a bit that nobody owned");
         }
@@ -68,7 +69,7 @@ impl<'a> Bitmap<'a> {
     pub(crate) fn set(self, start: usize, n: usize) -> usize {
         let mut turned = 0;
         for (word, mask) in masks(start, n) {
-            // Most often all are set already: a load keeps the line shared.
+            // Most often all bits are set already. A load keeps the cache line shared.
             if self.words[word].load(Ordering::Relaxed) & mask != mask {
                 let before = self.words[word].fetch_or(mask, Ordering::Relaxed);
                 turned += (mask & !before).count_ones() as usize;
@@ -123,15 +124,15 @@ impl<'a> Bitmap<'a> {
         }
     }
 
-    /// The lowest run of `n` clear bits at or above `at` that begins at a multiple of `align`, of which a word has several places:
-    /// all of them are looked at together.
+    /// The lowest run of `n` clear bits at or above `at` that begins at a multiple of `align`. A word has several such places, which are
+    /// checked together.
     fn next_aligned(self, at: usize, n: usize, align: usize) -> Option<usize> {
         let places = u64::MAX / low_bits(align);
         let mut below = low_bits(at % WORD_BITS);
         self.words.iter().enumerate().skip(at / WORD_BITS).find_map(|(word, bits)| {
             let mut begins = !(bits.load(Ordering::Relaxed) | below);
             below = 0;
-            // Of each bit: whether a run of so many clear ones begins there.
+            // For each bit: whether `len` clear bits begin there.
             let mut len = 1;
             while len < n {
                 let more = len.min(n - len);
@@ -148,12 +149,12 @@ impl<'a> Bitmap<'a> {
         Some(self.next_clear(at)).filter(|&clear| clear < end)
     }
 
-    /// Where the clear bits begin that lie right below `at`; not below `lowest`.
+    /// The start of the clear bits that lie right below `at`, but not below `lowest`.
     pub(super) fn end_of_set(self, lowest: usize, at: usize) -> usize {
         self.last_set(lowest, at - lowest).map_or(lowest, |set| set + 1)
     }
 
-    /// The clear bits of a word behind a set one, or at the start of the bitmap or of `border`, which is the first bit of a word.
+    /// The bits of a word at which clear bits begin: behind a set bit, at the start of the bitmap, or at `border`, the first bit of a word.
     pub(super) fn begins_of_clear(self, word: usize, border: usize) -> u64 {
         let bits = self.words[word].load(Ordering::SeqCst);
         let is_first = word == 0 || word * WORD_BITS == border;
@@ -169,7 +170,7 @@ impl<'a> Bitmap<'a> {
             bits & within(end) & !within(from)
         };
         let first = from / WORD_BITS;
-        // Each word is looked at once: it may be another at the next look.
+        // Each word is read once, because it may have changed at a second read.
         let mut words = (first..end.div_ceil(WORD_BITS)).rev().map(|word| (word, left(word)));
         let (mut word, bits) = words.find(|&(_, bits)| bits != 0)?;
         let top = highest(bits) + 1;
@@ -207,7 +208,7 @@ impl<'a> Bitmap<'a> {
         })
     }
 
-    /// The highest set bit in `[start, start + n)`: the search goes on behind it, so that each word is read about once.
+    /// The highest set bit in `[start, start + n)`. The search for a run continues behind it, so that each word is read about once.
     fn last_set(self, start: usize, n: usize) -> Option<usize> {
         masks(start, n).rev().find_map(|(word, mask)| {
             let set = self.words[word].load(Ordering::SeqCst) & mask;

@@ -1,4 +1,4 @@
-//! The lock-free parts against what they promise.
+//! Checks that the lock-free parts keep their promises.
 
 #[cfg(not(loom))]
 mod claimed;
@@ -20,7 +20,7 @@ mod models;
 #[cfg(loom)]
 mod slab_models;
 
-/// Runs the calling test in a process of its own, since the arena's address space is no other test's affair; the arena is in that
+/// Runs the calling test in a process of its own, so that no other test uses the arena's address space. Returns the arena in that
 /// process, and `None` in this one.
 #[cfg(not(loom))]
 fn alone() -> Option<&'static super::Arena> {

@@ -78,7 +78,7 @@ pub(super) fn is_idle() -> bool {
 /// A place for a huge page, and its zone.
 pub(super) type Block = (&'static Zone, NonNull<u8>);
 
-/// The places for huge pages in the committed memory of some zones.
+/// Each place for a huge page in the committed memory of some zones.
 #[derive(Debug)]
 pub(crate) struct Blocks {
     zones: [&'static Zone; 2],
@@ -188,7 +188,7 @@ mod tests {
 
     const TOOK: Duration = Duration::from_micros(100);
 
-    /// A thread that purges a part of the block owns it during the collapse, and lets go a moment later. Only a second call finds that part.
+    /// A thread that purges a part of the block owns that part during the collapse, and frees it later. Only a second call finds it free.
     #[test]
     fn each_block_is_settled_at_once_and_again_after_the_rest() {
         let done = RefCell::new(Vec::new());

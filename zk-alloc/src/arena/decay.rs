@@ -37,7 +37,7 @@ static NEXT_LOOK_NS: AtomicU64 = AtomicU64::new(0);
 /// The function that a thread of the program calls to look.
 static LOOK: AtomicPtr<()> = AtomicPtr::new(null_mut());
 
-/// The generation of the process whose background thread looks; 0 is none.
+/// The generation of the process whose background thread looks; 0 if none does.
 static WATCHED: AtomicU64 = AtomicU64::new(0);
 /// Where that thread sleeps.
 static BELL: Parking = Parking::new();
@@ -47,7 +47,7 @@ static BELL: Parking = Parking::new();
 pub(crate) struct Policy {
     /// The length of the window, in nanoseconds; 0 purges nothing.
     pub(crate) window_ns: u64,
-    /// Whether a process that idled for a window purges all free memory. So it is where phases say when the process works.
+    /// Whether a process that idled for a window purges all free memory. This is set if phases say when the process works.
     pub(crate) empties: bool,
 }
 
@@ -229,7 +229,7 @@ struct Shared(UnsafeCell<Looks>);
 unsafe impl Sync for Shared {}
 
 static SHARED: Shared = Shared(UnsafeCell::new(Looks::new()));
-/// The generation of the process of which a thread looks; 0 is none.
+/// The generation of the process in which a thread looks; 0 if none does.
 static LOOKING: AtomicU64 = AtomicU64::new(0);
 
 /// Calls `look` with the looks so far. Returns `None`, and does nothing, while another thread looks or this one was interrupted in a look.
@@ -252,7 +252,7 @@ mod tests {
     use super::*;
 
     const MIB: usize = 1 << 20;
-    /// Looks of the tests are so far apart: no window is set.
+    /// The time between two looks in the tests, which set no window.
     const LOOK_NS: u64 = LEAST_LOOK_NS;
 
     fn idle(resident_mib: usize, used_mib: usize) -> Sight {
@@ -269,7 +269,7 @@ mod tests {
         (looks, 2 * LOOKS as u64 * LOOK_NS)
     }
 
-    /// A request waits while its thread purges: not for a gigabyte.
+    /// A request waits while its thread purges, so one look must not purge a gigabyte.
     #[test]
     fn a_thread_of_the_program_purges_a_part_and_the_background_thread_all() {
         for (resident_mib, stays_mib, stays_when_late_mib) in [(1_000, 775, 327), (200, 136, 103), (150, 103, 103)] {
@@ -297,7 +297,7 @@ mod tests {
         assert!(matches!(looks.take_in(sight, now_ns + 2 * LOOK_NS, Looker::Background), Verdict::Keep(_)));
     }
 
-    /// What can't be purged, as locked pages can't, is not tried at each look.
+    /// Memory that can't be purged, such as locked pages, must not be tried at each look.
     #[test]
     fn what_does_not_go_is_not_tried_again_before_something_changes() {
         let sight = idle(1_000, 100);
@@ -316,7 +316,7 @@ mod tests {
         assert!(matches!(look(&mut looks, freed_to_its_cache), Verdict::Keep(_)));
     }
 
-    /// Threads that live on what they keep: it is in use, though it lies in their caches whenever somebody looks.
+    /// Threads may live on their caches. That memory is in use, although it lies in the caches at each look.
     #[test]
     fn what_threads_keep_counts_as_alive_while_they_take_it() {
         let of = |served_mib: u64| {

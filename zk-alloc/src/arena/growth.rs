@@ -1,5 +1,5 @@
 //! Changing the length of an allocation.
-#![allow(unsafe_code, reason = "copies memory, and takes it back")]
+#![allow(unsafe_code, reason = "copies memory, and frees it")]
 
 use std::ptr::{NonNull, copy_nonoverlapping};
 
@@ -8,15 +8,17 @@ use crate::os;
 use crate::route::{self, Path, RunKind};
 
 impl Arena {
-    /// Changes the length of an allocation where it stands. `false` where that can't be, or where its new length belongs
-    /// elsewhere: what shrinks to less than half, and what grows to a huge run among the other runs.
+    /// Changes the length of an allocation in place. Returns `false` if there is no room, or if the new length belongs elsewhere:
+    /// - a block would be at most half used;
+    /// - a run grows out of the lengths of its zone;
+    /// - a run shrinks out of them, to less than half or below [`route::least_bytes`].
     ///
     /// # Safety
-    /// `at` came from [`alloc`](Self::alloc), with this `align`, and is `old_size` bytes long by now; nobody uses what
-    /// lies beyond `new_size`.
+    /// `at` came from [`alloc`](Self::alloc), with this `align`, and is `old_size` bytes long by now; nobody uses its bytes beyond
+    /// `new_size`.
     pub(crate) unsafe fn resize(&self, at: NonNull<u8>, old_size: usize, new_size: usize, align: usize) -> bool {
         if let Some(class) = self.middle.class_at(at) {
-            // Less than half of a block is better used by a smaller one.
+            // A request for half of a block or less gets a smaller block.
             return new_size <= class.block_bytes() && new_size > class.block_bytes() / 2;
         }
         let runs = self.region.zone_of(at);
@@ -26,27 +28,28 @@ impl Arena {
                 RunKind::Huge => new_size >= old_size / 2,
                 RunKind::Aligned | RunKind::Mid => new_size >= old_size / 2 && new_size <= old_size,
             };
-        // SAFETY: the caller's; what is no block is a run of its own.
+        // SAFETY: the caller's; memory that is no block is a run of its own.
         (belongs || may_stay) && unsafe { self.region.zone(runs).resize(at, old_size, new_size) }
     }
 
-    /// Shortens an allocation where it stands, also where its new length belongs elsewhere: no memory could be had there.
+    /// Shrinks an allocation in place, even if its new length belongs elsewhere, because there was no memory there.
     ///
     /// # Safety
     /// As for [`resize`](Self::resize); `new_size` is less than `old_size`.
     pub(crate) unsafe fn shrink_in_place(&self, at: NonNull<u8>, old_size: usize, new_size: usize) {
         if self.middle.class_at(at).is_none() {
-            // SAFETY: the caller's; what is no block is a run of its own.
+            // SAFETY: the caller's; memory that is no block is a run of its own.
             unsafe { self.region.zone(self.region.zone_of(at)).resize(at, old_size, new_size) };
         }
     }
 
-    /// Grows a large run at a place with room; `None` where that can't be, and it stays as it is. Its pages move there, unless
-    /// that place has pages already: these would be lost, and as many missing where the run was, so that copying costs less than
-    /// the faults.
+    /// Moves a large run to a place with room for its new length. Returns `None`, and leaves the run as it is, if that fails.
+    ///
+    /// The kernel moves the pages to the new place. If that place is all resident, the contents are copied instead. A move would lose the
+    /// pages there, and leave as many missing at the old place. A copy costs less than these faults.
     ///
     /// # Safety
-    /// As for [`resize`](Self::resize); where an address is returned, nobody uses the old one any more.
+    /// As for [`resize`](Self::resize); once an address is returned, nobody uses the old one.
     pub(crate) unsafe fn grow_elsewhere(
         &self,
         at: NonNull<u8>,

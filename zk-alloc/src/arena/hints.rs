@@ -1,22 +1,22 @@
-//! Where to look: a set of indices, with the lowest found in a few loads, however large the set may be.
+//! Hints where to look: a set of indices. A few loads find the lowest one, however large the set is.
 //!
-//! A hint says that something *may* be there; who follows it looks for itself. So a hint too many costs a look, and a hint too
-//! few costs memory that is not found until the next one. To have none too few, who takes a hint back looks once more
-//! afterwards: the thread that made the place worth a hint sets it after that, and one of both is last.
+//! A hint says that something *may* be there, and a thread that follows it has to check. A superfluous hint costs a look. Memory without a
+//! hint is not found until the next hint. So a thread that clears a hint looks once more afterwards. The thread that makes a place worth a
+//! hint sets the hint after that. Whichever of the two is last, the hint is set in the end.
 
 use super::bitmap::WORD_BITS;
 use super::table::Table;
 use crate::os::Errno;
 use crate::sync::{AtomicU64, Ordering};
 
-/// Each level has a bit for each word of the level below that is not zero. Three reach a quarter of a million indices by one
-/// look at a few words.
+/// Each level has a bit for each word of the level below that is not zero. With three levels, a look at a few words covers a quarter of a
+/// million indices.
 const LEVELS: usize = 3;
 
 /// See the module's documentation.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct HintSet {
-    /// Level by level. Those of several sets lie interleaved, so that small ones share their pages.
+    /// The words, level by level. Those of several sets are interleaved, so that small sets share pages.
     words: &'static [AtomicU64],
     levels: Levels,
     number: usize,
@@ -71,12 +71,12 @@ impl HintSet {
         self.set_from(0, index);
     }
 
-    /// Sets bit `index` of level `depth`, and those above it.
+    /// Sets bit `index` of level `depth`, and its bits in the levels above.
     fn set_from(self, depth: usize, mut index: usize) {
-        // All levels, also where the lowest has the bit: the thread that set it may not have come to those above yet.
+        // All levels, even if the lowest has the bit: the thread that set it may not have reached the levels above yet.
         for depth in depth..LEVELS {
             let (word, mask) = (self.word(depth, index / WORD_BITS), 1 << (index % WORD_BITS));
-            // Nearly always there already; a load keeps the line shared.
+            // The bit is nearly always set already. A load keeps the cache line shared.
             if word.load(Ordering::SeqCst) & mask == 0 {
                 word.fetch_or(mask, Ordering::SeqCst);
             }
@@ -84,12 +84,12 @@ impl HintSet {
         }
     }
 
-    /// Takes an index away. The caller looks afterwards whether it has to be set again.
+    /// Removes an index. The caller then looks whether it has to be set again.
     pub(super) fn clear(self, mut index: usize) {
         for depth in 0..LEVELS {
             let mask = 1 << (index % WORD_BITS);
             let before = self.word(depth, index / WORD_BITS).fetch_and(!mask, Ordering::SeqCst);
-            // Another thread may have set a bit of the word below since, and found this one still set.
+            // Another thread may have set a bit of the word below since, and found this bit still set.
             if depth > 0 && self.word(depth - 1, index).load(Ordering::SeqCst) != 0 {
                 return self.set_from(depth, index);
             }
@@ -100,15 +100,15 @@ impl HintSet {
         }
     }
 
-    /// The lowest index from `from` on.
+    /// The lowest index at or above `from`.
     pub(super) fn first(self, from: usize) -> Option<usize> {
         let tops = self.levels.words_at(LEVELS - 1);
-        // Most sets of many are empty.
+        // Where there are many sets, most are empty.
         if tops == 1 && self.word(LEVELS - 1, 0).load(Ordering::SeqCst) == 0 {
             return None;
         }
         self.first_at(0, from).or_else(|| {
-            // Nothing more in the word of `from`: up until a later word has something, and down again.
+            // The word of `from` has no more. The search goes up until a later word has a bit, and down again.
             let mut at = from / WORD_BITS + 1;
             for depth in 1..LEVELS {
                 if let Some(found) = self.first_at(depth, at) {
@@ -126,7 +126,7 @@ impl HintSet {
         })
     }
 
-    /// The lowest bit from `from` on within its word.
+    /// The lowest set bit at or above `from`, within the word of `from`.
     fn first_at(self, depth: usize, from: usize) -> Option<usize> {
         if from / WORD_BITS >= self.levels.words_at(depth) {
             return None;
@@ -135,7 +135,7 @@ impl HintSet {
         (bits != 0).then(|| from / WORD_BITS * WORD_BITS + bits.trailing_zeros() as usize)
     }
 
-    /// The lowest index below bit `index` of level `depth`; where another thread took it away meanwhile, the lowest after it.
+    /// The lowest index under bit `index` of level `depth`. If another thread removed it, the next index after it.
     fn descend(self, depth: usize, mut index: usize) -> Option<usize> {
         for below in (0..depth).rev() {
             match self.first_at(below, index * WORD_BITS) {
@@ -147,7 +147,7 @@ impl HintSet {
     }
 }
 
-/// Sets of one length each, all in one table.
+/// Several sets of the same length, in one table.
 #[derive(Debug)]
 pub(super) struct HintSets<const SETS: usize> {
     words: Table<AtomicU64>,
@@ -158,7 +158,7 @@ impl<const SETS: usize> HintSets<SETS> {
     /// Sets of indices below `len`.
     ///
     /// # Errors
-    /// The system's, when it grants no memory.
+    /// The system's error, if it grants no memory.
     pub(super) fn new(len: usize) -> Result<Self, Errno> {
         Ok(Self { words: Table::new(SETS * words_for(len))?, levels: Levels::new(len) })
     }

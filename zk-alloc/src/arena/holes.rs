@@ -12,7 +12,7 @@ use crate::os::Errno;
 /// Classes of lengths. Up to 7 granules each length has its own; beyond, there are four to a doubling.
 #[cfg(not(loom))]
 const CLASSES: usize = 36;
-/// The models have two classes, so that a search is few loads: shorter than this, and all others.
+/// The models have two classes, so that a search takes few loads: shorter than [`LONG`], and all others.
 #[cfg(loom)]
 const CLASSES: usize = 2;
 #[cfg(loom)]
@@ -82,7 +82,8 @@ pub(super) struct Holes {
     /// No hole lies on both sides of this granule, the first of a word.
     border: usize,
     sets: HintSets<CLASSES>,
-    /// Models of zones and slabs note no holes: those of the bitmap do, and a search finds free runs without.
+    /// Set by the models of zones and slabs, which note no holes: a search also finds free runs without them. The models of the bitmap note
+    /// holes.
     #[cfg(loom)]
     pub(super) is_off: bool,
 }
@@ -91,7 +92,7 @@ impl Holes {
     /// The holes of a zone of which all granules are free.
     ///
     /// # Errors
-    /// The system's, when it grants no memory.
+    /// The system's error, if it grants no memory.
     pub(super) fn new(used: Bitmap<'static>, border: usize) -> Result<Self, Errno> {
         let sets = HintSets::new(used.len() / WORD_BITS)?;
         let holes = Self {
@@ -107,7 +108,7 @@ impl Holes {
         Ok(holes)
     }
 
-    /// `[start, end)` on both sides of the border.
+    /// The parts of `[start, end)` on both sides of the border.
     fn parts(&self, start: usize, end: usize) -> impl Iterator<Item = (usize, usize)> + use<> {
         let border = self.border.clamp(start, end);
         [(start, border), (border, end)].into_iter().filter(|&(start, end)| start < end)
@@ -126,7 +127,7 @@ impl Holes {
         self.set(class_of(end - start)).set(start / WORD_BITS);
     }
 
-    /// Notes the holes in `[start, start + n)`: some of it became clear, or was set for an instant.
+    /// Notes the holes in `[start, start + n)`. Some of its bits became clear, or were set for an instant.
     pub(super) fn freed(&self, start: usize, n: usize) {
         #[cfg(loom)]
         if self.is_off {
@@ -154,7 +155,7 @@ impl Holes {
         self.used.next_set(clear, last).unwrap_or(last)
     }
 
-    /// Notes what is left of a hole on both sides of `[start, start + n)`, which was claimed.
+    /// Notes the rest of a hole on both sides of `[start, start + n)`, which was claimed.
     pub(super) fn claimed(&self, start: usize, n: usize) {
         if start > 0 {
             self.freed(start - 1, 1);
@@ -164,7 +165,7 @@ impl Holes {
         }
     }
 
-    /// The holes that begin in a word, with their ends; they are measured `reach` granules far.
+    /// The holes that begin in a word, with their ends. A hole is measured up to `reach` granules.
     fn in_word(&self, word: usize, reach: usize) -> impl Iterator<Item = (usize, usize)> {
         let mut begins = self.used.begins_of_clear(word, self.border);
         let (_, last) = self.part_of(word * WORD_BITS);
@@ -205,7 +206,7 @@ impl Holes {
         }
     }
 
-    /// The lowest place at or above `from`. Looks at [`MOST_MISSES`] holes of each class that may be too short.
+    /// The lowest place for a request at or above `from`. Looks at [`MOST_MISSES`] holes of each class that may be too short.
     pub(super) fn lowest(&self, from: usize, wanted: Wanted) -> Option<usize> {
         #[cfg(loom)]
         if self.is_off {

@@ -1,9 +1,11 @@
 //! Where a zone has huge pages, and where the kernel may make more.
 //!
-//! Where huge pages are asked for, khugepaged makes them by itself, too: by the kernel's defaults, of each block of which any page
-//! is in memory. What was purged of such a block is in memory again then, accounted for by nobody: minutes later, a process that had
-//! come down is as large as before. So a block of which a part goes back is forbidden to be huge before that, and allowed again when
-//! all of it is accounted as runs or as free memory; what a slab has in memory is not.
+//! Where the arena asks for huge pages, khugepaged also makes them by itself. By the kernel's defaults, it collapses each block (the place
+//! of a huge page) of which any page is in memory. Then purged memory of the block is in memory again, although the arena does not account
+//! for it. Minutes later, the process is as large as before the purge.
+//!
+//! So the arena forbids a block to be huge before it purges a part of it. It allows the block again when the zone accounts for the whole
+//! block, as runs or as free memory. Pages of slabs do not count, because the zone does not account for them.
 #![allow(unsafe_code, reason = "advises the kernel")]
 
 use std::ops::Range;
@@ -14,16 +16,16 @@ use super::layout::{HugeAdvice, ZoneSpec};
 use super::residency::Residency;
 use crate::os::{self, Errno, HUGE_PAGE_BYTES};
 
-/// No more blocks of a zone are forbidden: each adds up to two mappings, of which a process has 65,530 (`vm.max_map_count`).
+/// The most forbidden blocks of a zone. Each adds up to two mappings, and a process may have 65,530 (`vm.max_map_count`).
 const MOST_FORBIDDEN: usize = 4 << 10;
 
 /// See the module's documentation.
 #[derive(Debug)]
 pub(super) struct HugePages {
     advice: HugeAdvice,
-    /// Where the zone's small pages end.
+    /// The bytes at the zone's start that stay in small pages.
     small_pages_bytes: usize,
-    /// A bit for each block: forbidden to be huge.
+    /// A bit for each block, set while the block is forbidden to be huge.
     forbidden: Bitmap<'static>,
     forbidden_blocks: AtomicUsize,
 }
@@ -34,7 +36,7 @@ impl HugePages {
         Self { advice, small_pages_bytes, forbidden, forbidden_blocks: AtomicUsize::new(0) }
     }
 
-    /// Whether huge pages are asked for where so many bytes of the zone lie before.
+    /// Whether the arena asks for huge pages `at_bytes` into the zone.
     pub(super) fn are_asked(&self, at_bytes: usize) -> bool {
         self.advice == HugeAdvice::Ask && at_bytes >= self.small_pages_bytes
     }
@@ -44,7 +46,7 @@ impl HugePages {
         match self.advice {
             HugeAdvice::Ask => {
                 let border = residency.granules(self.small_pages_bytes).clamp(committed.start, committed.end);
-                // A host may give huge pages unasked, of which nothing would be known.
+                // A host may make huge pages unasked, and the arena would not account for them.
                 advise(residency, committed.start..border, os::forbid_huge);
                 advise(residency, border..committed.end, os::advise_huge);
             }
@@ -64,7 +66,7 @@ impl HugePages {
         self.forbidden_blocks.load(Ordering::Relaxed) > 0
     }
 
-    /// The caller's `granules` are about to go back: the blocks that they fill in part are forbidden to be huge.
+    /// Forbids the blocks that the caller's `granules` fill in part to be huge. These granules are about to lose their pages.
     pub(super) fn forbid_around(&self, residency: &Residency, granules: Range<usize>, committed: usize) {
         if self.advice != HugeAdvice::Ask {
             return;
@@ -77,8 +79,9 @@ impl HugePages {
             let is_needed = self.are_asked(residency.bytes(index * block)) && self.forbidden.count(index, 1) == 0;
             if is_needed && self.forbidden_blocks.load(Ordering::Relaxed) < MOST_FORBIDDEN {
                 let all = index * block..committed.min((index + 1) * block);
-                // Noted afterwards: what is not noted is not allowed, either, and so not while it is being forbidden. Counted
-                // before it is noted: a child that is forked in between has counted too many, and never less than none.
+                // The bit is set after the call. `allow` skips a block whose bit is clear, so it does not allow this one at the same time.
+                // The counter grows before the bit is set. So a child that is forked in between counts one too many, and its counter never
+                // drops below zero.
                 if advise(residency, all, os::forbid_huge) {
                     self.forbidden_blocks.fetch_add(1, Ordering::Relaxed);
                     self.forbidden_blocks.fetch_sub(1 - self.forbidden.set(index, 1), Ordering::Relaxed);
@@ -87,7 +90,7 @@ impl HugePages {
         }
     }
 
-    /// Allows the blocks that hold some of these granules to be huge, if the zone has all of a block accounted.
+    /// Allows the blocks that hold some of these granules to be huge, if the zone accounts for all of a block.
     pub(super) fn allow(&self, residency: &Residency, granules: Range<usize>, committed: usize) {
         if !self.is_any_forbidden() {
             return;
@@ -105,23 +108,25 @@ impl HugePages {
         }
     }
 
-    /// Allows blocks of which all is accounted.
+    /// Allows blocks whose granules are all accounted.
     fn allow_accounted(&self, residency: &Residency, index: usize, len: usize, committed: usize) {
         let block = residency.granules(HUGE_PAGE_BYTES);
-        // The note is wiped afterwards: what another thread forbids meanwhile it forbids in vain, once.
+        // The bit is cleared after the call. A thread that wants to forbid the block in between finds the bit set, and does nothing: the
+        // block may become huge this once.
         if advise(residency, index * block..committed.min((index + len) * block), os::advise_huge) {
             self.forbidden_blocks.fetch_sub(self.forbidden.clear(index, len), Ordering::Relaxed);
         }
     }
 
-    /// Has the kernel see one mapping in a run, whose pages are to move, as far as it lies where huge pages are asked for: before Linux
-    /// 6.17 it moves no more than one at a time, and what was forbidden would be so where it arrives.
+    /// Makes the kernel see one mapping in a run whose pages are to move, as far as the run lies where the arena asks for huge pages.
+    /// Before Linux 6.17, the kernel moves only one mapping at a time. Later kernels move several, but a forbidden part would stay
+    /// forbidden at its new place.
     pub(super) fn make_one_mapping(&self, residency: &Residency, granules: Range<usize>) {
         let block = residency.granules(HUGE_PAGE_BYTES);
         let (first, end) = (granules.start / block, granules.end.div_ceil(block));
         if self.is_any_forbidden() && self.forbidden.count(first, end - first) > 0 {
             let border = residency.granules(self.small_pages_bytes);
-            // Blocks that stay forbidden are those that it holds in part: such a part can't become huge.
+            // Only blocks that the run fills in part are forbidden by now, and a part of a block can't become huge.
             advise(residency, border.max(granules.start)..granules.end, os::advise_huge);
         }
     }
@@ -138,7 +143,7 @@ fn advise(
     }
     let (at, len) = (residency.address(granules.start), residency.bytes(granules.len()));
     residency.counters.system_call();
-    // SAFETY: committed memory of the zone; what it holds stays.
+    // SAFETY: committed memory of the zone; its contents stay.
     let result = unsafe { advise(at.as_ptr(), len) };
     result.inspect_err(|&refused| residency.counters.refused(refused, "advise on huge pages for", len)).is_ok()
 }

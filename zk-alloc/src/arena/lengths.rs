@@ -1,8 +1,8 @@
-//! How long page runs are, for callers that do not say so when they free them: C's. A block's length is its class's, which lies
-//! in a table already; so small requests pay nothing for this.
+//! The lengths of page runs, for C, whose `free` does not pass them. The table of size classes has the length of a block already, so small
+//! requests pay nothing.
 //!
-//! A run's entry is that of the granule it begins at, and belongs to whoever owns the run. It is 0 wherever none begins, so that
-//! an address that is freed twice, or was never handed out, is found out.
+//! The entry of a run is that of its first granule, and belongs to the owner of the run. It is 0 where no run begins. So the arena detects
+//! an address that is freed twice or was never handed out.
 
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -12,14 +12,14 @@ use super::zone::Zone;
 use crate::os::Errno;
 use crate::route::RunKind;
 
-/// Entries are made usable for so many granules at once.
+/// Entries are made usable for this many granules at once.
 const COMMIT_GRANULES: usize = 16 << 10;
 
 /// The lengths of one zone's runs, in granules.
 #[derive(Debug)]
 struct ZoneLengths {
     granules: Table<AtomicU32>,
-    /// Entries, from the first on, that are usable. Only grows.
+    /// How many entries are usable, from the first on. Only grows.
     committed: AtomicUsize,
 }
 
@@ -28,10 +28,10 @@ struct ZoneLengths {
 pub(super) struct Lengths([ZoneLengths; 3]);
 
 impl Lengths {
-    /// No run yet.
+    /// Tables for zones without a run.
     ///
     /// # Errors
-    /// The system's, when it grants no address space for the tables.
+    /// The system's error, if it grants no address space for the tables.
     pub(super) fn new(zones: &[Zone; 3]) -> Result<Self, Errno> {
         let of = |zone: &Zone| -> Result<ZoneLengths, Errno> {
             let granules = Table::reserve(zone.capacity_bytes() / zone.granule_bytes())?;
@@ -41,7 +41,7 @@ impl Lengths {
         Ok(Self([of(aligned)?, of(mid)?, of(huge)?]))
     }
 
-    /// Notes that a run of the caller's is `bytes` long; `false` where the system has no memory to note it in.
+    /// Notes the length of a run that the caller owns; `false` if the system has no memory for the entry.
     #[inline]
     pub(super) fn set(&self, runs: RunKind, zone: &Zone, at: NonNull<u8>, bytes: usize) -> bool {
         let lengths = &self.0[runs as usize];
@@ -54,14 +54,14 @@ impl Lengths {
         true
     }
 
-    /// How many bytes the run at an address has; `None` where none begins.
+    /// The length in bytes of the run at an address; `None` if no run begins there.
     #[inline]
     pub(super) fn get(&self, runs: RunKind, zone: &Zone, at: NonNull<u8>) -> Option<usize> {
         let entry = self.entry(runs, zone, at)?;
         Some(entry.load(Ordering::Relaxed) as usize * zone.granule_bytes()).filter(|&bytes| bytes > 0)
     }
 
-    /// As [`get`](Self::get), for who is about to free the run.
+    /// As [`get`](Self::get), for a caller that is about to free the run. Clears the entry.
     #[inline]
     pub(super) fn take(&self, runs: RunKind, zone: &Zone, at: NonNull<u8>) -> Option<usize> {
         let entry = self.entry(runs, zone, at)?;
@@ -70,7 +70,7 @@ impl Lengths {
         Some(granules * zone.granule_bytes()).filter(|&bytes| bytes > 0)
     }
 
-    /// The entry of the run at an address; `None` where no run can begin.
+    /// The entry of the run at an address; `None` if no run can begin there.
     #[inline]
     fn entry(&self, runs: RunKind, zone: &Zone, at: NonNull<u8>) -> Option<&'static AtomicU32> {
         let lengths = &self.0[runs as usize];

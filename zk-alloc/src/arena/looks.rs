@@ -1,4 +1,4 @@
-//! Looks at what may be purged, by the program's threads or the background thread.
+//! The looks of the program's threads and of the background thread, which purge free memory by time.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use super::{Arena, Purge, cached_bytes, get, resident_bytes};
 use crate::{counters, open_phases, os};
 
 impl Arena {
-    /// The figures that a look decides by.
+    /// The facts of a look.
     fn sight(&self) -> Sight {
         Sight {
             resident_bytes: resident_bytes(),
@@ -20,7 +20,7 @@ impl Arena {
         }
     }
 
-    /// Looks what may go, and purges it.
+    /// Looks how much memory may be purged, and purges it.
     fn look(&self, looks: &mut Looks, by: Looker) -> Verdict {
         let sight = self.sight();
         let verdict = looks.take_in(sight, os::monotonic_ns(), by);
@@ -34,21 +34,20 @@ impl Arena {
     }
 }
 
-/// Free memory goes by this policy from now on; see `decay`. Waits for nobody, and allocates nothing.
+/// From now on, free memory is purged by this policy; see `decay`. The call neither waits nor allocates.
 pub(crate) fn follow(policy: Policy) {
     decay::follow(policy, || {
         look(Looker::Program);
     });
 }
 
-/// `None` where another thread looks.
+/// Looks; `None` without an arena, or while another thread looks.
 fn look(by: Looker) -> Option<Verdict> {
     let arena = get()?;
     decay::with_looks(|looks| arena.look(looks, by))
 }
 
-/// Looks, if it is time, and returns how long the background thread may sleep before the next look; `None` where nothing is purged by
-/// time.
+/// Looks, if a look is due. Returns how long the background thread may sleep before the next one; `None` if nothing is purged by time.
 pub(crate) fn look_in_background() -> Option<Duration> {
     if decay::time_to_look()?.is_zero() {
         let verdict = look(Looker::Background);

@@ -1,9 +1,9 @@
 //! How much of a zone is mapped: a prefix, which only grows.
 //!
-//! Two threads must not map the same addresses: the second would find them taken, and could not tell whether by the first or by a
-//! stranger. So one thread maps, and the others wait for 20 ms at most. Waiting is bounded because the mapping thread may never go on: a
-//! signal handler of its own may be the waiter, or the waiter may be a forked child without that thread. After that time, the waiter maps
-//! by itself. In the worst case it finds the place taken, and its request goes to the backing allocator.
+//! Two threads must not map the same addresses. The second would find them taken, and could not tell whether by the first thread or by a
+//! foreign mapping. So one thread maps, and the others wait for 20 ms at most. Waiting is bounded because the mapping thread may never go
+//! on: a signal handler of its own may be the waiter, or the waiter may be a forked child without that thread. After that time, the waiter
+//! maps by itself. In the worst case it finds the place taken, and its request goes to the backing allocator.
 
 use std::hint::spin_loop;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -18,7 +18,7 @@ const NAPS: u32 = 200;
 /// See the module's documentation.
 #[derive(Debug)]
 pub(super) struct Mapped {
-    /// Granules, from the zone's start. What lies beyond is nobody's, or a stranger's.
+    /// How many granules are mapped, from the zone's start. Addresses beyond may hold foreign mappings.
     granules: AtomicUsize,
     is_growing: AtomicBool,
 }
@@ -34,7 +34,7 @@ impl Mapped {
         self.granules.load(Ordering::Acquire)
     }
 
-    /// Has at least `until` granules mapped; `false` where that can't be. `map` maps from a granule on, and returns up to which.
+    /// Makes sure that at least `until` granules are mapped; `false` if that fails. `map` maps from a granule on, and returns the end.
     pub(super) fn reach(&self, until: usize, map: impl FnOnce(usize) -> Option<usize>) -> bool {
         until <= self.granules() || self.grow(until, map)
     }
@@ -60,7 +60,7 @@ impl Mapped {
             }
         }
         self.is_growing.store(false, Ordering::Release);
-        // Also where mapping failed: another may have mapped it by now.
+        // Even if `map` failed, another thread may have mapped the range by now.
         until <= self.granules()
     }
 }
@@ -71,7 +71,7 @@ mod tests {
 
     use super::*;
 
-    /// A range that two threads map is taken when the second comes: it must wait for the first, and not map it again.
+    /// If two threads map the same range, the second finds it taken. So it must wait for the first, and not map it again.
     #[test]
     fn threads_that_need_more_at_once_map_it_once() {
         for _ in 0..100 {
@@ -93,7 +93,7 @@ mod tests {
         }
     }
 
-    /// A forked child may find that somebody maps who did not come along.
+    /// A forked child may find that a thread is mapping which only its parent has.
     #[test]
     fn one_who_never_ends_is_not_waited_for() {
         let mapped = Mapped::new();

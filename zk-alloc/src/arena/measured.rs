@@ -1,5 +1,5 @@
-//! Memory for callers who do not know its length when they free it: those of `malloc`.
-#![allow(unsafe_code, reason = "takes memory back")]
+//! Memory for callers that do not pass its length when they free it, such as `malloc`'s.
+#![allow(unsafe_code, reason = "frees memory")]
 
 use std::ptr::NonNull;
 
@@ -7,7 +7,7 @@ use super::{Arena, Contents};
 use crate::route::{self, Path};
 
 impl Arena {
-    /// As [`alloc`](Self::alloc), for a caller who will not know the length when it frees what it gets.
+    /// As [`alloc`](Self::alloc), for a caller that will not pass the length when it frees the memory.
     #[inline(always)]
     pub(crate) fn alloc_measured(&self, size: usize, align: usize, contents: Contents) -> Option<NonNull<u8>> {
         let at = self.alloc(size, align, contents)?;
@@ -22,8 +22,8 @@ impl Arena {
         Some(at)
     }
 
-    /// How many bytes there are at an address of the region that [`alloc_measured`](Self::alloc_measured) returned; `None` where
-    /// no allocation begins.
+    /// The length in bytes of the allocation at `at`, an address of the region. The memory came from
+    /// [`alloc_measured`](Self::alloc_measured). `None` if no allocation begins there.
     #[inline(always)]
     pub(crate) fn measure(&self, at: NonNull<u8>) -> Option<usize> {
         match self.middle.class_at(at) {
@@ -35,7 +35,7 @@ impl Arena {
         }
     }
 
-    /// Takes a block back for this thread to keep; `false`, and nothing done, where it is none, or there is no room.
+    /// Frees a block into this thread's cache. Returns `false`, and does nothing, if it is no block, or if the cache does not take it.
     ///
     /// # Safety
     /// As for [`dealloc_measured`](Self::dealloc_measured).
@@ -45,8 +45,8 @@ impl Arena {
         self.middle.class_at(at).is_some_and(|class| unsafe { self.middle.keep(class, at) })
     }
 
-    /// As [`dealloc`](Self::dealloc), of what [`alloc_measured`](Self::alloc_measured) handed out; `false` where no allocation
-    /// begins.
+    /// As [`dealloc`](Self::dealloc), for memory from [`alloc_measured`](Self::alloc_measured). Returns `false` if no allocation begins at
+    /// `at`.
     ///
     /// # Safety
     /// `at` lies in the region. If an allocation begins there, it belongs to the caller, and nobody uses it any more.
@@ -60,19 +60,19 @@ impl Arena {
         let runs = self.region.zone_of(at);
         let zone = self.region.zone(runs);
         let Some(bytes) = self.lengths.take(runs, zone, at) else { return false };
-        // SAFETY: the caller's; what has a length is a run of its own.
+        // SAFETY: the caller's; memory with a noted length is a run of its own.
         unsafe { zone.release(at, bytes) };
         true
     }
 
-    /// Notes that a run has another length than it was handed out with.
+    /// Notes the new length of a run that was resized.
     ///
     /// # Safety
     /// `at` belongs to the caller, and is `size` bytes long by now.
     pub(crate) unsafe fn measured_anew(&self, at: NonNull<u8>, size: usize) {
         if self.middle.class_at(at).is_none() {
             let runs = self.region.zone_of(at);
-            // Where a run begins, its entry is there.
+            // The run's entry has been usable since the run was allocated.
             self.lengths.set(runs, self.region.zone(runs), at, size);
         }
     }

@@ -1,4 +1,4 @@
-//! The middle sizes: blocks come from the thread's cache, which fetches them from slabs and brings them back, many at once.
+//! Small and medium sizes. Blocks come from the thread's cache, which fetches them from slabs and returns them in batches.
 #![allow(unsafe_code, reason = "hands out memory")]
 
 use std::ffi::c_void;
@@ -13,11 +13,11 @@ use super::zone::{Shortage, Zone};
 use crate::classes::Class;
 use crate::os::Errno;
 
-/// The most blocks that are fetched at once, and their bytes.
+/// The most blocks that a thread fetches at once, and the most bytes.
 const FETCH_BLOCKS: usize = 32;
 const FETCH_BYTES: usize = 16 << 10;
 
-/// The most blocks of `bytes` that are fetched at once by a thread that keeps `capacity` at most.
+/// The most blocks of `bytes` that a thread fetches at once if its cache holds at most `capacity`.
 pub(crate) fn fetch_most(bytes: usize, capacity: usize) -> usize {
     (FETCH_BYTES / bytes).clamp(1, FETCH_BLOCKS).min(capacity / 2)
 }
@@ -27,17 +27,17 @@ pub(crate) fn fetch_most(bytes: usize, capacity: usize) -> usize {
 pub(crate) struct Middle {
     slabs: SlabTable,
     room: Room,
-    /// What was served past the caches.
+    /// Counters of the blocks that bypass the caches.
     allocations: AtomicU64,
     bytes: AtomicU64,
     live_bytes: AtomicU64,
 }
 
 impl Middle {
-    /// Slabs in `zone`. `at_exit` is called on each exiting thread that has a cache.
+    /// Serves blocks from slabs in `zone`. `at_exit` is called on each exiting thread that has a cache.
     ///
     /// # Errors
-    /// The system's, when it grants no memory for the tables.
+    /// The system's error, if it grants no memory for the tables.
     pub(crate) fn new(zone: &Zone, at_exit: unsafe extern "C" fn(*mut c_void)) -> Result<Self, Errno> {
         Ok(Self {
             slabs: SlabTable::new(zone)?,
@@ -60,7 +60,7 @@ impl Middle {
         drop(thread_cache::join_and_enter(&self.room));
     }
 
-    /// A block for `size` bytes.
+    /// Allocates a block for `size` bytes.
     ///
     /// # Errors
     /// See [`Shortage`].
@@ -73,8 +73,8 @@ impl Middle {
         let mut found = [0; FETCH_BLOCKS];
         let most = fetch_most(class.block_bytes(), class.capacity());
         if let Some(cache) = thread_cache::join_and_enter(&self.room) {
-            // It may keep some all the same: it is time to tick, or another thread claimed the cache when this one looked, or a handler
-            // came in between.
+            // The cache may hold some even so: it is time to tick, or another thread had claimed the cache at the first look, or a signal
+            // handler filled it in between.
             if let Some(kept) = take_cached(&cache, class, size) {
                 drop(cache);
                 decay::tick();
@@ -84,7 +84,7 @@ impl Middle {
             let fetched = self.slabs.take(zone, class, limit, &mut found[..wanted])?;
             // The lowest address is handed out first.
             for &block in found[1..fetched].iter().rev() {
-                // There is room: it has none, and asked for half of what it may keep at most.
+                // There is room: the cache has no block of this class, and a batch is at most half of its capacity.
                 cache.push(class, block as u64);
             }
             cache.handed_out(class, size);
@@ -98,7 +98,7 @@ impl Middle {
         Ok(at(found[0]))
     }
 
-    /// Takes a block back, for this thread to keep; `false`, and nothing done, where it has no room.
+    /// Frees a block into this thread's cache. Returns `false`, and does nothing, if the cache is full or can't be used now.
     ///
     /// # Safety
     /// As for [`dealloc`](Self::dealloc).
@@ -112,7 +112,7 @@ impl Middle {
         is_cached
     }
 
-    /// Takes a block back.
+    /// Frees a block.
     ///
     /// # Safety
     /// `at` came from [`alloc`](Self::alloc) with the same zone, is of this class, and nobody uses it any more.
@@ -127,7 +127,7 @@ impl Middle {
     fn bring_back(&self, zone: &Zone, class: Class, block: u64) {
         if let Some(cache) = thread_cache::join_and_enter(&self.room) {
             if !cache.push(class, block) {
-                // The half that came first goes: the last is still in the processor's caches.
+                // The older half returns to the slabs: the newer half is still in the processor's caches.
                 self.flush(zone, &cache, class, class.capacity() / 2);
                 cache.push(class, block);
             }
@@ -143,18 +143,18 @@ impl Middle {
         self.slabs.put(zone, class, cache.take_first(class, keep));
     }
 
-    /// Brings back all that a cache keeps. For whoever is in it.
+    /// Returns all blocks of a cache to their slabs. For a thread that entered or claimed the cache.
     pub(crate) fn empty(&self, zone: &Zone, cache: &Cache) {
         Class::all().filter(|&class| cache.keeps(class)).for_each(|class| self.flush(zone, cache, class, 0));
     }
 
-    /// Brings back what threads keep that are not allocating at this moment.
+    /// Empties the caches of all threads that are not allocating at this moment.
     pub(crate) fn empty_caches(&self, zone: &Zone) {
         thread_cache::claim_all(|cache| self.empty(zone, cache));
     }
 
-    /// As [`empty_caches`](Self::empty_caches); the memory in which the caches kept their blocks goes back as well. Threads
-    /// page it in again when they next free something.
+    /// As [`empty_caches`](Self::empty_caches), and purges the memory in which these caches keep the addresses of their blocks. A thread
+    /// faults it in again when its cache next takes a block.
     pub(crate) fn vacate_caches(&self, zone: &Zone) {
         thread_cache::claim_all(|cache| {
             self.empty(zone, cache);
@@ -162,17 +162,17 @@ impl Middle {
         });
     }
 
-    /// Purges the pages of free blocks until `wanted_bytes` are back. Returns how many went.
+    /// Purges pages of free blocks until `wanted_bytes` are purged. Returns how many bytes were.
     pub(crate) fn purge(&self, zone: &Zone, wanted_bytes: usize) -> usize {
         self.slabs.purge(zone, wanted_bytes)
     }
 
-    /// As [`Zone::purge_unaccounted`], for the slabs that lie there.
+    /// As [`Zone::purge_unaccounted`], for the slabs in that range.
     pub(crate) fn purge_unaccounted(&self, zone: &Zone, at: NonNull<u8>, bytes: usize) {
         self.slabs.purge_unaccounted(zone, at, bytes);
     }
 
-    /// Blocks handed out, and the bytes that were asked for in them, since the process started.
+    /// Blocks handed out, and the bytes requested in them, since the process started.
     pub(crate) fn totals(&self) -> Totals {
         let kept = thread_cache::block_totals();
         Totals {
@@ -181,14 +181,14 @@ impl Middle {
         }
     }
 
-    /// Bytes of the blocks that are alive, and nearly so while threads allocate.
+    /// Bytes of live blocks. Approximate while threads allocate.
     pub(crate) fn live_bytes(&self) -> usize {
         let sum = thread_cache::live_block_bytes().wrapping_add(self.live_bytes.load(Ordering::Relaxed));
-        // Of what moved between two threads meanwhile only one end may have been seen.
+        // If one thread allocates a block and another frees it during the sum, the sum may hold only the free.
         (sum as i64).max(0) as usize
     }
 
-    /// Bytes of the blocks that threads keep.
+    /// Bytes of blocks in thread caches.
     pub(crate) fn cached_bytes(&self) -> usize {
         self.slabs.taken_bytes().saturating_sub(self.live_bytes())
     }
@@ -199,14 +199,14 @@ impl Middle {
     }
 }
 
-/// A block for `size` bytes, of those that this thread keeps.
+/// A block for `size` bytes from this thread's cache.
 #[inline(always)]
 pub(super) fn alloc_cached(class: Class, size: usize) -> Option<NonNull<u8>> {
     let cache = thread_cache::enter()?;
     if cache.is_to_tick() { None } else { take_cached(&cache, class, size) }
 }
 
-/// As [`alloc_cached`], for whoever is in the cache.
+/// As [`alloc_cached`], for a thread that has entered the cache.
 #[inline(always)]
 fn take_cached(cache: &Cache, class: Class, size: usize) -> Option<NonNull<u8>> {
     let block = cache.pop(class)?;
@@ -214,11 +214,12 @@ fn take_cached(cache: &Cache, class: Class, size: usize) -> Option<NonNull<u8>> 
     Some(at(block as usize))
 }
 
-/// The pointer to a block, which the caches and slabs keep as an address.
+/// The pointer to a block. Caches and slabs store addresses.
 #[inline(always)]
 fn at(address: usize) -> NonNull<u8> {
-    // Within the region, whose provenance was exposed when it was reserved.
+    // The address lies within the region, whose provenance was exposed when it was reserved.
     let at = std::ptr::with_exposed_provenance_mut(address);
-    // SAFETY: what `SlabTable::take` found, or `Cache::push` was given, is the address of a block, which lies in a slab of the region.
+    // SAFETY: the address is one that `SlabTable::take` found or `Cache::push` was given. It belongs to a block, which lies in a slab of
+    // the region.
     unsafe { NonNull::new_unchecked(at) }
 }

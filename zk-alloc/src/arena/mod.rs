@@ -1,7 +1,8 @@
-//! The arena: one region per process, made when it is first needed, shared by every [`ZkAllocator`](crate::ZkAllocator).
+//! The arena: one region per process, created on first use and shared by every [`ZkAllocator`](crate::ZkAllocator).
 //!
-//! Imports point downwards: this module composes `middle` (blocks of size classes, from threads' caches and slabs) and the runs
-//! of the `region`'s zones, which know what is resident, which know `os`. Slabs and page runs never name each other.
+//! Imports point downwards. This module composes `middle` and the zones of the `region`. `middle` serves blocks of size classes, from
+//! thread caches and slabs. Zones serve page runs; they use `residency`, which uses `os`. The modules `slab` and `runs` do not import each
+//! other.
 #![allow(unsafe_code, reason = "publishes the one arena, and hands out its memory")]
 
 mod align;
@@ -78,7 +79,7 @@ pub(crate) struct Arena {
 struct Global {
     state: AtomicU8,
     arena: UnsafeCell<MaybeUninit<Arena>>,
-    /// The region's first address and length, so that a free of foreign memory reads two numbers and no more.
+    /// The region's first address and length. A free of foreign memory reads only these two.
     base: AtomicUsize,
     len: AtomicUsize,
 }
@@ -90,12 +91,12 @@ unsafe impl Sync for Global {}
 const NONE: u8 = 0;
 const OPENING: u8 = 1;
 const FAILED: u8 = 2;
-/// The arena is there.
+/// The arena exists.
 const OPEN: u8 = 3;
-/// An allocator asked it for memory.
+/// An allocator has asked the arena for memory.
 const SERVING: u8 = 4;
 
-/// How often the first request is postponed before it comes in whatever moment.
+/// After this many requests that may come from a signal handler, the next request counts as the first, even if it may come from one too.
 const MOST_POSTPONED: u8 = 100;
 
 static GLOBAL: Global = Global {
@@ -106,10 +107,10 @@ static GLOBAL: Global = Global {
 };
 
 impl Global {
-    /// The arena, which nobody writes again.
+    /// The arena. No thread writes it again.
     ///
     /// # Safety
-    /// It was written before, and the caller has seen a store with Release that came after that.
+    /// The arena was written before, and the caller has seen a Release store that came after that write.
     #[inline(always)]
     unsafe fn opened(&'static self) -> &'static Arena {
         // SAFETY: the caller's.
@@ -117,7 +118,7 @@ impl Global {
     }
 }
 
-/// The arena, if it was opened.
+/// The arena, if it is open.
 #[inline]
 pub(crate) fn get() -> Option<&'static Arena> {
     // SAFETY: `OPEN` was stored with Release after the arena had been written. `SERVING` was stored by a thread that saw
@@ -125,25 +126,24 @@ pub(crate) fn get() -> Option<&'static Arena> {
     (GLOBAL.state.load(Ordering::Acquire) >= OPEN).then(|| unsafe { GLOBAL.opened() })
 }
 
-/// The arena, opened by this call if it is the first since an allocator was [introduced](config::introduce). Nobody waits: while
-/// one thread opens it, for the others (and for what that thread itself allocates meanwhile) there is none yet, and the backing
-/// allocator serves them.
+/// The arena. The first call after an allocator was [introduced](config::introduce) opens it. No call waits: while one thread opens the
+/// arena, all other calls return `None`, also on that thread itself. The backing allocator then serves their requests.
 #[inline]
 pub(crate) fn open() -> Option<&'static Arena> {
     get().or_else(open_now)
 }
 
-/// In what moment the first request comes.
+/// The context of the first request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Moment {
-    /// In no signal handler.
+    /// Not in a signal handler.
     Calm,
-    /// Perhaps in a signal handler, which may have interrupted anything, the backing allocator among it.
+    /// Possibly in a signal handler, which may have interrupted any code, including the backing allocator.
     Disturbed,
 }
 
-/// As [`open`], for an allocator, which brings its settings along; `first` runs before the first of all requests, once in the
-/// life of the process.
+/// As [`open`], for an allocator with its settings. `first` runs once in the process, for the first request that is not postponed
+/// (`MOST_POSTPONED`).
 #[inline]
 pub(crate) fn open_to_serve(settings: &Settings, first: impl FnOnce(Moment)) -> Option<&'static Arena> {
     if GLOBAL.state.load(Ordering::Acquire) == SERVING {
@@ -158,7 +158,8 @@ pub(crate) fn open_to_serve(settings: &Settings, first: impl FnOnce(Moment)) -> 
 fn serve_first(settings: &Settings, first: impl FnOnce(Moment)) -> Option<&'static Arena> {
     config::introduce(settings);
     let arena = open()?;
-    // In a handler, some later request is the first. A thread that goes on with signals blocked would ask for ever.
+    // A request that may come from a signal handler leaves `first` to a later one. The number of such requests is bounded, because a thread
+    // may block signals for good.
     static POSTPONED: AtomicU8 = AtomicU8::new(0);
     let moment = if os::may_be_in_signal_handler() { Moment::Disturbed } else { Moment::Calm };
     if moment == Moment::Disturbed && POSTPONED.load(Ordering::Relaxed) < MOST_POSTPONED {
@@ -173,7 +174,7 @@ fn serve_first(settings: &Settings, first: impl FnOnce(Moment)) -> Option<&'stat
 
 #[cold]
 fn open_now() -> Option<&'static Arena> {
-    // Before an allocator brought the program's settings, there is nobody to serve.
+    // The first allocator brings the program's settings. Until then, no request needs the arena.
     let program = config::program()?;
     GLOBAL.state.compare_exchange(NONE, OPENING, Ordering::Relaxed, Ordering::Relaxed).ok()?;
     let place = GLOBAL.arena.get().cast::<Arena>();
@@ -198,16 +199,16 @@ fn open_now() -> Option<&'static Arena> {
     }
 }
 
-/// The arena, and an address of its memory, if that is where `at` lies.
+/// The arena and `at`, if `at` lies in memory that the arena has committed.
 #[inline]
 pub(crate) fn of(at: *mut u8) -> Option<(&'static Arena, NonNull<u8>)> {
     near(at).filter(|&(arena, at)| arena.region.zone(arena.region.zone_of(at)).owns(at))
 }
 
-/// The arena, and an address of the region, if that is where `at` lies: of a block, or what [`of`] knows more of.
+/// The arena and `at`, if `at` lies in the region. Other mappings may lie there too; [`of`] excludes them.
 #[inline(always)]
 pub(crate) fn near(at: *mut u8) -> Option<(&'static Arena, NonNull<u8>)> {
-    // Acquire: who sees a length sees the base and the arena, which were written before it.
+    // Acquire: a thread that sees the length also sees the base and the arena, which were written before.
     let len = GLOBAL.len.load(Ordering::Acquire);
     let within = at.addr().wrapping_sub(GLOBAL.base.load(Ordering::Relaxed)) < len;
     // SAFETY: the length is 0 until the arena has been written.
@@ -219,16 +220,16 @@ pub(crate) fn near(at: *mut u8) -> Option<(&'static Arena, NonNull<u8>)> {
     }
 }
 
-/// A block that this thread keeps, for a request as most are.
+/// A block from this thread's cache, for a usual request (see [`Class::of_usual`]).
 #[inline(always)]
 pub(crate) fn alloc_cached(size: usize, align: usize) -> Option<NonNull<u8>> {
     middle::alloc_cached(Class::of_usual(size, align)?, size)
 }
 
-/// An exiting thread brings back what its cache keeps.
+/// An exiting thread returns the blocks in its cache to their slabs.
 ///
 /// # Safety
-/// `cache` is what the thread's cache registered.
+/// `cache` is the address that was registered with the thread's cache.
 unsafe extern "C" fn thread_exits(cache: *mut c_void) {
     if let Some(arena) = get() {
         // SAFETY: the caller's.
@@ -236,9 +237,9 @@ unsafe extern "C" fn thread_exits(cache: *mut c_void) {
     }
 }
 
-// Before the program, which may make keys of its own.
-// SAFETY: the loader calls what is listed here as functions of C's, before `main`. It may pass arguments, which such a
-// function does not look at.
+// Makes the key before the program makes its own, because the C library has few keys that need no allocation.
+// SAFETY: the loader calls the functions in this section before `main`, with the C ABI. It may pass arguments, which a function without
+// parameters ignores.
 #[cfg(unix)]
 #[used]
 #[cfg_attr(not(target_vendor = "apple"), unsafe(link_section = ".init_array.00103"))]
@@ -251,16 +252,16 @@ extern "C" fn make_exit_key() {
 }
 
 impl Arena {
-    /// Builds the arena in its place, part by part: the stack may be a small one, of a thread or a signal handler. On failure, `place`
+    /// Builds the arena in place, part by part, because the stack may be small (that of a thread or a signal handler). On failure, `place`
     /// holds nothing.
     ///
     /// # Errors
-    /// The system's, when it grants no address space, or no memory for the tables.
+    /// The system's error, if it grants no address space, or no memory for the tables.
     ///
     /// # Safety
     /// `place` is valid for writes, and only the caller reaches it.
     unsafe fn build(place: *mut Self, program: &Settings) -> Result<(), Errno> {
-        // A linker keeps what the code refers to.
+        // Without a reference, the linker may drop it.
         #[cfg(unix)]
         black_box(&BEFORE_MAIN);
         os::refer_to_pin();
@@ -287,10 +288,10 @@ impl Arena {
         built
     }
 
-    /// Builds the parts next to the region.
+    /// Builds the parts that need the region.
     ///
     /// # Safety
-    /// As for [`build`](Self::build); the region is there.
+    /// As for [`build`](Self::build); the region is built.
     unsafe fn build_tables(place: *mut Self) -> Result<(), Errno> {
         // SAFETY: the caller's.
         let region = unsafe { &(*place).region };
@@ -310,7 +311,7 @@ impl Arena {
         self.region.zone(route::SLABS)
     }
 
-    /// Memory for a request; `None` where there is none, or it would be beyond the cap.
+    /// Allocates memory for a request. `None` if there is none, or if it would exceed the cap.
     #[inline(always)]
     pub(crate) fn alloc(&self, size: usize, align: usize, contents: Contents) -> Option<NonNull<u8>> {
         match self.try_alloc(size, align, contents, Limit::Peak) {
@@ -320,7 +321,8 @@ impl Arena {
         }
     }
 
-    /// A long run among the huge runs, or a huge run among the long runs, in free resident memory.
+    /// Serves a run of at least [`route::CROSSES_MIN_BYTES`] from the zone of the huge runs, or a huge run from the zone of the other runs.
+    /// It takes only free resident memory there.
     fn alloc_in_other_zone(&self, runs: RunKind, size: usize, align: usize, contents: Contents) -> Option<NonNull<u8>> {
         let other = match runs {
             RunKind::Huge => RunKind::Mid,
@@ -342,7 +344,7 @@ impl Arena {
                 Ok(at)
             }
             Path::Run(runs) => {
-                // Blocks look for a cache by themselves.
+                // The paths of blocks join a cache by themselves.
                 if !thread_cache::is_joined() {
                     self.middle.join();
                 }
@@ -352,21 +354,22 @@ impl Arena {
         }
     }
 
-    /// Takes memory back for this thread to keep, if it is a block as most are; `false`, and nothing done, otherwise.
+    /// Frees a block into this thread's cache, if a usual request got it. Returns `false`, and does nothing, if it is no such block, or if
+    /// the cache does not take it.
     ///
     /// # Safety
     /// As for [`dealloc`](Self::dealloc).
     #[inline(always)]
     pub(crate) unsafe fn keep(&self, at: NonNull<u8>, size: usize, align: usize) -> bool {
-        // What was never resized is a block of the class that its layout says. That is known before the table's entry arrives,
-        // which only has to confirm it.
+        // A block that was never resized has the class that its layout says. That class is known before the load of the table's entry
+        // completes, and the entry only confirms it.
         Class::of_usual(size, align).is_some_and(|class| {
             // SAFETY: the caller's; it is of this class.
             self.middle.class_at(at) == Some(class) && unsafe { self.middle.keep(class, at) }
         })
     }
 
-    /// Takes memory back.
+    /// Frees memory.
     ///
     /// # Safety
     /// `at` came from [`alloc`](Self::alloc) and is `size` bytes long by now; nobody uses it any more.
@@ -375,7 +378,7 @@ impl Arena {
         match self.middle.class_at(at) {
             // SAFETY: the caller's.
             Some(class) => unsafe { self.middle.dealloc(self.slab_zone(), class, at) },
-            // SAFETY: the caller's; what is no block is a run of its own.
+            // SAFETY: the caller's; memory that is no block is a run of its own.
             None => unsafe { self.region.zone(self.region.zone_of(at)).release(at, size) },
         }
     }
@@ -385,12 +388,12 @@ impl Arena {
     }
 }
 
-/// Runs served from what threads keep since the process started.
+/// Runs served from thread caches since the process started.
 pub(crate) fn cached_run_totals() -> Totals {
     thread_cache::run_totals()
 }
 
-/// Bytes of runs and blocks that threads keep.
+/// Bytes of runs and blocks in thread caches.
 pub(crate) fn cached_bytes() -> usize {
     thread_cache::cached_run_bytes() + get().map_or(0, |arena| arena.middle.cached_bytes())
 }

@@ -1,4 +1,4 @@
-//! Memory that is brought in before it is asked for.
+//! Prefaulting free memory before a request needs it.
 
 use super::Arena;
 use super::runs::Tenant;
@@ -6,7 +6,7 @@ use super::zone::Populate;
 use crate::route::{self, Path};
 
 impl Arena {
-    /// Accounts for free memory for a request of `bytes`, for `prefault` to bring in. Returns how many bytes.
+    /// Accounts for free memory for a request of `bytes`, and has `prefault` fault it in. Returns how many bytes were accounted.
     pub(crate) fn populate(&self, bytes: usize, prefault: impl FnOnce(Populate<'_>)) -> usize {
         let (runs, tenant) = match route::path(bytes, 1) {
             Path::Block(_) => (route::SLABS, Tenant::Slab),

@@ -10,11 +10,11 @@ use crate::counters;
 
 /// A request over a limit purges this much more than it needs, in bytes, so that the next requests find room.
 const ROOM_BYTES: usize = 1 << 20;
-/// Threads' caches are worth emptying if they hold this part of all memory in use.
+/// Thread caches are emptied if they hold 1 / `CACHED_PART` of the memory in use, or more.
 const CACHED_PART: usize = 16;
 
 impl Arena {
-    /// As [`alloc`](Self::alloc), where free memory that is resident elsewhere makes room.
+    /// As [`alloc`](Self::alloc), and purges free memory elsewhere to make room.
     #[cold]
     pub(super) fn alloc_within_budget(&self, size: usize, align: usize, contents: Contents) -> Option<NonNull<u8>> {
         if self.empty_large_caches() {
@@ -24,8 +24,7 @@ impl Arena {
         }
         match self.try_alloc(size, align, contents, Limit::Cap) {
             Ok(at) => {
-                // Afterwards, so that the pages which this memory already has are not among those that go. Those that it has not
-                // are only accounted so far.
+                // After the allocation, so that its resident pages are not purged. Its other pages are only accounted so far.
                 self.purge_to(budget::peak_limit(0).saturating_sub(ROOM_BYTES));
                 Some(at)
             }
@@ -34,7 +33,7 @@ impl Arena {
                 if !budget::may_make_room(size, cached_bytes()) {
                     return None;
                 }
-                // Blocks in threads' caches may keep slabs alive that lie where a run would find room.
+                // A block in a thread cache keeps its slab alive, which may lie where a run would fit.
                 self.middle.empty_caches(self.slab_zone());
                 self.purge_to(budget::max_bytes().saturating_sub(size.checked_add(ROOM_BYTES)?));
                 self.try_alloc(size, align, contents, Limit::Cap).ok()
@@ -42,7 +41,7 @@ impl Arena {
         }
     }
 
-    /// Purges free memory until at most `limit_bytes` are resident, and notes it where they can't be.
+    /// Purges free memory until at most `limit_bytes` are resident, and notes it if that fails.
     fn purge_to(&self, limit_bytes: usize) {
         self.trim_now(limit_bytes, || ());
         if resident_bytes() > limit_bytes {
@@ -50,10 +49,10 @@ impl Arena {
         }
     }
 
-    /// Empties threads' caches if they hold much of the memory in use, so that their slabs return to the zone. Each cache costs its
-    /// thread a refill, so as much must be handed out before they are emptied again. Returns whether they were emptied.
+    /// Empties thread caches if they hold much of the memory in use, so that their slabs return to the zone. Each cache costs its thread a
+    /// refill, so the program must request as much memory again before the next time. Returns whether they were emptied.
     fn empty_large_caches(&self) -> bool {
-        /// How much had been handed out in all when they were last emptied, in bytes.
+        /// Bytes served when the caches were last emptied.
         static LAST_BYTES: AtomicU64 = AtomicU64::new(0);
         let much = counters::used_bytes() / CACHED_PART;
         let (last, now) = (LAST_BYTES.load(Ordering::Relaxed), self.served_bytes());
@@ -69,7 +68,7 @@ impl Arena {
     /// Purges free memory until at most `keep_bytes` are resident, or no free memory is. Returns the bytes purged.
     pub(crate) fn trim(&self, keep_bytes: usize, how: Purge) -> usize {
         if how == Purge::Lazily {
-            // Lazily purged memory stays accounted, so that nothing tells when it is enough.
+            // Lazily purged memory stays accounted, so the resident size does not tell when to stop.
             self.middle.empty_caches(self.slab_zone());
             return self.trim_zones(resident_bytes().saturating_sub(keep_bytes), how);
         }
@@ -82,7 +81,7 @@ impl Arena {
         })
     }
 
-    /// Purges free runs, and where these are not enough, the free pages of slabs, after `empty_caches`.
+    /// Purges free runs. If they are not enough, calls `empty_caches`, then purges the free pages of slabs.
     fn trim_now(&self, keep_bytes: usize, empty_caches: impl FnOnce()) -> usize {
         let surplus = || resident_bytes().saturating_sub(keep_bytes);
         let mut gone = self.trim_zones(surplus(), Purge::Now);
@@ -99,14 +98,14 @@ impl Arena {
         zones.fold(0, |gone, zone| gone + zone.trim(wanted_bytes.saturating_sub(gone), how))
     }
 
-    /// Frees the runs that threads keep for their next requests.
+    /// Frees the runs in thread caches.
     pub(crate) fn release_cached(&self) {
         for zone in self.region.zones() {
             zone.release_cached();
         }
     }
 
-    /// Purges free memory of a part of a zone that is not known to be resident. The kernel may have brought it back into memory.
+    /// Purges the free memory of `[at, at + bytes)` that is not accounted as resident. The kernel may have brought it back into memory.
     pub(super) fn purge_unaccounted(&self, zone: &Zone, at: NonNull<u8>, bytes: usize) {
         zone.purge_unaccounted(at, bytes);
         if std::ptr::eq(zone, self.slab_zone()) {

@@ -1,6 +1,6 @@
-//! The region: room in the address space, cut into zones of equal span, in which they map memory as they grow.
+//! The region: a range of address space, cut into zones of equal span. Zones map memory there as they grow.
 //!
-//! Equal spans, a power of two long, make "which zone does this address belong to" one subtraction and one shift.
+//! The spans are equal powers of two, so one subtraction and one shift find the zone of an address.
 #![allow(unsafe_code, reason = "finds room, and lays bitmaps over memory")]
 
 use std::ptr::NonNull;
@@ -16,7 +16,7 @@ use crate::sync::AtomicU64;
 /// See the module's documentation.
 #[derive(Debug)]
 pub(crate) struct Region {
-    /// The address space. What a zone mapped there is never unmapped: a region that was published stays.
+    /// The address space. Memory that a zone mapped there is never unmapped, because a published region stays.
     room: Room,
     /// The words of the zones' bitmaps.
     _words: Mapping,
@@ -27,15 +27,15 @@ pub(crate) struct Region {
 /// One for each [`RunKind`], in its order.
 const ZONES: usize = 3;
 
-/// What a zone knows of each granule, a bit each; and it knows one thing of each block for a huge page.
+/// The bitmaps of a zone that have a bit for each granule. One more has a bit for each place of a huge page.
 const BITMAPS: usize = 3;
 
-/// The arena's tables take up to a 70th of a zone's span of address space, and a 500th of data. A span is made where the system would
-/// map these parts of it, several times as much, beside what the process has (`RLIMIT_AS`, `RLIMIT_DATA`).
+/// The arena's tables take up to a 70th of a zone's span in address space, and a 500th in data. A span is chosen if the system would map
+/// these parts of it, which are several times as much, on top of the process's other memory (`RLIMIT_AS`, `RLIMIT_DATA`).
 const ADDRESS_PART: usize = 8;
 const DATA_PART: usize = 64;
 
-/// The least address space that a zone is worth having for, in bytes.
+/// The smallest useful span of a zone, in bytes.
 const MIN_SPAN_BYTES: usize = 64 << 20;
 
 /// Room for a region, and the memory of its bitmaps.
@@ -46,8 +46,8 @@ struct Found {
 }
 
 impl Found {
-    /// Finds room for `span_bytes` (rounded up to a power of two) for each zone, or for the largest half, quarter, ... whose tables the
-    /// process's limits leave room for.
+    /// Finds room for `span_bytes` (rounded up to a power of two) for each zone. If the system refuses, as limits leave too little room for
+    /// the tables, tries a half, a quarter, ...
     fn largest(span_bytes: usize, specs: &[ZoneSpec; ZONES]) -> Result<Self, Errno> {
         let mut span = span_bytes.clamp(MIN_SPAN_BYTES, usize::MAX / 4 / ZONES).next_power_of_two();
         loop {
@@ -60,7 +60,8 @@ impl Found {
     }
 
     fn exactly(span: usize, specs: &[ZoneSpec; ZONES]) -> Result<Self, Errno> {
-        // Both count the program, which needs the rest.
+        // These trial mappings count on top of the program's memory. They are dropped at once, because the program needs the rest of the
+        // limits.
         drop(os::reserve(span / ADDRESS_PART)?);
         drop(os::map_zeroed(span / DATA_PART)?);
         let room = Room::find(span * ZONES)?;
@@ -74,11 +75,11 @@ impl Found {
 }
 
 impl Region {
-    /// Finds a region with `span_bytes` for each zone, or less where limits leave less room, and builds it in its place zone by zone:
-    /// the stack may be small. On failure, `place` holds nothing.
+    /// Finds a region with `span_bytes` for each zone, or less if limits leave less room. Builds it in place, zone by zone, because the
+    /// stack may be small. On failure, `place` holds nothing.
     ///
     /// # Errors
-    /// The system's last error when there is nothing worth having.
+    /// The system's last error, if it refuses even the smallest span.
     ///
     /// # Safety
     /// `place` is valid for writes, and only the caller reaches it.
@@ -108,7 +109,7 @@ impl Region {
                 // SAFETY: within the caller's place.
                 Ok(zone) => unsafe { zones.add(index).write(zone) },
                 Err(refused) => {
-                    // SAFETY: written in the rounds before, and known to nobody.
+                    // SAFETY: written in earlier iterations, and known to nobody.
                     (0..index).for_each(|index| unsafe { zones.add(index).drop_in_place() });
                     return Err(refused);
                 }
@@ -132,7 +133,7 @@ impl Region {
         ZONES << self.span_shift
     }
 
-    /// The zone of the runs of some kind.
+    /// The zone of the runs of this kind.
     pub(crate) fn zone(&self, runs: RunKind) -> &Zone {
         &self.zones[runs as usize]
     }

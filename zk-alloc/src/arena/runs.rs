@@ -8,14 +8,14 @@ use crate::route;
 /// Runs of fewer granules are short.
 const SHORT: usize = 8;
 
-/// Whom a zone serves.
+/// The use of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Tenant {
-    /// A slab. Its blocks may live long, so that the lowest place is its own.
+    /// A slab. Its blocks may live long, so it gets the lowest place.
     Slab,
-    /// A run of pages that is not long.
+    /// A page run shorter than [`route::LONG_RUN_BYTES`].
     ShortRun,
-    /// One that is.
+    /// A page run of that length or more.
     LongRun,
 }
 
@@ -29,23 +29,22 @@ impl Tenant {
 #[derive(Debug)]
 pub(super) struct Runs {
     used: Bitmap<'static>,
-    /// So many granules at the start are for slabs and short runs only: a whole number of the bitmap's words.
+    /// The granules at the start that are reserved for slabs and short runs: a whole number of the bitmap's words.
     reserved: usize,
     holes: Holes,
 }
 
 impl Runs {
-    /// All that is clear in `used`, which is everything, is free; the first `reserved`, rounded up to whole words, are for slabs and
-    /// short runs only.
+    /// `used` is clear, so all granules are free. The first `reserved`, rounded up to whole words, are for slabs and short runs only.
     ///
     /// # Errors
-    /// The system's, when it grants no memory.
+    /// The system's error, if it grants no memory.
     pub(super) fn new(used: Bitmap<'static>, reserved: usize) -> Result<Self, Errno> {
         let reserved = used.prefix(reserved).len();
         Ok(Self { used, reserved, holes: Holes::new(used, reserved)? })
     }
 
-    /// As [`new`](Self::new), of which no hole is noted.
+    /// As [`new`](Self::new), but holes are neither noted nor searched.
     #[cfg(loom)]
     pub(super) fn without_holes(used: Bitmap<'static>, reserved: usize) -> Result<Self, Errno> {
         let mut runs = Self::new(used, reserved)?;
@@ -61,7 +60,7 @@ impl Runs {
         self.used.len()
     }
 
-    /// Claims the lowest free run that may be a tenant's and begins at an `i` with `(i + skew) % align == 0`.
+    /// Claims the lowest free run that a tenant may have and that begins at an `i` with `(i + skew) % align == 0`.
     pub(super) fn claim_first_fit(&self, tenant: Tenant, n: usize, align: usize, skew: usize) -> Option<usize> {
         let from = self.first_of(tenant);
         let look = |at| self.used.find_clear_run(at, n, align, skew);
@@ -123,7 +122,7 @@ impl Runs {
                 true
             }
             Err(taken) => {
-                // Another thread may have taken these bits for used.
+                // Another thread may have seen the bits of the failed claim, and taken these granules for used.
                 let end = (taken + 1).next_multiple_of(WORD_BITS).min(start + n);
                 self.holes.freed(start, end - start);
                 false

@@ -1,12 +1,14 @@
-//! Slabs: memory of the middle sizes. A slab is a piece of its zone that is cut into blocks of one size class.
+//! Slabs: memory of the small and medium sizes. A slab is a part of its zone that is cut into blocks of one size class.
 //!
-//! A slab has a bit for each of its blocks, set while the block is *free*. A block belongs to whoever cleared its bit, until
-//! that owner sets it again: that is the whole protocol, whichever thread it is, wherever it is interrupted, or cut off by a
-//! fork. Whoever owns any block of a slab keeps it a slab of its class; who owns all of them may give it back to its zone. A
-//! thread that finds a slab by a hint knows nothing of it until it owns a block: only then it asks for the class.
+//! A slab has a bit for each of its blocks, which is set while the block is *free*. Clearing the bit takes ownership of the block, and only
+//! the owner sets the bit again. That is the whole protocol. It holds no matter which thread it is, and where it is interrupted or cut off
+//! by a fork.
 //!
-//! Metadata lies in tables beside, never in the slab. What of a slab is resident is known by the page: a survivor keeps its own
-//! page, and [`SlabTable::purge`] purges the others.
+//! A slab keeps its class while any of its blocks has an owner. A thread that owns all blocks may return the slab to its zone. A thread
+//! that finds a slab by a hint knows nothing of it until it owns a block. Only then does it read the class.
+//!
+//! Metadata lies in separate tables, never in the slab. Slabs account for resident memory page by page: a live block keeps only its own
+//! pages, and [`SlabTable::purge`] purges the others.
 #![allow(unsafe_code, reason = "computes addresses of slabs")]
 
 mod pages;
@@ -22,40 +24,40 @@ use crate::classes::{self, Class, MAX_WORDS};
 use crate::os::Errno;
 use crate::sync::{AtomicU8, AtomicU64, Ordering};
 
-/// The unit in which slabs are known: the smallest.
+/// The unit of the tables: the smallest slab.
 const UNIT_BYTES: usize = classes::LEAST_SLAB_BYTES;
-/// Bitmaps are committed for so many units at once.
+/// Bitmaps are committed for this many units at once.
 const COMMIT_UNITS: usize = 2048;
-/// Which of the hint sets holds the slabs in which a block was freed since they were last purged: that of no class.
+/// The hint set of the slabs in which a block was freed since their last purge. No class has this number.
 const UNPURGED: usize = 0;
-/// Slabs lie within so many bytes of their zone's start, so that their tables stay small.
+/// Slabs lie within this many bytes of their zone's start, so that their tables stay small.
 const MAX_SPAN_BYTES: usize = 64 << 30;
 
-/// All slabs' metadata, indexed by unit.
+/// The metadata of all slabs, indexed by unit.
 #[derive(Debug)]
 pub(crate) struct SlabTable {
     base: usize,
     units: usize,
-    /// The number of the class, in every unit of a slab; 0 where there is none.
+    /// The number of the class, in every unit of a slab; 0 where no slab lies.
     classes: Table<AtomicU8>,
-    /// In the first unit of a slab: which of its pages are accounted, by the piece of [`page_bytes`](Self::page_bytes).
+    /// Which pages of a slab are accounted, at the slab's first unit. Each bit stands for [`page_bytes`](Self::page_bytes) bytes.
     present: Table<AtomicU64>,
-    /// Word by word, and in each by the first unit of a slab: which of its blocks are free. All zeroes where there is no slab.
-    /// Most slabs have one word; those of all of them lie together.
+    /// Which blocks of a slab are free; all zeroes where no slab lies. The table is ordered by word of the bitmap, then by the slab's first
+    /// unit. Most slabs have one word, and these words lie together.
     free: Table<AtomicU64>,
     free_committed: AtomicUsize,
-    /// Of each class, slabs that may have free blocks.
+    /// For each class, the slabs that may have free blocks.
     hints: HintSets<{ classes::COUNT }>,
     /// Slabs in use, and their bytes. For [`stats`](crate::stats()) only.
     slabs: AtomicUsize,
     in_use_bytes: AtomicUsize,
     /// Bytes of blocks that are not free.
     taken_bytes: AtomicUsize,
-    /// The unit at which the next purge goes on.
+    /// The unit at which the next purge continues.
     purge_from: AtomicUsize,
 }
 
-/// Blocks of a slab that the caller owns: a word of its bitmap.
+/// Blocks of a slab that the caller owns, in one word of its bitmap.
 #[derive(Clone, Copy)]
 struct Blocks {
     unit: usize,
@@ -67,7 +69,7 @@ impl SlabTable {
     /// A table for the slabs of a zone.
     ///
     /// # Errors
-    /// The system's, when it grants no memory for the table.
+    /// The system's error, if it grants no memory for the table.
     pub(crate) fn new(zone: &Zone) -> Result<Self, Errno> {
         let units = zone.capacity_bytes().min(MAX_SPAN_BYTES) / UNIT_BYTES;
         Ok(Self {
@@ -88,7 +90,7 @@ impl SlabTable {
     /// The class of the block at an address of the zone; `None` where no slab lies.
     #[inline(always)]
     pub(crate) fn class_at(&self, address: usize) -> Option<Class> {
-        // The caller owns what lies at the address, so that its class stands, and was seen when it was handed out.
+        // The caller owns the memory at the address, so its class can't change. The class was visible when the memory was handed out.
         self.classes
             .all()
             .get(address.wrapping_sub(self.base) / UNIT_BYTES)
@@ -100,7 +102,7 @@ impl SlabTable {
         (self.slabs.load(atomic::Ordering::Relaxed), self.in_use_bytes.load(atomic::Ordering::Relaxed))
     }
 
-    /// Fetches blocks of a class, at least one and as many as one slab has up to `found.len()`, and returns how many.
+    /// Fetches blocks of a class from one slab: at least one, and at most `found.len()`. Returns how many.
     ///
     /// # Errors
     /// See [`Shortage`].
@@ -121,7 +123,7 @@ impl SlabTable {
                 return Ok(taken);
             }
             hints.clear(unit);
-            // A block may have been freed before the hint was taken back; its thread saw the hint, and set none.
+            // A block may have been freed before the hint was cleared. The thread that freed it saw the hint, and set none.
             if self.has_free(unit, class) {
                 hints.set(unit);
             }
@@ -143,7 +145,7 @@ impl SlabTable {
         Class::from_number(self.classes.all()[unit].load(Ordering::Relaxed))
     }
 
-    /// As [`take`](Self::take), from a slab that may have free blocks, and may be another slab by now.
+    /// As [`take`](Self::take), from a slab that may have free blocks. It may have another class by now, or be no slab any more.
     fn take_from(
         &self,
         zone: &Zone,
@@ -159,14 +161,14 @@ impl SlabTable {
             if mask == 0 {
                 continue;
             }
-            // Acquire pairs with the Release of `give`: what the blocks' last owners did to them is over, and so is what made
-            // this a slab of its class.
+            // Acquire pairs with the Release of `give`: this thread sees all that the blocks' last owners did to them, and the stores that
+            // made this a slab of its class.
             let mask = mask & free.fetch_and(!mask, Ordering::SeqCst);
             let blocks = Blocks { unit, word, mask };
             if mask == 0 {
                 continue;
             }
-            // From here on its class stands.
+            // From here on, the slab's class can't change.
             if self.class(unit) != Some(class) {
                 self.give(zone, blocks);
                 break;
@@ -197,13 +199,13 @@ impl SlabTable {
         self.in_use_bytes.fetch_add(slab_bytes, atomic::Ordering::Relaxed);
         self.present.all()[unit].store(resident, Ordering::Relaxed);
         (unit..unit + units).for_each(|unit| self.classes.all()[unit].store(class.number(), Ordering::Relaxed));
-        // All blocks are ours; those that are not wanted become free, and the slab everybody's.
+        // This thread owns all blocks. It frees those that it does not want, and other threads may take them.
         let wanted = lowest(class.full_word(0), found.len());
         let blocks = Blocks { unit, word: 0, mask: wanted };
         let made_present = self.make_present(zone, class, blocks, limit);
         let kept = if made_present.is_ok() { wanted } else { 0 };
         let taken = self.list(class, Blocks { mask: kept, ..blocks }, found);
-        // The last word first: with it all blocks may be free, and the slab go back.
+        // Word 0 comes last: with it, all blocks may be free, and the slab may return to its zone.
         for word in (0..class.words()).rev() {
             let mask = class.full_word(word) & if word == 0 { !kept } else { u64::MAX };
             if mask != 0 {
@@ -216,14 +218,14 @@ impl SlabTable {
         made_present.map(|()| taken)
     }
 
-    /// Writes the blocks' addresses, and returns how many they are.
+    /// Writes the addresses of the blocks to `found`, and returns how many.
     fn list(&self, class: Class, blocks: Blocks, found: &mut [usize]) -> usize {
         let first = self.base + blocks.unit * UNIT_BYTES + blocks.word * WORD_BITS * class.block_bytes();
         let bits = (0..WORD_BITS).filter(|bit| blocks.mask >> bit & 1 == 1);
         bits.zip(found).map(|(bit, place)| *place = first + bit * class.block_bytes()).count()
     }
 
-    /// Takes a block back from its owner, who does not use it any more.
+    /// Frees blocks of a class. Their owner does not use them any more.
     pub(crate) fn put(&self, zone: &Zone, class: Class, addresses: impl Iterator<Item = usize>) {
         let mut last: Option<Blocks> = None;
         let mut count = 0;
@@ -231,7 +233,7 @@ impl SlabTable {
             count += 1;
             let one = self.block_at(class, address);
             match &mut last {
-                // Neighbours go back together.
+                // Blocks of one word are freed together.
                 Some(last) if (last.unit, last.word) == (one.unit, one.word) => last.mask |= one.mask,
                 last => {
                     if let Some(blocks) = last.replace(one) {
@@ -260,49 +262,50 @@ impl SlabTable {
         Blocks { unit: slab / UNIT_BYTES, word: block / WORD_BITS, mask: 1 << (block % WORD_BITS) }
     }
 
-    /// Makes blocks free that the caller owns, and gives their slab back if all of it is free then. Their pages may be purged.
+    /// Frees blocks that the caller owns, and returns their slab to the zone if all of its blocks are free. The next purge looks at the
+    /// slab.
     fn give(&self, zone: &Zone, blocks: Blocks) {
         self.set_free_or_retire(zone, blocks);
-        // Afterwards, so that who takes the hint away finds the blocks free. Where the slab is gone, the hint costs a look.
+        // The hint is set last, so that a thread that clears it finds the blocks free. If the slab is gone, the hint only costs a look.
         self.hints.set(UNPURGED).set(blocks.unit);
     }
 
-    /// As [`give`](Self::give), of blocks whose pages are not resident.
+    /// As [`give`](Self::give), but does not have the next purge look at the slab.
     fn set_free_or_retire(&self, zone: &Zone, blocks: Blocks) {
-        // Asked while the blocks are the caller's: afterwards the slab may be gone.
+        // Read while the caller owns the blocks: afterwards the slab may be gone.
         let Some(class) = self.class(blocks.unit) else { return };
         if self.set_free(class, blocks) | blocks.mask == class.full_word(blocks.word) {
             self.retire_if_empty(zone, blocks.unit, class);
         }
     }
 
-    /// Makes blocks free that the caller owns, in a slab of this class, and returns which of their word were so before.
+    /// Frees blocks that the caller owns, in a slab of this class. Returns the bits of their word that were set before.
     fn set_free(&self, class: Class, blocks: Blocks) -> u64 {
         let Blocks { unit, word, mask } = blocks;
         // Release: the caller's use of the blocks ends before.
         let before = self.free_word(unit, word).fetch_or(mask, Ordering::SeqCst);
         debug_assert_eq!(before & mask, 0, "a block was freed that was free");
-        // Whoever found nothing in this word may have taken the hint back.
+        // A thread that found this word empty may have cleared the hint.
         if before == 0 {
             self.hints.set(class.number() as usize).set(unit);
         }
         before
     }
 
-    /// Gives a slab back to its zone if all of its blocks are free.
+    /// Returns a slab to its zone if all of its blocks are free.
     fn retire_if_empty(&self, zone: &Zone, unit: usize, mut class: Class) {
         let is_empty = |class: Class| {
             (0..class.words()).all(|word| self.free_word(unit, word).load(Ordering::SeqCst) == class.full_word(word))
         };
         while is_empty(class) {
             let claimed = self.claim_full_words(unit, class);
-            // Where it is none, another thread has some of the first word, and looks when it gives that back.
+            // If no word was claimed, another thread owns blocks of the first word. It looks when it frees them.
             let Some(standing) = self.class(unit).filter(|_| claimed > 0) else { return };
             if standing == class && claimed == class.words() {
                 return self.retire(zone, unit, class);
             }
-            // Another thread has some of it; or it has become a slab of another class, of which we took what looks the same. Who
-            // looked meanwhile found it not empty because of us.
+            // Another thread owns some of the blocks. Or the slab has another class by now, and some of its words look the same. A thread
+            // that looked since then found the slab not empty because of this claim, so this thread looks again.
             for word in 0..claimed {
                 self.set_free(standing, Blocks { unit, word, mask: class.full_word(word) });
             }
@@ -310,7 +313,8 @@ impl SlabTable {
         }
     }
 
-    /// Claims all blocks of a slab, word by word, until one is not all free. Returns how many words the caller owns.
+    /// Claims the blocks of a slab word by word, up to the first word whose blocks are not all free. Returns how many words the caller
+    /// owns.
     fn claim_full_words(&self, unit: usize, class: Class) -> usize {
         let claim = |&word: &usize| {
             let full = class.full_word(word);
@@ -319,7 +323,7 @@ impl SlabTable {
         (0..class.words()).take_while(claim).count()
     }
 
-    /// Gives a slab, all blocks of which are the caller's, back to its zone.
+    /// Returns a slab to its zone. The caller owns all of its blocks.
     fn retire(&self, zone: &Zone, unit: usize, class: Class) {
         let slab_bytes = class.slab_bytes();
         let units = slab_bytes / UNIT_BYTES;
@@ -333,7 +337,7 @@ impl SlabTable {
         self.return_to_zone(zone, slab, slab_bytes, present);
     }
 
-    /// Makes the bitmaps of units below `until` usable.
+    /// Makes the bitmaps of units below `until` usable; `false` if the kernel refuses.
     fn commit_free(&self, until: usize) -> bool {
         let before = self.free_committed.load(atomic::Ordering::Acquire);
         if until <= before {
@@ -349,10 +353,10 @@ impl SlabTable {
     }
 }
 
-/// Those of the bits in a word that fill cache lines, for a thread that is to have lines to itself; all of them, if none do.
+/// The bits of a word whose blocks fill whole cache lines, so that the thread that takes them shares no line. All bits, if there are none.
 fn by_lines(class: Class, bits: u64) -> u64 {
     let (blocks, mut firsts) = (class.blocks_by_lines(), bits);
-    // Blocks are a power of two: each step leaves the bits that twice as many set ones begin with.
+    // `blocks` is a power of two. Each step leaves the bits at which twice as many set bits begin.
     for shift in (0..blocks.trailing_zeros()).map(|step| 1 << step) {
         firsts &= firsts >> shift;
     }
@@ -360,7 +364,7 @@ fn by_lines(class: Class, bits: u64) -> u64 {
     if firsts == 0 { bits } else { firsts * low_bits(blocks) }
 }
 
-/// The lowest `n` of the bits that are set.
+/// The lowest `n` set bits.
 fn lowest(bits: u64, n: usize) -> u64 {
     let mut left = bits;
     for _ in 0..n.min(WORD_BITS) {

@@ -1,4 +1,4 @@
-//! Tables of atomics beside the memory that is handed out: all zero at first, and faulted in where they are used.
+//! Tables of atomics for metadata: all zeroes at first, and faulted in as they are touched.
 #![allow(unsafe_code, reason = "lays atomics over zeroed memory")]
 
 #[cfg(not(loom))]
@@ -7,10 +7,10 @@ use crate::os::Errno;
 #[cfg(not(loom))]
 use crate::os::{self, HUGE_PAGE_BYTES, Mapping};
 
-/// What may be laid over zeroed memory: an atomic integer.
+/// An atomic integer, which may be laid over zeroed memory.
 ///
 /// # Safety
-/// All bytes zero are a valid value, which needs no drop, and whatever changes it is atomic.
+/// All-zero bytes are a valid value, which needs no drop, and all changes to it are atomic.
 pub(super) unsafe trait Zeroed: Sync + 'static {
     #[cfg(loom)]
     fn zero() -> Self;
@@ -31,7 +31,7 @@ zeroed!(crate::sync::AtomicU8, crate::sync::AtomicU64);
 #[cfg(feature = "c-api")]
 zeroed!(std::sync::atomic::AtomicU32);
 
-/// A table, which lasts as long as the process: what was published may be read for ever.
+/// A table. Once published, it lasts as long as the process, because threads may read it at any time.
 #[derive(Debug)]
 pub(super) struct Table<T: Zeroed> {
     entries: &'static [T],
@@ -43,7 +43,7 @@ impl<T: Zeroed> Table<T> {
     /// A table of `len` zeroes.
     ///
     /// # Errors
-    /// The system's, when it grants no memory.
+    /// The system's error, if it grants no memory.
     #[cfg(not(loom))]
     pub(super) fn new(len: usize) -> Result<Self, Errno> {
         let mapping = os::map_zeroed(align_up((len * size_of::<T>()).max(1), HUGE_PAGE_BYTES))?.out_of_dumps();
@@ -53,22 +53,22 @@ impl<T: Zeroed> Table<T> {
         Ok(Self { entries, mapping })
     }
 
-    /// As [`new`](Self::new), of address space only: [`commit`](Self::commit) makes entries usable.
+    /// As [`new`](Self::new), but only reserves address space: [`commit`](Self::commit) makes entries usable.
     ///
     /// # Errors
-    /// The system's, when it grants no address space.
+    /// The system's error, if it grants no address space.
     #[cfg(not(loom))]
     pub(super) fn reserve(len: usize) -> Result<Self, Errno> {
         let mapping = os::reserve(align_up((len * size_of::<T>()).max(1), HUGE_PAGE_BYTES))?.out_of_dumps();
-        // SAFETY: as in `new`; nobody reads an entry before it was committed, when it is zero.
+        // SAFETY: as in `new`; no entry is read before it is committed, and it is zero then.
         let entries = unsafe { std::slice::from_raw_parts(mapping.start().cast::<T>().as_ptr(), len) };
         Ok(Self { entries, mapping })
     }
 
-    /// Makes entries `from..to` usable. Those that are keep their values.
+    /// Makes entries `from..to` usable. Entries that are usable already keep their values.
     ///
     /// # Errors
-    /// The system's, when it grants no memory.
+    /// The system's error, if it grants no memory.
     #[cfg(not(loom))]
     pub(super) fn commit(&self, from: usize, to: usize) -> Result<(), Errno> {
         let page = os::page_bytes();
@@ -101,11 +101,11 @@ impl<T: Zeroed> Table<T> {
     }
 }
 
-/// A model makes thousands of tables; nobody has a reference into one when it is dropped.
+/// A model makes thousands of tables. No reference into a table is left when it is dropped.
 #[cfg(loom)]
 impl<T: Zeroed> Drop for Table<T> {
     fn drop(&mut self) {
-        // SAFETY: leaked by `new`, and dropped with what it was a part of.
+        // SAFETY: leaked by `new`, and dropped together with the structure that held the table.
         drop(unsafe { Box::from_raw(std::ptr::from_ref(self.entries).cast_mut()) });
     }
 }

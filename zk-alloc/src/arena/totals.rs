@@ -5,7 +5,7 @@ use super::thread_cache::{self, Totals};
 use crate::counters::ZoneCounters;
 
 impl Arena {
-    /// Bytes that were asked for since the process started.
+    /// Bytes requested since the process started.
     pub(super) fn served_bytes(&self) -> u64 {
         let kept = self.block_totals().bytes + thread_cache::run_totals().bytes;
         self.counters().fold(kept, |sum, zone| sum + zone.bytes())
@@ -15,12 +15,12 @@ impl Arena {
         self.counters().map(ZoneCounters::fresh_bytes).sum()
     }
 
-    /// Blocks handed out, and the bytes that were asked for in them, since the process started.
+    /// Blocks handed out, and the bytes requested in them, since the process started.
     pub(crate) fn block_totals(&self) -> Totals {
         self.middle.totals()
     }
 
-    /// Bytes of the blocks that are alive.
+    /// Bytes of live blocks.
     pub(crate) fn live_block_bytes(&self) -> usize {
         self.middle.live_bytes()
     }
@@ -30,7 +30,7 @@ impl Arena {
         self.middle.slabs()
     }
 
-    /// Bytes of address space.
+    /// Bytes of address space that the region spans.
     pub(crate) fn address_space_bytes(&self) -> usize {
         self.region.len()
     }

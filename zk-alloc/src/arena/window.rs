@@ -1,9 +1,9 @@
-//! How much may stay resident: the peak live size in the time of the *window*, as seen at a few looks.
+//! How much may stay resident: the peak live size during the *window*, as seen at a few looks.
 //!
 //! A process that allocates the same memory again and again, as a prover does, keeps its peak of that time, and neither faults nor purges.
 //! When it needs less, or idles, the surplus may be purged. `decay` decides which thread looks, and when.
 
-/// Looks in the time of a window.
+/// Looks per window.
 pub(super) const LOOKS: usize = 8;
 /// Windows that count while a process is busy. A proof may take longer than a window, and reach its peak for a moment only.
 const WINDOWS: usize = 8;
@@ -62,7 +62,7 @@ impl Window {
         Self { looks: [look; LOOKS], next: 0, before: [0; WINDOWS], next_before: 0, missed: 0, has_paused: false }
     }
 
-    /// Takes a look in, when the time of `looks` looks has passed since the last. Returns how many bytes may stay resident; `None` if this
+    /// Takes in a look. Since the last one, the time of `looks` looks has passed. Returns how many bytes may stay resident; `None` if this
     /// look is to purge nothing.
     ///
     /// A thread of the program that comes late ends a pause. If the program was busy before, this request may be the first of its next
@@ -151,7 +151,7 @@ impl Window {
         }
     }
 
-    /// Whether the process is idle, and may keep no more than its live size: nothing changes by waiting.
+    /// Whether the process is idle, and may keep no more than its live size. Then waiting changes nothing.
     pub(super) fn is_over(&self) -> bool {
         let live = self.last().live_bytes;
         self.missed == 0 && !self.is_busy() && self.high() <= live + live / 64
@@ -187,7 +187,7 @@ mod tests {
 
     #[test]
     fn what_stays_of_an_idle_process_is_within_a_twentieth_of_what_is_alive() {
-        // A service that waits asks for a little now and then.
+        // A waiting service allocates a little now and then.
         for trickle_kib in [0, 100] {
             let mut window = Window::new(700 * MIB);
             for _ in 0..LOOKS {
@@ -198,7 +198,7 @@ mod tests {
             assert!((200 * MIB..=210 * MIB).contains(&window.keep_bytes()), "{window:?}");
             assert!(window.is_over());
         }
-        // A small one allocates a large part of what it has.
+        // A small service allocates a large part of its memory.
         let mut window = Window::new(13 * MIB);
         (0..=LOOKS).for_each(|_| window.push(seen(4, 100)));
         assert!((4 * MIB..=5 * MIB).contains(&window.keep_bytes()), "{window:?}");
@@ -232,7 +232,7 @@ mod tests {
             assert_eq!(window.take_in(seen(101, 10), pause, Looker::Program), None, "a pause of {pause} looks ends");
             let keep = window.take_in(seen(150, 50_000), 1, Looker::Program).expect("it proves");
             assert!(keep >= 1_000 * MIB, "after {pause} looks {keep} bytes may stay");
-            // Proofs so short that the next pause is over before anybody looks again.
+            // The next proofs are so short that a pause ends before the next look.
             assert_eq!(window.take_in(seen(150, 50_000), pause, Looker::Program), None);
             for again in 1..4 {
                 let keep = window.take_in(seen(1_000, 50_000), pause, Looker::Program).expect("it proves");

@@ -1,10 +1,10 @@
-//! `ZK_ALLOC_THP`: a setting that the host has a say in. The wish is one type, what becomes of it another.
+//! `ZK_ALLOC_THP`: a setting whose outcome depends on the host. The wish is one type, the outcome is another.
 
 use std::fmt;
 
 use crate::os::HostHugePages;
 
-/// What is wished of huge pages: `ZK_ALLOC_THP`. What becomes of it is the host's affair: [`HugePagesOutcome`].
+/// Where to ask for huge pages: `ZK_ALLOC_THP`. The [outcome](HugePagesOutcome) depends on the host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize), serde(rename_all = "snake_case"))]
 #[non_exhaustive]
@@ -14,31 +14,32 @@ pub enum HugePages {
     Auto,
     /// Everywhere.
     Always,
-    /// Nowhere at first; the background thread makes what stays resident huge afterwards, unless the host would give huge pages
-    /// unasked.
+    /// Nowhere at first. The background thread later collapses memory that stays resident into huge pages, unless the host would
+    /// give huge pages unasked.
     Later,
     /// Nowhere.
     Never,
 }
 
-/// What the arena does about huge pages: what was [wished](HugePages), after a look at the host.
+/// The arena's use of huge pages: the outcome of the [setting](HugePages) on this host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize), serde(rename_all = "snake_case"))]
 #[non_exhaustive]
 pub enum HugePagesOutcome {
-    /// Asks for them where they pay; the host has them.
+    /// The arena asks for them where they pay; the host has them.
     Auto,
-    /// Asks for them everywhere; the host has them.
+    /// The arena asks for them everywhere; the host has them.
     Always,
-    /// Does not ask for them at first. A background thread ([`start_background_thread`](crate::start_background_thread)), if there
-    /// is one, makes what stays resident huge by and by, with 2% of a processor's time; without it, nothing becomes huge. That was
-    /// wished, or [`HugePages::Auto`] where a hypervisor takes free memory back, so that the first touch of a huge page has to get
-    /// hundreds of small ones.
+    /// The arena does not ask for them at first. The background thread
+    /// ([`start_background_thread`](crate::start_background_thread)) later collapses memory that stays resident, with 2% of a
+    /// processor's time. Without that thread, nothing becomes huge. This is the outcome of [`HugePages::Later`]. It is also that
+    /// of [`HugePages::Auto`] if a hypervisor takes free memory back: the first touch of a huge page then has to get hundreds of
+    /// small ones.
     Later,
-    /// Forbids them where `Later` would wait, because the host would give them unasked, at the first touch. Nothing is made huge
-    /// afterwards.
+    /// The arena forbids them instead of `Later`, because the host would give them unasked, at the first touch. Nothing becomes
+    /// huge afterwards.
     Avoided,
-    /// Forbids them, whatever the host's setting.
+    /// The arena forbids them, whatever the host's setting.
     Never,
     /// The host has none to ask for.
     Unavailable,
@@ -83,7 +84,7 @@ impl HugePages {
         }
     }
 
-    /// What becomes of it on a host.
+    /// The outcome on a host.
     pub(super) fn on(self, host: HostHugePages) -> HugePagesOutcome {
         match (self, host) {
             (Self::Never, _) => HugePagesOutcome::Never,

@@ -1,5 +1,5 @@
-//! Values in force, and where each came from. One rule for all of them: the environment, else the program, else the default; what
-//! can't be used is named, and the next is asked.
+//! Values in force, and their origins. All settings follow one rule: the environment comes first, then the program, then the
+//! default. A warning names a value that can't be used, and the next source is asked.
 
 use std::fmt;
 use std::time::Duration;
@@ -15,24 +15,24 @@ use crate::os::{self, Cut, Value};
 pub enum Origin {
     /// Nobody set it.
     Default,
-    /// The program did, by [`Settings`](crate::Settings).
+    /// The program set it, by [`Settings`](crate::Settings).
     Program,
-    /// The environment that the process was started with did, which outweighs the program.
+    /// It was set in the environment that the process was started with, which outweighs the program.
     Environment,
 }
 
-/// A setting: its value, and where that came from.
+/// A setting: its value, and the origin of the value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct InForce<T> {
-    /// What holds.
+    /// The value in force.
     pub value: T,
-    /// Who said so.
+    /// The origin of the value.
     pub origin: Origin,
 }
 
-/// The settings that the arena was opened with. Its text names those that are not the default, by their variables.
+/// The settings that the arena was opened with. `Display` names those that are not the default, by their variables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
@@ -41,22 +41,23 @@ pub struct SettingsInForce {
     pub min_bytes: InForce<usize>,
     /// Address space for each thread, in bytes.
     pub thread_capacity_bytes: InForce<usize>,
-    /// What may stay resident when no phase is open, in bytes, unless [`set_retain`](crate::set_retain) said otherwise since.
+    /// The bytes that may stay resident when no phase is open. [`set_retain`](crate::set_retain) may have changed this since.
     pub retain_bytes: InForce<usize>,
-    /// Where an allocator takes part always, what stays resident is what was alive at most in so long, unless
-    /// [`set_retain`](crate::set_retain) said otherwise since; `Duration::MAX` is for ever.
+    /// In [`Mode::Resident`](crate::Mode::Resident), the peak live size of this time stays resident; `Duration::MAX` is for ever.
+    /// [`set_retain`](crate::set_retain) may have changed this since.
     pub retain_for: InForce<Duration>,
-    /// What may be resident at all, in bytes; `usize::MAX` is no limit.
+    /// The most bytes of the arena that may be resident at any time; `usize::MAX` is no limit.
     pub max_bytes: InForce<usize>,
-    /// What is wished of huge pages. What became of it is [`Stats::huge_pages`](crate::Stats::huge_pages).
+    /// Where to ask for huge pages. [`Stats::huge_pages`](crate::Stats::huge_pages) has the outcome on this host.
     pub huge_pages: InForce<HugePages>,
-    /// From so many bytes on, the kernel zeroes used memory; `usize::MAX` is never.
+    /// From this many bytes on, the kernel zeroes dirty memory; `usize::MAX` is never.
     pub lazy_zero_bytes: InForce<usize>,
-    /// Whether the arena keeps to the system calls of glibc's malloc.
+    /// Whether the arena makes only the system calls of glibc's malloc.
     pub sandbox: InForce<bool>,
-    /// Whether the background thread is started. [`stop_background_thread`](crate::stop_background_thread) does not change this.
+    /// Whether to start the background thread. [`stop_background_thread`](crate::stop_background_thread) does not change this.
     pub background_thread: InForce<bool>,
-    /// Whether what outlives its phase is printed, unless [`trace_escaped`](crate::trace_escaped()) said otherwise since.
+    /// Whether to print the allocations that outlive their phase, unless [`trace_escaped`](crate::trace_escaped()) turned tracing
+    /// off since.
     pub trace_escaped: InForce<bool>,
 }
 
@@ -95,14 +96,14 @@ impl fmt::Display for Shown {
     }
 }
 
-/// What can be set: how it is called, and what its value may be.
+/// A setting: its variable, and the values that it can have.
 pub(super) struct Setting<T> {
     pub(super) variable: &'static str,
     wanted: &'static str,
     parse: fn(&str) -> Option<T>,
-    /// Whether a value of the environment may be. What the program sets always may.
+    /// Whether a value from the environment is allowed. Values from the program always are.
     may_be: fn(T) -> bool,
-    /// How the environment would write it.
+    /// The value as it would stand in the environment.
     show: fn(T) -> Shown,
 }
 
@@ -124,7 +125,7 @@ pub(super) const LAZY_ZERO_BYTES: Setting<usize> = bytes("ZK_ALLOC_LAZY_ZERO_BYT
     bytes => Shown::Number(bytes),
 });
 
-/// The variable is in GiB, as the crate zk-alloc 0.0.9 had it; everything else is in bytes.
+/// The variable is in GiB, as in the crate zk-alloc 0.0.9. Everything else is in bytes.
 pub(super) const THREAD_CAPACITY: Setting<usize> = Setting {
     variable: "ZK_ALLOC_SLAB_GB",
     wanted: "a whole number of GiB, at least 1",
@@ -172,7 +173,7 @@ pub(super) const SANDBOX: Setting<bool> = switch(os::SANDBOX);
 pub(super) const BACKGROUND: Setting<bool> = switch("ZK_ALLOC_BACKGROUND");
 pub(super) const TRACE_ESCAPED: Setting<bool> = switch("ZK_ALLOC_TRACE_ESCAPED");
 
-/// A value of the environment that can't be used.
+/// A value in the environment that can't be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Warning {
     variable: &'static str,
@@ -201,8 +202,8 @@ impl fmt::Display for Warning {
 }
 
 impl<T: Copy> Setting<T> {
-    /// The value in force: what the `environment` says, else what the `program` does, else the `default`. A value of the
-    /// environment that can't be used is warned of.
+    /// The value in force: from the `environment`, else from the `program`, else the `default`. Warns of a value in the
+    /// environment that can't be used.
     pub(super) fn resolve(
         &self,
         environment: impl Fn(&'static str) -> Option<Value>,
@@ -225,12 +226,12 @@ impl<T: Copy> Setting<T> {
         else_in_force
     }
 
-    /// What the environment says, if it can be used.
+    /// The value from the environment, if it can be used.
     pub(super) fn usable(&self, said: &Value) -> Option<T> {
         (self.parse)(said.text()?.trim()).filter(|&value| (self.may_be)(value))
     }
 
-    /// Writes a value that is not the default, as the environment would have it, behind what was written `before`.
+    /// Writes a value that is not the default, as it would stand in the environment, after the separator `before`.
     fn write(&self, set: InForce<T>, f: &mut fmt::Formatter<'_>, before: &mut &str) -> fmt::Result {
         let by = match set.origin {
             Origin::Default => return Ok(()),
@@ -243,9 +244,9 @@ impl<T: Copy> Setting<T> {
     }
 }
 
-/// A number of bytes: a whole number, with K, M, G or T (KiB, MiB, GiB, TiB) behind it if one likes.
+/// A number of bytes: a whole number, optionally with K, M, G or T (KiB, MiB, GiB, TiB) behind it.
 ///
-/// Allocates nothing, like all that is done before the first request is served: it may come in a signal handler.
+/// Allocates nothing, like all code that runs before the first request is served: that request may come in a signal handler.
 fn parse_bytes(text: &str) -> Option<usize> {
     let unit = text.chars().next_back().and_then(|last| "KMGT".find(last.to_ascii_uppercase()));
     let (digits, shift) = match unit {
@@ -255,7 +256,7 @@ fn parse_bytes(text: &str) -> Option<usize> {
     digits.parse::<usize>().ok()?.checked_mul(1_usize.checked_shl(shift as u32)?)
 }
 
-/// A time: seconds, which may have parts, or "ever". Allocates nothing, as above.
+/// A time: a number of seconds, optionally with a fraction, or "ever". Allocates nothing, as above.
 fn parse_time(text: &str) -> Option<Duration> {
     if text == "ever" {
         return Some(Duration::MAX);

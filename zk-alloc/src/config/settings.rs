@@ -1,4 +1,4 @@
-//! `Settings`: what the program says, where the environment does not.
+//! `Settings`: the values that the program sets. The environment outweighs them.
 
 use std::time::Duration;
 
@@ -7,10 +7,10 @@ use super::huge_pages::HugePages;
 pub(super) const GIB: usize = 1 << 30;
 /// The most address space for one thread: 64 TiB, half of what x86-64 gives a process.
 const MOST_CAPACITY_GIB: usize = if usize::BITS < 64 { 1 } else { 64 << 10 };
-/// Times from here on are for ever: 31 years.
+/// Times of this many seconds (31 years) and more are for ever.
 pub(super) const MAX_SECONDS: u64 = 1_000_000_000;
 
-/// The nearest capacity that may be, from above where there is one.
+/// The nearest capacity that can be used: `bytes` rounded up to whole GiB, within the limits.
 pub(super) const fn usable_capacity(bytes: usize) -> usize {
     match bytes.div_ceil(GIB) {
         0 => GIB,
@@ -19,7 +19,7 @@ pub(super) const fn usable_capacity(bytes: usize) -> usize {
     }
 }
 
-/// What the program sets, instead of the defaults. Whatever the environment says wins: who runs the program knows the host.
+/// Values that the program sets, instead of the defaults. The environment outweighs them, because the operator knows the host.
 ///
 /// ```
 /// use zk_alloc::{HugePages, Settings, ZkAllocator};
@@ -35,9 +35,9 @@ pub(super) const fn usable_capacity(bytes: usize) -> usize {
 /// println!("{settings}"); // with where each value came from
 /// ```
 ///
-/// Settings take effect when the arena opens, and hold for the process: those of the [`ZkAllocator`](struct@crate::ZkAllocator)
-/// that is asked for memory first. Others' are not looked at. (Where the global allocator is none of ours,
-/// [`reserve`](crate::reserve) counts as one that was asked, and has none.)
+/// Settings take effect when the arena opens, and hold for the whole process. The first
+/// [`ZkAllocator`](struct@crate::ZkAllocator) that gets a request brings its settings; those of others are ignored. If the global
+/// allocator is another, [`reserve`](crate::reserve) counts as the first request, and brings no settings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[must_use = "settings take effect in `ZkAllocator::settings`"]
 pub struct Settings {
@@ -54,7 +54,7 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Everything as by default.
+    /// The defaults.
     pub const fn new() -> Self {
         Self {
             min_bytes: None,
@@ -76,48 +76,49 @@ impl Settings {
         self
     }
 
-    /// Address space for each thread, in bytes: `ZK_ALLOC_SLAB_GB`. Rounded up to a whole number of GiB, at least 1 GiB and at most 64 TiB.
+    /// Address space for each thread, in bytes: `ZK_ALLOC_SLAB_GB`. It is rounded up to whole GiB, at least 1 GiB and at most 64
+    /// TiB.
     pub const fn thread_capacity_bytes(mut self, bytes: usize) -> Self {
         self.thread_capacity_bytes = Some(usable_capacity(bytes));
         self
     }
 
-    /// What may stay resident when no phase is open, in bytes: `ZK_ALLOC_RETAIN_BYTES`. [`set_retain`](crate::set_retain)
-    /// changes that while the program runs.
+    /// The bytes that may stay resident when no phase is open: `ZK_ALLOC_RETAIN_BYTES`. [`set_retain`](crate::set_retain) changes
+    /// this while the program runs.
     pub const fn retain_bytes(mut self, bytes: usize) -> Self {
         self.retain_bytes = Some(bytes);
         self
     }
 
-    /// Where an allocator takes part always ([`Mode::Resident`](crate::Mode::Resident)), what stays resident is what was alive at
-    /// most in so long: `ZK_ALLOC_RETAIN_FOR`. `Duration::MAX` is for ever, and so is all from 1,000,000,000 seconds on.
-    /// [`set_retain`](crate::set_retain) changes that while the program runs.
+    /// In [`Mode::Resident`](crate::Mode::Resident), the peak live size of this time stays resident: `ZK_ALLOC_RETAIN_FOR`.
+    /// `Duration::MAX` is for ever, and so are 1,000,000,000 seconds and more. [`set_retain`](crate::set_retain) changes this
+    /// while the program runs.
     pub const fn retain_for(mut self, time: Duration) -> Self {
         self.retain_for = Some(if time.as_secs() < MAX_SECONDS { time } else { Duration::MAX });
         self
     }
 
-    /// What may be resident at all, in bytes: `ZK_ALLOC_MAX_BYTES`. `usize::MAX` is no limit.
+    /// The most bytes of the arena that may be resident at any time: `ZK_ALLOC_MAX_BYTES`. `usize::MAX` is no limit.
     pub const fn max_bytes(mut self, bytes: usize) -> Self {
         self.max_bytes = Some(bytes);
         self
     }
 
-    /// What is wished of huge pages: `ZK_ALLOC_THP`.
+    /// Where to ask for huge pages: `ZK_ALLOC_THP`.
     pub const fn huge_pages(mut self, wish: HugePages) -> Self {
         self.huge_pages = Some(wish);
         self
     }
 
-    /// From so many bytes on, the kernel zeroes used memory, as it is touched: `ZK_ALLOC_LAZY_ZERO_BYTES`. `usize::MAX` is
-    /// never.
+    /// From this many bytes on, the kernel zeroes dirty memory when a thread touches it: `ZK_ALLOC_LAZY_ZERO_BYTES`. `usize::MAX`
+    /// is never.
     pub const fn lazy_zero_bytes(mut self, bytes: usize) -> Self {
         self.lazy_zero_bytes = Some(bytes);
         self
     }
 
-    /// Whether the arena keeps to the system calls that glibc's malloc makes (mmap, munmap, mremap, mprotect, futex, and madvise with
-    /// `MADV_DONTNEED`), for a program that enters a sandbox which kills it for any other: `ZK_ALLOC_SANDBOX`.
+    /// Whether the arena makes only the system calls of glibc's malloc: mmap, munmap, mremap, mprotect, futex, and madvise with
+    /// `MADV_DONTNEED`. Set it if the program enters a sandbox that kills it for any other call: `ZK_ALLOC_SANDBOX`.
     pub const fn sandbox(mut self, on: bool) -> Self {
         self.sandbox = Some(on);
         self
@@ -131,7 +132,7 @@ impl Settings {
         self
     }
 
-    /// Whether to find out, and print, what outlives its phase: `ZK_ALLOC_TRACE_ESCAPED`.
+    /// Whether to trace and print the allocations that outlive their phase: `ZK_ALLOC_TRACE_ESCAPED`.
     pub const fn trace_escaped(mut self, on: bool) -> Self {
         self.trace_escaped = Some(on);
         self

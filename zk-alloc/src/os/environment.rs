@@ -1,16 +1,16 @@
-//! The process's environment as it was at its start: the settings, read without the standard library's lock.
+//! The settings from the environment, as it was when the process started, read without the standard library's lock.
 //!
-//! `std::env` guards the environment with a lock, which another thread may hold (it sets a variable), or which no thread
-//! of this process will ever leave (a fork copied it taken). The first request of all may come in such a moment, and must
-//! not wait. So the values are copied before `main`, when the process has one thread, and read from that copy ever after.
-//! What the program itself sets later is not seen. (In a library that `dlopen` brings, the copy is made then.)
+//! `std::env` guards the environment with a lock. Another thread may hold it while it sets a variable. After a fork, it may stay
+//! locked forever. The first allocation may come at such a moment, and must not wait. So a function before `main` copies the values,
+//! while the process has one thread. All later reads use that copy. Variables that the program sets later are not seen. (In a library
+//! that `dlopen` loads, the copy is made at that time.)
 #![allow(unsafe_code, reason = "runs before main, and reads the C library's list of variables")]
 
 use std::fmt::{self, Write};
 
 use crate::written_once::WrittenOnce;
 
-/// Every variable that the crate reads. One that is not listed here is never found.
+/// Every variable that the crate reads. A lookup of any other name finds nothing.
 pub(crate) const VARIABLES: &[&str] = &[
     "ZK_ALLOC_SLAB_GB",
     "ZK_ALLOC_MIN_BYTES",
@@ -26,10 +26,10 @@ pub(crate) const VARIABLES: &[&str] = &[
     super::TEST_BARE_METAL,
 ];
 
-/// More than any usable value is long, and more than a message shows of one ([`Cut`](super::Cut)).
+/// Longer than any usable value, and longer than the part of a value that a message shows ([`Cut`](super::Cut)).
 const HEAD_BYTES: usize = 96;
 
-/// The value of a variable, or the head of one that is too long to be of use.
+/// The value of a variable, or the beginning of a value that is too long to be usable.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Value {
     bytes: [u8; HEAD_BYTES],
@@ -49,7 +49,7 @@ impl Value {
         Self { bytes, len: len as u8, is_cut: len < value.len() }
     }
 
-    /// The value, if it is text and here as a whole.
+    /// The value, if it is complete and valid UTF-8.
     pub(crate) fn text(&self) -> Option<&str> {
         if self.is_cut { None } else { std::str::from_utf8(self.head()).ok() }
     }
@@ -59,7 +59,7 @@ impl Value {
     }
 }
 
-/// As the standard library shows an `OsStr`.
+/// Formats the value as the standard library formats an `OsStr`.
 impl fmt::Debug for Value {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_char('"')?;
@@ -83,12 +83,12 @@ type Values = [Option<Value>; VARIABLES.len()];
 
 static SNAPSHOT: WrittenOnce<Values> = WrittenOnce::new();
 
-/// The value that a variable of [`VARIABLES`] had when the process started, if it had one. Allocates nothing and waits for
-/// nobody, but where there is no way to run before `main` (outside of Unix): there the standard library is asked.
+/// The value that a variable of [`VARIABLES`] had when the process started, if any. Allocates nothing, and never waits. Outside of
+/// Unix nothing can run before `main`, so the standard library is asked.
 pub(crate) fn variable(name: &str) -> Option<Value> {
     let taken_now = || {
-        // A constructor of a library's that runs before ours. (A signal handler that interrupts the copying finds no
-        // variables: it can't wait for what it interrupted.)
+        // A library's constructor may get here before ours has run. (A signal handler that interrupts the copying finds no variables:
+        // it can't wait for the code that it interrupted.)
         hook::take();
         SNAPSHOT.get()
     };
@@ -106,10 +106,10 @@ mod hook {
     #[cfg(not(target_vendor = "apple"))]
     fn environ() -> *const *const c_char {
         unsafe extern "C" {
-            // environ(7). The C library sets it before it runs constructors. (glibc would also pass it to them, musl not.)
+            // environ(7). The C library sets it before it runs constructors. (glibc also passes it to them; musl does not.)
             static environ: *const *const c_char;
         }
-        // SAFETY: a variable of the C library's, which only the program changes: see `take`.
+        // SAFETY: a variable of the C library, which only the program changes: see `copied`.
         unsafe { environ }
     }
 
@@ -119,22 +119,22 @@ mod hook {
             // environ(7): dynamic libraries have no symbol for the variable itself.
             safe fn _NSGetEnviron() -> *mut *const *const c_char;
         }
-        // SAFETY: the address of a variable of the C library's, which only the program changes: see `take`.
+        // SAFETY: the address of a variable of the C library, which only the program changes: see `copied`.
         unsafe { *_NSGetEnviron() }
     }
 
-    /// The values of [`VARIABLES`], out of the C library's list. The first of equal names counts, as for getenv(3).
+    /// Copies the values of [`VARIABLES`] from the C library's list. The first of equal names counts, as for getenv(3).
     fn copied() -> Values {
         let mut values = [None; VARIABLES.len()];
         let mut at = environ();
         while !at.is_null() {
-            // SAFETY: the list ends with a null pointer, which is not passed. It is the list at the start of the process, when
-            // there is no other thread that could change it.
+            // SAFETY: the list ends with a null pointer, where the loop stops. It is the list at the start of the process, when no
+            // other thread can change it.
             let entry = unsafe { *at };
             if entry.is_null() {
                 break;
             }
-            // SAFETY: each entry is a string of C's; as above.
+            // SAFETY: each entry is a C string; as above.
             let entry = unsafe { CStr::from_ptr(entry) }.to_bytes();
             let found = VARIABLES
                 .iter()
@@ -153,16 +153,16 @@ mod hook {
         SNAPSHOT.write(copied);
     }
 
-    // Before constructors of the program's that name no priority (101 is the first that is not the C library's own): those may
-    // start threads, which may change the environment.
-    // SAFETY: the loader calls what is listed here as functions of C's, before `main`. It may pass arguments, which such a
-    // function does not look at.
+    // Runs before the program's constructors that name no priority: those may start threads, which may change the environment. (101
+    // is the first priority that is not reserved for the C library.)
+    // SAFETY: the loader calls the C functions listed in this section before `main`. It may pass arguments, which they ignore.
     #[used]
     #[cfg_attr(not(target_vendor = "apple"), unsafe(link_section = ".init_array.00101"))]
     #[cfg_attr(target_vendor = "apple", unsafe(link_section = "__DATA,__mod_init_func"))]
     static BEFORE_MAIN: extern "C" fn() = copy;
 
-    /// For who is before [`BEFORE_MAIN`]. Through that, so that no linker leaves it out: what somebody refers to is kept.
+    /// Copies the values for a caller that runs before [`BEFORE_MAIN`]. The call goes through that static, so that the linker keeps
+    /// it.
     pub(super) fn take() {
         black_box(&BEFORE_MAIN)();
     }

@@ -1,39 +1,39 @@
-//! The generation of this process in a line of forks: a number that a forked child does not share with its parent. A vforked
-//! child, which runs on its parent's memory, does.
+//! The generation of this process: a number that differs between a forked child and its parent. A vforked child runs on its parent's
+//! memory, and shares its number.
 //!
-//! A process id can't tell the two apart: a vforked child has its own, and yet every claim in its memory belongs to a thread that
-//! lives. So the number lies on a page that the kernel clears in a forked child (`MADV_WIPEONFORK`). The first caller that finds 0
-//! there takes the next number.
+//! A process id can't tell the two apart: a vforked child has its own, yet every claim in its memory belongs to a live thread. So the
+//! number lies on a page that the kernel clears in a forked child (`MADV_WIPEONFORK`). The first caller that finds 0 there takes the
+//! next number.
 //!
-//! Without such a page the number is always 1: before Linux 4.14, in sandboxes that lack this advice (gVisor), where no page is to
-//! be had, and on other systems (pthread_atfork(3) allocates, and misses some kinds of fork). A forked child then takes its
-//! parent's claims for its own: a cache that another thread had claimed at the fork stays barred there, and so does all claiming
-//! of caches. That memory stays unused; nothing is handed out twice.
+//! Without such a page the number is always 1. This is so before Linux 4.14, in sandboxes that lack this advice (gVisor), and if no
+//! page can be mapped. It is also so on other systems, where pthread_atfork(3) allocates and misses some kinds of fork. There a
+//! forked child mistakes its parent's claims for its own. A cache that another thread had claimed at the fork stays claimed, and the
+//! child claims no more caches. That memory stays unused; nothing is handed out twice.
 #![allow(unsafe_code, reason = "lays a word over a page, and runs before main")]
 
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 /// The word on the page; null until the first call.
 static WORD: AtomicPtr<AtomicU64> = AtomicPtr::new(std::ptr::null_mut());
-/// Stands in where there is no page.
+/// Used if there is no such page.
 static UNCHANGING: AtomicU64 = AtomicU64::new(1);
 /// The last number that this process or an ancestor took.
 static LAST: AtomicU64 = AtomicU64::new(0);
 
-/// The generation of this process: 1 or more, and another one than that of every process that it was forked from. Allocates
-/// nothing, and never waits.
+/// The generation of this process: at least 1, and different from that of every process that it was forked from. Allocates nothing,
+/// and never waits.
 pub(crate) fn process_generation() -> u64 {
     number(word(), &LAST)
 }
 
-/// The number in `word`, or the next one where that is 0.
+/// The number in `word`, or the next one if that is 0.
 fn number(word: &AtomicU64, last: &AtomicU64) -> u64 {
     let known = word.load(Ordering::Acquire);
     if known != 0 {
         return known;
     }
     let next = last.load(Ordering::Relaxed) + 1;
-    // Before the number is in use: a child that is forked off in between finds 0 in `word`, and must not take the same.
+    // Record the number before it is in use: a child forked in between finds 0 in `word`, and must not take the same number.
     last.fetch_max(next, Ordering::AcqRel);
     word.compare_exchange(0, next, Ordering::AcqRel, Ordering::Acquire).map_or_else(|other| other, |_| next)
 }
@@ -51,11 +51,12 @@ fn find() -> &'static AtomicU64 {
     let at = std::ptr::from_ref(found).cast_mut();
     match WORD.compare_exchange(std::ptr::null_mut(), at, Ordering::AcqRel, Ordering::Acquire) {
         Ok(_) => {
-            // Others may read it from now on.
+            // Other threads may read the word from now on.
             std::mem::forget(page);
             found
         }
-        // SAFETY: another thread's word, which lasts as long as the process. A page of ours is dropped: nobody knows it.
+        // SAFETY: another thread's word, which lasts as long as the process. Our own page is dropped: no other thread has its
+        // address.
         Err(other) => unsafe { &*other },
     }
 }
@@ -76,19 +77,18 @@ mod page {
         }
     }
 
-    /// A page that the kernel clears in a forked child; `None` where there is no such thing.
+    /// A page that the kernel clears in a forked child; `None` if the system has no such page.
     pub(super) fn map() -> Option<Page> {
-        // A linker keeps what the code refers to.
+        // The linker keeps a static that code refers to.
         black_box(&BEFORE_MAIN);
         let mapping = os::map_zeroed(os::page_bytes()).ok()?;
-        // SAFETY: the mapping made above; a child finds 0 there, which is what the page is for.
+        // SAFETY: the mapping made above. A child finds 0 there, which is the purpose of the page.
         unsafe { os::wipe_on_fork(mapping.start().as_ptr(), mapping.len()) }.ok()?;
         Some(Page(mapping))
     }
 
-    // Before `main`, so that the page is there before memory is short, or a filter of system calls is in force.
-    // SAFETY: the loader calls what is listed here as functions of C's, before `main`. It may pass arguments, which such a
-    // function does not look at.
+    // Runs before `main`, so that the page exists before memory is short, or a filter of system calls is in force.
+    // SAFETY: the loader calls the C functions listed in this section before `main`. It may pass arguments, which they ignore.
     #[used]
     #[unsafe(link_section = ".init_array.00102")]
     static BEFORE_MAIN: extern "C" fn() = begin;
@@ -98,7 +98,7 @@ mod page {
     }
 }
 
-/// No such pages here.
+/// This platform has no such pages.
 #[cfg(not(target_os = "linux"))]
 mod page {
     use std::sync::atomic::AtomicU64;
@@ -120,7 +120,7 @@ mod page {
 mod tests {
     use super::*;
 
-    /// What `check` returns in a forked child.
+    /// Runs `check` in a forked child, and returns its result.
     fn in_a_fork(check: impl FnOnce() -> u8) -> u8 {
         // SAFETY: the child calls `check`, which takes no lock, and ends without destructors.
         let child = unsafe { libc::fork() };
@@ -136,7 +136,7 @@ mod tests {
         libc::WEXITSTATUS(status) as u8
     }
 
-    /// A child that took its parent's number would take its parent's claims for live ones, or cancel its own.
+    /// A child with its parent's number would mistake its parent's claims for live ones, or cancel its own.
     #[test]
     fn every_process_of_a_line_of_forks_has_a_number_of_its_own() {
         let own = process_generation();
@@ -153,18 +153,18 @@ mod tests {
         assert_eq!(process_generation(), own, "the parent's own number stands");
     }
 
-    /// A vforked child that had a number of its own would cancel the claims of the threads whose memory it shares.
+    /// A vforked child with a number of its own would cancel the claims of the threads whose memory it shares.
     #[test]
     fn a_vforked_child_has_its_parents_number() {
         extern "C" fn tell(seen: *mut libc::c_void) -> libc::c_int {
-            // SAFETY: the parent's, which is suspended until the child ends.
+            // SAFETY: a variable of the parent, which is suspended until the child ends.
             unsafe { seen.cast::<u64>().write(process_generation()) };
             0
         }
         let (mut stack, mut seen) = (vec![0_u8; 64 << 10], 0_u64);
         let stack_end = stack.as_mut_ptr_range().end;
         let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
-        // SAFETY: a stack of the child's own, of which an aligned part is used; the call returns when the child has ended.
+        // SAFETY: the child has a stack of its own, of which it uses an aligned part. The call returns when the child has ended.
         let child = unsafe {
             let stack_end = stack_end.sub(stack_end.addr() % 16);
             libc::clone(tell, stack_end.cast(), flags, (&raw mut seen).cast())
@@ -175,7 +175,7 @@ mod tests {
         assert_eq!((status, seen), (0, process_generation()));
     }
 
-    /// A number is recorded as taken before it is in use: otherwise a child forked off in between takes it as well.
+    /// A number is recorded before it is used. Otherwise a child forked in between would take it, too.
     #[test]
     fn a_number_that_somebody_is_about_to_use_is_not_taken_again() {
         let (word, last) = (AtomicU64::new(0), AtomicU64::new(2));

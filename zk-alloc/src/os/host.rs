@@ -1,8 +1,8 @@
-//! What the host says of itself, asked once when the process starts.
+//! Facts about the host, read once when the process starts.
 //!
-//! A program may give up the right to ask before its first request: by a filter of system calls (seccomp), a change of its root or
-//! of its user. On Linux a function before `main` therefore asks, and gives each [advice](imp::rehearse) once that the arena will
-//! give. What changes later (the process's control group, the processors that it may run on) is not seen.
+//! A program may lose the right to read them before its first allocation: by a filter of system calls (seccomp), or by a change of
+//! its root or user. So on Linux a function before `main` reads them. It also gives each [advice](imp::rehearse) once that the arena
+//! will give. Later changes of the control group or the allowed processors are not seen.
 
 use super::{HostHugePages, imp};
 use crate::written_once::WrittenOnce;
@@ -22,7 +22,7 @@ static HOST: WrittenOnce<Host> = WrittenOnce::new();
 #[cfg(feature = "c-api")]
 static IS_POSTPONED: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
 
-/// Has the host asked when it has to be, and not before `main`. For a function before `main` that comes earlier (104).
+/// Postpones the read from before `main` to the first use. Called by a function before `main` that runs earlier (priority 104).
 #[cfg(feature = "c-api")]
 pub(crate) fn postpone() {
     IS_POSTPONED.store(true, std::sync::atomic::Ordering::Relaxed);
@@ -33,14 +33,14 @@ fn ask() -> Host {
     Host { threads, memory_bytes, huge_pages: imp::host_huge_pages() }
 }
 
-/// What the host said. Allocates nothing.
+/// The facts about the host. Allocates nothing.
 pub(crate) fn host() -> Host {
     let take_now = || {
         hook::keep();
         HOST.write(ask);
         HOST.get()
     };
-    // A signal handler that interrupts the asking asks for itself.
+    // A signal handler that interrupts this read does a read of its own.
     HOST.get().or_else(take_now).copied().unwrap_or_else(ask)
 }
 
@@ -51,8 +51,7 @@ mod hook {
 
     use crate::os;
 
-    // SAFETY: the loader calls what is listed here as functions of C's, before `main`. It may pass arguments, which such a
-    // function does not look at.
+    // SAFETY: the loader calls the C functions listed in this section before `main`. It may pass arguments, which they ignore.
     #[used]
     #[unsafe(link_section = ".init_array.00105")]
     static BEFORE_MAIN: extern "C" fn() = begin;
@@ -63,14 +62,14 @@ mod hook {
             return;
         }
         let host = super::host();
-        // A filter may be in force already, and kill for one of these calls. The variable says so.
+        // A filter that kills for one of these calls may already be in force. The variable tells us.
         let is_told = os::variable(os::SANDBOX).is_some_and(|value| value.text() == Some("1"));
         if !is_told {
             super::imp::rehearse(host.huge_pages);
         }
     }
 
-    /// Refers to [`BEFORE_MAIN`], so that no linker leaves it out.
+    /// Refers to [`BEFORE_MAIN`], so that the linker keeps it.
     pub(super) fn keep() {
         black_box(&BEFORE_MAIN);
     }

@@ -5,14 +5,14 @@ use std::ptr::NonNull;
 
 use super::{Errno, HUGE_PAGE_BYTES, imp, page_bytes};
 
-/// A mapping of our own.
+/// A mapping that belongs to this value.
 #[derive(Debug)]
 pub(crate) struct Mapping {
     start: NonNull<u8>,
     len: usize,
 }
 
-// SAFETY: an address and a length, which never change; what they are used for is the business of whoever reads them.
+// SAFETY: an address and a length, which never change. Code that uses them makes its own safety argument.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
@@ -27,10 +27,10 @@ impl Mapping {
         self.len
     }
 
-    /// The same mapping, which no core file has, where the system can leave one out: a debugger's core file has every page of a
+    /// The same mapping, left out of core files if the system can do that. A debugger's core file otherwise has every page of a
     /// mapping, touched or not.
     pub(crate) fn out_of_dumps(self) -> Self {
-        // SAFETY: the mapping is ours, and one.
+        // SAFETY: one mapping, which is ours.
         let _ = unsafe { imp::leave_out_of_dumps(self.start.as_ptr(), self.len) };
         self
     }
@@ -38,7 +38,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours, and whoever drops it holds no address of it any more.
+        // SAFETY: the mapping is ours. Its owner drops it only when nobody uses an address in it any more.
         unsafe { imp::unmap(self.start.as_ptr(), self.len) };
     }
 }
@@ -51,7 +51,8 @@ pub(crate) fn map_zeroed(len: usize) -> Result<Mapping, Errno> {
     imp::map_zeroed(len).map(|start| Mapping { start, len })
 }
 
-/// Whether the process may map `len` bytes more, and they take no memory before they are touched. Under `mlockall(MCL_FUTURE)` they would.
+/// Whether the process may map `len` bytes more that take no memory until they are touched. Under `mlockall(MCL_FUTURE)`, they would
+/// take it at once.
 pub(crate) fn may_map_sparsely(len: usize) -> bool {
     let is_sparse = map_zeroed(page_bytes()).is_ok_and(|page| {
         // SAFETY: a mapping of our own.
@@ -60,17 +61,17 @@ pub(crate) fn may_map_sparsely(len: usize) -> bool {
     is_sparse && map_zeroed(len).is_ok()
 }
 
-/// `len` in whole granules, and at least one of them.
+/// `len`, rounded up to whole granules, and to at least one.
 ///
 /// # Errors
-/// No number, where no mapping can be so long that Rust may use it.
+/// `Errno(0)`, if the result is longer than any mapping that Rust may use.
 pub(crate) fn round_up(len: usize, granule_bytes: usize) -> Result<usize, Errno> {
     let rounded = len.max(1).checked_next_multiple_of(granule_bytes);
     rounded.filter(|&rounded| rounded <= isize::MAX as usize).ok_or(Errno(0))
 }
 
-/// At least `len` bytes of zeroed memory, in whole pages: between two pages that no access may touch, where the platform
-/// has such pages.
+/// At least `len` bytes of zeroed memory, in whole pages. They lie between two pages that no access may touch, if the platform has
+/// such pages.
 ///
 /// # Errors
 /// The system's, when it refuses.
@@ -91,8 +92,8 @@ pub(crate) fn map_guarded(len: usize) -> Result<(Mapping, NonNull<[u8]>), Errno>
     Ok((mapping, NonNull::slice_from_raw_parts(start, len)))
 }
 
-/// Address space of `len` bytes on a huge-page boundary that no access may touch. Takes no memory, and counts against no
-/// overcommit limit.
+/// Reserves `len` bytes of inaccessible address space, on a huge-page boundary. Takes no memory, and counts against no overcommit
+/// limit.
 ///
 /// # Errors
 /// The system's, when it refuses.
@@ -100,32 +101,32 @@ pub(crate) fn reserve(len: usize) -> Result<Mapping, Errno> {
     let whole_len = len.checked_add(HUGE_PAGE_BYTES).ok_or(Errno(0))?;
     let whole = imp::map_inaccessible(whole_len)?;
     let head = whole.addr().get().next_multiple_of(HUGE_PAGE_BYTES) - whole.addr().get();
-    // SAFETY: within the mapping, which is longer than both together.
+    // SAFETY: within the mapping, which is longer than `head + len`.
     let (start, tail) = unsafe { (whole.add(head), whole.add(head + len)) };
     for (edge, edge_len) in [(whole, head), (tail, whole_len - head - len)] {
         if edge_len > 0 {
-            // SAFETY: an edge of the mapping made above, of which nobody knows yet.
+            // SAFETY: an edge of the mapping made above, which is not handed out.
             unsafe { imp::unmap(edge.as_ptr(), edge_len) };
         }
     }
     Ok(Mapping { start, len })
 }
 
-/// A range of addresses on a huge-page boundary in which its owner maps memory as it needs it ([`extend`](super::extend)).
+/// A range of addresses on a huge-page boundary in which its owner maps memory as needed ([`extend`](super::extend)).
 ///
-/// On Linux nothing is mapped there before that: what is not used counts against no limit of the process (`RLIMIT_AS`, locked
-/// memory), and is in no core file. The price: another's mapping may come to lie in the range. The kernel puts mappings elsewhere
-/// by itself, since the range is the middle third of a free one, and `extend` never replaces what is mapped.
+/// On Linux the range is not mapped before that. So its unused part counts against no limit of the process (`RLIMIT_AS`, locked
+/// memory), and is in no core file. The cost: another mapping may come to lie in the range. The kernel places mappings elsewhere by
+/// itself, because the range is the middle third of a free one, and `extend` never replaces a mapping.
 ///
 /// Other systems reserve the range.
 #[derive(Debug)]
 pub(crate) struct Room {
     start: NonNull<u8>,
-    /// What is reserved of it.
+    /// The reservation, on systems that reserve the range.
     _reserved: Option<Mapping>,
 }
 
-// SAFETY: an address, which never changes; what it is used for is the business of whoever reads it.
+// SAFETY: an address, which never changes. Code that uses it makes its own safety argument.
 unsafe impl Send for Room {}
 // SAFETY: as above.
 unsafe impl Sync for Room {}
@@ -134,16 +135,17 @@ impl Room {
     /// Room for `len` bytes.
     ///
     /// # Errors
-    /// The system's, or no number where there is no such range.
+    /// The system's, or `Errno(0)` if there is no such range.
     pub(crate) fn find(len: usize) -> Result<Self, Errno> {
         if imp::IS_RESERVED {
             let reserved = reserve(len)?;
             return Ok(Self { start: reserved.start, _reserved: Some(reserved) });
         }
         let start = match reserve(len.checked_mul(3).ok_or(Errno(0))?) {
-            // SAFETY: within what was found.
+            // SAFETY: within the range that was found.
             Ok(found) => unsafe { found.start.add(len) },
-            // A limit on address space forbids to look. There may be something where mappings seldom are: then the room ends there.
+            // A limit on address space forbids reserving so much. Mappings are rare at this address; if there is one, the room ends
+            // where it begins.
             Err(_) => {
                 let found = reserve(HUGE_PAGE_BYTES)?.start.addr().get();
                 let start = found.checked_sub(2 * len).filter(|&start| start >= len).ok_or(Errno(0))?;

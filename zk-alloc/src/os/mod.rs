@@ -1,7 +1,7 @@
-//! What the arena asks of the kernel. One place picks the platform.
+//! The arena's interface to the kernel. This file alone picks the platform.
 //!
-//! Addresses and lengths are multiples of the page size. Nothing here allocates, locks, panics or aborts: a refusal is
-//! an [`Errno`], and what it means is decided above.
+//! Addresses and lengths are multiples of the page size. Nothing here allocates, locks, panics or aborts. A refused call returns an
+//! [`Errno`], and the caller decides what that means.
 
 #[cfg(target_os = "linux")]
 #[path = "linux/mod.rs"]
@@ -65,20 +65,21 @@ pub(crate) use thread_block::{THREAD_BLOCK_BYTES, thread_block};
 #[cfg(unix)]
 pub(crate) use threads::{arm_thread_exit, fence_other_threads, may_be_in_signal_handler, return_key, thread_exit_key};
 
-/// Nothing unloads the code here.
+/// Does nothing: nothing unloads this code here.
 #[cfg(not(all(target_os = "linux", target_env = "gnu", not(target_feature = "crt-static"), not(feature = "c-api"))))]
 pub(crate) fn refer_to_pin() {}
 
-/// The number of an operating system's error, as `errno` has it.
+/// An error number of the operating system, as in `errno`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Errno(pub(crate) i32);
 
-/// Why pages were not moved, and what became of the place where they were to go.
+/// Why pages were not moved, and whether their target can still be used.
 #[cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "only Linux moves pages"))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NotMoved {
     pub(crate) errno: Errno,
-    /// It is mapped and accessible, all of it. Otherwise nobody may touch it, nor unmap it: it may be another thread's by now.
+    /// The whole target is mapped and accessible. If not, nobody may touch or unmap it: another thread's mapping may lie there by
+    /// now.
     pub(crate) is_target_whole: bool,
 }
 
@@ -88,25 +89,25 @@ impl From<Errno> for NotMoved {
     }
 }
 
-/// What the host says of transparent huge pages.
+/// The host's setting for transparent huge pages.
 #[cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "only Linux can be asked for huge pages"))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HostHugePages {
-    /// The kernel gives them where a program asks.
+    /// The kernel provides huge pages where a program asks for them.
     Available,
-    /// It does where no program asks, too.
+    /// The kernel provides them even where no program asks.
     Unasked,
-    /// It does where a program asks, but free memory is handed to the hypervisor, which has to be asked for it again, page by page,
-    /// at the first touch.
+    /// The kernel provides them where a program asks. But it hands free memory to the hypervisor, and has to ask for it again, page
+    /// by page, at the first touch.
     Costly,
-    /// As above, and the kernel gives them where no program asks, too.
+    /// As `Costly`, but the kernel provides them even where no program asks.
     CostlyUnasked,
-    /// Off, unknown to this kernel, or not to be read.
+    /// Off, unknown to this kernel, or not readable.
     Unavailable,
 }
 
-/// The variable that has a virtual machine pass for a host that reports no free memory, in builds with debug assertions: what is
-/// tested on the one is used on the other.
+/// In builds with debug assertions, this variable makes a virtual machine pass for a host that reports no free memory. So tests in a
+/// virtual machine cover the code for bare metal.
 pub(crate) const TEST_BARE_METAL: &str = "ZK_ALLOC_TEST_BARE_METAL";
 
 /// The size of a huge page on the platforms that have them, in bytes.

@@ -1,6 +1,6 @@
-//! Where there is no Unix: nothing can be reserved, so the arena stays inert and the backing allocator serves everything.
-//! Zeroed memory, for those who keep some of their own, is the system allocator's.
-#![allow(unsafe_code, reason = "the signatures of the other platforms, and memory of the system allocator's")]
+//! Platforms other than Unix. They can't reserve address space, so the arena stays inert and the backing allocator serves everything.
+//! Modules that need zeroed memory of their own get it from the system allocator.
+#![allow(unsafe_code, reason = "the signatures of the other platforms, and memory of the system allocator")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::ffi::c_void;
@@ -10,15 +10,15 @@ use super::{Errno, HostHugePages, NotMoved};
 
 const UNSUPPORTED: Errno = Errno(0);
 
-/// Whether pages can be made that no access may touch.
+/// Whether the platform has pages that no access may touch.
 pub(super) const HAS_GUARDS: bool = false;
 
-/// What memory is aligned to.
+/// The alignment of memory from [`map_zeroed`], in bytes.
 pub(super) fn real_page_bytes() -> usize {
     4096
 }
 
-/// The layout of `len` bytes in pages.
+/// The layout of `len` bytes, aligned to a page.
 fn pages(len: usize) -> Result<Layout, Errno> {
     Layout::from_size_align(len, super::page_bytes()).map_err(|_| UNSUPPORTED)
 }
@@ -28,7 +28,7 @@ pub(super) fn map_inaccessible(_len: usize) -> Result<NonNull<u8>, Errno> {
     Err(UNSUPPORTED)
 }
 
-/// `len` bytes of zeroed memory.
+/// Allocates `len` bytes of zeroed memory.
 pub(super) fn map_zeroed(len: usize) -> Result<NonNull<u8>, Errno> {
     let layout = pages(len)?;
     if layout.size() == 0 {
@@ -38,7 +38,7 @@ pub(super) fn map_zeroed(len: usize) -> Result<NonNull<u8>, Errno> {
     NonNull::new(unsafe { System.alloc_zeroed(layout) }).ok_or(Errno(0))
 }
 
-/// Gives memory back.
+/// Frees memory.
 ///
 /// # Safety
 /// `at` and `len` are those of one [`map_zeroed`], and nobody uses the memory any more.
@@ -57,7 +57,7 @@ pub(crate) unsafe fn commit(_at: *mut u8, _len: usize) -> Result<(), Errno> {
     Err(UNSUPPORTED)
 }
 
-/// Whether a [`Room`](super::Room) is reserved: there is none here.
+/// Whether a [`Room`](super::Room) reserves its range: this platform has no rooms.
 pub(super) const IS_RESERVED: bool = false;
 
 /// Refused: this platform has no arena.
@@ -68,7 +68,7 @@ pub(crate) unsafe fn extend(_at: *mut u8, _len: usize) -> Result<(), Errno> {
     Err(UNSUPPORTED)
 }
 
-/// Lets others run for a moment.
+/// Lets other threads run for a moment.
 pub(crate) fn nap() {
     std::thread::yield_now();
 }
@@ -105,7 +105,7 @@ pub(crate) unsafe fn purge_lazily(_at: *mut u8, _len: usize) -> Result<(), Errno
     Err(UNSUPPORTED)
 }
 
-/// Only glibc's heap can be asked.
+/// Does nothing: only glibc can trim its heap.
 pub(crate) fn trim_heap() {}
 
 /// Refused: this platform has no arena.
@@ -116,10 +116,10 @@ pub(crate) unsafe fn prefault(_at: *mut u8, _len: usize) -> Result<(), Errno> {
     Err(UNSUPPORTED)
 }
 
-/// None here.
+/// Refused: this platform has no arena.
 ///
 /// # Safety
-/// None: refused.
+/// None is needed; the platforms share one signature.
 pub(crate) unsafe fn collapse(_at: *mut u8, _len: usize) -> Result<(), Errno> {
     Err(UNSUPPORTED)
 }
@@ -132,7 +132,7 @@ pub(crate) unsafe fn populate(_at: *mut u8, _len: usize) -> Result<(), Errno> {
     Err(UNSUPPORTED)
 }
 
-/// Refused: no such thing here.
+/// Refused: this platform has no such call.
 ///
 /// # Safety
 /// None is needed; the platforms share one signature.
@@ -140,7 +140,7 @@ pub(crate) unsafe fn lock(_at: *mut u8, _len: usize) -> Result<(), Errno> {
     Err(UNSUPPORTED)
 }
 
-/// Refused: no such thing here.
+/// Refused: this platform has no such call.
 ///
 /// # Safety
 /// None is needed; the platforms share one signature.
@@ -148,7 +148,7 @@ pub(crate) unsafe fn leave_out_of_dumps(_at: *mut u8, _len: usize) -> Result<(),
     Err(UNSUPPORTED)
 }
 
-/// Refused: no such thing here.
+/// Refused: this platform has no such call.
 ///
 /// # Safety
 /// None is needed; the platforms share one signature.
@@ -164,7 +164,7 @@ pub(crate) unsafe fn move_pages(_from: *mut u8, _to: *mut u8, _len: usize) -> Re
     Err(UNSUPPORTED.into())
 }
 
-/// Unknown.
+/// Unknown on this platform.
 ///
 /// # Safety
 /// None is needed; the platforms share one signature.
@@ -172,12 +172,12 @@ pub(crate) unsafe fn count_resident(_at: *const u8, _len: usize) -> Option<usize
     None
 }
 
-/// None: nobody can be told of a thread's end without the standard library.
+/// `None`: here, only the standard library tells when a thread ends.
 pub(crate) fn thread_exit_key(_run: unsafe extern "C" fn(*mut c_void)) -> Option<u32> {
     None
 }
 
-/// There are no keys.
+/// Does nothing: there are no keys.
 pub(crate) fn return_key(_key: u32) {}
 
 /// Refused: there are no keys.
@@ -185,27 +185,27 @@ pub(crate) fn arm_thread_exit(_key: u32, _value: NonNull<u8>) -> bool {
     false
 }
 
-/// No such call here.
+/// `false`: this platform has no such call.
 pub(crate) fn fence_other_threads() -> bool {
     false
 }
 
-/// Never: there are no signals that interrupt a thread.
+/// `false`: no signal interrupts a thread on this platform.
 pub(crate) fn may_be_in_signal_handler() -> bool {
     false
 }
 
-/// Threads that can run at once, at least 1; nothing is known of the memory.
+/// The number of threads that can run at once, at least 1, and 0 for the memory, which is unknown.
 pub(crate) fn threads_and_memory() -> (usize, usize) {
     (std::thread::available_parallelism().map_or(1, usize::from), 0)
 }
 
-/// Unknown.
+/// Unknown on this platform.
 pub(crate) fn minor_faults() -> u64 {
     0
 }
 
-/// Nanoseconds of the clock on the wall, which may be set: who waits by it may wait longer, or less.
+/// Nanoseconds of the wall clock. It may be set, so that a wait may last longer or shorter.
 pub(crate) fn monotonic_ns() -> u64 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     since.map_or(0, |time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
@@ -216,12 +216,12 @@ pub(crate) fn coarse_ns() -> u64 {
     monotonic_ns()
 }
 
-/// None.
+/// Unavailable on this platform.
 pub(crate) fn host_huge_pages() -> HostHugePages {
     HostHugePages::Unavailable
 }
 
-/// Writes to standard error what it takes.
+/// Writes to standard error, and ignores errors.
 pub(crate) fn write_stderr(bytes: &[u8]) {
     let _ = std::io::Write::write_all(&mut std::io::stderr(), bytes);
 }

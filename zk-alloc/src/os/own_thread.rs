@@ -1,7 +1,7 @@
 //! A thread for the allocator: an ordinary thread of the C library with a name, a small stack, and all signals blocked.
 //!
-//! pthread_create(3) makes it, because the standard library would allocate for it with the allocator that the thread serves. The C library
-//! knows the thread, so that setuid(2) reaches it.
+//! pthread_create(3) makes it, because the standard library would allocate for it, with the allocator that the thread serves. The C
+//! library knows the thread, so that setuid(2) reaches it.
 #![cfg_attr(unix, allow(unsafe_code, reason = "calls the C library's threads"))]
 
 #[cfg(not(unix))]
@@ -25,7 +25,7 @@ mod unix {
     #[derive(Debug)]
     pub(crate) struct OwnThread(libc::pthread_t);
 
-    // SAFETY: the name of a thread, which any thread may use.
+    // SAFETY: the handle of a thread, which any thread may use.
     unsafe impl Send for OwnThread {}
 
     const NAME: &CStr = c"zk-alloc";
@@ -34,11 +34,11 @@ mod unix {
         /// Starts a thread that runs `run`, which must not panic.
         ///
         /// # Errors
-        /// The error of the system, if it grants no thread.
+        /// The system's, if it can't create a thread.
         pub(crate) fn start(run: fn()) -> Result<Self, Errno> {
             let before = block_signals()?;
             let started = match create(Some(STACK_BYTES), run) {
-                // A program with much thread-local memory needs more: it lies on the stack's end.
+                // A program with much thread-local memory needs a larger stack: that memory lies at its end.
                 Err(Errno(libc::EINVAL)) => create(None, run),
                 other => other,
             };
@@ -48,7 +48,7 @@ mod unix {
 
         /// Waits until the thread has ended.
         pub(crate) fn join(self) {
-            // SAFETY: a thread of ours that nobody joined or detached before: `self` is its only name.
+            // SAFETY: a thread of ours that nobody joined or detached before: `self` is its only handle.
             unsafe { libc::pthread_join(self.0, null_mut()) };
         }
     }
@@ -64,7 +64,7 @@ mod unix {
         });
         let created = sized.and_then(|()| {
             let run = run as *mut c_void;
-            // SAFETY: initialised attributes, a place for the thread's name, and what `begin` asks for.
+            // SAFETY: initialised attributes, a place for the handle, and the argument that `begin` expects.
             checked(unsafe { libc::pthread_create(thread.as_mut_ptr(), attributes.as_ptr(), begin, run) })
         });
         // SAFETY: initialised above, and not used any more.
@@ -73,7 +73,7 @@ mod unix {
         created.map(|()| OwnThread(unsafe { thread.assume_init() }))
     }
 
-    /// Runs in the thread.
+    /// The first function of the thread.
     extern "C" fn begin(run: *mut c_void) -> *mut c_void {
         name_this_thread();
         // SAFETY: `create` passes a function of this type.
@@ -99,8 +99,8 @@ mod unix {
         let _ = NAME;
     }
 
-    /// Blocks all signals in this thread, and returns the earlier mask. A new thread inherits the mask of its creator. (The C library leaves
-    /// its own signals out of every set. One of them carries setuid(2) to all threads.)
+    /// Blocks all signals in this thread, and returns the earlier mask. A new thread inherits the mask of its creator. (The C library
+    /// leaves its own signals out of every set. One of them carries setuid(2) to all threads.)
     fn block_signals() -> Result<libc::sigset_t, Errno> {
         let (mut all, mut before) = (MaybeUninit::uninit(), MaybeUninit::uninit());
         // SAFETY: a place for a set.
@@ -116,7 +116,7 @@ mod unix {
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, signals, null_mut()) };
     }
 
-    /// These functions return the number of their error.
+    /// The pthread functions return an error number.
     fn checked(result: libc::c_int) -> Result<(), Errno> {
         if result == 0 { Ok(()) } else { Err(Errno(result)) }
     }
@@ -137,7 +137,7 @@ mod elsewhere {
         /// Starts a thread that runs `run`, which must not panic.
         ///
         /// # Errors
-        /// The error of the system, if it grants no thread.
+        /// The system's, if it can't create a thread.
         pub(crate) fn start(run: fn()) -> Result<Self, Errno> {
             let builder = Builder::new().name("zk-alloc".into()).stack_size(STACK_BYTES);
             builder.spawn(run).map(Self).map_err(|error| Errno(error.raw_os_error().unwrap_or(0)))

@@ -1,25 +1,25 @@
-//! The size of a page, and how far a call on a range reaches: the kernel rounds lengths up to whole pages, and refuses
-//! addresses that are not on the boundary of one.
+//! The page size, and how many bytes a call on a range covers. The kernel rounds lengths up to whole pages, and refuses addresses
+//! that are not on a page boundary.
 //!
-//! Machines with pages of 16 or 64 KiB (Apple's, many of ARM's) are rare where this crate is tested, and a mistake there
-//! destroys live memory: a length that was not in whole pages reaches into the neighbour's. So a build with debug
-//! assertions can be told to behave like such a kernel: with `ZK_ALLOC_TEST_PAGE_BYTES=65536` in the environment,
-//! [`page_bytes`] answers that, and every call of the os layer on a range covers what a kernel with such pages would make it
-//! cover. What can't be imitated: that touching one byte makes the whole large page resident.
+//! Machines with pages of 16 or 64 KiB (Apple's, many with Arm processors) are rare where this crate is tested. A mistake there
+//! destroys live memory: a length that is not in whole pages reaches into a neighbour's memory. So a build with debug assertions can
+//! imitate such a kernel. With `ZK_ALLOC_TEST_PAGE_BYTES=65536` in the environment, [`page_bytes`] returns that size. Every call of
+//! the os layer on a range then covers the bytes that a kernel with such pages would cover. One effect can't be imitated: touching
+//! one byte makes the whole large page resident.
 
 use super::{Errno, imp};
 
 /// The variable that makes pages larger, in builds with debug assertions.
 pub(super) const TEST_PAGE_BYTES: &str = "ZK_ALLOC_TEST_PAGE_BYTES";
 
-/// The size of a page.
+/// The page size, in bytes.
 #[inline]
 #[cfg(not(debug_assertions))]
 pub(crate) fn page_bytes() -> usize {
     imp::real_page_bytes()
 }
 
-/// How many bytes from `at` on a call covers that is asked to cover `len`: whole pages. The kernel does that by itself.
+/// The bytes from `at` on that a call with length `len` covers: whole pages. Returns `len`, because the kernel rounds up by itself.
 #[inline]
 #[cfg(not(debug_assertions))]
 #[cfg_attr(not(unix), allow(dead_code, reason = "no such calls there"))]
@@ -27,7 +27,7 @@ pub(super) fn covered(_at: *const u8, len: usize) -> Result<usize, Errno> {
     Ok(len)
 }
 
-/// The size of a page: the system's, or a larger one that [`TEST_PAGE_BYTES`] asks for.
+/// The page size, in bytes: the system's, or a larger one that [`TEST_PAGE_BYTES`] asks for.
 #[cfg(debug_assertions)]
 pub(crate) fn page_bytes() -> usize {
     use std::sync::atomic::{AtomicUsize, Ordering};
@@ -45,10 +45,10 @@ pub(crate) fn page_bytes() -> usize {
     }
 }
 
-/// How many bytes from `at` on a call covers that is asked to cover `len`: whole pages.
+/// The bytes from `at` on that a call with length `len` covers: whole pages.
 ///
 /// # Errors
-/// As the kernel's, where `at` is not on the boundary of a page.
+/// As the kernel's, if `at` is not on a page boundary.
 #[cfg(debug_assertions)]
 #[cfg_attr(not(unix), allow(dead_code, reason = "no such calls there"))]
 pub(super) fn covered(at: *const u8, len: usize) -> Result<usize, Errno> {
@@ -61,14 +61,15 @@ pub(super) fn covered(at: *const u8, len: usize) -> Result<usize, Errno> {
 }
 
 #[cfg(all(test, debug_assertions, target_os = "linux"))]
-#[allow(unsafe_code, reason = "gives mapped memory back, and looks at what is beside it")]
+#[allow(unsafe_code, reason = "purges mapped memory, and looks at its neighbours")]
 mod tests {
     use std::process::Command;
 
     use super::*;
     use crate::os;
 
-    /// In a process of its own with large pages. What a length that is not in whole pages destroys there, it destroys here.
+    /// Runs in a process with large pages. A length that is not in whole pages destroys the same bytes as under a kernel with such
+    /// pages.
     #[test]
     fn with_large_pages_a_call_covers_all_of_each_page_and_begins_with_one() {
         let name = "os::pages::tests::with_large_pages_a_call_covers_all_of_each_page_and_begins_with_one";
@@ -91,7 +92,7 @@ mod tests {
             // SAFETY: the mapping made above is four pages long.
             unsafe { at.add(offset).read_volatile() }
         };
-        // SAFETY: parts of the mapping made above; what is destroyed is no loss.
+        // SAFETY: parts of the mapping made above, whose contents nobody needs.
         unsafe {
             at.write_bytes(1, 4 * page);
             os::discard(at.add(page), 1).unwrap();

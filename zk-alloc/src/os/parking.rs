@@ -1,4 +1,4 @@
-//! A place where one thread sleeps until it is woken, or until its time is up. Waking takes no lock and allocates nothing.
+//! A place where one thread sleeps until another wakes it, or until a time has passed. A wake takes no lock and allocates nothing.
 #![cfg_attr(not(target_os = "linux"), allow(unsafe_code, reason = "keeps the handle of a thread"))]
 
 #[cfg(not(target_os = "linux"))]
@@ -12,9 +12,9 @@ use std::time::Duration;
 /// See the module's documentation.
 #[derive(Debug)]
 pub(crate) struct Parking {
-    /// How often anybody was woken.
+    /// The number of wakes so far.
     wakes: AtomicU32,
-    /// Who sleeps here, as soon as it did so for the first time. Leaked: it may be woken at any time.
+    /// The thread that sleeps here; null until its first sleep. The handle is leaked, because a wake may use it at any time.
     #[cfg(not(target_os = "linux"))]
     sleeper: AtomicPtr<Thread>,
 }
@@ -28,13 +28,12 @@ impl Parking {
         }
     }
 
-    /// To be taken before looking for work, and shown when going to sleep for want of it: who is woken in between does not
-    /// sleep.
+    /// A ticket for [`sleep`](Self::sleep). Take it before you look for work: if a wake comes in between, the sleep ends at once.
     pub(crate) fn ticket(&self) -> u32 {
         self.wakes.load(SeqCst)
     }
 
-    /// Wakes who sleeps here.
+    /// Wakes the thread that sleeps here.
     pub(crate) fn wake(&self) {
         self.wakes.fetch_add(1, SeqCst);
         self.wake_sleeper();
@@ -53,17 +52,17 @@ impl Parking {
         }
     }
 
-    /// Sleeps until somebody is woken here after `ticket` was taken, or for so long. May return earlier, too.
+    /// Sleeps until the first wake after `ticket` was taken, or until `at_most` has passed. May return earlier.
     #[cfg(target_os = "linux")]
     pub(crate) fn sleep(&self, ticket: u32, at_most: Option<Duration>) {
         use rustix::thread::futex::{Flags, Timespec, wait};
 
-        // Centuries are as good as for ever.
+        // A time that the kernel's type cannot hold is centuries: as good as no limit.
         let timeout = at_most.and_then(|time| Timespec::try_from(time).ok());
         let _ = wait(&self.wakes, Flags::PRIVATE, ticket, timeout.as_ref());
     }
 
-    /// Sleeps until somebody is woken here after `ticket` was taken, or for so long. May return earlier, too.
+    /// Sleeps until the first wake after `ticket` was taken, or until `at_most` has passed. May return earlier.
     #[cfg(not(target_os = "linux"))]
     pub(crate) fn sleep(&self, ticket: u32, at_most: Option<Duration>) {
         let own = thread::current();

@@ -1,4 +1,4 @@
-//! Whether the process is in a sandbox, in which a call that is not expected kills it (seccomp).
+//! Whether the process is in a sandbox that kills it for an unexpected system call (seccomp).
 //!
 //! An allowlist for such a process has the calls of glibc's malloc: mmap, munmap, mremap, mprotect, brk, futex, and madvise with
 //! `MADV_DONTNEED`. Few have membarrier(2) or other advice, and a process cannot ask for the list. Once the process is said to be in a
@@ -7,12 +7,12 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// The variable that says so.
+/// The variable that says that the process is in a sandbox.
 pub(crate) const SANDBOX: &str = "ZK_ALLOC_SANDBOX";
 
 static IS_ENTERED: AtomicBool = AtomicBool::new(false);
 
-/// The process is in a sandbox, or about to enter one. For good.
+/// Tells the arena that the process is in a sandbox, or about to enter one. Nothing undoes this.
 pub(crate) fn enter_sandbox() {
     IS_ENTERED.store(true, Ordering::Relaxed);
 }

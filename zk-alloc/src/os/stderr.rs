@@ -1,8 +1,8 @@
 //! Standard error: the file that the process was started with, and no other.
 //!
-//! A program may close descriptor 2, or be started without one. The next file that it opens takes that number, and a message would land in
-//! its data. So the file behind descriptor 2 is noted before `main`, and compared before each message. (In a library that `dlopen`
-//! brings, it is noted then.)
+//! A program may close descriptor 2, or be started without one. The next file that it opens takes that number, and a message would
+//! land in its data. So a function before `main` notes the file behind descriptor 2, and each message compares it. (In a library that
+//! `dlopen` loads, the file is noted at that time.)
 #![allow(unsafe_code, reason = "runs before main, and asks the kernel about a descriptor")]
 
 use std::mem::MaybeUninit;
@@ -35,8 +35,8 @@ extern "C" fn note() {
     AT_START.write(current);
 }
 
-// As early as the environment is copied (`environment`), and for the same reason.
-// SAFETY: the loader calls functions that are listed here, before `main`. It may pass arguments, which such a function ignores.
+// Runs as early as the copy of the environment (`environment`), and for the same reason.
+// SAFETY: the loader calls the C functions listed in this section before `main`. It may pass arguments, which they ignore.
 #[used]
 #[cfg_attr(not(target_vendor = "apple"), unsafe(link_section = ".init_array.00101"))]
 #[cfg_attr(target_vendor = "apple", unsafe(link_section = "__DATA,__mod_init_func"))]
@@ -45,7 +45,7 @@ static BEFORE_MAIN: extern "C" fn() = note;
 /// Writes to standard error, if that still is the file that the process was started with. A write that fails is not repeated.
 pub(crate) fn write_stderr(bytes: &[u8]) {
     if AT_START.get().is_none() {
-        // A constructor of a library's that runs before ours. Through the list, so that no linker leaves that out.
+        // A library's constructor may get here before ours has run. The call goes through the static, so that the linker keeps it.
         std::hint::black_box(&BEFORE_MAIN)();
     }
     let at_start = AT_START.get().copied().flatten();

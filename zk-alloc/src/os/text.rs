@@ -1,8 +1,8 @@
-//! Messages to people, made without allocating.
+//! Messages for people, written without allocating.
 
 use std::fmt::{self, Write};
 
-/// A line of text on the stack; what does not fit is cut.
+/// A line of text on the stack. Text that does not fit is cut off.
 struct Line {
     bytes: [u8; 512],
     len: usize,
@@ -18,7 +18,7 @@ impl Write for Line {
     }
 }
 
-/// Writes one line to standard error, past the standard library's lock (which a fork could have left taken).
+/// Writes one line to standard error. Does not take the standard library's lock, which a fork may have left locked.
 pub(crate) fn warn(message: fmt::Arguments<'_>) {
     if super::is_in_sandbox() {
         return;
@@ -28,16 +28,16 @@ pub(crate) fn warn(message: fmt::Arguments<'_>) {
     super::write_stderr(&line.bytes[..line.len]);
 }
 
-/// Something whose `Debug` text is cut where it becomes too long for a message.
+/// A value whose `Debug` text is cut off where it becomes too long for a message.
 pub(crate) struct Cut<'a, T: ?Sized>(pub(crate) &'a T);
 
-/// The most of it that a message shows, in bytes.
+/// The length of text that a message shows before it is cut off, in bytes.
 const CUT_BYTES: usize = 80;
 
 impl<T: fmt::Debug + ?Sized> fmt::Display for Cut<'_, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut head = Head { out: f, room: CUT_BYTES };
-        // The only error is ours: the end of the room.
+        // The only error is our own: no room is left.
         match write!(head, "{:?}", self.0) {
             Err(_) if head.room == 0 => f.write_str("..."),
             result => result,
@@ -53,7 +53,7 @@ struct Head<'a, 'b> {
 
 impl Write for Head<'_, '_> {
     fn write_str(&mut self, text: &str) -> fmt::Result {
-        // The longest beginning that ends between two characters: there is always the empty one.
+        // The longest beginning that fits and ends between two characters. It may be empty.
         let end = (0..=self.room.min(text.len())).rev().find(|&end| text.is_char_boundary(end)).unwrap_or(0);
         let part = &text[..end];
         self.out.write_str(part)?;

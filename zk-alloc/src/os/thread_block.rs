@@ -1,18 +1,18 @@
-//! A few bytes of each thread's own, found without a call.
+//! A few bytes of thread-local memory, found without a call.
 //!
-//! What the compiler makes of `thread_local!` in a shared library calls the dynamic loader (`__tls_get_addr`), and the loader may
-//! call `malloc` there: to a `malloc` that asks for its thread's state first, that is a recursion without an end. The
-//! *initial-exec* model adds a constant from the library's table of addresses to the thread's pointer instead. Stable Rust can't be
-//! told to use it, so the place is declared, and reached, by the assembler.
+//! In a shared library, `thread_local!` compiles to a call of the dynamic loader (`__tls_get_addr`), and the loader may call `malloc`
+//! there. If that `malloc` first asks for its thread's state, the recursion has no end. The *initial-exec* model adds a constant from
+//! the library's table of addresses to the thread pointer instead. Stable Rust can't select that model, so the assembler declares and
+//! reaches the bytes.
 //!
-//! The price: the loader has to find the place among what it keeps in reserve of each thread's memory when such a library comes
-//! late, by `dlopen`; it refuses to load it where there is none.
-#![allow(unsafe_code, reason = "thread-local memory by the assembler's means")]
+//! The cost comes with `dlopen`: the loader then has to find room for the bytes in the spare thread-local memory of each thread. If
+//! there is none left, it refuses to load the library.
+#![allow(unsafe_code, reason = "thread-local memory in assembly")]
 
 use std::arch::{asm, global_asm};
 use std::ptr::NonNull;
 
-/// How many bytes. They are zero when the thread begins, and lie on a multiple of 16.
+/// The length of the block, in bytes. It is zeroed when the thread begins, and aligned to 16 bytes.
 pub(crate) const THREAD_BLOCK_BYTES: usize = 32;
 
 global_asm!(
@@ -28,13 +28,13 @@ global_asm!(
     bytes = const THREAD_BLOCK_BYTES,
 );
 
-/// The calling thread's, which lasts as long as the thread.
+/// The calling thread's block, which lasts as long as the thread.
 #[inline(always)]
 pub(crate) fn thread_block() -> NonNull<u8> {
     let at: *mut u8;
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: the thread's pointer, which the thread finds at its own offset 0, and the constant that the loader or the linker
-    // put in place. Neither changes while the thread lives.
+    // SAFETY: reads the thread pointer, which each thread has at its own offset 0, and the constant that the loader or the linker
+    // wrote. Neither changes while the thread lives.
     unsafe {
         asm!(
             "mov {at}, qword ptr fs:[0]",
@@ -44,7 +44,7 @@ pub(crate) fn thread_block() -> NonNull<u8> {
         );
     }
     #[cfg(target_arch = "aarch64")]
-    // SAFETY: as above; the thread's pointer is in a register.
+    // SAFETY: as above; the thread pointer is in a register.
     unsafe {
         asm!(
             "mrs {at}, tpidr_el0",
@@ -70,7 +70,7 @@ mod tests {
         let zero_and_apart = || {
             let at = thread_block();
             assert!(at.addr().get().is_multiple_of(16));
-            // SAFETY: this thread's bytes, of a thread that allocates nothing by the arena.
+            // SAFETY: this thread's block. The thread allocates nothing from the arena.
             unsafe {
                 assert_eq!(at.cast::<[u8; THREAD_BLOCK_BYTES]>().read(), [0; THREAD_BLOCK_BYTES]);
                 at.write_bytes(1, THREAD_BLOCK_BYTES);

@@ -1,22 +1,22 @@
-//! What the arena asks of threads: to be told of their end, to be fenced, and whether a signal interrupted them.
+//! Threads: a callback when one ends, a fence for all others, and whether a signal handler may be running.
 #![allow(unsafe_code, reason = "calls the C library's threads")]
 
 use std::ffi::c_void;
 use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 
-/// Keys whose values glibc stores in the thread itself (`PTHREAD_KEY_2NDLEVEL_SIZE`). For the others it calls `calloc` at a
-/// thread's first store, which a signal handler that interrupted `malloc` must not.
+/// The number of keys whose values glibc stores in the thread itself (`PTHREAD_KEY_2NDLEVEL_SIZE`). For other keys it calls `calloc`
+/// at a thread's first store. A signal handler that interrupted `malloc` must not do that.
 #[cfg(target_env = "gnu")]
 const KEYS_WITHOUT_MALLOC: u32 = 32;
 
-/// A key for [`arm_thread_exit`]: when a thread that was armed with it ends, `run` is called there with its value. `None`
-/// where no key is left. Takes no lock.
+/// Makes a key for [`arm_thread_exit`]. When a thread that was armed with the key ends, that thread calls `run` with its value.
+/// `None` if no key is left. Takes no lock.
 ///
-/// `run` must not unwind, and may be called again (up to `PTHREAD_DESTRUCTOR_ITERATIONS` times) if it arms its thread.
+/// `run` must not unwind. It may be called again (up to `PTHREAD_DESTRUCTOR_ITERATIONS` times) if it arms its thread.
 pub(crate) fn thread_exit_key(run: unsafe extern "C" fn(*mut c_void)) -> Option<u32> {
     let mut key = 0;
-    // SAFETY: a place for the key. What `run` needs, those who arm a thread provide.
+    // SAFETY: a place for the key. Callers of `arm_thread_exit` meet the requirements of `run`.
     if unsafe { libc::pthread_key_create(&raw mut key, Some(run)) } != 0 {
         return None;
     }
@@ -24,27 +24,28 @@ pub(crate) fn thread_exit_key(run: unsafe extern "C" fn(*mut c_void)) -> Option<
     #[allow(clippy::unnecessary_cast, reason = "see above")]
     let number = Some(key as u32).filter(|&number| number as libc::pthread_key_t == key);
     if number.is_none() {
-        // SAFETY: made above, and nobody else knows of it.
+        // SAFETY: made above, and not handed out.
         unsafe { libc::pthread_key_delete(key) };
     }
     number
 }
 
-/// Gives a key back that no thread was armed with.
+/// Deletes a key that no thread was armed with.
 pub(crate) fn return_key(key: u32) {
-    // SAFETY: the caller's key, which no thread has a value for.
+    // SAFETY: the caller's key, for which no thread has a value.
     unsafe { libc::pthread_key_delete(key as libc::pthread_key_t) };
 }
 
-/// Has the function of a key from [`thread_exit_key`] called with `value` when this thread ends; `false` where the system
-/// refuses. The function's needs are the caller's: `value` is what it was made for. Takes no lock, and leaves `errno` alone.
+/// Makes this thread call the function of a key from [`thread_exit_key`] with `value` when it ends; `false` if the system refuses.
+/// The caller meets the function's requirements: `value` is one that the function was made for. Takes no lock, and leaves `errno`
+/// alone.
 ///
-/// glibc may call `calloc` for a key that was made after 31 others. Then this refuses as well while the thread [may be in a signal
-/// handler](may_be_in_signal_handler): a later call may succeed.
+/// glibc may call `calloc` for keys beyond the first 32. For such a key, this also refuses while the thread [may be in a signal
+/// handler](may_be_in_signal_handler). A later call may succeed.
 pub(crate) fn arm_thread_exit(key: u32, value: NonNull<u8>) -> bool {
     #[cfg(target_env = "gnu")]
     if key >= KEYS_WITHOUT_MALLOC {
-        // SAFETY: always the address of this thread's own number.
+        // SAFETY: always the address of this thread's `errno`.
         let errno = unsafe { *libc::__errno_location() };
         let is_armed = !may_be_in_signal_handler() && store(key, value);
         // SAFETY: as above.
@@ -55,15 +56,16 @@ pub(crate) fn arm_thread_exit(key: u32, value: NonNull<u8>) -> bool {
 }
 
 fn store(key: u32, value: NonNull<u8>) -> bool {
-    // The type of keys differs between systems; this number came out of one.
+    // The type of keys differs between systems; this number came from a key.
     let key = key as libc::pthread_key_t;
-    // SAFETY: a key from `thread_exit_key`, which is never deleted once a thread was armed with it; were it none, the call refuses.
+    // SAFETY: a key from `thread_exit_key`, which is never deleted once a thread was armed with it. For any other number, the call
+    // refuses.
     unsafe { libc::pthread_setspecific(key, value.as_ptr().cast()) == 0 }
 }
 
-/// Whether any signal is blocked in this thread: then it may be in a signal handler, which may have interrupted anything,
-/// `malloc` among it. Conservative, but no proof: threads may block signals for reasons of their own, and a handler that
-/// was installed with `SA_NODEFER` and an empty mask blocks none.
+/// Whether any signal is blocked in this thread. If so, the thread may be in a signal handler, which may have interrupted anything,
+/// even `malloc`. This is conservative, but no proof. Threads may block signals for other reasons. A handler that was installed with
+/// `SA_NODEFER` and an empty mask blocks none. Always `true` in a [sandbox](super::sandbox).
 pub(crate) fn may_be_in_signal_handler() -> bool {
     if super::is_in_sandbox() {
         return true;
@@ -74,13 +76,13 @@ pub(crate) fn may_be_in_signal_handler() -> bool {
     let at = blocked.as_ptr().cast::<u8>();
     // SAFETY: within the set, every byte of which was zeroed above.
     let any = (0..size_of::<libc::sigset_t>()).any(|byte| unsafe { at.add(byte).read() } != 0);
-    // An answer that was refused is no answer.
+    // If the call failed, assume a handler.
     !asked || any
 }
 
-/// Has every other thread of this process that runs now pass a full memory barrier before this returns, so that threads
-/// which are often where this one is rarely need none of their own (membarrier(2), `PRIVATE_EXPEDITED`, Linux 4.14).
-/// `false` where the kernel has no such call, or a [sandbox](super::sandbox) may forbid it: then nothing is fenced.
+/// Makes every running thread of this process pass a full memory barrier before this returns (membarrier(2), `PRIVATE_EXPEDITED`,
+/// Linux 4.14). So a frequent path needs no barrier of its own if this thread's path is rare. `false` if the kernel has no such call,
+/// or a [sandbox](super::sandbox) may forbid it: then nothing is fenced.
 #[cfg(target_os = "linux")]
 pub(crate) fn fence_other_threads() -> bool {
     !super::is_in_sandbox() && membarrier::fence()
@@ -98,15 +100,14 @@ mod membarrier {
     const MISSING: u8 = 2;
     static STATE: AtomicU8 = AtomicU8::new(UNKNOWN);
 
-    // A process has to register. The kernel then waits until every processor has seen it: 10 milliseconds and more, but nothing
-    // at all as long as the process has one thread. (Where `dlopen` brings this in, it may have more.)
-    // SAFETY: the loader calls what is listed here as functions of C's, before `main`. It may pass arguments, which such a
-    // function does not look at.
+    // A process has to register. The kernel then waits until every processor has seen the registration. That takes 10 milliseconds
+    // and more, but no time at all while the process has one thread. (A process that loads this library by `dlopen` may have more.)
+    // SAFETY: the loader calls the C functions listed in this section before `main`. It may pass arguments, which they ignore.
     #[used]
     #[unsafe(link_section = ".init_array.00103")]
     static BEFORE_MAIN: extern "C" fn() = register;
 
-    /// Doing so twice does no harm. Fences once, as [`rehearse`](crate::os::host) does with other calls.
+    /// Registers, and fences once, as [`rehearse`](crate::os::host) does with other calls. A second registration does no harm.
     extern "C" fn register() {
         let registered = membarrier(MembarrierCommand::RegisterPrivateExpedited).is_ok()
             && membarrier(MembarrierCommand::PrivateExpedited).is_ok();
@@ -118,8 +119,8 @@ mod membarrier {
         match STATE.load(Ordering::Relaxed) {
             REGISTERED if fence() => true,
             MISSING => false,
-            // Not registered yet: or not any more, should a fork have lost it. Through the list of what comes before `main`, so
-            // that no linker leaves that out.
+            // Not registered yet, or not any more, if a fork lost the registration. The call goes through the static, so that the
+            // linker keeps it.
             _ => {
                 black_box(&BEFORE_MAIN)();
                 fence()
@@ -128,7 +129,7 @@ mod membarrier {
     }
 }
 
-/// No such call here.
+/// This platform has no such call.
 #[cfg(not(target_os = "linux"))]
 pub(crate) fn fence_other_threads() -> bool {
     false
@@ -156,8 +157,8 @@ mod tests {
         assert_eq!(ENDED.load(Ordering::SeqCst), 40);
     }
 
-    /// The table of a thread's first 32 values lies in the thread; for the next key glibc allocates, which a handler must not that
-    /// interrupted an allocation.
+    /// glibc stores a thread's first 32 values in the thread, and allocates for the next key. A signal handler that interrupted an
+    /// allocation must not do that.
     #[cfg(target_env = "gnu")]
     #[test]
     fn a_key_that_needs_malloc_is_stored_in_calm_moments_only() {
@@ -194,7 +195,7 @@ mod tests {
         use crate::os::seccomp::{self, Answer};
         use rustix::thread::{MembarrierCommand, membarrier_query};
 
-        // Kernels from 4.14 on can, unless they were built without.
+        // Kernels from 4.14 on have the call, unless they were built without it.
         let is_known = membarrier_query().contains_command(MembarrierCommand::PrivateExpedited);
         assert_eq!(fence_other_threads(), is_known);
         for error in [libc::EPERM, libc::ENOSYS] {
@@ -213,15 +214,15 @@ mod tests {
         }
     }
 
-    /// A thread writes that it is busy, and looks at the claim; its processor keeps the write back meanwhile. A claimant that saw it idle
-    /// after the fence must have its claim seen.
+    /// The owner writes that it is busy, then looks at the claim; its processor may delay the write. If the claimant sees the owner
+    /// idle after the fence, the owner must see the claim.
     #[cfg(target_os = "linux")]
     #[test]
     fn a_thread_that_is_seen_idle_after_the_fence_sees_the_claim() {
         use std::sync::atomic::{AtomicBool, AtomicU64, compiler_fence};
 
         const LOOKS: usize = 1 << 12;
-        /// By the number of the look: the number, and what claim was seen.
+        /// For each look, modulo `LOOKS`: its number, and the claim that it saw.
         static SEEN: [[AtomicU64; 2]; LOOKS] = [const { [const { AtomicU64::new(0) }; 2] }; LOOKS];
         static BUSY: AtomicU64 = AtomicU64::new(0);
         static CLAIM: AtomicU64 = AtomicU64::new(0);
@@ -251,7 +252,7 @@ mod tests {
                 std::hint::spin_loop();
             }
             let seen_claim = seen.load(Ordering::Acquire);
-            // Unless the owner is a round ahead by now.
+            // Skip the entry if the owner is a round ahead by now.
             if number.load(Ordering::Relaxed) == next {
                 checked += 1;
                 assert!(seen_claim >= claim, "look {next} saw the claim {seen_claim}, not {claim}");

@@ -14,16 +14,16 @@ fn checked(result: libc::c_int) -> Result<(), Errno> {
     if result == 0 { Ok(()) } else { Err(last_error()) }
 }
 
-/// Whether pages can be made that no access may touch.
+/// Whether the platform has pages that no access may touch.
 pub(super) const HAS_GUARDS: bool = true;
 
-/// The size of a page of the machine's.
+/// The machine's page size.
 pub(super) fn real_page_bytes() -> usize {
     // SAFETY: only reads a number from the system.
     usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(MAX_PAGE_BYTES)
 }
 
-/// The largest page of any system, should one not name its own.
+/// The largest page size of any system, used if this one does not tell its own.
 const MAX_PAGE_BYTES: usize = 64 << 10;
 
 fn map(len: usize, protection: libc::c_int) -> Result<NonNull<u8>, Errno> {
@@ -32,26 +32,26 @@ fn map(len: usize, protection: libc::c_int) -> Result<NonNull<u8>, Errno> {
     if start == libc::MAP_FAILED { Err(last_error()) } else { NonNull::new(start.cast()).ok_or(Errno(0)) }
 }
 
-/// `len` bytes of address space that no access may touch.
+/// Maps `len` bytes of address space that no access may touch.
 pub(super) fn map_inaccessible(len: usize) -> Result<NonNull<u8>, Errno> {
     map(len, libc::PROT_NONE)
 }
 
-/// `len` bytes of zeroed memory.
+/// Maps `len` bytes of zeroed memory.
 pub(super) fn map_zeroed(len: usize) -> Result<NonNull<u8>, Errno> {
     map(len, libc::PROT_READ | libc::PROT_WRITE)
 }
 
-/// Gives a mapping, or an edge of one, back.
+/// Unmaps a mapping, or an edge of one.
 ///
 /// # Safety
-/// The range is the caller's, and nobody uses it any more.
+/// The range belongs to the caller, and nobody uses it any more.
 pub(super) unsafe fn unmap(at: *mut u8, len: usize) {
     // SAFETY: the caller's. If the kernel refuses, the range only stays mapped.
     let _ = unsafe { libc::munmap(at.cast(), len) };
 }
 
-/// Makes a part of a reservation readable and writable. What was so before keeps its contents.
+/// Makes part of a reservation readable and writable. Parts that already are keep their contents.
 ///
 /// # Safety
 /// `[at, at + len)` lies within one reservation.
@@ -61,10 +61,10 @@ pub(crate) unsafe fn commit(at: *mut u8, len: usize) -> Result<(), Errno> {
     checked(unsafe { libc::mprotect(at.cast(), len, libc::PROT_READ | libc::PROT_WRITE) })
 }
 
-/// Whether a [`Room`](super::Room) is reserved: these systems can't map at a place without replacing what is there.
+/// Whether a [`Room`](super::Room) reserves its range. These systems can't map at an address without replacing other mappings.
 pub(super) const IS_RESERVED: bool = true;
 
-/// As [`commit`]: the room is reserved.
+/// As [`commit`], because the room is reserved.
 ///
 /// # Errors
 /// The system's.
@@ -76,30 +76,31 @@ pub(crate) unsafe fn extend(at: *mut u8, len: usize) -> Result<(), Errno> {
     unsafe { commit(at, len) }
 }
 
-/// Lets others run for a moment.
+/// Lets other threads run for a moment.
 pub(crate) fn nap() {
     std::thread::yield_now();
 }
 
-/// Gives the pages back to the kernel; the range reads as zeroes from now on.
+/// Purges the pages. The range reads as zeroes afterwards.
 ///
 /// # Errors
-/// The system's. Then the range holds what it held, or zeroes.
+/// The system's. The range then has its old contents, or reads as zeroes. If the system has unmapped it and grants no new memory, it
+/// is not accessible.
 ///
 /// # Safety
 /// The range is committed, and nobody needs its contents.
 pub(crate) unsafe fn discard(at: *mut u8, len: usize) -> Result<(), Errno> {
     let len = covered(at, len)?;
-    // Elsewhere than on Linux MADV_DONTNEED promises no zeroes; a new mapping in place of the old one does.
-    // SAFETY: the caller's: the contents are dead, and the range is wholly inside a mapping of ours.
+    // MADV_DONTNEED promises no zeroes outside of Linux. A new mapping in place of the old one does.
+    // SAFETY: the caller's: the contents are dead, and the range lies inside a mapping of ours.
     let Err(refused) = (unsafe { replace(at, len, libc::PROT_READ | libc::PROT_WRITE) }) else { return Ok(()) };
-    // POSIX lets a refused call take the old mapping away all the same. Then there is a hole, which an access would not
-    // survive, and in which another thread's mapping may come to lie. Only memory that is mapped can be made accessible:
+    // POSIX allows a refused call to unmap the old mapping. An access to that hole would crash the process, and another thread's
+    // mapping may come to lie there. mprotect(2) succeeds only if the memory is mapped.
     // SAFETY: the caller's: the range is ours, and accessible unless it is gone.
     if unsafe { libc::mprotect(at.cast(), len, libc::PROT_READ | libc::PROT_WRITE) } == 0 {
         return Err(refused);
     }
-    // The hole is filled again: the old mapping's memory may be had now. Or at least nobody else may have the place.
+    // Fill the hole: the memory of the old mapping may be available now. If not, try at least to keep other mappings out.
     // SAFETY: as above.
     let filled = unsafe { replace(at, len, libc::PROT_READ | libc::PROT_WRITE) };
     if filled.is_err() {
@@ -109,10 +110,10 @@ pub(crate) unsafe fn discard(at: *mut u8, len: usize) -> Result<(), Errno> {
     filled
 }
 
-/// Maps new memory in place of what is mapped.
+/// Maps new memory in place of the old.
 ///
 /// # Safety
-/// The range is the caller's, and what it holds is not needed.
+/// The range belongs to the caller, and nobody needs its contents.
 unsafe fn replace(at: *mut u8, len: usize, protection: libc::c_int) -> Result<(), Errno> {
     let how = libc::MAP_PRIVATE | libc::MAP_ANON | libc::MAP_FIXED;
     // SAFETY: the caller's.
@@ -120,7 +121,8 @@ unsafe fn replace(at: *mut u8, len: usize, protection: libc::c_int) -> Result<()
     if start == libc::MAP_FAILED { Err(last_error()) } else { Ok(()) }
 }
 
-/// Lets the kernel take the pages when it runs short; until then, or until they are written to, the contents stay.
+/// Purges the pages lazily: the kernel may take them when it runs short of memory. Until then they keep their contents. A write to a
+/// page cancels this.
 ///
 /// # Safety
 /// The range is committed, and nobody needs its contents.
@@ -130,16 +132,16 @@ pub(crate) unsafe fn purge_lazily(at: *mut u8, len: usize) -> Result<(), Errno> 
     checked(unsafe { libc::madvise(at.cast(), len, libc::MADV_FREE) })
 }
 
-/// Only glibc's heap can be asked.
+/// Does nothing: only glibc can trim its heap.
 pub(crate) fn trim_heap() {}
 
-/// Pages the range in, writable.
+/// Prefaults the range, writable.
 ///
 /// # Safety
-/// The range is committed, and the caller's alone.
+/// The range is committed, and belongs to the caller alone.
 pub(crate) unsafe fn populate(at: *mut u8, len: usize) -> Result<(), Errno> {
     let len = covered(at, len)?;
-    // The smallest page of any system: touching one twice does no harm.
+    // The smallest page size of any system: touching a page twice does no harm.
     for offset in (0..len).step_by(4096) {
         let page = at.wrapping_add(offset);
         // SAFETY: a byte of the range, which is readable and writable, and the caller's alone.
@@ -148,7 +150,7 @@ pub(crate) unsafe fn populate(at: *mut u8, len: usize) -> Result<(), Errno> {
     Ok(())
 }
 
-/// No such call here that leaves what others write at the same time: does nothing.
+/// Does nothing: these systems have no call that prefaults without disturbing writes of other threads.
 ///
 /// # Safety
 /// None is needed; the platforms share one signature.
@@ -156,15 +158,15 @@ pub(crate) unsafe fn prefault(_at: *mut u8, _len: usize) -> Result<(), Errno> {
     Ok(())
 }
 
-/// None here.
+/// Refused: these systems have no such call.
 ///
 /// # Safety
-/// None: refused.
+/// None is needed; the platforms share one signature.
 pub(crate) unsafe fn collapse(_at: *mut u8, _len: usize) -> Result<(), Errno> {
     Err(Errno(libc::ENOTSUP))
 }
 
-/// No such advice here: asking is no error, and changes nothing.
+/// Does nothing, which is no error: these systems have no such advice.
 ///
 /// # Safety
 /// None is needed; the platforms share one signature.
@@ -172,7 +174,7 @@ pub(crate) unsafe fn advise_huge(_at: *mut u8, _len: usize) -> Result<(), Errno>
     Ok(())
 }
 
-/// No such advice here: asking is no error, and changes nothing.
+/// Does nothing, which is no error: these systems have no such advice.
 ///
 /// # Safety
 /// None is needed; the platforms share one signature.
@@ -180,16 +182,16 @@ pub(crate) unsafe fn forbid_huge(_at: *mut u8, _len: usize) -> Result<(), Errno>
     Ok(())
 }
 
-/// Pages the range in, and keeps it in memory: none of it is written to swap.
+/// Faults the range in, and locks it in memory, so that it is never written to swap.
 ///
 /// # Safety
-/// The range is committed, and lies within one mapping of the caller's.
+/// The range is committed, and lies within one mapping that belongs to the caller.
 pub(crate) unsafe fn lock(at: *mut u8, len: usize) -> Result<(), Errno> {
     // SAFETY: changes no contents, on a range of ours.
     checked(unsafe { libc::mlock(at.cast(), len) })
 }
 
-/// Refused: no such advice that all these systems have.
+/// Refused: these systems have no such advice in common.
 ///
 /// # Safety
 /// None is needed; the platforms share one signature.
@@ -197,7 +199,7 @@ pub(crate) unsafe fn leave_out_of_dumps(_at: *mut u8, _len: usize) -> Result<(),
     Err(Errno(libc::ENOTSUP))
 }
 
-/// Refused: no such advice that all these systems have.
+/// Refused: these systems have no such advice in common.
 ///
 /// # Safety
 /// None is needed; the platforms share one signature.
@@ -205,7 +207,7 @@ pub(crate) unsafe fn wipe_on_fork(_at: *mut u8, _len: usize) -> Result<(), Errno
     Err(Errno(libc::ENOTSUP))
 }
 
-/// No such call here.
+/// Refused: these systems have no such call.
 ///
 /// # Safety
 /// None is needed; the platforms share one signature.
@@ -213,7 +215,7 @@ pub(crate) unsafe fn move_pages(_from: *mut u8, _to: *mut u8, _len: usize) -> Re
     Err(Errno(libc::ENOTSUP).into())
 }
 
-/// Not told: these systems' mincore(2) answer in ways of their own.
+/// Unknown: mincore(2) answers differently on each of these systems.
 ///
 /// # Safety
 /// None is needed; the platforms share one signature.
@@ -221,7 +223,7 @@ pub(crate) unsafe fn count_resident(_at: *const u8, _len: usize) -> Option<usize
     None
 }
 
-/// Processors that are running, at least 1, and the machine's memory, in bytes.
+/// The number of running processors, at least 1, and the machine's memory, in bytes.
 pub(crate) fn threads_and_memory() -> (usize, usize) {
     (running_processors(), memory_bytes())
 }
@@ -231,7 +233,7 @@ fn running_processors() -> usize {
     usize::try_from(unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) }).unwrap_or(1).max(1)
 }
 
-/// Page faults of this process so far that needed no disk.
+/// Page faults of this process so far that read nothing from a disk.
 pub(crate) fn minor_faults() -> u64 {
     let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
     // SAFETY: the place is large enough, and all zeroes is a valid value should the call fail.
@@ -245,17 +247,17 @@ pub(crate) fn minor_faults() -> u64 {
 /// Nanoseconds of a clock that only goes forward.
 pub(crate) fn monotonic_ns() -> u64 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: a place for the time. Where the system had no such clock, the time would stand still.
+    // SAFETY: a place for the time. If the system had no such clock, the time would stand still.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
     (now.tv_sec as u64).saturating_mul(1_000_000_000).saturating_add(now.tv_nsec as u64)
 }
 
-/// As [`monotonic_ns`]: no coarser clock that all these systems have.
+/// As [`monotonic_ns`]: these systems have no coarser clock in common.
 pub(crate) fn coarse_ns() -> u64 {
     monotonic_ns()
 }
 
-/// None that a program could ask for.
+/// Unavailable: a program can't ask for huge pages here.
 pub(crate) fn host_huge_pages() -> HostHugePages {
     HostHugePages::Unavailable
 }
@@ -266,7 +268,7 @@ fn memory_bytes() -> usize {
     usize::try_from(pages).unwrap_or(0).saturating_mul(usize::try_from(page_bytes).unwrap_or(0))
 }
 
-/// Runs a function of the C library's that returns -1 where it fails. `errno` is not kept here.
+/// Calls a function of the C library that returns -1 if it fails. Does not keep `errno`.
 pub(super) fn keeping_errno(call: impl FnOnce() -> libc::c_int) -> Result<(), Errno> {
     checked(call().min(0))
 }

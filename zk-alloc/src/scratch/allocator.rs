@@ -9,14 +9,14 @@ use allocator_api2::alloc::{AllocError, Allocator};
 use super::{LINE_BYTES, Scratch};
 
 impl Scratch {
-    /// A block for `layout`, on a boundary of a line or more, as arrays are.
+    /// A block for `layout`, on a boundary of at least a cache line, as for arrays.
     fn block(&self, layout: Layout, zeroed: bool) -> Result<NonNull<[u8]>, AllocError> {
         let (size, align) = (layout.size(), layout.align().max(LINE_BYTES));
         let at = if zeroed { self.bump.claim_zeroed(size, align) } else { self.bump.claim(size, align) };
         at.map(|at| NonNull::slice_from_raw_parts(at, size)).map_err(|_| AllocError)
     }
 
-    /// Gives a block another layout: where it stands, or in a new block with its contents.
+    /// Gives a block another layout: in place, or as a new block with its contents.
     ///
     /// # Safety
     /// `at` is a block of `old`, and nobody uses it any more if this succeeds.
@@ -25,14 +25,14 @@ impl Scratch {
             return Ok(NonNull::slice_from_raw_parts(at, new.size()));
         }
         let moved = self.block(new, false)?;
-        // SAFETY: both are at least that long, and a new block overlaps nothing that is alive.
+        // SAFETY: both are at least that long, and a new block overlaps no live memory.
         unsafe { at.copy_to_nonoverlapping(moved.cast(), old.size().min(new.size())) };
         Ok(moved)
     }
 }
 
-// SAFETY: a block is the caller's until it is freed, or until a reset, for which all copies of the reference must be
-// gone. All copies of a reference are the same scratch. Blocks don't move when it does: they lie in its mapping.
+// SAFETY: a block belongs to the caller until it is freed, or until a reset, for which all copies of the reference must be gone.
+// All copies of a reference are the same scratch. Blocks don't move when the scratch does: they lie in its mapping.
 unsafe impl Allocator for &Scratch {
     fn allocate(&self, layout: Layout) -> Result<NonNull<[u8]>, AllocError> {
         self.block(layout, false)

@@ -1,4 +1,4 @@
-//! A bump pointer over a mapping: addresses only. Who holds which of them is the business of those above.
+//! A bump pointer over a mapping. It deals in addresses only; modules above decide who holds which of them.
 #![allow(unsafe_code, reason = "hands out parts of a mapping")]
 
 use std::cell::Cell;
@@ -14,14 +14,13 @@ use crate::wipe::wipe;
 
 /// See the module's documentation.
 ///
-/// Bytes at `used` and beyond are nobody's. Bytes at `written` and beyond, as far as they were nobody's all the time, are
-/// zero, as the kernel made them.
+/// Bytes at `used` and beyond are free. Bytes at `written` and beyond are zero, unless they are handed out now.
 #[derive(Debug)]
 pub(super) struct Bump {
     memory: Mapping,
-    /// Bytes from the start that are somebody's, with the gaps that alignment left.
+    /// Bytes from the start that are handed out, including the gaps that alignment left.
     used: Cell<usize>,
-    /// The most that `used` was before it last came down.
+    /// The peak of `used` before it last shrank; 0 after a wipe.
     written: Cell<usize>,
 }
 
@@ -34,7 +33,7 @@ impl Bump {
         let memory = os::map_zeroed(os::round_up(bytes, granule).map_err(refused)?).map_err(refused)?;
         let (at, len) = (memory.start().as_ptr(), memory.len());
         let advice = match config::huge_pages() {
-            // Nobody makes a scratch huge afterwards.
+            // No thread collapses a scratch into huge pages later.
             HugePagesOutcome::Later => HugeAdvice::Forbid,
             outcome => HugeAdvice::of(outcome),
         };
@@ -57,7 +56,7 @@ impl Bump {
         self.memory.len()
     }
 
-    /// `size` bytes that are nobody's, on a boundary of `align`, a power of two.
+    /// Claims `size` free bytes, on a boundary of `align`, a power of two.
     #[inline]
     pub(super) fn claim(&self, size: usize, align: usize) -> Result<NonNull<u8>, ScratchExhausted> {
         let base = self.memory.start();
@@ -65,11 +64,11 @@ impl Bump {
             return Err(self.exhausted(size, align));
         };
         self.used.set(offset + size);
-        // SAFETY: `place` answers with an offset within the capacity, which is the mapping's length.
+        // SAFETY: `place` returns an offset within the capacity, which is the length of the mapping.
         Ok(unsafe { base.add(offset) })
     }
 
-    /// As [`claim`](Self::claim), zeroed: what was not used since the kernel zeroed it is left alone.
+    /// As [`claim`](Self::claim), zeroed. It leaves bytes alone that were not used since they were last zeroed.
     pub(super) fn claim_zeroed(&self, size: usize, align: usize) -> Result<NonNull<u8>, ScratchExhausted> {
         let at = self.claim(size, align)?;
         let stale = self.written.get().saturating_sub(self.offset(at)).min(size);
@@ -78,8 +77,9 @@ impl Bump {
         Ok(at)
     }
 
-    /// Changes the length of a claim where it stands, and says whether that could be. The last one grows while there is room
-    /// and frees what it loses; any other loses length without anybody gaining it. 0 gives a claim back.
+    /// Changes the length of a claim where it stands, and returns whether that was possible. The last claim grows while there is
+    /// room, and frees the bytes that it loses. Any other claim can only shrink, and its lost bytes stay unused until the reset.
+    /// A length of 0 frees a claim.
     ///
     /// The caller uses no more than `new_size` bytes from now on.
     #[cfg(any(feature = "allocator-api2", test))]
@@ -95,14 +95,14 @@ impl Bump {
         fits
     }
 
-    /// Takes everything back. Pages and contents stay.
+    /// Frees everything. Pages and contents stay.
     ///
-    /// `&mut`: whoever borrowed from this is gone, and their addresses may be handed out again.
+    /// `&mut`: nobody borrows from this any more, so its addresses may be handed out again.
     pub(super) fn reset(&mut self) {
         self.set_used(0);
     }
 
-    /// Takes everything back, and zeroes whatever was somebody's since this was last done.
+    /// Frees everything, and zeroes all bytes that were handed out since the last wipe.
     pub(super) fn wipe(&mut self) {
         self.reset();
         let start = self.memory.start().cast::<MaybeUninit<u8>>().as_ptr();
@@ -111,12 +111,12 @@ impl Bump {
         self.written.set(0);
     }
 
-    /// Takes everything back, and gives the pages to the kernel.
+    /// Frees everything, and purges the pages.
     pub(super) fn discard(&mut self) {
         self.reset();
         // SAFETY: the mapping, whose contents are dead after a reset.
         let purged = unsafe { os::discard(self.memory.start().as_ptr(), self.memory.len()) };
-        // Where it refuses, contents stay, and are zeroed when they have to be.
+        // If the kernel refuses, the contents stay, and `claim_zeroed` zeroes them.
         if purged.is_ok() {
             self.written.set(0);
         }
@@ -158,7 +158,7 @@ mod tests {
         assert_eq!(place(BASE, 1, 4096, 4096 - 63, 64), None);
         assert_eq!(place(BASE, 4096, 4096, 0, 1), Some(4096));
         assert_eq!(place(BASE, 4096, 4096, 1, 1), None);
-        // The boundary is the address', not the offset's.
+        // The address has to lie on the boundary, not the offset.
         assert_eq!(place(BASE, 1, 1 << 14, 1, 1 << 13), Some(0x1000));
         // A boundary past the end, and one past all addresses.
         assert_eq!(place(BASE, 4000, 4096, 0, 1 << 20), None);
@@ -166,7 +166,8 @@ mod tests {
         assert_eq!(place(BASE, 8, 4096, usize::MAX, 1), None);
     }
 
-    /// A block that is not the last may shrink, and nobody is handed what it lost; the last one's loss is handed out again.
+    /// A block that is not the last may shrink, but its lost bytes are not handed out. Those of the last block are handed out
+    /// again.
     #[test]
     fn only_the_last_claim_grows_or_gives_back() {
         let bump = Bump::with_capacity(4096).unwrap();
@@ -181,8 +182,8 @@ mod tests {
         assert_eq!(bump.claim(1, 1).unwrap(), last);
     }
 
-    /// Zeroing is left out where the kernel's zeroes are still there. What came down and went up again, by whatever path,
-    /// is not such a place.
+    /// Zeroing is left out for bytes that still hold the kernel's zeroes. Bytes that were freed, by whatever path, may hold
+    /// something else.
     #[test]
     fn zeroed_claims_are_zero_wherever_somebody_was_before() {
         let mut bump = Bump::with_capacity(4096).unwrap();

@@ -1,15 +1,15 @@
-//! Loom's atomics, with all of their orders.
+//! Loom's atomics, made to run in every order.
 //!
-//! Loom 0.7.2 runs only such orders of accesses as may differ in what they do, and finds those by the last access to each atomic.
-//! Loads do not count as accesses to each other; so where a thread loads and then changes what another thread has loaded before,
-//! its own load stands for both, and the change is never tried before the other's load:
+//! Loom 0.7.2 runs only orders of accesses that may differ in their effect. It finds them by the last access to each atomic, and
+//! treats loads as independent of each other. If a thread loads an atomic that another thread has loaded, and then changes it, its
+//! own load hides the other one. So loom never tries the change before the other thread's load. For example:
 //!
 //! ```text
 //! one thread: x.load(); x.fetch_add(1); y.store(1)        the other: x.load(); y.load()     never sees 1 and 1
 //! ```
 //!
-//! Nearly all that we do is a load, and a change if that pays. Here each atomic has a twin that every access, a load too, changes
-//! just before, so that each order of any two accesses is tried. The twin's changes are `Relaxed`, and order nothing.
+//! Most of our protocols load a value, and change it if that pays. So each atomic here has a twin, which every access changes just
+//! before, even a load. Loom then tries each order of any two accesses. The twin's changes are `Relaxed`, so that they order nothing.
 
 use std::ops::Deref;
 
@@ -33,7 +33,7 @@ macro_rules! watched {
         impl Deref for $name {
             type Target = loom::sync::atomic::$name;
 
-            /// For one access.
+            /// Call it once for each access.
             fn deref(&self) -> &Self::Target {
                 self.twin.store(false, Ordering::Relaxed);
                 &self.atomic

@@ -1,5 +1,5 @@
-//! A cache that another thread has claimed when its own thread comes to it.
-#![allow(unsafe_code, reason = "gives memory back, and forks")]
+//! A thread cache that another thread has claimed when its owner comes to use it.
+#![allow(unsafe_code, reason = "frees memory, and forks")]
 
 use std::ptr::NonNull;
 
@@ -14,11 +14,11 @@ fn alloc(arena: &Arena) -> NonNull<u8> {
 }
 
 fn free(arena: &Arena, block: NonNull<u8>) {
-    // SAFETY: of the arena, of this length, and freed once.
+    // SAFETY: a block of the arena, of this length, which is freed once.
     unsafe { arena.dealloc(block, SIZE) };
 }
 
-/// Has this thread keep blocks, and then claims its cache for a generation, which is that of another thread's process.
+/// Puts blocks into this thread's cache, then claims the cache, as a thread of a process with this generation would.
 fn keep_and_claim(arena: &Arena, generation: u64) {
     let blocks: Vec<_> = (0..64).map(|_| alloc(arena)).collect();
     blocks.into_iter().for_each(|block| free(arena, block));
@@ -26,7 +26,7 @@ fn keep_and_claim(arena: &Arena, generation: u64) {
     assert!(entered.claim(generation));
 }
 
-/// The claimant did not come along into a forked child, so that nobody there would ever withdraw the claim.
+/// The claimant does not exist in a forked child, so that nobody there would ever withdraw the claim.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_forked_child_uses_what_it_keeps_though_its_cache_was_claimed_at_the_fork() {
@@ -49,7 +49,7 @@ fn a_forked_child_uses_what_it_keeps_though_its_cache_was_claimed_at_the_fork() 
     assert_eq!(status, 0);
 }
 
-/// The claimant is emptying the cache: a thread that took the claim away would take the same blocks.
+/// The claimant is emptying the cache. A thread that cancelled the claim would take the same blocks.
 #[test]
 fn a_claim_of_this_process_stands_until_its_claimant_withdraws_it() {
     let Some(arena) = alone() else { return };
@@ -62,7 +62,7 @@ fn a_claim_of_this_process_stands_until_its_claimant_withdraws_it() {
     assert!(thread_cache::enter().is_none());
 }
 
-/// A thread that fetched more blocks while it keeps some would hold both.
+/// A thread that fetched more blocks while its cache has some would hold both.
 #[test]
 fn blocks_that_could_not_be_reached_for_a_moment_are_used_before_others_are_fetched() {
     let Some(arena) = alone() else { return };

@@ -1,4 +1,4 @@
-//! Every interleaving of small models of the bits: who owns them, where to look for them.
+//! Every interleaving of small models of the bits: who owns them, and where a search looks for them.
 #![allow(unsafe_code, reason = "models of memory")]
 
 use loom::sync::Arc;
@@ -11,7 +11,7 @@ use crate::sync::{AtomicU64, Ordering};
 
 const BITS: usize = 128;
 
-/// What loom alone passes over (`sync::watched`).
+/// An order of accesses that loom alone skips (`sync::watched`).
 #[test]
 fn a_change_before_what_another_thread_has_loaded_is_tried() {
     let seen = std::sync::Arc::new(std::sync::Mutex::new(std::collections::HashSet::new()));
@@ -41,7 +41,7 @@ struct Run {
 }
 
 impl Run {
-    /// All bits are set but those from `free_from` to `free_to`, so that the models stay small.
+    /// All bits are set except `free_from..free_to`, so that the models stay small.
     fn new(free_from: usize, free_to: usize) -> Arc<Self> {
         let run = Arc::new(Self { bits: Bitmap::new(words(BITS / 64)), memory: Uses::default() });
         run.bits.set(0, free_from);
@@ -64,7 +64,7 @@ impl Run {
         false
     }
 
-    /// As an allocation that grows in place does, or a trim.
+    /// Claims exactly these bits, as growth in place and a trim do.
     fn claim_exactly(&self, start: usize, n: usize) {
         if self.bits.try_claim(start, n).is_ok() {
             self.memory.write(start..start + n);
@@ -106,7 +106,7 @@ fn rollback_gives_back_what_it_claimed_and_nothing_else() {
     bounded(4, || {
         let run = Run::new(62, 66);
         let (a, b) = (run.clone(), run.clone());
-        // The second thread's bit is in the way of the first, which must not give it to the third.
+        // The second thread's bit is in the way of the first thread, which must not free it for the third.
         let threads = [spawn(move || a.claim_exactly(62, 4)), spawn(move || b.claim_exactly(65, 1))];
         run.claim_exactly(65, 1);
         join(threads);
@@ -137,7 +137,7 @@ fn turned_bits_are_counted_once() {
     });
 }
 
-/// A run that is freed while another thread searches is noted: the next search finds it.
+/// A run that is freed while another thread searches is noted, so that the next search finds it.
 fn a_freed_run_is_found(interruptions: usize, reserved: usize, tenant: Tenant, parts: &'static [(usize, usize)]) {
     bounded(interruptions, move || {
         let runs = Arc::new(Runs::new(Bitmap::new(words(BITS / 64)), reserved).expect("memory"));
@@ -176,7 +176,7 @@ fn a_run_that_two_threads_freed_in_parts_while_a_third_passed_over_it_is_found_a
     a_freed_run_is_found(2, 0, Tenant::LongRun, &[(64, 4), (68, 12)]);
 }
 
-/// Each thread frees a part of two words.
+/// Each thread frees two words of the run.
 #[test]
 fn a_run_of_many_words_that_two_threads_freed_in_parts_is_found_afterwards() {
     bounded(3, || {
@@ -205,7 +205,7 @@ fn a_search_that_overtakes_another_does_not_hide_what_was_freed_between_them() {
     });
 }
 
-/// What a claim that fails has set for an instant, in this word or in the one before, a search takes for used.
+/// A claim that fails sets bits for an instant, in this word or in the one before. A search takes them for used.
 #[test]
 fn a_claim_that_is_given_up_hides_nothing_that_is_free() {
     for (free, claimed) in [(64..80, (64, 17)), (48..64, (48, 17))] {
@@ -215,7 +215,7 @@ fn a_claim_that_is_given_up_hides_nothing_that_is_free() {
             runs.release(free.start, free.len());
             let other = runs.clone();
             let gives_up = spawn(move || assert!(!other.try_claim(claimed.0, claimed.1)));
-            // Takes what is free only if the other has it at no time.
+            // Claims the free run only if the other thread has set none of its bits at that moment.
             let had = runs.claim_noted(Tenant::LongRun, free.len(), 1, 0);
             join([gives_up]);
             let had = had.or_else(|| runs.claim_noted(Tenant::LongRun, free.len(), 1, 0));
@@ -224,23 +224,23 @@ fn a_claim_that_is_given_up_hides_nothing_that_is_free() {
     }
 }
 
-/// Places of which each has something or nothing, and hints to those that have.
+/// Places that are full or empty, and hints to those that are full.
 struct Places {
     hints: HintSet,
     full: &'static [AtomicU64],
 }
 
-/// The indices of the places: two in one word of the lowest level, a third in the same word of the level above, and two in another
-/// word of that. None is in a first word, which a search looks at whatever the levels above say.
+/// The indices of the places. Two are in one word of the lowest level. A third is in the same word of the level above, and two are in
+/// another word of that level. None is in a first word: a search looks there whatever the levels above say.
 const INDICES: [usize; 5] = [70, 71, 140, 64 * 64 + 70, 64 * 64 + 140];
 
 impl Places {
-    /// All places are empty; the hints are to those in `hinted`.
+    /// All places are empty. The places in `hinted` have hints.
     fn new(hinted: &[usize]) -> Arc<Self> {
         let len = 64 * 64 + 192;
         let places = Self { hints: HintSet::new(words(hints::words_for(len)), len), full: words(INDICES.len()) };
         for place in places.full {
-            // Loom orders what is stored with SeqCst, and not what is there at first.
+            // Loom orders values that are stored with SeqCst, but not the initial values.
             place.swap(0, Ordering::SeqCst);
         }
         hinted.iter().for_each(|&place| places.hints.set(INDICES[place]));
@@ -253,7 +253,7 @@ impl Places {
         }
     }
 
-    /// What a thread does that found nothing at a place.
+    /// The work of a thread that found nothing at a place.
     fn clear(&self, place: usize) {
         self.hints.clear(INDICES[place]);
         if self.full[place].load(Ordering::SeqCst) != 0 {

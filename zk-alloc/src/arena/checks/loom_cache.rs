@@ -1,4 +1,4 @@
-//! Every interleaving of what happens to threads' caches.
+//! Every interleaving, up to a number of interruptions, of work on thread caches.
 
 use loom::sync::Arc;
 use loom::sync::atomic::fence;
@@ -9,24 +9,24 @@ use crate::arena::thread_cache::{Cache, Claiming, Run};
 use crate::classes::Class;
 use crate::sync::{AtomicU64, Ordering};
 
-/// Process number of the models.
+/// The process generation in the models.
 const PROCESS: u64 = 7;
 
 fn class() -> Class {
     Class::of(1, 1)
 }
 
-/// Caches, and the memory of the blocks that come and go in them.
+/// Two caches, and the memory of the blocks that come and go in them.
 struct Threads {
     caches: [Cache; 2],
     claiming: Claiming,
     memory: Uses,
-    /// Blocks that were taken out for good.
+    /// The number of blocks that were taken out for good.
     gone: AtomicU64,
 }
 
 impl Threads {
-    /// The first cache has a thread, and keeps block 1.
+    /// The first cache has an owner, and holds block 1.
     fn new() -> Arc<Self> {
         let threads = Self {
             caches: [Cache::new(), Cache::new()],
@@ -44,7 +44,7 @@ impl Threads {
         self.gone.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The cache's thread frees a block, which goes elsewhere where the cache may not be used.
+    /// The cache's owner frees a block. It goes elsewhere if the owner may not use the cache.
     fn put(&self, cache: &Cache, block: usize) {
         self.memory.write(block..block + 1);
         if !cache.enter().is_some_and(|cache| cache.push(class(), block as u64)) {
@@ -52,7 +52,7 @@ impl Threads {
         }
     }
 
-    /// The cache's thread has a request.
+    /// The cache's owner has a request.
     fn take(&self, cache: &Cache) -> Option<usize> {
         let block = cache.enter()?.pop(class())? as usize;
         self.memory.write(block..block + 1);
@@ -63,7 +63,7 @@ impl Threads {
         cache.take_first(class(), 0).for_each(|block| self.use_for_good(block));
     }
 
-    /// Another thread takes what idle threads keep.
+    /// Another thread takes the blocks that idle threads keep.
     fn claim_all(&self) {
         let fence_other_threads = || {
             fence(Ordering::SeqCst);
@@ -87,7 +87,7 @@ impl Threads {
         self.caches.iter().find(|cache| cache.own())
     }
 
-    /// All blocks are in the caches, or were taken out for good.
+    /// Every block is in a cache, or was taken out for good.
     fn assert_none_lost(&self, blocks: u64) {
         self.claim_all();
         assert_eq!(self.gone.load(Ordering::Relaxed), blocks);
@@ -124,7 +124,7 @@ fn a_kept_block_is_had_by_one_of_two_claimants_or_by_its_thread() {
     });
 }
 
-/// A thread that can have no fence leaves the others' caches alone; its own it empties.
+/// A thread without a fence leaves other threads' caches alone, and empties only its own.
 #[test]
 fn without_a_fence_only_the_own_cache_is_emptied() {
     bounded(4, || {
@@ -156,7 +156,7 @@ fn without_a_fence_only_the_own_cache_is_emptied() {
     });
 }
 
-/// A thread exits while another begins, which may get its cache, and a third claims it.
+/// A thread exits while another begins, which may get its cache. A third thread claims the cache.
 #[test]
 fn what_an_exiting_thread_leaves_is_had_by_the_next_or_by_a_claimant() {
     bounded(2, || {
@@ -177,7 +177,7 @@ fn what_an_exiting_thread_leaves_is_had_by_the_next_or_by_a_claimant() {
     });
 }
 
-/// Nothing is taken out at the exit, as if a signal had interrupted the thread in its cache.
+/// The exiting thread takes nothing out, as if a signal had interrupted it in its cache.
 #[test]
 fn what_stayed_in_a_cache_is_the_next_threads() {
     bounded(4, || {
@@ -200,13 +200,13 @@ fn what_stayed_in_a_cache_is_the_next_threads() {
 
 const UNIT_BYTES: usize = 16 << 10;
 
-/// The run of memory `index`.
+/// The run with number `index`.
 fn run(index: usize) -> Run {
     Run::new((index + 1) * UNIT_BYTES, UNIT_BYTES).expect("a whole unit")
 }
 
 impl Threads {
-    /// What whoever owns a run does.
+    /// The owner of a run writes to its memory.
     fn write(&self, run: Run) {
         let index = run.address() / UNIT_BYTES - 1;
         self.memory.write(100 + index..101 + index);
@@ -214,7 +214,7 @@ impl Threads {
 
     fn put_run(&self, cache: &Cache, run: Run) {
         self.write(run);
-        // Not through the cache: its fence is loom's, and orders more than a fence of the compiler.
+        // Without entering the cache: the fence in `enter` is loom's, and orders more than a compiler fence.
         if let Some(out) = cache.put_run(run) {
             self.write(out);
         }
@@ -226,7 +226,7 @@ impl Threads {
         Some(run)
     }
 
-    /// Another thread takes the run that is kept, and has it from then on.
+    /// Another thread takes the cached run, and owns it from then on.
     fn takes_run(threads: &Arc<Self>) -> JoinHandle<()> {
         let threads = threads.clone();
         spawn(move || {
@@ -237,7 +237,7 @@ impl Threads {
     }
 }
 
-/// The owner frees a run and asks for it again, while others want what it keeps.
+/// The owner frees a run and asks for it again, while other threads want the cached run.
 #[test]
 fn a_kept_run_goes_to_one_thread() {
     bounded(4, || {
@@ -250,7 +250,7 @@ fn a_kept_run_goes_to_one_thread() {
     });
 }
 
-/// The owner frees one run after the other: each is kept, put out, or taken by another thread, and never two of these.
+/// The owner frees one run after the other. Each is cached, replaced, or taken by another thread, and never two of these.
 #[test]
 fn a_run_that_is_put_out_goes_to_one_thread() {
     bounded(4, || {

@@ -1,5 +1,5 @@
-//! Every interleaving, up to so many interruptions, of slabs in a real zone on real memory.
-#![allow(unsafe_code, reason = "pages memory in")]
+//! Every interleaving, up to a number of interruptions, of work on slabs in a real zone on real memory.
+#![allow(unsafe_code, reason = "prefaults memory")]
 
 use super::models::{join, spawn, with_memory};
 use super::slab_models::{GRANULE_BYTES, PAGE_BYTES, Slabs, in_a_page, long, short};
@@ -52,7 +52,7 @@ fn a_block_that_one_thread_takes_and_another_puts_back_serves_a_third() {
     });
 }
 
-/// Both put back the last block of a word: one of them retires the slab, and where each is in the other's way, one tries again.
+/// Both threads put back the last block of a word. One of them retires the slab. If they are in each other's way, one tries again.
 #[test]
 fn a_slab_is_retired_once_by_one_of_those_who_put_its_last_blocks_back() {
     with_memory(GRANULE_BYTES, 3, move |memory| {
@@ -84,7 +84,7 @@ fn what_is_taken_from_a_slab_while_another_thread_retires_it_keeps_it() {
     });
 }
 
-/// One thread follows a hint to a slab that becomes one of the other class.
+/// One thread follows a hint to a slab that becomes a slab of the other class.
 fn becomes_another_class(interruptions: usize, from: fn() -> Class, to: fn() -> Class) {
     with_memory(GRANULE_BYTES, interruptions, move |memory| {
         let slabs = Slabs::new(memory, 1);
@@ -108,12 +108,12 @@ fn an_old_hint_leads_to_a_slab_of_a_shorter_class() {
     becomes_another_class(3, long, short);
 }
 
-/// Who looks whether the slab can be retired finds one of another class by then, and takes what looks the same.
+/// A thread looks whether it can retire a slab. The slab is of another class by then, and the thread takes words that look the same.
 fn retiring_becomes_another_class(interruptions: usize, from: fn() -> Class, to: fn() -> Class) {
     with_memory(GRANULE_BYTES, interruptions, move |memory| {
         let slabs = Slabs::new(memory, 1);
         let blocks = slabs.take(from(), 64).into_iter().chain(slabs.take(from(), 1)).collect::<Vec<_>>();
-        // In the slab's first word, and in the last. Each alone makes a word full.
+        // One block is in the slab's first word, the other in its last. Each completes its word.
         let (first, last) = (blocks[0], blocks[64]);
         slabs.put(from(), &blocks[1..64]);
         let other = slabs.clone();
@@ -135,8 +135,8 @@ fn a_slab_that_becomes_one_of_its_class_again_while_it_is_retired_is_left_whole(
     retiring_becomes_another_class(3, short, short);
 }
 
-/// One word holds all blocks of the slab: who fills it looks whether the slab can be retired, and another thread has taken and
-/// put back a block since, and retired it, and so on.
+/// One word holds all blocks of the slab. A thread fills it, and looks whether it can retire the slab. Another thread may have taken
+/// and put back a block since, retired the slab, and so on.
 #[test]
 fn a_slab_that_becomes_one_of_a_shorter_class_while_it_is_retired_is_left_whole() {
     with_memory(GRANULE_BYTES, 3, move |memory| {
@@ -151,7 +151,7 @@ fn a_slab_that_becomes_one_of_a_shorter_class_while_it_is_retired_is_left_whole(
     });
 }
 
-/// As before; the slab's first word looks like that of an empty slab of the class that was, and its second has a block in use.
+/// As before, but the slab's first word looks like that of an empty slab of the old class, and its second word has a block in use.
 #[test]
 fn a_slab_that_becomes_one_of_a_shorter_class_while_it_is_retired_keeps_its_blocks() {
     with_memory(GRANULE_BYTES, 3, move |memory| {
@@ -170,7 +170,7 @@ fn a_slab_that_becomes_one_of_a_shorter_class_while_it_is_retired_keeps_its_bloc
     });
 }
 
-/// The only slab is all but full: what is put back while others find nothing, and take the hint back, is found afterwards.
+/// The only slab is almost full. A block is put back while other threads find nothing, and clear the hint. It is found afterwards.
 #[test]
 fn a_block_that_is_put_back_while_others_take_the_hint_away_is_not_lost() {
     with_memory(GRANULE_BYTES, 2, move |memory| {
@@ -194,7 +194,7 @@ fn purging_gives_back_no_page_that_a_block_in_use_touches_and_loses_no_block() {
         let slabs = Slabs::new(memory, 1);
         let blocks = slabs.take(short(), in_a_page(short()) + 2);
         let (kept, free) = blocks.split_at(in_a_page(short()) + 1);
-        // The second page has a block in use, and one that is free, and two threads want.
+        // The second page has one block in use, and a free block, which two threads want.
         slabs.put(short(), free);
         let other = slabs.clone();
         let thread = spawn(move || other.purge());
@@ -225,7 +225,7 @@ fn a_page_that_is_purged_while_its_blocks_come_and_go_is_booked_as_long_as_it_is
     });
 }
 
-/// The kernel makes a huge page of a slab, and brings back the pages that are purged meanwhile.
+/// The kernel makes a slab huge, and brings back pages that another thread purges at the same time.
 #[test]
 fn a_page_that_is_purged_while_it_is_made_huge_does_not_stay_in_memory() {
     with_memory(GRANULE_BYTES, 3, move |memory| {
@@ -242,7 +242,7 @@ fn a_page_that_is_purged_while_it_is_made_huge_does_not_stay_in_memory() {
         slabs.purge();
         slabs.pass(short());
         join([thread]);
-        // Once more, when nobody is giving anything back.
+        // Once more, when no other thread is purging.
         slabs.purge_unaccounted();
         assert_eq!(slabs.model.accounted_bytes(), slabs.model.bytes_in_memory());
         slabs.put(short(), kept);
@@ -250,7 +250,7 @@ fn a_page_that_is_purged_while_it_is_made_huge_does_not_stay_in_memory() {
     });
 }
 
-/// What purges follows a hint to a slab that becomes one of the other class, whose blocks lie on other pages.
+/// The purging thread follows a hint to a slab that becomes one of the other class, whose blocks lie on other pages.
 #[test]
 fn what_is_purged_by_an_old_hint_belongs_to_a_slab_of_another_class() {
     a_slab_becomes_one_of_another_class_during(3, Slabs::purge);
@@ -282,7 +282,7 @@ fn a_slab_becomes_one_of_another_class_during(interruptions: usize, work: fn(&Sl
     });
 }
 
-/// There is budget for one more page, and each wants another.
+/// There is budget for one more page, and each of two threads wants one.
 #[test]
 fn what_would_exceed_the_cap_is_given_back_and_not_booked() {
     with_memory(GRANULE_BYTES, 2, move |memory| {

@@ -1,4 +1,4 @@
-//! Every interleaving, up to so many interruptions, of runs in a real zone on real memory.
+//! Every interleaving, up to a number of interruptions, of work on runs in a real zone on real memory.
 #![allow(unsafe_code, reason = "hands out memory of a zone")]
 
 use std::ptr::NonNull;
@@ -15,7 +15,7 @@ use crate::os;
 
 const GRANULE_BYTES: usize = 4 << 10;
 
-/// Granules of a chunk in which edges are prefaulted.
+/// Granules of a chunk that is prefaulted at the edge of a run.
 const CHUNK: usize = 4;
 
 impl Model {
@@ -23,7 +23,7 @@ impl Model {
         let bytes = granules * GRANULE_BYTES;
         let at = self.zone.claim(bytes, 1, contents, Limit::Cap, || None).ok()?;
         if contents == Contents::Zeroed {
-            // SAFETY: the granules are the caller's, and hold at least what the kernel put there.
+            // SAFETY: claimed above, and initialised by the kernel at least.
             let held = unsafe { std::slice::from_raw_parts(at.as_ptr(), bytes) };
             assert!(held.iter().all(|&byte| byte == 0), "zeroed memory holds something else");
         }
@@ -34,7 +34,7 @@ impl Model {
 
     fn release(&self, at: NonNull<u8>, granules: usize) {
         let bytes = granules * GRANULE_BYTES;
-        // SAFETY: the granules are the caller's, who gives them away.
+        // SAFETY: the caller owns the granules, and gives them up here.
         unsafe {
             assert!(
                 std::slice::from_raw_parts(at.as_ptr(), bytes).iter().all(|&byte| byte == 0xFF),
@@ -54,13 +54,13 @@ impl Model {
         self.zone.trim(usize::MAX, how);
     }
 
-    /// What is accounted is there, and what is there is accounted.
+    /// Accounted memory is resident, and resident memory is accounted.
     fn assert_accounted_is_in_memory(&self) {
         assert_eq!(self.accounted_bytes(), self.bytes_in_memory());
     }
 }
 
-/// A zone whose two granules are free, and dirty.
+/// A zone whose two granules are free and dirty.
 fn dirty_zone(memory: Memory) -> Arc<Model> {
     let model = memory.zone(HugeAdvice::Leave, 2);
     model.pass(2, Contents::Any);
@@ -111,7 +111,7 @@ fn zeroed_memory_is_zero_while_others_soil_and_trim() {
 }
 
 impl Model {
-    /// What the task does that makes memory huge: the kernel brings back what is not in memory, and it goes back again.
+    /// The work of a collapse: the kernel brings in pages that are not in memory, and the arena purges them again.
     fn make_huge(&self) {
         // SAFETY: committed memory of the zone.
         unsafe { os::prefault(self.zone.base().as_ptr(), 2 * GRANULE_BYTES) }.expect("there is memory");
@@ -132,14 +132,14 @@ fn what_is_given_back_while_it_is_made_huge_does_not_stay_in_memory() {
         model.trim(Purge::Now);
         model.pass(1, Contents::Zeroed);
         join([thread]);
-        // Once more, when nobody is giving anything back.
+        // Once more, when no other thread is purging.
         model.purge_unaccounted();
         model.assert_accounted_is_in_memory();
         assert_whole(&model);
     });
 }
 
-/// The zone knows nothing of what is resident in a slab.
+/// The zone does not know which pages of a slab are resident.
 #[test]
 fn what_a_slab_holds_stays_while_it_is_made_huge() {
     with_memory(GRANULE_BYTES, 3, move |memory| {
@@ -147,11 +147,11 @@ fn what_a_slab_holds_stays_while_it_is_made_huge() {
         model.trim(Purge::Now);
         let other = model.clone();
         let thread = spawn(move || other.make_huge());
-        // Where it has none, the task has a granule just then.
+        // If there is no slab, the other thread has a granule at that moment.
         if let Ok((slab, resident)) = model.zone.claim_slab(2 * GRANULE_BYTES, Limit::Cap) {
             assert_eq!(resident, 0);
             assert!(budget::admit(2 * GRANULE_BYTES, Limit::Cap));
-            // SAFETY: the slab is the caller's.
+            // SAFETY: claimed above.
             let held = unsafe { std::slice::from_raw_parts_mut(slab.as_ptr(), 2 * GRANULE_BYTES) };
             held.fill(0xFF);
             join([thread]);
@@ -167,7 +167,8 @@ fn what_a_slab_holds_stays_while_it_is_made_huge() {
     });
 }
 
-/// A thread keeps a run that it freed, and takes it again, or another frees it, which then serves a third.
+/// A thread caches a run that it freed, and takes it again. Or another thread takes it out and frees it, so that it serves a third
+/// request.
 #[test]
 fn a_run_that_a_thread_keeps_is_its_own_or_free() {
     const UNIT_BYTES: usize = 16 << 10;
@@ -203,12 +204,12 @@ fn a_run_that_a_thread_keeps_is_its_own_or_free() {
     });
 }
 
-/// A zone of which nothing is resident: one chunk, or two, in which edges are prefaulted.
+/// A zone of one or two prefault chunks, without resident memory.
 fn fresh_zone(memory: Memory, chunks: usize) -> Arc<Model> {
     Arc::new(memory.zone(HugeAdvice::Leave, chunks * CHUNK))
 }
 
-/// Runs a model as if so much were resident that edges are prefaulted with a chunk.
+/// Runs a model as if enough memory were resident to prefault chunks of [`CHUNK`] granules.
 fn with_chunks(interruptions: usize, model: impl Fn(Memory) + Sync + Send + 'static) {
     with_memory(GRANULE_BYTES, interruptions, move |memory| {
         let resident_bytes = 24 * CHUNK * GRANULE_BYTES;
@@ -224,7 +225,7 @@ fn edges_that_two_page_in_are_booked_once_and_there() {
         let model = fresh_zone(memory, 1);
         let other = model.clone();
         let thread = spawn(move || other.pass(1, Contents::Any));
-        // The other may have claimed all of the chunk.
+        // The other thread may have claimed the whole chunk.
         let at = model.claim(1, Contents::Any);
         join([thread]);
         model.assert_accounted_is_in_memory();
@@ -260,7 +261,7 @@ fn memory_beside_edges_that_are_paged_in_is_zero_and_its_owners() {
     });
 }
 
-/// A slab is accounted by its pages: no granule of it is accounted as an edge of what lies beside.
+/// A slab accounts for its own pages. None of its granules is accounted as an edge of a neighbouring run.
 #[test]
 fn a_slab_beside_edges_that_are_paged_in_is_booked_once() {
     with_chunks(2, |memory| {
@@ -291,9 +292,9 @@ fn a_run_that_grows_into_what_others_want_has_it_or_has_it_not() {
         if let Some(at) = model.claim(1, Contents::Any) {
             // SAFETY: claimed above.
             let granules = if unsafe { model.zone.resize(at, GRANULE_BYTES, 2 * GRANULE_BYTES) } { 2 } else { 1 };
-            // SAFETY: the granules are the caller's.
+            // SAFETY: claimed above, or added by `resize`.
             unsafe { at.write_bytes(0xFF, granules * GRANULE_BYTES) };
-            // SAFETY: as above; what is cut off nobody uses.
+            // SAFETY: as above; nobody uses the part that is cut off.
             assert!(unsafe { model.zone.resize(at, granules * GRANULE_BYTES, GRANULE_BYTES) });
             model.release(at, 1);
         }

@@ -1,8 +1,8 @@
-//! What the models of loom share.
+//! Shared parts of the loom models.
 //!
-//! A model is run in every interleaving, and with every value that a load may see, up to a number of interruptions. It drives the
-//! code itself: its atomics are loom's (`sync`), its memory is real. A loom `UnsafeCell` stands for what owners do to their memory:
-//! loom fails a run in which two threads use it without an order between them, so that a missing Acquire or Release shows.
+//! Loom runs a model in every interleaving up to a number of interruptions, and with every value that a load may see. A model runs
+//! the real code: only its atomics are loom's (`sync`), and its memory is real. A loom `UnsafeCell` stands for the owners' uses of
+//! memory. If two threads use it without an order between them, loom fails the run, so that a missing Acquire or Release shows.
 #![allow(unsafe_code, reason = "cells stand for memory")]
 
 use std::collections::HashMap;
@@ -21,8 +21,8 @@ use crate::arena::zone::{Contents, Zone};
 use crate::os;
 use crate::sync::AtomicU64;
 
-/// Runs a model in every interleaving in which threads are interrupted at most so many times where they could go on: what has
-/// retries in three threads is too much for all of them.
+/// Runs a model in every interleaving with at most `interruptions` switches away from a thread that could go on. Three threads with
+/// retries have too many interleavings to run them all.
 pub(super) fn bounded(interruptions: usize, model: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = builder.preemption_bound.or(Some(interruptions));
@@ -45,17 +45,17 @@ pub(super) fn join(threads: impl IntoIterator<Item = JoinHandle<()>>) {
     threads.into_iter().for_each(|thread| thread.join().expect("a thread of the model"));
 }
 
-/// The owners' uses of memory, by a number for each piece of it that has one owner at a time.
+/// The owners' uses of memory. Each piece of memory that has one owner at a time has a number.
 #[derive(Default)]
 pub(super) struct Uses(Mutex<HashMap<usize, Arc<UnsafeCell<u64>>>>);
 
-// SAFETY: two threads that use a cell without an order between them are what loom looks for.
+// SAFETY: loom detects two threads that use a cell without an order between them.
 unsafe impl Send for Uses {}
 // SAFETY: as above.
 unsafe impl Sync for Uses {}
 
 impl Uses {
-    /// The caller owns the pieces, and writes to them.
+    /// Writes to the pieces, which belong to the caller.
     pub(super) fn write(&self, pieces: Range<usize>) {
         for piece in pieces {
             let mut cells = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -67,25 +67,25 @@ impl Uses {
     }
 }
 
-/// Granules of a zone of one word a bitmap.
+/// Granules of a zone: each of its bitmaps is one word.
 pub(super) const GRANULES: usize = 64;
 
-/// The memory of a zone, for one run of a model after the other.
+/// The memory of a zone, which one run of a model uses after the other.
 #[derive(Clone, Copy)]
 pub(super) struct Memory {
     base: NonNull<u8>,
     granule_bytes: usize,
 }
 
-// SAFETY: an address; who may use what is behind it is what the models are about.
+// SAFETY: an address. The models check who may use the memory behind it.
 unsafe impl Send for Memory {}
 // SAFETY: as above.
 unsafe impl Sync for Memory {}
 
-/// As [`bounded`], with memory for zones. One model at a time, as there is one account of what is resident.
+/// As [`bounded`], with memory for zones. Runs one model at a time, because there is one account of resident memory.
 pub(super) fn with_memory(granule_bytes: usize, interruptions: usize, model: impl Fn(Memory) + Sync + Send + 'static) {
     static ALONE: Mutex<()> = Mutex::new(());
-    // Not held by the model, which nobody drops when it fails.
+    // The model does not hold the lock: nobody drops a model that fails.
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let reserved =
         os::reserve((GRANULES * granule_bytes).next_multiple_of(os::HUGE_PAGE_BYTES)).expect("address space");
@@ -96,7 +96,7 @@ pub(super) fn with_memory(granule_bytes: usize, interruptions: usize, model: imp
 }
 
 impl Memory {
-    /// A new zone over the memory, which is not resident. What lies beyond its first `free` granules is taken.
+    /// A new zone over the memory, which is not resident. All granules beyond the first `free` are taken.
     pub(super) fn zone(self, huge: HugeAdvice, free: usize) -> Model {
         let spec = ZoneSpec {
             granule_bytes: self.granule_bytes,
@@ -133,19 +133,19 @@ pub(super) struct Model {
 }
 
 impl Model {
-    /// Bytes that were accounted since the model began.
+    /// Bytes that were accounted since the zone was made.
     pub(super) fn accounted_bytes(&self) -> usize {
         budget::resident_bytes() - self.resident_bytes
     }
 
-    /// Bytes of the zone that are in memory.
+    /// Bytes of the zone that are in memory, as the kernel says.
     pub(super) fn bytes_in_memory(&self) -> usize {
         // SAFETY: asks about pages of the zone.
         unsafe { os::count_resident(self.zone.base().as_ptr(), self.zone.capacity_bytes()) }
             .expect("a system that tells")
     }
 
-    /// All was purged: what was free is free again, and after a trim nothing is accounted, nor in memory.
+    /// Checks that all memory is free again, and that after a trim nothing is accounted or in memory.
     pub(super) fn assert_all_given_back(&self) {
         let all = self.free * self.zone.granule_bytes();
         let at =

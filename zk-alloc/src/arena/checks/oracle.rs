@@ -1,11 +1,11 @@
-//! The bitmap, and what remembers where it is clear, do one operation after the other what a vector of booleans does.
+//! Compares the bitmap, and the index of its clear runs, with a vector of booleans, one operation after the other.
 use proptest::prelude::*;
 
 use crate::arena::bitmap::Bitmap;
 use crate::arena::runs::{Runs, Tenant};
 use crate::sync::AtomicU64;
 
-/// So many that runs of several words are looked for.
+/// Enough bits for searches across several words.
 const BITS: usize = 640;
 
 #[derive(Clone, Copy, Debug)]
@@ -20,7 +20,7 @@ enum Op {
         start: usize,
         n: usize,
     },
-    /// Of the runs of set bits, one; all of it, or as many bits as there are of `n`.
+    /// Releases the first `n` bits of a run of set bits, or the whole run if it is shorter.
     Release {
         which: usize,
         n: usize,
@@ -114,7 +114,7 @@ fn step(bitmap: Bitmap<'_>, bits: &mut [bool], op: Op) {
     }
 }
 
-/// What a zone does with its runs: claims one, or releases part of one, where all of it was free or taken at first.
+/// The work of a zone on its runs: it claims a run, or releases part of one. At first, all bits are free, or all are taken.
 fn zone_op() -> impl Strategy<Value = Op> {
     let length = || prop_oneof![2 => 1..70usize, 2 => 1..BITS + 2];
     prop_oneof![
@@ -124,19 +124,19 @@ fn zone_op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// As [`step`], where the holes say where to look.
+/// As [`step`], for a zone that searches its index of holes.
 fn zone_step(zone: &Runs, tenant: Tenant, reserved: usize, bits: &mut [bool], op: Op) {
     match op {
         Op::ClaimFirstFit { n, align, .. } => {
             let fits = |&start: &usize| start % align == 0 && !bits[start..start + n].contains(&true);
             let from = if tenant == Tenant::LongRun { reserved } else { 0 };
-            // Across the border only if there is no other place.
+            // A run crosses the border only if there is no other place.
             let crosses = |start: usize| start < reserved && start + n > reserved;
             let places: Vec<usize> = (from..(BITS + 1).saturating_sub(n)).filter(fits).collect();
             let on_one_side = places.iter().copied().find(|&start| !crosses(start));
             let lowest = on_one_side.or_else(|| places.first().copied());
             let found = zone.claim_first_fit(tenant, n, align, 0);
-            // Where many holes below are too short, a place above may be taken that fits for sure.
+            // If many holes below are too short, the zone may take a higher place that is sure to fit.
             let misses = lowest.map_or(0, |lowest| holes(&bits[from..lowest]));
             if misses < 8 || found.is_none() {
                 assert_eq!(found, lowest);
@@ -192,8 +192,8 @@ proptest! {
     }
 }
 
-/// Above more holes than are looked at, a run lies in a hole that is longer for sure, or where there is none, in the lowest hole that
-/// fits.
+/// Below the run, more holes are too short than a search looks at. The run goes to a hole that is sure to be longer. If there is
+/// none, it goes to the lowest hole that fits.
 #[test]
 fn above_many_holes_a_run_lies_where_it_fits_for_sure() {
     const HOLE: usize = 14;

@@ -1,4 +1,4 @@
-//! The slabs of the models. What is taken is written to, and read when it is put back.
+//! Slabs for the models. A thread writes to a block when it takes it, and checks the block when it puts it back.
 #![allow(unsafe_code, reason = "writes to blocks")]
 
 use loom::sync::Arc;
@@ -15,7 +15,7 @@ pub(super) const GRANULE_BYTES: usize = 16 << 10;
 const SLAB_GRANULES: usize = classes::LEAST_SLAB_BYTES / GRANULE_BYTES;
 pub(super) const PAGE_BYTES: usize = 4 << 10;
 
-/// A slab of the shorter class has two words of blocks, one of the longer one; a block of that is two of the other.
+/// A slab of the short class has two words of blocks, a slab of the long class one. A long block is as long as two short ones.
 pub(super) fn short() -> Class {
     Class::of(1, 1)
 }
@@ -40,7 +40,7 @@ pub(super) struct Slabs {
 }
 
 impl Slabs {
-    /// A zone with room for so many slabs.
+    /// A zone with room for `room` slabs.
     pub(super) fn new(memory: Memory, room: usize) -> Arc<Self> {
         let model = memory.zone(HugeAdvice::Leave, room * SLAB_GRANULES);
         let table = SlabTable::new(&model.zone).expect("memory for tables");
@@ -67,7 +67,7 @@ impl Slabs {
             assert_eq!(self.table.class_at(block), Some(class), "a block of another class");
             self.write(class, block);
             let at = self.model.zone.base().as_ptr().with_addr(Self::word(block).addr()).cast::<usize>();
-            // SAFETY: the block is the caller's, and committed.
+            // SAFETY: the block was taken above, and is committed.
             unsafe { at.write(block) };
         }
         self.alive.fetch_add(taken, Ordering::Relaxed);
@@ -78,12 +78,12 @@ impl Slabs {
         self.try_take(class, most).expect("there is room for another slab")
     }
 
-    /// Puts blocks back, in which nobody else wrote.
+    /// Puts blocks back, and checks that nobody else wrote to them.
     pub(super) fn put(&self, class: Class, blocks: &[usize]) {
         for &block in blocks {
             assert_eq!(self.table.class_at(block), Some(class), "the slab is gone");
             let at = self.model.zone.base().as_ptr().with_addr(block).cast::<usize>();
-            // SAFETY: the block is the caller's, and committed.
+            // SAFETY: the caller owns the block, which is committed.
             assert_eq!(unsafe { at.read() }, block, "the block's contents are gone");
             self.write(class, block);
         }
@@ -102,14 +102,14 @@ impl Slabs {
         self.table.purge(&self.model.zone, usize::MAX);
     }
 
-    /// Purges what the kernel brought back into memory.
+    /// Purges pages that the kernel brought back into memory.
     pub(super) fn purge_unaccounted(&self) {
         let (base, bytes) = (self.model.zone.base(), self.model.zone.capacity_bytes());
         self.model.zone.purge_unaccounted(base, bytes);
         self.table.purge_unaccounted(&self.model.zone, base, bytes);
     }
 
-    /// All blocks that nobody has can be had.
+    /// Every block that no thread owns can be taken.
     pub(super) fn assert_none_lost(&self, class: Class) {
         let mut rest = Vec::new();
         while let Ok(found) = self.try_take(class, 64) {
@@ -119,7 +119,7 @@ impl Slabs {
         self.put(class, &rest);
     }
 
-    /// All blocks were put back.
+    /// All blocks were put back, and their slabs are retired.
     pub(super) fn assert_all_retired(&self) {
         assert_eq!(self.alive.load(Ordering::Relaxed), 0);
         assert_eq!(self.table.in_use(), (0, 0), "a slab was not freed");

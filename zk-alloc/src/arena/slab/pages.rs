@@ -1,5 +1,5 @@
-//! The pages of slabs: which are resident, and how those without a block in use are purged.
-#![allow(unsafe_code, reason = "gives memory back to the kernel")]
+//! The pages of slabs: which are resident, and how pages without a block in use are purged.
+#![allow(unsafe_code, reason = "purges memory")]
 
 use std::ptr::NonNull;
 use std::sync::atomic;
@@ -20,7 +20,7 @@ impl SlabTable {
         for granule in 0..granules {
             let there = present >> (granule * pages) & low_bits(pages);
             let missing_bytes = (pages - there.count_ones() as usize) * self.page_bytes(slab_bytes);
-            // The zone knows granules only: one that is there in part counts as there, and its missing pages are accounted with it.
+            // The zone accounts by granule. A granule that is resident in part counts as resident, and its missing pages are accounted too.
             if there != 0 && budget::admit(missing_bytes, Limit::Cap) {
                 resident |= 1 << granule;
             } else if there != 0 {
@@ -31,17 +31,18 @@ impl SlabTable {
                 if gone == there {
                     self.returned(gone, slab_bytes);
                 } else {
-                    // The kernel refuses, as with locked pages: what they held is still there.
+                    // The kernel refuses, as with locked pages: they are still resident. So the granule is accounted, whatever the limits
+                    // say.
                     budget::exceed(missing_bytes);
                     resident |= 1 << granule;
                 }
             }
         }
-        // SAFETY: a slab of the zone, all of whose blocks are free and ours, so that nobody uses any.
+        // SAFETY: a slab of the zone. This thread owns all of its blocks, so nobody uses any.
         unsafe { zone.release_slab(slab, slab_bytes, resident) };
     }
 
-    /// In pieces of how many bytes a slab's memory is known: pages, or a word's worth of pieces.
+    /// The unit in which a slab's memory is accounted, in bytes: a page, or a 64th of the slab if that is more. So its bits fit in a word.
     fn page_bytes(&self, slab_bytes: usize) -> usize {
         os::page_bytes().max(slab_bytes / WORD_BITS)
     }
@@ -50,7 +51,7 @@ impl SlabTable {
         slab_bytes / self.page_bytes(slab_bytes)
     }
 
-    /// The pages of those of a slab's `granules` that are in `bits`.
+    /// The pages of the granules in `bits`, as bits, in a slab of `granules` granules.
     pub(super) fn pages_of_granules(&self, bits: u64, granules: usize, slab_bytes: usize) -> u64 {
         let each = self.pages(slab_bytes) / granules;
         let pages = each_bit(bits).map(|granule| low_bits(each) << (granule * each));
@@ -80,7 +81,7 @@ impl SlabTable {
         if !budget::admit(missing_bytes, limit) {
             return Err(Shortage::OverBudget);
         }
-        // Another thread's block shares a page with ours.
+        // Since then, another thread may have accounted for a page that its block shares with ours.
         let twice = present.fetch_or(missing, Ordering::Relaxed) & missing;
         zone.count(0, missing_bytes - self.returned(twice, class.slab_bytes()));
         Ok(())
@@ -89,7 +90,7 @@ impl SlabTable {
     /// Purges pages of a slab, and returns which of them went.
     ///
     /// # Safety
-    /// Nobody needs what the slab's `pages` hold.
+    /// Nobody needs the contents of the slab's `pages`.
     unsafe fn discard(&self, zone: &Zone, slab: *mut u8, pages: u64, slab_bytes: usize) -> u64 {
         let page = self.page_bytes(slab_bytes);
         let mut gone = 0;
@@ -107,7 +108,7 @@ impl SlabTable {
         gone
     }
 
-    /// Pages that were accounted went back, or were accounted twice. Returns their bytes.
+    /// Takes pages off the account that were purged, or accounted twice. Returns their bytes.
     fn returned(&self, pages: u64, slab_bytes: usize) -> usize {
         let bytes = pages.count_ones() as usize * self.page_bytes(slab_bytes);
         budget::returned(bytes);
@@ -157,20 +158,21 @@ impl SlabTable {
             }
             // SAFETY: every block in these pages is free and ours.
             let dropped = unsafe { self.discard(zone, slab, idle, class.slab_bytes()) };
-            // The pages behind the last block are everybody's who owns one: another thread may have purged them meanwhile.
+            // Each owner of a block may purge the pages behind the last block, so another thread may have done so already.
             let dropped = present.fetch_and(!dropped, Ordering::Relaxed) & dropped;
             gone = self.returned(dropped, class.slab_bytes());
         });
         gone
     }
 
-    /// Purges the pages of free blocks in `[at, at + bytes)` that are not known to be resident: the kernel may have brought
-    /// them back into memory.
+    /// Purges the pages of free blocks in `[at, at + bytes)` that are not accounted as resident. The kernel may have brought them back into
+    /// memory.
     pub(crate) fn purge_unaccounted(&self, zone: &Zone, at: NonNull<u8>, bytes: usize) {
         let first = (at.addr().get() - self.base) / UNIT_BYTES;
         for unit in first..(first + bytes / UNIT_BYTES).min(self.units) {
             let Some(class) = self.class(unit).filter(|&class| begins_slab(unit, class)) else { continue };
-            // Where nothing is missing, no thread is to look for free blocks in vain. What is being purged comes next time.
+            // A slab whose pages are all accounted is skipped, so that other threads keep finding its free blocks. Pages that another
+            // thread is purging are left to the next call.
             if self.present.all()[unit].load(Ordering::Relaxed) == low_bits(self.pages(class.slab_bytes())) {
                 continue;
             }
@@ -182,8 +184,8 @@ impl SlabTable {
         }
     }
 
-    /// Hands `work` a slab, which of its pages are accounted, and those in which every block is free, if it is one of this class. All
-    /// free blocks are the caller's meanwhile, so that nobody accounts for these pages.
+    /// Calls `work` on a slab, if it is one of this class: with its address, its accounted pages, and the pages without a block in use. The
+    /// caller owns all free blocks during the call, so that no thread accounts for these pages.
     fn with_idle_pages(&self, zone: &Zone, unit: usize, class: Class, work: impl FnOnce(*mut u8, &AtomicU64, u64)) {
         let mut free = [0; MAX_WORDS];
         for (word, free) in free[..class.words()].iter_mut().enumerate() {
@@ -196,14 +198,14 @@ impl SlabTable {
             let slab = zone.base().as_ptr().wrapping_add(unit * UNIT_BYTES);
             work(slab, &self.present.all()[unit], low_bits(self.pages(class.slab_bytes())) & !needed);
         }
-        // Also of a slab of another class, of which we took some by mistake.
+        // Also if the slab has another class, and its blocks were taken by mistake.
         for (word, &mask) in free[..class.words()].iter().enumerate().filter(|&(_, &mask)| mask != 0) {
             self.set_free_or_retire(zone, Blocks { unit, word, mask });
         }
     }
 }
 
-/// Whether a slab of this class begins at a unit.
+/// Whether a slab of this class may begin at a unit.
 fn begins_slab(unit: usize, class: Class) -> bool {
     unit * UNIT_BYTES % class.slab_bytes() == 0
 }

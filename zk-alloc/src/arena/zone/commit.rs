@@ -4,8 +4,8 @@
 use super::Zone;
 use crate::os::{self, HUGE_PAGE_BYTES};
 
-/// The bounds of a step in which a zone commits memory, in bytes. Between them, a step is half of the memory that the zone has committed. Large
-/// steps save system calls; small ones leave a limit on address space or data to the program.
+/// The bounds of a step in which a zone commits memory, in bytes. Between them, a step is half of the committed memory, rounded up to a
+/// power of two. Large steps save system calls. Small steps leave more of a limit on address space or data to the program.
 const LEAST_COMMIT_BYTES: usize = HUGE_PAGE_BYTES;
 const MOST_COMMIT_BYTES: usize = 32 << 20;
 
@@ -15,7 +15,7 @@ impl Zone {
         self.committed.reach(granules, |before| self.commit_from(before, granules))
     }
 
-    /// Takes all of the zone for committed: the models of loom bring memory of their own.
+    /// Treats all of the zone as committed, for the models of loom, which have memory of their own.
     #[cfg(loom)]
     pub(crate) fn assume_committed(&self) {
         self.huge.advise(&self.residency, 0..self.runs.len());

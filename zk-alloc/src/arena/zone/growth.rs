@@ -1,4 +1,4 @@
-//! Changing the length of a run, where it stands or elsewhere.
+//! Changing the length of a run, in place or elsewhere.
 #![allow(unsafe_code, reason = "hands out memory")]
 
 use std::ptr::NonNull;
@@ -26,8 +26,9 @@ impl Zone {
         let moved = self.granules(len);
         let resident = self.residency.resident(start, moved);
         let fresh = self.commit_and_account(start, granules, Limit::Cap)?;
-        // Resident pages would be lost where other pages move to.
-        // SAFETY: claimed and committed above; nobody needs what it holds.
+        // A move replaces the resident pages of the new place. If all are resident, a copy keeps them. Else the place is emptied for the
+        // move.
+        // SAFETY: claimed and committed above; nobody needs its contents.
         let is_copied = resident == moved || resident > 0 && !unsafe { self.residency.empty(start, moved) };
         if fresh > 0 && moved < granules {
             self.prefault_edges(start + moved, granules - moved, true);
@@ -38,7 +39,7 @@ impl Zone {
         Ok((self.address(start), is_copied))
     }
 
-    /// Claims a run with room to grow on, unless that is not mapped while addresses are scarce, or more is resident elsewhere.
+    /// Claims a run with room to grow. Claims one without room if addresses are scarce, or if more of it is resident.
     fn claim_to_grow_on(&self, bytes: usize, align: usize) -> Option<usize> {
         let granules = self.granules(bytes);
         let resident = |start: usize| self.residency.resident(start, granules);
@@ -56,7 +57,7 @@ impl Zone {
     /// Claims a run at a multiple of its room; `None` where addresses are scarce.
     fn claim_with_room(&self, bytes: usize, align: usize) -> Option<usize> {
         let (room, granules) = (self.spec.growth_room, self.granules(bytes));
-        // The zone begins with a huge page, and so does its room.
+        // The zone begins at a multiple of a huge page, and so does each room.
         if room == 1 || align > HUGE_PAGE_BYTES {
             return None;
         }
@@ -69,14 +70,14 @@ impl Zone {
         is_mappable.then_some(start)
     }
 
-    /// Whether all granules up to this one are mapped, or can be within a part of the program's limits (`RLIMIT_AS`, `RLIMIT_DATA`,
-    /// `vm.overcommit_memory=2`).
+    /// Whether all granules up to this one are mapped, or the process's limits leave room for [`PROGRAMS_SHARE`] times the missing bytes
+    /// (`RLIMIT_AS`, `RLIMIT_DATA`, `vm.overcommit_memory=2`).
     fn may_map_to(&self, granules: usize) -> bool {
         let missing = self.bytes(granules.saturating_sub(self.committed.granules()));
         missing == 0 || missing.checked_mul(PROGRAMS_SHARE).is_some_and(os::may_map_sparsely)
     }
 
-    /// Changes the length of a run where it stands; `false` if what follows it is taken. Shrinking never fails.
+    /// Changes the length of a run in place; `false` if it can't grow there. Shrinking never fails.
     ///
     /// # Safety
     /// `at` came from [`claim`](Self::claim) and is `old_bytes` long by now. When shrunk, nobody uses the end.
@@ -99,7 +100,7 @@ impl Zone {
         true
     }
 
-    /// Takes back a run whose pages were moved elsewhere.
+    /// Frees a run whose pages were moved elsewhere.
     ///
     /// # Safety
     /// As for [`release`](Self::release); the kernel has taken all pages of the run.
@@ -110,14 +111,14 @@ impl Zone {
         self.release_granules(start, granules);
     }
 
-    /// Leaves a run of the caller's unused for ever: it may have a hole in which another mapping lies.
+    /// Never hands out the caller's run again, because another mapping may lie in a hole of it.
     pub(crate) fn abandon(&self, at: NonNull<u8>, bytes: usize) {
         let (start, granules) = (self.index(at), self.granules(bytes));
         self.residency.forget(start, granules);
         self.counters().released(self.bytes(granules));
     }
 
-    /// Has the kernel see one mapping in a run, whose pages are to move.
+    /// Makes the kernel see one mapping in a run whose pages are to move.
     pub(crate) fn make_one_mapping(&self, at: NonNull<u8>, bytes: usize) {
         let start = self.index(at);
         self.huge.make_one_mapping(&self.residency, start..start + self.granules(bytes));

@@ -20,7 +20,7 @@ impl Zone {
         self.huge.forbid_around(&self.residency, granules, self.committed.granules());
     }
 
-    /// Pages of the caller's slabs are about to go back.
+    /// Forbids the blocks around pages of the caller's slab to be huge. These pages are about to be purged.
     pub(crate) fn forbid_huge_at(&self, at: *mut u8, bytes: usize) {
         let start = self.granule_at(at.addr());
         self.forbid_huge_around(start..start + self.granules(bytes));

@@ -97,7 +97,7 @@ impl Zone {
         let mut is_short = false;
         // A huge page comes whether it is accounted or not.
         let limit = if comes_whole { Limit::Cap } else { Limit::Peak };
-        // Where it fails, another thread has the granule, and accounts for it, or a slab has.
+        // If the claim fails, another thread or a slab has the granule, and accounts for it.
         let mut claim = |granule| {
             let claimed = self.runs.try_claim(granule, 1);
             if claimed && self.residency.account(granule, 1, limit).is_none() {
@@ -137,8 +137,8 @@ impl Zone {
         }
     }
 
-    /// Accounts for `bytes` of the zone's free memory for later requests, and has `prefault` fault it in. Returns how many bytes were accounted: 0 if
-    /// the zone or the cap has no room for them.
+    /// Accounts for `bytes` of the zone's free memory for later requests, and has `prefault` fault it in. Returns how many bytes were
+    /// accounted: 0 if the zone or the cap has no room for them.
     pub(crate) fn populate(&self, tenant: Tenant, bytes: usize, prefault: impl FnOnce(Populate<'_>)) -> usize {
         let granules = self.granules(bytes.min(self.capacity_bytes()));
         let Some(start) = self.runs.claim_first_fit(tenant, granules, 1, 0) else { return 0 };
@@ -160,7 +160,7 @@ impl Populate<'_> {
         if len > 0 {
             let (at, bytes) = (self.zone.address(self.start + from), self.zone.bytes(len));
             self.zone.counters().system_call();
-            // SAFETY: granules that `populate` claimed, committed, which nobody else knows of.
+            // SAFETY: granules that `populate` claimed and committed, and that nobody else knows of.
             if let Err(refused) = unsafe { os::populate(at.as_ptr(), bytes) } {
                 self.zone.counters().refused(refused, "prefault", bytes);
             }

@@ -1,5 +1,5 @@
-//! Giving a zone's free memory back to the kernel.
-#![allow(unsafe_code, reason = "gives memory back")]
+//! Purging a zone's free memory.
+#![allow(unsafe_code, reason = "purges memory")]
 
 use std::ptr::NonNull;
 
@@ -7,8 +7,8 @@ use super::{Purge, Zone};
 use crate::os;
 
 impl Zone {
-    /// Purges free memory, from the top address down, until at least `wanted_bytes` are back or nothing
-    /// free is resident. Returns how many bytes went.
+    /// Purges free memory, from the top address down, until at least `wanted_bytes` are purged or no free memory is resident. Returns how
+    /// many bytes were purged.
     pub(crate) fn trim(&self, wanted_bytes: usize, how: Purge) -> usize {
         self.release_cached();
         let resident = self.residency.resident_bits();
@@ -32,13 +32,13 @@ impl Zone {
             let half = len / 2;
             return self.trim_run(start, half, how) + self.trim_run(start + half, len - half, how);
         }
-        // SAFETY: the run is ours since the claim above, and committed, as all is that the callers look at.
+        // SAFETY: this thread owns the run since the claim above. The run is committed, as is all memory that the callers look at.
         let gone = unsafe { self.purge(start, len, how) };
         self.runs.release(start, len);
         gone
     }
 
-    /// Purges the pages of granules, for good if that is to be now, and returns how many bytes went.
+    /// Purges the pages of granules. If they go at once, forbids the blocks around them to be huge. Returns how many bytes were purged.
     ///
     /// # Safety
     /// As for [`Residency::purge`].
@@ -50,8 +50,8 @@ impl Zone {
         unsafe { self.residency.purge(start, granules, how) }
     }
 
-    /// Purges what is free of `[at, at + bytes)`, and not known to be resident: the kernel may have brought it into memory.
-    /// Returns the number of system calls, which are counted where a thread of the program makes them.
+    /// Purges the free memory of `[at, at + bytes)` that is not accounted as resident. The kernel may have brought it into memory. Returns
+    /// the number of system calls. Callers count them if a thread of the program makes them.
     pub(crate) fn purge_unaccounted(&self, at: NonNull<u8>, bytes: usize) -> usize {
         let (start, granules) = (self.index(at), self.granules(bytes));
         if self.residency.resident(start, granules) == granules {
@@ -63,8 +63,8 @@ impl Zone {
             if self.runs.try_claim(granule, 1) {
                 if is_unaccounted(&granule) {
                     self.forbid_huge_around(granule..granule + 1);
-                    // SAFETY: the granule is ours since the claim above, free before, and committed, as the caller's memory is.
-                    // Where the kernel refuses, it stays as it is.
+                    // SAFETY: this thread owns the granule since the claim above. It was free before, and is committed, as the caller's
+                    // memory is. If the kernel refuses, it stays as it is.
                     let _ = unsafe { os::discard(self.address(granule).as_ptr(), self.spec.granule_bytes) };
                     calls += 1;
                 }

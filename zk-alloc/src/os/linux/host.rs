@@ -1,11 +1,11 @@
-//! What the host and its control groups say of themselves, read without allocating.
+//! Facts about the host and its control groups, read without allocating.
 #![allow(unsafe_code, reason = "asks for the processors and the time, and lays buffers over mapped memory")]
 
 use rustix::fs::{CWD, Mode, OFlags};
 
 use crate::os::{self, HostHugePages};
 
-/// What `/sys/kernel/mm/transparent_hugepage/enabled` says, and what a huge page costs.
+/// The setting in `/sys/kernel/mm/transparent_hugepage/enabled`, and whether huge pages are costly.
 pub(crate) fn host_huge_pages() -> HostHugePages {
     let mut buffer = [0; 128];
     let text = read_small(c"/sys/kernel/mm/transparent_hugepage/enabled", &mut buffer);
@@ -21,8 +21,8 @@ pub(crate) fn host_huge_pages() -> HostHugePages {
     }
 }
 
-/// Whether free memory is reported to a hypervisor, which then takes it back. In what pieces does not matter: the host finds
-/// small pages for all that it took, also where it took it in huge ones.
+/// Whether the kernel reports free memory to a hypervisor, which then takes it. The size of the reported pieces does not matter: the
+/// host later supplies small pages, even for memory that it took in huge ones.
 fn is_free_memory_reported() -> bool {
     if cfg!(debug_assertions) && os::variable(os::TEST_BARE_METAL).is_some() {
         return false;
@@ -31,13 +31,14 @@ fn is_free_memory_reported() -> bool {
     reports(read_small(c"/sys/module/page_reporting/parameters/page_reporting_order", &mut buffer))
 }
 
-/// What that file means: nothing where there is no such file, -1 (or the largest number, on kernels that print it without its
-/// sign) as long as no driver reports, else the order of the smallest piece that is reported.
+/// Whether the text of `page_reporting_order` says that memory is reported. It is empty if there is no such file. While no driver
+/// reports, it is -1, or the largest number on kernels that print it without its sign. Otherwise it is the order of the smallest
+/// reported piece.
 fn reports(order: &str) -> bool {
     order.trim().parse::<u32>().is_ok_and(|order| order != u32::MAX)
 }
 
-/// Page faults of this process so far that needed no disk.
+/// Page faults of this process so far that read nothing from a disk.
 pub(crate) fn minor_faults() -> u64 {
     let mut buffer = [0; 512];
     // The second field, the name, may hold spaces and ends with the last parenthesis; minflt is the tenth.
@@ -51,21 +52,22 @@ pub(crate) fn monotonic_ns() -> u64 {
     read_ns(libc::CLOCK_MONOTONIC)
 }
 
-/// As [`monotonic_ns`], a few milliseconds behind at most, and as cheap as a few loads: no counter of the processor is read, and the
-/// kernel is not called.
+/// As [`monotonic_ns`], but up to a few milliseconds behind, and as cheap as a few loads. It reads no counter of the processor, and
+/// makes no system call.
 pub(crate) fn coarse_ns() -> u64 {
     read_ns(libc::CLOCK_MONOTONIC_COARSE)
 }
 
 fn read_ns(clock: libc::clockid_t) -> u64 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: a place for the time. Where the system had no such clock, the time would stand still.
+    // SAFETY: a place for the time. If the system had no such clock, the time would stand still.
     unsafe { libc::clock_gettime(clock, &raw mut now) };
     (now.tv_sec as u64).saturating_mul(1_000_000_000).saturating_add(now.tv_nsec as u64)
 }
 
-/// How many threads of this process can run at once: processors that it may run on, less where its control groups grant only a part
-/// of their time; at least 1. And the memory that it may use, in bytes: the smallest of the machine's and its control groups' limits.
+/// The number of threads of this process that can run at once, at least 1, and the memory that it may use, in bytes. The threads are
+/// limited by the processors that it may run on, and by its control groups. The memory is the smallest of the machine's and its
+/// control groups' limits.
 pub(crate) fn threads_and_memory() -> (usize, usize) {
     let info = rustix::system::sysinfo();
     let mut memory = (info.totalram as usize).saturating_mul(info.mem_unit as usize);
@@ -85,16 +87,16 @@ pub(crate) fn threads_and_memory() -> (usize, usize) {
     (if threads == usize::MAX { 1 } else { threads.max(1) }, memory)
 }
 
-/// Runs `work` on zeroed memory off the stack, which may be a small one. `None` where the system has no memory.
+/// Runs `work` on zeroed memory outside of the stack, which may be small. `None` if the system has no memory.
 fn with_room<R>(bytes: usize, work: impl FnOnce(&mut [u8]) -> R) -> Option<R> {
     let room = os::map_zeroed(bytes).ok()?;
     // SAFETY: a mapping of `bytes` zeroes, which only this reference reaches, and which is unmapped when this function ends.
     Some(work(unsafe { std::slice::from_raw_parts_mut(room.start().as_ptr(), bytes) }))
 }
 
-/// Processors that this thread may run on.
+/// The number of processors that this thread may run on.
 fn allowed_processors() -> Option<usize> {
-    // As many bits as Linux can be built for.
+    // One bit for each processor that Linux can be built for.
     let count = with_room(8192 / 8, |mask| {
         let answered = super::keeping_errno(|| {
             // SAFETY: a buffer of that length, aligned to a page.
@@ -115,7 +117,7 @@ struct Group<'a> {
 }
 
 impl Group<'_> {
-    /// The processors whose time the group may use up, rounded down; `None` if it may have any.
+    /// The number of processors whose time the group may use, rounded down; `None` if the group has no limit.
     fn granted_processors(&mut self) -> Option<usize> {
         let (mut first, mut second) = ([0; 64], [0; 64]);
         let (quota, period) = if self.is_v2 {
@@ -124,12 +126,12 @@ impl Group<'_> {
         } else {
             (self.read("cpu.cfs_quota_us", &mut first), self.read("cpu.cfs_period_us", &mut second))
         };
-        // Without a limit "max", or -1.
+        // Without a limit, the quota is "max", or -1.
         let quota = quota.trim().parse::<usize>().ok()?;
         quota.checked_div(period.trim().parse().ok()?)
     }
 
-    /// The beginning of one of its files.
+    /// Reads the beginning of one of the group's files.
     fn read<'b>(&mut self, file: &str, buffer: &'b mut [u8]) -> &'b str {
         let mut len = 0;
         for part in [self.root, self.path, "/", file, "\0"] {
@@ -141,11 +143,11 @@ impl Group<'_> {
     }
 }
 
-/// The most that is read of `/proc/self/cgroup`, and the longest path of a group, in bytes.
+/// The length of the part of `/proc/self/cgroup` that is read, and of the longest path of a group, in bytes.
 const GROUPS_BYTES: usize = 4096;
 const PATH_BYTES: usize = 1024;
 
-/// Visits the groups that limit this process, by a controller's account: its own, and all above it up to the root.
+/// Visits the groups of one controller that limit this process: its own group, and all groups above it up to the root.
 fn visit_groups(groups: &str, controller: &str, room: &mut [u8], mut visit: impl FnMut(Group<'_>)) {
     for line in groups.lines() {
         // "0::/path" is v2, "N:memory:/path" is v1.
@@ -175,7 +177,7 @@ fn visit_groups(groups: &str, controller: &str, room: &mut [u8], mut visit: impl
 /// The beginning of a file, as much as the buffer holds; empty if it cannot be read.
 fn read_small<'a>(path: &std::ffi::CStr, buffer: &'a mut [u8]) -> &'a str {
     let Ok(file) = rustix::fs::openat(CWD, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) else { return "" };
-    // All of these files come in one piece, if there is room for it.
+    // The kernel returns all of such a file in one read, if the buffer has room.
     let len = rustix::io::read(&file, &mut *buffer).unwrap_or(0);
     std::str::from_utf8(&buffer[..len]).unwrap_or("")
 }
@@ -190,7 +192,7 @@ mod tests {
         assert!(!["", "\n", "-1\n", "4294967295\n", "garbage"].into_iter().any(reports));
     }
 
-    /// The standard library counts the same way, and allocates for it.
+    /// The standard library counts the same way, but allocates.
     #[test]
     fn threads_are_counted_as_the_standard_library_counts_them() {
         assert_eq!(threads_and_memory().0, std::thread::available_parallelism().unwrap().get());

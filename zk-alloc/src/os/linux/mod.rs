@@ -1,4 +1,5 @@
-//! Linux, through rustix: no libc between us and the kernel, no errno to save. Through libc what rustix has not.
+//! Linux, through rustix: it calls the kernel without libc, so that there is no errno to save. Calls that rustix lacks go through
+//! libc.
 #![allow(unsafe_code, reason = "mapping memory")]
 
 mod host;
@@ -21,19 +22,19 @@ impl From<rustix::io::Errno> for Errno {
     }
 }
 
-/// Whether pages can be made that no access may touch.
+/// Whether the platform has pages that no access may touch.
 pub(super) const HAS_GUARDS: bool = true;
 
-/// The size of a page of the machine's. Of the C library: rustix may allocate to find it out.
+/// The machine's page size. The C library knows it; rustix may allocate to find it.
 pub(super) fn real_page_bytes() -> usize {
     // SAFETY: only reads a number, which the C library has from the start.
     usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096)
 }
 
-/// Runs a function of the C library's that returns -1 where it fails, and leaves this thread's `errno` as it was: who frees
-/// memory between a failed call and its `errno` must find it.
+/// Calls a function of the C library that returns -1 if it fails, and keeps this thread's `errno`. The program may free memory
+/// between a failed call of its own and its look at `errno`.
 pub(super) fn keeping_errno(call: impl FnOnce() -> libc::c_int) -> Result<(), Errno> {
-    // SAFETY: always the address of this thread's own number.
+    // SAFETY: always the address of this thread's `errno`.
     let errno = unsafe { &mut *libc::__errno_location() };
     let before = *errno;
     let failed = call() == -1;
@@ -43,22 +44,22 @@ pub(super) fn keeping_errno(call: impl FnOnce() -> libc::c_int) -> Result<(), Er
     if failed { Err(Errno(code)) } else { Ok(()) }
 }
 
-/// `len` bytes of address space that no access may touch.
+/// Maps `len` bytes of address space that no access may touch.
 pub(super) fn map_inaccessible(len: usize) -> Result<NonNull<u8>, Errno> {
     map(len, ProtFlags::empty())
 }
 
-/// `len` bytes of zeroed memory.
+/// Maps `len` bytes of zeroed memory.
 pub(super) fn map_zeroed(len: usize) -> Result<NonNull<u8>, Errno> {
     map(len, ProtFlags::READ | ProtFlags::WRITE)
 }
 
-/// How all memory is mapped.
+/// The flags of all mappings.
 const PRIVATE: MapFlags = MapFlags::PRIVATE.union(MapFlags::NORESERVE);
 
 fn map(len: usize, protection: ProtFlags) -> Result<NonNull<u8>, Errno> {
     let len = covered(null_mut(), len)?;
-    // Pages that a test made larger (see `pages`) begin on no boundary by themselves.
+    // A test may make pages larger (see `pages`). The kernel does not align mappings to such a size.
     let spare = page_bytes() - real_page_bytes();
     // SAFETY: a new private mapping at an address of the kernel's choice overlaps nothing.
     let whole =
@@ -67,7 +68,7 @@ fn map(len: usize, protection: ProtFlags) -> Result<NonNull<u8>, Errno> {
     let start = whole.wrapping_add(head);
     for (edge, edge_len) in [(whole, head), (start.wrapping_add(len), spare - head)] {
         if edge_len > 0 {
-            // SAFETY: an edge of the mapping made above, of which nobody knows yet.
+            // SAFETY: an edge of the mapping made above, which is not handed out.
             let _ = unsafe { rustix::mm::munmap(edge.cast(), edge_len) };
         }
     }
@@ -77,7 +78,7 @@ fn map(len: usize, protection: ProtFlags) -> Result<NonNull<u8>, Errno> {
 /// madvise(2).
 ///
 /// # Safety
-/// The range lies within one mapping of the caller's, who knows what the advice does to its contents.
+/// The range lies within one mapping that belongs to the caller, who knows the effect of the advice on its contents.
 unsafe fn advise(at: *mut u8, len: usize, advice: Advice) -> Result<(), Errno> {
     let len = covered(at, len)?;
     if advice != Advice::LinuxDontNeed && is_in_sandbox() {
@@ -87,10 +88,10 @@ unsafe fn advise(at: *mut u8, len: usize, advice: Advice) -> Result<(), Errno> {
     Ok(unsafe { rustix::mm::madvise(at.cast(), len, advice) }?)
 }
 
-/// Gives a mapping, or an edge of one, back.
+/// Unmaps a mapping, or an edge of one.
 ///
 /// # Safety
-/// The range is the caller's, and nobody uses it any more.
+/// The range belongs to the caller, and nobody uses it any more.
 pub(super) unsafe fn unmap(at: *mut u8, len: usize) {
     if let Ok(len) = covered(at, len) {
         // SAFETY: the caller's. If the kernel refuses, the range only stays mapped.
@@ -98,7 +99,7 @@ pub(super) unsafe fn unmap(at: *mut u8, len: usize) {
     }
 }
 
-/// Makes a part of a reservation readable and writable. What was so before keeps its contents.
+/// Makes part of a reservation readable and writable. Parts that already are keep their contents.
 ///
 /// # Safety
 /// `[at, at + len)` lies within one reservation.
@@ -108,31 +109,31 @@ pub(crate) unsafe fn commit(at: *mut u8, len: usize) -> Result<(), Errno> {
     Ok(unsafe { rustix::mm::mprotect(at.cast(), len, MprotectFlags::READ | MprotectFlags::WRITE) }?)
 }
 
-/// Whether a [`Room`](super::Room) is reserved.
+/// Whether a [`Room`](super::Room) reserves its range.
 pub(super) const IS_RESERVED: bool = false;
 
-/// Maps readable, writable, zeroed memory at a place where none is.
+/// Maps readable, writable, zeroed memory at an address where nothing is mapped.
 ///
 /// # Errors
-/// The system's: `EEXIST` where something is mapped already. Then nothing has changed.
+/// The system's: `EEXIST` if something is mapped there already. Then nothing has changed.
 ///
 /// # Safety
 /// The range lies within one [`Room`](super::Room).
 pub(crate) unsafe fn extend(at: *mut u8, len: usize) -> Result<(), Errno> {
     let len = covered(at, len)?;
     let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, PRIVATE | MapFlags::FIXED_NOREPLACE);
-    // SAFETY: replaces nothing.
+    // SAFETY: the call replaces no mapping.
     let found = unsafe { rustix::mm::mmap_anonymous(at.cast(), len, protection, flags) }?;
     if found.cast() == at {
         return Ok(());
     }
-    // Linux before 4.17 takes the place for a wish.
-    // SAFETY: mapped above, and nobody knows of it.
+    // Linux before 4.17 treats the address as a hint.
+    // SAFETY: mapped above, and not handed out.
     let _ = unsafe { rustix::mm::munmap(found, len) };
     Err(rustix::io::Errno::EXIST.into())
 }
 
-/// Sleeps for a moment, by a call that whoever has threads needs anyhow.
+/// Sleeps for 100 microseconds, by futex(2): every program with threads needs that call, so a sandbox allows it.
 pub(crate) fn nap() {
     use rustix::thread::futex::{Flags, Timespec, wait};
 
@@ -140,7 +141,7 @@ pub(crate) fn nap() {
     let _ = wait(&AtomicU32::new(0), Flags::PRIVATE, 0, Some(&moment));
 }
 
-/// Gives the pages back to the kernel at once; the range reads as zeroes from now on.
+/// Purges the pages at once. The range reads as zeroes afterwards.
 ///
 /// # Safety
 /// The range is committed, and nobody needs its contents.
@@ -149,7 +150,8 @@ pub(crate) unsafe fn discard(at: *mut u8, len: usize) -> Result<(), Errno> {
     unsafe { advise(at, len, Advice::LinuxDontNeed) }
 }
 
-/// Lets the kernel take the pages when it runs short; until then, or until they are written to, the contents stay.
+/// Purges the pages lazily: the kernel may take them when it runs short of memory. Until then they keep their contents. A write to a
+/// page cancels this.
 ///
 /// # Safety
 /// The range is committed, and nobody needs its contents.
@@ -158,33 +160,33 @@ pub(crate) unsafe fn purge_lazily(at: *mut u8, len: usize) -> Result<(), Errno> 
     unless_in_sandbox(|| unsafe { advise(at, len, Advice::LinuxFree) })
 }
 
-/// Has the C library give what is free in its heap back to the system.
+/// Makes the C library return free memory of its heap to the system.
 #[cfg(target_env = "gnu")]
 pub(crate) fn trim_heap() {
     unsafe extern "C" {
-        // malloc_trim(3): frees whole pages, keeps `pad` bytes at the top.
+        // malloc_trim(3): releases whole pages, and keeps `pad` bytes at the top.
         safe fn malloc_trim(pad: usize) -> core::ffi::c_int;
     }
     malloc_trim(0);
 }
 
-/// Only glibc's heap can be asked.
+/// Does nothing: only glibc can trim its heap.
 #[cfg(not(target_env = "gnu"))]
 pub(crate) fn trim_heap() {}
 
-/// Pages the range in, writable.
+/// Prefaults the range, writable.
 ///
 /// # Errors
-/// The system's, when it has no memory or the memory is broken: then some of the range may be prefaulted.
+/// The system's, if it has no memory or the memory is broken. Part of the range may be prefaulted then.
 ///
 /// # Safety
-/// The range is committed, and the caller's alone.
+/// The range is committed, and belongs to the caller alone.
 pub(crate) unsafe fn populate(at: *mut u8, len: usize) -> Result<(), Errno> {
     let len = covered(at, len)?;
     // SAFETY: advice that changes no contents, on a range of ours.
     match unsafe { advise(at, len, Advice::LinuxPopulateWrite) } {
-        // Before Linux 5.14: touch each page, without changing what it holds. Only then: what the kernel itself could not
-        // prefault (no memory, broken memory) would end the process when it is touched.
+        // Before Linux 5.14, or in a sandbox: touch each page, without changing its contents. Not after other errors: a touch of a
+        // page that the kernel could not prefault (no memory, broken memory) would kill the process.
         Err(refused) if refused == rustix::io::Errno::INVAL.into() => {
             for offset in (0..len).step_by(real_page_bytes()) {
                 let page = at.wrapping_add(offset);
@@ -197,8 +199,8 @@ pub(crate) unsafe fn populate(at: *mut u8, len: usize) -> Result<(), Errno> {
     }
 }
 
-/// Pages the range in, writable, whoever's it is: nothing changes that anybody could read. Before Linux 5.14, which has no
-/// such call, does nothing.
+/// Prefaults the range, writable. No contents change, so that other threads may own parts of the range. Does nothing before Linux
+/// 5.14, which has no such call, and in a [sandbox](super::sandbox).
 ///
 /// # Safety
 /// The range is committed.
@@ -207,7 +209,7 @@ pub(crate) unsafe fn prefault(at: *mut u8, len: usize) -> Result<(), Errno> {
     unless_unknown(unsafe { advise(at, len, Advice::LinuxPopulateWrite) })
 }
 
-/// Asks for huge pages.
+/// Asks for huge pages in the range.
 ///
 /// # Safety
 /// The range lies within one reservation.
@@ -216,11 +218,11 @@ pub(crate) unsafe fn advise_huge(at: *mut u8, len: usize) -> Result<(), Errno> {
     unless_in_sandbox(|| unsafe { advise(at, len, Advice::LinuxHugepage) })
 }
 
-/// Makes huge pages of the range, which is a multiple of theirs, whoever's it is: nothing changes that anybody could read (Linux
-/// 6.1). What is not in memory becomes so.
+/// Collapses the range into huge pages (`MADV_COLLAPSE`, Linux 6.1). It consists of whole huge pages. No contents change, so that
+/// other threads may own parts of the range. Pages that are not resident become resident.
 ///
 /// # Errors
-/// The system's: where it knows no such call, huge pages are forbidden there, or it has no memory in one piece.
+/// The system's: it does not know the call, huge pages are forbidden in the range, or it has no memory in one piece.
 ///
 /// # Safety
 /// The range is committed.
@@ -235,7 +237,7 @@ pub(crate) unsafe fn collapse(at: *mut u8, len: usize) -> Result<(), Errno> {
     keeping_errno(|| unsafe { libc::madvise(at.cast(), len, MADV_COLLAPSE) })
 }
 
-/// Asks for no huge pages. A kernel that was built without them has nothing to forbid.
+/// Forbids huge pages in the range. A kernel that was built without them has nothing to forbid: that is no error.
 ///
 /// # Safety
 /// The range lies within one reservation.
@@ -244,20 +246,20 @@ pub(crate) unsafe fn forbid_huge(at: *mut u8, len: usize) -> Result<(), Errno> {
     unless_unknown(unsafe { advise(at, len, Advice::LinuxNoHugepage) })
 }
 
-/// Advice that can be left out is left out in a [sandbox](super::sandbox).
+/// Skips the advice in a [sandbox](super::sandbox), and counts it as given.
 fn unless_in_sandbox(advise: impl FnOnce() -> Result<(), Errno>) -> Result<(), Errno> {
     if is_in_sandbox() { Ok(()) } else { advise() }
 }
 
-/// Advice that this kernel does not know, or that is not given in a [sandbox](super::sandbox), was not needed.
+/// Counts advice as given that this kernel does not know, or that a [sandbox](super::sandbox) rules out.
 fn unless_unknown(advised: Result<(), Errno>) -> Result<(), Errno> {
     if advised == Err(rustix::io::Errno::INVAL.into()) { Ok(()) } else { advised }
 }
 
-/// Pages the range in, and keeps it in memory: none of it is written to swap.
+/// Faults the range in, and locks it in memory, so that it is never written to swap.
 ///
 /// # Safety
-/// The range is committed, and lies within one mapping of the caller's.
+/// The range is committed, and lies within one mapping that belongs to the caller.
 pub(crate) unsafe fn lock(at: *mut u8, len: usize) -> Result<(), Errno> {
     let len = covered(at, len)?;
     // SAFETY: changes no contents, on a range of ours.
@@ -267,27 +269,27 @@ pub(crate) unsafe fn lock(at: *mut u8, len: usize) -> Result<(), Errno> {
 /// Leaves the range out of core dumps.
 ///
 /// # Safety
-/// The range lies within one mapping of the caller's.
+/// The range lies within one mapping that belongs to the caller.
 pub(crate) unsafe fn leave_out_of_dumps(at: *mut u8, len: usize) -> Result<(), Errno> {
     // SAFETY: advice that changes no contents, on a range of ours.
     unsafe { advise(at, len, Advice::LinuxDontDump) }
 }
 
-/// Has a child of `fork` find zeroes in the range.
+/// Makes the range read as zeroes in a child of `fork`.
 ///
 /// # Safety
-/// The range lies within one mapping of the caller's, and children can do with zeroes.
+/// The range lies within one mapping that belongs to the caller, and children can use zeroes.
 pub(crate) unsafe fn wipe_on_fork(at: *mut u8, len: usize) -> Result<(), Errno> {
     // SAFETY: changes no contents in this process, on a range of ours.
     unsafe { advise(at, len, Advice::LinuxWipeOnFork) }
 }
 
-/// Gives each advice of the arena's once, to a page that nobody uses, and moves it once. Whoever records which calls a program makes
-/// while it starts, and forbids it all others afterwards, has seen what the arena will call.
+/// Gives each advice of the arena once, to a page that nobody uses, and moves that page once. Some tools record the calls of a
+/// program while it starts, and later forbid all others. They see here which calls the arena will make.
 pub(super) fn rehearse(huge_pages: HostHugePages) {
     let Ok(pages) = super::map_zeroed(2 * page_bytes()) else { return };
     let (at, len) = (pages.start().as_ptr(), page_bytes());
-    // It puts the process on a list of the kernel's, so that it is left out where no huge pages will be asked for.
+    // This advice puts the process on a list of the kernel, so skip it if the arena will not ask for huge pages.
     let asks = matches!(huge_pages, HostHugePages::Available | HostHugePages::Unasked);
     let advices = [
         Advice::LinuxPopulateWrite,
@@ -298,7 +300,7 @@ pub(super) fn rehearse(huge_pages: HostHugePages) {
         Advice::LinuxDontDump,
         Advice::LinuxWipeOnFork,
     ];
-    // What the kernel does not know it refuses.
+    // The kernel refuses advice that it does not know.
     for advice in advices {
         // SAFETY: a page that nobody uses.
         let _ = unsafe { advise(at, len, advice) };

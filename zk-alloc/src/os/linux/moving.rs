@@ -1,4 +1,4 @@
-//! Pages that move, grow together, or are counted.
+//! Moves pages, and counts those that are resident.
 #![allow(unsafe_code, reason = "moves mapped memory")]
 
 use rustix::io::Errno;
@@ -8,20 +8,24 @@ use super::{PRIVATE, keeping_errno, real_page_bytes};
 use crate::os::pages::covered;
 use crate::os::{self, NotMoved, is_in_sandbox};
 
-/// Moves the pages of `from` to `to`, without copying (mremap(2) with `MREMAP_DONTUNMAP`, Linux 5.7). Afterwards `to` holds what
-/// `from` held, as readable, writable and advised as that was. `from` stays mapped and reads as zeroes.
+/// Moves the pages of `from` to `to`, without copying (mremap(2) with `MREMAP_DONTUNMAP`, Linux 5.7). Afterwards `to` has the
+/// contents of `from`, with its protection and its advice. `from` stays mapped and reads as zeroes.
 ///
 /// # Errors
-/// The system's: `EINVAL` where the kernel knows no such call, `EFAULT` before Linux 6.17 where `from` is more than one of
-/// its mappings (parts that were advised differently, or moved before), `ENOMEM` where the process has too many of them, or is over a
-/// limit. Then `from` is as it was. If `to` is [whole](NotMoved::is_target_whole), it is accessible, but holds anything, and may have
-/// lost what was advised for it. Otherwise nobody may touch it again.
+/// The system's:
+/// - `EINVAL` if the kernel does not know the call.
+/// - `EFAULT` before Linux 6.17, if `from` is more than one mapping of the kernel (parts that were advised differently, or moved
+///   before).
+/// - `ENOMEM` if the process has too many mappings, or is over a limit.
+///
+/// `from` is then as it was. If `to` is [whole](NotMoved::is_target_whole), it is accessible, but may hold anything, and may have
+/// lost its advice. Otherwise nobody may touch it again.
 ///
 /// # Safety
-/// Both ranges are committed and the caller's alone, neither overlaps the other, and `to` holds zeroes.
+/// Both ranges are committed and belong to the caller alone. They do not overlap, and `to` holds zeroes.
 pub(crate) unsafe fn move_pages(from: *mut u8, to: *mut u8, len: usize) -> Result<(), NotMoved> {
     let (len, _) = (covered(from, len)?, covered(to, len)?);
-    // SAFETY: the caller's: what is replaced at `to` is not needed, and what leaves `from` is wanted at `to`.
+    // SAFETY: the caller's: nobody needs the old contents of `to`, and the pages of `from` are to be at `to`.
     let moved =
         unsafe { mremap_fixed(from.cast(), len, len, MremapFlags::MAYMOVE | MremapFlags::DONTUNMAP, to.cast()) };
     moved.map(drop).map_err(|refused| {
@@ -34,52 +38,53 @@ pub(crate) unsafe fn move_pages(from: *mut u8, to: *mut u8, len: usize) -> Resul
     })
 }
 
-/// From Linux 6.17 on, one call moves several mappings one after the other, and may fail in the midst, as where the process has too many
-/// mappings. Copies the pages back that are at `to` by then: `from` reads as zeroes there, and up to the first page that was not moved.
+/// Copies pages back to `from` that a refused call has moved. From Linux 6.17 on, one call moves several mappings one after the
+/// other, and may fail halfway, for example if the process has too many mappings. `from` then reads as zeroes up to the first page
+/// that was not moved.
 ///
 /// # Safety
 /// As for [`move_pages`], which was refused.
 unsafe fn take_back(from: *mut u8, to: *mut u8, len: usize) {
     let page = real_page_bytes();
-    // SAFETY: the caller asks for mapped pages only, and nobody writes to them.
+    // SAFETY: only called for mapped pages, and nobody writes to them.
     let is_zero =
         |at: *mut u8| unsafe { std::slice::from_raw_parts(at.cast::<u64>(), page / 8) }.iter().all(|&word| word == 0);
     for offset in (0..len).step_by(page) {
         let (back, moved) = (from.wrapping_add(offset), to.wrapping_add(offset));
-        // A hole begins where no page was moved.
+        // This page was not moved. The hole may begin here.
         if resident_bytes(moved, page).is_err() || !is_zero(back) {
             return;
         }
         if !is_zero(moved) {
-            // SAFETY: two pages that are mapped, and the caller's.
+            // SAFETY: two mapped pages, which belong to the caller.
             unsafe { std::ptr::copy_nonoverlapping(moved, back, page) };
         }
     }
 }
 
-/// The kernel makes room at `to` before it looks at all that may be wrong: a refusal can leave a hole there, in which another thread's
-/// mapping may come to lie. Fills it again, and returns whether all of the range is mapped and accessible.
+/// Fills the hole that a refused move may leave at `to`: the kernel unmaps `to` before it has made all checks. Another thread's
+/// mapping may come to lie in the hole. Returns whether the whole range is mapped and accessible.
 ///
 /// # Safety
-/// The range is the caller's alone, and what it holds is not needed.
+/// The range belongs to the caller alone, and nobody needs its contents.
 unsafe fn fill_hole(to: *mut u8, len: usize) -> bool {
     let map = |protection| {
-        // SAFETY: maps only what is not mapped; the range is the caller's.
+        // SAFETY: replaces no mapping, in a range that belongs to the caller.
         unsafe { mmap_anonymous(to.cast(), len, protection, PRIVATE | MapFlags::FIXED_NOREPLACE) }
     };
     match map(ProtFlags::READ | ProtFlags::WRITE) {
         Ok(filled) if filled == to.cast() => true,
-        // Linux before 4.17 and gVisor take the place for a wish: they map elsewhere what was not missing.
+        // Linux before 4.17 and gVisor treat the address as a hint. They map elsewhere if there is no hole.
         Ok(elsewhere) => {
-            // SAFETY: mapped above, and nobody knows of it.
+            // SAFETY: mapped above, and not handed out.
             let _ = unsafe { munmap(elsewhere, len) };
             true
         }
-        // Some of it is mapped, or there is no memory. (Where mincore(2) is refused, mremap(2) was as well.)
+        // Part of the range is mapped, or there is no memory. (Where mincore(2) is refused, mremap(2) was refused as well.)
         Err(_) => {
             let has_hole = resident_bytes(to, len) == Err(Errno::NOMEM.into());
             if has_hole {
-                // At least nobody else is to have the place.
+                // Try at least to keep other mappings out of the hole.
                 let _ = map(ProtFlags::empty());
             }
             !has_hole
@@ -87,7 +92,7 @@ unsafe fn fill_hole(to: *mut u8, len: usize) -> bool {
     }
 }
 
-/// How many bytes of the range are in memory, in whole pages; `None` where the system does not say.
+/// The number of resident bytes in the range, in whole pages; `None` if the system does not tell.
 ///
 /// # Safety
 /// None is needed; the platforms share one signature.
@@ -101,7 +106,7 @@ pub(crate) unsafe fn count_resident(at: *const u8, len: usize) -> Option<usize> 
 /// As [`count_resident`].
 ///
 /// # Errors
-/// The system's: `ENOMEM` where some of the range is not mapped.
+/// The system's: `ENOMEM` if part of the range is not mapped.
 fn resident_bytes(at: *const u8, len: usize) -> Result<usize, os::Errno> {
     // 2 MiB at a time, with pages of 4 KiB: the stack may be small.
     let mut answers = [0u8; 512];
@@ -111,7 +116,7 @@ fn resident_bytes(at: *const u8, len: usize) -> Result<usize, os::Errno> {
     for offset in (0..len).step_by(answers.len() * page) {
         let part = (len - offset).min(answers.len() * page);
         let start = at.wrapping_add(offset).cast_mut().cast();
-        // SAFETY: a byte for each page of the part is written to `answers`, which has as many.
+        // SAFETY: the call writes a byte for each page of the part, and `answers` has room for them.
         keeping_errno(|| unsafe { libc::mincore(start, part, answers.as_mut_ptr()) })?;
         // Only the lowest bit has a meaning.
         pages += answers[..part.div_ceil(page)].iter().filter(|&&answer| answer & 1 == 1).count();
@@ -142,7 +147,7 @@ mod tests {
     /// Whether all bytes of a range are `byte`.
     ///
     /// # Safety
-    /// They can be read.
+    /// The range can be read.
     unsafe fn all(at: *const u8, len: usize, byte: u8) -> bool {
         // SAFETY: the caller's.
         unsafe { std::slice::from_raw_parts(at, len) }.iter().all(|&found| found == byte)
@@ -153,7 +158,7 @@ mod tests {
         let (_from, from) = mapped(LEN, 1);
         let (_to, to) = mapped(LEN, 2);
         let page = page_bytes();
-        // SAFETY: parts of two mappings of this test's.
+        // SAFETY: parts of two mappings that this test owns.
         unsafe {
             os::discard(to.add(page), LEN - 2 * page).unwrap();
             // Linux before 5.7 refuses.
@@ -162,21 +167,21 @@ mod tests {
             }
             assert!(all(from, page, 1) && all(from.add(page), LEN - 2 * page, 0) && all(from.add(LEN - page), page, 1));
             assert!(all(to, page, 2) && all(to.add(page), LEN - 2 * page, 1) && all(to.add(LEN - page), page, 2));
-            // Both can be written to, and go back.
+            // Both can be written to, and unmapped.
             from.write_bytes(3, LEN);
             to.write_bytes(4, LEN);
         }
     }
 
-    /// Without care the kernel would leave no mapping where the pages were to go.
+    /// A refused call may leave no mapping at the target.
     #[test]
     fn a_refused_move_loses_neither_side() {
         let (_from, from) = mapped(LEN, 1);
         let (_to, to) = mapped(LEN, 0);
         let page = page_bytes();
-        // SAFETY: parts of two mappings of this test's.
+        // SAFETY: parts of two mappings that this test owns.
         unsafe {
-            // Two mappings instead of one.
+            // Splits the mapping in two.
             os::leave_out_of_dumps(from, LEN / 2).unwrap();
             match move_pages(from, to, LEN) {
                 Ok(()) => assert!(all(from, LEN, 0) && all(to, LEN, 1)),
@@ -193,14 +198,15 @@ mod tests {
         }
     }
 
-    /// How much a kernel has moved when it refuses to move more, and how much it has unmapped behind that where pages were to go.
+    /// How many bytes the imitated kernel moves before it refuses the rest, and how many bytes it unmaps behind them at the target.
     static MOVED_BYTES: AtomicUsize = AtomicUsize::new(0);
     static HOLE_BYTES: AtomicUsize = AtomicUsize::new(0);
 
-    /// Answers for the kernel, which may have come to a second mapping.
+    /// Answers in place of the kernel, as if the call had come to a second mapping.
     extern "C" fn refuse_with_a_hole(_: libc::c_int, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
-        // SAFETY: what the kernel passes to such a handler. The arguments of the call are in the registers of its convention: the
-        // first and the fifth are the addresses, and the result replaces the first, or the number of the call. Both ranges are mapped.
+        // SAFETY: the kernel passes this context to such a handler. The call's arguments are in the registers of its convention: the
+        // first and the fifth are the addresses. The result replaces the first argument, or the number of the call. Both ranges are
+        // mapped.
         unsafe {
             let context = &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext;
             #[cfg(target_arch = "x86_64")]
@@ -220,8 +226,8 @@ mod tests {
         }
     }
 
-    /// Has a move refused in a forked child, with memory to be had or without. The kernel has moved `moved_bytes` by then, and leaves a
-    /// hole behind them. Returns the child's status: 0 if `check` holds, and the pages hold what they held.
+    /// Refuses a move in a forked child, with or without memory for new mappings. By then the imitated kernel has moved
+    /// `moved_bytes`, and leaves a hole behind them. Returns the child's status: 0 if `check` holds and `from` has its contents.
     fn refused_in_a_child(
         moved_bytes: usize,
         hole_bytes: usize,
@@ -237,7 +243,7 @@ mod tests {
         if child == 0 {
             HOLE_BYTES.store(hole_bytes, Ordering::Relaxed);
             MOVED_BYTES.store(moved_bytes, Ordering::Relaxed);
-            // SAFETY: a valid action; and two mappings that are the child's alone.
+            // SAFETY: a valid action, and two mappings that only the child uses.
             let code = unsafe {
                 let mut action: libc::sigaction = std::mem::zeroed();
                 action.sa_sigaction = refuse_with_a_hole as *const () as usize;
@@ -261,23 +267,23 @@ mod tests {
         status
     }
 
-    /// A run that was taken for whole would be handed out with a hole in it.
+    /// If the hole went unnoticed, the arena would hand out a run with a hole in it.
     #[test]
     fn the_hole_of_a_refused_move_is_filled_or_known() {
         let is_usable = |refused: NotMoved, to: *mut u8| {
-            // SAFETY: the child's own mapping, which must be one again.
+            // SAFETY: the child's own mapping, in which no hole may be left.
             unsafe { to.write_bytes(3, LEN) };
             refused.is_target_whole
         };
         let is_lost = |refused: NotMoved, _| !refused.is_target_whole;
         assert_eq!(refused_in_a_child(0, 0, true, is_usable), 0, "no hole");
         assert_eq!(refused_in_a_child(0, LEN, true, is_usable), 0, "all of it");
-        // As where the pages lie in several mappings, and the first can't be moved.
+        // As if the pages were in several mappings, of which the first can't be moved.
         assert_eq!(refused_in_a_child(0, page_bytes(), true, is_lost), 0, "a page");
         assert_eq!(refused_in_a_child(0, LEN, false, is_lost), 0, "all of it, and no memory to fill it with");
     }
 
-    /// Growth copies where a move is refused: it would copy zeroes.
+    /// After a refused move, growth copies the run: without the pages it would copy zeroes.
     #[test]
     fn pages_that_were_moved_before_the_rest_was_refused_come_back() {
         let page = page_bytes();
@@ -291,7 +297,7 @@ mod tests {
     fn resident_bytes_are_those_that_were_touched() {
         let (_mapping, at) = mapped(40 << 20, 0);
         let page = page_bytes();
-        // SAFETY: the mapping made above. Huge pages would bring more than was touched.
+        // SAFETY: the mapping made above. Huge pages would make more resident than was touched.
         unsafe {
             let _ = os::forbid_huge(at, 40 << 20);
             assert_eq!(count_resident(at, 40 << 20), Some(0));
