@@ -12,25 +12,30 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-/// A binary of the package of Plonky3's provers. The package is built first, in this test's profile and target folder.
+/// What the tests use of the package of Plonky3's provers. The other allocators take minutes to build, and stay out.
+const BINARIES: [&str; 5] = ["bench-plonky3", "with-bump-reset", "with-glibc", "with-jemalloc", "with-zk-alloc"];
+
+/// One of [`BINARIES`]. The package is built first, as `cargo prove-bench plonky3` builds
+/// it, so that one build serves both.
 pub(crate) fn plonky3(binary: &str) -> PathBuf {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     let built = || {
-        let ours = Path::new(env!("CARGO_BIN_EXE_prove-bench")).parent().expect("it lies in the folder of a profile");
-        let (target, profile) =
-            (ours.parent().expect("in cargo's target folder"), ours.file_name().expect("it has a name"));
+        let ours = Path::new(env!("CARGO_BIN_EXE_prove-bench"));
+        let target = ours.ancestors().nth(2).expect("it lies in the folder of a profile, in cargo's target folder");
         let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("provers/plonky3/Cargo.toml");
         let theirs = target.join("provers/plonky3");
         let status = Command::new(env!("CARGO"))
-            .args(["build", "--quiet", "--locked", "--bins", "--manifest-path"])
+            .args(["build", "--quiet", "--locked", "--release", "--manifest-path"])
             .arg(manifest)
-            .args(["--profile", if profile == "debug" { "dev" } else { "release" }])
+            .args(BINARIES.iter().flat_map(|name| ["--bin", name]))
+            .args(["--no-default-features", "--features", "jemalloc"])
             .env("CARGO_TARGET_DIR", &theirs)
             .env("CARGO_BUILD_BUILD_DIR", target)
             .status();
         assert!(status.expect("cargo starts").success(), "the package of Plonky3's provers could not be built");
-        theirs.join(profile)
+        theirs.join("release")
     };
+    assert!(BINARIES.contains(&binary), "{binary} is not built");
     FOLDER.get_or_init(built).join(binary)
 }
 
