@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs};
 
-/// The sources of every measured binary, without its prover's and the crates that a lock file pins. The driver compares the prover's
-/// sources by their age (`measure::stale`). Where the harness is vendored, only the first folder is there.
+/// The sources of every measured binary, except for its prover and the crates that a lock file pins. The driver checks
+/// the prover's sources by their modification time (`measure::stale`). If the harness is vendored, only the first
+/// folder exists.
 const SOURCES: [&str; 2] = ["src", "../zk-alloc/src"];
 
 fn main() {
@@ -25,7 +26,7 @@ fn main() {
         println!("cargo::rustc-env=PROVE_BENCH_{name}={}", env::var(from).unwrap_or_default());
     }
 
-    // The driver and an arm that were linked from different sources must not be compared: both carry this hash.
+    // Driver and arms carry this hash: the driver rejects an arm that was built from other sources.
     let mut files = Vec::new();
     for source in SOURCES.map(Path::new).into_iter().filter(|source| source.exists()) {
         println!("cargo::rerun-if-changed={}", source.display());

@@ -1,5 +1,5 @@
-//! Has the library need no other than `libc.so.6`, which every loader knows by that name: it must not keep a program from starting
-//! that has another C library, or lies in an image without `libgcc_s.so.1`.
+//! Makes the library depend on `libc.so.6` only, a name that every loader knows. The library must not keep a program
+//! from starting because it has another C library, or because its image lacks `libgcc_s.so.1`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,22 +12,23 @@ fn main() {
     if !is_gnu {
         return;
     }
-    // Never unloaded: who loads it by `dlopen` and closes it would leave a thread key behind, whose destructor is gone.
+    // Never unloaded: a program that loads the library by `dlopen` and closes it would leave a thread key whose
+    // destructor is gone.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");
     let linker = std::env::var("RUSTC_LINKER").unwrap_or_else(|_| "cc".into());
     let file = |name: &str| -> Option<PathBuf> {
         let output = Command::new(&linker).arg(format!("-print-file-name={name}")).output().ok()?;
         let path = PathBuf::from(String::from_utf8(output.stdout).ok()?.trim());
-        // A compiler that has none answers with the name alone.
+        // A compiler without this file prints the bare name.
         path.is_absolute().then_some(path)
     };
-    // The unwinder comes into the library.
+    // The unwinder is linked into the library.
     if let Some(folder) = file("libgcc_eh.a").as_deref().and_then(Path::parent) {
         println!("cargo:rustc-link-search=native={}", folder.display());
         println!("cargo:rustc-link-lib=static:+whole-archive=gcc_eh");
     }
-    // What `-lc` stands for names the loader's own file, too: it has `__tls_get_addr`, which is found without being asked for by
-    // file.
+    // `-lc` also stands for the loader's own file, which has `__tls_get_addr`. The loader finds that symbol without a
+    // dependency on the file.
     if let (Some(shared), Some(rest)) = (file("libc.so.6"), file("libc_nonshared.a")) {
         let folder = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo names a folder"));
         let script = format!("GROUP ( {} {} )\n", shared.display(), rest.display());

@@ -1,4 +1,4 @@
-//! The command line. Every mistake is answered by one line on stderr and exit code 2.
+//! The command line. Every mistake gets one line on stderr and exit code 2.
 
 use crate::arms::{ARMS, Arm, SETS};
 use crate::check;
@@ -12,23 +12,23 @@ use clap::error::{ContextKind, ErrorKind};
 use clap::{ArgMatches, Args, Command, FromArgMatches};
 use std::ffi::OsString;
 
-/// What a command line asks for.
+/// The request of a command line.
 #[derive(Debug)]
 pub(crate) enum Asked {
     Run(Plan),
-    /// Record allocations, or replay them.
+    /// Record or replay allocations.
     Trace(trace::Job),
-    /// Look at runs that were made before.
+    /// Report on earlier runs.
     Report(report::Job),
-    /// Hold figures to a baseline.
+    /// Compare figures with a baseline.
     Check(check::Job),
-    /// Run a command under libraries that are preloaded.
+    /// Run a command under preloaded libraries.
     Exec(exec::Job),
-    /// Help or version: print and be done.
+    /// Help or version text to print.
     Text(String),
 }
 
-/// Reads a command line, the program's name included.
+/// Parses a command line, including the program's name.
 pub(crate) fn parse(
     provers: &'static [Prover],
     arguments: impl IntoIterator<Item = OsString>,
@@ -96,7 +96,7 @@ fn command(provers: &'static [Prover]) -> Command {
         .subcommands(trace::commands())
 }
 
-/// Answers a word that is no command of a driver which has the tools and no prover.
+/// The error for a driver that has tools and no prover, if the command line names no tool.
 fn only_tools() -> UsageError {
     UsageError::Other("this driver has tools and no prover: cargo prove-bench PROVER builds that of a prover".into())
 }
@@ -109,7 +109,7 @@ fn no_prover(provers: &[Prover]) -> UsageError {
     UsageError::Other(format!("no prover given: valid are {valid} (prove-bench PROVER --help says more)"))
 }
 
-/// Clap's errors run over several lines and mostly don't name the valid values of a prover.
+/// Clap's errors span several lines and mostly don't name the valid values of a prover.
 fn one_line(provers: &'static [Prover], error: &clap::Error) -> UsageError {
     match (error.kind(), error.get(ContextKind::InvalidSubcommand)) {
         (ErrorKind::InvalidSubcommand, _) if provers.is_empty() => only_tools(),
@@ -143,7 +143,7 @@ mod tests {
         asked(line).expect_err(line).to_string()
     }
 
-    /// A newcomer's mistake must be answered by one line with what was given and what is valid.
+    /// A newcomer's mistake must get one line that names the mistake and the valid values.
     #[test]
     fn mistakes_get_one_line_that_names_the_valid_values() {
         for (line, given, valid) in [

@@ -16,19 +16,23 @@ use std::fmt::Display;
 use std::path::Path;
 use std::process::ExitCode;
 
-/// Some arm failed, or the run could not be made.
+/// An arm failed, or the run could not be made.
 const FAILED: u8 = 1;
-/// The command line cannot be followed.
+/// The command line is invalid, or the baseline cannot be used.
 const USAGE: u8 = 2;
-/// Ended by Ctrl-C: 128 and the number of SIGINT, as shells have it.
+/// Ended by Ctrl-C: 128 plus the number of SIGINT, as in shells.
 const INTERRUPTED: u8 = 130;
 
-/// The `main` of a driver for `provers`, which [`driver!`](crate::driver!) writes. Its arms' binaries lie beside it, and
-/// call [`crate::child::main`] with the same provers. In `package_folder` lies the baseline of `check`.
+/// The `main` of a driver for `provers`, which [`driver!`](crate::driver!) writes. The arms' binaries are in the
+/// driver's folder, and call [`crate::child::main`] with the same provers. `package_folder` holds the baseline of
+/// `check`.
 ///
-/// Exit code 0: every arm proved in every round, but for those that are known to fail. 1: another arm failed, as its row
-/// says, or nothing could be run or read; a figure is worse than its baseline. 2: wrong usage, an unusable baseline.
-/// 130: interrupted; what was measured is written.
+/// Exit codes:
+///
+/// - 0: every arm proved in every round, except arms that are known to fail.
+/// - 1: another arm failed, as its row says; nothing could be run or read; or a figure is worse than its baseline.
+/// - 2: wrong usage, or an unusable baseline.
+/// - 130: interrupted. The measured part is written.
 pub fn main(provers: &'static [Prover], package_folder: &str) -> ExitCode {
     match cli::parse(provers, env::args_os()) {
         Ok(Asked::Text(text)) => said(Ok(text)),
@@ -44,7 +48,7 @@ pub fn main(provers: &'static [Prover], package_folder: &str) -> ExitCode {
     }
 }
 
-/// Ends a command whose whole work is a text.
+/// Ends a command that only prints text.
 fn said(text: anyhow::Result<String>) -> ExitCode {
     match text {
         Ok(text) => {
@@ -56,7 +60,7 @@ fn said(text: anyhow::Result<String>) -> ExitCode {
     }
 }
 
-/// Ends a command whose text may tell of failures.
+/// Ends a command whose text may report failures.
 fn traced(told: anyhow::Result<(String, bool)>) -> ExitCode {
     match told {
         Ok((text, true)) => {

@@ -1,32 +1,33 @@
 //! Real proofs, verified, under several allocators in lockstep.
 //!
-//! An *arm* is an allocator with its settings: a binary with one `#[global_allocator]` that calls [`child::main`].
-//! A *workload* is a prover at a size: a type that implements [`Workload`]. The driver, [`driver::main`], starts every
-//! arm, lets each prove once a round in random order, and compares the times round by round, so that whatever else the
-//! machine does cancels out of the ratio. After every few rounds it starts all arms again, so that no figure hangs on
-//! the luck of one process. Times alone are never shown without their interval, and a proof that does not verify fails
-//! its arm.
+//! An *arm* is an allocator with its settings: a binary with one `#[global_allocator]` that calls [`child::main`]. A
+//! *workload* is a prover at a size: a type that implements [`Workload`]. The driver, [`driver::main`], starts every
+//! arm. In each round every arm proves once, in random order. The driver compares times round by round, so that other
+//! load on the machine cancels out of the ratio. After every few rounds it restarts all arms, so that no figure depends
+//! on the luck of one process. Every verdict comes from a 95% interval, and a proof that does not verify fails its arm.
 //!
-//! The harness knows no prover: each is a package of its own, in `provers` or anywhere. It implements [`Workload`], names it
-//! in a `static` of [`Prover`]s, and has a line for each binary: [`driver!`] and [`arm!`]. `docs/benchmarking.md` has the
-//! steps, and `examples/your-prover` a whole package.
+//! The harness knows no prover. Each prover is a package of its own, in `provers` or anywhere else. The package
+//! implements [`Workload`], lists its [`Prover`]s in a `static`, and has one line for each binary: [`driver!`] and
+//! [`arm!`]. `docs/benchmarking.md` has the steps, and `examples/your-prover` is a whole package.
 //!
-//! From the driver down, a module uses only what stands below it (`tests/layering.rs`):
+//! The modules, from the top down. Each uses only modules below it (`tests/layering.rs`).
 //!
-//! ```text
-//! driver       a command line -> an exit code          cli     what is asked for
-//! check        the gate: figures, held to a baseline   trace   beside the bench: allocations recorded and replayed
-//! exec         beside the bench: any command, under libraries that are preloaded
-//! run          a plan -> measured, shown, written
-//! report       HTML, tables, curves, JSON, Markdown, comparison
-//! measure      lockstep, seats, processes, time, memory, Ctrl-C
-//! child        the other end of the pipe: proves, records, replays; faults on request
-//! plan         a request -> what runs, checked
-//! results      proofs -> figures; columns, samples.csv, result.json
-//! protocol     what driver and child say to each other
-//! workloads    what is proved                          arms    under which allocators
-//! sample       what is measured of a proof             machine what it runs on
-//! ```
+//! - `driver`: from a command line to an exit code
+//! - `cli`: the command line
+//! - `check`: the gate, which holds figures to a baseline
+//! - `trace`: a tool that records allocations and replays them
+//! - `exec`: a tool that runs any command under preloaded libraries
+//! - `run`: measures a plan, shows and writes its results
+//! - `report`: HTML, tables, curves, JSON, Markdown, comparison
+//! - `measure`: lockstep, seats, processes, time, memory, Ctrl-C
+//! - `child`: the other end of the pipe: proves, records, replays; injects faults on request
+//! - `plan`: from a request to the runs, checked
+//! - `results`: from proofs to figures: columns, samples.csv, result.json
+//! - `protocol`: the messages between driver and child
+//! - `workloads`: provers and their workloads
+//! - `arms`: the allocators
+//! - `sample`: the measurement of one proof
+//! - `machine`: the machine and the build
 
 pub mod arms;
 pub mod child;

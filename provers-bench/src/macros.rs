@@ -1,9 +1,9 @@
-//! The binaries of a bench: one for the driver, one for each arm, one for the recorder. A line each.
+//! Macros for the binaries of a bench: the driver, each arm, and the recorder. Each binary is one line.
 
 /// The whole of the driver's binary, for these provers.
 ///
-/// `provers` names a `static`, in the library of its package: a constant would compile the provers again for every binary.
-/// The driver's own baseline of figures, `baseline.toml`, lies beside its `Cargo.toml`.
+/// `provers` names a `static` in the package's library: a constant would compile the provers again for every binary.
+/// The driver's baseline of figures, `baseline.toml`, is next to the package's `Cargo.toml`.
 ///
 /// ```
 /// # mod my_prover { pub static PROVERS: &[provers_bench::Prover] = &[]; }
@@ -18,7 +18,7 @@ macro_rules! driver {
     };
 }
 
-/// The whole of an arm's binary: one of [`allocators`](crate::arms) is installed, and proves when the driver asks.
+/// The whole of an arm's binary: installs one of the [`allocators`](crate::arms), and proves when the driver asks.
 ///
 /// The arm `zk-alloc` starts the binary `with-zk-alloc`, which is `src/bin/with-zk-alloc.rs`:
 ///
@@ -38,7 +38,8 @@ macro_rules! arm {
     };
 }
 
-/// The whole of the binary that records for `prove-bench record`: the system's allocator, and a note of every large request.
+/// The whole of the binary that records for `prove-bench record`: the system allocator, which also records every large
+/// request.
 ///
 /// The driver starts the binary `record`, which is `src/bin/record.rs`:
 ///

@@ -1,3 +1,4 @@
-//! The driver without a prover: it has the tools (`report`, `compare`, `exec`, `simulate`, `replay`). A prover's package has a driver of its own.
+//! The driver without a prover. It has the tools (`report`, `compare`, `exec`, `simulate`, `replay`). Each prover's
+//! package has its own driver.
 
 provers_bench::driver!(&[]);

@@ -1,5 +1,5 @@
-//! What driver and child say to each other: one JSON value a line, requests on the child's stdin, replies on what was
-//! its stdout.
+//! The messages between driver and child: one JSON value a line. Requests go to the child's stdin, and replies to its
+//! original stdout.
 
 pub(crate) mod records;
 
@@ -7,35 +7,36 @@ use crate::machine::build_info::BuildInfo;
 use crate::sample::Sample;
 use serde::{Deserialize, Serialize};
 
-/// From the driver.
+/// A message from the driver.
 #[derive(Debug, Deserialize, PartialEq, Serialize)]
 #[serde(tag = "request", rename_all = "snake_case")]
 pub(crate) enum Request {
-    /// First of all: set the workload up. Answered by [`Reply::Ready`].
+    /// Comes first: set the workload up. The answer is [`Reply::Ready`].
     Setup {
-        /// Name of the arm in this run, which an allocator listed twice has two of.
+        /// Name of the arm in this run. An allocator that is listed twice has two names.
         arm: String,
         prover: String,
         workload: String,
         log_rows: u32,
-        /// Settings that must be in force, as name and value in the allocator's own words.
+        /// Settings that must be in force, as name and value in the allocator's own terms.
         requires: Vec<(String, String)>,
-        /// Where in a page the stacks of the prover's threads begin, in bytes: the same for all arms of a round.
+        /// The offset within a page, in bytes, where the stacks of the prover's threads begin. All arms of a round
+        /// share it.
         stack_bytes: u16,
     },
-    /// Prove and verify once. Answered by [`Reply::Proved`].
+    /// Prove and verify once. The answer is [`Reply::Proved`].
     Prove { round: u32, seed: u64 },
-    /// Replay recorded allocations, with no prover set up. Answered by [`Reply::Replayed`].
+    /// Replay recorded allocations, without a prover. The answer is [`Reply::Replayed`].
     Replay {
-        /// The file that holds them.
+        /// The file with the allocations.
         script: String,
         shape: Shape,
-        /// As in a set-up.
+        /// As in `Setup`.
         requires: Vec<(String, String)>,
     },
 }
 
-/// From a child. The end of its stdin ends it.
+/// A message from a child. The child exits when its stdin ends.
 #[derive(Debug, Deserialize, PartialEq, Serialize)]
 #[serde(tag = "reply", rename_all = "snake_case")]
 pub(crate) enum Reply {
@@ -55,7 +56,7 @@ pub(crate) enum Reply {
     },
 }
 
-/// What an arm is, in its own words.
+/// The description that an arm gives of itself.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub(crate) struct Identity {
     pub(crate) allocator: String,
@@ -65,39 +66,39 @@ pub(crate) struct Identity {
     /// Settings that the allocator itself confirmed, as `name=value`.
     #[serde(default)]
     pub(crate) confirmed: Vec<String>,
-    /// Whether `peak_rss_bytes` is one proof's; otherwise it is the process's.
+    /// Whether `peak_rss_bytes` is the peak of one proof; otherwise it is the peak of the process.
     pub(crate) peak_is_per_proof: bool,
     pub(crate) build: BuildInfo,
 }
 
-/// What the replaying process must know before it reads the records.
+/// Facts that the replaying process needs before it reads the records.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
 pub(crate) struct Shape {
     pub(crate) records: usize,
-    /// Numbers of blocks are below this.
+    /// Block numbers are below this.
     pub(crate) blocks: usize,
     /// Threads are numbered from 1 to this.
     pub(crate) threads: usize,
-    /// The record after which most bytes are alive.
+    /// The record after which the most bytes are alive.
     pub(crate) peak_at: usize,
 }
 
-/// What a replay came to. Resident memory is without what the process had before its first operation.
+/// The result of a replay. Resident memory excludes memory that the process had before its first operation.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub(crate) struct Replayed {
-    /// Of the replay as if it were a proof; `rss_bytes` is what was left when everything was freed.
+    /// The replay, measured like a proof; `rss_bytes` is the memory that remains after everything was freed.
     pub(crate) sample: Sample,
-    /// Of the time on the clock, what operations took: the rest went by between two turns.
+    /// The part of the measured time that operations took. The rest passed between turns.
     pub(crate) operations_ns: u64,
     pub(crate) rss_at_live_peak_bytes: u64,
     pub(crate) rss_at_phase_ends_bytes: Vec<u64>,
-    /// After the allocator was asked to give back what is free; `None` if it was not asked.
+    /// Resident memory after the allocator released its free memory; `None` if it was not asked to.
     pub(crate) rss_released_bytes: Option<u64>,
-    /// The allocator's own words at the end of each phase and after all.
+    /// The allocator's own reports, after each phase and at the end.
     pub(crate) reports: Vec<String>,
 }
 
-/// A message as one line, its end included.
+/// A message as one line, including the line end.
 pub(crate) fn line<T: Serialize>(message: &T) -> serde_json::Result<String> {
     Ok(serde_json::to_string(message)? + "\n")
 }
@@ -116,7 +117,7 @@ mod tests {
         assert_eq!(serde_json::from_str::<T>(&line).unwrap(), message);
     }
 
-    /// A message that changes on its way, or spreads over two lines, would be read as garbage and fail its arm.
+    /// A message that changes on its way, or spans two lines, would be read as garbage and fail its arm.
     #[test]
     fn messages_survive_the_pipe() {
         let text = "line one\nline two \"quoted\"".to_owned();

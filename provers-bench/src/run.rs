@@ -50,7 +50,7 @@ pub(crate) fn run(plan: &Plan, folder: &Path, interrupt: &Interrupt) -> anyhow::
         if interrupt.is_raised() {
             break;
         }
-        // What one point leaves of its share, the others have.
+        // The remaining points share the time that one point leaves.
         let deadline = end.map(|end| Instant::now() + share(end, plan.points.len() - index));
         let result = lockstep.run(point, deadline)?;
         if !plan.json {
@@ -59,7 +59,7 @@ pub(crate) fn run(plan: &Plan, folder: &Path, interrupt: &Interrupt) -> anyhow::
         }
         run.workloads.push(result);
         run.interrupted = interrupt.is_raised();
-        // After each workload, so that a run cut short keeps those before.
+        // Written after each workload, so that a run that is cut short retains the earlier ones.
         report::write(&run_folder, &run)?;
     }
     run.interrupted = interrupt.is_raised();
@@ -69,7 +69,7 @@ pub(crate) fn run(plan: &Plan, folder: &Path, interrupt: &Interrupt) -> anyhow::
     Ok(run)
 }
 
-/// The last that is printed of a run whose files lie in `folder`: the result as JSON, or `text`.
+/// Prints the end of a run whose files are in `folder`: the result as JSON, or `text`.
 pub(crate) fn conclude(run: &Run, folder: &Path, json: bool, text: &str) -> anyhow::Result<()> {
     let page = folder.join(report::REPORT);
     let written = format!("{}\nsamples.csv, result.json and table.md are beside it\n", page.display());
@@ -82,14 +82,14 @@ pub(crate) fn conclude(run: &Run, folder: &Path, json: bool, text: &str) -> anyh
     Ok(())
 }
 
-/// Makes the folder of a new run, of this prover or command, and returns it with its name.
+/// Creates the folder of a new run of this prover or command, and returns it with its name.
 pub(crate) fn new_folder(out: Option<&Path>, prover: &str) -> anyhow::Result<(PathBuf, String)> {
     let folder = report::create_folder(&runs_folder(out)?, prover)?;
     let name = folder.file_name().context("the run's folder has no name")?.to_string_lossy().into_owned();
     Ok((folder, name))
 }
 
-/// Where the runs' folders lie: `out`, or a place in cargo's target directory.
+/// The folder of all runs: `out`, or a place in cargo's target directory.
 pub(crate) fn runs_folder(out: Option<&Path>) -> anyhow::Result<PathBuf> {
     if let Some(out) = out {
         return Ok(out.to_owned());
@@ -98,7 +98,7 @@ pub(crate) fn runs_folder(out: Option<&Path>) -> anyhow::Result<PathBuf> {
     Ok(binaries::measured_folder(driver.parent().context("prove-bench lies in no folder")?))
 }
 
-/// Of the time to `end`, what one of `points` may take.
+/// The share of the time until `end` that one of `points` may take.
 fn share(end: Instant, points: usize) -> Duration {
     end.saturating_duration_since(Instant::now()) / u32::try_from(points).unwrap_or(u32::MAX)
 }
@@ -110,7 +110,7 @@ fn warn_of_oversubscription(plan: &Plan, machine: &Machine, progress: &Progress)
     }
 }
 
-/// A reader that went away (`| head`) is no reason to stop measuring.
+/// Ignores errors: a reader that closed the pipe (`| head`) must not stop the measurement.
 pub(crate) fn print(text: &str) {
     let _ = stdout().write_all(text.as_bytes());
     let _ = stdout().flush();

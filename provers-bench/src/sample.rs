@@ -1,7 +1,6 @@
-//! What is measured of one proof, and how: the clock, the kernel's accounts of this process, the allocator's counters.
+//! The measurement of one proof: the clock, the kernel's accounts of this process, the allocator's counters.
 //!
-//! Everything that costs anything (files under `/proc`, the counters' list) is read before the clock starts or after
-//! it stops.
+//! Everything expensive (files under `/proc`, the list of counters) is read before the clock starts or after it stops.
 
 use crate::machine::{interrupts, memory};
 use anyhow::Context;
@@ -11,8 +10,8 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// What an allocator says about itself, by name. Of counters: since its process started or, in a sample, during one
-/// proof.
+/// Figures that an allocator reports about itself, by name. Counters count since its process started or, in a sample,
+/// during one proof.
 pub type Counters = BTreeMap<String, u64>;
 
 /// One proof of one arm.
@@ -26,20 +25,20 @@ pub(crate) struct Sample {
     pub(crate) sys_ns: u64,
     /// Minor page faults.
     pub(crate) minflt: u64,
-    /// TLB shootdowns: interrupts by which a processor has the others forget addresses that were unmapped. The kernel counts them
-    /// for the whole machine. `None` where it doesn't.
+    /// TLB shootdowns: interrupts by which a processor makes the others forget addresses that were unmapped. The kernel
+    /// counts them for the whole machine. `None` if it doesn't.
     #[serde(default)]
     pub(crate) tlb_shootdowns: Option<u64>,
-    /// Resident memory after proof and verification were dropped.
+    /// Resident memory after the proof was verified and dropped.
     pub(crate) rss_bytes: u64,
-    /// Highest resident memory during the proof; since the process started, where the kernel does not reset it.
+    /// Highest resident memory during the proof, or since the process started if the kernel cannot reset the peak.
     pub(crate) peak_rss_bytes: u64,
-    /// The proof was accepted by the verifier.
+    /// The verifier accepted the proof.
     pub(crate) verified: bool,
-    /// The allocator's own counters, during the proof.
+    /// Growth of the allocator's own counters during the proof.
     #[serde(default)]
     pub(crate) counters: Counters,
-    /// The allocator's own levels when the proof was made: not sums, so not growth.
+    /// The allocator's own gauges when the proof was made: levels, not growth.
     #[serde(default)]
     pub(crate) gauges: Counters,
 }
@@ -51,14 +50,14 @@ impl Sample {
     }
 }
 
-/// A sample, and why the verifier refused the proof if it did.
+/// A sample, and the verifier's reason if it refused the proof.
 #[derive(Debug)]
 pub(crate) struct Attempt {
     pub(crate) sample: Sample,
     pub(crate) refusal: Option<String>,
 }
 
-/// A proof being timed.
+/// A proof that is being timed.
 pub(crate) struct Meter {
     counters: fn() -> Counters,
     counted: Counters,
@@ -68,7 +67,7 @@ pub(crate) struct Meter {
 }
 
 impl Meter {
-    /// Starts the clock, last of all.
+    /// Starts the clock, as its last step.
     pub(crate) fn start(counters: fn() -> Counters) -> anyhow::Result<Self> {
         memory::reset_peak();
         let tlb_shootdowns = interrupts::tlb_shootdowns();
@@ -82,14 +81,14 @@ impl Meter {
         self.clock.elapsed()
     }
 
-    /// Stops the clock, first of all.
+    /// Stops the clock, as its first step.
     pub(crate) fn stop(self, gauges: fn() -> Counters) -> anyhow::Result<Reading> {
         let wall = self.clock.elapsed();
         let usage = usage()?;
         let counters = grown(&self.counted, (self.counters)());
         let tlb_shootdowns = interrupts::tlb_shootdowns().zip(self.tlb_shootdowns);
         let gauges = gauges();
-        // Before verification, which may need more memory than the proof did.
+        // Read before verification, which may need more memory than the proof.
         let peak_rss_bytes = memory::peak_rss_bytes()?;
         Ok(Reading(Sample {
             wall_ns: wall.as_nanos() as u64,
@@ -110,7 +109,7 @@ impl Meter {
 pub(crate) struct Reading(Sample);
 
 impl Reading {
-    /// Completes the sample, once the proof is verified and dropped.
+    /// Completes the sample, after the proof was verified and dropped.
     pub(crate) fn at_rest(self, verification: anyhow::Result<()>) -> anyhow::Result<Attempt> {
         let refusal = verification.err().map(|error| format!("{error:#}"));
         let sample = Sample { rss_bytes: memory::rss_bytes()?, verified: refusal.is_none(), ..self.0 };
@@ -152,7 +151,8 @@ pub(crate) mod tests {
         }
     }
 
-    /// A proof's faults and memory must be its own: touching 64 MiB must show up in one sample and not in the next.
+    /// A sample must show only its own faults and memory: touching 64 MiB must appear in one sample and not in the
+    /// next.
     #[test]
     fn a_sample_shows_what_happened_between_start_and_stop() {
         let _alone = memory::tests::alone();
@@ -167,7 +167,7 @@ pub(crate) mod tests {
         assert!(busy.wall_ns > idle.wall_ns);
     }
 
-    /// Counters run since the process started: a sample must hold only the growth.
+    /// Counters run since the process started, so a sample must hold only their growth.
     #[test]
     fn counters_are_reported_as_growth() {
         let counters = |value| Counters::from([("served".to_owned(), value)]);

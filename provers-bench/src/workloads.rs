@@ -5,35 +5,37 @@ use crate::sample::{Attempt, Meter};
 use anyhow::Context;
 use std::time::Duration;
 
-/// A prover under test: set up once per process, then proved and verified again and again.
+/// A prover under test: set up once per process, then proved and verified repeatedly.
 pub trait Workload: Sized {
-    /// What a prover hands to a verifier.
+    /// The proof that a prover hands to a verifier.
     type Proof;
-    /// Builds whatever lives across proofs (configuration, circuit, keys) for a trace of `2^log_rows` rows. Not timed.
+    /// Builds everything that lives across proofs (configuration, circuit, keys) for a trace of `2^log_rows` rows. Not
+    /// timed.
     fn setup(log_rows: u32) -> anyhow::Result<Self>;
-    /// One proof, witness or trace generation included. This, and only this, is timed. `seed` varies the input from proof to proof.
+    /// Makes one proof, including the generation of its witness or trace. Only this is timed. `seed` varies the input
+    /// from proof to proof.
     fn prove(&self, seed: u64) -> anyhow::Result<Self::Proof>;
     /// Checks a proof as a verifier would. Not timed.
     fn verify(&self, proof: &Self::Proof) -> anyhow::Result<()>;
 }
 
-/// A workload as the harness knows it: a name, sizes, and how to set it up.
+/// A workload as the harness knows it: a name, sizes, and a set-up function.
 #[derive(Clone, Copy, Debug)]
 pub struct WorkloadSpec {
     /// Name on the command line, in tables and in files.
     pub name: &'static str,
-    /// What is proved, in one line.
+    /// The proved statement, in one line.
     pub about: &'static str,
-    /// Size when `--log-rows` is not given.
+    /// Size if `--log-rows` is not given.
     pub default_log_rows: u32,
     /// Smallest size, as the binary logarithm of the rows of the trace.
     pub min_log_rows: u32,
-    /// Largest size, likewise.
+    /// Largest size, in the same unit.
     pub max_log_rows: u32,
-    /// Size at which `prove-bench check` proves it.
+    /// Size for `prove-bench check`.
     pub check_log_rows: u32,
-    /// Most processes of an arm that a run starts by itself, because each sets the workload up again; `None` where
-    /// that is cheap.
+    /// Most processes that a run starts for an arm by default, because each sets the workload up again. `None` if the
+    /// set-up is cheap.
     pub max_processes: Option<u32>,
     setup: SetUp,
 }
@@ -41,7 +43,7 @@ pub struct WorkloadSpec {
 type SetUp = fn(u32) -> anyhow::Result<Box<dyn Subject>>;
 
 impl WorkloadSpec {
-    /// Names the workload `W`, which takes `2^10` to `2^22` rows, and is checked at its default size.
+    /// Defines the workload `W`, which takes `2^10` to `2^22` rows and is checked at its default size.
     pub const fn new<W: Workload + 'static>(name: &'static str, about: &'static str, default_log_rows: u32) -> Self {
         Self::set_up_by(boxed::<W>, name, about, default_log_rows)
     }
@@ -59,20 +61,20 @@ impl WorkloadSpec {
         }
     }
 
-    /// The same workload with its own limits on `log_rows`, both included.
+    /// The same workload with its own limits on `log_rows`, both inclusive.
     pub const fn sizes(mut self, min_log_rows: u32, max_log_rows: u32) -> Self {
         self.min_log_rows = min_log_rows;
         self.max_log_rows = max_log_rows;
         self
     }
 
-    /// The same workload, checked at `2^log_rows` rows: a gate that takes long is not run.
+    /// The same workload, checked at `2^log_rows` rows. Choose a small size: a slow gate is not run.
     pub const fn checked_at(mut self, log_rows: u32) -> Self {
         self.check_log_rows = log_rows;
         self
     }
 
-    /// The same workload, whose set-up is expensive: without `--processes` an arm has at most `max_processes`.
+    /// The same workload with an expensive set-up: without `--processes` an arm has at most `max_processes` processes.
     pub const fn processes_at_most(mut self, max_processes: u32) -> Self {
         self.max_processes = Some(max_processes);
         self
@@ -83,26 +85,26 @@ impl WorkloadSpec {
     }
 }
 
-/// A proving system and the workloads that measure it: the first argument of `prove-bench`.
+/// A proving system and its workloads: the first argument of `prove-bench`.
 #[derive(Debug)]
 pub struct Prover {
     /// Name on the command line.
     pub name: &'static str,
     /// The proving system, in one line.
     pub about: &'static str,
-    /// What a program that uses it does first thing in `main`: a child calls it once, before any setup.
+    /// Initialises the proving system, as a program does first in its `main`. A child calls it once, before any set-up.
     pub init: fn(),
     /// Its workloads, in the order in which they run.
     pub workloads: &'static [WorkloadSpec],
 }
 
-/// What may happen on the clock beside a proof: nothing, or the fault that a test asked for.
+/// An action on the clock after a proof: nothing, or the fault that a test requested.
 type Disturb = dyn Fn(Duration) -> anyhow::Result<()>;
 
-/// A [`Workload`] without its types: all that a child needs of it.
+/// A [`Workload`] without its types: the part that a child needs.
 pub(crate) trait Subject {
-    /// Proves once on the clock, in the scope of the allocator, then verifies and drops the proof off the clock. Calls
-    /// `disturb` on the clock, once the proof is made, with the time that it took.
+    /// Proves once on the clock, in the allocator's scope, then verifies and drops the proof off the clock. Calls
+    /// `disturb` on the clock once the proof is made, with the time that it took.
     fn attempt(&self, seed: u64, installed: &Installed, disturb: &Disturb) -> anyhow::Result<Attempt>;
 }
 

@@ -1,9 +1,9 @@
-//! One allocator, one binary.
+//! Each binary contains only its own allocator.
 
 use std::fs;
 
-/// The library names every allocator that an arm may link. One that the linker pulled into another arm's binary would run
-/// its constructors there, and take its memory.
+/// The library names every allocator that an arm may link. If the linker pulled one into another arm's binary, its
+/// constructors would run there and use memory.
 #[test]
 fn no_arm_carries_the_allocator_of_another() {
     let carries = |binary: &str, symbol: &str| {

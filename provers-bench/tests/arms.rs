@@ -1,4 +1,4 @@
-//! Every arm is what its name says: the allocator that its binary links, with settings that took.
+//! Every arm links the allocator of its name, and its settings take effect.
 
 mod common;
 
@@ -10,13 +10,13 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// The binary of an arm in the bench's own package, which knows no prover.
+/// An arm's binary in the bench's own package, which contains no prover.
 fn binary(arm: &Arm) -> PathBuf {
     Path::new(env!("CARGO_BIN_EXE_prove-bench")).with_file_name(arm.binary)
 }
 
-/// The answer of a child of `arm` to its set-up, in an environment that may contradict the arm's. The child confirms the arm's
-/// settings before it looks for the prover.
+/// A child's reply to the set-up of `arm`, in an environment that may contradict the arm's. The child confirms the
+/// arm's settings before it looks for the prover.
 fn set_up(arm: &Arm, environment: &[(&str, &str)]) -> Value {
     let mut child = Command::new(binary(arm))
         .envs(environment.iter().copied())
@@ -37,7 +37,7 @@ fn named(name: &str) -> &'static Arm {
     ARMS.iter().find(|arm| arm.name == name).unwrap()
 }
 
-/// A peer at its defaults, shown as tuned, would be beaten without having taken part.
+/// A peer that runs with its defaults under the name of a tuned one would lose unfairly.
 #[test]
 fn a_setting_that_did_not_take_fails_its_arm_with_what_was_found() {
     for (name, environment, found) in [
@@ -64,7 +64,7 @@ fn every_arms_own_settings_take() {
     }
 }
 
-/// A binary with two allocators in it runs the start-up code of both.
+/// A binary with two allocators runs the start-up code of both.
 #[test]
 fn each_binary_links_one_allocator() {
     let marks: [(&str, &[u8]); 3] =
@@ -79,7 +79,7 @@ fn each_binary_links_one_allocator() {
     }
 }
 
-/// Built without CMake, snmalloc keeps its assertions unless it is told otherwise (`.cargo/config.toml`), and is slow.
+/// Without CMake, snmalloc is built with its assertions and is slow, unless `.cargo/config.toml` disables them.
 #[test]
 fn snmalloc_runs_without_its_assertions() {
     let code = std::fs::read(binary(named("snmalloc"))).unwrap();
@@ -88,8 +88,8 @@ fn snmalloc_runs_without_its_assertions() {
     assert!(!holds(b"assert fail: {} in {}"));
 }
 
-/// Bump and reset must run inside its own phases, where it fails as it does in production; and that must not fail a run
-/// that was made to show it. From 2^12 rows on, what it overwrites is large enough to be its own.
+/// Bump-reset must run inside its own phases, where it fails as it does in production. Its failure must not fail a run
+/// that demonstrates it. From 2^12 rows on, the overwritten blocks are large enough for its arena to serve them.
 #[test]
 fn bump_reset_fails_at_its_second_proof_and_the_run_succeeds() {
     let bench = Bench::new("bump-reset");

@@ -1,11 +1,11 @@
-//! The whole bench, from the command line to its files: real proofs under every allocator.
+//! The whole bench, from the command line to its files, with real proofs under every allocator.
 
 mod common;
 
 use common::{Bench, arm, stderr, stdout};
 use serde_json::Value;
 
-/// Every arm proves every workload in every round, and table, CSV and JSON tell of the same proofs.
+/// Every arm proves every workload in every round. Table, CSV and JSON must describe the same proofs.
 #[test]
 fn every_arm_proves_and_the_files_hold_every_sample() {
     let bench = Bench::new("end-to-end");
@@ -35,13 +35,13 @@ fn every_arm_proves_and_the_files_hold_every_sample() {
             assert!(of_round(0) > 0 && of_round(1) > 0 && of_round(0) + of_round(1) == curve.len(), "{curve:?}");
             same_samples(arm, samples.iter().filter(|row| row["workload"] == workload && row["arm"] == name));
         }
-        // What only our allocator knows.
+        // Only our allocator reports these figures.
         let result_of =
             result["workloads"].as_array().unwrap().iter().find(|item| item["workload"] == workload).unwrap();
-        // WHIR at this size holds a fifth of a MiB; the AIRs have a trace.
+        // At this size WHIR holds a fifth of a MiB; the AIRs also hold a trace.
         let least_bytes = if workload == "whir" { 1 << 17 } else { 1 << 20 };
         assert!(result_of["live_peak_bytes"].as_u64().unwrap() > least_bytes, "{result_of}");
-        // 3 rounds carry an interval, but no verdict yet.
+        // 3 rounds give an interval, but no verdict.
         let ours = &arm(&result, workload, "zk-alloc")["summary"];
         assert_eq!(ours["verdict"], "too_few_rounds");
         assert!(ours["wall_ratio"]["interval"]["low"].is_f64(), "{ours}");
@@ -55,7 +55,7 @@ fn every_arm_proves_and_the_files_hold_every_sample() {
     assert!(markdown.contains("| zk-alloc") && markdown.contains("--seed 5"), "{markdown}");
 }
 
-/// JSON and CSV are written at different times by different code: they must not differ.
+/// Different code writes JSON and CSV at different times. They must agree.
 fn same_samples<'a>(arm: &Value, rows: impl Iterator<Item = &'a Value>) {
     let samples = arm["samples"].as_array().unwrap();
     let mut count = 0;
@@ -72,7 +72,7 @@ fn same_samples<'a>(arm: &Value, rows: impl Iterator<Item = &'a Value>) {
     assert_eq!(count, samples.len());
 }
 
-/// Our arm must show that the arena served its proofs, or its row tells of the system's allocator.
+/// Our arm must show that the arena served its proofs; otherwise its row describes the system allocator.
 #[test]
 fn the_arena_served_every_proof_of_our_arm() {
     let bench = Bench::new("served");
@@ -85,7 +85,7 @@ fn the_arena_served_every_proof_of_our_arm() {
     }
 }
 
-/// The same seed must give the same order of arms, in every round.
+/// The same seed must give the same order of arms in every round.
 #[test]
 fn a_seed_repeats_the_order() {
     let order = |name: &str| {
@@ -101,7 +101,7 @@ fn a_seed_repeats_the_order() {
     assert!(first.iter().any(|[_, _, _, arm]| arm == "glibc-2"), "an A/A run has two rows");
 }
 
-/// Wrong usage is answered before anything is built or run: exit code 2, one line, nothing on stdout.
+/// Wrong usage is reported before anything is built or run: exit code 2, one line, nothing on stdout.
 #[test]
 fn wrong_usage_is_one_line_and_exit_code_2() {
     for (arguments, names) in [

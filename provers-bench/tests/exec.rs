@@ -1,5 +1,5 @@
-//! `exec` with programs of other people: what fails an arm, what is seen of whole trees of processes, and Ctrl-C. Libraries that
-//! are not installed here take no part, and say so.
+//! `exec` with third-party programs: failing arms, whole process trees, and Ctrl-C. A library that is not installed is
+//! skipped, and the test says so.
 
 mod common;
 
@@ -12,7 +12,7 @@ use std::process::{Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// A folder for a test's files, gone at its end.
+/// A folder for a test's files, removed at its end.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -72,7 +72,7 @@ fn said(output: &Output) -> String {
     format!("{}\n{}", stdout(output), stderr(output))
 }
 
-/// A library that any process can load and that changes nothing: to be preloaded in the place of an allocator.
+/// A library that any process can load and that changes nothing. Tests preload it in place of an allocator.
 fn harmless_library() -> Option<String> {
     let folders = ["/lib/x86_64-linux-gnu", "/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib"];
     let files = ["libpthread.so.0", "libdl.so.2", "librt.so.1", "libm.so.6"];
@@ -84,7 +84,7 @@ fn harmless_library() -> Option<String> {
     found
 }
 
-/// Runs a program under everything that is installed: all of it must succeed with the same output, and have figures.
+/// Runs a program under every installed allocator. Each run must succeed with the same output and have figures.
 fn works(name: &str, command: &[&str]) {
     if !is_installed(command[0]) {
         return;
@@ -129,7 +129,7 @@ fn python_runs_under_all() {
     works("exec-python", &["python3", "-c", script]);
 }
 
-/// `gcc` starts the compiler proper: a tree of processes.
+/// `gcc` starts the compiler proper, so this is a tree of processes.
 #[test]
 fn gcc_runs_under_all_with_what_it_starts() {
     let folder = Folder::new("exec-gcc");
@@ -144,7 +144,7 @@ fn sqlite_runs_under_all() {
     works("exec-sqlite", &["sqlite3", ":memory:", sql]);
 }
 
-/// Of a static program every allocator would show the same figures, each under its name: that is said once.
+/// A static program would show the same figures under every allocator's name. The driver refuses it with one message.
 #[test]
 fn a_static_program_is_not_run() {
     let folder = Folder::new("exec-static");
@@ -159,7 +159,7 @@ fn a_static_program_is_not_run() {
     let output = bench.exec(&options, &[&program]).output().unwrap();
     assert_eq!(output.status.code(), Some(1), "{}", said(&output));
     assert!(bench.has_no_folder() && stderr(&output).matches("is static").count() == 1, "{}", said(&output));
-    // The same in a process that a dynamic program starts.
+    // Here a dynamic program starts the static one.
     let bench = Bench::new("exec-static-child");
     let busy = folder.write("b.c", "int main(void) { for (volatile long i = 0; i < 3000000000; i++); return 0; }\n");
     assert!(Command::new("gcc").args(["-static", "-o", &program, &busy]).status().unwrap().success());
@@ -169,7 +169,7 @@ fn a_static_program_is_not_run() {
     assert!(reason(&result, "mine").contains("was not mapped in"), "{}", reason(&result, "mine"));
 }
 
-/// The loader passes over LD_PRELOAD when a program gains rights.
+/// The loader ignores LD_PRELOAD for a program that gains privileges.
 #[test]
 fn a_setuid_program_is_not_run() {
     let folder = Folder::new("exec-setuid");
@@ -187,7 +187,8 @@ fn a_setuid_program_is_not_run() {
     assert!(bench.has_no_folder() && stderr(&output).contains("is setuid"), "{}", said(&output));
 }
 
-/// A library that the loader refuses, or that a program's starter takes out of the environment, measures nothing.
+/// An arm fails if the loader refuses its library, or if a wrapper removes it from the environment. It would measure
+/// nothing.
 #[test]
 fn a_library_that_is_not_mapped_fails_its_arm() {
     let folder = Folder::new("exec-unmapped");
@@ -210,8 +211,8 @@ fn a_library_that_is_not_mapped_fails_its_arm() {
     assert!(why.contains("was not mapped in") && why.contains("sort"), "{why}");
 }
 
-/// An image that sets `LD_PRELOAD` would show its own allocator under the name of glibc, and so would a program that is
-/// linked with one.
+/// An image that sets `LD_PRELOAD` would show its own allocator under glibc's name. So would a program that is linked
+/// with an allocator.
 #[test]
 fn an_allocator_from_elsewhere_does_not_pass_for_glibc() {
     let folder = Folder::new("exec-elsewhere");
@@ -242,11 +243,11 @@ fn an_allocator_from_elsewhere_does_not_pass_for_glibc() {
     assert!(known.contains("maps libtcmalloc_forwarded.so by itself"), "{known}");
 }
 
-/// A row for each allocator that is not here, with what brings it, and no failure.
+/// Each missing allocator has a row that says how to install it, and the run does not fail.
 #[test]
 fn a_missing_library_is_a_row_that_says_what_brings_it() {
     let folder = Folder::new("exec-missing");
-    // Beside this copy of the driver there is no library.
+    // No library lies next to this copy of the driver.
     let driver = folder.path("prove-bench");
     fs::copy(env!("CARGO_BIN_EXE_prove-bench"), &driver).unwrap();
     let out = folder.path("out");
@@ -264,7 +265,8 @@ fn a_missing_library_is_a_row_that_says_what_brings_it() {
     }
 }
 
-/// A command that fails by itself says nothing on allocators; one that fails under a library fails that arm.
+/// A command that fails without any library says nothing about allocators. A command that fails under a library fails
+/// that arm.
 #[test]
 fn a_failing_command_is_told_from_a_failing_arm() {
     let bench = Bench::new("exec-fails");
@@ -319,7 +321,8 @@ fn a_different_output_and_a_refused_one_fail_their_arm() {
     assert_eq!(reason(&result, "mine"), "--verify failed: exited with code 1: not empty");
 }
 
-/// What a process's children use is the command's: their memory at once, and what those do whose parent is gone.
+/// The figures include all processes of the command: memory of several at the same time, and processes whose parent
+/// exited.
 #[test]
 fn the_whole_tree_counts() {
     let bench = Bench::new("exec-tree");
@@ -338,7 +341,7 @@ fn the_whole_tree_counts() {
     assert!(arm(&result, "glibc")["rss_over_time"].as_array().unwrap().len() > 10);
 }
 
-/// A process that outlives the command would be measured into the next run.
+/// A process that outlives the command would count in the next run.
 #[test]
 fn what_a_command_leaves_behind_is_ended_and_told() {
     let folder = Folder::new("exec-left");
@@ -352,7 +355,8 @@ fn what_a_command_leaves_behind_is_ended_and_told() {
     assert!(!Path::new("/proc").join(pid.trim()).exists());
 }
 
-/// A service, or a loop: its first interval apart from the others, and none of its start.
+/// In a service or a loop, the first interval is cold and is separate from the others. No interval includes the
+/// start-up.
 #[test]
 fn intervals_between_lines_have_cold_and_warm_apart() {
     let bench = Bench::new("exec-each");
@@ -377,7 +381,7 @@ fn intervals_between_lines_have_cold_and_warm_apart() {
     assert!(stderr(&few).contains("1 lines of the output match"), "{}", stderr(&few));
 }
 
-/// A script must be able to read stdout without picking the result out of tables.
+/// A script must be able to parse stdout as JSON.
 #[test]
 fn json_is_all_that_goes_to_stdout_and_the_page_has_the_advice() {
     let folder = Folder::new("exec-json");
@@ -395,7 +399,7 @@ fn json_is_all_that_goes_to_stdout_and_the_page_has_the_advice() {
     assert!(!page.contains("proof"), "a command proves nothing");
 }
 
-/// Ctrl-C in the middle: the driver must end soon, end what it started, and keep what was measured.
+/// After Ctrl-C the driver must end soon, end the processes that it started, and write the samples measured so far.
 #[test]
 fn an_interrupted_run_keeps_its_samples_and_leaves_no_process() {
     let folder = Folder::new("exec-interrupt");

@@ -1,5 +1,5 @@
-//! An arm that fails is a row of the table and exit code 1, and the others finish. The faults are made by the child
-//! itself, on request: everything else is the real thing.
+//! A failing arm has a row in the table and causes exit code 1, and the others finish. The child itself makes the
+//! faults, on request. Everything else is real.
 
 mod common;
 
@@ -7,7 +7,7 @@ use common::{Bench, arm, interrupt, stderr, stdout, wait_for};
 
 const SMALL: &str = "plonky3 --workloads poseidon2 --log-rows 10 --rounds 3 --processes 2";
 
-/// Runs all arms with `fault` in round 2 of jemalloc and returns how its row names the failure.
+/// Runs all arms with `fault` in round 2 of jemalloc. Returns the reason in its row.
 fn reason_of(fault: &str, options: &str) -> String {
     let bench = Bench::new(fault);
     let output = bench.run_with_fault(&format!("{SMALL} {options}"), &format!("jemalloc:2:{fault}"));
@@ -41,7 +41,7 @@ fn a_hanging_child_is_killed_after_the_timeout() {
     assert_eq!(reason_of("hang", "--timeout 3"), "hung: no answer within 3 s, killed");
 }
 
-/// An allocator that hands out memory twice shows in proofs that don't verify.
+/// An allocator that hands out memory twice causes proofs that do not verify.
 #[test]
 fn a_refused_proof_fails_its_arm() {
     assert!(reason_of("bad-proof", "").starts_with("proof 3 does not verify: "));
@@ -52,7 +52,7 @@ fn a_garbled_answer_fails_its_arm() {
     assert_eq!(reason_of("garbage", ""), "answered garbage: \"this is no reply\", killed");
 }
 
-/// Without glibc's figures there are no ratios, but the arms that work must still be measured.
+/// Without glibc's figures there are no ratios, but the working arms must still be measured.
 #[test]
 fn a_failing_baseline_leaves_the_others_their_figures() {
     let bench = Bench::new("baseline");
@@ -64,7 +64,7 @@ fn a_failing_baseline_leaves_the_others_their_figures() {
     assert!(ours["warm_wall_ns"].is_u64() && ours["wall_ratio"].is_null(), "{ours}");
 }
 
-/// Ctrl-C in the middle of a long run: the driver must end soon, end its children, and keep what was measured.
+/// After Ctrl-C in a long run the driver must end soon, end its children, and write the samples measured so far.
 #[test]
 fn an_interrupted_run_ends_its_children_and_keeps_its_samples() {
     let bench = Bench::new("interrupt");

@@ -1,5 +1,5 @@
-//! The gate, from its command line to its exit code: real proofs, held to a baseline that the same test blessed. What is
-//! worse is made so by the child itself, on request.
+//! The gate, from its command line to its exit code: real proofs, against a baseline that the same test blessed. The
+//! child itself makes figures worse on request.
 
 mod common;
 
@@ -8,7 +8,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Output;
 
-/// A gate with a baseline of its own.
+/// A gate with its own baseline.
 struct Gate {
     bench: Bench,
     baseline: PathBuf,
@@ -20,7 +20,7 @@ impl Gate {
         Self { bench: Bench::new(name), baseline }
     }
 
-    /// Of the smallest workload, with time to be judged.
+    /// Checks the smallest workload.
     fn check(&self, arguments: &str, fault: Option<&str>) -> Output {
         let line = format!("check --workloads poseidon2 --baseline {} {arguments}", self.baseline.display());
         match fault {
@@ -29,7 +29,7 @@ impl Gate {
         }
     }
 
-    /// Blesses, with a reason of one word.
+    /// Blesses the baseline, with a reason of one word.
     fn bless(&self, reason: &str) {
         let output = self.check(&format!("--rounds 6 --bless --reason {reason}"), None);
         assert_eq!(output.status.code(), Some(0), "{}\n{}", stdout(&output), stderr(&output));
@@ -39,7 +39,8 @@ impl Gate {
         fs::read_to_string(&self.baseline).expect("a baseline was written")
     }
 
-    /// Puts a time into the baseline that no busy machine reaches by chance: what it measured would be a timed test.
+    /// Sets the baseline's time to a value that no busy machine reaches by chance. With the measured value this would
+    /// be a timing test.
     fn set_warm_time_ratio(&self, median: f64) {
         let mut baseline: toml::Table = self.text().parse().expect("a baseline is TOML");
         let ratio =
@@ -57,7 +58,7 @@ impl Drop for Gate {
     }
 }
 
-/// Runs the check with `fault` in every proof of zk-alloc; it must name `figure` and fail.
+/// Runs the check with `fault` in every proof of zk-alloc. The check must name `figure` and fail.
 #[track_caller]
 fn fails_by(gate: &Gate, fault: &str, figure: &str) {
     let output = gate.check("--rounds 6", Some(&format!("zk-alloc:*:{fault}")));
@@ -68,7 +69,7 @@ fn fails_by(gate: &Gate, fault: &str, figure: &str) {
     assert!(text.contains("--bless --reason"), "{text}");
 }
 
-/// The same code must pass what a slower prover and one that faults its memory in anew must not.
+/// Unchanged code must pass. A slower prover must fail, and so must one that faults in its memory again.
 #[test]
 fn unchanged_code_passes_and_a_slowdown_and_a_storm_of_faults_do_not() {
     let gate = Gate::new("gate");
@@ -80,7 +81,7 @@ fn unchanged_code_passes_and_a_slowdown_and_a_storm_of_faults_do_not() {
     for figure in ["minor faults", "system calls", "escaped bytes", "peak RSS", "warm time"] {
         assert!(text.contains(figure), "{figure}: {text}");
     }
-    // Twice what is allowed, and more; `cargo make prove-check-soak` shows a small one.
+    // More than twice the allowed time; `cargo make prove-check-soak` tests a small slowdown.
     fails_by(&gate, "slow=300", "warm time / glibc's");
     fails_by(&gate, "page-faults", "minor faults");
 
@@ -90,7 +91,7 @@ fn unchanged_code_passes_and_a_slowdown_and_a_storm_of_faults_do_not() {
     assert_eq!(text.matches("log_rows").count(), 1, "the figures are not: {text}");
 }
 
-/// A proof that does not verify has no figures: it must neither hold nor be blessed.
+/// A proof that does not verify has no figures. It must neither pass nor be blessed.
 #[test]
 fn a_failing_arm_fails_the_check_and_is_not_blessed() {
     let gate = Gate::new("gate-failing");
@@ -100,7 +101,7 @@ fn a_failing_arm_fails_the_check_and_is_not_blessed() {
     assert!(!gate.baseline.exists());
 }
 
-/// A baseline of one workload, of which only its name and size matter.
+/// A baseline of one workload. Only its name and size matter.
 fn baseline_of(key: &str, log_rows: u32) -> String {
     format!(
         "schema = 1\n[workloads.\"{key}\"]\nlog_rows = {log_rows}\nthreads = 2\nmachine = \"m\"\nprofile = \"p\"\n\
@@ -108,7 +109,8 @@ fn baseline_of(key: &str, log_rows: u32) -> String {
     )
 }
 
-/// A gate that cannot judge must say so before anything is proved, and not with the exit code of a figure that is worse.
+/// A gate without a usable baseline must say so before it proves anything. Its exit code must differ from that of a
+/// regression.
 #[test]
 fn a_baseline_that_cannot_be_used_is_one_line_and_exit_code_2() {
     for (content, options, names) in [
@@ -135,7 +137,7 @@ fn a_baseline_that_cannot_be_used_is_one_line_and_exit_code_2() {
     }
 }
 
-/// Figures of a workload that is no more would never be held again, and nobody would know.
+/// A removed workload's figures in the baseline would never be checked again, and nobody would notice.
 #[test]
 fn an_unknown_workload_in_the_baseline_is_named() {
     let gate = Gate::new("gate-unknown");

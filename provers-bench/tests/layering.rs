@@ -1,12 +1,12 @@
-//! A module of the bench names only what stands below it, and no two files name each other. This test reads the sources;
-//! how, is said in the file that it shares with the allocator's.
+//! A module of the bench names only modules below it, and no two files name each other. This test reads the sources.
+//! The file `layers.rs`, shared with the allocator's test, explains how.
 
 #[path = "../../zk-alloc/tests/support/layers.rs"]
 mod layers;
 
 use std::path::{Path, PathBuf};
 
-/// From the top down. What stands on one line may name what stands on lower lines, and not its neighbours.
+/// Modules from the top down. A module may name those on lower lines, but not those on its own line.
 const ORDER: &[&[&str]] = &[
     &["driver"],
     &["cli"],
@@ -27,7 +27,7 @@ fn src() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("src")
 }
 
-/// Binaries and the macros that make them are the crate's outside: they name its root.
+/// Binaries and the macros that make them lie outside the modules. They name the crate's root.
 fn is_outside(module: &str) -> bool {
     module.starts_with("bin::") || ["main", "macros"].contains(&module)
 }
@@ -38,7 +38,7 @@ fn a_module_names_only_what_stands_below_it() {
     assert!(breaches.is_empty(), "{}", breaches.join("\n"));
 }
 
-/// Within a wing, too: two files that need each other can neither be read nor changed one at a time.
+/// This also holds within a module's folder: two files that need each other cannot be read or changed separately.
 #[test]
 fn no_file_names_one_that_names_it() {
     let cycles = layers::cycles(&src(), is_outside);

@@ -1,11 +1,11 @@
-//! What options make of a run: sweeps, JSON, and when it ends. Real proofs, at their smallest size.
+//! Options of a run: sweeps, JSON, and limits. Real proofs, at their smallest size.
 
 mod common;
 
 use common::{Bench, stderr, stdout};
 use serde_json::Value;
 
-/// A sweep that loses a point, or mixes two, draws a wrong curve.
+/// A sweep that loses a point, or mixes two points, draws a wrong curve.
 #[test]
 fn a_sweep_is_a_result_a_point_and_a_table_of_ratios() {
     let bench = Bench::new("sweep");
@@ -21,7 +21,7 @@ fn a_sweep_is_a_result_a_point_and_a_table_of_ratios() {
     assert_eq!(rows, [["1"; 4], ["2"; 4]].concat());
 }
 
-/// A script must be able to read stdout without picking the result out of tables.
+/// A script must be able to parse stdout as JSON.
 #[test]
 fn json_is_all_that_goes_to_stdout() {
     let bench = Bench::new("json");
@@ -45,7 +45,7 @@ fn processes(result: &Value) -> u64 {
     samples.iter().map(|sample| sample["process"].as_u64().unwrap() + 1).max().unwrap()
 }
 
-/// Rounds must be added while the intervals are wide, and the reader must learn what ended it.
+/// Rounds must be added while the intervals are wide. The reader must learn what ended the run.
 #[test]
 fn until_precise_adds_processes_until_the_time_is_over() {
     let (result, table) = ended("imprecise", "--rounds 1 --until-precise 0.1% --max-time 20");
@@ -54,7 +54,7 @@ fn until_precise_adds_processes_until_the_time_is_over() {
     assert!(processes(&result) > 1, "time for more than was planned");
 }
 
-/// How many rounds that takes is the machine's business.
+/// The number of rounds depends on the machine.
 #[test]
 fn until_precise_stops_when_the_interval_is_as_narrow_as_that() {
     let (result, table) = ended("precise", "--rounds 6 --processes 4 --until-precise 100%");
@@ -66,7 +66,7 @@ fn until_precise_stops_when_the_interval_is_as_narrow_as_that() {
     assert!(table.contains("Ended when it was precise enough: "), "{table}");
 }
 
-/// With nothing to compare, what was planned suffices, however busy the machine.
+/// With nothing to compare, the planned rounds suffice on any machine.
 #[test]
 fn until_precise_stops_at_what_was_planned_if_that_suffices() {
     let bench = Bench::new("planned");
@@ -77,7 +77,7 @@ fn until_precise_stops_at_what_was_planned_if_that_suffices() {
     assert_eq!((&result["ended"], processes(&result)), (&"precise".into(), 4));
 }
 
-/// What was measured before the time was over must be reported, with as many rounds for one arm as for the other.
+/// Samples taken before the time limit must be reported, with equally many rounds for both arms.
 #[test]
 fn a_run_out_of_time_reports_what_it_has() {
     let (result, _) = ended("short", "--rounds 5000 --max-time 8");

@@ -1,11 +1,11 @@
-//! Recording and replaying, from the command line to the table: real proofs under the recorder.
+//! Recording and simulation, from the command line to the table, with real proofs under the recorder.
 
 mod common;
 
 use common::{Bench, interrupt, stderr, stdout, wait_for};
 use std::process::Command;
 
-/// A recorder that misses requests, or phases, makes a table of nothing.
+/// A recorder that misses requests or phases would give a wrong table.
 #[test]
 fn what_was_recorded_of_real_proofs_can_be_replayed() {
     let bench = Bench::new("placement");
@@ -23,12 +23,12 @@ fn what_was_recorded_of_real_proofs_can_be_replayed() {
     assert!(table.starts_with("plonky3 keccak 2^10, 2 proofs"), "{table}");
     let row = table.lines().find(|line| line.starts_with("| zk-alloc ")).expect("a row a policy");
     let cells: Vec<_> = row.split('|').map(str::trim).collect();
-    // The trace of the proof alone weighs 21 MB.
+    // The trace of the proof alone takes 21 MB.
     let (live_peak_mib, allocations) = (cells[4].parse::<f64>().unwrap(), cells[10].parse::<u64>().unwrap());
     assert!(live_peak_mib > 15.0 && allocations > 50, "{row}");
 }
 
-/// Ctrl-C is no failure: whoever started the recorder must be able to tell.
+/// Ctrl-C is not a failure, and the exit code must say so.
 #[test]
 fn an_interrupted_recording_exits_as_shells_expect() {
     let bench = Bench::new("placement-interrupt");

@@ -1,4 +1,4 @@
-//! Plonky3's provers, compiled for the C library's allocator, with `libzk_alloc.so` before it.
+//! Plonky3's provers with `libzk_alloc.so` preloaded.
 #![cfg(all(target_os = "linux", target_env = "gnu", any(target_arch = "x86_64", target_arch = "aarch64")))]
 
 mod common;
@@ -10,7 +10,7 @@ use std::io::Write;
 use std::process::Stdio;
 use support::Arm;
 
-/// Has a child of the bench make two proofs, and returns its replies and what it printed at its end.
+/// Has a child of the bench make two proofs. Returns its replies and its stderr.
 fn prove(child: &str, workload: &str, arm: Arm) -> (Vec<Value>, String) {
     let mut command = arm.command(child);
     command.env("ZK_ALLOC_REPORT", "1").env("RAYON_NUM_THREADS", "2");
@@ -32,7 +32,7 @@ fn prove(child: &str, workload: &str, arm: Arm) -> (Vec<Value>, String) {
     (replies.lines().map(|line| serde_json::from_str(line).expect("a reply is JSON")).collect(), printed)
 }
 
-/// Every proof is verified, by the arm that is linked with the arena and by the one that the library serves.
+/// Every proof must verify, in the arm that links the arena and in the arm that the preloaded library serves.
 #[test]
 fn provers_that_allocate_from_glibc_prove_with_the_library() {
     for workload in ["poseidon2", "keccak", "whir"] {

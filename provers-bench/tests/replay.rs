@@ -1,4 +1,4 @@
-//! Replaying a trace on real memory, from a file to the tables. The trace is made by hand: what must come out is known.
+//! Replaying a trace on real memory, from a file to the tables. The trace is handwritten, so the result is known.
 
 mod common;
 
@@ -15,7 +15,7 @@ const REALLOC_TO: u64 = 5;
 
 const MIB: u64 = 1 << 20;
 
-/// A trace in a file of its own, which is removed at the end.
+/// A trace in its own file, which is removed at the end.
 struct Trace {
     path: PathBuf,
     bytes: Vec<u8>,
@@ -23,14 +23,15 @@ struct Trace {
 }
 
 impl Trace {
-    /// `name` tells the tests of a process apart.
+    /// `name` distinguishes the tests of one process.
     fn new(name: &str) -> Self {
         let header = r#"{"version":1,"title":"by hand","min_bytes":64,"lost":0}"#;
         let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}.trace", std::process::id()));
         Self { path, bytes: format!("{header}\n").into_bytes(), proof: 0 }
     }
 
-    /// Adds `(operation, thread, address, size)`, each aligned to 16: in the phase of the next proof, or after the last one.
+    /// Adds `(operation, thread, address, size)`, each aligned to 16: in the phase of the next proof, or after the last
+    /// one.
     fn add(&mut self, in_phase: bool, operations: &[(u64, u64, u64, u64)]) -> &mut Self {
         self.proof += u64::from(in_phase);
         for &(operation, thread, address, size_bytes) in operations {
@@ -41,11 +42,11 @@ impl Trace {
         self
     }
 
-    /// What `replay` makes of it, with `setting` in its environment.
+    /// Runs `replay` on the trace, with `setting` in its environment.
     fn replay_with(&self, setting: Option<(&str, &str)>, options: &str) -> Output {
         fs::write(&self.path, &self.bytes).unwrap();
         let mut command = Command::new(env!("CARGO_BIN_EXE_prove-bench"));
-        // `cargo test` must not look like `cargo run`.
+        // The driver must not mistake `cargo test` for `cargo run`.
         command.arg("replay").arg(&self.path).args(options.split_whitespace()).env_remove("CARGO");
         command.envs(setting).output().expect("the driver starts")
     }
@@ -71,7 +72,7 @@ fn figure(table: &str, arm: &str, column: &str) -> Option<f64> {
     row[at].parse().ok()
 }
 
-/// Three threads, two phases, blocks that grow, move, change hands, outlive their phase, or are never freed.
+/// Three threads and two phases. Blocks grow, move, change threads, outlive their phase, or are never freed.
 fn known() -> Trace {
     let mut trace = Trace::new("known");
     trace.add(false, &[(ALLOC, 1, 1, MIB), (FREE, 1, 999, MIB)]);
@@ -92,7 +93,7 @@ fn known() -> Trace {
     trace
 }
 
-/// Pages that are not written are not resident: an arm that only asks for memory would look frugal.
+/// Pages are resident only after a write. An arm that only allocates would look frugal.
 #[test]
 fn what_a_trace_needs_is_resident_under_every_allocator() {
     let arms = ["glibc", "jemalloc", "mimalloc", "snmalloc", "tcmalloc", "zk-alloc"];
@@ -103,7 +104,7 @@ fn what_a_trace_needs_is_resident_under_every_allocator() {
         let figure = |column| figure(&text, arm, column);
         assert_eq!(figure("live peak MiB"), Some(51.0), "{text}");
         let at_peak = figure("RSS at live peak MiB").unwrap();
-        // Some arms have their own tables to pay for, or whole huge pages; glibc maps blocks of this size by themselves.
+        // Some arms add their own tables or whole huge pages; glibc maps each block of this size separately.
         assert!((50.9..200.0).contains(&at_peak), "{arm}: {text}");
         assert!(figure("peak RSS MiB").unwrap() >= at_peak, "{arm}: {text}");
         assert!(figure("minor faults").unwrap() > 0.0, "{arm}: {text}");
@@ -113,15 +114,16 @@ fn what_a_trace_needs_is_resident_under_every_allocator() {
     assert_eq!(phase_ends.len(), 2, "{text}");
     assert!(phase_ends[0].split('|').nth(2).is_some_and(|live| live.trim() == "31.0"), "{text}");
     assert!(figure(&text, "glibc", "RSS after all frees MiB").unwrap() < 2.0, "{text}");
-    // Only our arm gives back on request, counts, and says what it counted; and the arena, which only phases open, served it.
+    // Only our arm purges on request, and counts and reports its work. The arena serves only within phases, so phases
+    // were open.
     assert_eq!(figure(&text, "glibc", "after release() MiB"), None);
     assert!(figure(&text, "zk-alloc", "after release() MiB").unwrap() < 10.0, "{text}");
     assert!(figure(&text, "zk-alloc", "system calls").is_some_and(|calls| calls > 0.0), "{text}");
     assert!(text.contains("zk-alloc, after the phase of proof 2:\n"), "{text}");
 }
 
-/// An allocator that hands out what is still in use must fail. This one does, by its nature: a phase overwrites what the one
-/// before it left.
+/// An allocator that hands out memory in use must fail. This one does so by design: a phase overwrites the blocks of
+/// the phase before it.
 #[test]
 fn an_allocator_that_overwrites_blocks_fails_and_says_which() {
     let mut trace = Trace::new("overwritten");
@@ -134,7 +136,7 @@ fn an_allocator_that_overwrites_blocks_fails_and_says_which() {
     assert_eq!(output.status.code(), Some(0), "it is known to fail: {text}");
 }
 
-/// Thresholds are compared by what each leaves to the arena, in its own environment.
+/// A comparison of thresholds needs both: small blocks left out, and settings that reach the allocator.
 #[test]
 fn small_blocks_can_be_left_out_and_settings_reach_the_allocator() {
     let output = known().replay("--allocators zk-alloc --min-bytes 1m");

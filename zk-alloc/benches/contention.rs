@@ -1,5 +1,5 @@
-//! Many threads at once: allocate, touch, free, on two threads and on sixteen. What matters is that the aggregate does
-//! not collapse when there are more threads than cores: no lock is held by a thread that does not run.
+//! Many threads allocate, touch and free at once: two threads, and sixteen. The total throughput must not collapse with
+//! more threads than cores, so no lock may be held by a thread that does not run.
 #![allow(unsafe_code, reason = "calls GlobalAlloc")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 
-/// Blocks that each thread keeps, so that frees do not simply undo the last allocation.
+/// The blocks that each thread holds, so that a free does not simply undo the last allocation.
 const KEPT: usize = 4;
 
 fn work(allocator: &dyn GlobalAlloc, layout: Layout, operations: u64) {
@@ -24,7 +24,7 @@ fn work(allocator: &dyn GlobalAlloc, layout: Layout, operations: u64) {
         // SAFETY: the layout is not empty.
         *place = unsafe { allocator.alloc(black_box(layout)) };
         assert!(!place.is_null());
-        // SAFETY: memory that was just handed to us, at least a byte long.
+        // SAFETY: memory that was just allocated, at least a byte long.
         unsafe { place.write(1) };
     }
     for at in kept.into_iter().filter(|at| !at.is_null()) {
@@ -33,7 +33,7 @@ fn work(allocator: &dyn GlobalAlloc, layout: Layout, operations: u64) {
     }
 }
 
-/// The time that `threads` threads take for `operations` in all.
+/// The time that `threads` threads take for `operations` in total.
 fn timed(allocator: &(dyn GlobalAlloc + Sync), layout: Layout, threads: usize, operations: u64) -> Duration {
     let start = Barrier::new(threads + 1);
     let share = operations.div_ceil(threads as u64);
@@ -67,7 +67,7 @@ fn contention(criterion: &mut Criterion) {
             for threads in [2, 16] {
                 group.bench_function(BenchmarkId::new(name, threads), |bencher| {
                     bencher.iter_custom(|operations| {
-                        // At least so many that starting the threads does not count.
+                        // Enough operations to make the start of the threads negligible.
                         let floor = 200_000;
                         let done = operations.max(floor);
                         let time = timed(allocator, layout, threads, done);
@@ -79,7 +79,7 @@ fn contention(criterion: &mut Criterion) {
     }
 }
 
-/// All of it happens in a phase, which only our allocator notices.
+/// Everything runs in a phase, which affects zk-alloc only.
 fn in_phase(criterion: &mut Criterion) {
     zk_alloc::phase(|| contention(criterion));
 }

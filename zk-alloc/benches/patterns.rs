@@ -1,7 +1,7 @@
-//! What one allocation costs: each allocator called as a `GlobalAlloc` value, none installed.
+//! The cost of one allocation. Each allocator is called as a `GlobalAlloc` value, and none is installed.
 //!
-//! `pair`: allocate, touch the first byte, free, one size again and again: the price of the fast path.
-//! `batch`: allocate 64, free 64 in the order they came: the price when frees do not undo the last allocation.
+//! - `pair`: allocate, touch the first byte, free, with one size repeatedly. This measures the fast path.
+//! - `batch`: allocate 64 blocks, then free them in the same order, so that a free does not undo the last allocation.
 #![allow(unsafe_code, reason = "calls GlobalAlloc")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -33,7 +33,7 @@ fn allocate(allocator: &dyn GlobalAlloc, layout: Layout) -> *mut u8 {
     // SAFETY: no layout here is empty.
     let at = unsafe { allocator.alloc(black_box(layout)) };
     assert!(!at.is_null());
-    // SAFETY: memory that was just handed to us, at least a byte long.
+    // SAFETY: memory that was just allocated, at least a byte long.
     unsafe { at.write(1) };
     at
 }
@@ -78,7 +78,7 @@ fn batch(criterion: &mut Criterion) {
     }
 }
 
-/// All of it happens in a phase, which only our allocator notices.
+/// Everything runs in a phase, which affects zk-alloc only.
 fn in_phase(criterion: &mut Criterion) {
     zk_alloc::phase(|| {
         pair(criterion);

@@ -1,7 +1,7 @@
-//! What the first touch of memory costs on this machine, which is what a prover that proves once pays:
-//! `cargo run --release -p zk-alloc --example first_touch`, with `ZK_ALLOC_THP=always` and `never` in turn, now at once after
-//! another process has left its memory, now after the machine has idled for some seconds. With `ZK_ALLOC_THP=later` also what
-//! it costs to make small pages huge.
+//! Measures the cost of the first touch of memory on this machine. A prover that proves once pays it. Run
+//! `cargo run --release -p zk-alloc --example first_touch` with `ZK_ALLOC_THP=always` and `never` in turn. Run it right
+//! after another process has freed its memory, and again after the machine has idled for some seconds. With
+//! `ZK_ALLOC_THP=later` it also measures the cost of collapsing small pages into huge ones.
 
 use std::hint::black_box;
 use std::process::ExitCode;
@@ -33,7 +33,7 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Uses the memory once, as a proof does, and waits until nothing more becomes huge.
+/// Uses the memory once, as a proof does, and waits until the collapsing into huge pages ends.
 fn make_huge() {
     const PATIENCE: Duration = Duration::from_secs(5);
     phase(|| black_box(vec![1u8; ASKED_BYTES]).len());

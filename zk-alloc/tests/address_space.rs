@@ -1,5 +1,5 @@
-//! The arena maps memory as it needs it, and reserves nothing: limits of the process leave room for the program whenever they are
-//! set, and what others map where the arena would have gone on stays theirs.
+//! The arena maps memory as it needs it, and reserves nothing. A resource limit thus leaves room for the program,
+//! whenever the limit is set. Other mappings may lie where a zone would grow; the arena leaves them alone.
 #![cfg(target_os = "linux")]
 #![allow(unsafe_code, reason = "sets limits of the process, and maps memory")]
 
@@ -17,18 +17,18 @@ use limits::limited;
 use support::{address_space_bytes, assert_patterned, in_its_own_process, patterned, peak_rss_bytes, skip};
 use zk_alloc::{ZkAllocator, overflow_stats, phase, stats};
 
-/// [`System`]; but a request of [`PLANTED`] bytes gets the memory that the test put there.
+/// [`System`], except that a request of [`PLANTED`] bytes gets the memory that the test put there.
 struct Backing;
 
 const PLANTED: usize = 123_456;
 static PLANT: AtomicPtr<u8> = AtomicPtr::new(null_mut());
 static TAKEN_BACK: AtomicUsize = AtomicUsize::new(0);
 
-// SAFETY: as `System`; what the test planted is handed out once, and is as long as it has to be.
+// SAFETY: as for `System`; the planted memory is handed out once, and is long enough.
 unsafe impl GlobalAlloc for Backing {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let planted = if layout.size() == PLANTED { PLANT.swap(null_mut(), Ordering::Relaxed) } else { null_mut() };
-        // SAFETY: the caller's.
+        // SAFETY: upheld by the caller.
         if planted.is_null() { unsafe { System.alloc(layout) } } else { planted }
     }
 
@@ -36,7 +36,7 @@ unsafe impl GlobalAlloc for Backing {
         if layout.size() == PLANTED {
             TAKEN_BACK.fetch_add(1, Ordering::Relaxed);
         } else {
-            // SAFETY: the caller's.
+            // SAFETY: upheld by the caller.
             unsafe { System.dealloc(at, layout) };
         }
     }
@@ -48,14 +48,14 @@ static ALLOC: ZkAllocator<Backing> = ZkAllocator::with_backing(Backing);
 const MIB: usize = 1 << 20;
 const WORDS: usize = MIB / 8;
 
-/// Memory that the program maps for itself.
+/// Maps memory for the program itself. Returns whether that succeeded.
 fn mapped(len: usize) -> bool {
     let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
     // SAFETY: a new mapping overlaps nothing.
     (unsafe { libc::mmap(null_mut(), len, protection, flags, -1, 0) }) != libc::MAP_FAILED
 }
 
-/// What a program does beside proofs: threads, libraries, and mappings of its own.
+/// Does what a program does in addition to proving: starts threads, loads a library and maps memory.
 fn goes_on() {
     let all_there = &Barrier::new(20);
     std::thread::scope(|scope| {
@@ -66,20 +66,20 @@ fn goes_on() {
             });
         }
     });
-    // SAFETY: a name that ends with a zero, of a library whose constructors do nothing.
+    // SAFETY: the name ends with a zero, and the library's constructors do nothing.
     assert!(!unsafe { libc::dlopen(c"libm.so.6".as_ptr(), libc::RTLD_NOW) }.is_null());
     for _ in 0..10 {
         assert!(mapped(100 * MIB));
     }
 }
 
-/// A proof of 300 MiB, and what is alive at its end.
+/// A proof that allocates 300 MiB. Returns the buffers that are alive at its end.
 fn prove() -> Vec<Vec<u64>> {
     phase(|| (0..60).map(|seed| patterned(5 * WORDS, seed)).collect())
 }
 
-/// The kernel counts addresses that are reserved and not used. Of what a 64-bit address space has room for, a limit would leave
-/// nothing to threads and libraries.
+/// The kernel counts reserved addresses against the limit, even unused ones. An arena that reserved its whole region
+/// would leave no address space for threads and libraries.
 #[test]
 fn a_limit_set_before_the_arena_opens_leaves_room_for_the_program() {
     in_its_own_process("a_limit_set_before_the_arena_opens_leaves_room_for_the_program", &[], || {
@@ -106,7 +106,7 @@ fn a_limit_set_while_the_arena_is_open_leaves_room_for_the_program() {
     });
 }
 
-/// The kernel counts what could be written to as data, and the arena's tables could.
+/// The kernel counts all writable memory as data, including the arena's tables.
 #[test]
 fn a_limit_on_data_leaves_most_of_it_to_the_program() {
     in_its_own_process("a_limit_on_data_leaves_most_of_it_to_the_program", &[], || {
@@ -117,7 +117,7 @@ fn a_limit_on_data_leaves_most_of_it_to_the_program() {
     });
 }
 
-/// Two vectors that double in turn, from 32 MiB. Returns where each was among the giants.
+/// Doubles two vectors in turn, from 32 MiB on. Returns the addresses that each had in the huge zone.
 fn grow_two(steps: usize) -> [Vec<usize>; 2] {
     let mut places = [Vec::new(), Vec::new()];
     let mut vectors = [patterned(32 * WORDS, 1), patterned(32 * WORDS, 2)];
@@ -134,7 +134,7 @@ fn grow_two(steps: usize) -> [Vec<usize>; 2] {
     })
 }
 
-/// Of vectors that grow in turn, each would lie in the way of the other.
+/// Without room to grow, each vector would lie in the other's way.
 #[test]
 fn giants_that_grow_in_turn_stay_where_they_are() {
     in_its_own_process("giants_that_grow_in_turn_stay_where_they_are", &[], || {
@@ -145,12 +145,12 @@ fn giants_that_grow_in_turn_stay_where_they_are() {
     });
 }
 
-/// Room to grow on is address space. Where that is scarce, it is the program's.
+/// Room to grow takes address space. If a limit makes it scarce, the arena leaves it to the program.
 #[test]
 fn giants_that_grow_leave_scarce_addresses_to_the_program() {
     in_its_own_process("giants_that_grow_leave_scarce_addresses_to_the_program", &[], || {
         phase(|| drop(patterned(WORDS, 1)));
-        // The second vector's room begins 512 MiB on, which is more than a quarter.
+        // The second vector's room begins 512 MiB further on, more than a quarter of the remaining limit.
         let limit = address_space_bytes() + 1900 * MIB;
         limited(libc::RLIMIT_AS, limit, || {
             let places = phase(|| grow_two(3));
@@ -164,7 +164,7 @@ fn giants_that_grow_leave_scarce_addresses_to_the_program() {
     });
 }
 
-/// Beyond a limit the arena gets no more memory, as nobody does.
+/// Beyond a limit the kernel refuses more memory to the arena, as to everyone.
 #[test]
 fn growth_that_a_late_limit_refuses_is_handed_over_and_counted() {
     in_its_own_process("growth_that_a_late_limit_refuses_is_handed_over_and_counted", &[], || {
@@ -182,18 +182,18 @@ fn growth_that_a_late_limit_refuses_is_handed_over_and_counted() {
             had.count()
         };
         let had = limited(libc::RLIMIT_AS, address_space_bytes() + 12 * MIB, || phase(try_all));
-        // The backing allocator may have address space left of its own.
+        // The backing allocator may still have free address space.
         assert!((20..200).contains(&had), "{had}");
         assert!(overflow_stats().0 >= 200 && stats().refusals > 0, "{:?} {}", overflow_stats(), stats());
         assert_eq!(phase(try_all), MOST, "the limit is gone");
     });
 }
 
-/// What is mapped from now on is to be locked, which is refused beyond a limit; root has none.
+/// The program locks all future mappings. The kernel refuses those beyond a limit, which does not apply to root.
 #[test]
 fn a_program_that_locks_its_future_memory_goes_on_with_what_it_has() {
     in_its_own_process("a_program_that_locks_its_future_memory_goes_on_with_what_it_has", &[], || {
-        // SAFETY: changes this process's user, which is nobody's concern any more.
+        // SAFETY: changes the user of this process, which has nothing else to do.
         let is_root = unsafe { libc::setuid(65_534) } == 0;
         phase(|| drop(patterned(60 * WORDS, 1)));
         // SAFETY: changes no memory.
@@ -210,11 +210,11 @@ fn a_program_that_locks_its_future_memory_goes_on_with_what_it_has() {
     });
 }
 
-/// Where future memory is locked, room to grow on would be in memory at once.
+/// While future mappings are locked, room to grow would become resident at once.
 #[test]
 fn giants_that_grow_take_no_locked_room() {
     in_its_own_process("giants_that_grow_take_no_locked_room", &[], || {
-        // SAFETY: asks who runs this process.
+        // SAFETY: only reads the user id.
         if unsafe { libc::geteuid() } != 0 {
             return skip("vectors that grow in locked memory", "only root may lock so much");
         }
@@ -226,8 +226,8 @@ fn giants_that_grow_take_no_locked_room() {
     });
 }
 
-/// Another's mapping may come to lie where a zone would have gone on. Of the backing allocator's memory there, the arena must know
-/// that it is not its own; and the zone ends there.
+/// Another mapping may lie where a zone would grow, so the zone ends there. The mapping may be memory of the backing
+/// allocator; the arena must know that this memory is not its own.
 #[test]
 fn memory_of_others_in_the_arenas_room_is_theirs() {
     in_its_own_process("memory_of_others_in_the_arenas_room_is_theirs", &[], || {
@@ -240,12 +240,12 @@ fn memory_of_others_in_the_arenas_room_is_theirs() {
         assert_eq!(at, wish);
         PLANT.store(at.cast(), Ordering::Relaxed);
         let layout = Layout::from_size_align(PLANTED, 8).unwrap();
-        // SAFETY: a layout with a size; the memory is as long.
+        // SAFETY: the layout has a size, and the memory is at least as long.
         let planted = unsafe { ALLOC.alloc(layout) };
         assert_eq!(planted, at.cast());
         // SAFETY: allocated above.
         unsafe { planted.write_bytes(9, PLANTED) };
-        // The zone grows up to it, and what has no room is handed over.
+        // The zone grows up to the mapping. Requests without room go to the backing allocator.
         let many: Vec<_> = phase(|| (0..100).map(|seed| patterned(WORDS, seed)).collect());
         many.iter().zip(0..).for_each(|(words, seed)| assert_patterned(words, seed));
         assert!(overflow_stats().0 > 30 && stats().run_allocations > 30, "{:?} {}", overflow_stats(), stats());

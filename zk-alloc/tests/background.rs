@@ -1,7 +1,7 @@
-//! The background thread: a process has none unless it asks, it behaves as any thread of the program, and an idle process shrinks to its
-//! live size with it.
+//! The background thread. A process has it only on request, it behaves like any thread of the program, and with it an
+//! idle process shrinks to its live size.
 //!
-//! Threads are a property of the process, so each test runs in one of its own.
+//! A background thread belongs to its process, so each test runs in a process of its own.
 #![cfg(target_os = "linux")]
 #![allow(unsafe_code, reason = "forks, and calls allocators by hand")]
 
@@ -36,7 +36,7 @@ static ALLOC: ZkAllocator = ZkAllocator;
 /// The peak live size of [`work`], in bytes.
 const MOST_BYTES: usize = 200 * MIB;
 
-/// A giant, some of the middle, and many small, all written.
+/// Allocates and writes one huge block, some mid-sized blocks and many small ones.
 fn work(allocator: &'static (dyn GlobalAlloc + Sync)) {
     let of = |count: usize, bytes: usize| (0..count).map(|_| Block::written(allocator, bytes)).collect::<Vec<_>>();
     drop(black_box((of(1, MOST_BYTES / 2), of(64, MOST_BYTES / 4 / 64), of(4_000, MOST_BYTES / 4 / 4_000))));
@@ -52,14 +52,15 @@ fn shrinks_to(bytes: usize, mut each_time: impl FnMut()) -> bool {
     stats().resident_bytes <= bytes
 }
 
-/// The most that an idle process may keep: a twentieth more than its live size, and 2 MiB for the test itself.
+/// The most that an idle process may retain: a twentieth more than its live size, and 2 MiB for the test itself.
 fn at_rest(live_bytes: usize) -> usize {
     live_bytes + live_bytes / 20 + 2 * MIB
 }
 
 const SHORT: (&str, &str) = ("ZK_ALLOC_RETAIN_FOR", "0.4");
 
-/// A hidden thread keeps privileges that the program drops, and blocks calls that need a process with one thread.
+/// A hidden thread would keep privileges that the program drops, and would block calls that need a process with one
+/// thread.
 #[test]
 fn by_default_there_is_no_thread_of_ours() {
     in_its_own_process("by_default_there_is_no_thread_of_ours", &[SHORT, ("ZK_ALLOC_THP", "later")], || {
@@ -110,10 +111,10 @@ fn with_the_thread_nothing_free_stays_after_the_time_of_retain_for() {
             assert!(stats().resident_bytes >= MOST_BYTES, "round {round} is not over: {}", stats());
             assert!(shrinks_to(survivor.size() + MIB, || ()), "round {round}: {}", stats());
         }
-        // Memory that is freed between phases goes, too.
+        // Memory that is freed between phases is purged, too.
         drop(survivor);
         assert!(shrinks_to(MIB, || ()), "{}", stats());
-        // In a phase, nothing does.
+        // In a phase, nothing is purged.
         phase(|| {
             work(&ALLOC);
             thread::sleep(Duration::from_millis(1_500));
@@ -129,14 +130,14 @@ fn without_the_thread_a_process_that_asks_for_little_shrinks() {
         let survivor = Block::written(&RESIDENT, 20 * MIB);
         work(&RESIDENT);
         assert!(stats().resident_bytes >= MOST_BYTES, "{}", stats());
-        // More than a cache keeps.
+        // More blocks than a thread cache holds.
         let a_little = || drop((0..200).map(|_| Block::written(&RESIDENT, 100)).collect::<Vec<_>>());
         assert!(shrinks_to(at_rest(survivor.size()), a_little), "{}", stats());
         assert_eq!(ours().len(), 0);
     });
 }
 
-/// A service that frees what it allocates lives on its thread cache, and never reaches the slabs.
+/// A service that frees what it allocates is served by its thread cache, and never reaches the slabs.
 #[test]
 fn without_the_thread_a_process_that_lives_on_its_caches_shrinks() {
     in_its_own_process("without_the_thread_a_process_that_lives_on_its_caches_shrinks", &[SHORT], || {
@@ -147,7 +148,7 @@ fn without_the_thread_a_process_that_lives_on_its_caches_shrinks() {
     });
 }
 
-/// Between phases the arena has no requests. Those for the backing allocator tick.
+/// Between phases the arena gets no requests. Requests to the backing allocator tick instead.
 #[test]
 fn without_the_thread_a_process_between_phases_shrinks() {
     in_its_own_process("without_the_thread_a_process_between_phases_shrinks", &[], || {
@@ -162,7 +163,7 @@ fn without_the_thread_a_process_between_phases_shrinks() {
 /// The first request after a pause may belong to a proof. A purge at that moment would take the memory that the proof needs.
 #[test]
 fn a_proof_after_a_pause_finds_its_memory() {
-    // Long looks, so that a busy machine does not make a pause of its own.
+    // Long looks, so that a busy machine does not cause a pause by itself.
     let settings = [("ZK_ALLOC_RETAIN_FOR", "4")];
     in_its_own_process("a_proof_after_a_pause_finds_its_memory", &settings, || {
         let begun = Instant::now();
@@ -212,7 +213,7 @@ fn it_ends_at_once_where_it_has_nothing_to_do() {
     });
 }
 
-/// A signal handler of the program must not run on a thread that the program does not know.
+/// A signal handler of the program must not run on a thread that the program does not know about.
 #[test]
 fn no_signal_is_handled_on_it() {
     in_its_own_process("no_signal_is_handled_on_it", &[], || {
@@ -229,11 +230,11 @@ fn no_signal_is_handled_on_it() {
     });
 }
 
-/// The C library applies setuid(2) to every thread that it knows. A thread that it can't reach keeps the old user.
+/// The C library applies setuid(2) to every thread that it knows. A thread unknown to it would keep the old user.
 #[test]
 fn what_the_program_gives_up_the_thread_gives_up() {
     in_its_own_process("what_the_program_gives_up_the_thread_gives_up", &[SHORT], || {
-        // SAFETY: asks for a number.
+        // SAFETY: only returns a number.
         if unsafe { libc::geteuid() } != 0 {
             return println!("measured nothing: only root can give anything up");
         }
@@ -265,7 +266,7 @@ fn a_process_without_it_may_join_and_make_namespaces() {
             if made == 0 { 0 } else { error_number() }
         };
         let join = || {
-            // SAFETY: a name that ends with a zero; the child owns the descriptor.
+            // SAFETY: a NUL-terminated name; the child owns the descriptor.
             let joined = unsafe {
                 let own = libc::open(c"/proc/self/ns/mnt".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC);
                 libc::setns(own, libc::CLONE_NEWNS)
@@ -293,7 +294,8 @@ fn error_number() -> u8 {
     std::io::Error::last_os_error().raw_os_error().and_then(|code| u8::try_from(code).ok()).unwrap_or(255)
 }
 
-/// fork(2) copies the calling thread only. A child that takes its parent's thread for its own would never purge.
+/// fork(2) copies only the calling thread. A child that takes its parent's background thread for its own would never
+/// purge.
 #[test]
 fn a_forked_child_has_none_and_purges_by_itself_until_it_starts_its_own() {
     in_its_own_process(
@@ -328,14 +330,15 @@ fn a_forked_child_has_none_and_purges_by_itself_until_it_starts_its_own() {
     );
 }
 
-/// A fork can come in the middle of a purge. The child loses the run that was being purged, which is half of the memory at most.
+/// A fork can happen in the middle of a purge. The child loses the run that was being purged, which is half of the
+/// memory at most.
 #[test]
 fn forks_while_it_looks_find_a_child_that_looks() {
     in_its_own_process("forks_while_it_looks_find_a_child_that_looks", &[("ZK_ALLOC_RETAIN_FOR", "0.008")], || {
         start_background_thread().expect("a thread");
         for round in 0..8 {
             work(&RESIDENT);
-            // It purges just now, or is about to.
+            // The thread is purging just now, or is about to.
             thread::sleep(Duration::from_millis(round % 10));
             let code = in_a_fork(|| {
                 work(&RESIDENT);

@@ -1,4 +1,4 @@
-//! A program that asks for the background thread in code, without phases: its first request starts it.
+//! A program without phases asks for the background thread in code. Its first request starts the thread.
 #![cfg(target_os = "linux")]
 
 mod support;

@@ -1,5 +1,6 @@
-//! Another allocator behind the arena: what is not the arena's comes from it and goes back to it, growth across the
-//! border included. A wrong owner would make jemalloc or mimalloc abort or corrupt its heap.
+//! Another allocator behind the arena serves the requests that the arena does not, and gets back that memory and no
+//! other. Growth may move memory from one to the other. With a wrong owner, jemalloc or mimalloc would abort or corrupt
+//! its heap.
 #![allow(unsafe_code, reason = "calls GlobalAlloc")]
 
 use std::alloc::{GlobalAlloc, Layout};
@@ -43,7 +44,7 @@ fn check<A: GlobalAlloc + Sync>(scoped: &ZkAllocator<A>, resident: &ZkAllocator<
     });
 }
 
-/// One after the other: while one thread opens the arena, the others go without it.
+/// The checks run one after the other: while one thread opens the arena, other threads are served without it.
 #[test]
 fn jemalloc_and_mimalloc_stand_behind_the_arena() {
     check(&ZkAllocator::with_backing(Jemalloc), &ZkAllocator::with_backing(Jemalloc).mode(Mode::Resident));

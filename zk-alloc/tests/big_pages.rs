@@ -1,8 +1,8 @@
-//! A kernel whose pages are larger than what the arena counts in takes more than it was told to give back: a page is the
-//! least that it gives, takes, protects and zeroes. The layer below the arena behaves so in a debug build when
-//! `ZK_ALLOC_TEST_PAGE_BYTES` says how large its pages are; elsewhere these are random programs like others.
+//! A kernel with larger pages than the arena's granules purges, protects and zeroes whole pages, which is more than the
+//! arena asked for. In a debug build, `ZK_ALLOC_TEST_PAGE_BYTES` makes the layer below the arena simulate pages of that
+//! size. In other builds, these are ordinary random programs.
 //!
-//! The size of a page is the process's, so each test runs in one of its own, for each size.
+//! The page size belongs to the process, so each test runs in a process of its own for each size.
 #![cfg(target_os = "linux")]
 
 #[path = "support/arms.rs"]
@@ -30,10 +30,10 @@ use zk_alloc::{Arena, Retain, SecretBuf, ZkAllocator, phase, release, reserve, s
 static ALLOC: ZkAllocator = ZkAllocator;
 
 const PAGES: &str = "ZK_ALLOC_TEST_PAGE_BYTES";
-/// Those of aarch64 servers, and the usual.
+/// The page sizes of aarch64 servers, and the usual one.
 const PAGE_BYTES: [&str; 3] = ["4096", "16384", "65536"];
 
-/// Runs `body`, which is the test `name`, in a process of its own for each size of pages, with and without huge ones.
+/// Runs `body`, which is the test `name`, in a process of its own for each page size, with and without huge pages.
 #[track_caller]
 fn with_pages_of_each_size(name: &str, body: impl FnOnce()) {
     if is_alone() {
@@ -48,14 +48,14 @@ fn with_pages_of_each_size(name: &str, body: impl FnOnce()) {
     }
 }
 
-/// Gives memory back in one of the ways that there are.
+/// Purges free memory in one of the possible ways.
 fn purge(numbers: &mut Numbers) {
     match numbers.below(4) {
         0 => _ = release(),
         1 => _ = soften(),
         2 => _ = reserve(3 * MIB + 20 * KIB),
         _ => {
-            // The end of the last phase carries the policy out.
+            // The end of the last phase applies the policy.
             set_retain([Retain::Never, Retain::Bytes(20 * MIB + 4 * KIB)][numbers.below(2)]);
             phase(|| ());
             set_retain(Retain::Always);
@@ -63,13 +63,13 @@ fn purge(numbers: &mut Numbers) {
     }
 }
 
-/// A buffer in use shares a page with one that was freed: the page is not free.
+/// A page is not free if a buffer in use shares it with a freed one.
 #[test]
 fn buffers_in_use_stay_as_they_are_while_their_neighbours_are_given_back() {
     with_pages_of_each_size("buffers_in_use_stay_as_they_are_while_their_neighbours_are_given_back", || {
         let _phase = zk_alloc::PhaseGuard::new();
         let numbers = &mut Numbers::new(9);
-        // From 1 KiB to 2 MiB, each order of magnitude as often as the others.
+        // From 1 KiB to 2 MiB, with each power of two equally likely.
         let size = |numbers: &mut Numbers| {
             let top = KIB << numbers.below(11);
             top + numbers.below(top)
@@ -109,7 +109,7 @@ fn the_volume_holds() {
     });
 }
 
-/// What lies between pages that no access may touch is as long as was asked for, whole pages or not.
+/// The memory between two guards is as long as was asked for, whether or not that is whole pages.
 #[test]
 fn arenas_and_secrets_lie_within_their_guards() {
     with_pages_of_each_size("arenas_and_secrets_lie_within_their_guards", || {
@@ -120,7 +120,7 @@ fn arenas_and_secrets_lie_within_their_guards() {
             assert!(secret.iter().all(|&byte| byte == 0xA5));
             let mut arena = Arena::with_capacity(bytes);
             let page_bytes: usize = env::var(PAGES).expect("set by the parent").parse().expect("a number");
-            // Capacity is whole pages: this shows that the layer below took the variable to heart.
+            // Capacity is whole pages: this shows that the layer below obeyed the variable.
             let is_whole = arena.capacity_bytes().is_multiple_of(page_bytes);
             assert!(is_whole || !cfg!(debug_assertions), "{} bytes in pages of {page_bytes}", arena.capacity_bytes());
             for round in 0..3 {

@@ -1,5 +1,5 @@
-//! Without huge pages, memory is paged in by pieces of a sixteenth of what is resident, so that the next phase's runs may lie a
-//! little elsewhere; and nothing else is paged in that nobody touches.
+//! Without huge pages, the arena prefaults chunks of a sixteenth of the resident size, because the next phase's runs
+//! may lie a little elsewhere. It prefaults no other memory that the program might not touch.
 #![cfg(target_os = "linux")]
 
 mod support;
@@ -13,11 +13,11 @@ use zk_alloc::{Phase, ZkAllocator, phase, stats};
 static ALLOC: ZkAllocator = ZkAllocator;
 
 const LARGE_BYTES: usize = 48 << 20;
-/// Two of them share a piece of 2 MiB, which pieces are where 32 MiB are resident.
+/// Two of them share a chunk of 2 MiB, which is the chunk size from 32 MiB resident on.
 const RUN_BYTES: usize = 768 << 10;
 const SETTINGS: &[(&str, &str)] = &[("ZK_ALLOC_THP", "never")];
 
-/// Page faults while a run is filled, and the arena's system calls.
+/// A run, the page faults while it was filled, and the system calls of the arena.
 fn cost_of_a_run(bytes: usize) -> (Vec<u8>, u64, u64) {
     let phase = Phase::new();
     let before = stats().system_calls;
@@ -26,7 +26,7 @@ fn cost_of_a_run(bytes: usize) -> (Vec<u8>, u64, u64) {
     (run, report.minor_faults, stats().system_calls - before)
 }
 
-/// Page faults of the runs that came without a system call: what a call pages in counts as faults too.
+/// Page faults of the runs that came without a system call, because pages that a call prefaults count as faults too.
 fn faults_without_calls(runs: &[(Vec<u8>, u64, u64)]) -> u64 {
     runs.iter().filter(|(_, _, calls)| *calls == 0).map(|(_, faults, _)| faults).sum()
 }
@@ -34,12 +34,12 @@ fn faults_without_calls(runs: &[(Vec<u8>, u64, u64)]) -> u64 {
 #[test]
 fn a_piece_is_paged_in_with_the_first_run_that_begins_it() {
     in_its_own_process("a_piece_is_paged_in_with_the_first_run_that_begins_it", SETTINGS, || {
-        // Resident, and in use: pieces are 2 MiB from here on, and lie behind it.
+        // This stays resident and in use: from here on chunks are 2 MiB, and lie behind it.
         let _large = phase(|| black_box(vec![1u8; LARGE_BYTES]));
         let runs: Vec<_> = (0..12).map(|_| cost_of_a_run(RUN_BYTES)).collect();
         let calls: u64 = runs.iter().map(|(_, _, calls)| calls).sum();
         let faults = faults_without_calls(&runs);
-        // Nine MiB lie in five pieces or six, and are 2,304 pages.
+        // Nine MiB lie in five or six chunks, and are 2,304 pages.
         assert!((4..=7).contains(&calls), "{calls} calls for {} runs", runs.len());
         assert!(faults < 100, "{faults} faults in runs that lie in pieces which others began");
     });
@@ -68,7 +68,7 @@ fn what_fills_pieces_is_paged_in_where_it_is_touched() {
     });
 }
 
-/// A server's buffers, long enough for any message, of which most are short: they take the pages that are written.
+/// A server's buffers, long enough for any message. Most messages are short, so only the written pages may take memory.
 fn hardly_written_buffers(capacity: usize, count: usize) -> Vec<Vec<u8>> {
     let before = rss_bytes();
     let buffers = phase(|| {
@@ -98,7 +98,7 @@ fn blocks_of_slabs_that_are_hardly_written_are_not_paged_in() {
     });
 }
 
-/// They begin at huge pages, so that no other lies in the piece in which one ends.
+/// The buffers begin at huge pages, so no other buffer lies in the chunk in which one ends.
 #[test]
 fn buffers_of_more_than_a_huge_page_that_are_hardly_written_are_not_paged_in() {
     in_its_own_process("buffers_of_more_than_a_huge_page_that_are_hardly_written_are_not_paged_in", SETTINGS, || {
@@ -110,7 +110,7 @@ fn buffers_of_more_than_a_huge_page_that_are_hardly_written_are_not_paged_in() {
 fn what_is_filled_after_buffers_that_were_not_is_paged_in_ahead_again() {
     in_its_own_process("what_is_filled_after_buffers_that_were_not_is_paged_in_ahead_again", SETTINGS, || {
         let buffers = hardly_written_buffers(RUN_BYTES, 500);
-        // Runs of which one in 128 ends where a piece does: most lie in a piece and in the next.
+        // One run in 128 ends at the end of a chunk: most lie in a chunk and in the next.
         let bytes = 720 << 10;
         let runs: Vec<_> = (0..128).map(|_| cost_of_a_run(bytes)).collect();
         let (faults, pages) = (faults_without_calls(&runs), (runs.len() * bytes / (4 << 10)) as u64);

@@ -1,4 +1,4 @@
-//! Threads that write to small blocks of theirs do not write to each other's cache lines.
+//! Two threads that write to their own small blocks do not write to the same cache line.
 
 use std::hint::black_box;
 use std::sync::Barrier;
@@ -10,7 +10,7 @@ use zk_alloc::{ZkAllocator, phase};
 static ALLOC: ZkAllocator = ZkAllocator;
 
 const LINE_BYTES: usize = 64;
-/// No multiples of a line, and not what the standard library asks for when it starts a thread.
+/// No multiples of a line, and no sizes that the standard library asks for when it starts a thread.
 const SIZES: [usize; 3] = [80, 96, 112];
 
 fn block(bytes: usize) -> Vec<u8> {

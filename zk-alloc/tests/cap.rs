@@ -1,4 +1,4 @@
-//! `ZK_ALLOC_MAX_BYTES`: beyond the cap requests go to the backing allocator; free memory elsewhere makes room first.
+//! `ZK_ALLOC_MAX_BYTES`: at the cap, the arena purges free memory first; then requests go to the backing allocator.
 #![allow(unsafe_code, reason = "locks memory")]
 
 #[cfg(target_os = "linux")]
@@ -15,7 +15,7 @@ static ALLOC: ZkAllocator = ZkAllocator;
 
 const CAP_BYTES: usize = 64 << 20;
 
-/// Runs `body`, which is the test `name`, in a phase of a process with the cap.
+/// Runs `body`, which is the test `name`, in a phase of a process with this cap.
 #[track_caller]
 fn with_cap(name: &str, body: impl FnOnce()) {
     in_its_own_process(name, &[("ZK_ALLOC_MAX_BYTES", "64M")], || phase(body));
@@ -37,8 +37,8 @@ fn resident_memory_stays_below_the_cap() {
     });
 }
 
-/// At the cap, a slab that becomes free gives back the pages that are left of its granules. The kernel refuses locked ones, and
-/// what they held is still there.
+/// At the cap, a slab that becomes free purges the rest of its pages. The kernel refuses to purge locked pages, so they
+/// keep their contents.
 #[cfg(target_os = "linux")]
 #[test]
 fn what_the_kernel_does_not_take_back_is_cleared_all_the_same() {
@@ -46,10 +46,10 @@ fn what_the_kernel_does_not_take_back_is_cleared_all_the_same() {
         return println!("skipped: RLIMIT_MEMLOCK allows less than 2 MiB");
     }
     with_cap("what_the_kernel_does_not_take_back_is_cleared_all_the_same", || {
-        // The first slabs lie where no buffer does.
+        // The first slabs lie in room that is reserved for them.
         let _first: Vec<_> = (0..1_800).map(|_| vec![1u8; 5_000]).collect();
         let mut blocks: Vec<_> = (0..200).map(|_| vec![1u8; 5_000]).collect();
-        // Slabs of which some pages go back, at their ends and between blocks.
+        // The following slabs lose some pages to a purge, at their ends and between blocks.
         let mut index = 0;
         blocks.retain(|_| {
             index += 1;
@@ -57,7 +57,7 @@ fn what_the_kernel_does_not_take_back_is_cleared_all_the_same() {
         });
         zk_alloc::release();
         for block in &blocks {
-            // SAFETY: memory of a vector, which this does not change.
+            // SAFETY: memory of a vector; the call does not change its contents.
             assert_eq!(unsafe { libc::mlock(block.as_ptr().cast(), block.len()) }, 0, "less than 2 MiB");
         }
         let mut fill = Vec::new();

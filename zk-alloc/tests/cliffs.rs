@@ -1,7 +1,8 @@
-//! A request takes about as long however many holes lie below it and however full the cap is. The bounds are ratios of medians to
-//! the same requests in the same process, before there were holes: a search over all of them takes hundreds of times as long.
+//! The time of a request hardly depends on the number of holes below it, or on a cap that is reached. The bounds are
+//! ratios of median times: to the same requests before there were holes, or to the backing allocator. A search over all
+//! holes takes hundreds of times as long.
 //!
-//! What the arena holds is the process's, so each test runs in one of its own.
+//! The arena belongs to the process, so each test runs in a process of its own.
 #![cfg(target_os = "linux")]
 
 #[path = "support/arms.rs"]
@@ -15,12 +16,13 @@ use arms::{Allocator, Block, KIB, MIB, RESIDENT, keep_every};
 use support::in_its_own_process;
 use zk_alloc::{overflow_stats, stats};
 
-/// Requests whose median is taken.
+/// The number of requests of which the median is taken.
 const SAMPLES: usize = 301;
 
-/// How many times as long a request may take as in an empty arena.
+/// The most that a request may take, as a multiple of its time in an empty arena.
 const MOST_TIMES: u32 = 50;
-/// The least time that a request in an empty arena is taken to need: shorter ones are too near to the steps of the clock.
+/// The least time that a request in an empty arena is assumed to take: shorter times are too close to the clock's
+/// resolution.
 const LEAST_TIME: Duration = Duration::from_micros(1);
 
 /// The median time of requests of `size` bytes that all stay alive.
@@ -42,23 +44,23 @@ fn median_request_of(allocator: Allocator, size: usize, align: usize) -> Duratio
     times[SAMPLES / 2]
 }
 
-/// Holds a request to [`MOST_TIMES`] of its time in an empty arena.
+/// Asserts that a request takes at most [`MOST_TIMES`] of its time in an empty arena.
 #[track_caller]
 fn assert_no_search(in_empty: Duration, median: Duration, blocks: &[Block]) {
     let most = MOST_TIMES * in_empty.max(LEAST_TIME);
     assert!(median <= most, "{median:?} with {} blocks alive, {in_empty:?} with none", blocks.len());
 }
 
-/// Holds a request over the cap to eight times the time of the backing allocator, which serves it.
+/// Asserts that a request over the cap takes at most eight times as long as in the backing allocator, which serves it.
 #[track_caller]
 fn assert_passed_on(median: Duration) {
     let backing = median_request_of(&System, 48 * KIB, 8);
     assert!(median <= 8 * backing, "{median:?}, of the backing allocator {backing:?}\n{}", stats());
 }
 
-/// First fit over a bitmap looks at each hole that is too small, again for each request.
+/// A plain first-fit search of a bitmap would look at each hole that is too small, at each request.
 fn assert_holes_are_passed_over(name: &str, count: usize, hole: usize, size: usize) {
-    // What nobody touches takes no memory only in small pages.
+    // With huge pages, untouched blocks would take memory.
     in_its_own_process(name, &[("ZK_ALLOC_THP", "never")], || {
         let in_empty = median_request(size, 8);
         let mut blocks: Vec<_> = (0..count).map(|_| Block::untouched(&RESIDENT, hole, 8)).collect();
@@ -74,19 +76,19 @@ fn holes_that_are_too_small_are_not_searched() {
     assert_holes_are_passed_over("holes_that_are_too_small_are_not_searched", 160_000, 33 * KIB, 200 * KIB);
 }
 
-/// These are nearly long enough.
+/// These holes are nearly long enough.
 #[test]
 fn holes_that_are_a_little_too_small_are_not_searched() {
     assert_holes_are_passed_over("holes_that_are_a_little_too_small_are_not_searched", 160_000, 33 * KIB, 48 * KIB);
 }
 
-/// Below them is room that is for slabs alone, and free.
+/// Below these holes lies free room that is reserved for slabs and short runs.
 #[test]
 fn holes_between_middle_runs_are_not_searched() {
     assert_holes_are_passed_over("holes_between_middle_runs_are_not_searched", 160_000, 300 * KIB, MIB);
 }
 
-/// Between requests that are aligned to more than they ask for lie holes that none of them fits.
+/// Between requests whose alignment exceeds their size lie holes that fit none of them.
 #[test]
 fn holes_that_are_not_aligned_are_not_searched() {
     in_its_own_process("holes_that_are_not_aligned_are_not_searched", &[], || {
@@ -98,7 +100,7 @@ fn holes_that_are_not_aligned_are_not_searched() {
     });
 }
 
-/// To look for free memory to give back, where nothing is free, takes longer the more is alive.
+/// A search for free memory to purge, when there is no free memory, takes longer the more memory is alive.
 #[test]
 fn a_cap_that_is_reached_costs_no_search_at_each_request() {
     let cap = [("ZK_ALLOC_MAX_BYTES", "1G")];
@@ -115,7 +117,7 @@ fn a_cap_that_is_reached_costs_no_search_at_each_request() {
     });
 }
 
-/// As above, where all that is free shares its pages with what is not.
+/// As above, but all free memory shares its pages with live blocks.
 #[test]
 fn a_cap_that_is_reached_costs_no_look_at_every_slab_at_each_request() {
     let cap = [("ZK_ALLOC_MAX_BYTES", "1G")];
@@ -129,7 +131,7 @@ fn a_cap_that_is_reached_costs_no_look_at_every_slab_at_each_request() {
     });
 }
 
-/// To find a place for a slab would take longer the more of them there are.
+/// A search over all slabs for a place would take longer the more slabs there are.
 #[test]
 fn small_blocks_cost_no_search_over_all_slabs() {
     in_its_own_process("small_blocks_cost_no_search_over_all_slabs", &[], || {
@@ -148,7 +150,8 @@ fn small_blocks_cost_no_search_over_all_slabs() {
         };
         let (first, mut below) = timed(10);
         (0..80).for_each(|_| below.extend(allocate()));
-        // Nor over those that had room once: some blocks of each are freed, which the first of the parts takes again.
+        // The arena must not search slabs that had room once, either. So some blocks of each slab are freed, and the
+        // first part takes them again.
         let mut nth = 0;
         below.retain(|_| {
             nth += 1;

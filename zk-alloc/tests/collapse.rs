@@ -1,5 +1,5 @@
-//! What stays resident in small pages is made huge afterwards: while others read and write it, without a changed byte, and
-//! without becoming more.
+//! The background thread collapses memory that stays resident in small pages into huge pages. Other threads may read
+//! and write it: no byte changes, and no more memory becomes resident.
 #![cfg(target_os = "linux")]
 
 #[path = "support/maps.rs"]
@@ -23,7 +23,8 @@ const BYTES: usize = 48 * MIB;
 
 const LATER: &[(&str, &str)] = &[("ZK_ALLOC_THP", "later"), ("ZK_ALLOC_BACKGROUND", "1")];
 
-/// Whether the kernel can: the host has huge pages, and gives them to who asks only, and the call is there (Linux 6.1).
+/// Whether the kernel can collapse: the host has huge pages and gives them only on request, and the call exists (Linux
+/// 6.1).
 fn is_possible() -> bool {
     let is_wished = stats().huge_pages == Some(HugePagesOutcome::Later);
     let enabled = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").unwrap_or_default();
@@ -37,7 +38,7 @@ fn is_possible() -> bool {
     is_possible
 }
 
-/// Waits until so many bytes were made huge.
+/// Waits until this number of bytes was collapsed.
 fn wait_for(bytes: usize) {
     let begun = Instant::now();
     while stats().collapsed_bytes < bytes {
@@ -46,7 +47,7 @@ fn wait_for(bytes: usize) {
     }
 }
 
-/// Words that a thread counts up, while they move beneath it.
+/// A thread counts up words while the kernel moves them.
 #[test]
 fn memory_in_use_becomes_huge_and_nobody_notices() {
     in_its_own_process("memory_in_use_becomes_huge_and_nobody_notices", LATER, || {
@@ -65,7 +66,7 @@ fn memory_in_use_becomes_huge_and_nobody_notices() {
                 rounds
             };
             let rounds = scope.spawn(count_up);
-            // All but the ends.
+            // All but the two ends.
             wait_for(BYTES - 4 * MIB);
             is_over.store(true, Ordering::Relaxed);
             rounds.join().expect("it only counts")
@@ -103,7 +104,7 @@ fn what_is_resident_stays_as_it_is_and_goes_when_asked() {
     });
 }
 
-/// A table that was asked for and hardly used is not brought into memory.
+/// A table that was allocated and hardly used does not become resident.
 #[test]
 fn what_is_not_in_memory_stays_out() {
     in_its_own_process("what_is_not_in_memory_stays_out", LATER, || {
@@ -118,14 +119,14 @@ fn what_is_not_in_memory_stays_out() {
     });
 }
 
-/// Nothing is made huge by a thread that the program makes its requests on.
+/// The program's own threads collapse nothing.
 #[test]
 fn without_a_background_thread_nothing_becomes_huge() {
     let settings = [("ZK_ALLOC_THP", "later")];
     in_its_own_process("without_a_background_thread_nothing_becomes_huge", &settings, || {
         assert_nothing_becomes_huge(BYTES);
         if is_possible() {
-            // What was asked for is done as soon as there is somebody to do it.
+            // A background thread collapses it as soon as it is started.
             let _survivor = phase(|| black_box(vec![1u8; BYTES]));
             start_background_thread().expect("a thread");
             wait_for(BYTES - 4 * MIB);
@@ -133,7 +134,7 @@ fn without_a_background_thread_nothing_becomes_huge() {
     });
 }
 
-/// Uses so many bytes in two phases, and waits for what should not happen.
+/// Uses this number of bytes in two phases, and asserts after each wait that nothing was collapsed.
 fn assert_nothing_becomes_huge(bytes: usize) {
     let _survivor = phase(|| black_box(vec![1u8; bytes]));
     thread::sleep(Duration::from_millis(200));

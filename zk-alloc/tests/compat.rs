@@ -1,5 +1,5 @@
-//! What programs wrote against the public API of the crate zk-alloc 0.0.9 compiles, and does what they meant; so do names that
-//! this crate and zk-nalloc had before.
+//! Programs that were written against the public API of the crate zk-alloc 0.0.9 compile and do what they meant. So do
+//! programs that use earlier names of this crate and of zk-nalloc.
 
 mod support;
 
@@ -14,10 +14,10 @@ use zk_alloc::{PhaseGuard, ZkAllocator};
 #[global_allocator]
 static A: ZkAllocator = ZkAllocator;
 
-/// A second one beside the installed one, by the path's full name.
+/// A second allocator in addition to the installed one, by its full path.
 static BESIDE: zk_alloc::ZkAllocator = zk_alloc::ZkAllocator;
 
-/// Runs the rest of the test in a process of its own, for it counts; `true` in that process.
+/// Runs the rest of the test in a process of its own, because it counts. Returns `true` in that process.
 fn in_own_process(name: &str, settings: &[(&str, &OsStr)]) -> bool {
     if !is_alone() {
         let ended = alone(name, settings);
@@ -27,7 +27,7 @@ fn in_own_process(name: &str, settings: &[(&str, &OsStr)]) -> bool {
     is_alone()
 }
 
-/// The loop of a prover: a phase for each proof, the result copied out of it.
+/// The loop of a prover: one phase per proof, with the result copied out of it.
 #[test]
 fn a_loop_of_phases_with_results_cloned_out_of_them() {
     let mut outputs: Vec<Vec<u64>> = Vec::new();
@@ -38,12 +38,12 @@ fn a_loop_of_phases_with_results_cloned_out_of_them() {
         outputs.push(output);
     }
     outputs.iter().zip(0..).for_each(|(output, seed)| assert_patterned(output, seed));
-    // With its type parameters spelled out: the closure, then the result.
+    // With the type parameters written out: the closure, then the result.
     let number = zk_alloc::phase::<_, u64>(|| 42) + zk_alloc::phase::<fn() -> u64, u64>(|| 0);
     assert_eq!(number, 42);
 }
 
-/// A phase that was begun by hand, ended twice, or never begun.
+/// Phases that were begun by hand, ended twice, or never begun.
 #[test]
 fn phases_by_hand_may_be_ended_more_often_than_begun() {
     if !in_own_process("phases_by_hand_may_be_ended_more_often_than_begun", &[]) {
@@ -67,7 +67,7 @@ fn phases_by_hand_may_be_ended_more_often_than_begun() {
     let _: fn() = zk_alloc::end_phase;
 }
 
-/// Guards, in all the ways to make one; they end their phase when a panic passes.
+/// Guards, created in all possible ways. A guard ends its phase on a panic, too.
 #[test]
 fn guards_end_their_phase_on_return_and_on_panic() {
     if !in_own_process("guards_end_their_phase_on_return_and_on_panic", &[]) {
@@ -99,7 +99,7 @@ fn guards_end_their_phase_on_return_and_on_panic() {
     assert_patterned(&outside, 5);
 }
 
-/// What did not fit the arena was counted in pairs of numbers, which programs print and reset.
+/// Requests that did not fit the arena were counted in pairs of numbers, which programs print and reset.
 #[test]
 fn overflow_is_a_pair_of_numbers_that_can_be_reset() {
     if !in_own_process("overflow_is_a_pair_of_numbers_that_can_be_reset", &[]) {
@@ -116,9 +116,10 @@ fn overflow_is_a_pair_of_numbers_that_can_be_reset() {
     assert_eq!(zk_alloc::overflow_stats(), (0, 0));
 }
 
-/// The settings keep their names and meanings; the threshold is known from the start, the rest from the first phase on.
+/// The settings keep their names and meanings. The threshold is known from the start, the others from the first phase
+/// on.
 #[test]
-#[allow(deprecated, reason = "`slab_size` is what programs wrote")]
+#[allow(deprecated, reason = "programs use the name `slab_size`")]
 fn settings_are_read_under_their_old_names() {
     let settings = [("ZK_ALLOC_SLAB_GB", OsStr::new("5")), ("ZK_ALLOC_MIN_BYTES", OsStr::new("10000"))];
     if !in_own_process("settings_are_read_under_their_old_names", &settings) {
@@ -137,7 +138,7 @@ fn settings_are_read_under_their_old_names() {
     });
 }
 
-/// Tests called the allocator's methods on a value of it, and moved it about.
+/// Tests called the allocator's methods on a value, and moved that value.
 #[test]
 #[allow(unsafe_code, reason = "calls an allocator by hand")]
 fn the_allocator_is_a_value_with_methods() {
@@ -149,7 +150,7 @@ fn the_allocator_is_a_value_with_methods() {
             // SAFETY: the size is not zero.
             let at = unsafe { BESIDE.alloc(layout) };
             assert!(!at.is_null() && at.addr().is_multiple_of(align));
-            // SAFETY: `size` bytes that are ours.
+            // SAFETY: `size` bytes that this test owns.
             unsafe { at.write_bytes(0x5A, size) };
             // SAFETY: from this allocator with this layout; all instances share one arena and one backing allocator.
             let at = unsafe { boxed.realloc(at, layout, 2 * size) };
@@ -162,9 +163,9 @@ fn the_allocator_is_a_value_with_methods() {
     }
 }
 
-/// A name that changed is still a name of the same thing.
+/// An old name is still a name of the same thing.
 #[test]
-#[allow(deprecated, reason = "that is what programs wrote")]
+#[allow(deprecated, reason = "programs use these names")]
 fn names_of_before_mean_what_they_meant() {
     let mut arena: zk_alloc::Arena = zk_alloc::Scratch::with_capacity(4096);
     let error: zk_alloc::Exhausted = arena.try_alloc_array(1 << 20, |_| 0u8).unwrap_err();

@@ -1,4 +1,4 @@
-//! What outlives its phase is named, with the place where it was made; what does not, is not.
+//! The report names allocations that outlive their phase, with the place where each was made, and no others.
 
 mod support;
 
@@ -28,7 +28,7 @@ fn bytes(places: &[Escaped]) -> usize {
 
 #[test]
 fn what_escapes_is_reported_with_its_place() {
-    // Alone, as the table of what is alive belongs to the process.
+    // In a process of its own, because the table of live allocations belongs to the process.
     let name = "what_escapes_is_reported_with_its_place";
     if !is_alone() {
         return alone(name, &[]).assert_passed(name);
@@ -53,8 +53,8 @@ fn what_escapes_is_reported_with_its_place() {
     trace_escaped(false);
 }
 
-/// A panic prints its backtrace under a lock of the standard library's, and allocates meanwhile: whoever captures a backtrace
-/// for each allocation must do it without that lock.
+/// A panic prints its backtrace under a lock of the standard library, and allocates while it holds the lock. So the
+/// tracing of allocations must capture backtraces without that lock.
 #[test]
 fn a_panic_that_prints_its_backtrace_in_a_phase_is_not_held_up() {
     let name = "a_panic_that_prints_its_backtrace_in_a_phase_is_not_held_up";
@@ -87,7 +87,8 @@ fn panic_in_phases() {
     }
 }
 
-/// A child has the table as it was in the midst of the other threads' work, and nobody there gives its lock back.
+/// A forked child gets a copy of the table that another thread may have been changing. The lock of that copy is never
+/// released.
 #[cfg(target_os = "linux")]
 #[test]
 #[allow(unsafe_code, reason = "forks")]
@@ -110,14 +111,15 @@ fn a_forked_child_does_not_wait_for_a_table_that_nobody_gives_back() {
             // SAFETY: the child allocates, which glibc and the arena support after a fork, and ends by `_exit`.
             let child = unsafe { libc::fork() };
             if child == 0 {
-                // SAFETY: ends the child, should it wait for ever.
+                // SAFETY: ends the child if it waits forever.
                 unsafe { libc::alarm(20) };
                 phase(|| drop(black_box([vec![1u8; 3_000], vec![2u8; 300_000]])));
                 // SAFETY: ends the process, without destructors.
                 unsafe { libc::_exit(0) };
             }
             let mut status = -1;
-            // SAFETY: a child of ours, and a place for the answer. Should it hang, this process is ended by its parent.
+            // SAFETY: a child of this process, and a place for the answer. If the child hangs, the parent of this
+            // process ends this process.
             assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
             assert_eq!(status, 0);
         }

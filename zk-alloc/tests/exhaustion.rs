@@ -1,5 +1,5 @@
-//! When the system refuses memory, the arena steps aside: requests go to the backing allocator and are counted, one
-//! warning is written, and nothing aborts that would not have without the arena.
+//! When the system refuses memory, requests go to the backing allocator and are counted. The arena writes one warning,
+//! and never aborts a program that would have run without it.
 #![cfg(target_os = "linux")]
 #![allow(unsafe_code, reason = "sets limits of the process")]
 
@@ -24,26 +24,26 @@ static ALLOC: ZkAllocator = ZkAllocator;
 
 const MIB: usize = 1 << 20;
 
-/// Work of a prover, in small: buffers of all sizes at once, checked.
+/// The work of a prover, scaled down: buffers of all sizes at once, checked.
 fn prove(largest_words: usize) {
     let made: Vec<_> = [700, 4_000, 9_000, 50_000, largest_words].map(|len| patterned(len, len as u64)).into();
     made.iter().for_each(|words| assert_patterned(words, words.len() as u64));
 }
 
-/// Whether a vector could have 800 MiB more.
+/// Whether a vector can grow by 800 MiB.
 fn reserve(words: &mut Vec<u64>) -> bool {
     let had = words.try_reserve_exact(100 * MIB).is_ok();
     black_box(words);
     had
 }
 
-/// Whether 800 MiB of zeroes could be had.
+/// Whether 800 MiB of zeroes can be allocated.
 fn zeroed() -> bool {
     let layout = Layout::from_size_align(800 * MIB, 64).unwrap();
     // SAFETY: the layout's size is not zero.
     let at = black_box(unsafe { ALLOC.alloc_zeroed(layout) });
     if !at.is_null() {
-        // SAFETY: made just above, with this layout.
+        // SAFETY: allocated just above, with this layout.
         unsafe { ALLOC.dealloc(at, layout) };
     }
     !at.is_null()
@@ -57,8 +57,8 @@ fn passes_with_warnings(name: &str, warnings: usize) -> Ended {
     ended
 }
 
-/// Where the address space has no room for the tables of the smallest region, there is no arena: every request that was meant for it is
-/// the backing allocator's, and says so in the overflow counts.
+/// Without address space for the tables of the smallest region, there is no arena. The backing allocator serves every
+/// request for the arena, and the overflow counts include it.
 #[test]
 fn without_room_for_a_region_the_backing_allocator_serves_and_is_counted() {
     let name = "without_room_for_a_region_the_backing_allocator_serves_and_is_counted";
@@ -75,7 +75,7 @@ fn without_room_for_a_region_the_backing_allocator_serves_and_is_counted() {
     });
 }
 
-/// Where the tables of the region that one would like do not fit, those of a smaller one do, and no word is said.
+/// If the tables of the preferred region do not fit, the arena uses a smaller region without a warning.
 #[test]
 fn a_limited_address_space_gets_a_smaller_region() {
     let name = "a_limited_address_space_gets_a_smaller_region";
@@ -91,8 +91,8 @@ fn a_limited_address_space_gets_a_smaller_region() {
     });
 }
 
-/// Address space that the arena reserves is missing elsewhere: a program that lived within its limit must
-/// still do so. The arena maps no more than it commits.
+/// Address space that the arena reserves is not available to others. A program that lived within its limit must still
+/// do so, so the arena maps only the memory that it commits.
 #[test]
 fn the_region_leaves_most_of_a_limited_address_space_to_others() {
     let name = "the_region_leaves_most_of_a_limited_address_space_to_others";
@@ -110,8 +110,8 @@ fn the_region_leaves_most_of_a_limited_address_space_to_others() {
     });
 }
 
-/// The kernel counts memory when it becomes writable, not when it is reserved, so that a refusal comes in the midst of a
-/// phase. The backing allocator then serves what it has free, and the arena what it had before.
+/// The kernel counts memory when it becomes writable, not when it is reserved. So a refusal comes in the middle of a
+/// phase. Then the backing allocator serves from its free memory, and the arena from the memory that it had before.
 #[test]
 fn commits_refused_in_the_midst_of_a_phase_are_counted_and_nothing_is_lost() {
     let name = "commits_refused_in_the_midst_of_a_phase_are_counted_and_nothing_is_lost";
@@ -120,20 +120,20 @@ fn commits_refused_in_the_midst_of_a_phase_are_counted_and_nothing_is_lost() {
         assert!(ended.warnings()[0].contains("commit") && ended.warnings()[0].contains("errno 12"), "{ended:?}");
         return;
     }
-    // Free memory of the backing allocator's own, with something on top that keeps it from giving it back.
+    // Free memory of the backing allocator, with a block on top that keeps it from returning that memory to the system.
     let free_later: Vec<_> = (0..4_000u64).map(|seed| patterned(1_000, seed)).collect();
     let top = patterned(1_000, 9);
     drop(free_later);
     phase(|| {
         let before = [patterned(1_000, 1), patterned(100_000, 2)];
         let mut grown = before.clone();
-        // The zone of slabs has so much, and a little that it committed ahead.
+        // Afterwards the zone of slabs has this much memory, and a little that it committed ahead.
         drop(black_box((0..3_000u64).map(|seed| patterned(1_000, seed)).collect::<Vec<_>>()));
-        // Judged outside: a panic needs memory.
+        // The results are checked outside, because a panic needs memory.
         let (made, had) = without_more_memory(|| {
-            // These take more.
+            // These need more memory.
             let made: Vec<_> = (0..6_000u64).map(|seed| patterned(1_000, seed)).collect();
-            // Neither allocator has so much: an error, for growth too, which leaves the old contents alone.
+            // Neither allocator has enough memory, so these fail. Growth that fails leaves the old contents alone.
             let [small, large] = &mut grown;
             let had = [reserve(&mut Vec::new()), zeroed(), reserve(small), reserve(large)];
             (made, had)
@@ -147,7 +147,7 @@ fn commits_refused_in_the_midst_of_a_phase_are_counted_and_nothing_is_lost() {
     let (requests, bytes) = overflow_stats();
     assert!(requests > 100 && bytes > 100 * 8_000, "{requests} requests, {bytes} bytes");
     assert!(stats().refusals >= 2, "{}", stats());
-    // With memory to be had again the arena grows as if nothing had been.
+    // Once memory is available again, the arena grows as usual.
     reset_overflow_stats();
     let live = stats().live_bytes;
     phase(|| {
@@ -159,7 +159,7 @@ fn commits_refused_in_the_midst_of_a_phase_are_counted_and_nothing_is_lost() {
     assert_eq!(overflow_stats(), (0, 0));
 }
 
-/// What is larger than a zone is nobody's, and no reason for a warning.
+/// No allocator serves a request that is larger than a zone. This is no reason for a warning.
 #[test]
 fn requests_beyond_all_bounds_are_refused_and_not_fatal() {
     let name = "requests_beyond_all_bounds_are_refused_and_not_fatal";
@@ -181,11 +181,11 @@ fn requests_beyond_all_bounds_are_refused_and_not_fatal() {
     assert_eq!(stats().refusals, 0, "{}", stats());
 }
 
-/// A control group of the memory controller, removed when dropped.
+/// A control group of the memory controller. Dropping it removes it.
 struct ControlGroup(PathBuf);
 
 impl ControlGroup {
-    /// A group below this process' own with a limit, or why there is none.
+    /// Makes a group with this limit below the group of this process, or returns why that failed.
     fn new(limit_bytes: usize) -> Result<Self, String> {
         let groups = fs::read_to_string("/proc/self/cgroup").map_err(|error| error.to_string())?;
         let v1 = groups.lines().find_map(|line| line.split_once(":memory:"));
@@ -212,8 +212,9 @@ impl Drop for ControlGroup {
     }
 }
 
-/// A small container: what stays resident between phases must leave room for the rest of the process, or the kernel ends
-/// it. 160 MiB in phases and 110 MiB between them fit 256 MiB only if half of them is all that the arena keeps.
+/// In a small container, memory that stays resident between phases must leave room for the rest of the process.
+/// Otherwise the kernel ends it. 160 MiB in phases and 110 MiB between them fit 256 MiB only if the arena retains half
+/// of that at most.
 #[test]
 fn in_a_small_control_group_phases_leave_room_for_what_is_between_them() {
     let name = "in_a_small_control_group_phases_leave_room_for_what_is_between_them";
@@ -224,13 +225,14 @@ fn in_a_small_control_group_phases_leave_room_for_what_is_between_them() {
         };
         let processes = CString::new(group.0.join("cgroup.procs").into_os_string().into_vec()).expect("a path");
         let join = move || {
-            // SAFETY: two calls that neither allocate nor lock, on what lives as long as the closure. 0 is the writer.
+            // SAFETY: two calls that neither allocate nor lock; their arguments live as long as the closure. 0 stands
+            // for the writer.
             let joined =
                 unsafe { libc::write(libc::open(processes.as_ptr(), libc::O_WRONLY), c"0".as_ptr().cast(), 1) };
             if joined == 1 { Ok(()) } else { Err(io::Error::last_os_error()) }
         };
-        // The limit is looked at when a process starts.
-        // SAFETY: see there.
+        // The process joins the group before it starts, because the arena reads the limit at the start.
+        // SAFETY: see `join`.
         let ended = alone_as(name, &[], |command| _ = unsafe { command.pre_exec(join) });
         ended.assert_passed(name);
         assert!(ended.warnings().is_empty(), "{ended:?}");

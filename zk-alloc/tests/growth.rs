@@ -1,7 +1,7 @@
-//! What a large vector costs that grows: it moves to memory that is fresh without being copied, and to memory that is resident
-//! without a page fault.
+//! The cost of a large vector that grows. It moves to fresh memory without being copied, and to resident memory without
+//! a page fault.
 //!
-//! One test: page faults are counted by the process.
+//! There is one test, because page faults are counted for the process.
 
 use zk_alloc::{Phase, ZkAllocator, stats};
 
@@ -14,7 +14,8 @@ static ALLOC: ZkAllocator = ZkAllocator;
 const FROM_BYTES: usize = 8 << 20;
 const STEPS: usize = 3;
 
-/// Doubles a vector, with something behind it each time, and checks what it holds. Returns where it was.
+/// Doubles a vector several times, with another buffer behind it each time, and checks its contents. Returns its
+/// addresses.
 fn grow() -> Vec<usize> {
     let mut values = support::patterned(FROM_BYTES / size_of::<u64>(), 5);
     let len = values.len();
@@ -34,7 +35,7 @@ fn grow() -> Vec<usize> {
 
 #[test]
 fn a_vector_that_grows_again_where_others_were_faults_no_page() {
-    // The first leaves holes where it moved from, and the second fills them.
+    // The first round leaves holes where the vector was, and the second fills them.
     for round in 0..4 {
         let before = stats().system_calls;
         let phase = Phase::new();

@@ -1,4 +1,5 @@
-//! Whatever the standard library builds in one phase is used, grown and dropped in later ones, and between them.
+//! Collections of the standard library that were built in one phase are used, grown and dropped in later phases, and
+//! between them.
 
 mod support;
 
@@ -32,7 +33,7 @@ impl Work for Dynamic {
     }
 }
 
-/// One of each, with contents that follow from the seed and from how often it was grown.
+/// One collection of each kind. The contents follow from the seed and from the number of times it was grown.
 struct Retained {
     seed: u64,
     grown: u64,
@@ -71,7 +72,7 @@ impl Retained {
         new
     }
 
-    /// Every collection becomes half as long again, or longer: all of them move at some time.
+    /// Every collection grows by half or more, so each moves at some time.
     fn grow(&mut self) {
         self.grown += 1;
         let longer = patterned(600 + 400 * self.grown as usize, self.seed);
@@ -84,7 +85,7 @@ impl Retained {
             self.ring.push_back(key);
             self.send.send([key; 40]).unwrap();
         }
-        // A ring is moved in two parts when it grows while it wraps.
+        // A ring buffer moves in two parts if it grows while it wraps around.
         self.ring.rotate_left(150);
         self.boxed.push(Box::new(Table(patterned(800, self.grown).try_into().unwrap(), self.grown)));
         self.boxed.push(Box::new(Dynamic(patterned(700, !self.grown), !self.grown)));
@@ -109,7 +110,7 @@ impl Retained {
         assert!(ring.into_iter().eq(0..entries));
     }
 
-    /// Takes the channel's messages, which were sent in many phases.
+    /// Receives the channel's messages, which were sent in many phases.
     fn drain(self) {
         for key in 0..self.grown * 300 {
             assert_eq!(self.receive.recv().unwrap(), [key; 40]);
@@ -117,8 +118,8 @@ impl Retained {
     }
 }
 
-/// The reference counts, control bytes, tree nodes, vtable pointers and channel blocks of a value made in one phase lie
-/// where that phase put them, and are read and written for as long as the value lives.
+/// The reference counts, control bytes, tree nodes, vtable pointers and channel blocks of a value lie where the phase
+/// that made it put them. They are read and written as long as the value lives.
 #[test]
 fn collections_made_in_one_phase_are_used_and_grown_in_the_next_five() {
     at_both_thresholds("collections_made_in_one_phase_are_used_and_grown_in_the_next_five", || {
@@ -138,7 +139,7 @@ fn collections_made_in_one_phase_are_used_and_grown_in_the_next_five() {
                 match round % 3 {
                     0 => phase(|| oldest.drain()),
                     1 => phase(|| thread::spawn(move || oldest.drain()).join().unwrap()),
-                    // Grown where no phase is open: what is the arena's moves out of it.
+                    // Grown while no phase is open: memory of the arena moves out of it.
                     _ => {
                         oldest.grow();
                         oldest.check();
@@ -152,13 +153,13 @@ fn collections_made_in_one_phase_are_used_and_grown_in_the_next_five() {
     });
 }
 
-/// `realloc` gets memory of the backing allocator, of a slab or of a page run, and has to leave it in any of them, on
-/// whichever thread: growth by push moves through all.
+/// `realloc` gets memory of the backing allocator, of a slab or of a page run, on any thread, and may move it to any
+/// other. Growth by push goes through all of them.
 #[test]
 fn a_vector_grows_and_shrinks_through_phases_and_threads_with_its_contents() {
     at_both_thresholds("a_vector_grows_and_shrinks_through_phases_and_threads_with_its_contents", || {
         let before = stats();
-        // Every other one starts where no phase is open, and with nothing.
+        // Every other vector starts empty, while no phase is open.
         let start = |seed: u64| if seed.is_multiple_of(2) { Vec::new() } else { phase(|| patterned(600, seed)) };
         let mut vectors: Vec<Vec<u64>> = (0..6).map(start).collect();
         let push = |vector: &mut Vec<u64>, seed: u64, more: usize| {
@@ -167,7 +168,7 @@ fn a_vector_grows_and_shrinks_through_phases_and_threads_with_its_contents() {
         };
         for round in 0..24usize {
             for (vector, seed) in vectors.iter_mut().zip(0u64..) {
-                // 100 words up to 16 MiB in the course of the rounds, so that every border is crossed.
+                // From 100 words to 16 MiB over the rounds, so that every border is crossed.
                 let more = 100 << (round * 3 / 4).min(14);
                 match (round + seed as usize) % 4 {
                     0 => phase(|| push(vector, seed, more)),
@@ -200,7 +201,7 @@ fn a_vector_grows_and_shrinks_through_phases_and_threads_with_its_contents() {
     });
 }
 
-/// A slab in which one allocation is alive is not an empty slab, however often its thread fills the rest.
+/// A slab with one live allocation is not empty, no matter how often its thread fills the rest.
 #[test]
 fn a_single_survivor_among_hundreds_is_never_overwritten() {
     at_both_thresholds("a_single_survivor_among_hundreds_is_never_overwritten", || {
@@ -208,11 +209,11 @@ fn a_single_survivor_among_hundreds_is_never_overwritten() {
         let mut survivors: Vec<Vec<u64>> = Vec::new();
         for round in 0..100u64 {
             let survivor = phase(|| {
-                // About as much as a slab holds, of which one is left.
+                // About as many as a slab holds. One of them survives.
                 let mut made: Vec<_> = (0..80 + round % 28).map(|_| patterned(600, round)).collect();
                 let survivor = made.swap_remove(round as usize * 7 % 80);
                 drop(made);
-                // Does not fit behind what was there, and may not start from the front.
+                // This does not fit behind the others, and must not start at the front.
                 assert_patterned(&patterned(3_900, !round), !round);
                 survivor
             });
@@ -220,7 +221,7 @@ fn a_single_survivor_among_hundreds_is_never_overwritten() {
             survivors.push(survivor);
             survivors.iter().zip(0..).for_each(|(words, seed)| assert_patterned(words, seed));
             if survivors.len().is_multiple_of(10) {
-                // Some are freed by another thread.
+                // Another thread frees some of them.
                 let gone: Vec<_> = survivors.iter_mut().step_by(3).map(std::mem::take).collect();
                 thread::spawn(move || drop(gone)).join().unwrap();
             }

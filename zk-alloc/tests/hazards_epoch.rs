@@ -1,4 +1,4 @@
-//! crossbeam-epoch frees late: what a phase removed is freed by whichever thread comes by in a later one.
+//! crossbeam-epoch frees late: any thread may free, in a later phase, what an earlier phase removed.
 
 mod support;
 
@@ -16,7 +16,7 @@ static ALLOC: ZkAllocator = ZkAllocator;
 const KEYS: u64 = 4_000;
 const PHASES: u64 = 20;
 
-/// Counts itself out when the garbage collector gets to it.
+/// Lowers the count of live values when the garbage collector drops it.
 struct Value {
     seed: u64,
     words: Vec<u64>,
@@ -26,7 +26,7 @@ struct Value {
 impl Value {
     fn new(seed: u64, alive: &Arc<AtomicUsize>) -> Self {
         alive.fetch_add(1, Ordering::Relaxed);
-        // Most are nodes of a few bytes, some are prover-sized.
+        // Most are nodes of a few bytes, and some are large.
         let len = if (seed / PHASES).is_multiple_of(4) { 1_024 } else { 8 };
         Self { seed, words: patterned(len, seed), alive: alive.clone() }
     }
@@ -39,7 +39,7 @@ impl Drop for Value {
     }
 }
 
-/// Removed nodes wait in bags, sealed with the epoch, on a list that all threads share: bags, nodes and values of many
+/// Removed nodes wait in bags on a list that all threads share, marked with their epoch. Bags, nodes and values of many
 /// phases are alive at once, and are freed by threads that did not make them.
 #[test]
 fn a_map_updated_by_all_workers_in_all_phases_holds_what_was_put_in_it() {
@@ -65,7 +65,7 @@ fn a_map_updated_by_all_workers_in_all_phases_holds_what_was_put_in_it() {
             scribble();
         }
         for key in 0..KEYS {
-            // The last round that touched the key decides what it holds.
+            // The last round that touched the key decides its value.
             let last = (0..PHASES).rev().find(|round| (key + round) % 5 < 3).unwrap();
             let held = map.get(&key).map(|entry| entry.value().seed);
             assert_eq!(held, ((key + last) % 5 < 2).then_some(key * PHASES + last), "key {key}");
@@ -73,7 +73,7 @@ fn a_map_updated_by_all_workers_in_all_phases_holds_what_was_put_in_it() {
         let puts = KEYS * PHASES * 2 / 5;
         let served = stats().slab_allocations - before;
         assert!(served >= if small_nodes_too() { 2 * puts } else { puts / 5 }, "{}", stats());
-        // All of it is freed in the end, by collections that run in a phase and outside of one.
+        // Collections that run in a phase and outside of one free all values in the end.
         assert!(map.iter().all(|entry| entry.remove()));
         for round in 0..1_000u32 {
             if alive.load(Ordering::Relaxed) == 0 {
@@ -83,7 +83,7 @@ fn a_map_updated_by_all_workers_in_all_phases_holds_what_was_put_in_it() {
             drop(if round.is_multiple_of(2) { phase(collect) } else { collect() });
             crossbeam_epoch::pin().flush();
         }
-        // Threads that are gone or asleep may hold a last bag each; all the rest must have been freed.
+        // Threads that are gone or asleep may hold one last bag each. All other values must have been freed.
         assert!(alive.load(Ordering::Relaxed) <= 6 * 64, "{} values were never freed", alive.load(Ordering::Relaxed));
     });
 }

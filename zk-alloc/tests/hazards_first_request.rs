@@ -1,4 +1,5 @@
-//! The first request ever, in a bad moment, where the arena serves phases: what begins the first phase is in that moment too.
+//! The first request of a process in a bad moment, with an arena that serves phases. The first phase begins in that
+//! moment too.
 #![cfg(target_os = "linux")]
 
 mod first_request;
@@ -9,6 +10,6 @@ use zk_alloc::ZkAllocator;
 #[global_allocator]
 static ALLOC: ZkAllocator = ZkAllocator;
 
-/// What comes before the first request, and after the last one.
+/// Calls before the first request and after the last one.
 const BEGIN: fn() = zk_alloc::begin_phase;
 const END: fn() = zk_alloc::end_phase;

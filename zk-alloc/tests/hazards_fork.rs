@@ -1,4 +1,4 @@
-//! A fork copies the arena in the midst of whatever other threads were doing to it.
+//! A fork copies the arena while other threads are changing it.
 #![cfg(target_os = "linux")]
 #![allow(unsafe_code, reason = "forks")]
 
@@ -18,7 +18,7 @@ static ALLOC: ZkAllocator = ZkAllocator;
 const FORKS: u64 = 50;
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Words of buffers from all paths: the backing allocator, slabs, and page runs of each zone but the giants'.
+/// Lengths in words for all paths: the backing allocator, slabs, and page runs of every zone but the huge one.
 const LENGTHS: [usize; 6] = [6, 90, 700, 4_000, 9_000, 60_000];
 
 fn buffers(seed: u64) -> Vec<Vec<u64>> {
@@ -29,8 +29,8 @@ fn intact(buffers: &[Vec<u64>], seed: u64) -> bool {
     buffers.iter().all(|words| is_patterned(words, seed))
 }
 
-/// What the child does with what it inherited: `Err` names the step that went wrong. No panics, whose report takes locks
-/// that another thread may have held.
+/// The child checks and uses its inherited memory. `Err` names the step that failed. It must not panic, because a panic
+/// takes locks that another thread may have held.
 fn child(seed: u64, inherited: Vec<Vec<u64>>, guard: PhaseGuard) -> Result<(), i32> {
     let check = |ok: bool, step: i32| if ok { Ok(()) } else { Err(step) };
     check(intact(&inherited, seed), 10)?;
@@ -45,7 +45,8 @@ fn child(seed: u64, inherited: Vec<Vec<u64>>, guard: PhaseGuard) -> Result<(), i
     check(intact(&grown, seed) && intact(&own, !seed), 12)?;
     drop(grown);
     drop(guard);
-    // Out of all phases of its own (those that other threads had open at the fork stay open here), and in more of them.
+    // Outside of the child's own phases, and in further ones. Phases that other threads had open at the fork stay open
+    // here.
     check(intact(&buffers(seed), seed) && intact(&own, !seed), 13)?;
     for round in 0..5 {
         let kept = phase(|| phase(|| buffers(round)));
@@ -54,13 +55,13 @@ fn child(seed: u64, inherited: Vec<Vec<u64>>, guard: PhaseGuard) -> Result<(), i
         release();
         check(intact(&kept, round) && intact(&own, !seed), 15)?;
     }
-    // And on a thread of the child's.
+    // On a thread that the child starts.
     let made = phase(|| thread::spawn(move || buffers(seed)).join());
     check(made.is_ok_and(|made| intact(&made, seed)), 16)?;
     check(intact(&own, !seed), 17)
 }
 
-/// Waits for a child, and says how it ended; ends it where it hangs.
+/// Waits for a child and returns how it ended. Kills it if it hangs.
 fn wait_for(pid: libc::pid_t) -> String {
     let started = Instant::now();
     let mut status = 0;
@@ -68,7 +69,7 @@ fn wait_for(pid: libc::pid_t) -> String {
         // SAFETY: `status` is a valid place for the answer.
         match unsafe { libc::waitpid(pid, &raw mut status, libc::WNOHANG) } {
             0 if started.elapsed() > PATIENCE => {
-                // SAFETY: a child of ours that nobody has waited for yet.
+                // SAFETY: a child of this process that nothing has waited for yet.
                 unsafe { libc::kill(pid, libc::SIGKILL) };
                 // SAFETY: as above.
                 unsafe { libc::waitpid(pid, &raw mut status, 0) };
@@ -82,7 +83,7 @@ fn wait_for(pid: libc::pid_t) -> String {
     }
 }
 
-/// Tells the other threads to stop, also when a child failed.
+/// Tells the other threads to stop, even if a child failed.
 struct StopAtEnd<'a>(&'a AtomicBool);
 
 impl Drop for StopAtEnd<'_> {
@@ -91,8 +92,9 @@ impl Drop for StopAtEnd<'_> {
     }
 }
 
-/// Other threads are copied in the midst of an allocation and never go on: whatever they had taken stays taken in the
-/// child, and nothing may wait for them. Parent and child each keep their own copy of all that was alive.
+/// The fork copies other threads in the middle of an allocation, and they never continue in the child. Memory that they
+/// had claimed stays claimed, and nothing may wait for them. Parent and child each have their own copy of all live
+/// memory.
 #[test]
 fn children_of_forks_in_the_midst_of_phases_allocate_and_free_what_they_inherited() {
     at_both_thresholds("children_of_forks_in_the_midst_of_phases_allocate_and_free_what_they_inherited", || {
@@ -112,7 +114,7 @@ fn children_of_forks_in_the_midst_of_phases_allocate_and_free_what_they_inherite
                 cycles.fetch_add(1, Ordering::Relaxed);
             }
         };
-        // Is nearly always in the midst of taking or giving back a run of pages, or a slab.
+        // This thread is nearly always claiming or freeing a page run or a slab.
         let hammer = || {
             while !stop.load(Ordering::Relaxed) {
                 phase(|| {
@@ -129,15 +131,15 @@ fn children_of_forks_in_the_midst_of_phases_allocate_and_free_what_they_inherite
             scope.spawn(hammer);
             (0..2).for_each(|id| drop(scope.spawn(move || busy(id))));
             for seed in 0..FORKS {
-                // At another moment of the other threads' work each time.
+                // Each fork hits the other threads at another moment of their work.
                 let until = cycles.load(Ordering::Relaxed) + 20;
                 while cycles.load(Ordering::Relaxed) < until {
                     thread::yield_now();
                 }
                 let guard = PhaseGuard::new();
                 let made = buffers(seed);
-                // SAFETY: the child allocates, which glibc and the arena support after a fork, starts a thread, and ends
-                // by `_exit`; it takes none of the locks of the standard library that another thread may hold.
+                // SAFETY: the child allocates, which glibc and the arena support after a fork, starts a thread, and
+                // ends by `_exit`. It takes no lock of the standard library that another thread may hold.
                 let pid = unsafe { libc::fork() };
                 if pid == 0 {
                     let code = child(seed, made, guard).err().unwrap_or(0);

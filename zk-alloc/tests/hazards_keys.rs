@@ -1,4 +1,5 @@
-//! Keys of the C library (pthread_key_create(3)) that others took first. glibc has 32 for which a thread needs no memory of `malloc`'s.
+//! Keys of the C library (pthread_key_create(3)) that other code took first. For the first 32 keys, glibc needs no
+//! memory from `malloc`.
 #![cfg(all(target_os = "linux", target_env = "gnu"))]
 #![allow(unsafe_code, reason = "makes keys, and blocks signals")]
 
@@ -14,7 +15,8 @@ use zk_alloc::{PhaseGuard, ZkAllocator};
 #[global_allocator]
 static ALLOC: ZkAllocator = ZkAllocator;
 
-/// Says when this process makes its keys: [`LATE`], as a program does, or [`EARLY`], before anybody else.
+/// The variable that says when this process makes its keys: [`LATE`], as a program does, or [`EARLY`], before all other
+/// code.
 const KEYS: &str = "ZK_ALLOC_TEST_KEYS";
 const LATE: &str = "late";
 const EARLY: &str = "early";
@@ -28,7 +30,7 @@ fn make_keys() {
 }
 
 extern "C" fn make_early() {
-    // SAFETY: strings of C's. No other thread changes the environment yet.
+    // SAFETY: C strings. No other thread changes the environment yet.
     let value = unsafe { libc::getenv(c"ZK_ALLOC_TEST_KEYS".as_ptr()) };
     // SAFETY: not null, and as above.
     if !value.is_null() && unsafe { std::ffi::CStr::from_ptr(value) }.to_bytes() == EARLY.as_bytes() {
@@ -36,20 +38,20 @@ extern "C" fn make_early() {
     }
 }
 
-// Before the allocator makes its own.
-// SAFETY: the loader calls what is listed here, as functions of this type.
+// Runs before the allocator makes its own key.
+// SAFETY: the loader calls the functions that are listed here, and they have this type.
 #[unsafe(link_section = ".init_array.00050")]
 #[used]
 static INIT: extern "C" fn() = make_early;
 
-/// Whether this thread gets back the block that it freed last, as it does from a cache; the slabs have the lowest first.
+/// Whether this thread gets the block that it freed last, as from a cache. Slabs would return the lowest free block.
 fn has_cache() -> bool {
     let [low, high] = {
         let mut blocks = [(); 2].map(|()| Box::new([1u8; 200]));
         blocks.sort_by_key(|block| block.as_ptr().addr());
         blocks.map(Box::into_raw)
     };
-    // SAFETY: made above, and freed once.
+    // SAFETY: allocated above, and freed once.
     unsafe {
         drop(Box::from_raw(low));
         drop(Box::from_raw(high));
@@ -58,7 +60,7 @@ fn has_cache() -> bool {
     std::ptr::eq(&raw const *next, high)
 }
 
-/// Nanoseconds that a pair of 64 bytes takes: the median of many rounds.
+/// The time in nanoseconds to allocate and free 64 bytes: the median of many rounds.
 fn pair_ns() -> f64 {
     let mut rounds: Vec<_> = (0..201)
         .map(|_| {
@@ -71,7 +73,7 @@ fn pair_ns() -> f64 {
     rounds[rounds.len() / 2]
 }
 
-/// Sets which signals this thread has blocked: one, as in a handler, or none.
+/// Blocks one signal in this thread, as in a handler, or unblocks all.
 fn block_a_signal(is_blocked: bool) {
     // SAFETY: all zeroes is a valid set, and only this thread's mask changes.
     unsafe {
@@ -83,7 +85,7 @@ fn block_a_signal(is_blocked: bool) {
     }
 }
 
-/// Runs the test `name` in a process that makes keys at this time, and returns the number that it measured.
+/// Runs the test `name` in a process that makes its keys at this time, and returns the number that it measured.
 #[track_caller]
 fn with_keys(name: &str, when: &str) -> f64 {
     let ended = alone(name, &[(KEYS, when.as_ref())]);
@@ -96,8 +98,8 @@ fn keys_are(when: &str) -> bool {
     std::env::var_os(KEYS).is_some_and(|value| value == when)
 }
 
-/// A thread without a cache goes to the slabs for each block: without one of the first 32 keys, its end would not be told, unless
-/// `malloc` may be called for another key.
+/// A thread without a cache gets each block from the slabs. Without one of the first 32 keys, the arena must call
+/// `malloc` for another key. Otherwise it would not learn that the thread ends, and could not give it a cache.
 #[test]
 fn a_pair_costs_the_same_after_somebody_took_all_early_keys() {
     let name = "a_pair_costs_the_same_after_somebody_took_all_early_keys";
@@ -110,15 +112,15 @@ fn a_pair_costs_the_same_after_somebody_took_all_early_keys() {
         println!("measured {}", pair_ns());
         return;
     }
-    // The best of some, since the machine may be busy.
+    // The best of several runs, because the machine may be busy.
     let best = |when| (0..3).map(|_| with_keys(name, when)).fold(f64::INFINITY, f64::min);
     let [none, late, early] = ["", LATE, EARLY].map(best);
     println!("{none:.1} ns a pair, {late:.1} with late keys, {early:.1} with early ones");
     assert!(late <= 2.0 * none && early <= 2.0 * none, "{none:.1} ns a pair, {late:.1}, {early:.1}");
 }
 
-/// A handler may have interrupted `malloc`: for a key that needs it, the thread asks again later. For the key that was made before
-/// the program began, nothing is needed.
+/// A handler may have interrupted `malloc`. If the key needs `malloc`, the thread asks for it again later. A key that
+/// was made before the program began needs nothing.
 #[test]
 fn in_what_may_be_a_handler_only_an_early_key_is_used() {
     let name = "in_what_may_be_a_handler_only_an_early_key_is_used";
@@ -128,12 +130,12 @@ fn in_what_may_be_a_handler_only_an_early_key_is_used() {
         }
         let _guard = PhaseGuard::new();
         drop(black_box(Box::new([0u8; 1 << 20])));
-        // A thread begins with the signals blocked that its creator has blocked.
+        // A new thread inherits the blocked signals of its creator.
         block_a_signal(true);
         let thread = thread::spawn(|| {
             assert_eq!(has_cache(), !keys_are(EARLY));
             block_a_signal(false);
-            // It asks again after some requests.
+            // The thread asks again after some requests.
             (0..300).for_each(|_| drop(black_box(Box::new([0u8; 64]))));
             assert!(has_cache(), "the thread did not ask again once it was calm");
         });
@@ -146,7 +148,7 @@ fn in_what_may_be_a_handler_only_an_early_key_is_used() {
     }
 }
 
-/// There are 2,048 caches: each has to come back when its thread ends.
+/// There are 2,048 caches, so each must become free when its thread ends.
 #[test]
 fn caches_of_threads_that_end_are_handed_on_with_any_key() {
     let name = "caches_of_threads_that_end_are_handed_on_with_any_key";

@@ -1,4 +1,4 @@
-//! Phases at random on many threads, and panics in the midst of them.
+//! Random phases on many threads, with panics in the middle of them.
 
 mod support;
 
@@ -12,7 +12,7 @@ use zk_alloc::{PhaseGuard, ZkAllocator, phase, stats};
 #[global_allocator]
 static ALLOC: ZkAllocator = ZkAllocator;
 
-/// A buffer, and the seed that says what is in it.
+/// A seed, and the buffer whose contents follow from it.
 type Buffer = (u64, Vec<u64>);
 
 fn random_buffer(numbers: &mut Numbers) -> Buffer {
@@ -21,7 +21,7 @@ fn random_buffer(numbers: &mut Numbers) -> Buffer {
     (seed, patterned(len - numbers.below(len / 4), seed))
 }
 
-/// Opens phases within phases, and in each makes buffers, checks them, and gives half of them away.
+/// Opens nested phases. In each it makes buffers, checks them, and sends half of them to another thread.
 fn nest(depth: usize, numbers: &mut Numbers, give: &mpsc::Sender<Buffer>) {
     let mine: Vec<_> = (0..3).map(|_| random_buffer(numbers)).collect();
     if depth < 5 && numbers.below(4) > 0 {
@@ -30,14 +30,14 @@ fn nest(depth: usize, numbers: &mut Numbers, give: &mpsc::Sender<Buffer>) {
     mine.iter().for_each(|(seed, buffer)| assert_patterned(buffer, *seed));
     for buffer in mine {
         if numbers.below(2) == 0 {
-            // Whoever is done already frees nothing more: then this thread does.
+            // If the receiver is gone, `send` fails and this thread frees the buffer.
             let _ = give.send(buffer);
         }
     }
 }
 
-/// The number of open phases goes up and down from all sides: a buffer is made under one count, checked under another,
-/// and freed by a thread that may have no phase open.
+/// Many threads change the number of open phases. A buffer is made under one number, checked under another, and freed
+/// by a thread that may have no phase open.
 #[test]
 fn buffers_of_nested_and_concurrent_phases_never_share_memory() {
     at_both_thresholds("buffers_of_nested_and_concurrent_phases_never_share_memory", || {
@@ -71,14 +71,14 @@ fn buffers_of_nested_and_concurrent_phases_never_share_memory() {
         drop(gives);
         let after = stats();
         assert!(after.slab_allocations > before.slab_allocations && after.run_allocations > before.run_allocations);
-        // Every phase has ended: the arena is out of it again.
+        // Every phase has ended, so the arena takes no part.
         let (before, buffer) = (stats().arena_allocations, patterned(100_000, 1));
         assert_eq!(stats().arena_allocations, before);
         drop(buffer);
     });
 }
 
-/// Unwinding runs destructors of half-built frames, in whatever order the frames stand, and ends the phases on its way.
+/// Unwinding runs the destructors of half-built frames, and ends the phases on its way.
 #[test]
 fn a_panic_in_nested_phases_frees_its_frames_and_nothing_else() {
     at_both_thresholds("a_panic_in_nested_phases_frees_its_frames_and_nothing_else", || {
@@ -115,7 +115,7 @@ fn a_panic_in_nested_phases_frees_its_frames_and_nothing_else() {
         drop(saved);
         let _ = std::panic::take_hook();
         assert!(stats().arena_allocations >= 40 * 4, "{}", stats());
-        // Nothing of 40 rounds of frames is left but the slabs of threads.
+        // After 40 rounds of frames, only slabs of threads are left.
         assert!(stats().live_bytes - live_before <= 4 << 20, "{}", stats());
         let before = stats().arena_allocations;
         drop(patterned(100_000, 1));
@@ -123,8 +123,7 @@ fn a_panic_in_nested_phases_frees_its_frames_and_nothing_else() {
     });
 }
 
-/// The process ends in the midst of a panic of the main thread, and again by `exit` with a phase open: neither may hang
-/// or crash in destructors that free what the phase made.
+/// The process ends by `exit` while a phase is open and another thread runs. It must not hang, crash or warn.
 #[test]
 fn a_process_may_end_with_a_phase_open() {
     let name = "a_process_may_end_with_a_phase_open";

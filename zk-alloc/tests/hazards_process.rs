@@ -1,4 +1,4 @@
-//! The ends of a process' life, and the gaps in it: before `main`, at exit, and between two instructions of a thread.
+//! The edges of a process's life: before `main`, at exit, and in a signal handler between two instructions of a thread.
 #![cfg(target_os = "linux")]
 #![allow(unsafe_code, reason = "runs before main, at exit and in signal handlers")]
 
@@ -28,7 +28,7 @@ fn intact(buffers: &[Vec<u64>], seed: u64) -> bool {
     buffers.len() == LENGTHS.len() && buffers.iter().all(|words| is_patterned(words, seed))
 }
 
-/// What ran before `main` made, in a phase and outside of one.
+/// Buffers that were made before `main`, in a phase and outside of one.
 static BEFORE_MAIN: Mutex<Vec<Vec<Vec<u64>>>> = Mutex::new(Vec::new());
 static EARLY_ARENA_ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
 
@@ -48,13 +48,13 @@ extern "C" fn before_main() {
     }
 }
 
-// SAFETY: the loader calls what is listed here, as functions of this type.
+// SAFETY: the loader calls the functions that are listed here, and they have this type.
 #[unsafe(link_section = ".init_array")]
 #[used]
 static INIT: extern "C" fn() = before_main;
 
-/// A constructor may open the process' first phase, when neither `main` nor the runtime has run yet; what it made is
-/// as good as anything.
+/// A constructor may open the first phase of the process, before `main` and the runtime have run. Its buffers are as
+/// good as any others.
 #[test]
 fn what_was_made_before_main_lives_through_the_phases_after_it() {
     at_both_thresholds("what_was_made_before_main_lives_through_the_phases_after_it", || {
@@ -73,7 +73,7 @@ fn what_was_made_before_main_lives_through_the_phases_after_it() {
 
 static LAZY: LazyLock<Vec<Vec<u64>>> = LazyLock::new(|| buffers(4));
 
-/// A cache behind a static is filled in whatever phase asks first, and never freed.
+/// Some phase fills a cache behind a static, which is never freed.
 #[test]
 fn a_static_filled_in_one_phase_serves_all_that_follow() {
     at_both_thresholds("a_static_filled_in_one_phase_serves_all_that_follow", || {
@@ -90,11 +90,11 @@ fn say(line: &str) {
     unsafe { libc::write(libc::STDERR_FILENO, line.as_ptr().cast(), line.len()) };
 }
 
-/// Set in a process whose main thread is to leave something for its end. Tests run on other threads, code before `main`
-/// on that one.
+/// Set in a process whose main thread leaves buffers for its end. Tests run on other threads; code before `main` runs
+/// on the main thread.
 const AT_EXIT: &str = "ZK_ALLOC_TEST_AT_EXIT";
 
-/// What a phase of the program left for the end of the process.
+/// Buffers that a phase left for the end of the process.
 static LEFT: Mutex<Vec<Vec<u64>>> = Mutex::new(Vec::new());
 
 extern "C" fn at_exit() {
@@ -122,8 +122,8 @@ thread_local! {
     static LAST: RefCell<Option<Last>> = const { RefCell::new(None) };
 }
 
-/// After `main` the main thread's own destructors run, the arena's among them, and then the handlers of `atexit`: they
-/// open phases on a thread that has no slab any more, and free what it made when it had one.
+/// After `main`, the destructors of the main thread's locals run, and then the handlers of `atexit`. They open phases,
+/// and free memory of earlier ones.
 #[test]
 fn handlers_and_destructors_at_exit_use_phases_after_the_threads_state_is_gone() {
     let name = "handlers_and_destructors_at_exit_use_phases_after_the_threads_state_is_gone";
@@ -142,10 +142,10 @@ const RUN_SIZED: Layout = Layout::new::<[u64; 6_000]>();
 
 static HANDLED: AtomicU64 = AtomicU64::new(0);
 static BROKEN: AtomicBool = AtomicBool::new(false);
-/// Buffers of [`SLAB_SIZED`] on their way from what is interrupted to the handler, and back.
+/// Buffers of [`SLAB_SIZED`] on their way from the interrupted code to the handler, and back.
 static TO_HANDLER: AtomicPtr<u64> = AtomicPtr::new(null_mut());
 static FROM_HANDLER: AtomicPtr<u64> = AtomicPtr::new(null_mut());
-/// What the handler, and what the interrupted code, fill the buffers with that they pass on.
+/// The words with which the handler and the interrupted code fill the buffers that they pass on.
 const HANDLERS: u64 = 0xAAAA_AAAA_AAAA_AAAA;
 const INTERRUPTED: u64 = 0x5555_5555_5555_5555;
 
@@ -154,7 +154,7 @@ fn make(layout: Layout, word: u64) -> *mut u64 {
     // SAFETY: the size is not zero.
     let at = unsafe { alloc(layout) }.cast::<u64>();
     for i in 0..layout.size() / 8 {
-        // SAFETY: within the buffer, which is ours.
+        // SAFETY: within the buffer, which this function owns.
         unsafe { at.add(i).write_volatile(word) };
     }
     at
@@ -162,11 +162,11 @@ fn make(layout: Layout, word: u64) -> *mut u64 {
 
 /// Frees a buffer from [`make`], which must still be full of `word`.
 fn end(at: *mut u64, layout: Layout, word: u64) {
-    // SAFETY: the buffer is whole, and was given to us.
+    // SAFETY: the buffer is whole, and the caller passed it on.
     if (0..layout.size() / 8).any(|i| unsafe { at.add(i).read_volatile() } != word) {
         BROKEN.store(true, Ordering::Relaxed);
     }
-    // SAFETY: as above; nobody uses it after this.
+    // SAFETY: as above; nothing uses it after this.
     unsafe { dealloc(at.cast(), layout) };
 }
 
@@ -179,11 +179,11 @@ fn pass(slot: &AtomicPtr<u64>, word: u64) {
 }
 
 extern "C" fn on_signal(_: c_int) {
-    // Enough to make the thread leave its slab for another now and then.
+    // Enough that the thread goes to another slab now and then.
     let slab_sized = [1; 6].map(|word| make(SLAB_SIZED, word));
     let run = make(RUN_SIZED, 2);
     pass(&FROM_HANDLER, HANDLERS);
-    // Frees what the interrupted code made, perhaps while it is making or freeing something.
+    // Frees a buffer of the interrupted code, perhaps in the middle of an allocation or a free.
     let passed = TO_HANDLER.swap(null_mut(), Ordering::AcqRel);
     if !passed.is_null() {
         end(passed, SLAB_SIZED, INTERRUPTED);
@@ -193,11 +193,11 @@ extern "C" fn on_signal(_: c_int) {
     HANDLED.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Sends signals to a thread, one after the other, until enough were handled.
+/// Sends signals to a thread, one after the other, until enough of them were handled.
 fn interrupt(worker: libc::pthread_t, signals: u64) {
     while HANDLED.load(Ordering::Relaxed) < signals && !BROKEN.load(Ordering::Relaxed) {
         let before = HANDLED.load(Ordering::Relaxed);
-        // SAFETY: the worker outlives this thread, which it waits for.
+        // SAFETY: the worker waits for this thread, so it outlives it.
         assert_eq!(unsafe { libc::pthread_kill(worker, libc::SIGUSR1) }, 0);
         while HANDLED.load(Ordering::Relaxed) == before {
             std::hint::spin_loop();
@@ -205,9 +205,9 @@ fn interrupt(worker: libc::pthread_t, signals: u64) {
     }
 }
 
-/// A signal comes between any two instructions, in the midst of a slab's bookkeeping too, and its handler allocates.
-/// Only prover-sized requests do so, in a phase, on a thread that has a slab: then what is interrupted is never inside
-/// the backing allocator, which no handler may enter twice.
+/// A signal comes between any two instructions, also in the middle of the arena's bookkeeping, and its handler
+/// allocates. All requests of the handler and of the interrupted code go to the arena, in a phase. So the signal never
+/// interrupts the backing allocator, which no handler may enter again.
 #[test]
 fn a_signal_handler_allocates_in_the_midst_of_an_allocation() {
     const SIGNALS: u64 = 10_000;
@@ -217,15 +217,15 @@ fn a_signal_handler_allocates_in_the_midst_of_an_allocation() {
         return alone(name, &[]).assert_passed(name);
     }
     let _guard = PhaseGuard::new();
-    // 80 buffers of 8 KiB are more than one slab: slabs are left and taken all the time.
+    // 80 buffers of 8 KiB need more than one slab, so slabs come and go all the time.
     let mut ring: Vec<_> = (0..RING).map(|seed| (make(SLAB_SIZED, seed), seed)).collect();
     // SAFETY: all zeroes is a valid `sigaction`.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
     action.sa_sigaction = on_signal as *const () as usize;
     action.sa_flags = libc::SA_RESTART;
-    // SAFETY: a valid action, whose handler allocates only as said above.
+    // SAFETY: a valid action; its handler allocates only as described above.
     assert_eq!(unsafe { libc::sigaction(libc::SIGUSR1, &raw const action, null_mut()) }, 0);
-    // SAFETY: asks who we are.
+    // SAFETY: only returns this thread.
     let worker = unsafe { libc::pthread_self() };
     let mut made = RING;
     thread::scope(|scope| {

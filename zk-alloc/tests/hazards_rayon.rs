@@ -1,4 +1,4 @@
-//! Rayon keeps memory across phases: blocks of its injector, buffers of its deques, whole pools.
+//! Rayon holds memory across phases: blocks of its injector, buffers of its deques, whole pools.
 
 mod support;
 
@@ -19,8 +19,8 @@ fn pool(threads: usize) -> ThreadPool {
     ThreadPoolBuilder::new().num_threads(threads).stack_size(32 << 20).build().unwrap()
 }
 
-/// A thread that is no worker hands its jobs over through the injector, a list of blocks of 63 jobs; the block that is
-/// half used when a phase ends is written and read in the next.
+/// A thread outside the pool passes its jobs through the injector, a list of blocks of 63 jobs. If a block is half used
+/// when a phase ends, it is written and read in the next phase.
 #[test]
 fn jobs_from_outside_run_once_each_in_whatever_phase_they_were_queued() {
     at_both_thresholds("jobs_from_outside_run_once_each_in_whatever_phase_they_were_queued", || {
@@ -32,7 +32,7 @@ fn jobs_from_outside_run_once_each_in_whatever_phase_they_were_queued() {
         let (done, results) = mpsc::channel();
         let mut joined = 0u64;
         for round in 0..PHASES {
-            // Of each phase's jobs many are still queued when it ends: they run outside of it, or in the next.
+            // Many of a phase's jobs are still queued when it ends. They run after it, or in the next phase.
             phase(|| {
                 for job in round * SPAWNS..(round + 1) * SPAWNS {
                     let input = patterned(600, job);
@@ -63,8 +63,8 @@ fn jobs_from_outside_run_once_each_in_whatever_phase_they_were_queued() {
     });
 }
 
-/// The jobs that `join` has not run yet wait in a deque, whose buffer doubles as they get more: 64 KiB for 4,000 of them.
-/// What waits until the bottom is reached can't be taken from it early, and there the phase changes.
+/// The jobs that `join` has not run yet wait in a deque. Its buffer doubles as they become more: 64 KiB for 4,000 of
+/// them. Each job waits until the bottom is reached, where the phase changes. So no thread finishes one earlier.
 #[test]
 fn a_deque_that_grew_in_one_phase_still_holds_its_jobs_in_the_next() {
     const DEPTH: u64 = 4_000;
@@ -110,7 +110,7 @@ fn a_deque_that_grew_in_one_phase_still_holds_its_jobs_in_the_next() {
     });
 }
 
-/// A pool keeps what it was built from (queues, thread names, sleep states, handles) for as long as it lives.
+/// As long as it lives, a pool holds queues, thread names, sleep states and handles from its construction.
 #[test]
 fn pools_built_in_one_phase_work_in_the_nine_after_it() {
     at_both_thresholds("pools_built_in_one_phase_work_in_the_nine_after_it", || {
@@ -138,7 +138,7 @@ fn pools_built_in_one_phase_work_in_the_nine_after_it() {
             });
         }
         assert!(stats().slab_allocations >= 2 * 9 * 2_000, "{}", stats());
-        // Pools end outside of phases, in another order than they were made.
+        // The pools end in another order than they were made, one of them outside of phases.
         let [small, large] = pools;
         drop(small);
         phase(|| drop(large));

@@ -1,4 +1,4 @@
-//! Threads come and go: each leaves what it kept to others.
+//! Threads come and go. Each leaves its cached memory to others.
 
 mod support;
 
@@ -13,7 +13,8 @@ use zk_alloc::{ZkAllocator, phase, stats};
 #[global_allocator]
 static ALLOC: ZkAllocator = ZkAllocator;
 
-/// What 100 threads do: allocate from a slab and as page runs, free what another made, and leave something behind.
+/// Each of `threads` threads allocates a block and a page run, frees buffers of another thread, and leaves a buffer
+/// behind.
 fn churn(threads: u64, seed: u64, inbox: &mut Vec<(u64, Vec<u64>)>) {
     for n in 0..threads / 2 {
         let left_behind = std::mem::take(inbox);
@@ -33,7 +34,7 @@ fn churn(threads: u64, seed: u64, inbox: &mut Vec<(u64, Vec<u64>)>) {
     }
 }
 
-/// What a thread keeps and does not bring back at its exit is lost: of 100,000 threads that is more than there is.
+/// A thread returns its cached memory when it exits. Otherwise the caches of 100,000 threads would add up.
 #[test]
 fn a_hundred_thousand_threads_leave_no_memory_behind() {
     let name = "a_hundred_thousand_threads_leave_no_memory_behind";
@@ -55,7 +56,7 @@ fn a_hundred_thousand_threads_leave_no_memory_behind() {
     assert!(end_rss <= warm_rss + (8 << 20), "RSS from {warm_rss} to {end_rss}\nfrom {warm}\nto {end}");
 }
 
-/// No more memory is in use than the threads of one wave needed, however many waves come.
+/// The memory in use never exceeds the need of one wave of threads, no matter how many waves come.
 #[test]
 fn waves_of_threads_reuse_the_slabs_of_the_waves_before() {
     at_both_thresholds("waves_of_threads_reuse_the_slabs_of_the_waves_before", || {
@@ -71,7 +72,7 @@ fn waves_of_threads_reuse_the_slabs_of_the_waves_before() {
         let warm = (0..3).map(wave).nth(2).unwrap();
         let end = (3..60).map(wave).nth(56).unwrap();
         assert!(end.slab_allocations >= 60 * WIDTH, "{end}");
-        // How many of a wave run at once is the scheduler's choice, and at most all.
+        // The scheduler decides how many threads of a wave run at once; at most all do.
         let most = warm.live_bytes.max((WIDTH as usize + 2) * (512 << 10));
         assert!(end.live_bytes <= most && end.peak_live_bytes <= most + (64 << 20), "from {warm}\nto {end}");
     });
@@ -79,7 +80,7 @@ fn waves_of_threads_reuse_the_slabs_of_the_waves_before() {
 
 static DESTROYED: AtomicUsize = AtomicUsize::new(0);
 
-/// Frees arena memory when its thread exits, allocates more, and sends something to a thread that lives on.
+/// Frees arena memory when its thread exits, allocates more, and sends a buffer to a thread that lives on.
 struct Farewell {
     seed: u64,
     buffers: Vec<Vec<u64>>,
@@ -103,13 +104,14 @@ impl Drop for Farewell {
 }
 
 thread_local! {
-    // Destructors run in the reverse order of first use: one of these before the arena's own, one after it.
+    // These destructors run in the reverse order of first use. The arena's own is that of a key
+    // (pthread_key_create(3)). glibc runs it after them; the order differs between C libraries.
     static EARLY: RefCell<Option<Farewell>> = const { RefCell::new(None) };
     static LATE: RefCell<Option<Farewell>> = const { RefCell::new(None) };
 }
 
-/// The arena takes the thread's cache from it in a destructor of its own: what other destructors free and allocate comes
-/// before or after that, and must neither crash nor touch what the cache's next thread has.
+/// The arena takes back the thread's cache in a destructor of its own. Other destructors may free and allocate before
+/// or after it. They must neither crash nor touch memory of the cache's next thread.
 #[test]
 fn destructors_of_thread_locals_free_and_allocate_before_and_after_the_arenas_own() {
     at_both_thresholds("destructors_of_thread_locals_free_and_allocate_before_and_after_the_arenas_own", || {
@@ -122,17 +124,17 @@ fn destructors_of_thread_locals_free_and_allocate_before_and_after_the_arenas_ow
                 let leave = move || {
                     let farewell = |buffers| Farewell { seed, buffers, send: send.clone() };
                     if seed.is_multiple_of(2) {
-                        // Registered before the arena's, hence run after it.
+                        // Used first, so its destructor runs last.
                         LATE.set(Some(farewell(Vec::new())));
                     }
                     let buffers = || [4, 600, 5_000, 20_000].map(|len| patterned(len, seed)).into();
-                    // Registered after the arena's, which these buffers are the first to need.
+                    // Used after the thread's first request to the arena.
                     let early = farewell(buffers());
                     EARLY.set(Some(early));
                     LATE.with_borrow_mut(|slot| slot.iter_mut().for_each(|late| late.buffers = buffers()));
                 };
                 let thread = thread::spawn(leave);
-                // Half of the threads exit side by side with their successor.
+                // Half of the threads exit at the same time as their successor.
                 if seed.is_multiple_of(2) {
                     thread.join().unwrap();
                 }

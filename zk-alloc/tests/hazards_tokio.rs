@@ -1,4 +1,4 @@
-//! A server's runtime beside the prover: its messages are allocated in phases that it knows nothing of.
+//! A server's runtime in the prover's process. It allocates messages in phases that it does not know about.
 
 mod support;
 
@@ -20,8 +20,8 @@ struct Message {
     checksum: u64,
 }
 
-/// Messages, tasks, wakers and channel blocks are made by runtime threads at moments that have nothing to do with
-/// phases: each is in the arena or not, lives through many phases, and is freed by another thread.
+/// Threads of the runtime make messages, tasks, wakers and channel blocks, at times unrelated to phases. Each may lie
+/// in the arena or not, lives through many phases, and is freed by another thread.
 #[test]
 fn messages_arrive_intact_while_phases_open_and_close_around_them() {
     at_both_thresholds("messages_arrive_intact_while_phases_open_and_close_around_them", || {
@@ -33,7 +33,7 @@ fn messages_arrive_intact_while_phases_open_and_close_around_them() {
         for round in 0..1_000u64 {
             phase(|| {
                 let buffer = patterned(32 << 10, round);
-                // The runtime gets a turn inside of the phase as well as between two.
+                // The runtime gets a turn inside the phase as well as between two phases.
                 std::thread::sleep(Duration::from_micros(200));
                 assert_patterned(&buffer, round);
                 if round.is_multiple_of(100) {
@@ -46,7 +46,7 @@ fn messages_arrive_intact_while_phases_open_and_close_around_them() {
         drop(runtime);
         kept.iter().for_each(|(round, buffer)| assert_patterned(buffer, *round));
         let after = stats();
-        // The prover's own buffers, and a part of the messages.
+        // The prover's own buffers, and some of the messages.
         let runs = after.run_allocations - before.run_allocations;
         assert!(arrived >= 20, "{arrived} messages");
         assert!(runs >= 1_000 + 5, "{arrived} messages; {after}");
@@ -56,7 +56,7 @@ fn messages_arrive_intact_while_phases_open_and_close_around_them() {
     });
 }
 
-/// Sends messages from task to task until it is told to stop, and returns how many arrived.
+/// Sends messages from task to task until `stop` is set. Returns the number that arrived.
 async fn carry(route: u64, stop: Arc<AtomicBool>) -> u64 {
     let (send, mut relay) = mpsc::channel::<Message>(2);
     let (forward, mut receive) = mpsc::unbounded_channel::<Message>();
@@ -65,7 +65,7 @@ async fn carry(route: u64, stop: Arc<AtomicBool>) -> u64 {
         while !stop.load(Ordering::Relaxed) {
             let mut body = vec![0u8; MESSAGE_BYTES / 2];
             body.fill((number ^ route) as u8);
-            // Grows to its full length, which may be in another phase.
+            // The message grows to its full length later, maybe in another phase.
             tokio::time::sleep(Duration::from_micros(300)).await;
             body.resize(MESSAGE_BYTES, number as u8);
             body[..8].copy_from_slice(&number.to_le_bytes());

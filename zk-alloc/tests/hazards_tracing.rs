@@ -1,4 +1,4 @@
-//! tracing-subscriber keeps spans in pages that it allocates when it first needs them, and never gives up.
+//! tracing-subscriber stores spans in pages. It allocates a page on first use, and never frees it.
 
 mod support;
 
@@ -17,7 +17,7 @@ static ALLOC: ZkAllocator = ZkAllocator;
 
 const SPANS: usize = 600;
 
-/// What a layer keeps with a span.
+/// The data that a layer stores with a span.
 struct Notes {
     seed: u64,
     few: Vec<u64>,
@@ -51,8 +51,8 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for NoteKeeper {
     }
 }
 
-/// A span lives in a slot of a page (32 slots, then 64, 128, ...) of its thread's shard; the pages that 600 live spans
-/// need are made in the first phase and used in all others.
+/// A span lives in a slot of a page (32 slots, then 64, 128, ...) of its thread's shard. The first phase makes the
+/// pages for 600 live spans, and all other phases use them.
 #[test]
 fn spans_opened_in_one_phase_close_in_another_with_all_that_was_noted() {
     at_both_thresholds("spans_opened_in_one_phase_close_in_another_with_all_that_was_noted", || {
@@ -63,7 +63,8 @@ fn spans_opened_in_one_phase_close_in_another_with_all_that_was_noted() {
         for _ in 0..3 {
             let first = phase(open);
             scribble();
-            // More spans, from another thread's shard, while the first are alive; those are closed from there too.
+            // Another thread opens more spans in its own shard while the first ones are alive, and closes the first
+            // ones.
             let second = phase(|| thread::spawn(open).join().unwrap());
             phase(scribble);
             phase(|| thread::spawn(move || close(first)).join().unwrap());
@@ -87,7 +88,7 @@ fn open() -> Vec<tracing::Span> {
     spans
 }
 
-/// Closes spans in any order; one with children is kept open by them.
+/// Closes spans in any order. Children keep their parent open.
 fn close(mut spans: Vec<tracing::Span>) {
     let mut numbers = Numbers::new(spans.len() as u64);
     while !spans.is_empty() {

@@ -1,4 +1,4 @@
-//! A plugin that has the allocator in it is closed, and its host goes on.
+//! The host closes a plugin that contains the allocator, and runs on.
 #![cfg(all(target_os = "linux", target_env = "gnu"))]
 #![allow(unsafe_code, reason = "loads a shared object, and calls it")]
 
@@ -14,31 +14,31 @@ use std::time::Duration;
 
 use support::{alone, is_alone};
 
-/// Names the plugin to the process that loads it.
+/// The variable that names the plugin to the process that loads it.
 const PLUGIN: &str = "ZK_ALLOC_TEST_PLUGIN";
-/// The function of the plugin's that allocates on the calling thread.
+/// The plugin's function that allocates on the calling thread.
 const PROVE: &CStr = c"prove";
 
-/// A plugin that is loaded.
+/// A loaded plugin.
 #[derive(Clone, Copy)]
 struct Loaded(*mut c_void);
 
-// SAFETY: a handle, which any thread may use.
+// SAFETY: any thread may use the handle.
 unsafe impl Send for Loaded {}
 
 impl Loaded {
     fn load() -> Self {
         let path = std::env::var(PLUGIN).expect("a plugin");
         let path = CString::new(path).expect("no zeroes");
-        // SAFETY: a string of C's; what the object's constructors do, the allocator promises.
+        // SAFETY: a C string; the constructors of zk-alloc in the object are safe to run.
         let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         assert!(!handle.is_null(), "{path:?} was not loaded");
         Self(handle)
     }
 
-    /// Has the plugin allocate.
+    /// Calls a function of the plugin, which allocates.
     fn call(self, function: &CStr) {
-        // SAFETY: a string of C's, and a function of that name and type in the plugin.
+        // SAFETY: a C string, and a function of that name and type in the plugin.
         let served = unsafe {
             let function = libc::dlsym(self.0, function.as_ptr());
             assert!(!function.is_null());
@@ -57,18 +57,18 @@ fn is_mapped() -> bool {
     std::fs::read_to_string("/proc/self/maps").expect("Linux has it").contains("libplugin.so")
 }
 
-/// What a host does that has nothing to do with the plugin.
+/// Work of a host that is unrelated to the plugin.
 fn go_on() {
     for _ in 0..3 {
         let threads: Vec<_> = (0..3).map(|seed| thread::spawn(move || vec![seed; 1 << 20].len())).collect();
         threads.into_iter().for_each(|thread| assert_eq!(thread.join().unwrap(), 1 << 20));
-        // Time for whatever the plugin left running.
+        // Time for any thread that the plugin left running.
         thread::sleep(Duration::from_millis(300));
     }
 }
 
-/// Runs the test `name` in processes that load the plugin, in each of the allocator's modes, without and with the background thread,
-/// which runs the plugin's code for ever.
+/// Runs the test `name` in processes that load the plugin: in each mode of the allocator, without and with the
+/// background thread, which runs the plugin's code forever.
 #[track_caller]
 fn in_each_mode(name: &str, host: impl FnOnce()) {
     if is_alone() {
@@ -86,7 +86,7 @@ fn in_each_mode(name: &str, host: impl FnOnce()) {
     }
 }
 
-/// The thread that used the plugin goes on, and loads it again.
+/// The thread that used the plugin closes it, goes on, and loads it again.
 #[test]
 fn a_plugin_is_closed_on_the_thread_that_used_it() {
     in_each_mode("a_plugin_is_closed_on_the_thread_that_used_it", || {
@@ -100,12 +100,12 @@ fn a_plugin_is_closed_on_the_thread_that_used_it() {
     });
 }
 
-/// A thread's end calls the plugin's code: the destructor of the key by which the thread's cache is handed on.
+/// The end of a thread calls code of the plugin: the destructor of the key that returns the thread's cache.
 #[test]
 fn threads_that_used_a_plugin_end_after_it_was_closed() {
     in_each_mode("threads_that_used_a_plugin_end_after_it_was_closed", || {
         let plugin = Loaded::load();
-        // This one ends before, as do the threads that the plugin starts.
+        // This thread ends before the plugin is closed, as do the threads that the plugin starts.
         thread::spawn(move || plugin.call(c"prove_on_own_threads")).join().unwrap();
         let (proved, is_closed) = (&Barrier::new(4), &Barrier::new(4));
         thread::scope(|scope| {

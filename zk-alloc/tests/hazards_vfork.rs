@@ -1,4 +1,5 @@
-//! A vforked child runs on its parent's memory, as its thread, while the parent's other threads go on.
+//! A vforked child runs on the memory of its parent, in place of the calling thread, while the parent's other threads
+//! go on.
 #![cfg(target_os = "linux")]
 #![allow(unsafe_code, reason = "starts such children")]
 
@@ -17,7 +18,8 @@ static ALLOC: ZkAllocator = ZkAllocator;
 
 const TIME: Duration = Duration::from_secs(3);
 
-/// Words of buffers. Few classes, so that a thread's cache often runs empty or full: there it looks at claims.
+/// Lengths of buffers in words. They fall into few classes, so that a thread's cache is often empty or full and checks
+/// for claims.
 const LENGTHS: [usize; 6] = [6, 20, 20, 120, 700, 9_000];
 
 /// Buffers that their owner replaces one by one.
@@ -26,7 +28,7 @@ struct Kept(Vec<(u64, Vec<u64>)>);
 impl Kept {
     const MOST: usize = 160;
 
-    /// `false` where a buffer is not as it was left. No panics: their report takes locks.
+    /// Returns `false` if a buffer has changed. It must not panic, because a panic takes locks.
     fn churn(&mut self, numbers: &mut Numbers) -> bool {
         (0..400).all(|_| {
             let (at, seed) = (numbers.below(Self::MOST), numbers.below(1 << 20) as u64);
@@ -45,10 +47,11 @@ impl Kept {
     }
 }
 
-/// Runs `child` as vfork(2) would, with a stack of its own, so that its frames overwrite none of the caller's. Returns how it ended.
+/// Runs `child` as vfork(2) would, but with its own stack, so that its frames do not overwrite the caller's. Returns
+/// how it ended.
 fn vforked(stack: &mut [u8], child: &mut dyn FnMut() -> c_int) -> c_int {
     extern "C" fn begin(child: *mut c_void) -> c_int {
-        // SAFETY: the caller's, which is suspended until this child ends.
+        // SAFETY: a closure of the caller, which is suspended until this child ends.
         unsafe { (*child.cast::<&mut dyn FnMut() -> c_int>())() }
     }
     let mut child = child;
@@ -56,17 +59,18 @@ fn vforked(stack: &mut [u8], child: &mut dyn FnMut() -> c_int) -> c_int {
     // SAFETY: the upper end of the child's own stack.
     let stack_end = unsafe { stack.as_mut_ptr().add(stack.len() & !15) };
     let stack_end = stack_end.wrapping_sub(stack_end.addr() % 16);
-    // SAFETY: this thread is suspended until the child ends; the child uses its thread-local memory, as vfork's does.
+    // SAFETY: this thread is suspended until the child ends. Like a vforked child, it uses the thread-local memory of
+    // its parent.
     let pid = unsafe { libc::clone(begin, stack_end.cast(), flags, (&raw mut child).cast()) };
     assert!(pid > 0, "no process: {}", std::io::Error::last_os_error());
     let mut status = -1;
-    // SAFETY: a child of ours, and a place for the answer.
+    // SAFETY: a child of this process, and a place for the answer.
     assert_eq!(unsafe { libc::waitpid(pid, &raw mut status, 0) }, pid);
     status
 }
 
-/// The child has another process id than the threads whose claims it finds in memory: a thread that takes that for a fork cancels
-/// claims of threads that live, and two threads empty one cache.
+/// The child's process id differs from that of the threads whose claims it finds in memory. If it took that for a fork,
+/// it would cancel claims of live threads, and two threads would empty one cache.
 #[test]
 fn vforked_children_allocate_while_another_thread_takes_what_threads_keep() {
     at_both_thresholds("vforked_children_allocate_while_another_thread_takes_what_threads_keep", || {

@@ -1,6 +1,6 @@
-//! What a thread freed last stays with it for its next request, and is hidden from nobody.
+//! A thread caches the run that it freed last for its next request, and other threads can still get that memory.
 //!
-//! One test: what is resident is a property of the process.
+//! There is one test, because resident memory belongs to the process.
 
 use std::hint::black_box;
 use std::sync::Barrier;
@@ -14,14 +14,14 @@ static ALLOC: ZkAllocator = ZkAllocator;
 const MIB: usize = 1 << 20;
 const BYTES: usize = 8 * MIB;
 
-/// Where a buffer lay that was written to and freed.
+/// Writes to a buffer and frees it. Returns its address.
 fn use_a_buffer(bytes: usize) -> usize {
     let buffer = black_box(vec![1u8; bytes]);
     buffer.as_ptr().addr()
 }
 
-/// Fails unless `work` leaves as much alive as it found. The test's own harness allocates on another thread now and then, so that
-/// it has several tries.
+/// Fails unless `work` leaves the live size unchanged. The test harness allocates on another thread now and then, so
+/// this tries several times.
 fn leaves_nothing_alive(work: impl Fn()) {
     let changes = |_| {
         let before = stats().live_bytes;
@@ -68,7 +68,7 @@ fn makes_way_for_growth() {
     assert!(grows.iter().all(|&byte| byte == 3));
 }
 
-/// A thread that exits leaves what it kept to the next; where there are more threads than can keep something, some don't.
+/// A thread that exits leaves its cached run to the next thread. Many threads at once leave nothing alive.
 fn is_not_lost_with_its_thread() {
     const THREADS: usize = 300;
     let used = || (0..THREADS).for_each(|_| on_another_thread(|| _ = use_a_buffer(MIB)));
@@ -88,7 +88,7 @@ fn is_not_lost_with_its_thread() {
             });
         }
     });
-    // But for what the standard library keeps of threads.
+    // Except for the standard library's data about threads.
     assert!(stats().live_bytes.abs_diff(live_bytes) < 64 << 10, "all of it was freed");
 }
 

@@ -1,4 +1,4 @@
-//! A module names only what stands below it. This test reads the sources, as `support/layers.rs` says.
+//! A module names only modules below it. This test reads the sources, as `support/layers.rs` describes.
 
 #[path = "support/layers.rs"]
 mod layers;
@@ -9,7 +9,7 @@ use std::path::Path;
 
 use layers::{code, files};
 
-/// From the top down. What stands on one line may name what stands on lower lines, and not its neighbours.
+/// From the top down. Modules of one line may name modules of lower lines, but not each other.
 const ORDER: &[&[&str]] = &[
     &["names"],
     &["allocator", "c_api", "pool", "scratch::allocator", "simulation"],
@@ -46,7 +46,7 @@ fn a_module_names_only_what_stands_below_it() {
     assert!(breaches.is_empty(), "{}", breaches.join("\n"));
 }
 
-/// Within a folder, too, but for `os`: it is one layer, whose folder picks the platform.
+/// The rule also holds within a folder. `os` is exempt: it is one layer, whose folder picks the platform.
 #[test]
 fn no_file_names_one_that_names_it() {
     let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
@@ -66,7 +66,7 @@ fn imports_are_read_as_the_compiler_reads_them() {
     assert_eq!(layers::owner(ORDER, "arena::align_up"), Some("arena"));
 }
 
-/// The design walks requests down through functions by name, and names change.
+/// The design describes requests by the names of functions, and names change.
 #[test]
 fn the_walks_of_the_design_name_what_there_is() {
     let crate_dir = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -74,7 +74,7 @@ fn the_walks_of_the_design_name_what_there_is() {
     let walks = design.split("\n## ").find(|part| part.starts_with("How a request flows")).expect("the walks");
     let sources = files(&crate_dir.join("src")).iter().map(|file| code(file)).collect::<Vec<_>>().join("\n");
     let known: BTreeSet<_> = sources.split(|c: char| !c.is_alphanumeric() && c != '_').collect();
-    // Every other piece stands between backticks.
+    // Every other part stands between backticks.
     let quoted = walks.split('`').skip(1).step_by(2);
     let words = quoted.flat_map(|quoted| quoted.split(|c: char| !c.is_alphanumeric() && c != '_' && c != ':'));
     let paths = words.filter(|word| word.contains("::"));

@@ -1,5 +1,5 @@
-//! Small things that stay between larger ones that go cost their own size, not that of what they lay among: each program
-//! runs under our allocator and under its peers, and ours may be a quarter larger than the best of them.
+//! Small blocks that survive between larger temporaries cost their own size, and not the size of their neighbours. Each
+//! program runs under zk-alloc and under its peers. zk-alloc may take a quarter more memory than the best of them.
 #![cfg(target_os = "linux")]
 
 #[path = "support/arms.rs"]
@@ -9,7 +9,7 @@ mod support;
 use arms::{Allocator, Block, KIB, against_peers, cost};
 use support::{Numbers, rss_bytes};
 
-/// Blocks of 1 to 32 KiB, every order of magnitude as often as the others, `bytes` in all.
+/// Blocks of 1 to 32 KiB, `bytes` in all, with each power of two equally likely.
 fn temporaries(allocator: Allocator, numbers: &mut Numbers, bytes: usize) -> Vec<Block> {
     let mut made = Vec::with_capacity(bytes / KIB);
     let mut left = bytes;
@@ -22,7 +22,8 @@ fn temporaries(allocator: Allocator, numbers: &mut Numbers, bytes: usize) -> Vec
     made
 }
 
-/// A commitment that streams over its rows keeps a small result of each, made between the row's larger temporaries.
+/// A commitment that streams over its rows keeps a small result per row, and makes it between the row's larger
+/// temporaries.
 #[test]
 fn a_survivor_in_each_half_mib_costs_its_own_size() {
     against_peers("a_survivor_in_each_half_mib_costs_its_own_size", |allocator| {
@@ -39,7 +40,7 @@ fn a_survivor_in_each_half_mib_costs_its_own_size() {
     });
 }
 
-/// Everything is of one size here, so that the survivor lies among what goes in any allocator of size classes.
+/// All blocks have about the same size, so in any allocator of size classes the survivor lies among freed blocks.
 #[test]
 fn one_of_each_burst_of_small_blocks_costs_its_own_size() {
     against_peers("one_of_each_burst_of_small_blocks_costs_its_own_size", |allocator| {
@@ -55,7 +56,7 @@ fn one_of_each_burst_of_small_blocks_costs_its_own_size() {
     });
 }
 
-/// The largest sizes that share pages with others: sixteen of them filled what one of them kept.
+/// The largest blocks that share pages with others. One of sixteen survives.
 #[test]
 fn one_of_sixteen_blocks_of_24_to_32_kib_costs_its_own_size() {
     against_peers("one_of_sixteen_blocks_of_24_to_32_kib_costs_its_own_size", |allocator| {
@@ -71,7 +72,7 @@ fn one_of_sixteen_blocks_of_24_to_32_kib_costs_its_own_size() {
     });
 }
 
-/// Nothing is born with what it dies with: what is free lies scattered, and must serve all the same.
+/// Blocks that are made together are not freed together. The free memory is scattered, and must still serve.
 #[test]
 fn random_lifetimes_cost_what_is_alive() {
     against_peers("random_lifetimes_cost_what_is_alive", |allocator| {
@@ -81,7 +82,7 @@ fn random_lifetimes_cost_what_is_alive() {
         let size = |numbers: &mut Numbers| KIB + numbers.below(31 * KIB);
         let mut alive: Vec<_> = (0..SLOTS).map(|_| Block::written(allocator, size(numbers))).collect();
         for _ in 0..20 * SLOTS {
-            // The old one goes first, or there would be one more alive than there are slots.
+            // The old block goes first, or one more block than there are slots would be alive.
             let slot = numbers.below(SLOTS);
             drop(alive.swap_remove(slot));
             alive.push(Block::written(allocator, size(numbers)));
@@ -90,7 +91,7 @@ fn random_lifetimes_cost_what_is_alive() {
     });
 }
 
-/// Alignment is a property of an address: it must not be paid for in pages.
+/// A large alignment must not cost pages.
 #[test]
 fn small_blocks_on_large_boundaries_cost_their_own_pages() {
     against_peers("small_blocks_on_large_boundaries_cost_their_own_pages", |allocator| {
@@ -101,7 +102,7 @@ fn small_blocks_on_large_boundaries_cost_their_own_pages() {
     });
 }
 
-/// Sparse tables: what is zeroed and hardly touched must not become resident because it once was.
+/// Sparse tables: a zeroed buffer that is hardly touched must not become resident because its memory once was.
 #[test]
 fn zeroed_buffers_that_are_hardly_touched_cost_what_is_touched() {
     against_peers("zeroed_buffers_that_are_hardly_touched_cost_what_is_touched", |allocator| {

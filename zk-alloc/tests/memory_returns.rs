@@ -1,7 +1,7 @@
-//! What was freed goes back to the system when it should: on `release()`, under a cap, by the policy of retention, whichever
-//! thread freed it and whether or not a phase was open then. What stays is what is alive, by the kernel's account.
+//! Freed memory returns to the system on `release()`, under a cap, and by the retention policy. It does so no matter
+//! which thread freed it, or whether a phase was open. By the kernel's account, only live memory stays.
 //!
-//! What is resident is a property of the process, so each test runs in one of its own.
+//! Resident memory belongs to the process, so each test runs in a process of its own.
 #![cfg(target_os = "linux")]
 
 #[path = "support/arms.rs"]
@@ -23,10 +23,10 @@ use zk_alloc::{Retain, ZkAllocator, phase, release, set_retain, start_background
 #[global_allocator]
 static ALLOC: ZkAllocator = ZkAllocator;
 
-/// The kernel gives and takes whole pages, so that a block of at most a page costs one.
+/// The kernel maps whole pages, so a block of up to a page costs one.
 const PAGE_BYTES: usize = 4 << 10;
 
-/// What may stay when `alive` bytes are alive and all else was given back.
+/// The most that may stay when `alive` bytes are alive and everything else was purged.
 fn at_rest(alive: usize) -> usize {
     alive + alive / 100 + 2 * MIB
 }
@@ -38,7 +38,7 @@ fn assert_costs_at_most(bound: usize, before: usize, when: &str) {
     assert!(cost <= bound, "RSS grew by {cost} bytes, more than {bound}, {when}\n{}", stats());
 }
 
-/// Waits until RSS has grown by at most `bound` bytes, for a policy that acts when it finds the time.
+/// Waits until RSS has grown by at most `bound` bytes, for a policy that does not act at once.
 #[track_caller]
 fn assert_comes_down_to(bound: usize, before: usize, when: &str) {
     let deadline = Instant::now() + Duration::from_secs(10);
@@ -52,7 +52,7 @@ fn buffers(count: usize, bytes: usize) -> Vec<Vec<u8>> {
     (0..count).map(|_| black_box(vec![1u8; bytes])).collect()
 }
 
-/// A run that ends within a unit of paging: what was paged in behind its end goes back with it.
+/// A run may end within a huge page. The memory behind its end was faulted in with it, and is purged with it.
 #[test]
 fn runs_that_end_within_a_huge_page_go_back_whole() {
     in_its_own_process("runs_that_end_within_a_huge_page_go_back_whole", &[], || {
@@ -66,7 +66,7 @@ fn runs_that_end_within_a_huge_page_go_back_whole() {
     });
 }
 
-/// What a boundary leaves between two blocks is resident only if the cap knows of it.
+/// Between two aligned blocks lies unused memory. It may only be resident if the cap counts it.
 #[test]
 fn a_cap_holds_for_blocks_on_large_boundaries() {
     const CAP_BYTES: usize = 64 * MIB;
@@ -79,7 +79,7 @@ fn a_cap_holds_for_blocks_on_large_boundaries() {
     });
 }
 
-/// The README invites it: a phase returns what is to stay, and everything else in it was temporary.
+/// A phase returns the values that stay, and everything else in it was temporary, as in the README.
 #[test]
 fn phases_that_leave_a_few_small_blocks_stay_small() {
     in_its_own_process("phases_that_leave_a_few_small_blocks_stay_small", &[], || {
@@ -104,7 +104,7 @@ fn phases_that_leave_a_few_small_blocks_stay_small() {
     });
 }
 
-/// Everything was alive at once, so that what stays is spread over all of it: a page for each, and no more.
+/// All blocks were alive at once, so the survivors are spread over all pages. Each keeps one page, and no more.
 #[test]
 fn survivors_spread_over_everything_keep_a_page_each() {
     in_its_own_process("survivors_spread_over_everything_keep_a_page_each", &[], || {
@@ -124,7 +124,7 @@ fn survivors_spread_over_everything_keep_a_page_each() {
     });
 }
 
-/// A thread that idles has in its caches what it freed: `release()` is the whole process's.
+/// An idle thread has freed blocks in its cache. `release()` covers the whole process.
 #[test]
 fn release_takes_what_a_thousand_idle_threads_keep() {
     const THREADS: usize = 1_000;
@@ -136,12 +136,13 @@ fn release_takes_what_a_thousand_idle_threads_keep() {
             used.wait();
             released.wait();
         };
-        // Judged when the threads are gone: they would wait for ever for one that panicked.
+        // The results are checked after the threads have ended, because they would wait forever for a thread that
+        // panicked.
         let [before, after] = thread::scope(|scope| {
             for _ in 0..THREADS {
                 thread::Builder::new().stack_size(64 * KIB).spawn_scoped(scope, idle).expect("a thread");
             }
-            // Their stacks are not the allocator's.
+            // Their stacks do not come from the allocator.
             thread::sleep(Duration::from_millis(200));
             let before = rss_bytes();
             started.wait();
@@ -156,7 +157,7 @@ fn release_takes_what_a_thousand_idle_threads_keep() {
     });
 }
 
-/// The policy speaks of what stays resident when nothing runs, not of where a value was dropped.
+/// The policy limits the memory that stays resident when nothing runs, wherever a value was dropped.
 #[test]
 fn what_is_dropped_after_its_phase_is_not_kept() {
     in_its_own_process("what_is_dropped_after_its_phase_is_not_kept", &[], || {
@@ -182,7 +183,7 @@ fn what_is_dropped_after_its_phase_is_not_kept() {
     });
 }
 
-/// A program that is short of memory makes its buffers smaller: that must not need memory first.
+/// A program that is short of memory makes its buffers smaller. That must not need memory first.
 #[test]
 fn a_giant_shrinks_where_there_is_no_more_memory() {
     in_its_own_process("a_giant_shrinks_where_there_is_no_more_memory", &[], || {
@@ -198,7 +199,7 @@ fn a_giant_shrinks_where_there_is_no_more_memory() {
     });
 }
 
-/// As above through all sizes, more of them than there is room for in what was committed before.
+/// As above with buffers of all sizes, more than fit into the committed memory.
 #[test]
 fn buffers_of_every_size_shrink_where_there_is_no_more_memory() {
     in_its_own_process("buffers_of_every_size_shrink_where_there_is_no_more_memory", &[], || {

@@ -1,6 +1,6 @@
 //! Messages go to the file that was standard error when the process began, and to no other file (hazard 35).
 #![cfg(unix)]
-#![allow(unsafe_code, reason = "closes a descriptor that nobody owns")]
+#![allow(unsafe_code, reason = "closes a descriptor that nothing owns")]
 
 mod support;
 
@@ -16,7 +16,7 @@ static ALLOC: ZkAllocator = ZkAllocator;
 
 const SETTINGS: [(&str, &str); 2] = [("ZK_ALLOC_THP", "perhaps"), ("ZK_ALLOC_TRACE_ESCAPED", "1")];
 
-/// Opens the arena, which warns of a setting, and lets memory outlive its phase, which is traced.
+/// Opens the arena, which warns of a setting, and lets a traced buffer outlive its phase.
 fn provoke() {
     let kept = phase(|| patterned(1 << 20, 1));
     assert_patterned(&kept, 1);
@@ -38,11 +38,11 @@ fn settings_and_traces_are_reported() {
     let ended = alone_with_settings(test);
     let has = |what| ended.stderr.contains(what);
     assert!(has("ZK_ALLOC_THP=\"perhaps\" is not") && has("bytes outlive their phase"), "{ended:?}");
-    // The thread that waits for the test may allocate during the phase: that is traced too.
+    // The thread that waits for the test may allocate during the phase, and that is traced too.
     assert!(has("1 allocations, 8388608 bytes, made at"), "{ended:?}");
 }
 
-/// A program that closes descriptor 2 gets that number for the next file that it opens.
+/// If a program closes descriptor 2, the next file that it opens gets that number.
 #[test]
 fn a_data_file_with_the_number_of_standard_error_stays_clean() {
     let test = "a_data_file_with_the_number_of_standard_error_stays_clean";
@@ -60,7 +60,7 @@ fn a_data_file_with_the_number_of_standard_error_stays_clean() {
     assert_eq!(written, "");
 }
 
-/// The file counts, not the descriptors that it had in between.
+/// Only the file counts, not the descriptors that it had in between.
 #[test]
 fn standard_error_that_comes_back_is_written_to_again() {
     let test = "standard_error_that_comes_back_is_written_to_again";

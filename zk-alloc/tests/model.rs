@@ -1,7 +1,7 @@
-//! Random programs against a model: nothing overlaps what is alive, zeroed memory is zero, contents stay what they were.
+//! Random programs against a model: live blocks do not overlap, zeroed memory is zero, and contents do not change.
 //!
-//! Small programs come from proptest, which shrinks the ones that fail. The volume comes from threads with a seeded
-//! generator: `ZK_ALLOC_SOAK_OPS` says how many operations (10 million without it), `ZK_ALLOC_SOAK_SEED` which ones.
+//! proptest makes small programs, and shrinks those that fail. The volume comes from threads with a seeded generator.
+//! `ZK_ALLOC_SOAK_OPS` sets the number of operations (10 million by default), and `ZK_ALLOC_SOAK_SEED` selects them.
 
 use std::env;
 use std::ops::Range;

@@ -1,4 +1,4 @@
-//! The volume of tests/model.rs once more with the allocator installed: the model, the threads and their locals live in it.
+//! The volume of tests/model.rs with the allocator installed: the model, the threads and their locals live in it.
 
 use zk_alloc::ZkAllocator;
 

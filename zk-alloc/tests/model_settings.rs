@@ -1,8 +1,8 @@
-//! The volume of tests/model.rs under the settings that change how memory is paged in, zeroed and given back; and what is
-//! resident held to the kernel's account whenever all threads wait.
+//! The volume of tests/model.rs under the settings that change how the arena faults in, zeroes and purges memory.
+//! Whenever all threads wait, resident memory must match the kernel's account.
 //!
-//! Settings are read once in the life of a process, so each test runs in one of its own. `ZK_ALLOC_SOAK_OPS` (of which each
-//! of these does a hundredth) and `ZK_ALLOC_SOAK_SEED` are as in tests/model.rs.
+//! Settings are read once per process, so each test runs in a process of its own. `ZK_ALLOC_SOAK_OPS` (each of these
+//! tests runs a hundredth of it) and `ZK_ALLOC_SOAK_SEED` are as in tests/model.rs.
 #![cfg(target_os = "linux")]
 
 #[path = "model/heap.rs"]
@@ -55,7 +55,7 @@ fn volume(at_rest: Option<AtRest>) -> Volume {
 }
 
 fn in_and_out_of_phases_and_resident(at_rest: Option<AtRest>) {
-    // What blocks that were hardly written to left is of no account from here on.
+    // From here on, blocks that were hardly written to leave nothing in the account.
     release();
     for allocator in [ZkAllocator, ZkAllocator::resident()] {
         let heap = Heap::new(allocator, true);
@@ -64,7 +64,7 @@ fn in_and_out_of_phases_and_resident(at_rest: Option<AtRest>) {
     }
 }
 
-/// A block of the region, by which the region is found; with how much was reserved when it was made.
+/// The address of a block that marks the region, and the region's size when that block was made.
 fn region() -> (usize, usize) {
     static REGION: OnceLock<(Block, usize)> = OnceLock::new();
     let (block, reserved_bytes) = REGION.get_or_init(|| {
@@ -75,8 +75,8 @@ fn region() -> (usize, usize) {
     (block.address(), *reserved_bytes)
 }
 
-/// What `stats()` says is resident, and what the kernel says. A policy of retention may act in a thread of the arena's
-/// meanwhile: then both are asked once more.
+/// Compares the resident size of `stats()` with the kernel's. A retention policy may act in the background thread
+/// between the two calls, so this tries again.
 fn resident_bytes_are_the_kernel_s() {
     let (address, reserved_bytes) = region();
     let mut asked = 0;
@@ -92,13 +92,13 @@ fn resident_bytes_are_the_kernel_s() {
     }
 }
 
-/// With room of its own for what must not be resident beyond it.
+/// Resident memory must stay within the cap, and match the kernel's account.
 fn resident_bytes_are_within_the_cap() {
     assert!(stats().resident_bytes <= 256 * MIB, "{}", stats());
     resident_bytes_are_the_kernel_s();
 }
 
-/// Has `check` look while all wait.
+/// Has `check` run while all threads wait.
 fn held_to(check: fn()) -> Option<AtRest> {
     Some(AtRest { every_ops: 1_000, check })
 }
@@ -120,7 +120,7 @@ fn volume_within_a_cap() {
     });
 }
 
-/// As above, where `auto` asks for huge pages.
+/// As above, on a host where `auto` uses huge pages.
 #[test]
 fn volume_on_bare_metal() {
     under("volume_on_bare_metal", &[(BARE_METAL, "1"), ("ZK_ALLOC_MAX_BYTES", "256M")], || {
@@ -147,7 +147,7 @@ fn volume_in_small_pages() {
     });
 }
 
-/// Contents only, and most blocks hardly touched, as what is zeroed by giving it back should be.
+/// Checks contents only. Most blocks are hardly touched, which suits buffers that a purge zeroes.
 #[test]
 fn volume_zeroed_by_giving_back() {
     let settings = [("ZK_ALLOC_LAZY_ZERO_BYTES", "16K"), ("ZK_ALLOC_THP", "always")];

@@ -1,6 +1,7 @@
-//! Under `vm.overcommit_memory=2` the kernel counts whatever could be written against a limit, touched or not.
+//! Under `vm.overcommit_memory=2` the kernel counts all writable memory against a limit, touched or not.
 //!
-//! The setting is the whole machine's: this test changes it, and puts it back, only where `ZK_ALLOC_TEST_HOST=1` allows.
+//! The setting affects the whole machine, so this test changes it only if `ZK_ALLOC_TEST_HOST=1` is set, and restores
+//! it.
 #![cfg(target_os = "linux")]
 
 mod support;
@@ -13,7 +14,7 @@ use zk_alloc::{ZkAllocator, overflow_stats, phase, stats};
 #[global_allocator]
 static ALLOC: ZkAllocator = ZkAllocator;
 
-/// A setting of the kernel's memory management, put back when dropped.
+/// A setting of the kernel's memory management. Dropping it restores the old value.
 struct HostSetting {
     path: &'static str,
     old: String,
@@ -35,13 +36,13 @@ impl Drop for HostSetting {
     }
 }
 
-/// Turns strict accounting on, with a limit so generous that nothing else on the machine notices.
+/// Turns strict accounting on, with such a high limit that nothing else on the machine is affected.
 fn strict_accounting() -> io::Result<[HostSetting; 2]> {
     let ratio = HostSetting::set("/proc/sys/vm/overcommit_ratio", "1000")?;
     Ok([HostSetting::set("/proc/sys/vm/overcommit_memory", "2")?, ratio])
 }
 
-/// Address space that nobody may touch is not counted: the region is as large as ever, and is committed as it grows.
+/// The kernel does not count inaccessible address space. The region is as large as usual, and is committed as it grows.
 #[test]
 fn strict_accounting_changes_neither_the_region_nor_the_service() {
     let name = "strict_accounting_changes_neither_the_region_nor_the_service";
@@ -57,7 +58,7 @@ fn strict_accounting_changes_neither_the_region_nor_the_service() {
     if !support::may_change_host() {
         return println!("skipped: ZK_ALLOC_TEST_HOST=1 allows to change vm.overcommit_memory for a moment");
     }
-    // Two such tests at once would put back each other's settings.
+    // Two such tests at once would restore each other's settings.
     let lock = fs::File::create(env::temp_dir().join("zk-alloc-test-host.lock")).unwrap();
     lock.lock().unwrap();
     let reserved = || {

@@ -1,4 +1,5 @@
-//! Phases are scopes, not lifetimes: they nest, overlap, survive panics, and what is made in one outlives it.
+//! Phases are scopes, not lifetimes: they nest, overlap and survive panics, and values outlive the phase that made
+//! them.
 
 mod support;
 
@@ -13,7 +14,7 @@ use zk_alloc::{ZkAllocator, begin_phase, end_phase, phase, release, stats};
 #[global_allocator]
 static ALLOC: ZkAllocator = ZkAllocator;
 
-/// Tests that look at process-wide counters take turns.
+/// Tests that read process-wide counters take turns.
 static COUNTERS: Mutex<()> = Mutex::new(());
 
 /// Bytes that the arena served while `f` ran.
@@ -38,7 +39,8 @@ fn memory_of_one_phase_is_intact_after_ten_more() {
 
 #[test]
 fn the_arena_serves_inside_phases_and_only_there() {
-    // Another test's phase would serve what is outside of this one's.
+    // In a process of its own, because the arena also serves requests outside this test's phase while another test's
+    // phase is open.
     in_its_own_process("the_arena_serves_inside_phases_and_only_there", &[], || {
         assert!(arena_bytes(|| phase(|| drop(patterned(1 << 20, 1)))) >= 8 << 20);
         assert!(arena_bytes(|| phase(|| drop(black_box(vec![1u8; 8192])))) >= 8192);

@@ -1,6 +1,7 @@
-//! Slabs and runs of nearly all lengths lie together: what each leaves serves the others, and what stays is in nobody's way.
+//! Slabs and runs of nearly all lengths share a zone. Freed memory of one kind serves the others, and survivors are not
+//! in the way.
 //!
-//! One test: what is resident is a property of the process.
+//! There is one test, because resident memory belongs to the process.
 
 use std::hint::black_box;
 use std::thread;
@@ -14,7 +15,7 @@ const MIB: usize = 1 << 20;
 /// Served from a slab.
 const BLOCK_BYTES: usize = 16 << 10;
 
-/// What was not resident before `work`, in bytes.
+/// Memory that was not resident before `work`, in bytes.
 fn fresh_bytes<R>(work: impl FnOnce() -> R) -> (u64, R) {
     let before = stats().fresh_bytes;
     let result = work();
@@ -29,7 +30,7 @@ fn blocks(bytes: usize) -> Vec<Vec<u8>> {
     black_box((0..bytes / BLOCK_BYTES).map(|_| vec![1; BLOCK_BYTES]).collect())
 }
 
-/// The slab that a thread holds on to would lie where the run was, if that were the lowest place for it.
+/// If the slab of a live block took the lowest place, it would lie where the run was.
 fn a_slab_that_stays_takes_no_run_s_place() {
     drop(run(16 * MIB));
     let pins = blocks(BLOCK_BYTES);
@@ -38,12 +39,12 @@ fn a_slab_that_stays_takes_no_run_s_place() {
     drop(pins);
 }
 
-/// The lowest place for what stays of a proof would be where its longest run was.
+/// If a short run took the lowest place, survivors of a proof would lie where its longest run was.
 fn a_short_run_that_stays_takes_no_long_run_s_place() {
     let shorts = || black_box((0..12).map(|_| run(192 << 10)).collect::<Vec<_>>());
     let long = run(16 * MIB);
     drop((shorts(), long));
-    // The thread keeps the last long run that it freed.
+    // The thread caches the last long run that it freed.
     drop(run(MIB));
     let pins = shorts();
     let (fresh, _) = fresh_bytes(|| run(16 * MIB));
@@ -51,7 +52,7 @@ fn a_short_run_that_stays_takes_no_long_run_s_place() {
     drop(pins);
 }
 
-/// The room for slabs and short runs alone: 3 MiB for each of the machine's threads.
+/// The room that only slabs and short runs use: 3 MiB for each of the machine's threads.
 fn room_of_slabs_bytes() -> usize {
     let threads = thread::available_parallelism().map_or(8, usize::from);
     3 * threads * MIB
@@ -70,7 +71,7 @@ fn runs_find_room_where_slabs_were() {
     assert_eq!(fresh, 0);
 }
 
-/// Their kinds come and go at different times, and each proof would pay for both.
+/// Short and long runs come and go at different times. Without sharing, each proof would pay for both.
 fn runs_of_any_length_find_room_where_others_were() {
     const SHORT_BYTES: usize = 40 << 10;
     let shorts = || black_box((0..8 * MIB / SHORT_BYTES).map(|_| vec![1_u8; SHORT_BYTES]).collect::<Vec<_>>());

@@ -1,5 +1,6 @@
-//! Sandboxes refuse system calls one by one (seccomp(2)), with `EPERM` or `ENOSYS`. The allocator goes on without any of those that it
-//! can do without, from its start or from any later moment: nothing is handed out twice, and zeroes are zeroes.
+//! Sandboxes refuse single system calls (seccomp(2)) with `EPERM` or `ENOSYS`. The allocator goes on without any call
+//! that it can do without, from its start or from any later moment. It hands out no memory twice, and its zeroes are
+//! zeroes.
 #![cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 #![allow(unsafe_code, reason = "forks, and has the kernel refuse calls")]
 
@@ -22,13 +23,14 @@ use zk_alloc::{PhaseGuard, Retain, ZkAllocator, phase, release, set_retain, soft
 #[global_allocator]
 static ALLOC: ZkAllocator = ZkAllocator;
 
-/// Says to a process with what error the calls fail, and since when: `EARLY`, before its start, or from the midst of its work on.
+/// Variables that tell a process the error of the refused calls, and their begin: before its start (`EARLY`), or in the
+/// middle of its work.
 const ERROR: &str = "ZK_ALLOC_TEST_ERROR";
 const SINCE: &str = "ZK_ALLOC_TEST_SINCE";
 const EARLY: &str = "early";
 
 const MIB: usize = 1 << 20;
-/// So long, memory is taken from threads again and again.
+/// The time for which memory is repeatedly taken from threads.
 const TIME: Duration = Duration::from_millis(200);
 
 /// Runs the test `name` in processes in which these calls are refused.
@@ -49,7 +51,7 @@ fn without(name: &str, calls: &'static [c_long], since: &[&'static str]) {
                     let is_refused = since != EARLY || refuse(calls, Answer::Errno(error));
                     if is_refused { Ok(()) } else { Err(std::io::Error::last_os_error()) }
                 };
-                // SAFETY: allocates nothing, and calls the kernel only.
+                // SAFETY: allocates nothing, and only calls the kernel.
                 unsafe { command.pre_exec(before_exec) };
             });
             ended.assert_passed(&format!("{name}: error {error}, {since}"));
@@ -57,10 +59,10 @@ fn without(name: &str, calls: &'static [c_long], since: &[&'static str]) {
     }
 }
 
-/// Threads with full caches that idle while others work, and while memory is taken from all of them.
+/// Threads with full caches are idle while others work, and while `release()` takes memory from all of them.
 fn work(calls: &[c_long], error: c_int, begin: impl FnOnce() -> bool) {
     let (filled, begun, done, stop) = (&Barrier::new(4), &Barrier::new(6), &Barrier::new(4), &AtomicBool::new(false));
-    // A failure ends the process: other threads wait for the one that failed.
+    // A failure ends the process, because other threads wait for the one that failed.
     let report = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         report(panic);
@@ -111,12 +113,13 @@ fn work(calls: &[c_long], error: c_int, begin: impl FnOnce() -> bool) {
     println!("{}", stats());
 }
 
-/// A block of a class that nothing else here has.
+/// A block of a class that nothing else here uses.
 fn block() -> Box<[u8; 2_000]> {
     black_box(Box::new([1; 2_000]))
 }
 
-/// Frees two blocks, the higher one last, and returns where that lay: the thread's cache returns it first, the slabs the lower one.
+/// Frees two blocks, the higher one last, and returns its address. The thread's cache returns it first; the slabs
+/// return the lower one.
 fn keep_two() -> usize {
     let mut blocks = [(); 2].map(|()| block());
     blocks.sort_by_key(|block| block.as_ptr().addr());
@@ -125,7 +128,7 @@ fn keep_two() -> usize {
     high
 }
 
-/// Words of blocks of some classes, and of page runs.
+/// Lengths in words, for blocks of some classes and for page runs.
 const LENGTHS: [usize; 6] = [6, 20, 120, 700, 5_000, 60_000];
 
 fn blocks(seed: u64) -> Vec<Vec<u64>> {
@@ -140,7 +143,7 @@ fn churn(id: u64, stop: &AtomicBool) {
     while !stop.load(Ordering::Relaxed) {
         for _ in 0..200 {
             let seed = numbers.below(1 << 20) as u64;
-            // Mostly small ones, so that it is in its cache nearly always.
+            // Mostly small ones, so that the thread is nearly always using its cache.
             let lengths = if seed.is_multiple_of(64) { &LENGTHS[..] } else { &LENGTHS[..3] };
             let new = (seed, patterned(lengths[numbers.below(lengths.len())], seed));
             let at = numbers.below(kept.len());
@@ -151,7 +154,7 @@ fn churn(id: u64, stop: &AtomicBool) {
     kept.iter().for_each(|(seed, words)| assert_patterned(words, *seed));
 }
 
-/// Vectors that find their way barred when they grow, so that they move.
+/// Vectors that move when they grow, because another buffer lies behind each.
 fn grow(seed: u64) {
     let mut grown: Vec<_> = (0..2).map(|id| patterned(6 * MIB / 8, seed + id)).collect();
     let mut barriers = Vec::new();
@@ -168,10 +171,10 @@ fn grow(seed: u64) {
     }
 }
 
-/// Memory that held something else, whole or in parts, before phases ended or after, is zero when zeroes are asked for.
+/// Zeroed requests return zeroes, even from memory that was written before, in whole or in part.
 fn zeroed() {
     for bytes in [3_000, 40 << 10, 300 << 10, 2 * MIB, 70 * MIB] {
-        // Hardly touched, it is looked at when its length is asked for again.
+        // After a sparse use, the arena checks how much is resident when this length is requested again.
         for step in [1, MIB, 1] {
             let mut buffer = black_box(vec![0u8; bytes]);
             assert!(buffer.iter().all(|&byte| byte == 0), "{bytes} bytes are not all zero");
@@ -181,7 +184,7 @@ fn zeroed() {
     }
 }
 
-/// A child finds what it inherited, and allocates; without processes, nothing changes.
+/// A child finds its inherited memory unchanged, and allocates. If no process can be started, nothing changes.
 fn forked(is_refused: bool, error: c_int) {
     let inherited = phase(|| blocks(77));
     // SAFETY: the child takes no lock that another thread may hold, and ends without destructors.
@@ -198,7 +201,7 @@ fn forked(is_refused: bool, error: c_int) {
         assert_eq!((pid, std::io::Error::last_os_error().raw_os_error()), (-1, Some(error)));
     } else {
         let mut status = -1;
-        // SAFETY: a child of ours, and a place for the answer.
+        // SAFETY: a child of this process, and a place for the answer.
         assert_eq!(unsafe { libc::waitpid(pid, &raw mut status, 0) }, pid);
         assert_eq!(status, 0, "the child found something else than it inherited");
     }
@@ -207,39 +210,39 @@ fn forked(is_refused: bool, error: c_int) {
 
 const EVER: &[&str] = &[EARLY, "late"];
 
-/// Without membarrier(2), no thread knows whether another is at its cache: then nobody may empty it.
+/// Without membarrier(2), no thread knows whether another is using its cache. So no thread may empty another's cache.
 #[test]
 fn a_cache_is_not_emptied_where_its_thread_cannot_be_fenced() {
     without("a_cache_is_not_emptied_where_its_thread_cannot_be_fenced", &[libc::SYS_membarrier], EVER);
 }
 
-/// Memory that madvise(2) does not take back holds what it held, and is no page that a forked child finds empty.
+/// If madvise(2) is refused, memory keeps its contents after a purge, and is not wiped in a forked child.
 #[test]
 fn memory_that_the_kernel_does_not_take_back_is_not_taken_for_zeroes() {
     without("memory_that_the_kernel_does_not_take_back_is_not_taken_for_zeroes", &[libc::SYS_madvise], EVER);
 }
 
-/// Where mremap(2) is refused, growth copies.
+/// If mremap(2) is refused, growth copies.
 #[test]
 fn a_vector_grows_where_its_pages_cannot_be_moved() {
     without("a_vector_grows_where_its_pages_cannot_be_moved", &[libc::SYS_mremap], EVER);
 }
 
-/// mincore(2) tells whether clearing memory or purging it is cheaper; both have to be right without.
+/// mincore(2) tells whether clearing memory or purging it is cheaper. Without it, zeroes must still be zeroes.
 #[test]
 fn zeroes_are_zeroes_where_the_kernel_does_not_say_what_is_in_memory() {
     without("zeroes_are_zeroes_where_the_kernel_does_not_say_what_is_in_memory", &[libc::SYS_mincore], EVER);
 }
 
-/// No path that allocates needs a thread or a process of its own. (The test itself does, at its start.)
+/// No path that allocates needs a thread or a process of its own. (Only the test starts threads, at its beginning.)
 #[test]
 fn requests_are_served_where_no_thread_can_be_started() {
     let calls = &[libc::SYS_clone, libc::SYS_clone3];
     without("requests_are_served_where_no_thread_can_be_started", calls, &["late"]);
 }
 
-/// A limit that comes late has mremap(2) refuse when it has made room for the pages already, and nothing can fill that room again: a
-/// request that got it would find no memory there.
+/// Under a late limit, mremap(2) may refuse after it has already unmapped the target. That hole can't be mapped again,
+/// so a request that got it would find no memory there.
 #[test]
 fn no_hole_is_handed_out_where_a_limit_refuses_to_move_pages() {
     let name = "no_hole_is_handed_out_where_a_limit_refuses_to_move_pages";
@@ -261,7 +264,7 @@ fn no_hole_is_handed_out_where_a_limit_refuses_to_move_pages() {
     };
     set_limit(1);
     words.reserve_exact(words.len());
-    // Wherever the hole is, one of these would have it.
+    // One of these requests would get the hole, wherever it is.
     let others: Vec<_> = (0..8u8).map(|number| vec![number + 1; 16 * MIB]).collect();
     set_limit(libc::RLIM_INFINITY);
     assert_patterned(&words, 5);
@@ -271,8 +274,9 @@ fn no_hole_is_handed_out_where_a_limit_refuses_to_move_pages() {
     drop(barrier);
 }
 
-/// From Linux 6.17 on, mremap(2) moves several mappings by one call, one after the other. Where the process has nearly as many mappings
-/// as it may, the call fails in the midst: some pages are at the new place then, and growth must not copy zeroes in their stead.
+/// From Linux 6.17 on, one mremap(2) call moves several mappings, one after the other. If the process has nearly the
+/// maximum number of mappings, the call fails halfway. Then some pages are already at the new place, and growth must
+/// not copy zeroes instead of them.
 #[test]
 fn a_vector_of_which_only_a_part_could_be_moved_keeps_its_contents() {
     let name = "a_vector_of_which_only_a_part_could_be_moved_keeps_its_contents";
@@ -285,13 +289,14 @@ fn a_vector_of_which_only_a_part_could_be_moved_keeps_its_contents() {
     let most = std::fs::read_to_string("/proc/sys/vm/max_map_count").expect("Linux has it").trim().parse().unwrap();
     let most: usize = most;
     assert!(most < 1 << 20, "so many mappings are too many to make");
-    // SAFETY: address space of its own.
+    // SAFETY: new address space, which overlaps nothing.
     let space = unsafe {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
         libc::mmap(std::ptr::null_mut(), 2 * most * page, libc::PROT_NONE, flags, -1, 0)
     };
     assert_ne!(space, libc::MAP_FAILED);
-    // SAFETY: a page of the space mapped above, whose protection makes it a mapping of its own, or merges it with its neighbours.
+    // SAFETY: a page of the space mapped above. Its protection makes it a separate mapping, or merges it with its
+    // neighbours.
     let protect = |index: usize, protection| unsafe {
         libc::mprotect(space.wrapping_byte_add(2 * index * page), page, protection) == 0
     };
@@ -302,7 +307,7 @@ fn a_vector_of_which_only_a_part_could_be_moved_keeps_its_contents() {
         (enough..parts).for_each(|part| assert!(protect(part, libc::PROT_NONE)));
         parts = enough;
         let mut words = patterned(4 * MIB / 8, seed);
-        // A part that was moved, and one that was not, lie in mappings of their own.
+        // Moved and unmoved parts lie in separate mappings.
         for _ in 0..2 {
             others.push(black_box(vec![1u8; MIB]));
             words.reserve_exact(words.capacity());
@@ -312,7 +317,7 @@ fn a_vector_of_which_only_a_part_could_be_moved_keeps_its_contents() {
         while parts < most && protect(parts, libc::PROT_READ) {
             parts += 1;
         }
-        // Each gives two mappings back.
+        // Each call frees two mappings.
         (parts - slack..parts).for_each(|part| assert!(protect(part, libc::PROT_NONE)));
         parts -= slack;
         others.push(black_box(vec![1u8; MIB]));

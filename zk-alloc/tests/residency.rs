@@ -1,8 +1,8 @@
-//! What `stats()` says is resident is what the kernel says of the region, whatever was asked for and however it was given
-//! back. Blocks are written whole here: what a program leaves untouched, the arena cannot know of.
+//! The resident size in `stats()` matches the kernel's for the region, for all requests and all kinds of purges. Blocks
+//! are written whole here, because the arena can't know which bytes a program leaves untouched.
 //!
-//! What is resident is a property of the process, so each test runs in one of its own, under each setting that changes how
-//! memory is paged in.
+//! Resident memory belongs to the process. So each test runs in a process of its own, under each setting that changes
+//! how memory is faulted in.
 #![cfg(target_os = "linux")]
 
 #[path = "support/arms.rs"]
@@ -18,7 +18,7 @@ use maps::{make_huge_around, map_of, resident_bytes_around, tolerance_bytes};
 use support::{BARE_METAL, Numbers, alone, huge_page_bytes, in_its_own_process, is_alone};
 use zk_alloc::{HugePagesOutcome, Retain, Stats, phase, release, reserve, set_retain, soften, stats};
 
-/// Runs `body`, which is the test `name`, in processes of its own.
+/// Runs `body`, which is the test `name`, in a process of its own for each setting.
 #[track_caller]
 fn under_each_setting(name: &str, body: impl FnOnce()) {
     if is_alone() {
@@ -45,11 +45,11 @@ fn under_each_setting(name: &str, body: impl FnOnce()) {
     assert!(failed.is_empty(), "{}", failed.join("\n"));
 }
 
-/// Knows where the region is, by a block that stays in it.
+/// Finds the region by a block that stays in it.
 struct Region {
     block: Block,
     reserved_bytes: usize,
-    /// The largest difference so far, in bytes, and what was done before.
+    /// The largest difference so far, in bytes, and the step before it.
     worst: (usize, String),
 }
 
@@ -141,7 +141,7 @@ fn stats_says_what_the_kernel_says_through_a_random_program() {
     });
 }
 
-/// Of a huge page that holds the end of a run, the kernel brings all.
+/// The kernel faults in the whole huge page that holds the end of a run.
 #[test]
 fn what_grows_into_a_huge_page_is_counted_with_all_of_it() {
     under_each_setting("what_grows_into_a_huge_page_is_counted_with_all_of_it", || {
@@ -161,10 +161,10 @@ fn what_grows_into_a_huge_page_is_counted_with_all_of_it() {
     });
 }
 
-/// A host on which huge pages are asked for, and khugepaged makes more of them by itself.
+/// Runs `body` if the arena uses huge pages on this host, where khugepaged makes more of them by itself.
 fn where_the_kernel_makes_huge_pages(name: &str, body: impl FnOnce()) {
     in_its_own_process(name, &[(BARE_METAL, "1")], || {
-        // Where the host has none, there is nothing to show.
+        // A host without huge pages has nothing to test.
         if stats_of_an_open_arena().huge_pages == Some(HugePagesOutcome::Auto) {
             body();
         }
@@ -176,7 +176,7 @@ fn stats_of_an_open_arena() -> Stats {
     stats()
 }
 
-/// Of 128 MiB, in slabs and in runs, blocks that lie far from each other.
+/// Blocks that lie far apart, in slabs and in runs, left of 128 MiB.
 fn survivors() -> Vec<Block> {
     let small = (0..64 * KIB).map(|_| Block::written(&RESIDENT, KIB));
     let runs = (0..800).map(|_| Block::written(&RESIDENT, 80 * KIB));
@@ -188,7 +188,7 @@ fn survivors() -> Vec<Block> {
     all
 }
 
-/// khugepaged fills the holes around what is alive, minutes after everything else was given back.
+/// khugepaged must not fill the holes around live blocks, which it may try minutes after a purge.
 #[test]
 fn what_was_given_back_stays_away_where_the_kernel_makes_huge_pages() {
     where_the_kernel_makes_huge_pages("what_was_given_back_stays_away_where_the_kernel_makes_huge_pages", || {
@@ -200,7 +200,7 @@ fn what_was_given_back_stays_away_where_the_kernel_makes_huge_pages() {
         region.make_huge();
         assert!(region.resident_bytes() <= most, "{at_rest} bytes became {}", region.resident_bytes());
 
-        // What comes next has huge pages again, and all of them are known.
+        // Later requests get huge pages again, and the arena counts them all.
         let more: Vec<_> = (0..16).map(|_| Block::written(&RESIDENT, 4 * MIB)).collect();
         assert!(huge_page_bytes() >= 48 * MIB, "{} bytes in huge pages", huge_page_bytes());
         let others: Vec<_> = (0..100).map(|_| Block::written(&RESIDENT, 300 * KIB)).collect();
@@ -214,7 +214,7 @@ fn what_was_given_back_stays_away_where_the_kernel_makes_huge_pages() {
     });
 }
 
-/// Nor does it fill what goes back at once, block by block, where nothing is to stay.
+/// Nor does khugepaged fill memory that is purged at once, block by block, when the policy retains nothing.
 #[test]
 fn what_is_freed_stays_away_where_nothing_is_retained() {
     where_the_kernel_makes_huge_pages("what_is_freed_stays_away_where_nothing_is_retained", || {
@@ -230,7 +230,7 @@ fn what_is_freed_stays_away_where_nothing_is_retained() {
     });
 }
 
-/// Where all of a buffer stayed when memory went back, it has its huge pages whenever it is zeroed by giving them back.
+/// A buffer that was not purged in part still gets huge pages, even after a purge has zeroed it.
 #[test]
 fn what_stays_keeps_its_huge_pages() {
     let settings = [(BARE_METAL, "1"), ("ZK_ALLOC_LAZY_ZERO_BYTES", "16M")];
@@ -251,7 +251,7 @@ fn what_stays_keeps_its_huge_pages() {
     });
 }
 
-/// A run that begins where small pages are and ends where huge ones are asked for.
+/// A run that begins where the arena uses small pages, and ends where it uses huge ones.
 #[test]
 fn a_long_run_has_huge_pages_again_after_memory_went_back() {
     where_the_kernel_makes_huge_pages("a_long_run_has_huge_pages_again_after_memory_went_back", || {
@@ -264,11 +264,12 @@ fn a_long_run_has_huge_pages_again_after_memory_went_back() {
     });
 }
 
-/// What was behind it went back, in its last block: the kernel lists that block as another mapping, and moves one at a time.
+/// Memory behind the run was purged, within the run's last block of 2 MiB. The kernel lists that block as a separate
+/// mapping, and moves one mapping per call.
 #[test]
 fn a_run_of_several_mappings_moves_by_its_pages() {
     where_the_kernel_makes_huge_pages("a_run_of_several_mappings_moves_by_its_pages", || {
-        // Where small pages are, nothing is to be seen.
+        // This block fills the room for small pages, where the test would show nothing.
         let before = Block::written(&RESIDENT, 40 * MIB);
         let run = Block::written(&RESIDENT, 9 * MIB);
         let behind = Block::written(&RESIDENT, 300 * KIB);
@@ -279,13 +280,13 @@ fn a_run_of_several_mappings_moves_by_its_pages() {
         let run = run.resized(64 * MIB).expect("memory");
         assert_ne!(run.address(), address, "it has to move, since {:#x} is taken", behind.address());
         assert_eq!(stats().refusals, refusals, "{}", stats());
-        // From Linux 6.17 on it moves several: what they were shows in what they are.
+        // From Linux 6.17 on, one call moves several mappings. A part that kept its old flags would show here.
         assert!(end_is_huge(&run), "a part of it came as another mapping");
         drop(before);
     });
 }
 
-/// A block is allowed to be huge again when nothing is missing of it, however it was filled.
+/// A block of 2 MiB may become huge again when the whole block is resident, no matter how it was filled.
 #[test]
 fn what_is_filled_up_becomes_huge_again() {
     where_the_kernel_makes_huge_pages("what_is_filled_up_becomes_huge_again", || {
@@ -300,13 +301,13 @@ fn what_is_filled_up_becomes_huge_again() {
     });
 }
 
-/// New slabs between purged ones are no reason to let the kernel fill what was purged.
+/// New slabs between purged ones must not let the kernel fill the purged ones.
 #[test]
 fn holes_in_slabs_stay_where_new_slabs_lie_between() {
     where_the_kernel_makes_huge_pages("holes_in_slabs_stay_where_new_slabs_lie_between", || {
         let mut blocks: Vec<_> = (0..64 * KIB).map(|_| Block::written(&RESIDENT, KIB)).collect();
         let region = Region::new();
-        // One in every other slab of 16 KiB, or so.
+        // One in about every other slab of 16 KiB.
         keep_every(40, &mut blocks);
         release();
         let others: Vec<_> = (0..50_000).map(|_| Block::written(&RESIDENT, 700)).collect();

@@ -1,6 +1,6 @@
-//! Memory comes down when asked: at the end of a phase, after idling, on `release()`; and never exceeds its cap.
+//! The arena purges memory when asked: at the end of a phase, after an idle time, and on `release()`.
 //!
-//! One test: what is resident is a property of the process.
+//! There is one test, because resident memory belongs to the process.
 
 mod support;
 
@@ -19,11 +19,11 @@ use zk_alloc::{
 static ALLOC: ZkAllocator = ZkAllocator.participants(Participants::Pool);
 
 const BUFFER_BYTES: usize = 96 << 20;
-/// What of it must show in RSS: the kernel's figure lags by some pages for each core.
+/// The part of it that must show in RSS: the kernel's figure lags by some pages per core.
 const SHOWN_BYTES: usize = BUFFER_BYTES / 10 * 9;
 
 fn use_a_buffer() {
-    // Looked at, or the compiler would not write to what is freed at once.
+    // `black_box`, or the compiler would not write to a buffer that is freed at once.
     phase(|| drop(black_box(vec![1u8; BUFFER_BYTES])));
 }
 
@@ -51,7 +51,7 @@ fn resident_memory_follows_the_policy() {
     use_a_buffer();
     assert!(stats().resident_bytes <= 8 << 20);
 
-    // Less than a millisecond is a time too, and the background thread knows each new one.
+    // A time below a millisecond counts too, and the background thread learns of each new one.
     start_background_thread().expect("a thread");
     for idle in [Duration::from_millis(50), Duration::from_micros(100), Duration::ZERO, Duration::from_millis(20)] {
         set_retain(Retain::For(idle));
@@ -90,7 +90,7 @@ fn resident_memory_follows_the_policy() {
     a_thread_outside_the_pool_stays_outside();
 }
 
-/// How often the background thread has gone to sleep, if it is the only one of its name.
+/// How often the background thread went to sleep, if there is exactly one.
 fn sleeps_of_the_thread() -> Option<u64> {
     let tasks = fs::read_dir("/proc/self/task").expect("Linux has it").map(|task| task.unwrap().path());
     let is_ours = |task: &PathBuf| fs::read_to_string(task.join("comm")).is_ok_and(|name| name == "zk-alloc\n");
@@ -100,7 +100,7 @@ fn sleeps_of_the_thread() -> Option<u64> {
     line.and_then(|number| number.trim().parse().ok())
 }
 
-/// Where nothing is to go, the thread looks once a second: a laptop's processor may sleep, too.
+/// With nothing to purge, the thread wakes once a second, so that a laptop's processor can sleep.
 fn idleness_costs_next_to_nothing() {
     std::thread::sleep(Duration::from_millis(200));
     let before = sleeps_of_the_thread().expect("one thread");
@@ -109,10 +109,10 @@ fn idleness_costs_next_to_nothing() {
     assert!((1..=4).contains(&sleeps), "it woke {sleeps} times in 2.2 seconds");
 }
 
-/// Under `Participants::Pool` a thread beside the prover never touches the arena, unless it is registered as a worker.
+/// Under `Participants::Pool`, a thread outside the pool never touches the arena, unless it is registered as a worker.
 fn a_thread_outside_the_pool_stays_outside() {
     let used = |f: &(dyn Fn() + Sync)| {
-        // Of the runs only: the thread that starts the other is in a phase of its own, and allocates small things for that.
+        // Counts runs only: the thread that starts the other one is in a phase, and makes small allocations for that.
         let before = stats().run_allocations;
         std::thread::scope(|scope| scope.spawn(f).join()).unwrap();
         stats().run_allocations - before

@@ -1,7 +1,8 @@
-//! What was freed serves again: softened, zeroed by giving it back, cut off by shrinking, left by other threads, or in the
-//! way of a cap. Each test is about one promise that memory could be lost over, or stale bytes be handed out.
+//! Freed memory serves again, whether it was softened, purged to be zeroed, cut off by shrinking, left by other
+//! threads, or in the way of a cap. Each test covers one promise whose breach would lose memory or hand out stale
+//! bytes.
 //!
-//! What is free is a property of the process, so each test runs in one of its own.
+//! Free memory belongs to the process, so each test runs in a process of its own.
 #![cfg(target_os = "linux")]
 
 #[path = "support/arms.rs"]
@@ -23,14 +24,14 @@ fn written(count: usize, bytes: usize) -> Vec<Block> {
     (0..count).map(|_| Block::written(&RESIDENT, bytes)).collect()
 }
 
-/// Sizes of every path through the arena, 32 MiB of each, and a giant.
+/// Sizes for every path through the arena, 32 MiB of each, and a huge run.
 const SIZES: [usize; 9] = [KIB, 5 * KIB, 20 * KIB, 40 * KIB, 200 * KIB, MIB, 5 * MIB + 4 * KIB, 32 * MIB, 70 * MIB];
 
 fn count_of(bytes: usize) -> usize {
     (32 * MIB / bytes).max(1)
 }
 
-/// Softened pages keep what they held until the kernel runs short: they are not clean, and must be cleared.
+/// Softened pages keep their contents until the kernel runs short. They are not clean, and must be cleared.
 #[test]
 fn softened_memory_is_zeroed_when_zeroes_are_asked_for() {
     in_its_own_process("softened_memory_is_zeroed_when_zeroes_are_asked_for", &[], || {
@@ -46,8 +47,8 @@ fn softened_memory_is_zeroed_when_zeroes_are_asked_for() {
     });
 }
 
-/// Zeroing by giving back has two halves: the kernel's pages are zero, and they are not resident. With only one of them
-/// the memory is stale, or the process stays large.
+/// Zeroing by a purge has two effects: the kernel's pages are zero, and they are not resident. With only one of them,
+/// the memory would be stale, or the process would stay large.
 #[test]
 fn memory_zeroed_by_giving_it_back_is_zero_and_gone() {
     let settings = [("ZK_ALLOC_LAZY_ZERO_BYTES", "16K"), ("ZK_ALLOC_THP", "always")];
@@ -57,7 +58,7 @@ fn memory_zeroed_by_giving_it_back_is_zero_and_gone() {
             drop(written(count_of(bytes), bytes));
             let zeroed: Vec<_> = (0..count_of(bytes)).map(|_| Block::zeroed(&RESIDENT, bytes)).collect();
             if bytes >= 4 * MIB {
-                // Nobody wrote to it since it was given back; the rest of a huge page at each end may stay.
+                // It was not written since the purge. The rest of a huge page at each end may stay.
                 let cost = cost(before);
                 assert!(
                     cost <= 8 * MIB,
@@ -71,7 +72,7 @@ fn memory_zeroed_by_giving_it_back_is_zero_and_gone() {
     });
 }
 
-/// In small pages zeroing by giving back may not pay; what is zeroed must be zero whichever way was chosen.
+/// In small pages, zeroing by a purge may not pay. Zeroed memory must be zero whichever way the arena chooses.
 #[test]
 fn memory_zeroed_in_small_pages_is_zero() {
     let settings = [("ZK_ALLOC_LAZY_ZERO_BYTES", "16K"), ("ZK_ALLOC_THP", "never")];
@@ -84,10 +85,10 @@ fn memory_zeroed_in_small_pages_is_zero() {
     });
 }
 
-/// The tail of a buffer that shrinks where it stands is free: it serves others, and does not come back with the buffer.
+/// The tail of a buffer that shrinks in place is free. It serves other requests, and does not return with the buffer.
 #[test]
 fn tails_of_buffers_that_shrink_serve_others() {
-    // How many, from and to how many bytes, and what then fits into the tails.
+    // The count, the old and the new size in bytes, and a size that fits into the tails.
     const CASES: [(usize, usize, usize, usize); 4] = [
         (3, 200 * MIB, 70 * MIB, 100 * MIB),
         (48, 8 * MIB, 2 * MIB, MIB),
@@ -106,7 +107,7 @@ fn tails_of_buffers_that_shrink_serve_others() {
             let tails_bytes = count * (from - to);
             let freed_bytes = full_bytes - stats().live_bytes;
             assert!(freed_bytes >= tails_bytes / 4 * 3, "{what}: {freed_bytes} of {tails_bytes} bytes were freed");
-            // Most of the room: some is lost where a tail does not hold a whole number of them.
+            // Not all of the room: some is lost if a tail does not hold a whole number of them.
             let tenants = written(count * ((from - to) / fitting).max(1) * 3 / 4, fitting);
             let fresh_bytes = stats().fresh_bytes - fresh_bytes;
             assert!(fresh_bytes as usize <= tails_bytes / 4, "{what}: {fresh_bytes} of {tails_bytes} bytes are fresh");
@@ -119,14 +120,15 @@ fn tails_of_buffers_that_shrink_serve_others() {
     });
 }
 
-/// What a thread freed stays in its caches for itself, until it exits or another needs it.
+/// Blocks that a thread freed stay in its cache until the thread exits or another thread needs them.
 #[test]
 fn what_exited_threads_kept_serves_others() {
     in_its_own_process("what_exited_threads_kept_serves_others", &[], || {
         let used = |bytes: usize| {
             thread::scope(|scope| scope.spawn(|| drop(written(2 * MIB / bytes, bytes))).join()).expect("a thread");
         };
-        // One size after the other: what one leaves in its zone may be given back before another outgrows what was needed.
+        // One size after the other. Otherwise the arena might purge free memory of one zone before another zone needs
+        // its peak.
         for size in [KIB, 3 * KIB, 20 * KIB, 100 * KIB, MIB] {
             used(size);
             let (before, fresh_bytes) = (rss_bytes(), stats().fresh_bytes);
@@ -148,14 +150,14 @@ fn what_exited_threads_kept_is_released() {
         let barrier = Barrier::new(THREADS);
         let work = || {
             let blocks: Vec<_> = [KIB, 3 * KIB, 20 * KIB].into_iter().flat_map(|bytes| written(10, bytes)).collect();
-            // All at once, so that none takes over from another.
+            // All at once, so that no thread takes over the cache of another.
             barrier.wait();
             drop(blocks);
         };
         thread::scope(|scope| {
             let small = || thread::Builder::new().stack_size(64 * KIB);
             let threads: Vec<_> = (0..THREADS).map(|_| small().spawn_scoped(scope, work).expect("a thread")).collect();
-            // The scope alone waits for the end of the work, and not for that of the threads' locals.
+            // The scope itself waits for the end of the work, but not for the destructors of the threads' locals.
             threads.into_iter().for_each(|thread| thread.join().expect("a thread of the test"));
         });
         release();
@@ -169,12 +171,13 @@ fn what_exited_threads_kept_is_released() {
 fn what_idle_threads_keep_serves_others() {
     const THREADS: usize = 64;
     in_its_own_process("what_idle_threads_keep_serves_others", &[], || {
-        // While a thread opens the arena, the backing allocator serves the others, and keeps what they free.
+        // While one thread opens the arena, the backing allocator serves the others, and gets back the blocks that they
+        // free.
         drop(written(1, KIB));
         let sizes = [KIB, 3 * KIB, 20 * KIB, 100 * KIB, MIB];
         for bytes in sizes {
             let [used, done] = [(); 2].map(|()| Barrier::new(THREADS + 1));
-            // All threads have as much at once, free it, and keep what a thread keeps.
+            // All threads have the same amount at once, free it, and keep what fits into their caches.
             let idle = || {
                 let blocks = written((MIB / bytes).max(1), bytes);
                 used.wait();
@@ -200,12 +203,12 @@ fn what_idle_threads_keep_serves_others() {
     });
 }
 
-/// A cap counts what is resident, so that free memory of one kind stands in the way of requests of another: it has to go
-/// first. Every pair of kinds, since each is kept in its own place.
+/// A cap counts resident memory, so free memory of one kind stands in the way of requests of another kind. The arena
+/// must purge it first. The test tries every pair of kinds, because each kind lies in its own place.
 #[test]
 fn free_memory_of_every_kind_makes_room_under_a_cap() {
     const CAP: [(&str, &str); 1] = [("ZK_ALLOC_MAX_BYTES", "160M")];
-    // What leaves no room for another: 112 MiB of the cap's 160.
+    // Each leaves no room for another: 112 MiB of the cap's 160.
     const KINDS: [(usize, usize); 6] =
         [(112 * KIB, KIB), (5_734, 20 * KIB), (2_867, 40 * KIB), (573, 200 * KIB), (112, MIB), (1, 112 * MIB)];
     in_its_own_process("free_memory_of_every_kind_makes_room_under_a_cap", &CAP, || {
@@ -229,13 +232,14 @@ fn free_memory_in_other_threads_makes_room_under_a_cap() {
     const CAP: [(&str, &str); 1] = [("ZK_ALLOC_MAX_BYTES", "160M")];
     const THREADS: usize = 20;
     in_its_own_process("free_memory_in_other_threads_makes_room_under_a_cap", &CAP, || {
-        // While one thread opens the arena, it serves no other.
+        // While one thread opens the arena, the arena serves no other thread.
         drop(written(1, KIB));
-        // Of the last, a thread keeps 128 KiB of each class: all of them together keep more than the giant leaves.
+        // With the last list of sizes, a thread caches 128 KiB of each class. All threads together cache more than the
+        // huge run leaves under the cap.
         for sizes in
             [vec![KIB], vec![20 * KIB], vec![100 * KIB], vec![7 * MIB], (1..=32).map(|kib| kib * KIB).collect()]
         {
-            // Only the giant is to find the cap full.
+            // Only the huge run must find the cap full.
             release();
             let [all, used, done] = [(); 3].map(|()| Barrier::new(THREADS + 1));
             let idle = || {
@@ -259,7 +263,8 @@ fn free_memory_in_other_threads_makes_room_under_a_cap() {
     });
 }
 
-/// Of threads that find the cap full at the same time, one takes the room that another made: that one has to make more.
+/// If several threads find the cap full at the same time, one may take the room that another made. The other must make
+/// more.
 #[test]
 fn threads_that_meet_at_a_cap_make_room_for_each_other() {
     const CAP: [(&str, &str); 1] = [("ZK_ALLOC_MAX_BYTES", "160M")];

@@ -1,4 +1,5 @@
-//! A program that enters a sandbox, in which a call that it does not need kills it, lives on with the arena: opened before or after.
+//! A program enters a sandbox, in which unlisted system calls kill it. It survives with the arena, opened before or
+//! after.
 #![cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 #![allow(unsafe_code, reason = "installs a filter of system calls")]
 
@@ -18,7 +19,7 @@ static ALLOC: ZkAllocator = ZkAllocator;
 
 const MIB: usize = 1 << 20;
 
-/// What glibc's malloc and threads call, and a program that ends.
+/// The calls of glibc's malloc and threads, and of a program that ends.
 const CALLS: [c_long; 17] = [
     libc::SYS_read,
     libc::SYS_write,
@@ -48,11 +49,11 @@ fn load(at: u32) -> libc::sock_filter {
     step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, at, 0, 0)
 }
 
-/// Where the number of the call lies there, and its first argument; others follow by 8.
+/// The offsets of the call's number and of its first argument in that struct. Further arguments follow in steps of 8.
 const NUMBER: u32 = 0;
 const FIRST: u32 = 16;
 
-/// Passes over the next step unless the loaded part has this value.
+/// Skips the next step unless the loaded part has this value.
 fn unless(value: u32) -> libc::sock_filter {
     step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, value, 0, 1)
 }
@@ -61,17 +62,18 @@ fn end(value: u32) -> libc::sock_filter {
     step(libc::BPF_RET | libc::BPF_K, value, 0, 0)
 }
 
-/// Has the kernel judge each call of this thread, and of those that it starts. Allocates nothing.
+/// Has the kernel filter each call of this thread, and of the threads that it starts. Allocates nothing.
 fn judge_by(program: &mut [libc::sock_filter]) -> bool {
     let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
-    // SAFETY: a program that the kernel checks and copies.
+    // SAFETY: the kernel checks the program and copies it.
     unsafe {
         libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
             && libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const filter, 0, 0) == 0
     }
 }
 
-/// From now on, whatever is neither among [`CALLS`] and `more`, nor madvise with one of `advices`, kills the process.
+/// From now on, the kernel allows the calls in [`CALLS`] and `more`, and madvise with `advices`. Any other call kills
+/// the process.
 fn enter_sandbox(more: &[c_long], advices: &[c_int]) {
     let mut program = vec![load(NUMBER)];
     for &call in CALLS.iter().chain(more) {
@@ -86,7 +88,7 @@ fn enter_sandbox(more: &[c_long], advices: &[c_int]) {
     assert!(judge_by(&mut program));
 }
 
-/// Ends the process at once where something does not hold: a panic calls more than is allowed.
+/// Ends the process at once if a check fails, because a panic makes calls that the sandbox forbids.
 fn check(holds: bool, code: c_int) {
     if !holds {
         // SAFETY: ends the process.
@@ -138,7 +140,7 @@ extern "C" fn nothing(none: *mut c_void) -> *mut c_void {
     none
 }
 
-/// A thread of glibc's: those of the standard library call more.
+/// A thread of the C library. Threads of the standard library make more calls.
 fn thread(run: extern "C" fn(*mut c_void) -> *mut c_void) -> libc::pthread_t {
     let mut thread = 0;
     // SAFETY: a place for the thread's name.
@@ -147,17 +149,17 @@ fn thread(run: extern "C" fn(*mut c_void) -> *mut c_void) -> libc::pthread_t {
 }
 
 fn join(thread: libc::pthread_t) {
-    // SAFETY: a thread of ours, joined once.
+    // SAFETY: a thread of this process, joined once.
     check(unsafe { libc::pthread_join(thread, null_mut()) } == 0, 95);
 }
 
-/// Enters the sandbox with the arena open, or before it is, works there, and ends the process.
+/// Opens the arena if `is_open`, enters the sandbox, works there, and ends the process.
 fn live_in_a_sandbox(is_open: bool, more: &[c_long], advices: &[c_int]) -> ! {
     if is_open {
         work(1);
     }
     check((stats().address_space_bytes > 0) == is_open, 96);
-    // What glibc does once.
+    // For the calls that glibc makes only once.
     join(thread(nothing));
     enter_sandbox(more, advices);
     work(1);
@@ -167,7 +169,7 @@ fn live_in_a_sandbox(is_open: bool, more: &[c_long], advices: &[c_int]) -> ! {
     join(other);
     release();
     work(4);
-    // SAFETY: a buffer of that length; ends the process.
+    // SAFETY: a buffer of that length; the other call ends the process.
     unsafe {
         libc::write(1, c"lived".as_ptr().cast(), 5);
         libc::_exit(0)
@@ -183,7 +185,7 @@ fn lives(name: &str, settings: &[(&str, &str)]) {
 
 const STRICT: &[(&str, &str)] = &[("ZK_ALLOC_SANDBOX", "1")];
 
-/// What the arena gives the kernel before `main`, once each, and what else it calls then.
+/// Every advice of madvise(2) that the arena gives once before `main`.
 const RECORDED: [c_int; 7] = [
     libc::MADV_DONTNEED,
     libc::MADV_FREE,
@@ -210,7 +212,8 @@ fn a_sandbox_with_the_calls_of_glibc_lets_an_arena_open_that_is_told() {
     lives("a_sandbox_with_the_calls_of_glibc_lets_an_arena_open_that_is_told", STRICT);
 }
 
-/// Whoever records what the program calls until `main` begins, and allows that, has seen what the arena calls.
+/// Before `main`, the arena makes every call that it may need. An operator who records and allows those covers the
+/// whole run.
 #[test]
 fn a_sandbox_with_what_was_called_at_the_start_lets_an_open_arena_live() {
     if is_alone() {
@@ -227,7 +230,7 @@ fn a_sandbox_with_what_was_called_at_the_start_lets_the_arena_open() {
     lives("a_sandbox_with_what_was_called_at_the_start_lets_the_arena_open", &[]);
 }
 
-/// Whether this program makes a call with such an argument before it does anything: whether it dies where that is forbidden.
+/// Whether this program makes a call with this argument at its start. A filter kills it if it does.
 fn calls_at_the_start(call: c_long, argument_at: u32, argument: u32) -> bool {
     let mut program = [
         load(NUMBER),
@@ -245,11 +248,11 @@ fn calls_at_the_start(call: c_long, argument_at: u32, argument: u32) -> bool {
     status.signal() == Some(libc::SIGSYS)
 }
 
-/// The lists above are those of what is called before `main`, and nothing else.
+/// The lists above contain exactly the calls that the arena makes before `main`.
 #[test]
 fn what_the_arena_may_call_is_called_once_at_the_start() {
     for advice in RECORDED {
-        // Only where huge pages may be asked for.
+        // Only made if huge pages may be used.
         if advice != libc::MADV_HUGEPAGE {
             assert!(calls_at_the_start(libc::SYS_madvise, FIRST + 16, advice as u32), "advice {advice}");
         }

@@ -1,4 +1,4 @@
-//! A `Scratch` against a model, and what it promises of its memory.
+//! A `Scratch` against a model, and its promises about memory.
 
 #[cfg(target_os = "linux")]
 #[path = "support/maps.rs"]
@@ -20,7 +20,7 @@ use zk_alloc::{Scratch, ZkAllocator};
 #[global_allocator]
 static ALLOC: ZkAllocator = ZkAllocator::resident();
 
-/// In whole pages on every machine.
+/// Whole pages on every machine.
 const CAPACITY_BYTES: usize = 64 << 10;
 const LINE_BYTES: usize = 64;
 
@@ -41,7 +41,7 @@ impl Patterned for u64 {
     }
 }
 
-/// More aligned than a line.
+/// Aligned to more than a line.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[repr(align(256))]
 struct Wide(u64);
@@ -52,7 +52,7 @@ impl Patterned for Wide {
     }
 }
 
-/// What somebody holds, of whatever type.
+/// An allocation of any type that a test holds.
 trait Held {
     fn range(&self) -> Range<usize>;
     fn assert_intact(&self);
@@ -100,7 +100,7 @@ struct Request {
     seed: u8,
 }
 
-/// How everything is taken back.
+/// How all memory is taken back.
 #[derive(Clone, Copy, Debug)]
 enum Back {
     Reset,
@@ -108,7 +108,7 @@ enum Back {
     Release,
 }
 
-/// What a scratch's counters must say.
+/// The expected counters of a scratch.
 struct Model {
     used: usize,
     capacity: usize,
@@ -116,7 +116,7 @@ struct Model {
 
 impl Model {
     fn claims(&mut self, size: usize, align: usize) -> bool {
-        // The scratch begins on a page boundary: offsets are aligned as addresses are.
+        // The scratch begins at a page boundary, so offsets are aligned as addresses are.
         let start = self.used.next_multiple_of(align);
         let fits = start + size <= self.capacity;
         self.used = if fits { start + size } else { self.used };
@@ -128,8 +128,8 @@ fn filled<T: Patterned>(room: &mut [MaybeUninit<T>], seed: u8) -> &mut [T] {
     for (index, slot) in room.iter_mut().enumerate() {
         slot.write(T::new(seed, index));
     }
-    // SAFETY: each was written.
-    #[allow(unsafe_code, reason = "what the caller of an uninitialised array has to do")]
+    // SAFETY: every element was written.
+    #[allow(unsafe_code, reason = "as the caller of an uninitialised array must")]
     unsafe {
         room.assume_init_mut()
     }
@@ -137,13 +137,13 @@ fn filled<T: Patterned>(room: &mut [MaybeUninit<T>], seed: u8) -> &mut [T] {
 
 #[track_caller]
 fn assert_zeroed<T>(room: &[MaybeUninit<T>]) {
-    // SAFETY: the scratch says that every byte is zero, and so initialised.
+    // SAFETY: the scratch promises that every byte is zero, and so initialised.
     #[allow(unsafe_code, reason = "looks at each byte")]
     let bytes = unsafe { std::slice::from_raw_parts(room.as_ptr().cast::<u8>(), size_of_val(room)) };
     assert!(bytes.iter().all(|&byte| byte == 0), "not zeroed at {:?}", bytes.iter().position(|&byte| byte != 0));
 }
 
-/// Serves one request, as the model says; `None` where it says that nothing is left.
+/// Serves one request, as the model expects. Returns `None` if the model says that no room is left.
 fn serve<'a, T: Patterned + 'a>(
     scratch: &'a Scratch,
     model: &mut Model,
@@ -183,7 +183,7 @@ fn serve<'a, T: Patterned + 'a>(
     }
 }
 
-/// The requests between two resets. Returns where the first of them begins.
+/// Serves the requests between two resets. Returns the address of the first.
 fn round(scratch: &Scratch, requests: &[Request]) -> Option<usize> {
     let mut model = Model { used: 0, capacity: scratch.capacity_bytes() };
     let mut held: Vec<Box<dyn Held + '_>> = Vec::new();
@@ -215,8 +215,9 @@ fn back() -> impl Strategy<Value = Back> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Nothing overlaps, everything is aligned, contents stay, zeroed is zero after whatever was there before, what does not
-    /// fit is refused with the right numbers, and each round starts over in the same memory.
+    /// Nothing overlaps, everything is aligned, and contents do not change. Zeroed memory is zero, whatever was there
+    /// before. The scratch refuses requests that do not fit, with the right numbers, and each round starts over in the
+    /// same memory.
     #[test]
     fn rounds_of_requests_are_served_as_a_model_says(
         rounds in prop::collection::vec((prop::collection::vec(request(), 0..40), back()), 1..6)
@@ -238,7 +239,7 @@ proptest! {
     }
 }
 
-/// The memory of an array is claimed before its values are made, so that what makes them may use the scratch too.
+/// The scratch claims the memory of an array before its values are made, so their initialiser may use the scratch too.
 #[test]
 fn an_initialiser_may_allocate_and_may_panic() {
     let scratch = Scratch::with_capacity(CAPACITY_BYTES);
@@ -262,14 +263,14 @@ fn values_without_a_size_and_with_a_large_alignment_have_their_place() {
     let scratch = Scratch::with_capacity(256 << 10);
     scratch.alloc(1u8);
     assert!((&raw const *scratch.alloc(Aligned)).addr().is_multiple_of(65536));
-    // Not made one by one: whether a loop of that length ends is the optimiser's business.
+    // Not made one by one, because only an optimised loop of that length ends.
     assert_eq!(scratch.alloc_array_uninit::<()>(usize::MAX).len(), usize::MAX);
     assert_eq!(scratch.alloc_array(3, |_| Aligned).len(), 3);
     assert_eq!(scratch.alloc_array_zeroed::<[u64; 0]>(usize::MAX / 2).len(), usize::MAX / 2);
     assert!(scratch.used_bytes() <= 65536 * 2);
 }
 
-/// A length whose bytes overflow must not come back as a small array.
+/// A length whose bytes overflow must not return a small array.
 #[test]
 fn lengths_and_capacities_beyond_all_memory_are_refused() {
     let scratch = Scratch::with_capacity(1);
@@ -286,7 +287,8 @@ fn lengths_and_capacities_beyond_all_memory_are_refused() {
     assert!(message.contains("1048576 bytes") && message.contains("bytes left"), "{message}");
 }
 
-/// Workers write to parts of what one thread allocated, and the scratch moves to another thread between two rounds.
+/// Workers write to parts of an array that one thread allocated. The scratch moves to another thread between two
+/// rounds.
 #[test]
 fn threads_share_arrays_and_pass_the_scratch_on() {
     let mut scratch = Scratch::with_capacity(1 << 20);
@@ -305,7 +307,7 @@ fn threads_share_arrays_and_pass_the_scratch_on() {
     }
 }
 
-/// What needs the global allocator's arena beside it, or the kernel's accounts of pages.
+/// Tests that also need the arena of the global allocator, or the kernel's account of pages.
 #[cfg(target_os = "linux")]
 mod beside_the_system {
     use maps::map_of;
@@ -314,7 +316,7 @@ mod beside_the_system {
 
     use super::*;
 
-    /// How many of the pages from an address on are resident.
+    /// The number of resident pages from an address on.
     fn resident_pages(at: usize, bytes: usize) -> usize {
         let mut pages = vec![0u8; bytes.div_ceil(4096)];
         let start = std::ptr::with_exposed_provenance_mut(at);
@@ -325,7 +327,7 @@ mod beside_the_system {
         pages.iter().filter(|&&page| page & 1 == 1).count()
     }
 
-    /// The point of a reset is that the next round faults no page in; the point of a release is that the memory is others'.
+    /// After a reset, the next round must fault in no page. After a release, the memory belongs to the system again.
     #[test]
     fn pages_stay_resident_until_they_are_released() {
         const BYTES: usize = 1 << 20;
@@ -342,7 +344,7 @@ mod beside_the_system {
         assert_zeroed(scratch.alloc_array_zeroed::<u8>(BYTES));
     }
 
-    /// A capacity is chosen for the worst case: what is not touched must cost nothing, also where it is zeroed.
+    /// Programs choose a capacity for the worst case, so untouched memory must cost nothing, even if it is zeroed.
     #[test]
     fn capacity_that_is_not_touched_takes_no_memory() {
         const BYTES: usize = 16 << 30;
@@ -351,7 +353,7 @@ mod beside_the_system {
         assert_eq!(resident_pages(at, BYTES), 0);
     }
 
-    /// The global allocator has an arena: a reset that touched it would end everybody's buffers.
+    /// The global allocator has an arena. A reset that touched it would overwrite everyone's buffers.
     #[test]
     fn its_memory_is_its_own_whatever_the_global_allocator() {
         let name = "beside_the_system::its_memory_is_its_own_whatever_the_global_allocator";
@@ -364,12 +366,12 @@ mod beside_the_system {
         let scratch = phase(|| Scratch::with_capacity(64 << 20));
         assert!(phase(|| scratch.alloc_array(1 << 20, |index| index as u64)).iter().copied().eq(0..1 << 20));
         let after = stats();
-        // Not in blocks either, of which the test's own threads use some.
+        // The scratch does not use blocks either; the test's own threads use some.
         assert_eq!(after.run_allocations, before.run_allocations);
         assert!(after.slab_bytes - before.slab_bytes < 1 << 20, "{after}");
     }
 
-    /// Operators forbid huge pages where they cost more than they save; that must hold for all memory of the crate.
+    /// Operators forbid huge pages where they cost more than they save. That must hold for all memory of the crate.
     #[test]
     fn huge_pages_are_asked_for_and_forbidden_as_the_setting_says() {
         let name = "beside_the_system::huge_pages_are_asked_for_and_forbidden_as_the_setting_says";
@@ -379,12 +381,12 @@ mod beside_the_system {
             }
             return;
         }
-        // Kernels built without huge pages have no such file, and no such flags.
+        // Kernels built without huge pages have neither this file nor these flags.
         let Ok(host) = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled") else { return };
         let setting = std::env::var("ZK_ALLOC_THP").unwrap();
         let scratch = Scratch::with_capacity(8 << 20);
         let map = map_of((&raw const *scratch.alloc(0u8)).addr()).unwrap();
-        // Where the host has them, `auto` decides by what they cost there; it never leaves it to the host.
+        // If the host has huge pages, `auto` decides by their cost there. It never leaves the choice to the host.
         let wanted = setting == "always" || setting == "auto" && !map.has("nh");
         assert_eq!(map.has("hg"), wanted && !host.contains("[never]"), "{map:?}");
         assert_eq!(map.has("nh"), !wanted, "{map:?}");

@@ -1,4 +1,4 @@
-//! Collections in a `Scratch`, against the same ones outside.
+//! Collections in a `Scratch`, compared with the same ones outside.
 #![cfg(feature = "allocator-api2")]
 #![allow(unsafe_code, reason = "calls Allocator itself")]
 
@@ -37,8 +37,8 @@ fn op() -> impl Strategy<Value = Op> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// The last block grows and shrinks in place, others move: whichever it is, each vector holds what it would elsewhere, also
-    /// when the scratch is full.
+    /// The last block grows and shrinks in place, and others move. Either way, each vector has the same contents as
+    /// elsewhere, even if the scratch is full.
     #[test]
     fn vectors_hold_what_they_would_elsewhere(ops in prop::collection::vec(op(), 1..200)) {
         let mut scratch = Scratch::with_capacity(32 << 10);
@@ -79,7 +79,7 @@ proptest! {
     }
 }
 
-/// A vector that is built by pushing must not leave each of its smaller selves behind.
+/// A vector that is built by pushing must not leave its smaller buffers behind.
 #[test]
 fn the_last_vector_grows_in_place_and_gives_back_what_it_held() {
     let scratch = Scratch::with_capacity(1 << 20);
@@ -97,7 +97,7 @@ fn the_last_vector_grows_in_place_and_gives_back_what_it_held() {
     assert!(scratch.used_bytes() < before + 200, "{scratch:?}");
     drop(last);
     assert!(scratch.used_bytes() < before + 64, "{scratch:?}");
-    // One that is not the last gives nothing back: what follows it stays where it is.
+    // A block that is not the last returns nothing, because the block behind it stays in place.
     let boxed = ScratchBox::new_in([7u64; 100], &scratch);
     let with_box = scratch.used_bytes();
     drop(first);
@@ -118,7 +118,7 @@ fn maps_of_hashbrown_live_in_a_scratch() {
     }
 }
 
-/// Zeroed blocks and zeroed growth, in memory that somebody else has written to before.
+/// Zeroed blocks and zeroed growth, in memory that was written before.
 #[test]
 fn zeroed_blocks_are_zero_in_memory_that_was_used() {
     let mut scratch = Scratch::with_capacity(1 << 16);
@@ -126,14 +126,15 @@ fn zeroed_blocks_are_zero_in_memory_that_was_used() {
     scratch.reset();
     let scratch = &scratch;
     let bytes = |block: NonNull<[u8]>| -> &'static mut [u8] {
-        // SAFETY: initialised blocks of a scratch that outlives this test's use of them, each looked at while it is held.
+        // SAFETY: initialised blocks of a scratch that outlives their use in this test, each read only while it is
+        // held.
         unsafe { slice::from_raw_parts_mut(block.cast::<u8>().as_ptr(), block.len()) }
     };
     let layout = |size| Layout::from_size_align(size, 16).unwrap();
     let block = scratch.allocate_zeroed(layout(1000)).unwrap();
     assert!(bytes(block).iter().all(|&byte| byte == 0));
     bytes(block).fill(1);
-    // In place, then moved because something follows, then refused because nothing is left.
+    // In place, then moved because something follows, then refused because no room is left.
     // SAFETY: the blocks are held, with these layouts.
     let grown = unsafe { scratch.grow_zeroed(block.cast(), layout(1000), layout(3000)) }.unwrap();
     assert_eq!(grown.cast::<u8>(), block.cast::<u8>());
@@ -148,7 +149,7 @@ fn zeroed_blocks_are_zero_in_memory_that_was_used() {
     assert!(bytes(moved).iter().enumerate().all(|(at, &byte)| byte == u8::from(at < 1000)));
 }
 
-/// `Allocator` lets a block ask for another alignment when its length changes.
+/// `Allocator` lets a block change its alignment together with its length.
 #[test]
 fn a_block_moves_where_its_new_alignment_asks_for_it() {
     let scratch = &Scratch::with_capacity(1 << 16);
@@ -160,6 +161,6 @@ fn a_block_moves_where_its_new_alignment_asks_for_it() {
     // SAFETY: the block is held, with this layout.
     let moved = unsafe { scratch.shrink(block.cast(), old, new) }.unwrap();
     assert!(moved.cast::<u8>().addr().get().is_multiple_of(4096));
-    // SAFETY: 50 bytes that were copied there.
+    // SAFETY: the 50 bytes that were copied there.
     assert!(unsafe { slice::from_raw_parts(moved.cast::<u8>().as_ptr(), 50) }.iter().all(|&byte| byte == 7));
 }

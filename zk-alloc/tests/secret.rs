@@ -1,6 +1,6 @@
-//! What protects a `SecretBuf`, by the kernel's account.
+//! The protections of a `SecretBuf`, by the kernel's account.
 #![cfg(target_os = "linux")]
-#![allow(unsafe_code, reason = "forks, and touches what must not be touched")]
+#![allow(unsafe_code, reason = "forks, and touches guarded memory on purpose")]
 
 #[path = "support/limits.rs"]
 mod limits;
@@ -38,7 +38,7 @@ fn lengths_and_contents_are_those_asked_for() {
     }
 }
 
-/// Logs print what they are given with `{:?}`.
+/// Logs print values with `{:?}`.
 #[test]
 fn debug_prints_no_contents() {
     let secret = SecretBuf::from_slice(&[0xA5; 8]);
@@ -58,7 +58,7 @@ fn a_secret_may_be_shared_with_and_moved_to_another_thread() {
     assert_eq!(*secret, *b"shared");
 }
 
-/// A length that overflows on its way to whole pages must not come back as a small buffer.
+/// A length that overflows when it is rounded up to whole pages must not return a small buffer.
 #[test]
 fn a_length_beyond_all_memory_is_refused_with_what_was_asked() {
     for len in [usize::MAX, usize::MAX - PAGE_BYTES, isize::MAX as usize, isize::MAX as usize - 2 * PAGE_BYTES, 1 << 60]
@@ -70,8 +70,8 @@ fn a_length_beyond_all_memory_is_refused_with_what_was_asked() {
     }
 }
 
-/// Each protection is the kernel's to refuse, and a buffer that goes without says so: what it says must be what the kernel
-/// says.
+/// The kernel may refuse each protection, and the buffer then says that it lacks it. Its answer must match the kernel's
+/// account.
 #[test]
 fn the_kernel_locks_it_and_leaves_it_out_of_dumps_and_children() {
     let secret = SecretBuf::zeroed(2 * PAGE_BYTES + 1);
@@ -87,14 +87,14 @@ fn the_kernel_locks_it_and_leaves_it_out_of_dumps_and_children() {
     }
 }
 
-/// Pages that stay mapped stay readable by whoever finds a pointer to them.
+/// Pages that stay mapped can be read through any pointer to them.
 #[test]
 fn a_dropped_buffer_is_no_longer_mapped() {
     let name = "a_dropped_buffer_is_no_longer_mapped";
     if !is_alone() {
         return alone(name, &[]).assert_passed(name);
     }
-    // Alone, so that no other thread's mapping takes the place.
+    // In a process of its own, so that no other thread maps memory there.
     let secret = SecretBuf::from_slice(&[0xA5; 5 * PAGE_BYTES]);
     let start = address(&secret);
     assert!(map_of(start).is_some());
@@ -104,7 +104,8 @@ fn a_dropped_buffer_is_no_longer_mapped() {
     }
 }
 
-/// A read past the end of a neighbour, in a library in C for one, must not run on into the secret: it ends the process.
+/// A read past the end of a neighbour, for example in a C library, must not run on into the secret. It ends the
+/// process.
 #[test]
 fn a_run_past_either_end_is_stopped() {
     let name = "a_run_past_either_end_is_stopped";
@@ -121,12 +122,12 @@ fn a_run_past_either_end_is_stopped() {
         Ok("after") => secret.as_ptr().wrapping_add(PAGE_BYTES),
         other => panic!("TOUCH={other:?}"),
     };
-    // SAFETY: none: the process is to end here.
+    // SAFETY: the address is not valid on purpose: the process must end here.
     unsafe { beyond.read_volatile() };
 }
 
-/// A child copies the parent's memory, secrets and all, and lives by its own rules: it may dump core, or be another program
-/// before long.
+/// A child copies the parent's memory, including secrets, and is outside the parent's control. It may dump core, or run
+/// another program.
 #[test]
 fn a_child_of_fork_finds_zeroes_and_the_parent_keeps_its_secret() {
     let secret = SecretBuf::from_slice(&[0xA5; 3 * PAGE_BYTES]);
@@ -141,13 +142,13 @@ fn a_child_of_fork_finds_zeroes_and_the_parent_keeps_its_secret() {
     }
     assert!(pid > 0, "no process: {}", std::io::Error::last_os_error());
     let mut status = 0;
-    // SAFETY: a child of ours, and a valid place for the answer.
+    // SAFETY: a child of this process, and a valid place for the answer.
     assert_eq!(unsafe { libc::waitpid(pid, &raw mut status, 0) }, pid);
     assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0, "the child read a secret: status {status:#x}");
     assert!(secret.iter().all(|&byte| byte == 0xA5));
 }
 
-/// Containers often allow no locked memory at all: a prover must run there too, and be able to know.
+/// Containers often allow no locked memory at all. A prover must run there too, and must be able to find out.
 #[test]
 fn without_memory_to_lock_a_buffer_works_and_says_that_it_is_not_locked() {
     let name = "without_memory_to_lock_a_buffer_works_and_says_that_it_is_not_locked";
@@ -155,8 +156,8 @@ fn without_memory_to_lock_a_buffer_works_and_says_that_it_is_not_locked() {
         return alone(name, &[]).assert_passed(name);
     }
     let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: both only take something away from this process, in which nothing else runs. Root may lock whatever the limit
-    // says, so this process is no longer root.
+    // SAFETY: both calls only restrict this process, in which nothing else runs. The limit does not apply to root, so
+    // this process gives up root.
     unsafe {
         assert_eq!(libc::setrlimit(libc::RLIMIT_MEMLOCK, &raw const none), 0);
         if libc::geteuid() == 0 {

@@ -1,4 +1,4 @@
-//! A setting that can't be used is named, once, with the default that takes its place; the program runs on.
+//! A warning names an invalid setting once, with the default that replaces it. The program runs on.
 #![cfg(unix)]
 
 mod support;
@@ -21,7 +21,7 @@ const NAMES: [&str; 6] = [
     "ZK_ALLOC_THP",
 ];
 
-/// In a process of its own: uses the arena, and tells what settings it works with.
+/// Runs in a process of its own: uses the arena, and prints the settings in force.
 fn report() {
     let kept = phase(|| patterned(1 << 16, 1));
     phase(|| drop(patterned(1 << 17, 2)));
@@ -31,20 +31,20 @@ fn report() {
     println!("thread_capacity {} min_bytes {} huge_pages {huge_pages} .", thread_capacity_bytes(), min_arena_bytes());
 }
 
-/// The number that a process told behind `what`.
+/// The number that a process printed behind `what`.
 fn told(ended: &Ended, what: &str) -> usize {
     let words: Vec<_> = ended.stdout.split_whitespace().collect();
     let at = words.iter().position(|&word| word == what).unwrap_or_else(|| panic!("{what}: {ended:?}"));
     words[at + 1].parse().unwrap()
 }
 
-/// What the warning says is used instead.
+/// The default that the warning names.
 fn default_in(line: &str) -> &str {
     line.rsplit_once("using the default, ").unwrap_or_else(|| panic!("no default in {line:?}")).1
 }
 
-/// Checks that exactly one line was written, that it names the variable, its value and the default, and that the default
-/// is what the process used.
+/// Checks that exactly one line was written, that it names the variable, its value and the default, and that the
+/// process used that default.
 fn assert_named(ended: &Ended, name: &str, value: &OsStr, without: &Ended) {
     ended.assert_passed(name);
     let lines: Vec<_> = ended.stderr.lines().collect();
@@ -65,8 +65,8 @@ fn assert_named(ended: &Ended, name: &str, value: &OsStr, without: &Ended) {
     }
 }
 
-/// Settings are read when the first phase begins, in the midst of the program: a typing error must neither stop it, nor
-/// pass for another value, nor go unnoticed.
+/// Settings are read when the first phase begins, in the middle of the program. A typing error must not stop it, must
+/// not count as another value, and must be reported.
 #[test]
 fn a_value_that_cannot_be_used_is_named_with_the_default_in_its_place() {
     let test = "a_value_that_cannot_be_used_is_named_with_the_default_in_its_place";
@@ -85,8 +85,8 @@ fn a_value_that_cannot_be_used_is_named_with_the_default_in_its_place() {
     }
 }
 
-/// The line is made in a buffer of fixed length, for nothing may be allocated here: what does not fit must not push out
-/// what matters.
+/// The line is built in a buffer of fixed length, because nothing may be allocated here. A long value must not push out
+/// the name and the default.
 #[test]
 fn a_value_longer_than_the_line_still_leaves_room_for_name_and_default() {
     let test = "a_value_longer_than_the_line_still_leaves_room_for_name_and_default";
@@ -104,7 +104,7 @@ fn a_value_longer_than_the_line_still_leaves_room_for_name_and_default() {
     }
 }
 
-/// Each is warned of by itself, also when the first phases begin on many threads at once.
+/// One warning per invalid value, even if the first phases begin on many threads at once.
 #[test]
 fn several_bad_values_are_named_once_each() {
     let test = "several_bad_values_are_named_once_each";
@@ -120,7 +120,7 @@ fn several_bad_values_are_named_once_each() {
     }
 }
 
-/// Values that can be used are, and silently.
+/// Valid values are used without a warning.
 #[test]
 fn values_that_can_be_used_are_taken_without_a_word() {
     let test = "values_that_can_be_used_are_taken_without_a_word";

@@ -1,6 +1,6 @@
-//! What the program sets holds where the environment says nothing, and `stats()` tells who said what.
+//! Settings of the program hold where the environment sets nothing. `stats()` tells the origin of each.
 //!
-//! The global allocator is the system's here, so that each test has the first allocator of its process to itself.
+//! The global allocator here is `System`, so that each test chooses the first `ZkAllocator` of its process.
 #![cfg(target_os = "linux")]
 #![allow(unsafe_code, reason = "calls allocators by hand")]
 
@@ -26,7 +26,7 @@ fn request(allocator: &ZkAllocator, size: usize) {
     // SAFETY: no size here is zero.
     let at = unsafe { allocator.alloc(layout) };
     assert!(!at.is_null());
-    // SAFETY: `size` bytes of ours.
+    // SAFETY: `size` bytes that this function owns.
     unsafe { at.write_bytes(1, size) };
     // SAFETY: allocated above, with this layout.
     unsafe { allocator.dealloc(at, layout) };
@@ -36,7 +36,7 @@ fn in_force() -> SettingsInForce {
     stats().settings.expect("there is an arena")
 }
 
-/// Bytes served by the arena, and past it, while `f` runs.
+/// Bytes that the arena and the backing allocator served while `f` ran.
 fn served(f: impl FnOnce()) -> (u64, u64) {
     let before = stats();
     f();
@@ -46,7 +46,7 @@ fn served(f: impl FnOnce()) -> (u64, u64) {
 
 static BY_DEFAULT: ZkAllocator = ZkAllocator::resident();
 
-/// Nobody set anything, so that nothing came from anybody.
+/// Without any setting, every value has the default as its origin.
 #[test]
 fn without_settings_all_are_the_default() {
     in_its_own_process("without_settings_all_are_the_default", &[], || {
@@ -60,7 +60,7 @@ fn without_settings_all_are_the_default() {
 
 static OF_4_KIB: ZkAllocator = ZkAllocator::resident().settings(Settings::new().min_bytes(4 * KIB));
 
-/// The threshold is asked on every request, the first included.
+/// The threshold applies to every request, including the first.
 #[test]
 fn a_threshold_in_code_holds_from_the_first_request_on() {
     in_its_own_process("a_threshold_in_code_holds_from_the_first_request_on", &[], || {
@@ -111,7 +111,7 @@ fn a_cap_in_code_is_not_exceeded() {
 
 static IN_SMALL_PAGES: ZkAllocator = ZkAllocator::resident().settings(Settings::new().huge_pages(HugePages::Never));
 
-/// The wish is what was set, and the outcome what the host made of it. A scratch goes by it too.
+/// The wish is the setting, and the outcome is its effect on this host. A scratch follows it too.
 #[test]
 fn a_wish_in_code_for_small_pages_is_heard() {
     in_its_own_process("a_wish_in_code_for_small_pages_is_heard", &[], || {
@@ -146,7 +146,7 @@ fn flags_at(address: usize) -> String {
 static LAZY_FROM_1_MIB: ZkAllocator =
     ZkAllocator::resident().settings(Settings::new().huge_pages(HugePages::Always).lazy_zero_bytes(MIB));
 
-/// Dirty memory that is given back to be zeroed will fault again, and counts as fresh.
+/// Dirty memory that is purged to be zeroed will fault again, and counts as fresh.
 #[test]
 fn a_size_in_code_from_which_the_kernel_zeroes_is_heeded() {
     in_its_own_process("a_size_in_code_from_which_the_kernel_zeroes_is_heeded", &[], || {
@@ -160,7 +160,7 @@ fn a_size_in_code_from_which_the_kernel_zeroes_is_heeded() {
         let layout = Layout::from_size_align(4 * MIB, 8).expect("a small alignment");
         // SAFETY: the size is not zero.
         let at = unsafe { LAZY_FROM_1_MIB.alloc_zeroed(layout) };
-        // SAFETY: as long as that, and zeroed.
+        // SAFETY: memory of this length, which was zeroed.
         assert!(unsafe { std::slice::from_raw_parts(at, layout.size()) }.iter().all(|&byte| byte == 0));
         let is_lazy = stats().huge_pages == Some(HugePagesOutcome::Always);
         assert_eq!(fresh() - before, if is_lazy { 4 * MIB as u64 } else { 0 }, "{}", stats());
@@ -171,7 +171,7 @@ fn a_size_in_code_from_which_the_kernel_zeroes_is_heeded() {
 
 static TRACED: ZkAllocator = ZkAllocator.settings(Settings::new().trace_escaped(true));
 
-/// In a process of its own: something outlives its phase.
+/// Runs in a process of its own: an allocation outlives its phase.
 fn escape() {
     begin_phase();
     let layout = Layout::from_size_align(MIB, 8).expect("a small alignment");
@@ -206,7 +206,7 @@ const ALL: Settings = Settings::new()
 
 static OF_ALL: ZkAllocator = ZkAllocator::resident().settings(ALL);
 
-/// Who runs the program knows the host: each variable outweighs its setting in code, and no other.
+/// Operators know the host, so each variable outweighs its setting in code, and no other.
 #[test]
 fn the_environment_outweighs_the_program_one_by_one() {
     let test = "the_environment_outweighs_the_program_one_by_one";
@@ -242,7 +242,7 @@ fn the_environment_outweighs_the_program_one_by_one() {
     assert!(ended.stdout.contains(&format!("threshold 2048 capacity {}\n", 5 * GIB)), "{}", ended.stdout);
 }
 
-/// What the environment has wrong leaves the program's word in force, and is told so.
+/// An invalid variable leaves the program's setting in force, and the warning says so.
 #[test]
 fn a_bad_value_in_the_environment_leaves_the_program_s() {
     let test = "a_bad_value_in_the_environment_leaves_the_program_s";
@@ -260,7 +260,7 @@ fn a_bad_value_in_the_environment_leaves_the_program_s() {
 
 static OF_HALF_A_GIB: ZkAllocator = ZkAllocator::resident().settings(Settings::new().thread_capacity_bytes(GIB / 2));
 
-/// A capacity in code is taken as it can be, silently.
+/// A capacity in code is rounded up to one that is possible, without a warning.
 #[test]
 fn a_capacity_of_half_a_gib_is_a_whole_one() {
     let test = "a_capacity_of_half_a_gib_is_a_whole_one";
@@ -274,7 +274,7 @@ fn a_capacity_of_half_a_gib_is_a_whole_one() {
     assert!(ended.warnings().is_empty(), "{ended:?}");
 }
 
-/// The allocator brings its settings along, so that a phase which begins before its first request must not open the arena
+/// The allocator brings its settings with its first request. A phase that begins earlier must not open the arena
 /// without them.
 #[test]
 fn a_phase_before_the_first_request_leaves_the_arena_to_its_settings() {
@@ -288,18 +288,18 @@ fn a_phase_before_the_first_request_leaves_the_arena_to_its_settings() {
     });
 }
 
-/// Two allocators of a process share one arena, whose settings don't change once somebody was served.
+/// Two allocators of a process share one arena. Its settings do not change after the first request.
 #[test]
 fn the_settings_of_the_first_allocator_hold() {
     in_its_own_process("the_settings_of_the_first_allocator_hold", &[], || {
-        // Where nothing is served, settings are taken nevertheless.
+        // The first allocator's settings are taken even if the arena serves nothing.
         request(&RETAINS_NOTHING, MIB);
         request(&OF_ALL, MIB);
         assert_eq!(in_force().to_string(), "ZK_ALLOC_RETAIN_BYTES=0 (program)");
     });
 }
 
-/// Reserving needs no allocator of ours; there are no settings in code then.
+/// `reserve` needs no `ZkAllocator`. Without one there are no settings in code.
 #[test]
 fn reserving_without_an_allocator_opens_the_arena_by_default() {
     in_its_own_process("reserving_without_an_allocator_opens_the_arena_by_default", &[], || {
@@ -308,8 +308,8 @@ fn reserving_without_an_allocator_opens_the_arena_by_default() {
     });
 }
 
-/// First requests on many threads at once: whoever comes while the settings are being taken is served elsewhere, and all of them
-/// are in force.
+/// Many threads make their first requests at once. While one thread takes the settings, the backing allocator serves
+/// the others. All settings are in force afterwards.
 #[test]
 fn settings_arrive_whole_when_many_threads_ask_first() {
     in_its_own_process("settings_arrive_whole_when_many_threads_ask_first", &[], || {

@@ -1,4 +1,5 @@
-//! Settings of the installed allocator are in force before `main`'s first phase, wherever its first request came from.
+//! Settings of the installed allocator are in force before the first phase in `main`, no matter which code made its
+//! first request.
 
 use std::hint::black_box;
 use zk_alloc::{Mode, Origin, Participants, Settings, ZkAllocator, min_arena_bytes, phase, stats};
@@ -9,10 +10,10 @@ static ALLOC: ZkAllocator = ZkAllocator
     .mode(Mode::Scoped)
     .participants(Participants::All);
 
-/// What builds the allocator further keeps its settings.
+/// Methods that build the allocator further keep its settings.
 #[test]
 fn settings_of_the_installed_allocator_are_in_force_from_the_first_phase_on() {
-    // The test's own harness has allocated before.
+    // The test harness has already allocated.
     let expected = std::env::var("ZK_ALLOC_MIN_BYTES").is_err().then_some((100, Origin::Program));
     phase(|| drop(black_box(vec![1u8; 1 << 20])));
     let settings = stats().settings.expect("there is an arena");

@@ -1,9 +1,9 @@
-//! Survivors of one size keep no memory from requests of another size. Each program runs under zk-alloc and under its peers, and
-//! the peak of zk-alloc may be 1.25 of the best peer's.
+//! Survivors of one size keep no memory from requests of another size. Each program runs under zk-alloc and under its
+//! peers. The peak of zk-alloc may be 1.25 of the best peer's.
 //!
-//! The free memory between the survivors is resident and fits no request, or lies where a new thread does not look. It has to
-//! be purged before fresh memory becomes resident. Each purge is a system call, and the last tests bound how many these
-//! programs make.
+//! The free memory between the survivors is resident and fits no request, or lies where a new thread does not look. It
+//! must be purged before fresh memory becomes resident. Each purge is a system call, and the last tests bound the
+//! number of calls.
 #![cfg(target_os = "linux")]
 
 #[path = "support/arms.rs"]
@@ -20,10 +20,10 @@ use chain::Chain;
 use support::{in_its_own_process, peak_rss_bytes, restart_peak};
 use zk_alloc::{release, stats};
 
-/// Bytes that each half of a program allocates. The hazard was found with four times as many.
+/// Bytes that each half of a program allocates. The hazard was found with four times this size.
 const HALF: usize = 128 * MIB;
 
-/// The most bytes that `program` had resident at once.
+/// The largest resident size of `program`, in bytes.
 fn peak<R>(program: impl FnOnce() -> R) -> usize {
     let before = restart_peak();
     let alive = program();
@@ -39,8 +39,8 @@ fn survivors(allocator: Allocator, size: usize, nth: usize) -> Chain {
     blocks
 }
 
-/// Free blocks of the first thread lie in its slabs, and a new thread has no slab yet. The bound is 1.25 of the live bytes: no peer
-/// reuses these blocks on the new thread, and the best peer has 1.8 of the live bytes resident.
+/// Free blocks of the first thread lie in its slabs, and a new thread has no slab yet. The bound is 1.25 of the live
+/// size: no peer reuses these blocks on the new thread, and the best peer has 1.8 of the live size resident.
 #[test]
 fn a_new_thread_takes_the_room_between_survivors_of_another() {
     in_its_own_process("a_new_thread_takes_the_room_between_survivors_of_another", &[], || {
@@ -71,7 +71,7 @@ fn survivors_of_2_kib_keep_no_room_from_3000_bytes() {
     });
 }
 
-/// A purge has to empty the caches of idle threads, each of which keeps a few blocks.
+/// A purge must empty the caches of idle threads, each of which holds a few blocks.
 #[test]
 fn survivors_keep_no_room_beside_hundreds_of_idle_threads() {
     against_peers("survivors_keep_no_room_beside_hundreds_of_idle_threads", |allocator| {
@@ -116,7 +116,7 @@ fn phases(allocator: Allocator) -> Vec<Chain> {
     (0..16).map(phase).collect()
 }
 
-/// Runs `program` under our allocator alone, and fails where it takes more than `bound` system calls.
+/// Runs `program` under zk-alloc alone, and fails if it makes more than `bound` system calls.
 #[track_caller]
 fn assert_system_calls(name: &str, bound: usize, program: fn() -> Vec<Chain>) {
     in_its_own_process(name, &[], || {
@@ -129,13 +129,13 @@ fn assert_system_calls(name: &str, bound: usize, program: fn() -> Vec<Chain>) {
     });
 }
 
-/// The most system calls of a program: one for each hole between the survivors of its first half, and a quarter more for holes that
-/// span two slabs. The fresh memory takes the other 256.
+/// The most system calls of a program: one for each hole between the survivors of its first half, and a quarter more
+/// for holes that span two slabs. The fresh memory takes the other 256.
 const fn calls_for_holes(size: usize, nth: usize) -> usize {
     HALF / size / nth / 4 * 5 + 256
 }
 
-/// One call purges all pages between two survivors, also where the request needs fewer.
+/// One call purges all pages between two survivors, even if the request needs fewer.
 #[test]
 fn each_hole_between_survivors_of_16_kib_is_purged_once_and_whole() {
     let name = "each_hole_between_survivors_of_16_kib_is_purged_once_and_whole";
@@ -144,7 +144,7 @@ fn each_hole_between_survivors_of_16_kib_is_purged_once_and_whole() {
     });
 }
 
-/// As above, where a hole is 30 KiB.
+/// As above, with holes of 30 KiB.
 #[test]
 fn each_hole_between_survivors_of_2_kib_is_purged_once_and_whole() {
     let name = "each_hole_between_survivors_of_2_kib_is_purged_once_and_whole";
@@ -153,15 +153,15 @@ fn each_hole_between_survivors_of_2_kib_is_purged_once_and_whole() {
     });
 }
 
-/// Four times as much as the other programs allocate goes through here. Slabs that are free serve the next phase as they are, and
-/// only pages between survivors are purged.
+/// This program allocates four times as much as the others. Free slabs serve the next phase as they are, and only pages
+/// between survivors are purged.
 #[test]
 fn phases_of_many_sizes_purge_in_large_steps() {
     let name = "phases_of_many_sizes_purge_in_large_steps";
     assert_system_calls(name, 4 * HALF / (48 * KIB), || phases(&RESIDENT));
 }
 
-/// The bounds above hold nothing if `stats()` leaves purges out.
+/// The bounds above check nothing if `stats()` does not count purges.
 #[test]
 fn each_purge_between_survivors_counts_as_a_system_call() {
     in_its_own_process("each_purge_between_survivors_counts_as_a_system_call", &[], || {

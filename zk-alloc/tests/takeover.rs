@@ -1,7 +1,7 @@
-//! The arena takes the large buffers away from glibc's malloc, which learns from them what to keep, and which would have
-//! put them into the holes that set-up left. The first request of all makes up for both.
+//! Without the arena, glibc's malloc would learn from large buffers how much memory to keep, and would put them into
+//! the holes that set-up left. The arena's first request makes up for both.
 //!
-//! Heap and page faults are the process's, so each test runs in one of its own.
+//! Heap and page faults belong to the process, so each test runs in a process of its own.
 #![cfg(all(target_os = "linux", target_env = "gnu"))]
 
 mod support;
@@ -14,7 +14,7 @@ use zk_alloc::{Phase, ZkAllocator, phase};
 #[global_allocator]
 static ALLOC: ZkAllocator = ZkAllocator;
 
-/// Below what the arena is told to serve, so that glibc has something to do.
+/// Blocks below the arena's threshold, so that glibc serves them.
 const SETTING: (&str, &str) = ("ZK_ALLOC_MIN_BYTES", "1024");
 const SMALL_BYTES: usize = 1000;
 
@@ -22,7 +22,7 @@ fn small_ones(bytes: usize) -> Vec<Vec<u8>> {
     (0..bytes / SMALL_BYTES).map(|_| black_box(vec![1u8; SMALL_BYTES])).collect()
 }
 
-/// A circuit's builder leaves holes; beside the arena nothing large fills them any more.
+/// A circuit's builder leaves holes. With the arena, no large buffer fills them any more.
 #[test]
 fn holes_that_set_up_left_go_back_with_the_first_large_request() {
     if !is_alone() {
@@ -32,7 +32,7 @@ fn holes_that_set_up_left_go_back_with_the_first_large_request() {
     const BYTES: usize = 24 << 20;
     let mut count = 0;
     let mut kept = small_ones(BYTES);
-    // One in a hundred stays, so that glibc by itself gives none of it back.
+    // One in a hundred stays, so that glibc by itself returns none of this memory.
     kept.retain(|_| {
         count += 1;
         count % 100 == 0
@@ -43,8 +43,8 @@ fn holes_that_set_up_left_go_back_with_the_first_large_request() {
     assert!(kept.iter().flatten().all(|&byte| byte == 1));
 }
 
-/// glibc gives the top of its heap back at every free as long as it has never seen a large buffer: the small allocations
-/// of each proof would fault their pages in again.
+/// Until glibc sees a large buffer, it returns the top of its heap to the system at every free. The small allocations
+/// of each proof would fault again.
 #[test]
 fn small_allocations_find_their_pages_in_a_warm_phase() {
     if !is_alone() {

@@ -1,18 +1,18 @@
-//! Any part of Jolt's pipeline, called once, in a phase.
+//! Calls any part of Jolt's pipeline once, in a phase.
 
-/// Calls `f` in a phase and returns what it returns: a proof, a trace, preprocessing.
+/// Calls `f` in a phase and returns its result: a proof, a trace, preprocessing.
 ///
-/// `f` is called once, on the calling thread. What it returns may live as long as it likes. A prover that is called more than
-/// once is better wrapped once: see [`wrap`](crate::wrap).
+/// `f` is called once, on the calling thread. Its result may outlive the phase. If you call a prover more than once,
+/// wrap it once instead: see [`wrap`](crate::wrap).
 ///
 /// # Panics
 ///
-/// Where `f` does. The phase ends as the panic unwinds; the next proof is not affected.
+/// If `f` panics. The phase ends as the panic unwinds, and the next proof is not affected.
 ///
 /// ```
 /// # mod common { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/common/mod.rs")); }
 /// # use common::{build_prover_fib, build_verifier_fib, preprocess};
-/// // Preprocessing lives across proofs, and proves no worse for having been made in a phase of its own.
+/// // Preprocessing lives across proofs. It may be made in a phase of its own.
 /// let (prover_setup, verifier_setup) = zk_alloc_jolt::prove(|| preprocess(8));
 /// let (prove_fib, verify_fib) = (build_prover_fib(prover_setup), build_verifier_fib(verifier_setup));
 ///
@@ -24,13 +24,13 @@ pub fn prove<R>(f: impl FnOnce() -> R) -> R {
     zk_alloc::phase(f)
 }
 
-/// [`prove`] for what can fail: Jolt's modular prover, `jolt_prover::dory::prove`, returns a `Result`.
+/// [`prove`] for closures that can fail: Jolt's modular prover, `jolt_prover::dory::prove`, returns a `Result`.
 ///
 /// The closure may use `?`, with any one type of error.
 ///
 /// # Errors
 ///
-/// Those of `f`, unchanged. The phase has ended by then.
+/// Errors of `f`, unchanged. The phase has already ended.
 ///
 /// # Panics
 ///

@@ -1,19 +1,20 @@
-//! `dory-pcs`, Jolt's commitment scheme: over 90% of the time of a proof goes into its commitments and openings.
+//! `dory-pcs`, Jolt's commitment scheme. Its commitments and openings take over 90% of the time of a proof.
 //!
-//! Jolt calls it from inside its prover, where [`wrap`](crate::wrap) brings it into a phase. These are for programs that use Dory
-//! themselves. Each function has the name, the generic arguments and the errors of the one it wraps; [`commit`] takes the
-//! polynomial first, as it wraps a method.
+//! Jolt calls it from inside its prover, where [`wrap`](crate::wrap) puts it into a phase. These functions are for
+//! programs that use Dory themselves. Each has the name, the generic arguments and the errors of the function that it
+//! wraps. [`commit`] takes the polynomial first, because it wraps a method.
 //!
 //! # The prepared cache
 //!
-//! `dory_pcs::backends::arkworks::init_cache` prepares the setup's points for pairings and keeps them in a static, for the rest of
-//! the process. **Call it before the first phase**, right after `setup`: memory that is never freed has no use for an arena, and
-//! pins the slabs it lies in. Called inside a phase, it works all the same, and so do all later proofs.
+//! `dory_pcs::backends::arkworks::init_cache` prepares the setup's points for pairings, and stores them in a static for
+//! the rest of the process. **Call it before the first phase**, right after `setup`. Memory that is never freed gains
+//! nothing from the arena, and pins the slabs in which it lies. A call inside a phase works too, and so do all later
+//! proofs.
 //!
 //! # Setups
 //!
-//! `dory_pcs::setup` reads and writes files below the user's home if, and only if, the feature `disk-persistence` of `dory-pcs` is
-//! on; `backends` turns it on. Nothing here does: `arkworks` and `cache` are enough.
+//! `dory_pcs::setup` reads and writes files below the user's home only if the feature `disk-persistence` of `dory-pcs`
+//! is on. The feature `backends` turns it on. This crate does not: `arkworks` and `cache` are enough.
 //!
 //! ```
 //! use dory_pcs::backends::arkworks::{ArkFr, ArkworksPolynomial, BN254, Blake2bTranscript, G1Routines, G2Routines};
@@ -52,18 +53,18 @@ use dory_pcs::{DoryError, DoryProof, Mode, MultilinearLagrange, Polynomial, Prov
 /// The scalars of a curve's groups.
 type Scalar<E> = <<E as PairingCurve>::G1 as Group>::Scalar;
 
-/// [`Polynomial::commit`] in a phase: the commitment, those of the rows, and the blind.
+/// [`Polynomial::commit`] in a phase: the commitment, the commitments of the rows, and the blind.
 ///
-/// The polynomial was allocated before the call, and so isn't in the arena. To have it there, open a [`prove`](crate::prove) around
-/// its making and this call; phases nest.
+/// The polynomial was allocated before the call, and so isn't in the arena. To have it there, make it inside a
+/// [`prove`](crate::prove) that also contains this call; phases nest.
 ///
 /// # Errors
 ///
-/// Those of `polynomial`: it hasn't 2^(`nu` + `sigma`) coefficients.
+/// Errors of `polynomial`: it doesn't have 2^(`nu` + `sigma`) coefficients.
 ///
 /// # Panics
 ///
-/// Where `polynomial` does: `setup` has too few generators for its rows or columns.
+/// If `polynomial` panics: `setup` has too few generators for its rows or columns.
 #[allow(clippy::type_complexity)] // The framework's own type.
 pub fn commit<E, Mo, M1>(
     polynomial: &impl Polynomial<Scalar<E>>,
@@ -84,11 +85,11 @@ where
 ///
 /// # Errors
 ///
-/// The framework's, unchanged: `point` or `row_commitments` don't fit 2^`nu` rows and 2^`sigma` columns.
+/// The framework's errors, unchanged: `point` or `row_commitments` don't fit 2^`nu` rows and 2^`sigma` columns.
 ///
 /// # Panics
 ///
-/// Where the framework does. The phase ends as the panic unwinds; the next proof is not affected.
+/// If the framework panics. The phase ends as the panic unwinds, and the next proof is not affected.
 #[allow(clippy::too_many_arguments, clippy::type_complexity)] // The framework's own signature.
 pub fn prove<F, E, M1, M2, P, T, Mo>(
     polynomial: &P,
@@ -130,7 +131,7 @@ where
 ///
 /// # Errors
 ///
-/// The framework's, unchanged: the proof is not one of `evaluation` at `point`, or the dimensions don't fit.
+/// The framework's errors, unchanged: the proof does not show `evaluation` at `point`, or the dimensions don't fit.
 pub fn verify<F, E, M1, M2, T>(
     commitment: E::GT,
     evaluation: F,

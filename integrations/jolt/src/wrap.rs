@@ -1,17 +1,19 @@
-//! A prover that is called again and again, each call in a phase of its own.
+//! A prover that is called repeatedly, each call in a phase of its own.
 
-/// The same prover, each of its calls in a phase of its own: for the closures that `#[jolt::provable]` generates.
+/// The same prover with each call in a phase of its own, for the closures that `#[jolt::provable]` generates.
 ///
-/// `guest::build_prover_fib(program, preprocessing)` is an `impl Fn(u32) -> (Output, Proof, JoltDevice) + Send + Sync`; wrapped, it
-/// is called with the same arguments, and can be shared by the same threads. So can any function or closure of up to eight
-/// arguments that is `Send + Sync`. The result is a box: its type can be named, as that of a field for instance.
+/// `guest::build_prover_fib(program, preprocessing)` is an `impl Fn(u32) -> (Output, Proof, JoltDevice) + Send + Sync`.
+/// The wrapped prover takes the same arguments, and can be shared by the same threads. You can wrap any function or
+/// closure of up to eight arguments that is `Send + Sync`. The result is a box, so its type can be named, for example
+/// as the type of a field.
 ///
-/// Arguments may be borrowed, but what is borrowed has to outlive the wrapped prover, which drops after it: declare it before, or
-/// leave the prover as it is and put the call in [`prove`](crate::prove), `prove(|| prove_sha2(&input))`.
+/// Arguments may be borrowed, but a borrowed value must outlive the wrapped prover: declare the value first. Or leave
+/// the prover unwrapped, and put the call in [`prove`](crate::prove): `prove(|| prove_sha2(&input))`.
 ///
 /// # Panics
 ///
-/// `wrap` doesn't; a call does where the prover does. The phase ends as the panic unwinds; the next call is not affected.
+/// `wrap` never panics. A call panics if the prover does. The phase ends as the panic unwinds, and the next call is not
+/// affected.
 ///
 /// ```
 /// # mod common { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/common/mod.rs")); }
@@ -34,11 +36,12 @@ where
     prover.in_phases()
 }
 
-/// What [`wrap`] takes: `Fn` of up to eight arguments, `Send` and `Sync`. It is implemented for them, and for nothing else.
+/// The argument of [`wrap`]: an `Fn` of up to eight arguments that is `Send` and `Sync`. Nothing else implements this
+/// trait.
 ///
-/// `Args` is inferred: the arguments, after a marker of how long the closure's captures live.
+/// `Args` is inferred. It lists the arguments, after a marker for the lifetime of the closure's captures.
 pub trait ProverFn<Args>: sealed::Sealed<Args> {
-    /// `Box<dyn Fn(..) -> R + Send + Sync>`, of the same arguments and the same `R`.
+    /// `Box<dyn Fn(..) -> R + Send + Sync>`, with the same arguments and the same `R`.
     type Wrapped;
 
     #[doc(hidden)]
@@ -63,7 +66,7 @@ macro_rules! provers_of {
         {
             type Wrapped = Box<dyn Fn($($arg),*) -> R + Send + Sync + 'f>;
 
-            #[allow(non_snake_case)] // An argument is named as its type is.
+            #[allow(non_snake_case)] // An argument has the name of its type.
             fn in_phases(self) -> Self::Wrapped {
                 Box::new(move |$($arg),*| zk_alloc::phase(|| self($($arg),*)))
             }

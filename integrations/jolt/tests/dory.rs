@@ -1,6 +1,7 @@
 //! The functions of `dory-pcs` through the adapter, and its process-wide cache, with zk-alloc installed.
 //!
-//! One test at a time looks at that cache, and none before this file's has filled it: hence one process, and turns.
+//! Only one test at a time may use that cache, and it must begin empty. So these tests have a process to themselves,
+//! and take turns.
 
 #![cfg(feature = "dory")]
 
@@ -18,7 +19,7 @@ use zk_alloc_jolt::dory;
 #[global_allocator]
 static ALLOCATOR: zk_alloc::ZkAllocator = zk_alloc::ZkAllocator;
 
-/// The phase, the statistics and the cache are the process's: tests that look at any take turns.
+/// The phase, the statistics and the cache belong to the process, so tests that use any of them take turns.
 fn alone() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -26,7 +27,7 @@ fn alone() -> MutexGuard<'static, ()> {
     turn
 }
 
-/// A polynomial of 2^(nu + sigma) coefficients that differ from proof to proof, and where it is opened.
+/// A polynomial of 2^(nu + sigma) coefficients that differ from proof to proof, and the point of its opening.
 fn statement(seed: u64, nu: usize, sigma: usize) -> (ArkworksPolynomial, Vec<ArkFr>) {
     let coefficients = (0..1u64 << (nu + sigma)).map(|i| ArkFr::from_u64(seed.wrapping_mul(i * i + 3)));
     let point = (0..(nu + sigma) as u64).map(|i| ArkFr::from_u64(seed + 7 * i + 2));
@@ -56,7 +57,7 @@ fn open(seed: u64, nu: usize, sigma: usize, setup: &ProverSetup<BN254>) -> Resul
     Ok((commitment, proof))
 }
 
-/// The same without it.
+/// Commits and opens without the adapter.
 fn open_outside(seed: u64, nu: usize, sigma: usize, setup: &ProverSetup<BN254>) -> Result<Opened, DoryError> {
     let (polynomial, point) = statement(seed, nu, sigma);
     let (commitment, rows, blind) = polynomial.commit::<BN254, Transparent, G1Routines>(nu, sigma, setup)?;
@@ -73,7 +74,7 @@ fn open_outside(seed: u64, nu: usize, sigma: usize, setup: &ProverSetup<BN254>) 
     Ok((commitment, proof))
 }
 
-/// Verifies through the adapter a claim that is `offset` too large.
+/// Verifies, through the adapter, a claim that is `offset` too large.
 fn verify(seed: u64, offset: u64, (commitment, proof): &Opened, setup: &VerifierSetup<BN254>) -> Result<(), DoryError> {
     let (polynomial, point) = statement(seed, proof.nu, proof.sigma);
     let evaluation = polynomial.evaluate(&point) + ArkFr::from_u64(offset);
@@ -81,7 +82,7 @@ fn verify(seed: u64, offset: u64, (commitment, proof): &Opened, setup: &Verifier
     dory::verify::<_, BN254, G1Routines, G2Routines, _>(*commitment, evaluation, &point, proof, setup, &mut transcript)
 }
 
-/// The setup is read by every proof, and matrices of other shapes come and go between proofs of the same.
+/// Every proof reads the setup. Matrices of other shapes come and go between proofs of the same shape.
 #[test]
 fn five_openings_verify_equal_the_framework_s_and_reject_another_claim() {
     let _turn = alone();
@@ -102,7 +103,7 @@ fn five_openings_verify_equal_the_framework_s_and_reject_another_claim() {
     }
 }
 
-/// The framework's refusals pass through, and leave no phase open.
+/// The adapter passes on the framework's errors, and leaves no phase open.
 #[test]
 fn errors_come_back_unchanged() {
     let _turn = alone();
@@ -128,8 +129,9 @@ fn errors_come_back_unchanged() {
     assert_eq!(zk_alloc::stats().arena_bytes, before, "a phase is still open");
 }
 
-/// The prepared points live in a static. Filled inside a phase, as a program may by mistake, the cache lies in the arena for the
-/// rest of the process: it must be intact after the proofs of later phases, whose requests are of its sizes, and serve them.
+/// The prepared points live in a static. If a program fills the cache inside a phase by mistake, it lies in the arena
+/// for the rest of the process. It must be intact after the proofs of later phases, which request the same sizes, and
+/// must serve those proofs.
 #[test]
 fn the_prepared_cache_survives_when_it_is_filled_inside_a_phase() {
     fn all_prepared<P: PartialEq + From<G>, G>(prepared: &[P], points: impl ExactSizeIterator<Item = G>) -> bool {
@@ -144,7 +146,7 @@ fn the_prepared_cache_survives_when_it_is_filled_inside_a_phase() {
     assert!(zk_alloc::stats().arena_bytes > before, "nothing of the cache lies in the arena: this shows nothing");
 
     for seed in [2, 3, 1] {
-        // Requests of the cache's sizes, written to: what is handed out twice is overwritten.
+        // Requests of the cache's sizes, written to: memory that is handed out twice is overwritten.
         zk_alloc::phase(|| {
             init_cache(&prover_setup.g1_vec, &prover_setup.g2_vec);
             let cache = get_prepared_cache().expect("it was filled");
@@ -165,7 +167,7 @@ fn the_prepared_cache_survives_when_it_is_filled_inside_a_phase() {
     assert!(all_prepared(g2, prover_setup.g2_vec.iter().map(|g| g.0)), "the points of G2");
 }
 
-/// What the documentation asks for: filled before the first phase, the cache takes nothing from the arena.
+/// If the cache is filled before the first phase, as documented, it takes nothing from the arena.
 #[test]
 fn the_prepared_cache_filled_outside_phases_is_not_in_the_arena() {
     let _turn = alone();

@@ -1,4 +1,5 @@
-//! Proofs of the shape that Jolt's are, over the real Dory, through the adapter and with zk-alloc installed, across phases.
+//! Proofs of the same shape as Jolt's, over the real Dory, through the adapter and across phases, with zk-alloc
+//! installed.
 
 #[allow(dead_code)]
 mod common;
@@ -15,7 +16,7 @@ use zk_alloc_jolt::{prove, try_prove, wrap};
 #[global_allocator]
 static ALLOCATOR: zk_alloc::ZkAllocator = zk_alloc::ZkAllocator;
 
-/// A phase is the process's, and so are the statistics: tests that look at either take turns.
+/// Phases and statistics belong to the process, so tests that use either take turns.
 fn alone() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
@@ -32,13 +33,13 @@ fn phases() -> u64 {
     zk_alloc::stats().phases
 }
 
-/// The size of the coefficients, which a proof makes and drops.
+/// The size of the coefficients, which a proof allocates and frees.
 fn coefficient_bytes(log_rows: usize) -> u64 {
     (size_of::<ArkFr>() << log_rows) as u64
 }
 
-/// The prover's setup is read by every proof, and a proof's buffers have the sizes of the last one's: an arena that resets, or
-/// hands out what is still in use, breaks one of these. So the sizes have to come back.
+/// Every proof reads the prover's setup, and its buffers have the sizes of the previous proof's. An arena that resets,
+/// or hands out memory that is in use, breaks one of these proofs. So the sizes must repeat.
 #[test]
 fn five_proofs_of_one_wrapped_prover_verify() {
     let _turn = alone();
@@ -51,7 +52,8 @@ fn five_proofs_of_one_wrapped_prover_verify() {
     }
 }
 
-/// A phase that changed what the prover computes would still give *a* proof: it must be the one of the unwrapped prover.
+/// If a phase changed the prover's computation, the result might still be *a* proof. It must be the proof of the
+/// unwrapped prover.
 #[test]
 fn a_proof_in_a_phase_equals_the_one_outside() {
     let _turn = alone();
@@ -64,7 +66,7 @@ fn a_proof_in_a_phase_equals_the_one_outside() {
     assert_eq!((ours.2.inputs, ours.2.outputs), (theirs.2.inputs, theirs.2.outputs));
 }
 
-/// A proof holds vectors that its phase allocated: later phases, whose requests are of the same sizes, must not get their memory.
+/// A proof holds vectors that its phase allocated. Later phases request the same sizes, and must not get their memory.
 #[test]
 fn a_proof_outlives_its_phase_and_still_verifies_after_later_proofs() {
     let _turn = alone();
@@ -95,7 +97,7 @@ fn a_tampered_claim_or_proof_is_rejected() {
     assert_eq!(verify(50, output, &proof), Err(DoryError::InvalidProof), "another opening");
 }
 
-/// Preprocessing, tracing and proving may each have a phase: what one leaves behind is read in the next.
+/// Preprocessing, tracing and proving may each have a phase. Each reads data of the previous one.
 #[test]
 fn each_stage_of_the_pipeline_can_have_its_own_phase() {
     let _turn = alone();
@@ -110,7 +112,7 @@ fn each_stage_of_the_pipeline_can_have_its_own_phase() {
     assert_eq!(phases(), before + 5);
 }
 
-/// The modular prover returns its errors: they must come back as they are, with the phase ended and the arena fit for the next
+/// The modular prover returns errors. They must pass unchanged, with the phase ended and the arena fit for the next
 /// proof.
 #[test]
 fn an_error_comes_back_unchanged_and_the_next_proof_works() {
@@ -125,8 +127,8 @@ fn an_error_comes_back_unchanged_and_the_next_proof_works() {
     verify_fib(verifier_setup, 1, output, &proof).expect("it verifies");
 }
 
-/// Jolt's closures panic on a bad input, from deep inside a proof: the phase must end as the panic unwinds, and the same closure
-/// prove the next input.
+/// Jolt's closures panic on a bad input, from deep inside a proof. The phase must end as the panic unwinds, and the
+/// same closure must prove the next input.
 #[test]
 fn a_panic_ends_the_phase_and_the_same_prover_goes_on() {
     let _turn = alone();
@@ -148,8 +150,8 @@ fn assert_no_phase_is_open() {
     drop(buffer);
 }
 
-/// A service shares one prover among its threads, whose phases then overlap: what a thread frees in its phase must not be
-/// another's.
+/// Threads of a service share one prover, so their phases overlap. Memory that a thread frees in its phase must not be
+/// in use by another.
 #[test]
 fn threads_that_share_a_wrapped_prover_get_their_own_proofs() {
     let _turn = alone();
@@ -168,8 +170,9 @@ fn threads_that_share_a_wrapped_prover_get_their_own_proofs() {
     });
 }
 
-/// A guest takes as many inputs as it likes. `wrap` has to infer each arity from the closure alone, keep its types and its order of
-/// arguments, and run it in a phase; what it returns has to be `Send + Sync`, as a field of a service is.
+/// A guest takes any number of inputs. `wrap` must infer each arity from the closure alone, keep the types and the
+/// order of the arguments, and run the closure in a phase. Its result must be `Send + Sync`, so that it can be a field
+/// of a service.
 #[test]
 fn wrap_keeps_every_arity_up_to_eight() {
     struct Service<'f> {
@@ -201,7 +204,7 @@ fn wrap_keeps_every_arity_up_to_eight() {
     assert_eq!(phases(), before + 9);
 }
 
-/// The closure that Jolt generates comes as an opaque type, whose arguments `wrap` has to read off its bounds.
+/// Jolt generates a closure of an opaque type. `wrap` must read its arguments off its bounds.
 #[test]
 fn wrap_takes_an_opaque_closure_and_its_proof_may_move_to_another_thread() {
     fn opaque() -> impl Fn(u64) -> (u64, Vec<u64>, Device) + Send + Sync {
@@ -215,7 +218,7 @@ fn wrap_takes_an_opaque_closure_and_its_proof_may_move_to_another_thread() {
     assert_eq!(sum, 9 << 16);
 }
 
-/// Programs, libraries and tests all call `init`; only the first may build the pool, and no later one may fail.
+/// Programs, libraries and tests all call `init`. Only the first call may build the pool, and no later one may fail.
 #[test]
 fn init_may_be_called_again_before_and_after_proofs() {
     let _turn = alone();

@@ -19,7 +19,7 @@ const D: usize = 2;
 type F = GoldilocksField;
 type C = PoseidonGoldilocksConfig;
 
-/// Twenty to a row: they just fit 2^12 rows.
+/// 20 squarings per row: they just fit 2^12 rows.
 const SQUARINGS: usize = 20 * 4080;
 
 fn main() -> anyhow::Result<()> {

@@ -9,7 +9,8 @@ use plonky2::plonk::config::GenericConfig;
 use plonky2::plonk::proof::ProofWithPublicInputs;
 use plonky2::util::timing::TimingTree;
 
-/// What can be proved: [`CircuitData`], [`ProverCircuitData`], or a type of the caller's that holds the same two parts.
+/// A circuit that can be proved: [`CircuitData`], [`ProverCircuitData`], or a type of the caller that holds the same
+/// two parts.
 pub trait Circuit<F: RichField + Extendable<D>, C: GenericConfig<D, F = F>, const D: usize> {
     /// The part that only the prover needs.
     fn prover_only(&self) -> &ProverOnlyCircuitData<F, C, D>;
@@ -41,18 +42,18 @@ impl<F: RichField + Extendable<D>, C: GenericConfig<D, F = F>, const D: usize> C
     }
 }
 
-/// [`CircuitData::prove`] or [`ProverCircuitData::prove`] in a phase, which takes in the generation of the witness.
+/// [`CircuitData::prove`] or [`ProverCircuitData::prove`] in a phase, which includes the generation of the witness.
 ///
-/// A circuit that verifies another circuit's proof is proved by the same call.
+/// The same call proves a circuit that verifies another circuit's proof.
 ///
 /// # Errors
 ///
-/// The framework's, unchanged: `inputs` contradict the circuit, or leave some of its generators without their inputs; or, with
-/// negligible probability, the opening point is in the subgroup.
+/// The framework's errors, unchanged. `inputs` may contradict the circuit, or leave some of its generators without
+/// their inputs. With negligible probability, the opening point is in the subgroup.
 ///
 /// # Panics
 ///
-/// Where the framework does, and where a generator of the circuit does. The phase ends as the panic unwinds; the next proof is
+/// If the framework or a generator of the circuit panics. The phase ends as the panic unwinds, and the next proof is
 /// not affected.
 ///
 /// ```
@@ -69,13 +70,13 @@ pub fn prove<F: RichField + Extendable<D>, C: GenericConfig<D, F = F>, const D: 
     circuit: &impl Circuit<F, C, D>,
     inputs: PartialWitness<F>,
 ) -> Result<ProofWithPublicInputs<F, C, D>> {
-    // As the framework's two methods do.
+    // Like the framework's two methods.
     prove_with_timing(circuit, inputs, &mut TimingTree::default())
 }
 
-/// [`prove`], its steps recorded in `timing`.
+/// [`prove`], with its steps recorded in `timing`.
 ///
-/// plonky2 records times where its feature `timing` is on; without it, a `TimingTree` stays empty.
+/// plonky2 records times only if its feature `timing` is on; without it, a `TimingTree` stays empty.
 ///
 /// # Errors
 ///

@@ -1,4 +1,4 @@
-// Before the README's own: the first of two links of one name holds.
+// Stands before the README's own definition: if a name has two links, the first one counts.
 #![doc = "[zk-alloc]: zk_alloc\n"]
 #![doc = include_str!("../README.md")]
 
@@ -11,5 +11,6 @@ pub mod starky;
 pub use circuit::{Circuit, prove, prove_with_timing};
 pub use pool::init;
 
-// Does not compile against the crate `zk-alloc` of crates.io, another project's arena, which overwrites what is alive.
+// Does not compile against the crate `zk-alloc` on crates.io, which belongs to another project. That arena overwrites
+// live memory.
 const _: () = zk_alloc::REUSES_ONLY_WHAT_WAS_FREED;

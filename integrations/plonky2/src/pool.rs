@@ -1,12 +1,12 @@
 //! The thread pool that plonky2 proves on.
 
-/// Builds rayon's global thread pool, which plonky2 proves on, outside any phase: call it first thing in `main`.
+/// Builds rayon's global thread pool, which plonky2 proves on, outside any phase. Call it first thing in `main`.
 ///
-/// Without it, rayon builds the pool at the first proof, inside that proof's phase. That breaks nothing, but the pool's own
-/// memory then occupies pages of the arena as long as the process lives.
+/// Without it, rayon builds the pool at the first proof, inside that proof's phase. That breaks nothing, but the pool's
+/// own memory then occupies pages of the arena as long as the process lives.
 ///
-/// Returns whether this call built the pool: `false` where it existed already (built by an earlier call, by the program or by
-/// rayon itself), and without the feature `parallel`. Calling it again does nothing.
+/// Returns whether this call built the pool. It returns `false` if the pool already existed (built by an earlier call,
+/// by the program or by rayon itself), and without the feature `parallel`. Calling it again does nothing.
 ///
 /// ```
 /// zk_alloc_plonky2::init();

@@ -1,4 +1,4 @@
-//! The functions of [`plonky2::plonk::prover`], in a phase: for circuits whose parts the caller keeps apart.
+//! The functions of [`plonky2::plonk::prover`] in a phase, for callers that store the parts of a circuit separately.
 
 use anyhow::Result;
 use plonky2::field::extension::Extendable;
@@ -9,16 +9,16 @@ use plonky2::plonk::config::GenericConfig;
 use plonky2::plonk::proof::ProofWithPublicInputs;
 use plonky2::util::timing::TimingTree;
 
-/// [`plonky2::plonk::prover::prove`] in a phase, which takes in the generation of the witness.
+/// [`plonky2::plonk::prover::prove`] in a phase, which includes the generation of the witness.
 ///
 /// # Errors
 ///
-/// The framework's, unchanged: `inputs` contradict the circuit, or leave some of its generators without their inputs; or, with
-/// negligible probability, the opening point is in the subgroup.
+/// The framework's errors, unchanged. `inputs` may contradict the circuit, or leave some of its generators without
+/// their inputs. With negligible probability, the opening point is in the subgroup.
 ///
 /// # Panics
 ///
-/// Where the framework does, and where a generator of the circuit does. The phase ends as the panic unwinds; the next proof is
+/// If the framework or a generator of the circuit panics. The phase ends as the panic unwinds, and the next proof is
 /// not affected.
 ///
 /// ```
@@ -46,16 +46,16 @@ pub fn prove<F: RichField + Extendable<D>, C: GenericConfig<D, F = F>, const D: 
 
 /// [`plonky2::plonk::prover::prove_with_partition_witness`] in a phase.
 ///
-/// The witness was generated before the call, and so isn't in the arena; the columns that the framework makes of it are. To have
-/// both there, use [`prove`], or open a [`zk_alloc::phase`] around the generation and this call.
+/// The witness was generated before the call, and so isn't in the arena. The columns that the framework makes of it
+/// are. To have both there, use [`prove`], or open a [`zk_alloc::phase`] around the generation and this call.
 ///
 /// # Errors
 ///
-/// As [`prove`], the contradictions aside: those the generation of the witness has found.
+/// As [`prove`], except for contradictions, which the generation of the witness has already found.
 ///
 /// # Panics
 ///
-/// Where the framework does: a witness that breaks the circuit's constraints may have no quotient polynomial.
+/// If the framework panics: a witness that breaks the circuit's constraints may have no quotient polynomial.
 ///
 /// ```
 /// # mod common { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/common/mod.rs")); }

@@ -13,17 +13,17 @@ use plonky2::util::timing::TimingTree;
 
 /// [`starky::prover::prove`] in a phase.
 ///
-/// The trace was allocated before the call, and so isn't in the arena; the copies that the framework extends and commits to are.
-/// To have both there, use [`prove_with_trace`].
+/// The trace was allocated before the call, and so isn't in the arena. The copies that the framework extends and
+/// commits to are. To have both there, use [`prove_with_trace`].
 ///
 /// # Errors
 ///
-/// The framework's, unchanged: with negligible probability, the opening point is in the subgroup.
+/// The framework's errors, unchanged: with negligible probability, the opening point is in the subgroup.
 ///
 /// # Panics
 ///
-/// Where the framework does: the trace is empty, its height is no power of two, or it doesn't suit the FRI parameters; a trace
-/// that breaks the constraints may have no quotient polynomial.
+/// If the framework panics: the trace is empty, its height is not a power of two, or it doesn't suit the FRI
+/// parameters. A trace that breaks the constraints may have no quotient polynomial.
 pub fn prove<F, C, S, const D: usize>(
     stark: S,
     config: &StarkConfig,
@@ -41,17 +41,17 @@ where
     prove_with_trace(stark, config, trace, public_inputs, verifier_circuit_fri_params, timing)
 }
 
-/// [`starky::prover::prove`] in a phase, its trace built by `trace` in the same phase.
+/// [`starky::prover::prove`] in a phase, where `trace` builds the trace in the same phase.
 ///
 /// `trace` is called once, on the calling thread.
 ///
 /// # Errors
 ///
-/// As [`prove`]. A generator that can fail: open a [`zk_alloc::phase`] around it and [`prove`].
+/// As [`prove`]. If your generator can fail, open a [`zk_alloc::phase`] around it and [`prove`].
 ///
 /// # Panics
 ///
-/// As [`prove`], and where `trace` does. The phase ends as the panic unwinds; the next proof is not affected.
+/// As [`prove`], and if `trace` panics. The phase ends as the panic unwinds, and the next proof is not affected.
 pub fn prove_with_trace<F, C, S, const D: usize>(
     stark: S,
     config: &StarkConfig,

@@ -1,8 +1,9 @@
-//! Proofs through the adapter are the framework's own, byte for byte.
+//! Proofs through the adapter equal the framework's own, byte for byte.
 //!
-//! Two proofs of one witness differ by plonky2's own doing, in two places that these tests hold still. The wires that a row of
-//! public inputs leaves unused get random values: `fixed` has them stay zero. And a proof holds the first proof of work that *any*
-//! of rayon's threads finds, from which its queries follow: `on_one_thread`, that is the same one every time.
+//! Two proofs of one witness differ in two places even without the adapter, and these tests fix both. The unused wires
+//! of a row of public inputs get random values: `fixed` makes them zero. A proof also contains the first proof of work
+//! that *any* of rayon's threads finds, which determines its queries: `on_one_thread` makes that the same one every
+//! time.
 
 #[allow(dead_code)]
 mod common;
@@ -36,12 +37,12 @@ fn fixed(squarings: usize) -> Squarings {
     circuit
 }
 
-/// Not `assert_eq`: nobody reads the bytes of two proofs.
+/// Not `assert_eq`, because nobody reads the bytes of two proofs.
 fn assert_same(ours: &ProofWithPublicInputs<F, C, D>, theirs: &ProofWithPublicInputs<F, C, D>, what: &str) {
     assert!(ours.to_bytes() == theirs.to_bytes(), "{what}: the proof differs from the framework's");
 }
 
-/// The adapter adds a phase, and nothing that reaches the transcript, in the first phase or in a later one.
+/// The adapter adds only a phase. It changes nothing in the transcript, in the first phase or in a later one.
 #[test]
 fn five_proofs_equal_the_framework_s_byte_for_byte() {
     let circuit = fixed(20 << 8);
@@ -56,7 +57,8 @@ fn five_proofs_equal_the_framework_s_byte_for_byte() {
     });
 }
 
-/// Every way in must be the same proof: the two halves of the circuit, the prover's data alone, a witness made beforehand.
+/// Every function must make the same proof: from the two halves of the circuit, from the prover's data alone, and from
+/// a finished witness.
 #[test]
 fn every_function_of_the_adapter_makes_the_same_proof() {
     let circuit = fixed(20 << 8);

@@ -19,7 +19,7 @@ use plonky2::util::serialization::{Buffer, IoResult, Read, Write};
 #[global_allocator]
 static ALLOCATOR: zk_alloc::ZkAllocator = zk_alloc::ZkAllocator;
 
-/// A phase is the process's, and so are the statistics: tests that look at either take turns.
+/// Phases and statistics belong to the process, so tests that use either take turns.
 fn alone() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
@@ -45,8 +45,8 @@ fn prove_and_verify(circuit: &Squarings, x: u64) -> Proof {
     proof
 }
 
-/// Five proofs of one circuit, each in its own phase: those of before must survive the phases of those after, whose requests are of
-/// the same sizes in the same order, and the arena must have served them.
+/// Five proofs of one circuit, each in its own phase. Earlier proofs must survive later phases, whose requests have the
+/// same sizes in the same order. The arena must have served them.
 #[test]
 fn five_proofs_of_changing_inputs_all_verify_at_the_end() {
     let _turn = alone();
@@ -63,8 +63,9 @@ fn five_proofs_of_changing_inputs_all_verify_at_the_end() {
     }
 }
 
-/// The inner proof's buffers are of the inner phase, and the outer proof's witness is made of them; a circuit's tables are read by
-/// all its proofs. Here one circuit is built outside any phase and the other inside one: both must serve, and serve again.
+/// The inner proof's buffers come from the inner phase, and the outer proof's witness is made from them. All proofs of
+/// a circuit read its tables. Here one circuit is built outside any phase and the other inside one, and both must serve
+/// repeatedly.
 #[test]
 fn a_proof_of_a_proof_verifies_with_circuits_built_inside_and_outside_a_phase() {
     let _turn = alone();
@@ -79,7 +80,8 @@ fn a_proof_of_a_proof_verifies_with_circuits_built_inside_and_outside_a_phase() 
     }
 }
 
-/// The framework refuses a witness that breaks the circuit: its own error must leave the phase, and the phase must end.
+/// The framework refuses a witness that breaks the circuit. Its error must leave the phase unchanged, and the phase
+/// must end.
 #[test]
 fn a_wrong_witness_is_the_framework_s_error_and_the_next_proof_works() {
     let _turn = alone();
@@ -103,8 +105,8 @@ fn a_wrong_witness_is_the_framework_s_error_and_the_next_proof_works() {
     prove_and_verify(&circuit, 3);
 }
 
-/// A panic unwinds through the phase with the half-made witness alive, and an error of a generator's leaves it by the framework's
-/// way: either must end the phase, and the next proof of the same circuit must work.
+/// A panic unwinds through the phase while the witness is half made. An error of a generator leaves the phase through
+/// the framework. Both must end the phase, and the next proof of the same circuit must work.
 #[test]
 fn a_panic_or_an_error_in_a_generator_ends_the_phase() {
     let _turn = alone();
@@ -122,7 +124,7 @@ fn a_panic_or_an_error_in_a_generator_ends_the_phase() {
     circuit.data.verify(prove(3).expect("3 has an inverse")).expect("it verifies");
 }
 
-/// Programs, libraries and tests all call `init`; only the first may build the pool, and no later one may fail.
+/// Programs, libraries and tests all call `init`. Only the first call may build the pool, and no later one may fail.
 #[test]
 fn init_may_be_called_again_before_and_after_proofs() {
     let _turn = alone();
@@ -132,7 +134,7 @@ fn init_may_be_called_again_before_and_after_proofs() {
     assert!(!zk_alloc_plonky2::init());
 }
 
-/// A circuit with a generator of the program's own: `x` is public, and has an inverse.
+/// A circuit with a custom generator: `x` is public, and has an inverse.
 struct InverseCircuit {
     data: CircuitData<F, C, D>,
     x: Target,

@@ -26,8 +26,9 @@ type F = GoldilocksField;
 type C = PoseidonGoldilocksConfig;
 type Proof = StarkProofWithPublicInputs<F, C, D>;
 
-/// Each proof in its own phase: those of before must survive those after, the trace must lie in the arena, and the proof be the
-/// framework's own. (On one thread: on several, any of them may find the proof of work, and the queries follow from it.)
+/// Each proof has its own phase. Earlier proofs must survive later phases, the trace must lie in the arena, and the
+/// proof must equal the framework's. (On one thread: with several, any of them may find the proof of work, which
+/// determines the queries.)
 #[test]
 fn five_starks_of_changing_size_verify_and_equal_the_framework_s() {
     let pool = ThreadPoolBuilder::new().num_threads(1).build().expect("one thread starts");
@@ -48,7 +49,7 @@ fn five_starks_of_changing_size_verify_and_equal_the_framework_s() {
             let inside = zk_alloc_plonky2::starky::prove_with_trace;
             let proof: Proof = inside(Fibonacci, &config, trace, &public_inputs, None, &mut timing).unwrap();
             let column_bytes = size_of::<F>() << log_rows;
-            // Smaller requests are the system allocator's.
+            // The system allocator serves smaller requests.
             if column_bytes >= zk_alloc::min_arena_bytes() {
                 assert!(served >= 2 * column_bytes as u64, "the arena served {served} bytes of 2^{log_rows} rows");
             }
@@ -74,7 +75,7 @@ fn bytes(proof: &Proof) -> Vec<u8> {
     postcard::to_allocvec(proof).expect("a proof serialises")
 }
 
-/// Two columns of Fibonacci numbers; public are the first two and the last one.
+/// Two columns of Fibonacci numbers. Public values are the first two and the last one.
 #[derive(Clone, Copy)]
 struct Fibonacci;
 

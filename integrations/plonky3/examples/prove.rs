@@ -60,7 +60,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     })
 }
 
-/// The permutation of a counter that starts anew in every round.
+/// The permutations of a counter that restarts in every round.
 fn trace(round: u64, log_blowup: usize) -> RowMajorMatrix<Val> {
     let inputs = (0..PERMUTATIONS).map(|i| std::array::from_fn(|word| (round << 32) + 25 * i + word as u64));
     generate_trace_rows(inputs.collect(), log_blowup)

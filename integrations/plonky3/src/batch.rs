@@ -13,20 +13,20 @@ use p3_lookup::InteractionSymbolicBuilder;
 
 /// [`p3_batch_stark::prove_batch`] in a phase.
 ///
-/// The instances' traces were allocated before the call, and so aren't in the arena; the copies that the framework extends and
+/// The traces were allocated before the call, and so aren't in the arena. The copies that the framework extends and
 /// commits to are. To have both there, open a [`zk_alloc::phase`] around the making of the traces and this call.
 ///
-/// The bound on `A` depends on debug assertions, as the framework's does: where they are on for `p3-batch-stark`, they must be
-/// on for this crate.
+/// Like the framework's, the bound on `A` depends on debug assertions. If they are on for `p3-batch-stark`, they must
+/// be on for this crate.
 ///
 /// # Errors
 ///
-/// The framework's, unchanged: the commitment scheme refused the configuration, or its budget is spent.
+/// The framework's errors, unchanged: the commitment scheme refused the configuration, or its budget is spent.
 ///
 /// # Panics
 ///
-/// Where the framework does: a trace's height is no power of two, or a lookup's multiplicities could wrap; with debug assertions
-/// on, also where a trace doesn't satisfy its AIR.
+/// If the framework panics: a trace's height is not a power of two, or a lookup's multiplicities could wrap. With debug
+/// assertions on, also if a trace doesn't satisfy its AIR.
 ///
 /// ```
 /// # mod common { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/common/mod.rs")); }

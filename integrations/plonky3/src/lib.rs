@@ -1,4 +1,4 @@
-// Before the README's own: the first of two links of one name holds.
+// Stands before the README's own definition: if a name has two links, the first one counts.
 #![doc = "[zk-alloc]: zk_alloc\n"]
 #![doc = include_str!("../README.md")]
 
@@ -10,5 +10,6 @@ pub use batch::prove_batch;
 pub use pool::init;
 pub use uni::{prove, prove_with_preprocessed, prove_with_trace};
 
-// Does not compile against the crate `zk-alloc` of crates.io, another project's arena, which overwrites what is alive.
+// Does not compile against the crate `zk-alloc` on crates.io, which belongs to another project. That arena overwrites
+// live memory.
 const _: () = zk_alloc::REUSES_ONLY_WHAT_WAS_FREED;

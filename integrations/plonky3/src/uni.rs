@@ -1,10 +1,11 @@
 //! `p3-uni-stark`: proofs of a single AIR.
 //!
-//! With debug assertions on, the framework checks the trace against the AIR before it proves, and asks for one more bound on
-//! `A` to do so. Its bound is chosen when `p3-uni-stark` is compiled, ours when this crate is; hence what must hold: **where
-//! debug assertions are on for `p3-uni-stark`, they are on for this crate**. A profile sets both at once. One that overrides
-//! `debug-assertions` for the p3 crates alone has to name `zk-alloc-plonky3` beside them, or this crate doesn't compile. (The
-//! other way round it does, and merely asks for a bound that goes unused.) The same goes for `batch.rs`.
+//! With debug assertions on, the framework checks the trace against the AIR before it proves, and needs one more bound
+//! on `A` for that. The framework's bound is chosen when `p3-uni-stark` is compiled, and ours when this crate is
+//! compiled. So **if debug assertions are on for `p3-uni-stark`, they must be on for this crate**. A profile sets both
+//! at once. A profile that overrides `debug-assertions` for the p3 crates alone must also name `zk-alloc-plonky3`, or
+//! this crate doesn't compile. (The reverse compiles, and only requires an unused bound.) The same applies to
+//! `batch.rs`.
 
 #[cfg(debug_assertions)]
 use p3_air::{Air, DebugConstraintBuilder};
@@ -14,17 +15,17 @@ use p3_uni_stark::{PcsProverError, PreprocessedProverData, Proof, ProvingError, 
 
 /// [`p3_uni_stark::prove`] in a phase.
 ///
-/// The trace was allocated before the call, and so isn't in the arena; it is by far the largest buffer of a proof. Prefer
-/// [`prove_with_trace`].
+/// The trace was allocated before the call, and so isn't in the arena. It is by far the largest buffer of a proof, so
+/// prefer [`prove_with_trace`].
 ///
 /// # Errors
 ///
-/// The framework's, unchanged: the commitment scheme refused the configuration, or its budget is spent.
+/// The framework's errors, unchanged: the commitment scheme refused the configuration, or its budget is spent.
 ///
 /// # Panics
 ///
-/// Where the framework does: the trace's height is no power of two, or the AIR has preprocessed columns; with debug
-/// assertions on, also where the trace doesn't satisfy the AIR.
+/// If the framework panics: the trace's height is not a power of two, or the AIR has preprocessed columns. With debug
+/// assertions on, also if the trace doesn't satisfy the AIR.
 ///
 /// ```
 /// # mod common { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/common/mod.rs")); }
@@ -56,18 +57,19 @@ where
     zk_alloc::phase(|| p3_uni_stark::prove(config, air, trace, public_values))
 }
 
-/// [`p3_uni_stark::prove`] in a phase, its trace built by `trace` in the same phase.
+/// [`p3_uni_stark::prove`] in a phase, where `trace` builds the trace in the same phase.
 ///
-/// The trace is Plonky3's one giant buffer: it has capacity for its low-degree extension, which the prover makes in place. Built
-/// here, it lies in pages that the last proof left resident. `trace` is called once, on the calling thread.
+/// The trace is the largest buffer of a Plonky3 proof. It has capacity for its low-degree extension, which the prover
+/// makes in place. If the closure builds it, it lies in pages that the last proof left resident. `trace` is called
+/// once, on the calling thread.
 ///
 /// # Errors
 ///
-/// As [`prove`]. A generator that can fail: open a [`zk_alloc::phase`] around it and [`prove`].
+/// As [`prove`]. If your generator can fail, open a [`zk_alloc::phase`] around it and [`prove`].
 ///
 /// # Panics
 ///
-/// As [`prove`], and where `trace` does. The phase ends as the panic unwinds; the next proof is not affected.
+/// As [`prove`], and if `trace` panics. The phase ends as the panic unwinds, and the next proof is not affected.
 ///
 /// ```
 /// # mod common { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/common/mod.rs")); }
@@ -102,8 +104,8 @@ where
 
 /// [`p3_uni_stark::prove_with_preprocessed`] in a phase.
 ///
-/// `preprocessed` comes from [`p3_uni_stark::setup_preprocessed`]. It is made once and kept, so it is best made outside any
-/// phase. The trace, as with [`prove`], is not in the arena unless a [`zk_alloc::phase`] of the caller's surrounds its making.
+/// `preprocessed` comes from [`p3_uni_stark::setup_preprocessed`]. It is made once and kept, so make it outside any
+/// phase. As with [`prove`], the trace is only in the arena if the caller makes it inside a [`zk_alloc::phase`].
 ///
 /// # Errors
 ///
@@ -111,7 +113,8 @@ where
 ///
 /// # Panics
 ///
-/// As [`prove`], but with preprocessed columns the AIR must be given its `preprocessed` data, of the height of the trace.
+/// As [`prove`]. In addition, an AIR with preprocessed columns needs its `preprocessed` data, of the height of the
+/// trace.
 ///
 /// ```
 /// # mod common { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/common/mod.rs")); }

@@ -1,12 +1,12 @@
-//! Without zk-alloc as the global allocator, the adapter is the framework and nothing else.
+//! Without zk-alloc as the global allocator, the adapter only calls the framework.
 
 #[allow(dead_code)]
 mod common;
 
 use common::{Fibonacci, config};
 
-/// The adapter is called in a process whose allocator is another one: it must prove all the same, build the pool once, and leave
-/// the arena alone. (One test, so that no other one has built rayon's pool before.)
+/// The process has another global allocator. The adapter must still prove, build the pool once, and leave the arena
+/// alone. (There is one test, so that no other test has built rayon's pool before.)
 #[test]
 fn with_another_allocator_the_adapter_proves_and_the_arena_stays_empty() {
     assert_eq!(zk_alloc_plonky3::init(), cfg!(feature = "parallel"));

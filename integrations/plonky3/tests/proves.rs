@@ -16,7 +16,7 @@ use serde::Serialize;
 #[global_allocator]
 static ALLOCATOR: zk_alloc::ZkAllocator = zk_alloc::ZkAllocator;
 
-/// A phase is the process's, and so are the statistics: tests that look at either take turns.
+/// Phases and statistics belong to the process, so tests that use either take turns.
 fn alone() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
@@ -42,9 +42,9 @@ fn prove_and_verify(config: &Config, log_rows: usize) -> Proof<Config> {
     proof
 }
 
-/// The DFT's twiddle factors are cached in the config by height, inside the phase of the proof that first needs them, and read by
-/// every later proof of that height: an arena that resets overwrites them in between, and that proof no longer verifies. So the
-/// sizes have to come back.
+/// The config caches the DFT's twiddle factors by height, inside the phase of the first proof that needs them. Every
+/// later proof of that height reads them. An arena that resets would overwrite them in between, and that proof would
+/// not verify. So the sizes must repeat.
 #[test]
 fn a_config_reused_for_five_proofs_of_changing_size_keeps_its_caches() {
     let _turn = alone();
@@ -54,12 +54,12 @@ fn a_config_reused_for_five_proofs_of_changing_size_keeps_its_caches() {
     }
 }
 
-/// A proof holds buffers of the phase that made it (with 256 queries, some are large enough for the arena): they must survive the
-/// phases of later proofs, whose requests are of the same sizes in the same order.
+/// A proof holds buffers of its phase. With 256 queries, some are large enough for the arena. They must survive the
+/// phases of later proofs, whose requests have the same sizes in the same order.
 #[test]
 fn a_proof_outlives_its_phase_and_still_verifies_after_later_proofs() {
     let _turn = alone();
-    // Each its own config: what is at stake is the proof, not the config's caches.
+    // Each proof has its own config, because this test is about the proof and not about the config's caches.
     let proofs = [config(), config(), config()].map(|config| (prove_and_verify(&config, 13), config));
     let public_values = Fibonacci::public_values(13);
     for (proof, config) in &proofs {
@@ -67,8 +67,8 @@ fn a_proof_outlives_its_phase_and_still_verifies_after_later_proofs() {
     }
 }
 
-/// The trace is Plonky3's one giant buffer: built in the closure, it must come from the arena, with its capacity for the
-/// extension; built before `prove`, it does not, and the arena serves the rest.
+/// The trace is the largest buffer of a Plonky3 proof. Built in the closure, it must come from the arena, with its
+/// capacity for the extension. Built before `prove`, it does not, and the arena serves the rest.
 #[test]
 fn the_arena_serves_the_trace_that_is_built_inside_and_no_other() {
     let _turn = alone();
@@ -93,7 +93,7 @@ fn the_arena_serves_the_trace_that_is_built_inside_and_no_other() {
     verify(&config, &Fibonacci, &proof.expect("a valid trace proves"), &public_values).expect("it verifies");
 }
 
-/// The adapter adds a phase, and nothing that reaches the transcript.
+/// The adapter adds only a phase, and changes nothing in the transcript.
 #[test]
 fn a_proof_equals_the_framework_s_byte_for_byte() {
     let _turn = alone();
@@ -111,8 +111,8 @@ fn a_proof_equals_the_framework_s_byte_for_byte() {
     assert_eq!(bytes(&ours), theirs, "`prove_with_trace`");
 }
 
-/// The committed preprocessed columns, with their Merkle tree, are read by every proof. Here they are even made inside a phase, as
-/// a program may: they must survive it.
+/// Every proof reads the committed preprocessed columns and their Merkle tree. Here they are even made inside a phase,
+/// as a program may do, and they must survive it.
 #[test]
 fn preprocessed_data_made_in_one_phase_serves_the_next_three() {
     let _turn = alone();
@@ -132,8 +132,8 @@ fn preprocessed_data_made_in_one_phase_serves_the_next_three() {
     }
 }
 
-/// A batch commits to traces of different heights at once, and its heights come back in later batches: the config's caches must
-/// serve them, and the proof be the framework's own.
+/// A batch commits to traces of different heights at once, and later batches use these heights again. The config's
+/// caches must serve them, and the proof must equal the framework's.
 #[test]
 fn batches_of_changing_shape_prove_and_equal_the_framework_s() {
     let _turn = alone();
@@ -153,7 +153,7 @@ fn batches_of_changing_shape_prove_and_equal_the_framework_s() {
     }
 }
 
-/// The framework's refusals pass through: the same variant, the same phase name, the same values.
+/// The framework's errors pass unchanged: the same variant, the same phase name, the same values.
 #[test]
 fn an_error_of_the_configuration_comes_back_unchanged() {
     let _turn = alone();
@@ -174,7 +174,7 @@ fn an_error_of_the_configuration_comes_back_unchanged() {
     assert_eq!(format!("{ours:?}"), format!("{theirs:?}"));
 }
 
-/// A panic unwinds through the phase with the half-built trace alive: the phase must end, and the next proof must work.
+/// A panic unwinds through the phase while the trace is half built. The phase must end, and the next proof must work.
 #[test]
 fn a_panic_in_the_trace_closure_ends_the_phase() {
     let _turn = alone();
@@ -196,7 +196,7 @@ fn a_panic_in_the_trace_closure_ends_the_phase() {
     prove_and_verify(&config, log_rows);
 }
 
-/// Programs, libraries and tests all call `init`; only the first may build the pool, and no later one may fail.
+/// Programs, libraries and tests all call `init`. Only the first call may build the pool, and no later one may fail.
 #[test]
 fn init_may_be_called_again_before_and_after_proofs() {
     let _turn = alone();

@@ -1,34 +1,35 @@
-//! `dlopen` without `RTLD_DEEPBIND`. A library that is loaded so looks for `malloc` and `free` in its own dependencies first, and
-//! finds the C library's: it would free there what others allocated here.
+//! `dlopen` without `RTLD_DEEPBIND`. A library that is loaded with this flag looks for `malloc` and `free` in its own
+//! dependencies first, and finds the C library's. It would free memory there that other code allocated here.
 //!
-//! The loader looks at the address that `dlopen` returns to: it decides in which folders to look. So this is no call, but a jump.
-#![allow(unsafe_code, reason = "replaces a function of the loader's")]
+//! The loader chooses its search folders by the return address of `dlopen`. So this function jumps to the loader's, and
+//! does not call it.
+#![allow(unsafe_code, reason = "replaces a function of the loader")]
 
 use std::arch::naked_asm;
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
-/// The loader's own.
+/// The loader's own `dlopen`.
 static NEXT_DLOPEN: AtomicPtr<c_void> = AtomicPtr::new(before_look_up as *mut c_void);
-/// Whether to leave the flag out.
+/// Whether to drop the flag.
 static IS_IN_USE: AtomicBool = AtomicBool::new(false);
-/// Whether it was left out.
+/// Whether the flag was dropped.
 static WAS_LEFT_OUT: AtomicBool = AtomicBool::new(false);
 
-/// Looks the loader's own up. `false` where there is none.
+/// Looks up the loader's own `dlopen`. Returns `false` if there is none.
 pub(crate) fn look_up() -> bool {
     let is_there = find();
     IS_IN_USE.store(is_there, Ordering::Relaxed);
     is_there
 }
 
-/// Whether a library was asked for with `RTLD_DEEPBIND`.
+/// Whether a library was requested with `RTLD_DEEPBIND`.
 pub(crate) fn left_deepbind_out() -> bool {
     WAS_LEFT_OUT.load(Ordering::Relaxed)
 }
 
 fn find() -> bool {
-    // SAFETY: a name that ends with a zero.
+    // SAFETY: a NUL-terminated name.
     let next = unsafe { libc::dlsym(libc::RTLD_NEXT, c"dlopen".as_ptr()) };
     if !next.is_null() {
         NEXT_DLOPEN.store(next, Ordering::Relaxed);
@@ -36,26 +37,26 @@ fn find() -> bool {
     !next.is_null()
 }
 
-/// For who is before the loader has called [`look_up`]: constructors of other libraries, whose folders are not looked at then; and
-/// where the library is not in use.
+/// Called before [`look_up`] has run, or if the library is not in use. Constructors of other libraries may call
+/// `dlopen` that early; the loader then ignores the folders of their library.
 unsafe extern "C" fn before_look_up(file: *const c_char, flags: c_int) -> *mut c_void {
     if !find() {
         return std::ptr::null_mut();
     }
-    // SAFETY: `dlopen` of the loader's, which has this type.
+    // SAFETY: the loader's `dlopen`, which has this type.
     let next = unsafe {
         std::mem::transmute::<*mut c_void, unsafe extern "C" fn(*const c_char, c_int) -> *mut c_void>(
             NEXT_DLOPEN.load(Ordering::Relaxed),
         )
     };
-    // SAFETY: the caller's.
+    // SAFETY: upheld by the caller.
     unsafe { next(file, flags) }
 }
 
 /// dlopen(3).
 ///
 /// # Safety
-/// As dlopen(3) has it.
+/// As dlopen(3) requires.
 #[cfg(target_arch = "x86_64")]
 #[unsafe(naked)]
 #[unsafe(no_mangle)]
@@ -81,7 +82,7 @@ pub(crate) unsafe extern "C" fn dlopen(file: *const c_char, flags: c_int) -> *mu
 /// dlopen(3).
 ///
 /// # Safety
-/// As dlopen(3) has it.
+/// As dlopen(3) requires.
 #[cfg(target_arch = "aarch64")]
 #[unsafe(naked)]
 #[unsafe(no_mangle)]

@@ -1,7 +1,8 @@
-//! The names of C's by which programs reach [`functions`](crate::functions): the usual ones, and glibc's second ones, which wrappers of `malloc`
-//! call with memory that others allocated.
+//! The C names by which programs reach [`functions`](crate::functions): the usual ones, and glibc's second names.
+//! Wrappers of `malloc` call these with memory that other code allocated.
 //!
-//! The program's own function of a name comes before ours, for everybody. So nothing else in this library calls these.
+//! If the program defines a function of one of these names, everyone gets the program's. So nothing else in this
+//! library calls these.
 #![allow(unsafe_code, reason = "the C library's names")]
 
 use std::arch::naked_asm;
@@ -15,11 +16,11 @@ macro_rules! exports {
         #[doc = concat!("[`", stringify!($function), "`](functions::", stringify!($function), ").")]
         ///
         /// # Safety
-        /// As there.
+        /// As for the function that it calls.
         #[unsafe(export_name = $name)]
         pub(crate) unsafe extern "C" fn $own($($argument: $kind),*) $(-> $answer)? {
-            #[allow(unused_unsafe, reason = "some have no demands")]
-            // SAFETY: the caller's.
+            #[allow(unused_unsafe, reason = "some have no requirements")]
+            // SAFETY: upheld by the caller.
             unsafe {
                 functions::$function($($passed),*)
             }
@@ -43,7 +44,7 @@ exports! {
     "malloc_usable_size": fn malloc_usable_size(at: *mut c_void) -> usize = malloc_usable_size(at);
     "malloc_trim": fn malloc_trim(pad: usize) -> c_int = malloc_trim(pad);
 
-    // Of old programs.
+    // For old programs.
     "cfree": fn cfree(at: *mut c_void) = free(at);
 
     "__libc_malloc": fn libc_malloc(size: usize) -> *mut c_void = malloc(size);
@@ -55,7 +56,7 @@ exports! {
     "__libc_pvalloc": fn libc_pvalloc(size: usize) -> *mut c_void = pvalloc(size);
 }
 
-// C23: the process's `free`, told what it knows.
+// C23: calls the process's `free`, which finds the sizes itself.
 jumps! {
     /// `free_sized(at, size)`.
     free_sized = "free_sized" -> "free";

@@ -1,8 +1,9 @@
-//! What programs call, by the names in [`exports`](crate::exports). A request below the threshold costs one comparison before it is glibc's; memory that is freed is the
-//! arena's if it lies in the arena's address space, and glibc's everywhere else.
+//! The functions that programs call, by the names in [`exports`](crate::exports). A request below the threshold costs
+//! one comparison before it goes to glibc. Freed memory belongs to the arena if it lies in the arena's address space,
+//! and to glibc otherwise.
 //!
-//! Nothing here unwinds (a panic in such a function ends the process), and `errno` is glibc's to set: where the arena has no
-//! memory, glibc is asked, and says why it has none either.
+//! Nothing here unwinds: a panic in such a function ends the process. glibc sets `errno`: if the arena has no memory,
+//! the request goes to glibc, which reports why it has none either.
 #![allow(unsafe_code, reason = "the C library's functions")]
 
 use std::arch::asm;
@@ -21,11 +22,11 @@ fn from_arena(size: usize, align: usize, zeroed: bool) -> *mut c_void {
     c_api::alloc(size, align, zeroed, start::arena_opened).map_or(null_mut(), |at| at.as_ptr().cast())
 }
 
-/// Of C's kind, so that `malloc` jumps here, and saves no register for what most requests don't need.
+/// `extern "C"`, so that `malloc` jumps here, and saves no registers that most requests don't need.
 #[inline(never)]
 extern "C" fn malloc_any(size: usize) -> *mut c_void {
     let at = if start::is_probe(size) { null_mut() } else { from_arena(size, MIN_ALIGN, false) };
-    // SAFETY: any length may be asked for.
+    // SAFETY: any length is allowed.
     if at.is_null() { unsafe { glibc::malloc(size) } } else { at }
 }
 
@@ -33,7 +34,7 @@ extern "C" fn malloc_any(size: usize) -> *mut c_void {
 #[inline(always)]
 pub(crate) extern "C" fn malloc(size: usize) -> *mut c_void {
     if !start::is_for_arena(size) {
-        // SAFETY: any length may be asked for.
+        // SAFETY: any length is allowed.
         return unsafe { glibc::malloc(size) };
     }
     match c_api::alloc_cached(size) {
@@ -45,16 +46,16 @@ pub(crate) extern "C" fn malloc(size: usize) -> *mut c_void {
 /// free(3).
 ///
 /// # Safety
-/// As the C standard has it.
+/// As the C standard requires.
 #[inline(always)]
 pub(crate) unsafe extern "C" fn free(at: *mut c_void) {
-    // SAFETY: the caller's.
+    // SAFETY: upheld by the caller.
     if !c_api::owns(at.cast()) {
-        // SAFETY: the caller's; what does not lie in the arena came from glibc.
+        // SAFETY: upheld by the caller; what does not lie in the arena came from glibc.
         unsafe { glibc::free(at) };
-        // SAFETY: the caller's.
+        // SAFETY: upheld by the caller.
     } else if !unsafe { c_api::keep(at.cast()) } {
-        // SAFETY: the caller's; nothing was done.
+        // SAFETY: upheld by the caller; `keep` has done nothing.
         unsafe { free_any(at) };
     }
 }
@@ -62,19 +63,19 @@ pub(crate) unsafe extern "C" fn free(at: *mut c_void) {
 /// As [`free`].
 ///
 /// # Safety
-/// As there.
+/// As for [`free`].
 #[inline(never)]
 unsafe extern "C" fn free_any(at: *mut c_void) {
-    // SAFETY: the caller's.
+    // SAFETY: upheld by the caller.
     match unsafe { c_api::dealloc(at.cast()) } {
         Freed::Here => {}
-        // SAFETY: the caller's; what does not lie in the arena came from glibc.
+        // SAFETY: upheld by the caller; what does not lie in the arena came from glibc.
         Freed::Elsewhere => unsafe { glibc::free(at) },
         Freed::Nothing => invalid("free", at),
     }
 }
 
-/// As glibc, does not go on with an address that was freed before, or never handed out.
+/// Like glibc, ends the process on an address that was already freed, or never handed out.
 #[cold]
 fn invalid(function: &str, at: *mut c_void) -> ! {
     c_api::print_line(format_args!("{function}({at:p}): no allocation begins there, or it was freed before"));
@@ -92,29 +93,29 @@ pub(crate) extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
             return at;
         }
     }
-    // SAFETY: any length may be asked for; glibc refuses a product that overflows.
+    // SAFETY: any length is allowed; glibc refuses a product that overflows.
     unsafe { glibc::calloc(count, size) }
 }
 
 /// realloc(3).
 ///
 /// # Safety
-/// As the C standard has it.
+/// As the C standard requires.
 pub(crate) unsafe extern "C" fn realloc(at: *mut c_void, size: usize) -> *mut c_void {
     if at.is_null() {
         return malloc(size);
     }
     if !c_api::owns(at.cast()) {
-        // SAFETY: the caller's; what does not lie in the arena came from glibc.
+        // SAFETY: upheld by the caller; what does not lie in the arena came from glibc.
         return unsafe { realloc_of_glibc(at, size) };
     }
     if size == 0 {
         // As glibc does.
-        // SAFETY: the caller's.
+        // SAFETY: upheld by the caller.
         unsafe { free(at) };
         return null_mut();
     }
-    // SAFETY: the caller's.
+    // SAFETY: upheld by the caller.
     let old_size = match unsafe { c_api::resize(at.cast(), size) } {
         Some(Resized::To(new)) => return new.as_ptr().cast(),
         Some(Resized::Not(old_size)) => old_size,
@@ -125,41 +126,42 @@ pub(crate) unsafe extern "C" fn realloc(at: *mut c_void, size: usize) -> *mut c_
         if size >= old_size {
             return null_mut();
         }
-        // Shrinking never fails: it stays where it is.
-        // SAFETY: the caller's; shorter than it was.
+        // Shrinking never fails: the allocation stays in place.
+        // SAFETY: upheld by the caller; the new size is smaller.
         unsafe { c_api::shrink_in_place(at.cast(), size) };
         return at;
     }
     // SAFETY: both hold at least the smaller length, and new memory overlaps nothing that is alive.
     unsafe { copy_nonoverlapping(at.cast::<u8>(), new.cast(), old_size.min(size)) };
-    // SAFETY: the caller's: nothing needs the old memory any more.
+    // SAFETY: upheld by the caller: nothing needs the old memory any more.
     unsafe { free(at) };
     new
 }
 
 /// # Safety
-/// As for [`realloc`], of memory of glibc's.
+/// As for [`realloc`], with memory of glibc.
 unsafe fn realloc_of_glibc(at: *mut c_void, size: usize) -> *mut c_void {
     if start::is_for_arena(size) {
-        // SAFETY: the caller's.
+        // SAFETY: upheld by the caller.
         let old_size = unsafe { glibc::usable_size(at) };
-        // More is moved by the kernel, without a copy.
+        // The kernel moves longer allocations without a copy.
         if old_size > 0 && old_size < size && old_size <= MIGRATE_MAX_BYTES {
             let new = from_arena(size, MIN_ALIGN, false);
             if !new.is_null() {
                 // SAFETY: both hold at least the old length, and new memory overlaps nothing that is alive.
                 unsafe { copy_nonoverlapping(at.cast::<u8>(), new.cast(), old_size) };
-                // SAFETY: the caller's: nothing needs the old memory any more.
+                // SAFETY: upheld by the caller: nothing needs the old memory any more.
                 unsafe { glibc::free(at) };
                 return new;
             }
         }
     }
-    // SAFETY: the caller's.
+    // SAFETY: upheld by the caller.
     unsafe { glibc::realloc(at, size) }
 }
 
-/// reallocarray(3). As in glibc, the process's `realloc` does it: a program may bring that one, and not this.
+/// reallocarray(3). As in glibc, it calls the process's `realloc`, because a program may define that function and not
+/// this one.
 ///
 /// # Safety
 /// As for [`realloc`].
@@ -167,20 +169,20 @@ pub(crate) unsafe extern "C" fn reallocarray(at: *mut c_void, count: usize, size
     match count.checked_mul(size) {
         Some(bytes) => {
             let realloc = named!("realloc");
-            // SAFETY: a function of this name has this type; the rest is the caller's.
+            // SAFETY: a function of this name has this type; the caller upholds the rest.
             unsafe {
                 transmute::<*mut c_void, unsafe extern "C" fn(*mut c_void, usize) -> *mut c_void>(realloc)(at, bytes)
             }
         }
         None => {
-            // SAFETY: this thread's own number.
+            // SAFETY: this thread's own `errno`.
             unsafe { *libc::__errno_location() = libc::ENOMEM };
             null_mut()
         }
     }
 }
 
-/// memalign(3). What is no power of two is glibc's to judge.
+/// memalign(3). glibc handles alignments that are not a power of two.
 pub(crate) extern "C" fn memalign(align: usize, size: usize) -> *mut c_void {
     if start::is_for_arena(size) && align.is_power_of_two() {
         let at = from_arena(size, align.max(MIN_ALIGN), false);
@@ -188,22 +190,22 @@ pub(crate) extern "C" fn memalign(align: usize, size: usize) -> *mut c_void {
             return at;
         }
     }
-    // SAFETY: any length and any alignment may be asked for.
+    // SAFETY: any length and any alignment are allowed.
     unsafe { glibc::memalign(align, size) }
 }
 
 /// aligned_alloc(3).
 pub(crate) extern "C" fn aligned_alloc(align: usize, size: usize) -> *mut c_void {
     if !align.is_power_of_two() {
-        // As glibc from 2.38 on, and as the C standard would have it.
-        // SAFETY: this thread's own number.
+        // As glibc from 2.38 on, and as the C standard requires.
+        // SAFETY: this thread's own `errno`.
         unsafe { *libc::__errno_location() = libc::EINVAL };
         return null_mut();
     }
     memalign(align, size)
 }
 
-/// posix_memalign(3). Answers with the error, and leaves `errno` alone.
+/// posix_memalign(3). Returns the error, and leaves `errno` alone.
 ///
 /// # Safety
 /// `place` can be written to.
@@ -211,7 +213,7 @@ pub(crate) unsafe extern "C" fn posix_memalign(place: *mut *mut c_void, align: u
     if !align.is_power_of_two() || !align.is_multiple_of(size_of::<*mut c_void>()) {
         return libc::EINVAL;
     }
-    // SAFETY: this thread's own number.
+    // SAFETY: this thread's own `errno`.
     let errno = unsafe { *libc::__errno_location() };
     let at = memalign(align, size);
     if at.is_null() {
@@ -219,14 +221,14 @@ pub(crate) unsafe extern "C" fn posix_memalign(place: *mut *mut c_void, align: u
         unsafe { *libc::__errno_location() = errno };
         return libc::ENOMEM;
     }
-    // SAFETY: the caller's.
+    // SAFETY: upheld by the caller.
     unsafe { *place = at };
     0
 }
 
 /// valloc(3).
 pub(crate) extern "C" fn valloc(size: usize) -> *mut c_void {
-    // SAFETY: any length may be asked for.
+    // SAFETY: any length is allowed.
     if start::is_for_arena(size) { memalign(glibc::page_bytes(), size) } else { unsafe { glibc::valloc(size) } }
 }
 
@@ -235,7 +237,7 @@ pub(crate) extern "C" fn pvalloc(size: usize) -> *mut c_void {
     let page = glibc::page_bytes();
     match size.checked_next_multiple_of(page) {
         Some(whole) if start::is_for_arena(whole) => memalign(page, whole.max(page)),
-        // SAFETY: any length may be asked for.
+        // SAFETY: any length is allowed.
         _ => unsafe { glibc::pvalloc(size) },
     }
 }
@@ -243,17 +245,17 @@ pub(crate) extern "C" fn pvalloc(size: usize) -> *mut c_void {
 /// malloc_usable_size(3).
 ///
 /// # Safety
-/// As malloc_usable_size(3) has it.
+/// As malloc_usable_size(3) requires.
 pub(crate) unsafe extern "C" fn malloc_usable_size(at: *mut c_void) -> usize {
     if c_api::owns(at.cast()) {
         c_api::usable_size(at.cast())
     } else {
-        // SAFETY: the caller's; what does not lie in the arena came from glibc.
+        // SAFETY: upheld by the caller; what does not lie in the arena came from glibc.
         unsafe { glibc::usable_size(at) }
     }
 }
 
-/// malloc_trim(3): gives the arena's free memory back, and glibc's.
+/// malloc_trim(3): purges the free memory of the arena and of glibc.
 pub(crate) extern "C" fn malloc_trim(pad: usize) -> c_int {
     let gone = c_api::trim() > 0;
     c_int::from(glibc::trim(pad) || gone)

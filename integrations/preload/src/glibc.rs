@@ -1,8 +1,8 @@
-//! glibc's own allocation functions, out of the symbol table of `libc.so.6` itself: other files of the process may have functions of
-//! the same names (`malloc_usable_size`, `__libc_malloc`), which know nothing of glibc's memory.
+//! glibc's own allocation functions, from the symbol table of `libc.so.6` itself. Other files of the process may define
+//! functions of the same names (`malloc_usable_size`, `__libc_malloc`) that know nothing about glibc's memory.
 //!
-//! The first caller looks them all up: a request that comes before our constructor, or the constructor. musl's loader takes
-//! LD_PRELOAD, too. There, they are the functions that come behind ours, and nothing else happens.
+//! The first caller looks them all up: a request before our constructor, or the constructor. musl's loader supports
+//! LD_PRELOAD, too. There, these are the functions behind ours, and the library does nothing else.
 #![allow(unsafe_code, reason = "calls the C library")]
 
 use std::alloc::{GlobalAlloc, Layout};
@@ -14,14 +14,14 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::symbols::Symbols;
 
-/// Defines each function with a place for glibc's address of it. Until [`look_up`] ran, that is of one that calls `look_up`
-/// first.
+/// Defines each function with a place for the address of glibc's function. Until [`look_up`] has run, the place holds a
+/// function that calls `look_up` first.
 macro_rules! functions {
     ($($(#[$doc:meta])* $place:ident: fn $own:ident($($argument:ident: $kind:ty),*) $(-> $answer:ty)?;)*) => {$(
         static $place: AtomicPtr<c_void> = {
             unsafe extern "C" fn first($($argument: $kind),*) $(-> $answer)? {
                 look_up();
-                // SAFETY: the caller's.
+                // SAFETY: upheld by the caller.
                 unsafe { $own($($argument),*) }
             }
             AtomicPtr::new(first as *mut c_void)
@@ -30,13 +30,13 @@ macro_rules! functions {
         $(#[$doc])*
         ///
         /// # Safety
-        /// As its manual page has it, and for memory of glibc's only.
+        /// As in its manual page, and only for memory of glibc.
         #[inline(always)]
         pub(crate) unsafe fn $own($($argument: $kind),*) $(-> $answer)? {
             let found = $place.load(Ordering::Relaxed);
-            // SAFETY: a function of this name has this type, whichever C library's it is.
+            // SAFETY: a function of this name has this type in every C library.
             let found = unsafe { transmute::<*mut c_void, unsafe extern "C" fn($($kind),*) $(-> $answer)?>(found) };
-            // SAFETY: the caller's.
+            // SAFETY: upheld by the caller.
             unsafe { found($($argument),*) }
         }
     )*};
@@ -63,17 +63,18 @@ functions! {
     TRIM: fn malloc_trim(pad: usize) -> c_int;
 }
 
-/// Looks all of them up. `false`, and they are those behind ours, where there is no glibc, or none that has them all.
+/// Looks them all up. Returns `false` if there is no glibc, or if it lacks one of them; then these are the functions
+/// behind ours.
 pub(crate) fn look_up() -> bool {
     // SAFETY: the C library is never unloaded.
     let glibc = unsafe { Symbols::around(address_of_release()) };
-    // Each with its name in glibc, and that of one behind ours that does the same.
+    // Each with its name in glibc, and with the name of a function behind ours that does the same.
     let needed = [
         (&MALLOC, c"malloc", c"malloc"),
         (&FREE, c"free", c"free"),
         (&CALLOC, c"calloc", c"calloc"),
         (&REALLOC, c"realloc", c"realloc"),
-        // `memalign` is not everywhere.
+        // Some C libraries lack `memalign`.
         (&MEMALIGN, c"memalign", c"aligned_alloc"),
         (&USABLE_SIZE, c"malloc_usable_size", c"malloc_usable_size"),
     ];
@@ -94,14 +95,14 @@ pub(crate) fn look_up() -> bool {
     glibc.is_some()
 }
 
-/// The function of a name that comes behind ours. Loaders other than glibc's allocate nothing for the answer.
+/// The function of this name that comes behind ours. Loaders other than glibc's allocate nothing for the answer.
 fn behind(name: &CStr) -> *mut c_void {
-    // SAFETY: a name that ends with a zero.
+    // SAFETY: a NUL-terminated name.
     unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) }
 }
 
 extern "C" fn valloc_elsewhere(size: usize) -> *mut c_void {
-    // SAFETY: any length may be asked for.
+    // SAFETY: any length is allowed.
     unsafe { memalign(page_bytes(), size) }
 }
 
@@ -115,7 +116,7 @@ extern "C" fn trim_elsewhere(_pad: usize) -> c_int {
 
 /// The size of a page.
 pub(crate) fn page_bytes() -> usize {
-    // SAFETY: only reads a number.
+    // SAFETY: only returns a number.
     usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096)
 }
 
@@ -124,8 +125,8 @@ pub(crate) fn is_there() -> bool {
     !address_of_release().is_null()
 }
 
-/// Where `gnu_get_libc_release` lies, which glibc alone has. The name is weak: a program of another C library's must start
-/// without it.
+/// The address of `gnu_get_libc_release`, which only glibc has. The symbol is weak, because programs of other C
+/// libraries must start without it.
 fn address_of_release() -> *const c_void {
     let address: *const c_void;
     #[cfg(target_arch = "x86_64")]
@@ -152,7 +153,7 @@ fn address_of_release() -> *const c_void {
     address
 }
 
-// The unwinder that is linked in asks glibc's loader, which other loaders are not.
+// The linked-in unwinder calls a function of glibc's loader, which other loaders lack.
 global_asm!(
     ".globl _dl_find_object",
     ".hidden _dl_find_object",
@@ -164,23 +165,24 @@ global_asm!(
     find = sym find_object,
 );
 
-/// Called for the trace of a panic, before which the process ends.
+/// Called for the backtrace of a panic, which ends the process.
 unsafe extern "C" fn find_object(pc: *mut c_void, result: *mut c_void) -> c_int {
     let next = behind(c"_dl_find_object");
     if next.is_null() {
         return -1;
     }
-    // SAFETY: a function of this name has this type; the rest is the caller's.
+    // SAFETY: a function of this name has this type; the caller upholds the rest.
     unsafe { transmute::<*mut c_void, unsafe extern "C" fn(*mut c_void, *mut c_void) -> c_int>(next)(pc, result) }
 }
 
-/// Gives what is free in glibc's heap back, all but `pad` bytes at its end; whether anything was.
+/// Purges the free memory of glibc's heap, except `pad` bytes at its end. Returns whether anything was purged.
 pub(crate) fn trim(pad: usize) -> bool {
-    // SAFETY: it has no demands.
+    // SAFETY: it has no requirements.
     unsafe { malloc_trim(pad) != 0 }
 }
 
-/// Readies glibc's heap for a life without large buffers: gives back the holes that they leave, and sees one of them.
+/// Prepares glibc's heap for a life without large buffers: purges the holes that they leave, and shows it one such
+/// buffer.
 #[cold]
 pub(crate) fn take_over() {
     trim(0);
@@ -193,7 +195,7 @@ pub(crate) fn take_over() {
 /// See the module's documentation.
 pub(crate) struct Glibc;
 
-// SAFETY: glibc's functions, whose memory lies on multiples of 16.
+// SAFETY: glibc's functions return memory at multiples of 16.
 unsafe impl GlobalAlloc for Glibc {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: glibc's functions take any length and any power of two.
@@ -201,7 +203,7 @@ unsafe impl GlobalAlloc for Glibc {
     }
 
     unsafe fn dealloc(&self, ptr: *mut u8, _layout: Layout) {
-        // SAFETY: the caller's: it came from `alloc`.
+        // SAFETY: upheld by the caller: it came from `alloc`.
         unsafe { free(ptr.cast()) };
     }
 }

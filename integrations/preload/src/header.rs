@@ -1,5 +1,5 @@
-//! What `zk_alloc.h` declares, for programs that want to say more than `malloc` can.
-#![allow(unsafe_code, reason = "functions of C's")]
+//! The functions that `zk_alloc.h` declares, for programs that need more than `malloc`.
+#![allow(unsafe_code, reason = "functions for C")]
 
 use std::ffi::c_int;
 
@@ -10,7 +10,7 @@ fn is_in_use() -> bool {
     start::state() == State::InUse
 }
 
-/// Begins a phase, in which no memory is given back to the system.
+/// Begins a phase, in which no memory is returned to the system.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn zk_alloc_phase_begin() {
     if is_in_use() {
@@ -26,25 +26,25 @@ pub(crate) extern "C" fn zk_alloc_phase_end() {
     }
 }
 
-/// Makes so many bytes resident ahead of time, and returns how many are.
+/// Makes this number of bytes resident ahead of time, and returns how many are.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn zk_alloc_reserve(bytes: usize) -> usize {
     if is_in_use() { arena::reserve(bytes) } else { 0 }
 }
 
-/// Gives all free memory back to the system, and returns how many bytes of the arena's went.
+/// Purges all free memory, and returns how many bytes of the arena were purged.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn zk_alloc_release() -> usize {
     if !is_in_use() {
         return 0;
     }
-    // Not by zk-alloc's own `release`, which has the C library trim its heap first: that is `malloc_trim`, ours.
+    // Not zk-alloc's own `release`: it trims the C library's heap through `malloc_trim`, which is ours.
     let gone = arena::c_api::trim();
     glibc::trim(0);
     gone
 }
 
-/// Lets the system take free memory when it runs short, and returns how many bytes that may be.
+/// Lets the system take free memory when it runs short, and returns how many bytes it may take.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn zk_alloc_soften() -> usize {
     if is_in_use() { arena::soften() } else { 0 }
@@ -74,21 +74,21 @@ pub(crate) struct Stats {
     /// Requests that the arena served, and their bytes.
     pub(crate) allocations: u64,
     pub(crate) allocated_bytes: u64,
-    /// Requests that the arena had no memory for.
+    /// Requests for which the arena had no memory.
     pub(crate) overflow_allocations: u64,
-    /// Bytes that are alive now, and the most that were.
+    /// The live size now, and its peak, in bytes.
     pub(crate) live_bytes: u64,
     pub(crate) peak_live_bytes: u64,
-    /// Bytes that are resident now.
+    /// The resident size now, in bytes.
     pub(crate) resident_bytes: u64,
-    /// Bytes that were handed out fresh, each page of which costs a fault.
+    /// Bytes that were handed out fresh; each page costs a fault.
     pub(crate) fresh_bytes: u64,
-    /// Calls into the kernel.
+    /// System calls.
     pub(crate) system_calls: u64,
 }
 
-/// Writes as many bytes of the statistics as the caller has room for, and returns how many there are: 0 where the library is not
-/// in use.
+/// Writes the statistics, up to the length that the caller has room for, and returns their full length. Returns 0 if
+/// the library is not in use.
 ///
 /// # Safety
 /// `size` bytes can be written to `stats`.
@@ -108,7 +108,7 @@ pub(crate) unsafe extern "C" fn zk_alloc_stats(stats: *mut Stats, size: usize) -
         fresh_bytes: counted.fresh_bytes,
         system_calls: counted.system_calls,
     };
-    // SAFETY: no more than the caller has room for, and no more than there is.
+    // SAFETY: no more than the caller has room for, and no more than the length of `Stats`.
     unsafe {
         std::ptr::copy_nonoverlapping((&raw const all).cast::<u8>(), stats.cast::<u8>(), size.min(size_of::<Stats>()))
     };

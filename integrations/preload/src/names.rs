@@ -1,5 +1,5 @@
-//! Calls by a name that the process may have given to another function: the loader looks in the program first, then in libraries
-//! preloaded before this one, then here. A call in Rust would always reach our function.
+//! Calls by a name that the process may have bound to another function. The loader looks in the program first, then in
+//! libraries preloaded before this one, then here. A call in Rust would always reach our function.
 #![allow(unsafe_code, reason = "reads the library's table of addresses")]
 
 /// The address that the process has for a name: the program's function, if it has one, or ours.
@@ -29,7 +29,7 @@ macro_rules! named {
     }};
 }
 
-/// Whether the process's function of a name is ours, which no program and no library before this one replaces.
+/// Whether the process's function of a name is ours, and not replaced by the program or by a library before this one.
 macro_rules! is_ours {
     ($name:literal) => {{
         let address: *mut c_void;
@@ -95,7 +95,7 @@ macro_rules! jumps {
         $(#[$doc])*
         ///
         /// # Safety
-        /// As the standard has it that names it.
+        /// As in the standard that defines it.
         #[unsafe(naked)]
         #[unsafe(export_name = $name)]
         pub(crate) unsafe extern "C-unwind" fn $own() {

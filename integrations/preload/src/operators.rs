@@ -6,7 +6,7 @@
 //!
 //! Nothing here needs a C++ library until memory is short. Then the C++ library of the process supplies the handler and throws.
 //! The exception passes through functions of this file, so these are `C-unwind` and own nothing that needs a destructor.
-#![allow(unsafe_code, reason = "functions of C++'s")]
+#![allow(unsafe_code, reason = "functions for C++")]
 
 use std::arch::{asm, naked_asm};
 use std::ffi::{CStr, c_void};
@@ -60,7 +60,7 @@ jumps! {
 unsafe extern "C-unwind" fn delete_with_align(at: *mut c_void, _size: usize, align: usize) {
     type Delete = unsafe extern "C-unwind" fn(*mut c_void, usize);
     let delete = named!("_ZdlPvSt11align_val_t");
-    // SAFETY: a function of this name has this type; the rest is the caller's.
+    // SAFETY: a function of this name has this type; the caller upholds the rest.
     unsafe { transmute::<*mut c_void, Delete>(delete)(at, align) }
 }
 
@@ -77,7 +77,7 @@ unsafe extern "C-unwind" fn delete_array_with_align(at: *mut c_void, _size: usiz
 #[inline]
 fn plain(size: usize) -> *mut c_void {
     let malloc = named!("malloc");
-    // SAFETY: a function of this name has this type, and any length may be asked for.
+    // SAFETY: a function of this name has this type, and any length is allowed.
     unsafe { transmute::<*mut c_void, extern "C" fn(usize) -> *mut c_void>(malloc)(size.max(1)) }
 }
 
@@ -85,7 +85,7 @@ fn plain(size: usize) -> *mut c_void {
 #[inline]
 fn aligned(size: usize, align: usize) -> *mut c_void {
     let align = align.max(size_of::<usize>());
-    // C11 has it take multiples of the alignment only.
+    // C11 allows only multiples of the alignment.
     let Some(size) = size.max(1).checked_next_multiple_of(align) else { return null_mut() };
     let aligned_alloc = named!("aligned_alloc");
     // SAFETY: as above.
@@ -116,16 +116,16 @@ fn new_at_last(size: usize, align: usize) -> *mut c_void {
     let get_handler = of_library(c"_ZSt15get_new_handlerv");
     loop {
         if get_handler.is_null() || (align != 0 && !align.is_power_of_two()) {
-            // SAFETY: it has no demands.
+            // SAFETY: it has no requirements.
             unsafe { throw() };
         }
         type Handler = unsafe extern "C-unwind" fn();
         // SAFETY: as above.
         let handler = unsafe { transmute::<*mut c_void, extern "C-unwind" fn() -> Option<Handler>>(get_handler)() };
         match handler {
-            // SAFETY: the program asked for that.
+            // SAFETY: the program installed this handler.
             Some(handler) => unsafe { handler() },
-            // SAFETY: it has no demands.
+            // SAFETY: it has no requirements.
             None => unsafe { throw() },
         }
         let at = if align == 0 { plain(size) } else { aligned(size, align) };
@@ -138,35 +138,35 @@ fn new_at_last(size: usize, align: usize) -> *mut c_void {
 /// `new(size, nothrow)`.
 ///
 /// # Safety
-/// As the C++ standard has it.
+/// As the C++ standard requires.
 #[unsafe(export_name = "_ZnwmRKSt9nothrow_t")]
 pub(crate) unsafe extern "C-unwind" fn new_nothrow(size: usize, tag: *const c_void) -> *mut c_void {
     let at = if is_ours!("_Znwm") { plain(size) } else { null_mut() };
     if !at.is_null() {
         return at;
     }
-    // SAFETY: the caller's.
+    // SAFETY: upheld by the caller.
     unsafe { nothrow_at_last(c"_ZnwmRKSt9nothrow_t", size, tag) }
 }
 
 /// `new[](size, nothrow)`.
 ///
 /// # Safety
-/// As the C++ standard has it.
+/// As the C++ standard requires.
 #[unsafe(export_name = "_ZnamRKSt9nothrow_t")]
 pub(crate) unsafe extern "C-unwind" fn new_array_nothrow(size: usize, tag: *const c_void) -> *mut c_void {
     let at = if is_ours!("_Znam") && is_ours!("_Znwm") { plain(size) } else { null_mut() };
     if !at.is_null() {
         return at;
     }
-    // SAFETY: the caller's.
+    // SAFETY: upheld by the caller.
     unsafe { nothrow_at_last(c"_ZnamRKSt9nothrow_t", size, tag) }
 }
 
 /// `new(size, align, nothrow)`.
 ///
 /// # Safety
-/// As the C++ standard has it.
+/// As the C++ standard requires.
 #[unsafe(export_name = "_ZnwmSt11align_val_tRKSt9nothrow_t")]
 pub(crate) unsafe extern "C-unwind" fn new_aligned_nothrow(
     size: usize,
@@ -178,14 +178,14 @@ pub(crate) unsafe extern "C-unwind" fn new_aligned_nothrow(
     if !at.is_null() {
         return at;
     }
-    // SAFETY: the caller's.
+    // SAFETY: upheld by the caller.
     unsafe { aligned_nothrow_at_last(c"_ZnwmSt11align_val_tRKSt9nothrow_t", size, align, tag) }
 }
 
 /// `new[](size, align, nothrow)`.
 ///
 /// # Safety
-/// As the C++ standard has it.
+/// As the C++ standard requires.
 #[unsafe(export_name = "_ZnamSt11align_val_tRKSt9nothrow_t")]
 pub(crate) unsafe extern "C-unwind" fn new_array_aligned_nothrow(
     size: usize,
@@ -197,12 +197,12 @@ pub(crate) unsafe extern "C-unwind" fn new_array_aligned_nothrow(
     if !at.is_null() {
         return at;
     }
-    // SAFETY: the caller's.
+    // SAFETY: upheld by the caller.
     unsafe { aligned_nothrow_at_last(c"_ZnamSt11align_val_tRKSt9nothrow_t", size, align, tag) }
 }
 
-/// Calls the C++ library's own function of that name. It calls the throwing form and catches the exception, which Rust code cannot.
-/// Null if the process has no such library.
+/// Calls the C++ library's own function of that name. It calls the throwing form and catches the exception, which Rust
+/// code cannot do. Null if the process has no such library.
 ///
 /// # Safety
 /// As for [`new_nothrow`].
@@ -211,14 +211,14 @@ pub(crate) unsafe extern "C-unwind" fn new_array_aligned_nothrow(
 unsafe fn nothrow_at_last(name: &CStr, size: usize, tag: *const c_void) -> *mut c_void {
     type New = unsafe extern "C-unwind" fn(usize, *const c_void) -> *mut c_void;
     let its_own = of_library(name);
-    // SAFETY: a function of this name has this type; the rest is the caller's.
+    // SAFETY: a function of this name has this type; the caller upholds the rest.
     if its_own.is_null() { null_mut() } else { unsafe { transmute::<*mut c_void, New>(its_own)(size, tag) } }
 }
 
 /// As [`nothrow_at_last`].
 ///
 /// # Safety
-/// As there.
+/// As for [`nothrow_at_last`].
 #[cold]
 #[inline(never)]
 unsafe fn aligned_nothrow_at_last(name: &CStr, size: usize, align: usize, tag: *const c_void) -> *mut c_void {
@@ -231,14 +231,14 @@ unsafe fn aligned_nothrow_at_last(name: &CStr, size: usize, align: usize, tag: *
 /// The function that throws `std::bad_alloc`; null if the process has no C++ library.
 fn thrower() -> *mut c_void {
     let name = c"_ZSt17__throw_bad_allocv";
-    // SAFETY: a name that ends with a zero.
+    // SAFETY: a NUL-terminated name.
     let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
     if !found.is_null() {
         return found;
     }
     // It may be visible only to the libraries that depend on it (`RTLD_LOCAL`).
     for file in [c"libstdc++.so.6", c"libc++.so.1"] {
-        // SAFETY: names that end with a zero. Nothing is loaded, and what is there stays.
+        // SAFETY: NUL-terminated names. Nothing is loaded, and the libraries that are there stay.
         let found = unsafe {
             let library = dlopen::dlopen(file.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD);
             if library.is_null() { null_mut() } else { libc::dlsym(library, name.as_ptr()) }
@@ -250,13 +250,13 @@ fn thrower() -> *mut c_void {
     null_mut()
 }
 
-/// A function from the C++ library's own symbol table. By name, another library's could come first.
+/// A function from the C++ library's own symbol table. A look-up by name might find another library's.
 fn of_library(name: &CStr) -> *mut c_void {
-    // SAFETY: the library is in use by who asked for memory.
+    // SAFETY: the library stays loaded, because the code that asks for memory uses it.
     unsafe { Symbols::around(thrower()) }.map_or(null_mut(), |library| library.function(name))
 }
 
-/// Ends the program: the caller of `new` expects no null.
+/// Ends the program, because the caller of `new` does not expect null.
 #[cold]
 fn no_library(size: usize) -> ! {
     c_api::print_line(format_args!(

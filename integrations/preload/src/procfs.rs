@@ -1,4 +1,4 @@
-//! What `/proc` says of this process and of the one that started it, read without allocating.
+//! Reads facts about this process and its parent from `/proc`, without allocating.
 #![allow(unsafe_code, reason = "reads files by the C library's functions")]
 
 use std::ffi::CStr;
@@ -6,12 +6,12 @@ use std::fmt::{self, Write};
 
 use crate::start;
 
-/// Whether the parent process has the library, too. `false` where that cannot be known.
+/// Whether the parent process has the library, too. `false` if that cannot be determined.
 pub(crate) fn parent_has_library() -> bool {
     let Some(own) = start::own_file() else { return false };
     let name = own.to_bytes().rsplit(|&byte| byte == b'/').next().unwrap_or_default();
     let mut found = false;
-    // The end of one read is the beginning of the next: a name may lie across.
+    // Each read continues the previous one, because a name may span both.
     let mut buffer = [0u8; 4096];
     let mut kept = 0;
     each_read_of_parent("maps", |bytes| {
@@ -26,10 +26,11 @@ pub(crate) fn parent_has_library() -> bool {
     found
 }
 
-/// Whether the parent process was started with this variable and value, an entry of environ(7). `false` where that cannot be known.
+/// Whether the parent process was started with this variable and value, an entry of environ(7). `false` if that cannot
+/// be determined.
 pub(crate) fn parent_was_started_with(entry: &[u8]) -> bool {
     let mut found = false;
-    // How much of `entry` the bytes since the last zero are; `None` once they differ.
+    // The length of the prefix of `entry` that matches the bytes since the last zero; `None` once they differ.
     let mut same = Some(0);
     each_read_of_parent("environ", |bytes| {
         for &byte in bytes {
@@ -44,10 +45,10 @@ pub(crate) fn parent_was_started_with(entry: &[u8]) -> bool {
     found
 }
 
-/// Bytes of the process's own memory that are in huge pages now.
+/// The bytes of the process's private memory that lie in huge pages now.
 pub(crate) fn huge_bytes() -> u64 {
     let mut kib = 0;
-    // It fits into one read.
+    // The file fits into one read.
     each_read(c"/proc/self/smaps_rollup", |bytes| {
         let text = std::str::from_utf8(bytes).unwrap_or_default();
         let line = text.lines().find_map(|line| line.strip_prefix("AnonHugePages:"));
@@ -59,7 +60,7 @@ pub(crate) fn huge_bytes() -> u64 {
 /// Reads one of the parent's files to its end, if that is allowed.
 fn each_read_of_parent(file: &str, visit: impl FnMut(&[u8])) {
     let mut path = Path::default();
-    // SAFETY: asks for a number.
+    // SAFETY: only returns a number.
     let parent = unsafe { libc::getppid() };
     if write!(path, "/proc/{parent}/{file}").is_ok()
         && let Ok(path) = CStr::from_bytes_until_nul(&path.bytes)
@@ -71,7 +72,7 @@ fn each_read_of_parent(file: &str, visit: impl FnMut(&[u8])) {
 /// Reads a file to its end.
 fn each_read(path: &CStr, mut visit: impl FnMut(&[u8])) {
     let mut buffer = [0u8; 4096];
-    // SAFETY: a name that ends with a zero; a buffer of the length given; the descriptor is ours.
+    // SAFETY: a NUL-terminated name, a buffer of the given length, and a descriptor that this function owns.
     unsafe {
         let file = libc::open(path.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC);
         if file < 0 {
@@ -84,7 +85,7 @@ fn each_read(path: &CStr, mut visit: impl FnMut(&[u8])) {
     }
 }
 
-/// A short path, with a zero behind it.
+/// A short path, followed by a zero.
 #[derive(Default)]
 struct Path {
     bytes: [u8; 32],

@@ -1,4 +1,4 @@
-//! `ZK_ALLOC_REPORT=1`: one line on standard error when the process exits, made without allocating.
+//! `ZK_ALLOC_REPORT=1`: prints one line on standard error when the process exits, without allocating.
 #![allow(unsafe_code, reason = "is called by the loader, and reads the C library's variables")]
 
 use std::ffi::{CStr, c_char};
@@ -11,13 +11,15 @@ use arena::c_api;
 use crate::start::{self, State};
 use crate::{dlopen, glibc, procfs};
 
-/// The process that reports, by its number: not the children that it forks, which have their parent's counters. 0 is none.
+/// The id of the process that reports; 0 if none does. Its forked children do not report, because they have their
+/// parent's counters.
 static REPORTS: AtomicU32 = AtomicU32::new(0);
 
-/// The variable that asks for the report.
+/// The variable that turns the report on.
 pub(crate) const VARIABLE: &str = "ZK_ALLOC_REPORT";
 
-/// Takes the setting as the process was started with it. `is_said` tells whether the parent has warned of the same value.
+/// Takes the setting with which the process was started. `is_said` tells whether the parent has warned of the same
+/// value.
 pub(crate) fn configure(value: Option<&[u8]>, is_said: impl FnOnce() -> bool) {
     match value.map(<[u8]>::trim_ascii) {
         Some(b"1") => REPORTS.store(std::process::id(), Ordering::Relaxed),
@@ -27,18 +29,18 @@ pub(crate) fn configure(value: Option<&[u8]>, is_said: impl FnOnce() -> bool) {
     }
 }
 
-// SAFETY: the loader calls what is listed here, without arguments, when the process exits.
+// SAFETY: the loader calls the functions that are listed here when the process exits, without arguments.
 #[used]
 #[unsafe(link_section = ".fini_array")]
 static AT_EXIT: extern "C" fn() = at_exit;
 
 extern "C" fn at_exit() {
-    // The process may be in a sandbox, and its number is asked for by a system call.
+    // The process may be in a sandbox, and reading its id takes a system call.
     if REPORTS.load(Ordering::Relaxed) == 0 {
         return;
     }
     let own = std::process::id();
-    // Once: the program may unload a library that it loaded late.
+    // Once, because the program may unload a library that it loaded late.
     if REPORTS.compare_exchange(own, 0, Ordering::Relaxed, Ordering::Relaxed).is_err() {
         return;
     }
@@ -54,7 +56,7 @@ extern "C" fn at_exit() {
         ));
     }
     let stats = arena::stats();
-    // The many small programs of a build or a script: what started them says that the library was loaded.
+    // Skips the many small programs of a build or a script: their parent reports that the library was loaded.
     if stats.arena_allocations == 0 && procfs::parent_has_library() {
         return;
     }
@@ -80,16 +82,16 @@ fn program() -> Text<'static> {
     unsafe extern "C" {
         static program_invocation_short_name: *const c_char;
     }
-    // SAFETY: a variable of glibc's, which a program may set to a string of its own, or to null.
+    // SAFETY: a variable of glibc, which a program may set to another string, or to null.
     let name = unsafe { program_invocation_short_name };
     // SAFETY: as above.
     Text(if name.is_null() { b"?" } else { unsafe { CStr::from_ptr(name) }.to_bytes() })
 }
 
-/// The most memory that the process had at once, in bytes.
+/// The peak resident size of the process, in bytes.
 fn peak_rss_bytes() -> u64 {
     let mut usage = MaybeUninit::<libc::rusage>::zeroed();
-    // SAFETY: a place for the answer, of which all zeroes are a valid value.
+    // SAFETY: a place for the answer; all zeroes are a valid value of it.
     let kib = unsafe {
         libc::getrusage(libc::RUSAGE_SELF, usage.as_mut_ptr());
         usage.assume_init().ru_maxrss
@@ -97,7 +99,7 @@ fn peak_rss_bytes() -> u64 {
     u64::try_from(kib).unwrap_or(0) << 10
 }
 
-/// Bytes that may not be text.
+/// Bytes that may not be valid text.
 struct Text<'a>(&'a [u8]);
 
 impl fmt::Display for Text<'_> {
@@ -106,7 +108,7 @@ impl fmt::Display for Text<'_> {
     }
 }
 
-/// Bytes, shown in MiB.
+/// A number of bytes, shown in MiB.
 struct Mib(u64);
 
 impl fmt::Display for Mib {

@@ -1,9 +1,10 @@
-//! Notices that the program is about to enter a sandbox (seccomp). What the arena has yet to ask the host it asks now, and from then
-//! on it keeps to the calls that glibc's own malloc makes: any other may kill the program.
+//! Notices that the program is about to enter a sandbox (seccomp). The arena then asks the host at once for everything
+//! that it still needs to know. From then on it makes only the calls that glibc's own malloc makes, because any other
+//! may kill the program.
 //!
-//! glibc has no function for it: programs call prctl(2) or, as libseccomp does, syscall(2). Both are replaced by jumps, which look at
-//! their first arguments only.
-#![allow(unsafe_code, reason = "replaces two functions of the C library's")]
+//! glibc has no function for it: programs call prctl(2) or, as libseccomp does, syscall(2). Jumps replace both, and
+//! look only at their first arguments.
+#![allow(unsafe_code, reason = "replaces two functions of the C library")]
 
 use std::arch::naked_asm;
 use std::ffi::{CStr, c_int, c_long, c_void};
@@ -14,11 +15,11 @@ use arena::c_api;
 
 use crate::start::{self, State};
 
-/// The C library's own.
+/// The C library's own functions.
 static NEXT_PRCTL: AtomicPtr<c_void> = AtomicPtr::new(prctl_early as *mut c_void);
 static NEXT_SYSCALL: AtomicPtr<c_void> = AtomicPtr::new(syscall_early as *mut c_void);
 
-/// Looks the C library's own up.
+/// Looks up the C library's own functions.
 pub(crate) fn look_up() {
     for (place, name) in [(&NEXT_PRCTL, c"prctl"), (&NEXT_SYSCALL, c"syscall")] {
         let next = find(name);
@@ -29,7 +30,7 @@ pub(crate) fn look_up() {
 }
 
 fn find(name: &CStr) -> *mut c_void {
-    // SAFETY: a name that ends with a zero.
+    // SAFETY: a NUL-terminated name.
     unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) }
 }
 
@@ -46,7 +47,7 @@ unsafe extern "C" fn prctl_early(option: c_int, a: c_long, b: c_long, c: c_long,
     if next.is_null() {
         return -1;
     }
-    // SAFETY: a function of this name has this type; the rest is the caller's.
+    // SAFETY: a function of this name has this type; the caller upholds the rest.
     unsafe { transmute::<*mut c_void, unsafe extern "C" fn(c_int, ...) -> c_int>(next)(option, a, b, c, d) }
 }
 
@@ -64,14 +65,14 @@ unsafe extern "C" fn syscall_early(
     if next.is_null() {
         return -1;
     }
-    // SAFETY: a function of this name has this type; the rest is the caller's.
+    // SAFETY: a function of this name has this type; the caller upholds the rest.
     unsafe { transmute::<*mut c_void, unsafe extern "C" fn(c_long, ...) -> c_long>(next)(number, a, b, c, d, e, f) }
 }
 
 /// prctl(2).
 ///
 /// # Safety
-/// As prctl(2) has it.
+/// As prctl(2) requires.
 #[cfg(target_arch = "x86_64")]
 #[unsafe(naked)]
 #[unsafe(no_mangle)]
@@ -103,7 +104,7 @@ pub(crate) unsafe extern "C" fn prctl() {
 /// syscall(2).
 ///
 /// # Safety
-/// As syscall(2) has it.
+/// As syscall(2) requires.
 #[cfg(target_arch = "x86_64")]
 #[unsafe(naked)]
 #[unsafe(no_mangle)]
@@ -146,7 +147,7 @@ pub(crate) unsafe extern "C" fn syscall() {
 /// prctl(2).
 ///
 /// # Safety
-/// As prctl(2) has it.
+/// As prctl(2) requires.
 #[cfg(target_arch = "aarch64")]
 #[unsafe(naked)]
 #[unsafe(no_mangle)]
@@ -177,7 +178,7 @@ pub(crate) unsafe extern "C" fn prctl() {
 /// syscall(2).
 ///
 /// # Safety
-/// As syscall(2) has it.
+/// As syscall(2) requires.
 #[cfg(target_arch = "aarch64")]
 #[unsafe(naked)]
 #[unsafe(no_mangle)]

@@ -1,6 +1,6 @@
-//! Whether the library is in use, and from which size on: found out once, by the loader's call before `main`.
+//! Determines once, when the loader calls it before `main`, whether the library is in use and from which size on.
 //!
-//! Until then everything is glibc's, whoever asks: the loader, or constructors of other libraries.
+//! Until then glibc serves every request, also those of the loader and of other libraries' constructors.
 #![allow(unsafe_code, reason = "is called by the loader, and asks it")]
 
 use std::ffi::{CStr, c_char, c_void};
@@ -11,17 +11,17 @@ use arena::c_api;
 
 use crate::{dlopen, glibc, procfs, report, sandbox};
 
-/// The first request of so many bytes opens the arena, unless `ZK_ALLOC_MIN_BYTES` says otherwise: the many small programs that
-/// inherit the environment never make one, and pay nothing.
+/// The first request of this size opens the arena, unless `ZK_ALLOC_MIN_BYTES` is set. The many small programs that
+/// inherit the environment never make such a request, and pay nothing.
 const OPENING_BYTES: usize = 64 << 10;
-/// From then on, requests from so many bytes on are the arena's: all. What is left to glibc beside the arena takes room of its own
-/// (docs/preload.md).
+/// From then on, the arena serves requests from this size on, which is all of them. Requests that are left to glibc
+/// take memory of their own (docs/preload.md).
 const SERVING_BYTES: usize = 0;
 
-/// The smallest request that the arena serves; no request is so large as long as the library is not in use.
+/// The smallest request that the arena serves. No request is this large while the library is not in use.
 static MIN_BYTES: AtomicUsize = AtomicUsize::new(usize::MAX);
 
-/// What became of the library.
+/// Whether the library is in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum State {
@@ -43,7 +43,7 @@ pub(crate) fn state() -> State {
     }
 }
 
-/// Whether a request is the arena's business.
+/// Whether a request goes to the arena.
 #[inline(always)]
 pub(crate) fn is_for_arena(size: usize) -> bool {
     size >= MIN_BYTES.load(Ordering::Relaxed)
@@ -54,8 +54,8 @@ pub(crate) fn min_bytes() -> usize {
     MIN_BYTES.load(Ordering::Relaxed)
 }
 
-// After zk-alloc's own, which copy the environment and read the threshold (101 to 103).
-// SAFETY: the loader calls what is listed here before `main`. It may pass arguments, which such a function does not look at.
+// Runs after zk-alloc's own functions (101 to 103), which copy the environment and read the threshold.
+// SAFETY: the loader calls the functions that are listed here before `main`. Arguments that it may pass are ignored.
 #[used]
 #[unsafe(link_section = ".init_array.00104")]
 static BEFORE_MAIN: extern "C" fn() = begin;
@@ -73,7 +73,7 @@ extern "C" fn begin() {
     let value = entry(report::VARIABLE).map(|entry| &entry[report::VARIABLE.len() + 1..]);
     report::configure(value, || is_said(report::VARIABLE));
     c_api::warn_of_settings(is_said);
-    // Also where nothing else happens, since `malloc_usable_size` passes through here.
+    // Also if the library is not in use, because `malloc_usable_size` passes through here.
     let knows_libc = glibc::look_up();
     if !glibc::is_there() {
         STATE.store(State::NotInUse as u8, Ordering::Relaxed);
@@ -95,7 +95,7 @@ extern "C" fn begin() {
     c_api::start_background_thread_if_set();
 }
 
-/// Called before the arena serves its first request, which may come while glibc is at its heap.
+/// Called before the arena serves its first request. That request may come while glibc is changing its heap.
 #[cold]
 pub(crate) fn arena_opened(is_glibc_free: bool) {
     if is_glibc_free {
@@ -109,10 +109,10 @@ pub(crate) fn arena_opened(is_glibc_free: bool) {
 /// The entry of a variable: its name, `=`, and its value.
 ///
 /// # Safety
-/// `list` is null or a list of strings that ends with null, and nobody changes it.
+/// `list` is null or a list of strings that ends with null, and nothing changes it.
 unsafe fn entry<'a>(list: *const *const c_char, name: &str) -> Option<&'a [u8]> {
     let mut at = list;
-    // SAFETY: the caller's: the list ends with null, which is not passed.
+    // SAFETY: upheld by the caller: the list ends with null, and the loop stops there.
     while !at.is_null() && !unsafe { *at }.is_null() {
         // SAFETY: as above.
         let entry = unsafe { CStr::from_ptr(*at) }.to_bytes();
@@ -125,11 +125,11 @@ unsafe fn entry<'a>(list: *const *const c_char, name: &str) -> Option<&'a [u8]> 
     None
 }
 
-/// Whether a request that is being made arrives: then the program's do.
+/// Whether a probe request is under way, and whether it arrived here. If it did, so do the program's requests.
 static IS_PROBED: AtomicBool = AtomicBool::new(false);
 static ARRIVED: AtomicBool = AtomicBool::new(false);
 
-/// A length that nobody else is likely to ask for meanwhile, should there be another thread.
+/// A length that another thread is unlikely to request at the same time.
 const PROBE_BYTES: usize = 12_289;
 
 /// Whether a request that arrived for the arena is the probe, which glibc serves.
@@ -142,11 +142,11 @@ pub(crate) fn is_probe(size: usize) -> bool {
     is_probe
 }
 
-/// Whether `malloc` is ours. It is not where the program brings its own, which comes before all libraries, and where this library
-/// came late, by `dlopen`. Addresses do not tell: a program's address of `malloc` may be one of its own that leads to ours. Nor
-/// does a call by name from here, which the linker may have bound to ours.
+/// Whether `malloc` is ours. It is not if the program brings its own, which comes before all libraries, or if `dlopen`
+/// loaded this library late. Addresses do not tell: a program's address of `malloc` may be a stub in the program that
+/// leads to ours. Nor does a call by name from here, which the linker may have bound to ours.
 fn arrives_here() -> bool {
-    // SAFETY: names that end with a zero.
+    // SAFETY: NUL-terminated names.
     let (malloc, free) = unsafe {
         (libc::dlsym(libc::RTLD_DEFAULT, c"malloc".as_ptr()), libc::dlsym(libc::RTLD_DEFAULT, c"free".as_ptr()))
     };
@@ -162,38 +162,38 @@ fn arrives_here() -> bool {
     };
     IS_PROBED.store(true, Ordering::Relaxed);
     MIN_BYTES.store(PROBE_BYTES, Ordering::Relaxed);
-    // SAFETY: whoever's `malloc` it is, this `free` belongs with it.
+    // SAFETY: this `free` belongs to this `malloc`, whichever library has them.
     unsafe { free(malloc(PROBE_BYTES)) };
     MIN_BYTES.store(usize::MAX, Ordering::Relaxed);
     IS_PROBED.store(false, Ordering::Relaxed);
     ARRIVED.load(Ordering::Relaxed)
 }
 
-/// The file that has the `malloc` which comes first.
+/// The file of the `malloc` that comes first.
 pub(crate) fn owner_of_malloc() -> Option<&'static CStr> {
-    // SAFETY: a name that ends with a zero.
+    // SAFETY: a NUL-terminated name.
     file_of(unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"malloc".as_ptr()) })
 }
 
-/// The file that this library is.
+/// The file of this library.
 pub(crate) fn own_file() -> Option<&'static CStr> {
     file_of((&raw const STATE).cast())
 }
 
-/// The file in which an address lies.
+/// The file that contains an address.
 fn file_of(address: *const c_void) -> Option<&'static CStr> {
     let mut info = MaybeUninit::<libc::Dl_info>::zeroed();
-    // SAFETY: a place for the answer, of which all zeroes are a valid value.
+    // SAFETY: a place for the answer; all zeroes are a valid value of it.
     let info = unsafe {
         libc::dladdr(address, info.as_mut_ptr());
         info.assume_init()
     };
-    // SAFETY: null, or a string of the loader's, which lasts as long as the file is loaded.
+    // SAFETY: null, or a string of the loader that lasts as long as the file is loaded.
     (!info.dli_fname.is_null()).then(|| unsafe { CStr::from_ptr(info.dli_fname) })
 }
 
-/// A program with its own `malloc` is left alone without a word: it may be one of many that inherit the environment. To load this
-/// library late is a mistake.
+/// Prints nothing for a program with its own `malloc`, which may be one of many that inherit the environment. Loading
+/// this library late is a mistake, and is reported.
 fn say_if_late() {
     let is_libc = owner_of_malloc().is_some_and(|file| {
         let name = file.to_bytes().rsplit(|&byte| byte == b'/').next().unwrap_or_default();

@@ -1,15 +1,15 @@
 //! The symbol table of a loaded file, read in place.
 //!
-//! dlsym(3) finds the first function of a name, in any file. A symbol version does not help: an unversioned function matches every
-//! version. A handle from dlopen(3) would name the file, but both calls may allocate. The first `malloc` needs these tables before it
-//! can return.
-#![allow(unsafe_code, reason = "reads tables of the loader's")]
+//! dlsym(3) finds the first function of a name, in any file. A symbol version does not help, because an unversioned
+//! function matches every version. A handle from dlopen(3) would name the file, but both calls may allocate. The first
+//! `malloc` needs these tables before it can return.
+#![allow(unsafe_code, reason = "reads tables of the loader")]
 
 use std::ffi::{CStr, c_char, c_void};
 use std::mem::MaybeUninit;
 use std::ptr::{null, null_mut};
 
-/// Entries of `.dynamic` that libc has no names for, or other types.
+/// Tags of `.dynamic` for which libc has no names, or other types.
 const DT_NULL: u64 = 0;
 const DT_STRTAB: u64 = 5;
 const DT_SYMTAB: u64 = 6;
@@ -18,7 +18,7 @@ const DT_VERSYM: u64 = 0x6fff_fff0;
 
 /// The kind of a symbol that is a function.
 const STT_FUNC: u8 = 2;
-/// Set in the version of a symbol that only programs linked long ago are given.
+/// Set in the version of a symbol that only programs linked long ago use.
 const VERSYM_HIDDEN: u16 = 0x8000;
 
 /// `Elf64_Dyn`.
@@ -29,36 +29,36 @@ struct Dynamic {
     value: u64,
 }
 
-/// The tables of one file, which stay as long as it is loaded.
+/// The tables of one file, which stay valid as long as it is loaded.
 pub(crate) struct Symbols {
     /// The difference between addresses in memory and in the file.
     bias: usize,
     symbols: *const libc::Elf64_Sym,
     names: *const c_char,
     hashes: *const u32,
-    /// Null in a file whose symbols have none.
+    /// Null if the file's symbols have no versions.
     versions: *const u16,
 }
 
 impl Symbols {
-    /// Those of the file in which an address lies. `None` where it lies in none, or in one without such tables.
+    /// The tables of the file that contains an address. `None` if no file does, or if that file has no such tables.
     ///
     /// # Safety
-    /// The file stays loaded as long as the answer is used.
+    /// The file stays loaded while the result is in use.
     pub(crate) unsafe fn around(address: *const c_void) -> Option<Self> {
         let mut info = MaybeUninit::<libc::Dl_info>::zeroed();
-        // SAFETY: a place for the answer, of which all zeroes are a valid value.
+        // SAFETY: a place for the answer; all zeroes are a valid value of it.
         let info = unsafe {
             libc::dladdr(address, info.as_mut_ptr());
             info.assume_init()
         };
-        // SAFETY: null, or where the loader mapped the file from its first byte on: there is its header.
+        // SAFETY: null, or the address at which the loader mapped the file's first byte, where its header lies.
         let header = unsafe { info.dli_fbase.cast::<libc::Elf64_Ehdr>().as_ref() }?;
         if header.e_ident[..4] != *b"\x7fELF" {
             return None;
         }
         let start: *const u8 = info.dli_fbase.cast();
-        // SAFETY: a file's program headers are mapped with its header: the loader read them there.
+        // SAFETY: a file's program headers are mapped with its header; the loader read them there.
         let segments = unsafe {
             let first = start.add(header.e_phoff as usize).cast::<libc::Elf64_Phdr>();
             std::slice::from_raw_parts(first, usize::from(header.e_phnum))
@@ -69,9 +69,9 @@ impl Symbols {
             std::ptr::with_exposed_provenance::<Dynamic>(bias.wrapping_add(of(libc::PT_DYNAMIC)?.p_vaddr as usize));
         let (mut symbols, mut names, mut hashes, mut versions) = (None, None, None, None);
         loop {
-            // SAFETY: the list of a file that is loaded ends with `DT_NULL`, which is not passed.
+            // SAFETY: the list of a loaded file ends with `DT_NULL`, where the loop stops.
             let Dynamic { tag, value } = unsafe { *entry };
-            // The loader has added the bias already, unless the list can't be written to.
+            // The loader has already added the bias, unless the list is read-only.
             let value = value as usize;
             let at = if value < bias { value.wrapping_add(bias) } else { value };
             match tag {
@@ -88,11 +88,12 @@ impl Symbols {
         Some(Self { bias, symbols: symbols?, names: names?, hashes: hashes?, versions: versions.unwrap_or(null()) })
     }
 
-    /// The function of a name that programs are linked with today; null where there is none.
+    /// The function of this name that programs link with today; null if there is none.
     pub(crate) fn function(&self, name: &CStr) -> *mut c_void {
         let hash = name.to_bytes().iter().fold(5381u32, |hash, &byte| hash.wrapping_mul(33).wrapping_add(byte.into()));
-        // SAFETY: the loader searches the same table. It has four numbers, a filter of `filter_words` words of 64 bits, the buckets, and
-        // a hash for each symbol from `first_listed` on. The lowest bit of a hash ends its bucket.
+        // SAFETY: the loader searches the same table. It consists of four numbers, a filter of `filter_words` words of
+        // 64 bits, the buckets, and a hash for each symbol from `first_listed` on. The lowest bit of a hash ends its
+        // bucket.
         unsafe {
             let [bucket_count, first_listed, filter_words, _] = *self.hashes.cast::<[u32; 4]>();
             let buckets = self.hashes.add(4 + 2 * filter_words as usize);
@@ -114,9 +115,9 @@ impl Symbols {
     }
 
     /// # Safety
-    /// The table of symbols is so long.
+    /// `index` lies within the table of symbols.
     unsafe fn is_function(&self, index: usize, name: &CStr) -> bool {
-        // SAFETY: the caller's; names end with a zero.
+        // SAFETY: upheld by the caller; names are NUL-terminated.
         unsafe {
             let symbol = &*self.symbols.add(index);
             symbol.st_info & 0xf == STT_FUNC

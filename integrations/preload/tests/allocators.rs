@@ -1,4 +1,4 @@
-//! Programs that bring a second allocator, or parts of one: no memory crosses from one to the other, whatever the threshold.
+//! Programs that bring a second allocator, or parts of one. No memory crosses from one to the other, at any threshold.
 #![cfg(all(target_os = "linux", target_env = "gnu", any(target_arch = "x86_64", target_arch = "aarch64")))]
 
 mod support;
@@ -10,7 +10,7 @@ use support::{Arm, assert_ok, compiled, compiled_library, has, library, said};
 
 const CPP: [&str; 2] = ["-std=c++17", "-Wno-mismatched-new-delete"];
 
-/// Runs a program without the library, at the default threshold, and at others.
+/// Runs a program without the library, at the default threshold, and at other thresholds.
 fn at_each_threshold(program: &Path, arguments: &[&str]) {
     assert_ok(Arm::Without.command(program).args(arguments));
     assert_ok(Arm::Default.command(program).args(arguments));
@@ -25,7 +25,8 @@ fn linked_with(library: &Path, name: &str) -> Vec<String> {
     vec![format!("-L{folder}"), "-Wl,--no-as-needed".into(), format!("-l{name}"), format!("-Wl,-rpath,{folder}")]
 }
 
-/// The loader finds the other library's functions before glibc's: `malloc_usable_size`, `__libc_malloc`, `operator new`.
+/// The loader finds the other library's functions before glibc's: `malloc_usable_size`, `__libc_malloc`,
+/// `operator new`.
 #[test]
 fn a_program_linked_with_another_allocator_gets_nothing_of_its_memory() {
     let Some(library) = compiled_library("libother.so", "other_lib.cc", &CPP) else { return };
@@ -33,18 +34,19 @@ fn a_program_linked_with_another_allocator_gets_nothing_of_its_memory() {
     let flags: Vec<&str> = CPP.into_iter().chain(linked.iter().map(String::as_str)).collect();
     let Some(program) = compiled("other", &["other.cc"], &flags) else { return };
     at_each_threshold(&program, &[]);
-    // Without the library the other allocator's own `malloc_trim` ends the program; with it, glibc's heap and the arena are meant.
+    // Without the library, the other allocator's own `malloc_trim` ends the program. With it, the call trims glibc's
+    // heap and the arena.
     assert_eq!(said(Arm::Without.command(&program).arg("trim")).out, "");
     assert_ok(Arm::Default.command(&program).arg("trim"));
     assert_ok(Arm::Everything.command(&program).arg("trim"));
-    // Preloaded as well, the first one serves.
+    // If both are preloaded, the first one serves.
     for (first, second) in [(library.as_path(), support::library()), (support::library(), &library)] {
         let preload = format!("{} {}", first.display(), second.display());
         assert_ok(Arm::Everything.command(&program).env("LD_PRELOAD", preload));
     }
 }
 
-/// dig takes most of its memory by jemalloc's own functions, and the rest by `malloc`.
+/// dig takes most of its memory through jemalloc's own functions, and the rest through `malloc`.
 #[test]
 fn what_jemalloc_handed_out_by_its_own_functions_is_never_freed_by_ours() {
     let Some(crossing) = compiled_library("libcrossing.so", "crossing.c", &[]) else { return };
@@ -54,7 +56,7 @@ fn what_jemalloc_handed_out_by_its_own_functions_is_never_freed_by_ours() {
     for threshold in ["65536", "0", "1", "4096"] {
         let mut command = Arm::Default.command("dig");
         let preload = format!("{} {}", crossing.display(), library().display());
-        // Nobody answers, which it says after all has been made and freed.
+        // No server answers. dig prints that after it has made and freed everything.
         command.args(["-p", "9", "@127.0.0.1", "+time=1", "+tries=1", "name.example"]);
         let said = said(command.env("LD_PRELOAD", preload).env("ZK_ALLOC_MIN_BYTES", threshold));
         assert!(said.out.contains("name.example"), "{threshold}: {} {}", said.out, said.err);
@@ -62,7 +64,8 @@ fn what_jemalloc_handed_out_by_its_own_functions_is_never_freed_by_ours() {
     }
 }
 
-/// By the C++ standard, each form of `operator new` and `operator delete` calls the simpler one, which a program may define.
+/// By the C++ standard, each form of `operator new` and `operator delete` calls the simpler one, which a program may
+/// define.
 #[test]
 fn a_program_with_its_own_operator_new_keeps_it_for_all_forms() {
     let Some(program) = compiled("own_new", &["own_new.cc"], &[&CPP[..], &["-Wno-sized-deallocation"]].concat()) else {
@@ -79,7 +82,7 @@ fn where_memory_is_short_new_calls_the_handler_and_throws() {
     at_each_threshold(&program, &[]);
 }
 
-/// The C++ library is there for the loaded library alone: the global scope has nothing that throws.
+/// Only the loaded library sees the C++ library: the global scope has no function that throws.
 #[test]
 fn a_program_without_a_cpp_library_loads_one_that_throws() {
     let Some(library) = compiled_library("libno_memory.so", "no_memory.cc", &CPP) else { return };
@@ -102,7 +105,7 @@ fn memory_may_be_freed_by_the_second_names_of_glibc() {
     at_each_threshold(&program, &[]);
 }
 
-/// Our functions may not call each other by names that the program has taken.
+/// Our functions must not call each other by names that the program has taken.
 #[test]
 fn a_wrapper_of_malloc_by_the_second_names_is_not_called_by_what_it_calls() {
     let Some(program) = compiled("wrapper", &["wrapper.c"], &[]) else { return };

@@ -1,4 +1,4 @@
-//! No phases to mark: what stays resident follows the highest live total of the last seconds.
+//! Resident memory follows the peak live size of the last seconds, without any phases.
 #![cfg(all(target_os = "linux", target_env = "gnu", any(target_arch = "x86_64", target_arch = "aarch64")))]
 
 mod support;
@@ -7,7 +7,7 @@ use std::path::Path;
 
 use support::{ARMS, Arm, compiled, has, said};
 
-/// A stage, as the program printed it.
+/// A stage, as printed by the program.
 #[derive(Debug)]
 struct Stage {
     name: String,
@@ -16,7 +16,7 @@ struct Stage {
     tasks: u64,
 }
 
-/// The most MiB that are alive while the program works, and those that stay alive.
+/// The peak live size while the program works, and the live size that stays, in MiB.
 const MOST_MIB: u64 = 200;
 const STAYS_MIB: u64 = 50;
 
@@ -37,7 +37,7 @@ fn stages(program: &Path, arm: Arm, window: &str, seconds: &str, how: &str, back
     said.out.lines().map(stage).collect()
 }
 
-/// Bytes of the program itself, and of what glibc keeps, in MiB.
+/// Memory of the program itself and of glibc's heap, in MiB.
 const BESIDE_MIB: u64 = 12;
 
 /// Checks each stage: a busy process keeps its pages, and an idle one keeps little more than its live size.
@@ -51,11 +51,11 @@ fn assert_follows(arm: Arm, stages: &[Stage]) {
         assert!(rested.resident_mib <= STAYS_MIB * 105 / 100 + BESIDE_MIB, "{arm:?}: {stages:#?}");
     }
     assert_eq!((of("idle").count(), of("child").count()), (2, 1), "{stages:#?}");
-    // It is in use again afterwards.
+    // The memory is in use again afterwards.
     assert!(of("again").all(|again| again.resident_mib > MOST_MIB), "{stages:#?}");
 }
 
-/// In both ways of serving at once: most of the time, they sleep.
+/// Runs both arms at once, because they sleep most of the time.
 fn in_arms(of_arm: impl Fn(Arm) + Sync) {
     std::thread::scope(|scope| {
         scope.spawn(|| of_arm(Arm::Default));
@@ -63,7 +63,7 @@ fn in_arms(of_arm: impl Fn(Arm) + Sync) {
     });
 }
 
-// Windows that the rounds fit into also on a machine that is busy with other things.
+// The windows are long enough for the rounds even on a busy machine.
 
 #[test]
 fn with_the_thread_a_busy_process_keeps_what_it_needs_and_an_idle_one_what_is_alive() {
@@ -71,7 +71,7 @@ fn with_the_thread_a_busy_process_keeps_what_it_needs_and_an_idle_one_what_is_al
     in_arms(|arm| {
         let stages = stages(&program, arm, "2.5", "4.5", "idle", true);
         assert_follows(arm, &stages);
-        // A forked child has none of its parent's, and ends its own.
+        // A forked child does not have its parent's thread, and stops its own.
         let expected = |stage: &Stage| if matches!(&*stage.name, "forked" | "ended") { 1 } else { 2 };
         assert!(stages.iter().all(|stage| stage.tasks == expected(stage)), "{stages:#?}");
     });
@@ -95,7 +95,8 @@ fn what_is_kept_for_ever_stays() {
     assert!(stages.iter().all(|stage| stage.resident_mib > MOST_MIB), "{stages:#?}");
 }
 
-/// A small program of a script never opens the arena. The thread sleeps there, and must not keep the program from ending.
+/// A small program of a script never opens the arena. The background thread sleeps, and must not keep the program from
+/// ending.
 #[test]
 fn a_program_without_an_arena_ends_though_it_has_the_thread() {
     for arm in [Arm::Default, Arm::Everything] {
@@ -104,7 +105,7 @@ fn a_program_without_an_arena_ends_though_it_has_the_thread() {
     }
 }
 
-/// Python 3.12 warns of `os.fork()` in a process with more than one thread, and counts those of libraries.
+/// Python 3.12 warns of `os.fork()` in a process with more than one thread, and also counts threads of libraries.
 #[test]
 fn python_forks_without_a_warning() {
     let script = "import os, sys, warnings

@@ -1,4 +1,4 @@
-//! How the library fits into a process with limits, and into its core files.
+//! The library in processes with limits, and in their core files.
 #![cfg(all(target_os = "linux", target_env = "gnu", any(target_arch = "x86_64", target_arch = "aarch64")))]
 #![allow(unsafe_code, reason = "sets a limit for a child")]
 
@@ -13,7 +13,7 @@ use support::{ARMS, Arm, assert_ok, compiled, compiled_library, has, said};
 
 const MIB: u64 = 1 << 20;
 
-/// A command whose process begins with a limit.
+/// A command whose process starts with a limit.
 fn limited(command: &mut Command, bytes: u64) -> &mut Command {
     let limit = move || {
         let limit = libc::rlimit { rlim_cur: bytes, rlim_max: bytes };
@@ -28,7 +28,7 @@ fn limited(command: &mut Command, bytes: u64) -> &mut Command {
     unsafe { command.pre_exec(limit) }
 }
 
-/// As [`assert_ok`](support::assert_ok), where the library may say, once, which error refused it memory.
+/// As [`assert_ok`](support::assert_ok), but the library may report once the error that refused it memory.
 fn assert_says_ok(command: &mut Command, error: &str) {
     let said = said(command);
     let is_expected = |line: &str| line.starts_with("zk-alloc: the system refused") && line.contains(error);
@@ -42,7 +42,8 @@ fn assert_says_ok(command: &mut Command, error: &str) {
     );
 }
 
-/// The kernel counts addresses that are reserved and not used. Of 197 GB, a limit would leave nothing for threads and libraries.
+/// The kernel counts reserved addresses, even unused ones. If 197 GB were reserved, a limit would leave none for
+/// threads and libraries.
 #[test]
 fn a_limit_on_address_space_leaves_room_for_the_program_whenever_it_is_set() {
     let Some(program) = compiled("limits", &["limits.c"], &[]) else { return };
@@ -53,7 +54,7 @@ fn a_limit_on_address_space_leaves_room_for_the_program_whenever_it_is_set() {
     }
 }
 
-/// What the library will map next is not reserved, so that others may come first.
+/// The library does not reserve the addresses that it will map next, so other code may map them first.
 #[test]
 fn memory_that_others_map_in_the_librarys_room_stays_theirs() {
     let Some(program) = compiled("stranger", &["stranger.c"], &[]) else { return };
@@ -91,7 +92,7 @@ impl Waiting {
     }
 }
 
-/// A debugger's core file has every page of each mapping that is not left out, touched or not.
+/// A debugger's core file contains every page of each mapping that is not excluded, touched or not.
 #[test]
 fn a_core_file_of_gcore_is_little_larger_than_what_is_resident() {
     let Some(program) = compiled("rests", &["rests.c"], &[]) else { return };
@@ -116,7 +117,7 @@ fn a_core_file_of_gcore_is_little_larger_than_what_is_resident() {
         let (rss, len) = (waiting.rss_bytes(), std::fs::metadata(&core).map_or(0, |file| file.len()));
         let _ = std::fs::remove_file(&core);
         if !status.success() && len == 0 {
-            // A container may forbid to trace.
+            // A container may forbid tracing.
             return eprintln!("SKIPPED: gcore does not work here, so that nothing is shown about it");
         }
         println!("{arm:?}: {} MiB resident, a core file of {} MiB", rss / MIB, len / MIB);
@@ -128,7 +129,7 @@ fn a_core_file_of_gcore_is_little_larger_than_what_is_resident() {
     }
 }
 
-/// The tables beside the arena are large, and hardly touched.
+/// The arena's tables are large, and hardly touched.
 #[test]
 fn what_is_mapped_and_not_touched_is_left_out_of_core_files() {
     let Some(program) = compiled("rests", &["rests.c"], &[]) else { return };
@@ -151,8 +152,9 @@ fn what_is_mapped_and_not_touched_is_left_out_of_core_files() {
     waiting.end();
 }
 
-/// Programs that give up what they do not need keep what glibc's malloc and threads call. Whatever else the library calls kills
-/// them, at once or when its arena opens. (glibc itself dies there when a thread frees much: it opens a file of `/proc`.)
+/// Programs that give up system calls keep those of glibc's malloc and threads. Any other call of the library kills
+/// them, at once or when its arena opens. (glibc itself dies there when a thread frees much memory, because it opens a
+/// file of `/proc`.)
 #[test]
 fn a_sandbox_that_kills_lets_the_library_live() {
     let Some(program) = compiled("sandbox", &["sandbox.c"], &[]) else { return };

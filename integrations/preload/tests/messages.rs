@@ -1,4 +1,4 @@
-//! Messages of the library: how many, and in which file.
+//! The number of the library's messages, and the file that receives them.
 #![cfg(all(target_os = "linux", target_env = "gnu", any(target_arch = "x86_64", target_arch = "aarch64")))]
 
 mod support;
@@ -16,12 +16,12 @@ fn empty_folder(name: &str) -> PathBuf {
     folder
 }
 
-/// The contents of standard error, a file of its own, and of the program's data file.
+/// The contents of standard error, which is a separate file, and of the program's data file.
 fn written(program: &Path, how: &str, retain: &str, more: &[&str]) -> (String, String) {
     let folder = empty_folder(&format!("stderr-{how}-{retain}-{}", more.len()));
     let (error, data) = (folder.join("error"), folder.join("data"));
     File::create(&data).expect("a file");
-    // The shell is without the library, and closes the program's descriptor where it is to have none.
+    // The shell runs without the library. For the case without standard error, it closes the program's descriptor.
     let script = if how == "absent" { r#"exec "$0" "$@" 2>&-"# } else { r#"exec "$0" "$@" 2> "$ERROR""# };
     let mut command = Command::new("sh");
     command
@@ -38,12 +38,12 @@ fn written(program: &Path, how: &str, retain: &str, more: &[&str]) -> (String, S
     (read(&error), read(&data))
 }
 
-/// A program that closes descriptor 2, or is started without one, gets that number for the next file that it opens.
+/// If a program closes descriptor 2, or is started without it, the next file that it opens gets that number.
 #[test]
 fn no_message_lands_in_a_file_that_is_not_standard_error() {
     let Some(program) = compiled("stderr", &["stderr.c"], &[]) else { return };
     for (more, last) in [(&[][..], "report of stderr"), (&["twice"], "no allocation begins there")] {
-        // The setting is judged when the process begins.
+        // The library checks the setting when the process begins.
         let at_start = |error: &str| error.starts_with("zk-alloc: ZK_ALLOC_RETAIN_BYTES=\"garbage\" is not");
         for (retain, early) in [("garbage", 1), ("1G", 0)] {
             for (how, late) in [("kept", 1), ("back", 1), ("reused", 0), ("closed", 0)] {
@@ -60,7 +60,7 @@ fn no_message_lands_in_a_file_that_is_not_standard_error() {
     }
 }
 
-/// Each process sees the same environment, so that each would say the same of it.
+/// Every process has the same environment, so every process would print the same warning.
 #[test]
 fn of_a_tree_of_processes_one_warns_of_a_setting() {
     let Some(program) = compiled("hello", &["hello.c"], &[]) else { return };
@@ -72,7 +72,7 @@ fn of_a_tree_of_processes_one_warns_of_a_setting() {
         command.args(["--norc", "-c", script]).arg(&program);
         command
     };
-    // Children, grandchildren, and a shell of their own, each with requests that open the arena.
+    // Children, grandchildren, and another shell, each with requests that open the arena.
     let script = r#"for n in 1 2 3 4 5 6 7; do "$0"; done; (for n in 1 2; do "$0"; done); bash --norc -c '"$0"; true' "$0"; true"#;
     for (name, value) in [("ZK_ALLOC_MIN_BYTES", "garbage"), ("ZK_ALLOC_THP", "perhaps"), ("ZK_ALLOC_REPORT", "2")] {
         let said = said(bash(script).env(name, value));
@@ -82,7 +82,7 @@ fn of_a_tree_of_processes_one_warns_of_a_setting() {
     }
 }
 
-/// A parent that was started with another value has said nothing of this one.
+/// A parent that was started with another value has not warned of this one.
 #[test]
 fn a_value_that_the_parent_was_not_started_with_is_warned_of() {
     let Some(program) = compiled("hello", &["hello.c"], &[]) else { return };

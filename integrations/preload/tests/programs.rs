@@ -1,5 +1,5 @@
-//! Other people's programs: each says and writes the same with the library as without it, at the default threshold and with every
-//! request in the arena. Those that are linked with another allocator do so at more thresholds.
+//! Programs of other projects. Each prints and writes the same with the library as without it, at the default threshold
+//! and with every request in the arena. Programs that are linked with another allocator run at more thresholds.
 #![cfg(all(target_os = "linux", target_env = "gnu", any(target_arch = "x86_64", target_arch = "aarch64")))]
 
 mod support;
@@ -9,19 +9,20 @@ use std::process::Command;
 
 use support::{ARMS, Arm, Said, has, said};
 
-/// Runs a script of bash's in an empty folder, once in each arm, and compares all that it says. The programs that it `needs` must
-/// be there.
+/// Runs a bash script in an empty folder, once in each arm, and compares all of its output. Does nothing unless the
+/// programs that it `needs` exist.
 fn says_the_same(name: &str, needs: &[&str], script: &str) {
     if is_compared(name, needs, script, &[]) {
-        // Nothing is shown by a program that the library never served.
+        // A program that the library never served would show nothing.
         let said = said_by(name, "report", script, Arm::Everything.command("bash").env("ZK_ALLOC_REPORT", "1"));
         assert!(said.err.contains(": served "), "{name}: {}", said.err);
     }
 }
 
-/// As above, for the first of the programs, which is linked with libjemalloc: whatever part of its memory the arena serves.
+/// As above, with libjemalloc linked into the first of the programs, and at thresholds at which the arena serves a part
+/// of its memory.
 fn says_the_same_beside_jemalloc(name: &str, needs: &[&str], script: &str) {
-    // Waits for a server, which the script names by its process, ends with the script.
+    // A server, and a wait for it, end with the script.
     let script = &format!("trap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n{script}");
     if is_compared(name, needs, script, &["1", "4096"]) {
         let program = std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default())
@@ -32,7 +33,8 @@ fn says_the_same_beside_jemalloc(name: &str, needs: &[&str], script: &str) {
     }
 }
 
-/// Whether the programs are there; then they said the same, at each of the `thresholds` too.
+/// Runs the script in each arm, and at each of the `thresholds`, and asserts that the output is the same. Returns
+/// `false` if a program is missing.
 fn is_compared(name: &str, needs: &[&str], script: &str, thresholds: &[&str]) -> bool {
     if !needs.iter().all(|program| has(program)) || !has("bash") {
         return false;
@@ -59,7 +61,7 @@ fn is_compared(name: &str, needs: &[&str], script: &str, thresholds: &[&str]) ->
     true
 }
 
-/// What a script of bash's says in a folder of its own.
+/// The output of a bash script in a folder of its own.
 fn said_by(name: &str, arm: &str, script: &str, command: &mut Command) -> Said {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("programs/{name}-{arm}"));
     let _ = std::fs::remove_dir_all(&folder);
@@ -95,7 +97,7 @@ print(2 ** 20011 % (10 ** 50 + 9), subprocess.run(["echo", "child"], capture_out
     says_the_same("python", &["python3"], script);
 }
 
-/// Arrays are allocated by functions of C's that numpy calls itself, zeroed ones and grown ones among them.
+/// numpy calls C functions itself to allocate arrays, including zeroed and grown ones.
 #[test]
 fn python_with_numpy() {
     let finds_numpy =
@@ -127,7 +129,7 @@ print(sorted(sums.items()))
     says_the_same("numpy", &["python3"], script);
 }
 
-/// Children of a pool that are forked off while there is much in the arena.
+/// A pool forks its children while the arena holds much memory.
 #[test]
 fn python_with_forked_workers() {
     let script = r#"python3 -c '
@@ -257,7 +259,7 @@ make -s -j4"#;
     says_the_same("make", &["make", "seq", "sort", "sha256sum"], script);
 }
 
-/// Encrypts and hashes; its library has hooks for memory of its own.
+/// Encrypts and hashes. Its library has hooks for custom memory functions.
 #[test]
 fn openssl() {
     let script = r#"
@@ -267,18 +269,19 @@ openssl prime 1000003 && openssl ciphers -v ALL | sort | openssl dgst -sha256"#;
     says_the_same("openssl", &["openssl", "sort"], script);
 }
 
-/// Brings an allocator of its own, and loads libraries that don't.
+/// Brings its own allocator, and loads libraries that don't.
 #[test]
 fn rustc() {
     let script = r#"
 printf 'fn main() { let v: Vec<u64> = (0..1000).map(|n| n * n).collect(); println!("{:?}", v.iter().sum::<u64>()); }' > p.rs
 rustc --edition 2024 -O -C codegen-units=4 --emit=asm -o - p.rs | sha256sum && rustc --edition 2024 -O p.rs -o p && ./p"#;
-    // The toolchain is found by the user's folder.
+    // The toolchain is found through the user's folder.
     let home = std::env::var("HOME").unwrap_or_default();
     says_the_same("rustc", &["rustc", "sha256sum"], &format!("export HOME={home}\n{script}"));
 }
 
-/// Asks `malloc_usable_size` of all that it allocates, forks to write its data, and is asked by redis-benchmark.
+/// redis calls `malloc_usable_size` for all that it allocates, and forks to write its data. redis-benchmark sends the
+/// requests.
 #[test]
 fn redis_server_and_its_benchmark() {
     let script = r#"
@@ -297,7 +300,7 @@ redis-cli -s socket shutdown nosave; wait $! && grep -c 'bye bye' log"#;
     says_the_same_beside_jemalloc("redis", &["redis-server", "redis-cli", "redis-benchmark", "awk"], script);
 }
 
-/// A cache in front of a server, both by varnish's own test program; gcc compiles its configuration.
+/// A cache in front of a server, both run by varnish's own test program. gcc compiles its configuration.
 #[test]
 fn varnishd() {
     let script = r#"
@@ -329,7 +332,7 @@ echo passed"#;
     says_the_same_beside_jemalloc("varnishd", &["varnishd", "varnishtest", "gcc"], script);
 }
 
-/// Takes its memory from jemalloc by names that are jemalloc's alone, and leaves it there.
+/// Allocates through names that only jemalloc has, and must stay with jemalloc.
 #[test]
 fn dig() {
     let script = r#"
@@ -365,7 +368,7 @@ $ask +tcp other.example A && $ask +short +identify another.example A | wc -l"#;
     says_the_same_beside_jemalloc("dig", &["dig", "python3", "sha256sum"], script);
 }
 
-/// C++, whose operators the program would get from jemalloc.
+/// C++, with operators that the program would otherwise get from jemalloc.
 #[test]
 fn nghttpd() {
     let script = r#"

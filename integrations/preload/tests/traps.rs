@@ -1,5 +1,5 @@
-//! What breaks libraries that replace `malloc`: each of these has hung or crashed one. Every program also runs without the library,
-//! so that it shows what it is meant to show.
+//! Known traps for libraries that replace `malloc`. Each trap has hung or crashed such a library. Every program also
+//! runs without the library, to show that it works at all.
 #![cfg(all(target_os = "linux", target_env = "gnu", any(target_arch = "x86_64", target_arch = "aarch64")))]
 
 #[path = "../../../zk-alloc/tests/support/plugin.rs"]
@@ -23,7 +23,7 @@ fn each_function_keeps_what_its_manual_page_promises() {
     in_all_arms(&program, &[]);
 }
 
-/// A threshold in the midst of the size classes, and none that any request reaches.
+/// A threshold in the middle of the size classes, and one that no request reaches.
 #[test]
 fn functions_keep_their_promises_at_any_threshold() {
     let Some(program) = compiled("functions_at", &["functions.c"], &[]) else { return };
@@ -43,7 +43,7 @@ fn operators_of_cpp_arrive_aligned_or_not_throwing_or_not() {
     assert!(served > 300, "{}", said.err);
 }
 
-/// How many requests a report says were served.
+/// The number of served requests in a report.
 fn served(report: &str) -> u64 {
     let number = report.split_once("served ").and_then(|(_, rest)| rest.split_once(' '));
     number.and_then(|(number, _)| number.parse().ok()).unwrap_or_else(|| panic!("no report: {report:?}"))
@@ -77,15 +77,16 @@ fn forked_and_spawned_children_allocate_whatever_other_threads_were_at() {
     in_all_arms(&program, &[]);
 }
 
-/// A vforked child runs on its parent's memory, as its thread, with another process id. `malloc_trim` on another thread claims all
-/// caches meanwhile.
+/// A vforked child runs on its parent's memory, in place of the calling thread, with another process id. At the same
+/// time, `malloc_trim` on another thread claims all caches.
 #[test]
 fn vforked_children_allocate_while_another_thread_takes_what_threads_keep() {
     let Some(program) = compiled("vforks", &["vforks.c"], &[]) else { return };
     in_all_arms(&program, &["3"]);
 }
 
-/// The arena's own structures are some kilobytes, and so would be what it reads of the host: none of it may lie on the stack.
+/// The arena's own structures take some kilobytes, and so do the files of the host that it reads. Neither may lie on
+/// the stack.
 #[test]
 fn the_first_request_may_come_where_there_is_little_stack() {
     let Some(program) = compiled("little_stack", &["little_stack.c"], &[]) else { return };
@@ -94,7 +95,7 @@ fn the_first_request_may_come_where_there_is_little_stack() {
     }
 }
 
-/// glibc has 32 keys for which a thread needs no memory; for any other it calls `calloc`, which is the library's.
+/// glibc has 32 keys for which a thread needs no memory. For any other key it calls the library's `calloc`.
 #[test]
 fn threads_have_caches_after_a_library_took_all_early_keys() {
     let Some(library) = compiled_library("libkeys.so", "keys_lib.c", &[]) else { return };
@@ -105,7 +106,7 @@ fn threads_have_caches_after_a_library_took_all_early_keys() {
     };
     for arm in [Arm::Default, Arm::Everything] {
         assert_ok(arm.command(&program).arg("threads"));
-        // The best of some, since the machine may be busy.
+        // The best of several runs, because the machine may be busy.
         let best = |command: &dyn Fn() -> Command| {
             let pair = |_| said(command().arg("pairs")).out.trim().parse::<u64>().expect("a number");
             (0..3).map(pair).min().expect("three times")
@@ -121,7 +122,7 @@ fn threads_have_caches_after_a_library_took_all_early_keys() {
     }
 }
 
-/// The plugin's constructor asks for itself by `dlopen`, which is the library's.
+/// The plugin's constructor calls `dlopen` on the plugin itself, and reaches the library's `dlopen`.
 #[test]
 fn a_plugin_with_the_allocator_in_it_is_closed_while_its_threads_live() {
     let Some(program) = compiled("unload", &["unload.c"], &[]) else { return };
@@ -151,7 +152,7 @@ fn the_process_ends_with_its_last_thread() {
     in_all_arms(&program, &[]);
 }
 
-/// A small limit leaves no room for the arena's address space, a larger one for a small arena.
+/// A small limit leaves no room for the arena's address space; a larger one leaves room for a small arena.
 #[test]
 fn where_the_system_refuses_the_program_goes_on() {
     let Some(program) = compiled("no_space", &["no_space.c"], &[]) else { return };
@@ -176,8 +177,8 @@ fn a_small_process_reserves_nothing() {
     assert!(with[1] > without[1] + 64, "the arena was not reserved: {with:?} against {without:?}");
 }
 
-/// A shell, what it starts, and a child that it forks: each process says what concerns itself, once, and those say nothing in which
-/// nothing happened.
+/// A shell, the programs that it starts, and a child that it forks. Each process reports once, about itself, and prints
+/// nothing if nothing happened.
 #[test]
 fn processes_that_inherit_the_environment_print_nothing_twice() {
     let Some(program) = compiled("hello", &["hello.c"], &[]) else { return };
@@ -218,7 +219,7 @@ fn what_the_header_declares_is_weak_and_works_where_the_library_is() {
     }
 }
 
-/// A program that is not position-independent has an address of `malloc` of its own, which leads to the library's.
+/// A program that is not position-independent has its own address for `malloc`, which leads to the library's.
 #[test]
 fn a_program_at_a_fixed_address_is_no_allocator() {
     let Some(program) = compiled("functions_fixed", &["functions.c"], &["-no-pie", "-fno-pie"]) else { return };
@@ -235,7 +236,7 @@ fn a_static_program_runs_as_it_does_without() {
     }
 }
 
-/// One with musl's loader, which takes LD_PRELOAD too.
+/// A program with musl's loader, which supports LD_PRELOAD too.
 #[test]
 fn a_program_of_musl_runs_as_it_does_without() {
     if !has("musl-gcc") {

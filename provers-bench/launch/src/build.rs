@@ -1,4 +1,4 @@
-//! Has cargo build a package's driver, and run it.
+//! Builds a package's driver with cargo, and runs it.
 
 use crate::INTERRUPTED;
 use crate::command_line::Run;
@@ -9,12 +9,12 @@ use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 use std::time::Instant;
 
-/// Minutes that the first build of the driver takes on two cores, without a prover or an allocator from C.
+/// Minutes for the first build of the driver on two cores, without a prover and without allocators in C.
 const BARE_MINUTES: u32 = 1;
 const JEMALLOC_MINUTES: u32 = 1;
 const PEERS_MINUTES: u32 = 3;
 
-/// The driver of a package, to be built and run.
+/// A package's driver, to be built and run.
 pub(crate) struct Bench<'a> {
     run: &'a Run,
     features: Vec<&'static str>,
@@ -29,7 +29,7 @@ impl<'a> Bench<'a> {
         Self { run, features: needed().map(|&(name, ..)| name).collect(), minutes }
     }
 
-    /// Builds the driver, and becomes it: Ctrl-C then reaches the bench alone, which ends in good order.
+    /// Builds the driver, then replaces this process by it. So Ctrl-C reaches only the bench, which exits cleanly.
     pub(crate) fn build_and_become(&self) -> ExitCode {
         match self.build() {
             0 => become_it(self.start()),
@@ -37,7 +37,7 @@ impl<'a> Bench<'a> {
         }
     }
 
-    /// Builds the driver, and waits for its end. Returns its exit code.
+    /// Builds the driver, runs it, and returns its exit code.
     pub(crate) fn build_and_run(&self) -> u8 {
         match self.build() {
             0 => code(self.start().status()),
@@ -73,8 +73,9 @@ impl<'a> Bench<'a> {
             command.args(["--no-default-features", "--features", &self.features.join(",")]);
         }
         if !package.is_bench() {
-            // Compiled dependencies go to the workspace's target folder, and are shared. The binaries of two packages have the same
-            // names, so each package has a folder for its own. The driver inherits both variables, and builds its arms there.
+            // Compiled dependencies go to the workspace's target folder, so the packages share them. Two packages may
+            // have binaries of the same name, so each package has its own output folder. The driver inherits both
+            // variables and builds its arms there.
             let target = target_folder();
             command.env("CARGO_TARGET_DIR", target.join("provers").join(&package.word));
             command.env("CARGO_BUILD_BUILD_DIR", target);
@@ -83,7 +84,7 @@ impl<'a> Bench<'a> {
     }
 }
 
-/// The target folder that this program lies in.
+/// The target folder that contains this program.
 fn target_folder() -> PathBuf {
     let program = env::current_exe().unwrap_or_default();
     let is_target = |folder: &&std::path::Path| folder.join("CACHEDIR.TAG").is_file();
@@ -105,7 +106,7 @@ fn become_it(mut command: Command) -> ExitCode {
     ExitCode::from(code(command.status()))
 }
 
-/// The exit code of what was run; 130 where a signal ended it, as for Ctrl-C.
+/// The exit code of a process; 130 if a signal ended it, as for Ctrl-C.
 fn code(status: io::Result<std::process::ExitStatus>) -> u8 {
     match status {
         Ok(status) => status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(INTERRUPTED),
@@ -120,13 +121,14 @@ fn cannot_run(error: &io::Error) {
     eprintln!("prove-bench: cannot run {}: {error}", program().display());
 }
 
-/// Ctrl-C reaches this process and what it waits for. That one ends in good order, and says how.
+/// Makes this process ignore Ctrl-C while it waits for a child. The child also receives the signal, exits cleanly, and
+/// reports it by its exit code.
 pub(crate) fn leave_ctrl_c_to_children() {
     #[cfg(unix)]
     {
         extern "C" fn nothing(_: libc::c_int) {}
-        // Not SIG_IGN, which a child would inherit.
-        // SAFETY: a handler that does nothing.
+        // An empty handler instead of SIG_IGN, because a child would inherit SIG_IGN.
+        // SAFETY: the handler does nothing.
         #[expect(unsafe_code, reason = "the standard library handles no signals")]
         unsafe {
             libc::signal(libc::SIGINT, nothing as extern "C" fn(libc::c_int) as libc::sighandler_t);

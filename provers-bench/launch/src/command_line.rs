@@ -1,18 +1,18 @@
-//! Reads as much of a command line as decides what is built. The bench reads the rest.
+//! Reads the part of a command line that decides what to build. The bench reads the rest.
 
 use crate::package::Package;
 use std::ffi::OsString;
 use std::path::Path;
 
-/// The answer to a command line.
+/// The meaning of a command line.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Asked {
     Help,
-    /// Benches to build and run, one after the other.
+    /// Benches to build and run, one after another.
     Runs(Vec<Run>),
 }
 
-/// A bench to build, and what to run it with.
+/// A bench to build, and its arguments.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Run {
     pub(crate) package: Package,
@@ -22,7 +22,7 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    /// A prover's bench. It has an arm of jemalloc always.
+    /// A prover's bench. It always includes an arm with jemalloc.
     fn of_prover(package: &Package, arguments: Vec<OsString>) -> Self {
         Self { package: package.clone(), needs_jemalloc: true, needs_peers: names_peers(&arguments), arguments }
     }
@@ -35,7 +35,7 @@ const TOOL_WITH_ARMS: &str = "replay";
 /// Commands of a prover's bench.
 const OF_PROVERS: [&str; 3] = ["check", "record", "provers"];
 
-/// Reads a command line without the program's name; the error is one line that says what is valid.
+/// Reads a command line without the program's name. The error is one line that states the valid words.
 pub(crate) fn read(bench: &Package, provers: &[Package], mut words: Vec<OsString>) -> Result<Asked, String> {
     let one = |package: &Package, words| Ok(Asked::Runs(vec![Run::of_prover(package, words)]));
     match word(&words, 0) {
@@ -65,12 +65,12 @@ pub(crate) fn read(bench: &Package, provers: &[Package], mut words: Vec<OsString
     }
 }
 
-/// A word as text; empty where there is none, or one that is no text.
+/// A word as text; empty if it is missing or is not valid text.
 fn word(words: &[OsString], at: usize) -> &str {
     words.get(at).and_then(|word| word.to_str()).unwrap_or_default()
 }
 
-/// `check [PROVER]`, or `check --workloads PROVER/NAME,...`: each prover's bench is asked for its own.
+/// Reads `check [PROVER]` or `check --workloads PROVER/NAME,...`. Each prover's bench checks its own workloads.
 fn check(provers: &[Package], mut words: Vec<OsString>) -> Result<Vec<Run>, String> {
     if let Ok(package) = named(provers, word(&words, 1)) {
         words.remove(1);
@@ -98,7 +98,7 @@ fn check(provers: &[Package], mut words: Vec<OsString>) -> Result<Vec<Run>, Stri
     Ok(gated().filter_map(run).collect())
 }
 
-/// Takes an option and its value out of a command line.
+/// Removes an option and its value from a command line, and returns the value.
 fn take_option(words: &mut Vec<OsString>, name: &str) -> Option<String> {
     for at in 0..words.len() {
         let value = word(words, at).strip_prefix(name).map(str::to_owned);
@@ -121,7 +121,7 @@ fn named<'a>(provers: &'a [Package], word: &str) -> Result<&'a Package, String> 
     provers.iter().find(|package| package.word == word).ok_or_else(|| unknown(provers, word))
 }
 
-/// Whether a command line names an allocator that is not built otherwise.
+/// Whether a command line names an allocator that the default build lacks.
 fn names_peers(arguments: &[OsString]) -> bool {
     let mut is_next = false;
     for argument in arguments.iter().map(|argument| argument.to_str().unwrap_or_default()) {
@@ -134,7 +134,7 @@ fn names_peers(arguments: &[OsString]) -> bool {
     false
 }
 
-/// Those of the set `quick`, and every arm that needs no other library.
+/// Whether a name needs no extra library: the set `quick`, or an arm of the allocators that are always built.
 fn is_built_anyway(name: &str) -> bool {
     ["quick", "bump-reset"].contains(&name) || ["glibc", "jemalloc", "zk-alloc"].iter().any(|one| name.starts_with(one))
 }
@@ -191,13 +191,13 @@ mod tests {
         }
     }
 
-    /// The words that are built and started, each with its arguments.
+    /// The words of the benches that are started, each with its arguments.
     fn started(line: &str) -> Vec<String> {
         let text = |run: &Run| format!("{}: {}", run.package.word, run.arguments.join(" ".as_ref()).to_str().unwrap());
         runs(line).iter().map(text).collect()
     }
 
-    /// A newcomer waits for the prover that was asked for, and not for all of them.
+    /// A newcomer waits only for the build of the requested prover.
     #[test]
     fn only_what_is_asked_for_is_built() {
         assert_eq!(started("plonky3 --smoke"), ["plonky3: plonky3 --smoke"]);
@@ -228,7 +228,7 @@ mod tests {
         }
     }
 
-    /// mimalloc, snmalloc and TCMalloc are minutes of C++, for those who ask for them.
+    /// mimalloc, snmalloc and TCMalloc take minutes to compile, so they are built only on request.
     #[test]
     fn peers_are_built_where_one_is_named() {
         let needed = |line: &str| (runs(line)[0].needs_jemalloc, runs(line)[0].needs_peers);

@@ -1,7 +1,7 @@
-//! `cargo prove-bench PROVER ...`: builds the package of that prover and no other, says so, and starts its bench.
+//! `cargo prove-bench PROVER ...` builds the package of that prover only, reports the build, and starts its bench.
 //!
-//! A prover is a package: a folder in `provers-bench/provers`, or one that `--package` names. `package` reads what a manifest says,
-//! `command_line` what is asked for, and `build` has cargo do it.
+//! A prover is a package: a folder in `provers-bench/provers`, or one given by `--package`. `package` reads manifests,
+//! `command_line` reads the arguments, and `build` runs cargo.
 
 mod build;
 mod command_line;
@@ -14,9 +14,9 @@ use std::env;
 use std::path::Path;
 use std::process::ExitCode;
 
-/// The command line cannot be followed: as the bench itself ends then.
+/// Exit code for an invalid command line, the same as the bench's.
 const USAGE: u8 = 2;
-/// Ended by Ctrl-C, as the bench itself ends then.
+/// Exit code after Ctrl-C, the same as the bench's.
 const INTERRUPTED: u8 = 130;
 
 fn main() -> ExitCode {
@@ -38,7 +38,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs the benches one after the other, and ends as the worst of them did.
+/// Runs the benches one after another and returns the worst exit code.
 fn each(runs: &[Run]) -> ExitCode {
     build::leave_ctrl_c_to_children();
     let mut worst = 0;

@@ -1,27 +1,27 @@
-//! The package of a prover, as far as its `Cargo.toml` has to be known before it is built.
+//! The facts about a prover's package that are needed before it is built, from its `Cargo.toml`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// A package that has a driver, and the arms in `src/bin`.
+/// A package with a driver, and with arms in `src/bin`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Package {
-    /// The word on the command line: the folder's name. Empty of the bench itself.
+    /// The prover's word on the command line: the name of its folder. Empty for the bench itself.
     pub(crate) word: String,
-    /// The package's, which is also its driver's.
+    /// The name of the package and of its driver.
     pub(crate) name: String,
     pub(crate) about: String,
-    /// Minutes that the first build of the prover takes on two cores, if the manifest says so.
+    /// Minutes for the first build of the prover on two cores, if the manifest states them.
     pub(crate) minutes: u32,
     pub(crate) folder: PathBuf,
-    /// Whether it passes the bench's features on: which allocators are built is then for the command line to say.
+    /// Whether it forwards the bench's features. If so, the command line decides which allocators are built.
     pub(crate) chooses_allocators: bool,
-    /// Whether the gate has figures to hold.
+    /// Whether it has a baseline for the gate.
     pub(crate) has_baseline: bool,
 }
 
 impl Package {
-    /// The package in a folder; the error says what is wrong with it.
+    /// Reads the package in a folder. The error says why it is not valid.
     pub(crate) fn read(folder: &Path) -> Result<Self, String> {
         let path = folder.join("Cargo.toml");
         let manifest = fs::read_to_string(&path).map_err(|error| format!("cannot read {}: {error}", path.display()))?;
@@ -47,7 +47,7 @@ impl Package {
         })
     }
 
-    /// The bench itself, which has the tools and no prover.
+    /// The bench itself: it has the tools and no prover.
     pub(crate) fn bench(folder: &Path) -> Self {
         Self {
             word: String::new(),
@@ -74,7 +74,7 @@ pub(crate) fn all_in(folder: &Path) -> Vec<Package> {
     packages
 }
 
-/// The value of a key in a table of a manifest that has a line for each.
+/// The value of a key in a table of a manifest. Each key must be on its own line.
 fn value<'a>(manifest: &'a str, table: &str, key: &str) -> Option<&'a str> {
     let header = format!("[{table}]");
     let lines = manifest.lines().map(str::trim).skip_while(|line| *line != header).skip(1);
@@ -109,7 +109,7 @@ mod tests {
         assert_eq!(Package::of("[workspace]\nmembers = []\n", "x".into(), Path::new("/p/x")), None);
     }
 
-    /// A prover that the folder has and the command line doesn't could not be started.
+    /// The command line must know every prover in the folder, or it could not be started.
     #[test]
     fn every_folder_of_a_prover_is_found() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../provers");

@@ -1,4 +1,4 @@
-//! What an arm is: an allocator, the binary that links it, its settings, and what must hold of it and its proofs.
+//! An arm: an allocator, the binary that links it, its settings, and the conditions that its proofs must meet.
 
 use crate::sample::Sample;
 
@@ -7,38 +7,39 @@ use crate::sample::Sample;
 pub struct Arm {
     /// Name on the command line, in tables and in files.
     pub name: &'static str,
-    /// The binary that links the allocator; it lies beside the driver.
+    /// The binary that links the allocator. It is in the driver's folder.
     pub binary: &'static str,
-    /// Our own arena serves it.
+    /// The allocator is our own arena.
     pub is_ours: bool,
-    /// Its colour in charts; the arms of one allocator have the same.
+    /// Its colour in charts. The arms of one allocator share it.
     pub colour: Colour,
-    /// Environment variables that set it.
+    /// Environment variables that configure it.
     pub environment: &'static [(&'static str, &'static str)],
-    /// Settings and values, in the allocator's own words, that it must confirm before it proves.
+    /// Settings, as name and value in the allocator's own terms. The allocator must confirm them before the first
+    /// proof.
     pub confirms: &'static [(&'static str, &'static str)],
-    /// What each of its proofs must show, or the arm was not what was measured.
+    /// Conditions that each of its proofs must meet. If one fails, the arm did not measure what its name says.
     pub holds: &'static [Condition],
     /// Why the arm may fail without failing the run; `None` if it must not fail.
     pub known_to_fail: Option<&'static str>,
 }
 
-/// A colour on light paper and on dark, as CSS has it.
+/// A CSS colour, for a light and a dark background.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Colour {
-    /// On light paper.
+    /// On a light background.
     pub light: &'static str,
-    /// On dark paper.
+    /// On a dark background.
     pub dark: &'static str,
 }
 
 impl Colour {
-    /// Of an arm that says nothing else, and of one that is not known here.
+    /// The colour of an arm without one of its own, and of an unknown arm.
     pub const OTHER: Self = Self { light: "#3f9bd1", dark: "#9bd4f5" };
 }
 
 impl Arm {
-    /// The allocator that `binary` links, as it comes.
+    /// The allocator that `binary` links, with its default settings.
     pub const fn new(name: &'static str, binary: &'static str) -> Self {
         let (environment, confirms, holds) = (&[], &[], &[]);
         let (is_ours, colour, known_to_fail) = (false, Colour::OTHER, None);
@@ -46,21 +47,21 @@ impl Arm {
     }
 }
 
-/// What must hold of every proof of an arm.
+/// A condition that every proof of an arm must meet.
 #[derive(Clone, Copy, Debug)]
 pub enum Condition {
     /// The allocator's counter grew during the proof.
     Grows {
-        /// The counter, as the arm's binary names it.
+        /// The counter's name in the arm's binary.
         counter: &'static str,
-        /// What it means if the counter did not grow.
+        /// The explanation if the counter did not grow.
         otherwise: &'static str,
     },
-    /// The allocator's gauge was not zero after the proof.
+    /// The allocator's gauge was above zero after the proof.
     Positive {
-        /// The gauge, as the arm's binary names it.
+        /// The gauge's name in the arm's binary.
         gauge: &'static str,
-        /// What it means if it was zero.
+        /// The explanation if the gauge is zero.
         otherwise: &'static str,
     },
 }

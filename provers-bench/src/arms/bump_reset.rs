@@ -1,12 +1,12 @@
-//! Bump and reset: the crate zk-alloc 0.0.9, which resets its memory whenever a phase of its own begins.
+//! Bump and reset: the crate zk-alloc 0.0.9, which resets its memory whenever one of its own phases begins.
 
 use super::arm::{Arm, Colour};
 use super::installed::Installed;
 
-/// Its type.
+/// The allocator's type.
 pub type Allocator = zk_alloc_0_0_9::ZkAllocator;
 
-/// What to install.
+/// The value to install as the global allocator.
 pub const ALLOCATOR: Allocator = zk_alloc_0_0_9::ZkAllocator;
 
 pub(super) const ARMS: &[Arm] = &[Arm {
@@ -15,7 +15,7 @@ pub(super) const ARMS: &[Arm] = &[Arm {
     ..Arm::new("bump-reset", "with-bump-reset")
 }];
 
-/// What the arm says of it.
+/// Describes the installed allocator.
 #[inline]
 pub fn installed() -> Installed {
     let phase: fn(&mut dyn FnMut()) = |prove| zk_alloc_0_0_9::phase(prove);

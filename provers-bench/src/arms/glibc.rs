@@ -1,12 +1,12 @@
-//! The allocator of the C library: glibc's malloc on most of Linux.
+//! The allocator of the C library: glibc's malloc on most Linux systems.
 
 use super::arm::{Arm, Colour};
 use super::installed::Installed;
 
-/// Its type.
+/// The allocator's type.
 pub type Allocator = std::alloc::System;
 
-/// What to install.
+/// The value to install as the global allocator.
 pub const ALLOCATOR: Allocator = std::alloc::System;
 
 const PLAIN: Arm = Arm { colour: Colour { light: "#6f7782", dark: "#98a1ad" }, ..Arm::new("glibc", "with-glibc") };
@@ -21,13 +21,13 @@ pub(super) const ARMS: &[Arm] = &[
     },
 ];
 
-/// glibc gives nothing back: no request is mapped by itself, the heap is never trimmed, and the heaps of threads stay.
-/// Raising `mmap_threshold` would not do everywhere: mallopt(3) ends it at 32 MiB, and glibc 2.36 takes more, but buffers
-/// are larger than the one, and older versions refuse the other without a word.
+/// Makes glibc retain all memory: it maps no request separately, never trims the heap, and keeps the heaps of threads.
+/// Raising `mmap_threshold` instead does not work everywhere. mallopt(3) limits it to 32 MiB, and provers allocate
+/// larger buffers. glibc 2.36 accepts more, but older versions silently reject such a value.
 pub(crate) const RETAINS: &str =
     "glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=1099511627776:glibc.malloc.top_pad=67108864";
 
-/// What the arm says of it.
+/// Describes the installed allocator.
 #[inline]
 pub fn installed() -> Installed {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
@@ -40,11 +40,11 @@ pub fn installed() -> Installed {
 }
 
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
-#[expect(unsafe_code, reason = "glibc is asked through its C interface")]
+#[expect(unsafe_code, reason = "glibc is queried through its C interface")]
 mod gnu {
     use std::ffi::CStr;
 
-    /// More than the largest threshold above which glibc maps a request by itself.
+    /// Larger than the highest threshold above which glibc maps a request separately.
     const PROBE_BYTES: usize = 256 << 20;
 
     pub(super) fn version() -> String {
@@ -54,14 +54,14 @@ mod gnu {
         version.to_string_lossy().into_owned()
     }
 
-    /// glibc does not tell its tunables, and refuses values without a word: it is watched instead.
+    /// glibc does not report its tunables and silently rejects bad values. So this tests its behaviour instead.
     pub(super) fn setting(name: &str) -> Option<String> {
         (name == "retains 256 MiB").then(|| retention().into())
     }
 
-    /// What becomes of a large request, which is never touched and so costs no memory.
+    /// Tests whether glibc retains a large block that is freed. The block is never touched, so it costs no memory.
     fn retention() -> &'static str {
-        // SAFETY: what was allocated is freed once; mallinfo2(3) only reads.
+        // SAFETY: the block is freed once; mallinfo2(3) only reads.
         let (before, used, after) = unsafe {
             let before = libc::mallinfo2();
             let at = std::hint::black_box(libc::malloc(PROBE_BYTES));

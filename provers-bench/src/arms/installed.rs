@@ -1,4 +1,4 @@
-//! What an arm's binary says about the allocator that it links: its name, its settings, its counters.
+//! The description that an arm's binary gives of its allocator: name, settings, counters.
 
 use crate::sample::Counters;
 use anyhow::{Context, ensure};
@@ -11,26 +11,27 @@ pub struct Installed {
     pub name: String,
     /// Version of the linked code.
     pub version: String,
-    /// How the names of the environment variables begin that set it.
+    /// Prefixes of the environment variables that configure it.
     pub setting_prefixes: &'static [&'static str],
-    /// Counters since the process started; empty where an allocator has none.
+    /// Counters since the process started; empty if the allocator has none.
     pub counters: fn() -> Counters,
-    /// Levels that are no sums; empty likewise.
+    /// Gauges, which are current levels and not sums; empty if the allocator has none.
     pub gauges: fn() -> Counters,
-    /// Asks the allocator for a setting that is in force, by its own name; `None` if it knows none of that name.
+    /// Returns the value of a setting that is in force, by the allocator's own name for it; `None` if the name is
+    /// unknown.
     pub setting: fn(&str) -> Option<String>,
-    /// Runs a prover the way the allocator wants it; it calls the function once. Timed with the proof.
+    /// Calls the given function once, in the way that the allocator expects provers to run. It is timed with the proof.
     pub scope: fn(&mut dyn FnMut()),
-    /// Replays a recorded phase: what `scope` does, and what an adapter of the allocator does for the prover within.
+    /// Replays a recorded phase: it does what `scope` does, and what the allocator's adapter does inside the prover.
     pub phase: fn(&mut dyn FnMut()),
-    /// Gives all free memory back to the system; `None` where a replay does not ask for that.
+    /// Returns all free memory to the system; `None` if a replay does not do that.
     pub release: Option<fn()>,
-    /// What the allocator says of itself, for people; `None` if it says nothing.
+    /// The allocator's own report for people; `None` if it has none.
     pub report: fn() -> Option<String>,
 }
 
 impl Installed {
-    /// An allocator without counters of its own.
+    /// An allocator without counters.
     pub fn named(name: &str, version: &str, setting_prefixes: &'static [&'static str]) -> Self {
         Self {
             name: name.into(),
@@ -46,8 +47,8 @@ impl Installed {
         }
     }
 
-    /// The allocator's settings in this process's environment, as `NAME=value`, sorted: whatever was set from outside
-    /// is named beside the figures that it changed.
+    /// The allocator's settings in this process's environment, as `NAME=value`, sorted. Settings from outside change
+    /// the figures, so the results list them.
     pub(crate) fn settings(&self) -> Vec<String> {
         // A preloaded library may be another allocator.
         let is_setting =
@@ -61,8 +62,8 @@ impl Installed {
         settings
     }
 
-    /// Asks the allocator for each of `required`, names with values. Returns them as `name=value`; fails on the first
-    /// that is not in force.
+    /// Asks the allocator for each of `required`, given as name and value. Returns them as `name=value`, or fails on
+    /// the first setting that is not in force.
     pub(crate) fn confirm(&self, required: &[(String, String)]) -> anyhow::Result<Vec<String>> {
         let confirmed = required.iter().map(|(name, wanted)| {
             let found = (self.setting)(name)
@@ -78,7 +79,7 @@ impl Installed {
 mod tests {
     use super::*;
 
-    /// An arm whose settings were refused would show the defaults' figures under the tuned name.
+    /// An arm with refused settings would show the default figures under the tuned name.
     #[test]
     fn a_setting_that_is_not_in_force_is_named_with_what_is() {
         let setting = |name: &str| (name == "opt.thp").then(|| "default".to_owned());

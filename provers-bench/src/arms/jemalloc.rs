@@ -4,11 +4,11 @@ use super::arm::{Arm, Colour};
 #[cfg(feature = "jemalloc")]
 use super::installed::Installed;
 
-/// Its type.
+/// The allocator's type.
 #[cfg(feature = "jemalloc")]
 pub type Allocator = tikv_jemallocator::Jemalloc;
 
-/// What to install.
+/// The value to install as the global allocator.
 #[cfg(feature = "jemalloc")]
 pub const ALLOCATOR: Allocator = tikv_jemallocator::Jemalloc;
 
@@ -29,7 +29,7 @@ pub(super) const ARMS: &[Arm] = &[
         ],
         ..PLAIN
     },
-    // As the field runs it, each named after who does: the sources are in docs/benchmarking.md.
+    // Settings of other projects; each arm has the name of its project. The sources are in docs/benchmarking.md.
     Arm {
         name: "jemalloc-plonky3",
         environment: &[("_RJEM_MALLOC_CONF", "thp:always,metadata_thp:auto,retain:true")],
@@ -67,7 +67,7 @@ pub(super) const ARMS: &[Arm] = &[
         ],
         ..PLAIN
     },
-    // The smallest that it gets.
+    // The lowest memory use that jemalloc offers: it purges freed pages at once.
     Arm {
         name: "jemalloc-decay-0",
         environment: &[("_RJEM_MALLOC_CONF", "dirty_decay_ms:0,muzzy_decay_ms:0")],
@@ -76,14 +76,14 @@ pub(super) const ARMS: &[Arm] = &[
     },
 ];
 
-/// jemalloc gives nothing back, and asks for huge pages.
+/// Makes jemalloc purge nothing and ask for huge pages.
 pub(crate) const RETAINS: &str = "thp:always,metadata_thp:auto,retain:true,dirty_decay_ms:-1,muzzy_decay_ms:-1";
 
-/// What the arm says of it.
+/// Describes the installed allocator.
 #[cfg(feature = "jemalloc")]
 #[inline]
 pub fn installed() -> Installed {
-    // Asked of the library that is linked, not of its manifest.
+    // Ask the linked library, not its manifest.
     let version = tikv_jemalloc_ctl::version::read().unwrap_or("unknown");
     Installed { setting, ..Installed::named("jemalloc", version, &["_RJEM_MALLOC_"]) }
 }
@@ -91,7 +91,7 @@ pub fn installed() -> Installed {
 /// A setting of jemalloc, by its name in `mallctl` (jemalloc(3)).
 #[cfg(feature = "jemalloc")]
 #[inline]
-#[expect(unsafe_code, reason = "jemalloc is asked through its C interface")]
+#[expect(unsafe_code, reason = "jemalloc is queried through its C interface")]
 fn setting(name: &str) -> Option<String> {
     use tikv_jemalloc_ctl::raw;
     let key = format!("{name}\0");

@@ -4,11 +4,11 @@ use super::arm::{Arm, Colour};
 #[cfg(feature = "peers")]
 use super::installed::Installed;
 
-/// Its type.
+/// The allocator's type.
 #[cfg(feature = "peers")]
 pub type Allocator = ::mimalloc::MiMalloc;
 
-/// What to install.
+/// The value to install as the global allocator.
 #[cfg(feature = "peers")]
 pub const ALLOCATOR: Allocator = ::mimalloc::MiMalloc;
 
@@ -25,7 +25,7 @@ pub(super) const ARMS: &[Arm] = &[
     },
 ];
 
-/// What the arm says of it.
+/// Describes the installed allocator.
 #[cfg(feature = "peers")]
 #[inline]
 pub fn installed() -> Installed {
@@ -38,12 +38,12 @@ pub fn installed() -> Installed {
 fn setting(name: &str) -> Option<String> {
     let option = match name {
         "allow_large_os_pages" => libmimalloc_sys::mi_option_large_os_pages,
-        // The binding has no name for it: its place in `mi_option_t` (mimalloc.h, version 3).
+        // The binding has no name for this option. The number is its position in `mi_option_t` (mimalloc.h, version 3).
         "purge_delay" => 15,
         _ => return None,
     };
-    // SAFETY: reads a number, and an option that does not exist reads as 0.
-    #[expect(unsafe_code, reason = "mimalloc is asked through its C interface")]
+    // SAFETY: only reads a number; an unknown option reads as 0.
+    #[expect(unsafe_code, reason = "mimalloc is queried through its C interface")]
     let value = unsafe { libmimalloc_sys::mi_option_get(option) };
     Some(value.to_string())
 }
@@ -51,9 +51,9 @@ fn setting(name: &str) -> Option<String> {
 #[cfg(feature = "peers")]
 #[inline]
 fn version() -> String {
-    // SAFETY: takes nothing and returns a number.
+    // SAFETY: takes no arguments and returns a number.
     #[expect(unsafe_code, reason = "the only way to ask the linked library for its version")]
     let version = unsafe { libmimalloc_sys::mi_version() };
-    // mimalloc.h: major, and two digits each of minor and patch.
+    // mimalloc.h: the major version, then two digits each for minor and patch.
     format!("{}.{}.{}", version / 10_000, version / 100 % 100, version % 100)
 }

@@ -1,14 +1,16 @@
-//! The arms, as data: an allocator, the binary that links it, its settings, and what must hold of it and its proofs.
+//! The arms, as data: an allocator, the binary that links it, its settings, and the conditions that its proofs must
+//! meet.
 //!
-//! Each file but `arm` and `installed` is one allocator, by the name that [`arm!`](crate::arm) takes: what to install, what it says
-//! when it is asked, its arms and their colour. A crate with a prover of its own has them from here, and depends on this
-//! one alone.
+//! Each file except `arm` and `installed` describes one allocator, under the name that [`arm!`](crate::arm) takes: the
+//! value to install, its reports, its arms and their colour. A crate with its own prover takes them from here, and
+//! depends on this crate alone.
 //!
-//! Without the features `jemalloc` and `peers`, those that take long to build are known by name and can't be run: their
-//! binaries need them.
+//! Some allocators take long to build. Without the features `jemalloc` and `peers` they are known by name but cannot
+//! run, because their binaries need these features.
 //!
-//! What calls into an allocator is `#[inline]`: it is compiled in the binary that calls it and never in this library. An
-//! allocator that the library itself called would be linked into every arm, with whatever it does before `main`.
+//! Functions that call into an allocator are `#[inline]`, so that they are compiled in the calling binary and never in
+//! this library. If the library itself called an allocator, every arm would link it, including its code that runs
+//! before `main`.
 
 mod arm;
 pub mod bump_reset;
@@ -25,7 +27,7 @@ pub use crate::sample::Counters;
 pub use arm::{Arm, Colour, Condition};
 pub use installed::Installed;
 
-/// Every allocator's arms, in the order of tables.
+/// The arms of all allocators, in the order of tables.
 const ALLOCATORS: &[&[Arm]] = &[
     glibc::ARMS,
     jemalloc::ARMS,
@@ -37,10 +39,10 @@ const ALLOCATORS: &[&[Arm]] = &[
     zk_alloc_resident::ARMS,
 ];
 
-/// The arms of this workspace.
+/// All arms of this workspace.
 pub const ARMS: &[Arm] = &all();
 
-/// The arm of this name.
+/// The arm with this name.
 pub(crate) fn named(name: &str) -> Option<&'static Arm> {
     ARMS.iter().find(|arm| arm.name == name)
 }
@@ -68,13 +70,14 @@ const fn count() -> usize {
     count
 }
 
-/// A set of arms that has a name of its own on the command line.
+/// A named set of arms for the command line.
 pub(crate) struct Set {
     pub(crate) name: &'static str,
     pub(crate) contains: fn(&Arm) -> bool,
 }
 
-/// Our arm as it comes: it stands for the others of ours, and `check` holds it to its baseline.
+/// Our arm with default settings. It represents our arms in the sets `quick` and `peers`, and `check` holds it to its
+/// baseline.
 pub(crate) const OURS: &str = zk_alloc::PLAIN.name;
 
 /// All sets.
@@ -84,17 +87,17 @@ pub(crate) const SETS: &[Set] = &[
     Set { name: "all", contains: |_| true },
 ];
 
-/// What runs when `--allocators` is not given.
+/// The set that runs without `--allocators`.
 pub(crate) const DEFAULT_SET: &str = "quick";
 
-/// The arm that the others are compared with, if it takes part; otherwise the first one is.
+/// The arm that the others are compared with. If it does not take part, the first arm replaces it.
 pub const BASELINE: &str = "glibc";
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// A name that stands for two things would measure one under the other's name.
+    /// If a name stood for two things, one would be measured under the other's name.
     #[test]
     fn names_of_arms_and_sets_are_unique_and_the_baseline_exists() {
         let names = || ARMS.iter().map(|arm| arm.name).chain(SETS.iter().map(|set| set.name));
@@ -103,7 +106,7 @@ mod tests {
         }
     }
 
-    /// A tuned arm that is not asked whether its setting took would show the default's figures.
+    /// A tuned arm that does not confirm its settings could show the default's figures.
     #[test]
     fn every_setting_of_a_peer_is_confirmed_by_it() {
         for arm in ARMS.iter().filter(|arm| !arm.environment.is_empty() && !arm.is_ours) {

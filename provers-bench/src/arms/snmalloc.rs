@@ -4,18 +4,18 @@ use super::arm::{Arm, Colour};
 #[cfg(feature = "peers")]
 use super::installed::Installed;
 
-/// Its type.
+/// The allocator's type.
 #[cfg(feature = "peers")]
 pub type Allocator = snmalloc_rs::SnMalloc;
 
-/// What to install.
+/// The value to install as the global allocator.
 #[cfg(feature = "peers")]
 pub const ALLOCATOR: Allocator = snmalloc_rs::SnMalloc;
 
 pub(super) const ARMS: &[Arm] =
     &[Arm { colour: Colour { light: "#b8578f", dark: "#dd8fbd" }, ..Arm::new("snmalloc", "with-snmalloc") }];
 
-/// What the arm says of it.
+/// Describes the installed allocator.
 #[cfg(feature = "peers")]
 #[inline]
 pub fn installed() -> Installed {

@@ -1,6 +1,6 @@
-//! TCMalloc, Google's, through `tcmalloc-better`, whose version is pinned in the manifest.
+//! Google's TCMalloc, through `tcmalloc-better`, whose version is pinned in the manifest.
 
-#![cfg_attr(feature = "peers", expect(unsafe_code, reason = "TCMalloc is asked and set through its C interface"))]
+#![cfg_attr(feature = "peers", expect(unsafe_code, reason = "TCMalloc has a C interface for queries and settings"))]
 
 use super::arm::{Arm, Colour};
 #[cfg(feature = "peers")]
@@ -8,11 +8,11 @@ use super::installed::Installed;
 #[cfg(feature = "peers")]
 use std::env;
 
-/// Its type.
+/// The allocator's type.
 #[cfg(feature = "peers")]
 pub type Allocator = tcmalloc_better::TCMalloc;
 
-/// What to install.
+/// The value to install as the global allocator.
 #[cfg(feature = "peers")]
 pub const ALLOCATOR: Allocator = tcmalloc_better::TCMalloc;
 
@@ -23,8 +23,8 @@ pub(super) const ARMS: &[Arm] = &[
     PLAIN,
     Arm {
         name: "tcmalloc-tuned",
-        // glibc takes the kernel's restartable sequences for itself, and TCMalloc has caches for each processor only where
-        // it gets them: its documentation says to set this.
+        // glibc registers the kernel's restartable sequences for itself. TCMalloc needs them for its per-CPU caches, so
+        // its documentation says to set this.
         environment: &[("GLIBC_TUNABLES", "glibc.pthread.rseq=0"), (CACHE_BYTES, "16777216"), (SAMPLING_BYTES, "0")],
         confirms: &[
             ("PerCpuCachesActive", "true"),
@@ -35,17 +35,18 @@ pub(super) const ARMS: &[Arm] = &[
     },
 ];
 
-/// TCMalloc takes its settings from the program, by `MallocExtension`. These have the arm's binary set them: the most bytes
-/// that a processor's cache holds, and the bytes from one profiled allocation to the next, none of which are with 0.
+/// TCMalloc takes its settings from the program, through `MallocExtension`. The arm's binary reads these variables and
+/// applies them: the maximum size of a per-CPU cache, and the bytes between two profiled allocations. 0 disables
+/// profiling.
 const CACHE_BYTES: &str = "TCMALLOC_MAX_PER_CPU_CACHE_SIZE";
 const SAMPLING_BYTES: &str = "TCMALLOC_PROFILE_SAMPLING_INTERVAL";
 
-/// What the arm says of it.
+/// Applies the settings, then describes the installed allocator.
 #[cfg(feature = "peers")]
 #[inline]
 pub fn installed() -> Installed {
     let number = |name| env::var(name).ok().and_then(|value| value.parse().ok());
-    // SAFETY: both take a number, at any time (malloc_extension.h).
+    // SAFETY: both functions take a number and may be called at any time (malloc_extension.h).
     unsafe {
         if let Some(bytes) = number(CACHE_BYTES) {
             MallocExtension_Internal_SetMaxPerCpuCacheSize(bytes);
@@ -57,11 +58,11 @@ pub fn installed() -> Installed {
     Installed { setting, ..Installed::named("tcmalloc", "tcmalloc-better 0.1.19", &["TCMALLOC_", "GLIBC_TUNABLES"]) }
 }
 
-/// A setting of TCMalloc, by the name that `MallocExtension` has for it.
+/// A setting of TCMalloc, by its name in `MallocExtension`.
 #[cfg(feature = "peers")]
 #[inline]
 fn setting(name: &str) -> Option<String> {
-    // SAFETY: these only read (malloc_extension.h).
+    // SAFETY: these functions only read (malloc_extension.h).
     unsafe {
         match name {
             "PerCpuCachesActive" => Some(MallocExtension_Internal_GetPerCpuCachesActive().to_string()),
@@ -72,7 +73,7 @@ fn setting(name: &str) -> Option<String> {
     }
 }
 
-// What `MallocExtension`, which is C++, calls.
+// The functions that the C++ class `MallocExtension` calls.
 #[cfg(feature = "peers")]
 unsafe extern "C" {
     fn MallocExtension_Internal_GetPerCpuCachesActive() -> bool;

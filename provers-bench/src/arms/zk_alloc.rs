@@ -5,10 +5,10 @@ use super::installed::Installed;
 use crate::machine::memory;
 use crate::sample::Counters;
 
-/// Its type.
+/// The allocator's type.
 pub type Allocator = ::zk_alloc::ZkAllocator;
 
-/// What to install.
+/// The value to install as the global allocator.
 pub const ALLOCATOR: Allocator = ::zk_alloc::ZkAllocator;
 
 pub(super) const PLAIN: Arm = Arm {
@@ -32,16 +32,16 @@ pub(super) const ARMS: &[Arm] = &[
 const ARENA_SERVES: &[Condition] =
     &[Condition::Grows { counter: "arena_allocations", otherwise: "the arena served nothing" }];
 
-/// zk-alloc asks the kernel for huge pages, and goes on without them.
+/// zk-alloc asks the kernel for huge pages, and continues if it gets none.
 const IN_HUGE_PAGES: Condition = Condition::Positive {
     gauge: "large_folio_bytes",
     otherwise: "its setting did not take: nothing lies in huge pages",
 };
 
-/// What the arm says of it.
+/// Describes the installed allocator.
 #[inline]
 pub fn installed() -> Installed {
-    // The library's manifest: the allocator is a member of the same workspace, under the same version.
+    // The arm reports this library's version: the allocator is in the same workspace, under the same version.
     let prefixes = &["GLIBC_TUNABLES", "MALLOC_", "ZK_ALLOC_"];
     Installed {
         counters,
@@ -68,8 +68,8 @@ fn counters() -> Counters {
         ("phases", stats.phases),
         ("refusals", stats.refusals),
         ("system_calls", stats.system_calls),
-        // Goes up and down. A sample holds by how much it grew in the proof: what left its phase, the proof included, as
-        // zk_alloc's PhaseReport counts it.
+        // Goes up and down. A sample records its growth during the proof: the memory that left its phase, the proof
+        // included, as in zk_alloc's PhaseReport.
         ("escaped_bytes", stats.live_bytes as u64),
     ])
 }
@@ -84,7 +84,7 @@ mod tests {
     use super::*;
     use crate::sample;
 
-    /// An arm that was not used would show glibc's figures under its own name.
+    /// An arm with an unused arena would show glibc's figures under its own name.
     #[test]
     fn an_arena_that_served_nothing_breaks_its_condition() {
         let condition = &PLAIN.holds[0];
@@ -95,7 +95,7 @@ mod tests {
         assert!(condition.broken_by(&with(Counters::new())).unwrap().contains("does not report"));
     }
 
-    /// Where the host has no huge pages, asking for them changes nothing.
+    /// On a host without huge pages, asking for them has no effect.
     #[test]
     fn an_arm_of_huge_pages_without_any_breaks_its_condition() {
         let mut sample = sample::tests::sample(1, Counters::new());

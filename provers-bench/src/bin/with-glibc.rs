@@ -1,3 +1,3 @@
-//! The arms `glibc` and `glibc-tuned`: the system's allocator.
+//! The arms `glibc` and `glibc-tuned`: the system allocator.
 
 provers_bench::arm!(glibc, &[]);

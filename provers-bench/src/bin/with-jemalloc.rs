@@ -1,3 +1,3 @@
-//! The arms `jemalloc` and `jemalloc-tuned`.
+//! The arms that link jemalloc.
 
 provers_bench::arm!(jemalloc, &[]);

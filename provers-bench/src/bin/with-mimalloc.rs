@@ -1,3 +1,3 @@
-//! The arms `mimalloc` and `mimalloc-tuned`.
+//! The arms that link mimalloc.
 
 provers_bench::arm!(mimalloc, &[]);

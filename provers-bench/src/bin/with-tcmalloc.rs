@@ -1,3 +1,3 @@
-//! The arms `tcmalloc` and `tcmalloc-tuned`.
+//! The arms that link TCMalloc.
 
 provers_bench::arm!(tcmalloc, &[]);

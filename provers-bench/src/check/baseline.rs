@@ -1,4 +1,4 @@
-//! The file of figures to hold, with the history of who changed them and why.
+//! The baseline file: the figures to hold, and the history of their changes with the reasons.
 
 use super::figures::Figures;
 use crate::machine::Machine;
@@ -10,7 +10,7 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
 
-/// Changes whenever a reader of an older file would misread it.
+/// Changes whenever this code would misread an older file.
 const SCHEMA: u32 = 1;
 
 const HEADER: &str = "\
@@ -19,7 +19,7 @@ const HEADER: &str = "\
 
 ";
 
-/// A baseline that cannot be used: one line that says which, and what to do.
+/// A baseline that cannot be used. Its message is one line with the file and the reason.
 #[derive(Debug, thiserror::Error)]
 #[error("the baseline {file} {reason}")]
 pub(crate) struct Unusable {
@@ -38,7 +38,7 @@ impl Unusable {
 #[serde(deny_unknown_fields)]
 pub(super) struct Baseline {
     schema: u32,
-    /// By `prover/workload`.
+    /// Keyed by `prover/workload`.
     #[serde(default)]
     pub(super) workloads: BTreeMap<String, Entry>,
     /// Oldest first.
@@ -46,7 +46,7 @@ pub(super) struct Baseline {
     blessed: Vec<Blessing>,
 }
 
-/// The figures of one workload, and what they depend on.
+/// The figures of one workload, and the conditions that they depend on.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct Entry {
     pub(super) log_rows: u32,
@@ -81,7 +81,7 @@ impl Entry {
         }
     }
 
-    /// Whether times of the two may be compared closely.
+    /// Whether both come from the same machine and build profile, so that their times can be compared closely.
     pub(super) fn is_like(&self, other: &Self) -> bool {
         (&self.machine, &self.profile) == (&other.machine, &other.profile)
     }
@@ -99,7 +99,7 @@ impl Baseline {
         Ok(Self::found(path)?.unwrap_or_else(new))
     }
 
-    /// `None` if there is no such file.
+    /// Returns `None` if the file does not exist.
     fn found(path: &Path) -> Result<Option<Self>, Unusable> {
         match fs::read_to_string(path) {
             Ok(text) => Self::parse(&text).map(Some).map_err(|reason| Unusable::of(path, reason)),
@@ -111,7 +111,7 @@ impl Baseline {
     fn parse(text: &str) -> Result<Self, String> {
         let in_a_line = |error: toml::de::Error| format!("is no baseline: {}", error.message().replace('\n', "; "));
         let table: toml::Table = text.parse().map_err(in_a_line)?;
-        // First of all: what another schema means is not for this reader to say.
+        // The schema comes first: this code does not know the meaning of another schema.
         match table.get("schema").and_then(toml::Value::as_integer) {
             Some(schema) if schema == i64::from(SCHEMA) => toml::from_str(text).map_err(in_a_line),
             Some(schema) => {
@@ -154,7 +154,7 @@ mod tests {
         Baseline::parse(text).expect_err(text)
     }
 
-    /// A file of another schema may parse, and its figures mean something else.
+    /// A file of another schema may parse, although its figures mean something else.
     #[test]
     fn another_schema_is_refused_whatever_else_the_file_says() {
         assert!(mistake("schema = 99\nworkloads = 3").contains("schema 99"));
@@ -162,7 +162,7 @@ mod tests {
         assert!(Baseline::parse("schema = 1").is_ok());
     }
 
-    /// A figure that is misspelt, or missing, must not read as one that holds.
+    /// A figure that is misspelt or missing must not pass as one that holds.
     #[test]
     fn a_damaged_file_is_named_in_one_line() {
         for text in ["schema = ", "schema = 1\n[workloads.\"p/w\"]\nlog_rows = 3", "schema = 1\nworkload = {}"] {

@@ -1,4 +1,4 @@
-//! The command `check`, as clap sees it, and what it is to do.
+//! The command `check`: its options, and the job that they describe.
 
 use super::baseline::Baseline;
 use super::figures::{HELD, REFERENCE};
@@ -9,9 +9,9 @@ use crate::workloads::{Prover, WorkloadSpec};
 use clap::{ArgMatches, Args, Command, FromArgMatches};
 use std::path::PathBuf;
 
-/// The figures depend on the number of threads, so that it is not the machine's.
+/// Fixed, because the figures depend on the number of threads.
 const THREADS: usize = 2;
-/// The same inputs and the same orders every time.
+/// Fixed, so that every check has the same inputs and orders.
 const SEED: u64 = 1;
 
 const EXIT_CODES: &str = "Exit code 0: every figure holds, or was blessed; 1: a figure is worse, or an arm failed; \
@@ -20,40 +20,40 @@ const EXIT_CODES: &str = "Exit code 0: every figure holds, or was blessed; 1: a 
 /// Options of `check`.
 #[derive(Args, Debug)]
 struct CheckArgs {
-    /// File of the figures to hold [default: baseline.toml beside the package's Cargo.toml]
+    /// File with the baseline figures [default: baseline.toml next to the package's Cargo.toml]
     #[arg(long, value_name = "FILE")]
     baseline: Option<PathBuf>,
-    /// Make the figures of this run the baseline; takes --reason
+    /// Make the figures of this run the new baseline; requires --reason
     #[arg(long)]
     bless: bool,
-    /// Why the figures may change; kept in the baseline's history
+    /// Why the figures may change; recorded in the baseline's history
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
-    /// Workloads to check, with commas between them: NAME or PROVER/NAME [default: all]
+    /// Comma-separated workloads to check, each as NAME or PROVER/NAME [default: all]
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     workloads: Vec<String>,
-    /// Warm rounds; time is judged from 6 on
+    /// Warm rounds; a verdict on time needs 6
     #[arg(long, value_name = "N", default_value = "10", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     rounds: u32,
-    /// What warm time may be above the baseline's beyond both intervals, in parts of glibc's time [default: 5%, or 15%
-    /// where the baseline is from another machine]
+    /// Allowed increase of the warm-time ratio over the baseline, on top of the noise of both runs [default: 5%, or 15%
+    /// if the baseline was recorded on another machine or with another build profile]
     #[arg(long, value_name = "PERCENT", value_parser = percentage)]
     tolerance: Option<f64>,
-    /// Folder under which the runs' folders are made [default: prove-bench in cargo's target directory]
+    /// Create the runs' folders in DIR [default: prove-bench in cargo's target directory]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
 }
 
-/// What a check is to do.
+/// The job of a check.
 #[derive(Debug)]
 pub(crate) struct Job {
     pub(super) items: Vec<Item>,
     pub(super) baseline: Option<PathBuf>,
-    /// The reason, if the figures become the baseline.
+    /// The reason, if the figures of this run become the baseline.
     pub(super) bless: Option<String>,
-    /// Of warm time, if it is not for the baseline's origin to decide.
+    /// The tolerance of warm time; if it is `None`, the baseline's origin decides.
     pub(super) tolerance: Option<f64>,
-    /// Some workloads were asked for, and not all.
+    /// The user named the workloads to check.
     pub(super) restricted: bool,
 }
 
@@ -67,12 +67,13 @@ pub(super) struct Item {
 }
 
 impl Job {
-    /// The arms of every workload.
+    /// The arms. They are the same for every workload.
     pub(crate) fn contestants(&self) -> &[Contestant] {
         self.items.first().map_or(&[], |item| &item.plan.contestants)
     }
 
-    /// Whether `baseline` holds figures of just these workloads at these sizes; otherwise what is wrong with it.
+    /// Checks that `baseline` has figures of these workloads at these sizes. Without `--workloads` it must have no
+    /// others.
     pub(super) fn held_by(&self, baseline: &Baseline) -> Result<(), String> {
         let known = |key: &String| self.restricted || self.items.iter().any(|item| &item.key == key);
         if let Some(unknown) = baseline.workloads.keys().find(|key| !known(key)) {
@@ -95,14 +96,14 @@ impl Job {
     }
 }
 
-/// The command.
+/// The clap command.
 pub(crate) fn command() -> Command {
     CheckArgs::augment_args(Command::new("check"))
         .about("Holds small workloads to the figures of a committed baseline")
         .after_help(EXIT_CODES)
 }
 
-/// The job that `matches` of the command `name` asks for; `None` if that is another command.
+/// The job that `matches` of the command `name` describe; `None` if that is another command.
 pub(crate) fn job(provers: &'static [Prover], name: &str, matches: &ArgMatches) -> Option<Result<Job, UsageError>> {
     let other = |error: clap::Error| UsageError::Other(error.to_string());
     (name == "check").then(|| CheckArgs::from_arg_matches(matches).map_err(other).and_then(|args| of(provers, args)))

@@ -1,4 +1,4 @@
-//! What is held of a workload, taken from its result.
+//! The figures of a workload that the gate holds, computed from its result.
 
 use crate::arms;
 use crate::results::record::{ArmResult, Outcome, WorkloadResult};
@@ -8,21 +8,22 @@ use serde::{Deserialize, Serialize};
 
 /// The arm that is held to the baseline.
 pub(super) const HELD: &str = arms::OURS;
-/// The arm that its time and memory are ratios to.
+/// The arm that time and memory are compared with.
 pub(super) const REFERENCE: &str = arms::BASELINE;
-/// Figures of zk-alloc's warm proofs. Each is better the smaller it is.
+/// Figures of zk-alloc's proofs. Lower is better.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub(super) struct Figures {
-    /// Minor faults of a proof: three of four had at least so many. What glibc's heaps grow by, now and then, and more on a
-    /// busy machine, does not show in it; a buffer that is faulted in anew for each proof does.
+    /// Lower quartile of a warm proof's minor faults. It hides the occasional growth of glibc's heaps, which is larger
+    /// on a busy machine. It shows a buffer that every proof faults in again.
     pub(super) minor_faults: u64,
-    /// Calls of the arena into the kernel; like those below, the median.
+    /// Median calls of the arena into the kernel in a warm proof.
     pub(super) system_calls: u64,
-    /// Bytes by which page runs and blocks of slabs that are alive grew in the proof: what left its phase, the proof included.
+    /// Median growth of live page runs and slab blocks in a warm proof, in bytes: the memory that left its phase, the
+    /// proof included.
     pub(super) escaped_bytes: u64,
-    /// Highest resident memory of all proofs, divided by glibc's.
+    /// Highest resident memory over all proofs, divided by glibc's.
     pub(super) peak_rss_ratio: f64,
-    /// Wall-clock time, divided by glibc's round by round; `None` from too few rounds.
+    /// Wall-clock time, divided by glibc's round by round; `None` if there are too few rounds.
     pub(super) warm_time_ratio: Option<TimeRatio>,
 }
 
@@ -36,7 +37,7 @@ pub(super) struct TimeRatio {
 }
 
 impl Figures {
-    /// Of a result in which both arms finished; otherwise why there are none.
+    /// The figures of a result in which both arms finished. Otherwise the reason why it has none.
     pub(super) fn of(result: &WorkloadResult) -> Result<Self, String> {
         let held = arm(result, HELD)?;
         arm(result, REFERENCE)?;
@@ -76,14 +77,14 @@ fn fewest_faults(arm: &ArmResult) -> Option<u64> {
     faults.get(faults.len() / 4).copied()
 }
 
-/// Of a counter of our own arm; `None` if a warm proof does not tell it, or there is none.
+/// The median of one of our arm's counters; `None` if a warm proof does not report it, or no warm proof was made.
 fn warm_median(arm: &ArmResult, counter: &str) -> Option<u64> {
     let values: Option<Vec<f64>> =
         view::warm(arm).map(|proof| Some(*proof.sample.counters.get(counter)? as f64)).collect();
     median(&values?).map(|value| value.round() as u64)
 }
 
-/// To the digits that a file is read by.
+/// Rounds to the digits that a reader of the file needs.
 fn rounded(ratio: f64) -> f64 {
     (ratio * 1e4).round() / 1e4
 }

@@ -1,26 +1,29 @@
-//! Figures against their baseline. Pure: two entries in, rows and verdicts out.
+//! Compares figures with their baseline. Pure: two entries in, rows and verdicts out.
 
 use super::baseline::Entry;
 use super::figures::{Figures, TimeRatio};
 use crate::results::format;
 use std::ops::Sub;
 
-/// Faults above the baseline that are let pass: glibc serves what is small, and the heaps that it keeps for plonky2's
-/// threads grow by some hundred pages in the first proofs of a process. A buffer that is faulted in anew for each proof
-/// is thousands.
+/// Allowed minor faults above the baseline. glibc serves small requests, and its heaps for plonky2's threads grow by
+/// some hundred pages during the first proofs of a process. A buffer that is faulted in again for each proof adds
+/// thousands.
 const FAULTS: u64 = 400;
-/// The same, as a part of the baseline, where it is large.
+/// The same for a large baseline, as the divisor of the baseline.
 const FAULTS_PART: u64 = 4;
-/// The arena's calls while it finds its size, one more or less in the median proof. A call for each buffer would be
-/// hundreds.
+/// Allowed calls of the arena above the baseline. While the arena finds its size, the median proof makes one call more
+/// or less. A call for each buffer would add hundreds.
 const SYSTEM_CALLS: u64 = 4;
-/// What leaves a phase is the proof and a few small things. A buffer that stays is more.
+/// Allowed bytes above the baseline. The proof and a few small blocks leave a phase; a buffer that stays alive is
+/// larger.
 const ESCAPED_BYTES: u64 = 1 << 20;
-/// Peaks of both allocators move with the threads' order, and one huge page is a tenth of the smallest process here.
+/// Allowed peak ratio above the baseline. The order of threads moves the peaks of both allocators, and one huge page is
+/// a tenth of the smallest process here.
 const PEAK_RSS_RATIO: f64 = 0.1;
-/// Beyond both intervals, which hold what the runs themselves scattered by: what two quiet runs may differ by.
+/// Allowed time ratio above the baseline, on top of both intervals. The intervals cover the noise within each run. Two
+/// quiet runs may differ by this much.
 const TIME_RATIO: f64 = 0.05;
-/// The same between machines, or between builds of another profile: page faults weigh differently on each.
+/// The same between machines or build profiles, because page faults weigh differently on each.
 const TIME_RATIO_ELSEWHERE: f64 = 0.15;
 
 /// One figure of one workload.
@@ -36,7 +39,7 @@ pub(super) struct Row {
 #[derive(Debug, PartialEq)]
 pub(super) enum Verdict {
     Holds,
-    /// By how much it is above what is allowed.
+    /// The amount above the allowed value.
     Worse(String),
     NotJudged(&'static str),
 }
@@ -47,8 +50,8 @@ impl Row {
     }
 }
 
-/// A row for each figure of `now`, held to `baseline` if there is one. `tolerance` is of warm time; without it, the
-/// baseline's origin decides.
+/// One row for each figure of `now`, compared with `baseline` if there is one. `tolerance` applies to warm time;
+/// without it the baseline's origin decides.
 pub(super) fn rows(baseline: Option<&Entry>, now: &Entry, tolerance: Option<f64>) -> Vec<Row> {
     let (then, here) = (baseline.map(|entry| &entry.figures), &now.figures);
     let counted = |figure, value: fn(&Figures) -> u64, slack: fn(u64) -> u64| {
@@ -65,7 +68,7 @@ pub(super) fn rows(baseline: Option<&Entry>, now: &Entry, tolerance: Option<f64>
     ]
 }
 
-/// `held` is the baseline and what is allowed.
+/// `held` is the baseline value and the allowed value.
 fn row<T>(figure: &'static str, held: Option<(T, T)>, now: T, shown: impl Fn(T) -> String) -> Row
 where
     T: PartialOrd + Copy + Sub<Output = T>,
@@ -80,9 +83,9 @@ where
     Row { figure, baseline, now: shown(now), allowed, verdict }
 }
 
-/// Noise on either side widens what is allowed, and must not fail the check: a difference counts from where its own 95%
-/// interval, made from the two of its parts, excludes the tolerance (Zou and Donner, "Construction of confidence limits about
-/// effect measures", Statistics in Medicine 27, 2008).
+/// Compares warm time. Noise on either side raises the allowed value, so it does not fail the check. A difference
+/// counts if its 95% interval excludes the tolerance. That interval is combined from the intervals of both ratios (Zou
+/// and Donner, "Construction of confidence limits about effect measures", Statistics in Medicine 27, 2008).
 fn time(baseline: Option<&Entry>, now: &Entry, tolerance: Option<f64>) -> Row {
     let (tolerance, named) = match (tolerance, baseline) {
         (Some(tolerance), _) => (tolerance, ""),
@@ -125,7 +128,7 @@ mod tests {
         Entry { log_rows: 13, threads: 2, machine: machine.into(), profile: "release".into(), figures }
     }
 
-    /// The figures that do not hold when `change` was made to a baseline of 80 faults and 0.9 of glibc's time.
+    /// The figures that fail if `change` is applied to a copy of a baseline with 80 faults and 0.9 of glibc's time.
     fn worse(change: impl FnOnce(&mut Entry)) -> Vec<&'static str> {
         let baseline = entry("here", 80, (0.9, 0.88));
         let mut now = baseline.clone();
@@ -133,7 +136,7 @@ mod tests {
         rows(Some(&baseline), &now, None).iter().filter(|row| !row.holds()).map(|row| row.figure).collect()
     }
 
-    /// Each figure must fail the check by itself, just beyond what is allowed and not before.
+    /// Each figure must fail the check by itself just above its limit, and not before.
     #[test]
     fn each_figure_is_held_at_its_limit() {
         assert_eq!(worse(|_| {}), [""; 0]);
@@ -142,26 +145,27 @@ mod tests {
         assert_eq!(worse(|now| now.figures.system_calls = 5), ["system calls"]);
         assert_eq!(worse(|now| now.figures.escaped_bytes += (1 << 20) + 1), ["escaped bytes"]);
         assert_eq!(worse(|now| now.figures.peak_rss_ratio = 1.101), ["peak RSS / glibc's"]);
-        // The baseline's interval and that of now reach 0.02 each: 0.05 and 0.028 together are allowed.
+        // Each interval reaches 0.02 from its median, so 0.05 plus 0.028 is allowed.
         assert_eq!(worse(|now| *now = entry("here", 80, (0.978, 0.958))), [""; 0]);
         assert_eq!(worse(|now| *now = entry("here", 80, (0.979, 0.959))), ["warm time / glibc's"]);
     }
 
-    /// On a busy machine the median may be anywhere: only an interval that is worse as a whole says something.
+    /// On a busy machine the median may be anywhere. Only an interval that is worse as a whole shows a regression.
     #[test]
     fn a_wide_interval_does_not_fail_the_check_and_a_missing_one_is_not_judged() {
         assert_eq!(worse(|now| *now = entry("here", 80, (1.3, 0.94))), [""; 0]);
         assert_eq!(worse(|now| now.figures.warm_time_ratio = None), [""; 0]);
     }
 
-    /// A lucky baseline says by its interval that it was one. (Of a CI run on a busy machine, which must not fail.)
+    /// The wide interval of a lucky baseline shows that it was lucky. (From a CI run on a busy machine, which must not
+    /// fail.)
     #[test]
     fn a_baseline_that_scattered_does_not_fail_a_calm_run() {
         let row = time(Some(&entry("here", 0, (0.754, 0.446))), &entry("here", 0, (1.009, 0.959)), None);
         assert!(row.holds(), "{row:?}");
     }
 
-    /// A baseline from elsewhere must not fail code that did not change, nor let everything pass.
+    /// A baseline from elsewhere must not fail unchanged code, nor let everything pass.
     #[test]
     fn another_machine_widens_the_tolerance_of_time_alone() {
         assert_eq!(worse(|now| *now = entry("there", 80, (1.0, 0.98))), [""; 0]);
@@ -178,7 +182,7 @@ mod tests {
         assert!(holds("there", None) && !holds("here", None));
     }
 
-    /// A baseline with many faults allows a part of them more.
+    /// The allowance grows with a baseline of many faults.
     #[test]
     fn many_faults_may_be_a_quarter_more() {
         let held = |then, now| rows(Some(&entry("m", then, (1.0, 1.0))), &entry("m", now, (1.0, 1.0)), None)[0].holds();

@@ -1,7 +1,7 @@
 //! The gate: small workloads under glibc and zk-alloc in lockstep, held to the figures of a committed baseline.
 //!
-//! What no neighbour can change (faults, system calls, what escapes, memory) decides alone. Time decides only where it
-//! is worse than the baseline beyond what both scatter by, and a tolerance.
+//! Figures that other processes cannot change (faults, system calls, escaped bytes, memory) fail the check by
+//! themselves. Time fails it only if it is worse than the baseline by more than the noise of both runs and a tolerance.
 
 mod baseline;
 mod cli;
@@ -21,19 +21,19 @@ use figures::Figures;
 use std::path::{Path, PathBuf};
 use table::Checked;
 
-/// The baseline of a package, beside its `Cargo.toml`.
+/// The baseline of a package, next to its `Cargo.toml`.
 const FILE: &str = "baseline.toml";
 
 /// How a check ended.
 #[derive(Debug)]
 pub(crate) struct Outcome {
-    /// What was compared, and what to do about it.
+    /// The comparison, and what to do about it.
     pub(crate) text: String,
     pub(crate) passed: bool,
     pub(crate) interrupted: bool,
 }
 
-/// A check whose baseline can be used.
+/// A check with a usable baseline.
 pub(crate) struct Gate<'a> {
     job: &'a Job,
     path: PathBuf,
@@ -41,7 +41,8 @@ pub(crate) struct Gate<'a> {
 }
 
 impl<'a> Gate<'a> {
-    /// Reads the baseline, by default that of the package in `package_folder`, before anything is built or proved.
+    /// Reads the baseline, before anything is built or proved. The default is the baseline of the package in
+    /// `package_folder`.
     pub(crate) fn open(job: &'a Job, package_folder: &Path) -> Result<Self, Unusable> {
         let path = job.baseline.clone().unwrap_or_else(|| package_folder.join(FILE));
         let baseline = match job.bless {
@@ -55,7 +56,7 @@ impl<'a> Gate<'a> {
         Ok(Self { job, path, baseline })
     }
 
-    /// Runs every workload with the arms' binaries in `folder`, and judges or blesses what came of it.
+    /// Runs every workload with the arms' binaries in `folder`, and judges or blesses the results.
     pub(crate) fn hold(mut self, folder: &Path, interrupt: &Interrupt) -> anyhow::Result<Outcome> {
         let mut checked = Vec::new();
         let mut machine = None;
@@ -97,7 +98,7 @@ impl<'a> Gate<'a> {
 
     fn bless(&mut self, checked: Vec<Checked>, machine: &Machine, reason: &str) -> anyhow::Result<()> {
         if !self.job.restricted {
-            // Of workloads that are no more, too.
+            // This also drops workloads that no longer exist.
             self.baseline.workloads.clear();
         }
         let entries = checked.into_iter().filter_map(|checked| Some((checked.key, checked.found.ok()?.0)));

@@ -1,11 +1,11 @@
-//! What a check shows: a row for each figure, and what became worse.
+//! The output of a check: a row for each figure, and the regressions.
 
 use super::baseline::Entry;
 use super::judge::{Row, Verdict};
 use comfy_table::presets::UTF8_FULL_CONDENSED;
 use comfy_table::{CellAlignment, ContentArrangement, Table};
 
-/// What one workload came to.
+/// The result of one workload.
 pub(super) struct Checked {
     pub(super) key: String,
     pub(super) found: Result<(Entry, Vec<Row>), String>,
@@ -21,7 +21,7 @@ impl Checked {
     }
 }
 
-/// A row for each figure, the workload named in its first.
+/// A row for each figure. The first row of a workload names it.
 pub(super) fn table(checked: &[Checked]) -> String {
     let mut table = Table::new();
     table.set_content_arrangement(ContentArrangement::Disabled).load_style(UTF8_FULL_CONDENSED);
@@ -50,7 +50,7 @@ fn cells(name: &str, row: &Row) -> [String; 6] {
     [name, row.figure, &row.baseline, &row.now, &row.allowed, &verdict].map(str::to_owned)
 }
 
-/// What became worse, by how much, and how to accept it.
+/// The regressions, by how much they exceed the limit, and how to accept them.
 pub(super) fn conclusion(checked: &[Checked], passed: bool) -> String {
     if passed {
         return "All figures hold.\n".into();

@@ -1,4 +1,5 @@
-//! Injects faults on request, in a child, so that tests can watch a real driver and a real gate deal with a real failing arm.
+//! Injects faults into a child on request, so that tests can watch the real driver and the real gate handle a failing
+//! arm.
 
 use anyhow::{Context, bail};
 use std::env;
@@ -7,30 +8,30 @@ use std::process;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Names a fault as `arm:round:kind`; the round `*` is every one.
+/// Names a fault as `arm:round:kind`; the round `*` means every round.
 pub(crate) const SETTING: &str = "PROVE_BENCH_TEST_FAULT";
 
-/// What a storm of page faults touches: more pages than any allowance of the gate.
+/// Memory that a storm of page faults touches: more pages than the gate allows.
 const STORM_BYTES: usize = 48 << 20;
 const PAGE_BYTES: usize = 4096;
 
-/// Ways in which a child can fail its driver, or be worse than it was.
+/// Ways in which a child can fail its driver or regress.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Fault {
     Die,
     Hang,
     Garbage,
     BadProof,
-    /// The proof takes this part of its time longer.
+    /// The proof takes longer by this share of its time.
     Slow {
         percent: u32,
     },
-    /// The proof touches pages that the process never had.
+    /// The proof touches pages that are new to the process.
     PageFaults,
 }
 
 impl Fault {
-    /// The fault that was asked for of this proof.
+    /// The fault that a test requested for this proof.
     pub(crate) fn for_proof(arm: &str, round: u32) -> anyhow::Result<Option<Self>> {
         let Ok(setting) = env::var(SETTING) else { return Ok(None) };
         let [wanted_arm, wanted_round, kind] = setting.split(':').collect::<Vec<_>>()[..] else {
@@ -57,7 +58,7 @@ impl Fault {
         })
     }
 
-    /// Before the proof: a process that dies or hangs does not come back.
+    /// Runs before the proof. A process that dies or hangs does not return.
     pub(crate) fn strike(self) {
         match self {
             Self::Die => process::abort(),
@@ -68,7 +69,7 @@ impl Fault {
         }
     }
 
-    /// On the clock, after a proof that took `elapsed`.
+    /// Runs on the clock, after a proof that took `elapsed`.
     pub(crate) fn disturb(self, elapsed: Duration) -> anyhow::Result<()> {
         match self {
             Self::Slow { percent } => {
@@ -88,7 +89,7 @@ fn storm() -> anyhow::Result<()> {
     // With huge pages the whole storm would be two dozen faults.
     #[cfg(target_os = "linux")]
     nix::sys::prctl::set_thp_disable(true).context("cannot do without huge pages")?;
-    // Outside any phase, and larger than glibc keeps: the kernel hands it out anew each time.
+    // Outside any phase, and larger than glibc keeps: the kernel supplies new pages each time.
     let mut pages = vec![0_u8; STORM_BYTES];
     pages.iter_mut().step_by(PAGE_BYTES).for_each(|byte| *byte = 1);
     drop(black_box(pages));
@@ -101,7 +102,7 @@ fn storm() -> anyhow::Result<()> {
 mod tests {
     use super::*;
 
-    /// A fault that is misspelt must not read as a proof that is well.
+    /// A misspelt fault must not pass as a good proof.
     #[test]
     fn a_fault_is_one_of_those_known() {
         assert_eq!(Fault::named("slow=15").unwrap(), Fault::Slow { percent: 15 });

@@ -1,18 +1,18 @@
-//! Memory of the harness's own, straight from the kernel: the allocator that is recorded or measured must not serve it.
+//! Memory that the harness maps for itself, because the recorded or measured allocator must not serve it.
 #![allow(unsafe_code, reason = "maps memory that must not be allocated")]
 
 use anyhow::Context;
 use std::io;
 use std::ptr::NonNull;
 
-/// What every mapping is aligned to.
+/// The alignment of every mapping.
 const PAGE_BYTES: usize = 4096;
 
-/// Zeroed memory that is never unmapped. Only what is written takes memory.
+/// Zeroed memory that is never unmapped. Only written pages take memory.
 pub(crate) fn zeroed(bytes: usize) -> anyhow::Result<NonNull<u8>> {
     let (access, kind) =
         (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE);
-    // SAFETY: a new private mapping at an address of the kernel's choice touches nothing that exists.
+    // SAFETY: a new private mapping at an address that the kernel chooses touches nothing that exists.
     let at = unsafe { libc::mmap(std::ptr::null_mut(), bytes.max(1), access, kind, -1, 0) };
     if at == libc::MAP_FAILED {
         return Err(io::Error::last_os_error()).with_context(|| format!("cannot map {bytes} bytes for the harness"));
@@ -20,17 +20,19 @@ pub(crate) fn zeroed(bytes: usize) -> anyhow::Result<NonNull<u8>> {
     NonNull::new(at.cast()).context("the kernel mapped address 0")
 }
 
-/// A table of `len` values, each from `next`, that is never unmapped. All of it is resident from now on.
+/// A table of `len` values that is never unmapped. Each value comes from `next`. The whole table is resident from now
+/// on.
 pub(crate) fn table<T>(len: usize, mut next: impl FnMut() -> anyhow::Result<T>) -> anyhow::Result<&'static mut [T]> {
     const { assert!(align_of::<T>() <= PAGE_BYTES && size_of::<T>() > 0) };
     let bytes = len.checked_mul(size_of::<T>()).with_context(|| format!("a table of {len} entries is too large"))?;
     let start = zeroed(bytes)?.cast::<T>();
     for index in 0..len {
         let value = next()?;
-        // SAFETY: `index` is below `len`, so that the place is inside of the mapping, which is aligned for `T` and ours.
+        // SAFETY: `index` is below `len`, so the slot is inside the mapping, which is aligned for `T` and used by
+        // nothing else.
         unsafe { start.add(index).write(value) };
     }
-    // SAFETY: every one of the `len` values was just written, and nothing else refers to the mapping, which stays.
+    // SAFETY: all `len` values were just written. Nothing else refers to the mapping, which is never unmapped.
     Ok(unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), len) })
 }
 

@@ -1,11 +1,12 @@
-//! The child's side: a process with one allocator that proves when it is asked to.
+//! The child's side: a process with one allocator that proves on request.
 //!
-//! ```text
-//! mod        requests -> replies              fault_injection  failures on request, for tests
-//! recording  the main of the recorder         recorder         its allocator, which notes every request
-//! replay     a script on real memory          mapping          memory that no allocator serves
-//! stack      where its stacks begin
-//! ```
+//! - `mod`: answers requests
+//! - `fault_injection`: failures on request, for tests
+//! - `recording`: the `main` of the recorder
+//! - `recorder`: the recorder's allocator, which records every large request
+//! - `replay`: a script on real memory
+//! - `mapping`: memory that no allocator serves
+//! - `stack`: where the stacks of a proof begin
 
 mod fault_injection;
 mod mapping;
@@ -27,10 +28,10 @@ use std::io::{self, BufRead, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
-/// Serves a driver on stdin and stdout until stdin ends. The `main` of an arm's binary, which [`arm!`](crate::arm!) writes
-/// and which says in `installed` which allocator it links; `provers` are the ones its driver knows.
+/// Serves a driver on stdin and stdout until stdin ends: the `main` of an arm's binary, which [`arm!`](crate::arm!)
+/// writes. `installed` describes the allocator that the binary links. `provers` are the provers that its driver knows.
 ///
-/// Whatever a prover prints goes to stderr: stdout belongs to the protocol.
+/// The prover's own output goes to stderr, because stdout belongs to the protocol.
 pub fn main(provers: &[Prover], installed: Installed) -> ExitCode {
     match serve(provers, &installed) {
         Ok(()) => ExitCode::SUCCESS,
@@ -52,7 +53,7 @@ fn serve(provers: &[Prover], installed: &Installed) -> anyhow::Result<()> {
         let reply = match request {
             Request::Setup { arm, prover, workload, log_rows, requires, stack_bytes } => {
                 let place = Place::new(stack_bytes);
-                // First, so that the allocator is asked before it is used.
+                // Confirm first: the allocator must be asked before it is used.
                 let ready = installed.confirm(&requires).and_then(|confirmed| {
                     let subject = set_up(provers, &prover, &workload, log_rows, place)?;
                     Ok((subject, identity(installed, confirmed)))
@@ -85,7 +86,7 @@ fn set_up(
 ) -> anyhow::Result<Box<dyn Subject>> {
     let prover = provers.iter().find(|known| known.name == prover).context("unknown prover")?;
     let spec = prover.workloads.iter().find(|known| known.name == workload).context("unknown workload")?;
-    // Before the adapter does.
+    // The pool must exist before the adapter builds one.
     place.build_pool()?;
     (prover.init)();
     spec.setup(log_rows).context("setup failed")

@@ -1,6 +1,7 @@
-//! The recorder: the system's allocator, and a note of every large request, in a buffer that the recorder maps itself.
+//! The recorder: the system allocator, which also records every large request, in a buffer that the recorder maps
+//! itself.
 //!
-//! Nothing here allocates or waits: a record is one atomic addition and four stores.
+//! Nothing here allocates or blocks: a record is one atomic addition and four stores.
 #![allow(unsafe_code, reason = "implements GlobalAlloc, and shares the buffer that it cannot allocate")]
 
 use super::mapping;
@@ -14,12 +15,12 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::Instant;
 
-/// Address space for records: 33 million of them. Only what is written takes memory.
+/// Address space for 33 million records. Only written pages take memory.
 const BUFFER_BYTES: usize = 1 << 30;
 
 static SESSION: OnceLock<Session> = OnceLock::new();
 static RECORDING: AtomicBool = AtomicBool::new(false);
-/// Records begun; beyond the buffer's end they are lost, and still counted.
+/// Records begun. Records beyond the buffer's end are lost, but still counted.
 static BEGUN: AtomicUsize = AtomicUsize::new(0);
 static THREADS: AtomicU16 = AtomicU16::new(0);
 /// Twice the number of the proof, plus one while it is being made.
@@ -36,14 +37,15 @@ struct Session {
     start: Instant,
 }
 
-/// The allocator of the binary that records: `System`, with notes.
+/// The allocator of the recording binary: `System`, which also records large requests.
 #[derive(Clone, Copy, Debug)]
 pub struct Recorder;
 
-/// Starts to record requests of `min_bytes` and more.
+/// Starts to record requests of at least `min_bytes`.
 pub(crate) fn start(min_bytes: usize) -> anyhow::Result<()> {
     let at = mapping::zeroed(BUFFER_BYTES).context("no buffer for the trace")?;
-    // SAFETY: the mapping is page aligned, zeroed, as long as said, never unmapped, and ours alone; zero is an `AtomicU64`.
+    // SAFETY: the mapping is page aligned, zeroed, `BUFFER_BYTES` long, never unmapped and used by nothing else. Zero
+    // is a valid `AtomicU64`.
     let words = unsafe { std::slice::from_raw_parts(at.cast::<AtomicU64>().as_ptr(), BUFFER_BYTES / size_of::<u64>()) };
     if SESSION.set(Session { words, min_bytes, start: Instant::now() }).is_err() {
         bail!("the recorder was started twice");
@@ -52,7 +54,7 @@ pub(crate) fn start(min_bytes: usize) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Stops recording, and writes what was recorded.
+/// Stops recording, and writes the records to `path`.
 pub(crate) fn finish(path: &Path, title: String) -> anyhow::Result<()> {
     RECORDING.store(false, Ordering::Release);
     let session = SESSION.get().context("the recorder was not started")?;
@@ -64,12 +66,13 @@ pub(crate) fn finish(path: &Path, title: String) -> anyhow::Result<()> {
     records::write(path, &header, slots.filter_map(read))
 }
 
-/// What the recorder's binary tells the driver. The harness reads counters right before a proof and right after it:
-/// between the two the adapters' phase is open, and here the trace learns of it.
+/// The description that the recorder's binary sends to the driver. The harness reads counters right before a proof and
+/// right after it. The adapters' phase is open between these reads, so each read tells the trace that the phase begins
+/// or ends.
 pub(crate) fn installed() -> Installed {
     let counters = || {
         let phase = PHASE.load(Ordering::Relaxed);
-        // Odd: in a proof that ends. Even: between two.
+        // Odd: a proof has just ended. Even: the next one begins.
         PHASE.store(if phase % 2 == 1 { phase - 1 } else { phase + 3 }, Ordering::Relaxed);
         Counters::new()
     };
@@ -97,7 +100,7 @@ fn record(session: &Session, op: Op, address: *mut u8, size: usize, align: usize
         time_ns: session.start.elapsed().as_nanos() as u64,
     }
     .to_words();
-    // The first word last: it says that the record is whole.
+    // The first word is written last: it marks the record as complete.
     for (at, word) in slot.iter().zip(words).rev() {
         at.store(word, Ordering::Release);
     }
@@ -110,7 +113,7 @@ fn thread_number() -> u16 {
         }
         thread.get()
     };
-    // Without a destructor the cell is always there.
+    // A cell without a destructor is always accessible.
     THREAD.try_with(number).unwrap_or(0)
 }
 
@@ -123,26 +126,26 @@ fn record_new(op: Op, address: *mut u8, layout: Layout) {
     }
 }
 
-// SAFETY: `System` does all of it; the notes touch neither the memory nor the layout, and never unwind.
+// SAFETY: `System` does all the work. Recording touches neither the memory nor the layout, and never unwinds.
 unsafe impl GlobalAlloc for Recorder {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: the caller's.
+        // SAFETY: the caller's obligations are the same.
         let at = unsafe { System.alloc(layout) };
         record_new(Op::Alloc, at, layout);
         at
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: the caller's.
+        // SAFETY: the caller's obligations are the same.
         let at = unsafe { System.alloc_zeroed(layout) };
         record_new(Op::AllocZeroed, at, layout);
         at
     }
 
     unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
-        // Before it is free: afterwards another thread may be given the address, and note that first.
+        // Recorded before the free: afterwards another thread may get the address and record it first.
         record_new(Op::Free, ptr, layout);
-        // SAFETY: the caller's.
+        // SAFETY: the caller's obligations are the same.
         unsafe { System.dealloc(ptr, layout) };
     }
 
@@ -151,7 +154,7 @@ unsafe impl GlobalAlloc for Recorder {
         if let Some(session) = session {
             record(session, Op::ReallocFrom, ptr, new_size, layout.align());
         }
-        // SAFETY: the caller's.
+        // SAFETY: the caller's obligations are the same.
         let at = unsafe { System.realloc(ptr, layout, new_size) };
         if let Some(session) = session {
             record(session, Op::ReallocTo, at, new_size, layout.align());

@@ -1,4 +1,4 @@
-//! The `main` of the binary that records, and the variables by which the driver tells it what to record.
+//! The `main` of the recording binary, and the variables by which the driver configures it.
 
 use super::recorder;
 use crate::workloads::Prover;
@@ -9,7 +9,7 @@ use std::process::ExitCode;
 
 pub use super::recorder::Recorder;
 
-/// Where the recorder's binary writes its trace, what it calls it, and the smallest request that it records.
+/// Variables of the recorder's binary: the path of its trace, the title, and the smallest request to record.
 pub(crate) const PATH: &str = "PROVE_BENCH_TRACE_PATH";
 pub(crate) const TITLE: &str = "PROVE_BENCH_TRACE_TITLE";
 pub(crate) const MIN_BYTES: &str = "PROVE_BENCH_TRACE_MIN_BYTES";

@@ -1,9 +1,10 @@
-//! Where in a page the stacks of a proof begin: at the same place in every arm.
+//! Where in a page the stacks of a proof begin: at the same offset in every arm.
 //!
-//! A prover that keeps vectors on the stack takes up to 4% more or less time by where that begins: whether they straddle cache
-//! lines, and what else lies at the same place in a page. Left alone, it begins where the thread-local memory of the program ends,
-//! which is as long as the allocator makes it, so that an allocator would win or lose by what has nothing to do with memory
-//! (Mytkowicz et al., "Producing Wrong Data Without Doing Anything Obviously Wrong!", ASPLOS 2009).
+//! The start of the stack changes the time of a prover that keeps vectors there, by up to 4%. It decides which vectors
+//! straddle cache lines, and which data shares their offset within a page. By default a stack begins at the end of the
+//! program's thread-local memory, and the size of that memory depends on the allocator. An allocator would then win or
+//! lose for reasons unrelated to memory (Mytkowicz et al., "Producing Wrong Data Without Doing Anything Obviously
+//! Wrong!", ASPLOS 2009).
 #![allow(unsafe_code, reason = "moves the stack pointer")]
 
 use anyhow::Context;
@@ -12,17 +13,18 @@ use std::ffi::c_void;
 use std::io;
 use std::thread;
 
-/// A place in a page, in bytes.
+/// An offset within a page, in bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place(u16);
 
 impl Place {
-    /// Within a page, and rounded down to what a stack is aligned to.
+    /// Reduces `bytes` to an offset within a page, rounded down to the stack's alignment.
     pub(super) fn new(bytes: u16) -> Self {
         Self(bytes & (PAGE_BYTES - 1) & !(ALIGN_BYTES - 1))
     }
 
-    /// Runs `run` on this thread's stack, from this place in a page on. On processors that we know no way on, where it is.
+    /// Runs `run` on this thread's stack, from this offset within a page. On processors other than x86-64 and AArch64
+    /// the start of the stack does not change.
     pub(super) fn begin<T>(self, run: impl FnOnce() -> T) -> T {
         let mut run = Some(run);
         let mut result = None;
@@ -34,11 +36,11 @@ impl Place {
     #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     fn call(self, mut run: &mut dyn FnMut()) {
         unsafe extern "C-unwind" fn enter(run: *mut c_void) {
-            // SAFETY: what `call` passes, which lasts until this returns.
+            // SAFETY: `call` passes a valid pointer, which lives until this function returns.
             let run = unsafe { &mut *run.cast::<&mut dyn FnMut()>() };
             run();
         }
-        // SAFETY: `enter` takes what it is given here, on a stack that has two pages more than this function uses.
+        // SAFETY: `enter` takes this argument, and the stack has room for two pages more than this function uses.
         unsafe { call_at(enter, (&raw mut run).cast(), usize::from(self.0)) }
     }
 
@@ -47,7 +49,7 @@ impl Place {
         run();
     }
 
-    /// Builds the pool that the prover will find, as the adapters build it, with threads that begin here.
+    /// Builds the pool that the prover will find, as the adapters build it, with threads whose stacks begin here.
     pub(super) fn build_pool(self) -> anyhow::Result<()> {
         let spawn = |worker: rayon::ThreadBuilder| -> io::Result<()> {
             thread::Builder::new().spawn(move || self.begin(|| worker.run())).map(drop)
@@ -57,16 +59,16 @@ impl Place {
     }
 }
 
-/// Of the smallest pages. What collides does so within these also where pages are larger.
+/// The smallest page size. Addresses also collide modulo this size on machines with larger pages.
 const PAGE_BYTES: u16 = 4096;
-/// Both processors want as much.
+/// The stack alignment of both processors.
 const ALIGN_BYTES: u16 = 16;
 
-/// Calls `run` with `argument`, the stack being `bytes` below the beginning of a page. Who unwinds finds the caller's frame by the
-/// frame pointer.
+/// Calls `run` with `argument`, on a stack that starts `bytes` below the beginning of a page. Unwinders find the
+/// caller's frame through the frame pointer.
 ///
 /// # Safety
-/// `run` takes that argument. `bytes` is a multiple of 16, and the stack has room.
+/// `run` accepts `argument`. `bytes` is a multiple of 16, and the stack has room.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 #[unsafe(naked)]
 unsafe extern "C-unwind" fn call_at(
@@ -125,7 +127,7 @@ mod tests {
     use std::hint::black_box;
     use std::panic;
 
-    /// Where a function's own variable lies in a page.
+    /// The offset within a page of a function's own variable.
     #[inline(never)]
     fn place_of_a_variable() -> usize {
         let variable = black_box(0_u64);

@@ -1,4 +1,4 @@
-//! The advice: the most that there is to gain, the allocator to take, the other changes that it brings, and how to take it.
+//! The advice: the most that there is to gain, the allocator to take, its other effects, and the lines to paste.
 
 use super::libraries::Entrant;
 use super::paste;
@@ -11,11 +11,11 @@ use crate::results::stats::Verdict;
 use crate::results::view::{self, LEAST_TIME_CHANGE};
 use std::ffi::OsString;
 
-/// What to know before our library is copied elsewhere: it comes from no package.
+/// A warning before a user copies our library elsewhere, because no package provides it.
 const BUILT_HERE: &str = "This library is built for this machine's processor and needs this machine's C library or a newer one. \
                           For other machines, build it on the oldest of them.";
 
-/// What to do after `workload`, of which `run` is to be.
+/// The advice on `workload`, which will be part of `run`.
 pub(super) fn of(
     run: &Run,
     workload: &WorkloadResult,
@@ -71,7 +71,7 @@ pub(super) fn of(
     advice
 }
 
-/// Which arm to take and why, and those that are as good but for their peak.
+/// The arm to take, the reason, and the arms that are as fast but have a higher peak.
 fn take(
     run: &Run,
     workload: &WorkloadResult,
@@ -117,7 +117,7 @@ fn take(
     )
 }
 
-/// Nothing is worth a change: what comes closest, and what changes without a gain in time.
+/// Nothing is worth a change: names the closest arm, and the figures that change without a gain in time.
 fn stay(run: &Run, workload: &WorkloadResult, base: &ArmResult, offers: &[Offer<'_>]) -> Vec<String> {
     let faster = offers.iter().filter(|offer| offer.time.wall.verdict() == Verdict::Faster);
     let least =
@@ -147,8 +147,8 @@ mod tests {
     use crate::results::record::{self, Ended, Outcome, SCHEMA};
     use crate::results::timed::Timed;
 
-    /// An arm of ten runs: shares of 100 ms, of 90 ms of CPU time and of 10,000 faults, a peak in MB, and by how much the times of its
-    /// runs scatter. Neighbours scatter in opposite rounds.
+    /// An arm of ten runs: shares of 100 ms, of 90 ms of CPU time and of 10,000 faults, a peak in MB, and the scatter
+    /// of its runs' times. Neighbouring arms scatter in opposite rounds.
     #[derive(Clone, Copy)]
     struct Arm {
         label: &'static str,
@@ -167,7 +167,7 @@ mod tests {
     const GLIBC: Arm = Arm { label: "glibc", time: 1.0, cpu: 1.0, faults: 1.0, peak_mb: 100, scatter: 0.002 };
     const BUSY: f64 = 0.1;
 
-    /// Of these arms; the first is the baseline.
+    /// The advice on these arms; the first is the baseline.
     fn advice(arms: &[Arm]) -> Advice {
         let results = arms.iter().zip(0_u32..).map(|(figures, index)| {
             let noise = |round: u32, scatter: f64| {
@@ -228,7 +228,7 @@ mod tests {
         }
     }
 
-    /// Of allocators that the rounds don't tell apart, the one that costs least is the one to take.
+    /// If the rounds show no difference between allocators, the advice is the one with the lowest peak.
     #[test]
     fn the_leanest_of_the_fastest_is_taken_with_what_else_changes() {
         let advice = advice(&[GLIBC, quiet("mimalloc", 0.8, 150), quiet("tcmalloc", 0.801, 104)]);
@@ -248,7 +248,7 @@ mod tests {
         assert_says(&advice.ceiling[0], &["the kernel takes 10.0% of the CPU time, with 10,000 page faults a run."]);
     }
 
-    /// Copied to an older processor it would die of an illegal instruction.
+    /// A copy on an older processor would die of an illegal instruction.
     #[test]
     fn where_our_library_runs_is_said_with_the_lines_that_copy_it() {
         let advice = advice(&[GLIBC, quiet(OURS, 0.8, 100)]);
@@ -256,7 +256,8 @@ mod tests {
         assert_eq!(advice.verdict.last().map(String::as_str), Some(BUILT_HERE));
     }
 
-    /// An interval below 1 is no reason to deploy another allocator: 1.7% is not worth 9% more memory, nor anything.
+    /// An interval below 1 is no reason to deploy another allocator: a gain of 1.7% is not worth it, with 9% more
+    /// memory or without.
     #[test]
     fn a_gain_below_the_threshold_is_named_and_not_advised() {
         for peak_mb in [109, 100] {
@@ -273,7 +274,7 @@ mod tests {
         assert!(verdict(&[GLIBC, quiet("jemalloc", 0.979, 100)]).starts_with("Take jemalloc: runs take 0.979"));
     }
 
-    /// Time and memory have different prices for different readers.
+    /// Readers price time and memory differently.
     #[test]
     fn time_for_more_memory_is_the_readers_choice() {
         let advice = advice(&[GLIBC, quiet("jemalloc", 0.93, 109)]);
@@ -290,7 +291,8 @@ mod tests {
         assert_says(&lean, &["the choice is yours", both]);
     }
 
-    /// On a busy machine wall time hides what CPU time shows; on a quiet one it shows that CPU time does not matter.
+    /// On a busy machine wall time hides a gain that CPU time shows. On a quiet machine wall time shows that CPU time
+    /// does not matter.
     #[test]
     fn cpu_time_decides_only_where_wall_time_is_too_noisy() {
         let noisy = |time, cpu| {
@@ -306,7 +308,7 @@ mod tests {
         );
     }
 
-    /// A saving of memory is a gain of its own, if it is 5% and costs no time.
+    /// A memory saving is a gain of its own if it is at least 5% and costs no time.
     #[test]
     fn memory_that_costs_no_time_is_worth_a_change() {
         let leaner = |peak_mb| verdict(&[GLIBC, quiet("mimalloc", 1.0, peak_mb)]);
@@ -319,7 +321,7 @@ mod tests {
         assert!(leaner(96).starts_with("Stay with glibc"), "{}", leaner(96));
     }
 
-    /// Faults and memory change where time does not: a reader of the advice alone must learn of that.
+    /// Faults and memory can change although time does not. A reader of the advice alone must learn of it.
     #[test]
     fn what_changes_besides_time_is_said_in_a_sentence() {
         let fewer = Arm { faults: 0.4, ..quiet("jemalloc", 1.0, 109) };

@@ -1,4 +1,4 @@
-//! The command `exec`, as clap sees it.
+//! The command `exec`: its options, and the job that they describe.
 
 use super::libraries::{self, Named};
 use crate::plan::options::MeasuredArgs;
@@ -21,23 +21,24 @@ const AFTER: &str = "Allocators are preloaded (LD_PRELOAD) from the libraries th
 /// Options of `exec`.
 #[derive(Args, Debug)]
 struct ExecArgs {
-    /// Runs of the command under each allocator, each a process of its own; a verdict needs 6
+    /// Runs of the command under each allocator, each in a new process; a verdict needs 6
     #[arg(long, value_name = "N", default_value = "10", value_parser = whole::<u32>(1..=10_000))]
     rounds: u32,
-    /// Allocators, with commas between them: glibc, jemalloc, mimalloc, tcmalloc, each also with -tuned behind its name,
-    /// and zk-alloc; ratios are to glibc, or else to the first
+    /// Comma-separated allocators: glibc, jemalloc, mimalloc and tcmalloc, each also with the suffix -tuned, and
+    /// zk-alloc; ratios are to glibc, or to the first one if glibc is not listed
     #[arg(long, value_name = "NAME,...", value_delimiter = ',', default_value = "all")]
     allocators: Vec<String>,
-    /// Takes a library from here: a path of libzk_alloc.so, or NAME=PATH for another allocator's
+    /// Path of libzk_alloc.so, or NAME=PATH for another allocator's library; a new NAME adds an allocator
     #[arg(long, value_name = "[NAME=]PATH", value_parser = libraries::named)]
     library: Vec<Named>,
-    /// Times the intervals between lines of the command's output that match, not whole runs; the first of each run is cold
+    /// Time the intervals between output lines that match, instead of whole runs; the first interval of each run is
+    /// cold
     #[arg(long, value_name = "REGEX", value_parser = regex)]
     each: Option<Regex>,
-    /// Must succeed after every run, as a command line for sh
+    /// Command line for sh that must succeed after every run
     #[arg(long, value_name = "COMMAND LINE")]
     verify: Option<String>,
-    /// Must be written by every run as the first one wrote it; - is the command's standard output
+    /// File that every run must write with the same content as the first run; - means standard output
     #[arg(long, value_name = "FILE")]
     same_output: Option<PathBuf>,
     /// Longest time for one run [default: 20 times the slowest so far, at least 120 s]
@@ -45,12 +46,12 @@ struct ExecArgs {
     timeout: Option<u64>,
     #[command(flatten)]
     measured: MeasuredArgs,
-    /// The command and its arguments, behind --
+    /// The command and its arguments, after --
     #[arg(value_name = "COMMAND", required = true, trailing_var_arg = true, allow_hyphen_values = true)]
     command: Vec<OsString>,
 }
 
-/// Parses a regular expression; of what is wrong with it the crate's last line says the reason.
+/// Parses a regular expression. The error is the last line of the crate's message, which has the reason.
 fn regex(given: &str) -> Result<Regex, String> {
     Regex::new(given).map_err(|error| {
         let text = error.to_string();
@@ -58,12 +59,12 @@ fn regex(given: &str) -> Result<Regex, String> {
     })
 }
 
-/// What is to be measured.
+/// The job of a measurement.
 #[derive(Debug)]
 pub(crate) struct Job {
     pub(super) command: Vec<OsString>,
     pub(super) rounds: u32,
-    /// A name for each arm.
+    /// One name for each arm.
     pub(super) allocators: Vec<String>,
     pub(super) libraries: Vec<Named>,
     pub(super) each: Option<Regex>,
@@ -77,7 +78,7 @@ pub(crate) struct Job {
     pub(super) json: bool,
 }
 
-/// The command.
+/// The clap command.
 pub(crate) fn command() -> Command {
     ExecArgs::augment_args(Command::new(NAME))
         .about("Runs any command under several allocators in lockstep: would another one help your binary?")
@@ -85,7 +86,7 @@ pub(crate) fn command() -> Command {
         .after_help(AFTER)
 }
 
-/// The job that `matches` of the command `name` asks for; `None` if it is not ours.
+/// The job that `matches` of the command `name` describe; `None` if that is another command.
 pub(crate) fn job(name: &str, matches: &ArgMatches) -> Option<Result<Job, UsageError>> {
     (name == NAME).then(|| {
         let args = ExecArgs::from_arg_matches(matches);
@@ -123,7 +124,7 @@ mod tests {
         ExecArgs::from_arg_matches(&matches).unwrap().job().map_err(|error| error.to_string())
     }
 
-    /// The command's own options must reach the command, with `--` before it and without.
+    /// The measured command's own options must reach it, with `--` before it and without.
     #[test]
     fn what_stands_behind_the_command_is_the_commands() {
         for line in ["exec --rounds 3 -- sort -n --json file", "exec --rounds 3 sort -n --json file"] {

@@ -1,4 +1,4 @@
-//! The allocators that a program can be started with, as data: the library, the package that brings it, its settings.
+//! The allocators that `exec` can start a program with, as data: the library, its package, its settings.
 
 use crate::arms::{self, BASELINE, OURS};
 use crate::plan::UsageError;
@@ -6,19 +6,19 @@ use crate::results::record::Outcome;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// An allocator with its settings. Arms have the names that they have in the bench of provers, and with them their colours.
+/// An allocator with its settings. Arms have the same names as in the bench of provers, and therefore the same colours.
 struct Preload {
     name: &'static str,
     library: Library,
     environment: &'static [(&'static str, &'static str)],
 }
 
-/// What is put before the C library.
+/// The library that is loaded before the C library.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Library {
-    /// Nothing: the C library's own functions.
+    /// None: the C library's own functions serve all requests.
     None,
-    /// A library of the distribution.
+    /// A library from the distribution.
     Packaged { files: &'static [&'static str], debian: &'static str, fedora: &'static str },
     /// `zk-alloc-preload` of this workspace.
     Ours,
@@ -37,7 +37,7 @@ const TCMALLOC: Library = Library::Packaged {
     fedora: "gperftools-libs",
 };
 
-/// All of them, in the order of tables.
+/// All allocators, in the order of tables.
 const PRELOADS: &[Preload] = &[
     Preload { name: BASELINE, library: Library::None, environment: &[] },
     Preload { name: "glibc-tuned", library: Library::None, environment: &[("GLIBC_TUNABLES", arms::glibc::RETAINS)] },
@@ -47,7 +47,8 @@ const PRELOADS: &[Preload] = &[
     Preload {
         name: "mimalloc-tuned",
         library: MIMALLOC,
-        // The first two are of versions from 2.1 on, the others of those before. Each passes over what it does not know.
+        // mimalloc 2.1 and newer read the first two, older versions the others. Each version ignores names that it does
+        // not know.
         environment: &[
             ("MIMALLOC_PURGE_DELAY", "-1"),
             ("MIMALLOC_ALLOW_LARGE_OS_PAGES", "1"),
@@ -59,7 +60,8 @@ const PRELOADS: &[Preload] = &[
     Preload {
         name: "tcmalloc-tuned",
         library: TCMALLOC,
-        // Of gperftools, whose library distributions have: nothing is given back, and threads keep more.
+        // Variables of gperftools, which is the library that distributions have: it releases nothing, and threads cache
+        // more.
         environment: &[("TCMALLOC_RELEASE_RATE", "0"), ("TCMALLOC_MAX_TOTAL_THREAD_CACHE_BYTES", "268435456")],
     },
     Preload { name: OURS, library: Library::Ours, environment: &[] },
@@ -68,36 +70,36 @@ const PRELOADS: &[Preload] = &[
 /// The variable that names libraries to the loader.
 pub(super) const PRELOAD: &str = "LD_PRELOAD";
 
-/// Stands for all of them on the command line.
+/// Selects all allocators on the command line.
 const ALL: &str = "all";
 
 /// The file of our library.
 pub(super) const OUR_FILE: &str = "libzk_alloc.so";
-/// The package that makes it.
+/// The package that builds it.
 pub(super) const OUR_PACKAGE: &str = "zk-alloc-preload";
 
 /// An arm: an allocator on this machine.
 #[derive(Clone, Debug)]
 pub(super) struct Entrant {
     pub(super) label: String,
-    /// Its name without a number.
+    /// The allocator's name. The label of a repeated arm adds a number.
     pub(super) arm: String,
-    /// A path without links; `None` of the C library's own.
+    /// The path without symbolic links; `None` for the C library's own allocator.
     pub(super) library: Option<PathBuf>,
-    /// Other libraries that every run has, behind this one.
+    /// Other libraries that every run preloads, after this one.
     pub(super) preloaded: String,
     /// Settings, without `LD_PRELOAD`.
     pub(super) environment: Vec<(String, String)>,
-    /// The package that the library came with, and its version, where a package manager knows.
+    /// Name and version of the library's package, if a package manager knows it.
     pub(super) package: Option<(String, String)>,
-    /// Why it cannot take part.
+    /// Why the arm cannot take part.
     pub(super) trouble: Option<Outcome>,
 }
 
 /// A library that was named on the command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Named {
-    /// Of the arms that it serves, or a new one.
+    /// An allocator of the table, or a new one.
     pub(crate) name: String,
     pub(crate) path: PathBuf,
 }
@@ -115,7 +117,8 @@ pub(crate) fn named(given: &str) -> Result<Named, String> {
     Ok(Named { name: name.into(), path })
 }
 
-/// The names that `given` stands for, a name for each arm; a name may come twice. Those of `libraries` are names as well.
+/// Returns one name for each arm that `given` selects; a name may occur twice. The names of `libraries` are valid as
+/// well.
 pub(super) fn names(given: &[String], libraries: &[Named]) -> Result<Vec<String>, UsageError> {
     let known: Vec<_> = PRELOADS.iter().map(|preload| preload.name.to_owned()).collect();
     let added = libraries.iter().map(|named| named.name.clone()).filter(|name| !known.contains(name));
@@ -134,8 +137,8 @@ pub(super) fn names(given: &[String], libraries: &[Named]) -> Result<Vec<String>
     Ok(names)
 }
 
-/// Finds what each of `names` needs, beside what is `preloaded` into every run. Our library is asked for once, and only if
-/// it takes part.
+/// Finds the library and the settings for each of `names`. `preloaded` are the other libraries of every run. Calls
+/// `ours` only if our library takes part, and only once.
 pub(super) fn entrants(
     names: &[String],
     libraries: &[Named],
@@ -184,16 +187,16 @@ fn not_installed(debian: &str, fedora: &str) -> String {
     format!("not installed: apt-get install {debian} (Debian, Ubuntu), dnf install {fedora} (Fedora)")
 }
 
-/// The first of `files` that lies where the loader looks.
+/// The first of `files` that exists in one of the loader's folders.
 pub(super) fn found(files: &[&str]) -> Option<PathBuf> {
     let folders = ["/usr/local/lib", "/usr/lib", "/lib", "/usr/lib64", "/lib64"].map(PathBuf::from);
-    // Debian and its kin have a folder for each architecture.
+    // Debian and its derivatives have a folder for each architecture.
     let triplet = format!("{}-linux-gnu", std::env::consts::ARCH);
     let folders: Vec<_> = folders.iter().flat_map(|folder| [folder.join(&triplet), folder.clone()]).collect();
     files.iter().find_map(|file| folders.iter().map(|folder| folder.join(file)).find(|path| path.is_file()))
 }
 
-/// Name and version of the package that a file came with.
+/// Name and version of the package that a file came from.
 fn package_of(file: &Path) -> Option<(String, String)> {
     let said = |program: &str, arguments: &[&str]| {
         let output = Command::new(program).args(arguments).output().ok()?;
@@ -211,7 +214,7 @@ fn package_of(file: &Path) -> Option<(String, String)> {
 }
 
 impl Entrant {
-    /// What the command is started with, beside what the driver has in its own environment.
+    /// The variables that the command gets in addition to the driver's own environment.
     pub(super) fn variables(&self) -> Vec<(String, String)> {
         let preload = self.library.as_ref().map(|library| {
             let library = library.display().to_string();
@@ -221,7 +224,7 @@ impl Entrant {
         preload.into_iter().chain(self.environment.clone()).collect()
     }
 
-    /// The name of the library's file, as its package has it for programs.
+    /// The library's file name. A packaged library has a name that its package provides for programs.
     pub(super) fn file(&self) -> Option<String> {
         let path = self.library.as_ref()?;
         let preload = PRELOADS.iter().find(|preload| preload.name == self.arm);
@@ -243,7 +246,7 @@ mod tests {
         names.iter().map(|name| (*name).to_owned()).collect()
     }
 
-    /// An arm that has another colour and name here than among provers would be taken for another allocator.
+    /// A reader would take an arm with a different name and colour than among provers for another allocator.
     #[test]
     fn arms_have_the_names_of_the_bench_of_provers() {
         for preload in PRELOADS {
@@ -263,7 +266,7 @@ mod tests {
         assert!(unknown.contains("malloc") && unknown.contains("all, glibc, "), "{unknown}");
     }
 
-    /// A path given for an allocator must serve its tuned arm as well, or the two would not be of one library.
+    /// A path given for an allocator must also serve its tuned arm, or the two would measure different libraries.
     #[test]
     fn a_library_that_is_named_serves_plain_and_tuned() {
         let named = Named { name: "jemalloc".into(), path: "/opt/je.so".into() };

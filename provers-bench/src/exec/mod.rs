@@ -1,17 +1,22 @@
-//! `prove-bench exec -- COMMAND`: any command under the allocators that can be preloaded, in lockstep rounds, over whole
-//! trees of processes. docs/exec.md has the method and its limits.
+//! `prove-bench exec -- COMMAND`: runs any command under the allocators that can be preloaded, in lockstep rounds, and
+//! measures its whole process tree. docs/exec.md has the method and its limits.
 //!
-//! ```text
-//! cli      what is asked for              advice     figures -> what to do
-//! run      from a job to its files        worth      which figures count
-//! paste    lines for a shell, an image   sentences  of single figures
-//! session  rounds, order, what counts     seat       one arm and its runs
-//! process  one run: started and watched   output     what must be the same after it
-//! tree     its processes while they run   reaped     those that have ended
-//! target   the program, by its file       scanned    what it writes
-//! libraries  the allocators, as data and on this machine
-//! surroundings  what the driver's own environment brings to every run
-//! ```
+//! - `cli`: the options
+//! - `run`: from a job to its files
+//! - `session`: rounds, their order, and which runs count
+//! - `seat`: one arm and its runs
+//! - `process`: one run, started and watched
+//! - `tree`: the command's processes while they run
+//! - `reaped`: the processes that have ended
+//! - `output`: checks after a run
+//! - `target`: the program, from its file
+//! - `scanned`: the command's output
+//! - `libraries`: the allocators, as data and on this machine
+//! - `surroundings`: the driver's environment, which every run inherits
+//! - `advice`: from figures to advice
+//! - `worth`: which figures count
+//! - `sentences`: sentences about single figures
+//! - `paste`: lines for a shell and for an image
 
 mod advice;
 mod cli;

@@ -1,4 +1,4 @@
-//! What a command leaves behind that must be the same under every allocator, and the command that must be content with it.
+//! Checks after a run: a file or output that must be the same under every allocator, and a command that must succeed.
 
 use crate::machine;
 use crate::measure::interrupt::Interrupt;
@@ -13,15 +13,15 @@ use std::time::Duration;
 /// Names standard output where a file is expected.
 const STDOUT: &str = "-";
 
-/// What `--same-output` watches.
+/// The file that `--same-output` compares.
 #[derive(Debug)]
 pub(super) struct SameOutput {
     file: PathBuf,
-    /// Of the first run.
+    /// SHA-256 from the first run.
     expected: Option<String>,
 }
 
-/// A file as it was before a run.
+/// The state of a file before a run.
 pub(super) struct Before(Option<(u64, i64, i64)>);
 
 impl SameOutput {
@@ -33,18 +33,18 @@ impl SameOutput {
         self.file == Path::new(STDOUT)
     }
 
-    /// To be called before a run.
+    /// Must be called before a run.
     pub(super) fn before(&self) -> Before {
         Before(state(&self.file))
     }
 
-    /// Compares what a run left with what the first one did: why the run does not count, if it does not.
+    /// Compares the output of a run with that of the first run. Returns why the run does not count, if it does not.
     pub(super) fn objection(&mut self, before: &Before, stdout_sha256: &str) -> Option<String> {
         let name = self.file.display();
         let found = if self.is_stdout() {
             stdout_sha256.to_owned()
         } else {
-            // What an earlier run left there would pass for this one's.
+            // Otherwise a file from an earlier run could pass for this run's.
             if state(&self.file) == before.0 {
                 return Some(format!("it did not write {name}"));
             }
@@ -64,13 +64,14 @@ impl SameOutput {
     }
 }
 
-/// What changes when a file is written.
+/// The metadata that changes when a file is written.
 fn state(file: &Path) -> Option<(u64, i64, i64)> {
     let file = fs::metadata(file).ok()?;
     Some((file.ino(), file.ctime(), file.ctime_nsec()))
 }
 
-/// Runs a command line that must succeed: why it did not, if it did not. `None` as well if the user asked to stop.
+/// Runs a command line that must succeed, and returns why it failed. Returns `None` if it succeeded, or if the user
+/// interrupted.
 pub(super) fn verify(command_line: &str, interrupt: &Interrupt) -> Option<String> {
     let mut command = Command::new("sh");
     command.args(["-c", command_line]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
@@ -83,7 +84,7 @@ pub(super) fn verify(command_line: &str, interrupt: &Interrupt) -> Option<String
         match child.try_wait() {
             Ok(Some(status)) => break status,
             Ok(None) if !interrupt.is_raised() => thread::sleep(Duration::from_millis(2)),
-            // Both fail only when it is gone already.
+            // Both fail only if the process has already ended.
             _ => {
                 let _ = child.kill();
                 let _ = child.wait();
@@ -99,14 +100,14 @@ pub(super) fn verify(command_line: &str, interrupt: &Interrupt) -> Option<String
 mod tests {
     use super::*;
 
-    /// A run that wrote nothing must not pass with the file of the run before it.
+    /// A run that wrote nothing must not pass with the file of the previous run.
     #[test]
     fn a_file_must_be_written_and_be_the_same() {
         let file = std::env::temp_dir().join(format!("prove-bench-same-{}", std::process::id()));
         let mut same = SameOutput::new(&file);
         let mut run = |text: Option<&str>| {
             let before = same.before();
-            // The clock of files is a coarse one.
+            // File times are coarse.
             thread::sleep(Duration::from_millis(20));
             if let Some(text) = text {
                 fs::write(&file, text).unwrap();

@@ -3,14 +3,14 @@
 use super::libraries::Entrant;
 use std::ffi::OsString;
 
-/// The command under an allocator, as a shell takes it.
+/// The command under an allocator, quoted for a shell.
 pub(super) fn environment(entrant: &Entrant, command: &[OsString]) -> String {
     let variables = entrant.variables();
     let assigned = variables.iter().map(|(name, value)| format!("{name}={}", quoted(value)));
     assigned.chain([command_line(command)]).collect::<Vec<_>>().join(" ")
 }
 
-/// Dockerfile lines that install an allocator. They go after all commands that need the C library's own.
+/// Dockerfile lines that install an allocator. They belong after all commands that need the C library's own allocator.
 pub(super) fn dockerfile(entrant: &Entrant) -> Vec<String> {
     let mut lines = Vec::new();
     let file = entrant.file();
@@ -42,12 +42,12 @@ fn is_of_debian() -> bool {
     std::path::Path::new("/etc/debian_version").is_file()
 }
 
-/// A command as a shell takes it.
+/// A command, quoted for a shell.
 pub(super) fn command_line(command: &[OsString]) -> String {
     command.iter().map(|word| quoted(&word.to_string_lossy())).collect::<Vec<_>>().join(" ")
 }
 
-/// A word as a shell takes it.
+/// A word, quoted for a shell.
 fn quoted(word: &str) -> String {
     let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "-_./:=,+@%".contains(letter);
     if !word.is_empty() && word.chars().all(is_plain) {
@@ -60,7 +60,7 @@ fn quoted(word: &str) -> String {
 pub(crate) mod tests {
     use super::*;
 
-    /// An arm called `label`, with a library of that name.
+    /// An arm named `label`, with a library of that name.
     pub(crate) fn entrant(label: &str) -> Entrant {
         let of_package = label == "jemalloc-tuned";
         Entrant {

@@ -1,4 +1,4 @@
-//! One run of the command: started, watched, waited for with everything that it started.
+//! One run of the command: starts it, watches it, and waits for it and for everything that it started.
 
 use super::libraries::PRELOAD;
 use super::reaped::{Reaped, reap};
@@ -21,42 +21,42 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Between two looks at the processes.
+/// Time between two looks at the processes.
 pub(super) const EVERY: Duration = Duration::from_millis(20);
-/// Between two looks at a process that has just started, until it can be told what it has mapped.
+/// Time between two looks at a process that has just started, until its mappings are known.
 const EARLY: Duration = Duration::from_micros(500);
-/// For how long that may be.
+/// Longest period of such frequent looks.
 const STARTING: Duration = Duration::from_millis(50);
-/// What looking may take of one processor: after a look of 1 ms there is none for this many times as long.
+/// Limits the watcher's share of one processor: after a look of 1 ms it pauses for this many times as long.
 const PAUSE_FACTOR: u32 = 50;
-/// How long processes that the command left behind may take to end.
+/// Time that processes get to end after the command left them behind.
 const GRACE: Duration = Duration::from_secs(1);
-/// How long killed processes may take to be gone.
+/// Time that killed processes get to disappear.
 const KILLED: Duration = Duration::from_secs(10);
 
-/// What to run.
+/// A run to make.
 pub(super) struct Task<'a> {
     pub(super) command: &'a [OsString],
     pub(super) environment: &'a [(String, String)],
-    /// Libraries that every run has, where `environment` names none.
+    /// Libraries that every run preloads. `environment` takes precedence if it names libraries too.
     pub(super) preloaded: &'a str,
-    /// What is to be mapped, a path without links.
+    /// The library that must be mapped: a path without symbolic links.
     pub(super) library: Option<&'a Path>,
     /// Lines of the output that end an interval.
     pub(super) each: Option<&'a Regex>,
-    /// Whether its standard output is to be told from another.
+    /// Whether to hash the standard output, to compare it with that of other runs.
     pub(super) hashes_stdout: bool,
-    /// Longest time that it may take.
+    /// Longest time that the run may take.
     pub(super) limit: Option<Duration>,
 }
 
-/// What came of it.
+/// The result of a run.
 pub(super) struct Ran {
     pub(super) wall: Duration,
-    /// By all of its processes that were waited for.
+    /// CPU time and faults of all its processes that were waited for.
     pub(super) spent: Spent,
     pub(super) peak_rss_bytes: u64,
-    /// At the last look.
+    /// Resident memory at the last look that found a process.
     pub(super) last_rss_bytes: u64,
     pub(super) rss_over_time: Vec<(Duration, u64)>,
     pub(super) marks: Vec<Mark>,
@@ -64,20 +64,20 @@ pub(super) struct Ran {
     /// Files of allocators that were seen mapped.
     pub(super) allocators: Vec<String>,
     pub(super) programs: usize,
-    /// It left processes behind that had to be killed.
+    /// Processes that it left behind and that had to be killed.
     pub(super) left_behind: usize,
-    /// Of its standard output, if that was asked for.
+    /// Hash of its standard output; empty if the task does not ask for it.
     pub(super) stdout_sha256: String,
     pub(super) stderr: Vec<String>,
 }
 
-/// A line that matched.
+/// A line of the output that matched.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Mark {
     pub(super) at: Duration,
     pub(super) spent: Spent,
     pub(super) rss_bytes: u64,
-    /// Since the line before.
+    /// Peak since the previous mark.
     pub(super) peak_rss_bytes: u64,
 }
 
@@ -89,7 +89,7 @@ enum Event {
 
 /// Runs the command once.
 pub(super) fn run(task: &Task<'_>, interrupt: &Interrupt) -> Result<Ran, Failure> {
-    // What ended since the last run is not this one's.
+    // Processes that ended since the last run do not belong to this one.
     while reap().is_some() {}
     let before = memory::peak_rss_bytes().unwrap_or(0);
     let (sender, events) = mpsc::channel();
@@ -104,14 +104,15 @@ pub(super) fn run(task: &Task<'_>, interrupt: &Interrupt) -> Result<Ran, Failure
         command.env(PRELOAD, task.preloaded);
     }
     command.envs(task.environment.iter().map(|(name, value)| (name, value)));
-    // A terminal sends Ctrl-C to the driver's whole group: the command must not die of it before the driver knows why.
+    // A terminal sends Ctrl-C to the driver's whole group. In that group the command could die before the driver knows
+    // why.
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
     let started = Instant::now();
     let mut child = command.spawn().map_err(|source| Failure::Start { binary: program.into(), source })?;
     let pid = Pid::from_raw(child.id().cast_signed());
     let lines = || {
         let tell = sender.clone();
-        // Fails only when nobody waits any more.
+        // Fails only if nothing receives any more.
         task.each.map(|each| Lines::new(each.clone(), move |at| drop(tell.send(Event::Line(at)))))
     };
     let stdout = child.stdout.take().map(|pipe| {
@@ -122,10 +123,10 @@ pub(super) fn run(task: &Task<'_>, interrupt: &Interrupt) -> Result<Ran, Failure
         let pipe = Scanned { pipe, lines: lines(), hash: None };
         thread::spawn(move || process::last_lines(pipe))
     });
-    // Seen, and left to be waited for: its number stays its own, and its figures are there to be read.
+    // Waits without reaping: the process ID stays reserved, and the figures of the process stay readable.
     thread::spawn(move || {
         let _ = waitid(Id::Pid(pid), WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT);
-        // Fails only when nobody waits any more.
+        // Fails only if nothing receives any more.
         let _ = sender.send(Event::Ended(Instant::now()));
     });
     let mut watch = Watch {
@@ -147,7 +148,7 @@ pub(super) fn run(task: &Task<'_>, interrupt: &Interrupt) -> Result<Ran, Failure
         Some(status) => return Err(Failure::Died(process::how_it_died(status, "", stderr.into()))),
         None => return Err(Failure::Died("ended without a status".into())),
     }
-    // What a process had before `execve` counts as its maximum, and before that it was this driver.
+    // The kernel's maximum includes the memory before `execve`, when the process was a copy of this driver.
     let alone = watch.reaped.max_rss_bytes.filter(|bytes| *bytes > before).unwrap_or(0);
     let seen = watch.seen.iter().map(|(_, bytes)| *bytes);
     let last_rss_bytes = watch.last_rss_bytes();
@@ -167,7 +168,7 @@ pub(super) fn run(task: &Task<'_>, interrupt: &Interrupt) -> Result<Ran, Failure
     })
 }
 
-/// What is seen of a run.
+/// The observations of a run.
 struct Watch<'a> {
     started: Instant,
     tree: Tree<'a>,
@@ -177,7 +178,7 @@ struct Watch<'a> {
 }
 
 impl Watch<'_> {
-    /// Looks now and then until the command's own process has ended, and returns how long that took.
+    /// Looks at the processes from time to time until the command's own process has ended. Returns how long that took.
     fn until_ended(&mut self, events: &Receiver<Event>, limit: Option<Duration>) -> Result<Duration, Failure> {
         let mut next = self.started;
         loop {
@@ -193,7 +194,7 @@ impl Watch<'_> {
             match events.recv_timeout(next.saturating_duration_since(Instant::now())) {
                 Ok(Event::Line(at)) => self.mark(at),
                 Ok(Event::Ended(at)) => {
-                    // Lines that were written before may be behind in the queue.
+                    // Lines that were written earlier may still follow in the queue.
                     while let Ok(Event::Line(at)) = events.recv_timeout(EARLY) {
                         self.mark(at);
                     }
@@ -222,13 +223,13 @@ impl Watch<'_> {
         let since = self.marks.last().map_or(Duration::ZERO, |mark| mark.at);
         let recent = self.seen.iter().rev().take_while(|(at, _)| *at >= since).map(|(_, bytes)| *bytes);
         let peak_rss_bytes = recent.max().unwrap_or(0);
-        // A program may have ended right after its last line.
+        // A program may end right after its last line.
         let rss_bytes = self.last_rss_bytes();
         self.marks.push(Mark { at, spent: tree::spent().plus(self.reaped.spent), rss_bytes, peak_rss_bytes });
     }
 
-    /// Waits for every process, and returns how many had to be killed. They have a moment to end, if the command ended
-    /// by itself.
+    /// Waits for every process, and returns how many had to be killed. If the command ended by itself, the others have
+    /// a moment to end.
     fn end_all(&mut self, group: Pid, by_itself: bool) -> usize {
         let mut killed = 0;
         let patience = if by_itself { GRACE } else { Duration::ZERO };
@@ -243,7 +244,7 @@ impl Watch<'_> {
             }
             if since.elapsed() >= patience {
                 killed = killed.max(left.len());
-                // Each fails only for what is gone already.
+                // Each call fails only if its target has ended already.
                 let _ = kill(Pid::from_raw(-group.as_raw()), Signal::SIGKILL);
                 for pid in left {
                     let _ = kill(Pid::from_raw(pid.cast_signed()), Signal::SIGKILL);

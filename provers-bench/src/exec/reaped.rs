@@ -1,4 +1,4 @@
-//! Processes that have ended: waited for, with what they have spent.
+//! Processes that have ended and were waited for, with their CPU time and faults.
 
 use super::tree::Spent;
 use anyhow::Context;
@@ -7,16 +7,16 @@ use nix::unistd::Pid;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 
-/// Makes this process the parent of what the command leaves behind. Once per process.
+/// Makes this process the parent of processes that the command leaves behind. Called once per process.
 pub(super) fn adopt_orphans() -> anyhow::Result<()> {
     prctl::set_child_subreaper(true).context("cannot become the parent of what the command leaves behind")
 }
 
-/// What the processes that were waited for have spent.
+/// The totals of the processes that were waited for.
 #[derive(Default)]
 pub(super) struct Reaped {
     pub(super) spent: Spent,
-    /// The most that one of them had.
+    /// The highest resident memory of a single one.
     pub(super) max_rss_bytes: Option<u64>,
     statuses: Vec<(Pid, ExitStatus)>,
 }
@@ -41,14 +41,14 @@ impl Reaped {
     }
 }
 
-/// Waits for a child that has ended, whichever it is; `None` if there is none. Its figures hold those of all children that
-/// it has itself waited for.
+/// Waits for any child that has ended; `None` if no child has. Its figures include those of all children that it waited
+/// for itself.
 pub(super) fn reap() -> Option<Ended> {
     let mut status = 0;
-    // SAFETY: a `rusage` is numbers, for which zeros are a value.
-    #[expect(unsafe_code, reason = "the C library's structure has no other beginning")]
+    // SAFETY: a `rusage` consists of numbers, and zero is a valid value of each.
+    #[expect(unsafe_code, reason = "the C library's structure has no constructor")]
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-    // SAFETY: both places are ours to write to, and are alive for the call (wait4(2)).
+    // SAFETY: both pointers are valid for writes during the call (wait4(2)).
     #[expect(unsafe_code, reason = "nix has no wait4")]
     let pid = unsafe { libc::wait4(-1, &raw mut status, libc::WNOHANG, &raw mut usage) };
     let time = |time: libc::timeval| time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_usec.unsigned_abs() * 1_000;

@@ -1,4 +1,4 @@
-//! A run from its job to its files: the arms of this machine, what came of them, and what follows from it.
+//! An `exec` run from its job to its files: the arms of this machine, their measurement, and the advice.
 
 use super::advice;
 use super::cli::Job;
@@ -19,7 +19,7 @@ use anyhow::bail;
 use std::path::PathBuf;
 use std::{env, fs};
 
-/// Runs the command under all arms, shows the table and what follows from it, and writes the run's files.
+/// Runs the command under all arms, shows the table and the advice, and writes the run's files.
 pub(crate) fn run(job: &Job, interrupt: &Interrupt) -> anyhow::Result<Run> {
     let target = Target::of(job.command.first().map_or("".as_ref(), |word| word.as_os_str()))?;
     if let Some(obstacle) = &target.obstacle {
@@ -35,7 +35,7 @@ pub(crate) fn run(job: &Job, interrupt: &Interrupt) -> anyhow::Result<Run> {
     let samples = SampleLog::create(&folder, run_name.clone())?;
     let mut session = Session::new(job, &name, &entrants, surroundings, samples, interrupt);
     if let Err(error) = session.rehearse() {
-        // Nothing was measured. What cannot be taken away is an empty folder.
+        // Nothing was measured, so the folder has no use. If it cannot be removed, it stays.
         let _ = fs::remove_dir_all(&folder);
         return Err(error);
     }
@@ -78,7 +78,7 @@ pub(crate) fn run(job: &Job, interrupt: &Interrupt) -> anyhow::Result<Run> {
     Ok(run)
 }
 
-/// The arms, each with its library before what is `preloaded` anyway.
+/// The arms. Each preloads its own library before the `preloaded` ones.
 fn entrants(job: &Job, preloaded: &str) -> Vec<Entrant> {
     let ours = || -> Result<PathBuf, String> {
         let built = binaries::library(OUR_PACKAGE, OUR_FILE);

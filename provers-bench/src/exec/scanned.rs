@@ -1,4 +1,4 @@
-//! What a command writes, looked through on its way: lines that end an interval, and a hash of the whole.
+//! Scans the output of a command as it arrives: finds lines that end an interval, and hashes the whole.
 
 use crate::machine;
 use regex::bytes::Regex;
@@ -6,11 +6,11 @@ use sha2::{Digest, Sha256};
 use std::io::{self, Read};
 use std::time::Instant;
 
-/// A pipe that is looked through on its way.
+/// A pipe that is scanned while it is read.
 pub(super) struct Scanned<R> {
     pub(super) pipe: R,
     pub(super) lines: Option<Lines>,
-    /// What it is to be told from another by.
+    /// Hash of the whole, if another run's output is compared with it.
     pub(super) hash: Option<Sha256>,
 }
 
@@ -30,13 +30,13 @@ impl<R: Read> Read for Scanned<R> {
 impl<R: Read> Scanned<R> {
     /// Reads to the end, and returns the hash.
     pub(super) fn drained(mut self) -> String {
-        // A pipe that cannot be read any more has ended.
+        // A read error ends the pipe as well.
         let _ = io::copy(&mut self, &mut io::sink());
         self.hash.map(|hash| machine::in_hex(&hash.finalize())).unwrap_or_default()
     }
 }
 
-/// Tells when the end of a line that matches has arrived.
+/// Reports when the end of a matching line has arrived.
 pub(super) struct Lines {
     each: Regex,
     tell: Box<dyn FnMut(Instant) + Send>,
@@ -67,7 +67,7 @@ mod tests {
     use super::*;
     use std::sync::mpsc;
 
-    /// A line may arrive in any number of pieces, and several in one.
+    /// A line may arrive in several reads, and one read may bring several lines.
     #[test]
     fn a_line_is_told_once_when_it_is_whole() {
         let (sender, events) = mpsc::channel();

@@ -1,4 +1,4 @@
-//! One arm: an allocator, and what came of the command's runs under it.
+//! One arm: an allocator, and the results of the command's runs under it.
 
 use super::libraries::Entrant;
 use super::process::{Mark, Ran};
@@ -11,27 +11,28 @@ use crate::results::record::{ArmResult, Outcome, RssPoint};
 use crate::sample::{Counters, Sample};
 use std::time::Duration;
 
-/// Looks at memory that are kept of a run; of more, the highest of those that stand together.
+/// Most memory readings that a run retains. A longer series is split into groups, and each group retains its highest
+/// reading.
 const MOST_POINTS: usize = 400;
-/// What loaders and allocators write when a library or a setting did not take.
+/// Messages of loaders and allocators that refuse a library or a setting.
 const COMPLAINTS: &[&str] = &["ERROR: ld.so: object", "<jemalloc>: "];
 
-/// Where a run stands.
+/// The place of a run in the schedule.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Turn {
-    /// From 1.
+    /// Number of the round, from 1.
     pub(super) round: u32,
     /// Place of the arm in the round, from 0.
     pub(super) order: u32,
 }
 
-/// An arm.
+/// An arm and its results.
 pub(super) struct Seat {
     pub(super) entrant: Entrant,
     pub(super) result: ArmResult,
     /// Runs so far.
     pub(super) runs: u32,
-    /// Most programs of a run that were looked into, and how many of those had the library.
+    /// The most programs inspected in a run, and how many of them had the library.
     mapped: Option<(usize, usize)>,
 }
 
@@ -53,7 +54,7 @@ impl Seat {
             arm: entrant.arm.clone(),
             outcome: entrant.trouble.clone().unwrap_or(Outcome::Finished),
             known_to_fail: None,
-            // An arm that never starts runs with nothing.
+            // An arm that never starts has no identity.
             identity: entrant.trouble.is_none().then_some(identity),
             summary: None,
             samples: Vec::new(),
@@ -68,8 +69,8 @@ impl Seat {
         self.result.outcome == Outcome::Finished
     }
 
-    /// Adds a run that went well: as one sample, or as one for each interval between marks, of which there are to be
-    /// `intervals`.
+    /// Adds a successful run: as one sample, or as one sample for each of its first `intervals` intervals between
+    /// marks.
     pub(super) fn add(&mut self, ran: &Ran, turn: Turn, intervals: Option<usize>) {
         self.runs += 1;
         match intervals {
@@ -85,7 +86,7 @@ impl Seat {
         self.result.stderr.clone_from(&ran.stderr);
     }
 
-    /// Why a run does not count by what was seen of the library.
+    /// Why a run does not count, judged by the library's mapping and by complaints on stderr.
     pub(super) fn objection(&self, ran: &Ran) -> Option<String> {
         let complaint = ran.stderr.iter().find(|line| COMPLAINTS.iter().any(|words| line.contains(words)));
         if let Some(line) = complaint.filter(|_| !self.entrant.variables().is_empty()) {
@@ -100,8 +101,8 @@ impl Seat {
         }
     }
 
-    /// Says at the end what was seen of the library. An arm whose processes were all too short to be looked into may have
-    /// been anything.
+    /// Records at the end whether the library was mapped. Fails an arm whose processes were all too short to be
+    /// inspected.
     pub(super) fn conclude(&mut self) {
         let (Some(file), true) = (self.entrant.file(), self.takes_part() && self.runs > 0) else { return };
         match self.mapped {
@@ -117,7 +118,7 @@ impl Seat {
     }
 }
 
-/// What a failure makes of an arm.
+/// The outcome of an arm after a failure.
 pub(super) fn outcome_of(failure: &Failure, turn: Turn) -> Outcome {
     match failure {
         Failure::Interrupted => Outcome::Interrupted,
@@ -134,7 +135,7 @@ fn sample(wall: Duration, spent: Spent, rss_bytes: u64, peak_rss_bytes: u64) -> 
         tlb_shootdowns: None,
         rss_bytes,
         peak_rss_bytes,
-        // Of a run that does not count there is no sample.
+        // A run that does not count has no sample.
         verified: true,
         counters: Counters::from([("major_faults".to_owned(), spent.majflt)]),
         gauges: Counters::new(),
@@ -147,7 +148,8 @@ fn whole(ran: &Ran, turn: Turn) -> Proof {
     Proof { process: turn.round - 1, round: turn.round, order: turn.order, byte_seconds: None, sample }
 }
 
-/// The first `intervals` intervals between marks: the first is cold, and the warm ones are counted over all runs.
+/// The samples of the first `intervals` intervals between marks. The first interval is cold. Warm intervals are
+/// numbered across all runs.
 fn between(marks: &[Mark], turn: Turn, intervals: usize) -> impl Iterator<Item = Proof> {
     let process = turn.round - 1;
     let warm_each = intervals.saturating_sub(1) as u32;
@@ -174,8 +176,8 @@ mod tests {
         Mark { at: Duration::from_millis(at_ms), spent, rss_bytes: at_ms, peak_rss_bytes: 2 * at_ms }
     }
 
-    /// Ratios are of one interval of each arm: those of a run must have the same numbers under every arm, and no number may
-    /// come twice.
+    /// Ratios pair the intervals of arms by number. So a run's intervals must have the same numbers under every arm,
+    /// and no number may occur twice.
     #[test]
     fn the_first_interval_of_a_run_is_cold_and_the_others_are_numbered_over_all_runs() {
         let marks: Vec<_> = [5, 105, 135, 165, 195].map(mark).into();
@@ -188,7 +190,7 @@ mod tests {
         assert_eq!((cold.wall_ns, cold.user_ns, cold.peak_rss_bytes), (100_000_000, 100_000_000, 210));
     }
 
-    /// A run of an hour must not make a file of a hundred megabytes, nor lose its peak.
+    /// A run of an hour must not produce a file of a hundred megabytes, nor lose its peak.
     #[test]
     fn a_long_curve_is_thinned_and_keeps_its_peak() {
         let seen: Vec<_> = (0..10_000).map(|at| (Duration::from_millis(at), if at == 5_003 { 9 } else { 1 })).collect();

@@ -8,7 +8,7 @@ use crate::results::stats::{Ratio, Verdict};
 use crate::results::summary::Summary;
 use crate::results::view::{self, LEAST_TIME_CHANGE};
 
-/// The share of the baseline's CPU time that the kernel takes, which bounds the gain.
+/// The kernel's share of the baseline's CPU time, which limits how much kernel time an allocator can save.
 pub(super) fn ceiling(workload: &WorkloadResult) -> Vec<String> {
     let Some((base, figures)) = view::baseline(workload).filter(|(arm, _)| arm.arm == BASELINE) else {
         return Vec::new();
@@ -26,13 +26,13 @@ pub(super) fn ceiling(workload: &WorkloadResult) -> Vec<String> {
     )]
 }
 
-/// That runs take this part of the baseline's wall time.
+/// Says which share of the baseline's wall time the runs take.
 pub(super) fn wall_time(wall: &Ratio) -> String {
     let doubt = if wall.verdict() == Verdict::NoDifferenceShown { " (no difference shown)" } else { "" };
     format!("{} of the time{doubt}", format::ratio(wall))
 }
 
-/// The time and memory of arms, as parts of the baseline's.
+/// The time and memory of arms, as shares of the baseline's.
 pub(super) fn trades(offers: &[&Offer<'_>]) -> String {
     let trade = |offer: &&Offer<'_>| {
         let time = match offer.time.cpu {
@@ -50,7 +50,7 @@ pub(super) fn peak_ratio(figures: &Summary) -> String {
     figures.peak_rss_ratio.map_or_else(|| "an unknown part".to_owned(), |ratio| format!("{ratio:.2}"))
 }
 
-/// Memory, CPU time and page faults, as they change.
+/// How memory, CPU time and page faults change.
 pub(super) fn price(
     workload: &WorkloadResult,
     Offer { arm, figures, .. }: &Offer<'_>,
@@ -68,7 +68,7 @@ pub(super) fn price(
             .filter(|_| workload.timed.rests())
             .map(|pair| changed("resting RSS", pair, format::bytes, divided(pair))),
         both(|figures| figures.warm_cpu_ns).map(|pair| {
-            // The table's, round by round.
+            // The ratio of the table, which is computed round by round.
             let ratio = figures.cpu_ratio.map(|ratio| ratio.median);
             changed("CPU time", pair, format::time, ratio.or_else(|| divided(pair)))
         }),
@@ -78,7 +78,7 @@ pub(super) fn price(
     format!("With {}: {}.", arm.label, parts.join("; "))
 }
 
-/// Figures that change where wall time shows no difference: the lowest and the highest ratio of each.
+/// Figures that change although wall time shows no difference: the lowest and the highest ratio of each.
 pub(super) fn besides_time(run: &Run, base: &ArmResult, offers: &[Offer<'_>]) -> Option<String> {
     let alike: Vec<_> = offers.iter().filter(|offer| offer.time.wall.verdict() == Verdict::NoDifferenceShown).collect();
     let shown = |ratio: Option<Ratio>, least| ratio.filter(|ratio| Change::of(ratio, least) != Change::None);
@@ -102,7 +102,7 @@ pub(super) fn besides_time(run: &Run, base: &ArmResult, offers: &[Offer<'_>]) ->
         .then(|| format!("Where wall time shows no difference, other figures do, as ratios to {}: {list}.", base.label))
 }
 
-/// The lowest and the highest of ratios, with the labels of those that have them.
+/// The lowest and the highest of the ratios, each with its label.
 fn range(ratios: &[(&str, f64)]) -> Option<String> {
     let lowest = ratios.iter().min_by(|a, b| a.1.total_cmp(&b.1))?;
     let highest = ratios.iter().max_by(|a, b| a.1.total_cmp(&b.1))?;

@@ -1,4 +1,4 @@
-//! The command under all arms: once without any library, to see that it works, and then rounds in random order.
+//! Runs the command under all arms: once without any library, as a test, and then in rounds of random order.
 
 use super::cli::Job;
 use super::libraries::Entrant;
@@ -22,14 +22,14 @@ use rand::seq::SliceRandom;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// The least that a run is given before it hangs.
+/// Lowest time limit of a run.
 const LEAST_LIMIT: Duration = Duration::from_secs(120);
-/// A run that takes this many times as long as the slowest one before it hangs.
+/// A run that takes this many times as long as the slowest run so far counts as hung.
 const HANG_FACTOR: u32 = 20;
-/// Matching lines that make a cold interval and a warm one.
+/// Fewest matching lines that make a cold interval and a warm one.
 const LEAST_LINES: usize = 3;
 
-/// A command being measured.
+/// A command that is being measured.
 pub(super) struct Session<'a> {
     job: &'a Job,
     name: String,
@@ -40,12 +40,12 @@ pub(super) struct Session<'a> {
     /// Index of the arm that the others are compared with.
     pub(super) baseline: usize,
     same_output: Option<SameOutput>,
-    /// Intervals of a run, if those are what is timed.
+    /// Intervals of a run, if intervals are timed.
     intervals: Option<usize>,
     slowest: Duration,
-    /// Libraries that every run has.
+    /// Libraries that every run preloads.
     preloaded: String,
-    /// What should be known beside the figures.
+    /// Notes for the reader of the figures.
     pub(super) remarks: Vec<String>,
 }
 
@@ -55,7 +55,7 @@ fn baseline(seats: &[Seat]) -> usize {
 }
 
 impl<'a> Session<'a> {
-    /// The command of `job`, called `name`, before its first run.
+    /// A session for the command of `job`, called `name`, before its first run.
     pub(super) fn new(
         job: &'a Job,
         name: &str,
@@ -85,8 +85,8 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Runs the command as it is, untimed: a command that fails by itself is not worth a table, what it reads is in the
-    /// kernel's cache from then on, and what it writes is what the others must write.
+    /// Runs the command once without a library, untimed. The command must succeed by itself. This run brings the
+    /// command's input into the page cache, and its output is the reference for all other runs.
     pub(super) fn rehearse(&mut self) -> anyhow::Result<()> {
         self.progress.note(&format!("{}: once as it is, untimed", self.name));
         let ran = match self.once(&[], None, self.job.timeout) {
@@ -117,7 +117,7 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    /// Notes what should be known beside the figures, by a run without a library.
+    /// Adds notes for the reader, from a run without a library.
     fn remark_on(&mut self, ran: &Ran) {
         let name = &self.name;
         let own = ran.allocators.iter().map(|file| {
@@ -160,7 +160,7 @@ impl<'a> Session<'a> {
             self.round(round, &mut randomness)?;
         };
         for seat in &mut self.seats {
-            // An arm that was not in the middle of a run when the user stopped has all of its rounds, or too few.
+            // The interrupt can come between two runs. Then an arm has no failed run, and may still lack rounds.
             if ended == Ended::Interrupted && seat.takes_part() && seat.runs < self.job.rounds {
                 seat.result.outcome = Outcome::Interrupted;
             } else {
@@ -174,7 +174,7 @@ impl<'a> Session<'a> {
         self.seats.iter().map(|seat| seat.result.clone()).collect()
     }
 
-    /// One run under every arm.
+    /// Runs the command once under every arm.
     fn round(&mut self, round: u32, randomness: &mut StdRng) -> anyhow::Result<()> {
         let what = format!("{}, round {round} of {}", self.name, self.job.rounds.max(round));
         let mut order: Vec<_> = (0..self.seats.len()).filter(|&index| self.seats[index].takes_part()).collect();
@@ -201,7 +201,7 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    /// The turn of one arm; the error is why it takes no further part.
+    /// Runs the turn of one arm. The error says why the arm takes no further part.
     fn turn(&mut self, index: usize, turn: Turn) -> Result<Ran, Outcome> {
         let limit = self.job.timeout.unwrap_or_else(|| LEAST_LIMIT.max(self.slowest * HANG_FACTOR));
         let Entrant { library, .. } = &self.seats[index].entrant;
@@ -221,7 +221,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Runs the command, and sees that what it leaves is right.
+    /// Runs the command, and checks its output.
     fn once(
         &mut self,
         environment: &[(String, String)],
@@ -249,7 +249,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Takes a run down, in the file of samples as well.
+    /// Records a run in its arm and in the file of samples.
     fn keep(&mut self, index: usize, ran: &Ran, turn: Turn) -> anyhow::Result<()> {
         let seat = &mut self.seats[index];
         let before = seat.result.samples.len();

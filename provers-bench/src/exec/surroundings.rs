@@ -1,20 +1,20 @@
-//! What the environment of this driver brings to every run: libraries that it preloads, and settings of allocators. An image
-//! that has `LD_PRELOAD` set would otherwise show its own allocator under the name of glibc.
+//! The driver's own environment, which every run inherits: preloaded libraries, and settings of allocators. In an image
+//! that sets `LD_PRELOAD`, the row glibc would otherwise show the image's allocator.
 
 use super::libraries::{self, PRELOAD};
 use super::target;
 use std::env;
 use std::path::PathBuf;
 
-/// How the names of variables begin that allocators read.
+/// Prefixes of the variables that allocators read.
 const SETTINGS: &[&str] = &["GLIBC_TUNABLES", "MALLOC_", "MIMALLOC_", "TCMALLOC_", "ZK_ALLOC_"];
 
-/// The environment, as far as it matters here.
+/// The relevant part of the environment.
 #[derive(Debug, Default)]
 pub(super) struct Surroundings {
-    /// What is preloaded into every run, as the loader takes it: everything that is no allocator.
+    /// The preloaded libraries that are not allocators, in the loader's syntax. Every run preloads them.
     pub(super) preloaded: String,
-    /// What should be known of the rest.
+    /// Notes for the reader on the rest.
     pub(super) remarks: Vec<String>,
 }
 
@@ -30,7 +30,7 @@ impl Surroundings {
         let mut settings = Vec::new();
         for (name, value) in variables {
             if name == PRELOAD {
-                // As ld.so(8) separates them.
+                // ld.so(8) allows both separators.
                 let files: Vec<_> = value.split([':', ' ']).filter(|file| !file.is_empty()).collect();
                 let (allocators, others): (Vec<_>, Vec<_>) = files.into_iter().partition(|file| is_allocator(file));
                 found.preloaded = others.join(":");
@@ -61,7 +61,7 @@ fn is_allocator(file: &str) -> bool {
 mod tests {
     use super::*;
 
-    /// Settings from outside change what a plain arm is, and nothing else tells the reader.
+    /// Settings from outside change the plain arms, and nothing else tells the reader.
     #[test]
     fn settings_from_outside_are_named_and_other_libraries_stay() {
         let variables =

@@ -1,4 +1,4 @@
-//! The program that a command names: where it is, and whether a library can be preloaded into it.
+//! The program of a command: where it is, and whether a library can be preloaded into it.
 
 use anyhow::{Context, bail};
 use nix::unistd::{Gid, Uid};
@@ -11,16 +11,15 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
-/// Where the headers of a program have ended, for certain.
+/// The headers of a program end before this offset.
 const HEADERS_BYTES: u64 = 1 << 16;
-/// Interpreters that are followed from a script; the kernel follows as few.
+/// Interpreters to follow from a script; the kernel's limit is as low.
 const MOST_INTERPRETERS: usize = 4;
 
-/// What allocators that are linked into programs are called there.
-/// (Rust's mimalloc calls `mi_malloc_aligned` alone.)
+/// Names of allocation functions that are linked into programs. Rust's mimalloc calls only `mi_malloc_aligned`.
 const ALLOCATORS: &[&str] =
     &["malloc", "_rjem_malloc", "je_malloc", "mi_malloc", "mi_malloc_aligned", "tc_malloc", "rpmalloc"];
-/// Stands in the names of functions of Rust programs that are linked with our allocator.
+/// Part of function names in Rust programs that link our allocator.
 const OURS_IN_RUST: &str = "zk_alloc";
 
 /// A program on this machine.
@@ -29,7 +28,7 @@ pub(super) struct Target {
     pub(super) path: PathBuf,
     /// Why no library can be preloaded into it.
     pub(super) obstacle: Option<String>,
-    /// What should be known beside the figures.
+    /// A note for the reader of the figures.
     pub(super) remark: Option<String>,
 }
 
@@ -56,13 +55,13 @@ impl Target {
         bail!("{} is a script of a script of a script", path.display())
     }
 
-    /// What it is called.
+    /// The program's file name.
     pub(super) fn name(&self) -> String {
         self.path.file_name().unwrap_or_default().to_string_lossy().into_owned()
     }
 }
 
-/// As `execvp` finds it.
+/// Finds a program as `execvp` does.
 fn located(word: &OsStr) -> Option<PathBuf> {
     let is_program =
         |path: &PathBuf| fs::metadata(path).is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0);
@@ -85,7 +84,7 @@ fn interpreter(bytes: &[u8]) -> Option<PathBuf> {
     Some(interpreter.into())
 }
 
-/// Rights that make the loader pass over `LD_PRELOAD` (ld.so(8), secure-execution mode).
+/// Privileges that make the loader ignore `LD_PRELOAD` (ld.so(8), secure-execution mode).
 fn privileges(program: &Path) -> Option<String> {
     let file = fs::metadata(program).ok()?;
     let gains_user = file.mode() & 0o4000 != 0 && file.uid() != Uid::current().as_raw();
@@ -94,9 +93,9 @@ fn privileges(program: &Path) -> Option<String> {
     (gains_user || gains_group).then(|| format!("{} is {kind}: the loader passes over LD_PRELOAD", program.display()))
 }
 
-/// Whether a program has no loader; `None` if it cannot be read as an ELF program of 64 bits.
+/// Whether a program has no loader; `None` if it is not a readable 64-bit ELF program.
 pub(super) fn is_static(program: &Path) -> Option<bool> {
-    // Its headers come first.
+    // The headers come first in the file.
     let mut bytes = Vec::new();
     fs::File::open(program).ok()?.take(HEADERS_BYTES).read_to_end(&mut bytes).ok()?;
     let header = FileHeader64::<Endianness>::parse(&*bytes).ok()?;
@@ -105,14 +104,14 @@ pub(super) fn is_static(program: &Path) -> Option<bool> {
     Some(!headers.iter().any(|header| header.p_type(endian) == PT_INTERP))
 }
 
-/// Whether a library brings a `malloc` for programs to call.
+/// Whether a library defines a `malloc` for programs to call.
 pub(super) fn is_allocator(library: &Path) -> bool {
     let Ok(bytes) = fs::read(library) else { return false };
     let Ok(elf) = ElfFile64::<Endianness>::parse(&*bytes) else { return false };
     elf.dynamic_symbols().any(|symbol| symbol.is_definition() && symbol.name() == Ok("malloc"))
 }
 
-/// What is known of how a program was linked.
+/// How a program was linked, as far as its file shows.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Linked {
     obstacle: Option<String>,
@@ -145,7 +144,7 @@ fn linked(program: &Path, bytes: &[u8]) -> Linked {
     }
 }
 
-/// The loader that a program asks for.
+/// The loader that a program requests.
 fn loader(elf: &ElfFile64<'_, Endianness>, bytes: &[u8]) -> Option<String> {
     let endian = elf.endian();
     let mut headers = elf.elf_program_headers().iter();
@@ -153,7 +152,7 @@ fn loader(elf: &ElfFile64<'_, Endianness>, bytes: &[u8]) -> Option<String> {
     Some(String::from_utf8_lossy(path).into_owned())
 }
 
-/// A function by which a program allocates that it brings itself, as far as its symbols say.
+/// An allocation function that the program brings itself, as far as its symbols show.
 fn own_allocator<'data>(elf: &ElfFile64<'data, Endianness>) -> Option<&'data str> {
     let symbols = elf.dynamic_symbols().chain(elf.symbols());
     let mut defined = symbols.filter(|symbol| symbol.is_definition()).filter_map(|symbol| symbol.name().ok());
@@ -175,7 +174,7 @@ mod tests {
         assert_eq!(interpreter(b"\x7fELF"), None);
     }
 
-    /// This test is a dynamic program with malloc from the C library; a file of text is no program.
+    /// This test is a dynamic program with malloc from the C library. A text file is not a program.
     #[test]
     fn a_program_is_told_from_what_is_none() {
         let own = env::current_exe().unwrap();

@@ -1,8 +1,8 @@
-//! A command's processes while they run: which there are, what they have in memory, what they have spent, and whether the
-//! library is mapped. All of it is read from `/proc` (Linux).
+//! The processes of a command while they run: their memory, their CPU time, and whether they map the library.
+//! Everything is read from `/proc` (Linux).
 //!
-//! The driver is the subreaper of what it starts (PR_SET_CHILD_SUBREAPER), so that a process whose parent has ended is the
-//! driver's child: what descends from the driver is the command.
+//! The driver is the subreaper of its descendants (PR_SET_CHILD_SUBREAPER), so it becomes the parent of a process whose
+//! parent has ended. The command is therefore everything that descends from the driver.
 
 use super::target;
 use crate::machine::memory;
@@ -11,11 +11,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// How files are called that hold an allocator.
+/// Prefixes of the file names of allocators.
 const ALLOCATORS: &[&str] =
     &["libjemalloc", "libmimalloc", "libtcmalloc", "libsnmalloc", "librpmalloc", "libhoard", "libscudo", "libzk_alloc"];
 
-/// What processes have spent since they started, their ended children included.
+/// CPU time and faults of processes since they started, including ended children that were waited for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Spent {
     pub(super) user_ns: u64,
@@ -34,7 +34,7 @@ impl Spent {
         }
     }
 
-    /// What was spent since `earlier`.
+    /// The difference since `earlier`.
     pub(super) fn since(self, earlier: Self) -> Self {
         Self {
             user_ns: self.user_ns.saturating_sub(earlier.user_ns),
@@ -45,32 +45,33 @@ impl Spent {
     }
 }
 
-/// Where the library was found.
+/// Where the library was mapped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Mapped {
-    /// In this many of the programs that were looked into, and in all that had much of the memory.
+    /// In this many of the inspected programs, among them all that had much of the memory or CPU time.
     In { programs: usize, of: usize },
-    /// Not in this program, which had as much memory as half of what the largest had, or took half of the CPU time, or more.
+    /// Missing in this program, which had at least half the memory of the largest one, or at least half of the CPU
+    /// time.
     NotIn(PathBuf),
-    /// Every process ended before it could be looked into.
+    /// Every process ended before it could be inspected.
     Unseen,
 }
 
-/// A program that a process runs: a process that calls `execve` is another program.
+/// A program that a process runs. A process that calls `execve` becomes another program.
 type Program = (u32, PathBuf);
 
 #[derive(Debug, Default)]
 struct Seen {
-    /// `None` before its loader has come so far that it can be told.
+    /// `None` until its loader has run far enough to tell.
     has_library: Option<bool>,
-    /// `None` before anybody needed to know.
+    /// `None` until it is needed.
     is_static: Option<bool>,
     most_bytes: u64,
-    /// Its own CPU time at the last look, if it is known to be without the library.
+    /// Its own CPU time at the last look. Only read if the program is known to lack the library.
     cpu_ns: u64,
 }
 
-/// The command's processes, as far as they were seen.
+/// The command's processes that were seen.
 #[derive(Debug)]
 pub(super) struct Tree<'a> {
     library: Option<&'a Path>,
@@ -80,20 +81,20 @@ pub(super) struct Tree<'a> {
 }
 
 impl<'a> Tree<'a> {
-    /// Processes that are to have `library`, a path without links.
+    /// The processes that must map `library`, a path without symbolic links.
     pub(super) fn new(library: Option<&'a Path>) -> Self {
         let driver = fs::read_link("/proc/self/exe").unwrap_or_default();
         Self { library, driver, programs: BTreeMap::new(), allocators: BTreeSet::new() }
     }
 
-    /// Looks at every process, and returns what they have resident: anonymous memory of all, and pages of files of the
-    /// process that has most of them, because the others share those.
+    /// Looks at every process, and returns the resident memory of all together. Anonymous memory is summed over all
+    /// processes. File pages are counted only for the process that has the most, because the others share them.
     pub(super) fn look(&mut self) -> u64 {
         let (mut anonymous, mut most_of_files) = (0, 0);
         for pid in processes() {
             let Some(resident) = memory::resident_of(pid) else { continue };
             let Ok(exe) = fs::read_link(format!("/proc/{pid}/exe")) else { continue };
-            // Between fork and exec it is the driver still.
+            // Between `fork` and `execve` the process still runs the driver.
             if exe == self.driver {
                 continue;
             }
@@ -106,7 +107,7 @@ impl<'a> Tree<'a> {
                 seen.has_library = told_by(&maps, self.library);
                 self.allocators.extend(allocators_in(&maps));
             }
-            // In the middle of `execve` a dynamic program has no loader either: its file knows.
+            // During `execve` a dynamic program has no loader either, so its file decides.
             if seen.has_library.is_none() {
                 let program = PathBuf::from(format!("/proc/{pid}/exe"));
                 let is_static = *seen.is_static.get_or_insert_with(|| target::is_static(&program).unwrap_or(false));
@@ -119,7 +120,7 @@ impl<'a> Tree<'a> {
         anonymous + most_of_files
     }
 
-    /// Whether there is nothing more to learn of the programs seen so far.
+    /// Whether programs were seen, and each is known to have the library or to lack it.
     pub(super) fn is_settled(&self) -> bool {
         !self.programs.is_empty() && self.programs.values().all(|seen| seen.has_library.is_some())
     }
@@ -134,7 +135,7 @@ impl<'a> Tree<'a> {
         self.allocators.iter().cloned().collect()
     }
 
-    /// What was seen of the library, in processes that have `spent` so much.
+    /// Where the library was mapped, among processes that have `spent` this in total.
     pub(super) fn mapped(&self, spent: Spent) -> Mapped {
         let told = || self.programs.iter().filter(|(_, seen)| seen.has_library.is_some());
         let Some(most) = told().map(|(_, seen)| seen.most_bytes).max() else { return Mapped::Unseen };
@@ -162,7 +163,8 @@ pub(super) fn processes() -> Vec<u32> {
     found
 }
 
-/// What the processes that descend from the driver have spent. Times are as coarse as the kernel's clock ticks, 10 ms.
+/// CPU time and faults of the processes that descend from the driver. Times have the resolution of the kernel's clock
+/// ticks, 10 ms.
 pub(super) fn spent() -> Spent {
     processes().into_iter().filter_map(spent_by).fold(Spent::default(), Spent::plus)
 }
@@ -181,28 +183,28 @@ fn spent_by(pid: u32) -> Option<Spent> {
     spent_in(&stat, tick_ns)
 }
 
-/// CPU time of a process alone, without its children.
+/// CPU time of one process, without its children.
 fn cpu_of(pid: u32) -> Option<u64> {
     let (stat, tick_ns) = stat_of(pid)?;
     let field = fields_of(&stat)?;
     Some((field(14)? + field(15)?) * tick_ns)
 }
 
-/// The line of `/proc/PID/stat` (proc_pid_stat(5)), and the length of its clock tick.
+/// The line of `/proc/PID/stat` (proc_pid_stat(5)), and the length of a clock tick.
 fn stat_of(pid: u32) -> Option<(String, u64)> {
     let tick_ns = 1_000_000_000 / sysconf(SysconfVar::CLK_TCK).ok()??.unsigned_abs().max(1);
     Some((fs::read_to_string(format!("/proc/{pid}/stat")).ok()?, tick_ns))
 }
 
-/// The numbers of such a line, by the number of the field.
+/// Returns a function from field numbers to the numbers of such a line.
 fn fields_of(stat: &str) -> Option<impl Fn(usize) -> Option<u64>> {
-    // The program's name is in brackets, and may hold any letter.
+    // The program's name is in parentheses, and may contain any character.
     let fields: Vec<u64> =
         stat.rsplit_once(')')?.1.split_ascii_whitespace().map(|field| field.parse().unwrap_or(0)).collect();
     Some(move |number: usize| fields.get(number - 3).copied())
 }
 
-/// Own figures, and those of children that were waited for.
+/// The figures of a process, including those of children that it waited for.
 fn spent_in(stat: &str, tick_ns: u64) -> Option<Spent> {
     let field = fields_of(stat)?;
     Some(Spent {
@@ -219,8 +221,8 @@ fn allocators_in(maps: &str) -> impl Iterator<Item = String> {
     files.filter(|file| ALLOCATORS.iter().any(|name| file.starts_with(name))).map(str::to_owned)
 }
 
-/// Whether a process with these `maps` has `library` mapped; `None` while it cannot be told. The loader maps preloaded
-/// libraries before those that the program asks for, the C library among them.
+/// Whether a process with these `maps` has `library` mapped; `None` if it is too early to tell. The loader maps
+/// preloaded libraries before the program's own dependencies, which include the C library.
 fn told_by(maps: &str, library: Option<&Path>) -> Option<bool> {
     let paths = maps.lines().filter_map(|line| Some(&line[line.find('/')?..])).map(Path::new);
     let name = |path: &Path| path.file_name().and_then(|name| name.to_str()).map(str::to_owned).unwrap_or_default();
@@ -235,7 +237,7 @@ fn told_by(maps: &str, library: Option<&Path>) -> Option<bool> {
 mod tests {
     use super::*;
 
-    /// A program may be called anything, and the fields behind its name are the ones that count.
+    /// A program's name may contain any character. Only the fields after it count.
     #[test]
     fn fields_are_counted_from_behind_the_programs_name() {
         let stat = "12 (a) b) (c) S 1 12 12 0 -1 4194560 100 20 3 4 50 60 7 8 20 0 1 0 123";
@@ -244,7 +246,7 @@ mod tests {
         assert_eq!(spent_in("12 (a) S 1", 10), None);
     }
 
-    /// A look too early must not fail an arm.
+    /// A look that comes too early must not fail an arm.
     #[test]
     fn the_library_is_missing_only_once_the_loader_is_past_it() {
         let library = Some(Path::new("/usr/lib/libjemalloc.so.2"));

@@ -1,4 +1,4 @@
-//! Differences to the baseline that count, and the arms that offer one.
+//! Differences from the baseline that count, and the arms that offer one.
 
 use crate::results::proof::Proof;
 use crate::results::record::{ArmResult, Run, WorkloadResult};
@@ -7,11 +7,11 @@ use crate::results::summary::{self, Summary};
 use crate::results::view::{self, LEAST_TIME_CHANGE};
 use crate::sample::Sample;
 
-/// Least change of peak RSS that counts, as a share of the baseline's. Memory is looked at every 20 ms, so the peaks of equal runs differ by
-/// a few percent; memory limits are set in coarser steps.
+/// Smallest change of peak RSS that counts, as a share of the baseline's. Memory is read every 20 ms, so the peaks of
+/// equal runs differ by a few percent. Memory limits are set in coarser steps.
 pub(super) const LEAST_MEMORY_CHANGE: f64 = 0.05;
-/// Least change of page faults that is worth a word, as a share of the baseline's. Faults cost time, which is measured as well: a smaller
-/// change explains nothing.
+/// Smallest change of page faults worth mentioning, as a share of the baseline's. The measured time includes the cost
+/// of faults, so a smaller change explains nothing.
 pub(super) const LEAST_FAULTS_CHANGE: f64 = 0.10;
 
 /// How a figure of one arm compares with another arm's.
@@ -19,12 +19,12 @@ pub(super) const LEAST_FAULTS_CHANGE: f64 = 0.10;
 pub(super) enum Change {
     Less,
     More,
-    /// No difference is shown, or too small a one.
+    /// No difference is shown, or it is too small.
     None,
 }
 
 impl Change {
-    /// What `ratio` says, if changes count from the share `least` on.
+    /// The change that `ratio` shows, if changes count from the share `least` on.
     pub(super) fn of(ratio: &Ratio, least: f64) -> Self {
         match ratio.verdict() {
             Verdict::Faster if ratio.median <= 1.0 - least => Self::Less,
@@ -34,21 +34,21 @@ impl Change {
     }
 }
 
-/// The time of one arm to another's.
+/// The time of one arm relative to another's.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Time {
     pub(super) wall: Ratio,
-    /// CPU time, where wall time is too noisy for a verdict and CPU time gives one.
+    /// CPU time, if wall time is too noisy for a verdict and CPU time gives one.
     pub(super) cpu: Option<Ratio>,
     pub(super) change: Change,
 }
 
 impl Time {
-    /// `None` without rounds enough for an interval.
+    /// `None` if there are too few rounds for an interval.
     fn of(run: &Run, arm: &ArmResult, other: &ArmResult) -> Option<Self> {
         let wall = ratio(run, arm, other, |sample| sample.wall_ns)?;
         let interval = wall.believed()?;
-        // Wall time that a change worth having could hide in decides nothing.
+        // CPU time decides only if the noise of wall time could hide a change of that size.
         let hides = |change| match change {
             Change::Less => interval.low <= 1.0 - LEAST_TIME_CHANGE,
             Change::More => interval.high >= 1.0 + LEAST_TIME_CHANGE,
@@ -66,7 +66,8 @@ pub(super) struct Offer<'a> {
     pub(super) arm: &'a ArmResult,
     pub(super) figures: &'a Summary,
     pub(super) time: Time,
-    /// Peak RSS. A saving must be shown round by round; a cost counts as soon as the highest peaks differ.
+    /// Peak RSS. A saving must be shown round by round. For a cost it is enough that the highest peaks differ by more
+    /// than the threshold.
     pub(super) memory: Change,
 }
 
@@ -94,20 +95,20 @@ impl<'a> Offer<'a> {
         self.figures.peak_rss_bytes.unwrap_or(u64::MAX)
     }
 
-    /// Time to another arm's.
+    /// The time relative to another arm's.
     pub(super) fn against(&self, run: &Run, other: &Self) -> Option<Change> {
         Some(Time::of(run, self.arm, other.arm)?.change)
     }
 }
 
-/// All arms but `base` that have rounds enough for a verdict.
+/// All arms except `base` that have enough rounds for a verdict.
 pub(super) fn offers<'a>(run: &Run, workload: &'a WorkloadResult, base: &ArmResult) -> Vec<Offer<'a>> {
     let others = workload.arms.iter().filter(|arm| arm.label != base.label);
     others.filter_map(|arm| Offer::of(run, base, arm)).collect()
 }
 
-/// The offers that gain something, from the one with the lowest peak to the fastest: each next one has a higher peak, and is worth that by
-/// its time.
+/// The offers that gain something, from the one with the lowest peak to the fastest. Each next offer has a higher peak,
+/// and saves enough time to be worth it.
 pub(super) fn front<'a, 'b>(run: &Run, offers: &'b [Offer<'a>]) -> Vec<&'b Offer<'a>> {
     let mut gaining: Vec<_> = offers.iter().filter(|offer| offer.gains()).collect();
     gaining.sort_by(|a, b| {
@@ -123,7 +124,7 @@ pub(super) fn front<'a, 'b>(run: &Run, offers: &'b [Offer<'a>]) -> Vec<&'b Offer
     front
 }
 
-/// A figure of the warm samples of one arm to another's, round by round.
+/// The ratio of a figure between the warm samples of two arms, round by round.
 pub(super) fn ratio(run: &Run, arm: &ArmResult, other: &ArmResult, figure: fn(&Sample) -> u64) -> Option<Ratio> {
     let ratios = summary::ratios(&arm.samples, &other.samples, Proof::is_warm, figure);
     Ratio::of_processes(&ratios, run.seed)

@@ -1,4 +1,4 @@
-//! How this library was built. The arms link the same library, and the driver refuses one that was linked from another.
+//! How this library was built. The arms link the same library, and the driver rejects an arm that links another build.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,11 +8,11 @@ pub(crate) struct BuildInfo {
     /// `rustc -V`.
     pub(crate) rustc: String,
     pub(crate) target: String,
-    /// Flags from `RUSTFLAGS` or `.cargo/config.toml`; `target-cpu` stands here.
+    /// Flags from `RUSTFLAGS` or `.cargo/config.toml`, which include `target-cpu`.
     pub(crate) rustflags: String,
-    /// Vector instructions the compiler was allowed to use, which is what provers choose their field arithmetic by.
+    /// Vector instructions that the compiler may use. Provers choose their field arithmetic by them.
     pub(crate) vector_features: Vec<String>,
-    /// `release` or `debug`, as cargo counts custom profiles.
+    /// `release` or `debug`; cargo assigns custom profiles to one of them.
     pub(crate) profile: String,
     pub(crate) opt_level: String,
     /// Hash over the sources of harness and allocator.

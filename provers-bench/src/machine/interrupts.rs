@@ -2,12 +2,13 @@
 
 use std::fs;
 
-/// TLB shootdowns since the machine started, on all processors; `None` where the kernel does not count them (arm64 needs none).
+/// TLB shootdowns on all processors since the machine started; `None` if the kernel does not count them (arm64 needs
+/// none).
 pub(crate) fn tlb_shootdowns() -> Option<u64> {
     row(&fs::read_to_string("/proc/interrupts").ok()?, "TLB:")
 }
 
-/// The sum of a row: a count for each processor, and then words.
+/// The sum of a row, which has a count for each processor and then words.
 fn row(table: &str, name: &str) -> Option<u64> {
     let counts = table.lines().find_map(|line| line.trim_start().strip_prefix(name))?;
     Some(counts.split_whitespace().map_while(|count| count.parse::<u64>().ok()).sum())

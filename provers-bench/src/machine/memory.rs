@@ -1,4 +1,4 @@
-//! Memory as Linux accounts for it: of this process, and of the machine or container it runs in.
+//! Memory as Linux accounts for it: of this process, and of its machine or container.
 
 use anyhow::Context;
 use nix::unistd::{SysconfVar, sysconf};
@@ -11,12 +11,12 @@ pub(crate) fn rss_bytes() -> anyhow::Result<u64> {
     status_bytes("VmRSS:")
 }
 
-/// Resident memory of the process `pid`; `None` if it is gone. Cheaper than its `status`.
+/// Resident memory of the process `pid`; `None` if it has ended. Cheaper than reading its `status`.
 pub(crate) fn rss_bytes_of(pid: u32) -> Option<u64> {
     resident_of(pid).map(|resident| resident.anonymous_bytes + resident.file_bytes)
 }
 
-/// The same, in parts.
+/// The same, in anonymous memory and file pages.
 pub(crate) fn resident_of(pid: u32) -> Option<Resident> {
     let statm = fs::read_to_string(format!("/proc/{pid}/statm")).ok()?;
     let mut fields = statm.split(' ').skip(1).map_while(|pages| pages.parse::<u64>().ok());
@@ -29,13 +29,13 @@ pub(crate) fn resident_of(pid: u32) -> Option<Resident> {
     })
 }
 
-/// Memory of this process that lies in huge pages; `None` if the kernel does not say. Takes milliseconds.
+/// Memory of this process in huge pages; `None` if the kernel does not say. Takes milliseconds.
 fn huge_page_bytes() -> Option<u64> {
     field_bytes(&fs::read_to_string("/proc/self/smaps_rollup").ok()?, "AnonHugePages:")
 }
 
-/// Memory of this process that lies in huge pages. Where the kernel makes none of the processor's size, but smaller folios of
-/// several pages: the machine's anonymous ones, as no process is told its own.
+/// Memory of this process in huge pages. If it has none, this counts the machine's anonymous folios of several pages.
+/// Some kernels make only those, and report them only for the whole machine.
 pub(crate) fn large_folio_bytes() -> Option<u64> {
     match huge_page_bytes()? {
         0 => Some(folio_bytes(Path::new("/sys/kernel/mm/transparent_hugepage"))),
@@ -43,7 +43,7 @@ pub(crate) fn large_folio_bytes() -> Option<u64> {
     }
 }
 
-/// Bytes of anonymous folios of 16 KiB to 1 MiB, from a folder of the kernel's with one for each size.
+/// Bytes of the machine's anonymous folios of 16 KiB to 1 MiB. The kernel's `folder` has a subfolder for each size.
 fn folio_bytes(folder: &Path) -> u64 {
     let of_size = |kib: u64| {
         let folios = fs::read_to_string(folder.join(format!("hugepages-{kib}kB/stats/nr_anon"))).ok()?;
@@ -52,16 +52,17 @@ fn folio_bytes(folder: &Path) -> u64 {
     (4..=10).filter_map(|log2_kib| of_size(1 << log2_kib)).sum()
 }
 
-/// This process's own account, kept open: looking into it allocates nothing, not even where all allocations are measured.
+/// This process's own account, kept open. Reading it allocates nothing, so it does not disturb a measurement of
+/// allocations.
 #[derive(Debug)]
 pub(crate) struct Account(File);
 
 /// Resident memory of a process, in parts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Resident {
-    /// What it wrote: heaps, arenas, stacks.
+    /// Memory that the process wrote: heaps, arenas, stacks.
     pub(crate) anonymous_bytes: u64,
-    /// Pages of files, its own code among them.
+    /// Pages of files, including its own code.
     pub(crate) file_bytes: u64,
 }
 
@@ -71,7 +72,7 @@ impl Account {
     }
 
     pub(crate) fn resident(&self) -> anyhow::Result<Resident> {
-        // Its lines on memory are within the first half of a KiB, and all of it takes one and a half.
+        // The lines on memory are within the first 512 bytes, and the whole file takes 1.5 KiB.
         let mut buffer = [0; 4096];
         let read = self.0.read_at(&mut buffer, 0).context("cannot read /proc/self/status")?;
         let text = buffer[..read].utf8_chunks().next().map_or("", |chunk| chunk.valid());
@@ -85,20 +86,20 @@ pub(crate) fn peak_rss_bytes() -> anyhow::Result<u64> {
     status_bytes("VmHWM:")
 }
 
-/// Lets [`peak_rss_bytes`] start over; false where the kernel does not offer that.
+/// Resets [`peak_rss_bytes`]; false if the kernel does not offer that.
 pub(crate) fn reset_peak() -> bool {
     // proc_pid_clear_refs(5): 5 resets the high water mark and touches no page table.
     fs::write("/proc/self/clear_refs", "5").is_ok()
 }
 
-/// Memory that new processes can use without swapping: the machine's `MemAvailable`, or what the cgroup's limit
-/// leaves where that is less. `None` if the kernel does not say.
+/// Memory that new processes can use without swapping: the machine's `MemAvailable`, or the room below the cgroup's
+/// limit if that is less. `None` if the kernel does not say.
 pub(crate) fn available_bytes() -> Option<u64> {
     let machine = field_bytes(&fs::read_to_string("/proc/meminfo").ok()?, "MemAvailable:")?;
     Some(cgroup_available_bytes().map_or(machine, |cgroup| machine.min(cgroup)))
 }
 
-/// Memory of the machine.
+/// Total memory of the machine.
 pub(crate) fn total_bytes() -> Option<u64> {
     field_bytes(&fs::read_to_string("/proc/meminfo").ok()?, "MemTotal:")
 }
@@ -107,7 +108,7 @@ fn cgroup_available_bytes() -> Option<u64> {
     let membership = fs::read_to_string("/proc/self/cgroup").ok()?;
     let path = membership.lines().find_map(|line| line.strip_prefix("0::/"))?;
     let own = Path::new("/sys/fs/cgroup").join(path);
-    // A limit on any ancestor holds as well.
+    // The limits of all ancestors apply.
     own.ancestors().take_while(|folder| folder.starts_with("/sys/fs/cgroup")).filter_map(room_in).min()
 }
 
@@ -134,7 +135,7 @@ pub(crate) mod tests {
     use super::*;
     use std::sync::{Mutex, MutexGuard, PoisonError};
 
-    /// Tests run in threads of one process and share its memory's accounts: those that read them take turns.
+    /// Tests run in threads of one process and share its memory accounts, so tests that read them take turns.
     pub(crate) fn alone() -> MutexGuard<'static, ()> {
         static TURN: Mutex<()> = Mutex::new(());
         TURN.lock().unwrap_or_else(PoisonError::into_inner)
@@ -146,7 +147,7 @@ pub(crate) mod tests {
         assert_eq!(field_bytes("VmHWM:\t    1956 kB\n", "VmRSS:"), None);
     }
 
-    /// The peak must fall back when memory is freed, or every proof would show the largest one's peak.
+    /// The peak must fall after memory is freed, or every proof would show the peak of the largest one.
     #[test]
     fn the_peak_starts_over_after_a_reset() {
         let _alone = alone();

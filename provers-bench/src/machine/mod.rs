@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs, thread};
 
-/// `None` wherever the machine does not say.
+/// Fields are `None` if the machine does not report them.
 #[derive(Debug, Deserialize, Serialize)]
 pub(crate) struct Machine {
     pub(crate) cpu: Option<String>,
@@ -24,7 +24,7 @@ pub(crate) struct Machine {
     pub(crate) transparent_huge_pages: Option<String>,
     /// `vm.overcommit_memory`.
     pub(crate) overcommit_memory: Option<String>,
-    /// Load averages when the run started: neighbours, if they are high.
+    /// Load averages when the run started; high values mean that other programs were busy.
     pub(crate) load_average: Option<String>,
     pub(crate) started_at: jiff::Timestamp,
     pub(crate) build: BuildInfo,
@@ -36,7 +36,7 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    /// Looks around.
+    /// Reads the current state.
     pub(crate) fn observe() -> Self {
         let status = git(&["status", "--porcelain"]);
         Self {
@@ -67,7 +67,7 @@ fn line_of(path: &str) -> Option<String> {
     Some(fs::read_to_string(path).ok()?.trim().to_owned())
 }
 
-/// The word in brackets: the kernel lists every choice and marks one.
+/// The word in brackets: the kernel lists every choice and marks the active one.
 fn chosen(line: &str) -> Option<String> {
     Some(line.split_once('[')?.1.split_once(']')?.0.to_owned())
 }
@@ -103,7 +103,7 @@ mod tests {
         assert_eq!(chosen("none"), None);
     }
 
-    /// What `sha256sum Cargo.lock` says must be what the result says.
+    /// The result must have the hash that `sha256sum Cargo.lock` prints.
     #[test]
     fn the_lockfile_hash_is_the_plain_sha256_in_hex() {
         let path = env::temp_dir().join(format!("prove-bench-sha256-{}", std::process::id()));

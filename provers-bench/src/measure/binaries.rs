@@ -1,5 +1,5 @@
-//! Where the arms' binaries are: beside the driver. `cargo run` builds only the binary that it runs, so a driver that
-//! cargo started has the arms built first.
+//! Finds the arms' binaries next to the driver. `cargo run` builds only the binary that it runs, so a driver that cargo
+//! started builds the arms first.
 
 use super::interrupt::Interrupt;
 use super::stale;
@@ -13,11 +13,11 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The folder that holds the binaries of `contestants`, brought up to date if cargo started this process. Fails if one is
-/// missing, or older than what it was built from. `None` if the user stopped the build.
+/// Returns the folder with the binaries of `contestants`. If cargo started this process, builds them first. Fails if a
+/// binary is missing or older than its sources. Returns `None` if the user stopped the build.
 pub(crate) fn folder(contestants: &[Contestant], interrupt: &Interrupt) -> anyhow::Result<Option<PathBuf>> {
     match up_to_date(contestants) {
-        // Ctrl-C ends cargo as well.
+        // Ctrl-C also ends cargo.
         Err(_) if interrupt.is_raised() => Ok(None),
         folder => folder.map(Some),
     }
@@ -46,8 +46,8 @@ fn up_to_date(contestants: &[Contestant]) -> anyhow::Result<PathBuf> {
     Ok(folder)
 }
 
-/// The shared library `file` of `package`, beside the driver: brought up to date if cargo started this process and the
-/// workspace has the package.
+/// Returns the path of the shared library `file` of `package`, next to the driver. If cargo started this process and
+/// the workspace contains the package, builds it first.
 pub(crate) fn library(package: &str, file: &str) -> anyhow::Result<PathBuf> {
     let driver = env::current_exe().context("cannot tell where this driver lies")?;
     let folder = driver.parent().context("this driver lies in no folder")?;
@@ -64,7 +64,7 @@ pub(crate) fn library(package: &str, file: &str) -> anyhow::Result<PathBuf> {
     Ok(path)
 }
 
-/// Fails if the binary of a contestant is not there, and says what would make it.
+/// Fails if the binary of a contestant is missing. The error says how to build it.
 fn check_all(contestants: &[Contestant], place: &str, is_there: impl Fn(&str) -> bool) -> anyhow::Result<()> {
     let (present, missing): (Vec<_>, Vec<_>) = contestants.iter().partition(|item| is_there(item.arm.binary));
     let Some(first) = missing.first().map(|item| item.arm) else { return Ok(()) };
@@ -85,14 +85,15 @@ fn check_all(contestants: &[Contestant], place: &str, is_there: impl Fn(&str) ->
     )
 }
 
-/// The folder in which cargo puts what it builds, if `folder` (of a profile) lies in one.
+/// Returns cargo's target directory if `folder`, the output folder of a profile, lies in one.
 fn target_folder(folder: &Path) -> Option<&Path> {
     // Cargo marks its target directory; a `--target` build lies one level deeper.
     folder.ancestors().skip(1).take(2).find(|folder| is_target(folder))
 }
 
-/// The folder `prove-bench` for everything that is measured by a driver in `folder`, which is of a profile: in cargo's target
-/// directory. That of a prover's package lies within the workspace's, and what is measured of all provers lies together.
+/// Returns the folder `prove-bench` for all measurements, in cargo's target directory. `folder` holds the driver and
+/// belongs to a profile. A prover's package has its target directory inside the workspace's. The outermost one is used,
+/// so that the measurements of all provers lie together.
 pub(crate) fn measured_folder(folder: &Path) -> PathBuf {
     let outermost = folder.ancestors().skip(1).filter(|folder| is_target(folder)).last();
     outermost.unwrap_or(Path::new("target")).join("prove-bench")
@@ -102,8 +103,8 @@ fn is_target(folder: &Path) -> bool {
     folder.join("CACHEDIR.TAG").is_file()
 }
 
-/// The features of this package, and whether this driver was built with them: its arms are built with the same. The package of a
-/// prover passes on those that it has.
+/// Features of this package, and whether this driver was built with them. The arms are built with the same features. A
+/// prover's package forwards the features that it has.
 const FEATURES: [(&str, bool); 2] = [("jemalloc", cfg!(feature = "jemalloc")), ("peers", cfg!(feature = "peers"))];
 
 /// The cargo that runs this process, and the package it runs.
@@ -123,7 +124,7 @@ impl Cargo {
         })
     }
 
-    /// What cargo says of the packages of the workspace.
+    /// Runs `cargo metadata` and returns its description of the workspace's packages.
     fn metadata(&self) -> anyhow::Result<Value> {
         let output = Command::new(&self.program)
             .args(["metadata", "--no-deps", "--offline", "--format-version", "1", "--manifest-path"])
@@ -136,8 +137,8 @@ impl Cargo {
         serde_json::from_slice(&output.stdout).context("cargo describes the package in no JSON")
     }
 
-    /// Builds `binaries` of `package`, which has these features, or its library if there are none, as the driver in `folder` was
-    /// built: same profile, same target, same place.
+    /// Builds `binaries` of `package` as the driver in `folder` was built: same profile, same target, same place. An
+    /// empty `binaries` builds the whole package. `features` lists the features that the package has.
     fn build(
         &self,
         package: &str,
@@ -165,13 +166,13 @@ impl Cargo {
         let mut arguments: Vec<OsString> = vec!["build".into(), "--package".into(), package.into()];
         arguments.extend(["--manifest-path".into(), self.manifest_folder.join("Cargo.toml").into()]);
         arguments.extend(binaries.iter().flat_map(|name| ["--bin".into(), name.into()]));
-        // A package without them says in its manifest which allocators it has.
+        // A package without these features chooses its allocators in its manifest.
         if FEATURES.iter().all(|(name, _)| features.contains(*name)) {
             let features: Vec<_> = FEATURES.iter().filter(|(_, on)| *on).map(|(name, _)| *name).collect();
             arguments.extend(["--no-default-features".into(), "--features".into(), features.join(",").into()]);
         }
         let profile = folder.file_name().unwrap_or_default();
-        // The folder of the profile `dev` has another name.
+        // The profile `dev` builds into the folder `debug`.
         let profile = if profile == "debug" { "dev".into() } else { profile.to_owned() };
         arguments.extend(["--profile".into(), profile]);
         let parent = folder.parent();
@@ -185,7 +186,7 @@ impl Cargo {
     }
 }
 
-/// The binaries of `package` in what `cargo metadata` says.
+/// The binaries of `package` in the output of `cargo metadata`.
 fn binaries_of(metadata: &Value, package: &str) -> BTreeSet<String> {
     let list = |value: &Value, key: &str| value[key].as_array().cloned().unwrap_or_default();
     let targets = described(metadata, package).flat_map(|package| list(package, "targets"));
@@ -193,7 +194,7 @@ fn binaries_of(metadata: &Value, package: &str) -> BTreeSet<String> {
     binaries.filter_map(|target| Some(target["name"].as_str()?.to_owned())).collect()
 }
 
-/// The features of `package` in what `cargo metadata` says.
+/// The features of `package` in the output of `cargo metadata`.
 fn features_of(metadata: &Value, package: &str) -> BTreeSet<String> {
     let features = described(metadata, package).filter_map(|package| package["features"].as_object());
     features.flat_map(|features| features.keys().cloned()).collect()
@@ -215,7 +216,7 @@ mod tests {
         arguments.join(" ".as_ref()).into_string().unwrap()
     }
 
-    /// Arms built under another profile would not lie beside the driver, or would be compared across profiles.
+    /// Arms built under another profile would land in another folder, or would be compared across profiles.
     #[test]
     fn arms_are_built_under_the_drivers_profile() {
         let common = "build --package bench --manifest-path /w/bench/Cargo.toml --bin with-glibc --bin with-zk-alloc";
@@ -223,7 +224,8 @@ mod tests {
         assert_eq!(arguments("/nowhere/debug"), format!("{common} --profile dev"));
     }
 
-    /// Somebody's own bench may have fewer arms than there are: the message must say how to go on, either way.
+    /// A user's own bench may have only some of the arms. The message must say how to add the arm and how to run
+    /// without it.
     #[test]
     fn a_missing_arm_is_named_with_what_makes_it_and_what_works_without() {
         let given = ["glibc", "jemalloc", "zk-alloc"].map(str::to_owned);

@@ -1,28 +1,29 @@
-//! Whether the children fit the memory together.
+//! Checks whether the children fit into memory together.
 
 use crate::results::format;
 
-/// Those of one process each stay alive for as long as the others, so their peaks add up.
+/// The children of all arms stay alive at the same time, so their peaks add up.
 pub(crate) struct Budget {
-    /// Before the first child started; `None` if the kernel does not say, and everything is admitted.
+    /// Available memory before the first child starts. `None` if the kernel does not report it; then every arm is
+    /// admitted.
     available_bytes: Option<u64>,
-    /// Of the cold proofs so far.
+    /// Peak RSS of each cold proof so far.
     peaks: Vec<u64>,
 }
 
 impl Budget {
-    /// Room for `available_bytes`, as the kernel says before the first child starts.
+    /// A budget of `available_bytes`, as the kernel reports it before the first child starts.
     pub(crate) fn of(available_bytes: Option<u64>) -> Self {
         Self { available_bytes, peaks: Vec::new() }
     }
 
-    /// An arm stays, which peaks at `peak_bytes`.
+    /// Records an admitted arm, which peaks at `peak_bytes`.
     pub(crate) fn take(&mut self, peak_bytes: u64) {
         self.peaks.push(peak_bytes);
     }
 
-    /// Whether one more arm fits, taken to need as much as the largest so far, and with it the baseline if that still
-    /// waits: without the baseline there are no ratios. Otherwise why not.
+    /// Checks whether one more arm fits. It is assumed to need as much memory as the largest arm so far. While the
+    /// baseline still waits, the arm must leave room for it, because ratios need the baseline. The error is the reason.
     pub(crate) fn admits(&self, baseline_waits: bool) -> Result<(), String> {
         let (Some(available), Some(&expected)) = (self.available_bytes, self.peaks.iter().max()) else { return Ok(()) };
         let taken: u64 = self.peaks.iter().sum();
@@ -39,7 +40,7 @@ impl Budget {
 mod tests {
     use super::*;
 
-    /// Too many children would drive the machine into the OOM killer; one too few, without the baseline, shows nothing.
+    /// Too many children would trigger the OOM killer. A run that leaves out the baseline shows no ratio.
     #[test]
     fn an_arm_is_admitted_while_its_peak_and_a_waiting_baselines_fit() {
         let budget = |available_bytes, peaks: &[u64]| {

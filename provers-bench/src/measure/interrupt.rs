@@ -1,5 +1,5 @@
-//! Ctrl-C (and SIGTERM, SIGHUP): wakes the driver while it waits for a child, so that it can end the children and
-//! write what was measured.
+//! Ctrl-C, SIGTERM and SIGHUP wake the driver while it waits for a child. The driver then ends the children and writes
+//! the samples measured so far.
 
 use anyhow::Context;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 type Wake = Box<dyn Fn() + Send>;
 
-/// Whether the user asked to stop. Clones share the answer.
+/// Whether the user asked to stop. Clones share one flag.
 #[derive(Clone, Default)]
 pub(crate) struct Interrupt {
     raised: Arc<AtomicBool>,
@@ -17,7 +17,7 @@ pub(crate) struct Interrupt {
 }
 
 impl Interrupt {
-    /// An interrupt that the process's signals raise. Once per process.
+    /// Returns an interrupt that the process's signals raise. Call it once per process.
     pub(crate) fn on_signals() -> anyhow::Result<Self> {
         let interrupt = Self::default();
         let raised = interrupt.clone();
@@ -25,15 +25,16 @@ impl Interrupt {
         Ok(interrupt)
     }
 
-    /// The user asked to stop.
+    /// Whether the user asked to stop.
     pub(crate) fn is_raised(&self) -> bool {
         self.raised.load(Ordering::SeqCst)
     }
 
-    /// Calls `wake` when the interrupt is raised, in place of any earlier one; at once if it already was.
+    /// Calls `wake` when the interrupt is raised, or at once if it already was. Replaces any earlier function.
     pub(crate) fn wake_by(&self, wake: impl Fn() + Send + 'static) {
         let mut current = self.wake.lock().unwrap_or_else(PoisonError::into_inner);
-        // Under the lock, so that an interrupt raised meanwhile is either seen here or calls the new function.
+        // `raise` takes the same lock: this check sees an interrupt raised at the same time, or that interrupt calls
+        // the new function.
         if self.is_raised() {
             wake();
         }
@@ -43,9 +44,9 @@ impl Interrupt {
     /// Sleeps for `time`, or until the interrupt is raised.
     pub(crate) fn sleep(&self, time: Duration) {
         let (sender, woken) = mpsc::channel();
-        // A send fails only when nobody sleeps any more.
+        // The send fails only if the sleep has already ended.
         self.wake_by(move || _ = sender.send(()));
-        // Both ends of the wait are ends of the sleep.
+        // A wake-up and a timeout both end the sleep.
         let _ = woken.recv_timeout(time);
     }
 
@@ -64,7 +65,7 @@ mod tests {
     use std::thread;
     use std::time::Instant;
 
-    /// A wake-up lost between asking and waiting would leave the driver asleep until the child answers.
+    /// If a wake-up between the request and the wait were lost, the driver would sleep until the child answers.
     #[test]
     fn an_interrupt_wakes_whoever_waits_whenever_it_comes() {
         let interrupt = Interrupt::default();
@@ -77,7 +78,7 @@ mod tests {
         assert_eq!(woken.recv(), Ok("after"));
     }
 
-    /// Ctrl-C in the pause before a proof alone must not wait for its end.
+    /// Ctrl-C must interrupt the pause before a proof alone.
     #[test]
     fn an_interrupt_ends_a_sleep() {
         let interrupt = Interrupt::default();

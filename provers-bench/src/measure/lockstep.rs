@@ -1,5 +1,5 @@
-//! One workload under all arms: rounds in lockstep, in random order, one proof at a time. After every few rounds all
-//! arms are started again, so that no arm's figures hang on the luck of one process.
+//! Runs one workload under all arms in lockstep: rounds in random order, one proof at a time. Every few rounds all arms
+//! restart, so that no arm's figures depend on the luck of one process.
 
 use crate::machine::memory;
 use crate::measure::budget::Budget;
@@ -18,19 +18,19 @@ use rand::{RngExt, SeedableRng};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// Wait for an answer before any proof was seen, at a workload's default size or below it.
+/// Longest wait for an answer before the first proof, at a workload's default size or below.
 const FIRST_WAIT: Duration = Duration::from_secs(120);
-/// A proof that takes this many times as long as the slowest one before it hangs.
+/// A proof that takes this many times as long as the slowest proof so far counts as hung.
 const HANG_FACTOR: u32 = 20;
 
-/// Before a proof alone: a host that takes free memory back has taken it by then, and the proof finds what a command finds that is
-/// started now and then.
+/// Pause before a proof alone. By then a host that reclaims free memory has done so, and the proof runs under the
+/// conditions of a command that is started occasionally.
 const ALONE_PAUSE: Duration = Duration::from_secs(12);
 
-/// What the runs of all points share.
+/// State shared by the runs of all points.
 pub(crate) struct Lockstep<'a> {
     pub(crate) plan: &'a Plan,
-    /// Where the arms' binaries lie.
+    /// Folder of the arms' binaries.
     pub(crate) folder: PathBuf,
     pub(crate) interrupt: Interrupt,
     pub(crate) progress: Progress,
@@ -42,10 +42,11 @@ struct Course<'a> {
     point: Point,
     schedule: Schedule,
     seats: Vec<Seat<'a>>,
-    /// Index of the arm that the others are compared with.
+    /// Index of the baseline arm.
     baseline: usize,
     randomness: StdRng,
-    /// Where in a page the stacks of the arms' processes begin: drawn for each process, so that no arm owes its time to it.
+    /// Offset in a page at which the stacks of the arms' processes begin. It is drawn once for each set of processes,
+    /// so that no arm owes its time to it.
     stack_bytes: u16,
     memory: Budget,
     slowest: Duration,
@@ -54,8 +55,8 @@ struct Course<'a> {
 }
 
 impl<'a> Lockstep<'a> {
-    /// Runs one point to its end, to `deadline`, or until the user interrupts it. Fails only if samples cannot be
-    /// written.
+    /// Runs one point until its rounds end, `deadline` passes, or the user interrupts it. Fails only if samples cannot
+    /// be written.
     pub(crate) fn run(&mut self, point: Point, deadline: Option<Instant>) -> anyhow::Result<WorkloadResult> {
         let plan: &'a Plan = self.plan;
         let schedule = Schedule::new(plan, point.workload.spec, deadline);
@@ -112,8 +113,8 @@ impl<'a> Lockstep<'a> {
         })
     }
 
-    /// All rounds of the arms' processes with this number: started, cold and warm rounds, ended. Returns what ended the
-    /// run, if anything did.
+    /// Runs all rounds of the arms' processes with this number: starts the processes, runs cold and warm rounds, ends
+    /// the processes. Returns the reason if the run ends here.
     fn all_rounds_of(&mut self, course: &mut Course<'a>, process: u32) -> anyhow::Result<Option<Ended>> {
         let mut ended = None;
         course.stack_bytes = course.randomness.random();
@@ -140,7 +141,7 @@ impl<'a> Lockstep<'a> {
     /// One proof of every arm. Round 0 starts the arms' processes.
     fn round(&mut self, course: &mut Course<'a>, process: u32, round: u32) -> anyhow::Result<()> {
         let what = course.name_of(process, round);
-        // Every arm of a round proves the same.
+        // All arms of a round prove the same input.
         let input = course.randomness.random();
         let mut order: Vec<_> = (0..course.seats.len()).filter(|&index| course.seats[index].takes_part()).collect();
         order.shuffle(&mut course.randomness);
@@ -165,13 +166,13 @@ impl<'a> Lockstep<'a> {
         Ok(())
     }
 
-    /// The turn of one arm; the error is why it takes no further part.
+    /// Runs the turn of one arm. The error says why the arm drops out.
     fn turn(&self, course: &mut Course<'a>, index: usize, turn: Turn) -> Result<(), Outcome> {
         let limit = self.plan.timeout.unwrap_or_else(|| limit(course.point.workload, course.slowest));
         let baseline_waits = index != course.baseline && course.seats[course.baseline].result.samples.is_empty();
         let seat = &mut course.seats[index];
         if turn.round == 0 {
-            // Later processes are the same arms again.
+            // Only the first process is checked; later processes run the same arms again.
             if turn.process == 0
                 && let Err(reason) = course.memory.admits(baseline_waits)
             {
@@ -183,7 +184,7 @@ impl<'a> Lockstep<'a> {
         seat.prove(turn, limit)
     }
 
-    /// A pass over all arms, each alone on the machine: in drawn order, each after a pause, one first proof.
+    /// One pass over all arms in random order. Each arm makes one first proof, after a pause and alone on the machine.
     fn alone(&mut self, course: &mut Course<'a>, pass: u32) {
         let input = course.randomness.random();
         course.stack_bytes = course.randomness.random();
@@ -205,7 +206,7 @@ impl<'a> Lockstep<'a> {
                 .and_then(|()| seat.prove_alone(turn, limit, &self.interrupt));
             match proved {
                 Ok(()) => {}
-                // All that was asked of it in rounds is there.
+                // The samples of its rounds are complete, so the arm keeps its outcome.
                 Err(Outcome::Interrupted) => seat.drop_child(),
                 Err(outcome) => self.leave(&mut course.seats[index], outcome),
             }
@@ -217,7 +218,7 @@ impl<'a> Lockstep<'a> {
         self.progress.round_done(&what, &times.collect::<Vec<_>>().join(", "));
     }
 
-    /// Writes down what an arm proved beyond its first `before` samples.
+    /// Logs the arm's samples after the first `before`.
     fn keep_samples(&mut self, course: &mut Course<'a>, index: usize, before: usize) -> anyhow::Result<()> {
         let Seat { contestant, result, .. } = &course.seats[index];
         let Point { workload, threads } = course.point;
@@ -231,7 +232,7 @@ impl<'a> Lockstep<'a> {
         Ok(())
     }
 
-    /// Ends an arm that proves no more.
+    /// Removes an arm from the run.
     fn leave(&mut self, seat: &mut Seat, outcome: Outcome) {
         if let Some(text) = format::outcome(&outcome) {
             self.progress.note(&format!("{}: {text}", seat.contestant.label));
@@ -241,13 +242,13 @@ impl<'a> Lockstep<'a> {
         seat.leave(outcome);
     }
 
-    /// Lets the arms' children end; none of them waits for another.
+    /// Ends the children of all arms, one after another.
     fn end_children(&mut self, course: &mut Course<'a>, process: u32, ended: Option<Ended>) {
         let last = Turn { process, round: course.warm_rounds, order: 0, input: 0 };
         for seat in &mut course.seats {
             let complete = seat.result.samples.len() as u64 == seat.expected;
             if ended == Some(Ended::Interrupted) && seat.takes_part() && !complete {
-                // Its process may be in the middle of a proof: killed.
+                // Its process may be in the middle of a proof, so it is killed.
                 seat.leave(Outcome::Interrupted);
             } else if let Err(outcome) = seat.end_child(last) {
                 self.leave(seat, outcome);
@@ -255,7 +256,7 @@ impl<'a> Lockstep<'a> {
         }
     }
 
-    /// Adds the process with this number to those that were planned.
+    /// Adds the process with this number to the planned ones.
     fn expect_another(&mut self, course: &mut Course<'a>, process: u32) {
         let proofs = 1 + u64::from(course.schedule.warm_rounds(process));
         for seat in course.seats.iter_mut().filter(|seat| seat.takes_part()) {
@@ -281,7 +282,7 @@ impl Course<'_> {
     }
 }
 
-/// Longest wait for an answer. Work grows with the rows, so the first wait does.
+/// Longest wait for an answer. Work grows with the rows, so the first wait does too.
 fn limit(workload: SizedWorkload, slowest: Duration) -> Duration {
     let doublings = workload.log_rows.saturating_sub(workload.spec.default_log_rows).min(12);
     (FIRST_WAIT * (1 << doublings)).max(slowest * HANG_FACTOR)

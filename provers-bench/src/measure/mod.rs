@@ -1,12 +1,14 @@
-//! Proofs in lockstep: rounds in random order, one proof at a time, each arm in processes of its own.
+//! Measures proofs in lockstep: rounds in random order, one proof at a time, each arm in its own processes.
 //!
-//! ```text
-//! lockstep  rounds, order                       budget, schedule  may it go on?
-//! seat      one arm and its proofs              rss_watch         memory over time
-//! process   one child: asked, answered          interrupt         Ctrl-C
-//! binaries  the arms' programs, brought up to date                stale   sources that are newer
-//! progress  what the user sees meanwhile
-//! ```
+//! - `lockstep`: rounds and their order
+//! - `budget`, `schedule`: whether another arm or round may start
+//! - `seat`: one arm and its proofs
+//! - `rss_watch`: memory over time
+//! - `process`: requests to one child, and its answers
+//! - `interrupt`: Ctrl-C
+//! - `binaries`: builds the arms' programs
+//! - `stale`: finds sources newer than a binary
+//! - `progress`: output during the run
 
 pub(crate) mod binaries;
 mod budget;

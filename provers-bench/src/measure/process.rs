@@ -1,4 +1,4 @@
-//! The driver's side of one child: started, asked, timed out, ended.
+//! The driver's side of one child: starts it, sends requests, applies time limits, ends it.
 
 use crate::measure::interrupt::Interrupt;
 use crate::protocol::{Identity, Replayed, Reply, Request, line};
@@ -13,11 +13,11 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// How long a child may take to exit once it was told to.
+/// How long a child may take to exit after its stdin closes.
 const EXIT_PATIENCE: Duration = Duration::from_secs(20);
-/// Lines of a child's stderr that are kept, the last ones.
+/// Number of lines retained from the end of a child's stderr.
 const STDERR_LINES: usize = 20;
-/// Longest line that is quoted in a reason.
+/// Longest text that a failure's reason quotes.
 const QUOTED_CHARS: usize = 200;
 
 /// Why a child gave no usable answer.
@@ -33,7 +33,7 @@ pub(crate) enum Failure {
     Garbage(String),
     #[error("{0}")]
     Workload(String),
-    /// Not the child's fault: the user asked to stop.
+    /// The user asked to stop; the child did not fail.
     #[error("interrupted")]
     Interrupted,
 }
@@ -44,7 +44,7 @@ enum Event {
     Interrupted,
 }
 
-/// A running child. Dropping it kills it.
+/// A running child. Dropping it kills the process.
 pub(crate) struct ChildProcess {
     child: Child,
     stdin: Option<ChildStdin>,
@@ -66,8 +66,8 @@ impl ChildProcess {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
-            // A terminal sends Ctrl-C to the driver's whole group: the child must not die of it before the driver
-            // knows why.
+            // A terminal sends Ctrl-C to the driver's whole process group. In its own group the child survives until
+            // the driver knows why.
             .process_group(0)
             .spawn()
             .map_err(|source| Failure::Start { binary: binary.to_owned(), source })?;
@@ -81,12 +81,12 @@ impl ChildProcess {
         Ok(Self { child, stdin, events, wake, stderr, interrupt: interrupt.clone() })
     }
 
-    /// The kernel's number for it.
+    /// The process id.
     pub(crate) fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// Has the workload set up and hears what the arm is.
+    /// Sets the workload up in the child and returns the arm's identity.
     pub(crate) fn set_up(&mut self, request: &Request, limit: Duration) -> Result<Identity, Failure> {
         match self.ask(request, limit)? {
             Reply::Ready(identity) => Ok(identity),
@@ -94,7 +94,7 @@ impl ChildProcess {
         }
     }
 
-    /// Has one proof made and verified; with it, why it was refused if it was.
+    /// Makes and verifies one proof. Returns its sample and, if the proof was refused, the reason.
     pub(crate) fn prove(
         &mut self,
         round: u32,
@@ -107,7 +107,7 @@ impl ChildProcess {
         }
     }
 
-    /// Has recorded allocations replayed and hears what the arm is.
+    /// Replays recorded allocations and returns the arm's identity with the result.
     pub(crate) fn replay(&mut self, request: &Request, limit: Duration) -> Result<(Identity, Replayed), Failure> {
         match self.ask(request, limit)? {
             Reply::Replayed { identity, replayed } => Ok((identity, replayed)),
@@ -115,8 +115,7 @@ impl ChildProcess {
         }
     }
 
-    /// Lets the child end by itself; an exit that fails is a failure of the arm like any other. Returns the last
-    /// lines of its stderr.
+    /// Lets the child exit by itself and returns the last lines of its stderr. A failing exit fails the arm.
     pub(crate) fn finish(mut self) -> Result<Vec<String>, Failure> {
         drop(self.stdin.take());
         match self.exit_status(EXIT_PATIENCE) {
@@ -128,7 +127,7 @@ impl ChildProcess {
 
     fn ask(&mut self, request: &Request, limit: Duration) -> Result<Reply, Failure> {
         let wake = self.wake.clone();
-        // A send fails only when the receiver is gone, and with it whoever waited.
+        // The send fails only if the receiver is dropped; then nothing waits.
         self.interrupt.wake_by(move || drop(wake.send(Event::Interrupted)));
         let sent = line(request).map_err(io::Error::from).and_then(|line| match &mut self.stdin {
             Some(stdin) => stdin.write_all(line.as_bytes()),
@@ -160,7 +159,7 @@ impl ChildProcess {
         Failure::Garbage(answer.chars().take(QUOTED_CHARS).collect())
     }
 
-    /// The failure of a child whose pipe ended.
+    /// The failure of a child whose pipe closed.
     fn gone(&mut self) -> Failure {
         match self.exit_status(EXIT_PATIENCE) {
             Some(status) => self.died(status, ""),
@@ -172,7 +171,8 @@ impl ChildProcess {
         Failure::Died(how_it_died(status, when, self.stderr_tail()))
     }
 
-    /// The status of a child that is about to exit; after `patience` it is killed, and there is none.
+    /// Waits for the exit status of a child that is about to exit. After `patience`, kills the child and returns
+    /// `None`.
     fn exit_status(&mut self, patience: Duration) -> Option<ExitStatus> {
         let since = Instant::now();
         while since.elapsed() < patience {
@@ -190,7 +190,7 @@ impl ChildProcess {
     }
 
     fn kill(&mut self) {
-        // Both fail only when the child is gone already.
+        // Both calls fail only if the child is already gone.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -203,17 +203,17 @@ impl Drop for ChildProcess {
 }
 
 fn forward_lines(stdout: impl Read, events: &Sender<Event>) {
-    // A line that is not text is garbage like any other, so it must arrive.
+    // A line that is not valid text counts as garbage, so it must be forwarded too.
     for line in BufReader::new(stdout).split(b'\n').map_while(Result::ok) {
         if events.send(Event::Line(String::from_utf8_lossy(&line).into_owned())).is_err() {
             return;
         }
     }
-    // Fails only when nobody waits any more.
+    // Fails only if the receiver is dropped.
     let _ = events.send(Event::Closed);
 }
 
-/// How a process ended that did not end well, with the last of what it said.
+/// Describes how a process failed, and quotes the end of its stderr.
 pub(crate) fn how_it_died(status: ExitStatus, when: &str, stderr: Vec<String>) -> String {
     let how = match (status.signal().map(Signal::try_from), status.code()) {
         (Some(Ok(Signal::SIGKILL)), _) => "killed by SIGKILL (out of memory?)".into(),
@@ -222,12 +222,12 @@ pub(crate) fn how_it_died(status: ExitStatus, when: &str, stderr: Vec<String>) -
         _ => format!("ended with {status}"),
     };
     let tail: Vec<_> = stderr.into_iter().filter(|line| !line.trim().is_empty()).collect();
-    // Three lines hold a panic: where, what, and the advice to ask for a backtrace.
+    // Three lines cover a panic: place, message, and the backtrace hint.
     let said: String = tail[tail.len().saturating_sub(3)..].join(" / ").chars().take(QUOTED_CHARS).collect();
     if said.is_empty() { format!("{how}{when}") } else { format!("{how}{when}: {said}") }
 }
 
-/// The last lines of what a process writes, once it has ended.
+/// The last lines that a process writes to stderr. Returns when the process closes it.
 pub(crate) fn last_lines(stderr: impl Read) -> VecDeque<String> {
     let mut kept = VecDeque::with_capacity(STDERR_LINES);
     for line in BufReader::new(stderr).split(b'\n').map_while(Result::ok) {

@@ -1,5 +1,5 @@
-//! What the user sees while the arms prove: a bar on a terminal, a line a round elsewhere. Nothing is drawn while a
-//! proof runs, because the driver takes no part in it.
+//! Progress output: a bar on a terminal, one line per round elsewhere. The driver draws nothing while a proof runs, so
+//! as not to disturb it.
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::{IsTerminal, stderr};
@@ -8,14 +8,14 @@ use std::time::{Duration, Instant};
 /// Progress over a whole run, counted in proofs.
 pub(crate) struct Progress {
     bar: Option<ProgressBar>,
-    /// Proofs that are to be made, or runs of a command.
+    /// Number of proofs, or of runs of a command, that are planned.
     proofs: u64,
     done: u64,
     since: Instant,
 }
 
 impl Progress {
-    /// Expects `proofs` proofs, or whatever else is timed here and called by that `noun`.
+    /// Expects `proofs` proofs, or other timed items that are called `noun`.
     pub(crate) fn new(proofs: u64, noun: &str) -> Self {
         let bar = stderr().is_terminal().then(|| {
             let bar = ProgressBar::with_draw_target(Some(proofs), ProgressDrawTarget::stderr());
@@ -56,19 +56,19 @@ impl Progress {
         }
     }
 
-    /// A round ended, as `times` tells.
+    /// A round ended; `times` lists its times.
     pub(crate) fn round_done(&self, what: &str, times: &str) {
         if self.bar.is_none() {
             eprintln!("{what}: {times}{}", self.left());
         }
     }
 
-    /// Something that must not be missed.
+    /// Prints a message that the user must not miss.
     pub(crate) fn note(&self, text: &str) {
         self.aside(|| eprintln!("{text}"));
     }
 
-    /// Writes to the terminal with the bar out of the way.
+    /// Hides the bar while `write` writes to the terminal.
     pub(crate) fn aside<R>(&self, write: impl FnOnce() -> R) -> R {
         match &self.bar {
             Some(bar) => bar.suspend(write),
@@ -91,7 +91,7 @@ impl Progress {
     }
 }
 
-/// As long per proof as so far; `None` before there is anything to go by.
+/// The time left at the average pace so far; `None` before the first proof and after the last.
 fn time_left(elapsed: Duration, done: u64, proofs: u64) -> Option<Duration> {
     (done > 0 && done < proofs).then(|| elapsed.mul_f64((proofs - done) as f64 / done as f64))
 }

@@ -1,27 +1,27 @@
-//! Resident memory over time, seen from outside: a thread of the driver that sleeps, and reads one line.
+//! Samples a process's resident memory over time, from a thread of the driver that sleeps and reads one line.
 
 use crate::machine::memory;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// Between two looks: some fifty of them in a proof of a second, at about 10 us each.
+/// Sampling interval: about fifty samples in a proof of one second, at about 10 us each.
 const EVERY: Duration = Duration::from_millis(20);
 
-/// Watches a process until it is asked what it saw.
+/// Watches a process until it is stopped.
 pub(crate) struct RssWatch {
     stop: Sender<()>,
     watcher: JoinHandle<Vec<(u32, u64)>>,
 }
 
 impl RssWatch {
-    /// Watches the process `pid` from now on.
+    /// Starts to watch the process `pid`.
     pub(crate) fn start(pid: u32) -> Self {
         let (stop, stopped) = mpsc::channel();
         let since = Instant::now();
         let watcher = thread::spawn(move || {
             let mut seen = Vec::new();
-            // A process that is gone has no memory to look at.
+            // An exited process has no RSS to read.
             while let Some(bytes) = memory::rss_bytes_of(pid) {
                 seen.push((since.elapsed().as_millis() as u32, bytes));
                 if stopped.recv_timeout(EVERY) != Err(RecvTimeoutError::Timeout) {
@@ -33,14 +33,14 @@ impl RssWatch {
         Self { stop, watcher }
     }
 
-    /// Milliseconds since the start, with resident bytes then.
+    /// Stops and returns the samples: milliseconds since the start, and resident bytes at that time.
     pub(crate) fn stop(self) -> Vec<(u32, u64)> {
         drop(self.stop);
         self.watcher.join().unwrap_or_default()
     }
 }
 
-/// The area below the curve of resident memory up to `time`, in byte seconds; `None` without a curve.
+/// The area under the curve of resident memory up to `time`, in byte seconds; `None` without samples.
 pub(crate) fn byte_seconds(seen: &[(u32, u64)], time: Duration) -> Option<u64> {
     let end = time.as_secs_f64();
     let (mut sum, mut at, mut bytes) = (0.0, 0.0, seen.first()?.1 as f64);
@@ -57,7 +57,7 @@ mod tests {
     use super::*;
     use std::process;
 
-    /// A proof of two seconds that holds 1 GB, then rises to 3 GB, and what is seen of its verification does not count.
+    /// A proof of two seconds holds 1 GB, then rises to 3 GB. Memory seen during its verification does not count.
     #[test]
     fn memory_is_summed_over_the_time_of_the_proof() {
         let seen = [(0, 1_000), (1_000, 1_000), (2_000, 3_000), (9_000, 9_000)];
@@ -67,7 +67,7 @@ mod tests {
         assert_eq!(byte_seconds(&[], Duration::from_secs(2)), None);
     }
 
-    /// Memory that comes and goes within a proof is what the curve is for.
+    /// The curve must show memory that is allocated and freed within a proof.
     #[test]
     fn memory_that_came_meanwhile_is_seen() {
         let _alone = memory::tests::alone();

@@ -1,4 +1,4 @@
-//! How many rounds there are, and in which process: pure, but for the clock.
+//! The number of rounds and the process of each. Only the deadline check reads the clock.
 
 use crate::plan::Plan;
 use crate::results::record::Ended;
@@ -8,27 +8,27 @@ use std::time::Instant;
 /// The rounds of one point.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Schedule {
-    /// Warm rounds that were asked for.
+    /// Requested warm rounds.
     pub(crate) rounds: u32,
-    /// Processes that they are spread over; with a precision to reach there may be more.
+    /// Processes that share the rounds. With a precision to reach, more processes may follow.
     pub(crate) processes: u32,
     precision: Option<f64>,
     deadline: Option<Instant>,
 }
 
 impl Schedule {
-    /// The rounds of `spec` as `plan` has them, none of which starts after `deadline`.
+    /// The rounds of `spec` under `plan`. No round starts after `deadline`.
     pub(crate) fn new(plan: &Plan, spec: &WorkloadSpec, deadline: Option<Instant>) -> Self {
         let (rounds, processes) = (plan.rounds, plan.processes(spec));
         Self { rounds, processes, precision: plan.precision, deadline }
     }
 
-    /// Rounds that are each a process of their own.
+    /// Rounds that each run in their own process.
     pub(crate) fn of_runs(runs: u32, precision: Option<f64>, deadline: Option<Instant>) -> Self {
         Self { rounds: runs, processes: runs, precision, deadline }
     }
 
-    /// Warm rounds of the process with this number: as even a share as there is.
+    /// Warm rounds of the process with this number. The processes share the rounds as evenly as possible.
     pub(crate) fn warm_rounds(&self, process: u32) -> u32 {
         let (rounds, processes) = (self.rounds, self.processes);
         if process < processes {
@@ -43,7 +43,7 @@ impl Schedule {
         u64::from(self.rounds) + u64::from(self.processes)
     }
 
-    /// What ends the rounds after `done` processes, whose widest interval is `widest`; `None` if nothing does.
+    /// Why the rounds end after `done` processes; `None` if they go on. `widest` returns the widest interval so far.
     pub(crate) fn ends_after(&self, done: u32, widest: impl FnOnce() -> f64) -> Option<Ended> {
         if done < self.processes {
             return None;
@@ -54,7 +54,7 @@ impl Schedule {
         }
     }
 
-    /// The time that was given is over.
+    /// Whether the deadline has passed.
     pub(crate) fn is_out_of_time(&self) -> bool {
         self.deadline.is_some_and(|deadline| Instant::now() >= deadline)
     }
@@ -69,7 +69,7 @@ mod tests {
         Schedule { rounds, processes, precision, deadline: None }
     }
 
-    /// A round that is lost or made twice would make `--rounds` a lie.
+    /// A lost or repeated round would break `--rounds`.
     #[test]
     fn the_processes_share_all_rounds_evenly() {
         for (rounds, processes) in [(12, 6), (13, 4), (3, 3), (1, 1), (10, 7)] {

@@ -1,4 +1,4 @@
-//! One arm of one point: its processes, one after the other, and what came of their proofs.
+//! One arm of one point: its processes, one after another, and the results of their proofs.
 
 use crate::machine::{build_info, memory};
 use crate::measure::interrupt::Interrupt;
@@ -12,21 +12,21 @@ use crate::sample::Sample;
 use std::path::Path;
 use std::time::Duration;
 
-/// An arm, with its child while it has one.
+/// An arm, with its child while one runs.
 pub(crate) struct Seat<'a> {
     pub(crate) contestant: &'a Contestant,
     pub(crate) result: ArmResult,
-    /// Proofs that it is to make in all, of which its samples are some.
+    /// Proofs planned in total, including those already in its samples.
     pub(crate) expected: u64,
     child: Option<ChildProcess>,
-    /// Proofs that this child has made.
+    /// Proofs made by the current child.
     made: u32,
 }
 
-/// A proof to make: where it stands in the run, and its input.
+/// A proof to make: its place in the run, and its input.
 #[derive(Clone, Copy)]
 pub(crate) struct Turn {
-    /// Number of the arm's process, from 0, as the samples have it.
+    /// Number of the arm's process, from 0, as in the samples.
     pub(crate) process: u32,
     pub(crate) round: u32,
     pub(crate) order: u32,
@@ -34,7 +34,7 @@ pub(crate) struct Turn {
 }
 
 impl Turn {
-    /// The report has a curve of the first process's first two proofs, the cold one and a warm one.
+    /// The report plots memory over time for two proofs of the first process: the cold one and the first warm one.
     fn is_kept_over_time(&self) -> bool {
         self.process == 0 && self.round <= 1
     }
@@ -57,12 +57,12 @@ impl<'a> Seat<'a> {
         Self { contestant, result, expected, child: None, made: 0 }
     }
 
-    /// Whether it still takes part; its next process may have to be started.
+    /// Whether the arm still takes part. Its next process may still have to be started.
     pub(crate) fn takes_part(&self) -> bool {
         self.result.outcome == Outcome::Finished
     }
 
-    /// Starts its next child and has the workload set up in it.
+    /// Starts the arm's next child and sets the workload up in it.
     pub(crate) fn start(
         &mut self,
         folder: &Path,
@@ -96,7 +96,7 @@ impl<'a> Seat<'a> {
         Ok(())
     }
 
-    /// Proves once. A proof that was made is among the samples, even if it is why the arm failed.
+    /// Proves once. A finished proof is added to the samples even if it makes the arm fail.
     pub(crate) fn prove(&mut self, turn: Turn, limit: Duration) -> Result<(), Outcome> {
         let Some(child) = &mut self.child else { return Ok(()) };
         let Turn { process, round, order, input } = turn;
@@ -115,8 +115,8 @@ impl<'a> Seat<'a> {
         reason.map_or(Ok(()), |reason| Err(Outcome::Failed { round, reason }))
     }
 
-    /// Makes one proof in a process that was [started](Self::start) for it, looks at what stays resident for ten idle seconds, and has
-    /// the process end.
+    /// Makes one proof in a process that was [started](Self::start) for it, reads its resident memory after 1 and 10
+    /// idle seconds, and ends the process.
     pub(crate) fn prove_alone(&mut self, turn: Turn, limit: Duration, interrupt: &Interrupt) -> Result<(), Outcome> {
         let Some(child) = &mut self.child else { return Ok(()) };
         let (pid, answer) = (child.id(), child.prove(turn.round, turn.input, limit));
@@ -136,7 +136,7 @@ impl<'a> Seat<'a> {
         self.end_child(turn)
     }
 
-    /// Why a proof does not count.
+    /// Why a proof does not count; `None` if it counts.
     fn objection(&self, sample: &Sample, refusal: Option<String>) -> Option<String> {
         match refusal {
             Some(refusal) => Some(format!("proof {} does not verify: {refusal}", self.made)),
@@ -145,18 +145,18 @@ impl<'a> Seat<'a> {
         }
     }
 
-    /// Takes no further part.
+    /// Drops out with `outcome`; the child is killed.
     pub(crate) fn leave(&mut self, outcome: Outcome) {
         self.child = None;
         self.result.outcome = outcome;
     }
 
-    /// Has its child end at once, and takes part as before.
+    /// Kills the child; the arm still takes part.
     pub(crate) fn drop_child(&mut self) {
         self.child = None;
     }
 
-    /// Lets its child end by itself; an exit that fails is a failure of the arm like any other.
+    /// Lets the child exit by itself. A failing exit fails the arm.
     pub(crate) fn end_child(&mut self, last: Turn) -> Result<(), Outcome> {
         let Some(child) = self.child.take() else { return Ok(()) };
         self.result.stderr = child.finish().map_err(|failure| outcome_of(&failure, last))?;
@@ -164,12 +164,12 @@ impl<'a> Seat<'a> {
     }
 }
 
-/// What a failure makes of an arm.
+/// The outcome of an arm after `failure`.
 pub(crate) fn outcome_of(failure: &Failure, turn: Turn) -> Outcome {
     let Turn { process, round, .. } = turn;
     match failure {
         Failure::Interrupted => Outcome::Interrupted,
-        // Rounds are counted over all processes, except for the cold ones.
+        // Rounds are numbered across all processes; cold rounds are not, so the reason names the process.
         failure if round == 0 && process > 0 => {
             Outcome::Failed { round, reason: format!("process {}: {failure}", process + 1) }
         }
@@ -177,7 +177,8 @@ pub(crate) fn outcome_of(failure: &Failure, turn: Turn) -> Outcome {
     }
 }
 
-/// An arm linked from other sources than the driver's would be measured under a name that it does not deserve.
+/// Fails if the arm was built from other sources or with other flags than the driver. Its figures would carry a wrong
+/// name.
 pub(crate) fn check_build(identity: &Identity, binary: &Path) -> Result<(), Failure> {
     if identity.build == build_info::current() {
         return Ok(());

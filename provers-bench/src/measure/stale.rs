@@ -1,14 +1,14 @@
-//! Whether a binary is as new as the sources that it was built from, by cargo's own list of them.
+//! Checks whether a binary is newer than its sources, by cargo's list of them.
 //!
-//! The hash in [`build_info`](crate::machine::build_info) covers this library and what stands below it. A prover of the user's
-//! own is above: its driver and arms must not be compared across two states of its sources either.
+//! The hash in [`build_info`](crate::machine::build_info) covers the harness and the allocator, but not a user's own
+//! prover. This check covers the prover too, so that driver and arms are not compared across two states of its sources.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-/// A source of `binary` that was changed after it was built. `None` if there is none, or if cargo's list does not lie
-/// beside the binary: then it was moved, and whoever moved it knows what it is.
+/// Returns a source of `binary` that changed after the build. Returns `None` if no source changed, or if cargo's list
+/// is not next to the binary. In the second case someone moved the binary on purpose.
 pub(crate) fn newer_source(binary: &Path) -> Option<PathBuf> {
     let list = fs::read_to_string(binary.with_extension("d")).ok()?;
     let built = modified(binary)?;
@@ -19,7 +19,7 @@ fn modified(path: &Path) -> Option<SystemTime> {
     fs::metadata(path).ok()?.modified().ok()
 }
 
-/// The prerequisites in a makefile of one rule, `target: source source`, in which a space of a path is `\ `.
+/// The prerequisites in a makefile of one rule, `target: source source`. A backslash escapes a space in a path.
 fn sources(list: &str) -> Vec<PathBuf> {
     let Some((_, sources)) = list.split_once(": ") else { return Vec::new() };
     let joined = sources.trim_end().replace("\\ ", "\0");
@@ -31,7 +31,7 @@ mod tests {
     use super::*;
     use std::time::Duration;
 
-    /// An arm from before the last change of a prover would be compared with one from after it.
+    /// An arm from before a change of the prover must not be compared with an arm from after it.
     #[test]
     fn a_source_changed_after_the_build_is_found() {
         let folder = std::env::temp_dir().join(format!("prove-bench stale {}", std::process::id()));

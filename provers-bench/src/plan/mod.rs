@@ -1,4 +1,4 @@
-//! A run, decided: what was asked for on the command line, checked against what there is.
+//! The plan of a run: the requested options, checked against the prover's workloads and the known arms.
 
 pub(crate) mod options;
 pub(crate) mod values;
@@ -9,18 +9,18 @@ use crate::workloads::{Prover, WorkloadSpec};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// What a run is asked for: by options, or by the gate.
+/// A requested run, from options or from the gate.
 #[derive(Debug, Default)]
 pub(crate) struct Request {
-    /// Names; none is all of the prover.
+    /// Names of workloads; an empty list means all workloads of the prover.
     pub(crate) workloads: Vec<String>,
-    /// Each workload at each size.
+    /// Each workload runs at each size.
     pub(crate) sizes: Vec<Size>,
-    /// Each of those on each number of threads.
+    /// Each of these runs on each number of threads.
     pub(crate) thread_counts: Vec<usize>,
-    /// Which of the two above is varied, if any.
+    /// Whether the run varies the sizes or the numbers of threads, if either.
     pub(crate) sweep: Option<Sweep>,
-    /// Names of arms and of sets of them.
+    /// Names of arms and of sets of arms.
     pub(crate) allocators: Vec<String>,
     pub(crate) rounds: u32,
     pub(crate) processes: Option<u32>,
@@ -34,11 +34,11 @@ pub(crate) struct Request {
     pub(crate) json: bool,
 }
 
-/// Time for each point when `--until-precise` comes without `--max-time`.
+/// Time limit for each point if `--until-precise` comes without `--max-time`.
 pub(crate) const PRECISE_TIME: Duration = Duration::from_secs(300);
 
 impl Request {
-    /// Of `prover`, checked against what there is.
+    /// The plan for `prover`. Fails if the request names something unknown.
     pub(crate) fn plan(self, prover: &'static Prover) -> Result<Plan, UsageError> {
         let points = points(prover, &self.workloads, &self.sizes, &self.thread_counts)?;
         let precise_time = self.precision.map(|_| PRECISE_TIME * points.len() as u32);
@@ -61,38 +61,38 @@ impl Request {
     }
 }
 
-/// Everything that a run depends on, beside the machine.
+/// Everything that a run depends on, except the machine.
 #[derive(Debug)]
 pub(crate) struct Plan {
     pub(crate) prover: &'static Prover,
     pub(crate) points: Vec<Point>,
-    /// What the points vary, if anything.
+    /// The quantity that varies from point to point, if any.
     pub(crate) sweep: Option<Sweep>,
     pub(crate) contestants: Vec<Contestant>,
     /// Warm rounds, over all processes of an arm.
     pub(crate) rounds: u32,
-    /// Processes of an arm; `None` is as many as the workload is worth.
+    /// Processes of an arm; `None` derives the number from the rounds and the workload.
     pub(crate) processes: Option<u32>,
     /// Passes in which each arm makes its first proof alone.
     pub(crate) alone: u32,
-    /// Rounds are added until every interval is at most this wide, in parts of the baseline's time.
+    /// Rounds are added until every interval is at most this wide, as a share of the baseline's time.
     pub(crate) precision: Option<f64>,
-    /// When to stop in any case.
+    /// Time limit of the run; it wins over `precision`.
     pub(crate) max_time: Option<Duration>,
-    /// Of the prover's pool, unless the points vary it.
+    /// Threads of the prover's pool, unless the points vary them.
     pub(crate) threads: usize,
-    /// Decides order, inputs and resampling.
+    /// Seed of the order, inputs and resampling.
     pub(crate) seed: u64,
-    /// Longest wait for one answer; `None` derives it from the proofs seen.
+    /// Longest wait for one answer; `None` derives it from the proofs so far.
     pub(crate) timeout: Option<Duration>,
-    /// Where the run's folder is made; `None` is cargo's target directory.
+    /// Parent of the run's folder; `None` means cargo's target directory.
     pub(crate) out: Option<PathBuf>,
-    /// The result goes to stdout as JSON, in place of tables.
+    /// Print the result to stdout as JSON instead of tables.
     pub(crate) json: bool,
 }
 
 impl Plan {
-    /// Processes of an arm of `spec`, one after the other.
+    /// The number of processes of an arm of `spec`. They run one after another.
     pub(crate) fn processes(&self, spec: &WorkloadSpec) -> u32 {
         let fitting = (self.rounds / 3).clamp(FEWEST_PROCESSES, MOST_PROCESSES);
         let fitting = spec.max_processes.map_or(fitting, |most| most.min(fitting));
@@ -100,19 +100,19 @@ impl Plan {
     }
 }
 
-/// Without `--processes`, a process makes three warm proofs: more processes are worth more than more rounds in each, but
-/// an allocator that keeps memory may still ask for some in the first warm proof, and the median should be of those
-/// after it. Four processes give a verdict, and beyond ten there is little to gain from another.
+/// Without `--processes`, each process makes three warm proofs. More processes help more than more rounds in each. But
+/// an allocator that retains memory may still grow in the first warm proof, and the median should come from later ones.
+/// Four processes give a verdict; more than ten gain little.
 const FEWEST_PROCESSES: u32 = 4;
 const MOST_PROCESSES: u32 = 10;
 
-/// A size that is asked for.
+/// A requested size.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) enum Size {
-    /// The workload's own.
+    /// The workload's default size.
     #[default]
     Own,
-    /// The workload's in the gate: small.
+    /// The workload's smaller size for the gate.
     Checked,
     LogRows(u32),
 }
@@ -131,15 +131,15 @@ pub(crate) struct SizedWorkload {
     pub(crate) log_rows: u32,
 }
 
-/// An arm that takes part. An allocator listed twice takes part twice, which shows what the method makes of no
-/// difference at all (an A/A run).
+/// An arm that takes part. An allocator listed twice takes part twice (an A/A run), which shows the noise of the
+/// method.
 #[derive(Clone, Debug)]
 pub(crate) struct Contestant {
     pub(crate) label: String,
     pub(crate) arm: &'static Arm,
 }
 
-/// A command line that cannot be followed: one line that names what was given and what is valid.
+/// An invalid command line. The message is one line that names the given value and the valid ones.
 #[derive(Debug, PartialEq, thiserror::Error)]
 pub(crate) enum UsageError {
     #[error("unknown {kind} {given:?}: valid are {valid}")]
@@ -150,7 +150,7 @@ pub(crate) enum UsageError {
     Other(String),
 }
 
-/// Finds each name among the known ones.
+/// Looks every name up in `known`.
 pub(crate) fn find_all<T>(
     kind: &'static str,
     given: &[String],
@@ -160,7 +160,7 @@ pub(crate) fn find_all<T>(
     given.iter().map(|given| find(kind, given, known, &name)).collect()
 }
 
-/// Finds one name among the known ones.
+/// Looks one name up in `known`.
 pub(crate) fn find<T>(
     kind: &'static str,
     given: &str,
@@ -174,7 +174,7 @@ pub(crate) fn find<T>(
     })
 }
 
-/// The workloads of `prover` named in `names` (all, if none is), at this size.
+/// The workloads of `prover` in `names` at this size; all workloads if `names` is empty.
 pub(crate) fn workloads(
     prover: &'static Prover,
     names: &[String],
@@ -200,8 +200,8 @@ pub(crate) fn workloads(
     specs.into_iter().map(sized).collect()
 }
 
-/// Every workload of `prover` named in `names` (all, if none is), each at every one of `sizes` with every one of `threads`.
-/// The points of a workload come together.
+/// Every workload of `prover` in `names` (all if `names` is empty), at each of `sizes`, with each of `threads`. The
+/// points of a workload are adjacent.
 pub(crate) fn points(
     prover: &'static Prover,
     names: &[String],
@@ -215,8 +215,8 @@ pub(crate) fn points(
     Ok(points.flat_map(|workload| threads.iter().map(move |&threads| Point { workload, threads })).collect())
 }
 
-/// The arms that `names` stand for, in that order. A set adds those that are not named otherwise; a name given twice is
-/// two arms, numbered from the second on.
+/// The arms that `names` stand for, in that order. A set adds only arms that `names` does not list separately. A name
+/// given twice yields two arms; the second gets the suffix `-2`.
 pub(crate) fn contestants(names: &[String]) -> Result<Vec<Contestant>, UsageError> {
     let mut arms: Vec<&'static Arm> = Vec::new();
     for given in names {
@@ -244,7 +244,7 @@ fn unknown_allocator(given: &str) -> UsageError {
     UsageError::Unknown { kind: "allocator", given: given.into(), valid: valid.join(", ") }
 }
 
-/// Index of the arm that the others are compared with.
+/// Index of the baseline arm.
 pub(crate) fn baseline(contestants: &[Contestant]) -> usize {
     contestants.iter().position(|contestant| contestant.arm.name == BASELINE).unwrap_or(0)
 }
@@ -257,7 +257,7 @@ mod tests {
         names.iter().map(|name| (*name).to_owned()).collect()
     }
 
-    /// In an A/A run both rows need a name, or one overwrites the other.
+    /// In an A/A run both rows need their own name, or one overwrites the other.
     #[test]
     fn an_allocator_listed_twice_takes_part_twice_under_two_names() {
         let contestants = contestants(&names(&["jemalloc", "glibc", "glibc"])).unwrap();
@@ -266,7 +266,7 @@ mod tests {
         assert_eq!(baseline(&contestants), 1);
     }
 
-    /// A set must not make an A/A pair out of an arm that was also named, nor out of one that another set has too.
+    /// A set must not add an arm twice if the arm is also named, or belongs to another given set.
     #[test]
     fn sets_add_only_what_is_missing_and_names_repeat() {
         let labels = |given: &[&str]| {

@@ -1,4 +1,4 @@
-//! The options of a run, as clap sees them, and the request that they make.
+//! Command-line options of a run, and the request made from them.
 
 use crate::arms::DEFAULT_SET;
 use crate::plan::values::{self, LOG_ROWS, SweepOver, THREADS, whole};
@@ -14,33 +14,34 @@ use std::time::Duration;
 /// Options that every prover takes.
 #[derive(Args, Debug)]
 pub(crate) struct RunArgs {
-    /// Binary logarithm of the rows of the trace, for every workload [default: the workload's own]
+    /// Rows of the trace as a power of two, 2^N, for every workload [default: the workload's own]
     #[arg(long, value_name = "N", value_parser = whole(LOG_ROWS))]
     log_rows: Option<u32>,
-    /// A first look, in about a minute: small sizes, 6 warm rounds in 4 processes
+    /// Quick run of about a minute: small sizes, 6 warm rounds in 4 processes
     #[arg(long, conflicts_with_all = ["log_rows", "sweep", "rounds", "processes"])]
     smoke: bool,
-    /// Warm rounds over all processes; a verdict needs 6
+    /// Warm rounds over all processes of an arm; a verdict needs 6
     #[arg(long, value_name = "N", default_value = "15", value_parser = whole::<u32>(1..=10_000))]
     rounds: u32,
-    /// Processes of each arm, which share the rounds; each begins with a cold proof, and a verdict needs 4
-    /// [default: one for three rounds, 4 to 10, or fewer where set-up is expensive]
+    /// Processes of each arm, which share the rounds; each starts with a cold proof, and a verdict needs 4 [default:
+    /// one per 3 rounds, 4 to 10, fewer if set-up is expensive]
     #[arg(long, value_name = "N", value_parser = whole::<u32>(1..=10_000))]
     processes: Option<u32>,
-    /// Runs every workload at each point: log-rows=12..17 (both ends included), or a list as in threads=1,2,4
+    /// Run every workload at each of these values: log-rows=12..17 (both ends included), or a list as in threads=1,2,4
     #[arg(long, value_name = "WHAT=VALUES", value_parser = values::sweep)]
     sweep: Option<SweepOver>,
-    /// Allocators to run, with commas between them, or sets of them; ratios are to glibc, or else to the first
+    /// Comma-separated allocators, or sets of allocators; ratios are to glibc, or to the first one if glibc is not
+    /// listed
     #[arg(long, value_name = "NAME,...", value_delimiter = ',', default_value = DEFAULT_SET)]
     allocators: Vec<String>,
-    /// Then each arm by itself, so often: one proof in a fresh process after 12 idle seconds, as a command makes it, and what stays
-    /// resident after 1 s and 10 s
+    /// After the rounds, make this many passes with each arm alone on the machine: one proof in a fresh process after
+    /// 12 idle seconds, then its resident memory after 1 s and 10 s
     #[arg(long, value_name = "PASSES", default_value = "0", value_parser = whole::<u32>(0..=1000))]
     alone: u32,
-    /// Threads of the prover's pool [default: the cores of this machine]
+    /// Threads of the prover's pool [default: one per core]
     #[arg(long, value_name = "N", value_parser = whole(THREADS))]
     threads: Option<u32>,
-    /// Workloads to run, with commas between them [default: all of the prover]
+    /// Comma-separated workloads to run [default: all of the prover]
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     workloads: Vec<String>,
     /// Longest wait for one proof and its verification [default: 120 s, more for large sizes and slow proofs]
@@ -50,37 +51,37 @@ pub(crate) struct RunArgs {
     measured: MeasuredArgs,
 }
 
-/// Options of everything that is measured in rounds.
+/// Options of every measurement in rounds.
 #[derive(Args, Debug)]
 pub(crate) struct MeasuredArgs {
-    /// Goes on until every interval is at most this wide, in percent of the baseline's time
+    /// Add rounds until every interval is at most this wide, in percent of the baseline's time
     #[arg(long, value_name = "P%", value_parser = values::percentage)]
     pub(crate) until_precise: Option<f64>,
-    /// Starts no round after this time, in seconds or with m in minutes; sizes of a sweep and workloads share it
-    /// [default: none, or with --until-precise 5m for each]
+    /// Start no round after this time, in seconds, or in minutes with m; workloads and the points of a sweep share it
+    /// [default: none, or 5m for each point with --until-precise]
     #[arg(long, value_name = "TIME", value_parser = values::time)]
     pub(crate) max_time: Option<Duration>,
-    /// Decides order, inputs and resampling; recorded with the result [default: drawn]
+    /// Seed of the order, inputs and resampling; recorded with the result [default: random]
     #[arg(long, value_name = "N", value_parser = whole::<u64>(0..=u64::MAX))]
     seed: Option<u64>,
-    /// Folder under which the run's folder is made [default: prove-bench in cargo's target directory]
+    /// Create the run's folder in DIR [default: prove-bench in cargo's target directory]
     #[arg(long, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,
-    /// Prints the whole result as JSON in place of tables
+    /// Print the whole result as JSON instead of tables
     #[arg(long)]
     pub(crate) json: bool,
 }
 
 impl MeasuredArgs {
-    /// The seed that was given, or one that is drawn now.
+    /// The given seed, or a random one.
     pub(crate) fn seed(&self) -> u64 {
-        // Within what every JSON reader keeps exactly.
+        // A 32-bit seed stays exact in every JSON reader.
         self.seed.unwrap_or_else(|| u64::from(rand::random::<u32>()))
     }
 }
 
 impl RunArgs {
-    /// What they ask of a prover.
+    /// The request that these options make.
     pub(crate) fn request(self) -> Result<Request, UsageError> {
         let other = |text: &str| Err(UsageError::Other(text.into()));
         if self.processes.is_some_and(|processes| processes > self.rounds) {
@@ -124,7 +125,7 @@ impl RunArgs {
     }
 }
 
-/// Rounds and processes of a first look: as few as give a verdict.
+/// Rounds and processes of `--smoke`: the fewest that give a verdict.
 const SMOKE: (u32, Option<u32>) = (MIN_ROUNDS_FOR_VERDICT as u32, Some(MIN_PROCESSES_FOR_VERDICT as u32));
 
 fn own_or(log_rows: Option<u32>) -> Size {
@@ -182,7 +183,7 @@ mod tests {
         assert_eq!(plan.max_time, Some(PRECISE_TIME), "precision may be out of reach");
     }
 
-    /// A set-up of minutes must not be paid for as often as one of milliseconds.
+    /// A set-up that takes minutes must run less often than one that takes milliseconds.
     #[test]
     fn a_workload_with_an_expensive_set_up_has_fewer_processes() {
         let plan = plan_of("plonky3 --rounds 40");

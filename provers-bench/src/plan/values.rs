@@ -1,4 +1,4 @@
-//! Values of options: whole numbers in a range, shares, times, and what a sweep runs over.
+//! Parsers of option values: whole numbers in a range, percentages, times, and sweeps.
 
 use crate::results::record::Sweep;
 use std::fmt::Display;
@@ -6,18 +6,19 @@ use std::ops::RangeInclusive;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// What `--sweep` varies, over which values.
+/// The quantity that `--sweep` varies, and its values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SweepOver {
     pub(crate) sweep: Sweep,
     pub(crate) values: Vec<u32>,
 }
 
-/// Sizes and numbers of threads that the command line takes; a workload may take fewer.
+/// Valid sizes and numbers of threads on the command line; a workload may accept fewer.
 pub(crate) const LOG_ROWS: RangeInclusive<u32> = 0..=63;
 pub(crate) const THREADS: RangeInclusive<u32> = 1..=1024;
 
-/// Parses `log-rows=12..17`, `log-rows=12,14,16` or `threads=1,2,4,8`. Ranges include both ends, as `12..=17` does.
+/// Parses `log-rows=12..17`, `log-rows=12,14,16` or `threads=1,2,4,8`. A range includes both ends, with `..` and `..=`
+/// alike.
 pub(crate) fn sweep(given: &str) -> Result<SweepOver, String> {
     let (sweep, values, range) = match given.split_once('=') {
         Some(("log-rows", values)) => (Sweep::LogRows, values, LOG_ROWS),
@@ -38,7 +39,7 @@ pub(crate) fn sweep(given: &str) -> Result<SweepOver, String> {
     Ok(SweepOver { sweep, values: distinct })
 }
 
-/// A number, or a range of them that is not empty.
+/// Parses a number, or a range that is not empty.
 fn span(given: &str, valid: &RangeInclusive<u32>) -> Option<RangeInclusive<u32>> {
     let number = |text: &str| text.parse().ok().filter(|number| valid.contains(number));
     let span = match given.split_once("..") {
@@ -48,7 +49,7 @@ fn span(given: &str, valid: &RangeInclusive<u32>) -> Option<RangeInclusive<u32>>
     (!span.is_empty()).then_some(span)
 }
 
-/// Parses a whole number in `range`, or says what the range is.
+/// Parses a whole number in `range`. The error states the range.
 pub(crate) fn whole<T>(range: RangeInclusive<T>) -> impl Fn(&str) -> Result<T, String> + Clone + Send + Sync + 'static
 where
     T: FromStr + PartialOrd + Display + Copy + Send + Sync + 'static,

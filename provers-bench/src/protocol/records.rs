@@ -1,4 +1,4 @@
-//! A trace as it lies in memory and in a file: a line of JSON, then records of 32 bytes each, little endian.
+//! The format of a trace in memory and in a file: a line of JSON, then records of 32 bytes each, little endian.
 
 use anyhow::{Context, ensure};
 use serde::{Deserialize, Serialize};
@@ -6,42 +6,42 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 
-/// Changes when what older code wrote can't be read any more.
+/// Increases when this code can no longer read older traces.
 const VERSION: u32 = 1;
 /// 64-bit words of a record.
 pub(crate) const RECORD_WORDS: usize = 4;
 
-/// What a record tells of.
+/// The kind of event that a record describes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Op {
     Alloc = 1,
     AllocZeroed = 2,
     Free = 3,
-    /// A `realloc` begins: of the block at `address`, to `size` bytes.
+    /// A `realloc` of the block at `address` to `size` bytes begins.
     ReallocFrom = 4,
-    /// The same thread's `realloc` ended: the block is at `address` now; at 0, the request failed.
+    /// The same thread's `realloc` ended. The block is now at `address`; 0 means that the request failed.
     ReallocTo = 5,
 }
 
-/// One event. Its place in the trace is its sequence number: a block's free comes before its address's next use.
+/// One event. Its index in the trace is its sequence number: a block is freed before its address is used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Record {
     pub(crate) op: Op,
-    /// In the order in which the threads first allocated, from 1.
+    /// Threads are numbered from 1, in the order of their first allocation.
     pub(crate) thread: u16,
-    /// The proof that began last, from 1; 0 before the first.
+    /// Number of the latest proof that began, from 1; 0 before the first.
     pub(crate) proof: u32,
-    /// That proof is being made: neither verified, nor dropped.
+    /// That proof is being made: it is neither verified nor dropped yet.
     pub(crate) in_phase: bool,
     pub(crate) size_bytes: u64,
     pub(crate) align_bytes: u64,
     pub(crate) address: u64,
-    /// Since the recorder started.
+    /// Time since the recorder started.
     pub(crate) time_ns: u64,
 }
 
 impl Record {
-    /// Never all zeroes: a record that was begun and not written shows.
+    /// Encodes the record. The words are never all zero, so a record that was started and not written is detectable.
     pub(crate) fn to_words(self) -> [u64; RECORD_WORDS] {
         let align_log2 = u64::from(self.align_bytes.trailing_zeros());
         let phase = u64::from(self.proof) << 1 | u64::from(self.in_phase);
@@ -49,12 +49,12 @@ impl Record {
         [tags, self.size_bytes, self.address, self.time_ns]
     }
 
-    /// Whether `next`, which comes right after, lies in the same phase, or between the same two.
+    /// Whether `next`, the following record, lies in the same phase or in the same gap between phases.
     pub(crate) fn is_same_section(&self, next: &Self) -> bool {
         self.in_phase == next.in_phase && (!self.in_phase || self.proof == next.proof)
     }
 
-    /// `None` if the words are no record.
+    /// Decodes a record; `None` if the words are not a record.
     pub(crate) fn from_words([tags, size_bytes, address, time_ns]: [u64; RECORD_WORDS]) -> Option<Self> {
         let op = [Op::Alloc, Op::AllocZeroed, Op::Free, Op::ReallocFrom, Op::ReallocTo]
             .into_iter()
@@ -72,15 +72,16 @@ impl Record {
     }
 }
 
-/// What a trace says of itself.
+/// The trace's description of itself.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub(crate) struct Header {
     pub(crate) version: u32,
-    /// Workload, size, proofs, threads: for the reader.
+    /// Workload, size, proofs and threads, for the reader.
     pub(crate) title: String,
-    /// Smaller requests were not recorded.
+    /// Requests below this size were not recorded.
     pub(crate) min_bytes: u64,
-    /// Records that found no room, or that their thread never finished. With any, figures are wrong.
+    /// Number of records that found no room or that their thread never finished. If it is above 0, the trace's figures
+    /// are wrong.
     pub(crate) lost: u64,
 }
 
@@ -154,7 +155,7 @@ pub(crate) fn read(path: &Path) -> anyhow::Result<Trace> {
     Ok(Trace { records: records?, header: reader.header })
 }
 
-/// The stretches of a script that lie within one phase, or between two.
+/// Splits records into the stretches within one phase or between two.
 pub(crate) fn sections(records: &[Record]) -> impl Iterator<Item = &[Record]> {
     records.chunk_by(Record::is_same_section)
 }
@@ -177,7 +178,7 @@ mod tests {
         }
     }
 
-    /// Fields share a word: one that runs into its neighbour would replay another program.
+    /// Fields share a word. A field that overflows into its neighbour would replay a different program.
     #[test]
     fn a_record_survives_its_words() {
         let outside = Record { op: Op::Alloc, in_phase: false, proof: 0, align_bytes: 1, ..record() };
@@ -187,7 +188,7 @@ mod tests {
         assert_eq!(Record::from_words([0; RECORD_WORDS]), None);
     }
 
-    /// A trace cut off by a full disk must not be replayed as if it were whole.
+    /// A trace cut off by a full disk must not be replayed as a complete one.
     #[test]
     fn a_trace_survives_its_file_and_a_torn_one_is_refused() {
         let path = std::env::temp_dir().join(format!("prove-bench-format-{}.trace", std::process::id()));

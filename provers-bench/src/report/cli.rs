@@ -1,4 +1,4 @@
-//! The commands `report` and `compare`, as clap sees them.
+//! Arguments of the commands `report` and `compare`.
 
 use crate::plan::UsageError;
 use clap::{ArgMatches, Args, Command, FromArgMatches};
@@ -10,17 +10,17 @@ const HOW_RUNS_ARE_NAMED: &str = "A RUN is a run's folder, its result.json, the 
 /// Options of `report`.
 #[derive(Args, Debug)]
 struct ReportArgs {
-    /// The run
+    /// Run to report on
     #[arg(value_name = "RUN", required_unless_present = "splice")]
     run: Option<String>,
-    /// Keeps RUN under docs/data/runs as NAME, and fills the tables of the documentation that name it; without RUN and NAME,
-    /// fills all tables again from the runs that are kept
+    /// Save RUN as docs/data/runs/NAME.json and fill the tables of the documentation; without RUN and NAME, refill all
+    /// tables from the saved runs
     #[arg(long, value_name = "NAME", num_args = 0..=1, default_missing_value = "")]
     splice: Option<String>,
-    /// Writes nothing, and fails if a table of the documentation differs from its run
+    /// Write nothing; fail if a table of the documentation differs from its run
     #[arg(long, requires = "splice")]
     check: bool,
-    /// The repository whose documentation is filled
+    /// Repository with the documentation to fill
     #[arg(long, value_name = "DIR", default_value = ".")]
     docs: PathBuf,
     #[command(flatten)]
@@ -46,32 +46,32 @@ impl ReportArgs {
 /// Options of `compare`.
 #[derive(Args, Debug)]
 struct CompareArgs {
-    /// The run that came before
+    /// Earlier run
     #[arg(value_name = "RUN_A")]
     before: String,
-    /// The run that came after
+    /// Later run
     #[arg(value_name = "RUN_B")]
     after: String,
     #[command(flatten)]
     place: Place,
 }
 
-/// Where runs lie.
+/// The folder of the runs.
 #[derive(Args, Debug)]
 struct Place {
-    /// Folder of the runs, as given to the runs themselves [default: prove-bench in cargo's target directory]
+    /// Folder of the runs, the same as --out of the runs themselves [default: prove-bench in cargo's target directory]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
 }
 
-/// What one of the commands is to do.
+/// The task of one of the commands.
 #[derive(Debug)]
 pub(crate) enum Job {
     Report {
         run: String,
         out: Option<PathBuf>,
     },
-    /// Fill the tables of the documentation, after a run was kept under a name.
+    /// Fill the tables of the documentation, after saving a run under a name if one is given.
     Splice {
         run: Option<(String, String)>,
         docs: PathBuf,
@@ -86,7 +86,7 @@ pub(crate) enum Job {
 }
 
 impl Job {
-    /// Where runs lie, if not at the default place.
+    /// The folder of the runs, if it is not the default.
     pub(crate) fn out(&self) -> Option<&Path> {
         let (Self::Report { out, .. } | Self::Splice { out, .. } | Self::Compare { out, .. }) = self;
         out.as_deref()
@@ -105,7 +105,7 @@ pub(crate) fn commands() -> [Command; 2] {
     .map(|command| command.after_help(HOW_RUNS_ARE_NAMED))
 }
 
-/// The job that `matches` of the command `name` asks for; `None` if it is not one of ours.
+/// The job from the arguments `matches` of the command `name`; `None` if the command is neither of these.
 pub(crate) fn job(name: &str, matches: &ArgMatches) -> Option<Result<Job, UsageError>> {
     let job = match name {
         "report" => match ReportArgs::from_arg_matches(matches) {

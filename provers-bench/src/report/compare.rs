@@ -1,4 +1,4 @@
-//! Two runs, side by side: what changed, as far as their intervals show it.
+//! Compares two runs: changes are reported as far as the intervals show them.
 
 use super::facts::{self, command, commit};
 use crate::results::columns::{COLUMNS, Seen, Shown};
@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 
 const NONE: &str = "-";
 
-/// Markdown, its last line break included.
+/// The comparison as Markdown, with a final line break.
 pub(super) fn compare(before: &Run, after: &Run) -> String {
     let mut text = format!(
         "A: {}, commit {}, `{}`\nB: {}, commit {}, `{}`\n\n",
@@ -56,7 +56,7 @@ fn same_point(one: &WorkloadResult, two: &WorkloadResult) -> bool {
     one.workload == two.workload && place(one) == place(two)
 }
 
-/// What differs between the runs beside their arms.
+/// The differences between the runs other than their arms.
 fn differences(before: &Run, after: &Run) -> Vec<String> {
     let facts = facts::differences(before, after).into_iter();
     let mut differences: Vec<_> = facts.map(|(name, old, new)| format!("{name}: A {old}, B {new}")).collect();
@@ -84,7 +84,7 @@ fn table(old: &WorkloadResult, new: &WorkloadResult) -> String {
     table.trim_fmt()
 }
 
-/// The headings of a column where two runs are compared.
+/// The headings of a column in a comparison of two runs.
 fn headings(place: &Shown, timed: Timed) -> Vec<String> {
     match place {
         Shown::Compared(heading) => vec![format!("{heading} A → B")],
@@ -112,7 +112,7 @@ fn row(old: (&WorkloadResult, &ArmResult), new: (&WorkloadResult, &ArmResult)) -
     [old.1.label.clone()].into_iter().chain(cells).collect()
 }
 
-/// What two measurements of one ratio say about each other.
+/// The verdict on two measurements of one ratio.
 fn changed(before: &Ratio, after: &Ratio) -> &'static str {
     if [before, after].iter().any(|ratio| ratio.verdict() == Verdict::TooFewRounds) {
         return format::verdict(Verdict::TooFewRounds);
@@ -131,7 +131,7 @@ fn pair([a, b]: [Option<String>; 2]) -> String {
     }
 }
 
-/// What the rows cannot say: arms without figures, with other settings or of only one run.
+/// Notes on arms that the rows cannot describe: arms without figures, with other settings, or in only one run.
 fn notes(old: &WorkloadResult, new: &WorkloadResult) -> Vec<String> {
     let mut notes = Vec::new();
     if old.baseline != new.baseline {
@@ -157,7 +157,7 @@ fn notes(old: &WorkloadResult, new: &WorkloadResult) -> Vec<String> {
     notes
 }
 
-/// Allocator, version and settings as the arm's process named them.
+/// Allocator, version and settings as the arm's process reported them.
 fn settings(arm: &ArmResult) -> String {
     arm.identity.as_ref().map_or_else(String::new, |identity| {
         let settings = identity.settings.iter().map(|setting| format!(" {setting}"));
@@ -178,11 +178,11 @@ mod tests {
     }
 
     fn times(share: f64) -> Vec<u64> {
-        // Alternating by 1% around the share, so that intervals have a width.
+        // Alternates by 1% around the share, so that the intervals have a width.
         EVEN.iter().zip([0.99, 1.01].iter().cycle()).map(|(ns, noise)| (*ns as f64 * share * noise) as u64).collect()
     }
 
-    /// Noise must not be called a change, and a change must not be called noise.
+    /// Noise must not be reported as a change, nor a change as noise.
     #[test]
     fn only_intervals_apart_are_a_change() {
         let of = |share| run(vec![workload(&[("glibc", &EVEN), ("zk-alloc", &times(share))])]);
@@ -210,7 +210,7 @@ mod tests {
         }
     }
 
-    /// An arm that failed in one run, or is missing there, must not look unchanged.
+    /// An arm that failed or is missing in one run must not look unchanged.
     #[test]
     fn arms_and_workloads_of_one_run_only_are_named() {
         let failed = arm("zk-alloc", Outcome::Failed { round: 3, reason: "hung".into() }, &EVEN[..3]);

@@ -1,10 +1,10 @@
-//! The curves of a sweep, as a table a workload: a row a point, a column an arm.
+//! The curves of a sweep, one table per workload: a row per point, a column per arm.
 
 use super::table::{Style, drawn};
 use crate::results::format;
 use crate::results::record::{ArmResult, Run, Sweep, WorkloadResult};
 
-/// One table a workload, each with its heading; nothing for a run that is no sweep.
+/// One table per workload, each with its heading; empty if the run is not a sweep.
 pub(crate) fn curves(run: &Run, style: Style) -> String {
     let Some(sweep) = run.sweep else { return String::new() };
     let of_workload = |points: &[WorkloadResult]| {
@@ -20,7 +20,7 @@ pub(crate) fn curves(run: &Run, style: Style) -> String {
     run.workloads.chunk_by(|one, next| one.workload == next.workload).map(of_workload).collect()
 }
 
-/// The header, and the points beneath it.
+/// The header, followed by the points.
 fn rows(sweep: Sweep, points: &[WorkloadResult]) -> Vec<Vec<String>> {
     let arms = points[0].arms.iter().map(|arm| arm.label.clone());
     let header = [axis(sweep).to_owned()].into_iter().chain(arms).collect();
@@ -41,7 +41,7 @@ fn axis(sweep: Sweep) -> &'static str {
     }
 }
 
-/// The baseline shows its time, which the ratios are of.
+/// A ratio, or the time for the baseline.
 fn cell(arm: &ArmResult, baseline: &str) -> String {
     let Some(summary) = &arm.summary else { return "failed".into() };
     match (&summary.wall_ratio, summary.warm_wall_ns) {
@@ -76,7 +76,7 @@ mod tests {
         }
     }
 
-    /// A curve is read down a column: every point must be a row, the failed one too.
+    /// A curve is read down a column, so every point must be a row, even a failed one.
     #[test]
     fn every_point_is_a_row_with_a_cell_an_arm() {
         let failed = Outcome::Failed { round: 1, reason: String::new() };

@@ -1,4 +1,4 @@
-//! What is known of a run beside its figures: machine, build, code and command. One list, for all that show any of it.
+//! Facts about a run besides its figures: machine, build, code and command. One list serves every output.
 
 use crate::results::format;
 use crate::results::record::Run;
@@ -7,13 +7,13 @@ use crate::results::record::Run;
 pub(super) struct Fact {
     pub(super) name: &'static str,
     pub(super) value: fn(&Run) -> String,
-    /// Two runs that differ in it may differ by it.
+    /// Whether a difference in this fact may explain a difference between two runs.
     pub(super) matters: bool,
-    /// The entry of the page that it stands in, and how; facts of one entry stand side by side.
+    /// The entry of the report's page that shows the fact, and its format there. Facts with the same entry are joined.
     pub(super) page: Option<(&'static str, &'static str)>,
-    /// How it stands in Markdown, in one sentence with the others.
+    /// Its format in the Markdown sentence that lists the facts.
     pub(super) sentence: Option<&'static str>,
-    /// A command has no such thing.
+    /// The fact applies to provers, not to a command.
     pub(super) of_provers: bool,
 }
 
@@ -34,13 +34,13 @@ impl Fact {
         Self { of_provers: true, ..self }
     }
 
-    /// Of two runs on the same machine it may differ.
+    /// The fact may differ between two runs on the same machine without explaining anything.
     const fn by_itself(self) -> Self {
         Self { matters: false, ..self }
     }
 }
 
-/// All of them, in the order in which they are shown; `{}` is the value.
+/// All facts, in display order; `{}` stands for the value.
 pub(super) const FACTS: &[Fact] = &[
     Fact::new("processor", |run| known(&run.machine.cpu)).page("Processor", "{}").sentence("{}"),
     Fact::new("cores", |run| run.machine.cores.to_string()).page("Processor", ", {} cores").sentence(", {} cores"),
@@ -76,8 +76,8 @@ pub(super) const FACTS: &[Fact] = &[
     Fact::new("prover", |run| run.prover.clone()),
 ];
 
-/// The command line as a user types it, whichever folder the driver was found in, and wherever its files went. A command that was
-/// run keeps all of its words: some are its own.
+/// The command line as a user types it: without the driver's folder and without `--out`. A run of another command
+/// retains all its words, because some belong to that command.
 pub(super) fn command(run: &Run) -> String {
     let mut words = vec!["prove-bench"];
     let is_of_bench = !run.is_of_command();
@@ -92,18 +92,18 @@ pub(super) fn command(run: &Run) -> String {
     words.join(" ")
 }
 
-/// The commit that was run, and whether it was quite that.
+/// The commit of the run, marked if the working tree had changes.
 pub(super) fn commit(run: &Run) -> String {
     let commit = run.machine.git_commit.as_deref().unwrap_or("unknown");
     format!("{commit}{}", if run.machine.git_dirty == Some(true) { " with changes" } else { "" })
 }
 
-/// What the machine says, or that it doesn't.
+/// The value, or "unknown" if the machine does not report it.
 pub(super) fn known(value: &Option<String>) -> String {
     value.clone().unwrap_or_else(|| "unknown".into())
 }
 
-/// Those that are of `run`.
+/// The facts that apply to `run`.
 fn applying(run: &Run) -> impl Iterator<Item = &'static Fact> {
     let is_of_command = run.is_of_command();
     FACTS.iter().filter(move |fact| !(fact.of_provers && is_of_command))
@@ -115,7 +115,7 @@ pub(super) fn sentence(run: &Run) -> String {
     parts.collect::<String>() + "."
 }
 
-/// The entries of the page, each with its facts.
+/// The entries of the report's page, each with its facts.
 pub(super) fn entries(run: &Run) -> Vec<(&'static str, String)> {
     let mut entries: Vec<(&'static str, String)> = Vec::new();
     for fact in applying(run) {
@@ -129,7 +129,7 @@ pub(super) fn entries(run: &Run) -> Vec<(&'static str, String)> {
     entries
 }
 
-/// Where two runs differ in what may have made a difference: name, and the value of each.
+/// Facts that differ between two runs and may explain a difference: name, and both values.
 pub(super) fn differences(before: &Run, after: &Run) -> Vec<(&'static str, String, String)> {
     let facts = FACTS.iter().filter(|fact| fact.matters);
     let pairs = facts.map(|fact| (fact.name, (fact.value)(before), (fact.value)(after)));

@@ -1,13 +1,16 @@
-//! What a run shows and writes. Tables and files come from the recorded run, so that they can be made again from
-//! `result.json`.
+//! The output of a run. Tables and files are made from the recorded run, so they can be regenerated from `result.json`.
 //!
-//! ```text
-//! cli      `report` and `compare`        runs     a run, found and read
-//! splice   tables of the documentation
-//! html     report.html                   text     table.md, the terminal        compare   two runs, side by side
-//! words    verdicts -> sentences         table    of one workload               curves    of a sweep
-//! notes    beside the figures            facts    of machine, build and command
-//! ```
+//! - `cli`: the commands `report` and `compare`
+//! - `runs`: finds and reads a run
+//! - `splice`: tables of the documentation
+//! - `html`: report.html
+//! - `text`: table.md, and the terminal
+//! - `compare`: two runs, side by side
+//! - `words`: verdicts as sentences
+//! - `table`: the table of one workload
+//! - `curves`: the tables of a sweep
+//! - `notes`: remarks on the figures
+//! - `facts`: machine, build and command
 
 mod cli;
 mod compare;
@@ -32,12 +35,13 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-/// The page of a run, in its folder.
+/// File name of a run's HTML report.
 pub(crate) const REPORT: &str = "report.html";
-/// Its tables as Markdown.
+/// File name of a run's tables in Markdown.
 const TABLE: &str = "table.md";
 
-/// Makes the folder of a new run under `parent`: its start in UTC and its prover, numbered if two start in one second.
+/// Creates the folder of a new run under `parent`. Its name is the start in UTC and the prover, with a number if two
+/// runs start in one second.
 pub(crate) fn create_folder(parent: &Path, prover: &str) -> anyhow::Result<PathBuf> {
     let start = jiff::Timestamp::now().strftime("%Y-%m-%dT%H-%M-%SZ").to_string();
     let context = || format!("cannot make a folder for the run in {}", parent.display());
@@ -54,7 +58,7 @@ pub(crate) fn create_folder(parent: &Path, prover: &str) -> anyhow::Result<PathB
     unreachable!("the numbers do not run out");
 }
 
-/// Writes `result.json`, and the reports that are made from it, into `folder`.
+/// Writes `result.json` and the reports made from it into `folder`.
 pub(crate) fn write(folder: &Path, run: &Run) -> anyhow::Result<()> {
     write_file(folder, "result.json", &json(run)?)?;
     write_reports(folder, run)
@@ -65,7 +69,7 @@ pub(crate) fn json(run: &Run) -> anyhow::Result<String> {
     Ok(serde_json::to_string_pretty(run).context("cannot express the result as JSON")? + "\n")
 }
 
-/// Does what a command asked for, with runs that lie in `runs_folder`, and returns what goes to stdout.
+/// Runs `job` on the runs in `runs_folder` and returns the text for stdout.
 pub(crate) fn run(job: &Job, runs_folder: &Path) -> anyhow::Result<String> {
     match job {
         Job::Report { run, .. } => {
@@ -86,7 +90,7 @@ pub(crate) fn run(job: &Job, runs_folder: &Path) -> anyhow::Result<String> {
     }
 }
 
-/// Writes the pages that differ from their runs, or, for a check, only says which they are.
+/// Writes the pages that differ from their runs. For a check, fails with their names instead.
 fn spliced(pages: Vec<splice::Page>, check: bool) -> anyhow::Result<String> {
     let differing: Vec<_> = pages.into_iter().filter(|page| page.differs).collect();
     let names: Vec<_> = differing.iter().map(|page| page.path.display().to_string()).collect();
@@ -117,10 +121,10 @@ pub(crate) mod tests {
     use crate::results::record::{ArmResult, Ended, Outcome, SCHEMA, WorkloadResult};
     use crate::results::timed::Timed;
 
-    /// Eight warm rounds of glibc after a cold one, all of 100 ms.
+    /// One cold proof and eight warm rounds, all of 100 ms.
     pub(crate) const EVEN: [u64; 9] = [100_000_000; 9];
 
-    /// A workload whose arms took these times and finished; the first is the baseline.
+    /// A workload of finished arms with these times; the first is the baseline.
     pub(crate) fn workload(times: &[(&str, &[u64])]) -> WorkloadResult {
         workload_of(times.iter().map(|(label, wall_ns)| arm(label, Outcome::Finished, wall_ns)).collect())
     }
@@ -159,7 +163,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// Two runs of the same second must not write into one folder.
+    /// Two runs that start in the same second must not share a folder.
     #[test]
     fn every_run_has_a_folder_of_its_own() {
         let parent = std::env::temp_dir().join(format!("prove-bench-folders-{}", std::process::id()));

@@ -1,13 +1,14 @@
-//! What a reader must know beside the figures, in a sentence each.
+//! Notes that a reader needs with the figures, one sentence each.
 
 use crate::results::record::{ArmResult, Ended, Outcome, Run, WorkloadResult};
 use crate::results::stats::Verdict;
 use crate::results::{format, view};
 
-/// On a machine to itself, warm proofs take the same time within a few percent.
+/// On an idle machine, warm proofs take the same time within a few percent. A larger spread means a busy machine.
 const BUSY_SPREAD: f64 = 1.5;
 
-/// Says so if the machine was busy: then the times of two arms tell less than their ratio does, and may contradict it.
+/// Notes that the machine was busy. Then the times of two arms may contradict their ratio, and the ratio is more
+/// reliable.
 fn busy(workload: &WorkloadResult) -> Option<String> {
     let baseline = workload.arms.iter().find(|arm| arm.label == workload.baseline && arm.summary.is_some())?;
     let warm = view::warm(baseline).map(|proof| proof.sample.wall_ns);
@@ -24,7 +25,7 @@ fn busy(workload: &WorkloadResult) -> Option<String> {
     })
 }
 
-/// Where our wall time shows no difference: what shows one on any machine.
+/// If our wall time shows no difference, lists the steadier figures that do.
 fn steady(workload: &WorkloadResult) -> Option<String> {
     let (arm, ours) = view::ours(workload)?;
     let (_, reference) = view::baseline(workload)?;
@@ -51,7 +52,7 @@ fn steady(workload: &WorkloadResult) -> Option<String> {
     ))
 }
 
-/// Everything that is to be said of `workload`.
+/// All notes on `workload`.
 pub(super) fn notes(run: &Run, workload: &WorkloadResult) -> Vec<String> {
     let mut notes: Vec<String> = busy(workload).into_iter().chain(steady(workload)).chain(ended(workload)).collect();
     notes.extend(workload.arms.iter().flat_map(|arm| of_arm(workload, arm)));
@@ -88,7 +89,7 @@ fn of_arm(workload: &WorkloadResult, arm: &ArmResult) -> Vec<String> {
     notes
 }
 
-/// Why there were fewer or more rounds than the options say.
+/// Why there were more or fewer rounds than requested.
 fn ended(workload: &WorkloadResult) -> Option<String> {
     let intervals = workload.arms.iter().filter_map(|arm| arm.summary.as_ref()?.wall_ratio?.interval);
     let widest = intervals.map(|interval| interval.high - interval.low).reduce(f64::max);
@@ -125,14 +126,15 @@ mod tests {
         }
     }
 
-    /// On a busy machine the column of times may contradict the ratio: the reader must be told which one to believe.
+    /// On a busy machine the times may contradict the ratio. The reader must learn which one to believe.
     #[test]
     fn a_busy_machine_is_named_and_a_slow_cold_proof_is_none() {
         assert_eq!(busy(&result(&[900, 100, 110, 105])), None);
         assert!(busy(&result(&[100, 100, 300, 100])).unwrap().starts_with("The machine was busy"));
     }
 
-    /// A newcomer's first run is on a busy laptop: it must not end in nothing where the faults are gone and CPU time is less.
+    /// A newcomer's first run is on a busy laptop. It must report that page faults and CPU time fell, even if wall time
+    /// shows nothing.
     #[test]
     fn what_scatters_less_than_wall_time_is_said() {
         let with = |mut arm: ArmResult, minflt, cpu_ns| {
@@ -141,7 +143,7 @@ mod tests {
             }
             arm
         };
-        // Wall time is as often more as it is less.
+        // Wall time is above and below the baseline's equally often.
         let (even, scattered) = ([100; 9], [100, 90, 110, 110, 90, 90, 110, 110, 90]);
         let shown = |minflt, cpu_ns| {
             let base = with(arm("glibc", Outcome::Finished, &even), 1000, 100);
@@ -159,7 +161,7 @@ mod tests {
         assert_eq!(shown(900, 100), None);
     }
 
-    /// A reader must see that the failure is the allocator's, and why the run succeeded all the same.
+    /// A reader must see that the allocator fails, and why the run succeeds anyway.
     #[test]
     fn an_arm_that_is_known_to_fail_is_explained() {
         let failed = Outcome::Failed { round: 1, reason: "proof 2 does not verify: no".into() };

@@ -1,4 +1,4 @@
-//! Finding a run that was made before, and reading it.
+//! Finds and reads a recorded run.
 
 use crate::results::record::{Run, SCHEMA};
 use anyhow::{Context, bail};
@@ -6,12 +6,12 @@ use serde::Deserialize;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Asks for the run that was started last.
+/// Name for the run that started last.
 const LATEST: &str = "latest";
 const RESULT: &str = "result.json";
 
-/// The folder of the run that `name` names: a run's folder, its `result.json`, the name of a folder in `runs_folder`,
-/// or `latest` for the newest one there.
+/// The folder of the run `name`. `name` may be a folder with a run, its `result.json`, the name of a folder in
+/// `runs_folder`, or `latest` for the newest run there.
 pub(super) fn find(name: &str, runs_folder: &Path) -> anyhow::Result<PathBuf> {
     let given = Path::new(name);
     if given.ends_with(RESULT) && given.is_file() {
@@ -27,13 +27,13 @@ pub(super) fn find(name: &str, runs_folder: &Path) -> anyhow::Result<PathBuf> {
     bail!("no run {name:?}: neither a folder with a {RESULT}, nor the name of one in {}", runs_folder.display())
 }
 
-/// Names of runs begin with their start, so that the newest comes last.
+/// The newest run. Names of runs start with the time of the run, so the newest name sorts last.
 fn newest(runs_folder: &Path) -> Option<PathBuf> {
     let entries = fs::read_dir(runs_folder).ok()?.filter_map(Result::ok);
     entries.map(|entry| entry.path()).filter(|folder| folder.join(RESULT).is_file()).max()
 }
 
-/// What every schema has.
+/// The part that all schemas share.
 #[derive(Deserialize)]
 struct Header {
     schema: u32,
@@ -44,7 +44,7 @@ pub(super) fn read(folder: &Path) -> anyhow::Result<Run> {
     read_file(&folder.join(RESULT))
 }
 
-/// Reads a run's result.
+/// Reads a run's `result.json`.
 pub(super) fn read_file(path: &Path) -> anyhow::Result<Run> {
     let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
     let not_a_run = || format!("{} is not a run's result", path.display());
@@ -71,7 +71,7 @@ mod tests {
         format!("{error:#}")
     }
 
-    /// A result of another schema may parse and mean something else: it must be refused by its number.
+    /// A result with another schema may parse and mean something else, so it must be refused by its number.
     #[test]
     fn other_schemas_and_other_files_are_refused_in_one_line() {
         for (name, text, says) in [
@@ -85,7 +85,7 @@ mod tests {
         }
     }
 
-    /// A run must be found under every name that the driver or a shell's completion gives it.
+    /// A run must be found under every name that the driver prints or the shell completes.
     #[test]
     fn a_run_goes_by_folder_file_name_and_latest() {
         let parent = std::env::temp_dir().join(format!("prove-bench-find-{}", std::process::id()));
@@ -94,7 +94,7 @@ mod tests {
             fs::create_dir_all(folder).unwrap();
             fs::write(folder.join(RESULT), "{}").unwrap();
         }
-        // Beside the runs lies what `record` writes.
+        // `record` writes its traces next to the runs.
         fs::create_dir_all(parent.join("traces")).unwrap();
         let file = folders[0].join(RESULT);
         for name in [folders[0].to_str().unwrap(), file.to_str().unwrap(), "2026-01-02T00-00-00Z-p"] {

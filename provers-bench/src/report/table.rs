@@ -1,4 +1,4 @@
-//! The table of one workload: a row an arm.
+//! The table of one workload, with a row per arm.
 
 use crate::results::columns::{self, Cell, Seen, Shown};
 use crate::results::format;
@@ -6,22 +6,23 @@ use crate::results::record::{ArmResult, WorkloadResult};
 use comfy_table::presets::{ASCII_MARKDOWN, UTF8_FULL_CONDENSED};
 use comfy_table::{CellAlignment, ContentArrangement, Table};
 
-/// Where a table is shown.
+/// The medium of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Style {
     Terminal,
     Markdown,
 }
 
-/// A figure that there is none of.
+/// Placeholder for a missing figure.
 const NONE: &str = "-";
-/// Longest outcome in a cell; the notes beneath the table say the rest.
+/// Longest outcome in a cell. The notes below the table state it in full.
 const OUTCOME_CHARS: usize = 48;
 
-/// The table of `workload`, without a line break at its end.
+/// The table of `workload`, without a final line break.
 pub(crate) fn table(workload: &WorkloadResult, style: Style) -> String {
     match (style, Table::new().width()) {
-        // A terminal of no columns does not say how many it has (a pseudo-terminal of a container, before it is resized).
+        // A terminal that reports 0 columns does not know its width, such as a container's pseudo-terminal before its
+        // first resize.
         (Style::Terminal, Some(width)) if width > 0 => table_fitting(workload, width),
         _ => drawn(&rows(workload), style).trim_fmt(),
     }
@@ -38,8 +39,8 @@ fn rows(workload: &WorkloadResult) -> Vec<Vec<String>> {
     [header(workload)].into_iter().chain(arms).collect()
 }
 
-/// A table for a terminal of `width` columns: where it would be too wide, the arms stand beside each other, and where
-/// that is too wide as well, cells wrap.
+/// A table for a terminal of `width` columns. If it is too wide, it is transposed: each arm becomes a column. If that
+/// is too wide as well, cells wrap.
 fn fitted(rows: Vec<Vec<String>>, width: u16) -> String {
     let upright = drawn(&rows, Style::Terminal);
     let needed = upright.lines().map(|line| line.chars().count()).max().unwrap_or(0);
@@ -53,7 +54,7 @@ fn fitted(rows: Vec<Vec<String>>, width: u16) -> String {
     turned.trim_fmt()
 }
 
-/// `rows`, the first of them the header.
+/// Draws `rows`; the first row is the header.
 pub(super) fn drawn(rows: &[Vec<String>], style: Style) -> Table {
     let mut table = Table::new();
     table.set_content_arrangement(ContentArrangement::Disabled).load_style(match style {
@@ -77,14 +78,14 @@ fn row(workload: &WorkloadResult, arm: &ArmResult) -> Vec<String> {
     let seen = arm.summary.as_ref().map(|summary| Seen { workload, arm, summary });
     let cells = columns::filled(workload, place).map(|(column, (_, beside))| match (&seen, &column.cell) {
         (Some(seen), _) => with_ratio(column.text(seen), beside.and_then(|ratio| ratio(seen))),
-        // The row of an arm without figures says why there are none.
+        // The row of an arm without figures states why.
         (None, Cell::Verdict) => format::outcome(&arm.outcome).map_or_else(|| NONE.to_owned(), |text| shortened(&text)),
         (None, _) => NONE.to_owned(),
     });
     [arm.label.clone()].into_iter().chain(cells).collect()
 }
 
-/// A ratio that stands in brackets behind a figure.
+/// A ratio in brackets after a figure.
 type Beside = fn(&Seen<'_>) -> Option<f64>;
 
 fn place(place: &'static Shown) -> Option<(&'static str, Option<Beside>)> {
@@ -95,7 +96,7 @@ fn place(place: &'static Shown) -> Option<(&'static str, Option<Beside>)> {
     }
 }
 
-/// A figure, and how it compares with the baseline's.
+/// A figure, and its ratio to the baseline's.
 fn with_ratio(figure: Option<String>, ratio: Option<f64>) -> String {
     let figure = figure.unwrap_or_else(|| NONE.into());
     ratio.map_or(figure.clone(), |ratio| format!("{figure} ({ratio:.2})"))
@@ -108,7 +109,7 @@ fn shortened(text: &str) -> String {
     text.chars().take(OUTCOME_CHARS).collect::<String>() + "…"
 }
 
-/// A reason may quote anything; it must not end a cell or a row.
+/// A reason may quote any text; the text must not end a cell or a row.
 fn escaped(cell: &str, style: Style) -> String {
     let cell = cell.replace(['\n', '\r', '\t'], " ");
     if style == Style::Markdown { cell.replace('|', "\\|") } else { cell }
@@ -160,7 +161,7 @@ mod tests {
         assert!(text.contains("baseline"), "{text}");
     }
 
-    /// A failed arm must be a row that names the failure, not a missing row and not a row with figures.
+    /// A failed arm must have a row that names the failure. The row must not be missing, nor show figures.
     #[test]
     fn a_failed_arm_is_a_row_that_names_the_failure() {
         let text = rendered(Style::Markdown);
@@ -170,7 +171,7 @@ mod tests {
         assert!(text.lines().any(|line| line.contains("mimalloc") && line.contains("left out: needs about 9.00 GB")));
     }
 
-    /// A README shows a table only if every line has as many cells.
+    /// A README shows a table only if every line has the same number of cells.
     #[test]
     fn markdown_rows_have_equal_numbers_of_cells() {
         let text = rendered(Style::Markdown);
@@ -180,7 +181,7 @@ mod tests {
         }
     }
 
-    /// A newcomer's terminal has 80 columns: words and numbers must not be cut in two there.
+    /// A newcomer's terminal has 80 columns. The table must not split words or numbers there.
     #[test]
     fn three_arms_fit_80_columns_with_their_numbers_whole() {
         let result = result();

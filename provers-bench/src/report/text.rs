@@ -1,4 +1,4 @@
-//! A run as text: on the terminal while it runs, and as Markdown for a README or a comment.
+//! A run as text: on the terminal during the run, and as Markdown for a README or a comment.
 
 use super::curves::curves;
 use super::facts::{self, command};
@@ -13,7 +13,7 @@ pub(super) fn on_a_terminal(run: &Run, workload: &WorkloadResult, width: u16) ->
     section_with(run, workload, Style::Terminal, &table_fitting(workload, width))
 }
 
-/// One workload as its heading, its table and the notes beneath.
+/// One workload: heading, table, and the notes below it.
 pub(crate) fn section(run: &Run, workload: &WorkloadResult, style: Style) -> String {
     section_with(run, workload, style, &table(workload, style))
 }
@@ -57,12 +57,13 @@ pub(super) fn markdown(run: &Run) -> String {
     text + &curves(run, Style::Markdown)
 }
 
-/// Text that may quote anything, on one line and without markup of its own.
+/// Puts arbitrary text on one line and disables HTML tags in it.
 pub(super) fn inert(text: &str) -> String {
     text.replace(['\n', '\r', '\t'], " ").replace('<', "&lt;")
 }
 
-/// What was found of a command around its table: the ceiling before it, and after it the verdict with what to paste.
+/// The advice for a command, placed around its table. The ceiling precedes the table; the verdict and the lines to
+/// paste follow it.
 pub(crate) fn with_advice(run: &Run, table: &str, style: Style) -> String {
     let Some(advice) = &run.advice else { return table.into() };
     let paragraph = |text: &String| match style {
@@ -82,7 +83,7 @@ pub(crate) fn with_advice(run: &Run, table: &str, style: Style) -> String {
     format!("{ceiling}{end}{table}\n{verdict}{environment}{dockerfile}{end}")
 }
 
-/// How many rounds were made, as far as any arm came.
+/// The number of completed rounds, from the arm that got furthest.
 fn rounds(workload: &WorkloadResult) -> String {
     let proofs = || workload.arms.iter().flat_map(|arm| &arm.samples);
     let warm = proofs().map(|proof| proof.round).max().unwrap_or(0);
@@ -102,7 +103,7 @@ mod tests {
     use crate::results::record::Outcome;
     use crate::results::record::tests::arm;
 
-    /// A list of Markdown in a comment must not become a table's end, a second item or a tag.
+    /// Text in a Markdown list item must not end a table, start another item or open a tag.
     #[test]
     fn the_findings_stand_under_the_table_one_a_line() {
         let reason = "died:\n- <b>of</b> a list".to_owned();

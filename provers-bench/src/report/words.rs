@@ -1,13 +1,13 @@
-//! What a run shows, in sentences. A verdict is given as the statistics have it, for us and against us.
+//! The results of a run in sentences. Verdicts follow the statistics, whether for or against our allocator.
 
 use crate::results::record::{ArmResult, Outcome, Run, WorkloadResult};
 use crate::results::stats::{Ratio, Verdict};
 use crate::results::summary::Summary;
 use crate::results::{format, view};
 
-/// Of the baseline's CPU time, in the kernel: where it is less, avoided page faults cannot show in the time.
+/// Kernel share of the baseline's CPU time. Below it, avoided page faults cannot show in the time.
 const COMPUTE_BOUND_SHARE: f64 = 0.05;
-/// A difference in time that nobody would change allocators for.
+/// A difference in time too small to justify another allocator.
 const NULL_RATIO: f64 = 0.02;
 
 /// Sentences about one arm.
@@ -18,17 +18,17 @@ pub(crate) struct Finding {
     pub(crate) text: String,
 }
 
-/// What a finding means for its arm.
+/// The meaning of a finding for its arm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Tone {
     Better,
     Worse,
     Neutral,
-    /// No figures, or not all of them.
+    /// Figures are missing.
     Broken,
 }
 
-/// What one workload shows: our arms first, and what they are against the peers.
+/// The findings on one workload: our arms first, with a comparison against the peers.
 pub(crate) fn findings(run: &Run, workload: &WorkloadResult) -> Vec<Finding> {
     let mut arms: Vec<_> = workload.arms.iter().collect();
     arms.sort_by_key(|arm| !view::is_ours(arm));
@@ -38,7 +38,7 @@ pub(crate) fn findings(run: &Run, workload: &WorkloadResult) -> Vec<Finding> {
         findings.push(of_arm(run, workload, arm));
         if stands_for_us == Some(arm.label.as_str()) {
             findings.extend(against_peers(run, workload, arm));
-            // Of a command, the ceiling says it.
+            // For a command, the ceiling states this already.
             findings.extend(compute_bound(workload, arm).filter(|_| !workload.timed.is_of_command()));
         }
     }
@@ -102,7 +102,7 @@ fn warm(name: &str, workload: &WorkloadResult, arm: &ArmResult, summary: &Summar
     text + "."
 }
 
-/// What our arm costs: the first proof, and memory that is kept.
+/// The costs of our arm: the first proof, and retained memory.
 fn price(workload: &WorkloadResult, arm: &ArmResult, summary: &Summary) -> Option<String> {
     let (base, noun) = (&workload.baseline, workload.timed.noun());
     let (_, reference) = view::baseline(workload).filter(|_| !view::is_baseline(workload, arm))?;
@@ -127,7 +127,7 @@ fn price(workload: &WorkloadResult, arm: &ArmResult, summary: &Summary) -> Optio
     Some(cold + &format!(" Between {noun}s {} stay resident, {} of {base}.", ours?, theirs?))
 }
 
-/// Our arm against each peer directly, the peers that beat it first.
+/// Our arm against each peer directly, starting with the peers that beat it.
 fn against_peers(run: &Run, workload: &WorkloadResult, arm: &ArmResult) -> Option<Finding> {
     let is_peer =
         |peer: &&ArmResult| !view::is_ours(peer) && !view::is_baseline(workload, peer) && view::figures(peer).is_some();
@@ -157,7 +157,7 @@ fn against_peers(run: &Run, workload: &WorkloadResult, arm: &ArmResult) -> Optio
     })
 }
 
-/// Why fewer page faults did not show in the time, where they did not.
+/// Explains why the time hardly changed although page faults fell.
 fn compute_bound(workload: &WorkloadResult, arm: &ArmResult) -> Option<Finding> {
     let (summary, (reference_arm, reference)) = (view::figures(arm)?, view::baseline(workload)?);
     let (ratio, base) = (summary.wall_ratio?, &workload.baseline);
@@ -209,7 +209,7 @@ mod tests {
     const FASTER: [u64; 9] =
         [150_000_000, 90_000_000, 90_000_000, 90_000_000, 90_000_000, 90_000_000, 91_000_000, 92_000_000, 92_000_000];
 
-    /// An arm whose proofs make `faults` each, `sys_ns` of its CPU time in the kernel.
+    /// An arm whose proofs each make `faults` page faults and spend `sys_ns` of CPU time in the kernel.
     fn with(mut arm: ArmResult, faults: u64, sys_ns: u64) -> ArmResult {
         for proof in &mut arm.samples {
             proof.sample.minflt = faults;
@@ -230,7 +230,7 @@ mod tests {
             .collect()
     }
 
-    /// The sentence that is quoted: a wrong direction or a lost interval would be believed.
+    /// Users quote this sentence: they would believe a wrong direction or a missing interval.
     #[test]
     fn a_faster_arm_is_said_with_its_interval_and_its_price() {
         let said = said(workload_of(vec![
@@ -247,7 +247,7 @@ mod tests {
         assert_eq!(said.len(), 2, "nothing to explain: {said:?}");
     }
 
-    /// A report that leaves out a peer that is faster than us is an advertisement.
+    /// The report must name a peer that is faster than our arm.
     #[test]
     fn a_peer_that_beats_us_is_named_first() {
         let halved = EVEN.map(|ns| ns / 2);
@@ -263,7 +263,7 @@ mod tests {
         );
     }
 
-    /// Where nothing is gained the reader must learn why, and only there.
+    /// A reader must learn why a run gains nothing, and only then.
     #[test]
     fn a_compute_bound_prover_is_explained_once() {
         let explained = |ours: &[u64], sys_ns: u64, faults: u64| {
@@ -282,7 +282,7 @@ mod tests {
         assert_eq!(explained(&EVEN[..4], 1_000_000, 20), None, "3 rounds show no equality");
     }
 
-    /// What has no figures must say why, instead of being left out or compared.
+    /// An arm without figures must state the reason. It must not be left out or compared.
     #[test]
     fn arms_without_figures_say_why() {
         let failed = Outcome::Failed { round: 2, reason: "proof 2 does not verify".into() };

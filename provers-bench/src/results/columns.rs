@@ -1,6 +1,6 @@
-//! The columns of every table: what each is called there, in which unit, what stands in its cells, and where it is shown.
+//! The columns of every table: heading, unit, content of the cells, and the places that show the column.
 //!
-//! A new measured column is a field of [`Sample`], and a row here.
+//! To add a measured column, add a field to [`Sample`] and a row here.
 
 use crate::results::format;
 use crate::results::proof::Proof;
@@ -17,7 +17,7 @@ pub(crate) struct Column {
     pub(crate) shown: &'static [Shown],
 }
 
-/// What numbers of a column are of.
+/// Unit of a column's numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unit {
     Nanoseconds,
@@ -25,43 +25,44 @@ pub(crate) enum Unit {
     /// Shown in gigabyte seconds.
     ByteSeconds,
     Count,
-    /// Parts of the baseline's, or of another figure.
+    /// Relative to the baseline's figure, or to another one.
     Ratio,
     Words,
 }
 
-/// What an arm shows in a column.
+/// The figure that an arm shows in a column.
 pub(crate) enum Cell {
     /// The median over its warm proofs.
     Warm(fn(&Sample) -> Option<u64>),
-    /// A figure of its summary, or of it and the workload; like those below.
+    /// A whole number from the arm's summary, or from the arm and the workload. `Part` and `Ratio` read the same
+    /// sources.
     Whole(fn(&Seen<'_>) -> Option<u64>),
     Part(fn(&Seen<'_>) -> Option<f64>),
     /// A ratio with its interval.
     Ratio(fn(&Seen<'_>) -> Option<Ratio>),
     Verdict,
-    /// Nothing: the column is of single proofs.
+    /// None: the column describes single proofs.
     OfProofs,
 }
 
-/// Where a column is shown, and under which heading; `{baseline}` is the arm that ratios are taken to, `{warm}` the time
-/// of the samples that a verdict is on.
+/// The place that shows a column, and its heading. `{baseline}` stands for the baseline arm, `{warm}` for the time of
+/// the samples that decide the verdict.
 pub(crate) enum Shown {
     /// On the terminal and in Markdown.
     Text(&'static str),
-    /// The same, with a ratio in brackets.
+    /// On the terminal and in Markdown, with a ratio in brackets.
     TextWith(&'static str, fn(&Seen<'_>) -> Option<f64>),
     /// In the report's page.
     Page(&'static str),
     /// In `samples.csv` and in the page's table of samples.
     Samples(&'static str, fn(&Sample) -> String),
-    /// Of two runs, as `A → B`.
+    /// In a comparison of two runs, as `A → B`.
     Compared(&'static str),
-    /// Of two runs, in a column each, and what changed in a column under the second heading.
+    /// In a comparison of two runs: one column per run, and one for the change under the second heading.
     Judged(&'static str, &'static str),
 }
 
-/// An arm, as a table sees it.
+/// An arm and its figures, as a table reads it.
 #[derive(Clone, Copy)]
 pub(crate) struct Seen<'a> {
     pub(crate) workload: &'a WorkloadResult,
@@ -69,7 +70,7 @@ pub(crate) struct Seen<'a> {
     pub(crate) summary: &'a Summary,
 }
 
-/// All columns, in the order of every table; the arm's name comes before them.
+/// All columns, in the order of every table. The arm's name precedes them.
 pub(crate) const COLUMNS: &[Column] = &[
     Column {
         unit: Unit::Nanoseconds,
@@ -221,12 +222,12 @@ pub(crate) const COLUMNS: &[Column] = &[
     },
 ];
 
-/// Each column of the places that `heading` picks, with what it makes of the place.
+/// Each column with a place for which `heading` returns a value, together with that value.
 pub(crate) fn shown<T>(heading: impl Fn(&'static Shown) -> Option<T>) -> impl Iterator<Item = (&'static Column, T)> {
     COLUMNS.iter().filter_map(move |column| Some((column, column.shown.iter().find_map(&heading)?)))
 }
 
-/// The columns of `samples.csv`: a name, and what stands under it.
+/// The columns of `samples.csv`: each name, and the function that formats its cells.
 pub(crate) fn of_samples() -> impl Iterator<Item = (&'static str, fn(&Sample) -> String)> {
     let columns = shown(|place| match place {
         Shown::Samples(name, value) => Some((*name, *value)),
@@ -235,12 +236,12 @@ pub(crate) fn of_samples() -> impl Iterator<Item = (&'static str, fn(&Sample) ->
     columns.map(|(_, named)| named)
 }
 
-/// What one proof shows in those.
+/// The cells of one proof in `samples.csv`.
 pub(crate) fn of_proof(proof: &Proof) -> impl Iterator<Item = String> {
     of_samples().map(|(_, value)| value(&proof.sample))
 }
 
-/// Those of them in which `workload` has a figure. An arm of it that failed has none, and is no reason to keep a column.
+/// The shown columns in which `workload` has a figure. An arm that failed has no figures, so it keeps no column.
 pub(crate) fn filled<T>(
     workload: &WorkloadResult,
     place: impl Fn(&'static Shown) -> Option<T>,
@@ -248,17 +249,17 @@ pub(crate) fn filled<T>(
     let seen = |arm| Some(Seen { workload, arm, summary: view::figures(arm)? });
     let seen: Vec<_> = workload.arms.iter().filter_map(seen).collect();
     let is_filled = move |column: &Column| seen.iter().any(|seen| column.text(seen).is_some());
-    // Where the outcomes of arms without figures stand, there is always something to say.
+    // The verdict column always has text, because it also shows the outcomes of arms without figures.
     shown(place).filter(move |(column, _)| matches!(column.cell, Cell::Verdict) || is_filled(column))
 }
 
-/// A heading of `workload`.
+/// The text of a heading for `workload`.
 pub(crate) fn heading(heading: &str, workload: &WorkloadResult) -> String {
     workload.timed.heading(heading).replace("{baseline}", &workload.baseline)
 }
 
 impl Column {
-    /// What an arm shows in it, as plain text; `None` if it has no such figure.
+    /// The arm's cell as plain text; `None` if the arm has no such figure.
     pub(crate) fn text(&self, seen: &Seen<'_>) -> Option<String> {
         match self.cell {
             Cell::Warm(figure) => view::warm_median(seen.arm, figure).map(|number| self.unit.text(number)),
@@ -270,7 +271,7 @@ impl Column {
         }
     }
 
-    /// The ratio that it is, if it is one with an interval.
+    /// The arm's ratio, if the column shows ratios with intervals.
     pub(crate) fn ratio(&self, seen: &Seen<'_>) -> Option<Ratio> {
         match self.cell {
             Cell::Ratio(figure) => figure(seen),
@@ -278,7 +279,7 @@ impl Column {
         }
     }
 
-    /// The verdict that it is, if it is one.
+    /// The arm's verdict, if this is the verdict column.
     pub(crate) fn verdict(&self, seen: &Seen<'_>) -> Option<Verdict> {
         seen.summary.verdict.filter(|_| matches!(self.cell, Cell::Verdict))
     }
@@ -300,7 +301,7 @@ mod tests {
     use super::*;
     use std::collections::BTreeSet;
 
-    /// Two columns of one name would be told apart by nobody, and a row that is shown nowhere measures for nobody.
+    /// Two columns with one heading are indistinguishable. A column shown nowhere is measured for nothing.
     #[test]
     fn every_column_is_shown_and_no_place_has_a_heading_twice() {
         let mut seen = BTreeSet::new();
@@ -318,7 +319,7 @@ mod tests {
         }
     }
 
-    /// Readers of samples.csv go by its names and take the numbers in the unit that the name says.
+    /// Readers of samples.csv rely on the names for the units.
     #[test]
     fn columns_of_samples_carry_their_unit() {
         for column in COLUMNS {

@@ -1,4 +1,4 @@
-//! Quantities as people read them.
+//! Quantities in human-readable form.
 
 use crate::results::record::Outcome;
 use crate::results::stats::{Interval, Ratio, Verdict};
@@ -59,7 +59,7 @@ pub(crate) fn verdict(verdict: Verdict) -> &'static str {
     }
 }
 
-/// The same on CPU time.
+/// A verdict on CPU time.
 pub(crate) fn cpu_verdict(verdict: Verdict) -> &'static str {
     match verdict {
         Verdict::Faster => "less CPU time",
@@ -68,7 +68,7 @@ pub(crate) fn cpu_verdict(verdict: Verdict) -> &'static str {
     }
 }
 
-/// What is wrong with an arm, in a sentence; nothing if it finished.
+/// The reason why an arm did not finish, in a sentence; `None` if it finished.
 pub(crate) fn outcome(outcome: &Outcome) -> Option<String> {
     match outcome {
         Outcome::Finished => None,
@@ -78,7 +78,7 @@ pub(crate) fn outcome(outcome: &Outcome) -> Option<String> {
     }
 }
 
-/// Byte seconds, as gigabyte seconds without a unit.
+/// Byte seconds as gigabyte seconds, without the unit.
 pub(crate) fn gigabyte_seconds(byte_seconds: u64) -> String {
     let value = byte_seconds as f64 / 1e9;
     if value >= 0.1 { three_digits(value) } else { format!("{value:.3}") }

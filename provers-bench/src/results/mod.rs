@@ -1,12 +1,14 @@
-//! What a run leaves behind, and what follows from it by arithmetic.
+//! The records of a run, and figures computed from them.
 //!
-//! ```text
-//! samples  samples.csv                            columns  what tables show of an arm, and of a proof
-//! view     a run as its readers look at it
-//! format   quantities and outcomes in words       record   result.json
-//! summary  proofs -> figures                      proof    a sample and its place in the run
-//! stats    ratios and intervals, pure             timed    what a sample is of
-//! ```
+//! - `samples`: samples.csv
+//! - `columns`: table columns of arms and proofs
+//! - `view`: a run as its readers look at it
+//! - `format`: quantities and outcomes in words
+//! - `record`: result.json
+//! - `summary`: from proofs to figures
+//! - `proof`: a sample and its place in the run
+//! - `stats`: ratios and intervals, pure
+//! - `timed`: the kind of a sample
 
 pub(crate) mod columns;
 pub(crate) mod format;

@@ -1,4 +1,4 @@
-//! What a run leaves behind: `result.json`, from which tables and reports are made.
+//! The record of a run, `result.json`. Tables and reports are made from it.
 
 use crate::machine::Machine;
 use crate::protocol::Identity;
@@ -8,10 +8,10 @@ use crate::results::summary::{Summary, warm_wall_ratios};
 use crate::results::timed::Timed;
 use serde::{Deserialize, Serialize};
 
-/// Changes whenever a reader of an older `result.json` would misread it.
+/// Increases whenever a reader would misread an older `result.json`.
 pub(crate) const SCHEMA: u32 = 2;
 
-/// The gauge of the most bytes in use at once, of an allocator that has one.
+/// Gauge of the peak bytes in use, for allocators that have it.
 const PEAK_LIVE_BYTES: &str = "peak_live_bytes";
 
 /// A whole run.
@@ -24,35 +24,35 @@ pub(crate) struct Run {
     pub(crate) prover: String,
     pub(crate) command_line: Vec<String>,
     pub(crate) seed: u64,
-    /// Warm rounds asked for.
+    /// Requested warm rounds.
     pub(crate) rounds: u32,
-    /// Of the prover's pool, where a workload does not say otherwise.
+    /// Threads of the prover's pool, unless a workload overrides them.
     pub(crate) threads: usize,
-    /// What the run varies: its workloads are then points of a curve.
+    /// The quantity that the run varies; its workloads are then points of a curve.
     pub(crate) sweep: Option<Sweep>,
     pub(crate) machine: Machine,
     pub(crate) workloads: Vec<WorkloadResult>,
-    /// The user stopped the run: rounds are missing.
+    /// The user stopped the run, so rounds are missing.
     pub(crate) interrupted: bool,
-    /// Of a command's run.
+    /// Only for runs of a command.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) advice: Option<Advice>,
 }
 
-/// What a command's run comes to, in sentences and in lines to paste.
+/// Conclusions from a command's run, as sentences and as lines to paste.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub(crate) struct Advice {
-    /// What there is to gain at most.
+    /// The largest possible gain.
     pub(crate) ceiling: Vec<String>,
-    /// Which allocator to take, and its price.
+    /// The recommended allocator, and its cost.
     pub(crate) verdict: Vec<String>,
     /// The command with that allocator, for a shell; `None` if the verdict is to change nothing.
     pub(crate) environment: Option<String>,
-    /// The lines of a Dockerfile that bring it.
+    /// Dockerfile lines that install it.
     pub(crate) dockerfile: Vec<String>,
 }
 
-/// What a sweep varies from point to point.
+/// The quantity that a sweep varies from point to point.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Sweep {
@@ -65,33 +65,33 @@ pub(crate) enum Sweep {
 pub(crate) struct WorkloadResult {
     pub(crate) workload: String,
     pub(crate) about: String,
-    /// What its samples are of.
+    /// The kind of its samples.
     #[serde(default)]
     pub(crate) timed: Timed,
-    /// 0 of a command, which has no such thing.
+    /// 0 for a command, which has no rows.
     pub(crate) log_rows: u32,
-    /// 0 of a command, whose threads are its own business.
+    /// 0 for a command, which chooses its own threads.
     pub(crate) threads: usize,
-    /// The most bytes of the arena in use at once, as our arm counted; `None` where it took no part.
+    /// Peak bytes of the arena in use, as our arm counted them; `None` if our arm took no part.
     pub(crate) live_peak_bytes: Option<u64>,
-    /// Label of the arm that ratios are taken to.
+    /// Label of the baseline arm.
     pub(crate) baseline: String,
     pub(crate) arms: Vec<ArmResult>,
-    /// Why there were no more rounds.
+    /// Why the rounds ended.
     #[serde(default)]
     pub(crate) ended: Ended,
 }
 
-/// What ended the rounds of a workload.
+/// Why the rounds of a workload ended.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Ended {
-    /// All that were asked for were made.
+    /// All requested rounds are done.
     #[default]
     AllRounds,
-    /// Every interval is as narrow as was asked for.
+    /// Every interval is as narrow as requested.
     Precise,
-    /// The time that was given is over.
+    /// The time limit passed.
     OutOfTime,
     /// No arm was left.
     NoArms,
@@ -102,33 +102,33 @@ pub(crate) enum Ended {
 /// One arm of one workload.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) struct ArmResult {
-    /// Its name in this run.
+    /// The arm's name in this run.
     pub(crate) label: String,
     /// The arm's name in the harness.
     pub(crate) arm: String,
     pub(crate) outcome: Outcome,
-    /// Why it may fail without failing the run.
+    /// Why the arm may fail without failing the run.
     #[serde(default)]
     pub(crate) known_to_fail: Option<String>,
-    /// What the arm's process said of itself; `None` if it never got so far.
+    /// The arm's process's description of itself; `None` if it failed before that.
     pub(crate) identity: Option<Identity>,
-    /// Figures over the samples; `None` for an arm that failed, whose samples prove nothing.
+    /// Figures over the samples; `None` for a failed arm, whose samples prove nothing.
     pub(crate) summary: Option<Summary>,
     pub(crate) samples: Vec<Proof>,
-    /// Its first proofs alone, if they were asked for.
+    /// The arm's first proofs alone, if requested.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) alone: Vec<AloneProof>,
-    /// Resident memory of the first process, sampled by the driver while it made its cold and its first warm proof.
+    /// Resident memory of the first process, sampled by the driver during its cold proof and its first warm proof.
     pub(crate) rss_over_time: Vec<RssPoint>,
-    /// Last lines of the process's stderr, if it ended well; a failure's reason quotes them.
+    /// Last lines of the process's stderr after a clean exit. After a failure, the reason quotes them instead.
     pub(crate) stderr: Vec<String>,
 }
 
-/// One look at a process's resident memory.
+/// One sample of a process's resident memory.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 pub(crate) struct RssPoint {
     pub(crate) round: u32,
-    /// Since this proof was asked for.
+    /// Milliseconds since this proof was requested.
     pub(crate) at_ms: u32,
     pub(crate) rss_bytes: u64,
 }
@@ -137,23 +137,23 @@ pub(crate) struct RssPoint {
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(tag = "outcome", rename_all = "snake_case")]
 pub(crate) enum Outcome {
-    /// Proved in every round, and every proof was accepted.
+    /// It proved in every round, and every proof was accepted.
     Finished,
-    /// Stopped counting in this round, for this reason.
+    /// It failed in this round, for this reason.
     Failed { round: u32, reason: String },
-    /// Never started, because the memory would not have sufficed.
+    /// It never started, because memory would not have sufficed.
     LeftOut { reason: String },
     /// The user stopped the run.
     Interrupted,
 }
 
 impl Run {
-    /// A command was measured, and no prover.
+    /// Whether a command was measured instead of a prover.
     pub(crate) fn is_of_command(&self) -> bool {
         self.workloads.iter().any(|workload| workload.timed.is_of_command())
     }
 
-    /// Some arm of some workload failed that is not known to.
+    /// Whether any arm failed that is not known to fail.
     pub(crate) fn any_failed(&self) -> bool {
         let mut arms = self.workloads.iter().flat_map(|workload| &workload.arms);
         arms.any(|arm| matches!(arm.outcome, Outcome::Failed { .. }) && arm.known_to_fail.is_none())
@@ -169,14 +169,14 @@ pub(crate) fn summarise(arms: &mut [ArmResult], baseline: usize, seed: u64) {
     }
 }
 
-/// The most bytes in use at once in any process of `arms`, as far as their allocators say.
+/// The peak bytes in use in any process of `arms`, among allocators that report it.
 pub(crate) fn live_peak_bytes(arms: &[ArmResult]) -> Option<u64> {
     let samples = arms.iter().filter(|arm| trusted(arm)).flat_map(|arm| &arm.samples);
     samples.filter_map(|proof| proof.sample.gauges.get(PEAK_LIVE_BYTES)).max().copied()
 }
 
-/// How wide the widest interval is, in parts of the baseline's time: infinite while one is missing, 0 if there is
-/// nothing to compare.
+/// The width of the widest interval, as a share of the baseline's time. It is infinite while an interval is missing,
+/// and 0 if there is nothing to compare.
 pub(crate) fn widest_interval(arms: &[ArmResult], baseline: usize, seed: u64) -> f64 {
     let reference = &arms[baseline];
     let others =
@@ -199,8 +199,8 @@ pub(crate) mod tests {
     use crate::results::stats::Verdict;
     use crate::sample::{Counters, tests::sample};
 
-    /// An arm whose proof in round `i` took `wall_ns[i]`, in processes of a cold and two warm proofs each; the cold
-    /// proofs all took `wall_ns[0]`.
+    /// An arm whose proof in round `i` took `wall_ns[i]`. Each process makes one cold and two warm proofs, and every
+    /// cold proof takes `wall_ns[0]`.
     pub(crate) fn arm(label: &str, outcome: Outcome, wall_ns: &[u64]) -> ArmResult {
         let proof = |process, round, ns| Proof {
             process,
@@ -231,7 +231,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// Slow rounds are slow for all: the ratio must come out exact where the times differ by a factor of 4.
+    /// Slow rounds are slow for all arms. The ratio must be exact even if the times differ by a factor of 4.
     #[test]
     fn ratios_are_taken_within_a_round_and_cold_and_warm_apart() {
         let mut arms = [
@@ -250,7 +250,7 @@ pub(crate) mod tests {
         assert_eq!((ours.cold_wall_ns, ours.warm_wall_ns), (Some(900), Some(75)));
     }
 
-    /// What only our allocator counts must come through, and its level must not be summed.
+    /// Our allocator's own counters must reach the summary, and its gauge must not be summed.
     #[test]
     fn system_calls_are_a_median_and_the_live_peak_is_a_maximum() {
         let mut ours = arm("zk-alloc", Outcome::Finished, &[1, 2, 3, 4]);
@@ -264,7 +264,7 @@ pub(crate) mod tests {
         assert_eq!((live_peak_bytes(&arms), live_peak_bytes(&arms[..1])), (Some(9), None));
     }
 
-    /// A wrong proof may be a fast one: neither its arm nor anything compared with it may show a figure.
+    /// A wrong proof may be a fast one. A failed arm must show no figures, and nothing may be compared with it.
     #[test]
     fn a_failed_arm_has_no_figures_and_is_no_baseline() {
         let failed = Outcome::Failed { round: 2, reason: "died".into() };

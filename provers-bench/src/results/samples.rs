@@ -1,4 +1,5 @@
-//! `samples.csv`: one row a proof, written as soon as it is measured, so that no failure loses what came before it.
+//! `samples.csv`: one row per proof. Each row is written as soon as it is measured, so a later failure loses none of
+//! them.
 
 use crate::results::columns;
 use crate::results::proof::Proof;
@@ -6,7 +7,7 @@ use anyhow::Context;
 use std::fs::File;
 use std::path::Path;
 
-/// Where a proof stands: before what was measured of it.
+/// Columns for a proof's place in the run; its figures follow.
 const PLACE: [&str; 8] = ["run", "workload", "log_rows", "threads", "arm", "process", "round", "order"];
 
 /// The open file.
@@ -24,7 +25,7 @@ impl SampleLog {
         Ok(Self { run, writer, has_header: false })
     }
 
-    /// Adds a row and hands it to the kernel.
+    /// Adds a row and flushes it to the kernel.
     pub(crate) fn append(
         &mut self,
         workload: &str,
@@ -54,7 +55,7 @@ mod tests {
     use crate::sample::{Counters, tests::sample};
     use std::fs;
 
-    /// A row that does not stand under its header is read as other figures.
+    /// A row under the wrong header would be read as other figures.
     #[test]
     fn the_header_comes_once_and_every_proof_is_a_row_beneath_it() {
         let folder = std::env::temp_dir().join(format!("prove-bench-samples-{}", std::process::id()));

@@ -1,18 +1,20 @@
-//! Ratios and what may be concluded from them. Pure: numbers in, numbers out.
+//! Ratios, and the conclusions that they allow. Pure: numbers in, numbers out.
 //!
-//! The machine is shared, so that the same proof may take 0.8 s or 1.6 s. A round's ratio (arm / baseline) is of two
-//! proofs made within seconds of each other, and most of the machine's mood cancels out of it. Hence ratios are
-//! formed round by round and their median taken; a ratio of medians would not do.
+//! The machine is shared, so the same proof may take 0.8 s or 1.6 s. A round's ratio (arm / baseline) compares two
+//! proofs made within seconds of each other, and most of the machine's state cancels out. The result is the median of
+//! the rounds' ratios. A ratio of medians would not cancel the machine's state.
 //!
-//! Rounds are not all that varies. A process keeps its address layout and its luck with huge pages for as long as it
-//! lives, so that the rounds of one pair of processes agree with each other more than with those of the next pair. An
-//! interval over the rounds alone takes them for independent, and is too narrow: with a standard deviation of 3% both
-//! between processes and within them, it sees a difference where there is none in 10% to 24% of runs (5% is promised).
-//! The interval is therefore a percentile bootstrap at both levels: processes are drawn first, then rounds within each
-//! (Davison and Hinkley, "Bootstrap Methods and their Application", 1997, section 3.8). Drawing at the lower level as
-//! well counts the scatter of rounds twice, which makes up for the narrowness of a bootstrap over few processes: the
-//! test below holds it to its promise. Where processes differ more than rounds do, that compensation fails, and four
-//! processes err in about 9% of runs, six in 6%: more processes are what helps, not more rounds in each.
+//! Rounds are not the only source of variation. A process retains its address layout and its luck with huge pages for
+//! its whole life. So the rounds of one pair of processes agree with each other more than with those of the next pair.
+//! An interval over the rounds alone treats them as independent, and is too narrow. With a standard deviation of 3%
+//! between processes and 3% within them, it shows a difference between equal arms in 10% to 24% of runs (5% is
+//! promised).
+//!
+//! The interval is therefore a percentile bootstrap at both levels: it draws processes first, then rounds within each
+//! (Davison and Hinkley, "Bootstrap Methods and their Application", 1997, section 3.8). Drawing at the lower level too
+//! counts the scatter of rounds twice. This compensates for the narrowness of a bootstrap over few processes; the test
+//! below checks the promised error rate. If processes differ more than rounds do, the compensation fails: four
+//! processes err in about 9% of runs, six in 6%. More processes help then; more rounds in each do not.
 
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -20,7 +22,7 @@ use serde::{Deserialize, Serialize};
 
 /// Fewest processes that give an interval.
 pub(crate) const MIN_PROCESSES_FOR_INTERVAL: usize = 3;
-/// Fewest processes whose 95% interval can be one, and that give a verdict.
+/// Fewest processes that can give a real 95% interval, and so a verdict.
 pub(crate) const MIN_PROCESSES_FOR_VERDICT: usize = 4;
 /// Fewest rounds, over all processes, that give a verdict.
 pub(crate) const MIN_ROUNDS_FOR_VERDICT: usize = 6;
@@ -38,21 +40,21 @@ pub(crate) struct Interval {
     pub(crate) high: f64,
 }
 
-/// A ratio to the baseline over several rounds; below 1 is less time than the baseline.
+/// A ratio to the baseline over several rounds; below 1 means less time than the baseline.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 pub(crate) struct Ratio {
     /// Median of the rounds' ratios.
     pub(crate) median: f64,
-    /// 95% interval of that median; `None` from too few processes.
+    /// 95% interval of that median; `None` with too few processes.
     pub(crate) interval: Option<Interval>,
-    /// Rounds that it was taken from.
+    /// Number of rounds behind it.
     pub(crate) rounds: usize,
-    /// Processes that those rounds were spread over.
+    /// Number of processes that made these rounds.
     #[serde(default)]
     pub(crate) processes: usize,
 }
 
-/// What may be said about an arm against the baseline.
+/// The conclusion about an arm against the baseline.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Verdict {
@@ -62,13 +64,13 @@ pub(crate) enum Verdict {
     Slower,
     /// The interval contains 1.
     NoDifferenceShown,
-    /// Too few rounds, or too few processes, for an interval that can be believed.
+    /// Too few rounds or processes for a reliable interval.
     TooFewRounds,
 }
 
 impl Ratio {
-    /// The median of all `ratios`, one a round, with the rounds of each process together; resampling is seeded by `seed`.
-    /// `None` without rounds.
+    /// The median of all `ratios`, with an interval from resampling with `seed`. `ratios` has one list per process and
+    /// one ratio per round. Returns `None` without rounds.
     pub(crate) fn of_processes(ratios: &[Vec<f64>], seed: u64) -> Option<Self> {
         let ratios: Vec<_> = ratios.iter().map(Vec::as_slice).filter(|rounds| !rounds.is_empty()).collect();
         let interval =
@@ -77,13 +79,13 @@ impl Ratio {
         Some(Self { median: median(&ratios.concat())?, interval, rounds, processes: ratios.len() })
     }
 
-    /// The interval, if it is of enough rounds and processes to conclude from.
+    /// The interval, if there are enough rounds and processes for a conclusion.
     pub(crate) fn believed(&self) -> Option<Interval> {
         let enough = self.rounds >= MIN_ROUNDS_FOR_VERDICT && self.processes >= MIN_PROCESSES_FOR_VERDICT;
         self.interval.filter(|_| enough)
     }
 
-    /// What the interval says.
+    /// The conclusion from the interval.
     pub(crate) fn verdict(&self) -> Verdict {
         match self.believed() {
             None => Verdict::TooFewRounds,
@@ -94,18 +96,18 @@ impl Ratio {
     }
 }
 
-/// The median of whole numbers, rounded; `None` of nothing.
+/// The median of whole numbers, rounded; `None` if there are no values.
 pub(crate) fn whole_median(values: impl Iterator<Item = u64>) -> Option<u64> {
     median(&values.map(|value| value as f64).collect::<Vec<_>>()).map(|median| median.round() as u64)
 }
 
-/// The middle value, or the mean of the two middle ones; `None` of nothing.
+/// The middle value, or the mean of the two middle values; `None` if there are no values.
 pub(crate) fn median(values: &[f64]) -> Option<f64> {
     let mut sorted = values.to_vec();
     (!sorted.is_empty()).then(|| median_in_place(&mut sorted))
 }
 
-/// Of at least one value; reorders them.
+/// The median of at least one value. Reorders the values.
 fn median_in_place(values: &mut [f64]) -> f64 {
     let middle = values.len() / 2;
     let even = values.len().is_multiple_of(2);
@@ -117,7 +119,7 @@ fn median_in_place(values: &mut [f64]) -> f64 {
     }
 }
 
-/// Of at least one process with at least one round each.
+/// The interval of at least one process, each with at least one round.
 fn bootstrap_interval(processes: &[&[f64]], resamples: usize, seed: u64) -> Interval {
     let mut rng = StdRng::seed_from_u64(seed);
     let mut resample = Vec::new();
@@ -140,7 +142,7 @@ fn bootstrap_interval(processes: &[&[f64]], resamples: usize, seed: u64) -> Inte
 mod tests {
     use super::*;
 
-    /// How ratios scatter: standard deviations between processes, and between the rounds of one.
+    /// Standard deviations of ratios between processes, and between the rounds of one process.
     #[derive(Clone, Copy)]
     struct Scatter {
         between: f64,
@@ -149,7 +151,7 @@ mod tests {
 
     const CALM: Scatter = Scatter { between: 0.01, within: 0.02 };
 
-    /// Normal with mean 0 and standard deviation 1 (Box and Muller).
+    /// A normal variate with mean 0 and standard deviation 1 (Box and Muller).
     fn normal(rng: &mut StdRng) -> f64 {
         let (radius, angle): (f64, f64) = (1.0 - rng.random::<f64>(), rng.random());
         (-2.0 * radius.ln()).sqrt() * (std::f64::consts::TAU * angle).cos()
@@ -186,7 +188,7 @@ mod tests {
         assert_eq!(verdict(1.0), Verdict::NoDifferenceShown);
     }
 
-    /// Three lucky rounds, or many rounds of one lucky process, must not read as a result.
+    /// Three lucky rounds, or many rounds of one lucky process, must not count as a result.
     #[test]
     fn few_rounds_or_processes_give_no_verdict() {
         assert_eq!(ratio(0.5, 0, 3), None);
@@ -220,8 +222,8 @@ mod tests {
         (0..RUNS).filter(misses).count() as f64 / RUNS as f64
     }
 
-    /// The promise behind "95%", for processes that differ as they were seen to: two equal arms must not be told apart
-    /// more often than in one run of twenty. (Of 1000 runs: 5%, and two standard errors of the count.)
+    /// The promise behind "95%", with the scatter between processes that was observed: at most one run in twenty may
+    /// tell two equal arms apart. (Over 1000 runs: 5%, and two standard errors of the count.)
     #[test]
     fn equal_arms_are_told_apart_in_one_run_of_twenty_at_most() {
         let seen = Scatter { between: 0.015, within: 0.05 };
@@ -231,7 +233,7 @@ mod tests {
         }
     }
 
-    /// An interval over rounds as if they were independent would fail this by far.
+    /// An interval that treats rounds as independent would fail this test by far.
     #[test]
     fn processes_that_differ_as_much_as_rounds_do_are_allowed_for() {
         let far = Scatter { between: 0.03, within: 0.03 };

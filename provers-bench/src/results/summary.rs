@@ -1,4 +1,4 @@
-//! From samples to the figures of a table row.
+//! Computes the figures of a table row from samples.
 
 use crate::results::proof::Proof;
 use crate::results::stats::{Ratio, Verdict, whole_median};
@@ -17,33 +17,35 @@ pub(crate) struct Summary {
     pub(crate) warm_wall_ns: Option<u64>,
     /// Median CPU time of the warm proofs, user and kernel.
     pub(crate) warm_cpu_ns: Option<u64>,
-    /// The part of that in the kernel.
+    /// Median kernel time of the warm proofs.
     #[serde(default)]
     pub(crate) warm_sys_ns: Option<u64>,
     /// Median minor faults of the warm proofs.
     pub(crate) warm_minflt: Option<u64>,
-    /// Median calls of the arena into the kernel in a warm proof; `None` for an allocator that does not count them.
+    /// Median system calls of the arena in a warm proof; `None` for an allocator that does not count them.
     pub(crate) warm_system_calls: Option<u64>,
     /// Highest resident memory over all proofs.
     pub(crate) peak_rss_bytes: Option<u64>,
-    /// The same, divided by the baseline's.
+    /// `peak_rss_bytes` divided by the baseline's.
     pub(crate) peak_rss_ratio: Option<f64>,
-    /// Median of resident memory over the time of a warm proof, in byte seconds: what a host pays for a proof.
+    /// Median of resident memory summed over the time of a warm proof, in byte seconds: the memory that a proof costs
+    /// its host.
     #[serde(default)]
     pub(crate) warm_byte_seconds: Option<u64>,
     /// Resident memory after the last proof was dropped.
     pub(crate) resting_rss_bytes: Option<u64>,
-    /// Warm wall-clock time as a ratio to the baseline's, round by round; `None` for the baseline itself, and where it
-    /// failed.
+    /// Warm wall-clock time as a ratio to the baseline's, round by round; `None` for the baseline itself, and if the
+    /// baseline failed.
     pub(crate) wall_ratio: Option<Ratio>,
-    /// Warm CPU time, likewise.
+    /// Warm CPU time as a ratio to the baseline's, round by round.
     pub(crate) cpu_ratio: Option<Ratio>,
-    /// What `wall_ratio` says.
+    /// The conclusion from `wall_ratio`.
     pub(crate) verdict: Option<Verdict>,
 }
 
 impl Summary {
-    /// Of `samples`, beside those of the baseline, unless they are the baseline's.
+    /// The figures of `samples`, against the baseline's samples `reference`. For the baseline itself, `reference` is
+    /// `None`.
     pub(crate) fn of(samples: &[Proof], reference: Option<&[Proof]>, seed: u64) -> Self {
         let median_of = |proofs: fn(&Proof) -> bool, figure: fn(&Sample) -> Option<u64>| {
             whole_median(samples.iter().filter(|proof| proofs(proof)).filter_map(|proof| figure(&proof.sample)))
@@ -77,19 +79,19 @@ impl Summary {
     }
 }
 
-/// The counter of calls into the kernel, of an allocator that has one.
+/// Counter of the arena's system calls, for allocators that have it.
 const SYSTEM_CALLS: &str = "system_calls";
 fn peak_rss_bytes(samples: &[Proof]) -> Option<u64> {
-    // A command that ends before anybody looks shows none.
+    // A command may exit before the first sample of its memory; then the peak is 0.
     samples.iter().map(|proof| proof.sample.peak_rss_bytes).max().filter(|bytes| *bytes > 0)
 }
 
-/// Warm wall-clock times as ratios: one for each warm round that both proved in, a list a process.
+/// Ratios of warm wall-clock times: one list per process, one ratio per warm round that both arms proved.
 pub(crate) fn warm_wall_ratios(samples: &[Proof], reference: &[Proof]) -> Vec<Vec<f64>> {
     ratios(samples, reference, Proof::is_warm, |sample| sample.wall_ns)
 }
 
-/// One ratio for each round that both proved in, a list a process.
+/// Ratios of a figure: one list per process, one ratio per round that both arms proved.
 pub(crate) fn ratios(
     samples: &[Proof],
     reference: &[Proof],

@@ -1,22 +1,22 @@
-//! What the samples of a workload are of, and the words for it.
+//! The kinds of sample that a workload has, and the words for them.
 
 use serde::{Deserialize, Serialize};
 
-/// What was timed.
+/// The kind of thing that was timed.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Timed {
-    /// Proofs within processes of the harness's own: a cold one, and warm ones after it.
+    /// Proofs in the harness's own processes: one cold proof, then warm ones.
     #[default]
     Proofs,
-    /// Whole runs of a command, none of which is warmer than another.
+    /// Whole runs of a command; they are not split into cold and warm.
     Runs,
-    /// Intervals between lines of a command's output: a cold one in each run, and warm ones after it.
+    /// Intervals between lines of a command's output: in each run, one cold interval, then warm ones.
     Intervals,
 }
 
 impl Timed {
-    /// One of them.
+    /// The noun for one sample.
     pub(crate) fn noun(self) -> &'static str {
         match self {
             Self::Proofs => "proof",
@@ -25,7 +25,7 @@ impl Timed {
         }
     }
 
-    /// One of them, in "so many page faults a proof".
+    /// The noun with its article, as in "page faults a proof".
     pub(crate) fn each(self) -> &'static str {
         match self {
             Self::Proofs => "a proof",
@@ -34,7 +34,7 @@ impl Timed {
         }
     }
 
-    /// Those that a verdict is on.
+    /// The samples that decide the verdict.
     pub(crate) fn warm(self) -> &'static str {
         match self {
             Self::Proofs => "warm proofs",
@@ -43,17 +43,17 @@ impl Timed {
         }
     }
 
-    /// A heading of a table, in which `{warm}` stands for the time of those.
+    /// A table heading. Replaces `{warm}` by the name of the verdict's time.
     pub(crate) fn heading(self, heading: &str) -> String {
         heading.replace("{warm}", if self == Self::Runs { "time" } else { "warm" })
     }
 
-    /// A command's, and no prover's.
+    /// Whether the samples come from a command and not from a prover.
     pub(crate) fn is_of_command(self) -> bool {
         self != Self::Proofs
     }
 
-    /// Whether the process goes on after a sample, so that there is memory at rest.
+    /// Whether the process continues after a sample, so that resting memory can be measured.
     pub(crate) fn rests(self) -> bool {
         self != Self::Runs
     }

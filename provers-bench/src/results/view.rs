@@ -1,4 +1,4 @@
-//! A recorded run as reports look at it: which arm is whose, and what follows from its samples.
+//! A recorded run as reports read it: the roles of its arms, and figures derived from its samples.
 
 use crate::arms::{self, OURS};
 use crate::results::format;
@@ -9,7 +9,7 @@ use crate::results::summary::{Summary, warm_wall_ratios};
 use crate::sample::Sample;
 use std::collections::BTreeMap;
 
-/// A workload and what tells it from the others of its run.
+/// The workload's name, and whatever distinguishes it from the other workloads of its run.
 pub(crate) fn name(run: &Run, workload: &WorkloadResult) -> String {
     if workload.timed.is_of_command() {
         return workload.workload.clone();
@@ -22,35 +22,35 @@ pub(crate) fn name(run: &Run, workload: &WorkloadResult) -> String {
     }
 }
 
-/// Whether our own arena serves this arm.
+/// Whether our arena serves this arm.
 pub(crate) fn is_ours(arm: &ArmResult) -> bool {
     arms::named(&arm.arm).is_some_and(|arm| arm.is_ours)
 }
 
-/// Whether the workload's ratios are taken to this arm.
+/// Whether this arm is the baseline of the workload.
 pub(crate) fn is_baseline(workload: &WorkloadResult, arm: &ArmResult) -> bool {
     arm.label == workload.baseline
 }
 
-/// Figures of an arm that proved at all.
+/// The figures of an arm, if it made any proof.
 pub(crate) fn figures(arm: &ArmResult) -> Option<&Summary> {
     arm.summary.as_ref().filter(|_| !arm.samples.is_empty())
 }
 
-/// The arm that ratios are taken to, with its figures.
+/// The baseline arm, with its figures.
 pub(crate) fn baseline(workload: &WorkloadResult) -> Option<(&ArmResult, &Summary)> {
     let arm = workload.arms.iter().find(|arm| is_baseline(workload, arm))?;
     Some((arm, figures(arm)?))
 }
 
-/// The arm that stands for us, with its figures: our arena as it comes, or else its first variant.
+/// Our arm with its figures: the arena with default settings, or otherwise its first variant.
 pub(crate) fn ours(workload: &WorkloadResult) -> Option<(&ArmResult, &Summary)> {
     let mut ours: Vec<_> = workload.arms.iter().filter(|arm| is_ours(arm) && !is_baseline(workload, arm)).collect();
     ours.sort_by_key(|arm| arm.arm != OURS);
     ours.into_iter().find_map(|arm| Some((arm, figures(arm)?)))
 }
 
-/// The proofs that count for cold figures: one a process.
+/// The proofs that count for cold figures: one per process.
 pub(crate) fn cold(arm: &ArmResult) -> impl Iterator<Item = &Proof> + Clone {
     arm.samples.iter().filter(|proof| proof.is_cold())
 }
@@ -65,12 +65,12 @@ pub(crate) fn warm_median(arm: &ArmResult, figure: impl Fn(&Sample) -> Option<u6
     whole_median(warm(arm).filter_map(|proof| figure(&proof.sample)))
 }
 
-/// Warm wall-clock times of `arm` to those of `other`, one ratio a round, a list a process.
+/// Ratios of `arm`'s warm wall-clock times to `other`'s: one list per process, one ratio per round.
 pub(crate) fn wall_ratios(arm: &ArmResult, other: &ArmResult) -> Vec<Vec<f64>> {
     warm_wall_ratios(&arm.samples, &other.samples)
 }
 
-/// The median of those, with an interval of its own: what a ratio of two ratios to the baseline could not have.
+/// The median of these ratios, with its own interval. Dividing two ratios to the baseline would give no interval.
 pub(crate) fn directly(run: &Run, arm: &ArmResult, other: &ArmResult) -> Option<Ratio> {
     Ratio::of_processes(&wall_ratios(arm, other), run.seed)
 }
@@ -83,15 +83,14 @@ pub(crate) fn peak_ratio(workload: &WorkloadResult, arm: &ArmResult) -> Option<f
     figures(arm)?.peak_rss_ratio
 }
 
-/// Peak resident memory as a ratio to that of the smallest allocator which is not ours.
+/// Peak resident memory as a ratio to the lowest peak among the other allocators.
 pub(crate) fn peak_to_best_peer(workload: &WorkloadResult, arm: &ArmResult) -> Option<f64> {
     let peers = workload.arms.iter().filter(|peer| !is_ours(peer) && peer.label != arm.label);
     let best = peers.filter_map(|peer| figures(peer)?.peak_rss_bytes).min()?;
     Some(figures(arm)?.peak_rss_bytes? as f64 / best as f64)
 }
 
-/// The peak of the process that took most, by that of the one that took least: a gate on memory is fooled by what differs from run to
-/// run.
+/// The highest peak of the arm's processes divided by the lowest. A large spread misleads a gate on memory.
 pub(crate) fn peak_spread(arm: &ArmResult) -> Option<f64> {
     let mut peaks = BTreeMap::<u32, u64>::new();
     for proof in &arm.samples {
@@ -102,11 +101,11 @@ pub(crate) fn peak_spread(arm: &ArmResult) -> Option<f64> {
     (peaks.len() > 1 && *lowest > 0).then(|| *highest as f64 / *lowest as f64)
 }
 
-/// Least change of time that counts, as a share of the baseline's. The place of code and data in memory alone moves a program's time by a
-/// percent or more, and a new allocator has to be deployed and tested.
+/// The smallest relevant change of time, as a share of the baseline's. The placement of code and data in memory alone
+/// moves a program's time by a percent or more. A new allocator also has to be deployed and tested.
 pub(crate) const LEAST_TIME_CHANGE: f64 = 0.02;
 
-/// What CPU time shows where wall time shows no difference: a busy machine scatters it less.
+/// The verdict on CPU time, if wall time shows no difference. A busy machine scatters CPU time less.
 pub(crate) fn cpu_verdict(summary: &Summary) -> Option<(Verdict, Ratio)> {
     let counts = |ratio: &Ratio| (ratio.median - 1.0).abs() >= LEAST_TIME_CHANGE;
     let no_difference = summary.verdict == Some(Verdict::NoDifferenceShown);
@@ -115,7 +114,7 @@ pub(crate) fn cpu_verdict(summary: &Summary) -> Option<(Verdict, Ratio)> {
     matches!(verdict, Verdict::Faster | Verdict::Slower).then_some((verdict, ratio))
 }
 
-/// What there is to say of the arm in the column of verdicts.
+/// The arm's text in the verdict column.
 pub(crate) fn verdict(workload: &WorkloadResult, arm: &ArmResult, summary: &Summary) -> String {
     let baseline = &workload.baseline;
     if let Some((verdict, _)) = cpu_verdict(summary) {
@@ -134,7 +133,8 @@ pub(crate) fn alone_median(arm: &ArmResult, figure: impl Fn(&AloneProof) -> Opti
     whole_median(arm.alone.iter().filter_map(figure))
 }
 
-/// The wall-clock times of the arm's proofs alone as a ratio to the baseline's, pass by pass; `None` for the baseline itself.
+/// Wall-clock times of the arm's proofs alone as a ratio to the baseline's, pass by pass; `None` for the baseline
+/// itself.
 pub(crate) fn alone_ratio(workload: &WorkloadResult, arm: &ArmResult) -> Option<Ratio> {
     let (baseline, _) = baseline(workload).filter(|(baseline, _)| baseline.label != arm.label)?;
     let ratio = |proof: &AloneProof| {
@@ -144,7 +144,7 @@ pub(crate) fn alone_ratio(workload: &WorkloadResult, arm: &ArmResult) -> Option<
     Ratio::of_processes(&arm.alone.iter().filter_map(ratio).collect::<Vec<_>>(), 0)
 }
 
-/// Share of the CPU time of warm proofs that was spent in the kernel.
+/// Share of the warm proofs' CPU time that was spent in the kernel.
 pub(crate) fn kernel_share(arm: &ArmResult) -> Option<f64> {
     let in_kernel: u64 = warm(arm).map(|proof| proof.sample.sys_ns).sum();
     let in_all: u64 = warm(arm).map(|proof| proof.sample.cpu_ns()).sum();

@@ -1,7 +1,7 @@
-//! An arena under a policy, in numbers only: where each request goes, and what is resident for it.
+//! Simulates an arena under a policy: where each request goes, and how much memory is resident.
 //!
-//! It follows `zk-alloc/src/{allocator,route}.rs` and `arena/{mod,zone}.rs`, and reads the sizes from `zk_alloc::simulation`.
-//! Threads that exit are missing: a trace does not tell of them.
+//! It follows `zk-alloc/src/{allocator,route}.rs` and `arena/{mod,zone}.rs`, and takes the sizes from
+//! `zk_alloc::simulation`. It does not simulate thread exits, because a trace does not record them.
 
 use super::ground::Ground;
 use super::middle::{self, Middle, Spot};
@@ -9,7 +9,7 @@ use super::policy::Policy;
 use super::zone::Zone;
 use zk_alloc::simulation;
 
-/// Where a block lies.
+/// The place of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
     Backing,
@@ -17,7 +17,7 @@ pub(crate) enum Place {
     Run { zone: usize, start: usize },
 }
 
-/// A block that is alive.
+/// A live block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Block {
     pub(crate) place: Place,
@@ -25,7 +25,7 @@ pub(crate) struct Block {
     pub(crate) align_bytes: u64,
 }
 
-/// Bytes that were asked for and are alive, and the most of them.
+/// Requested bytes that are alive, and their peak.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Level {
     now: u64,
@@ -39,18 +39,18 @@ impl Level {
     }
 }
 
-/// What happened so far.
+/// Totals so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Totals {
     pub(crate) live_bytes: Level,
-    /// Of the middle sizes.
+    /// Live bytes of the middle sizes.
     pub(crate) slab_live_bytes: Level,
     pub(crate) arena_allocations: u64,
     /// Requests within a phase that went to the backing allocator.
     pub(crate) backing_allocations: u64,
 }
 
-/// See the module's documentation.
+/// A simulated arena; see the module's documentation.
 #[derive(Debug)]
 pub(crate) struct SimulatedArena<'a> {
     policy: &'a Policy,
@@ -64,7 +64,7 @@ impl<'a> SimulatedArena<'a> {
         Self { policy, ground: Ground::new(policy), middle: middle::of(policy), totals: Totals::default() }
     }
 
-    /// A new block for `thread`.
+    /// Allocates a new block for `thread`.
     pub(crate) fn alloc(&mut self, thread: u16, size_bytes: u64, align_bytes: u64, in_phase: bool) -> Block {
         let place = if !in_phase || size_bytes < self.policy.min_bytes {
             self.totals.backing_allocations += u64::from(in_phase);
@@ -94,7 +94,7 @@ impl<'a> SimulatedArena<'a> {
         self.died(block);
     }
 
-    /// The block after `realloc` to `size_bytes`.
+    /// Resizes a block to `size_bytes` and returns the new block.
     pub(crate) fn resize(&mut self, thread: u16, block: Block, size_bytes: u64, in_phase: bool) -> Block {
         let resized = Block { size_bytes, ..block };
         if block.place == Place::Backing {
@@ -107,7 +107,7 @@ impl<'a> SimulatedArena<'a> {
             self.born(moved);
             return moved;
         }
-        // Both are alive while the contents are copied.
+        // Both blocks are alive during the copy.
         let moved = self.alloc(thread, size_bytes, block.align_bytes, in_phase);
         self.free(thread, block);
         moved
@@ -154,7 +154,7 @@ impl<'a> SimulatedArena<'a> {
         }
     }
 
-    /// Grows a large run by moving its pages, of which nothing is resident twice.
+    /// Grows a large run by moving its pages, so no page is resident twice.
     fn move_pages(&mut self, block: Block, size_bytes: u64) -> Option<Block> {
         let Place::Run { zone, start } = block.place else { return None };
         if block.size_bytes < simulation::MOVE_MIN_BYTES as u64 || size_bytes < block.size_bytes {
@@ -188,7 +188,7 @@ impl<'a> SimulatedArena<'a> {
     }
 }
 
-/// Whether slabs serve a request, under any policy.
+/// Whether slabs serve a request. The answer is the same under every policy.
 fn is_middle(size_bytes: u64, align_bytes: u64) -> bool {
     simulation::Blocks::of(size_bytes as usize, align_bytes as usize).is_some()
 }

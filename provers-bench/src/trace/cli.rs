@@ -1,4 +1,4 @@
-//! The commands `record`, `simulate` and `replay`, as clap sees them.
+//! Arguments of the commands `record`, `simulate` and `replay`.
 
 use super::policy::{Classes, Middle, PER_DOUBLING, Policy, Sizes};
 use super::replay::Replay;
@@ -12,22 +12,22 @@ use std::path::PathBuf;
 /// Options of `record`.
 #[derive(Args, Debug)]
 struct RecordArgs {
-    /// The prover to record
+    /// Prover to record
     #[arg(value_name = "PROVER")]
     prover: String,
-    /// Binary logarithm of the rows of the trace, for every workload [default: the workload's own]
+    /// Rows of the trace as a power of two, 2^N, for every workload [default: the workload's own]
     #[arg(long, value_name = "N")]
     log_rows: Option<u32>,
-    /// Workloads to record, with commas between them [default: all of the prover]
+    /// Comma-separated workloads to record [default: all of the prover]
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     workloads: Vec<String>,
-    /// Proofs to record, the cold one included
+    /// Proofs to record, including the cold one
     #[arg(long, value_name = "N", default_value = "3", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     proofs: u32,
-    /// Threads of the prover's pool [default: the cores of this machine]
+    /// Threads of the prover's pool [default: one per core]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1024))]
     threads: Option<u64>,
-    /// Smallest request that is recorded, in bytes; suffixes k, m and g are binary
+    /// Smallest request to record, in bytes; the suffixes k, m and g are powers of 1024
     #[arg(long, value_name = "BYTES", default_value = "1k", value_parser = bytes)]
     min_bytes: u64,
     /// Folder for the traces [default: prove-bench/traces in cargo's target directory]
@@ -38,28 +38,28 @@ struct RecordArgs {
 /// Options of `simulate`.
 #[derive(Args, Debug)]
 struct SimulateArgs {
-    /// Files that `record` wrote
+    /// Traces written by `record`
     #[arg(value_name = "TRACE", required = true)]
     traces: Vec<PathBuf>,
-    /// Policies to replay them through, with commas between them [default: all, or only the one that other options make]
+    /// Comma-separated policies to replay them through [default: all, or only `custom` if other options define it]
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     policy: Vec<String>,
-    /// Size classes to a doubling; this and the options below make a policy `custom` out of zk-alloc's
+    /// Size classes per doubling; this option and those below derive a policy `custom` from zk-alloc's
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=64))]
     per_doubling: Option<u64>,
-    /// Sizes of slabs, with commas between them: a class has the smallest that holds eight of its blocks
+    /// Comma-separated slab sizes; each class uses the smallest one that holds eight of its blocks
     #[arg(long, value_name = "BYTES,...", value_delimiter = ',', value_parser = bytes)]
     slab_bytes: Option<Vec<u64>>,
-    /// Threads keep no blocks
+    /// Disable thread caches
     #[arg(long)]
     no_caches: bool,
-    /// Smallest request of each zone of page runs but the first, with commas between them
+    /// Comma-separated zone borders: the smallest request of each zone of page runs except the first
     #[arg(long, value_name = "BYTES,...", value_delimiter = ',', value_parser = bytes)]
     borders: Option<Vec<u64>>,
-    /// Smaller requests are the backing allocator's
+    /// Smallest request that the arena serves; smaller ones go to the backing allocator
     #[arg(long, value_name = "BYTES", value_parser = bytes)]
     min_bytes: Option<u64>,
-    /// A run that would need fresh memory goes to the far end of the next zone, if there is room
+    /// Place a run that would need fresh memory at the far end of the next zone, if there is room
     #[arg(long)]
     spill: bool,
 }
@@ -67,24 +67,24 @@ struct SimulateArgs {
 /// Options of `replay`.
 #[derive(Args, Debug)]
 struct ReplayArgs {
-    /// Files that `record` wrote
+    /// Traces written by `record`
     #[arg(value_name = "TRACE", required = true)]
     traces: Vec<PathBuf>,
-    /// Allocators to replay them under, with commas between them, or sets of them
+    /// Comma-separated allocators to replay them under, or sets of allocators
     #[arg(long, value_name = "NAME,...", value_delimiter = ',', default_value = DEFAULT_SET)]
     allocators: Vec<String>,
-    /// Leaves out smaller blocks, for as long as they are [default: none that was recorded]
+    /// Leave out blocks while they are smaller than this [default: replay every recorded block]
     #[arg(long, value_name = "BYTES", value_parser = bytes)]
     min_bytes: Option<u64>,
-    /// Replays under each allocator, each in a process of its own; figures are medians
+    /// Replays under each allocator, each in its own process; figures are medians
     #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: u32,
-    /// Shows what zk-alloc says of itself at the end of each phase
+    /// Show zk-alloc's own report for the end of each phase
     #[arg(long)]
     verbose: bool,
 }
 
-/// What one of the commands is to do.
+/// The task of one of the commands.
 #[derive(Debug)]
 pub(crate) enum Job {
     Record(Recording),
@@ -111,7 +111,7 @@ pub(crate) fn commands() -> [Command; 3] {
     ]
 }
 
-/// The job that `matches` of the command `name` asks for; `None` if it is not one of ours.
+/// The job from the arguments `matches` of the command `name`; `None` if the command is none of these.
 pub(crate) fn job(provers: &'static [Prover], name: &str, matches: &ArgMatches) -> Option<Result<Job, UsageError>> {
     let other = |error: clap::Error| UsageError::Other(error.to_string().lines().next().unwrap_or_default().to_owned());
     match name {
@@ -169,7 +169,7 @@ fn simulation(args: SimulateArgs) -> Result<Job, UsageError> {
     Ok(Job::Simulate { traces: args.traces, policies })
 }
 
-/// Slabs are whole granules, on multiples of their size, and the largest holds any middle size.
+/// Slabs consist of whole granules and are aligned to their size. The largest slab must hold any middle size.
 fn held_to_slabs(slabs: &[u64]) -> Result<(), UsageError> {
     let fits = |slab: &u64| slab.is_power_of_two() && (16 << 10..=1 << 30).contains(slab);
     let holds_all = slabs.last().is_none_or(|last| *last >= 64 << 10);
@@ -197,7 +197,7 @@ fn bytes(given: &str) -> Result<u64, String> {
         _ => (&lower[..], 0),
     };
     let number = digits.parse::<u64>().ok().and_then(|number| number.checked_mul(1 << shift));
-    // Zero would be a slab, a zone or a threshold that is none; beyond an exabyte sums overflow.
+    // Zero is not a valid size of a slab, zone or threshold. Sums of sizes above 2^60 overflow.
     let number = number.filter(|number| (1..=1 << 60).contains(number));
     number.ok_or_else(|| "valid are sizes like 512, 64k, 2m and 1g".into())
 }

@@ -1,23 +1,23 @@
-//! The zones of an arena, and the slabs that lie in one of them: what is resident, by the granule in the zones, and by the
-//! page in slabs in use, as zk-alloc counts it (`zk-alloc/src/arena/slab.rs`).
+//! The zones of an arena, and the slabs in one of them. Residency is tracked per granule in the zones and per page in
+//! slabs in use, as in zk-alloc (`zk-alloc/src/arena/slab.rs`).
 
 use super::policy::Policy;
 use super::zone::Zone;
 use zk_alloc::simulation;
 
-/// In a slab, what a block that was handed out touches is resident.
+/// Unit of residency in a slab: the pages that a handed-out block touches are resident.
 const PAGE_BYTES: u64 = 4 << 10;
 
-/// See the module's documentation.
+/// Zones and slabs; see the module's documentation.
 #[derive(Debug)]
 pub(crate) struct Ground {
-    /// Zones of runs, and behind them the zone of slabs if they lie apart.
+    /// Zones of runs, followed by the zone of slabs if slabs have their own.
     pub(crate) zones: Vec<Zone>,
     slab_zone: usize,
-    /// At the start of the slabs' zone.
+    /// Bytes at the start of the slabs' zone that long runs may not use.
     small_only_bytes: u64,
     long_run_bytes: u64,
-    /// Pages of slabs in use that are resident.
+    /// Resident pages of slabs in use.
     slab_pages: u64,
     pub(crate) slab_bytes_most: u64,
     /// Bytes that became resident so far.
@@ -29,7 +29,7 @@ pub(crate) struct Ground {
 pub(crate) struct Slab {
     start: usize,
     granules: usize,
-    /// Which of its pages are resident.
+    /// Residency of each of its pages.
     present: Vec<bool>,
 }
 
@@ -44,17 +44,17 @@ impl Ground {
         Self { zones, slab_zone, small_only_bytes, long_run_bytes, slab_pages: 0, slab_bytes_most: 0, fresh_bytes: 0 }
     }
 
-    /// Bytes that the process pays for.
+    /// Resident bytes of the whole arena.
     pub(crate) fn resident_bytes(&self) -> u64 {
         self.zones.iter().map(Zone::resident_bytes).sum::<u64>() + self.slab_bytes()
     }
 
-    /// Bytes among them in slabs in use.
+    /// Resident bytes of slabs in use.
     pub(crate) fn slab_bytes(&self) -> u64 {
         self.slab_pages * PAGE_BYTES
     }
 
-    /// The first granule of a zone that a run of so many bytes may take.
+    /// The first granule of a zone that a run of `size_bytes` may take.
     pub(crate) fn runs_from(&self, zone: usize, size_bytes: u64) -> usize {
         let stays_out = zone == self.slab_zone && size_bytes >= self.long_run_bytes;
         self.zones[zone].granules(if stays_out { self.small_only_bytes } else { 0 })
@@ -65,14 +65,14 @@ impl Ground {
         self.fresh_bytes += self.zones[zone].take(start, len);
     }
 
-    /// Frees a run whose pages went to another.
+    /// Frees a run whose pages moved to another run.
     pub(crate) fn release_moved_run(&mut self, zone: usize, start: usize, len: usize) {
         let moved = self.zones[zone].forget(start, len);
         self.fresh_bytes = self.fresh_bytes.saturating_sub(moved);
         self.zones[zone].release(start, len);
     }
 
-    /// The lowest slab of `bytes` that is free: its address and itself.
+    /// Takes the lowest free slab of `bytes`. Returns its address and the slab.
     pub(crate) fn claim_slab(&mut self, bytes: u64) -> (u64, Slab) {
         let zone = &mut self.zones[self.slab_zone];
         let granules = zone.granules(bytes);
@@ -86,7 +86,7 @@ impl Ground {
         (address, Slab { start, granules, present })
     }
 
-    /// A block of `bytes` at `offset` of a slab is handed out.
+    /// Records that a block of `bytes` at `offset` of a slab is handed out.
     pub(crate) fn touch(&mut self, slab: &mut Slab, offset: u64, bytes: u64) {
         let pages = (offset / PAGE_BYTES) as usize..(offset + bytes).div_ceil(PAGE_BYTES) as usize;
         let touched = &mut slab.present[pages];
@@ -99,7 +99,7 @@ impl Ground {
         }
     }
 
-    /// Takes an empty slab back. The zone knows granules only: one that is resident in part counts as resident.
+    /// Takes an empty slab back. The zone tracks granules only: a partly resident granule counts as resident.
     pub(crate) fn release_slab(&mut self, slab: &Slab) {
         let there = count(&slab.present);
         let pages = slab.present.len() / slab.granules;
@@ -119,7 +119,7 @@ mod tests {
     use super::*;
     use crate::trace::policy::Fit;
 
-    /// A slab whose blocks are few must not be counted whole, nor what it leaves be forgotten.
+    /// A slab with few blocks must not count as fully resident. Its pages must not be forgotten when it is released.
     #[test]
     fn a_slab_is_resident_by_the_page_and_what_it_leaves_by_the_granule() {
         let mut ground = Ground::new(&Policy::ours());

@@ -1,16 +1,19 @@
-//! Placement by evidence: `record` writes down what a prover allocates, `simulate` replays it through placement policies
-//! and says what each would have kept resident, `replay` has allocators do it on real memory. docs/placement.md has the
-//! figures.
+//! Tools to compare placement policies on recorded allocations. `record` writes the allocations of a prover to a trace.
+//! `simulate` replays a trace through placement policies and reports the resident memory under each. `replay` replays
+//! it under real allocators on real memory. docs/experiments/placement.md has the figures.
 //!
-//! ```text
-//! cli      what is asked for                  table    figures -> text
-//! session  the recorder's binary proves       simulate a trace through an arena -> figures
-//! replay   a trace on real memory             arena    where requests go, in numbers only
-//! policy   the policies, as data              middle   the middle sizes: classes, lines, bump slabs
-//! ground   zones, and slabs in one of them    zone     one span of granules
-//! ```
+//! - `cli`: arguments of the commands
+//! - `table`: figures as text
+//! - `session`: runs the recorder's binary
+//! - `simulate`: a trace through an arena, to figures
+//! - `replay`: a trace on real memory
+//! - `arena`: where requests go, simulated
+//! - `policy`: the policies, as data
+//! - `middle`: the middle sizes, with classes, lines or bump slabs
+//! - `ground`: zones, and the slabs in one of them
+//! - `zone`: one span of granules
 //!
-//! What the recording and the replaying process do is in [`child`](crate::child), the file of records in
+//! The recording and the replaying process are in [`child`](crate::child), the file format of records in
 //! `protocol::records`.
 
 mod arena;
@@ -31,7 +34,7 @@ pub(crate) use session::Interrupted;
 
 use crate::protocol::records;
 
-/// Does what a command asked for: what goes to stdout, and whether a part of it failed.
+/// Runs a command. Returns the text for stdout, and whether a part of the command failed.
 pub(crate) fn run(job: &Job) -> anyhow::Result<(String, bool)> {
     match job {
         Job::Record(recording) => {

@@ -4,26 +4,27 @@ use zk_alloc::simulation::{self, Blocks};
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
-/// Threads of the machine that the traces are of: what is small has room of its own for each.
+/// Threads of the machine on which the traces were recorded. Each of them adds room reserved for slabs and short runs.
 const THREADS: u64 = 2;
 
-/// Which of the holes that have room a run goes to.
+/// The choice among the holes that have room for a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fit {
-    /// The lowest.
+    /// The lowest hole.
     First,
-    /// The smallest.
+    /// The smallest hole.
     Best,
 }
 
-/// How the middle sizes are served.
+/// The allocator of the middle sizes.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Middle {
-    /// Slabs of blocks of one size, which are used again one by one.
+    /// Slabs of blocks of one size class. Blocks are reused one by one.
     Classes(Classes),
-    /// Each thread bumps through a slab, which is used again when all of it is free.
+    /// Each thread bumps through a slab. A slab is reused once it is empty.
     Bump { slab_bytes: u64 },
-    /// Each thread bumps through the free lines of a slab, of which so many percent are free when it begins.
+    /// Each thread bumps through the free lines of a slab. A thread starts on a slab with at least `free_percent`
+    /// percent free lines.
     Lines { slab_bytes: u64, line_bytes: u64, free_percent: u64 },
 }
 
@@ -31,25 +32,26 @@ pub(crate) enum Middle {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Classes {
     pub(crate) sizes: Sizes,
-    /// Threads keep what they freed last.
+    /// Whether threads cache the blocks that they freed last.
     pub(crate) caches: bool,
 }
 
-/// Which classes there are, and their slabs.
+/// The classes, and their slabs.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Sizes {
-    /// What zk-alloc has.
+    /// The classes of zk-alloc.
     Ours,
-    /// So many classes to a doubling, at least 16 bytes apart. A slab is the smallest of these that holds eight blocks, else
-    /// the last; without any, it is as large as zk-alloc would have it.
+    /// `per_doubling` classes per doubling, at least 16 bytes apart. A class uses the smallest of `slabs` that holds
+    /// eight blocks, or the last one if none does. If `slabs` is empty, it uses the slab size that zk-alloc would
+    /// choose.
     MadeUp { per_doubling: u64, slabs: Vec<u64> },
 }
 
-/// As many as zk-alloc has.
+/// The number of classes per doubling in zk-alloc.
 pub(crate) const PER_DOUBLING: u64 = simulation::PER_DOUBLING as u64;
 
 impl Sizes {
-    /// The class of a request; `None` where it is served by a run.
+    /// The class of a request; `None` if a run serves it.
     pub(crate) fn of(&self, size_bytes: u64, align_bytes: u64) -> Option<Blocks> {
         let ours = Blocks::of(size_bytes as usize, align_bytes as usize)?;
         let Self::MadeUp { per_doubling, slabs } = self else { return Some(ours) };
@@ -67,29 +69,29 @@ impl Sizes {
     }
 }
 
-/// Where requests are placed.
+/// A placement policy.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Policy {
     pub(crate) name: String,
-    /// Smaller requests are the backing allocator's.
+    /// Smaller requests go to the backing allocator.
     pub(crate) min_bytes: u64,
     pub(crate) middle: Middle,
-    /// Slabs lie in a zone of their own; else among runs.
+    /// Whether slabs have their own zone; otherwise they share one with runs.
     pub(crate) slabs_apart: bool,
-    /// Among runs: so many bytes at the start of that zone are for slabs and for runs that are not long.
+    /// Bytes at the start of the shared zone that are reserved for slabs and short runs.
     pub(crate) small_only_bytes: u64,
-    /// Runs of so many bytes are long.
+    /// Length of the shortest long run.
     pub(crate) long_run_bytes: u64,
-    /// The smallest request of each zone of runs but the first, ascending.
+    /// The smallest request of each zone of runs except the first, ascending.
     pub(crate) borders: Vec<u64>,
     pub(crate) fit: Fit,
-    /// A run of so many bytes and more that would need fresh memory in its own zone goes to the far end of what is resident
-    /// and free in the next.
+    /// Length from which runs spill. A run that spills would need fresh memory in its own zone, and takes the far end
+    /// of the next zone's resident free memory instead.
     pub(crate) spill_min_bytes: Option<u64>,
 }
 
 impl Policy {
-    /// What zk-alloc does, as it says itself.
+    /// The policy of zk-alloc, from its own constants.
     pub(crate) fn ours() -> Self {
         Self {
             name: "zk-alloc".into(),
@@ -104,7 +106,7 @@ impl Policy {
         }
     }
 
-    /// The policies that are compared when none is named: those of the middle sizes, and those of zones.
+    /// The default policies of a comparison: zk-alloc's, variants of its middle sizes, and variants of its zones.
     pub(crate) fn all() -> Vec<Self> {
         let named = |(name, policy): (&str, Self)| Self { name: name.into(), ..policy };
         let all = Self::of_middle_sizes().into_iter().chain(Self::of_zones());
@@ -171,12 +173,12 @@ impl Policy {
         ]
     }
 
-    /// The zone of runs that `size_bytes` belong to.
+    /// The zone of runs for `size_bytes`.
     pub(crate) fn zone(&self, size_bytes: u64) -> usize {
         self.borders.iter().filter(|border| size_bytes >= **border).count()
     }
 
-    /// Granules of the zones of runs: what zk-alloc has for the smallest run of each.
+    /// Granule sizes of the zones of runs: zk-alloc's granule for the smallest run of each zone.
     pub(crate) fn granules(&self) -> Vec<u64> {
         [0].iter().chain(&self.borders).map(|border| simulation::granule_bytes(*border as usize) as u64).collect()
     }
@@ -186,7 +188,8 @@ impl Policy {
 mod tests {
     use super::*;
 
-    /// Variants are compared with the allocator's classes: a formula that differs from theirs would compare something else.
+    /// Variants are compared with the allocator's classes. A formula that differs from theirs would compare something
+    /// else.
     #[test]
     fn made_up_classes_with_the_allocator_s_numbers_are_the_allocator_s() {
         let same = Sizes::MadeUp { per_doubling: PER_DOUBLING, slabs: Vec::new() };

@@ -1,4 +1,4 @@
-//! Traces written by hand, for tests.
+//! Handwritten traces for tests.
 
 use super::policy::Policy;
 use super::simulate::{Figures, simulate};
@@ -7,7 +7,7 @@ use crate::protocol::records::{Header, Op, Record, Trace};
 pub(crate) const KIB: u64 = 1 << 10;
 pub(crate) const MIB: u64 = 1 << 20;
 
-/// A trace written by hand: blocks are named by numbers instead of addresses.
+/// A handwritten trace. Numbers name its blocks instead of addresses.
 #[derive(Default)]
 pub(crate) struct Script {
     records: Vec<Record>,

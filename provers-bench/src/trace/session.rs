@@ -1,4 +1,4 @@
-//! Recording, the driver's side: the recorder's binary proves, and writes a trace.
+//! Records traces, from the driver: the recorder's binary makes the proofs and writes the trace.
 
 use crate::arms::Arm;
 use crate::child::recording::{MIN_BYTES, PATH, TITLE};
@@ -13,7 +13,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// What `record` is to do.
+/// A requested `record`.
 #[derive(Debug)]
 pub(crate) struct Recording {
     pub(crate) prover: &'static Prover,
@@ -24,27 +24,27 @@ pub(crate) struct Recording {
     pub(crate) out: Option<PathBuf>,
 }
 
-/// The recorder is no arm of the bench: its times mean nothing.
+/// The recorder. It is not an arm of the bench, because its times mean nothing.
 static RECORDER: Arm = Arm::new("recorder", "record");
 
-/// Longest wait for one proof: there is nothing to compare it with.
+/// Longest wait for one proof. No earlier time exists to derive a limit from.
 const PATIENCE: Duration = Duration::from_secs(3600);
 
-/// The user stopped a command; with it, what that costs.
+/// The user stopped a command. The text says what is lost.
 #[derive(Debug, thiserror::Error)]
 #[error("interrupted: {0}")]
 pub(crate) struct Interrupted(pub(crate) &'static str);
 
 const INTERRUPTED: Interrupted = Interrupted("the trace that was being recorded is lost");
 
-/// Records every workload; the traces written. An interrupted recording leaves those before it.
+/// Records every workload and returns the paths of the traces. An interrupted recording leaves the traces before it.
 pub(crate) fn record(recording: &Recording) -> anyhow::Result<Vec<PathBuf>> {
     let interrupt = Interrupt::on_signals()?;
     let recorder = Contestant { label: RECORDER.name.into(), arm: &RECORDER };
     let folder = binaries::folder(&[recorder], &interrupt)?.ok_or(INTERRUPTED)?;
     let out = recording.out.clone().unwrap_or_else(|| binaries::measured_folder(&folder).join("traces"));
     fs::create_dir_all(&out).with_context(|| format!("cannot create {}", out.display()))?;
-    // The child has a working directory of its own choice.
+    // The child may use another working directory, so the path must be absolute.
     let out = out.canonicalize().with_context(|| format!("cannot find {}", out.display()))?;
     recording.workloads.iter().map(|workload| one(recording, workload, &folder, &out, &interrupt)).collect()
 }

@@ -1,28 +1,28 @@
-//! A trace, replayed through a policy.
+//! Replays a trace through a policy.
 
 use super::arena::{Block, Place, SimulatedArena};
 use super::policy::Policy;
 use crate::protocol::records::{Op, Record, Trace};
 use std::collections::HashMap;
 
-/// What a policy made of a trace.
+/// The figures of a trace under a policy.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Figures {
-    /// The most; nothing is given back.
+    /// Peak resident bytes. The simulation never purges.
     pub(crate) resident_bytes: u64,
-    /// The most bytes at once that the arena's blocks asked for.
+    /// Peak of the live bytes that were requested from the arena.
     pub(crate) live_peak_bytes: u64,
     /// Bytes that became resident after the first proof.
     pub(crate) fresh_later_bytes: u64,
-    /// The most bytes at once that blocks of slabs asked for.
+    /// Peak of the live bytes that were requested from slabs.
     pub(crate) slab_live_bytes: u64,
-    /// The most bytes resident in slabs in use.
+    /// Peak resident bytes of slabs in use.
     pub(crate) slab_bytes: u64,
-    /// The most of them between two proofs, or at the end.
+    /// Peak resident bytes of slabs in use, between two proofs or at the end.
     pub(crate) resting_slab_bytes: u64,
     pub(crate) proofs: u32,
     pub(crate) arena_allocations: u64,
-    /// Within phases, of those that were recorded.
+    /// Recorded requests within phases that went to the backing allocator.
     pub(crate) backing_allocations: u64,
 }
 
@@ -62,7 +62,7 @@ pub(crate) fn simulate(trace: &Trace, policy: &Policy) -> Figures {
 
 struct Player<'a> {
     arena: SimulatedArena<'a>,
-    /// Blocks that are alive, by their address in the recording process.
+    /// Live blocks, by their address in the recording process.
     blocks: HashMap<u64, Block>,
     /// Blocks whose `realloc` began, by thread.
     moving: HashMap<u16, (u64, Block)>,
@@ -78,13 +78,13 @@ impl Player<'_> {
                 self.blocks.insert(address, block);
             }
             Op::Free => {
-                // What is older than the recorder is unknown, and none of the arena's business.
+                // A block older than the recorder is unknown, and is not the arena's.
                 if let Some(block) = self.blocks.remove(&address) {
                     self.arena.free(thread, block);
                 }
             }
             Op::ReallocFrom => {
-                // Unknown: too small to be recorded, or older than the recorder.
+                // The block is too small to be recorded, or older than the recorder.
                 let unknown = || Block { place: Place::Backing, size_bytes: 0, align_bytes };
                 let block = self.blocks.remove(&address).unwrap_or_else(unknown);
                 self.moving.insert(thread, (address, block));
@@ -94,7 +94,7 @@ impl Player<'_> {
                 if address == 0 {
                     self.blocks.insert(before, block);
                 } else if size_bytes < self.min_bytes {
-                    // Its free will not be recorded.
+                    // The free of so small a block is not recorded.
                     self.arena.free(thread, block);
                 } else {
                     let block = self.arena.resize(thread, block, size_bytes, in_phase);
@@ -109,8 +109,8 @@ impl Player<'_> {
 mod tests {
     use crate::trace::script::{KIB, MIB, Script};
 
-    /// The trap that zones are for: what is small and outlives a proof lands in the hole that the giant left, and bounds
-    /// it; the next giant finds no room, and the process pays for two.
+    /// The case that zones prevent: a small block outlives a proof in the hole of a huge run and splits the hole. The
+    /// next huge run finds no room there, and the process pays for two.
     #[test]
     fn small_survivors_in_the_hole_of_a_giant_double_the_memory_of_one_zone() {
         let mut script = Script::default();
@@ -138,20 +138,20 @@ mod tests {
     #[test]
     fn growth_stays_in_place_where_it_can_and_moves_between_zones() {
         let mut script = Script::default();
-        // A vector that grows, from below what is recorded; nothing follows it.
+        // A vector grows, starting below the recorded sizes. No block follows it.
         script.proof().realloc(9, 1, 2 * KIB).realloc(1, 2, 8 * KIB).realloc(2, 3, 64 * KIB).realloc(3, 3, 128 * KIB);
         let grown = script.simulate("zk-alloc");
         assert_eq!(grown.live_peak_bytes, 128 * KIB);
         assert_eq!((grown.slab_live_bytes, grown.slab_bytes), (10 * KIB, 12 * KIB));
         assert_eq!(grown.resident_bytes, (12 + 128) * KIB);
-        // Into the next zone: for a moment both are alive.
+        // The run moves into the next zone. Both copies are alive during the move.
         script.realloc(3, 4, 256 * KIB).free(4);
         let moved = script.simulate("borders-256k-64m");
         assert_eq!(moved.live_peak_bytes, (128 + 256) * KIB);
         assert_eq!(moved.resident_bytes, (12 + 128 + 256) * KIB);
     }
 
-    /// A large buffer that outgrows its place takes its pages along.
+    /// A large buffer that outgrows its place moves its pages.
     #[test]
     fn what_is_large_is_never_resident_twice_while_it_grows() {
         let mut script = Script::default();

@@ -1,11 +1,11 @@
-//! The table of one trace: a row a policy.
+//! The table of one trace, with a row per policy.
 
 use super::simulate::Figures;
 use crate::protocol::records::Trace;
 use comfy_table::presets::ASCII_MARKDOWN;
 use comfy_table::{CellAlignment, ContentArrangement, Table};
 
-/// Markdown, without a line break at its end.
+/// The table as Markdown, without a final line break.
 pub(crate) fn table(trace: &Trace, rows: &[(&str, Figures)]) -> String {
     let mut table = Table::new();
     table.set_content_arrangement(ContentArrangement::Disabled).load_style(ASCII_MARKDOWN);
@@ -63,7 +63,7 @@ mod tests {
     use super::*;
     use crate::protocol::records::Header;
 
-    /// A table from a trace with holes must say so.
+    /// A table from a trace with lost records must say so.
     #[test]
     fn a_table_warns_of_lost_records_and_divides_by_nothing() {
         let trace = Trace { header: Header::new("plonky3".into(), 1024, 7), records: Vec::new() };

@@ -1,19 +1,19 @@
-//! A zone, in numbers only: free runs of granules, and which granules were ever used.
+//! Simulates a zone: its free runs of granules, and its resident granules.
 
 use super::policy::Fit;
 use std::collections::BTreeMap;
 
-/// See the module's documentation. Indices and lengths are in granules, from the zone's start, whose alignment is as
-/// large as any.
+/// A simulated zone. Indices and lengths are in granules from the zone's start. The start satisfies every alignment.
 #[derive(Clone, Debug)]
 pub(crate) struct Zone {
     pub(crate) granule_bytes: u64,
     fit: Fit,
-    /// Free runs below `frontier`, by their start; no two touch, and none touches `frontier`.
+    /// Free runs below `frontier`, by their start. They touch neither each other nor `frontier`.
     holes: BTreeMap<usize, usize>,
-    /// Everything from here on is free.
+    /// All granules from here on are free.
     frontier: usize,
-    /// Granules that are resident: once used, for ever, since nothing is given back. Not those of slabs in use.
+    /// Resident granules. A granule stays resident after its first use, because the simulation never purges. Granules
+    /// of slabs in use are clear.
     dirty: Vec<bool>,
     dirty_count: usize,
 }
@@ -23,7 +23,7 @@ impl Zone {
         Self { granule_bytes, fit, holes: BTreeMap::new(), frontier: 0, dirty: Vec::new(), dirty_count: 0 }
     }
 
-    /// Granules that `bytes` take.
+    /// Number of granules that `bytes` need.
     pub(crate) fn granules(&self, bytes: u64) -> usize {
         bytes.div_ceil(self.granule_bytes) as usize
     }
@@ -32,8 +32,8 @@ impl Zone {
         self.dirty_count as u64 * self.granule_bytes
     }
 
-    /// Where a run would be placed: in the lowest hole, or the smallest, that has room; else at the frontier.
-    /// Never below granule `from`.
+    /// The place for a run: the lowest hole with room, or the smallest, depending on the policy; otherwise the
+    /// frontier. Never below granule `from`.
     pub(crate) fn find(&self, len: usize, align: usize, from: usize) -> usize {
         let fits = |&(&start, &hole): &(&usize, &usize)| start.max(from).next_multiple_of(align) + len <= start + hole;
         let hole = match self.fit {
@@ -43,7 +43,7 @@ impl Zone {
         hole.map_or(self.frontier, |(&start, _)| start).max(from).next_multiple_of(align)
     }
 
-    /// The highest place for a run that is resident already.
+    /// The highest place for a run whose granules are all resident.
     pub(crate) fn find_resident_from_the_top(&self, len: usize, align: usize) -> Option<usize> {
         let tail = (self.frontier, self.dirty.len().saturating_sub(self.frontier));
         let holes = self.holes.iter().rev().map(|(&start, &hole)| (start, hole));
@@ -53,13 +53,13 @@ impl Zone {
         })
     }
 
-    /// How many granules of a run are not resident.
+    /// Number of granules of a run that are not resident.
     pub(crate) fn fresh(&self, start: usize, len: usize) -> usize {
         let known = self.dirty.get(start.min(self.dirty.len())..(start + len).min(self.dirty.len()));
         len - known.map_or(0, |granules| granules.iter().filter(|dirty| **dirty).count())
     }
 
-    /// Takes a free run, and returns how many bytes of it were not resident.
+    /// Takes a free run and returns how many of its bytes were not resident.
     pub(crate) fn take(&mut self, start: usize, len: usize) -> u64 {
         self.claim(start, len);
         let fresh = self.fresh(start, len);
@@ -68,7 +68,8 @@ impl Zone {
         fresh as u64 * self.granule_bytes
     }
 
-    /// Takes a free run for a slab, which knows from then on what of it is resident: here, which of its granules are.
+    /// Takes a free run for a slab, which tracks its residency from then on. Returns which of its granules are
+    /// resident.
     pub(crate) fn hand_over(&mut self, start: usize, len: usize) -> Vec<bool> {
         self.claim(start, len);
         let resident = self.dirty[start..start + len].to_vec();
@@ -76,14 +77,14 @@ impl Zone {
         resident
     }
 
-    /// Takes back what was handed over, with which of its granules are resident.
+    /// Takes a slab's run back. `resident` says which of its granules are resident.
     pub(crate) fn take_back(&mut self, start: usize, resident: &[bool]) {
         self.dirty[start..start + resident.len()].copy_from_slice(resident);
         self.dirty_count += resident.iter().filter(|resident| **resident).count();
         self.release(start, resident.len());
     }
 
-    /// A run's memory went elsewhere: it is not resident any more. Returns how many bytes were.
+    /// Marks a run as not resident, because its memory moved elsewhere. Returns how many bytes were resident.
     pub(crate) fn forget(&mut self, start: usize, len: usize) -> u64 {
         let gone = len - self.fresh(start, len);
         self.dirty[start..start + len].fill(false);
@@ -124,7 +125,7 @@ impl Zone {
                 .is_some_and(|(&hole_start, &hole)| start + len <= hole_start + hole)
     }
 
-    /// Gives a run back; it joins what is free beside it.
+    /// Frees a run and merges it with the free runs next to it.
     pub(crate) fn release(&mut self, start: usize, len: usize) {
         let (mut start, mut end) = (start, start + len);
         if let Some((&before, &hole)) = self.holes.range(..start).next_back()
@@ -187,7 +188,8 @@ mod tests {
         assert_eq!(claim(&mut zone, 3, 1), (1, 3));
     }
 
-    /// A slab that comes back with a page of a granule makes the zone own that granule, and nothing else of it.
+    /// A slab may return with one resident page in a granule. Then the zone owns that granule as resident, and no
+    /// other.
     #[test]
     fn what_a_slab_made_resident_is_the_zone_s_again_when_it_comes_back() {
         let mut zone = Zone::new(1, Fit::First);

@@ -1,4 +1,4 @@
-//! Runs the real driver, with the provers of Plonky3 at their smallest size.
+//! Runs the real driver, with Plonky3's provers at their smallest size.
 
 #![allow(dead_code, reason = "each test binary uses its share")]
 
@@ -12,11 +12,11 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-/// What the tests use of the package of Plonky3's provers. The other allocators take minutes to build, and stay out.
+/// The binaries of Plonky3's package that the tests use. The other allocators take minutes to build and are left out.
 const BINARIES: [&str; 5] = ["bench-plonky3", "with-bump-reset", "with-glibc", "with-jemalloc", "with-zk-alloc"];
 
-/// One of [`BINARIES`]. The package is built first, as `cargo prove-bench plonky3` builds
-/// it, so that one build serves both.
+/// The path of one of [`BINARIES`]. Builds the package first, as `cargo prove-bench plonky3` does, so that both share
+/// one build.
 pub(crate) fn plonky3(binary: &str) -> PathBuf {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     let built = || {
@@ -39,25 +39,25 @@ pub(crate) fn plonky3(binary: &str) -> PathBuf {
     FOLDER.get_or_init(built).join(binary)
 }
 
-/// The driver of that package.
+/// The driver of Plonky3's package.
 pub(crate) fn driver() -> PathBuf {
     plonky3("bench-plonky3")
 }
 
-/// One run of the driver in a folder of its own, which is removed at the end.
+/// One run of the driver in its own folder, which is removed at the end.
 pub(crate) struct Bench {
     out: PathBuf,
 }
 
 impl Bench {
-    /// `name` tells the tests of a process apart.
+    /// `name` distinguishes the tests of one process.
     pub(crate) fn new(name: &str) -> Self {
         let out = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
         Self { out }
     }
 
-    /// The driver with `arguments`, ready to start: of a tool this package's, and else that of Plonky3's package. `cargo test`
-    /// must not look like `cargo run` to it: the binaries are built.
+    /// The driver with `arguments`, ready to start: this package's driver for a tool, Plonky3's otherwise. It must not
+    /// mistake `cargo test` for `cargo run`, because the binaries are already built.
     pub(crate) fn command(&self, arguments: &str) -> Command {
         let tools = ["compare", "exec", "replay", "report", "simulate"];
         let is_tool = arguments.split_whitespace().next().is_some_and(|word| tools.contains(&word));
@@ -67,19 +67,19 @@ impl Bench {
         command
     }
 
-    /// The driver's `exec` with `options`, of a command whose words may hold anything.
+    /// The driver's `exec` with `options`, for a command whose words may contain spaces.
     pub(crate) fn exec(&self, options: &str, command: &[&str]) -> Command {
         let mut driver = self.command(&format!("exec {options}"));
         driver.arg("--").args(command);
         driver
     }
 
-    /// Runs it to its end.
+    /// Runs the driver to its end.
     pub(crate) fn run(&self, arguments: &str) -> Output {
         self.command(arguments).output().expect("the driver starts")
     }
 
-    /// Runs it with a fault in a child.
+    /// Runs the driver with a fault in a child.
     pub(crate) fn run_with_fault(&self, arguments: &str, fault: &str) -> Output {
         self.command(arguments).env("PROVE_BENCH_TEST_FAULT", fault).output().expect("the driver starts")
     }
@@ -92,7 +92,7 @@ impl Bench {
         folder
     }
 
-    /// Whether no run left a folder.
+    /// Whether no run created a folder.
     pub(crate) fn has_no_folder(&self) -> bool {
         fs::read_dir(&self.out).map_or(true, |mut folders| folders.next().is_none())
     }
@@ -102,7 +102,7 @@ impl Bench {
         serde_json::from_slice(&read(&self.folder().join("result.json"))).expect("result.json is JSON")
     }
 
-    /// The rows of `samples.csv`, each as its fields by name.
+    /// The rows of `samples.csv`, each with its fields by name.
     pub(crate) fn samples(&self) -> Vec<Value> {
         let file = read(&self.folder().join("samples.csv"));
         let mut reader = csv::Reader::from_reader(file.as_slice());
@@ -139,7 +139,7 @@ pub(crate) fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// Reads the driver's progress until a line contains `text`; leaves the rest to be read.
+/// Reads the driver's progress until a line contains `text`. The rest stays unread.
 pub(crate) fn wait_for(driver: &mut Child, text: &str) {
     let mut progress = BufReader::with_capacity(1, driver.stderr.take().unwrap());
     let mut line = String::new();
@@ -150,11 +150,11 @@ pub(crate) fn wait_for(driver: &mut Child, text: &str) {
     driver.stderr = Some(progress.into_inner());
 }
 
-/// Sends Ctrl-C; the driver must end soon, with `code`.
+/// Sends Ctrl-C. The driver must end soon, with `code`.
 pub(crate) fn interrupt(driver: &mut Child, code: i32) {
     kill(Pid::from_raw(driver.id().cast_signed()), Signal::SIGINT).unwrap();
     let asked = Instant::now();
-    // The pipe ends when the driver is gone; its children have pipes of their own.
+    // The pipe closes when the driver exits; its children have their own pipes.
     let mut rest = String::new();
     driver.stderr.take().unwrap().read_to_string(&mut rest).unwrap();
     assert!(asked.elapsed() < Duration::from_secs(20), "took {:?}", asked.elapsed());

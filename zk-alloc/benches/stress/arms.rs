@@ -12,10 +12,10 @@ pub(crate) struct Arm {
     pub(crate) allocator: &'static (dyn GlobalAlloc + Sync),
 }
 
-/// What every time is divided by. It takes part in every run.
+/// Every time is divided by this arm's. It takes part in every run.
 pub(crate) const BASELINE: &str = "glibc";
 
-/// The arm that is held to its peers.
+/// The arm that is compared with its peers.
 pub(crate) const OURS: &str = "zk-alloc";
 
 static ZK_ALLOC: ZkAllocator = ZkAllocator::resident();
@@ -30,5 +30,5 @@ pub(crate) static ARMS: [Arm; 5] = [
 
 static BROKEN_ALLOCATOR: Broken = Broken::new();
 
-/// Under no list: only the quick run asks for it.
+/// In no list: only the quick run uses it.
 pub(crate) static BROKEN: Arm = Arm { name: "broken", allocator: &BROKEN_ALLOCATOR };

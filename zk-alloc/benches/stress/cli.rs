@@ -9,15 +9,15 @@ use clap::builder::{PossibleValue, PossibleValuesParser};
 use crate::arms::{ARMS, Arm, BASELINE, BROKEN};
 use crate::patterns::{Group, PATTERNS, Pattern};
 
-/// What servers, pools, threads that come and go, and provers ask of an allocator, by time and by memory
+/// Measures time and memory of allocators on requests of servers, pools, short-lived threads and provers
 #[derive(Debug, Parser)]
 #[command(name = "cargo make stress", bin_name = "cargo make stress")]
 pub(crate) struct Options {
-    /// Only these patterns, separated by commas; `--list` names them
+    /// Run only these patterns, separated by commas; `--list` names them
     #[arg(long, value_delimiter = ',', hide_possible_values = true, value_parser = pattern_names())]
     patterns: Vec<String>,
 
-    /// Only these arms, separated by commas, beside glibc, to which all are compared
+    /// Run only these arms, separated by commas, and glibc, to which all are compared
     #[arg(long, value_delimiter = ',', value_parser = arm_names())]
     arms: Vec<String>,
 
@@ -25,15 +25,15 @@ pub(crate) struct Options {
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) rounds: u32,
 
-    /// Threads of the patterns that have no number of their own; as many as there are processors, and at least 2
+    /// Threads of patterns without a fixed number; the default is the number of processors, and at least 2
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=256))]
     threads: Option<u16>,
 
-    /// What the patterns' random numbers and the order of the arms follow from
+    /// Seed of the patterns' random numbers and of the order of the arms
     #[arg(long, default_value_t = 1)]
     pub(crate) seed: u64,
 
-    /// Run each pattern once before the clock starts: what a process that goes on gains, without what a first touch costs
+    /// Run each pattern once before the clock starts, to measure a warm process without the cost of first touches
     #[arg(long)]
     pub(crate) warm: bool,
 
@@ -41,7 +41,7 @@ pub(crate) struct Options {
     #[arg(long)]
     pub(crate) markdown: bool,
 
-    /// Write each sample to this file, one row a run
+    /// Write each sample to this file, one row per run
     #[arg(long, value_name = "FILE")]
     pub(crate) csv: Option<PathBuf>,
 
@@ -49,15 +49,15 @@ pub(crate) struct Options {
     #[arg(long)]
     pub(crate) list: bool,
 
-    /// Run a hundredth of each pattern once, measure nothing: what `cargo test --benches` does
+    /// Run a hundredth of each pattern once and measure nothing, as `cargo test --benches` does
     #[arg(long)]
     pub(crate) test: bool,
 
-    /// Only patterns whose names contain this: what `cargo bench` passes on
+    /// Run only patterns whose names contain this text, which `cargo bench` passes on
     #[arg(hide = true)]
     filter: Option<String>,
 
-    /// What `cargo bench` adds, and `cargo test` does not.
+    /// Set by `cargo bench`, and not by `cargo test`.
     #[arg(long, hide = true)]
     bench: bool,
 
@@ -71,14 +71,14 @@ pub(crate) struct Options {
 }
 
 impl Options {
-    /// The patterns asked for, in the order of the list.
+    /// The selected patterns, in the order of the list.
     pub(crate) fn patterns(&self) -> Vec<&'static Pattern> {
         let filter = self.filter.as_deref().unwrap_or_default();
         let wanted = |name: &str| self.patterns.is_empty() || self.patterns.iter().any(|asked| asked == name);
         PATTERNS.iter().filter(|pattern| wanted(pattern.name) && pattern.name.contains(filter)).collect()
     }
 
-    /// The arms asked for, in the order of the list; for a table the baseline is among them.
+    /// The selected arms, in the order of the list. A table also includes the baseline.
     pub(crate) fn arms(&self) -> Vec<&'static Arm> {
         let wanted = |name: &str| {
             self.arms.is_empty() || self.arms.iter().any(|asked| asked == name) || (name == BASELINE && !self.child)
@@ -87,7 +87,7 @@ impl Options {
         ARMS.iter().filter(|arm| wanted(arm.name)).chain(broken).collect()
     }
 
-    /// False where there is nobody to read figures, or no time for them.
+    /// Whether figures are measured: false in tests.
     pub(crate) fn measures(&self) -> bool {
         self.bench && !self.test
     }
@@ -98,7 +98,7 @@ impl Options {
     }
 }
 
-/// The names that `--arms` takes, and the one that it does not tell of.
+/// The names that `--arms` accepts, including a hidden one.
 fn arm_names() -> PossibleValuesParser {
     let broken = PossibleValue::new(BROKEN.name).hide(true);
     PossibleValuesParser::new(ARMS.iter().map(|arm| PossibleValue::new(arm.name)).chain([broken]))
@@ -108,7 +108,7 @@ fn pattern_names() -> PossibleValuesParser {
     PossibleValuesParser::new(PATTERNS.iter().map(|pattern| pattern.name))
 }
 
-/// What there is to choose from.
+/// The list of arms and patterns.
 pub(crate) fn listing() -> String {
     let names = ARMS.iter().map(|arm| arm.name).collect::<Vec<_>>().join(", ");
     let mut text = format!("arms: {names}\n");

@@ -1,5 +1,5 @@
-//! Rounds in lockstep: in each, every arm runs every pattern, the arms of a pattern one after another in random order, each
-//! in a process of its own. A round's ratios share the mood of the machine.
+//! Runs rounds in lockstep. In each round, every arm runs every pattern, each in a process of its own. The arms of a
+//! pattern run one after the other in random order, so a round's ratios share the state of the machine.
 
 use std::fmt::Write as _;
 use std::io::{IsTerminal, stderr};
@@ -15,11 +15,11 @@ use crate::random::Random;
 use crate::report;
 use crate::results::Results;
 
-/// Runs what the options ask for, and prints the report. An error where any run failed.
+/// Runs the selected patterns, and prints the report. Returns an error if any run failed.
 pub(crate) fn drive(options: &Options) -> Result<(), String> {
     let (arms, patterns) = (options.arms(), options.patterns());
     if patterns.is_empty() {
-        // No error: `cargo bench NAME` passes the name to every bench, and it may mean another.
+        // Not an error: `cargo bench NAME` passes the name to every bench, and it may belong to another.
         println!("stress: no pattern's name contains what was asked for; --list names them");
         return Ok(());
     }
@@ -35,7 +35,8 @@ pub(crate) fn drive(options: &Options) -> Result<(), String> {
                 index + 1,
                 patterns.len()
             ));
-            // Each round its own order: what one arm leaves to the next (warm caches, free memory) evens out.
+            // Each round has its own order, so that the effects of one arm on the next (warm caches, free memory) even
+            // out.
             let mut order: Vec<usize> = (0..arms.len()).collect();
             Random::new(options.seed ^ u64::from(round), index).shuffle(&mut order);
             for arm in order {
@@ -71,7 +72,7 @@ pub(crate) fn drive(options: &Options) -> Result<(), String> {
     }
 }
 
-/// One run in a process of its own: this binary again.
+/// Runs one pattern in a process of its own, which is this binary again.
 fn run(options: &Options, arm: &Arm, pattern: &Pattern) -> Result<Sample, String> {
     let failed = |why: String| format!("{} under {} failed: {why}", pattern.name, arm.name);
     let binary = env::current_exe().map_err(|error| failed(format!("this binary can't be found: {error}")))?;
@@ -95,7 +96,7 @@ fn run(options: &Options, arm: &Arm, pattern: &Pattern) -> Result<Sample, String
     Sample::from_line(&line).ok_or_else(|| failed(format!("its process printed {line:?} where a sample was due")))
 }
 
-/// An error unless the patterns find out that an allocator is broken.
+/// Returns an error unless the patterns detect that an allocator is broken.
 fn notices_damage(options: &Options) -> Result<(), String> {
     let name = "lifetimes";
     let pattern = PATTERNS.iter().find(|pattern| pattern.name == name).ok_or(format!("{name} is not a pattern"))?;
@@ -106,14 +107,14 @@ fn notices_damage(options: &Options) -> Result<(), String> {
     }
 }
 
-/// Shows on a terminal what is being run, on a line that the next call replaces.
+/// Shows the current run on a terminal, on a line that the next call replaces.
 fn progress(what: &str) {
     if stderr().is_terminal() {
         eprint!("\r\x1b[K{what}");
     }
 }
 
-/// The samples as they were taken, so that other figures can be had of them later.
+/// Writes the raw samples, so that other figures can be computed later.
 fn write_csv(path: &Path, results: &Results) -> Result<(), String> {
     let mut text = String::from("round,pattern,arm,wall_ns,peak_rss_bytes,minor_faults\n");
     for row in results.rows() {

@@ -1,7 +1,7 @@
-//! Blocks from the allocator under test: written when they come, checked when they go.
+//! Blocks from the allocator under test, written when they are allocated and checked when they are freed.
 //!
-//! Word `i` of a block holds the block's key, which no other block has, xor `i`. Memory that was handed out twice, or moved
-//! badly, or not zeroed, or not aligned, therefore ends the run.
+//! Word `i` of a block holds the block's key, which no other block has, xor `i`. So the run fails on memory that was
+//! handed out twice, moved wrongly, not zeroed, or not aligned.
 #![allow(unsafe_code, reason = "calls GlobalAlloc")]
 
 use std::alloc::{GlobalAlloc, Layout};
@@ -15,16 +15,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const WORD_BYTES: usize = size_of::<u64>();
 const PAGE_WORDS: usize = 4096 / WORD_BYTES;
 
-/// What of a block its user writes.
+/// The part of a block that its user writes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Touch {
     /// The first word.
     First,
-    /// The first word and the last.
+    /// The first and the last word.
     Ends,
-    /// A word of each page, and the last one.
+    /// One word of each page, and the last word.
     Pages,
-    /// All of it. Checked is a word of each page, and the last one.
+    /// All words. One word of each page, and the last word, are checked.
     Whole,
 }
 
@@ -37,7 +37,7 @@ impl Heap {
         Self(allocator)
     }
 
-    /// A block of `bytes`, which is not 0, rounded up to words.
+    /// A block of `bytes`, which is not 0, rounded up to whole words.
     pub(crate) fn block(self, bytes: usize, touch: Touch) -> Block {
         self.aligned(bytes, WORD_BYTES, touch)
     }
@@ -45,13 +45,13 @@ impl Heap {
     /// A block at a multiple of `align`, a power of two.
     pub(crate) fn aligned(self, bytes: usize, align: usize, touch: Touch) -> Block {
         let layout = layout(bytes, align);
-        // SAFETY: the layout is not empty: `layout` sees to it.
+        // SAFETY: `layout` ensures that the layout is not empty.
         let block = Block::new(self, unsafe { self.0.alloc(black_box(layout)) }, layout, touch);
         block.write_from(0);
         block
     }
 
-    /// A block of zeros, which are checked where it is written.
+    /// A block of zeroes, which are checked where the block is written.
     pub(crate) fn zeroed(self, bytes: usize, touch: Touch) -> Block {
         let layout = layout(bytes, WORD_BYTES);
         // SAFETY: as above.
@@ -74,7 +74,7 @@ fn layout(bytes: usize, align: usize) -> Layout {
         .expect("patterns ask for sizes far below isize::MAX, at powers of two")
 }
 
-/// Memory of one owner. Dropping it checks what was written and gives it back.
+/// Memory with one owner. Dropping it checks the written words and frees it.
 pub(crate) struct Block {
     at: NonNull<u64>,
     layout: Layout,
@@ -83,7 +83,7 @@ pub(crate) struct Block {
     touch: Touch,
 }
 
-// SAFETY: a block owns its memory alone, and every `GlobalAlloc` takes memory back on any thread.
+// SAFETY: only the block owns its memory, and every `GlobalAlloc` frees memory on any thread.
 unsafe impl Send for Block {}
 
 impl Block {
@@ -105,12 +105,12 @@ impl Block {
         self.layout.size() / WORD_BYTES
     }
 
-    /// Grows a block that is written whole, as `Vec` does: through `realloc`, whose contents are checked at both ends.
+    /// Grows a block that is written whole by `realloc`, as `Vec` does. Its contents are checked before and after.
     pub(crate) fn grow(&mut self, bytes: usize) {
         assert!(self.touch == Touch::Whole, "only what is written whole has contents to keep");
         let old_words = self.words();
         let grown = layout(bytes, self.layout.align());
-        // SAFETY: `at` came from this allocator with this layout; the new size is not 0 and a valid layout was made of it.
+        // SAFETY: `at` came from this allocator with this layout. The new size is not 0, and forms a valid layout.
         let at = unsafe { self.heap.0.realloc(self.at.as_ptr().cast(), self.layout, black_box(grown.size())) };
         let Some(at) = NonNull::new(at) else {
             fail(&format_args!("no memory to grow {self} to {bytes} bytes"));
@@ -121,7 +121,7 @@ impl Block {
         self.write_from(old_words);
     }
 
-    /// Writes the first word and the last so often: the owner at work.
+    /// Writes the first and the last word `times` times, as a working owner does.
     pub(crate) fn rewrite(&self, times: usize) {
         for _ in 0..times {
             for index in [0, self.words() - 1] {
@@ -131,7 +131,7 @@ impl Block {
         }
     }
 
-    /// Calls `each` with the words that are written, or with those that are checked where all are written.
+    /// Calls `each` with the indices of the written words, or of the checked words if all are written.
     fn visit(&self, mut each: impl FnMut(usize)) {
         let words = self.words();
         let step = match self.touch {
@@ -146,7 +146,7 @@ impl Block {
     /// Writes the block from word `first` on.
     fn write_from(&self, first: usize) {
         let write = |index: usize| {
-            // SAFETY: a word of the block, which is ours alone, by `visit` or by the range below.
+            // SAFETY: a word of the block, which is owned here, by `visit` or by the range below.
             unsafe { self.at.add(index).write(self.key ^ index as u64) };
         };
         match self.touch {
@@ -156,7 +156,8 @@ impl Block {
     }
 
     fn check(&self, index: usize) {
-        // SAFETY: callers name words of the block that were written: by `visit`, or below the length before it grew.
+        // SAFETY: callers pass the index of a word that was written: from `visit`, or below the length before the block
+        // grew.
         let found = unsafe { self.at.add(index).read() };
         let wanted = self.key ^ index as u64;
         if found != wanted {
@@ -179,8 +180,8 @@ impl fmt::Display for Block {
     }
 }
 
-/// A key that no other block of the process has: the thread's number above, the thread's count below, spread by an odd
-/// factor so that the keys of neighbours differ by more than the numbers of words do.
+/// A key that no other block of the process has: the thread's number in the upper part, its count in the lower part. An
+/// odd factor spreads it, so that neighbours' keys differ by more than word indices do.
 fn fresh_key() -> u64 {
     static THREADS: AtomicU64 = AtomicU64::new(1);
     thread_local! {
@@ -196,7 +197,7 @@ fn fresh_key() -> u64 {
     })
 }
 
-/// Ends the process: other threads of the pattern may wait for this one, which a panic would leave waiting for ever.
+/// Ends the process, because other threads of the pattern would wait forever for one that panicked.
 #[cold]
 fn fail(what: &dyn fmt::Display) -> ! {
     eprintln!("{what}");

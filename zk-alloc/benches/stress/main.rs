@@ -1,11 +1,12 @@
-//! A stress suite in the spirit of mimalloc-bench: what servers, pools, threads that come and go, and provers ask of an
-//! allocator, by time and by memory. `cargo make stress` measures; `cargo make stress --help` lists the options.
+//! A stress suite in the spirit of mimalloc-bench: the requests of servers, pools, short-lived threads and provers,
+//! measured by time and by memory. `cargo make stress` measures; `cargo make stress --help` lists the options.
 //!
-//! Each allocator is called as a `GlobalAlloc` value, none is installed, and so one binary holds them all. Each run of a
-//! pattern has a process of its own (this binary again, with hidden arguments), so that the peak is its own.
+//! Each allocator is called as a `GlobalAlloc` value, and none is installed, so one binary holds them all. Each run of
+//! a pattern has a process of its own (this binary again, with hidden arguments), so that its peak is its own.
 //!
-//! What the figures leave out: the bookkeeping of the patterns and of std's threads goes through glibc in every arm, and
-//! every call through a virtual function. Both cost every arm the same, except that glibc finds the bookkeeping in its heap.
+//! The figures do not include the bookkeeping of the patterns and of the standard library's threads, which goes through
+//! glibc in every arm. Every call goes through a virtual function. Both cost every arm the same, except that glibc
+//! finds the bookkeeping in its heap.
 
 mod arms;
 mod broken;
@@ -28,7 +29,7 @@ fn main() -> ExitCode {
     let done = if options.child {
         measure::child(&options)
     } else if options.list {
-        // Not `print!`, which panics where the reader is `head` and has seen enough.
+        // Not `print!`, which panics if the reader (such as `head`) has closed the pipe.
         stdout().write_all(cli::listing().as_bytes()).map_err(|error| format!("the list was not read: {error}"))
     } else {
         driver::drive(&options)

@@ -1,7 +1,8 @@
-//! One run of one pattern under one arm: the process that the driver starts for it.
+//! One run of one pattern under one arm, in the process that the driver starts for it.
 //!
-//! The peak is the kernel's own (`VmHWM` of /proc/self/status, reset before the pattern begins) less what was resident then.
-//! Sampling `RssAnon` would leave out the few pages of code that a pattern brings in, but it misses peaks between samples.
+//! The peak comes from the kernel (`VmHWM` of /proc/self/status, reset before the pattern begins), minus the resident
+//! size at that time. Samples of `RssAnon` would leave out the few pages of code that a pattern loads, but would miss
+//! peaks between samples.
 #![allow(unsafe_code, reason = "calls alarm(2)")]
 
 use std::fs;
@@ -11,10 +12,10 @@ use crate::cli::Options;
 use crate::heap::Heap;
 use crate::patterns::Plan;
 
-/// A run that takes so long hangs. SIGALRM ends the process, and the driver says so.
+/// A run that takes this long hangs. SIGALRM ends the process, and the driver reports it.
 const LIMIT_SECONDS: u32 = 120;
 
-/// What one run took.
+/// The figures of one run.
 #[derive(Clone, Copy)]
 pub(crate) struct Sample {
     pub(crate) wall_ns: u64,
@@ -36,7 +37,7 @@ impl Sample {
     }
 }
 
-/// Runs the one pattern under the one arm that the hidden arguments name, and prints what it took.
+/// Runs the one pattern under the one arm that the hidden arguments name, and prints the sample.
 pub(crate) fn child(options: &Options) -> Result<(), String> {
     let (arms, patterns) = (options.arms(), options.patterns());
     let ([arm], [pattern]) = (&arms[..], &patterns[..]) else {
@@ -46,7 +47,7 @@ pub(crate) fn child(options: &Options) -> Result<(), String> {
     unsafe { libc::alarm(LIMIT_SECONDS) };
     let plan = Plan { threads: options.threads(), seed: options.seed, tiny: options.tiny };
     let heap = Heap::new(arm.allocator);
-    // Where the kernel refuses, the peak so far stands: that of a process which has done nothing yet.
+    // If the kernel refuses, the peak so far remains, which is small in a process that has done nothing yet.
     let _ = fs::write("/proc/self/clear_refs", "5");
     let rss_before = status_bytes("VmRSS:")?;
     if options.warm {
@@ -65,7 +66,7 @@ pub(crate) fn child(options: &Options) -> Result<(), String> {
     Ok(())
 }
 
-/// A line of /proc/self/status that is given in kB.
+/// A line of /proc/self/status that is in kB.
 fn status_bytes(name: &str) -> Result<u64, String> {
     let path = "/proc/self/status";
     let text = fs::read_to_string(path).map_err(|error| format!("the peak is read from {path}: {error}"))?;
@@ -74,11 +75,11 @@ fn status_bytes(name: &str) -> Result<u64, String> {
     kib.map(|kib| kib << 10).ok_or_else(|| format!("{path} has no line `{name} ... kB`"))
 }
 
-/// The tenth field of /proc/self/stat (proc(5)): faults of all threads, also of those that ended.
+/// The tenth field of /proc/self/stat (proc(5)): faults of all threads, including those that ended.
 fn minor_faults() -> Result<u64, String> {
     let path = "/proc/self/stat";
     let text = fs::read_to_string(path).map_err(|error| format!("the faults are read from {path}: {error}"))?;
-    // The second field is the program's name in parentheses and may hold anything; the third follows it.
+    // The second field holds the program's name in parentheses, and may contain anything. The third field follows it.
     let after_name = text.rsplit_once(')').map(|(_, rest)| rest);
     let field = after_name.and_then(|rest| rest.split_whitespace().nth(7)?.parse().ok());
     field.ok_or_else(|| format!("{path} has no tenth field"))

@@ -1,8 +1,9 @@
-//! Random numbers that follow from a seed: what a pattern asks for is the same for each arm and in each round.
+//! Random numbers from a seed: a pattern makes the same requests for each arm and in each round.
 
 use std::ops::RangeInclusive;
 
-/// Sebastiano Vigna's SplitMix64 (<https://prng.di.unimi.it/splitmix64.c>): a few instructions a number, any seed will do.
+/// Sebastiano Vigna's SplitMix64 (<https://prng.di.unimi.it/splitmix64.c>): a few instructions per number, and any seed
+/// works.
 pub(crate) struct Random(u64);
 
 impl Random {
@@ -24,19 +25,20 @@ impl Random {
         ((u128::from(self.next()) * bound as u128) >> 64) as usize
     }
 
-    /// A number of the range, each as likely as any other.
+    /// A uniform random number in the range.
     pub(crate) fn within(&mut self, range: &RangeInclusive<usize>) -> usize {
         range.start() + self.below(range.end() - range.start() + 1)
     }
 
-    /// A number of the range, each power of two as likely as any other: programs ask for little more often than for much.
+    /// A random number in the range, with each power of two equally likely, because programs request small sizes more
+    /// often than large ones.
     pub(crate) fn log_within(&mut self, range: &RangeInclusive<usize>) -> usize {
         let doublings = (range.end() / range.start()).ilog2() as usize;
         let low = range.start() << self.below(doublings.max(1));
         self.within(&(low..=(2 * low).min(*range.end())))
     }
 
-    /// True so often of a hundred times.
+    /// True with a probability of `chance` in a hundred.
     pub(crate) fn percent(&mut self, chance: usize) -> bool {
         self.below(100) < chance
     }

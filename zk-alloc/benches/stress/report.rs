@@ -1,4 +1,4 @@
-//! The report: a table of all patterns, the means, and where zk-alloc is worse than it may be.
+//! The report: a table of all patterns, the means, and the patterns in which zk-alloc breaks a promise.
 
 use std::fmt::Write as _;
 
@@ -6,10 +6,10 @@ use crate::arms::{BASELINE, OURS};
 use crate::patterns::Group;
 use crate::results::Results;
 
-/// How much more memory than a peer an arm may use.
+/// The memory that an arm may use, as a multiple of a peer's.
 const ALLOWED: f64 = 1.25;
 
-/// Differences of peaks that say nothing: pages of code, and the kernel's counters, which it keeps in parts.
+/// Differences of peaks that mean nothing: pages of code, and the kernel's counters, which are split.
 const NOISE_BYTES: f64 = (1 << 20) as f64;
 
 const GROUPS: [(Group, &str); 2] = [(Group::Large, "1 KiB and more"), (Group::Small, "below 1 KiB")];
@@ -41,7 +41,7 @@ fn marked(cell: &str, best: bool, markdown: bool) -> String {
     }
 }
 
-/// A row's cells of one quantity, the smallest marked.
+/// A row's cells of one quantity, with the smallest marked.
 fn cells(values: &[Option<f64>], markdown: bool, show: impl Fn(usize, f64) -> String) -> Vec<String> {
     let best = values.iter().flatten().copied().reduce(f64::min);
     let cell = |(index, value): (usize, &Option<f64>)| {
@@ -86,7 +86,7 @@ fn means(results: &Results, markdown: bool) -> Vec<Vec<String>> {
     rows
 }
 
-/// Columns as wide as their widest cells, the first to the left and the others to the right.
+/// Columns as wide as their widest cells; the first is left-aligned, the others are right-aligned.
 fn table(rows: &[Vec<String>], markdown: bool) -> String {
     let columns = rows.first().map_or(0, Vec::len);
     let width = |column: usize| rows.iter().map(|row| row[column].len()).max().unwrap_or_default();
@@ -106,7 +106,7 @@ fn table(rows: &[Vec<String>], markdown: bool) -> String {
     text
 }
 
-/// Where zk-alloc breaks one of its three promises.
+/// The patterns in which zk-alloc breaks one of its three promises.
 fn breaches(results: &Results) -> String {
     let Some(ours) = results.arm(OURS) else { return String::new() };
     let peers: Vec<usize> = (0..results.arms.len()).filter(|&arm| arm != ours).collect();

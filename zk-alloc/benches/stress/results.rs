@@ -1,10 +1,10 @@
-//! Samples, and the figures that are made of them.
+//! Samples, and the figures computed from them.
 
 use crate::arms::{Arm, BASELINE};
 use crate::measure::Sample;
 use crate::patterns::{Group, Pattern};
 
-/// One run. `arm` and `pattern` are places in the lists of [`Results`].
+/// One run. `arm` and `pattern` are indices into the lists of [`Results`].
 pub(crate) struct Row {
     pub(crate) round: u32,
     pub(crate) arm: usize,
@@ -16,11 +16,11 @@ pub(crate) struct Results {
     pub(crate) arms: Vec<&'static Arm>,
     pub(crate) patterns: Vec<&'static Pattern>,
     rows: Vec<Row>,
-    /// Arms that failed patterns. They have no figures there, whatever earlier rounds said.
+    /// Arms that failed patterns. They have no figures there, even if earlier rounds passed.
     failed: Vec<(usize, usize)>,
 }
 
-/// The middle of some ratios, and how far they reach.
+/// The median of some ratios, and their range.
 #[derive(Clone, Copy)]
 pub(crate) struct Ratio {
     pub(crate) median: f64,
@@ -49,7 +49,7 @@ impl Results {
         &self.rows
     }
 
-    /// The place of an arm that took part.
+    /// The index of an arm that took part.
     pub(crate) fn arm(&self, name: &str) -> Option<usize> {
         self.arms.iter().position(|arm| arm.name == name)
     }
@@ -69,7 +69,7 @@ impl Results {
         median(self.of(arm, pattern).map(|row| row.sample.peak_rss_bytes as f64).collect())
     }
 
-    /// The arm's time by another's, round by round.
+    /// The arm's time relative to another's, round by round.
     pub(crate) fn time_by(&self, arm: usize, other: usize, pattern: usize) -> Option<Ratio> {
         let in_round = |round| self.of(other, pattern).find(|row| row.round == round);
         let ratios: Vec<f64> = self
@@ -81,13 +81,13 @@ impl Results {
         Some(Ratio { median: median(ratios)?, least, most })
     }
 
-    /// The arm's time by the baseline's.
+    /// The arm's time relative to the baseline's.
     pub(crate) fn time(&self, arm: usize, pattern: usize) -> Option<f64> {
         Some(self.time_by(arm, self.arm(BASELINE)?, pattern)?.median)
     }
 
-    /// The geometric mean of the arm's times by the baseline's over a group of patterns; none where the arm failed one of
-    /// them, because the mean of the others would flatter it.
+    /// The geometric mean over a group of patterns of the arm's times, relative to the baseline's. `None` if the arm
+    /// failed one of them, because the mean of the others would flatter it.
     pub(crate) fn mean_time(&self, arm: usize, group: Group) -> Option<f64> {
         let patterns = (0..self.patterns.len()).filter(|&pattern| self.patterns[pattern].group == group);
         let logs = patterns.map(|pattern| Some(self.time(arm, pattern)?.ln())).collect::<Option<Vec<f64>>>()?;

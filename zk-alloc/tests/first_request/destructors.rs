@@ -1,4 +1,4 @@
-//! Requests of threads that end: from a destructor of Rust's, or from one of the C library's, which come last.
+//! Requests of threads that end: from a Rust destructor, or from a destructor of the C library, which runs last.
 
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
@@ -27,19 +27,19 @@ unsafe extern "C" fn destroy(value: *mut c_void) {
     at_end_of_all(value);
 }
 
-/// A thread that leaves something to be destroyed: for Rust, or for the C library, which comes last.
+/// A thread that leaves a value to be destroyed: by Rust, or by the C library, which comes last.
 extern "C" fn end_with_destructor(key: *mut c_void) -> *mut c_void {
     if key.is_null() {
         AT_END.with(|_| ());
     } else {
         let key = (key.addr() - 1) as libc::pthread_key_t;
-        // SAFETY: a key of this module's, and a value that is not null.
+        // SAFETY: a key of this module, and a value that is not null.
         unsafe { libc::pthread_setspecific(key, std::ptr::without_provenance(1)) };
     }
     null_mut()
 }
 
-/// A thread whose destructor makes a request; what came of it.
+/// Runs a thread whose destructor makes a request. Returns the request's result.
 fn run_thread_with_destructor(key: Option<libc::pthread_key_t>) -> c_int {
     ENDED.store(-1, Ordering::SeqCst);
     let value = key.map_or(0, |key| key as usize + 1);
@@ -70,7 +70,7 @@ pub(super) fn in_many(number: u32) -> c_int {
             return code;
         }
     }
-    // Each ended before the next began.
+    // Each thread ended before the next began, so the slabs must not add up.
     let slabs = zk_alloc::stats().slabs;
     if slabs <= 20 { served() } else { LOST }
 }

@@ -1,9 +1,10 @@
-//! The first request ever comes when it comes: in a signal handler that interrupted `malloc`, in a forked child, with no memory
-//! left, while another thread changes the environment, in the destructor of a thread, while a panic prints its backtrace. It
-//! must be served, or refused where there is no memory; it must not wait for what will not come, and must not end the process.
+//! The first request of a process may come at any moment: in a signal handler that interrupted `malloc`, in a forked
+//! child, or with no memory left. Another thread may be changing the environment, the thread may be ending, or a panic
+//! may be printing its backtrace. The allocator must serve it, or refuse it if there is no memory. It must not wait
+//! forever, and must not end the process.
 //!
-//! A process has one first request. So each test starts its binary again; there a constructor takes over before anything of
-//! Rust's runs, and forks children that have made no request yet, each of which makes its first in such a moment.
+//! A process has one first request, so each test starts its binary again. There a constructor takes over before any
+//! Rust code runs. It forks children that have made no request yet, and each makes its first request in such a moment.
 #![allow(unsafe_code, reason = "forks, handles signals, sets limits and calls the C library's allocator")]
 
 mod destructors;
@@ -16,28 +17,28 @@ use std::ffi::{CStr, OsStr, c_int};
 use crate::support::alone;
 use crate::{BEGIN, END};
 
-/// Names what the process is to do instead of running tests.
+/// The variable that names the moment that the process tries, instead of running tests.
 const MOMENT: &str = "ZK_ALLOC_TEST_MOMENT";
-/// Says how many children it has do it.
+/// The variable that sets the number of children.
 const TRIES: &str = "ZK_ALLOC_TEST_TRIES";
 
-/// How a child ended that did what it should.
+/// The exit code of a child that succeeded.
 const FINE: c_int = 0;
-/// Memory was not to be had, or held something else than what was written to it.
+/// The request got no memory (`REFUSED`), or the memory lost its contents (`BROKEN`).
 const REFUSED: c_int = 10;
 const BROKEN: c_int = 11;
-/// The arena served nothing: then nothing was tried.
+/// The arena served nothing, so the child tested nothing.
 const ELSEWHERE: c_int = 12;
-/// Memory of threads that are gone is nobody's.
+/// Memory of threads that ended was lost.
 const LOST: c_int = 14;
-/// What the test needs could not be had.
+/// The child could not prepare the test.
 const UNPREPARED: c_int = 13;
 
-/// A child that is not done after so many seconds waits for something that will not come.
+/// A child that runs longer than this waits for something that never comes.
 const PATIENCE_S: u32 = 10;
 
 extern "C" fn before_main() {
-    // SAFETY: a string of C's. No other thread changes the environment yet.
+    // SAFETY: a C string. No other thread changes the environment yet.
     let moment = unsafe { libc::getenv(c"ZK_ALLOC_TEST_MOMENT".as_ptr()) };
     if moment.is_null() {
         return;
@@ -46,46 +47,46 @@ extern "C" fn before_main() {
     let moment = unsafe { CStr::from_ptr(moment) }.to_str().unwrap_or_default();
     let found = moments::ALL.iter().find(|(name, ..)| *name == moment);
     let failed = found.map_or(1, |&(_, tries, child)| in_children(asked_tries().unwrap_or(tries), child));
-    // SAFETY: ends the process before there was a `main`.
+    // SAFETY: ends the process before `main`.
     unsafe { libc::_exit(failed) };
 }
 
-/// As many tries as a person has the patience for, by a variable; otherwise few.
+/// The number of tries, if the variable sets one; by default they are few.
 fn asked_tries() -> Option<u32> {
-    // SAFETY: a string of C's. No other thread changes the environment yet.
+    // SAFETY: a C string. No other thread changes the environment yet.
     let tries = unsafe { libc::getenv(c"ZK_ALLOC_TEST_TRIES".as_ptr()) };
     // SAFETY: not null, and as above.
     (!tries.is_null()).then(|| unsafe { CStr::from_ptr(tries) })?.to_str().ok()?.parse().ok()
 }
 
-// SAFETY: the loader calls what is listed here, as functions of this type.
+// SAFETY: the loader calls the functions that are listed here, and they have this type.
 #[unsafe(link_section = ".init_array")]
 #[used]
 static INIT: extern "C" fn() = before_main;
 
-/// Runs `child` in so many children, and says how many of them ended well. The fork makes each the first of its kind: this
-/// process makes no request before all are done.
+/// Runs `child` in this number of children, and prints how many of them succeeded. Each child makes the first request
+/// of its process, because this process makes none before all are done.
 fn in_children(tries: u32, child: fn(u32) -> c_int) -> c_int {
     let mut failures = [(0, 0); 3];
     let mut failed = 0;
     for number in 0..tries {
-        // SAFETY: this process has one thread, or its children do only what is promised to children of any process.
+        // SAFETY: this process has one thread, or its children only do what POSIX allows a child of any process.
         let pid = unsafe { libc::fork() };
         if pid == 0 {
-            // SAFETY: its signal ends the child.
+            // SAFETY: the signal ends the child.
             unsafe { libc::alarm(PATIENCE_S) };
             let code = child(number);
             // SAFETY: ends the child, without destructors.
             unsafe { libc::_exit(code) };
         }
         let mut status = -1;
-        // SAFETY: a child of ours, and a place for the answer.
+        // SAFETY: a child of this process, and a place for the answer.
         unsafe { libc::waitpid(pid, &raw mut status, 0) };
         if status != 0 {
             failures[failed] = (number, status);
             failed += 1;
         }
-        // Those that hang take their time.
+        // Hanging children take long, so this stops after a few failures.
         if failed == failures.len() {
             break;
         }
@@ -101,7 +102,7 @@ fn in_children(tries: u32, child: fn(u32) -> c_int) -> c_int {
     c_int::from(failed > 0)
 }
 
-/// Has children make their first request in a moment, with prover-sized requests only, and with all of them the arena's.
+/// Runs the children of this moment twice: with only large requests served by the arena, and with all of them.
 #[track_caller]
 fn check(moment: &str) {
     for min_bytes in ["1024", "0"] {
@@ -110,7 +111,7 @@ fn check(moment: &str) {
         let settings = [
             (MOMENT, OsStr::new(moment)),
             ("ZK_ALLOC_MIN_BYTES", OsStr::new(min_bytes)),
-            // For the moment that is about it.
+            // For the moment that is about the backtrace.
             ("RUST_BACKTRACE", OsStr::new("1")),
             ("ZK_ALLOC_TRACE_ESCAPED", OsStr::new(if moment.contains("backtrace") { "1" } else { "0" })),
         ];
@@ -121,7 +122,7 @@ fn check(moment: &str) {
     }
 }
 
-/// The first request of this process, some more, and the end of all of them. Where `may_be_refused`, each may be.
+/// The first request of this process, some more, and their frees. With `may_be_refused`, each request may be refused.
 fn request(may_be_refused: bool) -> c_int {
     BEGIN();
     let code = request_between(may_be_refused);
@@ -129,7 +130,7 @@ fn request(may_be_refused: bool) -> c_int {
     code
 }
 
-/// Bytes of what is requested: from slabs, as page runs, and a giant.
+/// The sizes of the requests: blocks, page runs and a huge run.
 const SIZES: [usize; 5] = [8 << 10, 48 << 10, 1_500, 3 << 20, 200 << 10];
 
 fn request_between(may_be_refused: bool) -> c_int {
@@ -144,7 +145,7 @@ fn request_between(may_be_refused: bool) -> c_int {
             }
             return REFUSED;
         }
-        // SAFETY: `size` bytes of ours.
+        // SAFETY: `size` bytes that this function owns.
         unsafe { at.write_bytes(seed, size) };
         // SAFETY: allocated above, with this layout.
         let grown = unsafe { realloc(at, layout, 2 * size) };
@@ -152,17 +153,17 @@ fn request_between(may_be_refused: bool) -> c_int {
         if grown.is_null() && !may_be_refused {
             return REFUSED;
         }
-        // SAFETY: initialised above, as far as the old length.
+        // SAFETY: written above, up to the old length.
         if unsafe { std::slice::from_raw_parts(at, size) }.iter().any(|&byte| byte != seed) {
             return BROKEN;
         }
-        // SAFETY: as long as it is by now; nobody uses it any more.
+        // SAFETY: `len` is its current length, and nothing uses it any more.
         unsafe { dealloc(at, Layout::from_size_align_unchecked(len, 8)) };
     }
     FINE
 }
 
-/// Whether the arena served any of what was requested.
+/// Whether the arena served any of the requests.
 fn served() -> c_int {
     if zk_alloc::stats().arena_allocations > 0 { FINE } else { ELSEWHERE }
 }
@@ -178,29 +179,29 @@ macro_rules! tests {
 }
 
 tests! {
-    /// `malloc` holds its lock while it is interrupted, and nobody gives it back before the handler returns: whoever calls it
-    /// there, for a destructor's registration or to teach it something, waits for ever.
+    /// The interrupted `malloc` holds its lock, and releases it only after the handler has returned. A handler that
+    /// calls `malloc`, to register a destructor for example, waits forever.
     in_a_handler_that_interrupted_malloc;
-    /// What is interrupted is the opening of the arena, or its readying of `malloc`.
+    /// The handler interrupts the opening of the arena, or the take-over of `malloc`'s heap.
     in_a_handler_that_interrupted_the_first_request;
-    /// The other threads held locks when they were copied, and are no more: `malloc`'s are taken care of by the C library, the
-    /// standard library's by nobody.
+    /// The other threads held locks when they were copied, and do not exist in the child. The C library repairs the
+    /// lock of `malloc`; nothing repairs the locks of the standard library.
     in_a_forked_child;
-    /// Neither address space nor data, and the C library's heap is used up.
+    /// Neither address space nor data is left, and the C library's heap is used up.
     with_no_memory_left;
-    /// The process' first request was long ago, the thread's comes now: whatever it needs to keep something for itself, it must
-    /// not be `malloc`'s.
+    /// The process made its first request long ago, the thread makes its first one now. Any memory that the thread's
+    /// cache needs must not come from `malloc`.
     in_a_thread_that_finds_no_memory_left;
-    /// Settings are read while another thread moves the list of variables elsewhere.
+    /// The allocator reads its settings while another thread moves the list of variables elsewhere.
     while_the_environment_changes;
-    /// Whatever a thread keeps for itself is being torn down, or has been.
+    /// The state that a thread has for itself is being torn down, or is gone.
     in_a_destructor_of_a_thread;
-    /// What such a thread got is not lost when it is gone.
+    /// Memory that such a thread got is not lost when the thread is gone.
     in_the_destructors_of_many_threads;
-    /// The least stack that a thread can have holds what the C library keeps of it, too.
+    /// The smallest possible stack of a thread also holds the C library's data about it.
     in_a_thread_with_little_stack;
-    /// A handler on a stack of its own finds there what it interrupted, too.
+    /// A handler's own stack also holds the state of the interrupted code.
     in_a_handler_with_little_stack;
-    /// A panic prints under a lock, and allocates meanwhile; tracing of escapes is on.
+    /// A panic prints under a lock, and allocates at the same time; tracing of escapes is on.
     while_a_panic_prints_its_backtrace;
 }

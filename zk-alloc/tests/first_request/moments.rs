@@ -1,4 +1,4 @@
-//! The moments, one after the other: what each child does.
+//! The moments, one after the other: what the children do in each.
 
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
@@ -10,7 +10,7 @@ use super::{FINE, REFUSED, UNPREPARED, destructors, request, served, stacks};
 
 type Moment = (&'static str, u32, fn(u32) -> c_int);
 
-/// Name, number of children, and what each child does. Its argument is its number.
+/// Name, number of children, and the function that each runs with its number.
 pub(super) const ALL: &[Moment] = &[
     ("in_a_handler_that_interrupted_malloc", 100, in_a_handler),
     ("in_a_handler_that_interrupted_the_first_request", 300, in_a_handler_of_the_first),
@@ -25,25 +25,25 @@ pub(super) const ALL: &[Moment] = &[
     ("while_a_panic_prints_its_backtrace", 2, while_a_panic_prints),
 ];
 
-/// Starts a thread without Rust's help, which might allocate.
+/// Starts a thread without Rust's standard library, which might allocate.
 pub(super) fn start(run: extern "C" fn(*mut c_void) -> *mut c_void, value: *mut c_void) -> Option<libc::pthread_t> {
     let mut thread = MaybeUninit::uninit();
     // SAFETY: a place for the thread, and a function of its type.
     let started = unsafe { libc::pthread_create(thread.as_mut_ptr(), null(), run, value) } == 0;
-    // SAFETY: written where it was started.
+    // SAFETY: written if the thread was started.
     started.then(|| unsafe { thread.assume_init() })
 }
 
 pub(super) fn join(thread: libc::pthread_t) {
-    // SAFETY: a thread of this module's, joined once.
+    // SAFETY: a thread of this module, joined once.
     unsafe { libc::pthread_join(thread, null_mut()) };
 }
 
 /// Uses the C library's allocator in all ways that take its lock.
 fn churn(round: u32) {
-    // More than a thread's own cache takes.
+    // More than the C library's cache of a thread takes.
     let size = 1_100 + (round as usize * 977) % 60_000;
-    // SAFETY: each is freed once, and grown while it is alive.
+    // SAFETY: each block is freed once, and grown while it is alive.
     unsafe {
         let (first, second) = (libc::malloc(size), libc::malloc(2 * size));
         libc::free(first);
@@ -57,12 +57,12 @@ fn churn(round: u32) {
     }
 }
 
-/// What the handler's requests came to; -1 before.
+/// The result of the handler's requests; -1 before.
 static HANDLED: AtomicI32 = AtomicI32::new(-1);
-/// Whom to interrupt, and when: after so many turns of a loop.
+/// When to interrupt: after this number of turns of a loop.
 static TURNS: AtomicU32 = AtomicU32::new(0);
 static GO: AtomicBool = AtomicBool::new(false);
-/// What the requests of another thread came to; -1 before.
+/// The result of another thread's requests; -1 before.
 pub(super) static ENDED: AtomicI32 = AtomicI32::new(-1);
 
 extern "C" fn on_signal(_: c_int) {
@@ -81,14 +81,14 @@ extern "C" fn interrupt(target: *mut c_void) -> *mut c_void {
     null_mut()
 }
 
-/// Has `on_signal` run in this thread, `turns` after `GO`.
+/// Has `on_signal` interrupt this thread, `turns` after `GO`.
 fn arrange_interruption(turns: u32) -> Option<libc::pthread_t> {
     // SAFETY: all zeroes is a valid `sigaction`.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
     action.sa_sigaction = on_signal as *const () as usize;
     action.sa_flags = libc::SA_RESTART;
     TURNS.store(turns, Ordering::Relaxed);
-    // SAFETY: a valid action; asks who we are.
+    // SAFETY: a valid action; the other call only returns this thread.
     let (set, own) = unsafe { (libc::sigaction(libc::SIGUSR1, &raw const action, null_mut()), libc::pthread_self()) };
     if set == 0 { start(interrupt, std::ptr::without_provenance_mut(own as usize)) } else { None }
 }
@@ -109,12 +109,12 @@ fn in_a_handler(number: u32) -> c_int {
 }
 
 fn in_a_handler_of_the_first(number: u32) -> c_int {
-    // The thread that is to be interrupted may be anywhere in its first microseconds.
+    // The interruption may hit the thread anywhere in its first microseconds.
     let Some(thread) = arrange_interruption(number * 97 % 30_000) else { return UNPREPARED };
     GO.store(true, Ordering::SeqCst);
     let code = request(false);
     join(thread);
-    // Its signal was sent: the handler has run, or runs as soon as this thread is back from the kernel.
+    // The signal was sent: the handler has run, or runs as soon as this thread returns from the kernel.
     code.max(HANDLED.load(Ordering::SeqCst)).max(served())
 }
 
@@ -131,8 +131,8 @@ extern "C" fn set_variables_for_ever(_: *mut c_void) -> *mut c_void {
     const VALUES: [&str; 2] = ["", "a value that is longer than the one before it"];
     for round in 0usize.. {
         let name = NAMES[round % NAMES.len()];
-        // SAFETY: nobody reads the environment but through the standard library; that the allocator does not either is what
-        // is tested.
+        // SAFETY: all code reads the environment only through the standard library. For the allocator, this test checks
+        // that.
         unsafe {
             match round % 24 {
                 0..8 => std::env::remove_var(name),
@@ -165,16 +165,16 @@ type Resource = libc::__rlimit_resource_t;
 #[cfg(not(target_env = "gnu"))]
 type Resource = c_int;
 
-/// Takes all that `malloc` has, and does not give it back.
+/// Takes all memory that `malloc` has, and never frees it.
 fn use_up_the_heap() {
     for size in [1 << 20, 1 << 16, 1 << 12, 1 << 9, 1 << 7, 64, 24] {
-        // Looked at, or the compiler would assume that there is no end to it.
-        // SAFETY: left to the end of the process.
+        // `black_box`, or the compiler would assume that the loop never ends.
+        // SAFETY: the memory is never freed.
         while !std::hint::black_box(unsafe { libc::malloc(size) }).is_null() {}
     }
 }
 
-/// Has the stack grow now: that takes memory too.
+/// Grows the stack now, because that takes memory too.
 #[inline(never)]
 fn grow_stack() {
     std::hint::black_box([1u8; 256 << 10]);
@@ -184,18 +184,18 @@ fn with_no_memory_left(number: u32) -> c_int {
     grow_stack();
     let resource = if number.is_multiple_of(2) { libc::RLIMIT_AS } else { libc::RLIMIT_DATA };
     let Some(old) = forbid_memory(resource) else { return UNPREPARED };
-    // Some may be left, or none.
+    // Some memory may be left, or none.
     if number % 4 < 2 {
         use_up_the_heap();
     }
     let code = request(true);
     // SAFETY: a valid limit.
     unsafe { libc::setrlimit(resource, &raw const old) };
-    // With memory to be had again, all goes on.
+    // Once memory is available again, requests succeed.
     code.max(request(false))
 }
 
-/// Has the system refuse all memory from now on. Returns what the limit was.
+/// Has the system refuse all further memory. Returns the old limit.
 fn forbid_memory(resource: Resource) -> Option<libc::rlimit> {
     let mut old = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: a place for the answer.

@@ -1,5 +1,5 @@
-//! First requests where there is little stack: what they need must fit into the least that the C library gives a thread, and onto
-//! the stack that a signal handler usually has for itself.
+//! First requests with little stack. They must fit into the smallest stack that the C library gives a thread, and into
+//! the usual stack of a signal handler.
 
 use std::alloc::{Layout, alloc, alloc_zeroed, dealloc, realloc};
 use std::ffi::{c_int, c_void};
@@ -9,22 +9,23 @@ use std::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
 
 use super::{BROKEN, FINE, REFUSED, UNPREPARED, request, served};
 
-/// `PTHREAD_STACK_MIN`, of which the C library takes what it keeps of the thread.
+/// `PTHREAD_STACK_MIN`, from which the C library takes its own data about the thread.
 const THREAD_BYTES: usize = 16 << 10;
-/// `SIGSTKSZ`, of which the kernel takes what the handler interrupts.
+/// `SIGSTKSZ`, from which the kernel takes the state of the interrupted code.
 const SIGNAL_BYTES: usize = 8 << 10;
-/// Where the kernel takes half of that and more, as for the largest registers, the stack is larger by as much.
+/// The least room for the handler itself. If the kernel takes more than the rest, as for the largest registers, the
+/// stack is made larger.
 const SIGNAL_OWN_BYTES: usize = 4 << 10;
-/// Enough to see how much is needed.
+/// Enough to measure the use of stack.
 const AMPLE_BYTES: usize = 256 << 10;
 
-/// The setting that the requests reach: room has to be made for them.
+/// A cap that the requests reach, so that the arena must make room for them.
 pub(super) const MAX_BYTES: &str = "64M";
 
-/// Stacks are filled with this beforehand, to see how far down they were used.
+/// Stacks are filled with this byte, to see how far down they were used.
 const FRESH: u8 = 0xA5;
 
-/// A stack, with a page before it that no access may touch.
+/// A stack, behind a guard that no access may touch.
 fn stack(bytes: usize) -> Option<*mut u8> {
     const GUARD_BYTES: usize = 64 << 10;
     let anonymous = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
@@ -41,18 +42,18 @@ fn stack(bytes: usize) -> Option<*mut u8> {
     }
 }
 
-/// Bytes of a stack that were used.
+/// The number of bytes of a stack that were used.
 fn used(stack: *const u8, bytes: usize) -> usize {
-    // SAFETY: the stack's memory, which nobody uses any more.
+    // SAFETY: the stack's memory, which nothing uses any more.
     let fresh = (0..bytes).take_while(|&at| unsafe { stack.add(at).read_volatile() } == FRESH).count();
     bytes - fresh
 }
 
-/// Runs a thread on a stack of `bytes`, and returns how many of them were used.
+/// Runs a thread on a stack of `bytes`, and returns how many of them it used.
 fn in_a_thread(bytes: usize, run: extern "C" fn(*mut c_void) -> *mut c_void) -> Option<usize> {
     let stack = stack(bytes)?;
     let (mut thread, mut attributes) = (MaybeUninit::uninit(), MaybeUninit::uninit());
-    // SAFETY: places for both, and a stack that is nobody else's.
+    // SAFETY: places for both, and a stack that nothing else uses.
     let started = unsafe {
         libc::pthread_attr_init(attributes.as_mut_ptr()) == 0
             && libc::pthread_attr_setstack(attributes.as_mut_ptr(), stack.cast(), bytes) == 0
@@ -61,12 +62,12 @@ fn in_a_thread(bytes: usize, run: extern "C" fn(*mut c_void) -> *mut c_void) -> 
     if !started {
         return None;
     }
-    // SAFETY: written where it was started, and joined once.
+    // SAFETY: written when the thread was started, and joined once.
     unsafe { libc::pthread_join(thread.assume_init(), null_mut()) };
     Some(used(stack, bytes))
 }
 
-/// Runs a signal handler on a stack of `bytes`, and returns how many of them were used.
+/// Runs a signal handler on a stack of `bytes`, and returns how many of them it used.
 fn in_a_handler(bytes: usize, handler: extern "C" fn(c_int)) -> Option<usize> {
     let stack = stack(bytes)?;
     let place = libc::stack_t { ss_sp: stack.cast(), ss_flags: 0, ss_size: bytes };
@@ -74,7 +75,7 @@ fn in_a_handler(bytes: usize, handler: extern "C" fn(c_int)) -> Option<usize> {
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
     action.sa_sigaction = handler as *const () as usize;
     action.sa_flags = libc::SA_ONSTACK;
-    // SAFETY: a stack of the handler's own, and a valid action.
+    // SAFETY: a stack for the handler alone, and a valid action.
     let raised = unsafe {
         libc::sigaltstack(&raw const place, null_mut()) == 0
             && libc::sigaction(libc::SIGUSR1, &raw const action, null_mut()) == 0
@@ -83,7 +84,8 @@ fn in_a_handler(bytes: usize, handler: extern "C" fn(c_int)) -> Option<usize> {
     raised.then(|| used(stack, bytes))
 }
 
-/// More than the cap, of all lengths, at once: what is free has to go back before, and some of it is served by the backing allocator.
+/// Exceeds the cap with live requests of all lengths. The arena has to purge free memory, and the backing allocator
+/// serves some of them.
 fn beyond_the_cap() -> c_int {
     const COUNT: usize = 40;
     static HELD: [AtomicPtr<u8>; COUNT] = [const { AtomicPtr::new(null_mut()) }; COUNT];
@@ -93,7 +95,7 @@ fn beyond_the_cap() -> c_int {
     let mut code = FINE;
     for (number, place) in HELD.iter().enumerate() {
         let layout = layout(number, 1);
-        // SAFETY: the size is not zero; freed below, with the length that it has by then.
+        // SAFETY: the size is not zero; freed below, with its final length.
         let grown = unsafe {
             let at = if number % 2 == 0 { alloc(layout) } else { alloc_zeroed(layout) };
             if at.is_null() { at } else { realloc(at, layout, 2 * layout.size()) }
@@ -101,7 +103,7 @@ fn beyond_the_cap() -> c_int {
         if grown.is_null() {
             code = REFUSED;
         } else {
-            // SAFETY: as long as it was made above.
+            // SAFETY: at least as long as the layout says.
             unsafe { grown.write_bytes(1, layout.size()) };
         }
         place.store(grown, Ordering::Relaxed);
@@ -109,7 +111,7 @@ fn beyond_the_cap() -> c_int {
     for (number, place) in HELD.iter().enumerate() {
         let at = place.load(Ordering::Relaxed);
         if !at.is_null() {
-            // SAFETY: allocated above, and as long as it was made there.
+            // SAFETY: allocated above, with this length.
             unsafe { dealloc(at, layout(number, 2)) };
         }
     }
@@ -118,7 +120,7 @@ fn beyond_the_cap() -> c_int {
 
 static CAME_TO: AtomicI32 = AtomicI32::new(-1);
 
-/// The first requests of the process, and what comes later.
+/// The first requests of the process, and later ones.
 fn requests() {
     let mut code = request(false);
     crate::BEGIN();

@@ -1,4 +1,4 @@
-//! The model: what is alive, where it lies, and what it must hold. Every call of the allocator goes through here.
+//! The model: all live blocks, their addresses and their contents. Every call of the allocator goes through here.
 #![allow(unsafe_code, reason = "calls GlobalAlloc and looks at the memory that it returns")]
 
 use std::alloc::{GlobalAlloc, Layout};
@@ -8,21 +8,23 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use crate::lock::Lock;
 
-/// Up to this many bytes every byte is written and checked, beyond that the edges and the begin of some pages.
+/// Up to this size, every byte of a block is written and checked. Of a longer block, only its edges and the starts of
+/// some pages.
 const FULL_BYTES: usize = 1 << 10;
-/// Up to this many bytes all of a zeroed allocation is checked, beyond that where blocks are written, and sometimes all.
+/// Up to this size, all of a zeroed block is checked. Of a longer one, the words that blocks write to, and sometimes
+/// all of it.
 const FULL_ZEROES_BYTES: usize = 32 << 10;
 
-/// A live allocation; to be given back to its [`Heap`].
+/// A live block, which must be returned to its [`Heap`].
 pub(crate) struct Block {
     at: NonNull<u8>,
     layout: Layout,
     id: u64,
 }
 
-// SAFETY: a block owns its memory alone.
+// SAFETY: only the block owns its memory.
 unsafe impl Send for Block {}
-// SAFETY: a shared block tells where it lies and how long it is, which never changes.
+// SAFETY: a shared block only tells its address and its length, which never change.
 unsafe impl Sync for Block {}
 
 impl Block {
@@ -40,13 +42,13 @@ impl Block {
     }
 }
 
-/// An allocator under test, and what the model knows of it.
+/// An allocator under test, and the model of its live blocks.
 pub(crate) struct Heap<A> {
     alloc: A,
-    /// First address and end of all that is alive, or nothing where no lock may stand between the threads: then only the
-    /// contents tell.
+    /// First address and end of every live block. `None` if threads must not share a lock; then only the contents are
+    /// checked.
     intervals: Option<Lock<BTreeMap<usize, usize>>>,
-    /// Whether every byte of a block is written, so that all of it is resident.
+    /// Whether every byte of a block is written, so that the whole block is resident.
     written_whole: bool,
     live_bytes: AtomicUsize,
     next_id: AtomicU64,
@@ -63,7 +65,7 @@ impl<A: GlobalAlloc> Heap<A> {
         }
     }
 
-    /// The same, but every byte of a block is written, so that what is handed out is resident.
+    /// The same, but every byte of a block is written, so that it is all resident.
     #[allow(dead_code, reason = "each test binary uses its part")]
     pub(crate) fn written_whole(self) -> Self {
         Self { written_whole: true, ..self }
@@ -73,7 +75,7 @@ impl<A: GlobalAlloc> Heap<A> {
         self.live_bytes.load(Ordering::Relaxed)
     }
 
-    /// A new block, or nothing where the allocator has no memory.
+    /// A new block, or `None` if the allocator has no memory.
     pub(crate) fn alloc(&self, layout: Layout, zeroed: bool) -> Option<Block> {
         assert!(layout.size() > 0);
         // SAFETY: the layout is not empty.
@@ -87,14 +89,14 @@ impl<A: GlobalAlloc> Heap<A> {
         Some(block)
     }
 
-    /// The block with another length, or as it was where the allocator has no memory.
+    /// The block with another length, or the unchanged block if the allocator has no memory.
     pub(crate) fn realloc(&self, mut block: Block, new_size: usize) -> Block {
         assert!(new_size > 0);
         let (old_at, old_size) = (block.at.addr().get(), block.size());
         check(&block, old_at, old_size, old_size);
         self.remove(&block);
-        // SAFETY: the block came from this allocator with this layout; the new size is neither 0 nor beyond what a layout
-        // may have (`program` and `volume` make sure).
+        // SAFETY: the block came from this allocator with this layout. `program` and `volume` ensure that the new size
+        // is not 0 and fits a layout.
         let at = unsafe { self.alloc.realloc(block.at.as_ptr(), block.layout, new_size) };
         if let Some(at) = NonNull::new(at) {
             block.at = at;
@@ -107,17 +109,17 @@ impl<A: GlobalAlloc> Heap<A> {
         block
     }
 
-    /// Checks the block's contents and gives it back.
+    /// Checks the block's contents and frees it.
     pub(crate) fn free(&self, block: Block) {
         check(&block, block.at.addr().get(), block.size(), block.size());
         self.remove(&block);
-        // SAFETY: the block came from this allocator with this layout, and is gone now.
+        // SAFETY: the block came from this allocator with this layout, and nothing uses it any more.
         unsafe { self.alloc.dealloc(block.at.as_ptr(), block.layout) };
     }
 
     fn stamp(&self, block: &Block) {
         if self.written_whole {
-            // SAFETY: the block is alive and ours.
+            // SAFETY: the block is alive, and this function owns it.
             unsafe { block.at.as_ptr().write_bytes(0xA5, block.size()) };
         }
         stamp(block);
@@ -147,8 +149,8 @@ impl<A: GlobalAlloc> Heap<A> {
     }
 }
 
-/// The words of a block at `base`, as indices, that are written and checked. Those in the middle lie where their address
-/// is a round number, so that later blocks look where earlier ones have written.
+/// The indices of the words that are written and checked in a block at `base`. Words in the middle lie at round
+/// addresses, so that later blocks check the words that earlier ones wrote.
 fn words(base: usize, size: usize) -> impl Iterator<Item = usize> {
     let count = size / 8;
     let stride: usize = match size >> 18 {
@@ -162,7 +164,7 @@ fn words(base: usize, size: usize) -> impl Iterator<Item = usize> {
     (0..head).chain(pages).chain(tail..count)
 }
 
-/// What word `index` of a block holds.
+/// The value of word `index` of a block.
 fn word(id: u64, index: usize) -> u64 {
     ((id << 32) ^ index as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1
 }
@@ -170,7 +172,7 @@ fn word(id: u64, index: usize) -> u64 {
 fn stamp(block: &Block) {
     let at = block.at.as_ptr().cast::<u64>();
     for index in words(block.at.addr().get(), block.size()) {
-        // SAFETY: a whole word within the block, which is alive and ours.
+        // SAFETY: a whole word within the block, which is alive and owned here.
         unsafe { at.add(index).write_unaligned(word(block.id, index)) };
     }
     let (rest, last) = (block.size() / 8, block.size() % 8);
@@ -178,11 +180,11 @@ fn stamp(block: &Block) {
     unsafe { at.add(rest).cast::<u8>().copy_from(word(block.id, rest).to_le_bytes().as_ptr(), last) };
 }
 
-/// Checks what is left, in the first `len` bytes, of the stamps that the block had when it lay at `base`, `size` long.
+/// Checks the stamps that the block got at `base` with length `size`, as far as they lie in the first `len` bytes.
 fn check(block: &Block, base: usize, size: usize, len: usize) {
     let at = block.at.as_ptr().cast::<u64>();
     for index in words(base, size).filter(|&index| (index + 1) * 8 <= len) {
-        // SAFETY: a whole word within the block, which is alive and ours.
+        // SAFETY: a whole word within the block, which is alive and owned here.
         let found = unsafe { at.add(index).read_unaligned() };
         assert_eq!(found, word(block.id, index), "word {index} of {:?} at {at:?} changed", block.layout);
     }
@@ -202,9 +204,9 @@ fn check(block: &Block, base: usize, size: usize, len: usize) {
 fn check_zeroes(block: &Block) {
     let at = block.at.as_ptr();
     if block.size() <= FULL_ZEROES_BYTES || (block.id.is_multiple_of(16) && block.size() <= 4 << 20) {
-        // SAFETY: the block is alive, ours, and initialised if the allocator keeps its word.
+        // SAFETY: the block is alive, owned here, and initialised if the allocator works.
         let bytes = unsafe { std::slice::from_raw_parts(at, block.size()) };
-        // SAFETY: any bytes are words.
+        // SAFETY: any bytes form valid words.
         let (head, words, tail) = unsafe { bytes.align_to::<u64>() };
         let clear = words.iter().fold(0, |all, word| all | word) == 0 && head.iter().chain(tail).all(|&byte| byte == 0);
         assert!(clear, "{:?} at {at:?} is not zero", block.layout);

@@ -1,5 +1,5 @@
-//! A spin lock. ThreadSanitizer sees its atomics, because they are compiled here; those of the standard library's mutex it
-//! does not see, unless the standard library is compiled for it too (docs/verification.md).
+//! A spin lock. ThreadSanitizer sees its atomics, because they are compiled here. It sees those of the standard
+//! library's mutex only if the standard library is compiled for it too (docs/verification.md).
 #![allow(unsafe_code, reason = "a lock")]
 
 use std::cell::UnsafeCell;
@@ -16,7 +16,7 @@ pub(crate) struct Lock<T> {
 unsafe impl<T: Send> Sync for Lock<T> {}
 
 impl<T> Lock<T> {
-    /// Runs `f` with the value. Should it panic, the lock stays taken: `f` does not.
+    /// Runs `f` with the value. If `f` panicked, the lock would stay taken; no caller's `f` does.
     pub(crate) fn with<R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
         while self.taken.swap(true, Ordering::Acquire) {
             thread::yield_now();

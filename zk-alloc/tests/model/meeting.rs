@@ -1,14 +1,14 @@
-//! A place where threads wait for each other, and learn that one of them panicked: they would wait for it for ever.
+//! A barrier that also tells its threads if one of them panicked. They would wait for it forever.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 
-/// For a fixed number of threads, any number of times.
+/// A barrier for a fixed number of threads, any number of times.
 pub(crate) struct Meeting {
     threads: usize,
-    /// Threads that came, over all meetings.
+    /// The number of arrivals, over all meetings.
     came: AtomicUsize,
-    /// Meetings that are over.
+    /// The number of meetings that are over.
     over: AtomicUsize,
     broken: AtomicBool,
 }
@@ -18,7 +18,7 @@ impl Meeting {
         Self { threads, came: AtomicUsize::new(0), over: AtomicUsize::new(0), broken: AtomicBool::new(false) }
     }
 
-    /// Waits for all threads; the last to come runs `f` while the others still wait.
+    /// Waits for all threads. The last one runs `f` while the others still wait.
     pub(crate) fn meet(&self, f: impl FnOnce()) {
         let before = self.over.load(Ordering::Acquire);
         if self.came.fetch_add(1, Ordering::AcqRel) + 1 == (before + 1) * self.threads {

@@ -1,4 +1,4 @@
-//! A program: operations that one thread carries out in order. Small ones come from proptest and from the fuzzer.
+//! A program: operations that one thread executes in order. proptest and the fuzzer make small ones.
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::thread;
@@ -7,10 +7,10 @@ use zk_alloc::{PhaseGuard, release};
 
 use crate::heap::{Block, Heap};
 
-/// Alive at most, in bytes: beyond, a program allocates nothing.
+/// The most bytes that are alive: above it, a program allocates nothing.
 pub(crate) const MAX_LIVE_BYTES: usize = 1 << 30;
 
-/// One step of a [`run`]. Which block is meant is counted modulo the blocks that are alive.
+/// One step of a [`run`]. The number of a block is taken modulo the number of live blocks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Op {
     Alloc {
@@ -18,7 +18,7 @@ pub(crate) enum Op {
         align_log2: u32,
         zeroed: bool,
     },
-    /// As many bytes as a layout may have: refused, and nothing else happens.
+    /// A request for the largest size that a layout may have. It is refused, and has no other effect.
     AllocAbsurd {
         align_log2: u32,
         zeroed: bool,
@@ -33,16 +33,16 @@ pub(crate) enum Op {
     Free {
         which: u16,
     },
-    /// Another thread, which ends at once, gives a block back.
+    /// Another thread frees a block, and ends at once.
     FreeElsewhere {
         which: u16,
     },
-    /// Another thread, which ends at once, makes a block.
+    /// Another thread allocates a block, and ends at once.
     AllocElsewhere {
         size: usize,
     },
     BeginPhase,
-    /// Ends any of the program's phases, not only the last begun.
+    /// Ends any of the program's phases, not only the newest.
     EndPhase {
         which: u16,
     },
@@ -58,7 +58,7 @@ fn take<T>(from: &mut Vec<T>, which: u16) -> Option<T> {
     (!from.is_empty()).then(|| from.swap_remove(usize::from(which) % from.len()))
 }
 
-/// Carries out the operations, and then gives back what is alive.
+/// Executes the operations, and then frees all live blocks.
 pub(crate) fn run<A: GlobalAlloc + Sync>(heap: &Heap<A>, ops: &[Op]) {
     let mut blocks: Vec<Block> = Vec::new();
     let mut phases = Vec::new();

@@ -1,5 +1,5 @@
-//! Volume: threads that do random things with each other's blocks, from one seed. Which thread is faster differs from run
-//! to run; what each of them draws does not.
+//! Volume: threads that do random things to each other's blocks, from one seed. The threads' speeds differ from run to
+//! run, but each thread's random numbers do not.
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::cell::RefCell;
@@ -14,31 +14,31 @@ use crate::heap::{Block, Heap};
 use crate::lock::Lock;
 use crate::meeting::Meeting;
 
-/// How much, and from what.
+/// The size of the test, and its seed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Volume {
     pub(crate) seed: u64,
-    /// In all.
+    /// The number of operations of all threads.
     pub(crate) ops: u64,
     pub(crate) threads: usize,
-    /// Threads end after so many operations, and others take over: what they leave alive is handed on.
+    /// A thread ends after this number of operations. Another takes over, and gets its live blocks.
     pub(crate) ops_per_life: u64,
-    /// One operation of so many is about memory that nobody uses: `release()`, a policy, and the like.
+    /// One operation in this number is about unused memory: `release()`, a policy, and the like.
     pub(crate) ops_per_settling: usize,
-    /// Now and then all threads wait while one of them looks at the process.
+    /// Now and then all threads wait while one of them checks the process.
     pub(crate) at_rest: Option<AtRest>,
 }
 
-/// What is looked at while no thread does anything.
+/// A check that runs while no thread does anything.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AtRest {
-    /// After so many operations of each life, and multiples of them.
+    /// The check runs after each multiple of this number of operations in a life.
     pub(crate) every_ops: u64,
-    /// Panics at what should not be.
+    /// Panics if the check fails.
     pub(crate) check: fn(),
 }
 
-/// Beyond so many live bytes threads rather free than allocate.
+/// Above this live size, threads free rather than allocate.
 const MAX_LIVE_BYTES: usize = 1 << 30;
 const MAX_LIVE_BLOCKS: usize = 256;
 
@@ -57,7 +57,7 @@ impl Rng {
         (self.next() % bound as u64) as usize
     }
 
-    /// From 1 to `1 << max_log2`, each order of magnitude as often as the others.
+    /// From 1 to `1 << max_log2`, with each power of two equally likely.
     fn log_uniform(&mut self, max_log2: u32) -> usize {
         let top = 1 << self.below(max_log2 as usize + 1);
         top / 2 + self.below(top - top / 2) + 1
@@ -87,7 +87,7 @@ impl Rng {
     }
 }
 
-/// A thread's blocks, given to it by others or by an earlier life.
+/// Blocks for a thread, from other threads or from an earlier life.
 type Mail = Lock<Vec<Block>>;
 
 fn post(mail: &Mail, block: Block) {
@@ -135,7 +135,7 @@ thread_local! {
     static AT_EXIT: AtExit = AtExit::default();
 }
 
-/// One thread's life: its operations; then it hands on what it has.
+/// One thread's life: its operations, then it passes on its blocks.
 fn live<A: GlobalAlloc + Sync + 'static>(
     heap: &'static Heap<A>,
     seed: u64,
@@ -147,7 +147,7 @@ fn live<A: GlobalAlloc + Sync + 'static>(
     let _tells_of_a_panic = meeting.member();
     let rng = &mut Rng(seed);
     if rng.below(2) == 0 {
-        // Locals end in the reverse order of their first use: now and then before the allocator's.
+        // Locals are destroyed in the reverse order of their first use: now and then before the allocator's.
         AT_EXIT.with(|_| ());
     }
     let mut blocks = collect(&mail[index]);
@@ -173,13 +173,13 @@ fn live<A: GlobalAlloc + Sync + 'static>(
             }
             9_200..9_700 if !blocks.is_empty() => post(&mail[rng.below(mail.len())], take(&mut blocks, rng)),
             9_700..9_800 => blocks.extend(collect(&mail[index])),
-            // Seldom enough that every now and then no phase is open.
+            // Rare enough that no phase is open now and then.
             9_800..9_830 => phases.push(PhaseGuard::new()),
             9_830..10_000 if !phases.is_empty() => drop(phases.swap_remove(rng.below(phases.len()))),
             _ => {}
         }
     }
-    // Some blocks end with the thread; the others are handed on.
+    // Some blocks end with the thread; the others are passed on.
     for block in blocks {
         if rng.below(8) == 0 {
             at_exit(move || {
@@ -193,8 +193,8 @@ fn live<A: GlobalAlloc + Sync + 'static>(
     }
 }
 
-/// Now and then, what a program says about memory that it does not use. A background thread would purge while one of the threads looks
-/// at the process.
+/// Changes settings for unused memory, as a program does now and then. `may_start_thread` must be `false` if a check
+/// runs: a background thread would purge during the check.
 fn settle(rng: &mut Rng, may_start_thread: bool) {
     match rng.below(18) {
         0..4 => _ = release(),

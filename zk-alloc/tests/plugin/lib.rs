@@ -1,4 +1,4 @@
-//! A plugin whose global allocator is zk-alloc: what tests/hazards_unload.rs loads and closes.
+//! A plugin with zk-alloc as its global allocator. tests/hazards_unload.rs loads and closes it.
 
 use std::hint::black_box;
 use std::thread;
@@ -8,7 +8,7 @@ use zk_alloc::{ZkAllocator, phase, stats};
 #[global_allocator]
 static ALLOC: ZkAllocator = if cfg!(feature = "resident") { ZkAllocator::resident() } else { ZkAllocator };
 
-/// Words of buffers: from slabs, a page run, and a giant.
+/// Lengths of buffers in words: blocks, page runs and a huge run.
 const LENGTHS: [usize; 5] = [6, 90, 4_000, 60_000, 9 << 20];
 
 fn work(seed: u64) -> u64 {
@@ -16,8 +16,8 @@ fn work(seed: u64) -> u64 {
     black_box(&buffers).iter().flatten().fold(0, |sum, &word| sum.wrapping_add(word))
 }
 
-/// Works on the calling thread, and returns how many requests the arena has served so far. It registers no destructor of a thread
-/// local of Rust's: these keep an object mapped as long as a thread has one.
+/// Works on the calling thread, and returns the number of requests that the arena has served so far. It registers no
+/// destructor of a Rust thread-local, because such a destructor keeps the object mapped until the thread ends.
 #[unsafe(no_mangle)]
 pub extern "C" fn prove(seed: u64) -> u64 {
     black_box(phase(|| work(seed)));

@@ -1,5 +1,5 @@
-//! Allocators as values: the same program under ours and under its peers, each in a process of its own, and what it costs
-//! there in RSS.
+//! Allocators as values. The same program runs under zk-alloc and under its peers, each in a process of its own, and
+//! reports its cost in RSS.
 #![allow(dead_code, reason = "each test binary uses its part")]
 #![allow(unsafe_code, reason = "calls GlobalAlloc")]
 
@@ -17,9 +17,10 @@ use crate::support::{alone, is_alone, rss_bytes};
 pub(crate) const KIB: usize = 1 << 10;
 pub(crate) const MIB: usize = 1 << 20;
 
-/// Says in a child process which allocator it is to use.
+/// The variable that names the allocator to a child process.
 const ARM: &str = "ZK_ALLOC_TEST_ARM";
-/// What an allocator may cost beyond its share of the best peer's figure: tables, and the kernel's figure lags.
+/// The cost that an allocator may have beyond its share of the best peer's figure: for tables, and because the kernel's
+/// figure lags.
 const SLACK_BYTES: usize = 2 * MIB;
 
 pub(crate) type Allocator = &'static (dyn GlobalAlloc + Sync);
@@ -27,18 +28,18 @@ pub(crate) type Allocator = &'static (dyn GlobalAlloc + Sync);
 static SCOPED: ZkAllocator = ZkAllocator;
 pub(crate) static RESIDENT: ZkAllocator = ZkAllocator::resident();
 
-/// Memory of an allocator, which gets it back when the block is dropped.
+/// Memory of an allocator. Dropping the block frees it.
 pub(crate) struct Block {
     allocator: Allocator,
     at: NonNull<u8>,
     layout: Layout,
 }
 
-// SAFETY: a block owns its memory alone.
+// SAFETY: only the block owns its memory.
 unsafe impl Send for Block {}
 
 impl Block {
-    /// A block that nobody has written to.
+    /// A block that was not written to.
     pub(crate) fn untouched(allocator: Allocator, size: usize, align: usize) -> Self {
         Self::made(allocator, size, align, |layout| {
             // SAFETY: no size here is zero.
@@ -54,7 +55,7 @@ impl Block {
         })
     }
 
-    /// A block whose every byte was written, so that all of it is resident.
+    /// A block whose every byte was written, so that the whole block is resident.
     pub(crate) fn written(allocator: Allocator, size: usize) -> Self {
         let block = Self::untouched(allocator, size, 8);
         block.write(0, size);
@@ -78,21 +79,21 @@ impl Block {
     /// Writes `len` bytes from byte `from` on.
     pub(crate) fn write(&self, from: usize, len: usize) {
         assert!(from + len <= self.layout.size());
-        // SAFETY: within the block, which is alive and ours alone; nothing refers to its contents meanwhile.
+        // SAFETY: within the block, which is alive and owned here; nothing refers to its contents at the same time.
         unsafe { self.at.add(from).write_bytes(0xA5, len) };
     }
 
     /// Whether every byte is zero, in a block that was zeroed or written whole.
     pub(crate) fn is_zero(&self) -> bool {
-        // SAFETY: the block is alive, and initialised if the allocator keeps its word.
+        // SAFETY: the block is alive, and initialised if the allocator works.
         let bytes = unsafe { std::slice::from_raw_parts(self.at.as_ptr(), self.layout.size()) };
         bytes.iter().fold(0, |all, byte| all | byte) == 0
     }
 
-    /// The block with another length; `None`, and the block is lost, where the allocator refuses.
+    /// The block with another length. `None` if the allocator refuses; then the block is leaked.
     pub(crate) fn resized(self, size: usize) -> Option<Self> {
         let this = std::mem::ManuallyDrop::new(self);
-        // SAFETY: the block came from this allocator with this layout, and nobody uses the old one from here on.
+        // SAFETY: the block came from this allocator with this layout, and nothing uses the old one from here on.
         let at = unsafe { this.allocator.realloc(this.at.as_ptr(), this.layout, size) };
         let layout = Layout::from_size_align(size, this.layout.align()).expect("a small layout");
         Some(Self { allocator: this.allocator, at: NonNull::new(at)?, layout })
@@ -101,19 +102,19 @@ impl Block {
 
 impl Drop for Block {
     fn drop(&mut self) {
-        // SAFETY: the block came from this allocator with this layout, and is gone now.
+        // SAFETY: the block came from this allocator with this layout, and nothing uses it any more.
         unsafe { self.allocator.dealloc(self.at.as_ptr(), self.layout) };
     }
 }
 
-/// An allocator, and how to run a program under it.
+/// An allocator, and a function that runs a program under it.
 struct Arm {
     name: &'static str,
     is_ours: bool,
     run: fn(Program) -> usize,
 }
 
-/// What is run under each allocator. It returns what that cost, in bytes of RSS.
+/// A program that runs under each allocator. It returns its cost in bytes of RSS.
 type Program = fn(Allocator) -> usize;
 
 const ARMS: [Arm; 6] = [
@@ -125,7 +126,8 @@ const ARMS: [Arm; 6] = [
     Arm { name: "snmalloc", is_ours: false, run: |program| program(&SnMalloc) },
 ];
 
-/// Runs `program`, which is the test `name`, under each allocator, and holds ours to 1.25 of the best peer's cost.
+/// Runs `program`, which is the test `name`, under each allocator. Asserts that zk-alloc costs at most 1.25 of the best
+/// peer, plus [`SLACK_BYTES`].
 #[track_caller]
 pub(crate) fn against_peers(name: &str, program: Program) {
     if is_alone() {

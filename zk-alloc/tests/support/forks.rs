@@ -21,7 +21,7 @@ pub(crate) fn in_a_fork(work: impl FnOnce() -> u8) -> i32 {
     assert!(child > 0, "no process: {}", std::io::Error::last_os_error());
     let begun = Instant::now();
     let mut status = 0;
-    // SAFETY: a child of ours, and a place for the answer.
+    // SAFETY: a child of this process, and a place for the answer.
     while unsafe { libc::waitpid(child, &raw mut status, libc::WNOHANG) } == 0 {
         if begun.elapsed() > PATIENCE {
             // SAFETY: as above.

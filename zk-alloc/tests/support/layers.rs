@@ -1,7 +1,7 @@
-//! Reads a crate's sources for who names whom.
+//! Reads a crate's sources to find which module names which.
 //!
-//! Counted are paths that begin with `crate::` or `super::`, in imports and elsewhere, and what a folder's `mod.rs` names of
-//! its own files; comments and the unit tests at the end of a file are not.
+//! It counts paths that begin with `crate::` or `super::`, in imports and elsewhere, and the names by which a folder's
+//! `mod.rs` calls its own files. It ignores comments, and unit tests at the end of a file.
 
 #![allow(dead_code, reason = "each crate's test uses its share")]
 
@@ -9,10 +9,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Modules from the top down. What stands on one line may name what stands on lower lines, and not its neighbours.
+/// Modules from the top down. Modules of one line may name modules of lower lines, but not each other.
 pub(crate) type Order = [&'static [&'static str]];
 
-/// Every breach of `order` in the sources, a line each. The crate's root names everything, and what `is_exempt` is not read.
+/// Every breach of `order` in the sources, one per line. The crate's root may name everything; modules for which
+/// `is_exempt` holds are skipped.
 pub(crate) fn breaches(src: &Path, order: &Order, is_exempt: fn(&str) -> bool) -> Vec<String> {
     let mut breaches = Vec::new();
     for file in files(src) {
@@ -37,7 +38,7 @@ pub(crate) fn breaches(src: &Path, order: &Order, is_exempt: fn(&str) -> bool) -
     breaches
 }
 
-/// Files that name each other, directly or through others: one line for each way round that was found.
+/// Files that name each other, directly or through others: one line per cycle found.
 pub(crate) fn cycles(src: &Path, is_exempt: fn(&str) -> bool) -> Vec<String> {
     let files: BTreeMap<_, _> = files(src).into_iter().map(|file| (module(src, &file), file)).collect();
     let modules: BTreeSet<&str> = files.keys().map(String::as_str).filter(|name| !is_exempt(name)).collect();
@@ -112,7 +113,7 @@ pub(crate) fn code(file: &Path) -> String {
     text[..end].lines().map(|line| line.split("//").next().unwrap_or_default()).collect::<Vec<_>>().join("\n")
 }
 
-/// The paths that a `{a, b::{c, d}}` or an `a::b` stands for.
+/// The paths that `{a, b::{c, d}}` or `a::b` stands for.
 fn expand(tail: &str) -> Vec<String> {
     let name = |text: &str| text.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect::<String>();
     if !tail.starts_with('{') {
@@ -141,12 +142,12 @@ fn expand(tail: &str) -> Vec<String> {
         .collect()
 }
 
-/// What a module names, as absolute paths.
+/// All paths that a module names, as absolute paths.
 pub(crate) fn named(module: &str, code: &str) -> BTreeSet<String> {
     let parent = |module: &str| module.rsplit_once("::").map_or(String::new(), |(parent, _)| parent.to_owned());
     let mut paths = BTreeSet::new();
     for prefix in ["crate::", "super::"] {
-        // A `super::` behind another is a part of that path.
+        // A `super::` that follows another is a part of that path.
         for (at, _) in code.match_indices(prefix).filter(|(at, _)| !code[..*at].ends_with("super::")) {
             let mut tail = code[at + prefix.len()..].trim_start();
             let mut base = if prefix == "crate::" { String::new() } else { parent(module) };
@@ -164,12 +165,12 @@ fn rank(order: &Order, module: &str) -> Option<usize> {
     order.iter().position(|line| line.contains(&module))
 }
 
-/// The module that a path lies in: the longest that the order knows.
+/// The module that contains a path: the longest that the order lists.
 pub(crate) fn owner<'a>(order: &Order, path: &'a str) -> Option<&'a str> {
     longest(path, |module| rank(order, module).map(|_| module))
 }
 
-/// What `known` makes of the longest beginning of `path` that it knows.
+/// The result of `known` for the longest prefix of `path` that it knows.
 fn longest<'a, T>(path: &'a str, known: impl Fn(&'a str) -> Option<T>) -> Option<T> {
     let ends = path.match_indices("::").map(|(at, _)| at).chain([path.len()]);
     ends.filter_map(|end| known(&path[..end])).last()

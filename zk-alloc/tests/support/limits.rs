@@ -1,6 +1,6 @@
-//! Limits of the process, and others for as long as something runs.
+//! Limits of the process, and other limits while a closure runs.
 #![allow(dead_code, reason = "each test binary uses its part")]
-#![allow(unsafe_code, reason = "asks for limits of the process, and sets them")]
+#![allow(unsafe_code, reason = "reads and sets limits of the process")]
 
 #[cfg(target_env = "gnu")]
 type Resource = libc::__rlimit_resource_t;
@@ -14,12 +14,12 @@ fn limit_of(resource: Resource) -> libc::rlimit {
     limit
 }
 
-/// What this process may lock, in bytes.
+/// The number of bytes that this process may lock.
 pub(crate) fn lockable_bytes() -> u64 {
     limit_of(libc::RLIMIT_MEMLOCK).rlim_cur
 }
 
-/// Runs `body` with a soft limit, and puts the old one back.
+/// Runs `body` with a soft limit, and restores the old one.
 pub(crate) fn limited<R>(resource: Resource, bytes: usize, body: impl FnOnce() -> R) -> R {
     let old = limit_of(resource);
     let new = libc::rlimit { rlim_cur: bytes as u64, ..old };
@@ -31,7 +31,7 @@ pub(crate) fn limited<R>(resource: Resource, bytes: usize, body: impl FnOnce() -
     result
 }
 
-/// Runs `body` while the process may have no more writable memory of its own.
+/// Runs `body` while the process can't get more private writable memory.
 pub(crate) fn without_more_memory<R>(body: impl FnOnce() -> R) -> R {
     limited(libc::RLIMIT_DATA, 1, body)
 }

@@ -1,4 +1,4 @@
-//! What the kernel says of this process' mappings.
+//! The kernel's account of this process's mappings.
 #![allow(dead_code, reason = "each test binary uses its part")]
 #![allow(unsafe_code, reason = "asks the kernel about mappings")]
 
@@ -6,7 +6,7 @@ use std::fs;
 
 use zk_alloc::{HugePagesOutcome, stats};
 
-/// A mapping, as `/proc/self/smaps` has it.
+/// A mapping, as listed in `/proc/self/smaps`.
 #[derive(Debug)]
 pub(crate) struct Map {
     /// Such as `rw-p`.
@@ -21,7 +21,7 @@ impl Map {
     }
 }
 
-/// The mapping that holds an address, if one does.
+/// The mapping that contains an address, if there is one.
 pub(crate) fn map_of(address: usize) -> Option<Map> {
     let smaps = fs::read_to_string("/proc/self/smaps").expect("Linux has it");
     let mut lines =
@@ -31,7 +31,7 @@ pub(crate) fn map_of(address: usize) -> Option<Map> {
     Some(Map { access, flags: flags.split_ascii_whitespace().map(str::to_owned).collect() })
 }
 
-/// Addresses of a mapping, and how many bytes of it are in memory.
+/// The addresses of a mapping, and the number of its resident bytes.
 #[derive(Clone, Copy, Debug)]
 struct Span {
     from: usize,
@@ -39,16 +39,17 @@ struct Span {
     resident_bytes: usize,
 }
 
-/// Bytes in memory of the region of `reserved_bytes` that holds an address, by the kernel's account.
+/// Resident bytes, by the kernel's account, of the region of `reserved_bytes` that contains an address.
 ///
-/// The arena maps parts of its region as it grows, and on both sides as much room again is free: so its mappings are all that lie
-/// within that length of an address of its own.
+/// The arena maps parts of its region as it grows, and the same length is free on both sides. So all mappings within
+/// this distance of an address in the region belong to the arena.
 pub(crate) fn resident_bytes_around(address: usize, reserved_bytes: usize) -> usize {
     spans_around(address, reserved_bytes).iter().map(|span| span.resident_bytes).sum()
 }
 
-/// Has the kernel make a huge page of each block of that region of which it would make one by itself: khugepaged, as the
-/// kernel's defaults have it, takes each of which any page is in memory, unless it was forbidden to. Returns how many it made.
+/// Has the kernel make each block of that region huge that khugepaged would make huge. With the kernel's defaults,
+/// these are all blocks with any resident page, unless the arena forbade it. Returns the number of blocks that became
+/// huge.
 pub(crate) fn make_huge_around(address: usize, reserved_bytes: usize) -> usize {
     let spans = spans_around(address, reserved_bytes).into_iter().filter(|span| span.resident_bytes > 0);
     let blocks =
@@ -61,17 +62,17 @@ const BLOCK_BYTES: usize = 2 << 20;
 
 fn is_in_memory(block: usize) -> bool {
     let mut pages = [0u8; BLOCK_BYTES / (4 << 10)];
-    // SAFETY: asks about a mapping of this process; there is a byte for each page, also of the smallest.
+    // SAFETY: asks about a mapping of this process; the array has a byte for each page, even of the smallest size.
     unsafe { libc::mincore(std::ptr::with_exposed_provenance_mut(block), BLOCK_BYTES, pages.as_mut_ptr().cast()) };
     pages.iter().any(|page| page & 1 == 1)
 }
 
 fn make_huge(block: usize) -> bool {
-    // SAFETY: what the memory holds stays as it is, and whose it is.
+    // SAFETY: changes neither the contents of the memory nor its owner.
     unsafe { libc::madvise(std::ptr::with_exposed_provenance_mut(block), BLOCK_BYTES, libc::MADV_COLLAPSE) == 0 }
 }
 
-/// The mappings of the region of `reserved_bytes` that holds an address.
+/// The mappings of the region of `reserved_bytes` that contains an address.
 fn spans_around(address: usize, reserved_bytes: usize) -> Vec<Span> {
     let (from, to) = (address.saturating_sub(reserved_bytes), address.saturating_add(reserved_bytes));
     let found: Vec<_> = spans().into_iter().filter(|span| from < span.to && span.from < to).collect();
@@ -79,11 +80,11 @@ fn spans_around(address: usize, reserved_bytes: usize) -> Vec<Span> {
     found
 }
 
-/// By how much what `stats()` says may differ from what the kernel says.
+/// The largest difference that is allowed between `stats()` and the kernel.
 pub(crate) fn tolerance_bytes(resident_bytes: usize) -> usize {
     let exact = resident_bytes / 100 + (2 << 20);
-    // The kernel makes and splits huge pages without a word to anybody: a touch may bring one where its page table has become
-    // empty, and since Linux 6.12 one that is split loses what of it is zero.
+    // The kernel makes and splits huge pages without notice. A touch may bring a huge page where the page table has
+    // become empty. Since Linux 6.12, a huge page that is split loses the parts that are zero.
     let is_huge = matches!(stats().huge_pages, Some(HugePagesOutcome::Auto | HugePagesOutcome::Always));
     if is_huge { exact + (4 << 20) + resident_bytes / 10 } else { exact }
 }
@@ -102,7 +103,7 @@ fn spans() -> Vec<Span> {
     spans
 }
 
-/// The addresses in the first line of a mapping; its other lines have none.
+/// The addresses in the first line of a mapping. Its other lines have none.
 fn range(line: &str) -> Option<(usize, usize)> {
     let (from, to) = line.split(' ').next()?.split_once('-')?;
     Some((usize::from_str_radix(from, 16).ok()?, usize::from_str_radix(to, 16).ok()?))

@@ -1,4 +1,4 @@
-//! What the tests of the hazards share: patterns in memory, processes of their own, and the process' own figures.
+//! Shared by the tests of the hazards: patterns in memory, processes of their own, and figures of the process.
 #![allow(dead_code, reason = "each test binary uses its part")]
 
 use std::collections::hash_map::DefaultHasher;
@@ -12,10 +12,10 @@ use std::time::{Duration, Instant};
 
 /// Set in a process that runs one test alone.
 const ALONE: &str = "ZK_ALLOC_TEST_ALONE";
-/// Longer than any test takes on a busy machine; a process that a hazard hung is ended then.
+/// Longer than any test takes on a busy machine. A process that hangs is killed then.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// `len` numbers that no other seed makes.
+/// `len` numbers that no other seed produces.
 pub(crate) fn patterned(len: usize, seed: u64) -> Vec<u64> {
     (0..len as u64).map(|i| mix(seed, i)).collect()
 }
@@ -35,7 +35,7 @@ fn mix(seed: u64, i: u64) -> u64 {
     (i ^ seed.rotate_left(32)).wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ seed
 }
 
-/// Fills what is free with something else: whoever still uses memory that is not theirs will read it.
+/// Overwrites free memory, so that a test that still uses freed memory notices.
 pub(crate) fn scribble() {
     for len in [64usize, 1 << 9, 1 << 10, 1 << 12, 1 << 13, 1 << 16, 1 << 18] {
         let junk: Vec<_> = (0..16).map(|_| black_box(vec![u64::MAX; len / 8])).collect();
@@ -43,7 +43,7 @@ pub(crate) fn scribble() {
     }
 }
 
-/// Numbers that look random and are the same in every run (xorshift64*).
+/// Pseudo-random numbers, the same in every run (xorshift64*).
 pub(crate) struct Numbers(u64);
 
 impl Numbers {
@@ -70,7 +70,7 @@ pub(crate) fn is_alone() -> bool {
     std::env::var_os(ALONE).is_some()
 }
 
-/// Allows tests to change settings of the machine for a moment, and has those fail that lack the rights.
+/// Allows tests to change settings of the machine for a moment. Tests that lack the rights then fail.
 const HOST: &str = "ZK_ALLOC_TEST_HOST";
 
 pub(crate) fn may_change_host() -> bool {
@@ -89,7 +89,7 @@ pub(crate) fn small_nodes_too() -> bool {
     std::env::var_os("ZK_ALLOC_MIN_BYTES").is_none_or(|value| value == "0")
 }
 
-/// How a process ended, and what it said.
+/// How a process ended, and its output.
 #[derive(Debug)]
 pub(crate) struct Ended {
     pub(crate) status: ExitStatus,
@@ -110,10 +110,12 @@ impl Ended {
     }
 }
 
-/// Has all tests take a virtual machine for a host that reports no free memory to a hypervisor, and so asks for huge pages.
+/// Makes the allocator treat a virtual machine like a host that does not report free memory to a hypervisor, so that it
+/// uses huge pages.
 pub(crate) const BARE_METAL: &str = "ZK_ALLOC_TEST_BARE_METAL";
 
-/// Runs the test `name` of this binary alone in a process of its own, whose only `ZK_ALLOC_*` settings are `settings`.
+/// Runs the test `name` of this binary alone in a process of its own, with `settings` as its only `ZK_ALLOC_*`
+/// variables.
 pub(crate) fn alone(name: &str, settings: &[(&str, &OsStr)]) -> Ended {
     alone_as(name, settings, |_| ())
 }
@@ -154,8 +156,8 @@ fn read_all(pipe: Option<impl Read + Send + 'static>) -> thread::JoinHandle<Vec<
     })
 }
 
-/// Runs `body`, which is the test `name`, in two processes of its own: with the default threshold, where the small nodes
-/// of libraries are the arena's, and with one of 1 KiB, where they are the backing allocator's.
+/// Runs `body`, which is the test `name`, in two processes of its own. With the default threshold, the arena serves the
+/// small nodes of libraries. With a threshold of 1 KiB, the backing allocator does.
 #[track_caller]
 pub(crate) fn at_both_thresholds(name: &str, body: impl FnOnce()) {
     if is_alone() {
@@ -166,7 +168,7 @@ pub(crate) fn at_both_thresholds(name: &str, body: impl FnOnce()) {
     alone(name, &[("ZK_ALLOC_MIN_BYTES", &larger_ones)]).assert_passed("ZK_ALLOC_MIN_BYTES=1024");
 }
 
-/// Runs `body`, which is the test `name`, in a process of its own with these settings, and shows what it measured there.
+/// Runs `body`, which is the test `name`, in a process of its own with these settings, and prints its measurements.
 #[track_caller]
 pub(crate) fn in_its_own_process(name: &str, settings: &[(&str, &str)], body: impl FnOnce()) {
     if is_alone() {
@@ -182,21 +184,21 @@ pub(crate) fn in_its_own_process(name: &str, settings: &[(&str, &str)], body: im
     ended.assert_passed(&format!("{name} {settings:?}"));
 }
 
-/// Bytes of this process in memory, by the kernel's account.
+/// The resident bytes of this process, by the kernel's account.
 #[cfg(target_os = "linux")]
 pub(crate) fn rss_bytes() -> usize {
     field_bytes("/proc/self/status", "RssAnon:")
 }
 
-/// Has [`peak_rss_bytes`] count from here on, and returns what is resident now.
+/// Has [`peak_rss_bytes`] count from here on. Returns the resident size now.
 #[cfg(target_os = "linux")]
 pub(crate) fn restart_peak() -> usize {
-    // Where the kernel refuses, the peak so far stands: that of a process which has done nothing yet.
+    // If the kernel refuses, the peak so far remains, which is small in a process that has done nothing yet.
     let _ = std::fs::write("/proc/self/clear_refs", "5");
     field_bytes("/proc/self/status", "VmRSS:")
 }
 
-/// The most bytes of this process that were in memory at once, pages of code among them.
+/// The largest resident size of this process, including pages of code.
 #[cfg(target_os = "linux")]
 pub(crate) fn peak_rss_bytes() -> usize {
     field_bytes("/proc/self/status", "VmHWM:")

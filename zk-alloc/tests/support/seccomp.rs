@@ -1,4 +1,4 @@
-//! System calls that the kernel refuses, as it does in sandboxes (seccomp(2)).
+//! System calls that the kernel refuses, as in sandboxes (seccomp(2)).
 #![allow(dead_code, reason = "each test uses its part")]
 #![allow(unsafe_code, reason = "installs filters")]
 
@@ -7,13 +7,13 @@ use std::ffi::c_long;
 /// How the kernel answers such a call.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Answer {
-    /// They fail with this error.
+    /// The call fails with this error.
     Errno(i32),
     /// The thread gets a `SIGSYS`, whose handler answers.
     Trap,
 }
 
-/// `AUDIT_ARCH_*` (linux/audit.h): what the kernel calls this processor.
+/// `AUDIT_ARCH_*` (linux/audit.h): the kernel's number for this processor.
 #[cfg(target_arch = "x86_64")]
 const ARCH: u32 = 0xC000_003E;
 #[cfg(target_arch = "aarch64")]
@@ -25,8 +25,8 @@ const ARCH_AT: u32 = 4;
 
 const MOST_CALLS: usize = 8;
 
-/// Has the kernel answer some calls of all threads of this process, and of its children, in this way from now on; `false` where it
-/// takes no filter. Allocates nothing.
+/// Has the kernel answer some calls in this way from now on, in all threads of this process and in its children.
+/// Returns `false` if it takes no filter. Allocates nothing.
 pub(crate) fn refuse(calls: &[c_long], answer: Answer) -> bool {
     let step = |code: u32, k: u32, jt: usize, jf: usize| libc::sock_filter {
         code: code as u16,
@@ -44,7 +44,7 @@ pub(crate) fn refuse(calls: &[c_long], answer: Answer) -> bool {
     assert!(calls.len() <= MOST_CALLS, "more calls than the program has room for");
     let mut program = [end(0); MOST_CALLS + 5];
     program[0] = load(ARCH_AT);
-    // Another processor's calls have other numbers.
+    // Calls of another processor have other numbers.
     program[1] = is(ARCH, 0, calls.len() + 1);
     program[2] = load(NUMBER_AT);
     for (index, &call) in calls.iter().enumerate() {
@@ -53,7 +53,7 @@ pub(crate) fn refuse(calls: &[c_long], answer: Answer) -> bool {
     program[3 + calls.len()] = end(libc::SECCOMP_RET_ALLOW);
     program[4 + calls.len()] = end(refusal);
     let filter = libc::sock_fprog { len: (5 + calls.len()) as u16, filter: program.as_mut_ptr() };
-    // SAFETY: a program that the kernel checks and copies.
+    // SAFETY: the kernel checks the program and copies it.
     unsafe {
         libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
             && libc::syscall(
@@ -65,9 +65,9 @@ pub(crate) fn refuse(calls: &[c_long], answer: Answer) -> bool {
     }
 }
 
-/// The error that a call fails with which has no arguments of use; 0 if it succeeds.
+/// The error of a call whose arguments are all invalid; 0 if it succeeds.
 pub(crate) fn error_of(call: c_long) -> i32 {
-    // SAFETY: nothing that could be done, as all arguments are wrong.
+    // SAFETY: the call has no effect, because all arguments are invalid.
     if unsafe { libc::syscall(call, -1, -1, -1, -1, -1, -1) } != -1 {
         return 0;
     }

@@ -10,13 +10,13 @@ pub(crate) fn tasks() -> Vec<PathBuf> {
     fs::read_dir("/proc/self/task").expect("Linux has it").map(|task| task.expect("an entry").path()).collect()
 }
 
-/// Those of the allocator's name.
+/// The tasks with the allocator's name.
 pub(crate) fn ours() -> Vec<PathBuf> {
     let is_ours = |task: &PathBuf| fs::read_to_string(task.join("comm")).is_ok_and(|name| name.starts_with("zk-alloc"));
     tasks().into_iter().filter(is_ours).collect()
 }
 
-/// Whether there are so many of the allocator's name, or will be in a moment: a thread that begins names itself.
+/// Whether `count` tasks have the allocator's name, or will in a moment: a new thread names itself.
 pub(crate) fn are_ours(count: usize) -> bool {
     let begun = Instant::now();
     while ours().len() != count && begun.elapsed() < Duration::from_secs(5) {

@@ -1,7 +1,8 @@
-// A stand-in for what `#[jolt::provable]` generates from a guest `fn fib(n: u64) -> u64`: the same shapes, over the real Dory.
+// A stand-in for the code that `#[jolt::provable]` generates from a guest `fn fib(n: u64) -> u64`. It has the same
+// shapes, over the real Dory.
 //
-// The trace of a run is a polynomial of 2^log_rows coefficients. A proof is its commitment, and an opening at its last row: there,
-// a multilinear polynomial is the last coefficient, which is the output.
+// The trace of a run is a polynomial of 2^log_rows coefficients. A proof is its commitment, and an opening at its last
+// row. There, a multilinear polynomial equals its last coefficient, which is the output.
 
 use dory_pcs::backends::arkworks::{
     ArkDoryProof, ArkFr, ArkGT, ArkworksPolynomial, BN254, Blake2bTranscript, G1Routines, G2Routines,
@@ -10,14 +11,14 @@ use dory_pcs::primitives::arithmetic::Field;
 use dory_pcs::primitives::transcript::Transcript;
 use dory_pcs::{DoryError, Polynomial, ProverSetup, Transparent, VerifierSetup};
 
-/// As Jolt's proof, it comes without the claim.
+/// Like Jolt's proof, it does not contain the claim.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Proof {
     pub(crate) commitment: ArkGT,
     pub(crate) opening: ArkDoryProof,
 }
 
-/// As `JoltDevice`: what went in, what came out, and whether the guest panicked.
+/// Like `JoltDevice`: the inputs, the outputs, and whether the guest panicked.
 #[derive(Debug)]
 pub(crate) struct Device {
     pub(crate) inputs: Vec<u8>,
@@ -35,7 +36,7 @@ pub(crate) fn preprocess(max_log_rows: usize) -> (ProverSetup<BN254>, VerifierSe
     dory_pcs::setup(max_log_rows)
 }
 
-/// As `guest::build_prover_fib`; a guest has no `log_rows`, its trace is as long as it is.
+/// Like `guest::build_prover_fib`. A guest has no `log_rows`; the run determines the length of its trace.
 pub(crate) fn build_prover_fib(setup: ProverSetup<BN254>) -> impl Fn(u64, usize) -> (u64, Proof, Device) + Send + Sync {
     move |n, log_rows| {
         let trace = trace_fib(n, log_rows);
@@ -45,7 +46,7 @@ pub(crate) fn build_prover_fib(setup: ProverSetup<BN254>) -> impl Fn(u64, usize)
     }
 }
 
-/// As `guest::build_verifier_fib`, but for the reference: some tests verify a proof twice.
+/// Like `guest::build_verifier_fib`, but it takes a reference, because some tests verify a proof twice.
 pub(crate) fn build_verifier_fib(setup: VerifierSetup<BN254>) -> impl Fn(u64, u64, bool, &Proof) -> bool + Send + Sync {
     move |n, output, panic, proof| !panic && verify_fib(setup.clone(), n, output, proof).is_ok()
 }
@@ -60,7 +61,7 @@ pub(crate) fn trace_fib(n: u64, log_rows: usize) -> Trace {
     Trace { input: n, rows: (0..1 << log_rows).map(step).collect() }
 }
 
-/// As `jolt_prover::dory::prove`: it can fail.
+/// Like `jolt_prover::dory::prove`, it can fail.
 pub(crate) fn prove_fib(setup: &ProverSetup<BN254>, trace: &Trace) -> Result<(u64, Proof), DoryError> {
     let polynomial = ArkworksPolynomial::new(trace.rows.iter().copied().map(ArkFr::from_u64).collect());
     let log_rows = polynomial.num_vars();

@@ -1,4 +1,5 @@
-// Small, complete uses of plonky2, shared by the tests and (by `include!`, hence no inner attributes) the doc examples.
+// Small, complete uses of plonky2. The tests share them with the doc examples, which use `include!`; so there are no
+// inner attributes.
 
 use plonky2::field::goldilocks_field::GoldilocksField;
 use plonky2::field::types::Field;
@@ -18,7 +19,7 @@ pub(crate) fn builder() -> CircuitBuilder<F, D> {
     CircuitBuilder::new(CircuitConfig::standard_recursion_config())
 }
 
-// x squared again and again; public are x and the last square. A row holds 20 squarings.
+// Squares x repeatedly. Public values are x and the last square. A row holds 20 squarings.
 pub(crate) struct Squarings {
     pub(crate) data: CircuitData<F, C, D>,
     pub(crate) first: Target,
@@ -47,7 +48,7 @@ impl Squarings {
     }
 }
 
-// The verifier of another circuit, as a circuit; the inner proof's public inputs are public again.
+// A circuit that verifies another circuit. The inner proof's public inputs are public again.
 pub(crate) struct Recursion {
     pub(crate) data: CircuitData<F, C, D>,
     proof: ProofWithPublicInputsTarget<D>,

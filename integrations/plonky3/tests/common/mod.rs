@@ -1,4 +1,5 @@
-// A small, complete use of Plonky3, shared by the tests and (by `include!`, hence no inner attributes) the doc examples.
+// A small, complete use of Plonky3. The tests share it with the doc examples, which use `include!`; so there are no
+// inner attributes.
 
 use p3_air::{Air, AirBuilder, BaseAir, WindowAccess};
 use p3_challenger::DuplexChallenger;
@@ -24,14 +25,15 @@ type Challenger = DuplexChallenger<Val, Perm, 16, 8>;
 type Pcs = TwoAdicFriPcs<Val, Radix2DitParallel<Val>, ValMmcs, ChallengeMmcs>;
 pub(crate) type Config = StarkConfig<Pcs, Challenge, Challenger>;
 
-// The extension's rate, as a power of two; a trace generator reserves room for it.
+// The rate of the extension, as a power of two. A trace generator reserves room for it.
 pub(crate) const LOG_BLOWUP: usize = 1;
 
 pub(crate) fn config() -> Config {
     config_with_final_poly(0)
 }
 
-// Without proofs of work: their search takes any witness that one of the threads finds, so two proofs of one input would differ.
+// Without proofs of work: their search takes the first witness that any thread finds, so two proofs of one input would
+// differ.
 pub(crate) fn config_with_final_poly(log_final_poly_len: usize) -> Config {
     let perm = default_koalabear_poseidon2_16();
     let val_mmcs = ValMmcs::new(Hash::new(perm.clone()), Compress::new(perm.clone()), 0);
@@ -49,7 +51,7 @@ pub(crate) fn config_with_final_poly(log_final_poly_len: usize) -> Config {
     Config::new(pcs, Challenger::new(perm))
 }
 
-// Two columns of Fibonacci numbers; public are the first two and the last one.
+// Two columns of Fibonacci numbers. Public values are the first two and the last one.
 #[derive(Clone, Copy)]
 pub(crate) struct Fibonacci;
 
@@ -101,7 +103,7 @@ impl<AB: AirBuilder> Air<AB> for Fibonacci {
     }
 }
 
-// One column, the squares of the preprocessed column 0, 1, 2, ...
+// One column: the squares of the preprocessed column 0, 1, 2, ...
 #[derive(Clone, Copy)]
 pub(crate) struct Squares {
     pub(crate) log_rows: usize,

@@ -1,4 +1,4 @@
-/* What all of these programs share: a check that ends the program with its line, and memory that is known again. */
+/* Shared by all of these programs: a check that ends the program and prints its line, and memory with known contents. */
 #pragma once
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -26,7 +26,7 @@ static inline uint64_t mix(uint64_t x) {
     return x ^ (x >> 31);
 }
 
-/* What is looked at of memory: the first and the last bytes, and one byte in each page. */
+/* The bytes that are checked: the first and the last ones, and one byte in each page. */
 static inline size_t next_byte(size_t i, size_t size) {
     if (i < 64 || i + 64 >= size) return i + 1;
     return i + 4096 < size - 64 ? i + 4096 : size - 64;
@@ -61,6 +61,6 @@ static inline size_t hidden_size(size_t size) {
     return copy;
 }
 
-/* Sizes of all paths: below and above the default threshold, blocks, and runs of each zone. */
+/* Sizes for all paths: below and above the default threshold, blocks, and runs of each zone. */
 static const size_t SIZES[] = {1, 16, 100, 1000, 5000, 32768, 40000, 65535, 65536, 100000, 262144, 1000000, 3000000, 70000000};
 #define SIZE_COUNT (sizeof SIZES / sizeof *SIZES)

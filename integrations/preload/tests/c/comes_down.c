@@ -1,6 +1,6 @@
-/* Works like a service that proves now and then, and prints for each stage: page faults, MiB resident, tasks of the process.
- * The arguments: the most MiB that are alive while it works, MiB that stay alive, seconds to rest, and how: "idle", or "trickle",
- * which asks for a little now and then. A child that is to idle starts a background thread of its own. */
+/* Works like a service that proves now and then. For each stage it prints its page faults, resident MiB and tasks. The
+ * arguments: the most MiB that are alive while it works, the MiB that stay alive, the seconds to rest, and how: "idle",
+ * or "trickle", which allocates a little now and then. A child that idles starts its own background thread. */
 #include "check.h"
 #include "../../include/zk_alloc.h"
 
@@ -32,7 +32,7 @@ static int tasks(void) {
 }
 
 static void work(size_t mib) {
-    /* A giant, some of the middle, and many small. */
+    /* One huge block, some mid-sized blocks, and many small ones. */
     void *giant = malloc((mib / 2) << 20), *middle[64], *small[4000];
     memset(giant, 1, (mib / 2) << 20);
     for (int i = 0; i < 64; i++) memset(middle[i] = malloc((mib << 20) / 4 / 64), 2, (mib << 20) / 4 / 64);
@@ -56,7 +56,7 @@ static void rest(double seconds) {
 }
 
 static void *idle_thread(void *seconds) {
-    /* Keeps what it freed, and sleeps. */
+    /* Keeps its cached memory, and sleeps. */
     work(40);
     usleep((useconds_t)(*(double *)seconds * 1e6));
     return NULL;

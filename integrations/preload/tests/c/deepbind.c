@@ -1,4 +1,4 @@
-/* A library that was loaded with RTLD_DEEPBIND would find the C library's malloc and free, and not the program's. */
+/* A library loaded with RTLD_DEEPBIND would find the C library's malloc and free instead of the program's. */
 #include "check.h"
 
 #include <dlfcn.h>
@@ -16,7 +16,7 @@ int main(int argc, char **argv) {
         free(grow(hidden(malloc(SIZES[i])), 2 * SIZES[i]));
         take(hidden(realloc(make(SIZES[i]), SIZES[i] / 2 + 1)));
     }
-    /* The folders that a library names for its own dependencies and plugins are those of whoever calls dlopen. */
+    /* The loader searches the folders that the caller of dlopen names for its own dependencies and plugins. */
     CHECK(!dlopen("no_such_library.so", RTLD_NOW) && dlerror());
     puts("ok");
 }

@@ -1,4 +1,4 @@
-/* A library whose constructor comes before most. What it allocates, the program frees. */
+/* A library whose constructor runs before most. The program frees the memory that it allocates. */
 #include "check.h"
 
 void *early[SIZE_COUNT];

@@ -1,4 +1,4 @@
-/* Children that are forked while other threads allocate: they allocate, find what they inherited as it was, and end. */
+/* Children are forked while other threads allocate. They allocate, find their inherited memory unchanged, and end. */
 #include "check.h"
 
 #include <pthread.h>

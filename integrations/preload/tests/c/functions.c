@@ -1,4 +1,4 @@
-/* Each function as its manual page has it: lengths, alignments, contents, errors. */
+/* Each function behaves as in its manual page: lengths, alignments, contents, errors. */
 #include "check.h"
 
 #include <stdalign.h>
@@ -15,7 +15,7 @@ static void lengths(void) {
         errno = 77;
         unsigned char *at = malloc(size);
         CHECK(at && is_aligned(at, alignof(max_align_t)) && malloc_usable_size(at) >= size);
-        /* All that is said to be usable is. */
+        /* All of the usable size can be written. */
         size_t usable = malloc_usable_size(at);
         memset(at, 1, usable < 4 * size + 100 ? usable : size);
         free(at);
@@ -86,7 +86,7 @@ static void errors(void) {
     errno = 0;
     CHECK(!hidden(pvalloc(hidden_size(huge * 2))) && errno == ENOMEM);
     CHECK(posix_memalign(&place, 64, hidden_size(huge)) == ENOMEM && place == &place);
-    /* Lengths that overflow when they are rounded up, while the thread keeps blocks of the smallest class. */
+    /* Lengths that overflow when they are rounded up, while the thread caches blocks of the smallest class. */
     free(hidden(malloc(1)));
     for (size_t less = 0; less < 40; less++) {
         size_t most = hidden_size(SIZE_MAX - less);
@@ -102,7 +102,7 @@ static void errors(void) {
     errno = 77;
     CHECK(posix_memalign(&place, 3, 100000) == EINVAL && errno == 77 && place == &place);
     CHECK(posix_memalign(&place, 4, 100000) == EINVAL && errno == 77);
-    /* What can't grow stays as it is. */
+    /* An allocation that can't grow stays unchanged. */
     for (size_t i = 0; i < SIZE_COUNT; i++) {
         void *at = malloc(SIZES[i]);
         fill(at, SIZES[i], i);
@@ -113,7 +113,7 @@ static void errors(void) {
     }
 }
 
-/* From each size to each other. */
+/* From each size to every other. */
 static void reallocations(void) {
     for (size_t i = 0; i < SIZE_COUNT; i++) {
         for (size_t j = 0; j < SIZE_COUNT; j++) {
@@ -130,7 +130,7 @@ static void reallocations(void) {
     }
 }
 
-/* A random program: nothing that is alive changes, whatever happens to the rest. */
+/* A random program: live memory never changes, whatever happens to the rest. */
 static void random_program(uint64_t seed) {
     enum { SLOTS = 400 };
     static struct { void *at; size_t size; uint64_t seed; } slots[SLOTS];

@@ -1,4 +1,4 @@
-/* A program that uses zk_alloc.h runs without the library, and with it says more than malloc can. */
+/* A program that uses zk_alloc.h runs without the library, and can do more than malloc with it. */
 #include "check.h"
 #include "../../include/zk_alloc.h"
 
@@ -12,7 +12,7 @@ static int tasks(void) {
     return count;
 }
 
-/* Whether there are so many tasks, or will be in a moment: the threads of `zk_reserve` may still be ending. */
+/* Whether there are `count` tasks, or will be in a moment: the threads of `zk_reserve` may still be ending. */
 static int are_tasks(int count) {
     for (int i = 0; i < 5000 && tasks() != count; i++) usleep(1000);
     return tasks() == count;
@@ -31,7 +31,7 @@ int main(int argc, char **argv) {
     char *at = (char *)malloc(16 << 20);
     memset(at, 1, 16 << 20);
     if (is_there) {
-        /* One that knows fewer fields asks for fewer bytes. */
+        /* A program that knows fewer fields asks for fewer bytes. */
         uint64_t first[2] = {0, 77};
         CHECK(zk_stats((struct zk_alloc_stats *)first, 8) == sizeof stats && first[0] >= 1 && first[1] == 77);
         zk_stats(&stats, sizeof stats);
@@ -42,7 +42,7 @@ int main(int argc, char **argv) {
     zk_phase_end();
     zk_phase_end();
     zk_phase_end();
-    /* Each as often as one likes. */
+    /* Both may be called repeatedly. */
     for (int i = 0; i < 4; i++) CHECK(zk_start_background_thread() == 0);
     CHECK(are_tasks(is_there ? 2 : 1));
     for (int i = 0; i < 2; i++) zk_stop_background_thread();

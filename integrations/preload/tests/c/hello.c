@@ -1,4 +1,4 @@
-/* Says what it did, whatever its allocator. */
+/* Prints the same under any allocator. */
 #include <stdio.h>
 #include <stdlib.h>
 

@@ -1,4 +1,4 @@
-/* What is freed twice, or was never handed out, ends the program instead of another allocation. */
+/* Freeing memory twice, or memory that was never handed out, ends the program instead of corrupting another allocation. */
 #include "check.h"
 
 int main(int argc, char **argv) {

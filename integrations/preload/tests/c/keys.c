@@ -1,5 +1,5 @@
-/* A library took all early keys of threads. Every thread has a cache all the same, which its successor gets; "pairs" prints how many
-   tenths of a nanosecond a pair of 64 bytes takes. */
+/* A library took all early keys of threads. Every thread still has a cache, which its successor gets. "pairs" prints
+   the time to allocate and free 64 bytes, in tenths of a nanosecond. */
 #include "check.h"
 
 #include <pthread.h>
@@ -7,7 +7,7 @@
 
 extern pthread_key_t first_key;
 
-/* Whether this thread gets back the block that it freed last, as it does from a cache; the slabs have the lowest first. */
+/* Whether this thread gets the block that it freed last, as from a cache. Slabs would return the lowest free block. */
 static int has_cache(void) {
     void *one = hidden(malloc(200)), *other = hidden(malloc(200));
     void *low = one < other ? one : other, *high = one < other ? other : one;

@@ -1,4 +1,4 @@
-/* Takes the keys for which glibc needs no memory, before anybody else does. */
+/* Takes the keys for which glibc needs no memory, before all other code. */
 #include <pthread.h>
 #include <stdlib.h>
 

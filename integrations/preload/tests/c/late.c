@@ -1,4 +1,4 @@
-/* A program that loads the library itself, when it has allocated for long. */
+/* A program that loads the library itself, after it has made many allocations. */
 #include "check.h"
 
 #include <dlfcn.h>
@@ -21,7 +21,7 @@ int main(int argc, char **argv) {
         CHECK(dlclose(library) == 0);
     }
     for (size_t i = 0; i < SIZE_COUNT; i++) free(before[i]);
-    /* Each copy that came and went would leave a thread key behind, of which a process has 1,024. */
+    /* Each copy that is loaded and closed would leave a thread key behind, and a process has only 1,024 keys. */
     for (int round = 0; round < 1100; round++) {
         void *library = dlopen(argv[1], RTLD_NOW);
         CHECK(library && dlclose(library) == 0);

@@ -1,4 +1,4 @@
-/* How much address space the process has: the arena's comes with the first request for it, and not before. */
+/* Prints the process's address space. The arena maps its own at the first request for it, and not before. */
 #include "check.h"
 
 static long address_space_mib(void) {

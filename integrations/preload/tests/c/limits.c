@@ -1,5 +1,5 @@
-/* A limit of 4 GiB of address space, set by the program when much is allocated ("late") or by whoever started it ("early"): there
-   must be room for threads, libraries and mappings. */
+/* A limit of 4 GiB of address space, set by the program after many allocations ("late") or by its parent ("early").
+   There must be room for threads, libraries and mappings. */
 #include "check.h"
 
 #include <dlfcn.h>
@@ -48,13 +48,13 @@ int main(int argc, char **argv) {
         mapped[i] = mmap(NULL, 100 * MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         CHECK(mapped[i] != MAP_FAILED);
     }
-    /* The allocator goes on, beyond what it had before the limit. */
+    /* The allocator goes on, beyond the memory that it had before the limit. */
     void *more[40];
     for (int i = 0; i < 40; i++) {
         CHECK((more[i] = hidden(malloc(10 * MIB))));
         fill(more[i], 10 * MIB, 100 + i);
     }
-    /* What exceeds the limit is refused, as mmap would refuse it. */
+    /* A request beyond the limit is refused, as mmap would refuse it. */
     errno = 0;
     CHECK(!hidden(malloc(5000 * MIB)) && errno == ENOMEM);
     for (int i = 0; i < 60; i++) CHECK(is_filled(kept[i], 5 * MIB, i));

@@ -1,5 +1,5 @@
-/* The first request that the arena serves comes where there is little stack: on a thread with the least that there is, or in a
-   signal's handler on a stack of its own. The argument says which, and "idle" has it request nothing. */
+/* The arena serves its first request with little stack: on a thread with the smallest stack, or in a signal handler on
+   its own stack. The first argument selects one of them. With "idle" as the second, the program makes no request. */
 #include "check.h"
 
 #include <pthread.h>
@@ -16,7 +16,7 @@ enum { FRESH = 0xA5, GUARD = 65536, LEAST = 16384 };
 static volatile int done;
 static int is_idle;
 
-/* The largest first. They take the paths of blocks, of page runs and of giants. */
+/* The largest first. They take the paths of blocks, of page runs and of huge runs. */
 static void requests(void) {
     static void *held[SIZE_COUNT];
     if (is_idle) {
@@ -61,7 +61,7 @@ int main(int argc, char **argv) {
     is_idle = argc > 2 && strcmp(argv[2], "idle") == 0;
     size_t size = argc > 3 ? (size_t)atoi(argv[3]) : LEAST;
     if (strcmp(argv[1], "handler") == 0) {
-        /* The kernel takes what the handler interrupts, which is more where registers are larger. */
+        /* The kernel stores the state of the interrupted code on this stack, which is more if registers are larger. */
         if (argc <= 3) size = getauxval(AT_MINSIGSTKSZ) <= 4096 ? 8192 : getauxval(AT_MINSIGSTKSZ) + 4096;
     }
     unsigned char *own = stack(size);

@@ -1,4 +1,4 @@
-/* A program without a C++ library that calls C++'s operators all the same, as the preloaded library has them. */
+/* A program without a C++ library that still calls C++'s operators, which the preloaded library defines. */
 #include "check.h"
 
 __attribute__((weak)) void *_Znwm(size_t size);

@@ -1,5 +1,5 @@
-// What C++ promises where there is no memory: the handler is called as long as there is one, then std::bad_alloc is thrown, through
-// frames that are cleaned up; what does not throw returns null.
+// C++'s promises without memory. The new-handler is called as long as there is one. Then std::bad_alloc is thrown,
+// through frames that are cleaned up. Forms that do not throw return null.
 #include "check.h"
 
 #include <new>

@@ -1,4 +1,5 @@
-/* Runs no_memory.cc: linked with it, or, with an argument, loaded for itself alone, by a program that has no C++ library. */
+/* Runs no_memory.cc, which is linked in. With an argument, a program without a C++ library loads it with RTLD_LOCAL
+   instead. */
 #include "check.h"
 
 #include <dlfcn.h>

@@ -1,4 +1,4 @@
-/* Address space or memory that is refused: what the arena can't serve, glibc does, as far as it can. */
+/* The system refuses address space or memory. glibc serves the requests that the arena can't, as far as possible. */
 #include "check.h"
 
 #include <sys/resource.h>

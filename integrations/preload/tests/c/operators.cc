@@ -1,4 +1,4 @@
-// C++'s operators arrive at the same functions: plain, aligned, nothrow, sized, and those of arrays.
+// C++'s operators reach the same functions: plain, aligned, nothrow, sized, and those of arrays.
 #include "check.h"
 
 #include <map>

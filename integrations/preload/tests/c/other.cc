@@ -1,5 +1,6 @@
-// A program that is linked with other_lib.cc: memory of C++'s operators is freed by free(3), and back, as sloppy programs do; its length
-// is asked for; and what only the other library has stays there.
+// A program that is linked with other_lib.cc. Like sloppy programs, it frees memory of C++'s operators by free(3), and
+// the reverse. It asks for the length of such memory. Memory of the other library's own functions stays with that
+// library.
 #include "check.h"
 
 #include <map>

@@ -1,5 +1,5 @@
-// A library with an allocator, as libjemalloc is one: all of C's functions, glibc's second names for them, and C++'s operators. It
-// knows its own memory, and ends the program that comes with another's.
+// A library with an allocator, like libjemalloc. It has all of C's functions, glibc's second names for them, and C++'s
+// operators. It recognises its own memory, and ends a program that passes it any other.
 #include <errno.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -46,7 +46,7 @@ static void taken_back(void *at) {
 
 static void *aligned(size_t align, size_t size) { return handed_out(size, align < 16 ? 16 : align); }
 
-// They call none of each other by names that another library may have taken.
+// They do not call each other by names that another library may have taken.
 extern "C" {
 void *malloc(size_t size) { return handed_out(size, 16); }
 void free(void *at) { taken_back(at); }
@@ -71,13 +71,13 @@ int malloc_trim(size_t) {
     (void)!write(2, said, sizeof said - 1);
     _exit(97);
 }
-// As jemalloc has, where it is built so.
+// jemalloc has these in some builds.
 void *__libc_malloc(size_t size) { return handed_out(size, 16); }
 void __libc_free(void *at) { taken_back(at); }
 void *__libc_calloc(size_t count, size_t size) { return handed_out(count * size, 16); }
 void *__libc_memalign(size_t align, size_t size) { return aligned(align, size); }
 
-// What no other library has: jemalloc's mallocx and sdallocx, say.
+// Functions that no other library has, like jemalloc's mallocx and sdallocx.
 void *other_malloc(size_t size) { return handed_out(size, 16); }
 void other_free(void *at) { length(at); }
 }

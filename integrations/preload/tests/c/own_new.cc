@@ -1,5 +1,5 @@
-// A program with its own `operator new` and `operator delete`, in the plainest form alone: the C++ standard has all others call these.
-// What they hand out has 16 bytes before it, so that whoever takes it for memory of malloc's is found out.
+// A program that defines only the plainest `operator new` and `operator delete`. By the C++ standard, all others call
+// these. Their memory has 16 bytes in front, so that code that takes it for memory of malloc is detected.
 #include "check.h"
 
 #include <memory>
@@ -39,7 +39,7 @@ int main(int argc, char **) {
         ::operator delete(hidden(::operator new(size, std::nothrow)), std::nothrow);
         ::operator delete[](hidden(::operator new[](size, std::nothrow)), std::nothrow);
         CHECK(made == freed && made == 5 * static_cast<int>(i + 1));
-        // These have a function of their own to fall back to.
+        // The aligned forms have a default of their own.
         ::operator delete(hidden(::operator new(size, std::align_val_t(64))), std::align_val_t(64));
     }
     CHECK(hidden(::operator new(hidden_size(huge), std::nothrow)) == nullptr);

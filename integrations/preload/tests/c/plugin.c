@@ -1,4 +1,4 @@
-/* A library that frees what others allocated, and allocates what others free. */
+/* A library that frees memory of other code, and allocates memory that other code frees. */
 #include <stdlib.h>
 #include <string.h>
 

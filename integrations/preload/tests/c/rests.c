@@ -1,4 +1,4 @@
-/* Has 50 MiB, and had 150 more before; says so, and waits to be looked at. */
+/* Has 50 MiB alive, after it had 150 more. Says so, and waits to be examined. */
 #include "check.h"
 
 #define MIB ((size_t)1 << 20)

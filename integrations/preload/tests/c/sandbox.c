@@ -1,5 +1,6 @@
-/* Allocates, frees, grows and shrinks hundreds of MiB on two threads in a sandbox that kills: entered when much is allocated
-   already ("late"), or before the first request that is large ("early"). madvise may have no other value than glibc's. */
+/* Allocates, frees, grows and shrinks hundreds of MiB on two threads in a sandbox that kills. The program enters it
+   after many allocations ("late"), or before the first large request ("early"). madvise is allowed only with the values
+   that glibc uses. */
 #include "sandbox.h"
 
 #include <pthread.h>
@@ -52,7 +53,7 @@ static void *nothing(void *none) {
 int main(int argc, char **argv) {
     CHECK(argc == 3);
     if (strcmp(argv[1], "late") == 0) work((void *)3);
-    /* What glibc does once. */
+    /* For the calls that glibc makes only once. */
     free(hidden(malloc(100)));
     pthread_t thread;
     CHECK(pthread_create(&thread, NULL, nothing, NULL) == 0 && pthread_join(thread, NULL) == 0);

@@ -1,4 +1,4 @@
-/* A sandbox that a program enters by itself: whatever is not among glibc's own calls kills the process. */
+/* A sandbox that a program enters by itself. Any call that glibc does not make itself kills the process. */
 #pragma once
 #include "check.h"
 
@@ -16,7 +16,7 @@
 #define ARCH AUDIT_ARCH_AARCH64
 #endif
 
-/* dprintf calls more than is allowed. */
+/* dprintf makes calls that the sandbox forbids. */
 #undef CHECK
 #define CHECK(what)                                                                                     \
     do {                                                                                                \
@@ -28,14 +28,14 @@
         }                                                                                               \
     } while (0)
 
-/* What malloc, free, and threads of glibc call. */
+/* The calls of malloc, free and threads in glibc. */
 static const int ALLOWED[] = {
     SYS_read, SYS_write, SYS_exit, SYS_exit_group, SYS_rt_sigreturn, SYS_mmap, SYS_munmap, SYS_mremap, SYS_mprotect, SYS_brk, SYS_futex,
     SYS_clock_gettime, SYS_clone, SYS_clone3, SYS_set_robust_list, SYS_rseq, SYS_rt_sigprocmask,
 };
 #define ALLOWED_COUNT (sizeof ALLOWED / sizeof *ALLOWED)
 
-/* `advices` are the values that madvise may have. By prctl(2), or as libseccomp does. */
+/* `advices` lists the allowed values for madvise. Enters by prctl(2), or as libseccomp does. */
 static inline void enter_sandbox(const int *advices, size_t advice_count, int by_syscall) {
     struct sock_filter filter[8 + 2 * ALLOWED_COUNT + 2 * 16], *next = filter;
 #define EMIT(...) *next++ = (struct sock_filter)__VA_ARGS__

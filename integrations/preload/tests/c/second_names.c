@@ -1,4 +1,4 @@
-/* glibc's second names of the functions, with each other's memory. */
+/* glibc's second names of the functions, used with memory of the usual names, and the reverse. */
 #include "check.h"
 
 void *__libc_malloc(size_t size);

@@ -1,4 +1,4 @@
-/* The environment is changed by other threads while the settings are needed. */
+/* Other threads change the environment while the library needs its settings. */
 #include "check.h"
 
 #include <pthread.h>

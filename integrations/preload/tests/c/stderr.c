@@ -1,5 +1,5 @@
-/* Has the library print a message after this program did something to descriptor 2. The first argument says what, the second is a
- * file of the program's own. A third one has it free memory twice instead of reporting at its end. */
+/* Has the library print a message after this program changed descriptor 2. The first argument says how, the second
+ * names a file of the program. With a third argument, the program frees memory twice instead of reporting at its end. */
 #include "check.h"
 
 #include <fcntl.h>

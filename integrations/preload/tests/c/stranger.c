@@ -1,5 +1,5 @@
-/* The library maps memory as it needs it, at addresses that it has in mind. Here the program maps some of them: the library must
-   leave them alone, and know that they are not its own when glibc's memory lies there. */
+/* The library maps memory as it needs it, at addresses that it plans ahead. This program maps some of them. The library
+   must leave them alone, and must know that glibc's memory there is not its own. */
 #include "check.h"
 
 #include <sys/mman.h>
@@ -7,7 +7,8 @@
 #define MIB ((size_t)1 << 20)
 
 int main(void) {
-    /* The lowest and the highest address that the library will want next are near its first block and its first large one. */
+    /* The lowest and the highest address that the library will use next are near its first block and its first large
+       block. */
     char *block = hidden(malloc(100)), *large = hidden(malloc(3 * MIB)), *giant = hidden(malloc(70 * MIB));
     CHECK(block && large && giant);
     char *wanted[] = {large + 40 * MIB, giant + 200 * MIB};
@@ -25,7 +26,7 @@ int main(void) {
     }
     for (int i = 0; i < 2; i++) {
         CHECK(is_filled(wanted[i], MIB, 7));
-        /* A chunk of glibc's, as it makes one by mmap: the length before it, and that it is one. */
+        /* A chunk as glibc's malloc makes it by mmap: its length comes first, with a flag for mmap. */
         size_t *chunk = (size_t *)wanted[i];
         chunk[0] = 0;
         chunk[1] = MIB | 2;

@@ -1,4 +1,5 @@
-/* A program whose first thread ends before the last: the process ends with the last one, whatever threads the library has. */
+/* A program whose first thread ends before its last. The process ends with the last one, whatever threads the library
+   has. */
 #include "check.h"
 
 #include <pthread.h>

@@ -1,5 +1,6 @@
-// The loader allocates for threads' memory (dtv) at a first touch, and the C library for destructors of thread-locals, in the midst of
-// whatever allocates: neither may ask for what it is about to make. And a thread that ends frees what is left.
+// At a thread's first touch of thread-local memory, the loader allocates (dtv); for destructors of thread-locals, the C
+// library does. Both may happen inside an allocation, and must not need what that allocation is about to make. A thread
+// that ends frees the rest.
 #include "check.h"
 
 #include <dlfcn.h>
@@ -36,13 +37,13 @@ int main(int argc, char **argv) {
     pthread_key_create(&key, on_end);
     std::vector<std::thread> waiting;
     for (int i = 1; i < argc; i++) {
-        // A name that is not there: dlerror's text is allocated.
+        // The name does not exist, so dlerror allocates a text.
         CHECK(!dlsym(RTLD_DEFAULT, "no_such_function_anywhere") && dlerror());
         void *library = dlopen(argv[i], RTLD_NOW | RTLD_LOCAL);
         CHECK(library);
         touches.push_back(reinterpret_cast<void *(*)()>(dlsym(library, "touch")));
         CHECK(touches.back());
-        // Threads that were there before, and threads that come after.
+        // Threads from before, and new threads.
         std::thread([] {
             pthread_setspecific(key, malloc(90000));
             use();

@@ -1,4 +1,4 @@
-/* A library with thread-local memory of its own, of which the test builds many. */
+/* A library with its own thread-local memory. The test builds many copies. */
 #include <stdlib.h>
 
 static __thread char block[200];

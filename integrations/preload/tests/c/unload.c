@@ -1,4 +1,4 @@
-/* A plugin with an allocator of its own is closed while a thread that used it lives; then the thread ends. */
+/* A plugin with its own allocator is closed while a thread that used it lives; then the thread ends. */
 #include "check.h"
 
 #include <dlfcn.h>

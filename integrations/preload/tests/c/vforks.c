@@ -1,5 +1,5 @@
-/* Children of vfork run on their parent's memory, with its thread's cache, while another thread claims all caches: no block may be
-   handed out twice, and nothing may abort. The argument is how many seconds. */
+/* Children of vfork run on their parent's memory, with its thread's cache, while another thread claims all caches. No
+   block may be handed out twice, and nothing may abort. The argument is the number of seconds. */
 #include "check.h"
 
 #include <pthread.h>
@@ -18,13 +18,13 @@ struct kept {
     uint64_t seed;
 };
 
-/* Few classes, so that a thread often finds none of its own and has to fetch, which is where it looks at claims. */
+/* Few classes, so that a thread often finds its cache empty and must fetch blocks, which is where it checks for claims. */
 static size_t size_of(uint64_t number) {
     static const size_t sizes[] = {48, 48, 160, 1000, 1000, 3000, 20000, 60000};
     return sizes[number % 8];
 }
 
-/* Replaces some of what is kept. Returns 0 where something is not as it was left. */
+/* Replaces some of the blocks. Returns 0 if one has changed. */
 static int churn(struct kept *kept, uint64_t seed, int steps) {
     for (int step = 0; step < steps; step++) {
         uint64_t number = mix(seed + step);

@@ -1,4 +1,4 @@
-/* A program that counts what it allocates: its malloc and its kin call glibc's second names. */
+/* A program that counts its allocations. Its malloc and related functions call glibc's second names. */
 #include "check.h"
 
 void *__libc_malloc(size_t size);

@@ -1,4 +1,4 @@
-//! The library, C programs for it, and processes that run with it and without.
+//! The library, C programs for it, and processes that run with and without it.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
 use std::ffi::OsStr;
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
 
-/// The library, built as this test was: cargo builds none for the tests of a package whose library is C's.
+/// The library, built like this test: cargo builds none for the tests of a package whose only library is a cdylib.
 pub(crate) fn library() -> &'static Path {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
     LIBRARY.get_or_init(|| {
@@ -24,7 +24,7 @@ pub(crate) fn library() -> &'static Path {
     })
 }
 
-/// How a program is run. Each test goes through all of them: without the library, with it, and with every request in the arena.
+/// How a program runs. Each test runs all of them: without the library, with it, and with every request in the arena.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Arm {
     Without,
@@ -35,7 +35,7 @@ pub(crate) enum Arm {
 pub(crate) const ARMS: [Arm; 3] = [Arm::Without, Arm::Default, Arm::Everything];
 
 impl Arm {
-    /// A command with this arm's environment, and no settings from that of the test.
+    /// A command with this arm's environment, without the settings of the test's environment.
     pub(crate) fn command(self, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new(program);
         for (name, _) in std::env::vars_os() {
@@ -53,7 +53,7 @@ impl Arm {
     }
 }
 
-/// What a process said, as text.
+/// The output of a process, as text.
 pub(crate) struct Said {
     pub(crate) ok: bool,
     pub(crate) out: String,
@@ -83,7 +83,7 @@ pub(crate) fn assert_ok(command: &mut Command) {
     );
 }
 
-/// Whether a program is there; says so where it is not, because the test that needs it shows nothing then.
+/// Whether a program exists. Prints a line if it does not, because the test that needs it then shows nothing.
 pub(crate) fn has(program: &str) -> bool {
     let is_there = std::env::var_os("PATH")
         .is_some_and(|path| std::env::split_paths(&path).any(|folder| folder.join(program).is_file()));
@@ -93,7 +93,8 @@ pub(crate) fn has(program: &str) -> bool {
     is_there
 }
 
-/// Compiles sources beside this file with the compiler that their kind needs; `None`, and says so, where there is none.
+/// Compiles sources next to this file with the compiler for their kind. `None`, with a printed line, if there is no
+/// such compiler.
 pub(crate) fn compiled(output: &str, sources: &[&str], flags: &[&str]) -> Option<PathBuf> {
     let compiler = if sources.iter().any(|source| source.ends_with(".cc")) { "g++" } else { "gcc" };
     if !has(compiler) {

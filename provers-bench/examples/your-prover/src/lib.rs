@@ -1,7 +1,7 @@
-//! A prover of one's own as a workload of prove-bench: a small STARK of Plonky3.
+//! Your own prover as a workload of prove-bench: here a small STARK of Plonky3.
 //!
-//! The library holds what is measured, so that it is compiled once; `src/main.rs` is the driver, and each file in `src/bin`
-//! an arm.
+//! The library contains the measured code, so it is compiled once. `src/main.rs` is the driver, and each file in
+//! `src/bin` is an arm.
 
 use anyhow::Context;
 use p3_air::{Air, AirBuilder, BaseAir, WindowAccess};
@@ -17,11 +17,11 @@ use p3_symmetric::{PaddingFreeSponge, TruncatedPermutation};
 use p3_uni_stark::StarkConfig;
 use provers_bench::{Prover, Workload, WorkloadSpec};
 
-/// The prover, as the driver and every arm know it.
+/// The prover, shared by the driver and every arm.
 pub static PROVERS: &[Prover] = &[Prover {
     name: "mine",
     about: "a prover of my own",
-    // Rayon's pool outside any phase: nothing that it keeps for life then lies in the arena.
+    // Starts Rayon's pool outside any phase, so that its permanent allocations do not lie in the arena.
     init: || _ = zk_alloc::pool::build_global(),
     workloads: &[WorkloadSpec::new::<Cubes>("cubes", "64 chains of x -> x^3 + 1", 15).checked_at(12)],
 }];
@@ -38,14 +38,14 @@ type Config = StarkConfig<Pcs, Challenge, DuplexChallenger<KoalaBear, Perm, 16, 
 
 const CHAINS: usize = 64;
 
-/// `2^log_rows` steps of every chain.
+/// A workload of `2^log_rows` steps of every chain.
 pub struct Cubes {
     config: Config,
     log_blowup: usize,
     rows: usize,
 }
 
-/// A proof, and what it is a proof of: how the chains begin, and how they end.
+/// A proof and its statement: the first and last elements of the chains.
 pub struct Statement {
     proof: p3_uni_stark::Proof<Config>,
     ends: Vec<KoalaBear>,
@@ -64,7 +64,7 @@ impl Workload for Cubes {
     }
 
     fn prove(&self, seed: u64) -> anyhow::Result<Statement> {
-        // The phase holds the trace too: it is the largest buffer of a proof.
+        // The phase also covers the trace, the largest buffer of a proof.
         zk_alloc::phase(|| {
             let trace = self.trace(seed);
             let (first, last) = (&trace.values[..CHAINS], &trace.values[trace.values.len() - CHAINS..]);
@@ -80,9 +80,9 @@ impl Workload for Cubes {
 }
 
 impl Cubes {
-    /// A row is a step, and each row follows from the one above it.
+    /// The trace. Each row is one step and follows from the row above it.
     fn trace(&self, seed: u64) -> RowMajorMatrix<KoalaBear> {
-        // With room for the extension, which the prover makes in place.
+        // The buffer has room for the extension, which the prover makes in place.
         let mut values = Vec::with_capacity((self.rows * CHAINS) << self.log_blowup);
         values.extend((0..CHAINS as u64).map(|chain| KoalaBear::from_u64(seed % (1 << 32) + chain)));
         for cell in CHAINS..self.rows * CHAINS {

@@ -1,3 +1,4 @@
-//! The driver: `cargo prove-bench --package FOLDER mine` prints the table, `check` in place of `mine` holds the figures.
+//! The driver. `cargo prove-bench --package FOLDER mine` prints the table; `check` instead of `mine` checks the
+//! figures.
 
 provers_bench::driver!(your_prover::PROVERS);

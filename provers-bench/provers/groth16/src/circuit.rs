@@ -20,7 +20,7 @@ const PARTIAL_ROUNDS: usize = 57;
 /// x -> x^5 takes three constraints.
 const ALPHA: u64 = 5;
 const PERMUTATION_CONSTRAINTS: usize = 3 * (FULL_ROUNDS * (RATE + 1) + PARTIAL_ROUNDS);
-/// Constraints of the digest, and of the constant that every constraint system has.
+/// Constraints of the digest, and of the constant in every constraint system.
 const OTHER_CONSTRAINTS: usize = 3;
 
 /// Poseidon over the scalars of BN254, at 128 bits of security.
@@ -30,7 +30,7 @@ pub(crate) fn parameters() -> PoseidonConfig<Fr> {
     PoseidonConfig::new(FULL_ROUNDS, PARTIAL_ROUNDS, ALPHA, matrix, constants, RATE, 1)
 }
 
-/// Elements of the longest message whose circuit has at most `constraints` constraints.
+/// Number of elements of the longest message whose circuit has at most `constraints` constraints.
 pub(crate) fn message_length(constraints: usize) -> usize {
     RATE * ((constraints - OTHER_CONSTRAINTS) / PERMUTATION_CONSTRAINTS)
 }

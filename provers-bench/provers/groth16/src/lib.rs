@@ -1,6 +1,6 @@
-//! Groth16 of arkworks as prover of prove-bench.
+//! Groth16 of arkworks as a prover of prove-bench.
 //!
-//! `circuit` has the statement, and this file the workload.
+//! `circuit` defines the statement; this file defines the workload.
 
 mod circuit;
 
@@ -13,11 +13,11 @@ use ark_std::rand::{SeedableRng, rngs::StdRng};
 use circuit::Preimage;
 use provers_bench::{Prover, Workload, WorkloadSpec};
 
-/// The prover, as the driver and every arm know it.
+/// The prover, shared by the driver and every arm.
 pub static PROVERS: &[Prover] = &[Prover {
     name: "groth16",
     about: "Groth16 of arkworks 0.6",
-    // Rayon's pool outside any phase: nothing that it keeps for life then lies in the arena.
+    // Starts Rayon's pool outside any phase, so that its permanent allocations do not lie in the arena.
     init: || _ = zk_alloc::pool::build_global(),
     workloads: &[WorkloadSpec::new::<Poseidon>("poseidon", "the Poseidon preimage of a digest over BN254", 18)
         .sizes(10, 20)
@@ -33,7 +33,7 @@ pub struct Poseidon {
     verifying_key: PreparedVerifyingKey<Bn254>,
 }
 
-/// A proof, and what it is a proof of.
+/// A proof and its statement.
 pub struct Statement {
     proof: Proof<Bn254>,
     digest: Fr,
@@ -45,7 +45,7 @@ impl Workload for Poseidon {
     fn setup(log_rows: u32) -> anyhow::Result<Self> {
         let parameters = circuit::parameters();
         let message_length = circuit::message_length(1 << log_rows);
-        // Keys of our own making: real ones come from a ceremony.
+        // These keys come from a fixed seed; real ones come from a ceremony.
         let mut rng = StdRng::seed_from_u64(0);
         let any = Preimage::random(&parameters, message_length, &mut rng)?;
         let (proving_key, verifying_key) =
@@ -55,7 +55,7 @@ impl Workload for Poseidon {
     }
 
     fn prove(&self, seed: u64) -> anyhow::Result<Statement> {
-        // The phase holds the message and its circuit too.
+        // The phase also covers the message and its circuit.
         zk_alloc::phase(|| {
             let mut rng = StdRng::seed_from_u64(seed);
             let preimage = Preimage::random(&self.parameters, self.message_length, &mut rng)?;

@@ -8,17 +8,18 @@ use rand::Rng;
 
 /// Columns of multiplications.
 const LANES: usize = 4;
-/// A multiplication has three cells of its column, of which the next one's first is its result.
+/// Cells of a multiplication in its column: a sum and two operands. The first cell of the next multiplication holds the
+/// result.
 const CELLS: usize = 3;
-/// Rows at the end, where Halo2 puts random values.
+/// Rows at the end that Halo2 fills with random values.
 const RESERVED: usize = 16;
 
-/// Multiplications of a column of `rows` rows.
+/// Multiplications in a column of `rows` rows.
 fn steps(rows: usize) -> usize {
     (rows - RESERVED) / CELLS
 }
 
-/// Two vectors, element by element, or only that there are some.
+/// Two vectors as pairs of elements. Key generation needs only their length.
 pub(crate) struct InnerProduct {
     pairs: Value<Vec<(u8, u8)>>,
     steps: usize,
@@ -112,7 +113,7 @@ impl Circuit<Fr> for InnerProduct {
                     }
                     ends.push((first, last));
                 }
-                // A column goes on where the one before it ends.
+                // Each column continues the sum of the previous column.
                 ends.windows(2).for_each(|pair| region.constrain_equal(pair[0].1, pair[1].0));
                 Ok((ends[0].0, ends[LANES - 1].1))
             },

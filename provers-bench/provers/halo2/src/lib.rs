@@ -1,6 +1,6 @@
-//! Halo2 of Axiom as prover of prove-bench, with KZG over BN256 and SHPLONK.
+//! Axiom's Halo2 as a prover of prove-bench, with KZG over BN256 and SHPLONK.
 //!
-//! `circuit` has the statement, and this file the workload.
+//! `circuit` defines the statement; this file defines the workload.
 
 mod circuit;
 
@@ -16,11 +16,11 @@ use halo2_axiom::transcript::{Blake2bRead, Blake2bWrite, Challenge255, Transcrip
 use provers_bench::{Prover, Workload, WorkloadSpec};
 use rand::{SeedableRng, rngs::StdRng};
 
-/// The prover, as the driver and every arm know it.
+/// The prover, shared by the driver and every arm.
 pub static PROVERS: &[Prover] = &[Prover {
     name: "halo2",
     about: "Halo2 of Axiom 0.5",
-    // Rayon's pool outside any phase: nothing that it keeps for life then lies in the arena.
+    // Starts Rayon's pool outside any phase, so that its permanent allocations do not lie in the arena.
     init: || _ = zk_alloc::pool::build_global(),
     workloads: &[WorkloadSpec::new::<Product>("inner-product", "the inner product of vectors of bytes, by KZG", 17)
         .sizes(10, 20)
@@ -35,7 +35,7 @@ pub struct Product {
     rows: usize,
 }
 
-/// A proof, and what it is a proof of.
+/// A proof and its statement.
 pub struct Statement {
     proof: Vec<u8>,
     product: Fr,
@@ -46,7 +46,7 @@ impl Workload for Product {
 
     fn setup(log_rows: u32) -> anyhow::Result<Self> {
         let rows = 1 << log_rows;
-        // Parameters of our own making: real ones come from a ceremony.
+        // These parameters come from a fixed seed; real ones come from a ceremony.
         let parameters = ParamsKZG::setup(log_rows, StdRng::seed_from_u64(0));
         let circuit = InnerProduct::unknown(rows);
         let verifying_key = keygen_vk(&parameters, &circuit).context("making the verifying key")?;
@@ -55,7 +55,7 @@ impl Workload for Product {
     }
 
     fn prove(&self, seed: u64) -> anyhow::Result<Statement> {
-        // The phase holds the vectors and the witness too.
+        // The phase also covers the vectors and the witness.
         zk_alloc::phase(|| {
             let mut rng = StdRng::seed_from_u64(seed);
             let (circuit, product) = InnerProduct::random(self.rows, &mut rng);

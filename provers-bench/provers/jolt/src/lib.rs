@@ -1,9 +1,9 @@
-//! What of Jolt is on crates.io: Dory, its commitment scheme; and beside it a whole SNARK of Jolt's kind, Spartan, with its
-//! sumchecks.
+//! The parts of Jolt that are on crates.io: Dory, its commitment scheme. In addition, Spartan, a complete SNARK of the
+//! same kind, with its sumchecks.
 //!
-//! Jolt itself is not, so no workload here is a Jolt proof. Dory's commitments and openings take most of one: that is the first
-//! workload. Spartan through `nova-snark` is the sumcheck-based SNARK on Jolt's curve that can be run end to end: that is the
-//! second.
+//! Jolt itself is not on crates.io, so no workload here is a Jolt proof. The first workload is Dory, because its
+//! commitments and openings take most of a Jolt proof. The second is Spartan from `nova-snark`, a sumcheck-based SNARK
+//! on Jolt's curve that can be run end to end.
 
 use anyhow::{Context, ensure};
 use dory_pcs::backends::arkworks::{
@@ -19,7 +19,7 @@ use nova_snark::spartan::snark::RelaxedR1CSSNARK;
 use nova_snark::traits::{Engine, circuit::NonTrivialCircuit};
 use provers_bench::{Prover, Workload, WorkloadSpec};
 
-/// The prover, as the driver and every arm know it.
+/// The prover, shared by the driver and every arm.
 pub static PROVERS: &[Prover] = &[Prover {
     name: "jolt",
     about: "Jolt's commitment scheme Dory, and Spartan, over BN254",
@@ -33,16 +33,18 @@ pub static PROVERS: &[Prover] = &[Prover {
     ],
 }];
 
-/// A multilinear polynomial of `2^log_rows` coefficients over BN254, committed to and opened at a point drawn from its commitment.
+/// A multilinear polynomial of `2^log_rows` coefficients over BN254. It is committed to, and opened at a point drawn
+/// from the commitment.
 ///
-/// The coefficients are as large as the field's elements; most of Jolt's own are small, which makes them quicker to commit to.
+/// The coefficients have the full size of field elements. Most of Jolt's own coefficients are small, and so faster to
+/// commit to.
 pub struct Dory {
     prover: ProverSetup<BN254>,
     verifier: VerifierSetup<BN254>,
     log_rows: usize,
 }
 
-/// A commitment, and the value at the point that it decides.
+/// A commitment, and the polynomial's value at the point derived from the commitment.
 pub struct DoryOpening {
     commitment: ArkGT,
     evaluation: ArkFr,
@@ -50,12 +52,12 @@ pub struct DoryOpening {
 }
 
 impl Dory {
-    /// A square matrix, or one with twice as many columns as rows.
+    /// The matrix is square, or has twice as many columns as rows.
     fn log_rows_and_columns(&self) -> (usize, usize) {
         (self.log_rows / 2, self.log_rows.div_ceil(2))
     }
 
-    /// The point at which `commitment` is opened, and the transcript from there on.
+    /// The point at which `commitment` is opened, and the transcript after it.
     fn point(&self, commitment: &ArkGT) -> (Vec<ArkFr>, Blake2bTranscript<BN254>) {
         let mut transcript = Blake2bTranscript::new(b"prove-bench");
         transcript.append_serde(b"commitment", commitment);
@@ -70,7 +72,7 @@ impl Workload for Dory {
     fn setup(log_rows: u32) -> anyhow::Result<Self> {
         let log_rows = log_rows as usize;
         let (prover, verifier) = dory_pcs::setup::<BN254>(log_rows);
-        // As Jolt does, and here, outside phases: it stays for as long as the process.
+        // Fills the cache as Jolt does. The cache lives as long as the process, so it is filled outside any phase.
         init_cache(&prover.g1_vec, &prover.g2_vec);
         Ok(Self { prover, verifier, log_rows })
     }
@@ -120,7 +122,7 @@ impl Workload for Dory {
     }
 }
 
-/// The orbit of `x` to `x^2 + 7` from a start that `seed` decides: soon of full size, and one multiplication each.
+/// The orbit of x -> x^2 + 7 from `seed`. Its elements soon have full size, and each costs one multiplication.
 fn coefficients(seed: u64, log_rows: usize) -> Vec<ArkFr> {
     let (mut x, seven) = (ArkFr::from_u64(seed), ArkFr::from_u64(7));
     let next = |_| {
@@ -146,7 +148,7 @@ pub struct Spartan {
     squarings: usize,
 }
 
-/// A proof that `output` is `input`, squared again and again.
+/// A proof that repeated squaring of `input` gives `output`.
 pub struct SquaringProof {
     input: Scalar,
     output: Scalar,
@@ -169,7 +171,7 @@ impl Workload for Spartan {
     }
 
     fn prove(&self, seed: u64) -> anyhow::Result<Self::Proof> {
-        // Not 0 and not 1, which stay as small as they are.
+        // Excludes 0 and 1, whose squares stay small.
         let input = Scalar::from(seed) + Scalar::from(2);
         zk_alloc_jolt::try_prove::<_, NovaError>(|| {
             let proof = Direct::prove(&self.prover_key, Squarings::new(self.squarings), &[input])?;

@@ -1,6 +1,6 @@
-//! Miden VM as prover of prove-bench: a program of its own assembly, executed and proved.
+//! Miden VM as a prover of prove-bench: a program in Miden assembly, executed and proved.
 //!
-//! `program` has the program and what it claims, and this file the workload.
+//! `program` defines the program and its claim; this file defines the workload.
 
 mod program;
 
@@ -10,24 +10,24 @@ use miden_vm::{DefaultHost, ExecutionOptions, ExecutionProof, Program, ProvingOp
 use program::Claim;
 use provers_bench::{Prover, Workload, WorkloadSpec};
 
-/// The prover, as the driver and every arm know it.
+/// The prover, shared by the driver and every arm.
 pub static PROVERS: &[Prover] = &[Prover {
     name: "miden",
     about: "Miden VM 0.23",
-    // Rayon's pool outside any phase: nothing that it keeps for life then lies in the arena.
+    // Starts Rayon's pool outside any phase, so that its permanent allocations do not lie in the arena.
     init: || _ = zk_alloc::pool::build_global(),
     workloads: &[WorkloadSpec::new::<Fibonacci>("fibonacci", "Fibonacci numbers, kept in memory and hashed", 17)
         .sizes(10, 20)
         .checked_at(12)],
 }];
 
-/// The program, run for as many numbers as fit in `2^log_rows` cycles.
+/// The program, run for as many numbers as fit into `2^log_rows` cycles.
 pub struct Fibonacci {
     program: Program,
     cycles: usize,
 }
 
-/// A proof, and what it is a proof of.
+/// A proof and its claim.
 pub struct Statement {
     proof: ExecutionProof,
     claim: Claim,
@@ -41,7 +41,7 @@ impl Workload for Fibonacci {
     }
 
     fn prove(&self, seed: u64) -> anyhow::Result<Statement> {
-        // The phase holds the program's execution too.
+        // The phase also covers the execution of the program.
         zk_alloc::phase(|| {
             let claim = Claim::new(seed, self.cycles);
             let (_, proof) = miden_vm::prove_sync(

@@ -1,17 +1,17 @@
-//! The program, in Miden's assembly, and what it claims.
+//! The program in Miden assembly, and its claim.
 
 use anyhow::Context;
 use miden_core::Felt;
 use miden_vm::crypto::hash::Poseidon2;
 use miden_vm::{Assembler, Program, StackInputs, StackOutputs};
 
-/// How many numbers the program writes between two looks at its counter.
+/// Numbers that the program writes between two checks of its counter.
 const CHUNK: usize = 8;
 
-/// The cycles that a chunk takes: written, then hashed.
+/// Cycles that the program takes to write and hash a chunk.
 const CHUNK_CYCLES: usize = 97;
 
-/// The cycles of the rest of the program.
+/// Cycles of the rest of the program.
 const OTHER_CYCLES: usize = 60;
 
 pub(crate) fn assemble() -> anyhow::Result<Program> {
@@ -19,14 +19,14 @@ pub(crate) fn assemble() -> anyhow::Result<Program> {
     Assembler::default().assemble_program(source).map_err(|report| anyhow::anyhow!("assembling: {report}"))
 }
 
-/// The program's input, and the output that it must have.
+/// The program's input, and its required output.
 pub(crate) struct Claim {
     first: [Felt; 2],
     numbers: usize,
 }
 
 impl Claim {
-    /// As many numbers as fit in `cycles`.
+    /// A claim with as many numbers as fit into `cycles`.
     pub(crate) fn new(seed: u64, cycles: usize) -> Self {
         let first = [seed as u32, (seed >> 32) as u32].map(Felt::from);
         Self { first, numbers: (cycles - OTHER_CYCLES) / CHUNK_CYCLES * CHUNK }
@@ -38,7 +38,7 @@ impl Claim {
         StackInputs::new(&[a, b, numbers]).context("the program's inputs")
     }
 
-    /// The answer, computed outside the VM.
+    /// The output, computed outside the VM.
     pub(crate) fn outputs(&self) -> anyhow::Result<StackOutputs> {
         let [a, b] = self.first;
         let pairs = std::iter::successors(Some((a, b)), |&(a, b)| Some((a + b, a)));

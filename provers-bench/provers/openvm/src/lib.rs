@@ -1,6 +1,6 @@
-//! OpenVM as prover of prove-bench: a run of RISC-V instructions on its engine for CPUs.
+//! OpenVM as a prover of prove-bench: a run of RISC-V instructions on its CPU engine.
 //!
-//! `program` has the guest, and this file the workload.
+//! `program` defines the guest; this file defines the workload.
 
 mod program;
 
@@ -18,11 +18,11 @@ use openvm_stark_sdk::openvm_stark_backend::p3_field::PrimeCharacteristicRing;
 use provers_bench::{Prover, Workload, WorkloadSpec};
 use std::sync::{Arc, Mutex};
 
-/// The prover, as the driver and every arm know it.
+/// The prover, shared by the driver and every arm.
 pub static PROVERS: &[Prover] = &[Prover {
     name: "openvm",
     about: "OpenVM 2.0",
-    // Rayon's pool outside any phase: nothing that it keeps for life then lies in the arena.
+    // Starts Rayon's pool outside any phase, so that its permanent allocations do not lie in the arena.
     init: || _ = zk_alloc::pool::build_global(),
     workloads: &[WorkloadSpec::new::<Run>("rv32im", "a run of RISC-V instructions on OpenVM", 16)
         .sizes(10, 20)
@@ -32,14 +32,14 @@ pub static PROVERS: &[Prover] = &[Prover {
 
 type Engine = BabyBearPoseidon2CpuEngine;
 
-/// A machine with its program, which runs `2^log_rows` instructions.
+/// A machine with its program, which runs at most `2^log_rows` instructions.
 pub struct Run {
     instance: Mutex<VmInstance<Engine, Rv32ImCpuBuilder>>,
     verifier: Verifier,
     instructions: usize,
 }
 
-/// The verifier's part of the set-up: it needs nothing else but a proof and its claim.
+/// The verifier's part of the set-up. In addition it needs only a proof and its claim.
 struct Verifier {
     engine: Engine,
     key: MultiStarkVerifyingKey<BabyBearPoseidon2Config>,
@@ -47,13 +47,13 @@ struct Verifier {
     memory: MemoryDimensions,
 }
 
-/// A proof, and what it is a proof of.
+/// A proof and its statement.
 pub struct Statement {
     proof: ContinuationVmProof<BabyBearPoseidon2Config>,
     revealed: u32,
 }
 
-/// Columns are committed to in stacks of `2^STACK` numbers, the longest table's rows at least.
+/// Columns are committed in stacks of `2^STACK` numbers. A stack must hold at least as many rows as the longest table.
 const STACK: usize = 20;
 
 fn engine() -> Engine {
@@ -81,7 +81,7 @@ impl Workload for Run {
     }
 
     fn prove(&self, seed: u64) -> anyhow::Result<Statement> {
-        // The phase holds the run of the program and its trace too.
+        // The phase also covers the execution of the program and its trace.
         zk_alloc::phase(|| {
             let input = program::input(seed, self.instructions);
             let mut instance = self.instance.lock().map_err(|error| anyhow!("{error}"))?;

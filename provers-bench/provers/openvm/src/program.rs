@@ -1,4 +1,4 @@
-//! The guest: a program of RISC-V that mixes numbers into a table in memory, and reveals a sum of it.
+//! The guest: a RISC-V program that mixes numbers into a table in memory and reveals the sum of the mixed words.
 
 use openvm_circuit::system::memory::merkle::public_values::PUBLIC_VALUES_AS;
 use openvm_instructions::exe::VmExe;
@@ -12,9 +12,9 @@ use openvm_rv32im_transpiler::{
 use openvm_stark_sdk::config::baby_bear_poseidon2::F;
 use openvm_stark_sdk::openvm_stark_backend::p3_field::PrimeCharacteristicRing;
 
-/// Where the program keeps its input: the length of it, and its words.
+/// Address of the program's input: its length, then its words.
 const INPUT: usize = 0x200;
-/// Where the table begins, and how many words it has.
+/// Address of the table, and its number of words.
 const TABLE: usize = 0x400;
 const WORDS: usize = 1 << 8;
 const MULTIPLIER: u32 = 0x9e37_79b1;
@@ -29,10 +29,10 @@ const WORD: usize = 9;
 const SUM: usize = 10;
 const POINTER: usize = 11;
 
-/// Words of the input: a state, a factor, and how often to mix.
+/// Words of the input: a state, a factor, and the number of rounds.
 pub(crate) type Input = [u32; 3];
 
-/// Instructions outside of the loop, at most, and in a round of it.
+/// Maximum number of instructions outside the loop, and instructions in a round of the loop.
 const OTHER_INSTRUCTIONS: usize = 20;
 const ROUND_INSTRUCTIONS: usize = 11;
 
@@ -42,7 +42,7 @@ pub(crate) fn input(seed: u64, instructions: usize) -> Input {
     [(seed as u32).wrapping_add(1), MULTIPLIER, rounds as u32]
 }
 
-/// The input as a guest reads it: byte by byte.
+/// The input as a guest reads it, byte by byte.
 pub(crate) fn stream(input: Input) -> Vec<Vec<F>> {
     vec![input.iter().flat_map(|word| word.to_le_bytes()).map(F::from_u8).collect()]
 }
@@ -63,7 +63,7 @@ pub(crate) fn run([mut state, factor, rounds]: Input) -> u32 {
 
 pub(crate) fn executable() -> VmExe<F> {
     let mut code = vec![phantom(Rv32Phantom::HintInput), add_immediate(POINTER, ZERO, INPUT as i32)];
-    // The length of the input, then its words.
+    // Reads the length of the input, then its words.
     for register in [ZERO, STATE, FACTOR, LEFT] {
         code.push(store_hint(POINTER));
         if register != ZERO {
@@ -95,7 +95,7 @@ fn register(number: usize) -> F {
     F::from_usize(RV32_REGISTER_NUM_LIMBS * number)
 }
 
-/// An instruction's operands: what it writes and reads, the address spaces of those that vary, and two flags.
+/// An instruction with three operands, two address spaces and two flags.
 fn instruction(opcode: VmOpcode, [a, b, c]: [F; 3], [d, e]: [u32; 2], [f, g]: [bool; 2]) -> Instruction<F> {
     Instruction::new(opcode, a, b, c, F::from_u32(d), F::from_u32(e), F::from_bool(f), F::from_bool(g))
 }
@@ -104,7 +104,7 @@ fn phantom(effect: Rv32Phantom) -> Instruction<F> {
     Instruction::phantom(PhantomDiscriminant(effect as u16), F::ZERO, F::ZERO, 0)
 }
 
-/// Stores a word of the input where `pointer` points.
+/// Stores a word of the input at the address in `pointer`.
 fn store_hint(pointer: usize) -> Instruction<F> {
     let opcode = Rv32HintStoreOpcode::HINT_STOREW.global_opcode();
     instruction(opcode, [F::ZERO, register(pointer), F::ZERO], [RV32_REGISTER_AS, RV32_MEMORY_AS], [false; 2])
@@ -116,7 +116,7 @@ fn alu(opcode: BaseAluOpcode, to: usize, left: usize, right: usize) -> Instructi
 }
 
 fn alu_immediate(opcode: BaseAluOpcode, to: usize, left: usize, right: i32) -> Instruction<F> {
-    // An immediate has 24 bits, of which the upper ones are its sign.
+    // An immediate has 24 bits; the upper ones hold its sign.
     let operands = [register(to), register(left), F::from_u32(right as u32 & 0xff_ffff)];
     instruction(opcode.global_opcode(), operands, [RV32_REGISTER_AS, RV32_IMM_AS], [false; 2])
 }
@@ -147,7 +147,7 @@ fn store(from: usize, base: usize, offset: usize, space: u32) -> Instruction<F> 
     instruction(opcode, operands, [RV32_REGISTER_AS, space], [true, false])
 }
 
-/// Goes `by` instructions on, or back, unless the registers are equal.
+/// Jumps by `by` instructions, forward or back, unless the registers are equal.
 fn branch_unless_equal(left: usize, right: usize, by: i32) -> Instruction<F> {
     let operands = [register(left), register(right), F::from_i32(by * DEFAULT_PC_STEP as i32)];
     instruction(BranchEqualOpcode::BNE.global_opcode(), operands, [RV32_REGISTER_AS; 2], [false; 2])

@@ -1,6 +1,7 @@
-//! Circuits over Goldilocks under plonky2's standard configuration: repeated squaring, and a proof of a proof, twice.
+//! Circuits over Goldilocks under plonky2's standard configuration: repeated squaring, and two levels of recursion on
+//! top.
 //!
-//! Each circuit is built once and reused for all its proofs, as a service does; witnesses are generated inside the phase.
+//! Each circuit is built once and reused for all its proofs, as in a service. Witnesses are generated inside the phase.
 
 use anyhow::{Context, ensure};
 use plonky2::field::goldilocks_field::GoldilocksField;
@@ -13,7 +14,7 @@ use plonky2::plonk::config::PoseidonGoldilocksConfig;
 use plonky2::plonk::proof::{ProofWithPublicInputs, ProofWithPublicInputsTarget};
 use provers_bench::{Prover, Workload, WorkloadSpec};
 
-/// The prover, as the driver and every arm know it.
+/// The prover, shared by the driver and every arm.
 pub static PROVERS: &[Prover] = &[Prover {
     name: "plonky2",
     about: "plonky2 1.1 over Goldilocks with FRI",
@@ -30,14 +31,14 @@ type F = GoldilocksField;
 type C = PoseidonGoldilocksConfig;
 type Proof = ProofWithPublicInputs<F, C, D>;
 
-/// Operands and result of a multiplication, `c0 * x * y + c1 * z`: routed wires of an arithmetic gate.
+/// Routed wires of a multiplication `c0 * x * y + c1 * z` in an arithmetic gate: its operands and its result.
 const WIRES_OF_A_MULTIPLICATION: usize = 4;
-/// Rows that the builder adds for constants and public inputs and their hash, with some to spare.
+/// Upper bound of the rows that the builder adds for constants, public inputs and their hash.
 const ROWS_OF_THE_BUILDER: usize = 16;
 
-/// `x`, squared again and again: a chain of arithmetic gates, 20 squarings to a row, that fills `2^log_rows` rows.
+/// Repeated squaring of `x`: a chain of arithmetic gates, 20 squarings to a row, that fills `2^log_rows` rows.
 ///
-/// Public are `x` and the last square.
+/// The public inputs are `x` and the last square.
 pub struct Squaring {
     circuit: CircuitData<F, C, D>,
     first: Target,
@@ -80,10 +81,11 @@ impl Workload for Squaring {
     }
 }
 
-/// A proof of [`Squaring`], a proof that verifies it, and a proof that verifies that one: plonky2's own benchmark of recursion.
+/// A proof of [`Squaring`], a proof that verifies it, and a proof that verifies the second one: plonky2's own recursion
+/// benchmark.
 ///
-/// All three are made in each round, every one in its own phase; the last one is what the round hands out. `2^log_rows` are the
-/// rows of the first. The other two have as many as a verifier takes, which is about 2^12.
+/// Each round makes all three, each in its own phase, and returns the last one. The first circuit has `2^log_rows`
+/// rows. The other two have as many rows as a verifier needs, about 2^12.
 pub struct Recursion {
     innermost: Squaring,
     middle: VerifierCircuit,
@@ -112,7 +114,7 @@ impl Workload for Recursion {
     }
 }
 
-/// A circuit that verifies proofs of one other circuit, and makes their public inputs public again.
+/// A circuit that verifies proofs of one other circuit and makes their public inputs public again.
 struct VerifierCircuit {
     circuit: CircuitData<F, C, D>,
     proof: ProofWithPublicInputsTarget<D>,
@@ -135,12 +137,13 @@ impl VerifierCircuit {
     }
 }
 
-/// The field element for `seed`: from 2 up, as 0 and 1 are their own squares.
+/// The field element for `seed`, at least 2, because 0 and 1 are their own squares.
 fn input(seed: u64) -> F {
     F::from_canonical_u64(2 + seed % (F::ORDER - 2))
 }
 
-/// The verifier is convinced of the squarings between two public inputs; here those two are computed anew.
+/// Checks the two public inputs. The proof shows that squaring the first gives the second; this function computes it
+/// again.
 fn check_square(public_inputs: &[F], squarings: usize) -> anyhow::Result<()> {
     let &[first, last] = public_inputs else {
         anyhow::bail!("a proof of squarings has two public inputs, and this one has {}", public_inputs.len());

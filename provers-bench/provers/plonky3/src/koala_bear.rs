@@ -1,4 +1,4 @@
-//! KoalaBear's extension field, and Merkle trees under Poseidon2: what several of Plonky3's workloads commit with.
+//! KoalaBear's extension field, and Merkle trees under Poseidon2. Several of Plonky3's workloads share them.
 
 use p3_field::{Field, extension::BinomialExtensionField};
 use p3_koala_bear::{KoalaBear, Poseidon2KoalaBear, default_koalabear_poseidon2_16, default_koalabear_poseidon2_24};
@@ -18,7 +18,7 @@ pub(crate) type Poseidon2Mmcs = MerkleTreeMmcs<
     8,
 >;
 
-/// Merkle trees under Poseidon2, 24 wide for leaves and 16 wide for nodes: those of Plonky3's examples.
+/// The Poseidon2 Merkle trees of Plonky3's examples: 24 wide for leaves and 16 wide for nodes.
 pub(crate) fn poseidon2_mmcs() -> Poseidon2Mmcs {
     let hash = PaddingFreeSponge::new(default_koalabear_poseidon2_24());
     Poseidon2Mmcs::new(hash, TruncatedPermutation::new(default_koalabear_poseidon2_16()), 0)

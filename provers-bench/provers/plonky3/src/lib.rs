@@ -1,7 +1,9 @@
-//! Plonky3's own benchmark AIRs over KoalaBear with FRI: Poseidon2 under a Keccak Merkle tree, Keccak-f under a Poseidon2 one.
+//! Plonky3's own benchmark AIRs over KoalaBear with FRI: Poseidon2 under a Keccak Merkle tree, Keccak-f under a
+//! Poseidon2 one.
 //!
-//! Both are the examples of p3-poseidon2-air and p3-keccak-air, with the examples' FRI parameters. Each reuses one configuration
-//! for all its proofs, as a service does, and builds the trace inside the phase: the trace is the one giant buffer of a proof.
+//! Both are the examples of p3-poseidon2-air and p3-keccak-air, with the examples' FRI parameters. Each reuses one
+//! configuration for all its proofs, as a service does, and builds the trace inside the phase. The trace is the only
+//! huge buffer of a proof.
 
 mod koala_bear;
 mod whir;
@@ -28,7 +30,7 @@ use rand::{RngExt, SeedableRng, rngs::SmallRng};
 
 use koala_bear::{Challenge, Perm24, Poseidon2Mmcs, poseidon2_mmcs};
 
-/// The prover, as the driver and every arm know it.
+/// The prover, shared by the driver and every arm.
 pub static PROVERS: &[Prover] = &[Prover {
     name: "plonky3",
     about: "Plonky3 0.8 over KoalaBear with FRI, and with WHIR",
@@ -85,11 +87,11 @@ type Poseidon2Air = VectorizedPoseidon2Air<
 
 /// Poseidon2 permutations of random states, eight to a row; commitments are Keccak-256 Merkle trees.
 ///
-/// Its trace is one uninitialised allocation with room for its extension.
+/// The trace is one uninitialised allocation with room for its extension.
 pub struct Poseidon2 {
     config: KeccakConfig,
     air: Poseidon2Air,
-    /// The AIR's own, for the trace generator: the AIR keeps them to itself, and its own generator takes no seed.
+    /// The AIR's constants, for the trace generator. The AIR does not expose them, and its own generator takes no seed.
     constants: Poseidon2Constants,
     log_blowup: usize,
     permutations: usize,
@@ -100,7 +102,7 @@ impl Workload for Poseidon2 {
 
     fn setup(log_rows: u32) -> anyhow::Result<Self> {
         let sponge = KeccakSponge::new(KeccakF {});
-        // The three top layers of every tree go into the commitment, as in the example of p3-poseidon2-air.
+        // The three top layers of every tree are part of the commitment, as in the example of p3-poseidon2-air.
         let mmcs = KeccakMmcs::new(SerializingHasher::new(sponge), CompressionFunctionFromHasher::new(sponge), 3);
         let challenger = KeccakChallenger::from_hasher(vec![], Keccak256Hash {});
         let (config, log_blowup) = config(mmcs, challenger, log_rows)?;
@@ -140,7 +142,7 @@ impl Workload for Poseidon2 {
 
 /// Keccak-f permutations of random states, 24 rows to each; commitments are Poseidon2 Merkle trees.
 ///
-/// Its trace is one zeroed allocation with room for its extension.
+/// The trace is one zeroed allocation with room for its extension.
 pub struct Keccak {
     config: Poseidon2Config,
     log_blowup: usize,
@@ -153,7 +155,8 @@ impl Workload for Keccak {
     fn setup(log_rows: u32) -> anyhow::Result<Self> {
         let challenger = Poseidon2Challenger::new(default_koalabear_poseidon2_24());
         let (config, log_blowup) = config(poseidon2_mmcs(), challenger, log_rows)?;
-        // As many as fit; the generator pads to the next power of two, which for one permutation or more is 2^log_rows.
+        // As many permutations as fit. The generator pads the rows to the next power of two. With at least one
+        // permutation, this is 2^log_rows.
         let permutations = (1usize << log_rows) / NUM_ROUNDS;
         ensure!(
             permutations > 0,
@@ -178,7 +181,7 @@ impl Workload for Keccak {
     }
 }
 
-/// Plonky3's benchmark parameters of FRI over `mmcs`, and the binary logarithm of their blowup.
+/// Plonky3's benchmark parameters of FRI over `mmcs`, and the base-2 logarithm of their blowup.
 fn config<ValMmcs: Clone, Challenger: Clone>(
     mmcs: ValMmcs,
     challenger: Challenger,
@@ -186,7 +189,8 @@ fn config<ValMmcs: Clone, Challenger: Clone>(
 ) -> anyhow::Result<(Config<ValMmcs, Challenger>, usize)> {
     let fri = FriParameters::new_benchmark(ChallengeMmcs::new(mmcs.clone()));
     let log_blowup = fri.log_blowup;
-    // The domain of the extended trace is a multiplicative subgroup. Beyond the field's largest the prover would panic.
+    // The domain of the extended trace is a multiplicative subgroup. If it exceeds the field's largest one, the prover
+    // panics.
     let most = KoalaBear::TWO_ADICITY - log_blowup;
     ensure!(log_rows as usize <= most, "KoalaBear has room for 2^{most} rows at most, and 2^{log_rows} were asked for");
     Ok((StarkConfig::new(TwoAdicFriPcs::new(Dft::default(), mmcs, fri), challenger), log_blowup))

@@ -1,7 +1,8 @@
 //! Plonky3's multilinear commitment scheme, WHIR, over KoalaBear: one polynomial, committed to and opened.
 //!
-//! It is the example of p3-whir, with the example's parameters. Unlike the AIRs it has no one giant buffer: the polynomial, its
-//! codeword and the tree over that are of similar size, and every round folds them into smaller ones.
+//! It is the example of p3-whir, with the example's parameters. Unlike the AIRs it has no single huge buffer. The
+//! polynomial, its codeword and the tree over the codeword have similar sizes, and every round folds them into smaller
+//! ones.
 
 use anyhow::Context;
 use p3_challenger::DuplexChallenger;
@@ -23,28 +24,29 @@ type Dft = Radix2DFTSmallBatch<KoalaBear>;
 type Suffix = SuffixProver<KoalaBear, Challenge>;
 type Pcs = WhirProver<Challenge, KoalaBear, Dft, Poseidon2Mmcs, Challenger, Suffix>;
 
-/// Bits of security that each step of the protocol has by itself.
+/// Bits of security of each single step of the protocol.
 const SECURITY_LEVEL: usize = 90;
 /// Variables that a round folds away.
 const FOLDING: usize = 5;
-/// Binary logarithm of the first codeword's blowup; each round adds `FOLDING - 1`.
+/// Base-2 logarithm of the first codeword's blowup; each round adds `FOLDING - 1`.
 const LOG_BLOWUP: usize = 1;
 
 /// A multilinear polynomial of `log_rows` variables, committed to and opened at one point drawn from its commitment.
 ///
-/// Its `2^log_rows` evaluations are random. Each round has a proof of work of up to 16 bits, as in the example: the prover's
-/// threads search for it without memory, and chance decides for how long. Up to `2^14` that is most of the time. With so few bits,
-/// the extension field is large enough for 21 variables at most.
+/// Its `2^log_rows` evaluations are random. Each round has a proof of work of up to 16 bits, as in the example. The
+/// prover's threads search for it without allocating, and chance decides how long it takes. Up to `2^14` evaluations
+/// the search takes most of the time. With at most 16 bits of work, the extension field suffices for at most 21
+/// variables.
 pub struct Whir {
     pcs: Pcs,
-    /// What is opened, and how often: one polynomial, once.
+    /// The openings of the protocol: one polynomial, once.
     protocol: OpeningProtocol,
     /// The transcript from which prover and verifier start.
     challenger: Challenger,
     log_rows: usize,
 }
 
-/// A commitment, and an opening of it; the point that it decides is not stored.
+/// A commitment and its opening. The point is not stored, because the commitment determines it.
 pub struct WhirOpening {
     commitment: <Poseidon2Mmcs as Mmcs<KoalaBear>>::Commitment,
     proof: PcsProof<KoalaBear, Challenge, Poseidon2Mmcs>,
@@ -61,7 +63,7 @@ impl Workload for Whir {
             .with_context(|| format!("folding {log_rows} variables by {FOLDING} a round"))?;
         let parameters = ProtocolParameters {
             starting_log_inv_rate: LOG_BLOWUP,
-            // Each round halves the domain, and so the rate falls.
+            // Each round halves the domain, so the rate falls.
             round_log_inv_rates: (1..=rounds).map(|round| LOG_BLOWUP + round * (FOLDING - 1)).collect(),
             folding_factor,
             soundness_type: SecurityAssumption::CapacityBound,
@@ -70,7 +72,7 @@ impl Workload for Whir {
         };
         let config = WhirConfig::new_with_initial_claims(log_rows, parameters, 1)
             .with_context(|| format!("configuring WHIR for {log_rows} variables"))?;
-        // With all its roots of unity, here, outside phases: they stay for as long as the process.
+        // Creates the table of all roots of unity outside any phase, because it lives as long as the process.
         let dft = Dft::new(1 << config.max_fft_size());
         let opening = OpeningBatch::new(vec![0], vec![]);
         Ok(Self {
@@ -104,7 +106,7 @@ impl Workload for Whir {
 mod tests {
     use super::*;
 
-    /// A verifier that nods everything through would hide an allocator that breaks proofs.
+    /// A verifier that accepts everything would hide an allocator that breaks proofs.
     #[test]
     fn a_proof_verifies_and_not_under_another_commitment_or_with_another_value() {
         let whir = Whir::setup(12).unwrap();
@@ -119,7 +121,7 @@ mod tests {
         assert!(whir.verify(&first).is_err());
     }
 
-    /// The security level must be in reach at every size that the command line takes.
+    /// The security level must be reachable at every size that the command line accepts.
     #[test]
     fn every_size_has_a_configuration() {
         for log_rows in 10..=21 {

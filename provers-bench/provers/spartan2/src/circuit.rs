@@ -12,7 +12,7 @@ use spartan2::traits::circuit::SpartanCircuit;
 /// A block of SHA-256 has fewer constraints than `2^BLOCK_LOG_ROWS`.
 pub(crate) const BLOCK_LOG_ROWS: u32 = 15;
 const BLOCK: usize = 64;
-/// The end of a message: a set bit, and its length.
+/// Bytes at the end of a message: a set bit, and the message's length.
 const PADDING: usize = 9;
 
 /// Bytes of the message that fills `blocks` blocks.
@@ -20,17 +20,17 @@ pub(crate) fn message_length(blocks: usize) -> usize {
     blocks * BLOCK - PADDING
 }
 
-/// The bits of a digest, as the circuit makes them public.
+/// The bits of a digest, as the circuit's public values.
 pub(crate) fn public_bits<F: Field>(digest: &[u8]) -> Vec<F> {
     bits(digest).map(|bit| if bit { F::ONE } else { F::ZERO }).collect()
 }
 
-/// Most significant first.
+/// Bits of `bytes`, most significant first.
 fn bits(bytes: &[u8]) -> impl Iterator<Item = bool> {
     bytes.iter().flat_map(|byte| (0..u8::BITS).rev().map(move |place| byte >> place & 1 == 1))
 }
 
-/// A message whose digest is public.
+/// A message with a public digest.
 #[derive(Clone)]
 pub(crate) struct Preimage {
     message: Vec<u8>,

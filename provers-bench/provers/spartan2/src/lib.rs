@@ -1,6 +1,6 @@
-//! Spartan2 as prover of prove-bench, over the curve T256 with Hyrax, as in its own bench.
+//! Spartan2 as a prover of prove-bench, over the curve T256 with Hyrax, as in its own bench.
 //!
-//! `circuit` has the statement, and this file the workload.
+//! `circuit` defines the statement; this file defines the workload.
 
 mod circuit;
 
@@ -12,11 +12,11 @@ use spartan2::provider::T256HyraxEngine;
 use spartan2::spartan::{SpartanProverKey, SpartanSNARK, SpartanVerifierKey};
 use spartan2::traits::snark::R1CSSNARKTrait;
 
-/// The prover, as the driver and every arm know it.
+/// The prover, shared by the driver and every arm.
 pub static PROVERS: &[Prover] = &[Prover {
     name: "spartan2",
     about: "Spartan2 0.9",
-    // Rayon's pool outside any phase: nothing that it keeps for life then lies in the arena.
+    // Starts Rayon's pool outside any phase, so that its permanent allocations do not lie in the arena.
     init: || _ = zk_alloc::pool::build_global(),
     workloads: &[WorkloadSpec::new::<Sha256>("sha256", "the SHA-256 preimage of a digest over T256", 20)
         .sizes(BLOCK_LOG_ROWS, 22)
@@ -24,7 +24,7 @@ pub static PROVERS: &[Prover] = &[Prover {
         .processes_at_most(2)],
 }];
 
-/// Every witness of the circuit fits in a machine word.
+/// Every witness value of the circuit fits into a machine word.
 const SMALL: bool = true;
 
 type Snark = SpartanSNARK<T256HyraxEngine>;
@@ -36,7 +36,7 @@ pub struct Sha256 {
     verifying_key: SpartanVerifierKey<T256HyraxEngine>,
 }
 
-/// A proof, and what it is a proof of.
+/// A proof and its statement.
 pub struct Statement {
     proof: Snark,
     digest: [u8; 32],
@@ -53,7 +53,7 @@ impl Workload for Sha256 {
     }
 
     fn prove(&self, seed: u64) -> anyhow::Result<Statement> {
-        // The phase holds the message and its witness too.
+        // The phase also covers the message and its witness.
         zk_alloc::phase(|| {
             let mut message = vec![0; self.message_length];
             StdRng::seed_from_u64(seed).fill_bytes(&mut message);

@@ -1,4 +1,4 @@
-//! The computation: a sequence of a^2 + b^2 in each row, an element each column.
+//! The computation: each row is a sequence of a^2 + b^2, with one element per column.
 
 use rayon::prelude::*;
 use stwo::core::channel::Channel;
@@ -13,8 +13,7 @@ use stwo_constraint_framework::{EvalAtRow, FrameworkEval};
 
 const COLUMNS: usize = 100;
 
-/// The statement: every sequence of as many as `2^log_rows` begins with `first`, and goes on with what only the prover
-/// knows.
+/// The statement: each of `2^log_rows` sequences starts with `first`. Only the prover knows their second elements.
 #[derive(Clone, Copy)]
 pub(crate) struct Sequences {
     first: BaseField,
@@ -30,7 +29,7 @@ impl Sequences {
         channel.mix_u32s(&[self.first.0, self.log_rows]);
     }
 
-    /// The columns, with each row's number as second element.
+    /// The columns of the trace. The second element of each row is that row's index.
     pub(crate) fn trace(&self) -> Vec<CircleEvaluation<SimdBackend, BaseField, BitReversedOrder>> {
         let rows = 1u32 << self.log_rows;
         let mut columns = Vec::<BaseColumn>::with_capacity(COLUMNS);

@@ -1,6 +1,6 @@
-//! Stwo as prover of prove-bench: the wide Fibonacci AIR of its examples, with an input that the verifier knows.
+//! Stwo as a prover of prove-bench: the wide Fibonacci AIR of its examples, with an input that the verifier knows.
 //!
-//! `air` has the computation, and this file the workload.
+//! `air` defines the computation; this file defines the workload.
 
 mod air;
 
@@ -22,32 +22,32 @@ use stwo::prover::poly::circle::PolyOps;
 use stwo::prover::poly::twiddles::TwiddleTree;
 use stwo_constraint_framework::{FrameworkComponent, TraceLocationAllocator};
 
-/// The prover, as the driver and every arm know it.
+/// The prover, shared by the driver and every arm.
 pub static PROVERS: &[Prover] = &[Prover {
     name: "stwo",
     about: "Stwo 2.3",
-    // Rayon's pool outside any phase: nothing that it keeps for life then lies in the arena.
+    // Starts Rayon's pool outside any phase, so that its permanent allocations do not lie in the arena.
     init: || _ = zk_alloc::pool::build_global(),
     workloads: &[
         WorkloadSpec::new::<WideFibonacci>("wide-fibonacci", "100 columns of a^2 + b^2 over M31", 20).checked_at(16)
     ],
 }];
 
-/// `2^log_rows` sequences.
+/// A workload of `2^log_rows` sequences.
 pub struct WideFibonacci {
     config: PcsConfig,
     twiddles: TwiddleTree<SimdBackend>,
     log_rows: u32,
 }
 
-/// A proof, and what it is a proof of.
+/// A proof and its statement.
 pub struct Statement {
     proof: StarkProof<Blake2sMerkleHasher>,
     sequences: Sequences,
 }
 
 impl WideFibonacci {
-    /// A channel that both sides begin with.
+    /// The channel from which prover and verifier start.
     fn channel(&self, sequences: &Sequences) -> Blake2sChannel {
         let mut channel = Blake2sChannel::default();
         self.config.mix_into(&mut channel);
@@ -60,23 +60,23 @@ impl Workload for WideFibonacci {
     type Proof = Statement;
 
     fn setup(log_rows: u32) -> anyhow::Result<Self> {
-        // 96 bits, of which 16 are work.
+        // 96 bits of security, 16 of them from proof of work.
         let (last_layer, log_blowup, queries, fold_step) = (0, 1, 80, 1);
         let fri_config = FriConfig::new(last_layer, log_blowup, queries, fold_step);
         let config = PcsConfig { pow_bits: 16, fri_config, lifting_log_size: None };
-        // The constraints' degree is two.
+        // The constraints have degree two.
         let largest = CanonicCoset::new(log_rows + 1 + log_blowup).circle_domain();
         let twiddles = SimdBackend::precompute_twiddles(largest.half_coset);
         Ok(Self { config, twiddles, log_rows })
     }
 
     fn prove(&self, seed: u64) -> anyhow::Result<Statement> {
-        // The phase holds the trace too.
+        // The phase also covers the trace.
         zk_alloc::phase(|| {
             let sequences = Sequences::new(seed, self.log_rows);
             let mut channel = self.channel(&sequences);
             let mut commitments = CommitmentSchemeProver::<_, Blake2sMerkleChannel>::new(self.config, &self.twiddles);
-            // No column is known beforehand: the first tree is empty.
+            // There are no preprocessed columns, so the first tree is empty.
             for columns in [Vec::new(), sequences.trace()] {
                 let mut tree = commitments.tree_builder();
                 tree.extend_evals(columns);

@@ -1,6 +1,6 @@
-//! Triton VM as prover of prove-bench: a program of its own assembly, executed and proved.
+//! Triton VM as a prover of prove-bench: a program in Triton assembly, executed and proved.
 //!
-//! `program` has the program and what it claims, and this file the workload.
+//! `program` defines the program and its claim; this file defines the workload.
 
 mod program;
 
@@ -10,24 +10,24 @@ use provers_bench::{Prover, Workload, WorkloadSpec};
 use triton_vm::config::{self, CacheDecision};
 use triton_vm::prelude::{Claim, NonDeterminism, Program, Proof, PublicInput, Stark};
 
-/// The prover, as the driver and every arm know it.
+/// The prover, shared by the driver and every arm.
 pub static PROVERS: &[Prover] = &[Prover {
     name: "triton",
     about: "Triton VM 9.0",
-    // Rayon's pool outside any phase: nothing that it keeps for life then lies in the arena.
+    // Starts Rayon's pool outside any phase, so that its permanent allocations do not lie in the arena.
     init: || _ = zk_alloc::pool::build_global(),
     workloads: &[WorkloadSpec::new::<Numbers>("fibonacci", "Fibonacci numbers, kept in memory", 15)
         .sizes(10, 18)
         .checked_at(10)],
 }];
 
-/// The program, run for as many numbers as fit in `2^log_rows` rows.
+/// The program, run for as many numbers as fit into `2^log_rows` rows.
 pub struct Numbers {
     program: Program,
     rows: u64,
 }
 
-/// A proof, and what it is a proof of.
+/// A proof and its claim.
 pub struct Statement {
     proof: Proof,
     fibonacci: Fibonacci,
@@ -41,9 +41,9 @@ impl Workload for Numbers {
     }
 
     fn prove(&self, seed: u64) -> anyhow::Result<Statement> {
-        // Otherwise it looks at how much memory is free, and the arms might do different work.
+        // Without this setting Triton VM decides by the amount of free memory, so the arms might do different work.
         config::overwrite_lde_trace_caching_to(CacheDecision::Cache);
-        // The phase holds the program's execution too.
+        // The phase also covers the execution of the program.
         zk_alloc::phase(|| {
             let fibonacci = Fibonacci::new(seed, self.rows);
             let (input, secrets) = (PublicInput::new(fibonacci.input()), NonDeterminism::default());

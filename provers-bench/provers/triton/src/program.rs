@@ -1,29 +1,29 @@
-//! The program, in Triton's assembly, and what it claims.
+//! The program in Triton assembly, and its claim.
 
 use anyhow::Context;
 use triton_vm::prelude::{BFieldElement, Program, bfe};
 
-/// How many numbers the program writes between two looks at its counter.
+/// Numbers that the program writes between two checks of its counter.
 const CHUNK: u64 = 5;
 
-/// The rows of the longest tables that a chunk takes: those of cycles, and of changes to the stack.
+/// Rows that a chunk takes in the longest tables, those of cycles and of stack changes.
 const CHUNK_ROWS: u64 = 26;
 
-/// The rows there of the rest of the program.
+/// Rows that the rest of the program takes in these tables.
 const OTHER_ROWS: u64 = 9;
 
 pub(crate) fn assemble() -> anyhow::Result<Program> {
     Program::from_code(include_str!("program.tasm")).context("assembling")
 }
 
-/// Which two numbers come before those in memory, and how many those are.
+/// The two numbers that precede those in memory, and the count of numbers in memory.
 pub(crate) struct Fibonacci {
     first: [BFieldElement; 2],
     numbers: u64,
 }
 
 impl Fibonacci {
-    /// As many numbers as fit in `rows`.
+    /// As many numbers as fit into `rows`.
     pub(crate) fn new(seed: u64, rows: u64) -> Self {
         let first = [seed & u64::from(u32::MAX), seed >> 32].map(|half| bfe!(half));
         Self { first, numbers: (rows - OTHER_ROWS) / CHUNK_ROWS * CHUNK }

@@ -1,4 +1,4 @@
-//! The computation: chains of x -> x^3 + 42, a column each.
+//! The computation: chains of x -> x^3 + 42, one per column.
 
 use winterfell::math::fields::f128::BaseElement;
 use winterfell::math::{FieldElement, ToElements};
@@ -8,7 +8,7 @@ use winterfell::{
 
 pub(crate) const COLUMNS: usize = 16;
 
-/// How the chains begin and end.
+/// The first and last elements of the chains.
 #[derive(Clone)]
 pub(crate) struct PublicInputs {
     pub(crate) starts: Vec<BaseElement>,
@@ -32,7 +32,7 @@ impl ToElements<BaseElement> for PublicInputs {
     }
 }
 
-/// `rows` steps of every chain.
+/// The trace of `rows` steps of every chain.
 pub(crate) fn trace(seed: u64, rows: usize) -> TraceTable<BaseElement> {
     let mut trace = TraceTable::new(COLUMNS, rows);
     trace.fill(

@@ -1,6 +1,6 @@
-//! Winterfell as prover of prove-bench: the AIR of its crate documentation, several columns wide.
+//! Winterfell as a prover of prove-bench: the AIR of its crate documentation, with several columns.
 //!
-//! `air` has the computation, `prover` Winterfell's traits, and this file the workload.
+//! `air` defines the computation, `prover` implements Winterfell's traits, and this file defines the workload.
 
 mod air;
 mod prover;
@@ -12,22 +12,22 @@ use provers_bench::{Prover, Workload, WorkloadSpec};
 use winterfell::crypto::{DefaultRandomCoin, MerkleTree};
 use winterfell::{AcceptableOptions, Proof, Prover as _};
 
-/// The prover, as the driver and every arm know it.
+/// The prover, shared by the driver and every arm.
 pub static PROVERS: &[Prover] = &[Prover {
     name: "winterfell",
     about: "Winterfell 0.13",
-    // Rayon's pool outside any phase: nothing that it keeps for life then lies in the arena.
+    // Starts Rayon's pool outside any phase, so that its permanent allocations do not lie in the arena.
     init: || _ = zk_alloc::pool::build_global(),
     workloads: &[WorkloadSpec::new::<Work>("work", "16 chains of x -> x^3 + 42 over f128", 16).checked_at(12)],
 }];
 
-/// `2^log_rows` steps of every chain.
+/// A workload of `2^log_rows` steps of every chain.
 pub struct Work {
     prover: WorkProver,
     rows: usize,
 }
 
-/// A proof, and what it is a proof of.
+/// A proof and its statement.
 pub struct Statement {
     proof: Proof,
     inputs: PublicInputs,
@@ -41,7 +41,7 @@ impl Workload for Work {
     }
 
     fn prove(&self, seed: u64) -> anyhow::Result<Statement> {
-        // The phase holds the trace too.
+        // The phase also covers the trace.
         zk_alloc::phase(|| {
             let trace = air::trace(seed, self.rows);
             let inputs = self.prover.get_pub_inputs(&trace);

@@ -1,4 +1,4 @@
-//! Winterfell's prover with its own parts throughout, at the options of its documentation.
+//! Winterfell's prover with its default components, and the options of its documentation.
 
 use winterfell::crypto::{DefaultRandomCoin, MerkleTree, hashers::Blake3_256};
 use winterfell::math::{FieldElement, fields::f128::BaseElement};

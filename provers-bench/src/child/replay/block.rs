@@ -1,20 +1,20 @@
-//! A block of real memory that says when somebody else wrote into it.
+//! A block of real memory that detects writes by others.
 //!
-//! It is marked at both ends and in every page, so that it is resident as a program's would be. The marks are another
-//! number for each block: where two overlap, the one that was marked first finds the other's when it is freed.
-#![allow(unsafe_code, reason = "calls the allocator that is measured, and writes what it gets")]
+//! A block has marks at both ends and in every page, so that it is resident like a program's block. Each block has
+//! different marks. If two blocks overlap, freeing the one that was marked first finds the marks of the other.
+#![allow(unsafe_code, reason = "calls the measured allocator, and writes to its memory")]
 
 use std::alloc::{Layout, alloc, alloc_zeroed, dealloc, realloc};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// From one mark to the next: several to a page, so that a block inside of another is likely to hit one.
+/// Bytes between two marks. A page has several, so that a block inside another one probably hits one.
 const STEP_BYTES: usize = 256;
 const PAGE_BYTES: usize = 4096;
-/// Bytes that are marked at each end.
+/// Marked bytes at each end.
 const END_BYTES: usize = 8;
 
-/// What an allocator did that none may do.
+/// An error that no allocator may make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Fault {
     #[error("{size_bytes} bytes aligned to {align_bytes} were refused")]
@@ -35,11 +35,11 @@ pub(crate) enum Fault {
 pub(crate) struct Block {
     at: NonNull<u8>,
     layout: Layout,
-    /// The marks, one byte after the other; none is 0.
+    /// The mark bytes; none is 0.
     marks: [u8; 8],
 }
 
-// SAFETY: the block is the only one that refers to its memory, and an allocator frees on any thread.
+// SAFETY: only the block refers to its memory, and an allocator can free on any thread.
 unsafe impl Send for Block {}
 
 impl Block {
@@ -57,14 +57,14 @@ impl Block {
         Ok(block)
     }
 
-    /// The block after a `realloc` to `size_bytes`, marked anew. Fails if what it keeps is not what it held.
+    /// The block after a `realloc` to `size_bytes`, with new marks. Fails if the retained bytes lost their old marks.
     pub(crate) fn resize(self, size_bytes: usize, number: u64) -> Result<Self, Fault> {
         self.check(self.layout.size())?;
         let refused = Fault::Refused { size_bytes, align_bytes: self.layout.align() };
         let layout = Layout::from_size_align(size_bytes, self.layout.align()).map_err(|_| refused)?;
         assert!(size_bytes > 0, "a block has a size");
-        // SAFETY: the block is the allocator's, with this layout, and nothing refers to it afterwards; the new size is not
-        // 0, and fits the alignment.
+        // SAFETY: the installed allocator returned the block with this layout, and nothing refers to the old block
+        // afterwards. The new size is not 0, and fits the alignment.
         let at = unsafe { realloc(self.at.as_ptr(), self.layout, size_bytes) };
         let kept_bytes = self.layout.size().min(size_bytes);
         let moved = Self { marks: self.marks, ..Self::placed(at, layout, number)? };
@@ -74,10 +74,10 @@ impl Block {
         Ok(block)
     }
 
-    /// Gives the block back. Fails if it does not hold what it was marked with.
+    /// Frees the block. Fails if its marks changed.
     pub(crate) fn free(self) -> Result<(), Fault> {
         self.check(self.layout.size())?;
-        // SAFETY: the block is the allocator's, with this layout, and goes with this call.
+        // SAFETY: the installed allocator returned the block with this layout, and this call consumes it.
         unsafe { dealloc(self.at.as_ptr(), self.layout) };
         Ok(())
     }
@@ -93,17 +93,18 @@ impl Block {
 
     fn mark(&self) {
         for offset in places(self.layout.size()) {
-            // SAFETY: `places` are inside of the block, which nothing else refers to. Volatile, since nothing may ever read it.
+            // SAFETY: `places` are inside the block, which nothing else refers to. The write is volatile because
+            // nothing may ever read it.
             unsafe { self.at.add(offset).write_volatile(self.marked(offset)) };
         }
     }
 
-    /// Marks a block that must be all zeroes. The first touch is a write, as a program's would be: a read would be one more
-    /// page fault.
+    /// Marks a block that must be all zeros. The first access is a write, as in a real program: a read would cause
+    /// another page fault.
     fn mark_zeroed(&self) -> Result<(), Fault> {
         let size_bytes = self.layout.size();
         for offset in places(size_bytes) {
-            // SAFETY: `places` are inside of the block, which is initialised, and which nothing else refers to.
+            // SAFETY: `places` are inside the block, which is initialised, and which nothing else refers to.
             let byte = unsafe { AtomicU8::from_ptr(self.at.add(offset).as_ptr()) };
             let found = byte.swap(self.marked(offset), Ordering::Relaxed);
             if found != 0 {
@@ -113,15 +114,15 @@ impl Block {
         Ok(())
     }
 
-    /// Holds the marks of a block of `size_bytes`.
+    /// Checks all marks of a block of `size_bytes`.
     fn check(&self, size_bytes: usize) -> Result<(), Fault> {
         self.check_kept(size_bytes, size_bytes)
     }
 
-    /// Holds the marks of a block that had `size_bytes` when it was marked, as far as they lie in its first `kept_bytes`.
+    /// Checks the marks in the first `kept_bytes` of a block that had `size_bytes` when it was marked.
     fn check_kept(&self, size_bytes: usize, kept_bytes: usize) -> Result<(), Fault> {
         for offset in places(size_bytes).filter(|offset| *offset < kept_bytes) {
-            // SAFETY: `kept_bytes` is at most the block's size, and every place below it was written by `mark`.
+            // SAFETY: `kept_bytes` is at most the block's size, and `mark` wrote every place below it.
             let found = unsafe { self.at.add(offset).read_volatile() };
             let marked = self.marked(offset);
             if found != marked {
@@ -132,17 +133,17 @@ impl Block {
     }
 
     fn marked(&self, offset: usize) -> u8 {
-        // Steps differ from one another, and so do pages: one that was copied to another's place shows.
+        // Marks differ between steps and between pages, so a page that was copied to the wrong place is found.
         self.marks[(offset + offset / STEP_BYTES + offset / PAGE_BYTES) % self.marks.len()]
     }
 }
 
-/// Numbers that follow each other have marks that differ in nearly every byte.
+/// Consecutive numbers have marks that differ in nearly every byte.
 fn marks(number: u64) -> [u8; 8] {
     (number + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes().map(|byte| byte | 1)
 }
 
-/// The bytes of a block that are marked, each once: wherever the block begins, one lies in each page that it touches.
+/// The marked bytes of a block, each once. Every page that the block touches has one, wherever the block begins.
 fn places(size_bytes: usize) -> impl Iterator<Item = usize> {
     let head = 0..END_BYTES.min(size_bytes);
     let tail = size_bytes.saturating_sub(END_BYTES).max(head.end)..size_bytes;
@@ -160,11 +161,11 @@ mod tests {
 
     fn overwrite(block: &Block, offset: usize) {
         assert!(offset < block.layout.size());
-        // SAFETY: inside of the block.
+        // SAFETY: inside the block.
         unsafe { *block.at.as_ptr().add(offset) ^= 2 };
     }
 
-    /// Without this, an allocator that hands out memory twice replays as well as any.
+    /// Without this check, an allocator that hands out memory twice would pass the replay.
     #[test]
     fn a_block_that_was_overwritten_is_found_when_it_is_freed_or_resized() {
         for (size_bytes, offset) in [(1, 0), (9, 8), (100, 99), (100_000, 8192), (100_000, 99_993)] {
@@ -190,7 +191,7 @@ mod tests {
         }
     }
 
-    /// Of what a `realloc` keeps, all must be there: a page that was not copied must show.
+    /// A `realloc` must retain all bytes: a page that was not copied must be found.
     #[test]
     fn every_page_of_a_block_has_a_mark_of_its_block() {
         for (size_bytes, into_a_page) in [(1, 0), (4096, 4095), (12_289, 0), (12_289, 4000), (8200, 4095)] {
@@ -211,7 +212,7 @@ mod tests {
     fn memory_that_is_not_zeroed_is_found() {
         let block = block(10_000, true);
         for offset in places(10_000) {
-            // SAFETY: inside of the block.
+            // SAFETY: inside the block.
             unsafe { block.at.add(offset).write(u8::from(offset == 4096)) };
         }
         assert_eq!(block.mark_zeroed(), Err(Fault::NotZeroed { offset: 4096, size_bytes: 10_000, found: 1 }));

@@ -1,8 +1,8 @@
-//! The replaying process: the script's threads, on real memory, under the allocator that is installed.
+//! The replaying process: the script's threads, on real memory, under the installed allocator.
 //!
-//! ```text
-//! mod  threads, phases, memory    turns  whose turn it is    block  memory that says when it was overwritten
-//! ```
+//! - `mod`: threads, phases, memory
+//! - `turns`: which thread may act
+//! - `block`: memory that detects overwrites
 
 mod block;
 mod turns;
@@ -22,7 +22,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 use turns::Turns;
 
-/// The thread that opens phases and looks at memory; the script's threads are numbered from 1.
+/// The thread that opens phases and measures memory. The script's threads are numbered from 1.
 const DIRECTOR: usize = 0;
 
 /// Replays the script at `path`.
@@ -69,14 +69,14 @@ pub(crate) fn replay(path: &Path, shape: Shape, installed: &Installed) -> anyhow
     })
 }
 
-/// The threads, and what they play.
+/// The threads, and the state of the replay.
 struct Stage {
     turns: Turns,
     play: Mutex<Play>,
 }
 
 impl Stage {
-    /// The life of thread `me` of the script.
+    /// The main loop of the script's thread `me`.
     fn act(&self, me: usize) {
         while self.turns.wait(me) {
             let next = self.play().turn(me);
@@ -84,9 +84,9 @@ impl Stage {
         }
     }
 
-    /// Has the script played from its begin to its end.
+    /// Plays the whole script.
     fn direct(&self, shape: Shape, installed: &Installed) -> anyhow::Result<Replayed> {
-        // A section of nothing: the threads' stacks are there before anything is measured.
+        // An empty section for each thread faults in its stack before the measurement starts.
         (1..=shape.threads).for_each(|thread| self.section(thread, 0));
         let records = self.play().records;
         let before = self.play().account.resident()?;
@@ -113,7 +113,7 @@ impl Stage {
         let play = self.play();
         let after = play.account.resident()?;
         sample.rss_bytes = play.grown_bytes()?;
-        // Code that was paged in meanwhile is not the allocator's.
+        // Code that was faulted in during the replay does not count as the allocator's memory.
         let peak = sample.peak_rss_bytes.saturating_sub(after.file_bytes + before.anonymous_bytes);
         let seen = rss_at_phase_ends_bytes.iter().copied().chain([play.rss_at_live_peak_bytes]);
         sample.peak_rss_bytes = seen.fold(peak, u64::max);
@@ -133,7 +133,7 @@ impl Stage {
         })
     }
 
-    /// Has the script played up to record `end`, of which thread `first` plays the first.
+    /// Plays the script up to record `end`, starting on thread `first`.
     fn section(&self, first: usize, end: usize) {
         self.play().section_end = end;
         self.turns.pass(first);
@@ -145,15 +145,15 @@ impl Stage {
     }
 }
 
-/// What the thread whose turn it is works on. Neither it nor what it refers to is the measured allocator's.
+/// The state that the acting thread works on. The measured allocator serves none of this memory.
 struct Play {
     records: &'static [Record],
     blocks: &'static mut [Option<Block>],
-    /// The next record, and the first that is not played before the director has its turn.
+    /// The next record, and the first record after this section.
     at: usize,
     section_end: usize,
     peak_at: usize,
-    /// Where the replay went wrong, and ended.
+    /// The error that ended the replay.
     failure: Option<anyhow::Error>,
     operations: Duration,
     account: Account,
@@ -162,7 +162,7 @@ struct Play {
 }
 
 impl Play {
-    /// Plays what thread `me` does next, and returns whose turn it is then.
+    /// Plays the next records of thread `me`, and returns the thread that has the next turn.
     fn turn(&mut self, me: usize) -> usize {
         let begun = Instant::now();
         let played = self.steps(me);
@@ -212,7 +212,7 @@ impl Play {
         Ok(())
     }
 
-    /// Anonymous memory that came since before the first operation.
+    /// Growth of anonymous memory since before the first operation.
     fn grown_bytes(&self) -> anyhow::Result<u64> {
         Ok(self.account.resident()?.anonymous_bytes.saturating_sub(self.before.anonymous_bytes))
     }

@@ -1,17 +1,17 @@
-//! Whose turn it is: one thread at a time acts, and hands the turn on.
+//! Turns between threads: one thread acts at a time, and passes the turn on.
 
 use std::hint;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::{self, Thread};
 
-/// Nobody's turn ever again.
+/// The holder after the last turn.
 const OVER: usize = usize::MAX;
-/// Looks at whose turn it is before a thread sleeps: some microseconds. The turns of a prover's threads are as short, and
+/// Checks for the turn before a thread sleeps: some microseconds. The turns of a prover's threads are that short, and
 /// waking a thread takes longer.
 const LOOKS: u32 = 200;
 
-/// Threads that take turns, by their numbers. The first turn is number 0's.
+/// Threads that take turns, by their numbers. Number 0 has the first turn.
 #[derive(Debug, Default)]
 pub(crate) struct Turns {
     holder: AtomicUsize,
@@ -19,12 +19,12 @@ pub(crate) struct Turns {
 }
 
 impl Turns {
-    /// Names the threads, before any turn is passed.
+    /// Names the threads. Must be called before any turn is passed.
     pub(crate) fn between(&self, threads: Vec<Thread>) {
         assert!(self.threads.set(threads).is_ok(), "the threads are named once");
     }
 
-    /// Waits for the turn of the thread with the number `me`, which calls this; false if there is none any more.
+    /// Waits for the turn of thread `me`, which must be the caller. Returns false after the last turn.
     pub(crate) fn wait(&self, me: usize) -> bool {
         let mut looks = 0;
         loop {
@@ -32,14 +32,14 @@ impl Turns {
                 OVER => return false,
                 holder if holder == me => return true,
                 _ if looks < LOOKS => hint::spin_loop(),
-                // A turn that was passed since has unparked this thread: then it does not sleep.
+                // If the turn was passed since, this thread is unparked, and `park` returns at once.
                 _ => thread::park(),
             }
             looks += 1;
         }
     }
 
-    /// Ends the calling thread's turn: it is number `next`'s now.
+    /// Ends the calling thread's turn and passes it to number `next`.
     pub(crate) fn pass(&self, next: usize) {
         self.holder.store(next, Ordering::Release);
         if let Some(thread) = self.threads.get().and_then(|threads| threads.get(next)) {
@@ -59,7 +59,7 @@ mod tests {
     use super::*;
     use std::sync::Mutex;
 
-    /// A wake-up that gets lost hangs the replay; a turn that two threads take replays another program.
+    /// A lost wake-up hangs the replay. A turn that two threads take replays another program.
     #[test]
     fn threads_act_in_the_order_in_which_turns_are_passed() {
         let (turns, acted) = (Turns::default(), Mutex::new(Vec::new()));

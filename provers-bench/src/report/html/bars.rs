@@ -1,4 +1,4 @@
-//! A chart of one row an arm: bars, intervals and dots on a common scale.
+//! A chart with one row per arm: bars, intervals and dots on a common scale.
 
 use super::figure::{WIDTH, dot, figure, line, place, text};
 use super::palette::Look;
@@ -6,22 +6,22 @@ use super::scale::Scale;
 use crate::results::stats::Interval;
 use maud::{Markup, html};
 
-/// Above a row's bar stand its label and its figures.
+/// A row's label and figures stand above its bar.
 const ROW: f64 = 38.0;
 const LABEL_BASE: f64 = 15.0;
 const BAR_TOP: f64 = 21.0;
 const BAR: f64 = 12.0;
-/// Room for the marker's label above the rows, and for the axis beneath.
+/// Room above the rows for the marker's label, and below them for the axis.
 const HEAD: f64 = 16.0;
 const AXIS: f64 = 22.0;
-/// So that text at an end of the axis is not cut.
+/// Keeps text at an end of the axis inside the chart.
 const MARGIN: f64 = 12.0;
 
 /// The chart.
 pub(super) struct Bars {
     pub(super) title: &'static str,
     pub(super) about: String,
-    /// Places are the chart's business.
+    /// The values only; the chart sets the positions.
     pub(super) scale: Scale,
     pub(super) tick: fn(f64) -> String,
     /// A line through all rows, and its name.
@@ -29,15 +29,15 @@ pub(super) struct Bars {
     pub(super) rows: Vec<Row>,
 }
 
-/// An arm.
+/// One arm.
 pub(super) struct Row {
     pub(super) label: String,
     pub(super) look: Look,
-    /// Its figures, or why there are none.
+    /// Its figures, or the reason for their absence.
     pub(super) note: String,
-    /// Where its bar begins and ends.
+    /// Start and end of its bar.
     pub(super) bar: Option<(f64, f64)>,
-    /// Where a stronger bar, from the same beginning, ends.
+    /// End of a stronger bar with the same start.
     pub(super) inner: Option<f64>,
     pub(super) interval: Option<Interval>,
     /// Single proofs, in the order of their rounds.
@@ -61,13 +61,13 @@ impl Bars {
                 (line("marker", (x, HEAD - 3.0), (x, foot)))
                 (text("marker-name", anchor, (x + aside, HEAD - 6.0), name))
             }
-            // Last, so that no line runs through a figure.
+            // The text comes last, so that no line crosses a figure.
             @for (row, top) in self.placed() { (row.words(top)) }
         };
         figure(self.title, &self.about, foot + AXIS, &drawing)
     }
 
-    /// The rows and where they begin.
+    /// The rows and their top edges.
     fn placed(&self) -> impl Iterator<Item = (&Row, f64)> {
         self.rows.iter().enumerate().map(|(index, row)| (row, HEAD + ROW * index as f64))
     }
@@ -101,7 +101,7 @@ impl Row {
                     @for end in [low, high] { (line("whisker", (end, middle - 4.0), (end, middle + 4.0))) }
                 }
                 @for (index, value) in self.dots.iter().enumerate() {
-                    // Earlier rounds stand higher, so that a drift leans.
+                    // Earlier rounds are drawn higher, so a drift shows as a slant.
                     @let share = (index as f64 + 0.5) / self.dots.len() as f64;
                     (dot((scale.at(*value), top + BAR_TOP - 1.0 + share * (BAR + 2.0)), 2.4, &self.label))
                 }
@@ -112,7 +112,7 @@ impl Row {
 
 fn bar(class: &str, top: f64, scale: &Scale, from: f64, to: f64) -> Markup {
     let (from, to) = (scale.at(from), scale.at(to));
-    // Nothing must still be seen as a bar of nothing.
+    // A value of zero must still be visible, so a bar is at least 1 unit wide.
     let width = (to - from).abs().max(1.0);
     html! {
         rect class=(class) x=(place(from.min(to))) y=(place(top + BAR_TOP)) width=(place(width)) height=(place(BAR)) {}

@@ -1,4 +1,4 @@
-//! What the figures of a run cannot be trusted with: always, and in this run.
+//! The limits of a run's figures: those of every run, and those of this run.
 
 use crate::results::record::Run;
 
@@ -48,7 +48,7 @@ const OF_PROVERS: [&str; 9] = [
      that does not replace malloc itself.",
 ];
 
-/// Of every run, and of `run` in particular; the particular ones first.
+/// The biases of `run`, followed by those of every run of its kind.
 pub(super) fn biases(run: &Run) -> Vec<String> {
     let (machine, build) = (&run.machine, &run.machine.build);
     let is_of_prover = !run.is_of_command();

@@ -1,4 +1,4 @@
-//! The charts of one workload: a row an arm in each.
+//! The charts of one workload, each with a row per arm.
 
 use super::bars::{Bars, Row};
 use super::palette::Palette;
@@ -10,12 +10,12 @@ use crate::results::timed::Timed;
 use crate::results::{format, view};
 use maud::{Markup, html};
 
-/// A range of ratios is at least this wide to both sides of 1, so that noise does not fill a chart.
+/// Least extent of a range of ratios to both sides of 1, so that noise does not fill a chart.
 const LEAST_SPAN: f64 = 0.05;
-/// Free room at the ends of a range.
+/// Padding at the ends of a range.
 const PADDING: f64 = 0.04;
 
-/// All of them.
+/// All charts of a workload.
 pub(super) fn charts(workload: &WorkloadResult, palette: &Palette) -> Markup {
     html! {
         (warm(workload, palette))
@@ -26,7 +26,7 @@ pub(super) fn charts(workload: &WorkloadResult, palette: &Palette) -> Markup {
     }
 }
 
-/// An arm's row, with what `fill` makes of its figures.
+/// The rows of all arms. `fill` sets the figures of each row.
 fn rows(workload: &WorkloadResult, palette: &Palette, fill: impl Fn(&ArmResult, &Summary, &mut Row)) -> Vec<Row> {
     let row = |arm: &ArmResult| {
         let note = match &arm.outcome {
@@ -166,14 +166,14 @@ fn memory(workload: &WorkloadResult, palette: &Palette) -> Markup {
     .draw()
 }
 
-/// A scale around 1 that holds `values`.
+/// A scale around 1 that covers `values`.
 pub(super) fn ratios(values: impl Iterator<Item = f64>) -> Scale {
     let (low, high) = range(values.chain([1.0 - LEAST_SPAN, 1.0 + LEAST_SPAN])).unwrap_or((0.0, 2.0));
     let padding = (high - low) * PADDING;
     Scale::linear(low - padding, high + padding, 0.0, 1.0)
 }
 
-/// A scale from nothing that holds `values`.
+/// A scale from 0 that covers `values`.
 pub(super) fn from_zero(values: impl Iterator<Item = f64>) -> Scale {
     let (_, high) = range(values).unwrap_or((0.0, 1.0));
     Scale::linear(0.0, high * (1.0 + PADDING), 0.0, 1.0)

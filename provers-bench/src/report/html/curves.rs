@@ -11,14 +11,14 @@ use crate::results::{format, view};
 use maud::{Markup, html};
 use std::collections::BTreeSet;
 
-/// Memory over the time of the cold and of the first warm proof, where the driver has looked.
+/// Memory over the time of the cold proof and of the first warm one, if the driver sampled it.
 pub(super) fn memory(workload: &WorkloadResult, palette: &Palette) -> Markup {
-    // Both have one height, so that they can be compared.
+    // Both charts have the same height, so that they can be compared.
     let points = || workload.arms.iter().flat_map(|arm| &arm.rss_over_time);
     let live = workload.live_peak_bytes.map(|bytes| (bytes as f64, format!("live peak {}", format::bytes(bytes))));
     let heights = points().map(|point| point.rss_bytes as f64).chain(live.iter().map(|(bytes, _)| *bytes));
     let height = from_zero(heights);
-    // The driver looks at two proofs of a process: the cold one, which is round 0, and the first warm one.
+    // The driver samples two proofs of a process: the cold one (round 0) and the first warm one.
     let rounds: BTreeSet<u32> = points().map(|point| point.round).collect();
     html! { @if !rounds.is_empty() { div {
         @for round in rounds {
@@ -49,7 +49,7 @@ fn over_time(arm: &ArmResult, round: u32, palette: &Palette) -> Curve {
     Curve { label: arm.label.clone(), look: palette.look(&arm.label), marked: false, points: points.collect() }
 }
 
-/// The workloads of a sweep, by name in the order of the run: each as the points of its curves.
+/// The workloads of a sweep by name, in the order of the run. Each name has the points of its curves.
 pub(super) fn groups(run: &Run) -> Vec<(&str, Vec<&WorkloadResult>)> {
     let mut groups: Vec<(&str, Vec<_>)> = Vec::new();
     for workload in &run.workloads {
@@ -61,7 +61,7 @@ pub(super) fn groups(run: &Run) -> Vec<(&str, Vec<&WorkloadResult>)> {
     groups
 }
 
-/// How time and memory grow along the points of a sweep.
+/// Time and memory along the points of a sweep.
 pub(super) fn sweep(sweep: Sweep, points: &[&WorkloadResult], palette: &Palette) -> Markup {
     let Some(first) = points.first() else { return html! {} };
     let base = &first.baseline;
@@ -116,7 +116,7 @@ struct Swept<'a> {
 }
 
 impl Swept<'_> {
-    /// Where a point stands along the sweep: equal factors are equal steps.
+    /// A point's position along the sweep: equal factors are equal steps.
     fn place(&self, point: &WorkloadResult) -> f64 {
         match self.sweep {
             Sweep::LogRows => f64::from(point.log_rows),
@@ -135,7 +135,7 @@ impl Swept<'_> {
         Axis { scale: Scale::linear(low - padding, high + padding, 0.0, 1.0), ticks }
     }
 
-    /// A curve for each arm, of the points where it has the figure.
+    /// A curve for each arm, over the points that have the figure.
     fn curves(&self, figure: fn(&Summary) -> Option<Point>) -> Vec<Curve> {
         let mut seen = BTreeSet::new();
         let arms = self.points.iter().flat_map(|point| &point.arms);
@@ -152,12 +152,12 @@ impl Swept<'_> {
     }
 }
 
-/// A height without an interval; its place along the sweep comes later.
+/// A height without an interval. The caller sets its position along the sweep.
 fn height(y: f64) -> Option<Point> {
     Some(Point { x: 0.0, y, interval: None })
 }
 
-/// A scale by factors that holds all `curves`.
+/// A logarithmic scale that covers all `curves`.
 fn factors(curves: &[Curve]) -> Scale {
     let heights = curves.iter().flat_map(|curve| &curve.points).map(|point| point.y);
     let (low, high) = range(heights).unwrap_or((1.0, 10.0));

@@ -1,4 +1,4 @@
-//! A chart of curves, one an arm.
+//! A chart of curves, one per arm.
 
 use super::figure::{WIDTH, dot, figure, line, place, text};
 use super::palette::Look;
@@ -6,47 +6,47 @@ use super::scale::Scale;
 use crate::results::stats::Interval;
 use maud::{Markup, html};
 
-/// Room for the names of the vertical axis, above the curves, and beneath them.
+/// Room for the tick labels of the vertical axis, and above and below the curves.
 const LEFT: f64 = 56.0;
 const RIGHT: f64 = 10.0;
 const TOP: f64 = 18.0;
 const BOTTOM: f64 = 196.0;
 const HEIGHT: f64 = 218.0;
 
-/// The chart. Places are its own business.
+/// The chart. It sets the positions itself.
 pub(super) struct Lines {
     pub(super) title: String,
     pub(super) about: String,
     pub(super) x: Axis,
     pub(super) y: Axis,
-    /// A line across at a height, and its name.
+    /// A horizontal line at a height, and its name.
     pub(super) marker: Option<(f64, String)>,
     pub(super) curves: Vec<Curve>,
 }
 
-/// A scale and what stands at it.
+/// A scale with its ticks.
 pub(super) struct Axis {
     pub(super) scale: Scale,
     pub(super) ticks: Vec<(f64, String)>,
 }
 
 impl Axis {
-    /// Round values, as `name` writes them.
+    /// An axis with round ticks, labelled by `name`.
     pub(super) fn round(scale: Scale, name: fn(f64) -> String) -> Self {
         Self { ticks: scale.ticks().into_iter().map(|tick| (tick, name(tick))).collect(), scale }
     }
 }
 
-/// An arm.
+/// One arm.
 pub(super) struct Curve {
     pub(super) label: String,
     pub(super) look: Look,
-    /// Each point is a measurement of its own and is marked.
+    /// Whether each point is a separate measurement and gets a dot.
     pub(super) marked: bool,
     pub(super) points: Vec<Point>,
 }
 
-/// A point, and how sure its height is.
+/// A point, with the interval of its height.
 pub(super) struct Point {
     pub(super) x: f64,
     pub(super) y: f64,

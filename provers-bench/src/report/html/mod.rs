@@ -1,12 +1,15 @@
-//! `report.html`: a run on one page that needs nothing else, made from the recorded run alone.
+//! `report.html`: a run on one self-contained page, made from the recorded run alone. This file composes the page.
 //!
-//! ```text
-//! mod      the page                                       biases   what not to conclude
-//! charts   a workload -> bars       curves   memory over time, sweeps       tables
-//! bars     rows, drawn              lines    curves, drawn
-//! pareto   time against memory
-//! figure   a chart's frame          scale    values -> places               palette   arm -> colour
-//! ```
+//! - `biases`: limits of the figures
+//! - `charts`: bars of a workload
+//! - `curves`: memory over time, and sweeps
+//! - `tables`: all tables of the page
+//! - `bars`: draws rows
+//! - `lines`: draws curves
+//! - `pareto`: time against memory
+//! - `figure`: a chart's frame
+//! - `scale`: maps values to positions
+//! - `palette`: colours of the arms
 
 mod bars;
 mod biases;
@@ -30,7 +33,7 @@ use pareto::Pareto;
 use std::collections::BTreeSet;
 
 const STYLE: &str = include_str!("style.css");
-/// Whatever a run's texts hold, the page fetches and runs nothing.
+/// The page loads and executes nothing, no matter which texts a run contains.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'";
 
 /// The page. Equal runs give equal bytes.
@@ -78,7 +81,7 @@ pub(super) fn page(run: &Run) -> String {
         }
     }
     .into_string()
-    // No character of control but these may stand in HTML, and what a process says of itself may hold any.
+    // HTML allows only these control characters, and a process's output may contain any.
     .replace(|letter: char| letter.is_control() && !matches!(letter, '\n' | '\t'), "")
 }
 
@@ -96,7 +99,7 @@ fn header(run: &Run, title: &str) -> Markup {
     }
 }
 
-/// What to do about a command: what there is to gain, what to take, and how.
+/// Advice on a command: the possible gain, the recommended allocator, and the lines to paste.
 fn advice(advice: &Advice) -> Markup {
     html! {
         section {
@@ -124,7 +127,7 @@ fn summary(run: &Run) -> Markup {
     }
 }
 
-/// The first picture: what each arm takes of time and of memory, over all workloads.
+/// The first picture: time and memory of each arm, over all workloads.
 fn pareto(run: &Run, palette: &Palette) -> Markup {
     let workloads: Vec<_> = run.workloads.iter().map(|workload| (view::name(run, workload), workload)).collect();
     html! {
@@ -132,7 +135,7 @@ fn pareto(run: &Run, palette: &Palette) -> Markup {
     }
 }
 
-/// What a workload shows in words; in short, only what concerns the arm that stands for us, and what failed.
+/// The findings on a workload. With `in_short`, only those on our arm and on arms without complete figures.
 fn findings(run: &Run, workload: &WorkloadResult, in_short: bool) -> Markup {
     let ours = view::ours(workload).map(|(arm, _)| arm.label.as_str());
     let kept = |finding: &Finding| !in_short || ours == Some(finding.arm.as_str()) || finding.tone == Tone::Broken;
@@ -152,7 +155,7 @@ fn tone(tone: Tone) -> &'static str {
     }
 }
 
-/// One workload. Of a sweep each is a point, and folded: the curves show them together.
+/// One workload. A workload of a sweep is one point and is folded, because the curves show all points together.
 fn section(run: &Run, workload: &WorkloadResult, palette: &Palette) -> Markup {
     let name = view::name(run, workload);
     let threads = if workload.threads == 1 { "1 thread".into() } else { format!("{} threads", workload.threads) };
@@ -180,7 +183,7 @@ fn section(run: &Run, workload: &WorkloadResult, palette: &Palette) -> Markup {
     }
 }
 
-/// Colours and dashes of the arms that take part in `workloads`.
+/// Colours and dashes of the arms in `workloads`.
 fn legend(workloads: &[&WorkloadResult], palette: &Palette) -> Markup {
     let mut seen = BTreeSet::new();
     let labels = workloads.iter().flat_map(|workload| &workload.arms).map(|arm| &arm.label);
@@ -232,7 +235,7 @@ mod tests {
         page
     }
 
-    /// Reasons quote what dying processes wrote: none of it may become markup.
+    /// Reasons quote the output of dying processes. It must not become markup.
     #[test]
     fn hostile_text_stays_text() {
         let mut run = run(vec![workload_of(arms())]);
@@ -246,7 +249,7 @@ mod tests {
         assert!(findings.iter().any(|text| text.contains(HOSTILE)), "{findings:?}");
     }
 
-    /// The page is sent by mail and opened on a train.
+    /// The page is sent by mail and opened offline.
     #[test]
     fn the_page_needs_nothing_but_itself() {
         let run = run(vec![workload_of(arms())]);
@@ -257,7 +260,7 @@ mod tests {
         }
     }
 
-    /// Empty fields, of arms and drivers that don't fill them, must neither break the page nor draw at NaN.
+    /// Some arms and drivers leave fields empty. Empty fields must not break the page or draw at NaN.
     #[test]
     fn a_run_draws_with_and_without_its_optional_fields() {
         let bare = run(vec![workload_of(vec![arm("glibc", Outcome::Interrupted, &[])])]);

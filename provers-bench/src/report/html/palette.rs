@@ -1,22 +1,22 @@
-//! One colour for each allocator, the same in every chart; its variants differ by the dashes of their lines.
+//! One colour per allocator, the same in every chart. Variants of an allocator differ by the dashes of their lines.
 
 use crate::arms::{self, ARMS, Arm, Colour};
 use crate::results::record::{Run, WorkloadResult};
 use crate::results::view;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The class of an allocator that is not known here.
+/// CSS class of an unknown allocator.
 const OTHER: &str = "c-other";
 
-/// Kinds of dashes in `style.css`, a whole line among them.
+/// Number of dash patterns in `style.css`, including the solid line.
 const DASHES: usize = 4;
 
-/// How an arm is drawn.
+/// The appearance of an arm.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Look {
     /// CSS classes.
     pub(super) class: String,
-    /// Drawn over the others, and stronger.
+    /// Whether the arm is drawn over the others, and stronger.
     pub(super) ours: bool,
 }
 
@@ -53,7 +53,7 @@ impl Palette {
     }
 }
 
-/// The class of an arm's colour, named for the first arm that has it.
+/// The class of an arm's colour, named after the first arm with that colour.
 fn class(arm: &Arm) -> String {
     let first = ARMS.iter().find(|other| other.colour == arm.colour).unwrap_or(arm);
     format!("c-{}", first.name)

@@ -1,5 +1,5 @@
-//! Time against peak memory, both as ratios to the baseline's: a dot for each arm of each workload. Faster arms are further left, and
-//! smaller ones further down.
+//! Time against peak memory, both as ratios to the baseline's, with a dot for each arm of each workload. Faster arms
+//! lie further left, and smaller ones further down.
 
 use super::charts::{ratio_tick, ratios};
 use super::figure::{dot, line, place, text};
@@ -17,32 +17,32 @@ const LEFT: f64 = 44.0;
 const RIGHT: f64 = 12.0;
 const TOP: f64 = 14.0;
 const BOTTOM: f64 = 330.0;
-/// Height of a line of text, and about the width of a letter.
+/// Height of a line of text, and approximate width of a letter.
 const LINE: f64 = 13.0;
 const LETTER: f64 = 6.0;
-/// Of memory, the range is at least this, and its ends are rounder than those of times.
+/// Smallest range of the memory axis.
 const LEAST_MEMORY: [f64; 2] = [0.8, 1.25];
 
-/// A dot.
+/// One arm of one workload.
 struct Dot {
     look: Look,
     time: f64,
     memory: f64,
-    /// Its name, where it has one.
+    /// Its name, if it is shown.
     label: Option<String>,
     meaning: String,
 }
 
-/// The picture: dots, and what is drawn of them.
+/// The chart's dots and legend.
 pub(crate) struct Pareto {
     dots: Vec<Dot>,
     baseline: String,
-    /// The arms in it, once each.
+    /// The arms in the chart, once each.
     legend: Vec<(String, Look)>,
 }
 
 impl Pareto {
-    /// Of these workloads, each with its name; `None` where no arm can be compared with a baseline.
+    /// The chart of these workloads, each with its name; `None` if no arm has ratios to a baseline.
     pub(crate) fn of(workloads: &[(String, &WorkloadResult)], palette: &Palette) -> Option<Self> {
         let (mut dots, mut legend) = (Vec::new(), Vec::<(String, Look)>::new());
         for (name, workload) in workloads {
@@ -61,13 +61,13 @@ impl Pareto {
                 dots.push(Dot { look, time: ratio.median, memory, label, meaning });
             }
         }
-        // Ours over the others.
+        // Ours come last, so that they are drawn over the others.
         dots.sort_by_key(|dot| dot.look.ours);
         let baseline = workloads.first()?.1.baseline.clone();
         (!dots.is_empty()).then_some(Self { dots, baseline, legend })
     }
 
-    /// As a figure of the page.
+    /// The chart as a figure of the page.
     pub(super) fn figure(&self) -> Markup {
         let about = format!(
             "time across, peak resident memory up, both by {}'s; the nearer to the lower left corner, the better",
@@ -86,12 +86,12 @@ impl Pareto {
         }
     }
 
-    /// The size that it is drawn at.
+    /// The size of the drawing.
     pub(crate) const fn size() -> (f64, f64) {
         (WIDTH, HEIGHT)
     }
 
-    /// The arms in it, each with its CSS class.
+    /// The arms in the chart, each with its CSS class.
     pub(crate) fn arms(&self) -> impl Iterator<Item = (&str, &str)> {
         self.legend.iter().map(|(label, look)| (label.as_str(), look.class.as_str()))
     }
@@ -126,7 +126,7 @@ impl Pareto {
         }
     }
 
-    /// Places of the labels: next to their dots, without overlaps.
+    /// Positions of the labels: next to their dots, without overlaps.
     fn labels(&self, x: &Scale, y: &Scale) -> Vec<((f64, f64), &'static str, &str)> {
         let mut taken: Vec<[f64; 4]> = self
             .dots
@@ -151,7 +151,7 @@ impl Pareto {
                     |other: &[f64; 4]| other[1] < left || right < other[0] || other[3] < top || bottom < other[2];
                 left >= LEFT && right <= WIDTH && top >= 0.0 && bottom <= BOTTOM && taken.iter().all(apart)
             };
-            // Where there is no room, the dot still says what it is when it is pointed at.
+            // A dot whose label finds no room still has its tooltip.
             if let Some((anchor, at, room)) = places.into_iter().find(|(_, _, room)| is_free(room)) {
                 taken.push(room);
                 placed.push((at, anchor, label.as_str()));
@@ -165,7 +165,7 @@ impl Pareto {
 fn memory_ticks(low: f64, high: f64) -> Vec<f64> {
     let all = [0.25, 0.33, 0.5, 0.67, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0];
     let within: Vec<f64> = all.into_iter().filter(|tick| (low * 0.97..=high * 1.03).contains(tick)).collect();
-    // Close together, every other one is enough.
+    // A wide range omits 0.9 and 1.1, which would stand too close to 1.
     if high / low < 2.5 { within } else { within.into_iter().filter(|tick| ![0.9, 1.1].contains(tick)).collect() }
 }
 
@@ -179,7 +179,7 @@ mod tests {
         Pareto::of(workloads, &Palette::of(&runs)).unwrap().drawing().into_string()
     }
 
-    /// A faster arm must stand further left, and none be left out.
+    /// A faster arm must lie further left, and no arm may be missing.
     #[test]
     fn every_arm_that_can_be_compared_is_a_dot_at_its_time() {
         let result =
@@ -192,7 +192,8 @@ mod tests {
         assert!(svg.contains(">mimalloc<") && svg.contains(">zk-alloc<"), "{svg}");
     }
 
-    /// Of several workloads only our dots have names, which are the workloads'. Equal dots must not hide each other's.
+    /// With several workloads, only our dots have labels: the workloads' names. The labels of equal dots must not hide
+    /// each other.
     #[test]
     fn names_of_equal_dots_stand_apart() {
         let result = workload(&[("glibc", &EVEN), ("zk-alloc", &EVEN)]);

@@ -1,6 +1,6 @@
-//! From quantities to places on a chart, and the round numbers between. Pure.
+//! Maps quantities to positions on a chart, and chooses round values for ticks. Pure.
 
-/// An axis: a range of values, laid over a range of places.
+/// An axis: a range of values mapped to a range of positions.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Scale {
     low: f64,
@@ -11,26 +11,26 @@ pub(super) struct Scale {
 }
 
 impl Scale {
-    /// Even steps from `low` at `from` to `high` at `to`.
+    /// A linear scale from `low` at `from` to `high` at `to`.
     pub(super) fn linear(low: f64, high: f64, from: f64, to: f64) -> Self {
-        // A range of nothing, of equal values, gets a width to divide by.
+        // A range of equal values gets a width, to avoid a division by zero.
         let high = if high > low { high } else { low + 1.0 };
         Self { low, high, logarithmic: false, from, to }
     }
 
-    /// Even factors from `low`, above zero, at `from` to `high` at `to`.
+    /// A logarithmic scale from `low` at `from` to `high` at `to`; `low` must be above 0.
     pub(super) fn logarithmic(low: f64, high: f64, from: f64, to: f64) -> Self {
         let low = low.max(f64::MIN_POSITIVE);
         let high = if high > low { high } else { low * 2.0 };
         Self { low, high, logarithmic: true, from, to }
     }
 
-    /// The same values over other places.
+    /// The same values over other positions.
     pub(super) fn over(self, from: f64, to: f64) -> Self {
         Self { from, to, ..self }
     }
 
-    /// Where `value` stands; at the nearer end if it lies outside.
+    /// The position of `value`, clamped to the range.
     pub(super) fn at(&self, value: f64) -> f64 {
         let value = value.clamp(self.low, self.high);
         let share = if self.logarithmic {
@@ -41,7 +41,7 @@ impl Scale {
         self.from + share * (self.to - self.from)
     }
 
-    /// Round values within the range, about five.
+    /// About five round values within the range.
     pub(super) fn ticks(&self) -> Vec<f64> {
         if !self.logarithmic {
             return self.even_ticks();
@@ -67,7 +67,7 @@ impl Scale {
     }
 }
 
-/// The smallest range that holds all `values`; `None` of nothing.
+/// The smallest range with all finite `values`; `None` if there are none.
 pub(super) fn range(values: impl IntoIterator<Item = f64>) -> Option<(f64, f64)> {
     values.into_iter().filter(|value| value.is_finite()).fold(None, |range, value| {
         let (low, high) = range.unwrap_or((value, value));
@@ -87,7 +87,7 @@ mod tests {
         assert!((factors.at(10.0) - 1.0).abs() < 1e-12);
     }
 
-    /// One arm, or equal arms, make a range of no width: dividing by it would draw at NaN.
+    /// One arm, or equal arms, make a range of no width. Dividing by it would draw at NaN.
     #[test]
     fn a_range_of_one_value_still_has_places_and_ticks() {
         for scale in [Scale::linear(3.0, 3.0, 0.0, 1.0), Scale::logarithmic(3.0, 3.0, 0.0, 1.0)] {

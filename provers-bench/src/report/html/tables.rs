@@ -7,10 +7,10 @@ use crate::results::stats::{Ratio, Verdict};
 use crate::results::{format, view};
 use maud::{Markup, html};
 
-/// A figure that there is none of.
+/// Placeholder for a missing figure.
 const NONE: &str = "-";
 
-/// The figures of one workload: a row an arm.
+/// The figures of one workload, with a row per arm.
 pub(super) fn figures(workload: &WorkloadResult, palette: &Palette) -> Markup {
     scrolling(&html! {
         thead { tr {
@@ -54,7 +54,7 @@ fn cell(column: &Column, seen: &Seen<'_>) -> Markup {
     }
 }
 
-/// A ratio over its 95% interval.
+/// A ratio with its 95% interval.
 fn with_interval(ratio: Option<Ratio>) -> Markup {
     let Some(ratio) = ratio else { return html! { (NONE) } };
     html! {
@@ -76,11 +76,12 @@ pub(super) fn swatch(class: &str) -> Markup {
     html! { svg class={ "swatch " (class) } viewBox="0 0 22 10" aria-hidden="true" { line x1="1" y1="5" x2="21" y2="5" {} } }
 }
 
-/// What each arm was: its allocator, version and settings, in its own words.
+/// The identity of each arm: allocator, version and settings, as its process reported them.
 pub(super) fn arms(run: &Run, palette: &Palette) -> Markup {
     let mut seen = std::collections::BTreeSet::new();
     let arms = run.workloads.iter().flat_map(|workload| &workload.arms);
-    // The same in every workload, but where a process did not get so far as to say it.
+    // An arm's identity is the same in every workload. A process that failed early has none, so arms with an identity
+    // come first.
     let mut arms: Vec<_> = arms.collect();
     arms.sort_by_key(|arm| arm.identity.is_none());
     arms.retain(|arm| seen.insert(&arm.label));
@@ -103,7 +104,7 @@ pub(super) fn arms(run: &Run, palette: &Palette) -> Markup {
     })
 }
 
-/// Every proof, under the names that samples.csv has.
+/// Every proof, with the column names of samples.csv.
 pub(super) fn samples(run: &Run) -> Markup {
     let place = ["workload", "log_rows", "threads", "arm", "process", "round", "order"];
     let header = place.into_iter().chain(columns::of_samples().map(|(name, _)| name)).chain(["counters"]);
@@ -123,7 +124,7 @@ pub(super) fn samples(run: &Run) -> Markup {
     })
 }
 
-/// A table that scrolls in a box of its own where the page is too narrow for it.
+/// A table in its own box, which scrolls if the page is too narrow.
 pub(super) fn scrolling(table: &Markup) -> Markup {
     html! { div.scroll tabindex="0" { table { (table) } } }
 }

@@ -1,4 +1,4 @@
-//! What stands between two markers.
+//! The text between two markers.
 
 use super::kept::Kept;
 use super::picture::{self, PICTURE};
@@ -10,7 +10,7 @@ use crate::results::summary::Summary;
 use anyhow::{Context, bail};
 use std::collections::BTreeMap;
 
-/// The width of the terminal that a page shows.
+/// Width of the terminal that pages show.
 const TERMINAL_COLUMNS: u16 = 80;
 
 /// A block of a page.
@@ -19,7 +19,7 @@ pub(super) struct Block {
     pub(super) picture: Option<String>,
 }
 
-/// The block that `what` asks for; where its run is not kept yet, the command that would fill it.
+/// The block that `what` requests. If its run is not saved yet, the block shows the command that would fill it.
 pub(super) fn block(what: &str, kept: &Kept) -> anyhow::Result<Block> {
     let (kind, sources) = what.split_once(' ').with_context(|| format!("{what:?} names no run"))?;
     let sources: Vec<Source> = sources.split(' ').map(Source::parse).collect();
@@ -59,7 +59,7 @@ fn not_yet(run: &str) -> String {
     format!("*Not measured yet: `cargo prove-bench report RUN --splice {run}` fills this in.*\n")
 }
 
-/// `RUN` or `RUN/WORKLOAD`.
+/// A source `RUN` or `RUN/WORKLOAD`.
 struct Source<'a> {
     run: &'a str,
     workload: Option<&'a str>,
@@ -80,14 +80,14 @@ impl<'a> Source<'a> {
     }
 }
 
-/// The tables of a run under the page's own heading.
+/// The tables of a run, without the run's own heading.
 fn tables(run: &Run) -> String {
     let text = text::markdown(run);
     let body = text.split_once("\n\n").map_or(text.as_str(), |(_, body)| body);
     format!("{body}\n{}", on(run))
 }
 
-/// A table with a row for each workload: what it took before, and what it takes now.
+/// A table with one row per workload: glibc's figures and ours.
 fn summary(rows: &[Row<'_>]) -> String {
     let mut text = "| warm proof | time, glibc | time, zk-alloc | ratio [95%] | page faults | peak RSS |\n|---|--:|--:|--:|--:|--:|\n".to_owned();
     for row in rows {
@@ -111,7 +111,7 @@ fn provenance(runs: &[&Run]) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// On what a run was made, and when.
+/// The machine, commit and date of a run.
 fn on(run: &Run) -> String {
     let machine = &run.machine;
     let day = machine.started_at.strftime("%Y-%m-%d");

@@ -1,4 +1,4 @@
-//! The runs that the documentation was made from: copies that lie in the repository.
+//! Saved runs: copies in the repository from which the documentation is made.
 
 use crate::report::runs;
 use crate::results::record::Run;
@@ -7,15 +7,15 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-/// Where they lie in the repository.
+/// Their folder in the repository.
 const RUNS: &str = "docs/data/runs";
 
-/// Keeps `run` as the source `name` of the documentation in `repository`.
+/// Saves `run` in `repository` as the source `name` of the documentation.
 pub(crate) fn keep(repository: &Path, name: &str, mut run: Run) -> anyhow::Result<()> {
     if name.is_empty() || !name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-') {
         bail!("{name:?} is no name for a run: letters, digits and dashes");
     }
-    // No table is made from these.
+    // No table uses these fields.
     for arm in run.workloads.iter_mut().flat_map(|workload| &mut workload.arms) {
         arm.rss_over_time.clear();
         arm.stderr.clear();
@@ -26,7 +26,7 @@ pub(crate) fn keep(repository: &Path, name: &str, mut run: Run) -> anyhow::Resul
     fs::write(&path, serde_json::to_string(&run)? + "\n").with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// The runs that are kept, by name.
+/// The saved runs, by name.
 pub(super) struct Kept(pub(super) BTreeMap<String, Run>);
 
 impl Kept {

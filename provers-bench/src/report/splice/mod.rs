@@ -1,16 +1,16 @@
-//! Tables of the documentation that are made from runs and never typed.
+//! Fills the documentation's tables from saved runs.
 //!
-//! Between two markers in a Markdown file stands what a run says:
+//! A block between two markers in a Markdown file is generated from a run. The first marker is one of these:
 //!
-//! ```text
-//! <!-- prove-bench: tables plonky3 -->        all tables of the run docs/data/runs/plonky3.json
-//! <!-- prove-bench: terminal smoke/whir -->   one workload, as the terminal shows it
-//! <!-- prove-bench: summary plonky3/poseidon2 jolt/dory -->     a row for each workload, and the picture docs/results.svg
-//! <!-- /prove-bench -->                       ends each
-//! ```
+//! - `<!-- prove-bench: tables plonky3 -->`: all tables of the run docs/data/runs/plonky3.json
+//! - `<!-- prove-bench: terminal smoke/whir -->`: one workload, as the terminal shows it
+//! - `<!-- prove-bench: summary plonky3/poseidon2 jolt/dory -->`: a row for each workload, and the picture
+//!   docs/results.svg
 //!
-//! `report RUN --splice NAME` keeps a run under `docs/data/runs` and fills the blocks anew; a test fails where a block differs from
-//! its run.
+//! `<!-- /prove-bench -->` ends each block.
+//!
+//! `report RUN --splice NAME` saves a run under `docs/data/runs` and refills the blocks. A test fails if a block
+//! differs from its run.
 
 mod blocks;
 mod kept;
@@ -28,15 +28,15 @@ use std::path::{Path, PathBuf};
 const BEGIN: &str = "<!-- prove-bench: ";
 const END: &str = "<!-- /prove-bench -->";
 
-/// A file of the documentation, and what it should hold.
+/// A file of the documentation, with the text that its runs yield.
 pub(super) struct Page {
     pub(super) path: PathBuf,
     pub(super) text: String,
-    /// Whether it holds something else.
+    /// Whether the file on disk differs.
     pub(super) differs: bool,
 }
 
-/// Every page of the documentation in `repository` that has a block, filled from the runs that are kept there.
+/// Every page of the documentation in `repository` that has a block, filled from the saved runs.
 pub(super) fn pages(repository: &Path) -> anyhow::Result<Vec<Page>> {
     let kept = Kept::read(repository)?;
     let mut files = vec![repository.join("README.md")];
@@ -78,7 +78,7 @@ fn markdown_in(folder: &Path, files: &mut Vec<PathBuf>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The text with its blocks filled, and the picture if one of them has one.
+/// The text with its blocks filled, and the picture if a block has one.
 fn filled(text: &str, kept: &Kept) -> anyhow::Result<(String, Option<String>)> {
     let (mut filled, mut picture) = (String::new(), None);
     let mut lines = text.lines();
@@ -105,7 +105,7 @@ mod tests {
         Kept(BTreeMap::from([("plonky3".into(), run(vec![workload(&[("glibc", &EVEN), ("zk-alloc", &EVEN)])]))]))
     }
 
-    /// What a person wrote around a block must stay, and filling twice must change nothing.
+    /// The text around a block must stay, and a second fill must change nothing.
     #[test]
     fn only_what_stands_between_the_markers_changes() {
         let page = format!(
@@ -125,14 +125,14 @@ mod tests {
         assert!(once.contains("--splice none-yet"), "a block without its run says what would fill it: {once}");
     }
 
-    /// A page that lost its end marker would lose all that follows.
+    /// A page without its end marker would lose all text after the block.
     #[test]
     fn a_block_without_an_end_is_refused() {
         let error = filled(&format!("{BEGIN}tables plonky3 -->\nthe rest of the page\n"), &kept()).unwrap_err();
         assert!(error.to_string().contains("has no"), "{error}");
     }
 
-    /// Figures that were typed, or that an older run left, must not pass for those of the run that is named.
+    /// A page must not show typed figures, or figures of an older run, under the name of a run.
     #[test]
     fn the_documentation_says_what_its_runs_say() {
         let repository = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();

@@ -5,15 +5,15 @@ use crate::report::html::palette::{self, Palette};
 use crate::report::html::pareto::Pareto;
 use maud::{Markup, PreEscaped, html};
 
-/// Where it lies in the repository.
+/// Its path in the repository.
 pub(super) const PICTURE: &str = "docs/results.svg";
 
-/// Room for the legend's names, and their width.
+/// Height of the legend, width of a name and height of a line.
 const LEGEND: f64 = 56.0;
 const NAME: f64 = 110.0;
 const LINE: f64 = 18.0;
 
-/// Readable on light and on dark pages, whichever shows it.
+/// Readable on light and on dark pages.
 const STYLE: &str = "text{font:12px system-ui,sans-serif;fill:#1f2328}.tick,.marker-name{fill:#57606a;font-size:11px}.dot-name{font-size:11px}\
                      .grid{stroke:#d0d7de;stroke-width:.7}.marker{stroke:#57606a;stroke-dasharray:4 3}\
                      circle{fill:var(--c);fill-opacity:.75}.d1 circle,.d2 circle,.d3 circle{fill-opacity:.15;stroke:var(--c);stroke-width:1.6}\
@@ -21,7 +21,7 @@ const STYLE: &str = "text{font:12px system-ui,sans-serif;fill:#1f2328}.tick,.mar
                      @media(prefers-color-scheme:dark){text{fill:#e6edf3}.tick,.marker-name{fill:#9198a1}.grid{stroke:#30363d}\
                      .marker{stroke:#9198a1}.ours circle{stroke:#e6edf3}}";
 
-/// The picture as SVG; empty where nothing can be compared.
+/// The picture as SVG; empty if there is nothing to compare.
 pub(super) fn picture(rows: &[Row<'_>]) -> String {
     let results: Vec<_> = rows.iter().map(|row| row.workload).collect();
     let workloads: Vec<_> = rows.iter().map(|row| (row.short_name().to_owned(), row.workload)).collect();
@@ -41,7 +41,7 @@ pub(super) fn picture(rows: &[Row<'_>]) -> String {
     drawing.into_string() + "\n"
 }
 
-/// A name of the legend, with its dot.
+/// A name in the legend, with its dot.
 fn name(label: &str, class: &str, (x, y): (f64, f64)) -> Markup {
     html! {
         g class=(class) { circle cx=(format!("{x:.1}")) cy=(format!("{:.1}", y - 4.0)) r="4" {} }
@@ -54,7 +54,7 @@ mod tests {
     use super::*;
     use crate::report::tests::{EVEN, workload};
 
-    /// The README shows it as it is: it must name every allocator that it draws.
+    /// The README shows the picture without other text, so it must name every allocator that it draws.
     #[test]
     fn the_picture_names_the_workloads_and_the_allocators() {
         let result = workload(&[("glibc", &EVEN), ("mimalloc", &EVEN), ("zk-alloc", &EVEN)]);

@@ -1,15 +1,15 @@
-//! A workload in a summary.
+//! A workload's row in a summary.
 
 use crate::results::record::{ArmResult, Run, WorkloadResult};
 use crate::results::summary::Summary;
 use anyhow::Context;
 
-/// The allocator that a summary compares with its baseline.
+/// The arm that a summary compares with its baseline.
 const OURS: &str = "zk-alloc";
 
-/// A workload with glibc's figures and ours.
+/// A workload with the figures of the baseline and of our arm.
 pub(super) struct Row<'a> {
-    /// The prover, where the workload is its only one.
+    /// The prover, if the run has only this workload.
     pub(super) prover: Option<&'a str>,
     pub(super) workload: &'a WorkloadResult,
     pub(super) before: &'a Summary,
@@ -27,12 +27,12 @@ impl<'a> Row<'a> {
         Ok(Self { prover, workload, before: summary(&workload.baseline)?, ours: summary(OURS)? })
     }
 
-    /// The workload's name without its size; that of its prover says more where it is the only one.
+    /// The row's name without its size: the prover's name if the run has only this workload, otherwise the workload's.
     pub(super) fn short_name(&self) -> &str {
         self.prover.unwrap_or(&self.workload.workload)
     }
 
-    /// The same with its size.
+    /// The row's name with its size.
     pub(super) fn name(&self) -> String {
         format!("{} 2^{}", self.short_name(), self.workload.log_rows)
     }

@@ -1,11 +1,10 @@
-//! Slabs that threads bump through, one each, as zk-alloc had them first: a slab is used again when all that was made in it is
-//! free.
+//! Bump slabs: each thread bumps through one slab. A slab is reused once all its blocks are free.
 
 use super::super::ground::{Ground, Slab};
 use super::way::{LINE_BYTES, Middle, Spot, rounded};
 use std::collections::HashMap;
 
-/// See the module's documentation.
+/// Bump slabs; see the module's documentation.
 #[derive(Debug)]
 pub(super) struct Bump {
     slab_bytes: u64,
@@ -18,7 +17,7 @@ pub(super) struct Bump {
 #[derive(Debug)]
 struct Bumped {
     memory: Slab,
-    /// Blocks that are alive.
+    /// Number of live blocks.
     live: usize,
     bump: u64,
     /// The thread that allocates from it.
@@ -65,7 +64,7 @@ impl Middle for Bump {
             if slab.live == 0 {
                 slab.bump = 0;
             } else {
-                // Left to its blocks: the last of them gives it back.
+                // The slab has no owner now. The free of its last block releases it.
                 slab.owner = None;
                 self.current.remove(&thread);
             }

@@ -1,6 +1,6 @@
-//! Slabs of blocks of one size class, as zk-alloc has them (`zk-alloc/src/arena/{middle,slab,thread_cache}.rs`): the lowest
-//! free block of the lowest slab first, whichever thread it was freed by; the blocks that a thread freed last stay with it;
-//! and an empty slab goes back at once.
+//! Slabs of blocks of one size class, as in zk-alloc (`zk-alloc/src/arena/{middle,slab,thread_cache}.rs`). An
+//! allocation takes the lowest free block of the lowest slab, no matter which thread freed it. A thread caches the
+//! blocks that it freed last. An empty slab returns to the zone at once.
 
 use super::super::ground::{Ground, Slab};
 use super::super::policy::Classes;
@@ -8,14 +8,14 @@ use super::way::{Middle, Spot};
 use std::collections::{BTreeSet, HashMap};
 use zk_alloc::simulation;
 
-/// See the module's documentation.
+/// Slabs of size classes; see the module's documentation.
 #[derive(Debug)]
 pub(super) struct Blocks {
     classes: Classes,
     slabs: HashMap<u64, Cut>,
-    /// Slabs with free blocks, by the size of these.
+    /// Slabs with free blocks, by block size.
     open: HashMap<usize, BTreeSet<u64>>,
-    /// What threads keep, by thread and size.
+    /// Thread caches, by thread and block size.
     caches: HashMap<(u16, usize), Cache>,
 }
 
@@ -24,16 +24,16 @@ pub(super) struct Blocks {
 struct Cut {
     memory: Slab,
     blocks: simulation::Blocks,
-    /// By block.
+    /// Free blocks, by index.
     free: BTreeSet<u64>,
 }
 
-/// What a thread keeps of one class.
+/// A thread's cache of one class.
 #[derive(Debug, Default)]
 struct Cache {
-    /// The last freed at the end.
+    /// Cached blocks; the last freed one comes last.
     blocks: Vec<Spot>,
-    /// How many blocks the last refill asked for.
+    /// Number of blocks that the last refill requested.
     fetched: usize,
 }
 
@@ -42,7 +42,8 @@ impl Blocks {
         Self { classes, slabs: HashMap::new(), open: HashMap::new(), caches: HashMap::new() }
     }
 
-    /// At most `wanted` of the lowest free blocks of the lowest slab that has any, or of a new slab; at least one.
+    /// Takes up to `wanted` of the lowest free blocks, and at least one. They come from the lowest slab with free
+    /// blocks, or from a new slab.
     fn take(&mut self, ground: &mut Ground, blocks: simulation::Blocks, wanted: usize) -> Vec<Spot> {
         let open = self.open.entry(blocks.block_bytes).or_default();
         let address = open.first().copied().unwrap_or_else(|| {
@@ -94,11 +95,11 @@ impl Middle for Blocks {
         if let Some(spot) = cache.blocks.pop() {
             return spot;
         }
-        // Twice as many as the last time.
+        // Each refill requests twice as many blocks as the last one.
         let wanted = (2 * cache.fetched).clamp(1, blocks.fetched.max(1));
         cache.fetched = wanted;
         let mut found = self.take(ground, blocks, wanted);
-        // The lowest is handed out first.
+        // The lowest block is handed out first.
         found.reverse();
         let spot = found.pop().expect("at least one was taken");
         self.caches.entry((thread, blocks.block_bytes)).or_default().blocks = found;

@@ -1,21 +1,22 @@
-//! Slabs that threads bump through line by line: a line is used again when no block touches it, as in Immix (Blackburn and
-//! McKinley, "Immix: a mark-region garbage collector", PLDI 2008), but with counts instead of marks.
+//! Line slabs: each thread bumps through the free lines of a slab. A line is reused when no block touches it, as in
+//! Immix (Blackburn and McKinley, "Immix: a mark-region garbage collector", PLDI 2008), but with counts instead of
+//! marks.
 
 use super::super::ground::{Ground, Slab};
 use super::way::{LINE_BYTES, Middle, Spot, rounded};
 use std::collections::{BTreeSet, HashMap};
 
-/// So many slabs are looked at for room before a new one is taken.
+/// Number of open slabs that are searched before a new slab is taken.
 const LOOKS: usize = 8;
 
-/// See the module's documentation.
+/// Line slabs; see the module's documentation.
 #[derive(Debug)]
 pub(super) struct Lines {
     slab_bytes: u64,
     line_bytes: u64,
     free_percent: u64,
     slabs: HashMap<u64, Lined>,
-    /// Slabs that no thread allocates from, with enough free lines.
+    /// Slabs without an allocating thread and with enough free lines.
     open: BTreeSet<u64>,
     /// The free lines that each thread bumps through.
     current: HashMap<u16, Span>,
@@ -25,10 +26,10 @@ pub(super) struct Lines {
 #[derive(Debug)]
 struct Lined {
     memory: Slab,
-    /// Blocks that touch each line.
+    /// Number of blocks that touch each line.
     counts: Vec<u16>,
     free_lines: u64,
-    /// A thread allocates from it.
+    /// Whether a thread allocates from it.
     held: bool,
 }
 
@@ -50,7 +51,7 @@ impl Lines {
         self.slabs.get_mut(&address).expect("blocks and threads name slabs in use")
     }
 
-    /// The first free lines of a slab, from byte `from` on, that have room for `bytes`.
+    /// The first free lines of a slab, from byte `from` on, with room for `bytes`.
     fn span(&self, address: u64, from: u64, bytes: u64) -> Option<Span> {
         let counts = &self.slabs[&address].counts;
         let mut line = from.div_ceil(self.line_bytes) as usize;
@@ -65,7 +66,7 @@ impl Lines {
         None
     }
 
-    /// The next free lines for a thread, which has no room for `bytes`.
+    /// The next free lines for a thread that has no room for `bytes`.
     fn next_span(&mut self, ground: &mut Ground, thread: u16, bytes: u64) -> Span {
         if let Some(Span { slab, until, .. }) = self.current.remove(&thread) {
             if let Some(span) = self.span(slab, until, bytes) {
@@ -87,7 +88,8 @@ impl Lines {
         span
     }
 
-    /// A slab that no thread allocates from goes back, or may be found again, or not.
+    /// Settles a slab without an allocating thread. An empty slab is released; a slab with enough free lines is open;
+    /// others are not.
     fn settle(&mut self, ground: &mut Ground, address: u64) {
         let lines = self.slab_bytes / self.line_bytes;
         let free_lines = self.slab(address).free_lines;
@@ -151,7 +153,7 @@ impl Middle for Lines {
     }
 
     fn resize(&mut self, _: &mut Ground, _: u16, _: Spot, old_bytes: u64, new_bytes: u64) -> bool {
-        // Its lines are counted by its length.
+        // The line counts depend on the block's rounded length, so it must not change.
         rounded(new_bytes) == rounded(old_bytes)
     }
 }

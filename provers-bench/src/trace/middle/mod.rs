@@ -1,4 +1,4 @@
-//! The middle sizes, in numbers only: which slab and which part of it a block gets.
+//! Simulates the middle sizes: the slab and the offset of each block.
 
 mod bump;
 mod classes;
@@ -8,7 +8,7 @@ mod way;
 use super::policy::{self, Policy};
 pub(crate) use way::{Middle, Spot};
 
-/// What a policy asks for.
+/// The allocator that a policy requests.
 pub(crate) fn of(policy: &Policy) -> Box<dyn Middle> {
     match &policy.middle {
         policy::Middle::Classes(classes) => Box::new(classes::Blocks::new(classes.clone())),
@@ -24,7 +24,8 @@ mod tests {
     use crate::protocol::records::Op;
     use crate::trace::script::{KIB, MIB, Script};
 
-    /// What the size classes are for: a block that stays keeps its place and no more, and the next ones lie beside it.
+    /// The purpose of size classes: a surviving block pins only its own place, and new blocks fill the rest of its
+    /// slab.
     #[test]
     fn a_survivor_pins_a_bump_slab_and_one_block_of_a_class() {
         let mut script = Script::default();
@@ -47,7 +48,7 @@ mod tests {
         assert!(bump.resting_slab_bytes > 45 * MIB, "{bump:?}");
     }
 
-    /// Blocks are found by all threads: what one frees, another takes, beyond what the first keeps.
+    /// Every thread can use the blocks that another thread freed, except those in that thread's cache.
     #[test]
     fn a_thread_s_free_blocks_serve_other_threads_but_for_what_it_keeps() {
         let mut script = Script::default();

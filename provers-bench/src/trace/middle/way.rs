@@ -1,4 +1,4 @@
-//! What every way to serve the middle sizes can do.
+//! The interface of all simulated allocators of middle sizes.
 
 use crate::trace::ground::Ground;
 use std::fmt::Debug;
@@ -10,19 +10,19 @@ pub(crate) struct Spot {
     pub(crate) offset: u64,
 }
 
-/// A way to serve the middle sizes.
+/// An allocator of middle sizes.
 pub(crate) trait Middle: Debug {
-    /// A place for a new block of `thread`.
+    /// Returns the place of a new block for `thread`.
     fn alloc(&mut self, ground: &mut Ground, thread: u16, size_bytes: u64, align_bytes: u64) -> Spot;
 
-    /// `thread` frees a block, which was `size_bytes` long.
+    /// Frees a block of `size_bytes` on `thread`.
     fn free(&mut self, ground: &mut Ground, thread: u16, spot: Spot, size_bytes: u64);
 
-    /// Whether a block goes from `old_bytes` to `new_bytes` where it stands.
+    /// Resizes a block in place from `old_bytes` to `new_bytes`, if possible. Returns whether it did.
     fn resize(&mut self, ground: &mut Ground, thread: u16, spot: Spot, old_bytes: u64, new_bytes: u64) -> bool;
 }
 
-/// What does not have size classes keeps blocks on lines of the processor's cache.
+/// Allocators without size classes align blocks to cache lines.
 pub(super) const fn rounded(bytes: u64) -> u64 {
     bytes.next_multiple_of(LINE_BYTES)
 }

@@ -1,8 +1,8 @@
-//! Recorded allocations on real memory: the driver's side, which has each arm's binary replay a trace, and their figures.
+//! Replays recorded allocations on real memory, from the driver: each arm's binary replays the trace, and the driver
+//! collects the figures.
 //!
-//! ```text
-//! table   figures -> text        script  a trace, made ready
-//! ```
+//! - `table`: figures as text
+//! - `script`: a trace prepared for the replay
 
 mod script;
 mod table;
@@ -26,25 +26,25 @@ use std::process;
 use std::time::Duration;
 use table::Row;
 
-/// Longest wait for one replay: there is nothing to compare it with.
+/// Longest wait for one replay. No earlier time exists to derive a limit from.
 const PATIENCE: Duration = Duration::from_secs(3600);
 
-/// What `replay` is to do.
+/// A requested `replay`.
 #[derive(Debug)]
 pub(crate) struct Replay {
     pub(crate) traces: Vec<PathBuf>,
     pub(crate) contestants: Vec<Contestant>,
-    /// Smaller blocks are left out; `None` leaves out none that was recorded.
+    /// Blocks are left out while they are smaller; `None` replays every recorded block.
     pub(crate) min_bytes: Option<u64>,
-    /// Processes of each arm.
+    /// Number of processes of each arm.
     pub(crate) rounds: u32,
-    /// Show what allocators say of themselves.
+    /// Show the allocators' own reports.
     pub(crate) verbose: bool,
 }
 
-/// Replays every trace under every arm: the tables, and whether an arm failed that must not.
+/// Replays every trace under every arm. Returns the tables, and whether an arm failed that is not known to fail.
 pub(crate) fn replay(job: &Replay) -> anyhow::Result<(String, bool)> {
-    // A mistake in the last name must not cost the replays before it.
+    // A mistake in the last name must not cost the earlier replays.
     for path in &job.traces {
         records::open(path).context("nothing was replayed")?;
     }
@@ -76,7 +76,7 @@ pub(crate) fn replay(job: &Replay) -> anyhow::Result<(String, bool)> {
     Ok((text, failed))
 }
 
-/// Fails if there is nothing to replay, or no room for it.
+/// Fails if the script is empty or does not fit into memory.
 fn check(path: &Path, script: &Script, min_bytes: u64) -> anyhow::Result<()> {
     let named = path.display();
     ensure!(
@@ -90,7 +90,7 @@ fn check(path: &Path, script: &Script, min_bytes: u64) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// One replay under one arm, in a process of its own.
+/// One replay under one arm, in its own process.
 fn one(
     row: &mut Row<'_>,
     folder: &Path,
@@ -115,7 +115,7 @@ fn one(
     broken.map_or(Ok(()), |reason| Err(Failure::Workload(reason)))
 }
 
-/// A script as a file, for as long as it is needed.
+/// A script in a temporary file. Dropping it removes the file.
 struct ScriptFile(PathBuf);
 
 impl ScriptFile {
@@ -128,7 +128,7 @@ impl ScriptFile {
 
 impl Drop for ScriptFile {
     fn drop(&mut self) {
-        // What is left behind lies in the folder for such things.
+        // A file that cannot be removed stays in the folder for temporary files.
         let _ = fs::remove_file(&self.0);
     }
 }

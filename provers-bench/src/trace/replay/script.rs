@@ -1,9 +1,12 @@
-//! A trace made ready for real memory, before any of it is allocated: who does what to which block, with nothing left to
-//! look up.
+//! Prepares a trace for real memory before anything is allocated. Each step names its thread and block, so the replay
+//! looks nothing up.
 //!
-//! A script is a trace again. Its `address` is the number of a block, which is given to another block once it is free; a
-//! `realloc` is the one record `ReallocTo`; every block that is freed or resized was allocated before; and what the trace
-//! leaves alive is freed at the end by the thread that made it.
+//! A script is itself a trace, with these differences:
+//!
+//! - The `address` is the number of a block. A number is reused once its block is free.
+//! - A `realloc` is the single record `ReallocTo`.
+//! - Every block that is freed or resized was allocated before.
+//! - Blocks that the trace leaves alive are freed at the end, each by its own thread.
 
 use crate::protocol::Shape;
 use crate::protocol::records::{Op, Record, Trace};
@@ -11,14 +14,14 @@ use anyhow::{Context, ensure};
 use std::alloc::Layout;
 use std::collections::HashMap;
 
-/// Where a phase ended.
+/// The end of a phase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PhaseEnd {
     pub(crate) proof: u32,
     pub(crate) live_bytes: u64,
 }
 
-/// See the module's documentation.
+/// A prepared trace; see the module's documentation.
 #[derive(Debug, Default)]
 pub(crate) struct Script {
     pub(crate) records: Vec<Record>,
@@ -28,7 +31,7 @@ pub(crate) struct Script {
 }
 
 impl Script {
-    /// The script of what `trace` does with blocks of `min_bytes` and more.
+    /// The script for the blocks of `trace` with at least `min_bytes`.
     pub(crate) fn of(trace: &Trace, min_bytes: u64) -> anyhow::Result<Self> {
         let mut writer = Writer { min_bytes, ..Writer::default() };
         for (index, record) in trace.records.iter().enumerate() {
@@ -38,13 +41,13 @@ impl Script {
     }
 }
 
-/// A block that is alive at this point of the trace.
+/// A live block at this point of the trace.
 #[derive(Clone, Copy)]
 struct Live {
     number: u64,
     size_bytes: u64,
     align_bytes: u64,
-    /// The thread that made it, as the script numbers threads.
+    /// The thread that allocated it, in the script's numbering.
     thread: u16,
 }
 
@@ -52,10 +55,10 @@ struct Live {
 struct Writer {
     script: Script,
     min_bytes: u64,
-    /// By their address in the recording process.
+    /// Live blocks, by their address in the recording process.
     live: HashMap<u64, Live>,
     live_bytes: u64,
-    /// By thread: where the block was whose `realloc` began, and the block, if it is a known one.
+    /// Blocks whose `realloc` began, by thread: the old address, and the block if it is known.
     moving: HashMap<u16, (u64, Option<Live>)>,
     free_numbers: Vec<u64>,
     threads: HashMap<u16, u16>,
@@ -67,7 +70,7 @@ impl Writer {
         let step = Record { thread, ..*record };
         match record.op {
             Op::Alloc | Op::AllocZeroed => self.allocate(step)?,
-            // What is older than the recorder, or smaller than what is replayed, is unknown.
+            // Blocks older than the recorder, or below the replayed sizes, are unknown.
             Op::Free => {
                 if let Some(block) = self.live.remove(&record.address) {
                     self.free(step, block);
@@ -78,7 +81,7 @@ impl Writer {
             }
             Op::ReallocTo => match (self.moving.remove(&record.thread), record.address) {
                 (None, _) | (Some((_, None)), 0) => {}
-                // Refused when it was recorded: the block stayed where it was.
+                // The `realloc` failed in the recording, so the block stayed in place.
                 (Some((before, Some(block))), 0) => _ = self.live.insert(before, block),
                 (Some((_, None)), _) => self.allocate(Record { op: Op::Alloc, ..step })?,
                 (Some((_, Some(block))), _) => self.resize(step, block)?,
@@ -97,7 +100,7 @@ impl Writer {
         self.script.shape.blocks = self.script.shape.blocks.max(number as usize + 1);
         self.write(Record { address: number, ..step }, self.live_bytes + size_bytes);
         if let Some(lost) = self.live.insert(address, Live { number, size_bytes, align_bytes, thread }) {
-            // Its address was given out again: that it was freed got lost.
+            // The address was handed out again, so the free of its earlier block was lost.
             self.free(step, lost);
         }
         Ok(())
@@ -144,11 +147,11 @@ impl Writer {
         }
     }
 
-    /// Has everything freed that is still alive, after the last phase.
+    /// Frees all remaining live blocks after the last phase.
     fn finish(mut self) -> Script {
         let mut left: Vec<_> = self.live.drain().map(|(_, block)| block).collect();
         left.extend(self.moving.drain().filter_map(|(_, (_, block))| block));
-        // Each thread in one turn.
+        // Sorted so that each thread frees its blocks in one turn.
         left.sort_unstable_by_key(|block| (block.thread, block.number));
         if let Some(&last) = self.script.records.last() {
             for block in left {
@@ -160,14 +163,14 @@ impl Writer {
         Script { shape: Shape { records, threads, ..self.script.shape }, ..self.script }
     }
 
-    /// Numbers threads from 1 in the order of their first records, as they are in the trace or not.
+    /// Numbers threads from 1 in the order of their first records, regardless of their numbers in the trace.
     fn thread(&mut self, recorded: u16) -> anyhow::Result<u16> {
         let next = u16::try_from(self.threads.len() + 1).context("more threads than a script can number")?;
         Ok(*self.threads.entry(recorded).or_insert(next))
     }
 }
 
-/// Fails for a request that no allocator may be asked for.
+/// Fails for a request that no allocator may receive.
 fn check(size_bytes: u64, align_bytes: u64) -> anyhow::Result<()> {
     let possible = size_bytes > 0 && Layout::from_size_align(size_bytes as usize, align_bytes as usize).is_ok();
     ensure!(possible, "{size_bytes} bytes aligned to {align_bytes} are no request that an allocator may get");
@@ -179,7 +182,7 @@ pub(crate) mod tests {
     use super::*;
     use crate::protocol::records::{self, Header};
 
-    /// `(operation, thread, address, size)` in the phases of `proofs`; 0 is outside of any.
+    /// A record from `(operation, thread, address, size)` in the phase of a proof; phase 0 is outside any phase.
     fn record((op, thread, address, size_bytes): (Op, u16, u64, u64), phase: u32) -> Record {
         let in_phase = phase > 0;
         Record { op, thread, proof: phase, in_phase, size_bytes, align_bytes: 8, address, time_ns: 0 }
@@ -199,7 +202,7 @@ pub(crate) mod tests {
         script.records.iter().map(|step| (step.op, step.thread, step.address, step.size_bytes)).collect()
     }
 
-    /// A block freed twice, or resized after it was freed, would be the replay's error and not the allocator's.
+    /// A block freed twice, or resized after its free, would be an error of the replay and not of the allocator.
     #[test]
     fn every_block_is_made_once_and_freed_once() {
         use Op::{Alloc, AllocZeroed, Free, ReallocFrom, ReallocTo};
@@ -207,15 +210,15 @@ pub(crate) mod tests {
             (Free, 7, 900, 100),
             (Alloc, 7, 800, 100),
             (ReallocFrom, 7, 800, 200),
-            // The address is another thread's before the first thread notes where its block went.
+            // Another thread gets the address before the first thread records the new place of its block.
             (AllocZeroed, 9, 800, 300),
             (ReallocTo, 7, 700, 200),
             (ReallocFrom, 9, 600, 400),
             (ReallocTo, 9, 600, 400),
             (Free, 9, 700, 200),
-            // Its free got lost.
+            // The free of the earlier block at this address was lost.
             (Alloc, 7, 600, 500),
-            // Refused.
+            // This `realloc` failed.
             (ReallocFrom, 7, 600, 1 << 50),
             (ReallocTo, 7, 0, 1 << 50),
         ]);
@@ -251,7 +254,7 @@ pub(crate) mod tests {
         assert_eq!(steps(&recorded, 1024), [(Alloc, 1, 0, 3000), (Free, 1, 0, 3000)]);
     }
 
-    /// Each phase of a proof is opened and closed by itself, also where nothing was recorded between two.
+    /// Each proof's phase must be opened and closed separately, even if nothing was recorded between two phases.
     #[test]
     fn sections_end_where_phases_do() {
         let alloc = |address, phase| record((Op::Alloc, 1, address, 100), phase);

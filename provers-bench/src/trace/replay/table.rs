@@ -1,4 +1,4 @@
-//! The tables of one trace: a row an arm, and a row a phase.
+//! The tables of one trace: one with a row per arm, one with a row per phase.
 
 use super::script::Script;
 use crate::plan::Contestant;
@@ -9,7 +9,7 @@ use crate::sample::Sample;
 use comfy_table::presets::ASCII_MARKDOWN;
 use comfy_table::{CellAlignment, ContentArrangement, Table};
 
-/// An arm, and what its replays came to.
+/// An arm, with the results of its replays.
 pub(crate) struct Row<'a> {
     pub(crate) contestant: &'a Contestant,
     pub(crate) replays: Vec<Replayed>,
@@ -37,7 +37,7 @@ impl<'a> Row<'a> {
         }
     }
 
-    /// The median over the replays; `None` where one of them has no such figure, or all failed.
+    /// The median over the replays; `None` if one of them lacks the figure or the arm failed.
     fn median(&self, figure: impl Fn(&Replayed) -> Option<u64>) -> Option<f64> {
         let values: Option<Vec<_>> =
             self.replays.iter().map(|replay| figure(replay).map(|value| value as f64)).collect();
@@ -71,12 +71,12 @@ impl<'a> Row<'a> {
         ]
     }
 
-    /// What is to be said beside its figures.
+    /// Notes on the arm: its failure, its settings, and its reports.
     fn notes(&self, verbose: bool) -> Vec<String> {
         let (label, arm) = (&self.contestant.label, self.contestant.arm);
         let known = arm.known_to_fail.map_or_else(String::new, |why| format!(" (known to fail: {why})"));
         let failed = self.failure.iter().map(|reason| format!("{label}: FAILED: {reason}{known}"));
-        // Those that the arm brings are its own.
+        // Settings that the arm brings itself are not reported.
         let is_own =
             |setting: &&String| arm.environment.iter().any(|(name, value)| **setting == format!("{name}={value}"));
         let found = self.settings.iter().filter(|setting| !is_own(setting));
@@ -86,7 +86,7 @@ impl<'a> Row<'a> {
     }
 }
 
-/// Markdown, without a line break at its end.
+/// The tables as Markdown, without a final line break.
 pub(crate) fn table(header: &Header, min_bytes: u64, script: &Script, rows: &[Row<'_>], verbose: bool) -> String {
     let arms = lines(
         &[
@@ -119,7 +119,7 @@ pub(crate) fn table(header: &Header, min_bytes: u64, script: &Script, rows: &[Ro
     format!("{title}{lost}\n\n{arms}\n\n{}{notes}", phases(script, rows))
 }
 
-/// What was resident at the end of each phase.
+/// Resident memory at the end of each phase.
 fn phases(script: &Script, rows: &[Row<'_>]) -> String {
     let mut header = vec!["at the end of the phase of".to_owned(), "live MiB".to_owned()];
     header.extend(rows.iter().map(|row| format!("{} RSS MiB", row.contestant.label)));
@@ -177,7 +177,7 @@ mod tests {
         }
     }
 
-    /// Half of the rounds of an arm that then failed are no figures of that arm.
+    /// An arm that failed after some rounds must show no figures.
     #[test]
     fn an_arm_shows_medians_and_a_failed_one_only_why() {
         let trace = script::tests::phase(&[(Op::Alloc, 1, 1, 4 << 20)]);

@@ -1,20 +1,20 @@
-//! False sharing, after Berger et al., "Hoard" (2000): an allocator that gives two threads parts of one cache line makes both
-//! wait for it at each write.
+//! False sharing, after Berger et al., "Hoard" (2000). If an allocator gives two threads parts of one cache line, each
+//! write by one makes the other wait.
 
 use std::thread;
 
 use super::Plan;
 use crate::heap::{Block, Heap, Touch};
 
-/// Not a multiple of a cache line: the end of one block and the beginning of the next may share one.
+/// Not a multiple of a cache line, so the end of one block and the beginning of the next may share one.
 const LARGE: usize = 1040;
 const SMALL: usize = 16;
 
 /// Writes to both ends of a block while its owner has it.
 const WRITES: usize = 200;
 
-/// Passive: the threads begin with blocks that the main thread allocated side by side, and free them. An allocator that
-/// gives each thread its piece of that line again passes the sharing on.
+/// Passive: the threads begin with adjacent blocks that the main thread allocated, and free them. An allocator that
+/// gives each thread its part of the shared line again prolongs the sharing.
 pub(super) fn scratch(heap: Heap, plan: &Plan) {
     run(heap, plan, LARGE, true);
 }
@@ -23,7 +23,7 @@ pub(super) fn scratch_small(heap: Heap, plan: &Plan) {
     run(heap, plan, SMALL, true);
 }
 
-/// Active: the threads begin with nothing.
+/// Active: the threads begin without blocks.
 pub(super) fn thrash(heap: Heap, plan: &Plan) {
     run(heap, plan, LARGE, false);
 }

@@ -3,7 +3,7 @@
 use super::{KIB, MIB, Plan};
 use crate::heap::{Block, Heap, Touch};
 
-/// `Vec::push` until 256 MiB: the capacity doubles, each byte is written once.
+/// `Vec::push` up to 256 MiB: the capacity doubles, and each byte is written once.
 pub(super) fn push(heap: Heap, plan: &Plan) {
     let most = plan.work(256 * MIB);
     let mut vector = heap.block(64, Touch::Whole);
@@ -13,8 +13,8 @@ pub(super) fn push(heap: Heap, plan: &Plan) {
     }
 }
 
-/// `Vec::reserve_exact` before each piece, as where records are read one after another: to copy it all each time is to copy
-/// 4 GiB.
+/// `Vec::reserve_exact` before each part, as for records that are read one after another. An allocator that copies
+/// everything each time copies 4 GiB.
 pub(super) fn exact(heap: Heap, plan: &Plan) {
     let step = plan.work(4 * MIB);
     let mut vector = heap.block(step, Touch::Whole);
@@ -23,7 +23,8 @@ pub(super) fn exact(heap: Heap, plan: &Plan) {
     }
 }
 
-/// An alignment sixteen times the size: rounding each up to its alignment is to use sixteen times the memory.
+/// The alignment is sixteen times the size. An allocator that rounds sizes up to the alignment uses sixteen times the
+/// memory.
 pub(super) fn aligned(heap: Heap, plan: &Plan) {
     let mut alive = Vec::with_capacity(500);
     for _ in 0..plan.work(200) {
@@ -32,8 +33,8 @@ pub(super) fn aligned(heap: Heap, plan: &Plan) {
     }
 }
 
-/// Requests that none of the many holes below can hold: an allocator that looks through all of them each time shows it.
-/// Only the ends are written; all of the blocks would be 1.3 GiB.
+/// Requests that fit none of the many holes below. An allocator that searches all of them each time is slow here. Only
+/// the ends are written, because all of the blocks would take 1.3 GiB.
 pub(super) fn holes(heap: Heap, plan: &Plan) {
     let mut blocks: Vec<_> = (0..plan.work(40_000)).map(|_| Some(heap.block(33 * KIB, Touch::Ends))).collect();
     blocks.iter_mut().step_by(2).for_each(|block| *block = None);

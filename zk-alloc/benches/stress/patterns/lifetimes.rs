@@ -1,4 +1,4 @@
-//! Blocks that live long among blocks that do not. What is looked for is memory that the few keep from the many.
+//! Long-lived blocks among short-lived ones. The patterns look for memory that the few keep from the many.
 
 use std::ops::RangeInclusive;
 use std::thread;
@@ -7,7 +7,7 @@ use super::{KIB, MIB, Plan, replace};
 use crate::heap::{Block, Heap, Touch};
 use crate::random::Random;
 
-/// Replaces a random one of as many blocks as make 64 MiB.
+/// Repeatedly replaces a random block; all blocks together make 64 MiB.
 pub(super) fn random(heap: Heap, plan: &Plan) {
     let sizes = KIB..=32 * KIB;
     let mut random = Random::new(plan.seed, 0);
@@ -20,11 +20,12 @@ pub(super) fn random(heap: Heap, plan: &Plan) {
     }
 }
 
-/// Fills 64 MiB and frees all but a tenth, at random places, again and again: a cache that keeps some of each day.
+/// Repeatedly fills 64 MiB and frees all but a tenth, at random places, like a cache that keeps some entries of each
+/// day.
 pub(super) fn survivors(heap: Heap, plan: &Plan) {
     let sizes = KIB..=4 * KIB;
     let mut random = Random::new(plan.seed, 0);
-    // Room for all that will be in them: the bookkeeping does not grow meanwhile.
+    // Room for all entries, so that the bookkeeping does not grow during the run.
     let most = plan.work(64 * MIB) / sizes.start();
     let (mut young, mut old) = (Vec::with_capacity(most), Vec::with_capacity(most));
     for _ in 0..6 {
@@ -49,7 +50,7 @@ pub(super) fn burst_24k(heap: Heap, plan: &Plan) {
     bursts(heap, plan, 16, &(24 * KIB..=32 * KIB), plan.work(2500));
 }
 
-/// Allocates so many blocks and frees all of them but one: a request whose answer is cached.
+/// Repeatedly allocates `blocks` blocks and frees all but one, like a request whose answer is cached.
 fn bursts(heap: Heap, plan: &Plan, blocks: usize, sizes: &RangeInclusive<usize>, count: usize) {
     let mut random = Random::new(plan.seed, 0);
     let mut kept = Vec::with_capacity(count);
@@ -71,20 +72,20 @@ pub(super) fn survivors_16k_4k(heap: Heap, plan: &Plan) {
     drop((old, new.join()));
 }
 
-/// As above, on the same thread, where neither size is whole pages.
+/// As above, on the same thread. Neither size is whole pages.
 pub(super) fn survivors_2k_3000(heap: Heap, plan: &Plan) {
     let old = survivors_of(heap, plan.work(128 * MIB), 2 * KIB, 16);
     drop((old, fill(heap, plan.work(128 * MIB), 3_000)));
 }
 
-/// Phases of a program that each have a size of their own, from 1 to 32 KiB, and leave one block of 64.
+/// Phases of a program, each with blocks of its own size from 1 to 32 KiB. Each leaves one block of 64.
 pub(super) fn phases(heap: Heap, plan: &Plan) {
     let sizes = (0..16).map(|phase| (1024.0 * 32f64.powf(f64::from(phase) / 15.0)) as usize);
     let kept: Vec<_> = sizes.map(|size| survivors_of(heap, plan.work(32 * MIB), size, 64)).collect();
     drop(kept);
 }
 
-/// Replaces a random one of 12,000 runs of pages, none of which fits exactly where another was.
+/// Replaces a random one of 12,000 page runs. No run fits exactly into the place of another.
 pub(super) fn runs_random(heap: Heap, plan: &Plan) {
     let mut random = Random::new(plan.seed, 0);
     let sizes = 33 * KIB..=200 * KIB;

@@ -1,7 +1,8 @@
-//! What programs ask of an allocator: functions that know a [`Heap`] and nothing of the arms.
+//! The requests of programs: functions that know a [`Heap`] and nothing about the arms.
 //!
-//! Each is written so that one run takes 50 to 500 ms, asks for the same in each run of a seed, and writes to what it is
-//! given: the patterns of mimalloc-bench lightly, as they do there, those of provers and long lives in full.
+//! One run of a pattern takes 50 to 500 ms, and makes the same requests in each run of a seed. It also writes to its
+//! memory. The patterns of mimalloc-bench write lightly, as they do there; those of provers and of long lives write all
+//! of it.
 
 mod cache;
 mod growth;
@@ -12,24 +13,24 @@ mod threads;
 
 use crate::heap::{Block, Heap};
 
-/// What a run is told.
+/// The parameters of a run.
 #[derive(Clone, Copy)]
 pub(crate) struct Plan {
-    /// Threads of the patterns that have no number of their own.
+    /// Threads of patterns without a fixed number.
     pub(crate) threads: usize,
     pub(crate) seed: u64,
-    /// A hundredth of the work: enough to see that the pattern runs.
+    /// A hundredth of the work, to check that the pattern runs.
     pub(crate) tiny: bool,
 }
 
 impl Plan {
-    /// So much work, or little of it.
+    /// This amount of work, or a hundredth of it.
     fn work(&self, amount: usize) -> usize {
         if self.tiny { (amount / 100).max(2) } else { amount }
     }
 }
 
-/// Sizes that the report takes apart: an allocator may leave the small ones to another.
+/// Sizes that the report lists separately, because an allocator may leave small ones to another.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Group {
     /// 1 KiB and more.
@@ -101,7 +102,7 @@ pub(crate) static PATTERNS: &[Pattern] = &[
     small("ago-64", |heap, plan| server::ago(heap, plan, 64), "64 bytes, freed four allocations later"),
 ];
 
-/// Frees what lies in the place, then fills it: a program that replaces needs no memory for both.
+/// Frees the block in the place, then fills the place: a program that replaces a block needs no memory for both.
 fn replace(place: &mut Option<Block>, new: impl FnOnce() -> Block) {
     *place = None;
     *place = Some(new());

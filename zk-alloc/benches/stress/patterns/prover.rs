@@ -1,4 +1,4 @@
-//! What zk-nalloc publishes figures of: buffers of provers, filled and freed again and again.
+//! The workloads for which zk-nalloc publishes figures: buffers of provers, repeatedly filled and freed.
 
 use std::thread;
 
@@ -6,7 +6,7 @@ use super::{KIB, MIB, Plan};
 use crate::heap::{Heap, Touch};
 use crate::random::Random;
 
-/// What each of these fills in all.
+/// The number of bytes that each of these fills in total.
 const FILLED: usize = 1 << 30;
 
 /// One vector of field elements for each transform.
@@ -17,7 +17,7 @@ pub(super) fn fft(heap: Heap, plan: &Plan, bytes: usize) {
     }
 }
 
-/// Columns that are asked for as zeros and hardly used: who clears them all does too much.
+/// Columns that are requested as zeroes and hardly used. An allocator that clears all of them does too much.
 pub(super) fn zeroed(heap: Heap, plan: &Plan) {
     let sizes = 256 * KIB..=16 * MIB;
     let mut random = Random::new(plan.seed, 0);
@@ -38,7 +38,7 @@ pub(super) fn msm(heap: Heap, plan: &Plan) {
     }
 }
 
-/// A buffer for each thread, at once.
+/// A buffer for each thread, all at once.
 pub(super) fn threads(heap: Heap, plan: &Plan, threads: usize) {
     let bytes = plan.work(64 * MIB);
     let times = (plan.work(FILLED) / (threads * bytes)).max(2);

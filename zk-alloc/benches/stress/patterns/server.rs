@@ -1,5 +1,5 @@
-//! Servers and pools: many threads, blocks that pass between them. After the programs of the same names in mimalloc-bench
-//! (<https://github.com/daanx/mimalloc-bench>).
+//! Servers and pools: many threads, and blocks that pass between them. After the programs of the same names in
+//! mimalloc-bench (<https://github.com/daanx/mimalloc-bench>).
 
 use std::array;
 use std::mem;
@@ -14,7 +14,7 @@ use crate::random::Random;
 
 const SMALL: RangeInclusive<usize> = 16..=1024;
 
-/// What a chain of larson's threads does.
+/// The work of a chain of larson's threads.
 #[derive(Clone, Copy)]
 struct Service {
     heap: Heap,
@@ -22,8 +22,8 @@ struct Service {
     requests: usize,
 }
 
-/// Larson and Krishnan, "Memory Allocation for Long-Running Server Applications" (1998): what a thread frees was allocated by
-/// threads that are gone.
+/// Larson and Krishnan, "Memory Allocation for Long-Running Server Applications" (1998): a thread frees blocks of
+/// threads that have ended.
 pub(super) fn larson(heap: Heap, plan: &Plan) {
     let service = Service { heap, sizes: &(KIB..=32 * KIB), requests: plan.work(20_000) };
     serve_all(service, plan, 500, 12);
@@ -60,8 +60,8 @@ fn serve<'scope>(
     }
 }
 
-/// Lever and Boreham, "malloc() Performance in a Multithreaded Linux Environment" (2000), as mimalloc-bench has it: every
-/// free is foreign.
+/// Lever and Boreham, "malloc() Performance in a Multithreaded Linux Environment" (2000), as in mimalloc-bench: every
+/// free happens on another thread.
 pub(super) fn xmalloc(heap: Heap, plan: &Plan) {
     pass_on(heap, plan, &(KIB..=32 * KIB), plan.work(400_000));
 }
@@ -70,21 +70,21 @@ pub(super) fn xmalloc_small(heap: Heap, plan: &Plan) {
     pass_on(heap, plan, &SMALL, plan.work(1_500_000));
 }
 
-/// Blocks that go through the channel at once, so that the channel is not what is measured.
+/// Blocks per message of the channel, so that the channel's own cost hardly counts.
 const BATCH: usize = 64;
 
 fn pass_on(heap: Heap, plan: &Plan, sizes: &'static RangeInclusive<usize>, blocks: usize) {
     let pairs = (plan.threads / 2).max(1);
     thread::scope(|scope| {
         for pair in 0..pairs {
-            // Bounded, as queues of servers are; and its places are allocated once, here.
+            // Bounded, as the queues of servers are. Its slots are allocated once, here.
             let (sender, receiver) = sync_channel::<[Block; BATCH]>(8);
             let mut random = Random::new(plan.seed, pair);
             scope.spawn(move || {
                 for _ in 0..(blocks / pairs).div_ceil(BATCH) {
                     let batch = array::from_fn(|_| heap.block(random.log_within(sizes), Touch::Ends));
                     if sender.send(batch).is_err() {
-                        // The consumer ends first only where it panics, which the scope reports.
+                        // The consumer ends first only if it panics, which the scope reports.
                         return;
                     }
                 }
@@ -94,13 +94,13 @@ fn pass_on(heap: Heap, plan: &Plan, sizes: &'static RangeInclusive<usize>, block
     });
 }
 
-/// A lock whose holder panicked guards blocks that are as good as before.
+/// If the holder of a lock panicked, the blocks behind the lock are still valid.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// mimalloc's test/test-stress.c: short lives, long lives, and blocks swapped between threads through a common table, in
-/// rounds whose threads end.
+/// mimalloc's test/test-stress.c: short lives, long lives, and blocks that threads swap through a common table, in
+/// rounds at whose end the threads end.
 pub(super) fn mstress(heap: Heap, plan: &Plan) {
     let table: Vec<Mutex<Option<Block>>> = (0..1000).map(|_| Mutex::new(None)).collect();
     for round in 0..5 {
@@ -111,7 +111,7 @@ pub(super) fn mstress(heap: Heap, plan: &Plan) {
                 scope.spawn(move || exchange(heap, table, random, allocations));
             }
         });
-        // Half of what the round left goes with it.
+        // Half of the blocks that the round left are freed at its end.
         table.iter().skip(round % 2).step_by(2).for_each(|place| drop(lock(place).take()));
     }
 }
@@ -140,8 +140,8 @@ fn exchange(heap: Heap, table: &[Mutex<Option<Block>>], mut random: Random, allo
     }
 }
 
-/// The benchmark of rpmalloc (<https://github.com/mjansson/rpmalloc-benchmark>): each thread replaces some of its blocks, and
-/// in every second loop hands half of them to its neighbour, which frees them.
+/// The benchmark of rpmalloc (<https://github.com/mjansson/rpmalloc-benchmark>). Each thread replaces some of its
+/// blocks. In every second loop it hands half of them to its neighbour, which frees them.
 pub(super) fn rptest(heap: Heap, plan: &Plan) {
     hand_over(heap, plan, &(KIB..=16 * KIB), plan.work(400));
 }
@@ -171,7 +171,8 @@ fn hand_over(heap: Heap, plan: &Plan, sizes: &'static RangeInclusive<usize>, loo
                     if turn % 2 == 1 {
                         let half = alive.iter_mut().skip(random.below(2)).step_by(2).filter_map(Option::take);
                         lock(neighbour).extend(half);
-                        // Without it the inbox of a thread that does not run fills up, and the peak would be the scheduler's.
+                        // Without it, the inbox of a thread that does not run would fill up, and the scheduler would
+                        // determine the peak.
                         handed.wait();
                         mem::swap(&mut foreign, &mut *lock(inbox));
                         foreign.clear();
@@ -182,8 +183,8 @@ fn hand_over(heap: Heap, plan: &Plan, sizes: &'static RangeInclusive<usize>, loo
     });
 }
 
-/// Each thread frees what it allocated four allocations ago: the fast path, where a free does not simply undo the last
-/// allocation.
+/// Each thread frees the block that it allocated four allocations ago. This measures the fast path, where a free does
+/// not simply undo the last allocation.
 pub(super) fn ago(heap: Heap, plan: &Plan, bytes: usize) {
     thread::scope(|scope| {
         for _ in 0..plan.threads {

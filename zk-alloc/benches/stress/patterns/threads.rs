@@ -8,11 +8,11 @@ use super::{KIB, Plan};
 use crate::heap::{Heap, Touch};
 use crate::random::Random;
 
-/// Little, so that the stacks are not what is measured.
+/// Small, so that the stacks hardly count.
 const STACK_BYTES: usize = 64 * KIB;
 
-/// Threads that allocate 16 blocks, free half of them, and leave the other half to the main thread: what an allocator keeps
-/// for a thread must come back when the thread ends, and not before its blocks are free.
+/// Threads allocate 16 blocks, free half of them, and leave the other half to the main thread. Memory that an allocator
+/// caches for a thread must return when the thread ends, and not before its blocks are free.
 pub(super) fn churn(heap: Heap, plan: &Plan) {
     let sizes = KIB..=32 * KIB;
     let waves = plan.work(4000) / plan.threads;
@@ -25,7 +25,7 @@ pub(super) fn churn(heap: Heap, plan: &Plan) {
                 let short = move || {
                     for _ in 0..8 {
                         let own = heap.block(random.log_within(sizes), Touch::Whole);
-                        // There is room for all of them, and the main thread reads when the wave has ended.
+                        // There is room for all of them; the main thread reads when the wave has ended.
                         let _ = sender.send(heap.block(random.log_within(sizes), Touch::Whole));
                         drop(own);
                     }
@@ -38,7 +38,7 @@ pub(super) fn churn(heap: Heap, plan: &Plan) {
     }
 }
 
-/// What a thread costs that allocated once: pools of servers and runtimes have hundreds of them.
+/// The cost of a thread that allocated once. Pools of servers and runtimes have hundreds of them.
 pub(super) fn idle(heap: Heap, plan: &Plan) {
     let threads = plan.work(1000);
     let all_have = Barrier::new(threads);
