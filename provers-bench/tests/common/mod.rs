@@ -13,7 +13,8 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 /// The binaries of Plonky3's package that the tests use. The other allocators take minutes to build and are left out.
-const BINARIES: [&str; 5] = ["bench-plonky3", "with-bump-reset", "with-glibc", "with-jemalloc", "with-zk-alloc"];
+const BINARIES: [&str; 6] =
+    ["bench-plonky3", "record", "with-bump-reset", "with-glibc", "with-jemalloc", "with-zk-alloc"];
 
 /// The path of one of [`BINARIES`]. Builds the package first, as `cargo prove-bench plonky3` does, so that both share
 /// one build.
