@@ -9,7 +9,7 @@ use std::ptr::{NonNull, copy_nonoverlapping, null_mut};
 use crate::arena::{self, Contents, Moment};
 use crate::config::{self, Settings};
 use crate::phase::{self, Participants};
-use crate::{background, counters, escape, open_phases, os, retain, route};
+use crate::{background, counters, escape, open_phases, os, retain, tuning};
 
 /// An allocator for provers. While a [phase](crate::phase()) is open, the arena serves requests. Outside of phases, and where the
 /// arena can't serve, a backing allocator does: [`System`], unless the program gives another.
@@ -213,7 +213,7 @@ impl<A: GlobalAlloc> ZkAllocator<A> {
     #[cold]
     fn take_over(&self) {
         os::trim_heap();
-        if let Ok(layout) = Layout::from_size_align(route::TEACHING_BYTES, 1) {
+        if let Ok(layout) = Layout::from_size_align(tuning::teaching_bytes().max(1), 1) {
             // SAFETY: the size is not 0.
             let at = black_box(unsafe { self.backing.alloc(layout) });
             if !at.is_null() {
@@ -311,7 +311,7 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for ZkAllocator<A> {
     #[inline]
     unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
         let Some((arena, at)) = arena::of(ptr) else {
-            if new_size > layout.size() && layout.size() <= route::MIGRATE_MAX_BYTES {
+            if new_size > layout.size() && layout.size() <= tuning::migrate_max_bytes() {
                 // SAFETY: the caller's: `new_size` rounded up to the alignment does not overflow.
                 let grown = unsafe { Layout::from_size_align_unchecked(new_size, layout.align()) };
                 if let Some(new) = self.try_arena(grown, Contents::Any) {

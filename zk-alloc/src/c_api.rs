@@ -9,17 +9,23 @@ use std::ptr::NonNull;
 
 use crate::arena::{self, Contents, Moment};
 use crate::config::{self, Settings};
-use crate::{background, counters, os, retain, route};
+use crate::{background, counters, os, retain, tuning};
 
 /// The alignment of C's allocation functions, in bytes: `alignof(max_align_t)`.
 pub const MIN_ALIGN: usize = 16;
 
 /// The largest backing allocation that growth moves into the arena, in bytes.
-pub const MIGRATE_MAX_BYTES: usize = route::MIGRATE_MAX_BYTES;
+#[must_use]
+pub fn migrate_max_bytes() -> usize {
+    tuning::migrate_max_bytes()
+}
 
 /// The size of a buffer, in bytes. Once glibc's malloc has served and freed one such buffer, it keeps the memory of its small
 /// allocations.
-pub const TEACHING_BYTES: usize = route::TEACHING_BYTES;
+#[must_use]
+pub fn teaching_bytes() -> usize {
+    tuning::teaching_bytes().max(1)
+}
 
 /// The result of an attempt to change the length of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,6 +5,8 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use crate::tuning;
+
 /// The number of a size class. Numbers begin at 1; 0 means no class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Class(u8);
@@ -254,7 +256,11 @@ impl Class {
     pub(crate) fn blocks_by_lines(self) -> usize {
         const LINE_BYTES: usize = 64;
         let odd_bytes = 1 << self.block_bytes().trailing_zeros();
-        if self.block_bytes() <= 2 * LINE_BYTES { (LINE_BYTES / odd_bytes).max(1) } else { 1 }
+        if tuning::fetches_lines() != 0 && self.block_bytes() <= 2 * LINE_BYTES {
+            (LINE_BYTES / odd_bytes).max(1)
+        } else {
+            1
+        }
     }
 
     /// The index of the block that begins at byte `offset` of its slab.

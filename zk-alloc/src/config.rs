@@ -19,6 +19,7 @@ use std::time::Duration;
 #[cfg(feature = "c-api")]
 use crate::os::HostHugePages;
 use crate::os::{self, Host, Value};
+use crate::tuning;
 use crate::written_once::WrittenOnce;
 use in_force::{
     BACKGROUND, HUGE_PAGES, LAZY_ZERO_BYTES, MAX_BYTES, MIN_BYTES, RETAIN_BYTES, RETAIN_FOR, SANDBOX, THREAD_CAPACITY,
@@ -42,16 +43,6 @@ pub(crate) struct Config {
 }
 
 pub(crate) const DEFAULT_MIN_BYTES: usize = 0;
-/// On machines with more threads than this, the others would wait while one thread clears a huge run. The kernel clears it on all
-/// of them instead.
-const EAGER_ZERO_THREADS: usize = 4;
-/// The smallest run that is cleared that way, in bytes. Clearing less at once, and finding it in the caches, was faster
-/// (docs/design.md).
-const HUGE_RUN_ZERO_BYTES: usize = 128 << 20;
-
-/// A process keeps its peak live size of this time. With a longer time, an idle process keeps memory longer. With a shorter time,
-/// a process that needs its memory every few seconds faults it in more often (docs/preload.md).
-const DEFAULT_RETAIN_FOR: Duration = Duration::from_secs(8);
 
 /// Threads beyond the machine's for which `ZK_ALLOC_SLAB_GB` counts room, as in the crate zk-alloc 0.0.9.
 const EXTRA_THREADS: usize = 4;
@@ -110,6 +101,8 @@ pub fn thread_capacity_bytes() -> usize {
 #[cold]
 pub(crate) fn introduce(settings: &Settings) -> bool {
     PROGRAM.write(|| *settings);
+    #[cfg(feature = "tune")]
+    tune(|_| ());
     let Some(program) = program() else { return false };
     THRESHOLD.store(min_bytes(program), Ordering::Relaxed);
     true
@@ -127,11 +120,23 @@ pub(crate) fn load(program: &Settings) -> Config {
             os::warn(format_args!("{warning}"));
         }
     });
+    #[cfg(feature = "tune")]
+    tune(|part| os::warn(format_args!("{}: {part:?} sets no constant; the other parts hold", os::TUNE)));
     if config.settings.sandbox.value {
         os::enter_sandbox();
     }
     THREAD_BYTES.store(config.settings.thread_capacity_bytes.value, Ordering::Relaxed);
     config
+}
+
+/// Sets the constants that `ZK_ALLOC_TUNE` names, and warns of a part that can't be used.
+#[cfg(feature = "tune")]
+fn tune(warn: impl FnOnce(&str)) {
+    let Some(said) = os::variable(os::TUNE) else { return };
+    let result = said.text().map_or(Err("a value that is too long"), tuning::set);
+    if let Err(part) = result {
+        warn(part);
+    }
 }
 
 /// Warns of each value in the environment that can't be used, unless `is_said` holds for its variable. [`load`] then warns of
@@ -189,7 +194,8 @@ impl Config {
     ) -> Self {
         let threads = machine.threads + EXTRA_THREADS;
         let thread_bytes = (8 * machine.memory_bytes / threads).max(1 << 30);
-        let lazy_zero_bytes = if machine.threads > EAGER_ZERO_THREADS { HUGE_RUN_ZERO_BYTES } else { usize::MAX };
+        let lazy_zero_bytes =
+            if machine.threads > tuning::eager_zero_threads() { tuning::huge_run_zero_bytes() } else { usize::MAX };
         let (asked, warn) = (&environment, &mut warn);
         let settings = SettingsInForce {
             min_bytes: MIN_BYTES.resolve(asked, program.min_bytes, DEFAULT_MIN_BYTES, &mut *warn),
@@ -200,7 +206,12 @@ impl Config {
                 &mut *warn,
             ),
             retain_bytes: RETAIN_BYTES.resolve(asked, program.retain_bytes, machine.memory_bytes / 2, &mut *warn),
-            retain_for: RETAIN_FOR.resolve(asked, program.retain_for, DEFAULT_RETAIN_FOR, &mut *warn),
+            retain_for: RETAIN_FOR.resolve(
+                asked,
+                program.retain_for,
+                Duration::from_millis(tuning::retain_for_ms() as u64),
+                &mut *warn,
+            ),
             max_bytes: MAX_BYTES.resolve(asked, program.max_bytes, usize::MAX, &mut *warn),
             huge_pages: HUGE_PAGES.resolve(asked, program.huge_pages, HugePages::Auto, &mut *warn),
             lazy_zero_bytes: LAZY_ZERO_BYTES.resolve(asked, program.lazy_zero_bytes, lazy_zero_bytes, &mut *warn),

@@ -44,6 +44,7 @@ mod secret;
 pub mod simulation;
 mod stats;
 mod sync;
+mod tuning;
 mod wipe;
 mod written_once;
 

@@ -1,6 +1,7 @@
 //! Which part of the arena serves a request. This is pure arithmetic: another answer changes speed and memory use, never safety.
 
 use crate::classes::{self, Class};
+use crate::tuning;
 
 /// The path of a request through the arena.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,40 +15,20 @@ pub(crate) enum Path {
 /// The kinds of runs. Each kind has a zone of the region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum RunKind {
-    /// Runs below [`ALIGNED_BYTES`] that are aligned to more than a block can be. Elsewhere, each would fault in a whole huge
+    /// Runs below [`tuning::aligned_bytes`] that are aligned to more than a block can be. Elsewhere, each would fault in a whole huge
     /// page.
     Aligned,
-    /// All other runs below [`HUGE_RUN_BYTES`].
+    /// All other runs below [`tuning::huge_run_bytes`].
     Mid,
-    /// Runs of [`HUGE_RUN_BYTES`] and more.
+    /// Runs of [`tuning::huge_run_bytes`] and more.
     Huge,
 }
 
 /// Slabs lie in the zone of these runs, so that slabs and runs can reuse each other's memory.
 pub(crate) const SLABS: RunKind = RunKind::Mid;
-/// No request of this size or more, in bytes, is a [`RunKind::Aligned`], whatever its alignment.
-pub(crate) const ALIGNED_BYTES: usize = 256 << 10;
-/// The smallest huge run, in bytes.
-pub(crate) const HUGE_RUN_BYTES: usize = 64 << 20;
-/// The smallest mid run that may lie in the zone of the huge runs, in bytes. It does so if that zone has free resident memory and
-/// its own zone has none.
-pub(crate) const CROSSES_MIN_BYTES: usize = 4 << 20;
-/// The smallest long run, in bytes. Shorter runs outlive their proof more often, and lie with the slabs.
-pub(crate) const LONG_RUN_BYTES: usize = 256 << 10;
-/// The largest backing allocation that growth moves into the arena, in bytes. Above this size, `realloc` of the usual backing
-/// allocators moves page tables instead of contents, which beats our copy.
-pub(crate) const MIGRATE_MAX_BYTES: usize = 128 << 10;
-/// The size in bytes of the one buffer that the backing allocator serves and frees before the arena takes over. From then on,
-/// glibc keeps twice as much at the end of its heap, instead of trimming it at every free. Without the arena, a prover's buffers
-/// would raise that limit to 64 MiB.
-pub(crate) const TEACHING_BYTES: usize = 4 << 20;
-/// The smallest run, in bytes, whose pages growth moves elsewhere instead of copying them, if it has no room where it stands. For
-/// smaller runs, a copy costs less than the kernel's bookkeeping.
-pub(crate) const MOVE_MIN_BYTES: usize = 4 << 20;
-
 /// The path of a request that the arena serves.
 #[inline(always)]
-pub(crate) const fn path(size: usize, align: usize) -> Path {
+pub(crate) fn path(size: usize, align: usize) -> Path {
     if size <= classes::MAX_BYTES && align <= classes::MAX_ALIGN {
         Path::Block(Class::of(size, align))
     } else {
@@ -56,10 +37,10 @@ pub(crate) const fn path(size: usize, align: usize) -> Path {
 }
 
 /// The kind of the run that serves a request.
-pub(crate) const fn run_kind(size: usize, align: usize) -> RunKind {
-    if size >= HUGE_RUN_BYTES {
+pub(crate) fn run_kind(size: usize, align: usize) -> RunKind {
+    if size >= tuning::huge_run_bytes() {
         RunKind::Huge
-    } else if size < ALIGNED_BYTES && align > classes::MAX_ALIGN {
+    } else if size < tuning::aligned_bytes() && align > classes::MAX_ALIGN {
         RunKind::Aligned
     } else {
         RunKind::Mid
@@ -67,17 +48,17 @@ pub(crate) const fn run_kind(size: usize, align: usize) -> RunKind {
 }
 
 /// The shortest run that may stay in a zone when it shrinks, in bytes.
-pub(crate) const fn least_bytes(runs: RunKind) -> usize {
+pub(crate) fn least_bytes(runs: RunKind) -> usize {
     match runs {
-        RunKind::Huge => CROSSES_MIN_BYTES,
+        RunKind::Huge => tuning::crosses_min_bytes(),
         RunKind::Aligned | RunKind::Mid => classes::MAX_BYTES / 2,
     }
 }
 
 /// Whether a run of this many bytes is long.
 #[inline(always)]
-pub(crate) const fn is_long_run(bytes: usize) -> bool {
-    bytes >= LONG_RUN_BYTES
+pub(crate) fn is_long_run(bytes: usize) -> bool {
+    bytes >= tuning::long_run_bytes()
 }
 
 #[cfg(test)]
@@ -90,10 +71,10 @@ mod tests {
         assert!(is_block(1, 1) && is_block(classes::MAX_BYTES, classes::MAX_ALIGN));
         assert_eq!(path(classes::MAX_BYTES + 1, classes::MAX_ALIGN), Path::Run(RunKind::Mid));
         assert_eq!(path(64, classes::MAX_ALIGN * 2), Path::Run(RunKind::Aligned));
-        assert_eq!(path(ALIGNED_BYTES - 1, classes::MAX_ALIGN * 2), Path::Run(RunKind::Aligned));
-        assert_eq!(path(ALIGNED_BYTES, classes::MAX_ALIGN * 2), Path::Run(RunKind::Mid));
-        assert_eq!(path(HUGE_RUN_BYTES - 1, 1), Path::Run(RunKind::Mid));
-        assert_eq!(path(HUGE_RUN_BYTES, 1), Path::Run(RunKind::Huge));
+        assert_eq!(path(tuning::aligned_bytes() - 1, classes::MAX_ALIGN * 2), Path::Run(RunKind::Aligned));
+        assert_eq!(path(tuning::aligned_bytes(), classes::MAX_ALIGN * 2), Path::Run(RunKind::Mid));
+        assert_eq!(path(tuning::huge_run_bytes() - 1, 1), Path::Run(RunKind::Mid));
+        assert_eq!(path(tuning::huge_run_bytes(), 1), Path::Run(RunKind::Huge));
         assert_eq!(path(isize::MAX as usize, 1), Path::Run(RunKind::Huge));
     }
 }

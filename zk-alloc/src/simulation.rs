@@ -8,25 +8,43 @@ use crate::arena;
 use crate::classes::{self, Class};
 use crate::config;
 use crate::route::{self, Path};
+use crate::tuning;
+
+#[cfg(feature = "tune")]
+pub use crate::tuning::in_force;
+pub use crate::tuning::{CONSTANTS, Constant};
 
 /// Smaller requests go to the backing allocator, unless `ZK_ALLOC_MIN_BYTES` says otherwise.
 pub const MIN_BYTES: usize = config::DEFAULT_MIN_BYTES;
 /// Size classes per doubling.
 pub const PER_DOUBLING: usize = classes::PER_DOUBLING;
 /// The smallest run of each zone but the first, in bytes. The zone of aligned runs is left out, because they are few and small.
-pub const BORDERS: [usize; 1] = [route::HUGE_RUN_BYTES];
+#[must_use]
+pub fn borders() -> [usize; 1] {
+    [tuning::huge_run_bytes()]
+}
 /// Slabs lie in the zone of the runs of this many bytes.
 pub const SLABS_AMONG_BYTES: usize = classes::MOST_SLAB_BYTES;
 /// Bytes at the start of that zone that are reserved for slabs and short runs, for each of the machine's threads.
-pub const SMALL_ROOM_BYTES: usize = arena::SMALL_RESERVED_BYTES;
+#[must_use]
+pub fn small_reserved_bytes() -> usize {
+    tuning::small_reserved_bytes()
+}
 /// The smallest long run, in bytes.
-pub const LONG_RUN_BYTES: usize = route::LONG_RUN_BYTES;
+#[must_use]
+pub fn long_run_bytes() -> usize {
+    tuning::long_run_bytes()
+}
 /// The largest block of the backing allocator that growth moves into the arena, in bytes.
-pub const MIGRATE_MAX_BYTES: usize = route::MIGRATE_MAX_BYTES;
+#[must_use]
+pub fn migrate_max_bytes() -> usize {
+    tuning::migrate_max_bytes()
+}
 /// The smallest run whose pages growth moves instead of copying them, in bytes.
-pub const MOVE_MIN_BYTES: usize = route::MOVE_MIN_BYTES;
-
-const _: () = assert!(matches!(route::run_kind(SLABS_AMONG_BYTES, 1), route::SLABS));
+#[must_use]
+pub fn move_min_bytes() -> usize {
+    tuning::move_min_bytes()
+}
 
 /// The parameters of one size class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,6 +90,6 @@ impl Blocks {
 
 /// The granule of the zone for runs of `size` bytes, in bytes, if pages are not larger.
 #[must_use]
-pub const fn granule_bytes(size: usize) -> usize {
+pub fn granule_bytes(size: usize) -> usize {
     arena::granule_bytes(route::run_kind(size, 1))
 }

@@ -35,7 +35,7 @@ const ORDER: &[&[&str]] = &[
     &["route"],
     &["config", "classes"],
     &["os"],
-    &["arena::align", "open_phases", "sync", "wipe", "written_once", "error"],
+    &["arena::align", "open_phases", "sync", "tuning", "wipe", "written_once", "error"],
 ];
 
 #[test]

@@ -11,7 +11,7 @@ use std::ffi::{c_int, c_void};
 use std::mem::transmute;
 use std::ptr::{copy_nonoverlapping, null_mut};
 
-use arena::c_api::{self, Freed, MIGRATE_MAX_BYTES, MIN_ALIGN, Resized};
+use arena::c_api::{self, Freed, MIN_ALIGN, Resized};
 
 use crate::names::named;
 use crate::{glibc, start};
@@ -145,7 +145,7 @@ unsafe fn realloc_of_glibc(at: *mut c_void, size: usize) -> *mut c_void {
         // SAFETY: upheld by the caller.
         let old_size = unsafe { glibc::usable_size(at) };
         // The kernel moves longer allocations without a copy.
-        if old_size > 0 && old_size < size && old_size <= MIGRATE_MAX_BYTES {
+        if old_size > 0 && old_size < size && old_size <= c_api::migrate_max_bytes() {
             let new = from_arena(size, MIN_ALIGN, false);
             if !new.is_null() {
                 // SAFETY: both hold at least the old length, and new memory overlaps nothing that is alive.

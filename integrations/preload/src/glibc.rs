@@ -187,7 +187,7 @@ pub(crate) fn trim(pad: usize) -> bool {
 pub(crate) fn take_over() {
     trim(0);
     // SAFETY: freed one line below.
-    let at = std::hint::black_box(unsafe { malloc(arena::c_api::TEACHING_BYTES) });
+    let at = std::hint::black_box(unsafe { malloc(arena::c_api::teaching_bytes()) });
     // SAFETY: allocated one line above, or null.
     unsafe { free(at) };
 }

@@ -26,7 +26,8 @@ impl<'a> Bench<'a> {
         let of = [("jemalloc", run.needs_jemalloc, JEMALLOC_MINUTES), ("peers", run.needs_peers, PEERS_MINUTES)];
         let needed = || of.iter().filter(|(_, is_needed, _)| *is_needed);
         let minutes = BARE_MINUTES + needed().map(|(_, _, minutes)| minutes).sum::<u32>() + run.package.minutes;
-        Self { run, features: needed().map(|&(name, ..)| name).collect(), minutes }
+        let tune = run.needs_tune.then_some("tune");
+        Self { run, features: needed().map(|&(name, ..)| name).chain(tune).collect(), minutes }
     }
 
     /// Builds the driver, then replaces this process by it. So Ctrl-C reaches only the bench, which exits cleanly.

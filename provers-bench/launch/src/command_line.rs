@@ -18,13 +18,17 @@ pub(crate) struct Run {
     pub(crate) package: Package,
     pub(crate) needs_jemalloc: bool,
     pub(crate) needs_peers: bool,
+    /// An arm has other values of zk-alloc's constants.
+    pub(crate) needs_tune: bool,
     pub(crate) arguments: Vec<OsString>,
 }
 
 impl Run {
     /// A prover's bench. It always includes an arm with jemalloc.
     fn of_prover(package: &Package, arguments: Vec<OsString>) -> Self {
-        Self { package: package.clone(), needs_jemalloc: true, needs_peers: names_peers(&arguments), arguments }
+        let needs_peers = allocators(&arguments).any(|name| !is_built_anyway(name));
+        let needs_tune = allocators(&arguments).any(is_tuned);
+        Self { package: package.clone(), needs_jemalloc: true, needs_peers, needs_tune, arguments }
     }
 }
 
@@ -48,8 +52,10 @@ pub(crate) fn read(bench: &Package, provers: &[Package], mut words: Vec<OsString
         }
         tool if TOOLS.contains(&tool) || tool == "--version" => {
             let needs_jemalloc = tool == TOOL_WITH_ARMS;
-            let needs_peers = needs_jemalloc && names_peers(&words);
-            Ok(Asked::Runs(vec![Run { package: bench.clone(), needs_jemalloc, needs_peers, arguments: words }]))
+            let needs_peers = needs_jemalloc && allocators(&words).any(|name| !is_built_anyway(name));
+            let needs_tune = needs_jemalloc && allocators(&words).any(is_tuned);
+            let package = bench.clone();
+            Ok(Asked::Runs(vec![Run { package, needs_jemalloc, needs_peers, needs_tune, arguments: words }]))
         }
         "check" => check(provers, words).map(Asked::Runs),
         "record" => one(named(provers, word(&words, 1))?, words),
@@ -121,22 +127,25 @@ fn named<'a>(provers: &'a [Package], word: &str) -> Result<&'a Package, String> 
     provers.iter().find(|package| package.word == word).ok_or_else(|| unknown(provers, word))
 }
 
-/// Whether a command line names an allocator that the default build lacks.
-fn names_peers(arguments: &[OsString]) -> bool {
-    let mut is_next = false;
-    for argument in arguments.iter().map(|argument| argument.to_str().unwrap_or_default()) {
-        let names = if is_next { Some(argument) } else { argument.strip_prefix("--allocators=") };
-        if names.is_some_and(|names| names.split(',').any(|name| !is_built_anyway(name))) {
-            return true;
-        }
-        is_next = argument == "--allocators";
-    }
-    false
+/// The allocators, and sets of them, that a command line names.
+fn allocators(arguments: &[OsString]) -> impl Iterator<Item = &str> {
+    let words = || arguments.iter().map(|argument| argument.to_str().unwrap_or_default());
+    let before = [""].into_iter().chain(words());
+    let lists = before.zip(words()).filter_map(|(before, word)| {
+        if before == "--allocators" { Some(word) } else { word.strip_prefix("--allocators=") }
+    });
+    lists.flat_map(|list| list.split(','))
 }
 
-/// Whether a name needs no extra library: the set `quick`, or an arm of the allocators that are always built.
+/// The set `quick`, and every arm that needs no other library.
 fn is_built_anyway(name: &str) -> bool {
-    ["quick", "bump-reset"].contains(&name) || ["glibc", "jemalloc", "zk-alloc"].iter().any(|one| name.starts_with(one))
+    let starts = ["glibc", "jemalloc", "zk-alloc"];
+    is_tuned(name) || ["quick", "bump-reset"].contains(&name) || starts.iter().any(|one| name.starts_with(one))
+}
+
+/// The arms that set constants of zk-alloc, and the sets of them.
+fn is_tuned(name: &str) -> bool {
+    ["ablation", "constants"].contains(&name) || name.starts_with("zk-alloc:")
 }
 
 pub(crate) fn help(provers: &[Package]) -> String {
@@ -237,6 +246,18 @@ mod tests {
         assert_eq!(needed("plonky3 --allocators glibc,zk-alloc-thp-never,jemalloc-tuned"), (true, false));
         assert_eq!(needed("plonky3 --allocators all"), (true, true));
         assert_eq!(needed("replay a.trace --allocators=glibc,mimalloc"), (true, true));
+    }
+
+    /// Atomics in place of constants would slow down the arena of every other run.
+    #[test]
+    fn constants_can_be_set_only_where_an_arm_sets_one() {
+        let needs_tune = |line: &str| runs(line)[0].needs_tune;
+        assert!(!needs_tune("plonky3 --allocators glibc,zk-alloc,zk-alloc-thp-never"));
+        assert!(!needs_tune("exec --allocators zk-alloc -- make --allocators ablation"));
+        assert!(needs_tune("plonky3 --allocators zk-alloc,zk-alloc:look_holes=0"));
+        assert!(needs_tune("replay a.trace --allocators=zk-alloc,ablation"));
+        let run = &runs("plonky3 --allocators zk-alloc,constants")[0];
+        assert!(run.needs_tune && !run.needs_peers);
     }
 
     /// A command may have arguments in any encoding.

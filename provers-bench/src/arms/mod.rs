@@ -20,6 +20,7 @@ pub mod jemalloc;
 pub mod mimalloc;
 pub mod snmalloc;
 pub mod tcmalloc;
+pub(crate) mod tuned;
 pub mod zk_alloc;
 pub mod zk_alloc_resident;
 
@@ -44,7 +45,7 @@ pub const ARMS: &[Arm] = &all();
 
 /// The arm with this name.
 pub(crate) fn named(name: &str) -> Option<&'static Arm> {
-    ARMS.iter().find(|arm| arm.name == name)
+    ARMS.iter().find(|arm| arm.name == name).or_else(|| tuned::named(name))
 }
 
 const fn all() -> [Arm; count()] {

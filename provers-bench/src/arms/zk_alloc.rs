@@ -49,8 +49,20 @@ pub fn installed() -> Installed {
         phase: |play| ::zk_alloc::phase(play),
         release: Some(|| _ = ::zk_alloc::release()),
         report: || Some(::zk_alloc::stats().to_string()),
+        setting,
         ..Installed::named("zk-alloc", env!("CARGO_PKG_VERSION"), prefixes)
     }
+}
+
+/// A constant of the allocator, in builds that can set it.
+#[cfg(feature = "tune")]
+fn setting(name: &str) -> Option<String> {
+    ::zk_alloc::simulation::in_force(name).map(|value| value.to_string())
+}
+
+#[cfg(not(feature = "tune"))]
+fn setting(_: &str) -> Option<String> {
+    None
 }
 
 fn named(values: impl IntoIterator<Item = (&'static str, u64)>) -> Counters {

@@ -3,7 +3,7 @@
 pub(crate) mod options;
 pub(crate) mod values;
 
-use crate::arms::{ARMS, Arm, BASELINE, SETS};
+use crate::arms::{self, ARMS, Arm, BASELINE, SETS, tuned};
 use crate::results::record::Sweep;
 use crate::workloads::{Prover, WorkloadSpec};
 use std::path::PathBuf;
@@ -220,6 +220,10 @@ pub(crate) fn points(
 pub(crate) fn contestants(names: &[String]) -> Result<Vec<Contestant>, UsageError> {
     let mut arms: Vec<&'static Arm> = Vec::new();
     for given in names {
+        if let Some(set) = tuned::set(given) {
+            arms.extend(set);
+            continue;
+        }
         match SETS.iter().find(|set| set.name == given) {
             Some(set) => {
                 let is_new = |arm: &Arm| {
@@ -228,7 +232,7 @@ pub(crate) fn contestants(names: &[String]) -> Result<Vec<Contestant>, UsageErro
                 let added: Vec<_> = ARMS.iter().filter(|arm| (set.contains)(arm) && is_new(arm)).collect();
                 arms.extend(added);
             }
-            None => arms.push(ARMS.iter().find(|arm| arm.name == given).ok_or_else(|| unknown_allocator(given))?),
+            None => arms.push(arms::named(given).ok_or_else(|| unknown_allocator(given))?),
         }
     }
     let labelled = arms.iter().enumerate().map(|(index, arm)| {

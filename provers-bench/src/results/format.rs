@@ -23,6 +23,15 @@ pub(crate) fn bytes(bytes: u64) -> String {
     }
 }
 
+/// A number of bytes that is a whole number of KiB or MiB.
+pub(crate) fn binary_bytes(bytes: usize) -> String {
+    match bytes {
+        _ if bytes > 0 && bytes.is_multiple_of(1 << 20) => format!("{} MiB", bytes >> 20),
+        _ if bytes > 0 && bytes.is_multiple_of(1 << 10) => format!("{} KiB", bytes >> 10),
+        _ => format!("{bytes} B"),
+    }
+}
+
 /// A count, with commas between thousands.
 pub(crate) fn count(count: u64) -> String {
     let digits = count.to_string();

@@ -98,7 +98,7 @@ impl<'a> SimulatedArena<'a> {
     pub(crate) fn resize(&mut self, thread: u16, block: Block, size_bytes: u64, in_phase: bool) -> Block {
         let resized = Block { size_bytes, ..block };
         if block.place == Place::Backing {
-            let stays = size_bytes <= block.size_bytes || block.size_bytes > simulation::MIGRATE_MAX_BYTES as u64;
+            let stays = size_bytes <= block.size_bytes || block.size_bytes > simulation::migrate_max_bytes() as u64;
             return if stays { resized } else { self.alloc(thread, size_bytes, block.align_bytes, in_phase) };
         }
         let in_place = self.resize_in_place(thread, block, size_bytes).then_some(resized);
@@ -157,7 +157,7 @@ impl<'a> SimulatedArena<'a> {
     /// Grows a large run by moving its pages, so no page is resident twice.
     fn move_pages(&mut self, block: Block, size_bytes: u64) -> Option<Block> {
         let Place::Run { zone, start } = block.place else { return None };
-        if block.size_bytes < simulation::MOVE_MIN_BYTES as u64 || size_bytes < block.size_bytes {
+        if block.size_bytes < simulation::move_min_bytes() as u64 || size_bytes < block.size_bytes {
             return None;
         }
         let place = self.alloc_run(size_bytes, block.align_bytes);

@@ -98,9 +98,9 @@ impl Policy {
             min_bytes: simulation::MIN_BYTES as u64,
             middle: Middle::Classes(Classes { sizes: Sizes::Ours, caches: true }),
             slabs_apart: false,
-            small_only_bytes: THREADS * simulation::SMALL_ROOM_BYTES as u64,
-            long_run_bytes: simulation::LONG_RUN_BYTES as u64,
-            borders: simulation::BORDERS.map(|border| border as u64).into(),
+            small_only_bytes: THREADS * simulation::small_reserved_bytes() as u64,
+            long_run_bytes: simulation::long_run_bytes() as u64,
+            borders: simulation::borders().map(|border| border as u64).into(),
             fit: Fit::First,
             spill_min_bytes: None,
         }

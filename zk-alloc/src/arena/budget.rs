@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::counters;
+use crate::tuning;
 
 /// Bytes of the arena that are resident, or will be when they are first touched.
 static RESIDENT_BYTES: AtomicUsize = AtomicUsize::new(0);
@@ -53,15 +54,11 @@ pub(crate) enum Limit {
     Cap,
 }
 
-/// Purging less gains nothing.
-const LEAST_HEADROOM_BYTES: usize = 512 << 10;
-/// The headroom above the peak is the larger of an eighth of the peak and this, which is at most half of the peak
+/// The headroom above a peak, in bytes: the larger of a part of the peak, and of half of the peak within bounds
 /// (docs/experiments/slack.md).
-const MOST_HEADROOM_BYTES: usize = 6 << 20;
-
-/// The headroom above a peak, in bytes.
 fn headroom(peak: usize) -> usize {
-    (peak / 8).max((peak / 2).clamp(LEAST_HEADROOM_BYTES, MOST_HEADROOM_BYTES))
+    let bounded = (peak / 2).min(tuning::most_headroom_bytes()).max(tuning::least_headroom_bytes());
+    bounded.max(peak / tuning::headroom_part())
 }
 
 /// Bytes that were resident and free when nothing was left to purge. They share their pages with live blocks.

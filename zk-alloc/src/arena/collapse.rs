@@ -16,20 +16,7 @@ use std::time::Duration;
 use super::budget;
 use super::zone::Zone;
 use crate::os::{self, Errno, HUGE_PAGE_BYTES};
-
-/// The rest after a huge page, in multiples of the time that it took: 2% of one CPU.
-const REST_PARTS: u32 = 50;
-/// The least growth since the last pass that begins another, in bytes...
-const WORTHWHILE_BYTES: u64 = 16 << 20;
-/// ... and as a part of the resident size.
-const WORTHWHILE_PART: u64 = 2;
-/// Refusals in a row that end all passes: the kernel has no such call, or no memory.
-const MOST_REFUSED: usize = 8;
-/// The most blocks of one step, so that looks are taken on time.
-const BLOCKS_A_STEP: usize = 1024;
-
-/// A faster collapse copied nothing: the page was huge before.
-const LEAST_TIME: Duration = Duration::from_micros(20);
+use crate::tuning;
 
 /// Whether a thread asked for a pass.
 static IS_WANTED: AtomicBool = AtomicBool::new(false);
@@ -57,7 +44,7 @@ fn is_worthwhile(fresh: u64) -> bool {
     let resident = budget::resident_bytes();
     let handed_out = fresh.saturating_sub(FRESH_BYTES.load(Ordering::Relaxed));
     let more = handed_out.max(resident.saturating_sub(RESIDENT_BYTES.load(Ordering::Relaxed)) as u64);
-    more >= WORTHWHILE_BYTES && more >= resident as u64 / WORTHWHILE_PART
+    more >= tuning::collapse_min_bytes() as u64 && more >= resident as u64 / tuning::collapse_min_part() as u64
 }
 
 /// Begins a pass through `zones`, if a thread asked for one.
@@ -141,7 +128,7 @@ impl<B: Iterator<Item: Copy>> Pass<B> {
         settle: impl Fn(B::Item),
     ) -> Option<Duration> {
         self.settle(&settle);
-        for _ in 0..BLOCKS_A_STEP {
+        for _ in 0..tuning::collapse_step_blocks() {
             let block = self.blocks.next().filter(|_| !is_over())?;
             match make_huge(block) {
                 Ok(None) => self.refused = 0,
@@ -149,9 +136,9 @@ impl<B: Iterator<Item: Copy>> Pass<B> {
                     self.refused = 0;
                     settle(block);
                     self.made = Some(block);
-                    return Some(took * REST_PARTS);
+                    return Some(took * tuning::collapse_rest_parts() as u32);
                 }
-                Err(_) if self.refused + 1 == MOST_REFUSED => {
+                Err(_) if self.refused + 1 == tuning::collapse_most_refused() => {
                     IS_REFUSED.store(true, Ordering::Relaxed);
                     return None;
                 }
@@ -173,7 +160,7 @@ pub(super) fn make_huge((_, block): Block) -> Result<Option<Duration>, Errno> {
     // SAFETY: as above; its contents stay.
     unsafe { os::collapse(at, HUGE_PAGE_BYTES)? };
     let took = Duration::from_nanos(os::monotonic_ns().saturating_sub(begun));
-    let is_new = took >= LEAST_TIME;
+    let is_new = took >= Duration::from_micros(tuning::collapse_least_us() as u64);
     if is_new {
         COLLAPSED_BYTES.fetch_add(HUGE_PAGE_BYTES, Ordering::Relaxed);
     }
@@ -198,7 +185,14 @@ mod tests {
         };
         let mut pass = Pass::new(0..3);
         let mut step = || pass.step(|| false, make_huge, |block| done.borrow_mut().push(format!("settle {block}")));
-        assert_eq!([step(), step(), step()], [Some(TOOK * REST_PARTS), Some(TOOK * REST_PARTS), None]);
+        assert_eq!(
+            [step(), step(), step()],
+            [
+                Some(TOOK * tuning::collapse_rest_parts() as u32),
+                Some(TOOK * tuning::collapse_rest_parts() as u32),
+                None
+            ]
+        );
         let all = ["make 0", "settle 0", "settle 0", "make 1", "make 2", "settle 2", "settle 2"];
         assert_eq!(done.into_inner(), all);
     }
@@ -207,7 +201,7 @@ mod tests {
     fn a_pass_ends_when_the_process_idles_and_gives_up_where_the_kernel_refuses() {
         let refuse = |_| Err(Errno(1));
         assert_eq!(Pass::new(0..3).step(|| true, |_| unreachable!("it idles"), drop), None);
-        assert_eq!(Pass::new(0..MOST_REFUSED - 1).step(|| false, refuse, drop), None);
+        assert_eq!(Pass::new(0..tuning::collapse_most_refused() - 1).step(|| false, refuse, drop), None);
         assert!(!IS_REFUSED.load(Ordering::Relaxed), "so many may be short of memory");
         assert_eq!(Pass::new(0..).step(|| false, refuse, drop), None);
         assert!(IS_REFUSED.swap(false, Ordering::Relaxed));

@@ -15,18 +15,12 @@ use std::time::Duration;
 
 use super::window::{LOOKS, Looker, Seen, Window};
 use crate::os::{self, Parking};
+use crate::tuning;
 
 /// The least time between two looks, in nanoseconds.
-const LEAST_LOOK_NS: u64 = 1_000_000;
-/// The time between two looks of the background thread while there is nothing to purge, in nanoseconds.
-const REST_NS: u64 = 1_000_000_000;
-
-/// One thread of the program purges this many bytes at a look, or this part of the surplus if that is more. Its request waits for the
-/// kernel, which takes 64 MiB in about ten milliseconds.
-const TICK_BYTES: usize = 64 << 20;
-const TICK_PART: usize = 4;
-/// A thread that comes late purges for the missed looks too, for this many looks at most.
-const TICKS_AT_ONCE: usize = 4;
+fn least_look_ns() -> u64 {
+    tuning::least_look_us() as u64 * 1000
+}
 
 /// The length of the window, in nanoseconds; 0 as long as nothing is purged by time.
 static WINDOW_NS: AtomicU64 = AtomicU64::new(0);
@@ -90,7 +84,7 @@ fn tick_if_due() {
 
 /// The time between two looks, in nanoseconds.
 fn look_ns() -> u64 {
-    (WINDOW_NS.load(Ordering::Relaxed) / LOOKS as u64).max(LEAST_LOOK_NS)
+    (WINDOW_NS.load(Ordering::Relaxed) / LOOKS as u64).max(least_look_ns())
 }
 
 /// Whether this process has a background thread, which looks.
@@ -125,7 +119,7 @@ pub(super) fn time_to_look() -> Option<Duration> {
 
 /// The background thread looked. `is_at_rest` says that there is nothing to purge until the program does something.
 pub(super) fn looked(is_at_rest: bool) {
-    let pause_ns = if is_at_rest { look_ns().max(REST_NS) } else { look_ns() };
+    let pause_ns = if is_at_rest { look_ns().max(tuning::rest_ms() as u64 * 1_000_000) } else { look_ns() };
     NEXT_LOOK_NS.store(os::monotonic_ns().saturating_add(pause_ns), Ordering::Relaxed);
 }
 
@@ -202,7 +196,9 @@ impl Looks {
         if surplus > 0 && !sight.is_in_phase && self.fruitless != marks(sight) {
             let at_once = match by {
                 Looker::Background => surplus,
-                Looker::Program => surplus.min((surplus / TICK_PART).max(TICK_BYTES) * looks.clamp(1, TICKS_AT_ONCE)),
+                Looker::Program => surplus.min(
+                    (surplus / tuning::tick_part()).max(tuning::tick_bytes()) * looks.clamp(1, tuning::ticks_at_once()),
+                ),
             };
             return Verdict::Keep(sight.resident_bytes - at_once);
         }
@@ -253,7 +249,7 @@ mod tests {
 
     const MIB: usize = 1 << 20;
     /// The time between two looks in the tests, which set no window.
-    const LOOK_NS: u64 = LEAST_LOOK_NS;
+    const LOOK_NS: u64 = 1_000_000;
 
     fn idle(resident_mib: usize, used_mib: usize) -> Sight {
         let (resident_bytes, used_bytes) = (resident_mib * MIB, used_mib * MIB);

@@ -6,6 +6,7 @@ use std::ptr::{NonNull, copy_nonoverlapping};
 use super::Arena;
 use crate::os;
 use crate::route::{self, Path, RunKind};
+use crate::tuning;
 
 impl Arena {
     /// Changes the length of an allocation in place. Returns `false` if there is no room, or if the new length belongs elsewhere:
@@ -57,7 +58,7 @@ impl Arena {
         new_size: usize,
         align: usize,
     ) -> Option<NonNull<u8>> {
-        if old_size < route::MOVE_MIN_BYTES || new_size < old_size {
+        if old_size < tuning::move_min_bytes() || new_size < old_size {
             return None;
         }
         let (old_runs, new_runs) = (self.region.zone_of(at), route::run_kind(new_size, align));

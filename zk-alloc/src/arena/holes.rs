@@ -8,6 +8,7 @@
 use super::bitmap::{Bitmap, WORD_BITS};
 use super::hints::{HintSet, HintSets};
 use crate::os::Errno;
+use crate::tuning;
 
 /// Classes of lengths. Up to 7 granules each length has its own; beyond, there are four to a doubling.
 #[cfg(not(loom))]
@@ -24,9 +25,6 @@ const PER_DOUBLING: usize = 4;
 
 /// Holes of this many granules or more are in the last class, and are not measured further.
 const LONGEST: usize = least_len(CLASSES - 1);
-
-/// Holes of one class may be too short, or badly aligned. A search looks at this many of them, then takes a longer hole.
-const MOST_MISSES: usize = 8;
 
 #[cfg(loom)]
 const fn class_of(len: usize) -> usize {
@@ -206,7 +204,7 @@ impl Holes {
         }
     }
 
-    /// The lowest place for a request at or above `from`. Looks at [`MOST_MISSES`] holes of each class that may be too short.
+    /// The lowest place for a request at or above `from`. Looks at [`tuning::most_misses`] holes of each class that may be too short.
     pub(super) fn lowest(&self, from: usize, wanted: Wanted) -> Option<usize> {
         #[cfg(loom)]
         if self.is_off {
@@ -217,7 +215,7 @@ impl Holes {
         for class in class_of(wanted.n)..CLASSES {
             let mut at = from;
             // The last class has few holes, and no class has longer ones.
-            let most = if class + 1 < CLASSES { MOST_MISSES } else { usize::MAX };
+            let most = if class + 1 < CLASSES { tuning::most_misses() } else { usize::MAX };
             for _ in 0..most {
                 let Some((start, end)) = self.first(class, at, lowest, reach) else { break };
                 let place = wanted.first_from(start);

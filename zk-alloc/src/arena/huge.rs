@@ -15,9 +15,7 @@ use super::bitmap::Bitmap;
 use super::layout::{HugeAdvice, ZoneSpec};
 use super::residency::Residency;
 use crate::os::{self, Errno, HUGE_PAGE_BYTES};
-
-/// The most forbidden blocks of a zone. Each adds up to two mappings, and a process may have 65,530 (`vm.max_map_count`).
-const MOST_FORBIDDEN: usize = 4 << 10;
+use crate::tuning;
 
 /// See the module's documentation.
 #[derive(Debug)]
@@ -77,7 +75,7 @@ impl HugePages {
         let ends = [Some(first), Some(last).filter(|&last| last != first)];
         for index in ends.into_iter().flatten().filter(|&index| !is_filled(index)) {
             let is_needed = self.are_asked(residency.bytes(index * block)) && self.forbidden.count(index, 1) == 0;
-            if is_needed && self.forbidden_blocks.load(Ordering::Relaxed) < MOST_FORBIDDEN {
+            if is_needed && self.forbidden_blocks.load(Ordering::Relaxed) < tuning::most_forbidden() {
                 let all = index * block..committed.min((index + 1) * block);
                 // The bit is set after the call. `allow` skips a block whose bit is clear, so it does not allow this one at the same time.
                 // The counter grows before the bit is set. So a child that is forked in between counts one too many, and its counter never

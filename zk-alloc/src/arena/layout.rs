@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 use crate::config::{Config, HugePagesOutcome};
 use crate::os::{self, HUGE_PAGE_BYTES};
 use crate::route::{self, RunKind};
+use crate::tuning;
 
 /// The advice on huge pages that the kernel gets. It follows from the [outcome](HugePagesOutcome) of the setting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,28 +62,17 @@ pub(crate) const fn granule_bytes(runs: RunKind) -> usize {
     }
 }
 
-/// A prover whose middle sizes fit in here keeps them in small pages (docs/design.md).
-const SMALL_PAGES_BYTES: usize = 8 << 20;
-
-/// The room that is reserved for the slabs and short runs of each hardware thread, in bytes. Otherwise survivors of a proof would take
-/// the places of the next proof's long runs (docs/experiments/placement.md).
-pub(crate) const SMALL_RESERVED_BYTES: usize = 3 << 20;
-
-/// [`ZoneSpec::growth_room`] of huge runs. A huge run that moves may leave resident memory in which no other huge run fits: at 8, at most
-/// an eighth of its last length (docs/experiments/untouched.md). The room costs only addresses.
-const HUGE_RUN_GROWTH_ROOM: usize = 8;
-
 /// The parameters of the zones, in the order of [`RunKind`]. Slabs come first in their zone.
 pub(crate) fn zone_specs(config: &Config) -> [ZoneSpec; 3] {
     let huge = HugeAdvice::of(config.huge_pages);
     // In small pages, a fault for each costs more than clearing them here.
     let lazy_zero_bytes = if huge == HugeAdvice::Ask { config.settings.lazy_zero_bytes.value } else { usize::MAX };
     [RunKind::Aligned, RunKind::Mid, RunKind::Huge].map(|runs| {
-        let small_only_bytes = if runs == route::SLABS { SMALL_RESERVED_BYTES * config.threads } else { 0 };
+        let small_only_bytes = if runs == route::SLABS { tuning::small_reserved_bytes() * config.threads } else { 0 };
         let small_pages_bytes = match runs {
             _ if config.huge_pages == HugePagesOutcome::Always => 0,
             RunKind::Aligned => usize::MAX,
-            RunKind::Mid => small_only_bytes + SMALL_PAGES_BYTES,
+            RunKind::Mid => small_only_bytes + tuning::small_pages_bytes(),
             RunKind::Huge => 0,
         };
         ZoneSpec {
@@ -91,9 +81,9 @@ pub(crate) fn zone_specs(config: &Config) -> [ZoneSpec; 3] {
             small_only_bytes,
             small_pages_bytes,
             lazy_zero_bytes,
-            growth_room: if runs == RunKind::Huge { HUGE_RUN_GROWTH_ROOM } else { 1 },
+            growth_room: if runs == RunKind::Huge { tuning::huge_run_growth_room() } else { 1 },
             // Aligned runs are rare, and a huge run is never hidden from the others.
-            is_cached: runs == RunKind::Mid,
+            is_cached: runs == RunKind::Mid && tuning::caches_runs() != 0,
         }
     })
 }
@@ -115,13 +105,10 @@ pub(super) fn prefault_bytes(spec: &ZoneSpec, at_bytes: usize, resident_bytes: u
     if spec.huge == HugeAdvice::Ask && at_bytes >= spec.small_pages_bytes {
         HUGE_PAGE_BYTES
     } else {
-        let share = (resident_bytes / 16).clamp(spec.granule_bytes, HUGE_PAGE_BYTES);
+        let share = (resident_bytes / tuning::prefault_part()).clamp(spec.granule_bytes, HUGE_PAGE_BYTES);
         1 << share.ilog2()
     }
 }
-
-/// The most requests in a row that are taken for densely used without a look.
-const MAX_TRUST: u16 = 4095;
 
 /// How often to look whether memory was used: each time while it is sparse, and ever more rarely once it was dense. Threads that race
 /// here look once too often, or too rarely.
@@ -147,7 +134,8 @@ impl Trust {
 
     /// Learns from a look.
     fn learn(&self, is_dense: bool) {
-        let next = if is_dense { (8 * self.granted.load(Ordering::Relaxed) + 7).min(MAX_TRUST) } else { 0 };
+        let next =
+            if is_dense { (8 * self.granted.load(Ordering::Relaxed) + 7).min(tuning::max_trust() as u16) } else { 0 };
         self.granted.store(next, Ordering::Relaxed);
         self.left.store(next, Ordering::Relaxed);
     }
@@ -181,6 +169,9 @@ impl Ahead {
         taken: &Range<usize>,
         is_dense: impl FnOnce(Range<usize>) -> Option<bool>,
     ) -> bool {
+        if tuning::samples_prefault() == 0 {
+            return true;
+        }
         let sample = self.sample.load(Ordering::Relaxed);
         if sample != 0 {
             let from = (sample >> 32) as usize;
@@ -208,8 +199,6 @@ impl Ahead {
     }
 }
 
-/// Below this many bytes, clearing costs less than asking the kernel for the resident pages.
-const SPARSE_MIN_BYTES: usize = 256 << 10;
 /// The classes of lengths that are told apart, by the binary logarithm.
 const KINDS: usize = 48;
 
@@ -232,14 +221,14 @@ impl Zeroing {
         if bytes >= self.lazy_zero_bytes {
             return true;
         }
-        if bytes < SPARSE_MIN_BYTES {
+        if bytes < tuning::sparse_min_bytes() {
             return false;
         }
         let trust = &self.trust[(bytes.ilog2() as usize).min(KINDS - 1)];
         if trust.spend() {
             return false;
         }
-        let is_sparse = in_memory().is_some_and(|in_memory| in_memory < bytes / 4);
+        let is_sparse = in_memory().is_some_and(|in_memory| in_memory < bytes / tuning::sparse_part());
         trust.learn(!is_sparse);
         is_sparse
     }

@@ -9,11 +9,7 @@ use std::hint::spin_loop;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use crate::os;
-
-/// A mapping takes microseconds. A waiter looks again this often at once...
-const SPINS: u32 = 200;
-/// ... and then this often, each time after a [nap](os::nap): 20 ms in all.
-const NAPS: u32 = 200;
+use crate::tuning;
 
 /// See the module's documentation.
 #[derive(Debug)]
@@ -42,8 +38,10 @@ impl Mapped {
     #[cold]
     fn grow(&self, until: usize, map: impl FnOnce(usize) -> Option<usize>) -> bool {
         let mut waited = 0;
-        while waited < SPINS + NAPS && self.is_growing.swap(true, Ordering::Acquire) {
-            if waited < SPINS {
+        while waited < tuning::commit_spins() as u32 + tuning::commit_naps() as u32
+            && self.is_growing.swap(true, Ordering::Acquire)
+        {
+            if waited < tuning::commit_spins() as u32 {
                 spin_loop()
             } else {
                 os::nap()

@@ -12,14 +12,14 @@ use super::thread_cache::{self, Cache, Room, Totals};
 use super::zone::{Shortage, Zone};
 use crate::classes::Class;
 use crate::os::Errno;
+use crate::tuning;
 
-/// The most blocks that a thread fetches at once, and the most bytes.
-const FETCH_BLOCKS: usize = 32;
-const FETCH_BYTES: usize = 16 << 10;
+/// Room for the blocks that a thread fetches at once.
+const BATCH: usize = 32;
 
 /// The most blocks of `bytes` that a thread fetches at once if its cache holds at most `capacity`.
 pub(crate) fn fetch_most(bytes: usize, capacity: usize) -> usize {
-    (FETCH_BYTES / bytes).clamp(1, FETCH_BLOCKS).min(capacity / 2)
+    (tuning::fetch_bytes() / bytes).clamp(1, tuning::fetch_blocks().clamp(1, BATCH)).min(capacity / 2)
 }
 
 /// See the module's documentation.
@@ -70,7 +70,7 @@ impl Middle {
 
     #[cold]
     fn fetch(&self, zone: &Zone, class: Class, size: usize, limit: Limit) -> Result<NonNull<u8>, Shortage> {
-        let mut found = [0; FETCH_BLOCKS];
+        let mut found = [0; BATCH];
         let most = fetch_most(class.block_bytes(), class.capacity());
         if let Some(cache) = thread_cache::join_and_enter(&self.room) {
             // The cache may hold some even so: it is time to tick, or another thread had claimed the cache at the first look, or a signal

@@ -50,13 +50,14 @@ use crate::config::{self, Config, Settings};
 use crate::escape;
 use crate::os::{self, Errno};
 use crate::route::{self, Path, RunKind};
+use crate::tuning;
 
 #[cfg(test)]
 pub(crate) use budget::retained_limit;
 pub(crate) use budget::{resident_bytes, set_retained};
 pub(crate) use collapse::{Blocks, Pass, collapsed_bytes};
 pub(crate) use decay::{Policy, bell, set_watched, tick};
-pub(crate) use layout::{HugeAdvice, SMALL_RESERVED_BYTES, granule_bytes};
+pub(crate) use layout::{HugeAdvice, granule_bytes};
 pub(crate) use middle::fetch_most;
 pub(crate) use residency::Purge;
 pub(crate) use zone::Contents;
@@ -95,9 +96,6 @@ const FAILED: u8 = 2;
 const OPEN: u8 = 3;
 /// An allocator has asked the arena for memory.
 const SERVING: u8 = 4;
-
-/// After this many requests that may come from a signal handler, the next request counts as the first, even if it may come from one too.
-const MOST_POSTPONED: u8 = 100;
 
 static GLOBAL: Global = Global {
     state: AtomicU8::new(NONE),
@@ -143,7 +141,7 @@ pub(crate) enum Moment {
 }
 
 /// As [`open`], for an allocator with its settings. `first` runs once in the process, for the first request that is not postponed
-/// (`MOST_POSTPONED`).
+/// ([`tuning::most_postponed`]).
 #[inline]
 pub(crate) fn open_to_serve(settings: &Settings, first: impl FnOnce(Moment)) -> Option<&'static Arena> {
     if GLOBAL.state.load(Ordering::Acquire) == SERVING {
@@ -162,7 +160,7 @@ fn serve_first(settings: &Settings, first: impl FnOnce(Moment)) -> Option<&'stat
     // may block signals for good.
     static POSTPONED: AtomicU8 = AtomicU8::new(0);
     let moment = if os::may_be_in_signal_handler() { Moment::Disturbed } else { Moment::Calm };
-    if moment == Moment::Disturbed && POSTPONED.load(Ordering::Relaxed) < MOST_POSTPONED {
+    if moment == Moment::Disturbed && POSTPONED.load(Ordering::Relaxed) < tuning::most_postponed() as u8 {
         POSTPONED.fetch_add(1, Ordering::Relaxed);
         return Some(arena);
     }
@@ -321,12 +319,12 @@ impl Arena {
         }
     }
 
-    /// Serves a run of at least [`route::CROSSES_MIN_BYTES`] from the zone of the huge runs, or a huge run from the zone of the other runs.
+    /// Serves a run of at least [`tuning::crosses_min_bytes`] from the zone of the huge runs, or a huge run from the zone of the other runs.
     /// It takes only free resident memory there.
     fn alloc_in_other_zone(&self, runs: RunKind, size: usize, align: usize, contents: Contents) -> Option<NonNull<u8>> {
         let other = match runs {
             RunKind::Huge => RunKind::Mid,
-            RunKind::Mid if size >= route::CROSSES_MIN_BYTES => RunKind::Huge,
+            RunKind::Mid if size >= tuning::crosses_min_bytes() => RunKind::Huge,
             RunKind::Mid | RunKind::Aligned => return None,
         };
         self.region.zone(other).claim_for_other_zone(size, align, contents)

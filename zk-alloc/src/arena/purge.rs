@@ -7,11 +7,7 @@ use super::budget::{self, Limit, resident_bytes};
 use super::zone::{Shortage, Zone};
 use super::{Arena, Contents, Purge, cached_bytes};
 use crate::counters;
-
-/// A request over a limit purges this much more than it needs, in bytes, so that the next requests find room.
-const ROOM_BYTES: usize = 1 << 20;
-/// Thread caches are emptied if they hold 1 / `CACHED_PART` of the memory in use, or more.
-const CACHED_PART: usize = 16;
+use crate::tuning;
 
 impl Arena {
     /// As [`alloc`](Self::alloc), and purges free memory elsewhere to make room.
@@ -25,7 +21,7 @@ impl Arena {
         match self.try_alloc(size, align, contents, Limit::Cap) {
             Ok(at) => {
                 // After the allocation, so that its resident pages are not purged. Its other pages are only accounted so far.
-                self.purge_to(budget::peak_limit(0).saturating_sub(ROOM_BYTES));
+                self.purge_to(budget::peak_limit(0).saturating_sub(tuning::purge_ahead_bytes()));
                 Some(at)
             }
             Err(Shortage::Full) => None,
@@ -35,7 +31,7 @@ impl Arena {
                 }
                 // A block in a thread cache keeps its slab alive, which may lie where a run would fit.
                 self.middle.empty_caches(self.slab_zone());
-                self.purge_to(budget::max_bytes().saturating_sub(size.checked_add(ROOM_BYTES)?));
+                self.purge_to(budget::max_bytes().saturating_sub(size.checked_add(tuning::purge_ahead_bytes())?));
                 self.try_alloc(size, align, contents, Limit::Cap).ok()
             }
         }
@@ -54,7 +50,7 @@ impl Arena {
     fn empty_large_caches(&self) -> bool {
         /// Bytes served when the caches were last emptied.
         static LAST_BYTES: AtomicU64 = AtomicU64::new(0);
-        let much = counters::used_bytes() / CACHED_PART;
+        let much = counters::used_bytes() / tuning::cached_part();
         let (last, now) = (LAST_BYTES.load(Ordering::Relaxed), self.served_bytes());
         let is_due = now >= last.saturating_add(much as u64)
             && self.middle.cached_bytes() >= much

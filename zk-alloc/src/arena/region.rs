@@ -12,6 +12,7 @@ use super::zone::Zone;
 use crate::os::{self, Errno, Mapping, Room};
 use crate::route::RunKind;
 use crate::sync::AtomicU64;
+use crate::tuning;
 
 /// See the module's documentation.
 #[derive(Debug)]
@@ -30,14 +31,6 @@ const ZONES: usize = 3;
 /// The bitmaps of a zone that have a bit for each granule. One more has a bit for each place of a huge page.
 const BITMAPS: usize = 3;
 
-/// The arena's tables take up to a 70th of a zone's span in address space, and a 500th in data. A span is chosen if the system would map
-/// these parts of it, which are several times as much, on top of the process's other memory (`RLIMIT_AS`, `RLIMIT_DATA`).
-const ADDRESS_PART: usize = 8;
-const DATA_PART: usize = 64;
-
-/// The smallest useful span of a zone, in bytes.
-const MIN_SPAN_BYTES: usize = 64 << 20;
-
 /// Room for a region, and the memory of its bitmaps.
 struct Found {
     span: usize,
@@ -49,10 +42,10 @@ impl Found {
     /// Finds room for `span_bytes` (rounded up to a power of two) for each zone. If the system refuses, as limits leave too little room for
     /// the tables, tries a half, a quarter, ...
     fn largest(span_bytes: usize, specs: &[ZoneSpec; ZONES]) -> Result<Self, Errno> {
-        let mut span = span_bytes.clamp(MIN_SPAN_BYTES, usize::MAX / 4 / ZONES).next_power_of_two();
+        let mut span = span_bytes.clamp(tuning::min_span_bytes(), usize::MAX / 4 / ZONES).next_power_of_two();
         loop {
             match Self::exactly(span, specs) {
-                Err(refused) if span / 2 < MIN_SPAN_BYTES => return Err(refused),
+                Err(refused) if span / 2 < tuning::min_span_bytes() => return Err(refused),
                 Err(_) => span /= 2,
                 Ok(found) => return Ok(found),
             }
@@ -62,8 +55,8 @@ impl Found {
     fn exactly(span: usize, specs: &[ZoneSpec; ZONES]) -> Result<Self, Errno> {
         // These trial mappings count on top of the program's memory. They are dropped at once, because the program needs the rest of the
         // limits.
-        drop(os::reserve(span / ADDRESS_PART)?);
-        drop(os::map_zeroed(span / DATA_PART)?);
+        drop(os::reserve(span / tuning::address_part())?);
+        drop(os::map_zeroed(span / tuning::data_part())?);
         let room = Room::find(span * ZONES)?;
         let blocks = span / os::HUGE_PAGE_BYTES;
         let words =

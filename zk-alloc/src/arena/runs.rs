@@ -4,23 +4,21 @@ use super::bitmap::{Bitmap, WORD_BITS};
 use super::holes::{Holes, Wanted};
 use crate::os::Errno;
 use crate::route;
-
-/// Runs of fewer granules are short.
-const SHORT: usize = 8;
+use crate::tuning;
 
 /// The use of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Tenant {
     /// A slab. Its blocks may live long, so it gets the lowest place.
     Slab,
-    /// A page run shorter than [`route::LONG_RUN_BYTES`].
+    /// A page run shorter than [`tuning::long_run_bytes`].
     ShortRun,
     /// A page run of that length or more.
     LongRun,
 }
 
 impl Tenant {
-    pub(super) const fn of_run(bytes: usize) -> Self {
+    pub(super) fn of_run(bytes: usize) -> Self {
         if route::is_long_run(bytes) { Self::LongRun } else { Self::ShortRun }
     }
 }
@@ -65,7 +63,7 @@ impl Runs {
         let from = self.first_of(tenant);
         let look = |at| self.used.find_clear_run(at, n, align, skew);
         // A word has several places for a short run that is aligned to more. The bitmap checks them together.
-        if align > n && n < SHORT {
+        if align > n && n < tuning::short_run_granules() {
             return self.claim_found(from, n, look);
         }
         // No hole is noted if the zone is full, or if a fork cut off the thread that was about to note it.

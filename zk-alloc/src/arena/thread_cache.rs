@@ -22,6 +22,7 @@ use std::sync::atomic::AtomicUsize;
 
 use crate::os;
 use crate::sync::Ordering;
+use crate::tuning;
 
 pub(crate) use cache::{Cache, Entered, Totals};
 pub(crate) use claiming::Claiming;
@@ -36,9 +37,6 @@ use local::{Standing, local};
 const THREADS: usize = 2048;
 #[cfg(loom)]
 const THREADS: usize = 0;
-
-/// Requests after which a thread asks again for a cache where all were taken.
-const PATIENCE: u16 = 256;
 
 #[cfg(not(loom))]
 static CACHES: [Cache; THREADS] = [const { Cache::new() }; THREADS];
@@ -69,7 +67,7 @@ pub(crate) fn join_and_enter(room: &Room) -> Option<Entered<'static>> {
     let local = local()?;
     if local.standing.get() == Standing::Without {
         let waited = local.waited.get();
-        local.waited.set((waited + 1) % PATIENCE);
+        local.waited.set((waited + 1) % tuning::patience_requests() as u16);
         if waited == 0 {
             local.standing.set(Standing::Joining);
             let found = find(room);

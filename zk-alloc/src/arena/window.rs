@@ -3,16 +3,12 @@
 //! A process that allocates the same memory again and again, as a prover does, keeps its peak of that time, and neither faults nor purges.
 //! When it needs less, or idles, the surplus may be purged. `decay` decides which thread looks, and when.
 
+use crate::tuning;
+
 /// Looks per window.
 pub(super) const LOOKS: usize = 8;
 /// Windows that count while a process is busy. A proof may take longer than a window, and reach its peak for a moment only.
 const WINDOWS: usize = 8;
-
-/// A process that allocates less than this in a window is idle, in bytes: a purge costs it no more faults than that.
-const LEAST_BUSY_BYTES: usize = 1 << 20;
-
-/// Headroom above the peak of a busy process, in bytes; a small process gets its own size at most. Placement needs some room.
-const SLACK_BYTES: usize = 8 << 20;
 
 /// The facts of one look.
 #[derive(Clone, Copy, Debug, Default)]
@@ -138,14 +134,14 @@ impl Window {
 
     fn is_busy_with(&self, served_bytes: u64, live_bytes: usize) -> bool {
         let spare = self.highest().saturating_sub(live_bytes);
-        served_bytes >= (spare.max(live_bytes) / 64).max(LEAST_BUSY_BYTES) as u64
+        served_bytes >= (spare.max(live_bytes) / 64).max(tuning::least_busy_bytes()) as u64
     }
 
     /// How much may stay resident, in bytes.
     fn keep_bytes(&self) -> usize {
         if self.is_busy() {
             let highest = self.highest();
-            highest + (highest / 8).max(highest.min(SLACK_BYTES))
+            highest + (highest / 8).max(highest.min(tuning::busy_headroom_bytes()))
         } else {
             self.high() + self.high() / 32
         }

@@ -24,10 +24,7 @@ use super::runs::{Runs, Tenant};
 use super::thread_cache::{self, Run};
 use crate::counters::{self, ZoneCounters};
 use crate::os::Errno;
-
-/// A zone looks for resident memory in this many holes before it hands out fresh memory. That takes a few microseconds, as the page
-/// faults of the shortest run do.
-const LOOK_HOLES: usize = 64;
+use crate::tuning;
 
 /// The contents of a new allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -257,7 +254,7 @@ impl Zone {
         if free_bytes < self.bytes(granules) {
             return None;
         }
-        self.runs.claim_resident(self.residency.resident_bits(), granules, align, skew, LOOK_HOLES)
+        self.runs.claim_resident(self.residency.resident_bits(), granules, align, skew, tuning::look_holes())
     }
 
     /// Frees what threads keep of this zone; `false` if they keep nothing.

@@ -20,6 +20,8 @@ pub(crate) const VARIABLES: &[&str] = &[
     "ZK_ALLOC_THP",
     "ZK_ALLOC_LAZY_ZERO_BYTES",
     super::SANDBOX,
+    #[cfg(feature = "tune")]
+    super::TUNE,
     "ZK_ALLOC_BACKGROUND",
     "ZK_ALLOC_TRACE_ESCAPED",
     super::pages::TEST_PAGE_BYTES,

@@ -106,6 +106,10 @@ pub(crate) enum HostHugePages {
     Unavailable,
 }
 
+/// The variable that sets constants of the allocator, in builds with the feature `tune`.
+#[cfg(feature = "tune")]
+pub(crate) const TUNE: &str = "ZK_ALLOC_TUNE";
+
 /// In builds with debug assertions, this variable makes a virtual machine pass for a host that reports no free memory. So tests in a
 /// virtual machine cover the code for bare metal.
 pub(crate) const TEST_BARE_METAL: &str = "ZK_ALLOC_TEST_BARE_METAL";

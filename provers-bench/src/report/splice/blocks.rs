@@ -1,5 +1,6 @@
 //! The text between two markers.
 
+use super::ablation;
 use super::kept::Kept;
 use super::picture::{self, PICTURE};
 use super::row::Row;
@@ -8,7 +9,8 @@ use crate::results::format;
 use crate::results::record::{Run, WorkloadResult};
 use crate::results::summary::Summary;
 use anyhow::{Context, bail};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use zk_alloc::simulation::CONSTANTS;
 
 /// Width of the terminal that pages show.
 const TERMINAL_COLUMNS: u16 = 80;
@@ -21,6 +23,9 @@ pub(super) struct Block {
 
 /// The block that `what` requests. If its run is not saved yet, the block shows the command that would fill it.
 pub(super) fn block(what: &str, kept: &Kept) -> anyhow::Result<Block> {
+    if what == "constants" {
+        return Ok(Block { text: constants(), picture: None });
+    }
     let (kind, sources) = what.split_once(' ').with_context(|| format!("{what:?} names no run"))?;
     let sources: Vec<Source> = sources.split(' ').map(Source::parse).collect();
     let mut found = Vec::new();
@@ -48,10 +53,18 @@ pub(super) fn block(what: &str, kept: &Kept) -> anyhow::Result<Block> {
                 .collect::<Result<_, _>>()?;
             let picture =
                 format!("![Time of a warm proof against peak memory, every prover under every allocator]({PICTURE})");
-            let text = format!("{}\n{picture}\n\n{}", summary(&rows), provenance(&found));
+            let text = format!("{}\n{picture}\n\n{}", summary(&rows), provenance_in_brief(&found));
             Ok(Block { text, picture: Some(picture::picture(&rows)) })
         }
-        _ => bail!("{what:?} is none of: tables RUN, terminal RUN/WORKLOAD, summary RUN/WORKLOAD ..."),
+        ("ablation", ..) => {
+            let text = format!("{}\n{}", ablation::tables(&found), provenance(&found));
+            Ok(Block { text, picture: None })
+        }
+        _ => {
+            bail!(
+                "{what:?} is none of: constants, tables RUN, terminal RUN/WORKLOAD, summary RUN/WORKLOAD ..., ablation RUN ..."
+            )
+        }
     }
 }
 
@@ -87,19 +100,59 @@ fn tables(run: &Run) -> String {
     format!("{body}\n{}", on(run))
 }
 
-/// A table with one row per workload: glibc's figures and ours.
+/// A table with a row for each workload: time and peak memory under glibc, under the fastest peer, and under zk-alloc.
 fn summary(rows: &[Row<'_>]) -> String {
-    let mut text = "| warm proof | time, glibc | time, zk-alloc | ratio [95%] | page faults | peak RSS |\n|---|--:|--:|--:|--:|--:|\n".to_owned();
+    let mut text =
+        "| warm proof: time, peak RSS | glibc | fastest peer | zk-alloc | time by glibc's [95%] | page faults |\n\
+                    |---|--:|--:|--:|--:|--:|\n"
+            .to_owned();
     for row in rows {
-        let both = |value: fn(&Summary) -> Option<u64>, shown: fn(u64) -> String| {
-            [row.before, row.ours].map(|summary| value(summary).map_or("-".into(), shown))
+        let both = |summary: &Summary| {
+            let shown = |value: Option<u64>, shown: fn(u64) -> String| value.map_or("-".into(), shown);
+            let (time, peak) =
+                (shown(summary.warm_wall_ns, format::time), shown(summary.peak_rss_bytes, format::bytes));
+            format!("{time}, {peak}")
         };
-        let [time_before, time] = both(|summary| summary.warm_wall_ns, format::time);
-        let faults = both(|summary| summary.warm_minflt, format::count).join(" → ");
-        let peak = both(|summary| summary.peak_rss_bytes, format::bytes).join(" → ");
+        let peer = row.peer.map_or("-".into(), |(label, summary)| format!("{label}: {}", both(summary)));
+        let faults = [row.before, row.ours].map(|summary| summary.warm_minflt.map_or("-".into(), format::count));
         let ratio = row.ours.wall_ratio.as_ref().map_or("-".into(), format::ratio);
         let verdict = row.ours.verdict.map_or("", format::verdict);
-        text += &format!("| {} | {time_before} | {time} | {ratio} {verdict} | {faults} | {peak} |\n", row.name());
+        let (name, before, ours, faults) = (row.name(), both(row.before), both(row.ours), faults.join(" → "));
+        text += &format!("| {name} | {before} | {peer} | **{ours}** | {ratio} {verdict} | {faults} |\n");
+    }
+    text
+}
+
+/// The commands of many runs: those with the same allocators, machine, commit and day in one sentence.
+fn provenance_in_brief(runs: &[&Run]) -> String {
+    let mut groups = BTreeMap::<(String, String), BTreeSet<String>>::new();
+    for run in runs {
+        let command = facts::command(run);
+        let words: Vec<_> = command.split(' ').skip(1).collect();
+        let at = words.iter().position(|word| *word == "--allocators").unwrap_or(words.len());
+        let allocators = words[at..].iter().take(2).copied().collect::<Vec<_>>().join(" ");
+        let others = words[..at].iter().chain(words.iter().skip(at + 2)).copied().collect::<Vec<_>>().join(" ");
+        groups.entry((on(run), allocators)).or_default().insert(format!("`{others}`"));
+    }
+    let lines = groups.iter().map(|((on, allocators), commands)| {
+        let commands = commands.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
+        format!("`cargo prove-bench PROVER {allocators}` with {commands}: {on}")
+    });
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+/// The constants of the allocator that this bench was built with.
+fn constants() -> String {
+    let mut text = "| constant | value | effect, and reason |\n|---|--:|---|\n".to_owned();
+    for constant in CONSTANTS {
+        let value = match constant.unit {
+            "bytes" => format::binary_bytes(constant.value),
+            "0 or 1" => constant.value.to_string(),
+            unit if unit.starts_with("bytes ") => format!("{} {}", format::binary_bytes(constant.value), &unit[6..]),
+            unit if unit.starts_with("of the ") => format!("1/{} {unit}", constant.value),
+            unit => format!("{} {unit}", constant.value),
+        };
+        text += &format!("| `{}` | {value} | {} |\n", constant.name, constant.reason);
     }
     text
 }

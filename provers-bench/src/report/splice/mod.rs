@@ -6,12 +6,15 @@
 //! - `<!-- prove-bench: terminal smoke/whir -->`: one workload, as the terminal shows it
 //! - `<!-- prove-bench: summary plonky3/poseidon2 jolt/dory -->`: a row for each workload, and the picture
 //!   docs/results.svg
+//! - `<!-- prove-bench: ablation a b -->`: what each mechanism or constant changes, over all workloads of these runs
+//! - `<!-- prove-bench: constants -->`: the constants of the allocator
 //!
 //! `<!-- /prove-bench -->` ends each block.
 //!
 //! `report RUN --splice NAME` saves a run under `docs/data/runs` and refills the blocks. A test fails if a block
 //! differs from its run.
 
+mod ablation;
 mod blocks;
 mod kept;
 mod picture;

@@ -12,16 +12,13 @@ use super::run::Run;
 use crate::classes::{self, Class};
 use crate::route;
 use crate::sync::{AtomicU8, AtomicU64, Ordering, compiler_fence};
-
-/// One block in this number takes the slow path even if the cache has it: a thread that lives on its cache would never see time pass.
-/// The detour takes some 15 ns. At 256, a service that asks for fifty blocks a second looks too rarely.
-const TICK_REQUESTS: u64 = 128;
+use crate::tuning;
 
 /// A thread keeps a short run and a long one, so that neither puts out the other.
 const RUNS: usize = 2;
 
 /// Which of a thread's runs.
-const fn run_place(run_bytes: usize) -> usize {
+fn run_place(run_bytes: usize) -> usize {
     route::is_long_run(run_bytes) as usize
 }
 
@@ -225,7 +222,8 @@ impl Cache {
     /// Whether the next block takes the slow path, where the thread looks at the time, even if the cache has it.
     #[inline(always)]
     pub(crate) fn is_to_tick(&self) -> bool {
-        self.block_allocations.load(Ordering::Relaxed) % TICK_REQUESTS == TICK_REQUESTS - 1
+        self.block_allocations.load(Ordering::Relaxed) % tuning::tick_requests() as u64
+            == tuning::tick_requests() as u64 - 1
     }
 
     /// Takes out the block that came last. Only for a thread that entered or claimed the cache, as all that follows.

@@ -2,12 +2,8 @@
 #![allow(unsafe_code, reason = "commits memory")]
 
 use super::Zone;
-use crate::os::{self, HUGE_PAGE_BYTES};
-
-/// The bounds of a step in which a zone commits memory, in bytes. Between them, a step is half of the committed memory, rounded up to a
-/// power of two. Large steps save system calls. Small steps leave more of a limit on address space or data to the program.
-const LEAST_COMMIT_BYTES: usize = HUGE_PAGE_BYTES;
-const MOST_COMMIT_BYTES: usize = 32 << 20;
+use crate::os;
+use crate::tuning;
 
 impl Zone {
     /// Makes the first `granules` of the zone accessible; `false` if the kernel refuses.
@@ -23,7 +19,9 @@ impl Zone {
     }
 
     fn commit_from(&self, before: usize, granules: usize) -> Option<usize> {
-        let step = (self.bytes(before) / 2).clamp(LEAST_COMMIT_BYTES, MOST_COMMIT_BYTES).next_power_of_two();
+        let step = (self.bytes(before) / 2)
+            .clamp(tuning::least_commit_bytes(), tuning::most_commit_bytes())
+            .next_power_of_two();
         let generous = granules.next_multiple_of(self.granules(step)).min(self.runs.len());
         [generous, granules].into_iter().find(|&target| {
             let (at, len) = (self.address(before), self.bytes(target - before));

@@ -5,9 +5,7 @@ use std::ptr::NonNull;
 
 use super::{Limit, Shortage, Tenant, Zone};
 use crate::os::{self, HUGE_PAGE_BYTES};
-
-/// Room for growth is taken if the system would map this many times as much: the rest of the address space belongs to the program.
-const PROGRAMS_SHARE: usize = 4;
+use crate::tuning;
 
 impl Zone {
     /// Hands out a run of at least `bytes` bytes for the contents of another run, which is `len` bytes long. Also says whether the contents
@@ -70,11 +68,11 @@ impl Zone {
         is_mappable.then_some(start)
     }
 
-    /// Whether all granules up to this one are mapped, or the process's limits leave room for [`PROGRAMS_SHARE`] times the missing bytes
+    /// Whether all granules up to this one are mapped, or the process's limits leave room for [`tuning::programs_share`] times the missing bytes
     /// (`RLIMIT_AS`, `RLIMIT_DATA`, `vm.overcommit_memory=2`).
     fn may_map_to(&self, granules: usize) -> bool {
         let missing = self.bytes(granules.saturating_sub(self.committed.granules()));
-        missing == 0 || missing.checked_mul(PROGRAMS_SHARE).is_some_and(os::may_map_sparsely)
+        missing == 0 || missing.checked_mul(tuning::programs_share()).is_some_and(os::may_map_sparsely)
     }
 
     /// Changes the length of a run in place; `false` if it can't grow there. Shrinking never fails.

@@ -1,0 +1,108 @@
+//! Our arena with other values of its constants, in builds with the feature `tune`. What a mechanism brings is what is lost without it.
+
+use super::arm::{Arm, Colour};
+use super::zk_alloc::PLAIN;
+use ::zk_alloc::simulation::{CONSTANTS, Constant};
+use std::sync::{Mutex, PoisonError};
+
+/// An arm is named `zk-alloc:NAME=VALUE`, with `+` between several constants.
+const PREFIX: &str = "zk-alloc:";
+/// The arms without one mechanism each.
+pub(crate) const ABLATION: &str = "ablation";
+/// The arms with one constant each at half and at twice its value.
+pub(crate) const CONSTANTS_SET: &str = "constants";
+
+/// A mechanism that takes several constants to switch off.
+const HEADROOM: &str = "headroom_part=never+least_headroom_bytes=0+most_headroom_bytes=0";
+/// Their constants.
+const OF_HEADROOM: [&str; 3] = ["headroom_part", "least_headroom_bytes", "most_headroom_bytes"];
+
+/// The arms of one of the two sets; `None` if the name is of another.
+pub(crate) fn set(name: &str) -> Option<Vec<&'static Arm>> {
+    let values: Vec<String> = match name {
+        ABLATION => {
+            let alone = CONSTANTS.iter().filter(|constant| !OF_HEADROOM.contains(&constant.name));
+            let off = alone.filter_map(|constant| Some(format!("{}={}", constant.name, shown(constant.off?))));
+            off.chain([HEADROOM.to_owned()]).collect()
+        }
+        CONSTANTS_SET => CONSTANTS.iter().flat_map(halved_and_doubled).collect(),
+        _ => return None,
+    };
+    Some(values.iter().map(|values| arm(values).expect("a constant and a number")).collect())
+}
+
+/// The arm of this name; `None` if it names a constant that there is not, or no number.
+pub(crate) fn named(name: &str) -> Option<&'static Arm> {
+    arm(name.strip_prefix(PREFIX)?)
+}
+
+/// A switch has no half.
+fn halved_and_doubled(constant: &Constant) -> Vec<String> {
+    let value = constant.value;
+    let values = if constant.unit == "0 or 1" { Vec::new() } else { vec![value / 2, value.saturating_mul(2)] };
+    values.into_iter().map(|value| format!("{}={value}", constant.name)).collect()
+}
+
+/// The arm for `NAME=VALUE+NAME=VALUE`. It is made once, and lives as long as the process.
+fn arm(values: &str) -> Option<&'static Arm> {
+    static MADE: Mutex<Vec<&Arm>> = Mutex::new(Vec::new());
+    let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
+    let is_it = |arm: &&&'static Arm| arm.name.strip_prefix(PREFIX) == Some(values);
+    let known = made.iter().find(is_it).copied();
+    known.or_else(|| {
+        let new = make(values)?;
+        made.push(new);
+        Some(new)
+    })
+}
+
+fn make(values: &str) -> Option<&'static Arm> {
+    let mut confirms: Vec<(&str, &str)> = Vec::new();
+    for part in values.split('+') {
+        let (name, value) = part.split_once('=')?;
+        let constant = CONSTANTS.iter().find(|constant| constant.name == name)?;
+        let value = if value == "never" { usize::MAX } else { value.parse().ok()? };
+        confirms.push((constant.name, value.to_string().leak()));
+    }
+    let setting: Vec<_> = confirms.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    Some(Box::leak(Box::new(Arm {
+        name: format!("{PREFIX}{values}").leak(),
+        environment: vec![("ZK_ALLOC_TUNE", &*setting.join(",").leak())].leak(),
+        confirms: confirms.leak(),
+        colour: Colour::OTHER,
+        ..PLAIN
+    })))
+}
+
+fn shown(value: usize) -> String {
+    if value == usize::MAX { "never".into() } else { value.to_string() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A mechanism that no arm switches off would stay without a reason.
+    #[test]
+    fn the_sets_reach_every_constant() {
+        let names = |set_name| set(set_name).unwrap().iter().map(|arm| arm.name).collect::<Vec<_>>().join(" ");
+        let (ablation, constants) = (names(ABLATION), names(CONSTANTS_SET));
+        for constant in CONSTANTS {
+            let (name, unit) = (constant.name, constant.unit);
+            assert!(constant.off.is_none() || ablation.contains(name), "{name}");
+            assert!(unit == "0 or 1" || constants.contains(&format!("{name}={}", constant.value * 2)), "{name}");
+        }
+        assert_eq!(set("quick").map(|arms| arms.len()), None);
+    }
+
+    #[test]
+    fn a_name_is_a_setting_that_the_arm_must_confirm() {
+        let arm = named("zk-alloc:look_holes=0+headroom_part=never").unwrap();
+        assert_eq!(arm.environment, [("ZK_ALLOC_TUNE", "look_holes=0,headroom_part=18446744073709551615")]);
+        assert_eq!(arm.confirms, [("look_holes", "0"), ("headroom_part", "18446744073709551615")]);
+        assert!(std::ptr::eq(arm, named(arm.name).unwrap()), "a report asks for each name again and again");
+        for wrong in ["zk-alloc:", "zk-alloc:none=1", "zk-alloc:look_holes", "zk-alloc:look_holes=x", "look_holes=1"] {
+            assert!(named(wrong).is_none(), "{wrong}");
+        }
+    }
+}

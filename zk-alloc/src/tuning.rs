@@ -1,0 +1,277 @@
+//! The table of constants: each number of the allocator that could be another one, with its unit, its reason, and the experiment that it
+//! comes from. Numbers that follow from a layout (widths of bit fields, lengths of arrays) stand beside that layout.
+//!
+//! With the feature `tune`, `ZK_ALLOC_TUNE=name=value,name=value` sets them for one process. `docs/experiments/ablation.md` shows the
+//! effect of each on real provers.
+
+#[cfg(feature = "tune")]
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// A constant of the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Constant {
+    /// The name, as `ZK_ALLOC_TUNE` takes it.
+    pub name: &'static str,
+    /// The value, unless `ZK_ALLOC_TUNE` sets another.
+    pub value: usize,
+    /// The unit of the value.
+    pub unit: &'static str,
+    /// The effect, and the reason for the value.
+    pub reason: &'static str,
+    /// The value that switches the mechanism off; `None` if that is no mechanism of its own.
+    pub off: Option<usize>,
+}
+
+macro_rules! constants {
+    ($($(#[doc = $reason:literal])+ $name:ident = $value:expr, $unit:literal $(, off $off:expr)?;)+) => {
+        $(
+            $(#[doc = $reason])+
+            #[cfg(not(feature = "tune"))]
+            #[inline(always)]
+            pub(crate) const fn $name() -> usize {
+                $value
+            }
+
+            $(#[doc = $reason])+
+            #[cfg(feature = "tune")]
+            #[inline(always)]
+            pub(crate) fn $name() -> usize {
+                VALUES[Index::$name as usize].load(Ordering::Relaxed)
+            }
+        )+
+
+        /// All constants.
+        pub const CONSTANTS: &[Constant] = &[$(
+            Constant {
+                name: stringify!($name),
+                value: $value,
+                unit: $unit,
+                reason: concat!($($reason),+).trim_ascii(),
+                off: constants!(@off $($off)?),
+            },
+        )+];
+
+        #[cfg(feature = "tune")]
+        #[allow(non_camel_case_types, reason = "the names of the functions")]
+        enum Index {
+            $($name,)+
+        }
+
+        /// The values in force, by [`Index`].
+        #[cfg(feature = "tune")]
+        static VALUES: [AtomicUsize; CONSTANTS.len()] = [$(AtomicUsize::new($value),)+];
+    };
+    (@off) => { None };
+    (@off $off:expr) => { Some($off) };
+}
+
+const KIB: usize = 1 << 10;
+const MIB: usize = 1 << 20;
+const NEVER: usize = usize::MAX;
+
+constants! {
+    // Where a request goes.
+    /// Runs below this length that are aligned to more than a block can be have a zone of their own. Elsewhere each would fault in a whole
+    /// huge page.
+    aligned_bytes = 256 * KIB, "bytes", off 0;
+    /// The smallest huge run. Huge runs have a zone of their own: a survivor in the hole that one leaves would force the next one elsewhere
+    /// (placement.md).
+    huge_run_bytes = 64 * MIB, "bytes", off NEVER;
+    /// The smallest run that goes to the other of these two zones if only that one has free resident memory.
+    crosses_min_bytes = 4 * MIB, "bytes", off NEVER;
+    /// The smallest long run. Shorter runs outlive their proof more often, and lie with the slabs (placement.md).
+    long_run_bytes = 256 * KIB, "bytes";
+    /// Room that is reserved for slabs and short runs, for each thread. Otherwise survivors take the places of the next proof's long runs
+    /// (placement.md).
+    small_reserved_bytes = 3 * MIB, "bytes a thread", off 0;
+    /// A run shorter than this, and aligned to more than its length, is searched in the bitmap, which checks the places of a word together.
+    short_run_granules = 8, "granules";
+    /// Holes that a search checks for resident memory before it takes fresh memory. The search takes a few microseconds, as the faults of
+    /// the shortest run do.
+    look_holes = 64, "holes", off 0;
+    /// Holes of one length class that may be too short before a search takes a longer one.
+    most_misses = 8, "holes";
+
+    // Growth and reallocation.
+    /// The largest backing allocation that growth moves into the arena. Above it, the `realloc` of usual allocators moves page tables,
+    /// which beats a copy (threshold.md).
+    migrate_max_bytes = 128 * KIB, "bytes", off 0;
+    /// The smallest run whose pages the kernel moves when it grows elsewhere. Below it, a copy costs less than the kernel's bookkeeping.
+    move_min_bytes = 4 * MIB, "bytes", off NEVER;
+    /// A huge run that moves gets this many times its length of addresses, and grows in place from then on. An eighth of its last length
+    /// may stay behind (untouched.md).
+    huge_run_growth_room = 8, "times its length", off 1;
+    /// That room is taken only if the system would map this many times as much: the rest of the address space is the program's.
+    programs_share = 4, "times the room";
+
+    // What becomes resident.
+    /// Middle sizes of a small prover that fit in here stay in small pages where the rest has huge ones.
+    small_pages_bytes = 8 * MIB, "bytes", off 0;
+    /// The edges of a run are prefaulted in chunks of this part of the resident size: small processes pay for few unused pages, large ones
+    /// make few calls.
+    prefault_part = 16, "of the resident size", off NEVER;
+    /// Whether a chunk is left out now and then, to see whether programs write to prefaulted pages (untouched.md).
+    samples_prefault = 1, "0 or 1", off 0;
+    /// The most requests in a row that are taken for densely used without a look.
+    max_trust = 4095, "requests";
+    /// Below this length, clearing costs less than asking the kernel for the resident pages (zeroing.md).
+    sparse_min_bytes = 256 * KIB, "bytes", off NEVER;
+    /// Zeroed memory of which less than this part was touched is purged when it is zeroed again.
+    sparse_part = 4, "of the length";
+    /// With more hardware threads than this, the kernel clears huge runs on all threads, instead of one thread all of them.
+    eager_zero_threads = 4, "threads";
+    /// The smallest run that the kernel clears then. Clearing less at once, and finding it in the processor's caches, was faster
+    /// (zeroing.md).
+    huge_run_zero_bytes = 128 * MIB, "bytes";
+    /// A step in which a zone commits memory is half of what it has, but at least this. Small steps leave more of a limit on address space
+    /// to the program.
+    least_commit_bytes = 2 * MIB, "bytes";
+    /// The most bytes of one such step. Large steps save system calls.
+    most_commit_bytes = 32 * MIB, "bytes";
+
+    // What stays resident.
+    /// The headroom above the peak live size is this part of the peak, or the next two constants if they allow more (slack.md).
+    headroom_part = 8, "of the peak", off NEVER;
+    /// The least headroom. To purge less gains nothing.
+    least_headroom_bytes = 512 * KIB, "bytes", off 0;
+    /// Up to this, half of the peak is headroom (slack.md).
+    most_headroom_bytes = 6 * MIB, "bytes", off 0;
+    /// In resident mode: the headroom above the peak of a busy process. A small process gets its own size at most.
+    busy_headroom_bytes = 8 * MIB, "bytes", off 0;
+    /// In resident mode: a process that allocates less than this in a window is idle. A purge costs it no more faults than that.
+    least_busy_bytes = MIB, "bytes";
+    /// In resident mode: the process keeps its peak of this time. Longer, an idle process keeps memory longer; shorter, a slow prover
+    /// faults it in again (preload.md).
+    retain_for_ms = 8000, "ms";
+    /// The least time between two looks at the live size.
+    least_look_us = 1000, "µs";
+    /// The time between two looks of the background thread while there is nothing to purge.
+    rest_ms = 1000, "ms";
+    /// A thread of the program purges this much at one look. Its request waits for the kernel, which takes some ten milliseconds for it.
+    tick_bytes = 64 * MIB, "bytes";
+    /// Or this part of the surplus, if that is more.
+    tick_part = 4, "of the surplus";
+    /// A thread that looks late purges for the missed looks too, up to this many.
+    ticks_at_once = 4, "looks";
+    /// A request over a limit purges this much more than it needs, so that the next requests find room.
+    purge_ahead_bytes = MIB, "bytes";
+    /// Thread caches are emptied at a limit if they hold this part of the used memory.
+    cached_part = 16, "of the used memory";
+
+    // Huge pages.
+    /// The most blocks of a zone that are forbidden to be huge because a part of them was purged. Each adds up to two mappings, and a
+    /// process may have 65,530.
+    most_forbidden = 4096, "blocks", off 0;
+    /// The background thread collapses pages once this much more is resident than at its last pass (huge-pages.md).
+    collapse_min_bytes = 16 * MIB, "bytes", off NEVER;
+    /// And this part of the resident size.
+    collapse_min_part = 2, "of the resident size";
+    /// After each collapse it rests for this many times the collapse's time: it uses 2% of one CPU.
+    collapse_rest_parts = 50, "times";
+    /// Refusals in a row after which it stops: the kernel has no such call, or no memory.
+    collapse_most_refused = 8, "refusals";
+    /// Blocks that it looks at before it checks the time.
+    collapse_step_blocks = 1024, "blocks";
+    /// A faster collapse copied nothing: the page was huge before.
+    collapse_least_us = 20, "µs";
+
+    // Thread caches.
+    /// Whether a thread caches the last short run and the last long run that it freed (thread-caches.md).
+    caches_runs = 1, "0 or 1", off 0;
+    /// Whether a batch that a thread fetches fills whole cache lines, so that threads share none (thread-caches.md).
+    fetches_lines = 1, "0 or 1", off 0;
+    /// The most blocks that a thread fetches at once.
+    fetch_blocks = 32, "blocks, at most 32";
+    /// The most bytes that a thread fetches at once.
+    fetch_bytes = 16 * KIB, "bytes";
+    /// One block in this number takes the slow path even if the cache has it: a thread that lives on its cache would not see time pass. The
+    /// detour takes some 15 ns.
+    tick_requests = 128, "requests";
+    /// Requests after which a thread asks again for a cache if all were taken.
+    patience_requests = 256, "requests";
+
+    // The process around the arena.
+    /// The one buffer that glibc serves and frees before the arena takes over. Then glibc keeps the top of its heap, instead of trimming it
+    /// at every free.
+    teaching_bytes = 4 * MIB, "bytes", off 0;
+    /// A thread that waits for another to commit memory looks this often at once.
+    commit_spins = 200, "looks";
+    /// And then this often with a nap before each: 20 ms in all.
+    commit_naps = 200, "looks";
+    /// The smallest span of a zone.
+    min_span_bytes = 64 * MIB, "bytes";
+    /// A span is chosen if the system would also map this part of it, for the tables and for the rest of the process.
+    address_part = 8, "of the span";
+    /// The same for data (`RLIMIT_DATA`).
+    data_part = 64, "of the span";
+    /// Requests that may come from a signal handler, after which the next counts as the first even if it may come from one.
+    most_postponed = 100, "requests";
+}
+
+/// Sets constants from `name=value,...`. A value is a whole number, with K, M or G for its binary multiples, or `never`. Returns the part
+/// of the text that can't be used, if there is one; the other parts hold.
+#[cfg(feature = "tune")]
+pub(crate) fn set(text: &str) -> Result<(), &str> {
+    let mut result = Ok(());
+    for part in text.split(',') {
+        let set = part.split_once('=').and_then(|(name, value)| {
+            let index = CONSTANTS.iter().position(|constant| constant.name == name.trim())?;
+            VALUES[index].store(parse(value.trim())?, Ordering::Relaxed);
+            Some(())
+        });
+        if set.is_none() {
+            result = Err(part);
+        }
+    }
+    result
+}
+
+/// Allocates nothing: the first request may come in a signal handler.
+#[cfg(feature = "tune")]
+fn parse(text: &str) -> Option<usize> {
+    if text == "never" {
+        return Some(NEVER);
+    }
+    let unit = text.chars().next_back().and_then(|last| "KMG".find(last));
+    let (digits, shift) = match unit {
+        Some(index) => (&text[..text.len() - 1], 10 * (index + 1)),
+        None => (text, 0),
+    };
+    digits.parse::<usize>().ok()?.checked_mul(1 << shift)
+}
+
+/// The value of a constant in this process.
+#[cfg(feature = "tune")]
+pub fn in_force(name: &str) -> Option<usize> {
+    let index = CONSTANTS.iter().position(|constant| constant.name == name)?;
+    Some(VALUES[index].load(Ordering::Relaxed))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_stands_for_one_constant_with_a_reason() {
+        for constant in CONSTANTS {
+            assert_eq!(CONSTANTS.iter().filter(|other| other.name == constant.name).count(), 1, "{}", constant.name);
+            assert!(constant.reason.ends_with('.') && !constant.unit.is_empty(), "{}", constant.name);
+            assert_ne!(constant.off, Some(constant.value), "{} is off by default", constant.name);
+        }
+    }
+
+    #[test]
+    #[cfg(feature = "tune")]
+    fn a_constant_is_set_by_its_name_and_what_can_not_be_set_is_said() {
+        // No other test of this process looks at these.
+        assert_eq!(set("most_postponed=7, min_span_bytes=2M"), Ok(()));
+        assert_eq!((most_postponed(), min_span_bytes()), (7, 2 << 20));
+        assert_eq!(set("no_such=1,most_postponed=100,min_span_bytes=64M"), Err("no_such=1"));
+        assert_eq!((in_force("most_postponed"), in_force("min_span_bytes")), (Some(100), Some(64 << 20)));
+        for text in ["", "most_postponed", "most_postponed=", "most_postponed=-1", "most_postponed=1x"] {
+            assert_eq!(set(text), Err(text));
+        }
+        assert_eq!(parse("never"), Some(NEVER));
+    }
+}
