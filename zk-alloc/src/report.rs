@@ -15,7 +15,7 @@ pub struct PhaseReport {
     pub wall: Duration,
     /// Allocations served with blocks of slabs (up to 32 KiB).
     pub slab_allocations: u64,
-    /// Bytes requested in them.
+    /// Bytes of these blocks: requests rounded up to their size classes.
     pub slab_bytes: u64,
     /// Allocations served as page runs (larger ones).
     pub run_allocations: u64,

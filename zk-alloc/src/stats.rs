@@ -12,11 +12,11 @@ use crate::{arena, counters};
 pub struct Stats {
     /// Allocations that the arena served: blocks of slabs and page runs.
     pub arena_allocations: u64,
-    /// Bytes requested in them.
+    /// Bytes of them: of a block its size, of a run the requested bytes.
     pub arena_bytes: u64,
     /// Allocations served with blocks of slabs (up to 32 KiB).
     pub slab_allocations: u64,
-    /// Bytes requested in them since the process started. [`slabs_in_use_bytes`](Self::slabs_in_use_bytes) has the bytes that
+    /// Bytes of these blocks since the process started: requests rounded up to their size classes. [`slabs_in_use_bytes`](Self::slabs_in_use_bytes) has the bytes that
     /// slabs take now.
     pub slab_bytes: u64,
     /// Allocations served as page runs (larger ones).

@@ -30,7 +30,7 @@ pub(crate) struct Middle {
     /// Counters of the blocks that bypass the caches.
     allocations: AtomicU64,
     bytes: AtomicU64,
-    live_bytes: AtomicU64,
+    returned_bytes: AtomicU64,
 }
 
 impl Middle {
@@ -44,7 +44,7 @@ impl Middle {
             room: Room::new(at_exit),
             allocations: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
-            live_bytes: AtomicU64::new(0),
+            returned_bytes: AtomicU64::new(0),
         })
     }
 
@@ -60,22 +60,23 @@ impl Middle {
         drop(thread_cache::join_and_enter(&self.room));
     }
 
-    /// Allocates a block for `size` bytes.
+    /// Allocates a block.
     ///
     /// # Errors
     /// See [`Shortage`].
-    pub(crate) fn alloc(&self, zone: &Zone, class: Class, size: usize, limit: Limit) -> Result<NonNull<u8>, Shortage> {
-        alloc_cached(class, size).map_or_else(|| self.fetch(zone, class, size, limit), Ok)
+    pub(crate) fn alloc(&self, zone: &Zone, class: Class, limit: Limit) -> Result<NonNull<u8>, Shortage> {
+        alloc_cached(class).map_or_else(|| self.fetch(zone, class, limit), Ok)
     }
 
     #[cold]
-    fn fetch(&self, zone: &Zone, class: Class, size: usize, limit: Limit) -> Result<NonNull<u8>, Shortage> {
+    fn fetch(&self, zone: &Zone, class: Class, limit: Limit) -> Result<NonNull<u8>, Shortage> {
         let mut found = [0; BATCH];
         let most = fetch_most(class.block_bytes(), class.capacity());
         if let Some(cache) = thread_cache::join_and_enter(&self.room) {
+            cache.settle();
             // The cache may hold some even so: it is time to tick, or another thread had claimed the cache at the first look, or a signal
             // handler filled it in between.
-            if let Some(kept) = take_cached(&cache, class, size) {
+            if let Some(kept) = take_cached(&cache, class) {
                 drop(cache);
                 decay::tick();
                 return Ok(kept);
@@ -87,12 +88,11 @@ impl Middle {
                 // There is room: the cache has no block of this class, and a batch is at most half of its capacity.
                 cache.push(class, block as u64);
             }
-            cache.handed_out(class, size);
+            cache.handed_out(class);
         } else {
             self.slabs.take(zone, class, limit, &mut found[..1])?;
             self.allocations.fetch_add(1, Ordering::Relaxed);
-            self.bytes.fetch_add(size as u64, Ordering::Relaxed);
-            self.live_bytes.fetch_add(class.block_bytes() as u64, Ordering::Relaxed);
+            self.bytes.fetch_add(class.block_bytes() as u64, Ordering::Relaxed);
         }
         decay::tick();
         Ok(at(found[0]))
@@ -134,7 +134,7 @@ impl Middle {
             cache.taken_back(class);
         } else {
             self.slabs.put(zone, class, std::iter::once(block as usize));
-            self.live_bytes.fetch_sub(class.block_bytes() as u64, Ordering::Relaxed);
+            self.returned_bytes.fetch_add(class.block_bytes() as u64, Ordering::Relaxed);
         }
         decay::tick();
     }
@@ -172,7 +172,7 @@ impl Middle {
         self.slabs.purge_unaccounted(zone, at, bytes);
     }
 
-    /// Blocks handed out, and the bytes requested in them, since the process started.
+    /// Blocks handed out, and their bytes, since the process started.
     pub(crate) fn totals(&self) -> Totals {
         let kept = thread_cache::block_totals();
         Totals {
@@ -183,9 +183,9 @@ impl Middle {
 
     /// Bytes of live blocks. Approximate while threads allocate.
     pub(crate) fn live_bytes(&self) -> usize {
-        let sum = thread_cache::live_block_bytes().wrapping_add(self.live_bytes.load(Ordering::Relaxed));
-        // If one thread allocates a block and another frees it during the sum, the sum may hold only the free.
-        (sum as i64).max(0) as usize
+        let returned = thread_cache::returned_bytes() + self.returned_bytes.load(Ordering::Relaxed);
+        // A thread may settle its counters, or free a block that another allocated, during the sums.
+        self.totals().bytes.saturating_sub(returned) as usize
     }
 
     /// Bytes of blocks in thread caches.
@@ -199,18 +199,18 @@ impl Middle {
     }
 }
 
-/// A block for `size` bytes from this thread's cache.
+/// A block from this thread's cache.
 #[inline(always)]
-pub(super) fn alloc_cached(class: Class, size: usize) -> Option<NonNull<u8>> {
+pub(super) fn alloc_cached(class: Class) -> Option<NonNull<u8>> {
     let cache = thread_cache::enter()?;
-    if cache.is_to_tick() { None } else { take_cached(&cache, class, size) }
+    if cache.is_to_tick() { None } else { take_cached(&cache, class) }
 }
 
 /// As [`alloc_cached`], for a thread that has entered the cache.
 #[inline(always)]
-fn take_cached(cache: &Cache, class: Class, size: usize) -> Option<NonNull<u8>> {
+fn take_cached(cache: &Cache, class: Class) -> Option<NonNull<u8>> {
     let block = cache.pop(class)?;
-    cache.handed_out(class, size);
+    cache.handed_out(class);
     Some(at(block as usize))
 }
 

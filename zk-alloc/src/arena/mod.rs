@@ -221,7 +221,7 @@ pub(crate) fn near(at: *mut u8) -> Option<(&'static Arena, NonNull<u8>)> {
 /// A block from this thread's cache, for a usual request (see [`Class::of_usual`]).
 #[inline(always)]
 pub(crate) fn alloc_cached(size: usize, align: usize) -> Option<NonNull<u8>> {
-    middle::alloc_cached(Class::of_usual(size, align)?, size)
+    middle::alloc_cached(Class::of_usual(size, align)?)
 }
 
 /// An exiting thread returns the blocks in its cache to their slabs.
@@ -334,7 +334,7 @@ impl Arena {
     fn try_alloc(&self, size: usize, align: usize, contents: Contents, limit: Limit) -> Result<NonNull<u8>, Shortage> {
         match route::path(size, align) {
             Path::Block(class) => {
-                let at = self.middle.alloc(self.slab_zone(), class, size, limit)?;
+                let at = self.middle.alloc(self.slab_zone(), class, limit)?;
                 if contents == Contents::Zeroed {
                     // SAFETY: `size` bytes that were just handed to us.
                     unsafe { at.write_bytes(0, size) };

@@ -160,7 +160,7 @@ pub(crate) fn block_totals() -> Totals {
     caches().iter().map(Cache::block_totals).sum()
 }
 
-/// Bytes of blocks that threads handed out less those that they took back; wraps where more were taken back.
-pub(crate) fn live_block_bytes() -> u64 {
-    caches().iter().fold(0, |sum, cache| sum.wrapping_add(cache.live_block_bytes()))
+/// Bytes of the blocks that threads took back into their caches.
+pub(crate) fn returned_bytes() -> u64 {
+    caches().iter().map(Cache::returned_bytes).sum()
 }
