@@ -59,7 +59,7 @@ mod tests {
     fn the_picture_names_the_workloads_and_the_allocators() {
         let result = workload(&[("glibc", &EVEN), ("mimalloc", &EVEN), ("zk-alloc", &EVEN)]);
         let [before, ours] = [0, 2].map(|arm: usize| result.arms[arm].summary.as_ref().unwrap());
-        let rows = [(); 2].map(|()| Row { prover: None, workload: &result, before, ours });
+        let rows = [(); 2].map(|()| Row { prover: None, workload: &result, before, ours, peer: None });
         let svg = picture(&rows);
         for part in ["poseidon2", ">mimalloc<", ">zk-alloc<", "glibc"] {
             assert!(svg.contains(part), "{part}: {svg}");

@@ -2,6 +2,7 @@
 
 use crate::results::record::{ArmResult, Run, WorkloadResult};
 use crate::results::summary::Summary;
+use crate::results::view;
 use anyhow::Context;
 
 /// The arm that a summary compares with its baseline.
@@ -14,6 +15,8 @@ pub(super) struct Row<'a> {
     pub(super) workload: &'a WorkloadResult,
     pub(super) before: &'a Summary,
     pub(super) ours: &'a Summary,
+    /// The peer with the fastest warm proofs, with its figures; `None` where there is none but glibc.
+    pub(super) peer: Option<(&'a str, &'a Summary)>,
 }
 
 impl<'a> Row<'a> {
@@ -24,7 +27,10 @@ impl<'a> Row<'a> {
                 .with_context(|| format!("{} has no figures of {label}", workload.workload))
         };
         let prover = (run.workloads.len() == 1).then_some(run.prover.as_str());
-        Ok(Self { prover, workload, before: summary(&workload.baseline)?, ours: summary(OURS)? })
+        let peers = workload.arms.iter().filter(|arm| !view::is_ours(arm) && !view::is_baseline(workload, arm));
+        let figures = peers.filter_map(|arm| Some((arm.label.as_str(), view::figures(arm)?)));
+        let peer = figures.min_by_key(|(_, figures)| figures.warm_wall_ns.unwrap_or(u64::MAX));
+        Ok(Self { prover, workload, before: summary(&workload.baseline)?, ours: summary(OURS)?, peer })
     }
 
     /// The row's name without its size: the prover's name if the run has only this workload, otherwise the workload's.
