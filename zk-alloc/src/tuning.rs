@@ -177,7 +177,7 @@ constants! {
     collapse_least_us = 20, "µs";
 
     // Thread caches.
-    /// Whether a thread caches the last short run and the last long run that it freed (thread-caches.md).
+    /// Whether a thread caches the last short run that it freed (thread-caches.md).
     caches_runs = 1, "0 or 1", off 0;
     /// Whether a batch that a thread fetches fills whole cache lines, so that threads share none (thread-caches.md).
     fetches_lines = 1, "0 or 1", off 0;

@@ -142,7 +142,7 @@ pub(crate) fn put_run(run: Run) -> Option<Run> {
 
 /// Takes out the runs that any thread keeps.
 pub(crate) fn take_all_runs() -> impl Iterator<Item = Run> {
-    caches().iter().flat_map(Cache::take_runs)
+    caches().iter().filter_map(Cache::take_run)
 }
 
 /// Bytes of all runs that threads keep.

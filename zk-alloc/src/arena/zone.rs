@@ -24,6 +24,7 @@ use super::runs::{Runs, Tenant};
 use super::thread_cache::{self, Run};
 use crate::counters::{self, ZoneCounters};
 use crate::os::Errno;
+use crate::route;
 use crate::tuning;
 
 /// The contents of a new allocation.
@@ -206,7 +207,7 @@ impl Zone {
     /// The first granule of what this thread keeps, if that is a run for `bytes`. It is accounted, and dirty.
     #[inline(always)]
     fn take_cached(&self, bytes: usize, align: usize) -> Option<usize> {
-        if !self.spec.is_cached {
+        if !self.spec.is_cached || route::is_long_run(bytes) {
             return None;
         }
         let is_aligned = |run: Run| run.address() & (align - 1) == 0;
@@ -313,7 +314,7 @@ impl Zone {
     #[inline]
     pub(crate) unsafe fn release(&self, at: NonNull<u8>, bytes: usize) {
         let granules = self.granules(bytes);
-        if self.spec.is_cached && !budget::is_beyond_retained() {
+        if self.spec.is_cached && !route::is_long_run(bytes) && !budget::is_beyond_retained() {
             if let Some(run) = Run::new(at.addr().get(), self.bytes(granules)) {
                 if let Some(other) = thread_cache::put_run(run) {
                     self.release_run(other);

@@ -230,7 +230,7 @@ impl Threads {
     fn takes_run(threads: &Arc<Self>) -> JoinHandle<()> {
         let threads = threads.clone();
         spawn(move || {
-            if let Some(run) = threads.caches[0].take_runs().next() {
+            if let Some(run) = threads.caches[0].take_run() {
                 threads.write(run);
             }
         })

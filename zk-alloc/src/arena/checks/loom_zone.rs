@@ -187,7 +187,7 @@ fn a_run_that_a_thread_keeps_is_its_own_or_free() {
         };
         let (other, theirs) = (model.clone(), cache.clone());
         let thread = spawn(move || {
-            if let Some(run) = theirs.take_runs().next() {
+            if let Some(run) = theirs.take_run() {
                 other.release(run_at(&other, run), IN_GRANULES);
             }
             other.pass(2 * IN_GRANULES, Contents::Zeroed);

@@ -1,7 +1,7 @@
 //! One thread's cache.
 //!
 //! Only the owner uses the blocks of its cache, by plain loads and stores behind an asymmetric fence: it sets its flag, then looks for
-//! a remote claim. Any thread may take the runs.
+//! a remote claim. Any thread may take the run.
 #![allow(unsafe_code, reason = "reads a table that outlives all threads")]
 
 use std::iter::Sum;
@@ -10,17 +10,8 @@ use std::sync::atomic::AtomicPtr;
 
 use super::run::Run;
 use crate::classes::{self, Class};
-use crate::route;
 use crate::sync::{AtomicU8, AtomicU64, Ordering, compiler_fence};
 use crate::tuning;
-
-/// A thread keeps a short run and a long one, so that neither puts out the other.
-const RUNS: usize = 2;
-
-/// Which of a thread's runs.
-fn run_place(run_bytes: usize) -> usize {
-    route::is_long_run(run_bytes) as usize
-}
 
 /// Where the addresses of a thread's blocks lie, class by class.
 pub(super) type Blocks = [AtomicU64; classes::PLACES];
@@ -41,8 +32,8 @@ pub(crate) struct Cache {
     /// not hold sixteen.
     batch_sizes: [AtomicU8; classes::TABLE],
     blocks: AtomicPtr<Blocks>,
-    /// Zero is none.
-    runs: [AtomicU64; RUNS],
+    /// The cached run; zero is none.
+    run: AtomicU64,
     /// Requests served from here, and their bytes, since the process started. Written by the cache's thread only.
     run_allocations: AtomicU64,
     run_bytes: AtomicU64,
@@ -133,7 +124,7 @@ impl Cache {
             counts: [const { AtomicU8::new(0) }; classes::TABLE],
             batch_sizes: [const { AtomicU8::new(0) }; classes::TABLE],
             blocks: AtomicPtr::new(std::ptr::null_mut()),
-            runs: [const { AtomicU64::new(0) }; RUNS],
+            run: AtomicU64::new(0),
             run_allocations: AtomicU64::new(0),
             run_bytes: AtomicU64::new(0),
             block_allocations: AtomicU64::new(0),
@@ -154,7 +145,7 @@ impl Cache {
             counts: std::array::from_fn(|_| AtomicU8::new(0)),
             batch_sizes: std::array::from_fn(|_| AtomicU8::new(0)),
             blocks: AtomicPtr::new(Box::into_raw(blocks)),
-            runs: std::array::from_fn(|_| AtomicU64::new(0)),
+            run: AtomicU64::new(0),
             run_allocations: AtomicU64::new(0),
             run_bytes: AtomicU64::new(0),
             block_allocations: AtomicU64::new(0),
@@ -358,39 +349,36 @@ impl Cache {
     /// Takes out the run of this length, if it is `fits`. Only for the owner.
     #[inline(always)]
     pub(crate) fn take_run_if(&self, bytes: usize, fits: impl FnOnce(Run) -> bool) -> Option<Run> {
-        let kept = &self.runs[run_place(bytes)];
-        let run = Run::of(kept.load(Ordering::Relaxed))?;
+        let run = Run::of(self.run.load(Ordering::Relaxed))?;
         // Only the owner puts runs in. Another thread may have taken this one out.
         let taken = run.bytes() == bytes
             && fits(run)
-            && kept.compare_exchange(run.word(), 0, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+            && self.run.compare_exchange(run.word(), 0, Ordering::Relaxed, Ordering::Relaxed).is_ok();
         taken.then_some(run)
     }
 
     /// Puts a run in, for the cache's thread, and returns the one that was there.
     #[inline(always)]
     pub(crate) fn put_run(&self, run: Run) -> Option<Run> {
-        let kept = &self.runs[run_place(run.bytes())];
-        if kept.load(Ordering::Relaxed) == 0 {
-            // Stays zero until this thread puts something in. Release pairs with the Acquire of `take_runs`: what this thread
+        if self.run.load(Ordering::Relaxed) == 0 {
+            // Stays zero until this thread puts something in. Release pairs with the Acquire of `take_run`: what this thread
             // did to the memory is over.
-            kept.store(run.word(), Ordering::Release);
+            self.run.store(run.word(), Ordering::Release);
             return None;
         }
-        Run::of(kept.swap(run.word(), Ordering::Release))
+        Run::of(self.run.swap(run.word(), Ordering::Release))
     }
 
     pub(super) fn cached_run_bytes(&self) -> usize {
-        self.runs.iter().filter_map(|run| Run::of(run.load(Ordering::Relaxed))).map(Run::bytes).sum()
+        Run::of(self.run.load(Ordering::Relaxed)).map_or(0, Run::bytes)
     }
 
-    /// Takes out what runs there are, for any thread, claimed or not.
-    pub(crate) fn take_runs(&self) -> impl Iterator<Item = Run> {
-        let take = |kept: &AtomicU64| match kept.load(Ordering::Relaxed) {
+    /// Takes out the run, if there is one. For any thread, claimed or not.
+    pub(crate) fn take_run(&self) -> Option<Run> {
+        match self.run.load(Ordering::Relaxed) {
             0 => None,
-            _ => Run::of(kept.swap(0, Ordering::Acquire)),
-        };
-        self.runs.iter().filter_map(take)
+            _ => Run::of(self.run.swap(0, Ordering::Acquire)),
+        }
     }
 }
 
