@@ -73,7 +73,6 @@ impl Middle {
         let mut found = [0; BATCH];
         let most = fetch_most(class.block_bytes(), class.capacity());
         if let Some(cache) = thread_cache::join_and_enter(&self.room) {
-            cache.settle();
             // The cache may hold some even so: it is time to tick, or another thread had claimed the cache at the first look, or a signal
             // handler filled it in between.
             if let Some(kept) = take_cached(&cache, class) {
@@ -184,7 +183,7 @@ impl Middle {
     /// Bytes of live blocks. Approximate while threads allocate.
     pub(crate) fn live_bytes(&self) -> usize {
         let returned = thread_cache::returned_bytes() + self.returned_bytes.load(Ordering::Relaxed);
-        // A thread may settle its counters, or free a block that another allocated, during the sums.
+        // During the sums, a thread may free a block that another allocated.
         self.totals().bytes.saturating_sub(returned) as usize
     }
 

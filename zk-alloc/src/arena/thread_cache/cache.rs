@@ -39,30 +39,8 @@ pub(crate) struct Cache {
     run_bytes: AtomicU64,
     block_allocations: AtomicU64,
     block_bytes: AtomicU64,
-    /// Blocks served since the last [tick](Self::settle), and their bytes: see [`Recent`].
-    recent: AtomicU64,
     /// Bytes of blocks taken back, which other threads may have handed out.
     returned_bytes: AtomicU64,
-}
-
-/// Blocks in the upper half, and their bytes in the lower half, so that a request counts both with one addition.
-#[derive(Clone, Copy)]
-struct Recent(u64);
-
-impl Recent {
-    #[inline(always)]
-    fn block(self, bytes: usize) -> Self {
-        Self(self.0.wrapping_add(1 << 32 | bytes as u64))
-    }
-
-    #[inline(always)]
-    fn blocks(self) -> u64 {
-        self.0 >> 32
-    }
-
-    fn bytes(self) -> u64 {
-        self.0 & u64::from(u32::MAX)
-    }
 }
 
 /// The cache's own thread is in there until this is dropped.
@@ -129,7 +107,6 @@ impl Cache {
             run_bytes: AtomicU64::new(0),
             block_allocations: AtomicU64::new(0),
             block_bytes: AtomicU64::new(0),
-            recent: AtomicU64::new(0),
             returned_bytes: AtomicU64::new(0),
         }
     }
@@ -150,7 +127,6 @@ impl Cache {
             run_bytes: AtomicU64::new(0),
             block_allocations: AtomicU64::new(0),
             block_bytes: AtomicU64::new(0),
-            recent: AtomicU64::new(0),
             returned_bytes: AtomicU64::new(0),
         }
     }
@@ -236,7 +212,8 @@ impl Cache {
     /// Whether the next block takes the slow path, where the thread looks at the time, even if the cache has it.
     #[inline(always)]
     pub(crate) fn is_to_tick(&self) -> bool {
-        Recent(self.recent.load(Ordering::Relaxed)).blocks() >= tuning::tick_requests() as u64
+        let every = tuning::tick_requests() as u64;
+        self.block_allocations.load(Ordering::Relaxed) % every == every - 1
     }
 
     /// Takes out the block that came last. Only for a thread that entered or claimed the cache, as all that follows.
@@ -295,17 +272,8 @@ impl Cache {
 
     #[inline(always)]
     pub(crate) fn handed_out(&self, class: Class) {
-        let recent = Recent(self.recent.load(Ordering::Relaxed));
-        self.recent.store(recent.block(class.block_bytes()).0, Ordering::Relaxed);
-    }
-
-    /// Adds the recent blocks to the sums, and begins to count anew.
-    pub(crate) fn settle(&self) {
-        let recent = Recent(self.recent.load(Ordering::Relaxed));
-        add(&self.block_allocations, recent.blocks());
-        add(&self.block_bytes, recent.bytes());
-        // Pairs with the Acquire of `block_totals`.
-        self.recent.store(0, Ordering::Release);
+        add(&self.block_allocations, 1);
+        add(&self.block_bytes, class.block_bytes() as u64);
     }
 
     #[inline(always)]
@@ -324,17 +292,7 @@ impl Cache {
     }
 
     pub(super) fn block_totals(&self) -> Totals {
-        let load = || Recent(self.recent.load(Ordering::Acquire));
-        let mut recent = load();
-        loop {
-            let settled = [&self.block_allocations, &self.block_bytes].map(|sum| sum.load(Ordering::Acquire));
-            let now = load();
-            if now.blocks() >= recent.blocks() {
-                return Totals { allocations: settled[0] + recent.blocks(), bytes: settled[1] + recent.bytes() };
-            }
-            // The owner settled in between: its recent blocks may be in both.
-            recent = now;
-        }
+        Totals::of(&self.block_allocations, &self.block_bytes)
     }
 
     pub(super) fn returned_bytes(&self) -> u64 {
