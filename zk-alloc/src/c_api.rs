@@ -24,7 +24,7 @@ pub fn migrate_max_bytes() -> usize {
 /// allocations.
 #[must_use]
 pub fn teaching_bytes() -> usize {
-    tuning::teaching_bytes().max(1)
+    tuning::teaching_bytes()
 }
 
 /// The result of an attempt to change the length of memory.

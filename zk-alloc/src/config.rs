@@ -100,9 +100,11 @@ pub fn thread_capacity_bytes() -> usize {
 /// Returns whether the threshold is known now. It is not if another thread is in here, or if this thread was interrupted in here.
 #[cold]
 pub(crate) fn introduce(settings: &Settings) -> bool {
-    PROGRAM.write(|| *settings);
-    #[cfg(feature = "tune")]
-    tune(|_| ());
+    PROGRAM.write(|| {
+        #[cfg(feature = "tune")]
+        tune();
+        *settings
+    });
     let Some(program) = program() else { return false };
     THRESHOLD.store(min_bytes(program), Ordering::Relaxed);
     true
@@ -120,8 +122,6 @@ pub(crate) fn load(program: &Settings) -> Config {
             os::warn(format_args!("{warning}"));
         }
     });
-    #[cfg(feature = "tune")]
-    tune(|part| os::warn(format_args!("{}: {part:?} sets no constant; the other parts hold", os::TUNE)));
     if config.settings.sandbox.value {
         os::enter_sandbox();
     }
@@ -131,12 +131,18 @@ pub(crate) fn load(program: &Settings) -> Config {
 
 /// Sets the constants that `ZK_ALLOC_TUNE` names, and warns of a part that can't be used.
 #[cfg(feature = "tune")]
-fn tune(warn: impl FnOnce(&str)) {
+fn tune() {
     let Some(said) = os::variable(os::TUNE) else { return };
-    let result = said.text().map_or(Err("a value that is too long"), tuning::set);
+    let result = said.text().map_or(Err("a value that is too long"), |text| tuning::set(text, parse_constant));
     if let Err(part) = result {
-        warn(part);
+        os::warn(format_args!("{}: {part:?} sets no constant; the other parts hold", os::TUNE));
     }
+}
+
+/// The value of a constant: a number as of bytes, or `never`.
+#[cfg(feature = "tune")]
+fn parse_constant(text: &str) -> Option<usize> {
+    if text == "never" { Some(usize::MAX) } else { in_force::parse_bytes(text) }
 }
 
 /// Warns of each value in the environment that can't be used, unless `is_said` holds for its variable. [`load`] then warns of

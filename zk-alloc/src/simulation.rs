@@ -93,3 +93,14 @@ impl Blocks {
 pub fn granule_bytes(size: usize) -> usize {
     arena::granule_bytes(route::run_kind(size, 1))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The simulator would put the slabs into another zone than the allocator.
+    #[test]
+    fn slabs_lie_among_the_runs_of_their_size() {
+        assert_eq!(route::run_kind(SLABS_AMONG_BYTES, 1), route::SLABS);
+    }
+}

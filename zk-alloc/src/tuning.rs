@@ -1,5 +1,5 @@
 //! The table of constants: each number of the allocator that could be another one, with its unit, its reason, and the experiment that it
-//! comes from. Numbers that follow from a layout (widths of bit fields, lengths of arrays) stand beside that layout.
+//! comes from. Numbers that follow from a layout (widths of bit fields, lengths of arrays) stand with that layout.
 //!
 //! With the feature `tune`, `ZK_ALLOC_TUNE=name=value,name=value` sets them for one process. `docs/experiments/ablation.md` shows the
 //! effect of each on real provers.
@@ -209,10 +209,10 @@ constants! {
     most_postponed = 100, "requests";
 }
 
-/// Sets constants from `name=value,...`. A value is a whole number, with K, M or G for its binary multiples, or `never`. Returns the part
-/// of the text that can't be used, if there is one; the other parts hold.
+/// Sets constants from `name=value,...`. Returns a part of the text that `parse` or the table does not know, if there is one; the other
+/// parts hold. Allocates nothing: the first request may come in a signal handler.
 #[cfg(feature = "tune")]
-pub(crate) fn set(text: &str) -> Result<(), &str> {
+pub(crate) fn set(text: &str, parse: impl Fn(&str) -> Option<usize>) -> Result<(), &str> {
     let mut result = Ok(());
     for part in text.split(',') {
         let set = part.split_once('=').and_then(|(name, value)| {
@@ -225,20 +225,6 @@ pub(crate) fn set(text: &str) -> Result<(), &str> {
         }
     }
     result
-}
-
-/// Allocates nothing: the first request may come in a signal handler.
-#[cfg(feature = "tune")]
-fn parse(text: &str) -> Option<usize> {
-    if text == "never" {
-        return Some(NEVER);
-    }
-    let unit = text.chars().next_back().and_then(|last| "KMG".find(last));
-    let (digits, shift) = match unit {
-        Some(index) => (&text[..text.len() - 1], 10 * (index + 1)),
-        None => (text, 0),
-    };
-    digits.parse::<usize>().ok()?.checked_mul(1 << shift)
 }
 
 /// The value of a constant in this process.
@@ -259,19 +245,5 @@ mod tests {
             assert!(constant.reason.ends_with('.') && !constant.unit.is_empty(), "{}", constant.name);
             assert_ne!(constant.off, Some(constant.value), "{} is off by default", constant.name);
         }
-    }
-
-    #[test]
-    #[cfg(feature = "tune")]
-    fn a_constant_is_set_by_its_name_and_what_can_not_be_set_is_said() {
-        // No other test of this process looks at these.
-        assert_eq!(set("most_postponed=7, min_span_bytes=2M"), Ok(()));
-        assert_eq!((most_postponed(), min_span_bytes()), (7, 2 << 20));
-        assert_eq!(set("no_such=1,most_postponed=100,min_span_bytes=64M"), Err("no_such=1"));
-        assert_eq!((in_force("most_postponed"), in_force("min_span_bytes")), (Some(100), Some(64 << 20)));
-        for text in ["", "most_postponed", "most_postponed=", "most_postponed=-1", "most_postponed=1x"] {
-            assert_eq!(set(text), Err(text));
-        }
-        assert_eq!(parse("never"), Some(NEVER));
     }
 }

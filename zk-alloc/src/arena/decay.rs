@@ -248,8 +248,6 @@ mod tests {
     use super::*;
 
     const MIB: usize = 1 << 20;
-    /// The time between two looks in the tests, which set no window.
-    const LOOK_NS: u64 = 1_000_000;
 
     fn idle(resident_mib: usize, used_mib: usize) -> Sight {
         let (resident_bytes, used_bytes) = (resident_mib * MIB, used_mib * MIB);
@@ -260,9 +258,9 @@ mod tests {
     fn idled(sight: Sight, by: Looker) -> (Looks, u64) {
         let mut looks = Looks::new();
         for look in 1..=2 * LOOKS as u64 {
-            looks.take_in(sight, look * LOOK_NS, by);
+            looks.take_in(sight, look * least_look_ns(), by);
         }
-        (looks, 2 * LOOKS as u64 * LOOK_NS)
+        (looks, 2 * LOOKS as u64 * least_look_ns())
     }
 
     /// A request waits while its thread purges, so one look must not purge a gigabyte.
@@ -272,14 +270,14 @@ mod tests {
             let sight = idle(resident_mib, 100);
             let keep_mib = |late_looks: u64| {
                 let (mut looks, now_ns) = idled(sight, Looker::Program);
-                match looks.take_in(sight, now_ns + late_looks * LOOK_NS, Looker::Program) {
+                match looks.take_in(sight, now_ns + late_looks * least_look_ns(), Looker::Program) {
                     Verdict::Keep(keep) => keep / MIB,
                     other => panic!("{other:?}, {looks:?}"),
                 }
             };
             assert_eq!((keep_mib(1), keep_mib(3)), (stays_mib, stays_when_late_mib), "of {resident_mib}");
             let (mut looks, now_ns) = idled(sight, Looker::Background);
-            let verdict = looks.take_in(sight, now_ns + LOOK_NS, Looker::Background);
+            let verdict = looks.take_in(sight, now_ns + least_look_ns(), Looker::Background);
             assert_eq!(verdict, Verdict::Keep(100 * MIB + 100 * MIB / 32));
         }
     }
@@ -288,9 +286,9 @@ mod tests {
     fn nothing_is_purged_in_a_phase() {
         let sight = Sight { is_in_phase: true, ..idle(1_000, 100) };
         let (mut looks, now_ns) = idled(sight, Looker::Background);
-        assert_eq!(looks.take_in(sight, now_ns + LOOK_NS, Looker::Background), Verdict::Rest);
+        assert_eq!(looks.take_in(sight, now_ns + least_look_ns(), Looker::Background), Verdict::Rest);
         let sight = Sight { is_in_phase: false, ..sight };
-        assert!(matches!(looks.take_in(sight, now_ns + 2 * LOOK_NS, Looker::Background), Verdict::Keep(_)));
+        assert!(matches!(looks.take_in(sight, now_ns + 2 * least_look_ns(), Looker::Background), Verdict::Keep(_)));
     }
 
     /// Memory that can't be purged, such as locked pages, must not be tried at each look.
@@ -299,7 +297,7 @@ mod tests {
         let sight = idle(1_000, 100);
         let (mut looks, mut now_ns) = idled(sight, Looker::Background);
         let mut look = |looks: &mut Looks, sight| {
-            now_ns += LOOK_NS;
+            now_ns += least_look_ns();
             looks.take_in(sight, now_ns, Looker::Background)
         };
         looks.purged(sight, 0);
@@ -320,13 +318,14 @@ mod tests {
             let mut sight = Sight { cached_bytes: 60 * MIB, ..idle(100, 100) };
             for look in 1..=3 * LOOKS as u64 {
                 sight.served_bytes += served_mib << 20;
-                looks.take_in(sight, look * LOOK_NS, Looker::Background);
+                looks.take_in(sight, look * least_look_ns(), Looker::Background);
             }
             looks.window.is_over()
         };
         let mut looks = Looks::new();
         let sight = Sight { cached_bytes: 60 * MIB, ..idle(100, 100) };
-        let verdicts = (1..=3 * LOOKS as u64).map(|look| looks.take_in(sight, look * LOOK_NS, Looker::Background));
+        let verdicts =
+            (1..=3 * LOOKS as u64).map(|look| looks.take_in(sight, look * least_look_ns(), Looker::Background));
         assert_eq!(verdicts.last(), Some(Verdict::Keep(40 * MIB + 40 * MIB / 32)));
         assert!(!of(10) && of(0));
     }

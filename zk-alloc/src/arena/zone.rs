@@ -156,8 +156,8 @@ impl Zone {
         limit: Limit,
     ) -> Result<NonNull<u8>, Shortage> {
         let granules = self.granules(bytes);
-        // Zeroed memory that is fresh stays out of memory until it is touched, as it may be touched sparsely; and between
-        // requests that are aligned to more than they ask for, most memory stays unused.
+        // Fresh zeroed memory stays out of memory until it is touched, as it may be touched sparsely. Between requests that are aligned
+        // to more than they ask for, most memory stays unused.
         let is_sparse = contents == Contents::Zeroed || align > self.bytes(granules);
         let fresh = self.make_usable(start, granules, limit, is_sparse)?;
         self.grown(granules, fresh);
@@ -207,7 +207,7 @@ impl Zone {
     /// The first granule of what this thread keeps, if that is a run for `bytes`. It is accounted, and dirty.
     #[inline(always)]
     fn take_cached(&self, bytes: usize, align: usize) -> Option<usize> {
-        if !self.spec.is_cached || route::is_long_run(bytes) {
+        if !self.caches(bytes) {
             return None;
         }
         let is_aligned = |run: Run| run.address() & (align - 1) == 0;
@@ -314,7 +314,7 @@ impl Zone {
     #[inline]
     pub(crate) unsafe fn release(&self, at: NonNull<u8>, bytes: usize) {
         let granules = self.granules(bytes);
-        if self.spec.is_cached && !route::is_long_run(bytes) && !budget::is_beyond_retained() {
+        if self.caches(bytes) && !budget::is_beyond_retained() {
             if let Some(run) = Run::new(at.addr().get(), self.bytes(granules)) {
                 if let Some(other) = thread_cache::put_run(run) {
                     self.release_run(other);
@@ -323,6 +323,11 @@ impl Zone {
             }
         }
         self.release_granules(self.index(at), granules);
+    }
+
+    /// Whether thread caches take runs of `bytes`. They take no long ones (docs/experiments/ablation.md).
+    fn caches(&self, bytes: usize) -> bool {
+        self.spec.is_cached && !route::is_long_run(bytes)
     }
 
     /// The length of a run of `bytes`, in whole granules.

@@ -247,7 +247,7 @@ impl<T: Copy> Setting<T> {
 /// A number of bytes: a whole number, optionally with K, M, G or T (KiB, MiB, GiB, TiB) behind it.
 ///
 /// Allocates nothing, like all code that runs before the first request is served: that request may come in a signal handler.
-fn parse_bytes(text: &str) -> Option<usize> {
+pub(super) fn parse_bytes(text: &str) -> Option<usize> {
     let unit = text.chars().next_back().and_then(|last| "KMGT".find(last.to_ascii_uppercase()));
     let (digits, shift) = match unit {
         Some(index) => (&text[..text.len() - 1], 10 * (index + 1)),
