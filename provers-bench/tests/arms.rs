@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Bench, arm, stderr, stdout};
+use common::{BINARIES, Bench, arm, plonky3, stderr, stdout};
 use provers_bench::arms::{ARMS, Arm};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -18,14 +18,18 @@ fn binary(arm: &Arm) -> PathBuf {
 /// A child's reply to the set-up of `arm`, in an environment that may contradict the arm's. The child confirms the
 /// arm's settings before it looks for the prover.
 fn set_up(arm: &Arm, environment: &[(&str, &str)]) -> Value {
-    let mut child = Command::new(binary(arm))
+    set_up_prover(&binary(arm), arm, environment, "none")
+}
+
+fn set_up_prover(binary: &Path, arm: &Arm, environment: &[(&str, &str)], prover: &str) -> Value {
+    let mut child = Command::new(binary)
         .envs(environment.iter().copied())
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
     let request = json!({
-        "request": "setup", "arm": arm.name, "prover": "none", "workload": "none", "log_rows": 10,
+        "request": "setup", "arm": arm.name, "prover": prover, "workload": "keccak", "log_rows": 10,
         "requires": arm.confirms, "stack_bytes": 0,
     });
     writeln!(child.stdin.take().unwrap(), "{request}").unwrap();
@@ -61,6 +65,11 @@ fn every_arms_own_settings_take() {
     for arm in ARMS {
         let reply = set_up(arm, arm.environment);
         assert_eq!(reply["reason"], "unknown prover", "{}: {reply}", arm.name);
+        if BINARIES.contains(&arm.binary) {
+            let reply = set_up_prover(&plonky3(arm.binary), arm, arm.environment, "plonky3");
+            assert_eq!(reply["reply"], "ready", "{}: {reply}", arm.name);
+            assert_eq!(reply["confirmed"].as_array().unwrap().len(), arm.confirms.len(), "{reply}");
+        }
     }
 }
 

@@ -26,9 +26,14 @@ pub(crate) struct Run {
 impl Run {
     /// A prover's bench. It always includes an arm with jemalloc.
     fn of_prover(package: &Package, arguments: Vec<OsString>) -> Self {
-        let needs_peers = allocators(&arguments).any(|name| !is_built_anyway(name));
-        let needs_tune = allocators(&arguments).any(is_tuned);
-        Self { package: package.clone(), needs_jemalloc: true, needs_peers, needs_tune, arguments }
+        Self::of(package, true, arguments)
+    }
+
+    /// A bench that starts no arm needs none of the bench's allocators.
+    fn of(package: &Package, has_arms: bool, arguments: Vec<OsString>) -> Self {
+        let needs_peers = has_arms && allocators(&arguments).any(|name| !is_built_anyway(name));
+        let needs_tune = has_arms && allocators(&arguments).any(is_tuned);
+        Self { package: package.clone(), needs_jemalloc: has_arms, needs_peers, needs_tune, arguments }
     }
 }
 
@@ -51,11 +56,8 @@ pub(crate) fn read(bench: &Package, provers: &[Package], mut words: Vec<OsString
             one(&package, words)
         }
         tool if TOOLS.contains(&tool) || tool == "--version" => {
-            let needs_jemalloc = tool == TOOL_WITH_ARMS;
-            let needs_peers = needs_jemalloc && allocators(&words).any(|name| !is_built_anyway(name));
-            let needs_tune = needs_jemalloc && allocators(&words).any(is_tuned);
-            let package = bench.clone();
-            Ok(Asked::Runs(vec![Run { package, needs_jemalloc, needs_peers, needs_tune, arguments: words }]))
+            let has_arms = tool == TOOL_WITH_ARMS;
+            Ok(Asked::Runs(vec![Run::of(bench, has_arms, words)]))
         }
         "check" => check(provers, words).map(Asked::Runs),
         "record" => one(named(provers, word(&words, 1))?, words),

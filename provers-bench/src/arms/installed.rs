@@ -88,6 +88,8 @@ mod tests {
         assert_eq!(confirm("opt.thp", "default").unwrap(), ["opt.thp=default"]);
         let reason = confirm("opt.thp", "always").unwrap_err().to_string();
         assert_eq!(reason, "its setting did not take: opt.thp is default, not always");
+        let all = [("opt.thp", "default"), ("opt.thp", "default")].map(|(name, value)| (name.into(), value.into()));
+        assert_eq!(installed.confirm(&all).unwrap().len(), all.len());
         assert!(confirm("opt.pht", "1").unwrap_err().to_string().ends_with("m has no setting opt.pht"));
     }
 }

@@ -1,4 +1,5 @@
-//! Our arena with other values of its constants, in builds with the feature `tune`. What a mechanism brings is what is lost without it.
+//! Our arena with other values of its constants, in builds with the feature `tune`: they show the use of a mechanism by its
+//! absence.
 
 use super::arm::{Arm, Colour};
 use super::zk_alloc::PLAIN;
@@ -6,24 +7,26 @@ use ::zk_alloc::simulation::{CONSTANTS, Constant};
 use std::sync::{Mutex, PoisonError};
 
 /// An arm is named `zk-alloc:NAME=VALUE`, with `+` between several constants.
-const PREFIX: &str = "zk-alloc:";
+pub(crate) const PREFIX: &str = "zk-alloc:";
 /// The arms without one mechanism each.
-pub(crate) const ABLATION: &str = "ablation";
+const ABLATION: &str = "ablation";
 /// The arms with one constant each at half and at twice its value.
-pub(crate) const CONSTANTS_SET: &str = "constants";
+const CONSTANTS_SET: &str = "constants";
 
-/// A mechanism that takes several constants to switch off.
-const HEADROOM: &str = "headroom_part=never+least_headroom_bytes=0+most_headroom_bytes=0";
-/// Their constants.
+/// The two sets, by their names.
+pub(crate) const SETS: [&str; 2] = [ABLATION, CONSTANTS_SET];
+
+/// The constants of a mechanism that takes all of them to switch off.
 const OF_HEADROOM: [&str; 3] = ["headroom_part", "least_headroom_bytes", "most_headroom_bytes"];
 
 /// The arms of one of the two sets; `None` if the name is of another.
 pub(crate) fn set(name: &str) -> Option<Vec<&'static Arm>> {
     let values: Vec<String> = match name {
         ABLATION => {
-            let alone = CONSTANTS.iter().filter(|constant| !OF_HEADROOM.contains(&constant.name));
-            let off = alone.filter_map(|constant| Some(format!("{}={}", constant.name, shown(constant.off?))));
-            off.chain([HEADROOM.to_owned()]).collect()
+            let (headroom, others): (Vec<_>, Vec<_>) =
+                CONSTANTS.iter().partition(|constant| OF_HEADROOM.contains(&constant.name));
+            let headroom: Vec<_> = headroom.into_iter().filter_map(off).collect();
+            others.into_iter().filter_map(off).chain([headroom.join("+")]).collect()
         }
         CONSTANTS_SET => CONSTANTS.iter().flat_map(halved_and_doubled).collect(),
         _ => return None,
@@ -34,6 +37,13 @@ pub(crate) fn set(name: &str) -> Option<Vec<&'static Arm>> {
 /// The arm of this name; `None` if it names a constant that there is not, or no number.
 pub(crate) fn named(name: &str) -> Option<&'static Arm> {
     arm(name.strip_prefix(PREFIX)?)
+}
+
+/// The setting that switches a mechanism off; `None` if the constant is none of its own.
+fn off(constant: &Constant) -> Option<String> {
+    let value = constant.off?;
+    let shown = if value == usize::MAX { "never".into() } else { value.to_string() };
+    Some(format!("{}={shown}", constant.name))
 }
 
 /// A switch has no half.
@@ -72,10 +82,6 @@ fn make(values: &str) -> Option<&'static Arm> {
         colour: Colour::OTHER,
         ..PLAIN
     })))
-}
-
-fn shown(value: usize) -> String {
-    if value == usize::MAX { "never".into() } else { value.to_string() }
 }
 
 #[cfg(test)]

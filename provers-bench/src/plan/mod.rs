@@ -244,7 +244,9 @@ pub(crate) fn contestants(names: &[String]) -> Result<Vec<Contestant>, UsageErro
 }
 
 fn unknown_allocator(given: &str) -> UsageError {
-    let valid: Vec<_> = SETS.iter().map(|set| set.name).chain(ARMS.iter().map(|arm| arm.name)).collect();
+    let of_constants = tuned::SETS.into_iter().chain(["zk-alloc:CONSTANT=VALUE"]);
+    let valid: Vec<_> =
+        SETS.iter().map(|set| set.name).chain(ARMS.iter().map(|arm| arm.name)).chain(of_constants).collect();
     UsageError::Unknown { kind: "allocator", given: given.into(), valid: valid.join(", ") }
 }
 

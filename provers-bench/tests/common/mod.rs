@@ -13,7 +13,7 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 /// The binaries of Plonky3's package that the tests use. The other allocators take minutes to build and are left out.
-const BINARIES: [&str; 6] =
+pub(crate) const BINARIES: [&str; 6] =
     ["bench-plonky3", "record", "with-bump-reset", "with-glibc", "with-jemalloc", "with-zk-alloc"];
 
 /// The path of one of [`BINARIES`]. Builds the package first, as `cargo prove-bench plonky3` does, so that both share

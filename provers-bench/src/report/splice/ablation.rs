@@ -1,11 +1,12 @@
-//! What is lost without a mechanism, or with another value of a constant: a row for each, a column for each workload.
+//! The cost of a missing mechanism, or of another value of a constant: a row for each, a column for each workload.
 
+use crate::arms::tuned;
 use crate::results::format;
 use crate::results::record::{ArmResult, Run, WorkloadResult};
 use crate::results::summary::Summary;
 use crate::results::view;
 
-/// A table's heading, and its cell for an arm beside the baseline.
+/// A table's heading, and its cell for an arm, given the baseline unless the arm is it.
 type Figure = (&'static str, fn(&Summary, Option<&Summary>) -> Option<String>);
 
 const FIGURES: [Figure; 3] = [
@@ -58,7 +59,7 @@ fn of(
 /// The constants alone, as code.
 fn shown(label: &str) -> String {
     label
-        .strip_prefix("zk-alloc:")
+        .strip_prefix(tuned::PREFIX)
         .map_or_else(|| label.to_owned(), |constants| format!("`{}`", constants.replace('+', " ")))
 }
 
