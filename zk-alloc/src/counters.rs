@@ -55,6 +55,11 @@ pub(crate) fn peak_live_bytes() -> usize {
     window_peak_bytes().max(FORMER_PEAK_LIVE_BYTES.load(Ordering::Relaxed))
 }
 
+/// The peak of all windows before the current one; 0 in the first.
+pub(crate) fn former_peak_live_bytes() -> usize {
+    FORMER_PEAK_LIVE_BYTES.load(Ordering::Relaxed)
+}
+
 /// The peak since the last call, as for [`peak_live_bytes`]; 0 if nothing came into use since.
 pub(crate) fn take_seen_peak_bytes() -> usize {
     SEEN_PEAK_BYTES.swap(0, Ordering::Relaxed)

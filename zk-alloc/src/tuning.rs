@@ -82,9 +82,12 @@ constants! {
     crosses_min_bytes = 4 * MIB, "bytes", off NEVER;
     /// The smallest long run. Shorter runs outlive their proof more often, and lie with the slabs (placement.md).
     long_run_bytes = 256 * KIB, "bytes";
-    /// Room that is reserved for slabs and short runs, for each thread. Otherwise survivors take the places of the next proof's long runs
-    /// (placement.md).
-    small_reserved_bytes = 3 * MIB, "bytes a thread", off 0;
+    /// Slabs and short runs have this much for each thread to themselves, at the start of their zone. Otherwise survivors take the places of
+    /// the next proof's long runs (placement.md).
+    small_room_bytes = 3 * MIB, "bytes a thread", off 0;
+    /// After the first phase, they have no more than this part of the peak. Long runs can't use the free memory there, so it has to be less
+    /// than the headroom (ablation.md).
+    small_room_part = 8, "of the peak";
     /// A run shorter than this, and aligned to more than its length, is searched in the bitmap, which checks the places of a word together.
     short_run_granules = 8, "granules";
     /// Holes that a search checks for resident memory before it takes fresh memory. The search takes a few microseconds, as the faults of

@@ -27,7 +27,7 @@ const ORDER: &[&[&str]] = &[
     &["arena::layout", "arena::decay"],
     &["arena::window"],
     &["arena::thread_cache", "arena::budget"],
-    &["arena::runs", "arena::mapped"],
+    &["arena::runs", "arena::mapped", "arena::room"],
     &["arena::holes"],
     &["arena::hints"],
     &["arena::bitmap", "arena::table"],

@@ -24,11 +24,6 @@ impl<'a> Bitmap<'a> {
         self.words.len() * WORD_BITS
     }
 
-    /// Its first `bits` bits, rounded up to whole words.
-    pub(super) fn prefix(self, bits: usize) -> Self {
-        Self { words: &self.words[..Self::words_for(bits)] }
-    }
-
     /// Words that hold `bits` bits.
     pub(crate) const fn words_for(bits: usize) -> usize {
         bits.div_ceil(WORD_BITS)
@@ -154,11 +149,10 @@ impl<'a> Bitmap<'a> {
         self.last_set(lowest, at - lowest).map_or(lowest, |set| set + 1)
     }
 
-    /// The bits of a word at which clear bits begin: behind a set bit, at the start of the bitmap, or at `border`, the first bit of a word.
-    pub(super) fn begins_of_clear(self, word: usize, border: usize) -> u64 {
+    /// The bits of a word at which clear bits begin: behind a set bit, or at the start of the bitmap.
+    pub(super) fn begins_of_clear(self, word: usize) -> u64 {
         let bits = self.words[word].load(Ordering::SeqCst);
-        let is_first = word == 0 || word * WORD_BITS == border;
-        let before = if is_first { 1 } else { self.words[word - 1].load(Ordering::SeqCst) >> (WORD_BITS - 1) };
+        let before = if word == 0 { 1 } else { self.words[word - 1].load(Ordering::SeqCst) >> (WORD_BITS - 1) };
         !bits & (bits << 1 | before)
     }
 

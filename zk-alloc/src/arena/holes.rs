@@ -68,8 +68,13 @@ pub(super) struct Wanted {
 
 impl Wanted {
     /// The first place at or above `at`.
-    pub(super) fn first_from(self, at: usize) -> usize {
+    fn first_from(self, at: usize) -> usize {
         (at + self.skew).next_multiple_of(self.align) - self.skew
+    }
+
+    /// The first place in a hole.
+    pub(super) fn place_in(self, start: usize, end: usize) -> Option<usize> {
+        Some(self.first_from(start)).filter(|place| place + self.n <= end)
     }
 }
 
@@ -77,8 +82,6 @@ impl Wanted {
 #[derive(Debug)]
 pub(super) struct Holes {
     used: Bitmap<'static>,
-    /// No hole lies on both sides of this granule, the first of a word.
-    border: usize,
     sets: HintSets<CLASSES>,
     /// Set by the models of zones and slabs, which note no holes: a search also finds free runs without them. The models of the bitmap note
     /// holes.
@@ -91,30 +94,16 @@ impl Holes {
     ///
     /// # Errors
     /// The system's error, if it grants no memory.
-    pub(super) fn new(used: Bitmap<'static>, border: usize) -> Result<Self, Errno> {
+    pub(super) fn new(used: Bitmap<'static>) -> Result<Self, Errno> {
         let sets = HintSets::new(used.len() / WORD_BITS)?;
         let holes = Self {
             used,
-            border,
             sets,
             #[cfg(loom)]
             is_off: false,
         };
-        for (start, end) in holes.parts(0, used.len()) {
-            holes.note(start, end);
-        }
+        holes.note(0, used.len());
         Ok(holes)
-    }
-
-    /// The parts of `[start, end)` on both sides of the border.
-    fn parts(&self, start: usize, end: usize) -> impl Iterator<Item = (usize, usize)> + use<> {
-        let border = self.border.clamp(start, end);
-        [(start, border), (border, end)].into_iter().filter(|&(start, end)| start < end)
-    }
-
-    /// The part of the zone that a granule lies in.
-    fn part_of(&self, granule: usize) -> (usize, usize) {
-        if granule < self.border { (0, self.border) } else { (self.border, self.used.len()) }
     }
 
     fn set(&self, class: usize) -> HintSet {
@@ -131,25 +120,22 @@ impl Holes {
         if self.is_off {
             return;
         }
-        for (start, end) in self.parts(start, start + n) {
-            let mut at = start;
-            while let Some(clear) = self.used.next_clear_within(at, end) {
-                let (first, last) = self.part_of(clear);
-                // A hole that begins further below is in the last class already.
-                let lowest = first.max(clear.saturating_sub(LONGEST));
-                let begin = if clear == at { self.used.end_of_set(lowest, clear) } else { clear };
-                let end = self.end_of(clear, last, LONGEST);
-                if begin > lowest || lowest == first {
-                    self.note(begin, end);
-                }
-                at = end + 1;
+        let (mut at, last) = (start, start + n);
+        while let Some(clear) = self.used.next_clear_within(at, last) {
+            // A hole that begins further below is in the last class already.
+            let lowest = clear.saturating_sub(LONGEST);
+            let begin = if clear == at { self.used.end_of_set(lowest, clear) } else { clear };
+            let end = self.end_of(clear, LONGEST);
+            if begin > lowest || lowest == 0 {
+                self.note(begin, end);
             }
+            at = end + 1;
         }
     }
 
     /// The end of the hole around a clear granule, at most `reach` granules on.
-    fn end_of(&self, clear: usize, last: usize, reach: usize) -> usize {
-        let last = last.min(clear.saturating_add(reach));
+    fn end_of(&self, clear: usize, reach: usize) -> usize {
+        let last = self.used.len().min(clear.saturating_add(reach));
         self.used.next_set(clear, last).unwrap_or(last)
     }
 
@@ -165,13 +151,12 @@ impl Holes {
 
     /// The holes that begin in a word, with their ends. A hole is measured up to `reach` granules.
     fn in_word(&self, word: usize, reach: usize) -> impl Iterator<Item = (usize, usize)> {
-        let mut begins = self.used.begins_of_clear(word, self.border);
-        let (_, last) = self.part_of(word * WORD_BITS);
+        let mut begins = self.used.begins_of_clear(word);
         std::iter::from_fn(move || {
             let bit = (begins != 0).then(|| begins.trailing_zeros() as usize)?;
             begins &= begins - 1;
             let start = word * WORD_BITS + bit;
-            Some((start, self.end_of(start, last, reach)))
+            Some((start, self.end_of(start, reach)))
         })
         .filter(|&(start, end)| start < end)
     }
@@ -204,6 +189,11 @@ impl Holes {
         }
     }
 
+    /// The part from `from` on of a hole that begins below.
+    fn across(&self, from: usize, reach: usize) -> Option<(usize, usize)> {
+        (from > 0).then(|| (from, self.end_of(from, reach))).filter(|&(start, end)| start < end)
+    }
+
     /// The lowest place for a request at or above `from`. Looks at [`tuning::most_misses`] holes of each class that may be too short.
     pub(super) fn lowest(&self, from: usize, wanted: Wanted) -> Option<usize> {
         #[cfg(loom)]
@@ -211,6 +201,9 @@ impl Holes {
             return None;
         }
         let reach = LONGEST.max(wanted.n + wanted.align);
+        if let Some(place) = self.across(from, reach).and_then(|(start, end)| wanted.place_in(start, end)) {
+            return Some(place);
+        }
         let mut lowest = usize::MAX;
         for class in class_of(wanted.n)..CLASSES {
             let mut at = from;
@@ -218,8 +211,7 @@ impl Holes {
             let most = if class + 1 < CLASSES { tuning::most_misses() } else { usize::MAX };
             for _ in 0..most {
                 let Some((start, end)) = self.first(class, at, lowest, reach) else { break };
-                let place = wanted.first_from(start);
-                if place + wanted.n <= end {
+                if let Some(place) = wanted.place_in(start, end) {
                     lowest = lowest.min(place);
                     break;
                 }
@@ -253,6 +245,6 @@ impl Holes {
                 at = start + 1;
             }
         }
-        None
+        self.across(from, reach).and_then(|(start, end)| place_in(start, end))
     }
 }

@@ -38,8 +38,8 @@ pub(crate) struct ZoneSpec {
     /// A power of two, at most a huge page, and at least a page of the running kernel.
     pub(crate) granule_bytes: usize,
     pub(crate) huge: HugeAdvice,
-    /// The bytes at the zone's start that are reserved for slabs and short runs.
-    pub(crate) small_only_bytes: usize,
+    /// The [room](super::room) of slabs and short runs during the first phase, in bytes.
+    pub(crate) small_room_bytes: usize,
     /// The bytes at the zone's start that stay in small pages where the rest has huge ones. So small processes do not pay for whole huge
     /// pages.
     pub(crate) small_pages_bytes: usize,
@@ -68,17 +68,17 @@ pub(crate) fn zone_specs(config: &Config) -> [ZoneSpec; 3] {
     // In small pages, a fault for each costs more than clearing them here.
     let lazy_zero_bytes = if huge == HugeAdvice::Ask { config.settings.lazy_zero_bytes.value } else { usize::MAX };
     [RunKind::Aligned, RunKind::Mid, RunKind::Huge].map(|runs| {
-        let small_only_bytes = if runs == route::SLABS { tuning::small_reserved_bytes() * config.threads } else { 0 };
+        let small_room_bytes = if runs == route::SLABS { tuning::small_room_bytes() * config.threads } else { 0 };
         let small_pages_bytes = match runs {
             _ if config.huge_pages == HugePagesOutcome::Always => 0,
             RunKind::Aligned => usize::MAX,
-            RunKind::Mid => small_only_bytes + tuning::small_pages_bytes(),
+            RunKind::Mid => small_room_bytes + tuning::small_pages_bytes(),
             RunKind::Huge => 0,
         };
         ZoneSpec {
             granule_bytes: granule_bytes(runs).max(os::page_bytes()),
             huge,
-            small_only_bytes,
+            small_room_bytes,
             small_pages_bytes,
             lazy_zero_bytes,
             growth_room: if runs == RunKind::Huge { tuning::huge_run_growth_room() } else { 1 },

@@ -29,6 +29,7 @@ mod populate;
 mod purge;
 mod region;
 mod residency;
+mod room;
 mod runs;
 mod slab;
 mod table;

@@ -1,7 +1,7 @@
 //! Prefaulting free memory before a request needs it.
 
 use super::Arena;
-use super::runs::Tenant;
+use super::room::Tenant;
 use super::zone::Populate;
 use crate::route::{self, Path};
 

@@ -1,51 +1,30 @@
-//! The granules of a zone: used or free. Claims free runs for the zone's tenants.
+//! The granules of a zone: used or free. Claims free runs.
 
 use super::bitmap::{Bitmap, WORD_BITS};
 use super::holes::{Holes, Wanted};
 use crate::os::Errno;
-use crate::route;
 use crate::tuning;
-
-/// The use of a run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Tenant {
-    /// A slab. Its blocks may live long, so it gets the lowest place.
-    Slab,
-    /// A page run shorter than [`tuning::long_run_bytes`].
-    ShortRun,
-    /// A page run of that length or more.
-    LongRun,
-}
-
-impl Tenant {
-    pub(super) fn of_run(bytes: usize) -> Self {
-        if route::is_long_run(bytes) { Self::LongRun } else { Self::ShortRun }
-    }
-}
 
 /// See the module's documentation.
 #[derive(Debug)]
 pub(super) struct Runs {
     used: Bitmap<'static>,
-    /// The granules at the start that are reserved for slabs and short runs: a whole number of the bitmap's words.
-    reserved: usize,
     holes: Holes,
 }
 
 impl Runs {
-    /// `used` is clear, so all granules are free. The first `reserved`, rounded up to whole words, are for slabs and short runs only.
+    /// `used` is clear, so all granules are free.
     ///
     /// # Errors
     /// The system's error, if it grants no memory.
-    pub(super) fn new(used: Bitmap<'static>, reserved: usize) -> Result<Self, Errno> {
-        let reserved = used.prefix(reserved).len();
-        Ok(Self { used, reserved, holes: Holes::new(used, reserved)? })
+    pub(super) fn new(used: Bitmap<'static>) -> Result<Self, Errno> {
+        Ok(Self { used, holes: Holes::new(used)? })
     }
 
     /// As [`new`](Self::new), but holes are neither noted nor searched.
     #[cfg(loom)]
-    pub(super) fn without_holes(used: Bitmap<'static>, reserved: usize) -> Result<Self, Errno> {
-        let mut runs = Self::new(used, reserved)?;
+    pub(super) fn without_holes(used: Bitmap<'static>) -> Result<Self, Errno> {
+        let mut runs = Self::new(used)?;
         runs.holes.is_off = true;
         Ok(runs)
     }
@@ -58,25 +37,20 @@ impl Runs {
         self.used.len()
     }
 
-    /// Claims the lowest free run that a tenant may have and that begins at an `i` with `(i + skew) % align == 0`.
-    pub(super) fn claim_first_fit(&self, tenant: Tenant, n: usize, align: usize, skew: usize) -> Option<usize> {
-        let from = self.first_of(tenant);
+    /// Claims the lowest free run at or above `from` that begins at an `i` with `(i + skew) % align == 0`.
+    pub(super) fn claim_first_fit(&self, from: usize, n: usize, align: usize, skew: usize) -> Option<usize> {
         let look = |at| self.used.find_clear_run(at, n, align, skew);
         // A word has several places for a short run that is aligned to more. The bitmap checks them together.
         if align > n && n < tuning::short_run_granules() {
             return self.claim_found(from, n, look);
         }
         // No hole is noted if the zone is full, or if a fork cut off the thread that was about to note it.
-        self.claim_noted(tenant, n, align, skew).or_else(|| self.claim_found(from, n, look))
+        self.claim_noted(from, n, align, skew).or_else(|| self.claim_found(from, n, look))
     }
 
     /// As [`claim_first_fit`](Self::claim_first_fit), from the noted holes.
-    pub(super) fn claim_noted(&self, tenant: Tenant, n: usize, align: usize, skew: usize) -> Option<usize> {
-        self.claim_found(self.first_of(tenant), n, |from| self.holes.lowest(from, Wanted { n, align, skew }))
-    }
-
-    fn first_of(&self, tenant: Tenant) -> usize {
-        if tenant == Tenant::LongRun { self.reserved } else { 0 }
+    pub(super) fn claim_noted(&self, from: usize, n: usize, align: usize, skew: usize) -> Option<usize> {
+        self.claim_found(from, n, |from| self.holes.lowest(from, Wanted { n, align, skew }))
     }
 
     /// Claims the run that `look` finds, and looks again if another thread was faster.
@@ -89,9 +63,10 @@ impl Runs {
         }
     }
 
-    /// Claims a free run whose granules are all in `resident`, in the shortest of `most` holes that has one.
+    /// Claims a free run at or above `from` whose granules are all in `resident`, in the shortest of `most` holes that has one.
     pub(super) fn claim_resident(
         &self,
+        from: usize,
         resident: Bitmap<'static>,
         n: usize,
         align: usize,
@@ -100,12 +75,9 @@ impl Runs {
     ) -> Option<usize> {
         let wanted = Wanted { n, align, skew };
         let place_in = |start: usize, end: usize| {
-            resident.set_runs(start, end - start).find_map(|(start, len)| {
-                let place = wanted.first_from(start);
-                (place + n <= start + len).then_some(place)
-            })
+            resident.set_runs(start, end - start).find_map(|(start, len)| wanted.place_in(start, start + len))
         };
-        let start = self.holes.shortest(self.reserved, wanted, most, place_in)?;
+        let start = self.holes.shortest(from, wanted, most, place_in)?;
         self.try_claim(start, n).then_some(start)
     }
 

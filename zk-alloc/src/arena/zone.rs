@@ -20,7 +20,8 @@ use super::huge::HugePages;
 use super::layout::{self, Ahead, Zeroing, ZoneSpec};
 use super::mapped::Mapped;
 use super::residency::{Purge, Residency};
-use super::runs::{Runs, Tenant};
+use super::room::{self, Tenant};
+use super::runs::Runs;
 use super::thread_cache::{self, Run};
 use crate::counters::{self, ZoneCounters};
 use crate::os::Errno;
@@ -78,13 +79,11 @@ impl Zone {
         let granule_bytes = spec.granule_bytes;
         debug_assert!(granule_bytes.is_power_of_two() && base.addr().get() % granule_bytes == 0);
         let [used, resident, dirty] = bits;
-        // However little address space the system granted, most of it is for both.
-        let reserved = spec.small_only_bytes.div_ceil(granule_bytes).min(used.len() / 4);
         let residency = Residency::new(base, granule_bytes.trailing_zeros(), resident, dirty, Zeroing::new(&spec));
         #[cfg(not(loom))]
-        let runs = Runs::new(used, reserved)?;
+        let runs = Runs::new(used)?;
         #[cfg(loom)]
-        let runs = Runs::without_holes(used, reserved)?;
+        let runs = Runs::without_holes(used)?;
         Ok(Self {
             base,
             runs,
@@ -160,7 +159,7 @@ impl Zone {
         // to more than they ask for, most memory stays unused.
         let is_sparse = contents == Contents::Zeroed || align > self.bytes(granules);
         let fresh = self.make_usable(start, granules, limit, is_sparse)?;
-        self.grown(granules, fresh);
+        self.count(self.bytes(granules), fresh);
         self.counters().requested(bytes);
         if contents == Contents::Zeroed {
             self.residency.zero(start, bytes);
@@ -195,10 +194,6 @@ impl Zone {
         self.free_granules(start, self.granules(bytes));
     }
 
-    fn grown(&self, granules: usize, fresh_bytes: usize) {
-        self.count(self.bytes(granules), fresh_bytes);
-    }
-
     /// Counts bytes that are in use from now on, of which some were not resident.
     pub(super) fn count(&self, bytes: usize, fresh_bytes: usize) {
         self.counters().grown(bytes, fresh_bytes, thread_cache::cached_run_bytes);
@@ -224,7 +219,8 @@ impl Zone {
 
     /// As [`claim_free`](Self::claim_free): a run that begins at an `i` with `(i + skew) % align == 0`.
     fn claim_aligned(&self, tenant: Tenant, granules: usize, align: usize, skew: usize) -> Option<usize> {
-        let first_fit = || self.runs.claim_first_fit(tenant, granules, align, skew);
+        let from = self.first_of(tenant);
+        let first_fit = || self.runs.claim_first_fit(from, granules, align, skew);
         let is_resident = |start: &usize| self.residency.resident(*start, granules) == granules;
         let release = |start| self.runs.release(start, granules);
         let mut found = first_fit();
@@ -242,6 +238,12 @@ impl Zone {
         elsewhere.or(found)
     }
 
+    /// The first granule that a tenant may have. However little address space the system granted, most of it is for all tenants.
+    fn first_of(&self, tenant: Tenant) -> usize {
+        let room = room::kept_from(tenant, self.spec.small_room_bytes);
+        self.granules(room).min(self.runs.len() / 4)
+    }
+
     /// The alignment of a run in granules, and how far the zone's start lies behind a multiple of it.
     fn align_and_skew(&self, bytes: usize, align: usize) -> (usize, usize) {
         let align = self.granules(self.spec.run_align(bytes, align)).next_power_of_two();
@@ -255,7 +257,8 @@ impl Zone {
         if free_bytes < self.bytes(granules) {
             return None;
         }
-        self.runs.claim_resident(self.residency.resident_bits(), granules, align, skew, tuning::look_holes())
+        let (from, most) = (self.first_of(Tenant::LongRun), tuning::look_holes());
+        self.runs.claim_resident(from, self.residency.resident_bits(), granules, align, skew, most)
     }
 
     /// Frees what threads keep of this zone; `false` if they keep nothing.

@@ -6,7 +6,7 @@ use loom::sync::Arc;
 use super::models::{Uses, bounded, join, spawn};
 use crate::arena::bitmap::Bitmap;
 use crate::arena::hints::{self, HintSet};
-use crate::arena::runs::{Runs, Tenant};
+use crate::arena::runs::Runs;
 use crate::sync::{AtomicU64, Ordering};
 
 const BITS: usize = 128;
@@ -138,12 +138,12 @@ fn turned_bits_are_counted_once() {
 }
 
 /// A run that is freed while another thread searches is noted, so that the next search finds it.
-fn a_freed_run_is_found(interruptions: usize, reserved: usize, tenant: Tenant, parts: &'static [(usize, usize)]) {
+fn a_freed_run_is_found(interruptions: usize, from: usize, parts: &'static [(usize, usize)]) {
     bounded(interruptions, move || {
-        let runs = Arc::new(Runs::new(Bitmap::new(words(BITS / 64)), reserved).expect("memory"));
+        let runs = Arc::new(Runs::new(Bitmap::new(words(BITS / 64))).expect("memory"));
         assert!(runs.try_claim(0, BITS));
         let search = |runs: &Runs| {
-            if let Some(start) = runs.claim_noted(tenant, 15, 1, 0) {
+            if let Some(start) = runs.claim_noted(from, 15, 1, 0) {
                 runs.release(start, 15);
             }
         };
@@ -154,54 +154,52 @@ fn a_freed_run_is_found(interruptions: usize, reserved: usize, tenant: Tenant, p
         let freed: Vec<_> = freed.collect();
         search(&runs);
         join(freed);
-        let first = parts.iter().map(|&(start, _)| start).min();
-        assert_eq!(runs.claim_noted(tenant, 15, 1, 0), first, "a hole was lost");
+        let first = parts.iter().map(|&(start, _)| start.max(from)).min();
+        assert_eq!(runs.claim_noted(from, 15, 1, 0), first, "a hole was lost");
     });
 }
 
 #[test]
 fn a_run_that_is_freed_while_another_thread_passes_over_it_is_found_afterwards() {
-    a_freed_run_is_found(4, 0, Tenant::LongRun, &[(64, 16)]);
+    a_freed_run_is_found(4, 0, &[(64, 16)]);
 }
 
 #[test]
-fn what_is_freed_where_only_slabs_lie_or_behind_that_is_found_afterwards() {
-    a_freed_run_is_found(4, 64, Tenant::Slab, &[(0, 16)]);
-    a_freed_run_is_found(4, 64, Tenant::Slab, &[(64, 16)]);
-    a_freed_run_is_found(4, 64, Tenant::LongRun, &[(64, 16)]);
+fn a_part_of_what_is_freed_is_found_afterwards_by_a_search_from_within_it() {
+    a_freed_run_is_found(4, 65, &[(64, 16)]);
 }
 
 #[test]
 fn a_run_that_two_threads_freed_in_parts_while_a_third_passed_over_it_is_found_afterwards() {
-    a_freed_run_is_found(2, 0, Tenant::LongRun, &[(64, 4), (68, 12)]);
+    a_freed_run_is_found(2, 0, &[(64, 4), (68, 12)]);
 }
 
 /// Each thread frees two words of the run.
 #[test]
 fn a_run_of_many_words_that_two_threads_freed_in_parts_is_found_afterwards() {
     bounded(3, || {
-        let runs = Arc::new(Runs::new(Bitmap::new(words(5)), 0).expect("memory"));
+        let runs = Arc::new(Runs::new(Bitmap::new(words(5))).expect("memory"));
         assert!(runs.try_claim(0, 5 * 64));
-        assert_eq!(runs.claim_noted(Tenant::LongRun, 255, 1, 0), None);
+        assert_eq!(runs.claim_noted(0, 255, 1, 0), None);
         let freed = [(64, 128), (192, 128)].map(|(start, n)| {
             let runs = runs.clone();
             spawn(move || runs.release(start, n))
         });
         join(freed);
-        assert_eq!(runs.claim_noted(Tenant::LongRun, 255, 1, 0), Some(64));
+        assert_eq!(runs.claim_noted(0, 255, 1, 0), Some(64));
     });
 }
 
 #[test]
 fn a_search_that_overtakes_another_does_not_hide_what_was_freed_between_them() {
     bounded(3, || {
-        let runs = Arc::new(Runs::new(Bitmap::new(words(BITS / 64)), 0).expect("memory"));
+        let runs = Arc::new(Runs::new(Bitmap::new(words(BITS / 64))).expect("memory"));
         assert!(runs.try_claim(0, BITS));
         let (a, b) = (runs.clone(), runs.clone());
-        let threads = [spawn(move || _ = a.claim_noted(Tenant::LongRun, 64, 1, 0)), spawn(move || b.release(0, 16))];
-        let had = runs.claim_noted(Tenant::LongRun, 15, 1, 0);
+        let threads = [spawn(move || _ = a.claim_noted(0, 64, 1, 0)), spawn(move || b.release(0, 16))];
+        let had = runs.claim_noted(0, 15, 1, 0);
         join(threads);
-        assert_eq!(had.or_else(|| runs.claim_noted(Tenant::LongRun, 15, 1, 0)), Some(0));
+        assert_eq!(had.or_else(|| runs.claim_noted(0, 15, 1, 0)), Some(0));
     });
 }
 
@@ -210,15 +208,15 @@ fn a_search_that_overtakes_another_does_not_hide_what_was_freed_between_them() {
 fn a_claim_that_is_given_up_hides_nothing_that_is_free() {
     for (free, claimed) in [(64..80, (64, 17)), (48..64, (48, 17))] {
         bounded(3, move || {
-            let runs = Arc::new(Runs::new(Bitmap::new(words(BITS / 64)), 0).expect("memory"));
+            let runs = Arc::new(Runs::new(Bitmap::new(words(BITS / 64))).expect("memory"));
             assert!(runs.try_claim(0, BITS));
             runs.release(free.start, free.len());
             let other = runs.clone();
             let gives_up = spawn(move || assert!(!other.try_claim(claimed.0, claimed.1)));
             // Claims the free run only if the other thread has set none of its bits at that moment.
-            let had = runs.claim_noted(Tenant::LongRun, free.len(), 1, 0);
+            let had = runs.claim_noted(0, free.len(), 1, 0);
             join([gives_up]);
-            let had = had.or_else(|| runs.claim_noted(Tenant::LongRun, free.len(), 1, 0));
+            let had = had.or_else(|| runs.claim_noted(0, free.len(), 1, 0));
             assert_eq!(had, Some(free.start), "a hole was lost");
         });
     }

@@ -101,7 +101,7 @@ impl Memory {
         let spec = ZoneSpec {
             granule_bytes: self.granule_bytes,
             huge,
-            small_only_bytes: 0,
+            small_room_bytes: 0,
             small_pages_bytes: 0,
             lazy_zero_bytes: usize::MAX,
             growth_room: 1,

@@ -2,7 +2,7 @@
 use proptest::prelude::*;
 
 use crate::arena::bitmap::Bitmap;
-use crate::arena::runs::{Runs, Tenant};
+use crate::arena::runs::Runs;
 use crate::sync::AtomicU64;
 
 /// Enough bits for searches across several words.
@@ -125,17 +125,13 @@ fn zone_op() -> impl Strategy<Value = Op> {
 }
 
 /// As [`step`], for a zone that searches its index of holes.
-fn zone_step(zone: &Runs, tenant: Tenant, reserved: usize, bits: &mut [bool], op: Op) {
+fn zone_step(zone: &Runs, from: usize, bits: &mut [bool], op: Op) {
     match op {
         Op::ClaimFirstFit { n, align, .. } => {
             let fits = |&start: &usize| start % align == 0 && !bits[start..start + n].contains(&true);
-            let from = if tenant == Tenant::LongRun { reserved } else { 0 };
-            // A run crosses the border only if there is no other place.
-            let crosses = |start: usize| start < reserved && start + n > reserved;
             let places: Vec<usize> = (from..(BITS + 1).saturating_sub(n)).filter(fits).collect();
-            let on_one_side = places.iter().copied().find(|&start| !crosses(start));
-            let lowest = on_one_side.or_else(|| places.first().copied());
-            let found = zone.claim_first_fit(tenant, n, align, 0);
+            let lowest = places.first().copied();
+            let found = zone.claim_first_fit(from, n, align, 0);
             // If many holes below are too short, the zone may take a higher place that is sure to fit.
             let misses = lowest.map_or(0, |lowest| holes(&bits[from..lowest]));
             if misses < 8 || found.is_none() {
@@ -177,17 +173,16 @@ proptest! {
     }
 
     #[test]
-    fn a_zone_finds_the_lowest_free_run_of_each_tenant(
-        reserved in prop_oneof![Just(0), Just(64), Just(192)],
+    fn a_zone_finds_the_lowest_free_run_from_any_granule_on(
         is_taken in any::<bool>(),
-        ops in prop::collection::vec((zone_op(), any::<bool>()), 1..60),
+        ops in prop::collection::vec((zone_op(), prop_oneof![Just(0), 0..BITS]), 1..60),
     ) {
         let words: &'static [AtomicU64] = Box::leak((0..Bitmap::words_for(BITS)).map(|_| AtomicU64::new(0)).collect());
-        let zone = Runs::new(Bitmap::new(words), reserved).expect("memory");
+        let zone = Runs::new(Bitmap::new(words)).expect("memory");
         let mut bits = vec![is_taken; BITS];
         prop_assert!(!is_taken || zone.try_claim(0, BITS));
-        for (op, is_long) in ops {
-            zone_step(&zone, if is_long { Tenant::LongRun } else { Tenant::ShortRun }, reserved, &mut bits, op);
+        for (op, from) in ops {
+            zone_step(&zone, from, &mut bits, op);
         }
     }
 }
@@ -199,17 +194,17 @@ fn above_many_holes_a_run_lies_where_it_fits_for_sure() {
     const HOLE: usize = 14;
     let len = 64 * 400;
     let words: &'static [AtomicU64] = Box::leak((0..Bitmap::words_for(len)).map(|_| AtomicU64::new(0)).collect());
-    let zone = Runs::new(Bitmap::new(words), 0).expect("memory");
+    let zone = Runs::new(Bitmap::new(words)).expect("memory");
     assert!(zone.try_claim(0, len));
     let holes = (0..len / 64 - 10).flat_map(|word| [64 * word, 64 * word + 32]);
     holes.for_each(|start| zone.release(start, HOLE));
     let fitting = len - 200;
     zone.release(fitting, HOLE + 1);
-    assert_eq!(zone.claim_first_fit(Tenant::LongRun, HOLE + 2, 1, 0), None);
-    assert_eq!(zone.claim_first_fit(Tenant::LongRun, HOLE + 1, 1, 0), Some(fitting));
+    assert_eq!(zone.claim_first_fit(0, HOLE + 2, 1, 0), None);
+    assert_eq!(zone.claim_first_fit(0, HOLE + 1, 1, 0), Some(fitting));
     zone.release(fitting, HOLE + 1);
     let sure = len - 64;
     zone.release(sure, 20);
-    assert_eq!(zone.claim_first_fit(Tenant::LongRun, HOLE + 1, 1, 0), Some(sure));
-    assert_eq!(zone.claim_first_fit(Tenant::LongRun, HOLE, 1, 0), Some(0));
+    assert_eq!(zone.claim_first_fit(0, HOLE + 1, 1, 0), Some(sure));
+    assert_eq!(zone.claim_first_fit(0, HOLE, 1, 0), Some(0));
 }

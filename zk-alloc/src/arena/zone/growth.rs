@@ -31,7 +31,7 @@ impl Zone {
         if fresh > 0 && moved < granules {
             self.prefault_edges(start + moved, granules - moved, true);
         }
-        self.grown(granules, fresh);
+        self.count(self.bytes(granules), fresh);
         self.counters().requested(bytes);
         self.residency.soil(start, granules);
         Ok((self.address(start), is_copied))
@@ -91,7 +91,7 @@ impl Zone {
             }
             let Ok(fresh) = self.make_usable(more_at, more, Limit::Cap, true) else { return false };
             self.residency.soil(more_at, more);
-            self.grown(more, fresh);
+            self.count(self.bytes(more), fresh);
         } else if new < old {
             self.release_granules(start + new, old - new);
         }

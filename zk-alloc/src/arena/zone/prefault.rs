@@ -141,7 +141,7 @@ impl Zone {
     /// accounted: 0 if the zone or the cap has no room for them.
     pub(crate) fn populate(&self, tenant: Tenant, bytes: usize, prefault: impl FnOnce(Populate<'_>)) -> usize {
         let granules = self.granules(bytes.min(self.capacity_bytes()));
-        let Some(start) = self.runs.claim_first_fit(tenant, granules, 1, 0) else { return 0 };
+        let Some(start) = self.runs.claim_first_fit(self.first_of(tenant), granules, 1, 0) else { return 0 };
         if self.make_usable(start, granules, Limit::Cap, true).is_err() {
             return 0;
         }
