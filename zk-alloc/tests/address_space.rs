@@ -136,8 +136,8 @@ fn grow_two(steps: usize) -> [Vec<usize>; 2] {
 
 /// Without room to grow, each vector would lie in the other's way.
 #[test]
-fn giants_that_grow_in_turn_stay_where_they_are() {
-    in_its_own_process("giants_that_grow_in_turn_stay_where_they_are", &[], || {
+fn huge_runs_that_grow_in_turn_stay_where_they_are() {
+    in_its_own_process("huge_runs_that_grow_in_turn_stay_where_they_are", &[], || {
         for _ in 0..3 {
             let places = phase(|| grow_two(4));
             assert!(places.iter().all(|places| places.len() == 1), "{places:x?}");
@@ -147,8 +147,8 @@ fn giants_that_grow_in_turn_stay_where_they_are() {
 
 /// Room to grow takes address space. If a limit makes it scarce, the arena leaves it to the program.
 #[test]
-fn giants_that_grow_leave_scarce_addresses_to_the_program() {
-    in_its_own_process("giants_that_grow_leave_scarce_addresses_to_the_program", &[], || {
+fn huge_runs_that_grow_leave_scarce_addresses_to_the_program() {
+    in_its_own_process("huge_runs_that_grow_leave_scarce_addresses_to_the_program", &[], || {
         phase(|| drop(patterned(WORDS, 1)));
         // The second vector's room begins 512 MiB further on, more than a quarter of the remaining limit.
         let limit = address_space_bytes() + 1900 * MIB;
@@ -212,8 +212,8 @@ fn a_program_that_locks_its_future_memory_goes_on_with_what_it_has() {
 
 /// While future mappings are locked, room to grow would become resident at once.
 #[test]
-fn giants_that_grow_take_no_locked_room() {
-    in_its_own_process("giants_that_grow_take_no_locked_room", &[], || {
+fn huge_runs_that_grow_take_no_locked_room() {
+    in_its_own_process("huge_runs_that_grow_take_no_locked_room", &[], || {
         // SAFETY: only reads the user id.
         if unsafe { libc::geteuid() } != 0 {
             return skip("vectors that grow in locked memory", "only root may lock so much");

@@ -65,8 +65,8 @@ fn purge(numbers: &mut Numbers) {
 
 /// A page is not free if a buffer in use shares it with a freed one.
 #[test]
-fn buffers_in_use_stay_as_they_are_while_their_neighbours_are_given_back() {
-    with_pages_of_each_size("buffers_in_use_stay_as_they_are_while_their_neighbours_are_given_back", || {
+fn buffers_in_use_stay_as_they_are_while_their_neighbours_are_purged() {
+    with_pages_of_each_size("buffers_in_use_stay_as_they_are_while_their_neighbours_are_purged", || {
         let _phase = zk_alloc::PhaseGuard::new();
         let numbers = &mut Numbers::new(9);
         // From 1 KiB to 2 MiB, with each power of two equally likely.

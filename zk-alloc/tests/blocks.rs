@@ -32,8 +32,8 @@ fn faults_without_calls(runs: &[(Vec<u8>, u64, u64)]) -> u64 {
 }
 
 #[test]
-fn a_piece_is_paged_in_with_the_first_run_that_begins_it() {
-    in_its_own_process("a_piece_is_paged_in_with_the_first_run_that_begins_it", SETTINGS, || {
+fn a_chunk_is_prefaulted_with_the_first_run_that_begins_in_it() {
+    in_its_own_process("a_chunk_is_prefaulted_with_the_first_run_that_begins_in_it", SETTINGS, || {
         // This stays resident and in use: from here on chunks are 2 MiB, and lie behind it.
         let _large = phase(|| black_box(vec![1u8; LARGE_BYTES]));
         let runs: Vec<_> = (0..12).map(|_| cost_of_a_run(RUN_BYTES)).collect();
@@ -56,8 +56,8 @@ fn a_small_process_pays_for_little_more_than_it_uses() {
 }
 
 #[test]
-fn what_fills_pieces_is_paged_in_where_it_is_touched() {
-    in_its_own_process("what_fills_pieces_is_paged_in_where_it_is_touched", SETTINGS, || {
+fn what_fills_chunks_is_faulted_in_where_it_is_touched() {
+    in_its_own_process("what_fills_chunks_is_faulted_in_where_it_is_touched", SETTINGS, || {
         phase(|| {
             let before = rss_bytes();
             let untouched = black_box(Vec::<u8>::with_capacity(LARGE_BYTES));

@@ -185,8 +185,8 @@ fn what_is_dropped_after_its_phase_is_not_kept() {
 
 /// A program that is short of memory makes its buffers smaller. That must not need memory first.
 #[test]
-fn a_giant_shrinks_where_there_is_no_more_memory() {
-    in_its_own_process("a_giant_shrinks_where_there_is_no_more_memory", &[], || {
+fn a_huge_run_shrinks_where_there_is_no_more_memory() {
+    in_its_own_process("a_huge_run_shrinks_where_there_is_no_more_memory", &[], || {
         phase(|| {
             let mut words = patterned(200 * MIB / 8, 1);
             let block = Block::written(&RESIDENT, 200 * MIB);

@@ -149,7 +149,7 @@ fn what_grows_into_a_huge_page_is_counted_with_all_of_it() {
         let mut runs: Vec<_> = (0..80).map(|_| Block::written(&RESIDENT, 2 * MIB)).collect();
         keep_every(2, &mut runs);
         release();
-        region.check("every other run was given back");
+        region.check("every other run was purged");
         for run in &mut runs {
             let size = 2 * MIB + 8 * KIB;
             let address = run.address();
@@ -190,8 +190,8 @@ fn survivors() -> Vec<Block> {
 
 /// khugepaged must not fill the holes around live blocks, which it may try minutes after a purge.
 #[test]
-fn what_was_given_back_stays_away_where_the_kernel_makes_huge_pages() {
-    where_the_kernel_makes_huge_pages("what_was_given_back_stays_away_where_the_kernel_makes_huge_pages", || {
+fn what_was_purged_stays_away_where_the_kernel_makes_huge_pages() {
+    where_the_kernel_makes_huge_pages("what_was_purged_stays_away_where_the_kernel_makes_huge_pages", || {
         let mut region = Region::new();
         let survivors = survivors();
         release();

@@ -1,4 +1,4 @@
-//! Freed memory serves again, whether it was softened, purged to be zeroed, cut off by shrinking, left by other
+//! Freed memory serves again, whether it was purged lazily, purged to be zeroed, cut off by shrinking, left by other
 //! threads, or in the way of a cap. Each test covers one promise whose breach would lose memory or hand out stale
 //! bytes.
 //!
@@ -31,10 +31,10 @@ fn count_of(bytes: usize) -> usize {
     (32 * MIB / bytes).max(1)
 }
 
-/// Softened pages keep their contents until the kernel runs short. They are not clean, and must be cleared.
+/// Lazily purged pages keep their contents until the kernel runs short. They are not clean, and must be cleared.
 #[test]
-fn softened_memory_is_zeroed_when_zeroes_are_asked_for() {
-    in_its_own_process("softened_memory_is_zeroed_when_zeroes_are_asked_for", &[], || {
+fn lazily_purged_memory_is_zeroed_when_zeroes_are_asked_for() {
+    in_its_own_process("lazily_purged_memory_is_zeroed_when_zeroes_are_asked_for", &[], || {
         for bytes in SIZES {
             let dirty = written(count_of(bytes), bytes);
             let addresses: BTreeSet<_> = dirty.iter().map(Block::address).collect();
@@ -122,8 +122,8 @@ fn tails_of_buffers_that_shrink_serve_others() {
 
 /// Blocks that a thread freed stay in its cache until the thread exits or another thread needs them.
 #[test]
-fn what_exited_threads_kept_serves_others() {
-    in_its_own_process("what_exited_threads_kept_serves_others", &[], || {
+fn what_exited_threads_cached_serves_others() {
+    in_its_own_process("what_exited_threads_cached_serves_others", &[], || {
         let used = |bytes: usize| {
             thread::scope(|scope| scope.spawn(|| drop(written(2 * MIB / bytes, bytes))).join()).expect("a thread");
         };
@@ -141,9 +141,9 @@ fn what_exited_threads_kept_serves_others() {
 }
 
 #[test]
-fn what_exited_threads_kept_is_released() {
+fn what_exited_threads_cached_is_released() {
     const THREADS: usize = 200;
-    in_its_own_process("what_exited_threads_kept_is_released", &[], || {
+    in_its_own_process("what_exited_threads_cached_is_released", &[], || {
         drop(written(1, KIB));
         release();
         let (before, live_bytes) = (rss_bytes(), stats().live_bytes);
@@ -258,7 +258,7 @@ fn free_memory_in_other_threads_makes_room_under_a_cap() {
                 done.wait();
                 over
             });
-            assert_eq!(over, (0, 0), "a giant after {THREADS} threads freed 7 MiB in {sizes:?} each\n{}", stats());
+            assert_eq!(over, (0, 0), "a huge run after {THREADS} threads freed 7 MiB in {sizes:?} each\n{}", stats());
         }
     });
 }

@@ -112,7 +112,7 @@ mod tests {
     /// The case that zones prevent: a small block outlives a proof in the hole of a huge run and splits the hole. The
     /// next huge run finds no room there, and the process pays for two.
     #[test]
-    fn small_survivors_in_the_hole_of_a_giant_double_the_memory_of_one_zone() {
+    fn small_survivors_in_the_hole_of_a_huge_run_double_the_memory_of_one_zone() {
         let mut script = Script::default();
         script.proof().alloc(1, 100 * MIB).alloc(2, 40 * KIB).free(1).alloc(3, 40 * KIB).rest();
         for _ in 0..3 {

@@ -159,7 +159,7 @@ fn values_in_code_are_brought_within_their_bounds() {
 }
 
 #[test]
-fn giants_are_zeroed_lazily_where_many_threads_would_wait() {
+fn huge_runs_are_zeroed_lazily_where_many_threads_would_wait() {
     let of = |threads| {
         let (config, _) = resolve_on(Host { threads, ..MACHINE }, "", "", &Settings::new());
         config.settings.lazy_zero_bytes.value

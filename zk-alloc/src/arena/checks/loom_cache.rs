@@ -95,7 +95,7 @@ impl Threads {
 }
 
 #[test]
-fn a_kept_block_is_had_by_its_thread_or_by_a_claimant() {
+fn a_cached_block_goes_to_its_thread_or_to_a_claimant() {
     bounded(4, || {
         let threads = Threads::new();
         let claimant = Threads::claims_all(&threads);
@@ -110,7 +110,7 @@ fn a_kept_block_is_had_by_its_thread_or_by_a_claimant() {
 }
 
 #[test]
-fn a_kept_block_is_had_by_one_of_two_claimants_or_by_its_thread() {
+fn a_cached_block_goes_to_one_of_two_claimants_or_to_its_thread() {
     bounded(2, || {
         let threads = Threads::new();
         let claimants = [Threads::claims_all(&threads), Threads::claims_all(&threads)];
@@ -239,7 +239,7 @@ impl Threads {
 
 /// The owner frees a run and asks for it again, while other threads want the cached run.
 #[test]
-fn a_kept_run_goes_to_one_thread() {
+fn a_cached_run_goes_to_one_thread() {
     bounded(4, || {
         let threads = Threads::new();
         let others = [Threads::takes_run(&threads), Threads::takes_run(&threads)];

@@ -210,7 +210,7 @@ fn purging_gives_back_no_page_that_a_block_in_use_touches_and_loses_no_block() {
 }
 
 #[test]
-fn a_page_that_is_purged_while_its_blocks_come_and_go_is_booked_as_long_as_it_is_there() {
+fn a_page_that_is_purged_while_its_blocks_come_and_go_is_accounted_as_long_as_it_is_resident() {
     with_memory(GRANULE_BYTES, 2, move |memory| {
         let slabs = Slabs::new(memory, 1);
         let blocks = slabs.take(short(), in_a_page(short()) + 1);
@@ -257,7 +257,7 @@ fn what_is_purged_by_an_old_hint_belongs_to_a_slab_of_another_class() {
 }
 
 #[test]
-fn what_is_given_back_unbooked_belongs_to_a_slab_of_another_class() {
+fn what_is_purged_unaccounted_belongs_to_a_slab_of_another_class() {
     a_slab_becomes_one_of_another_class_during(2, |slabs| {
         let (base, bytes) = (slabs.model.zone.base(), slabs.model.zone.capacity_bytes());
         slabs.table.purge_unaccounted(&slabs.model.zone, base, bytes);
@@ -284,7 +284,7 @@ fn a_slab_becomes_one_of_another_class_during(interruptions: usize, work: fn(&Sl
 
 /// There is budget for one more page, and each of two threads wants one.
 #[test]
-fn what_would_exceed_the_cap_is_given_back_and_not_booked() {
+fn what_would_exceed_the_cap_is_purged_and_not_accounted() {
     with_memory(GRANULE_BYTES, 2, move |memory| {
         let slabs = Slabs::new(memory, 1);
         let kept = slabs.take(long(), in_a_page(long()));

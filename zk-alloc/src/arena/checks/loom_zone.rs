@@ -69,7 +69,7 @@ fn dirty_zone(memory: Memory) -> Arc<Model> {
 
 fn assert_whole(model: &Model) {
     model.pass(2, Contents::Zeroed);
-    model.assert_all_given_back();
+    model.assert_all_purged();
 }
 
 #[test]
@@ -86,7 +86,7 @@ fn zeroed_memory_is_zero_while_another_thread_trims() {
 }
 
 #[test]
-fn zeroed_memory_is_zero_while_another_thread_softens() {
+fn zeroed_memory_is_zero_while_another_thread_purges_lazily() {
     with_memory(GRANULE_BYTES, 3, move |memory| {
         let model = dirty_zone(memory);
         let other = model.clone();
@@ -124,7 +124,7 @@ impl Model {
 }
 
 #[test]
-fn what_is_given_back_while_it_is_made_huge_does_not_stay_in_memory() {
+fn what_is_purged_while_it_is_made_huge_does_not_stay_in_memory() {
     with_memory(GRANULE_BYTES, 3, move |memory| {
         let model = dirty_zone(memory);
         let other = model.clone();
@@ -163,7 +163,7 @@ fn what_a_slab_holds_stays_while_it_is_made_huge() {
         }
         model.purge_unaccounted();
         model.assert_accounted_is_in_memory();
-        model.assert_all_given_back();
+        model.assert_all_purged();
     });
 }
 
@@ -200,7 +200,7 @@ fn a_run_that_a_thread_keeps_is_its_own_or_free() {
             None => model.pass(IN_GRANULES, Contents::Zeroed),
         }
         join([thread]);
-        model.assert_all_given_back();
+        model.assert_all_purged();
     });
 }
 
@@ -220,7 +220,7 @@ fn with_chunks(interruptions: usize, model: impl Fn(Memory) + Sync + Send + 'sta
 }
 
 #[test]
-fn edges_that_two_page_in_are_booked_once_and_there() {
+fn edges_that_two_threads_prefault_are_accounted_once_and_resident() {
     with_chunks(2, |memory| {
         let model = fresh_zone(memory, 1);
         let other = model.clone();
@@ -230,12 +230,12 @@ fn edges_that_two_page_in_are_booked_once_and_there() {
         join([thread]);
         model.assert_accounted_is_in_memory();
         at.into_iter().for_each(|at| model.release(at, 1));
-        model.assert_all_given_back();
+        model.assert_all_purged();
     });
 }
 
 #[test]
-fn edges_that_are_paged_in_while_another_thread_trims_are_booked_as_long_as_they_are_there() {
+fn edges_that_are_prefaulted_while_another_thread_purges_are_accounted_as_long_as_they_are_resident() {
     with_chunks(2, |memory| {
         let model = fresh_zone(memory, 1);
         let other = model.clone();
@@ -244,7 +244,7 @@ fn edges_that_are_paged_in_while_another_thread_trims_are_booked_as_long_as_they
         join([thread]);
         model.assert_accounted_is_in_memory();
         model.release(at, 1);
-        model.assert_all_given_back();
+        model.assert_all_purged();
     });
 }
 
@@ -257,13 +257,13 @@ fn memory_beside_edges_that_are_paged_in_is_zero_and_its_owners() {
         model.pass(3, Contents::Any);
         join([thread]);
         model.assert_accounted_is_in_memory();
-        model.assert_all_given_back();
+        model.assert_all_purged();
     });
 }
 
 /// A slab accounts for its own pages. None of its granules is accounted as an edge of a neighbouring run.
 #[test]
-fn a_slab_beside_edges_that_are_paged_in_is_booked_once() {
+fn a_slab_beside_edges_that_are_prefaulted_is_accounted_once() {
     with_chunks(2, |memory| {
         let model = fresh_zone(memory, 1);
         let other = model.clone();
@@ -279,7 +279,7 @@ fn a_slab_beside_edges_that_are_paged_in_is_booked_once() {
         model.pass(1, Contents::Any);
         join([thread]);
         model.assert_accounted_is_in_memory();
-        model.assert_all_given_back();
+        model.assert_all_purged();
     });
 }
 

@@ -146,7 +146,7 @@ impl Model {
     }
 
     /// Checks that all memory is free again, and that after a trim nothing is accounted or in memory.
-    pub(super) fn assert_all_given_back(&self) {
+    pub(super) fn assert_all_purged(&self) {
         let all = self.free * self.zone.granule_bytes();
         let at =
             self.zone.claim(all, 1, Contents::Any, Limit::Cap, || None).expect("a granule was lost, or is still owned");

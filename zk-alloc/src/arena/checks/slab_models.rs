@@ -125,6 +125,6 @@ impl Slabs {
         assert_eq!(self.table.in_use(), (0, 0), "a slab was not freed");
         self.assert_none_lost(short());
         assert_eq!(self.table.in_use(), (0, 0));
-        self.model.assert_all_given_back();
+        self.model.assert_all_purged();
     }
 }

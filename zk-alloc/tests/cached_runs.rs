@@ -1,4 +1,4 @@
-//! A thread caches the run that it freed last for its next request, and other threads can still get that memory.
+//! A thread caches the short run that it freed last for its next request, and other threads can still get that memory.
 //!
 //! There is one test, because resident memory belongs to the process.
 
@@ -11,8 +11,9 @@ use zk_alloc::{ZkAllocator, phase, release, stats};
 #[global_allocator]
 static ALLOC: ZkAllocator = ZkAllocator;
 
-const MIB: usize = 1 << 20;
-const BYTES: usize = 8 * MIB;
+const KIB: usize = 1 << 10;
+/// A short run: threads cache none of 256 KiB or more.
+const BYTES: usize = 128 * KIB;
 
 /// Writes to a buffer and frees it. Returns its address.
 fn use_a_buffer(bytes: usize) -> usize {
@@ -50,20 +51,20 @@ fn goes_to_others_before_memory_that_is_not_resident() {
     let fresh_bytes = stats().fresh_bytes;
     use_a_buffer(BYTES);
     on_another_thread(|| _ = use_a_buffer(BYTES));
-    on_another_thread(|| _ = use_a_buffer(BYTES / 2 + MIB));
+    on_another_thread(|| _ = use_a_buffer(BYTES - 32 * KIB));
     assert_eq!(stats().fresh_bytes, fresh_bytes);
 }
 
-fn is_given_back_when_asked() {
+fn is_purged_when_asked() {
     use_a_buffer(BYTES);
     assert!(release() >= BYTES);
 }
 
 fn makes_way_for_growth() {
-    let mut grows: Vec<u8> = vec![3; MIB];
-    let (at, behind) = (grows.as_ptr().addr(), use_a_buffer(MIB));
-    assert_eq!(behind, at + MIB, "first fit in what was given back");
-    grows.reserve_exact(MIB);
+    let mut grows: Vec<u8> = vec![3; BYTES];
+    let (at, behind) = (grows.as_ptr().addr(), use_a_buffer(BYTES));
+    assert_eq!(behind, at + BYTES, "first fit in what was purged");
+    grows.reserve_exact(BYTES - 32 * KIB);
     assert_eq!(grows.as_ptr().addr(), at);
     assert!(grows.iter().all(|&byte| byte == 3));
 }
@@ -71,7 +72,7 @@ fn makes_way_for_growth() {
 /// A thread that exits leaves its cached run to the next thread. Many threads at once leave nothing alive.
 fn is_not_lost_with_its_thread() {
     const THREADS: usize = 300;
-    let used = || (0..THREADS).for_each(|_| on_another_thread(|| _ = use_a_buffer(MIB)));
+    let used = || (0..THREADS).for_each(|_| on_another_thread(|| _ = use_a_buffer(BYTES)));
     used();
     let fresh_bytes = stats().fresh_bytes;
     used();
@@ -82,22 +83,22 @@ fn is_not_lost_with_its_thread() {
     thread::scope(|scope| {
         for _ in 0..THREADS {
             scope.spawn(|| {
-                use_a_buffer(64 << 10);
+                use_a_buffer(64 * KIB);
                 barrier.wait();
-                use_a_buffer(64 << 10);
+                use_a_buffer(64 * KIB);
             });
         }
     });
     // Except for the standard library's data about threads.
-    assert!(stats().live_bytes.abs_diff(live_bytes) < 64 << 10, "all of it was freed");
+    assert!(stats().live_bytes.abs_diff(live_bytes) < 64 * KIB, "all of it was freed");
 }
 
 #[test]
-fn what_is_kept() {
+fn a_cached_run() {
     phase(|| {
         serves_the_next_request();
         goes_to_others_before_memory_that_is_not_resident();
-        is_given_back_when_asked();
+        is_purged_when_asked();
         makes_way_for_growth();
         is_not_lost_with_its_thread();
     });
