@@ -4,7 +4,7 @@ use super::curves::curves;
 use super::facts::{self, command};
 use super::notes::notes;
 use super::table::{Style, table, table_fitting};
-use super::words;
+use super::words::{self, Finding};
 use crate::results::record::{Run, WorkloadResult};
 use crate::results::timed::Timed;
 
@@ -40,15 +40,24 @@ fn section_with(run: &Run, workload: &WorkloadResult, style: Style, table: &str)
     text
 }
 
-/// A whole run as Markdown, for a README or a comment.
+/// A whole run as Markdown, for a comment.
 pub(super) fn markdown(run: &Run) -> String {
+    with_findings(run, words::findings)
+}
+
+/// A whole run as Markdown for a page, without sentences that repeat its tables.
+pub(super) fn page(run: &Run) -> String {
+    with_findings(run, words::beyond_the_table)
+}
+
+fn with_findings(run: &Run, findings: impl Fn(&Run, &WorkloadResult) -> Vec<Finding>) -> String {
     let mut text = format!("## {}\n\n`{}`\n\n{}\n", run.prover, command(run), facts::sentence(run));
     let mut sections = String::new();
     for workload in &run.workloads {
         sections += "\n";
         sections += &section(run, workload, Style::Markdown);
         sections += "\n";
-        for finding in words::findings(run, workload) {
+        for finding in findings(run, workload) {
             sections += &format!("- **{}**: {}\n", finding.arm, inert(&finding.text));
         }
     }
@@ -112,5 +121,13 @@ mod tests {
         let findings: Vec<_> = text.lines().filter(|line| line.starts_with("- ")).collect();
         assert_eq!(findings.len(), 2, "{text}");
         assert_eq!(findings[1], "- **jemalloc**: FAILED in round 1: died: - &lt;b>of&lt;/b> a list.");
+    }
+
+    #[test]
+    fn a_page_leaves_out_what_its_table_shows_and_keeps_failures() {
+        let failed = arm("jemalloc", Outcome::Failed { round: 1, reason: "died".into() }, &[1]);
+        let text = page(&run(vec![workload_of(vec![arm("glibc", Outcome::Finished, &EVEN), failed])]));
+        let findings: Vec<_> = text.lines().filter(|line| line.starts_with("- ")).collect();
+        assert_eq!(findings, ["- **jemalloc**: FAILED in round 1: died."]);
     }
 }

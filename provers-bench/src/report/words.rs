@@ -45,6 +45,17 @@ pub(crate) fn findings(run: &Run, workload: &WorkloadResult) -> Vec<Finding> {
     findings
 }
 
+/// The findings that the table of the workload does not show: failures, and our arm against each peer.
+pub(crate) fn beyond_the_table(run: &Run, workload: &WorkloadResult) -> Vec<Finding> {
+    let mut findings: Vec<_> = workload.arms.iter().map(|arm| of_arm(run, workload, arm)).collect();
+    findings.retain(|finding| finding.tone == Tone::Broken);
+    if let Some((arm, _)) = view::ours(workload) {
+        findings.extend(against_peers(run, workload, arm));
+        findings.extend(compute_bound(workload, arm));
+    }
+    findings
+}
+
 fn of_arm(run: &Run, workload: &WorkloadResult, arm: &ArmResult) -> Finding {
     let said = |tone, text| Finding { tone, arm: arm.label.clone(), text };
     let outcome = format::outcome(&arm.outcome);

@@ -45,12 +45,12 @@ pub(super) fn block(what: &str, kept: &Kept) -> anyhow::Result<Block> {
             );
             Ok(Block { text, picture: None })
         }
+        ("rows", ..) => {
+            let text = format!("{}\n{}", summary(&rows(&sources, &found)?), provenance_in_brief(&found));
+            Ok(Block { text, picture: None })
+        }
         ("summary", ..) => {
-            let rows: Vec<_> = sources
-                .iter()
-                .zip(&found)
-                .map(|(source, run)| Row::of(run, source.of(run)?))
-                .collect::<Result<_, _>>()?;
+            let rows = rows(&sources, &found)?;
             let picture =
                 format!("![Time of a warm proof against peak memory, every prover under every allocator]({PICTURE})");
             let text = format!("{}\n{picture}\n\n{}", summary(&rows), provenance_in_brief(&found));
@@ -62,7 +62,8 @@ pub(super) fn block(what: &str, kept: &Kept) -> anyhow::Result<Block> {
         }
         _ => {
             bail!(
-                "{what:?} is none of: constants, tables RUN, terminal RUN/WORKLOAD, summary RUN/WORKLOAD ..., ablation RUN ..."
+                "{what:?} is none of: constants, tables RUN, terminal RUN/WORKLOAD, rows RUN/WORKLOAD ..., summary RUN/WORKLOAD ..., \
+                 ablation RUN ..."
             )
         }
     }
@@ -93,9 +94,13 @@ impl<'a> Source<'a> {
     }
 }
 
+fn rows<'r>(sources: &[Source<'_>], runs: &[&'r Run]) -> anyhow::Result<Vec<Row<'r>>> {
+    sources.iter().zip(runs).map(|(source, run)| Row::of(run, source.of(run)?)).collect()
+}
+
 /// The tables of a run, without the run's own heading.
 fn tables(run: &Run) -> String {
-    let text = text::markdown(run);
+    let text = text::page(run);
     let body = text.split_once("\n\n").map_or(text.as_str(), |(_, body)| body);
     format!("{body}\n{}", on(run))
 }

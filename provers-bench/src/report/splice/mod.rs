@@ -4,7 +4,8 @@
 //!
 //! - `<!-- prove-bench: tables plonky3 -->`: all tables of the run docs/data/runs/plonky3.json
 //! - `<!-- prove-bench: terminal smoke/whir -->`: one workload, as the terminal shows it
-//! - `<!-- prove-bench: summary plonky3/poseidon2 jolt/dory -->`: a row for each workload, and the picture
+//! - `<!-- prove-bench: rows plonky3/poseidon2 jolt/dory -->`: a row for each workload
+//! - `<!-- prove-bench: summary plonky3/poseidon2 jolt/dory -->`: the same, and the picture
 //!   docs/results.svg
 //! - `<!-- prove-bench: ablation a b -->`: what each mechanism or constant changes, over all workloads of these runs
 //! - `<!-- prove-bench: constants -->`: the constants of the allocator
