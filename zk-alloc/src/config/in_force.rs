@@ -244,13 +244,14 @@ impl<T: Copy> Setting<T> {
     }
 }
 
-/// A number of bytes: a whole number, optionally with K, M, G or T (KiB, MiB, GiB, TiB) behind it.
+/// A number of bytes: a whole number, optionally with K, M, G or T (KiB, MiB, GiB, TiB) behind it. Kubernetes writes Ki, Mi, Gi or Ti.
 ///
 /// Allocates nothing, like all code that runs before the first request is served: that request may come in a signal handler.
 pub(super) fn parse_bytes(text: &str) -> Option<usize> {
-    let unit = text.chars().next_back().and_then(|last| "KMGT".find(last.to_ascii_uppercase()));
+    let short = text.strip_suffix('i').unwrap_or(text);
+    let unit = short.chars().next_back().and_then(|last| "KMGT".find(last.to_ascii_uppercase()));
     let (digits, shift) = match unit {
-        Some(index) => (&text[..text.len() - 1], 10 * (index + 1)),
+        Some(index) => (&short[..short.len() - 1], 10 * (index + 1)),
         None => (text, 0),
     };
     digits.parse::<usize>().ok()?.checked_mul(1_usize.checked_shl(shift as u32)?)

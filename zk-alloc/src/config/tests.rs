@@ -70,6 +70,7 @@ fn good_values_are_taken() {
     assert_eq!(set("ZK_ALLOC_MIN_BYTES", "4096").min_bytes.value, 4096);
     assert_eq!(set("ZK_ALLOC_MIN_BYTES", " 64k ").min_bytes.value, 64 << 10);
     assert_eq!(set("ZK_ALLOC_RETAIN_BYTES", "2G").retain_bytes.value, 2 << 30);
+    assert_eq!(set("ZK_ALLOC_RETAIN_BYTES", "512Mi").retain_bytes.value, 512 << 20);
     assert_eq!(set("ZK_ALLOC_SLAB_GB", "8").thread_capacity_bytes.value, 8 << 30);
     assert_eq!(set("ZK_ALLOC_THP", "never").huge_pages.value, HugePages::Never);
 }
@@ -99,7 +100,7 @@ fn the_environment_outweighs_the_program_which_outweighs_the_default() {
 fn each_bad_value_is_named_with_what_is_used_instead() {
     let overflowing = "99999999999999999999";
     for (name, _, program, in_code) in EACH {
-        for value in ["", "-1", "garbage", "1.5", "1.5K", overflowing, "18446744073709551615G"] {
+        for value in ["", "-1", "garbage", "1.5", "1.5K", "9i", "Gi", overflowing, "18446744073709551615G"] {
             if (name, value) == ("ZK_ALLOC_RETAIN_FOR", "1.5") {
                 continue; // A second and a half.
             }
