@@ -16,6 +16,8 @@ static PEAK_LIVE_BYTES: AtomicUsize = AtomicUsize::new(0);
 static SEEN_PEAK_BYTES: AtomicUsize = AtomicUsize::new(0);
 /// The peak of all earlier windows.
 static FORMER_PEAK_LIVE_BYTES: AtomicUsize = AtomicUsize::new(0);
+/// The number of windows that began.
+static WINDOWS: AtomicUsize = AtomicUsize::new(0);
 static WARNED_OF_REFUSAL: AtomicBool = AtomicBool::new(false);
 
 /// Requests meant for the arena that the backing allocator served since the start or the last [`reset_overflow_stats`]: their
@@ -55,9 +57,9 @@ pub(crate) fn peak_live_bytes() -> usize {
     window_peak_bytes().max(FORMER_PEAK_LIVE_BYTES.load(Ordering::Relaxed))
 }
 
-/// The peak of all windows before the current one; 0 in the first.
-pub(crate) fn former_peak_live_bytes() -> usize {
-    FORMER_PEAK_LIVE_BYTES.load(Ordering::Relaxed)
+/// The peak of all windows before the current one; `None` until the second begins.
+pub(crate) fn former_peak_live_bytes() -> Option<usize> {
+    (WINDOWS.load(Ordering::Acquire) >= 2).then(|| FORMER_PEAK_LIVE_BYTES.load(Ordering::Relaxed))
 }
 
 /// The peak since the last call, as for [`peak_live_bytes`]; 0 if nothing came into use since.
@@ -73,6 +75,8 @@ pub(crate) fn phase_begun() {
 pub(crate) fn window_begun(live_bytes: usize) {
     let former = PEAK_LIVE_BYTES.swap(live_bytes, Ordering::Relaxed);
     FORMER_PEAK_LIVE_BYTES.fetch_max(former, Ordering::Relaxed);
+    // Pairs with the Acquire of `former_peak_live_bytes`.
+    WINDOWS.fetch_add(1, Ordering::Release);
 }
 
 /// The peak since [`window_begun`], as for [`peak_live_bytes`].

@@ -85,8 +85,10 @@ constants! {
     /// Slabs and short runs have this much for each thread to themselves, at the start of their zone. Otherwise survivors take the places of
     /// the next proof's long runs (placement.md).
     small_room_bytes = 3 * MIB, "bytes a thread", off 0;
-    /// After the first phase, they have no more than this part of the peak. Long runs can't use the free memory there, so it has to be less
-    /// than the headroom (ablation.md).
+    /// But no more than this on machines with many threads. A large room keeps memory from a small prover's long runs, until its second proof.
+    most_small_room_bytes = 24 * MIB, "bytes";
+    /// After the first phase, they have no more than this part of the peak. Long runs can't use the free memory there, so it must not exceed
+    /// the headroom (ablation.md).
     small_room_part = 8, "of the peak";
     /// A run shorter than this, and aligned to more than its length, is searched in the bitmap, which checks the places of a word together.
     short_run_granules = 8, "granules";

@@ -189,7 +189,7 @@ impl Holes {
         }
     }
 
-    /// The part from `from` on of a hole that begins below.
+    /// The part from `from` on of a hole that begins there or below.
     fn across(&self, from: usize, reach: usize) -> Option<(usize, usize)> {
         (from > 0).then(|| (from, self.end_of(from, reach))).filter(|&(start, end)| start < end)
     }
@@ -221,7 +221,8 @@ impl Holes {
         (lowest != usize::MAX).then_some(lowest)
     }
 
-    /// Visits up to `most` holes at or above `from`, the short ones first, until `place_in` finds a place in one.
+    /// Visits up to `most` holes at or above `from`, the short ones first, until `place_in` finds a place in one. The part of a hole that begins
+    /// below comes last.
     pub(super) fn shortest(
         &self,
         from: usize,
@@ -235,13 +236,16 @@ impl Holes {
         }
         let reach = LONGEST.max(wanted.n + wanted.align);
         let mut left = most;
-        for class in class_of(wanted.n)..CLASSES {
+        'holes: for class in class_of(wanted.n)..CLASSES {
             let mut at = from;
             while let Some((start, end)) = self.first(class, at, usize::MAX, reach) {
+                if left == 0 {
+                    break 'holes;
+                }
                 if let Some(place) = place_in(start, end) {
                     return Some(place);
                 }
-                left = left.checked_sub(1)?;
+                left -= 1;
                 at = start + 1;
             }
         }

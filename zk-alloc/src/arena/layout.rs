@@ -7,6 +7,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 
 use crate::config::{Config, HugePagesOutcome};
+use super::room;
 use crate::os::{self, HUGE_PAGE_BYTES};
 use crate::route::{self, RunKind};
 use crate::tuning;
@@ -68,7 +69,7 @@ pub(crate) fn zone_specs(config: &Config) -> [ZoneSpec; 3] {
     // In small pages, a fault for each costs more than clearing them here.
     let lazy_zero_bytes = if huge == HugeAdvice::Ask { config.settings.lazy_zero_bytes.value } else { usize::MAX };
     [RunKind::Aligned, RunKind::Mid, RunKind::Huge].map(|runs| {
-        let small_room_bytes = if runs == route::SLABS { tuning::small_room_bytes() * config.threads } else { 0 };
+        let small_room_bytes = if runs == route::SLABS { room::first_bytes(config.threads) } else { 0 };
         let small_pages_bytes = match runs {
             _ if config.huge_pages == HugePagesOutcome::Always => 0,
             RunKind::Aligned => usize::MAX,

@@ -21,15 +21,42 @@ impl Tenant {
     }
 }
 
-/// The part of a room of `room_bytes` that a tenant keeps out of, in bytes.
-///
-/// During the first phase, the peak is not known yet. A room that grew with it would keep memory of long runs that lay there before.
-pub(super) fn kept_from(tenant: Tenant, room_bytes: usize) -> usize {
-    if tenant != Tenant::LongRun {
-        return 0;
+/// The room during the first phase, in bytes.
+pub(super) fn first_bytes(threads: usize) -> usize {
+    (tuning::small_room_bytes() * threads).min(tuning::most_small_room_bytes())
+}
+
+/// The part of the room that a tenant keeps out of, in bytes. The room has `first_bytes` until the first phase has shown the peak. A
+/// room that grew with the peak would keep memory of long runs that lay there before.
+pub(super) fn kept_from(tenant: Tenant, first_bytes: usize) -> usize {
+    match tenant {
+        Tenant::Slab | Tenant::ShortRun => 0,
+        Tenant::LongRun => after(counters::former_peak_live_bytes(), first_bytes),
     }
-    let former = counters::former_peak_live_bytes();
-    let is_first = former == 0 || counters::phases() < 2;
-    let most = if is_first { usize::MAX } else { former / tuning::small_room_part() };
-    room_bytes.min(most)
+}
+
+fn after(former_peak: Option<usize>, first_bytes: usize) -> usize {
+    former_peak.map_or(first_bytes, |peak| first_bytes.min(peak / tuning::small_room_part().max(1)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: usize = 1 << 20;
+
+    #[test]
+    fn the_room_of_the_first_phase_shrinks_to_a_part_of_its_peak() {
+        assert_eq!([1, 2, 64].map(first_bytes), [3 * MIB, 6 * MIB, 24 * MIB]);
+        assert_eq!(after(None, 6 * MIB), 6 * MIB);
+        assert_eq!(after(Some(400 * MIB), 6 * MIB), 6 * MIB);
+        assert_eq!(after(Some(40 * MIB), 6 * MIB), 5 * MIB);
+        assert_eq!(after(Some(40 * MIB), 0), 0);
+    }
+
+    #[test]
+    fn only_long_runs_keep_out() {
+        assert_eq!([Tenant::Slab, Tenant::ShortRun].map(|tenant| kept_from(tenant, 6 * MIB)), [0, 0]);
+        assert_eq!((Tenant::of_run(MIB), Tenant::of_run(64 << 10)), (Tenant::LongRun, Tenant::ShortRun));
+    }
 }

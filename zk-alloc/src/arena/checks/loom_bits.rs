@@ -155,7 +155,11 @@ fn a_freed_run_is_found(interruptions: usize, from: usize, parts: &'static [(usi
         search(&runs);
         join(freed);
         let first = parts.iter().map(|&(start, _)| start.max(from)).min();
-        assert_eq!(runs.claim_noted(from, 15, 1, 0), first, "a hole was lost");
+        let found = runs.claim_noted(from, 15, 1, 0);
+        assert_eq!(found, first, "a hole was lost");
+        found.inspect(|&start| runs.release(start, 15));
+        let lowest = parts.iter().map(|&(start, _)| start).min();
+        assert_eq!(runs.claim_noted(0, 15, 1, 0), lowest, "its hint was lost");
     });
 }
 

@@ -212,7 +212,7 @@ impl Cache {
     /// Whether the next block takes the slow path, where the thread looks at the time, even if the cache has it.
     #[inline(always)]
     pub(crate) fn is_to_tick(&self) -> bool {
-        let every = tuning::tick_requests() as u64;
+        let every = tuning::tick_requests().max(1) as u64;
         self.block_allocations.load(Ordering::Relaxed) % every == every - 1
     }
 
