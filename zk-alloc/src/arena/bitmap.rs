@@ -141,7 +141,10 @@ impl<'a> Bitmap<'a> {
 
     /// The lowest clear bit in `[at, end)`.
     pub(super) fn next_clear_within(self, at: usize, end: usize) -> Option<usize> {
-        Some(self.next_clear(at)).filter(|&clear| clear < end)
+        masks(at, end.saturating_sub(at)).find_map(|(word, mask)| {
+            let clear = !self.words[word].load(Ordering::SeqCst) & mask;
+            (clear != 0).then(|| word * WORD_BITS + clear.trailing_zeros() as usize)
+        })
     }
 
     /// The start of the clear bits that lie right below `at`, but not below `lowest`.
