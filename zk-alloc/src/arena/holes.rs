@@ -222,19 +222,20 @@ impl Holes {
     }
 
     /// Visits up to `most` holes at or above `from`, the short ones first, until `place_in` finds a place in one. The part of a hole that begins
-    /// below comes last.
+    /// below comes last. Each is measured `beyond` granules further than others are.
     pub(super) fn shortest(
         &self,
         from: usize,
         wanted: Wanted,
         most: usize,
+        beyond: usize,
         place_in: impl Fn(usize, usize) -> Option<usize>,
     ) -> Option<usize> {
         #[cfg(loom)]
         if self.is_off {
             return None;
         }
-        let reach = LONGEST.max(wanted.n + wanted.align);
+        let reach = LONGEST.max(wanted.n + wanted.align) + beyond;
         let mut left = most;
         'holes: for class in class_of(wanted.n)..CLASSES {
             let mut at = from;

@@ -6,8 +6,8 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 
-use crate::config::{Config, HugePagesOutcome};
 use super::room;
+use crate::config::{Config, HugePagesOutcome};
 use crate::os::{self, HUGE_PAGE_BYTES};
 use crate::route::{self, RunKind};
 use crate::tuning;

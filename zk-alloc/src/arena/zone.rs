@@ -240,8 +240,7 @@ impl Zone {
 
     /// The first granule that a tenant may have. However little address space the system granted, most of it is for all tenants.
     fn first_of(&self, tenant: Tenant) -> usize {
-        let room = room::kept_from(tenant, self.spec.small_room_bytes);
-        self.granules(room).min(self.runs.len() / 4)
+        self.granules(room::kept_from(tenant, self.spec.small_room_bytes)).min(self.runs.len() / 4)
     }
 
     /// The alignment of a run in granules, and how far the zone's start lies behind a multiple of it.
@@ -257,8 +256,16 @@ impl Zone {
         if free_bytes < self.bytes(granules) {
             return None;
         }
-        let (from, most) = (self.first_of(Tenant::LongRun), tuning::look_holes());
-        self.runs.claim_resident(from, self.residency.resident_bits(), granules, align, skew, most)
+        // Behind a room that shrank, the memory of the first phase's long runs begins where the room ended.
+        let look = (tuning::look_holes(), self.granules(self.spec.small_room_bytes));
+        self.runs.claim_resident(
+            self.first_of(Tenant::LongRun),
+            self.residency.resident_bits(),
+            granules,
+            align,
+            skew,
+            look,
+        )
     }
 
     /// Frees what threads keep of this zone; `false` if they keep nothing.
