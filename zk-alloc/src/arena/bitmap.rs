@@ -159,6 +159,12 @@ impl<'a> Bitmap<'a> {
         !bits & (bits << 1 | before)
     }
 
+    /// The bits of `[start, start + n)` that are set here or in `other`.
+    pub(crate) fn count_with(self, other: Self, start: usize, n: usize) -> usize {
+        let either = |word: usize| self.words[word].load(Ordering::Relaxed) | other.words[word].load(Ordering::Relaxed);
+        masks(start, n).map(|(word, mask)| (either(word) & mask).count_ones() as usize).sum()
+    }
+
     /// The highest run of bits in `[from, end)` that are set here and clear in `taken`, as `(start, length)`.
     pub(crate) fn last_run_without(self, taken: Self, from: usize, end: usize) -> Option<(usize, usize)> {
         let left = |word: usize| {

@@ -63,8 +63,8 @@ impl Runs {
         }
     }
 
-    /// Claims a free run at or above `from` whose granules are all in `resident`, in the shortest of `most` holes that has one.
-    /// A hole is looked at `beyond` granules further than in other searches.
+    /// Claims a free run at or above `from` whose granules are all in `resident`, in the shortest of [`tuning::look_holes`] holes
+    /// that has one. A hole is looked at `beyond` granules further than in other searches.
     pub(super) fn claim_resident(
         &self,
         from: usize,
@@ -72,13 +72,13 @@ impl Runs {
         n: usize,
         align: usize,
         skew: usize,
-        (most, beyond): (usize, usize),
+        beyond: usize,
     ) -> Option<usize> {
         let wanted = Wanted { n, align, skew };
         let place_in = |start: usize, end: usize| {
             resident.set_runs(start, end - start).find_map(|(start, len)| wanted.place_in(start, start + len))
         };
-        let start = self.holes.shortest(from, wanted, most, beyond, place_in)?;
+        let start = self.holes.shortest(from, wanted, tuning::look_holes(), beyond, place_in)?;
         self.try_claim(start, n).then_some(start)
     }
 

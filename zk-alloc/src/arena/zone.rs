@@ -26,7 +26,6 @@ use super::thread_cache::{self, Run};
 use crate::counters::{self, ZoneCounters};
 use crate::os::Errno;
 use crate::route;
-use crate::tuning;
 
 /// The contents of a new allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -257,15 +256,8 @@ impl Zone {
             return None;
         }
         // Behind a room that shrank, the memory of the first phase's long runs begins where the room ended.
-        let look = (tuning::look_holes(), self.granules(self.spec.small_room_bytes));
-        self.runs.claim_resident(
-            self.first_of(Tenant::LongRun),
-            self.residency.resident_bits(),
-            granules,
-            align,
-            skew,
-            look,
-        )
+        let (from, beyond) = (self.first_of(Tenant::LongRun), self.granules(self.spec.small_room_bytes));
+        self.runs.claim_resident(from, self.residency.resident_bits(), granules, align, skew, beyond)
     }
 
     /// Frees what threads keep of this zone; `false` if they keep nothing.

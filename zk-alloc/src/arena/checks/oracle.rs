@@ -107,6 +107,7 @@ fn step(bitmap: Bitmap<'_>, bits: &mut [bool], op: Op) {
         Op::Look { start, n } => {
             assert_eq!(bitmap.set_runs(start, n).collect::<Vec<_>>(), runs(bits, start, n));
             assert_eq!(bitmap.count(start, n), bits[start..start + n].iter().filter(|&&bit| bit).count());
+            assert_eq!(bitmap.count_with(bitmap, start, n), bitmap.count(start, n));
             let none: Vec<AtomicU64> = (0..Bitmap::words_for(BITS)).map(|_| AtomicU64::new(0)).collect();
             let last = bitmap.last_run_without(Bitmap::new(&none), start, start + n);
             assert_eq!(last, runs(bits, start, n).last().copied());

@@ -69,9 +69,7 @@ impl Zone {
     fn is_densely_used(&self, chunk: Range<usize>) -> Option<bool> {
         let (start, len) = (chunk.start, chunk.end.min(self.runs.len()) - chunk.start);
         // An accounted granule was handed out, and may be free again. Slabs are in use, and the zone does not account for their pages.
-        let was_handed_out =
-            |&granule: &usize| self.residency.resident(granule, 1) + self.runs.used().count(granule, 1) > 0;
-        let handed_out = (start..start + len).filter(was_handed_out).count();
+        let handed_out = self.residency.resident_bits().count_with(self.runs.used(), start, len);
         if 16 * handed_out < len {
             return None;
         }
