@@ -86,7 +86,7 @@ impl<'a> Bitmap<'a> {
         let mut at = start;
         std::iter::from_fn(move || {
             let first = self.next_set(at, end)?;
-            at = self.next_clear(first).min(end);
+            at = self.next_clear_within(first, end).unwrap_or(end);
             Some((first, at - first))
         })
     }
