@@ -25,7 +25,7 @@ pub fn borders() -> [usize; 1] {
 }
 /// Slabs lie in the zone of the runs of this many bytes.
 pub const SLABS_AMONG_BYTES: usize = classes::MOST_SLAB_BYTES;
-/// Bytes at the start of that zone that slabs and short runs have to themselves during the first proof, for each of the machine's threads.
+/// Bytes at the start of that zone that slabs and short runs have to themselves in the first phase, for each of the machine's threads.
 #[must_use]
 pub fn small_room_bytes() -> usize {
     tuning::small_room_bytes()

@@ -190,17 +190,7 @@ impl<'a> Bitmap<'a> {
 
     /// The lowest clear bit at or above `at`, or `len`.
     fn next_clear(self, at: usize) -> usize {
-        let mut word = at / WORD_BITS;
-        let mut below = low_bits(at % WORD_BITS);
-        while let Some(bits) = self.words.get(word) {
-            let clear = !(bits.load(Ordering::SeqCst) | below);
-            if clear != 0 {
-                return word * WORD_BITS + clear.trailing_zeros() as usize;
-            }
-            below = 0;
-            word += 1;
-        }
-        self.len()
+        self.next_clear_within(at, self.len()).unwrap_or(self.len())
     }
 
     /// The lowest set bit in `[at, end)`.

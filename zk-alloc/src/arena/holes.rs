@@ -221,8 +221,8 @@ impl Holes {
         (lowest != usize::MAX).then_some(lowest)
     }
 
-    /// Visits up to `most` holes at or above `from`, the short ones first, until `place_in` finds a place in one. The part of a hole that begins
-    /// below comes last. Each is measured `beyond` granules further than others are.
+    /// Visits up to `most` holes at or above `from`, the short ones first, until `place_in` finds a place in one. The part of a hole that
+    /// begins below comes last. A hole is measured `beyond` granules further than in other searches.
     pub(super) fn shortest(
         &self,
         from: usize,

@@ -165,11 +165,13 @@ fn a_freed_run_is_found(interruptions: usize, from: usize, parts: &'static [(usi
 
 #[test]
 fn a_run_that_is_freed_while_another_thread_passes_over_it_is_found_afterwards() {
+    a_freed_run_is_found(4, 0, &[(0, 16)]);
     a_freed_run_is_found(4, 0, &[(64, 16)]);
 }
 
 #[test]
 fn a_part_of_what_is_freed_is_found_afterwards_by_a_search_from_within_it() {
+    a_freed_run_is_found(4, 64, &[(64, 16)]);
     a_freed_run_is_found(4, 65, &[(64, 16)]);
 }
 
