@@ -8,6 +8,9 @@ use super::{PRIVATE, keeping_errno, real_page_bytes};
 use crate::os::pages::covered;
 use crate::os::{self, NotMoved, is_in_sandbox};
 
+/// rustix has this flag in its Linux backend only, and Miri takes the one of the C library.
+const DONTUNMAP: MremapFlags = MremapFlags::from_bits_retain(libc::MREMAP_DONTUNMAP as u32);
+
 /// Moves the pages of `from` to `to`, without copying (mremap(2) with `MREMAP_DONTUNMAP`, Linux 5.7). Afterwards `to` has the
 /// contents of `from`, with its protection and its advice. `from` stays mapped and reads as zeroes.
 ///
@@ -26,8 +29,7 @@ use crate::os::{self, NotMoved, is_in_sandbox};
 pub(crate) unsafe fn move_pages(from: *mut u8, to: *mut u8, len: usize) -> Result<(), NotMoved> {
     let (len, _) = (covered(from, len)?, covered(to, len)?);
     // SAFETY: the caller's: nobody needs the old contents of `to`, and the pages of `from` are to be at `to`.
-    let moved =
-        unsafe { mremap_fixed(from.cast(), len, len, MremapFlags::MAYMOVE | MremapFlags::DONTUNMAP, to.cast()) };
+    let moved = unsafe { mremap_fixed(from.cast(), len, len, MremapFlags::MAYMOVE | DONTUNMAP, to.cast()) };
     moved.map(drop).map_err(|refused| {
         if refused == Errno::NOMEM {
             // SAFETY: the caller's.
