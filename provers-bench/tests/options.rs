@@ -21,6 +21,30 @@ fn a_sweep_is_a_result_a_point_and_a_table_of_ratios() {
     assert_eq!(rows, [["1"; 4], ["2"; 4]].concat());
 }
 
+/// A node proves at each tick and idles in between. Its memory over that time must be in the figures.
+#[test]
+fn proofs_at_fixed_times_are_made_one_arm_after_the_other() {
+    let bench = Bench::new("slots");
+    let options = "--workloads keccak --log-rows 10 --every 1s --for 3s --allocators glibc,zk-alloc";
+    let output = bench.run(&format!("plonky3 {options}"));
+    let table = stdout(&output);
+    assert_eq!(output.status.code(), Some(0), "{table}\n{}", stderr(&output));
+    assert!(["p95", "worst", "GB s"].iter().all(|heading| table.contains(heading)), "{table}");
+    let result = &bench.result()["workloads"][0];
+    assert_eq!(result["timed"], "slots");
+    for arm in result["arms"].as_array().unwrap() {
+        let samples = arm["samples"].as_array().unwrap();
+        let rounds: Vec<_> = samples.iter().map(|sample| sample["round"].as_u64().unwrap()).collect();
+        assert_eq!(rounds, [0, 1, 2], "{arm}");
+        // A second of a process that holds 1 MB at least, and not only the milliseconds of its proof.
+        assert!(samples.iter().all(|sample| sample["byte_seconds"].as_u64().unwrap() > 1_000_000), "{arm}");
+        let curve = arm["rss_over_time"].as_array().unwrap();
+        assert!(curve.last().unwrap()["at_ms"].as_u64().unwrap() > 2_500, "{arm}");
+    }
+    let message = stderr(&Bench::new("no-slots").run("plonky3 --every 4s --for 5s"));
+    assert!(message.lines().count() == 1 && message.contains("--for"), "{message}");
+}
+
 /// A script must be able to parse stdout as JSON.
 #[test]
 fn json_is_all_that_goes_to_stdout() {

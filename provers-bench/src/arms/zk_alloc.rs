@@ -27,6 +27,8 @@ pub(super) const ARMS: &[Arm] = &[
         ..PLAIN
     },
     Arm { name: "zk-alloc-thp-never", environment: &[("ZK_ALLOC_THP", "never")], ..PLAIN },
+    // It purges all free memory at the end of each phase.
+    Arm { name: "zk-alloc-retain-0", environment: &[("ZK_ALLOC_RETAIN_BYTES", "0")], ..PLAIN },
 ];
 
 const ARENA_SERVES: &[Condition] =

@@ -10,8 +10,17 @@ pub type Allocator = ::zk_alloc::ZkAllocator;
 /// The value to install as the global allocator.
 pub const ALLOCATOR: Allocator = ::zk_alloc::ZkAllocator::resident();
 
-pub(super) const ARMS: &[Arm] =
-    &[Arm { name: "zk-alloc-resident", binary: "with-zk-alloc-resident", ..zk_alloc::PLAIN }];
+const PLAIN: Arm = Arm { name: "zk-alloc-resident", binary: "with-zk-alloc-resident", ..zk_alloc::PLAIN };
+
+pub(super) const ARMS: &[Arm] = &[
+    PLAIN,
+    // Its background thread purges what the last second did not need.
+    Arm {
+        name: "zk-alloc-idle-1s",
+        environment: &[("ZK_ALLOC_RETAIN_FOR", "1"), ("ZK_ALLOC_BACKGROUND", "1")],
+        ..PLAIN
+    },
+];
 
 /// Describes the installed allocator.
 #[inline]

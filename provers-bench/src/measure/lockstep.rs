@@ -25,7 +25,7 @@ const HANG_FACTOR: u32 = 20;
 
 /// Pause before a proof alone. By then a host that reclaims free memory has done so, and the proof runs under the
 /// conditions of a command that is started occasionally.
-const ALONE_PAUSE: Duration = Duration::from_secs(12);
+pub(super) const ALONE_PAUSE: Duration = Duration::from_secs(12);
 
 /// State shared by the runs of all points.
 pub(crate) struct Lockstep<'a> {
@@ -38,20 +38,20 @@ pub(crate) struct Lockstep<'a> {
 }
 
 /// The run of one point.
-struct Course<'a> {
-    point: Point,
-    schedule: Schedule,
-    seats: Vec<Seat<'a>>,
+pub(super) struct Course<'a> {
+    pub(super) point: Point,
+    pub(super) schedule: Schedule,
+    pub(super) seats: Vec<Seat<'a>>,
     /// Index of the baseline arm.
     baseline: usize,
-    randomness: StdRng,
+    pub(super) randomness: StdRng,
     /// Offset in a page at which the stacks of the arms' processes begin. It is drawn once for each set of processes,
     /// so that no arm owes its time to it.
-    stack_bytes: u16,
+    pub(super) stack_bytes: u16,
     memory: Budget,
-    slowest: Duration,
+    pub(super) slowest: Duration,
     /// Warm rounds so far.
-    warm_rounds: u32,
+    pub(super) warm_rounds: u32,
 }
 
 impl<'a> Lockstep<'a> {
@@ -73,7 +73,11 @@ impl<'a> Lockstep<'a> {
         };
         let mut process = 0;
         let ended = loop {
-            if let Some(ended) = self.all_rounds_of(&mut course, process)? {
+            let ended = match plan.slots {
+                Some(slots) => self.turns(&mut course, process, slots)?,
+                None => self.all_rounds_of(&mut course, process)?,
+            };
+            if let Some(ended) = ended {
                 break ended;
             }
             process += 1;
@@ -103,7 +107,7 @@ impl<'a> Lockstep<'a> {
         Ok(WorkloadResult {
             workload: workload.spec.name.into(),
             about: workload.spec.about.into(),
-            timed: Timed::Proofs,
+            timed: if plan.slots.is_some() { Timed::Slots } else { Timed::Proofs },
             log_rows: workload.log_rows,
             threads,
             live_peak_bytes: record::live_peak_bytes(&arms),
@@ -143,9 +147,7 @@ impl<'a> Lockstep<'a> {
         let what = course.name_of(process, round);
         // All arms of a round prove the same input.
         let input = course.randomness.random();
-        let mut order: Vec<_> = (0..course.seats.len()).filter(|&index| course.seats[index].takes_part()).collect();
-        order.shuffle(&mut course.randomness);
-        for (place, index) in order.into_iter().enumerate() {
+        for (place, index) in course.order().into_iter().enumerate() {
             if self.interrupt.is_raised() {
                 return Ok(());
             }
@@ -188,8 +190,7 @@ impl<'a> Lockstep<'a> {
     fn alone(&mut self, course: &mut Course<'a>, pass: u32) {
         let input = course.randomness.random();
         course.stack_bytes = course.randomness.random();
-        let mut order: Vec<_> = (0..course.seats.len()).filter(|&index| course.seats[index].takes_part()).collect();
-        order.shuffle(&mut course.randomness);
+        let order = course.order();
         let what = format!("{}, alone (pass {} of {})", course.size(), pass + 1, self.plan.alone);
         for (place, index) in order.into_iter().enumerate() {
             if self.interrupt.is_raised() {
@@ -219,7 +220,7 @@ impl<'a> Lockstep<'a> {
     }
 
     /// Logs the arm's samples after the first `before`.
-    fn keep_samples(&mut self, course: &mut Course<'a>, index: usize, before: usize) -> anyhow::Result<()> {
+    pub(super) fn keep_samples(&mut self, course: &mut Course<'a>, index: usize, before: usize) -> anyhow::Result<()> {
         let Seat { contestant, result, .. } = &course.seats[index];
         let Point { workload, threads } = course.point;
         for proof in &result.samples[before..] {
@@ -233,7 +234,7 @@ impl<'a> Lockstep<'a> {
     }
 
     /// Removes an arm from the run.
-    fn leave(&mut self, seat: &mut Seat, outcome: Outcome) {
+    pub(super) fn leave(&mut self, seat: &mut Seat, outcome: Outcome) {
         if let Some(text) = format::outcome(&outcome) {
             self.progress.note(&format!("{}: {text}", seat.contestant.label));
         }
@@ -267,6 +268,13 @@ impl<'a> Lockstep<'a> {
 }
 
 impl Course<'_> {
+    /// The arms that take part, in random order.
+    pub(super) fn order(&mut self) -> Vec<usize> {
+        let mut order: Vec<_> = (0..self.seats.len()).filter(|&index| self.seats[index].takes_part()).collect();
+        order.shuffle(&mut self.randomness);
+        order
+    }
+
     fn name_of(&self, process: u32, round: u32) -> String {
         let schedule = self.schedule;
         let planned = process < schedule.processes;
@@ -276,14 +284,14 @@ impl Course<'_> {
         format!("{}, {round} (process {process})", self.size())
     }
 
-    fn size(&self) -> String {
+    pub(super) fn size(&self) -> String {
         let Point { workload, threads } = self.point;
         format!("{} 2^{}, threads {threads}", workload.spec.name, workload.log_rows)
     }
 }
 
 /// Longest wait for an answer. Work grows with the rows, so the first wait does too.
-fn limit(workload: SizedWorkload, slowest: Duration) -> Duration {
+pub(super) fn limit(workload: SizedWorkload, slowest: Duration) -> Duration {
     let doublings = workload.log_rows.saturating_sub(workload.spec.default_log_rows).min(12);
     (FIRST_WAIT * (1 << doublings)).max(slowest * HANG_FACTOR)
 }

@@ -2,6 +2,7 @@
 //!
 //! - `lockstep`: rounds and their order
 //! - `budget`, `schedule`: whether another arm or round may start
+//! - `slots`: proofs at fixed times instead of rounds
 //! - `seat`: one arm and its proofs
 //! - `rss_watch`: memory over time
 //! - `process`: requests to one child, and its answers
@@ -19,4 +20,5 @@ pub(crate) mod progress;
 mod rss_watch;
 pub(crate) mod schedule;
 pub(crate) mod seat;
+mod slots;
 mod stale;

@@ -52,6 +52,12 @@ pub(crate) fn byte_seconds(seen: &[(u32, u64)], time: Duration) -> Option<u64> {
     Some((sum + (end - at) * bytes).round() as u64)
 }
 
+/// At most `most` of the samples: the highest of each group of neighbours, so that no peak is lost.
+pub(crate) fn highest(seen: &[(u32, u64)], most: usize) -> impl Iterator<Item = (u32, u64)> {
+    let group = seen.len().div_ceil(most).max(1);
+    seen.chunks(group).filter_map(|group| group.iter().copied().max_by_key(|(_, bytes)| *bytes))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -80,6 +86,15 @@ mod tests {
         assert!(seen.is_sorted_by_key(|(at_ms, _)| *at_ms), "{seen:?}");
         let bytes = || seen.iter().map(|(_, bytes)| *bytes);
         assert!(bytes().max().unwrap() >= bytes().next().unwrap() + (60 << 20), "{seen:?}");
+    }
+
+    #[test]
+    fn a_shorter_curve_keeps_its_peaks() {
+        let seen: Vec<_> = (0..1000).map(|at| (at, if at == 777 { 9 } else { 1 })).collect();
+        let shorter: Vec<_> = highest(&seen, 100).collect();
+        assert_eq!((shorter.len(), shorter.iter().map(|(_, bytes)| *bytes).max()), (100, Some(9)));
+        assert!(shorter.is_sorted_by_key(|(at, _)| *at));
+        assert_eq!(highest(&seen, 5000).count(), 1000);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use crate::machine::{build_info, memory};
 use crate::measure::interrupt::Interrupt;
 use crate::measure::process::{ChildProcess, Failure};
-use crate::measure::rss_watch::{RssWatch, byte_seconds};
+use crate::measure::rss_watch::{RssWatch, byte_seconds, highest};
 use crate::plan::{Contestant, Plan, Point};
 use crate::protocol::{Identity, Request};
 use crate::results::proof::{AloneProof, Proof};
@@ -11,6 +11,9 @@ use crate::results::record::{ArmResult, Outcome, RssPoint};
 use crate::sample::Sample;
 use std::path::Path;
 use std::time::Duration;
+
+/// Points in the curve of a turn.
+const CURVE_POINTS: usize = 600;
 
 /// An arm, with its child while one runs.
 pub(crate) struct Seat<'a> {
@@ -99,7 +102,7 @@ impl<'a> Seat<'a> {
     /// Proves once. A finished proof is added to the samples even if it makes the arm fail.
     pub(crate) fn prove(&mut self, turn: Turn, limit: Duration) -> Result<(), Outcome> {
         let Some(child) = &mut self.child else { return Ok(()) };
-        let Turn { process, round, order, input } = turn;
+        let Turn { round, input, .. } = turn;
         let watch = RssWatch::start(child.id());
         let answer = child.prove(round, input, limit);
         let seen = watch.stop();
@@ -107,10 +110,48 @@ impl<'a> Seat<'a> {
             let points = seen.iter().map(|&(at_ms, rss_bytes)| RssPoint { round, at_ms, rss_bytes });
             self.result.rss_over_time.extend(points);
         }
+        self.take_in(turn, answer, |sample| byte_seconds(&seen, Duration::from_nanos(sample.wall_ns)))
+    }
+
+    /// Proves once at its fixed time. The memory of the turn is added by [`turn_ended`](Self::turn_ended).
+    pub(crate) fn prove_on_time(&mut self, turn: Turn, limit: Duration) -> Result<(), Outcome> {
+        let Some(child) = &mut self.child else { return Ok(()) };
+        let answer = child.prove(turn.round, turn.input, limit);
+        self.take_in(turn, answer, |_| None)
+    }
+
+    /// The process of the current child; `None` without one.
+    pub(crate) fn pid(&self) -> Option<u32> {
+        self.child.as_ref().map(ChildProcess::id)
+    }
+
+    /// Adds the resident memory of a turn to its samples, the last `starts.len()`: each has that of its slot, from its
+    /// start to the next one's. `end` is that of the last slot.
+    pub(crate) fn turn_ended(&mut self, seen: &[(u32, u64)], starts: &[Duration], end: Duration, is_first: bool) {
+        let until = |at: Duration| byte_seconds(seen, at).unwrap_or(0);
+        let first = self.result.samples.len().saturating_sub(starts.len());
+        let ends = starts.iter().skip(1).copied().chain([end]);
+        for ((proof, &start), end) in self.result.samples[first..].iter_mut().zip(starts).zip(ends) {
+            proof.byte_seconds = (!seen.is_empty()).then(|| until(end).saturating_sub(until(start)));
+        }
+        if is_first {
+            let points = highest(seen, CURVE_POINTS);
+            self.result.rss_over_time.extend(points.map(|(at_ms, rss_bytes)| RssPoint { round: 0, at_ms, rss_bytes }));
+        }
+    }
+
+    /// Takes in a proof. It is added to the samples even if it makes the arm fail.
+    fn take_in(
+        &mut self,
+        turn: Turn,
+        answer: Result<(Sample, Option<String>), Failure>,
+        byte_seconds: impl FnOnce(&Sample) -> Option<u64>,
+    ) -> Result<(), Outcome> {
+        let Turn { process, round, order, .. } = turn;
         let (sample, refusal) = answer.map_err(|failure| outcome_of(&failure, turn))?;
         self.made += 1;
         let reason = self.objection(&sample, refusal);
-        let byte_seconds = byte_seconds(&seen, Duration::from_nanos(sample.wall_ns));
+        let byte_seconds = byte_seconds(&sample);
         self.result.samples.push(Proof { process, round, order, byte_seconds, sample });
         reason.map_or(Ok(()), |reason| Err(Outcome::Failed { round, reason }))
     }

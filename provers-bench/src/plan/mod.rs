@@ -25,6 +25,7 @@ pub(crate) struct Request {
     pub(crate) rounds: u32,
     pub(crate) processes: Option<u32>,
     pub(crate) alone: u32,
+    pub(crate) slots: Option<Slots>,
     pub(crate) precision: Option<f64>,
     pub(crate) max_time: Option<Duration>,
     pub(crate) threads: usize,
@@ -50,6 +51,7 @@ impl Request {
             rounds: self.rounds,
             processes: self.processes,
             alone: self.alone,
+            slots: self.slots,
             precision: self.precision,
             max_time: self.max_time.or(precise_time),
             threads: self.threads,
@@ -75,6 +77,8 @@ pub(crate) struct Plan {
     pub(crate) processes: Option<u32>,
     /// Passes in which each arm makes its first proof alone.
     pub(crate) alone: u32,
+    /// Proofs at fixed times instead of rounds in lockstep.
+    pub(crate) slots: Option<Slots>,
     /// Rounds are added until every interval is at most this wide, as a share of the baseline's time.
     pub(crate) precision: Option<f64>,
     /// Time limit of the run; it wins over `precision`.
@@ -105,6 +109,26 @@ impl Plan {
 /// Four processes give a verdict; more than ten gain little.
 const FEWEST_PROCESSES: u32 = 4;
 const MOST_PROCESSES: u32 = 10;
+
+/// Proofs at fixed times, in the turn of one arm.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Slots {
+    /// The time from one proof's start to the next one's.
+    pub(crate) every: Duration,
+    /// The proofs of a turn. The first is cold.
+    pub(crate) proofs: u32,
+}
+
+impl Slots {
+    /// The slots of a turn that takes `turn`. Fails if it holds fewer than two.
+    pub(crate) fn new(every: Duration, turn: Duration) -> Result<Self, UsageError> {
+        let proofs = turn.as_nanos().checked_div(every.as_nanos()).and_then(|proofs| u32::try_from(proofs).ok());
+        match proofs {
+            Some(proofs) if proofs >= 2 => Ok(Self { every, proofs }),
+            _ => Err(UsageError::Other("--for is at least twice --every: the first proof of a turn is cold".into())),
+        }
+    }
+}
 
 /// A requested size.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -290,6 +314,17 @@ mod tests {
             assert!(peers.iter().any(|peer| peer == name), "{name}");
         }
         assert!(!peers.iter().any(|peer| peer.starts_with("zk-alloc-")));
+    }
+
+    /// A turn of one proof would have no warm one, and no memory between proofs.
+    #[test]
+    fn a_turn_holds_two_slots_at_least() {
+        let slots = |every, turn| Slots::new(Duration::from_secs(every), Duration::from_secs(turn));
+        let (every, proofs) = (Duration::from_secs(4), 30);
+        assert_eq!(slots(4, 120), Ok(Slots { every, proofs }));
+        assert_eq!(slots(4, 123), Ok(Slots { every, proofs }));
+        assert!(slots(4, 7).unwrap_err().to_string().contains("--for"));
+        assert!(slots(0, 120).is_err());
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use crate::arms::DEFAULT_SET;
 use crate::plan::values::{self, LOG_ROWS, SweepOver, THREADS, whole};
-use crate::plan::{Request, Size, UsageError};
+use crate::plan::{Request, Size, Slots, UsageError};
 use crate::results::record::Sweep;
 use crate::results::stats::{MIN_PROCESSES_FOR_VERDICT, MIN_ROUNDS_FOR_VERDICT};
 use clap::Args;
@@ -38,6 +38,14 @@ pub(crate) struct RunArgs {
     /// 12 idle seconds, then its resident memory after 1 s and 10 s
     #[arg(long, value_name = "PASSES", default_value = "0", value_parser = whole::<u32>(0..=1000))]
     alone: u32,
+    /// Prove at fixed times instead of in lockstep: each arm takes its turn alone on the machine, makes one proof every
+    /// TIME, and idles in between
+    #[arg(long, value_name = "TIME", value_parser = values::time,
+        conflicts_with_all = ["smoke", "sweep", "rounds", "alone", "until_precise"])]
+    every: Option<Duration>,
+    /// How long each turn of --every takes
+    #[arg(long = "for", value_name = "TIME", value_parser = values::time, requires = "every", default_value = "2m")]
+    turn: Duration,
     /// Threads of the prover's pool [default: one per core]
     #[arg(long, value_name = "N", value_parser = whole(THREADS))]
     threads: Option<u32>,
@@ -84,7 +92,7 @@ impl RunArgs {
     /// The request that these options make.
     pub(crate) fn request(self) -> Result<Request, UsageError> {
         let other = |text: &str| Err(UsageError::Other(text.into()));
-        if self.processes.is_some_and(|processes| processes > self.rounds) {
+        if self.every.is_none() && self.processes.is_some_and(|processes| processes > self.rounds) {
             return other("--processes is at most --rounds: a process without a warm round would be none");
         }
         let threads = self.threads.map_or_else(cores, |threads| threads as usize);
@@ -104,7 +112,18 @@ impl RunArgs {
             (None, ..) if self.smoke => (vec![Size::Checked], vec![threads]),
             (None, size, _) => (vec![own_or(size)], vec![threads]),
         };
-        let (rounds, processes) = if self.smoke { SMOKE } else { (self.rounds, self.processes) };
+        let slots = match self.every {
+            Some(every) => Some(Slots::new(every, self.turn)?),
+            None => None,
+        };
+        let (rounds, processes) = match slots {
+            _ if self.smoke => SMOKE,
+            Some(slots) => {
+                let turns = self.processes.unwrap_or(1);
+                (turns * (slots.proofs - 1), Some(turns))
+            }
+            None => (self.rounds, self.processes),
+        };
         Ok(Request {
             workloads: self.workloads,
             sizes,
@@ -114,6 +133,7 @@ impl RunArgs {
             rounds,
             processes,
             alone: self.alone,
+            slots,
             precision: self.measured.until_precise,
             max_time: self.measured.max_time,
             threads,

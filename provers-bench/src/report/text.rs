@@ -100,6 +100,9 @@ fn rounds(workload: &WorkloadResult) -> String {
     let runs = if processes == 1 { "1 run".to_owned() } else { format!("{processes} runs") };
     match workload.timed {
         Timed::Proofs => format!("warm rounds {warm} in {processes} processes each"),
+        Timed::Slots => {
+            format!("{warm} warm proofs at fixed times in {processes} processes each, one arm after the other")
+        }
         Timed::Runs => format!("{runs} under each"),
         Timed::Intervals => format!("{warm} warm intervals in {runs} under each"),
     }

@@ -7,6 +7,7 @@ use crate::results::proof::Proof;
 use crate::results::record::{ArmResult, WorkloadResult};
 use crate::results::stats::{Ratio, Verdict};
 use crate::results::summary::Summary;
+use crate::results::timed::Timed;
 use crate::results::view;
 use crate::sample::Sample;
 
@@ -115,6 +116,16 @@ pub(crate) const COLUMNS: &[Column] = &[
             Shown::Judged("{warm} ratio", "time"),
         ],
     },
+    Column {
+        unit: Unit::Nanoseconds,
+        cell: Cell::Whole(|seen| view::latency_ns(seen.workload, seen.arm, 0.95)),
+        shown: &[Shown::Text("p95"), Shown::Page("p95")],
+    },
+    Column {
+        unit: Unit::Nanoseconds,
+        cell: Cell::Whole(|seen| view::latency_ns(seen.workload, seen.arm, 1.0)),
+        shown: &[Shown::Text("worst"), Shown::Page("worst")],
+    },
     Column { unit: Unit::Words, cell: Cell::Verdict, shown: &[Shown::Text("verdict"), Shown::Page("verdict")] },
     Column {
         unit: Unit::Ratio,
@@ -128,7 +139,7 @@ pub(crate) const COLUMNS: &[Column] = &[
     },
     Column {
         unit: Unit::Nanoseconds,
-        cell: Cell::Whole(|seen| seen.summary.warm_sys_ns.filter(|_| seen.workload.timed.is_of_command())),
+        cell: Cell::Whole(|seen| seen.summary.warm_sys_ns.filter(|_| seen.workload.timed != Timed::Proofs)),
         shown: &[
             Shown::Text("kernel time"),
             Shown::Page("kernel time"),
@@ -213,7 +224,12 @@ pub(crate) const COLUMNS: &[Column] = &[
     Column {
         unit: Unit::ByteSeconds,
         cell: Cell::Whole(|seen| seen.summary.warm_byte_seconds),
-        shown: &[Shown::Text("GB s"), Shown::Page("GB s")],
+        shown: &[
+            Shown::TextWith("GB s", |seen| {
+                view::byte_seconds_ratio(seen.workload, seen.arm).filter(|_| seen.workload.timed == Timed::Slots)
+            }),
+            Shown::Page("GB s"),
+        ],
     },
     Column {
         unit: Unit::Words,

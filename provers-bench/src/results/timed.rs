@@ -13,13 +13,15 @@ pub(crate) enum Timed {
     Runs,
     /// Intervals between lines of a command's output: in each run, one cold interval, then warm ones.
     Intervals,
+    /// Proofs at fixed times, with idle time in between.
+    Slots,
 }
 
 impl Timed {
     /// The noun for one sample.
     pub(crate) fn noun(self) -> &'static str {
         match self {
-            Self::Proofs => "proof",
+            Self::Proofs | Self::Slots => "proof",
             Self::Runs => "run",
             Self::Intervals => "interval",
         }
@@ -28,7 +30,7 @@ impl Timed {
     /// The noun with its article, as in "page faults a proof".
     pub(crate) fn each(self) -> &'static str {
         match self {
-            Self::Proofs => "a proof",
+            Self::Proofs | Self::Slots => "a proof",
             Self::Runs => "a run",
             Self::Intervals => "an interval",
         }
@@ -37,7 +39,7 @@ impl Timed {
     /// The samples that decide the verdict.
     pub(crate) fn warm(self) -> &'static str {
         match self {
-            Self::Proofs => "warm proofs",
+            Self::Proofs | Self::Slots => "warm proofs",
             Self::Runs => "runs",
             Self::Intervals => "warm intervals",
         }
@@ -50,7 +52,7 @@ impl Timed {
 
     /// Whether the samples come from a command and not from a prover.
     pub(crate) fn is_of_command(self) -> bool {
-        self != Self::Proofs
+        matches!(self, Self::Runs | Self::Intervals)
     }
 
     /// Whether the process continues after a sample, so that resting memory can be measured.

@@ -6,6 +6,7 @@ use crate::results::proof::{AloneProof, Proof};
 use crate::results::record::{ArmResult, Outcome, Run, Sweep, WorkloadResult};
 use crate::results::stats::{Ratio, Verdict, whole_median};
 use crate::results::summary::{Summary, warm_wall_ratios};
+use crate::results::timed::Timed;
 use crate::sample::Sample;
 use std::collections::BTreeMap;
 
@@ -63,6 +64,14 @@ pub(crate) fn warm(arm: &ArmResult) -> impl Iterator<Item = &Proof> + Clone {
 /// The median of a figure over the warm proofs that have it.
 pub(crate) fn warm_median(arm: &ArmResult, figure: impl Fn(&Sample) -> Option<u64>) -> Option<u64> {
     whole_median(warm(arm).filter_map(|proof| figure(&proof.sample)))
+}
+
+/// The time within which this part of the warm proofs was made; `None` unless the proofs were made at fixed times.
+pub(crate) fn latency_ns(workload: &WorkloadResult, arm: &ArmResult, part: f64) -> Option<u64> {
+    let mut times: Vec<_> = warm(arm).map(|proof| proof.sample.wall_ns).collect();
+    times.sort_unstable();
+    let rank = (times.len() as f64 * part).ceil() as usize;
+    times.get(rank.checked_sub(1)?).copied().filter(|_| workload.timed == Timed::Slots)
 }
 
 /// Ratios of `arm`'s warm wall-clock times to `other`'s: one list per process, one ratio per round.
@@ -128,6 +137,13 @@ pub(crate) fn verdict(workload: &WorkloadResult, arm: &ArmResult, summary: &Summ
     }
 }
 
+/// Resident memory over the time of a warm proof, as a ratio to the baseline's; `None` for the baseline itself.
+pub(crate) fn byte_seconds_ratio(workload: &WorkloadResult, arm: &ArmResult) -> Option<f64> {
+    let (_, reference) = baseline(workload).filter(|_| !is_baseline(workload, arm))?;
+    let baseline = reference.warm_byte_seconds.filter(|bytes| *bytes > 0)?;
+    Some(figures(arm)?.warm_byte_seconds? as f64 / baseline as f64)
+}
+
 /// The median of a figure over the arm's proofs alone.
 pub(crate) fn alone_median(arm: &ArmResult, figure: impl Fn(&AloneProof) -> Option<u64>) -> Option<u64> {
     whole_median(arm.alone.iter().filter_map(figure))
@@ -149,4 +165,23 @@ pub(crate) fn kernel_share(arm: &ArmResult) -> Option<f64> {
     let in_kernel: u64 = warm(arm).map(|proof| proof.sample.sys_ns).sum();
     let in_all: u64 = warm(arm).map(|proof| proof.sample.cpu_ns()).sum();
     (in_all > 0).then(|| in_kernel as f64 / in_all as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::tests::workload_of;
+    use crate::results::record::tests::arm;
+
+    /// The cold proof is no part of a latency, and a rank must not lie between two proofs.
+    #[test]
+    fn latencies_are_those_of_warm_proofs_at_fixed_times() {
+        let times: Vec<u64> = [900].into_iter().chain(1..=20).collect();
+        let mut workload = workload_of(vec![arm("glibc", Outcome::Finished, &times)]);
+        let latency = |workload: &WorkloadResult, part| latency_ns(workload, &workload.arms[0], part);
+        assert_eq!(latency(&workload, 1.0), None, "proofs in lockstep");
+        workload.timed = Timed::Slots;
+        workload.arms[0].samples.retain(|proof| proof.round > 0 || proof.process == 0);
+        assert_eq!([0.5, 0.95, 1.0].map(|part| latency(&workload, part)), [Some(10), Some(19), Some(20)]);
+    }
 }

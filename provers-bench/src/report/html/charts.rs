@@ -154,7 +154,9 @@ fn memory(workload: &WorkloadResult, palette: &Palette) -> Markup {
     Bars {
         title: "Resident memory",
         about: match workload.timed {
-            Timed::Proofs => "peak over all proofs, pale; resting after the last one was dropped, full".into(),
+            Timed::Proofs | Timed::Slots => {
+                "peak over all proofs, pale; resting after the last one was dropped, full".into()
+            }
             Timed::Runs => "peak over all runs, of all processes together".into(),
             Timed::Intervals => "peak over all intervals, pale; at the end of the last one, full".into(),
         },

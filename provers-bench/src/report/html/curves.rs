@@ -25,12 +25,13 @@ pub(super) fn memory(workload: &WorkloadResult, palette: &Palette) -> Markup {
             @let proof = match (workload.timed, round) {
                 (Timed::Proofs, 0) => "cold proof",
                 (Timed::Proofs, _) => "first warm proof",
+                (Timed::Slots, _) => "first turn",
                 _ => "first run",
             };
             @let times = points().filter(|point| point.round == round).map(|point| f64::from(point.at_ms));
             (Lines {
                 title: format!("Memory, {proof}"),
-                about: "resident, over the time since it was asked for; the driver looks now and then".into(),
+                about: "resident, over the time since the first request; the driver looks now and then".into(),
                 x: Axis::round(from_zero(times), |ms| time_tick(ms * 1e6)),
                 y: Axis::round(height, bytes_tick),
                 marker: live.clone(),

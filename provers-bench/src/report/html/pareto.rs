@@ -1,4 +1,4 @@
-//! Time against peak memory, both as ratios to the baseline's, with a dot for each arm of each workload. Faster arms
+//! Time against memory, both as ratios to the baseline's, with a dot for each arm of each workload. Faster arms
 //! lie further left, and smaller ones further down.
 
 use super::charts::{ratio_tick, ratios};
@@ -8,6 +8,7 @@ use super::scale::{Scale, range};
 use super::tables;
 use crate::results::format;
 use crate::results::record::WorkloadResult;
+use crate::results::timed::Timed;
 use crate::results::view;
 use maud::{Markup, html};
 
@@ -37,8 +38,18 @@ struct Dot {
 pub(crate) struct Pareto {
     dots: Vec<Dot>,
     baseline: String,
+    /// The figure of memory: the peak, or for proofs at fixed times the sum over time.
+    memory: &'static str,
     /// The arms in the chart, once each.
     legend: Vec<(String, Look)>,
+}
+
+/// The name of the figure of memory.
+fn figure(workload: &WorkloadResult) -> &'static str {
+    match workload.timed {
+        Timed::Slots => "memory over time",
+        _ => "peak RSS",
+    }
 }
 
 impl Pareto {
@@ -48,13 +59,18 @@ impl Pareto {
         for (name, workload) in workloads {
             for arm in &workload.arms {
                 let Some(summary) = view::figures(arm) else { continue };
-                let (Some(ratio), Some(memory)) = (summary.wall_ratio, summary.peak_rss_ratio) else { continue };
+                let memory = match workload.timed {
+                    Timed::Slots => view::byte_seconds_ratio(workload, arm),
+                    _ => summary.peak_rss_ratio,
+                };
+                let (Some(ratio), Some(memory)) = (summary.wall_ratio, memory) else { continue };
                 let look = palette.look(&arm.label);
                 let label = match workloads.len() {
                     1 => Some(arm.label.clone()),
                     _ => look.ours.then(|| name.clone()),
                 };
-                let meaning = format!("{name}, {}: time {}, peak RSS {memory:.2}", arm.label, format::ratio(&ratio));
+                let figure = figure(workload);
+                let meaning = format!("{name}, {}: time {}, {figure} {memory:.2}", arm.label, format::ratio(&ratio));
                 if legend.iter().all(|(label, _)| *label != arm.label) {
                     legend.push((arm.label.clone(), look.clone()));
                 }
@@ -63,15 +79,15 @@ impl Pareto {
         }
         // Ours come last, so that they are drawn over the others.
         dots.sort_by_key(|dot| dot.look.ours);
-        let baseline = workloads.first()?.1.baseline.clone();
-        (!dots.is_empty()).then_some(Self { dots, baseline, legend })
+        let first = workloads.first()?.1;
+        (!dots.is_empty()).then(|| Self { dots, baseline: first.baseline.clone(), memory: figure(first), legend })
     }
 
     /// The chart as a figure of the page.
     pub(super) fn figure(&self) -> Markup {
         let about = format!(
-            "time across, peak resident memory up, both by {}'s; the nearer to the lower left corner, the better",
-            self.baseline
+            "time across, {} up, both by {}'s; the nearer to the lower left corner, the better",
+            self.memory, self.baseline
         );
         html! {
             figure.wide {
@@ -116,7 +132,7 @@ impl Pareto {
             (text("marker-name", "end", (WIDTH - RIGHT, y.at(1.0) - 4.0), &self.baseline))
             (text("tick", "start", (LEFT, BOTTOM + 36.0), "← faster"))
             (text("tick", "end", (WIDTH - RIGHT, BOTTOM + 36.0), &format!("time by {}'s", self.baseline)))
-            (text("tick", "start", (LEFT, TOP - 10.0), &format!("peak RSS by {}'s; smaller is further down", self.baseline)))
+            (text("tick", "start", (LEFT, TOP - 10.0), &format!("{} by {}'s; smaller is further down", self.memory, self.baseline)))
             @for point in &self.dots {
                 g class={ "point " (point.look.class) @if point.look.ours { " ours" } } {
                     (dot((x.at(point.time), y.at(point.memory)), if point.look.ours { 5.0 } else { 3.5 }, &point.meaning))
