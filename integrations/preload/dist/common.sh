@@ -1,0 +1,53 @@
+# shellcheck shell=bash disable=SC2034 # the scripts of this folder source this file and use what it names
+# What is built, with which versions, and where it goes.
+set -euo pipefail
+umask 022
+export LC_ALL=C TZ=UTC
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../../.." && pwd -P)
+preload=$root/integrations/preload
+dist=${CARGO_TARGET_DIR:-$root/target}/dist
+# Everything but the packages themselves: tools, builds, unpacked packages, systems to try them on.
+work=$dist/work
+
+package=zk-alloc-preload
+library=libzk_alloc.so
+architectures=(x86_64 aarch64)
+# The oldest C library that the packages must run with.
+glibc=2.28
+version=$(sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"/\1/p' "$root/Cargo.toml")
+# The packages of a commit are the same bytes only with the same compiler: that of CI.
+rust=$(sed -n 's/^version=//p' "$root/.ci/toolchain")
+: "${SOURCE_DATE_EPOCH:=$(git -C "$root" log -1 --format=%ct)}"
+export SOURCE_DATE_EPOCH RUSTUP_TOOLCHAIN=$rust
+
+fail() {
+    echo "dist: $*" >&2
+    exit 1
+}
+
+say() {
+    echo "dist: $*"
+}
+
+# The name of an architecture in Debian.
+debian() {
+    case $1 in
+        x86_64) echo amd64 ;;
+        aarch64) echo arm64 ;;
+        *) fail "no name in Debian is known for the architecture $1" ;;
+    esac
+}
+
+# A folder with the files of a package: `stage FOLDER` empties it.
+stage() {
+    rm -rf "$1"
+    mkdir -p "$1"
+}
+
+# Gives all files of a folder the permissions and the time that they have in a package.
+settle() {
+    find "$1" -type d -exec chmod 755 {} +
+    find "$1" -type f -exec chmod 644 {} +
+    find "$1" -exec touch --no-dereference --date="@$SOURCE_DATE_EPOCH" {} +
+}
