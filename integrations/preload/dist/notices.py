@@ -7,7 +7,7 @@ TOOLS is the virtual environment that has zig. The crates are those that cargo n
 standard library. Fails if one has no notice where it is looked for."""
 
 import html
-import json
+import os
 import pathlib
 import re
 import subprocess
@@ -41,19 +41,20 @@ def mit_in(folder, name):
 
 def crates(target):
     """Name, licence and notice of each crate that cargo links."""
-    metadata = json.loads(said("cargo", "metadata", "--locked", "--format-version=1", "--filter-platform", target))
     tree = said("cargo", "tree", "--locked", "--package", PACKAGE, "--edges=normal", "--target", target, "--prefix=none",
-                "--format={p}")
-    linked = {tuple(line.split()[:2]) for line in tree.splitlines() if line.strip()}
-    for package in sorted(metadata["packages"], key=lambda package: package["name"]):
-        name, version = package["name"], package["version"]
-        # Packages without a source are this repository's.
-        if (name, f"v{version}") not in linked or package["source"] is None:
+                "--format={p}|{l}")
+    home = pathlib.Path(os.environ.get("CARGO_HOME") or pathlib.Path.home() / ".cargo")
+    # cargo marks a crate that it printed before with (*), and those of this repository with their path.
+    for package, licence in sorted({tuple(line.removesuffix(" (*)").split("|")) for line in tree.split("\n") if line}):
+        if "(/" in package:
             continue
-        licences = re.split(r" OR |/", package["license"] or "")
-        if "MIT" not in licences:
-            fail(f"the crate {name} has the licence {package['license']!r}, which dist/notices.py does not know")
-        yield f"{name} {version}", package["license"], mit_in(pathlib.Path(package["manifest_path"]).parent, name)
+        name, version = package.split()
+        if "MIT" not in re.split(r" OR |/", licence):
+            fail(f"the crate {name} has the licence {licence!r}, which dist/notices.py does not know")
+        folder = next(home.glob(f"registry/src/*/{name}-{version.removeprefix('v')}"), None)
+        if folder is None:
+            fail(f"the sources of the crate {name} are not in {home}/registry/src, where cargo unpacks them")
+        yield f"{name} {version.removeprefix('v')}", licence, mit_in(folder, name)
 
 
 def of_standard_library(target):
