@@ -51,3 +51,9 @@ settle() {
     find "$1" -type f -exec chmod 644 {} +
     find "$1" -exec touch --no-dereference --date="@$SOURCE_DATE_EPOCH" {} +
 }
+
+# Fails unless the library's report in a file says that it was in use: served WHAT FILE
+served() {
+    grep -Eq '^zk-alloc: report of .*: served [1-9][0-9]* requests' "$2" || fail "$1: the library was not in use: $(cat "$2")"
+    say "tried: $1: $(sed -n 's/^zk-alloc: report of .*: \(served [0-9]* requests\).*/\1/p;' "$2" | head -n 1)"
+}
