@@ -7,6 +7,7 @@ export LC_ALL=C TZ=UTC
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../../.." && pwd -P)
 preload=$root/integrations/preload
 dist=${CARGO_TARGET_DIR:-$root/target}/dist
+dist=$(mkdir -p "$dist" && cd "$dist" && pwd -P)
 # Everything but the packages themselves: tools, builds, unpacked packages, systems to try them on.
 work=$dist/work
 
@@ -18,16 +19,27 @@ glibc=2.28
 version=$(sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"/\1/p' "$root/Cargo.toml")
 # The packages of a commit are the same bytes only with the same compiler: that of CI.
 rust=$(sed -n 's/^version=//p' "$root/.ci/toolchain")
-: "${SOURCE_DATE_EPOCH:=$(git -C "$root" log -1 --format=%ct)}"
-export SOURCE_DATE_EPOCH RUSTUP_TOOLCHAIN=$rust
+export RUSTUP_TOOLCHAIN=$rust
 
 fail() {
     echo "dist: $*" >&2
     exit 1
 }
 
+# Files in packages are as old as the last commit.
+if [ -z "${SOURCE_DATE_EPOCH-}" ]; then
+    SOURCE_DATE_EPOCH=$(git -C "$root" log -1 --format=%ct) ||
+        fail "git does not tell the time of the last commit, which the files in packages have; set SOURCE_DATE_EPOCH. Nothing was built"
+fi
+export SOURCE_DATE_EPOCH
+
 say() {
     echo "dist: $*"
+}
+
+# Whether git knows changes without a commit.
+changed() {
+    [ -n "$(git -C "$root" status --porcelain 2>/dev/null)" ]
 }
 
 # The name of an architecture in Debian.
@@ -39,13 +51,13 @@ debian() {
     esac
 }
 
-# A folder with the files of a package: `stage FOLDER` empties it.
+# Makes an empty folder, for the files of a package: stage FOLDER
 stage() {
     rm -rf "$1"
     mkdir -p "$1"
 }
 
-# Gives all files of a folder the permissions and the time that they have in a package.
+# Gives all files of a folder the permissions and the time that they have in a package: settle FOLDER
 settle() {
     find "$1" -type d -exec chmod 755 {} +
     find "$1" -type f -exec chmod 644 {} +
