@@ -82,6 +82,14 @@ def notices_of(name, page):
         yield html.unescape(licence[1]), [(file, html.unescape(text)) for file, text in files]
 
 
+def head_of(source):
+    """The comment at the beginning of a C file, without its marks."""
+    comment = re.match(r"/\*(.*?)\*/", source.read_text(), re.DOTALL)
+    if comment is None:
+        fail(f"{source} does not begin with its licence")
+    return re.sub(r"^ +", "", comment[1].strip(), flags=re.MULTILINE)
+
+
 def main(target, tools):
     zig = next(pathlib.Path(tools).glob("lib/python3*/site-packages/ziglang"), None)
     if zig is None:
@@ -96,6 +104,8 @@ def main(target, tools):
     parts.append(("LLVM's libunwind, and parts of LLVM's compiler-rt in compiler_builtins", "Apache-2.0 WITH LLVM-exception",
                   (zig / "lib/libunwind/LICENSE.TXT").read_text()))
     parts.append(("zig's compiler_rt", "MIT", (zig / "LICENSE").read_text()))
+    parts.append(("the stat functions of the GNU C Library that are linked into programs", "LGPL-2.1-or-later, with a permission to link",
+                  head_of(zig / "lib/libc/glibc/io/fstat64-2.32.c")))
     print("# Third-party software in libzk_alloc.so\n")
     print("`integrations/preload/dist/notices.py` of zk-alloc writes this file. The library has these parts of other authors linked into it.")
     print("Of the licences with a choice, the library takes MIT.\n")
