@@ -93,7 +93,8 @@ pub(crate) mod tests {
             package: Some((OUR_PACKAGE.into(), "0.1.0".into())),
             ..entrant(OURS)
         };
-        let lines = ["COPY libzk_alloc.so /usr/local/lib/libzk_alloc.so", "ENV LD_PRELOAD=/usr/local/lib/libzk_alloc.so"];
+        let lines =
+            ["COPY libzk_alloc.so /usr/local/lib/libzk_alloc.so", "ENV LD_PRELOAD=/usr/local/lib/libzk_alloc.so"];
         assert_eq!(dockerfile(&packaged), lines);
     }
 }
