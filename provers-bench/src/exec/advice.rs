@@ -11,7 +11,7 @@ use crate::results::stats::Verdict;
 use crate::results::view::{self, LEAST_TIME_CHANGE};
 use std::ffi::OsString;
 
-/// A warning before a user copies our library elsewhere, because no package provides it.
+/// A warning before a user copies our library elsewhere.
 const BUILT_HERE: &str = "This library is built for this machine's processor and needs this machine's C library or a newer one. \
                           For other machines, build it on the oldest of them.";
 
@@ -64,11 +64,14 @@ pub(super) fn of(
     if let Some(entrant) = entrants.iter().find(|entrant| entrant.label == shown.arm.label) {
         advice.environment = Some(paste::environment(entrant, command));
         advice.dockerfile = paste::dockerfile(entrant);
-        if entrant.arm == OURS {
-            advice.verdict.push(BUILT_HERE.to_owned());
-        }
+        advice.verdict.extend(built_here(entrant).map(str::to_owned));
     }
     advice
+}
+
+/// The warning about `entrant`'s library if it is ours. The package's library runs on other machines, too.
+fn built_here(entrant: &Entrant) -> Option<&'static str> {
+    (entrant.arm == OURS && entrant.package.is_none()).then_some(BUILT_HERE)
 }
 
 /// The arm to take, the reason, and the arms that are as fast but have a higher peak.
@@ -254,6 +257,8 @@ mod tests {
         let advice = advice(&[GLIBC, quiet(OURS, 0.8, 100)]);
         assert_eq!(advice.dockerfile[0], "COPY libzk-alloc.so.2 /usr/local/lib/libzk-alloc.so.2");
         assert_eq!(advice.verdict.last().map(String::as_str), Some(BUILT_HERE));
+        let package = Some(("zk-alloc-preload".to_owned(), "0.1.0".to_owned()));
+        assert_eq!(built_here(&Entrant { package, ..paste::tests::entrant(OURS) }), None);
     }
 
     /// An interval below 1 is no reason to deploy another allocator: a gain of 1.7% is not worth it, with 9% more

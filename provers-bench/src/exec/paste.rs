@@ -1,6 +1,6 @@
 //! Lines to paste: a shell command that runs the program under an allocator, and Dockerfile lines that install it.
 
-use super::libraries::Entrant;
+use super::libraries::{Entrant, OUR_PACKAGE};
 use std::ffi::OsString;
 
 /// The command under an allocator, quoted for a shell.
@@ -15,7 +15,9 @@ pub(super) fn dockerfile(entrant: &Entrant) -> Vec<String> {
     let mut lines = Vec::new();
     let file = entrant.file();
     let variables = entrant.environment.iter().map(|(name, value)| format!("{name}={}", quoted(value)));
-    let preload = match (&entrant.package, file) {
+    // No distribution has our package, so the library's file is copied.
+    let package = entrant.package.as_ref().filter(|(package, _)| package != OUR_PACKAGE);
+    let preload = match (package, file) {
         (Some((package, _)), Some(file)) if is_of_debian() => {
             lines.push(format!(
                 "RUN apt-get update && apt-get install -y --no-install-recommends {package} && rm -rf /var/lib/apt/lists/*"
@@ -59,6 +61,7 @@ fn quoted(word: &str) -> String {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use crate::arms::OURS;
 
     /// An arm named `label`, with a library of that name.
     pub(crate) fn entrant(label: &str) -> Entrant {
@@ -80,5 +83,18 @@ pub(crate) mod tests {
         assert_eq!(command_line(&words), "'a b' 'it'\\''s' '' plain-1:2,x '$HOME'");
         let tuned = entrant("jemalloc-tuned");
         assert_eq!(dockerfile(&tuned)[1], "ENV LD_PRELOAD=/usr/local/lib/libjemalloc-tuned.so.2 MALLOC_CONF=a:b,c:-1");
+    }
+
+    /// `apt-get install` finds no package that was installed from a file. An image built with that line fails.
+    #[test]
+    fn our_package_is_in_no_archive_so_its_file_is_copied() {
+        let packaged = Entrant {
+            library: Some("/usr/lib/x86_64-linux-gnu/libzk_alloc.so".into()),
+            package: Some((OUR_PACKAGE.into(), "0.1.0".into())),
+            ..entrant(OURS)
+        };
+        let lines =
+            ["COPY libzk_alloc.so /usr/local/lib/libzk_alloc.so", "ENV LD_PRELOAD=/usr/local/lib/libzk_alloc.so"];
+        assert_eq!(dockerfile(&packaged), lines);
     }
 }

@@ -7,9 +7,15 @@ use std::process::{Command, Output};
 use std::sync::OnceLock;
 
 /// The library, built like this test: cargo builds none for the tests of a package whose only library is a cdylib.
+/// `ZK_ALLOC_TEST_LIBRARY` names another one, such as that of `cargo make dist`.
 pub(crate) fn library() -> &'static Path {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
     LIBRARY.get_or_init(|| {
+        if let Some(built) = std::env::var_os("ZK_ALLOC_TEST_LIBRARY") {
+            let built = PathBuf::from(built);
+            assert!(built.is_absolute() && built.is_file(), "ZK_ALLOC_TEST_LIBRARY: no file {}", built.display());
+            return built;
+        }
         let profile = if cfg!(debug_assertions) { "dev" } else { "release" };
         let output = Command::new(env!("CARGO"))
             .args(["build", "--package", "zk-alloc-preload", "--profile", profile, "--message-format=json"])

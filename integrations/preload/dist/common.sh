@@ -1,0 +1,71 @@
+# shellcheck shell=bash disable=SC2034 # the scripts of this folder source this file and use what it names
+# What is built, with which versions, and where it goes.
+set -euo pipefail
+umask 022
+export LC_ALL=C TZ=UTC
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../../.." && pwd -P)
+preload=$root/integrations/preload
+dist=${CARGO_TARGET_DIR:-$root/target}/dist
+dist=$(mkdir -p "$dist" && cd "$dist" && pwd -P)
+# Everything but the packages themselves: tools, builds, unpacked packages, systems to try them on.
+work=$dist/work
+
+package=zk-alloc-preload
+library=libzk_alloc.so
+architectures=(x86_64 aarch64)
+# The oldest C library that the packages must run with.
+glibc=2.28
+version=$(sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"/\1/p' "$root/Cargo.toml")
+# The packages of a commit are the same bytes only with the same compiler: that of CI.
+rust=$(sed -n 's/^version=//p' "$root/.ci/toolchain")
+export RUSTUP_TOOLCHAIN=$rust
+
+fail() {
+    echo "dist: $*" >&2
+    exit 1
+}
+
+# Files in packages are as old as the last commit.
+if [ -z "${SOURCE_DATE_EPOCH-}" ]; then
+    SOURCE_DATE_EPOCH=$(git -C "$root" log -1 --format=%ct) ||
+        fail "git does not tell the time of the last commit, which the files in packages have; set SOURCE_DATE_EPOCH. Nothing was built"
+fi
+export SOURCE_DATE_EPOCH
+
+say() {
+    echo "dist: $*"
+}
+
+# Whether git knows changes without a commit.
+changed() {
+    [ -n "$(git -C "$root" status --porcelain 2>/dev/null)" ]
+}
+
+# The name of an architecture in Debian.
+debian() {
+    case $1 in
+        x86_64) echo amd64 ;;
+        aarch64) echo arm64 ;;
+        *) fail "no name in Debian is known for the architecture $1" ;;
+    esac
+}
+
+# Makes an empty folder, for the files of a package: stage FOLDER
+stage() {
+    rm -rf "$1"
+    mkdir -p "$1"
+}
+
+# Gives all files of a folder the permissions and the time that they have in a package: settle FOLDER
+settle() {
+    find "$1" -type d -exec chmod 755 {} +
+    find "$1" -type f -exec chmod 644 {} +
+    find "$1" -exec touch --no-dereference --date="@$SOURCE_DATE_EPOCH" {} +
+}
+
+# Fails unless the library's report in a file says that it was in use: served WHAT FILE
+served() {
+    grep -Eq '^zk-alloc: report of .*: served [1-9][0-9]* requests' "$2" || fail "$1: the library was not in use: $(cat "$2")"
+    say "tried: $1: $(sed -n 's/^zk-alloc: report of .*: \(served [0-9]* requests\).*/\1/p;' "$2" | head -n 1)"
+}

@@ -1,0 +1,17 @@
+"""libzk_alloc.so: a memory allocator for programs that are not rebuilt, loaded by LD_PRELOAD.
+
+`python -m zk_alloc run PROGRAM` runs a program with it."""
+
+import os
+
+_FOLDER = os.path.dirname(os.path.abspath(__file__))
+
+
+def library():
+    """The path of libzk_alloc.so, for LD_PRELOAD."""
+    return os.path.join(_FOLDER, "lib", "libzk_alloc.so")
+
+
+def include():
+    """The folder of zk_alloc.h, for a C compiler's -I."""
+    return os.path.join(_FOLDER, "include")
