@@ -101,7 +101,8 @@ fn rounds(workload: &WorkloadResult) -> String {
     match workload.timed {
         Timed::Proofs => format!("warm rounds {warm} in {processes} processes each"),
         Timed::Slots => {
-            format!("{warm} warm proofs at fixed times in {processes} processes each, one arm after the other")
+            let turns = if processes == 1 { "1 turn".to_owned() } else { format!("{processes} turns") };
+            format!("{warm} warm proofs at fixed times in {turns} each, one arm after the other")
         }
         Timed::Runs => format!("{runs} under each"),
         Timed::Intervals => format!("{warm} warm intervals in {runs} under each"),
