@@ -12,11 +12,11 @@ use crate::results::view;
 use maud::{Markup, html};
 
 const WIDTH: f64 = 560.0;
-const HEIGHT: f64 = 380.0;
+const HEIGHT: f64 = 392.0;
 const LEFT: f64 = 44.0;
 const RIGHT: f64 = 12.0;
-const TOP: f64 = 14.0;
-const BOTTOM: f64 = 330.0;
+const TOP: f64 = 26.0;
+const BOTTOM: f64 = 342.0;
 /// Height of a line of text, and approximate width of a letter.
 const LINE: f64 = 13.0;
 const LETTER: f64 = 6.0;
@@ -116,7 +116,7 @@ impl Pareto {
             (text("marker-name", "end", (WIDTH - RIGHT, y.at(1.0) - 4.0), &self.baseline))
             (text("tick", "start", (LEFT, BOTTOM + 36.0), "← faster"))
             (text("tick", "end", (WIDTH - RIGHT, BOTTOM + 36.0), &format!("time by {}'s", self.baseline)))
-            (text("tick", "start", (LEFT + 4.0, TOP + 8.0), &format!("peak RSS by {}'s; smaller is further down", self.baseline)))
+            (text("tick", "start", (LEFT, TOP - 10.0), &format!("peak RSS by {}'s; smaller is further down", self.baseline)))
             @for point in &self.dots {
                 g class={ "point " (point.look.class) @if point.look.ours { " ours" } } {
                     (dot((x.at(point.time), y.at(point.memory)), if point.look.ours { 5.0 } else { 3.5 }, &point.meaning))
