@@ -1,14 +1,11 @@
 //! Measures the cost of the first touch of memory on this machine. A prover that proves once pays it. Run
 //! `cargo run --release -p zk-alloc --example first_touch` with `ZK_ALLOC_THP=always` and `never` in turn. Run it right
-//! after another process has freed its memory, and again after the machine has idled for some seconds. With
-//! `ZK_ALLOC_THP=later` it also measures the cost of collapsing small pages into huge ones.
+//! after another process has freed its memory, and again after the machine has idled for some seconds.
 
-use std::hint::black_box;
 use std::process::ExitCode;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use zk_alloc::{HugePagesOutcome, ZkAllocator, phase, reserve, stats};
+use zk_alloc::{HugePagesOutcome, ZkAllocator, reserve, stats};
 
 #[global_allocator]
 static ALLOC: ZkAllocator = ZkAllocator;
@@ -27,23 +24,5 @@ fn main() -> ExitCode {
     let each_ns = took.as_nanos() / (paged_in_bytes / PAGE_BYTES) as u128;
     let huge_pages = stats().huge_pages.unwrap_or(HugePagesOutcome::Unavailable);
     println!("{} MiB in {took:.1?}: {each_ns} ns for each 4 KiB; huge pages: {huge_pages}", paged_in_bytes >> 20);
-    if huge_pages == HugePagesOutcome::Later {
-        make_huge();
-    }
     ExitCode::SUCCESS
-}
-
-/// Uses the memory once, as a proof does, and waits until the collapsing into huge pages ends.
-fn make_huge() {
-    const PATIENCE: Duration = Duration::from_secs(5);
-    phase(|| black_box(vec![1u8; ASKED_BYTES]).len());
-    let began = Instant::now();
-    let (mut huge_bytes, mut took) = (0, Duration::ZERO);
-    while began.elapsed() < took + PATIENCE {
-        thread::sleep(Duration::from_millis(20));
-        if stats().collapsed_bytes > huge_bytes {
-            (huge_bytes, took) = (stats().collapsed_bytes, began.elapsed());
-        }
-    }
-    println!("{} MiB were made huge afterwards, in {took:.1?}", huge_bytes >> 20);
 }

@@ -1,5 +1,4 @@
-//! The background thread. It purges free memory while the program is idle, and collapses small pages into huge ones. It is opt-in, and a
-//! process has at most one.
+//! The background thread. It purges free memory while the program is idle. It is opt-in, and a process has at most one.
 //!
 //! Nothing depends on it. A forked child has none until it starts its own.
 #![allow(unsafe_code, reason = "keeps the thread's handle in a cell")]
@@ -9,7 +8,7 @@ use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::arena::{self, Blocks, Pass};
+use crate::arena;
 use crate::os::{self, Errno, OwnThread};
 
 /// The lowest bits hold one of the states below. The bits above them hold the [generation](os::process_generation) of the process that
@@ -38,10 +37,8 @@ fn state_of(generation: u64, state: u64) -> u64 {
 /// Starts the background thread of this process, if it does not run already.
 ///
 /// The thread purges memory that was free for the time of [`Retain::For`](crate::Retain::For) or `ZK_ALLOC_RETAIN_FOR`, also
-/// while the program asks for no memory. If huge pages cost too much at the first touch
-/// ([`HugePagesOutcome::Later`](crate::HugePagesOutcome::Later)), it collapses resident memory into huge pages. It is an ordinary
-/// thread with the name `zk-alloc`, and blocks all signals. Without this call, and without the setting, the allocator has no
-/// thread.
+/// while the program asks for no memory. It is an ordinary thread with the name `zk-alloc`, and blocks all signals. Without
+/// this call, and without the setting, the allocator has no thread.
 ///
 /// A forked child has no such thread, and may start its own.
 ///
@@ -143,59 +140,15 @@ fn is_stopping() -> bool {
 /// Runs on the thread.
 fn run() {
     arena::set_watched(true);
-    let mut huge = Huge { pass: None, next_ns: 0 };
     loop {
         let ticket = arena::bell().ticket();
         if is_stopping() {
             break;
         }
-        let to_look = arena::looks::look_in_background();
-        let to_step = huge.work();
-        let pause = [to_look, to_step].into_iter().flatten().min();
+        let pause = arena::looks::look_in_background();
         if pause != Some(Duration::ZERO) {
             arena::bell().sleep(ticket, pause);
         }
     }
-    huge.end();
     arena::set_watched(false);
-}
-
-/// The pass that collapses memory into huge pages.
-struct Huge {
-    pass: Option<Pass<Blocks>>,
-    /// When the next step is due, by [`os::monotonic_ns`].
-    next_ns: u64,
-}
-
-impl Huge {
-    /// Takes the next step if it is due. Returns the time until the step after it; `None` while there is no pass.
-    fn work(&mut self) -> Option<Duration> {
-        let arena = arena::get()?;
-        if self.pass.is_none() {
-            self.pass = arena.begin_pass();
-        }
-        let pass = self.pass.as_mut()?;
-        let now_ns = os::monotonic_ns();
-        if now_ns < self.next_ns {
-            return Some(Duration::from_nanos(self.next_ns - now_ns));
-        }
-        match arena.step(pass) {
-            Some(rest) => {
-                let rest_ns = u64::try_from(rest.as_nanos()).unwrap_or(u64::MAX);
-                self.next_ns = os::monotonic_ns().saturating_add(rest_ns);
-                Some(rest)
-            }
-            None => {
-                self.pass = None;
-                None
-            }
-        }
-    }
-
-    /// Ends the pass early.
-    fn end(&mut self) {
-        if let (Some(pass), Some(arena)) = (&mut self.pass, arena::get()) {
-            arena.settle(pass);
-        }
-    }
 }

@@ -112,7 +112,6 @@ fn keep_between_phases(bytes: usize) {
 /// Applies the policy at the end of the last phase. Waits for nobody, and allocates nothing.
 pub(crate) fn last_phase_ended() {
     let Some(arena) = arena::get() else { return };
-    arena.ask_for_huge_pages();
     // The next phase may begin on other threads.
     arena.release_cached();
     let policy = POLICY.load(Ordering::Relaxed);

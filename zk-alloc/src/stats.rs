@@ -53,8 +53,6 @@ pub struct Stats {
     /// Bytes of address space that the arena may use; 0 while there is no arena. On Linux, the arena maps nothing there before it
     /// needs it.
     pub address_space_bytes: usize,
-    /// Bytes of the arena that the background thread collapsed into huge pages ([`HugePagesOutcome::Later`]).
-    pub collapsed_bytes: usize,
     /// The outcome of the huge-page setting on this host; `None` while there is no arena.
     pub huge_pages: Option<HugePagesOutcome>,
     /// The settings in force, and where each came from; `None` while there is no arena.
@@ -127,7 +125,6 @@ fn add(stats: &mut Stats, arena: &arena::Arena) {
     stats.slab_live_bytes = arena.live_block_bytes();
     stats.address_space_bytes = arena.address_space_bytes();
     stats.resident_bytes = arena::resident_bytes();
-    stats.collapsed_bytes = arena::collapsed_bytes();
     stats.huge_pages = Some(arena.config().huge_pages);
     stats.settings = Some(arena.config().settings);
     for zone in arena.counters() {

@@ -168,18 +168,6 @@ constants! {
     /// The most blocks of a zone that are forbidden to be huge because a part of them was purged. Each adds up to two mappings, and a
     /// process may have 65,530.
     most_forbidden = 4096, "blocks", off 0;
-    /// The background thread collapses pages once this much more is resident than at its last pass (huge-pages.md).
-    collapse_min_bytes = 16 * MIB, "bytes", off NEVER;
-    /// And this part of the resident size.
-    collapse_min_part = 2, "of the resident size";
-    /// After each collapse it rests for this many times the collapse's time: it uses 2% of one CPU.
-    collapse_rest_parts = 50, "times";
-    /// Refusals in a row after which it stops: the kernel has no such call, or no memory.
-    collapse_most_refused = 8, "refusals";
-    /// Blocks that it looks at before it checks the time.
-    collapse_step_blocks = 1024, "blocks";
-    /// A faster collapse copied nothing: the page was huge before.
-    collapse_least_us = 20, "µs";
 
     // Thread caches.
     /// Whether a thread caches the last short run that it freed (thread-caches.md).

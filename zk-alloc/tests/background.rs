@@ -63,7 +63,7 @@ const SHORT: (&str, &str) = ("ZK_ALLOC_RETAIN_FOR", "0.4");
 /// thread.
 #[test]
 fn by_default_there_is_no_thread_of_ours() {
-    in_its_own_process("by_default_there_is_no_thread_of_ours", &[SHORT, ("ZK_ALLOC_THP", "later")], || {
+    in_its_own_process("by_default_there_is_no_thread_of_ours", &[SHORT], || {
         let before = tasks().len();
         let assert_alone = |when: &str| assert_eq!(tasks().len(), before, "{when}: {:?}", ours());
         for retain in [Retain::Always, Retain::Never, Retain::Bytes(MIB), Retain::For(Duration::from_millis(10))] {

@@ -28,7 +28,7 @@ impl HugeAdvice {
         match outcome {
             HugePagesOutcome::Auto | HugePagesOutcome::Always => Self::Ask,
             HugePagesOutcome::Avoided | HugePagesOutcome::Never => Self::Forbid,
-            HugePagesOutcome::Later | HugePagesOutcome::Unavailable => Self::Leave,
+            HugePagesOutcome::Unavailable => Self::Leave,
         }
     }
 }

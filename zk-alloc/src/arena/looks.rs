@@ -24,9 +24,6 @@ impl Arena {
     fn look(&self, looks: &mut Looks, by: Looker) -> Verdict {
         let sight = self.sight();
         let verdict = looks.take_in(sight, os::monotonic_ns(), by);
-        if by == Looker::Background && looks.is_busy() {
-            self.ask_for_huge_pages();
-        }
         if let Verdict::Keep(keep_bytes) = verdict {
             looks.purged(sight, self.trim(keep_bytes, Purge::Now));
         }

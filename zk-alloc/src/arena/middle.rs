@@ -166,11 +166,6 @@ impl Middle {
         self.slabs.purge(zone, wanted_bytes)
     }
 
-    /// As [`Zone::purge_unaccounted`], for the slabs in that range.
-    pub(crate) fn purge_unaccounted(&self, zone: &Zone, at: NonNull<u8>, bytes: usize) {
-        self.slabs.purge_unaccounted(zone, at, bytes);
-    }
-
     /// Blocks handed out, and their bytes, since the process started.
     pub(crate) fn totals(&self) -> Totals {
         let kept = thread_cache::block_totals();

@@ -10,7 +10,6 @@ mod bitmap;
 mod budget;
 #[cfg(test)]
 mod checks;
-mod collapse;
 mod decay;
 mod growth;
 mod hints;
@@ -24,7 +23,6 @@ mod mapped;
 #[cfg(feature = "c-api")]
 mod measured;
 mod middle;
-mod passes;
 mod populate;
 mod purge;
 mod region;
@@ -56,7 +54,6 @@ use crate::tuning;
 #[cfg(test)]
 pub(crate) use budget::retained_limit;
 pub(crate) use budget::{resident_bytes, set_retained};
-pub(crate) use collapse::{Blocks, Pass, collapsed_bytes};
 pub(crate) use decay::{Policy, bell, set_watched, tick};
 pub(crate) use layout::{HugeAdvice, granule_bytes};
 pub(crate) use middle::fetch_most;

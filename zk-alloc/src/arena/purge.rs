@@ -100,12 +100,4 @@ impl Arena {
             zone.release_cached();
         }
     }
-
-    /// Purges the free memory of `[at, at + bytes)` that is not accounted as resident. The kernel may have brought it back into memory.
-    pub(super) fn purge_unaccounted(&self, zone: &Zone, at: NonNull<u8>, bytes: usize) {
-        zone.purge_unaccounted(at, bytes);
-        if std::ptr::eq(zone, self.slab_zone()) {
-            self.middle.purge_unaccounted(zone, at, bytes);
-        }
-    }
 }

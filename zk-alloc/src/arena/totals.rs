@@ -11,10 +11,6 @@ impl Arena {
         self.counters().fold(kept, |sum, zone| sum + zone.bytes())
     }
 
-    pub(super) fn fresh_bytes(&self) -> u64 {
-        self.counters().map(ZoneCounters::fresh_bytes).sum()
-    }
-
     /// Blocks handed out, and the bytes requested in them, since the process started.
     pub(crate) fn block_totals(&self) -> Totals {
         self.middle.totals()

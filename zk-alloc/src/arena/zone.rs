@@ -342,11 +342,6 @@ impl Zone {
         self.bytes(self.runs.len())
     }
 
-    /// The start of the committed memory, and its length in bytes.
-    pub(super) fn committed_memory(&self) -> (NonNull<u8>, usize) {
-        (self.base, self.bytes(self.committed.granules()))
-    }
-
     /// The zone's first address.
     pub(crate) fn base(&self) -> NonNull<u8> {
         self.base

@@ -14,9 +14,6 @@ pub enum HugePages {
     Auto,
     /// Everywhere.
     Always,
-    /// Nowhere at first. The background thread later collapses memory that stays resident into huge pages, unless the host would
-    /// give huge pages unasked.
-    Later,
     /// Nowhere.
     Never,
 }
@@ -30,14 +27,8 @@ pub enum HugePagesOutcome {
     Auto,
     /// The arena asks for them everywhere; the host has them.
     Always,
-    /// The arena does not ask for them at first. The background thread
-    /// ([`start_background_thread`](crate::start_background_thread)) later collapses memory that stays resident, with 2% of a
-    /// processor's time. Without that thread, nothing becomes huge. This is the outcome of [`HugePages::Later`]. It is also that
-    /// of [`HugePages::Auto`] if a hypervisor takes free memory back: the first touch of a huge page then has to get hundreds of
-    /// small ones.
-    Later,
-    /// The arena forbids them instead of `Later`, because the host would give them unasked, at the first touch. Nothing becomes
-    /// huge afterwards.
+    /// The outcome of [`HugePages::Auto`] if a hypervisor takes free memory back. The first touch of a huge page then has to get
+    /// hundreds of small ones, so the arena forbids them.
     Avoided,
     /// The arena forbids them, whatever the host's setting.
     Never,
@@ -56,7 +47,6 @@ impl fmt::Display for HugePagesOutcome {
         f.write_str(match self {
             Self::Auto => "auto",
             Self::Always => "always",
-            Self::Later => "later",
             Self::Avoided => "avoided",
             Self::Never => "never",
             Self::Unavailable => "unavailable",
@@ -69,7 +59,6 @@ impl HugePages {
         match self {
             Self::Auto => "auto",
             Self::Always => "always",
-            Self::Later => "later",
             Self::Never => "never",
         }
     }
@@ -78,7 +67,6 @@ impl HugePages {
         match text {
             "auto" => Some(Self::Auto),
             "always" => Some(Self::Always),
-            "later" => Some(Self::Later),
             "never" => Some(Self::Never),
             _ => None,
         }
@@ -90,9 +78,8 @@ impl HugePages {
             (Self::Never, _) => HugePagesOutcome::Never,
             (_, HostHugePages::Unavailable) => HugePagesOutcome::Unavailable,
             (Self::Always, _) => HugePagesOutcome::Always,
-            (Self::Auto, HostHugePages::Available | HostHugePages::Unasked) => HugePagesOutcome::Auto,
-            (_, HostHugePages::Unasked | HostHugePages::CostlyUnasked) => HugePagesOutcome::Avoided,
-            (Self::Auto | Self::Later, _) => HugePagesOutcome::Later,
+            (Self::Auto, HostHugePages::Available) => HugePagesOutcome::Auto,
+            (Self::Auto, HostHugePages::Costly) => HugePagesOutcome::Avoided,
         }
     }
 }

@@ -147,7 +147,7 @@ pub(super) const RETAIN_FOR: Setting<Duration> = Setting {
 
 pub(super) const HUGE_PAGES: Setting<HugePages> = Setting {
     variable: "ZK_ALLOC_THP",
-    wanted: "auto, always, later or never",
+    wanted: "auto, always or never",
     parse: HugePages::parse,
     may_be: |_| true,
     show: |wish| Shown::Word(wish.word()),

@@ -171,19 +171,18 @@ fn huge_runs_are_zeroed_lazily_where_many_threads_would_wait() {
 }
 
 #[test]
-fn a_host_without_huge_pages_is_not_asked_for_them_nor_at_first_one_where_they_cost_more_than_they_save() {
+fn a_host_is_not_asked_for_huge_pages_that_it_does_not_have_or_that_cost_more_than_they_save() {
     use HostHugePages as Says;
-    use HugePagesOutcome::{Always, Auto, Avoided, Later, Never, Unavailable};
+    use HugePagesOutcome::{Always, Auto, Avoided, Never, Unavailable};
     let of_all = |value| {
-        [Says::Available, Says::Costly, Says::CostlyUnasked, Says::Unavailable].map(|huge_pages| {
+        [Says::Available, Says::Costly, Says::Unavailable].map(|huge_pages| {
             let machine = Host { huge_pages, ..MACHINE };
             resolve_on(machine, "ZK_ALLOC_THP", value, &Settings::new()).0.huge_pages
         })
     };
-    assert_eq!(of_all("auto"), [Auto, Later, Avoided, Unavailable]);
-    assert_eq!(of_all("always"), [Always, Always, Always, Unavailable]);
-    assert_eq!(of_all("later"), [Later, Later, Avoided, Unavailable]);
-    assert_eq!(of_all("never"), [Never; 4]);
+    assert_eq!(of_all("auto"), [Auto, Avoided, Unavailable]);
+    assert_eq!(of_all("always"), [Always, Always, Unavailable]);
+    assert_eq!(of_all("never"), [Never; 3]);
 }
 
 #[test]

@@ -44,7 +44,7 @@ pub(crate) use host::{Host, host};
 #[cfg(not(unix))]
 pub(crate) use imp::write_stderr;
 pub(crate) use imp::{
-    advise_huge, coarse_ns, collapse, commit, discard, extend, forbid_huge, leave_out_of_dumps, lock, minor_faults,
+    advise_huge, coarse_ns, commit, discard, extend, forbid_huge, leave_out_of_dumps, lock, minor_faults,
     monotonic_ns, nap, populate, prefault, purge_lazily, trim_heap, wipe_on_fork,
 };
 #[cfg(not(unix))]
@@ -93,15 +93,11 @@ impl From<Errno> for NotMoved {
 #[cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "only Linux can be asked for huge pages"))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HostHugePages {
-    /// The kernel provides huge pages where a program asks for them.
+    /// The kernel provides huge pages.
     Available,
-    /// The kernel provides them even where no program asks.
-    Unasked,
-    /// The kernel provides them where a program asks. But it hands free memory to the hypervisor, and has to ask for it again, page
-    /// by page, at the first touch.
+    /// The kernel provides them. But it hands free memory to the hypervisor, and has to ask for it again, page by page, at the first
+    /// touch.
     Costly,
-    /// As `Costly`, but the kernel provides them even where no program asks.
-    CostlyUnasked,
     /// Off, unknown to this kernel, or not readable.
     Unavailable,
 }

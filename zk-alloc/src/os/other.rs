@@ -120,14 +120,6 @@ pub(crate) unsafe fn prefault(_at: *mut u8, _len: usize) -> Result<(), Errno> {
 ///
 /// # Safety
 /// None is needed; the platforms share one signature.
-pub(crate) unsafe fn collapse(_at: *mut u8, _len: usize) -> Result<(), Errno> {
-    Err(UNSUPPORTED)
-}
-
-/// Refused: this platform has no arena.
-///
-/// # Safety
-/// None is needed; the platforms share one signature.
 pub(crate) unsafe fn populate(_at: *mut u8, _len: usize) -> Result<(), Errno> {
     Err(UNSUPPORTED)
 }

@@ -158,14 +158,6 @@ pub(crate) unsafe fn prefault(_at: *mut u8, _len: usize) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Refused: these systems have no such call.
-///
-/// # Safety
-/// None is needed; the platforms share one signature.
-pub(crate) unsafe fn collapse(_at: *mut u8, _len: usize) -> Result<(), Errno> {
-    Err(Errno(libc::ENOTSUP))
-}
-
 /// Does nothing, which is no error: these systems have no such advice.
 ///
 /// # Safety

@@ -32,13 +32,8 @@ impl Bump {
         let granule = if bytes >= HUGE_PAGE_BYTES { HUGE_PAGE_BYTES } else { os::page_bytes() };
         let memory = os::map_zeroed(os::round_up(bytes, granule).map_err(refused)?).map_err(refused)?;
         let (at, len) = (memory.start().as_ptr(), memory.len());
-        let advice = match config::huge_pages() {
-            // No thread collapses a scratch into huge pages later.
-            HugePagesOutcome::Later => HugeAdvice::Forbid,
-            outcome => HugeAdvice::of(outcome),
-        };
         // A refusal costs time and nothing else.
-        let _ = match advice {
+        let _ = match HugeAdvice::of(config::huge_pages()) {
             // SAFETY: the mapping made above.
             HugeAdvice::Forbid => unsafe { os::forbid_huge(at, len) },
             // SAFETY: as above.

@@ -225,43 +225,10 @@ fn a_page_that_is_purged_while_its_blocks_come_and_go_is_accounted_as_long_as_it
     });
 }
 
-/// The kernel makes a slab huge, and brings back pages that another thread purges at the same time.
-#[test]
-fn a_page_that_is_purged_while_it_is_made_huge_does_not_stay_in_memory() {
-    with_memory(GRANULE_BYTES, 3, move |memory| {
-        let slabs = Slabs::new(memory, 1);
-        let blocks = slabs.take(short(), in_a_page(short()) + 1);
-        let (kept, last) = blocks.split_at(in_a_page(short()));
-        slabs.put(short(), last);
-        let other = slabs.clone();
-        let thread = spawn(move || {
-            // SAFETY: committed memory of the zone: its first slab.
-            unsafe { os::prefault(other.model.zone.base().as_ptr(), short().slab_bytes()) }.expect("there is memory");
-            other.purge_unaccounted();
-        });
-        slabs.purge();
-        slabs.pass(short());
-        join([thread]);
-        // Once more, when no other thread is purging.
-        slabs.purge_unaccounted();
-        assert_eq!(slabs.model.accounted_bytes(), slabs.model.bytes_in_memory());
-        slabs.put(short(), kept);
-        slabs.assert_all_retired();
-    });
-}
-
 /// The purging thread follows a hint to a slab that becomes one of the other class, whose blocks lie on other pages.
 #[test]
 fn what_is_purged_by_an_old_hint_belongs_to_a_slab_of_another_class() {
     a_slab_becomes_one_of_another_class_during(3, Slabs::purge);
-}
-
-#[test]
-fn what_is_purged_unaccounted_belongs_to_a_slab_of_another_class() {
-    a_slab_becomes_one_of_another_class_during(2, |slabs| {
-        let (base, bytes) = (slabs.model.zone.base(), slabs.model.zone.capacity_bytes());
-        slabs.table.purge_unaccounted(&slabs.model.zone, base, bytes);
-    });
 }
 
 fn a_slab_becomes_one_of_another_class_during(interruptions: usize, work: fn(&Slabs)) {

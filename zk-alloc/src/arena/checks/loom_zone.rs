@@ -110,63 +110,6 @@ fn zeroed_memory_is_zero_while_others_soil_and_trim() {
     });
 }
 
-impl Model {
-    /// The work of a collapse: the kernel brings in pages that are not in memory, and the arena purges them again.
-    fn make_huge(&self) {
-        // SAFETY: committed memory of the zone.
-        unsafe { os::prefault(self.zone.base().as_ptr(), 2 * GRANULE_BYTES) }.expect("there is memory");
-        self.purge_unaccounted();
-    }
-
-    fn purge_unaccounted(&self) {
-        self.zone.purge_unaccounted(self.zone.base(), 2 * GRANULE_BYTES);
-    }
-}
-
-#[test]
-fn what_is_purged_while_it_is_made_huge_does_not_stay_in_memory() {
-    with_memory(GRANULE_BYTES, 3, move |memory| {
-        let model = dirty_zone(memory);
-        let other = model.clone();
-        let thread = spawn(move || other.make_huge());
-        model.trim(Purge::Now);
-        model.pass(1, Contents::Zeroed);
-        join([thread]);
-        // Once more, when no other thread is purging.
-        model.purge_unaccounted();
-        model.assert_accounted_is_in_memory();
-        assert_whole(&model);
-    });
-}
-
-/// The zone does not know which pages of a slab are resident.
-#[test]
-fn what_a_slab_holds_stays_while_it_is_made_huge() {
-    with_memory(GRANULE_BYTES, 3, move |memory| {
-        let model = dirty_zone(memory);
-        model.trim(Purge::Now);
-        let other = model.clone();
-        let thread = spawn(move || other.make_huge());
-        // If there is no slab, the other thread has a granule at that moment.
-        if let Ok((slab, resident)) = model.zone.claim_slab(2 * GRANULE_BYTES, Limit::Cap) {
-            assert_eq!(resident, 0);
-            assert!(budget::admit(2 * GRANULE_BYTES, Limit::Cap));
-            // SAFETY: claimed above.
-            let held = unsafe { std::slice::from_raw_parts_mut(slab.as_ptr(), 2 * GRANULE_BYTES) };
-            held.fill(0xFF);
-            join([thread]);
-            assert!(held.iter().all(|&byte| byte == 0xFF), "contents are gone");
-            // SAFETY: claimed above.
-            unsafe { model.zone.release_slab(slab, 2 * GRANULE_BYTES, 0b11) };
-        } else {
-            join([thread]);
-        }
-        model.purge_unaccounted();
-        model.assert_accounted_is_in_memory();
-        model.assert_all_purged();
-    });
-}
-
 /// A thread caches a run that it freed, and takes it again. Or another thread takes it out and frees it, so that it serves a third
 /// request.
 #[test]

@@ -102,13 +102,6 @@ impl Slabs {
         self.table.purge(&self.model.zone, usize::MAX);
     }
 
-    /// Purges pages that the kernel brought back into memory.
-    pub(super) fn purge_unaccounted(&self) {
-        let (base, bytes) = (self.model.zone.base(), self.model.zone.capacity_bytes());
-        self.model.zone.purge_unaccounted(base, bytes);
-        self.table.purge_unaccounted(&self.model.zone, base, bytes);
-    }
-
     /// Every block that no thread owns can be taken.
     pub(super) fn assert_none_lost(&self, class: Class) {
         let mut rest = Vec::new();

@@ -165,25 +165,6 @@ impl SlabTable {
         gone
     }
 
-    /// Purges the pages of free blocks in `[at, at + bytes)` that are not accounted as resident. The kernel may have brought them back into
-    /// memory.
-    pub(crate) fn purge_unaccounted(&self, zone: &Zone, at: NonNull<u8>, bytes: usize) {
-        let first = (at.addr().get() - self.base) / UNIT_BYTES;
-        for unit in first..(first + bytes / UNIT_BYTES).min(self.units) {
-            let Some(class) = self.class(unit).filter(|&class| begins_slab(unit, class)) else { continue };
-            // A slab whose pages are all accounted is skipped, so that other threads keep finding its free blocks. Pages that another
-            // thread is purging are left to the next call.
-            if self.present.all()[unit].load(Ordering::Relaxed) == low_bits(self.pages(class.slab_bytes())) {
-                continue;
-            }
-            self.with_idle_pages(zone, unit, class, |slab, present, idle| {
-                let unaccounted = idle & !present.load(Ordering::Relaxed);
-                // SAFETY: every block in these pages is free and ours.
-                unsafe { self.discard(zone, slab, unaccounted, class.slab_bytes()) };
-            });
-        }
-    }
-
     /// Calls `work` on a slab, if it is one of this class: with its address, its accounted pages, and the pages without a block in use. The
     /// caller owns all free blocks during the call, so that no thread accounts for these pages.
     fn with_idle_pages(&self, zone: &Zone, unit: usize, class: Class, work: impl FnOnce(*mut u8, &AtomicU64, u64)) {

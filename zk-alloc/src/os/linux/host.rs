@@ -9,15 +9,12 @@ use crate::os::{self, HostHugePages};
 pub(crate) fn host_huge_pages() -> HostHugePages {
     let mut buffer = [0; 128];
     let text = read_small(c"/sys/kernel/mm/transparent_hugepage/enabled", &mut buffer);
-    let comes_unasked = text.contains("[always]");
-    if !comes_unasked && !text.contains("[madvise]") {
-        return HostHugePages::Unavailable;
-    }
-    match (is_free_memory_reported(), comes_unasked) {
-        (false, false) => HostHugePages::Available,
-        (false, true) => HostHugePages::Unasked,
-        (true, false) => HostHugePages::Costly,
-        (true, true) => HostHugePages::CostlyUnasked,
+    if !text.contains("[always]") && !text.contains("[madvise]") {
+        HostHugePages::Unavailable
+    } else if is_free_memory_reported() {
+        HostHugePages::Costly
+    } else {
+        HostHugePages::Available
     }
 }
 

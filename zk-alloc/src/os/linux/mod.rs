@@ -218,25 +218,6 @@ pub(crate) unsafe fn advise_huge(at: *mut u8, len: usize) -> Result<(), Errno> {
     unless_in_sandbox(|| unsafe { advise(at, len, Advice::LinuxHugepage) })
 }
 
-/// Collapses the range into huge pages (`MADV_COLLAPSE`, Linux 6.1). It consists of whole huge pages. No contents change, so that
-/// other threads may own parts of the range. Pages that are not resident become resident.
-///
-/// # Errors
-/// The system's: it does not know the call, huge pages are forbidden in the range, or it has no memory in one piece.
-///
-/// # Safety
-/// The range is committed.
-pub(crate) unsafe fn collapse(at: *mut u8, len: usize) -> Result<(), Errno> {
-    /// Neither rustix nor libc has it.
-    const MADV_COLLAPSE: libc::c_int = 25;
-    let len = covered(at, len)?;
-    if is_in_sandbox() {
-        return Err(Errno(libc::EPERM));
-    }
-    // SAFETY: changes no contents, on a range of ours.
-    keeping_errno(|| unsafe { libc::madvise(at.cast(), len, MADV_COLLAPSE) })
-}
-
 /// Forbids huge pages in the range. A kernel that was built without them has nothing to forbid: that is no error.
 ///
 /// # Safety
@@ -290,7 +271,7 @@ pub(super) fn rehearse(huge_pages: HostHugePages) {
     let Ok(pages) = super::map_zeroed(2 * page_bytes()) else { return };
     let (at, len) = (pages.start().as_ptr(), page_bytes());
     // This advice puts the process on a list of the kernel, so skip it if the arena will not ask for huge pages.
-    let asks = matches!(huge_pages, HostHugePages::Available | HostHugePages::Unasked);
+    let asks = huge_pages == HostHugePages::Available;
     let advices = [
         Advice::LinuxPopulateWrite,
         Advice::LinuxFree,
