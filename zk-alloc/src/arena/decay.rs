@@ -105,7 +105,7 @@ pub(crate) fn bell() -> &'static Parking {
 }
 
 /// Wakes the background thread, where there is one.
-pub(crate) fn wake_background() {
+fn wake_background() {
     if is_watched() {
         BELL.wake();
     }
@@ -164,11 +164,6 @@ pub(super) enum Verdict {
 impl Looks {
     const fn new() -> Self {
         Self { window: Window::new(0), at_ns: 0, served_bytes: 0, fruitless: (0, 0) }
-    }
-
-    /// Whether the process allocates a relevant share of its memory.
-    pub(super) fn is_busy(&self) -> bool {
-        self.window.is_busy()
     }
 
     /// Takes a look in.

@@ -4,7 +4,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::budget::{self, Limit, resident_bytes};
-use super::zone::{Shortage, Zone};
+use super::zone::Shortage;
 use super::{Arena, Contents, Purge, cached_bytes};
 use crate::counters;
 use crate::tuning;

@@ -7,7 +7,7 @@ use std::ptr::NonNull;
 use std::slice;
 
 use crate::arena::HugeAdvice;
-use crate::config::{self, HugePagesOutcome};
+use crate::config;
 use crate::error::{MemoryRefused, ScratchExhausted};
 use crate::os::{self, Errno, HUGE_PAGE_BYTES, Mapping};
 use crate::wipe::wipe;
