@@ -5,8 +5,8 @@
 #![cfg(target_os = "linux")]
 #![allow(unsafe_code, reason = "forks, and calls allocators by hand")]
 
-#[path = "support/arms.rs"]
-mod arms;
+#[path = "support/blocks.rs"]
+mod blocks;
 #[path = "support/forks.rs"]
 mod forks;
 #[path = "support/limits.rs"]
@@ -20,7 +20,7 @@ use std::hint::black_box;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use arms::{Block, KIB, MIB, RESIDENT};
+use blocks::{Block, KIB, MIB, RESIDENT};
 use forks::in_a_fork;
 use limits::limited;
 use support::{address_space_bytes, in_its_own_process};

@@ -5,8 +5,8 @@
 //! The page size belongs to the process, so each test runs in a process of its own for each size.
 #![cfg(target_os = "linux")]
 
-#[path = "support/arms.rs"]
-mod arms;
+#[path = "support/blocks.rs"]
+mod blocks;
 #[path = "model/heap.rs"]
 mod heap;
 #[path = "model/lock.rs"]
@@ -20,7 +20,7 @@ mod volume;
 use std::env;
 use std::ffi::OsStr;
 
-use arms::{Block, KIB, MIB, RESIDENT};
+use blocks::{Block, KIB, MIB, RESIDENT};
 use heap::Heap;
 use support::{Numbers, alone, assert_patterned, is_alone, patterned};
 use volume::Volume;

@@ -5,14 +5,14 @@
 //! The arena belongs to the process, so each test runs in a process of its own.
 #![cfg(target_os = "linux")]
 
-#[path = "support/arms.rs"]
-mod arms;
+#[path = "support/blocks.rs"]
+mod blocks;
 mod support;
 
 use std::alloc::System;
 use std::time::{Duration, Instant};
 
-use arms::{Allocator, Block, KIB, MIB, RESIDENT, keep_every};
+use blocks::{Allocator, Block, KIB, MIB, RESIDENT, keep_every};
 use support::in_its_own_process;
 use zk_alloc::{overflow_stats, stats};
 

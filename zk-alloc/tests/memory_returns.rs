@@ -4,8 +4,8 @@
 //! Resident memory belongs to the process, so each test runs in a process of its own.
 #![cfg(target_os = "linux")]
 
-#[path = "support/arms.rs"]
-mod arms;
+#[path = "support/blocks.rs"]
+mod blocks;
 #[path = "support/limits.rs"]
 mod limits;
 mod support;
@@ -15,7 +15,7 @@ use std::sync::Barrier;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use arms::{Block, KIB, MIB, RESIDENT, cost};
+use blocks::{Block, KIB, MIB, RESIDENT, cost};
 use limits::without_more_memory;
 use support::{Numbers, assert_patterned, in_its_own_process, patterned, rss_bytes};
 use zk_alloc::{Retain, ZkAllocator, phase, release, set_retain, start_background_thread, stats};

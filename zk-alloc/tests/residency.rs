@@ -5,15 +5,15 @@
 //! how memory is faulted in.
 #![cfg(target_os = "linux")]
 
-#[path = "support/arms.rs"]
-mod arms;
+#[path = "support/blocks.rs"]
+mod blocks;
 #[path = "support/maps.rs"]
 mod maps;
 mod support;
 
 use std::ffi::OsStr;
 
-use arms::{Block, KIB, MIB, RESIDENT, keep_every};
+use blocks::{Block, KIB, MIB, RESIDENT, keep_every};
 use maps::{make_huge_around, map_of, resident_bytes_around, tolerance_bytes};
 use support::{BARE_METAL, Numbers, alone, huge_page_bytes, in_its_own_process, is_alone};
 use zk_alloc::{HugePagesOutcome, Retain, Stats, phase, release, reserve, set_retain, soften, stats};

@@ -5,15 +5,15 @@
 //! Free memory belongs to the process, so each test runs in a process of its own.
 #![cfg(target_os = "linux")]
 
-#[path = "support/arms.rs"]
-mod arms;
+#[path = "support/blocks.rs"]
+mod blocks;
 mod support;
 
 use std::collections::BTreeSet;
 use std::sync::Barrier;
 use std::thread;
 
-use arms::{Block, KIB, MIB, RESIDENT, cost};
+use blocks::{Block, KIB, MIB, RESIDENT, cost};
 use support::{in_its_own_process, rss_bytes};
 use zk_alloc::{ZkAllocator, overflow_stats, release, soften, stats};
 

@@ -4,7 +4,7 @@
 use std::alloc::Layout;
 use std::ptr::{self, NonNull};
 
-use crate::arms::Allocator;
+use crate::blocks::Allocator;
 
 /// The first word of each block, which links to the next block.
 type Link = *mut u8;

@@ -6,16 +6,19 @@
 //! number of calls.
 #![cfg(target_os = "linux")]
 
-#[path = "support/arms.rs"]
-mod arms;
-#[path = "support/chain.rs"]
+mod against_peers;
+#[path = "../../tests/support/blocks.rs"]
+mod blocks;
+#[path = "../../tests/support/chain.rs"]
 mod chain;
+#[path = "../../tests/support/mod.rs"]
 mod support;
 
 use std::sync::Barrier;
 use std::thread;
 
-use arms::{Allocator, Block, KIB, MIB, RESIDENT, against_peers};
+use against_peers::against_peers;
+use blocks::{Allocator, Block, KIB, MIB, RESIDENT};
 use chain::Chain;
 use support::{in_its_own_process, peak_rss_bytes, restart_peak};
 use zk_alloc::{release, stats};

@@ -2,11 +2,14 @@
 //! program runs under zk-alloc and under its peers. zk-alloc may take a quarter more memory than the best of them.
 #![cfg(target_os = "linux")]
 
-#[path = "support/arms.rs"]
-mod arms;
+mod against_peers;
+#[path = "../../tests/support/blocks.rs"]
+mod blocks;
+#[path = "../../tests/support/mod.rs"]
 mod support;
 
-use arms::{Allocator, Block, KIB, against_peers, cost};
+use against_peers::against_peers;
+use blocks::{Allocator, Block, KIB, cost};
 use support::{Numbers, rss_bytes};
 
 /// Blocks of 1 to 32 KiB, `bytes` in all, with each power of two equally likely.

@@ -1,31 +1,19 @@
-//! Allocators as values. The same program runs under zk-alloc and under its peers, each in a process of its own, and
-//! reports its cost in RSS.
+//! Blocks of memory from an allocator that is called as a value.
 #![allow(dead_code, reason = "each test binary uses its part")]
 #![allow(unsafe_code, reason = "calls GlobalAlloc")]
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::ffi::OsStr;
+use std::alloc::{GlobalAlloc, Layout};
 use std::ptr::NonNull;
 
-use mimalloc::MiMalloc;
-use snmalloc_rs::SnMalloc;
-use tikv_jemallocator::Jemalloc;
-use zk_alloc::{ZkAllocator, phase};
+use zk_alloc::ZkAllocator;
 
-use crate::support::{alone, is_alone, rss_bytes};
+use crate::support::rss_bytes;
 
 pub(crate) const KIB: usize = 1 << 10;
 pub(crate) const MIB: usize = 1 << 20;
 
-/// The variable that names the allocator to a child process.
-const ARM: &str = "ZK_ALLOC_TEST_ARM";
-/// The cost that an allocator may have beyond its share of the best peer's figure: for tables, and because the kernel's
-/// figure lags.
-const SLACK_BYTES: usize = 2 * MIB;
-
 pub(crate) type Allocator = &'static (dyn GlobalAlloc + Sync);
 
-static SCOPED: ZkAllocator = ZkAllocator;
 pub(crate) static RESIDENT: ZkAllocator = ZkAllocator::resident();
 
 /// Memory of an allocator. Dropping the block frees it.
@@ -105,52 +93,6 @@ impl Drop for Block {
         // SAFETY: the block came from this allocator with this layout, and nothing uses it any more.
         unsafe { self.allocator.dealloc(self.at.as_ptr(), self.layout) };
     }
-}
-
-/// An allocator, and a function that runs a program under it.
-struct Arm {
-    name: &'static str,
-    is_ours: bool,
-    run: fn(Program) -> usize,
-}
-
-/// A program that runs under each allocator. It returns its cost in bytes of RSS.
-type Program = fn(Allocator) -> usize;
-
-const ARMS: [Arm; 6] = [
-    Arm { name: "zk-alloc", is_ours: true, run: |program| phase(|| program(&SCOPED)) },
-    Arm { name: "zk-alloc-resident", is_ours: true, run: |program| program(&RESIDENT) },
-    Arm { name: "system", is_ours: false, run: |program| program(&System) },
-    Arm { name: "jemalloc", is_ours: false, run: |program| program(&Jemalloc) },
-    Arm { name: "mimalloc", is_ours: false, run: |program| program(&MiMalloc) },
-    Arm { name: "snmalloc", is_ours: false, run: |program| program(&SnMalloc) },
-];
-
-/// Runs `program`, which is the test `name`, under each allocator. Asserts that zk-alloc costs at most 1.25 of the best
-/// peer, plus [`SLACK_BYTES`].
-#[track_caller]
-pub(crate) fn against_peers(name: &str, program: Program) {
-    if is_alone() {
-        let wanted = std::env::var(ARM).expect("set by the parent");
-        let arm = ARMS.iter().find(|arm| arm.name == wanted).expect("an arm");
-        return println!("cost {}", (arm.run)(program));
-    }
-    let costs: Vec<_> = ARMS.iter().map(|arm| (arm, cost_alone(name, arm.name))).collect();
-    let best = costs.iter().filter(|(arm, _)| !arm.is_ours).map(|&(_, cost)| cost).min().expect("peers");
-    let bound = best + best / 4 + SLACK_BYTES;
-    let mib = |bytes: usize| format!("{:.1} MiB", bytes as f64 / MIB as f64);
-    let table: Vec<_> = costs.iter().map(|(arm, cost)| format!("{} {}", arm.name, mib(*cost))).collect();
-    println!("{name}: {}; at most {}", table.join(", "), mib(bound));
-    for (arm, cost) in costs.iter().filter(|(arm, _)| arm.is_ours) {
-        assert!(*cost <= bound, "{} cost {}, more than {}: {}", arm.name, mib(*cost), mib(bound), table.join(", "));
-    }
-}
-
-fn cost_alone(name: &str, arm: &str) -> usize {
-    let ended = alone(name, &[(ARM, OsStr::new(arm))]);
-    ended.assert_passed(arm);
-    let cost = ended.stdout.lines().find_map(|line| line.split_once("cost ")).expect("what the child printed").1;
-    cost.parse().expect("a number")
 }
 
 /// Bytes of RSS beyond `before`.
