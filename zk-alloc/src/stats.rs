@@ -30,8 +30,7 @@ pub struct Stats {
     pub overflow_allocations: u64,
     /// Bytes requested in them.
     pub overflow_bytes: u64,
-    /// System calls of the arena, without those by which the background thread makes huge pages
-    /// ([`collapsed_bytes`](Self::collapsed_bytes)).
+    /// System calls of the arena.
     pub system_calls: u64,
     /// The system calls among them that the kernel refused.
     pub refusals: u64,

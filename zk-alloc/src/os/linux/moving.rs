@@ -1,12 +1,14 @@
 //! Moves pages, and counts those that are resident.
 #![allow(unsafe_code, reason = "moves mapped memory")]
 
+use std::sync::atomic::{AtomicU8, Ordering};
+
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, MremapFlags, ProtFlags, mmap_anonymous, mremap_fixed, munmap};
 
-use super::{PRIVATE, keeping_errno, real_page_bytes};
-use crate::os::pages::covered;
-use crate::os::{self, NotMoved, is_in_sandbox};
+use super::{PRIVATE, commit, keeping_errno, real_page_bytes};
+use crate::os::pages::{covered, page_bytes};
+use crate::os::{self, NotMoved, is_in_sandbox, map_zeroed};
 
 /// rustix has this flag in its Linux backend only, and Miri takes the one of the C library.
 const DONTUNMAP: MremapFlags = MremapFlags::from_bits_retain(libc::MREMAP_DONTUNMAP as u32);
@@ -16,7 +18,7 @@ const DONTUNMAP: MremapFlags = MremapFlags::from_bits_retain(libc::MREMAP_DONTUN
 ///
 /// # Errors
 /// The system's:
-/// - `EINVAL` if the kernel does not know the call.
+/// - `EINVAL` if the kernel does not know the call, or an emulator [loses](keeps_source) the source.
 /// - `EFAULT` before Linux 6.17, if `from` is more than one mapping of the kernel (parts that were advised differently, or moved
 ///   before).
 /// - `ENOMEM` if the process has too many mappings, or is over a limit.
@@ -28,9 +30,11 @@ const DONTUNMAP: MremapFlags = MremapFlags::from_bits_retain(libc::MREMAP_DONTUN
 /// Both ranges are committed and belong to the caller alone. They do not overlap, and `to` holds zeroes.
 pub(crate) unsafe fn move_pages(from: *mut u8, to: *mut u8, len: usize) -> Result<(), NotMoved> {
     let (len, _) = (covered(from, len)?, covered(to, len)?);
-    // SAFETY: the caller's: nobody needs the old contents of `to`, and the pages of `from` are to be at `to`.
-    let moved = unsafe { mremap_fixed(from.cast(), len, len, MremapFlags::MAYMOVE | DONTUNMAP, to.cast()) };
-    moved.map(drop).map_err(|refused| {
+    if !keeps_source() {
+        return Err(NotMoved { errno: Errno::INVAL.into(), is_target_whole: true });
+    }
+    // SAFETY: the caller's.
+    unsafe { remap(from, to, len) }.map_err(|refused| {
         if refused == Errno::NOMEM {
             // SAFETY: the caller's.
             unsafe { take_back(from, to, len) };
@@ -38,6 +42,39 @@ pub(crate) unsafe fn move_pages(from: *mut u8, to: *mut u8, len: usize) -> Resul
         // SAFETY: the caller's.
         NotMoved { errno: refused.into(), is_target_whole: unsafe { fill_hole(to, len) } }
     })
+}
+
+/// # Safety
+/// As for [`move_pages`].
+unsafe fn remap(from: *mut u8, to: *mut u8, len: usize) -> Result<(), Errno> {
+    // SAFETY: the caller's: nobody needs the old contents of `to`, and the pages of `from` are to be at `to`.
+    unsafe { mremap_fixed(from.cast(), len, len, MremapFlags::MAYMOVE | DONTUNMAP, to.cast()) }.map(drop)
+}
+
+/// Whether a move leaves its source mapped. An emulator of another architecture (qemu-user 7.2 to 11.1) ignores
+/// `MREMAP_DONTUNMAP`, and takes the source for unmapped: accesses die of SIGSEGV, and it ignores advice for these pages. One move
+/// of a page that nobody uses tells.
+pub(super) fn keeps_source() -> bool {
+    const KEPT: u8 = 1;
+    const LOST: u8 = 2;
+    static SOURCE: AtomicU8 = AtomicU8::new(0);
+    // Relaxed: each thread may find out by itself.
+    match SOURCE.load(Ordering::Relaxed) {
+        0 => {
+            let is_kept = !loses_source();
+            SOURCE.store(if is_kept { KEPT } else { LOST }, Ordering::Relaxed);
+            is_kept
+        }
+        known => known == KEPT,
+    }
+}
+
+fn loses_source() -> bool {
+    let Ok(pages) = map_zeroed(2 * page_bytes()) else { return false };
+    let (from, len) = (pages.start().as_ptr(), page_bytes());
+    // SAFETY: two pages that nobody uses.
+    let is_moved = unsafe { commit(from, len).is_ok() && remap(from, from.add(len), len).is_ok() };
+    is_moved && !is_in_sandbox() && resident_bytes(from, len) == Err(Errno::NOMEM.into())
 }
 
 /// Copies pages back to `from` that a refused call has moved. From Linux 6.17 on, one call moves several mappings one after the
