@@ -59,11 +59,14 @@ impl<F: RichField + Extendable<D>, C: GenericConfig<D, F = F>, const D: usize> C
 /// ```
 /// # mod common { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/common/mod.rs")); }
 /// # use common::Squarings;
+/// # assert_eq!(zk_alloc_plonky2::init(), cfg!(feature = "parallel"));
 /// let circuit = Squarings::build(100);
 ///
 /// let proof = zk_alloc_plonky2::prove(&circuit.data, circuit.inputs(3))?;
 ///
 /// circuit.data.verify(proof)?;
+/// # // This program has another global allocator, so the adapter only calls the framework.
+/// # assert_eq!(zk_alloc::stats().arena_bytes, 0);
 /// # Ok::<(), anyhow::Error>(())
 /// ```
 pub fn prove<F: RichField + Extendable<D>, C: GenericConfig<D, F = F>, const D: usize>(

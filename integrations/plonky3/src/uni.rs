@@ -30,12 +30,15 @@ use p3_uni_stark::{PcsProverError, PreprocessedProverData, Proof, ProvingError, 
 /// ```
 /// # mod common { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/common/mod.rs")); }
 /// # use common::{Fibonacci, config};
+/// # assert_eq!(zk_alloc_plonky3::init(), cfg!(feature = "parallel"));
 /// let config = config();
 /// let (trace, public_values) = (Fibonacci::trace(8), Fibonacci::public_values(8));
 ///
 /// let proof = zk_alloc_plonky3::prove(&config, &Fibonacci, trace, &public_values)?;
 ///
 /// p3_uni_stark::verify(&config, &Fibonacci, &proof, &public_values)?;
+/// # // This program has another global allocator, so the adapter only calls the framework.
+/// # assert_eq!(zk_alloc::stats().arena_bytes, 0);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[allow(clippy::multiple_bound_locations)] // `cfg` is not supported in where clauses.

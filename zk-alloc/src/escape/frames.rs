@@ -15,8 +15,8 @@ const MOST: usize = 64;
 
 #[cfg(feature = "backtrace")]
 impl Frames {
-    /// Where this thread is now. Takes no lock and allocates nothing, so far as the unwinder does not (glibc before 2.35 holds
-    /// its loader's lock meanwhile).
+    /// Where this thread is now. Takes no lock and allocates nothing, as far as the unwinder does not: with glibc before 2.35, it
+    /// holds the loader's lock.
     pub(super) fn capture() -> Self {
         let mut frames = Self { addresses: [0; MOST], len: 0 };
         let note = |frame: &backtrace::Frame| {

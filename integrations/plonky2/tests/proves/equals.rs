@@ -5,10 +5,6 @@
 //! that *any* of rayon's threads finds, which determines its queries: `on_one_thread` makes that the same one every
 //! time.
 
-#[allow(dead_code)]
-mod common;
-
-use common::{C, D, F, Squarings};
 use plonky2::iop::generator::{GeneratedValues, SimpleGenerator, WitnessGeneratorRef, generate_partial_witness};
 use plonky2::iop::target::Target;
 use plonky2::iop::witness::PartitionWitness;
@@ -18,8 +14,8 @@ use plonky2::util::serialization::{Buffer, IoResult};
 use plonky2::util::timing::TimingTree;
 use rayon::ThreadPoolBuilder;
 
-#[global_allocator]
-static ALLOCATOR: zk_alloc::ZkAllocator = zk_alloc::ZkAllocator;
+use crate::alone;
+use crate::common::{C, D, F, Squarings};
 
 fn on_one_thread<R: Send>(f: impl FnOnce() -> R + Send) -> R {
     let pool = ThreadPoolBuilder::new().num_threads(1).build().expect("one thread starts");
@@ -45,6 +41,7 @@ fn assert_same(ours: &ProofWithPublicInputs<F, C, D>, theirs: &ProofWithPublicIn
 /// The adapter adds only a phase. It changes nothing in the transcript, in the first phase or in a later one.
 #[test]
 fn five_proofs_equal_the_framework_s_byte_for_byte() {
+    let _turn = alone();
     let circuit = fixed(20 << 8);
     on_one_thread(|| {
         for x in [3, 1, 0, 1 << 40, 3] {
@@ -61,6 +58,7 @@ fn five_proofs_equal_the_framework_s_byte_for_byte() {
 /// a finished witness.
 #[test]
 fn every_function_of_the_adapter_makes_the_same_proof() {
+    let _turn = alone();
     let circuit = fixed(20 << 8);
     on_one_thread(|| {
         let inputs = || circuit.inputs(5);

@@ -1,7 +1,9 @@
 //! Real plonky2 proofs through the adapter, with zk-alloc installed, across phases.
 
 #[allow(dead_code)]
+#[path = "../common/mod.rs"]
 mod common;
+mod equals;
 
 use std::hint::black_box;
 use std::panic::{AssertUnwindSafe, catch_unwind};
