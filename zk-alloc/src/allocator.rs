@@ -73,9 +73,11 @@ impl<A> ZkAllocator<A> {
     /// and any for which the arena gets no memory.
     ///
     /// ```
+    /// # use std::alloc::System as Jemalloc; // or use tikv_jemallocator::Jemalloc;
+    /// use zk_alloc::ZkAllocator;
+    ///
     /// #[global_allocator]
-    /// static ALLOC: zk_alloc::ZkAllocator<tikv_jemallocator::Jemalloc> =
-    ///     zk_alloc::ZkAllocator::with_backing(tikv_jemallocator::Jemalloc);
+    /// static ALLOC: ZkAllocator<Jemalloc> = ZkAllocator::with_backing(Jemalloc);
     /// # zk_alloc::phase(|| drop(vec![1u8; 1 << 20]));
     /// ```
     #[must_use]

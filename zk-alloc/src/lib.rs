@@ -69,8 +69,3 @@ pub use stats::{Stats, stats};
 /// library name and the same functions, but not this constant. It is an arena that overwrites live memory.
 #[doc(hidden)]
 pub const REUSES_ONLY_WHAT_WAS_FREED: () = ();
-
-// The examples of that page are compiled and run with those of this documentation.
-#[cfg(doctest)]
-#[doc = include_str!("../../docs/migrating.md")]
-struct Migrating;

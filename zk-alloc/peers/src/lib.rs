@@ -1,2 +1,7 @@
 //! The allocators that people would use instead of zk-alloc. The benches and the tests call each of them as a `GlobalAlloc` value. They are a
 //! package of their own because jemalloc, mimalloc and snmalloc take minutes to build from C and C++.
+
+// The examples of that page are compiled and run here, because one has jemalloc behind the arena.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/migrating.md")]
+struct Migrating;
