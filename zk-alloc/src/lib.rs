@@ -35,6 +35,8 @@ mod open_phases;
 mod os;
 mod phase;
 pub mod pool;
+#[cfg(feature = "metrics")]
+mod record;
 mod report;
 mod retain;
 mod route;
@@ -59,6 +61,8 @@ pub use escape::{Escaped, escaped, trace_escaped};
 #[allow(deprecated, reason = "programs that use them are warned")]
 pub use names::{Arena, Exhausted, Refused, join, slab_size};
 pub use phase::{Participants, Phase, PhaseGuard, begin_phase, end_phase, phase};
+#[cfg(feature = "metrics")]
+pub use record::record_metrics;
 pub use report::PhaseReport;
 pub use retain::{Retain, release, reserve, set_retain, soften};
 pub use scratch::Scratch;

@@ -16,8 +16,8 @@ pub struct Stats {
     pub arena_bytes: u64,
     /// Allocations served with blocks of slabs (up to 32 KiB).
     pub slab_allocations: u64,
-    /// Bytes of these blocks since the process started: requests rounded up to their size classes. [`slabs_in_use_bytes`](Self::slabs_in_use_bytes) has the bytes that
-    /// slabs take now.
+    /// Bytes of these blocks since the process started: requests rounded up to their size classes.
+    /// [`slabs_in_use_bytes`](Self::slabs_in_use_bytes) has the bytes that slabs take now.
     pub slab_bytes: u64,
     /// Allocations served as page runs (larger ones).
     pub run_allocations: u64,
@@ -49,6 +49,8 @@ pub struct Stats {
     pub slab_live_bytes: usize,
     /// Bytes of the arena that are resident, or will be when a thread first touches memory that was handed out.
     pub resident_bytes: usize,
+    /// Bytes that were purged: the arena gave their pages back to the kernel.
+    pub purged_bytes: u64,
     /// Bytes of address space that the arena may use; 0 while there is no arena. On Linux, the arena maps nothing there before it
     /// needs it.
     pub address_space_bytes: usize,
@@ -59,6 +61,20 @@ pub struct Stats {
 }
 
 impl Stats {
+    /// Bytes that are free and resident: retained for the next proof, cached by threads, or lost to rounding. A leak shows in
+    /// [`live_bytes`](Self::live_bytes) instead, which then grows from proof to proof.
+    ///
+    /// ```
+    /// # #[global_allocator]
+    /// # static ALLOC: zk_alloc::ZkAllocator = zk_alloc::ZkAllocator::resident();
+    /// drop(vec![1u8; 1 << 20]);
+    /// assert!(zk_alloc::stats().retained_bytes() >= 1 << 20);
+    /// ```
+    #[must_use]
+    pub fn retained_bytes(&self) -> usize {
+        self.resident_bytes.saturating_sub(self.live_bytes)
+    }
+
     /// The share of the bytes served that were already resident, from 0 to 1; `None` before the arena served any.
     ///
     /// ```
@@ -123,7 +139,7 @@ fn add(stats: &mut Stats, arena: &arena::Arena) {
     (stats.slabs, stats.slabs_in_use_bytes) = arena.slabs();
     stats.slab_live_bytes = arena.live_block_bytes();
     stats.address_space_bytes = arena.address_space_bytes();
-    stats.resident_bytes = arena::resident_bytes();
+    (stats.resident_bytes, stats.purged_bytes) = (arena::resident_bytes(), arena::purged_bytes());
     stats.huge_pages = Some(arena.config().huge_pages);
     stats.settings = Some(arena.config().settings);
     for zone in arena.counters() {
@@ -165,10 +181,11 @@ impl fmt::Display for Stats {
         )?;
         writeln!(
             f,
-            "resident {} of {} of address space; {} were fresh",
+            "resident {} of {} of address space; {} were fresh, {} purged",
             Mib(self.resident_bytes as u64),
             Mib(self.address_space_bytes as u64),
-            Mib(self.fresh_bytes)
+            Mib(self.fresh_bytes),
+            Mib(self.purged_bytes)
         )?;
         write!(f, "{} phases, {} system calls, {} of them refused", self.phases, self.system_calls, self.refusals)?;
         self.huge_pages.map_or(Ok(()), |huge_pages| write!(f, "; huge pages: {huge_pages}"))?;

@@ -145,8 +145,7 @@ fn values_that_can_be_used_are_taken_without_a_word() {
     for value in ["auto", "always", "never"] {
         let told = with("ZK_ALLOC_THP", value).stdout;
         let is = |word: &str| told.contains(&format!(" huge_pages {word} "));
-        let as_the_host_allows = is("unavailable") && value != "never"
-            || value == "auto" && is("avoided");
+        let as_the_host_allows = is("unavailable") && value != "never" || value == "auto" && is("avoided");
         assert!(is(value) || as_the_host_allows, "{told}");
     }
 }

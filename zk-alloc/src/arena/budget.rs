@@ -1,12 +1,14 @@
 //! The budget: the bytes of the arena that are resident, and that may be, by the cap `ZK_ALLOC_MAX_BYTES` and the peak so far.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use crate::counters;
 use crate::tuning;
 
 /// Bytes of the arena that are resident, or will be when they are first touched.
 static RESIDENT_BYTES: AtomicUsize = AtomicUsize::new(0);
+/// Bytes that went back to the kernel so far.
+static PURGED_BYTES: AtomicU64 = AtomicU64::new(0);
 /// The most that may be.
 static MAX_BYTES: AtomicUsize = AtomicUsize::new(usize::MAX);
 
@@ -118,4 +120,10 @@ pub(super) fn exceed(bytes: usize) {
 /// `bytes` went back to the kernel.
 pub(super) fn returned(bytes: usize) {
     RESIDENT_BYTES.fetch_sub(bytes, Ordering::Relaxed);
+    PURGED_BYTES.fetch_add(bytes as u64, Ordering::Relaxed);
+}
+
+/// Bytes that went back to the kernel so far.
+pub(crate) fn purged_bytes() -> u64 {
+    PURGED_BYTES.load(Ordering::Relaxed)
 }
