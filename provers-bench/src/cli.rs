@@ -3,6 +3,7 @@
 use crate::arms::{ARMS, Arm, SETS};
 use crate::check;
 use crate::exec;
+use crate::host;
 use crate::plan::options::RunArgs;
 use crate::plan::{self, Plan, UsageError};
 use crate::report;
@@ -24,6 +25,8 @@ pub(crate) enum Asked {
     Check(check::Job),
     /// Run a command under preloaded libraries.
     Exec(exec::Job),
+    /// Measure what memory costs on this machine.
+    Host(host::Job),
     /// Help or version text to print.
     Text(String),
 }
@@ -47,6 +50,9 @@ pub(crate) fn parse(
             }
             if let Some(job) = exec::job(name, matches) {
                 return job.map(Asked::Exec);
+            }
+            if let Some(job) = host::job(name, matches) {
+                return job.map(Asked::Host);
             }
             run(provers, name, matches).map(Asked::Run)
         }
@@ -93,6 +99,7 @@ fn command(provers: &'static [Prover]) -> Command {
         .subcommands(report::commands())
         .subcommand(check::command())
         .subcommand(exec::command())
+        .subcommand(host::command())
         .subcommands(trace::commands())
 }
 

@@ -3,6 +3,7 @@
 use crate::check;
 use crate::cli::{self, Asked};
 use crate::exec;
+use crate::host;
 use crate::measure::binaries;
 use crate::measure::interrupt::Interrupt;
 use crate::plan::Plan;
@@ -38,6 +39,7 @@ pub fn main(provers: &'static [Prover], package_folder: &str) -> ExitCode {
         Ok(Asked::Text(text)) => said(Ok(text)),
         Ok(Asked::Trace(job)) => traced(trace::run(&job)),
         Ok(Asked::Report(job)) => said(run::runs_folder(job.out()).and_then(|folder| report::run(&job, &folder))),
+        Ok(Asked::Host(job)) => said(host::run(&job)),
         Ok(Asked::Run(plan)) => ended(proved(&plan)),
         Ok(Asked::Exec(job)) => ended(executed(&job)),
         Ok(Asked::Check(job)) => match check::Gate::open(&job, Path::new(package_folder)) {

@@ -17,6 +17,7 @@
 //! - `check`: the gate, which holds figures to a baseline
 //! - `trace`: a tool that records allocations and replays them
 //! - `exec`: a tool that runs any command under preloaded libraries
+//! - `host`: a tool that measures the price of memory on this machine
 //! - `run`: measures a plan, shows and writes its results
 //! - `report`: HTML, tables, curves, JSON, Markdown, comparison
 //! - `measure`: lockstep, seats, processes, time, memory, Ctrl-C
@@ -36,6 +37,7 @@ pub mod driver;
 mod check;
 mod cli;
 mod exec;
+mod host;
 mod machine;
 mod macros;
 mod measure;

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 const ORDER: &[&[&str]] = &[
     &["driver"],
     &["cli"],
-    &["check", "exec", "trace"],
+    &["check", "exec", "host", "trace"],
     &["run"],
     &["report"],
     &["child", "measure"],

@@ -4,7 +4,7 @@ use anyhow::Context;
 use nix::unistd::{SysconfVar, sysconf};
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Resident memory of this process.
 pub(crate) fn rss_bytes() -> anyhow::Result<u64> {
@@ -30,7 +30,7 @@ pub(crate) fn resident_of(pid: u32) -> Option<Resident> {
 }
 
 /// Memory of this process in huge pages; `None` if the kernel does not say. Takes milliseconds.
-fn huge_page_bytes() -> Option<u64> {
+pub(crate) fn huge_page_bytes() -> Option<u64> {
     field_bytes(&fs::read_to_string("/proc/self/smaps_rollup").ok()?, "AnonHugePages:")
 }
 
@@ -104,12 +104,38 @@ pub(crate) fn total_bytes() -> Option<u64> {
     field_bytes(&fs::read_to_string("/proc/meminfo").ok()?, "MemTotal:")
 }
 
-fn cgroup_available_bytes() -> Option<u64> {
+/// The least memory limit of this process's control groups (v2, else v1); `None` if there is none.
+pub(crate) fn limit_bytes() -> Option<u64> {
+    let of_version_2 = limits_of_groups("memory.max", |text| text.parse().ok()).into_iter().min();
+    of_version_2.or_else(limit_bytes_of_version_1)
+}
+
+/// Without a limit, version 1 has a number of some exabytes.
+fn limit_bytes_of_version_1() -> Option<u64> {
     let membership = fs::read_to_string("/proc/self/cgroup").ok()?;
-    let path = membership.lines().find_map(|line| line.strip_prefix("0::/"))?;
+    let path = membership.lines().find_map(|line| line.split_once(":memory:/"))?.1;
+    let own = Path::new("/sys/fs/cgroup/memory").join(path);
+    let read = |folder: &Path| fs::read_to_string(folder.join("memory.limit_in_bytes")).ok()?.trim().parse::<u64>().ok();
+    let limits = own.ancestors().take_while(|folder| folder.starts_with("/sys/fs/cgroup/memory")).filter_map(read);
+    limits.min().filter(|&limit| limit < 1 << 60)
+}
+
+/// The values of the file `name` in this process's control group (v2) and those above it, whose limits apply as well. `parse`
+/// returns `None` for no limit.
+pub(crate) fn limits_of_groups<T>(name: &str, parse: impl Fn(&str) -> Option<T>) -> Vec<T> {
+    groups().iter().filter_map(|folder| parse(fs::read_to_string(folder.join(name)).ok()?.trim())).collect()
+}
+
+fn cgroup_available_bytes() -> Option<u64> {
+    groups().iter().filter_map(|folder| room_in(folder)).min()
+}
+
+/// The folders of this process's control group (v2) and of those above it.
+fn groups() -> Vec<PathBuf> {
+    let membership = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let Some(path) = membership.lines().find_map(|line| line.strip_prefix("0::/")) else { return Vec::new() };
     let own = Path::new("/sys/fs/cgroup").join(path);
-    // The limits of all ancestors apply.
-    own.ancestors().take_while(|folder| folder.starts_with("/sys/fs/cgroup")).filter_map(room_in).min()
+    own.ancestors().take_while(|folder| folder.starts_with("/sys/fs/cgroup")).map(Path::to_owned).collect()
 }
 
 fn room_in(cgroup: &Path) -> Option<u64> {

@@ -63,12 +63,13 @@ fn cpu_model() -> Option<String> {
     Some(line.split_once(':')?.1.trim().to_owned())
 }
 
-fn line_of(path: &str) -> Option<String> {
+/// The text of a file, without the white space around it.
+pub(crate) fn line_of(path: &str) -> Option<String> {
     Some(fs::read_to_string(path).ok()?.trim().to_owned())
 }
 
 /// The word in brackets: the kernel lists every choice and marks the active one.
-fn chosen(line: &str) -> Option<String> {
+pub(crate) fn chosen(line: &str) -> Option<String> {
     Some(line.split_once('[')?.1.split_once(']')?.0.to_owned())
 }
 
