@@ -19,7 +19,8 @@ const WORTH: f64 = 1.25;
 
 /// The settings for a prover on this host. Empty if the defaults fit.
 pub(super) fn settings(host: &Host, touches: &[Touch]) -> Vec<Setting> {
-    let setting = |reason: String, lines: &[&str]| Setting { reason, lines: lines.iter().map(|&line| line.into()).collect() };
+    let setting =
+        |reason: String, lines: &[&str]| Setting { reason, lines: lines.iter().map(|&line| line.into()).collect() };
     let mut settings = Vec::new();
     settings.extend(huge_pages(host, touches));
     if let (Some(limit), Some(memory)) = (host.limit_bytes, host.memory_bytes)
@@ -63,7 +64,10 @@ pub(super) fn settings(host: &Host, touches: &[Touch]) -> Vec<Setting> {
     }
     if let Some(count) = host.max_map_count.filter(|&count| count < USUAL_MAP_COUNT) {
         settings.push(setting(
-            format!("A process may have {} mappings, fewer than usual. Beyond them, the kernel refuses memory.", format::count(count)),
+            format!(
+                "A process may have {} mappings, fewer than usual. Beyond them, the kernel refuses memory.",
+                format::count(count)
+            ),
             &[&format!("sudo sysctl -w vm.max_map_count={USUAL_MAP_COUNT}")],
         ));
     }
@@ -78,7 +82,8 @@ fn huge_pages(host: &Host, touches: &[Touch]) -> Option<Setting> {
     let setting = |reason: String, line: &str| Some(Setting { reason, lines: vec![line.into()] });
     if !is_on {
         return setting(
-            "The host forbids huge pages. With them, a prover may fault once for 2 MiB; measure again after this.".into(),
+            "The host forbids huge pages. With them, a prover may fault once for 2 MiB; measure again after this."
+                .into(),
             "echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled",
         );
     }

@@ -62,7 +62,11 @@ impl Host {
         };
         let on = folios(true);
         let rows = [
-            ("transparent huge pages", known(self.huge_pages.clone()), "one page fault for 2 MiB, where the process may have them"),
+            (
+                "transparent huge pages",
+                known(self.huge_pages.clone()),
+                "one page fault for 2 MiB, where the process may have them",
+            ),
             (
                 "multi-size huge pages",
                 match (self.folios.is_empty(), on.is_empty()) {

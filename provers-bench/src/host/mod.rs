@@ -57,7 +57,8 @@ pub(crate) fn run(job: &Job) -> anyhow::Result<String> {
     let rates = counts.into_iter().map(|threads| Ok((threads, touch::faults_a_second(threads, bytes)?)));
     let rates = rates.collect::<anyhow::Result<Vec<_>>>()?;
     let settings = advice::settings(&host, &touches);
-    Ok([host.line(), cost_table(&touches, job.idle), rate_table(&rates), fact_table(&host), text(&settings)].join("\n\n"))
+    Ok([host.line(), cost_table(&touches, job.idle), rate_table(&rates), fact_table(&host), text(&settings)]
+        .join("\n\n"))
 }
 
 /// The cost of each kind of page that the kernel has.
@@ -69,13 +70,19 @@ fn touches(bytes: usize, idle: Duration) -> anyhow::Result<Vec<Touch>> {
 }
 
 fn cost_table(touches: &[Touch], idle: Duration) -> String {
-    let header = ["first touch, for each 4 KiB", "right after as much was freed", &format!("after {} idle seconds", idle.as_secs())]
-        .map(str::to_owned);
+    let header = [
+        "first touch, for each 4 KiB",
+        "right after as much was freed",
+        &format!("after {} idle seconds", idle.as_secs()),
+    ]
+    .map(str::to_owned);
     let rows = touches.iter().map(|touch| {
         let kind = match touch.pages {
             Pages::Small => "small pages".to_owned(),
             Pages::Populated => "small pages, 2 MiB in a call (MADV_POPULATE_WRITE)".to_owned(),
-            Pages::Huge => format!("huge pages where the kernel makes them ({:.0}% of 2 MiB)", touch.huge_share * 100.0),
+            Pages::Huge => {
+                format!("huge pages where the kernel makes them ({:.0}% of 2 MiB)", touch.huge_share * 100.0)
+            }
         };
         let cost = |cost: Duration| format!("{:.2} us", cost.as_nanos() as f64 / 1e3);
         [kind, cost(touch.warm), cost(touch.cold)]

@@ -115,7 +115,8 @@ fn limit_bytes_of_version_1() -> Option<u64> {
     let membership = fs::read_to_string("/proc/self/cgroup").ok()?;
     let path = membership.lines().find_map(|line| line.split_once(":memory:/"))?.1;
     let own = Path::new("/sys/fs/cgroup/memory").join(path);
-    let read = |folder: &Path| fs::read_to_string(folder.join("memory.limit_in_bytes")).ok()?.trim().parse::<u64>().ok();
+    let read =
+        |folder: &Path| fs::read_to_string(folder.join("memory.limit_in_bytes")).ok()?.trim().parse::<u64>().ok();
     let limits = own.ancestors().take_while(|folder| folder.starts_with("/sys/fs/cgroup/memory")).filter_map(read);
     limits.min().filter(|&limit| limit < 1 << 60)
 }
