@@ -55,31 +55,23 @@ impl Host {
     /// A row for each fact: its name, what was found, what it means for a prover.
     pub(super) fn rows(&self) -> Vec<[String; 3]> {
         let known = |text: Option<String>| text.unwrap_or_else(|| "unknown".into());
-        let folios = |are_on: bool| {
-            let is_on = |setting: &str| setting != "never";
-            let sizes = self.folios.iter().filter(|(_, setting)| is_on(setting) == are_on);
-            sizes.map(|(kib, _)| format!("{kib} KiB")).collect::<Vec<_>>().join(", ")
-        };
-        let on = folios(true);
+        let on = self.folios.iter().filter(|(_, setting)| setting != "never");
+        let on = on.map(|(kib, _)| format!("{kib} KiB")).collect::<Vec<_>>().join(", ");
         let rows = [
-            (
-                "transparent huge pages",
-                known(self.huge_pages.clone()),
-                "one page fault for 2 MiB, where the process may have them",
-            ),
+            ("transparent huge pages", known(self.huge_pages.clone()), "one page fault for 2 MiB"),
             (
                 "multi-size huge pages",
                 match (self.folios.is_empty(), on.is_empty()) {
                     (true, _) => "none: they need Linux 6.8".into(),
-                    (_, true) => format!("off ({})", folios(false)),
+                    (_, true) => "off".into(),
                     _ => on,
                 },
                 "one page fault for 16 KiB to 1 MiB",
             ),
             (
-                "free memory is reported to a hypervisor",
+                "free memory reported to a hypervisor",
                 self.reported_bytes.map_or("no".into(), |bytes| format!("in blocks of {} KiB", bytes >> 10)),
-                "the first touch after a pause makes the hypervisor find memory again",
+                "the first touch after a pause waits for the hypervisor",
             ),
             (
                 "memory limit of the control group",
@@ -96,7 +88,7 @@ impl Host {
                 known(self.overcommit.map(|mode| mode.to_string())),
                 "2 counts address space against a limit",
             ),
-            ("NUMA nodes", self.nodes.to_string(), "memory is on the node of the thread that touches it first"),
+            ("NUMA nodes", self.nodes.to_string(), "memory lies on the node that touches it first"),
             (
                 "vm.max_map_count",
                 known(self.max_map_count.map(crate::results::format::count)),
