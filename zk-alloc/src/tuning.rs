@@ -126,8 +126,8 @@ constants! {
     sparse_part = 4, "of the length";
     /// With more hardware threads than this, the kernel clears huge runs on all threads, instead of one thread all of them.
     eager_zero_threads = 4, "threads";
-    /// The smallest run that the kernel clears then. Clearing less at once, and finding it in the processor's caches, was faster
-    /// (zeroing.md).
+    /// The smallest run that the kernel clears then. Shorter ones are cleared at once, and are still in the processor's caches when
+    /// they are written (zeroing.md).
     huge_run_zero_bytes = 128 * MIB, "bytes";
     /// A step in which a zone commits memory is half of what it has, but at least this. Small steps leave more of a limit on address space
     /// to the program.
