@@ -14,7 +14,7 @@ use crate::{os, stats};
 /// | `zk_alloc_live_bytes` | gauge | in use now: a leak grows from proof to proof |
 /// | `zk_alloc_retained_bytes` | gauge | free and resident, for the next proof |
 /// | `zk_alloc_peak_live_bytes` | gauge | the most that was in use |
-/// | `zk_alloc_purged_bytes_total` | counter | given back to the kernel |
+/// | `zk_alloc_purged_bytes_total` | counter | returned to the kernel |
 /// | `zk_alloc_fresh_bytes_total` | counter | handed out without being resident: each page costs a page fault |
 /// | `zk_alloc_overflow_bytes_total` | counter | requests meant for the arena that the backing allocator served |
 /// | `zk_alloc_refusals_total` | counter | system calls that the kernel refused |
@@ -41,7 +41,7 @@ pub fn record_metrics() {
         gauge!(name).set(bytes as f64);
     }
     let counters = [
-        ("zk_alloc_purged_bytes_total", Unit::Bytes, stats.purged_bytes, "Given back to the kernel"),
+        ("zk_alloc_purged_bytes_total", Unit::Bytes, stats.purged_bytes, "Returned to the kernel"),
         ("zk_alloc_fresh_bytes_total", Unit::Bytes, stats.fresh_bytes, "Handed out without being resident"),
         ("zk_alloc_overflow_bytes_total", Unit::Bytes, stats.overflow_bytes, "Served by the backing allocator instead"),
         ("zk_alloc_refusals_total", Unit::Count, stats.refusals, "System calls that the kernel refused"),

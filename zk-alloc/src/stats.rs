@@ -49,7 +49,7 @@ pub struct Stats {
     pub slab_live_bytes: usize,
     /// Bytes of the arena that are resident, or will be when a thread first touches memory that was handed out.
     pub resident_bytes: usize,
-    /// Bytes that were purged: the arena gave their pages back to the kernel.
+    /// Bytes that were purged: the arena returned their pages to the kernel.
     pub purged_bytes: u64,
     /// Bytes of address space that the arena may use; 0 while there is no arena. On Linux, the arena maps nothing there before it
     /// needs it.
