@@ -268,7 +268,7 @@ pub(crate) unsafe fn wipe_on_fork(at: *mut u8, len: usize) -> Result<(), Errno> 
 /// Gives each advice of the arena once, to a page that nobody uses, and moves that page once. Some tools record the calls of a
 /// program while it starts, and later forbid all others. They see here which calls the arena will make.
 pub(super) fn rehearse(huge_pages: HostHugePages) {
-    let Ok(pages) = super::map_zeroed(page_bytes()) else { return };
+    let Ok(pages) = super::map_zeroed(2 * page_bytes()) else { return };
     let (at, len) = (pages.start().as_ptr(), page_bytes());
     // This advice puts the process on a list of the kernel, so skip it if the arena will not ask for huge pages.
     let asks = huge_pages == HostHugePages::Available;
@@ -286,5 +286,6 @@ pub(super) fn rehearse(huge_pages: HostHugePages) {
         // SAFETY: a page that nobody uses.
         let _ = unsafe { advise(at, len, advice) };
     }
-    moving::keeps_source();
+    // SAFETY: two pages that nobody uses.
+    unsafe { moving::try_move(at) };
 }

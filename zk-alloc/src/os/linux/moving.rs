@@ -51,30 +51,36 @@ unsafe fn remap(from: *mut u8, to: *mut u8, len: usize) -> Result<(), Errno> {
     unsafe { mremap_fixed(from.cast(), len, len, MremapFlags::MAYMOVE | DONTUNMAP, to.cast()) }.map(drop)
 }
 
+/// Whether a move leaves its source mapped: not known yet, yes, or no.
+static SOURCE: AtomicU8 = AtomicU8::new(UNKNOWN);
+const UNKNOWN: u8 = 0;
+const KEPT: u8 = 1;
+const LOST: u8 = 2;
+
 /// Whether a move leaves its source mapped. An emulator of another architecture (qemu-user 7.2 to 11.1) ignores
-/// `MREMAP_DONTUNMAP`, and takes the source for unmapped: accesses die of SIGSEGV, and it ignores advice for these pages. One move
-/// of a page that nobody uses tells.
-pub(super) fn keeps_source() -> bool {
-    const KEPT: u8 = 1;
-    const LOST: u8 = 2;
-    static SOURCE: AtomicU8 = AtomicU8::new(0);
+/// `MREMAP_DONTUNMAP` and takes the source for unmapped. Accesses then die of SIGSEGV, and the emulator ignores advice for these
+/// pages.
+fn keeps_source() -> bool {
     // Relaxed: each thread may find out by itself.
-    match SOURCE.load(Ordering::Relaxed) {
-        0 => {
-            let is_kept = !loses_source();
-            SOURCE.store(if is_kept { KEPT } else { LOST }, Ordering::Relaxed);
-            is_kept
-        }
-        known => known == KEPT,
+    if SOURCE.load(Ordering::Relaxed) == UNKNOWN {
+        let Ok(pages) = map_zeroed(2 * page_bytes()) else { return true };
+        // SAFETY: two pages that nobody uses.
+        unsafe { try_move(pages.start().as_ptr()) };
     }
+    SOURCE.load(Ordering::Relaxed) != LOST
 }
 
-fn loses_source() -> bool {
-    let Ok(pages) = map_zeroed(2 * page_bytes()) else { return false };
-    let (from, len) = (pages.start().as_ptr(), page_bytes());
-    // SAFETY: two pages that nobody uses.
+/// Moves a page to the next one, and finds out whether moves [keep their source](keeps_source).
+///
+/// # Safety
+/// Two pages begin at `from`, which nobody uses.
+pub(super) unsafe fn try_move(from: *mut u8) {
+    let len = page_bytes();
+    // SAFETY: the caller's.
     let is_moved = unsafe { commit(from, len).is_ok() && remap(from, from.add(len), len).is_ok() };
-    is_moved && !is_in_sandbox() && resident_bytes(from, len) == Err(Errno::NOMEM.into())
+    // Also asked if nothing moved: this is the only call at start-up that asks.
+    let is_unmapped = !is_in_sandbox() && resident_bytes(from, len) == Err(Errno::NOMEM.into());
+    SOURCE.store(if is_moved && is_unmapped { LOST } else { KEPT }, Ordering::Relaxed);
 }
 
 /// Copies pages back to `from` that a refused call has moved. From Linux 6.17 on, one call moves several mappings one after the
