@@ -74,7 +74,7 @@ pub(super) fn settings(host: &Host, touches: &[Touch]) -> Vec<Setting> {
     settings
 }
 
-/// What to do about huge pages, from the measured costs.
+/// The setting of huge pages that the measured costs ask for.
 fn huge_pages(host: &Host, touches: &[Touch]) -> Option<Setting> {
     let of = |pages| touches.iter().find(|touch| touch.pages == pages);
     let by = |small: std::time::Duration, huge: std::time::Duration| small.as_secs_f64() / huge.as_secs_f64();

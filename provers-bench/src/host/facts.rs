@@ -1,10 +1,9 @@
 //! The kernel's settings for memory, and the limits of this process.
 
 use crate::machine::{self, memory};
+use crate::results::format;
 use std::fs;
-use std::num::NonZero;
 use std::path::Path;
-use std::thread;
 
 const HUGE_PAGES: &str = "/sys/kernel/mm/transparent_hugepage";
 
@@ -18,7 +17,7 @@ pub(super) struct Host {
     pub(super) is_virtual: bool,
     /// `always`, `madvise` or `never`.
     pub(super) huge_pages: Option<String>,
-    /// Sizes of multi-size huge pages in KiB, each with its setting; without 2 MiB.
+    /// Multi-size huge pages: each size below 2 MiB in KiB, with its setting.
     pub(super) folios: Vec<(u64, String)>,
     /// The smallest block of free memory that is reported to a hypervisor, in bytes; `None` if none is.
     pub(super) reported_bytes: Option<u64>,
@@ -33,14 +32,13 @@ pub(super) struct Host {
 
 impl Host {
     pub(super) fn observe() -> Self {
-        let machine = machine::Machine::observe();
         Self {
-            cpu: machine.cpu,
-            cores: thread::available_parallelism().map_or(1, NonZero::get),
-            memory_bytes: machine.memory_bytes,
-            kernel: machine.kernel,
+            cpu: machine::cpu_model(),
+            cores: machine::cores(),
+            memory_bytes: memory::total_bytes(),
+            kernel: machine::kernel(),
             is_virtual: fs::read_to_string("/proc/cpuinfo").is_ok_and(|text| text.contains(" hypervisor")),
-            huge_pages: machine.transparent_huge_pages,
+            huge_pages: machine::transparent_huge_pages(),
             folios: folios(Path::new(HUGE_PAGES)),
             reported_bytes: machine::line_of("/sys/module/page_reporting/parameters/page_reporting_order")
                 .and_then(|order| reported_bytes(&order)),
@@ -75,7 +73,7 @@ impl Host {
             ),
             (
                 "memory limit of the control group",
-                self.limit_bytes.map_or("none".into(), crate::results::format::bytes),
+                self.limit_bytes.map_or("none".into(), format::bytes),
                 "the kernel kills the process beyond it",
             ),
             (
@@ -89,18 +87,14 @@ impl Host {
                 "2 counts address space against a limit",
             ),
             ("NUMA nodes", self.nodes.to_string(), "memory lies on the node that touches it first"),
-            (
-                "vm.max_map_count",
-                known(self.max_map_count.map(crate::results::format::count)),
-                "the most mappings of a process",
-            ),
+            ("vm.max_map_count", known(self.max_map_count.map(format::count)), "the most mappings of a process"),
         ];
         rows.into_iter().map(|(name, found, meaning)| [name.into(), found, meaning.into()]).collect()
     }
 
     /// One line on the machine.
     pub(super) fn line(&self) -> String {
-        let memory = self.memory_bytes.map(|bytes| format!("{} of memory", crate::results::format::bytes(bytes)));
+        let memory = self.memory_bytes.map(|bytes| format!("{} of memory", format::bytes(bytes)));
         let cores = Some(format!("{} {}", self.cores, if self.cores == 1 { "core" } else { "cores" }));
         let kernel = self.kernel.as_ref().map(|kernel| format!("Linux {kernel}"));
         let kind = self.is_virtual.then(|| "virtual machine".to_owned());

@@ -17,7 +17,7 @@ use touch::{Pages, Touch};
 
 const NAME: &str = "host";
 
-/// The memory that each measurement touches, where a tenth of what is available allows it.
+/// The memory that each measurement touches, or a tenth of the available memory if that is less.
 const TOUCHED_BYTES: u64 = 256 << 20;
 const HUGE_BYTES: u64 = 2 << 20;
 
@@ -64,7 +64,7 @@ pub(crate) fn run(job: &Job) -> anyhow::Result<String> {
 /// The cost of each kind of page that the kernel has.
 fn touches(bytes: usize, idle: Duration) -> anyhow::Result<Vec<Touch>> {
     let small = touch::first_touch(Pages::Small, bytes, idle)?;
-    // Older kernels refuse to populate; the others are measured all the same.
+    // Kernels before 5.14 refuse to populate. That row is then missing.
     let others = [Pages::Populated, Pages::Huge].map(|pages| touch::first_touch(pages, bytes, idle).ok());
     Ok([Some(small)].into_iter().chain(others).flatten().collect())
 }

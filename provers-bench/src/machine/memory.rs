@@ -107,24 +107,22 @@ pub(crate) fn total_bytes() -> Option<u64> {
 /// The least memory limit of this process's control groups (v2, else v1); `None` if there is none.
 pub(crate) fn limit_bytes() -> Option<u64> {
     let of_version_2 = limits_of_groups("memory.max", |text| text.parse().ok()).into_iter().min();
-    of_version_2.or_else(limit_bytes_of_version_1)
+    of_version_2.or_else(|| {
+        let folders = folders("/sys/fs/cgroup/memory", |line| Some(line.split_once(":memory:/")?.1));
+        let limit = values(&folders, "memory.limit_in_bytes", |text| text.parse().ok()).into_iter().min();
+        // Without a limit, version 1 has a number of some exabytes.
+        limit.filter(|&limit| limit < 1 << 60)
+    })
 }
 
-/// Without a limit, version 1 has a number of some exabytes.
-fn limit_bytes_of_version_1() -> Option<u64> {
-    let membership = fs::read_to_string("/proc/self/cgroup").ok()?;
-    let path = membership.lines().find_map(|line| line.split_once(":memory:/"))?.1;
-    let own = Path::new("/sys/fs/cgroup/memory").join(path);
-    let read =
-        |folder: &Path| fs::read_to_string(folder.join("memory.limit_in_bytes")).ok()?.trim().parse::<u64>().ok();
-    let limits = own.ancestors().take_while(|folder| folder.starts_with("/sys/fs/cgroup/memory")).filter_map(read);
-    limits.min().filter(|&limit| limit < 1 << 60)
-}
-
-/// The values of the file `name` in this process's control group (v2) and those above it, whose limits apply as well. `parse`
+/// The values of the file `name` in this process's control group (v2) and in those above it, whose limits apply as well. `parse`
 /// returns `None` for no limit.
 pub(crate) fn limits_of_groups<T>(name: &str, parse: impl Fn(&str) -> Option<T>) -> Vec<T> {
-    groups().iter().filter_map(|folder| parse(fs::read_to_string(folder.join(name)).ok()?.trim())).collect()
+    values(&groups(), name, parse)
+}
+
+fn values<T>(folders: &[PathBuf], name: &str, parse: impl Fn(&str) -> Option<T>) -> Vec<T> {
+    folders.iter().filter_map(|folder| parse(fs::read_to_string(folder.join(name)).ok()?.trim())).collect()
 }
 
 fn cgroup_available_bytes() -> Option<u64> {
@@ -133,10 +131,15 @@ fn cgroup_available_bytes() -> Option<u64> {
 
 /// The folders of this process's control group (v2) and of those above it.
 fn groups() -> Vec<PathBuf> {
+    folders("/sys/fs/cgroup", |line| line.strip_prefix("0::/"))
+}
+
+/// The folders below `root` of the control group whose path `path_of` finds in a line of `/proc/self/cgroup`, and of those above it.
+fn folders(root: &str, path_of: impl Fn(&str) -> Option<&str>) -> Vec<PathBuf> {
     let membership = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-    let Some(path) = membership.lines().find_map(|line| line.strip_prefix("0::/")) else { return Vec::new() };
-    let own = Path::new("/sys/fs/cgroup").join(path);
-    own.ancestors().take_while(|folder| folder.starts_with("/sys/fs/cgroup")).map(Path::to_owned).collect()
+    let Some(path) = membership.lines().find_map(path_of) else { return Vec::new() };
+    let own = Path::new(root).join(path);
+    own.ancestors().take_while(|folder| folder.starts_with(root)).map(Path::to_owned).collect()
 }
 
 fn room_in(cgroup: &Path) -> Option<u64> {

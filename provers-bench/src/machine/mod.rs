@@ -41,11 +41,10 @@ impl Machine {
         let status = git(&["status", "--porcelain"]);
         Self {
             cpu: cpu_model(),
-            cores: thread::available_parallelism().map_or(1, NonZero::get),
+            cores: cores(),
             memory_bytes: memory::total_bytes(),
-            kernel: line_of("/proc/sys/kernel/osrelease"),
-            transparent_huge_pages: line_of("/sys/kernel/mm/transparent_hugepage/enabled")
-                .and_then(|line| chosen(&line)),
+            kernel: kernel(),
+            transparent_huge_pages: transparent_huge_pages(),
             overcommit_memory: line_of("/proc/sys/vm/overcommit_memory"),
             load_average: line_of("/proc/loadavg"),
             started_at: jiff::Timestamp::now(),
@@ -57,7 +56,22 @@ impl Machine {
     }
 }
 
-fn cpu_model() -> Option<String> {
+/// Cores that this process may use.
+pub(crate) fn cores() -> usize {
+    thread::available_parallelism().map_or(1, NonZero::get)
+}
+
+/// The kernel's release.
+pub(crate) fn kernel() -> Option<String> {
+    line_of("/proc/sys/kernel/osrelease")
+}
+
+/// Setting of transparent huge pages: `always`, `madvise` or `never`.
+pub(crate) fn transparent_huge_pages() -> Option<String> {
+    chosen(&line_of("/sys/kernel/mm/transparent_hugepage/enabled")?)
+}
+
+pub(crate) fn cpu_model() -> Option<String> {
     let cpus = fs::read_to_string("/proc/cpuinfo").ok()?;
     let line = cpus.lines().find(|line| line.starts_with("model name"))?;
     Some(line.split_once(':')?.1.trim().to_owned())

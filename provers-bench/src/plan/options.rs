@@ -1,14 +1,13 @@
 //! Command-line options of a run, and the request made from them.
 
 use crate::arms::DEFAULT_SET;
+use crate::machine::cores;
 use crate::plan::values::{self, LOG_ROWS, SweepOver, THREADS, whole};
 use crate::plan::{Request, Size, Slots, UsageError};
 use crate::results::record::Sweep;
 use crate::results::stats::{MIN_PROCESSES_FOR_VERDICT, MIN_ROUNDS_FOR_VERDICT};
 use clap::Args;
-use std::num::NonZero;
 use std::path::PathBuf;
-use std::thread;
 use std::time::Duration;
 
 /// Options that every prover takes.
@@ -150,10 +149,6 @@ const SMOKE: (u32, Option<u32>) = (MIN_ROUNDS_FOR_VERDICT as u32, Some(MIN_PROCE
 
 fn own_or(log_rows: Option<u32>) -> Size {
     log_rows.map_or(Size::Own, Size::LogRows)
-}
-
-fn cores() -> usize {
-    thread::available_parallelism().map_or(1, NonZero::get)
 }
 
 #[cfg(test)]
