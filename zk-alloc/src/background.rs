@@ -62,7 +62,9 @@ pub fn start_background_thread() -> io::Result<()> {
 }
 
 /// Ends the background thread, and returns when it has ended. Returns at once if this process has none, or if another thread is stopping
-/// it. [`start_background_thread`] has an example.
+/// it. As after any join, the kernel may list the thread in `/proc/self/task` for a moment longer.
+///
+/// [`start_background_thread`] has an example.
 pub fn stop_background_thread() {
     IS_SETTLED.store(true, Ordering::Relaxed);
     let own = os::process_generation();

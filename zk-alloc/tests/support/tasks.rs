@@ -16,7 +16,8 @@ pub(crate) fn ours() -> Vec<PathBuf> {
     tasks().into_iter().filter(is_ours).collect()
 }
 
-/// Whether `count` tasks have the allocator's name, or will in a moment: a new thread names itself.
+/// Whether `count` tasks have the allocator's name, or will in a moment: a new thread names itself, and the kernel lists one that
+/// was joined a little longer.
 pub(crate) fn are_ours(count: usize) -> bool {
     let begun = Instant::now();
     while ours().len() != count && begun.elapsed() < Duration::from_secs(5) {
