@@ -155,7 +155,10 @@ pub(crate) fn warn_before_opening(is_said: impl Fn(&'static str) -> bool) {
     };
     // Any host tells whether there is a warning. The real host, whose defaults a warning names, takes longer to ask.
     let mut is_any = false;
-    each(Host { threads: 1, memory_bytes: 0, huge_pages: HostHugePages::Unavailable }, &mut |_| is_any = true);
+    each(
+        Host { threads: 1, memory_bytes: 0, is_memory_grouped: false, huge_pages: HostHugePages::Unavailable },
+        &mut |_| is_any = true,
+    );
     if is_any {
         each(os::host(), &mut |warning| {
             if !is_said(warning.variable()) {

@@ -1,8 +1,28 @@
-//! The statistics as metrics, for the recorder that the program installed.
+//! Statistics for others: as metrics for the recorder that the program installed, and as events of tracing.
 
+#[cfg(feature = "metrics")]
 use metrics::{Unit, counter, describe_counter, describe_gauge, gauge};
 
+#[cfg(feature = "tracing")]
+use crate::report::PhaseReport;
+#[cfg(feature = "metrics")]
 use crate::{os, stats};
+
+/// An event of a phase that ended.
+#[cfg(feature = "tracing")]
+pub(crate) fn trace(report: &PhaseReport) {
+    tracing::info!(
+        target: "zk_alloc",
+        wall_s = report.wall.as_secs_f64(),
+        peak_live_bytes = report.peak_live_bytes,
+        reused_bytes = report.reused_bytes,
+        fresh_bytes = report.fresh_bytes,
+        overflow_bytes = report.overflow_bytes,
+        escaped_bytes = report.escaped_bytes,
+        minor_faults = report.minor_faults,
+        "phase ended"
+    );
+}
 
 /// Sets the allocator's metrics to the values of [`stats`](crate::stats()), through the facade of the crate
 /// [metrics](https://docs.rs/metrics). Call it after each proof, or every few seconds. It also describes them, so it is the only call
@@ -15,6 +35,7 @@ use crate::{os, stats};
 /// | `zk_alloc_retained_bytes` | gauge | free and resident, for the next proof |
 /// | `zk_alloc_peak_live_bytes` | gauge | the most that was in use |
 /// | `zk_alloc_purged_bytes_total` | counter | returned to the kernel |
+/// | `zk_alloc_pressure_purges_total` | counter | purges because a control group came near to its memory limit |
 /// | `zk_alloc_fresh_bytes_total` | counter | handed out without being resident: each page costs a page fault |
 /// | `zk_alloc_overflow_bytes_total` | counter | requests meant for the arena that the backing allocator served |
 /// | `zk_alloc_refusals_total` | counter | system calls that the kernel refused |
@@ -28,6 +49,7 @@ use crate::{os, stats};
 /// zk_alloc::record_metrics();
 /// # drop(proof);
 /// ```
+#[cfg(feature = "metrics")]
 pub fn record_metrics() {
     let stats = stats::stats();
     let gauges = [
@@ -42,6 +64,7 @@ pub fn record_metrics() {
     }
     let counters = [
         ("zk_alloc_purged_bytes_total", Unit::Bytes, stats.purged_bytes, "Returned to the kernel"),
+        ("zk_alloc_pressure_purges_total", Unit::Count, stats.pressure_purges, "Purges under memory pressure"),
         ("zk_alloc_fresh_bytes_total", Unit::Bytes, stats.fresh_bytes, "Handed out without being resident"),
         ("zk_alloc_overflow_bytes_total", Unit::Bytes, stats.overflow_bytes, "Served by the backing allocator instead"),
         ("zk_alloc_refusals_total", Unit::Count, stats.refusals, "System calls that the kernel refused"),

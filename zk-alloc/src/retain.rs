@@ -119,12 +119,16 @@ pub(crate) fn last_phase_ended() {
         BYTES => usize::try_from(policy & !TAG_MASK).unwrap_or(usize::MAX),
         // A time of 0 purges at once.
         FOR_NS if policy == FOR_NS && !IS_RESIDENT.load(Ordering::Relaxed) => 0,
-        FOR_NS => return arena::tick(),
+        FOR_NS => {
+            arena::relieve();
+            return arena::tick();
+        }
         _ => arena.config().settings.retain_bytes.value,
     };
     if arena::resident_bytes() > keep {
         arena.trim(keep, Purge::Now);
     }
+    arena::relieve();
     keep_between_phases(keep);
 }
 

@@ -51,6 +51,8 @@ pub struct Stats {
     pub resident_bytes: usize,
     /// Bytes that were purged: the arena returned their pages to the kernel.
     pub purged_bytes: u64,
+    /// How often free memory was purged because a control group of the process came near to its memory limit.
+    pub pressure_purges: u64,
     /// Bytes of address space that the arena may use; 0 while there is no arena. On Linux, the arena maps nothing there before it
     /// needs it.
     pub address_space_bytes: usize,
@@ -140,6 +142,7 @@ fn add(stats: &mut Stats, arena: &arena::Arena) {
     stats.slab_live_bytes = arena.live_block_bytes();
     stats.address_space_bytes = arena.address_space_bytes();
     (stats.resident_bytes, stats.purged_bytes) = (arena::resident_bytes(), arena::purged_bytes());
+    stats.pressure_purges = arena::pressure_purges();
     stats.huge_pages = Some(arena.config().huge_pages);
     stats.settings = Some(arena.config().settings);
     for zone in arena.counters() {

@@ -164,6 +164,13 @@ constants! {
     /// Thread caches are emptied at a limit if they hold this part of the used memory.
     cached_part = 16, "of the used memory";
 
+    /// While a control group has less than this part of its memory limit to spare, free memory is purged.
+    spare_part = 8, "of the limit";
+    /// All free memory is purged while threads of the control group wait for memory in this part of the time.
+    stall_percent = 10, "% of the time";
+    /// The least time between two reads of the control group's files, which take some 50 µs.
+    watch_ms = 100, "ms";
+
     // Huge pages.
     /// The most blocks of a zone that are forbidden to be huge because a part of them was purged. Each adds up to two mappings, and a
     /// process may have 65,530.

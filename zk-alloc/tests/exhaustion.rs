@@ -3,20 +3,18 @@
 #![cfg(target_os = "linux")]
 #![allow(unsafe_code, reason = "sets limits of the process")]
 
+#[path = "support/control_group.rs"]
+mod control_group;
 #[path = "support/limits.rs"]
 mod limits;
 mod support;
 
 use std::alloc::{GlobalAlloc, Layout};
-use std::ffi::CString;
 use std::hint::black_box;
-use std::os::unix::ffi::OsStringExt;
-use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
-use std::{fs, io, process};
 
+use control_group::alone_in_a_group;
 use limits::{limited, without_more_memory};
-use support::{Ended, address_space_bytes, alone, alone_as, assert_patterned, is_alone, patterned, rss_bytes};
+use support::{Ended, address_space_bytes, alone, assert_patterned, is_alone, patterned, rss_bytes};
 use zk_alloc::{ZkAllocator, overflow_stats, phase, reset_overflow_stats, stats};
 
 #[global_allocator]
@@ -181,37 +179,6 @@ fn requests_beyond_all_bounds_are_refused_and_not_fatal() {
     assert_eq!(stats().refusals, 0, "{}", stats());
 }
 
-/// A control group of the memory controller. Dropping it removes it.
-struct ControlGroup(PathBuf);
-
-impl ControlGroup {
-    /// Makes a group with this limit below the group of this process, or returns why that failed.
-    fn new(limit_bytes: usize) -> Result<Self, String> {
-        let groups = fs::read_to_string("/proc/self/cgroup").map_err(|error| error.to_string())?;
-        let v1 = groups.lines().find_map(|line| line.split_once(":memory:"));
-        let v2 = groups.lines().find_map(|line| line.strip_prefix("0::"));
-        let (root, own, file) = match (v1, v2) {
-            (Some((_, own)), _) => ("/sys/fs/cgroup/memory", own, "memory.limit_in_bytes"),
-            (None, Some(own)) => ("/sys/fs/cgroup", own, "memory.max"),
-            (None, None) => return Err("no memory controller".into()),
-        };
-        let path = PathBuf::from(format!("{root}{}/zk-alloc-test-{}", own.trim_end_matches('/'), process::id()));
-        fs::create_dir(&path).map_err(|error| format!("{}: {error}", path.display()))?;
-        let group = Self(path);
-        let limit = group.0.join(file);
-        let written =
-            fs::OpenOptions::new().write(true).open(&limit).and_then(|_| fs::write(&limit, limit_bytes.to_string()));
-        written.map_err(|error| format!("{}: {error}", limit.display()))?;
-        Ok(group)
-    }
-}
-
-impl Drop for ControlGroup {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir(&self.0);
-    }
-}
-
 /// In a small container, memory that stays resident between phases must leave room for the rest of the process.
 /// Otherwise the kernel ends it. 160 MiB in phases and 110 MiB between them fit 256 MiB only if the arena retains half
 /// of that at most.
@@ -219,23 +186,10 @@ impl Drop for ControlGroup {
 fn in_a_small_control_group_phases_leave_room_for_what_is_between_them() {
     let name = "in_a_small_control_group_phases_leave_room_for_what_is_between_them";
     if !is_alone() {
-        let group = match ControlGroup::new(256 * MIB) {
-            Ok(group) => group,
-            Err(reason) => return support::skip("no control group can be made", reason),
-        };
-        let processes = CString::new(group.0.join("cgroup.procs").into_os_string().into_vec()).expect("a path");
-        let join = move || {
-            // SAFETY: two calls that neither allocate nor lock; their arguments live as long as the closure. 0 stands
-            // for the writer.
-            let joined =
-                unsafe { libc::write(libc::open(processes.as_ptr(), libc::O_WRONLY), c"0".as_ptr().cast(), 1) };
-            if joined == 1 { Ok(()) } else { Err(io::Error::last_os_error()) }
-        };
-        // The process joins the group before it starts, because the arena reads the limit at the start.
-        // SAFETY: see `join`.
-        let ended = alone_as(name, &[], |command| _ = unsafe { command.pre_exec(join) });
-        ended.assert_passed(name);
-        assert!(ended.warnings().is_empty(), "{ended:?}");
+        if let Some(ended) = alone_in_a_group(name, 256 * MIB, &[]) {
+            ended.assert_passed(name);
+            assert!(ended.warnings().is_empty(), "{ended:?}");
+        }
         return;
     }
     for round in 0..10 {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::decay::{self, Looks, Policy, Sight, Verdict};
 use super::window::Looker;
-use super::{Arena, Purge, cached_bytes, get, resident_bytes};
+use super::{Arena, Purge, cached_bytes, get, pressure, resident_bytes};
 use crate::{counters, open_phases, os};
 
 impl Arena {
@@ -44,11 +44,15 @@ fn look(by: Looker) -> Option<Verdict> {
     decay::with_looks(|looks| arena.look(looks, by))
 }
 
-/// Looks, if a look is due. Returns how long the background thread may sleep before the next one; `None` if nothing is purged by time.
+/// Looks, if a look is due, and at the memory of the control group. Returns how long the background thread may sleep before the next look;
+/// `None` if there is nothing to look at until the program wakes it.
 pub(crate) fn look_in_background() -> Option<Duration> {
-    if decay::time_to_look()?.is_zero() {
+    if decay::time_to_look().is_some_and(|time| time.is_zero()) {
         let verdict = look(Looker::Background);
         decay::looked(verdict == Some(Verdict::Rest));
     }
-    decay::time_to_look()
+    if !open_phases::is_any() {
+        pressure::relieve();
+    }
+    [decay::time_to_look(), pressure::time_to_watch()].into_iter().flatten().min()
 }

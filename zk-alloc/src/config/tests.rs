@@ -1,7 +1,8 @@
 use super::*;
 use crate::os::HostHugePages;
 
-const MACHINE: Host = Host { threads: 2, memory_bytes: 24 << 30, huge_pages: HostHugePages::Available };
+const MACHINE: Host =
+    Host { threads: 2, memory_bytes: 24 << 30, is_memory_grouped: false, huge_pages: HostHugePages::Available };
 
 /// Each setting: its variable, a good value, and the program's word for another, with that as the environment has it.
 const EACH: [(&str, &str, Settings, &str); 10] = [

@@ -14,7 +14,20 @@ pub(crate) struct Host {
     pub(crate) threads: usize,
     /// The memory that this process may use, in bytes.
     pub(crate) memory_bytes: usize,
+    /// Whether a control group limits the memory, and not the machine.
+    pub(crate) is_memory_grouped: bool,
     pub(crate) huge_pages: HostHugePages,
+}
+
+/// What this process may use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Limits {
+    /// Threads of this process that can run at once. At least 1.
+    pub(crate) threads: usize,
+    /// The memory that this process may use, in bytes.
+    pub(crate) memory_bytes: usize,
+    /// Whether a control group limits the memory, and not the machine.
+    pub(crate) is_memory_grouped: bool,
 }
 
 static HOST: WrittenOnce<Host> = WrittenOnce::new();
@@ -29,8 +42,8 @@ pub(crate) fn postpone() {
 }
 
 fn ask() -> Host {
-    let (threads, memory_bytes) = imp::threads_and_memory();
-    Host { threads, memory_bytes, huge_pages: imp::host_huge_pages() }
+    let Limits { threads, memory_bytes, is_memory_grouped } = imp::limits();
+    Host { threads, memory_bytes, is_memory_grouped, huge_pages: imp::host_huge_pages() }
 }
 
 /// The facts about the host. Allocates nothing.

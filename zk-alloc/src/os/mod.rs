@@ -40,12 +40,12 @@ pub(crate) use environment::{Value, variable};
 pub(crate) use generation::process_generation;
 #[cfg(feature = "c-api")]
 pub(crate) use host::postpone as postpone_asking_host;
-pub(crate) use host::{Host, host};
+pub(crate) use host::{Host, Limits, host};
 #[cfg(not(unix))]
 pub(crate) use imp::write_stderr;
 pub(crate) use imp::{
-    advise_huge, coarse_ns, commit, discard, extend, forbid_huge, leave_out_of_dumps, lock, minor_faults, monotonic_ns,
-    nap, populate, prefault, purge_lazily, trim_heap, wipe_on_fork,
+    advise_huge, coarse_ns, commit, discard, extend, forbid_huge, leave_out_of_dumps, lock, minor_faults,
+    missing_memory, monotonic_ns, nap, populate, prefault, purge_lazily, trim_heap, wipe_on_fork,
 };
 #[cfg(not(unix))]
 pub(crate) use imp::{arm_thread_exit, fence_other_threads, may_be_in_signal_handler, return_key, thread_exit_key};

@@ -6,7 +6,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::ffi::c_void;
 use std::ptr::NonNull;
 
-use super::{Errno, HostHugePages, NotMoved};
+use super::{Errno, HostHugePages, Limits, NotMoved};
 
 const UNSUPPORTED: Errno = Errno(0);
 
@@ -188,8 +188,14 @@ pub(crate) fn may_be_in_signal_handler() -> bool {
 }
 
 /// The number of threads that can run at once, at least 1, and 0 for the memory, which is unknown.
-pub(crate) fn threads_and_memory() -> (usize, usize) {
-    (std::thread::available_parallelism().map_or(1, usize::from), 0)
+pub(crate) fn limits() -> Limits {
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    Limits { threads, memory_bytes: 0, is_memory_grouped: false }
+}
+
+/// This platform has no control groups.
+pub(crate) fn missing_memory() -> usize {
+    0
 }
 
 /// Unknown on this platform.

@@ -4,7 +4,7 @@
 use std::ptr::{NonNull, null_mut};
 
 use super::pages::covered;
-use super::{Errno, HostHugePages, NotMoved};
+use super::{Errno, HostHugePages, Limits, NotMoved};
 
 fn last_error() -> Errno {
     Errno(std::io::Error::last_os_error().raw_os_error().unwrap_or(0))
@@ -215,9 +215,14 @@ pub(crate) unsafe fn count_resident(_at: *const u8, _len: usize) -> Option<usize
     None
 }
 
-/// The number of running processors, at least 1, and the machine's memory, in bytes.
-pub(crate) fn threads_and_memory() -> (usize, usize) {
-    (running_processors(), memory_bytes())
+/// The running processors, and the machine's memory.
+pub(crate) fn limits() -> Limits {
+    Limits { threads: running_processors(), memory_bytes: memory_bytes(), is_memory_grouped: false }
+}
+
+/// This platform has no control groups.
+pub(crate) fn missing_memory() -> usize {
+    0
 }
 
 fn running_processors() -> usize {

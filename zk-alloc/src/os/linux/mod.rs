@@ -2,6 +2,7 @@
 //! libc.
 #![allow(unsafe_code, reason = "mapping memory")]
 
+mod groups;
 mod host;
 mod moving;
 
@@ -10,7 +11,8 @@ use std::sync::atomic::AtomicU32;
 
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
 
-pub(crate) use host::{coarse_ns, host_huge_pages, minor_faults, monotonic_ns, threads_and_memory};
+pub(crate) use groups::{limits, missing_memory};
+pub(crate) use host::{coarse_ns, host_huge_pages, minor_faults, monotonic_ns};
 pub(crate) use moving::{count_resident, move_pages};
 
 use super::pages::{covered, page_bytes};

@@ -1,0 +1,181 @@
+//! The control groups of this process, read without allocating.
+#![allow(unsafe_code, reason = "asks for the processors, and lays buffers over mapped memory")]
+
+use super::host::read_small;
+use crate::os::{self, Limits};
+use crate::tuning;
+
+/// The limits of this process. The threads are limited by the processors that it may run on, and by its control groups. The memory is
+/// the smallest of the machine's and its control groups' limits.
+pub(crate) fn limits() -> Limits {
+    let info = rustix::system::sysinfo();
+    let machine_bytes = (info.totalram as usize).saturating_mul(info.mem_unit as usize);
+    let mut memory_bytes = machine_bytes;
+    let mut threads = allowed_processors().unwrap_or(usize::MAX);
+    with_room(GROUPS_BYTES + PATH_BYTES, |room| {
+        let (groups, path) = room.split_at_mut(GROUPS_BYTES);
+        let groups = read_small(c"/proc/self/cgroup", groups);
+        visit_groups(groups, "cpu", path, |mut group| {
+            threads = threads.min(group.granted_processors().unwrap_or(usize::MAX));
+        });
+        visit_groups(groups, "memory", path, |mut group| {
+            memory_bytes = memory_bytes.min(group.memory_limit().unwrap_or(usize::MAX));
+        });
+    });
+    let threads = if threads == usize::MAX { 1 } else { threads.max(1) };
+    Limits { threads, memory_bytes, is_memory_grouped: memory_bytes < machine_bytes }
+}
+
+/// The bytes that must be purged for the process's control groups to have their [`spare part`](tuning::spare_part) of memory again: 0 if
+/// they have it, and all if they stall for memory.
+pub(crate) fn missing_memory() -> usize {
+    let mut missing = 0;
+    with_room(GROUPS_BYTES + PATH_BYTES + STAT_BYTES, |room| {
+        let (groups, room) = room.split_at_mut(GROUPS_BYTES);
+        let (path, stat) = room.split_at_mut(PATH_BYTES);
+        let groups = read_small(c"/proc/self/cgroup", groups);
+        visit_groups(groups, "memory", path, |mut group| {
+            missing = missing.max(group.missing_memory(stat).unwrap_or(0));
+        });
+    });
+    missing
+}
+
+/// Runs `work` on zeroed memory outside of the stack, which may be small. `None` if the system has no memory.
+fn with_room<R>(bytes: usize, work: impl FnOnce(&mut [u8]) -> R) -> Option<R> {
+    let room = os::map_zeroed(bytes).ok()?;
+    // SAFETY: a mapping of `bytes` zeroes, which only this reference reaches, and which is unmapped when this function ends.
+    Some(work(unsafe { std::slice::from_raw_parts_mut(room.start().as_ptr(), bytes) }))
+}
+
+/// The number of processors that this thread may run on.
+fn allowed_processors() -> Option<usize> {
+    // One bit for each processor that Linux can be built for.
+    let count = with_room(8192 / 8, |mask| {
+        let answered = super::keeping_errno(|| {
+            // SAFETY: a buffer of that length, aligned to a page.
+            unsafe { libc::sched_getaffinity(0, mask.len(), mask.as_mut_ptr().cast()) }
+        });
+        answered.map(|()| mask.iter().map(|byte| byte.count_ones() as usize).sum())
+    });
+    count?.ok().filter(|&count| count > 0)
+}
+
+/// A control group that this process is in.
+struct Group<'a> {
+    root: &'a str,
+    path: &'a str,
+    is_v2: bool,
+    /// Room for a file's path.
+    room: &'a mut [u8],
+}
+
+impl Group<'_> {
+    /// The number of processors whose time the group may use, rounded down; `None` if the group has no limit.
+    fn granted_processors(&mut self) -> Option<usize> {
+        let (mut first, mut second) = ([0; 64], [0; 64]);
+        let (quota, period) = if self.is_v2 {
+            // "max 100000" or "150000 100000".
+            self.read("cpu.max", &mut first).trim().split_once(' ')?
+        } else {
+            (self.read("cpu.cfs_quota_us", &mut first), self.read("cpu.cfs_period_us", &mut second))
+        };
+        // Without a limit, the quota is "max", or -1.
+        let quota = quota.trim().parse::<usize>().ok()?;
+        quota.checked_div(period.trim().parse().ok()?)
+    }
+
+    /// The memory that the group may use, in bytes; `None` if it has no limit.
+    fn memory_limit(&mut self) -> Option<usize> {
+        let files: &[&str] = if self.is_v2 { &["memory.max", "memory.high"] } else { &["memory.limit_in_bytes"] };
+        files.iter().filter_map(|file| self.read_number(file)).min()
+    }
+
+    /// See [`missing_memory`]. `stat` has room for the group's statistics.
+    fn missing_memory(&mut self, stat: &mut [u8]) -> Option<usize> {
+        let limit = self.memory_limit()?;
+        let (used, files) = if self.is_v2 {
+            ("memory.current", "inactive_file ")
+        } else {
+            ("memory.usage_in_bytes", "total_inactive_file ")
+        };
+        let used = self.read_number(used)?;
+        if self.stalls() {
+            return Some(usize::MAX);
+        }
+        // The kernel drops cached files that were not used lately before it runs short.
+        let stat = self.read("memory.stat", stat);
+        let files = stat.lines().find_map(|line| line.strip_prefix(files)?.trim().parse().ok()).unwrap_or(0);
+        Some(used.saturating_sub(files).saturating_sub(limit - limit / tuning::spare_part()))
+    }
+
+    /// Whether threads of the group waited for memory in a part of the last ten seconds. Version 1 does not tell.
+    fn stalls(&mut self) -> bool {
+        let mut buffer = [0; 256];
+        let text = if self.is_v2 { self.read("memory.pressure", &mut buffer) } else { "" };
+        let waited = text.split_ascii_whitespace().nth(1).and_then(|field| field.strip_prefix("avg10="));
+        let percent = waited.and_then(|waited| waited.split('.').next()?.parse::<usize>().ok());
+        percent.is_some_and(|percent| percent >= tuning::stall_percent())
+    }
+
+    /// Reads a number in one of the group's files; `None` if it holds no number.
+    fn read_number(&mut self, file: &str) -> Option<usize> {
+        let mut buffer = [0; 64];
+        self.read(file, &mut buffer).trim().parse().ok()
+    }
+
+    /// Reads the beginning of one of the group's files.
+    fn read<'b>(&mut self, file: &str, buffer: &'b mut [u8]) -> &'b str {
+        let mut len = 0;
+        for part in [self.root, self.path, "/", file, "\0"] {
+            let Some(place) = self.room.get_mut(len..len + part.len()) else { return "" };
+            place.copy_from_slice(part.as_bytes());
+            len += part.len();
+        }
+        std::ffi::CStr::from_bytes_until_nul(self.room).map_or("", |path| read_small(path, buffer))
+    }
+}
+
+/// The length of the part of `/proc/self/cgroup` that is read, of the longest path of a group, and of the part of its statistics that is
+/// read, in bytes.
+const GROUPS_BYTES: usize = 4096;
+const PATH_BYTES: usize = 1024;
+const STAT_BYTES: usize = 4096;
+
+/// Visits the groups of one controller that limit this process: its own group, and all groups above it up to the root.
+fn visit_groups(groups: &str, controller: &str, room: &mut [u8], mut visit: impl FnMut(Group<'_>)) {
+    for line in groups.lines() {
+        // "0::/path" is v2, "N:memory:/path" is v1.
+        let mut fields = line.splitn(3, ':');
+        let (Some(_), Some(controllers), Some(path)) = (fields.next(), fields.next(), fields.next()) else {
+            continue;
+        };
+        let (root, is_v2) = match controllers {
+            "" => ("/sys/fs/cgroup", true),
+            list if list.split(',').any(|name| name == controller) => match controller {
+                "memory" => ("/sys/fs/cgroup/memory", false),
+                _ => ("/sys/fs/cgroup/cpu", false),
+            },
+            _ => continue,
+        };
+        let mut path = path.trim_end_matches('/');
+        loop {
+            visit(Group { root, path, is_v2, room: &mut *room });
+            match path.rsplit_once('/') {
+                Some((parent, _)) => path = parent.trim_end_matches('/'),
+                None => break,
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The standard library counts the same way, but allocates.
+    #[test]
+    fn threads_are_counted_as_the_standard_library_counts_them() {
+        assert_eq!(limits().threads, std::thread::available_parallelism().unwrap().get());
+    }
+}

@@ -1,0 +1,113 @@
+//! Near the memory limit of its control group, a process gives up free memory that it would otherwise retain.
+#![cfg(target_os = "linux")]
+#![allow(unsafe_code, reason = "joins a control group before the program starts")]
+
+#[path = "support/control_group.rs"]
+mod control_group;
+mod support;
+
+use std::ffi::OsStr;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use control_group::alone_in_a_group;
+use support::{assert_patterned, is_alone, patterned};
+use zk_alloc::{Retain, ZkAllocator, phase, set_retain, start_background_thread, stats};
+
+#[global_allocator]
+static ALLOC: ZkAllocator = ZkAllocator;
+
+const MIB: usize = 1 << 20;
+/// Longer than the arena trusts what it last read of the control group.
+const A_WHILE: Duration = Duration::from_millis(150);
+
+/// A proof of 100 MiB.
+fn prove() {
+    phase(|| drop(patterned(100 * MIB / 8, 1)));
+}
+
+/// Runs `body` in a control group of 256 MiB, in a process of its own that warned as often as given.
+#[track_caller]
+fn in_256_mib(name: &str, settings: &[(&str, &OsStr)], warnings: usize, body: impl FnOnce()) {
+    if is_alone() {
+        return body();
+    }
+    if let Some(ended) = alone_in_a_group(name, 256 * MIB, settings) {
+        ended.assert_passed(name);
+        let told = ended.warnings();
+        assert_eq!(told.len(), warnings, "{ended:?}");
+        assert!(told.iter().all(|line| line.contains("short of memory: purged")), "{told:?}");
+    }
+}
+
+#[test]
+fn a_process_far_below_the_limit_keeps_its_memory() {
+    in_256_mib("a_process_far_below_the_limit_keeps_its_memory", &[], 0, || {
+        for _ in 0..3 {
+            prove();
+            thread::sleep(A_WHILE);
+        }
+        assert!(stats().resident_bytes >= 100 * MIB, "{}", stats());
+        assert_eq!(stats().pressure_purges, 0, "{}", stats());
+    });
+}
+
+/// 100 MiB of free memory and 130 MiB in use are 6 MiB more than seven eighths of the limit.
+#[test]
+fn the_end_of_a_phase_purges_what_the_rest_of_the_group_is_short_of() {
+    in_256_mib("the_end_of_a_phase_purges_what_the_rest_of_the_group_is_short_of", &[], 1, || {
+        prove();
+        let rest = patterned(130 * MIB / 8, 2);
+        thread::sleep(A_WHILE);
+        phase(|| ());
+        let seen = stats();
+        assert_eq!(seen.pressure_purges, 1, "{seen}");
+        assert!((MIB..60 * MIB).contains(&(seen.purged_bytes as usize)), "no more than is missing: {seen}");
+        prove();
+        assert_patterned(&rest, 2);
+    });
+}
+
+/// Another policy of retention must not switch this off.
+#[test]
+fn free_memory_that_would_go_with_time_goes_at_once() {
+    in_256_mib("free_memory_that_would_go_with_time_goes_at_once", &[], 1, || {
+        set_retain(Retain::For(Duration::from_secs(3600)));
+        prove();
+        let rest = patterned(130 * MIB / 8, 2);
+        thread::sleep(A_WHILE);
+        phase(|| ());
+        assert_eq!(stats().pressure_purges, 1, "{}", stats());
+        assert_patterned(&rest, 2);
+    });
+}
+
+/// Another process of the container may need the memory while this one is idle.
+#[test]
+fn the_background_thread_purges_while_the_process_is_idle() {
+    in_256_mib("the_background_thread_purges_while_the_process_is_idle", &[], 1, || {
+        start_background_thread().expect("a thread");
+        prove();
+        let rest = patterned(130 * MIB / 8, 2);
+        let begun = Instant::now();
+        while stats().pressure_purges == 0 {
+            assert!(begun.elapsed() < Duration::from_secs(20), "{}", stats());
+            thread::sleep(Duration::from_millis(10));
+        }
+        assert_patterned(&rest, 2);
+    });
+}
+
+/// A filter of system calls may end the process for a look at the group.
+#[test]
+fn in_a_sandbox_the_group_is_not_read() {
+    let sandbox = [("ZK_ALLOC_SANDBOX", OsStr::new("1"))];
+    in_256_mib("in_a_sandbox_the_group_is_not_read", &sandbox, 0, || {
+        prove();
+        let rest = patterned(130 * MIB / 8, 2);
+        thread::sleep(A_WHILE);
+        phase(|| ());
+        assert_eq!(stats().pressure_purges, 0, "{}", stats());
+        assert_patterned(&rest, 2);
+    });
+}

@@ -1,0 +1,63 @@
+//! Tests in a control group with a memory limit.
+
+use std::ffi::{CString, OsStr};
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::{fs, io, process};
+
+use crate::support::{self, Ended, alone_as};
+
+/// A control group of the memory controller. Dropping it removes it.
+struct ControlGroup(PathBuf);
+
+impl ControlGroup {
+    /// Makes a group with this limit below the group of this process, or returns why that failed.
+    fn new(name: &str, limit_bytes: usize) -> Result<Self, String> {
+        let groups = fs::read_to_string("/proc/self/cgroup").map_err(|error| error.to_string())?;
+        let v1 = groups.lines().find_map(|line| line.split_once(":memory:"));
+        let v2 = groups.lines().find_map(|line| line.strip_prefix("0::"));
+        let (root, own, file) = match (v1, v2) {
+            (Some((_, own)), _) => ("/sys/fs/cgroup/memory", own, "memory.limit_in_bytes"),
+            (None, Some(own)) => ("/sys/fs/cgroup", own, "memory.max"),
+            (None, None) => return Err("no memory controller".into()),
+        };
+        let path = format!("{root}{}/zk-alloc-test-{}-{name}", own.trim_end_matches('/'), process::id());
+        let group = Self(path.into());
+        fs::create_dir(&group.0).map_err(|error| format!("{}: {error}", group.0.display()))?;
+        let limit = group.0.join(file);
+        let written =
+            fs::OpenOptions::new().write(true).open(&limit).and_then(|_| fs::write(&limit, limit_bytes.to_string()));
+        written.map_err(|error| format!("{}: {error}", limit.display()))?;
+        Ok(group)
+    }
+}
+
+impl Drop for ControlGroup {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir(&self.0);
+    }
+}
+
+/// Runs the test `name` of this binary alone in a process of its own, in a control group that may use this much memory. Says why,
+/// and returns `None`, if no such group can be made.
+#[track_caller]
+pub(crate) fn alone_in_a_group(name: &str, limit_bytes: usize, settings: &[(&str, &OsStr)]) -> Option<Ended> {
+    let group = match ControlGroup::new(name, limit_bytes) {
+        Ok(group) => group,
+        Err(reason) => {
+            support::skip("no control group can be made", reason);
+            return None;
+        }
+    };
+    let processes = CString::new(group.0.join("cgroup.procs").into_os_string().into_vec()).expect("a path");
+    let join = move || {
+        // SAFETY: two calls that neither allocate nor lock; their arguments live as long as the closure. 0 stands for the
+        // writer.
+        let joined = unsafe { libc::write(libc::open(processes.as_ptr(), libc::O_WRONLY), c"0".as_ptr().cast(), 1) };
+        if joined == 1 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    };
+    // The process joins the group before it starts, because the arena reads the limit at the start.
+    // SAFETY: see `join`.
+    Some(alone_as(name, settings, |command| _ = unsafe { command.pre_exec(join) }))
+}
