@@ -35,7 +35,7 @@ mod open_phases;
 mod os;
 mod phase;
 pub mod pool;
-#[cfg(feature = "metrics")]
+#[cfg(any(feature = "metrics", feature = "tracing"))]
 mod record;
 mod report;
 mod retain;

@@ -4,6 +4,8 @@
 use std::cell::Cell;
 use std::time::Instant;
 
+#[cfg(feature = "tracing")]
+use crate::record;
 use crate::report::PhaseReport;
 use crate::{arena, background, counters, escape, open_phases, os, retain, stats};
 
@@ -71,6 +73,8 @@ where
 #[derive(Debug)]
 #[must_use = "the phase ends when the guard is dropped"]
 pub struct PhaseGuard {
+    #[cfg(feature = "tracing")]
+    begun: Begun,
     _private: (),
 }
 
@@ -78,7 +82,11 @@ impl PhaseGuard {
     /// Begins a phase. It never fails: if the system refuses memory, the backing allocator serves.
     pub fn new() -> Self {
         begin_phase();
-        Self { _private: () }
+        Self {
+            #[cfg(feature = "tracing")]
+            begun: Begun::now(),
+            _private: (),
+        }
     }
 }
 
@@ -91,7 +99,12 @@ impl Default for PhaseGuard {
 
 impl Drop for PhaseGuard {
     fn drop(&mut self) {
+        #[cfg(feature = "tracing")]
+        let report = self.begun.report();
         end_phase();
+        // After its end: the subscriber's memory is not the prover's.
+        #[cfg(feature = "tracing")]
+        record::trace(&report);
     }
 }
 
@@ -106,10 +119,32 @@ impl Drop for PhaseGuard {
 #[derive(Debug)]
 #[must_use = "the phase ends when it is dropped"]
 pub struct Phase {
-    begun: Instant,
-    before: stats::Stats,
-    faults_before: u64,
+    begun: Begun,
     _guard: PhaseGuard,
+}
+
+/// The counters when a phase begins.
+#[derive(Debug)]
+struct Begun {
+    at: Instant,
+    before: stats::Stats,
+    minor_faults: u64,
+}
+
+impl Begun {
+    fn now() -> Self {
+        Self { at: Instant::now(), before: stats::stats(), minor_faults: os::minor_faults() }
+    }
+
+    fn report(&self) -> PhaseReport {
+        PhaseReport::between(
+            &self.before,
+            &stats::stats(),
+            self.at.elapsed(),
+            counters::window_peak_bytes(),
+            os::minor_faults().saturating_sub(self.minor_faults),
+        )
+    }
 }
 
 impl Phase {
@@ -117,20 +152,14 @@ impl Phase {
     #[expect(clippy::new_without_default, reason = "a default value would begin a phase")]
     pub fn new() -> Self {
         let guard = PhaseGuard::new();
-        Self { begun: Instant::now(), before: stats::stats(), faults_before: os::minor_faults(), _guard: guard }
+        Self { begun: Begun::now(), _guard: guard }
     }
 
     /// The changes since the phase began, in the whole process. Phases that overlap therefore report each other's allocations,
     /// too.
     #[must_use]
     pub fn report(&self) -> PhaseReport {
-        PhaseReport::between(
-            &self.before,
-            &stats::stats(),
-            self.begun.elapsed(),
-            counters::window_peak_bytes(),
-            os::minor_faults().saturating_sub(self.faults_before),
-        )
+        self.begun.report()
     }
 }
 
