@@ -18,6 +18,7 @@ pub(crate) enum Request {
         prover: String,
         workload: String,
         log_rows: u32,
+        concurrent: Concurrent,
         /// Settings that must be in force, as name and value in the allocator's own terms.
         requires: Vec<(String, String)>,
         /// The offset within a page, in bytes, where the stacks of the prover's threads begin. All arms of a round
@@ -34,6 +35,20 @@ pub(crate) enum Request {
         /// As in `Setup`.
         requires: Vec<(String, String)>,
     },
+}
+
+/// The proofs that a process makes at once.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
+pub(crate) struct Concurrent {
+    pub(crate) proofs: u32,
+    /// Whether each proof has a pool of its own, instead of one that all share.
+    pub(crate) pool_each: bool,
+}
+
+impl Default for Concurrent {
+    fn default() -> Self {
+        Self { proofs: 1, pool_each: false }
+    }
 }
 
 /// A message from a child. The child exits when its stdin ends.
@@ -124,7 +139,16 @@ mod tests {
         let sample = sample::tests::sample(u64::MAX, [("served".to_owned(), u64::MAX)].into());
         let requires = || vec![("opt.thp".into(), "always".into())];
         let (arm, prover, workload) = ("a".into(), "p".into(), "w".into());
-        survives(Request::Setup { arm, prover, workload, log_rows: 10, requires: requires(), stack_bytes: 48 });
+        let concurrent = Concurrent { proofs: 4, pool_each: true };
+        survives(Request::Setup {
+            arm,
+            prover,
+            workload,
+            log_rows: 10,
+            concurrent,
+            requires: requires(),
+            stack_bytes: 48,
+        });
         let shape = Shape { records: 1, blocks: 2, threads: 3, peak_at: 4 };
         survives(Request::Replay { script: "/s".into(), shape, requires: requires() });
         survives(Request::Prove { round: 0, seed: u64::MAX });

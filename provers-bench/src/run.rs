@@ -39,6 +39,7 @@ pub(crate) fn run(plan: &Plan, folder: &Path, interrupt: &Interrupt) -> anyhow::
         seed: plan.seed,
         rounds: plan.rounds,
         threads: plan.threads,
+        concurrent: plan.concurrent,
         sweep: plan.sweep,
         machine,
         workloads: Vec::new(),

@@ -1,14 +1,17 @@
 //! Workloads and provers, as the harness knows them.
 
 use crate::arms::Installed;
+use crate::child::Together;
 use crate::sample::{Attempt, Meter};
 use anyhow::Context;
 use std::time::Duration;
 
 /// A prover under test: set up once per process, then proved and verified repeatedly.
-pub trait Workload: Sized {
+///
+/// With `--concurrent`, threads share the workload and make a proof each.
+pub trait Workload: Sized + Sync {
     /// The proof that a prover hands to a verifier.
-    type Proof;
+    type Proof: Send;
     /// Builds everything that lives across proofs (configuration, circuit, keys) for a trace of `2^log_rows` rows. Not
     /// timed.
     fn setup(log_rows: u32) -> anyhow::Result<Self>;
@@ -103,21 +106,36 @@ type Disturb = dyn Fn(Duration) -> anyhow::Result<()>;
 
 /// A [`Workload`] without its types: the part that a child needs.
 pub(crate) trait Subject {
-    /// Proves once on the clock, in the allocator's scope, then verifies and drops the proof off the clock. Calls
-    /// `disturb` on the clock once the proof is made, with the time that it took.
-    fn attempt(&self, seed: u64, installed: &Installed, disturb: &Disturb) -> anyhow::Result<Attempt>;
+    /// Makes the proofs on the clock, each in the allocator's scope, then verifies and drops them off the clock. Calls
+    /// `disturb` on the clock once they are made, with the time that they took.
+    fn attempt(
+        &self,
+        seed: u64,
+        together: &Together,
+        installed: &Installed,
+        disturb: &Disturb,
+    ) -> anyhow::Result<Attempt>;
 }
 
 impl<W: Workload> Subject for W {
-    fn attempt(&self, seed: u64, installed: &Installed, disturb: &Disturb) -> anyhow::Result<Attempt> {
-        let mut proof = None;
+    fn attempt(
+        &self,
+        seed: u64,
+        together: &Together,
+        installed: &Installed,
+        disturb: &Disturb,
+    ) -> anyhow::Result<Attempt> {
         let meter = Meter::start(installed.counters)?;
-        (installed.scope)(&mut || proof = Some(self.prove(seed)));
+        let proofs = together.run(|number| {
+            let mut proof = None;
+            (installed.scope)(&mut || proof = Some(self.prove(seed.wrapping_add(number))));
+            proof.context("the allocator's scope did not run the prover")?.context("no proof was made")
+        });
         disturb(meter.elapsed())?;
         let reading = meter.stop(installed.gauges)?;
-        let proof = proof.context("the allocator's scope did not run the prover")?.context("no proof was made")?;
-        let verification = self.verify(&proof);
-        drop(proof);
+        let proofs = proofs?;
+        let verification = proofs.iter().try_for_each(|proof| self.verify(proof));
+        drop(proofs);
         reading.at_rest(verification)
     }
 }

@@ -7,6 +7,7 @@
 //! - `replay`: a script on real memory
 //! - `mapping`: memory that no allocator serves
 //! - `stack`: where the stacks of a proof begin
+//! - `together`: several proofs at once
 
 mod fault_injection;
 mod mapping;
@@ -14,6 +15,7 @@ mod recorder;
 pub mod recording;
 mod replay;
 mod stack;
+mod together;
 
 use crate::arms::Installed;
 use crate::machine::{build_info, memory};
@@ -27,6 +29,7 @@ use std::fs::File;
 use std::io::{self, BufRead, Write};
 use std::path::Path;
 use std::process::ExitCode;
+pub(crate) use together::Together;
 
 /// Serves a driver on stdin and stdout until stdin ends: the `main` of an arm's binary, which [`arm!`](crate::arm!)
 /// writes. `installed` describes the allocator that the binary links. `provers` are the provers that its driver knows.
@@ -51,24 +54,25 @@ fn serve(provers: &[Prover], installed: &Installed) -> anyhow::Result<()> {
         let request = serde_json::from_str(&request)
             .with_context(|| format!("not a request of prove-bench, which starts this binary itself: {request}"))?;
         let reply = match request {
-            Request::Setup { arm, prover, workload, log_rows, requires, stack_bytes } => {
+            Request::Setup { arm, prover, workload, log_rows, concurrent, requires, stack_bytes } => {
                 let place = Place::new(stack_bytes);
                 // Confirm first: the allocator must be asked before it is used.
                 let ready = installed.confirm(&requires).and_then(|confirmed| {
                     let subject = set_up(provers, &prover, &workload, log_rows, place)?;
-                    Ok((subject, identity(installed, confirmed)))
+                    let together = Together::new(concurrent, place)?;
+                    Ok((subject, together, identity(installed, confirmed)))
                 });
                 match ready {
-                    Ok((subject, identity)) => {
-                        session = Some((arm, subject, place));
+                    Ok((subject, together, identity)) => {
+                        session = Some((arm, subject, together, place));
                         Reply::Ready(identity)
                     }
                     Err(error) => Reply::Failed { reason: format!("{error:#}") },
                 }
             }
             Request::Prove { round, seed } => {
-                let (arm, subject, place) = session.as_ref().context("asked to prove before being set up")?;
-                place.begin(|| prove(arm, subject.as_ref(), installed, round, seed, &mut replies))?
+                let (arm, subject, together, place) = session.as_ref().context("asked to prove before being set up")?;
+                place.begin(|| prove(arm, subject.as_ref(), together, installed, round, seed, &mut replies))?
             }
             Request::Replay { script, shape, requires } => replay(installed, &script, shape, &requires),
         };
@@ -106,6 +110,7 @@ fn identity(installed: &Installed, confirmed: Vec<String>) -> Identity {
 fn prove(
     arm: &str,
     subject: &dyn Subject,
+    together: &Together,
     installed: &Installed,
     round: u32,
     seed: u64,
@@ -119,7 +124,7 @@ fn prove(
         replies.write_all(b"this is no reply\n")?;
     }
     let disturb = move |elapsed| fault.map_or(Ok(()), |fault| fault.disturb(elapsed));
-    match subject.attempt(seed, installed, &disturb) {
+    match subject.attempt(seed, together, installed, &disturb) {
         Ok(mut attempt) => {
             if fault == Some(Fault::BadProof) {
                 attempt.sample.verified = false;

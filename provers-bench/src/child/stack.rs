@@ -8,6 +8,7 @@
 #![allow(unsafe_code, reason = "moves the stack pointer")]
 
 use anyhow::Context;
+use rayon::{ThreadBuilder, ThreadPool, ThreadPoolBuilder};
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 use std::ffi::c_void;
 use std::io;
@@ -49,14 +50,25 @@ impl Place {
         run();
     }
 
-    /// Builds the pool that the prover will find, as the adapters build it, with threads whose stacks begin here.
+    /// Builds the pool that the prover will find.
     pub(super) fn build_pool(self) -> anyhow::Result<()> {
-        let spawn = |worker: rayon::ThreadBuilder| -> io::Result<()> {
-            thread::Builder::new().spawn(move || self.begin(|| worker.run())).map(drop)
-        };
-        let builder = rayon::ThreadPoolBuilder::new().start_handler(|_| zk_alloc::pool::register_worker());
-        builder.spawn_handler(spawn).build_global().context("cannot start the prover's threads")
+        builder().spawn_handler(self.spawn()).build_global().context("cannot start the prover's threads")
     }
+
+    /// Builds a pool of its own for a proof.
+    pub(super) fn own_pool(self) -> anyhow::Result<ThreadPool> {
+        builder().spawn_handler(self.spawn()).build().context("cannot start a pool for a proof")
+    }
+
+    /// Starts the threads of a pool, whose stacks begin here.
+    fn spawn(self) -> impl Fn(ThreadBuilder) -> io::Result<()> {
+        move |worker| thread::Builder::new().spawn(move || self.begin(|| worker.run())).map(drop)
+    }
+}
+
+/// A pool as the adapters build it.
+fn builder() -> ThreadPoolBuilder {
+    ThreadPoolBuilder::new().start_handler(|_| zk_alloc::pool::register_worker())
 }
 
 /// The smallest page size. Addresses also collide modulo this size on machines with larger pages.

@@ -146,6 +146,7 @@ fn stay(run: &Run, workload: &WorkloadResult, base: &ArmResult, offers: &[Offer<
 mod tests {
     use super::*;
     use crate::machine::Machine;
+    use crate::protocol::Concurrent;
     use crate::results::record::tests::arm;
     use crate::results::record::{self, Ended, Outcome, SCHEMA};
     use crate::results::timed::Timed;
@@ -210,6 +211,7 @@ mod tests {
             seed: 1,
             rounds: 10,
             threads: 0,
+            concurrent: Concurrent::default(),
             sweep: None,
             machine: Machine::observe(),
             workloads: Vec::new(),

@@ -11,6 +11,7 @@ use super::target::Target;
 use crate::machine::Machine;
 use crate::measure::binaries;
 use crate::measure::interrupt::Interrupt;
+use crate::protocol::Concurrent;
 use crate::report::{self, Style};
 use crate::results::record::{self, Run, WorkloadResult};
 use crate::results::samples::SampleLog;
@@ -62,6 +63,7 @@ pub(crate) fn run(job: &Job, interrupt: &Interrupt) -> anyhow::Result<Run> {
         seed: job.seed,
         rounds: job.rounds,
         threads: 0,
+        concurrent: Concurrent::default(),
         sweep: None,
         machine,
         workloads: Vec::new(),

@@ -88,6 +88,7 @@ impl<'a> Seat<'a> {
             prover: plan.prover.name.into(),
             workload: point.workload.spec.name.into(),
             log_rows: point.workload.log_rows,
+            concurrent: plan.concurrent,
             requires: owned(arm.confirms),
             stack_bytes,
         };

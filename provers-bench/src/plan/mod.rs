@@ -4,6 +4,7 @@ pub(crate) mod options;
 pub(crate) mod values;
 
 use crate::arms::{self, ARMS, Arm, BASELINE, SETS, tuned};
+use crate::protocol::Concurrent;
 use crate::results::record::Sweep;
 use crate::workloads::{Prover, WorkloadSpec};
 use std::path::PathBuf;
@@ -26,6 +27,7 @@ pub(crate) struct Request {
     pub(crate) processes: Option<u32>,
     pub(crate) alone: u32,
     pub(crate) slots: Option<Slots>,
+    pub(crate) concurrent: Concurrent,
     pub(crate) precision: Option<f64>,
     pub(crate) max_time: Option<Duration>,
     pub(crate) threads: usize,
@@ -52,6 +54,7 @@ impl Request {
             processes: self.processes,
             alone: self.alone,
             slots: self.slots,
+            concurrent: self.concurrent,
             precision: self.precision,
             max_time: self.max_time.or(precise_time),
             threads: self.threads,
@@ -79,6 +82,8 @@ pub(crate) struct Plan {
     pub(crate) alone: u32,
     /// Proofs at fixed times instead of rounds in lockstep.
     pub(crate) slots: Option<Slots>,
+    /// The proofs that each request makes at once.
+    pub(crate) concurrent: Concurrent,
     /// Rounds are added until every interval is at most this wide, as a share of the baseline's time.
     pub(crate) precision: Option<f64>,
     /// Time limit of the run; it wins over `precision`.

@@ -4,6 +4,7 @@ use crate::arms::DEFAULT_SET;
 use crate::machine::cores;
 use crate::plan::values::{self, LOG_ROWS, SweepOver, THREADS, whole};
 use crate::plan::{Request, Size, Slots, UsageError};
+use crate::protocol::Concurrent;
 use crate::results::record::Sweep;
 use crate::results::stats::{MIN_PROCESSES_FOR_VERDICT, MIN_ROUNDS_FOR_VERDICT};
 use clap::Args;
@@ -45,6 +46,12 @@ pub(crate) struct RunArgs {
     /// How long each turn of --every takes
     #[arg(long = "for", value_name = "TIME", value_parser = values::time, requires = "every", default_value = "2m")]
     turn: Duration,
+    /// Make this many proofs at once in each process; times, faults and memory are those of all of them
+    #[arg(long, value_name = "N", default_value = "1", value_parser = whole::<u32>(1..=64))]
+    concurrent: u32,
+    /// Give each proof of --concurrent a pool of its own, of --threads threads, instead of one that all share
+    #[arg(long)]
+    pool_each: bool,
     /// Threads of the prover's pool [default: one per core]
     #[arg(long, value_name = "N", value_parser = whole(THREADS))]
     threads: Option<u32>,
@@ -133,6 +140,7 @@ impl RunArgs {
             processes,
             alone: self.alone,
             slots,
+            concurrent: Concurrent { proofs: self.concurrent, pool_each: self.pool_each },
             precision: self.measured.until_precise,
             max_time: self.measured.max_time,
             threads,

@@ -117,6 +117,7 @@ fn write_file(folder: &Path, name: &str, text: &str) -> anyhow::Result<()> {
 pub(crate) mod tests {
     use super::*;
     use crate::machine::Machine;
+    use crate::protocol::Concurrent;
     use crate::results::record::{self, tests::arm};
     use crate::results::record::{ArmResult, Ended, Outcome, SCHEMA, WorkloadResult};
     use crate::results::timed::Timed;
@@ -155,6 +156,7 @@ pub(crate) mod tests {
             seed: 1,
             rounds: 8,
             threads: 2,
+            concurrent: Concurrent::default(),
             sweep: None,
             machine: Machine::observe(),
             workloads,

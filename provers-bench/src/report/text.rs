@@ -5,6 +5,7 @@ use super::facts::{self, command};
 use super::notes::notes;
 use super::table::{Style, table, table_fitting};
 use super::words::{self, Finding};
+use crate::protocol::Concurrent;
 use crate::results::record::{Run, WorkloadResult};
 use crate::results::timed::Timed;
 
@@ -24,7 +25,7 @@ fn section_with(run: &Run, workload: &WorkloadResult, style: Style, table: &str)
     let mut title = name.clone();
     if !workload.timed.is_of_command() {
         title += &format!(", 2^{log_rows} rows");
-        details = format!("threads {threads}, {details}");
+        details = format!("threads {threads}, {}{details}", at_once(run.concurrent));
     }
     let heading = match style {
         Style::Terminal => format!("{title}: {about}\n{details}\n"),
@@ -38,6 +39,15 @@ fn section_with(run: &Run, workload: &WorkloadResult, style: Style, table: &str)
         }
     }
     text
+}
+
+/// The proofs that one sample covers, if they are several.
+pub(super) fn at_once(concurrent: Concurrent) -> String {
+    match concurrent {
+        Concurrent { proofs: 1, .. } => String::new(),
+        Concurrent { proofs, pool_each: false } => format!("{proofs} proofs at once on one pool, "),
+        Concurrent { proofs, pool_each: true } => format!("{proofs} proofs at once with a pool each, "),
+    }
 }
 
 /// A whole run as Markdown, for a comment.

@@ -1,7 +1,7 @@
 //! The record of a run, `result.json`. Tables and reports are made from it.
 
 use crate::machine::Machine;
-use crate::protocol::Identity;
+use crate::protocol::{Concurrent, Identity};
 use crate::results::proof::{AloneProof, Proof};
 use crate::results::stats::Ratio;
 use crate::results::summary::{Summary, warm_wall_ratios};
@@ -28,6 +28,9 @@ pub(crate) struct Run {
     pub(crate) rounds: u32,
     /// Threads of the prover's pool, unless a workload overrides them.
     pub(crate) threads: usize,
+    /// The proofs that each process makes at once. A sample is one of all of them.
+    #[serde(default)]
+    pub(crate) concurrent: Concurrent,
     /// The quantity that the run varies; its workloads are then points of a curve.
     pub(crate) sweep: Option<Sweep>,
     pub(crate) machine: Machine,

@@ -6,7 +6,7 @@ use crate::measure::binaries;
 use crate::measure::interrupt::Interrupt;
 use crate::measure::process::{ChildProcess, Failure};
 use crate::plan::{Contestant, SizedWorkload};
-use crate::protocol::{Request, records};
+use crate::protocol::{Concurrent, Request, records};
 use crate::workloads::Prover;
 use anyhow::{Context, bail};
 use std::fs;
@@ -74,8 +74,15 @@ fn one(
     };
     let mut child = ChildProcess::start(&folder.join(RECORDER.binary), &environment, interrupt).map_err(failed)?;
     let (arm, requires) = (RECORDER.name.into(), Vec::new());
-    let setup =
-        Request::Setup { arm, prover: prover.into(), workload: name.into(), log_rows, requires, stack_bytes: 0 };
+    let setup = Request::Setup {
+        arm,
+        prover: prover.into(),
+        workload: name.into(),
+        log_rows,
+        concurrent: Concurrent::default(),
+        requires,
+        stack_bytes: 0,
+    };
     child.set_up(&setup, PATIENCE).map_err(failed)?;
     for proof in 1..=recording.proofs {
         let (sample, refusal) = child.prove(proof, u64::from(proof), PATIENCE).map_err(failed)?;

@@ -24,6 +24,7 @@ mod tables;
 
 use super::facts::{self, command, commit};
 use super::notes::notes;
+use super::text::at_once;
 use super::words::{self, Finding, Tone};
 use crate::results::record::{Advice, Run, WorkloadResult};
 use crate::results::view;
@@ -163,7 +164,7 @@ fn section(run: &Run, workload: &WorkloadResult, palette: &Palette) -> Markup {
         @if workload.timed.is_of_command() {
             p { code { (workload.about) } ", " (run.rounds) " rounds." }
         } @else {
-            p { (workload.about) "; 2^" (workload.log_rows) " rows, " (threads) ", " (run.rounds) " warm rounds." }
+            p { (workload.about) "; 2^" (workload.log_rows) " rows, " (threads) ", " (at_once(run.concurrent)) (run.rounds) " warm rounds." }
         }
         (legend(&[workload], palette))
         div.charts { (charts::charts(workload, palette)) (curves::memory(workload, palette)) }
