@@ -35,7 +35,7 @@ pub(crate) fn relieve() {
     if NEXT_NS.compare_exchange(next, after, Ordering::Relaxed, Ordering::Relaxed).is_err() {
         return;
     }
-    let missing_bytes = os::missing_memory();
+    let missing_bytes = os::missing_memory(tuning::spare_part(), tuning::stall_percent());
     if missing_bytes == 0 {
         return;
     }

@@ -194,7 +194,7 @@ pub(crate) fn limits() -> Limits {
 }
 
 /// This platform has no control groups.
-pub(crate) fn missing_memory() -> usize {
+pub(crate) fn missing_memory(_spare_part: usize, _stall_percent: usize) -> usize {
     0
 }
 

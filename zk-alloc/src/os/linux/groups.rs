@@ -3,7 +3,6 @@
 
 use super::host::read_small;
 use crate::os::{self, Limits};
-use crate::tuning;
 
 /// The limits of this process. The threads are limited by the processors that it may run on, and by its control groups. The memory is
 /// the smallest of the machine's and its control groups' limits.
@@ -26,16 +25,16 @@ pub(crate) fn limits() -> Limits {
     Limits { threads, memory_bytes, is_memory_grouped: memory_bytes < machine_bytes }
 }
 
-/// The bytes that must be purged for the process's control groups to have their [`spare part`](tuning::spare_part) of memory again: 0 if
-/// they have it, and all if they stall for memory.
-pub(crate) fn missing_memory() -> usize {
+/// The bytes that must be purged for each control group of the process to have a `spare_part`th of its limit left: 0 if it has that, and all
+/// if threads of the group wait for memory in `stall_percent` of the time.
+pub(crate) fn missing_memory(spare_part: usize, stall_percent: usize) -> usize {
     let mut missing = 0;
     with_room(GROUPS_BYTES + PATH_BYTES + STAT_BYTES, |room| {
         let (groups, room) = room.split_at_mut(GROUPS_BYTES);
         let (path, stat) = room.split_at_mut(PATH_BYTES);
         let groups = read_small(c"/proc/self/cgroup", groups);
         visit_groups(groups, "memory", path, |mut group| {
-            missing = missing.max(group.missing_memory(stat).unwrap_or(0));
+            missing = missing.max(group.missing_memory(spare_part, stall_percent, stat).unwrap_or(0));
         });
     });
     missing
@@ -92,7 +91,7 @@ impl Group<'_> {
     }
 
     /// See [`missing_memory`]. `stat` has room for the group's statistics.
-    fn missing_memory(&mut self, stat: &mut [u8]) -> Option<usize> {
+    fn missing_memory(&mut self, spare_part: usize, stall_percent: usize, stat: &mut [u8]) -> Option<usize> {
         let limit = self.memory_limit()?;
         let (used, files) = if self.is_v2 {
             ("memory.current", "inactive_file ")
@@ -100,22 +99,16 @@ impl Group<'_> {
             ("memory.usage_in_bytes", "total_inactive_file ")
         };
         let used = self.read_number(used)?;
-        if self.stalls() {
+        // Version 1 does not tell.
+        let mut buffer = [0; 256];
+        let pressure = if self.is_v2 { self.read("memory.pressure", &mut buffer) } else { "" };
+        if stalled_percent(pressure).is_some_and(|percent| percent >= stall_percent) {
             return Some(usize::MAX);
         }
         // The kernel drops cached files that were not used lately before it runs short.
         let stat = self.read("memory.stat", stat);
         let files = stat.lines().find_map(|line| line.strip_prefix(files)?.trim().parse().ok()).unwrap_or(0);
-        Some(used.saturating_sub(files).saturating_sub(limit - limit / tuning::spare_part()))
-    }
-
-    /// Whether threads of the group waited for memory in a part of the last ten seconds. Version 1 does not tell.
-    fn stalls(&mut self) -> bool {
-        let mut buffer = [0; 256];
-        let text = if self.is_v2 { self.read("memory.pressure", &mut buffer) } else { "" };
-        let waited = text.split_ascii_whitespace().nth(1).and_then(|field| field.strip_prefix("avg10="));
-        let percent = waited.and_then(|waited| waited.split('.').next()?.parse::<usize>().ok());
-        percent.is_some_and(|percent| percent >= tuning::stall_percent())
+        Some(used.saturating_sub(files).saturating_sub(limit - limit / spare_part))
     }
 
     /// Reads a number in one of the group's files; `None` if it holds no number.
@@ -134,6 +127,12 @@ impl Group<'_> {
         }
         std::ffi::CStr::from_bytes_until_nul(self.room).map_or("", |path| read_small(path, buffer))
     }
+}
+
+/// The part of the last ten seconds in which threads waited for memory, in whole percent, by the text of `memory.pressure`.
+fn stalled_percent(pressure: &str) -> Option<usize> {
+    let waited = pressure.split_ascii_whitespace().nth(1)?.strip_prefix("avg10=")?;
+    waited.split('.').next()?.parse().ok()
 }
 
 /// The length of the part of `/proc/self/cgroup` that is read, of the longest path of a group, and of the part of its statistics that is
@@ -177,5 +176,18 @@ mod tests {
     #[test]
     fn threads_are_counted_as_the_standard_library_counts_them() {
         assert_eq!(limits().threads, std::thread::available_parallelism().unwrap().get());
+    }
+
+    #[test]
+    fn stalls_are_those_of_some_threads_in_the_last_ten_seconds() {
+        let text =
+            "some avg10=12.34 avg60=50.00 avg300=70.00 total=9\nfull avg10=90.00 avg60=0.00 avg300=0.00 total=1\n";
+        assert_eq!(stalled_percent(text), Some(12));
+        assert_eq!(stalled_percent("some avg10=0.00 avg60=0.00 avg300=0.00 total=0\n"), Some(0));
+        assert!(
+            ["", "some", "some avg60=12.00", "full of nonsense"]
+                .into_iter()
+                .all(|text| stalled_percent(text).is_none())
+        );
     }
 }
