@@ -35,7 +35,7 @@ mod open_phases;
 mod os;
 mod phase;
 pub mod pool;
-#[cfg(any(feature = "metrics", feature = "tracing"))]
+#[cfg(feature = "metrics")]
 mod record;
 mod report;
 mod retain;

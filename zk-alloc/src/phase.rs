@@ -4,8 +4,6 @@
 use std::cell::Cell;
 use std::time::Instant;
 
-#[cfg(feature = "tracing")]
-use crate::record;
 use crate::report::PhaseReport;
 use crate::{arena, background, counters, escape, open_phases, os, retain, stats};
 
@@ -104,7 +102,7 @@ impl Drop for PhaseGuard {
         end_phase();
         // After its end: the subscriber's memory is not the prover's.
         #[cfg(feature = "tracing")]
-        record::trace(&report);
+        report.trace();
     }
 }
 

@@ -1,28 +1,8 @@
-//! Statistics for others: as metrics for the recorder that the program installed, and as events of tracing.
+//! The statistics as metrics, for the recorder that the program installed.
 
-#[cfg(feature = "metrics")]
 use metrics::{Unit, counter, describe_counter, describe_gauge, gauge};
 
-#[cfg(feature = "tracing")]
-use crate::report::PhaseReport;
-#[cfg(feature = "metrics")]
 use crate::{os, stats};
-
-/// An event of a phase that ended.
-#[cfg(feature = "tracing")]
-pub(crate) fn trace(report: &PhaseReport) {
-    tracing::info!(
-        target: "zk_alloc",
-        wall_s = report.wall.as_secs_f64(),
-        peak_live_bytes = report.peak_live_bytes,
-        reused_bytes = report.reused_bytes,
-        fresh_bytes = report.fresh_bytes,
-        overflow_bytes = report.overflow_bytes,
-        escaped_bytes = report.escaped_bytes,
-        minor_faults = report.minor_faults,
-        "phase ended"
-    );
-}
 
 /// Sets the allocator's metrics to the values of [`stats`](crate::stats()), through the facade of the crate
 /// [metrics](https://docs.rs/metrics). Call it after each proof, or every few seconds. It also describes them, so it is the only call
@@ -49,7 +29,6 @@ pub(crate) fn trace(report: &PhaseReport) {
 /// zk_alloc::record_metrics();
 /// # drop(proof);
 /// ```
-#[cfg(feature = "metrics")]
 pub fn record_metrics() {
     let stats = stats::stats();
     let gauges = [

@@ -77,6 +77,24 @@ impl PhaseReport {
     }
 }
 
+#[cfg(feature = "tracing")]
+impl PhaseReport {
+    /// Makes an event of a phase that ended.
+    pub(crate) fn trace(&self) {
+        tracing::info!(
+            target: "zk_alloc",
+            wall_s = self.wall.as_secs_f64(),
+            peak_live_bytes = self.peak_live_bytes,
+            reused_bytes = self.reused_bytes,
+            fresh_bytes = self.fresh_bytes,
+            overflow_bytes = self.overflow_bytes,
+            escaped_bytes = self.escaped_bytes,
+            minor_faults = self.minor_faults,
+            "phase ended"
+        );
+    }
+}
+
 impl fmt::Display for PhaseReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(

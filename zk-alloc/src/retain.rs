@@ -120,7 +120,7 @@ pub(crate) fn last_phase_ended() {
         // A time of 0 purges at once.
         FOR_NS if policy == FOR_NS && !IS_RESIDENT.load(Ordering::Relaxed) => 0,
         FOR_NS => {
-            arena::relieve();
+            arena::pressure::relieve();
             return arena::tick();
         }
         _ => arena.config().settings.retain_bytes.value,
@@ -128,7 +128,7 @@ pub(crate) fn last_phase_ended() {
     if arena::resident_bytes() > keep {
         arena.trim(keep, Purge::Now);
     }
-    arena::relieve();
+    arena::pressure::relieve();
     keep_between_phases(keep);
 }
 

@@ -24,7 +24,7 @@ mod mapped;
 mod measured;
 mod middle;
 mod populate;
-mod pressure;
+pub(crate) mod pressure;
 mod purge;
 mod region;
 mod residency;
@@ -58,7 +58,6 @@ pub(crate) use budget::{purged_bytes, resident_bytes, set_retained};
 pub(crate) use decay::{Policy, bell, set_watched, tick};
 pub(crate) use layout::{HugeAdvice, granule_bytes};
 pub(crate) use middle::fetch_most;
-pub(crate) use pressure::{pressure_purges, relieve};
 pub(crate) use residency::Purge;
 pub(crate) use zone::Contents;
 

@@ -6,7 +6,6 @@ use std::time::Duration;
 use super::{Purge, get, resident_bytes};
 use crate::counters;
 use crate::os;
-use crate::stats::Mib;
 use crate::tuning;
 
 /// When the control group's files may be read again, by [`os::monotonic_ns`].
@@ -46,14 +45,13 @@ pub(crate) fn relieve() {
     PURGES.fetch_add(1, Ordering::Relaxed);
     if !IS_TOLD.swap(true, Ordering::Relaxed) {
         os::warn(format_args!(
-            "the control group is short of memory: purged {} of free memory; from now on this is only counted in stats()",
-            Mib(gone_bytes as u64)
+            "the control group is short of memory: purged {gone_bytes} bytes of free memory; from now on this is only counted in stats()"
         ));
     }
 }
 
 /// How often free memory was purged because a control group was short of memory.
-pub(crate) fn pressure_purges() -> u64 {
+pub(crate) fn purges() -> u64 {
     PURGES.load(Ordering::Relaxed)
 }
 
