@@ -3,15 +3,13 @@
 use crate::arms::Installed;
 use crate::child::Together;
 use crate::sample::{Attempt, Meter};
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use std::time::Duration;
 
 /// A prover under test: set up once per process, then proved and verified repeatedly.
-///
-/// With `--concurrent`, threads share the workload and make a proof each.
-pub trait Workload: Sized + Sync {
+pub trait Workload: Sized {
     /// The proof that a prover hands to a verifier.
-    type Proof: Send;
+    type Proof;
     /// Builds everything that lives across proofs (configuration, circuit, keys) for a trace of `2^log_rows` rows. Not
     /// timed.
     fn setup(log_rows: u32) -> anyhow::Result<Self>;
@@ -46,9 +44,23 @@ pub struct WorkloadSpec {
 type SetUp = fn(u32) -> anyhow::Result<Box<dyn Subject>>;
 
 impl WorkloadSpec {
-    /// Defines the workload `W`, which takes `2^10` to `2^22` rows and is checked at its default size.
-    pub const fn new<W: Workload + 'static>(name: &'static str, about: &'static str, default_log_rows: u32) -> Self {
-        Self::set_up_by(boxed::<W>, name, about, default_log_rows)
+    /// Defines the workload `W`, which takes `2^10` to `2^22` rows and is checked at its default size. With
+    /// `--concurrent`, threads share it and make a proof each.
+    pub const fn new<W: Workload<Proof: Send> + Sync + 'static>(
+        name: &'static str,
+        about: &'static str,
+        default_log_rows: u32,
+    ) -> Self {
+        Self::set_up_by(|log_rows| Ok(Box::new(Shared(W::setup(log_rows)?))), name, about, default_log_rows)
+    }
+
+    /// As [`new`](Self::new), for a workload that threads can't share. It takes no `--concurrent`.
+    pub const fn one_at_a_time<W: Workload + 'static>(
+        name: &'static str,
+        about: &'static str,
+        default_log_rows: u32,
+    ) -> Self {
+        Self::set_up_by(|log_rows| Ok(Box::new(Single(W::setup(log_rows)?))), name, about, default_log_rows)
     }
 
     const fn set_up_by(setup: SetUp, name: &'static str, about: &'static str, default_log_rows: u32) -> Self {
@@ -117,7 +129,10 @@ pub(crate) trait Subject {
     ) -> anyhow::Result<Attempt>;
 }
 
-impl<W: Workload> Subject for W {
+/// A workload that threads share.
+struct Shared<W>(W);
+
+impl<W: Workload<Proof: Send> + Sync> Subject for Shared<W> {
     fn attempt(
         &self,
         seed: u64,
@@ -125,23 +140,49 @@ impl<W: Workload> Subject for W {
         installed: &Installed,
         disturb: &Disturb,
     ) -> anyhow::Result<Attempt> {
-        let meter = Meter::start(installed.counters)?;
-        let proofs = together.run(|number| {
-            let mut proof = None;
-            (installed.scope)(&mut || proof = Some(self.prove(seed.wrapping_add(number))));
-            proof.context("the allocator's scope did not run the prover")?.context("no proof was made")
-        });
-        disturb(meter.elapsed())?;
-        let reading = meter.stop(installed.gauges)?;
-        let proofs = proofs?;
-        let verification = proofs.iter().try_for_each(|proof| self.verify(proof));
-        drop(proofs);
-        reading.at_rest(verification)
+        let prove = || together.run(|number| in_scope(&self.0, seed.wrapping_add(number), installed));
+        measured(&self.0, installed, disturb, prove)
     }
 }
 
-fn boxed<W: Workload + 'static>(log_rows: u32) -> anyhow::Result<Box<dyn Subject>> {
-    Ok(Box::new(W::setup(log_rows)?))
+/// A workload that threads can't share.
+struct Single<W>(W);
+
+impl<W: Workload> Subject for Single<W> {
+    fn attempt(
+        &self,
+        seed: u64,
+        together: &Together,
+        installed: &Installed,
+        disturb: &Disturb,
+    ) -> anyhow::Result<Attempt> {
+        ensure!(together.is_one(), "it takes no --concurrent: threads can't share this workload");
+        measured(&self.0, installed, disturb, || Ok(vec![in_scope(&self.0, seed, installed)?]))
+    }
+}
+
+/// Makes a proof in the allocator's scope.
+fn in_scope<W: Workload>(workload: &W, seed: u64, installed: &Installed) -> anyhow::Result<W::Proof> {
+    let mut proof = None;
+    (installed.scope)(&mut || proof = Some(workload.prove(seed)));
+    proof.context("the allocator's scope did not run the prover")?.context("no proof was made")
+}
+
+/// Makes proofs on the clock, and verifies and drops them off the clock.
+fn measured<W: Workload>(
+    workload: &W,
+    installed: &Installed,
+    disturb: &Disturb,
+    prove: impl FnOnce() -> anyhow::Result<Vec<W::Proof>>,
+) -> anyhow::Result<Attempt> {
+    let meter = Meter::start(installed.counters)?;
+    let proofs = prove();
+    disturb(meter.elapsed())?;
+    let reading = meter.stop(installed.gauges)?;
+    let proofs = proofs?;
+    let verification = proofs.iter().try_for_each(|proof| workload.verify(proof));
+    drop(proofs);
+    reading.at_rest(verification)
 }
 
 /// Provers for the harness's unit tests. They prove nothing.

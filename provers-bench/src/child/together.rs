@@ -23,9 +23,14 @@ impl Together {
         Ok(Self { proofs, pools, place })
     }
 
+    /// Whether there is one proof, on the global pool.
+    pub(crate) fn is_one(&self) -> bool {
+        self.proofs == 1 && self.pools.is_empty()
+    }
+
     /// Calls `prove` for each proof, with its number from 0. Returns the proofs in this order, or the first error.
     pub(crate) fn run<P: Send>(&self, prove: impl Fn(u64) -> anyhow::Result<P> + Sync) -> anyhow::Result<Vec<P>> {
-        if self.proofs == 1 && self.pools.is_empty() {
+        if self.is_one() {
             return Ok(vec![prove(0)?]);
         }
         let prove = |number: u32| match self.pools.get(number as usize) {

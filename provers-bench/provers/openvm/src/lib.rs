@@ -24,7 +24,7 @@ pub static PROVERS: &[Prover] = &[Prover {
     about: "OpenVM 2.0",
     // Starts Rayon's pool outside any phase, so that its permanent allocations do not lie in the arena.
     init: || _ = zk_alloc::pool::build_global(),
-    workloads: &[WorkloadSpec::new::<Run>("rv32im", "a run of RISC-V instructions on OpenVM", 16)
+    workloads: &[WorkloadSpec::one_at_a_time::<Run>("rv32im", "a run of RISC-V instructions on OpenVM", 16)
         .sizes(10, 20)
         .checked_at(10)
         .processes_at_most(2)],
