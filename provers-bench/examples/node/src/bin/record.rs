@@ -1,0 +1,3 @@
+//! The recorder of `prove-bench record`.
+
+provers_bench::recorder!(node::PROVERS);

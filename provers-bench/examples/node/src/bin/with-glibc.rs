@@ -1,0 +1,3 @@
+//! The arms `glibc` and `glibc-tuned`: the system allocator.
+
+provers_bench::arm!(glibc, node::PROVERS);

@@ -1,0 +1,3 @@
+//! The arms that link jemalloc.
+
+provers_bench::arm!(jemalloc, node::PROVERS);

@@ -1,0 +1,3 @@
+//! The arms that link mimalloc.
+
+provers_bench::arm!(mimalloc, node::PROVERS);

@@ -1,0 +1,3 @@
+//! The arm `snmalloc`.
+
+provers_bench::arm!(snmalloc, node::PROVERS);

@@ -1,0 +1,3 @@
+//! The arms that link TCMalloc.
+
+provers_bench::arm!(tcmalloc, node::PROVERS);
