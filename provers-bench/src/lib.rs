@@ -27,7 +27,8 @@
 //! - `protocol`: the messages between driver and child
 //! - `workloads`: provers and their workloads
 //! - `arms`: the allocators
-//! - `sample`: the measurement of one proof
+//! - `together`: several proofs at once
+//! - `sample`, `stack`: the measurement of one proof, and where its stacks begin
 //! - `machine`: the machine and the build
 
 pub mod arms;
@@ -47,6 +48,8 @@ mod report;
 mod results;
 mod run;
 mod sample;
+mod stack;
+mod together;
 mod trace;
 mod workloads;
 

@@ -5,6 +5,7 @@ pub(crate) mod records;
 
 use crate::machine::build_info::BuildInfo;
 use crate::sample::Sample;
+use crate::together::Concurrent;
 use serde::{Deserialize, Serialize};
 
 /// A message from the driver.
@@ -35,20 +36,6 @@ pub(crate) enum Request {
         /// As in `Setup`.
         requires: Vec<(String, String)>,
     },
-}
-
-/// The proofs that a process makes at once.
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
-pub(crate) struct Concurrent {
-    pub(crate) proofs: u32,
-    /// Whether each proof has a pool of its own, instead of one that all share.
-    pub(crate) pool_each: bool,
-}
-
-impl Default for Concurrent {
-    fn default() -> Self {
-        Self { proofs: 1, pool_each: false }
-    }
 }
 
 /// A message from a child. The child exits when its stdin ends.

@@ -1,8 +1,8 @@
 //! Workloads and provers, as the harness knows them.
 
 use crate::arms::Installed;
-use crate::child::Together;
 use crate::sample::{Attempt, Meter};
+use crate::together::Together;
 use anyhow::{Context, ensure};
 use std::time::Duration;
 

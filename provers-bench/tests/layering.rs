@@ -18,8 +18,8 @@ const ORDER: &[&[&str]] = &[
     &["results"],
     &["protocol"],
     &["workloads"],
-    &["arms"],
-    &["sample"],
+    &["arms", "together"],
+    &["sample", "stack"],
     &["machine"],
 ];
 

@@ -6,30 +6,26 @@
 //! - `recorder`: the recorder's allocator, which records every large request
 //! - `replay`: a script on real memory
 //! - `mapping`: memory that no allocator serves
-//! - `stack`: where the stacks of a proof begin
-//! - `together`: several proofs at once
 
 mod fault_injection;
 mod mapping;
 mod recorder;
 pub mod recording;
 mod replay;
-mod stack;
-mod together;
 
 use crate::arms::Installed;
 use crate::machine::{build_info, memory};
 use crate::protocol::{Identity, Reply, Request, Shape, line};
+use crate::stack::Place;
+use crate::together::Together;
 use crate::workloads::{Prover, Subject};
 use anyhow::Context;
 use fault_injection::Fault;
 use nix::unistd::{dup, dup2_stdout};
-use stack::Place;
 use std::fs::File;
 use std::io::{self, BufRead, Write};
 use std::path::Path;
 use std::process::ExitCode;
-pub(crate) use together::Together;
 
 /// Serves a driver on stdin and stdout until stdin ends: the `main` of an arm's binary, which [`arm!`](crate::arm!)
 /// writes. `installed` describes the allocator that the binary links. `provers` are the provers that its driver knows.

@@ -146,10 +146,10 @@ fn stay(run: &Run, workload: &WorkloadResult, base: &ArmResult, offers: &[Offer<
 mod tests {
     use super::*;
     use crate::machine::Machine;
-    use crate::protocol::Concurrent;
     use crate::results::record::tests::arm;
     use crate::results::record::{self, Ended, Outcome, SCHEMA};
     use crate::results::timed::Timed;
+    use crate::together::Concurrent;
 
     /// An arm of ten runs: shares of 100 ms, of 90 ms of CPU time and of 10,000 faults, a peak in MB, and the scatter
     /// of its runs' times. Neighbouring arms scatter in opposite rounds.

@@ -4,8 +4,8 @@ pub(crate) mod options;
 pub(crate) mod values;
 
 use crate::arms::{self, ARMS, Arm, BASELINE, SETS, tuned};
-use crate::protocol::Concurrent;
 use crate::results::record::Sweep;
+use crate::together::Concurrent;
 use crate::workloads::{Prover, WorkloadSpec};
 use std::path::PathBuf;
 use std::time::Duration;

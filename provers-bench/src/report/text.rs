@@ -5,9 +5,9 @@ use super::facts::{self, command};
 use super::notes::notes;
 use super::table::{Style, table, table_fitting};
 use super::words::{self, Finding};
-use crate::protocol::Concurrent;
 use crate::results::record::{Run, WorkloadResult};
 use crate::results::timed::Timed;
+use crate::together::Concurrent;
 
 /// One workload as a terminal of `width` columns shows it.
 pub(super) fn on_a_terminal(run: &Run, workload: &WorkloadResult, width: u16) -> String {

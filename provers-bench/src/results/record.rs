@@ -1,11 +1,12 @@
 //! The record of a run, `result.json`. Tables and reports are made from it.
 
 use crate::machine::Machine;
-use crate::protocol::{Concurrent, Identity};
+use crate::protocol::Identity;
 use crate::results::proof::{AloneProof, Proof};
 use crate::results::stats::Ratio;
 use crate::results::summary::{Summary, warm_wall_ratios};
 use crate::results::timed::Timed;
+use crate::together::Concurrent;
 use serde::{Deserialize, Serialize};
 
 /// Increases whenever a reader would misread an older `result.json`.

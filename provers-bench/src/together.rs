@@ -1,10 +1,24 @@
 //! The proofs of one request: one on this thread, or several at once on a thread each.
 
-use super::stack::Place;
-use crate::protocol::Concurrent;
+use crate::stack::Place;
 use anyhow::{Context, anyhow};
 use rayon::ThreadPool;
+use serde::{Deserialize, Serialize};
 use std::thread;
+
+/// The proofs that a process makes at once.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
+pub(crate) struct Concurrent {
+    pub(crate) proofs: u32,
+    /// Whether each proof has a pool of its own, instead of one that all share.
+    pub(crate) pool_each: bool,
+}
+
+impl Default for Concurrent {
+    fn default() -> Self {
+        Self { proofs: 1, pool_each: false }
+    }
+}
 
 /// The proofs that a process makes at once, with their pools.
 pub(crate) struct Together {
@@ -16,7 +30,7 @@ pub(crate) struct Together {
 
 impl Together {
     /// Builds the pools. The global pool's threads exist already.
-    pub(super) fn new(concurrent: Concurrent, place: Place) -> anyhow::Result<Self> {
+    pub(crate) fn new(concurrent: Concurrent, place: Place) -> anyhow::Result<Self> {
         let Concurrent { proofs, pool_each } = concurrent;
         let count = if pool_each { proofs } else { 0 };
         let pools = (0..count).map(|_| place.own_pool()).collect::<anyhow::Result<_>>()?;

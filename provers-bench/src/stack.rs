@@ -16,17 +16,17 @@ use std::thread;
 
 /// An offset within a page, in bytes.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place(u16);
+pub(crate) struct Place(u16);
 
 impl Place {
     /// Reduces `bytes` to an offset within a page, rounded down to the stack's alignment.
-    pub(super) fn new(bytes: u16) -> Self {
+    pub(crate) fn new(bytes: u16) -> Self {
         Self(bytes & (PAGE_BYTES - 1) & !(ALIGN_BYTES - 1))
     }
 
     /// Runs `run` on this thread's stack, from this offset within a page. On processors other than x86-64 and AArch64
     /// the start of the stack does not change.
-    pub(super) fn begin<T>(self, run: impl FnOnce() -> T) -> T {
+    pub(crate) fn begin<T>(self, run: impl FnOnce() -> T) -> T {
         let mut run = Some(run);
         let mut result = None;
         self.call(&mut || result = run.take().map(|run| run()));
@@ -51,12 +51,12 @@ impl Place {
     }
 
     /// Builds the pool that the prover will find.
-    pub(super) fn build_pool(self) -> anyhow::Result<()> {
+    pub(crate) fn build_pool(self) -> anyhow::Result<()> {
         builder().spawn_handler(self.spawn()).build_global().context("cannot start the prover's threads")
     }
 
     /// Builds a pool of its own for a proof.
-    pub(super) fn own_pool(self) -> anyhow::Result<ThreadPool> {
+    pub(crate) fn own_pool(self) -> anyhow::Result<ThreadPool> {
         builder().spawn_handler(self.spawn()).build().context("cannot start a pool for a proof")
     }
 
