@@ -51,7 +51,7 @@ impl WorkloadSpec {
         about: &'static str,
         default_log_rows: u32,
     ) -> Self {
-        Self::set_up_by(|log_rows| Ok(Box::new(Shared(W::setup(log_rows)?))), name, about, default_log_rows)
+        Self::set_up_by(|log_rows| ready(W::setup(log_rows)?, at_once), name, about, default_log_rows)
     }
 
     /// As [`new`](Self::new), for a workload that threads can't share. It takes no `--concurrent`.
@@ -60,7 +60,7 @@ impl WorkloadSpec {
         about: &'static str,
         default_log_rows: u32,
     ) -> Self {
-        Self::set_up_by(|log_rows| Ok(Box::new(Single(W::setup(log_rows)?))), name, about, default_log_rows)
+        Self::set_up_by(|log_rows| ready(W::setup(log_rows)?, only_one), name, about, default_log_rows)
     }
 
     const fn set_up_by(setup: SetUp, name: &'static str, about: &'static str, default_log_rows: u32) -> Self {
@@ -129,36 +129,38 @@ pub(crate) trait Subject {
     ) -> anyhow::Result<Attempt>;
 }
 
-/// A workload that threads share.
-struct Shared<W>(W);
-
-impl<W: Workload<Proof: Send> + Sync> Subject for Shared<W> {
-    fn attempt(
-        &self,
-        seed: u64,
-        together: &Together,
-        installed: &Installed,
-        disturb: &Disturb,
-    ) -> anyhow::Result<Attempt> {
-        let prove = || together.run(|number| in_scope(&self.0, seed.wrapping_add(number), installed));
-        measured(&self.0, installed, disturb, prove)
-    }
+/// A workload that is set up, and the way to make its proofs.
+struct Ready<W: Workload> {
+    workload: W,
+    prove: ProveAll<W>,
 }
 
-/// A workload that threads can't share.
-struct Single<W>(W);
+/// Makes the proofs of a request: the first has this input, and the others have the next ones.
+type ProveAll<W> = fn(&W, u64, &Together, &Installed) -> anyhow::Result<Vec<<W as Workload>::Proof>>;
 
-impl<W: Workload> Subject for Single<W> {
-    fn attempt(
-        &self,
-        seed: u64,
-        together: &Together,
-        installed: &Installed,
-        disturb: &Disturb,
-    ) -> anyhow::Result<Attempt> {
-        ensure!(together.is_one(), "it takes no --concurrent: threads can't share this workload");
-        measured(&self.0, installed, disturb, || Ok(vec![in_scope(&self.0, seed, installed)?]))
-    }
+fn ready<W: Workload + 'static>(workload: W, prove: ProveAll<W>) -> anyhow::Result<Box<dyn Subject>> {
+    Ok(Box::new(Ready { workload, prove }))
+}
+
+/// For a workload that threads share.
+fn at_once<W: Workload<Proof: Send> + Sync>(
+    workload: &W,
+    seed: u64,
+    together: &Together,
+    installed: &Installed,
+) -> anyhow::Result<Vec<W::Proof>> {
+    together.run(|number| in_scope(workload, seed.wrapping_add(number), installed))
+}
+
+/// For a workload that threads can't share.
+fn only_one<W: Workload>(
+    workload: &W,
+    seed: u64,
+    together: &Together,
+    installed: &Installed,
+) -> anyhow::Result<Vec<W::Proof>> {
+    ensure!(together.is_one(), "it takes no --concurrent: threads can't share this workload");
+    Ok(vec![in_scope(workload, seed, installed)?])
 }
 
 /// Makes a proof in the allocator's scope.
@@ -168,21 +170,23 @@ fn in_scope<W: Workload>(workload: &W, seed: u64, installed: &Installed) -> anyh
     proof.context("the allocator's scope did not run the prover")?.context("no proof was made")
 }
 
-/// Makes proofs on the clock, and verifies and drops them off the clock.
-fn measured<W: Workload>(
-    workload: &W,
-    installed: &Installed,
-    disturb: &Disturb,
-    prove: impl FnOnce() -> anyhow::Result<Vec<W::Proof>>,
-) -> anyhow::Result<Attempt> {
-    let meter = Meter::start(installed.counters)?;
-    let proofs = prove();
-    disturb(meter.elapsed())?;
-    let reading = meter.stop(installed.gauges)?;
-    let proofs = proofs?;
-    let verification = proofs.iter().try_for_each(|proof| workload.verify(proof));
-    drop(proofs);
-    reading.at_rest(verification)
+impl<W: Workload> Subject for Ready<W> {
+    fn attempt(
+        &self,
+        seed: u64,
+        together: &Together,
+        installed: &Installed,
+        disturb: &Disturb,
+    ) -> anyhow::Result<Attempt> {
+        let meter = Meter::start(installed.counters)?;
+        let proofs = (self.prove)(&self.workload, seed, together, installed);
+        disturb(meter.elapsed())?;
+        let reading = meter.stop(installed.gauges)?;
+        let proofs = proofs?;
+        let verification = proofs.iter().try_for_each(|proof| self.workload.verify(proof));
+        drop(proofs);
+        reading.at_rest(verification)
+    }
 }
 
 /// Provers for the harness's unit tests. They prove nothing.

@@ -16,9 +16,9 @@ mod tests;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-#[cfg(feature = "c-api")]
-use crate::os::HostHugePages;
 use crate::os::{self, Host, Value};
+#[cfg(feature = "c-api")]
+use crate::os::{HostHugePages, Limits};
 use crate::tuning;
 use crate::written_once::WrittenOnce;
 use in_force::{
@@ -155,10 +155,8 @@ pub(crate) fn warn_before_opening(is_said: impl Fn(&'static str) -> bool) {
     };
     // Any host tells whether there is a warning. The real host, whose defaults a warning names, takes longer to ask.
     let mut is_any = false;
-    each(
-        Host { threads: 1, memory_bytes: 0, is_memory_grouped: false, huge_pages: HostHugePages::Unavailable },
-        &mut |_| is_any = true,
-    );
+    let limits = Limits { threads: 1, memory_bytes: 0, is_memory_grouped: false };
+    each(Host { limits, huge_pages: HostHugePages::Unavailable }, &mut |_| is_any = true);
     if is_any {
         each(os::host(), &mut |warning| {
             if !is_said(warning.variable()) {
@@ -201,10 +199,13 @@ impl Config {
         program: &Settings,
         mut warn: impl FnMut(Warning),
     ) -> Self {
-        let threads = machine.threads + EXTRA_THREADS;
-        let thread_bytes = (8 * machine.memory_bytes / threads).max(1 << 30);
-        let lazy_zero_bytes =
-            if machine.threads > tuning::eager_zero_threads() { tuning::huge_run_zero_bytes() } else { usize::MAX };
+        let threads = machine.limits.threads + EXTRA_THREADS;
+        let thread_bytes = (8 * machine.limits.memory_bytes / threads).max(1 << 30);
+        let lazy_zero_bytes = if machine.limits.threads > tuning::eager_zero_threads() {
+            tuning::huge_run_zero_bytes()
+        } else {
+            usize::MAX
+        };
         let (asked, warn) = (&environment, &mut warn);
         let settings = SettingsInForce {
             min_bytes: MIN_BYTES.resolve(asked, program.min_bytes, DEFAULT_MIN_BYTES, &mut *warn),
@@ -214,7 +215,12 @@ impl Config {
                 thread_bytes,
                 &mut *warn,
             ),
-            retain_bytes: RETAIN_BYTES.resolve(asked, program.retain_bytes, machine.memory_bytes / 2, &mut *warn),
+            retain_bytes: RETAIN_BYTES.resolve(
+                asked,
+                program.retain_bytes,
+                machine.limits.memory_bytes / 2,
+                &mut *warn,
+            ),
             retain_for: RETAIN_FOR.resolve(
                 asked,
                 program.retain_for,
@@ -229,7 +235,7 @@ impl Config {
             trace_escaped: TRACE_ESCAPED.resolve(asked, program.trace_escaped, false, &mut *warn),
         };
         Self {
-            threads: machine.threads,
+            threads: machine.limits.threads,
             // By default, a zone spans at least twice the memory, so that any one zone can hold all of it. Address space costs
             // nothing.
             span_bytes: settings.thread_capacity_bytes.value.saturating_mul(threads) / 4,

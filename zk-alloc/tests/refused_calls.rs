@@ -31,7 +31,7 @@ const EARLY: &str = "early";
 
 const MIB: usize = 1 << 20;
 /// The time for which memory is repeatedly taken from threads.
-const TIME: Duration = Duration::from_millis(100);
+const TIME: Duration = Duration::from_millis(200);
 
 /// Runs the test `name` in processes in which these calls are refused.
 #[track_caller]

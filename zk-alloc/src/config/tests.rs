@@ -1,8 +1,10 @@
 use super::*;
-use crate::os::HostHugePages;
+use crate::os::{HostHugePages, Limits};
 
-const MACHINE: Host =
-    Host { threads: 2, memory_bytes: 24 << 30, is_memory_grouped: false, huge_pages: HostHugePages::Available };
+const MACHINE: Host = Host {
+    limits: Limits { threads: 2, memory_bytes: 24 << 30, is_memory_grouped: false },
+    huge_pages: HostHugePages::Available,
+};
 
 /// Each setting: its variable, a good value, and the program's word for another, with that as the environment has it.
 const EACH: [(&str, &str, Settings, &str); 10] = [
@@ -163,7 +165,8 @@ fn values_in_code_are_brought_within_their_bounds() {
 #[test]
 fn huge_runs_are_zeroed_lazily_where_many_threads_would_wait() {
     let of = |threads| {
-        let (config, _) = resolve_on(Host { threads, ..MACHINE }, "", "", &Settings::new());
+        let (config, _) =
+            resolve_on(Host { limits: Limits { threads, ..MACHINE.limits }, ..MACHINE }, "", "", &Settings::new());
         config.settings.lazy_zero_bytes.value
     };
     assert_eq!([of(1), of(4)], [usize::MAX; 2]);

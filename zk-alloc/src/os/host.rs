@@ -10,16 +10,11 @@ use crate::written_once::WrittenOnce;
 /// See the module's documentation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Host {
-    /// Threads of this process that can run at once. At least 1.
-    pub(crate) threads: usize,
-    /// The memory that this process may use, in bytes.
-    pub(crate) memory_bytes: usize,
-    /// Whether a control group limits the memory, and not the machine.
-    pub(crate) is_memory_grouped: bool,
+    pub(crate) limits: Limits,
     pub(crate) huge_pages: HostHugePages,
 }
 
-/// What this process may use.
+/// The threads and the memory that this process may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Limits {
     /// Threads of this process that can run at once. At least 1.
@@ -42,8 +37,7 @@ pub(crate) fn postpone() {
 }
 
 fn ask() -> Host {
-    let Limits { threads, memory_bytes, is_memory_grouped } = imp::limits();
-    Host { threads, memory_bytes, is_memory_grouped, huge_pages: imp::host_huge_pages() }
+    Host { limits: imp::limits(), huge_pages: imp::host_huge_pages() }
 }
 
 /// The facts about the host. Allocates nothing.

@@ -22,9 +22,9 @@ impl ControlGroup {
             (None, Some(own)) => ("/sys/fs/cgroup", own, "memory.max"),
             (None, None) => return Err("no memory controller".into()),
         };
-        let path = format!("{root}{}/zk-alloc-test-{}-{name}", own.trim_end_matches('/'), process::id());
-        let group = Self(path.into());
-        fs::create_dir(&group.0).map_err(|error| format!("{}: {error}", group.0.display()))?;
+        let path = PathBuf::from(format!("{root}{}/zk-alloc-test-{}-{name}", own.trim_end_matches('/'), process::id()));
+        fs::create_dir(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+        let group = Self(path);
         let limit = group.0.join(file);
         let written =
             fs::OpenOptions::new().write(true).open(&limit).and_then(|_| fs::write(&limit, limit_bytes.to_string()));

@@ -2,6 +2,7 @@
 
 mod common;
 
+use std::net::TcpStream;
 use std::time::Duration;
 
 use common::{Server, body};
@@ -50,14 +51,20 @@ fn bad_requests_are_refused_with_what_is_allowed() {
     }
 }
 
-/// One proof runs, one waits, and the third must be told to come back.
-#[test]
-fn a_full_queue_refuses_and_says_when_to_try_again() {
-    let server = Server::start("--proofs 1 --queue 1");
+/// The requests of a proof that runs and of one that waits.
+fn one_runs_and_one_waits(server: &Server) -> (TcpStream, TcpStream) {
     let running = server.ask("poseidon2", 12);
     server.until("service_running_proofs", "", 1.0);
     let waiting = server.ask("poseidon2", 10);
     server.until("service_waiting_proofs", "", 1.0);
+    (running, waiting)
+}
+
+/// One proof runs, one waits, and the third must be told to come back.
+#[test]
+fn a_full_queue_refuses_and_says_when_to_try_again() {
+    let server = Server::start("--proofs 1 --queue 1");
+    let (running, waiting) = one_runs_and_one_waits(&server);
     assert!(server.get("/memory").body.contains("#2 poseidon2 2^10"));
 
     let refused = server.prove("poseidon2", 10, 1);
@@ -73,10 +80,7 @@ fn a_full_queue_refuses_and_says_when_to_try_again() {
 #[test]
 fn clients_that_go_away_cancel_their_proofs() {
     let server = Server::start("--proofs 1 --queue 1");
-    let running = server.ask("poseidon2", 12);
-    server.until("service_running_proofs", "", 1.0);
-    let waiting = server.ask("poseidon2", 10);
-    server.until("service_waiting_proofs", "", 1.0);
+    let (running, waiting) = one_runs_and_one_waits(&server);
     drop(waiting);
     server.until("service_waiting_proofs", "", 0.0);
     drop(running);

@@ -11,9 +11,7 @@ pub(crate) fn limits() -> Limits {
     let machine_bytes = (info.totalram as usize).saturating_mul(info.mem_unit as usize);
     let mut memory_bytes = machine_bytes;
     let mut threads = allowed_processors().unwrap_or(usize::MAX);
-    with_room(GROUPS_BYTES + PATH_BYTES, |room| {
-        let (groups, path) = room.split_at_mut(GROUPS_BYTES);
-        let groups = read_small(c"/proc/self/cgroup", groups);
+    with_groups(|groups, path| {
         visit_groups(groups, "cpu", path, |mut group| {
             threads = threads.min(group.granted_processors().unwrap_or(usize::MAX));
         });
@@ -25,19 +23,25 @@ pub(crate) fn limits() -> Limits {
     Limits { threads, memory_bytes, is_memory_grouped: memory_bytes < machine_bytes }
 }
 
-/// The bytes that must be purged for each control group of the process to have a `spare_part`th of its limit left: 0 if it has that, and all
-/// if threads of the group wait for memory in `stall_percent` of the time.
+/// The bytes that must be purged for each control group of the process to have a `spare_part`th of its limit left. The answer is 0 if each
+/// has that, and `usize::MAX` if threads of a group wait for memory in `stall_percent` of the time.
 pub(crate) fn missing_memory(spare_part: usize, stall_percent: usize) -> usize {
     let mut missing = 0;
-    with_room(GROUPS_BYTES + PATH_BYTES + STAT_BYTES, |room| {
-        let (groups, room) = room.split_at_mut(GROUPS_BYTES);
+    with_groups(|groups, room| {
         let (path, stat) = room.split_at_mut(PATH_BYTES);
-        let groups = read_small(c"/proc/self/cgroup", groups);
         visit_groups(groups, "memory", path, |mut group| {
             missing = missing.max(group.missing_memory(spare_part, stall_percent, stat).unwrap_or(0));
         });
     });
     missing
+}
+
+/// Runs `work` on the text of `/proc/self/cgroup`, and on room for a path and for a group's statistics.
+fn with_groups(work: impl FnOnce(&str, &mut [u8])) {
+    with_room(GROUPS_BYTES + PATH_BYTES + STAT_BYTES, |room| {
+        let (groups, room) = room.split_at_mut(GROUPS_BYTES);
+        work(read_small(c"/proc/self/cgroup", groups), room);
+    });
 }
 
 /// Runs `work` on zeroed memory outside of the stack, which may be small. `None` if the system has no memory.
