@@ -2,6 +2,7 @@
 #![cfg(feature = "tracing")]
 
 use std::fmt;
+use std::hint::black_box;
 use std::sync::Mutex;
 
 use tracing::field::{Field, Visit};
@@ -50,12 +51,12 @@ impl<S: Subscriber> Layer<S> for Watch {
 #[test]
 fn each_phase_that_ends_is_an_event() {
     tracing::subscriber::with_default(tracing_subscriber::registry().with(Watch), || {
-        drop(phase(|| vec![1u8; 8 << 20]));
+        drop(phase(|| black_box(vec![1u8; 8 << 20])));
         let guard = PhaseGuard::new();
-        drop(vec![1u8; 8 << 20]);
+        drop(black_box(vec![1u8; 8 << 20]));
         drop(guard);
         let phase = Phase::new();
-        let escaped = vec![1u8; 4 << 20];
+        let escaped = black_box(vec![1u8; 4 << 20]);
         drop(phase);
         drop(escaped);
     });
