@@ -19,6 +19,7 @@ pub(crate) enum Request {
         prover: String,
         workload: String,
         log_rows: u32,
+        #[serde(default)]
         concurrent: Concurrent,
         /// Settings that must be in force, as name and value in the allocator's own terms.
         requires: Vec<(String, String)>,
