@@ -16,6 +16,11 @@ impl Arena {
         self.middle.totals()
     }
 
+    /// Requests of the calling thread.
+    pub(crate) fn thread_totals(&self) -> Totals {
+        thread_cache::thread_totals()
+    }
+
     /// Bytes of live blocks.
     pub(crate) fn live_block_bytes(&self) -> usize {
         self.middle.live_bytes()

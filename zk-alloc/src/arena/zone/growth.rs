@@ -4,6 +4,7 @@
 use std::ptr::NonNull;
 
 use super::{Limit, Shortage, Tenant, Zone};
+use crate::arena::thread_cache;
 use crate::os::{self, HUGE_PAGE_BYTES};
 use crate::tuning;
 
@@ -32,9 +33,16 @@ impl Zone {
             self.prefault_edges(start + moved, granules - moved, true);
         }
         self.count(self.bytes(granules), fresh);
-        self.counters().requested(bytes);
+        self.count_request(bytes);
         self.residency.soil(start, granules);
         Ok((self.address(start), is_copied))
+    }
+
+    /// Counts a request that was handed a run: for its thread, or else for the zone.
+    pub(super) fn count_request(&self, bytes: usize) {
+        if !thread_cache::count_run(bytes) {
+            self.counters().requested(bytes);
+        }
     }
 
     /// Claims a run with room to grow. Claims one without room if addresses are scarce, or if more of it is resident.
