@@ -3,7 +3,11 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
+#[cfg(feature = "profile")]
+use crate::observers::{self, Observer};
 use crate::os::{self, Errno};
+#[cfg(feature = "profile")]
+use crate::profile;
 
 static PHASES: AtomicU64 = AtomicU64::new(0);
 static OVERFLOW_ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
@@ -128,7 +132,7 @@ impl ZoneCounters {
     /// in thread caches that the peak leaves out.
     pub(crate) fn grown(&self, more_bytes: usize, fresh_bytes: usize, cached_bytes: impl FnOnce() -> usize) {
         if fresh_bytes > 0 {
-            self.fresh_bytes.fetch_add(fresh_bytes as u64, Ordering::Relaxed);
+            self.will_fault(fresh_bytes);
         }
         let used = USED_BYTES.fetch_add(more_bytes, Ordering::Relaxed) + more_bytes;
         let peaks = [&PEAK_LIVE_BYTES, &SEEN_PEAK_BYTES, &TAKEN_PEAK_BYTES];
@@ -143,9 +147,13 @@ impl ZoneCounters {
         USED_BYTES.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// Counts purged memory that its new owner is about to touch.
+    /// Counts memory that is not resident, and that its new owner is about to touch.
     pub(crate) fn will_fault(&self, bytes: usize) {
         self.fresh_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        #[cfg(feature = "profile")]
+        if observers::is_told(Observer::Profile) {
+            profile::fresh(bytes);
+        }
     }
 
     pub(crate) fn allocations(&self) -> u64 {

@@ -29,12 +29,17 @@ mod config;
 mod counters;
 mod error;
 mod escape;
+mod frames;
 mod helpers;
 mod names;
+mod observe;
+mod observers;
 mod open_phases;
 mod os;
 mod phase;
 pub mod pool;
+#[cfg(feature = "profile")]
+pub mod profile;
 #[cfg(feature = "metrics")]
 mod record;
 mod report;

@@ -4,20 +4,20 @@
 /// The calls that a thread was in, the innermost first, by the addresses to which they return.
 #[cfg(feature = "backtrace")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Frames {
+pub(crate) struct Frames {
     addresses: [usize; MOST],
     len: u8,
 }
 
 /// Frames further out are left away.
 #[cfg(feature = "backtrace")]
-const MOST: usize = 64;
+pub(crate) const MOST: usize = 64;
 
 #[cfg(feature = "backtrace")]
 impl Frames {
     /// Where this thread is now. Takes no lock and allocates nothing, as far as the unwinder does not: with glibc before 2.35, it
     /// holds the loader's lock.
-    pub(super) fn capture() -> Self {
+    pub(crate) fn capture() -> Self {
         let mut frames = Self { addresses: [0; MOST], len: 0 };
         let note = |frame: &backtrace::Frame| {
             frames.addresses[usize::from(frames.len)] = frame.ip().addr();
@@ -34,9 +34,15 @@ impl Frames {
         frames
     }
 
+    /// The addresses to which the calls return, the innermost first.
+    #[cfg(feature = "profile")]
+    pub(crate) fn addresses(&self) -> &[usize] {
+        &self.addresses[..usize::from(self.len)]
+    }
+
     /// As text: a line for each function, and one for its place in the source, as far as the program's debug information
     /// knows them.
-    pub(super) fn resolved(&self) -> String {
+    pub(crate) fn resolved(&self) -> String {
         use std::fmt::Write;
 
         let mut text = String::new();
@@ -76,15 +82,15 @@ impl Frames {
 /// Nothing is known.
 #[cfg(not(feature = "backtrace"))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Frames;
+pub(crate) struct Frames;
 
 #[cfg(not(feature = "backtrace"))]
 impl Frames {
-    pub(super) fn capture() -> Self {
+    pub(crate) fn capture() -> Self {
         Self
     }
 
-    pub(super) fn resolved(&self) -> String {
+    pub(crate) fn resolved(&self) -> String {
         "a place that is not known: zk-alloc was built without its feature `backtrace`\n".into()
     }
 }
