@@ -70,7 +70,7 @@ extern "C" fn begin() {
     let entry = |name| unsafe { entry(environ, name) };
     // One process of a tree warns of a value: the first that has the library and was started with that value.
     let is_said = |name| procfs::parent_has_library() && entry(name).is_some_and(procfs::parent_was_started_with);
-    let value = |name: &str| entry(name).map(|entry| &entry[name.len() + 1..]);
+    let value = |name: &'static str| entry(name).map(|entry| &entry[name.len() + 1..]);
     report::configure(value(report::VARIABLE), || is_said(report::VARIABLE));
     c_api::warn_of_settings(is_said);
     // Also if the library is not in use, because `malloc_usable_size` passes through here.
