@@ -53,13 +53,13 @@ type Known = HashMap<usize, Arc<[Line]>>;
 /// The calls of the program itself. The innermost calls of a site are those of the allocator, and of the standard library on the way
 /// there.
 fn of_program(addresses: &[usize], known: &mut Known, look_up: &mut impl FnMut(usize) -> Vec<Line>) -> Vec<Call> {
-    let mut lines = |address| known.entry(address).or_insert_with(|| look_up(address).into()).clone();
-    let calls: Vec<_> = addresses.iter().map(|&address| Call { address, lines: lines(address) }).collect();
-    let names: Vec<&str> = calls.iter().flat_map(|call| call.lines.iter()).map(|line| &*line.function).collect();
+    let mut names = |address| known.entry(address).or_insert_with(|| look_up(address).into()).clone();
+    let calls: Vec<_> = addresses.iter().map(|&address| Call { address, lines: names(address) }).collect();
+    let lines: Vec<&Line> = calls.iter().flat_map(|call| call.lines.iter()).collect();
     // The program's own `GlobalAlloc` may lie within.
-    let innermost = &names[..names.len().min(MOST_LINES)];
-    let entered = innermost.iter().rposition(|name| is_entry(name)).map_or(0, |last| last + 1);
-    let mut skipped = entered + names[entered..].iter().take_while(|name| is_allocator(name)).count();
+    let innermost = &lines[..lines.len().min(MOST_LINES)];
+    let entered = innermost.iter().rposition(|line| is_entry(&line.function)).map_or(0, |last| last + 1);
+    let mut skipped = entered + lines[entered..].iter().take_while(|line| is_allocator(line)).count();
     let mut kept = Vec::new();
     for Call { address, lines } in &calls {
         let here = skipped.min(lines.len());
@@ -83,11 +83,15 @@ fn is_entry(name: &str) -> bool {
 const OF_RUST: &[&str] = &["__rust_alloc", "__rust_realloc", "__rg_", "__rdl_"];
 const OF_C: &[&str] = &["malloc", "calloc", "realloc", "reallocarray", "posix_memalign", "aligned_alloc", "memalign"];
 
-/// Whether a function belongs to an allocator, or to the standard library's way there.
-fn is_allocator(name: &str) -> bool {
-    let name = name.trim_start_matches('<');
-    is_entry(name) || OF_ALLOCATORS.iter().any(|prefix| name.starts_with(prefix))
+/// Whether a line belongs to an allocator, or to the standard library's way there. The names of inlined functions may lack their
+/// modules, so the file counts too.
+fn is_allocator(line: &Line) -> bool {
+    let name = line.function.trim_start_matches('<');
+    is_entry(name)
+        || OF_ALLOCATORS.iter().any(|prefix| name.starts_with(prefix))
+        || FILES.iter().any(|part| line.file.contains(part))
 }
 
 const OF_ALLOCATORS: &[&str] =
     &["zk_alloc::", "backtrace::", "alloc::alloc::", "alloc::raw_vec::", "core::alloc::", "operator new"];
+const FILES: &[&str] = &["zk-alloc/src/", "/backtrace-0.", "/alloc/src/alloc.rs", "/alloc/src/raw_vec"];

@@ -55,6 +55,9 @@ impl<'a> Elsewhere<'a> {
         // The call lies before the address.
         let call = (address as u64).wrapping_sub(1);
         let mapping = self.mappings.iter().find(|mapping| (mapping.start..mapping.end).contains(&call));
+        if mapping.is_some_and(Mapping::is_allocator) {
+            return vec![Line { function: "zk_alloc::".into(), file: String::new(), line: 0 }];
+        }
         let lines = mapping.and_then(|mapping| {
             let file = self.files.entry(mapping.path).or_insert_with(|| File::open(Path::new(mapping.path)));
             file.as_ref()?.lines(call - mapping.start + mapping.offset)
@@ -70,6 +73,11 @@ impl<'a> Mapping<'a> {
         let (start, end) = words.next()?.split_once('-')?;
         let number = |digits| u64::from_str_radix(digits, 16).ok();
         Some(Self { start: number(start)?, end: number(end)?, offset: number(words.nth(1)?)?, path })
+    }
+
+    /// Whether it is the preload library.
+    fn is_allocator(&self) -> bool {
+        Path::new(self.path).file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"libzk_alloc.so"))
     }
 }
 
