@@ -58,7 +58,7 @@ fn of_program(addresses: &[usize], known: &mut Known, look_up: &mut impl FnMut(u
     let lines: Vec<&Line> = calls.iter().flat_map(|call| call.lines.iter()).collect();
     // The program's own `GlobalAlloc` may lie within.
     let innermost = &lines[..lines.len().min(MOST_LINES)];
-    let entered = innermost.iter().rposition(|line| is_entry(&line.function)).map_or(0, |last| last + 1);
+    let entered = innermost.iter().rposition(|line| is_entry(line)).map_or(0, |last| last + 1);
     let mut skipped = entered + lines[entered..].iter().take_while(|line| is_allocator(line)).count();
     let mut kept = Vec::new();
     for Call { address, lines } in &calls {
@@ -74,10 +74,14 @@ fn of_program(addresses: &[usize], known: &mut Known, look_up: &mut impl FnMut(u
 /// Allocators take fewer lines than that.
 const MOST_LINES: usize = 40;
 
-/// Whether a function is the way into an allocator: one of the compiler's, or of the C library's.
-fn is_entry(name: &str) -> bool {
+/// Whether a line is on the way into an allocator: a function of the compiler's, of the C library's, or of `ZkAllocator`.
+fn is_entry(line: &Line) -> bool {
+    let name = &*line.function;
     let last = name.rsplit("::").next().unwrap_or(name);
-    OF_RUST.iter().any(|prefix| last.starts_with(prefix)) || OF_C.contains(&name)
+    OF_RUST.iter().any(|prefix| last.starts_with(prefix))
+        || OF_C.contains(&name)
+        || name.trim_start_matches('<').starts_with("zk_alloc::allocator::")
+        || line.file.ends_with("zk-alloc/src/allocator.rs")
 }
 
 const OF_RUST: &[&str] = &["__rust_alloc", "__rust_realloc", "__rg_", "__rdl_"];
@@ -87,11 +91,40 @@ const OF_C: &[&str] = &["malloc", "calloc", "realloc", "reallocarray", "posix_me
 /// modules, so the file counts too.
 fn is_allocator(line: &Line) -> bool {
     let name = line.function.trim_start_matches('<');
-    is_entry(name)
+    is_entry(line)
         || OF_ALLOCATORS.iter().any(|prefix| name.starts_with(prefix))
         || FILES.iter().any(|part| line.file.contains(part))
 }
 
 const OF_ALLOCATORS: &[&str] =
     &["zk_alloc::", "backtrace::", "alloc::alloc::", "alloc::raw_vec::", "core::alloc::", "operator new"];
-const FILES: &[&str] = &["zk-alloc/src/", "/backtrace-0.", "/alloc/src/alloc.rs", "/alloc/src/raw_vec"];
+const FILES: &[&str] = &["/alloc/src/alloc.rs", "/alloc/src/raw_vec"];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(function: &str, file: &str) -> Line {
+        Line { function: function.into(), file: file.into(), line: 1 }
+    }
+
+    /// Names without modules, and the standard library's calls among ours, must not end the allocator's part. A phase is the program's.
+    #[test]
+    fn the_allocators_calls_are_skipped_and_no_others() {
+        let lines = [
+            line("here", "zk-alloc/src/profile.rs"),
+            line("try_with<Local>", "/rustc/library/std/src/thread/local.rs"),
+            line("alloc_any<System>", "zk-alloc/src/allocator.rs"),
+            line("alloc_zeroed", "/rustc/library/alloc/src/alloc.rs"),
+            line("alloc::vec::from_elem", "/rustc/library/alloc/src/vec/mod.rs"),
+            line("prove", "src/main.rs"),
+            line("phase<prove>", "zk-alloc/src/phase.rs"),
+            line("main", "src/main.rs"),
+        ];
+        let site = |is_of_arena| RawSite { addresses: (1..=lines.len()).collect(), is_of_arena, figures: [1; 7] };
+        let stacks = stacks(&[site(true), site(true), site(false)], |address| vec![lines[address - 1].clone()]);
+        assert_eq!(stacks.iter().map(|stack| stack.figures).collect::<Vec<_>>(), [[2; 7], [1; 7]]);
+        let names = stacks[0].calls.iter().map(|call| &*call.lines[0].function);
+        assert_eq!(names.collect::<Vec<_>>(), ["alloc::vec::from_elem", "prove", "phase<prove>", "main"]);
+    }
+}
