@@ -93,7 +93,7 @@ impl Profile {
     /// The sum of a figure over all call sites.
     #[must_use]
     pub fn total(&self, value: Value) -> u64 {
-        self.stacks.iter().map(|stack| value.of(stack)).sum()
+        self.stacks.iter().map(|stack| value.of(&stack.figures)).sum()
     }
 
     /// The file for pprof: a message of `profile.proto`, compressed with gzip. A server may answer requests for
@@ -110,7 +110,7 @@ impl Profile {
     #[must_use]
     pub fn folded(&self, value: Value) -> String {
         let mut text = String::new();
-        for stack in self.stacks.iter().filter(|stack| value.of(stack) > 0) {
+        for stack in self.stacks.iter().filter(|stack| value.of(&stack.figures) > 0) {
             let root = (!stack.is_of_arena).then(|| "[backing allocator]".to_owned());
             let lines = stack.calls.iter().rev().flat_map(|call| call.lines.iter().rev());
             // A semicolon ends a function's name.
@@ -119,7 +119,7 @@ impl Profile {
             if names.is_empty() {
                 names.push("[no call site]".into());
             }
-            let _ = writeln!(text, "{} {}", names.join(";"), value.of(stack));
+            let _ = writeln!(text, "{} {}", names.join(";"), value.of(&stack.figures));
         }
         text
     }

@@ -87,7 +87,7 @@ pub(crate) fn encode(stacks: &[Stack], mean_bytes: usize) -> io::Result<Vec<u8>>
         profile.message(2, |sample| {
             // The numbers of locations begin with 1.
             sample.numbers(1, stack.calls.iter().map(|call| locations.number(call.clone()) + 1));
-            sample.numbers(2, Value::ALL.iter().map(|value| value.of(stack)));
+            sample.numbers(2, Value::ALL.iter().map(|value| value.of(&stack.figures)));
             sample.message(3, |label| {
                 label.number(1, strings.number("served_by".into()));
                 label.number(2, strings.number(if stack.is_of_arena { "arena" } else { "backing allocator" }.into()));

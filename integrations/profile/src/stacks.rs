@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::sites::{Figures, RawSite};
+use crate::values::Value;
 
 /// A place in the source.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -43,7 +44,7 @@ pub(crate) fn stacks(sites: &[RawSite], mut look_up: impl FnMut(usize) -> Vec<Li
         stacks.entry(key).and_modify(sum).or_insert(Stack { calls, is_of_arena, figures });
     }
     let mut stacks: Vec<_> = stacks.into_values().collect();
-    stacks.sort_by_key(|stack| std::cmp::Reverse(stack.figures));
+    stacks.sort_by_key(|stack| std::cmp::Reverse((Value::PeakSpace.of(&stack.figures), stack.figures)));
     stacks
 }
 

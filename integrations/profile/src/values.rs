@@ -1,6 +1,6 @@
 //! The figures of a call site.
 
-use crate::stacks::Stack;
+use crate::sites::Figures;
 
 /// A figure that a profile has for each call site. The names are those that pprof shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -61,8 +61,8 @@ impl Value {
         }
     }
 
-    pub(crate) fn of(self, stack: &Stack) -> u64 {
-        stack.figures[self as usize]
+    pub(crate) fn of(self, figures: &Figures) -> u64 {
+        figures[self as usize]
     }
 
     /// The title of its flame graph.
