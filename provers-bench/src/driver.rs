@@ -7,6 +7,7 @@ use crate::host;
 use crate::measure::binaries;
 use crate::measure::interrupt::Interrupt;
 use crate::plan::Plan;
+use crate::profile;
 use crate::report;
 use crate::results::record::Run;
 use crate::run::{self, print};
@@ -40,6 +41,10 @@ pub fn main(provers: &'static [Prover], package_folder: &str) -> ExitCode {
         Ok(Asked::Trace(job)) => traced(trace::run(&job)),
         Ok(Asked::Report(job)) => said(run::runs_folder(job.out()).and_then(|folder| report::run(&job, &folder))),
         Ok(Asked::Host(job)) => said(host::run(&job)),
+        Ok(Asked::Profile(job)) => match profile::run(&job) {
+            Ok(None) => INTERRUPTED.into(),
+            text => said(text.map(Option::unwrap_or_default)),
+        },
         Ok(Asked::Run(plan)) => ended(proved(&plan)),
         Ok(Asked::Exec(job)) => ended(executed(&job)),
         Ok(Asked::Check(job)) => match check::Gate::open(&job, Path::new(package_folder)) {
