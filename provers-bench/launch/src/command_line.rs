@@ -26,9 +26,11 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    /// A prover's bench. It always includes an arm with jemalloc.
+    /// A prover's bench. It always includes an arm with jemalloc, except for a profile.
     fn of_prover(package: &Package, arguments: Vec<OsString>) -> Self {
-        Self::of(package, true, arguments)
+        let is_profile = word(&arguments, 0) == PROFILE;
+        let run = Self::of(package, !is_profile, arguments);
+        Self { needs_profile: is_profile || run.needs_profile, ..run }
     }
 
     /// A bench that starts no arm needs none of the bench's allocators.
@@ -67,11 +69,7 @@ pub(crate) fn read(bench: &Package, provers: &[Package], mut words: Vec<OsString
             Ok(Asked::Runs(vec![Run::of(bench, has_arms, words)]))
         }
         "check" => check(provers, words).map(Asked::Runs),
-        PROFILE => {
-            let run = Run::of(named(provers, word(&words, 1))?, false, words);
-            Ok(Asked::Runs(vec![Run { needs_profile: true, ..run }]))
-        }
-        "record" => one(named(provers, word(&words, 1))?, words),
+        PROFILE | "record" => one(named(provers, word(&words, 1))?, words),
         "provers" => {
             let run = |package: &Package| {
                 let mut arguments = words.clone();
