@@ -66,7 +66,10 @@ pub(crate) fn read(bench: &Package, provers: &[Package], mut words: Vec<OsString
         }
         tool if TOOLS.contains(&tool) || tool == "--version" => {
             let has_arms = tool == TOOL_WITH_ARMS;
-            Ok(Asked::Runs(vec![Run::of(bench, has_arms, words)]))
+            // Options behind `--` are the command's.
+            let options = words.iter().take_while(|word| *word != "--");
+            let needs_profile = tool == "exec" && options.into_iter().any(|word| word == "--profile");
+            Ok(Asked::Runs(vec![Run { needs_profile, ..Run::of(bench, has_arms, words) }]))
         }
         "check" => check(provers, words).map(Asked::Runs),
         PROFILE | "record" => one(named(provers, word(&words, 1))?, words),
@@ -281,6 +284,8 @@ mod tests {
         assert_eq!(needs("profile plonky3 --workload keccak"), (true, false));
         assert_eq!(needs("plonky3 --allocators zk-alloc,zk-alloc-profile"), (true, true));
         assert_eq!(needs("plonky3 --allocators zk-alloc"), (false, true));
+        assert_eq!(needs("exec --profile -- sort file"), (true, false));
+        assert_eq!(needs("exec -- sort --profile"), (false, false));
     }
 
     /// A command may have arguments in any encoding.

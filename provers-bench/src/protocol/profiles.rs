@@ -86,12 +86,17 @@ impl fmt::Display for Lifetime {
 }
 
 impl CallSite {
-    /// The innermost function that is not the standard library's or rayon's.
+    /// As [`function_of`].
     pub(crate) fn function(&self) -> &str {
-        let is_own = |call: &&String| !OF_LIBRARIES.iter().any(|prefix| call.trim_start_matches('<').starts_with(prefix));
-        let found = self.calls.iter().rev().find(is_own).or_else(|| self.calls.last());
-        found.map_or("[no call site]", String::as_str)
+        function_of(&self.calls)
     }
+}
+
+/// The innermost of these functions that is not the standard library's or rayon's.
+pub(crate) fn function_of(calls: &[String]) -> &str {
+    let is_own = |call: &&String| !OF_LIBRARIES.iter().any(|prefix| call.trim_start_matches('<').starts_with(prefix));
+    let found = calls.iter().rev().find(is_own).or_else(|| calls.last());
+    found.map_or("[no call site]", String::as_str)
 }
 
 /// A call site that holds more or less than before.

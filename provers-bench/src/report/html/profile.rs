@@ -47,6 +47,70 @@ pub(crate) struct ProfilePage<'a> {
 /// The page. Equal profiles give equal bytes.
 pub(crate) fn profile_page(page: &ProfilePage<'_>) -> String {
     let profile = page.profile;
+    document(page.title, &html! {
+        header {
+            h1 { (page.title) }
+            p { "Peak of the live bytes of a warm proof: " b { (format::bytes(profile.peak_bytes)) } "." }
+        }
+        @if let Some(before) = page.against { (against(before, profile)) }
+        section {
+            h2 { "The call sites that hold the peak" }
+            (sites(profile))
+            @if profile.missed > 0 { p.notes { (profile.missed) " samples could not be noted; the figures lack them." } }
+        }
+        section {
+            h2 { "Memory over the stages of a warm proof" }
+            (timeline(profile))
+        }
+        section {
+            h2 { "The stages" }
+            pre { (page.tree) }
+        }
+        (flame_graph("What was alive at the peak", page.peak.as_deref()))
+        (flame_graph("Fresh pages of the first proof", page.fresh.as_deref()))
+        footer {
+            "Made by prove-bench profile, from samples " (format::binary_bytes(profile.mean_bytes as usize))
+            " apart on average, and all requests of 1 MiB and more. "
+            code { "warm-proof/profile.pb.gz" } " is for pprof, " code { "warm-proof/trace.json" } " for Perfetto."
+        }
+    })
+}
+
+/// The parts of the page of a command.
+pub(crate) struct FaultsPage<'a> {
+    pub(crate) title: &'a str,
+    /// Sentences.
+    pub(crate) facts: Vec<String>,
+    /// Page faults by function, the most first.
+    pub(crate) functions: &'a [(String, u64)],
+    /// Flame graphs, as SVG: of the faulted bytes, and of the peak under our library.
+    pub(crate) faults: Option<String>,
+    pub(crate) peak: Option<String>,
+}
+
+/// The page of a command's page faults.
+pub(crate) fn faults_page(page: &FaultsPage<'_>) -> String {
+    document(page.title, &html! {
+        header { h1 { (page.title) } @for fact in &page.facts { p { (fact) } } }
+        section {
+            h2 { "Functions" }
+            (scrolling(&html! {
+                thead { tr { th { "function" } th { "page faults" } } }
+                tbody { @for (function, faults) in page.functions { tr {
+                    td.words { code { (function) } }
+                    td { (format::count(*faults)) }
+                } } }
+            }))
+            p.notes { "The innermost function of the program itself. Callers are known where the program has frame pointers." }
+        }
+        (flame_graph("Faulted bytes, by call chain", page.faults.as_deref()))
+        (flame_graph("What was alive at the peak, under zk-alloc", page.peak.as_deref()))
+        footer { "Made by prove-bench exec --profile, from samples of the kernel's page faults." }
+    })
+}
+
+/// A page with this content.
+fn document(title: &str, content: &Markup) -> String {
     html! {
         (DOCTYPE)
         html lang="en" {
@@ -55,36 +119,10 @@ pub(crate) fn profile_page(page: &ProfilePage<'_>) -> String {
                 meta http-equiv="Content-Security-Policy" content=(POLICY);
                 meta name="viewport" content="width=device-width, initial-scale=1";
                 meta name="color-scheme" content="light dark";
-                title { (page.title) }
+                title { (title) }
                 style { (PreEscaped(STYLE)) (PreEscaped(OWN_STYLE)) }
             }
-            body { main {
-                header {
-                    h1 { (page.title) }
-                    p { "Peak of the live bytes of a warm proof: " b { (format::bytes(profile.peak_bytes)) } "." }
-                }
-                @if let Some(before) = page.against { (against(before, profile)) }
-                section {
-                    h2 { "The call sites that hold the peak" }
-                    (sites(profile))
-                    @if profile.missed > 0 { p.notes { (profile.missed) " samples could not be noted; the figures lack them." } }
-                }
-                section {
-                    h2 { "Memory over the stages of a warm proof" }
-                    (timeline(profile))
-                }
-                section {
-                    h2 { "The stages" }
-                    pre { (page.tree) }
-                }
-                (flame_graph("What was alive at the peak", page.peak.as_deref()))
-                (flame_graph("Fresh pages of the first proof", page.fresh.as_deref()))
-                footer {
-                    "Made by prove-bench profile, from samples " (format::binary_bytes(profile.mean_bytes as usize))
-                    " apart on average, and all requests of 1 MiB and more. "
-                    code { "warm-proof/profile.pb.gz" } " is for pprof, " code { "warm-proof/trace.json" } " for Perfetto."
-                }
-            } }
+            body { main { (content) } }
         }
     }
     .into_string()
