@@ -36,6 +36,7 @@ mod observe;
 mod observers;
 mod open_phases;
 mod os;
+mod parts;
 mod phase;
 pub mod pool;
 #[cfg(feature = "profile")]
@@ -65,6 +66,7 @@ pub use error::{MemoryRefused, ScratchExhausted};
 pub use escape::{Escaped, escaped, trace_escaped};
 #[allow(deprecated, reason = "programs that use them are warned")]
 pub use names::{Arena, Exhausted, Refused, join, slab_size};
+pub use parts::{ResidentParts, resident_parts};
 pub use phase::{Participants, Phase, PhaseGuard, begin_phase, end_phase, is_serving, phase};
 #[cfg(feature = "metrics")]
 pub use record::record_metrics;

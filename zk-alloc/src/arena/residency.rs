@@ -67,6 +67,11 @@ impl Residency {
         self.resident.count(start, len)
     }
 
+    /// The bytes of `[0, len)` that are resident and clean.
+    pub(super) fn clean_bytes(&self, len: usize) -> usize {
+        self.bytes(self.resident.count(0, len) - self.resident.count_with(self.dirty, 0, len))
+    }
+
     /// The bytes of some granules that are in memory, by the kernel's account: accounted memory may never have been touched.
     pub(super) fn bytes_in_memory(&self, start: usize, len: usize) -> Option<usize> {
         self.counters.system_call();

@@ -42,6 +42,17 @@ impl SlabTable {
         unsafe { zone.release_slab(slab, slab_bytes, resident) };
     }
 
+    /// Bytes of the slabs in use that are accounted.
+    pub(crate) fn resident_bytes(&self) -> usize {
+        let units = 0..self.free_committed.load(atomic::Ordering::Acquire);
+        let bytes = |unit: usize| {
+            let class = self.class(unit).filter(|&class| begins_slab(unit, class))?;
+            let pages = self.present.all()[unit].load(Ordering::Relaxed).count_ones() as usize;
+            Some(pages * self.page_bytes(class.slab_bytes()))
+        };
+        units.filter_map(bytes).sum()
+    }
+
     /// The unit in which a slab's memory is accounted, in bytes: a page, or a 64th of the slab if that is more. So its bits fit in a word.
     fn page_bytes(&self, slab_bytes: usize) -> usize {
         os::page_bytes().max(slab_bytes / WORD_BITS)
