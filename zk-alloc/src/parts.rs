@@ -63,7 +63,7 @@ impl ResidentParts {
 pub fn resident_parts() -> ResidentParts {
     let Some(arena) = arena::get() else { return ResidentParts::default() };
     let live_block_bytes = arena.live_block_bytes();
-    let cached_run_bytes = arena::cached_run_bytes();
+    let cached_run_bytes = arena.cached_run_bytes();
     let cached_block_bytes = arena::cached_bytes().saturating_sub(cached_run_bytes);
     let live_run_bytes = stats::live_bytes().saturating_sub(live_block_bytes);
     let slab_bytes = arena.resident_slab_bytes();

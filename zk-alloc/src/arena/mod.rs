@@ -385,11 +385,6 @@ impl Arena {
     }
 }
 
-/// Bytes of runs in thread caches.
-pub(crate) fn cached_run_bytes() -> usize {
-    thread_cache::cached_run_bytes()
-}
-
 /// Runs that threads with a cache were handed since the process started.
 pub(crate) fn run_totals() -> Totals {
     thread_cache::run_totals()
@@ -397,5 +392,5 @@ pub(crate) fn run_totals() -> Totals {
 
 /// Bytes of runs and blocks in thread caches.
 pub(crate) fn cached_bytes() -> usize {
-    cached_run_bytes() + get().map_or(0, |arena| arena.middle.cached_bytes())
+    thread_cache::cached_run_bytes() + get().map_or(0, |arena| arena.middle.cached_bytes())
 }

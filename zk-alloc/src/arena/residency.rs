@@ -69,7 +69,8 @@ impl Residency {
 
     /// The bytes of `[0, len)` that are resident and clean.
     pub(super) fn clean_bytes(&self, len: usize) -> usize {
-        self.bytes(self.resident.count(0, len) - self.resident.count_with(self.dirty, 0, len))
+        let either = self.resident.count_with(self.dirty, 0, len);
+        self.bytes(either.saturating_sub(self.dirty.count(0, len)))
     }
 
     /// The bytes of some granules that are in memory, by the kernel's account: accounted memory may never have been touched.

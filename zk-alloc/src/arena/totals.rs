@@ -32,6 +32,11 @@ impl Arena {
         self.middle.slabs()
     }
 
+    /// Bytes of page runs in thread caches.
+    pub(crate) fn cached_run_bytes(&self) -> usize {
+        thread_cache::cached_run_bytes()
+    }
+
     /// Bytes of the slabs that are resident.
     pub(crate) fn resident_slab_bytes(&self) -> usize {
         self.middle.resident_slab_bytes()
