@@ -103,7 +103,7 @@ pub(crate) fn start_or_warn() {
     IS_SETTLED.store(true, Ordering::Relaxed);
     if let Err(Some(Errno(code))) = start() {
         os::warn(format_args!(
-            "the system refused the background thread (errno {code}); free memory goes only while the program asks for memory"
+            "the system refused the background thread (errno {code}); free memory is purged only while the program allocates"
         ));
     }
 }

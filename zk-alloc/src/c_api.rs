@@ -44,6 +44,14 @@ pub fn min_bytes_setting() -> Option<usize> {
     config::min_bytes_setting()
 }
 
+/// The mean distance of samples, in bytes: `ZK_ALLOC_PROFILE_BYTES`, or the default. A warning names a value that can't be used, unless
+/// `is_said` holds for its variable.
+#[cfg(feature = "profile")]
+#[must_use]
+pub fn profile_mean_bytes(is_said: impl Fn(&'static str) -> bool) -> usize {
+    config::profile_mean_bytes(profile::MEAN_BYTES, is_said)
+}
+
 /// Starts the background thread if `ZK_ALLOC_BACKGROUND` says so. If the system refuses, one line says that. Only ordinary code
 /// may call it.
 pub fn start_background_thread_if_set() {

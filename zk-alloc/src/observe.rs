@@ -30,7 +30,9 @@ pub(crate) fn freed(at: NonNull<u8>) {
         escape::freed(at.addr().get());
     }
     #[cfg(feature = "profile")]
-    profile::freed(at.addr().get());
+    if observers::is_told(Observer::Profile) {
+        profile::freed(at.addr().get());
+    }
 }
 
 /// The backing allocator served a request for `size` bytes at `at`, or refused it and returned null.

@@ -219,7 +219,7 @@ fn print_escaped() {
     os::warn(format_args!("{bytes} bytes outlive their phase, from {} places", places.len()));
     let missed = escape::missed();
     if missed > 0 {
-        os::warn(format_args!("{missed} allocations and frees could not be traced; what they were is missing here"));
+        os::warn(format_args!("{missed} allocations and frees were not traced; this report is incomplete"));
     }
     for place in places {
         os::write_stderr(format!("{place}\n").as_bytes());

@@ -26,17 +26,25 @@
 //!
 //! # Costs
 //! While sampling is on, requests skip the shortest path of the allocator. Each sample walks the stack, which takes some microseconds.
-//! The tables take up to 16 MiB, of which the samples touch a small part. While sampling is off, it costs nothing.
+//! The tables take 12 MiB of address space from the first [`start`] on, of which the samples touch a small part. While sampling is off, it
+//! costs nothing.
 //!
 //! # Signals and forks
 //! Sampling allocates nothing and takes no lock, so it is safe in signal handlers and after a fork. A forked child goes on with a copy
 //! of the samples. A sample that can't be noted is counted in [`Snapshot::missed`].
+//!
+//! The walk of the stack is the unwinder's. On glibc before 2.35, it takes the loader's lock. There, a child that is forked while another
+//! thread takes a sample may wait for ever at its own first sample. The walk needs some KiB of stack, which a coroutine may lack.
 
 mod live;
+mod mapped;
 mod peak;
 mod sampler;
 mod sites;
 
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::config;
 use crate::frames::Frames;
 use crate::observers::{self, Observer};
 use crate::os;
@@ -45,6 +53,12 @@ pub use sites::{Amount, Site, Source};
 
 /// The mean distance between two samples, in bytes, that suits most programs: 512 KiB.
 pub const MEAN_BYTES: usize = 512 << 10;
+
+/// The largest mean distance between two samples: with a larger one, a single sample would stand for more requests than are counted.
+const MOST_MEAN_BYTES: usize = 32 << 20;
+
+/// Counts the calls of [`start`]. A sample that was begun before the last one is dropped.
+static EPOCH: AtomicU32 = AtomicU32::new(0);
 
 /// The samples up to a moment, as estimates.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,16 +75,24 @@ pub struct Snapshot {
 /// Begins to sample, on average once in `mean_bytes`. Every request of 1 MiB and more is sampled too. With 1, all requests are. Forgets
 /// earlier samples.
 ///
-/// With `ZK_ALLOC_PROFILE` in the environment, sampling begins by itself when the arena opens, with `ZK_ALLOC_PROFILE_BYTES` as the
-/// mean.
+/// The largest mean is 32 MiB. With `ZK_ALLOC_PROFILE` in the environment, sampling begins by itself when the arena serves its first
+/// request, with `ZK_ALLOC_PROFILE_BYTES` as the mean. If the system grants no memory for the tables, one warning says so, and nothing is
+/// sampled.
 ///
 /// Other threads may allocate during this call. A sample that they take at that moment may count for another site.
 pub fn start(mean_bytes: usize) {
     stop();
+    if let Err(refused) = sites::open().and_then(|()| live::open()) {
+        os::warn(format_args!("the system refused memory for samples of call sites (errno {}); nothing is sampled", refused.0));
+        return;
+    }
+    EPOCH.fetch_add(1, Ordering::AcqRel);
     sites::clear();
     live::clear();
     peak::clear();
-    sampler::begin(mean_bytes.max(1));
+    sampler::begin(mean_bytes.clamp(1, MOST_MEAN_BYTES));
+    // The first walk of a stack prepares the unwinder, which a signal handler must not interrupt.
+    std::hint::black_box(Frames::capture());
     observers::switch(Observer::Profile, true);
 }
 
@@ -142,16 +164,21 @@ pub(crate) fn start_if_set() {
     if os::variable("ZK_ALLOC_PROFILE").is_none_or(|value| matches!(value.text(), Some("" | "0"))) {
         return;
     }
-    let mean_bytes = os::variable("ZK_ALLOC_PROFILE_BYTES").and_then(|value| value.text()?.trim().parse().ok());
-    start(mean_bytes.unwrap_or(MEAN_BYTES));
+    start(config::profile_mean_bytes(MEAN_BYTES, |_| false));
 }
 
 /// Samples a request for `size` bytes, which was served at `at`.
 pub(crate) fn allocated(at: usize, size: usize, source: Source, served_bytes: impl FnOnce() -> usize) {
+    let epoch = EPOCH.load(Ordering::Acquire);
     let Some(sampled) = sampler::sample(Stream::Requests, size) else { return };
     let Some(site) = sampler::exclusively(|| here(source)) else { return };
     let noted = sampled.of(served_bytes());
     if live::insert(at, site, noted) {
+        // The tables were cleared in between.
+        if EPOCH.load(Ordering::Acquire) != epoch {
+            live::remove(at);
+            return;
+        }
         sites::at(site).born(noted);
         peak::born(noted.bytes);
     } else {

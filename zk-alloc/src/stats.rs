@@ -158,7 +158,7 @@ pub struct ThreadStats {
 }
 
 /// The calling thread's part of [`stats`]: its requests since it began. This takes some nanoseconds. Of more than 2,048 threads,
-/// those beyond count nothing.
+/// those beyond count nothing. While a thread exits, and its thread-locals are dropped, it may be 0.
 ///
 /// ```
 /// # #[global_allocator]

@@ -3,31 +3,40 @@
 #![allow(unsafe_code, reason = "is called by the loader")]
 
 use std::ffi::OsStr;
-use std::fs;
+use std::fs::{self, OpenOptions};
 use std::io::{self, BufWriter, Write};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use arena::c_api;
 use arena::profile::{self, Site};
 
+use crate::glibc;
+
 /// The variable that names the folder.
 pub(crate) const VARIABLE: &str = "ZK_ALLOC_PROFILE";
-/// The variable that sets the mean distance of samples, in bytes.
-pub(crate) const MEAN_VARIABLE: &str = "ZK_ALLOC_PROFILE_BYTES";
 
 /// The folder; none if the process is not profiled.
 static FOLDER: OnceLock<PathBuf> = OnceLock::new();
 
-/// Takes the settings with which the process was started.
-pub(crate) fn configure(folder: Option<&[u8]>, mean_bytes: Option<&[u8]>) {
-    let Some(folder) = folder.filter(|folder| !folder.is_empty()) else { return };
-    let mean_bytes = mean_bytes.and_then(|value| str::from_utf8(value).ok()?.trim().parse().ok());
+/// Takes the folder with which the process was started. Without one, or with `0`, nothing is sampled.
+pub(crate) fn configure(folder: Option<&[u8]>, is_said: impl Fn(&'static str) -> bool) {
+    let Some(folder) = folder.filter(|folder| !folder.is_empty() && *folder != b"0") else { return };
+    // SAFETY: reads a number that the kernel gave the process.
+    if unsafe { libc::getauxval(libc::AT_SECURE) } != 0 {
+        // A set-uid program does not write where its user says.
+        return;
+    }
+    if !glibc::prepare_walks() {
+        c_api::print_line(format_args!("{VARIABLE} needs glibc 2.35 or later; nothing is sampled"));
+        return;
+    }
     // The program may change its folder.
-    let folder = std::path::absolute(OsStr::from_bytes(folder)).unwrap_or_default();
+    let Ok(folder) = std::path::absolute(OsStr::from_bytes(folder)) else { return };
     if FOLDER.set(folder).is_ok() {
-        profile::start(mean_bytes.unwrap_or(profile::MEAN_BYTES));
+        profile::start(c_api::profile_mean_bytes(is_said));
     }
 }
 
@@ -52,7 +61,9 @@ fn write(folder: &Path) -> io::Result<()> {
         return Ok(());
     }
     fs::create_dir_all(folder)?;
-    let mut file = BufWriter::new(fs::File::create(folder.join(format!("{}.raw", std::process::id())))?);
+    // Another user may have laid a link there.
+    let options = OpenOptions::new().write(true).create(true).truncate(true).custom_flags(libc::O_NOFOLLOW).to_owned();
+    let mut file = BufWriter::new(options.open(folder.join(format!("{}.raw", std::process::id())))?);
     writeln!(file, "zk-alloc-profile 1\nmean_bytes {}\nmissed {}", profile.mean_bytes, profile.missed)?;
     profile.sites.iter().try_for_each(|site| write_site(&mut file, site))?;
     writeln!(file, "maps")?;

@@ -91,7 +91,7 @@ extern "C" fn begin() {
     }
     sandbox::look_up();
     STATE.store(State::InUse as u8, Ordering::Relaxed);
-    profile::configure(value(profile::VARIABLE), value(profile::MEAN_VARIABLE));
+    profile::configure(value(profile::VARIABLE), is_said);
     MIN_BYTES.store(c_api::min_bytes_setting().unwrap_or(OPENING_BYTES), Ordering::Relaxed);
     c_api::start_background_thread_if_set();
 }

@@ -5,7 +5,7 @@ mod support;
 
 use std::path::{Path, PathBuf};
 
-use support::{Arm, assert_ok, compiled};
+use support::{Arm, assert_ok, compiled, compiled_library, said};
 use zk_alloc_profile::{Profile, Value};
 
 /// An empty folder of this test.
@@ -42,6 +42,34 @@ fn a_process_without_the_variable_leaves_nothing() {
     let Some(program) = compiled("profile-off", &["profile.c"], &[]) else { return };
     let folder = folder("profile-off");
     std::fs::create_dir_all(&folder).unwrap();
-    assert_ok(Arm::Default.command(&program).env("ZK_ALLOC_PROFILE", "").current_dir(&folder));
+    for off in ["", "0"] {
+        assert_ok(Arm::Default.command(&program).env("ZK_ALLOC_PROFILE", off).current_dir(&folder));
+    }
     assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 0);
+}
+
+/// A walk of the stack within `malloc` that called dlsym(3) would wait for the lock that `dlopen` holds.
+#[test]
+fn a_sample_neither_waits_for_the_loader_nor_changes_its_error() {
+    let Some(library) = compiled_library("libwalk.so", "walk.c", &["-DLIBRARY", "-pthread"]) else { return };
+    let Some(program) = compiled("walk", &["walk.c"], &["-pthread", "-ldl"]) else { return };
+    let folder = folder("profile-walk");
+    assert_ok(Arm::Default.command(&program).arg(library).env("ZK_ALLOC_PROFILE", &folder));
+    assert_eq!(std::fs::read_dir(&folder).expect("the folder was made").count(), 1);
+}
+
+/// Without a warning, a typing error would change how exact the profile is.
+#[test]
+fn sizes_have_units_and_mistakes_are_named() {
+    let Some(program) = compiled("profile-mean", &["profile.c"], &[]) else { return };
+    let folder = folder("profile-mean");
+    let run = |mean| said(Arm::Default.command(&program).env("ZK_ALLOC_PROFILE", &folder).env("ZK_ALLOC_PROFILE_BYTES", mean));
+    let fine = run("64K");
+    assert!(fine.ok && fine.err.is_empty(), "{}", fine.err);
+    let file = std::fs::read_dir(&folder).unwrap().next().unwrap().unwrap().path();
+    assert!(std::fs::read_to_string(file).unwrap().contains("\nmean_bytes 65536\n"));
+    for wrong in ["many", "0"] {
+        let warned = run(wrong);
+        assert!(warned.ok && warned.err.contains("ZK_ALLOC_PROFILE_BYTES") && warned.err.contains("524288"), "{}", warned.err);
+    }
 }

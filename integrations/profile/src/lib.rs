@@ -20,6 +20,10 @@ use stacks::{Line, Stack};
 use symbols::Elsewhere;
 pub use values::Value;
 
+// Does not compile against the crate `zk-alloc` on crates.io, which belongs to another project. That arena overwrites
+// live memory.
+const _: () = zk_alloc::REUSES_ONLY_WHAT_WAS_FREED;
+
 /// A profile with the names of functions.
 #[derive(Debug)]
 pub struct Profile {

@@ -106,6 +106,7 @@ impl Arena {
         }
         #[cfg(feature = "c-api")]
         self.lengths.take(old_runs, old, at);
+        new.count_request(new_size);
         before_release();
         if is_copied {
             // SAFETY: the caller's.

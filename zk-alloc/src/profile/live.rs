@@ -2,11 +2,14 @@
 //!
 //! Most frees are of memory that was not sampled. A small table of counters, by the hash of the address, tells most of them at once.
 //! Behind it stands a hash table of buckets. Each slot is claimed and released with one compare-and-swap, and nobody waits.
+#![allow(unsafe_code, reason = "promises that zeroes are a table")]
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
+use super::mapped::{AllZero, Mapped};
 use super::sampler::Noted;
 use super::sites::Index;
+use crate::os::Errno;
 
 /// Addresses in a bucket, which is a cache line.
 const WAYS: usize = 8;
@@ -19,11 +22,18 @@ const FULL: u8 = u8::MAX;
 /// In place of an address: a thread is writing the slot. No allocation has this address.
 const CLAIMED: usize = 1;
 
-static MAY_HOLD: [AtomicU8; COUNTERS] = [const { AtomicU8::new(0) }; COUNTERS];
-static ADDRESSES: [Bucket; BUCKETS] = [const { Bucket([const { AtomicUsize::new(0) }; WAYS]) }; BUCKETS];
-static HELD: [[Held; WAYS]; BUCKETS] = [const { [const { Held::new() }; WAYS] }; BUCKETS];
-/// Whether an address was moved on from a bucket because it was full.
-static IS_SPILLED: [AtomicBool; BUCKETS] = [const { AtomicBool::new(false) }; BUCKETS];
+static TABLE: Mapped<Table> = Mapped::new();
+
+struct Table {
+    may_hold: [AtomicU8; COUNTERS],
+    addresses: [Bucket; BUCKETS],
+    held: [[Held; WAYS]; BUCKETS],
+    /// Whether an address was moved on from a bucket because it was full.
+    is_spilled: [AtomicBool; BUCKETS],
+}
+
+// SAFETY: arrays of atomics, for which zero is a value.
+unsafe impl AllZero for Table {}
 
 /// The addresses of a bucket; 0 for a free slot.
 #[repr(align(64))]
@@ -35,15 +45,11 @@ struct Held {
     count_and_site: AtomicU64,
 }
 
-impl Held {
-    const fn new() -> Self {
-        Self { bytes: AtomicU64::new(0), count_and_site: AtomicU64::new(0) }
+impl Table {
+    /// Neighbours have neighbouring counters, so that a program that works in one place uses few cache lines of them.
+    fn counter(&self, at: usize) -> &AtomicU8 {
+        &self.may_hold[((at >> 4) ^ (at >> 19)) % COUNTERS]
     }
-}
-
-/// Neighbours have neighbouring counters, so that a program that works in one place uses few cache lines of them.
-fn counter(at: usize) -> &'static AtomicU8 {
-    &MAY_HOLD[((at >> 4) ^ (at >> 19)) % COUNTERS]
 }
 
 /// The buckets for an address, the usual one first.
@@ -55,32 +61,42 @@ fn buckets(at: usize) -> impl Iterator<Item = usize> {
 /// `false` if no sample of this address is alive.
 #[inline(always)]
 pub(super) fn may_hold(at: usize) -> bool {
-    counter(at).load(Ordering::Relaxed) != 0
+    TABLE.get().is_some_and(|table| table.counter(at).load(Ordering::Relaxed) != 0)
+}
+
+/// Makes room for the samples.
+///
+/// # Errors
+/// The system's, if it grants no memory.
+pub(super) fn open() -> Result<(), Errno> {
+    TABLE.map()
 }
 
 /// Notes a sampled allocation, before the program has its address. `false` if there is no room.
 pub(super) fn insert(at: usize, site: Index, noted: Noted) -> bool {
+    let Some(table) = TABLE.get() else { return false };
     for bucket in buckets(at) {
-        for (slot, held) in ADDRESSES[bucket].0.iter().zip(&HELD[bucket]) {
+        for (slot, held) in table.addresses[bucket].0.iter().zip(&table.held[bucket]) {
             let is_free = slot.load(Ordering::Relaxed) == 0;
             if is_free && slot.compare_exchange(0, CLAIMED, Ordering::Acquire, Ordering::Relaxed).is_ok() {
                 held.bytes.store(noted.bytes, Ordering::Relaxed);
                 held.count_and_site.store(noted.count << 32 | u64::from(site), Ordering::Relaxed);
                 let count = |count: u8| count.checked_add(1);
-                let _ = counter(at).fetch_update(Ordering::Relaxed, Ordering::Relaxed, count);
+                let _ = table.counter(at).fetch_update(Ordering::Relaxed, Ordering::Relaxed, count);
                 slot.store(at, Ordering::Release);
                 return true;
             }
         }
-        IS_SPILLED[bucket].store(true, Ordering::Relaxed);
+        table.is_spilled[bucket].store(true, Ordering::Relaxed);
     }
     false
 }
 
 /// Takes out a sampled allocation, before its memory is free.
 pub(super) fn remove(at: usize) -> Option<(Index, Noted)> {
+    let table = TABLE.get()?;
     for bucket in buckets(at) {
-        for (slot, held) in ADDRESSES[bucket].0.iter().zip(&HELD[bucket]) {
+        for (slot, held) in table.addresses[bucket].0.iter().zip(&table.held[bucket]) {
             if slot.load(Ordering::Acquire) != at {
                 continue;
             }
@@ -89,10 +105,10 @@ pub(super) fn remove(at: usize) -> Option<(Index, Noted)> {
             // Fails if the sampling was started again in between.
             slot.compare_exchange(at, 0, Ordering::Release, Ordering::Relaxed).ok()?;
             let count = |count: u8| if count == FULL { None } else { count.checked_sub(1) };
-            let _ = counter(at).fetch_update(Ordering::Relaxed, Ordering::Relaxed, count);
+            let _ = table.counter(at).fetch_update(Ordering::Relaxed, Ordering::Relaxed, count);
             return Some((count_and_site as Index, Noted { bytes, count: count_and_site >> 32 }));
         }
-        if !IS_SPILLED[bucket].load(Ordering::Relaxed) {
+        if !table.is_spilled[bucket].load(Ordering::Relaxed) {
             return None;
         }
     }
@@ -101,13 +117,16 @@ pub(super) fn remove(at: usize) -> Option<(Index, Noted)> {
 
 /// Forgets all allocations.
 pub(super) fn clear() {
-    MAY_HOLD
+    let Some(table) = TABLE.get() else { return };
+    table
+        .may_hold
         .iter()
         .filter(|counter| counter.load(Ordering::Relaxed) != 0)
         .for_each(|counter| counter.store(0, Ordering::Relaxed));
-    let slots = ADDRESSES.iter().flat_map(|bucket| &bucket.0);
+    let slots = table.addresses.iter().flat_map(|bucket| &bucket.0);
     slots.filter(|slot| slot.load(Ordering::Relaxed) != 0).for_each(|slot| slot.store(0, Ordering::Relaxed));
-    IS_SPILLED
+    table
+        .is_spilled
         .iter()
         .filter(|spilled| spilled.load(Ordering::Relaxed))
         .for_each(|spilled| spilled.store(false, Ordering::Relaxed));
@@ -122,11 +141,12 @@ mod tests {
     /// An address that is lost in a full bucket would stay alive for ever; one too many would count its site twice.
     #[test]
     fn every_address_comes_out_once_however_full_the_buckets_are() {
+        open().unwrap();
         let addresses = || (0..BUCKETS * WAYS * 3 / 4).map(|i| (1 << 40) + i * 48);
         assert!(!addresses().any(may_hold));
         let noted: Vec<_> = addresses().map(|at| insert(at, at as Index, NOTED)).collect();
         assert!(noted.iter().filter(|noted| **noted).count() > noted.len() * 95 / 100);
-        assert!(IS_SPILLED.iter().any(|spilled| spilled.load(Ordering::Relaxed)), "some buckets were full");
+        assert!(TABLE.get().unwrap().is_spilled.iter().any(|spilled| spilled.load(Ordering::Relaxed)), "some buckets were full");
         for (at, noted) in addresses().zip(noted) {
             assert!(may_hold(at) || !noted);
             assert_eq!(remove(at), noted.then_some((at as Index, NOTED)));

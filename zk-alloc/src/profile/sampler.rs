@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 #[cfg(thread_blocks)]
 use crate::os;
 
-/// Requests of this size and more are always sampled.
+/// Requests of this size and more are always sampled, whatever the mean is.
 const ALWAYS_BYTES: usize = 1 << 20;
 /// Counts of requests are kept in these parts of one.
 pub(super) const COUNT_PARTS: u64 = 64;
@@ -19,6 +19,8 @@ pub(super) const COUNT_PARTS: u64 = 64;
 /// The mean distance of samples in bytes, and its inverse as the bits of a float.
 static MEAN_BYTES: AtomicUsize = AtomicUsize::new(0);
 static PER_MEAN: AtomicU64 = AtomicU64::new(0);
+/// Requests of this size and more are sampled for certain.
+static CERTAIN_BYTES: AtomicUsize = AtomicUsize::new(ALWAYS_BYTES);
 /// Samples that could not be noted.
 static MISSED: AtomicU64 = AtomicU64::new(0);
 /// Threads that drew random numbers. Each has a sequence of its own.
@@ -106,6 +108,7 @@ fn with_local<R>(f: impl FnOnce(&Local) -> R) -> R {
 pub(super) fn begin(bytes: usize) {
     MISSED.store(0, Ordering::Relaxed);
     MEAN_BYTES.store(bytes, Ordering::Relaxed);
+    CERTAIN_BYTES.store(if bytes == 1 { 0 } else { ALWAYS_BYTES }, Ordering::Relaxed);
     PER_MEAN.store((1.0 / bytes as f64).to_bits(), Ordering::Relaxed);
 }
 
@@ -132,7 +135,7 @@ fn in_means(bytes: usize) -> f64 {
 /// The sample of a request for `bytes`, if it is sampled.
 #[inline]
 pub(super) fn sample(stream: Stream, bytes: usize) -> Option<Sampled> {
-    if bytes >= ALWAYS_BYTES {
+    if bytes >= CERTAIN_BYTES.load(Ordering::Relaxed) {
         return Some(Sampled { weight: 1.0 });
     }
     with_local(|local| {

@@ -2,20 +2,32 @@
 //!
 //! A hash table that only grows. A thread claims a slot with one compare-and-swap, and nobody waits for it. A thread that stops in the
 //! middle, as in a forked child, leaves a site without addresses.
+#![allow(unsafe_code, reason = "promises that zeroes are a table")]
 
 use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
 
+use super::mapped::{AllZero, Mapped};
 use super::sampler::{COUNT_PARTS, Noted};
 use crate::frames;
+use crate::os::Errno;
 
 /// The number of sites. Samples of others count for a site without addresses.
 const SITES: usize = 1 << 14;
 /// Slots that are tried for a site.
 const TRIES: usize = 32;
 
-/// The hash of the site in each slot; 0 for none. Sites with equal hashes of 64 bits are taken for one.
-static HASHES: [AtomicU64; SITES] = [const { AtomicU64::new(0) }; SITES];
-static ENTRIES: [Entry; SITES] = [const { Entry::new() }; SITES];
+static TABLE: Mapped<Table> = Mapped::new();
+/// Stands for all entries before there is a table.
+static NO_ENTRY: Entry = Entry::new();
+
+struct Table {
+    /// The hash of the site in each slot; 0 for none. Sites with equal hashes of 64 bits are taken for one.
+    hashes: [AtomicU64; SITES],
+    entries: [Entry; SITES],
+}
+
+// SAFETY: arrays of atomics, for which zero is a value.
+unsafe impl AllZero for Table {}
 
 /// The allocator that served a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -69,7 +81,7 @@ impl Site {
 #[repr(align(64))]
 pub(super) struct Entry {
     allocated: Counted,
-    /// Below 0 for a moment, where a sample is freed before it is counted.
+    /// Below 0 if sampling was started again between an allocation and its free.
     live: [AtomicI64; 2],
     peak: Counted,
     fresh_bytes: AtomicU64,
@@ -91,22 +103,31 @@ fn state(len: usize, source: Source) -> usize {
 /// The index of a site in the table.
 pub(super) type Index = u32;
 
+/// Makes room for the sites.
+///
+/// # Errors
+/// The system's, if it grants no memory.
+pub(super) fn open() -> Result<(), Errno> {
+    TABLE.map()
+}
+
 /// The site of these calls and this source.
 pub(super) fn find(addresses: &[usize], source: Source) -> Index {
     claim(addresses, source).or_else(|| claim(&[], source)).unwrap_or(0) as Index
 }
 
 fn claim(addresses: &[usize], source: Source) -> Option<usize> {
+    let table = TABLE.get()?;
     let hash = hash(addresses, source);
     let slots = (0..TRIES).map(|tried| (hash as usize).wrapping_add(tried) % SITES);
     for index in slots {
-        let found = match HASHES[index].load(Ordering::Relaxed) {
-            0 => HASHES[index].compare_exchange(0, hash, Ordering::Relaxed, Ordering::Relaxed),
+        let found = match table.hashes[index].load(Ordering::Relaxed) {
+            0 => table.hashes[index].compare_exchange(0, hash, Ordering::Relaxed, Ordering::Relaxed),
             other => Err(other),
         };
         match found {
             Ok(_) => {
-                ENTRIES[index].describe(addresses, source);
+                table.entries[index].describe(addresses, source);
                 return Some(index);
             }
             Err(other) if other == hash => return Some(index),
@@ -125,17 +146,19 @@ fn hash(addresses: &[usize], source: Source) -> u64 {
 
 /// The entry of a site.
 pub(super) fn at(index: Index) -> &'static Entry {
-    &ENTRIES[index as usize % SITES]
+    TABLE.get().map_or(&NO_ENTRY, |table| &table.entries[index as usize % SITES])
 }
 
 /// All sites.
 pub(super) fn all() -> impl Iterator<Item = &'static Entry> {
-    HASHES.iter().zip(&ENTRIES).filter(|(hash, _)| hash.load(Ordering::Relaxed) != 0).map(|(_, entry)| entry)
+    let slots = TABLE.get().into_iter().flat_map(|table| table.hashes.iter().zip(&table.entries));
+    slots.filter(|(hash, _)| hash.load(Ordering::Relaxed) != 0).map(|(_, entry)| entry)
 }
 
 /// Forgets all sites.
 pub(super) fn clear() {
-    for (hash, entry) in HASHES.iter().zip(&ENTRIES) {
+    let slots = TABLE.get().into_iter().flat_map(|table| table.hashes.iter().zip(&table.entries));
+    for (hash, entry) in slots {
         if hash.load(Ordering::Relaxed) != 0 {
             entry.clear();
             hash.store(0, Ordering::Relaxed);
@@ -258,6 +281,7 @@ mod tests {
     /// A program with more call sites than there is room for keeps its totals.
     #[test]
     fn sites_beyond_the_table_count_for_one_without_addresses() {
+        open().unwrap();
         clear();
         let without = find(&[], Source::Arena);
         let found: Vec<_> = (0..SITES * 2).map(|i| find(&[0x1000 + i * 8, 0x2000], Source::Arena)).collect();

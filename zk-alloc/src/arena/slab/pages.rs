@@ -94,7 +94,9 @@ impl SlabTable {
         }
         // Since then, another thread may have accounted for a page that its block shares with ours.
         let twice = present.fetch_or(missing, Ordering::Relaxed) & missing;
-        zone.count(0, missing_bytes - self.returned(twice, class.slab_bytes()));
+        let twice_bytes = twice.count_ones() as usize * self.page_bytes(class.slab_bytes());
+        budget::unaccount(twice_bytes);
+        zone.count(0, missing_bytes - twice_bytes);
         Ok(())
     }
 
@@ -119,7 +121,7 @@ impl SlabTable {
         gone
     }
 
-    /// Takes pages off the account that were purged, or accounted twice. Returns their bytes.
+    /// Takes pages off the account that were purged. Returns their bytes.
     fn returned(&self, pages: u64, slab_bytes: usize) -> usize {
         let bytes = pages.count_ones() as usize * self.page_bytes(slab_bytes);
         budget::returned(bytes);
