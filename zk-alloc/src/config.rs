@@ -21,6 +21,8 @@ use crate::os::{self, Host, Value};
 use crate::os::{HostHugePages, Limits};
 use crate::tuning;
 use crate::written_once::WrittenOnce;
+#[cfg(feature = "profile")]
+use in_force::PROFILE_BYTES;
 use in_force::{
     BACKGROUND, HUGE_PAGES, LAZY_ZERO_BYTES, MAX_BYTES, MIN_BYTES, RETAIN_BYTES, RETAIN_FOR, SANDBOX, THREAD_CAPACITY,
     TRACE_ESCAPED, Warning,

@@ -83,7 +83,10 @@ pub struct Snapshot {
 pub fn start(mean_bytes: usize) {
     stop();
     if let Err(refused) = sites::open().and_then(|()| live::open()) {
-        os::warn(format_args!("the system refused memory for samples of call sites (errno {}); nothing is sampled", refused.0));
+        os::warn(format_args!(
+            "the system refused memory for samples of call sites (errno {}); nothing is sampled",
+            refused.0
+        ));
         return;
     }
     EPOCH.fetch_add(1, Ordering::AcqRel);

@@ -63,13 +63,16 @@ fn a_sample_neither_waits_for_the_loader_nor_changes_its_error() {
 fn sizes_have_units_and_mistakes_are_named() {
     let Some(program) = compiled("profile-mean", &["profile.c"], &[]) else { return };
     let folder = folder("profile-mean");
-    let run = |mean| said(Arm::Default.command(&program).env("ZK_ALLOC_PROFILE", &folder).env("ZK_ALLOC_PROFILE_BYTES", mean));
+    let run = |mean: &str| {
+        said(Arm::Default.command(&program).env("ZK_ALLOC_PROFILE", &folder).env("ZK_ALLOC_PROFILE_BYTES", mean))
+    };
     let fine = run("64K");
     assert!(fine.ok && fine.err.is_empty(), "{}", fine.err);
     let file = std::fs::read_dir(&folder).unwrap().next().unwrap().unwrap().path();
     assert!(std::fs::read_to_string(file).unwrap().contains("\nmean_bytes 65536\n"));
     for wrong in ["many", "0"] {
         let warned = run(wrong);
-        assert!(warned.ok && warned.err.contains("ZK_ALLOC_PROFILE_BYTES") && warned.err.contains("524288"), "{}", warned.err);
+        assert!(warned.ok, "{}", warned.err);
+        assert!(warned.err.contains("ZK_ALLOC_PROFILE_BYTES") && warned.err.contains("524288"), "{}", warned.err);
     }
 }

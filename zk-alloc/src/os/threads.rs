@@ -89,7 +89,8 @@ pub(crate) fn may_be_on_signal_stack() -> bool {
     }
     let mut stack = MaybeUninit::<libc::stack_t>::zeroed();
     // SAFETY: asks without changing anything, and writes the answer to a place for one.
-    let asked = super::imp::keeping_errno(|| unsafe { libc::sigaltstack(std::ptr::null(), stack.as_mut_ptr()) }).is_ok();
+    let asked =
+        super::imp::keeping_errno(|| unsafe { libc::sigaltstack(std::ptr::null(), stack.as_mut_ptr()) }).is_ok();
     // SAFETY: all zeroes are a valid value.
     !asked || unsafe { stack.assume_init() }.ss_flags & libc::SS_ONSTACK != 0
 }

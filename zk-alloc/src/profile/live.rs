@@ -146,7 +146,8 @@ mod tests {
         assert!(!addresses().any(may_hold));
         let noted: Vec<_> = addresses().map(|at| insert(at, at as Index, NOTED)).collect();
         assert!(noted.iter().filter(|noted| **noted).count() > noted.len() * 95 / 100);
-        assert!(TABLE.get().unwrap().is_spilled.iter().any(|spilled| spilled.load(Ordering::Relaxed)), "some buckets were full");
+        let is_spilled = &TABLE.get().unwrap().is_spilled;
+        assert!(is_spilled.iter().any(|spilled| spilled.load(Ordering::Relaxed)), "some buckets were full");
         for (at, noted) in addresses().zip(noted) {
             assert!(may_hold(at) || !noted);
             assert_eq!(remove(at), noted.then_some((at as Index, NOTED)));
