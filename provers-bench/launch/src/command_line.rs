@@ -67,9 +67,10 @@ pub(crate) fn read(bench: &Package, provers: &[Package], mut words: Vec<OsString
         tool if TOOLS.contains(&tool) || tool == "--version" => {
             let has_arms = tool == TOOL_WITH_ARMS;
             // Options behind `--` are the command's.
-            let options = words.iter().take_while(|word| *word != "--");
-            let needs_profile = tool == "exec" && options.into_iter().any(|word| word == "--profile");
-            Ok(Asked::Runs(vec![Run { needs_profile, ..Run::of(bench, has_arms, words) }]))
+            let mut options = words.iter().take_while(|word| *word != "--");
+            let is_profile = tool == "exec" && options.any(|word| word == "--profile");
+            let run = Run::of(bench, has_arms, words);
+            Ok(Asked::Runs(vec![Run { needs_profile: is_profile || run.needs_profile, ..run }]))
         }
         "check" => check(provers, words).map(Asked::Runs),
         PROFILE | "record" => one(named(provers, word(&words, 1))?, words),
