@@ -49,7 +49,7 @@ fn serve(provers: &[Prover], installed: &Installed) -> anyhow::Result<()> {
     dup2_stdout(io::stderr()).context("cannot send stdout to stderr")?;
     let mut session = None;
     #[cfg(feature = "profile")]
-    let profiling = profiling::Profiling::if_asked();
+    let profiling = profiling::Profiling::asked();
     for request in io::stdin().lock().lines() {
         let request = request.context("cannot read a request")?;
         let request = serde_json::from_str(&request)
@@ -75,10 +75,7 @@ fn serve(provers: &[Prover], installed: &Installed) -> anyhow::Result<()> {
                 let (arm, subject, together, place) = session.as_ref().context("asked to prove before being set up")?;
                 let proof = || prove(arm, subject.as_ref(), together, installed, round, seed, &mut replies);
                 #[cfg(feature = "profile")]
-                let proof = || match &profiling {
-                    Some(profiling) => profiling.prove(round, proof),
-                    None => proof(),
-                };
+                let proof = || profiling.prove(round, proof);
                 place.begin(proof)?
             }
             Request::Replay { script, shape, requires } => replay(installed, &script, shape, &requires),

@@ -24,41 +24,40 @@ use zk_alloc_tracing::Recorder;
 /// The call sites that `profile.json` names.
 const MOST_SITES: usize = 100;
 
-/// The profile of a process.
-pub(super) struct Profiling(PathBuf);
+/// The folder of the profile of this process; `None` if the driver asks for none.
+pub(super) struct Profiling(Option<PathBuf>);
 
 impl Profiling {
-    /// If the driver asks for one.
-    pub(super) fn if_asked() -> Option<Self> {
-        env::var_os(FOLDER).map(|folder| Self(folder.into()))
+    /// As the driver asks.
+    pub(super) fn asked() -> Self {
+        Self(env::var_os(FOLDER).map(PathBuf::from))
     }
 
     /// Makes a proof, and writes its profile. Proofs after the second have none.
     pub(super) fn prove<R>(&self, round: u32, prove: impl FnOnce() -> anyhow::Result<R>) -> anyhow::Result<R> {
-        match round {
-            0 => {
+        match (&self.0, round) {
+            (Some(folder), 0) => {
                 let proved = prove()?;
-                profile::unsampled(|| named(&profile::snapshot()).write(&self.0.join(FIRST)))?;
+                profile::unsampled(|| named(&profile::snapshot()).write(&folder.join(FIRST)))?;
                 Ok(proved)
             }
-            1 => self.prove_warm(prove),
+            (Some(folder), 1) => prove_warm(&folder.join(WARM), prove),
             _ => prove(),
         }
     }
+}
 
-    fn prove_warm<R>(&self, prove: impl FnOnce() -> anyhow::Result<R>) -> anyhow::Result<R> {
-        let folder = self.0.join(WARM);
-        let began = Instant::now();
-        let (memory, stages) = profile::unsampled(|| observed(began))?;
-        let levels = Levels::begin(began)?;
-        profile::mark();
-        let proved = prove()?;
-        let snapshot = profile::snapshot();
-        profile::stop();
-        let profile = Profile { levels: levels.end(), ..described(&snapshot, &stages) };
-        write(&folder, &snapshot, &memory, &profile).with_context(|| format!("cannot write {}", folder.display()))?;
-        Ok(proved)
-    }
+fn prove_warm<R>(folder: &Path, prove: impl FnOnce() -> anyhow::Result<R>) -> anyhow::Result<R> {
+    let began = Instant::now();
+    let (memory, stages) = profile::unsampled(|| observed(began))?;
+    let levels = Levels::begin(began)?;
+    profile::mark();
+    let proved = prove()?;
+    let snapshot = profile::snapshot();
+    profile::stop();
+    let profile = Profile { levels: levels.end(), ..described(&snapshot, &stages) };
+    write(folder, &snapshot, &memory, &profile).with_context(|| format!("cannot write {}", folder.display()))?;
+    Ok(proved)
 }
 
 /// Installs a subscriber that records the spans at level `INFO`, or those that `RUST_LOG` names.
