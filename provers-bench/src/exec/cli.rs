@@ -80,6 +80,7 @@ pub(crate) struct Job {
     pub(super) out: Option<PathBuf>,
     pub(super) json: bool,
     /// Profile the command instead of measuring it.
+    #[cfg(feature = "profile")]
     pub(crate) is_profile: bool,
 }
 
@@ -120,6 +121,7 @@ impl ExecArgs {
             seed: measured.seed(),
             out: measured.out,
             json: measured.json,
+            #[cfg(feature = "profile")]
             is_profile: self.profile,
         })
     }

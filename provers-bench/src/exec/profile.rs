@@ -59,7 +59,9 @@ pub(crate) fn profile(job: &Job, interrupt: &Interrupt) -> anyhow::Result<Option
     let Some(own) = run(&[], None)? else { return Ok(None) };
     let sampled = faults.end()?;
     let page_bytes = sysconf(SysconfVar::PAGE_SIZE)?.and_then(|bytes| u64::try_from(bytes).ok()).unwrap_or(4096);
-    let Some((raw, share)) = sampled.largest(page_bytes) else { bail!("{name} takes too few page faults to sample any") };
+    let Some((raw, share)) = sampled.largest(page_bytes) else {
+        bail!("{name} takes too few page faults to sample any")
+    };
     let raw_path = folder.join(FAULTS);
     fs::write(&raw_path, raw).with_context(|| format!("cannot write {}", raw_path.display()))?;
     let before = Profile::read(&raw_path)?;
@@ -83,14 +85,14 @@ pub(crate) fn profile(job: &Job, interrupt: &Interrupt) -> anyhow::Result<Option
         }
     };
     let functions = by_function(&before, page_bytes);
+    let held = under_ours.as_ref().and_then(|(_, profile)| profile.as_ref());
+    let peak = held.map(|profile| flame_graph(profile, Value::PeakSpace)).transpose()?;
     let page = FaultsPage {
         title: &format!("{name}: page faults by function"),
         facts: facts(&name, &own, under_ours.as_ref().map(|(ran, _)| ran), share, sampled.lost),
         functions: &functions[..functions.len().min(MOST)],
         faults: flame_graph(&before, Value::FreshSpace)?,
-        peak: under_ours.as_ref().and_then(|(_, profile)| profile.as_ref()).map_or(Ok(None), |profile| {
-            flame_graph(profile, Value::PeakSpace)
-        })?,
+        peak: peak.flatten(),
     };
     let path = folder.join(PAGE);
     fs::write(&path, report::faults_page(&page)).with_context(|| format!("cannot write {}", path.display()))?;
@@ -155,7 +157,7 @@ fn by_function(profile: &Profile, page_bytes: u64) -> Vec<(String, u64)> {
 
 fn table(functions: &[(String, u64)]) -> Table {
     let mut table = Table::new();
-    table.load_preset(UTF8_FULL_CONDENSED).set_content_arrangement(ContentArrangement::Dynamic);
+    table.set_content_arrangement(ContentArrangement::Dynamic).load_style(UTF8_FULL_CONDENSED);
     table.set_header(["function", "page faults"]);
     if let Some(column) = table.column_mut(1) {
         column.set_cell_alignment(CellAlignment::Right);

@@ -1,8 +1,7 @@
-//! Arguments of the command `profile`.
+//! The command `profile`: its options, and the job that they describe.
 
-use super::Job;
 use crate::plan::values::whole;
-use crate::plan::{self, Size, UsageError};
+use crate::plan::{self, Size, SizedWorkload, UsageError};
 use crate::workloads::Prover;
 use clap::{ArgMatches, Args, Command, FromArgMatches};
 use std::path::PathBuf;
@@ -35,35 +34,46 @@ struct ProfileArgs {
     against: Option<PathBuf>,
 }
 
+/// A requested profile.
+#[derive(Debug)]
+pub(crate) struct Job {
+    pub(super) prover: &'static Prover,
+    pub(super) workload: SizedWorkload,
+    pub(super) threads: Option<u64>,
+    /// The mean distance of samples.
+    pub(super) mean_bytes: u64,
+    /// The folder of the profiles.
+    pub(super) out: Option<PathBuf>,
+    /// The folder of an earlier profile.
+    pub(super) against: Option<PathBuf>,
+}
+
 pub(crate) fn command() -> Command {
     ProfileArgs::augment_args(Command::new(NAME))
         .about("Where a prover's memory goes, by stage and by call site: two proofs, and one page")
         .after_help("Exit code 0: both proofs were verified; 1: one failed; 2: wrong usage; 130: interrupted.")
 }
 
-pub(crate) fn job(
-    provers: &'static [Prover],
-    name: &str,
-    matches: &ArgMatches,
-) -> Option<Result<Job, UsageError>> {
+pub(crate) fn job(provers: &'static [Prover], name: &str, matches: &ArgMatches) -> Option<Result<Job, UsageError>> {
     let other = |error: clap::Error| UsageError::Other(error.to_string().lines().next().unwrap_or_default().to_owned());
     (name == NAME).then(|| ProfileArgs::from_arg_matches(matches).map_err(other).and_then(|args| wanted(provers, args)))
 }
 
 fn wanted(provers: &'static [Prover], args: ProfileArgs) -> Result<Job, UsageError> {
-    if !cfg!(feature = "profile") {
-        let text = "this bench was built without its feature profile: `cargo prove-bench profile PROVER` builds it with it";
-        return Err(UsageError::Other(text.into()));
-    }
     let prover = plan::find("prover", &args.prover, provers, |prover| prover.name)?;
     let first = prover.workloads.first().map(|spec| spec.name.to_owned());
     let name = args.workload.or(first).unwrap_or_default();
     let workloads = plan::workloads(prover, &[name], args.log_rows.map_or(Size::Own, Size::LogRows))?;
+    if !cfg!(feature = "profile") {
+        let text =
+            "this bench was built without its feature profile: `cargo prove-bench profile PROVER` builds it with it";
+        return Err(UsageError::Other(text.into()));
+    }
     let ProfileArgs { threads, mean, out, against, .. } = args;
     Ok(Job { prover, workload: workloads[0], threads, mean_bytes: mean, out, against })
 }
 
-#[cfg(all(test, feature = "profile"))]
+#[cfg(test)]
 mod tests {
     use super::*;
     use crate::workloads::tests::PROVERS;
@@ -78,12 +88,19 @@ mod tests {
         for (line, valid) in [
             ("profile plonky9", "plonky3"),
             ("profile plonky3 --workload sha", "poseidon2"),
-            ("profile plonky3 --mean 0", "1..="),
+            ("profile plonky3 --mean 0", "from 1 to"),
             ("profile", "PROVER"),
         ] {
             let message = asked(line).expect_err(line);
             assert!(message.contains(valid), "{line}: {message}");
         }
-        assert_eq!(asked("profile plonky3").unwrap().mean_bytes, 512 << 10);
+    }
+
+    #[test]
+    fn a_bench_without_the_feature_says_what_builds_it() {
+        match asked("profile plonky3") {
+            Ok(job) => assert_eq!(job.mean_bytes, 512 << 10),
+            Err(message) => assert!(message.contains("cargo prove-bench profile"), "{message}"),
+        }
     }
 }

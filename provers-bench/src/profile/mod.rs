@@ -7,23 +7,5 @@ mod cli;
 mod session;
 mod table;
 
-pub(crate) use cli::{command, job};
+pub(crate) use cli::{Job, command, job};
 pub(crate) use session::run;
-
-use crate::plan::SizedWorkload;
-use crate::workloads::Prover;
-use std::path::PathBuf;
-
-/// A requested profile.
-#[derive(Debug)]
-pub(crate) struct Job {
-    prover: &'static Prover,
-    workload: SizedWorkload,
-    threads: Option<u64>,
-    /// The mean distance of samples.
-    mean_bytes: u64,
-    /// The folder of the profiles.
-    out: Option<PathBuf>,
-    /// The folder of an earlier profile.
-    against: Option<PathBuf>,
-}

@@ -1,6 +1,7 @@
 //! Makes the two proofs, and the page.
 
-use super::{Job, table};
+use super::cli::Job;
+use super::table;
 use crate::arms;
 use crate::measure::binaries;
 use crate::measure::interrupt::Interrupt;
@@ -61,13 +62,7 @@ fn title(job: &Job) -> String {
     format!("{} {} 2^{}: where the memory goes", job.prover.name, job.workload.spec.name, job.workload.log_rows)
 }
 
-fn prove(
-    job: &Job,
-    arm: &arms::Arm,
-    binaries: &Path,
-    folder: &Path,
-    interrupt: &Interrupt,
-) -> Result<(), Failure> {
+fn prove(job: &Job, arm: &arms::Arm, binaries: &Path, folder: &Path, interrupt: &Interrupt) -> Result<(), Failure> {
     let mut environment = vec![
         (FOLDER.to_owned(), folder.display().to_string()),
         ("ZK_ALLOC_PROFILE_BYTES".to_owned(), job.mean_bytes.to_string()),

@@ -33,7 +33,7 @@ pub(super) fn moved(before: &Profile, after: &Profile) -> String {
 
 fn new(headings: &[&str]) -> Table {
     let mut table = Table::new();
-    table.load_preset(UTF8_FULL_CONDENSED).set_content_arrangement(ContentArrangement::Dynamic).set_header(headings);
+    table.set_content_arrangement(ContentArrangement::Dynamic).load_style(UTF8_FULL_CONDENSED).set_header(headings);
     for index in 1..3 {
         if let Some(column) = table.column_mut(index) {
             column.set_cell_alignment(CellAlignment::Right);

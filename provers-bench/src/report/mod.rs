@@ -26,7 +26,9 @@ mod words;
 
 pub(crate) use cli::{Job, commands, job};
 pub(crate) use curves::curves;
-pub(crate) use html::{FaultsPage, ProfilePage, faults_page, profile_page};
+#[cfg(feature = "profile")]
+pub(crate) use html::{FaultsPage, faults_page};
+pub(crate) use html::{ProfilePage, profile_page};
 pub(crate) use table::Style;
 pub(crate) use text::{section, with_advice};
 

@@ -123,7 +123,9 @@ impl Sampled {
         let mut text = "zk-alloc-profile 1\nmean_bytes 1\nmissed 0\n".to_owned();
         for (chain, samples) in &largest.chains {
             let _ = write!(text, "site 0 0 0 0 0 0 {} :", samples * PERIOD * page_bytes);
-            chain.iter().for_each(|address| drop(write!(text, " {address:x}")));
+            for address in chain {
+                let _ = write!(text, " {address:x}");
+            }
             text.push('\n');
         }
         text += "maps\n";
@@ -151,7 +153,9 @@ mod tests {
         let fault = |process, address| Some(Record::Fault { process, chain: vec![address, 0x2000] });
         let mapping = Mapping { start: 0x1000, end: 0x3000, offset: 0x400, path: "/bin/prover".into() };
         sampled.add(Some(Record::Mapped { process: 7, mapping }));
-        [fault(7, 0x1234), fault(7, 0x1234), fault(8, 0x99), fault(7, 0x1500), None].into_iter().for_each(|one| sampled.add(one));
+        for one in [fault(7, 0x1234), fault(7, 0x1234), fault(8, 0x99), fault(7, 0x1500), None] {
+            sampled.add(one);
+        }
         sampled.add(Some(Record::Lost(3)));
         let (text, share) = sampled.largest(4096).unwrap();
         assert_eq!((share, sampled.lost), (0.75, 3));
@@ -167,7 +171,8 @@ mod tests {
             Ok(faults) => faults,
             Err(refused) => return eprintln!("skipped: {refused}"),
         };
-        let status = std::process::Command::new("sort").arg("/proc/self/exe").stdout(std::process::Stdio::null()).status();
+        let mut command = std::process::Command::new("sort");
+        let status = command.arg("/proc/self/exe").stdout(std::process::Stdio::null()).status();
         assert!(status.unwrap().success());
         let (text, _) = faults.end().unwrap().largest(4096).expect("a program has page faults");
         assert!(text.contains("/sort") && text.contains("site 0 0 0 0 0 0 "), "{text}");

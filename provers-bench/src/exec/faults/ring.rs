@@ -74,7 +74,14 @@ impl Ring {
         let (this_thread, no_group) = (0, -1);
         // SAFETY: reads a valid structure of the length that it names.
         let event = unsafe {
-            libc::syscall(libc::SYS_perf_event_open, &raw const attributes, this_thread, cpu as libc::c_int, no_group, CLOSE_ON_EXEC)
+            libc::syscall(
+                libc::SYS_perf_event_open,
+                &raw const attributes,
+                this_thread,
+                cpu as libc::c_int,
+                no_group,
+                CLOSE_ON_EXEC,
+            )
         };
         if event < 0 {
             return Err(io::Error::last_os_error());

@@ -33,7 +33,9 @@ use crate::results::view;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 use palette::Palette;
 use pareto::Pareto;
-pub(crate) use profile::{FaultsPage, ProfilePage, faults_page, profile_page};
+#[cfg(feature = "profile")]
+pub(crate) use profile::{FaultsPage, faults_page};
+pub(crate) use profile::{ProfilePage, profile_page};
 use std::collections::BTreeSet;
 
 const STYLE: &str = include_str!("style.css");

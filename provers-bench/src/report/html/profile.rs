@@ -1,6 +1,5 @@
 //! The page of a profile: memory over the stages of a proof, the call sites of its peak, and two flame graphs.
 
-use super::STYLE;
 use super::charts::{bytes_tick, from_zero, time_tick};
 use super::figure::{line, place, text};
 use super::scale::Scale;
@@ -9,6 +8,7 @@ use crate::protocol::profiles::{CallSite, Level, Lifetime, Profile, Stage, moves
 use crate::results::format;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
+const STYLE: &str = include_str!("style.css");
 /// The flame graphs are documents of their own, with scripts that zoom. The page itself loads nothing.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; frame-src data:";
 const OWN_STYLE: &str = "
@@ -47,7 +47,7 @@ pub(crate) struct ProfilePage<'a> {
 /// The page. Equal profiles give equal bytes.
 pub(crate) fn profile_page(page: &ProfilePage<'_>) -> String {
     let profile = page.profile;
-    document(page.title, &html! {
+    let content = html! {
         header {
             h1 { (page.title) }
             p { "Peak of the live bytes of a warm proof: " b { (format::bytes(profile.peak_bytes)) } "." }
@@ -73,10 +73,12 @@ pub(crate) fn profile_page(page: &ProfilePage<'_>) -> String {
             " apart on average, and all requests of 1 MiB and more. "
             code { "warm-proof/profile.pb.gz" } " is for pprof, " code { "warm-proof/trace.json" } " for Perfetto."
         }
-    })
+    };
+    document(page.title, &content)
 }
 
 /// The parts of the page of a command.
+#[cfg(feature = "profile")]
 pub(crate) struct FaultsPage<'a> {
     pub(crate) title: &'a str,
     /// Sentences.
@@ -89,8 +91,9 @@ pub(crate) struct FaultsPage<'a> {
 }
 
 /// The page of a command's page faults.
+#[cfg(feature = "profile")]
 pub(crate) fn faults_page(page: &FaultsPage<'_>) -> String {
-    document(page.title, &html! {
+    let content = html! {
         header { h1 { (page.title) } @for fact in &page.facts { p { (fact) } } }
         section {
             h2 { "Functions" }
@@ -106,7 +109,8 @@ pub(crate) fn faults_page(page: &FaultsPage<'_>) -> String {
         (flame_graph("Faulted bytes, by call chain", page.faults.as_deref()))
         (flame_graph("What was alive at the peak, under zk-alloc", page.peak.as_deref()))
         footer { "Made by prove-bench exec --profile, from samples of the kernel's page faults." }
-    })
+    };
+    document(page.title, &content)
 }
 
 /// A page with this content.
@@ -204,8 +208,8 @@ fn timeline(profile: &Profile) -> Markup {
 
 fn area(class: &str, profile: &Profile, x: Scale, y: Scale, bytes: fn(&Level) -> u64) -> Markup {
     let at = |level: &Level| format!("{},{}", place(x.at(level.at_ns as f64)), place(y.at(bytes(level) as f64)));
-    let [first, last] = [profile.levels.first(), profile.levels.last()]
-        .map(|level| level.map_or(LEFT, |level| x.at(level.at_ns as f64)));
+    let edge = |level: Option<&Level>| level.map_or(LEFT, |level| x.at(level.at_ns as f64));
+    let (first, last) = (edge(profile.levels.first()), edge(profile.levels.last()));
     let inner: Vec<_> = profile.levels.iter().map(at).collect();
     let floor = |at: f64| format!("{},{}", place(at), place(BOTTOM));
     html! { polygon class=(class) points={ (floor(first)) " " (inner.join(" ")) " " (floor(last)) } {} }
