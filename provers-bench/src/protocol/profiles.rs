@@ -116,8 +116,7 @@ pub(crate) fn moves<'a>(before: &'a Profile, after: &'a Profile) -> Vec<Move<'a>
     };
     let is_gone = |site: &&CallSite| held(after, site) == 0;
     let sites = after.sites.iter().chain(before.sites.iter().filter(is_gone));
-    let moved =
-        sites.map(|site| Move { site, before_bytes: held(before, site), after_bytes: held(after, site) });
+    let moved = sites.map(|site| Move { site, before_bytes: held(before, site), after_bytes: held(after, site) });
     let mut moved: Vec<_> = moved.filter(|moved| moved.before_bytes != moved.after_bytes).collect();
     moved.sort_by_key(|moved| std::cmp::Reverse(moved.before_bytes.abs_diff(moved.after_bytes)));
     moved
