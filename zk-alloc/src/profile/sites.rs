@@ -285,9 +285,8 @@ mod tests {
         clear();
         let without = find(&[], Source::Arena);
         let found: Vec<_> = (0..SITES * 2).map(|i| find(&[0x1000 + i * 8, 0x2000], Source::Arena)).collect();
-        let is_without = |index: &&Index| **index == without;
-        assert!(found[..SITES / 4].iter().find(is_without).is_none(), "there is room");
-        assert!(found.iter().filter(is_without).count() >= SITES);
+        assert!(!found[..SITES / 4].contains(&without), "there is room");
+        assert!(found.iter().filter(|index| **index == without).count() >= SITES);
         assert_eq!(found[17], find(&[0x1000 + 17 * 8, 0x2000], Source::Arena));
         assert_ne!(found[17], find(&[0x1000 + 17 * 8, 0x2000], Source::Backing));
         assert_eq!(at(found[17]).read().addresses, [0x1000 + 17 * 8, 0x2000]);
