@@ -183,8 +183,6 @@ fn open_now() -> Option<&'static Arena> {
             GLOBAL.base.store(region.base().addr().get(), Ordering::Relaxed);
             GLOBAL.len.store(region.len(), Ordering::Release);
             GLOBAL.state.store(OPEN, Ordering::Release);
-            // A background thread that began before sleeps until there is an arena.
-            bell().wake();
             get()
         }
         Err(Errno(code)) => {
