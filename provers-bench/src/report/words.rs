@@ -183,16 +183,16 @@ fn compute_bound(workload: &WorkloadResult, arm: &ArmResult) -> Option<Finding> 
     }
     let share = view::kernel_share(reference_arm)?;
     let why = if share <= COMPUTE_BOUND_SHARE {
-        "this prover is bound by arithmetic, which takes as long under every allocator: there is no more than that to gain"
+        "This prover is bound by arithmetic, which takes as long under every allocator, so there is no more to gain"
     } else {
-        "what is saved of that is lost in the scatter of these rounds, or spent elsewhere"
+        "What is saved of that is lost in the scatter of these rounds, or spent elsewhere"
     };
     let [faults, reference_faults] = [faults, reference_faults].map(format::count);
     let peak = view::peak_ratio(workload, arm)
-        .map_or_else(String::new, |ratio| format!(", and memory, with a peak RSS of {ratio:.2} of {base}'s"));
+        .map_or_else(String::new, |ratio| format!(", and peak RSS is {ratio:.2} of {base}'s"));
     let text = format!(
-        "why the time hardly changes: {base} spends {:.1}% of its CPU time in the kernel, page faults included, and \
-         {why}; what changes instead is page faults, from {reference_faults} to {faults} a proof{peak}.",
+        "why the time hardly changes: {base} spends {:.1}% of its CPU time in the kernel, page faults included. \
+         {why}. Page faults fall from {reference_faults} to {faults} a proof{peak}.",
         share * 100.0
     );
     Some(Finding { tone: Tone::Neutral, arm: arm.label.clone(), text })
