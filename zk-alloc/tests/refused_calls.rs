@@ -81,8 +81,7 @@ fn work(calls: &[c_long], error: c_int, begin: impl FnOnce() -> bool) {
                 begun.wait();
                 done.wait();
                 // Without a fence, no other thread can know that this one was idle.
-                let next = block();
-                assert!(!is_unfenced || next.as_ptr().addr() == kept, "the cache was emptied");
+                assert!(!is_unfenced || first_of(kept) == kept[1], "the cache was emptied");
                 let own = blocks(id);
                 own.iter().for_each(|words| assert_patterned(words, id));
             });
@@ -118,14 +117,37 @@ fn block() -> Box<[u8; 2_000]> {
     black_box(Box::new([1; 2_000]))
 }
 
-/// Frees two blocks, the higher one last, and returns its address. The thread's cache returns it first; the slabs
-/// return the lower one.
-fn keep_two() -> usize {
-    let mut blocks = [(); 2].map(|()| block());
-    blocks.sort_by_key(|block| block.as_ptr().addr());
-    let high = blocks[1].as_ptr().addr();
-    blocks.into_iter().for_each(drop);
-    high
+/// Frees two blocks, the higher one last, and returns their addresses, the lower one first. The thread's cache returns
+/// the higher one first; the slabs return the lower one.
+fn keep_two() -> [usize; 2] {
+    for _ in 0..1_000 {
+        let mut blocks = [(); 2].map(|()| block());
+        blocks.sort_by_key(|block| block.as_ptr().addr());
+        let kept = blocks.each_ref().map(|block| block.as_ptr().addr());
+        blocks.into_iter().for_each(drop);
+        // While another thread claims the caches, frees pass this one by.
+        if first_of(kept) == kept[1] {
+            return kept;
+        }
+    }
+    panic!("the thread keeps no blocks");
+}
+
+/// The address of `kept` that is handed out first. While another thread claims the caches, requests pass them by, and get
+/// blocks of other addresses.
+fn first_of(kept: [usize; 2]) -> usize {
+    // On the stack: a request of another class could be the one at which this thread empties its own cache.
+    let mut others = [const { None }; 1_000];
+    for other in &mut others {
+        let next = block();
+        let addr = next.as_ptr().addr();
+        if kept.contains(&addr) {
+            return addr;
+        }
+        *other = Some(next);
+        thread::yield_now();
+    }
+    panic!("neither block was handed out again");
 }
 
 /// Lengths in words, for blocks of some classes and for page runs.
