@@ -6,6 +6,7 @@ use crate::exec;
 use crate::host;
 use crate::plan::options::RunArgs;
 use crate::plan::{self, Plan, UsageError};
+use crate::profile;
 use crate::report;
 use crate::trace;
 use crate::workloads::Prover;
@@ -27,6 +28,8 @@ pub(crate) enum Asked {
     Exec(exec::Job),
     /// Measure what memory costs on this machine.
     Host(host::Job),
+    /// Show where the memory of a proof goes.
+    Profile(profile::Job),
     /// Help or version text to print.
     Text(String),
 }
@@ -53,6 +56,9 @@ pub(crate) fn parse(
             }
             if let Some(job) = host::job(name, matches) {
                 return job.map(Asked::Host);
+            }
+            if let Some(job) = profile::job(provers, name, matches) {
+                return job.map(Asked::Profile);
             }
             run(provers, name, matches).map(Asked::Run)
         }
@@ -100,6 +106,7 @@ fn command(provers: &'static [Prover]) -> Command {
         .subcommand(check::command())
         .subcommand(exec::command())
         .subcommand(host::command())
+        .subcommand(profile::command())
         .subcommands(trace::commands())
 }
 

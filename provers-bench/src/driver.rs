@@ -7,6 +7,7 @@ use crate::host;
 use crate::measure::binaries;
 use crate::measure::interrupt::Interrupt;
 use crate::plan::Plan;
+use crate::profile;
 use crate::report;
 use crate::results::record::Run;
 use crate::run::{self, print};
@@ -40,7 +41,12 @@ pub fn main(provers: &'static [Prover], package_folder: &str) -> ExitCode {
         Ok(Asked::Trace(job)) => traced(trace::run(&job)),
         Ok(Asked::Report(job)) => said(run::runs_folder(job.out()).and_then(|folder| report::run(&job, &folder))),
         Ok(Asked::Host(job)) => said(host::run(&job)),
+        Ok(Asked::Profile(job)) => profiled(profile::run(&job)),
         Ok(Asked::Run(plan)) => ended(proved(&plan)),
+        #[cfg(feature = "profile")]
+        Ok(Asked::Exec(job)) if job.is_profile => {
+            profiled(Interrupt::on_signals().and_then(|interrupt| exec::profile(&job, &interrupt)))
+        }
         Ok(Asked::Exec(job)) => ended(executed(&job)),
         Ok(Asked::Check(job)) => match check::Gate::open(&job, Path::new(package_folder)) {
             Ok(gate) => ended(held(gate, &job)),
@@ -70,6 +76,14 @@ fn traced(told: anyhow::Result<(String, bool)>) -> ExitCode {
             FAILED.into()
         }
         told => said(told.map(|(text, _)| text)),
+    }
+}
+
+/// Ends a profile, which has no text if it was interrupted.
+fn profiled(text: anyhow::Result<Option<String>>) -> ExitCode {
+    match text {
+        Ok(None) => INTERRUPTED.into(),
+        text => said(text.map(Option::unwrap_or_default)),
     }
 }
 

@@ -15,6 +15,7 @@
 //! - `driver`: from a command line to an exit code
 //! - `cli`: the command line
 //! - `check`: the gate, which holds figures to a baseline
+//! - `profile`: a tool that shows where the memory of a proof goes
 //! - `trace`: a tool that records allocations and replays them
 //! - `exec`: a tool that runs any command under preloaded libraries
 //! - `host`: a tool that measures the price of memory on this machine
@@ -43,6 +44,7 @@ mod machine;
 mod macros;
 mod measure;
 mod plan;
+mod profile;
 mod protocol;
 mod report;
 mod results;

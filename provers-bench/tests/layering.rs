@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 const ORDER: &[&[&str]] = &[
     &["driver"],
     &["cli"],
-    &["check", "exec", "host", "trace"],
+    &["check", "exec", "host", "profile", "trace"],
     &["run"],
     &["report"],
     &["child", "measure"],

@@ -9,7 +9,7 @@ use std::ptr::{NonNull, copy_nonoverlapping, null_mut};
 use crate::arena::{self, Contents, Moment};
 use crate::config::{self, Settings};
 use crate::phase::{self, Participants};
-use crate::{background, counters, escape, open_phases, os, retain, tuning};
+use crate::{background, counters, observe, observers, open_phases, os, retain, tuning};
 
 /// An allocator for provers. While a [phase](crate::phase()) is open, the arena serves requests. Outside of phases, and where the
 /// arena can't serve, a backing allocator does: [`System`], unless the program gives another.
@@ -148,14 +148,15 @@ impl<A> ZkAllocator<A> {
 }
 
 impl<A: GlobalAlloc> ZkAllocator<A> {
-    /// A block from this thread's cache, for requests that need no other check: the arena takes part, and no tracing is on.
+    /// A block from this thread's cache, for requests that need no other check: the arena takes part, and nobody
+    /// observes.
     #[inline(always)]
     fn try_kept(&self, layout: Layout) -> Option<NonNull<u8>> {
         let is_active = match self.mode {
             Mode::Scoped => self.participants == Participants::All && open_phases::is_any(),
             Mode::Resident => true,
         };
-        let is_plain = is_active && layout.size() >= config::threshold() && !escape::is_on();
+        let is_plain = is_active && layout.size() >= config::threshold() && !observers::is_any();
         if is_plain { arena::alloc_cached(layout.size(), layout.align()) } else { None }
     }
 
@@ -166,13 +167,17 @@ impl<A: GlobalAlloc> ZkAllocator<A> {
     /// As there.
     #[inline(never)]
     unsafe fn alloc_any(&self, layout: Layout, contents: Contents) -> *mut u8 {
-        match (self.try_arena(layout, contents), contents) {
-            (Some(at), _) => at.as_ptr(),
-            // SAFETY: the caller's.
-            (None, Contents::Zeroed) => unsafe { self.backing.alloc_zeroed(layout) },
-            // SAFETY: the caller's.
-            (None, _) => unsafe { self.backing.alloc(layout) },
+        if let Some(at) = self.try_arena(layout, contents) {
+            return at.as_ptr();
         }
+        let at = match contents {
+            // SAFETY: the caller's.
+            Contents::Zeroed => unsafe { self.backing.alloc_zeroed(layout) },
+            // SAFETY: the caller's.
+            Contents::Any => unsafe { self.backing.alloc(layout) },
+        };
+        observe::backing_allocated(at, layout.size());
+        at
     }
 
     /// As [`GlobalAlloc::dealloc`].
@@ -184,14 +189,19 @@ impl<A: GlobalAlloc> ZkAllocator<A> {
         match arena::of(ptr) {
             // SAFETY: the caller's: `ptr` came from us with this layout, and it lies in the arena.
             Some((arena, at)) => unsafe { free(arena, at, layout.size()) },
-            // SAFETY: the caller's; memory outside of the arena came from `backing`.
-            None => unsafe { self.backing.dealloc(ptr, layout) },
+            None => {
+                observe::backing_freed(ptr);
+                // SAFETY: the caller's; memory outside of the arena came from `backing`.
+                unsafe { self.backing.dealloc(ptr, layout) }
+            }
         }
     }
 
     /// Runs before the first request is served.
     #[cold]
     fn begin(&self, moment: Moment) {
+        #[cfg(feature = "profile")]
+        crate::profile::start_if_set();
         if moment == Moment::Calm {
             self.take_over();
         }
@@ -237,9 +247,7 @@ impl<A: GlobalAlloc> ZkAllocator<A> {
         }
         if let Some(arena) = arena::open_to_serve(&self.settings, |moment| self.begin(moment)) {
             if let Some(at) = arena.alloc(layout.size(), layout.align(), contents) {
-                if escape::is_on() {
-                    escape::allocated(at.addr().get(), layout.size());
-                }
+                allocated(arena, at, layout.size());
                 return Some(at);
             }
         }
@@ -257,15 +265,36 @@ impl<A: GlobalAlloc> ZkAllocator<A> {
     }
 }
 
+/// Tells the observers that the arena serves a request for `size` bytes.
+#[inline(always)]
+fn allocated(arena: &arena::Arena, at: NonNull<u8>, size: usize) {
+    if observers::is_any() {
+        observe::allocated(at, size, || arena.length(at, size));
+    }
+}
+
+/// Tells the observers that memory of the arena is about to be free. Afterwards, another thread may be handed it.
+#[inline(always)]
+fn will_free(at: NonNull<u8>) {
+    if observers::is_any() {
+        observe::freed(at);
+    }
+}
+
+/// Tells the observers that an allocation has a new length.
+#[inline(always)]
+fn resized(arena: &arena::Arena, at: NonNull<u8>, size: usize) {
+    will_free(at);
+    allocated(arena, at, size);
+}
+
 /// Frees memory of the arena.
 ///
 /// # Safety
 /// As for [`arena::Arena::dealloc`].
 #[inline(always)]
 unsafe fn free(arena: &'static arena::Arena, at: NonNull<u8>, size: usize) {
-    if escape::is_on() {
-        escape::freed(at.addr().get());
-    }
+    will_free(at);
     // SAFETY: the caller's.
     unsafe { arena.dealloc(at, size) };
 }
@@ -298,7 +327,7 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for ZkAllocator<A> {
 
     #[inline]
     unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
-        if !escape::is_on() {
+        if !observers::is_any() {
             if let Some((arena, at)) = arena::near(ptr) {
                 // SAFETY: the caller's: `ptr` came from us with this layout. A block in the region belongs to the arena.
                 if unsafe { arena.keep(at, layout.size(), layout.align()) } {
@@ -319,27 +348,28 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for ZkAllocator<A> {
                 if let Some(new) = self.try_arena(grown, Contents::Any) {
                     // SAFETY: both hold at least the old length, and new memory overlaps no live memory.
                     unsafe { copy_nonoverlapping(ptr, new.as_ptr(), layout.size()) };
+                    observe::backing_freed(ptr);
                     // SAFETY: `ptr` came from `backing` with this layout, and nothing needs it any more.
                     unsafe { self.backing.dealloc(ptr, layout) };
                     return new.as_ptr();
                 }
             }
+            observe::backing_freed(ptr);
             // SAFETY: the caller's; `ptr` came from `backing`.
-            return unsafe { self.backing.realloc(ptr, layout, new_size) };
+            let moved = unsafe { self.backing.realloc(ptr, layout, new_size) };
+            let (at, size) = if moved.is_null() { (ptr, layout.size()) } else { (moved, new_size) };
+            observe::backing_allocated(at, size);
+            return moved;
         };
         // SAFETY: the caller's: `at` came from the arena with this layout.
         if unsafe { arena.resize(at, layout.size(), new_size, layout.align()) } {
-            if escape::is_on() {
-                escape::allocated(at.addr().get(), new_size);
-            }
+            resized(arena, at, new_size);
             return ptr;
         }
         // SAFETY: the caller's, as above; if the memory moved, nobody uses its old address.
-        if let Some(moved) = unsafe { arena.grow_elsewhere(at, layout.size(), new_size, layout.align()) } {
-            if escape::is_on() {
-                escape::freed(at.addr().get());
-                escape::allocated(moved.addr().get(), new_size);
-            }
+        let moved = unsafe { arena.grow_elsewhere(at, layout.size(), new_size, layout.align(), || will_free(at)) };
+        if let Some(moved) = moved {
+            allocated(arena, moved, new_size);
             return moved.as_ptr();
         }
         // SAFETY: the caller's, as above.
@@ -351,6 +381,7 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for ZkAllocator<A> {
             // Shrinking never fails: the memory stays where it is.
             // SAFETY: the caller's, as above.
             unsafe { arena.shrink_in_place(at, layout.size(), new_size) };
+            resized(arena, at, new_size);
             return ptr;
         }
         // SAFETY: both hold at least the smaller length, and new memory overlaps no live memory.

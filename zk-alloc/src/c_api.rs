@@ -7,9 +7,11 @@
 use std::fmt;
 use std::ptr::NonNull;
 
-use crate::arena::{self, Contents, Moment};
+use crate::arena::{self, Arena, Contents, Moment};
 use crate::config::{self, Settings};
-use crate::{background, counters, os, retain, tuning};
+#[cfg(feature = "profile")]
+use crate::profile;
+use crate::{background, counters, observe, os, retain, tuning};
 
 /// The alignment of C's allocation functions, in bytes: `alignof(max_align_t)`.
 pub const MIN_ALIGN: usize = 16;
@@ -40,6 +42,14 @@ pub enum Resized {
 #[must_use]
 pub fn min_bytes_setting() -> Option<usize> {
     config::min_bytes_setting()
+}
+
+/// The mean distance of samples, in bytes: `ZK_ALLOC_PROFILE_BYTES`, or the default. A warning names a value that can't be used, unless
+/// `is_said` holds for its variable.
+#[cfg(feature = "profile")]
+#[must_use]
+pub fn profile_mean_bytes(is_said: impl Fn(&'static str) -> bool) -> usize {
+    config::profile_mean_bytes(profile::MEAN_BYTES, is_said)
 }
 
 /// Starts the background thread if `ZK_ALLOC_BACKGROUND` says so. If the system refuses, one line says that. Only ordinary code
@@ -74,17 +84,51 @@ pub fn alloc(size: usize, align: usize, zeroed: bool, first: impl FnOnce(bool)) 
             retain::follow_live();
         })
     };
-    let served = if is_sane { arena().and_then(|arena| arena.alloc_measured(size, align, contents)) } else { None };
-    if served.is_none() {
+    let serve = |arena: &'static Arena| arena.alloc_measured(size, align, contents).map(|at| (arena, at));
+    let Some((arena, at)) = (if is_sane { arena().and_then(serve) } else { None }) else {
         counters::overflowed(size);
+        return None;
+    };
+    allocated(arena, at, size);
+    Some(at)
+}
+
+/// Tells the profile that the arena serves a request for `size` bytes. The tracing of what outlives its phase is not told: there are
+/// no phases.
+#[inline(always)]
+fn allocated(arena: &Arena, at: NonNull<u8>, size: usize) {
+    #[cfg(feature = "profile")]
+    if observe::is_profiled() {
+        profile::allocated(at.addr().get(), size, profile::Source::Arena, || arena.length(at, size));
     }
-    served
+    #[cfg(not(feature = "profile"))]
+    let _ = (arena, at, size);
+}
+
+/// Tells the profile that memory of the arena is about to be free.
+#[inline(always)]
+fn will_free(at: NonNull<u8>) {
+    #[cfg(feature = "profile")]
+    if observe::is_profiled() {
+        profile::freed(at.addr().get());
+    }
+    #[cfg(not(feature = "profile"))]
+    let _ = at;
+}
+
+/// Tells the profile that an allocation has a new length.
+fn resized(arena: &Arena, at: NonNull<u8>, size: usize) {
+    will_free(at);
+    allocated(arena, at, size);
 }
 
 /// The usual case of [`alloc`]: a block from this thread's cache.
 #[inline(always)]
 #[must_use]
 pub fn alloc_cached(size: usize) -> Option<NonNull<u8>> {
+    if observe::is_profiled() {
+        return None;
+    }
     arena::alloc_cached(size.max(1), MIN_ALIGN)
 }
 
@@ -97,7 +141,7 @@ pub fn alloc_cached(size: usize) -> Option<NonNull<u8>> {
 #[must_use]
 pub unsafe fn keep(at: *mut u8) -> bool {
     // SAFETY: the caller's; the address lies in the region.
-    arena::near(at).is_some_and(|(arena, at)| unsafe { arena.keep_measured(at) })
+    !observe::is_profiled() && arena::near(at).is_some_and(|(arena, at)| unsafe { arena.keep_measured(at) })
 }
 
 /// Whether an address belongs to the arena's memory. An address that another allocator handed out does not, as long as that
@@ -133,11 +177,11 @@ pub enum Freed {
 #[inline]
 pub unsafe fn dealloc(at: *mut u8) -> Freed {
     match arena::of(at) {
-        // SAFETY: the caller's; the address lies in the region.
-        Some((arena, at)) => match unsafe { arena.dealloc_measured(at) } {
-            true => Freed::Here,
-            false => Freed::Nothing,
-        },
+        Some((arena, at)) => {
+            will_free(at);
+            // SAFETY: the caller's; the address lies in the region.
+            if unsafe { arena.dealloc_measured(at) } { Freed::Here } else { Freed::Nothing }
+        }
         None => Freed::Elsewhere,
     }
 }
@@ -158,13 +202,15 @@ pub unsafe fn resize(at: *mut u8, new_size: usize) -> Option<Resized> {
     if unsafe { arena.resize(at, old_size, new_size, MIN_ALIGN) } {
         // SAFETY: the caller's, as above.
         unsafe { arena.measured_anew(at, new_size) };
+        resized(arena, at, new_size);
         return Some(Resized::To(at));
     }
     // SAFETY: as above; if the memory moved, nobody uses its old address.
-    Some(match unsafe { arena.grow_elsewhere(at, old_size, new_size, MIN_ALIGN) } {
-        Some(moved) => Resized::To(moved),
-        None => Resized::Not(old_size),
-    })
+    let Some(moved) = (unsafe { arena.grow_elsewhere(at, old_size, new_size, MIN_ALIGN, || will_free(at)) }) else {
+        return Some(Resized::Not(old_size));
+    };
+    allocated(arena, moved, new_size);
+    Some(Resized::To(moved))
 }
 
 /// Shortens memory that [`alloc`] returned, where it stands.
@@ -179,6 +225,7 @@ pub unsafe fn shrink_in_place(at: *mut u8, new_size: usize) {
             arena.shrink_in_place(at, old_size, new_size.max(1));
             arena.measured_anew(at, new_size.max(1));
         }
+        resized(arena, at, new_size.max(1));
     }
 }
 
@@ -193,6 +240,12 @@ pub fn postpone_asking_host() {
 pub fn enter_sandbox() {
     os::host();
     os::enter_sandbox();
+}
+
+/// Whether the process [entered a sandbox](enter_sandbox).
+#[must_use]
+pub fn is_in_sandbox() -> bool {
+    os::is_in_sandbox()
 }
 
 /// Purges all free memory of the arena, and of the arena alone. Returns how many bytes went.

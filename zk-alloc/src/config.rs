@@ -21,6 +21,8 @@ use crate::os::{self, Host, Value};
 use crate::os::{HostHugePages, Limits};
 use crate::tuning;
 use crate::written_once::WrittenOnce;
+#[cfg(feature = "profile")]
+use in_force::PROFILE_BYTES;
 use in_force::{
     BACKGROUND, HUGE_PAGES, LAZY_ZERO_BYTES, MAX_BYTES, MIN_BYTES, RETAIN_BYTES, RETAIN_FOR, SANDBOX, THREAD_CAPACITY,
     TRACE_ESCAPED, Warning,
@@ -182,6 +184,17 @@ pub(crate) fn min_bytes_setting() -> Option<usize> {
 #[cfg(feature = "c-api")]
 pub(crate) fn background_setting() -> Option<bool> {
     os::variable(BACKGROUND.variable).as_ref().and_then(|said| BACKGROUND.usable(said))
+}
+
+/// `ZK_ALLOC_PROFILE_BYTES`, or else the default. A warning names a value that can't be used, unless `is_said` holds for its variable.
+#[cfg(feature = "profile")]
+pub(crate) fn profile_mean_bytes(default: usize, is_said: impl Fn(&'static str) -> bool) -> usize {
+    let warn = |warning| {
+        if !is_said(PROFILE_BYTES.variable) {
+            os::warn(format_args!("{warning}"));
+        }
+    };
+    PROFILE_BYTES.resolve(os::variable, None, default, warn).value
 }
 
 /// The outcome of the huge-page setting for memory outside of the arena. The arena warns of a value that can't be used when it

@@ -3,7 +3,11 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
+#[cfg(feature = "profile")]
+use crate::observers::{self, Observer};
 use crate::os::{self, Errno};
+#[cfg(feature = "profile")]
+use crate::profile;
 
 static PHASES: AtomicU64 = AtomicU64::new(0);
 static OVERFLOW_ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
@@ -14,6 +18,8 @@ static USED_BYTES: AtomicUsize = AtomicUsize::new(0);
 static PEAK_LIVE_BYTES: AtomicUsize = AtomicUsize::new(0);
 /// The peak since the last look at memory that may be purged.
 static SEEN_PEAK_BYTES: AtomicUsize = AtomicUsize::new(0);
+/// The peak since the program last took it.
+static TAKEN_PEAK_BYTES: AtomicUsize = AtomicUsize::new(0);
 /// The peak of all earlier windows.
 static FORMER_PEAK_LIVE_BYTES: AtomicUsize = AtomicUsize::new(0);
 /// The number of windows that began.
@@ -67,6 +73,11 @@ pub(crate) fn take_seen_peak_bytes() -> usize {
     SEEN_PEAK_BYTES.swap(0, Ordering::Relaxed)
 }
 
+/// The peak since the last call, as for [`peak_live_bytes`], and at least `live_bytes`, which are live now.
+pub(crate) fn take_peak_live_bytes(live_bytes: usize) -> usize {
+    TAKEN_PEAK_BYTES.swap(live_bytes, Ordering::Relaxed).max(live_bytes)
+}
+
 pub(crate) fn phase_begun() {
     PHASES.fetch_add(1, Ordering::Relaxed);
 }
@@ -111,7 +122,7 @@ impl ZoneCounters {
         }
     }
 
-    /// Counts a run that was handed out for a request of `bytes`.
+    /// Counts a run that was handed out for a request of `bytes`, to a thread that can't count it itself.
     pub(crate) fn requested(&self, bytes: usize) {
         self.allocations.fetch_add(1, Ordering::Relaxed);
         self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
@@ -121,14 +132,13 @@ impl ZoneCounters {
     /// in thread caches that the peak leaves out.
     pub(crate) fn grown(&self, more_bytes: usize, fresh_bytes: usize, cached_bytes: impl FnOnce() -> usize) {
         if fresh_bytes > 0 {
-            self.fresh_bytes.fetch_add(fresh_bytes as u64, Ordering::Relaxed);
+            self.will_fault(fresh_bytes);
         }
         let used = USED_BYTES.fetch_add(more_bytes, Ordering::Relaxed) + more_bytes;
-        let is_peak = used > PEAK_LIVE_BYTES.load(Ordering::Relaxed);
-        if is_peak || used > SEEN_PEAK_BYTES.load(Ordering::Relaxed) {
+        let peaks = [&PEAK_LIVE_BYTES, &SEEN_PEAK_BYTES, &TAKEN_PEAK_BYTES];
+        if peaks.iter().any(|peak| used > peak.load(Ordering::Relaxed)) {
             let live = used.saturating_sub(cached_bytes());
-            SEEN_PEAK_BYTES.fetch_max(live, Ordering::Relaxed);
-            PEAK_LIVE_BYTES.fetch_max(live, Ordering::Relaxed);
+            peaks.iter().for_each(|peak| _ = peak.fetch_max(live, Ordering::Relaxed));
         }
     }
 
@@ -137,9 +147,13 @@ impl ZoneCounters {
         USED_BYTES.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// Counts purged memory that its new owner is about to touch.
+    /// Counts memory that is not resident, and that its new owner is about to touch.
     pub(crate) fn will_fault(&self, bytes: usize) {
         self.fresh_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        #[cfg(feature = "profile")]
+        if observers::is_told(Observer::Profile) {
+            profile::fresh(bytes);
+        }
     }
 
     pub(crate) fn allocations(&self) -> u64 {

@@ -9,8 +9,6 @@
 //! fork may have copied the lock while it was taken, or a signal handler may have interrupted its owner. Allocations of a thread
 //! that blocks signals are missed, too, because it may be in a handler.
 
-mod frames;
-
 use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -18,10 +16,10 @@ use std::hash::{BuildHasherDefault, DefaultHasher};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, TryLockError};
 
+use crate::frames::Frames;
+use crate::observers::{self, Observer};
 use crate::os;
-use frames::Frames;
 
-static ON: AtomicBool = AtomicBool::new(false);
 /// Counts the phases that began while none was open.
 static WINDOW: AtomicU64 = AtomicU64::new(0);
 /// Allocations and frees that could not be noted since tracing was last switched on or off.
@@ -77,7 +75,7 @@ impl fmt::Display for Escaped {
 /// # drop(kept);
 /// ```
 pub fn trace_escaped(on: bool) {
-    ON.store(on, Ordering::Relaxed);
+    observers::switch(Observer::Escapes, on);
     MISSED.store(0, Ordering::Relaxed);
     if !on {
         // Freed after the lock is released.
@@ -130,7 +128,7 @@ pub(crate) fn window_begun() {
 
 #[inline]
 pub(crate) fn is_on() -> bool {
-    ON.load(Ordering::Relaxed)
+    observers::is_told(Observer::Escapes)
 }
 
 #[cold]

@@ -29,12 +29,18 @@ mod config;
 mod counters;
 mod error;
 mod escape;
+mod frames;
 mod helpers;
 mod names;
+mod observe;
+mod observers;
 mod open_phases;
 mod os;
+mod parts;
 mod phase;
 pub mod pool;
+#[cfg(feature = "profile")]
+pub mod profile;
 #[cfg(feature = "metrics")]
 mod record;
 mod report;
@@ -60,14 +66,15 @@ pub use error::{MemoryRefused, ScratchExhausted};
 pub use escape::{Escaped, escaped, trace_escaped};
 #[allow(deprecated, reason = "programs that use them are warned")]
 pub use names::{Arena, Exhausted, Refused, join, slab_size};
-pub use phase::{Participants, Phase, PhaseGuard, begin_phase, end_phase, phase};
+pub use parts::{ResidentParts, resident_parts};
+pub use phase::{Participants, Phase, PhaseGuard, begin_phase, end_phase, is_serving, phase};
 #[cfg(feature = "metrics")]
 pub use record::record_metrics;
 pub use report::PhaseReport;
 pub use retain::{Retain, release, reserve, set_retain, soften};
 pub use scratch::Scratch;
 pub use secret::SecretBuf;
-pub use stats::{Stats, stats};
+pub use stats::{Stats, ThreadStats, stats, take_peak_live_bytes, thread_stats};
 
 /// Every adapter names this constant, so that it compiles against this crate only. The crate `zk-alloc` of crates.io has the same
 /// library name and the same functions, but not this constant. It is an arena that overwrites live memory.

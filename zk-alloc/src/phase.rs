@@ -37,6 +37,22 @@ pub(crate) fn takes_part(participants: Participants) -> bool {
         }
 }
 
+/// Whether the arena serves requests now: [`ZkAllocator`](crate::ZkAllocator) is the global allocator, and a phase is open or the
+/// mode is [`Mode::Resident`](crate::Mode::Resident). Only then does [`stats`](crate::stats()) count what the program allocates.
+/// Requests below [`min_arena_bytes`](crate::min_arena_bytes) are never counted; with [`Participants::Pool`], neither are those of
+/// other threads.
+///
+/// ```
+/// # #[global_allocator]
+/// # static ALLOC: zk_alloc::ZkAllocator = zk_alloc::ZkAllocator;
+/// assert!(!zk_alloc::is_serving());
+/// assert!(zk_alloc::phase(zk_alloc::is_serving));
+/// ```
+#[must_use]
+pub fn is_serving() -> bool {
+    arena::get().is_some() && (open_phases::is_any() || retain::is_resident())
+}
+
 /// Makes the calling thread a worker.
 pub(crate) fn register_worker() {
     WORKER.set(true);

@@ -72,6 +72,11 @@ pub(crate) fn follow_live() {
     follow();
 }
 
+/// Whether an allocator that always takes part has served.
+pub(crate) fn is_resident() -> bool {
+    IS_RESIDENT.load(Ordering::SeqCst)
+}
+
 /// Purges by time from now on, as the policy or the setting says.
 fn follow() {
     let is_resident = IS_RESIDENT.load(Ordering::SeqCst);

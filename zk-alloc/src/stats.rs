@@ -128,6 +128,51 @@ pub fn stats() -> Stats {
     stats
 }
 
+/// The peak of the live bytes since the last call, or since the process started, and begins anew. It is at least the bytes that
+/// are live now. [`Stats::peak_live_bytes`] has the meaning; no other counter changes.
+///
+/// There is one such peak in the process. Whoever takes it takes it from all others: one layer, profiler or loop calls this.
+///
+/// ```
+/// # #[global_allocator]
+/// # static ALLOC: zk_alloc::ZkAllocator = zk_alloc::ZkAllocator;
+/// let _phase = zk_alloc::PhaseGuard::new();
+/// zk_alloc::take_peak_live_bytes();
+/// drop(vec![1u8; 4 << 20]);
+/// assert!(zk_alloc::take_peak_live_bytes() >= 4 << 20);
+/// assert!(zk_alloc::take_peak_live_bytes() < 4 << 20); // the vector died before
+/// ```
+pub fn take_peak_live_bytes() -> usize {
+    counters::take_peak_live_bytes(live_bytes())
+}
+
+/// Requests of one thread.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct ThreadStats {
+    /// Allocations that the arena served.
+    pub allocations: u64,
+    /// Bytes of them, as [`Stats::arena_bytes`] counts them.
+    pub bytes: u64,
+}
+
+/// The calling thread's part of [`stats`]: its requests since it began. This takes some nanoseconds. Of more than 2,048 threads,
+/// those beyond count nothing. While a thread exits, and its thread-locals are dropped, it may be 0.
+///
+/// ```
+/// # #[global_allocator]
+/// # static ALLOC: zk_alloc::ZkAllocator = zk_alloc::ZkAllocator;
+/// let before = zk_alloc::thread_stats();
+/// zk_alloc::phase(|| drop(vec![1u8; 1 << 20]));
+/// assert!(zk_alloc::thread_stats().bytes - before.bytes >= 1 << 20);
+/// ```
+#[must_use]
+pub fn thread_stats() -> ThreadStats {
+    let totals = arena::get().map(arena::Arena::thread_totals).unwrap_or_default();
+    ThreadStats { allocations: totals.allocations, bytes: totals.bytes }
+}
+
 /// Bytes of live blocks and page runs.
 pub(crate) fn live_bytes() -> usize {
     counters::used_bytes().saturating_sub(arena::cached_bytes())
@@ -135,9 +180,9 @@ pub(crate) fn live_bytes() -> usize {
 
 /// Adds the arena's counters.
 fn add(stats: &mut Stats, arena: &arena::Arena) {
-    let (blocks, kept_runs) = (arena.block_totals(), arena::cached_run_totals());
+    let (blocks, runs) = (arena.block_totals(), arena::run_totals());
     (stats.slab_allocations, stats.slab_bytes) = (blocks.allocations, blocks.bytes);
-    (stats.run_allocations, stats.run_bytes) = (kept_runs.allocations, kept_runs.bytes);
+    (stats.run_allocations, stats.run_bytes) = (runs.allocations, runs.bytes);
     (stats.slabs, stats.slabs_in_use_bytes) = arena.slabs();
     stats.slab_live_bytes = arena.live_block_bytes();
     stats.address_space_bytes = arena.address_space_bytes();

@@ -37,7 +37,7 @@ fn grow() -> Vec<usize> {
 fn a_vector_that_grows_again_where_others_were_faults_no_page() {
     // The first round leaves holes where the vector was, and the second fills them.
     for round in 0..4 {
-        let before = stats().system_calls;
+        let (before, purged) = (stats().system_calls, stats().purged_bytes);
         let phase = Phase::new();
         let places = grow();
         let report = phase.report();
@@ -45,6 +45,9 @@ fn a_vector_that_grows_again_where_others_were_faults_no_page() {
         assert!(places.len() > 1, "it has to move to show anything");
         if round == 0 {
             assert!(calls > 0, "pages move where memory is fresh: {report:?}");
+            let touched = (FROM_BYTES << STEPS) + STEPS * FROM_BYTES;
+            assert!(report.fresh_bytes as usize <= touched + touched / 8, "moved pages are not fresh: {report:?}");
+            assert_eq!(stats().purged_bytes, purged, "nor did the kernel get them back");
         } else if round > 1 {
             assert!(faults < 100 && calls == 0, "round {round}: {faults} faults and {calls} system calls");
         }

@@ -17,8 +17,9 @@ const ORDER: &[&[&str]] = &[
     &["scratch::bump"],
     &["phase"],
     &["retain", "report"],
-    &["background", "stats"],
-    &["arena"],
+    &["background", "parts"],
+    &["stats"],
+    &["arena", "observe"],
     &["arena::middle", "arena::lengths"],
     &["arena::slab", "arena::region"],
     &["arena::zone"],
@@ -32,10 +33,11 @@ const ORDER: &[&[&str]] = &[
     &["arena::hints"],
     &["arena::bitmap", "arena::table"],
     &["counters", "escape", "helpers"],
+    &["profile"],
     &["route"],
     &["config", "classes"],
     &["os"],
-    &["arena::align", "open_phases", "sync", "tuning", "wipe", "written_once", "error"],
+    &["arena::align", "frames", "observers", "open_phases", "sync", "tuning", "wipe", "written_once", "error"],
 ];
 
 #[test]

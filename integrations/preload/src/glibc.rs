@@ -165,9 +165,22 @@ global_asm!(
     find = sym find_object,
 );
 
-/// Called for the backtrace of a panic, which ends the process.
+/// glibc's `_dl_find_object`, once [`prepare_walks`] has looked it up.
+static FIND_OBJECT: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
+
+/// Looks up what a walk of the stack needs. Returns `false` if the C library lacks it, as glibc before 2.35 does: the unwinder would
+/// then end the process.
+pub(crate) fn prepare_walks() -> bool {
+    let found = behind(c"_dl_find_object");
+    FIND_OBJECT.store(found, Ordering::Relaxed);
+    !found.is_null()
+}
+
+/// Without a profile, only the backtrace of a panic comes here, which ends the process. A profile walks the stack within `malloc`, where
+/// dlsym(3) would wait for the loader's lock, and change what dlerror(3) says.
 unsafe extern "C" fn find_object(pc: *mut c_void, result: *mut c_void) -> c_int {
-    let next = behind(c"_dl_find_object");
+    let prepared = FIND_OBJECT.load(Ordering::Relaxed);
+    let next = if prepared.is_null() { behind(c"_dl_find_object") } else { prepared };
     if next.is_null() {
         return -1;
     }

@@ -6,7 +6,7 @@
 //! glibc's functions with `symbols`. `names` calls functions that the program may have replaced. `dlopen` drops a flag
 //! that would divide the process between two allocators. `sandbox` notices that the program is about to give up system
 //! calls. `header` has the functions of zk_alloc.h. `report` prints the line at exit, and `procfs` reads the files for
-//! it.
+//! it. `profile` samples call sites.
 #![cfg(all(target_os = "linux", target_env = "gnu", any(target_arch = "x86_64", target_arch = "aarch64")))]
 
 mod dlopen;
@@ -17,6 +17,7 @@ mod header;
 mod names;
 mod operators;
 mod procfs;
+mod profile;
 mod report;
 mod sandbox;
 mod start;

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 
 use arena::c_api;
 
-use crate::{dlopen, glibc, procfs, report, sandbox};
+use crate::{dlopen, glibc, procfs, profile, report, sandbox};
 
 /// The first request of this size opens the arena, unless `ZK_ALLOC_MIN_BYTES` is set. The many small programs that
 /// inherit the environment never make such a request, and pay nothing.
@@ -70,8 +70,8 @@ extern "C" fn begin() {
     let entry = |name| unsafe { entry(environ, name) };
     // One process of a tree warns of a value: the first that has the library and was started with that value.
     let is_said = |name| procfs::parent_has_library() && entry(name).is_some_and(procfs::parent_was_started_with);
-    let value = entry(report::VARIABLE).map(|entry| &entry[report::VARIABLE.len() + 1..]);
-    report::configure(value, || is_said(report::VARIABLE));
+    let value = |name: &'static str| entry(name).map(|entry| &entry[name.len() + 1..]);
+    report::configure(value(report::VARIABLE), || is_said(report::VARIABLE));
     c_api::warn_of_settings(is_said);
     // Also if the library is not in use, because `malloc_usable_size` passes through here.
     let knows_libc = glibc::look_up();
@@ -91,6 +91,7 @@ extern "C" fn begin() {
     }
     sandbox::look_up();
     STATE.store(State::InUse as u8, Ordering::Relaxed);
+    profile::configure(value(profile::VARIABLE), is_said);
     MIN_BYTES.store(c_api::min_bytes_setting().unwrap_or(OPENING_BYTES), Ordering::Relaxed);
     c_api::start_background_thread_if_set();
 }

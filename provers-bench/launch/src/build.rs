@@ -26,8 +26,9 @@ impl<'a> Bench<'a> {
         let of = [("jemalloc", run.needs_jemalloc, JEMALLOC_MINUTES), ("peers", run.needs_peers, PEERS_MINUTES)];
         let needed = || of.iter().filter(|(_, is_needed, _)| *is_needed);
         let minutes = BARE_MINUTES + needed().map(|(_, _, minutes)| minutes).sum::<u32>() + run.package.minutes;
-        let tune = run.needs_tune.then_some("tune");
-        Self { run, features: needed().map(|&(name, ..)| name).chain(tune).collect(), minutes }
+        let optional = [("tune", run.needs_tune), ("profile", run.needs_profile)];
+        let optional = optional.into_iter().filter(|(_, is_needed)| *is_needed).map(|(name, _)| name);
+        Self { run, features: needed().map(|&(name, ..)| name).chain(optional).collect(), minutes }
     }
 
     /// Builds the driver, then replaces this process by it. So Ctrl-C reaches only the bench, which exits cleanly.

@@ -20,29 +20,38 @@ pub(crate) struct Run {
     pub(crate) needs_peers: bool,
     /// An arm has other values of zk-alloc's constants.
     pub(crate) needs_tune: bool,
+    /// The arm that samples its call sites is used.
+    pub(crate) needs_profile: bool,
     pub(crate) arguments: Vec<OsString>,
 }
 
 impl Run {
-    /// A prover's bench. It always includes an arm with jemalloc.
+    /// A prover's bench. It always includes an arm with jemalloc, except for a profile.
     fn of_prover(package: &Package, arguments: Vec<OsString>) -> Self {
-        Self::of(package, true, arguments)
+        let is_profile = word(&arguments, 0) == PROFILE;
+        let run = Self::of(package, !is_profile, arguments);
+        Self { needs_profile: is_profile || run.needs_profile, ..run }
     }
 
     /// A bench that starts no arm needs none of the bench's allocators.
     fn of(package: &Package, has_arms: bool, arguments: Vec<OsString>) -> Self {
         let needs_peers = has_arms && allocators(&arguments).any(|name| !is_built_anyway(name));
         let needs_tune = has_arms && allocators(&arguments).any(is_tuned);
-        Self { package: package.clone(), needs_jemalloc: has_arms, needs_peers, needs_tune, arguments }
+        let needs_profile = has_arms && allocators(&arguments).any(|name| name == PROFILED_ARM);
+        let package = package.clone();
+        Self { package, needs_jemalloc: has_arms, needs_peers, needs_tune, needs_profile, arguments }
     }
 }
 
+/// The command that profiles, and the arm that it starts.
+const PROFILE: &str = "profile";
+const PROFILED_ARM: &str = "zk-alloc-profile";
 /// Tools that need no prover.
 const TOOLS: [&str; 6] = ["report", "compare", "simulate", "replay", "exec", "host"];
 /// The tool that starts arms.
 const TOOL_WITH_ARMS: &str = "replay";
 /// Commands of a prover's bench.
-const OF_PROVERS: [&str; 3] = ["check", "record", "provers"];
+const OF_PROVERS: [&str; 4] = ["check", PROFILE, "record", "provers"];
 
 /// Reads a command line without the program's name. The error is one line that states the valid words.
 pub(crate) fn read(bench: &Package, provers: &[Package], mut words: Vec<OsString>) -> Result<Asked, String> {
@@ -57,10 +66,14 @@ pub(crate) fn read(bench: &Package, provers: &[Package], mut words: Vec<OsString
         }
         tool if TOOLS.contains(&tool) || tool == "--version" => {
             let has_arms = tool == TOOL_WITH_ARMS;
-            Ok(Asked::Runs(vec![Run::of(bench, has_arms, words)]))
+            // Options behind `--` are the command's.
+            let mut options = words.iter().take_while(|word| *word != "--");
+            let is_profile = tool == "exec" && options.any(|word| word == "--profile");
+            let run = Run::of(bench, has_arms, words);
+            Ok(Asked::Runs(vec![Run { needs_profile: is_profile || run.needs_profile, ..run }]))
         }
         "check" => check(provers, words).map(Asked::Runs),
-        "record" => one(named(provers, word(&words, 1))?, words),
+        PROFILE | "record" => one(named(provers, word(&words, 1))?, words),
         "provers" => {
             let run = |package: &Package| {
                 let mut arguments = words.clone();
@@ -159,6 +172,7 @@ pub(crate) fn help(provers: &[Package]) -> String {
     text + "\nCommands of every prover:\n  \
             check      holds small workloads to a committed baseline: check [PROVER]\n  \
             record     writes a trace of a prover's allocations: record PROVER\n  \
+            profile    shows where the memory of a proof goes: profile PROVER\n  \
             provers    runs all provers, one after the other: provers --smoke\n\n\
             Tools beside the bench:\n  \
             report     makes a run's report again, or the tables of the documentation\n  \
@@ -214,6 +228,7 @@ mod tests {
     fn only_what_is_asked_for_is_built() {
         assert_eq!(started("plonky3 --smoke"), ["plonky3: plonky3 --smoke"]);
         assert_eq!(started("record jolt"), ["jolt: record jolt"]);
+        assert_eq!(started("profile miden"), ["miden: profile miden"]);
         assert_eq!(started("replay a.trace"), [": replay a.trace"]);
         assert_eq!(started("check --rounds 6"), ["jolt: check --rounds 6", "plonky3: check --rounds 6"]);
         assert_eq!(started("check plonky3"), ["plonky3: check"]);
@@ -261,6 +276,17 @@ mod tests {
         assert!(needs_tune("replay a.trace --allocators=zk-alloc,ablation"));
         let run = &runs("plonky3 --allocators zk-alloc,constants")[0];
         assert!(run.needs_tune && !run.needs_peers);
+    }
+
+    /// A profile needs no peer, and sampling changes the allocator.
+    #[test]
+    fn call_sites_are_sampled_only_on_request() {
+        let needs = |line: &str| (runs(line)[0].needs_profile, runs(line)[0].needs_jemalloc);
+        assert_eq!(needs("profile plonky3 --workload keccak"), (true, false));
+        assert_eq!(needs("plonky3 --allocators zk-alloc,zk-alloc-profile"), (true, true));
+        assert_eq!(needs("plonky3 --allocators zk-alloc"), (false, true));
+        assert_eq!(needs("exec --profile -- sort file"), (true, false));
+        assert_eq!(needs("exec -- sort --profile"), (false, false));
     }
 
     /// A command may have arguments in any encoding.

@@ -29,7 +29,19 @@ pub(super) const ARMS: &[Arm] = &[
     Arm { name: "zk-alloc-thp-never", environment: &[("ZK_ALLOC_THP", "never")], ..PLAIN },
     // It purges all free memory at the end of each phase.
     Arm { name: "zk-alloc-retain-0", environment: &[("ZK_ALLOC_RETAIN_BYTES", "0")], ..PLAIN },
+    // It samples its call sites.
+    #[cfg(feature = "profile")]
+    Arm {
+        name: "zk-alloc-profile",
+        environment: &[("ZK_ALLOC_PROFILE", "1")],
+        holds: &[ARENA_SERVES[0], IS_SAMPLED],
+        ..PLAIN
+    },
 ];
+
+#[cfg(feature = "profile")]
+const IS_SAMPLED: Condition =
+    Condition::Positive { gauge: "is_sampled", otherwise: "its setting did not take: no call sites were sampled" };
 
 const ARENA_SERVES: &[Condition] =
     &[Condition::Grows { counter: "arena_allocations", otherwise: "the arena served nothing" }];
@@ -90,7 +102,12 @@ fn counters() -> Counters {
 
 fn gauges() -> Counters {
     let large_folio_bytes = memory::large_folio_bytes().unwrap_or(0);
-    named([("large_folio_bytes", large_folio_bytes), ("peak_live_bytes", ::zk_alloc::stats().peak_live_bytes as u64)])
+    named([
+        ("large_folio_bytes", large_folio_bytes),
+        ("peak_live_bytes", ::zk_alloc::stats().peak_live_bytes as u64),
+        #[cfg(feature = "profile")]
+        ("is_sampled", u64::from(::zk_alloc::profile::is_on())),
+    ])
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 //!
 //! - `mod`: answers requests
 //! - `fault_injection`: failures on request, for tests
+//! - `profiling`: the profile of an arm of zk-alloc
 //! - `recording`: the `main` of the recorder
 //! - `recorder`: the recorder's allocator, which records every large request
 //! - `replay`: a script on real memory
@@ -9,6 +10,8 @@
 
 mod fault_injection;
 mod mapping;
+#[cfg(feature = "profile")]
+mod profiling;
 mod recorder;
 pub mod recording;
 mod replay;
@@ -45,6 +48,8 @@ fn serve(provers: &[Prover], installed: &Installed) -> anyhow::Result<()> {
     let mut replies = File::from(dup(io::stdout()).context("cannot keep stdout")?);
     dup2_stdout(io::stderr()).context("cannot send stdout to stderr")?;
     let mut session = None;
+    #[cfg(feature = "profile")]
+    let profiling = profiling::Profiling::asked();
     for request in io::stdin().lock().lines() {
         let request = request.context("cannot read a request")?;
         let request = serde_json::from_str(&request)
@@ -68,7 +73,10 @@ fn serve(provers: &[Prover], installed: &Installed) -> anyhow::Result<()> {
             }
             Request::Prove { round, seed } => {
                 let (arm, subject, together, place) = session.as_ref().context("asked to prove before being set up")?;
-                place.begin(|| prove(arm, subject.as_ref(), together, installed, round, seed, &mut replies))?
+                let proof = || prove(arm, subject.as_ref(), together, installed, round, seed, &mut replies);
+                #[cfg(feature = "profile")]
+                let proof = || profiling.prove(round, proof);
+                place.begin(proof)?
             }
             Request::Replay { script, shape, requires } => replay(installed, &script, shape, &requires),
         };

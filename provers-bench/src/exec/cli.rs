@@ -44,6 +44,9 @@ struct ExecArgs {
     /// Longest time for one run [default: 20 times the slowest so far, at least 120 s]
     #[arg(long, value_name = "SECONDS", value_parser = whole::<u64>(1..=604_800))]
     timeout: Option<u64>,
+    /// Show which functions take the page faults, and which hold the memory under zk-alloc: two runs, and one page
+    #[arg(long, conflicts_with_all = ["each", "verify", "same_output"])]
+    profile: bool,
     #[command(flatten)]
     measured: MeasuredArgs,
     /// The command and its arguments, after --
@@ -60,7 +63,7 @@ fn regex(given: &str) -> Result<Regex, String> {
 }
 
 /// The job of a measurement.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Job {
     pub(super) command: Vec<OsString>,
     pub(super) rounds: u32,
@@ -76,6 +79,9 @@ pub(crate) struct Job {
     pub(super) seed: u64,
     pub(super) out: Option<PathBuf>,
     pub(super) json: bool,
+    /// Profile the command instead of measuring it.
+    #[cfg(feature = "profile")]
+    pub(crate) is_profile: bool,
 }
 
 /// The clap command.
@@ -96,6 +102,10 @@ pub(crate) fn job(name: &str, matches: &ArgMatches) -> Option<Result<Job, UsageE
 
 impl ExecArgs {
     fn job(self) -> Result<Job, UsageError> {
+        if self.profile && !cfg!(feature = "profile") {
+            let text = "this bench was built without its feature profile: `cargo prove-bench exec --profile -- COMMAND` builds it with it";
+            return Err(UsageError::Other(text.into()));
+        }
         let measured = self.measured;
         Ok(Job {
             allocators: libraries::names(&self.allocators, &self.library)?,
@@ -111,6 +121,8 @@ impl ExecArgs {
             seed: measured.seed(),
             out: measured.out,
             json: measured.json,
+            #[cfg(feature = "profile")]
+            is_profile: self.profile,
         })
     }
 }

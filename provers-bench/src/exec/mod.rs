@@ -9,6 +9,8 @@
 //! - `tree`: the command's processes while they run
 //! - `reaped`: the processes that have ended
 //! - `output`: checks after a run
+//! - `faults`: page faults by call chain
+//! - `profile`: which functions take page faults and hold memory
 //! - `target`: the program, from its file
 //! - `scanned`: the command's output
 //! - `libraries`: the allocators, as data and on this machine
@@ -20,10 +22,14 @@
 
 mod advice;
 mod cli;
+#[cfg(feature = "profile")]
+mod faults;
 mod libraries;
 mod output;
 mod paste;
 mod process;
+#[cfg(feature = "profile")]
+mod profile;
 mod reaped;
 mod run;
 mod scanned;
@@ -36,4 +42,6 @@ mod tree;
 mod worth;
 
 pub(crate) use cli::{Job, command, job};
+#[cfg(feature = "profile")]
+pub(crate) use profile::profile;
 pub(crate) use run::run;

@@ -81,7 +81,7 @@ pub(crate) fn run(job: &Job, interrupt: &Interrupt) -> anyhow::Result<Run> {
 }
 
 /// The arms. Each preloads its own library before the `preloaded` ones.
-fn entrants(job: &Job, preloaded: &str) -> Vec<Entrant> {
+pub(super) fn entrants(job: &Job, preloaded: &str) -> Vec<Entrant> {
     let ours = || -> Result<PathBuf, String> {
         let built = binaries::library(OUR_PACKAGE, OUR_FILE);
         built.or_else(|error| {

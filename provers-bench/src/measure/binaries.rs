@@ -106,8 +106,8 @@ fn is_target(folder: &Path) -> bool {
 /// Features of this package, and whether this driver was built with them. The arms are built with the same features. A
 /// prover's package forwards the features that it has.
 const FEATURES: [(&str, bool); 2] = [("jemalloc", cfg!(feature = "jemalloc")), ("peers", cfg!(feature = "peers"))];
-/// A feature that a package may lack. A driver that has it comes from a package that has it.
-const TUNE: (&str, bool) = ("tune", cfg!(feature = "tune"));
+/// Features that a package may lack. A driver that has one comes from a package that has it.
+const OPTIONAL: [(&str, bool); 2] = [("tune", cfg!(feature = "tune")), ("profile", cfg!(feature = "profile"))];
 
 /// The cargo that runs this process, and the package it runs.
 struct Cargo {
@@ -171,7 +171,7 @@ impl Cargo {
         // A package without these features chooses its allocators in its manifest.
         if FEATURES.iter().all(|(name, _)| features.contains(*name)) {
             let features: Vec<_> =
-                FEATURES.iter().chain([&TUNE]).filter(|(_, on)| *on).map(|(name, _)| *name).collect();
+                FEATURES.iter().chain(&OPTIONAL).filter(|(_, on)| *on).map(|(name, _)| *name).collect();
             arguments.extend(["--no-default-features".into(), "--features".into(), features.join(",").into()]);
         }
         let profile = folder.file_name().unwrap_or_default();

@@ -26,6 +26,9 @@ mod words;
 
 pub(crate) use cli::{Job, commands, job};
 pub(crate) use curves::curves;
+#[cfg(feature = "profile")]
+pub(crate) use html::{FaultsPage, faults_page};
+pub(crate) use html::{ProfilePage, profile_page};
 pub(crate) use table::Style;
 pub(crate) use text::{section, with_advice};
 

@@ -23,6 +23,12 @@ pub(crate) fn bytes(bytes: u64) -> String {
     }
 }
 
+/// The change from one number of bytes to another, with its sign.
+pub(crate) fn change(before: u64, after: u64) -> String {
+    let sign = if after < before { "\u{2212}" } else { "+" };
+    format!("{sign}{}", bytes(after.abs_diff(before)))
+}
+
 /// A number of bytes that is a whole number of KiB or MiB.
 pub(crate) fn binary_bytes(bytes: usize) -> String {
     match bytes {

@@ -117,9 +117,14 @@ pub(super) fn exceed(bytes: usize) {
     RESIDENT_BYTES.fetch_add(bytes, Ordering::Relaxed);
 }
 
+/// Accounts for `bytes` less: they are accounted elsewhere.
+pub(super) fn unaccount(bytes: usize) {
+    RESIDENT_BYTES.fetch_sub(bytes, Ordering::Relaxed);
+}
+
 /// `bytes` went back to the kernel.
 pub(super) fn returned(bytes: usize) {
-    RESIDENT_BYTES.fetch_sub(bytes, Ordering::Relaxed);
+    unaccount(bytes);
     PURGED_BYTES.fetch_add(bytes as u64, Ordering::Relaxed);
 }
 

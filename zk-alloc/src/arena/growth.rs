@@ -1,14 +1,21 @@
-//! Changing the length of an allocation.
+//! The length of an allocation, and how it changes.
 #![allow(unsafe_code, reason = "copies memory, and frees it")]
 
 use std::ptr::{NonNull, copy_nonoverlapping};
 
 use super::Arena;
+use crate::classes::Class;
 use crate::os;
 use crate::route::{self, Path, RunKind};
 use crate::tuning;
 
 impl Arena {
+    /// The bytes of the memory at `at`, which serves a request for `size` bytes.
+    pub(crate) fn length(&self, at: NonNull<u8>, size: usize) -> usize {
+        let run_bytes = || self.region.zone(self.region.zone_of(at)).run_bytes(size);
+        self.middle.class_at(at).map_or_else(run_bytes, Class::block_bytes)
+    }
+
     /// Changes the length of an allocation in place. Returns `false` if there is no room, or if the new length belongs elsewhere:
     /// - a block would be at most half used;
     /// - a run grows out of the lengths of its zone;
@@ -49,6 +56,8 @@ impl Arena {
     /// The kernel moves the pages to the new place. If that place is all resident, the contents are copied instead. A move would lose the
     /// pages there, and leave as many missing at the old place. A copy costs less than these faults.
     ///
+    /// `before_release` runs if the run was moved, before its old place is free.
+    ///
     /// # Safety
     /// As for [`resize`](Self::resize); once an address is returned, nobody uses the old one.
     pub(crate) unsafe fn grow_elsewhere(
@@ -57,6 +66,7 @@ impl Arena {
         old_size: usize,
         new_size: usize,
         align: usize,
+        before_release: impl FnOnce(),
     ) -> Option<NonNull<u8>> {
         if old_size < tuning::move_min_bytes() || new_size < old_size {
             return None;
@@ -96,6 +106,8 @@ impl Arena {
         }
         #[cfg(feature = "c-api")]
         self.lengths.take(old_runs, old, at);
+        new.count_request(new_size);
+        before_release();
         if is_copied {
             // SAFETY: the caller's.
             unsafe { old.release(at, old_size) };

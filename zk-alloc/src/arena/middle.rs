@@ -187,6 +187,11 @@ impl Middle {
         self.slabs.taken_bytes().saturating_sub(self.live_bytes())
     }
 
+    /// Bytes of the slabs that are resident.
+    pub(crate) fn resident_slab_bytes(&self) -> usize {
+        self.slabs.resident_bytes()
+    }
+
     /// Slabs in use, and their bytes.
     pub(crate) fn slabs(&self) -> (usize, usize) {
         self.slabs.in_use()

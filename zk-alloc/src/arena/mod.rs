@@ -385,8 +385,8 @@ impl Arena {
     }
 }
 
-/// Runs served from thread caches since the process started.
-pub(crate) fn cached_run_totals() -> Totals {
+/// Runs that threads with a cache were handed since the process started.
+pub(crate) fn run_totals() -> Totals {
     thread_cache::run_totals()
 }
 

@@ -16,7 +16,7 @@ static IS_TOLD: AtomicBool = AtomicBool::new(false);
 /// Whether to read the control group's files: only if the group had a limit when the process started, and not in a sandbox, which may end
 /// the process for it.
 fn is_watching() -> bool {
-    os::host().limits.is_memory_grouped && !os::is_in_sandbox()
+    !os::is_in_sandbox() && os::host().limits.is_memory_grouped
 }
 
 /// Purges free memory if a control group is short of memory. Call it while no phase is open. Waits for nobody.

@@ -67,6 +67,12 @@ impl Residency {
         self.resident.count(start, len)
     }
 
+    /// The bytes of `[0, len)` that are resident and clean.
+    pub(super) fn clean_bytes(&self, len: usize) -> usize {
+        let either = self.resident.count_with(self.dirty, 0, len);
+        self.bytes(either.saturating_sub(self.dirty.count(0, len)))
+    }
+
     /// The bytes of some granules that are in memory, by the kernel's account: accounted memory may never have been touched.
     pub(super) fn bytes_in_memory(&self, start: usize, len: usize) -> Option<usize> {
         self.counters.system_call();
@@ -96,11 +102,15 @@ impl Residency {
         self.dirty.set(start, len);
     }
 
-    /// Notes that the kernel took the pages of the caller's granules.
-    pub(super) fn forget(&self, start: usize, len: usize) {
+    /// Notes that the pages of the caller's granules are elsewhere now.
+    pub(super) fn moved_away(&self, start: usize, len: usize) {
+        budget::unaccount(self.forget(start, len));
+    }
+
+    /// Notes that the caller's granules have no pages any more. Returns the bytes that were accounted for them.
+    fn forget(&self, start: usize, len: usize) -> usize {
         self.dirty.clear(start, len);
-        let gone = self.resident.clear(start, len);
-        budget::returned(self.bytes(gone));
+        self.bytes(self.resident.clear(start, len))
     }
 
     /// The resident ones of the caller's granules, as bits from the lowest on. From now on the caller accounts for them.
@@ -141,7 +151,7 @@ impl Residency {
         }
         // Lazily purged memory is resident until memory is short, and may keep its contents.
         if how == Purge::Now {
-            self.forget(start, len);
+            budget::returned(self.forget(start, len));
         }
         self.bytes(len)
     }

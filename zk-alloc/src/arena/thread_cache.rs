@@ -86,6 +86,7 @@ fn find(room: &Room) -> Option<&'static Cache> {
     let key = exit_key(room.at_exit())?;
     let index = CACHES.iter().position(Cache::own)?;
     let cache = &CACHES[index];
+    cache.begin_thread();
     if Room::furnish(cache) && os::arm_thread_exit(key, NonNull::from(cache).cast()) {
         FRONTIER.fetch_max(index + 1, Ordering::AcqRel);
         return Some(cache);
@@ -131,6 +132,16 @@ pub(crate) fn take_run_if(run_bytes: usize, bytes: usize, fits: impl FnOnce(Run)
     Some(run)
 }
 
+/// Counts a run that this thread was handed for a request of `bytes`; `false`, and counts nothing, if it can't use a cache now.
+pub(crate) fn count_run(bytes: usize) -> bool {
+    enter().map(|cache| cache.run_handed_out(bytes)).is_some()
+}
+
+/// The requests of this thread; none if it has no cache.
+pub(crate) fn thread_totals() -> Totals {
+    local().and_then(|local| local.cache.get()).map_or_else(Totals::default, Cache::thread_totals)
+}
+
 /// Keeps a run for this thread, and returns the one that is not kept instead, if there is one.
 #[inline(always)]
 pub(crate) fn put_run(run: Run) -> Option<Run> {
@@ -150,7 +161,7 @@ pub(crate) fn cached_run_bytes() -> usize {
     caches().iter().map(Cache::cached_run_bytes).sum()
 }
 
-/// Runs served from what was kept since the process started.
+/// Runs that threads with a cache were handed since the process started.
 pub(crate) fn run_totals() -> Totals {
     caches().iter().map(Cache::run_totals).sum()
 }

@@ -2,6 +2,7 @@
 
 use super::Arena;
 use super::thread_cache::{self, Totals};
+use super::zone::Zone;
 use crate::counters::ZoneCounters;
 
 impl Arena {
@@ -16,6 +17,11 @@ impl Arena {
         self.middle.totals()
     }
 
+    /// Requests of the calling thread.
+    pub(crate) fn thread_totals(&self) -> Totals {
+        thread_cache::thread_totals()
+    }
+
     /// Bytes of live blocks.
     pub(crate) fn live_block_bytes(&self) -> usize {
         self.middle.live_bytes()
@@ -24,6 +30,26 @@ impl Arena {
     /// Slabs in use, and their bytes.
     pub(crate) fn slabs(&self) -> (usize, usize) {
         self.middle.slabs()
+    }
+
+    /// Bytes of page runs in thread caches.
+    pub(crate) fn cached_run_bytes(&self) -> usize {
+        thread_cache::cached_run_bytes()
+    }
+
+    /// Bytes of the slabs that are resident.
+    pub(crate) fn resident_slab_bytes(&self) -> usize {
+        self.middle.resident_slab_bytes()
+    }
+
+    /// Bytes that were prefaulted, and not handed out since.
+    pub(crate) fn prefaulted_bytes(&self) -> usize {
+        self.region.zones().iter().map(Zone::prefaulted_bytes).sum()
+    }
+
+    /// Bytes for which the kernel has pages; `None` if it does not tell.
+    pub(crate) fn kernel_bytes(&self) -> Option<usize> {
+        self.region.zones().iter().map(Zone::kernel_bytes).sum()
     }
 
     /// Bytes of address space that the region spans.

@@ -159,7 +159,7 @@ impl Zone {
         let is_sparse = contents == Contents::Zeroed || align > self.bytes(granules);
         let fresh = self.make_usable(start, granules, limit, is_sparse)?;
         self.count(self.bytes(granules), fresh);
-        self.counters().requested(bytes);
+        self.count_request(bytes);
         if contents == Contents::Zeroed {
             self.residency.zero(start, bytes);
         }

@@ -125,6 +125,11 @@ pub(super) const LAZY_ZERO_BYTES: Setting<usize> = bytes("ZK_ALLOC_LAZY_ZERO_BYT
     bytes => Shown::Number(bytes),
 });
 
+/// Not a setting of the arena: the sampling has it.
+#[cfg(feature = "profile")]
+pub(super) const PROFILE_BYTES: Setting<usize> =
+    Setting { may_be: |bytes| bytes > 0, ..bytes("ZK_ALLOC_PROFILE_BYTES", Shown::Number) };
+
 /// The variable is in GiB, as in the crate zk-alloc 0.0.9. Everything else is in bytes.
 pub(super) const THREAD_CAPACITY: Setting<usize> = Setting {
     variable: "ZK_ALLOC_SLAB_GB",

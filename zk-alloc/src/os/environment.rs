@@ -24,6 +24,10 @@ pub(crate) const VARIABLES: &[&str] = &[
     super::TUNE,
     "ZK_ALLOC_BACKGROUND",
     "ZK_ALLOC_TRACE_ESCAPED",
+    #[cfg(feature = "profile")]
+    "ZK_ALLOC_PROFILE",
+    #[cfg(feature = "profile")]
+    "ZK_ALLOC_PROFILE_BYTES",
     super::pages::TEST_PAGE_BYTES,
     super::TEST_BARE_METAL,
 ];

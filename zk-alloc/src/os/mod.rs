@@ -41,6 +41,8 @@ pub(crate) use generation::process_generation;
 #[cfg(feature = "c-api")]
 pub(crate) use host::postpone as postpone_asking_host;
 pub(crate) use host::{Host, Limits, host};
+#[cfg(all(not(unix), feature = "profile"))]
+pub(crate) use imp::may_be_on_signal_stack;
 #[cfg(not(unix))]
 pub(crate) use imp::write_stderr;
 pub(crate) use imp::{
@@ -60,8 +62,12 @@ pub(crate) use sandbox::{SANDBOX, enter_sandbox, is_in_sandbox};
 #[cfg(unix)]
 pub(crate) use stderr::write_stderr;
 pub(crate) use text::{Cut, warn};
+#[cfg(all(thread_blocks, feature = "profile"))]
+pub(crate) use thread_block::{PROFILE_BLOCK_BYTES, profile_block};
 #[cfg(thread_blocks)]
 pub(crate) use thread_block::{THREAD_BLOCK_BYTES, thread_block};
+#[cfg(all(unix, feature = "profile"))]
+pub(crate) use threads::may_be_on_signal_stack;
 #[cfg(unix)]
 pub(crate) use threads::{arm_thread_exit, fence_other_threads, may_be_in_signal_handler, return_key, thread_exit_key};
 

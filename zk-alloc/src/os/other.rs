@@ -182,6 +182,12 @@ pub(crate) fn fence_other_threads() -> bool {
     false
 }
 
+/// There are no signal handlers.
+#[cfg(feature = "profile")]
+pub(crate) fn may_be_on_signal_stack() -> bool {
+    false
+}
+
 /// `false`: no signal interrupts a thread on this platform.
 pub(crate) fn may_be_in_signal_handler() -> bool {
     false

@@ -14,6 +14,11 @@ use std::ptr::NonNull;
 
 /// The length of the block, in bytes. It is zeroed when the thread begins, and aligned to 16 bytes.
 pub(crate) const THREAD_BLOCK_BYTES: usize = 32;
+/// The length of the part behind it, which serves `profile`, in bytes.
+#[cfg(feature = "profile")]
+pub(crate) const PROFILE_BLOCK_BYTES: usize = 32;
+#[cfg(not(feature = "profile"))]
+const PROFILE_BLOCK_BYTES: usize = 0;
 
 global_asm!(
     ".pushsection .tbss.zk_alloc_thread_block, \"awT\", %nobits",
@@ -25,7 +30,7 @@ global_asm!(
     "zk_alloc_thread_block:",
     ".zero {bytes}",
     ".popsection",
-    bytes = const THREAD_BLOCK_BYTES,
+    bytes = const THREAD_BLOCK_BYTES + PROFILE_BLOCK_BYTES,
 );
 
 /// The calling thread's block, which lasts as long as the thread.
@@ -58,6 +63,14 @@ pub(crate) fn thread_block() -> NonNull<u8> {
     }
     // SAFETY: a thread's memory never lies at 0.
     unsafe { NonNull::new_unchecked(at) }
+}
+
+/// The part of the calling thread's block that serves `profile`.
+#[cfg(feature = "profile")]
+#[inline(always)]
+pub(crate) fn profile_block() -> NonNull<u8> {
+    // SAFETY: within the block, which is longer by this part.
+    unsafe { thread_block().add(THREAD_BLOCK_BYTES) }
 }
 
 #[cfg(test)]

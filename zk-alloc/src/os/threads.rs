@@ -80,6 +80,21 @@ pub(crate) fn may_be_in_signal_handler() -> bool {
     !asked || any
 }
 
+/// Whether this thread runs on the stack of a signal handler (sigaltstack(2)), which may be short. Always `true` in a
+/// [sandbox](super::sandbox).
+#[cfg(feature = "profile")]
+pub(crate) fn may_be_on_signal_stack() -> bool {
+    if super::is_in_sandbox() {
+        return true;
+    }
+    let mut stack = MaybeUninit::<libc::stack_t>::zeroed();
+    // SAFETY: asks without changing anything, and writes the answer to a place for one.
+    let asked =
+        super::imp::keeping_errno(|| unsafe { libc::sigaltstack(std::ptr::null(), stack.as_mut_ptr()) }).is_ok();
+    // SAFETY: all zeroes are a valid value.
+    !asked || unsafe { stack.assume_init() }.ss_flags & libc::SS_ONSTACK != 0
+}
+
 /// Makes every running thread of this process pass a full memory barrier before this returns (membarrier(2), `PRIVATE_EXPEDITED`,
 /// Linux 4.14). So a frequent path needs no barrier of its own if this thread's path is rare. `false` if the kernel has no such call,
 /// or a [sandbox](super::sandbox) may forbid it: then nothing is fenced.

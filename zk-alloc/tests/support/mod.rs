@@ -113,6 +113,8 @@ impl Ended {
 /// Makes the allocator treat a virtual machine like a host that does not report free memory to a hypervisor, so that it
 /// uses huge pages.
 pub(crate) const BARE_METAL: &str = "ZK_ALLOC_TEST_BARE_METAL";
+/// Variables that begin so are for the tests, too: under `ZK_ALLOC_PROFILE=1`, all of them run with sampling on.
+const PROFILE: &str = "ZK_ALLOC_PROFILE";
 
 /// Runs the test `name` of this binary alone in a process of its own, with `settings` as its only `ZK_ALLOC_*`
 /// variables.
@@ -125,7 +127,7 @@ pub(crate) fn alone_as(name: &str, settings: &[(&str, &OsStr)], prepare: impl Fn
     let mut command = Command::new(std::env::current_exe().expect("a test binary knows its path"));
     for (inherited, _) in std::env::vars_os() {
         let variable = inherited.to_string_lossy();
-        if variable.starts_with("ZK_ALLOC_") && variable != BARE_METAL {
+        if variable.starts_with("ZK_ALLOC_") && variable != BARE_METAL && !variable.starts_with(PROFILE) {
             command.env_remove(inherited);
         }
     }

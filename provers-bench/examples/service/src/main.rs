@@ -39,6 +39,9 @@ fn run() -> anyhow::Result<()> {
         // Rayon's threads start here, and not in the phase of the first proof.
         zk_alloc_plonky3::init();
     }
+    if settings.profile {
+        zk_alloc::profile::start(zk_alloc::profile::MEAN_BYTES);
+    }
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let result = runtime.block_on(server::run(settings));
     // Proofs that were given up do not hold up the end of the process.

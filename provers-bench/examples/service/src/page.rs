@@ -44,6 +44,7 @@ fn write(service: &Service, out: &mut String) -> fmt::Result {
     write_proofs(service, &state, out)?;
     drop(state);
     if matches!(service.engine, Engine::Here(_)) {
+        writeln!(out, "\nresident memory of zk-alloc\n{}", zk_alloc::resident_parts())?;
         writeln!(out, "\nzk-alloc\n{}", zk_alloc::stats())?;
     }
     Ok(())

@@ -13,6 +13,7 @@ use axum::routing::{get, post};
 use axum::{Json, Router};
 use metrics_exporter_prometheus::PrometheusHandle;
 use serde_json::json;
+use zk_alloc_profile::Profile;
 
 use crate::failure::Failure;
 use crate::request::Request;
@@ -24,7 +25,8 @@ const MOST_BODY_BYTES: usize = 4096;
 /// A request may take this much longer than a proof, to send its body and to read the answer.
 const EXTRA: Duration = Duration::from_secs(10);
 
-const PATHS: &str = "POST /proofs, GET /metrics, GET /memory, GET /health, POST /purge, POST /soften";
+const PATHS: &str = "POST /proofs, GET /metrics, GET /memory, GET /health, GET /debug/pprof/heap, POST /purge, \
+                     POST /soften";
 
 #[derive(Clone)]
 struct App {
@@ -44,6 +46,7 @@ pub fn router(service: Arc<Service>, metrics: PrometheusHandle) -> Router {
         .route("/metrics", get(metrics_text))
         .route("/memory", get(memory_page))
         .route("/health", get(health))
+        .route("/debug/pprof/heap", get(heap_profile))
         .route("/purge", post(|State(app): State<App>| purge(app, false)))
         .route("/soften", post(|State(app): State<App>| purge(app, true)))
         .fallback(|uri: Uri| async move {
@@ -77,6 +80,20 @@ async fn metrics_text(State(app): State<App>) -> Response {
 
 async fn memory_page(State(app): State<App>) -> String {
     page::text(&app.service)
+}
+
+/// The path that `go tool pprof` and continuous profilers ask for.
+async fn heap_profile(State(app): State<App>) -> Response {
+    if !app.service.settings.profile {
+        let text = "call sites are not sampled: start the service with --profile";
+        return (StatusCode::NOT_FOUND, Json(json!({ "error": text }))).into_response();
+    }
+    // Looking up names may take a second, and so does not run on a thread that serves connections.
+    let encode = || zk_alloc::profile::unsampled(|| Profile::new(&zk_alloc::profile::snapshot()).pprof());
+    match tokio::task::spawn_blocking(encode).await {
+        Ok(Ok(bytes)) => ([(header::CONTENT_TYPE, "application/octet-stream")], bytes).into_response(),
+        _ => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+    }
 }
 
 async fn health(State(app): State<App>) -> Result<&'static str, Failure> {

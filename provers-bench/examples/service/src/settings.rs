@@ -68,6 +68,10 @@ pub struct Settings {
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = budget, requires = "isolate")]
     pub budget: usize,
 
+    /// Sample which call sites hold memory: GET /debug/pprof/heap has the profile
+    #[arg(long, conflicts_with = "isolate")]
+    pub profile: bool,
+
     /// Accept requests with "fault": "panic", for tests
     #[arg(long)]
     pub allow_faults: bool,
@@ -118,7 +122,14 @@ mod tests {
         let settings = parsed("--isolate --workers 3 --budget 256M").unwrap();
         assert_eq!((settings.slots(), settings.budget), (3, 256 << 20));
         assert_eq!(parsed("--proofs 5 --memory-limit 2G").unwrap().limit_bytes(), 2 << 30);
-        for args in ["--budget 1G", "--workers 2", "--isolate --proofs 2", "--isolate --budget 1M", "--proofs 0"] {
+        for args in [
+            "--budget 1G",
+            "--workers 2",
+            "--isolate --proofs 2",
+            "--isolate --profile",
+            "--isolate --budget 1M",
+            "--proofs 0",
+        ] {
             assert!(parsed(args).is_err(), "{args} was taken");
         }
     }

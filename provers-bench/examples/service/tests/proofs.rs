@@ -2,6 +2,7 @@
 
 mod common;
 
+use std::io::Read;
 use std::net::TcpStream;
 use std::time::Duration;
 
@@ -149,6 +150,21 @@ fn the_metrics_are_prometheus_text() {
     for name in ["zk_alloc_resident_bytes", "service_reserved_bytes", "service_limit_bytes", "service_rss_bytes"] {
         assert!(client::metric(&reply.body, name, "").is_some(), "no {name}");
     }
+}
+
+/// Continuous profilers ask for this path, and take gzip.
+#[test]
+fn the_heap_profile_is_gzip_and_only_on_request() {
+    let server = Server::start("");
+    let reply = server.get("/debug/pprof/heap");
+    assert!(reply.status == 404 && reply.body.contains("--profile"), "{reply:?}");
+
+    let server = Server::start("--profile");
+    assert_eq!(server.prove("keccak", 10, 1).status, 200);
+    let mut answer = Vec::new();
+    client::send(server.address, "GET", "/debug/pprof/heap", "").unwrap().read_to_end(&mut answer).unwrap();
+    let body = answer.windows(4).position(|bytes| bytes == b"\r\n\r\n").unwrap() + 4;
+    assert!(answer.starts_with(b"HTTP/1.1 200") && answer[body..].starts_with(&[0x1f, 0x8b]));
 }
 
 /// The service learns that a proof fits only alone, and must not start two at once, although two slots are free.

@@ -4,6 +4,7 @@
 //! - `charts`: bars of a workload
 //! - `curves`: memory over time, and sweeps
 //! - `tables`: all tables of the page
+//! - `profile`: the page of a profile
 //! - `bars`: draws rows
 //! - `lines`: draws curves
 //! - `pareto`: time against memory
@@ -19,6 +20,7 @@ mod figure;
 mod lines;
 pub(super) mod palette;
 pub(super) mod pareto;
+mod profile;
 mod scale;
 mod tables;
 
@@ -31,6 +33,9 @@ use crate::results::view;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 use palette::Palette;
 use pareto::Pareto;
+#[cfg(feature = "profile")]
+pub(crate) use profile::{FaultsPage, faults_page};
+pub(crate) use profile::{ProfilePage, profile_page};
 use std::collections::BTreeSet;
 
 const STYLE: &str = include_str!("style.css");

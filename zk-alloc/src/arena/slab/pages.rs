@@ -42,6 +42,17 @@ impl SlabTable {
         unsafe { zone.release_slab(slab, slab_bytes, resident) };
     }
 
+    /// Bytes of the slabs in use that are accounted.
+    pub(crate) fn resident_bytes(&self) -> usize {
+        let units = 0..self.free_committed.load(atomic::Ordering::Acquire);
+        let bytes = |unit: usize| {
+            let class = self.class(unit).filter(|&class| begins_slab(unit, class))?;
+            let pages = self.present.all()[unit].load(Ordering::Relaxed).count_ones() as usize;
+            Some(pages * self.page_bytes(class.slab_bytes()))
+        };
+        units.filter_map(bytes).sum()
+    }
+
     /// The unit in which a slab's memory is accounted, in bytes: a page, or a 64th of the slab if that is more. So its bits fit in a word.
     fn page_bytes(&self, slab_bytes: usize) -> usize {
         os::page_bytes().max(slab_bytes / WORD_BITS)
@@ -83,7 +94,9 @@ impl SlabTable {
         }
         // Since then, another thread may have accounted for a page that its block shares with ours.
         let twice = present.fetch_or(missing, Ordering::Relaxed) & missing;
-        zone.count(0, missing_bytes - self.returned(twice, class.slab_bytes()));
+        let twice_bytes = twice.count_ones() as usize * self.page_bytes(class.slab_bytes());
+        budget::unaccount(twice_bytes);
+        zone.count(0, missing_bytes - twice_bytes);
         Ok(())
     }
 
@@ -108,7 +121,7 @@ impl SlabTable {
         gone
     }
 
-    /// Takes pages off the account that were purged, or accounted twice. Returns their bytes.
+    /// Takes pages off the account that were purged. Returns their bytes.
     fn returned(&self, pages: u64, slab_bytes: usize) -> usize {
         let bytes = pages.count_ones() as usize * self.page_bytes(slab_bytes);
         budget::returned(bytes);

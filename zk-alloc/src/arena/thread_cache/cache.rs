@@ -34,13 +34,16 @@ pub(crate) struct Cache {
     blocks: AtomicPtr<Blocks>,
     /// The cached run; zero is none.
     run: AtomicU64,
-    /// Requests served from here, and their bytes, since the process started. Written by the cache's thread only.
+    /// Requests of the cache's threads, and their bytes, since the process started. Written by the cache's thread only, as what follows.
     run_allocations: AtomicU64,
     run_bytes: AtomicU64,
     block_allocations: AtomicU64,
     block_bytes: AtomicU64,
     /// Bytes of blocks taken back, which other threads may have handed out.
     returned_bytes: AtomicU64,
+    /// The requests, and their bytes, of the threads that had the cache before this one.
+    former_allocations: AtomicU64,
+    former_bytes: AtomicU64,
 }
 
 /// The cache's own thread is in there until this is dropped.
@@ -108,6 +111,8 @@ impl Cache {
             block_allocations: AtomicU64::new(0),
             block_bytes: AtomicU64::new(0),
             returned_bytes: AtomicU64::new(0),
+            former_allocations: AtomicU64::new(0),
+            former_bytes: AtomicU64::new(0),
         }
     }
 
@@ -128,6 +133,8 @@ impl Cache {
             block_allocations: AtomicU64::new(0),
             block_bytes: AtomicU64::new(0),
             returned_bytes: AtomicU64::new(0),
+            former_allocations: AtomicU64::new(0),
+            former_bytes: AtomicU64::new(0),
         }
     }
 
@@ -285,6 +292,23 @@ impl Cache {
     pub(super) fn run_handed_out(&self, bytes: usize) {
         add(&self.run_allocations, 1);
         add(&self.run_bytes, bytes as u64);
+    }
+
+    /// Counts for a new thread from here on. Only for that thread.
+    pub(super) fn begin_thread(&self) {
+        let served: Totals = [self.block_totals(), self.run_totals()].into_iter().sum();
+        self.former_allocations.store(served.allocations, Ordering::Relaxed);
+        self.former_bytes.store(served.bytes, Ordering::Relaxed);
+    }
+
+    /// The requests of the thread that has the cache. Only for that thread.
+    pub(super) fn thread_totals(&self) -> Totals {
+        let served: Totals = [self.block_totals(), self.run_totals()].into_iter().sum();
+        let former = Totals::of(&self.former_allocations, &self.former_bytes);
+        Totals {
+            allocations: served.allocations.wrapping_sub(former.allocations),
+            bytes: served.bytes.wrapping_sub(former.bytes),
+        }
     }
 
     pub(super) fn run_totals(&self) -> Totals {

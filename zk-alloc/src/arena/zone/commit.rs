@@ -18,6 +18,19 @@ impl Zone {
         self.committed.reach(self.runs.len(), |_| Some(self.runs.len()));
     }
 
+    /// Bytes that were prefaulted, and not handed out since.
+    pub(crate) fn prefaulted_bytes(&self) -> usize {
+        self.residency.clean_bytes(self.committed.granules())
+    }
+
+    /// Bytes for which the kernel has pages; `None` if it does not tell.
+    pub(crate) fn kernel_bytes(&self) -> Option<usize> {
+        match self.committed.granules() {
+            0 => Some(0),
+            granules => self.residency.bytes_in_memory(0, granules),
+        }
+    }
+
     fn commit_from(&self, before: usize, granules: usize) -> Option<usize> {
         let step = (self.bytes(before) / 2)
             .clamp(tuning::least_commit_bytes(), tuning::most_commit_bytes())

@@ -4,12 +4,13 @@
 use std::ptr::NonNull;
 
 use super::{Limit, Shortage, Tenant, Zone};
+use crate::arena::thread_cache;
 use crate::os::{self, HUGE_PAGE_BYTES};
 use crate::tuning;
 
 impl Zone {
     /// Hands out a run of at least `bytes` bytes for the contents of another run, which is `len` bytes long. Also says whether the contents
-    /// must be copied: the first `len` bytes of the new run are all resident, or do not read as zeroes.
+    /// must be copied: the first `len` bytes of the new run are all resident, or do not read as zeroes. The caller counts the request.
     ///
     /// # Errors
     /// See [`Shortage`].
@@ -31,10 +32,18 @@ impl Zone {
         if fresh > 0 && moved < granules {
             self.prefault_edges(start + moved, granules - moved, true);
         }
-        self.count(self.bytes(granules), fresh);
-        self.counters().requested(bytes);
+        // Moved pages are not faulted in.
+        let moved_bytes = if is_copied { 0 } else { self.bytes(moved - resident) };
+        self.count(self.bytes(granules), fresh.saturating_sub(moved_bytes));
         self.residency.soil(start, granules);
         Ok((self.address(start), is_copied))
+    }
+
+    /// Counts a request that was handed a run: for its thread, or else for the zone.
+    pub(crate) fn count_request(&self, bytes: usize) {
+        if !thread_cache::count_run(bytes) {
+            self.counters().requested(bytes);
+        }
     }
 
     /// Claims a run with room to grow. Claims one without room if addresses are scarce, or if more of it is resident.
@@ -105,14 +114,14 @@ impl Zone {
     pub(crate) unsafe fn release_moved(&self, at: NonNull<u8>, bytes: usize) {
         let (start, granules) = (self.index(at), self.granules(bytes));
         self.forbid_huge_around(start..start + granules);
-        self.residency.forget(start, granules);
+        self.residency.moved_away(start, granules);
         self.release_granules(start, granules);
     }
 
     /// Never hands out the caller's run again, because another mapping may lie in a hole of it.
     pub(crate) fn abandon(&self, at: NonNull<u8>, bytes: usize) {
         let (start, granules) = (self.index(at), self.granules(bytes));
-        self.residency.forget(start, granules);
+        self.residency.moved_away(start, granules);
         self.counters().released(self.bytes(granules));
     }
 

@@ -35,8 +35,12 @@ fn reports(order: &str) -> bool {
     order.trim().parse::<u32>().is_ok_and(|order| order != u32::MAX)
 }
 
-/// Page faults of this process so far that read nothing from a disk.
+/// Page faults of this process so far that read nothing from a disk; 0 in a [sandbox](super::super::sandbox), which may end the process
+/// for the question.
 pub(crate) fn minor_faults() -> u64 {
+    if super::super::is_in_sandbox() {
+        return 0;
+    }
     let mut buffer = [0; 512];
     // The second field, the name, may hold spaces and ends with the last parenthesis; minflt is the tenth.
     let text = read_small(c"/proc/self/stat", &mut buffer);

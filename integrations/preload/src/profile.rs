@@ -1,0 +1,81 @@
+//! `ZK_ALLOC_PROFILE=DIR`: samples the call sites of the arena's requests, and leaves them in a file of the folder when the process
+//! exits. The program `zk-alloc-profile` looks up the names of the functions.
+#![allow(unsafe_code, reason = "is called by the loader")]
+
+use std::ffi::OsStr;
+use std::fs::{self, OpenOptions};
+use std::io::{self, BufWriter, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use arena::c_api;
+use arena::profile::{self, Site};
+
+use crate::glibc;
+
+/// The variable that names the folder.
+pub(crate) const VARIABLE: &str = "ZK_ALLOC_PROFILE";
+
+/// The folder; none if the process is not profiled.
+static FOLDER: OnceLock<PathBuf> = OnceLock::new();
+
+/// Takes the folder with which the process was started. Without one, or with `0`, nothing is sampled.
+pub(crate) fn configure(folder: Option<&[u8]>, is_said: impl Fn(&'static str) -> bool) {
+    let Some(folder) = folder.filter(|folder| !folder.is_empty() && *folder != b"0") else { return };
+    // SAFETY: reads a number that the kernel gave the process.
+    if unsafe { libc::getauxval(libc::AT_SECURE) } != 0 {
+        // A set-uid program does not write where its user says.
+        return;
+    }
+    if !glibc::prepare_walks() {
+        c_api::print_line(format_args!("{VARIABLE} needs glibc 2.35 or later; nothing is sampled"));
+        return;
+    }
+    // The program may change its folder.
+    let Ok(folder) = std::path::absolute(OsStr::from_bytes(folder)) else { return };
+    if FOLDER.set(folder).is_ok() {
+        profile::start(c_api::profile_mean_bytes(is_said));
+    }
+}
+
+// SAFETY: the loader calls the functions that are listed here when the process exits, without arguments.
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static AT_EXIT: extern "C" fn() = at_exit;
+
+extern "C" fn at_exit() {
+    // A sandbox may end a process that opens a file.
+    let Some(folder) = FOLDER.get().filter(|_| profile::is_on() && !c_api::is_in_sandbox()) else { return };
+    profile::stop();
+    if let Err(error) = write(folder) {
+        c_api::print_line(format_args!("no profile in {}: {error}", folder.display()));
+    }
+}
+
+/// Writes the file, unless the arena served nothing, as in the many small programs of a script.
+fn write(folder: &Path) -> io::Result<()> {
+    let profile = profile::snapshot();
+    if profile.sites.is_empty() {
+        return Ok(());
+    }
+    fs::create_dir_all(folder)?;
+    // Another user may have laid a link there.
+    let options = OpenOptions::new().write(true).create(true).truncate(true).custom_flags(libc::O_NOFOLLOW).to_owned();
+    let mut file = BufWriter::new(options.open(folder.join(format!("{}.raw", std::process::id())))?);
+    writeln!(file, "zk-alloc-profile 1\nmean_bytes {}\nmissed {}", profile.mean_bytes, profile.missed)?;
+    profile.sites.iter().try_for_each(|site| write_site(&mut file, site))?;
+    writeln!(file, "maps")?;
+    io::copy(&mut fs::File::open("/proc/self/maps")?, &mut file)?;
+    file.flush()
+}
+
+fn write_site(file: &mut impl Write, site: &Site) -> io::Result<()> {
+    let figures = [site.allocated, site.live, site.peak];
+    write!(file, "site")?;
+    figures.iter().try_for_each(|amount| write!(file, " {} {}", amount.allocations, amount.bytes))?;
+    write!(file, " {} :", site.fresh_bytes)?;
+    site.addresses.iter().try_for_each(|address| write!(file, " {address:x}"))?;
+    writeln!(file)
+}

@@ -1,0 +1,78 @@
+//! `ZK_ALLOC_PROFILE`: a process leaves its call sites, and the names are looked up afterwards.
+#![cfg(all(target_os = "linux", target_env = "gnu", any(target_arch = "x86_64", target_arch = "aarch64")))]
+
+mod support;
+
+use std::path::{Path, PathBuf};
+
+use support::{Arm, assert_ok, compiled, compiled_library, said};
+use zk_alloc_profile::{Profile, Value};
+
+/// An empty folder of this test.
+fn folder(name: &str) -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let _ = std::fs::remove_dir_all(&folder);
+    folder
+}
+
+#[test]
+fn a_process_leaves_its_call_sites() {
+    let Some(program) = compiled("profile", &["profile.c"], &["-fno-optimize-sibling-calls"]) else { return };
+    let folder = folder("profile-of-a-process");
+    assert_ok(Arm::Default.command(&program).env("ZK_ALLOC_PROFILE", &folder));
+    let files: Vec<_> = std::fs::read_dir(&folder).expect("the folder was made").collect();
+    assert_eq!(files.len(), 1);
+    let profile = Profile::read(files[0].as_ref().unwrap().path()).expect("a raw profile");
+    assert_eq!(profile.missed(), 0);
+    let bytes = |value, function: &str| {
+        let folded = profile.folded(value);
+        let lines = folded.lines().filter(|line| line.contains(&format!("main;{function} ")));
+        lines.map(|line| line.rsplit_once(' ').unwrap().1.parse::<u64>().unwrap()).sum::<u64>()
+    };
+    let (three, eight) = (3 << 20, 8 << 20);
+    assert_eq!(bytes(Value::InuseSpace, "hold_eight"), eight, "{}", profile.folded(Value::AllocSpace));
+    assert_eq!(bytes(Value::InuseSpace, "hold_three"), 0);
+    assert_eq!((bytes(Value::PeakSpace, "hold_eight"), bytes(Value::PeakSpace, "hold_three")), (eight, three));
+    assert_eq!(bytes(Value::AllocSpace, "hold_three"), three + (1 << 20));
+}
+
+/// Without the variable, nothing is sampled and no file is made.
+#[test]
+fn a_process_without_the_variable_leaves_nothing() {
+    let Some(program) = compiled("profile-off", &["profile.c"], &[]) else { return };
+    let folder = folder("profile-off");
+    std::fs::create_dir_all(&folder).unwrap();
+    for off in ["", "0"] {
+        assert_ok(Arm::Default.command(&program).env("ZK_ALLOC_PROFILE", off).current_dir(&folder));
+    }
+    assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 0);
+}
+
+/// A walk of the stack within `malloc` that called dlsym(3) would wait for the lock that `dlopen` holds.
+#[test]
+fn a_sample_neither_waits_for_the_loader_nor_changes_its_error() {
+    let Some(library) = compiled_library("libwalk.so", "walk.c", &["-DLIBRARY", "-pthread"]) else { return };
+    let Some(program) = compiled("walk", &["walk.c"], &["-pthread", "-ldl"]) else { return };
+    let folder = folder("profile-walk");
+    assert_ok(Arm::Default.command(&program).arg(library).env("ZK_ALLOC_PROFILE", &folder));
+    assert_eq!(std::fs::read_dir(&folder).expect("the folder was made").count(), 1);
+}
+
+/// Without a warning, a typing error would change how exact the profile is.
+#[test]
+fn sizes_have_units_and_mistakes_are_named() {
+    let Some(program) = compiled("profile-mean", &["profile.c"], &[]) else { return };
+    let folder = folder("profile-mean");
+    let run = |mean: &str| {
+        said(Arm::Default.command(&program).env("ZK_ALLOC_PROFILE", &folder).env("ZK_ALLOC_PROFILE_BYTES", mean))
+    };
+    let fine = run("64K");
+    assert!(fine.ok && fine.err.is_empty(), "{}", fine.err);
+    let file = std::fs::read_dir(&folder).unwrap().next().unwrap().unwrap().path();
+    assert!(std::fs::read_to_string(file).unwrap().contains("\nmean_bytes 65536\n"));
+    for wrong in ["many", "0"] {
+        let warned = run(wrong);
+        assert!(warned.ok, "{}", warned.err);
+        assert!(warned.err.contains("ZK_ALLOC_PROFILE_BYTES") && warned.err.contains("524288"), "{}", warned.err);
+    }
+}

@@ -1,0 +1,165 @@
+#![doc = include_str!("../README.md")]
+
+mod pprof;
+mod sites;
+mod stacks;
+mod symbols;
+mod values;
+
+use std::fmt::Write as _;
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use inferno::flamegraph;
+use inferno::flamegraph::color::{BasicPalette, Palette};
+use zk_alloc::profile::{self, Snapshot};
+
+use sites::RawProfile;
+use stacks::{Line, Stack};
+use symbols::Elsewhere;
+pub use values::Value;
+
+// Does not compile against the crate `zk-alloc` on crates.io, which belongs to another project. That arena overwrites
+// live memory.
+const _: () = zk_alloc::REUSES_ONLY_WHAT_WAS_FREED;
+
+/// A profile with the names of functions.
+#[derive(Debug)]
+pub struct Profile {
+    stacks: Vec<Stack>,
+    mean_bytes: usize,
+    missed: u64,
+}
+
+/// Writes the profile of this moment into `dir`, which is made if it does not exist: `profile.pb.gz` for pprof; and for each of
+/// [`Value::OF_BYTES`] folded stacks (`peak_space.folded`) and a flame graph (`peak_space.svg`). A figure that is 0 everywhere has no
+/// files.
+///
+/// Looking up the names may take a second, and memory for the program's debug information. None of that is in the profile.
+///
+/// # Errors
+/// The system's, if a file can't be written.
+///
+/// ```no_run
+/// zk_alloc::profile::start(zk_alloc::profile::MEAN_BYTES);
+/// // ... prove ...
+/// zk_alloc_profile::write("profile")?;
+/// # std::io::Result::Ok(())
+/// ```
+pub fn write(dir: impl AsRef<Path>) -> io::Result<()> {
+    profile::unsampled(|| Profile::new(&profile::snapshot()).write(dir.as_ref()))
+}
+
+impl Profile {
+    /// Looks up the names of the functions in a snapshot of this process.
+    ///
+    /// ```
+    /// # #[global_allocator]
+    /// # static ALLOC: zk_alloc::ZkAllocator = zk_alloc::ZkAllocator::resident();
+    /// # use zk_alloc::profile;
+    /// use zk_alloc_profile::{Profile, Value};
+    ///
+    /// profile::start(profile::MEAN_BYTES);
+    /// let proof = vec![1u8; 4 << 20];
+    /// let profile = Profile::new(&profile::snapshot());
+    /// println!("{}", profile.folded(Value::InuseSpace)); // main;<alloc::vec::Vec<u8> as ...> 4194304
+    /// # assert!(profile.folded(Value::InuseSpace).contains(" 4194304"));
+    /// # drop(proof);
+    /// ```
+    #[must_use]
+    pub fn new(snapshot: &Snapshot) -> Self {
+        profile::unsampled(|| Self::with_names(&snapshot.into(), symbols::here))
+    }
+
+    /// Reads a file that `libzk_alloc.so` left, and looks up the names of the functions in the program's files.
+    ///
+    /// # Errors
+    /// The system's, if the file can't be read; `InvalidData`, if it has another format.
+    pub fn read(raw: impl AsRef<Path>) -> io::Result<Self> {
+        let text = fs::read_to_string(raw)?;
+        let (profile, maps) = RawProfile::parse(&text)?;
+        let mut files = Elsewhere::new(maps);
+        Ok(Self::with_names(&profile, |address| files.lines(address)))
+    }
+
+    fn with_names(raw: &RawProfile, look_up: impl FnMut(usize) -> Vec<Line>) -> Self {
+        let stacks = stacks::stacks(&raw.sites, look_up);
+        Self { stacks, mean_bytes: raw.mean_bytes, missed: raw.missed }
+    }
+
+    /// Samples that could not be noted. The figures lack them.
+    #[must_use]
+    pub fn missed(&self) -> u64 {
+        self.missed
+    }
+
+    /// The sum of a figure over all call sites.
+    #[must_use]
+    pub fn total(&self, value: Value) -> u64 {
+        self.stacks.iter().map(|stack| value.of(&stack.figures)).sum()
+    }
+
+    /// The file for pprof: a message of `profile.proto`, compressed with gzip. A server may answer requests for
+    /// `/debug/pprof/heap` with it.
+    ///
+    /// # Errors
+    /// None in practice: the compressor writes to memory.
+    pub fn pprof(&self) -> io::Result<Vec<u8>> {
+        pprof::encode(&self.stacks, self.mean_bytes)
+    }
+
+    /// Folded stacks: a line for each call site, with its functions from the outermost to the innermost and the figure. Sites where it
+    /// is 0 are left out. Requests that the backing allocator served lie below `[backing allocator]`.
+    #[must_use]
+    pub fn folded(&self, value: Value) -> String {
+        let mut text = String::new();
+        for stack in self.stacks.iter().filter(|stack| value.of(&stack.figures) > 0) {
+            let root = (!stack.is_of_arena).then(|| "[backing allocator]".to_owned());
+            let lines = stack.calls.iter().rev().flat_map(|call| call.lines.iter().rev());
+            // A semicolon ends a function's name.
+            let names = lines.map(|line| line.function.replace(';', ","));
+            let mut names: Vec<_> = root.into_iter().chain(names).collect();
+            if names.is_empty() {
+                names.push("[no call site]".into());
+            }
+            let _ = writeln!(text, "{} {}", names.join(";"), value.of(&stack.figures));
+        }
+        text
+    }
+
+    /// A flame graph, as SVG. `None` if the figure is 0 everywhere.
+    ///
+    /// # Errors
+    /// None in practice: it is written to memory.
+    pub fn flame_graph(&self, value: Value) -> io::Result<Option<Vec<u8>>> {
+        let folded = self.folded(value);
+        if folded.is_empty() {
+            return Ok(None);
+        }
+        let mut options = flamegraph::Options::default();
+        options.title = value.title().into();
+        options.count_name = value.unit().into();
+        options.colors = Palette::Basic(BasicPalette::Mem);
+        let mut svg = Vec::new();
+        flamegraph::from_lines(&mut options, folded.lines(), &mut svg).map_err(io::Error::other)?;
+        Ok(Some(svg))
+    }
+
+    /// Writes the files that [`write`] describes.
+    ///
+    /// # Errors
+    /// The system's, if a file can't be written.
+    pub fn write(&self, dir: &Path) -> io::Result<()> {
+        fs::create_dir_all(dir)?;
+        fs::write(dir.join("profile.pb.gz"), self.pprof()?)?;
+        for value in Value::OF_BYTES {
+            let file = |extension: &str| dir.join(value.name()).with_extension(extension);
+            if let Some(svg) = self.flame_graph(value)? {
+                fs::write(file("folded"), self.folded(value))?;
+                fs::write(file("svg"), svg)?;
+            }
+        }
+        Ok(())
+    }
+}

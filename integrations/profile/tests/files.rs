@@ -1,0 +1,123 @@
+//! The files say what the snapshot says, to readers that others wrote.
+
+use std::fs;
+use std::hint::black_box;
+use std::io::Read;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use pprof::protos::{Message, Profile as Proto};
+use zk_alloc::{ZkAllocator, profile};
+use zk_alloc_profile::{Profile, Value};
+
+#[global_allocator]
+static ALLOC: ZkAllocator = ZkAllocator::resident();
+
+const MIB: usize = 1 << 20;
+
+/// The profile belongs to the process, and tests are its threads.
+fn sampling() -> MutexGuard<'static, ()> {
+    static ONE: Mutex<()> = Mutex::new(());
+    let one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    profile::start(profile::MEAN_BYTES);
+    one
+}
+
+#[inline(never)]
+fn hold_eight() -> Vec<u8> {
+    black_box(vec![1u8; 8 * MIB])
+}
+
+#[inline(never)]
+fn hold_three() -> Vec<u8> {
+    black_box(vec![2u8; 3 * MIB])
+}
+
+fn read(gzipped: &[u8]) -> Proto {
+    let mut bytes = Vec::new();
+    flate2::read::GzDecoder::new(gzipped).read_to_end(&mut bytes).expect("gzip");
+    Proto::decode(&*bytes).expect("a message of profile.proto")
+}
+
+fn text(proto: &Proto, index: i64) -> &str {
+    &proto.string_table[usize::try_from(index).unwrap()]
+}
+
+/// The sum of a figure over the samples with this function.
+fn sum(proto: &Proto, value: Value, function: &str) -> i64 {
+    let index = proto.sample_type.iter().position(|kind| text(proto, kind.ty) == value.name()).expect("a sample type");
+    let functions = proto.function.iter().filter(|known| text(proto, known.name).ends_with(function));
+    let functions: Vec<_> = functions.map(|known| known.id).collect();
+    let is_within = |location: &u64| {
+        let location = proto.location.iter().find(|known| known.id == *location).expect("a location");
+        location.line.iter().any(|line| functions.contains(&line.function_id))
+    };
+    proto
+        .sample
+        .iter()
+        .filter(|sample| sample.location_id.iter().any(is_within))
+        .map(|sample| sample.value[index])
+        .sum()
+}
+
+#[test]
+fn the_pprof_crate_reads_the_file() {
+    let _one = sampling();
+    let kept = hold_eight();
+    drop(hold_three());
+    let profile = Profile::new(&profile::snapshot());
+    let proto = read(&profile.pprof().unwrap());
+
+    let (three, eight) = ((3 * MIB) as i64, (8 * MIB) as i64);
+    assert_eq!(sum(&proto, Value::AllocSpace, "hold_eight"), eight);
+    assert_eq!(sum(&proto, Value::AllocObjects, "hold_eight"), 1);
+    assert_eq!(sum(&proto, Value::InuseSpace, "hold_eight"), eight);
+    assert_eq!(sum(&proto, Value::PeakSpace, "hold_three"), three);
+    assert_eq!((sum(&proto, Value::InuseSpace, "hold_three"), sum(&proto, Value::InuseObjects, "hold_three")), (0, 0));
+    for value in Value::ALL {
+        let index = Value::ALL.iter().position(|known| *known == value).unwrap();
+        let total: i64 = proto.sample.iter().map(|sample| sample.value[index]).sum();
+        assert_eq!(total as u64, profile.total(value), "{}", value.name());
+    }
+    assert_eq!(text(&proto, proto.default_sample_type), "peak_space");
+    assert_eq!(proto.period, profile::MEAN_BYTES as i64);
+    assert_eq!(text(&proto, 0), "");
+    let with_labels =
+        proto.sample.iter().filter(|sample| sample.label.iter().any(|label| text(&proto, label.str) == "arena"));
+    assert!(with_labels.count() > 0);
+    drop(kept);
+}
+
+/// A table by function would name the allocator for every byte.
+#[test]
+fn the_innermost_call_is_the_programs() {
+    let _one = sampling();
+    let kept = hold_eight();
+    let folded = Profile::new(&profile::snapshot()).folded(Value::InuseSpace);
+    let line = folded.lines().find(|line| line.contains("hold_eight")).expect("the site");
+    assert!(line.ends_with(&format!(" {}", 8 * MIB)), "{line}");
+    let innermost = line.rsplit(';').next().unwrap();
+    assert!(!innermost.contains("zk_alloc::") && !innermost.contains("__rust"), "{line}");
+    assert!(
+        line.find("innermost_call").unwrap() < line.find("hold_eight").unwrap(),
+        "the outermost comes first: {line}"
+    );
+    drop(kept);
+}
+
+#[test]
+fn every_figure_has_its_files() {
+    let _one = sampling();
+    let dir = std::env::temp_dir().join(format!("zk-alloc-profile-{}", std::process::id()));
+    let kept = hold_eight();
+    zk_alloc_profile::write(&dir).unwrap();
+    let is_site = |text: &str| text.contains("hold_eight");
+    for value in [Value::AllocSpace, Value::InuseSpace, Value::PeakSpace] {
+        let read = |extension: &str| fs::read_to_string(dir.join(value.name()).with_extension(extension)).unwrap();
+        let (svg, folded) = (read("svg"), read("folded"));
+        assert!(is_site(&svg) && svg.contains("</svg>"), "{svg}");
+        assert!(is_site(&folded) && folded.lines().all(|line| line.rsplit_once(' ').unwrap().1.parse::<u64>().is_ok()));
+    }
+    assert!(!read(&fs::read(dir.join("profile.pb.gz")).unwrap()).sample.is_empty());
+    fs::remove_dir_all(&dir).unwrap();
+    drop(kept);
+}

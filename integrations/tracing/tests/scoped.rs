@@ -1,0 +1,42 @@
+//! Without phases, zk-alloc counts nothing, and the report says so.
+
+use std::hint::black_box;
+
+use tracing::info_span;
+use zk_alloc::{ZkAllocator, phase};
+use zk_alloc_tracing::Coverage;
+
+#[global_allocator]
+static ALLOC: ZkAllocator = ZkAllocator;
+
+fn stage(name: &'static str) {
+    match name {
+        "outside" => info_span!("outside").in_scope(|| drop(black_box(vec![1u8; 8 << 20]))),
+        _ => info_span!("inside").in_scope(|| drop(black_box(vec![1u8; 8 << 20]))),
+    }
+}
+
+/// There is one test: phases are the process's.
+#[test]
+fn a_report_tells_what_no_phase_was_open_for() {
+    let memory = zk_alloc_tracing::init();
+    stage("outside");
+    let report = memory.report();
+    assert_eq!(report.coverage, Coverage::NothingServed);
+    assert!(report.to_string().contains("no phase of zk-alloc was open"), "{report}");
+
+    // A phase may begin and end within a span, as with the adapters.
+    info_span!("prove").in_scope(|| phase(|| stage("inside")));
+    let report = memory.report();
+    assert_eq!(report.coverage, Coverage::Arena);
+    let [outside, prove] = report.spans.as_slice() else { panic!("two spans: {report}") };
+    let inside = &prove.children[0];
+    assert!(!outside.totals.is_served && outside.totals.minor_faults >= 2 && outside.totals.wall_ns > 0, "{report:#?}");
+    assert_eq!((outside.totals.allocated_bytes, outside.totals.peak_live_bytes), (0, 0));
+    for span in [prove, inside] {
+        assert!(span.totals.is_served && span.totals.peak_live_bytes >= 8 << 20, "{report:#?}");
+    }
+    let text = report.to_string();
+    assert!(text.lines().any(|line| line.starts_with("outside") && line.contains(" - ")), "{text}");
+    assert!(text.ends_with("-: no phase of zk-alloc was open"), "{text}");
+}

@@ -1,0 +1,207 @@
+//! What a span is told: its own peak, what it allocated, and what was live, next to other spans and on several threads.
+
+use std::hint::black_box;
+use std::sync::{Barrier, Mutex, MutexGuard, PoisonError};
+use std::thread;
+
+use tracing::{Dispatch, dispatcher, info_span};
+use tracing_subscriber::layer::SubscriberExt;
+use zk_alloc::ZkAllocator;
+use zk_alloc_tracing::{Coverage, Recorder, Report, SpanReport};
+
+#[global_allocator]
+static ALLOC: ZkAllocator = ZkAllocator::resident();
+
+const MIB: u64 = 1 << 20;
+
+/// The counters belong to the process.
+static TURN: Mutex<()> = Mutex::new(());
+
+fn turn() -> MutexGuard<'static, ()> {
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn mib(count: u64) -> Vec<u8> {
+    black_box(vec![1; (count * MIB) as usize])
+}
+
+fn dispatch(memory: &Recorder) -> Dispatch {
+    tracing_subscriber::registry().with(memory.layer()).into()
+}
+
+fn recorded(work: impl FnOnce()) -> Report {
+    let memory = Recorder::new();
+    dispatcher::with_default(&dispatch(&memory), work);
+    memory.report()
+}
+
+/// The span at this path.
+#[track_caller]
+fn at<'a>(report: &'a Report, path: &[&str]) -> &'a SpanReport {
+    let (mut spans, mut found) = (&report.spans, None);
+    for name in path {
+        let span = spans.iter().find(|span| span.name == *name).unwrap_or_else(|| panic!("no {path:?} in {report:#?}"));
+        (spans, found) = (&span.children, Some(span));
+    }
+    found.expect("a path has a name")
+}
+
+/// Within a MiB: threads of the test harness allocate a little.
+#[track_caller]
+fn assert_mib(bytes: u64, expected: u64) {
+    assert!(bytes.abs_diff(expected * MIB) < MIB, "{bytes} bytes are not {expected} MiB");
+}
+
+#[test]
+fn each_span_has_the_peak_within_it_and_its_parent_has_the_highest() {
+    let _turn = turn();
+    zk_alloc::release();
+    let before = zk_alloc::stats().live_bytes as u64;
+    let report = recorded(|| {
+        let _prove = info_span!("prove").entered();
+        let kept = info_span!("trace").in_scope(|| mib(16));
+        info_span!("commit").in_scope(|| drop(mib(64)));
+        info_span!("open").in_scope(|| drop(mib(32)));
+        drop(kept);
+        info_span!("end").in_scope(|| ());
+    });
+    let peak = |path: &[&str]| at(&report, path).totals.peak_live_bytes.saturating_sub(before);
+    assert_mib(peak(&["prove", "trace"]), 16);
+    assert_mib(peak(&["prove", "commit"]), 16 + 64);
+    assert_mib(peak(&["prove", "open"]), 16 + 32);
+    assert_mib(peak(&["prove", "end"]), 0);
+    assert_mib(peak(&["prove"]), 16 + 64);
+    assert_eq!(report.peak_path(), ["prove", "commit"]);
+
+    let prove = at(&report, &["prove"]);
+    assert_mib(prove.totals.allocated_bytes, 16 + 64 + 32);
+    assert_mib(prove.threads[0].totals.allocated_bytes, 16 + 64 + 32);
+    assert_mib(prove.at_exit.live_bytes.saturating_sub(prove.at_entry.live_bytes), 0);
+    assert!(
+        prove.at_exit.retained_bytes > prove.at_entry.retained_bytes && prove.totals.fresh_bytes >= 80 * MIB,
+        "{report:#?}"
+    );
+    let trace = at(&report, &["prove", "trace"]);
+    assert_mib(trace.at_exit.live_bytes - trace.at_entry.live_bytes, 16);
+    // In the order in which they ran.
+    let order: Vec<_> = prove.children.iter().map(|span| span.name.as_str()).collect();
+    assert_eq!(order, ["trace", "commit", "open", "end"]);
+}
+
+#[test]
+fn the_peak_of_a_phase_s_report_stays_as_it_is() {
+    let _turn = turn();
+    let phase = zk_alloc::Phase::new();
+    let before = zk_alloc::stats().live_bytes;
+    recorded(|| {
+        info_span!("high").in_scope(|| drop(mib(64)));
+        info_span!("low").in_scope(|| drop(mib(1)));
+    });
+    assert!(phase.report().peak_live_bytes - before >= 64 << 20, "{}", phase.report());
+}
+
+#[test]
+fn spans_of_one_name_are_folded_and_the_threads_told_apart() {
+    let _turn = turn();
+    let memory = Recorder::new();
+    let dispatch = dispatch(&memory);
+    let together = Barrier::new(2);
+    thread::scope(|scope| {
+        for count in [2, 3] {
+            let (dispatch, together) = (&dispatch, &together);
+            let work = move || {
+                dispatcher::with_default(dispatch, || {
+                    let _hash = info_span!("hash").entered();
+                    together.wait();
+                    drop(mib(count));
+                    thread::sleep(std::time::Duration::from_millis(20));
+                    together.wait();
+                });
+            };
+            thread::Builder::new().name(format!("worker {count}")).spawn_scoped(scope, work).unwrap();
+        }
+    });
+    let report = memory.report();
+    let hash = at(&report, &["hash"]);
+    assert_eq!((report.spans.len(), hash.count), (1, 2));
+    // Both were in it at the same time, and the process's time and memory count once.
+    assert!(hash.totals.wall_ns >= 20_000_000, "{hash:#?}");
+    let thread_ns: u64 = hash.threads.iter().map(|thread| thread.totals.wall_ns).sum();
+    assert!(thread_ns > hash.totals.wall_ns, "{hash:#?}");
+    assert_mib(hash.totals.allocated_bytes, 5);
+    for count in [2, 3] {
+        let name = format!("worker {count}");
+        let thread = hash.threads.iter().find(|thread| thread.thread == name).expect("both threads");
+        assert_mib(thread.totals.allocated_bytes, count);
+    }
+}
+
+#[test]
+fn a_span_that_moves_between_threads_counts_once_and_only_while_it_is_entered() {
+    let _turn = turn();
+    let memory = Recorder::new();
+    let dispatch = dispatch(&memory);
+    let span = dispatcher::with_default(&dispatch, || info_span!("future"));
+    for count in [4, 8] {
+        thread::scope(|scope| {
+            scope.spawn(|| span.in_scope(|| drop(mib(count))));
+        });
+        drop(mib(32));
+    }
+    let report = memory.report();
+    let future = at(&report, &["future"]);
+    assert_eq!((future.count, future.threads.len()), (1, 2));
+    assert_mib(future.totals.allocated_bytes, 4 + 8);
+}
+
+#[test]
+fn spans_that_end_in_another_order_keep_their_own_time() {
+    let _turn = turn();
+    let report = recorded(|| {
+        let (first, second) = (info_span!("first"), info_span!(parent: None, "second"));
+        let first = first.entered();
+        drop(mib(2));
+        let second = second.entered();
+        drop(mib(4));
+        drop(first);
+        drop(mib(8));
+        drop(second);
+        drop(mib(16));
+    });
+    assert_mib(at(&report, &["first"]).totals.allocated_bytes, 2 + 4);
+    assert_mib(at(&report, &["second"]).totals.allocated_bytes, 4 + 8);
+    assert_mib(report.whole.totals.allocated_bytes, 2 + 4 + 8 + 16);
+}
+
+#[test]
+fn a_report_in_the_middle_has_what_is_entered() {
+    let _turn = turn();
+    let memory = Recorder::new();
+    dispatcher::with_default(&dispatch(&memory), || {
+        let _prove = info_span!("prove").entered();
+        let kept = mib(8);
+        let report = memory.report();
+        assert_eq!(report.coverage, Coverage::Arena);
+        assert_mib(at(&report, &["prove"]).totals.allocated_bytes, 8);
+        drop(kept);
+    });
+}
+
+/// Otherwise the prover's counts would grow with the number of its spans.
+#[test]
+fn the_layer_s_own_memory_is_not_the_prover_s() {
+    let _turn = turn();
+    let memory = Recorder::new();
+    let enter_many =
+        |count| (0..count).for_each(|_| info_span!("outer").in_scope(|| info_span!("inner").in_scope(|| ())));
+    dispatcher::with_default(&dispatch(&memory), || {
+        // tracing-subscriber keeps its spans in pages, which it makes once.
+        enter_many(1);
+        let before = zk_alloc::thread_stats();
+        enter_many(100_000);
+        assert_eq!(zk_alloc::thread_stats(), before);
+    });
+    let report = memory.report();
+    assert_eq!(at(&report, &["outer", "inner"]).count, 100_001);
+    assert!(report.entries_not_in_trace > 0 && report.unrecorded_entries == 0, "{report:#?}");
+}

@@ -1,0 +1,169 @@
+//! `exec --profile`: which functions of a command take its page faults, and which hold its memory under our library.
+
+use super::cli::Job;
+use super::faults::Faults;
+use super::libraries::Entrant;
+use super::process::{self, Ran, Task};
+use super::reaped;
+use super::run::entrants;
+use super::surroundings::Surroundings;
+use super::target::Target;
+use crate::arms::OURS;
+use crate::measure::interrupt::Interrupt;
+use crate::measure::process::Failure;
+use crate::protocol::profiles::function_of;
+use crate::report::{self, FaultsPage};
+use crate::results::format;
+use anyhow::{Context, anyhow, bail};
+use comfy_table::presets::UTF8_FULL_CONDENSED;
+use comfy_table::{CellAlignment, ContentArrangement, Table};
+use nix::unistd::{SysconfVar, sysconf};
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use zk_alloc_profile::{Profile, Value};
+
+/// The files of a profile, in its folder.
+const PAGE: &str = "profile.html";
+const FAULTS: &str = "page-faults.raw";
+/// The folder in which our library leaves the profile of each process.
+const OURS_FOLDER: &str = "under-zk-alloc";
+/// The rows of the table.
+const MOST: usize = 10;
+
+/// Runs the command twice, and returns the text for stdout; `None` if the user stopped it.
+pub(crate) fn profile(job: &Job, interrupt: &Interrupt) -> anyhow::Result<Option<String>> {
+    let target = Target::of(job.command.first().map_or("".as_ref(), |word| word.as_os_str()))?;
+    let surroundings = Surroundings::observe();
+    let name = target.name();
+    reaped::adopt_orphans()?;
+    let (folder, _) = crate::run::new_folder(job.out.as_deref(), &format!("profile-{name}"))?;
+    let folder = folder.canonicalize().with_context(|| format!("cannot find {}", folder.display()))?;
+    let run = |environment: &[(String, String)], library: Option<&Path>| {
+        let task = Task {
+            command: &job.command,
+            environment,
+            preloaded: &surroundings.preloaded,
+            library,
+            each: None,
+            hashes_stdout: false,
+            limit: job.timeout,
+        };
+        match process::run(&task, interrupt) {
+            Err(Failure::Interrupted) => Ok(None),
+            ran => ran.map(Some).map_err(|failure| anyhow!("{name} failed: {failure}")),
+        }
+    };
+    eprintln!("{name}: once as it is");
+    let faults = Faults::begin()?;
+    let Some(own) = run(&[], None)? else { return Ok(None) };
+    let sampled = faults.end()?;
+    let page_bytes = sysconf(SysconfVar::PAGE_SIZE)?.and_then(|bytes| u64::try_from(bytes).ok()).unwrap_or(4096);
+    let Some((raw, share)) = sampled.largest(page_bytes) else {
+        bail!("{name} takes too few page faults to sample any")
+    };
+    let raw_path = folder.join(FAULTS);
+    fs::write(&raw_path, raw).with_context(|| format!("cannot write {}", raw_path.display()))?;
+    let before = Profile::read(&raw_path)?;
+
+    let ours = match &target.obstacle {
+        Some(obstacle) => Err(obstacle.clone()),
+        None => ours(job, &surroundings.preloaded),
+    };
+    let under_ours = match ours {
+        Err(reason) => {
+            eprintln!("not run under {OURS}: {reason}");
+            None
+        }
+        Ok(entrant) => {
+            eprintln!("{name}: once under {OURS}");
+            let mut environment = entrant.variables();
+            let place = folder.join(OURS_FOLDER);
+            environment.push(("ZK_ALLOC_PROFILE".into(), place.display().to_string()));
+            let Some(ran) = run(&environment, entrant.library.as_deref())? else { return Ok(None) };
+            Some((ran, largest(&place)?))
+        }
+    };
+    let functions = by_function(&before, page_bytes);
+    let held = under_ours.as_ref().and_then(|(_, profile)| profile.as_ref());
+    let peak = held.map(|profile| flame_graph(profile, Value::PeakSpace)).transpose()?;
+    let page = FaultsPage {
+        title: &format!("{name}: page faults by function"),
+        facts: facts(&name, &own, under_ours.as_ref().map(|(ran, _)| ran), share, sampled.lost),
+        functions: &functions[..functions.len().min(MOST)],
+        faults: flame_graph(&before, Value::FreshSpace)?,
+        peak: peak.flatten(),
+    };
+    let path = folder.join(PAGE);
+    fs::write(&path, report::faults_page(&page)).with_context(|| format!("cannot write {}", path.display()))?;
+    let facts = page.facts.iter().map(|fact| format!("{fact}\n")).collect::<String>();
+    Ok(Some(format!("{facts}\n{}\n\n{}\n", table(page.functions), path.display())))
+}
+
+/// Our library, as an arm.
+fn ours(job: &Job, preloaded: &str) -> Result<Entrant, String> {
+    let found = entrants(&Job { allocators: vec![OURS.into()], ..job.clone() }, preloaded);
+    let entrant = found.into_iter().next().ok_or("there is no such library")?;
+    match &entrant.trouble {
+        Some(trouble) => Err(format::outcome(trouble).unwrap_or_default()),
+        None => Ok(entrant),
+    }
+}
+
+/// The profile with the highest peak in a folder: one process of a command does most of its work.
+fn largest(folder: &Path) -> anyhow::Result<Option<Profile>> {
+    let Ok(entries) = fs::read_dir(folder) else { return Ok(None) };
+    let paths: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
+    let raw = paths.iter().filter(|path| path.extension().is_some_and(|extension| extension == "raw"));
+    let profiles = raw.map(Profile::read).collect::<Result<Vec<_>, _>>()?;
+    Ok(profiles.into_iter().max_by_key(|profile| profile.total(Value::PeakSpace)))
+}
+
+fn flame_graph(profile: &Profile, value: Value) -> anyhow::Result<Option<String>> {
+    Ok(profile.flame_graph(value)?.map(|svg| String::from_utf8_lossy(&svg).into_owned()))
+}
+
+/// What the two runs showed, in sentences.
+fn facts(name: &str, own: &Ran, ours: Option<&Ran>, share: f64, lost: u64) -> Vec<String> {
+    let faults = |ran: &Ran| format::count(ran.spent.minflt);
+    let [wall, peak] = [format::time(own.wall.as_nanos() as u64), format::bytes(own.peak_rss_bytes)];
+    let mut facts = vec![format!("{name} as it is: {} page faults, {wall}, peak RSS {peak}.", faults(own))];
+    facts.extend(ours.map(|ran| {
+        let [wall, peak] = [format::time(ran.wall.as_nanos() as u64), format::bytes(ran.peak_rss_bytes)];
+        format!("Under {OURS}, with sampling: {} page faults, {wall}, peak RSS {peak}.", faults(ran))
+    }));
+    if share < 0.95 {
+        facts.push(format!("The functions are those of one process, which takes {:.0}% of the faults.", share * 100.0));
+    }
+    if lost > 0 {
+        facts.push(format!("{} samples were lost.", format::count(lost)));
+    }
+    facts
+}
+
+/// Page faults by the program's innermost function, the most first.
+fn by_function(profile: &Profile, page_bytes: u64) -> Vec<(String, u64)> {
+    let mut functions = BTreeMap::<String, u64>::new();
+    for line in profile.folded(Value::FreshSpace).lines() {
+        let (calls, bytes) = line.rsplit_once(' ').unwrap_or((line, "0"));
+        let calls: Vec<_> = calls.split(';').map(str::to_owned).collect();
+        let bytes: u64 = bytes.parse().unwrap_or(0);
+        *functions.entry(function_of(&calls).to_owned()).or_default() += bytes / page_bytes;
+    }
+    let mut functions: Vec<_> = functions.into_iter().collect();
+    functions.sort_by_key(|(_, faults)| std::cmp::Reverse(*faults));
+    functions
+}
+
+fn table(functions: &[(String, u64)]) -> Table {
+    let mut table = Table::new();
+    table.set_content_arrangement(ContentArrangement::Dynamic).load_style(UTF8_FULL_CONDENSED);
+    table.set_header(["function", "page faults"]);
+    if let Some(column) = table.column_mut(1) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    for (function, faults) in functions {
+        table.add_row([function, &format::count(*faults)]);
+    }
+    table
+}

@@ -1,0 +1,157 @@
+//! `profile.json`: where a proof's memory was, by stage and by call site. The profiled process writes it, and the driver
+//! draws its page from it.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// The variable with the folder of a profile. The driver sets it for the process that it profiles.
+pub(crate) const FOLDER: &str = "PROVE_BENCH_PROFILE_FOLDER";
+/// The folders in it, for each of the two proofs.
+pub(crate) const FIRST: &str = "first-proof";
+pub(crate) const WARM: &str = "warm-proof";
+/// Files of the warm proof: this module's, and the tree of its stages.
+pub(crate) const FILE: &str = "profile.json";
+pub(crate) const TREE: &str = "stages.txt";
+
+/// A warm proof.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub(crate) struct Profile {
+    /// Bytes alive at the peak of the live bytes, over all call sites.
+    pub(crate) peak_bytes: u64,
+    /// The mean distance of samples, in bytes.
+    pub(crate) mean_bytes: u64,
+    /// Samples that could not be noted. The figures lack them.
+    pub(crate) missed: u64,
+    /// In the order in which they began.
+    pub(crate) stages: Vec<Stage>,
+    /// In the order of time.
+    pub(crate) levels: Vec<Level>,
+    /// The call sites that hold the peak, the largest first.
+    pub(crate) sites: Vec<CallSite>,
+}
+
+/// A span of `tracing` that the proving thread was in.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub(crate) struct Stage {
+    pub(crate) name: String,
+    /// The number of spans around it.
+    pub(crate) depth: u32,
+    /// Since the proof began.
+    pub(crate) begin_ns: u64,
+    pub(crate) end_ns: u64,
+}
+
+/// The arena's memory at one moment.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
+pub(crate) struct Level {
+    /// Since the proof began.
+    pub(crate) at_ns: u64,
+    pub(crate) live_bytes: u64,
+    pub(crate) resident_bytes: u64,
+}
+
+/// A place that allocates.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub(crate) struct CallSite {
+    /// Its functions, from the outermost to the innermost.
+    pub(crate) calls: Vec<String>,
+    /// What it held at the peak.
+    pub(crate) peak_bytes: u64,
+    pub(crate) allocations: u64,
+    /// The names of the spans in which it allocated most, from the outermost to the innermost; empty without spans.
+    pub(crate) stage: Vec<String>,
+    pub(crate) lifetime: Lifetime,
+}
+
+/// When a call site's memory is freed: at least half of what it held at the peak.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Lifetime {
+    /// Before its stage ended.
+    Stage,
+    /// After its stage, and before the proof was dropped.
+    Proof,
+    /// Not by then.
+    Survives,
+}
+
+impl fmt::Display for Lifetime {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Stage => "dies in its stage",
+            Self::Proof => "dies in the proof",
+            Self::Survives => "survives the proof",
+        })
+    }
+}
+
+impl CallSite {
+    /// As [`function_of`].
+    pub(crate) fn function(&self) -> &str {
+        function_of(&self.calls)
+    }
+}
+
+/// The innermost of these functions that is not the standard library's or rayon's.
+pub(crate) fn function_of(calls: &[String]) -> &str {
+    let is_own = |call: &&String| !OF_LIBRARIES.iter().any(|prefix| call.trim_start_matches('<').starts_with(prefix));
+    let found = calls.iter().rev().find(is_own).or_else(|| calls.last());
+    found.map_or("[no call site]", String::as_str)
+}
+
+/// A call site that holds more or less than before.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Move<'a> {
+    pub(crate) site: &'a CallSite,
+    pub(crate) before_bytes: u64,
+    pub(crate) after_bytes: u64,
+}
+
+/// The call sites of two profiles whose part of the peak differs, the largest change first. Sites are the same if they
+/// have the same functions.
+pub(crate) fn moves<'a>(before: &'a Profile, after: &'a Profile) -> Vec<Move<'a>> {
+    let held = |profile: &Profile, site: &CallSite| {
+        let found = profile.sites.iter().find(|known| known.calls == site.calls);
+        found.map_or(0, |found| found.peak_bytes)
+    };
+    let is_gone = |site: &&CallSite| held(after, site) == 0;
+    let sites = after.sites.iter().chain(before.sites.iter().filter(is_gone));
+    let moved = sites.map(|site| Move { site, before_bytes: held(before, site), after_bytes: held(after, site) });
+    let mut moved: Vec<_> = moved.filter(|moved| moved.before_bytes != moved.after_bytes).collect();
+    moved.sort_by_key(|moved| std::cmp::Reverse(moved.before_bytes.abs_diff(moved.after_bytes)));
+    moved
+}
+
+const OF_LIBRARIES: [&str; 6] = ["alloc::", "core::", "std::", "rayon::", "rayon_core::", "hashbrown::"];
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    pub(crate) fn site(calls: &[&str], peak_bytes: u64) -> CallSite {
+        let calls = calls.iter().map(|&call| call.to_owned()).collect();
+        CallSite { calls, peak_bytes, allocations: 1, stage: vec!["commit".into()], lifetime: Lifetime::Proof }
+    }
+
+    /// A site that is gone is the saving that the comparison is made for.
+    #[test]
+    fn sites_that_came_went_or_changed_have_moved() {
+        let profile = |sites: Vec<CallSite>| Profile { sites, ..Profile::default() };
+        let before = profile(vec![site(&["a"], 500), site(&["b"], 300), site(&["c"], 100)]);
+        let after = profile(vec![site(&["b"], 300), site(&["d"], 200), site(&["c"], 90)]);
+        let moved: Vec<_> = moves(&before, &after)
+            .iter()
+            .map(|moved| (moved.site.calls[0].clone(), moved.before_bytes, moved.after_bytes))
+            .collect();
+        assert_eq!(moved, [("a".into(), 500, 0), ("d".into(), 0, 200), ("c".into(), 100, 90)]);
+    }
+
+    /// `Vec::with_capacity` is where all memory comes from, and tells nothing.
+    #[test]
+    fn a_call_site_is_named_after_the_provers_own_function() {
+        let calls = ["main", "prover::commit", "rayon_core::join", "<alloc::vec::Vec<T>>::with_capacity"];
+        assert_eq!(site(&calls, 1).function(), "prover::commit");
+        assert_eq!(site(&["std::rt::lang_start"], 1).function(), "std::rt::lang_start");
+        assert_eq!(site(&[], 1).function(), "[no call site]");
+    }
+}

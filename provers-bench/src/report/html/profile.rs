@@ -1,0 +1,309 @@
+//! The page of a profile: memory over the stages of a proof, the call sites of its peak, and two flame graphs.
+
+use super::charts::{bytes_tick, from_zero, time_tick};
+use super::figure::{line, place, text};
+use super::scale::Scale;
+use super::tables::scrolling;
+use crate::protocol::profiles::{CallSite, Level, Lifetime, Profile, Stage, moves};
+use crate::results::format;
+use maud::{DOCTYPE, Markup, PreEscaped, html};
+
+const STYLE: &str = include_str!("style.css");
+/// The flame graphs are documents of their own, with scripts that zoom. The page itself loads nothing.
+const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; frame-src data:";
+const OWN_STYLE: &str = "
+figure.timeline { max-width: 1100px; margin: 12px 0; }
+.resident { fill: #0072b2; fill-opacity: 0.18; } .live { fill: #0072b2; fill-opacity: 0.75; }
+.stage rect { fill: #d98c21; fill-opacity: 0.45; stroke: var(--card); } .stage text { font-size: 11px; }
+iframe { width: 100%; height: 560px; border: 1px solid var(--rule); border-radius: 6px; background: #fff; }
+td.words details pre { white-space: pre-wrap; max-width: 700px; }";
+
+/// The timeline's size, and the room for its labels.
+const WIDTH: f64 = 1000.0;
+const LEFT: f64 = 60.0;
+const TOP: f64 = 12.0;
+const BOTTOM: f64 = 232.0;
+/// The height of a row of stages, and the rows that are drawn.
+const ROW: f64 = 18.0;
+const MOST_ROWS: u32 = 8;
+/// A letter takes about this much.
+const LETTER: f64 = 6.4;
+/// The call sites in a table.
+const MOST_SITES: usize = 10;
+
+/// The parts of the page.
+pub(crate) struct ProfilePage<'a> {
+    pub(crate) title: &'a str,
+    pub(crate) profile: &'a Profile,
+    /// The tree of the stages, as text.
+    pub(crate) tree: &'a str,
+    /// The flame graphs, as SVG: bytes alive at the peak of the warm proof, and fresh bytes of the first one.
+    pub(crate) peak: Option<String>,
+    pub(crate) fresh: Option<String>,
+    /// An earlier profile.
+    pub(crate) against: Option<&'a Profile>,
+}
+
+/// The page. Equal profiles give equal bytes.
+pub(crate) fn profile_page(page: &ProfilePage<'_>) -> String {
+    let profile = page.profile;
+    let content = html! {
+        header {
+            h1 { (page.title) }
+            p { "Peak of the live bytes of a warm proof: " b { (format::bytes(profile.peak_bytes)) } "." }
+        }
+        @if let Some(before) = page.against { (against(before, profile)) }
+        section {
+            h2 { "The call sites that hold the peak" }
+            (sites(profile))
+            @if profile.missed > 0 { p.notes { (profile.missed) " samples could not be noted; the figures lack them." } }
+        }
+        section {
+            h2 { "Memory over the stages of a warm proof" }
+            (timeline(profile))
+        }
+        section {
+            h2 { "The stages" }
+            pre { (page.tree) }
+        }
+        (flame_graph("What was alive at the peak", page.peak.as_deref()))
+        (flame_graph("Fresh pages of the first proof", page.fresh.as_deref()))
+        footer {
+            "Made by prove-bench profile, from samples " (format::binary_bytes(profile.mean_bytes as usize))
+            " apart on average, and all requests of 1 MiB and more. "
+            code { "warm-proof/profile.pb.gz" } " is for pprof, " code { "warm-proof/trace.json" } " for Perfetto."
+        }
+    };
+    document(page.title, &content)
+}
+
+/// The parts of the page of a command.
+#[cfg(feature = "profile")]
+pub(crate) struct FaultsPage<'a> {
+    pub(crate) title: &'a str,
+    /// Sentences.
+    pub(crate) facts: Vec<String>,
+    /// Page faults by function, the most first.
+    pub(crate) functions: &'a [(String, u64)],
+    /// Flame graphs, as SVG: of the faulted bytes, and of the peak under our library.
+    pub(crate) faults: Option<String>,
+    pub(crate) peak: Option<String>,
+}
+
+/// The page of a command's page faults.
+#[cfg(feature = "profile")]
+pub(crate) fn faults_page(page: &FaultsPage<'_>) -> String {
+    let content = html! {
+        header { h1 { (page.title) } @for fact in &page.facts { p { (fact) } } }
+        section {
+            h2 { "Functions" }
+            (scrolling(&html! {
+                thead { tr { th { "function" } th { "page faults" } } }
+                tbody { @for (function, faults) in page.functions { tr {
+                    td.words { code { (function) } }
+                    td { (format::count(*faults)) }
+                } } }
+            }))
+            p.notes { "The innermost function of the program itself. Callers are known where the program has frame pointers." }
+        }
+        (flame_graph("Faulted bytes, by call chain", page.faults.as_deref()))
+        (flame_graph("What was alive at the peak, under zk-alloc", page.peak.as_deref()))
+        footer { "Made by prove-bench exec --profile, from samples of the kernel's page faults." }
+    };
+    document(page.title, &content)
+}
+
+/// A page with this content.
+fn document(title: &str, content: &Markup) -> String {
+    html! {
+        (DOCTYPE)
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                meta http-equiv="Content-Security-Policy" content=(POLICY);
+                meta name="viewport" content="width=device-width, initial-scale=1";
+                meta name="color-scheme" content="light dark";
+                title { (title) }
+                style { (PreEscaped(STYLE)) (PreEscaped(OWN_STYLE)) }
+            }
+            body { main { (content) } }
+        }
+    }
+    .into_string()
+    // HTML allows only these control characters.
+    .replace(|letter: char| letter.is_control() && !matches!(letter, '\n' | '\t'), "")
+}
+
+fn sites(profile: &Profile) -> Markup {
+    scrolling(&html! {
+        thead { tr { th { "call site" } @for name in ["at the peak", "share", "allocations"] { th { (name) } }
+            th.words { "stage" } th.words { "lifetime" } } }
+        tbody { @for site in profile.sites.iter().take(MOST_SITES) { tr {
+            td.words { (stack(site)) }
+            td { (format::bytes(site.peak_bytes)) }
+            td { (format!("{:.1}%", site.peak_bytes as f64 / profile.peak_bytes.max(1) as f64 * 100.0)) }
+            td { (format::count(site.allocations)) }
+            td.words { (if site.stage.is_empty() { "-".to_owned() } else { site.stage.join(" > ") }) }
+            td.words { span class=(tone(site.lifetime)) { (site.lifetime) } }
+        } } }
+    })
+}
+
+/// A function, and all those that led to it on request.
+fn stack(site: &CallSite) -> Markup {
+    let calls: Vec<_> = site.calls.iter().rev().map(String::as_str).collect();
+    html! { details { summary { code { (site.function()) } } pre { (calls.join("\n")) } } }
+}
+
+/// Memory that outlives the proof is what a leak looks like.
+fn tone(lifetime: Lifetime) -> &'static str {
+    if lifetime == Lifetime::Survives { "worse" } else { "neutral" }
+}
+
+fn against(before: &Profile, after: &Profile) -> Markup {
+    let change = format::change(before.peak_bytes, after.peak_bytes);
+    html! {
+        section {
+            h2 { "Against the earlier profile: " (change) " at the peak" }
+            (scrolling(&html! {
+                thead { tr { th { "call site" } @for name in ["before", "after", "change"] { th { (name) } } } }
+                tbody { @for moved in moves(before, after).iter().take(MOST_SITES) { tr {
+                    td.words { (stack(moved.site)) }
+                    td { (format::bytes(moved.before_bytes)) }
+                    td { (format::bytes(moved.after_bytes)) }
+                    td { (format::change(moved.before_bytes, moved.after_bytes)) }
+                } } }
+            }))
+        }
+    }
+}
+
+/// Live and resident memory over time, above the spans.
+fn timeline(profile: &Profile) -> Markup {
+    let ends = profile.stages.iter().map(|stage| stage.end_ns).chain(profile.levels.last().map(|level| level.at_ns));
+    let x = Scale::linear(0.0, ends.max().unwrap_or(1) as f64, LEFT, WIDTH);
+    let heights = profile.levels.iter().flat_map(|level| [level.resident_bytes, level.live_bytes]);
+    let y = from_zero(heights.map(|bytes| bytes as f64)).over(BOTTOM, TOP);
+    let rows = profile.stages.iter().map(|stage| stage.depth + 1).max().unwrap_or(0).min(MOST_ROWS);
+    let first_row = BOTTOM + 26.0;
+    let height = first_row + f64::from(rows) * ROW + 4.0;
+    html! {
+        ul.legend { li { "dark: live" } li { "pale: resident, so the difference is retained or cached" } }
+        figure.timeline {
+            svg viewBox={ "0 0 " (place(WIDTH)) " " (place(height)) } role="img" aria-label="memory over time, and stages" {
+                @for tick in y.ticks() {
+                    (line("grid", (LEFT, y.at(tick)), (WIDTH, y.at(tick))))
+                    (text("tick", "end", (LEFT - 6.0, y.at(tick) + 4.0), &bytes_tick(tick)))
+                }
+                @for tick in x.ticks() { (text("tick", "middle", (x.at(tick), BOTTOM + 16.0), &time_tick(tick))) }
+                (area("resident", profile, x, y, |level| level.resident_bytes))
+                (area("live", profile, x, y, |level| level.live_bytes))
+                @for stage in profile.stages.iter().filter(|stage| stage.depth < MOST_ROWS) {
+                    (bar(stage, x, first_row + f64::from(stage.depth) * ROW))
+                }
+            }
+        }
+    }
+}
+
+fn area(class: &str, profile: &Profile, x: Scale, y: Scale, bytes: fn(&Level) -> u64) -> Markup {
+    let at = |level: &Level| format!("{},{}", place(x.at(level.at_ns as f64)), place(y.at(bytes(level) as f64)));
+    let edge = |level: Option<&Level>| level.map_or(LEFT, |level| x.at(level.at_ns as f64));
+    let (first, last) = (edge(profile.levels.first()), edge(profile.levels.last()));
+    let inner: Vec<_> = profile.levels.iter().map(at).collect();
+    let floor = |at: f64| format!("{},{}", place(at), place(BOTTOM));
+    html! { polygon class=(class) points={ (floor(first)) " " (inner.join(" ")) " " (floor(last)) } {} }
+}
+
+fn bar(stage: &Stage, x: Scale, top: f64) -> Markup {
+    let (from, to) = (x.at(stage.begin_ns as f64), x.at(stage.end_ns as f64));
+    let fits = stage.name.chars().count() as f64 * LETTER < to - from;
+    html! {
+        g.stage {
+            title { (stage.name) ": " (format::time(stage.end_ns - stage.begin_ns)) }
+            rect x=(place(from)) y=(place(top)) width=(place((to - from).max(0.5))) height=(place(ROW - 2.0)) {}
+            @if fits { (text("label", "start", (from + 3.0, top + ROW - 6.0), &stage.name)) }
+        }
+    }
+}
+
+fn flame_graph(title: &str, svg: Option<&str>) -> Markup {
+    html! {
+        section {
+            h2 { (title) }
+            @match svg {
+                Some(svg) => iframe title=(title) src=(data_url(svg)) {},
+                None => p { "Nothing." },
+            }
+        }
+    }
+}
+
+/// An SVG document as a URL (RFC 2397).
+fn data_url(svg: &str) -> String {
+    let encoded = svg.replace('%', "%25").replace('#', "%23").replace('\n', "%0A");
+    format!("data:image/svg+xml;charset=utf-8,{encoded}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::profiles::tests::site;
+    use scraper::{Html, Selector};
+
+    const HOSTILE: &str = "</td><img src=x onerror='alert(1)'>&\"";
+
+    fn profile() -> Profile {
+        let stage = |name: &str, depth| Stage { name: name.into(), depth, begin_ns: 1_000_000, end_ns: 9_000_000 };
+        let level = |at: u64| Level { at_ns: at * 1_000_000, live_bytes: at << 20, resident_bytes: 10 << 20 };
+        Profile {
+            peak_bytes: 9 << 20,
+            mean_bytes: 512 << 10,
+            stages: vec![stage("prove", 0), stage(HOSTILE, 1)],
+            levels: (0..10).map(level).collect(),
+            sites: vec![site(&["main", HOSTILE], 6 << 20), site(&["other"], 3 << 20)],
+            ..Profile::default()
+        }
+    }
+
+    fn parsed(profile: &Profile, against: Option<&Profile>) -> Html {
+        let svg = Some("<svg xmlns=\"http://www.w3.org/2000/svg\"><text fill=\"#fff\">50%</text></svg>".to_owned());
+        let page = ProfilePage { title: "t", profile, tree: HOSTILE, peak: svg, fresh: None, against };
+        let page = Html::parse_document(&profile_page(&page));
+        assert_eq!(page.errors, Vec::<String>::new());
+        page
+    }
+
+    fn selected<'a>(page: &'a Html, what: &str) -> Vec<scraper::ElementRef<'a>> {
+        page.select(&Selector::parse(what).unwrap()).collect()
+    }
+
+    /// Names of functions and of spans are the program's. They must not become markup.
+    #[test]
+    fn hostile_names_stay_text() {
+        let page = parsed(&profile(), None);
+        assert!(selected(&page, "img, script, [onerror]").is_empty());
+        let names: String = selected(&page, "summary").iter().flat_map(|name| name.text()).collect();
+        assert!(names.contains(HOSTILE), "{names}");
+    }
+
+    #[test]
+    fn a_profile_draws_with_and_without_its_parts() {
+        for profile in [profile(), Profile::default()] {
+            let page = parsed(&profile, Some(&Profile::default()));
+            let drawn: Vec<_> = selected(&page, "svg *").iter().flat_map(|element| element.value().attrs()).collect();
+            assert!(drawn.iter().all(|(_, value)| !value.contains("NaN") && !value.contains("inf")), "{drawn:?}");
+            assert_eq!(selected(&page, "iframe").len(), 1);
+        }
+        let text: String = parsed(&profile(), None).root_element().text().collect();
+        for part in ["66.7%", "dies in the proof", "commit", "6.29 MB"] {
+            assert!(text.contains(part), "{part} in {text}");
+        }
+    }
+
+    /// A `#` or `%` in a flame graph would cut or change its URL.
+    #[test]
+    fn a_flame_graph_survives_as_a_url() {
+        assert_eq!(data_url("<a b=\"#c\">5%\n"), "data:image/svg+xml;charset=utf-8,<a b=\"%23c\">5%25%0A");
+    }
+}

@@ -1,0 +1,68 @@
+//! Tells the [observers](crate::observers) of allocations and frees. The allocator calls it only while there are any.
+
+use std::ptr::NonNull;
+
+use crate::escape;
+use crate::observers::{self, Observer};
+#[cfg(feature = "profile")]
+use crate::profile::{self, Source};
+
+/// The arena served a request for `size` bytes at `at`, with `served_bytes` of its memory.
+#[cold]
+#[inline(never)]
+pub(crate) fn allocated(at: NonNull<u8>, size: usize, served_bytes: impl FnOnce() -> usize) {
+    if observers::is_told(Observer::Escapes) {
+        escape::allocated(at.addr().get(), size);
+    }
+    #[cfg(feature = "profile")]
+    if observers::is_told(Observer::Profile) {
+        profile::allocated(at.addr().get(), size, Source::Arena, served_bytes);
+    }
+    #[cfg(not(feature = "profile"))]
+    drop(served_bytes);
+}
+
+/// The allocation at `at` is about to be freed, or has a new length.
+#[cold]
+#[inline(never)]
+pub(crate) fn freed(at: NonNull<u8>) {
+    if observers::is_told(Observer::Escapes) {
+        escape::freed(at.addr().get());
+    }
+    #[cfg(feature = "profile")]
+    if observers::is_told(Observer::Profile) {
+        profile::freed(at.addr().get());
+    }
+}
+
+/// The backing allocator served a request for `size` bytes at `at`, or refused it and returned null.
+#[inline(always)]
+pub(crate) fn backing_allocated(at: *mut u8, size: usize) {
+    #[cfg(feature = "profile")]
+    if is_profiled() && !at.is_null() {
+        profile::allocated(at.addr(), size, Source::Backing, || size);
+    }
+    #[cfg(not(feature = "profile"))]
+    let _ = (at, size);
+}
+
+/// The memory of the backing allocator at `at` is about to be freed.
+#[inline(always)]
+pub(crate) fn backing_freed(at: *mut u8) {
+    #[cfg(feature = "profile")]
+    if is_profiled() {
+        profile::freed(at.addr());
+    }
+    #[cfg(not(feature = "profile"))]
+    let _ = at;
+}
+
+/// Whether the profile is told.
+#[cfg(any(feature = "profile", feature = "c-api"))]
+#[inline(always)]
+pub(crate) fn is_profiled() -> bool {
+    #[cfg(feature = "profile")]
+    return observers::is_told(Observer::Profile);
+    #[cfg(not(feature = "profile"))]
+    false
+}

@@ -1,0 +1,224 @@
+//! Which call sites hold the memory, by sampling.
+//!
+//! [`start`] samples requests at random: on average one in 512 KiB, and every request of 1 MiB and more. Each sample notes the calls
+//! that led to the request. [`snapshot`] estimates from the samples, for each call site, the bytes allocated, alive, alive at
+//! the peak, and fresh. The crate `zk-alloc-profile` writes these as files for pprof and as flame graphs, with the names of functions.
+//!
+//! ```
+//! # #[global_allocator]
+//! # static ALLOC: zk_alloc::ZkAllocator = zk_alloc::ZkAllocator;
+//! use zk_alloc::profile;
+//!
+//! profile::start(profile::MEAN_BYTES);
+//! let proof = zk_alloc::phase(|| vec![1u8; 4 << 20]);
+//! let profile = profile::snapshot();
+//! profile::stop();
+//!
+//! let live_bytes: u64 = profile.sites.iter().map(|site| site.live.bytes).sum();
+//! assert!(live_bytes >= 4 << 20);
+//! # drop(proof);
+//! ```
+//!
+//! # Coverage
+//! Requests that reach the [`ZkAllocator`](struct@crate::ZkAllocator) are sampled: those that the arena serves, and those that it leaves to its
+//! backing allocator. [`Site::source`] tells them apart. [`Scratch`](crate::Scratch) and [`SecretBuf`](crate::SecretBuf) map their own
+//! memory, and are not sampled.
+//!
+//! # Costs
+//! While sampling is on, requests skip the shortest path of the allocator. Each sample walks the stack, which takes some microseconds.
+//! The tables take 12 MiB of address space from the first [`start`] on, of which the samples touch a small part. While sampling is off, it
+//! costs nothing.
+//!
+//! # Signals and forks
+//! Sampling allocates nothing and takes no lock, so it is safe in signal handlers and after a fork. A forked child goes on with a copy
+//! of the samples. A sample that can't be noted is counted in [`Snapshot::missed`].
+//!
+//! The walk of the stack is the unwinder's. On glibc before 2.35, it takes the loader's lock. There, a child that is forked while another
+//! thread takes a sample may wait for ever at its own first sample. The walk needs some KiB of stack, which a coroutine may lack.
+
+mod live;
+mod mapped;
+mod peak;
+mod sampler;
+mod sites;
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::config;
+use crate::frames::Frames;
+use crate::observers::{self, Observer};
+use crate::os;
+use sampler::Stream;
+pub use sites::{Amount, Site, Source};
+
+/// The mean distance between two samples, in bytes, that suits most programs: 512 KiB.
+pub const MEAN_BYTES: usize = 512 << 10;
+
+/// The largest mean distance between two samples: with a larger one, a single sample would stand for more requests than are counted.
+const MOST_MEAN_BYTES: usize = 32 << 20;
+
+/// Counts the calls of [`start`]. A sample that was begun before the last one is dropped.
+static EPOCH: AtomicU32 = AtomicU32::new(0);
+
+/// The samples up to a moment, as estimates.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Snapshot {
+    /// The places that allocated since the start, in no order.
+    pub sites: Vec<Site>,
+    /// The mean distance between two samples, in bytes.
+    pub mean_bytes: usize,
+    /// Samples that could not be noted. The estimates lack them.
+    pub missed: u64,
+}
+
+/// Begins to sample, on average once in `mean_bytes`. Every request of 1 MiB and more is sampled too. With 1, all requests are. Forgets
+/// earlier samples.
+///
+/// The largest mean is 32 MiB. With `ZK_ALLOC_PROFILE` in the environment, sampling begins by itself when the arena serves its first
+/// request, with `ZK_ALLOC_PROFILE_BYTES` as the mean. If the system grants no memory for the tables, one warning says so, and nothing is
+/// sampled.
+///
+/// Other threads may allocate during this call. A sample that they take at that moment may count for another site.
+pub fn start(mean_bytes: usize) {
+    stop();
+    if let Err(refused) = sites::open().and_then(|()| live::open()) {
+        os::warn(format_args!(
+            "the system refused memory for samples of call sites (errno {}); nothing is sampled",
+            refused.0
+        ));
+        return;
+    }
+    EPOCH.fetch_add(1, Ordering::AcqRel);
+    sites::clear();
+    live::clear();
+    peak::clear();
+    sampler::begin(mean_bytes.clamp(1, MOST_MEAN_BYTES));
+    // The first walk of a stack prepares the unwinder, which a signal handler must not interrupt.
+    std::hint::black_box(Frames::capture());
+    observers::switch(Observer::Profile, true);
+}
+
+/// Ends the sampling. [`snapshot`] still has its samples. Memory that is freed afterwards still counts as alive there.
+pub fn stop() {
+    observers::switch(Observer::Profile, false);
+}
+
+/// Whether requests are sampled now.
+#[must_use]
+pub fn is_on() -> bool {
+    observers::is_told(Observer::Profile)
+}
+
+/// Sets the allocated and the fresh bytes of all sites to 0, and the peak to the live bytes. So the next [`snapshot`] has the figures of
+/// one phase, if this is called before it.
+///
+/// ```
+/// # #[global_allocator]
+/// # static ALLOC: zk_alloc::ZkAllocator = zk_alloc::ZkAllocator;
+/// # use zk_alloc::profile;
+/// profile::start(profile::MEAN_BYTES);
+/// drop(vec![1u8; 64 << 20]);
+/// profile::mark();
+/// zk_alloc::phase(|| drop(vec![1u8; 4 << 20]));
+/// let peak_bytes: u64 = profile::snapshot().sites.iter().map(|site| site.peak.bytes).sum();
+/// assert!((4 << 20..64 << 20).contains(&peak_bytes));
+/// # profile::stop();
+/// ```
+pub fn mark() {
+    sites::all().for_each(sites::Entry::mark);
+    peak::mark();
+}
+
+/// The estimates of this moment. An example is at the [module](self).
+///
+/// Requests of this call itself are not sampled.
+#[must_use]
+pub fn snapshot() -> Snapshot {
+    unsampled(|| {
+        peak::catch_up();
+        Snapshot {
+            sites: sites::all().map(sites::Entry::read).filter(|site| !site.is_empty()).collect(),
+            mean_bytes: sampler::mean_bytes(),
+            missed: sampler::missed(),
+        }
+    })
+}
+
+/// Runs `f`. Requests that this thread makes in it are not sampled.
+///
+/// ```
+/// # #[global_allocator]
+/// # static ALLOC: zk_alloc::ZkAllocator = zk_alloc::ZkAllocator::resident();
+/// # use zk_alloc::profile;
+/// profile::start(profile::MEAN_BYTES);
+/// let log = profile::unsampled(|| vec![1u8; 4 << 20]);
+/// assert!(profile::snapshot().sites.iter().all(|site| site.live.bytes < 4 << 20));
+/// # profile::stop();
+/// # drop(log);
+/// ```
+pub fn unsampled<R>(f: impl FnOnce() -> R) -> R {
+    let _reading = sampler::Reading::begin();
+    f()
+}
+
+/// Begins to sample if the environment says so.
+pub(crate) fn start_if_set() {
+    if os::variable("ZK_ALLOC_PROFILE").is_none_or(|value| matches!(value.text(), Some("" | "0"))) {
+        return;
+    }
+    start(config::profile_mean_bytes(MEAN_BYTES, |_| false));
+}
+
+/// Samples a request for `size` bytes, which was served at `at`.
+pub(crate) fn allocated(at: usize, size: usize, source: Source, served_bytes: impl FnOnce() -> usize) {
+    let epoch = EPOCH.load(Ordering::Acquire);
+    let Some(sampled) = sampler::sample(Stream::Requests, size) else { return };
+    let Some(site) = sampler::exclusively(|| here(source)) else { return };
+    let noted = sampled.of(served_bytes());
+    if live::insert(at, site, noted) {
+        // The tables were cleared in between.
+        if EPOCH.load(Ordering::Acquire) != epoch {
+            live::remove(at);
+            return;
+        }
+        sites::at(site).born(noted);
+        peak::born(noted.bytes);
+    } else {
+        sampler::miss();
+    }
+}
+
+/// Samples `bytes` of a request that become resident.
+#[cold]
+pub(crate) fn fresh(bytes: usize) {
+    let Some(sampled) = sampler::sample(Stream::FreshBytes, bytes) else { return };
+    if let Some(site) = sampler::exclusively(|| here(Source::Arena)) {
+        sites::at(site).fresh(sampled.of(bytes).bytes);
+    }
+}
+
+/// The site where this thread is now. The stack of a signal handler may have no room for a walk.
+fn here(source: Source) -> sites::Index {
+    if os::may_be_on_signal_stack() {
+        return sites::find(&[], source);
+    }
+    sites::find(Frames::capture().addresses(), source)
+}
+
+/// Notes that the memory at `at` is about to be freed.
+#[inline]
+pub(crate) fn freed(at: usize) {
+    if live::may_hold(at) {
+        died(at);
+    }
+}
+
+#[cold]
+fn died(at: usize) {
+    if let Some((site, noted)) = live::remove(at) {
+        peak::about_to_fall();
+        sites::at(site).died(noted);
+        peak::died(noted.bytes);
+    }
+}

@@ -1,0 +1,297 @@
+//! The call sites, and what the samples say about each.
+//!
+//! A hash table that only grows. A thread claims a slot with one compare-and-swap, and nobody waits for it. A thread that stops in the
+//! middle, as in a forked child, leaves a site without addresses.
+#![allow(unsafe_code, reason = "promises that zeroes are a table")]
+
+use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
+
+use super::mapped::{AllZero, Mapped};
+use super::sampler::{COUNT_PARTS, Noted};
+use crate::frames;
+use crate::os::Errno;
+
+/// The number of sites. Samples of others count for a site without addresses.
+const SITES: usize = 1 << 14;
+/// Slots that are tried for a site.
+const TRIES: usize = 32;
+
+static TABLE: Mapped<Table> = Mapped::new();
+/// Stands for all entries before there is a table.
+static NO_ENTRY: Entry = Entry::new();
+
+struct Table {
+    /// The hash of the site in each slot; 0 for none. Sites with equal hashes of 64 bits are taken for one.
+    hashes: [AtomicU64; SITES],
+    entries: [Entry; SITES],
+}
+
+// SAFETY: arrays of atomics, for which zero is a value.
+unsafe impl AllZero for Table {}
+
+/// The allocator that served a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum Source {
+    /// The arena.
+    Arena,
+    /// The backing allocator: outside of phases, below the threshold, or because the arena had no memory.
+    Backing,
+}
+
+/// An estimated number of allocations, and their bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Amount {
+    /// The number of allocations.
+    pub allocations: u64,
+    /// Their bytes. Those of the arena include its rounding, as in [`Stats::live_bytes`](crate::Stats::live_bytes).
+    pub bytes: u64,
+}
+
+/// A place that allocates: the calls that led to sampled requests, and estimates of all such requests.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Site {
+    /// The addresses to which the calls return, the innermost first, at most 64. The first few lie in the allocator. It is empty for
+    /// requests on the stack of a signal handler, and for call sites that the tables have no room for.
+    pub addresses: Vec<usize>,
+    /// The allocator that served the requests.
+    pub source: Source,
+    /// Allocated since the start, or the last [`mark`](super::mark).
+    pub allocated: Amount,
+    /// Alive now.
+    pub live: Amount,
+    /// Alive when the live bytes of all sites were at their peak since the start, or the last [`mark`](super::mark).
+    pub peak: Amount,
+    /// Bytes that were not resident when the arena handed them out, since the start or the last [`mark`](super::mark). Their pages are
+    /// faulted in.
+    pub fresh_bytes: u64,
+}
+
+impl Site {
+    /// Whether no sample is counted here.
+    pub(super) fn is_empty(&self) -> bool {
+        let bytes = [self.allocated, self.live, self.peak].map(|amount| amount.bytes);
+        bytes == [0; 3] && self.fresh_bytes == 0
+    }
+}
+
+/// What is known of a site. The counters come first, so that a look at them touches one cache line.
+#[repr(align(64))]
+pub(super) struct Entry {
+    allocated: Counted,
+    /// Below 0 if sampling was started again between an allocation and its free.
+    live: [AtomicI64; 2],
+    peak: Counted,
+    fresh_bytes: AtomicU64,
+    /// The number of addresses and the source, as [`state`] packs them; 0 until the addresses are written.
+    state: AtomicUsize,
+    addresses: [AtomicUsize; frames::MOST],
+}
+
+/// An [`Amount`], with the count in parts.
+struct Counted {
+    bytes: AtomicU64,
+    count: AtomicU64,
+}
+
+fn state(len: usize, source: Source) -> usize {
+    (len + 1) * 2 + usize::from(source == Source::Backing)
+}
+
+/// The index of a site in the table.
+pub(super) type Index = u32;
+
+/// Makes room for the sites.
+///
+/// # Errors
+/// The system's, if it grants no memory.
+pub(super) fn open() -> Result<(), Errno> {
+    TABLE.map()
+}
+
+/// The site of these calls and this source.
+pub(super) fn find(addresses: &[usize], source: Source) -> Index {
+    claim(addresses, source).or_else(|| claim(&[], source)).unwrap_or(0) as Index
+}
+
+fn claim(addresses: &[usize], source: Source) -> Option<usize> {
+    let table = TABLE.get()?;
+    let hash = hash(addresses, source);
+    let slots = (0..TRIES).map(|tried| (hash as usize).wrapping_add(tried) % SITES);
+    for index in slots {
+        let found = match table.hashes[index].load(Ordering::Relaxed) {
+            0 => table.hashes[index].compare_exchange(0, hash, Ordering::Relaxed, Ordering::Relaxed),
+            other => Err(other),
+        };
+        match found {
+            Ok(_) => {
+                table.entries[index].describe(addresses, source);
+                return Some(index);
+            }
+            Err(other) if other == hash => return Some(index),
+            Err(_) => {}
+        }
+    }
+    None
+}
+
+fn hash(addresses: &[usize], source: Source) -> u64 {
+    let add = |hash: u64, &address: &usize| (hash.rotate_left(5) ^ address as u64).wrapping_mul(0x517C_C1B7_2722_0A95);
+    let hash = addresses.iter().fold(source as u64 + 1, add);
+    // The lower bits pick the slot, and the upper ones are mixed best.
+    (hash ^ (hash >> 32)) | 1 << 63
+}
+
+/// The entry of a site.
+pub(super) fn at(index: Index) -> &'static Entry {
+    TABLE.get().map_or(&NO_ENTRY, |table| &table.entries[index as usize % SITES])
+}
+
+/// All sites.
+pub(super) fn all() -> impl Iterator<Item = &'static Entry> {
+    let slots = TABLE.get().into_iter().flat_map(|table| table.hashes.iter().zip(&table.entries));
+    slots.filter(|(hash, _)| hash.load(Ordering::Relaxed) != 0).map(|(_, entry)| entry)
+}
+
+/// Forgets all sites.
+pub(super) fn clear() {
+    let slots = TABLE.get().into_iter().flat_map(|table| table.hashes.iter().zip(&table.entries));
+    for (hash, entry) in slots {
+        if hash.load(Ordering::Relaxed) != 0 {
+            entry.clear();
+            hash.store(0, Ordering::Relaxed);
+        }
+    }
+    // The sites for samples without one always have a place.
+    for source in [Source::Arena, Source::Backing] {
+        find(&[], source);
+    }
+}
+
+impl Counted {
+    const fn new() -> Self {
+        Self { bytes: AtomicU64::new(0), count: AtomicU64::new(0) }
+    }
+
+    fn add(&self, noted: Noted) {
+        self.bytes.fetch_add(noted.bytes, Ordering::Relaxed);
+        self.count.fetch_add(noted.count, Ordering::Relaxed);
+    }
+
+    fn set(&self, noted: Noted) {
+        self.bytes.store(noted.bytes, Ordering::Relaxed);
+        self.count.store(noted.count, Ordering::Relaxed);
+    }
+
+    fn amount(&self) -> Amount {
+        amount(Noted { bytes: self.bytes.load(Ordering::Relaxed), count: self.count.load(Ordering::Relaxed) })
+    }
+}
+
+fn amount(noted: Noted) -> Amount {
+    Amount { allocations: (noted.count + COUNT_PARTS / 2) / COUNT_PARTS, bytes: noted.bytes }
+}
+
+const NOTHING: Noted = Noted { bytes: 0, count: 0 };
+
+impl Entry {
+    const fn new() -> Self {
+        Self {
+            allocated: Counted::new(),
+            live: [const { AtomicI64::new(0) }; 2],
+            peak: Counted::new(),
+            fresh_bytes: AtomicU64::new(0),
+            state: AtomicUsize::new(0),
+            addresses: [const { AtomicUsize::new(0) }; frames::MOST],
+        }
+    }
+
+    fn describe(&self, addresses: &[usize], source: Source) {
+        for (place, &address) in self.addresses.iter().zip(addresses) {
+            place.store(address, Ordering::Relaxed);
+        }
+        // Pairs with the Acquire of `read`.
+        self.state.store(state(addresses.len(), source), Ordering::Release);
+    }
+
+    fn clear(&self) {
+        self.state.store(0, Ordering::Relaxed);
+        self.allocated.set(NOTHING);
+        self.peak.set(NOTHING);
+        self.live.iter().for_each(|live| live.store(0, Ordering::Relaxed));
+        self.fresh_bytes.store(0, Ordering::Relaxed);
+    }
+
+    /// Counts an allocation that stays alive.
+    pub(super) fn born(&self, noted: Noted) {
+        self.allocated.add(noted);
+        self.live[0].fetch_add(noted.bytes as i64, Ordering::Relaxed);
+        self.live[1].fetch_add(noted.count as i64, Ordering::Relaxed);
+    }
+
+    /// Counts a free.
+    pub(super) fn died(&self, noted: Noted) {
+        self.live[0].fetch_sub(noted.bytes as i64, Ordering::Relaxed);
+        self.live[1].fetch_sub(noted.count as i64, Ordering::Relaxed);
+    }
+
+    /// Counts fresh bytes.
+    pub(super) fn fresh(&self, bytes: u64) {
+        self.fresh_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    fn live(&self) -> Noted {
+        let [bytes, count] = [0, 1].map(|i| u64::try_from(self.live[i].load(Ordering::Relaxed)).unwrap_or(0));
+        Noted { bytes, count }
+    }
+
+    /// Notes the live bytes as those of the peak.
+    pub(super) fn note_peak(&self) {
+        self.peak.set(self.live());
+    }
+
+    /// See [`mark`](super::mark).
+    pub(super) fn mark(&self) {
+        self.allocated.set(NOTHING);
+        self.fresh_bytes.store(0, Ordering::Relaxed);
+    }
+
+    /// The estimates so far.
+    pub(super) fn read(&self) -> Site {
+        // Pairs with the Release of `describe`.
+        let state = self.state.load(Ordering::Acquire);
+        let addresses = &self.addresses[..(state / 2).saturating_sub(1)];
+        Site {
+            addresses: addresses.iter().map(|address| address.load(Ordering::Relaxed)).collect(),
+            source: if state % 2 == 1 { Source::Backing } else { Source::Arena },
+            allocated: self.allocated.amount(),
+            live: amount(self.live()),
+            peak: self.peak.amount(),
+            fresh_bytes: self.fresh_bytes.load(Ordering::Relaxed),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A program with more call sites than there is room for keeps its totals.
+    #[test]
+    fn sites_beyond_the_table_count_for_one_without_addresses() {
+        open().unwrap();
+        clear();
+        let without = find(&[], Source::Arena);
+        let found: Vec<_> = (0..SITES * 2).map(|i| find(&[0x1000 + i * 8, 0x2000], Source::Arena)).collect();
+        assert!(!found[..SITES / 4].contains(&without), "there is room");
+        assert!(found.iter().filter(|index| **index == without).count() >= SITES);
+        assert_eq!(found[17], find(&[0x1000 + 17 * 8, 0x2000], Source::Arena));
+        assert_ne!(found[17], find(&[0x1000 + 17 * 8, 0x2000], Source::Backing));
+        assert_eq!(at(found[17]).read().addresses, [0x1000 + 17 * 8, 0x2000]);
+        assert_eq!(at(without).read().addresses, [0; 0]);
+        clear();
+        assert_eq!(all().count(), 2);
+    }
+}

@@ -1,0 +1,88 @@
+//! What a layer of tracing reads at the borders of a prover's stages: the peak since the last border, and each thread's requests.
+
+use std::hint::black_box;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
+
+use zk_alloc::{Phase, ZkAllocator, is_serving, phase, stats, take_peak_live_bytes, thread_stats};
+
+#[global_allocator]
+static ALLOC: ZkAllocator = ZkAllocator;
+
+const MIB: usize = 1 << 20;
+
+/// The peak and the phases belong to the process.
+static TURN: Mutex<()> = Mutex::new(());
+
+fn turn() -> MutexGuard<'static, ()> {
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn use_mib(count: usize) {
+    drop(black_box(vec![1u8; count * MIB]));
+}
+
+#[test]
+fn each_stage_has_its_own_peak_and_the_phase_keeps_its_own() {
+    let _turn = turn();
+    let phase = Phase::new();
+    let before = stats().live_bytes;
+    take_peak_live_bytes();
+    use_mib(64);
+    let first = take_peak_live_bytes() - before;
+    let kept = black_box(vec![1u8; 8 * MIB]);
+    use_mib(16);
+    let second = take_peak_live_bytes() - before;
+    let third = take_peak_live_bytes() - before;
+    drop(kept);
+    let fourth = take_peak_live_bytes() - before;
+    use_mib(1);
+    let fifth = take_peak_live_bytes() - before;
+    // Threads of the test harness allocate a little.
+    let within = |bytes: usize, mib: usize| bytes.abs_diff(mib * MIB) < MIB / 2;
+    assert!(within(first, 64) && within(second, 8 + 16), "{first}, {second}");
+    assert!(within(third, 8), "what is live now counts, and nothing from before: {third}");
+    assert!(within(fourth, 8) && within(fifth, 1), "{fourth}, {fifth}");
+    assert!(within(phase.report().peak_live_bytes - before, 64), "{}", phase.report());
+}
+
+#[test]
+fn a_thread_counts_its_own_requests_and_no_other_s() {
+    let _turn = turn();
+    // Blocks, a run that the thread keeps, and runs that it does not.
+    let work = || {
+        let before = thread_stats();
+        (0..10).for_each(|_| drop(black_box(vec![1u8; 1 << 10])));
+        (0..10).for_each(|_| drop(black_box(vec![1u8; 100 << 10])));
+        (0..10).for_each(|_| use_mib(1));
+        let after = thread_stats();
+        (after.allocations - before.allocations, after.bytes - before.bytes)
+    };
+    phase(|| {
+        let total = stats();
+        let own = work();
+        assert_eq!(own, (30, 10 * (1024 + (100 << 10) + MIB as u64)));
+        let before = thread_stats();
+        for _ in 0..3 {
+            // The threads follow each other, and the cache of one is the next one's.
+            let (at_first, in_thread) = thread::spawn(move || (thread_stats(), work())).join().unwrap();
+            assert!(at_first.bytes < MIB as u64, "a thread begins with another's count: {at_first:?}");
+            assert_eq!(in_thread, own);
+        }
+        assert!(thread_stats().bytes - before.bytes < MIB as u64, "a thread's request counts for another");
+        assert!(stats().arena_allocations - total.arena_allocations >= 4 * own.0, "{}", stats());
+        assert!(stats().arena_bytes - total.arena_bytes >= 4 * own.1, "{}", stats());
+    });
+}
+
+#[test]
+fn the_arena_serves_while_a_phase_is_open() {
+    let _turn = turn();
+    assert!(!is_serving());
+    phase(|| {
+        assert!(is_serving() && thread::spawn(is_serving).join().unwrap());
+        phase(|| ());
+        assert!(is_serving());
+    });
+    assert!(!is_serving());
+}
