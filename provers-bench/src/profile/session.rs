@@ -93,7 +93,8 @@ fn prove(job: &Job, arm: &arms::Arm, binaries: &Path, folder: &Path, interrupt: 
 /// Reads the profile in a folder.
 fn read(folder: &Path) -> anyhow::Result<Profile> {
     let path = folder.join(WARM).join(FILE);
-    let text = fs::read_to_string(&path).with_context(|| format!("no profile there: cannot read {}", path.display()))?;
+    let text =
+        fs::read_to_string(&path).with_context(|| format!("no profile there: cannot read {}", path.display()))?;
     match serde_json::from_str(&text) {
         Ok(profile) => Ok(profile),
         Err(error) => bail!("{} is no profile of this version: {error}", path.display()),
