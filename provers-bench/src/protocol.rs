@@ -1,6 +1,7 @@
 //! The messages between driver and child: one JSON value a line. Requests go to the child's stdin, and replies to its
 //! original stdout.
 
+pub(crate) mod functions;
 pub(crate) mod profiles;
 pub(crate) mod records;
 

@@ -11,7 +11,7 @@ use super::target::Target;
 use crate::arms::OURS;
 use crate::measure::interrupt::Interrupt;
 use crate::measure::process::Failure;
-use crate::protocol::profiles::function_of;
+use crate::protocol::functions::{function_of, short};
 use crate::report::{self, FaultsPage};
 use crate::results::format;
 use anyhow::{Context, anyhow, bail};
@@ -148,7 +148,7 @@ fn by_function(profile: &Profile, page_bytes: u64) -> Vec<(String, u64)> {
         let (calls, bytes) = line.rsplit_once(' ').unwrap_or((line, "0"));
         let calls: Vec<_> = calls.split(';').map(str::to_owned).collect();
         let bytes: u64 = bytes.parse().unwrap_or(0);
-        *functions.entry(function_of(&calls).to_owned()).or_default() += bytes / page_bytes;
+        *functions.entry(short(function_of(&calls))).or_default() += bytes / page_bytes;
     }
     let mut functions: Vec<_> = functions.into_iter().collect();
     functions.sort_by_key(|(_, faults)| std::cmp::Reverse(*faults));

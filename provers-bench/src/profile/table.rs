@@ -8,26 +8,42 @@ use comfy_table::{CellAlignment, ContentArrangement, Table};
 /// The rows of a table.
 const MOST: usize = 10;
 
-/// The largest call sites.
+/// The functions that hold most of the peak.
 pub(super) fn sites(profile: &Profile) -> String {
     let mut table = new(&["call site", "at the peak", "share", "stage", "lifetime"]);
-    for site in profile.sites.iter().take(MOST) {
-        let share = site.peak_bytes as f64 / profile.peak_bytes.max(1) as f64 * 100.0;
-        let stage = site.stage.last().map_or("-", String::as_str);
-        let bytes = format::bytes(site.peak_bytes);
-        table.add_row([site.function(), &bytes, &format!("{share:.1}%"), stage, &site.lifetime.to_string()]);
+    for group in profile.groups().into_iter().take(MOST) {
+        let share = group.peak_bytes as f64 / profile.peak_bytes.max(1) as f64 * 100.0;
+        let stage = group.site.stage.last().map_or("-", String::as_str);
+        let bytes = format::mebibytes(group.peak_bytes);
+        table.add_row([
+            &group.site.function(),
+            &bytes,
+            &format!("{share:.1}%"),
+            stage,
+            &group.site.lifetime.to_string(),
+        ]);
     }
-    format!("peak of the warm proof: {}, by call site\n{table}\n", format::bytes(profile.peak_bytes))
+    format!("{}\n{table}\n", peak(profile))
+}
+
+/// The peak, in a sentence.
+pub(super) fn peak(profile: &Profile) -> String {
+    let backing = match profile.backing_bytes {
+        0 => String::new(),
+        bytes => format!(", {} of it from the backing allocator", format::mebibytes(bytes)),
+    };
+    format!("Live bytes at the peak of the warm proof: {}{backing}", format::mebibytes(profile.peak_bytes))
 }
 
 /// The call sites that hold more or less than in an earlier profile.
 pub(super) fn moved(before: &Profile, after: &Profile) -> String {
     let mut table = new(&["call site", "before", "after", "change"]);
     for moved in moves(before, after).into_iter().take(MOST) {
-        let [old, new] = [moved.before_bytes, moved.after_bytes].map(format::bytes);
-        table.add_row([moved.site.function(), &old, &new, &format::change(moved.before_bytes, moved.after_bytes)]);
+        let [old, new] = [moved.before_bytes, moved.after_bytes].map(format::mebibytes);
+        let change = format::change(moved.before_bytes, moved.after_bytes);
+        table.add_row([&moved.site.function(), &old, &new, &change]);
     }
-    let [old, new] = [before.peak_bytes, after.peak_bytes].map(format::bytes);
+    let [old, new] = [before.peak_bytes, after.peak_bytes].map(format::mebibytes);
     format!("\nagainst the earlier profile: the peak was {old}, and is {new}\n{table}\n")
 }
 

@@ -1,6 +1,7 @@
 //! `profile.json`: where a proof's memory was, by stage and by call site. The profiled process writes it, and the driver
 //! draws its page from it.
 
+use super::functions::{function_of, short};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -18,6 +19,8 @@ pub(crate) const TREE: &str = "stages.txt";
 pub(crate) struct Profile {
     /// Bytes alive at the peak of the live bytes, over all call sites.
     pub(crate) peak_bytes: u64,
+    /// Those of them that the backing allocator served.
+    pub(crate) backing_bytes: u64,
     /// The mean distance of samples, in bytes.
     pub(crate) mean_bytes: u64,
     /// Samples that could not be noted. The figures lack them.
@@ -86,17 +89,44 @@ impl fmt::Display for Lifetime {
 }
 
 impl CallSite {
-    /// As [`function_of`].
-    pub(crate) fn function(&self) -> &str {
-        function_of(&self.calls)
+    /// The function that tells most about it, in short.
+    pub(crate) fn function(&self) -> String {
+        short(function_of(&self.calls))
     }
 }
 
-/// The innermost of these functions that is not the standard library's or rayon's.
-pub(crate) fn function_of(calls: &[String]) -> &str {
-    let is_own = |call: &&String| !OF_LIBRARIES.iter().any(|prefix| call.trim_start_matches('<').starts_with(prefix));
-    let found = calls.iter().rev().find(is_own).or_else(|| calls.last());
-    found.map_or("[no call site]", String::as_str)
+/// Call sites of one function that share a stage and a lifetime.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Group<'a> {
+    /// The largest of them.
+    pub(crate) site: &'a CallSite,
+    pub(crate) sites: usize,
+    pub(crate) peak_bytes: u64,
+    pub(crate) allocations: u64,
+}
+
+impl Profile {
+    /// The call sites of the peak by function, the largest first.
+    pub(crate) fn groups(&self) -> Vec<Group<'_>> {
+        let mut groups: Vec<Group<'_>> = Vec::new();
+        for site in &self.sites {
+            let key = |site: &CallSite| (site.function(), site.stage.clone(), site.lifetime);
+            let own = key(site);
+            match groups.iter_mut().find(|group| key(group.site) == own) {
+                Some(group) => {
+                    group.sites += 1;
+                    group.peak_bytes += site.peak_bytes;
+                    group.allocations += site.allocations;
+                }
+                None => {
+                    let CallSite { peak_bytes, allocations, .. } = *site;
+                    groups.push(Group { site, sites: 1, peak_bytes, allocations });
+                }
+            }
+        }
+        groups.sort_by_key(|group| std::cmp::Reverse(group.peak_bytes));
+        groups
+    }
 }
 
 /// A call site that holds more or less than before.
@@ -122,8 +152,6 @@ pub(crate) fn moves<'a>(before: &'a Profile, after: &'a Profile) -> Vec<Move<'a>
     moved
 }
 
-const OF_LIBRARIES: [&str; 6] = ["alloc::", "core::", "std::", "rayon::", "rayon_core::", "hashbrown::"];
-
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
@@ -146,12 +174,14 @@ pub(crate) mod tests {
         assert_eq!(moved, [("a".into(), 500, 0), ("d".into(), 0, 200), ("c".into(), 100, 90)]);
     }
 
-    /// `Vec::with_capacity` is where all memory comes from, and tells nothing.
+    /// Three rows of one function would hide the next function.
     #[test]
-    fn a_call_site_is_named_after_the_provers_own_function() {
-        let calls = ["main", "prover::commit", "rayon_core::join", "<alloc::vec::Vec<T>>::with_capacity"];
-        assert_eq!(site(&calls, 1).function(), "prover::commit");
-        assert_eq!(site(&["std::rt::lang_start"], 1).function(), "std::rt::lang_start");
-        assert_eq!(site(&[], 1).function(), "[no call site]");
+    fn call_sites_of_one_function_are_one_row() {
+        let other_stage = CallSite { stage: vec!["open".into()], ..site(&["c", "a<T>"], 250) };
+        let sites = vec![site(&["b"], 300), other_stage, site(&["a<T>"], 200), site(&["d", "a<U>"], 190)];
+        let profile = Profile { sites, ..Profile::default() };
+        let rows: Vec<_> =
+            profile.groups().iter().map(|group| (group.site.function(), group.peak_bytes, group.sites)).collect();
+        assert_eq!(rows, [("a".into(), 390, 2), ("b".into(), 300, 1), ("a".into(), 250, 1)]);
     }
 }

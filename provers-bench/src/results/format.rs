@@ -23,10 +23,16 @@ pub(crate) fn bytes(bytes: u64) -> String {
     }
 }
 
-/// The change from one number of bytes to another, with its sign.
+/// Bytes in MiB or GiB, as zk-alloc's own statistics have them.
+pub(crate) fn mebibytes(bytes: u64) -> String {
+    let mebibytes = bytes as f64 / f64::from(1 << 20);
+    if mebibytes >= 1023.95 { format!("{:.2} GiB", mebibytes / 1024.0) } else { format!("{mebibytes:.1} MiB") }
+}
+
+/// The change from one number of bytes to another, with its sign, in MiB or GiB.
 pub(crate) fn change(before: u64, after: u64) -> String {
     let sign = if after < before { "\u{2212}" } else { "+" };
-    format!("{sign}{}", bytes(after.abs_diff(before)))
+    format!("{sign}{}", mebibytes(after.abs_diff(before)))
 }
 
 /// A number of bytes that is a whole number of KiB or MiB.

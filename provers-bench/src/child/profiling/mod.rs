@@ -17,7 +17,7 @@ use std::time::Instant;
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
-use zk_alloc::profile::{self, Site, Snapshot};
+use zk_alloc::profile::{self, Site, Snapshot, Source};
 use zk_alloc_profile::Value;
 use zk_alloc_tracing::Recorder;
 
@@ -50,7 +50,7 @@ impl Profiling {
 fn prove_warm<R>(folder: &Path, prove: impl FnOnce() -> anyhow::Result<R>) -> anyhow::Result<R> {
     let began = Instant::now();
     let (memory, stages) = profile::unsampled(|| observed(began))?;
-    let levels = Levels::begin(began)?;
+    let levels = profile::unsampled(|| Levels::begin(began))?;
     profile::mark();
     let proved = prove()?;
     let snapshot = profile::snapshot();
@@ -86,6 +86,8 @@ fn write(folder: &Path, snapshot: &Snapshot, memory: &Recorder, profile: &Profil
 fn described(snapshot: &Snapshot, stages: &Stages) -> Profile {
     let mut sites: Vec<&Site> = snapshot.sites.iter().filter(|site| site.peak.bytes > 0).collect();
     let peak_bytes = sites.iter().map(|site| site.peak.bytes).sum();
+    let of_backing = sites.iter().filter(|site| site.source == Source::Backing);
+    let backing_bytes = of_backing.map(|site| site.peak.bytes).sum();
     sites.sort_by_key(|site| std::cmp::Reverse(site.peak.bytes));
     let mut one = snapshot.clone();
     let mut rows: Vec<CallSite> = Vec::new();
@@ -104,6 +106,7 @@ fn described(snapshot: &Snapshot, stages: &Stages) -> Profile {
     rows.sort_by_key(|row| std::cmp::Reverse(row.peak_bytes));
     Profile {
         peak_bytes,
+        backing_bytes,
         mean_bytes: snapshot.mean_bytes as u64,
         missed: snapshot.missed,
         stages: stages.stages(),

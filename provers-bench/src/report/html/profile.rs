@@ -1,6 +1,6 @@
 //! The page of a profile: memory over the stages of a proof, the call sites of its peak, and two flame graphs.
 
-use super::charts::{bytes_tick, from_zero, time_tick};
+use super::charts::{from_zero, time_tick};
 use super::figure::{line, place, text};
 use super::scale::Scale;
 use super::tables::scrolling;
@@ -16,7 +16,8 @@ figure.timeline { max-width: 1100px; margin: 12px 0; }
 .resident { fill: #0072b2; fill-opacity: 0.18; } .live { fill: #0072b2; fill-opacity: 0.75; }
 .stage rect { fill: #d98c21; fill-opacity: 0.45; stroke: var(--card); } .stage text { font-size: 11px; }
 iframe { width: 100%; height: 560px; border: 1px solid var(--rule); border-radius: 6px; background: #fff; }
-td.words details pre { white-space: pre-wrap; max-width: 700px; }";
+td.words { white-space: normal; min-width: 110px; } td.words details { min-width: 300px; }
+td.words details pre { white-space: pre-wrap; overflow-wrap: anywhere; }";
 
 /// The timeline's size, and the room for its labels.
 const WIDTH: f64 = 1000.0;
@@ -50,7 +51,13 @@ pub(crate) fn profile_page(page: &ProfilePage<'_>) -> String {
     let content = html! {
         header {
             h1 { (page.title) }
-            p { "Peak of the live bytes of a warm proof: " b { (format::bytes(profile.peak_bytes)) } "." }
+            p {
+                "Live bytes at the peak of a warm proof: " b { (format::mebibytes(profile.peak_bytes)) }
+                @if profile.backing_bytes > 0 {
+                    ", " (format::mebibytes(profile.backing_bytes)) " of it from the backing allocator"
+                }
+                "."
+            }
         }
         @if let Some(before) = page.against { (against(before, profile)) }
         section {
@@ -138,21 +145,24 @@ fn sites(profile: &Profile) -> Markup {
     scrolling(&html! {
         thead { tr { th { "call site" } @for name in ["at the peak", "share", "allocations"] { th { (name) } }
             th.words { "stage" } th.words { "lifetime" } } }
-        tbody { @for site in profile.sites.iter().take(MOST_SITES) { tr {
-            td.words { (stack(site)) }
-            td { (format::bytes(site.peak_bytes)) }
-            td { (format!("{:.1}%", site.peak_bytes as f64 / profile.peak_bytes.max(1) as f64 * 100.0)) }
-            td { (format::count(site.allocations)) }
-            td.words { (if site.stage.is_empty() { "-".to_owned() } else { site.stage.join(" > ") }) }
-            td.words { span class=(tone(site.lifetime)) { (site.lifetime) } }
+        tbody { @for group in profile.groups().iter().take(MOST_SITES) { tr {
+            td.words { (stack(group.site, group.sites)) }
+            td { (format::mebibytes(group.peak_bytes)) }
+            td { (format!("{:.1}%", group.peak_bytes as f64 / profile.peak_bytes.max(1) as f64 * 100.0)) }
+            td { (format::count(group.allocations)) }
+            td.words { (if group.site.stage.is_empty() { "-".to_owned() } else { group.site.stage.join(" > ") }) }
+            td.words { span class=(tone(group.site.lifetime)) { (group.site.lifetime) } }
         } } }
     })
 }
 
-/// A function, and all those that led to it on request.
-fn stack(site: &CallSite) -> Markup {
+/// A function, and all those that led to it on request: those of the largest of `sites` call sites.
+fn stack(site: &CallSite, sites: usize) -> Markup {
     let calls: Vec<_> = site.calls.iter().rev().map(String::as_str).collect();
-    html! { details { summary { code { (site.function()) } } pre { (calls.join("\n")) } } }
+    html! { details {
+        summary { code { (site.function()) } @if sites > 1 { " (" (sites) " call sites)" } }
+        pre { (calls.join("\n")) }
+    } }
 }
 
 /// Memory that outlives the proof is what a leak looks like.
@@ -168,9 +178,9 @@ fn against(before: &Profile, after: &Profile) -> Markup {
             (scrolling(&html! {
                 thead { tr { th { "call site" } @for name in ["before", "after", "change"] { th { (name) } } } }
                 tbody { @for moved in moves(before, after).iter().take(MOST_SITES) { tr {
-                    td.words { (stack(moved.site)) }
-                    td { (format::bytes(moved.before_bytes)) }
-                    td { (format::bytes(moved.after_bytes)) }
+                    td.words { (stack(moved.site, 1)) }
+                    td { (format::mebibytes(moved.before_bytes)) }
+                    td { (format::mebibytes(moved.after_bytes)) }
                     td { (format::change(moved.before_bytes, moved.after_bytes)) }
                 } } }
             }))
@@ -183,7 +193,7 @@ fn timeline(profile: &Profile) -> Markup {
     let ends = profile.stages.iter().map(|stage| stage.end_ns).chain(profile.levels.last().map(|level| level.at_ns));
     let x = Scale::linear(0.0, ends.max().unwrap_or(1) as f64, LEFT, WIDTH);
     let heights = profile.levels.iter().flat_map(|level| [level.resident_bytes, level.live_bytes]);
-    let y = from_zero(heights.map(|bytes| bytes as f64)).over(BOTTOM, TOP);
+    let y = from_zero(heights.map(mebibytes)).over(BOTTOM, TOP);
     let rows = profile.stages.iter().map(|stage| stage.depth + 1).max().unwrap_or(0).min(MOST_ROWS);
     let first_row = BOTTOM + 26.0;
     let height = first_row + f64::from(rows) * ROW + 4.0;
@@ -193,7 +203,7 @@ fn timeline(profile: &Profile) -> Markup {
             svg viewBox={ "0 0 " (place(WIDTH)) " " (place(height)) } role="img" aria-label="memory over time, and stages" {
                 @for tick in y.ticks() {
                     (line("grid", (LEFT, y.at(tick)), (WIDTH, y.at(tick))))
-                    (text("tick", "end", (LEFT - 6.0, y.at(tick) + 4.0), &bytes_tick(tick)))
+                    (text("tick", "end", (LEFT - 6.0, y.at(tick) + 4.0), &mebibytes_tick(tick)))
                 }
                 @for tick in x.ticks() { (text("tick", "middle", (x.at(tick), BOTTOM + 16.0), &time_tick(tick))) }
                 (area("resident", profile, x, y, |level| level.resident_bytes))
@@ -207,12 +217,20 @@ fn timeline(profile: &Profile) -> Markup {
 }
 
 fn area(class: &str, profile: &Profile, x: Scale, y: Scale, bytes: fn(&Level) -> u64) -> Markup {
-    let at = |level: &Level| format!("{},{}", place(x.at(level.at_ns as f64)), place(y.at(bytes(level) as f64)));
+    let at = |level: &Level| format!("{},{}", place(x.at(level.at_ns as f64)), place(y.at(mebibytes(bytes(level)))));
     let edge = |level: Option<&Level>| level.map_or(LEFT, |level| x.at(level.at_ns as f64));
     let (first, last) = (edge(profile.levels.first()), edge(profile.levels.last()));
     let inner: Vec<_> = profile.levels.iter().map(at).collect();
     let floor = |at: f64| format!("{},{}", place(at), place(BOTTOM));
     html! { polygon class=(class) points={ (floor(first)) " " (inner.join(" ")) " " (floor(last)) } {} }
+}
+
+fn mebibytes(bytes: u64) -> f64 {
+    bytes as f64 / f64::from(1 << 20)
+}
+
+fn mebibytes_tick(mebibytes: f64) -> String {
+    if mebibytes == 0.0 { "0".into() } else { format!("{mebibytes} MiB") }
 }
 
 fn bar(stage: &Stage, x: Scale, top: f64) -> Markup {
@@ -283,7 +301,7 @@ mod tests {
     fn hostile_names_stay_text() {
         let page = parsed(&profile(), None);
         assert!(selected(&page, "img, script, [onerror]").is_empty());
-        let names: String = selected(&page, "summary").iter().flat_map(|name| name.text()).collect();
+        let names: String = selected(&page, "details pre").iter().flat_map(|name| name.text()).collect();
         assert!(names.contains(HOSTILE), "{names}");
     }
 
@@ -296,7 +314,7 @@ mod tests {
             assert_eq!(selected(&page, "iframe").len(), 1);
         }
         let text: String = parsed(&profile(), None).root_element().text().collect();
-        for part in ["66.7%", "dies in the proof", "commit", "6.29 MB"] {
+        for part in ["66.7%", "dies in the proof", "commit", "6.0 MiB"] {
             assert!(text.contains(part), "{part} in {text}");
         }
     }
