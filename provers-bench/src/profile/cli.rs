@@ -24,7 +24,7 @@ struct ProfileArgs {
     #[arg(long, value_name = "N", value_parser = whole::<u64>(1..=1024))]
     threads: Option<u64>,
     /// Mean distance of samples in bytes; requests of 1 MiB and more are always sampled
-    #[arg(long, value_name = "BYTES", default_value = "524288", value_parser = whole::<u64>(1..=1 << 30))]
+    #[arg(long, value_name = "BYTES", default_value = "65536", value_parser = whole::<u64>(1..=1 << 25))]
     mean: u64,
     /// Folder for the profile's own folder [default: prove-bench in cargo's target directory]
     #[arg(long, value_name = "DIR")]
@@ -99,7 +99,7 @@ mod tests {
     #[test]
     fn a_bench_without_the_feature_says_what_builds_it() {
         match asked("profile plonky3") {
-            Ok(job) => assert_eq!(job.mean_bytes, 512 << 10),
+            Ok(job) => assert_eq!(job.mean_bytes, 64 << 10),
             Err(message) => assert!(message.contains("cargo prove-bench profile"), "{message}"),
         }
     }
