@@ -128,6 +128,7 @@ pub(super) fn missed() -> u64 {
     MISSED.load(Ordering::Relaxed)
 }
 
+#[inline(always)]
 fn in_means(bytes: usize) -> f64 {
     bytes as f64 * f64::from_bits(PER_MEAN.load(Ordering::Relaxed))
 }
