@@ -327,7 +327,7 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for ZkAllocator<A> {
 
     #[inline]
     unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
-        if !observers::is_any() {
+        if !observe::may_concern(ptr) {
             if let Some((arena, at)) = arena::near(ptr) {
                 // SAFETY: the caller's: `ptr` came from us with this layout. A block in the region belongs to the arena.
                 if unsafe { arena.keep(at, layout.size(), layout.align()) } {

@@ -35,6 +35,18 @@ pub(crate) fn freed(at: NonNull<u8>) {
     }
 }
 
+/// Whether an observer may want to be told that the memory at `at` is freed.
+#[inline(always)]
+pub(crate) fn may_concern(at: *mut u8) -> bool {
+    #[cfg(feature = "profile")]
+    return observers::is_any() && (observers::is_told(Observer::Escapes) || profile::may_hold(at.addr()));
+    #[cfg(not(feature = "profile"))]
+    {
+        let _ = at;
+        observers::is_any()
+    }
+}
+
 /// The backing allocator served a request for `size` bytes at `at`, or refused it and returned null.
 #[inline(always)]
 pub(crate) fn backing_allocated(at: *mut u8, size: usize) {

@@ -209,9 +209,15 @@ fn here(source: Source) -> sites::Index {
 /// Notes that the memory at `at` is about to be freed.
 #[inline]
 pub(crate) fn freed(at: usize) {
-    if live::may_hold(at) {
+    if may_hold(at) {
         died(at);
     }
+}
+
+/// `false` if no sample of this address is alive.
+#[inline(always)]
+pub(crate) fn may_hold(at: usize) -> bool {
+    live::may_hold(at)
 }
 
 #[cold]
