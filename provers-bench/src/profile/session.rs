@@ -21,8 +21,9 @@ use std::time::Duration;
 const ARM: &str = "zk-alloc-profile";
 /// Longest wait for one proof. No earlier time exists to derive a limit from.
 const PATIENCE: Duration = Duration::from_secs(3600);
-/// The page, in the profile's folder.
+/// The page and its timeline, in the profile's folder.
 const PAGE: &str = "profile.html";
+const PICTURE: &str = "timeline.svg";
 /// A warm proof has its caches, so it is the one that repeats in a service.
 const PROOFS: [&str; 2] = ["first proof", "warm proof"];
 
@@ -54,6 +55,9 @@ pub(crate) fn run(job: &Job) -> anyhow::Result<Option<String>> {
     };
     let path = folder.join(PAGE);
     fs::write(&path, report::profile_page(&page)).with_context(|| format!("cannot write {}", path.display()))?;
+    let picture_path = folder.join(PICTURE);
+    fs::write(&picture_path, report::profile_picture(&profile))
+        .with_context(|| format!("cannot write {}", picture_path.display()))?;
     let moved = against.map_or_else(String::new, |before| table::moved(&before, &profile));
     Ok(Some(format!("{title}\n\n{tree}\n{}{moved}\n{}\n", table::sites(&profile), path.display())))
 }

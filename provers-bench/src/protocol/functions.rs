@@ -1,9 +1,19 @@
 //! Names of functions for tables: the function that tells most about a call site, and its name in short.
 
-const OF_LIBRARIES: [&str; 8] =
-    ["alloc::", "core::", "std::", "rayon::", "rayon_core::", "hashbrown::", "tracing::", "tracing_core::"];
+const OF_LIBRARIES: [&str; 9] = [
+    "alloc::",
+    "core::",
+    "std::",
+    "rayon::",
+    "rayon_core::",
+    "hashbrown::",
+    "tracing::",
+    "tracing_core::",
+    // Starts the prover.
+    "provers_bench::",
+];
 
-/// The innermost of these functions that is not the standard library's, rayon's or tracing's.
+/// The innermost of these functions that is not the standard library's, rayon's, tracing's or the bench's own.
 pub(crate) fn function_of(calls: &[String]) -> &str {
     let is_own = |call: &&String| !OF_LIBRARIES.iter().any(|prefix| call.trim_start_matches('<').starts_with(prefix));
     let found = calls.iter().rev().find(is_own).or_else(|| calls.last());

@@ -28,7 +28,7 @@ pub(crate) use cli::{Job, commands, job};
 pub(crate) use curves::curves;
 #[cfg(feature = "profile")]
 pub(crate) use html::{FaultsPage, faults_page};
-pub(crate) use html::{ProfilePage, profile_page};
+pub(crate) use html::{ProfilePage, profile_page, profile_picture};
 pub(crate) use table::Style;
 pub(crate) use text::{section, with_advice};
 

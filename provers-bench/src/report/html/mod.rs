@@ -4,7 +4,7 @@
 //! - `charts`: bars of a workload
 //! - `curves`: memory over time, and sweeps
 //! - `tables`: all tables of the page
-//! - `profile`: the page of a profile
+//! - `profile`: the page of a profile; `timeline`: its memory over time
 //! - `bars`: draws rows
 //! - `lines`: draws curves
 //! - `pareto`: time against memory
@@ -23,6 +23,7 @@ pub(super) mod pareto;
 mod profile;
 mod scale;
 mod tables;
+mod timeline;
 
 use super::facts::{self, command, commit};
 use super::notes::notes;
@@ -37,6 +38,7 @@ use pareto::Pareto;
 pub(crate) use profile::{FaultsPage, faults_page};
 pub(crate) use profile::{ProfilePage, profile_page};
 use std::collections::BTreeSet;
+pub(crate) use timeline::picture as profile_picture;
 
 const STYLE: &str = include_str!("style.css");
 /// The page loads and executes nothing, no matter which texts a run contains.

@@ -1,10 +1,8 @@
 //! The page of a profile: memory over the stages of a proof, the call sites of its peak, and two flame graphs.
 
-use super::charts::{from_zero, time_tick};
-use super::figure::{line, place, text};
-use super::scale::Scale;
 use super::tables::scrolling;
-use crate::protocol::profiles::{CallSite, Level, Lifetime, Profile, Stage, moves};
+use super::timeline;
+use crate::protocol::profiles::{CallSite, Lifetime, Profile, moves};
 use crate::results::format;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
@@ -13,22 +11,10 @@ const STYLE: &str = include_str!("style.css");
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; frame-src data:";
 const OWN_STYLE: &str = "
 figure.timeline { max-width: 1100px; margin: 12px 0; }
-.resident { fill: #0072b2; fill-opacity: 0.18; } .live { fill: #0072b2; fill-opacity: 0.75; }
-.stage rect { fill: #d98c21; fill-opacity: 0.45; stroke: var(--card); } .stage text { font-size: 11px; }
 iframe { width: 100%; height: 560px; border: 1px solid var(--rule); border-radius: 6px; background: #fff; }
 td.words { white-space: normal; min-width: 110px; } td.words details { min-width: 300px; }
 td.words details pre { white-space: pre-wrap; overflow-wrap: anywhere; }";
 
-/// The timeline's size, and the room for its labels.
-const WIDTH: f64 = 1000.0;
-const LEFT: f64 = 60.0;
-const TOP: f64 = 12.0;
-const BOTTOM: f64 = 232.0;
-/// The height of a row of stages, and the rows that are drawn.
-const ROW: f64 = 18.0;
-const MOST_ROWS: u32 = 8;
-/// A letter takes about this much.
-const LETTER: f64 = 6.4;
 /// The call sites in a table.
 const MOST_SITES: usize = 10;
 
@@ -67,7 +53,7 @@ pub(crate) fn profile_page(page: &ProfilePage<'_>) -> String {
         }
         section {
             h2 { "Memory over the stages of a warm proof" }
-            (timeline(profile))
+            (timeline::figure(profile))
         }
         section {
             h2 { "The stages" }
@@ -131,7 +117,7 @@ fn document(title: &str, content: &Markup) -> String {
                 meta name="viewport" content="width=device-width, initial-scale=1";
                 meta name="color-scheme" content="light dark";
                 title { (title) }
-                style { (PreEscaped(STYLE)) (PreEscaped(OWN_STYLE)) }
+                style { (PreEscaped(STYLE)) (PreEscaped(OWN_STYLE)) (PreEscaped(timeline::STYLE)) }
             }
             body { main { (content) } }
         }
@@ -188,63 +174,6 @@ fn against(before: &Profile, after: &Profile) -> Markup {
     }
 }
 
-/// Live and resident memory over time, above the spans.
-fn timeline(profile: &Profile) -> Markup {
-    let ends = profile.stages.iter().map(|stage| stage.end_ns).chain(profile.levels.last().map(|level| level.at_ns));
-    let x = Scale::linear(0.0, ends.max().unwrap_or(1) as f64, LEFT, WIDTH);
-    let heights = profile.levels.iter().flat_map(|level| [level.resident_bytes, level.live_bytes]);
-    let y = from_zero(heights.map(mebibytes)).over(BOTTOM, TOP);
-    let rows = profile.stages.iter().map(|stage| stage.depth + 1).max().unwrap_or(0).min(MOST_ROWS);
-    let first_row = BOTTOM + 26.0;
-    let height = first_row + f64::from(rows) * ROW + 4.0;
-    html! {
-        ul.legend { li { "dark: live" } li { "pale: resident, so the difference is retained or cached" } }
-        figure.timeline {
-            svg viewBox={ "0 0 " (place(WIDTH)) " " (place(height)) } role="img" aria-label="memory over time, and stages" {
-                @for tick in y.ticks() {
-                    (line("grid", (LEFT, y.at(tick)), (WIDTH, y.at(tick))))
-                    (text("tick", "end", (LEFT - 6.0, y.at(tick) + 4.0), &mebibytes_tick(tick)))
-                }
-                @for tick in x.ticks() { (text("tick", "middle", (x.at(tick), BOTTOM + 16.0), &time_tick(tick))) }
-                (area("resident", profile, x, y, |level| level.resident_bytes))
-                (area("live", profile, x, y, |level| level.live_bytes))
-                @for stage in profile.stages.iter().filter(|stage| stage.depth < MOST_ROWS) {
-                    (bar(stage, x, first_row + f64::from(stage.depth) * ROW))
-                }
-            }
-        }
-    }
-}
-
-fn area(class: &str, profile: &Profile, x: Scale, y: Scale, bytes: fn(&Level) -> u64) -> Markup {
-    let at = |level: &Level| format!("{},{}", place(x.at(level.at_ns as f64)), place(y.at(mebibytes(bytes(level)))));
-    let edge = |level: Option<&Level>| level.map_or(LEFT, |level| x.at(level.at_ns as f64));
-    let (first, last) = (edge(profile.levels.first()), edge(profile.levels.last()));
-    let inner: Vec<_> = profile.levels.iter().map(at).collect();
-    let floor = |at: f64| format!("{},{}", place(at), place(BOTTOM));
-    html! { polygon class=(class) points={ (floor(first)) " " (inner.join(" ")) " " (floor(last)) } {} }
-}
-
-fn mebibytes(bytes: u64) -> f64 {
-    bytes as f64 / f64::from(1 << 20)
-}
-
-fn mebibytes_tick(mebibytes: f64) -> String {
-    if mebibytes == 0.0 { "0".into() } else { format!("{mebibytes} MiB") }
-}
-
-fn bar(stage: &Stage, x: Scale, top: f64) -> Markup {
-    let (from, to) = (x.at(stage.begin_ns as f64), x.at(stage.end_ns as f64));
-    let fits = stage.name.chars().count() as f64 * LETTER < to - from;
-    html! {
-        g.stage {
-            title { (stage.name) ": " (format::time(stage.end_ns - stage.begin_ns)) }
-            rect x=(place(from)) y=(place(top)) width=(place((to - from).max(0.5))) height=(place(ROW - 2.0)) {}
-            @if fits { (text("label", "start", (from + 3.0, top + ROW - 6.0), &stage.name)) }
-        }
-    }
-}
-
 fn flame_graph(title: &str, svg: Option<&str>) -> Markup {
     html! {
         section {
@@ -267,6 +196,7 @@ fn data_url(svg: &str) -> String {
 mod tests {
     use super::*;
     use crate::protocol::profiles::tests::site;
+    use crate::protocol::profiles::{Level, Stage};
     use scraper::{Html, Selector};
 
     const HOSTILE: &str = "</td><img src=x onerror='alert(1)'>&\"";
