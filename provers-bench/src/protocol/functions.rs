@@ -1,6 +1,7 @@
 //! Names of functions for tables: the function that tells most about a call site, and its name in short.
 
-const OF_LIBRARIES: [&str; 9] = [
+/// These, the bench and the C library only lead to a call site, or away from it.
+const OF_LIBRARIES: [&str; 14] = [
     "alloc::",
     "core::",
     "std::",
@@ -9,11 +10,15 @@ const OF_LIBRARIES: [&str; 9] = [
     "hashbrown::",
     "tracing::",
     "tracing_core::",
-    // Starts the prover.
     "provers_bench::",
+    "0x",
+    "_start",
+    "__libc_start",
+    "clone3",
+    "start_thread",
 ];
 
-/// The innermost of these functions that is not the standard library's, rayon's, tracing's or the bench's own.
+/// The innermost of these functions that tells something of the program.
 pub(crate) fn function_of(calls: &[String]) -> &str {
     let is_own = |call: &&String| !OF_LIBRARIES.iter().any(|prefix| call.trim_start_matches('<').starts_with(prefix));
     let found = calls.iter().rev().find(is_own).or_else(|| calls.last());
@@ -86,7 +91,7 @@ mod tests {
         let calls = ["main", "prover::commit", "rayon_core::join", "<alloc::vec::Vec<T>>::with_capacity"];
         assert_eq!(named(&calls), "prover::commit");
         assert_eq!(named(&["prover::commit", "tracing::span::Span::in_scope"]), "prover::commit");
-        assert_eq!(named(&["std::rt::lang_start"]), "std::rt::lang_start");
+        assert_eq!(named(&["start_thread", "std::thread::run"]), "std::thread::run");
         assert_eq!(named(&[]), "[no call site]");
     }
 
