@@ -58,11 +58,17 @@ impl<'a> Elsewhere<'a> {
         if mapping.is_some_and(Mapping::is_allocator) {
             return vec![Line { function: "zk_alloc::".into(), file: String::new(), line: 0 }];
         }
-        let lines = mapping.and_then(|mapping| {
-            let file = self.files.entry(mapping.path).or_insert_with(|| File::open(Path::new(mapping.path)));
-            file.as_ref()?.lines(call - mapping.start + mapping.offset)
-        });
-        or_address(lines.unwrap_or_default(), address)
+        let Some(mapping) = mapping else { return or_address(Vec::new(), address) };
+        let file = self.files.entry(mapping.path).or_insert_with(|| File::open(Path::new(mapping.path)));
+        let offset = call - mapping.start + mapping.offset;
+        let lines = file.as_ref().and_then(|file| file.lines(offset)).unwrap_or_default();
+        if !lines.is_empty() {
+            return lines;
+        }
+        // A stripped file has no names. The place in it is the same in every run.
+        let place = file.as_ref().and_then(|file| file.address(offset)).unwrap_or(offset) + 1;
+        let name = Path::new(mapping.path).file_name().unwrap_or_default().to_string_lossy();
+        vec![Line { function: format!("{name}+{place:#x}"), file: String::new(), line: 0 }]
     }
 }
 
@@ -92,11 +98,16 @@ impl File {
         Some(Self { segments: object.segments().map(segment).collect(), loader: Loader::new(path).ok()? })
     }
 
-    /// The lines at an offset in the file.
-    fn lines(&self, offset: u64) -> Option<Vec<Line>> {
+    /// The address of an offset in the file, as `nm` and debuggers know it.
+    fn address(&self, offset: u64) -> Option<u64> {
         let is_within = |&&(start, len, _): &&(u64, u64, u64)| (start..start + len).contains(&offset);
         let &(start, _, address) = self.segments.iter().find(is_within)?;
-        let probe = offset - start + address;
+        Some(offset - start + address)
+    }
+
+    /// The lines at an offset in the file.
+    fn lines(&self, offset: u64) -> Option<Vec<Line>> {
+        let probe = self.address(offset)?;
         let mut lines: Vec<_> = self.loader.find_frames(probe).ok()?.map(|frame| Ok(line(&frame))).collect().ok()?;
         let symbol =
             || self.loader.find_symbol(probe).map(|name| addr2line::demangle_auto(name.into(), None).into_owned());
@@ -157,5 +168,12 @@ mod tests {
         let is_here = |names: &Vec<Vec<String>>| names.iter().flatten().any(|name| name.contains("here_or_elsewhere"));
         assert!(is_here(&within) && is_here(&without), "{without:?}");
         assert_eq!(files.lines(7)[0].function, "0x7");
+    }
+
+    /// Programs are mapped elsewhere in each run, so a bare address could not be compared, nor looked up.
+    #[test]
+    fn a_place_without_a_name_is_one_in_its_file() {
+        let mut files = Elsewhere::new("7000-9000 r-xp 00001000 00:00 0 /nowhere/stripped\n");
+        assert_eq!(files.lines(0x7235)[0].function, "stripped+0x1235");
     }
 }
