@@ -54,10 +54,11 @@ pub(crate) fn run(job: &Job) -> anyhow::Result<Option<String>> {
         against: against.as_ref(),
     };
     let path = folder.join(PAGE);
-    fs::write(&path, report::profile_page(&page)).with_context(|| format!("cannot write {}", path.display()))?;
-    let picture_path = folder.join(PICTURE);
-    fs::write(&picture_path, report::profile_picture(&profile))
-        .with_context(|| format!("cannot write {}", picture_path.display()))?;
+    for (path, text) in
+        [(&path, report::profile_page(&page)), (&folder.join(PICTURE), report::profile_picture(&profile))]
+    {
+        fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
+    }
     let moved = against.map_or_else(String::new, |before| table::moved(&before, &profile));
     Ok(Some(format!("{title}\n\n{tree}\n{}{moved}\n{}\n", table::sites(&profile), path.display())))
 }

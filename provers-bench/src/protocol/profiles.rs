@@ -3,6 +3,8 @@
 
 use super::functions::{function_of, short};
 use serde::{Deserialize, Serialize};
+use std::cmp::Reverse;
+use std::collections::HashMap;
 use std::fmt;
 
 /// The variable with the folder of a profile. The driver sets it for the process that it profiles.
@@ -58,7 +60,7 @@ pub(crate) struct Level {
 pub(crate) struct CallSite {
     /// Its functions, from the outermost to the innermost.
     pub(crate) calls: Vec<String>,
-    /// What it held at the peak.
+    /// Its bytes alive at the peak.
     pub(crate) peak_bytes: u64,
     pub(crate) allocations: u64,
     /// The names of the spans in which it allocated most, from the outermost to the innermost; empty without spans.
@@ -66,8 +68,8 @@ pub(crate) struct CallSite {
     pub(crate) lifetime: Lifetime,
 }
 
-/// When a call site's memory is freed: at least half of what it held at the peak.
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
+/// When a call site's memory is freed: at least half of its bytes at the peak.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Lifetime {
     /// Before its stage ended.
@@ -108,23 +110,16 @@ pub(crate) struct Group<'a> {
 impl Profile {
     /// The call sites of the peak by function, the largest first.
     pub(crate) fn groups(&self) -> Vec<Group<'_>> {
-        let mut groups: Vec<Group<'_>> = Vec::new();
+        let mut groups = HashMap::new();
         for site in &self.sites {
-            let key = |site: &CallSite| (site.function(), site.stage.clone(), site.lifetime);
-            let own = key(site);
-            match groups.iter_mut().find(|group| key(group.site) == own) {
-                Some(group) => {
-                    group.sites += 1;
-                    group.peak_bytes += site.peak_bytes;
-                    group.allocations += site.allocations;
-                }
-                None => {
-                    let CallSite { peak_bytes, allocations, .. } = *site;
-                    groups.push(Group { site, sites: 1, peak_bytes, allocations });
-                }
-            }
+            let key = (site.function(), &site.stage, site.lifetime);
+            let group = groups.entry(key).or_insert(Group { site, sites: 0, peak_bytes: 0, allocations: 0 });
+            group.sites += 1;
+            group.peak_bytes += site.peak_bytes;
+            group.allocations += site.allocations;
         }
-        groups.sort_by_key(|group| std::cmp::Reverse(group.peak_bytes));
+        let mut groups: Vec<_> = groups.into_values().collect();
+        groups.sort_by_key(|group| (Reverse(group.peak_bytes), &group.site.calls));
         groups
     }
 }
@@ -148,7 +143,7 @@ pub(crate) fn moves<'a>(before: &'a Profile, after: &'a Profile) -> Vec<Move<'a>
     let sites = after.sites.iter().chain(before.sites.iter().filter(is_gone));
     let moved = sites.map(|site| Move { site, before_bytes: held(before, site), after_bytes: held(after, site) });
     let mut moved: Vec<_> = moved.filter(|moved| moved.before_bytes != moved.after_bytes).collect();
-    moved.sort_by_key(|moved| std::cmp::Reverse(moved.before_bytes.abs_diff(moved.after_bytes)));
+    moved.sort_by_key(|moved| Reverse(moved.before_bytes.abs_diff(moved.after_bytes)));
     moved
 }
 

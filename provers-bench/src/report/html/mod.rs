@@ -9,6 +9,7 @@
 //! - `lines`: draws curves
 //! - `pareto`: time against memory
 //! - `figure`: a chart's frame
+//! - `document`: the frame of a page
 //! - `scale`: maps values to positions
 //! - `palette`: colours of the arms
 
@@ -16,6 +17,7 @@ mod bars;
 mod biases;
 mod charts;
 mod curves;
+mod document;
 mod figure;
 mod lines;
 pub(super) mod palette;
@@ -31,7 +33,8 @@ use super::text::at_once;
 use super::words::{self, Finding, Tone};
 use crate::results::record::{Advice, Run, WorkloadResult};
 use crate::results::view;
-use maud::{DOCTYPE, Markup, PreEscaped, html};
+use document::document;
+use maud::{Markup, html};
 use palette::Palette;
 use pareto::Pareto;
 #[cfg(feature = "profile")]
@@ -40,7 +43,6 @@ pub(crate) use profile::{ProfilePage, profile_page};
 use std::collections::BTreeSet;
 pub(crate) use timeline::picture as profile_picture;
 
-const STYLE: &str = include_str!("style.css");
 /// The page loads and executes nothing, no matter which texts a run contains.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'";
 
@@ -48,49 +50,34 @@ const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'";
 pub(super) fn page(run: &Run) -> String {
     let palette = Palette::of(run);
     let title = format!("{}: allocators, in lockstep", run.prover);
-    html! {
-        (DOCTYPE)
-        html lang="en" {
-            head {
-                meta charset="utf-8";
-                meta http-equiv="Content-Security-Policy" content=(POLICY);
-                meta name="viewport" content="width=device-width, initial-scale=1";
-                meta name="color-scheme" content="light dark";
-                title { (title) }
-                style { (PreEscaped(STYLE)) (PreEscaped(palette::css())) }
-            }
-            body { main {
-                (header(run, &title))
-                @if let Some(advice) = &run.advice { (self::advice(advice)) }
-                (summary(run))
-                (pareto(run, &palette))
-                @if let Some(sweep) = run.sweep {
-                    @for (name, points) in curves::groups(run) {
-                        section {
-                            h2 { (name) ", over the sweep" }
-                            (legend(&points, &palette))
-                            div.charts { (curves::sweep(sweep, &points, &palette)) }
-                        }
-                    }
-                }
-                @for workload in &run.workloads { (section(run, workload, &palette)) }
-                section { h2 { "The arms" } (tables::arms(run, &palette)) }
-                (machine(run))
-                section { h2 { "Known biases" } ul { @for bias in biases::biases(run) { li { (bias) } } } }
+    let content = html! {
+        (header(run, &title))
+        @if let Some(advice) = &run.advice { (self::advice(advice)) }
+        (summary(run))
+        (pareto(run, &palette))
+        @if let Some(sweep) = run.sweep {
+            @for (name, points) in curves::groups(run) {
                 section {
-                    h2 { "Raw samples" }
-                    details { summary { "Every sample, one a row" } (tables::samples(run)) }
+                    h2 { (name) ", over the sweep" }
+                    (legend(&points, &palette))
+                    div.charts { (curves::sweep(sweep, &points, &palette)) }
                 }
-                footer {
-                    "Made from result.json of run " code { (run.run) } ", schema " (run.schema) ", by prove-bench. "
-                    code { "prove-bench report " (run.run) } " makes it again."
-                }
-            } }
+            }
         }
-    }
-    .into_string()
-    // HTML allows only these control characters, and a process's output may contain any.
-    .replace(|letter: char| letter.is_control() && !matches!(letter, '\n' | '\t'), "")
+        @for workload in &run.workloads { (section(run, workload, &palette)) }
+        section { h2 { "The arms" } (tables::arms(run, &palette)) }
+        (machine(run))
+        section { h2 { "Known biases" } ul { @for bias in biases::biases(run) { li { (bias) } } } }
+        section {
+            h2 { "Raw samples" }
+            details { summary { "Every sample, one a row" } (tables::samples(run)) }
+        }
+        footer {
+            "Made from result.json of run " code { (run.run) } ", schema " (run.schema) ", by prove-bench. "
+            code { "prove-bench report " (run.run) } " makes it again."
+        }
+    };
+    document(&title, POLICY, &palette::css(), &content)
 }
 
 fn header(run: &Run, title: &str) -> Markup {

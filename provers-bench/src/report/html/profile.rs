@@ -1,12 +1,12 @@
 //! The page of a profile: memory over the stages of a proof, the call sites of its peak, and two flame graphs.
 
+use super::document::document;
 use super::tables::scrolling;
 use super::timeline;
 use crate::protocol::profiles::{CallSite, Lifetime, Profile, moves};
 use crate::results::format;
-use maud::{DOCTYPE, Markup, PreEscaped, html};
+use maud::{Markup, html};
 
-const STYLE: &str = include_str!("style.css");
 /// The flame graphs are documents of their own, with scripts that zoom. The page itself loads nothing.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; frame-src data:";
 const OWN_STYLE: &str = "
@@ -67,7 +67,7 @@ pub(crate) fn profile_page(page: &ProfilePage<'_>) -> String {
             code { "warm-proof/profile.pb.gz" } " is for pprof, " code { "warm-proof/trace.json" } " for Perfetto."
         }
     };
-    document(page.title, &content)
+    document(page.title, POLICY, &[OWN_STYLE, timeline::STYLE].concat(), &content)
 }
 
 /// The parts of the page of a command.
@@ -103,28 +103,7 @@ pub(crate) fn faults_page(page: &FaultsPage<'_>) -> String {
         (flame_graph("What was alive at the peak, under zk-alloc", page.peak.as_deref()))
         footer { "Made by prove-bench exec --profile, from samples of the kernel's page faults." }
     };
-    document(page.title, &content)
-}
-
-/// A page with this content.
-fn document(title: &str, content: &Markup) -> String {
-    html! {
-        (DOCTYPE)
-        html lang="en" {
-            head {
-                meta charset="utf-8";
-                meta http-equiv="Content-Security-Policy" content=(POLICY);
-                meta name="viewport" content="width=device-width, initial-scale=1";
-                meta name="color-scheme" content="light dark";
-                title { (title) }
-                style { (PreEscaped(STYLE)) (PreEscaped(OWN_STYLE)) (PreEscaped(timeline::STYLE)) }
-            }
-            body { main { (content) } }
-        }
-    }
-    .into_string()
-    // HTML allows only these control characters.
-    .replace(|letter: char| letter.is_control() && !matches!(letter, '\n' | '\t'), "")
+    document(page.title, POLICY, &[OWN_STYLE, timeline::STYLE].concat(), &content)
 }
 
 fn sites(profile: &Profile) -> Markup {
@@ -226,7 +205,7 @@ mod tests {
         page.select(&Selector::parse(what).unwrap()).collect()
     }
 
-    /// Names of functions and of spans are the program's. They must not become markup.
+    /// Names of functions and of spans come from the program. They must not become markup.
     #[test]
     fn hostile_names_stay_text() {
         let page = parsed(&profile(), None);
