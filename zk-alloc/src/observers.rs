@@ -1,8 +1,8 @@
-//! Who is told of allocations and frees. A request asks one flag, whoever is told.
+//! The observers of allocations and frees. A request asks one flag for all of them.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// Those that are told.
+/// The observers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Observer {

@@ -1,4 +1,4 @@
-//! What the resident memory of the arena is, part by part.
+//! The parts of the arena's resident memory.
 
 use std::fmt;
 
@@ -17,7 +17,7 @@ pub struct ResidentParts {
     pub live_run_bytes: usize,
     /// Free blocks and page runs in thread caches.
     pub cached_bytes: usize,
-    /// The rest of the slabs' pages: free blocks, and what lies beside the blocks.
+    /// The rest of the slabs' pages: free blocks, and the space between blocks.
     pub free_slab_bytes: usize,
     /// Free page runs, retained for the next requests.
     pub free_run_bytes: usize,

@@ -20,8 +20,8 @@
 //! ```
 //!
 //! # Coverage
-//! Requests that reach the [`ZkAllocator`](struct@crate::ZkAllocator) are sampled: those that the arena serves, and those that it leaves to its
-//! backing allocator. [`Site::source`] tells them apart. [`Scratch`](crate::Scratch) and [`SecretBuf`](crate::SecretBuf) map their own
+//! Requests that reach the [`ZkAllocator`](struct@crate::ZkAllocator) are sampled, whether the arena or the
+//! backing allocator serves them. [`Site::source`] tells them apart. [`Scratch`](crate::Scratch) and [`SecretBuf`](crate::SecretBuf) map their own
 //! memory, and are not sampled.
 //!
 //! # Costs
@@ -33,7 +33,7 @@
 //! Sampling allocates nothing and takes no lock, so it is safe in signal handlers and after a fork. A forked child goes on with a copy
 //! of the samples. A sample that can't be noted is counted in [`Snapshot::missed`].
 //!
-//! The walk of the stack is the unwinder's. On glibc before 2.35, it takes the loader's lock. There, a child that is forked while another
+//! The unwinder walks the stack. On glibc before 2.35, it takes the loader's lock. There, a child that is forked while another
 //! thread takes a sample may wait for ever at its own first sample. The walk needs some KiB of stack, which a coroutine may lack.
 
 mod live;

@@ -128,10 +128,10 @@ pub fn stats() -> Stats {
     stats
 }
 
-/// The peak of the live bytes since the last call, or since the process started, and begins anew. It is at least the bytes that
+/// The peak of the live bytes since the last call, or since the process started. The next peak begins now. It is at least the bytes that
 /// are live now. [`Stats::peak_live_bytes`] has the meaning; no other counter changes.
 ///
-/// There is one such peak in the process. Whoever takes it takes it from all others: one layer, profiler or loop calls this.
+/// There is one such peak in the process. A caller takes it from all others, so only one layer, profiler or loop should call this.
 ///
 /// ```
 /// # #[global_allocator]

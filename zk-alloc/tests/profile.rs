@@ -75,7 +75,7 @@ fn within<'a>(profile: &'a Snapshot, function: &'a str) -> impl Iterator<Item = 
     profile.sites.iter().filter(move |site| site.addresses.iter().any(is_named))
 }
 
-/// What is alive of the test `name`. The main thread allocates at the same time, for the test harness.
+/// The live allocations of the test `name`. The main thread allocates at the same time, for the test harness.
 fn live_of(profile: &Snapshot, name: &str) -> Amount {
     let mut own = profile.clone();
     own.sites =

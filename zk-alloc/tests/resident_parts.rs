@@ -1,4 +1,4 @@
-//! The parts of the resident memory add up to what the kernel counts.
+//! The parts of the resident memory add up to the kernel's count.
 #![cfg(target_os = "linux")]
 
 #[path = "support/maps.rs"]

@@ -1,4 +1,4 @@
-//! What a layer of tracing reads at the borders of a prover's stages: the peak since the last border, and each thread's requests.
+//! The figures that a layer of tracing reads at the borders of a prover's stages: the peak since the last border, and each thread's requests.
 
 use std::hint::black_box;
 use std::sync::{Mutex, MutexGuard, PoisonError};

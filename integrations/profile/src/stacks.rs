@@ -109,7 +109,7 @@ mod tests {
         Line { function: function.into(), file: file.into(), line: 1 }
     }
 
-    /// Names without modules, and the standard library's calls among ours, must not end the allocator's part. A phase is the program's.
+    /// Names without modules, and the standard library's calls among ours, must not end the allocator's part. A phase belongs to the program.
     #[test]
     fn the_allocators_calls_are_skipped_and_no_others() {
         let lines = [

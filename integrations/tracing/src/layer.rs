@@ -44,7 +44,7 @@ impl Recorder {
         MemoryLayer(self.clone())
     }
 
-    /// The spans so far, those that are entered now included. Call it outside of phases: the report's memory is the program's.
+    /// The spans so far, those that are entered now included. Call it outside of phases: the report's memory belongs to the program.
     #[must_use]
     pub fn report(&self) -> Report {
         let mut recording = self.lock();

@@ -7,8 +7,8 @@ use serde::Serialize;
 
 use crate::usage::Usage;
 
-/// The changes of the process's counters while a span was entered on any thread. What other threads did meanwhile is in it, rayon's
-/// workers among them. Sizes are in bytes.
+/// The changes of the process's counters while a span was entered on any thread. It includes the work of
+/// other threads, such as rayon's workers. Sizes are in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Totals {

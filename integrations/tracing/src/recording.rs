@@ -1,4 +1,4 @@
-//! What is known of the spans. At each entry and exit of a span, the changes of the counters since the last one are added to all
+//! The account of each span. At each entry and exit of a span, the changes of the counters since the last one are added to all
 //! spans that are entered at that time.
 
 use std::thread::ThreadId;
@@ -219,7 +219,7 @@ impl Recording {
     }
 }
 
-/// What tracing says of a span's parent.
+/// A span's parent, as tracing tells it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Parent {
     Span(u64),

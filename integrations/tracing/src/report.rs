@@ -46,14 +46,14 @@ pub struct SpanReport {
     pub name: String,
     /// How many were entered. A span that is entered again, as in `async` code, counts once.
     pub count: u64,
-    /// What the process did meanwhile. Children's totals are in it; those of children that overlap in time may add up to more.
+    /// The changes of the process's counters. Children's totals are in it; those of children that overlap in time may add up to more.
     #[serde(flatten)]
     pub totals: Totals,
     /// The arena when the first was entered.
     pub at_entry: Level,
     /// The arena when the last was left; as it is now for [`Report::whole`].
     pub at_exit: Level,
-    /// What each thread did in them that entered them. The rest of `totals` was done by threads that did not.
+    /// The part of each thread that entered them. The rest of `totals` is the work of other threads.
     pub threads: Vec<ThreadReport>,
     /// The spans under these, in the order in which they came.
     pub children: Vec<SpanReport>,
@@ -65,7 +65,7 @@ pub struct SpanReport {
 pub struct ThreadReport {
     /// The thread's name, or else its number among rayon's workers or among the threads of the recording.
     pub thread: String,
-    /// What it did.
+    /// Its part.
     #[serde(flatten)]
     pub totals: ThreadTotals,
 }

@@ -1,4 +1,4 @@
-//! What the trace shows: when each span was entered, and the arena's memory over time. Both are bounded.
+//! The contents of the trace: when each span was entered, and the arena's memory over time. Both are bounded.
 
 use std::cmp::Reverse;
 
@@ -38,7 +38,7 @@ pub(crate) struct Timeline {
     pub(crate) dropped: u64,
     /// No entry is kept that is shorter.
     shortest_ns: u64,
-    /// So many samples become one, and so many of them are in the last one.
+    /// The number of samples that become one, and of those in the last one.
     stride: usize,
     in_last: usize,
 }

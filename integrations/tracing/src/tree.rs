@@ -44,7 +44,7 @@ impl Node {
         }
     }
 
-    /// What this thread did in it.
+    /// This thread's part of it.
     pub(crate) fn on_thread(&mut self, thread: usize) -> &mut ThreadTotals {
         let index = self.threads.iter().position(|known| known.0 == thread).unwrap_or_else(|| {
             self.threads.push((thread, ThreadTotals::default()));

@@ -1,7 +1,7 @@
 //! Processor time and page faults, as the kernel counts them for the process and for each thread.
 #![cfg_attr(unix, allow(unsafe_code, reason = "asks the kernel"))]
 
-/// What the kernel has counted so far.
+/// The kernel's counters so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Usage {
     pub(crate) cpu_ns: u64,

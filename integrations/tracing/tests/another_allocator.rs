@@ -5,7 +5,7 @@ use std::hint::black_box;
 use tracing::info_span;
 use zk_alloc_tracing::Coverage;
 
-/// There is one test: phases are the process's.
+/// There is one test: phases belong to the process.
 #[test]
 fn with_another_allocator_time_and_faults_are_known() {
     let memory = zk_alloc_tracing::init();

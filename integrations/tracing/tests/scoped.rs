@@ -16,7 +16,7 @@ fn stage(name: &'static str) {
     }
 }
 
-/// There is one test: phases are the process's.
+/// There is one test: phases belong to the process.
 #[test]
 fn a_report_tells_what_no_phase_was_open_for() {
     let memory = zk_alloc_tracing::init();

@@ -1,4 +1,4 @@
-//! What a span is told: its own peak, what it allocated, and what was live, next to other spans and on several threads.
+//! A span's account: its own peak, the bytes allocated in it and the live bytes, next to other spans and on several threads.
 
 use std::hint::black_box;
 use std::sync::{Barrier, Mutex, MutexGuard, PoisonError};

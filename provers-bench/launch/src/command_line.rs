@@ -66,7 +66,7 @@ pub(crate) fn read(bench: &Package, provers: &[Package], mut words: Vec<OsString
         }
         tool if TOOLS.contains(&tool) || tool == "--version" => {
             let has_arms = tool == TOOL_WITH_ARMS;
-            // Options behind `--` are the command's.
+            // Options behind `--` belong to the command.
             let mut options = words.iter().take_while(|word| *word != "--");
             let is_profile = tool == "exec" && options.any(|word| word == "--profile");
             let run = Run::of(bench, has_arms, words);

@@ -123,7 +123,7 @@ fn flame_graph(profile: &Profile, value: Value) -> anyhow::Result<Option<String>
     Ok(profile.flame_graph(value)?.map(|svg| String::from_utf8_lossy(&svg).into_owned()))
 }
 
-/// What the two runs showed, in sentences.
+/// The results of the two runs, in sentences.
 fn facts(name: &str, own: &Ran, ours: Option<&Ran>, share: f64, lost: u64) -> Vec<String> {
     let faults = |ran: &Ran| format::count(ran.spent.minflt);
     let [wall, peak] = [format::time(own.wall.as_nanos() as u64), format::bytes(own.peak_rss_bytes)];

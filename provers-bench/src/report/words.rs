@@ -185,7 +185,7 @@ fn compute_bound(workload: &WorkloadResult, arm: &ArmResult) -> Option<Finding> 
     let why = if share <= COMPUTE_BOUND_SHARE {
         "This prover is bound by arithmetic, which takes as long under every allocator, so there is no more to gain"
     } else {
-        "What is saved of that is lost in the scatter of these rounds, or spent elsewhere"
+        "The saving is lost in the scatter of these rounds, or spent elsewhere"
     };
     let [faults, reference_faults] = [faults, reference_faults].map(format::count);
     let peak = view::peak_ratio(workload, arm)

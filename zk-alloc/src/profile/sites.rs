@@ -77,7 +77,7 @@ impl Site {
     }
 }
 
-/// What is known of a site. The counters come first, so that a look at them touches one cache line.
+/// The account of a site. The counters come first, so that a look at them touches one cache line.
 #[repr(align(64))]
 pub(super) struct Entry {
     allocated: Counted,

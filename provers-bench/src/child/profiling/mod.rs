@@ -1,4 +1,4 @@
-//! Profiles two proofs of an arm of zk-alloc: the first one, which faults its pages in, and the next one.
+//! Profiles two proofs of an arm of zk-alloc: the first one, which takes the page faults, and the next one.
 //!
 //! - `stages`: which spans allocate, and what lives on after each
 //! - `levels`: the arena's memory over time

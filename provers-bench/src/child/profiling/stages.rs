@@ -1,7 +1,7 @@
-//! Which spans allocate, and what lives on after each. At each entry and exit of a span, it takes a snapshot of the call
-//! sites. What a site has allocated since the last one counts for the innermost span.
+//! Which spans allocate, and which call sites hold memory after each. At each entry and exit of a span, a snapshot of the
+//! call sites is taken. The bytes that a site allocated since the last one count for the innermost span.
 //!
-//! Only the spans of one thread count: the first that enters one, which is the prover's main thread. The work of rayon's
+//! Only the spans of one thread count: the first that enters one. That thread calls the prover. The work of rayon's
 //! threads counts for the span that it is in.
 
 use crate::protocol::profiles::Stage;
@@ -41,14 +41,14 @@ type Path = usize;
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub(super) struct Key(Vec<usize>, Source);
 
-/// What is known of a call site.
+/// The account of a call site.
 #[derive(Default)]
 struct Seen {
     allocated_bytes: u64,
     live_bytes: u64,
-    /// What it allocated within each path.
+    /// The bytes that it allocated within each path.
     allocated: HashMap<Path, u64>,
-    /// What of it was alive when the path was last left.
+    /// Its live bytes when the path was last left.
     live_at_exit: HashMap<Path, u64>,
 }
 

@@ -1,6 +1,6 @@
 //! The records of perf_event_open(2), as far as they are read here.
 
-/// What the kernel tells.
+/// A record of the kernel.
 #[derive(Debug, PartialEq)]
 pub(super) enum Record {
     /// A page fault, with the addresses of its calls, the innermost first. As in all profiles here, each lies behind the
@@ -25,7 +25,7 @@ const LOST: u32 = 2;
 const SAMPLE: u32 = 9;
 const MMAP2: u32 = 10;
 
-/// What a sample has: `PERF_SAMPLE_IP`, `PERF_SAMPLE_TID` and `PERF_SAMPLE_CALLCHAIN`, in this order.
+/// The fields of a sample: `PERF_SAMPLE_IP`, `PERF_SAMPLE_TID` and `PERF_SAMPLE_CALLCHAIN`, in this order.
 pub(super) const SAMPLE_TYPE: u64 = 1 | 1 << 1 | 1 << 5;
 
 /// From here on, values of a call chain are not addresses: they say in which mode the next calls were.
