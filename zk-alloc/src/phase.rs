@@ -37,7 +37,7 @@ pub(crate) fn takes_part(participants: Participants) -> bool {
         }
 }
 
-/// Whether the arena serves requests now: [`ZkAllocator`](crate::ZkAllocator) is the global allocator, and a phase is open or the
+/// Whether the arena serves requests now: [`ZkAllocator`](struct@crate::ZkAllocator) is the global allocator, and a phase is open or the
 /// mode is [`Mode::Resident`](crate::Mode::Resident). Only then does [`stats`](crate::stats()) count what the program allocates.
 /// Requests below [`min_arena_bytes`](crate::min_arena_bytes) are never counted; with [`Participants::Pool`], neither are those of
 /// other threads.

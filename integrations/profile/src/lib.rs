@@ -146,7 +146,7 @@ impl Profile {
         Ok(Some(svg))
     }
 
-    /// Writes the files that [`write`] describes.
+    /// Writes the files that [`write()`] describes.
     ///
     /// # Errors
     /// The system's, if a file can't be written.
