@@ -157,8 +157,8 @@ pub struct ThreadStats {
     pub bytes: u64,
 }
 
-/// The calling thread's part of [`stats`]: its requests since it began. This takes some nanoseconds. Of more than 2,048 threads,
-/// those beyond count nothing. While a thread exits, and its thread-locals are dropped, it may be 0.
+/// The calling thread's part of [`stats`]: its requests since it began. This takes some nanoseconds. While a thread exits, and its
+/// thread-locals are dropped, most of them may be missing.
 ///
 /// ```
 /// # #[global_allocator]

@@ -1,10 +1,11 @@
 //! The figures that a layer of tracing reads at the borders of a prover's stages: the peak since the last border, and each thread's requests.
 
 use std::hint::black_box;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 
-use zk_alloc::{Phase, ZkAllocator, is_serving, phase, stats, take_peak_live_bytes, thread_stats};
+use zk_alloc::{Phase, ZkAllocator, is_serving, phase, release, stats, take_peak_live_bytes, thread_stats};
 
 #[global_allocator]
 static ALLOC: ZkAllocator = ZkAllocator;
@@ -16,6 +17,19 @@ static TURN: Mutex<()> = Mutex::new(());
 
 fn turn() -> MutexGuard<'static, ()> {
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The requests of [`work`], and their bytes.
+const WORK: (u64, u64) = (30, 10 * (1024 + (100 << 10) + MIB as u64));
+
+/// Uses blocks, a run that the thread keeps, and runs that it does not. Returns what the thread counted.
+fn work() -> (u64, u64) {
+    let before = thread_stats();
+    (0..10).for_each(|_| drop(black_box(vec![1u8; 1 << 10])));
+    (0..10).for_each(|_| drop(black_box(vec![1u8; 100 << 10])));
+    (0..10).for_each(|_| use_mib(1));
+    let after = thread_stats();
+    (after.allocations - before.allocations, after.bytes - before.bytes)
 }
 
 fn use_mib(count: usize) {
@@ -49,29 +63,38 @@ fn each_stage_has_its_own_peak_and_the_phase_keeps_its_own() {
 #[test]
 fn a_thread_counts_its_own_requests_and_no_other_s() {
     let _turn = turn();
-    // Blocks, a run that the thread keeps, and runs that it does not.
-    let work = || {
-        let before = thread_stats();
-        (0..10).for_each(|_| drop(black_box(vec![1u8; 1 << 10])));
-        (0..10).for_each(|_| drop(black_box(vec![1u8; 100 << 10])));
-        (0..10).for_each(|_| use_mib(1));
-        let after = thread_stats();
-        (after.allocations - before.allocations, after.bytes - before.bytes)
-    };
     phase(|| {
         let total = stats();
-        let own = work();
-        assert_eq!(own, (30, 10 * (1024 + (100 << 10) + MIB as u64)));
+        assert_eq!(work(), WORK);
         let before = thread_stats();
         for _ in 0..3 {
             // The threads follow each other, and the cache of one is the next one's.
             let (at_first, in_thread) = thread::spawn(move || (thread_stats(), work())).join().unwrap();
             assert!(at_first.bytes < MIB as u64, "a thread begins with another's count: {at_first:?}");
-            assert_eq!(in_thread, own);
+            assert_eq!(in_thread, WORK);
         }
         assert!(thread_stats().bytes - before.bytes < MIB as u64, "a thread's request counts for another");
-        assert!(stats().arena_allocations - total.arena_allocations >= 4 * own.0, "{}", stats());
-        assert!(stats().arena_bytes - total.arena_bytes >= 4 * own.1, "{}", stats());
+        assert!(stats().arena_allocations - total.arena_allocations >= 4 * WORK.0, "{}", stats());
+        assert!(stats().arena_bytes - total.arena_bytes >= 4 * WORK.1, "{}", stats());
+    });
+}
+
+/// A purge claims the caches of other threads, so that their requests pass the caches by.
+#[test]
+fn a_thread_counts_its_requests_while_another_purges() {
+    let _turn = turn();
+    let is_done = AtomicBool::new(false);
+    phase(|| {
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_done.load(Ordering::Relaxed) {
+                    release();
+                }
+            });
+            let counted: Vec<_> = (0..200).map(|_| work()).collect();
+            is_done.store(true, Ordering::Relaxed);
+            assert_eq!(counted, [WORK; 200]);
+        });
     });
 }
 

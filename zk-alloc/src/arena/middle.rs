@@ -92,6 +92,7 @@ impl Middle {
             self.slabs.take(zone, class, limit, &mut found[..1])?;
             self.allocations.fetch_add(1, Ordering::Relaxed);
             self.bytes.fetch_add(class.block_bytes() as u64, Ordering::Relaxed);
+            thread_cache::count_past_cache(class.block_bytes());
         }
         decay::tick();
         Ok(at(found[0]))

@@ -132,14 +132,30 @@ pub(crate) fn take_run_if(run_bytes: usize, bytes: usize, fits: impl FnOnce(Run)
     Some(run)
 }
 
-/// Counts a run that this thread was handed for a request of `bytes`; `false`, and counts nothing, if it can't use a cache now.
+/// Counts a run that this thread was handed for a request of `bytes`. Returns `false` if it can't use a cache now: then
+/// [`run_totals`] lacks the request.
 pub(crate) fn count_run(bytes: usize) -> bool {
-    enter().map(|cache| cache.run_handed_out(bytes)).is_some()
+    let is_cached = enter().map(|cache| cache.run_handed_out(bytes)).is_some();
+    if !is_cached {
+        count_past_cache(bytes);
+    }
+    is_cached
 }
 
-/// The requests of this thread; none if it has no cache.
+/// Counts a request of this thread that no cache counts.
+#[cold]
+pub(crate) fn count_past_cache(bytes: usize) {
+    if let Some(local) = local() {
+        let Totals { allocations, bytes: before } = local.past_cache.get();
+        local.past_cache.set(Totals { allocations: allocations + 1, bytes: before + bytes as u64 });
+    }
+}
+
+/// The requests of this thread.
 pub(crate) fn thread_totals() -> Totals {
-    local().and_then(|local| local.cache.get()).map_or_else(Totals::default, Cache::thread_totals)
+    let Some(local) = local() else { return Totals::default() };
+    let cached = local.cache.get().map(Cache::thread_totals);
+    cached.into_iter().chain([local.past_cache.get()]).sum()
 }
 
 /// Keeps a run for this thread, and returns the one that is not kept instead, if there is one.

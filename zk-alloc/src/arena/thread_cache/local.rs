@@ -3,7 +3,7 @@
 
 use std::cell::Cell;
 
-use super::cache::Cache;
+use super::cache::{Cache, Totals};
 #[cfg(thread_blocks)]
 use crate::os;
 
@@ -13,6 +13,8 @@ pub(super) struct Local {
     pub(super) standing: Cell<Standing>,
     /// Requests since there was no cache to be had.
     pub(super) waited: Cell<u16>,
+    /// Requests that no cache counts: there was none, or another thread had claimed it.
+    pub(super) past_cache: Cell<Totals>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -30,7 +32,12 @@ pub(super) enum Standing {
 #[cfg(not(thread_blocks))]
 thread_local! {
     static LOCAL: Local = const {
-        Local { cache: Cell::new(None), standing: Cell::new(Standing::Without), waited: Cell::new(0) }
+        Local {
+            cache: Cell::new(None),
+            standing: Cell::new(Standing::Without),
+            waited: Cell::new(0),
+            past_cache: Cell::new(Totals { allocations: 0, bytes: 0 }),
+        }
     };
 }
 
