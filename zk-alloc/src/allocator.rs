@@ -148,15 +148,14 @@ impl<A> ZkAllocator<A> {
 }
 
 impl<A: GlobalAlloc> ZkAllocator<A> {
-    /// A block from this thread's cache, for requests that need no other check: the arena takes part, and nobody
-    /// observes.
+    /// A block from this thread's cache, if the arena takes part. The caller tells the observers.
     #[inline(always)]
     fn try_kept(&self, layout: Layout) -> Option<NonNull<u8>> {
         let is_active = match self.mode {
             Mode::Scoped => self.participants == Participants::All && open_phases::is_any(),
             Mode::Resident => true,
         };
-        let is_plain = is_active && layout.size() >= config::threshold() && !observers::is_any();
+        let is_plain = is_active && layout.size() >= config::threshold();
         if is_plain { arena::alloc_cached(layout.size(), layout.align()) } else { None }
     }
 
@@ -273,6 +272,13 @@ fn allocated(arena: &arena::Arena, at: NonNull<u8>, size: usize) {
     }
 }
 
+/// Tells the observers that the thread's cache serves a request for `size` bytes. Returns the address.
+#[inline(always)]
+fn kept(at: NonNull<u8>, size: usize) -> *mut u8 {
+    let served_bytes = || arena::get().map_or(size, |arena| arena.length(at, size));
+    if observers::is_any() { observe::kept(at, size, served_bytes) } else { at.as_ptr() }
+}
+
 /// Tells the observers that memory of the arena is about to be free. Afterwards, another thread may be handed it.
 #[inline(always)]
 fn will_free(at: NonNull<u8>) {
@@ -306,7 +312,7 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for ZkAllocator<A> {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         match self.try_kept(layout) {
-            Some(at) => at.as_ptr(),
+            Some(at) => kept(at, layout.size()),
             // SAFETY: the caller's.
             None => unsafe { self.alloc_any(layout, Contents::Any) },
         }
@@ -318,7 +324,7 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for ZkAllocator<A> {
             Some(at) => {
                 // SAFETY: the block was just handed to us, and is as long as the layout says.
                 unsafe { at.write_bytes(0, layout.size()) };
-                at.as_ptr()
+                kept(at, layout.size())
             }
             // SAFETY: the caller's.
             None => unsafe { self.alloc_any(layout, Contents::Zeroed) },

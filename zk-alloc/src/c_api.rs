@@ -126,10 +126,13 @@ fn resized(arena: &Arena, at: NonNull<u8>, size: usize) {
 #[inline(always)]
 #[must_use]
 pub fn alloc_cached(size: usize) -> Option<NonNull<u8>> {
+    let at = arena::alloc_cached(size.max(1), MIN_ALIGN)?;
     if observe::is_profiled() {
-        return None;
+        if let Some(arena) = arena::get() {
+            allocated(arena, at, size);
+        }
     }
-    arena::alloc_cached(size.max(1), MIN_ALIGN)
+    Some(at)
 }
 
 /// The usual case of [`dealloc`]: puts a block into this thread's cache, if it has room. Otherwise returns `false`, and does
@@ -141,7 +144,7 @@ pub fn alloc_cached(size: usize) -> Option<NonNull<u8>> {
 #[must_use]
 pub unsafe fn keep(at: *mut u8) -> bool {
     // SAFETY: the caller's; the address lies in the region.
-    !observe::is_profiled() && arena::near(at).is_some_and(|(arena, at)| unsafe { arena.keep_measured(at) })
+    !observe::may_concern(at) && arena::near(at).is_some_and(|(arena, at)| unsafe { arena.keep_measured(at) })
 }
 
 /// Whether an address belongs to the arena's memory. An address that another allocator handed out does not, as long as that

@@ -11,6 +11,11 @@ use crate::profile::{self, Source};
 #[cold]
 #[inline(never)]
 pub(crate) fn allocated(at: NonNull<u8>, size: usize, served_bytes: impl FnOnce() -> usize) {
+    tell(at, size, served_bytes);
+}
+
+#[inline(always)]
+fn tell(at: NonNull<u8>, size: usize, served_bytes: impl FnOnce() -> usize) {
     if observers::is_told(Observer::Escapes) {
         escape::allocated(at.addr().get(), size);
     }
@@ -20,6 +25,14 @@ pub(crate) fn allocated(at: NonNull<u8>, size: usize, served_bytes: impl FnOnce(
     }
     #[cfg(not(feature = "profile"))]
     drop(served_bytes);
+}
+
+/// As [`allocated`], of a block from the thread's cache. Returns its address, so that this call can be the request's last step.
+#[cold]
+#[inline(never)]
+pub(crate) fn kept(at: NonNull<u8>, size: usize, served_bytes: impl FnOnce() -> usize) -> *mut u8 {
+    tell(at, size, served_bytes);
+    at.as_ptr()
 }
 
 /// The allocation at `at` is about to be freed, or has a new length.
