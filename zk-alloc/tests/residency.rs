@@ -113,7 +113,7 @@ fn stats_says_what_the_kernel_says_through_a_random_program() {
         let numbers = &mut Numbers::new(8);
         let mut blocks: Vec<Block> = Vec::new();
         let mut alive = 0;
-        for step in 0..20_000 {
+        for step in 0..8_000 {
             let top = KIB << [1, 3, 5, 7, 9, 12][numbers.below(6)];
             let size = top / 2 + numbers.below(top);
             match numbers.below(100) {

@@ -16,7 +16,7 @@ pub(crate) fn plugin(is_resident: bool) -> PathBuf {
     let manifest = format!(
         "[package]\nname = \"plugin\"\nedition = \"2024\"\n[lib]\npath = {source:?}\ncrate-type = [\"cdylib\"]\n\
          [features]\nresident = []\n[dependencies]\nzk-alloc = {{ path = {zk_alloc:?}, default-features = false }}\n\
-         [profile.dev]\nopt-level = 2\n[workspace]\n",
+         [profile.dev]\nopt-level = 1\ndebug = false\nincremental = false\n[workspace]\n",
         source = zk_alloc.join("tests/plugin/lib.rs"),
     );
     fs::write(folder.join("Cargo.toml"), manifest).expect("the manifest");
