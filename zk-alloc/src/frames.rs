@@ -20,7 +20,12 @@ impl Frames {
     pub(crate) fn capture() -> Self {
         let mut frames = Self { addresses: [0; MOST], len: 0 };
         let note = |frame: &backtrace::Frame| {
-            frames.addresses[usize::from(frames.len)] = frame.ip().addr();
+            let address = frame.ip().addr();
+            // The last frame of some threads.
+            if address == 0 {
+                return false;
+            }
+            frames.addresses[usize::from(frames.len)] = address;
             frames.len += 1;
             usize::from(frames.len) < MOST
         };

@@ -110,7 +110,7 @@ pub(crate) fn encode(stacks: &[Stack], mean_bytes: usize) -> io::Result<Vec<u8>>
         profile.message(5, |function| {
             function.number(1, id);
             function.number(2, strings.number(name.clone()));
-            function.number(3, strings.number(name.clone()));
+            // Without a system name (field 3). If it were the name, `go tool pprof` would take `<T as Trait>::f` for C++, and show `::f`.
             function.number(4, strings.number(file.clone()));
         });
     }

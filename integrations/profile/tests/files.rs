@@ -3,6 +3,7 @@
 use std::fs;
 use std::hint::black_box;
 use std::io::Read;
+use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use pprof::protos::{Message, Profile as Proto};
@@ -85,6 +86,29 @@ fn the_pprof_crate_reads_the_file() {
         proto.sample.iter().filter(|sample| sample.label.iter().any(|label| text(&proto, label.str) == "arena"));
     assert!(with_labels.count() > 0);
     drop(kept);
+}
+
+/// Without Go, only the part of it is checked that pprof decides by.
+#[test]
+fn go_tool_pprof_shows_whole_names() {
+    let _one = sampling();
+    let kept = hold_eight();
+    let profile = Profile::new(&profile::snapshot()).pprof().unwrap();
+    drop(kept);
+    assert!(read(&profile).function.iter().all(|function| function.system_name == 0));
+    if Command::new("go").arg("version").output().is_err() {
+        println!("skipped: go is not installed");
+        return;
+    }
+    let path = std::env::temp_dir().join(format!("zk-alloc-profile-{}.pb.gz", std::process::id()));
+    fs::write(&path, profile).unwrap();
+    let output = Command::new("go").args(["tool", "pprof", "-top", "-cum"]).arg(&path).output().unwrap();
+    fs::remove_file(&path).unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success() && text.contains("Type: peak_space"), "{output:?}");
+    // Tests are called by it.
+    assert!(text.contains("as core::ops::function::FnOnce<()>>::call_once") && text.contains("hold_eight"), "{text}");
+    assert!(!text.lines().any(|line| line.ends_with(" 0x0")), "{text}");
 }
 
 /// A table by function would name the allocator for every byte.
