@@ -67,6 +67,21 @@ pub(crate) fn percentage(given: &str) -> Result<f64, String> {
     number.map(|percent: f64| percent / 100.0).ok_or_else(|| "valid are percentages from 0.1% to 100%".into())
 }
 
+/// Parses `512`, `64k`, `2m` or `1g`: the suffixes are powers of 1024.
+pub(crate) fn bytes(given: &str) -> Result<u64, String> {
+    let lower = given.to_ascii_lowercase();
+    let (digits, shift) = match lower.as_bytes().last() {
+        Some(b'k') => (&lower[..lower.len() - 1], 10),
+        Some(b'm') => (&lower[..lower.len() - 1], 20),
+        Some(b'g') => (&lower[..lower.len() - 1], 30),
+        _ => (&lower[..], 0),
+    };
+    let number = digits.parse::<u64>().ok().and_then(|number| number.checked_mul(1 << shift));
+    // Zero is not a valid size of a slab, zone or threshold. Sums of sizes above 2^60 overflow.
+    let number = number.filter(|number| (1..=1 << 60).contains(number));
+    number.ok_or_else(|| "valid are sizes like 512, 64k, 2m and 1g".into())
+}
+
 /// Parses `90`, `90s` or `5m`.
 pub(crate) fn time(given: &str) -> Result<Duration, String> {
     let (digits, seconds_each) = match given.strip_suffix('m') {

@@ -1,6 +1,6 @@
 //! The command `profile`: its options, and the job that they describe.
 
-use crate::plan::values::whole;
+use crate::plan::values::{bytes, whole};
 use crate::plan::{self, Size, SizedWorkload, UsageError};
 use crate::workloads::Prover;
 use clap::{ArgMatches, Args, Command, FromArgMatches};
@@ -23,8 +23,9 @@ struct ProfileArgs {
     /// Threads of the prover's pool [default: one per core]
     #[arg(long, value_name = "N", value_parser = whole::<u64>(1..=1024))]
     threads: Option<u64>,
-    /// Mean distance of samples in bytes; requests of 1 MiB and more are always sampled
-    #[arg(long, value_name = "BYTES", default_value = "65536", value_parser = whole::<u64>(1..=1 << 25))]
+    /// Mean distance of samples in bytes, at most 32m; the suffixes k and m are powers of 1024. Requests of 1 MiB and more are always
+    /// sampled
+    #[arg(long, value_name = "BYTES", default_value = "64k", value_parser = mean_bytes)]
     mean: u64,
     /// Folder for the profile's own folder [default: prove-bench in cargo's target directory]
     #[arg(long, value_name = "DIR")]
@@ -59,6 +60,11 @@ pub(crate) fn job(provers: &'static [Prover], name: &str, matches: &ArgMatches) 
     (name == NAME).then(|| ProfileArgs::from_arg_matches(matches).map_err(other).and_then(|args| wanted(provers, args)))
 }
 
+fn mean_bytes(given: &str) -> Result<u64, String> {
+    let valid = bytes(given).ok().filter(|bytes| (1..=32 << 20).contains(bytes));
+    valid.ok_or_else(|| "valid are sizes like 512, 64k and 2m, from 1 to 32m".into())
+}
+
 fn wanted(provers: &'static [Prover], args: ProfileArgs) -> Result<Job, UsageError> {
     let prover = plan::find("prover", &args.prover, provers, |prover| prover.name)?;
     let first = prover.workloads.first().map(|spec| spec.name.to_owned());
@@ -89,6 +95,7 @@ mod tests {
             ("profile plonky9", "plonky3"),
             ("profile plonky3 --workload sha", "poseidon2"),
             ("profile plonky3 --mean 0", "from 1 to"),
+            ("profile plonky3 --mean 33m", "from 1 to"),
             ("profile", "PROVER"),
         ] {
             let message = asked(line).expect_err(line);

@@ -4,6 +4,7 @@ use super::policy::{Classes, Middle, PER_DOUBLING, Policy, Sizes};
 use super::replay::Replay;
 use super::session::Recording;
 use crate::arms::DEFAULT_SET;
+use crate::plan::values::bytes;
 use crate::plan::{self, Size, UsageError};
 use crate::workloads::Prover;
 use clap::{ArgMatches, Args, Command, FromArgMatches};
@@ -186,20 +187,6 @@ fn named(name: &str) -> Result<Policy, UsageError> {
     let valid = all.iter().map(|policy| policy.name.as_str()).collect::<Vec<_>>().join(", ");
     let found = all.into_iter().find(|policy| policy.name == name);
     found.ok_or(UsageError::Unknown { kind: "policy", given: name.into(), valid })
-}
-
-fn bytes(given: &str) -> Result<u64, String> {
-    let lower = given.to_ascii_lowercase();
-    let (digits, shift) = match lower.as_bytes().last() {
-        Some(b'k') => (&lower[..lower.len() - 1], 10),
-        Some(b'm') => (&lower[..lower.len() - 1], 20),
-        Some(b'g') => (&lower[..lower.len() - 1], 30),
-        _ => (&lower[..], 0),
-    };
-    let number = digits.parse::<u64>().ok().and_then(|number| number.checked_mul(1 << shift));
-    // Zero is not a valid size of a slab, zone or threshold. Sums of sizes above 2^60 overflow.
-    let number = number.filter(|number| (1..=1 << 60).contains(number));
-    number.ok_or_else(|| "valid are sizes like 512, 64k, 2m and 1g".into())
 }
 
 #[cfg(test)]
