@@ -1,11 +1,11 @@
 //! The sites at the peak of the live bytes.
 //!
 //! Live bytes rise until something is freed. So the sites are noted just before a free, if the live bytes are above the last noted peak
-//! by 1/256.
+//! by 1/256. Other threads allocate and free meanwhile. They note a site themselves before they change it.
 
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 
-use super::sites;
+use super::sites::{self, Entry};
 use crate::os;
 
 /// The estimated live bytes of all sites.
@@ -15,6 +15,8 @@ static NOTED_BYTES: AtomicU64 = AtomicU64::new(0);
 /// The [generation](os::process_generation) of the process of which a thread is noting the sites; 0 if none is. A forked child may
 /// find its parent's.
 static NOTING: AtomicU64 = AtomicU64::new(0);
+/// The number of the last note that was completed. The next one has the next number.
+static NUMBER: AtomicU32 = AtomicU32::new(0);
 
 /// The sites are noted if the live bytes exceed the noted ones by one part in this many.
 const STEP: u64 = 256;
@@ -39,6 +41,15 @@ pub(super) fn about_to_fall() {
     }
 }
 
+/// A site is about to change. If a thread notes the sites now, the note gets what the site has before.
+pub(super) fn about_to_change(site: &Entry) {
+    // Read first: if the note ends now, a later one is not mistaken for it.
+    let number = NUMBER.load(Ordering::Acquire) + 1;
+    if NOTING.load(Ordering::Relaxed) == os::process_generation() {
+        site.note_peak(number);
+    }
+}
+
 /// Notes the sites, if the live bytes are above the noted peak.
 pub(super) fn catch_up() {
     if live_bytes() > NOTED_BYTES.load(Ordering::Relaxed) {
@@ -54,9 +65,14 @@ fn note() {
     if noting == own || NOTING.compare_exchange(noting, own, Ordering::Acquire, Ordering::Relaxed).is_err() {
         return;
     }
-    let live = live_bytes();
-    sites::all().for_each(sites::Entry::note_peak);
-    NOTED_BYTES.store(live, Ordering::Relaxed);
+    if noting != 0 {
+        // A thread of the parent began this number, and did not come along.
+        NUMBER.fetch_add(1, Ordering::Relaxed);
+    }
+    let number = NUMBER.load(Ordering::Relaxed) + 1;
+    let noted = sites::all().map(|site| site.note_peak(number)).sum();
+    NOTED_BYTES.store(noted, Ordering::Relaxed);
+    NUMBER.store(number, Ordering::Release);
     NOTING.store(0, Ordering::Release);
 }
 

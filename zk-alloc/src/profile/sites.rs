@@ -4,7 +4,7 @@
 //! middle, as in a forked child, leaves a site without addresses.
 #![allow(unsafe_code, reason = "promises that zeroes are a table")]
 
-use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use super::mapped::{AllZero, Mapped};
 use super::sampler::{COUNT_PARTS, Noted};
@@ -85,8 +85,10 @@ pub(super) struct Entry {
     live: [AtomicI64; 2],
     peak: Counted,
     fresh_bytes: AtomicU64,
+    /// The number of the last note of the peak in which this site is.
+    noted: AtomicU32,
     /// The number of addresses and the source, as [`state`] packs them; 0 until the addresses are written.
-    state: AtomicUsize,
+    state: AtomicU32,
     addresses: [AtomicUsize; frames::MOST],
 }
 
@@ -96,8 +98,8 @@ struct Counted {
     count: AtomicU64,
 }
 
-fn state(len: usize, source: Source) -> usize {
-    (len + 1) * 2 + usize::from(source == Source::Backing)
+fn state(len: usize, source: Source) -> u32 {
+    (len as u32 + 1) * 2 + u32::from(source == Source::Backing)
 }
 
 /// The index of a site in the table.
@@ -203,7 +205,8 @@ impl Entry {
             live: [const { AtomicI64::new(0) }; 2],
             peak: Counted::new(),
             fresh_bytes: AtomicU64::new(0),
-            state: AtomicUsize::new(0),
+            noted: AtomicU32::new(0),
+            state: AtomicU32::new(0),
             addresses: [const { AtomicUsize::new(0) }; frames::MOST],
         }
     }
@@ -218,6 +221,7 @@ impl Entry {
 
     fn clear(&self) {
         self.state.store(0, Ordering::Relaxed);
+        self.noted.store(0, Ordering::Relaxed);
         self.allocated.set(NOTHING);
         self.peak.set(NOTHING);
         self.live.iter().for_each(|live| live.store(0, Ordering::Relaxed));
@@ -247,9 +251,16 @@ impl Entry {
         Noted { bytes, count }
     }
 
-    /// Notes the live bytes as those of the peak.
-    pub(super) fn note_peak(&self) {
-        self.peak.set(self.live());
+    /// Notes the live bytes as those of the peak, unless a thread did so before for the note with this number. Returns them.
+    pub(super) fn note_peak(&self, number: u32) -> u64 {
+        // Read before the site is taken. Whoever changes the site takes it first, or finds it taken: so this is from before the change.
+        let (noted, live) = (self.noted.load(Ordering::Acquire), self.live());
+        let take = || self.noted.compare_exchange(noted, number, Ordering::AcqRel, Ordering::Acquire);
+        if noted < number && take().is_ok() {
+            self.peak.set(live);
+            return live.bytes;
+        }
+        self.peak.bytes.load(Ordering::Relaxed)
     }
 
     /// See [`mark`](super::mark).
@@ -262,7 +273,7 @@ impl Entry {
     pub(super) fn read(&self) -> Site {
         // Pairs with the Release of `describe`.
         let state = self.state.load(Ordering::Acquire);
-        let addresses = &self.addresses[..(state / 2).saturating_sub(1)];
+        let addresses = &self.addresses[..(state as usize / 2).saturating_sub(1)];
         Site {
             addresses: addresses.iter().map(|address| address.load(Ordering::Relaxed)).collect(),
             source: if state % 2 == 1 { Source::Backing } else { Source::Arena },
