@@ -8,7 +8,7 @@ use zk_alloc_profile::Profile;
 fn main() -> ExitCode {
     let files: Vec<PathBuf> = std::env::args_os().skip(1).map(PathBuf::from).collect();
     if files.is_empty() {
-        eprintln!("usage: zk-alloc-profile FILE.raw...\nWrites the files of each into the folder FILE beside it.");
+        eprintln!("usage: zk-alloc-profile FILE.raw...\nWrites the files of each into the folder FILE next to it.");
         return ExitCode::from(2);
     }
     let failed = files.iter().filter(|raw| !is_written(raw)).count();

@@ -174,7 +174,7 @@ pub(crate) fn help(provers: &[Package]) -> String {
             record     writes a trace of a prover's allocations: record PROVER\n  \
             profile    shows where the memory of a proof goes: profile PROVER\n  \
             provers    runs all provers, one after the other: provers --smoke\n\n\
-            Tools beside the bench:\n  \
+            Other tools:\n  \
             report     makes a run's report again, or the tables of the documentation\n  \
             compare    says what changed from one run to another\n  \
             exec       runs any command under allocators that are preloaded\n  \

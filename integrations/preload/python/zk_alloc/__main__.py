@@ -39,7 +39,7 @@ def environment(library):
     """The environment of the program: that of this process, with LD_PRELOAD."""
     variables = dict(os.environ)
     variables["LD_PRELOAD"] = preloaded(library, variables.get("LD_PRELOAD", ""))
-    # In the C locale, Python sets LC_CTYPE in its own environment. The program shall not see this.
+    # In the C locale, Python sets LC_CTYPE in its own environment. The program must not see this.
     try:
         with open("/proc/self/environ", "rb") as started_with:
             if not any(line.startswith(b"LC_CTYPE=") for line in started_with.read().split(b"\0")):

@@ -108,7 +108,7 @@ fn tables(run: &Run) -> String {
 /// A table with a row for each workload: time and peak memory under glibc, under the fastest peer, and under zk-alloc.
 fn summary(rows: &[Row<'_>]) -> String {
     let mut text =
-        "| warm proof: time, peak RSS | glibc | fastest peer | zk-alloc | time by glibc's [95%] | page faults |\n\
+        "| warm proof: time, peak RSS | glibc | fastest peer | zk-alloc | ratio to glibc [95%] | page faults |\n\
                     |---|--:|--:|--:|--:|--:|\n"
             .to_owned();
     for row in rows {
