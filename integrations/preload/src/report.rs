@@ -61,15 +61,22 @@ extern "C" fn at_exit() {
         return;
     }
     let huge_pages: &dyn fmt::Display = stats.huge_pages.as_ref().map_or(&"no arena", |chosen| chosen);
+    let (parts, mib) = (arena::resident_parts(), |bytes: usize| Mib(bytes as u64));
     let left_out = if dlopen::left_deepbind_out() { "; RTLD_DEEPBIND left out" } else { "" };
     c_api::print_line(format_args!(
-        "report of {name} ({own}): served {} requests from {} bytes on with {}, at most {} alive; {} resident at exit; \
-         {} for want of memory by glibc; the process: peak {}, {} minor faults, {} in huge pages ({huge_pages}){left_out}",
+        "report of {name} ({own}): served {} requests from {} bytes on with {}, at most {} alive; {} resident at exit \
+         ({} live, {} in thread caches, {} free in slabs, {} in free page runs, {} prefaulted); \
+         {} by glibc because memory was short; the process: peak {}, {} minor faults, {} in huge pages ({huge_pages}){left_out}",
         stats.arena_allocations,
         start::min_bytes(),
         Mib(stats.arena_bytes),
-        Mib(stats.peak_live_bytes as u64),
-        Mib(stats.resident_bytes as u64),
+        mib(stats.peak_live_bytes),
+        mib(parts.resident_bytes()),
+        mib(parts.live_block_bytes + parts.live_run_bytes),
+        mib(parts.cached_bytes),
+        mib(parts.free_slab_bytes),
+        mib(parts.free_run_bytes),
+        mib(parts.prefaulted_bytes),
         stats.overflow_allocations,
         Mib(peak_rss_bytes()),
         c_api::minor_faults(),

@@ -45,7 +45,9 @@ struct ExecArgs {
     #[arg(long, value_name = "SECONDS", value_parser = whole::<u64>(1..=604_800))]
     timeout: Option<u64>,
     /// Show which functions take the page faults, and which hold the memory under zk-alloc: two runs, and one page
-    #[arg(long, conflicts_with_all = ["each", "verify", "same_output"])]
+    #[arg(long, conflicts_with_all = [
+        "each", "verify", "same_output", "rounds", "allocators", "until_precise", "max_time", "seed", "json",
+    ])]
     profile: bool,
     #[command(flatten)]
     measured: MeasuredArgs,

@@ -31,6 +31,9 @@ pub(crate) struct Profile {
     pub(crate) stages: Vec<Stage>,
     /// In the order of time.
     pub(crate) levels: Vec<Level>,
+    /// In the order of time.
+    #[serde(default)]
+    pub(crate) parts: Vec<Parts>,
     /// The call sites that hold the peak, the largest first.
     pub(crate) sites: Vec<CallSite>,
 }
@@ -53,6 +56,27 @@ pub(crate) struct Level {
     pub(crate) at_ns: u64,
     pub(crate) live_bytes: u64,
     pub(crate) resident_bytes: u64,
+}
+
+/// What held the arena's resident memory at one moment.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
+pub(crate) struct Parts {
+    /// Since the proof began.
+    pub(crate) at_ns: u64,
+    /// In the order of [`PARTS`].
+    pub(crate) bytes: [u64; PARTS.len()],
+    /// By the kernel's account, if it tells.
+    pub(crate) kernel_bytes: Option<u64>,
+}
+
+/// The names of the parts.
+pub(crate) const PARTS: [&str; 6] =
+    ["live blocks", "live page runs", "thread caches", "free in slabs", "free page runs", "prefaulted"];
+
+impl Parts {
+    pub(crate) fn sum(&self) -> u64 {
+        self.bytes.iter().sum()
+    }
 }
 
 /// A place that allocates.

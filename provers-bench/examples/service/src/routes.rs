@@ -78,8 +78,12 @@ async fn metrics_text(State(app): State<App>) -> Response {
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], text).into_response()
 }
 
-async fn memory_page(State(app): State<App>) -> String {
-    page::text(&app.service)
+async fn memory_page(State(app): State<App>) -> Response {
+    // A look at each page takes milliseconds for gigabytes.
+    match tokio::task::spawn_blocking(move || page::text(&app.service)).await {
+        Ok(text) => text.into_response(),
+        Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+    }
 }
 
 /// The path that `go tool pprof` and continuous profilers ask for.

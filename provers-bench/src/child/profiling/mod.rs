@@ -8,7 +8,7 @@ mod stages;
 
 use crate::protocol::profiles::{CallSite, FILE, FIRST, FOLDER, Lifetime, Profile, TREE, WARM};
 use anyhow::Context;
-use levels::Levels;
+use levels::{Levels, Readings};
 use stages::{Key, Stages};
 use std::env;
 use std::fs;
@@ -55,7 +55,8 @@ fn prove_warm<R>(folder: &Path, prove: impl FnOnce() -> anyhow::Result<R>) -> an
     let proved = prove()?;
     let snapshot = profile::snapshot();
     profile::stop();
-    let profile = Profile { levels: levels.end(), ..described(&snapshot, &stages) };
+    let Readings { levels, parts } = levels.end();
+    let profile = Profile { levels, parts, ..described(&snapshot, &stages) };
     write(folder, &snapshot, &memory, &profile).with_context(|| format!("cannot write {}", folder.display()))?;
     Ok(proved)
 }
@@ -111,6 +112,7 @@ fn described(snapshot: &Snapshot, stages: &Stages) -> Profile {
         missed: snapshot.missed,
         stages: stages.stages(),
         levels: Vec::new(),
+        parts: Vec::new(),
         sites: rows,
     }
 }

@@ -4,7 +4,7 @@
 //! - `charts`: bars of a workload
 //! - `curves`: memory over time, and sweeps
 //! - `tables`: all tables of the page
-//! - `profile`: the page of a profile; `timeline`: its memory over time
+//! - `profile`: the page of a profile; `timeline`: its memory over time; `parts`: what held it
 //! - `bars`: draws rows
 //! - `lines`: draws curves
 //! - `pareto`: time against memory
@@ -22,6 +22,7 @@ mod figure;
 mod lines;
 pub(super) mod palette;
 pub(super) mod pareto;
+mod parts;
 mod profile;
 mod scale;
 mod tables;

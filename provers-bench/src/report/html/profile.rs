@@ -2,7 +2,7 @@
 
 use super::document::document;
 use super::tables::scrolling;
-use super::timeline;
+use super::{parts, timeline};
 use crate::protocol::profiles::{CallSite, Lifetime, Profile, moves};
 use crate::results::format;
 use maud::{Markup, html};
@@ -55,6 +55,10 @@ pub(crate) fn profile_page(page: &ProfilePage<'_>) -> String {
             h2 { "Memory over the stages of a warm proof" }
             (timeline::figure(profile))
         }
+        @if !profile.parts.is_empty() { section {
+            h2 { "What held the resident memory" }
+            (parts::figure(&profile.parts))
+        } }
         section {
             h2 { "The stages" }
             pre { (page.tree) }
@@ -67,7 +71,7 @@ pub(crate) fn profile_page(page: &ProfilePage<'_>) -> String {
             code { "warm-proof/profile.pb.gz" } " is for pprof, " code { "warm-proof/trace.json" } " for Perfetto."
         }
     };
-    document(page.title, POLICY, &[OWN_STYLE, timeline::STYLE].concat(), &content)
+    document(page.title, POLICY, &[OWN_STYLE, timeline::STYLE, parts::STYLE].concat(), &content)
 }
 
 /// The parts of the page of a command.
@@ -175,7 +179,7 @@ fn data_url(svg: &str) -> String {
 mod tests {
     use super::*;
     use crate::protocol::profiles::tests::site;
-    use crate::protocol::profiles::{Level, Stage};
+    use crate::protocol::profiles::{Level, PARTS, Parts, Stage};
     use scraper::{Html, Selector};
 
     const HOSTILE: &str = "</td><img src=x onerror='alert(1)'>&\"";
@@ -188,6 +192,7 @@ mod tests {
             mean_bytes: 512 << 10,
             stages: vec![stage("prove", 0), stage(HOSTILE, 1)],
             levels: (0..10).map(level).collect(),
+            parts: (0..3).map(|at| Parts { at_ns: at << 20, bytes: [at << 20; 6], kernel_bytes: None }).collect(),
             sites: vec![site(&["main", HOSTILE], 6 << 20), site(&["other"], 3 << 20)],
             ..Profile::default()
         }
@@ -223,7 +228,7 @@ mod tests {
             assert_eq!(selected(&page, "iframe").len(), 1);
         }
         let text: String = parsed(&profile(), None).root_element().text().collect();
-        for part in ["66.7%", "dies in the proof", "commit", "6.0 MiB"] {
+        for part in ["66.7%", "dies in the proof", "commit", "6.0 MiB", "12.0 MiB"].into_iter().chain(PARTS) {
             assert!(text.contains(part), "{part} in {text}");
         }
     }

@@ -16,10 +16,10 @@ const OUTSIDE: &str = "text{font:12px system-ui,sans-serif;fill:#1f2328}.tick{fi
                        .tick{fill:#9198a1}.grid{stroke:#30363d}}";
 
 /// The timeline's size, and the room for its labels.
-const WIDTH: f64 = 1000.0;
-const LEFT: f64 = 60.0;
-const TOP: f64 = 12.0;
-const BOTTOM: f64 = 232.0;
+pub(super) const WIDTH: f64 = 1000.0;
+pub(super) const LEFT: f64 = 60.0;
+pub(super) const TOP: f64 = 12.0;
+pub(super) const BOTTOM: f64 = 232.0;
 /// The height of a row of stages, and the rows that are drawn.
 const ROW: f64 = 18.0;
 const MOST_ROWS: u32 = 8;
@@ -74,11 +74,11 @@ fn area(class: &str, profile: &Profile, x: Scale, y: Scale, bytes: fn(&Level) ->
     html! { polygon class=(class) points={ (floor(first)) " " (inner.join(" ")) " " (floor(last)) } {} }
 }
 
-fn mebibytes(bytes: u64) -> f64 {
+pub(super) fn mebibytes(bytes: u64) -> f64 {
     bytes as f64 / f64::from(1 << 20)
 }
 
-fn mebibytes_tick(mebibytes: f64) -> String {
+pub(super) fn mebibytes_tick(mebibytes: f64) -> String {
     if mebibytes == 0.0 { "0".into() } else { format!("{mebibytes} MiB") }
 }
 
