@@ -81,7 +81,7 @@ pub(crate) fn profile(job: &Job, interrupt: &Interrupt) -> anyhow::Result<Option
             let place = folder.join(OURS_FOLDER);
             environment.push(("ZK_ALLOC_PROFILE".into(), place.display().to_string()));
             let Some(ran) = run(&environment, entrant.library.as_deref())? else { return Ok(None) };
-            Some((ran, largest(&place)?))
+            Some((ran, largest(&place)))
         }
     };
     let functions = by_function(&before, page_bytes);
@@ -111,12 +111,13 @@ fn ours(job: &Job, preloaded: &str) -> Result<Entrant, String> {
 }
 
 /// The profile with the highest peak in a folder: one process of a command does most of its work.
-fn largest(folder: &Path) -> anyhow::Result<Option<Profile>> {
-    let Ok(entries) = fs::read_dir(folder) else { return Ok(None) };
+fn largest(folder: &Path) -> Option<Profile> {
+    let entries = fs::read_dir(folder).ok()?;
     let paths: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
     let raw = paths.iter().filter(|path| path.extension().is_some_and(|extension| extension == "raw"));
-    let profiles = raw.map(Profile::read).collect::<Result<Vec<_>, _>>()?;
-    Ok(profiles.into_iter().max_by_key(|profile| profile.total(Value::PeakSpace)))
+    // A process that was killed may have left a part of its profile.
+    let read = |path: &PathBuf| Profile::read(path).inspect_err(|error| eprintln!("left out: {error:#}")).ok();
+    raw.filter_map(read).max_by_key(|profile| profile.total(Value::PeakSpace))
 }
 
 fn flame_graph(profile: &Profile, value: Value) -> anyhow::Result<Option<String>> {

@@ -41,10 +41,11 @@ pub(crate) fn run(job: &Job) -> anyhow::Result<Option<String>> {
         Err(Failure::Interrupted) => return Ok(None),
         proved => proved?,
     }
-    let profile = read(&folder)?;
+    let profile = Profile { of: workload(job), ..read(&folder)? };
+    fs::write(folder.join(WARM).join(FILE), serde_json::to_string(&profile)?).context("cannot write the profile")?;
     let picture = |proof: &str, name: &str| fs::read_to_string(folder.join(proof).join(name)).ok();
     let tree = fs::read_to_string(folder.join(WARM).join(TREE)).context("the proof left no tree of stages")?;
-    let title = title(job);
+    let title = format!("{}: where the memory goes", profile.of);
     let page = ProfilePage {
         title: &title,
         profile: &profile,
@@ -63,8 +64,8 @@ pub(crate) fn run(job: &Job) -> anyhow::Result<Option<String>> {
     Ok(Some(format!("{title}\n\n{tree}\n{}{moved}\n{}\n", table::sites(&profile), path.display())))
 }
 
-fn title(job: &Job) -> String {
-    format!("{} {} 2^{}: where the memory goes", job.prover.name, job.workload.spec.name, job.workload.log_rows)
+fn workload(job: &Job) -> String {
+    format!("{} {} 2^{}", job.prover.name, job.workload.spec.name, job.workload.log_rows)
 }
 
 fn prove(job: &Job, arm: &arms::Arm, binaries: &Path, folder: &Path, interrupt: &Interrupt) -> Result<(), Failure> {

@@ -44,7 +44,8 @@ pub(super) fn moved(before: &Profile, after: &Profile) -> String {
         table.add_row([&moved.site.function(), &old, &new, &change]);
     }
     let [old, new] = [before.peak_bytes, after.peak_bytes].map(format::mebibytes);
-    format!("\nagainst the earlier profile: the peak was {old}, and is {new}\n{table}\n")
+    let other = after.other_than(before).map_or_else(String::new, |other| format!("{other}\n"));
+    format!("\nagainst the earlier profile: the peak was {old}, and is {new}\n{other}{table}\n")
 }
 
 fn new(headings: &[&str]) -> Table {

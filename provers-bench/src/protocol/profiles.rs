@@ -19,6 +19,9 @@ pub(crate) const TREE: &str = "stages.txt";
 /// A warm proof.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub(crate) struct Profile {
+    /// The prover, the workload and its size. The driver adds it.
+    #[serde(default)]
+    pub(crate) of: String,
     /// Bytes alive at the peak of the live bytes, over all call sites.
     pub(crate) peak_bytes: u64,
     /// Those of them that the backing allocator served.
@@ -132,6 +135,11 @@ pub(crate) struct Group<'a> {
 }
 
 impl Profile {
+    /// What an earlier profile is of, if that is not what this one is of.
+    pub(crate) fn other_than(&self, earlier: &Self) -> Option<String> {
+        (earlier.of != self.of).then(|| format!("The earlier profile is of {}.", earlier.of))
+    }
+
     /// The call sites of the peak by function, the largest first.
     pub(crate) fn groups(&self) -> Vec<Group<'_>> {
         let mut groups = HashMap::new();

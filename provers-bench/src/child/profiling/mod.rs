@@ -106,6 +106,7 @@ fn described(snapshot: &Snapshot, stages: &Stages) -> Profile {
     }
     rows.sort_by_key(|row| std::cmp::Reverse(row.peak_bytes));
     Profile {
+        of: String::new(),
         peak_bytes,
         backing_bytes,
         mean_bytes: snapshot.mean_bytes as u64,

@@ -144,6 +144,7 @@ fn against(before: &Profile, after: &Profile) -> Markup {
     html! {
         section {
             h2 { "Against the earlier profile: " (change) " at the peak" }
+            @if let Some(other) = after.other_than(before) { p.notes { (other) } }
             (scrolling(&html! {
                 thead { tr { th { "call site" } @for name in ["before", "after", "change"] { th { (name) } } } }
                 tbody { @for moved in moves(before, after).iter().take(MOST_SITES) { tr {
