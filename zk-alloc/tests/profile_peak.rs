@@ -6,9 +6,10 @@ mod support;
 use std::hint::black_box;
 use std::sync::Barrier;
 
-use support::in_its_own_process;
+use support::{Numbers, in_its_own_process};
 use zk_alloc::ZkAllocator;
-use zk_alloc::profile;
+use zk_alloc::profile::{self, Source};
+use zk_alloc::{stats, take_peak_live_bytes};
 
 #[global_allocator]
 static ALLOC: ZkAllocator = ZkAllocator::resident();
@@ -62,4 +63,31 @@ fn the_peak_has_what_threads_free_while_it_is_noted() {
 #[inline(never)]
 fn hold_eight_mib() -> Vec<u8> {
     black_box(vec![1u8; 8 * MIB as usize])
+}
+
+/// With every request sampled, the estimates are exact. The counted peak has the blocks in the thread's cache too, of some MiB.
+#[test]
+fn totals_are_those_of_the_counters() {
+    in_its_own_process("totals_are_those_of_the_counters", &[("ZK_ALLOC_PROFILE", "0")], || {
+        let mut numbers = Numbers::new(3);
+        let mut alive: Vec<Vec<u8>> = Vec::with_capacity(4_096);
+        let before = stats().live_bytes;
+        take_peak_live_bytes();
+        profile::start(1);
+        let large: Vec<u8> = black_box(Vec::with_capacity(512 * MIB as usize));
+        for _ in 0..40_000 {
+            let size = 16 << numbers.below(14);
+            if alive.len() == 4_096 || numbers.below(3) == 0 && !alive.is_empty() {
+                alive.swap_remove(numbers.below(alive.len()));
+            }
+            alive.push(Vec::with_capacity(size + numbers.below(size)));
+        }
+        let (live, peak) = (stats().live_bytes - before, take_peak_live_bytes() - before);
+        let sites = profile::snapshot().sites.into_iter().filter(|site| site.source == Source::Arena);
+        let (sampled_live, sampled_peak) =
+            sites.fold((0, 0), |(live, peak), site| (live + site.live.bytes, peak + site.peak.bytes));
+        assert!(sampled_live.abs_diff(live as u64) * 1_000 <= live as u64, "{sampled_live} sampled, {live} counted");
+        assert!(sampled_peak.abs_diff(peak as u64) * 100 <= peak as u64, "{sampled_peak} sampled, {peak} counted");
+        drop(large);
+    });
 }

@@ -80,6 +80,11 @@ impl Parts {
     pub(crate) fn sum(&self) -> u64 {
         self.bytes.iter().sum()
     }
+
+    /// Live blocks and page runs.
+    pub(crate) fn live(&self) -> u64 {
+        self.bytes[0] + self.bytes[1]
+    }
 }
 
 /// A place that allocates.

@@ -14,9 +14,9 @@ pub(super) const STYLE: &str = "
 .part4 { fill: #bbbbbb; background: #bbbbbb; } .part5 { fill: #009e73; background: #009e73; }
 .swatch { display: inline-block; width: 0.8em; height: 0.8em; margin-right: 0.4em; }";
 
-/// The parts as areas that stand on each other, and as a table: when most was resident, and at the end.
+/// The parts as areas that stand on each other, and as a table: when most was live, and at the end.
 pub(super) fn figure(readings: &[Parts]) -> Markup {
-    let (Some(highest), Some(last)) = (readings.iter().max_by_key(|parts| parts.sum()), readings.last()) else {
+    let (Some(highest), Some(last)) = (readings.iter().max_by_key(|parts| parts.live()), readings.last()) else {
         return html! { p { "No reading." } };
     };
     let both = |of: &dyn Fn(&Parts) -> Option<u64>| {
@@ -25,7 +25,7 @@ pub(super) fn figure(readings: &[Parts]) -> Markup {
     html! {
         figure.timeline { (drawing(readings, last.at_ns)) }
         (scrolling(&html! {
-            thead { tr { th { "part" } th { "when most was resident" } th { "at the end of the proof" } } }
+            thead { tr { th { "part" } th { "when most was live" } th { "at the end of the proof" } } }
             tbody {
                 @for (index, name) in PARTS.iter().enumerate() { tr {
                     td.words { span class={ "swatch part" (index) } {} (name) }
