@@ -61,7 +61,7 @@ pub(crate) struct Level {
     pub(crate) resident_bytes: u64,
 }
 
-/// What held the arena's resident memory at one moment.
+/// The parts of the arena's resident memory at one moment.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 pub(crate) struct Parts {
     /// Since the proof began.
@@ -140,7 +140,7 @@ pub(crate) struct Group<'a> {
 }
 
 impl Profile {
-    /// What an earlier profile is of, if that is not what this one is of.
+    /// A note on an earlier profile of another workload or size.
     pub(crate) fn other_than(&self, earlier: &Self) -> Option<String> {
         (earlier.of != self.of).then(|| format!("The earlier profile is of {}.", earlier.of))
     }

@@ -1,7 +1,7 @@
 //! The sites at the peak of the live bytes.
 //!
 //! Live bytes rise until something is freed. So the sites are noted just before a free, if the live bytes are above the last noted peak
-//! by 1/256. Other threads allocate and free meanwhile. They note a site themselves before they change it.
+//! by 1/256. Other threads allocate and free during a note. They note a site themselves before they change it.
 
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 

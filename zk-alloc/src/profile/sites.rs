@@ -253,7 +253,8 @@ impl Entry {
 
     /// Notes the live bytes as those of the peak, unless a thread did so before for the note with this number. Returns them.
     pub(super) fn note_peak(&self, number: u32) -> u64 {
-        // Read before the site is taken. Whoever changes the site takes it first, or finds it taken: so this is from before the change.
+        // Read before the site is taken. A thread that changes the site takes it first, or finds it taken. So this is from before
+        // the change.
         let (noted, live) = (self.noted.load(Ordering::Acquire), self.live());
         let take = || self.noted.compare_exchange(noted, number, Ordering::AcqRel, Ordering::Acquire);
         if noted < number && take().is_ok() {

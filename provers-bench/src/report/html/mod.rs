@@ -4,7 +4,7 @@
 //! - `charts`: bars of a workload
 //! - `curves`: memory over time, and sweeps
 //! - `tables`: all tables of the page
-//! - `profile`: the page of a profile; `timeline`: its memory over time; `parts`: what held it
+//! - `profile`: the page of a profile; `timeline`: its memory over time; `parts`: its parts
 //! - `bars`: draws rows
 //! - `lines`: draws curves
 //! - `pareto`: time against memory

@@ -1,4 +1,4 @@
-//! What held the resident memory over the time of a proof.
+//! The parts of the resident memory over the time of a proof.
 
 use super::charts::{from_zero, time_tick};
 use super::figure::{line, place, text};
@@ -17,7 +17,7 @@ pub(super) const STYLE: &str = "
 /// The parts as areas that stand on each other, and as a table: when most was live, and at the end.
 pub(super) fn figure(readings: &[Parts]) -> Markup {
     let (Some(highest), Some(last)) = (readings.iter().max_by_key(|parts| parts.live()), readings.last()) else {
-        return html! { p { "No reading." } };
+        return html! {};
     };
     let both = |of: &dyn Fn(&Parts) -> Option<u64>| {
         [highest, last].map(|parts| of(parts).map_or("-".into(), format::mebibytes))

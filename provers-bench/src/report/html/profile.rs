@@ -56,7 +56,7 @@ pub(crate) fn profile_page(page: &ProfilePage<'_>) -> String {
             (timeline::figure(profile))
         }
         @if !profile.parts.is_empty() { section {
-            h2 { "What held the resident memory" }
+            h2 { "The parts of the resident memory" }
             (parts::figure(&profile.parts))
         } }
         section {
