@@ -13,6 +13,15 @@ pub(crate) struct Summary {
     pub(crate) cold_wall_ns: Option<u64>,
     /// Cold wall-clock time as a ratio to the baseline's, process by process.
     pub(crate) cold_ratio: Option<Ratio>,
+    /// CPU time of the first proofs as a ratio to the baseline's, process by process.
+    #[serde(default)]
+    pub(crate) cold_cpu_ratio: Option<Ratio>,
+    /// Median CPU time of the processes' first proofs, user and kernel.
+    #[serde(default)]
+    pub(crate) cold_cpu_ns: Option<u64>,
+    /// Median minor faults of the processes' first proofs.
+    #[serde(default)]
+    pub(crate) cold_minflt: Option<u64>,
     /// Median wall-clock time of the warm proofs.
     pub(crate) warm_wall_ns: Option<u64>,
     /// Median CPU time of the warm proofs, user and kernel.
@@ -58,6 +67,9 @@ impl Summary {
         Self {
             cold_wall_ns: median_of(Proof::is_cold, |sample| Some(sample.wall_ns)),
             cold_ratio: ratio_of(Proof::is_cold, |sample| sample.wall_ns),
+            cold_cpu_ratio: ratio_of(Proof::is_cold, Sample::cpu_ns),
+            cold_cpu_ns: median_of(Proof::is_cold, |sample| Some(sample.cpu_ns())),
+            cold_minflt: median_of(Proof::is_cold, |sample| Some(sample.minflt)),
             warm_wall_ns: median_of(Proof::is_warm, |sample| Some(sample.wall_ns)),
             warm_cpu_ns: median_of(Proof::is_warm, |sample| Some(sample.cpu_ns())),
             warm_sys_ns: median_of(Proof::is_warm, |sample| Some(sample.sys_ns)),

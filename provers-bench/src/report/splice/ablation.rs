@@ -9,12 +9,17 @@ use crate::results::view;
 /// A table's heading, and its cell for an arm, given the baseline unless the arm is it.
 type Figure = (&'static str, fn(&Summary, Option<&Summary>) -> Option<String>);
 
-const FIGURES: [Figure; 3] = [
+const FIGURES: [Figure; 5] = [
     ("CPU time of a warm proof, as a ratio to the first row's [95%]", |arm, baseline| match baseline {
         Some(_) => arm.cpu_ratio.as_ref().map(format::ratio),
         None => arm.warm_cpu_ns.map(format::time),
     }),
     ("Page faults of a warm proof", |arm, _| arm.warm_minflt.map(format::count)),
+    ("CPU time of a process's first proof, as a ratio to the first row's", |arm, baseline| match baseline {
+        Some(_) => arm.cold_cpu_ratio.map(|ratio| format!("{:.3}", ratio.median)),
+        None => arm.cold_cpu_ns.map(format::time),
+    }),
+    ("Page faults of a process's first proof", |arm, _| arm.cold_minflt.map(format::count)),
     ("Peak RSS, as a ratio to the first row's", |arm, baseline| match baseline {
         Some(_) => arm.peak_rss_ratio.map(|ratio| format!("{ratio:.3}")),
         None => arm.peak_rss_bytes.map(format::bytes),
