@@ -107,6 +107,8 @@ constants! {
     /// A huge run that moves gets this many times its length of addresses, and grows in place from then on. An eighth of its last length
     /// may stay behind (untouched.md).
     huge_run_growth_room = 8, "times its length", off 1;
+    /// The smallest run that gets room to grow. Shorter ones lie close together, as their empty ends cost little.
+    growth_room_min_bytes = 64 * MIB, "bytes";
     /// That room is taken only if the system would map this many times as much: the rest of the address space is the program's.
     programs_share = 4, "times the room";
 

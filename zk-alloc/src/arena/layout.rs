@@ -82,7 +82,7 @@ pub(crate) fn zone_specs(config: &Config) -> [ZoneSpec; 3] {
             small_room_bytes,
             small_pages_bytes,
             lazy_zero_bytes,
-            growth_room: if runs == RunKind::Huge { tuning::huge_run_growth_room() } else { 1 },
+            growth_room: if runs == RunKind::Aligned { 1 } else { tuning::huge_run_growth_room() },
             // Aligned runs are rare, and a huge run is never hidden from the others.
             is_cached: runs == RunKind::Mid && tuning::caches_runs() != 0,
         }

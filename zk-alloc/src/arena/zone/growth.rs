@@ -65,7 +65,7 @@ impl Zone {
     fn claim_with_room(&self, bytes: usize, align: usize) -> Option<usize> {
         let (room, granules) = (self.spec.growth_room, self.granules(bytes));
         // The zone begins at a multiple of a huge page, and so does each room.
-        if room == 1 || align > HUGE_PAGE_BYTES {
+        if room == 1 || bytes < tuning::growth_room_min_bytes() || align > HUGE_PAGE_BYTES {
             return None;
         }
         let room = granules.checked_mul(room)?.checked_next_power_of_two()?;
