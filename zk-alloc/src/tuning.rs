@@ -107,20 +107,13 @@ constants! {
     /// A huge run that moves gets this many times its length of addresses, and grows in place from then on. An eighth of its last length
     /// may stay behind (untouched.md).
     huge_run_growth_room = 8, "times its length", off 1;
-    /// The smallest run that gets room to grow. Shorter ones lie close together, as their empty ends cost little.
-    growth_room_min_bytes = 64 * MIB, "bytes";
     /// That room is taken only if the system would map this many times as much: the rest of the address space is the program's.
     programs_share = 4, "times the room";
 
     // What becomes resident.
     /// Middle sizes of a small prover that fit in here stay in small pages where the rest has huge ones.
     small_pages_bytes = 8 * MIB, "bytes", off 0;
-    /// The edges of a run are prefaulted in chunks of this part of the resident size: small processes pay for few unused pages, large ones
-    /// make few calls.
-    prefault_part = 16, "of the resident size", off NEVER;
-    /// Whether a chunk is left out now and then, to see whether programs write to prefaulted pages (untouched.md).
-    samples_prefault = 1, "0 or 1", off 0;
-    /// The most requests in a row that are taken for densely used without a look.
+    /// The most zeroed requests of a length in a row that are taken for densely used without a look.
     max_trust = 4095, "requests";
     /// Below this length, clearing costs less than asking the kernel for the resident pages (zeroing.md).
     sparse_min_bytes = 256 * KIB, "bytes", off NEVER;

@@ -77,7 +77,8 @@ fn runs_of_any_length_find_room_where_others_were() {
     let shorts = || black_box((0..8 * MIB / SHORT_BYTES).map(|_| vec![1_u8; SHORT_BYTES]).collect::<Vec<_>>());
     drop(run(16 * MIB));
     let (fresh, many) = fresh_bytes(shorts);
-    assert_eq!(fresh, 0);
+    // The list of them is a block of a slab.
+    assert!(fresh < SHORT_BYTES as u64, "{fresh} bytes were fresh");
     drop(many);
     let (fresh, _) = fresh_bytes(|| run(12 * MIB));
     assert_eq!(fresh, 0);

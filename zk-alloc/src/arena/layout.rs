@@ -3,8 +3,7 @@
 //! There are zones because the one huge buffer of a proof leaves a huge hole behind. A small allocation in that hole may outlive the proof.
 //! The next huge run then goes elsewhere, and the process pays for two (docs/design.md).
 
-use std::ops::Range;
-use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU16, Ordering};
 
 use super::room;
 use crate::config::{Config, HugePagesOutcome};
@@ -82,7 +81,7 @@ pub(crate) fn zone_specs(config: &Config) -> [ZoneSpec; 3] {
             small_room_bytes,
             small_pages_bytes,
             lazy_zero_bytes,
-            growth_room: if runs == RunKind::Aligned { 1 } else { tuning::huge_run_growth_room() },
+            growth_room: if runs == RunKind::Huge { tuning::huge_run_growth_room() } else { 1 },
             // Aligned runs are rare, and a huge run is never hidden from the others.
             is_cached: runs == RunKind::Mid && tuning::caches_runs() != 0,
         }
@@ -97,21 +96,7 @@ impl ZoneSpec {
     }
 }
 
-/// The length in bytes of the chunks in which a zone prefaults the edges of a run, `at_bytes` into the zone. The next phase's runs lie a
-/// little elsewhere, and find these pages resident.
-///
-/// A huge page comes whole. A chunk of small pages is a sixteenth of the resident memory, so that a small process pays little for pages
-/// that it may never use, and a large one makes few calls.
-pub(super) fn prefault_bytes(spec: &ZoneSpec, at_bytes: usize, resident_bytes: usize) -> usize {
-    if spec.huge == HugeAdvice::Ask && at_bytes >= spec.small_pages_bytes {
-        HUGE_PAGE_BYTES
-    } else {
-        let share = (resident_bytes / tuning::prefault_part()).clamp(spec.granule_bytes, HUGE_PAGE_BYTES);
-        1 << share.ilog2()
-    }
-}
-
-/// How often to look whether memory was used: each time while it is sparse, and ever more rarely once it was dense. Threads that race
+/// How often to look whether zeroed memory was used: each time while it is sparse, and ever more rarely once it was dense. Threads that race
 /// here look once too often, or too rarely.
 #[derive(Debug)]
 struct Trust {
@@ -122,8 +107,8 @@ struct Trust {
 }
 
 impl Trust {
-    const fn new(first: u16) -> Self {
-        Self { left: AtomicU16::new(first), granted: AtomicU16::new(first) }
+    const fn new() -> Self {
+        Self { left: AtomicU16::new(0), granted: AtomicU16::new(0) }
     }
 
     /// Takes one more for dense, without a look; `false` where it is time for one.
@@ -139,64 +124,6 @@ impl Trust {
             if is_dense { (8 * self.granted.load(Ordering::Relaxed) + 7).min(tuning::max_trust() as u16) } else { 0 };
         self.granted.store(next, Ordering::Relaxed);
         self.left.store(next, Ordering::Relaxed);
-    }
-
-    /// Takes as many more for dense as after the last look.
-    fn renew(&self) {
-        self.left.store(self.granted.load(Ordering::Relaxed), Ordering::Relaxed);
-    }
-}
-
-/// How densely chunks were used so far. Programs write most of the memory that they ask for, so prefaulting pays. But a program may
-/// write only the first pages of its buffers; then the prefaulted pages around them are in memory for nothing. So a chunk now and
-/// then is not prefaulted, and looked at once some of it was handed out.
-#[derive(Debug)]
-pub(super) struct Ahead {
-    trust: Trust,
-    /// The chunk to look at: its first granule in the upper half, its length in the lower half; 0 is none.
-    sample: AtomicU64,
-}
-
-impl Ahead {
-    pub(super) const fn new() -> Self {
-        Self { trust: Trust::new(7), sample: AtomicU64::new(0) }
-    }
-
-    /// Whether to prefault a chunk for a run that takes these granules of it and of its neighbours. `is_dense` says whether a chunk was
-    /// densely used, and `None` while that can't be said.
-    pub(super) fn pays(
-        &self,
-        chunk: Range<usize>,
-        taken: &Range<usize>,
-        is_dense: impl FnOnce(Range<usize>) -> Option<bool>,
-    ) -> bool {
-        if tuning::samples_prefault() == 0 {
-            return true;
-        }
-        let sample = self.sample.load(Ordering::Relaxed);
-        if sample != 0 {
-            let from = (sample >> 32) as usize;
-            let sample = from..from + (sample & u64::from(u32::MAX)) as usize;
-            let overlaps = |other: &Range<usize>| other.start < sample.end && sample.start < other.end;
-            if overlaps(&chunk) {
-                return false;
-            }
-            // The run is not written yet.
-            if overlaps(taken) {
-                return self.trust.spend();
-            }
-            if let Some(is_dense) = is_dense(sample) {
-                self.trust.learn(is_dense);
-                self.sample.store(0, Ordering::Relaxed);
-            }
-        }
-        if self.trust.spend() {
-            return true;
-        }
-        // Also if nothing can be said of the sample: it may stay so.
-        self.trust.renew();
-        self.sample.store((chunk.start as u64) << 32 | chunk.len() as u64, Ordering::Relaxed);
-        false
     }
 }
 
@@ -214,7 +141,7 @@ pub(super) struct Zeroing {
 
 impl Zeroing {
     pub(super) fn new(spec: &ZoneSpec) -> Self {
-        Self { lazy_zero_bytes: spec.lazy_zero_bytes, trust: [const { Trust::new(0) }; KINDS] }
+        Self { lazy_zero_bytes: spec.lazy_zero_bytes, trust: [const { Trust::new() }; KINDS] }
     }
 
     /// Whether to zero dirty memory by purging it. `in_memory` says how many of its bytes are in memory, if that can be found out.

@@ -17,7 +17,7 @@ use super::bitmap::Bitmap;
 use super::budget::{self, Limit};
 use super::decay;
 use super::huge::HugePages;
-use super::layout::{self, Ahead, Zeroing, ZoneSpec};
+use super::layout::{Zeroing, ZoneSpec};
 use super::mapped::Mapped;
 use super::residency::{Purge, Residency};
 use super::room::{self, Tenant};
@@ -51,7 +51,6 @@ pub(crate) struct Zone {
     base: NonNull<u8>,
     runs: Runs,
     residency: Residency,
-    ahead: Ahead,
     committed: Mapped,
     huge: HugePages,
     spec: ZoneSpec,
@@ -83,15 +82,7 @@ impl Zone {
         let runs = Runs::new(used)?;
         #[cfg(loom)]
         let runs = Runs::without_holes(used)?;
-        Ok(Self {
-            base,
-            runs,
-            residency,
-            ahead: Ahead::new(),
-            committed: Mapped::new(),
-            huge: HugePages::new(&spec, blocks),
-            spec,
-        })
+        Ok(Self { base, runs, residency, committed: Mapped::new(), huge: HugePages::new(&spec, blocks), spec })
     }
 
     /// Hands out a run of at least `bytes` bytes. Before it hands out what is not resident, it asks whether there is memory
@@ -134,30 +125,20 @@ impl Zone {
                 return Ok(at);
             }
         }
-        self.hand_out(found.ok_or(Shortage::Full)?, bytes, align, contents, limit)
+        self.hand_out(found.ok_or(Shortage::Full)?, bytes, contents, limit)
     }
 
     /// Hands out a run that is free and resident, for a request whose own zone has none.
     pub(crate) fn claim_for_other_zone(&self, bytes: usize, align: usize, contents: Contents) -> Option<NonNull<u8>> {
         let (align, skew) = self.align_and_skew(bytes, align);
         let start = self.claim_resident(self.granules(bytes), align, skew)?;
-        self.hand_out(start, bytes, self.bytes(align), contents, Limit::Peak).ok()
+        self.hand_out(start, bytes, contents, Limit::Peak).ok()
     }
 
     /// Makes a run of the caller's ready for its new owner. Where that can't be, it is free again.
-    fn hand_out(
-        &self,
-        start: usize,
-        bytes: usize,
-        align: usize,
-        contents: Contents,
-        limit: Limit,
-    ) -> Result<NonNull<u8>, Shortage> {
+    fn hand_out(&self, start: usize, bytes: usize, contents: Contents, limit: Limit) -> Result<NonNull<u8>, Shortage> {
         let granules = self.granules(bytes);
-        // Fresh zeroed memory stays out of memory until it is touched, as it may be touched sparsely. Between requests that are aligned
-        // to more than they ask for, most memory stays unused.
-        let is_sparse = contents == Contents::Zeroed || align > self.bytes(granules);
-        let fresh = self.make_usable(start, granules, limit, is_sparse)?;
+        let fresh = self.make_usable(start, granules, limit)?;
         self.count(self.bytes(granules), fresh);
         self.count_request(bytes);
         if contents == Contents::Zeroed {
@@ -176,7 +157,7 @@ impl Zone {
         let granules = self.granules(bytes);
         let start = self.claim_free(Tenant::Slab, bytes, bytes).ok_or(Shortage::Full)?;
         let is_committed = self.commit_to(start + granules);
-        if !is_committed || !self.prefault_around_slab(start, granules, limit) {
+        if !is_committed || !self.prefault_slab(start, granules, limit) {
             self.runs.release(start, granules);
             return Err(if is_committed { Shortage::OverBudget } else { Shortage::Full });
         }
@@ -286,12 +267,12 @@ impl Zone {
         self.runs.release(start, granules);
     }
 
-    /// Commits and accounts for granules that the caller claimed, prefaults their edges, and returns how many bytes of them were not
+    /// Commits and accounts for granules that the caller claimed, prefaults the huge pages at their edges, and returns how many bytes of them were not
     /// resident. Where that can't be, they are free again.
-    fn make_usable(&self, start: usize, granules: usize, limit: Limit, is_sparse: bool) -> Result<usize, Shortage> {
+    fn make_usable(&self, start: usize, granules: usize, limit: Limit) -> Result<usize, Shortage> {
         let fresh = self.commit_and_account(start, granules, limit)?;
         if fresh > 0 {
-            self.prefault_edges(start, granules, is_sparse);
+            self.prefault_edges(start, granules);
         }
         Ok(fresh)
     }

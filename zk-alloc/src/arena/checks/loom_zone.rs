@@ -15,12 +15,12 @@ use crate::os;
 
 const GRANULE_BYTES: usize = 4 << 10;
 
-/// Granules of a chunk that is prefaulted at the edge of a run.
-const CHUNK: usize = 4;
+/// Granules of a block, the place of a huge page, in the models of prefaulting.
+const BLOCK: usize = 4;
 
 impl Model {
     fn claim(&self, granules: usize, contents: Contents) -> Option<NonNull<u8>> {
-        let bytes = granules * GRANULE_BYTES;
+        let bytes = granules * self.zone.granule_bytes();
         let at = self.zone.claim(bytes, 1, contents, Limit::Cap, || None).ok()?;
         if contents == Contents::Zeroed {
             // SAFETY: claimed above, and initialised by the kernel at least.
@@ -33,7 +33,7 @@ impl Model {
     }
 
     fn release(&self, at: NonNull<u8>, granules: usize) {
-        let bytes = granules * GRANULE_BYTES;
+        let bytes = granules * self.zone.granule_bytes();
         // SAFETY: the caller owns the granules, and gives them up here.
         unsafe {
             assert!(
@@ -57,6 +57,11 @@ impl Model {
     /// Accounted memory is resident, and resident memory is accounted.
     fn assert_accounted_is_in_memory(&self) {
         assert_eq!(self.accounted_bytes(), self.bytes_in_memory());
+    }
+
+    /// Resident memory is accounted. On a system without a huge page to give, a part of a block may be accounted that is not in memory.
+    fn assert_in_memory_is_accounted(&self) {
+        assert!(self.accounted_bytes() >= self.bytes_in_memory());
     }
 }
 
@@ -147,31 +152,22 @@ fn a_run_that_a_thread_keeps_is_its_own_or_free() {
     });
 }
 
-/// A zone of one or two prefault chunks, without resident memory.
-fn fresh_zone(memory: Memory, chunks: usize) -> Arc<Model> {
-    Arc::new(memory.zone(HugeAdvice::Leave, chunks * CHUNK))
-}
-
-/// Runs a model as if enough memory were resident to prefault chunks of [`CHUNK`] granules.
-fn with_chunks(interruptions: usize, model: impl Fn(Memory) + Sync + Send + 'static) {
-    with_memory(GRANULE_BYTES, interruptions, move |memory| {
-        let resident_bytes = 24 * CHUNK * GRANULE_BYTES;
-        assert!(budget::admit(resident_bytes, Limit::Cap));
-        model(memory);
-        budget::returned(resident_bytes);
+/// Runs a model with a zone of this many blocks, without resident memory. The zone asks for huge pages, so a run is prefaulted with its block.
+fn with_blocks(blocks: usize, interruptions: usize, model: impl Fn(Arc<Model>) + Sync + Send + 'static) {
+    with_memory(os::HUGE_PAGE_BYTES / BLOCK, interruptions, move |memory| {
+        model(Arc::new(memory.zone(HugeAdvice::Ask, blocks * BLOCK)));
     });
 }
 
 #[test]
 fn edges_that_two_threads_prefault_are_accounted_once_and_resident() {
-    with_chunks(2, |memory| {
-        let model = fresh_zone(memory, 1);
+    with_blocks(1, 2, |model| {
         let other = model.clone();
         let thread = spawn(move || other.pass(1, Contents::Any));
-        // The other thread may have claimed the whole chunk.
+        // The other thread may have claimed the whole block.
         let at = model.claim(1, Contents::Any);
         join([thread]);
-        model.assert_accounted_is_in_memory();
+        model.assert_in_memory_is_accounted();
         at.into_iter().for_each(|at| model.release(at, 1));
         model.assert_all_purged();
     });
@@ -179,13 +175,12 @@ fn edges_that_two_threads_prefault_are_accounted_once_and_resident() {
 
 #[test]
 fn edges_that_are_prefaulted_while_another_thread_purges_are_accounted_as_long_as_they_are_resident() {
-    with_chunks(2, |memory| {
-        let model = fresh_zone(memory, 1);
+    with_blocks(1, 2, |model| {
         let other = model.clone();
         let thread = spawn(move || other.trim(Purge::Now));
         let at = model.claim(1, Contents::Any).expect("there is room");
         join([thread]);
-        model.assert_accounted_is_in_memory();
+        model.assert_in_memory_is_accounted();
         model.release(at, 1);
         model.assert_all_purged();
     });
@@ -193,13 +188,12 @@ fn edges_that_are_prefaulted_while_another_thread_purges_are_accounted_as_long_a
 
 #[test]
 fn memory_beside_edges_that_are_paged_in_is_zero_and_its_owners() {
-    with_chunks(2, |memory| {
-        let model = fresh_zone(memory, 2);
+    with_blocks(2, 2, |model| {
         let other = model.clone();
         let thread = spawn(move || other.pass(3, Contents::Zeroed));
         model.pass(3, Contents::Any);
         join([thread]);
-        model.assert_accounted_is_in_memory();
+        model.assert_in_memory_is_accounted();
         model.assert_all_purged();
     });
 }
@@ -207,13 +201,12 @@ fn memory_beside_edges_that_are_paged_in_is_zero_and_its_owners() {
 /// A slab accounts for its own pages. None of its granules is accounted as an edge of a neighbouring run.
 #[test]
 fn a_slab_beside_edges_that_are_prefaulted_is_accounted_once() {
-    with_chunks(2, |memory| {
-        let model = fresh_zone(memory, 1);
+    with_blocks(1, 1, |model| {
         let other = model.clone();
         let thread = spawn(move || {
-            let bytes = 2 * GRANULE_BYTES;
+            let bytes = 2 * other.zone.granule_bytes();
             if let Ok((slab, resident)) = other.zone.claim_slab(bytes, Limit::Cap) {
-                let accounted = resident.count_ones() as usize * GRANULE_BYTES;
+                let accounted = resident.count_ones() as usize * other.zone.granule_bytes();
                 assert!(other.accounted_bytes() >= accounted);
                 // SAFETY: claimed above.
                 unsafe { other.zone.release_slab(slab, bytes, resident) };
@@ -221,7 +214,8 @@ fn a_slab_beside_edges_that_are_prefaulted_is_accounted_once() {
         });
         model.pass(1, Contents::Any);
         join([thread]);
-        model.assert_accounted_is_in_memory();
+        // No look at the memory here: while a claim of two granules fails, it holds the first for an instant. Prefaulting passes that by,
+        // though the huge page brings it. The zone accounts for it when it hands it out.
         model.assert_all_purged();
     });
 }

@@ -30,7 +30,7 @@ impl Zone {
         // SAFETY: claimed and committed above; nobody needs its contents.
         let is_copied = resident == moved || resident > 0 && !unsafe { self.residency.empty(start, moved) };
         if fresh > 0 && moved < granules {
-            self.prefault_edges(start + moved, granules - moved, true);
+            self.prefault_edges(start + moved, granules - moved);
         }
         // Moved pages are not faulted in.
         let moved_bytes = if is_copied { 0 } else { self.bytes(moved - resident) };
@@ -65,7 +65,7 @@ impl Zone {
     fn claim_with_room(&self, bytes: usize, align: usize) -> Option<usize> {
         let (room, granules) = (self.spec.growth_room, self.granules(bytes));
         // The zone begins at a multiple of a huge page, and so does each room.
-        if room == 1 || bytes < tuning::growth_room_min_bytes() || align > HUGE_PAGE_BYTES {
+        if room == 1 || align > HUGE_PAGE_BYTES {
             return None;
         }
         let room = granules.checked_mul(room)?.checked_next_power_of_two()?;
@@ -98,7 +98,7 @@ impl Zone {
             if !claimed {
                 return false;
             }
-            let Ok(fresh) = self.make_usable(more_at, more, Limit::Cap, true) else { return false };
+            let Ok(fresh) = self.make_usable(more_at, more, Limit::Cap) else { return false };
             self.residency.soil(more_at, more);
             self.count(self.bytes(more), fresh);
         } else if new < old {
