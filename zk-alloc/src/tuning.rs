@@ -174,7 +174,7 @@ constants! {
     // Thread caches.
     /// Whether a thread caches the last short run that it freed (thread-caches.md).
     caches_runs = 1, "0 or 1", off 0;
-    /// Whether a batch that a thread fetches fills whole cache lines, so that threads share none (thread-caches.md).
+    /// Whether a batch that a thread fetches fills whole cache lines, so that threads share none (stress.md).
     fetches_lines = 1, "0 or 1", off 0;
     /// The most blocks that a thread fetches at once.
     fetch_blocks = 32, "blocks, at most 32";
