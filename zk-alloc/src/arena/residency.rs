@@ -1,7 +1,7 @@
 //! The state of the memory behind a zone's granules.
 //!
 //! A *resident* granule is accounted in the process's [budget](super::budget): the kernel has memory behind it, or will have at the
-//! first touch. A *dirty* granule may hold something else than zeroes. The two differ. A prefaulted chunk is resident and clean, and
+//! first touch. A *dirty* granule may hold something else than zeroes. The two differ. A prefaulted block is resident and clean, and
 //! lazily purged memory (`MADV_FREE`) is resident and dirty.
 //!
 //! Only the owner of a granule, by its bit in the zone's bitmap of used granules, changes the two. So they are exact.
