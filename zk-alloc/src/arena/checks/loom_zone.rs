@@ -201,7 +201,7 @@ fn memory_beside_edges_that_are_paged_in_is_zero_and_its_owners() {
 /// A slab accounts for its own pages. None of its granules is accounted as an edge of a neighbouring run.
 #[test]
 fn a_slab_beside_edges_that_are_prefaulted_is_accounted_once() {
-    with_blocks(1, 1, |model| {
+    with_blocks(1, 2, |model| {
         let other = model.clone();
         let thread = spawn(move || {
             let bytes = 2 * other.zone.granule_bytes();
