@@ -274,9 +274,9 @@ fn allocated(arena: &arena::Arena, at: NonNull<u8>, size: usize) {
 
 /// Tells the observers that the thread's cache serves a request for `size` bytes. Returns the address.
 #[inline(always)]
-fn kept(at: NonNull<u8>, size: usize) -> *mut u8 {
+fn cached(at: NonNull<u8>, size: usize) -> *mut u8 {
     let served_bytes = || arena::get().map_or(size, |arena| arena.length(at, size));
-    if observers::is_any() { observe::kept(at, size, served_bytes) } else { at.as_ptr() }
+    if observers::is_any() { observe::cached(at, size, served_bytes) } else { at.as_ptr() }
 }
 
 /// Tells the observers that memory of the arena is about to be free. Afterwards, another thread may be handed it.
@@ -312,7 +312,7 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for ZkAllocator<A> {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         match self.try_kept(layout) {
-            Some(at) => kept(at, layout.size()),
+            Some(at) => cached(at, layout.size()),
             // SAFETY: the caller's.
             None => unsafe { self.alloc_any(layout, Contents::Any) },
         }
@@ -324,7 +324,7 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for ZkAllocator<A> {
             Some(at) => {
                 // SAFETY: the block was just handed to us, and is as long as the layout says.
                 unsafe { at.write_bytes(0, layout.size()) };
-                kept(at, layout.size())
+                cached(at, layout.size())
             }
             // SAFETY: the caller's.
             None => unsafe { self.alloc_any(layout, Contents::Zeroed) },
@@ -336,7 +336,7 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for ZkAllocator<A> {
         if !observe::may_concern(ptr) {
             if let Some((arena, at)) = arena::near(ptr) {
                 // SAFETY: the caller's: `ptr` came from us with this layout. A block in the region belongs to the arena.
-                if unsafe { arena.keep(at, layout.size(), layout.align()) } {
+                if unsafe { arena.put_cached(at, layout.size(), layout.align()) } {
                     return;
                 }
             }

@@ -142,9 +142,9 @@ pub fn alloc_cached(size: usize) -> Option<NonNull<u8>> {
 /// As for [`dealloc`].
 #[inline(always)]
 #[must_use]
-pub unsafe fn keep(at: *mut u8) -> bool {
+pub unsafe fn put_cached(at: *mut u8) -> bool {
     // SAFETY: the caller's; the address lies in the region.
-    !observe::may_concern(at) && arena::near(at).is_some_and(|(arena, at)| unsafe { arena.keep_measured(at) })
+    !observe::may_concern(at) && arena::near(at).is_some_and(|(arena, at)| unsafe { arena.put_cached_measured(at) })
 }
 
 /// Whether an address belongs to the arena's memory. An address that another allocator handed out does not, as long as that
@@ -223,7 +223,7 @@ pub unsafe fn resize(at: *mut u8, new_size: usize) -> Option<Resized> {
 pub unsafe fn shrink_in_place(at: *mut u8, new_size: usize) {
     let Some((arena, at)) = arena::of(at) else { return };
     if let Some(old_size) = arena.measure(at) {
-        // SAFETY: the caller's; it is `old_size` bytes long. Even memory without bytes has one granule.
+        // SAFETY: the caller's; it is `old_size` bytes long. Even memory without bytes has one page.
         unsafe {
             arena.shrink_in_place(at, old_size, new_size.max(1));
             arena.measured_anew(at, new_size.max(1));

@@ -77,7 +77,7 @@ struct Facts {
     /// 2^32 / `block_bytes`, rounded up, so that a multiplication replaces the division.
     reciprocal: u64,
     slab_bytes: u32,
-    /// The most blocks of this class that a thread cache keeps.
+    /// The most blocks of this class that a thread caches.
     capacity: u8,
     /// The first place of this class among the [`PLACES`] of a thread cache.
     first_place: u16,
@@ -85,9 +85,9 @@ struct Facts {
 
 /// The limit of a thread cache for one class: in bytes, and then the minimum and the maximum in blocks.
 #[cfg(not(loom))]
-const KEPT: (usize, usize, usize) = (128 << 10, 8, 64);
+const CACHED: (usize, usize, usize) = (128 << 10, 8, 64);
 #[cfg(loom)]
-const KEPT: (usize, usize, usize) = (64, 2, 2);
+const CACHED: (usize, usize, usize) = (64, 2, 2);
 
 /// The length of tables that are indexed by class: a power of two, so that no index needs a bounds check.
 pub(crate) const TABLE: usize = COUNT.next_power_of_two();
@@ -125,9 +125,9 @@ pub(crate) const fn blocks_of(slab_bytes: usize, bytes: usize) -> usize {
     min(slab_bytes / bytes, MAX_WORDS * WORD_BITS)
 }
 
-/// The most blocks of `bytes` that a thread cache keeps.
+/// The most blocks of `bytes` that a thread caches.
 pub(crate) const fn capacity_of(bytes: usize) -> usize {
-    min(max(KEPT.0 / bytes, KEPT.1), KEPT.2)
+    min(max(CACHED.0 / bytes, CACHED.1), CACHED.2)
 }
 
 const fn min(a: usize, b: usize) -> usize {
@@ -268,7 +268,7 @@ impl Class {
         ((offset as u64 * self.facts().reciprocal) >> 32) as usize
     }
 
-    /// The most blocks of this class that a thread cache keeps.
+    /// The most blocks of this class that a thread caches.
     #[inline(always)]
     pub(crate) fn capacity(self) -> usize {
         self.facts().capacity as usize

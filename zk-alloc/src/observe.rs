@@ -30,7 +30,7 @@ fn tell(at: NonNull<u8>, size: usize, served_bytes: impl FnOnce() -> usize) {
 /// As [`allocated`], of a block from the thread's cache. Returns its address, so that this call can be the request's last step.
 #[cold]
 #[inline(never)]
-pub(crate) fn kept(at: NonNull<u8>, size: usize, served_bytes: impl FnOnce() -> usize) -> *mut u8 {
+pub(crate) fn cached(at: NonNull<u8>, size: usize, served_bytes: impl FnOnce() -> usize) -> *mut u8 {
     tell(at, size, served_bytes);
     at.as_ptr()
 }

@@ -13,7 +13,7 @@ use crate::{arena, stats};
 pub struct ResidentParts {
     /// Live blocks of slabs, rounded up to their size classes.
     pub live_block_bytes: usize,
-    /// Live page runs, rounded up to whole granules.
+    /// Live page runs, rounded up to whole pages.
     pub live_run_bytes: usize,
     /// Free blocks and page runs in thread caches.
     pub cached_bytes: usize,

@@ -56,7 +56,7 @@ pub struct Blocks {
     /// Blocks in a slab.
     pub of_slab: usize,
     /// The most blocks that a thread cache holds.
-    pub kept: usize,
+    pub cached: usize,
     /// The most blocks that a thread fetches at once.
     pub fetched: usize,
 }
@@ -76,22 +76,22 @@ impl Blocks {
     #[must_use]
     pub fn made_up(block_bytes: usize, slab_bytes: Option<usize>) -> Self {
         let slab_bytes = slab_bytes.unwrap_or(classes::slab_bytes(block_bytes));
-        let kept = classes::capacity_of(block_bytes);
+        let cached = classes::capacity_of(block_bytes);
         let of_slab = classes::blocks_of(slab_bytes, block_bytes);
-        Self { block_bytes, slab_bytes, of_slab, kept, fetched: arena::fetch_most(block_bytes, kept) }
+        Self { block_bytes, slab_bytes, of_slab, cached, fetched: arena::fetch_most(block_bytes, cached) }
     }
 
     fn of_class(class: Class) -> Self {
-        let (block_bytes, kept) = (class.block_bytes(), class.capacity());
-        let fetched = arena::fetch_most(block_bytes, kept);
-        Self { block_bytes, slab_bytes: class.slab_bytes(), of_slab: class.blocks(), kept, fetched }
+        let (block_bytes, cached) = (class.block_bytes(), class.capacity());
+        let fetched = arena::fetch_most(block_bytes, cached);
+        Self { block_bytes, slab_bytes: class.slab_bytes(), of_slab: class.blocks(), cached, fetched }
     }
 }
 
-/// The granule of the zone for runs of `size` bytes, in bytes, if pages are not larger.
+/// The page size of the zone for runs of `size` bytes, if the kernel's pages are not larger.
 #[must_use]
-pub fn granule_bytes(size: usize) -> usize {
-    arena::granule_bytes(route::run_kind(size, 1))
+pub fn page_bytes(size: usize) -> usize {
+    arena::page_bytes(route::run_kind(size, 1))
 }
 
 #[cfg(test)]

@@ -91,7 +91,7 @@ constants! {
     /// the headroom (ablation.md).
     small_room_part = 8, "of the peak";
     /// A run shorter than this, and aligned to more than its length, is searched in the bitmap, which checks the places of a word together.
-    short_run_granules = 8, "granules";
+    short_run_pages = 8, "pages";
     /// Holes that a search checks for resident memory before it takes fresh memory. The search takes a few microseconds, as the faults of
     /// the shortest run do.
     look_holes = 64, "holes", off 0;
@@ -111,7 +111,7 @@ constants! {
     programs_share = 4, "times the room";
 
     // What becomes resident.
-    /// Middle sizes of a small prover that fit in here stay in small pages where the rest has huge ones.
+    /// Small and medium sizes of a small prover that fit in here stay in small pages where the rest has huge ones.
     small_pages_bytes = 8 * MIB, "bytes", off 0;
     /// The most zeroed requests of a length in a row that are taken for densely used without a look.
     max_trust = 4095, "requests";
@@ -131,11 +131,11 @@ constants! {
     most_commit_bytes = 32 * MIB, "bytes";
 
     // What stays resident.
-    /// The headroom above the peak live size is this part of the peak, or the next two constants if they allow more (slack.md).
+    /// The headroom above the peak live size is this part of the peak, or the next two constants if they allow more (headroom.md).
     headroom_part = 8, "of the peak", off NEVER;
     /// The least headroom. To purge less gains nothing.
     least_headroom_bytes = 512 * KIB, "bytes", off 0;
-    /// Up to this, half of the peak is headroom (slack.md).
+    /// Up to this, half of the peak is headroom (headroom.md).
     most_headroom_bytes = 6 * MIB, "bytes", off 0;
     /// In resident mode: the headroom above the peak of a busy process. A small process gets its own size at most.
     busy_headroom_bytes = 8 * MIB, "bytes", off 0;

@@ -1,4 +1,4 @@
-//! A kernel with larger pages than the arena's granules purges, protects and zeroes whole pages, which is more than the
+//! A kernel with larger pages than the arena's pages purges, protects and zeroes whole pages, which is more than the
 //! arena asked for. In a debug build, `ZK_ALLOC_TEST_PAGE_BYTES` makes the layer below the arena simulate pages of that
 //! size. In other builds, these are ordinary random programs.
 //!

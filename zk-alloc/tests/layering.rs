@@ -20,7 +20,7 @@ const ORDER: &[&[&str]] = &[
     &["background", "parts"],
     &["stats"],
     &["arena", "observe"],
-    &["arena::middle", "arena::lengths"],
+    &["arena::size_classes", "arena::lengths"],
     &["arena::slab", "arena::region"],
     &["arena::zone"],
     &["arena::huge"],
@@ -62,7 +62,7 @@ fn imports_are_read_as_the_compiler_reads_them() {
     let code = "use crate::{arena::{self, Contents}, config, route::path};\nfn f() { super::get(); }\nuse crate::os;";
     let expected = ["arena::Contents", "arena::get", "arena::self", "config", "os", "route::path"];
     assert_eq!(layers::named("arena::slab", code).into_iter().collect::<Vec<_>>(), expected);
-    let far = layers::named("arena::middle::slab", "use super::super::runs::Run;");
+    let far = layers::named("arena::size_classes::slab", "use super::super::runs::Run;");
     assert_eq!(far.into_iter().collect::<Vec<_>>(), ["arena::runs::Run"]);
     assert_eq!(layers::owner(ORDER, "arena::slab::alloc"), Some("arena::slab"));
     assert_eq!(layers::owner(ORDER, "arena::align_up"), Some("arena"));

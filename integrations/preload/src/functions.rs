@@ -54,7 +54,7 @@ pub(crate) unsafe extern "C" fn free(at: *mut c_void) {
         // SAFETY: upheld by the caller; what does not lie in the arena came from glibc.
         unsafe { glibc::free(at) };
         // SAFETY: upheld by the caller.
-    } else if !unsafe { c_api::keep(at.cast()) } {
+    } else if !unsafe { c_api::put_cached(at.cast()) } {
         // SAFETY: upheld by the caller; `keep` has done nothing.
         unsafe { free_any(at) };
     }

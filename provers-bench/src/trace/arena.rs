@@ -3,8 +3,8 @@
 //! It follows `zk-alloc/src/{allocator,route}.rs` and `arena/{mod,zone}.rs`, and takes the sizes from
 //! `zk_alloc::simulation`. It does not simulate thread exits, because a trace does not record them.
 
+use super::blocks::{self, BlockAllocator, Spot};
 use super::ground::Ground;
-use super::middle::{self, Middle, Spot};
 use super::policy::Policy;
 use super::zone::Zone;
 use zk_alloc::simulation;
@@ -43,7 +43,7 @@ impl Level {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Totals {
     pub(crate) live_bytes: Level,
-    /// Live bytes of the middle sizes.
+    /// Live bytes of small and medium sizes.
     pub(crate) slab_live_bytes: Level,
     pub(crate) arena_allocations: u64,
     /// Requests within a phase that went to the backing allocator.
@@ -55,13 +55,13 @@ pub(crate) struct Totals {
 pub(crate) struct SimulatedArena<'a> {
     policy: &'a Policy,
     pub(crate) ground: Ground,
-    middle: Box<dyn Middle>,
+    blocks: Box<dyn BlockAllocator>,
     pub(crate) totals: Totals,
 }
 
 impl<'a> SimulatedArena<'a> {
     pub(crate) fn new(policy: &'a Policy) -> Self {
-        Self { policy, ground: Ground::new(policy), middle: middle::of(policy), totals: Totals::default() }
+        Self { policy, ground: Ground::new(policy), blocks: blocks::of(policy), totals: Totals::default() }
     }
 
     /// Allocates a new block for `thread`.
@@ -71,8 +71,8 @@ impl<'a> SimulatedArena<'a> {
             Place::Backing
         } else {
             self.totals.arena_allocations += 1;
-            if is_middle(size_bytes, align_bytes) {
-                Place::Slab(self.middle.alloc(&mut self.ground, thread, size_bytes, align_bytes))
+            if is_block(size_bytes, align_bytes) {
+                Place::Slab(self.blocks.alloc(&mut self.ground, thread, size_bytes, align_bytes))
             } else {
                 self.alloc_run(size_bytes, align_bytes)
             }
@@ -86,10 +86,10 @@ impl<'a> SimulatedArena<'a> {
         match block.place {
             Place::Backing => {}
             Place::Run { zone, start } => {
-                let len = self.ground.zones[zone].granules(block.size_bytes);
+                let len = self.ground.zones[zone].pages(block.size_bytes);
                 self.ground.zones[zone].release(start, len);
             }
-            Place::Slab(spot) => self.middle.free(&mut self.ground, thread, spot, block.size_bytes),
+            Place::Slab(spot) => self.blocks.free(&mut self.ground, thread, spot, block.size_bytes),
         }
         self.died(block);
     }
@@ -133,13 +133,13 @@ impl<'a> SimulatedArena<'a> {
 
     fn resize_in_place(&mut self, thread: u16, block: Block, size_bytes: u64) -> bool {
         match block.place {
-            Place::Slab(spot) if is_middle(size_bytes, block.align_bytes) => {
-                self.middle.resize(&mut self.ground, thread, spot, block.size_bytes, size_bytes)
+            Place::Slab(spot) if is_block(size_bytes, block.align_bytes) => {
+                self.blocks.resize(&mut self.ground, thread, spot, block.size_bytes, size_bytes)
             }
             Place::Run { zone, start }
-                if !is_middle(size_bytes, block.align_bytes) && zone == self.policy.zone(size_bytes) =>
+                if !is_block(size_bytes, block.align_bytes) && zone == self.policy.zone(size_bytes) =>
             {
-                let (old, new) = self.granules(zone, block.size_bytes, size_bytes);
+                let (old, new) = self.pages(zone, block.size_bytes, size_bytes);
                 if new > old {
                     if !self.ground.zones[zone].is_free(start + old, new - old) {
                         return false;
@@ -161,18 +161,18 @@ impl<'a> SimulatedArena<'a> {
             return None;
         }
         let place = self.alloc_run(size_bytes, block.align_bytes);
-        let (old, _) = self.granules(zone, block.size_bytes, size_bytes);
+        let (old, _) = self.pages(zone, block.size_bytes, size_bytes);
         self.ground.release_moved_run(zone, start, old);
         Some(Block { place, size_bytes, ..block })
     }
 
-    fn granules(&self, zone: usize, old_bytes: u64, new_bytes: u64) -> (usize, usize) {
-        (self.ground.zones[zone].granules(old_bytes), self.ground.zones[zone].granules(new_bytes))
+    fn pages(&self, zone: usize, old_bytes: u64, new_bytes: u64) -> (usize, usize) {
+        (self.ground.zones[zone].pages(old_bytes), self.ground.zones[zone].pages(new_bytes))
     }
 
     fn alloc_run(&mut self, size_bytes: u64, align_bytes: u64) -> Place {
         let (own, zones) = (self.policy.zone(size_bytes), &self.ground.zones);
-        let sized = |zone: &Zone| (zone.granules(size_bytes), zone.granules(align_bytes).next_power_of_two());
+        let sized = |zone: &Zone| (zone.pages(size_bytes), zone.pages(align_bytes).next_power_of_two());
         let (len, align) = sized(&zones[own]);
         let mut place = (own, zones[own].find(len, align, self.ground.runs_from(own, size_bytes)));
         let may_spill = self.policy.spill_min_bytes.is_some_and(|min| size_bytes >= min);
@@ -182,13 +182,13 @@ impl<'a> SimulatedArena<'a> {
             place = spilled.map_or(place, |start| (own + 1, start));
         }
         let (zone, start) = place;
-        let len = zones[zone].granules(size_bytes);
+        let len = zones[zone].pages(size_bytes);
         self.ground.take_run(zone, start, len);
         Place::Run { zone, start }
     }
 }
 
 /// Whether slabs serve a request. The answer is the same under every policy.
-fn is_middle(size_bytes: u64, align_bytes: u64) -> bool {
+fn is_block(size_bytes: u64, align_bytes: u64) -> bool {
     simulation::Blocks::of(size_bytes as usize, align_bytes as usize).is_some()
 }

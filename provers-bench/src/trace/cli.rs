@@ -1,6 +1,6 @@
 //! Arguments of the commands `record`, `simulate` and `replay`.
 
-use super::policy::{Classes, Middle, PER_DOUBLING, Policy, Sizes};
+use super::policy::{BlockPolicy, Classes, PER_DOUBLING, Policy, Sizes};
 use super::replay::Replay;
 use super::session::Recording;
 use crate::arms::DEFAULT_SET;
@@ -152,7 +152,7 @@ fn simulation(args: SimulateArgs) -> Result<Job, UsageError> {
     let custom = Policy {
         name: "custom".into(),
         min_bytes: args.min_bytes.unwrap_or(ours.min_bytes),
-        middle: Middle::Classes(Classes { sizes, caches: !args.no_caches }),
+        blocks: BlockPolicy::Classes(Classes { sizes, caches: !args.no_caches }),
         borders: args.borders.unwrap_or(ours.borders.clone()),
         spill_min_bytes: args.spill.then_some(0),
         ..ours.clone()
@@ -170,7 +170,7 @@ fn simulation(args: SimulateArgs) -> Result<Job, UsageError> {
     Ok(Job::Simulate { traces: args.traces, policies })
 }
 
-/// Slabs consist of whole granules and are aligned to their size. The largest slab must hold any middle size.
+/// Slabs consist of whole pages and are aligned to their size. The largest slab must hold any medium size.
 fn held_to_slabs(slabs: &[u64]) -> Result<(), UsageError> {
     let fits = |slab: &u64| slab.is_power_of_two() && (16 << 10..=1 << 30).contains(slab);
     let holds_all = slabs.last().is_none_or(|last| *last >= 64 << 10);
@@ -211,7 +211,7 @@ mod tests {
         };
         assert_eq!(policies.len(), 1);
         let sizes = Sizes::MadeUp { per_doubling: 8, slabs: vec![64 << 10, 1 << 20] };
-        assert_eq!(policies[0].middle, Middle::Classes(Classes { sizes, caches: true }));
+        assert_eq!(policies[0].blocks, BlockPolicy::Classes(Classes { sizes, caches: true }));
         assert_eq!(policies[0].borders, [1 << 20, 32 << 20]);
         let Ok(Job::Simulate { policies, .. }) = asked("b simulate a.trace") else { panic!() };
         assert_eq!(policies, Policy::all());

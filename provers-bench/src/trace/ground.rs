@@ -1,4 +1,4 @@
-//! The zones of an arena, and the slabs in one of them. Residency is tracked per granule in the zones and per page in
+//! The zones of an arena, and the slabs in one of them. Residency is tracked per page of a zone, and per page of the kernel in
 //! slabs in use, as in zk-alloc (`zk-alloc/src/arena/slab.rs`).
 
 use super::policy::Policy;
@@ -28,17 +28,17 @@ pub(crate) struct Ground {
 #[derive(Debug)]
 pub(crate) struct Slab {
     start: usize,
-    granules: usize,
+    zone_pages: usize,
     /// Residency of each of its pages.
     present: Vec<bool>,
 }
 
 impl Ground {
     pub(crate) fn new(policy: &Policy) -> Self {
-        let mut granules = policy.granules();
+        let mut page_bytes = policy.page_bytes();
         let among = simulation::SLABS_AMONG_BYTES;
-        granules.extend(policy.slabs_apart.then_some(simulation::granule_bytes(among) as u64));
-        let zones: Vec<_> = granules.into_iter().map(|granule_bytes| Zone::new(granule_bytes, policy.fit)).collect();
+        page_bytes.extend(policy.slabs_apart.then_some(simulation::page_bytes(among) as u64));
+        let zones: Vec<_> = page_bytes.into_iter().map(|bytes| Zone::new(bytes, policy.fit)).collect();
         let slab_zone = if policy.slabs_apart { zones.len() - 1 } else { policy.zone(among as u64) };
         let (small_only_bytes, long_run_bytes) = (policy.small_only_bytes, policy.long_run_bytes);
         Self { zones, slab_zone, small_only_bytes, long_run_bytes, slab_pages: 0, slab_bytes_most: 0, fresh_bytes: 0 }
@@ -54,10 +54,10 @@ impl Ground {
         self.slab_pages * PAGE_BYTES
     }
 
-    /// The first granule of a zone that a run of `size_bytes` may take.
+    /// The first page of a zone that a run of `size_bytes` may take.
     pub(crate) fn runs_from(&self, zone: usize, size_bytes: u64) -> usize {
         let stays_out = zone == self.slab_zone && size_bytes >= self.long_run_bytes;
-        self.zones[zone].granules(if stays_out { self.small_only_bytes } else { 0 })
+        self.zones[zone].pages(if stays_out { self.small_only_bytes } else { 0 })
     }
 
     /// Takes a run of a zone.
@@ -75,15 +75,16 @@ impl Ground {
     /// Takes the lowest free slab of `bytes`. Returns its address and the slab.
     pub(crate) fn claim_slab(&mut self, bytes: u64) -> (u64, Slab) {
         let zone = &mut self.zones[self.slab_zone];
-        let granules = zone.granules(bytes);
-        let start = zone.find(granules, granules, 0);
-        let pages = (zone.granule_bytes / PAGE_BYTES) as usize;
-        let resident = zone.hand_over(start, granules);
-        let present: Vec<_> = resident.into_iter().flat_map(|granule| std::iter::repeat_n(granule, pages)).collect();
+        let zone_pages = zone.pages(bytes);
+        let start = zone.find(zone_pages, zone_pages, 0);
+        let pages = (zone.page_bytes / PAGE_BYTES) as usize;
+        let resident = zone.hand_over(start, zone_pages);
+        let present: Vec<_> =
+            resident.into_iter().flat_map(|is_resident| std::iter::repeat_n(is_resident, pages)).collect();
         self.slab_pages += count(&present);
         self.slab_bytes_most = self.slab_bytes_most.max(self.slab_bytes());
-        let address = start as u64 * self.zones[self.slab_zone].granule_bytes;
-        (address, Slab { start, granules, present })
+        let address = start as u64 * self.zones[self.slab_zone].page_bytes;
+        (address, Slab { start, zone_pages, present })
     }
 
     /// Records that a block of `bytes` at `offset` of a slab is handed out.
@@ -99,10 +100,10 @@ impl Ground {
         }
     }
 
-    /// Takes an empty slab back. The zone tracks granules only: a partly resident granule counts as resident.
+    /// Takes an empty slab back. The zone tracks its own pages only. One that is partly resident counts as resident.
     pub(crate) fn release_slab(&mut self, slab: &Slab) {
         let there = count(&slab.present);
-        let pages = slab.present.len() / slab.granules;
+        let pages = slab.present.len() / slab.zone_pages;
         let resident: Vec<_> = slab.present.chunks(pages).map(|pages| pages.contains(&true)).collect();
         self.fresh_bytes += (count(&resident) * pages as u64 - there) * PAGE_BYTES;
         self.slab_pages -= there;
@@ -121,7 +122,7 @@ mod tests {
 
     /// A slab with few blocks must not count as fully resident. Its pages must not be forgotten when it is released.
     #[test]
-    fn a_slab_is_resident_by_the_page_and_what_it_leaves_by_the_granule() {
+    fn a_slab_is_resident_by_the_page_and_what_it_leaves_by_the_page_of_the_zone() {
         let mut ground = Ground::new(&Policy::ours());
         ground.zones[ground.slab_zone] = Zone::new(16 << 10, Fit::First);
         let (address, mut slab) = ground.claim_slab(64 << 10);

@@ -9,17 +9,17 @@
 //! - `replay`: a trace on real memory
 //! - `arena`: where requests go, simulated
 //! - `policy`: the policies, as data
-//! - `middle`: the middle sizes, with classes, lines or bump slabs
+//! - `blocks`: small and medium sizes, with classes, lines or bump slabs
 //! - `ground`: zones, and the slabs in one of them
-//! - `zone`: one span of granules
+//! - `zone`: one span of pages
 //!
 //! The recording and the replaying process are in [`child`](crate::child), the file format of records in
 //! `protocol::records`.
 
 mod arena;
+mod blocks;
 mod cli;
 mod ground;
-mod middle;
 mod policy;
 mod replay;
 #[cfg(test)]

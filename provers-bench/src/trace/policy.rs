@@ -16,9 +16,9 @@ pub(crate) enum Fit {
     Best,
 }
 
-/// The allocator of the middle sizes.
+/// The allocator of small and medium sizes.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Middle {
+pub(crate) enum BlockPolicy {
     /// Slabs of blocks of one size class. Blocks are reused one by one.
     Classes(Classes),
     /// Each thread bumps through a slab. A slab is reused once it is empty.
@@ -75,7 +75,7 @@ pub(crate) struct Policy {
     pub(crate) name: String,
     /// Smaller requests go to the backing allocator.
     pub(crate) min_bytes: u64,
-    pub(crate) middle: Middle,
+    pub(crate) blocks: BlockPolicy,
     /// Whether slabs have their own zone; otherwise they share one with runs.
     pub(crate) slabs_apart: bool,
     /// Bytes at the start of the shared zone that are reserved for slabs and short runs.
@@ -96,7 +96,7 @@ impl Policy {
         Self {
             name: "zk-alloc".into(),
             min_bytes: simulation::MIN_BYTES as u64,
-            middle: Middle::Classes(Classes { sizes: Sizes::Ours, caches: true }),
+            blocks: BlockPolicy::Classes(Classes { sizes: Sizes::Ours, caches: true }),
             slabs_apart: false,
             small_only_bytes: THREADS * simulation::small_room_bytes() as u64,
             long_run_bytes: simulation::long_run_bytes() as u64,
@@ -106,24 +106,24 @@ impl Policy {
         }
     }
 
-    /// The default policies of a comparison: zk-alloc's, variants of its middle sizes, and variants of its zones.
+    /// The default policies of a comparison: zk-alloc's, variants of its small and medium sizes, and variants of its zones.
     pub(crate) fn all() -> Vec<Self> {
         let named = |(name, policy): (&str, Self)| Self { name: name.into(), ..policy };
-        let all = Self::of_middle_sizes().into_iter().chain(Self::of_zones());
+        let all = Self::of_blocks().into_iter().chain(Self::of_zones());
         std::iter::once(Self::ours()).chain(all.map(named)).collect()
     }
 
-    fn of_middle_sizes() -> Vec<(&'static str, Self)> {
-        let with = |middle| Self { middle, ..Self::ours() };
+    fn of_blocks() -> Vec<(&'static str, Self)> {
+        let with = |blocks| Self { blocks, ..Self::ours() };
         let min = |min_bytes| Self { min_bytes, ..Self::ours() };
-        let bump = || Middle::Bump { slab_bytes: 512 * KIB };
-        let lines = |line_bytes| Middle::Lines { slab_bytes: 512 * KIB, line_bytes, free_percent: 25 };
+        let bump = || BlockPolicy::Bump { slab_bytes: 512 * KIB };
+        let lines = |line_bytes| BlockPolicy::Lines { slab_bytes: 512 * KIB, line_bytes, free_percent: 25 };
         let classes = |per_doubling, slabs: &[u64], caches| {
             let sizes = Sizes::MadeUp { per_doubling, slabs: slabs.into() };
-            with(Middle::Classes(Classes { sizes, caches }))
+            with(BlockPolicy::Classes(Classes { sizes, caches }))
         };
         vec![
-            ("no-caches", with(Middle::Classes(Classes { sizes: Sizes::Ours, caches: false }))),
+            ("no-caches", with(BlockPolicy::Classes(Classes { sizes: Sizes::Ours, caches: false }))),
             ("classes-4", classes(4, &[], true)),
             ("classes-4-no-caches", classes(4, &[], false)),
             ("slabs-16k-64k-256k", classes(PER_DOUBLING, &[16 * KIB, 64 * KIB, 256 * KIB], true)),
@@ -178,9 +178,9 @@ impl Policy {
         self.borders.iter().filter(|border| size_bytes >= **border).count()
     }
 
-    /// Granule sizes of the zones of runs: zk-alloc's granule for the smallest run of each zone.
-    pub(crate) fn granules(&self) -> Vec<u64> {
-        [0].iter().chain(&self.borders).map(|border| simulation::granule_bytes(*border as usize) as u64).collect()
+    /// The page sizes of the zones of runs: zk-alloc's for the smallest run of each zone.
+    pub(crate) fn page_bytes(&self) -> Vec<u64> {
+        [0].iter().chain(&self.borders).map(|border| simulation::page_bytes(*border as usize) as u64).collect()
     }
 }
 

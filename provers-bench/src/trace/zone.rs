@@ -1,39 +1,39 @@
-//! Simulates a zone: its free runs of granules, and its resident granules.
+//! Simulates a zone: its free runs of pages, and its resident pages.
 
 use super::policy::Fit;
 use std::collections::BTreeMap;
 
-/// A simulated zone. Indices and lengths are in granules from the zone's start. The start satisfies every alignment.
+/// A simulated zone. Indices and lengths are in pages from the zone's start. The start satisfies every alignment.
 #[derive(Clone, Debug)]
 pub(crate) struct Zone {
-    pub(crate) granule_bytes: u64,
+    pub(crate) page_bytes: u64,
     fit: Fit,
     /// Free runs below `frontier`, by their start. They touch neither each other nor `frontier`.
     holes: BTreeMap<usize, usize>,
-    /// All granules from here on are free.
+    /// All pages from here on are free.
     frontier: usize,
-    /// Resident granules. A granule stays resident after its first use, because the simulation never purges. Granules
+    /// Resident pages. A page stays resident after its first use, because the simulation never purges. Pages
     /// of slabs in use are clear.
     dirty: Vec<bool>,
     dirty_count: usize,
 }
 
 impl Zone {
-    pub(crate) fn new(granule_bytes: u64, fit: Fit) -> Self {
-        Self { granule_bytes, fit, holes: BTreeMap::new(), frontier: 0, dirty: Vec::new(), dirty_count: 0 }
+    pub(crate) fn new(page_bytes: u64, fit: Fit) -> Self {
+        Self { page_bytes, fit, holes: BTreeMap::new(), frontier: 0, dirty: Vec::new(), dirty_count: 0 }
     }
 
-    /// Number of granules that `bytes` need.
-    pub(crate) fn granules(&self, bytes: u64) -> usize {
-        bytes.div_ceil(self.granule_bytes) as usize
+    /// Number of pages that `bytes` need.
+    pub(crate) fn pages(&self, bytes: u64) -> usize {
+        bytes.div_ceil(self.page_bytes) as usize
     }
 
     pub(crate) fn resident_bytes(&self) -> u64 {
-        self.dirty_count as u64 * self.granule_bytes
+        self.dirty_count as u64 * self.page_bytes
     }
 
     /// The place for a run: the lowest hole with room, or the smallest, depending on the policy; otherwise the
-    /// frontier. Never below granule `from`.
+    /// frontier. Never below page `from`.
     pub(crate) fn find(&self, len: usize, align: usize, from: usize) -> usize {
         let fits = |&(&start, &hole): &(&usize, &usize)| start.max(from).next_multiple_of(align) + len <= start + hole;
         let hole = match self.fit {
@@ -43,7 +43,7 @@ impl Zone {
         hole.map_or(self.frontier, |(&start, _)| start).max(from).next_multiple_of(align)
     }
 
-    /// The highest place for a run whose granules are all resident.
+    /// The highest place for a run whose pages are all resident.
     pub(crate) fn find_resident_from_the_top(&self, len: usize, align: usize) -> Option<usize> {
         let tail = (self.frontier, self.dirty.len().saturating_sub(self.frontier));
         let holes = self.holes.iter().rev().map(|(&start, &hole)| (start, hole));
@@ -53,10 +53,10 @@ impl Zone {
         })
     }
 
-    /// Number of granules of a run that are not resident.
+    /// Number of pages of a run that are not resident.
     pub(crate) fn fresh(&self, start: usize, len: usize) -> usize {
         let known = self.dirty.get(start.min(self.dirty.len())..(start + len).min(self.dirty.len()));
-        len - known.map_or(0, |granules| granules.iter().filter(|dirty| **dirty).count())
+        len - known.map_or(0, |pages| pages.iter().filter(|dirty| **dirty).count())
     }
 
     /// Takes a free run and returns how many of its bytes were not resident.
@@ -65,10 +65,10 @@ impl Zone {
         let fresh = self.fresh(start, len);
         self.dirty[start..start + len].fill(true);
         self.dirty_count += fresh;
-        fresh as u64 * self.granule_bytes
+        fresh as u64 * self.page_bytes
     }
 
-    /// Takes a free run for a slab, which tracks its residency from then on. Returns which of its granules are
+    /// Takes a free run for a slab, which tracks its residency from then on. Returns which of its pages are
     /// resident.
     pub(crate) fn hand_over(&mut self, start: usize, len: usize) -> Vec<bool> {
         self.claim(start, len);
@@ -77,7 +77,7 @@ impl Zone {
         resident
     }
 
-    /// Takes a slab's run back. `resident` says which of its granules are resident.
+    /// Takes a slab's run back. `resident` says which of its pages are resident.
     pub(crate) fn take_back(&mut self, start: usize, resident: &[bool]) {
         self.dirty[start..start + resident.len()].copy_from_slice(resident);
         self.dirty_count += resident.iter().filter(|resident| **resident).count();
@@ -89,7 +89,7 @@ impl Zone {
         let gone = len - self.fresh(start, len);
         self.dirty[start..start + len].fill(false);
         self.dirty_count -= gone;
-        gone as u64 * self.granule_bytes
+        gone as u64 * self.page_bytes
     }
 
     fn claim(&mut self, start: usize, len: usize) {
@@ -188,8 +188,8 @@ mod tests {
         assert_eq!(claim(&mut zone, 3, 1), (1, 3));
     }
 
-    /// A slab may return with one resident page in a granule. Then the zone owns that granule as resident, and no
-    /// other.
+    /// A slab may return with one resident page of the kernel in a page of the zone. Then the zone owns that page as resident,
+    /// and no other.
     #[test]
     fn what_a_slab_made_resident_is_the_zone_s_again_when_it_comes_back() {
         let mut zone = Zone::new(1, Fit::First);

@@ -29,8 +29,8 @@ pub(crate) fn retained_limit() -> usize {
 /// Whether more is resident than may stay so.
 #[inline(always)]
 pub(super) fn is_beyond_retained() -> bool {
-    let kept = RETAINED_BYTES.load(Ordering::Relaxed);
-    kept != usize::MAX && resident_bytes() > kept
+    let retained = RETAINED_BYTES.load(Ordering::Relaxed);
+    retained != usize::MAX && resident_bytes() > retained
 }
 
 pub(crate) fn set_max(bytes: usize) {
@@ -57,7 +57,7 @@ pub(crate) enum Limit {
 }
 
 /// The headroom above a peak, in bytes: the larger of a part of the peak, and of half of the peak within bounds
-/// (docs/experiments/slack.md).
+/// (docs/experiments/headroom.md).
 fn headroom(peak: usize) -> usize {
     let bounded = (peak / 2).min(tuning::most_headroom_bytes()).max(tuning::least_headroom_bytes());
     bounded.max(peak / tuning::headroom_part())
@@ -81,7 +81,7 @@ pub(super) fn nothing_left_to_purge() {
     STUCK_BYTES.store(resident_bytes().saturating_sub(counters::used_bytes()), Ordering::Relaxed);
 }
 
-/// Whether a purge may make room for `bytes` below the cap, where threads keep `cached_bytes`. A purge looks at all memory. After
+/// Whether a purge may make room for `bytes` below the cap, where threads cache `cached_bytes`. A purge looks at all memory. After
 /// one that missed its limit, a sixteenth of the excess must be freed before the next.
 pub(super) fn may_make_room(bytes: usize, cached_bytes: usize) -> bool {
     let excess = resident_bytes().saturating_add(bytes).saturating_sub(max_bytes());

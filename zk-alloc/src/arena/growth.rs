@@ -13,7 +13,7 @@ impl Arena {
     /// The bytes of the memory at `at`, which serves a request for `size` bytes.
     pub(crate) fn length(&self, at: NonNull<u8>, size: usize) -> usize {
         let run_bytes = || self.region.zone(self.region.zone_of(at)).run_bytes(size);
-        self.middle.class_at(at).map_or_else(run_bytes, Class::block_bytes)
+        self.size_classes.class_at(at).map_or_else(run_bytes, Class::block_bytes)
     }
 
     /// Changes the length of an allocation in place. Returns `false` if there is no room, or if the new length belongs elsewhere:
@@ -25,7 +25,7 @@ impl Arena {
     /// `at` came from [`alloc`](Self::alloc), with this `align`, and is `old_size` bytes long by now; nobody uses its bytes beyond
     /// `new_size`.
     pub(crate) unsafe fn resize(&self, at: NonNull<u8>, old_size: usize, new_size: usize, align: usize) -> bool {
-        if let Some(class) = self.middle.class_at(at) {
+        if let Some(class) = self.size_classes.class_at(at) {
             // A request for half of a block or less gets a smaller block.
             return new_size <= class.block_bytes() && new_size > class.block_bytes() / 2;
         }
@@ -45,7 +45,7 @@ impl Arena {
     /// # Safety
     /// As for [`resize`](Self::resize); `new_size` is less than `old_size`.
     pub(crate) unsafe fn shrink_in_place(&self, at: NonNull<u8>, old_size: usize, new_size: usize) {
-        if self.middle.class_at(at).is_none() {
+        if self.size_classes.class_at(at).is_none() {
             // SAFETY: the caller's; memory that is no block is a run of its own.
             unsafe { self.region.zone(self.region.zone_of(at)).resize(at, old_size, new_size) };
         }

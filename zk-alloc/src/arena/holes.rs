@@ -1,6 +1,6 @@
 //! An index of the free page runs of a zone, its *holes*, by length.
 //!
-//! A hole is a maximal run of clear bits in the bitmap of used granules. For each class of lengths, a [hint set](super::hints) names
+//! A hole is a maximal run of clear bits in the bitmap of used pages. For each class of lengths, a [hint set](super::hints) names
 //! the words of the bitmap in which such a hole may begin. A search visits only holes that are long enough. Three operations make
 //! holes, and note them: freeing a run, claiming a part of a hole, and giving up a claim. A search that finds no hole of a class in a
 //! word clears the hint, then looks once more.
@@ -10,7 +10,7 @@ use super::hints::{HintSet, HintSets};
 use crate::os::Errno;
 use crate::tuning;
 
-/// Classes of lengths. Up to 7 granules each length has its own; beyond, there are four to a doubling.
+/// Classes of lengths. Up to 7 pages each length has its own; beyond, there are four to a doubling.
 #[cfg(not(loom))]
 const CLASSES: usize = 36;
 /// The models have two classes, so that a search takes few loads: shorter than [`LONG`], and all others.
@@ -23,7 +23,7 @@ const EXACT: usize = 8;
 #[cfg(not(loom))]
 const PER_DOUBLING: usize = 4;
 
-/// Holes of this many granules or more are in the last class, and are not measured further.
+/// Holes of this many pages or more are in the last class, and are not measured further.
 const LONGEST: usize = least_len(CLASSES - 1);
 
 #[cfg(loom)]
@@ -57,7 +57,7 @@ const fn least_len(class: usize) -> usize {
     (EXACT << doublings) + step * ((EXACT << doublings) / PER_DOUBLING)
 }
 
-/// A request: `n` granules that begin at an `i` with `(i + skew) % align == 0`.
+/// A request: `n` pages that begin at an `i` with `(i + skew) % align == 0`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wanted {
     pub(super) n: usize,
@@ -90,7 +90,7 @@ pub(super) struct Holes {
 }
 
 impl Holes {
-    /// The holes of a zone of which all granules are free.
+    /// The holes of a zone of which all pages are free.
     ///
     /// # Errors
     /// The system's error, if it grants no memory.
@@ -133,7 +133,7 @@ impl Holes {
         }
     }
 
-    /// The end of the hole around a clear granule, at most `reach` granules on.
+    /// The end of the hole around a clear page, at most `reach` pages on.
     fn end_of(&self, clear: usize, reach: usize) -> usize {
         let last = self.used.len().min(clear.saturating_add(reach));
         self.used.next_set(clear, last).unwrap_or(last)
@@ -149,7 +149,7 @@ impl Holes {
         }
     }
 
-    /// The holes that begin in a word, with their ends. A hole is measured up to `reach` granules.
+    /// The holes that begin in a word, with their ends. A hole is measured up to `reach` pages.
     fn in_word(&self, word: usize, reach: usize) -> impl Iterator<Item = (usize, usize)> {
         let mut begins = self.used.begins_of_clear(word);
         std::iter::from_fn(move || {
@@ -222,7 +222,7 @@ impl Holes {
     }
 
     /// Visits up to `most` holes at or above `from`, the short ones first, until `place_in` finds a place in one. The part of a hole that
-    /// begins below comes last. A hole is measured `beyond` granules further than in other searches.
+    /// begins below comes last. A hole is measured `beyond` pages further than in other searches.
     pub(super) fn shortest(
         &self,
         from: usize,

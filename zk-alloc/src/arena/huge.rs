@@ -39,11 +39,11 @@ impl HugePages {
         self.advice == HugeAdvice::Ask && at_bytes >= self.small_pages_bytes
     }
 
-    /// Advises the kernel on granules that were just committed.
+    /// Advises the kernel on pages that were just committed.
     pub(super) fn advise(&self, residency: &Residency, committed: Range<usize>) {
         match self.advice {
             HugeAdvice::Ask => {
-                let border = residency.granules(self.small_pages_bytes).clamp(committed.start, committed.end);
+                let border = residency.pages(self.small_pages_bytes).clamp(committed.start, committed.end);
                 // A host may make huge pages unasked, and the arena would not account for them.
                 advise(residency, committed.start..border, os::forbid_huge);
                 advise(residency, border..committed.end, os::advise_huge);
@@ -55,23 +55,23 @@ impl HugePages {
         }
     }
 
-    /// Whether the block that holds a granule is forbidden to be huge.
-    pub(super) fn is_forbidden(&self, residency: &Residency, granule: usize) -> bool {
-        self.is_any_forbidden() && self.forbidden.count(granule / residency.granules(HUGE_PAGE_BYTES), 1) > 0
+    /// Whether the block that holds a page is forbidden to be huge.
+    pub(super) fn is_forbidden(&self, residency: &Residency, page: usize) -> bool {
+        self.is_any_forbidden() && self.forbidden.count(page / residency.pages(HUGE_PAGE_BYTES), 1) > 0
     }
 
     fn is_any_forbidden(&self) -> bool {
         self.forbidden_blocks.load(Ordering::Relaxed) > 0
     }
 
-    /// Forbids the blocks that the caller's `granules` fill in part to be huge. These granules are about to lose their pages.
-    pub(super) fn forbid_around(&self, residency: &Residency, granules: Range<usize>, committed: usize) {
+    /// Forbids the blocks that the caller's `pages` fill in part to be huge. These pages are about to be purged.
+    pub(super) fn forbid_around(&self, residency: &Residency, pages: Range<usize>, committed: usize) {
         if self.advice != HugeAdvice::Ask {
             return;
         }
-        let block = residency.granules(HUGE_PAGE_BYTES);
-        let (first, last) = (granules.start / block, (granules.end - 1) / block);
-        let is_filled = |index: usize| granules.start <= index * block && (index + 1) * block <= granules.end;
+        let block = residency.pages(HUGE_PAGE_BYTES);
+        let (first, last) = (pages.start / block, (pages.end - 1) / block);
+        let is_filled = |index: usize| pages.start <= index * block && (index + 1) * block <= pages.end;
         let ends = [Some(first), Some(last).filter(|&last| last != first)];
         for index in ends.into_iter().flatten().filter(|&index| !is_filled(index)) {
             let is_needed = self.are_asked(residency.bytes(index * block)) && self.forbidden.count(index, 1) == 0;
@@ -88,13 +88,13 @@ impl HugePages {
         }
     }
 
-    /// Allows the blocks that hold some of these granules to be huge, if the zone accounts for all of a block.
-    pub(super) fn allow(&self, residency: &Residency, granules: Range<usize>, committed: usize) {
+    /// Allows the blocks that hold some of these pages to be huge, if the zone accounts for all of a block.
+    pub(super) fn allow(&self, residency: &Residency, pages: Range<usize>, committed: usize) {
         if !self.is_any_forbidden() {
             return;
         }
-        let block = residency.granules(HUGE_PAGE_BYTES);
-        let (first, end) = (granules.start / block, granules.end.div_ceil(block));
+        let block = residency.pages(HUGE_PAGE_BYTES);
+        let (first, end) = (pages.start / block, pages.end.div_ceil(block));
         for (index, len) in self.forbidden.set_runs(first, end - first) {
             if residency.resident(index * block, len * block) == len * block {
                 self.allow_accounted(residency, index, len, committed);
@@ -106,9 +106,9 @@ impl HugePages {
         }
     }
 
-    /// Allows blocks whose granules are all accounted.
+    /// Allows blocks whose pages are all accounted.
     fn allow_accounted(&self, residency: &Residency, index: usize, len: usize, committed: usize) {
-        let block = residency.granules(HUGE_PAGE_BYTES);
+        let block = residency.pages(HUGE_PAGE_BYTES);
         // The bit is cleared after the call. A thread that wants to forbid the block in between finds the bit set, and does nothing: the
         // block may become huge this once.
         if advise(residency, index * block..committed.min((index + len) * block), os::advise_huge) {
@@ -119,27 +119,23 @@ impl HugePages {
     /// Makes the kernel see one mapping in a run whose pages are to move, as far as the run lies where the arena asks for huge pages.
     /// Before Linux 6.17, the kernel moves only one mapping at a time. Later kernels move several, but a forbidden part would stay
     /// forbidden at its new place.
-    pub(super) fn make_one_mapping(&self, residency: &Residency, granules: Range<usize>) {
-        let block = residency.granules(HUGE_PAGE_BYTES);
-        let (first, end) = (granules.start / block, granules.end.div_ceil(block));
+    pub(super) fn make_one_mapping(&self, residency: &Residency, pages: Range<usize>) {
+        let block = residency.pages(HUGE_PAGE_BYTES);
+        let (first, end) = (pages.start / block, pages.end.div_ceil(block));
         if self.is_any_forbidden() && self.forbidden.count(first, end - first) > 0 {
-            let border = residency.granules(self.small_pages_bytes);
+            let border = residency.pages(self.small_pages_bytes);
             // Only blocks that the run fills in part are forbidden by now, and a part of a block can't become huge.
-            advise(residency, border.max(granules.start)..granules.end, os::advise_huge);
+            advise(residency, border.max(pages.start)..pages.end, os::advise_huge);
         }
     }
 }
 
 /// `false` if the kernel refuses.
-fn advise(
-    residency: &Residency,
-    granules: Range<usize>,
-    advise: unsafe fn(*mut u8, usize) -> Result<(), Errno>,
-) -> bool {
-    if granules.is_empty() {
+fn advise(residency: &Residency, pages: Range<usize>, advise: unsafe fn(*mut u8, usize) -> Result<(), Errno>) -> bool {
+    if pages.is_empty() {
         return true;
     }
-    let (at, len) = (residency.address(granules.start), residency.bytes(granules.len()));
+    let (at, len) = (residency.address(pages.start), residency.bytes(pages.len()));
     residency.counters.system_call();
     // SAFETY: committed memory of the zone; its contents stay.
     let result = unsafe { advise(at.as_ptr(), len) };

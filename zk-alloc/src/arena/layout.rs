@@ -1,4 +1,4 @@
-//! The parameters of the zones: granules, huge pages, prefaulting and clearing.
+//! The parameters of the zones: page sizes, huge pages, prefaulting and clearing.
 //!
 //! There are zones because the one huge buffer of a proof leaves a huge hole behind. A small allocation in that hole may outlive the proof.
 //! The next huge run then goes elsewhere, and the process pays for two (docs/design.md).
@@ -36,7 +36,7 @@ impl HugeAdvice {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ZoneSpec {
     /// A power of two, at most a huge page, and at least a page of the running kernel.
-    pub(crate) granule_bytes: usize,
+    pub(crate) page_bytes: usize,
     pub(crate) huge: HugeAdvice,
     /// The [room](super::room) of slabs and short runs during the first phase, in bytes.
     pub(crate) small_room_bytes: usize,
@@ -53,9 +53,9 @@ pub(crate) struct ZoneSpec {
     pub(crate) is_cached: bool,
 }
 
-/// A granule is the unit of a zone's bitmaps. It is small against the zone's smallest run, so that little is wasted and the account
+/// A page is the unit of a zone's bitmaps. It is small against the zone's smallest run, so that little is wasted and the account
 /// is exact. It is large enough that the bits of the longest runs are a few hundred words.
-pub(crate) const fn granule_bytes(runs: RunKind) -> usize {
+pub(crate) const fn page_bytes(runs: RunKind) -> usize {
     match runs {
         RunKind::Aligned | RunKind::Mid => 4 << 10,
         RunKind::Huge => 256 << 10,
@@ -76,7 +76,7 @@ pub(crate) fn zone_specs(config: &Config) -> [ZoneSpec; 3] {
             RunKind::Huge => 0,
         };
         ZoneSpec {
-            granule_bytes: granule_bytes(runs).max(os::page_bytes()),
+            page_bytes: page_bytes(runs).max(os::page_bytes()),
             huge,
             small_room_bytes,
             small_pages_bytes,

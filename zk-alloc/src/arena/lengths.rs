@@ -1,7 +1,7 @@
 //! The lengths of page runs, for C, whose `free` does not pass them. The table of size classes has the length of a block already, so small
 //! requests pay nothing.
 //!
-//! The entry of a run is that of its first granule, and belongs to the owner of the run. It is 0 where no run begins. So the arena detects
+//! The entry of a run is that of its first page, and belongs to the owner of the run. It is 0 where no run begins. So the arena detects
 //! an address that is freed twice or was never handed out.
 
 use std::ptr::NonNull;
@@ -12,13 +12,13 @@ use super::zone::Zone;
 use crate::os::Errno;
 use crate::route::RunKind;
 
-/// Entries are made usable for this many granules at once.
-const COMMIT_GRANULES: usize = 16 << 10;
+/// Entries are made usable for this many pages at once.
+const COMMIT_PAGES: usize = 16 << 10;
 
-/// The lengths of one zone's runs, in granules.
+/// The lengths of one zone's runs, in pages.
 #[derive(Debug)]
 struct ZoneLengths {
-    granules: Table<AtomicU32>,
+    pages: Table<AtomicU32>,
     /// How many entries are usable, from the first on. Only grows.
     committed: AtomicUsize,
 }
@@ -34,8 +34,8 @@ impl Lengths {
     /// The system's error, if it grants no address space for the tables.
     pub(super) fn new(zones: &[Zone; 3]) -> Result<Self, Errno> {
         let of = |zone: &Zone| -> Result<ZoneLengths, Errno> {
-            let granules = Table::reserve(zone.capacity_bytes() / zone.granule_bytes())?;
-            Ok(ZoneLengths { granules, committed: AtomicUsize::new(0) })
+            let pages = Table::reserve(zone.capacity_bytes() / zone.page_bytes())?;
+            Ok(ZoneLengths { pages, committed: AtomicUsize::new(0) })
         };
         let [aligned, mid, huge] = zones;
         Ok(Self([of(aligned)?, of(mid)?, of(huge)?]))
@@ -49,8 +49,8 @@ impl Lengths {
         if place >= lengths.committed.load(Ordering::Acquire) && !lengths.commit_to(place + 1) {
             return false;
         }
-        let granules = zone.run_bytes(bytes) / zone.granule_bytes();
-        lengths.granules.all()[place].store(granules as u32, Ordering::Relaxed);
+        let pages = zone.run_bytes(bytes) / zone.page_bytes();
+        lengths.pages.all()[place].store(pages as u32, Ordering::Relaxed);
         true
     }
 
@@ -58,16 +58,16 @@ impl Lengths {
     #[inline]
     pub(super) fn get(&self, runs: RunKind, zone: &Zone, at: NonNull<u8>) -> Option<usize> {
         let entry = self.entry(runs, zone, at)?;
-        Some(entry.load(Ordering::Relaxed) as usize * zone.granule_bytes()).filter(|&bytes| bytes > 0)
+        Some(entry.load(Ordering::Relaxed) as usize * zone.page_bytes()).filter(|&bytes| bytes > 0)
     }
 
     /// As [`get`](Self::get), for a caller that is about to free the run. Clears the entry.
     #[inline]
     pub(super) fn take(&self, runs: RunKind, zone: &Zone, at: NonNull<u8>) -> Option<usize> {
         let entry = self.entry(runs, zone, at)?;
-        let granules = entry.load(Ordering::Relaxed) as usize;
+        let pages = entry.load(Ordering::Relaxed) as usize;
         entry.store(0, Ordering::Relaxed);
-        Some(granules * zone.granule_bytes()).filter(|&bytes| bytes > 0)
+        Some(pages * zone.page_bytes()).filter(|&bytes| bytes > 0)
     }
 
     /// The entry of the run at an address; `None` if no run can begin there.
@@ -75,10 +75,10 @@ impl Lengths {
     fn entry(&self, runs: RunKind, zone: &Zone, at: NonNull<u8>) -> Option<&'static AtomicU32> {
         let lengths = &self.0[runs as usize];
         let place = zone.index(at);
-        // All zones lie on multiples of their granules, which are powers of two.
-        let begins = at.addr().get() & (zone.granule_bytes() - 1) == 0;
+        // All zones lie on multiples of their pages, which are powers of two.
+        let begins = at.addr().get() & (zone.page_bytes() - 1) == 0;
         let is_usable = begins && place < lengths.committed.load(Ordering::Acquire);
-        if is_usable { lengths.granules.all().get(place) } else { None }
+        if is_usable { lengths.pages.all().get(place) } else { None }
     }
 }
 
@@ -86,8 +86,8 @@ impl ZoneLengths {
     #[cold]
     fn commit_to(&self, until: usize) -> bool {
         let before = self.committed.load(Ordering::Acquire);
-        let target = until.next_multiple_of(COMMIT_GRANULES).min(self.granules.all().len());
-        let committed = until <= before || self.granules.commit(before, target).is_ok();
+        let target = until.next_multiple_of(COMMIT_PAGES).min(self.pages.all().len());
+        let committed = until <= before || self.pages.commit(before, target).is_ok();
         if committed {
             self.committed.fetch_max(target, Ordering::AcqRel);
         }

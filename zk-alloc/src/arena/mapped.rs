@@ -14,25 +14,25 @@ use crate::tuning;
 /// See the module's documentation.
 #[derive(Debug)]
 pub(super) struct Mapped {
-    /// How many granules are mapped, from the zone's start. Addresses beyond may hold foreign mappings.
-    granules: AtomicUsize,
+    /// How many pages are mapped, from the zone's start. Addresses beyond may hold foreign mappings.
+    pages: AtomicUsize,
     is_growing: AtomicBool,
 }
 
 impl Mapped {
     pub(super) const fn new() -> Self {
-        Self { granules: AtomicUsize::new(0), is_growing: AtomicBool::new(false) }
+        Self { pages: AtomicUsize::new(0), is_growing: AtomicBool::new(false) }
     }
 
-    /// How many granules are mapped.
+    /// How many pages are mapped.
     #[inline(always)]
-    pub(super) fn granules(&self) -> usize {
-        self.granules.load(Ordering::Acquire)
+    pub(super) fn pages(&self) -> usize {
+        self.pages.load(Ordering::Acquire)
     }
 
-    /// Makes sure that at least `until` granules are mapped; `false` if that fails. `map` maps from a granule on, and returns the end.
+    /// Makes sure that at least `until` pages are mapped; `false` if that fails. `map` maps from a page on, and returns the end.
     pub(super) fn reach(&self, until: usize, map: impl FnOnce(usize) -> Option<usize>) -> bool {
-        until <= self.granules() || self.grow(until, map)
+        until <= self.pages() || self.grow(until, map)
     }
 
     #[cold]
@@ -47,19 +47,19 @@ impl Mapped {
                 os::nap()
             }
             waited += 1;
-            if until <= self.granules() {
+            if until <= self.pages() {
                 return true;
             }
         }
-        let before = self.granules();
+        let before = self.pages();
         if before < until {
             if let Some(end) = map(before) {
-                self.granules.fetch_max(end, Ordering::AcqRel);
+                self.pages.fetch_max(end, Ordering::AcqRel);
             }
         }
         self.is_growing.store(false, Ordering::Release);
         // Even if `map` failed, another thread may have mapped the range by now.
-        until <= self.granules()
+        until <= self.pages()
     }
 }
 
@@ -87,7 +87,7 @@ mod tests {
                     });
                 }
             });
-            assert_eq!((maps.into_inner(), mapped.granules()), (1, 8));
+            assert_eq!((maps.into_inner(), mapped.pages()), (1, 8));
         }
     }
 
@@ -98,6 +98,6 @@ mod tests {
         mapped.is_growing.store(true, Ordering::Relaxed);
         assert!(mapped.reach(3, |_| Some(4)) && mapped.reach(7, |from| Some(from + 4)));
         assert!(!mapped.reach(9, |_| None));
-        assert_eq!(mapped.granules(), 8);
+        assert_eq!(mapped.pages(), 8);
     }
 }

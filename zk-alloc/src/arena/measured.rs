@@ -26,7 +26,7 @@ impl Arena {
     /// [`alloc_measured`](Self::alloc_measured). `None` if no allocation begins there.
     #[inline(always)]
     pub(crate) fn measure(&self, at: NonNull<u8>) -> Option<usize> {
-        match self.middle.class_at(at) {
+        match self.size_classes.class_at(at) {
             Some(class) => Some(class.block_bytes()),
             None => {
                 let runs = self.region.zone_of(at);
@@ -40,9 +40,9 @@ impl Arena {
     /// # Safety
     /// As for [`dealloc_measured`](Self::dealloc_measured).
     #[inline(always)]
-    pub(crate) unsafe fn keep_measured(&self, at: NonNull<u8>) -> bool {
+    pub(crate) unsafe fn put_cached_measured(&self, at: NonNull<u8>) -> bool {
         // SAFETY: the caller's.
-        self.middle.class_at(at).is_some_and(|class| unsafe { self.middle.keep(class, at) })
+        self.size_classes.class_at(at).is_some_and(|class| unsafe { self.size_classes.put_cached(class, at) })
     }
 
     /// As [`dealloc`](Self::dealloc), for memory from [`alloc_measured`](Self::alloc_measured). Returns `false` if no allocation begins at
@@ -52,9 +52,9 @@ impl Arena {
     /// `at` lies in the region. If an allocation begins there, it belongs to the caller, and nobody uses it any more.
     #[inline(always)]
     pub(crate) unsafe fn dealloc_measured(&self, at: NonNull<u8>) -> bool {
-        if let Some(class) = self.middle.class_at(at) {
+        if let Some(class) = self.size_classes.class_at(at) {
             // SAFETY: the caller's.
-            unsafe { self.middle.dealloc(self.slab_zone(), class, at) };
+            unsafe { self.size_classes.dealloc(self.slab_zone(), class, at) };
             return true;
         }
         let runs = self.region.zone_of(at);
@@ -70,7 +70,7 @@ impl Arena {
     /// # Safety
     /// `at` belongs to the caller, and is `size` bytes long by now.
     pub(crate) unsafe fn measured_anew(&self, at: NonNull<u8>, size: usize) {
-        if self.middle.class_at(at).is_none() {
+        if self.size_classes.class_at(at).is_none() {
             let runs = self.region.zone_of(at);
             // The run's entry has been usable since the run was allocated.
             self.lengths.set(runs, self.region.zone(runs), at, size);

@@ -1,6 +1,6 @@
 //! The arena: one region per process, created on first use and shared by every [`ZkAllocator`](crate::ZkAllocator).
 //!
-//! Imports point downwards. This module composes `middle` and the zones of the `region`. `middle` serves blocks of size classes, from
+//! Imports point downwards. This module composes `size_classes` and the zones of the `region`. `size_classes` serves blocks of size classes, from
 //! thread caches and slabs. Zones serve page runs; they use `residency`, which uses `os`. The modules `slab` and `runs` do not import each
 //! other.
 #![allow(unsafe_code, reason = "publishes the one arena, and hands out its memory")]
@@ -22,7 +22,6 @@ pub(crate) mod looks;
 mod mapped;
 #[cfg(feature = "c-api")]
 mod measured;
-mod middle;
 mod populate;
 pub(crate) mod pressure;
 mod purge;
@@ -30,6 +29,7 @@ mod region;
 mod residency;
 mod room;
 mod runs;
+mod size_classes;
 mod slab;
 mod table;
 mod thread_cache;
@@ -56,13 +56,13 @@ use crate::tuning;
 pub(crate) use budget::retained_limit;
 pub(crate) use budget::{purged_bytes, resident_bytes, set_retained};
 pub(crate) use decay::{Policy, bell, set_watched, tick};
-pub(crate) use layout::{HugeAdvice, granule_bytes};
-pub(crate) use middle::fetch_most;
+pub(crate) use layout::{HugeAdvice, page_bytes};
 pub(crate) use residency::Purge;
+pub(crate) use size_classes::fetch_most;
 pub(crate) use zone::Contents;
 
 use budget::Limit;
-use middle::Middle;
+use size_classes::SizeClasses;
 use thread_cache::Totals;
 use zone::Shortage;
 
@@ -70,7 +70,7 @@ use zone::Shortage;
 #[derive(Debug)]
 pub(crate) struct Arena {
     region: region::Region,
-    middle: Middle,
+    size_classes: SizeClasses,
     config: Config,
     #[cfg(feature = "c-api")]
     lengths: lengths::Lengths,
@@ -220,7 +220,7 @@ pub(crate) fn near(at: *mut u8) -> Option<(&'static Arena, NonNull<u8>)> {
 /// A block from this thread's cache, for a usual request (see [`Class::of_usual`]).
 #[inline(always)]
 pub(crate) fn alloc_cached(size: usize, align: usize) -> Option<NonNull<u8>> {
-    middle::alloc_cached(Class::of_usual(size, align)?)
+    size_classes::alloc_cached(Class::of_usual(size, align)?)
 }
 
 /// An exiting thread returns the blocks in its cache to their slabs.
@@ -230,7 +230,7 @@ pub(crate) fn alloc_cached(size: usize, align: usize) -> Option<NonNull<u8>> {
 unsafe extern "C" fn thread_exits(cache: *mut c_void) {
     if let Some(arena) = get() {
         // SAFETY: the caller's.
-        unsafe { thread_cache::leave(cache, |cache| arena.middle.empty(arena.slab_zone(), cache)) };
+        unsafe { thread_cache::leave(cache, |cache| arena.size_classes.empty(arena.slab_zone(), cache)) };
     }
 }
 
@@ -294,10 +294,10 @@ impl Arena {
         let region = unsafe { &(*place).region };
         #[cfg(feature = "c-api")]
         let lengths = lengths::Lengths::new(region.zones())?;
-        let middle = Middle::new(region.zone(route::SLABS), thread_exits)?;
+        let size_classes = SizeClasses::new(region.zone(route::SLABS), thread_exits)?;
         // SAFETY: the caller's.
         unsafe {
-            (&raw mut (*place).middle).write(middle);
+            (&raw mut (*place).size_classes).write(size_classes);
             #[cfg(feature = "c-api")]
             (&raw mut (*place).lengths).write(lengths);
         }
@@ -333,7 +333,7 @@ impl Arena {
     fn try_alloc(&self, size: usize, align: usize, contents: Contents, limit: Limit) -> Result<NonNull<u8>, Shortage> {
         match route::path(size, align) {
             Path::Block(class) => {
-                let at = self.middle.alloc(self.slab_zone(), class, limit)?;
+                let at = self.size_classes.alloc(self.slab_zone(), class, limit)?;
                 if contents == Contents::Zeroed {
                     // SAFETY: `size` bytes that were just handed to us.
                     unsafe { at.write_bytes(0, size) };
@@ -343,7 +343,7 @@ impl Arena {
             Path::Run(runs) => {
                 // The paths of blocks join a cache by themselves.
                 if !thread_cache::is_joined() {
-                    self.middle.join();
+                    self.size_classes.join();
                 }
                 let elsewhere = || self.alloc_in_other_zone(runs, size, align, contents);
                 self.region.zone(runs).claim(size, align, contents, limit, elsewhere)
@@ -357,12 +357,12 @@ impl Arena {
     /// # Safety
     /// As for [`dealloc`](Self::dealloc).
     #[inline(always)]
-    pub(crate) unsafe fn keep(&self, at: NonNull<u8>, size: usize, align: usize) -> bool {
+    pub(crate) unsafe fn put_cached(&self, at: NonNull<u8>, size: usize, align: usize) -> bool {
         // A block that was never resized has the class that its layout says. That class is known before the load of the table's entry
         // completes, and the entry only confirms it.
         Class::of_usual(size, align).is_some_and(|class| {
             // SAFETY: the caller's; it is of this class.
-            self.middle.class_at(at) == Some(class) && unsafe { self.middle.keep(class, at) }
+            self.size_classes.class_at(at) == Some(class) && unsafe { self.size_classes.put_cached(class, at) }
         })
     }
 
@@ -372,9 +372,9 @@ impl Arena {
     /// `at` came from [`alloc`](Self::alloc) and is `size` bytes long by now; nobody uses it any more.
     #[inline(always)]
     pub(crate) unsafe fn dealloc(&self, at: NonNull<u8>, size: usize) {
-        match self.middle.class_at(at) {
+        match self.size_classes.class_at(at) {
             // SAFETY: the caller's.
-            Some(class) => unsafe { self.middle.dealloc(self.slab_zone(), class, at) },
+            Some(class) => unsafe { self.size_classes.dealloc(self.slab_zone(), class, at) },
             // SAFETY: the caller's; memory that is no block is a run of its own.
             None => unsafe { self.region.zone(self.region.zone_of(at)).release(at, size) },
         }
@@ -392,5 +392,5 @@ pub(crate) fn run_totals() -> Totals {
 
 /// Bytes of runs and blocks in thread caches.
 pub(crate) fn cached_bytes() -> usize {
-    thread_cache::cached_run_bytes() + get().map_or(0, |arena| arena.middle.cached_bytes())
+    thread_cache::cached_run_bytes() + get().map_or(0, |arena| arena.size_classes.cached_bytes())
 }

@@ -30,7 +30,7 @@ impl Arena {
                     return None;
                 }
                 // A block in a thread cache keeps its slab alive, which may lie where a run would fit.
-                self.middle.empty_caches(self.slab_zone());
+                self.size_classes.empty_caches(self.slab_zone());
                 self.purge_to(budget::max_bytes().saturating_sub(size.checked_add(tuning::purge_ahead_bytes())?));
                 self.try_alloc(size, align, contents, Limit::Cap).ok()
             }
@@ -53,10 +53,10 @@ impl Arena {
         let much = counters::used_bytes() / tuning::cached_part();
         let (last, now) = (LAST_BYTES.load(Ordering::Relaxed), self.served_bytes());
         let is_due = now >= last.saturating_add(much as u64)
-            && self.middle.cached_bytes() >= much
+            && self.size_classes.cached_bytes() >= much
             && LAST_BYTES.compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed).is_ok();
         if is_due {
-            self.middle.empty_caches(self.slab_zone());
+            self.size_classes.empty_caches(self.slab_zone());
         }
         is_due
     }
@@ -65,14 +65,14 @@ impl Arena {
     pub(crate) fn trim(&self, keep_bytes: usize, how: Purge) -> usize {
         if how == Purge::Lazily {
             // Lazily purged memory stays accounted, so the resident size does not tell when to stop.
-            self.middle.empty_caches(self.slab_zone());
+            self.size_classes.empty_caches(self.slab_zone());
             return self.trim_zones(resident_bytes().saturating_sub(keep_bytes), how);
         }
         self.trim_now(keep_bytes, || {
             if keep_bytes == 0 {
-                self.middle.vacate_caches(self.slab_zone());
+                self.size_classes.vacate_caches(self.slab_zone());
             } else {
-                self.middle.empty_caches(self.slab_zone());
+                self.size_classes.empty_caches(self.slab_zone());
             }
         })
     }
@@ -83,7 +83,7 @@ impl Arena {
         let mut gone = self.trim_zones(surplus(), Purge::Now);
         if surplus() > 0 {
             empty_caches();
-            gone += self.middle.purge(self.slab_zone(), surplus());
+            gone += self.size_classes.purge(self.slab_zone(), surplus());
             gone += self.trim_zones(surplus(), Purge::Now);
         }
         gone

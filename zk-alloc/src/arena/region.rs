@@ -28,7 +28,7 @@ pub(crate) struct Region {
 /// One for each [`RunKind`], in its order.
 const ZONES: usize = 3;
 
-/// The bitmaps of a zone that have a bit for each granule. One more has a bit for each place of a huge page.
+/// The bitmaps of a zone that have a bit for each page. One more has a bit for each place of a huge page.
 const BITMAPS: usize = 3;
 
 /// Room for a region, and the memory of its bitmaps.
@@ -59,8 +59,7 @@ impl Found {
         drop(os::map_zeroed(span / tuning::data_part())?);
         let room = Room::find(span * ZONES)?;
         let blocks = span / os::HUGE_PAGE_BYTES;
-        let words =
-            |spec: &ZoneSpec| BITMAPS * Bitmap::words_for(span / spec.granule_bytes) + Bitmap::words_for(blocks);
+        let words = |spec: &ZoneSpec| BITMAPS * Bitmap::words_for(span / spec.page_bytes) + Bitmap::words_for(blocks);
         let words: usize = specs.iter().map(words).sum();
         let words = os::map_zeroed(align_up(words * size_of::<u64>(), os::HUGE_PAGE_BYTES))?.out_of_dumps();
         Ok(Self { span, room, words })
@@ -91,8 +90,8 @@ impl Region {
             Bitmap::new(words)
         };
         for (index, spec) in specs.iter().enumerate() {
-            let granules = span / spec.granule_bytes;
-            let (bits, blocks) = ([(); BITMAPS].map(|()| bitmap(granules)), bitmap(span / os::HUGE_PAGE_BYTES));
+            let pages = span / spec.page_bytes;
+            let (bits, blocks) = ([(); BITMAPS].map(|()| bitmap(pages)), bitmap(span / os::HUGE_PAGE_BYTES));
             // SAFETY: the room is `ZONES` spans long.
             let zone_base = unsafe { base.add(index * span) };
             // SAFETY: the caller's place.

@@ -1,10 +1,10 @@
-//! The state of the memory behind a zone's granules.
+//! The state of the memory behind a zone's pages.
 //!
-//! A *resident* granule is accounted in the process's [budget](super::budget): the kernel has memory behind it, or will have at the
-//! first touch. A *dirty* granule may hold something else than zeroes. The two differ. A prefaulted block is resident and clean, and
+//! A *resident* page is accounted in the process's [budget](super::budget): the kernel has memory behind it, or will have at the
+//! first touch. A *dirty* page may hold something else than zeroes. The two differ. A prefaulted block is resident and clean, and
 //! lazily purged memory (`MADV_FREE`) is resident and dirty.
 //!
-//! Only the owner of a granule, by its bit in the zone's bitmap of used granules, changes the two. So they are exact.
+//! Only the owner of a page, by its bit in the zone's bitmap of used pages, changes the two. So they are exact.
 #![allow(unsafe_code, reason = "prefaults memory, clears it and purges it")]
 
 use std::ptr::NonNull;
@@ -28,8 +28,8 @@ pub(crate) enum Purge {
 #[derive(Debug)]
 pub(super) struct Residency {
     base: NonNull<u8>,
-    /// The binary logarithm of a granule's bytes.
-    granule_shift: u32,
+    /// The binary logarithm of a page's bytes.
+    page_shift: u32,
     resident: Bitmap<'static>,
     dirty: Bitmap<'static>,
     zeroing: Zeroing,
@@ -37,29 +37,29 @@ pub(super) struct Residency {
 }
 
 impl Residency {
-    /// A zone without resident granules.
+    /// A zone without resident pages.
     pub(super) fn new(
         base: NonNull<u8>,
-        granule_shift: u32,
+        page_shift: u32,
         resident: Bitmap<'static>,
         dirty: Bitmap<'static>,
         zeroing: Zeroing,
     ) -> Self {
-        Self { base, granule_shift, resident, dirty, zeroing, counters: ZoneCounters::new() }
+        Self { base, page_shift, resident, dirty, zeroing, counters: ZoneCounters::new() }
     }
 
-    pub(super) fn bytes(&self, granules: usize) -> usize {
-        granules << self.granule_shift
+    pub(super) fn bytes(&self, pages: usize) -> usize {
+        pages << self.page_shift
     }
 
-    pub(super) fn granules(&self, bytes: usize) -> usize {
+    pub(super) fn pages(&self, bytes: usize) -> usize {
         // Not rounded up before the shift: sums with the largest sizes overflow.
-        (bytes >> self.granule_shift) + usize::from(bytes & ((1 << self.granule_shift) - 1) != 0)
+        (bytes >> self.page_shift) + usize::from(bytes & ((1 << self.page_shift) - 1) != 0)
     }
 
-    pub(super) fn address(&self, granule: usize) -> NonNull<u8> {
-        // SAFETY: a granule of the zone: the offset stays inside the reservation.
-        unsafe { self.base.add(self.bytes(granule)) }
+    pub(super) fn address(&self, page: usize) -> NonNull<u8> {
+        // SAFETY: a page of the zone: the offset stays inside the reservation.
+        unsafe { self.base.add(self.bytes(page)) }
     }
 
     /// How many of `[start, start + len)` are resident.
@@ -73,7 +73,7 @@ impl Residency {
         self.bytes(either.saturating_sub(self.dirty.count(0, len)))
     }
 
-    /// The bytes of some granules that are in memory, by the kernel's account: accounted memory may never have been touched.
+    /// The bytes of pages that are in memory, by the kernel's account: accounted memory may never have been touched.
     pub(super) fn bytes_in_memory(&self, start: usize, len: usize) -> Option<usize> {
         self.counters.system_call();
         // SAFETY: asks about pages of the zone, and changes nothing.
@@ -84,7 +84,7 @@ impl Residency {
         self.resident
     }
 
-    /// Accounts for those of the caller's granules that are not resident yet. Returns their bytes, or `None`, and accounts for nothing,
+    /// Accounts for those of the caller's pages that are not resident yet. Returns their bytes, or `None`, and accounts for nothing,
     /// beyond the limit.
     pub(super) fn account(&self, start: usize, len: usize, limit: Limit) -> Option<usize> {
         let fresh = self.bytes(len - self.resident.count(start, len));
@@ -97,23 +97,23 @@ impl Residency {
         Some(fresh)
     }
 
-    /// Notes that the caller's granules will be written to.
+    /// Notes that the caller's pages will be written to.
     pub(super) fn soil(&self, start: usize, len: usize) {
         self.dirty.set(start, len);
     }
 
-    /// Notes that the pages of the caller's granules are elsewhere now.
+    /// Notes that the memory of the caller's pages is elsewhere now.
     pub(super) fn moved_away(&self, start: usize, len: usize) {
         budget::unaccount(self.forget(start, len));
     }
 
-    /// Notes that the caller's granules have no pages any more. Returns the bytes that were accounted for them.
+    /// Notes that the caller's pages have no memory any more. Returns the bytes that were accounted for them.
     fn forget(&self, start: usize, len: usize) -> usize {
         self.dirty.clear(start, len);
         self.bytes(self.resident.clear(start, len))
     }
 
-    /// The resident ones of the caller's granules, as bits from the lowest on. From now on the caller accounts for them.
+    /// The resident ones of the caller's pages, as bits from the lowest on. From now on the caller accounts for them.
     pub(super) fn hand_over(&self, start: usize, len: usize) -> u64 {
         let resident = |&index: &usize| self.resident.count(start + index, 1) == 1;
         let bits = (0..len).filter(resident).fold(0, |bits, index| bits | 1 << index);
@@ -122,7 +122,7 @@ impl Residency {
         bits
     }
 
-    /// Takes back what [`hand_over`](Self::hand_over) gave away: these granules are resident, accounted by the caller, and dirty.
+    /// Takes back what [`hand_over`](Self::hand_over) gave away: these pages are resident, accounted by the caller, and dirty.
     pub(super) fn take_back(&self, start: usize, bits: u64) {
         for index in (0..u64::BITS as usize).filter(|&index| bits >> index & 1 == 1) {
             self.resident.set(start + index, 1);
@@ -130,17 +130,17 @@ impl Residency {
         }
     }
 
-    /// Has the kernel prefault the missing pages of granules. Their contents stay, so that anybody may own them.
+    /// Has the kernel prefault what is missing of some pages. Their contents stay, so that anybody may own them.
     pub(super) fn prefault(&self, start: usize, len: usize) {
         let (at, bytes) = (self.address(start), self.bytes(len));
         self.counters.system_call();
-        // SAFETY: committed granules of this zone.
+        // SAFETY: committed pages of this zone.
         if let Err(refused) = unsafe { os::prefault(at.as_ptr(), bytes) } {
             self.counters.refused(refused, "prefault", bytes);
         }
     }
 
-    /// Purges the pages of granules. Returns the bytes that went, 0 if the kernel refuses.
+    /// Purges pages. Returns the bytes that went, 0 if the kernel refuses.
     ///
     /// # Safety
     /// The caller owns `[start, start + len)`, all committed, and needs none of its contents.
@@ -156,7 +156,7 @@ impl Residency {
         self.bytes(len)
     }
 
-    /// Has the caller's granules read as zeroes, and leaves them accounted; `false` if the kernel refuses.
+    /// Has the caller's pages read as zeroes, and leaves them accounted; `false` if the kernel refuses.
     ///
     /// # Safety
     /// As for [`purge`](Self::purge).
@@ -179,15 +179,15 @@ impl Residency {
         result.inspect_err(|&refused| self.counters.refused(refused, "purge memory", bytes)).is_ok()
     }
 
-    /// Clears the dirty part of the first `bytes` of the run at granule `start`, which the caller owns and accounts for.
+    /// Clears the dirty part of the first `bytes` of the run at page `start`, which the caller owns and accounts for.
     pub(super) fn zero(&self, start: usize, bytes: usize) {
         let end_bytes = self.bytes(start) + bytes;
-        for (run, len) in self.dirty.set_runs(start, self.granules(bytes)) {
+        for (run, len) in self.dirty.set_runs(start, self.pages(bytes)) {
             let at = self.bytes(run);
             let dirty_bytes = self.bytes(len).min(end_bytes - at);
             let in_memory = || self.bytes_in_memory(run, len);
             let lazily = self.zeroing.is_cheaper_in_the_kernel(self.bytes(len), in_memory);
-            // SAFETY: granules that the caller owns; they are dirty, so they are committed, and nobody needs their contents.
+            // SAFETY: pages that the caller owns; they are dirty, so they are committed, and nobody needs their contents.
             if lazily && unsafe { self.advise_gone(run, len, Purge::Now) } {
                 self.counters.will_fault(dirty_bytes);
                 continue;

@@ -1,4 +1,4 @@
-//! The granules of a zone: used or free. Claims free runs.
+//! The pages of a zone: used or free. Claims free runs.
 
 use super::bitmap::{Bitmap, WORD_BITS};
 use super::holes::{Holes, Wanted};
@@ -13,7 +13,7 @@ pub(super) struct Runs {
 }
 
 impl Runs {
-    /// `used` is clear, so all granules are free.
+    /// `used` is clear, so all pages are free.
     ///
     /// # Errors
     /// The system's error, if it grants no memory.
@@ -41,7 +41,7 @@ impl Runs {
     pub(super) fn claim_first_fit(&self, from: usize, n: usize, align: usize, skew: usize) -> Option<usize> {
         let look = |at| self.used.find_clear_run(at, n, align, skew);
         // A word has several places for a short run that is aligned to more. The bitmap checks them together.
-        if align > n && n < tuning::short_run_granules() {
+        if align > n && n < tuning::short_run_pages() {
             return self.claim_found(from, n, look);
         }
         // No hole is noted if the zone is full, or if a fork cut off the thread that was about to note it.
@@ -63,8 +63,8 @@ impl Runs {
         }
     }
 
-    /// Claims a free run at or above `from` whose granules are all in `resident`, in the shortest of [`tuning::look_holes`] holes
-    /// that has one. A hole is looked at `beyond` granules further than in other searches.
+    /// Claims a free run at or above `from` whose pages are all in `resident`, in the shortest of [`tuning::look_holes`] holes
+    /// that has one. A hole is looked at `beyond` pages further than in other searches.
     pub(super) fn claim_resident(
         &self,
         from: usize,
@@ -93,7 +93,7 @@ impl Runs {
                 true
             }
             Err(taken) => {
-                // Another thread may have seen the bits of the failed claim, and taken these granules for used.
+                // Another thread may have seen the bits of the failed claim, and taken these pages for used.
                 let end = (taken + 1).next_multiple_of(WORD_BITS).min(start + n);
                 self.holes.freed(start, end - start);
                 false

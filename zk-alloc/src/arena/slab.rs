@@ -190,7 +190,7 @@ impl SlabTable {
         let (slab, resident) = zone.claim_slab(slab_bytes, limit)?;
         let unit = (slab.addr().get() - self.base) / UNIT_BYTES;
         let units = slab_bytes / UNIT_BYTES;
-        let resident = self.pages_of_granules(resident, slab_bytes / zone.granule_bytes(), slab_bytes);
+        let resident = self.slab_pages_of(resident, slab_bytes / zone.page_bytes(), slab_bytes);
         if unit + units > self.units || !self.commit_free(unit + units) {
             self.return_to_zone(zone, slab, slab_bytes, resident);
             return Err(Shortage::Full);
@@ -203,11 +203,11 @@ impl SlabTable {
         let wanted = lowest(class.full_word(0), found.len());
         let blocks = Blocks { unit, word: 0, mask: wanted };
         let made_present = self.make_present(zone, class, blocks, limit);
-        let kept = if made_present.is_ok() { wanted } else { 0 };
-        let taken = self.list(class, Blocks { mask: kept, ..blocks }, found);
+        let ours = if made_present.is_ok() { wanted } else { 0 };
+        let taken = self.list(class, Blocks { mask: ours, ..blocks }, found);
         // Word 0 comes last: with it, all blocks may be free, and the slab may return to its zone.
         for word in (0..class.words()).rev() {
-            let mask = class.full_word(word) & if word == 0 { !kept } else { u64::MAX };
+            let mask = class.full_word(word) & if word == 0 { !ours } else { u64::MAX };
             if mask != 0 {
                 self.set_free_or_retire(zone, Blocks { unit, word, mask });
             }

@@ -1,4 +1,4 @@
-//! Thread caches: each thread keeps the blocks of each size class and the page runs that it freed last, for its next requests. Then
+//! Thread caches: each thread caches the blocks of each size class and the page runs that it freed last, for its next requests. Then
 //! no bitmap and no counter that threads share is touched.
 //!
 //! A cached block or run stays *used* in its slab or zone. The cache that holds its address owns it. All threads know all caches.
@@ -32,7 +32,7 @@ pub(crate) use run::Run;
 
 use local::{Standing, local};
 
-/// Threads beyond that many at once keep nothing.
+/// Threads beyond that many at once cache nothing.
 #[cfg(not(loom))]
 const THREADS: usize = 2048;
 #[cfg(loom)]
@@ -123,7 +123,7 @@ pub(crate) fn claim_all(empty: impl FnMut(&'static Cache)) {
     CLAIMING.claim_all(caches(), os::process_generation(), own, os::fence_other_threads, empty);
 }
 
-/// Takes out a run of `run_bytes` that this thread keeps, if it is `fits`, to serve a request of `bytes`.
+/// Takes out a run of `run_bytes` that this thread caches, if it is `fits`, to serve a request of `bytes`.
 #[inline(always)]
 pub(crate) fn take_run_if(run_bytes: usize, bytes: usize, fits: impl FnOnce(Run) -> bool) -> Option<Run> {
     let cache = enter()?;
@@ -158,7 +158,7 @@ pub(crate) fn thread_totals() -> Totals {
     cached.into_iter().chain([local.past_cache.get()]).sum()
 }
 
-/// Keeps a run for this thread, and returns the one that is not kept instead, if there is one.
+/// Caches a run for this thread. Returns the one that is not cached instead, if there is one.
 #[inline(always)]
 pub(crate) fn put_run(run: Run) -> Option<Run> {
     match enter() {
@@ -167,12 +167,12 @@ pub(crate) fn put_run(run: Run) -> Option<Run> {
     }
 }
 
-/// Takes out the runs that any thread keeps.
+/// Takes out the runs that any thread caches.
 pub(crate) fn take_all_runs() -> impl Iterator<Item = Run> {
     caches().iter().filter_map(Cache::take_run)
 }
 
-/// Bytes of all runs that threads keep.
+/// Bytes of all runs that threads cache.
 pub(crate) fn cached_run_bytes() -> usize {
     caches().iter().map(Cache::cached_run_bytes).sum()
 }

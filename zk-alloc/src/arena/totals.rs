@@ -8,13 +8,13 @@ use crate::counters::ZoneCounters;
 impl Arena {
     /// Bytes requested since the process started.
     pub(super) fn served_bytes(&self) -> u64 {
-        let kept = self.block_totals().bytes + thread_cache::run_totals().bytes;
-        self.counters().fold(kept, |sum, zone| sum + zone.bytes())
+        let by_threads = self.block_totals().bytes + thread_cache::run_totals().bytes;
+        self.counters().fold(by_threads, |sum, zone| sum + zone.bytes())
     }
 
     /// Blocks handed out, and the bytes requested in them, since the process started.
     pub(crate) fn block_totals(&self) -> Totals {
-        self.middle.totals()
+        self.size_classes.totals()
     }
 
     /// Requests of the calling thread.
@@ -24,12 +24,12 @@ impl Arena {
 
     /// Bytes of live blocks.
     pub(crate) fn live_block_bytes(&self) -> usize {
-        self.middle.live_bytes()
+        self.size_classes.live_bytes()
     }
 
     /// Slabs in use, and their bytes.
     pub(crate) fn slabs(&self) -> (usize, usize) {
-        self.middle.slabs()
+        self.size_classes.slabs()
     }
 
     /// Bytes of page runs in thread caches.
@@ -39,7 +39,7 @@ impl Arena {
 
     /// Bytes of the slabs that are resident.
     pub(crate) fn resident_slab_bytes(&self) -> usize {
-        self.middle.resident_slab_bytes()
+        self.size_classes.resident_slab_bytes()
     }
 
     /// Bytes that were prefaulted, and not handed out since.

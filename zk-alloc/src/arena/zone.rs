@@ -1,6 +1,7 @@
-//! A zone: a part of the region, cut into granules of one size, handed out in runs.
+//! A zone: a part of the region, cut into pages of one size, handed out in runs. A zone's page is as large as the kernel's. Only huge runs
+//! consist of larger ones.
 //!
-//! A granule is *used* (the thread that set its bit owns it) or free. It is *committed* (readable and writable) if it lies in the prefix
+//! A page is *used* (the thread that set its bit owns it) or free. It is *committed* (readable and writable) if it lies in the prefix
 //! that the zone has [`Mapped`]. [`Residency`] knows the state of the memory behind it. A run is used from before its address is
 //! returned until after the address was freed. That is the invariant of the crate.
 #![allow(unsafe_code, reason = "hands out memory")]
@@ -57,27 +58,27 @@ pub(crate) struct Zone {
 }
 
 // SAFETY: `base` is an address that never changes; everything mutable is atomic, and the memory behind `base` is only
-// reached through granules that the caller owns.
+// reached through pages that the caller owns.
 unsafe impl Send for Zone {}
 // SAFETY: as above.
 unsafe impl Sync for Zone {}
 
 impl Zone {
-    /// A zone at `base`, which is a multiple of a granule.
+    /// A zone at `base`, which is a multiple of a page.
     ///
     /// # Safety
     /// The addresses that the bitmaps describe lie within one [`Room`](os::Room), and are no other zone's. The bitmaps, three of
-    /// granules and one of blocks for huge pages, are clear.
+    /// pages and one of blocks for huge pages, are clear.
     pub(crate) unsafe fn new(
         base: NonNull<u8>,
         spec: ZoneSpec,
         bits: [Bitmap<'static>; 3],
         blocks: Bitmap<'static>,
     ) -> Result<Self, Errno> {
-        let granule_bytes = spec.granule_bytes;
-        debug_assert!(granule_bytes.is_power_of_two() && base.addr().get() % granule_bytes == 0);
+        let page_bytes = spec.page_bytes;
+        debug_assert!(page_bytes.is_power_of_two() && base.addr().get() % page_bytes == 0);
         let [used, resident, dirty] = bits;
-        let residency = Residency::new(base, granule_bytes.trailing_zeros(), resident, dirty, Zeroing::new(&spec));
+        let residency = Residency::new(base, page_bytes.trailing_zeros(), resident, dirty, Zeroing::new(&spec));
         #[cfg(not(loom))]
         let runs = Runs::new(used)?;
         #[cfg(loom)]
@@ -117,11 +118,11 @@ impl Zone {
         limit: Limit,
         elsewhere: impl FnOnce() -> Option<NonNull<u8>>,
     ) -> Result<NonNull<u8>, Shortage> {
-        let granules = self.granules(bytes);
+        let pages = self.pages(bytes);
         let found = self.claim_free(Tenant::of_run(bytes), bytes, align);
-        if found.is_none_or(|start| self.residency.resident(start, granules) < granules) {
+        if found.is_none_or(|start| self.residency.resident(start, pages) < pages) {
             if let Some(at) = elsewhere() {
-                found.into_iter().for_each(|start| self.runs.release(start, granules));
+                found.into_iter().for_each(|start| self.runs.release(start, pages));
                 return Ok(at);
             }
         }
@@ -131,47 +132,47 @@ impl Zone {
     /// Hands out a run that is free and resident, for a request whose own zone has none.
     pub(crate) fn claim_for_other_zone(&self, bytes: usize, align: usize, contents: Contents) -> Option<NonNull<u8>> {
         let (align, skew) = self.align_and_skew(bytes, align);
-        let start = self.claim_resident(self.granules(bytes), align, skew)?;
+        let start = self.claim_resident(self.pages(bytes), align, skew)?;
         self.hand_out(start, bytes, contents, Limit::Peak).ok()
     }
 
     /// Makes a run of the caller's ready for its new owner. Where that can't be, it is free again.
     fn hand_out(&self, start: usize, bytes: usize, contents: Contents, limit: Limit) -> Result<NonNull<u8>, Shortage> {
-        let granules = self.granules(bytes);
-        let fresh = self.make_usable(start, granules, limit)?;
-        self.count(self.bytes(granules), fresh);
+        let pages = self.pages(bytes);
+        let fresh = self.make_usable(start, pages, limit)?;
+        self.count(self.bytes(pages), fresh);
         self.count_request(bytes);
         if contents == Contents::Zeroed {
             self.residency.zero(start, bytes);
         }
-        self.residency.soil(start, granules);
+        self.residency.soil(start, pages);
         Ok(self.address(start))
     }
 
-    /// Hands out a slab, which is as long as it is aligned, with anything in it. Also returns the resident ones of its granules, as bits:
+    /// Hands out a slab, which is as long as it is aligned, with anything in it. Also returns the resident ones of its pages, as bits:
     /// the slab accounts for them from now on.
     ///
     /// # Errors
     /// See [`Shortage`].
     pub(crate) fn claim_slab(&self, bytes: usize, limit: Limit) -> Result<(NonNull<u8>, u64), Shortage> {
-        let granules = self.granules(bytes);
+        let pages = self.pages(bytes);
         let start = self.claim_free(Tenant::Slab, bytes, bytes).ok_or(Shortage::Full)?;
-        let is_committed = self.commit_to(start + granules);
-        if !is_committed || !self.prefault_slab(start, granules, limit) {
-            self.runs.release(start, granules);
+        let is_committed = self.commit_to(start + pages);
+        if !is_committed || !self.prefault_slab(start, pages, limit) {
+            self.runs.release(start, pages);
             return Err(if is_committed { Shortage::OverBudget } else { Shortage::Full });
         }
-        Ok((self.address(start), self.residency.hand_over(start, granules)))
+        Ok((self.address(start), self.residency.hand_over(start, pages)))
     }
 
-    /// Takes back a slab, of whose granules those in `resident` are accounted.
+    /// Takes back a slab, of whose pages those in `resident` are accounted.
     ///
     /// # Safety
     /// `at` came from [`claim_slab`](Self::claim_slab) with these `bytes`; nobody uses it any more.
     pub(crate) unsafe fn release_slab(&self, at: NonNull<u8>, bytes: usize, resident: u64) {
         let start = self.index(at);
         self.residency.take_back(start, resident);
-        self.free_granules(start, self.granules(bytes));
+        self.free_pages(start, self.pages(bytes));
     }
 
     /// Counts bytes that are in use from now on, of which some were not resident.
@@ -179,7 +180,7 @@ impl Zone {
         self.counters().grown(bytes, fresh_bytes, thread_cache::cached_run_bytes);
     }
 
-    /// The first granule of what this thread keeps, if that is a run for `bytes`. It is accounted, and dirty.
+    /// The first page of the run that this thread caches, if it is one for `bytes`. It is accounted, and dirty.
     #[inline(always)]
     fn take_cached(&self, bytes: usize, align: usize) -> Option<usize> {
         if !self.caches(bytes) {
@@ -187,22 +188,22 @@ impl Zone {
         }
         let is_aligned = |run: Run| run.address() & (align - 1) == 0;
         let run = thread_cache::take_run_if(self.run_bytes(bytes), bytes, is_aligned)?;
-        Some(self.granule_at(run.address()))
+        Some(self.page_at(run.address()))
     }
 
-    /// Claims the lowest run of free granules. Before it hands out what is not resident, what threads keep is free too, and any
-    /// other place is taken that is.
+    /// Claims the lowest run of free pages. Before it hands out what is not resident, it frees the cached runs, and takes any
+    /// other place that is.
     fn claim_free(&self, tenant: Tenant, bytes: usize, align: usize) -> Option<usize> {
         let (align, skew) = self.align_and_skew(bytes, align);
-        self.claim_aligned(tenant, self.granules(bytes), align, skew)
+        self.claim_aligned(tenant, self.pages(bytes), align, skew)
     }
 
     /// As [`claim_free`](Self::claim_free): a run that begins at an `i` with `(i + skew) % align == 0`.
-    fn claim_aligned(&self, tenant: Tenant, granules: usize, align: usize, skew: usize) -> Option<usize> {
+    fn claim_aligned(&self, tenant: Tenant, pages: usize, align: usize, skew: usize) -> Option<usize> {
         let from = self.first_of(tenant);
-        let first_fit = || self.runs.claim_first_fit(from, granules, align, skew);
-        let is_resident = |start: &usize| self.residency.resident(*start, granules) == granules;
-        let release = |start| self.runs.release(start, granules);
+        let first_fit = || self.runs.claim_first_fit(from, pages, align, skew);
+        let is_resident = |start: &usize| self.residency.resident(*start, pages) == pages;
+        let release = |start| self.runs.release(start, pages);
         let mut found = first_fit();
         if !found.as_ref().is_some_and(is_resident) && self.release_cached() {
             found.into_iter().for_each(release);
@@ -211,81 +212,81 @@ impl Zone {
         if tenant == Tenant::Slab || found.as_ref().is_some_and(is_resident) {
             return found;
         }
-        let elsewhere = self.claim_resident(granules, align, skew);
+        let elsewhere = self.claim_resident(pages, align, skew);
         if elsewhere.is_some() {
             found.into_iter().for_each(release);
         }
         elsewhere.or(found)
     }
 
-    /// The first granule that a tenant may have. However little address space the system granted, most of it is for all tenants.
+    /// The first page that a tenant may have. However little address space the system granted, most of it is for all tenants.
     fn first_of(&self, tenant: Tenant) -> usize {
-        self.granules(room::kept_from(tenant, self.spec.small_room_bytes)).min(self.runs.len() / 4)
+        self.pages(room::kept_from(tenant, self.spec.small_room_bytes)).min(self.runs.len() / 4)
     }
 
-    /// The alignment of a run in granules, and how far the zone's start lies behind a multiple of it.
+    /// The alignment of a run in pages, and how far the zone's start lies behind a multiple of it.
     fn align_and_skew(&self, bytes: usize, align: usize) -> (usize, usize) {
-        let align = self.granules(self.spec.run_align(bytes, align)).next_power_of_two();
-        let first = self.base.addr().get() >> self.spec.granule_bytes.trailing_zeros();
+        let align = self.pages(self.spec.run_align(bytes, align)).next_power_of_two();
+        let first = self.base.addr().get() >> self.spec.page_bytes.trailing_zeros();
         (align, first & (align - 1))
     }
 
     /// Claims a run that is free and resident, in the shortest hole that it fits.
-    fn claim_resident(&self, granules: usize, align: usize, skew: usize) -> Option<usize> {
+    fn claim_resident(&self, pages: usize, align: usize, skew: usize) -> Option<usize> {
         let free_bytes = budget::resident_bytes().saturating_sub(counters::used_bytes());
-        if free_bytes < self.bytes(granules) {
+        if free_bytes < self.bytes(pages) {
             return None;
         }
         // Behind a room that shrank, the memory of the first phase's long runs begins where the room ended.
-        let (from, beyond) = (self.first_of(Tenant::LongRun), self.granules(self.spec.small_room_bytes));
-        self.runs.claim_resident(from, self.residency.resident_bits(), granules, align, skew, beyond)
+        let (from, beyond) = (self.first_of(Tenant::LongRun), self.pages(self.spec.small_room_bytes));
+        self.runs.claim_resident(from, self.residency.resident_bits(), pages, align, skew, beyond)
     }
 
-    /// Frees what threads keep of this zone; `false` if they keep nothing.
+    /// Frees the runs of this zone that threads cache; `false` if there are none.
     pub(crate) fn release_cached(&self) -> bool {
         self.spec.is_cached && thread_cache::take_all_runs().map(|run| self.release_run(run)).count() > 0
     }
 
-    /// Frees a run that was kept, and is the caller's now.
+    /// Frees a run that was cached, and is the caller's now.
     fn release_run(&self, run: Run) {
-        self.release_granules(self.granule_at(run.address()), self.granules(run.bytes()));
+        self.release_pages(self.page_at(run.address()), self.pages(run.bytes()));
     }
 
-    /// Frees granules that the caller owns, and counts them no more.
-    fn release_granules(&self, start: usize, granules: usize) {
-        self.counters().released(self.bytes(granules));
-        self.free_granules(start, granules);
+    /// Frees pages that the caller owns, and counts them no more.
+    fn release_pages(&self, start: usize, pages: usize) {
+        self.counters().released(self.bytes(pages));
+        self.free_pages(start, pages);
         decay::tick();
     }
 
-    /// Frees granules that the caller owns; beyond what may stay resident, their pages go at once.
-    fn free_granules(&self, start: usize, granules: usize) {
+    /// Frees pages that the caller owns; beyond what may stay resident, their pages go at once.
+    fn free_pages(&self, start: usize, pages: usize) {
         if budget::is_beyond_retained() {
-            // SAFETY: the caller's granules were handed out, so they are committed, and nobody needs their contents.
-            unsafe { self.purge(start, granules, Purge::Now) };
+            // SAFETY: the caller's pages were handed out, so they are committed, and nobody needs their contents.
+            unsafe { self.purge(start, pages, Purge::Now) };
         }
-        self.runs.release(start, granules);
+        self.runs.release(start, pages);
     }
 
-    /// Commits and accounts for granules that the caller claimed, prefaults the huge pages at their edges, and returns how many bytes of them were not
+    /// Commits and accounts for pages that the caller claimed, prefaults the huge pages at their edges, and returns how many bytes of them were not
     /// resident. Where that can't be, they are free again.
-    fn make_usable(&self, start: usize, granules: usize, limit: Limit) -> Result<usize, Shortage> {
-        let fresh = self.commit_and_account(start, granules, limit)?;
+    fn make_usable(&self, start: usize, pages: usize, limit: Limit) -> Result<usize, Shortage> {
+        let fresh = self.commit_and_account(start, pages, limit)?;
         if fresh > 0 {
-            self.prefault_edges(start, granules);
+            self.prefault_edges(start, pages);
         }
         Ok(fresh)
     }
 
     /// As [`make_usable`](Self::make_usable), and pages nothing in.
-    fn commit_and_account(&self, start: usize, granules: usize, limit: Limit) -> Result<usize, Shortage> {
-        let accounted = if self.commit_to(start + granules) {
-            self.residency.account(start, granules, limit).ok_or(Shortage::OverBudget)
+    fn commit_and_account(&self, start: usize, pages: usize, limit: Limit) -> Result<usize, Shortage> {
+        let accounted = if self.commit_to(start + pages) {
+            self.residency.account(start, pages, limit).ok_or(Shortage::OverBudget)
         } else {
             Err(Shortage::Full)
         };
-        let fresh = accounted.inspect_err(|_| self.runs.release(start, granules))?;
-        self.allow_huge(start..start + granules);
+        let fresh = accounted.inspect_err(|_| self.runs.release(start, pages))?;
+        self.allow_huge(start..start + pages);
         decay::tick();
         Ok(fresh)
     }
@@ -296,16 +297,16 @@ impl Zone {
     /// `at` came from [`claim`](Self::claim) and is `bytes` long by now; nobody uses it any more.
     #[inline]
     pub(crate) unsafe fn release(&self, at: NonNull<u8>, bytes: usize) {
-        let granules = self.granules(bytes);
+        let pages = self.pages(bytes);
         if self.caches(bytes) && !budget::is_beyond_retained() {
-            if let Some(run) = Run::new(at.addr().get(), self.bytes(granules)) {
+            if let Some(run) = Run::new(at.addr().get(), self.bytes(pages)) {
                 if let Some(other) = thread_cache::put_run(run) {
                     self.release_run(other);
                 }
                 return;
             }
         }
-        self.release_granules(self.index(at), granules);
+        self.release_pages(self.index(at), pages);
     }
 
     /// Whether thread caches take runs of `bytes`. They take no long ones (docs/experiments/ablation.md).
@@ -313,9 +314,9 @@ impl Zone {
         self.spec.is_cached && !route::is_long_run(bytes)
     }
 
-    /// The length of a run of `bytes`, in whole granules.
+    /// The length of a run of `bytes`, in whole pages.
     pub(crate) fn run_bytes(&self, bytes: usize) -> usize {
-        self.bytes(self.granules(bytes))
+        self.bytes(self.pages(bytes))
     }
 
     /// Bytes of address space.
@@ -328,9 +329,9 @@ impl Zone {
         self.base
     }
 
-    /// The size of a granule, in bytes.
-    pub(crate) fn granule_bytes(&self) -> usize {
-        self.spec.granule_bytes
+    /// The size of a page, in bytes.
+    pub(crate) fn page_bytes(&self) -> usize {
+        self.spec.page_bytes
     }
 
     /// The zone's counters.
@@ -338,31 +339,31 @@ impl Zone {
         &self.residency.counters
     }
 
-    /// Which granule an address lies in.
+    /// Which page an address lies in.
     pub(super) fn index(&self, at: NonNull<u8>) -> usize {
-        self.granule_at(at.addr().get())
+        self.page_at(at.addr().get())
     }
 
-    fn granule_at(&self, address: usize) -> usize {
-        (address - self.base.addr().get()) >> self.spec.granule_bytes.trailing_zeros()
+    fn page_at(&self, address: usize) -> usize {
+        (address - self.base.addr().get()) >> self.spec.page_bytes.trailing_zeros()
     }
 
-    fn granules(&self, bytes: usize) -> usize {
-        self.residency.granules(bytes)
+    fn pages(&self, bytes: usize) -> usize {
+        self.residency.pages(bytes)
     }
 
-    fn bytes(&self, granules: usize) -> usize {
-        self.residency.bytes(granules)
+    fn bytes(&self, pages: usize) -> usize {
+        self.residency.bytes(pages)
     }
 
-    fn address(&self, granule: usize) -> NonNull<u8> {
-        self.residency.address(granule)
+    fn address(&self, page: usize) -> NonNull<u8> {
+        self.residency.address(page)
     }
 
     /// Whether an address of the zone's room is the zone's: what lies beyond what is committed may be a stranger's mapping.
     #[inline(always)]
     pub(crate) fn owns(&self, at: NonNull<u8>) -> bool {
-        self.index(at) < self.committed.granules()
+        self.index(at) < self.committed.pages()
     }
 }
 
@@ -371,5 +372,5 @@ impl Zone {
 pub(crate) struct Populate<'a> {
     zone: &'a Zone,
     start: usize,
-    granules: usize,
+    pages: usize,
 }

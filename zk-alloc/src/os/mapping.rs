@@ -61,12 +61,12 @@ pub(crate) fn may_map_sparsely(len: usize) -> bool {
     is_sparse && map_zeroed(len).is_ok()
 }
 
-/// `len`, rounded up to whole granules, and to at least one.
+/// `len`, rounded up to whole pages, and to at least one.
 ///
 /// # Errors
 /// `Errno(0)`, if the result is longer than any mapping that Rust may use.
-pub(crate) fn round_up(len: usize, granule_bytes: usize) -> Result<usize, Errno> {
-    let rounded = len.max(1).checked_next_multiple_of(granule_bytes);
+pub(crate) fn round_up(len: usize, page_bytes: usize) -> Result<usize, Errno> {
+    let rounded = len.max(1).checked_next_multiple_of(page_bytes);
     rounded.filter(|&rounded| rounded <= isize::MAX as usize).ok_or(Errno(0))
 }
 

@@ -29,8 +29,8 @@ impl Bump {
     pub(super) fn with_capacity(bytes: usize) -> Result<Self, MemoryRefused> {
         let refused = |Errno(errno)| MemoryRefused { asked_bytes: bytes, errno };
         // Whole huge pages: kernels from 6.7 on place such mappings on a huge-page boundary.
-        let granule = if bytes >= HUGE_PAGE_BYTES { HUGE_PAGE_BYTES } else { os::page_bytes() };
-        let memory = os::map_zeroed(os::round_up(bytes, granule).map_err(refused)?).map_err(refused)?;
+        let page = if bytes >= HUGE_PAGE_BYTES { HUGE_PAGE_BYTES } else { os::page_bytes() };
+        let memory = os::map_zeroed(os::round_up(bytes, page).map_err(refused)?).map_err(refused)?;
         let (at, len) = (memory.start().as_ptr(), memory.len());
         // A refusal costs time and nothing else.
         let _ = match HugeAdvice::of(config::huge_pages()) {

@@ -19,7 +19,7 @@ fn free(arena: &Arena, block: NonNull<u8>) {
 }
 
 /// Puts blocks into this thread's cache, then claims the cache, as a thread of a process with this generation would.
-fn keep_and_claim(arena: &Arena, generation: u64) {
+fn fill_and_claim(arena: &Arena, generation: u64) {
     let blocks: Vec<_> = (0..64).map(|_| alloc(arena)).collect();
     blocks.into_iter().for_each(|block| free(arena, block));
     let entered = thread_cache::enter().expect("this thread has a cache");
@@ -29,17 +29,17 @@ fn keep_and_claim(arena: &Arena, generation: u64) {
 /// The claimant does not exist in a forked child, so that nobody there would ever withdraw the claim.
 #[cfg(target_os = "linux")]
 #[test]
-fn a_forked_child_uses_what_it_keeps_though_its_cache_was_claimed_at_the_fork() {
+fn a_forked_child_uses_its_cache_though_it_was_claimed_at_the_fork() {
     let Some(arena) = alone() else { return };
-    keep_and_claim(arena, os::process_generation());
-    let kept = arena::cached_bytes();
+    fill_and_claim(arena, os::process_generation());
+    let cached = arena::cached_bytes();
     // SAFETY: the child takes no lock, and ends without destructors.
     let child = unsafe { libc::fork() };
     if child == 0 {
         let block = alloc(arena);
-        let took_a_kept_one = arena::cached_bytes() < kept;
+        let took_a_cached_one = arena::cached_bytes() < cached;
         free(arena, block);
-        let code = i32::from(!(took_a_kept_one && arena::cached_bytes() == kept));
+        let code = i32::from(!(took_a_cached_one && arena::cached_bytes() == cached));
         // SAFETY: ends the child.
         unsafe { libc::_exit(code) };
     }
@@ -53,12 +53,12 @@ fn a_forked_child_uses_what_it_keeps_though_its_cache_was_claimed_at_the_fork() 
 #[test]
 fn a_claim_of_this_process_stands_until_its_claimant_withdraws_it() {
     let Some(arena) = alone() else { return };
-    keep_and_claim(arena, os::process_generation());
-    let kept = arena::cached_bytes();
+    fill_and_claim(arena, os::process_generation());
+    let cached = arena::cached_bytes();
     let blocks: Vec<_> = (0..100).map(|_| alloc(arena)).collect();
-    assert_eq!(arena::cached_bytes(), kept, "blocks were taken out of a claimed cache");
+    assert_eq!(arena::cached_bytes(), cached, "blocks were taken out of a claimed cache");
     blocks.into_iter().for_each(|block| free(arena, block));
-    assert_eq!(arena::cached_bytes(), kept, "blocks were put into a claimed cache");
+    assert_eq!(arena::cached_bytes(), cached, "blocks were put into a claimed cache");
     assert!(thread_cache::enter().is_none());
 }
 
@@ -66,10 +66,10 @@ fn a_claim_of_this_process_stands_until_its_claimant_withdraws_it() {
 #[test]
 fn blocks_that_could_not_be_reached_for_a_moment_are_used_before_others_are_fetched() {
     let Some(arena) = alone() else { return };
-    keep_and_claim(arena, u64::MAX);
-    let kept = arena::cached_bytes();
+    fill_and_claim(arena, u64::MAX);
+    let cached = arena::cached_bytes();
     let block = alloc(arena);
-    assert!(arena::cached_bytes() < kept, "{kept} bytes were kept, now {}", arena::cached_bytes());
+    assert!(arena::cached_bytes() < cached, "{cached} bytes were cached, now {}", arena::cached_bytes());
     free(arena, block);
-    assert_eq!(arena::cached_bytes(), kept);
+    assert_eq!(arena::cached_bytes(), cached);
 }

@@ -2,14 +2,14 @@
 #![allow(unsafe_code, reason = "prefaults memory")]
 
 use super::models::{join, spawn, with_memory};
-use super::slab_models::{GRANULE_BYTES, PAGE_BYTES, Slabs, in_a_page, long, short};
+use super::slab_models::{PAGE_BYTES, Slabs, ZONE_PAGE_BYTES, in_a_page, long, short};
 use crate::arena::budget;
 use crate::classes::Class;
 use crate::os;
 
 #[test]
 fn a_block_has_one_owner() {
-    with_memory(GRANULE_BYTES, 3, move |memory| {
+    with_memory(ZONE_PAGE_BYTES, 3, move |memory| {
         let slabs = Slabs::new(memory, 1);
         let kept = slabs.take(short(), 1);
         let other = slabs.clone();
@@ -23,7 +23,7 @@ fn a_block_has_one_owner() {
 
 #[test]
 fn two_that_take_several_blocks_at_once_have_different_ones() {
-    with_memory(GRANULE_BYTES, 2, move |memory| {
+    with_memory(ZONE_PAGE_BYTES, 2, move |memory| {
         let slabs = Slabs::new(memory, 1);
         let kept = slabs.take(short(), 63);
         let other = slabs.clone();
@@ -41,7 +41,7 @@ fn two_that_take_several_blocks_at_once_have_different_ones() {
 
 #[test]
 fn a_block_that_one_thread_takes_and_another_puts_back_serves_a_third() {
-    with_memory(GRANULE_BYTES, 2, move |memory| {
+    with_memory(ZONE_PAGE_BYTES, 2, move |memory| {
         let slabs = Slabs::new(memory, 1);
         let (a, b) = (slabs.clone(), slabs.clone());
         let (first, second) = (slabs.take(short(), 1), slabs.take(short(), 1));
@@ -55,7 +55,7 @@ fn a_block_that_one_thread_takes_and_another_puts_back_serves_a_third() {
 /// Both threads put back the last block of a word. One of them retires the slab. If they are in each other's way, one tries again.
 #[test]
 fn a_slab_is_retired_once_by_one_of_those_who_put_its_last_blocks_back() {
-    with_memory(GRANULE_BYTES, 3, move |memory| {
+    with_memory(ZONE_PAGE_BYTES, 3, move |memory| {
         let slabs = Slabs::new(memory, 1);
         let blocks = [slabs.take(short(), 64), slabs.take(short(), 1)].concat();
         let (first, last) = (blocks[0], blocks[64]);
@@ -70,7 +70,7 @@ fn a_slab_is_retired_once_by_one_of_those_who_put_its_last_blocks_back() {
 
 #[test]
 fn what_is_taken_from_a_slab_while_another_thread_retires_it_keeps_it() {
-    with_memory(GRANULE_BYTES, 2, move |memory| {
+    with_memory(ZONE_PAGE_BYTES, 2, move |memory| {
         let slabs = Slabs::new(memory, 2);
         let last = slabs.take(short(), 1);
         let other = slabs.clone();
@@ -86,7 +86,7 @@ fn what_is_taken_from_a_slab_while_another_thread_retires_it_keeps_it() {
 
 /// One thread follows a hint to a slab that becomes a slab of the other class.
 fn becomes_another_class(interruptions: usize, from: fn() -> Class, to: fn() -> Class) {
-    with_memory(GRANULE_BYTES, interruptions, move |memory| {
+    with_memory(ZONE_PAGE_BYTES, interruptions, move |memory| {
         let slabs = Slabs::new(memory, 1);
         let last = slabs.take(from(), 1);
         let other = slabs.clone();
@@ -110,7 +110,7 @@ fn an_old_hint_leads_to_a_slab_of_a_shorter_class() {
 
 /// A thread looks whether it can retire a slab. The slab is of another class by then, and the thread takes words that look the same.
 fn retiring_becomes_another_class(interruptions: usize, from: fn() -> Class, to: fn() -> Class) {
-    with_memory(GRANULE_BYTES, interruptions, move |memory| {
+    with_memory(ZONE_PAGE_BYTES, interruptions, move |memory| {
         let slabs = Slabs::new(memory, 1);
         let blocks = slabs.take(from(), 64).into_iter().chain(slabs.take(from(), 1)).collect::<Vec<_>>();
         // One block is in the slab's first word, the other in its last. Each completes its word.
@@ -139,7 +139,7 @@ fn a_slab_that_becomes_one_of_its_class_again_while_it_is_retired_is_left_whole(
 /// and put back a block since, retired the slab, and so on.
 #[test]
 fn a_slab_that_becomes_one_of_a_shorter_class_while_it_is_retired_is_left_whole() {
-    with_memory(GRANULE_BYTES, 3, move |memory| {
+    with_memory(ZONE_PAGE_BYTES, 3, move |memory| {
         let slabs = Slabs::new(memory, 1);
         let last = slabs.take(long(), 1);
         let other = slabs.clone();
@@ -154,7 +154,7 @@ fn a_slab_that_becomes_one_of_a_shorter_class_while_it_is_retired_is_left_whole(
 /// As before, but the slab's first word looks like that of an empty slab of the old class, and its second word has a block in use.
 #[test]
 fn a_slab_that_becomes_one_of_a_shorter_class_while_it_is_retired_keeps_its_blocks() {
-    with_memory(GRANULE_BYTES, 3, move |memory| {
+    with_memory(ZONE_PAGE_BYTES, 3, move |memory| {
         let slabs = Slabs::new(memory, 1);
         let last = slabs.take(long(), 1);
         let other = slabs.clone();
@@ -173,7 +173,7 @@ fn a_slab_that_becomes_one_of_a_shorter_class_while_it_is_retired_keeps_its_bloc
 /// The only slab is almost full. A block is put back while other threads find nothing, and clear the hint. It is found afterwards.
 #[test]
 fn a_block_that_is_put_back_while_others_take_the_hint_away_is_not_lost() {
-    with_memory(GRANULE_BYTES, 2, move |memory| {
+    with_memory(ZONE_PAGE_BYTES, 2, move |memory| {
         let slabs = Slabs::new(memory, 1);
         let mut kept = [slabs.take(short(), 64), slabs.take(short(), 64)].concat();
         slabs.put(short(), &kept.split_off(127));
@@ -190,7 +190,7 @@ fn a_block_that_is_put_back_while_others_take_the_hint_away_is_not_lost() {
 
 #[test]
 fn purging_gives_back_no_page_that_a_block_in_use_touches_and_loses_no_block() {
-    with_memory(GRANULE_BYTES, 3, move |memory| {
+    with_memory(ZONE_PAGE_BYTES, 3, move |memory| {
         let slabs = Slabs::new(memory, 1);
         let blocks = slabs.take(short(), in_a_page(short()) + 2);
         let (kept, free) = blocks.split_at(in_a_page(short()) + 1);
@@ -211,7 +211,7 @@ fn purging_gives_back_no_page_that_a_block_in_use_touches_and_loses_no_block() {
 
 #[test]
 fn a_page_that_is_purged_while_its_blocks_come_and_go_is_accounted_as_long_as_it_is_resident() {
-    with_memory(GRANULE_BYTES, 2, move |memory| {
+    with_memory(ZONE_PAGE_BYTES, 2, move |memory| {
         let slabs = Slabs::new(memory, 1);
         let blocks = slabs.take(short(), in_a_page(short()) + 1);
         let (kept, last) = blocks.split_at(in_a_page(short()));
@@ -232,7 +232,7 @@ fn what_is_purged_by_an_old_hint_belongs_to_a_slab_of_another_class() {
 }
 
 fn a_slab_becomes_one_of_another_class_during(interruptions: usize, work: fn(&Slabs)) {
-    with_memory(GRANULE_BYTES, interruptions, move |memory| {
+    with_memory(ZONE_PAGE_BYTES, interruptions, move |memory| {
         let slabs = Slabs::new(memory, 1);
         let last = slabs.take(short(), 1);
         let other = slabs.clone();
@@ -252,7 +252,7 @@ fn a_slab_becomes_one_of_another_class_during(interruptions: usize, work: fn(&Sl
 /// There is budget for one more page, and each of two threads wants one.
 #[test]
 fn what_would_exceed_the_cap_is_purged_and_not_accounted() {
-    with_memory(GRANULE_BYTES, 2, move |memory| {
+    with_memory(ZONE_PAGE_BYTES, 2, move |memory| {
         let slabs = Slabs::new(memory, 1);
         let kept = slabs.take(long(), in_a_page(long()));
         budget::set_max(budget::resident_bytes() + PAGE_BYTES);

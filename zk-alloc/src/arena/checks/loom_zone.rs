@@ -13,14 +13,14 @@ use crate::arena::thread_cache::{Cache, Run};
 use crate::arena::zone::Contents;
 use crate::os;
 
-const GRANULE_BYTES: usize = 4 << 10;
+const PAGE_BYTES: usize = 4 << 10;
 
-/// Granules of a block, the place of a huge page, in the models of prefaulting.
+/// Pages of a block, the place of a huge page, in the models of prefaulting.
 const BLOCK: usize = 4;
 
 impl Model {
-    fn claim(&self, granules: usize, contents: Contents) -> Option<NonNull<u8>> {
-        let bytes = granules * self.zone.granule_bytes();
+    fn claim(&self, pages: usize, contents: Contents) -> Option<NonNull<u8>> {
+        let bytes = pages * self.zone.page_bytes();
         let at = self.zone.claim(bytes, 1, contents, Limit::Cap, || None).ok()?;
         if contents == Contents::Zeroed {
             // SAFETY: claimed above, and initialised by the kernel at least.
@@ -32,9 +32,9 @@ impl Model {
         Some(at)
     }
 
-    fn release(&self, at: NonNull<u8>, granules: usize) {
-        let bytes = granules * self.zone.granule_bytes();
-        // SAFETY: the caller owns the granules, and gives them up here.
+    fn release(&self, at: NonNull<u8>, pages: usize) {
+        let bytes = pages * self.zone.page_bytes();
+        // SAFETY: the caller owns the pages, and gives them up here.
         unsafe {
             assert!(
                 std::slice::from_raw_parts(at.as_ptr(), bytes).iter().all(|&byte| byte == 0xFF),
@@ -44,9 +44,9 @@ impl Model {
         }
     }
 
-    fn pass(&self, granules: usize, contents: Contents) {
-        if let Some(at) = self.claim(granules, contents) {
-            self.release(at, granules);
+    fn pass(&self, pages: usize, contents: Contents) {
+        if let Some(at) = self.claim(pages, contents) {
+            self.release(at, pages);
         }
     }
 
@@ -65,7 +65,7 @@ impl Model {
     }
 }
 
-/// A zone whose two granules are free and dirty.
+/// A zone whose two pages are free and dirty.
 fn dirty_zone(memory: Memory) -> Arc<Model> {
     let model = memory.zone(HugeAdvice::Leave, 2);
     model.pass(2, Contents::Any);
@@ -79,7 +79,7 @@ fn assert_whole(model: &Model) {
 
 #[test]
 fn zeroed_memory_is_zero_while_another_thread_trims() {
-    with_memory(GRANULE_BYTES, 3, move |memory| {
+    with_memory(PAGE_BYTES, 3, move |memory| {
         let model = dirty_zone(memory);
         let other = model.clone();
         let thread = spawn(move || other.trim(Purge::Now));
@@ -92,7 +92,7 @@ fn zeroed_memory_is_zero_while_another_thread_trims() {
 
 #[test]
 fn zeroed_memory_is_zero_while_another_thread_purges_lazily() {
-    with_memory(GRANULE_BYTES, 3, move |memory| {
+    with_memory(PAGE_BYTES, 3, move |memory| {
         let model = dirty_zone(memory);
         let other = model.clone();
         let thread = spawn(move || other.trim(Purge::Lazily));
@@ -104,7 +104,7 @@ fn zeroed_memory_is_zero_while_another_thread_purges_lazily() {
 
 #[test]
 fn zeroed_memory_is_zero_while_others_soil_and_trim() {
-    with_memory(GRANULE_BYTES, 1, move |memory| {
+    with_memory(PAGE_BYTES, 1, move |memory| {
         let model = dirty_zone(memory);
         let (a, b) = (model.clone(), model.clone());
         let threads = [spawn(move || a.trim(Purge::Now)), spawn(move || b.pass(1, Contents::Any))];
@@ -120,9 +120,9 @@ fn zeroed_memory_is_zero_while_others_soil_and_trim() {
 #[test]
 fn a_run_that_a_thread_keeps_is_its_own_or_free() {
     const UNIT_BYTES: usize = 16 << 10;
-    const IN_GRANULES: usize = UNIT_BYTES / GRANULE_BYTES;
-    with_memory(GRANULE_BYTES, 2, move |memory| {
-        let model = Arc::new(memory.zone(HugeAdvice::Leave, 2 * IN_GRANULES));
+    const IN_PAGES: usize = UNIT_BYTES / PAGE_BYTES;
+    with_memory(PAGE_BYTES, 2, move |memory| {
+        let model = Arc::new(memory.zone(HugeAdvice::Leave, 2 * IN_PAGES));
         let cache = std::sync::Arc::new(Cache::new());
         let keep = |cache: &Cache, at: NonNull<u8>| {
             let run = Run::new(at.addr().get(), UNIT_BYTES).expect("a whole unit");
@@ -136,16 +136,16 @@ fn a_run_that_a_thread_keeps_is_its_own_or_free() {
         let (other, theirs) = (model.clone(), cache.clone());
         let thread = spawn(move || {
             if let Some(run) = theirs.take_run() {
-                other.release(run_at(&other, run), IN_GRANULES);
+                other.release(run_at(&other, run), IN_PAGES);
             }
-            other.pass(2 * IN_GRANULES, Contents::Zeroed);
+            other.pass(2 * IN_PAGES, Contents::Zeroed);
         });
-        if let Some(at) = model.claim(IN_GRANULES, Contents::Any) {
+        if let Some(at) = model.claim(IN_PAGES, Contents::Any) {
             keep(&cache, at);
         }
         match cache.take_run_if(UNIT_BYTES, |_| true) {
-            Some(run) => model.release(run_at(&model, run), IN_GRANULES),
-            None => model.pass(IN_GRANULES, Contents::Zeroed),
+            Some(run) => model.release(run_at(&model, run), IN_PAGES),
+            None => model.pass(IN_PAGES, Contents::Zeroed),
         }
         join([thread]);
         model.assert_all_purged();
@@ -198,15 +198,15 @@ fn memory_beside_edges_that_are_paged_in_is_zero_and_its_owners() {
     });
 }
 
-/// A slab accounts for its own pages. None of its granules is accounted as an edge of a neighbouring run.
+/// A slab accounts for its own pages. None of its pages is accounted as an edge of a neighbouring run.
 #[test]
 fn a_slab_beside_edges_that_are_prefaulted_is_accounted_once() {
     with_blocks(1, 2, |model| {
         let other = model.clone();
         let thread = spawn(move || {
-            let bytes = 2 * other.zone.granule_bytes();
+            let bytes = 2 * other.zone.page_bytes();
             if let Ok((slab, resident)) = other.zone.claim_slab(bytes, Limit::Cap) {
-                let accounted = resident.count_ones() as usize * other.zone.granule_bytes();
+                let accounted = resident.count_ones() as usize * other.zone.page_bytes();
                 assert!(other.accounted_bytes() >= accounted);
                 // SAFETY: claimed above.
                 unsafe { other.zone.release_slab(slab, bytes, resident) };
@@ -214,7 +214,7 @@ fn a_slab_beside_edges_that_are_prefaulted_is_accounted_once() {
         });
         model.pass(1, Contents::Any);
         join([thread]);
-        // No look at the memory here: while a claim of two granules fails, it holds the first for an instant. Prefaulting passes that by,
+        // No look at the memory here: while a claim of two pages fails, it holds the first for an instant. Prefaulting passes that by,
         // though the huge page brings it. The zone accounts for it when it hands it out.
         model.assert_all_purged();
     });
@@ -222,17 +222,17 @@ fn a_slab_beside_edges_that_are_prefaulted_is_accounted_once() {
 
 #[test]
 fn a_run_that_grows_into_what_others_want_has_it_or_has_it_not() {
-    with_memory(GRANULE_BYTES, 3, move |memory| {
+    with_memory(PAGE_BYTES, 3, move |memory| {
         let model = dirty_zone(memory);
         let other = model.clone();
         let thread = spawn(move || other.pass(1, Contents::Zeroed));
         if let Some(at) = model.claim(1, Contents::Any) {
             // SAFETY: claimed above.
-            let granules = if unsafe { model.zone.resize(at, GRANULE_BYTES, 2 * GRANULE_BYTES) } { 2 } else { 1 };
+            let pages = if unsafe { model.zone.resize(at, PAGE_BYTES, 2 * PAGE_BYTES) } { 2 } else { 1 };
             // SAFETY: claimed above, or added by `resize`.
-            unsafe { at.write_bytes(0xFF, granules * GRANULE_BYTES) };
+            unsafe { at.write_bytes(0xFF, pages * PAGE_BYTES) };
             // SAFETY: as above; nobody uses the part that is cut off.
-            assert!(unsafe { model.zone.resize(at, granules * GRANULE_BYTES, GRANULE_BYTES) });
+            assert!(unsafe { model.zone.resize(at, pages * PAGE_BYTES, PAGE_BYTES) });
             model.release(at, 1);
         }
         join([thread]);

@@ -67,14 +67,14 @@ impl Uses {
     }
 }
 
-/// Granules of a zone: each of its bitmaps is one word.
-pub(super) const GRANULES: usize = 64;
+/// Pages of a zone: each of its bitmaps is one word.
+pub(super) const PAGES: usize = 64;
 
 /// The memory of a zone, which one run of a model uses after the other.
 #[derive(Clone, Copy)]
 pub(super) struct Memory {
     base: NonNull<u8>,
-    granule_bytes: usize,
+    page_bytes: usize,
 }
 
 // SAFETY: an address. The models check who may use the memory behind it.
@@ -83,23 +83,22 @@ unsafe impl Send for Memory {}
 unsafe impl Sync for Memory {}
 
 /// As [`bounded`], with memory for zones. Runs one model at a time, because there is one account of resident memory.
-pub(super) fn with_memory(granule_bytes: usize, interruptions: usize, model: impl Fn(Memory) + Sync + Send + 'static) {
+pub(super) fn with_memory(page_bytes: usize, interruptions: usize, model: impl Fn(Memory) + Sync + Send + 'static) {
     static ALONE: Mutex<()> = Mutex::new(());
     // The model does not hold the lock: nobody drops a model that fails.
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let reserved =
-        os::reserve((GRANULES * granule_bytes).next_multiple_of(os::HUGE_PAGE_BYTES)).expect("address space");
+    let reserved = os::reserve((PAGES * page_bytes).next_multiple_of(os::HUGE_PAGE_BYTES)).expect("address space");
     // SAFETY: reserved one line above.
     unsafe { os::commit(reserved.start().as_ptr(), reserved.len()) }.expect("memory");
-    let memory = Memory { base: reserved.start(), granule_bytes };
+    let memory = Memory { base: reserved.start(), page_bytes };
     bounded(interruptions, move || model(memory));
 }
 
 impl Memory {
-    /// A new zone over the memory, which is not resident. All granules beyond the first `free` are taken.
+    /// A new zone over the memory, which is not resident. All pages beyond the first `free` are taken.
     pub(super) fn zone(self, huge: HugeAdvice, free: usize) -> Model {
         let spec = ZoneSpec {
-            granule_bytes: self.granule_bytes,
+            page_bytes: self.page_bytes,
             huge,
             small_room_bytes: 0,
             small_pages_bytes: 0,
@@ -108,13 +107,13 @@ impl Memory {
             is_cached: false,
         };
         // SAFETY: the reservation of this model, which nobody uses between two of its runs.
-        unsafe { os::discard(self.base.as_ptr(), GRANULES * self.granule_bytes).expect("memory of this model") };
+        unsafe { os::discard(self.base.as_ptr(), PAGES * self.page_bytes).expect("memory of this model") };
         budget::set_max(usize::MAX);
         let resident_bytes = budget::resident_bytes();
         let [used, resident, dirty, blocks] =
             [(); 4].map(|()| -> &'static [AtomicU64] { Box::leak(Box::new([AtomicU64::new(0)])) });
         let taken = Bitmap::new(used);
-        taken.try_claim(free, GRANULES - free).expect("an empty bitmap");
+        taken.try_claim(free, PAGES - free).expect("an empty bitmap");
         // SAFETY: a reservation that outlives the model, used by one run of it at a time, and fresh bitmaps.
         let zone = unsafe {
             Zone::new(self.base, spec, [used, resident, dirty].map(|words| Bitmap::new(words)), Bitmap::new(blocks))
@@ -147,9 +146,9 @@ impl Model {
 
     /// Checks that all memory is free again, and that after a trim nothing is accounted or in memory.
     pub(super) fn assert_all_purged(&self) {
-        let all = self.free * self.zone.granule_bytes();
+        let all = self.free * self.zone.page_bytes();
         let at =
-            self.zone.claim(all, 1, Contents::Any, Limit::Cap, || None).expect("a granule was lost, or is still owned");
+            self.zone.claim(all, 1, Contents::Any, Limit::Cap, || None).expect("a page was lost, or is still owned");
         assert_eq!(at, self.zone.base());
         // SAFETY: claimed above.
         unsafe { self.zone.release(at, all) };

@@ -177,7 +177,7 @@ proptest! {
     }
 
     #[test]
-    fn a_zone_finds_the_lowest_free_run_from_any_granule_on(
+    fn a_zone_finds_the_lowest_free_run_from_any_page_on(
         is_taken in any::<bool>(),
         ops in prop::collection::vec(zone_op(), 1..60),
     ) {

@@ -11,8 +11,8 @@ use crate::arena::slab::SlabTable;
 use crate::arena::zone::Shortage;
 use crate::classes::{self, Class};
 
-pub(super) const GRANULE_BYTES: usize = 16 << 10;
-const SLAB_GRANULES: usize = classes::LEAST_SLAB_BYTES / GRANULE_BYTES;
+pub(super) const ZONE_PAGE_BYTES: usize = 16 << 10;
+const SLAB_ZONE_PAGES: usize = classes::LEAST_SLAB_BYTES / ZONE_PAGE_BYTES;
 pub(super) const PAGE_BYTES: usize = 4 << 10;
 
 /// A slab of the short class has two words of blocks, a slab of the long class one. A long block is as long as two short ones.
@@ -42,7 +42,7 @@ pub(super) struct Slabs {
 impl Slabs {
     /// A zone with room for `room` slabs.
     pub(super) fn new(memory: Memory, room: usize) -> Arc<Self> {
-        let model = memory.zone(HugeAdvice::Leave, room * SLAB_GRANULES);
+        let model = memory.zone(HugeAdvice::Leave, room * SLAB_ZONE_PAGES);
         let table = SlabTable::new(&model.zone).expect("memory for tables");
         Arc::new(Self { table, model, memory: Uses::default(), room, alive: AtomicUsize::new(0) })
     }

@@ -13,28 +13,28 @@ use crate::sync::{AtomicU64, Ordering};
 
 impl SlabTable {
     pub(super) fn return_to_zone(&self, zone: &Zone, slab: NonNull<u8>, slab_bytes: usize, present: u64) {
-        let granule_bytes = zone.granule_bytes();
-        let granules = slab_bytes / granule_bytes;
-        let pages = self.pages(slab_bytes) / granules;
+        let zone_page_bytes = zone.page_bytes();
+        let zone_pages = slab_bytes / zone_page_bytes;
+        let pages = self.pages(slab_bytes) / zone_pages;
         let mut resident = 0;
-        for granule in 0..granules {
-            let there = present >> (granule * pages) & low_bits(pages);
+        for zone_page in 0..zone_pages {
+            let there = present >> (zone_page * pages) & low_bits(pages);
             let missing_bytes = (pages - there.count_ones() as usize) * self.page_bytes(slab_bytes);
-            // The zone accounts by granule. A granule that is resident in part counts as resident, and its missing pages are accounted too.
+            // The zone accounts by its own pages. One that is resident in part counts as resident, and its missing part is accounted too.
             if there != 0 && budget::admit(missing_bytes, Limit::Cap) {
-                resident |= 1 << granule;
+                resident |= 1 << zone_page;
             } else if there != 0 {
-                let at = slab.as_ptr().wrapping_add(granule * granule_bytes);
-                zone.forbid_huge_at(at, granule_bytes);
-                // SAFETY: a granule of the caller's slab, which nobody uses.
+                let at = slab.as_ptr().wrapping_add(zone_page * zone_page_bytes);
+                zone.forbid_huge_at(at, zone_page_bytes);
+                // SAFETY: a page of the caller's slab, which nobody uses.
                 let gone = unsafe { self.discard(zone, at, there, slab_bytes) };
                 if gone == there {
                     self.returned(gone, slab_bytes);
                 } else {
-                    // The kernel refuses, as with locked pages: they are still resident. So the granule is accounted, whatever the limits
+                    // The kernel refuses, as with locked pages: they are still resident. So the page is accounted, whatever the limits
                     // say.
                     budget::exceed(missing_bytes);
-                    resident |= 1 << granule;
+                    resident |= 1 << zone_page;
                 }
             }
         }
@@ -62,10 +62,10 @@ impl SlabTable {
         slab_bytes / self.page_bytes(slab_bytes)
     }
 
-    /// The pages of the granules in `bits`, as bits, in a slab of `granules` granules.
-    pub(super) fn pages_of_granules(&self, bits: u64, granules: usize, slab_bytes: usize) -> u64 {
-        let each = self.pages(slab_bytes) / granules;
-        let pages = each_bit(bits).map(|granule| low_bits(each) << (granule * each));
+    /// The slab's pages that lie in those pages of the zone that `bits` names, as bits, in a slab of `zone_pages` pages of the zone.
+    pub(super) fn slab_pages_of(&self, bits: u64, zone_pages: usize, slab_bytes: usize) -> u64 {
+        let each = self.pages(slab_bytes) / zone_pages;
+        let pages = each_bit(bits).map(|zone_page| low_bits(each) << (zone_page * each));
         pages.fold(0, |all, pages| all | pages)
     }
 

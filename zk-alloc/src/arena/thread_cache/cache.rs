@@ -26,7 +26,7 @@ pub(crate) struct Cache {
     owner_flag: AtomicU8,
     /// Not 0 while another thread claims it.
     remote_claim: AtomicU64,
-    /// Blocks kept, by class.
+    /// Cached blocks, by class.
     counts: [AtomicU8; classes::TABLE],
     /// The size of the next refill's batch in blocks, by class, less one. It grows with each, so that a thread that needs one block does
     /// not hold sixteen.
@@ -62,7 +62,7 @@ impl Deref for Entered<'_> {
 impl Drop for Entered<'_> {
     #[inline(always)]
     fn drop(&mut self) {
-        // Pairs with the Acquire of `is_in_use`: a claimant sees all that was kept.
+        // Pairs with the Acquire of `is_in_use`: a claimant sees all that is cached.
         self.0.owner_flag.store(0, Ordering::Release);
     }
 }
@@ -248,25 +248,25 @@ impl Cache {
         self.counts.iter().any(|count| count.load(Ordering::Relaxed) > 0)
     }
 
-    pub(crate) fn keeps(&self, class: Class) -> bool {
+    pub(crate) fn holds(&self, class: Class) -> bool {
         self.count(class).load(Ordering::Relaxed) > 0
     }
 
-    /// Takes out the blocks that came first, all but `keep`. Their addresses stay in the table, behind the kept ones, while the caller
+    /// Takes out the blocks that came first, all but `keep`. Their addresses stay in the table, behind those that stay, while the caller
     /// iterates.
     pub(crate) fn take_first(&self, class: Class, keep: usize) -> impl Iterator<Item = usize> {
         let count = self.count(class).load(Ordering::Relaxed) as usize;
-        let kept = keep.min(count);
-        let gone = count - kept;
-        for index in 0..if gone == 0 { 0 } else { kept } {
+        let left = keep.min(count);
+        let gone = count - left;
+        for index in 0..if gone == 0 { 0 } else { left } {
             let (first, last) = (self.place(class, index), self.place(class, index + gone));
             let block = first.load(Ordering::Relaxed);
             first.store(last.load(Ordering::Relaxed), Ordering::Relaxed);
             last.store(block, Ordering::Relaxed);
         }
         // Before the caller frees them: a thread that dies halfway, as a vforked child may, must not leave freed blocks here.
-        self.count(class).store(kept as u8, Ordering::Relaxed);
-        (kept..count).map(move |index| self.place(class, index).load(Ordering::Relaxed) as usize)
+        self.count(class).store(left as u8, Ordering::Relaxed);
+        (left..count).map(move |index| self.place(class, index).load(Ordering::Relaxed) as usize)
     }
 
     /// How many blocks to fetch in this refill: twice as many as in the last one, up to `most`.
@@ -369,7 +369,7 @@ mod tests {
     #[cfg(not(loom))]
     use super::*;
 
-    /// A block that was freed and is still kept would be handed out twice; one that is neither would be lost.
+    /// A block that was freed and is still cached would be handed out twice; one that is neither would be lost.
     #[cfg(not(loom))]
     #[test]
     fn the_first_blocks_go_and_the_last_stay_in_their_order() {
@@ -383,8 +383,8 @@ mod tests {
             gone.sort_unstable();
             let split = (count as usize).saturating_sub(keep);
             assert_eq!(gone, (1..=split).collect::<Vec<_>>(), "{count} blocks, {keep} to keep");
-            let kept = std::iter::from_fn(|| cache.pop(class)).collect::<Vec<_>>();
-            assert_eq!(kept, (split as u64 + 1..=count).rev().collect::<Vec<_>>(), "{count} blocks, {keep} to keep");
+            let left = std::iter::from_fn(|| cache.pop(class)).collect::<Vec<_>>();
+            assert_eq!(left, (split as u64 + 1..=count).rev().collect::<Vec<_>>(), "{count} blocks, {keep} to keep");
         }
     }
 }

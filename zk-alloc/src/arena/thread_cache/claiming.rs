@@ -18,7 +18,7 @@ impl Claiming {
         Self(AtomicU64::new(0))
     }
 
-    /// Claims those of `caches` that keep blocks, has `fence` reach all other threads (`false` if it can't), and hands `empty`
+    /// Claims those of `caches` that hold blocks, has `fence` reach all other threads (`false` if it can't), and hands `empty`
     /// each cache whose thread is not at it; among them `own`, the calling thread's. Does nothing while another thread of the
     /// generation `by` does the same.
     pub(crate) fn claim_all<'a>(

@@ -42,7 +42,7 @@ impl Room {
     pub(crate) fn clear(&self, cache: &Cache) {
         let blocks = cache.blocks().load(Ordering::Relaxed);
         if !blocks.is_null() {
-            // SAFETY: the part of this cache, in which nobody keeps anything: all of its counts are zero.
+            // SAFETY: the part of this cache, which holds nothing: all of its counts are zero.
             let _ = unsafe { os::discard(blocks.cast(), ROOM_BYTES) };
         }
     }

@@ -1,4 +1,4 @@
-//! A page run that a thread keeps, in one word.
+//! A page run that a thread caches, in one word.
 
 use std::num::NonZeroU64;
 

@@ -20,22 +20,22 @@ impl Zone {
         align: usize,
         len: usize,
     ) -> Result<(NonNull<u8>, bool), Shortage> {
-        let granules = self.granules(bytes);
+        let pages = self.pages(bytes);
         let start = self.claim_to_grow_on(bytes, align).ok_or(Shortage::Full)?;
-        let moved = self.granules(len);
+        let moved = self.pages(len);
         let resident = self.residency.resident(start, moved);
-        let fresh = self.commit_and_account(start, granules, Limit::Cap)?;
+        let fresh = self.commit_and_account(start, pages, Limit::Cap)?;
         // A move replaces the resident pages of the new place. If all are resident, a copy keeps them. Else the place is emptied for the
         // move.
         // SAFETY: claimed and committed above; nobody needs its contents.
         let is_copied = resident == moved || resident > 0 && !unsafe { self.residency.empty(start, moved) };
-        if fresh > 0 && moved < granules {
-            self.prefault_edges(start + moved, granules - moved);
+        if fresh > 0 && moved < pages {
+            self.prefault_edges(start + moved, pages - moved);
         }
         // Moved pages are not faulted in.
         let moved_bytes = if is_copied { 0 } else { self.bytes(moved - resident) };
-        self.count(self.bytes(granules), fresh.saturating_sub(moved_bytes));
-        self.residency.soil(start, granules);
+        self.count(self.bytes(pages), fresh.saturating_sub(moved_bytes));
+        self.residency.soil(start, pages);
         Ok((self.address(start), is_copied))
     }
 
@@ -48,39 +48,39 @@ impl Zone {
 
     /// Claims a run with room to grow. Claims one without room if addresses are scarce, or if more of it is resident.
     fn claim_to_grow_on(&self, bytes: usize, align: usize) -> Option<usize> {
-        let granules = self.granules(bytes);
-        let resident = |start: usize| self.residency.resident(start, granules);
+        let pages = self.pages(bytes);
+        let resident = |start: usize| self.residency.resident(start, pages);
         let with_room = self.claim_with_room(bytes, align);
-        if with_room.is_some_and(|start| resident(start) == granules) {
+        if with_room.is_some_and(|start| resident(start) == pages) {
             return with_room;
         }
         let without = self.claim_free(Tenant::of_run(bytes), bytes, align);
         let (Some(one), Some(other)) = (with_room, without) else { return with_room.or(without) };
         let (better, worse) = if resident(other) > resident(one) { (other, one) } else { (one, other) };
-        self.runs.release(worse, granules);
+        self.runs.release(worse, pages);
         Some(better)
     }
 
     /// Claims a run at a multiple of its room; `None` where addresses are scarce.
     fn claim_with_room(&self, bytes: usize, align: usize) -> Option<usize> {
-        let (room, granules) = (self.spec.growth_room, self.granules(bytes));
+        let (room, pages) = (self.spec.growth_room, self.pages(bytes));
         // The zone begins at a multiple of a huge page, and so does each room.
         if room == 1 || align > HUGE_PAGE_BYTES {
             return None;
         }
-        let room = granules.checked_mul(room)?.checked_next_power_of_two()?;
-        let start = self.claim_aligned(Tenant::of_run(bytes), granules, room, 0)?;
-        let is_mappable = self.may_map_to(start + granules);
+        let room = pages.checked_mul(room)?.checked_next_power_of_two()?;
+        let start = self.claim_aligned(Tenant::of_run(bytes), pages, room, 0)?;
+        let is_mappable = self.may_map_to(start + pages);
         if !is_mappable {
-            self.runs.release(start, granules);
+            self.runs.release(start, pages);
         }
         is_mappable.then_some(start)
     }
 
-    /// Whether all granules up to this one are mapped, or the process's limits leave room for [`tuning::programs_share`] times the missing bytes
+    /// Whether all pages up to this one are mapped, or the process's limits leave room for [`tuning::programs_share`] times the missing bytes
     /// (`RLIMIT_AS`, `RLIMIT_DATA`, `vm.overcommit_memory=2`).
-    fn may_map_to(&self, granules: usize) -> bool {
-        let missing = self.bytes(granules.saturating_sub(self.committed.granules()));
+    fn may_map_to(&self, pages: usize) -> bool {
+        let missing = self.bytes(pages.saturating_sub(self.committed.pages()));
         missing == 0 || missing.checked_mul(tuning::programs_share()).is_some_and(os::may_map_sparsely)
     }
 
@@ -89,7 +89,7 @@ impl Zone {
     /// # Safety
     /// `at` came from [`claim`](Self::claim) and is `old_bytes` long by now. When shrunk, nobody uses the end.
     pub(crate) unsafe fn resize(&self, at: NonNull<u8>, old_bytes: usize, new_bytes: usize) -> bool {
-        let (old, new) = (self.granules(old_bytes), self.granules(new_bytes));
+        let (old, new) = (self.pages(old_bytes), self.pages(new_bytes));
         let start = self.index(at);
         if new > old {
             let (more_at, more) = (start + old, new - old);
@@ -102,7 +102,7 @@ impl Zone {
             self.residency.soil(more_at, more);
             self.count(self.bytes(more), fresh);
         } else if new < old {
-            self.release_granules(start + new, old - new);
+            self.release_pages(start + new, old - new);
         }
         true
     }
@@ -112,22 +112,22 @@ impl Zone {
     /// # Safety
     /// As for [`release`](Self::release); the kernel has taken all pages of the run.
     pub(crate) unsafe fn release_moved(&self, at: NonNull<u8>, bytes: usize) {
-        let (start, granules) = (self.index(at), self.granules(bytes));
-        self.forbid_huge_around(start..start + granules);
-        self.residency.moved_away(start, granules);
-        self.release_granules(start, granules);
+        let (start, pages) = (self.index(at), self.pages(bytes));
+        self.forbid_huge_around(start..start + pages);
+        self.residency.moved_away(start, pages);
+        self.release_pages(start, pages);
     }
 
     /// Never hands out the caller's run again, because another mapping may lie in a hole of it.
     pub(crate) fn abandon(&self, at: NonNull<u8>, bytes: usize) {
-        let (start, granules) = (self.index(at), self.granules(bytes));
-        self.residency.moved_away(start, granules);
-        self.counters().released(self.bytes(granules));
+        let (start, pages) = (self.index(at), self.pages(bytes));
+        self.residency.moved_away(start, pages);
+        self.counters().released(self.bytes(pages));
     }
 
     /// Makes the kernel see one mapping in a run whose pages are to move.
     pub(crate) fn make_one_mapping(&self, at: NonNull<u8>, bytes: usize) {
         let start = self.index(at);
-        self.huge.make_one_mapping(&self.residency, start..start + self.granules(bytes));
+        self.huge.make_one_mapping(&self.residency, start..start + self.pages(bytes));
     }
 }

@@ -5,24 +5,24 @@ use std::ops::Range;
 use super::Zone;
 
 impl Zone {
-    /// Whether the first touch of a granule faults in a huge page.
-    pub(super) fn comes_whole(&self, granule: usize) -> bool {
-        self.huge.are_asked(self.bytes(granule)) && !self.huge.is_forbidden(&self.residency, granule)
+    /// Whether the first touch of a page faults in a huge page.
+    pub(super) fn comes_whole(&self, page: usize) -> bool {
+        self.huge.are_asked(self.bytes(page)) && !self.huge.is_forbidden(&self.residency, page)
     }
 
     /// See [`HugePages::allow`].
-    pub(super) fn allow_huge(&self, granules: Range<usize>) {
-        self.huge.allow(&self.residency, granules, self.committed.granules());
+    pub(super) fn allow_huge(&self, pages: Range<usize>) {
+        self.huge.allow(&self.residency, pages, self.committed.pages());
     }
 
     /// See [`HugePages::forbid_around`].
-    pub(super) fn forbid_huge_around(&self, granules: Range<usize>) {
-        self.huge.forbid_around(&self.residency, granules, self.committed.granules());
+    pub(super) fn forbid_huge_around(&self, pages: Range<usize>) {
+        self.huge.forbid_around(&self.residency, pages, self.committed.pages());
     }
 
     /// Forbids the blocks around pages of the caller's slab to be huge. These pages are about to be purged.
     pub(crate) fn forbid_huge_at(&self, at: *mut u8, bytes: usize) {
-        let start = self.granule_at(at.addr());
-        self.forbid_huge_around(start..start + self.granules(bytes));
+        let start = self.page_at(at.addr());
+        self.forbid_huge_around(start..start + self.pages(bytes));
     }
 }

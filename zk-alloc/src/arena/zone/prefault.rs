@@ -10,9 +10,9 @@ use crate::os::{self, HUGE_PAGE_BYTES};
 impl Zone {
     /// Prefaults the blocks (places of huge pages) that the caller's run begins and ends in. Those between them are left to the threads
     /// that touch them.
-    pub(super) fn prefault_edges(&self, start: usize, granules: usize) {
-        let (last, end) = (start + granules - 1, start + granules);
-        let block = self.granules(HUGE_PAGE_BYTES);
+    pub(super) fn prefault_edges(&self, start: usize, pages: usize) {
+        let (last, end) = (start + pages - 1, start + pages);
+        let block = self.pages(HUGE_PAGE_BYTES);
         self.prefault_around(start, start..end);
         if last / block > start / block {
             self.prefault_around(last, start..end);
@@ -21,58 +21,58 @@ impl Zone {
 
     /// Accounts for the caller's slab, and prefaults its block, if the first touch would fault in all of that. Returns `false` if the slab
     /// would exceed the limit.
-    pub(super) fn prefault_slab(&self, start: usize, granules: usize, limit: Limit) -> bool {
-        if self.residency.resident(start, granules) == granules || !self.comes_whole(start) {
+    pub(super) fn prefault_slab(&self, start: usize, pages: usize, limit: Limit) -> bool {
+        if self.residency.resident(start, pages) == pages || !self.comes_whole(start) {
             return true;
         }
-        let is_accounted = self.residency.account(start, granules, limit).is_some();
+        let is_accounted = self.residency.account(start, pages, limit).is_some();
         if is_accounted {
-            self.prefault_around(start, start..start + granules);
+            self.prefault_around(start, start..start + pages);
         }
         is_accounted
     }
 
-    /// Prefaults the block that holds a granule of the caller's run, if the first touch would fault in all of it, and the zone does not
+    /// Prefaults the block that holds a page of the caller's run, if the first touch would fault in all of it, and the zone does not
     /// account for all of it yet.
-    fn prefault_around(&self, granule: usize, run: Range<usize>) {
-        let block = self.granules(HUGE_PAGE_BYTES);
-        let from = granule / block * block;
-        let until = (from + block).min(self.committed.granules());
+    fn prefault_around(&self, page: usize, run: Range<usize>) {
+        let block = self.pages(HUGE_PAGE_BYTES);
+        let from = page / block * block;
+        let until = (from + block).min(self.committed.pages());
         if self.comes_whole(from) && self.residency.resident(from, until - from) < until - from {
             self.prefault_block(from..until, run.start.max(from)..run.end.min(until));
         }
     }
 
-    /// Prefaults `own` granules of the caller together with the rest of their block. The rest is claimed for that time, because only
+    /// Prefaults `own` pages of the caller together with the rest of their block. The rest is claimed for that time, because only
     /// an owner may account for it.
     fn prefault_block(&self, block: Range<usize>, own: Range<usize>) {
         let mut paged = own.clone();
         let mut is_short = false;
-        // If the claim fails, another thread or a slab has the granule, and accounts for it. (Or another claim fails at this moment: then the
-        // granule is accounted when it is handed out.)
-        let mut claim = |&granule: &usize| {
-            let claimed = self.residency.resident(granule, 1) == 0 && self.runs.try_claim(granule, 1);
+        // If the claim fails, another thread or a slab has the page, and accounts for it. (Or another claim fails at this moment: then the
+        // page is accounted when it is handed out.)
+        let mut claim = |&page: &usize| {
+            let claimed = self.residency.resident(page, 1) == 0 && self.runs.try_claim(page, 1);
             // The huge page comes whether it is accounted or not, so the headroom does not bound it.
-            if claimed && self.residency.account(granule, 1, Limit::Cap).is_none() {
-                self.runs.release(granule, 1);
+            if claimed && self.residency.account(page, 1, Limit::Cap).is_none() {
+                self.runs.release(page, 1);
                 is_short = true;
                 return false;
             }
             claimed
         };
-        // The prefaulted granules join the caller's. The huge page brings all of the block.
-        for granule in (block.start..own.start).rev().filter(&mut claim) {
-            if granule + 1 == paged.start {
-                paged.start = granule;
+        // The prefaulted pages join the caller's. The huge page brings all of the block.
+        for page in (block.start..own.start).rev().filter(&mut claim) {
+            if page + 1 == paged.start {
+                paged.start = page;
             } else {
-                self.runs.release(granule, 1);
+                self.runs.release(page, 1);
             }
         }
-        for granule in (own.end..block.end).filter(&mut claim) {
-            if granule == paged.end {
-                paged.end = granule + 1;
+        for page in (own.end..block.end).filter(&mut claim) {
+            if page == paged.end {
+                paged.end = page + 1;
             } else {
-                self.runs.release(granule, 1);
+                self.runs.release(page, 1);
             }
         }
         self.allow_huge(own.clone());
@@ -91,27 +91,27 @@ impl Zone {
     /// Accounts for `bytes` of the zone's free memory for later requests, and has `prefault` fault it in. Returns how many bytes were
     /// accounted: 0 if the zone or the cap has no room for them.
     pub(crate) fn populate(&self, tenant: Tenant, bytes: usize, prefault: impl FnOnce(Populate<'_>)) -> usize {
-        let granules = self.granules(bytes.min(self.capacity_bytes()));
-        let Some(start) = self.runs.claim_first_fit(self.first_of(tenant), granules, 1, 0) else { return 0 };
-        if self.make_usable(start, granules, Limit::Cap).is_err() {
+        let pages = self.pages(bytes.min(self.capacity_bytes()));
+        let Some(start) = self.runs.claim_first_fit(self.first_of(tenant), pages, 1, 0) else { return 0 };
+        if self.make_usable(start, pages, Limit::Cap).is_err() {
             return 0;
         }
-        prefault(Populate { zone: self, start, granules });
-        self.runs.release(start, granules);
-        self.bytes(granules)
+        prefault(Populate { zone: self, start, pages });
+        self.runs.release(start, pages);
+        self.bytes(pages)
     }
 }
 
 impl Populate<'_> {
     /// Prefaults one of `parts` equal parts.
     pub(crate) fn part(&self, index: usize, parts: usize) {
-        let share = self.granules.div_ceil(parts.max(1));
-        let from = self.granules.min(index * share);
-        let len = share.min(self.granules - from);
+        let share = self.pages.div_ceil(parts.max(1));
+        let from = self.pages.min(index * share);
+        let len = share.min(self.pages - from);
         if len > 0 {
             let (at, bytes) = (self.zone.address(self.start + from), self.zone.bytes(len));
             self.zone.counters().system_call();
-            // SAFETY: granules that `populate` claimed and committed, and that nobody else knows of.
+            // SAFETY: pages that `populate` claimed and committed, and that nobody else knows of.
             if let Err(refused) = unsafe { os::populate(at.as_ptr(), bytes) } {
                 self.zone.counters().refused(refused, "prefault", bytes);
             }

@@ -24,7 +24,7 @@ pub(crate) fn fetch_most(bytes: usize, capacity: usize) -> usize {
 
 /// See the module's documentation.
 #[derive(Debug)]
-pub(crate) struct Middle {
+pub(crate) struct SizeClasses {
     slabs: SlabTable,
     room: Room,
     /// Counters of the blocks that bypass the caches.
@@ -33,7 +33,7 @@ pub(crate) struct Middle {
     returned_bytes: AtomicU64,
 }
 
-impl Middle {
+impl SizeClasses {
     /// Serves blocks from slabs in `zone`. `at_exit` is called on each exiting thread that has a cache.
     ///
     /// # Errors
@@ -75,10 +75,10 @@ impl Middle {
         if let Some(cache) = thread_cache::join_and_enter(&self.room) {
             // The cache may hold some even so: it is time to tick, or another thread had claimed the cache at the first look, or a signal
             // handler filled it in between.
-            if let Some(kept) = take_cached(&cache, class) {
+            if let Some(cached) = take_cached(&cache, class) {
                 drop(cache);
                 decay::tick();
-                return Ok(kept);
+                return Ok(cached);
             }
             let wanted = cache.next_batch(class, most).max(class.blocks_by_lines());
             let fetched = self.slabs.take(zone, class, limit, &mut found[..wanted])?;
@@ -103,7 +103,7 @@ impl Middle {
     /// # Safety
     /// As for [`dealloc`](Self::dealloc).
     #[inline(always)]
-    pub(crate) unsafe fn keep(&self, class: Class, at: NonNull<u8>) -> bool {
+    pub(crate) unsafe fn put_cached(&self, class: Class, at: NonNull<u8>) -> bool {
         let Some(cache) = thread_cache::enter() else { return false };
         let is_cached = cache.push(class, at.addr().get() as u64);
         if is_cached {
@@ -118,7 +118,7 @@ impl Middle {
     /// `at` came from [`alloc`](Self::alloc) with the same zone, is of this class, and nobody uses it any more.
     pub(crate) unsafe fn dealloc(&self, zone: &Zone, class: Class, at: NonNull<u8>) {
         // SAFETY: the caller's.
-        if !unsafe { self.keep(class, at) } {
+        if !unsafe { self.put_cached(class, at) } {
             self.bring_back(zone, class, at.addr().get() as u64);
         }
     }
@@ -145,7 +145,7 @@ impl Middle {
 
     /// Returns all blocks of a cache to their slabs. For a thread that entered or claimed the cache.
     pub(crate) fn empty(&self, zone: &Zone, cache: &Cache) {
-        Class::all().filter(|&class| cache.keeps(class)).for_each(|class| self.flush(zone, cache, class, 0));
+        Class::all().filter(|&class| cache.holds(class)).for_each(|class| self.flush(zone, cache, class, 0));
     }
 
     /// Empties the caches of all threads that are not allocating at this moment.
@@ -169,10 +169,10 @@ impl Middle {
 
     /// Blocks handed out, and their bytes, since the process started.
     pub(crate) fn totals(&self) -> Totals {
-        let kept = thread_cache::block_totals();
+        let cached = thread_cache::block_totals();
         Totals {
-            allocations: kept.allocations + self.allocations.load(Ordering::Relaxed),
-            bytes: kept.bytes + self.bytes.load(Ordering::Relaxed),
+            allocations: cached.allocations + self.allocations.load(Ordering::Relaxed),
+            bytes: cached.bytes + self.bytes.load(Ordering::Relaxed),
         }
     }
 

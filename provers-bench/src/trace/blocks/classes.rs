@@ -1,10 +1,10 @@
-//! Slabs of blocks of one size class, as in zk-alloc (`zk-alloc/src/arena/{middle,slab,thread_cache}.rs`). An
+//! Slabs of blocks of one size class, as in zk-alloc (`zk-alloc/src/arena/{size_classes,slab,thread_cache}.rs`). An
 //! allocation takes the lowest free block of the lowest slab, no matter which thread freed it. A thread caches the
 //! blocks that it freed last. An empty slab returns to the zone at once.
 
 use super::super::ground::{Ground, Slab};
 use super::super::policy::Classes;
-use super::way::{Middle, Spot};
+use super::way::{BlockAllocator, Spot};
 use std::collections::{BTreeSet, HashMap};
 use zk_alloc::simulation;
 
@@ -85,9 +85,9 @@ impl Blocks {
     }
 }
 
-impl Middle for Blocks {
+impl BlockAllocator for Blocks {
     fn alloc(&mut self, ground: &mut Ground, thread: u16, size_bytes: u64, align_bytes: u64) -> Spot {
-        let blocks = self.classes.sizes.of(size_bytes, align_bytes).expect("a middle size has a class");
+        let blocks = self.classes.sizes.of(size_bytes, align_bytes).expect("a small or medium size has a class");
         if !self.classes.caches {
             return self.take(ground, blocks, 1)[0];
         }
@@ -112,7 +112,7 @@ impl Middle for Blocks {
             return self.give(ground, spot);
         }
         let cache = self.caches.entry((thread, blocks.block_bytes)).or_default();
-        let too_many = if cache.blocks.len() < blocks.kept { 0 } else { blocks.kept - blocks.kept / 2 };
+        let too_many = if cache.blocks.len() < blocks.cached { 0 } else { blocks.cached - blocks.cached / 2 };
         let first: Vec<_> = cache.blocks.drain(..too_many).collect();
         cache.blocks.push(spot);
         for spot in first {

@@ -1,7 +1,7 @@
 //! Bump slabs: each thread bumps through one slab. A slab is reused once all its blocks are free.
 
 use super::super::ground::{Ground, Slab};
-use super::way::{LINE_BYTES, Middle, Spot, rounded};
+use super::way::{BlockAllocator, LINE_BYTES, Spot, rounded};
 use std::collections::HashMap;
 
 /// Bump slabs; see the module's documentation.
@@ -54,7 +54,7 @@ impl Bump {
     }
 }
 
-impl Middle for Bump {
+impl BlockAllocator for Bump {
     fn alloc(&mut self, ground: &mut Ground, thread: u16, size_bytes: u64, align_bytes: u64) -> Spot {
         if let Some(&address) = self.current.get(&thread) {
             if let Some(spot) = self.bump(ground, address, size_bytes, align_bytes) {
@@ -70,7 +70,8 @@ impl Middle for Bump {
             }
         }
         let address = self.current.get(&thread).copied().unwrap_or_else(|| self.claim(ground, thread));
-        self.bump(ground, address, size_bytes, align_bytes).expect("an empty slab has room for all middle sizes")
+        self.bump(ground, address, size_bytes, align_bytes)
+            .expect("an empty slab has room for all small and medium sizes")
     }
 
     fn free(&mut self, ground: &mut Ground, thread: u16, spot: Spot, size_bytes: u64) {

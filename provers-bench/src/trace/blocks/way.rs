@@ -1,4 +1,4 @@
-//! The interface of all simulated allocators of middle sizes.
+//! The interface of all simulated allocators of small and medium sizes.
 
 use crate::trace::ground::Ground;
 use std::fmt::Debug;
@@ -10,8 +10,8 @@ pub(crate) struct Spot {
     pub(crate) offset: u64,
 }
 
-/// An allocator of middle sizes.
-pub(crate) trait Middle: Debug {
+/// An allocator of small and medium sizes.
+pub(crate) trait BlockAllocator: Debug {
     /// Returns the place of a new block for `thread`.
     fn alloc(&mut self, ground: &mut Ground, thread: u16, size_bytes: u64, align_bytes: u64) -> Spot;
 

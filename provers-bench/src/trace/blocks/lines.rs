@@ -3,7 +3,7 @@
 //! marks.
 
 use super::super::ground::{Ground, Slab};
-use super::way::{LINE_BYTES, Middle, Spot, rounded};
+use super::way::{BlockAllocator, LINE_BYTES, Spot, rounded};
 use std::collections::{BTreeSet, HashMap};
 
 /// Number of open slabs that are searched before a new slab is taken.
@@ -112,7 +112,7 @@ impl Lines {
     }
 }
 
-impl Middle for Lines {
+impl BlockAllocator for Lines {
     fn alloc(&mut self, ground: &mut Ground, thread: u16, size_bytes: u64, align_bytes: u64) -> Spot {
         let align = align_bytes.max(LINE_BYTES);
         let aligned = |span: Span| span.from.next_multiple_of(align);
