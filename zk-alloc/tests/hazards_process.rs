@@ -199,12 +199,8 @@ fn interrupt(worker: libc::pthread_t, signals: u64) {
         let before = HANDLED.load(Ordering::Relaxed);
         // SAFETY: the worker waits for this thread, so it outlives it.
         assert_eq!(unsafe { libc::pthread_kill(worker, libc::SIGUSR1) }, 0);
-        // Where other programs use all cores, spinning would only delay the worker.
-        for spins in 0.. {
-            if HANDLED.load(Ordering::Relaxed) != before {
-                break;
-            }
-            if spins < 1_000 { std::hint::spin_loop() } else { thread::yield_now() }
+        while HANDLED.load(Ordering::Relaxed) == before {
+            std::hint::spin_loop();
         }
     }
 }
