@@ -15,14 +15,14 @@ const PAGE_BYTES: usize = 4096;
 
 fn main() -> ExitCode {
     let began = Instant::now();
-    let paged_in_bytes = reserve(ASKED_BYTES);
+    let prefaulted_bytes = reserve(ASKED_BYTES);
     let took = began.elapsed();
-    if paged_in_bytes == 0 {
+    if prefaulted_bytes == 0 {
         eprintln!("first_touch: the arena had no {} MiB to page in; nothing was measured", ASKED_BYTES >> 20);
         return ExitCode::FAILURE;
     }
-    let each_ns = took.as_nanos() / (paged_in_bytes / PAGE_BYTES) as u128;
+    let each_ns = took.as_nanos() / (prefaulted_bytes / PAGE_BYTES) as u128;
     let huge_pages = stats().huge_pages.unwrap_or(HugePagesOutcome::Unavailable);
-    println!("{} MiB in {took:.1?}: {each_ns} ns for each 4 KiB; huge pages: {huge_pages}", paged_in_bytes >> 20);
+    println!("{} MiB in {took:.1?}: {each_ns} ns for each 4 KiB; huge pages: {huge_pages}", prefaulted_bytes >> 20);
     ExitCode::SUCCESS
 }

@@ -150,7 +150,7 @@ impl<A> ZkAllocator<A> {
 impl<A: GlobalAlloc> ZkAllocator<A> {
     /// A block from this thread's cache, if the arena takes part. The caller tells the observers.
     #[inline(always)]
-    fn try_kept(&self, layout: Layout) -> Option<NonNull<u8>> {
+    fn try_cached(&self, layout: Layout) -> Option<NonNull<u8>> {
         let is_active = match self.mode {
             Mode::Scoped => self.participants == Participants::All && open_phases::is_any(),
             Mode::Resident => true,
@@ -311,7 +311,7 @@ unsafe fn free(arena: &'static arena::Arena, at: NonNull<u8>, size: usize) {
 unsafe impl<A: GlobalAlloc> GlobalAlloc for ZkAllocator<A> {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        match self.try_kept(layout) {
+        match self.try_cached(layout) {
             Some(at) => cached(at, layout.size()),
             // SAFETY: the caller's.
             None => unsafe { self.alloc_any(layout, Contents::Any) },
@@ -320,7 +320,7 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for ZkAllocator<A> {
 
     #[inline]
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        match self.try_kept(layout) {
+        match self.try_cached(layout) {
             Some(at) => {
                 // SAFETY: the block was just handed to us, and is as long as the layout says.
                 unsafe { at.write_bytes(0, layout.size()) };

@@ -1,5 +1,5 @@
-//! A kernel with larger pages than the arena's pages purges, protects and zeroes whole pages, which is more than the
-//! arena asked for. In a debug build, `ZK_ALLOC_TEST_PAGE_BYTES` makes the layer below the arena simulate pages of that
+//! A kernel with pages of more than 4 KiB purges, protects and zeroes whole ones. If the arena's pages were smaller, that
+//! would be more than the arena asked for. In a debug build, `ZK_ALLOC_TEST_PAGE_BYTES` makes the layer below the arena simulate pages of that
 //! size. In other builds, these are ordinary random programs.
 //!
 //! The page size belongs to the process, so each test runs in a process of its own for each size.

@@ -55,22 +55,22 @@ fn hardly_written_buffers(capacity: usize, count: usize) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn buffers_of_64_kib_that_are_hardly_written_are_not_paged_in() {
-    in_its_own_process("buffers_of_64_kib_that_are_hardly_written_are_not_paged_in", SETTINGS, || {
+fn buffers_of_64_kib_that_are_hardly_written_are_not_prefaulted() {
+    in_its_own_process("buffers_of_64_kib_that_are_hardly_written_are_not_prefaulted", SETTINGS, || {
         drop(hardly_written_buffers(64 << 10, 4_000));
     });
 }
 
 #[test]
-fn blocks_of_slabs_that_are_hardly_written_are_not_paged_in() {
-    in_its_own_process("blocks_of_slabs_that_are_hardly_written_are_not_paged_in", SETTINGS, || {
+fn blocks_of_slabs_that_are_hardly_written_are_not_prefaulted() {
+    in_its_own_process("blocks_of_slabs_that_are_hardly_written_are_not_prefaulted", SETTINGS, || {
         drop(hardly_written_buffers(24 << 10, 10_000));
     });
 }
 
 #[test]
-fn buffers_of_more_than_a_huge_page_that_are_hardly_written_are_not_paged_in() {
-    in_its_own_process("buffers_of_more_than_a_huge_page_that_are_hardly_written_are_not_paged_in", SETTINGS, || {
+fn buffers_of_more_than_a_huge_page_that_are_hardly_written_are_not_prefaulted() {
+    in_its_own_process("buffers_of_more_than_a_huge_page_that_are_hardly_written_are_not_prefaulted", SETTINGS, || {
         drop(hardly_written_buffers(9 << 18, 500));
     });
 }

@@ -1,8 +1,7 @@
 //! The arena: one region per process, created on first use and shared by every [`ZkAllocator`](crate::ZkAllocator).
 //!
-//! Imports point downwards. This module composes `size_classes` and the zones of the `region`. `size_classes` serves blocks of size classes, from
-//! thread caches and slabs. Zones serve page runs; they use `residency`, which uses `os`. The modules `slab` and `runs` do not import each
-//! other.
+//! Imports point downwards. This module composes `size_classes` and the zones of the `region`. `size_classes` serves blocks from thread
+//! caches and slabs. Zones serve page runs; they use `residency`, which uses `os`. The modules `slab` and `runs` do not import each other.
 #![allow(unsafe_code, reason = "publishes the one arena, and hands out its memory")]
 
 mod align;

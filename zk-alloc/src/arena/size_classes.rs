@@ -169,10 +169,10 @@ impl SizeClasses {
 
     /// Blocks handed out, and their bytes, since the process started.
     pub(crate) fn totals(&self) -> Totals {
-        let cached = thread_cache::block_totals();
+        let by_threads = thread_cache::block_totals();
         Totals {
-            allocations: cached.allocations + self.allocations.load(Ordering::Relaxed),
-            bytes: cached.bytes + self.bytes.load(Ordering::Relaxed),
+            allocations: by_threads.allocations + self.allocations.load(Ordering::Relaxed),
+            bytes: by_threads.bytes + self.bytes.load(Ordering::Relaxed),
         }
     }
 

@@ -247,7 +247,7 @@ impl Zone {
         self.spec.is_cached && thread_cache::take_all_runs().map(|run| self.release_run(run)).count() > 0
     }
 
-    /// Frees a run that was cached, and is the caller's now.
+    /// Frees a run that the caller took out of a cache.
     fn release_run(&self, run: Run) {
         self.release_pages(self.page_at(run.address()), self.pages(run.bytes()));
     }

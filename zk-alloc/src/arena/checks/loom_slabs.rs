@@ -189,7 +189,7 @@ fn a_block_that_is_put_back_while_others_take_the_hint_away_is_not_lost() {
 }
 
 #[test]
-fn purging_gives_back_no_page_that_a_block_in_use_touches_and_loses_no_block() {
+fn no_page_that_a_block_in_use_touches_is_purged_and_no_block_is_lost() {
     with_memory(ZONE_PAGE_BYTES, 3, move |memory| {
         let slabs = Slabs::new(memory, 1);
         let blocks = slabs.take(short(), in_a_page(short()) + 2);

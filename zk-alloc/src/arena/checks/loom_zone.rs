@@ -118,13 +118,13 @@ fn zeroed_memory_is_zero_while_others_soil_and_trim() {
 /// A thread caches a run that it freed, and takes it again. Or another thread takes it out and frees it, so that it serves a third
 /// request.
 #[test]
-fn a_run_that_a_thread_keeps_is_its_own_or_free() {
+fn a_run_that_a_thread_caches_is_its_own_or_free() {
     const UNIT_BYTES: usize = 16 << 10;
     const IN_PAGES: usize = UNIT_BYTES / PAGE_BYTES;
     with_memory(PAGE_BYTES, 2, move |memory| {
         let model = Arc::new(memory.zone(HugeAdvice::Leave, 2 * IN_PAGES));
         let cache = std::sync::Arc::new(Cache::new());
-        let keep = |cache: &Cache, at: NonNull<u8>| {
+        let put = |cache: &Cache, at: NonNull<u8>| {
             let run = Run::new(at.addr().get(), UNIT_BYTES).expect("a whole unit");
             assert_eq!(cache.put_run(run), None);
         };
@@ -141,7 +141,7 @@ fn a_run_that_a_thread_keeps_is_its_own_or_free() {
             other.pass(2 * IN_PAGES, Contents::Zeroed);
         });
         if let Some(at) = model.claim(IN_PAGES, Contents::Any) {
-            keep(&cache, at);
+            put(&cache, at);
         }
         match cache.take_run_if(UNIT_BYTES, |_| true) {
             Some(run) => model.release(run_at(&model, run), IN_PAGES),
@@ -187,7 +187,7 @@ fn edges_that_are_prefaulted_while_another_thread_purges_are_accounted_as_long_a
 }
 
 #[test]
-fn memory_beside_edges_that_are_paged_in_is_zero_and_its_owners() {
+fn memory_beside_edges_that_are_prefaulted_is_zero_and_its_owners() {
     with_blocks(2, 2, |model| {
         let other = model.clone();
         let thread = spawn(move || other.pass(3, Contents::Zeroed));

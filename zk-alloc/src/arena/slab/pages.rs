@@ -26,7 +26,7 @@ impl SlabTable {
             } else if there != 0 {
                 let at = slab.as_ptr().wrapping_add(zone_page * zone_page_bytes);
                 zone.forbid_huge_at(at, zone_page_bytes);
-                // SAFETY: a page of the caller's slab, which nobody uses.
+                // SAFETY: a page of the zone, in the caller's slab. Nobody uses it.
                 let gone = unsafe { self.discard(zone, at, there, slab_bytes) };
                 if gone == there {
                     self.returned(gone, slab_bytes);
