@@ -206,6 +206,16 @@ pub(crate) fn huge_pages() -> HugePagesOutcome {
 }
 
 impl Config {
+    /// The resident bytes up to which the program or the environment asked to keep memory. A default asks for nothing.
+    pub(crate) fn kept_bytes(&self) -> usize {
+        let (bytes, time) = (self.settings.retain_bytes, self.settings.retain_for);
+        match (bytes.origin, time.origin) {
+            (_, Origin::Program | Origin::Environment) if time.value == Duration::MAX => usize::MAX,
+            (Origin::Program | Origin::Environment, _) => bytes.value,
+            _ => 0,
+        }
+    }
+
     fn resolve(
         machine: Host,
         environment: impl Fn(&'static str) -> Option<Value>,

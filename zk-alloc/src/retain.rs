@@ -14,9 +14,9 @@ use crate::{helpers, open_phases, os};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Retain {
-    /// Everything: the next phase finds its pages, and RSS stays at its peak.
+    /// Everything: the next phase finds its pages, and RSS stays at its peak. Nor is memory purged within a phase to keep to the peak.
     Always,
-    /// At most this many bytes, memory in use included. This is the default, with `ZK_ALLOC_RETAIN_BYTES`, or else half of the
+    /// At most this many bytes, memory in use included. While no more is resident, nothing is purged within a phase either. This is the default, with `ZK_ALLOC_RETAIN_BYTES`, or else half of the
     /// memory that the process may use (the limit of its control group, or the machine's memory).
     Bytes(usize),
     /// The peak live size of the last `Duration`. Between phases, free memory beyond that is purged. Once that time has passed
@@ -59,6 +59,11 @@ pub fn set_retain(retain: Retain) {
         Retain::Never => bytes(0),
     };
     POLICY.store(policy, Ordering::SeqCst);
+    arena::set_kept(match retain {
+        Retain::Always => usize::MAX,
+        Retain::Bytes(limit) => limit,
+        Retain::For(_) | Retain::Never => 0,
+    });
     follow();
     background::start_if_set();
 }

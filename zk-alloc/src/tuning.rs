@@ -148,12 +148,23 @@ constants! {
     least_look_us = 1000, "µs";
     /// The time between two looks of the background thread while there is nothing to purge.
     rest_ms = 1000, "ms";
-    /// A thread of the program purges this much at one look. Its request waits for the kernel, which takes some ten milliseconds for it.
+    /// After a look at the time, the program's threads purge this much, request by request.
     tick_bytes = 64 * MIB, "bytes";
     /// Or this part of the surplus, if that is more.
     tick_part = 4, "of the surplus";
     /// A thread that looks late purges for the missed looks too, up to this many.
     ticks_at_once = 4, "looks";
+    /// The most bytes that a request purges, unless it brings more itself. The kernel takes a millisecond for 10 MiB of small pages.
+    request_purge_bytes = 8 * MIB, "bytes";
+    /// The most ranges that a request purges, and one more for each length of a long run that it brings. A range takes one to three system
+    /// calls.
+    request_purge_ranges = 64, "ranges";
+    /// The most words of bitmaps that a request reads to find free memory to purge. They cover 8 GiB of small pages, in some 50 µs.
+    request_scan_words = 32 * KIB, "words";
+    /// A program at its peak that purges memory and needs it again gets more headroom. Purges may take this part of what is served without.
+    churn_part = 256, "of the bytes served";
+    /// After a purge in vain at the cap, this much must be freed before the next.
+    retry_at_cap_bytes = 256 * KIB, "bytes";
     /// A request over a limit purges this much more than it needs, so that the next requests find room.
     purge_ahead_bytes = MIB, "bytes";
     /// Thread caches are emptied at a limit if they hold this part of the used memory.

@@ -15,7 +15,7 @@ use std::sync::Barrier;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use blocks::{Block, KIB, MIB, RESIDENT, cost};
+use blocks::{Block, KIB, MIB, RESIDENT, cost, keep_every};
 use limits::without_more_memory;
 use support::{Numbers, assert_patterned, in_its_own_process, patterned, rss_bytes};
 use zk_alloc::{Retain, ZkAllocator, phase, release, set_retain, start_background_thread, stats};
@@ -181,6 +181,96 @@ fn what_is_dropped_after_its_phase_is_not_kept() {
             assert_comes_down_to(2 * MIB, before, &format!("{count} buffers of {bytes} bytes, for 20 ms"));
         }
     });
+}
+
+/// Sizes of 256 bytes to 4 MiB, as many of each doubling.
+fn mixed_bytes(numbers: &mut Numbers) -> usize {
+    let least = 256 << numbers.below(14);
+    least + numbers.below(least)
+}
+
+/// Runs `request`, and checks how much it purged and how many system calls it made, against what a request for `bytes` may.
+#[track_caller]
+fn as_one_request<R>(bytes: usize, request: impl FnOnce() -> R) -> R {
+    let before = stats();
+    let result = request();
+    let after = stats();
+    let (purged, calls) = (after.purged_bytes - before.purged_bytes, after.system_calls - before.system_calls);
+    assert!(purged <= (9 * MIB).max(bytes + 2 * MIB) as u64, "a request for {bytes} bytes purged {purged}");
+    assert!(calls <= 250 + bytes as u64 / (64 << 10), "a request for {bytes} bytes made {calls} system calls");
+    result
+}
+
+/// Whatever others freed before a pause, each request purges a part in proportion to itself, and the next ones go on.
+#[test]
+fn no_request_purges_more_than_its_part() {
+    let settings = [("ZK_ALLOC_RETAIN_FOR", "0.05")];
+    in_its_own_process("no_request_purges_more_than_its_part", &settings, || {
+        let mut numbers = Numbers::new(1);
+        let mut most_purged = 0;
+        for round in 0..6 {
+            let mut blocks = Vec::new();
+            let mut bytes = 0;
+            while bytes < 300 * MIB {
+                let size = mixed_bytes(&mut numbers);
+                blocks.push(as_one_request(size, || Block::written(&RESIDENT, size)));
+                bytes += size;
+            }
+            // Survivors make many short free ranges in every other round.
+            keep_every(if round % 2 == 0 { 3 } else { 1_000 }, &mut blocks);
+            thread::sleep(Duration::from_millis(200));
+            let purged_before = stats().purged_bytes;
+            let deadline = Instant::now() + Duration::from_secs(20);
+            while stats().retained_bytes() > 50 * MIB && Instant::now() < deadline {
+                as_one_request(100, || drop(Block::written(&RESIDENT, 100 + numbers.below(2_000))));
+                thread::sleep(Duration::from_micros(200));
+            }
+            most_purged = most_purged.max(stats().purged_bytes - purged_before);
+            assert!(stats().retained_bytes() <= 50 * MIB, "round {round}: {}", stats());
+        }
+        assert!(most_purged > 150 * MIB as u64, "the requests purged only {most_purged} bytes");
+    });
+}
+
+/// At its peak, a program that replaces pieces of mixed sizes would purge what it needs in the next millisecond.
+#[test]
+fn replacing_pieces_at_the_peak_purges_little_of_what_it_serves() {
+    in_its_own_process("replacing_pieces_at_the_peak_purges_little_of_what_it_serves", &[], || {
+        let mut numbers = Numbers::new(7);
+        let (mut pieces, mut bytes): (Vec<Block>, usize) = (Vec::new(), 0);
+        const LIVE_BYTES: usize = 60 * MIB;
+        for _ in 0..30_000 {
+            let size = mixed_bytes(&mut numbers);
+            while bytes + size > LIVE_BYTES {
+                let index = numbers.below(pieces.len());
+                bytes -= pieces.swap_remove(index).size();
+            }
+            pieces.push(Block::untouched(&RESIDENT, size, 8));
+            bytes += size;
+        }
+        let stats = stats();
+        let peak = stats.peak_live_bytes as u64;
+        assert!(stats.purged_bytes <= 2 * peak + stats.arena_bytes / 64, "{stats}");
+        assert!(stats.resident_bytes as u64 <= peak * 13 / 8, "{stats}");
+    });
+}
+
+/// A program is asked to keep its memory. It keeps what it frees, also at its peak.
+#[test]
+fn nothing_is_purged_at_the_peak_below_what_is_to_stay() {
+    for setting in [("ZK_ALLOC_RETAIN_BYTES", "1G"), ("ZK_ALLOC_RETAIN_FOR", "ever")] {
+        in_its_own_process("nothing_is_purged_at_the_peak_below_what_is_to_stay", &[setting], || {
+            let mut numbers = Numbers::new(3);
+            let mut buffers: Vec<Block> = Vec::new();
+            for _ in 0..2_000 {
+                buffers.push(Block::untouched(&RESIDENT, MIB + numbers.below(4 * MIB), 8));
+                if buffers.len() > 16 {
+                    buffers.swap_remove(numbers.below(17));
+                }
+            }
+            assert_eq!(stats().purged_bytes, 0, "{}", stats());
+        });
+    }
 }
 
 /// A program that is short of memory makes its buffers smaller. That must not need memory first.

@@ -56,11 +56,42 @@ pub(crate) enum Limit {
     Cap,
 }
 
+/// Resident bytes up to which the program or the operator asked to keep memory, also above the peak.
+static KEPT_BYTES: AtomicUsize = AtomicUsize::new(NOT_SET);
+const NOT_SET: usize = usize::MAX - 1;
+
+/// From now on, no memory is purged at the peak limit while at most this many bytes are resident.
+pub(crate) fn set_kept(bytes: usize) {
+    KEPT_BYTES.store(bytes, Ordering::Relaxed);
+}
+
+/// As [`set_kept`], unless the program did so before the arena opened.
+pub(super) fn set_kept_at_opening(bytes: usize) {
+    let _ = KEPT_BYTES.compare_exchange(NOT_SET, bytes, Ordering::Relaxed, Ordering::Relaxed);
+}
+
+/// The bytes that purges at the peak limit took and the program soon needed again: each purge adds its bytes, and a part of what was served
+/// since is taken off.
+static CHURN_BYTES: AtomicUsize = AtomicUsize::new(0);
+/// Bytes served when the last such purge was noted.
+static CHURN_SERVED_BYTES: AtomicU64 = AtomicU64::new(0);
+
+/// A request at the peak limit purged `gone_bytes`. So far, `served_bytes` were served.
+pub(super) fn purged_at_peak(gone_bytes: usize, served_bytes: u64) {
+    let since = served_bytes.saturating_sub(CHURN_SERVED_BYTES.swap(served_bytes, Ordering::Relaxed));
+    let paid_off = usize::try_from(since).unwrap_or(usize::MAX) / tuning::churn_part();
+    let most = 2 * counters::peak_live_bytes();
+    // A lost update of another thread only delays the headroom.
+    let churn = CHURN_BYTES.load(Ordering::Relaxed).saturating_sub(paid_off).saturating_add(gone_bytes);
+    CHURN_BYTES.store(churn.min(most), Ordering::Relaxed);
+}
+
 /// The headroom above a peak, in bytes: the larger of a part of the peak, and of half of the peak within bounds
-/// (docs/experiments/headroom.md).
+/// (docs/experiments/headroom.md). A program that keeps purging what it needs again gets up to half of the peak more.
 fn headroom(peak: usize) -> usize {
     let bounded = (peak / 2).min(tuning::most_headroom_bytes()).max(tuning::least_headroom_bytes());
-    bounded.max(peak / tuning::headroom_part())
+    let churn = CHURN_BYTES.load(Ordering::Relaxed).saturating_sub(peak / 2) / 2;
+    bounded.max(peak / tuning::headroom_part()) + churn.min(peak / 2)
 }
 
 /// Bytes that were resident and free when nothing was left to purge. They share their pages with live blocks.
@@ -81,12 +112,34 @@ pub(super) fn nothing_left_to_purge() {
     STUCK_BYTES.store(resident_bytes().saturating_sub(counters::used_bytes()), Ordering::Relaxed);
 }
 
-/// Whether a purge may make room for `bytes` below the cap, where threads cache `cached_bytes`. A purge looks at all memory. After
-/// one that missed its limit, a sixteenth of the excess must be freed before the next.
+/// Free and cached bytes when a request last found no room below the cap, whatever it purged.
+static FREE_AT_CAP_BYTES: AtomicUsize = AtomicUsize::new(0);
+
+/// Bytes that are free, or cached by threads.
+fn free_bytes(cached_bytes: usize) -> usize {
+    resident_bytes().saturating_sub(counters::used_bytes()).saturating_add(cached_bytes)
+}
+
+/// A purge did not make room below the cap.
+pub(super) fn cap_holds(cached_bytes: usize) {
+    FREE_AT_CAP_BYTES.store(free_bytes(cached_bytes).max(1), Ordering::Relaxed);
+}
+
+/// Whether a purge may make room for `bytes` below the cap, where threads cache `cached_bytes`. A purge looks at much memory. After
+/// one in vain, a sixteenth of the excess must be freed before the next, and no less than pays for it.
 pub(super) fn may_make_room(bytes: usize, cached_bytes: usize) -> bool {
     let excess = resident_bytes().saturating_add(bytes).saturating_sub(max_bytes());
-    let freed = purgeable_bytes(counters::used_bytes()).saturating_add(cached_bytes);
-    freed > 0 && freed >= excess / 16
+    let (free, before) = (free_bytes(cached_bytes), FREE_AT_CAP_BYTES.load(Ordering::Relaxed));
+    if free < before {
+        FREE_AT_CAP_BYTES.store(free.max(1), Ordering::Relaxed);
+    }
+    is_worth_a_purge(free, before, excess)
+}
+
+/// As [`may_make_room`], with `free` bytes now and `before` when a purge was in vain; 0 if none was.
+fn is_worth_a_purge(free: usize, before: usize, excess: usize) -> bool {
+    let least = if before == 0 { 1 } else { tuning::retry_at_cap_bytes() };
+    free.saturating_sub(before) >= least.max(excess / 16)
 }
 
 /// The bytes that may be resident under [`Limit::Peak`], for `more_bytes` that are about to be.
@@ -96,7 +149,7 @@ pub(super) fn peak_limit(more_bytes: usize) -> usize {
         return usize::MAX;
     }
     let peak = counters::peak_live_bytes().max(used + more_bytes);
-    peak + headroom(peak)
+    (peak + headroom(peak)).max(KEPT_BYTES.load(Ordering::Relaxed))
 }
 
 /// Accounts for `bytes` more; `false`, and nothing accounted, if that exceeds the limit.
@@ -131,4 +184,21 @@ pub(super) fn returned(bytes: usize) {
 /// Bytes that went back to the kernel so far.
 pub(crate) fn purged_bytes() -> u64 {
     PURGED_BYTES.load(Ordering::Relaxed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A purge looks at much memory. A program that stays at its cap must not pay for one at each request.
+    #[test]
+    fn purge_in_vain_at_the_cap_is_not_repeated_until_enough_is_freed() {
+        const MIB: usize = 1 << 20;
+        assert!(is_worth_a_purge(1, 0, 0) && is_worth_a_purge(MIB, 0, 16 * MIB));
+        assert!(!is_worth_a_purge(0, 0, 0) && !is_worth_a_purge(MIB - 1, 0, 16 * MIB));
+        let retry = tuning::retry_at_cap_bytes();
+        assert!(!is_worth_a_purge(5 * MIB, 5 * MIB, 100) && !is_worth_a_purge(5 * MIB + retry - 1, 5 * MIB, 100));
+        assert!(is_worth_a_purge(5 * MIB + retry, 5 * MIB, 100));
+        assert!(!is_worth_a_purge(6 * MIB, 5 * MIB, 32 * MIB) && is_worth_a_purge(7 * MIB, 5 * MIB, 32 * MIB));
+    }
 }

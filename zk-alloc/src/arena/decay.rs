@@ -132,7 +132,10 @@ pub(super) struct Looks {
     /// Bytes served by then, since the process started.
     served_bytes: u64,
     /// Resident and live bytes when a purge found nothing.
-    fruitless: (usize, usize),
+    fruitless: Marks,
+    /// The resident bytes that the program's threads purge down to, each request a part, until the next look; `None` if there is nothing
+    /// left to do.
+    unfinished: Option<usize>,
 }
 
 /// The facts at a look, in bytes.
@@ -150,6 +153,24 @@ pub(super) struct Sight {
     pub(super) is_in_phase: bool,
 }
 
+/// What changes if there is something new to purge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Marks {
+    pub(super) resident_bytes: usize,
+    /// Memory in a thread cache is free, although it counts as used.
+    pub(super) live_bytes: usize,
+}
+
+impl Marks {
+    const NONE: Self = Self { resident_bytes: 0, live_bytes: 0 };
+}
+
+impl Sight {
+    pub(super) fn marks(&self) -> Marks {
+        Marks { resident_bytes: self.resident_bytes, live_bytes: self.used_bytes.saturating_sub(self.cached_bytes) }
+    }
+}
+
 /// The result of a look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
@@ -163,7 +184,7 @@ pub(super) enum Verdict {
 
 impl Looks {
     const fn new() -> Self {
-        Self { window: Window::new(0), at_ns: 0, served_bytes: 0, fruitless: (0, 0) }
+        Self { window: Window::new(0), at_ns: 0, served_bytes: 0, fruitless: Marks::NONE, unfinished: None }
     }
 
     /// Takes a look in.
@@ -175,7 +196,7 @@ impl Looks {
         let is_cache_used = served_bytes >= (sight.cached_bytes / 8).max(1) as u64;
         let live_now_bytes = sight.used_bytes.saturating_sub(if is_cache_used { 0 } else { sight.cached_bytes });
         let seen = Seen { live_bytes: live_now_bytes.max(sight.peak_bytes), live_now_bytes, served_bytes };
-        (self.at_ns, self.served_bytes) = (now_ns.max(1), sight.served_bytes);
+        (self.at_ns, self.served_bytes, self.unfinished) = (now_ns.max(1), sight.served_bytes, None);
         if is_first {
             self.window = Window::new(live_now_bytes);
         }
@@ -184,11 +205,25 @@ impl Looks {
         keep_bytes.map_or(Verdict::Wait, |keep_bytes| self.verdict(sight, keep_bytes, looks, by))
     }
 
+    /// The purge that the last look began, if it is not time for the next look yet.
+    pub(super) fn unfinished(&self, now_ns: u64) -> Option<usize> {
+        self.unfinished.filter(|_| now_ns.saturating_sub(self.at_ns) < look_ns())
+    }
+
+    /// A request did its part of a purge down to `keep_bytes`.
+    pub(super) fn purged_part(&mut self, keep_bytes: usize, marks: Marks, gone_bytes: usize) {
+        self.purged(marks, gone_bytes);
+        self.unfinished = Some(keep_bytes).filter(|&keep_bytes| gone_bytes > 0 && marks.resident_bytes > keep_bytes);
+        if self.unfinished.is_some() {
+            NEXT_LOOK_NS.store(os::monotonic_ns().saturating_add(least_look_ns()), Ordering::Relaxed);
+        }
+    }
+
     fn verdict(&self, sight: Sight, keep_bytes: usize, looks: usize, by: Looker) -> Verdict {
         let is_over = self.window.is_over();
         let keep_bytes = if is_over && EMPTIES.load(Ordering::Relaxed) { 0 } else { keep_bytes };
         let surplus = sight.resident_bytes.saturating_sub(keep_bytes);
-        if surplus > 0 && !sight.is_in_phase && self.fruitless != marks(sight) {
+        if surplus > 0 && !sight.is_in_phase && self.fruitless != sight.marks() {
             let at_once = match by {
                 Looker::Background => surplus,
                 Looker::Program => surplus.min(
@@ -200,17 +235,12 @@ impl Looks {
         if is_over { Verdict::Rest } else { Verdict::Wait }
     }
 
-    /// A purge after this look freed `gone_bytes`.
-    pub(super) fn purged(&mut self, sight: Sight, gone_bytes: usize) {
+    /// A purge freed `gone_bytes`, and left this.
+    pub(super) fn purged(&mut self, left: Marks, gone_bytes: usize) {
         if gone_bytes == 0 {
-            self.fruitless = marks(sight);
+            self.fruitless = left;
         }
     }
-}
-
-fn marks(sight: Sight) -> (usize, usize) {
-    // Memory in a thread cache is free, although it counts as used.
-    (sight.resident_bytes, sight.used_bytes.saturating_sub(sight.cached_bytes))
 }
 
 /// See [`with_looks`].
@@ -258,7 +288,24 @@ mod tests {
         (looks, 2 * LOOKS as u64 * least_look_ns())
     }
 
-    /// A request waits while its thread purges, so one look must not purge a gigabyte.
+    /// A request purges a part, and the next ones go on until the look is done, or nothing goes, or it is time for the next look.
+    #[test]
+    fn what_a_request_leaves_of_a_purge_is_left_to_the_next() {
+        let sight = idle(1_000, 100);
+        let (mut looks, now_ns) = idled(sight, Looker::Program);
+        assert_eq!(looks.unfinished(now_ns), None);
+        let left = |resident_mib: usize| Marks { resident_bytes: resident_mib * MIB, live_bytes: 100 * MIB };
+        for (resident_mib, gone, is_unfinished) in [(900, 8 * MIB, true), (800, MIB, true), (700, MIB, false)] {
+            looks.purged_part(700 * MIB, left(resident_mib), gone);
+            assert_eq!(looks.unfinished(now_ns).is_some(), is_unfinished, "{resident_mib}");
+        }
+        looks.purged_part(700 * MIB, left(900), MIB);
+        assert_eq!(looks.unfinished(now_ns + least_look_ns()), None, "the next look decides anew");
+        looks.purged_part(700 * MIB, left(900), 0);
+        assert_eq!(looks.unfinished(now_ns), None, "nothing goes");
+    }
+
+    /// The program's threads purge a part of the surplus after each look: the program may need the rest soon.
     #[test]
     fn a_thread_of_the_program_purges_a_part_and_the_background_thread_all() {
         for (resident_mib, stays_mib, stays_when_late_mib) in [(1_000, 775, 327), (200, 136, 103), (150, 103, 103)] {
@@ -295,12 +342,12 @@ mod tests {
             now_ns += least_look_ns();
             looks.take_in(sight, now_ns, Looker::Background)
         };
-        looks.purged(sight, 0);
+        looks.purged(sight.marks(), 0);
         assert_eq!(look(&mut looks, sight), Verdict::Rest);
         assert!(matches!(look(&mut looks, idle(1_001, 100)), Verdict::Keep(_)));
-        looks.purged(idle(1_001, 100), MIB);
+        looks.purged(idle(1_001, 100).marks(), MIB);
         assert!(matches!(look(&mut looks, idle(1_001, 100)), Verdict::Keep(_)));
-        looks.purged(idle(1_001, 100), 0);
+        looks.purged(idle(1_001, 100).marks(), 0);
         let freed_to_its_cache = Sight { cached_bytes: 20 * MIB, ..idle(1_001, 100) };
         assert!(matches!(look(&mut looks, freed_to_its_cache), Verdict::Keep(_)));
     }

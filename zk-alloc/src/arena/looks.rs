@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::decay::{self, Looks, Policy, Sight, Verdict};
+use super::decay::{self, Looks, Marks, Policy, Sight, Verdict};
 use super::window::Looker;
 use super::{Arena, Purge, cached_bytes, get, pressure, resident_bytes};
 use crate::{counters, open_phases, os};
@@ -20,14 +20,32 @@ impl Arena {
         }
     }
 
-    /// Looks how much memory may be purged, and purges it.
+    /// Looks how much memory may be purged. The background thread purges it, and a thread of the program purges a part.
     fn look(&self, looks: &mut Looks, by: Looker) -> Verdict {
+        let now_ns = os::monotonic_ns();
+        if let Some(keep_bytes) = looks.unfinished(now_ns).filter(|_| by == Looker::Program) {
+            self.purge_part(looks, keep_bytes);
+            return Verdict::Wait;
+        }
         let sight = self.sight();
-        let verdict = looks.take_in(sight, os::monotonic_ns(), by);
+        let verdict = looks.take_in(sight, now_ns, by);
         if let Verdict::Keep(keep_bytes) = verdict {
-            looks.purged(sight, self.trim(keep_bytes, Purge::Now));
+            match by {
+                Looker::Background => looks.purged(sight.marks(), self.trim(keep_bytes, Purge::Now)),
+                Looker::Program => self.purge_part(looks, keep_bytes),
+            }
         }
         verdict
+    }
+
+    /// Does a request's part of a purge down to `keep_bytes`.
+    fn purge_part(&self, looks: &mut Looks, keep_bytes: usize) {
+        let gone_bytes = if open_phases::is_any() { 0 } else { self.purge_by_tick(keep_bytes) };
+        let marks = Marks {
+            resident_bytes: resident_bytes(),
+            live_bytes: counters::used_bytes().saturating_sub(cached_bytes()),
+        };
+        looks.purged_part(keep_bytes, marks, gone_bytes);
     }
 }
 

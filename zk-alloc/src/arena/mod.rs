@@ -53,7 +53,7 @@ use crate::tuning;
 
 #[cfg(test)]
 pub(crate) use budget::retained_limit;
-pub(crate) use budget::{purged_bytes, resident_bytes, set_retained};
+pub(crate) use budget::{purged_bytes, resident_bytes, set_kept, set_retained};
 pub(crate) use decay::{Policy, bell, set_watched, tick};
 pub(crate) use layout::{HugeAdvice, page_bytes};
 pub(crate) use residency::Purge;
@@ -267,6 +267,7 @@ impl Arena {
             &(*place).config
         };
         budget::set_max(config.settings.max_bytes.value);
+        budget::set_kept_at_opening(config.kept_bytes());
         classes::set_page_bytes(os::page_bytes());
         if config.settings.trace_escaped.value {
             escape::trace_escaped(true);

@@ -9,6 +9,45 @@ use super::{Arena, Contents, Purge, cached_bytes};
 use crate::counters;
 use crate::tuning;
 
+/// The work that a purge may still do. A request purges in proportion to what it brings itself, whatever lies around. The rest is left to
+/// later requests.
+#[derive(Debug)]
+pub(crate) struct Allowance {
+    pub(super) bytes: usize,
+    /// Ranges of pages to purge. Each takes at most three system calls.
+    pub(super) ranges: usize,
+    /// Words of bitmaps to read.
+    pub(super) words: usize,
+}
+
+impl Allowance {
+    /// For a caller that is no request: as much work as it takes to purge `bytes`.
+    pub(crate) fn unlimited(bytes: usize) -> Self {
+        Self { bytes, ranges: usize::MAX, words: usize::MAX }
+    }
+
+    /// For a request that brings `brought_bytes`, to purge at most `bytes`.
+    fn of_request(brought_bytes: usize, bytes: usize) -> Self {
+        let most_bytes = tuning::request_purge_bytes().max(brought_bytes.saturating_add(tuning::purge_ahead_bytes()));
+        Self {
+            bytes: bytes.min(most_bytes),
+            ranges: tuning::request_purge_ranges() + brought_bytes / tuning::long_run_bytes().max(1),
+            words: tuning::request_scan_words(),
+        }
+    }
+
+    pub(super) fn is_spent(&self) -> bool {
+        self.bytes == 0 || self.ranges == 0 || self.words == 0
+    }
+
+    /// A range was purged, or tried, and `gone_bytes` went.
+    pub(super) fn spend(&mut self, gone_bytes: usize, ranges: usize, words: usize) {
+        self.bytes = self.bytes.saturating_sub(gone_bytes);
+        self.ranges = self.ranges.saturating_sub(ranges);
+        self.words = self.words.saturating_sub(words);
+    }
+}
+
 impl Arena {
     /// As [`alloc`](Self::alloc), and purges free memory elsewhere to make room.
     #[cold]
@@ -21,7 +60,8 @@ impl Arena {
         match self.try_alloc(size, align, contents, Limit::Cap) {
             Ok(at) => {
                 // After the allocation, so that its resident pages are not purged. Its other pages are only accounted so far.
-                self.purge_to(budget::peak_limit(0).saturating_sub(tuning::purge_ahead_bytes()));
+                let gone = self.purge_for(size, budget::peak_limit(0).saturating_sub(tuning::purge_ahead_bytes()));
+                budget::purged_at_peak(gone, self.served_bytes());
                 Some(at)
             }
             Err(Shortage::Full) => None,
@@ -31,18 +71,28 @@ impl Arena {
                 }
                 // A block in a thread cache keeps its slab alive, which may lie where a run would fit.
                 self.size_classes.empty_caches(self.slab_zone());
-                self.purge_to(budget::max_bytes().saturating_sub(size.checked_add(tuning::purge_ahead_bytes())?));
-                self.try_alloc(size, align, contents, Limit::Cap).ok()
+                self.purge_for(
+                    size,
+                    budget::max_bytes().saturating_sub(size.checked_add(tuning::purge_ahead_bytes())?),
+                );
+                let at = self.try_alloc(size, align, contents, Limit::Cap).ok();
+                if at.is_none() {
+                    budget::cap_holds(cached_bytes());
+                }
+                at
             }
         }
     }
 
-    /// Purges free memory until at most `limit_bytes` are resident, and notes it if that fails.
-    fn purge_to(&self, limit_bytes: usize) {
-        self.trim_now(limit_bytes, || ());
-        if resident_bytes() > limit_bytes {
+    /// Purges free memory for a request of `brought_bytes`, until at most `limit_bytes` are resident or the request has done its part.
+    /// Returns the bytes purged. Notes it if there was nothing to purge.
+    pub(super) fn purge_for(&self, brought_bytes: usize, limit_bytes: usize) -> usize {
+        let surplus = resident_bytes().saturating_sub(limit_bytes);
+        let gone = self.trim_within(&mut Allowance::of_request(brought_bytes, surplus), Purge::Now);
+        if gone == 0 && surplus > 0 {
             budget::nothing_left_to_purge();
         }
+        gone
     }
 
     /// Empties thread caches if they hold much of the memory in use, so that their slabs return to the zone. Each cache costs its thread a
@@ -61,37 +111,49 @@ impl Arena {
         is_due
     }
 
+    /// A request's part of a purge by time, down to `keep_bytes`. Returns the bytes purged. Thread caches are emptied only if nothing else is
+    /// left.
+    pub(super) fn purge_by_tick(&self, keep_bytes: usize) -> usize {
+        let gone = self.purge_for(0, keep_bytes);
+        if gone > 0 || resident_bytes() <= keep_bytes {
+            return gone;
+        }
+        self.release_cached();
+        self.size_classes.empty_caches(self.slab_zone());
+        self.purge_for(0, keep_bytes)
+    }
+
     /// Purges free memory until at most `keep_bytes` are resident, or no free memory is. Returns the bytes purged.
     pub(crate) fn trim(&self, keep_bytes: usize, how: Purge) -> usize {
         if how == Purge::Lazily {
             // Lazily purged memory stays accounted, so the resident size does not tell when to stop.
             self.size_classes.empty_caches(self.slab_zone());
-            return self.trim_zones(resident_bytes().saturating_sub(keep_bytes), how);
+            self.release_cached();
+            return self.trim_zones(&mut Allowance::unlimited(resident_bytes().saturating_sub(keep_bytes)), how);
         }
-        self.trim_now(keep_bytes, || {
+        let surplus = || Allowance::unlimited(resident_bytes().saturating_sub(keep_bytes));
+        self.release_cached();
+        let mut gone = self.trim_zones(&mut surplus(), Purge::Now);
+        if surplus().bytes > 0 {
             if keep_bytes == 0 {
                 self.size_classes.vacate_caches(self.slab_zone());
             } else {
                 self.size_classes.empty_caches(self.slab_zone());
             }
-        })
-    }
-
-    /// Purges free runs. If they are not enough, calls `empty_caches`, then purges the free pages of slabs.
-    fn trim_now(&self, keep_bytes: usize, empty_caches: impl FnOnce()) -> usize {
-        let surplus = || resident_bytes().saturating_sub(keep_bytes);
-        let mut gone = self.trim_zones(surplus(), Purge::Now);
-        if surplus() > 0 {
-            empty_caches();
-            gone += self.size_classes.purge(self.slab_zone(), surplus());
-            gone += self.trim_zones(surplus(), Purge::Now);
+            gone += self.trim_within(&mut surplus(), Purge::Now);
         }
         gone
     }
 
-    fn trim_zones(&self, wanted_bytes: usize, how: Purge) -> usize {
-        let zones = self.region.zones().iter().rev();
-        zones.fold(0, |gone, zone| gone + zone.trim(wanted_bytes.saturating_sub(gone), how))
+    /// Purges free pages of slabs, which may free slabs, and free runs.
+    fn trim_within(&self, allowance: &mut Allowance, how: Purge) -> usize {
+        let runs = self.trim_zones(allowance, how);
+        let pages = self.size_classes.purge(self.slab_zone(), allowance);
+        runs + pages + if pages > 0 { self.trim_zones(allowance, how) } else { 0 }
+    }
+
+    fn trim_zones(&self, allowance: &mut Allowance, how: Purge) -> usize {
+        self.region.zones().iter().rev().map(|zone| zone.trim(allowance, how)).sum()
     }
 
     /// Frees the runs in thread caches.

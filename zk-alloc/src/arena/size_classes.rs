@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::budget::Limit;
 use super::decay;
+use super::purge::Allowance;
 use super::slab::SlabTable;
 use super::thread_cache::{self, Cache, Room, Totals};
 use super::zone::{Shortage, Zone};
@@ -162,9 +163,9 @@ impl SizeClasses {
         });
     }
 
-    /// Purges pages of free blocks until `wanted_bytes` are purged. Returns how many bytes were.
-    pub(crate) fn purge(&self, zone: &Zone, wanted_bytes: usize) -> usize {
-        self.slabs.purge(zone, wanted_bytes)
+    /// Purges pages of free blocks until the allowance is spent. Returns how many bytes were purged.
+    pub(crate) fn purge(&self, zone: &Zone, allowance: &mut Allowance) -> usize {
+        self.slabs.purge(zone, allowance)
     }
 
     /// Blocks handed out, and their bytes, since the process started.

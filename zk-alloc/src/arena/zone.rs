@@ -13,6 +13,7 @@ mod prefault;
 mod purge;
 
 use std::ptr::NonNull;
+use std::sync::atomic::AtomicUsize;
 
 use super::bitmap::Bitmap;
 use super::budget::{self, Limit};
@@ -55,6 +56,8 @@ pub(crate) struct Zone {
     committed: Mapped,
     huge: HugePages,
     spec: ZoneSpec,
+    /// The page below which the next trim continues; 0 to begin at the top.
+    trimmed_to: AtomicUsize,
 }
 
 // SAFETY: `base` is an address that never changes; everything mutable is atomic, and the memory behind `base` is only
@@ -83,7 +86,8 @@ impl Zone {
         let runs = Runs::new(used)?;
         #[cfg(loom)]
         let runs = Runs::without_holes(used)?;
-        Ok(Self { base, runs, residency, committed: Mapped::new(), huge: HugePages::new(&spec, blocks), spec })
+        let (huge, committed) = (HugePages::new(&spec, blocks), Mapped::new());
+        Ok(Self { base, runs, residency, committed, huge, spec, trimmed_to: AtomicUsize::new(0) })
     }
 
     /// Hands out a run of at least `bytes` bytes. Before it hands out what is not resident, it asks whether there is memory

@@ -8,6 +8,7 @@ use loom::sync::Arc;
 use super::models::{Memory, Model, join, spawn, with_memory};
 use crate::arena::budget::{self, Limit};
 use crate::arena::layout::HugeAdvice;
+use crate::arena::purge::Allowance;
 use crate::arena::residency::Purge;
 use crate::arena::thread_cache::{Cache, Run};
 use crate::arena::zone::Contents;
@@ -51,7 +52,7 @@ impl Model {
     }
 
     fn trim(&self, how: Purge) {
-        self.zone.trim(usize::MAX, how);
+        self.zone.trim(&mut Allowance::unlimited(usize::MAX), how);
     }
 
     /// Accounted memory is resident, and resident memory is accounted.

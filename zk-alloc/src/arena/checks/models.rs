@@ -16,6 +16,7 @@ use loom::thread::{self, JoinHandle};
 use crate::arena::bitmap::Bitmap;
 use crate::arena::budget::{self, Limit};
 use crate::arena::layout::{HugeAdvice, ZoneSpec};
+use crate::arena::purge::Allowance;
 use crate::arena::residency::Purge;
 use crate::arena::zone::{Contents, Zone};
 use crate::os;
@@ -152,7 +153,7 @@ impl Model {
         assert_eq!(at, self.zone.base());
         // SAFETY: claimed above.
         unsafe { self.zone.release(at, all) };
-        self.zone.trim(usize::MAX, Purge::Now);
+        self.zone.trim(&mut Allowance::unlimited(usize::MAX), Purge::Now);
         assert_eq!(self.accounted_bytes(), 0, "the account is wrong");
         assert_eq!(self.bytes_in_memory(), 0, "something is in memory of which the zone knows nothing");
     }

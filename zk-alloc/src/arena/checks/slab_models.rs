@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use super::models::{Memory, Model, Uses};
 use crate::arena::budget::Limit;
 use crate::arena::layout::HugeAdvice;
+use crate::arena::purge::Allowance;
 use crate::arena::slab::SlabTable;
 use crate::arena::zone::Shortage;
 use crate::classes::{self, Class};
@@ -99,7 +100,7 @@ impl Slabs {
     }
 
     pub(super) fn purge(&self) {
-        self.table.purge(&self.model.zone, usize::MAX);
+        self.table.purge(&self.model.zone, &mut Allowance::unlimited(usize::MAX));
     }
 
     /// Every block that no thread owns can be taken.

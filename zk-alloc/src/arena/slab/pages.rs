@@ -6,10 +6,14 @@ use std::sync::atomic;
 
 use super::{Blocks, SlabTable, UNIT_BYTES, UNPURGED, WORD_BITS, low_bits};
 use crate::arena::budget::{self, Limit};
+use crate::arena::purge::Allowance;
 use crate::arena::zone::{Shortage, Zone};
 use crate::classes::{Class, MAX_WORDS};
 use crate::os;
 use crate::sync::{AtomicU64, Ordering};
+
+/// A look at a slab counts as so many words that are read.
+const SLAB_WORDS: usize = 16;
 
 impl SlabTable {
     pub(super) fn return_to_zone(&self, zone: &Zone, slab: NonNull<u8>, slab_bytes: usize, present: u64) {
@@ -128,22 +132,23 @@ impl SlabTable {
         bytes
     }
 
-    /// Purges the free pages of slabs until `wanted_bytes` are gone, or no slab has any. Returns how many bytes went.
+    /// Purges the free pages of slabs until the allowance is spent, or no slab has any. Returns how many bytes went.
     ///
     /// It looks only at slabs in which a block was freed since their last purge, so each look is paid for by a free. The next call
     /// continues behind the slab at which this one stops.
-    pub(crate) fn purge(&self, zone: &Zone, wanted_bytes: usize) -> usize {
+    pub(crate) fn purge(&self, zone: &Zone, allowance: &mut Allowance) -> usize {
         let unpurged = self.hints.set(UNPURGED);
         let begun = self.purge_from.load(atomic::Ordering::Relaxed);
         let (mut from, mut is_second_half) = (begun, begun == 0);
         let mut gone = 0;
-        while gone < wanted_bytes {
+        while !allowance.is_spent() {
             match unpurged.first(from).filter(|&unit| !is_second_half || begun == 0 || unit < begun) {
                 Some(unit) => {
                     // Cleared before the look: a block that is freed during the look sets the hint again.
                     unpurged.clear(unit);
-                    gone += self.purge_slab(zone, unit);
-                    from = unit + 1;
+                    let went = self.purge_slab(zone, unit);
+                    allowance.spend(went, usize::from(went > 0), SLAB_WORDS);
+                    (gone, from) = (gone + went, unit + 1);
                 }
                 None if is_second_half => break,
                 None => (from, is_second_half) = (0, true),

@@ -3,22 +3,41 @@
 
 use std::ptr::NonNull;
 
+use std::sync::atomic::Ordering;
+
 use super::{Purge, Zone};
+use crate::arena::bitmap::WORD_BITS;
+use crate::arena::purge::Allowance;
 use crate::os;
 
 impl Zone {
-    /// Purges free memory, from the top address down, until at least `wanted_bytes` are purged or no free memory is resident. Returns how
-    /// many bytes were purged.
-    pub(crate) fn trim(&self, wanted_bytes: usize, how: Purge) -> usize {
-        self.release_cached();
+    /// Purges free memory, from the top address down, until the allowance is spent or no free memory is resident. Returns how many bytes
+    /// were purged. A trim that read as many words as it may ends in the midst of the zone, and the next one continues there.
+    pub(crate) fn trim(&self, allowance: &mut Allowance, how: Purge) -> usize {
         let resident = self.residency.resident_bits();
-        let mut gone = 0;
-        let mut end = self.committed.pages();
-        while gone < wanted_bytes {
-            let Some((start, len)) = resident.last_run_without(self.runs.used(), 0, end) else { break };
-            let wanted = self.pages(wanted_bytes - gone).min(len);
-            gone += self.trim_run(start + len - wanted, wanted, how);
-            end = start + len - wanted;
+        let top = self.committed.pages();
+        let begun = Some(self.trimmed_to.swap(0, Ordering::Relaxed)).filter(|&page| page > 0 && page < top);
+        let (mut gone, mut end, mut lowest) = (0, begun.unwrap_or(top), 0);
+        let mut is_around = begun.is_none();
+        while !allowance.is_spent() {
+            let from = end.saturating_sub(allowance.words.saturating_mul(WORD_BITS)).max(lowest);
+            let found = resident.last_run_without(self.runs.used(), from, end);
+            if let Some((start, len)) = found {
+                let wanted = self.pages(allowance.bytes).min(len);
+                let went = self.trim_run(start + len - wanted, wanted, how);
+                allowance.spend(went, 1, (end - start) / WORD_BITS);
+                (gone, end) = (gone + went, start + len - wanted);
+                continue;
+            }
+            allowance.spend(0, 0, (end - from) / WORD_BITS + 1);
+            if from > lowest {
+                self.trimmed_to.store(from, Ordering::Relaxed);
+                break;
+            }
+            if is_around {
+                break;
+            }
+            (end, lowest, is_around) = (top, begun.unwrap_or(0), true);
         }
         gone
     }
