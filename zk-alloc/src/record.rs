@@ -10,7 +10,7 @@ use crate::{os, stats};
 ///
 /// | Metric | Kind | Meaning |
 /// |---|---|---|
-/// | `zk_alloc_resident_bytes` | gauge | the arena's part of RSS |
+/// | `zk_alloc_resident_bytes` | gauge | handed out or retained: the arena's part of RSS, if all of it was touched |
 /// | `zk_alloc_live_bytes` | gauge | in use now: a leak grows from proof to proof |
 /// | `zk_alloc_retained_bytes` | gauge | free and resident, for the next proof |
 /// | `zk_alloc_peak_live_bytes` | gauge | the most that was in use |
@@ -32,7 +32,11 @@ use crate::{os, stats};
 pub fn record_metrics() {
     let stats = stats::stats();
     let gauges = [
-        ("zk_alloc_resident_bytes", stats.resident_bytes, "The arena's part of RSS"),
+        (
+            "zk_alloc_resident_bytes",
+            stats.resident_bytes,
+            "Handed out or retained by the arena: resident, or resident once touched",
+        ),
         ("zk_alloc_live_bytes", stats.live_bytes, "In use now: a leak grows from proof to proof"),
         ("zk_alloc_retained_bytes", stats.retained_bytes(), "Free and resident, for the next proof"),
         ("zk_alloc_peak_live_bytes", stats.peak_live_bytes, "The most that was in use"),

@@ -47,7 +47,8 @@ pub struct Stats {
     pub slabs_in_use_bytes: usize,
     /// Bytes of the live blocks in them, rounded up to their size classes. The rest serves the next requests.
     pub slab_live_bytes: usize,
-    /// Bytes of the arena that are resident, or will be when a thread first touches memory that was handed out.
+    /// Bytes of the arena that are handed out or retained: resident, or resident as soon as a thread touches them. Memory that was handed
+    /// out and never touched counts too. [`resident_parts`](crate::resident_parts) asks the kernel for what it has pages for.
     pub resident_bytes: usize,
     /// Bytes that were purged: the arena returned their pages to the kernel.
     pub purged_bytes: u64,
@@ -229,7 +230,7 @@ impl fmt::Display for Stats {
         )?;
         writeln!(
             f,
-            "resident {} of {} of address space; {} were fresh, {} purged",
+            "handed out or retained {} of {} of address space; {} were fresh, {} purged",
             Mib(self.resident_bytes as u64),
             Mib(self.address_space_bytes as u64),
             Mib(self.fresh_bytes),

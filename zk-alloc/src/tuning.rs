@@ -165,6 +165,10 @@ constants! {
     churn_part = 256, "of the bytes served";
     /// After a purge in vain at the cap, this much must be freed before the next.
     retry_at_cap_bytes = 256 * KIB, "bytes";
+    /// How long the cap leaves out memory that the kernel said was untouched.
+    untouched_ms = 100, "ms";
+    /// A request at the cap asks for the pages of untouched memory until it has found this much that is in memory, which takes a millisecond.
+    ask_bytes = 1 << 30, "bytes", off 0;
     /// A request over a limit purges this much more than it needs, so that the next requests find room.
     purge_ahead_bytes = MIB, "bytes";
     /// Thread caches are emptied at a limit if they hold this part of the used memory.
@@ -194,6 +198,8 @@ constants! {
     /// One block in this number takes the slow path even if the cache has it: a thread that lives on its cache would not see time pass. The
     /// detour takes some 15 ns.
     tick_requests = 128, "requests";
+    /// The same while there is memory to purge, of which each such request takes a part.
+    purge_requests = 4, "requests";
     /// Requests after which a thread asks again for a cache if all were taken.
     patience_requests = 256, "requests";
 

@@ -37,6 +37,23 @@ fn resident_memory_stays_below_the_cap() {
     });
 }
 
+/// Memory that was handed out and never touched takes none, and leaves room for what does.
+#[cfg(target_os = "linux")]
+#[test]
+fn untouched_memory_does_not_count_at_the_cap() {
+    with_cap("untouched_memory_does_not_count_at_the_cap", || {
+        let mut untouched: Vec<u8> = black_box(Vec::with_capacity(60 << 20));
+        let buffers: Vec<_> = (0..20).map(|_| black_box(vec![1u8; 1 << 20])).collect();
+        assert_eq!(overflow_stats().0, 0, "{}", stats());
+        // Once it is touched, it counts.
+        untouched.resize(60 << 20, 1);
+        std::thread::sleep(std::time::Duration::from_millis(150));
+        let more: Vec<_> = (0..8).map(|_| black_box(vec![1u8; 1 << 20])).collect();
+        assert!(overflow_stats().0 >= 7, "{}", stats());
+        drop((buffers, more));
+    });
+}
+
 /// At the cap, a slab that becomes free purges the rest of its pages. The kernel refuses to purge locked pages, so they
 /// keep their contents.
 #[cfg(target_os = "linux")]

@@ -22,7 +22,7 @@ struct zk_alloc_stats {
     uint64_t overflow_allocations; /* requests that glibc served because the arena had no memory */
     uint64_t live_bytes;           /* alive now, */
     uint64_t peak_live_bytes;      /* and the most that were */
-    uint64_t resident_bytes;       /* resident now, or as soon as it is touched */
+    uint64_t resident_bytes;       /* handed out or retained: resident, or as soon as it is touched */
     uint64_t fresh_bytes;          /* handed out without being resident: each page of it costs a page fault */
     uint64_t system_calls;         /* calls of the arena into the kernel */
 };

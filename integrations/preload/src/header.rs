@@ -79,7 +79,7 @@ pub(crate) struct Stats {
     /// The live size now, and its peak, in bytes.
     pub(crate) live_bytes: u64,
     pub(crate) peak_live_bytes: u64,
-    /// The resident size now, in bytes.
+    /// Bytes that are handed out or retained: resident now, or as soon as they are touched.
     pub(crate) resident_bytes: u64,
     /// Bytes that were handed out fresh; each page costs a fault.
     pub(crate) fresh_bytes: u64,

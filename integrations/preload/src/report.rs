@@ -64,8 +64,8 @@ extern "C" fn at_exit() {
     let (parts, mib) = (arena::resident_parts(), |bytes: usize| Mib(bytes as u64));
     let left_out = if dlopen::left_deepbind_out() { "; RTLD_DEEPBIND left out" } else { "" };
     c_api::print_line(format_args!(
-        "report of {name} ({own}): served {} requests from {} bytes on with {}, at most {} alive; {} resident at exit \
-         ({} live, {} in thread caches, {} free in slabs, {} in free page runs, {} prefaulted); \
+        "report of {name} ({own}): served {} requests from {} bytes on with {}, at most {} alive; {} held at exit \
+         ({} live, {} in thread caches, {} free in slabs, {} in free page runs, {} prefaulted), {} of it in memory; \
          {} by glibc because memory was short; the process: peak {}, {} minor faults, {} in huge pages ({huge_pages}){left_out}",
         stats.arena_allocations,
         start::min_bytes(),
@@ -77,6 +77,7 @@ extern "C" fn at_exit() {
         mib(parts.free_slab_bytes),
         mib(parts.free_run_bytes),
         mib(parts.prefaulted_bytes),
+        mib(parts.kernel_bytes.unwrap_or(parts.resident_bytes())),
         stats.overflow_allocations,
         Mib(peak_rss_bytes()),
         c_api::minor_faults(),

@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use crate::counters;
+use crate::os;
 use crate::tuning;
 
 /// Bytes of the arena that are resident, or will be when they are first touched.
@@ -152,11 +153,36 @@ pub(super) fn peak_limit(more_bytes: usize) -> usize {
     (peak + headroom(peak)).max(KEPT_BYTES.load(Ordering::Relaxed))
 }
 
+/// Accounted bytes that the kernel had no pages for when a request at the cap last asked. They are known to be untouched for a moment only,
+/// because their owners may touch them.
+static UNTOUCHED_BYTES: AtomicUsize = AtomicUsize::new(0);
+/// When that ends, by [`os::coarse_ns`].
+static UNTOUCHED_UNTIL_NS: AtomicU64 = AtomicU64::new(0);
+
+/// For a moment, the cap does not count `bytes` that are accounted and untouched.
+pub(super) fn set_untouched(bytes: usize) {
+    UNTOUCHED_BYTES.store(bytes, Ordering::Relaxed);
+    let until = os::coarse_ns().saturating_add(tuning::untouched_ms() as u64 * 1_000_000);
+    UNTOUCHED_UNTIL_NS.store(until, Ordering::Relaxed);
+}
+
+/// Whether it is time to ask again how much is untouched.
+pub(super) fn may_ask_for_untouched() -> bool {
+    os::coarse_ns() >= UNTOUCHED_UNTIL_NS.load(Ordering::Relaxed)
+}
+
+/// The most bytes that may be accounted below the cap.
+fn cap_bytes() -> usize {
+    let untouched = UNTOUCHED_BYTES.load(Ordering::Relaxed);
+    let is_known = untouched > 0 && !may_ask_for_untouched();
+    max_bytes().saturating_add(if is_known { untouched } else { 0 })
+}
+
 /// Accounts for `bytes` more; `false`, and nothing accounted, if that exceeds the limit.
 pub(super) fn admit(bytes: usize, limit: Limit) -> bool {
     let most = match limit {
-        Limit::Cap => max_bytes(),
-        Limit::Peak => max_bytes().min(peak_limit(bytes)),
+        Limit::Cap => cap_bytes(),
+        Limit::Peak => cap_bytes().min(peak_limit(bytes)),
     };
     RESIDENT_BYTES
         .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |resident| {
@@ -178,6 +204,11 @@ pub(super) fn unaccount(bytes: usize) {
 /// `bytes` went back to the kernel.
 pub(super) fn returned(bytes: usize) {
     unaccount(bytes);
+    // The purged pages may be the untouched ones.
+    let untouched = UNTOUCHED_BYTES.load(Ordering::Relaxed);
+    if untouched > 0 {
+        UNTOUCHED_BYTES.store(untouched.saturating_sub(bytes), Ordering::Relaxed);
+    }
     PURGED_BYTES.fetch_add(bytes as u64, Ordering::Relaxed);
 }
 

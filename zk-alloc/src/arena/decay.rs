@@ -82,6 +82,14 @@ fn tick_if_due() {
     }
 }
 
+/// Whether requests have a purge to go on with.
+static IS_UNFINISHED: AtomicBool = AtomicBool::new(false);
+
+/// The requests for blocks that a thread serves from its cache until one takes the slow path, and ticks.
+pub(super) fn requests_to_tick() -> usize {
+    if IS_UNFINISHED.load(Ordering::Relaxed) { tuning::purge_requests() } else { tuning::tick_requests() }
+}
+
 /// The time between two looks, in nanoseconds.
 fn look_ns() -> u64 {
     (WINDOW_NS.load(Ordering::Relaxed) / LOOKS as u64).max(least_look_ns())
@@ -197,6 +205,7 @@ impl Looks {
         let live_now_bytes = sight.used_bytes.saturating_sub(if is_cache_used { 0 } else { sight.cached_bytes });
         let seen = Seen { live_bytes: live_now_bytes.max(sight.peak_bytes), live_now_bytes, served_bytes };
         (self.at_ns, self.served_bytes, self.unfinished) = (now_ns.max(1), sight.served_bytes, None);
+        IS_UNFINISHED.store(false, Ordering::Relaxed);
         if is_first {
             self.window = Window::new(live_now_bytes);
         }
@@ -214,6 +223,7 @@ impl Looks {
     pub(super) fn purged_part(&mut self, keep_bytes: usize, marks: Marks, gone_bytes: usize) {
         self.purged(marks, gone_bytes);
         self.unfinished = Some(keep_bytes).filter(|&keep_bytes| gone_bytes > 0 && marks.resident_bytes > keep_bytes);
+        IS_UNFINISHED.store(self.unfinished.is_some(), Ordering::Relaxed);
         if self.unfinished.is_some() {
             NEXT_LOOK_NS.store(os::monotonic_ns().saturating_add(least_look_ns()), Ordering::Relaxed);
         }

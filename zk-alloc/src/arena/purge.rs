@@ -66,6 +66,11 @@ impl Arena {
             }
             Err(Shortage::Full) => None,
             Err(Shortage::OverBudget) => {
+                if self.ask_for_untouched(size) {
+                    if let Ok(at) = self.try_alloc(size, align, contents, Limit::Cap) {
+                        return Some(at);
+                    }
+                }
                 if !budget::may_make_room(size, cached_bytes()) {
                     return None;
                 }
@@ -82,6 +87,18 @@ impl Arena {
                 at
             }
         }
+    }
+
+    /// Asks the kernel how much of the accounted memory nobody has touched yet, so that the cap does not count it. Asks rarely, and about
+    /// [a part](tuning::ask_bytes) of the memory at a time. Returns whether that may make room for `size` bytes.
+    fn ask_for_untouched(&self, size: usize) -> bool {
+        if size > budget::max_bytes() || !budget::may_ask_for_untouched() {
+            return false;
+        }
+        let mut left = tuning::ask_bytes();
+        let untouched: usize = self.region.zones().iter().rev().map(|zone| zone.untouched_bytes(&mut left)).sum();
+        budget::set_untouched(untouched);
+        untouched > 0
     }
 
     /// Purges free memory for a request of `brought_bytes`, until at most `limit_bytes` are resident or the request has done its part.

@@ -58,6 +58,8 @@ pub(crate) struct Zone {
     spec: ZoneSpec,
     /// The page below which the next trim continues; 0 to begin at the top.
     trimmed_to: AtomicUsize,
+    /// The page at which the next question for untouched memory continues.
+    asked_to: AtomicUsize,
 }
 
 // SAFETY: `base` is an address that never changes; everything mutable is atomic, and the memory behind `base` is only
@@ -87,7 +89,16 @@ impl Zone {
         #[cfg(loom)]
         let runs = Runs::without_holes(used)?;
         let (huge, committed) = (HugePages::new(&spec, blocks), Mapped::new());
-        Ok(Self { base, runs, residency, committed, huge, spec, trimmed_to: AtomicUsize::new(0) })
+        Ok(Self {
+            base,
+            runs,
+            residency,
+            committed,
+            huge,
+            spec,
+            trimmed_to: AtomicUsize::new(0),
+            asked_to: AtomicUsize::new(0),
+        })
     }
 
     /// Hands out a run of at least `bytes` bytes. Before it hands out what is not resident, it asks whether there is memory

@@ -11,7 +11,6 @@ use std::sync::atomic::AtomicPtr;
 use super::run::Run;
 use crate::classes::{self, Class};
 use crate::sync::{AtomicU8, AtomicU64, Ordering, compiler_fence};
-use crate::tuning;
 
 /// Where the addresses of a thread's blocks lie, class by class.
 pub(super) type Blocks = [AtomicU64; classes::PLACES];
@@ -39,6 +38,8 @@ pub(crate) struct Cache {
     run_bytes: AtomicU64,
     block_allocations: AtomicU64,
     block_bytes: AtomicU64,
+    /// The number of block allocations from which on the next one takes the slow path.
+    next_tick: AtomicU64,
     /// Bytes of blocks taken back, which other threads may have handed out.
     returned_bytes: AtomicU64,
     /// The requests, and their bytes, of the threads that had the cache before this one.
@@ -110,6 +111,7 @@ impl Cache {
             run_bytes: AtomicU64::new(0),
             block_allocations: AtomicU64::new(0),
             block_bytes: AtomicU64::new(0),
+            next_tick: AtomicU64::new(0),
             returned_bytes: AtomicU64::new(0),
             former_allocations: AtomicU64::new(0),
             former_bytes: AtomicU64::new(0),
@@ -132,6 +134,7 @@ impl Cache {
             run_bytes: AtomicU64::new(0),
             block_allocations: AtomicU64::new(0),
             block_bytes: AtomicU64::new(0),
+            next_tick: AtomicU64::new(0),
             returned_bytes: AtomicU64::new(0),
             former_allocations: AtomicU64::new(0),
             former_bytes: AtomicU64::new(0),
@@ -219,8 +222,13 @@ impl Cache {
     /// Whether the next block takes the slow path, where the thread looks at the time, even if the cache has it.
     #[inline(always)]
     pub(crate) fn is_to_tick(&self) -> bool {
-        let every = tuning::tick_requests().max(1) as u64;
-        self.block_allocations.load(Ordering::Relaxed) % every == every - 1
+        self.block_allocations.load(Ordering::Relaxed) >= self.next_tick.load(Ordering::Relaxed)
+    }
+
+    /// The thread is on the slow path. It takes it again after so many `requests` for blocks.
+    pub(crate) fn tick_after(&self, requests: usize) {
+        let now = self.block_allocations.load(Ordering::Relaxed);
+        self.next_tick.store(now.saturating_add(requests as u64), Ordering::Relaxed);
     }
 
     /// Takes out the block that came last. Only for a thread that entered or claimed the cache, as all that follows.

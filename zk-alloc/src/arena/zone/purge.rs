@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use super::{Purge, Zone};
 use crate::arena::bitmap::WORD_BITS;
 use crate::arena::purge::Allowance;
-use crate::os;
+use crate::os::{self, HUGE_PAGE_BYTES};
 
 impl Zone {
     /// Purges free memory, from the top address down, until the allowance is spent or no free memory is resident. Returns how many bytes
@@ -40,6 +40,28 @@ impl Zone {
             (end, lowest, is_around) = (top, begun.unwrap_or(0), true);
         }
         gone
+    }
+
+    /// The accounted bytes of long runs for which the kernel has no pages. Stops when it has found `left` bytes of pages, and the next call
+    /// continues there.
+    pub(crate) fn untouched_bytes(&self, left: &mut usize) -> usize {
+        let end = self.committed.pages();
+        let begun = self.asked_to.swap(0, Ordering::Relaxed).min(end);
+        let mut untouched = 0;
+        for (start, len) in self.residency.resident_bits().set_runs(begun, end - begun) {
+            if *left == 0 {
+                self.asked_to.store(start, Ordering::Relaxed);
+                break;
+            }
+            // Nobody else need own these pages: the answer is a guess at any time.
+            if self.bytes(len) >= HUGE_PAGE_BYTES {
+                let Some(in_memory) = self.residency.bytes_in_memory(start, len) else { break };
+                untouched += self.bytes(len) - in_memory.min(self.bytes(len));
+                // To ask takes time, too.
+                *left = left.saturating_sub(in_memory.max(self.bytes(len) / 16));
+            }
+        }
+        untouched
     }
 
     /// Purges the free pages of `[start, start + len)`, at once if no page is used.
