@@ -1,9 +1,12 @@
-//! Checks the commands in the Markdown files without running them: the tasks, packages, tests, provers, allocators, options, scripts,
-//! variables and files that they name exist. CHANGELOG.md is left out: it names what is gone.
+//! Checks the commands in the Markdown files, in Makefile.toml and in the workflow without running them: the tasks, packages, tests,
+//! provers, allocators, options, scripts, variables and files that they name exist. CHANGELOG.md is left out: it names what is gone.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
+
+const WORKFLOW: &str = ".github/workflows/ci.yml";
 
 fn main() -> ExitCode {
     let names = Names::read();
@@ -25,11 +28,18 @@ fn main() -> ExitCode {
                 .extend(unknown.map(|variable| format!("{}:{}: nothing reads {variable}", page.display(), index + 1)));
         }
     }
+    let (tasks, faults) = names.tasks();
+    broken.extend(faults);
+    let workflow = read_to_string(Path::new(WORKFLOW));
+    let steps = workflow.lines().enumerate().filter_map(|(index, line)| Some((index + 1, line.split_once("run: ")?.1)));
+    for (line, command) in steps {
+        broken.extend(names.faults(command).into_iter().map(|why| format!("{WORKFLOW}:{line}: {command}: {why}")));
+    }
     for line in &broken {
         eprintln!("{line}");
     }
-    println!("{commands} commands in {read} files, {} faults", broken.len());
-    if commands == 0 || !broken.is_empty() { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+    println!("{commands} commands in {read} files, {tasks} tasks, {} faults", broken.len());
+    if commands == 0 || tasks == 0 || !broken.is_empty() { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
 fn listed(patterns: &[&str]) -> Vec<PathBuf> {
@@ -108,9 +118,8 @@ impl Names {
         let words: Vec<&str> =
             command.split_whitespace().map(|word| word.trim_matches(['\'', '"', '(', ')', ',', ';'])).collect();
         let mut faults = Vec::new();
-        for script in words.iter().filter(|word| word.starts_with(".ci/") && !Path::new(word).exists()) {
-            faults.push(format!("there is no {script}"));
-        }
+        let scripts = words.iter().filter(|word| word.starts_with(".ci/") && !word.ends_with(".rs"));
+        faults.extend(scripts.filter_map(|script| script_fault(script)));
         let Some(at) = words.iter().position(|word| *word == "cargo") else { return faults };
         // A program's own arguments follow the dashes, and another command the sign.
         let words = &words[at + 1..];
@@ -127,6 +136,34 @@ impl Names {
             _ => {}
         }
         faults
+    }
+
+    /// How many tasks Makefile.toml has, and why some can't start.
+    fn tasks(&self) -> (usize, Vec<String>) {
+        let tasks = self.makefile.split("\n[tasks.").skip(1).filter_map(|task| task.split_once(']'));
+        let mut faults = Vec::new();
+        let mut count = 0;
+        for (task, text) in tasks {
+            count += 1;
+            let strings = |key: &str| {
+                let line = text.lines().find_map(|line| line.strip_prefix(key)?.trim_start().strip_prefix('='));
+                line.map(|line| line.split('"').skip(1).step_by(2).collect::<Vec<_>>())
+            };
+            let found = match (strings("command").as_deref(), strings("dependencies")) {
+                (Some(["cargo"]), _) => {
+                    self.faults(&format!("cargo {}", strings("args").unwrap_or_default().join(" ")))
+                }
+                (Some([program]), _) if program.contains('/') => script_fault(program).into_iter().collect(),
+                (Some(_), _) => Vec::new(),
+                (None, Some(others)) => {
+                    let missing = others.iter().filter(|other| !self.makefile.contains(&format!("[tasks.{other}]")));
+                    missing.map(|other| format!("there is no task {other}")).collect()
+                }
+                (None, None) => vec!["has neither a command nor dependencies".to_owned()],
+            };
+            faults.extend(found.into_iter().map(|why| format!("Makefile.toml: {task}: {why}")));
+        }
+        (count, faults)
     }
 
     /// The words after `cargo test` and its like.
@@ -219,6 +256,15 @@ impl Names {
             .filter(|option| is_name(option) && !is_known(option))
             .map(|option| format!("no option --{option}"))
             .collect()
+    }
+}
+
+/// Why a script of the repository can't start.
+fn script_fault(script: &str) -> Option<String> {
+    match fs::metadata(script) {
+        Err(_) => Some(format!("there is no {script}")),
+        Ok(found) if found.permissions().mode() & 0o111 == 0 => Some(format!("{script} is not executable")),
+        Ok(_) => None,
     }
 }
 

@@ -32,6 +32,11 @@ const WORD_BITS: usize = u64::BITS as usize;
 pub(crate) const MAX_WORDS: usize = 16;
 #[cfg(loom)]
 pub(crate) const MAX_WORDS: usize = 2;
+#[cfg(not(loom))]
+const MAX_BLOCKS: usize = MAX_WORDS * WORD_BITS;
+/// Under loom, slabs of the shorter class end with a page without blocks.
+#[cfg(loom)]
+const MAX_BLOCKS: usize = MAX_WORDS * WORD_BITS - 8;
 
 /// The size of the smallest slab, in bytes. A slab's address is a multiple of its size.
 #[cfg(not(loom))]
@@ -122,7 +127,7 @@ const fn facts() -> [Facts; TABLE] {
 
 /// How many blocks of `bytes` a slab of `slab_bytes` is cut into.
 pub(crate) const fn blocks_of(slab_bytes: usize, bytes: usize) -> usize {
-    min(slab_bytes / bytes, MAX_WORDS * WORD_BITS)
+    min(slab_bytes / bytes, MAX_BLOCKS)
 }
 
 /// The most blocks of `bytes` that a thread caches.

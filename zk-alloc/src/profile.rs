@@ -233,3 +233,14 @@ fn died(at: usize) {
         peak::died(noted.bytes);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Mutex, MutexGuard, PoisonError};
+
+    /// Tests that use the tables take turns.
+    pub(super) fn turn() -> MutexGuard<'static, ()> {
+        static TURN: Mutex<()> = Mutex::new(());
+        TURN.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -14,6 +14,8 @@ static ALLOC: ZkAllocator = ZkAllocator;
 const KIB: usize = 1 << 10;
 /// A short run: threads cache none of 256 KiB or more.
 const BYTES: usize = 128 * KIB;
+/// Of the buffers here. The test harness and the standard library take less for themselves, and not each time.
+const SHORTEST_BYTES: u64 = (BYTES - 32 * KIB) as u64;
 
 /// Writes to a buffer and frees it. Returns its address.
 fn use_a_buffer(bytes: usize) -> usize {
@@ -54,7 +56,7 @@ fn goes_to_others_before_memory_that_is_not_resident() {
     let fresh_bytes = stats().fresh_bytes;
     on_another_thread(|| _ = use_a_buffer(BYTES));
     on_another_thread(|| _ = use_a_buffer(BYTES - 32 * KIB));
-    assert_eq!(stats().fresh_bytes, fresh_bytes);
+    assert!(stats().fresh_bytes - fresh_bytes < SHORTEST_BYTES, "a buffer lay in fresh memory");
 }
 
 fn is_purged_when_asked() {
@@ -83,7 +85,7 @@ fn is_not_lost_with_its_thread() {
     used();
     let fresh_bytes = stats().fresh_bytes;
     used();
-    assert_eq!(stats().fresh_bytes, fresh_bytes);
+    assert!(stats().fresh_bytes - fresh_bytes < SHORTEST_BYTES, "a buffer lay in fresh memory");
 
     let barrier = Barrier::new(THREADS);
     let live_bytes = stats().live_bytes;

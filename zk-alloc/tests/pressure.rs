@@ -68,6 +68,28 @@ fn the_end_of_a_phase_purges_what_the_rest_of_the_group_is_short_of() {
     });
 }
 
+/// A look at the control group takes some 50 µs, which a program of short phases would pay at the end of each.
+#[test]
+fn the_group_is_read_once_in_a_while_however_many_phases_end() {
+    /// More than the files of a deep control group take.
+    const MAX_READS_PER_LOOK: u128 = 100;
+    in_256_mib("the_group_is_read_once_in_a_while_however_many_phases_end", &[], 0, || {
+        prove();
+        let (begun, before) = (Instant::now(), reads());
+        (0..10_000).for_each(|_| phase(|| ()));
+        let (passed, reads) = (begun.elapsed(), reads() - before);
+        let looks = passed.as_millis() / 100 + 2;
+        assert!(u128::from(reads) <= looks * MAX_READS_PER_LOOK, "{reads} reads in {passed:?}");
+    });
+}
+
+/// How often this process called read(2) and its like.
+fn reads() -> u64 {
+    let io = std::fs::read_to_string("/proc/self/io").expect("a kernel that counts");
+    let line = io.lines().find_map(|line| line.strip_prefix("syscr: ")).expect("the field");
+    line.parse().expect("a number")
+}
+
 /// Another policy of retention must not switch this off.
 #[test]
 fn free_memory_that_would_go_with_time_goes_at_once() {

@@ -56,7 +56,7 @@ fn a_limit_on_address_space_leaves_room_for_the_program_whenever_it_is_set() {
 
 /// The library does not reserve the addresses that it will map next, so other code may map them first.
 #[test]
-fn memory_that_others_map_in_the_librarys_room_stays_theirs() {
+fn memory_that_others_map_in_the_room_of_the_library_stays_theirs() {
     let Some(program) = compiled("stranger", &["stranger.c"], &[]) else { return };
     for arm in ARMS {
         assert_says_ok(&mut arm.command(&program), "errno 17");

@@ -198,7 +198,8 @@ pub(super) fn exceed(bytes: usize) {
 
 /// Accounts for `bytes` less: they are accounted elsewhere.
 pub(super) fn unaccount(bytes: usize) {
-    RESIDENT_BYTES.fetch_sub(bytes, Ordering::Relaxed);
+    let before = RESIDENT_BYTES.fetch_sub(bytes, Ordering::Relaxed);
+    debug_assert!(before >= bytes, "{bytes} bytes were taken off an account of {before}");
 }
 
 /// `bytes` went back to the kernel.

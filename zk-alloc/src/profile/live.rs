@@ -141,6 +141,7 @@ mod tests {
     /// An address that is lost in a full bucket would stay alive for ever; one too many would count its site twice.
     #[test]
     fn every_address_comes_out_once_however_full_the_buckets_are() {
+        let _turn = crate::profile::tests::turn();
         open().unwrap();
         // Addresses at equal distances would fill the buckets evenly.
         let addresses = || (0..BUCKETS * WAYS * 3 / 4).map(|i| (1 << 40) + i * (i + 1) / 2 * 16);

@@ -60,16 +60,26 @@ pub(super) fn catch_up() {
 /// Notes the sites, unless another thread does, or this thread was interrupted while it did.
 #[cold]
 fn note() {
+    if let Some(number) = begin_note() {
+        end_note(number);
+    }
+}
+
+/// From now on, a thread that changes a site notes it before. Returns the number of this note.
+fn begin_note() -> Option<u32> {
     let own = os::process_generation();
     let noting = NOTING.load(Ordering::Relaxed);
     if noting == own || NOTING.compare_exchange(noting, own, Ordering::Acquire, Ordering::Relaxed).is_err() {
-        return;
+        return None;
     }
     if noting != 0 {
         // A thread of the parent began this number, and did not come along.
         NUMBER.fetch_add(1, Ordering::Relaxed);
     }
-    let number = NUMBER.load(Ordering::Relaxed) + 1;
+    Some(NUMBER.load(Ordering::Relaxed) + 1)
+}
+
+fn end_note(number: u32) {
     let noted = sites::all().map(|site| site.note_peak(number)).sum();
     NOTED_BYTES.store(noted, Ordering::Relaxed);
     NUMBER.store(number, Ordering::Release);
@@ -86,4 +96,42 @@ pub(super) fn mark() {
 pub(super) fn clear() {
     LIVE_BYTES.store(0, Ordering::Relaxed);
     NOTED_BYTES.store(0, Ordering::Relaxed);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::profile::sites::Source;
+    use crate::profile::{allocated, freed, live, tests};
+
+    /// Otherwise the peak would have memory that was not alive at the same time.
+    #[test]
+    fn what_changes_while_the_peak_is_noted_is_in_it_as_it_was_before() {
+        let _turn = tests::turn();
+        sites::open().unwrap();
+        live::open().unwrap();
+        sites::clear();
+        live::clear();
+        clear();
+        // Requests of this size are always sampled. Each address stands for a request of one call site.
+        const BYTES: usize = 64 << 20;
+        let allocate = |at: usize| allocated(at, BYTES, Source::Arena, || BYTES);
+        let peak_bytes = || sites::all().map(|site| site.read().peak.bytes).sum::<u64>();
+        let mut number = None;
+        for at in [1 << 30, 2 << 30, 3 << 30, 4 << 30] {
+            if at == 4 << 30 {
+                number = begin_note();
+            }
+            allocate(at);
+        }
+        end_note(number.expect("nobody else notes"));
+        assert_eq!(peak_bytes(), 3 * BYTES as u64, "memory that came during the note is in it");
+        let number = begin_note().expect("nobody else notes");
+        freed(1 << 30);
+        end_note(number);
+        assert_eq!(peak_bytes(), 4 * BYTES as u64, "memory that went during the note is not in it");
+        sites::clear();
+        live::clear();
+        clear();
+    }
 }

@@ -71,8 +71,8 @@ pub(super) struct Noted {
 impl Sampled {
     /// The estimates, if the sampled request was served with `served_bytes`.
     pub(super) fn of(self, served_bytes: usize) -> Noted {
-        let bytes = (served_bytes as f64 * self.weight).round() as u64;
-        Noted { bytes, count: (self.weight * COUNT_PARTS as f64).round() as u64 }
+        let rounded = |estimate: f64| (estimate + 0.5) as u64;
+        Noted { bytes: rounded(served_bytes as f64 * self.weight), count: rounded(self.weight * COUNT_PARTS as f64) }
     }
 }
 
@@ -162,20 +162,57 @@ impl Local {
             return None;
         }
         until.set(self.exponential());
-        Some(Sampled { weight: 1.0 / -(-len).exp_m1() })
+        Some(Sampled { weight: 1.0 / share_sampled(len) })
     }
 
-    /// A number from the exponential distribution with mean 1.
+    /// A number from the exponential distribution with mean 1, by von Neumann's method (1951). It only compares random numbers: the
+    /// logarithm is a function of libm, which the preload library must not need. It takes 4.3 random numbers on average.
     fn exponential(&self) -> f64 {
+        let mut whole = 0.0;
+        loop {
+            // Numbers fall below `first` an even number of times with the probability exp(-first). Otherwise it starts over, one further on.
+            let first = self.uniform();
+            let (mut last, mut is_even) = (first, true);
+            loop {
+                let next = self.uniform();
+                if next >= last {
+                    break;
+                }
+                (last, is_even) = (next, !is_even);
+            }
+            if is_even {
+                return whole + first;
+            }
+            whole += 1.0;
+        }
+    }
+
+    /// A number from 0 to 1, without 1.
+    fn uniform(&self) -> f64 {
         // splitmix64: good numbers from any seed.
         let state = self.random.get().wrapping_add(0x9E37_79B9_7F4A_7C15);
         self.random.set(if state == 0 { 1 } else { state });
         let mixed = (state ^ (state >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
         let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        let bits = (mixed ^ (mixed >> 31)) >> 11;
-        // From 2^-53 to 1, so that the logarithm is finite.
-        -((bits + 1) as f64 / (1u64 << 53) as f64).ln()
+        ((mixed ^ (mixed >> 31)) >> 11) as f64 / (1u64 << 53) as f64
     }
+}
+
+/// `1 - exp(-len)`, the share of the requests of `len` means that are sampled. The error is below one part in 10^13. Without libm, as
+/// [`Local::exponential`].
+fn share_sampled(len: f64) -> f64 {
+    // Beyond, the result rounds to 1.
+    if len >= 40.0 {
+        return 1.0;
+    }
+    let (mut part, mut doublings) = (len, 0);
+    while part > 0.125 {
+        (part, doublings) = (part / 2.0, doublings + 1);
+    }
+    // The series of 1 - exp(-part), by Horner's rule.
+    let series = (2..=10).rev().fold(1.0, |inner, term| 1.0 - part / f64::from(term) * inner);
+    // 1 - exp(-2x) = d (2 - d) for d = 1 - exp(-x): all terms are positive, so nothing cancels.
+    (0..doublings).fold(part * series, |share, _| share * (2.0 - share))
 }
 
 /// Runs `f`, which notes a sample, unless this thread is already in this module.
@@ -215,6 +252,35 @@ impl Drop for Reading {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The preload library must not need libm, so the sampler has its own functions.
+    #[test]
+    fn the_share_of_sampled_requests_is_exact() {
+        for step in 0..=4_000 {
+            let len = 1e-9 * f64::powi(1.01, step);
+            let (share, exact) = (share_sampled(len), -(-len).exp_m1());
+            assert!((share / exact - 1.0).abs() < 1e-13, "{share} and {exact} for {len}");
+        }
+    }
+
+    #[test]
+    fn distances_of_samples_are_exponential() {
+        let local = Local {
+            until: [const { Cell::new(0.0) }; 2],
+            random: Cell::new(1),
+            standing: Cell::new(Standing::Outside),
+        };
+        const DRAWN: usize = 1_000_000;
+        let drawn: Vec<f64> = (0..DRAWN).map(|_| local.exponential()).collect();
+        // Five standard deviations are 0.25% of all.
+        for limit in [0.001, 0.01, 0.1, 0.5, 1.0, 1.5, 2.0, 3.0, 5.0, 8.0] {
+            let share = drawn.iter().filter(|&&distance| distance < limit).count() as f64 / DRAWN as f64;
+            assert!((share + (-limit).exp_m1()).abs() < 0.0025, "{share} of the distances are below {limit}");
+        }
+        // The standard deviation of the mean is 0.1%.
+        let mean = drawn.iter().sum::<f64>() / DRAWN as f64;
+        assert!((mean - 1.0).abs() < 0.005, "{mean}");
+    }
 
     /// A biased estimate would be wrong by the same share however long the program runs.
     #[test]

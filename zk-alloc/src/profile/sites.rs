@@ -293,6 +293,7 @@ mod tests {
     /// A program with more call sites than there is room for keeps its totals.
     #[test]
     fn sites_beyond_the_table_count_for_one_without_addresses() {
+        let _turn = crate::profile::tests::turn();
         open().unwrap();
         clear();
         let without = find(&[], Source::Arena);

@@ -198,6 +198,29 @@ fn what_stayed_in_a_cache_is_the_next_threads() {
     });
 }
 
+/// A signal handler may interrupt an exiting thread before it has forgotten its cache.
+#[test]
+fn until_a_thread_has_forgotten_its_cache_no_other_has_it() {
+    bounded(4, || {
+        let threads = Threads::new();
+        let next = threads.clone();
+        let begins = spawn(move || {
+            if next.caches[0].own() {
+                next.put(&next.caches[0], 2);
+                next.take(&next.caches[0]);
+            }
+        });
+        let cache = &threads.caches[0];
+        let handler = || {
+            assert!(!cache.own(), "another thread could have it");
+            let block = threads.take(cache).expect("nobody emptied it");
+            threads.put(cache, block);
+        };
+        cache.hand_on(|_| (), handler);
+        join([begins]);
+    });
+}
+
 const UNIT_BYTES: usize = 16 << 10;
 
 /// The run with number `index`.

@@ -241,3 +241,17 @@ fn a_run_that_grows_into_what_others_want_has_it_or_has_it_not() {
         assert_whole(&model);
     });
 }
+
+/// A fault of a huge page brings free memory around it. What is purged of that was not accounted meanwhile.
+#[test]
+fn memory_that_was_accounted_since_the_look_is_not_purged_as_unaccounted() {
+    with_memory(PAGE_BYTES, 3, move |memory| {
+        let model = Arc::new(memory.zone(HugeAdvice::Leave, 2));
+        let other = model.clone();
+        let thread = spawn(move || _ = other.zone.purge_unaccounted(other.zone.base(), 2 * PAGE_BYTES));
+        model.pass(1, Contents::Any);
+        join([thread]);
+        model.assert_accounted_is_in_memory();
+        assert_whole(&model);
+    });
+}

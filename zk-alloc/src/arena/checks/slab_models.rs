@@ -9,14 +9,15 @@ use crate::arena::budget::Limit;
 use crate::arena::layout::HugeAdvice;
 use crate::arena::purge::Allowance;
 use crate::arena::slab::SlabTable;
-use crate::arena::zone::Shortage;
+use crate::arena::zone::{Contents, Shortage};
 use crate::classes::{self, Class};
 
 pub(super) const ZONE_PAGE_BYTES: usize = 16 << 10;
 const SLAB_ZONE_PAGES: usize = classes::LEAST_SLAB_BYTES / ZONE_PAGE_BYTES;
 pub(super) const PAGE_BYTES: usize = 4 << 10;
 
-/// A slab of the short class has two words of blocks, a slab of the long class one. A long block is as long as two short ones.
+/// A slab of the short class has two words of blocks, and ends with a page without blocks. A slab of the long class has one word. A long
+/// block is as long as two short ones.
 pub(super) fn short() -> Class {
     Class::of(1, 1)
 }
@@ -46,6 +47,19 @@ impl Slabs {
         let model = memory.zone(HugeAdvice::Leave, room * SLAB_ZONE_PAGES);
         let table = SlabTable::new(&model.zone).expect("memory for tables");
         Arc::new(Self { table, model, memory: Uses::default(), room, alive: AtomicUsize::new(0) })
+    }
+
+    /// As [`new`](Self::new), with all of the zone's memory resident.
+    pub(super) fn with_resident_memory(memory: Memory, room: usize) -> Arc<Self> {
+        let slabs = Self::new(memory, room);
+        let bytes = room * classes::LEAST_SLAB_BYTES;
+        let at = slabs.model.zone.claim(bytes, 1, Contents::Any, Limit::Cap, || None).expect("the zone is empty");
+        // SAFETY: claimed above, and given up here.
+        unsafe {
+            at.write_bytes(1, bytes);
+            slabs.model.zone.release(at, bytes);
+        }
+        slabs
     }
 
     pub(super) fn write(&self, class: Class, block: usize) {
