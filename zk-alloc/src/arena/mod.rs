@@ -10,6 +10,8 @@ mod budget;
 #[cfg(test)]
 mod checks;
 mod decay;
+#[cfg(unix)]
+mod fork;
 mod growth;
 mod hints;
 mod holes;
@@ -233,18 +235,19 @@ unsafe extern "C" fn thread_exits(cache: *mut c_void) {
     }
 }
 
-// Makes the key before the program makes its own, because the C library has few keys that need no allocation.
+// Makes the key before the program makes its own, because the C library has few keys that need no allocation. Has forks call the arena.
 // SAFETY: the loader calls the functions in this section before `main`, with the C ABI. It may pass arguments, which a function without
 // parameters ignores.
 #[cfg(unix)]
 #[used]
 #[cfg_attr(not(target_vendor = "apple"), unsafe(link_section = ".init_array.00103"))]
 #[cfg_attr(target_vendor = "apple", unsafe(link_section = "__DATA,__mod_init_func"))]
-static BEFORE_MAIN: extern "C" fn() = make_exit_key;
+static BEFORE_MAIN: extern "C" fn() = register;
 
 #[cfg(unix)]
-extern "C" fn make_exit_key() {
+extern "C" fn register() {
     thread_cache::exit_key(thread_exits);
+    fork::register();
 }
 
 impl Arena {

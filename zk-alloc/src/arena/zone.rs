@@ -7,6 +7,8 @@
 #![allow(unsafe_code, reason = "hands out memory")]
 
 mod commit;
+#[cfg(unix)]
+mod fork;
 mod growth;
 mod huge_advice;
 mod prefault;

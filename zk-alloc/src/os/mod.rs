@@ -13,6 +13,8 @@ mod imp;
 #[path = "other.rs"]
 mod imp;
 
+#[cfg(unix)]
+mod at_fork;
 mod environment;
 mod generation;
 mod host;
@@ -34,6 +36,8 @@ mod thread_block;
 #[cfg(unix)]
 mod threads;
 
+#[cfg(unix)]
+pub(crate) use at_fork::{Signals, at_fork, thread_id};
 #[cfg(test)]
 pub(crate) use environment::VARIABLES;
 pub(crate) use environment::{Value, variable};
@@ -46,7 +50,7 @@ pub(crate) use imp::may_be_on_signal_stack;
 #[cfg(not(unix))]
 pub(crate) use imp::write_stderr;
 pub(crate) use imp::{
-    advise_huge, coarse_ns, commit, discard, extend, forbid_huge, leave_out_of_dumps, lock, minor_faults,
+    advise_huge, coarse_ns, commit, discard, extend, forbid_huge, keep_on_fork, leave_out_of_dumps, lock, minor_faults,
     missing_memory, monotonic_ns, nap, populate, prefault, purge_lazily, trim_heap, wipe_on_fork,
 };
 #[cfg(not(unix))]

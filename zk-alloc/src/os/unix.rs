@@ -199,6 +199,14 @@ pub(crate) unsafe fn wipe_on_fork(_at: *mut u8, _len: usize) -> Result<(), Errno
     Err(Errno(libc::ENOTSUP))
 }
 
+/// Refused: these systems have no such advice in common.
+///
+/// # Safety
+/// None is needed; the platforms share one signature.
+pub(crate) unsafe fn keep_on_fork(_at: *mut u8, _len: usize) -> Result<(), Errno> {
+    Err(Errno(libc::ENOTSUP))
+}
+
 /// Refused: these systems have no such call.
 ///
 /// # Safety

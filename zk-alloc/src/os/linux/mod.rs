@@ -267,6 +267,15 @@ pub(crate) unsafe fn wipe_on_fork(at: *mut u8, len: usize) -> Result<(), Errno> 
     unsafe { advise(at, len, Advice::LinuxWipeOnFork) }
 }
 
+/// Has a child of `fork` inherit the range again.
+///
+/// # Safety
+/// The range is the caller's alone, and none of it was [wiped](wipe_on_fork) for another reason.
+pub(crate) unsafe fn keep_on_fork(at: *mut u8, len: usize) -> Result<(), Errno> {
+    // SAFETY: changes no contents in this process, on a range of ours.
+    unsafe { advise(at, len, Advice::LinuxKeepOnFork) }
+}
+
 /// Gives each advice of the arena once, to a page that nobody uses, and moves that page once. Some tools record the calls of a
 /// program while it starts, and later forbid all others. They see here which calls the arena will make.
 pub(super) fn rehearse(huge_pages: HostHugePages) {
@@ -282,6 +291,7 @@ pub(super) fn rehearse(huge_pages: HostHugePages) {
         Advice::LinuxNoHugepage,
         Advice::LinuxDontDump,
         Advice::LinuxWipeOnFork,
+        Advice::LinuxKeepOnFork,
     ];
     // The kernel refuses advice that it does not know.
     for advice in advices {
