@@ -104,6 +104,11 @@ constants! {
     migrate_max_bytes = 128 * KIB, "bytes", off 0;
     /// The smallest run whose pages the kernel moves when it grows elsewhere. Below it, a copy costs less than the kernel's bookkeeping.
     move_min_bytes = 4 * MIB, "bytes", off NEVER;
+    /// Runs are copied instead of moved while moves have split the arena into this part of the mappings that a process may have. At half of
+    /// that, moved runs are purged when they are freed, so that the kernel can merge their mappings.
+    moved_part = 4, "of vm.max_map_count", off NEVER;
+    /// The most mappings of purged memory that one purge replaces.
+    renewed_at_once = 64, "mappings";
     /// A huge run that moves gets this many times its length of addresses, and grows in place from then on. An eighth of its last length
     /// may stay behind (untouched.md).
     huge_run_growth_room = 8, "times its length", off 1;

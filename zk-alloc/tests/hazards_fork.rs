@@ -9,9 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering}
 use std::thread;
 use std::time::{Duration, Instant};
 
-use support::{
-    Numbers, assert_patterned, at_both_thresholds, in_its_own_process, is_patterned, patterned, pss_bytes,
-};
+use support::{Numbers, assert_patterned, at_both_thresholds, in_its_own_process, is_patterned, patterned, pss_bytes};
 use zk_alloc::{Phase, PhaseGuard, ZkAllocator, phase, release, stats};
 
 #[global_allocator]

@@ -32,8 +32,7 @@ struct Withheld {
 }
 
 /// The runs that are claimed; the first [`COUNT`] are valid. A child may find those of a thread that it does not have.
-static WITHHELD: [Withheld; RUNS] =
-    [const { Withheld { at: AtomicUsize::new(0), bytes: AtomicUsize::new(0) } }; RUNS];
+static WITHHELD: [Withheld; RUNS] = [const { Withheld { at: AtomicUsize::new(0), bytes: AtomicUsize::new(0) } }; RUNS];
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 /// The generation of the process in which a thread forks, and owns the above; 0 if none does.
 static FORKING: AtomicU64 = AtomicU64::new(0);

@@ -103,6 +103,7 @@ impl Arena {
                 }
                 return None;
             }
+            new.moved_here(to, len, old, at);
         }
         #[cfg(feature = "c-api")]
         self.lengths.take(old_runs, old, at);

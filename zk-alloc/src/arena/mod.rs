@@ -23,6 +23,7 @@ pub(crate) mod looks;
 mod mapped;
 #[cfg(feature = "c-api")]
 mod measured;
+mod moved;
 mod populate;
 pub(crate) mod pressure;
 mod purge;

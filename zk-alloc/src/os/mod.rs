@@ -44,7 +44,9 @@ pub(crate) use environment::{Value, variable};
 pub(crate) use generation::process_generation;
 #[cfg(feature = "c-api")]
 pub(crate) use host::postpone as postpone_asking_host;
-pub(crate) use host::{Host, Limits, host};
+#[cfg(all(test, target_os = "linux"))]
+pub(crate) use host::set_max_mappings;
+pub(crate) use host::{Host, Limits, host, max_mappings};
 #[cfg(all(not(unix), feature = "profile"))]
 pub(crate) use imp::may_be_on_signal_stack;
 #[cfg(not(unix))]
@@ -55,7 +57,7 @@ pub(crate) use imp::{
 };
 #[cfg(not(unix))]
 pub(crate) use imp::{arm_thread_exit, fence_other_threads, may_be_in_signal_handler, return_key, thread_exit_key};
-pub(crate) use imp::{count_resident, move_pages};
+pub(crate) use imp::{count_resident, move_pages, renew};
 pub(crate) use mapping::{Mapping, Room, map_guarded, map_zeroed, may_map_sparsely, reserve, round_up};
 pub(crate) use own_thread::OwnThread;
 pub(crate) use pages::page_bytes;

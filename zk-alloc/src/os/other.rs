@@ -164,6 +164,19 @@ pub(crate) unsafe fn move_pages(_from: *mut u8, _to: *mut u8, _len: usize) -> Re
     Err(UNSUPPORTED.into())
 }
 
+/// Refused: this platform has no arena.
+///
+/// # Safety
+/// None is needed; the platforms share one signature.
+pub(crate) unsafe fn renew(_at: *mut u8, _len: usize) -> Result<(), NotMoved> {
+    Err(UNSUPPORTED.into())
+}
+
+/// Unknown on this platform.
+pub(crate) fn max_mappings() -> Option<usize> {
+    None
+}
+
 /// Unknown on this platform.
 ///
 /// # Safety

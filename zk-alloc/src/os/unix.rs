@@ -215,6 +215,19 @@ pub(crate) unsafe fn move_pages(_from: *mut u8, _to: *mut u8, _len: usize) -> Re
     Err(Errno(libc::ENOTSUP).into())
 }
 
+/// Refused: no pages move on these systems.
+///
+/// # Safety
+/// None is needed; the platforms share one signature.
+pub(crate) unsafe fn renew(_at: *mut u8, _len: usize) -> Result<(), NotMoved> {
+    Err(Errno(libc::ENOTSUP).into())
+}
+
+/// Unknown: these systems differ.
+pub(crate) fn max_mappings() -> Option<usize> {
+    None
+}
+
 /// Unknown: mincore(2) answers differently on each of these systems.
 ///
 /// # Safety

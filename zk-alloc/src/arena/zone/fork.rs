@@ -33,7 +33,12 @@ impl Zone {
 
     /// Claims those parts of a run that are free and have at least `least_bytes`, and calls `claimed` with each of them. The caller owns
     /// them from then on.
-    pub(crate) fn claim_parts(&self, run: Range<usize>, least_bytes: usize, claimed: &mut impl FnMut(NonNull<u8>, usize)) {
+    pub(crate) fn claim_parts(
+        &self,
+        run: Range<usize>,
+        least_bytes: usize,
+        claimed: &mut impl FnMut(NonNull<u8>, usize),
+    ) {
         let (start, len) = (run.start, run.len());
         if self.bytes(len) < least_bytes.max(1) {
             return;
@@ -66,15 +71,17 @@ impl Zone {
         self.counters().system_call();
         // SAFETY: the caller's.
         let kept = unsafe { os::keep_on_fork(at.as_ptr(), bytes) };
-        if is_in_child || kept.is_err() {
+        match kept {
             // Where another thread was about to withhold the range, the child may have some of it.
             // SAFETY: the caller's; it is committed, as it was free and resident.
-            unsafe { self.purge(start, pages, Purge::Now) };
-        }
-        match kept {
+            Ok(()) if is_in_child => _ = unsafe { self.purge_and_free(start, pages, Purge::Now) },
             Ok(()) => self.runs.release(start, pages),
-            // Nobody gets this range again: a child would not inherit what it holds.
-            Err(refused) => self.counters().refused(refused, "let children inherit memory", bytes),
+            Err(refused) => {
+                self.counters().refused(refused, "let children inherit memory", bytes);
+                // Nobody gets this range again: a child would not inherit what it holds.
+                // SAFETY: as above.
+                unsafe { self.purge(start, pages, Purge::Now) };
+            }
         }
     }
 }

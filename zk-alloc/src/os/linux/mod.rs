@@ -12,8 +12,8 @@ use std::sync::atomic::AtomicU32;
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
 
 pub(crate) use groups::{limits, missing_memory};
-pub(crate) use host::{coarse_ns, host_huge_pages, minor_faults, monotonic_ns};
-pub(crate) use moving::{count_resident, move_pages};
+pub(crate) use host::{coarse_ns, host_huge_pages, max_mappings, minor_faults, monotonic_ns};
+pub(crate) use moving::{count_resident, move_pages, renew};
 
 use super::pages::{covered, page_bytes};
 use super::{Errno, HostHugePages, is_in_sandbox};
