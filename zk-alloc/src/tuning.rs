@@ -124,6 +124,13 @@ constants! {
     sparse_min_bytes = 256 * KIB, "bytes", off NEVER;
     /// Zeroed memory of which less than this part was touched is purged when it is zeroed again.
     sparse_part = 4, "of the length";
+    /// Below this length, a copy costs less than asking the kernel for the pages of the source that were never touched.
+    sparse_copy_min_bytes = 32 * KIB, "bytes", off NEVER;
+    /// A copy leaves out pages that were never touched if they are at least this part. The kernel is then asked a second time, which takes
+    /// some microseconds.
+    sparse_copy_part = 8, "of the length";
+    /// The most copies of a length in a row that are taken for dense without a look. A look at 32 KiB takes a tenth of the copy's time.
+    max_copy_trust = 15, "copies";
     /// With more hardware threads than this, the kernel clears huge runs on all threads, instead of one thread all of them.
     eager_zero_threads = 4, "threads";
     /// The smallest run that the kernel clears then. Shorter ones are cleared at once, and are still in the processor's caches when

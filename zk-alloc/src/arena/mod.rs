@@ -9,6 +9,7 @@ mod bitmap;
 mod budget;
 #[cfg(test)]
 mod checks;
+mod copy;
 mod decay;
 #[cfg(unix)]
 mod fork;

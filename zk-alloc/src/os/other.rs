@@ -172,7 +172,15 @@ pub(crate) unsafe fn renew(_at: *mut u8, _len: usize) -> Result<(), NotMoved> {
     Err(UNSUPPORTED.into())
 }
 
-/// Unknown on this platform.
+/// `false`: this platform does not tell what was touched.
+///
+/// # Safety
+/// None is needed; the platforms share one signature.
+pub(crate) unsafe fn copy_held(_from: *const u8, _to: *mut u8, _len: usize) -> bool {
+    false
+}
+
+/// Unknown here.
 pub(crate) fn max_mappings() -> Option<usize> {
     None
 }

@@ -5,6 +5,7 @@
 mod groups;
 mod host;
 mod moving;
+mod pagemap;
 
 use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::AtomicU32;
@@ -14,6 +15,7 @@ use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
 pub(crate) use groups::{limits, missing_memory};
 pub(crate) use host::{coarse_ns, host_huge_pages, max_mappings, minor_faults, monotonic_ns};
 pub(crate) use moving::{count_resident, move_pages, renew};
+pub(crate) use pagemap::copy_held;
 
 use super::pages::{covered, page_bytes};
 use super::{Errno, HostHugePages, is_in_sandbox};
