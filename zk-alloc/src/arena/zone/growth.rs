@@ -117,12 +117,13 @@ impl Zone {
         let (start, pages) = (self.index(at), self.pages(bytes));
         self.forbid_huge_around(start..start + pages);
         self.residency.moved_away(start, pages);
-        // The pages are gone, so that a fresh mapping costs nothing but the call.
-        // SAFETY: the caller's pages, which it does not need any more.
-        if self.moved.is_better_renewed(start, pages)
-            && unsafe { self.renew(start, pages) }.is_err_and(|refused| !refused.is_target_whole)
-        {
-            return self.counters().released(self.bytes(pages));
+        if self.moved.is_better_renewed(start, pages) {
+            // The pages are gone, so that a fresh mapping costs nothing but the call.
+            // SAFETY: the caller's pages, which it does not need any more.
+            let renewed = unsafe { self.renew(start, pages) };
+            if renewed.is_err_and(|refused| !refused.is_target_whole) {
+                return self.counters().released(self.bytes(pages));
+            }
         }
         self.release_pages(start, pages);
     }
