@@ -15,11 +15,11 @@
 use std::cell::UnsafeCell;
 use std::mem::MaybeUninit;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
+use super::Arena;
 use super::budget::resident_bytes;
-use super::{Arena, get};
-use crate::os::{self, Signals};
+use crate::os::{self, Errno, Signals};
 use crate::{counters, tuning};
 
 /// The most runs that are withheld at once. Each adds up to two mappings for the time of the fork.
@@ -39,6 +39,9 @@ static FORKING: AtomicU64 = AtomicU64::new(0);
 /// That thread.
 static THREAD: AtomicUsize = AtomicUsize::new(0);
 
+/// Whether the system can't withhold memory (before Linux 4.14, and in some sandboxes).
+static IS_REFUSED: AtomicBool = AtomicBool::new(false);
+
 /// The signals that it blocked before the fork.
 struct SignalsBefore(UnsafeCell<MaybeUninit<Signals>>);
 
@@ -47,90 +50,86 @@ unsafe impl Sync for SignalsBefore {}
 
 static SIGNALS: SignalsBefore = SignalsBefore(UnsafeCell::new(MaybeUninit::uninit()));
 
-/// Has each fork call this module.
-pub(super) fn register() {
-    os::at_fork(before_fork, in_parent, in_child);
-}
-
-extern "C" fn before_fork() {
-    let Some(arena) = get() else { return };
-    let free_bytes = resident_bytes().saturating_sub(counters::used_bytes());
-    if free_bytes < tuning::fork_min_bytes() || os::is_in_sandbox() {
-        return;
-    }
-    // A signal handler must not fork in the midst of this.
-    let signals = Signals::block();
-    let own = os::process_generation();
-    let before = FORKING.load(Ordering::Relaxed);
-    if before == own || FORKING.compare_exchange(before, own, Ordering::Acquire, Ordering::Relaxed).is_err() {
-        signals.restore();
-        return;
-    }
-    // By the system call itself, another thread of the parent forked this process while one was here.
-    if before != 0 {
-        arena.give_all_back(true);
-    }
-    // SAFETY: this thread alone moved the word from another generation to this one.
-    unsafe { (*SIGNALS.0.get()).write(signals) };
-    THREAD.store(os::thread_id(), Ordering::Relaxed);
-    arena.withhold_free_runs();
-}
-
-extern "C" fn in_parent() {
-    // The generation: in a child of the system call itself, a new thread may have the number of one that the parent has.
-    let is_own = THREAD.load(Ordering::Relaxed) == os::thread_id();
-    if is_own && FORKING.load(Ordering::Relaxed) == os::process_generation() {
-        end(false);
-    }
-}
-
-extern "C" fn in_child() {
-    // The child has one thread. The runs may be those of another thread, which it does not have.
-    if FORKING.load(Ordering::Relaxed) != 0 {
-        end(true);
-    }
-}
-
-/// Gives everything back, and lets other threads fork.
-fn end(is_in_child: bool) {
-    if let Some(arena) = get() {
-        arena.give_all_back(is_in_child);
-    }
-    let is_own = THREAD.swap(0, Ordering::Relaxed) == os::thread_id();
-    // SAFETY: written by this thread, or by the thread of the parent that this one is a copy of.
-    let signals = is_own.then(|| unsafe { (*SIGNALS.0.get()).assume_init() });
-    FORKING.store(0, Ordering::Release);
-    if let Some(signals) = signals {
-        signals.restore();
-    }
-}
-
 impl Arena {
+    /// Called before a fork, by the thread that forks.
+    pub(super) fn before_fork(&self) {
+        let free_bytes = resident_bytes().saturating_sub(counters::used_bytes());
+        if free_bytes < tuning::fork_min_bytes() || os::is_in_sandbox() || IS_REFUSED.load(Ordering::Relaxed) {
+            return;
+        }
+        // A signal handler must not fork in the midst of this.
+        let signals = Signals::block();
+        let own = os::process_generation();
+        let before = FORKING.load(Ordering::Relaxed);
+        if before == own || FORKING.compare_exchange(before, own, Ordering::Acquire, Ordering::Relaxed).is_err() {
+            signals.restore();
+            return;
+        }
+        // By the system call itself, another thread of the parent forked this process while one was here.
+        if before != 0 {
+            self.give_all_back(true);
+        }
+        // SAFETY: this thread alone moved the word from another generation to this one.
+        unsafe { (*SIGNALS.0.get()).write(signals) };
+        THREAD.store(os::thread_id(), Ordering::Relaxed);
+        self.withhold_free_runs();
+    }
+
+    /// Called in the parent after a fork, or after a refused one, by the same thread.
+    pub(super) fn after_fork_in_parent(&self) {
+        // The generation: in a child of the system call itself, a new thread may have the number of one that the parent has.
+        let is_own = THREAD.load(Ordering::Relaxed) == os::thread_id();
+        if is_own && FORKING.load(Ordering::Relaxed) == os::process_generation() {
+            self.end_fork(false);
+        }
+    }
+
+    /// Called in the child after a fork.
+    pub(super) fn after_fork_in_child(&self) {
+        // The child has one thread. The runs may be those of another thread, which it does not have.
+        if FORKING.load(Ordering::Relaxed) != 0 {
+            self.end_fork(true);
+        }
+    }
+
+    /// Gives everything back, and lets other threads fork.
+    fn end_fork(&self, is_in_child: bool) {
+        self.give_all_back(is_in_child);
+        let is_own = THREAD.swap(0, Ordering::Relaxed) == os::thread_id();
+        // SAFETY: written by this thread, or by the thread of the parent that this one is a copy of.
+        let signals = is_own.then(|| unsafe { (*SIGNALS.0.get()).assume_init() });
+        FORKING.store(0, Ordering::Release);
+        if let Some(signals) = signals {
+            signals.restore();
+        }
+    }
+
     /// Withholds the longest free runs from a child.
     fn withhold_free_runs(&self) {
         self.release_cached();
         let least_bytes = self.least_withheld_bytes();
         for zone in self.region.zones() {
-            let mut is_refused = false;
             let mut withhold = |at: NonNull<u8>, bytes: usize| {
                 // SAFETY: this thread has claimed the run, and nobody needs its contents.
                 unsafe {
-                    if is_refused || !note(at, bytes) {
-                        zone.give_back(at, bytes, false);
+                    if IS_REFUSED.load(Ordering::Relaxed) || !note(at, bytes) {
+                        zone.release_claimed(at, bytes);
                     } else if let Err(refused) = zone.withhold(at, bytes) {
-                        zone.counters().refused(refused, "withhold free memory from a child", bytes);
-                        is_refused = true;
+                        if refused == Errno(libc::ENOMEM) {
+                            zone.counters().refused(refused, "withhold free memory from a child", bytes);
+                        } else {
+                            IS_REFUSED.store(true, Ordering::Relaxed);
+                            COUNT.fetch_sub(1, Ordering::Release);
+                            zone.release_claimed(at, bytes);
+                        }
                     }
                 }
             };
             zone.free_runs(least_bytes, |run| {
-                if COUNT.load(Ordering::Relaxed) < RUNS {
+                if COUNT.load(Ordering::Relaxed) < RUNS && !IS_REFUSED.load(Ordering::Relaxed) {
                     zone.claim_parts(run, least_bytes, &mut withhold);
                 }
             });
-            if is_refused {
-                return;
-            }
         }
     }
 

@@ -249,7 +249,22 @@ static BEFORE_MAIN: extern "C" fn() = register;
 #[cfg(unix)]
 extern "C" fn register() {
     thread_cache::exit_key(thread_exits);
-    fork::register();
+    os::at_fork(before_fork, after_fork_in_parent, after_fork_in_child);
+}
+
+#[cfg(unix)]
+extern "C" fn before_fork() {
+    get().into_iter().for_each(Arena::before_fork);
+}
+
+#[cfg(unix)]
+extern "C" fn after_fork_in_parent() {
+    get().into_iter().for_each(Arena::after_fork_in_parent);
+}
+
+#[cfg(unix)]
+extern "C" fn after_fork_in_child() {
+    get().into_iter().for_each(Arena::after_fork_in_child);
 }
 
 impl Arena {

@@ -54,12 +54,23 @@ impl Zone {
 
     /// Has a forked child read zeroes in a range, instead of inheriting it.
     ///
+    /// # Errors
+    /// The system's. After `ENOMEM`, a part may be withheld.
+    ///
     /// # Safety
-    /// The caller owns the range, and nobody needs its contents. It [gives the range back](Self::give_back), also if this fails.
+    /// The caller owns the range, and nobody needs its contents. The caller [gives the range back](Self::give_back), also after `ENOMEM`.
     pub(crate) unsafe fn withhold(&self, at: NonNull<u8>, bytes: usize) -> Result<(), Errno> {
         self.counters().system_call();
         // SAFETY: the caller's.
         unsafe { os::wipe_on_fork(at.as_ptr(), bytes) }
+    }
+
+    /// Frees a range that was claimed, and not withheld.
+    ///
+    /// # Safety
+    /// The caller owns the range, and nobody needs its contents.
+    pub(crate) unsafe fn release_claimed(&self, at: NonNull<u8>, bytes: usize) {
+        self.runs.release(self.index(at), self.pages(bytes));
     }
 
     /// Frees a range that was withheld from a child. In the child, it has no memory.

@@ -302,6 +302,7 @@ pub(super) fn rehearse(huge_pages: HostHugePages) {
     }
     // SAFETY: two pages that nobody uses.
     unsafe { moving::try_move(at) };
+    pagemap::rehearse();
     #[cfg(feature = "profile")]
     super::may_be_on_signal_stack();
 }
