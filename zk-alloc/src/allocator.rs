@@ -391,7 +391,7 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for ZkAllocator<A> {
             return ptr;
         }
         // SAFETY: both hold at least the smaller length, and new memory overlaps no live memory.
-        unsafe { copy_nonoverlapping(ptr, moved, layout.size().min(new_size)) };
+        unsafe { arena.copy(at, moved, layout.size().min(new_size)) };
         // SAFETY: the caller's: nothing needs the old memory any more.
         unsafe { free(arena, at, layout.size()) };
         moved

@@ -216,6 +216,18 @@ pub unsafe fn resize(at: *mut u8, new_size: usize) -> Option<Resized> {
     Some(Resized::To(moved))
 }
 
+/// Copies the first `bytes` of memory that [`alloc`] returned to another place. Pages that the program never touched are not copied if the
+/// other place is the arena's, too.
+///
+/// # Safety
+/// Both are at least `bytes` long, belong to the caller alone, and do not overlap.
+pub unsafe fn copy(from: *mut u8, to: *mut u8, bytes: usize) {
+    if let Some((arena, from)) = arena::of(from) {
+        // SAFETY: the caller's.
+        unsafe { arena.copy(from, to, bytes) };
+    }
+}
+
 /// Shortens memory that [`alloc`] returned, where it stands.
 ///
 /// # Safety

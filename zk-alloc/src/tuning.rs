@@ -104,6 +104,11 @@ constants! {
     migrate_max_bytes = 128 * KIB, "bytes", off 0;
     /// The smallest run whose pages the kernel moves when it grows elsewhere. Below it, a copy costs less than the kernel's bookkeeping.
     move_min_bytes = 4 * MIB, "bytes", off NEVER;
+    /// Runs are copied instead of moved while moves have split the arena into this part of the mappings that a process may have. At half of
+    /// that, moved runs are purged when they are freed, so that the kernel can merge their mappings.
+    moved_part = 4, "of vm.max_map_count", off NEVER;
+    /// The most mappings of purged memory that one purge replaces.
+    renewed_at_once = 64, "mappings";
     /// A huge run that moves gets this many times its length of addresses, and grows in place from then on. An eighth of its last length
     /// may stay behind (untouched.md).
     huge_run_growth_room = 8, "times its length", off 1;
@@ -119,6 +124,13 @@ constants! {
     sparse_min_bytes = 256 * KIB, "bytes", off NEVER;
     /// Zeroed memory of which less than this part was touched is purged when it is zeroed again.
     sparse_part = 4, "of the length";
+    /// Below this length, a copy costs less than asking the kernel for the pages of the source that were never touched.
+    sparse_copy_min_bytes = 32 * KIB, "bytes", off NEVER;
+    /// A copy leaves out pages that were never touched if they are at least this part. The kernel is then asked a second time, which takes
+    /// some microseconds.
+    sparse_copy_part = 8, "of the length";
+    /// The most copies of a length in a row that are taken for dense without a look. A look at 32 KiB takes a tenth of the copy's time.
+    max_copy_trust = 15, "copies";
     /// With more hardware threads than this, the kernel clears huge runs on all threads, instead of one thread all of them.
     eager_zero_threads = 4, "threads";
     /// The smallest run that the kernel clears then. Shorter ones are cleared at once, and are still in the processor's caches when
@@ -180,6 +192,12 @@ constants! {
     stall_percent = 10, "% of the time";
     /// The least time between two reads of the control group's files, which take some 50 µs.
     watch_ms = 100, "ms";
+
+    // Forks.
+    /// With less free memory than this, a fork copies it to the child: its page tables take some ten microseconds.
+    fork_min_bytes = MIB, "bytes", off NEVER;
+    /// A free run shorter than this is copied to the child. To withhold it costs more than its page tables and the faults on its copies.
+    fork_run_min_bytes = 64 * KIB, "bytes", off NEVER;
 
     // Huge pages.
     /// The most blocks of a zone that are forbidden to be huge because a part of them was purged. Each adds up to two mappings, and a

@@ -1,9 +1,12 @@
 //! The cost of a large vector that grows. It moves to fresh memory without being copied, and to resident memory without
-//! a page fault.
+//! a page fault. Its moves leave few mappings.
 //!
-//! There is one test, because page faults are counted for the process.
+//! Each test has a process of its own, because page faults and mappings are counted for the process.
 
-use zk_alloc::{Phase, ZkAllocator, stats};
+use std::hint::black_box;
+
+use support::in_its_own_process;
+use zk_alloc::{Phase, ZkAllocator, phase, release, stats};
 
 #[path = "support/mod.rs"]
 mod support;
@@ -35,21 +38,80 @@ fn grow() -> Vec<usize> {
 
 #[test]
 fn a_vector_that_grows_again_where_others_were_faults_no_page() {
-    // The first round leaves holes where the vector was, and the second fills them.
-    for round in 0..4 {
-        let (before, purged) = (stats().system_calls, stats().purged_bytes);
-        let phase = Phase::new();
-        let places = grow();
-        let report = phase.report();
-        let (faults, calls) = (report.minor_faults, stats().system_calls - before);
-        assert!(places.len() > 1, "it has to move to show anything");
-        if round == 0 {
-            assert!(calls > 0, "pages move where memory is fresh: {report:?}");
-            let touched = (FROM_BYTES << STEPS) + STEPS * FROM_BYTES;
-            assert!(report.fresh_bytes as usize <= touched + touched / 8, "moved pages are not fresh: {report:?}");
-            assert_eq!(stats().purged_bytes, purged, "nor did the kernel get them back");
-        } else if round > 1 {
-            assert!(faults < 100 && calls == 0, "round {round}: {faults} faults and {calls} system calls");
+    in_its_own_process("a_vector_that_grows_again_where_others_were_faults_no_page", &[], || {
+        // The first round leaves holes where the vector was, and the second fills them.
+        for round in 0..4 {
+            let (before, purged) = (stats().system_calls, stats().purged_bytes);
+            let phase = Phase::new();
+            let places = grow();
+            let report = phase.report();
+            let (faults, calls) = (report.minor_faults, stats().system_calls - before);
+            assert!(places.len() > 1, "it has to move to show anything");
+            if round == 0 {
+                assert!(calls > 0, "pages move where memory is fresh: {report:?}");
+                let touched = (FROM_BYTES << STEPS) + STEPS * FROM_BYTES;
+                assert!(report.fresh_bytes as usize <= touched + touched / 8, "moved pages are not fresh: {report:?}");
+                assert_eq!(stats().purged_bytes, purged, "nor did the kernel get them back");
+            } else if round > 1 {
+                assert!(faults < 100 && calls == 0, "round {round}: {faults} faults and {calls} system calls");
+            }
+        }
+    });
+}
+
+#[cfg(target_os = "linux")]
+fn mappings() -> usize {
+    std::fs::read_to_string("/proc/self/maps").expect("Linux has it").lines().count()
+}
+
+/// Vectors that grew from 4 to 16 MiB at the same time, so that each moved twice. Hardly any of their pages are touched.
+#[cfg(target_os = "linux")]
+fn grown_vectors(count: usize) -> Vec<Vec<u8>> {
+    let mut vectors: Vec<Vec<u8>> = (0..count).map(|_| Vec::with_capacity(4 << 20)).collect();
+    vectors.iter_mut().zip(1u8..).for_each(|(vector, value)| vector.extend([value; 100]));
+    for _ in 0..2 {
+        for vector in &mut vectors {
+            // The length says how much is copied, and all of it is moved.
+            vector.reserve_exact(2 * vector.capacity() - vector.len());
+            black_box(vector.as_ptr());
         }
     }
+    assert!(vectors.iter().zip(1u8..).all(|(vector, value)| vector.iter().all(|&byte| byte == value)));
+    vectors
+}
+
+/// The kernel does not merge the mapping of moved pages with its neighbours, nor with the pages that the vector then grew by. A process has
+/// 65,530 mappings.
+#[cfg(target_os = "linux")]
+fn few_mappings_stay() {
+    const VECTORS: usize = 100;
+    drop(phase(|| grown_vectors(1)));
+    release();
+    let before = mappings();
+    for round in 0..3 {
+        let vectors = phase(|| grown_vectors(VECTORS));
+        let alive = mappings();
+        assert!(alive < before + 3 * VECTORS + 20, "round {round}: {before} mappings, {alive} with {VECTORS} vectors");
+        drop(vectors);
+        let freed = mappings();
+        assert!(freed < before + 3 * VECTORS + 20, "round {round}: {before} mappings, {freed} after the vectors");
+        release();
+        let purged = mappings();
+        assert!(purged < before + 12, "round {round}: {before} mappings, {purged} after the purge");
+        println!("measured {before} mappings, {alive} with {VECTORS} vectors, {freed} after them, {purged} purged");
+    }
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn vectors_that_moved_leave_few_mappings() {
+    let settings = &[("ZK_ALLOC_THP", "never"), ("ZK_ALLOC_RETAIN_BYTES", "64G")];
+    in_its_own_process("vectors_that_moved_leave_few_mappings", settings, few_mappings_stay);
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn vectors_that_moved_leave_few_mappings_in_huge_pages() {
+    let settings = &[("ZK_ALLOC_THP", "always"), ("ZK_ALLOC_RETAIN_BYTES", "64G")];
+    in_its_own_process("vectors_that_moved_leave_few_mappings_in_huge_pages", settings, few_mappings_stay);
 }

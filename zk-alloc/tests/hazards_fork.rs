@@ -5,12 +5,12 @@
 mod support;
 
 use std::hint::black_box;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use support::{Numbers, assert_patterned, at_both_thresholds, is_patterned, patterned};
-use zk_alloc::{PhaseGuard, ZkAllocator, phase, release, stats};
+use support::{Numbers, assert_patterned, at_both_thresholds, in_its_own_process, is_patterned, patterned, pss_bytes};
+use zk_alloc::{Phase, PhaseGuard, ZkAllocator, phase, release, stats};
 
 #[global_allocator]
 static ALLOC: ZkAllocator = ZkAllocator;
@@ -155,5 +155,193 @@ fn children_of_forks_in_the_midst_of_phases_allocate_and_free_what_they_inherite
         let after = stats();
         assert!(after.slab_allocations >= before.slab_allocations + 2 * FORKS, "{after}");
         assert!(after.run_allocations >= before.run_allocations + 2 * FORKS, "{after}");
+    });
+}
+
+const MIB: usize = 1 << 20;
+const RETAINED_MIB: usize = 256;
+/// Each fork finds the pages that it would copy in small pages.
+const SMALL_PAGES: &[(&str, &str)] = &[("ZK_ALLOC_THP", "never"), ("ZK_ALLOC_RETAIN_BYTES", "8G")];
+
+/// The buffers of a proof: of every zone, and short ones between long ones.
+fn proof() -> Vec<Vec<u64>> {
+    let long = [96 * MIB, 40 * MIB, 40 * MIB, 40 * MIB];
+    let short = [300 << 10, 20 << 10, 90 << 10].repeat(100);
+    long.into_iter().chain(short).zip(1..).map(|(bytes, seed)| black_box(vec![seed; bytes / 8])).collect()
+}
+
+/// Forks. The child ends with the code of the step of `check` that failed, or 0, and lives until the returned value is dropped.
+fn fork_and(check: impl FnOnce() -> Result<(), i32>) -> Child {
+    let mut pipe = [0; 2];
+    let mut done = [0; 2];
+    // SAFETY: two places for descriptors each.
+    assert_eq!(unsafe { libc::pipe(pipe.as_mut_ptr()) | libc::pipe(done.as_mut_ptr()) }, 0);
+    // SAFETY: as in the test above.
+    let pid = unsafe { libc::fork() };
+    let mut byte = 0u8;
+    if pid == 0 {
+        let code = check().err().unwrap_or(0);
+        // SAFETY: descriptors of this process, and a byte. The child ends without destructors.
+        unsafe {
+            libc::close(pipe[1]);
+            libc::write(done[1], (&raw const byte).cast(), 1);
+            libc::read(pipe[0], (&raw mut byte).cast(), 1);
+            libc::_exit(code);
+        }
+    }
+    assert!(pid > 0, "no process: {}", std::io::Error::last_os_error());
+    // SAFETY: as above.
+    unsafe {
+        libc::close(pipe[0]);
+        libc::close(done[1]);
+        libc::read(done[0], (&raw mut byte).cast(), 1);
+        libc::close(done[0]);
+    }
+    Child { pid, lives: pipe[1] }
+}
+
+struct Child {
+    pid: libc::pid_t,
+    lives: libc::c_int,
+}
+
+impl Child {
+    #[track_caller]
+    fn assert_ends_well(self) {
+        // SAFETY: a descriptor of this process. The child reads the end of the file.
+        unsafe { libc::close(self.lives) };
+        assert_eq!(wait_for(self.pid), "exit 0");
+    }
+}
+
+fn mappings() -> usize {
+    std::fs::read_to_string("/proc/self/maps").expect("Linux has it").lines().count()
+}
+
+/// A child of `depth` checks its account and its memory, and forks another.
+fn account_of_child(depth: u32, live: &[Vec<u64>], parent_bytes: usize) -> Result<(), i32> {
+    let check = |ok: bool, step: i32| if ok { Ok(()) } else { Err(step) };
+    let is_live_intact = || live.iter().zip(1..).all(|(words, seed)| words.iter().all(|&word| word == seed));
+    let resident = stats().resident_bytes;
+    check(resident + RETAINED_MIB * MIB / 2 < parent_bytes, 20)?;
+    check(is_live_intact(), 21)?;
+    let zeroed = phase(|| black_box(vec![0u64; 8 * MIB]));
+    check(zeroed.iter().all(|&word| word == 0), 22)?;
+    drop(zeroed);
+    let own = phase(proof);
+    check(own.iter().zip(1..).all(|(words, seed)| words.iter().all(|&word| word == seed)), 23)?;
+    drop(own);
+    let warm = stats().resident_bytes;
+    check(warm >= parent_bytes / 2 && is_live_intact(), 24)?;
+    if depth > 0 {
+        let child = fork_and(|| account_of_child(depth - 1, live, warm));
+        // SAFETY: a descriptor of this process.
+        unsafe { libc::close(child.lives) };
+        check(wait_for(child.pid) == "exit 0", 25)?;
+        check(stats().resident_bytes >= warm, 26)?;
+    }
+    release();
+    check(stats().resident_bytes < parent_bytes / 4 && is_live_intact(), 27)
+}
+
+/// A fork would copy the page tables of the memory that the parent retains, and the parent's next proof would copy its pages.
+#[test]
+fn a_child_inherits_no_free_memory_and_its_parent_stays_warm() {
+    in_its_own_process("a_child_inherits_no_free_memory_and_its_parent_stays_warm", SMALL_PAGES, || {
+        let live = phase(|| (1..20).map(|seed| vec![seed; 10_000]).collect::<Vec<Vec<u64>>>());
+        drop(phase(proof));
+        drop(phase(proof));
+        let (alone, resident, mapped) = (pss_bytes(None), stats().resident_bytes, mappings());
+        assert!(resident > 216 * MIB, "{resident} bytes retained");
+        for _ in 0..3 {
+            let resident = stats().resident_bytes;
+            let child = fork_and(|| {
+                let own = stats().resident_bytes;
+                if own + 200 * MIB < resident { Ok(()) } else { Err(20) }
+            });
+            assert_eq!(stats().resident_bytes, resident, "the parent's account stands");
+            let both = pss_bytes(None) + pss_bytes(Some(child.pid));
+            assert!(both < alone + alone / 10, "{both} bytes in parent and child, {alone} in the parent alone");
+            let phase = Phase::new();
+            drop(proof());
+            let report = phase.report();
+            assert!(report.minor_faults < 2_000, "{report:?}");
+            child.assert_ends_well();
+            assert!(mappings() < mapped + 10, "{} mappings, {mapped} before", mappings());
+        }
+        fork_and(|| account_of_child(2, &live, resident)).assert_ends_well();
+        assert!(live.iter().zip(1..).all(|(words, seed)| words.iter().all(|&word| word == seed)));
+    });
+}
+
+/// Buffers that threads wrote, and that nobody frees during a fork.
+struct Published {
+    at: AtomicPtr<u64>,
+    words: AtomicUsize,
+}
+
+const PUBLISHED: usize = 400;
+static PUBLISHED_BY_THREADS: [[Published; PUBLISHED]; 3] = [const {
+    [const { Published { at: AtomicPtr::new(std::ptr::null_mut()), words: AtomicUsize::new(0) } }; PUBLISHED]
+}; 3];
+
+/// Memory that the arena withholds from a child must not be handed out during the fork: the child would find zeroes where another
+/// thread had written.
+#[test]
+fn a_child_finds_what_other_threads_wrote_during_the_fork() {
+    in_its_own_process("a_child_finds_what_other_threads_wrote_during_the_fork", SMALL_PAGES, || {
+        let (stop, is_forking) = (AtomicBool::new(false), AtomicBool::new(false));
+        let rounds = [const { AtomicUsize::new(0) }; 3];
+        let _guard = PhaseGuard::new();
+        let write = |id: usize| {
+            let mut numbers = Numbers::new(id as u64);
+            let mut kept = Vec::new();
+            while !stop.load(Ordering::Relaxed) {
+                rounds[id].fetch_add(1, Ordering::SeqCst);
+                if !is_forking.load(Ordering::SeqCst) {
+                    for slot in &PUBLISHED_BY_THREADS[id] {
+                        slot.at.store(std::ptr::null_mut(), Ordering::Release);
+                    }
+                    kept.clear();
+                }
+                let words = 1_000 + numbers.below(if kept.len() % 16 == 0 { 400_000 } else { 20_000 });
+                let index = kept.len();
+                let buffer = black_box(vec![index as u64 + 1; words]);
+                if index < PUBLISHED {
+                    let slot = &PUBLISHED_BY_THREADS[id][index];
+                    slot.words.store(words, Ordering::Relaxed);
+                    slot.at.store(buffer.as_ptr().cast_mut(), Ordering::Release);
+                    kept.push(buffer);
+                }
+            }
+        };
+        let check = || {
+            for (slot, value) in PUBLISHED_BY_THREADS.iter().flat_map(|slots| slots.iter().zip(1u64..)) {
+                let (at, words) = (slot.at.load(Ordering::Acquire), slot.words.load(Ordering::Relaxed));
+                // SAFETY: a buffer that its thread keeps.
+                let written = if at.is_null() { &[][..] } else { unsafe { std::slice::from_raw_parts(at, words) } };
+                if written.iter().any(|&word| word != value) {
+                    return Err(30);
+                }
+            }
+            let own = black_box(vec![7u64; 3 * MIB]);
+            if own.iter().all(|&word| word == 7) { Ok(()) } else { Err(31) }
+        };
+        drop(proof());
+        thread::scope(|scope| {
+            let _at_end = StopAtEnd(&stop);
+            let write = &write;
+            (0..3).for_each(|id| drop(scope.spawn(move || write(id))));
+            for _ in 0..FORKS / 4 {
+                is_forking.store(true, Ordering::SeqCst);
+                let until: Vec<_> = rounds.iter().map(|round| round.load(Ordering::SeqCst) + 2).collect();
+                while rounds.iter().zip(&until).any(|(round, &until)| round.load(Ordering::SeqCst) < until) {
+                    thread::yield_now();
+                }
+                fork_and(check).assert_ends_well();
+                is_forking.store(false, Ordering::SeqCst);
+                thread::yield_now();
+            }
+        });
     });
 }

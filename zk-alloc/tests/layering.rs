@@ -28,7 +28,7 @@ const ORDER: &[&[&str]] = &[
     &["arena::layout", "arena::decay"],
     &["arena::window"],
     &["arena::thread_cache", "arena::budget"],
-    &["arena::runs", "arena::mapped", "arena::room"],
+    &["arena::runs", "arena::mapped", "arena::moved", "arena::room"],
     &["arena::holes"],
     &["arena::hints"],
     &["arena::bitmap", "arena::table"],

@@ -102,6 +102,7 @@ fn work(calls: &[c_long], error: c_int, begin: impl FnOnce() -> bool) {
                 black_box(release());
             }
             phase(|| grow(round.into()));
+            phase(grow_sparse);
             phase(zeroed);
             soften();
         }
@@ -198,6 +199,19 @@ fn grow(seed: u64) {
     }
 }
 
+/// Vectors that are copied when they grow, and of which most pages were never touched.
+fn grow_sparse() {
+    drop(black_box(vec![0xA5u8; 16 * MIB]));
+    let mut grown: Vec<_> = (0..8u8).map(|_| vec![0u8; 700 << 10]).collect();
+    for words in &mut grown {
+        words[9_000] = 7;
+        words.reserve_exact(MIB);
+    }
+    for words in &grown {
+        assert!(words.iter().zip(0..).all(|(&byte, at)| byte == if at == 9_000 { 7 } else { 0 }));
+    }
+}
+
 /// Zeroed requests return zeroes, even from memory that was written before, in whole or in part.
 fn zeroed() {
     for bytes in [3_000, 40 << 10, 300 << 10, 2 * MIB, 70 * MIB] {
@@ -214,6 +228,10 @@ fn zeroed() {
 /// A child finds its inherited memory unchanged, and allocates. If no process can be started, nothing changes.
 fn forked(is_refused: bool, error: c_int) {
     let inherited = phase(|| blocks(77));
+    // The fork finds free memory.
+    set_retain(Retain::Bytes(256 * MIB));
+    phase(|| drop(black_box((0..8).map(|_| vec![1u8; 8 * MIB]).collect::<Vec<_>>())));
+    let retained = stats().resident_bytes;
     // SAFETY: the child takes no lock that another thread may hold, and ends without destructors.
     let pid = unsafe { libc::fork() };
     if pid == 0 {
@@ -233,6 +251,8 @@ fn forked(is_refused: bool, error: c_int) {
         assert_eq!(status, 0, "the child found something else than it inherited");
     }
     inherited.iter().for_each(|words| assert_patterned(words, 77));
+    phase(|| drop(black_box((0..8).map(|_| vec![1u8; 8 * MIB]).collect::<Vec<_>>())));
+    assert!(stats().resident_bytes < retained + MIB, "the fork loses no free memory: {}", stats());
 }
 
 const EVER: &[&str] = &[EARLY, "late"];
@@ -259,6 +279,14 @@ fn a_vector_grows_where_its_pages_cannot_be_moved() {
 #[test]
 fn zeroes_are_zeroes_where_the_kernel_does_not_say_what_is_in_memory() {
     without("zeroes_are_zeroes_where_the_kernel_does_not_say_what_is_in_memory", &[libc::SYS_mincore], EVER);
+}
+
+/// A page that was written to swap is not in memory, and only `/proc/self/pagemap` tells it from one that was never touched.
+#[test]
+fn a_sparse_vector_is_copied_whole_where_the_kernel_does_not_say_what_was_touched() {
+    let name = "a_sparse_vector_is_copied_whole_where_the_kernel_does_not_say_what_was_touched";
+    // The loader reads by this call.
+    without(name, &[libc::SYS_pread64], &["late"]);
 }
 
 /// No path that allocates needs a thread or a process of its own. (Only the test starts threads, at its beginning.)

@@ -194,13 +194,14 @@ const MORE: [c_long; if cfg!(feature = "profile") { 3 } else { 2 }] = [
 ];
 
 /// Every advice of madvise(2) that the arena gives once before `main`.
-const RECORDED: [c_int; 7] = [
+const RECORDED: [c_int; 8] = [
     libc::MADV_DONTNEED,
     libc::MADV_FREE,
     libc::MADV_HUGEPAGE,
     libc::MADV_NOHUGEPAGE,
     libc::MADV_DONTDUMP,
     libc::MADV_WIPEONFORK,
+    libc::MADV_KEEPONFORK,
     libc::MADV_POPULATE_WRITE,
 ];
 

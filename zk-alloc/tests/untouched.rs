@@ -74,3 +74,74 @@ fn buffers_of_more_than_a_huge_page_that_are_hardly_written_are_not_prefaulted()
         drop(hardly_written_buffers(9 << 18, 500));
     });
 }
+
+/// Bytes of a vector that `grown` leaves untouched, all but the first and the last.
+fn resized(kept: usize, from: usize, to: usize, count: usize) {
+    let before = rss_bytes();
+    let mut buffers: Vec<Vec<u8>> = phase(|| {
+        let buffer = |index: usize| {
+            // All of the length belongs to the program, so that all of it has to be there afterwards.
+            let mut buffer = black_box(vec![0u8; from]);
+            buffer[0] = index as u8;
+            buffer[kept - 1] = !index as u8;
+            buffer
+        };
+        (0..count).map(buffer).collect()
+    });
+    phase(|| {
+        for buffer in &mut buffers {
+            buffer.truncate(kept);
+            if to > from {
+                buffer.reserve_exact(to - kept);
+            } else {
+                buffer.shrink_to(to);
+            }
+        }
+        black_box(&mut buffers);
+    });
+    let grown = rss_bytes() - before;
+    // Two pages each, at both places: freed ones stay.
+    let written = count * 4 * (4 << 10);
+    assert!(grown < written + written / 4 + (4 << 20), "{grown} bytes for {written} in pages that were written");
+    for (buffer, index) in buffers.iter().zip(0usize..) {
+        assert_eq!((buffer[0], buffer[kept - 1]), (index as u8, !index as u8));
+        assert!(index % 50 > 0 || buffer[1..kept - 1].iter().all(|&byte| byte == 0));
+    }
+    assert!(stats().live_bytes >= count * to, "the arena serves them");
+}
+
+#[test]
+fn sparse_vectors_that_grow_by_a_copy_stay_sparse() {
+    in_its_own_process("sparse_vectors_that_grow_by_a_copy_stay_sparse", SETTINGS, || {
+        resized(700 << 10, 700 << 10, 3 << 20, 400);
+    });
+}
+
+#[test]
+fn short_sparse_vectors_that_grow_stay_sparse() {
+    in_its_own_process("short_sparse_vectors_that_grow_stay_sparse", SETTINGS, || {
+        resized(100 << 10, 100 << 10, 200 << 10, 2_000);
+    });
+}
+
+#[test]
+fn sparse_vectors_that_shrink_stay_sparse() {
+    in_its_own_process("sparse_vectors_that_shrink_stay_sparse", SETTINGS, || {
+        resized(30 << 20, 100 << 20, 30 << 20, 20);
+    });
+}
+
+/// Where a buffer was before, memory is resident and not zero.
+#[test]
+fn sparse_vectors_hold_zeroes_where_others_were() {
+    in_its_own_process("sparse_vectors_hold_zeroes_where_others_were", SETTINGS, || {
+        for round in 0..4 {
+            phase(|| drop(black_box((0..20).map(|_| vec![0xA5u8; 3 << 20]).collect::<Vec<_>>())));
+            let mut sparse: Vec<Vec<u8>> = phase(|| (0..20).map(|_| vec![0u8; 700 << 10]).collect());
+            zk_alloc::release();
+            phase(|| drop(black_box((0..20).map(|_| vec![0xA5u8; 3 << 20]).collect::<Vec<_>>())));
+            phase(|| sparse.iter_mut().for_each(|buffer| buffer.reserve_exact(2 << 20)));
+            assert!(black_box(&sparse).iter().flatten().all(|&byte| byte == 0), "round {round}");
+        }
+    });
+}

@@ -132,7 +132,7 @@ pub(crate) unsafe extern "C" fn realloc(at: *mut c_void, size: usize) -> *mut c_
         return at;
     }
     // SAFETY: both hold at least the smaller length, and new memory overlaps nothing that is alive.
-    unsafe { copy_nonoverlapping(at.cast::<u8>(), new.cast(), old_size.min(size)) };
+    unsafe { c_api::copy(at.cast(), new.cast(), old_size.min(size)) };
     // SAFETY: upheld by the caller: nothing needs the old memory any more.
     unsafe { free(at) };
     new

@@ -1,7 +1,7 @@
 //! The length of an allocation, and how it changes.
 #![allow(unsafe_code, reason = "copies memory, and frees it")]
 
-use std::ptr::{NonNull, copy_nonoverlapping};
+use std::ptr::NonNull;
 
 use super::Arena;
 use crate::classes::Class;
@@ -86,7 +86,7 @@ impl Arena {
         }
         if is_copied {
             // SAFETY: both runs belong to the caller alone, are committed, and are at least `old_size` bytes long.
-            unsafe { copy_nonoverlapping(at.as_ptr(), to.as_ptr(), old_size) };
+            unsafe { self.copy(at, to.as_ptr(), old_size) };
         } else {
             old.make_one_mapping(at, len);
             new.counters().system_call();
@@ -103,6 +103,7 @@ impl Arena {
                 }
                 return None;
             }
+            new.moved_here(to, len, old, at);
         }
         #[cfg(feature = "c-api")]
         self.lengths.take(old_runs, old, at);

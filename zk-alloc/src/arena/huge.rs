@@ -55,6 +55,19 @@ impl HugePages {
         }
     }
 
+    /// Advises the kernel on the caller's pages once more, as their mapping is new.
+    pub(super) fn advise_again(&self, residency: &Residency, pages: Range<usize>) {
+        self.advise(residency, pages.clone());
+        if self.is_any_forbidden() {
+            let block = residency.pages(HUGE_PAGE_BYTES);
+            let (first, end) = (pages.start / block, pages.end.div_ceil(block));
+            for (index, len) in self.forbidden.set_runs(first, end - first) {
+                let forbidden = pages.start.max(index * block)..pages.end.min((index + len) * block);
+                advise(residency, forbidden, os::forbid_huge);
+            }
+        }
+    }
+
     /// Whether the block that holds a page is forbidden to be huge.
     pub(super) fn is_forbidden(&self, residency: &Residency, page: usize) -> bool {
         self.is_any_forbidden() && self.forbidden.count(page / residency.pages(HUGE_PAGE_BYTES), 1) > 0

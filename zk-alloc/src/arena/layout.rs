@@ -118,10 +118,9 @@ impl Trust {
         left > 0
     }
 
-    /// Learns from a look.
-    fn learn(&self, is_dense: bool) {
-        let next =
-            if is_dense { (8 * self.granted.load(Ordering::Relaxed) + 7).min(tuning::max_trust() as u16) } else { 0 };
+    /// Learns from a look. No more than `most` are taken for dense without another.
+    fn learn(&self, is_dense: bool, most: usize) {
+        let next = if is_dense { (8 * self.granted.load(Ordering::Relaxed) + 7).min(most as u16) } else { 0 };
         self.granted.store(next, Ordering::Relaxed);
         self.left.store(next, Ordering::Relaxed);
     }
@@ -130,18 +129,39 @@ impl Trust {
 /// The classes of lengths that are told apart, by the binary logarithm.
 const KINDS: usize = 48;
 
+/// How densely memory of each length was used so far. The last buffers of a length tell what to expect of the next.
+#[derive(Debug)]
+pub(super) struct Density([Trust; KINDS]);
+
+impl Density {
+    pub(super) const fn new() -> Self {
+        Self([const { Trust::new() }; KINDS])
+    }
+
+    /// Whether the next buffer of `bytes` is sparse. `look` looks at it. At most `most` buffers of a length are taken for dense without a
+    /// look.
+    pub(super) fn is_sparse(&self, bytes: usize, most: usize, look: impl FnOnce() -> bool) -> bool {
+        let trust = &self.0[(bytes.ilog2() as usize).min(KINDS - 1)];
+        if trust.spend() {
+            return false;
+        }
+        let is_sparse = look();
+        trust.learn(!is_sparse, most);
+        is_sparse
+    }
+}
+
 /// How densely zeroed memory of each length was used so far. Memory that was zeroed and then hardly touched (a table with few entries) is
-/// purged when it is zeroed again. Memory that was written whole is cleared here, at once. The last buffers of a length tell
-/// what to expect of the next.
+/// purged when it is zeroed again. Memory that was written whole is cleared here, at once.
 #[derive(Debug)]
 pub(super) struct Zeroing {
     lazy_zero_bytes: usize,
-    trust: [Trust; KINDS],
+    density: Density,
 }
 
 impl Zeroing {
     pub(super) fn new(spec: &ZoneSpec) -> Self {
-        Self { lazy_zero_bytes: spec.lazy_zero_bytes, trust: [const { Trust::new() }; KINDS] }
+        Self { lazy_zero_bytes: spec.lazy_zero_bytes, density: Density::new() }
     }
 
     /// Whether to zero dirty memory by purging it. `in_memory` says how many of its bytes are in memory, if that can be found out.
@@ -152,12 +172,7 @@ impl Zeroing {
         if bytes < tuning::sparse_min_bytes() {
             return false;
         }
-        let trust = &self.trust[(bytes.ilog2() as usize).min(KINDS - 1)];
-        if trust.spend() {
-            return false;
-        }
-        let is_sparse = in_memory().is_some_and(|in_memory| in_memory < bytes / tuning::sparse_part());
-        trust.learn(!is_sparse);
-        is_sparse
+        let is_sparse = || in_memory().is_some_and(|in_memory| in_memory < bytes / tuning::sparse_part());
+        self.density.is_sparse(bytes, tuning::max_trust(), is_sparse)
     }
 }

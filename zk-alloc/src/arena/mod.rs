@@ -9,7 +9,10 @@ mod bitmap;
 mod budget;
 #[cfg(test)]
 mod checks;
+mod copy;
 mod decay;
+#[cfg(unix)]
+mod fork;
 mod growth;
 mod hints;
 mod holes;
@@ -21,6 +24,7 @@ pub(crate) mod looks;
 mod mapped;
 #[cfg(feature = "c-api")]
 mod measured;
+mod moved;
 mod populate;
 pub(crate) mod pressure;
 mod purge;
@@ -233,18 +237,34 @@ unsafe extern "C" fn thread_exits(cache: *mut c_void) {
     }
 }
 
-// Makes the key before the program makes its own, because the C library has few keys that need no allocation.
+// Makes the key before the program makes its own, because the C library has few keys that need no allocation. Has forks call the arena.
 // SAFETY: the loader calls the functions in this section before `main`, with the C ABI. It may pass arguments, which a function without
 // parameters ignores.
 #[cfg(unix)]
 #[used]
 #[cfg_attr(not(target_vendor = "apple"), unsafe(link_section = ".init_array.00103"))]
 #[cfg_attr(target_vendor = "apple", unsafe(link_section = "__DATA,__mod_init_func"))]
-static BEFORE_MAIN: extern "C" fn() = make_exit_key;
+static BEFORE_MAIN: extern "C" fn() = register;
 
 #[cfg(unix)]
-extern "C" fn make_exit_key() {
+extern "C" fn register() {
     thread_cache::exit_key(thread_exits);
+    os::at_fork(before_fork, after_fork_in_parent, after_fork_in_child);
+}
+
+#[cfg(unix)]
+extern "C" fn before_fork() {
+    get().into_iter().for_each(Arena::before_fork);
+}
+
+#[cfg(unix)]
+extern "C" fn after_fork_in_parent() {
+    get().into_iter().for_each(Arena::after_fork_in_parent);
+}
+
+#[cfg(unix)]
+extern "C" fn after_fork_in_child() {
+    get().into_iter().for_each(Arena::after_fork_in_child);
 }
 
 impl Arena {

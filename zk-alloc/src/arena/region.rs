@@ -29,7 +29,7 @@ pub(crate) struct Region {
 const ZONES: usize = 3;
 
 /// The bitmaps of a zone that have a bit for each page. One more has a bit for each place of a huge page.
-const BITMAPS: usize = 3;
+const BITMAPS: usize = 5;
 
 /// Room for a region, and the memory of its bitmaps.
 struct Found {

@@ -13,7 +13,7 @@ use super::bitmap::Bitmap;
 use super::budget::{self, Limit};
 use super::layout::Zeroing;
 use crate::counters::ZoneCounters;
-use crate::os;
+use crate::os::{self, NotMoved};
 
 /// When [`Residency::purge`] takes memory away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -154,6 +154,24 @@ impl Residency {
             budget::returned(self.forget(start, len));
         }
         self.bytes(len)
+    }
+
+    /// Purges pages by a fresh mapping in place of theirs, which has no advice yet.
+    ///
+    /// # Errors
+    /// See [`os::renew`]. Pages that are lost are accounted no more.
+    ///
+    /// # Safety
+    /// As for [`purge`](Self::purge).
+    pub(super) unsafe fn renew(&self, start: usize, len: usize) -> Result<(), NotMoved> {
+        let bytes = self.bytes(len);
+        self.counters.system_call();
+        // SAFETY: the caller's.
+        let renewed = unsafe { os::renew(self.address(start).as_ptr(), bytes) };
+        if renewed.is_ok() || renewed.is_err_and(|refused| !refused.is_target_whole) {
+            budget::returned(self.forget(start, len));
+        }
+        renewed.inspect_err(|refused| self.counters.refused(refused.errno, "map fresh memory", bytes))
     }
 
     /// Has the caller's pages read as zeroes, and leaves them accounted; `false` if the kernel refuses.

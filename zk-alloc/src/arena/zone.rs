@@ -7,6 +7,8 @@
 #![allow(unsafe_code, reason = "hands out memory")]
 
 mod commit;
+#[cfg(unix)]
+mod fork;
 mod growth;
 mod huge_advice;
 mod prefault;
@@ -21,6 +23,7 @@ use super::decay;
 use super::huge::HugePages;
 use super::layout::{Zeroing, ZoneSpec};
 use super::mapped::Mapped;
+use super::moved::Moved;
 use super::residency::{Purge, Residency};
 use super::room::{self, Tenant};
 use super::runs::Runs;
@@ -54,6 +57,7 @@ pub(crate) struct Zone {
     runs: Runs,
     residency: Residency,
     committed: Mapped,
+    moved: Moved,
     huge: HugePages,
     spec: ZoneSpec,
     /// The page below which the next trim continues; 0 to begin at the top.
@@ -72,28 +76,29 @@ impl Zone {
     /// A zone at `base`, which is a multiple of a page.
     ///
     /// # Safety
-    /// The addresses that the bitmaps describe lie within one [`Room`](os::Room), and are no other zone's. The bitmaps, three of
+    /// The addresses that the bitmaps describe lie within one [`Room`](os::Room), and are no other zone's. The bitmaps, five of
     /// pages and one of blocks for huge pages, are clear.
     pub(crate) unsafe fn new(
         base: NonNull<u8>,
         spec: ZoneSpec,
-        bits: [Bitmap<'static>; 3],
+        bits: [Bitmap<'static>; 5],
         blocks: Bitmap<'static>,
     ) -> Result<Self, Errno> {
         let page_bytes = spec.page_bytes;
         debug_assert!(page_bytes.is_power_of_two() && base.addr().get() % page_bytes == 0);
-        let [used, resident, dirty] = bits;
+        let [used, resident, dirty, moved, edges] = bits;
         let residency = Residency::new(base, page_bytes.trailing_zeros(), resident, dirty, Zeroing::new(&spec));
         #[cfg(not(loom))]
         let runs = Runs::new(used)?;
         #[cfg(loom)]
         let runs = Runs::without_holes(used)?;
-        let (huge, committed) = (HugePages::new(&spec, blocks), Mapped::new());
+        let (moved, huge) = (Moved::new(moved, edges), HugePages::new(&spec, blocks));
         Ok(Self {
             base,
             runs,
             residency,
-            committed,
+            committed: Mapped::new(),
+            moved,
             huge,
             spec,
             trimmed_to: AtomicUsize::new(0),
@@ -274,13 +279,14 @@ impl Zone {
         decay::tick();
     }
 
-    /// Frees pages that the caller owns; beyond what may stay resident, their pages go at once.
+    /// Frees pages that the caller owns. They are purged at once beyond what may stay resident, and if there are too many mappings.
     fn free_pages(&self, start: usize, pages: usize) {
-        if budget::is_beyond_retained() {
+        if budget::is_beyond_retained() || self.moved.is_to_go(start, pages) {
             // SAFETY: the caller's pages were handed out, so they are committed, and nobody needs their contents.
-            unsafe { self.purge(start, pages, Purge::Now) };
+            unsafe { self.purge_and_free(start, pages, Purge::Now) };
+        } else {
+            self.runs.release(start, pages);
         }
-        self.runs.release(start, pages);
     }
 
     /// Commits and accounts for pages that the caller claimed, prefaults the huge pages at their edges, and returns how many bytes of them were not

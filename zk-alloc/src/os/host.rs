@@ -4,6 +4,8 @@
 //! its root or user. So on Linux a function before `main` reads them. It also gives each [advice](imp::rehearse) once that the arena
 //! will give. Later changes of the control group or the allowed processors are not seen.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use super::{HostHugePages, imp};
 use crate::written_once::WrittenOnce;
 
@@ -36,7 +38,26 @@ pub(crate) fn postpone() {
     IS_POSTPONED.store(true, std::sync::atomic::Ordering::Relaxed);
 }
 
+/// The most mappings that this process may have; 0 before it was read.
+static MAX_MAPPINGS: AtomicUsize = AtomicUsize::new(0);
+
+/// The most mappings that this process may have: `vm.max_map_count`, or the kernel's default if that can't be read.
+pub(crate) fn max_mappings() -> usize {
+    const DEFAULT: usize = 65_530;
+    match MAX_MAPPINGS.load(Ordering::Relaxed) {
+        0 => DEFAULT,
+        known => known,
+    }
+}
+
+/// Sets another limit, for a test.
+#[cfg(all(test, target_os = "linux"))]
+pub(crate) fn set_max_mappings(mappings: usize) {
+    MAX_MAPPINGS.store(mappings, Ordering::Relaxed);
+}
+
 fn ask() -> Host {
+    MAX_MAPPINGS.store(imp::max_mappings().unwrap_or(0), Ordering::Relaxed);
     Host { limits: imp::limits(), huge_pages: imp::host_huge_pages() }
 }
 

@@ -13,6 +13,8 @@ mod imp;
 #[path = "other.rs"]
 mod imp;
 
+#[cfg(unix)]
+mod at_fork;
 mod environment;
 mod generation;
 mod host;
@@ -34,24 +36,28 @@ mod thread_block;
 #[cfg(unix)]
 mod threads;
 
+#[cfg(unix)]
+pub(crate) use at_fork::{Signals, at_fork, thread_id};
 #[cfg(test)]
 pub(crate) use environment::VARIABLES;
 pub(crate) use environment::{Value, variable};
 pub(crate) use generation::process_generation;
 #[cfg(feature = "c-api")]
 pub(crate) use host::postpone as postpone_asking_host;
-pub(crate) use host::{Host, Limits, host};
+#[cfg(all(test, target_os = "linux"))]
+pub(crate) use host::set_max_mappings;
+pub(crate) use host::{Host, Limits, host, max_mappings};
 #[cfg(all(not(unix), feature = "profile"))]
 pub(crate) use imp::may_be_on_signal_stack;
 #[cfg(not(unix))]
 pub(crate) use imp::write_stderr;
 pub(crate) use imp::{
-    advise_huge, coarse_ns, commit, discard, extend, forbid_huge, leave_out_of_dumps, lock, minor_faults,
+    advise_huge, coarse_ns, commit, discard, extend, forbid_huge, keep_on_fork, leave_out_of_dumps, lock, minor_faults,
     missing_memory, monotonic_ns, nap, populate, prefault, purge_lazily, trim_heap, wipe_on_fork,
 };
 #[cfg(not(unix))]
 pub(crate) use imp::{arm_thread_exit, fence_other_threads, may_be_in_signal_handler, return_key, thread_exit_key};
-pub(crate) use imp::{count_resident, move_pages};
+pub(crate) use imp::{copy_held, count_resident, move_pages, renew};
 pub(crate) use mapping::{Mapping, Room, map_guarded, map_zeroed, may_map_sparsely, reserve, round_up};
 pub(crate) use own_thread::OwnThread;
 pub(crate) use pages::page_bytes;

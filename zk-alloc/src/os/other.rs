@@ -148,12 +148,41 @@ pub(crate) unsafe fn wipe_on_fork(_at: *mut u8, _len: usize) -> Result<(), Errno
     Err(UNSUPPORTED)
 }
 
+/// Refused: this platform has no such call.
+///
+/// # Safety
+/// None is needed; the platforms share one signature.
+pub(crate) unsafe fn keep_on_fork(_at: *mut u8, _len: usize) -> Result<(), Errno> {
+    Err(UNSUPPORTED)
+}
+
 /// Refused: this platform has no arena.
 ///
 /// # Safety
 /// None is needed; the platforms share one signature.
 pub(crate) unsafe fn move_pages(_from: *mut u8, _to: *mut u8, _len: usize) -> Result<(), NotMoved> {
     Err(UNSUPPORTED.into())
+}
+
+/// Refused: this platform has no arena.
+///
+/// # Safety
+/// None is needed; the platforms share one signature.
+pub(crate) unsafe fn renew(_at: *mut u8, _len: usize) -> Result<(), NotMoved> {
+    Err(UNSUPPORTED.into())
+}
+
+/// `false`: this platform does not tell what was touched.
+///
+/// # Safety
+/// None is needed; the platforms share one signature.
+pub(crate) unsafe fn copy_held(_from: *const u8, _to: *mut u8, _len: usize) -> bool {
+    false
+}
+
+/// Unknown here.
+pub(crate) fn max_mappings() -> Option<usize> {
+    None
 }
 
 /// Unknown on this platform.

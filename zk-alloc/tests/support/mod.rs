@@ -192,6 +192,13 @@ pub(crate) fn rss_bytes() -> usize {
     field_bytes("/proc/self/status", "RssAnon:")
 }
 
+/// The bytes that a process adds to the memory in use, this one's without an id: a page that several processes share counts in parts.
+#[cfg(target_os = "linux")]
+pub(crate) fn pss_bytes(pid: Option<libc::pid_t>) -> usize {
+    let process = pid.map_or("self".into(), |pid| pid.to_string());
+    field_bytes(&format!("/proc/{process}/smaps_rollup"), "Pss:")
+}
+
 /// Has [`peak_rss_bytes`] count from here on. Returns the resident size now.
 #[cfg(target_os = "linux")]
 pub(crate) fn restart_peak() -> usize {

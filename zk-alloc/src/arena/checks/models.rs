@@ -111,13 +111,14 @@ impl Memory {
         unsafe { os::discard(self.base.as_ptr(), PAGES * self.page_bytes).expect("memory of this model") };
         budget::set_max(usize::MAX);
         let resident_bytes = budget::resident_bytes();
-        let [used, resident, dirty, blocks] =
-            [(); 4].map(|()| -> &'static [AtomicU64] { Box::leak(Box::new([AtomicU64::new(0)])) });
+        let [used, resident, dirty, moved, edges, blocks] =
+            [(); 6].map(|()| -> &'static [AtomicU64] { Box::leak(Box::new([AtomicU64::new(0)])) });
         let taken = Bitmap::new(used);
         taken.try_claim(free, PAGES - free).expect("an empty bitmap");
         // SAFETY: a reservation that outlives the model, used by one run of it at a time, and fresh bitmaps.
         let zone = unsafe {
-            Zone::new(self.base, spec, [used, resident, dirty].map(|words| Bitmap::new(words)), Bitmap::new(blocks))
+            let bits = [used, resident, dirty, moved, edges].map(|words| Bitmap::new(words));
+            Zone::new(self.base, spec, bits, Bitmap::new(blocks))
         };
         let zone = zone.expect("memory for tables");
         zone.assume_committed();

@@ -4,13 +4,13 @@
 use std::ptr::NonNull;
 
 use super::{Limit, Shortage, Tenant, Zone};
-use crate::arena::thread_cache;
+use crate::arena::{moved, thread_cache};
 use crate::os::{self, HUGE_PAGE_BYTES};
 use crate::tuning;
 
 impl Zone {
     /// Hands out a run of at least `bytes` bytes for the contents of another run, which is `len` bytes long. Also says whether the contents
-    /// must be copied: the first `len` bytes of the new run are all resident, or do not read as zeroes. The caller counts the request.
+    /// must be copied: the first `len` bytes of the new run are all resident, or do not read as zeroes, or there are too many mappings. The caller counts the request.
     ///
     /// # Errors
     /// See [`Shortage`].
@@ -27,8 +27,10 @@ impl Zone {
         let fresh = self.commit_and_account(start, pages, Limit::Cap)?;
         // A move replaces the resident pages of the new place. If all are resident, a copy keeps them. Else the place is emptied for the
         // move.
-        // SAFETY: claimed and committed above; nobody needs its contents.
-        let is_copied = resident == moved || resident > 0 && !unsafe { self.residency.empty(start, moved) };
+        let is_copied = resident == moved
+            || !moved::may_move()
+            // SAFETY: claimed and committed above; nobody needs its contents.
+            || resident > 0 && !unsafe { self.residency.empty(start, moved) };
         if fresh > 0 && moved < pages {
             self.prefault_edges(start + moved, pages - moved);
         }
@@ -115,7 +117,22 @@ impl Zone {
         let (start, pages) = (self.index(at), self.pages(bytes));
         self.forbid_huge_around(start..start + pages);
         self.residency.moved_away(start, pages);
+        if self.moved.is_better_renewed(start, pages) {
+            // The pages are gone, so that a fresh mapping costs nothing but the call.
+            // SAFETY: the caller's pages, which it does not need any more.
+            let renewed = unsafe { self.renew(start, pages) };
+            if renewed.is_err_and(|refused| !refused.is_target_whole) {
+                return self.counters().released(self.bytes(pages));
+            }
+        }
         self.release_pages(start, pages);
+    }
+
+    /// Notes that `len` bytes were moved from `from`, a place in the zone `old`, to the caller's run.
+    pub(crate) fn moved_here(&self, to: NonNull<u8>, len: usize, old: &Self, from: NonNull<u8>) {
+        let (start, pages) = (self.index(to), self.pages(len));
+        let inner = old.moved.inner_edges(old.index(from), old.pages(len)).map(|page| self.pages(old.bytes(page)));
+        self.moved.moved_here(start, pages, inner);
     }
 
     /// Never hands out the caller's run again, because another mapping may lie in a hole of it.

@@ -8,7 +8,8 @@ use std::sync::atomic::Ordering;
 use super::{Purge, Zone};
 use crate::arena::bitmap::WORD_BITS;
 use crate::arena::purge::Allowance;
-use crate::os::{self, HUGE_PAGE_BYTES};
+use crate::os::{self, HUGE_PAGE_BYTES, NotMoved};
+use crate::tuning;
 
 impl Zone {
     /// Purges free memory, from the top address down, until the allowance is spent or no free memory is resident. Returns how many bytes
@@ -39,6 +40,9 @@ impl Zone {
             }
             (end, lowest, is_around) = (top, begun.unwrap_or(0), true);
         }
+        if how == Purge::Now {
+            self.renew_purged(allowance);
+        }
         gone
     }
 
@@ -64,6 +68,28 @@ impl Zone {
         untouched
     }
 
+    /// Replaces the mappings that moves left, and of which all free pages were purged, as far as that is done within some system calls.
+    fn renew_purged(&self, allowance: &mut Allowance) {
+        let mut end = self.committed.pages();
+        for _ in 0..tuning::renewed_at_once() {
+            if allowance.is_spent() {
+                return;
+            }
+            allowance.spend(0, 1, 1);
+            let Some((start, len)) = self.moved.last_free(self.runs.used(), end) else { return };
+            end = start;
+            if self.runs.try_claim(start, len) {
+                let is_purged = self.residency.resident(start, len) == 0;
+                if is_purged && self.moved.is_better_renewed(start, len) {
+                    // SAFETY: this thread owns the run since the claim above. The run is committed, as all moved pages are.
+                    unsafe { self.purge_and_free(start, len, Purge::Now) };
+                } else {
+                    self.runs.release(start, len);
+                }
+            }
+        }
+    }
+
     /// Purges the free pages of `[start, start + len)`, at once if no page is used.
     fn trim_run(&self, start: usize, len: usize, how: Purge) -> usize {
         if !self.runs.try_claim(start, len) {
@@ -74,9 +100,51 @@ impl Zone {
             return self.trim_run(start, half, how) + self.trim_run(start + half, len - half, how);
         }
         // SAFETY: this thread owns the run since the claim above. The run is committed, as is all memory that the callers look at.
-        let gone = unsafe { self.purge(start, len, how) };
-        self.runs.release(start, len);
+        unsafe { self.purge_and_free(start, len, how) }
+    }
+
+    /// Purges the caller's pages, and frees them. If they go at once, fresh mappings replace those that moves left there, where that makes
+    /// fewer of them. Returns how many bytes were purged.
+    ///
+    /// # Safety
+    /// As for [`Residency::purge`].
+    pub(super) unsafe fn purge_and_free(&self, start: usize, pages: usize, how: Purge) -> usize {
+        if how == Purge::Now && self.moved.is_better_renewed(start, pages) {
+            self.forbid_huge_around(start..start + pages);
+            // SAFETY: the caller's.
+            match unsafe { self.renew(start, pages) } {
+                Ok(()) => {
+                    self.runs.release(start, pages);
+                    return self.bytes(pages);
+                }
+                // Nobody gets these pages again, because another mapping may lie among them.
+                Err(NotMoved { is_target_whole: false, .. }) => return self.bytes(pages),
+                Err(_) => {}
+            }
+        }
+        // SAFETY: the caller's.
+        let gone = unsafe { self.purge(start, pages, how) };
+        self.runs.release(start, pages);
         gone
+    }
+
+    /// Replaces the mappings of the caller's pages by a fresh one, with the advice of its place.
+    ///
+    /// # Errors
+    /// See [`os::renew`].
+    ///
+    /// # Safety
+    /// As for [`Residency::purge`].
+    pub(super) unsafe fn renew(&self, start: usize, pages: usize) -> Result<(), NotMoved> {
+        // SAFETY: the caller's.
+        let renewed = unsafe { self.residency.renew(start, pages) };
+        if renewed.is_ok() {
+            self.moved.renewed(start, pages);
+        }
+        if renewed.is_ok() || renewed.is_err_and(|refused| refused.is_target_whole) {
+            self.huge.advise_again(&self.residency, start..start + pages);
+        }
+        renewed
     }
 
     /// Purges pages. If they go at once, forbids the blocks around them to be huge. Returns how many bytes were purged.

@@ -35,6 +35,12 @@ fn reports(order: &str) -> bool {
     order.trim().parse::<u32>().is_ok_and(|order| order != u32::MAX)
 }
 
+/// The most mappings that a process may have (`vm.max_map_count`); `None` if that can't be read.
+pub(crate) fn max_mappings() -> Option<usize> {
+    let mut buffer = [0; 32];
+    read_small(c"/proc/sys/vm/max_map_count", &mut buffer).trim().parse().ok()
+}
+
 /// Page faults of this process so far that read nothing from a disk; 0 in a [sandbox](super::super::sandbox), which may end the process
 /// for the question.
 pub(crate) fn minor_faults() -> u64 {

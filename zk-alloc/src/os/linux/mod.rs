@@ -5,6 +5,7 @@
 mod groups;
 mod host;
 mod moving;
+mod pagemap;
 
 use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::AtomicU32;
@@ -12,8 +13,9 @@ use std::sync::atomic::AtomicU32;
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
 
 pub(crate) use groups::{limits, missing_memory};
-pub(crate) use host::{coarse_ns, host_huge_pages, minor_faults, monotonic_ns};
-pub(crate) use moving::{count_resident, move_pages};
+pub(crate) use host::{coarse_ns, host_huge_pages, max_mappings, minor_faults, monotonic_ns};
+pub(crate) use moving::{count_resident, move_pages, renew};
+pub(crate) use pagemap::copy_held;
 
 use super::pages::{covered, page_bytes};
 use super::{Errno, HostHugePages, is_in_sandbox};
@@ -267,6 +269,15 @@ pub(crate) unsafe fn wipe_on_fork(at: *mut u8, len: usize) -> Result<(), Errno> 
     unsafe { advise(at, len, Advice::LinuxWipeOnFork) }
 }
 
+/// Has a child of `fork` inherit the range again.
+///
+/// # Safety
+/// The range is the caller's alone, and none of it was [wiped](wipe_on_fork) for another reason.
+pub(crate) unsafe fn keep_on_fork(at: *mut u8, len: usize) -> Result<(), Errno> {
+    // SAFETY: changes no contents in this process, on a range of ours.
+    unsafe { advise(at, len, Advice::LinuxKeepOnFork) }
+}
+
 /// Gives each advice of the arena once, to a page that nobody uses, and moves that page once. Some tools record the calls of a
 /// program while it starts, and later forbid all others. They see here which calls the arena will make.
 pub(super) fn rehearse(huge_pages: HostHugePages) {
@@ -282,6 +293,7 @@ pub(super) fn rehearse(huge_pages: HostHugePages) {
         Advice::LinuxNoHugepage,
         Advice::LinuxDontDump,
         Advice::LinuxWipeOnFork,
+        Advice::LinuxKeepOnFork,
     ];
     // The kernel refuses advice that it does not know.
     for advice in advices {
@@ -290,6 +302,7 @@ pub(super) fn rehearse(huge_pages: HostHugePages) {
     }
     // SAFETY: two pages that nobody uses.
     unsafe { moving::try_move(at) };
+    pagemap::rehearse();
     #[cfg(feature = "profile")]
     super::may_be_on_signal_stack();
 }

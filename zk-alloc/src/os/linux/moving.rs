@@ -137,6 +137,27 @@ unsafe fn fill_hole(to: *mut u8, len: usize) -> bool {
     }
 }
 
+/// Replaces what is mapped in the range by one fresh mapping, without its advice, which reads as zeroes. The kernel merges it with its
+/// neighbours once it has their advice.
+///
+/// # Errors
+/// The system's. If the range is still [whole](NotMoved::is_target_whole), it has its old contents or reads as zeroes, and may have lost
+/// its advice. Otherwise nobody may touch it again.
+///
+/// # Safety
+/// The range is committed and belongs to the caller alone, and nobody needs its contents.
+pub(crate) unsafe fn renew(at: *mut u8, len: usize) -> Result<(), NotMoved> {
+    let len = covered(at, len)?;
+    // SAFETY: the caller's: what the call replaces is dead.
+    let renewed =
+        unsafe { mmap_anonymous(at.cast(), len, ProtFlags::READ | ProtFlags::WRITE, PRIVATE | MapFlags::FIXED) };
+    renewed.map(drop).map_err(|refused| {
+        // Before Linux 6.12, the kernel may unmap the old mapping before it finds that it has no memory for the new one.
+        // SAFETY: the caller's.
+        NotMoved { errno: refused.into(), is_target_whole: unsafe { fill_hole(at, len) } }
+    })
+}
+
 /// The number of resident bytes in the range, in whole pages; `None` if the system does not tell.
 ///
 /// # Safety
