@@ -24,7 +24,7 @@ impl Arena {
                 self.purge_to(budget::peak_limit(0).saturating_sub(tuning::purge_ahead_bytes()));
                 Some(at)
             }
-            Err(Shortage::Full) => None,
+            Err(Shortage::Full | Shortage::Refused) => None,
             Err(Shortage::OverBudget) => {
                 if !budget::may_make_room(size, cached_bytes()) {
                     return None;

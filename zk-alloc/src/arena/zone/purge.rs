@@ -13,7 +13,7 @@ impl Zone {
         self.release_cached();
         let resident = self.residency.resident_bits();
         let mut gone = 0;
-        let mut end = self.committed.pages();
+        let mut end = self.mapped_end();
         while gone < wanted_bytes {
             let Some((start, len)) = resident.last_run_without(self.runs.used(), 0, end) else { break };
             let wanted = self.pages(wanted_bytes - gone).min(len);
