@@ -225,10 +225,12 @@ constants! {
     /// The one buffer that glibc serves and frees before the arena takes over. Then glibc keeps the top of its heap, instead of trimming it
     /// at every free.
     teaching_bytes = 4 * MIB, "bytes", off 0;
-    /// A thread that waits for another to commit memory looks this often at once.
-    commit_spins = 200, "looks";
-    /// And then this often with a nap before each: 20 ms in all.
-    commit_naps = 200, "looks";
+    /// The region lies this far below the place at which the kernel puts mappings by itself, or the largest half, quarter, ... of it that
+    /// the address space allows. The program's mappings would have to fill that distance before they get in the way.
+    region_distance_gib = 16 << 10, "GiB";
+    /// The most foreign mappings that one request finds in its way, before it is served elsewhere. Each costs about ten system calls,
+    /// and all parts of a long one count.
+    max_foreign_probes = 16, "mappings";
     /// The smallest span of a zone.
     min_span_bytes = 64 * MIB, "bytes";
     /// A span is chosen if the system would also map this part of it, for the tables and for the rest of the process.

@@ -1,8 +1,10 @@
 //! The arena maps memory as it needs it, and reserves nothing. A resource limit thus leaves room for the program,
-//! whenever the limit is set. Other mappings may lie where a zone would grow; the arena leaves them alone.
+//! whenever the limit is set. Other mappings may lie where a zone would grow; the arena leaves them alone, and grows behind them.
 #![cfg(target_os = "linux")]
 #![allow(unsafe_code, reason = "sets limits of the process, and maps memory")]
 
+#[path = "support/forks.rs"]
+mod forks;
 #[path = "support/limits.rs"]
 mod limits;
 mod support;
@@ -226,35 +228,209 @@ fn huge_runs_that_grow_take_no_locked_room() {
     });
 }
 
-/// Another mapping may lie where a zone would grow, so the zone ends there. The mapping may be memory of the backing
-/// allocator; the arena must know that this memory is not its own.
+/// A mapping of the program's own, where the kernel puts it or at a fixed place. `None` if something is mapped there.
+fn foreign_at(place: Option<usize>, len: usize) -> Option<*mut u8> {
+    let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    let (wish, fixed) = place.map_or((0, 0), |place| (place, libc::MAP_FIXED_NOREPLACE));
+    let wish = std::ptr::without_provenance_mut(wish);
+    // SAFETY: replaces nothing.
+    let at = unsafe { libc::mmap(wish, len, protection, flags | libc::MAP_NORESERVE | fixed, -1, 0) };
+    (at != libc::MAP_FAILED).then(|| at.cast())
+}
+
+/// As [`foreign_at`], at the first place behind `from` where nothing is mapped.
+fn foreign_behind(from: usize, len: usize) -> *mut u8 {
+    let places = (0..4096).map(|step| from.next_multiple_of(2 * MIB) + step * 2 * MIB);
+    places.filter_map(|place| foreign_at(Some(place), len)).next().expect("a free place")
+}
+
+/// Foreign memory with a pattern at both ends.
+struct Foreign(*mut u8, usize);
+
+impl Foreign {
+    fn new(at: *mut u8, len: usize) -> Self {
+        let new = Self(at, len);
+        // SAFETY: mapped by the test, and used by nobody else.
+        new.ends().into_iter().for_each(|end| unsafe { end.write_bytes(9, 4096) });
+        new
+    }
+
+    /// The first page and the last.
+    fn ends(&self) -> [*mut u8; 2] {
+        [self.0, self.0.wrapping_add(self.1 - 4096)]
+    }
+
+    fn assert_intact(&self) {
+        // SAFETY: as in `new`.
+        let is_intact = |end: *mut u8| unsafe { std::slice::from_raw_parts(end, 4096) }.iter().all(|&byte| byte == 9);
+        assert!(self.ends().into_iter().all(is_intact));
+    }
+}
+
+/// Has the backing allocator hand out `at`, and frees it through the arena's allocator.
+fn assert_foreign_memory_is_freed_by_its_owner(at: *mut u8) {
+    let before = TAKEN_BACK.load(Ordering::Relaxed);
+    PLANT.store(at, Ordering::Relaxed);
+    let layout = Layout::from_size_align(PLANTED, 8).unwrap();
+    // SAFETY: the layout has a size, and the memory is at least as long.
+    let planted = unsafe { ALLOC.alloc(layout) };
+    assert_eq!(planted, at);
+    let used = stats().live_bytes;
+    // SAFETY: allocated above, with this layout.
+    unsafe { ALLOC.dealloc(planted, layout) };
+    assert_eq!((TAKEN_BACK.load(Ordering::Relaxed), stats().live_bytes), (before + 1, used));
+}
+
+/// Another mapping may lie where a zone would grow. It may be memory of the backing allocator, so the arena must know that it is not its
+/// own. The zone grows behind it.
 #[test]
 fn memory_of_others_in_the_arenas_room_is_theirs() {
     in_its_own_process("memory_of_others_in_the_arenas_room_is_theirs", &[], || {
         let own = phase(|| patterned(WORDS, 1));
-        let place = (own.as_ptr().addr() + 40 * MIB).next_multiple_of(MIB);
-        let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-        let wish = std::ptr::without_provenance_mut(place);
-        // SAFETY: replaces nothing.
-        let at = unsafe { libc::mmap(wish, MIB, protection, flags | libc::MAP_FIXED_NOREPLACE, -1, 0) };
-        assert_eq!(at, wish);
-        PLANT.store(at.cast(), Ordering::Relaxed);
-        let layout = Layout::from_size_align(PLANTED, 8).unwrap();
-        // SAFETY: the layout has a size, and the memory is at least as long.
-        let planted = unsafe { ALLOC.alloc(layout) };
-        assert_eq!(planted, at.cast());
-        // SAFETY: allocated above.
-        unsafe { planted.write_bytes(9, PLANTED) };
-        // The zone grows up to the mapping. Requests without room go to the backing allocator.
-        let many: Vec<_> = phase(|| (0..100).map(|seed| patterned(WORDS, seed)).collect());
+        let place = own.as_ptr().addr() + 40 * MIB;
+        let foreign: Vec<_> = (0..12)
+            .map(|index| foreign_behind(place + index * 10 * MIB, MIB))
+            .map(|at| Foreign::new(at, MIB))
+            .collect();
+        let many: Vec<_> = phase(|| (0..200).map(|seed| patterned(WORDS, seed)).collect());
         many.iter().zip(0..).for_each(|(words, seed)| assert_patterned(words, seed));
-        assert!(overflow_stats().0 > 30 && stats().run_allocations > 30, "{:?} {}", overflow_stats(), stats());
-        // SAFETY: allocated above.
-        assert!(unsafe { std::slice::from_raw_parts(planted, PLANTED) }.iter().all(|&byte| byte == 9));
-        let used = stats().live_bytes;
-        // SAFETY: allocated above, with this layout.
-        unsafe { ALLOC.dealloc(planted, layout) };
-        assert_eq!((TAKEN_BACK.load(Ordering::Relaxed), stats().live_bytes), (1, used));
+        assert_eq!((overflow_stats(), stats().refusals), ((0, 0), 0), "{}", stats());
+        let highest = many.iter().map(|words| words.as_ptr().addr()).max();
+        assert!(highest > foreign.iter().map(|foreign| foreign.0.addr()).max(), "the zone grows behind them");
+        foreign.iter().for_each(Foreign::assert_intact);
+        assert_foreign_memory_is_freed_by_its_owner(foreign[0].0);
         drop((own, many));
+        zk_alloc::release();
+        foreign.iter().for_each(Foreign::assert_intact);
     });
+}
+
+/// Large mappings around the region and in it, as in a container of 4 GiB (hazard 37).
+#[test]
+fn the_arena_goes_on_growing_among_large_foreign_mappings() {
+    for count in [5, 20] {
+        let settings = [("ZK_ALLOC_SLAB_GB", "5"), ("ZK_ALLOC_TEST_FOREIGN", if count == 5 { "5" } else { "20" })];
+        in_its_own_process("the_arena_goes_on_growing_among_large_foreign_mappings", &settings, || {
+            let count: usize = std::env::var("ZK_ALLOC_TEST_FOREIGN").expect("set").parse().expect("a number");
+            let len = 6 << 30;
+            // Before the region exists, and after.
+            let mut foreign: Vec<_> = (0..count / 2).filter_map(|_| foreign_at(None, len)).collect();
+            let own = phase(|| Vec::<u8>::with_capacity(100 * MIB));
+            foreign.push(foreign_behind(own.as_ptr().addr() + own.capacity(), len));
+            foreign.extend((foreign.len()..count).filter_map(|_| foreign_at(None, len)));
+            assert_eq!(foreign.len(), count);
+            let foreign: Vec<_> = foreign.into_iter().map(|at| Foreign::new(at, len)).collect();
+            let many: Vec<Vec<u64>> = phase(|| (0..50).map(|_| Vec::with_capacity(100 * WORDS)).collect());
+            let small: Vec<_> = phase(|| (0..1000).map(|seed| patterned(100 + seed as usize, seed)).collect());
+            assert_eq!((overflow_stats(), stats().refusals), ((0, 0), 0), "{}", stats());
+            small.iter().zip(0..).for_each(|(words, seed)| assert_patterned(words, seed));
+            foreign.iter().for_each(Foreign::assert_intact);
+            assert_foreign_memory_is_freed_by_its_owner(foreign[count / 2].0);
+            drop((own, many, small));
+            zk_alloc::release();
+            foreign.iter().for_each(Foreign::assert_intact);
+        });
+        if support::is_alone() {
+            break;
+        }
+    }
+}
+
+/// The kernel puts mappings side by side, and the region lies far from them.
+#[test]
+fn the_kernel_maps_nothing_near_the_region_by_itself() {
+    in_its_own_process("the_kernel_maps_nothing_near_the_region_by_itself", &[], || {
+        let own = phase(|| patterned(WORDS, 1));
+        let theirs = foreign_at(None, MIB).expect("address space").addr();
+        let own = own.as_ptr().addr();
+        assert!(theirs - own > 4 << 40, "{theirs:x} {own:x}");
+    });
+}
+
+/// Long runs fill more than the range of addresses that slabs can use. They are never touched, so they take no memory.
+#[test]
+fn small_requests_find_room_beside_any_number_of_long_runs() {
+    in_its_own_process(
+        "small_requests_find_room_beside_any_number_of_long_runs",
+        &[("ZK_ALLOC_SLAB_GB", "400")],
+        || {
+            let long: Vec<Vec<u8>> = phase(|| (0..66 * 32).map(|_| Vec::with_capacity(32 * MIB)).collect());
+            assert_eq!((overflow_stats(), stats().refusals), ((0, 0), 0), "{}", stats());
+            let small: Vec<_> = phase(|| (0..100_000).map(|seed| patterned(25, seed)).collect());
+            assert_eq!(overflow_stats(), (0, 0), "{}", stats());
+            small.iter().zip(0..).for_each(|(words, seed)| assert_patterned(words, seed));
+            drop(long);
+        },
+    );
+}
+
+#[test]
+fn one_warning_says_that_no_addresses_are_left() {
+    let test = "one_warning_says_that_no_addresses_are_left";
+    if support::is_alone() {
+        // Three zones of a few GiB.
+        let many: Vec<Vec<u8>> = phase(|| (0..1000).map(|_| Vec::with_capacity(100 * MIB)).collect());
+        let small: Vec<_> = phase(|| (0..1000).map(|seed| patterned(100, seed)).collect());
+        assert!(overflow_stats().0 > 100 && many.len() == 1000, "{:?} {}", overflow_stats(), stats());
+        small.iter().zip(0..).for_each(|(words, seed)| assert_patterned(words, seed));
+        return;
+    }
+    let ended = support::alone(test, &[("ZK_ALLOC_SLAB_GB", std::ffi::OsStr::new("1"))]);
+    ended.assert_passed(test);
+    let warnings = ended.warnings();
+    assert!(warnings.len() == 1 && warnings[0].contains("no addresses are left for 104857600 bytes"), "{ended:?}");
+}
+
+/// How often this thread has waited for something.
+fn waits() -> i64 {
+    // SAFETY: all zeroes is a valid value.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: a place for the answer.
+    assert_eq!(unsafe { libc::getrusage(libc::RUSAGE_THREAD, &raw mut usage) }, 0);
+    usage.ru_nvcsw
+}
+
+/// A fork may cut off threads at any moment of a growth. The child has their claims, and not the threads (hazard 42).
+#[test]
+fn children_of_forks_while_zones_grow_neither_wait_nor_overflow() {
+    const FORKS: usize = 200;
+    let test = "children_of_forks_while_zones_grow_neither_wait_nor_overflow";
+    if !support::is_alone() {
+        let ended = support::alone(test, &[("ZK_ALLOC_SLAB_GB", std::ffi::OsStr::new("400"))]);
+        ended.assert_passed(test);
+        assert_eq!(ended.warnings(), [""; 0], "{ended:?}");
+        return;
+    }
+    // A fork of a large process takes long. Threads that grow a zone meanwhile wait in the kernel.
+    let large = phase(|| patterned(200 * WORDS, 1));
+    let (round, mut codes) = (&Barrier::new(5), [0; 2]);
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            scope.spawn(move || {
+                // Neither touched nor freed, so that a zone grows at each request.
+                let mut kept: Vec<Vec<u8>> = Vec::with_capacity(4 * FORKS);
+                for _ in 0..FORKS {
+                    round.wait();
+                    phase(|| kept.extend((0..4).map(|_| Vec::with_capacity([33, 70][thread % 2] * MIB))));
+                }
+            });
+        }
+        for _ in 0..FORKS {
+            round.wait();
+            let code = forks::in_a_fork(|| {
+                let before = waits();
+                let mut kept: Vec<Vec<u64>> = Vec::with_capacity(64);
+                phase(|| kept.extend((0..40).map(|_| Vec::with_capacity(2 * WORDS))));
+                phase(|| kept.extend((0..4).map(|_| Vec::with_capacity(100 * WORDS))));
+                kept.iter_mut().for_each(|words| words.push(7));
+                let is_served = overflow_stats() == (0, 0) && stats().refusals == 0;
+                let is_intact = kept.iter().all(|words| words[0] == 7);
+                u8::from(!is_served) + 2 * u8::from(!is_intact) + 4 * u8::from(waits() - before > 20)
+            });
+            codes[usize::from(code != 0)] = code;
+        }
+    });
+    assert_eq!(codes[1], 0, "1: overflow or a refusal, 2: contents, 4: waits");
+    assert_patterned(&large, 1);
+    assert_eq!((overflow_stats(), stats().refusals), ((0, 0), 0), "{}", stats());
 }

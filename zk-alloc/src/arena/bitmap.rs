@@ -91,6 +91,13 @@ impl<'a> Bitmap<'a> {
         })
     }
 
+    /// Whether a bit is set; `false` beyond the last.
+    #[inline(always)]
+    pub(super) fn has(self, index: usize) -> bool {
+        let word = self.words.get(index / WORD_BITS);
+        word.is_some_and(|word| word.load(Ordering::Relaxed) >> (index % WORD_BITS) & 1 == 1)
+    }
+
     /// How many of the bits in `[start, start + n)` are set.
     pub(crate) fn count(self, start: usize, n: usize) -> usize {
         masks(start, n)

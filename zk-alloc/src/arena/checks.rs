@@ -12,6 +12,8 @@ mod loom_bits;
 #[cfg(loom)]
 mod loom_cache;
 #[cfg(loom)]
+mod loom_mapped;
+#[cfg(loom)]
 mod loom_slabs;
 #[cfg(loom)]
 mod loom_zone;

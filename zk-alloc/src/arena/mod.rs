@@ -46,7 +46,7 @@ use std::ffi::c_void;
 use std::hint::black_box;
 use std::mem::MaybeUninit;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 
 use crate::classes::{self, Class};
 use crate::config::{self, Config, Settings};
@@ -333,7 +333,8 @@ impl Arena {
     pub(crate) fn alloc(&self, size: usize, align: usize, contents: Contents) -> Option<NonNull<u8>> {
         match self.try_alloc(size, align, contents, Limit::Peak) {
             Ok(at) => Some(at),
-            Err(Shortage::Full) => None,
+            Err(Shortage::Full) => self.alloc_in_any_zone(size, align, contents),
+            Err(Shortage::Refused) => None,
             Err(Shortage::OverBudget) => self.alloc_within_budget(size, align, contents),
         }
     }
@@ -347,6 +348,37 @@ impl Arena {
             RunKind::Mid | RunKind::Aligned => return None,
         };
         self.region.zone(other).claim_for_other_zone(size, align, contents)
+    }
+
+    /// Serves a run from any other zone, because its own zone has no free addresses. One line on standard error tells of the first request
+    /// for which there are none anywhere.
+    #[cold]
+    fn alloc_in_any_zone(&self, size: usize, align: usize, contents: Contents) -> Option<NonNull<u8>> {
+        let others: &[RunKind] = match route::path(size, align) {
+            Path::Block(_) => &[],
+            Path::Run(RunKind::Aligned) => &[RunKind::Mid, RunKind::Huge],
+            Path::Run(RunKind::Mid) if size < tuning::crosses_min_bytes() => &[RunKind::Aligned, RunKind::Huge],
+            Path::Run(RunKind::Mid) => &[RunKind::Huge, RunKind::Aligned],
+            Path::Run(RunKind::Huge) => &[RunKind::Mid, RunKind::Aligned],
+        };
+        for &other in others {
+            match self.region.zone(other).claim(size, align, contents, Limit::Cap, || None) {
+                Ok(at) => return Some(at),
+                Err(Shortage::Full) => {}
+                Err(Shortage::OverBudget | Shortage::Refused) => return None,
+            }
+        }
+        static WARNED: AtomicBool = AtomicBool::new(false);
+        // Beyond the whole region, a request is no sign of a shortage.
+        if size <= self.region.len() && !WARNED.swap(true, Ordering::Relaxed) {
+            let foreign_bytes: usize = self.region.zones().iter().map(zone::Zone::foreign_bytes).sum();
+            os::warn(format_args!(
+                "no addresses are left for {size} bytes: the arena has {} bytes of address space, and other mappings take \
+                 {foreign_bytes} of them; the backing allocator serves such requests, which are only counted in stats() from now on",
+                self.region.len()
+            ));
+        }
+        None
     }
 
     #[inline(always)]

@@ -64,7 +64,7 @@ impl Arena {
                 budget::purged_at_peak(gone, self.served_bytes());
                 Some(at)
             }
-            Err(Shortage::Full) => None,
+            Err(Shortage::Full | Shortage::Refused) => None,
             Err(Shortage::OverBudget) => {
                 if self.ask_for_untouched(size) {
                     if let Ok(at) = self.try_alloc(size, align, contents, Limit::Cap) {

@@ -28,8 +28,10 @@ pub(crate) struct Region {
 /// One for each [`RunKind`], in its order.
 const ZONES: usize = 3;
 
-/// The bitmaps of a zone that have a bit for each page. One more has a bit for each place of a huge page.
+/// The bitmaps of a zone that have a bit for each page.
 const BITMAPS: usize = 5;
+/// The bitmaps of a zone that have a bit for each block, the place of a huge page. Each block has a word, too.
+const BLOCK_BITMAPS: usize = 2;
 
 /// Room for a region, and the memory of its bitmaps.
 struct Found {
@@ -59,7 +61,8 @@ impl Found {
         drop(os::map_zeroed(span / tuning::data_part())?);
         let room = Room::find(span * ZONES)?;
         let blocks = span / os::HUGE_PAGE_BYTES;
-        let words = |spec: &ZoneSpec| BITMAPS * Bitmap::words_for(span / spec.page_bytes) + Bitmap::words_for(blocks);
+        let block_words = BLOCK_BITMAPS * Bitmap::words_for(blocks) + blocks;
+        let words = |spec: &ZoneSpec| BITMAPS * Bitmap::words_for(span / spec.page_bytes) + block_words;
         let words: usize = specs.iter().map(words).sum();
         let words = os::map_zeroed(align_up(words * size_of::<u64>(), os::HUGE_PAGE_BYTES))?.out_of_dumps();
         Ok(Self { span, room, words })
@@ -80,24 +83,26 @@ impl Region {
         let (base, mut words_at) = (room.start(), words.start());
         // Slabs and caches keep their blocks as addresses.
         base.as_ptr().expose_provenance();
-        let mut bitmap = |bits: usize| {
-            let len = Bitmap::words_for(bits);
-            // SAFETY: the next `len` words of the mapping, which is large enough for all bitmaps, zeroed, kept as long as
+        let mut take_words = |len: usize| -> &'static [AtomicU64] {
+            // SAFETY: the next `len` words of the mapping, which is large enough for all bitmaps and claims, zeroed, kept as long as
             // the zones, and reached through nothing else.
             let words = unsafe { std::slice::from_raw_parts(words_at.cast::<AtomicU64>().as_ptr(), len) };
             // SAFETY: still within the mapping, or one past its end.
             words_at = unsafe { words_at.add(len * size_of::<u64>()) };
-            Bitmap::new(words)
+            words
         };
         for (index, spec) in specs.iter().enumerate() {
             let pages = span / spec.page_bytes;
-            let (bits, blocks) = ([(); BITMAPS].map(|()| bitmap(pages)), bitmap(span / os::HUGE_PAGE_BYTES));
+            let blocks = span / os::HUGE_PAGE_BYTES;
+            let bits = [(); BITMAPS].map(|()| Bitmap::new(take_words(Bitmap::words_for(pages))));
+            let block_bits = [(); BLOCK_BITMAPS].map(|()| Bitmap::new(take_words(Bitmap::words_for(blocks))));
+            let claims = take_words(blocks);
             // SAFETY: the room is `ZONES` spans long.
             let zone_base = unsafe { base.add(index * span) };
             // SAFETY: the caller's place.
             let zones = unsafe { (&raw mut (*place).zones).cast::<Zone>() };
             // SAFETY: a span of the room for each zone; the bitmaps are clear and describe a span.
-            match unsafe { Zone::new(zone_base, *spec, bits, blocks) } {
+            match unsafe { Zone::new(zone_base, *spec, bits, block_bits, claims) } {
                 // SAFETY: within the caller's place.
                 Ok(zone) => unsafe { zones.add(index).write(zone) },
                 Err(refused) => {

@@ -1,5 +1,7 @@
 //! The room of slabs and short runs, at the start of their zone. Their survivors stay out of the places of the next proof's long runs.
 
+use std::ops::Range;
+
 use crate::counters;
 use crate::route;
 use crate::tuning;
@@ -19,6 +21,16 @@ impl Tenant {
     pub(super) fn of_run(bytes: usize) -> Self {
         if route::is_long_run(bytes) { Self::LongRun } else { Self::ShortRun }
     }
+}
+
+/// Slabs lie within this many bytes of their zone's start, so that their tables stay small.
+pub(super) const SLAB_SPAN_BYTES: usize = 64 << 30;
+
+/// The bytes of their zone that long runs leave to slabs and short runs, however many long runs there are: the last quarter of the range
+/// of slabs. `first_bytes` and `zone_bytes` are the zone's.
+pub(super) fn kept_from_long_runs(first_bytes: usize, zone_bytes: usize) -> Range<usize> {
+    let end = zone_bytes.min(SLAB_SPAN_BYTES);
+    if first_bytes == 0 { end..end } else { end / 4 * 3..end }
 }
 
 /// The room during the first phase, in bytes.
@@ -52,6 +64,13 @@ mod tests {
         assert_eq!(after(Some(400 * MIB), 6 * MIB), 6 * MIB);
         assert_eq!(after(Some(40 * MIB), 6 * MIB), 5 * MIB);
         assert_eq!(after(Some(40 * MIB), 0), 0);
+    }
+
+    #[test]
+    fn long_runs_leave_a_quarter_of_their_range_to_slabs() {
+        assert_eq!(kept_from_long_runs(6 * MIB, 64 * MIB), 48 * MIB..64 * MIB);
+        assert_eq!(kept_from_long_runs(6 * MIB, 1 << 40), 48 << 30..64 << 30);
+        assert!(kept_from_long_runs(0, 64 * MIB).is_empty(), "other zones have no slabs");
     }
 
     #[test]

@@ -18,6 +18,7 @@ use std::sync::atomic::{self, AtomicUsize};
 use super::bitmap::{WORD_BITS, low_bits};
 use super::budget::Limit;
 use super::hints::HintSets;
+use super::room;
 use super::table::Table;
 use super::zone::{Shortage, Zone};
 use crate::classes::{self, Class, MAX_WORDS};
@@ -30,8 +31,6 @@ const UNIT_BYTES: usize = classes::LEAST_SLAB_BYTES;
 const COMMIT_UNITS: usize = 2048;
 /// The hint set of the slabs in which a block was freed since their last purge. No class has this number.
 const UNPURGED: usize = 0;
-/// Slabs lie within this many bytes of their zone's start, so that their tables stay small.
-const MAX_SPAN_BYTES: usize = 64 << 30;
 
 /// The metadata of all slabs, indexed by unit.
 #[derive(Debug)]
@@ -71,7 +70,7 @@ impl SlabTable {
     /// # Errors
     /// The system's error, if it grants no memory for the table.
     pub(crate) fn new(zone: &Zone) -> Result<Self, Errno> {
-        let units = zone.capacity_bytes().min(MAX_SPAN_BYTES) / UNIT_BYTES;
+        let units = zone.capacity_bytes().min(room::SLAB_SPAN_BYTES) / UNIT_BYTES;
         Ok(Self {
             base: zone.base().addr().get(),
             units,

@@ -1,9 +1,9 @@
 //! A zone: a part of the region, cut into pages of one size, handed out in runs. A zone's page is as large as the kernel's. Only huge runs
 //! consist of larger ones.
 //!
-//! A page is *used* (the thread that set its bit owns it) or free. It is *committed* (readable and writable) if it lies in the prefix
-//! that the zone has [`Mapped`]. [`Residency`] knows the state of the memory behind it. A run is used from before its address is
-//! returned until after the address was freed. That is the invariant of the crate.
+//! A page is *used* (the thread that set its bit owns it) or free. It is *committed* (readable and writable) if the zone has [`Mapped`] its
+//! block. [`Residency`] knows the state of the memory behind it. A run is used from before its address is returned until after the address
+//! was freed. That is the invariant of the crate.
 #![allow(unsafe_code, reason = "hands out memory")]
 
 mod commit;
@@ -29,8 +29,9 @@ use super::room::{self, Tenant};
 use super::runs::Runs;
 use super::thread_cache::{self, Run};
 use crate::counters::{self, ZoneCounters};
-use crate::os::Errno;
+use crate::os::{Errno, HUGE_PAGE_BYTES};
 use crate::route;
+use crate::sync::AtomicU64;
 
 /// The contents of a new allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,8 +45,10 @@ pub(crate) enum Contents {
 /// Why a zone has no memory for a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Shortage {
-    /// The zone's address space is full, or the kernel refuses memory.
+    /// The zone has no free addresses.
     Full,
+    /// The kernel refuses memory.
+    Refused,
     /// The memory would be resident beyond the cap, unless something else is purged first.
     OverBudget,
 }
@@ -56,7 +59,7 @@ pub(crate) struct Zone {
     base: NonNull<u8>,
     runs: Runs,
     residency: Residency,
-    committed: Mapped,
+    mapped: Mapped,
     moved: Moved,
     huge: HugePages,
     spec: ZoneSpec,
@@ -76,13 +79,14 @@ impl Zone {
     /// A zone at `base`, which is a multiple of a page.
     ///
     /// # Safety
-    /// The addresses that the bitmaps describe lie within one [`Room`](os::Room), and are no other zone's. The bitmaps, five of
-    /// pages and one of blocks for huge pages, are clear.
+    /// The addresses that the bitmaps describe lie within one [`Room`](crate::os::Room), and are no other zone's. The bitmaps, five of
+    /// pages and two of blocks, are clear, and so are the words in `claims`, one for each block.
     pub(crate) unsafe fn new(
         base: NonNull<u8>,
         spec: ZoneSpec,
         bits: [Bitmap<'static>; 5],
-        blocks: Bitmap<'static>,
+        block_bits: [Bitmap<'static>; 2],
+        claims: &'static [AtomicU64],
     ) -> Result<Self, Errno> {
         let page_bytes = spec.page_bytes;
         debug_assert!(page_bytes.is_power_of_two() && base.addr().get() % page_bytes == 0);
@@ -92,14 +96,14 @@ impl Zone {
         let runs = Runs::new(used)?;
         #[cfg(loom)]
         let runs = Runs::without_holes(used)?;
-        let (moved, huge) = (Moved::new(moved, edges), HugePages::new(&spec, blocks));
+        let [forbidden, ready] = block_bits;
         Ok(Self {
             base,
             runs,
             residency,
-            committed: Mapped::new(),
-            moved,
-            huge,
+            mapped: Mapped::new(ready, claims),
+            moved: Moved::new(moved, edges),
+            huge: HugePages::new(&spec, forbidden),
             spec,
             trimmed_to: AtomicUsize::new(0),
             asked_to: AtomicUsize::new(0),
@@ -139,24 +143,28 @@ impl Zone {
         elsewhere: impl FnOnce() -> Option<NonNull<u8>>,
     ) -> Result<NonNull<u8>, Shortage> {
         let pages = self.pages(bytes);
-        let found = self.claim_free(Tenant::of_run(bytes), bytes, align);
+        let tenant = Tenant::of_run(bytes);
+        let found = self.claim_free(tenant, bytes, align);
         if found.is_none_or(|start| self.residency.resident(start, pages) < pages) {
             if let Some(at) = elsewhere() {
                 found.into_iter().for_each(|start| self.runs.release(start, pages));
                 return Ok(at);
             }
         }
-        self.hand_out(found.ok_or(Shortage::Full)?, bytes, contents, limit)
+        let (align, skew) = self.align_and_skew(bytes, align);
+        let start = self.commit_or_move(found.ok_or(Shortage::Full)?, pages, tenant, align, skew)?;
+        self.hand_out(start, bytes, contents, limit)
     }
 
     /// Hands out a run that is free and resident, for a request whose own zone has none.
     pub(crate) fn claim_for_other_zone(&self, bytes: usize, align: usize, contents: Contents) -> Option<NonNull<u8>> {
         let (align, skew) = self.align_and_skew(bytes, align);
-        let start = self.claim_resident(self.pages(bytes), align, skew)?;
+        // Resident pages are committed.
+        let start = self.claim_resident(Tenant::of_run(bytes), self.pages(bytes), align, skew)?;
         self.hand_out(start, bytes, contents, Limit::Peak).ok()
     }
 
-    /// Makes a run of the caller's ready for its new owner. Where that can't be, it is free again.
+    /// Makes a committed run of the caller's ready for its new owner. Where that can't be, it is free again.
     fn hand_out(&self, start: usize, bytes: usize, contents: Contents, limit: Limit) -> Result<NonNull<u8>, Shortage> {
         let pages = self.pages(bytes);
         let fresh = self.make_usable(start, pages, limit)?;
@@ -177,10 +185,11 @@ impl Zone {
     pub(crate) fn claim_slab(&self, bytes: usize, limit: Limit) -> Result<(NonNull<u8>, u64), Shortage> {
         let pages = self.pages(bytes);
         let start = self.claim_free(Tenant::Slab, bytes, bytes).ok_or(Shortage::Full)?;
-        let is_committed = self.commit_to(start + pages);
-        if !is_committed || !self.prefault_slab(start, pages, limit) {
+        let (align, skew) = self.align_and_skew(bytes, bytes);
+        let start = self.commit_or_move(start, pages, Tenant::Slab, align, skew)?;
+        if !self.prefault_slab(start, pages, limit) {
             self.runs.release(start, pages);
-            return Err(if is_committed { Shortage::OverBudget } else { Shortage::Full });
+            return Err(Shortage::OverBudget);
         }
         Ok((self.address(start), self.residency.hand_over(start, pages)))
     }
@@ -221,7 +230,7 @@ impl Zone {
     /// As [`claim_free`](Self::claim_free): a run that begins at an `i` with `(i + skew) % align == 0`.
     fn claim_aligned(&self, tenant: Tenant, pages: usize, align: usize, skew: usize) -> Option<usize> {
         let from = self.first_of(tenant);
-        let first_fit = || self.runs.claim_first_fit(from, pages, align, skew);
+        let first_fit = || self.first_fit(tenant, from, pages, align, skew);
         let is_resident = |start: &usize| self.residency.resident(*start, pages) == pages;
         let release = |start| self.runs.release(start, pages);
         let mut found = first_fit();
@@ -232,11 +241,26 @@ impl Zone {
         if tenant == Tenant::Slab || found.as_ref().is_some_and(is_resident) {
             return found;
         }
-        let elsewhere = self.claim_resident(pages, align, skew);
+        let elsewhere = self.claim_resident(tenant, pages, align, skew);
         if elsewhere.is_some() {
             found.into_iter().for_each(release);
         }
         elsewhere.or(found)
+    }
+
+    /// Claims the lowest run of free pages for a tenant, at or above `from`.
+    fn first_fit(&self, tenant: Tenant, from: usize, pages: usize, align: usize, skew: usize) -> Option<usize> {
+        let start = self.runs.claim_first_fit(from, pages, align, skew)?;
+        let Some(behind) = self.first_behind_kept(tenant, start, pages) else { return Some(start) };
+        self.runs.release(start, pages);
+        self.runs.claim_first_fit(behind, pages, align, skew)
+    }
+
+    /// If a run lies where its tenant must not: the first page behind these addresses.
+    fn first_behind_kept(&self, tenant: Tenant, start: usize, pages: usize) -> Option<usize> {
+        let kept = room::kept_from_long_runs(self.spec.small_room_bytes, self.capacity_bytes());
+        let (from, until) = (self.pages(kept.start), self.pages(kept.end));
+        (tenant == Tenant::LongRun && start < until && from < start + pages).then_some(until)
     }
 
     /// The first page that a tenant may have. However little address space the system granted, most of it is for all tenants.
@@ -252,14 +276,19 @@ impl Zone {
     }
 
     /// Claims a run that is free and resident, in the shortest hole that it fits.
-    fn claim_resident(&self, pages: usize, align: usize, skew: usize) -> Option<usize> {
+    fn claim_resident(&self, tenant: Tenant, pages: usize, align: usize, skew: usize) -> Option<usize> {
         let free_bytes = budget::resident_bytes().saturating_sub(counters::used_bytes());
         if free_bytes < self.bytes(pages) {
             return None;
         }
         // Behind a room that shrank, the memory of the first phase's long runs begins where the room ended.
         let (from, beyond) = (self.first_of(Tenant::LongRun), self.pages(self.spec.small_room_bytes));
-        self.runs.claim_resident(from, self.residency.resident_bits(), pages, align, skew, beyond)
+        let start = self.runs.claim_resident(from, self.residency.resident_bits(), pages, align, skew, beyond)?;
+        if self.first_behind_kept(tenant, start, pages).is_some() {
+            self.runs.release(start, pages);
+            return None;
+        }
+        Some(start)
     }
 
     /// Frees the runs of this zone that threads cache; `false` if there are none.
@@ -289,10 +318,10 @@ impl Zone {
         }
     }
 
-    /// Commits and accounts for pages that the caller claimed, prefaults the huge pages at their edges, and returns how many bytes of them were not
+    /// Accounts for committed pages of the caller's, prefaults the huge pages at their edges, and returns how many bytes of them were not
     /// resident. Where that can't be, they are free again.
     fn make_usable(&self, start: usize, pages: usize, limit: Limit) -> Result<usize, Shortage> {
-        let fresh = self.commit_and_account(start, pages, limit)?;
+        let fresh = self.account(start, pages, limit)?;
         if fresh > 0 {
             self.prefault_edges(start, pages);
         }
@@ -300,13 +329,11 @@ impl Zone {
     }
 
     /// As [`make_usable`](Self::make_usable), and pages nothing in.
-    fn commit_and_account(&self, start: usize, pages: usize, limit: Limit) -> Result<usize, Shortage> {
-        let accounted = if self.commit_to(start + pages) {
-            self.residency.account(start, pages, limit).ok_or(Shortage::OverBudget)
-        } else {
-            Err(Shortage::Full)
+    fn account(&self, start: usize, pages: usize, limit: Limit) -> Result<usize, Shortage> {
+        let Some(fresh) = self.residency.account(start, pages, limit) else {
+            self.runs.release(start, pages);
+            return Err(Shortage::OverBudget);
         };
-        let fresh = accounted.inspect_err(|_| self.runs.release(start, pages))?;
         self.allow_huge(start..start + pages);
         decay::tick();
         Ok(fresh)
@@ -381,10 +408,10 @@ impl Zone {
         self.residency.address(page)
     }
 
-    /// Whether an address of the zone's room is the zone's: what lies beyond what is committed may be a stranger's mapping.
+    /// Whether an address of the zone's room is the zone's. Where it has not mapped memory, other mappings may lie.
     #[inline(always)]
     pub(crate) fn owns(&self, at: NonNull<u8>) -> bool {
-        self.index(at) < self.committed.pages()
+        self.mapped.is_ready((at.addr().get() - self.base.addr().get()) / HUGE_PAGE_BYTES)
     }
 }
 

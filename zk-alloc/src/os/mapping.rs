@@ -3,7 +3,8 @@
 
 use std::ptr::NonNull;
 
-use super::{Errno, HUGE_PAGE_BYTES, imp, page_bytes};
+use super::{Errno, HUGE_PAGE_BYTES, OCCUPIED, imp, page_bytes};
+use crate::tuning;
 
 /// A mapping that belongs to this value.
 #[derive(Debug)]
@@ -115,8 +116,8 @@ pub(crate) fn reserve(len: usize) -> Result<Mapping, Errno> {
 /// A range of addresses on a huge-page boundary in which its owner maps memory as needed ([`extend`](super::extend)).
 ///
 /// On Linux the range is not mapped before that. So its unused part counts against no limit of the process (`RLIMIT_AS`, locked
-/// memory), and is in no core file. The cost: another mapping may come to lie in the range. The kernel places mappings elsewhere by
-/// itself, because the range is the middle third of a free one, and `extend` never replaces a mapping.
+/// memory), and is in no core file. The cost: another mapping may come to lie in the range. `extend` never replaces a mapping, and the
+/// range lies [far below](tuning::region_distance_gib) the place at which the kernel puts mappings by itself.
 ///
 /// Other systems reserve the range.
 #[derive(Debug)]
@@ -141,6 +142,10 @@ impl Room {
             let reserved = reserve(len)?;
             return Ok(Self { start: reserved.start, _reserved: Some(reserved) });
         }
+        if let Some(start) = Self::far_below(len) {
+            return Ok(Self { start, _reserved: None });
+        }
+        // Where addresses are scarce, the middle third of a free range is the best place.
         let start = match reserve(len.checked_mul(3).ok_or(Errno(0))?) {
             // SAFETY: within the range that was found.
             Ok(found) => unsafe { found.start.add(len) },
@@ -153,6 +158,34 @@ impl Room {
             }
         };
         Ok(Self { start, _reserved: None })
+    }
+
+    /// A free range far below the next mapping of the kernel's choice, with as much free again on both sides. The kernel chooses that
+    /// mapping at random, so the range is random, too. `None` if the address space has no such range.
+    fn far_below(len: usize) -> Option<NonNull<u8>> {
+        let next = reserve(HUGE_PAGE_BYTES).ok()?.start.addr().get();
+        let mut distance = tuning::region_distance_gib().saturating_mul(1 << 30);
+        // Nearer than its own length, the range is not better placed than in the middle third.
+        while distance > 2 * len {
+            let place = next.checked_sub(distance).and_then(|end| end.checked_sub(2 * len));
+            if let Some(start) = place.filter(|&start| start > len && Self::is_free(start - len, 3 * len)) {
+                return NonNull::new(std::ptr::with_exposed_provenance_mut(start));
+            }
+            distance /= 2;
+        }
+        None
+    }
+
+    /// Whether nothing is mapped in a range. Where a limit on address space forbids to map so much, looks at its ends and its middle only.
+    fn is_free(start: usize, len: usize) -> bool {
+        let is_free = |start: usize, len: usize| imp::try_place(std::ptr::with_exposed_provenance_mut(start), len);
+        match is_free(start, len) {
+            Ok(()) => true,
+            Err(OCCUPIED) => false,
+            Err(_) => [0, len / 3, len / 2, len / 3 * 2, len - HUGE_PAGE_BYTES]
+                .into_iter()
+                .all(|offset| is_free(start + offset / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES, HUGE_PAGE_BYTES).is_ok()),
+        }
     }
 
     pub(crate) fn start(&self) -> NonNull<u8> {

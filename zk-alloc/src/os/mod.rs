@@ -53,7 +53,7 @@ pub(crate) use imp::may_be_on_signal_stack;
 pub(crate) use imp::write_stderr;
 pub(crate) use imp::{
     advise_huge, coarse_ns, commit, discard, extend, forbid_huge, keep_on_fork, leave_out_of_dumps, lock, minor_faults,
-    missing_memory, monotonic_ns, nap, populate, prefault, purge_lazily, trim_heap, wipe_on_fork,
+    missing_memory, monotonic_ns, populate, prefault, purge_lazily, trim_heap, wipe_on_fork,
 };
 #[cfg(not(unix))]
 pub(crate) use imp::{arm_thread_exit, fence_other_threads, may_be_in_signal_handler, return_key, thread_exit_key};
@@ -84,6 +84,9 @@ pub(crate) fn refer_to_pin() {}
 /// An error number of the operating system, as in `errno`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Errno(pub(crate) i32);
+
+/// The error of [`extend`] if something is mapped there already (`EEXIST`, the same number on all systems).
+pub(crate) const OCCUPIED: Errno = Errno(17);
 
 /// Why pages were not moved, and whether their target can still be used.
 #[cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "only Linux moves pages"))]

@@ -61,16 +61,16 @@ pub(crate) unsafe fn commit(_at: *mut u8, _len: usize) -> Result<(), Errno> {
 pub(super) const IS_RESERVED: bool = false;
 
 /// Refused: this platform has no arena.
+pub(super) fn try_place(_at: *mut u8, _len: usize) -> Result<(), Errno> {
+    Err(UNSUPPORTED)
+}
+
+/// Refused: this platform has no arena.
 ///
 /// # Safety
 /// None is needed; the platforms share one signature.
 pub(crate) unsafe fn extend(_at: *mut u8, _len: usize) -> Result<(), Errno> {
     Err(UNSUPPORTED)
-}
-
-/// Lets other threads run for a moment.
-pub(crate) fn nap() {
-    std::thread::yield_now();
 }
 
 /// Refused: this platform has no arena.

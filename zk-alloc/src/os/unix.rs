@@ -64,6 +64,14 @@ pub(crate) unsafe fn commit(at: *mut u8, len: usize) -> Result<(), Errno> {
 /// Whether a [`Room`](super::Room) reserves its range. These systems can't map at an address without replacing other mappings.
 pub(super) const IS_RESERVED: bool = true;
 
+/// Unknown: the room is reserved.
+///
+/// # Errors
+/// Always.
+pub(super) fn try_place(_at: *mut u8, _len: usize) -> Result<(), Errno> {
+    Err(Errno(libc::ENOTSUP))
+}
+
 /// As [`commit`], because the room is reserved.
 ///
 /// # Errors
@@ -74,11 +82,6 @@ pub(super) const IS_RESERVED: bool = true;
 pub(crate) unsafe fn extend(at: *mut u8, len: usize) -> Result<(), Errno> {
     // SAFETY: the caller's.
     unsafe { commit(at, len) }
-}
-
-/// Lets other threads run for a moment.
-pub(crate) fn nap() {
-    std::thread::yield_now();
 }
 
 /// Purges the pages. The range reads as zeroes afterwards.

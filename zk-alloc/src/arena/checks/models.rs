@@ -111,14 +111,15 @@ impl Memory {
         unsafe { os::discard(self.base.as_ptr(), PAGES * self.page_bytes).expect("memory of this model") };
         budget::set_max(usize::MAX);
         let resident_bytes = budget::resident_bytes();
-        let [used, resident, dirty, moved, edges, blocks] =
-            [(); 6].map(|()| -> &'static [AtomicU64] { Box::leak(Box::new([AtomicU64::new(0)])) });
+        let words = |len: usize| -> &'static [AtomicU64] { Box::leak((0..len).map(|_| AtomicU64::new(0)).collect()) };
+        let [used, resident, dirty, moved, edges, forbidden, ready] = [(); 7].map(|()| words(1));
+        let claims = words((PAGES * self.page_bytes).div_ceil(os::HUGE_PAGE_BYTES));
         let taken = Bitmap::new(used);
         taken.try_claim(free, PAGES - free).expect("an empty bitmap");
         // SAFETY: a reservation that outlives the model, used by one run of it at a time, and fresh bitmaps.
         let zone = unsafe {
             let bits = [used, resident, dirty, moved, edges].map(|words| Bitmap::new(words));
-            Zone::new(self.base, spec, bits, Bitmap::new(blocks))
+            Zone::new(self.base, spec, bits, [forbidden, ready].map(|words| Bitmap::new(words)), claims)
         };
         let zone = zone.expect("memory for tables");
         zone.assume_committed();

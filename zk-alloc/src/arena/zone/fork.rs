@@ -11,7 +11,7 @@ impl Zone {
     /// Calls `visit` with each run of free resident pages that has at least `least_bytes`, from the top address down.
     pub(crate) fn free_runs(&self, least_bytes: usize, mut visit: impl FnMut(Range<usize>)) {
         let resident = self.residency.resident_bits();
-        let mut end = self.committed.pages();
+        let mut end = self.mapped_end();
         while let Some((start, len)) = resident.last_run_without(self.runs.used(), 0, end) {
             end = start;
             let run = self.without_split_blocks(start..start + len);

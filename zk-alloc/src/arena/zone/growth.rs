@@ -22,9 +22,11 @@ impl Zone {
     ) -> Result<(NonNull<u8>, bool), Shortage> {
         let pages = self.pages(bytes);
         let start = self.claim_to_grow_on(bytes, align).ok_or(Shortage::Full)?;
+        let (align, skew) = self.align_and_skew(bytes, align);
+        let start = self.commit_or_move(start, pages, Tenant::of_run(bytes), align, skew)?;
         let moved = self.pages(len);
         let resident = self.residency.resident(start, moved);
-        let fresh = self.commit_and_account(start, pages, Limit::Cap)?;
+        let fresh = self.account(start, pages, Limit::Cap)?;
         // A move replaces the resident pages of the new place. If all are resident, a copy keeps them. Else the place is emptied for the
         // move.
         let is_copied = resident == moved
@@ -82,7 +84,7 @@ impl Zone {
     /// Whether all pages up to this one are mapped, or the process's limits leave room for [`tuning::programs_share`] times the missing bytes
     /// (`RLIMIT_AS`, `RLIMIT_DATA`, `vm.overcommit_memory=2`).
     fn may_map_to(&self, pages: usize) -> bool {
-        let missing = self.bytes(pages.saturating_sub(self.committed.pages()));
+        let missing = self.bytes(pages.saturating_sub(self.mapped_end()));
         missing == 0 || missing.checked_mul(tuning::programs_share()).is_some_and(os::may_map_sparsely)
     }
 
@@ -98,6 +100,10 @@ impl Zone {
             let claim = || self.runs.try_claim(more_at, more);
             let claimed = claim() || self.release_cached() && claim();
             if !claimed {
+                return false;
+            }
+            if self.commit(more_at, more).is_err() {
+                self.give_up(more_at, more);
                 return false;
             }
             let Ok(fresh) = self.make_usable(more_at, more, Limit::Cap) else { return false };

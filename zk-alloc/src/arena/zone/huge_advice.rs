@@ -12,12 +12,12 @@ impl Zone {
 
     /// See [`HugePages::allow`].
     pub(super) fn allow_huge(&self, pages: Range<usize>) {
-        self.huge.allow(&self.residency, pages, self.committed.pages());
+        self.huge.allow(&self.residency, pages, self.mapped_end());
     }
 
     /// See [`HugePages::forbid_around`].
     pub(super) fn forbid_huge_around(&self, pages: Range<usize>) {
-        self.huge.forbid_around(&self.residency, pages, self.committed.pages());
+        self.huge.forbid_around(&self.residency, pages, self.mapped_end());
     }
 
     /// Forbids the blocks around pages of the caller's slab to be huge. These pages are about to be purged.

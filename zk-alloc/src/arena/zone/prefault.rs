@@ -37,7 +37,7 @@ impl Zone {
     fn prefault_around(&self, page: usize, run: Range<usize>) {
         let block = self.pages(HUGE_PAGE_BYTES);
         let from = page / block * block;
-        let until = (from + block).min(self.committed.pages());
+        let until = (from + block).min(self.mapped_end());
         if self.comes_whole(from) && self.residency.resident(from, until - from) < until - from {
             self.prefault_block(from..until, run.start.max(from)..run.end.min(until));
         }
@@ -92,7 +92,8 @@ impl Zone {
     /// accounted: 0 if the zone or the cap has no room for them.
     pub(crate) fn populate(&self, tenant: Tenant, bytes: usize, prefault: impl FnOnce(Populate<'_>)) -> usize {
         let pages = self.pages(bytes.min(self.capacity_bytes()));
-        let Some(start) = self.runs.claim_first_fit(self.first_of(tenant), pages, 1, 0) else { return 0 };
+        let Some(start) = self.first_fit(tenant, self.first_of(tenant), pages, 1, 0) else { return 0 };
+        let Ok(start) = self.commit_or_move(start, pages, tenant, 1, 0) else { return 0 };
         if self.make_usable(start, pages, Limit::Cap).is_err() {
             return 0;
         }

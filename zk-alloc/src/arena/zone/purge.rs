@@ -16,7 +16,7 @@ impl Zone {
     /// were purged. A trim that read as many words as it may ends in the midst of the zone, and the next one continues there.
     pub(crate) fn trim(&self, allowance: &mut Allowance, how: Purge) -> usize {
         let resident = self.residency.resident_bits();
-        let top = self.committed.pages();
+        let top = self.mapped_end();
         let begun = Some(self.trimmed_to.swap(0, Ordering::Relaxed)).filter(|&page| page > 0 && page < top);
         let (mut gone, mut end, mut lowest) = (0, begun.unwrap_or(top), 0);
         let mut is_around = begun.is_none();
@@ -49,7 +49,7 @@ impl Zone {
     /// The accounted bytes of long runs for which the kernel has no pages. Stops when it has found `left` bytes of pages, and the next call
     /// continues there.
     pub(crate) fn untouched_bytes(&self, left: &mut usize) -> usize {
-        let end = self.committed.pages();
+        let end = self.mapped_end();
         let begun = self.asked_to.swap(0, Ordering::Relaxed).min(end);
         let mut untouched = 0;
         for (start, len) in self.residency.resident_bits().set_runs(begun, end - begun) {
@@ -70,7 +70,7 @@ impl Zone {
 
     /// Replaces the mappings that moves left, and of which all free pages were purged, as far as that is done within some system calls.
     fn renew_purged(&self, allowance: &mut Allowance) {
-        let mut end = self.committed.pages();
+        let mut end = self.mapped_end();
         for _ in 0..tuning::renewed_at_once() {
             if allowance.is_spent() {
                 return;

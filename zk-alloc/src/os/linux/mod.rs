@@ -8,7 +8,6 @@ mod moving;
 mod pagemap;
 
 use std::ptr::{NonNull, null_mut};
-use std::sync::atomic::AtomicU32;
 
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
 
@@ -124,10 +123,25 @@ pub(super) const IS_RESERVED: bool = false;
 /// # Safety
 /// The range lies within one [`Room`](super::Room).
 pub(crate) unsafe fn extend(at: *mut u8, len: usize) -> Result<(), Errno> {
+    map_at(at, len, ProtFlags::READ | ProtFlags::WRITE)
+}
+
+/// Whether nothing is mapped in a range, and the process may map it: maps it for a moment, inaccessible.
+///
+/// # Errors
+/// The system's: `EEXIST` if something is mapped there.
+pub(super) fn try_place(at: *mut u8, len: usize) -> Result<(), Errno> {
+    map_at(at, len, ProtFlags::empty())?;
+    // SAFETY: mapped one line above, and not handed out.
+    unsafe { unmap(at, len) };
+    Ok(())
+}
+
+/// Maps memory at an address where nothing is mapped.
+fn map_at(at: *mut u8, len: usize, protection: ProtFlags) -> Result<(), Errno> {
     let len = covered(at, len)?;
-    let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, PRIVATE | MapFlags::FIXED_NOREPLACE);
     // SAFETY: the call replaces no mapping.
-    let found = unsafe { rustix::mm::mmap_anonymous(at.cast(), len, protection, flags) }?;
+    let found = unsafe { rustix::mm::mmap_anonymous(at.cast(), len, protection, PRIVATE | MapFlags::FIXED_NOREPLACE) }?;
     if found.cast() == at {
         return Ok(());
     }
@@ -135,14 +149,6 @@ pub(crate) unsafe fn extend(at: *mut u8, len: usize) -> Result<(), Errno> {
     // SAFETY: mapped above, and not handed out.
     let _ = unsafe { rustix::mm::munmap(found, len) };
     Err(rustix::io::Errno::EXIST.into())
-}
-
-/// Sleeps for 100 microseconds, by futex(2): every program with threads needs that call, so a sandbox allows it.
-pub(crate) fn nap() {
-    use rustix::thread::futex::{Flags, Timespec, wait};
-
-    let moment = Timespec { tv_sec: 0, tv_nsec: 100_000 };
-    let _ = wait(&AtomicU32::new(0), Flags::PRIVATE, 0, Some(&moment));
 }
 
 /// Purges the pages at once. The range reads as zeroes afterwards.
