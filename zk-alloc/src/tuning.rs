@@ -186,6 +186,10 @@ constants! {
     /// Requests after which a thread asks again for a cache if all were taken.
     patience_requests = 256, "requests";
 
+    /// Caches of other threads that a request may look at, for each page that it asks for, and so many more. A look takes a nanosecond or
+    /// two.
+    visits_a_page = 16, "caches";
+
     // The process around the arena.
     /// The one buffer that glibc serves and frees before the arena takes over. Then glibc keeps the top of its heap, instead of trimming it
     /// at every free.

@@ -56,8 +56,7 @@ pub(super) const fn words_for(len: usize) -> usize {
 
 impl HintSet {
     /// An empty set of indices below `len`, in [`words_for`] zeroed words.
-    #[cfg(loom)]
-    pub(super) fn new(words: &'static [AtomicU64], len: usize) -> Self {
+    pub(super) const fn new(words: &'static [AtomicU64], len: usize) -> Self {
         Self { words, levels: Levels::new(len), number: 0, sets: 1 }
     }
 
