@@ -90,13 +90,13 @@ constants! {
     /// After the first phase, they have no more than this part of the peak. Long runs can't use the free memory there, so it must not exceed
     /// the headroom (ablation.md).
     small_room_part = 8, "of the peak";
-    /// A run shorter than this, and aligned to more than its length, is searched in the bitmap, which checks the places of a word together.
-    short_run_pages = 8, "pages";
     /// Holes that a search checks for resident memory before it takes fresh memory. The search takes a few microseconds, as the faults of
     /// the shortest run do.
     look_holes = 64, "holes", off 0;
     /// Holes of one length class that may be too short before a search takes a longer one.
     most_misses = 8, "holes";
+    /// The same for holes of 4 MiB and more, whose classes are twice as wide. A look at so many takes some two microseconds.
+    most_long_misses = 64, "holes";
 
     // Growth and reallocation.
     /// The largest backing allocation that growth moves into the arena. Above it, the `realloc` of usual allocators moves page tables,

@@ -10,6 +10,7 @@ mod budget;
 #[cfg(test)]
 mod checks;
 mod decay;
+mod failures;
 mod growth;
 mod hints;
 mod holes;
@@ -21,6 +22,8 @@ pub(crate) mod looks;
 mod mapped;
 #[cfg(feature = "c-api")]
 mod measured;
+#[cfg_attr(loom, allow(dead_code))]
+mod occupied;
 mod populate;
 pub(crate) mod pressure;
 mod purge;

@@ -34,18 +34,19 @@ fn visits_of_growth(bytes: usize) -> usize {
 fn with_threads(while_they_live: impl FnOnce()) {
     let barrier = Barrier::new(THREADS + 1);
     thread::scope(|scope| {
-        for _ in 0..THREADS {
-            let run = || {
-                use_memory(100);
-                use_memory(64 << 10);
-                barrier.wait();
-                barrier.wait();
-            };
-            thread::Builder::new().stack_size(64 << 10).spawn_scoped(scope, run).expect("a thread");
-        }
+        let run = || {
+            use_memory(100);
+            use_memory(64 << 10);
+            barrier.wait();
+            barrier.wait();
+        };
+        let spawn = |_| thread::Builder::new().stack_size(64 << 10).spawn_scoped(scope, run).expect("a thread");
+        let threads: Vec<_> = (0..THREADS).map(spawn).collect();
         barrier.wait();
         while_they_live();
         barrier.wait();
+        // The end of a scope does not wait for destructors.
+        threads.into_iter().for_each(|thread| thread.join().expect("it ends"));
     });
 }
 
