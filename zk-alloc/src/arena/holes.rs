@@ -226,6 +226,11 @@ impl Holes {
         }
         #[cfg(not(loom))]
         self.occupied().cleared(start, n);
+        self.note_within(start, n)
+    }
+
+    /// Notes the holes in `[start, start + n)`. Returns the length of the longest.
+    fn note_within(&self, start: usize, n: usize) -> usize {
         let (mut at, last) = (start, start + n);
         let mut longest = 0;
         while let Some(clear) = self.used.next_clear_within(at, last) {
@@ -273,11 +278,15 @@ impl Holes {
 
     /// Notes the rest of a hole on both sides of `[start, start + n)`, which was claimed.
     pub(super) fn claimed(&self, start: usize, n: usize) {
+        #[cfg(loom)]
+        if self.is_off {
+            return;
+        }
         if start > 0 {
-            self.freed(start - 1, 1);
+            self.note_within(start - 1, 1);
         }
         if start + n < self.used.len() {
-            self.freed(start + n, 1);
+            self.note_within(start + n, 1);
         }
     }
 

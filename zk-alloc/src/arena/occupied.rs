@@ -9,7 +9,11 @@ use super::bitmap::{Bitmap, WORD_BITS, masks};
 use super::hints::HintSet;
 
 /// Words that are looked at before the hints are.
+#[cfg(not(loom))]
 const NEAR: usize = 4;
+/// The models look at the hints at once.
+#[cfg(loom)]
+const NEAR: usize = 0;
 
 /// See the module's documentation.
 #[derive(Clone, Copy, Debug)]
