@@ -58,7 +58,8 @@ pub(crate) fn used_bytes() -> usize {
 }
 
 /// The peak of the bytes in use. It is noted when blocks are fetched or a run is claimed. A thread that takes memory from its
-/// cache does not note it, so memory that was taken since the last claim is missing.
+/// cache does not note it, so memory that was taken since the last claim is missing. With many threads, not every claim notes it: up to
+/// 256 bytes for each living thread may be missing.
 pub(crate) fn peak_live_bytes() -> usize {
     window_peak_bytes().max(FORMER_PEAK_LIVE_BYTES.load(Ordering::Relaxed))
 }
@@ -129,15 +130,18 @@ impl ZoneCounters {
     }
 
     /// Counts `more_bytes` that came into use, and `fresh_bytes` that become resident for them. `cached_bytes` returns the bytes
-    /// in thread caches that the peak leaves out.
-    pub(crate) fn grown(&self, more_bytes: usize, fresh_bytes: usize, cached_bytes: impl FnOnce() -> usize) {
+    /// in thread caches that the peak leaves out; `None` if it is too early to ask for them again. Then the peak is noted later.
+    pub(crate) fn grown(&self, more_bytes: usize, fresh_bytes: usize, cached_bytes: impl FnOnce() -> Option<usize>) {
         if fresh_bytes > 0 {
             self.will_fault(fresh_bytes);
         }
         let used = USED_BYTES.fetch_add(more_bytes, Ordering::Relaxed) + more_bytes;
         let peaks = [&PEAK_LIVE_BYTES, &SEEN_PEAK_BYTES, &TAKEN_PEAK_BYTES];
-        if peaks.iter().any(|peak| used > peak.load(Ordering::Relaxed)) {
-            let live = used.saturating_sub(cached_bytes());
+        if peaks.iter().all(|peak| used <= peak.load(Ordering::Relaxed)) {
+            return;
+        }
+        if let Some(cached_bytes) = cached_bytes() {
+            let live = used.saturating_sub(cached_bytes);
             peaks.iter().for_each(|peak| _ = peak.fetch_max(live, Ordering::Relaxed));
         }
     }

@@ -90,13 +90,13 @@ constants! {
     /// After the first phase, they have no more than this part of the peak. Long runs can't use the free memory there, so it must not exceed
     /// the headroom (ablation.md).
     small_room_part = 8, "of the peak";
-    /// A run shorter than this, and aligned to more than its length, is searched in the bitmap, which checks the places of a word together.
-    short_run_pages = 8, "pages";
     /// Holes that a search checks for resident memory before it takes fresh memory. The search takes a few microseconds, as the faults of
     /// the shortest run do.
     look_holes = 64, "holes", off 0;
     /// Holes of one length class that may be too short before a search takes a longer one.
     most_misses = 8, "holes";
+    /// The same for holes of 4 MiB and more, whose classes are twice as wide. A look at so many takes some two microseconds.
+    most_long_misses = 64, "holes";
 
     // Growth and reallocation.
     /// The largest backing allocation that growth moves into the arena. Above it, the `realloc` of usual allocators moves page tables,
@@ -220,6 +220,10 @@ constants! {
     purge_requests = 4, "requests";
     /// Requests after which a thread asks again for a cache if all were taken.
     patience_requests = 256, "requests";
+
+    /// Caches of other threads that a request may look at, for each page that it asks for, and so many more. A look takes a nanosecond or
+    /// two.
+    visits_a_page = 16, "caches";
 
     // The process around the arena.
     /// The one buffer that glibc serves and frees before the arena takes over. Then glibc keeps the top of its heap, instead of trimming it

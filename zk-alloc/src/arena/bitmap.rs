@@ -132,7 +132,9 @@ impl<'a> Bitmap<'a> {
         let places = u64::MAX / low_bits(align);
         let mut below = low_bits(at % WORD_BITS);
         self.words.iter().enumerate().skip(at / WORD_BITS).find_map(|(word, bits)| {
-            let mut begins = !(bits.load(Ordering::Relaxed) | below);
+            #[cfg(all(test, not(loom)))]
+            steps::count();
+            let mut begins = !(bits.load(Ordering::SeqCst) | below);
             below = 0;
             // For each bit: whether `len` clear bits begin there.
             let mut len = 1;
@@ -152,6 +154,11 @@ impl<'a> Bitmap<'a> {
             let clear = !self.words[word].load(Ordering::SeqCst) & mask;
             (clear != 0).then(|| word * WORD_BITS + clear.trailing_zeros() as usize)
         })
+    }
+
+    /// Whether all bits of a word are clear.
+    pub(super) fn is_clear(self, word: usize) -> bool {
+        self.words[word].load(Ordering::SeqCst) == 0
     }
 
     /// The start of the clear bits that lie right below `at`, but not below `lowest`.
@@ -202,10 +209,22 @@ impl<'a> Bitmap<'a> {
 
     /// The lowest set bit in `[at, end)`.
     pub(super) fn next_set(self, at: usize, end: usize) -> Option<usize> {
-        masks(at, end.saturating_sub(at)).find_map(|(word, mask)| {
-            let set = self.words[word].load(Ordering::SeqCst) & mask;
-            (set != 0).then(|| word * WORD_BITS + set.trailing_zeros() as usize)
-        })
+        if at >= end {
+            return None;
+        }
+        let words = &self.words[at / WORD_BITS..(end - 1) / WORD_BITS + 1];
+        let mut unwanted = low_bits(at % WORD_BITS);
+        words
+            .iter()
+            .enumerate()
+            .find_map(|(word, bits)| {
+                #[cfg(all(test, not(loom)))]
+                steps::count();
+                let set = bits.load(Ordering::SeqCst) & !unwanted;
+                unwanted = 0;
+                (set != 0).then(|| (at / WORD_BITS + word) * WORD_BITS + set.trailing_zeros() as usize)
+            })
+            .filter(|&set| set < end)
     }
 
     /// The highest set bit in `[start, start + n)`. The search for a run continues behind it, so that each word is read about once.
@@ -218,12 +237,14 @@ impl<'a> Bitmap<'a> {
 }
 
 /// The words that `[start, start + n)` touches, each with a mask of its bits in that range.
-fn masks(start: usize, n: usize) -> impl DoubleEndedIterator<Item = (usize, u64)> {
+pub(super) fn masks(start: usize, n: usize) -> impl DoubleEndedIterator<Item = (usize, u64)> {
     let end = start + n;
     let words = if n == 0 { 0..0 } else { start / WORD_BITS..(end - 1) / WORD_BITS + 1 };
     words.map(move |word| {
         let first = start.max(word * WORD_BITS) - word * WORD_BITS;
         let last = end.min((word + 1) * WORD_BITS) - word * WORD_BITS;
+        #[cfg(all(test, not(loom)))]
+        steps::count();
         (word, low_bits(last) & !low_bits(first))
     })
 }
@@ -235,4 +256,23 @@ pub(super) const fn low_bits(n: usize) -> u64 {
 
 const fn highest(bits: u64) -> usize {
     WORD_BITS - 1 - bits.leading_zeros() as usize
+}
+
+/// The words of bitmaps and hint sets that a thread read or wrote, for the tests of what a search costs.
+#[cfg(all(test, not(loom)))]
+pub(super) mod steps {
+    use std::cell::Cell;
+
+    thread_local! {
+        static STEPS: Cell<usize> = const { Cell::new(0) };
+    }
+
+    pub(in crate::arena) fn count() {
+        STEPS.set(STEPS.get() + 1);
+    }
+
+    /// The steps since the last call.
+    pub(in crate::arena) fn take() -> usize {
+        STEPS.take()
+    }
 }

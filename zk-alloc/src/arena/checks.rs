@@ -6,6 +6,8 @@ mod claimed;
 mod moved;
 #[cfg(not(loom))]
 mod oracle;
+#[cfg(all(not(loom), target_os = "linux"))]
+mod threads;
 
 #[cfg(loom)]
 mod loom_bits;

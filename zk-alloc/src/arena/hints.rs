@@ -4,7 +4,7 @@
 //! hint is not found until the next hint. So a thread that clears a hint looks once more afterwards. The thread that makes a place worth a
 //! hint sets the hint after that. Whichever of the two is last, the hint is set in the end.
 
-use super::bitmap::WORD_BITS;
+use super::bitmap::{WORD_BITS, low_bits};
 use super::table::Table;
 use crate::os::Errno;
 use crate::sync::{AtomicU64, Ordering};
@@ -56,13 +56,14 @@ pub(super) const fn words_for(len: usize) -> usize {
 
 impl HintSet {
     /// An empty set of indices below `len`, in [`words_for`] zeroed words.
-    #[cfg(loom)]
-    pub(super) fn new(words: &'static [AtomicU64], len: usize) -> Self {
+    pub(super) const fn new(words: &'static [AtomicU64], len: usize) -> Self {
         Self { words, levels: Levels::new(len), number: 0, sets: 1 }
     }
 
     #[inline]
     fn word(self, depth: usize, index: usize) -> &'static AtomicU64 {
+        #[cfg(all(test, not(loom)))]
+        super::bitmap::steps::count();
         &self.words[(self.levels.0[depth] + index) * self.sets + self.number]
     }
 
@@ -84,29 +85,48 @@ impl HintSet {
         }
     }
 
+    /// Adds the indices of a mask, of which bit 0 is index `64 * word`.
+    pub(super) fn set_all(self, word: usize, mask: u64) {
+        let lowest = self.word(0, word);
+        if lowest.load(Ordering::SeqCst) & mask != mask {
+            lowest.fetch_or(mask, Ordering::SeqCst);
+        }
+        self.set_from(1, word);
+    }
+
     /// Removes an index. The caller then looks whether it has to be set again.
-    pub(super) fn clear(self, mut index: usize) {
+    pub(super) fn clear(self, index: usize) {
+        self.clear_all(index / WORD_BITS, 1 << (index % WORD_BITS));
+    }
+
+    /// As [`clear`](Self::clear), for the indices of a mask as in [`set_all`](Self::set_all).
+    pub(super) fn clear_all(self, word: usize, mask: u64) {
+        let (mut index, mut mask) = (word, mask);
         for depth in 0..LEVELS {
-            let mask = 1 << (index % WORD_BITS);
-            let before = self.word(depth, index / WORD_BITS).fetch_and(!mask, Ordering::SeqCst);
+            let before = self.word(depth, index).fetch_and(!mask, Ordering::SeqCst);
             // Another thread may have set a bit of the word below since, and found this bit still set.
-            if depth > 0 && self.word(depth - 1, index).load(Ordering::SeqCst) != 0 {
-                return self.set_from(depth, index);
+            if depth > 0 {
+                let below = index * WORD_BITS + mask.trailing_zeros() as usize;
+                if self.word(depth - 1, below).load(Ordering::SeqCst) != 0 {
+                    return self.set_from(depth, below);
+                }
             }
             if before & !mask != 0 {
                 return;
             }
-            index /= WORD_BITS;
+            (index, mask) = (index / WORD_BITS, 1 << (index % WORD_BITS));
         }
+    }
+
+    /// Whether it has no index.
+    #[cfg(not(loom))]
+    pub(super) fn is_empty(self) -> bool {
+        (0..self.levels.words_at(LEVELS - 1)).all(|word| self.word(LEVELS - 1, word).load(Ordering::SeqCst) == 0)
     }
 
     /// The lowest index at or above `from`.
     pub(super) fn first(self, from: usize) -> Option<usize> {
         let tops = self.levels.words_at(LEVELS - 1);
-        // Where there are many sets, most are empty.
-        if tops == 1 && self.word(LEVELS - 1, 0).load(Ordering::SeqCst) == 0 {
-            return None;
-        }
         self.first_at(0, from).or_else(|| {
             // The word of `from` has no more. The search goes up until a later word has a bit, and down again.
             let mut at = from / WORD_BITS + 1;
@@ -124,6 +144,41 @@ impl HintSet {
                     .flatten()
             })
         })
+    }
+
+    /// The highest index below `end`.
+    pub(super) fn last(self, end: usize) -> Option<usize> {
+        let mut end = end;
+        for depth in 0..LEVELS {
+            if let Some(found) = self.last_at(depth, end) {
+                return self.descend_to_last(depth, found);
+            }
+            // The word before has a bit in the level above.
+            end = end.checked_sub(1)? / WORD_BITS;
+        }
+        // The highest level has no summary.
+        (0..end).rev().find_map(|word| {
+            let found = self.last_at(LEVELS - 1, (word + 1) * WORD_BITS)?;
+            self.descend_to_last(LEVELS - 1, found)
+        })
+    }
+
+    /// The highest set bit below `end`, within the word that holds the bit before `end`.
+    fn last_at(self, depth: usize, end: usize) -> Option<usize> {
+        let word = end.checked_sub(1)? / WORD_BITS;
+        let bits = self.word(depth, word).load(Ordering::SeqCst) & low_bits(end - word * WORD_BITS);
+        (bits != 0).then(|| word * WORD_BITS + bits.ilog2() as usize)
+    }
+
+    /// The highest index under bit `index` of level `depth`. If another thread removed it, the next index before it.
+    fn descend_to_last(self, depth: usize, mut index: usize) -> Option<usize> {
+        for below in (0..depth).rev() {
+            match self.last_at(below, (index + 1) * WORD_BITS) {
+                Some(found) => index = found,
+                None => return self.last(index * WORD_BITS.pow(below as u32 + 1)),
+            }
+        }
+        Some(index)
     }
 
     /// The lowest set bit at or above `from`, within the word of `from`.

@@ -4,15 +4,21 @@
 //! the words of the bitmap in which such a hole may begin. A search visits only holes that are long enough. Three operations make
 //! holes, and note them: freeing a run, claiming a part of a hole, and giving up a claim. A search that finds no hole of a class in a
 //! word clears the hint, then looks once more.
+//!
+//! The steps of a search are bounded, however many holes there are: it visits a number of holes and of superfluous hints of each class.
 
 use super::bitmap::{Bitmap, WORD_BITS};
 use super::hints::{HintSet, HintSets};
+#[cfg(not(loom))]
+use super::occupied::Occupied;
 use crate::os::Errno;
+#[cfg(not(loom))]
+use crate::sync::{AtomicU64, Ordering};
 use crate::tuning;
 
-/// Classes of lengths. Up to 7 pages each length has its own; beyond, there are four to a doubling.
+/// Classes of lengths. Up to 7 pages each length has its own. Beyond, there are four to a doubling, and two from [`COARSE`] on.
 #[cfg(not(loom))]
-const CLASSES: usize = 36;
+const CLASSES: usize = 68;
 /// The models have two classes, so that a search takes few loads: shorter than [`LONG`], and all others.
 #[cfg(loom)]
 const CLASSES: usize = 2;
@@ -22,9 +28,23 @@ const LONG: usize = 15;
 const EXACT: usize = 8;
 #[cfg(not(loom))]
 const PER_DOUBLING: usize = 4;
+/// The first of the coarse classes, and its shortest hole. A few more holes are visited there: a claim of so many pages takes longer.
+#[cfg(not(loom))]
+const COARSE: usize = 36;
+#[cfg(not(loom))]
+const COARSE_LEN: usize = 1024;
+#[cfg(loom)]
+const COARSE: usize = CLASSES;
 
-/// Holes of this many pages or more are in the last class, and are not measured further.
-const LONGEST: usize = least_len(CLASSES - 1);
+/// How far a hole is measured.
+#[cfg(not(loom))]
+const REACH: usize = usize::MAX;
+/// The models measure no further than their last class, so that a search takes few loads.
+#[cfg(loom)]
+const REACH: usize = least_len(CLASSES - 1);
+
+/// A search for resident memory looks at no more of a hole than this, or what the request needs.
+const LOOK_PAGES: usize = 1024;
 
 #[cfg(loom)]
 const fn class_of(len: usize) -> usize {
@@ -43,15 +63,22 @@ const fn class_of(len: usize) -> usize {
         return len;
     }
     let log2 = len.ilog2() as usize;
-    let class = EXACT + (log2 - EXACT.ilog2() as usize) * PER_DOUBLING + (len >> (log2 - 2)) % PER_DOUBLING;
-    if class < CLASSES { class } else { CLASSES - 1 }
+    if len >= COARSE_LEN {
+        let class = COARSE + 2 * (log2 - COARSE_LEN.ilog2() as usize) + (len >> (log2 - 1)) % 2;
+        return if class < CLASSES { class } else { CLASSES - 1 };
+    }
+    EXACT + (log2 - EXACT.ilog2() as usize) * PER_DOUBLING + (len >> (log2 - 2)) % PER_DOUBLING
 }
 
 /// The shortest hole of a class.
-#[cfg(not(loom))]
+#[cfg(all(test, not(loom)))]
 const fn least_len(class: usize) -> usize {
     if class < EXACT {
         return class;
+    }
+    if class >= COARSE {
+        let len = COARSE_LEN << ((class - COARSE) / 2);
+        return len + (class - COARSE) % 2 * len / 2;
     }
     let (doublings, step) = ((class - EXACT) / PER_DOUBLING, (class - EXACT) % PER_DOUBLING);
     (EXACT << doublings) + step * ((EXACT << doublings) / PER_DOUBLING)
@@ -78,11 +105,34 @@ impl Wanted {
     }
 }
 
+/// What a search visits of each class before it takes a longer one.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Visits {
+    /// Holes that are too short.
+    misses: usize,
+    /// Hints that stand for no hole.
+    hints: usize,
+}
+
+impl Visits {
+    /// The bounds of a search.
+    fn usual(class: usize) -> Self {
+        let misses = if class < COARSE { tuning::most_misses() } else { tuning::most_long_misses() };
+        Self { misses, hints: tuning::most_misses() }
+    }
+}
+
+/// The set of the words that have set bits. Those before are the classes'.
+const OCCUPIED: usize = CLASSES;
+
 /// See the module's documentation.
 #[derive(Debug)]
 pub(super) struct Holes {
     used: Bitmap<'static>,
-    sets: HintSets<CLASSES>,
+    sets: HintSets<{ CLASSES + 1 }>,
+    /// The classes whose sets may have a hint. Most have none at most times.
+    #[cfg(not(loom))]
+    hinted: [AtomicU64; CLASSES.div_ceil(WORD_BITS)],
     /// Set by the models of zones and slabs, which note no holes: a search also finds free runs without them. The models of the bitmap note
     /// holes.
     #[cfg(loom)]
@@ -99,6 +149,8 @@ impl Holes {
         let holes = Self {
             used,
             sets,
+            #[cfg(not(loom))]
+            hinted: [const { AtomicU64::new(0) }; _],
             #[cfg(loom)]
             is_off: false,
         };
@@ -110,42 +162,131 @@ impl Holes {
         self.sets.set(class)
     }
 
-    fn note(&self, start: usize, end: usize) {
-        self.set(class_of(end - start)).set(start / WORD_BITS);
+    /// The models scan the bitmap itself, and have a model of [`Occupied`] alone.
+    #[cfg(not(loom))]
+    fn occupied(&self) -> Occupied<'static> {
+        Occupied { bits: self.used, words: self.sets.set(OCCUPIED) }
     }
 
-    /// Notes the holes in `[start, start + n)`. Some of its bits became clear, or were set for an instant.
-    pub(super) fn freed(&self, start: usize, n: usize) {
+    fn note(&self, start: usize, end: usize) {
+        let class = class_of(end - start);
+        self.set(class).set(start / WORD_BITS);
+        #[cfg(not(loom))]
+        self.note_class(class);
+    }
+
+    #[cfg(not(loom))]
+    fn note_class(&self, class: usize) {
+        let (word, mask) = (&self.hinted[class / WORD_BITS], 1 << (class % WORD_BITS));
+        if word.load(Ordering::SeqCst) & mask == 0 {
+            word.fetch_or(mask, Ordering::SeqCst);
+        }
+    }
+
+    /// The classes from this one on that may have a hint.
+    #[cfg(not(loom))]
+    fn classes_from(&self, mut class: usize) -> impl Iterator<Item = usize> {
+        std::iter::from_fn(move || {
+            while let Some(word) = self.hinted.get(class / WORD_BITS) {
+                let bits = word.load(Ordering::SeqCst) & (u64::MAX << (class % WORD_BITS));
+                if bits != 0 {
+                    let found = class / WORD_BITS * WORD_BITS + bits.trailing_zeros() as usize;
+                    class = found + 1;
+                    return Some(found);
+                }
+                class = (class / WORD_BITS + 1) * WORD_BITS;
+            }
+            None
+        })
+    }
+
+    #[cfg(loom)]
+    fn classes_from(&self, class: usize) -> impl Iterator<Item = usize> {
+        class..CLASSES
+    }
+
+    /// A search found no hint of a class. As for each hint, it looks once more after it cleared the mark.
+    #[cfg(not(loom))]
+    fn found_none(&self, class: usize) {
+        let set = self.set(class);
+        if set.is_empty() {
+            self.hinted[class / WORD_BITS].fetch_and(!(1 << (class % WORD_BITS)), Ordering::SeqCst);
+            if !set.is_empty() {
+                self.note_class(class);
+            }
+        }
+    }
+
+    /// Notes the holes in `[start, start + n)`, of which some bits became clear, or were set for an instant. Returns the length of the
+    /// longest.
+    pub(super) fn freed(&self, start: usize, n: usize) -> usize {
         #[cfg(loom)]
         if self.is_off {
-            return;
+            return 0;
         }
+        #[cfg(not(loom))]
+        self.occupied().cleared(start, n);
+        self.note_within(start, n)
+    }
+
+    /// Notes the holes in `[start, start + n)`. Returns the length of the longest.
+    fn note_within(&self, start: usize, n: usize) -> usize {
         let (mut at, last) = (start, start + n);
+        let mut longest = 0;
         while let Some(clear) = self.used.next_clear_within(at, last) {
             // A hole that begins further below is in the last class already.
-            let lowest = clear.saturating_sub(LONGEST);
-            let begin = if clear == at { self.used.end_of_set(lowest, clear) } else { clear };
-            let end = self.end_of(clear, LONGEST);
+            let lowest = clear.saturating_sub(REACH);
+            let begin = if clear == at { self.begin_of(lowest, clear) } else { clear };
+            let end = self.end_of(clear, REACH);
             if begin > lowest || lowest == 0 {
                 self.note(begin, end);
             }
+            longest = longest.max(end - begin);
             at = end + 1;
         }
+        longest
+    }
+
+    /// The start of the hole around a clear page, at least `lowest`.
+    #[cfg(not(loom))]
+    fn begin_of(&self, _lowest: usize, clear: usize) -> usize {
+        self.occupied().end_of_set(clear)
+    }
+
+    #[cfg(loom)]
+    fn begin_of(&self, lowest: usize, clear: usize) -> usize {
+        self.used.end_of_set(lowest, clear)
     }
 
     /// The end of the hole around a clear page, at most `reach` pages on.
     fn end_of(&self, clear: usize, reach: usize) -> usize {
         let last = self.used.len().min(clear.saturating_add(reach));
-        self.used.next_set(clear, last).unwrap_or(last)
+        #[cfg(not(loom))]
+        let set = self.occupied().next_set(clear, last);
+        #[cfg(loom)]
+        let set = self.used.next_set(clear, last);
+        set.unwrap_or(last)
+    }
+
+    /// The bits of `[start, start + n)` were set.
+    pub(super) fn used(&self, start: usize, n: usize) {
+        #[cfg(not(loom))]
+        self.occupied().set(start, n);
+        #[cfg(loom)]
+        let _ = (start, n);
     }
 
     /// Notes the rest of a hole on both sides of `[start, start + n)`, which was claimed.
     pub(super) fn claimed(&self, start: usize, n: usize) {
+        #[cfg(loom)]
+        if self.is_off {
+            return;
+        }
         if start > 0 {
-            self.freed(start - 1, 1);
+            self.note_within(start - 1, 1);
         }
         if start + n < self.used.len() {
-            self.freed(start + n, 1);
+            self.note_within(start + n, 1);
         }
     }
 
@@ -161,12 +302,24 @@ impl Holes {
         .filter(|&(start, end)| start < end)
     }
 
-    /// The lowest hole of a class that begins in `from..until`.
-    fn first(&self, class: usize, from: usize, until: usize, reach: usize) -> Option<(usize, usize)> {
+    /// The lowest hole of a class that begins in `from..until`. Clears no more superfluous hints than `hints`, and counts them there.
+    fn first(
+        &self,
+        class: usize,
+        from: usize,
+        until: usize,
+        reach: usize,
+        hints: &mut usize,
+    ) -> Option<(usize, usize)> {
         let set = self.set(class);
         let mut word = from / WORD_BITS;
         loop {
-            word = set.first(word)?;
+            let Some(hinted) = set.first(word) else {
+                #[cfg(not(loom))]
+                self.found_none(class);
+                return None;
+            };
+            word = hinted;
             if word * WORD_BITS >= until {
                 return None;
             }
@@ -179,8 +332,12 @@ impl Holes {
                 }
             }
             if !is_hinted {
+                *hints = hints.checked_sub(1)?;
                 set.clear(word);
-                // A hole may have been noted before the hint was cleared.
+                // A hole may have been noted before the hint was cleared. Or it was taken for a longer one, and is noted as such only.
+                #[cfg(not(loom))]
+                self.in_word(word, reach).for_each(|(start, end)| self.note(start, end));
+                #[cfg(loom)]
                 if self.in_word(word, reach).any(|hole| is_of_class(&hole)) {
                     set.set(word);
                 }
@@ -194,23 +351,31 @@ impl Holes {
         (from > 0).then(|| (from, self.end_of(from, reach))).filter(|&(start, end)| start < end)
     }
 
-    /// The lowest place for a request at or above `from`. Looks at [`tuning::most_misses`] holes of each class that may be too short.
+    /// The lowest place for a request at or above `from`, among the holes that [`Visits::usual`] allows to visit.
     pub(super) fn lowest(&self, from: usize, wanted: Wanted) -> Option<usize> {
+        self.lowest_within(from, wanted, Visits::usual)
+    }
+
+    /// As [`lowest`](Self::lowest), past any number of superfluous hints. Each costs one search a look.
+    pub(super) fn lowest_past_hints(&self, from: usize, wanted: Wanted) -> Option<usize> {
+        self.lowest_within(from, wanted, |class| Visits { hints: usize::MAX, ..Visits::usual(class) })
+    }
+
+    fn lowest_within(&self, from: usize, wanted: Wanted, visits: impl Fn(usize) -> Visits) -> Option<usize> {
         #[cfg(loom)]
         if self.is_off {
             return None;
         }
-        let reach = LONGEST.max(wanted.n + wanted.align);
+        let reach = REACH.max(wanted.n.saturating_add(wanted.align));
         if let Some(place) = self.across(from, reach).and_then(|(start, end)| wanted.place_in(start, end)) {
             return Some(place);
         }
         let mut lowest = usize::MAX;
-        for class in class_of(wanted.n)..CLASSES {
+        for class in self.classes_from(class_of(wanted.n)) {
             let mut at = from;
-            // The last class has few holes, and no class has longer ones.
-            let most = if class + 1 < CLASSES { tuning::most_misses() } else { usize::MAX };
-            for _ in 0..most {
-                let Some((start, end)) = self.first(class, at, lowest, reach) else { break };
+            let Visits { misses, mut hints } = visits(class);
+            for _ in 0..misses {
+                let Some((start, end)) = self.first(class, at, lowest, reach, &mut hints) else { break };
                 if let Some(place) = wanted.place_in(start, end) {
                     lowest = lowest.min(place);
                     break;
@@ -222,7 +387,7 @@ impl Holes {
     }
 
     /// Visits up to `most` holes at or above `from`, the short ones first, until `place_in` finds a place in one. The part of a hole that
-    /// begins below comes last. A hole is measured `beyond` pages further than in other searches.
+    /// begins below comes last. `beyond` pages more of a hole are looked at than the request needs.
     pub(super) fn shortest(
         &self,
         from: usize,
@@ -235,11 +400,14 @@ impl Holes {
         if self.is_off {
             return None;
         }
-        let reach = LONGEST.max(wanted.n + wanted.align) + beyond;
+        let reach = REACH.max(wanted.n + wanted.align);
+        let look = LOOK_PAGES.max(wanted.n + wanted.align) + beyond;
+        let place_in = |start: usize, end: usize| place_in(start, end.min(start + look));
         let mut left = most;
-        'holes: for class in class_of(wanted.n)..CLASSES {
+        'holes: for class in self.classes_from(class_of(wanted.n)) {
             let mut at = from;
-            while let Some((start, end)) = self.first(class, at, usize::MAX, reach) {
+            let mut hints = Visits::usual(class).hints;
+            while let Some((start, end)) = self.first(class, at, usize::MAX, reach, &mut hints) {
                 if left == 0 {
                     break 'holes;
                 }
@@ -251,5 +419,19 @@ impl Holes {
             }
         }
         self.across(from, reach).and_then(|(start, end)| place_in(start, end))
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_length_is_in_the_class_whose_shortest_hole_is_next_below() {
+        for class in 1..CLASSES {
+            assert_eq!(class_of(least_len(class)), class);
+            assert_eq!(class_of(least_len(class) - 1), class - 1);
+        }
+        assert_eq!(class_of(usize::MAX), CLASSES - 1);
     }
 }

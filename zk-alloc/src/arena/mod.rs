@@ -11,6 +11,7 @@ mod budget;
 mod checks;
 mod copy;
 mod decay;
+mod failures;
 #[cfg(unix)]
 mod fork;
 mod growth;
@@ -25,6 +26,8 @@ mod mapped;
 #[cfg(feature = "c-api")]
 mod measured;
 mod moved;
+#[cfg_attr(loom, allow(dead_code))]
+mod occupied;
 mod populate;
 pub(crate) mod pressure;
 mod purge;
@@ -66,7 +69,7 @@ pub(crate) use zone::Contents;
 
 use budget::Limit;
 use size_classes::SizeClasses;
-use thread_cache::Totals;
+use thread_cache::{Cache, Totals};
 use zone::Shortage;
 
 /// See the module's documentation.
@@ -226,14 +229,18 @@ pub(crate) fn alloc_cached(size: usize, align: usize) -> Option<NonNull<u8>> {
     size_classes::alloc_cached(Class::of_usual(size, align)?)
 }
 
-/// An exiting thread returns the blocks in its cache to their slabs.
+/// An exiting thread returns the blocks in its cache to their slabs, and its run to the zone.
 ///
 /// # Safety
 /// `cache` is the address that was registered with the thread's cache.
 unsafe extern "C" fn thread_exits(cache: *mut c_void) {
     if let Some(arena) = get() {
+        let empty = |cache: &Cache| {
+            arena.size_classes.empty(arena.slab_zone(), cache);
+            arena.region.zones().iter().for_each(|zone| zone.release_cached_of(cache));
+        };
         // SAFETY: the caller's.
-        unsafe { thread_cache::leave(cache, |cache| arena.size_classes.empty(arena.slab_zone(), cache)) };
+        unsafe { thread_cache::leave(cache, empty) };
     }
 }
 

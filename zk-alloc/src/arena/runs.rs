@@ -1,6 +1,7 @@
 //! The pages of a zone: used or free. Claims free runs.
 
 use super::bitmap::{Bitmap, WORD_BITS};
+use super::failures::Failures;
 use super::holes::{Holes, Wanted};
 use crate::os::Errno;
 use crate::tuning;
@@ -10,6 +11,7 @@ use crate::tuning;
 pub(super) struct Runs {
     used: Bitmap<'static>,
     holes: Holes,
+    failures: Failures,
 }
 
 impl Runs {
@@ -18,7 +20,7 @@ impl Runs {
     /// # Errors
     /// The system's error, if it grants no memory.
     pub(super) fn new(used: Bitmap<'static>) -> Result<Self, Errno> {
-        Ok(Self { used, holes: Holes::new(used)? })
+        Ok(Self { used, holes: Holes::new(used)?, failures: Failures::new() })
     }
 
     /// As [`new`](Self::new), but holes are neither noted nor searched.
@@ -39,13 +41,27 @@ impl Runs {
 
     /// Claims the lowest free run at or above `from` that begins at an `i` with `(i + skew) % align == 0`.
     pub(super) fn claim_first_fit(&self, from: usize, n: usize, align: usize, skew: usize) -> Option<usize> {
-        let look = |at| self.used.find_clear_run(at, n, align, skew);
-        // A word has several places for a short run that is aligned to more. The bitmap checks them together.
-        if align > n && n < tuning::short_run_pages() {
-            return self.claim_found(from, n, look);
+        self.claim_noted(from, n, align, skew).or_else(|| self.claim_anywhere(from, Wanted { n, align, skew }))
+    }
+
+    /// As [`claim_first_fit`](Self::claim_first_fit), where a bounded search of the noted holes found nothing. The zone may be full. Or too many
+    /// hints are superfluous, or a fork cut off the thread that was about to note a hole.
+    #[cold]
+    fn claim_anywhere(&self, from: usize, wanted: Wanted) -> Option<usize> {
+        let Wanted { n, align, skew } = wanted;
+        let scan = |from| self.used.find_clear_run(from, n, align, skew);
+        #[cfg(loom)]
+        if self.holes.is_off {
+            return self.claim_found(from, n, scan);
         }
-        // No hole is noted if the zone is full, or if a fork cut off the thread that was about to note it.
-        self.claim_noted(from, n, align, skew).or_else(|| self.claim_found(from, n, look))
+        let search = self.failures.begin(from, wanted)?;
+        let found = self
+            .claim_found(from, n, |from| self.holes.lowest_past_hints(from, wanted))
+            .or_else(|| self.claim_found(from, n, scan));
+        if found.is_none() {
+            self.failures.remember(search);
+        }
+        found
     }
 
     /// As [`claim_first_fit`](Self::claim_first_fit), from the noted holes.
@@ -89,13 +105,15 @@ impl Runs {
         }
         match self.used.try_claim(start, n) {
             Ok(()) => {
+                self.holes.used(start, n);
                 self.holes.claimed(start, n);
                 true
             }
             Err(taken) => {
                 // Another thread may have seen the bits of the failed claim, and taken these pages for used.
                 let end = (taken + 1).next_multiple_of(WORD_BITS).min(start + n);
-                self.holes.freed(start, end - start);
+                self.holes.used(taken.min(self.len() - 1), 1);
+                self.note_freed(start, end - start);
                 false
             }
         }
@@ -105,7 +123,16 @@ impl Runs {
     pub(super) fn release(&self, start: usize, n: usize) {
         if n > 0 {
             self.used.release(start, n);
-            self.holes.freed(start, n);
+            self.note_freed(start, n);
         }
+    }
+
+    fn note_freed(&self, start: usize, n: usize) {
+        let longest = self.holes.freed(start, n);
+        #[cfg(loom)]
+        if self.holes.is_off {
+            return;
+        }
+        self.failures.freed(longest);
     }
 }

@@ -171,7 +171,12 @@ impl SizeClasses {
 
     /// Blocks handed out, and their bytes, since the process started.
     pub(crate) fn totals(&self) -> Totals {
-        let by_threads = thread_cache::block_totals();
+        let (by_threads, _) = thread_cache::block_totals();
+        self.with_others(by_threads)
+    }
+
+    /// The blocks of threads with a cache, and those of others.
+    fn with_others(&self, by_threads: Totals) -> Totals {
         Totals {
             allocations: by_threads.allocations + self.allocations.load(Ordering::Relaxed),
             bytes: by_threads.bytes + self.bytes.load(Ordering::Relaxed),
@@ -180,9 +185,10 @@ impl SizeClasses {
 
     /// Bytes of live blocks. Approximate while threads allocate.
     pub(crate) fn live_bytes(&self) -> usize {
-        let returned = thread_cache::returned_bytes() + self.returned_bytes.load(Ordering::Relaxed);
+        let returned_by_others = self.returned_bytes.load(Ordering::Relaxed);
+        let (by_threads, returned) = thread_cache::block_totals();
         // During the sums, a thread may free a block that another allocated.
-        self.totals().bytes.saturating_sub(returned) as usize
+        self.with_others(by_threads).bytes.saturating_sub(returned + returned_by_others) as usize
     }
 
     /// Bytes of blocks in thread caches.

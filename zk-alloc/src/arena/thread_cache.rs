@@ -13,41 +13,31 @@ mod cache;
 mod claiming;
 mod exit;
 mod local;
+#[cfg(not(loom))]
+mod registry;
+#[cfg(loom)]
+#[path = "thread_cache/registry_of_models.rs"]
+mod registry;
 mod room;
 mod run;
+mod sums;
 
 use std::ffi::c_void;
 use std::ptr::NonNull;
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::os;
-use crate::sync::Ordering;
 use crate::tuning;
 
 pub(crate) use cache::{Cache, Entered, Totals};
 pub(crate) use claiming::Claiming;
 pub(crate) use exit::exit_key;
+#[cfg(all(test, not(loom)))]
+pub(crate) use registry::VISITS;
 pub(crate) use room::Room;
 pub(crate) use run::Run;
 
 use local::{Standing, local};
-
-/// Threads beyond that many at once cache nothing.
-#[cfg(not(loom))]
-const THREADS: usize = 2048;
-#[cfg(loom)]
-const THREADS: usize = 0;
-
-#[cfg(not(loom))]
-static CACHES: [Cache; THREADS] = [const { Cache::new() }; THREADS];
-#[cfg(loom)]
-static CACHES: [Cache; THREADS] = [];
-/// No cache at or above this index ever had a thread.
-static FRONTIER: AtomicUsize = AtomicUsize::new(0);
-
-fn caches() -> &'static [Cache] {
-    &CACHES[..FRONTIER.load(Ordering::Acquire)]
-}
 
 /// Whether this thread has a cache.
 #[inline(always)]
@@ -84,18 +74,25 @@ pub(crate) fn join_and_enter(room: &Room) -> Option<Entered<'static>> {
 fn find(room: &Room) -> Option<&'static Cache> {
     // Without its destructor a cache would never be handed on.
     let key = exit_key(room.at_exit())?;
-    let index = CACHES.iter().position(Cache::own)?;
-    let cache = &CACHES[index];
-    cache.begin_thread();
+    let cache = registry::own()?;
     if Room::furnish(cache) && os::arm_thread_exit(key, NonNull::from(cache).cast()) {
-        FRONTIER.fetch_max(index + 1, Ordering::AcqRel);
         return Some(cache);
     }
-    cache.disown();
+    give_up(cache);
     None
 }
 
-/// An exiting thread [hands its cache on](Cache::hand_on).
+/// Leaves a cache of the calling thread to the next one. The thread uses it no more.
+fn give_up(cache: &Cache) {
+    sums::take_over(cache);
+    registry::leave_out(cache);
+    let index = cache.index();
+    cache.disown();
+    registry::offer(index);
+}
+
+/// An exiting thread leaves its cache to the next one, after `empty` took out all that it can. If another thread claims the cache at
+/// this moment, or a signal interrupted its owner, the contents stay for the next thread.
 ///
 /// # Safety
 /// `cache` is what the key's destructor was called with.
@@ -103,10 +100,10 @@ pub(crate) unsafe fn leave(cache: *mut c_void, empty: impl FnOnce(&Cache)) {
     // SAFETY: the caller's: it is the address of a cache, which is static.
     let cache = unsafe { &*cache.cast::<Cache>() };
     if let Some(local) = local() {
-        cache.hand_on(empty, || {
-            local.cache.set(None);
-            local.standing.set(Standing::Left);
-        });
+        cache.empty_by(empty);
+        local.cache.set(None);
+        local.standing.set(Standing::Left);
+        give_up(cache);
     }
 }
 
@@ -120,7 +117,7 @@ loom::lazy_static! {
 /// Takes the blocks out of every cache whose thread is not at it now, and hands each cache to `empty`.
 pub(crate) fn claim_all(empty: impl FnMut(&'static Cache)) {
     let own = local().and_then(|local| local.cache.get());
-    CLAIMING.claim_all(caches(), os::process_generation(), own, os::fence_other_threads, empty);
+    CLAIMING.claim_all(registry::all(), os::process_generation(), own, os::fence_other_threads, empty);
 }
 
 /// Takes out a run of `run_bytes` that this thread caches, if it is `fits`, to serve a request of `bytes`.
@@ -169,25 +166,47 @@ pub(crate) fn put_run(run: Run) -> Option<Run> {
 
 /// Takes out the runs that any thread caches.
 pub(crate) fn take_all_runs() -> impl Iterator<Item = Run> {
-    caches().iter().filter_map(Cache::take_run)
+    registry::all().filter_map(Cache::take_run)
+}
+
+/// Takes out runs that threads cache, for a thread that is about to take memory of `pages` pages that is not resident. Looks at all
+/// caches, or at the next ones in turn if there are many.
+pub(crate) fn take_some_runs(pages: usize) -> impl Iterator<Item = Run> {
+    registry::some(visits_for(pages)).filter_map(Cache::take_run)
+}
+
+/// The caches that a request may look at. A page costs it some hundred nanoseconds when it is first touched, and a cache one or two.
+fn visits_for(pages: usize) -> usize {
+    tuning::visits_a_page().saturating_mul(pages.saturating_add(1))
 }
 
 /// Bytes of all runs that threads cache.
 pub(crate) fn cached_run_bytes() -> usize {
-    caches().iter().map(Cache::cached_run_bytes).sum()
+    registry::all().map(Cache::cached_run_bytes).sum()
+}
+
+/// As [`cached_run_bytes`], for a request of `pages` pages; `None` if there are so many caches that this request and those since the last
+/// walk pay for no walk.
+pub(crate) fn cached_run_bytes_for(pages: usize) -> Option<usize> {
+    static PAID: AtomicUsize = AtomicUsize::new(0);
+    let (visits, caches) = (visits_for(pages), registry::count());
+    if visits < caches {
+        let paid = PAID.fetch_add(visits, Ordering::Relaxed);
+        if paid.saturating_add(visits) < caches {
+            return None;
+        }
+        PAID.store(0, Ordering::Relaxed);
+    }
+    Some(cached_run_bytes())
 }
 
 /// Runs that threads with a cache were handed since the process started.
 pub(crate) fn run_totals() -> Totals {
-    caches().iter().map(Cache::run_totals).sum()
+    sums::of_all().runs
 }
 
-/// Blocks that threads took for themselves since the process started.
-pub(crate) fn block_totals() -> Totals {
-    caches().iter().map(Cache::block_totals).sum()
-}
-
-/// Bytes of the blocks that threads took back into their caches.
-pub(crate) fn returned_bytes() -> u64 {
-    caches().iter().map(Cache::returned_bytes).sum()
+/// Blocks that threads took for themselves since the process started, and the bytes of the blocks that they took back into their caches.
+pub(crate) fn block_totals() -> (Totals, u64) {
+    let sums = sums::of_all();
+    (sums.blocks, sums.returned_bytes)
 }

@@ -27,7 +27,7 @@ use super::moved::Moved;
 use super::residency::{Purge, Residency};
 use super::room::{self, Tenant};
 use super::runs::Runs;
-use super::thread_cache::{self, Run};
+use super::thread_cache::{self, Cache, Run};
 use crate::counters::{self, ZoneCounters};
 use crate::os::{Errno, HUGE_PAGE_BYTES};
 use crate::route;
@@ -206,7 +206,8 @@ impl Zone {
 
     /// Counts bytes that are in use from now on, of which some were not resident.
     pub(super) fn count(&self, bytes: usize, fresh_bytes: usize) {
-        self.counters().grown(bytes, fresh_bytes, thread_cache::cached_run_bytes);
+        let pages = bytes / self.spec.page_bytes;
+        self.counters().grown(bytes, fresh_bytes, || thread_cache::cached_run_bytes_for(pages));
     }
 
     /// The first page of the run that this thread caches, if it is one for `bytes`. It is accounted, and dirty.
@@ -234,7 +235,7 @@ impl Zone {
         let is_resident = |start: &usize| self.residency.resident(*start, pages) == pages;
         let release = |start| self.runs.release(start, pages);
         let mut found = first_fit();
-        if !found.as_ref().is_some_and(is_resident) && self.release_cached() {
+        if !found.as_ref().is_some_and(is_resident) && self.release_some_cached(pages) {
             found.into_iter().for_each(release);
             found = first_fit();
         }
@@ -294,6 +295,18 @@ impl Zone {
     /// Frees the runs of this zone that threads cache; `false` if there are none.
     pub(crate) fn release_cached(&self) -> bool {
         self.spec.is_cached && thread_cache::take_all_runs().map(|run| self.release_run(run)).count() > 0
+    }
+
+    /// As [`release_cached`](Self::release_cached), for a thread that needs memory of `pages` pages; with many threads, the runs of some.
+    fn release_some_cached(&self, pages: usize) -> bool {
+        self.spec.is_cached && thread_cache::take_some_runs(pages).map(|run| self.release_run(run)).count() > 0
+    }
+
+    /// Frees the run in an exiting thread's cache, if this is its zone.
+    pub(crate) fn release_cached_of(&self, cache: &Cache) {
+        if self.spec.is_cached {
+            cache.take_run().into_iter().for_each(|run| self.release_run(run));
+        }
     }
 
     /// Frees a run that the caller took out of a cache.

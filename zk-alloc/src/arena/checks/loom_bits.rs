@@ -5,7 +5,10 @@ use loom::sync::Arc;
 
 use super::models::{Uses, bounded, join, spawn};
 use crate::arena::bitmap::Bitmap;
+use crate::arena::failures::Failures;
 use crate::arena::hints::{self, HintSet};
+use crate::arena::holes::Wanted;
+use crate::arena::occupied::Occupied;
 use crate::arena::runs::Runs;
 use crate::sync::{AtomicU64, Ordering};
 
@@ -340,5 +343,54 @@ fn who_sets_a_hint_finds_it_also_where_another_thread_is_about_to_set_it() {
         places.hints.set(INDICES[3]);
         places.assert_found(3);
         join([thread]);
+    });
+}
+
+/// The first thread frees the only used page of a word, and the second claims another of that word.
+#[test]
+fn a_word_that_is_claimed_while_its_last_page_is_freed_counts_as_used() {
+    bounded(4, || {
+        let words_of_hints = words(hints::words_for(BITS / 64));
+        let occupied = Occupied { bits: Bitmap::new(words(BITS / 64)), words: HintSet::new(words_of_hints, BITS / 64) };
+        occupied.bits.try_claim(64, 1).expect("all is free");
+        occupied.set(64, 1);
+        let thread = spawn(move || {
+            occupied.bits.release(64, 1);
+            occupied.cleared(64, 1);
+        });
+        occupied.bits.try_claim(100, 1).expect("it is free");
+        occupied.set(100, 1);
+        join([thread]);
+        assert_eq!(occupied.next_set(0, BITS), Some(100));
+        assert_eq!(occupied.end_of_set(BITS), 101);
+    });
+}
+
+/// Two threads search while a third frees a run in two parts.
+#[test]
+fn no_failure_is_remembered_of_a_run_that_was_freed_during_the_search() {
+    bounded(3, || {
+        let bits = Bitmap::new(words(BITS / 64));
+        bits.try_claim(0, BITS).expect("all is free");
+        let failures = Arc::new(Failures::new());
+        let wanted = |n| Wanted { n, align: 1, skew: 0 };
+        let search = move |failures: &Failures, n: usize| {
+            let search = failures.begin(0, wanted(n));
+            if search.is_some() && bits.find_clear_run(0, n, 1, 0).is_none() {
+                search.into_iter().for_each(|search| failures.remember(search));
+            }
+        };
+        let (a, b) = (failures.clone(), failures.clone());
+        let threads = [
+            spawn(move || {
+                bits.release(64, 16);
+                a.freed(16);
+            }),
+            spawn(move || search(&b, 16)),
+        ];
+        search(&failures, 15);
+        join(threads);
+        assert!(failures.begin(0, wanted(16)).is_some(), "a free run would not be found");
+        assert!(failures.begin(0, wanted(15)).is_some(), "a free run would not be found");
     });
 }

@@ -69,7 +69,7 @@ impl Threads {
             fence(Ordering::SeqCst);
             true
         };
-        self.claiming.claim_all(&self.caches, PROCESS, None, fence_other_threads, |cache| self.empty(cache));
+        self.claiming.claim_all(self.caches.iter(), PROCESS, None, fence_other_threads, |cache| self.empty(cache));
     }
 
     fn claims_all(threads: &Arc<Self>) -> JoinHandle<()> {
@@ -79,7 +79,8 @@ impl Threads {
 
     /// The thread exits.
     fn exit(&self, cache: &Cache) {
-        cache.hand_on(|cache| self.empty(cache), || ());
+        cache.empty_by(|cache| self.empty(cache));
+        cache.disown();
     }
 
     /// A thread begins, and looks for a cache.
@@ -135,7 +136,7 @@ fn without_a_fence_only_the_own_cache_is_emptied() {
             assert!(own.own());
             other.put(own, 3);
             other.claiming.claim_all(
-                &other.caches,
+                other.caches.iter(),
                 PROCESS,
                 Some(own),
                 || false,

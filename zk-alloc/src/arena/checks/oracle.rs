@@ -1,7 +1,7 @@
 //! Compares the bitmap, and the index of its clear runs, with a vector of booleans, one operation after the other.
 use proptest::prelude::*;
 
-use crate::arena::bitmap::Bitmap;
+use crate::arena::bitmap::{Bitmap, steps};
 use crate::arena::runs::Runs;
 use crate::sync::AtomicU64;
 
@@ -211,4 +211,100 @@ fn above_many_holes_a_run_lies_where_it_fits_for_sure() {
     zone.release(sure, 20);
     assert_eq!(zone.claim_first_fit(0, HOLE + 1, 1, 0), Some(sure));
     assert_eq!(zone.claim_first_fit(0, HOLE, 1, 0), Some(0));
+}
+
+/// A zone of so many pages, all of them used.
+fn full_zone(pages: usize) -> Runs {
+    let words: &'static [AtomicU64] = Box::leak((0..pages / 64).map(|_| AtomicU64::new(0)).collect());
+    let zone = Runs::new(Bitmap::new(words)).expect("memory");
+    assert!(zone.try_claim(0, pages));
+    zone
+}
+
+/// The words that `work` reads and writes.
+fn steps_of<R>(work: impl FnOnce() -> R) -> (usize, R) {
+    steps::take();
+    let result = work();
+    (steps::take(), result)
+}
+
+/// The most words that a search may look at besides the words of the run itself.
+const MOST_STEPS: usize = 4_000;
+const PAGES: usize = 8 << 20;
+
+#[test]
+fn a_search_visits_a_bounded_number_of_free_runs_of_any_one_length() {
+    for (hole, n, align) in
+        [(1, 2, 1), (9, 10, 1), (67, 68, 1), (1024, 5120, 1), (1024, 1100, 1), (3000, 3001, 1), (1030, 1024, 512)]
+    {
+        let zone = full_zone(PAGES);
+        let count = (PAGES / 2 / (hole + 1)).min(40_000);
+        for index in 0..count {
+            // None is aligned.
+            zone.release(index * (hole + 1) + 1, hole);
+        }
+        let room = 4 * n + align;
+        zone.release(PAGES - room, room);
+        let (steps, found) = steps_of(|| zone.claim_first_fit(0, n, align, 0));
+        assert!(found.is_some());
+        assert!(steps <= MOST_STEPS + n / 16, "{steps} words, {n} pages at {align} above {count} runs of {hole}");
+        let (steps, ()) = steps_of(|| zone.release(found.expect("asserted"), n));
+        assert!(steps <= MOST_STEPS + n / 16, "{steps} words to free {n} pages");
+    }
+}
+
+#[test]
+fn a_search_for_short_aligned_runs_looks_at_a_bounded_number_of_words() {
+    let zone = full_zone(PAGES);
+    zone.release(0, PAGES);
+    for (n, align) in [(1, 8), (2, 8), (7, 16), (1, 512)] {
+        let most = (0..10_000).map(|_| steps_of(|| zone.claim_first_fit(0, n, align, 0).expect("room")).0).max();
+        assert!(most <= Some(MOST_STEPS), "{most:?} words for {n} pages at {align}");
+    }
+}
+
+/// The first search that finds nothing looks at all of the zone.
+#[test]
+fn a_full_zone_is_not_searched_at_each_request() {
+    let zone = full_zone(PAGES);
+    // Freed runs that are too short change nothing.
+    let free_short = || zone.release(PAGES / 2, 10);
+    for (from, n, align) in [(0, 100, 1), (PAGES / 8, 64, 1), (0, 16, 16), (PAGES / 8, 70, 1)] {
+        let (_, found) = steps_of(|| zone.claim_first_fit(from, n, align, 0));
+        assert_eq!(found, None);
+        free_short();
+        for more in 0..10 {
+            let (steps, found) = steps_of(|| zone.claim_first_fit(from, n + more, align, 0));
+            assert_eq!(found, None);
+            assert!(steps <= MOST_STEPS, "{steps} words for {} pages in a full zone", n + more);
+        }
+        assert!(zone.try_claim(PAGES / 2, 10));
+    }
+    zone.release(PAGES - 128, 50);
+    zone.release(PAGES - 128 + 50, 50);
+    assert_eq!(zone.claim_first_fit(0, 100, 1, 0), Some(PAGES - 128));
+}
+
+/// Others took these runs, and left hints to them.
+#[test]
+fn a_search_does_not_clear_up_all_superfluous_hints() {
+    let zone = full_zone(PAGES);
+    let starts = || (0..PAGES / 2).step_by(128);
+    starts().for_each(|start| zone.release(start, 20));
+    starts().for_each(|start| assert!(zone.try_claim(start, 20)));
+    zone.release(PAGES - 1000, 1000);
+    let (steps, found) = steps_of(|| zone.claim_first_fit(0, 20, 1, 0));
+    assert_eq!(found, Some(PAGES - 1000));
+    assert!(steps <= MOST_STEPS, "{steps} words");
+}
+
+#[test]
+fn freeing_a_page_beside_a_long_free_run_looks_at_few_words() {
+    let zone = full_zone(PAGES);
+    zone.release(0, PAGES);
+    let middle = PAGES / 2;
+    assert!(zone.try_claim(middle, 1));
+    let (steps, ()) = steps_of(|| zone.release(middle, 1));
+    assert!(steps <= 200, "{steps} words");
+    assert_eq!(zone.claim_first_fit(0, PAGES, 1, 0), Some(0));
 }

@@ -33,7 +33,7 @@ pub(crate) struct Cache {
     blocks: AtomicPtr<Blocks>,
     /// The cached run; zero is none.
     run: AtomicU64,
-    /// Requests of the cache's threads, and their bytes, since the process started. Written by the cache's thread only, as what follows.
+    /// Requests of the cache's thread, and their bytes. Written by that thread only, as what follows.
     run_allocations: AtomicU64,
     run_bytes: AtomicU64,
     block_allocations: AtomicU64,
@@ -42,9 +42,10 @@ pub(crate) struct Cache {
     next_tick: AtomicU64,
     /// Bytes of blocks taken back, which other threads may have handed out.
     returned_bytes: AtomicU64,
-    /// The requests, and their bytes, of the threads that had the cache before this one.
-    former_allocations: AtomicU64,
-    former_bytes: AtomicU64,
+    /// Its number among all caches.
+    index: AtomicU64,
+    /// The cache that the same thread claimed before this one.
+    claimed_before: AtomicPtr<Cache>,
 }
 
 /// The cache's own thread is in there until this is dropped.
@@ -113,8 +114,8 @@ impl Cache {
             block_bytes: AtomicU64::new(0),
             next_tick: AtomicU64::new(0),
             returned_bytes: AtomicU64::new(0),
-            former_allocations: AtomicU64::new(0),
-            former_bytes: AtomicU64::new(0),
+            index: AtomicU64::new(0),
+            claimed_before: AtomicPtr::new(std::ptr::null_mut()),
         }
     }
 
@@ -136,8 +137,8 @@ impl Cache {
             block_bytes: AtomicU64::new(0),
             next_tick: AtomicU64::new(0),
             returned_bytes: AtomicU64::new(0),
-            former_allocations: AtomicU64::new(0),
-            former_bytes: AtomicU64::new(0),
+            index: AtomicU64::new(0),
+            claimed_before: AtomicPtr::new(std::ptr::null_mut()),
         }
     }
 
@@ -148,18 +149,35 @@ impl Cache {
             && self.owned.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
 
-    pub(super) fn disown(&self) {
-        self.owned.store(0, Ordering::Release);
+    #[cfg(not(loom))]
+    pub(super) fn is_owned(&self) -> bool {
+        self.owned.load(Ordering::SeqCst) != 0
     }
 
-    /// Leaves the cache to the next thread: hands it to `empty` to take out all that it can, and has the calling thread `forget`
-    /// it. If another thread claims the cache at this moment, or a signal interrupted its owner, the contents stay for the next thread.
-    pub(crate) fn hand_on(&self, empty: impl FnOnce(&Self), forget: impl FnOnce()) {
+    /// SeqCst, which includes Release: who then offers the cache, and who clears such a hint and looks, must not miss each other.
+    pub(crate) fn disown(&self) {
+        self.owned.store(0, Ordering::SeqCst);
+    }
+
+    #[cfg(not(loom))]
+    pub(super) fn set_index(&self, index: usize) {
+        self.index.store(index as u64, Ordering::Relaxed);
+    }
+
+    pub(super) fn index(&self) -> usize {
+        self.index.load(Ordering::Relaxed) as usize
+    }
+
+    /// The cache that the claimant of this one claimed before. For that thread only.
+    pub(super) fn claimed_before(&self) -> &AtomicPtr<Self> {
+        &self.claimed_before
+    }
+
+    /// Hands the cache to `empty`, unless another thread claims it at this moment, or a signal interrupted its owner. For an exiting owner.
+    pub(crate) fn empty_by(&self, empty: impl FnOnce(&Self)) {
         if let Some(entered) = self.enter() {
             empty(&entered);
         }
-        forget();
-        self.disown();
     }
 
     /// Lets the cache's own thread in; not where a signal interrupted that thread in here, nor while another thread has claimed
@@ -184,11 +202,6 @@ impl Cache {
 
     pub(super) fn unclaim(&self) {
         self.remote_claim.store(0, Ordering::Release);
-    }
-
-    /// Whether the claim is one of the generation `by`.
-    pub(super) fn is_claimed_by(&self, by: u64) -> bool {
-        self.remote_claim.load(Ordering::Relaxed) == by
     }
 
     /// Drops the claim of a thread that did not come along into this process: it was forked off while the claim was made. A vforked child is of
@@ -256,6 +269,11 @@ impl Cache {
         self.counts.iter().any(|count| count.load(Ordering::Relaxed) > 0)
     }
 
+    #[cfg(not(loom))]
+    pub(super) fn is_empty(&self) -> bool {
+        !self.has_blocks() && self.run.load(Ordering::Relaxed) == 0
+    }
+
     pub(crate) fn holds(&self, class: Class) -> bool {
         self.count(class).load(Ordering::Relaxed) > 0
     }
@@ -302,21 +320,9 @@ impl Cache {
         add(&self.run_bytes, bytes as u64);
     }
 
-    /// Counts for a new thread from here on. Only for that thread.
-    pub(super) fn begin_thread(&self) {
-        let served: Totals = [self.block_totals(), self.run_totals()].into_iter().sum();
-        self.former_allocations.store(served.allocations, Ordering::Relaxed);
-        self.former_bytes.store(served.bytes, Ordering::Relaxed);
-    }
-
-    /// The requests of the thread that has the cache. Only for that thread.
+    /// The requests of the thread that has the cache.
     pub(super) fn thread_totals(&self) -> Totals {
-        let served: Totals = [self.block_totals(), self.run_totals()].into_iter().sum();
-        let former = Totals::of(&self.former_allocations, &self.former_bytes);
-        Totals {
-            allocations: served.allocations.wrapping_sub(former.allocations),
-            bytes: served.bytes.wrapping_sub(former.bytes),
-        }
+        [self.block_totals(), self.run_totals()].into_iter().sum()
     }
 
     pub(super) fn run_totals(&self) -> Totals {
@@ -329,6 +335,14 @@ impl Cache {
 
     pub(super) fn returned_bytes(&self) -> u64 {
         self.returned_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Counts nothing any more. For its owner, after others have taken over its counts.
+    pub(super) fn forget_counts(&self) {
+        let counts =
+            [&self.run_allocations, &self.run_bytes, &self.block_allocations, &self.block_bytes, &self.returned_bytes];
+        self.next_tick.store(0, Ordering::Relaxed);
+        counts.into_iter().for_each(|count| count.store(0, Ordering::Relaxed));
     }
 
     /// Where the addresses of its blocks lie; null before its first thread.

@@ -1,4 +1,7 @@
 //! Taking the blocks out of other threads' caches.
+#![allow(unsafe_code, reason = "follows a list through the claimed caches")]
+
+use std::ptr;
 
 use super::cache::Cache;
 use crate::sync::{AtomicU64, Ordering};
@@ -23,7 +26,7 @@ impl Claiming {
     /// generation `by` does the same.
     pub(crate) fn claim_all<'a>(
         &self,
-        caches: &'a [Cache],
+        caches: impl Iterator<Item = &'a Cache>,
         by: u64,
         own: Option<&Cache>,
         fence: impl FnOnce() -> bool,
@@ -35,13 +38,21 @@ impl Claiming {
         if before == by || self.0.compare_exchange(before, by, Ordering::Acquire, Ordering::Relaxed).is_err() {
             return;
         }
+        // The claimed caches are a list: a thread that exits meanwhile is not among `caches` any more.
+        let mut last: *const Cache = ptr::null();
         let mut others = 0;
-        for cache in caches.iter().filter(|cache| cache.has_blocks()) {
-            others += usize::from(cache.claim(by) && !is_own(cache));
+        for cache in caches.filter(|cache| cache.has_blocks()) {
+            if cache.claim(by) {
+                cache.claimed_before().store(last.cast_mut(), Ordering::Relaxed);
+                last = cache;
+                others += usize::from(!is_own(cache));
+            }
         }
         // Without the fence only this thread's own cache is known not to be in use.
         let fenced = others == 0 || fence();
-        for cache in caches.iter().filter(|cache| cache.is_claimed_by(by)) {
+        // SAFETY: null, or one of `caches`, which live for `'a`. Only this thread links the caches that it claimed.
+        while let Some(cache) = unsafe { last.as_ref::<'a>() } {
+            last = cache.claimed_before().load(Ordering::Relaxed);
             if (fenced || is_own(cache)) && !cache.is_in_use() {
                 empty(cache);
             }

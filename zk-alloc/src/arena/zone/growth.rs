@@ -98,7 +98,7 @@ impl Zone {
         if new > old {
             let (more_at, more) = (start + old, new - old);
             let claim = || self.runs.try_claim(more_at, more);
-            let claimed = claim() || self.release_cached() && claim();
+            let claimed = claim() || self.release_some_cached(more) && claim();
             if !claimed {
                 return false;
             }
