@@ -242,6 +242,7 @@ pub fn postpone_asking_host() {
 /// only the system calls of glibc's malloc.
 pub fn enter_sandbox() {
     os::host();
+    os::process_generation();
     os::enter_sandbox();
 }
 

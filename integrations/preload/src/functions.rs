@@ -25,7 +25,10 @@ fn from_arena(size: usize, align: usize, zeroed: bool) -> *mut c_void {
 /// `extern "C"`, so that `malloc` jumps here, and saves no registers that most requests don't need.
 #[inline(never)]
 extern "C" fn malloc_any(size: usize) -> *mut c_void {
-    let at = if start::is_probe(size) { null_mut() } else { from_arena(size, MIN_ALIGN, false) };
+    if let Some(at) = start::answer_to_probe(size) {
+        return at;
+    }
+    let at = from_arena(size, MIN_ALIGN, false);
     // SAFETY: any length is allowed.
     if at.is_null() { unsafe { glibc::malloc(size) } } else { at }
 }

@@ -3,6 +3,7 @@
 //! Until then glibc serves every request, also those of the loader and of other libraries' constructors.
 #![allow(unsafe_code, reason = "is called by the loader, and asks it")]
 
+use std::cell::UnsafeCell;
 use std::ffi::{CStr, c_char, c_void};
 use std::mem::{MaybeUninit, transmute};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
@@ -133,14 +134,23 @@ static ARRIVED: AtomicBool = AtomicBool::new(false);
 /// A length that another thread is unlikely to request at the same time.
 const PROBE_BYTES: usize = 12_289;
 
-/// Whether a request that arrived for the arena is the probe, which glibc serves.
+/// What the probe gets. glibc's heap stays as it is: a small program may never need it.
+static PROBE: Probe = Probe(UnsafeCell::new([0; PROBE_BYTES]));
+
+#[repr(align(16))]
+struct Probe(UnsafeCell<[u8; PROBE_BYTES]>);
+
+// SAFETY: only a program's wrapper of `malloc` writes there, for the one probe.
+unsafe impl Sync for Probe {}
+
+/// The memory for a request, if it is the probe.
 #[inline]
-pub(crate) fn is_probe(size: usize) -> bool {
+pub(crate) fn answer_to_probe(size: usize) -> Option<*mut c_void> {
     let is_probe = size == PROBE_BYTES && IS_PROBED.load(Ordering::Relaxed);
-    if is_probe {
+    is_probe.then(|| {
         ARRIVED.store(true, Ordering::Relaxed);
-    }
-    is_probe
+        PROBE.0.get().cast()
+    })
 }
 
 /// Whether `malloc` is ours. It is not if the program brings its own, which comes before all libraries, or if `dlopen`
@@ -163,11 +173,16 @@ fn arrives_here() -> bool {
     };
     IS_PROBED.store(true, Ordering::Relaxed);
     MIN_BYTES.store(PROBE_BYTES, Ordering::Relaxed);
-    // SAFETY: this `free` belongs to this `malloc`, whichever library has them.
-    unsafe { free(malloc(PROBE_BYTES)) };
+    // SAFETY: any length is allowed.
+    let at = unsafe { malloc(PROBE_BYTES) };
     MIN_BYTES.store(usize::MAX, Ordering::Relaxed);
     IS_PROBED.store(false, Ordering::Relaxed);
-    ARRIVED.load(Ordering::Relaxed)
+    let arrived = ARRIVED.load(Ordering::Relaxed);
+    if !arrived {
+        // SAFETY: this `free` belongs to this `malloc`, whichever library has them.
+        unsafe { free(at) };
+    }
+    arrived
 }
 
 /// The file of the `malloc` that comes first.

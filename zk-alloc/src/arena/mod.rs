@@ -261,6 +261,8 @@ impl Arena {
         #[cfg(unix)]
         black_box(&BEFORE_MAIN);
         os::refer_to_pin();
+        // While there is memory, and no filter of system calls.
+        os::process_generation();
         // SAFETY: the caller's.
         let config = unsafe {
             (&raw mut (*place).config).write(config::load(program));
