@@ -52,6 +52,12 @@ pub fn profile_mean_bytes(is_said: impl Fn(&'static str) -> bool) -> usize {
     config::profile_mean_bytes(profile::MEAN_BYTES, is_said)
 }
 
+/// Whether the process was started with `ZK_ALLOC=off`. The arena serves nothing then.
+#[must_use]
+pub fn is_off() -> bool {
+    config::is_off()
+}
+
 /// Starts the background thread if `ZK_ALLOC_BACKGROUND` says so. If the system refuses, one line says that. Only ordinary code
 /// may call it.
 pub fn start_background_thread_if_set() {
@@ -62,7 +68,7 @@ pub fn start_background_thread_if_set() {
 
 /// Warns of each setting in the environment that can't be used, unless `is_said` holds for its variable. The arena then warns of none when
 /// it opens.
-pub fn warn_of_settings(is_said: impl Fn(&'static str) -> bool) {
+pub fn warn_of_settings(is_said: impl Fn(&str) -> bool) {
     config::warn_before_opening(is_said);
 }
 

@@ -32,6 +32,8 @@ pub(crate) enum State {
     InUse,
     /// Another `malloc` comes before this one.
     NotInUse,
+    /// The process was started with `ZK_ALLOC=off`.
+    Off,
 }
 
 static STATE: AtomicU8 = AtomicU8::new(State::Early as u8);
@@ -40,6 +42,7 @@ pub(crate) fn state() -> State {
     match STATE.load(Ordering::Relaxed) {
         1 => State::InUse,
         2 => State::NotInUse,
+        3 => State::Off,
         _ => State::Early,
     }
 }
@@ -68,9 +71,9 @@ extern "C" fn begin() {
     }
     c_api::postpone_asking_host();
     // SAFETY: the C library's list of variables, before the program runs.
-    let entry = |name| unsafe { entry(environ, name) };
+    let entry = |name: &str| unsafe { entry(environ, name) };
     // One process of a tree warns of a value: the first that has the library and was started with that value.
-    let is_said = |name| procfs::parent_has_library() && entry(name).is_some_and(procfs::parent_was_started_with);
+    let is_said = |name: &str| procfs::parent_has_library() && entry(name).is_some_and(procfs::parent_was_started_with);
     let value = |name: &'static str| entry(name).map(|entry| &entry[name.len() + 1..]);
     report::configure(value(report::VARIABLE), || is_said(report::VARIABLE));
     c_api::warn_of_settings(is_said);
@@ -78,6 +81,10 @@ extern "C" fn begin() {
     let knows_libc = glibc::look_up();
     if !glibc::is_there() {
         STATE.store(State::NotInUse as u8, Ordering::Relaxed);
+        return;
+    }
+    if c_api::is_off() {
+        STATE.store(State::Off as u8, Ordering::Relaxed);
         return;
     }
     if !arrives_here() {

@@ -171,7 +171,7 @@ fn serve_first(settings: &Settings, first: impl FnOnce(Moment)) -> Option<&'stat
 #[cold]
 fn open_now() -> Option<&'static Arena> {
     // The first allocator brings the program's settings. Until then, no request needs the arena.
-    let program = config::program()?;
+    let program = config::program().filter(|_| !config::is_off())?;
     GLOBAL.state.compare_exchange(NONE, OPENING, Ordering::Relaxed, Ordering::Relaxed).ok()?;
     let place = GLOBAL.arena.get().cast::<Arena>();
     // SAFETY: this thread alone moved the state to `OPENING`, and until `OPEN` nobody else reads or writes.

@@ -158,6 +158,19 @@ pub(super) const HUGE_PAGES: Setting<HugePages> = Setting {
     show: |wish| Shown::Word(wish.word()),
 };
 
+/// Not a setting of the arena: with "off" there is none.
+pub(super) const OFF: Setting<bool> = Setting {
+    variable: os::OFF,
+    wanted: "on or off",
+    parse: |text| match text {
+        "on" => Some(false),
+        "off" => Some(true),
+        _ => None,
+    },
+    may_be: |_| true,
+    show: |is_off| Shown::Word(if is_off { "off" } else { "on" }),
+};
+
 /// A setting that is on or off.
 const fn switch(variable: &'static str) -> Setting<bool> {
     Setting {

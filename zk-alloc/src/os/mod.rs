@@ -36,7 +36,7 @@ mod threads;
 
 #[cfg(test)]
 pub(crate) use environment::VARIABLES;
-pub(crate) use environment::{Value, variable};
+pub(crate) use environment::{Value, nearest_variable, unknown_variable, variable};
 pub(crate) use generation::process_generation;
 #[cfg(feature = "c-api")]
 pub(crate) use host::postpone as postpone_asking_host;
@@ -107,6 +107,9 @@ pub(crate) enum HostHugePages {
     /// Off, unknown to this kernel, or not readable.
     Unavailable,
 }
+
+/// The variable that leaves everything to the backing allocator.
+pub(crate) const OFF: &str = "ZK_ALLOC";
 
 /// The variable that sets constants of the allocator, in builds with the feature `tune`.
 #[cfg(feature = "tune")]
