@@ -7,6 +7,7 @@
 use std::fmt;
 use std::ptr::NonNull;
 
+pub use crate::arena::NotFreeable;
 use crate::arena::{self, Arena, Contents, Moment};
 use crate::config::{self, Settings};
 #[cfg(feature = "profile")]
@@ -141,16 +142,28 @@ pub fn alloc_cached(size: usize) -> Option<NonNull<u8>> {
     Some(at)
 }
 
-/// The usual case of [`dealloc`]: puts a block into this thread's cache, if it has room. Otherwise returns `false`, and does
-/// nothing.
+/// The result of [`put_cached`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cached {
+    /// It was a block, and is free now.
+    Done,
+    /// The arena does not own it. Nothing was done.
+    Elsewhere,
+    /// [`dealloc`] tells. Nothing was done.
+    Unknown,
+}
+
+/// The usual case of [`dealloc`]: puts a block into this thread's cache, if it has room.
 ///
 /// # Safety
 /// As for [`dealloc`].
 #[inline(always)]
 #[must_use]
-pub unsafe fn put_cached(at: *mut u8) -> bool {
-    // SAFETY: the caller's; the address lies in the region.
-    !observe::may_concern(at) && arena::near(at).is_some_and(|(arena, at)| unsafe { arena.put_cached_measured(at) })
+pub unsafe fn put_cached(at: *mut u8) -> Cached {
+    let Some((arena, at)) = arena::near(at) else { return Cached::Elsewhere };
+    // SAFETY: the caller's; the address lies in the region. A slab belongs to the arena.
+    let is_cached = !observe::may_concern(at.as_ptr()) && unsafe { arena.put_cached_measured(at) };
+    if is_cached { Cached::Done } else { Cached::Unknown }
 }
 
 /// Whether an address belongs to the arena's memory. An address that another allocator handed out does not, as long as that
@@ -161,11 +174,10 @@ pub fn owns(at: *mut u8) -> bool {
     arena::of(at).is_some()
 }
 
-/// The number of bytes at an address that [`alloc`] returned. It is 0 outside of the arena, and where no page run begins. (An
-/// address in the midst of a block is taken for the start of the block.)
+/// The number of bytes at an address that [`alloc`] returned. It is 0 outside of the arena, and where no allocation begins.
 #[must_use]
 pub fn usable_size(at: *mut u8) -> usize {
-    arena::of(at).and_then(|(arena, at)| arena.measure(at)).unwrap_or(0)
+    arena::of(at).and_then(|(arena, at)| arena.measure(at).ok()).unwrap_or(0)
 }
 
 /// The owner of an address that was to be freed.
@@ -175,8 +187,8 @@ pub enum Freed {
     Here,
     /// The arena does not own it. Nothing was done.
     Elsewhere,
-    /// The arena owns it, but it lies in no block, and no page run begins there. Nothing was done.
-    Nothing,
+    /// The arena owns it, but no allocation begins there. Nothing was done.
+    Not(NotFreeable),
 }
 
 /// Frees memory that [`alloc`] returned.
@@ -189,37 +201,39 @@ pub unsafe fn dealloc(at: *mut u8) -> Freed {
         Some((arena, at)) => {
             will_free(at);
             // SAFETY: the caller's; the address lies in the region.
-            if unsafe { arena.dealloc_measured(at) } { Freed::Here } else { Freed::Nothing }
+            unsafe { arena.dealloc_measured(at) }.map_or_else(Freed::Not, |()| Freed::Here)
         }
         None => Freed::Elsewhere,
     }
 }
 
-/// Changes the length of memory that [`alloc`] returned, so that the caller need not copy it. `None` if no allocation of the
-/// arena begins there.
+/// Changes the length of memory that [`alloc`] returned, so that the caller need not copy it.
+///
+/// # Errors
+/// What is wrong, if no allocation of the arena begins there.
 ///
 /// # Safety
 /// The caller owns the memory, and uses nothing beyond `new_size`. If another address is returned, nobody uses the old one any
 /// more.
-pub unsafe fn resize(at: *mut u8, new_size: usize) -> Option<Resized> {
-    let (arena, at) = arena::of(at)?;
+pub unsafe fn resize(at: *mut u8, new_size: usize) -> Result<Resized, NotFreeable> {
+    let (arena, at) = arena::of(at).ok_or(NotFreeable::NoRun)?;
     let old_size = arena.measure(at)?;
     if new_size > isize::MAX as usize {
-        return Some(Resized::Not(old_size));
+        return Ok(Resized::Not(old_size));
     }
     // SAFETY: the caller's; it is `old_size` bytes long.
     if unsafe { arena.resize(at, old_size, new_size, MIN_ALIGN) } {
         // SAFETY: the caller's, as above.
         unsafe { arena.measured_anew(at, new_size) };
         resized(arena, at, new_size);
-        return Some(Resized::To(at));
+        return Ok(Resized::To(at));
     }
     // SAFETY: as above; if the memory moved, nobody uses its old address.
     let Some(moved) = (unsafe { arena.grow_elsewhere(at, old_size, new_size, MIN_ALIGN, || will_free(at)) }) else {
-        return Some(Resized::Not(old_size));
+        return Ok(Resized::Not(old_size));
     };
     allocated(arena, moved, new_size);
-    Some(Resized::To(moved))
+    Ok(Resized::To(moved))
 }
 
 /// Shortens memory that [`alloc`] returned, where it stands.
@@ -228,7 +242,7 @@ pub unsafe fn resize(at: *mut u8, new_size: usize) -> Option<Resized> {
 /// As for [`resize`]; `new_size` is less than its length.
 pub unsafe fn shrink_in_place(at: *mut u8, new_size: usize) {
     let Some((arena, at)) = arena::of(at) else { return };
-    if let Some(old_size) = arena.measure(at) {
+    if let Ok(old_size) = arena.measure(at) {
         // SAFETY: the caller's; it is `old_size` bytes long. Even memory without bytes has one page.
         unsafe {
             arena.shrink_in_place(at, old_size, new_size.max(1));

@@ -11,7 +11,7 @@ use std::ffi::{c_int, c_void};
 use std::mem::transmute;
 use std::ptr::{copy_nonoverlapping, null_mut};
 
-use arena::c_api::{self, Freed, MIN_ALIGN, Resized};
+use arena::c_api::{self, Cached, Freed, MIN_ALIGN, NotFreeable, Resized};
 
 use crate::names::named;
 use crate::{glibc, start};
@@ -53,13 +53,12 @@ pub(crate) extern "C" fn malloc(size: usize) -> *mut c_void {
 #[inline(always)]
 pub(crate) unsafe extern "C" fn free(at: *mut c_void) {
     // SAFETY: upheld by the caller.
-    if !c_api::owns(at.cast()) {
+    match unsafe { c_api::put_cached(at.cast()) } {
+        Cached::Done => {}
         // SAFETY: upheld by the caller; what does not lie in the arena came from glibc.
-        unsafe { glibc::free(at) };
-        // SAFETY: upheld by the caller.
-    } else if !unsafe { c_api::put_cached(at.cast()) } {
-        // SAFETY: upheld by the caller; `keep` has done nothing.
-        unsafe { free_any(at) };
+        Cached::Elsewhere => unsafe { glibc::free(at) },
+        // SAFETY: upheld by the caller; nothing was done.
+        Cached::Unknown => unsafe { free_any(at) },
     }
 }
 
@@ -74,14 +73,14 @@ unsafe extern "C" fn free_any(at: *mut c_void) {
         Freed::Here => {}
         // SAFETY: upheld by the caller; what does not lie in the arena came from glibc.
         Freed::Elsewhere => unsafe { glibc::free(at) },
-        Freed::Nothing => invalid("free", at),
+        Freed::Not(why) => invalid("free", at, why),
     }
 }
 
 /// Like glibc, ends the process on an address that was already freed, or never handed out.
 #[cold]
-fn invalid(function: &str, at: *mut c_void) -> ! {
-    c_api::print_line(format_args!("{function}({at:p}): no allocation begins there, or it was freed before"));
+fn invalid(function: &str, at: *mut c_void, why: NotFreeable) -> ! {
+    c_api::print_line(format_args!("{function}({at:p}): {why}"));
     // SAFETY: ends the process.
     unsafe { libc::abort() }
 }
@@ -120,9 +119,9 @@ pub(crate) unsafe extern "C" fn realloc(at: *mut c_void, size: usize) -> *mut c_
     }
     // SAFETY: upheld by the caller.
     let old_size = match unsafe { c_api::resize(at.cast(), size) } {
-        Some(Resized::To(new)) => return new.as_ptr().cast(),
-        Some(Resized::Not(old_size)) => old_size,
-        None => invalid("realloc", at),
+        Ok(Resized::To(new)) => return new.as_ptr().cast(),
+        Ok(Resized::Not(old_size)) => old_size,
+        Err(why) => invalid("realloc", at, why),
     };
     let new = malloc(size);
     if new.is_null() {

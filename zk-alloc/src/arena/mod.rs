@@ -57,6 +57,8 @@ pub(crate) use budget::{purged_bytes, resident_bytes, set_retained};
 pub(crate) use decay::{Policy, bell, set_watched, tick};
 pub(crate) use layout::{HugeAdvice, page_bytes};
 pub(crate) use residency::Purge;
+#[cfg(feature = "c-api")]
+pub use size_classes::NotFreeable;
 pub(crate) use size_classes::fetch_most;
 pub(crate) use zone::Contents;
 

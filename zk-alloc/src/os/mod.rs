@@ -61,6 +61,8 @@ pub(crate) use pin::refer as refer_to_pin;
 pub(crate) use sandbox::{SANDBOX, enter_sandbox, is_in_sandbox};
 #[cfg(unix)]
 pub(crate) use stderr::write_stderr;
+#[cfg(feature = "c-api")]
+pub(crate) use text::abort;
 pub(crate) use text::{Cut, warn};
 #[cfg(all(thread_blocks, feature = "profile"))]
 pub(crate) use thread_block::{PROFILE_BLOCK_BYTES, profile_block};
