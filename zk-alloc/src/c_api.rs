@@ -39,6 +39,15 @@ pub enum Resized {
     Not(usize),
 }
 
+/// What becomes of a request that the arena does not serve.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unserved {
+    /// The caller's other allocator serves it.
+    BackingServes,
+    /// It fails: it would exceed `ZK_ALLOC_MAX_BYTES`, and `ZK_ALLOC_MAX_HARD=1` is set.
+    Fails,
+}
+
 /// `ZK_ALLOC_MIN_BYTES`, if it is set to a value that can be used.
 #[must_use]
 pub fn min_bytes_setting() -> Option<usize> {
@@ -73,12 +82,15 @@ pub fn warn_of_settings(is_said: impl Fn(&str) -> bool) {
     config::warn_before_opening(is_said);
 }
 
-/// Memory of the arena; `None` if it has none. `first` runs before the first request of the process is served. Its argument says
+/// Memory of the arena. `first` runs before the first request of the process is served. Its argument says
 /// whether that request comes outside of signal handlers, so that `first` may call the backing allocator.
 ///
 /// `align` is a power of two.
+///
+/// # Errors
+/// What to do instead.
 #[inline]
-pub fn alloc(size: usize, align: usize, zeroed: bool, first: impl FnOnce(bool)) -> Option<NonNull<u8>> {
+pub fn alloc(size: usize, align: usize, zeroed: bool, first: impl FnOnce(bool)) -> Result<NonNull<u8>, Unserved> {
     // A run has at least one byte.
     let size = size.max(1);
     let contents = if zeroed { Contents::Zeroed } else { Contents::Any };
@@ -92,12 +104,21 @@ pub fn alloc(size: usize, align: usize, zeroed: bool, first: impl FnOnce(bool)) 
         })
     };
     let serve = |arena: &'static Arena| arena.alloc_measured(size, align, contents).map(|at| (arena, at));
-    let Some((arena, at)) = (if is_sane { arena().and_then(serve) } else { None }) else {
-        counters::overflowed(size);
-        return None;
+    let served = match arena() {
+        Some(arena) if is_sane => serve(arena),
+        _ => Err(arena::Unserved::BackingServes),
     };
-    allocated(arena, at, size);
-    Some(at)
+    match served {
+        Ok((arena, at)) => {
+            allocated(arena, at, size);
+            Ok(at)
+        }
+        Err(arena::Unserved::BackingServes) => {
+            counters::overflowed(size);
+            Err(Unserved::BackingServes)
+        }
+        Err(arena::Unserved::Fails) => Err(Unserved::Fails),
+    }
 }
 
 /// Tells the profile that the arena serves a request for `size` bytes. The tracing of what outlives its phase is not told: there are

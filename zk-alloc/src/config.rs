@@ -24,7 +24,7 @@ use crate::written_once::WrittenOnce;
 #[cfg(feature = "profile")]
 use in_force::PROFILE_BYTES;
 use in_force::{
-    BACKGROUND, HUGE_PAGES, LAZY_ZERO_BYTES, MAX_BYTES, MIN_BYTES, OFF, RETAIN_BYTES, RETAIN_FOR, SANDBOX,
+    BACKGROUND, HUGE_PAGES, LAZY_ZERO_BYTES, MAX_BYTES, MAX_HARD, MIN_BYTES, OFF, RETAIN_BYTES, RETAIN_FOR, SANDBOX,
     THREAD_CAPACITY, TRACE_ESCAPED, Warning,
 };
 
@@ -280,6 +280,7 @@ impl Config {
                 &mut *warn,
             ),
             max_bytes: MAX_BYTES.resolve(asked, program.max_bytes, usize::MAX, &mut *warn),
+            max_hard: MAX_HARD.resolve(asked, program.max_hard, false, &mut *warn),
             huge_pages: HUGE_PAGES.resolve(asked, program.huge_pages, HugePages::Auto, &mut *warn),
             lazy_zero_bytes: LAZY_ZERO_BYTES.resolve(asked, program.lazy_zero_bytes, lazy_zero_bytes, &mut *warn),
             sandbox: SANDBOX.resolve(asked, program.sandbox, false, &mut *warn),

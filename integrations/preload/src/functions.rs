@@ -11,15 +11,27 @@ use std::ffi::{c_int, c_void};
 use std::mem::transmute;
 use std::ptr::{copy_nonoverlapping, null_mut};
 
-use arena::c_api::{self, Cached, Freed, MIN_ALIGN, NotFreeable, Resized};
+use arena::c_api::{self, Cached, Freed, MIN_ALIGN, NotFreeable, Resized, Unserved};
 
 use crate::names::named;
 use crate::{glibc, start};
 
-/// Memory of the arena, or null.
+/// Memory of the arena: null with `errno`, if the request fails. `None` if glibc serves it.
 #[inline]
-fn from_arena(size: usize, align: usize, zeroed: bool) -> *mut c_void {
-    c_api::alloc(size, align, zeroed, start::arena_opened).map_or(null_mut(), |at| at.as_ptr().cast())
+fn from_arena(size: usize, align: usize, zeroed: bool) -> Option<*mut c_void> {
+    match c_api::alloc(size, align, zeroed, start::arena_opened) {
+        Ok(at) => Some(at.as_ptr().cast()),
+        Err(Unserved::BackingServes) => None,
+        Err(Unserved::Fails) => Some(no_memory()),
+    }
+}
+
+/// Null, and the reason in `errno`.
+#[cold]
+fn no_memory() -> *mut c_void {
+    // SAFETY: this thread's own `errno`.
+    unsafe { *libc::__errno_location() = libc::ENOMEM };
+    null_mut()
 }
 
 /// `extern "C"`, so that `malloc` jumps here, and saves no registers that most requests don't need.
@@ -28,9 +40,8 @@ extern "C" fn malloc_any(size: usize) -> *mut c_void {
     if let Some(at) = start::answer_to_probe(size) {
         return at;
     }
-    let at = from_arena(size, MIN_ALIGN, false);
     // SAFETY: any length is allowed.
-    if at.is_null() { unsafe { glibc::malloc(size) } } else { at }
+    from_arena(size, MIN_ALIGN, false).unwrap_or_else(|| unsafe { glibc::malloc(size) })
 }
 
 /// malloc(3).
@@ -90,8 +101,7 @@ pub(crate) extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
     if let Some(bytes) = count.checked_mul(size)
         && start::is_for_arena(bytes)
     {
-        let at = from_arena(bytes, MIN_ALIGN, true);
-        if !at.is_null() {
+        if let Some(at) = from_arena(bytes, MIN_ALIGN, true) {
             return at;
         }
     }
@@ -148,8 +158,10 @@ unsafe fn realloc_of_glibc(at: *mut c_void, size: usize) -> *mut c_void {
         let old_size = unsafe { glibc::usable_size(at) };
         // The kernel moves longer allocations without a copy.
         if old_size > 0 && old_size < size && old_size <= c_api::migrate_max_bytes() {
-            let new = from_arena(size, MIN_ALIGN, false);
-            if !new.is_null() {
+            if let Some(new) = from_arena(size, MIN_ALIGN, false) {
+                if new.is_null() {
+                    return new;
+                }
                 // SAFETY: both hold at least the old length, and new memory overlaps nothing that is alive.
                 unsafe { copy_nonoverlapping(at.cast::<u8>(), new.cast(), old_size) };
                 // SAFETY: upheld by the caller: nothing needs the old memory any more.
@@ -176,19 +188,14 @@ pub(crate) unsafe extern "C" fn reallocarray(at: *mut c_void, count: usize, size
                 transmute::<*mut c_void, unsafe extern "C" fn(*mut c_void, usize) -> *mut c_void>(realloc)(at, bytes)
             }
         }
-        None => {
-            // SAFETY: this thread's own `errno`.
-            unsafe { *libc::__errno_location() = libc::ENOMEM };
-            null_mut()
-        }
+        None => no_memory(),
     }
 }
 
 /// memalign(3). glibc handles alignments that are not a power of two.
 pub(crate) extern "C" fn memalign(align: usize, size: usize) -> *mut c_void {
     if start::is_for_arena(size) && align.is_power_of_two() {
-        let at = from_arena(size, align.max(MIN_ALIGN), false);
-        if !at.is_null() {
+        if let Some(at) = from_arena(size, align.max(MIN_ALIGN), false) {
             return at;
         }
     }

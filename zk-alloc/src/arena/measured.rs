@@ -3,23 +3,28 @@
 
 use std::ptr::NonNull;
 
-use super::{Arena, Contents, NotFreeable};
+use super::{Arena, Contents, NotFreeable, Unserved};
 use crate::route::{self, Path};
 
 impl Arena {
     /// As [`alloc`](Self::alloc), for a caller that will not pass the length when it frees the memory.
     #[inline(always)]
-    pub(crate) fn alloc_measured(&self, size: usize, align: usize, contents: Contents) -> Option<NonNull<u8>> {
+    pub(crate) fn alloc_measured(
+        &self,
+        size: usize,
+        align: usize,
+        contents: Contents,
+    ) -> Result<NonNull<u8>, Unserved> {
         let at = self.alloc(size, align, contents)?;
         if let Path::Run(_) = route::path(size, align) {
             let runs = self.region.zone_of(at);
             if !self.lengths.set(runs, self.region.zone(runs), at, size) {
                 // SAFETY: handed out above, and given to nobody.
                 unsafe { self.dealloc(at, size) };
-                return None;
+                return Err(Unserved::BackingServes);
             }
         }
-        Some(at)
+        Ok(at)
     }
 
     /// The length in bytes of the allocation at `at`, an address of the region. The memory came from

@@ -67,6 +67,15 @@ use size_classes::SizeClasses;
 use thread_cache::Totals;
 use zone::Shortage;
 
+/// What becomes of a request that the arena does not serve.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unserved {
+    /// The backing allocator serves it.
+    BackingServes,
+    /// It fails: it would exceed the cap, and the cap is hard.
+    Fails,
+}
+
 /// See the module's documentation.
 #[derive(Debug)]
 pub(crate) struct Arena {
@@ -311,13 +320,33 @@ impl Arena {
         self.region.zone(route::SLABS)
     }
 
-    /// Allocates memory for a request. `None` if there is none, or if it would exceed the cap.
+    /// Allocates memory for a request of at least one byte.
+    ///
+    /// # Errors
+    /// What the caller does instead: there is no memory, or it would exceed the cap.
     #[inline(always)]
-    pub(crate) fn alloc(&self, size: usize, align: usize, contents: Contents) -> Option<NonNull<u8>> {
+    pub(crate) fn alloc(&self, size: usize, align: usize, contents: Contents) -> Result<NonNull<u8>, Unserved> {
         match self.try_alloc(size, align, contents, Limit::Peak) {
-            Ok(at) => Some(at),
-            Err(Shortage::Full) => None,
-            Err(Shortage::OverBudget) => self.alloc_within_budget(size, align, contents),
+            Ok(at) => Ok(at),
+            Err(Shortage::Full) => self.alloc_at_hard_limit(size, align, contents),
+            Err(Shortage::OverBudget) => match self.alloc_within_budget(size, align, contents) {
+                Some(at) => Ok(at),
+                None => self.alloc_at_hard_limit(size, align, contents),
+            },
+        }
+    }
+
+    /// A request found no memory. Where the cap is hard, tries once more to learn whether the cap is the reason.
+    #[cold]
+    fn alloc_at_hard_limit(&self, size: usize, align: usize, contents: Contents) -> Result<NonNull<u8>, Unserved> {
+        let max_bytes = self.config.settings.max_bytes.value;
+        if !self.config.settings.max_hard.value || max_bytes == usize::MAX {
+            return Err(Unserved::BackingServes);
+        }
+        match self.try_alloc(size, align, contents, Limit::Cap) {
+            Ok(at) => Ok(at),
+            Err(Shortage::Full) if size <= max_bytes.saturating_sub(resident_bytes()) => Err(Unserved::BackingServes),
+            Err(_) => Err(Unserved::Fails),
         }
     }
 
