@@ -9,7 +9,7 @@ use std::ptr::{NonNull, copy_nonoverlapping, null_mut};
 use crate::arena::{self, Contents, Moment, Unserved};
 use crate::config::{self, Settings};
 use crate::phase::{self, Participants};
-use crate::{background, counters, observe, observers, open_phases, os, retain, tuning};
+use crate::{background, counters, limit, observe, observers, open_phases, os, retain, tuning};
 
 /// An allocator for provers. While a [phase](crate::phase()) is open, the arena serves requests. Outside of phases, and where the
 /// arena can't serve, a backing allocator does: [`System`], unless the program gives another.
@@ -207,6 +207,7 @@ impl<A: GlobalAlloc> ZkAllocator<A> {
         crate::profile::start_if_set();
         if moment == Moment::Calm {
             self.take_over();
+            retain::release_on_signal_if_set();
         }
         if self.mode == Mode::Resident {
             retain::follow_live();
@@ -252,7 +253,9 @@ impl<A: GlobalAlloc> ZkAllocator<A> {
             return Err(Unserved::BackingServes);
         }
         if let Some(arena) = arena::open_to_serve(&self.settings, |moment| self.begin(moment)) {
-            match arena.alloc(layout.size(), layout.align(), contents) {
+            let served = arena.alloc(layout.size(), layout.align(), contents);
+            limit::look();
+            match served {
                 Ok(at) => {
                     allocated(arena, at, layout.size());
                     return Ok(at);
@@ -393,6 +396,7 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for ZkAllocator<A> {
         };
         // SAFETY: the caller's: `at` came from the arena with this layout.
         if unsafe { arena.resize(at, layout.size(), new_size, layout.align()) } {
+            limit::look();
             resized(arena, at, new_size);
             return ptr;
         }

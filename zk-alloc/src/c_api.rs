@@ -12,7 +12,7 @@ use crate::arena::{self, Arena, Contents, Moment};
 use crate::config::{self, Settings};
 #[cfg(feature = "profile")]
 use crate::profile;
-use crate::{background, counters, observe, os, retain, tuning};
+use crate::{background, counters, limit, observe, os, retain, tuning};
 
 /// The alignment of C's allocation functions, in bytes: `alignof(max_align_t)`.
 pub const MIN_ALIGN: usize = 16;
@@ -76,6 +76,11 @@ pub fn start_background_thread_if_set() {
     }
 }
 
+/// Has the signal of `ZK_ALLOC_RELEASE_SIGNAL` purge the free memory of the arena. Only ordinary code may call it.
+pub fn release_on_signal_if_set() {
+    retain::release_on_signal_if_set();
+}
+
 /// Warns of each setting in the environment that can't be used, unless `is_said` holds for its variable. The arena then warns of none when
 /// it opens.
 pub fn warn_of_settings(is_said: impl Fn(&str) -> bool) {
@@ -108,6 +113,7 @@ pub fn alloc(size: usize, align: usize, zeroed: bool, first: impl FnOnce(bool)) 
         Some(arena) if is_sane => serve(arena),
         _ => Err(arena::Unserved::BackingServes),
     };
+    limit::look();
     match served {
         Ok((arena, at)) => {
             allocated(arena, at, size);
@@ -246,6 +252,7 @@ pub unsafe fn resize(at: *mut u8, new_size: usize) -> Result<Resized, NotFreeabl
     if unsafe { arena.resize(at, old_size, new_size, MIN_ALIGN) } {
         // SAFETY: the caller's, as above.
         unsafe { arena.measured_anew(at, new_size) };
+        limit::look();
         resized(arena, at, new_size);
         return Ok(Resized::To(at));
     }

@@ -24,8 +24,8 @@ use crate::written_once::WrittenOnce;
 #[cfg(feature = "profile")]
 use in_force::PROFILE_BYTES;
 use in_force::{
-    BACKGROUND, HUGE_PAGES, LAZY_ZERO_BYTES, MAX_BYTES, MAX_HARD, MIN_BYTES, OFF, RETAIN_BYTES, RETAIN_FOR, SANDBOX,
-    THREAD_CAPACITY, TRACE_ESCAPED, Warning,
+    BACKGROUND, HUGE_PAGES, LAZY_ZERO_BYTES, MAX_BYTES, MAX_HARD, MIN_BYTES, OFF, RELEASE_SIGNAL, RETAIN_BYTES,
+    RETAIN_FOR, SANDBOX, THREAD_CAPACITY, TRACE_ESCAPED, Warning,
 };
 
 pub use huge_pages::{HugePages, HugePagesOutcome};
@@ -124,6 +124,11 @@ pub(crate) fn is_off() -> bool {
     os::variable(OFF.variable).as_ref().and_then(|said| OFF.usable(said)).unwrap_or(false)
 }
 
+/// `ZK_ALLOC_RELEASE_SIGNAL`, if it is set to a value that can be used.
+pub(crate) fn release_signal() -> Option<i32> {
+    os::variable(RELEASE_SIGNAL.variable).as_ref().and_then(|said| RELEASE_SIGNAL.usable(said))
+}
+
 /// Resolves the settings, and puts them in force.
 pub(crate) fn load(program: &Settings) -> Config {
     let may_warn = !HAS_WARNED.load(Ordering::Relaxed);
@@ -163,6 +168,7 @@ fn parse_constant(text: &str) -> Option<usize> {
 /// Warns of values of the settings that are not the arena's.
 fn check_others(environment: impl Fn(&'static str) -> Option<Value>, mut warn: impl FnMut(Warning)) {
     OFF.resolve(&environment, None, false, &mut warn);
+    RELEASE_SIGNAL.resolve(&environment, None, 0, &mut warn);
 }
 
 /// Warns of a variable that no part of the allocator reads, unless `is_said` holds for it.

@@ -101,6 +101,7 @@ extern "C" fn begin() {
     STATE.store(State::InUse as u8, Ordering::Relaxed);
     profile::configure(value(profile::VARIABLE), is_said);
     MIN_BYTES.store(c_api::min_bytes_setting().unwrap_or(OPENING_BYTES), Ordering::Relaxed);
+    c_api::release_on_signal_if_set();
     c_api::start_background_thread_if_set();
 }
 

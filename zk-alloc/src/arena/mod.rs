@@ -53,7 +53,7 @@ use crate::tuning;
 
 #[cfg(test)]
 pub(crate) use budget::retained_limit;
-pub(crate) use budget::{purged_bytes, resident_bytes, set_retained};
+pub(crate) use budget::{max_bytes, purged_bytes, resident_bytes, set_retained};
 pub(crate) use decay::{Policy, bell, set_watched, tick};
 pub(crate) use layout::{HugeAdvice, page_bytes};
 pub(crate) use residency::Purge;

@@ -174,6 +174,15 @@ pub(super) const OFF: Setting<bool> = Setting {
     show: |is_off| Shown::Word(if is_off { "off" } else { "on" }),
 };
 
+/// Not a setting of the arena: 0 is no signal.
+pub(super) const RELEASE_SIGNAL: Setting<i32> = Setting {
+    variable: "ZK_ALLOC_RELEASE_SIGNAL",
+    wanted: "the name or number of a signal without another meaning (such as USR1)",
+    parse: os::signal_number,
+    may_be: |_| true,
+    show: |_| Shown::Word("no signal"),
+};
+
 /// A setting that is on or off.
 const fn switch(variable: &'static str) -> Setting<bool> {
     Setting {

@@ -27,6 +27,8 @@ mod sandbox;
 #[path = "../../tests/support/seccomp.rs"]
 mod seccomp;
 #[cfg(unix)]
+mod signals;
+#[cfg(unix)]
 mod stderr;
 mod text;
 #[cfg(thread_blocks)]
@@ -60,6 +62,8 @@ pub(crate) use parking::Parking;
 pub(crate) use pin::refer as refer_to_pin;
 pub(crate) use sandbox::{SANDBOX, enter_sandbox, is_in_sandbox};
 #[cfg(unix)]
+pub(crate) use signals::{on_signal, signal_number};
+#[cfg(unix)]
 pub(crate) use stderr::write_stderr;
 #[cfg(feature = "c-api")]
 pub(crate) use text::abort;
@@ -72,6 +76,18 @@ pub(crate) use thread_block::{THREAD_BLOCK_BYTES, thread_block};
 pub(crate) use threads::may_be_on_signal_stack;
 #[cfg(unix)]
 pub(crate) use threads::{arm_thread_exit, fence_other_threads, may_be_in_signal_handler, return_key, thread_exit_key};
+
+/// No signal can be handled here.
+#[cfg(not(unix))]
+pub(crate) fn signal_number(_text: &str) -> Option<i32> {
+    None
+}
+
+/// No signal can be handled here.
+#[cfg(not(unix))]
+pub(crate) fn on_signal(_number: i32, _run: fn()) -> bool {
+    false
+}
 
 /// Does nothing: nothing unloads this code here.
 #[cfg(not(all(target_os = "linux", target_env = "gnu", not(target_feature = "crt-static"), not(feature = "c-api"))))]
