@@ -67,10 +67,16 @@ fn look_now() {
     }
     // SAFETY: `on_memory_limit` stored a function of this type before the share, which was seen with Acquire.
     let event = unsafe { transmute::<*mut (), Event>(EVENT.load(Ordering::Relaxed)) };
-    call(event, resident_bytes, max_bytes);
+    let guard = AbortOnUnwind;
+    event(resident_bytes, max_bytes);
+    std::mem::forget(guard);
 }
 
-/// Not a Rust function, so that a panic ends the process here: an allocator must not unwind.
-extern "C" fn call(event: Event, resident_bytes: usize, max_bytes: usize) {
-    event(resident_bytes, max_bytes);
+/// Ends the process if the program's function panics: an allocator must not unwind.
+struct AbortOnUnwind;
+
+impl Drop for AbortOnUnwind {
+    fn drop(&mut self) {
+        std::process::abort();
+    }
 }
