@@ -15,6 +15,9 @@ fn main() {
     // Never unloaded: a program that loads the library by `dlopen` and closes it would leave a thread key whose
     // destructor is gone.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");
+    // valgrind replaces the functions of a library only if it has a name. With this one, it sees the program's requests, and
+    // this library is out of use.
+    println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libzk_alloc.so");
     let linker = std::env::var("RUSTC_LINKER").unwrap_or_else(|_| "cc".into());
     let file = |name: &str| -> Option<PathBuf> {
         let output = Command::new(&linker).arg(format!("-print-file-name={name}")).output().ok()?;

@@ -6,10 +6,10 @@ use std::hint::black_box;
 use std::mem::MaybeUninit;
 use std::ptr::{NonNull, copy_nonoverlapping, null_mut};
 
-use crate::arena::{self, Contents, Moment};
+use crate::arena::{self, Contents, Moment, Unserved};
 use crate::config::{self, Settings};
 use crate::phase::{self, Participants};
-use crate::{background, counters, observe, observers, open_phases, os, retain, tuning};
+use crate::{background, counters, limit, observe, observers, open_phases, os, retain, tuning};
 
 /// An allocator for provers. While a [phase](crate::phase()) is open, the arena serves requests. Outside of phases, and where the
 /// arena can't serve, a backing allocator does: [`System`], unless the program gives another.
@@ -166,8 +166,11 @@ impl<A: GlobalAlloc> ZkAllocator<A> {
     /// As there.
     #[inline(never)]
     unsafe fn alloc_any(&self, layout: Layout, contents: Contents) -> *mut u8 {
-        if let Some(at) = self.try_arena(layout, contents) {
-            return at.as_ptr();
+        let layout = not_empty(layout);
+        match self.try_arena(layout, contents) {
+            Ok(at) => return at.as_ptr(),
+            Err(Unserved::Fails) => return null_mut(),
+            Err(Unserved::BackingServes) => {}
         }
         let at = match contents {
             // SAFETY: the caller's.
@@ -185,6 +188,7 @@ impl<A: GlobalAlloc> ZkAllocator<A> {
     /// As there.
     #[inline(never)]
     unsafe fn dealloc_any(&self, ptr: *mut u8, layout: Layout) {
+        let layout = not_empty(layout);
         match arena::of(ptr) {
             // SAFETY: the caller's: `ptr` came from us with this layout, and it lies in the arena.
             Some((arena, at)) => unsafe { free(arena, at, layout.size()) },
@@ -203,6 +207,7 @@ impl<A: GlobalAlloc> ZkAllocator<A> {
         crate::profile::start_if_set();
         if moment == Moment::Calm {
             self.take_over();
+            retain::release_on_signal_if_set();
         }
         if self.mode == Mode::Resident {
             retain::follow_live();
@@ -235,24 +240,33 @@ impl<A: GlobalAlloc> ZkAllocator<A> {
     }
 
     /// Memory from the arena, if it serves this request and has some.
+    ///
+    /// # Errors
+    /// What becomes of the request instead.
     #[inline(always)]
-    fn try_arena(&self, layout: Layout, contents: Contents) -> Option<NonNull<u8>> {
+    fn try_arena(&self, layout: Layout, contents: Contents) -> Result<NonNull<u8>, Unserved> {
         let threshold = config::threshold();
         let is_below = layout.size() < threshold && (threshold != config::UNKNOWN || self.is_below_when_first(layout));
         if is_below || !self.is_active() {
             // The arena ticks on its slow paths, and none of them runs between phases.
             arena::tick();
-            return None;
+            return Err(Unserved::BackingServes);
         }
         if let Some(arena) = arena::open_to_serve(&self.settings, |moment| self.begin(moment)) {
-            if let Some(at) = arena.alloc(layout.size(), layout.align(), contents) {
-                allocated(arena, at, layout.size());
-                return Some(at);
+            let served = arena.alloc(layout.size(), layout.align(), contents);
+            limit::look();
+            match served {
+                Ok(at) => {
+                    allocated(arena, at, layout.size());
+                    return Ok(at);
+                }
+                Err(Unserved::Fails) => return Err(Unserved::Fails),
+                Err(Unserved::BackingServes) => {}
             }
         }
         // The arena has no memory for this request, or there is no arena.
         counters::overflowed(layout.size());
-        None
+        Err(Unserved::BackingServes)
     }
 
     /// Whether the very first request, which brings the program's settings, is below the threshold. This is a call of its own
@@ -262,6 +276,14 @@ impl<A: GlobalAlloc> ZkAllocator<A> {
     fn is_below_when_first(&self, layout: Layout) -> bool {
         !config::introduce(&self.settings) || layout.size() < config::threshold()
     }
+}
+
+/// The layout with at least one byte. `GlobalAlloc` forbids an empty one, and other allocators tolerate it. A run without pages would
+/// share its address with the next.
+#[inline(always)]
+fn not_empty(layout: Layout) -> Layout {
+    // SAFETY: one byte fits with any alignment that the layout has: its size rounded up stays below `isize::MAX`.
+    unsafe { Layout::from_size_align_unchecked(layout.size().max(1), layout.align()) }
 }
 
 /// Tells the observers that the arena serves a request for `size` bytes.
@@ -347,11 +369,16 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for ZkAllocator<A> {
 
     #[inline]
     unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
+        let (layout, new_size) = (not_empty(layout), new_size.max(1));
         let Some((arena, at)) = arena::of(ptr) else {
             if new_size > layout.size() && layout.size() <= tuning::migrate_max_bytes() {
                 // SAFETY: the caller's: `new_size` rounded up to the alignment does not overflow.
                 let grown = unsafe { Layout::from_size_align_unchecked(new_size, layout.align()) };
-                if let Some(new) = self.try_arena(grown, Contents::Any) {
+                let new = self.try_arena(grown, Contents::Any);
+                if new == Err(Unserved::Fails) {
+                    return null_mut();
+                }
+                if let Ok(new) = new {
                     // SAFETY: both hold at least the old length, and new memory overlaps no live memory.
                     unsafe { copy_nonoverlapping(ptr, new.as_ptr(), layout.size()) };
                     observe::backing_freed(ptr);
@@ -369,6 +396,7 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for ZkAllocator<A> {
         };
         // SAFETY: the caller's: `at` came from the arena with this layout.
         if unsafe { arena.resize(at, layout.size(), new_size, layout.align()) } {
+            limit::look();
             resized(arena, at, new_size);
             return ptr;
         }

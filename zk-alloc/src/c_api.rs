@@ -7,11 +7,12 @@
 use std::fmt;
 use std::ptr::NonNull;
 
+pub use crate::arena::NotFreeable;
 use crate::arena::{self, Arena, Contents, Moment};
 use crate::config::{self, Settings};
 #[cfg(feature = "profile")]
 use crate::profile;
-use crate::{background, counters, observe, os, retain, tuning};
+use crate::{background, counters, limit, observe, os, retain, tuning};
 
 /// The alignment of C's allocation functions, in bytes: `alignof(max_align_t)`.
 pub const MIN_ALIGN: usize = 16;
@@ -38,6 +39,15 @@ pub enum Resized {
     Not(usize),
 }
 
+/// What becomes of a request that the arena does not serve.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unserved {
+    /// The caller's other allocator serves it.
+    BackingServes,
+    /// It fails: it would exceed `ZK_ALLOC_MAX_BYTES`, and `ZK_ALLOC_MAX_HARD=1` is set.
+    Fails,
+}
+
 /// `ZK_ALLOC_MIN_BYTES`, if it is set to a value that can be used.
 #[must_use]
 pub fn min_bytes_setting() -> Option<usize> {
@@ -52,6 +62,12 @@ pub fn profile_mean_bytes(is_said: impl Fn(&'static str) -> bool) -> usize {
     config::profile_mean_bytes(profile::MEAN_BYTES, is_said)
 }
 
+/// Whether the process was started with `ZK_ALLOC=off`. The arena serves nothing then.
+#[must_use]
+pub fn is_off() -> bool {
+    config::is_off()
+}
+
 /// Starts the background thread if `ZK_ALLOC_BACKGROUND` says so. If the system refuses, one line says that. Only ordinary code
 /// may call it.
 pub fn start_background_thread_if_set() {
@@ -60,18 +76,26 @@ pub fn start_background_thread_if_set() {
     }
 }
 
+/// Has the signal of `ZK_ALLOC_RELEASE_SIGNAL` purge the free memory of the arena. Only ordinary code may call it.
+pub fn release_on_signal_if_set() {
+    retain::release_on_signal_if_set();
+}
+
 /// Warns of each setting in the environment that can't be used, unless `is_said` holds for its variable. The arena then warns of none when
 /// it opens.
-pub fn warn_of_settings(is_said: impl Fn(&'static str) -> bool) {
+pub fn warn_of_settings(is_said: impl Fn(&str) -> bool) {
     config::warn_before_opening(is_said);
 }
 
-/// Memory of the arena; `None` if it has none. `first` runs before the first request of the process is served. Its argument says
+/// Memory of the arena. `first` runs before the first request of the process is served. Its argument says
 /// whether that request comes outside of signal handlers, so that `first` may call the backing allocator.
 ///
 /// `align` is a power of two.
+///
+/// # Errors
+/// What to do instead.
 #[inline]
-pub fn alloc(size: usize, align: usize, zeroed: bool, first: impl FnOnce(bool)) -> Option<NonNull<u8>> {
+pub fn alloc(size: usize, align: usize, zeroed: bool, first: impl FnOnce(bool)) -> Result<NonNull<u8>, Unserved> {
     // A run has at least one byte.
     let size = size.max(1);
     let contents = if zeroed { Contents::Zeroed } else { Contents::Any };
@@ -85,12 +109,22 @@ pub fn alloc(size: usize, align: usize, zeroed: bool, first: impl FnOnce(bool)) 
         })
     };
     let serve = |arena: &'static Arena| arena.alloc_measured(size, align, contents).map(|at| (arena, at));
-    let Some((arena, at)) = (if is_sane { arena().and_then(serve) } else { None }) else {
-        counters::overflowed(size);
-        return None;
+    let served = match arena() {
+        Some(arena) if is_sane => serve(arena),
+        _ => Err(arena::Unserved::BackingServes),
     };
-    allocated(arena, at, size);
-    Some(at)
+    limit::look();
+    match served {
+        Ok((arena, at)) => {
+            allocated(arena, at, size);
+            Ok(at)
+        }
+        Err(arena::Unserved::BackingServes) => {
+            counters::overflowed(size);
+            Err(Unserved::BackingServes)
+        }
+        Err(arena::Unserved::Fails) => Err(Unserved::Fails),
+    }
 }
 
 /// Tells the profile that the arena serves a request for `size` bytes. The tracing of what outlives its phase is not told: there are
@@ -135,16 +169,28 @@ pub fn alloc_cached(size: usize) -> Option<NonNull<u8>> {
     Some(at)
 }
 
-/// The usual case of [`dealloc`]: puts a block into this thread's cache, if it has room. Otherwise returns `false`, and does
-/// nothing.
+/// The result of [`put_cached`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cached {
+    /// It was a block, and is free now.
+    Done,
+    /// The arena does not own it. Nothing was done.
+    Elsewhere,
+    /// [`dealloc`] tells. Nothing was done.
+    Unknown,
+}
+
+/// The usual case of [`dealloc`]: puts a block into this thread's cache, if it has room.
 ///
 /// # Safety
 /// As for [`dealloc`].
 #[inline(always)]
 #[must_use]
-pub unsafe fn put_cached(at: *mut u8) -> bool {
-    // SAFETY: the caller's; the address lies in the region.
-    !observe::may_concern(at) && arena::near(at).is_some_and(|(arena, at)| unsafe { arena.put_cached_measured(at) })
+pub unsafe fn put_cached(at: *mut u8) -> Cached {
+    let Some((arena, at)) = arena::near(at) else { return Cached::Elsewhere };
+    // SAFETY: the caller's; the address lies in the region. A slab belongs to the arena.
+    let is_cached = !observe::may_concern(at.as_ptr()) && unsafe { arena.put_cached_measured(at) };
+    if is_cached { Cached::Done } else { Cached::Unknown }
 }
 
 /// Whether an address belongs to the arena's memory. An address that another allocator handed out does not, as long as that
@@ -155,11 +201,10 @@ pub fn owns(at: *mut u8) -> bool {
     arena::of(at).is_some()
 }
 
-/// The number of bytes at an address that [`alloc`] returned. It is 0 outside of the arena, and where no page run begins. (An
-/// address in the midst of a block is taken for the start of the block.)
+/// The number of bytes at an address that [`alloc`] returned. It is 0 outside of the arena, and where no allocation begins.
 #[must_use]
 pub fn usable_size(at: *mut u8) -> usize {
-    arena::of(at).and_then(|(arena, at)| arena.measure(at)).unwrap_or(0)
+    arena::of(at).and_then(|(arena, at)| arena.measure(at).ok()).unwrap_or(0)
 }
 
 /// The owner of an address that was to be freed.
@@ -169,8 +214,8 @@ pub enum Freed {
     Here,
     /// The arena does not own it. Nothing was done.
     Elsewhere,
-    /// The arena owns it, but it lies in no block, and no page run begins there. Nothing was done.
-    Nothing,
+    /// The arena owns it, but no allocation begins there. Nothing was done.
+    Not(NotFreeable),
 }
 
 /// Frees memory that [`alloc`] returned.
@@ -183,37 +228,40 @@ pub unsafe fn dealloc(at: *mut u8) -> Freed {
         Some((arena, at)) => {
             will_free(at);
             // SAFETY: the caller's; the address lies in the region.
-            if unsafe { arena.dealloc_measured(at) } { Freed::Here } else { Freed::Nothing }
+            unsafe { arena.dealloc_measured(at) }.map_or_else(Freed::Not, |()| Freed::Here)
         }
         None => Freed::Elsewhere,
     }
 }
 
-/// Changes the length of memory that [`alloc`] returned, so that the caller need not copy it. `None` if no allocation of the
-/// arena begins there.
+/// Changes the length of memory that [`alloc`] returned, so that the caller need not copy it.
+///
+/// # Errors
+/// What is wrong, if no allocation of the arena begins there.
 ///
 /// # Safety
 /// The caller owns the memory, and uses nothing beyond `new_size`. If another address is returned, nobody uses the old one any
 /// more.
-pub unsafe fn resize(at: *mut u8, new_size: usize) -> Option<Resized> {
-    let (arena, at) = arena::of(at)?;
+pub unsafe fn resize(at: *mut u8, new_size: usize) -> Result<Resized, NotFreeable> {
+    let (arena, at) = arena::of(at).ok_or(NotFreeable::NoRun)?;
     let old_size = arena.measure(at)?;
     if new_size > isize::MAX as usize {
-        return Some(Resized::Not(old_size));
+        return Ok(Resized::Not(old_size));
     }
     // SAFETY: the caller's; it is `old_size` bytes long.
     if unsafe { arena.resize(at, old_size, new_size, MIN_ALIGN) } {
         // SAFETY: the caller's, as above.
         unsafe { arena.measured_anew(at, new_size) };
+        limit::look();
         resized(arena, at, new_size);
-        return Some(Resized::To(at));
+        return Ok(Resized::To(at));
     }
     // SAFETY: as above; if the memory moved, nobody uses its old address.
     let Some(moved) = (unsafe { arena.grow_elsewhere(at, old_size, new_size, MIN_ALIGN, || will_free(at)) }) else {
-        return Some(Resized::Not(old_size));
+        return Ok(Resized::Not(old_size));
     };
     allocated(arena, moved, new_size);
-    Some(Resized::To(moved))
+    Ok(Resized::To(moved))
 }
 
 /// Copies the first `bytes` of memory that [`alloc`] returned to another place. Pages that the program never touched are not copied if the
@@ -234,7 +282,7 @@ pub unsafe fn copy(from: *mut u8, to: *mut u8, bytes: usize) {
 /// As for [`resize`]; `new_size` is less than its length.
 pub unsafe fn shrink_in_place(at: *mut u8, new_size: usize) {
     let Some((arena, at)) = arena::of(at) else { return };
-    if let Some(old_size) = arena.measure(at) {
+    if let Ok(old_size) = arena.measure(at) {
         // SAFETY: the caller's; it is `old_size` bytes long. Even memory without bytes has one page.
         unsafe {
             arena.shrink_in_place(at, old_size, new_size.max(1));
@@ -254,6 +302,7 @@ pub fn postpone_asking_host() {
 /// only the system calls of glibc's malloc.
 pub fn enter_sandbox() {
     os::host();
+    os::process_generation();
     os::enter_sandbox();
 }
 

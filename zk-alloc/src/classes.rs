@@ -237,7 +237,12 @@ impl Class {
     /// The size of its slabs, in bytes.
     #[inline(always)]
     pub(crate) fn slab_bytes(self) -> usize {
-        (self.facts().slab_bytes as usize).max(PAGE_BYTES.load(Ordering::Relaxed))
+        let bytes = self.facts().slab_bytes as usize;
+        // x86-64 has pages of 4 KiB. Debug builds can pretend others.
+        if cfg!(all(target_arch = "x86_64", not(debug_assertions))) {
+            return bytes;
+        }
+        bytes.max(PAGE_BYTES.load(Ordering::Relaxed))
     }
 
     /// The number of blocks in one of its slabs.
@@ -271,6 +276,16 @@ impl Class {
     /// The index of the block that begins at byte `offset` of its slab.
     pub(crate) fn block_at(self, offset: usize) -> usize {
         ((offset as u64 * self.facts().reciprocal) >> 32) as usize
+    }
+
+    /// Whether byte `offset` of a slab is the first of a block. (Behind the last block, it may be that of a block that does not fit.)
+    #[cfg(any(feature = "c-api", test))]
+    #[inline(always)]
+    pub(crate) fn begins_block(self, offset: usize) -> bool {
+        // Lemire, Kaser and Kurz, "Faster remainder by direct computation" (2019). The remainder is what the multiplication leaves below
+        // 2^32, in units of the reciprocal.
+        let reciprocal = self.facts().reciprocal as u32;
+        (offset as u32).wrapping_mul(reciprocal) < reciprocal
     }
 
     /// The most blocks of this class that a thread caches.
@@ -336,6 +351,13 @@ mod tests {
             assert_eq!(bits as usize, class.blocks());
             for block in 0..class.blocks() {
                 assert_eq!(class.block_at(block * class.block_bytes()), block);
+            }
+            for offset in 0..class.slab_bytes().max(64 << 10) {
+                assert_eq!(
+                    class.begins_block(offset),
+                    offset.is_multiple_of(class.block_bytes()),
+                    "{offset}, {class:?}"
+                );
             }
         }
     }

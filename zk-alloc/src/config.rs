@@ -24,8 +24,8 @@ use crate::written_once::WrittenOnce;
 #[cfg(feature = "profile")]
 use in_force::PROFILE_BYTES;
 use in_force::{
-    BACKGROUND, HUGE_PAGES, LAZY_ZERO_BYTES, MAX_BYTES, MIN_BYTES, RETAIN_BYTES, RETAIN_FOR, SANDBOX, THREAD_CAPACITY,
-    TRACE_ESCAPED, Warning,
+    BACKGROUND, HUGE_PAGES, LAZY_ZERO_BYTES, MAX_BYTES, MAX_HARD, MIN_BYTES, OFF, RELEASE_SIGNAL, RETAIN_BYTES,
+    RETAIN_FOR, SANDBOX, THREAD_CAPACITY, TRACE_ESCAPED, Warning,
 };
 
 pub use huge_pages::{HugePages, HugePagesOutcome};
@@ -52,6 +52,8 @@ const EXTRA_THREADS: usize = 4;
 /// The smallest request that the arena serves, in bytes. It is `UNKNOWN`, which is more than any request, until it is known.
 static THRESHOLD: AtomicUsize = AtomicUsize::new(UNKNOWN);
 pub(crate) const UNKNOWN: usize = usize::MAX;
+/// The threshold where the arena serves nothing: also more than any request.
+const NEVER: usize = UNKNOWN - 1;
 static THREAD_BYTES: AtomicUsize = AtomicUsize::new(0);
 /// Whether a caller warned of the values that can't be used before the arena opened.
 static HAS_WARNED: AtomicBool = AtomicBool::new(false);
@@ -67,7 +69,7 @@ pub(crate) fn threshold() -> usize {
 
 /// The smallest request that the arena serves, in bytes. The value of `ZK_ALLOC_MIN_BYTES` at the start of the process comes
 /// first, then the program's [setting](Settings::min_bytes). The default is 0: the arena serves every request. Smaller requests
-/// always go to the backing allocator.
+/// always go to the backing allocator. With `ZK_ALLOC=off`, no request is that large.
 ///
 /// ```
 /// if zk_alloc::min_arena_bytes() > 4096 {
@@ -117,13 +119,29 @@ pub(crate) fn program() -> Option<&'static Settings> {
     PROGRAM.get()
 }
 
+/// Whether the process was started with `ZK_ALLOC=off`: the backing allocator serves every request, and no arena opens.
+pub(crate) fn is_off() -> bool {
+    os::variable(OFF.variable).as_ref().and_then(|said| OFF.usable(said)).unwrap_or(false)
+}
+
+/// `ZK_ALLOC_RELEASE_SIGNAL`, if it is set to a value that can be used.
+pub(crate) fn release_signal() -> Option<i32> {
+    os::variable(RELEASE_SIGNAL.variable).as_ref().and_then(|said| RELEASE_SIGNAL.usable(said))
+}
+
 /// Resolves the settings, and puts them in force.
 pub(crate) fn load(program: &Settings) -> Config {
-    let config = Config::resolve(os::host(), os::variable, program, |warning| {
-        if !HAS_WARNED.load(Ordering::Relaxed) {
+    let may_warn = !HAS_WARNED.load(Ordering::Relaxed);
+    let warn = |warning| {
+        if may_warn {
             os::warn(format_args!("{warning}"));
         }
-    });
+    };
+    let config = Config::resolve(os::host(), os::variable, program, warn);
+    check_others(os::variable, warn);
+    if may_warn {
+        warn_of_unknown(|_| false);
+    }
     if config.settings.sandbox.value {
         os::enter_sandbox();
     }
@@ -147,13 +165,37 @@ fn parse_constant(text: &str) -> Option<usize> {
     if text == "never" { Some(usize::MAX) } else { in_force::parse_bytes(text) }
 }
 
-/// Warns of each value in the environment that can't be used, unless `is_said` holds for its variable. [`load`] then warns of
-/// none.
+/// Warns of values of the settings that are not the arena's.
+fn check_others(environment: impl Fn(&'static str) -> Option<Value>, mut warn: impl FnMut(Warning)) {
+    OFF.resolve(&environment, None, false, &mut warn);
+    RELEASE_SIGNAL.resolve(&environment, None, 0, &mut warn);
+}
+
+/// Warns of a variable that no part of the allocator reads, unless `is_said` holds for it.
+fn warn_of_unknown(is_said: impl Fn(&str) -> bool) {
+    let Some(unknown) = os::unknown_variable() else { return };
+    let name = unknown.text().unwrap_or_default();
+    if is_said(name) {
+        return;
+    }
+    let (shown, nearest) = (os::Cut(&unknown), os::nearest_variable(name));
+    match nearest {
+        Some(nearest) => {
+            os::warn(format_args!("{shown} is set, but there is no such variable; the nearest is {nearest}"));
+        }
+        None => os::warn(format_args!("{shown} is set, but there is no such variable")),
+    }
+}
+
+/// Warns of each value in the environment that can't be used, and of a variable that nothing reads, unless `is_said` holds for the
+/// variable. [`load`] then warns of none.
 #[cfg(feature = "c-api")]
-pub(crate) fn warn_before_opening(is_said: impl Fn(&'static str) -> bool) {
+pub(crate) fn warn_before_opening(is_said: impl Fn(&str) -> bool) {
     HAS_WARNED.store(true, Ordering::Relaxed);
-    let each = |host, warn: &mut dyn FnMut(Warning)| {
-        Config::resolve(host, os::variable, &Settings::new(), warn);
+    warn_of_unknown(&is_said);
+    let each = |host, mut warn: &mut dyn FnMut(Warning)| {
+        Config::resolve(host, os::variable, &Settings::new(), &mut warn);
+        check_others(os::variable, &mut warn);
     };
     // Any host tells whether there is a warning. The real host, whose defaults a warning names, takes longer to ask.
     let mut is_any = false;
@@ -170,8 +212,11 @@ pub(crate) fn warn_before_opening(is_said: impl Fn(&'static str) -> bool) {
 
 /// The threshold that the arena will have. The arena warns of a value that can't be used when it opens.
 fn min_bytes(program: &Settings) -> usize {
+    if is_off() {
+        return NEVER;
+    }
     let set = MIN_BYTES.resolve(os::variable, program.min_bytes, DEFAULT_MIN_BYTES, |_| ());
-    set.value.min(UNKNOWN - 1)
+    set.value.min(NEVER)
 }
 
 /// `ZK_ALLOC_MIN_BYTES`, if it is set to a value that can be used.
@@ -251,6 +296,7 @@ impl Config {
                 &mut *warn,
             ),
             max_bytes: MAX_BYTES.resolve(asked, program.max_bytes, usize::MAX, &mut *warn),
+            max_hard: MAX_HARD.resolve(asked, program.max_hard, false, &mut *warn),
             huge_pages: HUGE_PAGES.resolve(asked, program.huge_pages, HugePages::Auto, &mut *warn),
             lazy_zero_bytes: LAZY_ZERO_BYTES.resolve(asked, program.lazy_zero_bytes, lazy_zero_bytes, &mut *warn),
             sandbox: SANDBOX.resolve(asked, program.sandbox, false, &mut *warn),

@@ -31,6 +31,7 @@ mod error;
 mod escape;
 mod frames;
 mod helpers;
+mod limit;
 mod names;
 mod observe;
 mod observers;
@@ -64,6 +65,7 @@ pub use config::{
 pub use counters::{overflow_stats, reset_overflow_stats};
 pub use error::{MemoryRefused, ScratchExhausted};
 pub use escape::{Escaped, escaped, trace_escaped};
+pub use limit::on_memory_limit;
 #[allow(deprecated, reason = "programs that use them are warned")]
 pub use names::{Arena, Exhausted, Refused, join, slab_size};
 pub use parts::{ResidentParts, resident_parts};

@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::arena::{self, Purge};
 use crate::background;
 use crate::config::{self, Settings};
-use crate::{helpers, open_phases, os};
+use crate::{helpers, limit, open_phases, os};
 
 /// The free memory that the arena keeps resident when the last open phase ends. Memory in use is never touched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -155,6 +155,23 @@ pub fn release() -> usize {
     arena::get().map_or(0, |arena| arena.trim(0, Purge::Now))
 }
 
+/// Has the signal of `ZK_ALLOC_RELEASE_SIGNAL` purge all free memory of the arena, unless the program handles that signal. Only ordinary code
+/// calls this.
+pub(crate) fn release_on_signal_if_set() {
+    let Some(signal) = config::release_signal() else { return };
+    if !os::on_signal(signal, release_in_handler) {
+        os::warn(format_args!("signal {signal} is handled or ignored already; ZK_ALLOC_RELEASE_SIGNAL has no effect"));
+    }
+}
+
+/// As [`release`], without the C library's heap, whose lock the interrupted code may hold. The arena has no lock, and a request in a handler
+/// may purge as well: a cache or a look that this thread was interrupted in is left out.
+fn release_in_handler() {
+    if let Some(arena) = arena::get() {
+        arena.trim(0, Purge::Now);
+    }
+}
+
 /// Lets the system take the arena's free memory when it runs short (`MADV_FREE`), and returns how many bytes that may be. Until
 /// then, the next phase finds its pages without a fault, and RSS as the kernel counts it does not fall. There is one exception.
 /// If a part of a huge page is in use, Linux from 6.12 on takes at once the pages of it that hold only zeroes. `stats()` counts
@@ -192,7 +209,10 @@ pub fn reserve(bytes: usize) -> usize {
     background::start_if_set();
     arena.map_or(0, |arena| {
         let threads = arena.config().threads;
-        arena.populate(bytes, |memory| helpers::in_parallel(threads, &|part| memory.part(part, threads)))
+        let resident =
+            arena.populate(bytes, |memory| helpers::in_parallel(threads, &|part| memory.part(part, threads)));
+        limit::look();
+        resident
     })
 }
 

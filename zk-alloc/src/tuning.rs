@@ -183,6 +183,9 @@ constants! {
     ask_bytes = 1 << 30, "bytes", off 0;
     /// A request over a limit purges this much more than it needs, so that the next requests find room.
     purge_ahead_bytes = MIB, "bytes";
+    /// The function of `on_memory_limit` is called again after resident memory fell by this part below its share, so that a process at the
+    /// share does not call it all the time.
+    event_part = 8, "of the limit";
     /// Thread caches are emptied at a limit if they hold this part of the used memory.
     cached_part = 16, "of the used memory";
 

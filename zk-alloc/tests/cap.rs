@@ -6,7 +6,9 @@
 mod limits;
 mod support;
 
+use std::alloc::{GlobalAlloc, Layout};
 use std::hint::black_box;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use support::in_its_own_process;
 use zk_alloc::{ZkAllocator, overflow_stats, phase, stats};
 
@@ -88,5 +90,78 @@ fn what_the_kernel_does_not_take_back_is_cleared_all_the_same() {
         drop(fill);
         let zeroed: Vec<_> = (0..50).map(|_| black_box(vec![0u8; 768 << 10])).collect();
         assert!(zeroed.iter().flatten().all(|&byte| byte == 0), "memory that was to be zero held what was freed");
+    });
+}
+
+/// An operator may prefer a proof that fails to a process that grows.
+#[test]
+fn requests_beyond_a_hard_limit_fail() {
+    const NAME: &str = "requests_beyond_a_hard_limit_fail";
+    in_its_own_process(NAME, &[("ZK_ALLOC_MAX_BYTES", "64M"), ("ZK_ALLOC_MAX_HARD", "1")], || {
+        let layout = |bytes| Layout::from_size_align(bytes, 64).unwrap();
+        let within = layout(40 << 20);
+        // SAFETY: the layouts are not empty, and memory is freed with its layout.
+        let outside = phase(|| unsafe {
+            let first = ALLOC.alloc(within);
+            assert!(!first.is_null());
+            first.write_bytes(1, within.size());
+            for bytes in [40 << 20, 70 << 20, 5 << 30] {
+                assert!(ALLOC.alloc(layout(bytes)).is_null() && ALLOC.alloc_zeroed(layout(bytes)).is_null(), "{bytes}");
+            }
+            assert!(ALLOC.realloc(first, within, 80 << 20).is_null());
+            assert!((0..within.size()).step_by(4096).all(|at| first.add(at).read() == 1));
+            // Small requests fail too, some time.
+            let mut small = Vec::with_capacity(4096);
+            while small.len() < small.capacity() {
+                let at = ALLOC.alloc(layout(20_000));
+                if at.is_null() {
+                    break;
+                }
+                small.push(at);
+            }
+            assert!(small.len() < small.capacity());
+            let shrunk = ALLOC.realloc(first, within, 1 << 20);
+            assert!(!shrunk.is_null() && shrunk.read() == 1);
+            assert!(stats().resident_bytes <= CAP_BYTES, "{}", stats());
+            small.into_iter().for_each(|at| ALLOC.dealloc(at, layout(20_000)));
+            ALLOC.dealloc(shrunk, layout(1 << 20));
+            assert_eq!(overflow_stats(), (0, 0));
+            let again = ALLOC.alloc(within);
+            assert!(!again.is_null(), "what was freed serves again");
+            again
+        });
+        // Outside of phases, the backing allocator serves, as always.
+        drop(black_box(vec![1u8; 80 << 20]));
+        // SAFETY: as above.
+        unsafe { ALLOC.dealloc(outside, within) };
+    });
+}
+
+/// A service that is told in time takes no new proof.
+#[test]
+fn the_program_is_told_once_for_each_time_that_memory_comes_near_to_the_limit() {
+    static CALLS: AtomicUsize = AtomicUsize::new(0);
+    with_cap("the_program_is_told_once_for_each_time_that_memory_comes_near_to_the_limit", || {
+        zk_alloc::on_memory_limit(50, |resident_bytes, max_bytes| {
+            assert!(resident_bytes >= 32 << 20 && max_bytes == CAP_BYTES);
+            // Requests of its own do not call it again.
+            drop(black_box(vec![1u8; 1 << 20]));
+            CALLS.fetch_add(1, Ordering::Relaxed);
+        });
+        let calls = || CALLS.load(Ordering::Relaxed);
+        let half = black_box(vec![1u8; 12 << 20]);
+        assert_eq!(calls(), 0);
+        for round in 1..=3 {
+            let more: Vec<_> = (0..24).map(|_| black_box(vec![1u8; 1 << 20])).collect();
+            assert_eq!(calls(), round);
+            drop(more);
+            zk_alloc::release();
+            // Seen by a request that takes the slow path.
+            drop(black_box(vec![1u8; 100 << 10]));
+        }
+        zk_alloc::on_memory_limit(0, |_, _| ());
+        let more = black_box(vec![1u8; 24 << 20]);
+        assert_eq!(calls(), 3);
+        drop((half, more));
     });
 }

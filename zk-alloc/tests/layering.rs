@@ -17,7 +17,7 @@ const ORDER: &[&[&str]] = &[
     &["scratch::bump"],
     &["phase"],
     &["retain", "report"],
-    &["background", "parts"],
+    &["background", "limit", "parts"],
     &["stats"],
     &["arena", "observe"],
     &["arena::size_classes", "arena::lengths"],

@@ -3,6 +3,7 @@
 //!
 //! Resident memory belongs to the process, so each test runs in a process of its own.
 #![cfg(target_os = "linux")]
+#![allow(unsafe_code, reason = "raises a signal")]
 
 #[path = "support/blocks.rs"]
 mod blocks;
@@ -301,5 +302,35 @@ fn buffers_of_every_size_shrink_where_there_is_no_more_memory() {
             without_more_memory(|| shrunk.extend(blocks.into_iter().map_while(|block| block.resized(to))));
             assert_eq!(shrunk.len(), count, "refused to shrink one from {from} to {to} bytes");
         }
+    });
+}
+
+/// An operator gets memory back from a process that has no such command.
+#[test]
+fn the_signal_of_the_operators_choice_returns_free_memory() {
+    let settings = [("ZK_ALLOC_RELEASE_SIGNAL", "USR1")];
+    in_its_own_process("the_signal_of_the_operators_choice_returns_free_memory", &settings, || {
+        let before = rss_bytes();
+        let kept = phase(|| {
+            drop(buffers(64, MIB));
+            drop(buffers(2_000, 5 * KIB));
+            patterned(1 << 17, 7)
+        });
+        assert!(cost(before) > 40 * MIB, "{}", stats());
+        for _ in 0..3 {
+            // SAFETY: the allocator handles the signal.
+            assert_eq!(unsafe { libc::raise(libc::SIGUSR1) }, 0);
+        }
+        assert_costs_at_most(at_rest(8 << 17) + MIB, before, "after the signal");
+        assert_patterned(&kept, 7);
+        // Requests go on while signals come.
+        phase(|| {
+            for round in 0..200 {
+                let buffer = patterned(1 << (round % 15), round);
+                // SAFETY: as above.
+                assert_eq!(unsafe { libc::raise(libc::SIGUSR1) }, 0);
+                assert_patterned(&buffer, round);
+            }
+        });
     });
 }

@@ -4,6 +4,7 @@
 //!
 //! Free memory belongs to the process, so each test runs in a process of its own.
 #![cfg(target_os = "linux")]
+#![allow(unsafe_code, reason = "calls the allocator")]
 
 #[path = "support/blocks.rs"]
 mod blocks;
@@ -283,5 +284,43 @@ fn threads_that_meet_at_a_cap_make_room_for_each_other() {
             });
             assert_eq!(overflow_stats(), (0, 0), "{THREADS} threads with 6 MiB in {bytes} each\n{}", stats());
         }
+    });
+}
+
+/// `GlobalAlloc` forbids empty layouts, and unsafe code passes some all the same. Other allocators tolerate that.
+#[test]
+fn empty_layouts_of_any_alignment_have_addresses_of_their_own() {
+    use std::alloc::{GlobalAlloc, Layout};
+    in_its_own_process("empty_layouts_of_any_alignment_have_addresses_of_their_own", &[], || {
+        let mut alive = Vec::new();
+        for align in (0..=16).map(|log2| 1 << log2) {
+            for (size, zeroed) in [(0, false), (0, true), (1, false), (1, true)] {
+                for _ in 0..3 {
+                    let layout = Layout::from_size_align(size, align).unwrap();
+                    // SAFETY: this allocator tolerates an empty layout.
+                    let at = unsafe { if zeroed { RESIDENT.alloc_zeroed(layout) } else { RESIDENT.alloc(layout) } };
+                    assert!(!at.is_null() && at.addr().is_multiple_of(align), "{layout:?}");
+                    alive.push((at, layout));
+                }
+            }
+        }
+        let addresses: BTreeSet<_> = alive.iter().map(|(at, _)| at.addr()).collect();
+        assert_eq!(addresses.len(), alive.len(), "two allocations share an address");
+        for (at, layout) in &mut alive {
+            for new_size in [100, 0, 70_000, 0, 1, 0] {
+                // SAFETY: it has this layout by now.
+                let moved = unsafe { RESIDENT.realloc(*at, *layout, new_size) };
+                assert!(!moved.is_null() && moved.addr().is_multiple_of(layout.align()), "{layout:?}");
+                (*at, *layout) = (moved, Layout::from_size_align(new_size, layout.align()).unwrap());
+            }
+        }
+        let addresses: BTreeSet<_> = alive.iter().map(|(at, _)| at.addr()).collect();
+        assert_eq!(addresses.len(), alive.len(), "two allocations share an address");
+        let live_bytes = stats().live_bytes;
+        for (at, layout) in alive {
+            // SAFETY: as above.
+            unsafe { RESIDENT.dealloc(at, layout) };
+        }
+        assert!(stats().live_bytes < live_bytes);
     });
 }

@@ -149,3 +149,51 @@ fn values_that_can_be_used_are_taken_without_a_word() {
         assert!(is(value) || as_the_host_allows, "{told}");
     }
 }
+
+/// Tools such as valgrind and ASan see only the requests that reach the backing allocator.
+#[test]
+fn off_leaves_everything_to_the_backing_allocator() {
+    let test = "off_leaves_everything_to_the_backing_allocator";
+    if is_alone() {
+        let kept = phase(|| patterned(1 << 16, 1));
+        let reserved = zk_alloc::reserve(1 << 20);
+        assert_patterned(&kept, 1);
+        let stats = stats();
+        assert_eq!((reserved, zk_alloc::release(), zk_alloc::soften()), (0, 0, 0));
+        assert_eq!((stats.arena_allocations, stats.overflow_allocations, stats.address_space_bytes), (0, 0, 0));
+        assert!(!zk_alloc::is_serving() && min_arena_bytes() > isize::MAX as usize);
+        return;
+    }
+    let ended = alone(test, &[("ZK_ALLOC", OsStr::new("off"))]);
+    ended.assert_passed(test);
+    assert_eq!(ended.stderr, "");
+}
+
+/// A misspelt variable has no effect, and nothing else would say so.
+#[test]
+fn what_can_not_be_used_and_has_no_place_among_the_settings_is_named_too() {
+    let test = "what_can_not_be_used_and_has_no_place_among_the_settings_is_named_too";
+    if is_alone() {
+        return report();
+    }
+    for (name, value, said) in [
+        ("ZK_ALLOC", "of", "zk-alloc: ZK_ALLOC=\"of\" is not on or off; using the default, on\n"),
+        (
+            "ZK_ALLOC_MAX_BYTE",
+            "1G",
+            "zk-alloc: \"ZK_ALLOC_MAX_BYTE\" is set, but there is no such variable; the nearest is ZK_ALLOC_MAX_BYTES\n",
+        ),
+        (
+            "ZK_ALLOC_RELEASE_SIGNAL",
+            "KILL",
+            "zk-alloc: ZK_ALLOC_RELEASE_SIGNAL=\"KILL\" is not the name or number of a signal without another meaning \
+             (such as USR1); using the default, no signal\n",
+        ),
+        ("ZK_ALLOC", "on", ""),
+        ("ZK_ALLOC_REPORT", "1", ""),
+    ] {
+        let ended = alone(test, &[(name, OsStr::new(value))]);
+        ended.assert_passed(name);
+        assert_eq!(ended.stderr, said, "{name}={value}");
+    }
+}

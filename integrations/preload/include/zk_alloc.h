@@ -34,6 +34,7 @@ __attribute__((weak)) size_t zk_alloc_release(void);
 __attribute__((weak)) size_t zk_alloc_soften(void);
 __attribute__((weak)) int zk_alloc_start_background_thread(void);
 __attribute__((weak)) void zk_alloc_stop_background_thread(void);
+__attribute__((weak)) void zk_alloc_on_memory_limit(unsigned percent, void (*event)(size_t resident_bytes, size_t max_bytes));
 __attribute__((weak)) size_t zk_alloc_stats(struct zk_alloc_stats *stats, size_t size);
 
 /* Begins a phase: until it ends, nothing that is free is purged with time. Phases nest, and overlap on any threads. */
@@ -70,6 +71,12 @@ static inline int zk_start_background_thread(void) {
 /* Ends that thread, and returns when it has ended. */
 static inline void zk_stop_background_thread(void) {
     if (zk_alloc_stop_background_thread) zk_alloc_stop_background_thread();
+}
+
+/* Has `event` called when the resident bytes reach `percent` of ZK_ALLOC_MAX_BYTES: once for each crossing, by the thread whose request
+ * crosses it, within that request. It may allocate, and call zk_release(). A null pointer ends this. */
+static inline void zk_on_memory_limit(unsigned percent, void (*event)(size_t resident_bytes, size_t max_bytes)) {
+    if (zk_alloc_on_memory_limit) zk_alloc_on_memory_limit(percent, event);
 }
 
 /* Fills `stats`; returns 0 where the library is not in use. Pass sizeof(struct zk_alloc_stats): later versions append. */

@@ -11,23 +11,37 @@ use std::ffi::{c_int, c_void};
 use std::mem::transmute;
 use std::ptr::{copy_nonoverlapping, null_mut};
 
-use arena::c_api::{self, Freed, MIN_ALIGN, Resized};
+use arena::c_api::{self, Cached, Freed, MIN_ALIGN, NotFreeable, Resized, Unserved};
 
 use crate::names::named;
 use crate::{glibc, start};
 
-/// Memory of the arena, or null.
+/// Memory of the arena: null with `errno`, if the request fails. `None` if glibc serves it.
 #[inline]
-fn from_arena(size: usize, align: usize, zeroed: bool) -> *mut c_void {
-    c_api::alloc(size, align, zeroed, start::arena_opened).map_or(null_mut(), |at| at.as_ptr().cast())
+fn from_arena(size: usize, align: usize, zeroed: bool) -> Option<*mut c_void> {
+    match c_api::alloc(size, align, zeroed, start::arena_opened) {
+        Ok(at) => Some(at.as_ptr().cast()),
+        Err(Unserved::BackingServes) => None,
+        Err(Unserved::Fails) => Some(no_memory()),
+    }
+}
+
+/// Null, and the reason in `errno`.
+#[cold]
+fn no_memory() -> *mut c_void {
+    // SAFETY: this thread's own `errno`.
+    unsafe { *libc::__errno_location() = libc::ENOMEM };
+    null_mut()
 }
 
 /// `extern "C"`, so that `malloc` jumps here, and saves no registers that most requests don't need.
 #[inline(never)]
 extern "C" fn malloc_any(size: usize) -> *mut c_void {
-    let at = if start::is_probe(size) { null_mut() } else { from_arena(size, MIN_ALIGN, false) };
+    if let Some(at) = start::answer_to_probe(size) {
+        return at;
+    }
     // SAFETY: any length is allowed.
-    if at.is_null() { unsafe { glibc::malloc(size) } } else { at }
+    from_arena(size, MIN_ALIGN, false).unwrap_or_else(|| unsafe { glibc::malloc(size) })
 }
 
 /// malloc(3).
@@ -50,13 +64,12 @@ pub(crate) extern "C" fn malloc(size: usize) -> *mut c_void {
 #[inline(always)]
 pub(crate) unsafe extern "C" fn free(at: *mut c_void) {
     // SAFETY: upheld by the caller.
-    if !c_api::owns(at.cast()) {
+    match unsafe { c_api::put_cached(at.cast()) } {
+        Cached::Done => {}
         // SAFETY: upheld by the caller; what does not lie in the arena came from glibc.
-        unsafe { glibc::free(at) };
-        // SAFETY: upheld by the caller.
-    } else if !unsafe { c_api::put_cached(at.cast()) } {
-        // SAFETY: upheld by the caller; `keep` has done nothing.
-        unsafe { free_any(at) };
+        Cached::Elsewhere => unsafe { glibc::free(at) },
+        // SAFETY: upheld by the caller; nothing was done.
+        Cached::Unknown => unsafe { free_any(at) },
     }
 }
 
@@ -71,14 +84,14 @@ unsafe extern "C" fn free_any(at: *mut c_void) {
         Freed::Here => {}
         // SAFETY: upheld by the caller; what does not lie in the arena came from glibc.
         Freed::Elsewhere => unsafe { glibc::free(at) },
-        Freed::Nothing => invalid("free", at),
+        Freed::Not(why) => invalid("free", at, why),
     }
 }
 
 /// Like glibc, ends the process on an address that was already freed, or never handed out.
 #[cold]
-fn invalid(function: &str, at: *mut c_void) -> ! {
-    c_api::print_line(format_args!("{function}({at:p}): no allocation begins there, or it was freed before"));
+fn invalid(function: &str, at: *mut c_void, why: NotFreeable) -> ! {
+    c_api::print_line(format_args!("{function}({at:p}): {why}"));
     // SAFETY: ends the process.
     unsafe { libc::abort() }
 }
@@ -88,8 +101,7 @@ pub(crate) extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
     if let Some(bytes) = count.checked_mul(size)
         && start::is_for_arena(bytes)
     {
-        let at = from_arena(bytes, MIN_ALIGN, true);
-        if !at.is_null() {
+        if let Some(at) = from_arena(bytes, MIN_ALIGN, true) {
             return at;
         }
     }
@@ -117,9 +129,9 @@ pub(crate) unsafe extern "C" fn realloc(at: *mut c_void, size: usize) -> *mut c_
     }
     // SAFETY: upheld by the caller.
     let old_size = match unsafe { c_api::resize(at.cast(), size) } {
-        Some(Resized::To(new)) => return new.as_ptr().cast(),
-        Some(Resized::Not(old_size)) => old_size,
-        None => invalid("realloc", at),
+        Ok(Resized::To(new)) => return new.as_ptr().cast(),
+        Ok(Resized::Not(old_size)) => old_size,
+        Err(why) => invalid("realloc", at, why),
     };
     let new = malloc(size);
     if new.is_null() {
@@ -146,8 +158,10 @@ unsafe fn realloc_of_glibc(at: *mut c_void, size: usize) -> *mut c_void {
         let old_size = unsafe { glibc::usable_size(at) };
         // The kernel moves longer allocations without a copy.
         if old_size > 0 && old_size < size && old_size <= c_api::migrate_max_bytes() {
-            let new = from_arena(size, MIN_ALIGN, false);
-            if !new.is_null() {
+            if let Some(new) = from_arena(size, MIN_ALIGN, false) {
+                if new.is_null() {
+                    return new;
+                }
                 // SAFETY: both hold at least the old length, and new memory overlaps nothing that is alive.
                 unsafe { copy_nonoverlapping(at.cast::<u8>(), new.cast(), old_size) };
                 // SAFETY: upheld by the caller: nothing needs the old memory any more.
@@ -174,19 +188,14 @@ pub(crate) unsafe extern "C" fn reallocarray(at: *mut c_void, count: usize, size
                 transmute::<*mut c_void, unsafe extern "C" fn(*mut c_void, usize) -> *mut c_void>(realloc)(at, bytes)
             }
         }
-        None => {
-            // SAFETY: this thread's own `errno`.
-            unsafe { *libc::__errno_location() = libc::ENOMEM };
-            null_mut()
-        }
+        None => no_memory(),
     }
 }
 
 /// memalign(3). glibc handles alignments that are not a power of two.
 pub(crate) extern "C" fn memalign(align: usize, size: usize) -> *mut c_void {
     if start::is_for_arena(size) && align.is_power_of_two() {
-        let at = from_arena(size, align.max(MIN_ALIGN), false);
-        if !at.is_null() {
+        if let Some(at) = from_arena(size, align.max(MIN_ALIGN), false) {
             return at;
         }
     }

@@ -1,7 +1,10 @@
 //! The functions that `zk_alloc.h` declares, for programs that need more than `malloc`.
 #![allow(unsafe_code, reason = "functions for C")]
 
-use std::ffi::c_int;
+use std::ffi::{c_int, c_uint, c_void};
+use std::mem::transmute;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::glibc;
 use crate::start::{self, State};
@@ -65,6 +68,26 @@ pub(crate) extern "C" fn zk_alloc_stop_background_thread() {
     if is_in_use() {
         arena::stop_background_thread();
     }
+}
+
+/// The program's function for [`zk_alloc_on_memory_limit`].
+static EVENT: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
+
+/// Has a function called when the resident bytes reach this share of `ZK_ALLOC_MAX_BYTES`. Null, or 0 percent, is none.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn zk_alloc_on_memory_limit(percent: c_uint, event: *mut c_void) {
+    if !is_in_use() {
+        return;
+    }
+    let percent = if event.is_null() { 0 } else { u8::try_from(percent).unwrap_or(u8::MAX) };
+    EVENT.store(event, Ordering::Release);
+    arena::on_memory_limit(percent, |resident_bytes, max_bytes| {
+        let event = EVENT.load(Ordering::Acquire);
+        if !event.is_null() {
+            // SAFETY: the caller's function, which the header declares with this type.
+            unsafe { transmute::<*mut c_void, extern "C" fn(usize, usize)>(event)(resident_bytes, max_bytes) };
+        }
+    });
 }
 
 /// `struct zk_alloc_stats`.

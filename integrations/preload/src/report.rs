@@ -49,7 +49,16 @@ extern "C" fn at_exit() {
         if !glibc::is_there() {
             return c_api::print_line(format_args!("report of {name} ({own}): not in use, the C library is not glibc"));
         }
+        if start::state() == State::Off {
+            return c_api::print_line(format_args!("report of {name} ({own}): not in use, ZK_ALLOC=off"));
+        }
         let owner = start::owner_of_malloc().unwrap_or(c"another file");
+        if Some(owner) == start::own_file() {
+            // By name, `malloc` is ours, and yet requests do not arrive here.
+            return c_api::print_line(format_args!(
+                "report of {name} ({own}): not in use, a tool such as valgrind has put its malloc in place of this one"
+            ));
+        }
         return c_api::print_line(format_args!(
             "report of {name} ({own}): not in use, malloc is that of {}",
             Text(owner.to_bytes())

@@ -3,6 +3,7 @@
 //! Until then glibc serves every request, also those of the loader and of other libraries' constructors.
 #![allow(unsafe_code, reason = "is called by the loader, and asks it")]
 
+use std::cell::UnsafeCell;
 use std::ffi::{CStr, c_char, c_void};
 use std::mem::{MaybeUninit, transmute};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
@@ -31,6 +32,8 @@ pub(crate) enum State {
     InUse,
     /// Another `malloc` comes before this one.
     NotInUse,
+    /// The process was started with `ZK_ALLOC=off`.
+    Off,
 }
 
 static STATE: AtomicU8 = AtomicU8::new(State::Early as u8);
@@ -39,6 +42,7 @@ pub(crate) fn state() -> State {
     match STATE.load(Ordering::Relaxed) {
         1 => State::InUse,
         2 => State::NotInUse,
+        3 => State::Off,
         _ => State::Early,
     }
 }
@@ -67,9 +71,9 @@ extern "C" fn begin() {
     }
     c_api::postpone_asking_host();
     // SAFETY: the C library's list of variables, before the program runs.
-    let entry = |name| unsafe { entry(environ, name) };
+    let entry = |name: &str| unsafe { entry(environ, name) };
     // One process of a tree warns of a value: the first that has the library and was started with that value.
-    let is_said = |name| procfs::parent_has_library() && entry(name).is_some_and(procfs::parent_was_started_with);
+    let is_said = |name: &str| procfs::parent_has_library() && entry(name).is_some_and(procfs::parent_was_started_with);
     let value = |name: &'static str| entry(name).map(|entry| &entry[name.len() + 1..]);
     report::configure(value(report::VARIABLE), || is_said(report::VARIABLE));
     c_api::warn_of_settings(is_said);
@@ -77,6 +81,10 @@ extern "C" fn begin() {
     let knows_libc = glibc::look_up();
     if !glibc::is_there() {
         STATE.store(State::NotInUse as u8, Ordering::Relaxed);
+        return;
+    }
+    if c_api::is_off() {
+        STATE.store(State::Off as u8, Ordering::Relaxed);
         return;
     }
     if !arrives_here() {
@@ -93,6 +101,7 @@ extern "C" fn begin() {
     STATE.store(State::InUse as u8, Ordering::Relaxed);
     profile::configure(value(profile::VARIABLE), is_said);
     MIN_BYTES.store(c_api::min_bytes_setting().unwrap_or(OPENING_BYTES), Ordering::Relaxed);
+    c_api::release_on_signal_if_set();
     c_api::start_background_thread_if_set();
 }
 
@@ -133,14 +142,23 @@ static ARRIVED: AtomicBool = AtomicBool::new(false);
 /// A length that another thread is unlikely to request at the same time.
 const PROBE_BYTES: usize = 12_289;
 
-/// Whether a request that arrived for the arena is the probe, which glibc serves.
+/// What the probe gets. glibc's heap stays as it is: a small program may never need it.
+static PROBE: Probe = Probe(UnsafeCell::new([0; PROBE_BYTES]));
+
+#[repr(align(16))]
+struct Probe(UnsafeCell<[u8; PROBE_BYTES]>);
+
+// SAFETY: only a program's wrapper of `malloc` writes there, for the one probe.
+unsafe impl Sync for Probe {}
+
+/// The memory for a request, if it is the probe.
 #[inline]
-pub(crate) fn is_probe(size: usize) -> bool {
+pub(crate) fn answer_to_probe(size: usize) -> Option<*mut c_void> {
     let is_probe = size == PROBE_BYTES && IS_PROBED.load(Ordering::Relaxed);
-    if is_probe {
+    is_probe.then(|| {
         ARRIVED.store(true, Ordering::Relaxed);
-    }
-    is_probe
+        PROBE.0.get().cast()
+    })
 }
 
 /// Whether `malloc` is ours. It is not if the program brings its own, which comes before all libraries, or if `dlopen`
@@ -163,11 +181,16 @@ fn arrives_here() -> bool {
     };
     IS_PROBED.store(true, Ordering::Relaxed);
     MIN_BYTES.store(PROBE_BYTES, Ordering::Relaxed);
-    // SAFETY: this `free` belongs to this `malloc`, whichever library has them.
-    unsafe { free(malloc(PROBE_BYTES)) };
+    // SAFETY: any length is allowed.
+    let at = unsafe { malloc(PROBE_BYTES) };
     MIN_BYTES.store(usize::MAX, Ordering::Relaxed);
     IS_PROBED.store(false, Ordering::Relaxed);
-    ARRIVED.load(Ordering::Relaxed)
+    let arrived = ARRIVED.load(Ordering::Relaxed);
+    if !arrived {
+        // SAFETY: this `free` belongs to this `malloc`, whichever library has them.
+        unsafe { free(at) };
+    }
+    arrived
 }
 
 /// The file of the `malloc` that comes first.

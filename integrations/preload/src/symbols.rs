@@ -5,8 +5,7 @@
 //! `malloc` needs these tables before it can return.
 #![allow(unsafe_code, reason = "reads tables of the loader")]
 
-use std::ffi::{CStr, c_char, c_void};
-use std::mem::MaybeUninit;
+use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr::{null, null_mut};
 
 /// Tags of `.dynamic` for which libc has no names, or other types.
@@ -29,6 +28,37 @@ struct Dynamic {
     value: u64,
 }
 
+/// The search for the file that contains an address.
+struct Search {
+    address: usize,
+    /// The difference between addresses in memory and in the file, and the segments of the file.
+    found: Option<(usize, &'static [libc::Elf64_Phdr])>,
+}
+
+/// Notes a file if it contains the address. Returns 1 to end the search.
+///
+/// # Safety
+/// Called by `dl_iterate_phdr` only, with a [`Search`].
+unsafe extern "C" fn look(info: *mut libc::dl_phdr_info, _size: usize, search: *mut c_void) -> c_int {
+    // SAFETY: upheld by the caller.
+    let (info, search) = unsafe { (&*info, &mut *search.cast::<Search>()) };
+    if info.dlpi_phdr.is_null() {
+        return 0;
+    }
+    // SAFETY: a list of this length, which lasts as long as the file is loaded.
+    let segments = unsafe { std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
+    let bias = info.dlpi_addr as usize;
+    let contains = |segment: &libc::Elf64_Phdr| {
+        let begin = bias.wrapping_add(segment.p_vaddr as usize);
+        segment.p_type == libc::PT_LOAD && search.address.wrapping_sub(begin) < segment.p_memsz as usize
+    };
+    if !segments.iter().any(contains) {
+        return 0;
+    }
+    search.found = Some((bias, segments));
+    1
+}
+
 /// The tables of one file, which stay valid as long as it is loaded.
 pub(crate) struct Symbols {
     /// The difference between addresses in memory and in the file.
@@ -43,28 +73,26 @@ pub(crate) struct Symbols {
 impl Symbols {
     /// The tables of the file that contains an address. `None` if no file does, or if that file has no such tables.
     ///
+    /// dladdr(3) would find the file too, but it also searches all symbols of the file for the nearest one. That takes
+    /// longer than the rest of this library's start.
+    ///
     /// # Safety
     /// The file stays loaded while the result is in use.
     pub(crate) unsafe fn around(address: *const c_void) -> Option<Self> {
-        let mut info = MaybeUninit::<libc::Dl_info>::zeroed();
-        // SAFETY: a place for the answer; all zeroes are a valid value of it.
-        let info = unsafe {
-            libc::dladdr(address, info.as_mut_ptr());
-            info.assume_init()
-        };
-        // SAFETY: null, or the address at which the loader mapped the file's first byte, where its header lies.
-        let header = unsafe { info.dli_fbase.cast::<libc::Elf64_Ehdr>().as_ref() }?;
-        if header.e_ident[..4] != *b"\x7fELF" {
-            return None;
-        }
-        let start: *const u8 = info.dli_fbase.cast();
-        // SAFETY: a file's program headers are mapped with its header; the loader read them there.
-        let segments = unsafe {
-            let first = start.add(header.e_phoff as usize).cast::<libc::Elf64_Phdr>();
-            std::slice::from_raw_parts(first, usize::from(header.e_phnum))
-        };
+        let mut search = Search { address: address.addr(), found: None };
+        // SAFETY: `look` gets this variable as its last argument.
+        unsafe { libc::dl_iterate_phdr(Some(look), (&raw mut search).cast()) };
+        let (bias, segments) = search.found?;
+        // SAFETY: the loader's list of the segments of a file that stays loaded, as the caller upholds.
+        unsafe { Self::of(bias, segments) }
+    }
+
+    /// The tables of a file that was loaded at an address.
+    ///
+    /// # Safety
+    /// These are the segments of a loaded file, which stays loaded while the result is in use.
+    unsafe fn of(bias: usize, segments: &[libc::Elf64_Phdr]) -> Option<Self> {
         let of = |kind| segments.iter().find(|segment| segment.p_type == kind);
-        let bias = start.addr().wrapping_sub(of(libc::PT_LOAD)?.p_vaddr as usize);
         let mut entry =
             std::ptr::with_exposed_provenance::<Dynamic>(bias.wrapping_add(of(libc::PT_DYNAMIC)?.p_vaddr as usize));
         let (mut symbols, mut names, mut hashes, mut versions) = (None, None, None, None);

@@ -60,10 +60,12 @@ use crate::tuning;
 
 #[cfg(test)]
 pub(crate) use budget::retained_limit;
-pub(crate) use budget::{purged_bytes, resident_bytes, set_kept, set_retained};
+pub(crate) use budget::{max_bytes, purged_bytes, resident_bytes, set_kept, set_retained};
 pub(crate) use decay::{Policy, bell, set_watched, tick};
 pub(crate) use layout::{HugeAdvice, page_bytes};
 pub(crate) use residency::Purge;
+#[cfg(feature = "c-api")]
+pub use size_classes::NotFreeable;
 pub(crate) use size_classes::fetch_most;
 pub(crate) use zone::Contents;
 
@@ -71,6 +73,15 @@ use budget::Limit;
 use size_classes::SizeClasses;
 use thread_cache::{Cache, Totals};
 use zone::Shortage;
+
+/// What becomes of a request that the arena does not serve.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unserved {
+    /// The backing allocator serves it.
+    BackingServes,
+    /// It fails: it would exceed the cap, and the cap is hard.
+    Fails,
+}
 
 /// See the module's documentation.
 #[derive(Debug)]
@@ -178,7 +189,7 @@ fn serve_first(settings: &Settings, first: impl FnOnce(Moment)) -> Option<&'stat
 #[cold]
 fn open_now() -> Option<&'static Arena> {
     // The first allocator brings the program's settings. Until then, no request needs the arena.
-    let program = config::program()?;
+    let program = config::program().filter(|_| !config::is_off())?;
     GLOBAL.state.compare_exchange(NONE, OPENING, Ordering::Relaxed, Ordering::Relaxed).ok()?;
     let place = GLOBAL.arena.get().cast::<Arena>();
     // SAFETY: this thread alone moved the state to `OPENING`, and until `OPEN` nobody else reads or writes.
@@ -288,6 +299,8 @@ impl Arena {
         #[cfg(unix)]
         black_box(&BEFORE_MAIN);
         os::refer_to_pin();
+        // While there is memory, and no filter of system calls.
+        os::process_generation();
         // SAFETY: the caller's.
         let config = unsafe {
             (&raw mut (*place).config).write(config::load(program));
@@ -335,14 +348,38 @@ impl Arena {
         self.region.zone(route::SLABS)
     }
 
-    /// Allocates memory for a request. `None` if there is none, or if it would exceed the cap.
+    /// Allocates memory for a request of at least one byte.
+    ///
+    /// # Errors
+    /// What the caller does instead: there is no memory, or it would exceed the cap.
     #[inline(always)]
-    pub(crate) fn alloc(&self, size: usize, align: usize, contents: Contents) -> Option<NonNull<u8>> {
+    pub(crate) fn alloc(&self, size: usize, align: usize, contents: Contents) -> Result<NonNull<u8>, Unserved> {
         match self.try_alloc(size, align, contents, Limit::Peak) {
-            Ok(at) => Some(at),
-            Err(Shortage::Full) => self.alloc_in_any_zone(size, align, contents),
-            Err(Shortage::Refused) => None,
-            Err(Shortage::OverBudget) => self.alloc_within_budget(size, align, contents),
+            Ok(at) => Ok(at),
+            Err(shortage) => {
+                let found = match shortage {
+                    Shortage::Full => self.alloc_in_any_zone(size, align, contents),
+                    Shortage::Refused => None,
+                    Shortage::OverBudget => self.alloc_within_budget(size, align, contents),
+                };
+                found.map_or_else(|| self.alloc_at_hard_limit(size, align, contents), Ok)
+            }
+        }
+    }
+
+    /// A request found no memory. Where the cap is hard, tries once more to learn whether the cap is the reason.
+    #[cold]
+    fn alloc_at_hard_limit(&self, size: usize, align: usize, contents: Contents) -> Result<NonNull<u8>, Unserved> {
+        let max_bytes = self.config.settings.max_bytes.value;
+        if !self.config.settings.max_hard.value || max_bytes == usize::MAX {
+            return Err(Unserved::BackingServes);
+        }
+        match self.try_alloc(size, align, contents, Limit::Cap) {
+            Ok(at) => Ok(at),
+            Err(Shortage::Full | Shortage::Refused) if size <= max_bytes.saturating_sub(resident_bytes()) => {
+                Err(Unserved::BackingServes)
+            }
+            Err(_) => Err(Unserved::Fails),
         }
     }
 

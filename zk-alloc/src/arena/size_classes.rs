@@ -2,6 +2,8 @@
 #![allow(unsafe_code, reason = "hands out memory")]
 
 use std::ffi::c_void;
+#[cfg(feature = "c-api")]
+use std::fmt;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -21,6 +23,39 @@ const BATCH: usize = 32;
 /// The most blocks of `bytes` that a thread fetches at once if its cache holds at most `capacity`.
 pub(crate) fn fetch_most(bytes: usize, capacity: usize) -> usize {
     (tuning::fetch_bytes() / bytes).clamp(1, tuning::fetch_blocks().clamp(1, BATCH)).min(capacity / 2)
+}
+
+/// Why an address in the arena can't be freed.
+#[cfg(feature = "c-api")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotFreeable {
+    /// It lies within a block.
+    InBlock {
+        /// Its place in the block, in bytes.
+        offset: usize,
+        /// The length of the block.
+        bytes: usize,
+    },
+    /// The block was freed before.
+    FreedBlock {
+        /// The length of the block.
+        bytes: usize,
+    },
+    /// It lies in no block, and no page run begins there.
+    NoRun,
+}
+
+#[cfg(feature = "c-api")]
+impl fmt::Display for NotFreeable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::InBlock { offset, bytes } => {
+                write!(f, "no allocation begins there; it is byte {offset} of a block of {bytes} bytes")
+            }
+            Self::FreedBlock { bytes } => write!(f, "the block of {bytes} bytes was freed before"),
+            Self::NoRun => f.write_str("no allocation begins there, or it was freed before"),
+        }
+    }
 }
 
 /// See the module's documentation.
@@ -112,6 +147,40 @@ impl SizeClasses {
             cache.taken_back(class);
         }
         is_cached
+    }
+
+    /// As [`put_cached`](Self::put_cached), for a caller who may free what is no block, or a block twice. Returns `false` also if the address
+    /// looks as if it were; [`check`](Self::check) tells.
+    ///
+    /// # Safety
+    /// If `at` came from [`alloc`](Self::alloc), it is of this class, and nobody uses it any more.
+    #[cfg(feature = "c-api")]
+    #[inline(always)]
+    pub(crate) unsafe fn put_checked(&self, class: Class, at: NonNull<u8>) -> bool {
+        let block = at.addr().get();
+        if !self.slabs.begins_block(class, block) {
+            return false;
+        }
+        let Some(cache) = thread_cache::enter() else { return false };
+        let is_cached = cache.push_unless_last(class, block as u64);
+        if is_cached {
+            cache.taken_back(class);
+        }
+        is_cached
+    }
+
+    /// Whether an address in a slab of this class is that of a block, and the block is not one of those that this thread freed last.
+    ///
+    /// # Errors
+    /// What is wrong.
+    #[cfg(feature = "c-api")]
+    pub(crate) fn check(&self, class: Class, at: NonNull<u8>) -> Result<(), NotFreeable> {
+        let (address, bytes) = (at.addr().get(), class.block_bytes());
+        if !self.slabs.begins_block(class, address) {
+            return Err(NotFreeable::InBlock { offset: address - self.slabs.block_around(class, address), bytes });
+        }
+        let is_cached = thread_cache::enter().is_some_and(|cache| cache.is_among_last(class, address as u64));
+        if is_cached { Err(NotFreeable::FreedBlock { bytes }) } else { Ok(()) }
     }
 
     /// Frees a block.

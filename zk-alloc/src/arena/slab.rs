@@ -22,6 +22,8 @@ use super::room;
 use super::table::Table;
 use super::zone::{Shortage, Zone};
 use crate::classes::{self, Class, MAX_WORDS};
+#[cfg(feature = "c-api")]
+use crate::os;
 use crate::os::Errno;
 use crate::sync::{AtomicU8, AtomicU64, Ordering};
 
@@ -233,7 +235,10 @@ impl SlabTable {
             let one = self.block_at(class, address);
             match &mut last {
                 // Blocks of one word are freed together.
-                Some(last) if (last.unit, last.word) == (one.unit, one.word) => last.mask |= one.mask,
+                Some(last) if (last.unit, last.word) == (one.unit, one.word) => {
+                    check_freed_once(last.mask & one.mask, class, || address);
+                    last.mask |= one.mask;
+                }
                 last => {
                     if let Some(blocks) = last.replace(one) {
                         self.give(zone, blocks);
@@ -261,6 +266,25 @@ impl SlabTable {
         Blocks { unit: slab / UNIT_BYTES, word: block / WORD_BITS, mask: 1 << (block % WORD_BITS) }
     }
 
+    /// The address of the first of these blocks.
+    fn address_of(&self, class: Class, blocks: Blocks) -> usize {
+        let block = blocks.word * WORD_BITS + blocks.mask.trailing_zeros() as usize;
+        self.base + blocks.unit * UNIT_BYTES + block * class.block_bytes()
+    }
+
+    /// Whether an address in a slab of this class is the first of a block.
+    #[cfg(feature = "c-api")]
+    #[inline(always)]
+    pub(crate) fn begins_block(&self, class: Class, address: usize) -> bool {
+        class.begins_block((address - self.base) & (class.slab_bytes() - 1))
+    }
+
+    /// The address of the block in which an address lies.
+    #[cfg(feature = "c-api")]
+    pub(crate) fn block_around(&self, class: Class, address: usize) -> usize {
+        self.address_of(class, self.block_at(class, address))
+    }
+
     /// Frees blocks that the caller owns, and returns their slab to the zone if all of its blocks are free. The next purge looks at the
     /// slab.
     fn give(&self, zone: &Zone, blocks: Blocks) {
@@ -283,7 +307,7 @@ impl SlabTable {
         let Blocks { unit, word, mask } = blocks;
         // Release: the caller's use of the blocks ends before.
         let before = self.free_word(unit, word).fetch_or(mask, Ordering::SeqCst);
-        debug_assert_eq!(before & mask, 0, "a block was freed that was free");
+        check_freed_once(before & mask, class, || self.address_of(class, Blocks { mask: before & mask, ..blocks }));
         // A thread that found this word empty may have cleared the hint.
         if before == 0 {
             self.hints.set(class.number() as usize).set(unit);
@@ -350,6 +374,18 @@ impl SlabTable {
         }
         committed
     }
+}
+
+/// Ends the process if blocks that come back to their slab are free already. C programs free memory twice, and the second copy of a
+/// block reaches its bitmap at the latest here. Rust programs can't, unless their unsafe code is wrong.
+#[inline(always)]
+fn check_freed_once(free_before: u64, class: Class, address: impl FnOnce() -> usize) {
+    #[cfg(feature = "c-api")]
+    if free_before != 0 {
+        os::abort(format_args!("free({:#x}): the block of {} bytes was freed twice", address(), class.block_bytes()));
+    }
+    #[cfg(not(feature = "c-api"))]
+    debug_assert_eq!(free_before, 0, "a block of {} bytes at {:#x} was freed twice", class.block_bytes(), address());
 }
 
 /// The bits of a word whose blocks fill whole cache lines, so that the thread that takes them shares no line. All bits, if there are none.

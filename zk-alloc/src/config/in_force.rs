@@ -48,6 +48,8 @@ pub struct SettingsInForce {
     pub retain_for: InForce<Duration>,
     /// The most bytes of the arena that may be resident at any time; `usize::MAX` is no limit.
     pub max_bytes: InForce<usize>,
+    /// Whether a request beyond that fails, instead of going to the backing allocator.
+    pub max_hard: InForce<bool>,
     /// Where to ask for huge pages. [`Stats::huge_pages`](crate::Stats::huge_pages) has the outcome on this host.
     pub huge_pages: InForce<HugePages>,
     /// From this many bytes on, the kernel zeroes dirty memory; `usize::MAX` is never.
@@ -69,6 +71,7 @@ impl fmt::Display for SettingsInForce {
         RETAIN_BYTES.write(self.retain_bytes, f, &mut before)?;
         RETAIN_FOR.write(self.retain_for, f, &mut before)?;
         MAX_BYTES.write(self.max_bytes, f, &mut before)?;
+        MAX_HARD.write(self.max_hard, f, &mut before)?;
         HUGE_PAGES.write(self.huge_pages, f, &mut before)?;
         LAZY_ZERO_BYTES.write(self.lazy_zero_bytes, f, &mut before)?;
         SANDBOX.write(self.sandbox, f, &mut before)?;
@@ -158,6 +161,28 @@ pub(super) const HUGE_PAGES: Setting<HugePages> = Setting {
     show: |wish| Shown::Word(wish.word()),
 };
 
+/// Not a setting of the arena: with "off" there is none.
+pub(super) const OFF: Setting<bool> = Setting {
+    variable: os::OFF,
+    wanted: "on or off",
+    parse: |text| match text {
+        "on" => Some(false),
+        "off" => Some(true),
+        _ => None,
+    },
+    may_be: |_| true,
+    show: |is_off| Shown::Word(if is_off { "off" } else { "on" }),
+};
+
+/// Not a setting of the arena: 0 is no signal.
+pub(super) const RELEASE_SIGNAL: Setting<i32> = Setting {
+    variable: "ZK_ALLOC_RELEASE_SIGNAL",
+    wanted: "the name or number of a signal without another meaning (such as USR1)",
+    parse: os::signal_number,
+    may_be: |_| true,
+    show: |_| Shown::Word("no signal"),
+};
+
 /// A setting that is on or off.
 const fn switch(variable: &'static str) -> Setting<bool> {
     Setting {
@@ -173,6 +198,7 @@ const fn switch(variable: &'static str) -> Setting<bool> {
     }
 }
 
+pub(super) const MAX_HARD: Setting<bool> = switch("ZK_ALLOC_MAX_HARD");
 pub(super) const SANDBOX: Setting<bool> = switch(os::SANDBOX);
 
 pub(super) const BACKGROUND: Setting<bool> = switch("ZK_ALLOC_BACKGROUND");

@@ -46,6 +46,7 @@ pub struct Settings {
     pub(super) retain_bytes: Option<usize>,
     pub(super) retain_for: Option<Duration>,
     pub(super) max_bytes: Option<usize>,
+    pub(super) max_hard: Option<bool>,
     pub(super) huge_pages: Option<HugePages>,
     pub(super) lazy_zero_bytes: Option<usize>,
     pub(super) sandbox: Option<bool>,
@@ -62,6 +63,7 @@ impl Settings {
             retain_bytes: None,
             retain_for: None,
             max_bytes: None,
+            max_hard: None,
             huge_pages: None,
             lazy_zero_bytes: None,
             sandbox: None,
@@ -101,6 +103,13 @@ impl Settings {
     /// The most bytes of the arena that may be resident at any time: `ZK_ALLOC_MAX_BYTES`. `usize::MAX` is no limit.
     pub const fn max_bytes(mut self, bytes: usize) -> Self {
         self.max_bytes = Some(bytes);
+        self
+    }
+
+    /// Whether a request that would exceed [`max_bytes`](Self::max_bytes) fails (`GlobalAlloc` returns null), instead of going to the
+    /// backing allocator: `ZK_ALLOC_MAX_HARD`.
+    pub const fn max_hard(mut self, on: bool) -> Self {
+        self.max_hard = Some(on);
         self
     }
 

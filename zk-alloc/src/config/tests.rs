@@ -7,12 +7,13 @@ const MACHINE: Host = Host {
 };
 
 /// Each setting: its variable, a good value, and the program's word for another, with that as the environment has it.
-const EACH: [(&str, &str, Settings, &str); 10] = [
+const EACH: [(&str, &str, Settings, &str); 11] = [
     ("ZK_ALLOC_MIN_BYTES", "4K", Settings::new().min_bytes(100), "100"),
     ("ZK_ALLOC_SLAB_GB", "8", Settings::new().thread_capacity_bytes(3 << 30), "3"),
     ("ZK_ALLOC_RETAIN_BYTES", "2G", Settings::new().retain_bytes(0), "0"),
     ("ZK_ALLOC_RETAIN_FOR", "0.5", Settings::new().retain_for(Duration::from_secs(60)), "60"),
     ("ZK_ALLOC_MAX_BYTES", "1T", Settings::new().max_bytes(1 << 20), "1048576"),
+    ("ZK_ALLOC_MAX_HARD", "0", Settings::new().max_hard(true), "1"),
     ("ZK_ALLOC_THP", "never", Settings::new().huge_pages(HugePages::Always), "always"),
     ("ZK_ALLOC_LAZY_ZERO_BYTES", "4M", Settings::new().lazy_zero_bytes(1 << 30), "1073741824"),
     ("ZK_ALLOC_SANDBOX", "0", Settings::new().sandbox(true), "1"),

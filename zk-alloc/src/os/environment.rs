@@ -12,11 +12,14 @@ use crate::written_once::WrittenOnce;
 
 /// Every variable that the crate reads. A lookup of any other name finds nothing.
 pub(crate) const VARIABLES: &[&str] = &[
+    super::OFF,
     "ZK_ALLOC_SLAB_GB",
     "ZK_ALLOC_MIN_BYTES",
     "ZK_ALLOC_RETAIN_BYTES",
     "ZK_ALLOC_RETAIN_FOR",
     "ZK_ALLOC_MAX_BYTES",
+    "ZK_ALLOC_MAX_HARD",
+    "ZK_ALLOC_RELEASE_SIGNAL",
     "ZK_ALLOC_THP",
     "ZK_ALLOC_LAZY_ZERO_BYTES",
     super::SANDBOX,
@@ -30,6 +33,19 @@ pub(crate) const VARIABLES: &[&str] = &[
     "ZK_ALLOC_PROFILE_BYTES",
     super::pages::TEST_PAGE_BYTES,
     super::TEST_BARE_METAL,
+];
+
+/// The beginning of the names of all variables.
+const PREFIX: &[u8] = b"ZK_ALLOC_";
+
+/// Names that another build or another part reads: no mistakes, although this build knows nothing of them. Tests and benches have the last.
+const ELSEWHERE: &[&str] = &[
+    "ZK_ALLOC_REPORT",
+    "ZK_ALLOC_PROFILE",
+    "ZK_ALLOC_PROFILE_BYTES",
+    "ZK_ALLOC_TUNE",
+    "ZK_ALLOC_TEST_",
+    "ZK_ALLOC_SOAK_",
 ];
 
 /// Longer than any usable value, and longer than the part of a value that a message shows ([`Cut`](super::Cut)).
@@ -84,22 +100,77 @@ impl fmt::Debug for Value {
     }
 }
 
-/// The value of each of [`VARIABLES`].
-type Values = [Option<Value>; VARIABLES.len()];
+/// The environment, as far as this crate reads it.
+#[derive(Clone, Copy)]
+struct Values {
+    /// The value of each of [`VARIABLES`].
+    known: [Option<Value>; VARIABLES.len()],
+    /// The name of the first variable that looks like one of ours and is none.
+    unknown: Option<Value>,
+}
 
 static SNAPSHOT: WrittenOnce<Values> = WrittenOnce::new();
 
-/// The value that a variable of [`VARIABLES`] had when the process started, if any. Allocates nothing, and never waits. Outside of
-/// Unix nothing can run before `main`, so the standard library is asked.
-pub(crate) fn variable(name: &str) -> Option<Value> {
+fn snapshot() -> Option<&'static Values> {
     let taken_now = || {
         // A library's constructor may get here before ours has run. (A signal handler that interrupts the copying finds no variables:
         // it can't wait for the code that it interrupted.)
         hook::take();
         SNAPSHOT.get()
     };
-    let values = SNAPSHOT.get().or_else(taken_now)?;
-    values[VARIABLES.iter().position(|&known| known == name)?]
+    SNAPSHOT.get().or_else(taken_now)
+}
+
+/// The value that a variable of [`VARIABLES`] had when the process started, if any. Allocates nothing, and never waits. Outside of
+/// Unix nothing can run before `main`, so the standard library is asked.
+pub(crate) fn variable(name: &str) -> Option<Value> {
+    snapshot()?.known[VARIABLES.iter().position(|&known| known == name)?]
+}
+
+/// The name of a variable that looks like one of ours and that no part of the allocator reads, if the process was started with one.
+pub(crate) fn unknown_variable() -> Option<Value> {
+    snapshot()?.unknown
+}
+
+/// The name of an entry of the environment, if it is an [unknown variable](unknown_variable).
+fn unknown_name(entry: &[u8]) -> Option<&[u8]> {
+    let name = entry.split(|&byte| byte == b'=').next().filter(|name| name.starts_with(PREFIX))?;
+    let is_elsewhere = |other: &&str| match other.as_bytes() {
+        family if family.ends_with(b"_") => name.starts_with(family),
+        other => name == other,
+    };
+    let is_known = VARIABLES.iter().any(|known| known.as_bytes() == name) || ELSEWHERE.iter().any(is_elsewhere);
+    if is_known { None } else { Some(name) }
+}
+
+/// The variable whose name is nearest to this one, if one is near.
+pub(crate) fn nearest_variable(name: &str) -> Option<&'static str> {
+    /// Letters to insert, drop or replace.
+    const MOST_EDITS: usize = 4;
+    let is_public = |known: &&&str| !known.starts_with("ZK_ALLOC_TEST_");
+    let near = VARIABLES.iter().filter(is_public).map(|&known| (edits(name.as_bytes(), known.as_bytes()), known));
+    near.min_by_key(|&(edits, _)| edits).filter(|&(edits, _)| edits <= MOST_EDITS).map(|(_, known)| known)
+}
+
+/// The least number of letters to insert, drop or replace that makes one text of the other (Levenshtein's distance).
+fn edits(from: &[u8], to: &[u8]) -> usize {
+    const MOST_BYTES: usize = 64;
+    if from.len() >= MOST_BYTES || to.len() >= MOST_BYTES {
+        return usize::MAX;
+    }
+    // The distances from the beginning of `from` so far to each beginning of `to`.
+    let mut row: [usize; MOST_BYTES] = std::array::from_fn(|index| index);
+    for (index, letter) in from.iter().enumerate() {
+        let (mut diagonal, mut left) = (row[0], index + 1);
+        row[0] = left;
+        for (place, other) in row[1..].iter_mut().zip(to) {
+            let replaced = diagonal + usize::from(letter != other);
+            diagonal = *place;
+            left = replaced.min(left + 1).min(diagonal + 1);
+            *place = left;
+        }
+    }
+    row[to.len()]
 }
 
 #[cfg(unix)]
@@ -107,7 +178,7 @@ mod hook {
     use std::ffi::{CStr, c_char};
     use std::hint::black_box;
 
-    use super::{SNAPSHOT, VARIABLES, Value, Values};
+    use super::{SNAPSHOT, VARIABLES, Value, Values, unknown_name};
 
     #[cfg(not(target_vendor = "apple"))]
     fn environ() -> *const *const c_char {
@@ -131,7 +202,7 @@ mod hook {
 
     /// Copies the values of [`VARIABLES`] from the C library's list. The first of equal names counts, as for getenv(3).
     fn copied() -> Values {
-        let mut values = [None; VARIABLES.len()];
+        let mut values = Values { known: [None; VARIABLES.len()], unknown: None };
         let mut at = environ();
         while !at.is_null() {
             // SAFETY: the list ends with a null pointer, where the loop stops. It is the list at the start of the process, when no
@@ -144,10 +215,12 @@ mod hook {
             let entry = unsafe { CStr::from_ptr(entry) }.to_bytes();
             let found = VARIABLES
                 .iter()
-                .zip(values.iter_mut())
+                .zip(values.known.iter_mut())
                 .find_map(|(name, value)| Some((value, entry.strip_prefix(name.as_bytes())?.strip_prefix(b"=")?)));
             if let Some((value @ None, bytes)) = found {
                 *value = Some(Value::new(bytes));
+            } else if let (None, Some(name)) = (values.unknown, unknown_name(entry)) {
+                values.unknown = Some(Value::new(name));
             }
             // SAFETY: not past the null pointer that ends the list.
             at = unsafe { at.add(1) };
@@ -176,11 +249,12 @@ mod hook {
 
 #[cfg(not(unix))]
 mod hook {
-    use super::{SNAPSHOT, VARIABLES, Value};
+    use super::{SNAPSHOT, VARIABLES, Value, Values};
 
     pub(super) fn take() {
         let value = |name| std::env::var_os(name).map(|found| Value::new(found.as_encoded_bytes()));
-        SNAPSHOT.write(|| std::array::from_fn(|index| value(VARIABLES[index])));
+        // To list all variables would allocate.
+        SNAPSHOT.write(|| Values { known: std::array::from_fn(|index| value(VARIABLES[index])), unknown: None });
     }
 }
 
@@ -196,6 +270,35 @@ mod tests {
         }
         let broken = Value::new(b"4\xFF\xFE96");
         assert_eq!((format!("{broken:?}"), broken.text()), (r#""4\xFF\xFE96""#.into(), None));
+    }
+
+    /// A misspelt variable would be ignored in silence; one that another part reads is no mistake.
+    #[test]
+    fn a_name_that_nothing_reads_is_found_and_the_nearest_name_too() {
+        for (entry, unknown) in [
+            (&b"ZK_ALLOC_MAX_BYTE=1"[..], Some(&b"ZK_ALLOC_MAX_BYTE"[..])),
+            (b"ZK_ALLOC_=", Some(b"ZK_ALLOC_")),
+            (b"ZK_ALLOC_MAX_BYTES=1", None),
+            (b"ZK_ALLOC=off", None),
+            (b"ZK_ALLOCATOR=1", None),
+            (b"ZK_ALLOC_REPORT=1", None),
+            (b"ZK_ALLOC_PROFILE=/tmp", None),
+            (b"ZK_ALLOC_TEST_HOST=1", None),
+            (b"PATH=ZK_ALLOC_MAX", None),
+        ] {
+            assert_eq!(unknown_name(entry), unknown, "{}", String::from_utf8_lossy(entry));
+        }
+        for (name, nearest) in [
+            ("ZK_ALLOC_MAX_BYTE", Some("ZK_ALLOC_MAX_BYTES")),
+            ("ZK_ALLOC_MAXBYTES", Some("ZK_ALLOC_MAX_BYTES")),
+            ("ZK_ALLOC_RETAIN", Some("ZK_ALLOC_RETAIN_FOR")),
+            ("ZK_ALLOC_BACKGROUND_THREAD", None),
+            ("ZK_ALLOC_TEST_PAGE_BYTE", None),
+        ] {
+            assert_eq!(nearest_variable(name), nearest, "{name}");
+        }
+        assert_eq!((edits(b"kitten", b"sitting"), edits(b"", b"abc"), edits(b"abc", b"")), (3, 3, 3));
+        assert_eq!(nearest_variable(&"x".repeat(1000)), None);
     }
 
     #[test]

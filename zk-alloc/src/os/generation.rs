@@ -94,6 +94,8 @@ mod page {
     static BEFORE_MAIN: extern "C" fn() = begin;
 
     extern "C" fn begin() {
+        // Most processes that inherit the preloaded library never open the arena. It takes the page when it opens.
+        #[cfg(not(feature = "c-api"))]
         super::process_generation();
     }
 }

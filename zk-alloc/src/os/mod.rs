@@ -29,6 +29,8 @@ mod sandbox;
 #[path = "../../tests/support/seccomp.rs"]
 mod seccomp;
 #[cfg(unix)]
+mod signals;
+#[cfg(unix)]
 mod stderr;
 mod text;
 #[cfg(thread_blocks)]
@@ -40,7 +42,7 @@ mod threads;
 pub(crate) use at_fork::{Signals, at_fork, thread_id};
 #[cfg(test)]
 pub(crate) use environment::VARIABLES;
-pub(crate) use environment::{Value, variable};
+pub(crate) use environment::{Value, nearest_variable, unknown_variable, variable};
 pub(crate) use generation::process_generation;
 #[cfg(feature = "c-api")]
 pub(crate) use host::postpone as postpone_asking_host;
@@ -66,7 +68,11 @@ pub(crate) use parking::Parking;
 pub(crate) use pin::refer as refer_to_pin;
 pub(crate) use sandbox::{SANDBOX, enter_sandbox, is_in_sandbox};
 #[cfg(unix)]
+pub(crate) use signals::{on_signal, signal_number};
+#[cfg(unix)]
 pub(crate) use stderr::write_stderr;
+#[cfg(feature = "c-api")]
+pub(crate) use text::abort;
 pub(crate) use text::{Cut, warn};
 #[cfg(all(thread_blocks, feature = "profile"))]
 pub(crate) use thread_block::{PROFILE_BLOCK_BYTES, profile_block};
@@ -76,6 +82,18 @@ pub(crate) use thread_block::{THREAD_BLOCK_BYTES, thread_block};
 pub(crate) use threads::may_be_on_signal_stack;
 #[cfg(unix)]
 pub(crate) use threads::{arm_thread_exit, fence_other_threads, may_be_in_signal_handler, return_key, thread_exit_key};
+
+/// No signal can be handled here.
+#[cfg(not(unix))]
+pub(crate) fn signal_number(_text: &str) -> Option<i32> {
+    None
+}
+
+/// No signal can be handled here.
+#[cfg(not(unix))]
+pub(crate) fn on_signal(_number: i32, _run: fn()) -> bool {
+    false
+}
 
 /// Does nothing: nothing unloads this code here.
 #[cfg(not(all(target_os = "linux", target_env = "gnu", not(target_feature = "crt-static"), not(feature = "c-api"))))]
@@ -116,6 +134,9 @@ pub(crate) enum HostHugePages {
     /// Off, unknown to this kernel, or not readable.
     Unavailable,
 }
+
+/// The variable that leaves everything to the backing allocator.
+pub(crate) const OFF: &str = "ZK_ALLOC";
 
 /// The variable that sets constants of the allocator, in builds with the feature `tune`.
 #[cfg(feature = "tune")]

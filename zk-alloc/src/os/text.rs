@@ -28,6 +28,15 @@ pub(crate) fn warn(message: fmt::Arguments<'_>) {
     super::write_stderr(&line.bytes[..line.len]);
 }
 
+/// Writes one line to standard error, and ends the process as abort(3) does.
+#[cfg(feature = "c-api")]
+#[cold]
+#[inline(never)]
+pub(crate) fn abort(message: fmt::Arguments<'_>) -> ! {
+    warn(message);
+    std::process::abort()
+}
+
 /// A value whose `Debug` text is cut off where it becomes too long for a message.
 pub(crate) struct Cut<'a, T: ?Sized>(pub(crate) &'a T);
 

@@ -15,6 +15,10 @@ use crate::sync::{AtomicU8, AtomicU64, Ordering, compiler_fence};
 /// Where the addresses of a thread's blocks lie, class by class.
 pub(super) type Blocks = [AtomicU64; classes::PLACES];
 
+/// Blocks with which one that is freed is compared, to notice that it was freed before.
+#[cfg(feature = "c-api")]
+const LAST: usize = 3;
+
 /// The cache of one thread. All zeroes is a cache that never had a thread.
 #[derive(Debug)]
 #[repr(C, align(128))]
@@ -263,6 +267,32 @@ impl Cache {
             self.count(class).store(count + 1, Ordering::Relaxed);
         }
         has_room
+    }
+
+    /// Keeps a block; `false` where there is no room, or where the block may be among the last that came. That is exact only while that many
+    /// are cached: the places before the first one are those of another class.
+    #[cfg(feature = "c-api")]
+    #[inline(always)]
+    pub(crate) fn push_unless_last(&self, class: Class, block: u64) -> bool {
+        // SAFETY: as in `place`. Each place is read through this reference, because the compiler reads an atomic pointer again for each.
+        let blocks = unsafe { &*self.blocks.load(Ordering::Relaxed) };
+        let count = self.count(class).load(Ordering::Relaxed) as usize;
+        let end = class.first_place() + count;
+        let place = |index: usize| &blocks[index % classes::PLACES];
+        let is_last = (1..=LAST).any(|back| place(end.wrapping_sub(back)).load(Ordering::Relaxed) == block);
+        let is_kept = !is_last && count < class.capacity();
+        if is_kept {
+            place(end).store(block, Ordering::Relaxed);
+            self.count(class).store(count as u8 + 1, Ordering::Relaxed);
+        }
+        is_kept
+    }
+
+    /// Whether a block is among the last that came.
+    #[cfg(feature = "c-api")]
+    pub(crate) fn is_among_last(&self, class: Class, block: u64) -> bool {
+        let count = self.count(class).load(Ordering::Relaxed) as usize;
+        (count.saturating_sub(LAST)..count).any(|index| self.place(class, index).load(Ordering::Relaxed) == block)
     }
 
     pub(super) fn has_blocks(&self) -> bool {
