@@ -74,14 +74,13 @@ impl Arena {
                 if !budget::may_make_room(size, cached_bytes()) {
                     return None;
                 }
+                let limit = budget::max_bytes().saturating_sub(size.checked_add(tuning::purge_ahead_bytes())?);
                 // A block in a thread cache keeps its slab alive, which may lie where a run would fit.
-                self.size_classes.empty_caches(self.slab_zone());
-                self.purge_for(
-                    size,
-                    budget::max_bytes().saturating_sub(size.checked_add(tuning::purge_ahead_bytes())?),
-                );
+                let cached_before = cached_bytes();
+                self.size_classes.empty_some_caches(self.slab_zone());
+                let gone = self.purge_for(size, limit);
                 let at = self.try_alloc(size, align, contents, Limit::Cap).ok();
-                if at.is_none() {
+                if at.is_none() && gone == 0 && cached_bytes() >= cached_before {
                     budget::cap_holds(cached_bytes());
                 }
                 at
@@ -112,7 +111,7 @@ impl Arena {
         gone
     }
 
-    /// Empties thread caches if they hold much of the memory in use, so that their slabs return to the zone. Each cache costs its thread a
+    /// Empties thread caches, some at a time, if they hold much of the memory in use, so that their slabs return to the zone. Each cache costs its thread a
     /// refill, so the program must request as much memory again before the next time. Returns whether they were emptied.
     fn empty_large_caches(&self) -> bool {
         /// Bytes served when the caches were last emptied.
@@ -123,7 +122,7 @@ impl Arena {
             && self.size_classes.cached_bytes() >= much
             && LAST_BYTES.compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed).is_ok();
         if is_due {
-            self.size_classes.empty_caches(self.slab_zone());
+            self.size_classes.empty_some_caches(self.slab_zone());
         }
         is_due
     }
@@ -136,7 +135,7 @@ impl Arena {
             return gone;
         }
         self.release_cached();
-        self.size_classes.empty_caches(self.slab_zone());
+        self.size_classes.empty_some_caches(self.slab_zone());
         self.purge_for(0, keep_bytes)
     }
 

@@ -224,6 +224,11 @@ impl SizeClasses {
         thread_cache::claim_all(|cache| self.empty(zone, cache));
     }
 
+    /// As [`empty_caches`](Self::empty_caches), for a request: empties the caches of some threads, and the next call those of others.
+    pub(crate) fn empty_some_caches(&self, zone: &Zone) {
+        thread_cache::claim_some(tuning::request_caches(), |cache| self.empty(zone, cache));
+    }
+
     /// As [`empty_caches`](Self::empty_caches), and purges the memory in which these caches keep the addresses of their blocks. A thread
     /// faults it in again when its cache next takes a block.
     pub(crate) fn vacate_caches(&self, zone: &Zone) {

@@ -116,8 +116,17 @@ loom::lazy_static! {
 
 /// Takes the blocks out of every cache whose thread is not at it now, and hands each cache to `empty`.
 pub(crate) fn claim_all(empty: impl FnMut(&'static Cache)) {
+    claim(registry::all(), empty);
+}
+
+/// As [`claim_all`], for up to `most` caches, which are the next ones in turn.
+pub(crate) fn claim_some(most: usize, empty: impl FnMut(&'static Cache)) {
+    claim(registry::some(most), empty);
+}
+
+fn claim(caches: impl Iterator<Item = &'static Cache>, empty: impl FnMut(&'static Cache)) {
     let own = local().and_then(|local| local.cache.get());
-    CLAIMING.claim_all(registry::all(), os::process_generation(), own, os::fence_other_threads, empty);
+    CLAIMING.claim_all(caches, os::process_generation(), own, os::fence_other_threads, empty);
 }
 
 /// Takes out a run of `run_bytes` that this thread caches, if it is `fits`, to serve a request of `bytes`.
