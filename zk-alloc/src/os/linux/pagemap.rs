@@ -113,7 +113,7 @@ mod tests {
                 let _ = os::forbid_huge(to, len);
                 (0..PAGES)
                     .step_by(in_source)
-                    .for_each(|index| from.add(index * page).write_bytes(1 + index as u8, page));
+                    .for_each(|index| from.add(index * page).write_bytes(1 | index as u8, page));
                 (0..PAGES).step_by(in_target).for_each(|index| to.add(index * page).write_bytes(0xA5, page));
                 let copied = len - 100;
                 let held = |at| count_resident(at, len).unwrap();
