@@ -403,6 +403,7 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for ZkAllocator<A> {
         // SAFETY: the caller's, as above; if the memory moved, nobody uses its old address.
         let moved = unsafe { arena.grow_elsewhere(at, layout.size(), new_size, layout.align(), || will_free(at)) };
         if let Some(moved) = moved {
+            limit::look();
             allocated(arena, moved, new_size);
             return moved.as_ptr();
         }

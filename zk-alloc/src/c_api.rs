@@ -260,6 +260,7 @@ pub unsafe fn resize(at: *mut u8, new_size: usize) -> Result<Resized, NotFreeabl
     let Some(moved) = (unsafe { arena.grow_elsewhere(at, old_size, new_size, MIN_ALIGN, || will_free(at)) }) else {
         return Ok(Resized::Not(old_size));
     };
+    limit::look();
     allocated(arena, moved, new_size);
     Ok(Resized::To(moved))
 }

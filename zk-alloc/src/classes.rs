@@ -79,7 +79,7 @@ pub(crate) const PER_DOUBLING: usize = 8;
 #[derive(Clone, Copy)]
 struct Facts {
     block_bytes: u32,
-    /// 2^32 / `block_bytes`, rounded up, so that a multiplication replaces the division.
+    /// 2^64 / `block_bytes`, rounded up, so that a multiplication replaces the division.
     reciprocal: u64,
     slab_bytes: u32,
     /// The most blocks of this class that a thread caches.
@@ -114,7 +114,7 @@ const fn facts() -> [Facts; TABLE] {
         let capacity = capacity_of(bytes);
         all[number] = Facts {
             block_bytes: bytes as u32,
-            reciprocal: (1_u64 << 32).div_ceil(bytes as u64),
+            reciprocal: (1_u128 << 64).div_ceil(bytes as u128) as u64,
             slab_bytes: slab_bytes(bytes) as u32,
             capacity: capacity as u8,
             first_place: place as u16,
@@ -275,7 +275,7 @@ impl Class {
 
     /// The index of the block that begins at byte `offset` of its slab.
     pub(crate) fn block_at(self, offset: usize) -> usize {
-        ((offset as u64 * self.facts().reciprocal) >> 32) as usize
+        ((offset as u128 * self.facts().reciprocal as u128) >> 64) as usize
     }
 
     /// Whether byte `offset` of a slab is the first of a block. (Behind the last block, it may be that of a block that does not fit.)
@@ -283,9 +283,9 @@ impl Class {
     #[inline(always)]
     pub(crate) fn begins_block(self, offset: usize) -> bool {
         // Lemire, Kaser and Kurz, "Faster remainder by direct computation" (2019). The remainder is what the multiplication leaves below
-        // 2^32, in units of the reciprocal.
-        let reciprocal = self.facts().reciprocal as u32;
-        (offset as u32).wrapping_mul(reciprocal) < reciprocal
+        // 2^64, in units of the reciprocal.
+        let reciprocal = self.facts().reciprocal;
+        (offset as u64).wrapping_mul(reciprocal) < reciprocal
     }
 
     /// The most blocks of this class that a thread caches.

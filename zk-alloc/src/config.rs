@@ -192,6 +192,9 @@ fn warn_of_unknown(is_said: impl Fn(&str) -> bool) {
 #[cfg(feature = "c-api")]
 pub(crate) fn warn_before_opening(is_said: impl Fn(&str) -> bool) {
     HAS_WARNED.store(true, Ordering::Relaxed);
+    if !os::is_any_variable() {
+        return;
+    }
     warn_of_unknown(&is_said);
     let each = |host, mut warn: &mut dyn FnMut(Warning)| {
         Config::resolve(host, os::variable, &Settings::new(), &mut warn);

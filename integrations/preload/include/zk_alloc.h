@@ -74,7 +74,8 @@ static inline void zk_stop_background_thread(void) {
 }
 
 /* Has `event` called when the resident bytes reach `percent` of ZK_ALLOC_MAX_BYTES: once for each crossing, by the thread whose request
- * crosses it, within that request. It may allocate, and call zk_release(). A null pointer ends this. */
+ * crosses it, within that request. It may allocate, and call zk_release(). A null pointer ends this. Variables that `event` sets should be
+ * atomic or volatile: compilers take malloc for a function that calls nothing of the program's. */
 static inline void zk_on_memory_limit(unsigned percent, void (*event)(size_t resident_bytes, size_t max_bytes)) {
     if (zk_alloc_on_memory_limit) zk_alloc_on_memory_limit(percent, event);
 }

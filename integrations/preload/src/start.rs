@@ -165,20 +165,13 @@ pub(crate) fn answer_to_probe(size: usize) -> Option<*mut c_void> {
 /// loaded this library late. Addresses do not tell: a program's address of `malloc` may be a stub in the program that
 /// leads to ours. Nor does a call by name from here, which the linker may have bound to ours.
 fn arrives_here() -> bool {
-    // SAFETY: NUL-terminated names.
-    let (malloc, free) = unsafe {
-        (libc::dlsym(libc::RTLD_DEFAULT, c"malloc".as_ptr()), libc::dlsym(libc::RTLD_DEFAULT, c"free".as_ptr()))
-    };
-    if malloc.is_null() || free.is_null() {
+    // SAFETY: a NUL-terminated name.
+    let malloc = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"malloc".as_ptr()) };
+    if malloc.is_null() {
         return false;
     }
-    // SAFETY: functions of these names have these types in every process.
-    let (malloc, free) = unsafe {
-        (
-            transmute::<*mut c_void, unsafe extern "C" fn(usize) -> *mut c_void>(malloc),
-            transmute::<*mut c_void, unsafe extern "C" fn(*mut c_void)>(free),
-        )
-    };
+    // SAFETY: a function of this name has this type in every process.
+    let malloc = unsafe { transmute::<*mut c_void, unsafe extern "C" fn(usize) -> *mut c_void>(malloc) };
     IS_PROBED.store(true, Ordering::Relaxed);
     MIN_BYTES.store(PROBE_BYTES, Ordering::Relaxed);
     // SAFETY: any length is allowed.
@@ -186,11 +179,16 @@ fn arrives_here() -> bool {
     MIN_BYTES.store(usize::MAX, Ordering::Relaxed);
     IS_PROBED.store(false, Ordering::Relaxed);
     let arrived = ARRIVED.load(Ordering::Relaxed);
-    if !arrived {
-        // SAFETY: this `free` belongs to this `malloc`, whichever library has them.
-        unsafe { free(at) };
+    if arrived {
+        return true;
     }
-    arrived
+    // SAFETY: a NUL-terminated name.
+    let free = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"free".as_ptr()) };
+    if !free.is_null() {
+        // SAFETY: a function of this name has this type, and belongs to this `malloc`, whichever library has them.
+        unsafe { transmute::<*mut c_void, unsafe extern "C" fn(*mut c_void)>(free)(at) };
+    }
+    false
 }
 
 /// The file of the `malloc` that comes first.

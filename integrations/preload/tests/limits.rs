@@ -54,6 +54,54 @@ fn a_limit_on_address_space_leaves_room_for_the_program_whenever_it_is_set() {
     }
 }
 
+/// An operator may prefer a program that fails to one that grows.
+#[test]
+fn requests_beyond_a_hard_limit_fail_with_their_reason() {
+    let Some(program) = compiled("hard", &["hard.c"], &[]) else { return };
+    for arm in [Arm::Default, Arm::Everything] {
+        let mut command = arm.command(&program);
+        assert_ok(command.env("ZK_ALLOC_MAX_BYTES", "64M").env("ZK_ALLOC_MAX_HARD", "1"));
+    }
+}
+
+/// A service that has no command for it can be told to return its memory.
+#[test]
+fn the_signal_of_the_operators_choice_returns_free_memory() {
+    let Some(program) = compiled("signal", &["signal.c"], &[]) else { return };
+    for arm in [Arm::Default, Arm::Everything] {
+        assert_ok(arm.command(&program).env("ZK_ALLOC_RELEASE_SIGNAL", "USR1"));
+    }
+}
+
+/// Scripts start thousands of small commands, which inherit the library and need nothing of it.
+#[test]
+fn a_small_command_pays_few_page_faults_for_the_library() {
+    if !has("true") {
+        return;
+    }
+    let faults = |arm: Arm| -> i64 {
+        let once = |_| {
+            let child = arm.command("true").spawn().expect("a process");
+            let (mut status, mut usage) = (0, std::mem::MaybeUninit::<libc::rusage>::zeroed());
+            // SAFETY: a child of ours, and places for the answers.
+            let usage = unsafe {
+                assert!(libc::wait4(child.id() as i32, &raw mut status, 0, usage.as_mut_ptr()) > 0);
+                usage.assume_init()
+            };
+            assert_eq!(status, 0);
+            usage.ru_minflt
+        };
+        let mut all: Vec<_> = (0..15).map(once).collect();
+        all.sort_unstable();
+        all[all.len() / 2]
+    };
+    let (without, with) = (faults(Arm::Without), faults(Arm::Default));
+    println!("{with} page faults with the library, {without} without");
+    // A library that is linked without optimisation has more pages with addresses in them.
+    let most = if cfg!(debug_assertions) { 60 } else { 28 };
+    assert!(with - without <= most, "{with} page faults, {without} without the library");
+}
+
 /// The library does not reserve the addresses that it will map next, so other code may map them first.
 #[test]
 fn memory_that_others_map_in_the_room_of_the_library_stays_theirs() {

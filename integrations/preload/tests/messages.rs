@@ -7,7 +7,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use support::{Arm, compiled, has, said};
+use support::{Arm, assert_ok, compiled, has, said};
 
 fn empty_folder(name: &str) -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("messages").join(name);
@@ -58,6 +58,61 @@ fn no_message_lands_in_a_file_that_is_not_standard_error() {
             assert_eq!(written(&program, "absent", retain, more), (String::new(), String::new()), "{more:?}");
         }
     }
+}
+
+/// Tools that find errors in the use of memory must see each request, with the off-switch and by themselves.
+#[test]
+fn valgrind_sees_what_the_program_does_with_its_memory() {
+    let Some(program) = compiled("freed", &["freed.c"], &["-O0", "-Wno-use-after-free"]) else { return };
+    if !has("valgrind") {
+        return;
+    }
+    for off in [false, true] {
+        let mut command = Arm::Default.command("valgrind");
+        command.arg(&program).env("ZK_ALLOC_REPORT", "1");
+        if off {
+            command.env("ZK_ALLOC", "off");
+        }
+        let said = said(&mut command);
+        if said.err.contains("unrecognised instruction") || said.err.contains("Illegal opcode") {
+            return eprintln!(
+                "SKIPPED: valgrind does not know the instructions of this build; ZK_ALLOC_TEST_LIBRARY names another"
+            );
+        }
+        assert_eq!(said.out, "ok\n", "{}", said.err);
+        assert!(
+            said.err.contains("Invalid read") && said.err.contains("inside a block of size 100 free'd"),
+            "{}",
+            said.err
+        );
+        let reason =
+            if off { "not in use, ZK_ALLOC=off" } else { "not in use, a tool such as valgrind has put its malloc" };
+        assert!(said.err.contains(reason), "{}", said.err);
+    }
+}
+
+#[test]
+fn off_leaves_the_library_loaded_and_out_of_use() {
+    let (Some(program), Some(header)) =
+        (compiled("hello", &["hello.c"], &[]), compiled("header", &["header.c"], &["-std=c99"]))
+    else {
+        return;
+    };
+    let said = said(Arm::Everything.command(program).env("ZK_ALLOC", "off").env("ZK_ALLOC_REPORT", "1"));
+    assert_eq!(said.out, "ok\n");
+    assert!(said.err.ends_with("): not in use, ZK_ALLOC=off\n") && said.err.lines().count() == 1, "{}", said.err);
+    // As where the library is not there.
+    assert_ok(Arm::Default.command(header).arg("off").env("ZK_ALLOC", "off"));
+}
+
+/// A misspelt variable would be without effect and without a word.
+#[test]
+fn a_variable_that_does_not_exist_is_named_with_the_nearest() {
+    let Some(program) = compiled("hello", &["hello.c"], &[]) else { return };
+    let said = said(Arm::Default.command(program).env("ZK_ALLOC_RETAINFOR", "60"));
+    let line =
+        "zk-alloc: \"ZK_ALLOC_RETAINFOR\" is set, but there is no such variable; the nearest is ZK_ALLOC_RETAIN_FOR\n";
+    assert_eq!((said.out.as_str(), said.err.as_str()), ("ok\n", line));
 }
 
 /// Every process has the same environment, so every process would print the same warning.

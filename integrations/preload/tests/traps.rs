@@ -267,12 +267,24 @@ fn what_is_freed_twice_or_was_never_handed_out_ends_the_program() {
     else {
         return;
     };
-    for how in ["twice", "inside", "reallocated"] {
+    for (how, line) in [
+        ("twice", "free(0x*): no allocation begins there, or it was freed before"),
+        ("inside", "free(0x*): no allocation begins there, or it was freed before"),
+        ("reallocated", "realloc(0x*): no allocation begins there, or it was freed before"),
+        ("misaligned", "free(0x*): no allocation begins there; it is byte 8 of a block of 112 bytes"),
+        ("within", "free(0x*): no allocation begins there; it is byte 32 of a block of 112 bytes"),
+        ("grown within", "realloc(0x*): no allocation begins there; it is byte 16 of a block of 112 bytes"),
+        ("again", "free(0x*): the block of 112 bytes was freed before"),
+        ("others between", "free(0x*): the block of 112 bytes was freed before"),
+        ("freed, then grown", "realloc(0x*): the block of 112 bytes was freed before"),
+        ("slab", "free(0x*): the block of 112 bytes was freed twice"),
+    ] {
         let said = said(Arm::Default.command(&program).arg(how));
-        assert!(
-            !said.ok && said.out.is_empty() && said.err.contains("no allocation begins there"),
-            "{how}: {}",
-            said.err
-        );
+        let (head, tail) = line.split_once('*').expect("the address");
+        let is_said = said.err.strip_prefix("zk-alloc: ").is_some_and(|said| said.starts_with(head))
+            && said.err.strip_suffix('\n').is_some_and(|said| said.ends_with(tail));
+        assert!(!said.ok && said.out.is_empty() && is_said && said.err.lines().count() == 1, "{how}: {}", said.err);
     }
+    let said = said(Arm::Default.command(&program).arg("usable"));
+    assert!(said.ok && said.out == "went on\n" && said.err.is_empty(), "{}", said.err);
 }

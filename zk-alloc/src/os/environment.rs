@@ -8,11 +8,12 @@
 
 use std::fmt::{self, Write};
 
+use super::OFF;
 use crate::written_once::WrittenOnce;
 
 /// Every variable that the crate reads. A lookup of any other name finds nothing.
 pub(crate) const VARIABLES: &[&str] = &[
-    super::OFF,
+    OFF,
     "ZK_ALLOC_SLAB_GB",
     "ZK_ALLOC_MIN_BYTES",
     "ZK_ALLOC_RETAIN_BYTES",
@@ -107,6 +108,24 @@ struct Values {
     known: [Option<Value>; VARIABLES.len()],
     /// The name of the first variable that looks like one of ours and is none.
     unknown: Option<Value>,
+    /// Whether there is any of either.
+    is_any: bool,
+}
+
+impl Values {
+    /// Takes an entry that begins as all of our variables do: the first of equal names counts, as for getenv(3).
+    #[cfg(unix)]
+    fn take(&mut self, entry: &[u8]) {
+        let value_of = |name: &str| entry.strip_prefix(name.as_bytes())?.strip_prefix(b"=");
+        let found = VARIABLES.iter().zip(&mut self.known).find_map(|(name, value)| Some((value, value_of(name)?)));
+        if let Some((value, bytes)) = found {
+            value.get_or_insert_with(|| Value::new(bytes));
+            self.is_any = true;
+        } else if let Some(name) = unknown_name(entry) {
+            self.unknown.get_or_insert_with(|| Value::new(name));
+            self.is_any = true;
+        }
+    }
 }
 
 static SNAPSHOT: WrittenOnce<Values> = WrittenOnce::new();
@@ -125,6 +144,12 @@ fn snapshot() -> Option<&'static Values> {
 /// Unix nothing can run before `main`, so the standard library is asked.
 pub(crate) fn variable(name: &str) -> Option<Value> {
     snapshot()?.known[VARIABLES.iter().position(|&known| known == name)?]
+}
+
+/// Whether any variable is set that looks like one of ours.
+#[cfg(feature = "c-api")]
+pub(crate) fn is_any_variable() -> bool {
+    snapshot().is_some_and(|values| values.is_any)
 }
 
 /// The name of a variable that looks like one of ours and that no part of the allocator reads, if the process was started with one.
@@ -178,7 +203,7 @@ mod hook {
     use std::ffi::{CStr, c_char};
     use std::hint::black_box;
 
-    use super::{SNAPSHOT, VARIABLES, Value, Values, unknown_name};
+    use super::{OFF, SNAPSHOT, VARIABLES, Values};
 
     #[cfg(not(target_vendor = "apple"))]
     fn environ() -> *const *const c_char {
@@ -200,9 +225,9 @@ mod hook {
         unsafe { *_NSGetEnviron() }
     }
 
-    /// Copies the values of [`VARIABLES`] from the C library's list. The first of equal names counts, as for getenv(3).
+    /// Copies the values of [`VARIABLES`] from the C library's list.
     fn copied() -> Values {
-        let mut values = Values { known: [None; VARIABLES.len()], unknown: None };
+        let mut values = Values { known: [None; VARIABLES.len()], unknown: None, is_any: false };
         let mut at = environ();
         while !at.is_null() {
             // SAFETY: the list ends with a null pointer, where the loop stops. It is the list at the start of the process, when no
@@ -213,14 +238,8 @@ mod hook {
             }
             // SAFETY: each entry is a C string; as above.
             let entry = unsafe { CStr::from_ptr(entry) }.to_bytes();
-            let found = VARIABLES
-                .iter()
-                .zip(values.known.iter_mut())
-                .find_map(|(name, value)| Some((value, entry.strip_prefix(name.as_bytes())?.strip_prefix(b"=")?)));
-            if let Some((value @ None, bytes)) = found {
-                *value = Some(Value::new(bytes));
-            } else if let (None, Some(name)) = (values.unknown, unknown_name(entry)) {
-                values.unknown = Some(Value::new(name));
+            if entry.starts_with(OFF.as_bytes()) {
+                values.take(entry);
             }
             // SAFETY: not past the null pointer that ends the list.
             at = unsafe { at.add(1) };
@@ -254,7 +273,11 @@ mod hook {
     pub(super) fn take() {
         let value = |name| std::env::var_os(name).map(|found| Value::new(found.as_encoded_bytes()));
         // To list all variables would allocate.
-        SNAPSHOT.write(|| Values { known: std::array::from_fn(|index| value(VARIABLES[index])), unknown: None });
+        SNAPSHOT.write(|| Values {
+            known: std::array::from_fn(|index| value(VARIABLES[index])),
+            unknown: None,
+            is_any: true,
+        });
     }
 }
 

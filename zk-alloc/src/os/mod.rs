@@ -42,6 +42,8 @@ mod threads;
 pub(crate) use at_fork::{Signals, at_fork, thread_id};
 #[cfg(test)]
 pub(crate) use environment::VARIABLES;
+#[cfg(feature = "c-api")]
+pub(crate) use environment::is_any_variable;
 pub(crate) use environment::{Value, nearest_variable, unknown_variable, variable};
 pub(crate) use generation::process_generation;
 #[cfg(feature = "c-api")]

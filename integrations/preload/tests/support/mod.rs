@@ -45,7 +45,7 @@ impl Arm {
     pub(crate) fn command(self, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new(program);
         for (name, _) in std::env::vars_os() {
-            if name.as_encoded_bytes().starts_with(b"ZK_ALLOC_") || name == "LD_PRELOAD" {
+            if name.as_encoded_bytes().starts_with(b"ZK_ALLOC") || name == "LD_PRELOAD" {
                 command.env_remove(name);
             }
         }
