@@ -267,12 +267,12 @@ pub(super) mod steps {
         static STEPS: Cell<usize> = const { Cell::new(0) };
     }
 
-    pub(in crate::arena) fn count() {
+    pub(crate) fn count() {
         STEPS.set(STEPS.get() + 1);
     }
 
     /// The steps since the last call.
-    pub(in crate::arena) fn take() -> usize {
+    pub(crate) fn take() -> usize {
         STEPS.take()
     }
 }

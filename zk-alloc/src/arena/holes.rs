@@ -422,10 +422,12 @@ impl Holes {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
+    #[cfg(not(loom))]
     use super::*;
 
+    #[cfg(not(loom))]
     #[test]
     fn each_length_is_in_the_class_whose_shortest_hole_is_next_below() {
         for class in 1..CLASSES {

@@ -193,7 +193,8 @@ fn what_stayed_in_a_cache_is_the_next_threads() {
         let cache = &threads.caches[0];
         let block = threads.take(cache).expect("nobody claims");
         threads.put(cache, block);
-        cache.hand_on(|_| (), || ());
+        cache.empty_by(|_| ());
+        cache.disown();
         join([begins]);
         threads.assert_none_lost(1);
     });
