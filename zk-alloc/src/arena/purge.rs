@@ -4,49 +4,11 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::budget::{self, Limit, resident_bytes};
+use super::residency::Allowance;
 use super::zone::Shortage;
 use super::{Arena, Contents, Purge, cached_bytes};
 use crate::counters;
 use crate::tuning;
-
-/// The work that a purge may still do. A request purges in proportion to what it brings itself, whatever lies around. The rest is left to
-/// later requests.
-#[derive(Debug)]
-pub(crate) struct Allowance {
-    pub(super) bytes: usize,
-    /// Ranges of pages to purge. Each takes at most three system calls.
-    pub(super) ranges: usize,
-    /// Words of bitmaps to read.
-    pub(super) words: usize,
-}
-
-impl Allowance {
-    /// For a caller that is no request: as much work as it takes to purge `bytes`.
-    pub(crate) fn unlimited(bytes: usize) -> Self {
-        Self { bytes, ranges: usize::MAX, words: usize::MAX }
-    }
-
-    /// For a request that brings `brought_bytes`, to purge at most `bytes`.
-    fn of_request(brought_bytes: usize, bytes: usize) -> Self {
-        let most_bytes = tuning::request_purge_bytes().max(brought_bytes.saturating_add(tuning::purge_ahead_bytes()));
-        Self {
-            bytes: bytes.min(most_bytes),
-            ranges: tuning::request_purge_ranges() + brought_bytes / tuning::long_run_bytes().max(1),
-            words: tuning::request_scan_words(),
-        }
-    }
-
-    pub(super) fn is_spent(&self) -> bool {
-        self.bytes == 0 || self.ranges == 0 || self.words == 0
-    }
-
-    /// A range was purged, or tried, and `gone_bytes` went.
-    pub(super) fn spend(&mut self, gone_bytes: usize, ranges: usize, words: usize) {
-        self.bytes = self.bytes.saturating_sub(gone_bytes);
-        self.ranges = self.ranges.saturating_sub(ranges);
-        self.words = self.words.saturating_sub(words);
-    }
-}
 
 impl Arena {
     /// As [`alloc`](Self::alloc), and purges free memory elsewhere to make room.

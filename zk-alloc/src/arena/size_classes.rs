@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::budget::Limit;
 use super::decay;
-use super::purge::Allowance;
+use super::residency::Allowance;
 use super::slab::SlabTable;
 use super::thread_cache::{self, Cache, Room, Totals};
 use super::zone::{Shortage, Zone};

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use super::models::{Memory, Model, Uses};
 use crate::arena::budget::Limit;
 use crate::arena::layout::HugeAdvice;
-use crate::arena::purge::Allowance;
+use crate::arena::residency::Allowance;
 use crate::arena::slab::SlabTable;
 use crate::arena::zone::{Contents, Shortage};
 use crate::classes::{self, Class};

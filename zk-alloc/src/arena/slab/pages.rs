@@ -6,7 +6,7 @@ use std::sync::atomic;
 
 use super::{Blocks, SlabTable, UNIT_BYTES, UNPURGED, WORD_BITS, low_bits};
 use crate::arena::budget::{self, Limit};
-use crate::arena::purge::Allowance;
+use crate::arena::residency::Allowance;
 use crate::arena::zone::{Shortage, Zone};
 use crate::classes::{Class, MAX_WORDS};
 use crate::os;

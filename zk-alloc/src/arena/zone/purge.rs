@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 
 use super::{Purge, Zone};
 use crate::arena::bitmap::WORD_BITS;
-use crate::arena::purge::Allowance;
+use crate::arena::residency::Allowance;
 use crate::os::{self, HUGE_PAGE_BYTES, NotMoved};
 use crate::tuning;
 
