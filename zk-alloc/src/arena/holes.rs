@@ -123,6 +123,7 @@ impl Visits {
 }
 
 /// The set of the words that have set bits. Those before are the classes'.
+#[cfg(not(loom))]
 const OCCUPIED: usize = CLASSES;
 
 /// See the module's documentation.
