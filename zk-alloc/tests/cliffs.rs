@@ -88,18 +88,6 @@ fn holes_between_middle_runs_are_not_searched() {
     assert_holes_are_passed_over("holes_between_middle_runs_are_not_searched", 160_000, 300 * KIB, MIB);
 }
 
-/// Between requests whose alignment exceeds their size lie holes that fit none of them.
-#[test]
-fn holes_that_are_not_aligned_are_not_searched() {
-    in_its_own_process("holes_that_are_not_aligned_are_not_searched", &[], || {
-        let in_empty = median_request(2 * KIB, 32 * KIB);
-        let blocks: Vec<_> = (0..20_000).map(|_| Block::untouched(&RESIDENT, 2 * KIB, 32 * KIB)).collect();
-        assert_no_search(in_empty, median_request(2 * KIB, 32 * KIB), &blocks);
-        drop(blocks);
-        assert_eq!(overflow_stats(), (0, 0), "the arena served all of it\n{}", stats());
-    });
-}
-
 /// A search for free memory to purge, when there is no free memory, takes longer the more memory is alive.
 #[test]
 fn a_cap_that_is_reached_costs_no_search_at_each_request() {

@@ -43,6 +43,17 @@ const REACH: usize = usize::MAX;
 #[cfg(loom)]
 const REACH: usize = least_len(CLASSES - 1);
 
+/// How far a search measures a hole.
+#[cfg(not(loom))]
+const fn reach_for(_: Wanted) -> usize {
+    REACH
+}
+
+#[cfg(loom)]
+fn reach_for(wanted: Wanted) -> usize {
+    REACH.max(wanted.n + wanted.align)
+}
+
 /// A search for resident memory looks at no more of a hole than this, or what the request needs.
 const LOOK_PAGES: usize = 1024;
 
@@ -123,6 +134,7 @@ impl Visits {
 }
 
 /// The set of the words that have set bits. Those before are the classes'.
+#[cfg(not(loom))]
 const OCCUPIED: usize = CLASSES;
 
 /// See the module's documentation.
@@ -366,7 +378,7 @@ impl Holes {
         if self.is_off {
             return None;
         }
-        let reach = REACH.max(wanted.n.saturating_add(wanted.align));
+        let reach = reach_for(wanted);
         if let Some(place) = self.across(from, reach).and_then(|(start, end)| wanted.place_in(start, end)) {
             return Some(place);
         }
@@ -400,7 +412,7 @@ impl Holes {
         if self.is_off {
             return None;
         }
-        let reach = REACH.max(wanted.n + wanted.align);
+        let reach = reach_for(wanted);
         let look = LOOK_PAGES.max(wanted.n + wanted.align) + beyond;
         let place_in = |start: usize, end: usize| place_in(start, end.min(start + look));
         let mut left = most;

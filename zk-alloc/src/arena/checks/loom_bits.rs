@@ -374,6 +374,9 @@ fn no_failure_is_remembered_of_a_run_that_was_freed_during_the_search() {
         bits.try_claim(0, BITS).expect("all is free");
         let failures = Arc::new(Failures::new());
         let wanted = |n| Wanted { n, align: 1, skew: 0 };
+        // Loom orders values that are stored with SeqCst, but not the initial values.
+        failures.begin(0, wanted(16));
+        failures.freed(16);
         let search = move |failures: &Failures, n: usize| {
             let search = failures.begin(0, wanted(n));
             if search.is_some() && bits.find_clear_run(0, n, 1, 0).is_none() {
