@@ -109,7 +109,6 @@ impl SizeClasses {
         let mut found = [0; BATCH];
         let most = fetch_most(class.block_bytes(), class.capacity());
         if let Some(cache) = thread_cache::join_and_enter(&self.room) {
-            cache.tick_after(decay::requests_to_tick());
             // The cache may hold some even so: it is time to tick, or another thread had claimed the cache at the first look, or a signal
             // handler filled it in between.
             if let Some(cached) = take_cached(&cache, class) {

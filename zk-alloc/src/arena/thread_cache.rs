@@ -29,7 +29,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use crate::os;
 use crate::tuning;
 
-pub(crate) use cache::{Cache, Entered, Totals};
+pub(crate) use cache::{Cache, Entered, Totals, set_tick_requests};
 pub(crate) use claiming::Claiming;
 pub(crate) use exit::exit_key;
 #[cfg(all(test, not(loom)))]
@@ -100,10 +100,11 @@ pub(crate) unsafe fn leave(cache: *mut c_void, empty: impl FnOnce(&Cache)) {
     // SAFETY: the caller's: it is the address of a cache, which is static.
     let cache = unsafe { &*cache.cast::<Cache>() };
     if let Some(local) = local() {
-        cache.empty_by(empty);
-        local.cache.set(None);
-        local.standing.set(Standing::Left);
-        give_up(cache);
+        let forget = || {
+            local.cache.set(None);
+            local.standing.set(Standing::Left);
+        };
+        cache.hand_on(empty, forget, give_up);
     }
 }
 

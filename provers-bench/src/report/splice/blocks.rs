@@ -154,7 +154,7 @@ fn constants() -> String {
             "bytes" => format::binary_bytes(constant.value),
             "0 or 1" => constant.value.to_string(),
             unit if unit.starts_with("bytes ") => format!("{} {}", format::binary_bytes(constant.value), &unit[6..]),
-            unit if unit.starts_with("of the ") => format!("1/{} {unit}", constant.value),
+            unit if unit.starts_with("of ") => format!("1/{} {unit}", constant.value),
             unit => format!("{} {unit}", constant.value),
         };
         text += &format!("| `{}` | {value} | {} |\n", constant.name, constant.reason);

@@ -79,8 +79,7 @@ impl Threads {
 
     /// The thread exits.
     fn exit(&self, cache: &Cache) {
-        cache.empty_by(|cache| self.empty(cache));
-        cache.disown();
+        cache.hand_on(|cache| self.empty(cache), || (), Cache::disown);
     }
 
     /// A thread begins, and looks for a cache.
@@ -193,8 +192,7 @@ fn what_stayed_in_a_cache_is_the_next_threads() {
         let cache = &threads.caches[0];
         let block = threads.take(cache).expect("nobody claims");
         threads.put(cache, block);
-        cache.empty_by(|_| ());
-        cache.disown();
+        cache.hand_on(|_| (), || (), Cache::disown);
         join([begins]);
         threads.assert_none_lost(1);
     });
@@ -218,7 +216,7 @@ fn until_a_thread_has_forgotten_its_cache_no_other_has_it() {
             let block = threads.take(cache).expect("nobody emptied it");
             threads.put(cache, block);
         };
-        cache.hand_on(|_| (), handler);
+        cache.hand_on(|_| (), handler, Cache::disown);
         join([begins]);
     });
 }

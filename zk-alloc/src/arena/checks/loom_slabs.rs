@@ -5,7 +5,6 @@ use super::models::{join, spawn, with_memory};
 use super::slab_models::{PAGE_BYTES, Slabs, ZONE_PAGE_BYTES, in_a_page, long, short};
 use crate::arena::budget;
 use crate::classes::Class;
-use crate::os;
 
 #[test]
 fn a_block_has_one_owner() {

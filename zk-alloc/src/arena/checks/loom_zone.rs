@@ -6,7 +6,7 @@ use std::ptr::NonNull;
 use loom::sync::Arc;
 
 use super::models::{Memory, Model, join, spawn, with_memory};
-use crate::arena::budget::{self, Limit};
+use crate::arena::budget::Limit;
 use crate::arena::layout::HugeAdvice;
 use crate::arena::residency::{Allowance, Purge};
 use crate::arena::thread_cache::{Cache, Run};
