@@ -177,7 +177,7 @@ constants! {
     churn_part = 256, "of the bytes served";
     /// After a purge in vain at the cap, this much must be freed before the next.
     retry_at_cap_bytes = 256 * KIB, "bytes";
-    /// The most thread caches that a request empties. To empty a full one takes up to 0.3 ms.
+    /// The most thread caches that a request empties, and one more for each MiB that it brings. To empty a full one takes up to 0.3 ms.
     request_caches = 4, "caches";
     /// How long the cap leaves out memory that the kernel said was untouched.
     untouched_ms = 100, "ms";

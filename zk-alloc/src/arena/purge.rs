@@ -14,7 +14,7 @@ impl Arena {
     /// As [`alloc`](Self::alloc), and purges free memory elsewhere to make room.
     #[cold]
     pub(super) fn alloc_within_budget(&self, size: usize, align: usize, contents: Contents) -> Option<NonNull<u8>> {
-        if self.empty_large_caches() {
+        if self.empty_large_caches(size) {
             if let Ok(at) = self.try_alloc(size, align, contents, Limit::Peak) {
                 return Some(at);
             }
@@ -39,7 +39,7 @@ impl Arena {
                 let limit = budget::max_bytes().saturating_sub(size.checked_add(tuning::purge_ahead_bytes())?);
                 // A block in a thread cache keeps its slab alive, which may lie where a run would fit.
                 let cached_before = cached_bytes();
-                self.size_classes.empty_some_caches(self.slab_zone());
+                self.size_classes.empty_some_caches(self.slab_zone(), size);
                 let gone = self.purge_for(size, limit);
                 let at = self.try_alloc(size, align, contents, Limit::Cap).ok();
                 if at.is_none() && gone == 0 && cached_bytes() >= cached_before {
@@ -75,7 +75,7 @@ impl Arena {
 
     /// Empties thread caches, some at a time, if they hold much of the memory in use, so that their slabs return to the zone. Each cache costs its thread a
     /// refill, so the program must request as much memory again before the next time. Returns whether they were emptied.
-    fn empty_large_caches(&self) -> bool {
+    fn empty_large_caches(&self, brought_bytes: usize) -> bool {
         /// Bytes served when the caches were last emptied.
         static LAST_BYTES: AtomicU64 = AtomicU64::new(0);
         let much = counters::used_bytes() / tuning::cached_part();
@@ -84,7 +84,7 @@ impl Arena {
             && self.size_classes.cached_bytes() >= much
             && LAST_BYTES.compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed).is_ok();
         if is_due {
-            self.size_classes.empty_some_caches(self.slab_zone());
+            self.size_classes.empty_some_caches(self.slab_zone(), brought_bytes);
         }
         is_due
     }
@@ -97,7 +97,7 @@ impl Arena {
             return gone;
         }
         self.release_cached();
-        self.size_classes.empty_some_caches(self.slab_zone());
+        self.size_classes.empty_some_caches(self.slab_zone(), 0);
         self.purge_for(0, keep_bytes)
     }
 

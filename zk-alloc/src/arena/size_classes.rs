@@ -223,9 +223,11 @@ impl SizeClasses {
         thread_cache::claim_all(|cache| self.empty(zone, cache));
     }
 
-    /// As [`empty_caches`](Self::empty_caches), for a request: empties the caches of some threads, and the next call those of others.
-    pub(crate) fn empty_some_caches(&self, zone: &Zone) {
-        thread_cache::claim_some(tuning::request_caches(), |cache| self.empty(zone, cache));
+    /// As [`empty_caches`](Self::empty_caches), for a request of `brought_bytes`: empties the caches of some threads, and the next call those
+    /// of others.
+    pub(crate) fn empty_some_caches(&self, zone: &Zone, brought_bytes: usize) {
+        let most = tuning::request_caches() + brought_bytes / tuning::purge_ahead_bytes().max(1);
+        thread_cache::claim_some(most, |cache| self.empty(zone, cache));
     }
 
     /// As [`empty_caches`](Self::empty_caches), and purges the memory in which these caches keep the addresses of their blocks. A thread
