@@ -121,6 +121,10 @@ impl Mapped {
     ) -> Result<(), Obstacle> {
         while let Some(first) = self.ready.next_clear_within(wanted.start, wanted.end) {
             let end = self.ready.next_set(first, wanted.end).unwrap_or(wanted.end);
+            if end == first {
+                // Another thread mapped it between the two looks.
+                continue;
+            }
             let claimed = self.claim(first..end, generation);
             if claimed < end {
                 self.unclaim(first..claimed);

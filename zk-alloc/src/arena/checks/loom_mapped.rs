@@ -26,6 +26,7 @@ impl Model {
     }
 
     fn map(&self, blocks: Range<usize>) -> Result<(), Unmapped> {
+        assert!(!blocks.is_empty(), "the kernel refuses to map nothing");
         let bits = blocks.fold(0, |bits, block| bits | 1 << block);
         let mut found = self.kernel.load(Ordering::SeqCst);
         while found & bits == 0 {
