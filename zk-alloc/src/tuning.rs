@@ -4,6 +4,8 @@
 //! With the feature `tune`, `ZK_ALLOC_TUNE=name=value,name=value` sets them for one process. `docs/experiments/ablation.md` shows the
 //! effect of each on real provers.
 
+#![cfg_attr(not(unix), allow(dead_code, reason = "other systems do not fork"))]
+
 #[cfg(feature = "tune")]
 use std::sync::atomic::{AtomicUsize, Ordering};
 
