@@ -4,6 +4,8 @@
 //! With the feature `tune`, `ZK_ALLOC_TUNE=name=value,name=value` sets them for one process. `docs/experiments/ablation.md` shows the
 //! effect of each on real provers.
 
+#![cfg_attr(not(unix), allow(dead_code, reason = "other systems do not fork"))]
+
 #[cfg(feature = "tune")]
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -201,8 +203,8 @@ constants! {
     // Forks.
     /// With less free memory than this, a fork copies it to the child: its page tables take some ten microseconds.
     fork_min_bytes = MIB, "bytes", off NEVER;
-    /// A free run shorter than this is copied to the child. To withhold it costs more than its page tables and the faults on its copies.
-    fork_run_min_bytes = 64 * KIB, "bytes", off NEVER;
+    /// A free run shorter than this is copied to the child. To withhold it takes the fork some ten microseconds, and its page tables take less.
+    fork_run_min_bytes = 256 * KIB, "bytes", off NEVER;
 
     // Huge pages.
     /// The most blocks of a zone that are forbidden to be huge because a part of them was purged. Each adds up to two mappings, and a

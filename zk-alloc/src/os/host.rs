@@ -51,7 +51,7 @@ pub(crate) fn max_mappings() -> usize {
 }
 
 /// Sets another limit, for a test.
-#[cfg(all(test, target_os = "linux"))]
+#[cfg(all(test, not(loom), target_os = "linux"))]
 pub(crate) fn set_max_mappings(mappings: usize) {
     MAX_MAPPINGS.store(mappings, Ordering::Relaxed);
 }

@@ -48,15 +48,17 @@ pub(crate) use environment::{Value, nearest_variable, unknown_variable, variable
 pub(crate) use generation::process_generation;
 #[cfg(feature = "c-api")]
 pub(crate) use host::postpone as postpone_asking_host;
-#[cfg(all(test, target_os = "linux"))]
+#[cfg(all(test, not(loom), target_os = "linux"))]
 pub(crate) use host::set_max_mappings;
 pub(crate) use host::{Host, Limits, host, max_mappings};
+#[cfg(unix)]
+pub(crate) use imp::keep_on_fork;
 #[cfg(all(not(unix), feature = "profile"))]
 pub(crate) use imp::may_be_on_signal_stack;
 #[cfg(not(unix))]
 pub(crate) use imp::write_stderr;
 pub(crate) use imp::{
-    advise_huge, coarse_ns, commit, discard, extend, forbid_huge, keep_on_fork, leave_out_of_dumps, lock, minor_faults,
+    advise_huge, coarse_ns, commit, discard, extend, forbid_huge, leave_out_of_dumps, lock, minor_faults,
     missing_memory, monotonic_ns, populate, prefault, purge_lazily, trim_heap, wipe_on_fork,
 };
 #[cfg(not(unix))]

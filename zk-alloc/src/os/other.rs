@@ -148,14 +148,6 @@ pub(crate) unsafe fn wipe_on_fork(_at: *mut u8, _len: usize) -> Result<(), Errno
     Err(UNSUPPORTED)
 }
 
-/// Refused: this platform has no such call.
-///
-/// # Safety
-/// None is needed; the platforms share one signature.
-pub(crate) unsafe fn keep_on_fork(_at: *mut u8, _len: usize) -> Result<(), Errno> {
-    Err(UNSUPPORTED)
-}
-
 /// Refused: this platform has no arena.
 ///
 /// # Safety
