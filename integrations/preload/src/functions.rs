@@ -100,10 +100,9 @@ fn invalid(function: &str, at: *mut c_void, why: NotFreeable) -> ! {
 pub(crate) extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
     if let Some(bytes) = count.checked_mul(size)
         && start::is_for_arena(bytes)
+        && let Some(at) = from_arena(bytes, MIN_ALIGN, true)
     {
-        if let Some(at) = from_arena(bytes, MIN_ALIGN, true) {
-            return at;
-        }
+        return at;
     }
     // SAFETY: any length is allowed; glibc refuses a product that overflows.
     unsafe { glibc::calloc(count, size) }
@@ -157,17 +156,19 @@ unsafe fn realloc_of_glibc(at: *mut c_void, size: usize) -> *mut c_void {
         // SAFETY: upheld by the caller.
         let old_size = unsafe { glibc::usable_size(at) };
         // The kernel moves longer allocations without a copy.
-        if old_size > 0 && old_size < size && old_size <= c_api::migrate_max_bytes() {
-            if let Some(new) = from_arena(size, MIN_ALIGN, false) {
-                if new.is_null() {
-                    return new;
-                }
-                // SAFETY: both hold at least the old length, and new memory overlaps nothing that is alive.
-                unsafe { copy_nonoverlapping(at.cast::<u8>(), new.cast(), old_size) };
-                // SAFETY: upheld by the caller: nothing needs the old memory any more.
-                unsafe { glibc::free(at) };
+        if old_size > 0
+            && old_size < size
+            && old_size <= c_api::migrate_max_bytes()
+            && let Some(new) = from_arena(size, MIN_ALIGN, false)
+        {
+            if new.is_null() {
                 return new;
             }
+            // SAFETY: both hold at least the old length, and new memory overlaps nothing that is alive.
+            unsafe { copy_nonoverlapping(at.cast::<u8>(), new.cast(), old_size) };
+            // SAFETY: upheld by the caller: nothing needs the old memory any more.
+            unsafe { glibc::free(at) };
+            return new;
         }
     }
     // SAFETY: upheld by the caller.
@@ -194,10 +195,11 @@ pub(crate) unsafe extern "C" fn reallocarray(at: *mut c_void, count: usize, size
 
 /// memalign(3). glibc handles alignments that are not a power of two.
 pub(crate) extern "C" fn memalign(align: usize, size: usize) -> *mut c_void {
-    if start::is_for_arena(size) && align.is_power_of_two() {
-        if let Some(at) = from_arena(size, align.max(MIN_ALIGN), false) {
-            return at;
-        }
+    if start::is_for_arena(size)
+        && align.is_power_of_two()
+        && let Some(at) = from_arena(size, align.max(MIN_ALIGN), false)
+    {
+        return at;
     }
     // SAFETY: any length and any alignment are allowed.
     unsafe { glibc::memalign(align, size) }

@@ -81,6 +81,7 @@ fn a_small_command_pays_few_page_faults_for_the_library() {
     }
     let faults = |arm: Arm| -> i64 {
         let once = |_| {
+            #[expect(clippy::zombie_processes, reason = "wait4 is called below, for the page faults")]
             let child = arm.command("true").spawn().expect("a process");
             let (mut status, mut usage) = (0, std::mem::MaybeUninit::<libc::rusage>::zeroed());
             // SAFETY: a child of ours, and places for the answers.

@@ -94,7 +94,7 @@ fn valgrind_sees_what_the_program_does_with_its_memory() {
 #[test]
 fn off_leaves_the_library_loaded_and_out_of_use() {
     let (Some(program), Some(header)) =
-        (compiled("hello", &["hello.c"], &[]), compiled("header", &["header.c"], &["-std=c99"]))
+        (compiled("hello_off", &["hello.c"], &[]), compiled("header_off", &["header.c"], &["-std=c99"]))
     else {
         return;
     };
@@ -108,7 +108,7 @@ fn off_leaves_the_library_loaded_and_out_of_use() {
 /// A misspelt variable would be without effect and without a word.
 #[test]
 fn a_variable_that_does_not_exist_is_named_with_the_nearest() {
-    let Some(program) = compiled("hello", &["hello.c"], &[]) else { return };
+    let Some(program) = compiled("hello_unknown", &["hello.c"], &[]) else { return };
     let said = said(Arm::Default.command(program).env("ZK_ALLOC_RETAINFOR", "60"));
     let line =
         "zk-alloc: \"ZK_ALLOC_RETAINFOR\" is set, but there is no such variable; the nearest is ZK_ALLOC_RETAIN_FOR\n";
