@@ -169,7 +169,7 @@ constants! {
     /// A thread that looks late purges for the missed looks too, up to this many.
     ticks_at_once = 4, "looks";
     /// The most bytes that a request purges, unless it brings more itself. The kernel takes a millisecond for 10 MiB of small pages.
-    request_purge_bytes = 8 * MIB, "bytes";
+    request_purge_bytes = 4 * MIB, "bytes";
     /// The most ranges that a request purges, and one more for each length of a long run that it brings. A range takes one to three system
     /// calls.
     request_purge_ranges = 64, "ranges";

@@ -197,7 +197,7 @@ fn as_one_request<R>(bytes: usize, request: impl FnOnce() -> R) -> R {
     let result = request();
     let after = stats();
     let (purged, calls) = (after.purged_bytes - before.purged_bytes, after.system_calls - before.system_calls);
-    assert!(purged <= (9 * MIB).max(bytes + 2 * MIB) as u64, "a request for {bytes} bytes purged {purged}");
+    assert!(purged <= (5 * MIB).max(bytes + 2 * MIB) as u64, "a request for {bytes} bytes purged {purged}");
     assert!(calls <= 250 + bytes as u64 / (64 << 10), "a request for {bytes} bytes made {calls} system calls");
     result
 }

@@ -13,7 +13,6 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::thread_cache;
 use super::window::{LOOKS, Looker, Seen, Window};
 use crate::os::{self, Parking};
 use crate::tuning;
@@ -81,6 +80,13 @@ fn tick_if_due() {
         let look = unsafe { std::mem::transmute::<*mut (), fn()>(look) };
         look();
     }
+}
+
+/// Whether requests have a purge to go on with.
+static IS_UNFINISHED: AtomicBool = AtomicBool::new(false);
+
+pub(super) fn is_unfinished() -> bool {
+    IS_UNFINISHED.load(Ordering::Relaxed)
 }
 
 /// The time between two looks, in nanoseconds.
@@ -198,7 +204,7 @@ impl Looks {
         let live_now_bytes = sight.used_bytes.saturating_sub(if is_cache_used { 0 } else { sight.cached_bytes });
         let seen = Seen { live_bytes: live_now_bytes.max(sight.peak_bytes), live_now_bytes, served_bytes };
         (self.at_ns, self.served_bytes, self.unfinished) = (now_ns.max(1), sight.served_bytes, None);
-        thread_cache::set_tick_requests(tuning::tick_requests());
+        IS_UNFINISHED.store(false, Ordering::Relaxed);
         if is_first {
             self.window = Window::new(live_now_bytes);
         }
@@ -216,11 +222,9 @@ impl Looks {
     pub(super) fn purged_part(&mut self, keep_bytes: usize, marks: Marks, gone_bytes: usize) {
         self.purged(marks, gone_bytes);
         self.unfinished = Some(keep_bytes).filter(|&keep_bytes| gone_bytes > 0 && marks.resident_bytes > keep_bytes);
+        IS_UNFINISHED.store(self.unfinished.is_some(), Ordering::Relaxed);
         if self.unfinished.is_some() {
-            thread_cache::set_tick_requests(tuning::purge_requests());
             NEXT_LOOK_NS.store(os::monotonic_ns().saturating_add(least_look_ns()), Ordering::Relaxed);
-        } else {
-            thread_cache::set_tick_requests(tuning::tick_requests());
         }
     }
 

@@ -109,6 +109,9 @@ impl SizeClasses {
         let mut found = [0; BATCH];
         let most = fetch_most(class.block_bytes(), class.capacity());
         if let Some(cache) = thread_cache::join_and_enter(&self.room) {
+            if decay::is_unfinished() {
+                cache.tick_within(tuning::purge_requests());
+            }
             // The cache may hold some even so: it is time to tick, or another thread had claimed the cache at the first look, or a signal
             // handler filled it in between.
             if let Some(cached) = take_cached(&cache, class) {

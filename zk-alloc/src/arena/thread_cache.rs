@@ -29,7 +29,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use crate::os;
 use crate::tuning;
 
-pub(crate) use cache::{Cache, Entered, Totals, set_tick_requests};
+pub(crate) use cache::{Cache, Entered, Totals};
 pub(crate) use claiming::Claiming;
 pub(crate) use exit::exit_key;
 #[cfg(all(test, not(loom)))]

@@ -6,11 +6,12 @@
 
 use std::iter::Sum;
 use std::ops::Deref;
-use std::sync::atomic::{self, AtomicPtr};
+use std::sync::atomic::AtomicPtr;
 
 use super::run::Run;
 use crate::classes::{self, Class};
 use crate::sync::{AtomicU8, AtomicU64, Ordering, compiler_fence};
+use crate::tuning;
 
 /// Where the addresses of a thread's blocks lie, class by class.
 pub(super) type Blocks = [AtomicU64; classes::PLACES];
@@ -18,16 +19,6 @@ pub(super) type Blocks = [AtomicU64; classes::PLACES];
 /// Blocks with which one that is freed is compared, to notice that it was freed before.
 #[cfg(feature = "c-api")]
 const LAST: usize = 3;
-
-/// One block in this number and one more takes the slow path: a power of two, less one. A number in each cache instead would cost a pair
-/// 1.2 ns.
-static TICK_MASK: atomic::AtomicU64 = atomic::AtomicU64::new(127);
-
-/// From now on, one block in `requests` takes the slow path, of each thread. Rounded up to a power of two.
-pub(crate) fn set_tick_requests(requests: usize) {
-    let mask = requests.max(1).next_power_of_two() as u64 - 1;
-    TICK_MASK.store(mask, atomic::Ordering::Relaxed);
-}
 
 /// The cache of one thread. All zeroes is a cache that never had a thread.
 #[derive(Debug)]
@@ -56,6 +47,8 @@ pub(crate) struct Cache {
     returned_bytes: AtomicU64,
     /// Its number among all caches.
     index: AtomicU64,
+    /// What `block_allocations` counts too many.
+    jumped_allocations: AtomicU64,
     /// The cache that the same thread claimed before this one.
     claimed_before: AtomicPtr<Cache>,
 }
@@ -126,6 +119,7 @@ impl Cache {
             block_bytes: AtomicU64::new(0),
             returned_bytes: AtomicU64::new(0),
             index: AtomicU64::new(0),
+            jumped_allocations: AtomicU64::new(0),
             claimed_before: AtomicPtr::new(std::ptr::null_mut()),
         }
     }
@@ -148,6 +142,7 @@ impl Cache {
             block_bytes: AtomicU64::new(0),
             returned_bytes: AtomicU64::new(0),
             index: AtomicU64::new(0),
+            jumped_allocations: AtomicU64::new(0),
             claimed_before: AtomicPtr::new(std::ptr::null_mut()),
         }
     }
@@ -248,8 +243,18 @@ impl Cache {
     /// Whether the next block takes the slow path, where the thread looks at the time, even if the cache has it.
     #[inline(always)]
     pub(crate) fn is_to_tick(&self) -> bool {
-        let mask = TICK_MASK.load(atomic::Ordering::Relaxed);
-        self.block_allocations.load(Ordering::Relaxed) & mask == mask
+        let every = tuning::tick_requests().max(1) as u64;
+        self.block_allocations.load(Ordering::Relaxed) % every == every - 1
+    }
+
+    /// Has one of the next `requests` blocks take the slow path. The count jumps to just before a multiple, and the jump is taken off again
+    /// where it is read: a limit of its own would cost each pair of requests more than a nanosecond.
+    pub(crate) fn tick_within(&self, requests: usize) {
+        let every = tuning::tick_requests().max(1) as u64;
+        let last = every.saturating_sub(1 + requests as u64);
+        let jump = last.saturating_sub(self.block_allocations.load(Ordering::Relaxed) % every);
+        add(&self.jumped_allocations, jump);
+        add(&self.block_allocations, jump);
     }
 
     /// Takes out the block that came last. Only for a thread that entered or claimed the cache, as all that follows.
@@ -364,7 +369,10 @@ impl Cache {
     }
 
     pub(super) fn block_totals(&self) -> Totals {
-        Totals::of(&self.block_allocations, &self.block_bytes)
+        // Read before the count, which is written after it: for a moment, a jump may be counted, and is never taken off too early.
+        let jumped = self.jumped_allocations.load(Ordering::Relaxed);
+        let Totals { allocations, bytes } = Totals::of(&self.block_allocations, &self.block_bytes);
+        Totals { allocations: allocations.saturating_sub(jumped), bytes }
     }
 
     pub(super) fn returned_bytes(&self) -> u64 {
@@ -375,6 +383,7 @@ impl Cache {
     pub(super) fn forget_counts(&self) {
         let counts =
             [&self.run_allocations, &self.run_bytes, &self.block_allocations, &self.block_bytes, &self.returned_bytes];
+        self.jumped_allocations.store(0, Ordering::Relaxed);
         counts.into_iter().for_each(|count| count.store(0, Ordering::Relaxed));
     }
 
