@@ -54,6 +54,8 @@ pub(super) fn follow(policy: Policy, look: fn()) {
         let _ = with_looks(|looks| *looks = Looks::new());
     }
     NEXT_LOOK_NS.store(0, Ordering::Relaxed);
+    // Without a window, no request would end the purge that another policy began.
+    IS_UNFINISHED.store(false, Ordering::Relaxed);
     // The background thread may sleep for the look of another window.
     wake_background();
 }
@@ -216,6 +218,12 @@ impl Looks {
     /// The purge that the last look began, if it is not time for the next look yet.
     pub(super) fn unfinished(&self, now_ns: u64) -> Option<usize> {
         self.unfinished.filter(|_| now_ns.saturating_sub(self.at_ns) < look_ns())
+    }
+
+    /// Ends the purge that the last look began.
+    pub(super) fn stop_purge(&mut self) {
+        self.unfinished = None;
+        IS_UNFINISHED.store(false, Ordering::Relaxed);
     }
 
     /// A request did its part of a purge down to `keep_bytes`.

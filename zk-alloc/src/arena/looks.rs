@@ -24,7 +24,11 @@ impl Arena {
     fn look(&self, looks: &mut Looks, by: Looker) -> Verdict {
         let now_ns = os::monotonic_ns();
         if let Some(keep_bytes) = looks.unfinished(now_ns).filter(|_| by == Looker::Program) {
-            self.purge_part(looks, keep_bytes);
+            if open_phases::is_any() {
+                looks.stop_purge();
+            } else {
+                self.purge_part(looks, keep_bytes);
+            }
             return Verdict::Wait;
         }
         let sight = self.sight();
@@ -40,7 +44,7 @@ impl Arena {
 
     /// Does a request's part of a purge down to `keep_bytes`.
     fn purge_part(&self, looks: &mut Looks, keep_bytes: usize) {
-        let gone_bytes = if open_phases::is_any() { 0 } else { self.purge_by_tick(keep_bytes) };
+        let gone_bytes = self.purge_by_tick(keep_bytes);
         let marks = Marks {
             resident_bytes: resident_bytes(),
             live_bytes: counters::used_bytes().saturating_sub(cached_bytes()),

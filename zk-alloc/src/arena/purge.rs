@@ -73,8 +73,8 @@ impl Arena {
         gone
     }
 
-    /// Empties thread caches, some at a time, if they hold much of the memory in use, so that their slabs return to the zone. Each cache costs its thread a
-    /// refill, so the program must request as much memory again before the next time. Returns whether they were emptied.
+    /// Empties thread caches, some at a time, if they hold much of the memory in use, so that their slabs return to the zone. Each cache costs
+    /// its thread a refill, so the program must request as much memory again before the next time. Returns whether they were emptied.
     fn empty_large_caches(&self, brought_bytes: usize) -> bool {
         /// Bytes served when the caches were last emptied.
         static LAST_BYTES: AtomicU64 = AtomicU64::new(0);
