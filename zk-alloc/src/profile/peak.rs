@@ -1,22 +1,21 @@
 //! The sites at the peak of the live bytes.
 //!
 //! Live bytes rise until something is freed. So the sites are noted just before a free, if the live bytes are above the last noted peak
-//! by 1/256. Other threads allocate and free during a note. They note a site themselves before they change it.
+//! by 1/256. Other threads allocate and free during a note. They note a site themselves before they change it. At a new peak they
+//! complete the note, and begin another.
 
-use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 use super::sites::{self, Entry};
 use crate::os;
 
 /// The estimated live bytes of all sites.
 static LIVE_BYTES: AtomicI64 = AtomicI64::new(0);
-/// The live bytes when the sites were last noted.
-static NOTED_BYTES: AtomicU64 = AtomicU64::new(0);
-/// The [generation](os::process_generation) of the process of which a thread is noting the sites; 0 if none is. A forked child may
-/// find its parent's.
-static NOTING: AtomicU64 = AtomicU64::new(0);
-/// The number of the last note that was completed. The next one has the next number.
-static NUMBER: AtomicU32 = AtomicU32::new(0);
+/// The live bytes when the sites were last noted, in the lower 48 bits. Above them the lower bits of the number of that note.
+static NOTED: AtomicU64 = AtomicU64::new(0);
+/// The number of the last note that was begun, in the upper half. In the lower half the [process](noting) of which a thread began it, or
+/// 0 when it is complete. A forked child may find its parent's.
+static NOTE: AtomicU64 = AtomicU64::new(0);
 
 /// The sites are noted if the live bytes exceed the noted ones by one part in this many.
 const STEP: u64 = 256;
@@ -35,67 +34,118 @@ pub(super) fn died(bytes: u64) {
 
 /// Notes the sites, if the live bytes are about to fall from a new peak.
 pub(super) fn about_to_fall() {
-    let noted = NOTED_BYTES.load(Ordering::Relaxed);
-    if live_bytes() > noted + noted / STEP {
-        note();
+    if is_peak(STEP) {
+        note(STEP);
     }
 }
 
 /// A site is about to change. If a thread notes the sites now, the note gets what the site has before.
 pub(super) fn about_to_change(site: &Entry) {
-    // Read first: if the note ends now, a later one is not mistaken for it.
-    let number = NUMBER.load(Ordering::Acquire) + 1;
-    if NOTING.load(Ordering::Relaxed) == os::process_generation() {
+    let (number, by) = split(NOTE.load(Ordering::Acquire));
+    if by == noting() {
         site.note_peak(number);
     }
 }
 
 /// Notes the sites, if the live bytes are above the noted peak.
 pub(super) fn catch_up() {
-    if live_bytes() > NOTED_BYTES.load(Ordering::Relaxed) {
-        note();
-    }
+    note(u64::MAX);
 }
 
-/// Notes the sites, unless another thread does, or this thread was interrupted while it did.
+/// The lower half of [`NOTE`] while a thread of this process notes the sites.
+fn noting() -> u32 {
+    (os::process_generation() as u32) << 1 | 1
+}
+
+fn split(note: u64) -> (u32, u32) {
+    ((note >> 32) as u32, note as u32)
+}
+
+fn join(number: u32, by: u32) -> u64 {
+    u64::from(number) << 32 | u64::from(by)
+}
+
+/// A thread may find so often that others began a note before it.
+const MAX_NOTES: usize = 8;
+
+/// Notes the sites, until the noted bytes are the live bytes, but for one part in `step`. A note that is in progress was begun at a lower
+/// peak, and its thread may be interrupted for long. So this thread completes it first.
 #[cold]
-fn note() {
-    if let Some(number) = begin_note() {
-        end_note(number);
+fn note(step: u64) {
+    for _ in 0..MAX_NOTES {
+        // Read first: if a note is completed after the comparison, this one does not begin.
+        let note = NOTE.load(Ordering::Acquire);
+        let (number, by) = split(note);
+        if by == noting() {
+            end_note(number);
+        } else if !is_peak(step) {
+            return;
+        } else if let Some(number) = begin_note(note) {
+            end_note(number);
+        }
     }
 }
 
-/// From now on, a thread that changes a site notes it before. Returns the number of this note.
-fn begin_note() -> Option<u32> {
-    let own = os::process_generation();
-    let noting = NOTING.load(Ordering::Relaxed);
-    if noting == own || NOTING.compare_exchange(noting, own, Ordering::Acquire, Ordering::Relaxed).is_err() {
-        return None;
-    }
-    if noting != 0 {
-        // A thread of the parent began this number, and did not come along.
-        NUMBER.fetch_add(1, Ordering::Relaxed);
-    }
-    Some(NUMBER.load(Ordering::Relaxed) + 1)
+fn is_peak(step: u64) -> bool {
+    let noted = noted_bytes();
+    live_bytes() > noted + noted / step
 }
 
+/// From now on, a thread that changes a site notes it before. Returns the number of this note, or nothing if `note` is no longer the
+/// last one. A note of the parent's has no thread here, so this one takes its place.
+fn begin_note(note: u64) -> Option<u32> {
+    let number = split(note).0.wrapping_add(1);
+    let next = join(number, noting());
+    NOTE.compare_exchange(note, next, Ordering::AcqRel, Ordering::Relaxed).is_ok().then_some(number)
+}
+
+/// Completes the note with this number. Several threads may do so at once.
 fn end_note(number: u32) {
     let noted = sites::all().map(|site| site.note_peak(number)).sum();
-    NOTED_BYTES.store(noted, Ordering::Relaxed);
-    NUMBER.store(number, Ordering::Release);
-    NOTING.store(0, Ordering::Release);
+    raise_noted(number, noted);
+    let (in_progress, complete) = (join(number, noting()), join(number, 0));
+    _ = NOTE.compare_exchange(in_progress, complete, Ordering::AcqRel, Ordering::Relaxed);
+}
+
+const NOTED_BITS: u32 = 48;
+
+fn noted_bytes() -> u64 {
+    NOTED.load(Ordering::Relaxed) & ((1 << NOTED_BITS) - 1)
+}
+
+fn set_noted(number: u32) {
+    NOTED.store(u64::from(number) << NOTED_BITS, Ordering::Relaxed);
+}
+
+/// Raises the noted bytes, unless they are those of a later note: a thread that is late has a sum from before a mark. A sum may lack a
+/// site that another thread is about to write.
+fn raise_noted(number: u32, bytes: u64) {
+    let raise = |noted: u64| {
+        let is_late = (number as u16).wrapping_sub((noted >> NOTED_BITS) as u16) > u16::MAX / 2;
+        let bytes = bytes.max(noted & ((1 << NOTED_BITS) - 1));
+        (!is_late).then_some(u64::from(number) << NOTED_BITS | bytes)
+    };
+    _ = NOTED.fetch_update(Ordering::Relaxed, Ordering::Relaxed, raise);
 }
 
 /// The peak is what is alive now.
 pub(super) fn mark() {
-    NOTED_BYTES.store(0, Ordering::Relaxed);
-    note();
+    for _ in 0..MAX_NOTES {
+        let note = NOTE.load(Ordering::Acquire);
+        let (number, by) = split(note);
+        if by == noting() {
+            end_note(number);
+        } else if let Some(number) = begin_note(note) {
+            set_noted(number);
+            return end_note(number);
+        }
+    }
 }
 
 /// Forgets the peak.
 pub(super) fn clear() {
     LIVE_BYTES.store(0, Ordering::Relaxed);
-    NOTED_BYTES.store(0, Ordering::Relaxed);
+    set_noted(split(NOTE.load(Ordering::Relaxed)).0);
 }
 
 #[cfg(test)]
@@ -120,13 +170,13 @@ mod tests {
         let mut number = None;
         for at in [1 << 30, 2 << 30, 3 << 30, 4 << 30] {
             if at == 4 << 30 {
-                number = begin_note();
+                number = begin_note(NOTE.load(Ordering::Relaxed));
             }
             allocate(at);
         }
         end_note(number.expect("nobody else notes"));
         assert_eq!(peak_bytes(), 3 * BYTES as u64, "memory that came during the note is in it");
-        let number = begin_note().expect("nobody else notes");
+        let number = begin_note(NOTE.load(Ordering::Relaxed)).expect("nobody else notes");
         freed(1 << 30);
         end_note(number);
         assert_eq!(peak_bytes(), 4 * BYTES as u64, "memory that went during the note is not in it");

@@ -83,12 +83,13 @@ pub(super) struct Entry {
     allocated: Counted,
     /// Below 0 if sampling was started again between an allocation and its free.
     live: [AtomicI64; 2],
-    peak: Counted,
     fresh_bytes: AtomicU64,
     /// The number of the last note of the peak in which this site is.
     noted: AtomicU32,
     /// The number of addresses and the source, as [`state`] packs them; 0 until the addresses are written.
     state: AtomicU32,
+    /// The peak is in [the one of `noted`](Entry::peak). A thread that is interrupted before it writes an earlier note writes the other.
+    peaks: [Counted; 2],
     addresses: [AtomicUsize; frames::MOST],
 }
 
@@ -203,10 +204,10 @@ impl Entry {
         Self {
             allocated: Counted::new(),
             live: [const { AtomicI64::new(0) }; 2],
-            peak: Counted::new(),
             fresh_bytes: AtomicU64::new(0),
             noted: AtomicU32::new(0),
             state: AtomicU32::new(0),
+            peaks: [const { Counted::new() }; 2],
             addresses: [const { AtomicUsize::new(0) }; frames::MOST],
         }
     }
@@ -223,7 +224,7 @@ impl Entry {
         self.state.store(0, Ordering::Relaxed);
         self.noted.store(0, Ordering::Relaxed);
         self.allocated.set(NOTHING);
-        self.peak.set(NOTHING);
+        self.peaks.iter().for_each(|peak| peak.set(NOTHING));
         self.live.iter().for_each(|live| live.store(0, Ordering::Relaxed));
         self.fresh_bytes.store(0, Ordering::Relaxed);
     }
@@ -258,10 +259,14 @@ impl Entry {
         let (noted, live) = (self.noted.load(Ordering::Acquire), self.live());
         let take = || self.noted.compare_exchange(noted, number, Ordering::AcqRel, Ordering::Acquire);
         if noted < number && take().is_ok() {
-            self.peak.set(live);
+            self.peak(number).set(live);
             return live.bytes;
         }
-        self.peak.bytes.load(Ordering::Relaxed)
+        self.peak(self.noted.load(Ordering::Relaxed)).bytes.load(Ordering::Relaxed)
+    }
+
+    fn peak(&self, number: u32) -> &Counted {
+        &self.peaks[number as usize % 2]
     }
 
     /// See [`mark`](super::mark).
@@ -280,7 +285,7 @@ impl Entry {
             source: if state % 2 == 1 { Source::Backing } else { Source::Arena },
             allocated: self.allocated.amount(),
             live: amount(self.live()),
-            peak: self.peak.amount(),
+            peak: self.peak(self.noted.load(Ordering::Relaxed)).amount(),
             fresh_bytes: self.fresh_bytes.load(Ordering::Relaxed),
         }
     }
