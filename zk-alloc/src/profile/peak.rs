@@ -6,12 +6,12 @@
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
-use super::sites::{self, Entry};
+use super::sites::{self, Entry, Tagged};
 use crate::os;
 
 /// The estimated live bytes of all sites.
 static LIVE_BYTES: AtomicI64 = AtomicI64::new(0);
-/// The live bytes when the sites were last noted, in the lower 48 bits. Above them the lower bits of the number of that note.
+/// The live bytes when the sites were last noted, with the number of that note ([`Tagged`]).
 static NOTED: AtomicU64 = AtomicU64::new(0);
 /// The number of the last note that was begun, in the upper half. In the lower half the [process](noting) of which a thread began it, or
 /// 0 when it is complete. A forked child may find its parent's.
@@ -107,25 +107,27 @@ fn end_note(number: u32) {
     _ = NOTE.compare_exchange(in_progress, complete, Ordering::AcqRel, Ordering::Relaxed);
 }
 
-const NOTED_BITS: u32 = 48;
-
 fn noted_bytes() -> u64 {
-    NOTED.load(Ordering::Relaxed) & ((1 << NOTED_BITS) - 1)
+    Tagged(NOTED.load(Ordering::Relaxed)).bytes()
 }
 
 fn set_noted(number: u32) {
-    NOTED.store(u64::from(number) << NOTED_BITS, Ordering::Relaxed);
+    NOTED.store(Tagged::new(number, 0).0, Ordering::Relaxed);
 }
 
-/// Raises the noted bytes, unless they are those of a later note: a thread that is late has a sum from before a mark. A sum may lack a
-/// site that another thread is about to write.
+/// Raises the noted bytes, unless they are those of a later note: a thread that is late has a sum from before a mark.
 fn raise_noted(number: u32, bytes: u64) {
-    let raise = |noted: u64| {
-        let is_late = (number as u16).wrapping_sub((noted >> NOTED_BITS) as u16) > u16::MAX / 2;
-        let bytes = bytes.max(noted & ((1 << NOTED_BITS) - 1));
-        (!is_late).then_some(u64::from(number) << NOTED_BITS | bytes)
+    let raise = |noted| {
+        let noted = Tagged(noted);
+        (noted.is_before(number) || noted == Tagged::new(number, noted.bytes()))
+            .then(|| Tagged::new(number, noted.bytes().max(bytes)).0)
     };
     _ = NOTED.fetch_update(Ordering::Relaxed, Ordering::Relaxed, raise);
+}
+
+/// The number of the last note that was begun.
+pub(super) fn last_number() -> u32 {
+    split(NOTE.load(Ordering::Relaxed)).0
 }
 
 /// The peak is what is alive now.
@@ -145,7 +147,7 @@ pub(super) fn mark() {
 /// Forgets the peak.
 pub(super) fn clear() {
     LIVE_BYTES.store(0, Ordering::Relaxed);
-    set_noted(split(NOTE.load(Ordering::Relaxed)).0);
+    set_noted(last_number());
 }
 
 #[cfg(test)]

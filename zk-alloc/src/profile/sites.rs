@@ -7,6 +7,7 @@
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use super::mapped::{AllZero, Mapped};
+use super::peak;
 use super::sampler::{COUNT_PARTS, Noted};
 use crate::frames;
 use crate::os::Errno;
@@ -83,13 +84,12 @@ pub(super) struct Entry {
     allocated: Counted,
     /// Below 0 if sampling was started again between an allocation and its free.
     live: [AtomicI64; 2],
+    /// The bytes at the peak, with the number of the last note in which this site is: one word, so that a note is never half written.
+    peak: AtomicU64,
+    peak_count: AtomicU64,
     fresh_bytes: AtomicU64,
-    /// The number of the last note of the peak in which this site is.
-    noted: AtomicU32,
     /// The number of addresses and the source, as [`state`] packs them; 0 until the addresses are written.
     state: AtomicU32,
-    /// The peak is in [the one of `noted`](Entry::peak). A thread that is interrupted before it writes an earlier note writes the other.
-    peaks: [Counted; 2],
     addresses: [AtomicUsize; frames::MOST],
 }
 
@@ -97,6 +97,28 @@ pub(super) struct Entry {
 struct Counted {
     bytes: AtomicU64,
     count: AtomicU64,
+}
+
+/// Bytes in the lower 48 bits, and above them the lower bits of the number of a note.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct Tagged(pub(super) u64);
+
+impl Tagged {
+    const BYTES_BITS: u32 = 48;
+
+    pub(super) fn new(number: u32, bytes: u64) -> Self {
+        Self(u64::from(number) << Self::BYTES_BITS | bytes)
+    }
+
+    pub(super) fn bytes(self) -> u64 {
+        self.0 & ((1 << Self::BYTES_BITS) - 1)
+    }
+
+    /// Whether this is of an earlier note. Notes are compared that are less than 2^15 apart.
+    pub(super) fn is_before(self, number: u32) -> bool {
+        let ahead = (number as u16).wrapping_sub((self.0 >> Self::BYTES_BITS) as u16);
+        (1..1 << 15).contains(&ahead)
+    }
 }
 
 fn state(len: usize, source: Source) -> u32 {
@@ -130,7 +152,7 @@ fn claim(addresses: &[usize], source: Source) -> Option<usize> {
         };
         match found {
             Ok(_) => {
-                table.entries[index].describe(addresses, source);
+                table.entries[index].describe(addresses, source, peak::last_number());
                 return Some(index);
             }
             Err(other) if other == hash => return Some(index),
@@ -204,27 +226,28 @@ impl Entry {
         Self {
             allocated: Counted::new(),
             live: [const { AtomicI64::new(0) }; 2],
+            peak: AtomicU64::new(0),
+            peak_count: AtomicU64::new(0),
             fresh_bytes: AtomicU64::new(0),
-            noted: AtomicU32::new(0),
             state: AtomicU32::new(0),
-            peaks: [const { Counted::new() }; 2],
             addresses: [const { AtomicUsize::new(0) }; frames::MOST],
         }
     }
 
-    fn describe(&self, addresses: &[usize], source: Source) {
+    fn describe(&self, addresses: &[usize], source: Source, number: u32) {
         for (place, &address) in self.addresses.iter().zip(addresses) {
             place.store(address, Ordering::Relaxed);
         }
+        self.peak.store(Tagged::new(number, 0).0, Ordering::Relaxed);
         // Pairs with the Acquire of `read`.
         self.state.store(state(addresses.len(), source), Ordering::Release);
     }
 
     fn clear(&self) {
         self.state.store(0, Ordering::Relaxed);
-        self.noted.store(0, Ordering::Relaxed);
         self.allocated.set(NOTHING);
-        self.peaks.iter().for_each(|peak| peak.set(NOTHING));
+        self.peak.store(0, Ordering::Relaxed);
+        self.peak_count.store(0, Ordering::Relaxed);
         self.live.iter().for_each(|live| live.store(0, Ordering::Relaxed));
         self.fresh_bytes.store(0, Ordering::Relaxed);
     }
@@ -254,19 +277,17 @@ impl Entry {
 
     /// Notes the live bytes as those of the peak, unless a thread did so before for the note with this number. Returns them.
     pub(super) fn note_peak(&self, number: u32) -> u64 {
-        // Read before the site is taken. A thread that changes the site takes it first, or finds it taken. So this is from before
-        // the change.
-        let (noted, live) = (self.noted.load(Ordering::Acquire), self.live());
-        let take = || self.noted.compare_exchange(noted, number, Ordering::AcqRel, Ordering::Acquire);
-        if noted < number && take().is_ok() {
-            self.peak(number).set(live);
+        // Read before the live bytes. A thread that changes the site notes it first, or finds it noted. So they are from before the
+        // change.
+        let peak = self.peak.load(Ordering::Acquire);
+        let live = self.live();
+        let noted = Tagged::new(number, live.bytes).0;
+        let is_due = Tagged(peak).is_before(number);
+        if is_due && self.peak.compare_exchange(peak, noted, Ordering::AcqRel, Ordering::Acquire).is_ok() {
+            self.peak_count.store(live.count, Ordering::Relaxed);
             return live.bytes;
         }
-        self.peak(self.noted.load(Ordering::Relaxed)).bytes.load(Ordering::Relaxed)
-    }
-
-    fn peak(&self, number: u32) -> &Counted {
-        &self.peaks[number as usize % 2]
+        Tagged(self.peak.load(Ordering::Acquire)).bytes()
     }
 
     /// See [`mark`](super::mark).
@@ -285,7 +306,10 @@ impl Entry {
             source: if state % 2 == 1 { Source::Backing } else { Source::Arena },
             allocated: self.allocated.amount(),
             live: amount(self.live()),
-            peak: self.peak(self.noted.load(Ordering::Relaxed)).amount(),
+            peak: amount(Noted {
+                bytes: Tagged(self.peak.load(Ordering::Relaxed)).bytes(),
+                count: self.peak_count.load(Ordering::Relaxed),
+            }),
             fresh_bytes: self.fresh_bytes.load(Ordering::Relaxed),
         }
     }
