@@ -74,13 +74,13 @@ impl Arena {
     }
 
     /// Empties thread caches, some at a time, if they hold much of the memory in use, so that their slabs return to the zone. Each cache costs
-    /// its thread a refill, so the program must request as much memory again before the next time. Returns whether they were emptied.
+    /// its thread a refill, so the program must request as much memory again before a cache's next time. Returns whether some were emptied.
     fn empty_large_caches(&self, brought_bytes: usize) -> bool {
         /// Bytes served when the caches were last emptied.
         static LAST_BYTES: AtomicU64 = AtomicU64::new(0);
         let much = counters::used_bytes() / tuning::cached_part();
         let (last, now) = (LAST_BYTES.load(Ordering::Relaxed), self.served_bytes());
-        let is_due = now >= last.saturating_add(much as u64)
+        let is_due = now >= last.saturating_add((much / self.size_classes.calls_to_empty(brought_bytes)) as u64)
             && self.size_classes.cached_bytes() >= much
             && LAST_BYTES.compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed).is_ok();
         if is_due {

@@ -229,8 +229,12 @@ impl SizeClasses {
     /// As [`empty_caches`](Self::empty_caches), for a request of `brought_bytes`: empties the caches of some threads, and the next call those
     /// of others.
     pub(crate) fn empty_some_caches(&self, zone: &Zone, brought_bytes: usize) {
-        let most = tuning::request_caches() + brought_bytes / tuning::purge_ahead_bytes().max(1);
-        thread_cache::claim_some(most, |cache| self.empty(zone, cache));
+        thread_cache::claim_some(caches_of_request(brought_bytes), |cache| self.empty(zone, cache));
+    }
+
+    /// After how many calls of [`empty_some_caches`](Self::empty_some_caches) all caches were emptied.
+    pub(crate) fn calls_to_empty(&self, brought_bytes: usize) -> usize {
+        thread_cache::visited().div_ceil(caches_of_request(brought_bytes)).max(1)
     }
 
     /// As [`empty_caches`](Self::empty_caches), and purges the memory in which these caches keep the addresses of their blocks. A thread
@@ -308,4 +312,9 @@ fn at(address: usize) -> NonNull<u8> {
     // SAFETY: the address is one that `SlabTable::take` found or `Cache::push` was given. It belongs to a block, which lies in a slab of
     // the region.
     unsafe { NonNull::new_unchecked(at) }
+}
+
+/// The most caches that a request of `brought_bytes` empties.
+fn caches_of_request(brought_bytes: usize) -> usize {
+    (tuning::request_caches() + brought_bytes / tuning::purge_ahead_bytes().max(1)).max(1)
 }

@@ -125,6 +125,11 @@ pub(crate) fn claim_some(most: usize, empty: impl FnMut(&'static Cache)) {
     claim(registry::some(most), empty);
 }
 
+/// How many caches [`claim_all`] visits.
+pub(crate) fn visited() -> usize {
+    registry::count()
+}
+
 fn claim(caches: impl Iterator<Item = &'static Cache>, empty: impl FnMut(&'static Cache)) {
     let own = local().and_then(|local| local.cache.get());
     CLAIMING.claim_all(caches, os::process_generation(), own, os::fence_other_threads, empty);
