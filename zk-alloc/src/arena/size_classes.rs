@@ -109,12 +109,10 @@ impl SizeClasses {
         let mut found = [0; BATCH];
         let most = fetch_most(class.block_bytes(), class.capacity());
         if let Some(cache) = thread_cache::join_and_enter(&self.room) {
-            if decay::is_unfinished() {
-                cache.tick_within(tuning::purge_requests());
-            }
             // The cache may hold some even so: it is time to tick, or another thread had claimed the cache at the first look, or a signal
             // handler filled it in between.
             if let Some(cached) = take_cached(&cache, class) {
+                tick_soon(&cache);
                 drop(cache);
                 decay::tick();
                 return Ok(cached);
@@ -127,6 +125,7 @@ impl SizeClasses {
                 cache.push(class, block as u64);
             }
             cache.handed_out(class);
+            tick_soon(&cache);
         } else {
             self.slabs.take(zone, class, limit, &mut found[..1])?;
             self.allocations.fetch_add(1, Ordering::Relaxed);
@@ -312,6 +311,14 @@ fn at(address: usize) -> NonNull<u8> {
     // SAFETY: the address is one that `SlabTable::take` found or `Cache::push` was given. It belongs to a block, which lies in a slab of
     // the region.
     unsafe { NonNull::new_unchecked(at) }
+}
+
+/// Has one of the next requests of this cache's thread go on with a purge that is not done. To call after a request is counted: it would
+/// undo a jump to the next tick.
+fn tick_soon(cache: &Cache) {
+    if decay::is_unfinished() {
+        cache.tick_within(tuning::purge_requests());
+    }
 }
 
 /// The most caches that a request of `brought_bytes` empties.
