@@ -10,8 +10,45 @@
 pub(crate) fn at_fork(prepare: extern "C" fn(), parent: extern "C" fn(), child: extern "C" fn()) {
     // Miri forks nothing, and has no such function.
     if !cfg!(miri) {
-        // SAFETY: three functions for any moment. If there is no memory for them, they are not called.
-        unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(child)) };
+        register(prepare, parent, child);
+    }
+}
+
+#[cfg(all(target_os = "linux", not(thread_blocks)))]
+fn register(prepare: extern "C" fn(), parent: extern "C" fn(), child: extern "C" fn()) {
+    // SAFETY: three functions for any moment. If there is no memory for them, they are not called.
+    unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(child)) };
+}
+
+// glibc's pthread_atfork(3) is linked into each library, and calls this function. musl has none, and its loader would refuse the library for
+// it. A weak symbol is null there.
+#[cfg(thread_blocks)]
+std::arch::global_asm!(
+    ".weak __register_atfork",
+    ".pushsection .data.rel.zk_alloc_register_atfork, \"aw\"",
+    ".p2align 3",
+    ".globl zk_alloc_register_atfork",
+    ".hidden zk_alloc_register_atfork",
+    "zk_alloc_register_atfork:",
+    ".quad __register_atfork",
+    ".popsection",
+);
+
+#[cfg(thread_blocks)]
+fn register(prepare: extern "C" fn(), parent: extern "C" fn(), child: extern "C" fn()) {
+    type Function = extern "C" fn();
+    type Register = unsafe extern "C" fn(Function, Function, Function, *const u8) -> libc::c_int;
+    unsafe extern "C" {
+        static zk_alloc_register_atfork: Option<Register>;
+        /// An address in this library, by which glibc knows what to forget when the library is unloaded.
+        static __dso_handle: u8;
+    }
+    // SAFETY: the loader wrote the function or null before any of this library's code ran. Its type is that of glibc's function, which takes
+    // three functions for any moment.
+    unsafe {
+        if let Some(register) = zk_alloc_register_atfork {
+            register(prepare, parent, child, &raw const __dso_handle);
+        }
     }
 }
 
