@@ -6,16 +6,13 @@
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
-use super::sites::{self, Entry, Tagged};
+use super::sites::{self, Entry, NOTE, Tagged, split};
 use crate::os;
 
 /// The estimated live bytes of all sites.
 static LIVE_BYTES: AtomicI64 = AtomicI64::new(0);
 /// The live bytes when the sites were last noted, with the number of that note ([`Tagged`]).
 static NOTED: AtomicU64 = AtomicU64::new(0);
-/// The number of the last note that was begun, in the upper half. In the lower half the [process](noting) of which a thread began it, or
-/// 0 when it is complete. A forked child may find its parent's.
-static NOTE: AtomicU64 = AtomicU64::new(0);
 
 /// The sites are noted if the live bytes exceed the noted ones by one part in this many.
 const STEP: u64 = 256;
@@ -55,10 +52,6 @@ pub(super) fn catch_up() {
 /// The lower half of [`NOTE`] while a thread of this process notes the sites.
 fn noting() -> u32 {
     (os::process_generation() as u32) << 1 | 1
-}
-
-fn split(note: u64) -> (u32, u32) {
-    ((note >> 32) as u32, note as u32)
 }
 
 fn join(number: u32, by: u32) -> u64 {
@@ -125,11 +118,6 @@ fn raise_noted(number: u32, bytes: u64) {
     _ = NOTED.fetch_update(Ordering::Relaxed, Ordering::Relaxed, raise);
 }
 
-/// The number of the last note that was begun.
-pub(super) fn last_number() -> u32 {
-    split(NOTE.load(Ordering::Relaxed)).0
-}
-
 /// The peak is what is alive now.
 pub(super) fn mark() {
     for _ in 0..MAX_NOTES {
@@ -147,7 +135,7 @@ pub(super) fn mark() {
 /// Forgets the peak.
 pub(super) fn clear() {
     LIVE_BYTES.store(0, Ordering::Relaxed);
-    set_noted(last_number());
+    set_noted(sites::last_note());
 }
 
 #[cfg(test)]

@@ -7,7 +7,6 @@
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use super::mapped::{AllZero, Mapped};
-use super::peak;
 use super::sampler::{COUNT_PARTS, Noted};
 use crate::frames;
 use crate::os::Errno;
@@ -18,6 +17,9 @@ const SITES: usize = 1 << 14;
 const TRIES: usize = 32;
 
 static TABLE: Mapped<Table> = Mapped::new();
+/// The number of the last note of the peak that was begun, in the upper half. In the lower half the process of which a thread began it,
+/// or 0 when it is complete. A forked child may find its parent's.
+pub(super) static NOTE: AtomicU64 = AtomicU64::new(0);
 /// Stands for all entries before there is a table.
 static NO_ENTRY: Entry = Entry::new();
 
@@ -121,6 +123,16 @@ impl Tagged {
     }
 }
 
+/// The halves of [`NOTE`].
+pub(super) fn split(note: u64) -> (u32, u32) {
+    ((note >> 32) as u32, note as u32)
+}
+
+/// The number of the last note that was begun.
+pub(super) fn last_note() -> u32 {
+    split(NOTE.load(Ordering::Relaxed)).0
+}
+
 fn state(len: usize, source: Source) -> u32 {
     (len as u32 + 1) * 2 + u32::from(source == Source::Backing)
 }
@@ -152,7 +164,7 @@ fn claim(addresses: &[usize], source: Source) -> Option<usize> {
         };
         match found {
             Ok(_) => {
-                table.entries[index].describe(addresses, source, peak::last_number());
+                table.entries[index].describe(addresses, source, last_note());
                 return Some(index);
             }
             Err(other) if other == hash => return Some(index),
