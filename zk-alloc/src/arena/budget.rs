@@ -121,6 +121,12 @@ fn free_bytes(cached_bytes: usize) -> usize {
     resident_bytes().saturating_sub(counters::used_bytes()).saturating_add(cached_bytes)
 }
 
+/// Whether `bytes` exceed the cap, and there is no free memory of that size, either.
+pub(super) fn is_full(bytes: usize) -> bool {
+    let resident = resident_bytes();
+    resident.saturating_add(bytes) > cap_bytes() && resident.saturating_sub(counters::used_bytes()) < bytes
+}
+
 /// A purge did not make room below the cap.
 pub(super) fn cap_holds(cached_bytes: usize) {
     FREE_AT_CAP_BYTES.store(free_bytes(cached_bytes).max(1), Ordering::Relaxed);

@@ -19,7 +19,13 @@ impl Arena {
                 return Some(at);
             }
         }
-        match self.try_alloc(size, align, contents, Limit::Cap) {
+        // A search for free memory that cannot be there takes as long as one that finds it.
+        let served = if budget::is_full(size) {
+            Err(Shortage::OverBudget)
+        } else {
+            self.try_alloc(size, align, contents, Limit::Cap)
+        };
+        match served {
             Ok(at) => {
                 // After the allocation, so that its resident pages are not purged. Its other pages are only accounted so far.
                 let gone = self.purge_for(size, budget::peak_limit(0).saturating_sub(tuning::purge_ahead_bytes()));
