@@ -204,7 +204,7 @@ pub fn reserve(bytes: usize) -> usize {
     // The program's settings come with the first request, which may be this one. If the global allocator is not ours, there are
     // none.
     drop(black_box(Box::new(0u8)));
-    config::introduce(&Settings::new());
+    config::init_settings(&Settings::new());
     let arena = arena::open();
     background::start_if_set();
     arena.map_or(0, |arena| {

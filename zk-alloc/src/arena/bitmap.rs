@@ -54,7 +54,7 @@ impl<'a> Bitmap<'a> {
     pub(crate) fn release(self, start: usize, n: usize) {
         for (word, mask) in masks(start, n) {
             // SeqCst, which includes Release. One thread frees a run, then finds its hint set. Another thread clears that hint, then finds
-            // nothing free. The two must not miss each other (see `holes`).
+            // nothing free. The two must not miss each other (see `free_run_index`).
             let before = self.words[word].fetch_and(!mask, Ordering::SeqCst);
             debug_assert_eq!(before & mask, mask, "released a bit that nobody owned");
         }
@@ -106,7 +106,7 @@ impl<'a> Bitmap<'a> {
     }
 
     /// The lowest run of `n` clear bits that starts at an index `i`, not below `from`, with `(i + skew) % align == 0`. `align` is a
-    /// power of two. Looks at every word.
+    /// power of two. DecayState at every word.
     pub(crate) fn find_clear_run(self, from: usize, n: usize, align: usize, skew: usize) -> Option<usize> {
         debug_assert!(n > 0 && align.is_power_of_two());
         if skew == 0 && (2..=WORD_BITS).contains(&align) && n <= align {

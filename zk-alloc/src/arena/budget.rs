@@ -81,16 +81,16 @@ static CHURN_SERVED_BYTES: AtomicU64 = AtomicU64::new(0);
 pub(super) fn purged_at_peak(gone_bytes: usize, served_bytes: u64) {
     let since = served_bytes.saturating_sub(CHURN_SERVED_BYTES.swap(served_bytes, Ordering::Relaxed));
     let paid_off = usize::try_from(since).unwrap_or(usize::MAX) / tuning::churn_part();
-    let most = 2 * counters::peak_live_bytes();
+    let max = 2 * counters::peak_live_bytes();
     // A lost update of another thread only delays the headroom.
     let churn = CHURN_BYTES.load(Ordering::Relaxed).saturating_sub(paid_off).saturating_add(gone_bytes);
-    CHURN_BYTES.store(churn.min(most), Ordering::Relaxed);
+    CHURN_BYTES.store(churn.min(max), Ordering::Relaxed);
 }
 
 /// The headroom above a peak, in bytes: the larger of a part of the peak, and of half of the peak within bounds
 /// (docs/experiments/headroom.md). A program that keeps purging what it needs again gets up to half of the peak more.
 fn headroom(peak: usize) -> usize {
-    let bounded = (peak / 2).min(tuning::most_headroom_bytes()).max(tuning::least_headroom_bytes());
+    let bounded = (peak / 2).min(tuning::max_headroom_bytes()).max(tuning::min_headroom_bytes());
     let churn = CHURN_BYTES.load(Ordering::Relaxed).saturating_sub(peak / 2) / 2;
     bounded.max(peak / tuning::headroom_part()) + churn.min(peak / 2)
 }
@@ -139,8 +139,8 @@ pub(super) fn may_make_room(bytes: usize, cached_bytes: usize) -> bool {
 
 /// As [`may_make_room`], with `free` bytes now and `before` when a purge was in vain; 0 if none was.
 fn is_worth_a_purge(free: usize, before: usize, excess: usize) -> bool {
-    let least = if before == 0 { 1 } else { tuning::retry_at_cap_bytes() };
-    free.saturating_sub(before) >= least.max(excess / 16)
+    let min = if before == 0 { 1 } else { tuning::retry_at_cap_bytes() };
+    free.saturating_sub(before) >= min.max(excess / 16)
 }
 
 /// The bytes that may be resident under [`Limit::Peak`], for `more_bytes` that are about to be.
@@ -180,13 +180,13 @@ fn cap_bytes() -> usize {
 
 /// Accounts for `bytes` more; `false`, and nothing accounted, if that exceeds the limit.
 pub(super) fn admit(bytes: usize, limit: Limit) -> bool {
-    let most = match limit {
+    let max = match limit {
         Limit::Cap => cap_bytes(),
         Limit::Peak => cap_bytes().min(peak_limit(bytes)),
     };
     RESIDENT_BYTES
         .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |resident| {
-            resident.checked_add(bytes).filter(|&total| total <= most)
+            resident.checked_add(bytes).filter(|&total| total <= max)
         })
         .is_ok()
 }

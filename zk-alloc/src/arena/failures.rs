@@ -1,11 +1,11 @@
 //! Searches of a whole zone that found nothing. They are not repeated before something is freed that may be long enough.
 //!
 //! A word has the generation of what is free, and the shortest length that was searched for in this generation. A search announces its
-//! length there before it looks. Who frees a hole that is as long begins the next generation, in which no failure of the last one counts.
+//! length there before it looks. A thread that frees a run as long begins the next generation, in which no failure of the last one counts.
 
 use std::hash::{Hash, Hasher};
 
-use super::holes::Wanted;
+use super::free_run_index::Wanted;
 use crate::sync::{AtomicU64, Ordering};
 
 /// The lower bits of each word: a length in pages. Longer runs are not remembered.
@@ -59,7 +59,7 @@ impl Failures {
         self.failed[search.place].store(search.failure, Ordering::Relaxed);
     }
 
-    /// A hole of so many pages came to be.
+    /// A free run of so many pages came to be.
     pub(super) fn freed(&self, pages: usize) {
         let mut watch = self.watch.load(Ordering::SeqCst);
         while watch & LENGTH != 0 && pages as u64 >= watch & LENGTH {

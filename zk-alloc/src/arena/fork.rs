@@ -5,7 +5,7 @@
 //! from the child (`MADV_WIPEONFORK`). It must own them: a run that another thread is handed during the fork would read as zeroes in the
 //! child. After the fork, both processes free the runs. In the child they have no memory any more, and are accounted so.
 //!
-//! The kernel splits a mapping around each run, so their number is bounded. After the fork, the pieces are one mapping again in the
+//! The kernel splits a mapping around each run, so their number is bounded. After the fork, the parts are one mapping again in the
 //! parent.
 //!
 //! The thread neither waits nor allocates. If another thread forks at the same time, the second one leaves this to the first, and its
@@ -107,7 +107,7 @@ impl Arena {
     /// Withholds the longest free runs from a child.
     fn withhold_free_runs(&self) {
         self.release_cached();
-        let least_bytes = self.least_withheld_bytes();
+        let min_bytes = self.min_withheld_bytes();
         for zone in self.region.zones() {
             let mut withhold = |at: NonNull<u8>, bytes: usize| {
                 // SAFETY: this thread has claimed the run, and nobody needs its contents.
@@ -125,16 +125,16 @@ impl Arena {
                     }
                 }
             };
-            zone.free_runs(least_bytes, |run| {
+            zone.free_runs(min_bytes, |run| {
                 if COUNT.load(Ordering::Relaxed) < RUNS && !IS_REFUSED.load(Ordering::Relaxed) {
-                    zone.claim_parts(run, least_bytes, &mut withhold);
+                    zone.claim_parts(run, min_bytes, &mut withhold);
                 }
             });
         }
     }
 
     /// The length from which on there are few enough free runs, as a power of two.
-    fn least_withheld_bytes(&self) -> usize {
+    fn min_withheld_bytes(&self) -> usize {
         let mut runs_by_length = [0usize; usize::BITS as usize];
         for zone in self.region.zones() {
             zone.free_runs(tuning::fork_run_min_bytes(), |run| {

@@ -19,7 +19,7 @@ impl Arena {
     /// Changes the length of an allocation in place. Returns `false` if there is no room, or if the new length belongs elsewhere:
     /// - a block would be at most half used;
     /// - a run grows out of the lengths of its zone;
-    /// - a run shrinks out of them, to less than half or below [`route::least_bytes`].
+    /// - a run shrinks out of them, to less than half or below [`route::min_bytes`].
     ///
     /// # Safety
     /// `at` came from [`alloc`](Self::alloc), with this `align`, and is `old_size` bytes long by now; nobody uses its bytes beyond
@@ -31,7 +31,7 @@ impl Arena {
         }
         let runs = self.region.zone_of(at);
         let belongs = route::path(new_size, align) == Path::Run(runs);
-        let may_stay = new_size >= route::least_bytes(runs)
+        let may_stay = new_size >= route::min_bytes(runs)
             && match runs {
                 RunKind::Huge => new_size >= old_size / 2,
                 RunKind::Aligned | RunKind::Mid => new_size >= old_size / 2 && new_size <= old_size,

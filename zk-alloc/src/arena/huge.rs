@@ -88,7 +88,7 @@ impl HugePages {
         let ends = [Some(first), Some(last).filter(|&last| last != first)];
         for index in ends.into_iter().flatten().filter(|&index| !is_filled(index)) {
             let is_needed = self.are_asked(residency.bytes(index * block)) && self.forbidden.count(index, 1) == 0;
-            if is_needed && self.forbidden_blocks.load(Ordering::Relaxed) < tuning::most_forbidden() {
+            if is_needed && self.forbidden_blocks.load(Ordering::Relaxed) < tuning::max_forbidden() {
                 let all = index * block..committed.min((index + 1) * block);
                 // The bit is set after the call. `allow` skips a block whose bit is clear, so it does not allow this one at the same time.
                 // The counter grows before the bit is set. So a child that is forked in between counts one too many, and its counter never

@@ -1,6 +1,6 @@
 //! The parameters of the zones: page sizes, huge pages, prefaulting and clearing.
 //!
-//! There are zones because the one huge buffer of a proof leaves a huge hole behind. A small allocation in that hole may outlive the proof.
+//! There are zones because the one huge buffer of a proof leaves a huge gap behind. A small allocation in that gap may outlive the proof.
 //! The next huge run then goes elsewhere, and the process pays for two (docs/design.md).
 
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -38,8 +38,8 @@ pub(crate) struct ZoneSpec {
     /// A power of two, at most a huge page, and at least a page of the running kernel.
     pub(crate) page_bytes: usize,
     pub(crate) huge: HugeAdvice,
-    /// The [room](super::room) of slabs and short runs during the first phase, in bytes.
-    pub(crate) small_room_bytes: usize,
+    /// The [small-object region](super::room) during the first phase, in bytes.
+    pub(crate) small_region_bytes: usize,
     /// The bytes at the zone's start that stay in small pages where the rest has huge ones. So small processes do not pay for whole huge
     /// pages.
     pub(crate) small_pages_bytes: usize,
@@ -68,17 +68,17 @@ pub(crate) fn zone_specs(config: &Config) -> [ZoneSpec; 3] {
     // In small pages, a fault for each costs more than clearing them here.
     let lazy_zero_bytes = if huge == HugeAdvice::Ask { config.settings.lazy_zero_bytes.value } else { usize::MAX };
     [RunKind::Aligned, RunKind::Mid, RunKind::Huge].map(|runs| {
-        let small_room_bytes = if runs == route::SLABS { room::first_bytes(config.threads) } else { 0 };
+        let small_region_bytes = if runs == route::SLABS { room::first_bytes(config.threads) } else { 0 };
         let small_pages_bytes = match runs {
             _ if config.huge_pages == HugePagesOutcome::Always => 0,
             RunKind::Aligned => usize::MAX,
-            RunKind::Mid => small_room_bytes + tuning::small_pages_bytes(),
+            RunKind::Mid => small_region_bytes + tuning::small_pages_bytes(),
             RunKind::Huge => 0,
         };
         ZoneSpec {
             page_bytes: page_bytes(runs).max(os::page_bytes()),
             huge,
-            small_room_bytes,
+            small_region_bytes,
             small_pages_bytes,
             lazy_zero_bytes,
             growth_room: if runs == RunKind::Huge { tuning::huge_run_growth_room() } else { 1 },
@@ -90,7 +90,7 @@ pub(crate) fn zone_specs(config: &Config) -> [ZoneSpec; 3] {
 
 impl ZoneSpec {
     /// The alignment of a run: what was asked for, and a huge page's where huge pages are asked for and the run fills one. In small
-    /// pages that would only make holes.
+    /// pages that would only leave gaps.
     pub(super) fn run_align(&self, size: usize, align: usize) -> usize {
         if self.huge == HugeAdvice::Ask && size >= HUGE_PAGE_BYTES { align.max(HUGE_PAGE_BYTES) } else { align }
     }
@@ -99,20 +99,20 @@ impl ZoneSpec {
 /// How often to look whether zeroed memory was used: each time while it is sparse, and ever more rarely once it was dense. Threads that race
 /// here look once too often, or too rarely.
 #[derive(Debug)]
-struct Trust {
+struct DensityPredictor {
     /// Requests that are taken for dense before the next look.
     left: AtomicU16,
     /// As many as that after the last look.
     granted: AtomicU16,
 }
 
-impl Trust {
+impl DensityPredictor {
     const fn new() -> Self {
         Self { left: AtomicU16::new(0), granted: AtomicU16::new(0) }
     }
 
     /// Takes one more for dense, without a look; `false` where it is time for one.
-    fn spend(&self) -> bool {
+    fn predict_dense(&self) -> bool {
         let left = self.left.load(Ordering::Relaxed);
         self.left.store(left.saturating_sub(1), Ordering::Relaxed);
         left > 0
@@ -131,22 +131,22 @@ const KINDS: usize = 48;
 
 /// How densely memory of each length was used so far. The last buffers of a length tell what to expect of the next.
 #[derive(Debug)]
-pub(super) struct Density([Trust; KINDS]);
+pub(super) struct Density([DensityPredictor; KINDS]);
 
 impl Density {
     pub(super) const fn new() -> Self {
-        Self([const { Trust::new() }; KINDS])
+        Self([const { DensityPredictor::new() }; KINDS])
     }
 
     /// Whether the next buffer of `bytes` is sparse. `look` looks at it. At most `most` buffers of a length are taken for dense without a
     /// look.
     pub(super) fn is_sparse(&self, bytes: usize, most: usize, look: impl FnOnce() -> bool) -> bool {
-        let trust = &self.0[(bytes.ilog2() as usize).min(KINDS - 1)];
-        if trust.spend() {
+        let predictor = &self.0[(bytes.ilog2() as usize).min(KINDS - 1)];
+        if predictor.predict_dense() {
             return false;
         }
         let is_sparse = look();
-        trust.learn(!is_sparse, most);
+        predictor.learn(!is_sparse, most);
         is_sparse
     }
 }

@@ -35,8 +35,8 @@ pub(super) struct Mapped {
 /// The claim of a block that is foreign, or was passed over: it is never ready.
 const NEVER: u64 = u64::MAX;
 
-/// A look at claims behind an obstacle ends after this many.
-const MAX_LOOKS: usize = 64;
+/// A search for claims behind an obstacle ends after this many.
+const MAX_PROBES: usize = 64;
 
 /// Why the kernel maps nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -189,7 +189,7 @@ impl Mapped {
 
     /// The first block behind a claimed one that is ready or not claimed, or one that is far behind it.
     fn behind(&self, taken: usize, generation: u64) -> usize {
-        let end = self.claims.len().min(taken + MAX_LOOKS);
+        let end = self.claims.len().min(taken + MAX_PROBES);
         let is_taken = |&block: &usize| {
             let claim = self.claims[block].load(Ordering::SeqCst);
             (claim == NEVER || claim == generation) && !self.is_ready_by_now(block)

@@ -14,9 +14,9 @@ mod decay;
 mod failures;
 #[cfg(unix)]
 mod fork;
+mod free_run_index;
 mod growth;
 mod hints;
-mod holes;
 mod huge;
 mod layout;
 #[cfg(feature = "c-api")]
@@ -61,12 +61,12 @@ use crate::tuning;
 #[cfg(test)]
 pub(crate) use budget::retained_limit;
 pub(crate) use budget::{max_bytes, purged_bytes, resident_bytes, set_kept, set_retained};
-pub(crate) use decay::{Policy, bell, set_watched, tick};
+pub(crate) use decay::{Policy, parker, set_watched, tick};
 pub(crate) use layout::{HugeAdvice, page_bytes};
 pub(crate) use residency::Purge;
 #[cfg(feature = "c-api")]
 pub use size_classes::NotFreeable;
-pub(crate) use size_classes::fetch_most;
+pub(crate) use size_classes::max_fetch;
 pub(crate) use zone::Contents;
 
 use budget::Limit;
@@ -140,7 +140,7 @@ pub(crate) fn get() -> Option<&'static Arena> {
     (GLOBAL.state.load(Ordering::Acquire) >= OPEN).then(|| unsafe { GLOBAL.opened() })
 }
 
-/// The arena. The first call after an allocator was [introduced](config::introduce) opens it. No call waits: while one thread opens the
+/// The arena. The first call after an allocator was [introduced](config::init_settings) opens it. No call waits: while one thread opens the
 /// arena, all other calls return `None`, also on that thread itself. The backing allocator then serves their requests.
 #[inline]
 pub(crate) fn open() -> Option<&'static Arena> {
@@ -149,17 +149,17 @@ pub(crate) fn open() -> Option<&'static Arena> {
 
 /// The context of the first request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Moment {
+pub(crate) enum Context {
     /// Not in a signal handler.
-    Calm,
+    Normal,
     /// Possibly in a signal handler, which may have interrupted any code, including the backing allocator.
-    Disturbed,
+    Signal,
 }
 
 /// As [`open`], for an allocator with its settings. `first` runs once in the process, for the first request that is not postponed
-/// ([`tuning::most_postponed`]).
+/// ([`tuning::max_postponed`]).
 #[inline]
-pub(crate) fn open_to_serve(settings: &Settings, first: impl FnOnce(Moment)) -> Option<&'static Arena> {
+pub(crate) fn open_to_serve(settings: &Settings, first: impl FnOnce(Context)) -> Option<&'static Arena> {
     if GLOBAL.state.load(Ordering::Acquire) == SERVING {
         // SAFETY: as in `get`.
         Some(unsafe { GLOBAL.opened() })
@@ -169,19 +169,19 @@ pub(crate) fn open_to_serve(settings: &Settings, first: impl FnOnce(Moment)) -> 
 }
 
 #[cold]
-fn serve_first(settings: &Settings, first: impl FnOnce(Moment)) -> Option<&'static Arena> {
-    config::introduce(settings);
+fn serve_first(settings: &Settings, first: impl FnOnce(Context)) -> Option<&'static Arena> {
+    config::init_settings(settings);
     let arena = open()?;
     // A request that may come from a signal handler leaves `first` to a later one. The number of such requests is bounded, because a thread
     // may block signals for good.
     static POSTPONED: AtomicU8 = AtomicU8::new(0);
-    let moment = if os::may_be_in_signal_handler() { Moment::Disturbed } else { Moment::Calm };
-    if moment == Moment::Disturbed && POSTPONED.load(Ordering::Relaxed) < tuning::most_postponed() as u8 {
+    let context = if os::may_be_in_signal_handler() { Context::Signal } else { Context::Normal };
+    if context == Context::Signal && POSTPONED.load(Ordering::Relaxed) < tuning::max_postponed() as u8 {
         POSTPONED.fetch_add(1, Ordering::Relaxed);
         return Some(arena);
     }
     if GLOBAL.state.compare_exchange(OPEN, SERVING, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
-        first(moment);
+        first(context);
     }
     Some(arena)
 }

@@ -17,11 +17,11 @@ static EDGES: AtomicIsize = AtomicIsize::new(0);
 
 /// Whether there may be more moved mappings.
 pub(super) fn may_move() -> bool {
-    EDGES.load(Ordering::Relaxed) < most_edges()
+    EDGES.load(Ordering::Relaxed) < max_edges()
 }
 
 /// The edges from which on nothing is moved any more. Each adds a mapping.
-fn most_edges() -> isize {
+fn max_edges() -> isize {
     (os::max_mappings() / tuning::moved_part()) as isize
 }
 
@@ -72,7 +72,7 @@ impl Moved {
 
     /// Whether a run that is freed is purged at once, because there are so many moved mappings.
     pub(super) fn is_to_go(&self, start: usize, n: usize) -> bool {
-        EDGES.load(Ordering::Relaxed) >= most_edges() / 2 && self.is_better_renewed(start, n)
+        EDGES.load(Ordering::Relaxed) >= max_edges() / 2 && self.is_better_renewed(start, n)
     }
 
     /// A fresh mapping replaced those of the caller's run.

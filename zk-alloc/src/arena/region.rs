@@ -1,7 +1,7 @@
 //! The region: a range of address space, cut into zones of equal span. Zones map memory there as they grow.
 //!
 //! The spans are equal powers of two, so one subtraction and one shift find the zone of an address.
-#![allow(unsafe_code, reason = "finds room, and lays bitmaps over memory")]
+#![allow(unsafe_code, reason = "finds address space, and lays bitmaps over memory")]
 
 use std::ptr::NonNull;
 
@@ -9,7 +9,7 @@ use super::align::align_up;
 use super::bitmap::Bitmap;
 use super::layout::ZoneSpec;
 use super::zone::Zone;
-use crate::os::{self, Errno, Mapping, Room};
+use crate::os::{self, AddressRange, Errno, Mapping};
 use crate::route::RunKind;
 use crate::sync::AtomicU64;
 use crate::tuning;
@@ -18,7 +18,7 @@ use crate::tuning;
 #[derive(Debug)]
 pub(crate) struct Region {
     /// The address space. Memory that a zone mapped there is never unmapped, because a published region stays.
-    room: Room,
+    range: AddressRange,
     /// The words of the zones' bitmaps.
     _words: Mapping,
     span_shift: u32,
@@ -33,15 +33,15 @@ const BITMAPS: usize = 5;
 /// The bitmaps of a zone that have a bit for each block, the place of a huge page. Each block has a word, too.
 const BLOCK_BITMAPS: usize = 2;
 
-/// Room for a region, and the memory of its bitmaps.
+/// Address space for a region, and the memory of its bitmaps.
 struct Found {
     span: usize,
-    room: Room,
+    range: AddressRange,
     words: Mapping,
 }
 
 impl Found {
-    /// Finds room for `span_bytes` (rounded up to a power of two) for each zone. If the system refuses, as limits leave too little room for
+    /// Finds address space for `span_bytes` (rounded up to a power of two) for each zone. If the system refuses, as limits leave too little room for
     /// the tables, tries a half, a quarter, ...
     fn largest(span_bytes: usize, specs: &[ZoneSpec; ZONES]) -> Result<Self, Errno> {
         let mut span = span_bytes.clamp(tuning::min_span_bytes(), usize::MAX / 4 / ZONES).next_power_of_two();
@@ -59,13 +59,13 @@ impl Found {
         // limits.
         drop(os::reserve(span / tuning::address_part())?);
         drop(os::map_zeroed(span / tuning::data_part())?);
-        let room = Room::find(span * ZONES)?;
+        let range = AddressRange::find(span * ZONES)?;
         let blocks = span / os::HUGE_PAGE_BYTES;
         let block_words = BLOCK_BITMAPS * Bitmap::words_for(blocks) + blocks;
         let words = |spec: &ZoneSpec| BITMAPS * Bitmap::words_for(span / spec.page_bytes) + block_words;
         let words: usize = specs.iter().map(words).sum();
         let words = os::map_zeroed(align_up(words * size_of::<u64>(), os::HUGE_PAGE_BYTES))?.out_of_dumps();
-        Ok(Self { span, room, words })
+        Ok(Self { span, range, words })
     }
 }
 
@@ -79,8 +79,8 @@ impl Region {
     /// # Safety
     /// `place` is valid for writes, and only the caller reaches it.
     pub(crate) unsafe fn find_at(place: *mut Self, span_bytes: usize, specs: &[ZoneSpec; ZONES]) -> Result<(), Errno> {
-        let Found { span, room, words } = Found::largest(span_bytes, specs)?;
-        let (base, mut words_at) = (room.start(), words.start());
+        let Found { span, range, words } = Found::largest(span_bytes, specs)?;
+        let (base, mut words_at) = (range.start(), words.start());
         // Slabs and caches keep their blocks as addresses.
         base.as_ptr().expose_provenance();
         let mut take_words = |len: usize| -> &'static [AtomicU64] {
@@ -97,11 +97,11 @@ impl Region {
             let bits = [(); BITMAPS].map(|()| Bitmap::new(take_words(Bitmap::words_for(pages))));
             let block_bits = [(); BLOCK_BITMAPS].map(|()| Bitmap::new(take_words(Bitmap::words_for(blocks))));
             let claims = take_words(blocks);
-            // SAFETY: the room is `ZONES` spans long.
+            // SAFETY: the range is `ZONES` spans long.
             let zone_base = unsafe { base.add(index * span) };
             // SAFETY: the caller's place.
             let zones = unsafe { (&raw mut (*place).zones).cast::<Zone>() };
-            // SAFETY: a span of the room for each zone; the bitmaps are clear and describe a span.
+            // SAFETY: a span of the range for each zone; the bitmaps are clear and describe a span.
             match unsafe { Zone::new(zone_base, *spec, bits, block_bits, claims) } {
                 // SAFETY: within the caller's place.
                 Ok(zone) => unsafe { zones.add(index).write(zone) },
@@ -114,7 +114,7 @@ impl Region {
         }
         // SAFETY: the caller's. With these all fields are written.
         unsafe {
-            (&raw mut (*place).room).write(room);
+            (&raw mut (*place).range).write(range);
             (&raw mut (*place)._words).write(words);
             (&raw mut (*place).span_shift).write(span.trailing_zeros());
         }
@@ -122,7 +122,7 @@ impl Region {
     }
 
     pub(crate) fn base(&self) -> NonNull<u8> {
-        self.room.start()
+        self.range.start()
     }
 
     /// Bytes of address space.

@@ -138,7 +138,7 @@ impl Residency {
     }
 
     /// Notes that the caller's pages will be written to.
-    pub(super) fn soil(&self, start: usize, len: usize) {
+    pub(super) fn mark_dirty(&self, start: usize, len: usize) {
         self.dirty.set(start, len);
     }
 

@@ -1,4 +1,4 @@
-//! The room of slabs and short runs, at the start of their zone. Their survivors stay out of the places of the next proof's long runs.
+//! The small-object region: the place of slabs and short runs, at the start of their zone. Their survivors stay out of the places of the next proof's long runs.
 
 use std::ops::Range;
 
@@ -8,7 +8,7 @@ use crate::tuning;
 
 /// The use of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Tenant {
+pub(crate) enum RunUse {
     /// A slab. Its blocks may live long, so it gets the lowest place.
     Slab,
     /// A page run shorter than [`tuning::long_run_bytes`].
@@ -17,7 +17,7 @@ pub(crate) enum Tenant {
     LongRun,
 }
 
-impl Tenant {
+impl RunUse {
     pub(super) fn of_run(bytes: usize) -> Self {
         if route::is_long_run(bytes) { Self::LongRun } else { Self::ShortRun }
     }
@@ -33,22 +33,22 @@ pub(super) fn kept_from_long_runs(first_bytes: usize, zone_bytes: usize) -> Rang
     if first_bytes == 0 { end..end } else { end / 4 * 3..end }
 }
 
-/// The room during the first phase, in bytes.
+/// The small-object region during the first phase, in bytes.
 pub(super) fn first_bytes(threads: usize) -> usize {
-    (tuning::small_room_bytes() * threads).min(tuning::most_small_room_bytes())
+    (tuning::small_region_bytes() * threads).min(tuning::max_small_region_bytes())
 }
 
-/// The part of the room that a tenant keeps out of, in bytes. The room has `first_bytes` until the first phase has shown the peak. A
-/// room that grew with the peak would keep memory of long runs that lay there before.
-pub(super) fn kept_from(tenant: Tenant, first_bytes: usize) -> usize {
-    match tenant {
-        Tenant::Slab | Tenant::ShortRun => 0,
-        Tenant::LongRun => after(counters::former_peak_live_bytes(), first_bytes),
+/// The bytes of the small-object region that a run of this use keeps out of. The region has `first_bytes` until the first phase has shown the peak. A
+/// region that grew with the peak would keep memory of long runs that lay there before.
+pub(super) fn kept_from(run_use: RunUse, first_bytes: usize) -> usize {
+    match run_use {
+        RunUse::Slab | RunUse::ShortRun => 0,
+        RunUse::LongRun => after(counters::former_peak_live_bytes(), first_bytes),
     }
 }
 
 fn after(former_peak: Option<usize>, first_bytes: usize) -> usize {
-    former_peak.map_or(first_bytes, |peak| first_bytes.min(peak / tuning::small_room_part().max(1)))
+    former_peak.map_or(first_bytes, |peak| first_bytes.min(peak / tuning::small_region_part().max(1)))
 }
 
 #[cfg(test)]
@@ -75,7 +75,7 @@ mod tests {
 
     #[test]
     fn only_long_runs_keep_out() {
-        assert_eq!([Tenant::Slab, Tenant::ShortRun].map(|tenant| kept_from(tenant, 6 * MIB)), [0, 0]);
-        assert_eq!((Tenant::of_run(MIB), Tenant::of_run(64 << 10)), (Tenant::LongRun, Tenant::ShortRun));
+        assert_eq!([RunUse::Slab, RunUse::ShortRun].map(|run_use| kept_from(run_use, 6 * MIB)), [0, 0]);
+        assert_eq!((RunUse::of_run(MIB), RunUse::of_run(64 << 10)), (RunUse::LongRun, RunUse::ShortRun));
     }
 }

@@ -11,7 +11,7 @@ use super::budget::Limit;
 use super::decay;
 use super::residency::Allowance;
 use super::slab::SlabTable;
-use super::thread_cache::{self, Cache, Room, Totals};
+use super::thread_cache::{self, Cache, CacheStorage, Totals};
 use super::zone::{Shortage, Zone};
 use crate::classes::Class;
 use crate::os::Errno;
@@ -21,7 +21,7 @@ use crate::tuning;
 const BATCH: usize = 32;
 
 /// The most blocks of `bytes` that a thread fetches at once if its cache holds at most `capacity`.
-pub(crate) fn fetch_most(bytes: usize, capacity: usize) -> usize {
+pub(crate) fn max_fetch(bytes: usize, capacity: usize) -> usize {
     (tuning::fetch_bytes() / bytes).clamp(1, tuning::fetch_blocks().clamp(1, BATCH)).min(capacity / 2)
 }
 
@@ -62,7 +62,7 @@ impl fmt::Display for NotFreeable {
 #[derive(Debug)]
 pub(crate) struct SizeClasses {
     slabs: SlabTable,
-    room: Room,
+    storage: CacheStorage,
     /// Counters of the blocks that bypass the caches.
     allocations: AtomicU64,
     bytes: AtomicU64,
@@ -77,7 +77,7 @@ impl SizeClasses {
     pub(crate) fn new(zone: &Zone, at_exit: unsafe extern "C" fn(*mut c_void)) -> Result<Self, Errno> {
         Ok(Self {
             slabs: SlabTable::new(zone)?,
-            room: Room::new(at_exit),
+            storage: CacheStorage::new(at_exit),
             allocations: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
             returned_bytes: AtomicU64::new(0),
@@ -93,7 +93,7 @@ impl SizeClasses {
     /// Finds a cache for this thread, if it has none yet.
     #[cold]
     pub(crate) fn join(&self) {
-        drop(thread_cache::join_and_enter(&self.room));
+        drop(thread_cache::join_and_enter(&self.storage));
     }
 
     /// Allocates a block.
@@ -107,8 +107,8 @@ impl SizeClasses {
     #[cold]
     fn fetch(&self, zone: &Zone, class: Class, limit: Limit) -> Result<NonNull<u8>, Shortage> {
         let mut found = [0; BATCH];
-        let most = fetch_most(class.block_bytes(), class.capacity());
-        if let Some(cache) = thread_cache::join_and_enter(&self.room) {
+        let most = max_fetch(class.block_bytes(), class.capacity());
+        if let Some(cache) = thread_cache::join_and_enter(&self.storage) {
             // The cache may hold some even so: it is time to tick, or another thread had claimed the cache at the first look, or a signal
             // handler filled it in between.
             if let Some(cached) = take_cached(&cache, class) {
@@ -197,7 +197,7 @@ impl SizeClasses {
 
     #[cold]
     fn bring_back(&self, zone: &Zone, class: Class, block: u64) {
-        if let Some(cache) = thread_cache::join_and_enter(&self.room) {
+        if let Some(cache) = thread_cache::join_and_enter(&self.storage) {
             if !cache.push(class, block) {
                 // The older half returns to the slabs: the newer half is still in the processor's caches.
                 self.flush(zone, &cache, class, class.capacity() / 2);
@@ -241,7 +241,7 @@ impl SizeClasses {
     pub(crate) fn vacate_caches(&self, zone: &Zone) {
         thread_cache::claim_all(|cache| {
             self.empty(zone, cache);
-            self.room.clear(cache);
+            self.storage.clear(cache);
         });
     }
 

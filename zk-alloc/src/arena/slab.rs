@@ -28,7 +28,7 @@ use crate::os::Errno;
 use crate::sync::{AtomicU8, AtomicU64, Ordering};
 
 /// The unit of the tables: the smallest slab.
-const UNIT_BYTES: usize = classes::LEAST_SLAB_BYTES;
+const UNIT_BYTES: usize = classes::MIN_SLAB_BYTES;
 /// Bitmaps are committed for this many units at once.
 const COMMIT_UNITS: usize = 2048;
 /// The hint set of the slabs in which a block was freed since their last purge. No class has this number.
@@ -323,16 +323,16 @@ impl SlabTable {
         while is_empty(class) {
             let claimed = self.claim_full_words(unit, class);
             // If no word was claimed, another thread owns blocks of the first word. It looks when it frees them.
-            let Some(standing) = self.class(unit).filter(|_| claimed > 0) else { return };
-            if standing == class && claimed == class.words() {
+            let Some(now) = self.class(unit).filter(|_| claimed > 0) else { return };
+            if now == class && claimed == class.words() {
                 return self.retire(zone, unit, class);
             }
             // Another thread owns some of the blocks. Or the slab has another class by now, and some of its words look the same. A thread
             // that looked since then found the slab not empty because of this claim, so this thread looks again.
             for word in 0..claimed {
-                self.set_free(standing, Blocks { unit, word, mask: class.full_word(word) });
+                self.set_free(now, Blocks { unit, word, mask: class.full_word(word) });
             }
-            class = standing;
+            class = now;
         }
     }
 

@@ -34,10 +34,10 @@ pub(crate) use claiming::Claiming;
 pub(crate) use exit::exit_key;
 #[cfg(all(test, not(loom)))]
 pub(crate) use registry::VISITS;
-pub(crate) use room::Room;
+pub(crate) use room::CacheStorage;
 pub(crate) use run::Run;
 
-use local::{Standing, local};
+use local::{CacheState, local};
 
 /// Whether this thread has a cache.
 #[inline(always)]
@@ -53,16 +53,16 @@ pub(crate) fn enter() -> Option<Entered<'static>> {
 
 /// As [`enter`], after finding a cache for a thread that has none yet.
 #[cold]
-pub(crate) fn join_and_enter(room: &Room) -> Option<Entered<'static>> {
+pub(crate) fn join_and_enter(storage: &CacheStorage) -> Option<Entered<'static>> {
     let local = local()?;
-    if local.standing.get() == Standing::Without {
+    if local.state.get() == CacheState::Without {
         let waited = local.waited.get();
-        local.waited.set((waited + 1) % tuning::patience_requests() as u16);
+        local.waited.set((waited + 1) % tuning::cache_retry_interval() as u16);
         if waited == 0 {
-            local.standing.set(Standing::Joining);
-            let found = find(room);
+            local.state.set(CacheState::Joining);
+            let found = find(storage);
             local.cache.set(found);
-            local.standing.set(if found.is_some() { Standing::Joined } else { Standing::Without });
+            local.state.set(if found.is_some() { CacheState::Joined } else { CacheState::Without });
         }
     }
     let cache = local.cache.get()?;
@@ -71,11 +71,11 @@ pub(crate) fn join_and_enter(room: &Room) -> Option<Entered<'static>> {
 }
 
 /// A cache without a thread, for this one.
-fn find(room: &Room) -> Option<&'static Cache> {
-    // Without its destructor a cache would never be handed on.
-    let key = exit_key(room.at_exit())?;
-    let cache = registry::own()?;
-    if Room::furnish(cache) && os::arm_thread_exit(key, NonNull::from(cache).cast()) {
+fn find(storage: &CacheStorage) -> Option<&'static Cache> {
+    // Without its destructor a cache would never be released.
+    let key = exit_key(storage.at_exit())?;
+    let cache = registry::acquire()?;
+    if CacheStorage::init_storage(cache) && os::arm_thread_exit(key, NonNull::from(cache).cast()) {
         return Some(cache);
     }
     give_up(cache);
@@ -84,7 +84,7 @@ fn find(room: &Room) -> Option<&'static Cache> {
 
 /// Leaves a cache of the calling thread to the next one. The thread uses it no more.
 fn give_up(cache: &Cache) {
-    sums::take_over(cache);
+    sums::add_to_former(cache);
     registry::leave_out(cache);
     let index = cache.index();
     cache.disown();
@@ -102,9 +102,9 @@ pub(crate) unsafe fn leave(cache: *mut c_void, empty: impl FnOnce(&Cache)) {
     if let Some(local) = local() {
         let forget = || {
             local.cache.set(None);
-            local.standing.set(Standing::Left);
+            local.state.set(CacheState::Left);
         };
-        cache.hand_on(empty, forget, give_up);
+        cache.release(empty, forget, give_up);
     }
 }
 
@@ -184,7 +184,7 @@ pub(crate) fn take_all_runs() -> impl Iterator<Item = Run> {
     registry::all().filter_map(Cache::take_run)
 }
 
-/// Takes out runs that threads cache, for a thread that is about to take memory of `pages` pages that is not resident. Looks at all
+/// Takes out runs that threads cache, for a thread that is about to take memory of `pages` pages that is not resident. DecayState at all
 /// caches, or at the next ones in turn if there are many.
 pub(crate) fn take_some_runs(pages: usize) -> impl Iterator<Item = Run> {
     registry::some(visits_for(pages)).filter_map(Cache::take_run)

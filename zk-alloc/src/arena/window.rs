@@ -1,32 +1,32 @@
-//! How much may stay resident: the peak live size during the *window*, as seen at a few looks.
+//! How much may stay resident: the peak live size during the *window*, as seen at a few ticks.
 //!
 //! A process that allocates the same memory again and again, as a prover does, keeps its peak of that time, and neither faults nor purges.
-//! When it needs less, or idles, the surplus may be purged. `decay` decides which thread looks, and when.
+//! When it needs less, or idles, the surplus may be purged. `decay` decides which thread ticks, and when.
 
 use crate::tuning;
 
-/// Looks per window.
-pub(super) const LOOKS: usize = 8;
+/// DecayState per window.
+pub(super) const TICKS: usize = 8;
 /// Windows that count while a process is busy. A proof may take longer than a window, and reach its peak for a moment only.
 const WINDOWS: usize = 8;
 
-/// The facts of one look.
+/// The facts of one tick.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Seen {
-    /// The peak live size since the last look, as far as it was counted.
+    /// The peak live size since the last tick, as far as it was counted.
     pub(super) live_bytes: usize,
     /// The live size now.
     pub(super) live_now_bytes: usize,
-    /// Bytes served since the last look.
+    /// Bytes served since the last tick.
     pub(super) served_bytes: u64,
 }
 
-/// Who looks.
+/// Who ticks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Looker {
-    /// The background thread, which looks on time.
+pub(super) enum Caller {
+    /// The background thread, which ticks on time.
     Background,
-    /// A thread of the program, which looks when it asks for memory. After a pause it may be about to use the memory that the pause made
+    /// A thread of the program, which ticks when it asks for memory. After a pause it may be about to use the memory that the pause made
     /// superfluous.
     Program,
 }
@@ -34,38 +34,38 @@ pub(super) enum Looker {
 /// See the module's documentation.
 #[derive(Debug)]
 pub(super) struct Window {
-    looks: [Look; LOOKS],
+    ticks: [Tick; TICKS],
     next: usize,
     /// The peaks of the windows before.
     before: [usize; WINDOWS],
     next_before: usize,
-    /// Looks that were missed in the pause before the last look, and are not counted yet.
+    /// DecayState that were missed in the pause before the last tick, and are not counted yet.
     missed: usize,
     /// Whether the process allocated little since a pause.
     has_paused: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Look {
+struct Tick {
     live_bytes: usize,
     served_bytes: u64,
 }
 
 impl Window {
-    /// A window of a busy process with this live size at each look.
+    /// A window of a busy process with this live size at each tick.
     pub(super) const fn new(live_bytes: usize) -> Self {
-        let look = Look { live_bytes, served_bytes: u64::MAX / LOOKS as u64 };
-        Self { looks: [look; LOOKS], next: 0, before: [0; WINDOWS], next_before: 0, missed: 0, has_paused: false }
+        let tick = Tick { live_bytes, served_bytes: u64::MAX / TICKS as u64 };
+        Self { ticks: [tick; TICKS], next: 0, before: [0; WINDOWS], next_before: 0, missed: 0, has_paused: false }
     }
 
-    /// Takes in a look. Since the last one, the time of `looks` looks has passed. Returns how many bytes may stay resident; `None` if this
-    /// look is to purge nothing.
+    /// Takes in a tick. Since the last one, the time of `ticks` ticks has passed. Returns how many bytes may stay resident; `None` if this
+    /// tick is to purge nothing.
     ///
     /// A thread of the program that comes late ends a pause. If the program was busy before, this request may be the first of its next
-    /// proof, so the look purges nothing. If the program allocated much by the next look, the pause does not count.
-    pub(super) fn take_in(&mut self, seen: Seen, looks: usize, by: Looker) -> Option<usize> {
-        let missed = looks.saturating_sub(1);
-        if by == Looker::Background {
+    /// proof, so the tick purges nothing. If the program allocated much by the next tick, the pause does not count.
+    pub(super) fn take_in(&mut self, seen: Seen, ticks: usize, by: Caller) -> Option<usize> {
+        let missed = ticks.saturating_sub(1);
+        if by == Caller::Background {
             // The activity came at the end of its sleep.
             self.push_idle(self.missed.max(missed), seen.live_now_bytes);
             self.push(seen);
@@ -91,16 +91,16 @@ impl Window {
         Some(self.keep_bytes())
     }
 
-    /// Takes in looks of an idle process.
-    fn push_idle(&mut self, looks: usize, live_bytes: usize) {
+    /// Takes in ticks of an idle process.
+    fn push_idle(&mut self, ticks: usize, live_bytes: usize) {
         let idle = Seen { live_bytes, live_now_bytes: live_bytes, served_bytes: 0 };
-        (0..looks.min(LOOKS * WINDOWS)).for_each(|_| self.push(idle));
+        (0..ticks.min(TICKS * WINDOWS)).for_each(|_| self.push(idle));
     }
 
     fn push(&mut self, seen: Seen) {
         let Seen { live_bytes, served_bytes, .. } = seen;
-        self.looks[self.next] = Look { live_bytes, served_bytes };
-        self.next = (self.next + 1) % LOOKS;
+        self.ticks[self.next] = Tick { live_bytes, served_bytes };
+        self.next = (self.next + 1) % TICKS;
         if self.next == 0 {
             self.before[self.next_before] = self.high();
             self.next_before = (self.next_before + 1) % WINDOWS;
@@ -108,11 +108,11 @@ impl Window {
     }
 
     fn high(&self) -> usize {
-        self.looks.iter().map(|look| look.live_bytes).max().unwrap_or(0)
+        self.ticks.iter().map(|tick| tick.live_bytes).max().unwrap_or(0)
     }
 
-    fn last(&self) -> Look {
-        self.looks[(self.next + LOOKS - 1) % LOOKS]
+    fn last(&self) -> Tick {
+        self.ticks[(self.next + TICKS - 1) % TICKS]
     }
 
     /// The peak that counts while the process is busy.
@@ -123,18 +123,18 @@ impl Window {
     /// Whether the process allocated a relevant share of its memory in the window. A service that answers a small question while it waits
     /// is not busy.
     pub(super) fn is_busy(&self) -> bool {
-        let served = self.looks.iter().fold(0_u64, |sum, look| sum.saturating_add(look.served_bytes));
+        let served = self.ticks.iter().fold(0_u64, |sum, tick| sum.saturating_add(tick.served_bytes));
         self.is_busy_with(served, self.last().live_bytes)
     }
 
-    /// As [`is_busy`](Self::is_busy), by one look alone.
+    /// As [`is_busy`](Self::is_busy), by one tick alone.
     fn is_much(&self, seen: Seen) -> bool {
         self.is_busy_with(seen.served_bytes, seen.live_bytes)
     }
 
     fn is_busy_with(&self, served_bytes: u64, live_bytes: usize) -> bool {
         let spare = self.highest().saturating_sub(live_bytes);
-        served_bytes >= (spare.max(live_bytes) / 64).max(tuning::least_busy_bytes()) as u64
+        served_bytes >= (spare.max(live_bytes) / 64).max(tuning::min_busy_bytes()) as u64
     }
 
     /// How much may stay resident, in bytes.
@@ -167,14 +167,14 @@ mod tests {
 
     #[test]
     fn a_busy_process_keeps_the_highest_of_some_windows_and_then_comes_down() {
-        for by in [Looker::Background, Looker::Program] {
+        for by in [Caller::Background, Caller::Program] {
             let mut window = Window::new(0);
             window.take_in(seen(800, 800_000), 1, by);
-            for _ in 0..LOOKS * WINDOWS - 1 {
+            for _ in 0..TICKS * WINDOWS - 1 {
                 let keep = window.take_in(seen(100, 50_000), 1, by).expect("nobody was late");
                 assert!((800 * MIB..=900 * MIB).contains(&keep));
             }
-            for _ in 0..2 * LOOKS {
+            for _ in 0..2 * TICKS {
                 window.take_in(seen(100, 50_000), 1, by);
             }
             assert!((100 * MIB..=113 * MIB).contains(&window.keep_bytes()), "the highest is too long ago");
@@ -186,7 +186,7 @@ mod tests {
         // A waiting service allocates a little now and then.
         for trickle_kib in [0, 100] {
             let mut window = Window::new(700 * MIB);
-            for _ in 0..LOOKS {
+            for _ in 0..TICKS {
                 assert!(!window.is_over());
                 window.push(seen(200, trickle_kib));
             }
@@ -196,10 +196,10 @@ mod tests {
         }
         // A small service allocates a large part of its memory.
         let mut window = Window::new(13 * MIB);
-        (0..=LOOKS).for_each(|_| window.push(seen(4, 100)));
+        (0..=TICKS).for_each(|_| window.push(seen(4, 100)));
         assert!((4 * MIB..=5 * MIB).contains(&window.keep_bytes()), "{window:?}");
         let mut window = Window::new(200 * MIB);
-        for _ in 0..LOOKS {
+        for _ in 0..TICKS {
             window.push(seen(0, 0));
             assert_eq!(
                 window.is_over(),
@@ -213,46 +213,46 @@ mod tests {
     /// A window that saw a prover at work with this peak. A tenth of it is alive now.
     fn after_work(live_mib: usize) -> Window {
         let mut window = Window::new(0);
-        for _ in 0..3 * LOOKS {
-            window.take_in(seen(live_mib, 100_000), 1, Looker::Program);
+        for _ in 0..3 * TICKS {
+            window.take_in(seen(live_mib, 100_000), 1, Caller::Program);
         }
-        window.take_in(seen(live_mib / 10, 100_000), 1, Looker::Program);
+        window.take_in(seen(live_mib / 10, 100_000), 1, Caller::Program);
         window
     }
 
     /// A pause is seen when it is over. A purge at that moment would take the memory of the next proof.
     #[test]
     fn a_prover_keeps_over_a_pause_what_it_had_before() {
-        for pause in [2, LOOKS, 1_000 * LOOKS] {
+        for pause in [2, TICKS, 1_000 * TICKS] {
             let mut window = after_work(1_000);
-            assert_eq!(window.take_in(seen(101, 10), pause, Looker::Program), None, "a pause of {pause} looks ends");
-            let keep = window.take_in(seen(150, 50_000), 1, Looker::Program).expect("it proves");
-            assert!(keep >= 1_000 * MIB, "after {pause} looks {keep} bytes may stay");
-            // The next proofs are so short that a pause ends before the next look.
-            assert_eq!(window.take_in(seen(150, 50_000), pause, Looker::Program), None);
+            assert_eq!(window.take_in(seen(101, 10), pause, Caller::Program), None, "a pause of {pause} ticks ends");
+            let keep = window.take_in(seen(150, 50_000), 1, Caller::Program).expect("it proves");
+            assert!(keep >= 1_000 * MIB, "after {pause} ticks {keep} bytes may stay");
+            // The next proofs are so short that a pause ends before the next tick.
+            assert_eq!(window.take_in(seen(150, 50_000), pause, Caller::Program), None);
             for again in 1..4 {
-                let keep = window.take_in(seen(1_000, 50_000), pause, Looker::Program).expect("it proves");
-                assert!(keep >= 1_000 * MIB, "after {pause} looks, {again} times, {keep} bytes may stay");
+                let keep = window.take_in(seen(1_000, 50_000), pause, Caller::Program).expect("it proves");
+                assert!(keep >= 1_000 * MIB, "after {pause} ticks, {again} times, {keep} bytes may stay");
             }
         }
     }
 
-    /// A service that asks for a little every few looks pauses between any two. It must shrink even so.
+    /// A service that asks for a little every few ticks pauses between any two. It must shrink even so.
     #[test]
     fn a_process_that_looks_rarely_and_asks_for_little_shrinks() {
-        for pause in [1, 2, 3, 5, LOOKS, 100 * LOOKS] {
+        for pause in [1, 2, 3, 5, TICKS, 100 * TICKS] {
             let mut window = after_work(1_000);
-            let kept: Vec<_> = (0..3 * LOOKS).map(|_| window.take_in(seen(100, 10), pause, Looker::Program)).collect();
+            let kept: Vec<_> = (0..3 * TICKS).map(|_| window.take_in(seen(100, 10), pause, Caller::Program)).collect();
             assert!(kept.iter().flatten().last().is_some_and(|&keep| keep <= 105 * MIB), "{pause}: {kept:?}");
         }
     }
 
-    /// With looks closer together than requests, each look ends a pause. The surplus must go even then.
+    /// With ticks closer together than requests, each tick ends a pause. The surplus must go even then.
     #[test]
     fn a_busy_process_that_is_always_late_shrinks() {
         let mut window = after_work(1_000);
         let kept: Vec<_> =
-            (0..2 * LOOKS * WINDOWS).map(|_| window.take_in(seen(10, 500), 4, Looker::Program)).collect();
+            (0..2 * TICKS * WINDOWS).map(|_| window.take_in(seen(10, 500), 4, Caller::Program)).collect();
         assert!(kept.last().is_some_and(|keep| keep.is_some_and(|keep| keep <= 20 * MIB)), "{kept:?}");
     }
 
@@ -260,11 +260,11 @@ mod tests {
     #[test]
     fn a_proof_that_began_while_the_background_thread_rested_keeps_its_memory() {
         let mut window = after_work(1_000);
-        for _ in 0..2 * LOOKS {
-            window.take_in(seen(100, 0), 1, Looker::Background);
+        for _ in 0..2 * TICKS {
+            window.take_in(seen(100, 0), 1, Caller::Background);
         }
         assert!(window.is_over());
-        let keep = window.take_in(seen(700, 300_000), 20 * LOOKS, Looker::Background).expect("it always may");
+        let keep = window.take_in(seen(700, 300_000), 20 * TICKS, Caller::Background).expect("it always may");
         assert!(keep >= 700 * MIB, "{keep} bytes may stay");
     }
 }

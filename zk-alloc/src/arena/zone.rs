@@ -25,7 +25,7 @@ use super::layout::{Zeroing, ZoneSpec};
 use super::mapped::Mapped;
 use super::moved::Moved;
 use super::residency::{Purge, Residency};
-use super::room::{self, Tenant};
+use super::room::{self, RunUse};
 use super::runs::Runs;
 use super::thread_cache::{self, Cache, Run};
 use crate::counters::{self, ZoneCounters};
@@ -79,7 +79,7 @@ impl Zone {
     /// A zone at `base`, which is a multiple of a page.
     ///
     /// # Safety
-    /// The addresses that the bitmaps describe lie within one [`Room`](crate::os::Room), and are no other zone's. The bitmaps, five of
+    /// The addresses that the bitmaps describe lie within one [`AddressRange`](crate::os::AddressRange), and are no other zone's. The bitmaps, five of
     /// pages and two of blocks, are clear, and so are the words in `claims`, one for each block.
     pub(crate) unsafe fn new(
         base: NonNull<u8>,
@@ -95,7 +95,7 @@ impl Zone {
         #[cfg(not(loom))]
         let runs = Runs::new(used)?;
         #[cfg(loom)]
-        let runs = Runs::without_holes(used)?;
+        let runs = Runs::without_index(used)?;
         let [forbidden, ready] = block_bits;
         Ok(Self {
             base,
@@ -143,8 +143,8 @@ impl Zone {
         elsewhere: impl FnOnce() -> Option<NonNull<u8>>,
     ) -> Result<NonNull<u8>, Shortage> {
         let pages = self.pages(bytes);
-        let tenant = Tenant::of_run(bytes);
-        let found = self.claim_free(tenant, bytes, align);
+        let run_use = RunUse::of_run(bytes);
+        let found = self.claim_free(run_use, bytes, align);
         if found.is_none_or(|start| self.residency.resident(start, pages) < pages) {
             if let Some(at) = elsewhere() {
                 found.into_iter().for_each(|start| self.runs.release(start, pages));
@@ -152,7 +152,7 @@ impl Zone {
             }
         }
         let (align, skew) = self.align_and_skew(bytes, align);
-        let start = self.commit_or_move(found.ok_or(Shortage::Full)?, pages, tenant, align, skew)?;
+        let start = self.commit_or_move(found.ok_or(Shortage::Full)?, pages, run_use, align, skew)?;
         self.hand_out(start, bytes, contents, limit)
     }
 
@@ -160,7 +160,7 @@ impl Zone {
     pub(crate) fn claim_for_other_zone(&self, bytes: usize, align: usize, contents: Contents) -> Option<NonNull<u8>> {
         let (align, skew) = self.align_and_skew(bytes, align);
         // Resident pages are committed.
-        let start = self.claim_resident(Tenant::of_run(bytes), self.pages(bytes), align, skew)?;
+        let start = self.claim_resident(RunUse::of_run(bytes), self.pages(bytes), align, skew)?;
         self.hand_out(start, bytes, contents, Limit::Peak).ok()
     }
 
@@ -173,7 +173,7 @@ impl Zone {
         if contents == Contents::Zeroed {
             self.residency.zero(start, bytes);
         }
-        self.residency.soil(start, pages);
+        self.residency.mark_dirty(start, pages);
         Ok(self.address(start))
     }
 
@@ -184,9 +184,9 @@ impl Zone {
     /// See [`Shortage`].
     pub(crate) fn claim_slab(&self, bytes: usize, limit: Limit) -> Result<(NonNull<u8>, u64), Shortage> {
         let pages = self.pages(bytes);
-        let start = self.claim_free(Tenant::Slab, bytes, bytes).ok_or(Shortage::Full)?;
+        let start = self.claim_free(RunUse::Slab, bytes, bytes).ok_or(Shortage::Full)?;
         let (align, skew) = self.align_and_skew(bytes, bytes);
-        let start = self.commit_or_move(start, pages, Tenant::Slab, align, skew)?;
+        let start = self.commit_or_move(start, pages, RunUse::Slab, align, skew)?;
         if !self.prefault_slab(start, pages, limit) {
             self.runs.release(start, pages);
             return Err(Shortage::OverBudget);
@@ -223,15 +223,15 @@ impl Zone {
 
     /// Claims the lowest run of free pages. Before it hands out what is not resident, it frees the cached runs, and takes any
     /// other place that is.
-    fn claim_free(&self, tenant: Tenant, bytes: usize, align: usize) -> Option<usize> {
+    fn claim_free(&self, run_use: RunUse, bytes: usize, align: usize) -> Option<usize> {
         let (align, skew) = self.align_and_skew(bytes, align);
-        self.claim_aligned(tenant, self.pages(bytes), align, skew)
+        self.claim_aligned(run_use, self.pages(bytes), align, skew)
     }
 
     /// As [`claim_free`](Self::claim_free): a run that begins at an `i` with `(i + skew) % align == 0`.
-    fn claim_aligned(&self, tenant: Tenant, pages: usize, align: usize, skew: usize) -> Option<usize> {
-        let from = self.first_of(tenant);
-        let first_fit = || self.first_fit(tenant, from, pages, align, skew);
+    fn claim_aligned(&self, run_use: RunUse, pages: usize, align: usize, skew: usize) -> Option<usize> {
+        let from = self.first_of(run_use);
+        let first_fit = || self.first_fit(run_use, from, pages, align, skew);
         let is_resident = |start: &usize| self.residency.resident(*start, pages) == pages;
         let release = |start| self.runs.release(start, pages);
         let mut found = first_fit();
@@ -239,34 +239,34 @@ impl Zone {
             found.into_iter().for_each(release);
             found = first_fit();
         }
-        if tenant == Tenant::Slab || found.as_ref().is_some_and(is_resident) {
+        if run_use == RunUse::Slab || found.as_ref().is_some_and(is_resident) {
             return found;
         }
-        let elsewhere = self.claim_resident(tenant, pages, align, skew);
+        let elsewhere = self.claim_resident(run_use, pages, align, skew);
         if elsewhere.is_some() {
             found.into_iter().for_each(release);
         }
         elsewhere.or(found)
     }
 
-    /// Claims the lowest run of free pages for a tenant, at or above `from`.
-    fn first_fit(&self, tenant: Tenant, from: usize, pages: usize, align: usize, skew: usize) -> Option<usize> {
+    /// Claims the lowest run of free pages for a use, at or above `from`.
+    fn first_fit(&self, run_use: RunUse, from: usize, pages: usize, align: usize, skew: usize) -> Option<usize> {
         let start = self.runs.claim_first_fit(from, pages, align, skew)?;
-        let Some(behind) = self.first_behind_kept(tenant, start, pages) else { return Some(start) };
+        let Some(behind) = self.first_behind_kept(run_use, start, pages) else { return Some(start) };
         self.runs.release(start, pages);
         self.runs.claim_first_fit(behind, pages, align, skew)
     }
 
-    /// If a run lies where its tenant must not: the first page behind these addresses.
-    fn first_behind_kept(&self, tenant: Tenant, start: usize, pages: usize) -> Option<usize> {
-        let kept = room::kept_from_long_runs(self.spec.small_room_bytes, self.capacity_bytes());
+    /// If a run lies where a run of its use must not: the first page behind these addresses.
+    fn first_behind_kept(&self, run_use: RunUse, start: usize, pages: usize) -> Option<usize> {
+        let kept = room::kept_from_long_runs(self.spec.small_region_bytes, self.capacity_bytes());
         let (from, until) = (self.pages(kept.start), self.pages(kept.end));
-        (tenant == Tenant::LongRun && start < until && from < start + pages).then_some(until)
+        (run_use == RunUse::LongRun && start < until && from < start + pages).then_some(until)
     }
 
-    /// The first page that a tenant may have. However little address space the system granted, most of it is for all tenants.
-    fn first_of(&self, tenant: Tenant) -> usize {
-        self.pages(room::kept_from(tenant, self.spec.small_room_bytes)).min(self.runs.len() / 4)
+    /// The first page that a run of this use may have. However little address space the system granted, most of it is for all.
+    fn first_of(&self, run_use: RunUse) -> usize {
+        self.pages(room::kept_from(run_use, self.spec.small_region_bytes)).min(self.runs.len() / 4)
     }
 
     /// The alignment of a run in pages, and how far the zone's start lies behind a multiple of it.
@@ -276,16 +276,16 @@ impl Zone {
         (align, first & (align - 1))
     }
 
-    /// Claims a run that is free and resident, in the shortest hole that it fits.
-    fn claim_resident(&self, tenant: Tenant, pages: usize, align: usize, skew: usize) -> Option<usize> {
+    /// Claims a run that is free and resident, in the shortest free run that it fits.
+    fn claim_resident(&self, run_use: RunUse, pages: usize, align: usize, skew: usize) -> Option<usize> {
         let free_bytes = budget::resident_bytes().saturating_sub(counters::used_bytes());
         if free_bytes < self.bytes(pages) {
             return None;
         }
-        // Behind a room that shrank, the memory of the first phase's long runs begins where the room ended.
-        let (from, beyond) = (self.first_of(Tenant::LongRun), self.pages(self.spec.small_room_bytes));
+        // Behind a small-object region that shrank, the memory of the first phase's long runs begins where the region ended.
+        let (from, beyond) = (self.first_of(RunUse::LongRun), self.pages(self.spec.small_region_bytes));
         let start = self.runs.claim_resident(from, self.residency.resident_bits(), pages, align, skew, beyond)?;
-        if self.first_behind_kept(tenant, start, pages).is_some() {
+        if self.first_behind_kept(run_use, start, pages).is_some() {
             self.runs.release(start, pages);
             return None;
         }
@@ -421,7 +421,7 @@ impl Zone {
         self.residency.address(page)
     }
 
-    /// Whether an address of the zone's room is the zone's. Where it has not mapped memory, other mappings may lie.
+    /// Whether an address in the zone's range is the zone's. Where it has not mapped memory, other mappings may lie.
     #[inline(always)]
     pub(crate) fn owns(&self, at: NonNull<u8>) -> bool {
         self.mapped.is_ready((at.addr().get() - self.base.addr().get()) / HUGE_PAGE_BYTES)

@@ -121,18 +121,18 @@ pub(crate) fn reserve(len: usize) -> Result<Mapping, Errno> {
 ///
 /// Other systems reserve the range.
 #[derive(Debug)]
-pub(crate) struct Room {
+pub(crate) struct AddressRange {
     start: NonNull<u8>,
     /// The reservation, on systems that reserve the range.
     _reserved: Option<Mapping>,
 }
 
 // SAFETY: an address, which never changes. Code that uses it makes its own safety argument.
-unsafe impl Send for Room {}
+unsafe impl Send for AddressRange {}
 // SAFETY: as above.
-unsafe impl Sync for Room {}
+unsafe impl Sync for AddressRange {}
 
-impl Room {
+impl AddressRange {
     /// Room for `len` bytes.
     ///
     /// # Errors

@@ -64,7 +64,7 @@ pub(crate) use imp::{
 #[cfg(not(unix))]
 pub(crate) use imp::{arm_thread_exit, fence_other_threads, may_be_in_signal_handler, return_key, thread_exit_key};
 pub(crate) use imp::{copy_held, count_resident, move_pages, renew};
-pub(crate) use mapping::{Mapping, Room, map_guarded, map_zeroed, may_map_sparsely, reserve, round_up};
+pub(crate) use mapping::{AddressRange, Mapping, map_guarded, map_zeroed, may_map_sparsely, reserve, round_up};
 pub(crate) use own_thread::OwnThread;
 pub(crate) use pages::page_bytes;
 pub(crate) use parking::Parking;

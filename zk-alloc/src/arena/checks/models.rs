@@ -100,7 +100,7 @@ impl Memory {
         let spec = ZoneSpec {
             page_bytes: self.page_bytes,
             huge,
-            small_room_bytes: 0,
+            small_region_bytes: 0,
             small_pages_bytes: 0,
             lazy_zero_bytes: usize::MAX,
             growth_room: 1,

@@ -164,8 +164,8 @@ impl SlabTable {
         let free_bytes = (0..class.words()).map(free_blocks).sum::<usize>() * class.block_bytes();
         let is_resident = self.present.all()[unit].load(Ordering::Relaxed) != 0;
         // Half a page: the last page of a slab may hold less than a page of blocks.
-        let least_bytes = self.page_bytes(class.slab_bytes()) / 2;
-        if !is_resident || (class.block_bytes() < least_bytes && free_bytes < least_bytes) {
+        let min_bytes = self.page_bytes(class.slab_bytes()) / 2;
+        if !is_resident || (class.block_bytes() < min_bytes && free_bytes < min_bytes) {
             return 0;
         }
         let mut gone = 0;

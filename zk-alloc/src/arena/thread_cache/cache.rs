@@ -148,7 +148,7 @@ impl Cache {
     }
 
     /// Makes the calling thread its owner; `false` if another thread is.
-    pub(crate) fn own(&self) -> bool {
+    pub(crate) fn try_acquire(&self) -> bool {
         // Acquire pairs with the Release of `disown`: what its last thread left in there is there.
         self.owned.load(Ordering::Relaxed) == 0
             && self.owned.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok()
@@ -180,7 +180,7 @@ impl Cache {
 
     /// Leaves the cache to the next thread: hands it to `empty`, has the exiting owner `forget` it, and only then `give_up` makes it another
     /// thread's. If another thread claims the cache at this moment, or a signal interrupted its owner, the contents stay for the next thread.
-    pub(crate) fn hand_on(&self, empty: impl FnOnce(&Self), forget: impl FnOnce(), give_up: impl FnOnce(&Self)) {
+    pub(crate) fn release(&self, empty: impl FnOnce(&Self), forget: impl FnOnce(), give_up: impl FnOnce(&Self)) {
         if let Some(entered) = self.enter() {
             empty(&entered);
         }

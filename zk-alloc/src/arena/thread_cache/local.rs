@@ -10,7 +10,7 @@ use crate::os;
 /// How this thread stands with its cache. No `Drop`, so that reaching it costs no check and no registration.
 pub(super) struct Local {
     pub(super) cache: Cell<Option<&'static Cache>>,
-    pub(super) standing: Cell<Standing>,
+    pub(super) state: Cell<CacheState>,
     /// Requests since there was no cache to be had.
     pub(super) waited: Cell<u16>,
     /// Requests that no cache counts: there was none, or another thread had claimed it.
@@ -19,13 +19,13 @@ pub(super) struct Local {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
-pub(super) enum Standing {
+pub(super) enum CacheState {
     /// It has none yet, or all were taken. Zero, as all of a [`Local`] is when its thread begins.
     Without = 0,
     /// It is about to have one, and a signal handler interrupted that.
     Joining,
     Joined,
-    /// It is exiting, and its cache has been handed on.
+    /// It is exiting, and its cache was released.
     Left,
 }
 
@@ -34,7 +34,7 @@ thread_local! {
     static LOCAL: Local = const {
         Local {
             cache: Cell::new(None),
-            standing: Cell::new(Standing::Without),
+            state: Cell::new(CacheState::Without),
             waited: Cell::new(0),
             past_cache: Cell::new(Totals { allocations: 0, bytes: 0 }),
         }

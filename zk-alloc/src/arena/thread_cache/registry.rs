@@ -65,8 +65,8 @@ fn has_memory(index: usize) -> bool {
 }
 
 /// Makes the calling thread the owner of the lowest cache without a thread, which walks visit from now on.
-pub(super) fn own() -> Option<&'static Cache> {
-    let index = own_former().or_else(own_new)?;
+pub(super) fn acquire() -> Option<&'static Cache> {
+    let index = acquire_former().or_else(acquire_new)?;
     let cache = at(index);
     cache.set_index(index);
     // Only the owner changes the mark. The last one left it if there was something left in the cache.
@@ -78,13 +78,13 @@ pub(super) fn own() -> Option<&'static Cache> {
 }
 
 /// A cache that had a thread before.
-fn own_former() -> Option<usize> {
+fn acquire_former() -> Option<usize> {
     let mut from = 0;
     loop {
         let index = vacant().first(from)?;
-        let is_owned = at(index).own();
+        let is_acquired = at(index).try_acquire();
         vacant().clear(index);
-        if is_owned {
+        if is_acquired {
             return Some(index);
         }
         // It may have been given up before the hint was cleared.
@@ -95,14 +95,14 @@ fn own_former() -> Option<usize> {
     }
 }
 
-fn own_new() -> Option<usize> {
+fn acquire_new() -> Option<usize> {
     loop {
         let index = FRONTIER.load(Ordering::Acquire);
         if index == THREADS || !has_memory(index) {
             return None;
         }
         let is_mine = FRONTIER.compare_exchange(index, index + 1, Ordering::AcqRel, Ordering::Relaxed).is_ok();
-        if is_mine && at(index).own() {
+        if is_mine && at(index).try_acquire() {
             return Some(index);
         }
     }

@@ -2,7 +2,7 @@
 
 use super::cache::Cache;
 
-pub(super) fn own() -> Option<&'static Cache> {
+pub(super) fn acquire() -> Option<&'static Cache> {
     None
 }
 

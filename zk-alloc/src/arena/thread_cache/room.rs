@@ -10,14 +10,14 @@ use crate::os;
 
 /// Room for the blocks of all caches, which each gets with its first thread.
 #[derive(Debug)]
-pub(crate) struct Room {
+pub(crate) struct CacheStorage {
     at_exit: AtExit,
 }
 
 /// Bytes of one cache's room, in whole pages of any kernel.
-const ROOM_BYTES: usize = (classes::PLACES * size_of::<u64>()).next_multiple_of(64 << 10);
+const STORAGE_BYTES: usize = (classes::PLACES * size_of::<u64>()).next_multiple_of(64 << 10);
 
-impl Room {
+impl CacheStorage {
     pub(crate) fn new(at_exit: AtExit) -> Self {
         Self { at_exit }
     }
@@ -27,11 +27,11 @@ impl Room {
     }
 
     /// Gives a cache of the caller's room for its blocks; `false` where the system has none.
-    pub(super) fn furnish(cache: &Cache) -> bool {
+    pub(super) fn init_storage(cache: &Cache) -> bool {
         if !cache.blocks().load(Ordering::Relaxed).is_null() {
             return true;
         }
-        let Ok(mapping) = os::map_zeroed(ROOM_BYTES) else { return false };
+        let Ok(mapping) = os::map_zeroed(STORAGE_BYTES) else { return false };
         cache.blocks().store(mapping.start().as_ptr().cast(), Ordering::Relaxed);
         // As the cache, for ever.
         std::mem::forget(mapping);
@@ -43,7 +43,7 @@ impl Room {
         let blocks = cache.blocks().load(Ordering::Relaxed);
         if !blocks.is_null() {
             // SAFETY: the part of this cache, which holds nothing: all of its counts are zero.
-            let _ = unsafe { os::discard(blocks.cast(), ROOM_BYTES) };
+            let _ = unsafe { os::discard(blocks.cast(), STORAGE_BYTES) };
         }
     }
 }

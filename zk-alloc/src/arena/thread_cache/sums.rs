@@ -21,10 +21,10 @@ static ENDED: AtomicU64 = AtomicU64::new(0);
 
 /// Adds that are under way when a sum is made are waited for that often: another look takes about as long as they do. A thread that was cut
 /// off by a fork never ends.
-const LOOKS: usize = 3;
+const ATTEMPTS: usize = 3;
 
 /// Adds the counts of an exiting thread to those of former threads.
-pub(super) fn take_over(cache: &Cache) {
+pub(super) fn add_to_former(cache: &Cache) {
     let (runs, blocks) = (cache.run_totals(), cache.block_totals());
     let counts = [runs.allocations, runs.bytes, blocks.allocations, blocks.bytes, cache.returned_bytes()];
     BEGUN.fetch_add(1, Ordering::SeqCst);
@@ -37,18 +37,18 @@ pub(super) fn take_over(cache: &Cache) {
 
 /// The sums now. Approximate while threads allocate.
 pub(super) fn of_all() -> Sums {
-    let mut looks = 0;
+    let mut attempts = 0;
     loop {
         let ended = ENDED.load(Ordering::SeqCst);
-        let sums = look();
-        looks += 1;
-        if BEGUN.load(Ordering::SeqCst) == ended || looks == LOOKS {
+        let sums = walk();
+        attempts += 1;
+        if BEGUN.load(Ordering::SeqCst) == ended || attempts == ATTEMPTS {
             return sums;
         }
     }
 }
 
-fn look() -> Sums {
+fn walk() -> Sums {
     let [run_allocations, run_bytes, block_allocations, block_bytes, returned_bytes] =
         FORMER.each_ref().map(|former| former.load(Ordering::SeqCst));
     // First what came back. A block that is handed out and comes back between the walks must not count as back only.

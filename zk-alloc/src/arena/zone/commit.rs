@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use super::{Shortage, Tenant, Zone};
+use super::{RunUse, Shortage, Zone};
 use crate::arena::mapped::{Obstacle, Unmapped};
 use crate::os::{self, HUGE_PAGE_BYTES};
 use crate::tuning;
@@ -19,7 +19,7 @@ impl Zone {
         &self,
         start: usize,
         pages: usize,
-        tenant: Tenant,
+        run_use: RunUse,
         align: usize,
         skew: usize,
     ) -> Result<usize, Shortage> {
@@ -42,7 +42,7 @@ impl Zone {
             }
             // Each step leads further up, so the loop ends.
             let from = behind * self.block_pages();
-            start = self.first_fit(tenant, from, pages, align, skew).ok_or(Shortage::Full)?;
+            start = self.first_fit(run_use, from, pages, align, skew).ok_or(Shortage::Full)?;
         }
     }
 
@@ -134,7 +134,7 @@ impl Zone {
     /// The blocks of a step in which the zone grows.
     fn step_blocks(&self) -> usize {
         let half = self.bytes(self.mapped_end()) / 2;
-        let bytes = half.clamp(tuning::least_commit_bytes(), tuning::most_commit_bytes()).next_power_of_two();
+        let bytes = half.clamp(tuning::min_commit_bytes(), tuning::max_commit_bytes()).next_power_of_two();
         bytes.div_ceil(HUGE_PAGE_BYTES)
     }
 
@@ -143,7 +143,7 @@ impl Zone {
         let pages = blocks.start * self.block_pages()..blocks.end * self.block_pages();
         let (at, len) = (self.address(pages.start), self.bytes(pages.len()));
         self.counters().system_call();
-        // SAFETY: whole blocks of this zone, within the room.
+        // SAFETY: whole blocks of this zone, within its range.
         match unsafe { os::extend(at.as_ptr(), len) } {
             Ok(()) => {
                 self.huge.advise(&self.residency, pages);

@@ -8,14 +8,14 @@ use super::{Purge, Zone};
 use crate::os::{self, Errno, HUGE_PAGE_BYTES};
 
 impl Zone {
-    /// Calls `visit` with each run of free resident pages that has at least `least_bytes`, from the top address down.
-    pub(crate) fn free_runs(&self, least_bytes: usize, mut visit: impl FnMut(Range<usize>)) {
+    /// Calls `visit` with each run of free resident pages that has at least `min_bytes`, from the top address down.
+    pub(crate) fn free_runs(&self, min_bytes: usize, mut visit: impl FnMut(Range<usize>)) {
         let resident = self.residency.resident_bits();
         let mut end = self.mapped_end();
         while let Some((start, len)) = resident.last_run_without(self.runs.used(), 0, end) {
             end = start;
             let run = self.without_split_blocks(start..start + len);
-            if self.bytes(run.len()) >= least_bytes.max(1) {
+            if self.bytes(run.len()) >= min_bytes.max(1) {
                 visit(run);
             }
         }
@@ -31,24 +31,24 @@ impl Zone {
         start..(run.end / block * block).max(start)
     }
 
-    /// Claims those parts of a run that are free and have at least `least_bytes`, and calls `claimed` with each of them. The caller owns
+    /// Claims those parts of a run that are free and have at least `min_bytes`, and calls `claimed` with each of them. The caller owns
     /// them from then on.
     pub(crate) fn claim_parts(
         &self,
         run: Range<usize>,
-        least_bytes: usize,
+        min_bytes: usize,
         claimed: &mut impl FnMut(NonNull<u8>, usize),
     ) {
         let (start, len) = (run.start, run.len());
-        if self.bytes(len) < least_bytes.max(1) {
+        if self.bytes(len) < min_bytes.max(1) {
             return;
         }
         if self.runs.try_claim(start, len) {
             claimed(self.address(start), self.bytes(len));
         } else if len > 1 {
             let half = start + len / 2;
-            self.claim_parts(start..half, least_bytes, claimed);
-            self.claim_parts(half..start + len, least_bytes, claimed);
+            self.claim_parts(start..half, min_bytes, claimed);
+            self.claim_parts(half..start + len, min_bytes, claimed);
         }
     }
 

@@ -3,7 +3,7 @@
 
 use std::ptr::NonNull;
 
-use super::{Limit, Shortage, Tenant, Zone};
+use super::{Limit, RunUse, Shortage, Zone};
 use crate::arena::{moved, thread_cache};
 use crate::os::{self, HUGE_PAGE_BYTES};
 use crate::tuning;
@@ -23,7 +23,7 @@ impl Zone {
         let pages = self.pages(bytes);
         let start = self.claim_to_grow_on(bytes, align).ok_or(Shortage::Full)?;
         let (align, skew) = self.align_and_skew(bytes, align);
-        let start = self.commit_or_move(start, pages, Tenant::of_run(bytes), align, skew)?;
+        let start = self.commit_or_move(start, pages, RunUse::of_run(bytes), align, skew)?;
         let moved = self.pages(len);
         let resident = self.residency.resident(start, moved);
         let fresh = self.account(start, pages, Limit::Cap)?;
@@ -39,7 +39,7 @@ impl Zone {
         // Moved pages are not faulted in.
         let moved_bytes = if is_copied { 0 } else { self.bytes(moved - resident) };
         self.count(self.bytes(pages), fresh.saturating_sub(moved_bytes));
-        self.residency.soil(start, pages);
+        self.residency.mark_dirty(start, pages);
         Ok((self.address(start), is_copied))
     }
 
@@ -58,7 +58,7 @@ impl Zone {
         if with_room.is_some_and(|start| resident(start) == pages) {
             return with_room;
         }
-        let without = self.claim_free(Tenant::of_run(bytes), bytes, align);
+        let without = self.claim_free(RunUse::of_run(bytes), bytes, align);
         let (Some(one), Some(other)) = (with_room, without) else { return with_room.or(without) };
         let (better, worse) = if resident(other) > resident(one) { (other, one) } else { (one, other) };
         self.runs.release(worse, pages);
@@ -73,7 +73,7 @@ impl Zone {
             return None;
         }
         let room = pages.checked_mul(room)?.checked_next_power_of_two()?;
-        let start = self.claim_aligned(Tenant::of_run(bytes), pages, room, 0)?;
+        let start = self.claim_aligned(RunUse::of_run(bytes), pages, room, 0)?;
         let is_mappable = self.may_map_to(start + pages);
         if !is_mappable {
             self.runs.release(start, pages);
@@ -81,11 +81,11 @@ impl Zone {
         is_mappable.then_some(start)
     }
 
-    /// Whether all pages up to this one are mapped, or the process's limits leave room for [`tuning::programs_share`] times the missing bytes
+    /// Whether all pages up to this one are mapped, or the process's limits leave room for [`tuning::address_headroom_factor`] times the missing bytes
     /// (`RLIMIT_AS`, `RLIMIT_DATA`, `vm.overcommit_memory=2`).
     fn may_map_to(&self, pages: usize) -> bool {
         let missing = self.bytes(pages.saturating_sub(self.mapped_end()));
-        missing == 0 || missing.checked_mul(tuning::programs_share()).is_some_and(os::may_map_sparsely)
+        missing == 0 || missing.checked_mul(tuning::address_headroom_factor()).is_some_and(os::may_map_sparsely)
     }
 
     /// Changes the length of a run in place; `false` if it can't grow there. Shrinking never fails.
@@ -107,7 +107,7 @@ impl Zone {
                 return false;
             }
             let Ok(fresh) = self.make_usable(more_at, more, Limit::Cap) else { return false };
-            self.residency.soil(more_at, more);
+            self.residency.mark_dirty(more_at, more);
             self.count(self.bytes(more), fresh);
         } else if new < old {
             self.release_pages(start + new, old - new);
@@ -141,7 +141,7 @@ impl Zone {
         self.moved.moved_here(start, pages, inner);
     }
 
-    /// Never hands out the caller's run again, because another mapping may lie in a hole of it.
+    /// Never hands out the caller's run again, because another mapping may lie in a gap of it.
     pub(crate) fn abandon(&self, at: NonNull<u8>, bytes: usize) {
         let (start, pages) = (self.index(at), self.pages(bytes));
         self.residency.moved_away(start, pages);

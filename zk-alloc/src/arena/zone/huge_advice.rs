@@ -6,7 +6,7 @@ use super::Zone;
 
 impl Zone {
     /// Whether the first touch of a page faults in a huge page.
-    pub(super) fn comes_whole(&self, page: usize) -> bool {
+    pub(super) fn faults_huge_page(&self, page: usize) -> bool {
         self.huge.are_asked(self.bytes(page)) && !self.huge.is_forbidden(&self.residency, page)
     }
 

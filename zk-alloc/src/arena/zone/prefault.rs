@@ -4,7 +4,7 @@
 
 use std::ops::Range;
 
-use super::{Limit, Populate, Tenant, Zone};
+use super::{Limit, Populate, RunUse, Zone};
 use crate::os::{self, HUGE_PAGE_BYTES};
 
 impl Zone {
@@ -22,7 +22,7 @@ impl Zone {
     /// Accounts for the caller's slab, and prefaults its block, if the first touch would fault in all of that. Returns `false` if the slab
     /// would exceed the limit.
     pub(super) fn prefault_slab(&self, start: usize, pages: usize, limit: Limit) -> bool {
-        if self.residency.resident(start, pages) == pages || !self.comes_whole(start) {
+        if self.residency.resident(start, pages) == pages || !self.faults_huge_page(start) {
             return true;
         }
         let is_accounted = self.residency.account(start, pages, limit).is_some();
@@ -38,7 +38,7 @@ impl Zone {
         let block = self.pages(HUGE_PAGE_BYTES);
         let from = page / block * block;
         let until = (from + block).min(self.mapped_end());
-        if self.comes_whole(from) && self.residency.resident(from, until - from) < until - from {
+        if self.faults_huge_page(from) && self.residency.resident(from, until - from) < until - from {
             self.prefault_block(from..until, run.start.max(from)..run.end.min(until));
         }
     }
@@ -90,10 +90,10 @@ impl Zone {
 
     /// Accounts for `bytes` of the zone's free memory for later requests, and has `prefault` fault it in. Returns how many bytes were
     /// accounted: 0 if the zone or the cap has no room for them.
-    pub(crate) fn populate(&self, tenant: Tenant, bytes: usize, prefault: impl FnOnce(Populate<'_>)) -> usize {
+    pub(crate) fn populate(&self, run_use: RunUse, bytes: usize, prefault: impl FnOnce(Populate<'_>)) -> usize {
         let pages = self.pages(bytes.min(self.capacity_bytes()));
-        let Some(start) = self.first_fit(tenant, self.first_of(tenant), pages, 1, 0) else { return 0 };
-        let Ok(start) = self.commit_or_move(start, pages, tenant, 1, 0) else { return 0 };
+        let Some(start) = self.first_fit(run_use, self.first_of(run_use), pages, 1, 0) else { return 0 };
+        let Ok(start) = self.commit_or_move(start, pages, run_use, 1, 0) else { return 0 };
         if self.make_usable(start, pages, Limit::Cap).is_err() {
             return 0;
         }

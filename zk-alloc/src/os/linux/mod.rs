@@ -112,7 +112,7 @@ pub(crate) unsafe fn commit(at: *mut u8, len: usize) -> Result<(), Errno> {
     Ok(unsafe { rustix::mm::mprotect(at.cast(), len, MprotectFlags::READ | MprotectFlags::WRITE) }?)
 }
 
-/// Whether a [`Room`](super::Room) reserves its range.
+/// Whether an [`AddressRange`](super::AddressRange) reserves its range.
 pub(super) const IS_RESERVED: bool = false;
 
 /// Maps readable, writable, zeroed memory at an address where nothing is mapped.
@@ -121,7 +121,7 @@ pub(super) const IS_RESERVED: bool = false;
 /// The system's: `EEXIST` if something is mapped there already. Then nothing has changed.
 ///
 /// # Safety
-/// The range lies within one [`Room`](super::Room).
+/// The range lies within one [`AddressRange`](super::AddressRange).
 pub(crate) unsafe fn extend(at: *mut u8, len: usize) -> Result<(), Errno> {
     map_at(at, len, ProtFlags::READ | ProtFlags::WRITE)
 }

@@ -1,11 +1,11 @@
-//! An index of the free page runs of a zone, its *holes*, by length.
+//! An index of the free page runs of a zone by length.
 //!
-//! A hole is a maximal run of clear bits in the bitmap of used pages. For each class of lengths, a [hint set](super::hints) names
-//! the words of the bitmap in which such a hole may begin. A search visits only holes that are long enough. Three operations make
-//! holes, and note them: freeing a run, claiming a part of a hole, and giving up a claim. A search that finds no hole of a class in a
+//! A free run is a maximal run of clear bits in the bitmap of used pages. For each class of lengths, a [hint set](super::hints) names
+//! the words of the bitmap in which such a free run may begin. A search visits only free runs that are long enough. Three operations make
+//! free runs, and note them: freeing a run, claiming a part of a free run, and giving up a claim. A search that finds no free run of a class in a
 //! word clears the hint, then looks once more.
 //!
-//! The steps of a search are bounded, however many holes there are: it visits a number of holes and of superfluous hints of each class.
+//! The steps of a search are bounded, however many free runs there are: it visits a number of free runs and of superfluous hints of each class.
 
 use super::bitmap::{Bitmap, WORD_BITS};
 use super::hints::{HintSet, HintSets};
@@ -28,7 +28,7 @@ const LONG: usize = 15;
 const EXACT: usize = 8;
 #[cfg(not(loom))]
 const PER_DOUBLING: usize = 4;
-/// The first of the coarse classes, and its shortest hole. A few more holes are visited there: a claim of so many pages takes longer.
+/// The first of the coarse classes, and its shortest free run. A few more free runs are visited there: a claim of so many pages takes longer.
 #[cfg(not(loom))]
 const COARSE: usize = 36;
 #[cfg(not(loom))]
@@ -36,14 +36,14 @@ const COARSE_LEN: usize = 1024;
 #[cfg(loom)]
 const COARSE: usize = CLASSES;
 
-/// How far a hole is measured.
+/// How far a free run is measured.
 #[cfg(not(loom))]
 const REACH: usize = usize::MAX;
 /// The models measure no further than their last class, so that a search takes few loads.
 #[cfg(loom)]
-const REACH: usize = least_len(CLASSES - 1);
+const REACH: usize = min_len(CLASSES - 1);
 
-/// How far a search measures a hole.
+/// How far a search measures a free run.
 #[cfg(not(loom))]
 const fn reach_for(_: Wanted) -> usize {
     REACH
@@ -54,8 +54,8 @@ fn reach_for(wanted: Wanted) -> usize {
     REACH.max(wanted.n + wanted.align)
 }
 
-/// A search for resident memory looks at no more of a hole than this, or what the request needs.
-const LOOK_PAGES: usize = 1024;
+/// A search for resident memory looks at no more of a free run than this, or what the request needs.
+const PROBED_PAGES: usize = 1024;
 
 #[cfg(loom)]
 const fn class_of(len: usize) -> usize {
@@ -63,11 +63,11 @@ const fn class_of(len: usize) -> usize {
 }
 
 #[cfg(loom)]
-const fn least_len(class: usize) -> usize {
+const fn min_len(class: usize) -> usize {
     class * LONG
 }
 
-/// The class of holes of a length.
+/// The class of free runs of a length.
 #[cfg(not(loom))]
 const fn class_of(len: usize) -> usize {
     if len < EXACT {
@@ -81,9 +81,9 @@ const fn class_of(len: usize) -> usize {
     EXACT + (log2 - EXACT.ilog2() as usize) * PER_DOUBLING + (len >> (log2 - 2)) % PER_DOUBLING
 }
 
-/// The shortest hole of a class.
+/// The shortest free run of a class.
 #[cfg(all(test, not(loom)))]
-const fn least_len(class: usize) -> usize {
+const fn min_len(class: usize) -> usize {
     if class < EXACT {
         return class;
     }
@@ -110,7 +110,7 @@ impl Wanted {
         (at + self.skew).next_multiple_of(self.align) - self.skew
     }
 
-    /// The first place in a hole.
+    /// The first place in a free run.
     pub(super) fn place_in(self, start: usize, end: usize) -> Option<usize> {
         Some(self.first_from(start)).filter(|place| place + self.n <= end)
     }
@@ -119,17 +119,17 @@ impl Wanted {
 /// What a search visits of each class before it takes a longer one.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Visits {
-    /// Holes that are too short.
-    misses: usize,
-    /// Hints that stand for no hole.
+    /// FreeRunIndex that are too short.
+    too_short: usize,
+    /// Hints that stand for no free run.
     hints: usize,
 }
 
 impl Visits {
     /// The bounds of a search.
     fn usual(class: usize) -> Self {
-        let misses = if class < COARSE { tuning::most_misses() } else { tuning::most_long_misses() };
-        Self { misses, hints: tuning::most_misses() }
+        let too_short = if class < COARSE { tuning::max_probes_per_bin() } else { tuning::max_long_probes_per_bin() };
+        Self { too_short, hints: tuning::max_probes_per_bin() }
     }
 }
 
@@ -139,26 +139,26 @@ const OCCUPIED: usize = CLASSES;
 
 /// See the module's documentation.
 #[derive(Debug)]
-pub(super) struct Holes {
+pub(super) struct FreeRunIndex {
     used: Bitmap<'static>,
     sets: HintSets<{ CLASSES + 1 }>,
     /// The classes whose sets may have a hint. Most have none at most times.
     #[cfg(not(loom))]
     hinted: [AtomicU64; CLASSES.div_ceil(WORD_BITS)],
-    /// Set by the models of zones and slabs, which note no holes: a search also finds free runs without them. The models of the bitmap note
-    /// holes.
+    /// Set by the models of zones and slabs, which note no free runs: a search also finds free runs without them. The models of the bitmap note
+    /// free runs.
     #[cfg(loom)]
     pub(super) is_off: bool,
 }
 
-impl Holes {
-    /// The holes of a zone of which all pages are free.
+impl FreeRunIndex {
+    /// The free runs of a zone of which all pages are free.
     ///
     /// # Errors
     /// The system's error, if it grants no memory.
     pub(super) fn new(used: Bitmap<'static>) -> Result<Self, Errno> {
         let sets = HintSets::new(used.len() / WORD_BITS)?;
-        let holes = Self {
+        let index = Self {
             used,
             sets,
             #[cfg(not(loom))]
@@ -166,8 +166,8 @@ impl Holes {
             #[cfg(loom)]
             is_off: false,
         };
-        holes.note(0, used.len());
-        Ok(holes)
+        index.note(0, used.len());
+        Ok(index)
     }
 
     fn set(&self, class: usize) -> HintSet {
@@ -229,7 +229,7 @@ impl Holes {
         }
     }
 
-    /// Notes the holes in `[start, start + n)`, of which some bits became clear, or were set for an instant. Returns the length of the
+    /// Notes the free runs in `[start, start + n)`, of which some bits became clear, or were set for an instant. Returns the length of the
     /// longest.
     pub(super) fn freed(&self, start: usize, n: usize) -> usize {
         #[cfg(loom)]
@@ -241,12 +241,12 @@ impl Holes {
         self.note_within(start, n)
     }
 
-    /// Notes the holes in `[start, start + n)`. Returns the length of the longest.
+    /// Notes the free runs in `[start, start + n)`. Returns the length of the longest.
     fn note_within(&self, start: usize, n: usize) -> usize {
         let (mut at, last) = (start, start + n);
         let mut longest = 0;
         while let Some(clear) = self.used.next_clear_within(at, last) {
-            // A hole that begins further below is in the last class already.
+            // A free run that begins further below is in the last class already.
             let lowest = clear.saturating_sub(REACH);
             let begin = if clear == at { self.begin_of(lowest, clear) } else { clear };
             let end = self.end_of(clear, REACH);
@@ -259,7 +259,7 @@ impl Holes {
         longest
     }
 
-    /// The start of the hole around a clear page, at least `lowest`.
+    /// The start of the free run around a clear page, at least `lowest`.
     #[cfg(not(loom))]
     fn begin_of(&self, _lowest: usize, clear: usize) -> usize {
         self.occupied().end_of_set(clear)
@@ -270,7 +270,7 @@ impl Holes {
         self.used.end_of_set(lowest, clear)
     }
 
-    /// The end of the hole around a clear page, at most `reach` pages on.
+    /// The end of the free run around a clear page, at most `reach` pages on.
     fn end_of(&self, clear: usize, reach: usize) -> usize {
         let last = self.used.len().min(clear.saturating_add(reach));
         #[cfg(not(loom))]
@@ -288,7 +288,7 @@ impl Holes {
         let _ = (start, n);
     }
 
-    /// Notes the rest of a hole on both sides of `[start, start + n)`, which was claimed.
+    /// Notes the rest of a free run on both sides of `[start, start + n)`, which was claimed.
     pub(super) fn claimed(&self, start: usize, n: usize) {
         #[cfg(loom)]
         if self.is_off {
@@ -302,7 +302,7 @@ impl Holes {
         }
     }
 
-    /// The holes that begin in a word, with their ends. A hole is measured up to `reach` pages.
+    /// The free runs that begin in a word, with their ends. A free run is measured up to `reach` pages.
     fn in_word(&self, word: usize, reach: usize) -> impl Iterator<Item = (usize, usize)> {
         let mut begins = self.used.begins_of_clear(word);
         std::iter::from_fn(move || {
@@ -314,7 +314,7 @@ impl Holes {
         .filter(|&(start, end)| start < end)
     }
 
-    /// The lowest hole of a class that begins in `from..until`. Clears no more superfluous hints than `hints`, and counts them there.
+    /// The lowest free run of a class that begins in `from..until`. Clears no more superfluous hints than `hints`, and counts them there.
     fn first(
         &self,
         class: usize,
@@ -337,20 +337,20 @@ impl Holes {
             }
             let is_of_class = |&(start, end): &(usize, usize)| class_of(end - start) == class;
             let mut is_hinted = false;
-            for hole in self.in_word(word, reach).filter(is_of_class) {
+            for run in self.in_word(word, reach).filter(is_of_class) {
                 is_hinted = true;
-                if (from..until).contains(&hole.0) {
-                    return Some(hole);
+                if (from..until).contains(&run.0) {
+                    return Some(run);
                 }
             }
             if !is_hinted {
                 *hints = hints.checked_sub(1)?;
                 set.clear(word);
-                // A hole may have been noted before the hint was cleared. Or it was taken for a longer one, and is noted as such only.
+                // A free run may have been noted before the hint was cleared. Or it was taken for a longer one, and is noted as such only.
                 #[cfg(not(loom))]
                 self.in_word(word, reach).for_each(|(start, end)| self.note(start, end));
                 #[cfg(loom)]
-                if self.in_word(word, reach).any(|hole| is_of_class(&hole)) {
+                if self.in_word(word, reach).any(|run| is_of_class(&run)) {
                     set.set(word);
                 }
             }
@@ -358,12 +358,12 @@ impl Holes {
         }
     }
 
-    /// The part from `from` on of a hole that begins there or below.
+    /// The part from `from` on of a free run that begins there or below.
     fn across(&self, from: usize, reach: usize) -> Option<(usize, usize)> {
         (from > 0).then(|| (from, self.end_of(from, reach))).filter(|&(start, end)| start < end)
     }
 
-    /// The lowest place for a request at or above `from`, among the holes that [`Visits::usual`] allows to visit.
+    /// The lowest place for a request at or above `from`, among the free runs that [`Visits::usual`] allows to visit.
     pub(super) fn lowest(&self, from: usize, wanted: Wanted) -> Option<usize> {
         self.lowest_within(from, wanted, Visits::usual)
     }
@@ -385,8 +385,8 @@ impl Holes {
         let mut lowest = usize::MAX;
         for class in self.classes_from(class_of(wanted.n)) {
             let mut at = from;
-            let Visits { misses, mut hints } = visits(class);
-            for _ in 0..misses {
+            let Visits { too_short, mut hints } = visits(class);
+            for _ in 0..too_short {
                 let Some((start, end)) = self.first(class, at, lowest, reach, &mut hints) else { break };
                 if let Some(place) = wanted.place_in(start, end) {
                     lowest = lowest.min(place);
@@ -398,13 +398,13 @@ impl Holes {
         (lowest != usize::MAX).then_some(lowest)
     }
 
-    /// Visits up to `most` holes at or above `from`, the short ones first, until `place_in` finds a place in one. The part of a hole that
-    /// begins below comes last. `beyond` pages more of a hole are looked at than the request needs.
+    /// Visits up to `max_visits` free runs at or above `from`, the short ones first, until `place_in` finds a place in one. The part of a free run that
+    /// begins below comes last. `beyond` pages more of a free run are looked at than the request needs.
     pub(super) fn shortest(
         &self,
         from: usize,
         wanted: Wanted,
-        most: usize,
+        max_visits: usize,
         beyond: usize,
         place_in: impl Fn(usize, usize) -> Option<usize>,
     ) -> Option<usize> {
@@ -413,15 +413,15 @@ impl Holes {
             return None;
         }
         let reach = reach_for(wanted);
-        let look = LOOK_PAGES.max(wanted.n + wanted.align) + beyond;
-        let place_in = |start: usize, end: usize| place_in(start, end.min(start + look));
-        let mut left = most;
-        'holes: for class in self.classes_from(class_of(wanted.n)) {
+        let probed = PROBED_PAGES.max(wanted.n + wanted.align) + beyond;
+        let place_in = |start: usize, end: usize| place_in(start, end.min(start + probed));
+        let mut left = max_visits;
+        'search: for class in self.classes_from(class_of(wanted.n)) {
             let mut at = from;
             let mut hints = Visits::usual(class).hints;
             while let Some((start, end)) = self.first(class, at, usize::MAX, reach, &mut hints) {
                 if left == 0 {
-                    break 'holes;
+                    break 'search;
                 }
                 if let Some(place) = place_in(start, end) {
                     return Some(place);
@@ -441,10 +441,10 @@ mod tests {
 
     #[cfg(not(loom))]
     #[test]
-    fn each_length_is_in_the_class_whose_shortest_hole_is_next_below() {
+    fn each_length_is_in_the_class_whose_shortest_run_is_next_below() {
         for class in 1..CLASSES {
-            assert_eq!(class_of(least_len(class)), class);
-            assert_eq!(class_of(least_len(class) - 1), class - 1);
+            assert_eq!(class_of(min_len(class)), class);
+            assert_eq!(class_of(min_len(class) - 1), class - 1);
         }
         assert_eq!(class_of(usize::MAX), CLASSES - 1);
     }
