@@ -147,7 +147,7 @@ fn run() {
         if is_stopping() {
             break;
         }
-        let pause = arena::looks::tick_in_background();
+        let pause = arena::purge::tick_in_background();
         if pause != Some(Duration::ZERO) {
             arena::parker().sleep(ticket, pause);
         }

@@ -87,7 +87,7 @@ fn follow() {
     let is_resident = IS_RESIDENT.load(Ordering::SeqCst);
     let by_setting = || arena::get().map_or(Duration::MAX, |arena| arena.config().settings.retain_for.value);
     let window_ns = window_ns(POLICY.load(Ordering::SeqCst), is_resident, by_setting);
-    arena::looks::follow(arena::Policy { window_ns, empties: !is_resident });
+    arena::purge::follow(arena::Policy { window_ns, empties: !is_resident });
 }
 
 /// The length of the window under a policy, in nanoseconds; 0 purges nothing by time.
@@ -130,7 +130,7 @@ pub(crate) fn last_phase_ended() {
         // A time of 0 purges at once.
         FOR_NS if policy == FOR_NS && !IS_RESIDENT.load(Ordering::Relaxed) => 0,
         FOR_NS => {
-            arena::pressure::relieve();
+            arena::purge::relieve();
             return arena::tick();
         }
         _ => arena.config().settings.retain_bytes.value,
@@ -138,7 +138,7 @@ pub(crate) fn last_phase_ended() {
     if arena::resident_bytes() > keep {
         arena.trim(keep, Purge::Now);
     }
-    arena::pressure::relieve();
+    arena::purge::relieve();
     keep_between_phases(keep);
 }
 

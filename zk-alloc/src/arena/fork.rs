@@ -17,8 +17,8 @@ use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
-use super::Arena;
-use super::budget::resident_bytes;
+use crate::arena::Arena;
+use crate::arena::purge::budget::resident_bytes;
 use crate::os::{self, Errno, Signals};
 use crate::{counters, tuning};
 
@@ -52,7 +52,7 @@ static SIGNALS: SignalsBefore = SignalsBefore(UnsafeCell::new(MaybeUninit::unini
 
 impl Arena {
     /// Called before a fork, by the thread that forks.
-    pub(super) fn before_fork(&self) {
+    pub(crate) fn before_fork(&self) {
         let free_bytes = resident_bytes().saturating_sub(counters::used_bytes());
         if free_bytes < tuning::fork_min_bytes() || os::is_in_sandbox() || IS_REFUSED.load(Ordering::Relaxed) {
             return;
@@ -76,7 +76,7 @@ impl Arena {
     }
 
     /// Called in the parent after a fork, or after a refused one, by the same thread.
-    pub(super) fn after_fork_in_parent(&self) {
+    pub(crate) fn after_fork_in_parent(&self) {
         // The generation: in a child of the system call itself, a new thread may have the number of one that the parent has.
         let is_own = THREAD.load(Ordering::Relaxed) == os::thread_id();
         if is_own && FORKING.load(Ordering::Relaxed) == os::process_generation() {
@@ -85,7 +85,7 @@ impl Arena {
     }
 
     /// Called in the child after a fork.
-    pub(super) fn after_fork_in_child(&self) {
+    pub(crate) fn after_fork_in_child(&self) {
         // The child has one thread. The runs may be those of another thread, which it does not have.
         if FORKING.load(Ordering::Relaxed) != 0 {
             self.end_fork(true);

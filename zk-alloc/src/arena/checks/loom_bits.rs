@@ -4,12 +4,12 @@
 use loom::sync::Arc;
 
 use super::models::{Uses, bounded, join, spawn};
-use crate::arena::bitmap::Bitmap;
-use crate::arena::failures::Failures;
-use crate::arena::free_run_index::Wanted;
-use crate::arena::hints::{self, HintSet};
-use crate::arena::occupied::Occupied;
-use crate::arena::runs::Runs;
+use crate::arena::pages::bitmap::Bitmap;
+use crate::arena::pages::bitmap::Occupied;
+use crate::arena::pages::hints::{self, HintSet};
+use crate::arena::pages::runs::Failures;
+use crate::arena::pages::runs::Runs;
+use crate::arena::pages::runs::Wanted;
 use crate::sync::{AtomicU64, Ordering};
 
 const BITS: usize = 128;

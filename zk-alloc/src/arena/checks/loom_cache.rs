@@ -5,7 +5,7 @@ use loom::sync::atomic::fence;
 use loom::thread::JoinHandle;
 
 use super::models::{Uses, bounded, join, spawn};
-use crate::arena::thread_cache::{Cache, Claiming, Run};
+use crate::arena::front::{Cache, Claiming, Run};
 use crate::classes::Class;
 use crate::sync::{AtomicU64, Ordering};
 

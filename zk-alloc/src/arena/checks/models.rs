@@ -13,11 +13,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use loom::cell::UnsafeCell;
 use loom::thread::{self, JoinHandle};
 
-use crate::arena::bitmap::Bitmap;
-use crate::arena::budget::{self, Limit};
-use crate::arena::layout::{HugeAdvice, ZoneSpec};
-use crate::arena::residency::{Allowance, Purge};
-use crate::arena::zone::{Contents, Zone};
+use crate::arena::pages::bitmap::Bitmap;
+use crate::arena::pages::layout::{HugeAdvice, ZoneSpec};
+use crate::arena::pages::residency::{Allowance, Purge};
+use crate::arena::pages::zone::{Contents, Zone};
+use crate::arena::purge::budget::{self, Limit};
 use crate::os;
 use crate::sync::AtomicU64;
 

@@ -1,8 +1,8 @@
 //! Compares the bitmap, and the index of its clear runs, with a vector of booleans, one operation after the other.
 use proptest::prelude::*;
 
-use crate::arena::bitmap::{Bitmap, steps};
-use crate::arena::runs::Runs;
+use crate::arena::pages::bitmap::{Bitmap, steps};
+use crate::arena::pages::runs::Runs;
 use crate::sync::AtomicU64;
 
 /// Enough bits for searches across several words, and for a free run of the last class.

@@ -5,11 +5,11 @@ use loom::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::models::{Memory, Model, Uses};
-use crate::arena::budget::Limit;
-use crate::arena::layout::HugeAdvice;
-use crate::arena::residency::Allowance;
-use crate::arena::slab::SlabTable;
-use crate::arena::zone::{Contents, Shortage};
+use crate::arena::heap::slab::SlabTable;
+use crate::arena::pages::layout::HugeAdvice;
+use crate::arena::pages::residency::Allowance;
+use crate::arena::pages::zone::{Contents, Shortage};
+use crate::arena::purge::budget::Limit;
 use crate::classes::{self, Class};
 
 pub(super) const ZONE_PAGE_BYTES: usize = 16 << 10;
