@@ -315,7 +315,7 @@ pub fn is_in_sandbox() -> bool {
 
 /// Purges all free memory of the arena, and of the arena alone. Returns how many bytes went.
 pub fn trim() -> usize {
-    arena::get().map_or(0, |arena| arena.trim(0, arena::Purge::Now))
+    arena::get().map_or(0, |arena| arena::purge::trim(arena, 0, arena::Purge::Now))
 }
 
 /// Page faults of this process so far that needed no disk.

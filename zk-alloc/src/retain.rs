@@ -136,7 +136,7 @@ pub(crate) fn last_phase_ended() {
         _ => arena.config().settings.retain_bytes.value,
     };
     if arena::resident_bytes() > keep {
-        arena.trim(keep, Purge::Now);
+        arena::purge::trim(arena, keep, Purge::Now);
     }
     arena::purge::relieve();
     keep_between_phases(keep);
@@ -152,7 +152,7 @@ pub(crate) fn last_phase_ended() {
 /// ```
 pub fn release() -> usize {
     os::trim_heap();
-    arena::get().map_or(0, |arena| arena.trim(0, Purge::Now))
+    arena::get().map_or(0, |arena| arena::purge::trim(arena, 0, Purge::Now))
 }
 
 /// Has the signal of `ZK_ALLOC_RELEASE_SIGNAL` purge all free memory of the arena, unless the program handles that signal. Only ordinary code
@@ -168,7 +168,7 @@ pub(crate) fn release_on_signal_if_set() {
 /// may purge as well: a cache or a look that this thread was interrupted in is left out.
 fn release_in_handler() {
     if let Some(arena) = arena::get() {
-        arena.trim(0, Purge::Now);
+        arena::purge::trim(arena, 0, Purge::Now);
     }
 }
 
@@ -184,7 +184,7 @@ fn release_in_handler() {
 /// println!("the system may take {} bytes", zk_alloc::soften());
 /// ```
 pub fn soften() -> usize {
-    arena::get().map_or(0, |arena| arena.trim(0, Purge::Lazily))
+    arena::get().map_or(0, |arena| arena::purge::trim(arena, 0, Purge::Lazily))
 }
 
 /// Makes `bytes` of the arena resident ahead of the first phase, on several threads (with `MADV_POPULATE_WRITE`, if the kernel

@@ -30,7 +30,7 @@ use crate::arena::pages::layout;
 use crate::arena::pages::layout::{Density, RunUse};
 pub(crate) use crate::arena::pages::layout::{HugeAdvice, page_bytes};
 #[cfg(feature = "c-api")]
-use crate::arena::pages::region::Lengths;
+use crate::arena::pages::lengths::Lengths;
 use crate::arena::pages::region::Region;
 pub(crate) use crate::arena::pages::residency::Purge;
 pub(crate) use crate::arena::pages::zone::Contents;
@@ -245,17 +245,17 @@ extern "C" fn register() {
 
 #[cfg(unix)]
 extern "C" fn before_fork() {
-    get().into_iter().for_each(Arena::before_fork);
+    get().into_iter().for_each(fork::before_fork);
 }
 
 #[cfg(unix)]
 extern "C" fn after_fork_in_parent() {
-    get().into_iter().for_each(Arena::after_fork_in_parent);
+    get().into_iter().for_each(fork::after_fork_in_parent);
 }
 
 #[cfg(unix)]
 extern "C" fn after_fork_in_child() {
-    get().into_iter().for_each(Arena::after_fork_in_child);
+    get().into_iter().for_each(fork::after_fork_in_child);
 }
 
 impl Arena {
@@ -333,7 +333,7 @@ impl Arena {
                 let found = match shortage {
                     Shortage::Full => self.alloc_in_any_zone(size, align, contents),
                     Shortage::Refused => None,
-                    Shortage::OverBudget => self.alloc_within_budget(size, align, contents),
+                    Shortage::OverBudget => purge::alloc_within_budget(self, size, align, contents),
                 };
                 found.map_or_else(|| self.alloc_at_hard_limit(size, align, contents), Ok)
             }
@@ -592,8 +592,86 @@ impl Arena {
         self.size_classes.class_at(at).is_none()
     }
 
-    // Memory for callers that do not pass its length when they free it, such as `malloc`'s.
+    // Prefaulting free memory before a request needs it.
 
+    /// Accounts for free memory for a request of `bytes`, and has `prefault` fault it in. Returns how many bytes were accounted.
+    pub(crate) fn populate(&self, bytes: usize, prefault: impl FnOnce(Populate<'_>)) -> usize {
+        let (runs, run_use) = match route::path(bytes, 1) {
+            Path::Block(_) => (route::SLABS, RunUse::Slab),
+            Path::Run(runs) => (runs, RunUse::of_run(bytes)),
+        };
+        self.region.zone(runs).populate(run_use, bytes, prefault)
+    }
+
+    // Sums over all zones, slabs and thread caches.
+
+    /// Bytes requested since the process started.
+    pub(crate) fn served_bytes(&self) -> u64 {
+        let by_threads = self.block_totals().bytes + front::run_totals().bytes;
+        self.counters().fold(by_threads, |sum, zone| sum + zone.bytes())
+    }
+
+    /// Blocks handed out, and the bytes requested in them, since the process started.
+    pub(crate) fn block_totals(&self) -> Totals {
+        self.size_classes.totals()
+    }
+
+    /// Requests of the calling thread.
+    pub(crate) fn thread_totals(&self) -> Totals {
+        front::thread_totals()
+    }
+
+    /// Bytes of live blocks.
+    pub(crate) fn live_block_bytes(&self) -> usize {
+        self.size_classes.live_bytes()
+    }
+
+    /// Slabs in use, and their bytes.
+    pub(crate) fn slabs(&self) -> (usize, usize) {
+        self.size_classes.slabs()
+    }
+
+    /// Bytes of page runs in thread caches.
+    pub(crate) fn cached_run_bytes(&self) -> usize {
+        front::cached_run_bytes()
+    }
+
+    /// Bytes of the slabs that are resident.
+    pub(crate) fn resident_slab_bytes(&self) -> usize {
+        self.size_classes.resident_slab_bytes()
+    }
+
+    /// Bytes that were prefaulted, and not handed out since.
+    pub(crate) fn prefaulted_bytes(&self) -> usize {
+        self.region.zones().iter().map(Zone::prefaulted_bytes).sum()
+    }
+
+    /// Bytes for which the kernel has pages; `None` if it does not tell.
+    pub(crate) fn kernel_bytes(&self) -> Option<usize> {
+        self.region.zones().iter().map(Zone::kernel_bytes).sum()
+    }
+
+    /// Bytes of address space that the region spans.
+    pub(crate) fn address_space_bytes(&self) -> usize {
+        self.region.len()
+    }
+
+    /// The zones' counters.
+    pub(crate) fn counters(&self) -> impl Iterator<Item = &ZoneCounters> {
+        self.region.zones().iter().map(|zone| zone.counters())
+    }
+
+    /// Frees the runs in thread caches.
+    pub(crate) fn release_cached(&self) {
+        for zone in self.region.zones() {
+            zone.release_cached();
+        }
+    }
+}
+
+/// Memory for callers that do not pass its length when they free it, such as `malloc`'s.
+#[cfg(feature = "c-api")]
+impl Arena {
     /// As [`alloc`](Self::alloc), for a caller that will not pass the length when it frees the memory.
     #[inline(always)]
     pub(crate) fn alloc_measured(
@@ -674,75 +752,6 @@ impl Arena {
             // The run's entry has been usable since the run was allocated.
             self.lengths.set(runs, self.region.zone(runs), at, size);
         }
-    }
-
-    // Prefaulting free memory before a request needs it.
-
-    /// Accounts for free memory for a request of `bytes`, and has `prefault` fault it in. Returns how many bytes were accounted.
-    pub(crate) fn populate(&self, bytes: usize, prefault: impl FnOnce(Populate<'_>)) -> usize {
-        let (runs, run_use) = match route::path(bytes, 1) {
-            Path::Block(_) => (route::SLABS, RunUse::Slab),
-            Path::Run(runs) => (runs, RunUse::of_run(bytes)),
-        };
-        self.region.zone(runs).populate(run_use, bytes, prefault)
-    }
-
-    // Sums over all zones, slabs and thread caches.
-
-    /// Bytes requested since the process started.
-    pub(crate) fn served_bytes(&self) -> u64 {
-        let by_threads = self.block_totals().bytes + front::run_totals().bytes;
-        self.counters().fold(by_threads, |sum, zone| sum + zone.bytes())
-    }
-
-    /// Blocks handed out, and the bytes requested in them, since the process started.
-    pub(crate) fn block_totals(&self) -> Totals {
-        self.size_classes.totals()
-    }
-
-    /// Requests of the calling thread.
-    pub(crate) fn thread_totals(&self) -> Totals {
-        front::thread_totals()
-    }
-
-    /// Bytes of live blocks.
-    pub(crate) fn live_block_bytes(&self) -> usize {
-        self.size_classes.live_bytes()
-    }
-
-    /// Slabs in use, and their bytes.
-    pub(crate) fn slabs(&self) -> (usize, usize) {
-        self.size_classes.slabs()
-    }
-
-    /// Bytes of page runs in thread caches.
-    pub(crate) fn cached_run_bytes(&self) -> usize {
-        front::cached_run_bytes()
-    }
-
-    /// Bytes of the slabs that are resident.
-    pub(crate) fn resident_slab_bytes(&self) -> usize {
-        self.size_classes.resident_slab_bytes()
-    }
-
-    /// Bytes that were prefaulted, and not handed out since.
-    pub(crate) fn prefaulted_bytes(&self) -> usize {
-        self.region.zones().iter().map(Zone::prefaulted_bytes).sum()
-    }
-
-    /// Bytes for which the kernel has pages; `None` if it does not tell.
-    pub(crate) fn kernel_bytes(&self) -> Option<usize> {
-        self.region.zones().iter().map(Zone::kernel_bytes).sum()
-    }
-
-    /// Bytes of address space that the region spans.
-    pub(crate) fn address_space_bytes(&self) -> usize {
-        self.region.len()
-    }
-
-    /// The zones' counters.
-    pub(crate) fn counters(&self) -> impl Iterator<Item = &ZoneCounters> {
-        self.region.zones().iter().map(|zone| zone.counters())
     }
 }
 

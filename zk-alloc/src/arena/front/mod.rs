@@ -175,7 +175,7 @@ pub(crate) fn take_all_runs() -> impl Iterator<Item = Run> {
     registry::all().filter_map(Cache::take_run)
 }
 
-/// Takes out runs that threads cache, for a thread that is about to take memory of `pages` pages that is not resident. DecayState at all
+/// Takes out runs that threads cache, for a thread that is about to take memory of `pages` pages that is not resident. Visits all
 /// caches, or at the next ones in turn if there are many.
 pub(crate) fn take_some_runs(pages: usize) -> impl Iterator<Item = Run> {
     registry::some(visits_for(pages)).filter_map(Cache::take_run)

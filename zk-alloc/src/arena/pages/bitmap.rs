@@ -106,7 +106,7 @@ impl<'a> Bitmap<'a> {
     }
 
     /// The lowest run of `n` clear bits that starts at an index `i`, not below `from`, with `(i + skew) % align == 0`. `align` is a
-    /// power of two. DecayState at every word.
+    /// power of two. Reads every word.
     pub(crate) fn find_clear_run(self, from: usize, n: usize, align: usize, skew: usize) -> Option<usize> {
         debug_assert!(n > 0 && align.is_power_of_two());
         if skew == 0 && (2..=WORD_BITS).contains(&align) && n <= align {
@@ -296,6 +296,7 @@ pub(crate) struct Occupied<'a> {
     pub(crate) words: HintSet,
 }
 
+#[cfg_attr(loom, allow(dead_code))]
 impl Occupied<'_> {
     /// The bits of `[start, start + n)` were set.
     pub(crate) fn set(self, start: usize, n: usize) {

@@ -3,6 +3,8 @@
 pub(crate) mod bitmap;
 pub(crate) mod hints;
 pub(crate) mod layout;
+#[cfg(feature = "c-api")]
+pub(crate) mod lengths;
 pub(crate) mod mapped;
 pub(crate) mod region;
 pub(crate) mod residency;

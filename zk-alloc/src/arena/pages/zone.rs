@@ -1009,9 +1009,11 @@ impl Zone {
         }
         calls
     }
+}
 
-    // Withholding free memory from a forked child.
-
+/// Withholding free memory from a forked child.
+#[cfg(unix)]
+impl Zone {
     /// Calls `visit` with each run of free resident pages that has at least `min_bytes`, from the top address down.
     pub(crate) fn free_runs(&self, min_bytes: usize, mut visit: impl FnMut(Range<usize>)) {
         let resident = self.residency.resident_bits();

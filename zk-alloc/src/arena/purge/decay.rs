@@ -13,6 +13,7 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 use std::time::Duration;
 
+use crate::arena::purge::{Reason, bytes_to_keep};
 use crate::os::{self, Parking};
 use crate::tuning;
 
@@ -37,7 +38,7 @@ static PARKER: Parking = Parking::new();
 
 /// The rule by which free memory is purged.
 
-/// DecayState per window.
+/// Ticks per window.
 pub(crate) const TICKS: usize = 8;
 /// Windows that count while a process is busy. A proof may take longer than a window, and reach its peak for a moment only.
 const WINDOWS: usize = 8;
@@ -67,7 +68,7 @@ pub(crate) fn follow(policy: Policy, run: fn()) {
     wake_background();
 }
 
-/// DecayState, if a tick is due. Called at the end of a slow path.
+/// Runs a tick, if one is due. Called at the end of a slow path.
 #[inline]
 pub(crate) fn tick() {
     if WINDOW_NS.load(Ordering::Acquire) != 0 {
@@ -178,12 +179,17 @@ pub(crate) struct Marks {
 }
 
 impl Marks {
+    /// Of used memory, `cached_bytes` lie in thread caches.
+    pub(crate) fn of(resident_bytes: usize, used_bytes: usize, cached_bytes: usize) -> Self {
+        Self { resident_bytes, live_bytes: used_bytes.saturating_sub(cached_bytes) }
+    }
+
     const NONE: Self = Self { resident_bytes: 0, live_bytes: 0 };
 }
 
 impl HeapSnapshot {
     pub(crate) fn marks(&self) -> Marks {
-        Marks { resident_bytes: self.resident_bytes, live_bytes: self.used_bytes.saturating_sub(self.cached_bytes) }
+        Marks::of(self.resident_bytes, self.used_bytes, self.cached_bytes)
     }
 }
 
@@ -248,13 +254,8 @@ impl DecayState {
         let keep_bytes = if is_over && EMPTIES.load(Ordering::Relaxed) { 0 } else { keep_bytes };
         let surplus = snapshot.resident_bytes.saturating_sub(keep_bytes);
         if surplus > 0 && !snapshot.is_in_phase && self.last_failed_purge != snapshot.marks() {
-            let at_once = match by {
-                Caller::Background => surplus,
-                Caller::Program => surplus.min(
-                    (surplus / tuning::tick_part()).max(tuning::tick_bytes()) * ticks.clamp(1, tuning::ticks_at_once()),
-                ),
-            };
-            return Verdict::Keep(snapshot.resident_bytes - at_once);
+            let (resident_bytes, surplus_bytes) = (snapshot.resident_bytes, surplus);
+            return Verdict::Keep(bytes_to_keep(Reason::Time { resident_bytes, surplus_bytes, ticks, by }));
         }
         if is_over { Verdict::Rest } else { Verdict::Wait }
     }
@@ -303,7 +304,7 @@ mod tests {
         HeapSnapshot { resident_bytes, used_bytes, cached_bytes: 0, peak_bytes: 0, served_bytes: 0, is_in_phase: false }
     }
 
-    /// DecayState of a process that idled for more than a window, at the time of the last.
+    /// The state of a process that idled for more than a window, at the time of the last.
     fn idled(snapshot: HeapSnapshot, by: Caller) -> (DecayState, u64) {
         let mut state = DecayState::new();
         for tick in 1..=2 * TICKS as u64 {
@@ -451,7 +452,7 @@ pub(crate) struct Window {
     /// The peaks of the windows before.
     before: [usize; WINDOWS],
     next_before: usize,
-    /// DecayState that were missed in the pause before the last tick, and are not counted yet.
+    /// Ticks that were missed in the pause before the last tick, and are not counted yet.
     missed: usize,
     /// Whether the process allocated little since a pause.
     has_paused: bool,
