@@ -3,7 +3,7 @@
 
 use std::ptr::{NonNull, null_mut};
 
-use super::pages::covered;
+use super::mapping::covered;
 use super::{Errno, HostHugePages, Limits, NotMoved};
 
 fn last_error() -> Errno {
