@@ -6,7 +6,7 @@ use std::hint::black_box;
 use std::mem::MaybeUninit;
 use std::ptr::{NonNull, copy_nonoverlapping, null_mut};
 
-use crate::arena::{self, Contents, Moment, Unserved};
+use crate::arena::{self, Contents, Context, Unserved};
 use crate::config::{self, Settings};
 use crate::phase::{self, Participants};
 use crate::{background, counters, limit, observe, observers, open_phases, os, retain, tuning};
@@ -202,17 +202,17 @@ impl<A: GlobalAlloc> ZkAllocator<A> {
 
     /// Runs before the first request is served.
     #[cold]
-    fn begin(&self, moment: Moment) {
+    fn begin(&self, context: Context) {
         #[cfg(feature = "profile")]
         crate::profile::start_if_set();
-        if moment == Moment::Calm {
-            self.take_over();
+        if context == Context::Normal {
+            self.warm_up_backing();
             retain::release_on_signal_if_set();
         }
         if self.mode == Mode::Resident {
             retain::follow_live();
             // In the other mode, the first phase starts the thread.
-            if moment == Moment::Calm {
+            if context == Context::Normal {
                 background::start_if_set();
             }
         }
@@ -227,9 +227,9 @@ impl<A: GlobalAlloc> ZkAllocator<A> {
     /// heap (`M_MMAP_THRESHOLD` in mallopt(3)). Otherwise it would trim the heap at every free, and the small allocations of each
     /// proof would take new page faults. To other backing allocators, the buffer makes no difference.
     #[cold]
-    fn take_over(&self) {
+    fn warm_up_backing(&self) {
         os::trim_heap();
-        if let Ok(layout) = Layout::from_size_align(tuning::teaching_bytes().max(1), 1) {
+        if let Ok(layout) = Layout::from_size_align(tuning::malloc_warmup_bytes().max(1), 1) {
             // SAFETY: the size is not 0.
             let at = black_box(unsafe { self.backing.alloc(layout) });
             if !at.is_null() {
@@ -252,7 +252,7 @@ impl<A: GlobalAlloc> ZkAllocator<A> {
             arena::tick();
             return Err(Unserved::BackingServes);
         }
-        if let Some(arena) = arena::open_to_serve(&self.settings, |moment| self.begin(moment)) {
+        if let Some(arena) = arena::open_to_serve(&self.settings, |context| self.begin(context)) {
             let served = arena.alloc(layout.size(), layout.align(), contents);
             limit::look();
             match served {
@@ -274,7 +274,7 @@ impl<A: GlobalAlloc> ZkAllocator<A> {
     #[cold]
     #[inline(never)]
     fn is_below_when_first(&self, layout: Layout) -> bool {
-        !config::introduce(&self.settings) || layout.size() < config::threshold()
+        !config::init_settings(&self.settings) || layout.size() < config::threshold()
     }
 }
 

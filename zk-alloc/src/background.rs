@@ -72,7 +72,7 @@ pub fn stop_background_thread() {
     if STATE.compare_exchange(running, stopping, Ordering::Acquire, Ordering::Relaxed).is_err() {
         return;
     }
-    arena::bell().wake();
+    arena::parker().wake();
     // SAFETY: this thread moved the state to `STOPPING`.
     if let Some(thread) = unsafe { (*HANDLE.0.get()).take() } {
         thread.join();
@@ -143,13 +143,13 @@ fn is_stopping() -> bool {
 fn run() {
     arena::set_watched(true);
     loop {
-        let ticket = arena::bell().ticket();
+        let ticket = arena::parker().ticket();
         if is_stopping() {
             break;
         }
-        let pause = arena::looks::look_in_background();
+        let pause = arena::purge::tick_in_background();
         if pause != Some(Duration::ZERO) {
-            arena::bell().sleep(ticket, pause);
+            arena::parker().sleep(ticket, pause);
         }
     }
     arena::set_watched(false);

@@ -8,7 +8,7 @@ use std::fmt;
 use std::ptr::NonNull;
 
 pub use crate::arena::NotFreeable;
-use crate::arena::{self, Arena, Contents, Moment};
+use crate::arena::{self, Arena, Contents, Context};
 use crate::config::{self, Settings};
 #[cfg(feature = "profile")]
 use crate::profile;
@@ -26,8 +26,8 @@ pub fn migrate_max_bytes() -> usize {
 /// The size of a buffer, in bytes. Once glibc's malloc has served and freed one such buffer, it keeps the memory of its small
 /// allocations.
 #[must_use]
-pub fn teaching_bytes() -> usize {
-    tuning::teaching_bytes()
+pub fn malloc_warmup_bytes() -> usize {
+    tuning::malloc_warmup_bytes()
 }
 
 /// The result of an attempt to change the length of memory.
@@ -103,8 +103,8 @@ pub fn alloc(size: usize, align: usize, zeroed: bool, first: impl FnOnce(bool)) 
     let is_sane = size <= isize::MAX as usize && align <= isize::MAX as usize / 2;
     // A library that is loaded into somebody else's program has no settings of its own.
     let arena = || {
-        arena::open_to_serve(&Settings::new(), |moment| {
-            first(moment == Moment::Calm);
+        arena::open_to_serve(&Settings::new(), |context| {
+            first(context == Context::Normal);
             retain::follow_live();
         })
     };
@@ -315,7 +315,7 @@ pub fn is_in_sandbox() -> bool {
 
 /// Purges all free memory of the arena, and of the arena alone. Returns how many bytes went.
 pub fn trim() -> usize {
-    arena::get().map_or(0, |arena| arena.trim(0, arena::Purge::Now))
+    arena::get().map_or(0, |arena| arena::purge::trim(arena, 0, arena::Purge::Now))
 }
 
 /// Page faults of this process so far that needed no disk.

@@ -40,22 +40,22 @@ const MAX_BLOCKS: usize = MAX_WORDS * WORD_BITS - 8;
 
 /// The size of the smallest slab, in bytes. A slab's address is a multiple of its size.
 #[cfg(not(loom))]
-pub(crate) const LEAST_SLAB_BYTES: usize = 16 << 10;
+pub(crate) const MIN_SLAB_BYTES: usize = 16 << 10;
 /// Under loom, the bitmap of a slab has two words in one class, and one in the other.
 #[cfg(loom)]
-pub(crate) const LEAST_SLAB_BYTES: usize = 64 << 10;
+pub(crate) const MIN_SLAB_BYTES: usize = 64 << 10;
 /// The size of the largest slab, in bytes.
-pub(crate) const MOST_SLAB_BYTES: usize = 256 << 10;
+pub(crate) const MAX_SLAB_BYTES: usize = 256 << 10;
 
 /// The size of a slab for blocks of this size. It holds at least eight blocks. More blocks waste less at the end of the slab; fewer
 /// let the slab become empty sooner, so that it serves others.
 pub(crate) const fn slab_bytes(block_bytes: usize) -> usize {
     match block_bytes {
-        ..=1024 => LEAST_SLAB_BYTES,
+        ..=1024 => MIN_SLAB_BYTES,
         1025..=4096 => 32 << 10,
         4097..=8192 => 64 << 10,
         8193..=16384 => 128 << 10,
-        _ => MOST_SLAB_BYTES,
+        _ => MAX_SLAB_BYTES,
     }
 }
 

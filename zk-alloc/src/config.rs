@@ -4,7 +4,7 @@
 //! The environment is the one that the process was started with (`os::variable`). Variables that the program sets later are not
 //! seen. Reading them would take a lock, and the first request may come at any time and must not wait for a lock.
 //!
-//! The program's settings stand in its allocator, which passes them along with the very first request ([`introduce`]). Until then
+//! The program's settings stand in its allocator, which passes them along with the very first request ([`init_settings`]). Until then
 //! the threshold is not known, so that no request goes unnoticed. No arena opens before that either: it would serve nobody.
 
 mod huge_pages;
@@ -61,7 +61,7 @@ static HAS_WARNED: AtomicBool = AtomicBool::new(false);
 static PROGRAM: WrittenOnce<Settings> = WrittenOnce::new();
 
 /// The smallest request that the arena serves, in bytes. It is [`UNKNOWN`], which no request reaches, until an allocator was
-/// [introduced](introduce).
+/// [introduced](init_settings).
 #[inline(always)]
 pub(crate) fn threshold() -> usize {
     THRESHOLD.load(Ordering::Relaxed)
@@ -103,7 +103,7 @@ pub fn thread_capacity_bytes() -> usize {
 /// Takes in the settings of an allocator at its first request. They hold for the program, unless another allocator came first.
 /// Returns whether the threshold is known now. It is not if another thread is in here, or if this thread was interrupted in here.
 #[cold]
-pub(crate) fn introduce(settings: &Settings) -> bool {
+pub(crate) fn init_settings(settings: &Settings) -> bool {
     PROGRAM.write(|| {
         #[cfg(feature = "tune")]
         tune();
@@ -114,7 +114,7 @@ pub(crate) fn introduce(settings: &Settings) -> bool {
     true
 }
 
-/// The program's settings; `None` until an allocator was [introduced](introduce).
+/// The program's settings; `None` until an allocator was [introduced](init_settings).
 pub(crate) fn program() -> Option<&'static Settings> {
     PROGRAM.get()
 }

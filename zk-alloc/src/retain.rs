@@ -87,7 +87,7 @@ fn follow() {
     let is_resident = IS_RESIDENT.load(Ordering::SeqCst);
     let by_setting = || arena::get().map_or(Duration::MAX, |arena| arena.config().settings.retain_for.value);
     let window_ns = window_ns(POLICY.load(Ordering::SeqCst), is_resident, by_setting);
-    arena::looks::follow(arena::Policy { window_ns, empties: !is_resident });
+    arena::purge::follow(arena::Policy { window_ns, empties: !is_resident });
 }
 
 /// The length of the window under a policy, in nanoseconds; 0 purges nothing by time.
@@ -130,15 +130,15 @@ pub(crate) fn last_phase_ended() {
         // A time of 0 purges at once.
         FOR_NS if policy == FOR_NS && !IS_RESIDENT.load(Ordering::Relaxed) => 0,
         FOR_NS => {
-            arena::pressure::relieve();
+            arena::purge::relieve();
             return arena::tick();
         }
         _ => arena.config().settings.retain_bytes.value,
     };
     if arena::resident_bytes() > keep {
-        arena.trim(keep, Purge::Now);
+        arena::purge::trim(arena, keep, Purge::Now);
     }
-    arena::pressure::relieve();
+    arena::purge::relieve();
     keep_between_phases(keep);
 }
 
@@ -152,7 +152,7 @@ pub(crate) fn last_phase_ended() {
 /// ```
 pub fn release() -> usize {
     os::trim_heap();
-    arena::get().map_or(0, |arena| arena.trim(0, Purge::Now))
+    arena::get().map_or(0, |arena| arena::purge::trim(arena, 0, Purge::Now))
 }
 
 /// Has the signal of `ZK_ALLOC_RELEASE_SIGNAL` purge all free memory of the arena, unless the program handles that signal. Only ordinary code
@@ -168,7 +168,7 @@ pub(crate) fn release_on_signal_if_set() {
 /// may purge as well: a cache or a look that this thread was interrupted in is left out.
 fn release_in_handler() {
     if let Some(arena) = arena::get() {
-        arena.trim(0, Purge::Now);
+        arena::purge::trim(arena, 0, Purge::Now);
     }
 }
 
@@ -184,7 +184,7 @@ fn release_in_handler() {
 /// println!("the system may take {} bytes", zk_alloc::soften());
 /// ```
 pub fn soften() -> usize {
-    arena::get().map_or(0, |arena| arena.trim(0, Purge::Lazily))
+    arena::get().map_or(0, |arena| arena::purge::trim(arena, 0, Purge::Lazily))
 }
 
 /// Makes `bytes` of the arena resident ahead of the first phase, on several threads (with `MADV_POPULATE_WRITE`, if the kernel
@@ -204,7 +204,7 @@ pub fn reserve(bytes: usize) -> usize {
     // The program's settings come with the first request, which may be this one. If the global allocator is not ours, there are
     // none.
     drop(black_box(Box::new(0u8)));
-    config::introduce(&Settings::new());
+    config::init_settings(&Settings::new());
     let arena = arena::open();
     background::start_if_set();
     arena.map_or(0, |arena| {

@@ -48,7 +48,7 @@ pub(crate) fn run_kind(size: usize, align: usize) -> RunKind {
 }
 
 /// The shortest run that may stay in a zone when it shrinks, in bytes.
-pub(crate) fn least_bytes(runs: RunKind) -> usize {
+pub(crate) fn min_bytes(runs: RunKind) -> usize {
     match runs {
         RunKind::Huge => tuning::crosses_min_bytes(),
         RunKind::Aligned | RunKind::Mid => classes::MAX_BYTES / 2,

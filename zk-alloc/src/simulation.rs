@@ -24,11 +24,11 @@ pub fn borders() -> [usize; 1] {
     [tuning::huge_run_bytes()]
 }
 /// Slabs lie in the zone of the runs of this many bytes.
-pub const SLABS_AMONG_BYTES: usize = classes::MOST_SLAB_BYTES;
+pub const SLABS_AMONG_BYTES: usize = classes::MAX_SLAB_BYTES;
 /// Bytes at the start of that zone that slabs and short runs have to themselves in the first phase, for each of the machine's threads.
 #[must_use]
-pub fn small_room_bytes() -> usize {
-    tuning::small_room_bytes()
+pub fn small_region_bytes() -> usize {
+    tuning::small_region_bytes()
 }
 /// The smallest long run, in bytes.
 #[must_use]
@@ -78,12 +78,12 @@ impl Blocks {
         let slab_bytes = slab_bytes.unwrap_or(classes::slab_bytes(block_bytes));
         let cached = classes::capacity_of(block_bytes);
         let of_slab = classes::blocks_of(slab_bytes, block_bytes);
-        Self { block_bytes, slab_bytes, of_slab, cached, fetched: arena::fetch_most(block_bytes, cached) }
+        Self { block_bytes, slab_bytes, of_slab, cached, fetched: arena::max_fetch(block_bytes, cached) }
     }
 
     fn of_class(class: Class) -> Self {
         let (block_bytes, cached) = (class.block_bytes(), class.capacity());
-        let fetched = arena::fetch_most(block_bytes, cached);
+        let fetched = arena::max_fetch(block_bytes, cached);
         Self { block_bytes, slab_bytes: class.slab_bytes(), of_slab: class.blocks(), cached, fetched }
     }
 }

@@ -188,7 +188,7 @@ fn add(stats: &mut Stats, arena: &arena::Arena) {
     stats.slab_live_bytes = arena.live_block_bytes();
     stats.address_space_bytes = arena.address_space_bytes();
     (stats.resident_bytes, stats.purged_bytes) = (arena::resident_bytes(), arena::purged_bytes());
-    stats.pressure_purges = arena::pressure::purges();
+    stats.pressure_purges = arena::purge::pressure_purges();
     stats.huge_pages = Some(arena.config().huge_pages);
     stats.settings = Some(arena.config().settings);
     for zone in arena.counters() {

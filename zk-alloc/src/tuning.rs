@@ -77,7 +77,7 @@ constants! {
     /// Runs below this length that are aligned to more than a block can be have a zone of their own. Elsewhere each would fault in a whole
     /// huge page.
     aligned_bytes = 256 * KIB, "bytes", off 0;
-    /// The smallest huge run. Huge runs have a zone of their own: a survivor in the hole that one leaves would force the next one elsewhere
+    /// The smallest huge run. Huge runs have a zone of their own: a survivor in the gap that one leaves would force the next one elsewhere
     /// (placement.md).
     huge_run_bytes = 64 * MIB, "bytes", off NEVER;
     /// The smallest run that goes to the other of these two zones if only that one has free resident memory.
@@ -86,19 +86,19 @@ constants! {
     long_run_bytes = 256 * KIB, "bytes";
     /// Slabs and short runs have this much for each thread to themselves, at the start of their zone. Otherwise survivors take the places of
     /// the next proof's long runs (placement.md).
-    small_room_bytes = 3 * MIB, "bytes a thread", off 0;
+    small_region_bytes = 3 * MIB, "bytes a thread", off 0;
     /// But no more than this on machines with many threads. A large room keeps memory from a small prover's long runs, until its second proof.
-    most_small_room_bytes = 24 * MIB, "bytes";
+    max_small_region_bytes = 24 * MIB, "bytes";
     /// After the first phase, they have no more than this part of the peak. Long runs can't use the free memory there, so it must not exceed
     /// the headroom (ablation.md).
-    small_room_part = 8, "of the peak";
-    /// Holes that a search checks for resident memory before it takes fresh memory. The search takes a few microseconds, as the faults of
+    small_region_part = 8, "of the peak";
+    /// Free runs that a search checks for resident memory before it takes fresh memory. The search takes a few microseconds, as the faults of
     /// the shortest run do.
-    look_holes = 64, "holes", off 0;
-    /// Holes of one length class that may be too short before a search takes a longer one.
-    most_misses = 8, "holes";
-    /// The same for holes of 4 MiB and more, whose classes are twice as wide. A look at so many takes some two microseconds.
-    most_long_misses = 64, "holes";
+    max_resident_probes = 64, "free runs", off 0;
+    /// Free runs of one length class that may be too short before a search takes a longer one.
+    max_probes_per_bin = 8, "free runs";
+    /// The same for free runs of 4 MiB and more, whose classes are twice as wide. A look at so many takes some two microseconds.
+    max_long_probes_per_bin = 64, "free runs";
 
     // Growth and reallocation.
     /// The largest backing allocation that growth moves into the arena. Above it, the `realloc` of usual allocators moves page tables,
@@ -115,7 +115,7 @@ constants! {
     /// may stay behind (untouched.md).
     huge_run_growth_room = 8, "times its length", off 1;
     /// That room is taken only if the system would map this many times as much: the rest of the address space is the program's.
-    programs_share = 4, "times the room";
+    address_headroom_factor = 4, "times the room";
 
     // What becomes resident.
     /// Small and medium sizes of a small prover that fit in here stay in small pages where the rest has huge ones.
@@ -140,34 +140,34 @@ constants! {
     huge_run_zero_bytes = 128 * MIB, "bytes";
     /// A step in which a zone commits memory is half of what it has, but at least this. Small steps leave more of a limit on address space
     /// to the program.
-    least_commit_bytes = 2 * MIB, "bytes";
+    min_commit_bytes = 2 * MIB, "bytes";
     /// The most bytes of one such step. Large steps save system calls.
-    most_commit_bytes = 32 * MIB, "bytes";
+    max_commit_bytes = 32 * MIB, "bytes";
 
     // What stays resident.
     /// The headroom above the peak live size is this part of the peak, or the next two constants if they allow more (headroom.md).
     headroom_part = 8, "of the peak", off NEVER;
-    /// The least headroom. To purge less gains nothing.
-    least_headroom_bytes = 512 * KIB, "bytes", off 0;
+    /// The smallest headroom. To purge less gains nothing.
+    min_headroom_bytes = 512 * KIB, "bytes", off 0;
     /// Up to this, half of the peak is headroom (headroom.md).
-    most_headroom_bytes = 6 * MIB, "bytes", off 0;
+    max_headroom_bytes = 6 * MIB, "bytes", off 0;
     /// In resident mode: the headroom above the peak of a busy process. A small process gets its own size at most.
     busy_headroom_bytes = 8 * MIB, "bytes", off 0;
     /// In resident mode: a process that allocates less than this in a window is idle. A purge costs it no more faults than that.
-    least_busy_bytes = MIB, "bytes";
+    min_busy_bytes = MIB, "bytes";
     /// In resident mode: the process keeps its peak of this time. Longer, an idle process keeps memory longer; shorter, a slow prover
     /// faults it in again (preload.md).
     retain_for_ms = 8000, "ms";
-    /// The least time between two looks at the live size.
-    least_look_us = 1000, "µs";
-    /// The time between two looks of the background thread while there is nothing to purge.
+    /// The least time between two decay ticks.
+    min_decay_tick_us = 1000, "µs";
+    /// The time between two decay ticks of the background thread while there is nothing to purge.
     rest_ms = 1000, "ms";
-    /// After a look at the time, the program's threads purge this much, request by request.
+    /// After a decay tick, the program's threads purge this much, request by request.
     tick_bytes = 64 * MIB, "bytes";
     /// Or this part of the surplus, if that is more.
     tick_part = 4, "of the surplus";
-    /// A thread that looks late purges for the missed looks too, up to this many.
-    ticks_at_once = 4, "looks";
+    /// A thread that ticks late purges for the missed ticks too, up to this many.
+    ticks_at_once = 4, "ticks";
     /// The most bytes that a request purges, unless it brings more itself. The kernel takes a millisecond for 10 MiB of small pages.
     request_purge_bytes = 4 * MIB, "bytes";
     /// The most ranges that a request purges, and one more for each length of a long run that it brings. A range takes one to three system
@@ -209,7 +209,7 @@ constants! {
     // Huge pages.
     /// The most blocks of a zone that are forbidden to be huge because a part of them was purged. Each adds up to two mappings, and a
     /// process may have 65,530.
-    most_forbidden = 4096, "blocks", off 0;
+    max_forbidden = 4096, "blocks", off 0;
 
     // Thread caches.
     /// Whether a thread caches the last short run that it freed (thread-caches.md).
@@ -226,7 +226,7 @@ constants! {
     /// The same while there is memory to purge, of which each such request takes a part.
     purge_requests = 4, "requests";
     /// Requests after which a thread asks again for a cache if all were taken.
-    patience_requests = 256, "requests";
+    cache_retry_interval = 256, "requests";
 
     /// Caches of other threads that a request may look at, for each page that it asks for, and so many more. A look takes a nanosecond or
     /// two.
@@ -235,7 +235,7 @@ constants! {
     // The process around the arena.
     /// The one buffer that glibc serves and frees before the arena takes over. Then glibc keeps the top of its heap, instead of trimming it
     /// at every free.
-    teaching_bytes = 4 * MIB, "bytes", off 0;
+    malloc_warmup_bytes = 4 * MIB, "bytes", off 0;
     /// The region lies this far below the place at which the kernel puts mappings by itself, or the largest half, quarter, ... of it that
     /// the address space allows. The program's mappings would have to fill that distance before they get in the way.
     region_distance_gib = 16 << 10, "GiB";
@@ -249,7 +249,7 @@ constants! {
     /// The same for data (`RLIMIT_DATA`).
     data_part = 64, "of the span";
     /// Requests that may come from a signal handler, after which the next counts as the first even if it may come from one.
-    most_postponed = 100, "requests";
+    max_postponed = 100, "requests";
 }
 
 /// Sets constants from `name=value,...`. Returns a part of the text that `parse` or the table does not know, if there is one; the other

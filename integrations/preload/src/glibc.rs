@@ -197,10 +197,10 @@ pub(crate) fn trim(pad: usize) -> bool {
 /// Prepares glibc's heap for a life without large buffers: purges the holes that they leave, and shows it one such
 /// buffer.
 #[cold]
-pub(crate) fn take_over() {
+pub(crate) fn warm_up_malloc() {
     trim(0);
     // SAFETY: freed one line below.
-    let at = std::hint::black_box(unsafe { malloc(arena::c_api::teaching_bytes()) });
+    let at = std::hint::black_box(unsafe { malloc(arena::c_api::malloc_warmup_bytes()) });
     // SAFETY: allocated one line above, or null.
     unsafe { free(at) };
 }

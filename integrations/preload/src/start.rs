@@ -109,7 +109,7 @@ extern "C" fn begin() {
 #[cold]
 pub(crate) fn arena_opened(is_glibc_free: bool) {
     if is_glibc_free {
-        glibc::take_over();
+        glibc::warm_up_malloc();
     }
     if c_api::min_bytes_setting().is_none() {
         MIN_BYTES.store(SERVING_BYTES, Ordering::Relaxed);

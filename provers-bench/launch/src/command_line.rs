@@ -272,7 +272,7 @@ mod tests {
         let needs_tune = |line: &str| runs(line)[0].needs_tune;
         assert!(!needs_tune("plonky3 --allocators glibc,zk-alloc,zk-alloc-thp-never"));
         assert!(!needs_tune("exec --allocators zk-alloc -- make --allocators ablation"));
-        assert!(needs_tune("plonky3 --allocators zk-alloc,zk-alloc:look_holes=0"));
+        assert!(needs_tune("plonky3 --allocators zk-alloc,zk-alloc:max_resident_probes=0"));
         assert!(needs_tune("replay a.trace --allocators=zk-alloc,ablation"));
         let run = &runs("plonky3 --allocators zk-alloc,constants")[0];
         assert!(run.needs_tune && !run.needs_peers);

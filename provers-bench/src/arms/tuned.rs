@@ -17,7 +17,7 @@ const CONSTANTS_SET: &str = "constants";
 pub(crate) const SETS: [&str; 2] = [ABLATION, CONSTANTS_SET];
 
 /// The constants of a mechanism that takes all of them to switch off.
-const OF_HEADROOM: [&str; 3] = ["headroom_part", "least_headroom_bytes", "most_headroom_bytes"];
+const OF_HEADROOM: [&str; 3] = ["headroom_part", "min_headroom_bytes", "max_headroom_bytes"];
 
 /// The arms of one of the two sets; `None` if the name is of another.
 pub(crate) fn set(name: &str) -> Option<Vec<&'static Arm>> {
@@ -103,11 +103,17 @@ mod tests {
 
     #[test]
     fn a_name_is_a_setting_that_the_arm_must_confirm() {
-        let arm = named("zk-alloc:look_holes=0+headroom_part=never").unwrap();
-        assert_eq!(arm.environment, [("ZK_ALLOC_TUNE", "look_holes=0,headroom_part=18446744073709551615")]);
-        assert_eq!(arm.confirms, [("look_holes", "0"), ("headroom_part", "18446744073709551615")]);
+        let arm = named("zk-alloc:max_resident_probes=0+headroom_part=never").unwrap();
+        assert_eq!(arm.environment, [("ZK_ALLOC_TUNE", "max_resident_probes=0,headroom_part=18446744073709551615")]);
+        assert_eq!(arm.confirms, [("max_resident_probes", "0"), ("headroom_part", "18446744073709551615")]);
         assert!(std::ptr::eq(arm, named(arm.name).unwrap()), "a report asks for each name again and again");
-        for wrong in ["zk-alloc:", "zk-alloc:none=1", "zk-alloc:look_holes", "zk-alloc:look_holes=x", "look_holes=1"] {
+        for wrong in [
+            "zk-alloc:",
+            "zk-alloc:none=1",
+            "zk-alloc:max_resident_probes",
+            "zk-alloc:max_resident_probes=x",
+            "max_resident_probes=1",
+        ] {
             assert!(named(wrong).is_none(), "{wrong}");
         }
     }

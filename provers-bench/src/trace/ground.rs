@@ -1,5 +1,5 @@
 //! The zones of an arena, and the slabs in one of them. Residency is tracked per page of a zone, and per page of the kernel in
-//! slabs in use, as in zk-alloc (`zk-alloc/src/arena/slab.rs`).
+//! slabs in use, as in zk-alloc (`zk-alloc/src/arena/heap/slab.rs`).
 
 use super::policy::Policy;
 use super::zone::Zone;

@@ -98,7 +98,7 @@ impl Policy {
             min_bytes: simulation::MIN_BYTES as u64,
             blocks: BlockPolicy::Classes(Classes { sizes: Sizes::Ours, caches: true }),
             slabs_apart: false,
-            small_only_bytes: THREADS * simulation::small_room_bytes() as u64,
+            small_only_bytes: THREADS * simulation::small_region_bytes() as u64,
             long_run_bytes: simulation::long_run_bytes() as u64,
             borders: simulation::borders().map(|border| border as u64).into(),
             fit: Fit::First,

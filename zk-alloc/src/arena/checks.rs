@@ -37,6 +37,6 @@ fn alone() -> Option<&'static super::Arena> {
         assert!(output.status.success() && stdout.contains("1 passed"), "{name}: {stdout}");
         return None;
     }
-    crate::config::introduce(&crate::config::Settings::new());
+    crate::config::init_settings(&crate::config::Settings::new());
     Some(super::open().expect("address space"))
 }

@@ -5,7 +5,7 @@
 //! from the child (`MADV_WIPEONFORK`). It must own them: a run that another thread is handed during the fork would read as zeroes in the
 //! child. After the fork, both processes free the runs. In the child they have no memory any more, and are accounted so.
 //!
-//! The kernel splits a mapping around each run, so their number is bounded. After the fork, the pieces are one mapping again in the
+//! The kernel splits a mapping around each run, so their number is bounded. After the fork, the parts are one mapping again in the
 //! parent.
 //!
 //! The thread neither waits nor allocates. If another thread forks at the same time, the second one leaves this to the first, and its
@@ -17,8 +17,8 @@ use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
-use super::Arena;
-use super::budget::resident_bytes;
+use crate::arena::Arena;
+use crate::arena::purge::budget::resident_bytes;
 use crate::os::{self, Errno, Signals};
 use crate::{counters, tuning};
 
@@ -50,119 +50,117 @@ unsafe impl Sync for SignalsBefore {}
 
 static SIGNALS: SignalsBefore = SignalsBefore(UnsafeCell::new(MaybeUninit::uninit()));
 
-impl Arena {
-    /// Called before a fork, by the thread that forks.
-    pub(super) fn before_fork(&self) {
-        let free_bytes = resident_bytes().saturating_sub(counters::used_bytes());
-        if free_bytes < tuning::fork_min_bytes() || os::is_in_sandbox() || IS_REFUSED.load(Ordering::Relaxed) {
-            return;
-        }
-        // A signal handler must not fork in the midst of this.
-        let signals = Signals::block();
-        let own = os::process_generation();
-        let before = FORKING.load(Ordering::Relaxed);
-        if before == own || FORKING.compare_exchange(before, own, Ordering::Acquire, Ordering::Relaxed).is_err() {
-            signals.restore();
-            return;
-        }
-        // By the system call itself, another thread of the parent forked this process while one was here.
-        if before != 0 {
-            self.give_all_back(true);
-        }
-        // SAFETY: this thread alone moved the word from another generation to this one.
-        unsafe { (*SIGNALS.0.get()).write(signals) };
-        THREAD.store(os::thread_id(), Ordering::Relaxed);
-        self.withhold_free_runs();
+/// Called before a fork, by the thread that forks.
+pub(crate) fn before_fork(arena: &Arena) {
+    let free_bytes = resident_bytes().saturating_sub(counters::used_bytes());
+    if free_bytes < tuning::fork_min_bytes() || os::is_in_sandbox() || IS_REFUSED.load(Ordering::Relaxed) {
+        return;
     }
-
-    /// Called in the parent after a fork, or after a refused one, by the same thread.
-    pub(super) fn after_fork_in_parent(&self) {
-        // The generation: in a child of the system call itself, a new thread may have the number of one that the parent has.
-        let is_own = THREAD.load(Ordering::Relaxed) == os::thread_id();
-        if is_own && FORKING.load(Ordering::Relaxed) == os::process_generation() {
-            self.end_fork(false);
-        }
+    // A signal handler must not fork in the midst of this.
+    let signals = Signals::block();
+    let own = os::process_generation();
+    let before = FORKING.load(Ordering::Relaxed);
+    if before == own || FORKING.compare_exchange(before, own, Ordering::Acquire, Ordering::Relaxed).is_err() {
+        signals.restore();
+        return;
     }
-
-    /// Called in the child after a fork.
-    pub(super) fn after_fork_in_child(&self) {
-        // The child has one thread. The runs may be those of another thread, which it does not have.
-        if FORKING.load(Ordering::Relaxed) != 0 {
-            self.end_fork(true);
-        }
+    // By the system call itself, another thread of the parent forked this process while one was here.
+    if before != 0 {
+        give_all_back(arena, true);
     }
+    // SAFETY: this thread alone moved the word from another generation to this one.
+    unsafe { (*SIGNALS.0.get()).write(signals) };
+    THREAD.store(os::thread_id(), Ordering::Relaxed);
+    withhold_free_runs(arena);
+}
 
-    /// Gives everything back, and lets other threads fork.
-    fn end_fork(&self, is_in_child: bool) {
-        self.give_all_back(is_in_child);
-        let is_own = THREAD.swap(0, Ordering::Relaxed) == os::thread_id();
-        // SAFETY: written by this thread, or by the thread of the parent that this one is a copy of.
-        let signals = is_own.then(|| unsafe { (*SIGNALS.0.get()).assume_init() });
-        FORKING.store(0, Ordering::Release);
-        if let Some(signals) = signals {
-            signals.restore();
-        }
+/// Called in the parent after a fork, or after a refused one, by the same thread.
+pub(crate) fn after_fork_in_parent(arena: &Arena) {
+    // The generation: in a child of the system call itself, a new thread may have the number of one that the parent has.
+    let is_own = THREAD.load(Ordering::Relaxed) == os::thread_id();
+    if is_own && FORKING.load(Ordering::Relaxed) == os::process_generation() {
+        end_fork(arena, false);
     }
+}
 
-    /// Withholds the longest free runs from a child.
-    fn withhold_free_runs(&self) {
-        self.release_cached();
-        let least_bytes = self.least_withheld_bytes();
-        for zone in self.region.zones() {
-            let mut withhold = |at: NonNull<u8>, bytes: usize| {
-                // SAFETY: this thread has claimed the run, and nobody needs its contents.
-                unsafe {
-                    if IS_REFUSED.load(Ordering::Relaxed) || !note(at, bytes) {
+/// Called in the child after a fork.
+pub(crate) fn after_fork_in_child(arena: &Arena) {
+    // The child has one thread. The runs may be those of another thread, which it does not have.
+    if FORKING.load(Ordering::Relaxed) != 0 {
+        end_fork(arena, true);
+    }
+}
+
+/// Gives everything back, and lets other threads fork.
+fn end_fork(arena: &Arena, is_in_child: bool) {
+    give_all_back(arena, is_in_child);
+    let is_own = THREAD.swap(0, Ordering::Relaxed) == os::thread_id();
+    // SAFETY: written by this thread, or by the thread of the parent that this one is a copy of.
+    let signals = is_own.then(|| unsafe { (*SIGNALS.0.get()).assume_init() });
+    FORKING.store(0, Ordering::Release);
+    if let Some(signals) = signals {
+        signals.restore();
+    }
+}
+
+/// Withholds the longest free runs from a child.
+fn withhold_free_runs(arena: &Arena) {
+    arena.release_cached();
+    let min_bytes = min_withheld_bytes(arena);
+    for zone in arena.region.zones() {
+        let mut withhold = |at: NonNull<u8>, bytes: usize| {
+            // SAFETY: this thread has claimed the run, and nobody needs its contents.
+            unsafe {
+                if IS_REFUSED.load(Ordering::Relaxed) || !note(at, bytes) {
+                    zone.release_claimed(at, bytes);
+                } else if let Err(refused) = zone.withhold(at, bytes) {
+                    if refused == Errno(libc::ENOMEM) {
+                        zone.counters().refused(refused, "withhold free memory from a child", bytes);
+                    } else {
+                        IS_REFUSED.store(true, Ordering::Relaxed);
+                        COUNT.fetch_sub(1, Ordering::Release);
                         zone.release_claimed(at, bytes);
-                    } else if let Err(refused) = zone.withhold(at, bytes) {
-                        if refused == Errno(libc::ENOMEM) {
-                            zone.counters().refused(refused, "withhold free memory from a child", bytes);
-                        } else {
-                            IS_REFUSED.store(true, Ordering::Relaxed);
-                            COUNT.fetch_sub(1, Ordering::Release);
-                            zone.release_claimed(at, bytes);
-                        }
                     }
                 }
-            };
-            zone.free_runs(least_bytes, |run| {
-                if COUNT.load(Ordering::Relaxed) < RUNS && !IS_REFUSED.load(Ordering::Relaxed) {
-                    zone.claim_parts(run, least_bytes, &mut withhold);
-                }
-            });
-        }
-    }
-
-    /// The length from which on there are few enough free runs, as a power of two.
-    fn least_withheld_bytes(&self) -> usize {
-        let mut runs_by_length = [0usize; usize::BITS as usize];
-        for zone in self.region.zones() {
-            zone.free_runs(tuning::fork_run_min_bytes(), |run| {
-                runs_by_length[(run.len() * zone.page_bytes()).ilog2() as usize] += 1;
-            });
-        }
-        let mut count = 0;
-        let is_too_many = |&log2: &usize| {
-            count += runs_by_length[log2];
-            count > RUNS
-        };
-        let too_short = (0..runs_by_length.len()).rev().find(is_too_many);
-        too_short.map_or(tuning::fork_run_min_bytes(), |log2| 2 << log2)
-    }
-
-    /// Gives back all runs that are withheld.
-    fn give_all_back(&self, is_in_child: bool) {
-        for index in (0..COUNT.load(Ordering::Acquire).min(RUNS)).rev() {
-            let Withheld { at, bytes } = &WITHHELD[index];
-            let (at, bytes) = (at.load(Ordering::Relaxed), bytes.load(Ordering::Relaxed));
-            // First: a child that another thread forks meanwhile must not give it back once more.
-            COUNT.store(index, Ordering::Release);
-            if let Some(at) = NonNull::new(std::ptr::with_exposed_provenance_mut::<u8>(at)) {
-                let zone = self.region.zone(self.region.zone_of(at));
-                // SAFETY: claimed by this thread, or by a thread that this process does not have. The arena exposed the addresses of its
-                // region.
-                unsafe { zone.give_back(at, bytes, is_in_child) };
             }
+        };
+        zone.free_runs(min_bytes, |run| {
+            if COUNT.load(Ordering::Relaxed) < RUNS && !IS_REFUSED.load(Ordering::Relaxed) {
+                zone.claim_parts(run, min_bytes, &mut withhold);
+            }
+        });
+    }
+}
+
+/// The length from which on there are few enough free runs, as a power of two.
+fn min_withheld_bytes(arena: &Arena) -> usize {
+    let mut runs_by_length = [0usize; usize::BITS as usize];
+    for zone in arena.region.zones() {
+        zone.free_runs(tuning::fork_run_min_bytes(), |run| {
+            runs_by_length[(run.len() * zone.page_bytes()).ilog2() as usize] += 1;
+        });
+    }
+    let mut count = 0;
+    let is_too_many = |&log2: &usize| {
+        count += runs_by_length[log2];
+        count > RUNS
+    };
+    let too_short = (0..runs_by_length.len()).rev().find(is_too_many);
+    too_short.map_or(tuning::fork_run_min_bytes(), |log2| 2 << log2)
+}
+
+/// Gives back all runs that are withheld.
+fn give_all_back(arena: &Arena, is_in_child: bool) {
+    for index in (0..COUNT.load(Ordering::Acquire).min(RUNS)).rev() {
+        let Withheld { at, bytes } = &WITHHELD[index];
+        let (at, bytes) = (at.load(Ordering::Relaxed), bytes.load(Ordering::Relaxed));
+        // First: a child that another thread forks meanwhile must not give it back once more.
+        COUNT.store(index, Ordering::Release);
+        if let Some(at) = NonNull::new(std::ptr::with_exposed_provenance_mut::<u8>(at)) {
+            let zone = arena.region.zone(arena.region.zone_of(at));
+            // SAFETY: claimed by this thread, or by a thread that this process does not have. The arena exposed the addresses of its
+            // region.
+            unsafe { zone.give_back(at, bytes, is_in_child) };
         }
     }
 }

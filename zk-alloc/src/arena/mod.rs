@@ -1,78 +1,51 @@
 //! The arena: one region per process, created on first use and shared by every [`ZkAllocator`](crate::ZkAllocator).
 //!
-//! Imports point downwards. This module composes `size_classes` and the zones of the `region`. `size_classes` serves blocks from thread
-//! caches and slabs. Zones serve page runs; they use `residency`, which uses `os`. The modules `slab` and `runs` do not import each other.
-#![allow(unsafe_code, reason = "publishes the one arena, and hands out its memory")]
+//! Layers are folders, from the top down: `front` has a cache for each thread, `heap` cuts slabs into blocks of the size classes, `pages`
+//! hands out page runs from zones, and `purge` decides how much free memory stays resident. All of them use `os`.
+#![allow(unsafe_code, reason = "publishes the one arena, hands out its memory, copies it and frees it")]
 
-mod align;
-mod bitmap;
-mod budget;
 #[cfg(test)]
 mod checks;
-mod copy;
-mod decay;
-mod failures;
 #[cfg(unix)]
 mod fork;
-mod growth;
-mod hints;
-mod holes;
-mod huge;
-mod layout;
-#[cfg(feature = "c-api")]
-mod lengths;
-pub(crate) mod looks;
-mod mapped;
-#[cfg(feature = "c-api")]
-mod measured;
-mod moved;
-#[cfg_attr(loom, allow(dead_code))]
-mod occupied;
-mod populate;
-pub(crate) mod pressure;
-mod purge;
-mod region;
-mod residency;
-mod room;
-mod runs;
-mod size_classes;
-mod slab;
-mod table;
-mod thread_cache;
-mod totals;
-mod window;
-mod zone;
+mod front;
+mod heap;
+mod pages;
+pub(crate) mod purge;
 
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
 #[cfg(unix)]
 use std::hint::black_box;
 use std::mem::MaybeUninit;
-use std::ptr::NonNull;
+use std::ptr::{NonNull, copy_nonoverlapping};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 
+use crate::arena::front::{Cache, Totals};
+#[cfg(feature = "c-api")]
+pub use crate::arena::heap::NotFreeable;
+use crate::arena::heap::SizeClasses;
+pub(crate) use crate::arena::heap::max_fetch;
+use crate::arena::pages::layout;
+use crate::arena::pages::layout::{Density, RunUse};
+pub(crate) use crate::arena::pages::layout::{HugeAdvice, page_bytes};
+#[cfg(feature = "c-api")]
+use crate::arena::pages::lengths::Lengths;
+use crate::arena::pages::region::Region;
+pub(crate) use crate::arena::pages::residency::Purge;
+pub(crate) use crate::arena::pages::zone::Contents;
+use crate::arena::pages::zone::{Populate, Shortage, Zone};
+#[cfg(test)]
+pub(crate) use crate::arena::purge::budget::retained_limit;
+use crate::arena::purge::budget::{self, Limit};
+pub(crate) use crate::arena::purge::budget::{max_bytes, purged_bytes, resident_bytes, set_kept, set_retained};
+pub(crate) use crate::arena::purge::decay::{Policy, parker, set_watched, tick};
 use crate::classes::{self, Class};
 use crate::config::{self, Config, Settings};
-use crate::escape;
+use crate::counters::ZoneCounters;
 use crate::os::{self, Errno};
 use crate::route::{self, Path, RunKind};
-use crate::tuning;
-
-#[cfg(test)]
-pub(crate) use budget::retained_limit;
-pub(crate) use budget::{max_bytes, purged_bytes, resident_bytes, set_kept, set_retained};
-pub(crate) use decay::{Policy, bell, set_watched, tick};
-pub(crate) use layout::{HugeAdvice, page_bytes};
-pub(crate) use residency::Purge;
-#[cfg(feature = "c-api")]
-pub use size_classes::NotFreeable;
-pub(crate) use size_classes::fetch_most;
-pub(crate) use zone::Contents;
-
-use budget::Limit;
-use size_classes::SizeClasses;
-use thread_cache::{Cache, Totals};
-use zone::Shortage;
+use crate::{escape, tuning};
 
 /// What becomes of a request that the arena does not serve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,11 +59,11 @@ pub(crate) enum Unserved {
 /// See the module's documentation.
 #[derive(Debug)]
 pub(crate) struct Arena {
-    region: region::Region,
+    region: Region,
     size_classes: SizeClasses,
     config: Config,
     #[cfg(feature = "c-api")]
-    lengths: lengths::Lengths,
+    lengths: Lengths,
 }
 
 struct Global {
@@ -140,7 +113,7 @@ pub(crate) fn get() -> Option<&'static Arena> {
     (GLOBAL.state.load(Ordering::Acquire) >= OPEN).then(|| unsafe { GLOBAL.opened() })
 }
 
-/// The arena. The first call after an allocator was [introduced](config::introduce) opens it. No call waits: while one thread opens the
+/// The arena. The first call after an allocator was [introduced](config::init_settings) opens it. No call waits: while one thread opens the
 /// arena, all other calls return `None`, also on that thread itself. The backing allocator then serves their requests.
 #[inline]
 pub(crate) fn open() -> Option<&'static Arena> {
@@ -149,17 +122,17 @@ pub(crate) fn open() -> Option<&'static Arena> {
 
 /// The context of the first request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Moment {
+pub(crate) enum Context {
     /// Not in a signal handler.
-    Calm,
+    Normal,
     /// Possibly in a signal handler, which may have interrupted any code, including the backing allocator.
-    Disturbed,
+    Signal,
 }
 
 /// As [`open`], for an allocator with its settings. `first` runs once in the process, for the first request that is not postponed
-/// ([`tuning::most_postponed`]).
+/// ([`tuning::max_postponed`]).
 #[inline]
-pub(crate) fn open_to_serve(settings: &Settings, first: impl FnOnce(Moment)) -> Option<&'static Arena> {
+pub(crate) fn open_to_serve(settings: &Settings, first: impl FnOnce(Context)) -> Option<&'static Arena> {
     if GLOBAL.state.load(Ordering::Acquire) == SERVING {
         // SAFETY: as in `get`.
         Some(unsafe { GLOBAL.opened() })
@@ -169,19 +142,19 @@ pub(crate) fn open_to_serve(settings: &Settings, first: impl FnOnce(Moment)) -> 
 }
 
 #[cold]
-fn serve_first(settings: &Settings, first: impl FnOnce(Moment)) -> Option<&'static Arena> {
-    config::introduce(settings);
+fn serve_first(settings: &Settings, first: impl FnOnce(Context)) -> Option<&'static Arena> {
+    config::init_settings(settings);
     let arena = open()?;
     // A request that may come from a signal handler leaves `first` to a later one. The number of such requests is bounded, because a thread
     // may block signals for good.
     static POSTPONED: AtomicU8 = AtomicU8::new(0);
-    let moment = if os::may_be_in_signal_handler() { Moment::Disturbed } else { Moment::Calm };
-    if moment == Moment::Disturbed && POSTPONED.load(Ordering::Relaxed) < tuning::most_postponed() as u8 {
+    let context = if os::may_be_in_signal_handler() { Context::Signal } else { Context::Normal };
+    if context == Context::Signal && POSTPONED.load(Ordering::Relaxed) < tuning::max_postponed() as u8 {
         POSTPONED.fetch_add(1, Ordering::Relaxed);
         return Some(arena);
     }
     if GLOBAL.state.compare_exchange(OPEN, SERVING, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
-        first(moment);
+        first(context);
     }
     Some(arena)
 }
@@ -237,7 +210,7 @@ pub(crate) fn near(at: *mut u8) -> Option<(&'static Arena, NonNull<u8>)> {
 /// A block from this thread's cache, for a usual request (see [`Class::of_usual`]).
 #[inline(always)]
 pub(crate) fn alloc_cached(size: usize, align: usize) -> Option<NonNull<u8>> {
-    size_classes::alloc_cached(Class::of_usual(size, align)?)
+    heap::alloc_cached(Class::of_usual(size, align)?)
 }
 
 /// An exiting thread returns the blocks in its cache to their slabs, and its run to the zone.
@@ -251,7 +224,7 @@ unsafe extern "C" fn thread_exits(cache: *mut c_void) {
             arena.region.zones().iter().for_each(|zone| zone.release_cached_of(cache));
         };
         // SAFETY: the caller's.
-        unsafe { thread_cache::leave(cache, empty) };
+        unsafe { front::leave(cache, empty) };
     }
 }
 
@@ -266,23 +239,23 @@ static BEFORE_MAIN: extern "C" fn() = register;
 
 #[cfg(unix)]
 extern "C" fn register() {
-    thread_cache::exit_key(thread_exits);
+    front::exit_key(thread_exits);
     os::at_fork(before_fork, after_fork_in_parent, after_fork_in_child);
 }
 
 #[cfg(unix)]
 extern "C" fn before_fork() {
-    get().into_iter().for_each(Arena::before_fork);
+    get().into_iter().for_each(fork::before_fork);
 }
 
 #[cfg(unix)]
 extern "C" fn after_fork_in_parent() {
-    get().into_iter().for_each(Arena::after_fork_in_parent);
+    get().into_iter().for_each(fork::after_fork_in_parent);
 }
 
 #[cfg(unix)]
 extern "C" fn after_fork_in_child() {
-    get().into_iter().for_each(Arena::after_fork_in_child);
+    get().into_iter().for_each(fork::after_fork_in_child);
 }
 
 impl Arena {
@@ -315,7 +288,7 @@ impl Arena {
         // SAFETY: the caller's.
         let region = unsafe { &raw mut (*place).region };
         // SAFETY: the caller's.
-        unsafe { region::Region::find_at(region, config.span_bytes, &layout::zone_specs(config)) }?;
+        unsafe { Region::find_at(region, config.span_bytes, &layout::zone_specs(config)) }?;
         // SAFETY: the caller's, and the region was built above.
         let built = unsafe { Self::build_tables(place) };
         if built.is_err() {
@@ -333,7 +306,7 @@ impl Arena {
         // SAFETY: the caller's.
         let region = unsafe { &(*place).region };
         #[cfg(feature = "c-api")]
-        let lengths = lengths::Lengths::new(region.zones())?;
+        let lengths = Lengths::new(region.zones())?;
         let size_classes = SizeClasses::new(region.zone(route::SLABS), thread_exits)?;
         // SAFETY: the caller's.
         unsafe {
@@ -344,7 +317,7 @@ impl Arena {
         Ok(())
     }
 
-    fn slab_zone(&self) -> &zone::Zone {
+    fn slab_zone(&self) -> &Zone {
         self.region.zone(route::SLABS)
     }
 
@@ -360,7 +333,7 @@ impl Arena {
                 let found = match shortage {
                     Shortage::Full => self.alloc_in_any_zone(size, align, contents),
                     Shortage::Refused => None,
-                    Shortage::OverBudget => self.alloc_within_budget(size, align, contents),
+                    Shortage::OverBudget => purge::alloc_within_budget(self, size, align, contents),
                 };
                 found.map_or_else(|| self.alloc_at_hard_limit(size, align, contents), Ok)
             }
@@ -415,7 +388,7 @@ impl Arena {
         static WARNED: AtomicBool = AtomicBool::new(false);
         // Beyond the whole region, a request is no sign of a shortage.
         if size <= self.region.len() && !WARNED.swap(true, Ordering::Relaxed) {
-            let foreign_bytes: usize = self.region.zones().iter().map(zone::Zone::foreign_bytes).sum();
+            let foreign_bytes: usize = self.region.zones().iter().map(Zone::foreign_bytes).sum();
             os::warn(format_args!(
                 "no addresses are left for {size} bytes: the arena has {} bytes of address space, and other mappings take \
                  {foreign_bytes} of them; the backing allocator serves such requests, which are only counted in stats() from now on",
@@ -438,7 +411,7 @@ impl Arena {
             }
             Path::Run(runs) => {
                 // The paths of blocks join a cache by themselves.
-                if !thread_cache::is_joined() {
+                if !front::is_joined() {
                     self.size_classes.join();
                 }
                 let elsewhere = || self.alloc_in_other_zone(runs, size, align, contents);
@@ -479,14 +452,320 @@ impl Arena {
     pub(crate) fn config(&self) -> &Config {
         &self.config
     }
+
+    // The length of an allocation, and how it changes.
+
+    /// The bytes of the memory at `at`, which serves a request for `size` bytes.
+    pub(crate) fn length(&self, at: NonNull<u8>, size: usize) -> usize {
+        let run_bytes = || self.region.zone(self.region.zone_of(at)).run_bytes(size);
+        self.size_classes.class_at(at).map_or_else(run_bytes, Class::block_bytes)
+    }
+
+    /// Changes the length of an allocation in place. Returns `false` if there is no room, or if the new length belongs elsewhere:
+    /// - a block would be at most half used;
+    /// - a run grows out of the lengths of its zone;
+    /// - a run shrinks out of them, to less than half or below [`route::min_bytes`].
+    ///
+    /// # Safety
+    /// `at` came from [`alloc`](Self::alloc), with this `align`, and is `old_size` bytes long by now; nobody uses its bytes beyond
+    /// `new_size`.
+    pub(crate) unsafe fn resize(&self, at: NonNull<u8>, old_size: usize, new_size: usize, align: usize) -> bool {
+        if let Some(class) = self.size_classes.class_at(at) {
+            // A request for half of a block or less gets a smaller block.
+            return new_size <= class.block_bytes() && new_size > class.block_bytes() / 2;
+        }
+        let runs = self.region.zone_of(at);
+        let belongs = route::path(new_size, align) == Path::Run(runs);
+        let may_stay = new_size >= route::min_bytes(runs)
+            && match runs {
+                RunKind::Huge => new_size >= old_size / 2,
+                RunKind::Aligned | RunKind::Mid => new_size >= old_size / 2 && new_size <= old_size,
+            };
+        // SAFETY: the caller's; memory that is no block is a run of its own.
+        (belongs || may_stay) && unsafe { self.region.zone(runs).resize(at, old_size, new_size) }
+    }
+
+    /// Shrinks an allocation in place, even if its new length belongs elsewhere, because there was no memory there.
+    ///
+    /// # Safety
+    /// As for [`resize`](Self::resize); `new_size` is less than `old_size`.
+    pub(crate) unsafe fn shrink_in_place(&self, at: NonNull<u8>, old_size: usize, new_size: usize) {
+        if self.size_classes.class_at(at).is_none() {
+            // SAFETY: the caller's; memory that is no block is a run of its own.
+            unsafe { self.region.zone(self.region.zone_of(at)).resize(at, old_size, new_size) };
+        }
+    }
+
+    /// Moves a large run to a place with room for its new length. Returns `None`, and leaves the run as it is, if that fails.
+    ///
+    /// The kernel moves the pages to the new place. If that place is all resident, the contents are copied instead. A move would lose the
+    /// pages there, and leave as many missing at the old place. A copy costs less than these faults.
+    ///
+    /// `before_release` runs if the run was moved, before its old place is free.
+    ///
+    /// # Safety
+    /// As for [`resize`](Self::resize); once an address is returned, nobody uses the old one.
+    pub(crate) unsafe fn grow_elsewhere(
+        &self,
+        at: NonNull<u8>,
+        old_size: usize,
+        new_size: usize,
+        align: usize,
+        before_release: impl FnOnce(),
+    ) -> Option<NonNull<u8>> {
+        if old_size < tuning::move_min_bytes() || new_size < old_size {
+            return None;
+        }
+        let (old_runs, new_runs) = (self.region.zone_of(at), route::run_kind(new_size, align));
+        let (old, new) = (self.region.zone(old_runs), self.region.zone(new_runs));
+        let len = old.run_bytes(old_size);
+        if len > new.run_bytes(new_size) {
+            return None;
+        }
+        let (to, is_copied) = new.claim_to_move(new_size, align, len).ok()?;
+        #[cfg(feature = "c-api")]
+        if !self.lengths.set(new_runs, new, to, new_size) {
+            // SAFETY: claimed above, and given to nobody.
+            unsafe { new.release(to, new_size) };
+            return None;
+        }
+        if is_copied {
+            // SAFETY: both runs belong to the caller alone, are committed, and are at least `old_size` bytes long.
+            unsafe { self.copy(at, to.as_ptr(), old_size) };
+        } else {
+            old.make_one_mapping(at, len);
+            new.counters().system_call();
+            // SAFETY: both runs belong to the caller alone, are committed, and are at least `len` bytes long; `to` holds zeroes.
+            if let Err(refused) = unsafe { os::move_pages(at.as_ptr(), to.as_ptr(), len) } {
+                new.counters().refused(refused.errno, "move pages", len);
+                #[cfg(feature = "c-api")]
+                self.lengths.take(new_runs, new, to);
+                if refused.is_target_whole {
+                    // SAFETY: claimed above, and given to nobody.
+                    unsafe { new.release(to, new_size) };
+                } else {
+                    new.abandon(to, new_size);
+                }
+                return None;
+            }
+            new.moved_here(to, len, old, at);
+        }
+        #[cfg(feature = "c-api")]
+        self.lengths.take(old_runs, old, at);
+        new.count_request(new_size);
+        before_release();
+        if is_copied {
+            // SAFETY: the caller's.
+            unsafe { old.release(at, old_size) };
+        } else {
+            // SAFETY: the caller's; all pages of the run are at `to`.
+            unsafe { old.release_moved(at, old_size) };
+        }
+        Some(to)
+    }
+
+    /// Copies the first `bytes` of the arena's allocation at `from`. A run of which the program touched only a part takes no more memory at
+    /// its new place: pages that were never touched are not copied.
+    ///
+    /// # Safety
+    /// Both allocations are at least `bytes` long, belong to the caller alone, and do not overlap.
+    pub(crate) unsafe fn copy(&self, from: NonNull<u8>, to: *mut u8, bytes: usize) {
+        let is_sparse = || {
+            // Whole pages: the last one may hold anything behind the allocation.
+            let missing = |in_memory: usize| bytes.saturating_sub(in_memory) >= bytes / tuning::sparse_copy_part();
+            // SAFETY: asks about memory of the caller, and changes nothing.
+            unsafe { os::count_resident(from.as_ptr(), bytes) }.is_some_and(missing)
+        };
+        // SAFETY: the caller's. Runs begin with a page, and the arena's memory is private and anonymous.
+        let is_copied = bytes >= tuning::sparse_copy_min_bytes()
+            && self.is_run(from)
+            && of(to).is_some_and(|(_, to)| self.is_run(to))
+            && COPIES.is_sparse(bytes, tuning::max_copy_trust(), is_sparse)
+            && unsafe { os::copy_held(from.as_ptr(), to, bytes) };
+        if !is_copied {
+            // SAFETY: the caller's.
+            unsafe { copy_nonoverlapping(from.as_ptr(), to, bytes) };
+        }
+    }
+
+    fn is_run(&self, at: NonNull<u8>) -> bool {
+        self.size_classes.class_at(at).is_none()
+    }
+
+    // Prefaulting free memory before a request needs it.
+
+    /// Accounts for free memory for a request of `bytes`, and has `prefault` fault it in. Returns how many bytes were accounted.
+    pub(crate) fn populate(&self, bytes: usize, prefault: impl FnOnce(Populate<'_>)) -> usize {
+        let (runs, run_use) = match route::path(bytes, 1) {
+            Path::Block(_) => (route::SLABS, RunUse::Slab),
+            Path::Run(runs) => (runs, RunUse::of_run(bytes)),
+        };
+        self.region.zone(runs).populate(run_use, bytes, prefault)
+    }
+
+    // Sums over all zones, slabs and thread caches.
+
+    /// Bytes requested since the process started.
+    pub(crate) fn served_bytes(&self) -> u64 {
+        let by_threads = self.block_totals().bytes + front::run_totals().bytes;
+        self.counters().fold(by_threads, |sum, zone| sum + zone.bytes())
+    }
+
+    /// Blocks handed out, and the bytes requested in them, since the process started.
+    pub(crate) fn block_totals(&self) -> Totals {
+        self.size_classes.totals()
+    }
+
+    /// Requests of the calling thread.
+    pub(crate) fn thread_totals(&self) -> Totals {
+        front::thread_totals()
+    }
+
+    /// Bytes of live blocks.
+    pub(crate) fn live_block_bytes(&self) -> usize {
+        self.size_classes.live_bytes()
+    }
+
+    /// Slabs in use, and their bytes.
+    pub(crate) fn slabs(&self) -> (usize, usize) {
+        self.size_classes.slabs()
+    }
+
+    /// Bytes of page runs in thread caches.
+    pub(crate) fn cached_run_bytes(&self) -> usize {
+        front::cached_run_bytes()
+    }
+
+    /// Bytes of the slabs that are resident.
+    pub(crate) fn resident_slab_bytes(&self) -> usize {
+        self.size_classes.resident_slab_bytes()
+    }
+
+    /// Bytes that were prefaulted, and not handed out since.
+    pub(crate) fn prefaulted_bytes(&self) -> usize {
+        self.region.zones().iter().map(Zone::prefaulted_bytes).sum()
+    }
+
+    /// Bytes for which the kernel has pages; `None` if it does not tell.
+    pub(crate) fn kernel_bytes(&self) -> Option<usize> {
+        self.region.zones().iter().map(Zone::kernel_bytes).sum()
+    }
+
+    /// Bytes of address space that the region spans.
+    pub(crate) fn address_space_bytes(&self) -> usize {
+        self.region.len()
+    }
+
+    /// The zones' counters.
+    pub(crate) fn counters(&self) -> impl Iterator<Item = &ZoneCounters> {
+        self.region.zones().iter().map(|zone| zone.counters())
+    }
+
+    /// Frees the runs in thread caches.
+    pub(crate) fn release_cached(&self) {
+        for zone in self.region.zones() {
+            zone.release_cached();
+        }
+    }
+}
+
+/// Memory for callers that do not pass its length when they free it, such as `malloc`'s.
+#[cfg(feature = "c-api")]
+impl Arena {
+    /// As [`alloc`](Self::alloc), for a caller that will not pass the length when it frees the memory.
+    #[inline(always)]
+    pub(crate) fn alloc_measured(
+        &self,
+        size: usize,
+        align: usize,
+        contents: Contents,
+    ) -> Result<NonNull<u8>, Unserved> {
+        let at = self.alloc(size, align, contents)?;
+        if let Path::Run(_) = route::path(size, align) {
+            let runs = self.region.zone_of(at);
+            if !self.lengths.set(runs, self.region.zone(runs), at, size) {
+                // SAFETY: handed out above, and given to nobody.
+                unsafe { self.dealloc(at, size) };
+                return Err(Unserved::BackingServes);
+            }
+        }
+        Ok(at)
+    }
+
+    /// The length in bytes of the allocation at `at`, an address of the region. The memory came from
+    /// [`alloc_measured`](Self::alloc_measured).
+    ///
+    /// # Errors
+    /// What is wrong, if no allocation begins there.
+    #[inline(always)]
+    pub(crate) fn measure(&self, at: NonNull<u8>) -> Result<usize, NotFreeable> {
+        match self.size_classes.class_at(at) {
+            Some(class) => self.size_classes.check(class, at).map(|()| class.block_bytes()),
+            None => {
+                let runs = self.region.zone_of(at);
+                self.lengths.get(runs, self.region.zone(runs), at).ok_or(NotFreeable::NoRun)
+            }
+        }
+    }
+
+    /// Frees a block into this thread's cache. Returns `false`, and does nothing, if it is no block, if it looks as if it had been freed
+    /// before, or if the cache does not take it.
+    ///
+    /// # Safety
+    /// As for [`dealloc_measured`](Self::dealloc_measured).
+    #[inline(always)]
+    pub(crate) unsafe fn put_cached_measured(&self, at: NonNull<u8>) -> bool {
+        // SAFETY: the caller's.
+        self.size_classes.class_at(at).is_some_and(|class| unsafe { self.size_classes.put_checked(class, at) })
+    }
+
+    /// As [`dealloc`](Self::dealloc), for memory from [`alloc_measured`](Self::alloc_measured).
+    ///
+    /// # Errors
+    /// What is wrong, if no allocation begins at `at`. Nothing was done.
+    ///
+    /// # Safety
+    /// `at` lies in the region. If an allocation begins there, it belongs to the caller, and nobody uses it any more.
+    #[inline(always)]
+    pub(crate) unsafe fn dealloc_measured(&self, at: NonNull<u8>) -> Result<(), NotFreeable> {
+        if let Some(class) = self.size_classes.class_at(at) {
+            self.size_classes.check(class, at)?;
+            // SAFETY: the caller's.
+            unsafe { self.size_classes.dealloc(self.slab_zone(), class, at) };
+            return Ok(());
+        }
+        let runs = self.region.zone_of(at);
+        let zone = self.region.zone(runs);
+        let bytes = self.lengths.take(runs, zone, at).ok_or(NotFreeable::NoRun)?;
+        // SAFETY: the caller's; memory with a noted length is a run of its own.
+        unsafe { zone.release(at, bytes) };
+        Ok(())
+    }
+
+    /// Notes the new length of a run that was resized.
+    ///
+    /// # Safety
+    /// `at` belongs to the caller, and is `size` bytes long by now.
+    pub(crate) unsafe fn measured_anew(&self, at: NonNull<u8>, size: usize) {
+        if self.size_classes.class_at(at).is_none() {
+            let runs = self.region.zone_of(at);
+            // The run's entry has been usable since the run was allocated.
+            self.lengths.set(runs, self.region.zone(runs), at, size);
+        }
+    }
 }
 
 /// Runs that threads with a cache were handed since the process started.
 pub(crate) fn run_totals() -> Totals {
-    thread_cache::run_totals()
+    front::run_totals()
 }
 
 /// Bytes of runs and blocks in thread caches.
 pub(crate) fn cached_bytes() -> usize {
-    thread_cache::cached_run_bytes() + get().map_or(0, |arena| arena.size_classes.cached_bytes())
+    front::cached_run_bytes() + get().map_or(0, |arena| arena.size_classes.cached_bytes())
 }
+
+// Copying an allocation to another place, for a request to change its length.
+
+/// How densely the runs that were copied had been used.
+static COPIES: Density = Density::new();

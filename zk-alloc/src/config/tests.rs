@@ -193,14 +193,14 @@ fn a_host_is_not_asked_for_huge_pages_that_it_does_not_have_or_that_cost_more_th
 #[test]
 #[cfg(feature = "tune")]
 fn a_constant_is_set_by_its_name_and_what_can_not_be_set_is_said() {
-    use tuning::{in_force, min_span_bytes, most_postponed};
+    use tuning::{in_force, max_postponed, min_span_bytes};
     let set = |text| tuning::set(text, parse_constant);
     // No other test of this process looks at these.
-    assert_eq!(set("most_postponed=7, min_span_bytes=2M"), Ok(()));
-    assert_eq!((most_postponed(), min_span_bytes()), (7, 2 << 20));
-    assert_eq!(set("no_such=1,most_postponed=100,min_span_bytes=64M"), Err("no_such=1"));
-    assert_eq!((in_force("most_postponed"), in_force("min_span_bytes")), (Some(100), Some(64 << 20)));
-    for text in ["", "most_postponed", "most_postponed=", "most_postponed=-1", "most_postponed=1x"] {
+    assert_eq!(set("max_postponed=7, min_span_bytes=2M"), Ok(()));
+    assert_eq!((max_postponed(), min_span_bytes()), (7, 2 << 20));
+    assert_eq!(set("no_such=1,max_postponed=100,min_span_bytes=64M"), Err("no_such=1"));
+    assert_eq!((in_force("max_postponed"), in_force("min_span_bytes")), (Some(100), Some(64 << 20)));
+    for text in ["", "max_postponed", "max_postponed=", "max_postponed=-1", "max_postponed=1x"] {
         assert_eq!(set(text), Err(text));
     }
     assert_eq!(parse_constant("never"), Some(usize::MAX));

@@ -32,7 +32,7 @@ pub(crate) const VARIABLES: &[&str] = &[
     "ZK_ALLOC_PROFILE",
     #[cfg(feature = "profile")]
     "ZK_ALLOC_PROFILE_BYTES",
-    super::pages::TEST_PAGE_BYTES,
+    super::mapping::TEST_PAGE_BYTES,
     super::TEST_BARE_METAL,
 ];
 

@@ -13,23 +13,16 @@ mod imp;
 #[path = "other.rs"]
 mod imp;
 
-#[cfg(unix)]
-mod at_fork;
 mod environment;
 mod generation;
 mod host;
 mod mapping;
 mod own_thread;
-mod pages;
-mod parking;
 #[cfg(all(target_os = "linux", target_env = "gnu", not(target_feature = "crt-static"), not(feature = "c-api")))]
 mod pin;
-mod sandbox;
 #[cfg(all(test, target_os = "linux"))]
 #[path = "../../tests/support/seccomp.rs"]
 mod seccomp;
-#[cfg(unix)]
-mod signals;
 #[cfg(unix)]
 mod stderr;
 mod text;
@@ -38,8 +31,6 @@ mod thread_block;
 #[cfg(unix)]
 mod threads;
 
-#[cfg(unix)]
-pub(crate) use at_fork::{Signals, at_fork, thread_id};
 #[cfg(test)]
 pub(crate) use environment::VARIABLES;
 #[cfg(feature = "c-api")]
@@ -64,20 +55,18 @@ pub(crate) use imp::{
 #[cfg(not(unix))]
 pub(crate) use imp::{arm_thread_exit, fence_other_threads, may_be_in_signal_handler, return_key, thread_exit_key};
 pub(crate) use imp::{copy_held, count_resident, move_pages, renew};
-pub(crate) use mapping::{Mapping, Room, map_guarded, map_zeroed, may_map_sparsely, reserve, round_up};
+pub(crate) use mapping::page_bytes;
+pub(crate) use mapping::{AddressRange, Mapping, map_guarded, map_zeroed, may_map_sparsely, reserve, round_up};
 pub(crate) use own_thread::OwnThread;
-pub(crate) use pages::page_bytes;
-pub(crate) use parking::Parking;
+pub(crate) use own_thread::Parking;
 #[cfg(all(target_os = "linux", target_env = "gnu", not(target_feature = "crt-static"), not(feature = "c-api")))]
 pub(crate) use pin::refer as refer_to_pin;
-pub(crate) use sandbox::{SANDBOX, enter_sandbox, is_in_sandbox};
-#[cfg(unix)]
-pub(crate) use signals::{on_signal, signal_number};
 #[cfg(unix)]
 pub(crate) use stderr::write_stderr;
 #[cfg(feature = "c-api")]
 pub(crate) use text::abort;
 pub(crate) use text::{Cut, warn};
+pub(crate) use text::{SANDBOX, enter_sandbox, is_in_sandbox};
 #[cfg(all(thread_blocks, feature = "profile"))]
 pub(crate) use thread_block::{PROFILE_BLOCK_BYTES, profile_block};
 #[cfg(thread_blocks)]
@@ -85,7 +74,11 @@ pub(crate) use thread_block::{THREAD_BLOCK_BYTES, thread_block};
 #[cfg(all(unix, feature = "profile"))]
 pub(crate) use threads::may_be_on_signal_stack;
 #[cfg(unix)]
+pub(crate) use threads::{Signals, at_fork, thread_id};
+#[cfg(unix)]
 pub(crate) use threads::{arm_thread_exit, fence_other_threads, may_be_in_signal_handler, return_key, thread_exit_key};
+#[cfg(unix)]
+pub(crate) use threads::{on_signal, signal_number};
 
 /// No signal can be handled here.
 #[cfg(not(unix))]

@@ -57,7 +57,7 @@ pub(crate) unsafe fn commit(_at: *mut u8, _len: usize) -> Result<(), Errno> {
     Err(UNSUPPORTED)
 }
 
-/// Whether a [`Room`](super::Room) reserves its range: this platform has no rooms.
+/// Whether an [`AddressRange`](super::AddressRange) reserves its range: this platform has none.
 pub(super) const IS_RESERVED: bool = false;
 
 /// Refused: this platform has no arena.

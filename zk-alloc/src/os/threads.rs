@@ -1,12 +1,169 @@
 //! Threads: a callback when one ends, a fence for all others, and whether a signal handler may be running.
-#![allow(unsafe_code, reason = "calls the C library's threads")]
+#![allow(unsafe_code, reason = "calls the C library's threads, installs a signal handler")]
 
-use std::ffi::c_void;
-use std::mem::MaybeUninit;
-use std::ptr::NonNull;
+use std::ffi::{c_int, c_void};
+use std::mem::{MaybeUninit, transmute};
+use std::ptr::{NonNull, null_mut};
+use std::sync::atomic::{AtomicPtr, Ordering};
 
 /// The number of keys whose values glibc stores in the thread itself (`PTHREAD_KEY_2NDLEVEL_SIZE`). For other keys it calls `calloc`
 /// at a thread's first store. A signal handler that interrupted `malloc` must not do that.
+
+// A handler for a signal of the operator's choice.
+
+/// Names without `SIG`, which may also stand before them.
+const NAMES: &[(&str, c_int)] = &[
+    ("HUP", libc::SIGHUP),
+    ("USR1", libc::SIGUSR1),
+    ("USR2", libc::SIGUSR2),
+    ("URG", libc::SIGURG),
+    ("WINCH", libc::SIGWINCH),
+];
+
+/// Signals that can't be handled, that report an error of the program, or that mean something to every program.
+const RESERVED: &[c_int] = &[
+    libc::SIGKILL,
+    libc::SIGSTOP,
+    libc::SIGSEGV,
+    libc::SIGBUS,
+    libc::SIGILL,
+    libc::SIGFPE,
+    libc::SIGTRAP,
+    libc::SIGABRT,
+    libc::SIGSYS,
+    libc::SIGCHLD,
+    libc::SIGPIPE,
+];
+const MAX_SIGNAL: c_int = 64;
+
+/// The function that the handler runs.
+static RUN: AtomicPtr<()> = AtomicPtr::new(null_mut());
+
+/// The signal of this name or number, if a program may give it a meaning.
+pub(crate) fn signal_number(text: &str) -> Option<i32> {
+    let name = text.strip_prefix("SIG").unwrap_or(text);
+    let named = NAMES.iter().find(|&&(known, _)| known == name).map(|&(_, number)| number);
+    let number = named.or_else(|| text.parse().ok())?;
+    Some(number).filter(|number| (1..=MAX_SIGNAL).contains(number) && !RESERVED.contains(number))
+}
+
+/// Has `run` called on whichever thread gets the signal. Returns `false`, and changes nothing, if the signal has a handler or is ignored, or if
+/// the system refuses. `run` does only what a signal handler may do.
+pub(crate) fn on_signal(number: i32, run: fn()) -> bool {
+    let mut before = MaybeUninit::<libc::sigaction>::zeroed();
+    // SAFETY: asks without changing anything, and writes the answer to a place for one.
+    let is_known = unsafe { libc::sigaction(number, std::ptr::null(), before.as_mut_ptr()) } == 0;
+    // SAFETY: all zeroes are a valid value.
+    if !is_known || unsafe { before.assume_init() }.sa_sigaction != libc::SIG_DFL {
+        return false;
+    }
+    RUN.store(run as *mut (), Ordering::Release);
+    // SAFETY: all zeroes are a valid value: an empty mask.
+    let mut action = unsafe { MaybeUninit::<libc::sigaction>::zeroed().assume_init() };
+    let handler: extern "C" fn(c_int) = handle;
+    action.sa_sigaction = handler as libc::sighandler_t;
+    action.sa_flags = libc::SA_RESTART | libc::SA_ONSTACK;
+    // SAFETY: a handler of the right type, which calls only what a handler may.
+    unsafe { libc::sigaction(number, &raw const action, null_mut()) == 0 }
+}
+
+extern "C" fn handle(_signal: c_int) {
+    let run = RUN.load(Ordering::Acquire);
+    // SAFETY: `on_signal` stored a function of this type before it installed this handler.
+    let run = unsafe { transmute::<*mut (), fn()>(run) };
+    // The interrupted code may be about to read its error.
+    let _ = super::imp::keeping_errno(|| {
+        run();
+        0
+    });
+}
+
+// Functions that run around each fork(2) of the C library (pthread_atfork(3)).
+
+/// Has fork(3) call `prepare` before it forks, then `parent` in the parent, even if the fork failed, or `child` in the child. All three run
+/// on the thread that forks. They must not unwind. vfork(2), posix_spawn(3) and the system call itself call none of them.
+///
+/// Call it before `main`: then `prepare` runs after those of other libraries, and the other two run before theirs. glibc has room for 48
+/// libraries before it allocates. When an object is unloaded, its functions are called no more.
+#[cfg(target_os = "linux")]
+pub(crate) fn at_fork(prepare: extern "C" fn(), parent: extern "C" fn(), child: extern "C" fn()) {
+    // Miri forks nothing, and has no such function.
+    if !cfg!(miri) {
+        register(prepare, parent, child);
+    }
+}
+
+#[cfg(all(target_os = "linux", not(thread_blocks)))]
+fn register(prepare: extern "C" fn(), parent: extern "C" fn(), child: extern "C" fn()) {
+    // SAFETY: three functions for any moment. If there is no memory for them, they are not called.
+    unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(child)) };
+}
+
+// glibc's pthread_atfork(3) is linked into each library, and calls this function. musl has none, and its loader would refuse the library for
+// it. A weak symbol is null there.
+#[cfg(thread_blocks)]
+std::arch::global_asm!(
+    ".weak __register_atfork",
+    ".pushsection .data.rel.zk_alloc_register_atfork, \"aw\"",
+    ".p2align 3",
+    ".globl zk_alloc_register_atfork",
+    ".hidden zk_alloc_register_atfork",
+    "zk_alloc_register_atfork:",
+    ".quad __register_atfork",
+    ".popsection",
+);
+
+#[cfg(thread_blocks)]
+fn register(prepare: extern "C" fn(), parent: extern "C" fn(), child: extern "C" fn()) {
+    type Function = extern "C" fn();
+    type Register = unsafe extern "C" fn(Function, Function, Function, *const u8) -> libc::c_int;
+    unsafe extern "C" {
+        static zk_alloc_register_atfork: Option<Register>;
+        /// An address in this library, by which glibc knows what to forget when the library is unloaded.
+        static __dso_handle: u8;
+    }
+    // SAFETY: the loader wrote the function or null before any of this library's code ran. Its type is that of glibc's function, which takes
+    // three functions for any moment.
+    unsafe {
+        if let Some(register) = zk_alloc_register_atfork {
+            register(prepare, parent, child, &raw const __dso_handle);
+        }
+    }
+}
+
+/// Does nothing: these systems have no advice that keeps memory from a child.
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn at_fork(_prepare: extern "C" fn(), _parent: extern "C" fn(), _child: extern "C" fn()) {}
+
+/// The signals that a thread blocked.
+#[derive(Clone, Copy)]
+pub(crate) struct Signals(libc::sigset_t);
+
+impl Signals {
+    /// Blocks all signals on this thread, and returns those that it blocked before.
+    pub(crate) fn block() -> Self {
+        // SAFETY: a set of signals is an array of bits, of which any value is valid. Both sets are places for one.
+        unsafe {
+            let (mut all, mut before) = (std::mem::zeroed(), std::mem::zeroed());
+            libc::sigfillset(&raw mut all);
+            libc::pthread_sigmask(libc::SIG_BLOCK, &raw const all, &raw mut before);
+            Self(before)
+        }
+    }
+
+    /// Blocks these signals on this thread, and no others.
+    pub(crate) fn restore(&self) {
+        // SAFETY: a set of signals.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.0, std::ptr::null_mut()) };
+    }
+}
+
+/// A number that tells this thread from the other living ones, and that it keeps in a forked child.
+pub(crate) fn thread_id() -> usize {
+    // SAFETY: always succeeds.
+    unsafe { libc::pthread_self() as usize }
+}
+
 #[cfg(target_env = "gnu")]
 const KEYS_WITHOUT_MALLOC: u32 = 32;
 
@@ -65,7 +222,7 @@ fn store(key: u32, value: NonNull<u8>) -> bool {
 
 /// Whether any signal is blocked in this thread. If so, the thread may be in a signal handler, which may have interrupted anything,
 /// even `malloc`. This is conservative, but no proof. Threads may block signals for other reasons. A handler that was installed with
-/// `SA_NODEFER` and an empty mask blocks none. Always `true` in a [sandbox](super::sandbox).
+/// `SA_NODEFER` and an empty mask blocks none. Always `true` in a [sandbox](super::is_in_sandbox).
 pub(crate) fn may_be_in_signal_handler() -> bool {
     if super::is_in_sandbox() {
         return true;
@@ -81,7 +238,7 @@ pub(crate) fn may_be_in_signal_handler() -> bool {
 }
 
 /// Whether this thread runs on the stack of a signal handler (sigaltstack(2)), which may be short. Always `true` in a
-/// [sandbox](super::sandbox).
+/// [sandbox](super::is_in_sandbox).
 #[cfg(feature = "profile")]
 pub(crate) fn may_be_on_signal_stack() -> bool {
     if super::is_in_sandbox() {
@@ -97,7 +254,7 @@ pub(crate) fn may_be_on_signal_stack() -> bool {
 
 /// Makes every running thread of this process pass a full memory barrier before this returns (membarrier(2), `PRIVATE_EXPEDITED`,
 /// Linux 4.14). So a frequent path needs no barrier of its own if this thread's path is rare. `false` if the kernel has no such call,
-/// or a [sandbox](super::sandbox) may forbid it: then nothing is fenced.
+/// or a [sandbox](super::is_in_sandbox) may forbid it: then nothing is fenced.
 #[cfg(target_os = "linux")]
 pub(crate) fn fence_other_threads() -> bool {
     !super::is_in_sandbox() && membarrier::fence()
@@ -129,7 +286,7 @@ mod membarrier {
         STATE.store(if registered { REGISTERED } else { MISSING }, Ordering::Relaxed);
     }
 
-    pub(super) fn fence() -> bool {
+    pub(crate) fn fence() -> bool {
         let fence = || membarrier(MembarrierCommand::PrivateExpedited).is_ok();
         match STATE.load(Ordering::Relaxed) {
             REGISTERED if fence() => true,
@@ -287,5 +444,23 @@ mod tests {
         })
         .join()
         .unwrap();
+    }
+}
+
+#[cfg(test)]
+mod signals_tests {
+    use super::*;
+
+    #[test]
+    fn a_signal_has_a_name_or_a_number_and_no_other_meaning() {
+        assert_eq!(
+            ["USR1", "SIGUSR1", "12", "64"].map(signal_number),
+            [Some(libc::SIGUSR1), Some(libc::SIGUSR1), Some(12), Some(64)]
+        );
+        for text in ["", "0", "65", "-1", "9", "KILL", "11", "SEGV", "17", "usr1", "1x", "SIG"] {
+            let number = signal_number(text);
+            assert!(number.is_none_or(|number| !RESERVED.contains(&number)), "{text}");
+            assert!(text == "17" && cfg!(target_vendor = "apple") || number.is_none(), "{text}: {number:?}");
+        }
     }
 }

@@ -3,7 +3,7 @@
 
 use std::ptr::{NonNull, null_mut};
 
-use super::pages::covered;
+use super::mapping::covered;
 use super::{Errno, HostHugePages, Limits, NotMoved};
 
 fn last_error() -> Errno {
@@ -61,7 +61,7 @@ pub(crate) unsafe fn commit(at: *mut u8, len: usize) -> Result<(), Errno> {
     checked(unsafe { libc::mprotect(at.cast(), len, libc::PROT_READ | libc::PROT_WRITE) })
 }
 
-/// Whether a [`Room`](super::Room) reserves its range. These systems can't map at an address without replacing other mappings.
+/// Whether an [`AddressRange`](super::AddressRange) reserves its range. These systems can't map at an address without replacing other mappings.
 pub(super) const IS_RESERVED: bool = true;
 
 /// Unknown: the room is reserved.
@@ -78,7 +78,7 @@ pub(super) fn try_place(_at: *mut u8, _len: usize) -> Result<(), Errno> {
 /// The system's.
 ///
 /// # Safety
-/// The range lies within one [`Room`](super::Room).
+/// The range lies within one [`AddressRange`](super::AddressRange).
 pub(crate) unsafe fn extend(at: *mut u8, len: usize) -> Result<(), Errno> {
     // SAFETY: the caller's.
     unsafe { commit(at, len) }

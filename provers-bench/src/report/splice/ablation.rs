@@ -76,10 +76,10 @@ mod tests {
     /// A mechanism's row must not show another's figures, nor a workload that it did not run.
     #[test]
     fn a_row_has_the_figures_of_its_arm_in_each_workload() {
-        let one = run(vec![workload(&[("zk-alloc", &EVEN), ("zk-alloc:look_holes=0", &EVEN)])]);
+        let one = run(vec![workload(&[("zk-alloc", &EVEN), ("zk-alloc:max_resident_probes=0", &EVEN)])]);
         let other = run(vec![workload(&[("zk-alloc", &EVEN), ("zk-alloc:caches_runs=0", &EVEN)])]);
         let text = tables(&[&one, &other]);
-        let rows: Vec<_> = text.lines().filter(|line| line.starts_with("| `look_holes=0` |")).collect();
+        let rows: Vec<_> = text.lines().filter(|line| line.starts_with("| `max_resident_probes=0` |")).collect();
         assert_eq!(rows.len(), FIGURES.len(), "{text}");
         assert!(rows.iter().all(|row| row.ends_with("| - |") && !row.contains("| - | - |")), "{text}");
         assert!(text.contains("| `caches_runs=0` | - | "), "{text}");

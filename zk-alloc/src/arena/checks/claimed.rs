@@ -4,7 +4,7 @@
 use std::ptr::NonNull;
 
 use super::alone;
-use crate::arena::{self, Arena, Contents, thread_cache};
+use crate::arena::{self, Arena, Contents, front};
 use crate::os;
 
 const SIZE: usize = 1000;
@@ -22,7 +22,7 @@ fn free(arena: &Arena, block: NonNull<u8>) {
 fn fill_and_claim(arena: &Arena, generation: u64) {
     let blocks: Vec<_> = (0..64).map(|_| alloc(arena)).collect();
     blocks.into_iter().for_each(|block| free(arena, block));
-    let entered = thread_cache::enter().expect("this thread has a cache");
+    let entered = front::enter().expect("this thread has a cache");
     assert!(entered.claim(generation));
 }
 
@@ -59,7 +59,7 @@ fn a_claim_of_this_process_stands_until_its_claimant_withdraws_it() {
     assert_eq!(arena::cached_bytes(), cached, "blocks were taken out of a claimed cache");
     blocks.into_iter().for_each(|block| free(arena, block));
     assert_eq!(arena::cached_bytes(), cached, "blocks were put into a claimed cache");
-    assert!(thread_cache::enter().is_none());
+    assert!(front::enter().is_none());
 }
 
 /// A thread that fetched more blocks while its cache has some would hold both.

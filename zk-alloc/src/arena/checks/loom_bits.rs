@@ -4,12 +4,12 @@
 use loom::sync::Arc;
 
 use super::models::{Uses, bounded, join, spawn};
-use crate::arena::bitmap::Bitmap;
-use crate::arena::failures::Failures;
-use crate::arena::hints::{self, HintSet};
-use crate::arena::holes::Wanted;
-use crate::arena::occupied::Occupied;
-use crate::arena::runs::Runs;
+use crate::arena::pages::bitmap::Bitmap;
+use crate::arena::pages::bitmap::Occupied;
+use crate::arena::pages::hints::{self, HintSet};
+use crate::arena::pages::runs::Failures;
+use crate::arena::pages::runs::Runs;
+use crate::arena::pages::runs::Wanted;
 use crate::sync::{AtomicU64, Ordering};
 
 const BITS: usize = 128;
@@ -159,7 +159,7 @@ fn a_freed_run_is_found(interruptions: usize, from: usize, parts: &'static [(usi
         join(freed);
         let first = parts.iter().map(|&(start, _)| start.max(from)).min();
         let found = runs.claim_noted(from, 15, 1, 0);
-        assert_eq!(found, first, "a hole was lost");
+        assert_eq!(found, first, "a free run was lost");
         found.inspect(|&start| runs.release(start, 15));
         let lowest = parts.iter().map(|&(start, _)| start).min();
         assert_eq!(runs.claim_noted(0, 15, 1, 0), lowest, "its hint was lost");
@@ -226,7 +226,7 @@ fn a_claim_that_is_given_up_hides_nothing_that_is_free() {
             let had = runs.claim_noted(0, free.len(), 1, 0);
             join([gives_up]);
             let had = had.or_else(|| runs.claim_noted(0, free.len(), 1, 0));
-            assert_eq!(had, Some(free.start), "a hole was lost");
+            assert_eq!(had, Some(free.start), "a free run was lost");
         });
     }
 }

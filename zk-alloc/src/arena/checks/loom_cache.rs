@@ -5,7 +5,7 @@ use loom::sync::atomic::fence;
 use loom::thread::JoinHandle;
 
 use super::models::{Uses, bounded, join, spawn};
-use crate::arena::thread_cache::{Cache, Claiming, Run};
+use crate::arena::front::{Cache, Claiming, Run};
 use crate::classes::Class;
 use crate::sync::{AtomicU64, Ordering};
 
@@ -34,7 +34,7 @@ impl Threads {
             memory: Uses::default(),
             gone: AtomicU64::new(0),
         };
-        assert!(threads.caches[0].own());
+        assert!(threads.caches[0].try_acquire());
         threads.put(&threads.caches[0], 1);
         Arc::new(threads)
     }
@@ -79,12 +79,12 @@ impl Threads {
 
     /// The thread exits.
     fn exit(&self, cache: &Cache) {
-        cache.hand_on(|cache| self.empty(cache), || (), Cache::disown);
+        cache.release(|cache| self.empty(cache), || (), Cache::disown);
     }
 
     /// A thread begins, and looks for a cache.
     fn begin(&self) -> Option<&Cache> {
-        self.caches.iter().find(|cache| cache.own())
+        self.caches.iter().find(|cache| cache.try_acquire())
     }
 
     /// Every block is in a cache, or was taken out for good.
@@ -132,7 +132,7 @@ fn without_a_fence_only_the_own_cache_is_emptied() {
         let other = threads.clone();
         let claimant = spawn(move || {
             let own = &other.caches[1];
-            assert!(own.own());
+            assert!(own.try_acquire());
             other.put(own, 3);
             other.claiming.claim_all(
                 other.caches.iter(),
@@ -184,7 +184,7 @@ fn what_stayed_in_a_cache_is_the_next_threads() {
         let threads = Threads::new();
         let next = threads.clone();
         let begins = spawn(move || {
-            if next.caches[0].own() {
+            if next.caches[0].try_acquire() {
                 assert_eq!(next.take(&next.caches[0]), Some(1), "what was left is not there");
                 next.use_for_good(1);
             }
@@ -192,7 +192,7 @@ fn what_stayed_in_a_cache_is_the_next_threads() {
         let cache = &threads.caches[0];
         let block = threads.take(cache).expect("nobody claims");
         threads.put(cache, block);
-        cache.hand_on(|_| (), || (), Cache::disown);
+        cache.release(|_| (), || (), Cache::disown);
         join([begins]);
         threads.assert_none_lost(1);
     });
@@ -205,18 +205,18 @@ fn until_a_thread_has_forgotten_its_cache_no_other_has_it() {
         let threads = Threads::new();
         let next = threads.clone();
         let begins = spawn(move || {
-            if next.caches[0].own() {
+            if next.caches[0].try_acquire() {
                 next.put(&next.caches[0], 2);
                 next.take(&next.caches[0]);
             }
         });
         let cache = &threads.caches[0];
         let handler = || {
-            assert!(!cache.own(), "another thread could have it");
+            assert!(!cache.try_acquire(), "another thread could have it");
             let block = threads.take(cache).expect("nobody emptied it");
             threads.put(cache, block);
         };
-        cache.hand_on(|_| (), handler, Cache::disown);
+        cache.release(|_| (), handler, Cache::disown);
         join([begins]);
     });
 }
@@ -295,7 +295,7 @@ fn a_run_that_an_exiting_thread_keeps_goes_to_the_next_or_to_another() {
         let next = threads.clone();
         let begins = spawn(move || {
             let cache = &next.caches[0];
-            if cache.own() {
+            if cache.try_acquire() {
                 next.put_run(cache, run(1));
                 next.take_run_again(cache);
             }

@@ -5,8 +5,8 @@ use std::ops::Range;
 use loom::sync::Arc;
 
 use super::models::{bounded, join, spawn};
-use crate::arena::bitmap::Bitmap;
-use crate::arena::mapped::{Mapped, Obstacle, Unmapped};
+use crate::arena::pages::bitmap::Bitmap;
+use crate::arena::pages::mapped::{Mapped, Obstacle, Unmapped};
 use crate::sync::{AtomicU64, Ordering};
 
 const BLOCKS: usize = 6;

@@ -3,7 +3,7 @@
 
 use super::models::{join, spawn, with_memory};
 use super::slab_models::{PAGE_BYTES, Slabs, ZONE_PAGE_BYTES, in_a_page, long, short};
-use crate::arena::budget;
+use crate::arena::purge::budget;
 use crate::classes::Class;
 
 #[test]

@@ -6,11 +6,11 @@ use std::ptr::NonNull;
 use loom::sync::Arc;
 
 use super::models::{Memory, Model, join, spawn, with_memory};
-use crate::arena::budget::Limit;
-use crate::arena::layout::HugeAdvice;
-use crate::arena::residency::{Allowance, Purge};
-use crate::arena::thread_cache::{Cache, Run};
-use crate::arena::zone::Contents;
+use crate::arena::front::{Cache, Run};
+use crate::arena::pages::layout::HugeAdvice;
+use crate::arena::pages::residency::{Allowance, Purge};
+use crate::arena::pages::zone::Contents;
+use crate::arena::purge::budget::Limit;
 use crate::os;
 
 const PAGE_BYTES: usize = 4 << 10;

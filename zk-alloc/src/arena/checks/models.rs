@@ -13,11 +13,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use loom::cell::UnsafeCell;
 use loom::thread::{self, JoinHandle};
 
-use crate::arena::bitmap::Bitmap;
-use crate::arena::budget::{self, Limit};
-use crate::arena::layout::{HugeAdvice, ZoneSpec};
-use crate::arena::residency::{Allowance, Purge};
-use crate::arena::zone::{Contents, Zone};
+use crate::arena::pages::bitmap::Bitmap;
+use crate::arena::pages::layout::{HugeAdvice, ZoneSpec};
+use crate::arena::pages::residency::{Allowance, Purge};
+use crate::arena::pages::zone::{Contents, Zone};
+use crate::arena::purge::budget::{self, Limit};
 use crate::os;
 use crate::sync::AtomicU64;
 
@@ -100,7 +100,7 @@ impl Memory {
         let spec = ZoneSpec {
             page_bytes: self.page_bytes,
             huge,
-            small_room_bytes: 0,
+            small_region_bytes: 0,
             small_pages_bytes: 0,
             lazy_zero_bytes: usize::MAX,
             growth_room: 1,

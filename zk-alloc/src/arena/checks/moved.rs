@@ -68,7 +68,7 @@ fn moves_stop_before_the_process_runs_out_of_mappings() {
     }
     let freed = mappings();
     assert!(freed <= before + LIMIT / 8 + 10, "{before} mappings, {freed} after all was freed");
-    arena.trim(0, crate::arena::Purge::Now);
+    crate::arena::purge::trim(arena, 0, crate::arena::Purge::Now);
     let purged = mappings();
     assert!(purged <= before + 12, "{before} mappings, {purged} after all was purged");
 }

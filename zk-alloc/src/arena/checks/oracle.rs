@@ -1,11 +1,11 @@
 //! Compares the bitmap, and the index of its clear runs, with a vector of booleans, one operation after the other.
 use proptest::prelude::*;
 
-use crate::arena::bitmap::{Bitmap, steps};
-use crate::arena::runs::Runs;
+use crate::arena::pages::bitmap::{Bitmap, steps};
+use crate::arena::pages::runs::Runs;
 use crate::sync::AtomicU64;
 
-/// Enough bits for searches across several words, and for a hole of the last class.
+/// Enough bits for searches across several words, and for a free run of the last class.
 const BITS: usize = 20 * 64;
 
 #[derive(Clone, Copy, Debug)]
@@ -66,7 +66,7 @@ fn runs(bits: &[bool], start: usize, n: usize) -> Vec<(usize, usize)> {
     runs
 }
 
-fn holes(bits: &[bool]) -> usize {
+fn free_runs(bits: &[bool]) -> usize {
     let free: Vec<bool> = bits.iter().map(|&bit| !bit).collect();
     runs(&free, 0, free.len()).len()
 }
@@ -128,7 +128,7 @@ fn zone_op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// As [`step`], for a zone that searches its index of holes.
+/// As [`step`], for a zone that searches its index of free runs.
 fn zone_step(zone: &Runs, bits: &mut [bool], op: Op) {
     match op {
         Op::ClaimFirstFit { from, n, align, skew } => {
@@ -136,8 +136,8 @@ fn zone_step(zone: &Runs, bits: &mut [bool], op: Op) {
             let places: Vec<usize> = (from..(BITS + 1).saturating_sub(n)).filter(fits).collect();
             let lowest = places.first().copied();
             let found = zone.claim_first_fit(from, n, align, skew);
-            // If many holes below are too short, the zone may take a higher place that is sure to fit.
-            let misses = lowest.map_or(0, |lowest| holes(&bits[from..lowest]));
+            // If many free runs below are too short, the zone may take a higher place that is sure to fit.
+            let misses = lowest.map_or(0, |lowest| free_runs(&bits[from..lowest]));
             if misses < 8 || found.is_none() {
                 assert_eq!(found, lowest);
             }
@@ -191,26 +191,26 @@ proptest! {
     }
 }
 
-/// Below the run, more holes are too short than a search looks at. The run goes to a hole that is sure to be longer. If there is
-/// none, it goes to the lowest hole that fits.
+/// Below the run, more free runs are too short than a search looks at. The run goes to a free run that is sure to be longer. If there is
+/// none, it goes to the lowest free run that fits.
 #[test]
-fn above_many_holes_a_run_lies_where_it_fits_for_sure() {
-    const HOLE: usize = 14;
+fn above_many_free_runs_a_run_lies_where_it_fits_for_sure() {
+    const RUN_PAGES: usize = 14;
     let len = 64 * 400;
     let words: &'static [AtomicU64] = Box::leak((0..Bitmap::words_for(len)).map(|_| AtomicU64::new(0)).collect());
     let zone = Runs::new(Bitmap::new(words)).expect("memory");
     assert!(zone.try_claim(0, len));
-    let holes = (0..len / 64 - 10).flat_map(|word| [64 * word, 64 * word + 32]);
-    holes.for_each(|start| zone.release(start, HOLE));
+    let free_runs = (0..len / 64 - 10).flat_map(|word| [64 * word, 64 * word + 32]);
+    free_runs.for_each(|start| zone.release(start, RUN_PAGES));
     let fitting = len - 200;
-    zone.release(fitting, HOLE + 1);
-    assert_eq!(zone.claim_first_fit(0, HOLE + 2, 1, 0), None);
-    assert_eq!(zone.claim_first_fit(0, HOLE + 1, 1, 0), Some(fitting));
-    zone.release(fitting, HOLE + 1);
+    zone.release(fitting, RUN_PAGES + 1);
+    assert_eq!(zone.claim_first_fit(0, RUN_PAGES + 2, 1, 0), None);
+    assert_eq!(zone.claim_first_fit(0, RUN_PAGES + 1, 1, 0), Some(fitting));
+    zone.release(fitting, RUN_PAGES + 1);
     let sure = len - 64;
     zone.release(sure, 20);
-    assert_eq!(zone.claim_first_fit(0, HOLE + 1, 1, 0), Some(sure));
-    assert_eq!(zone.claim_first_fit(0, HOLE, 1, 0), Some(0));
+    assert_eq!(zone.claim_first_fit(0, RUN_PAGES + 1, 1, 0), Some(sure));
+    assert_eq!(zone.claim_first_fit(0, RUN_PAGES, 1, 0), Some(0));
 }
 
 /// A zone of so many pages, all of them used.
@@ -229,27 +229,27 @@ fn steps_of<R>(work: impl FnOnce() -> R) -> (usize, R) {
 }
 
 /// The most words that a search may look at besides the words of the run itself.
-const MOST_STEPS: usize = 4_000;
+const MAX_STEPS: usize = 4_000;
 const PAGES: usize = 8 << 20;
 
 #[test]
 fn a_search_visits_a_bounded_number_of_free_runs_of_any_one_length() {
-    for (hole, n, align) in
+    for (run_pages, n, align) in
         [(1, 2, 1), (9, 10, 1), (67, 68, 1), (1024, 5120, 1), (1024, 1100, 1), (3000, 3001, 1), (1030, 1024, 512)]
     {
         let zone = full_zone(PAGES);
-        let count = (PAGES / 2 / (hole + 1)).min(40_000);
+        let count = (PAGES / 2 / (run_pages + 1)).min(40_000);
         for index in 0..count {
             // None is aligned.
-            zone.release(index * (hole + 1) + 1, hole);
+            zone.release(index * (run_pages + 1) + 1, run_pages);
         }
         let room = 4 * n + align;
         zone.release(PAGES - room, room);
         let (steps, found) = steps_of(|| zone.claim_first_fit(0, n, align, 0));
         assert!(found.is_some());
-        assert!(steps <= MOST_STEPS + n / 16, "{steps} words, {n} pages at {align} above {count} runs of {hole}");
+        assert!(steps <= MAX_STEPS + n / 16, "{steps} words, {n} pages at {align} above {count} runs of {run_pages}");
         let (steps, ()) = steps_of(|| zone.release(found.expect("asserted"), n));
-        assert!(steps <= MOST_STEPS + n / 16, "{steps} words to free {n} pages");
+        assert!(steps <= MAX_STEPS + n / 16, "{steps} words to free {n} pages");
     }
 }
 
@@ -259,7 +259,7 @@ fn a_search_for_short_aligned_runs_looks_at_a_bounded_number_of_words() {
     zone.release(0, PAGES);
     for (n, align) in [(1, 8), (2, 8), (7, 16), (1, 512)] {
         let most = (0..10_000).map(|_| steps_of(|| zone.claim_first_fit(0, n, align, 0).expect("room")).0).max();
-        assert!(most <= Some(MOST_STEPS), "{most:?} words for {n} pages at {align}");
+        assert!(most <= Some(MAX_STEPS), "{most:?} words for {n} pages at {align}");
     }
 }
 
@@ -276,7 +276,7 @@ fn a_full_zone_is_not_searched_at_each_request() {
         for more in 0..10 {
             let (steps, found) = steps_of(|| zone.claim_first_fit(from, n + more, align, 0));
             assert_eq!(found, None);
-            assert!(steps <= MOST_STEPS, "{steps} words for {} pages in a full zone", n + more);
+            assert!(steps <= MAX_STEPS, "{steps} words for {} pages in a full zone", n + more);
         }
         assert!(zone.try_claim(PAGES / 2, 10));
     }
@@ -295,7 +295,7 @@ fn a_search_does_not_clear_up_all_superfluous_hints() {
     zone.release(PAGES - 1000, 1000);
     let (steps, found) = steps_of(|| zone.claim_first_fit(0, 20, 1, 0));
     assert_eq!(found, Some(PAGES - 1000));
-    assert!(steps <= MOST_STEPS, "{steps} words");
+    assert!(steps <= MAX_STEPS, "{steps} words");
 }
 
 #[test]

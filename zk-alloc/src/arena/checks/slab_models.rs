@@ -5,15 +5,15 @@ use loom::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::models::{Memory, Model, Uses};
-use crate::arena::budget::Limit;
-use crate::arena::layout::HugeAdvice;
-use crate::arena::residency::Allowance;
-use crate::arena::slab::SlabTable;
-use crate::arena::zone::{Contents, Shortage};
+use crate::arena::heap::slab::SlabTable;
+use crate::arena::pages::layout::HugeAdvice;
+use crate::arena::pages::residency::Allowance;
+use crate::arena::pages::zone::{Contents, Shortage};
+use crate::arena::purge::budget::Limit;
 use crate::classes::{self, Class};
 
 pub(super) const ZONE_PAGE_BYTES: usize = 16 << 10;
-const SLAB_ZONE_PAGES: usize = classes::LEAST_SLAB_BYTES / ZONE_PAGE_BYTES;
+const SLAB_ZONE_PAGES: usize = classes::MIN_SLAB_BYTES / ZONE_PAGE_BYTES;
 pub(super) const PAGE_BYTES: usize = 4 << 10;
 
 /// A slab of the short class has two words of blocks, and ends with a page without blocks. A slab of the long class has one word. A long
@@ -52,7 +52,7 @@ impl Slabs {
     /// As [`new`](Self::new), with all of the zone's memory resident.
     pub(super) fn with_resident_memory(memory: Memory, room: usize) -> Arc<Self> {
         let slabs = Self::new(memory, room);
-        let bytes = room * classes::LEAST_SLAB_BYTES;
+        let bytes = room * classes::MIN_SLAB_BYTES;
         let at = slabs.model.zone.claim(bytes, 1, Contents::Any, Limit::Cap, || None).expect("the zone is empty");
         // SAFETY: claimed above, and given up here.
         unsafe {

@@ -6,7 +6,7 @@ use std::thread;
 
 use super::alone;
 use crate::ZkAllocator;
-use crate::arena::thread_cache::VISITS;
+use crate::arena::front::VISITS;
 use crate::tuning;
 
 static RESIDENT: ZkAllocator = ZkAllocator::resident();

@@ -41,7 +41,7 @@ pub(crate) fn max_mappings() -> Option<usize> {
     read_small(c"/proc/sys/vm/max_map_count", &mut buffer).trim().parse().ok()
 }
 
-/// Page faults of this process so far that read nothing from a disk; 0 in a [sandbox](super::super::sandbox), which may end the process
+/// Page faults of this process so far that read nothing from a disk; 0 in a [sandbox](super::super::is_in_sandbox), which may end the process
 /// for the question.
 pub(crate) fn minor_faults() -> u64 {
     if super::super::is_in_sandbox() {

@@ -16,7 +16,7 @@ pub(crate) use host::{coarse_ns, host_huge_pages, max_mappings, minor_faults, mo
 pub(crate) use moving::{count_resident, move_pages, renew};
 pub(crate) use pagemap::copy_held;
 
-use super::pages::{covered, page_bytes};
+use super::mapping::{covered, page_bytes};
 use super::{Errno, HostHugePages, is_in_sandbox};
 
 impl From<rustix::io::Errno> for Errno {
@@ -112,7 +112,7 @@ pub(crate) unsafe fn commit(at: *mut u8, len: usize) -> Result<(), Errno> {
     Ok(unsafe { rustix::mm::mprotect(at.cast(), len, MprotectFlags::READ | MprotectFlags::WRITE) }?)
 }
 
-/// Whether a [`Room`](super::Room) reserves its range.
+/// Whether an [`AddressRange`](super::AddressRange) reserves its range.
 pub(super) const IS_RESERVED: bool = false;
 
 /// Maps readable, writable, zeroed memory at an address where nothing is mapped.
@@ -121,7 +121,7 @@ pub(super) const IS_RESERVED: bool = false;
 /// The system's: `EEXIST` if something is mapped there already. Then nothing has changed.
 ///
 /// # Safety
-/// The range lies within one [`Room`](super::Room).
+/// The range lies within one [`AddressRange`](super::AddressRange).
 pub(crate) unsafe fn extend(at: *mut u8, len: usize) -> Result<(), Errno> {
     map_at(at, len, ProtFlags::READ | ProtFlags::WRITE)
 }
@@ -210,7 +210,7 @@ pub(crate) unsafe fn populate(at: *mut u8, len: usize) -> Result<(), Errno> {
 }
 
 /// Prefaults the range, writable. No contents change, so that other threads may own parts of the range. Does nothing before Linux
-/// 5.14, which has no such call, and in a [sandbox](super::sandbox).
+/// 5.14, which has no such call, and in a [sandbox](super::is_in_sandbox).
 ///
 /// # Safety
 /// The range is committed.
@@ -237,12 +237,12 @@ pub(crate) unsafe fn forbid_huge(at: *mut u8, len: usize) -> Result<(), Errno> {
     unless_unknown(unsafe { advise(at, len, Advice::LinuxNoHugepage) })
 }
 
-/// Skips the advice in a [sandbox](super::sandbox), and counts it as given.
+/// Skips the advice in a [sandbox](super::is_in_sandbox), and counts it as given.
 fn unless_in_sandbox(advise: impl FnOnce() -> Result<(), Errno>) -> Result<(), Errno> {
     if is_in_sandbox() { Ok(()) } else { advise() }
 }
 
-/// Counts advice as given that this kernel does not know, or that a [sandbox](super::sandbox) rules out.
+/// Counts advice as given that this kernel does not know, or that a [sandbox](super::is_in_sandbox) rules out.
 fn unless_unknown(advised: Result<(), Errno>) -> Result<(), Errno> {
     if advised == Err(rustix::io::Errno::INVAL.into()) { Ok(()) } else { advised }
 }

@@ -1,0 +1,494 @@
+//! One thread's cache.
+//!
+//! Only the owner uses the blocks of its cache, by plain loads and stores behind an asymmetric fence: it sets its flag, then looks for
+//! a remote claim. Any thread may take the run.
+#![allow(unsafe_code, reason = "reads a table that outlives all threads")]
+
+use std::iter::Sum;
+use std::num::NonZeroU64;
+use std::ops::Deref;
+use std::sync::atomic::AtomicPtr;
+
+use crate::classes::{self, Class};
+use crate::sync::{AtomicU8, AtomicU64, Ordering, compiler_fence};
+use crate::tuning;
+
+/// Where the addresses of a thread's blocks lie, class by class.
+pub(crate) type Blocks = [AtomicU64; classes::PLACES];
+
+/// Blocks with which one that is freed is compared, to notice that it was freed before.
+
+// A page run that a thread caches, in one word.
+
+/// A run of pages: the number of its first page, and in the lowest bits how many pages it has, in pages of 4 KiB.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Run(NonZeroU64);
+
+const PAGE_SHIFT: u32 = 12;
+/// Leaves 45 bits for the page, which are those of addresses of 57 bits.
+const LENGTH_BITS: u32 = 19;
+
+impl Run {
+    /// `None` for what is no whole number of pages, or too long.
+    pub(crate) const fn new(address: usize, bytes: usize) -> Option<Self> {
+        const PAGE_BYTES: usize = 1 << PAGE_SHIFT;
+        let (page, pages) = (address as u64 >> PAGE_SHIFT, bytes as u64 >> PAGE_SHIFT);
+        let fits = address % PAGE_BYTES == 0 && bytes % PAGE_BYTES == 0;
+        if fits && pages < 1 << LENGTH_BITS { Self::of(page << LENGTH_BITS | pages) } else { None }
+    }
+
+    pub(crate) const fn of(word: u64) -> Option<Self> {
+        match NonZeroU64::new(word) {
+            Some(word) => Some(Self(word)),
+            None => None,
+        }
+    }
+
+    pub(crate) const fn word(self) -> u64 {
+        self.0.get()
+    }
+
+    pub(crate) const fn address(self) -> usize {
+        (self.0.get() >> LENGTH_BITS << PAGE_SHIFT) as usize
+    }
+
+    pub(crate) const fn bytes(self) -> usize {
+        ((self.0.get() & ((1 << LENGTH_BITS) - 1)) << PAGE_SHIFT) as usize
+    }
+}
+
+#[cfg(feature = "c-api")]
+const LAST: usize = 3;
+
+/// The cache of one thread. All zeroes is a cache that never had a thread.
+#[derive(Debug)]
+#[repr(C, align(128))]
+pub(crate) struct Cache {
+    /// 1 while it belongs to a thread.
+    owned: AtomicU8,
+    /// 1 while its owner uses it. Written by its owner only.
+    owner_flag: AtomicU8,
+    /// Not 0 while another thread claims it.
+    remote_claim: AtomicU64,
+    /// Cached blocks, by class.
+    counts: [AtomicU8; classes::TABLE],
+    /// The size of the next refill's batch in blocks, by class, less one. It grows with each, so that a thread that needs one block does
+    /// not hold sixteen.
+    batch_sizes: [AtomicU8; classes::TABLE],
+    blocks: AtomicPtr<Blocks>,
+    /// The cached run; zero is none.
+    run: AtomicU64,
+    /// Requests of the cache's thread, and their bytes. Written by that thread only, as what follows.
+    run_allocations: AtomicU64,
+    run_bytes: AtomicU64,
+    block_allocations: AtomicU64,
+    block_bytes: AtomicU64,
+    /// Bytes of blocks taken back, which other threads may have handed out.
+    returned_bytes: AtomicU64,
+    /// Its number among all caches.
+    index: AtomicU64,
+    /// What `block_allocations` counts too many.
+    jumped_allocations: AtomicU64,
+    /// The cache that the same thread claimed before this one.
+    claimed_before: AtomicPtr<Cache>,
+}
+
+/// The cache's own thread is in there until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Entered<'a>(&'a Cache);
+
+impl Deref for Entered<'_> {
+    type Target = Cache;
+
+    #[inline(always)]
+    fn deref(&self) -> &Cache {
+        self.0
+    }
+}
+
+impl Drop for Entered<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        // Pairs with the Acquire of `is_in_use`: a claimant sees all that is cached.
+        self.0.owner_flag.store(0, Ordering::Release);
+    }
+}
+
+/// How many, and of how many bytes.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Totals {
+    pub(crate) allocations: u64,
+    pub(crate) bytes: u64,
+}
+
+impl Totals {
+    fn of(allocations: &AtomicU64, bytes: &AtomicU64) -> Self {
+        Self { allocations: allocations.load(Ordering::Relaxed), bytes: bytes.load(Ordering::Relaxed) }
+    }
+}
+
+impl Sum for Totals {
+    fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
+        all.fold(Self::default(), |sum, one| Self {
+            allocations: sum.allocations + one.allocations,
+            bytes: sum.bytes + one.bytes,
+        })
+    }
+}
+
+/// Only one thread writes, so that a load and a store make an exact sum.
+#[inline(always)]
+fn add(sum: &AtomicU64, more: u64) {
+    sum.store(sum.load(Ordering::Relaxed).wrapping_add(more), Ordering::Relaxed);
+}
+
+impl Cache {
+    #[cfg(not(loom))]
+    pub(crate) const fn new() -> Self {
+        Self {
+            owned: AtomicU8::new(0),
+            owner_flag: AtomicU8::new(0),
+            remote_claim: AtomicU64::new(0),
+            counts: [const { AtomicU8::new(0) }; classes::TABLE],
+            batch_sizes: [const { AtomicU8::new(0) }; classes::TABLE],
+            blocks: AtomicPtr::new(std::ptr::null_mut()),
+            run: AtomicU64::new(0),
+            run_allocations: AtomicU64::new(0),
+            run_bytes: AtomicU64::new(0),
+            block_allocations: AtomicU64::new(0),
+            block_bytes: AtomicU64::new(0),
+            returned_bytes: AtomicU64::new(0),
+            index: AtomicU64::new(0),
+            jumped_allocations: AtomicU64::new(0),
+            claimed_before: AtomicPtr::new(std::ptr::null_mut()),
+        }
+    }
+
+    /// A cache of a model, which has no thread yet, but room for blocks.
+    #[cfg(loom)]
+    pub(crate) fn new() -> Self {
+        let blocks: Box<Blocks> = Box::new(std::array::from_fn(|_| AtomicU64::new(0)));
+        Self {
+            owned: AtomicU8::new(0),
+            owner_flag: AtomicU8::new(0),
+            remote_claim: AtomicU64::new(0),
+            counts: std::array::from_fn(|_| AtomicU8::new(0)),
+            batch_sizes: std::array::from_fn(|_| AtomicU8::new(0)),
+            blocks: AtomicPtr::new(Box::into_raw(blocks)),
+            run: AtomicU64::new(0),
+            run_allocations: AtomicU64::new(0),
+            run_bytes: AtomicU64::new(0),
+            block_allocations: AtomicU64::new(0),
+            block_bytes: AtomicU64::new(0),
+            returned_bytes: AtomicU64::new(0),
+            index: AtomicU64::new(0),
+            jumped_allocations: AtomicU64::new(0),
+            claimed_before: AtomicPtr::new(std::ptr::null_mut()),
+        }
+    }
+
+    /// Makes the calling thread its owner; `false` if another thread is.
+    pub(crate) fn try_acquire(&self) -> bool {
+        // Acquire pairs with the Release of `disown`: what its last thread left in there is there.
+        self.owned.load(Ordering::Relaxed) == 0
+            && self.owned.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok()
+    }
+
+    #[cfg(not(loom))]
+    pub(crate) fn is_owned(&self) -> bool {
+        self.owned.load(Ordering::SeqCst) != 0
+    }
+
+    /// SeqCst, which includes Release: who then offers the cache, and who clears such a hint and looks, must not miss each other.
+    pub(crate) fn disown(&self) {
+        self.owned.store(0, Ordering::SeqCst);
+    }
+
+    #[cfg(not(loom))]
+    pub(crate) fn set_index(&self, index: usize) {
+        self.index.store(index as u64, Ordering::Relaxed);
+    }
+
+    pub(crate) fn index(&self) -> usize {
+        self.index.load(Ordering::Relaxed) as usize
+    }
+
+    /// The cache that the claimant of this one claimed before. For that thread only.
+    pub(crate) fn claimed_before(&self) -> &AtomicPtr<Self> {
+        &self.claimed_before
+    }
+
+    /// Leaves the cache to the next thread: hands it to `empty`, has the exiting owner `forget` it, and only then `give_up` makes it another
+    /// thread's. If another thread claims the cache at this moment, or a signal interrupted its owner, the contents stay for the next thread.
+    pub(crate) fn release(&self, empty: impl FnOnce(&Self), forget: impl FnOnce(), give_up: impl FnOnce(&Self)) {
+        if let Some(entered) = self.enter() {
+            empty(&entered);
+        }
+        forget();
+        give_up(self);
+    }
+
+    /// Lets the cache's own thread in; not where a signal interrupted that thread in here, nor while another thread has claimed
+    /// the cache.
+    #[inline(always)]
+    pub(crate) fn enter(&self) -> Option<Entered<'_>> {
+        if self.owner_flag.load(Ordering::Relaxed) != 0 {
+            return None;
+        }
+        self.owner_flag.store(1, Ordering::Relaxed);
+        // The other half of this fence is `os::fence_other_threads`.
+        compiler_fence(Ordering::SeqCst);
+        let entered = Entered(self);
+        // Acquire pairs with the Release of `unclaim`: what a claimant took is gone.
+        if self.remote_claim.load(Ordering::Acquire) == 0 { Some(entered) } else { None }
+    }
+
+    /// Keeps others out, and the cache's own thread from its next entry on. `false` if another thread did so first.
+    pub(crate) fn claim(&self, by: u64) -> bool {
+        self.remote_claim.compare_exchange(0, by, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+
+    pub(crate) fn unclaim(&self) {
+        self.remote_claim.store(0, Ordering::Release);
+    }
+
+    /// Drops the claim of a thread that did not come along into this process: it was forked off while the claim was made. A vforked child is of
+    /// its parent's generation, and finds claims of threads that live.
+    pub(crate) fn drop_claim_of_parent(&self, generation: impl FnOnce() -> u64) {
+        let by = self.remote_claim.load(Ordering::Relaxed);
+        if by != 0 && by != generation() {
+            let _ = self.remote_claim.compare_exchange(by, 0, Ordering::Relaxed, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether the owner may still be in there, not having seen the claim. Ask after the fence.
+    pub(crate) fn is_in_use(&self) -> bool {
+        self.owner_flag.load(Ordering::Acquire) != 0
+    }
+
+    #[inline(always)]
+    fn place(&self, class: Class, index: usize) -> &AtomicU64 {
+        // SAFETY: set before the cache got its first thread, to a table that lasts for ever; what enters or claims a cache
+        // knows that it has a thread.
+        let blocks = unsafe { &*self.blocks.load(Ordering::Relaxed) };
+        // The remainder saves a check, and changes nothing.
+        &blocks[(class.first_place() + index) % classes::PLACES]
+    }
+
+    #[inline(always)]
+    fn count(&self, class: Class) -> &AtomicU8 {
+        &self.counts[class.index()]
+    }
+
+    /// Whether the next block takes the slow path, where the thread looks at the time, even if the cache has it.
+    #[inline(always)]
+    pub(crate) fn is_to_tick(&self) -> bool {
+        let every = tuning::tick_requests().max(1) as u64;
+        self.block_allocations.load(Ordering::Relaxed) % every == every - 1
+    }
+
+    /// Has one of the next `requests` blocks take the slow path. The count jumps to just before a multiple, and the jump is taken off again
+    /// where it is read: a limit of its own would cost each pair of requests more than a nanosecond.
+    pub(crate) fn tick_within(&self, requests: usize) {
+        let every = tuning::tick_requests().max(1) as u64;
+        let last = every.saturating_sub(1 + requests as u64);
+        let jump = last.saturating_sub(self.block_allocations.load(Ordering::Relaxed) % every);
+        add(&self.jumped_allocations, jump);
+        add(&self.block_allocations, jump);
+    }
+
+    /// Takes out the block that came last. Only for a thread that entered or claimed the cache, as all that follows.
+    #[inline(always)]
+    pub(crate) fn pop(&self, class: Class) -> Option<u64> {
+        let left = self.count(class).load(Ordering::Relaxed).checked_sub(1)?;
+        let block = self.place(class, left as usize).load(Ordering::Relaxed);
+        self.count(class).store(left, Ordering::Relaxed);
+        Some(block)
+    }
+
+    /// Keeps a block; `false` where there is no room.
+    #[inline(always)]
+    pub(crate) fn push(&self, class: Class, block: u64) -> bool {
+        let count = self.count(class).load(Ordering::Relaxed);
+        let has_room = (count as usize) < class.capacity();
+        if has_room {
+            self.place(class, count as usize).store(block, Ordering::Relaxed);
+            self.count(class).store(count + 1, Ordering::Relaxed);
+        }
+        has_room
+    }
+
+    /// Keeps a block; `false` where there is no room, or where the block may be among the last that came. That is exact only while that many
+    /// are cached: the places before the first one are those of another class.
+    #[cfg(feature = "c-api")]
+    #[inline(always)]
+    pub(crate) fn push_unless_last(&self, class: Class, block: u64) -> bool {
+        // SAFETY: as in `place`. Each place is read through this reference, because the compiler reads an atomic pointer again for each.
+        let blocks = unsafe { &*self.blocks.load(Ordering::Relaxed) };
+        let count = self.count(class).load(Ordering::Relaxed) as usize;
+        let end = class.first_place() + count;
+        let place = |index: usize| &blocks[index % classes::PLACES];
+        let is_last = (1..=LAST).any(|back| place(end.wrapping_sub(back)).load(Ordering::Relaxed) == block);
+        let is_kept = !is_last && count < class.capacity();
+        if is_kept {
+            place(end).store(block, Ordering::Relaxed);
+            self.count(class).store(count as u8 + 1, Ordering::Relaxed);
+        }
+        is_kept
+    }
+
+    /// Whether a block is among the last that came.
+    #[cfg(feature = "c-api")]
+    pub(crate) fn is_among_last(&self, class: Class, block: u64) -> bool {
+        let count = self.count(class).load(Ordering::Relaxed) as usize;
+        (count.saturating_sub(LAST)..count).any(|index| self.place(class, index).load(Ordering::Relaxed) == block)
+    }
+
+    pub(crate) fn has_blocks(&self) -> bool {
+        self.counts.iter().any(|count| count.load(Ordering::Relaxed) > 0)
+    }
+
+    #[cfg(not(loom))]
+    pub(crate) fn is_empty(&self) -> bool {
+        !self.has_blocks() && self.run.load(Ordering::Relaxed) == 0
+    }
+
+    pub(crate) fn holds(&self, class: Class) -> bool {
+        self.count(class).load(Ordering::Relaxed) > 0
+    }
+
+    /// Takes out the blocks that came first, all but `keep`. Their addresses stay in the table, behind those that stay, while the caller
+    /// iterates.
+    pub(crate) fn take_first(&self, class: Class, keep: usize) -> impl Iterator<Item = usize> {
+        let count = self.count(class).load(Ordering::Relaxed) as usize;
+        let left = keep.min(count);
+        let gone = count - left;
+        for index in 0..if gone == 0 { 0 } else { left } {
+            let (first, last) = (self.place(class, index), self.place(class, index + gone));
+            let block = first.load(Ordering::Relaxed);
+            first.store(last.load(Ordering::Relaxed), Ordering::Relaxed);
+            last.store(block, Ordering::Relaxed);
+        }
+        // Before the caller frees them: a thread that dies halfway, as a vforked child may, must not leave freed blocks here.
+        self.count(class).store(left as u8, Ordering::Relaxed);
+        (left..count).map(move |index| self.place(class, index).load(Ordering::Relaxed) as usize)
+    }
+
+    /// How many blocks to fetch in this refill: twice as many as in the last one, up to `most`.
+    pub(crate) fn next_batch(&self, class: Class, most: usize) -> usize {
+        let batch_size = &self.batch_sizes[class.index()];
+        let now = batch_size.load(Ordering::Relaxed) as usize + 1;
+        batch_size.store((2 * now).min(most).max(1) as u8 - 1, Ordering::Relaxed);
+        now.min(most)
+    }
+
+    #[inline(always)]
+    pub(crate) fn handed_out(&self, class: Class) {
+        add(&self.block_allocations, 1);
+        add(&self.block_bytes, class.block_bytes() as u64);
+    }
+
+    #[inline(always)]
+    pub(crate) fn taken_back(&self, class: Class) {
+        add(&self.returned_bytes, class.block_bytes() as u64);
+    }
+
+    #[inline(always)]
+    pub(crate) fn run_handed_out(&self, bytes: usize) {
+        add(&self.run_allocations, 1);
+        add(&self.run_bytes, bytes as u64);
+    }
+
+    /// The requests of the thread that has the cache.
+    pub(crate) fn thread_totals(&self) -> Totals {
+        [self.block_totals(), self.run_totals()].into_iter().sum()
+    }
+
+    pub(crate) fn run_totals(&self) -> Totals {
+        Totals::of(&self.run_allocations, &self.run_bytes)
+    }
+
+    pub(crate) fn block_totals(&self) -> Totals {
+        // Read before the count, which is written after it: for a moment, a jump may be counted, and is never taken off too early.
+        let jumped = self.jumped_allocations.load(Ordering::Relaxed);
+        let Totals { allocations, bytes } = Totals::of(&self.block_allocations, &self.block_bytes);
+        Totals { allocations: allocations.saturating_sub(jumped), bytes }
+    }
+
+    pub(crate) fn returned_bytes(&self) -> u64 {
+        self.returned_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Counts nothing any more. For its owner, after others have taken over its counts.
+    pub(crate) fn forget_counts(&self) {
+        let counts =
+            [&self.run_allocations, &self.run_bytes, &self.block_allocations, &self.block_bytes, &self.returned_bytes];
+        self.jumped_allocations.store(0, Ordering::Relaxed);
+        counts.into_iter().for_each(|count| count.store(0, Ordering::Relaxed));
+    }
+
+    /// Where the addresses of its blocks lie; null before its first thread.
+    pub(crate) fn blocks(&self) -> &AtomicPtr<Blocks> {
+        &self.blocks
+    }
+
+    /// Takes out the run of this length, if it is `fits`. Only for the owner.
+    #[inline(always)]
+    pub(crate) fn take_run_if(&self, bytes: usize, fits: impl FnOnce(Run) -> bool) -> Option<Run> {
+        let run = Run::of(self.run.load(Ordering::Relaxed))?;
+        // Only the owner puts runs in. Another thread may have taken this one out.
+        let taken = run.bytes() == bytes
+            && fits(run)
+            && self.run.compare_exchange(run.word(), 0, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+        taken.then_some(run)
+    }
+
+    /// Puts a run in, for the cache's thread, and returns the one that was there.
+    #[inline(always)]
+    pub(crate) fn put_run(&self, run: Run) -> Option<Run> {
+        if self.run.load(Ordering::Relaxed) == 0 {
+            // Stays zero until this thread puts something in. Release pairs with the Acquire of `take_run`: what this thread
+            // did to the memory is over.
+            self.run.store(run.word(), Ordering::Release);
+            return None;
+        }
+        Run::of(self.run.swap(run.word(), Ordering::Release))
+    }
+
+    pub(crate) fn cached_run_bytes(&self) -> usize {
+        Run::of(self.run.load(Ordering::Relaxed)).map_or(0, Run::bytes)
+    }
+
+    /// Takes out the run, if there is one. For any thread, claimed or not.
+    pub(crate) fn take_run(&self) -> Option<Run> {
+        match self.run.load(Ordering::Relaxed) {
+            0 => None,
+            _ => Run::of(self.run.swap(0, Ordering::Acquire)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[cfg(not(loom))]
+    use super::*;
+
+    /// A block that was freed and is still cached would be handed out twice; one that is neither would be lost.
+    #[cfg(not(loom))]
+    #[test]
+    fn the_first_blocks_go_and_the_last_stay_in_their_order() {
+        let blocks: Blocks = [const { AtomicU64::new(0) }; classes::PLACES];
+        let class = Class::of(100, 8);
+        for (count, keep) in [(8, 4), (9, 4), (7, 5), (6, 0), (3, 8), (0, 2)] {
+            let cache = Cache::new();
+            cache.blocks.store(std::ptr::from_ref(&blocks).cast_mut(), Ordering::Relaxed);
+            (1..=count).for_each(|block| assert!(cache.push(class, block)));
+            let mut gone: Vec<_> = cache.take_first(class, keep).collect();
+            gone.sort_unstable();
+            let split = (count as usize).saturating_sub(keep);
+            assert_eq!(gone, (1..=split).collect::<Vec<_>>(), "{count} blocks, {keep} to keep");
+            let left = std::iter::from_fn(|| cache.pop(class)).collect::<Vec<_>>();
+            assert_eq!(left, (split as u64 + 1..=count).rev().collect::<Vec<_>>(), "{count} blocks, {keep} to keep");
+        }
+    }
+}

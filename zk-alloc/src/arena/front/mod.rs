@@ -1,0 +1,462 @@
+//! Thread caches: each thread caches the blocks of each size class and the page runs that it freed last, for its next requests. Then
+//! no bitmap and no counter that threads share is touched.
+//!
+//! A cached block or run stays *used* in its slab or zone. The cache that holds its address owns it. All threads know all caches.
+//!
+//! An asymmetric fence guards the blocks. The owner of a cache sets its owner flag, then looks for a remote claim. A thread that wants
+//! the blocks of idle threads first claims their caches, then has the kernel put a fence into every thread of the process
+//! ([`os::fence_other_threads`]). It empties each cache whose owner flag is clear: that owner sees the claim before it touches
+//! the cache again. So the fence costs allocating threads nothing, and nobody waits.
+#![allow(
+    unsafe_code,
+    reason = "an exiting thread finds its cache by its address, a thread local without a destructor lasts as long as its thread, purges memory, follows a list through the claimed caches"
+)]
+
+mod cache;
+#[cfg(not(loom))]
+mod registry;
+#[cfg(loom)]
+#[path = "registry_of_models.rs"]
+mod registry;
+
+use std::cell::Cell;
+use std::ffi::c_void;
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{self, AtomicU32, AtomicUsize};
+
+use crate::sync::{AtomicU64, Ordering};
+use crate::{classes, os, tuning};
+pub(crate) use cache::{Cache, Entered, Run, Totals};
+#[cfg(all(test, not(loom)))]
+pub(crate) use registry::VISITS;
+
+/// Whether this thread has a cache.
+#[inline(always)]
+pub(crate) fn is_joined() -> bool {
+    local().is_some_and(|local| local.cache.get().is_some())
+}
+
+/// Enters this thread's cache; `None` where it has none, or may not use it now.
+#[inline(always)]
+pub(crate) fn enter() -> Option<Entered<'static>> {
+    local()?.cache.get()?.enter()
+}
+
+/// As [`enter`], after finding a cache for a thread that has none yet.
+#[cold]
+pub(crate) fn join_and_enter(storage: &CacheStorage) -> Option<Entered<'static>> {
+    let local = local()?;
+    if local.state.get() == CacheState::Without {
+        let waited = local.waited.get();
+        local.waited.set((waited + 1) % tuning::cache_retry_interval() as u16);
+        if waited == 0 {
+            local.state.set(CacheState::Joining);
+            let found = find(storage);
+            local.cache.set(found);
+            local.state.set(if found.is_some() { CacheState::Joined } else { CacheState::Without });
+        }
+    }
+    let cache = local.cache.get()?;
+    cache.drop_claim_of_parent(os::process_generation);
+    cache.enter()
+}
+
+/// A cache without a thread, for this one.
+fn find(storage: &CacheStorage) -> Option<&'static Cache> {
+    // Without its destructor a cache would never be released.
+    let key = exit_key(storage.at_exit())?;
+    let cache = registry::acquire()?;
+    if CacheStorage::init_storage(cache) && os::arm_thread_exit(key, NonNull::from(cache).cast()) {
+        return Some(cache);
+    }
+    give_up(cache);
+    None
+}
+
+/// Leaves a cache of the calling thread to the next one. The thread uses it no more.
+fn give_up(cache: &Cache) {
+    add_to_former(cache);
+    registry::leave_out(cache);
+    let index = cache.index();
+    cache.disown();
+    registry::offer(index);
+}
+
+/// An exiting thread leaves its cache to the next one, after `empty` took out all that it can. If another thread claims the cache at
+/// this moment, or a signal interrupted its owner, the contents stay for the next thread.
+///
+/// # Safety
+/// `cache` is what the key's destructor was called with.
+pub(crate) unsafe fn leave(cache: *mut c_void, empty: impl FnOnce(&Cache)) {
+    // SAFETY: the caller's: it is the address of a cache, which is static.
+    let cache = unsafe { &*cache.cast::<Cache>() };
+    if let Some(local) = local() {
+        let forget = || {
+            local.cache.set(None);
+            local.state.set(CacheState::Left);
+        };
+        cache.release(empty, forget, give_up);
+    }
+}
+
+#[cfg(not(loom))]
+static CLAIMING: Claiming = Claiming::new();
+#[cfg(loom)]
+loom::lazy_static! {
+    static ref CLAIMING: Claiming = Claiming::new();
+}
+
+/// Takes the blocks out of every cache whose thread is not at it now, and hands each cache to `empty`.
+pub(crate) fn claim_all(empty: impl FnMut(&'static Cache)) {
+    claim(registry::all(), empty);
+}
+
+/// As [`claim_all`], for up to `most` caches, which are the next ones in turn.
+pub(crate) fn claim_some(most: usize, empty: impl FnMut(&'static Cache)) {
+    claim(registry::some(most), empty);
+}
+
+/// How many caches [`claim_all`] visits.
+pub(crate) fn visited() -> usize {
+    registry::count()
+}
+
+fn claim(caches: impl Iterator<Item = &'static Cache>, empty: impl FnMut(&'static Cache)) {
+    let own = local().and_then(|local| local.cache.get());
+    CLAIMING.claim_all(caches, os::process_generation(), own, os::fence_other_threads, empty);
+}
+
+/// Takes out a run of `run_bytes` that this thread caches, if it is `fits`, to serve a request of `bytes`.
+#[inline(always)]
+pub(crate) fn take_run_if(run_bytes: usize, bytes: usize, fits: impl FnOnce(Run) -> bool) -> Option<Run> {
+    let cache = enter()?;
+    let run = cache.take_run_if(run_bytes, fits)?;
+    cache.run_handed_out(bytes);
+    Some(run)
+}
+
+/// Counts a run that this thread was handed for a request of `bytes`. Returns `false` if it can't use a cache now: then
+/// [`run_totals`] lacks the request.
+pub(crate) fn count_run(bytes: usize) -> bool {
+    let is_cached = enter().map(|cache| cache.run_handed_out(bytes)).is_some();
+    if !is_cached {
+        count_past_cache(bytes);
+    }
+    is_cached
+}
+
+/// Counts a request of this thread that no cache counts.
+#[cold]
+pub(crate) fn count_past_cache(bytes: usize) {
+    if let Some(local) = local() {
+        let Totals { allocations, bytes: before } = local.past_cache.get();
+        local.past_cache.set(Totals { allocations: allocations + 1, bytes: before + bytes as u64 });
+    }
+}
+
+/// The requests of this thread.
+pub(crate) fn thread_totals() -> Totals {
+    let Some(local) = local() else { return Totals::default() };
+    let cached = local.cache.get().map(Cache::thread_totals);
+    cached.into_iter().chain([local.past_cache.get()]).sum()
+}
+
+/// Caches a run for this thread. Returns the one that is not cached instead, if there is one.
+#[inline(always)]
+pub(crate) fn put_run(run: Run) -> Option<Run> {
+    match enter() {
+        Some(cache) => cache.put_run(run),
+        None => Some(run),
+    }
+}
+
+/// Takes out the runs that any thread caches.
+pub(crate) fn take_all_runs() -> impl Iterator<Item = Run> {
+    registry::all().filter_map(Cache::take_run)
+}
+
+/// Takes out runs that threads cache, for a thread that is about to take memory of `pages` pages that is not resident. Visits all
+/// caches, or at the next ones in turn if there are many.
+pub(crate) fn take_some_runs(pages: usize) -> impl Iterator<Item = Run> {
+    registry::some(visits_for(pages)).filter_map(Cache::take_run)
+}
+
+/// The caches that a request may look at. A page costs it some hundred nanoseconds when it is first touched, and a cache one or two.
+fn visits_for(pages: usize) -> usize {
+    tuning::visits_a_page().saturating_mul(pages.saturating_add(1))
+}
+
+/// Bytes of all runs that threads cache.
+pub(crate) fn cached_run_bytes() -> usize {
+    registry::all().map(Cache::cached_run_bytes).sum()
+}
+
+/// As [`cached_run_bytes`], for a request of `pages` pages; `None` if there are so many caches that this request and those since the last
+/// walk pay for no walk.
+pub(crate) fn cached_run_bytes_for(pages: usize) -> Option<usize> {
+    static PAID: AtomicUsize = AtomicUsize::new(0);
+    let (visits, caches) = (visits_for(pages), registry::count());
+    if visits < caches {
+        let paid = PAID.fetch_add(visits, Ordering::Relaxed);
+        if paid.saturating_add(visits) < caches {
+            return None;
+        }
+        PAID.store(0, Ordering::Relaxed);
+    }
+    Some(cached_run_bytes())
+}
+
+/// Runs that threads with a cache were handed since the process started.
+pub(crate) fn run_totals() -> Totals {
+    of_all().runs
+}
+
+/// Blocks that threads took for themselves since the process started, and the bytes of the blocks that they took back into their caches.
+pub(crate) fn block_totals() -> (Totals, u64) {
+    let sums = of_all();
+    (sums.blocks, sums.returned_bytes)
+}
+
+// A thread's way to its cache.
+
+/// How this thread stands with its cache. No `Drop`, so that reaching it costs no check and no registration.
+pub(crate) struct Local {
+    pub(crate) cache: Cell<Option<&'static Cache>>,
+    pub(crate) state: Cell<CacheState>,
+    /// Requests since there was no cache to be had.
+    pub(crate) waited: Cell<u16>,
+    /// Requests that no cache counts: there was none, or another thread had claimed it.
+    pub(crate) past_cache: Cell<Totals>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum CacheState {
+    /// It has none yet, or all were taken. Zero, as all of a [`Local`] is when its thread begins.
+    Without = 0,
+    /// It is about to have one, and a signal handler interrupted that.
+    Joining,
+    Joined,
+    /// It is exiting, and its cache was released.
+    Left,
+}
+
+#[cfg(not(thread_blocks))]
+thread_local! {
+    static LOCAL: Local = const {
+        Local {
+            cache: Cell::new(None),
+            state: Cell::new(CacheState::Without),
+            waited: Cell::new(0),
+            past_cache: Cell::new(Totals { allocations: 0, bytes: 0 }),
+        }
+    };
+}
+
+/// `LOCAL.with(f)` would be a call of its own.
+#[cfg(not(thread_blocks))]
+#[inline(always)]
+pub(crate) fn local() -> Option<&'static Local> {
+    // Always there: a thread local without a destructor lasts as long as its thread.
+    let local = LOCAL.try_with(std::ptr::from_ref).ok()?;
+    // SAFETY: as above, and this is its thread; the reference is not given away.
+    Some(unsafe { &*local })
+}
+
+/// The compiler's own thread locals would call `malloc`, which this library may be.
+#[cfg(thread_blocks)]
+#[inline(always)]
+pub(crate) fn local() -> Option<&'static Local> {
+    const _: () = assert!(size_of::<Local>() <= os::THREAD_BLOCK_BYTES && align_of::<Local>() <= 16);
+    // SAFETY: this thread's block, which serves nothing else; it is long enough, lasts as long as the thread, and all zeroes is a
+    // `Local` that has no cache yet. The reference is not given away.
+    Some(unsafe { os::thread_block().cast::<Local>().as_ref() })
+}
+
+// The key of the C library that tells of exiting threads.
+
+/// The key whose destructor runs when a thread exits, and one; 0 without.
+static EXIT_KEY: AtomicU32 = AtomicU32::new(0);
+
+/// Called on each exiting thread that has a cache, with the address of the cache.
+pub(crate) type AtExit = unsafe extern "C" fn(*mut c_void);
+
+/// The key that has `run` called when a thread exits. The first call makes it; `None` where the system has no key left.
+///
+/// That call should come before the program's: glibc has 32 keys for which it never allocates.
+pub(crate) fn exit_key(run: AtExit) -> Option<u32> {
+    let known = EXIT_KEY.load(Ordering::Relaxed);
+    if known != 0 {
+        return Some(known - 1);
+    }
+    let key = os::thread_exit_key(run)?;
+    match EXIT_KEY.compare_exchange(0, key + 1, Ordering::Relaxed, Ordering::Relaxed) {
+        Ok(_) => Some(key),
+        Err(other) => {
+            os::return_key(key);
+            Some(other - 1)
+        }
+    }
+}
+
+// The memory in which caches keep the addresses of their blocks.
+
+/// Room for the blocks of all caches, which each gets with its first thread.
+#[derive(Debug)]
+pub(crate) struct CacheStorage {
+    at_exit: AtExit,
+}
+
+/// Bytes of one cache's room, in whole pages of any kernel.
+const STORAGE_BYTES: usize = (classes::PLACES * size_of::<u64>()).next_multiple_of(64 << 10);
+
+impl CacheStorage {
+    pub(crate) fn new(at_exit: AtExit) -> Self {
+        Self { at_exit }
+    }
+
+    pub(crate) fn at_exit(&self) -> AtExit {
+        self.at_exit
+    }
+
+    /// Gives a cache of the caller's room for its blocks; `false` where the system has none.
+    pub(crate) fn init_storage(cache: &Cache) -> bool {
+        if !cache.blocks().load(Ordering::Relaxed).is_null() {
+            return true;
+        }
+        let Ok(mapping) = os::map_zeroed(STORAGE_BYTES) else { return false };
+        cache.blocks().store(mapping.start().as_ptr().cast(), Ordering::Relaxed);
+        // As the cache, for ever.
+        std::mem::forget(mapping);
+        true
+    }
+
+    /// Purges the table of an empty cache. For the thread that owns or claims it.
+    pub(crate) fn clear(&self, cache: &Cache) {
+        let blocks = cache.blocks().load(Ordering::Relaxed);
+        if !blocks.is_null() {
+            // SAFETY: the part of this cache, which holds nothing: all of its counts are zero.
+            let _ = unsafe { os::discard(blocks.cast(), STORAGE_BYTES) };
+        }
+    }
+}
+
+// Taking the blocks out of other threads' caches.
+
+/// The [generation](crate::os::process_generation) of the process whose thread is claiming caches; 0 is none.
+#[derive(Debug)]
+pub(crate) struct Claiming(AtomicU64);
+
+impl Claiming {
+    #[cfg(not(loom))]
+    pub(crate) const fn new() -> Self {
+        Self(AtomicU64::new(0))
+    }
+
+    #[cfg(loom)]
+    pub(crate) fn new() -> Self {
+        Self(AtomicU64::new(0))
+    }
+
+    /// Claims those of `caches` that hold blocks, has `fence` reach all other threads (`false` if it can't), and hands `empty`
+    /// each cache whose thread is not at it; among them `own`, the calling thread's. Does nothing while another thread of the
+    /// generation `by` does the same.
+    pub(crate) fn claim_all<'a>(
+        &self,
+        caches: impl Iterator<Item = &'a Cache>,
+        by: u64,
+        own: Option<&Cache>,
+        fence: impl FnOnce() -> bool,
+        mut empty: impl FnMut(&'a Cache),
+    ) {
+        let is_own = |cache: &Cache| own.is_some_and(|own| std::ptr::eq(own, cache));
+        // One at a time: two threads that claim at once could not tell their claims apart.
+        let before = self.0.load(Ordering::Relaxed);
+        if before == by || self.0.compare_exchange(before, by, Ordering::Acquire, Ordering::Relaxed).is_err() {
+            return;
+        }
+        // The claimed caches are a list: a thread that exits meanwhile is not among `caches` any more.
+        let mut last: *const Cache = ptr::null();
+        let mut others = 0;
+        for cache in caches.filter(|cache| cache.has_blocks()) {
+            if cache.claim(by) {
+                cache.claimed_before().store(last.cast_mut(), Ordering::Relaxed);
+                last = cache;
+                others += usize::from(!is_own(cache));
+            }
+        }
+        // Without the fence only this thread's own cache is known not to be in use.
+        let fenced = others == 0 || fence();
+        // SAFETY: null, or one of `caches`, which live for `'a`. Only this thread links the caches that it claimed.
+        while let Some(cache) = unsafe { last.as_ref::<'a>() } {
+            last = cache.claimed_before().load(Ordering::Relaxed);
+            if (fenced || is_own(cache)) && !cache.is_in_use() {
+                empty(cache);
+            }
+            cache.unclaim();
+        }
+        self.0.store(0, Ordering::Release);
+    }
+}
+
+// Sums over the threads that live, and those that lived.
+
+/// What threads requested and gave back since the process started.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Sums {
+    pub(crate) runs: Totals,
+    pub(crate) blocks: Totals,
+    pub(crate) returned_bytes: u64,
+}
+
+/// The counts of threads that ended, in the order of [`Sums::of`].
+static FORMER: [atomic::AtomicU64; 5] = [const { atomic::AtomicU64::new(0) }; 5];
+/// How many threads began, and how many ended, to add to these.
+static BEGUN: atomic::AtomicU64 = atomic::AtomicU64::new(0);
+static ENDED: atomic::AtomicU64 = atomic::AtomicU64::new(0);
+
+/// Adds that are under way when a sum is made are waited for that often: another look takes about as long as they do. A thread that was cut
+/// off by a fork never ends.
+const ATTEMPTS: usize = 3;
+
+/// Adds the counts of an exiting thread to those of former threads.
+pub(crate) fn add_to_former(cache: &Cache) {
+    let (runs, blocks) = (cache.run_totals(), cache.block_totals());
+    let counts = [runs.allocations, runs.bytes, blocks.allocations, blocks.bytes, cache.returned_bytes()];
+    BEGUN.fetch_add(1, Ordering::SeqCst);
+    for (former, count) in FORMER.iter().zip(counts) {
+        former.fetch_add(count, Ordering::SeqCst);
+    }
+    cache.forget_counts();
+    ENDED.fetch_add(1, Ordering::SeqCst);
+}
+
+/// The sums now. Approximate while threads allocate.
+pub(crate) fn of_all() -> Sums {
+    let mut attempts = 0;
+    loop {
+        let ended = ENDED.load(Ordering::SeqCst);
+        let sums = walk();
+        attempts += 1;
+        if BEGUN.load(Ordering::SeqCst) == ended || attempts == ATTEMPTS {
+            return sums;
+        }
+    }
+}
+
+fn walk() -> Sums {
+    let [run_allocations, run_bytes, block_allocations, block_bytes, returned_bytes] =
+        FORMER.each_ref().map(|former| former.load(Ordering::SeqCst));
+    // First what came back. A block that is handed out and comes back between the walks must not count as back only.
+    let returned_bytes = returned_bytes + registry::all().map(Cache::returned_bytes).sum::<u64>();
+    let former = Sums {
+        runs: Totals { allocations: run_allocations, bytes: run_bytes },
+        blocks: Totals { allocations: block_allocations, bytes: block_bytes },
+        returned_bytes,
+    };
+    registry::all().fold(former, |sums, cache| Sums {
+        runs: [sums.runs, cache.run_totals()].into_iter().sum(),
+        blocks: [sums.blocks, cache.block_totals()].into_iter().sum(),
+        returned_bytes,
+    })
+}

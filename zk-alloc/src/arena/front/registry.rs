@@ -1,0 +1,159 @@
+//! All thread caches: which of them have no thread, and which a walk visits.
+//!
+//! A walk visits the caches of the threads that live, and those that an exiting thread could not empty. So its cost follows the living
+//! threads. (A forked child also visits the caches of the threads that it does not have: nobody knows which those are.)
+#![allow(unsafe_code, reason = "lays caches over zeroed memory")]
+
+use std::mem;
+use std::sync::atomic::{AtomicPtr, AtomicUsize};
+
+use crate::arena::front::cache::Cache;
+use crate::arena::pages::hints::{self, HintSet};
+use crate::os;
+use crate::sync::{AtomicU64, Ordering};
+
+/// Threads beyond that many at once cache nothing. Linux maps two pieces of memory for each thread, and lets a process have 65,530.
+pub(crate) const THREADS: usize = 32 << 10;
+/// Caches that are mapped at once. A small process has those of the library's own memory.
+const CHUNK: usize = 512;
+
+const WORDS: usize = hints::words_for(THREADS);
+
+static FIRST: [Cache; CHUNK] = [const { Cache::new() }; CHUNK];
+static MORE: [AtomicPtr<Cache>; THREADS / CHUNK - 1] = [const { AtomicPtr::new(std::ptr::null_mut()) }; _];
+/// No cache at or above this index ever had a thread.
+static FRONTIER: AtomicUsize = AtomicUsize::new(0);
+/// Below the frontier: the caches that may have no thread.
+static VACANT: [AtomicU64; WORDS] = [const { AtomicU64::new(0) }; WORDS];
+/// The caches that walks visit, and their number.
+static VISITED: [AtomicU64; WORDS] = [const { AtomicU64::new(0) }; WORDS];
+static VISITED_COUNT: AtomicUsize = AtomicUsize::new(0);
+/// Where the next walk over a part of the caches begins.
+static ROVER: AtomicUsize = AtomicUsize::new(0);
+
+fn vacant() -> HintSet {
+    HintSet::new(&VACANT, THREADS)
+}
+
+fn visited() -> HintSet {
+    HintSet::new(&VISITED, THREADS)
+}
+
+/// A cache below the frontier.
+fn at(index: usize) -> &'static Cache {
+    let Some(chunk) = (index / CHUNK).checked_sub(1) else { return &FIRST[index] };
+    // Acquire pairs with the Release of `has_memory`.
+    let caches = MORE[chunk].load(Ordering::Acquire);
+    // SAFETY: a chunk is mapped before the frontier reaches it, and lasts for ever.
+    unsafe { &*caches.add(index % CHUNK) }
+}
+
+/// Maps the chunk of a cache, if that is not done; `false` where the system has no memory.
+fn has_memory(index: usize) -> bool {
+    let Some(chunk) = (index / CHUNK).checked_sub(1) else { return true };
+    let place = &MORE[chunk];
+    if !place.load(Ordering::Relaxed).is_null() {
+        return true;
+    }
+    let Ok(mapping) = os::map_zeroed(CHUNK * size_of::<Cache>()) else { return false };
+    let caches = mapping.start().as_ptr().cast();
+    // Another thread may be faster. Then this mapping goes again.
+    if place.compare_exchange(std::ptr::null_mut(), caches, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+        mem::forget(mapping);
+    }
+    true
+}
+
+/// Makes the calling thread the owner of the lowest cache without a thread, which walks visit from now on.
+pub(crate) fn acquire() -> Option<&'static Cache> {
+    let index = acquire_former().or_else(acquire_new)?;
+    let cache = at(index);
+    cache.set_index(index);
+    // Only the owner changes the mark. The last one left it if there was something left in the cache.
+    if visited().first(index) != Some(index) {
+        visited().set(index);
+        VISITED_COUNT.fetch_add(1, Ordering::Relaxed);
+    }
+    Some(cache)
+}
+
+/// A cache that had a thread before.
+fn acquire_former() -> Option<usize> {
+    let mut from = 0;
+    loop {
+        let index = vacant().first(from)?;
+        let is_acquired = at(index).try_acquire();
+        vacant().clear(index);
+        if is_acquired {
+            return Some(index);
+        }
+        // It may have been given up before the hint was cleared.
+        if !at(index).is_owned() {
+            vacant().set(index);
+        }
+        from = index + 1;
+    }
+}
+
+fn acquire_new() -> Option<usize> {
+    loop {
+        let index = FRONTIER.load(Ordering::Acquire);
+        if index == THREADS || !has_memory(index) {
+            return None;
+        }
+        let is_mine = FRONTIER.compare_exchange(index, index + 1, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+        if is_mine && at(index).try_acquire() {
+            return Some(index);
+        }
+    }
+}
+
+/// Has walks visit the caller's cache no more, if it is empty. Nothing puts anything into it any more.
+pub(crate) fn leave_out(cache: &Cache) {
+    if cache.is_empty() {
+        visited().clear(cache.index());
+        VISITED_COUNT.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Leaves a cache without a thread to the next one.
+pub(crate) fn offer(index: usize) {
+    vacant().set(index);
+}
+
+/// How many caches a walk visits.
+pub(crate) fn count() -> usize {
+    VISITED_COUNT.load(Ordering::Relaxed)
+}
+
+/// A walk over all caches that hold something, or may.
+pub(crate) fn all() -> impl Iterator<Item = &'static Cache> + Clone {
+    let mut from = 0;
+    std::iter::from_fn(move || {
+        let index = visited().first(from)?;
+        from = index + 1;
+        Some(visit(index))
+    })
+}
+
+/// A walk over up to `most` caches, from where the last such walk ended.
+pub(crate) fn some(most: usize) -> impl Iterator<Item = &'static Cache> {
+    let mut left = most.min(count());
+    std::iter::from_fn(move || {
+        left = left.checked_sub(1)?;
+        let from = ROVER.load(Ordering::Relaxed);
+        let index = visited().first(from).or_else(|| visited().first(0))?;
+        ROVER.store((index + 1) % THREADS, Ordering::Relaxed);
+        Some(visit(index))
+    })
+}
+
+fn visit(index: usize) -> &'static Cache {
+    #[cfg(test)]
+    VISITS.fetch_add(1, Ordering::Relaxed);
+    at(index)
+}
+
+/// The caches that walks visited so far.
+#[cfg(test)]
+pub(crate) static VISITS: AtomicUsize = AtomicUsize::new(0);

@@ -1,0 +1,329 @@
+//! Small and medium sizes. Blocks come from the thread's cache, which fetches them from slabs and returns them in batches.
+#![allow(unsafe_code, reason = "hands out memory")]
+
+pub(crate) mod slab;
+
+use std::ffi::c_void;
+#[cfg(feature = "c-api")]
+use std::fmt;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::arena::front::{self, Cache, CacheStorage, Totals};
+use crate::arena::heap::slab::SlabTable;
+use crate::arena::pages::residency::Allowance;
+use crate::arena::pages::zone::{Shortage, Zone};
+use crate::arena::purge::budget::Limit;
+use crate::arena::purge::decay;
+use crate::classes::Class;
+use crate::os::Errno;
+use crate::tuning;
+
+/// Room for the blocks that a thread fetches at once.
+const BATCH: usize = 32;
+
+/// The most blocks of `bytes` that a thread fetches at once if its cache holds at most `capacity`.
+pub(crate) fn max_fetch(bytes: usize, capacity: usize) -> usize {
+    (tuning::fetch_bytes() / bytes).clamp(1, tuning::fetch_blocks().clamp(1, BATCH)).min(capacity / 2)
+}
+
+/// Why an address in the arena can't be freed.
+#[cfg(feature = "c-api")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotFreeable {
+    /// It lies within a block.
+    InBlock {
+        /// Its place in the block, in bytes.
+        offset: usize,
+        /// The length of the block.
+        bytes: usize,
+    },
+    /// The block was freed before.
+    FreedBlock {
+        /// The length of the block.
+        bytes: usize,
+    },
+    /// It lies in no block, and no page run begins there.
+    NoRun,
+}
+
+#[cfg(feature = "c-api")]
+impl fmt::Display for NotFreeable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::InBlock { offset, bytes } => {
+                write!(f, "no allocation begins there; it is byte {offset} of a block of {bytes} bytes")
+            }
+            Self::FreedBlock { bytes } => write!(f, "the block of {bytes} bytes was freed before"),
+            Self::NoRun => f.write_str("no allocation begins there, or it was freed before"),
+        }
+    }
+}
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub(crate) struct SizeClasses {
+    slabs: SlabTable,
+    storage: CacheStorage,
+    /// Counters of the blocks that bypass the caches.
+    allocations: AtomicU64,
+    bytes: AtomicU64,
+    returned_bytes: AtomicU64,
+}
+
+impl SizeClasses {
+    /// Serves blocks from slabs in `zone`. `at_exit` is called on each exiting thread that has a cache.
+    ///
+    /// # Errors
+    /// The system's error, if it grants no memory for the tables.
+    pub(crate) fn new(zone: &Zone, at_exit: unsafe extern "C" fn(*mut c_void)) -> Result<Self, Errno> {
+        Ok(Self {
+            slabs: SlabTable::new(zone)?,
+            storage: CacheStorage::new(at_exit),
+            allocations: AtomicU64::new(0),
+            bytes: AtomicU64::new(0),
+            returned_bytes: AtomicU64::new(0),
+        })
+    }
+
+    /// The class of the block at an address, if it is one.
+    #[inline(always)]
+    pub(crate) fn class_at(&self, at: NonNull<u8>) -> Option<Class> {
+        self.slabs.class_at(at.addr().get())
+    }
+
+    /// Finds a cache for this thread, if it has none yet.
+    #[cold]
+    pub(crate) fn join(&self) {
+        drop(front::join_and_enter(&self.storage));
+    }
+
+    /// Allocates a block.
+    ///
+    /// # Errors
+    /// See [`Shortage`].
+    pub(crate) fn alloc(&self, zone: &Zone, class: Class, limit: Limit) -> Result<NonNull<u8>, Shortage> {
+        alloc_cached(class).map_or_else(|| self.fetch(zone, class, limit), Ok)
+    }
+
+    #[cold]
+    fn fetch(&self, zone: &Zone, class: Class, limit: Limit) -> Result<NonNull<u8>, Shortage> {
+        let mut found = [0; BATCH];
+        let most = max_fetch(class.block_bytes(), class.capacity());
+        if let Some(cache) = front::join_and_enter(&self.storage) {
+            // The cache may hold some even so: it is time to tick, or another thread had claimed the cache at the first look, or a signal
+            // handler filled it in between.
+            if let Some(cached) = take_cached(&cache, class) {
+                tick_soon(&cache);
+                drop(cache);
+                decay::tick();
+                return Ok(cached);
+            }
+            let wanted = cache.next_batch(class, most).max(class.blocks_by_lines());
+            let fetched = self.slabs.take(zone, class, limit, &mut found[..wanted])?;
+            // The lowest address is handed out first.
+            for &block in found[1..fetched].iter().rev() {
+                // There is room: the cache has no block of this class, and a batch is at most half of its capacity.
+                cache.push(class, block as u64);
+            }
+            cache.handed_out(class);
+            tick_soon(&cache);
+        } else {
+            self.slabs.take(zone, class, limit, &mut found[..1])?;
+            self.allocations.fetch_add(1, Ordering::Relaxed);
+            self.bytes.fetch_add(class.block_bytes() as u64, Ordering::Relaxed);
+            front::count_past_cache(class.block_bytes());
+        }
+        decay::tick();
+        Ok(at(found[0]))
+    }
+
+    /// Frees a block into this thread's cache. Returns `false`, and does nothing, if the cache is full or can't be used now.
+    ///
+    /// # Safety
+    /// As for [`dealloc`](Self::dealloc).
+    #[inline(always)]
+    pub(crate) unsafe fn put_cached(&self, class: Class, at: NonNull<u8>) -> bool {
+        let Some(cache) = front::enter() else { return false };
+        let is_cached = cache.push(class, at.addr().get() as u64);
+        if is_cached {
+            cache.taken_back(class);
+        }
+        is_cached
+    }
+
+    /// As [`put_cached`](Self::put_cached), for a caller who may free what is no block, or a block twice. Returns `false` also if the address
+    /// looks as if it were; [`check`](Self::check) tells.
+    ///
+    /// # Safety
+    /// If `at` came from [`alloc`](Self::alloc), it is of this class, and nobody uses it any more.
+    #[cfg(feature = "c-api")]
+    #[inline(always)]
+    pub(crate) unsafe fn put_checked(&self, class: Class, at: NonNull<u8>) -> bool {
+        let block = at.addr().get();
+        if !self.slabs.begins_block(class, block) {
+            return false;
+        }
+        let Some(cache) = front::enter() else { return false };
+        let is_cached = cache.push_unless_last(class, block as u64);
+        if is_cached {
+            cache.taken_back(class);
+        }
+        is_cached
+    }
+
+    /// Whether an address in a slab of this class is that of a block, and the block is not one of those that this thread freed last.
+    ///
+    /// # Errors
+    /// What is wrong.
+    #[cfg(feature = "c-api")]
+    pub(crate) fn check(&self, class: Class, at: NonNull<u8>) -> Result<(), NotFreeable> {
+        let (address, bytes) = (at.addr().get(), class.block_bytes());
+        if !self.slabs.begins_block(class, address) {
+            return Err(NotFreeable::InBlock { offset: address - self.slabs.block_around(class, address), bytes });
+        }
+        let is_cached = front::enter().is_some_and(|cache| cache.is_among_last(class, address as u64));
+        if is_cached { Err(NotFreeable::FreedBlock { bytes }) } else { Ok(()) }
+    }
+
+    /// Frees a block.
+    ///
+    /// # Safety
+    /// `at` came from [`alloc`](Self::alloc) with the same zone, is of this class, and nobody uses it any more.
+    pub(crate) unsafe fn dealloc(&self, zone: &Zone, class: Class, at: NonNull<u8>) {
+        // SAFETY: the caller's.
+        if !unsafe { self.put_cached(class, at) } {
+            self.bring_back(zone, class, at.addr().get() as u64);
+        }
+    }
+
+    #[cold]
+    fn bring_back(&self, zone: &Zone, class: Class, block: u64) {
+        if let Some(cache) = front::join_and_enter(&self.storage) {
+            if !cache.push(class, block) {
+                // The older half returns to the slabs: the newer half is still in the processor's caches.
+                self.flush(zone, &cache, class, class.capacity() / 2);
+                cache.push(class, block);
+            }
+            cache.taken_back(class);
+        } else {
+            self.slabs.put(zone, class, std::iter::once(block as usize));
+            self.returned_bytes.fetch_add(class.block_bytes() as u64, Ordering::Relaxed);
+        }
+        decay::tick();
+    }
+
+    fn flush(&self, zone: &Zone, cache: &Cache, class: Class, keep: usize) {
+        self.slabs.put(zone, class, cache.take_first(class, keep));
+    }
+
+    /// Returns all blocks of a cache to their slabs. For a thread that entered or claimed the cache.
+    pub(crate) fn empty(&self, zone: &Zone, cache: &Cache) {
+        Class::all().filter(|&class| cache.holds(class)).for_each(|class| self.flush(zone, cache, class, 0));
+    }
+
+    /// Empties the caches of all threads that are not allocating at this moment.
+    pub(crate) fn empty_caches(&self, zone: &Zone) {
+        front::claim_all(|cache| self.empty(zone, cache));
+    }
+
+    /// As [`empty_caches`](Self::empty_caches), for a request of `brought_bytes`: empties the caches of some threads, and the next call those
+    /// of others.
+    pub(crate) fn empty_some_caches(&self, zone: &Zone, brought_bytes: usize) {
+        front::claim_some(caches_of_request(brought_bytes), |cache| self.empty(zone, cache));
+    }
+
+    /// After how many calls of [`empty_some_caches`](Self::empty_some_caches) all caches were emptied.
+    pub(crate) fn calls_to_empty(&self, brought_bytes: usize) -> usize {
+        front::visited().div_ceil(caches_of_request(brought_bytes)).max(1)
+    }
+
+    /// As [`empty_caches`](Self::empty_caches), and purges the memory in which these caches keep the addresses of their blocks. A thread
+    /// faults it in again when its cache next takes a block.
+    pub(crate) fn vacate_caches(&self, zone: &Zone) {
+        front::claim_all(|cache| {
+            self.empty(zone, cache);
+            self.storage.clear(cache);
+        });
+    }
+
+    /// Purges pages of free blocks until the allowance is spent. Returns how many bytes were purged.
+    pub(crate) fn purge(&self, zone: &Zone, allowance: &mut Allowance) -> usize {
+        self.slabs.purge(zone, allowance)
+    }
+
+    /// Blocks handed out, and their bytes, since the process started.
+    pub(crate) fn totals(&self) -> Totals {
+        let (by_threads, _) = front::block_totals();
+        self.with_others(by_threads)
+    }
+
+    /// The blocks of threads with a cache, and those of others.
+    fn with_others(&self, by_threads: Totals) -> Totals {
+        Totals {
+            allocations: by_threads.allocations + self.allocations.load(Ordering::Relaxed),
+            bytes: by_threads.bytes + self.bytes.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Bytes of live blocks. Approximate while threads allocate.
+    pub(crate) fn live_bytes(&self) -> usize {
+        let returned_by_others = self.returned_bytes.load(Ordering::Relaxed);
+        let (by_threads, returned) = front::block_totals();
+        // During the sums, a thread may free a block that another allocated.
+        self.with_others(by_threads).bytes.saturating_sub(returned + returned_by_others) as usize
+    }
+
+    /// Bytes of blocks in thread caches.
+    pub(crate) fn cached_bytes(&self) -> usize {
+        self.slabs.taken_bytes().saturating_sub(self.live_bytes())
+    }
+
+    /// Bytes of the slabs that are resident.
+    pub(crate) fn resident_slab_bytes(&self) -> usize {
+        self.slabs.resident_bytes()
+    }
+
+    /// Slabs in use, and their bytes.
+    pub(crate) fn slabs(&self) -> (usize, usize) {
+        self.slabs.in_use()
+    }
+}
+
+/// A block from this thread's cache.
+#[inline(always)]
+pub(crate) fn alloc_cached(class: Class) -> Option<NonNull<u8>> {
+    let cache = front::enter()?;
+    if cache.is_to_tick() { None } else { take_cached(&cache, class) }
+}
+
+/// As [`alloc_cached`], for a thread that has entered the cache.
+#[inline(always)]
+fn take_cached(cache: &Cache, class: Class) -> Option<NonNull<u8>> {
+    let block = cache.pop(class)?;
+    cache.handed_out(class);
+    Some(at(block as usize))
+}
+
+/// The pointer to a block. Caches and slabs store addresses.
+#[inline(always)]
+fn at(address: usize) -> NonNull<u8> {
+    // The address lies within the region, whose provenance was exposed when it was reserved.
+    let at = std::ptr::with_exposed_provenance_mut(address);
+    // SAFETY: the address is one that `SlabTable::take` found or `Cache::push` was given. It belongs to a block, which lies in a slab of
+    // the region.
+    unsafe { NonNull::new_unchecked(at) }
+}
+
+/// Has one of the next requests of this cache's thread go on with a purge that is not done. To call after a request is counted: it would
+/// undo a jump to the next tick.
+fn tick_soon(cache: &Cache) {
+    if decay::is_unfinished() {
+        cache.tick_within(tuning::purge_requests());
+    }
+}
+
+/// The most caches that a request of `brought_bytes` empties.
+fn caches_of_request(brought_bytes: usize) -> usize {
+    (tuning::request_caches() + brought_bytes / tuning::purge_ahead_bytes().max(1)).max(1)
+}

@@ -1,0 +1,611 @@
+//! Slabs: memory of the small and medium sizes. A slab is a part of its zone that is cut into blocks of one size class.
+//!
+//! A slab has a bit for each of its blocks, which is set while the block is *free*. Clearing the bit takes ownership of the block, and only
+//! the owner sets the bit again. That is the whole protocol. It holds no matter which thread it is, and where it is interrupted or cut off
+//! by a fork.
+//!
+//! A slab keeps its class while any of its blocks has an owner. A thread that owns all blocks may return the slab to its zone. A thread
+//! that finds a slab by a hint knows nothing of it until it owns a block. Only then does it read the class.
+//!
+//! Metadata lies in separate tables, never in the slab. Slabs account for resident memory page by page: a live block keeps only its own
+//! pages, and [`SlabTable::purge`] purges the others.
+#![allow(unsafe_code, reason = "computes addresses of slabs, purges memory")]
+
+use std::ptr::NonNull;
+use std::sync::atomic::{self, AtomicUsize};
+
+use crate::arena::pages::bitmap::{WORD_BITS, low_bits};
+use crate::arena::pages::hints::{HintSets, Table};
+use crate::arena::pages::layout;
+use crate::arena::pages::residency::Allowance;
+use crate::arena::pages::zone::{Shortage, Zone};
+use crate::arena::purge::budget::{self, Limit};
+use crate::classes::{self, Class, MAX_WORDS};
+use crate::os::{self, Errno};
+use crate::sync::{AtomicU8, AtomicU64, Ordering};
+
+/// The unit of the tables: the smallest slab.
+const UNIT_BYTES: usize = classes::MIN_SLAB_BYTES;
+/// Bitmaps are committed for this many units at once.
+const COMMIT_UNITS: usize = 2048;
+/// The hint set of the slabs in which a block was freed since their last purge. No class has this number.
+const UNPURGED: usize = 0;
+
+/// A look at a slab counts as so many words that are read.
+const SLAB_WORDS: usize = 16;
+
+/// The metadata of all slabs, indexed by unit.
+#[derive(Debug)]
+pub(crate) struct SlabTable {
+    base: usize,
+    units: usize,
+    /// The number of the class, in every unit of a slab; 0 where no slab lies.
+    classes: Table<AtomicU8>,
+    /// Which pages of a slab are accounted, at the slab's first unit. Each bit stands for [`page_bytes`](Self::page_bytes) bytes.
+    present: Table<AtomicU64>,
+    /// Which blocks of a slab are free; all zeroes where no slab lies. The table is ordered by word of the bitmap, then by the slab's first
+    /// unit. Most slabs have one word, and these words lie together.
+    free: Table<AtomicU64>,
+    free_committed: AtomicUsize,
+    /// For each class, the slabs that may have free blocks.
+    hints: HintSets<{ classes::COUNT }>,
+    /// Slabs in use, and their bytes. For [`stats`](crate::stats()) only.
+    slabs: AtomicUsize,
+    in_use_bytes: AtomicUsize,
+    /// Bytes of blocks that are not free.
+    taken_bytes: AtomicUsize,
+    /// The unit at which the next purge continues.
+    purge_from: AtomicUsize,
+}
+
+/// Blocks of a slab that the caller owns, in one word of its bitmap.
+#[derive(Clone, Copy)]
+struct Blocks {
+    unit: usize,
+    word: usize,
+    mask: u64,
+}
+
+impl SlabTable {
+    /// A table for the slabs of a zone.
+    ///
+    /// # Errors
+    /// The system's error, if it grants no memory for the table.
+    pub(crate) fn new(zone: &Zone) -> Result<Self, Errno> {
+        let units = zone.capacity_bytes().min(layout::SLAB_SPAN_BYTES) / UNIT_BYTES;
+        Ok(Self {
+            base: zone.base().addr().get(),
+            units,
+            classes: Table::new(units)?,
+            present: Table::new(units)?,
+            free: Table::reserve(units * MAX_WORDS)?,
+            free_committed: AtomicUsize::new(0),
+            hints: HintSets::new(units)?,
+            slabs: AtomicUsize::new(0),
+            in_use_bytes: AtomicUsize::new(0),
+            taken_bytes: AtomicUsize::new(0),
+            purge_from: AtomicUsize::new(0),
+        })
+    }
+
+    /// The class of the block at an address of the zone; `None` where no slab lies.
+    #[inline(always)]
+    pub(crate) fn class_at(&self, address: usize) -> Option<Class> {
+        // The caller owns the memory at the address, so its class can't change. The class was visible when the memory was handed out.
+        self.classes
+            .all()
+            .get(address.wrapping_sub(self.base) / UNIT_BYTES)
+            .and_then(|class| Class::from_number(class.load(Ordering::Relaxed)))
+    }
+
+    /// Slabs in use, and their bytes.
+    pub(crate) fn in_use(&self) -> (usize, usize) {
+        (self.slabs.load(atomic::Ordering::Relaxed), self.in_use_bytes.load(atomic::Ordering::Relaxed))
+    }
+
+    /// Fetches blocks of a class from one slab: at least one, and at most `found.len()`. Returns how many.
+    ///
+    /// # Errors
+    /// See [`Shortage`].
+    pub(crate) fn take(&self, zone: &Zone, class: Class, limit: Limit, found: &mut [usize]) -> Result<usize, Shortage> {
+        let taken = self.find(zone, class, limit, found)?;
+        let bytes = taken * class.block_bytes();
+        self.taken_bytes.fetch_add(bytes, atomic::Ordering::Relaxed);
+        zone.count(bytes, 0);
+        Ok(taken)
+    }
+
+    fn find(&self, zone: &Zone, class: Class, limit: Limit, found: &mut [usize]) -> Result<usize, Shortage> {
+        let hints = self.hints.set(class.number() as usize);
+        let mut from = 0;
+        while let Some(unit) = hints.first(from) {
+            let taken = self.take_from(zone, unit, class, limit, found)?;
+            if taken > 0 {
+                return Ok(taken);
+            }
+            hints.clear(unit);
+            // A block may have been freed before the hint was cleared. The thread that freed it saw the hint, and set none.
+            if self.has_free(unit, class) {
+                hints.set(unit);
+            }
+            from = unit + 1;
+        }
+        self.take_from_new(zone, class, limit, found)
+    }
+
+    fn free_word(&self, unit: usize, word: usize) -> &AtomicU64 {
+        &self.free.all()[word * self.units + unit]
+    }
+
+    fn has_free(&self, unit: usize, class: Class) -> bool {
+        (0..class.words()).any(|word| self.free_word(unit, word).load(Ordering::SeqCst) != 0)
+            && self.class(unit) == Some(class)
+    }
+
+    fn class(&self, unit: usize) -> Option<Class> {
+        Class::from_number(self.classes.all()[unit].load(Ordering::Relaxed))
+    }
+
+    /// As [`take`](Self::take), from a slab that may have free blocks. It may have another class by now, or be no slab any more.
+    fn take_from(
+        &self,
+        zone: &Zone,
+        unit: usize,
+        class: Class,
+        limit: Limit,
+        found: &mut [usize],
+    ) -> Result<usize, Shortage> {
+        let mut taken = 0;
+        for word in 0..class.words() {
+            let free = self.free_word(unit, word);
+            let mask = lowest(by_lines(class, free.load(Ordering::Relaxed)), found.len() - taken);
+            if mask == 0 {
+                continue;
+            }
+            // Acquire pairs with the Release of `give`: this thread sees all that the blocks' last owners did to them, and the stores that
+            // made this a slab of its class.
+            let mask = mask & free.fetch_and(!mask, Ordering::SeqCst);
+            let blocks = Blocks { unit, word, mask };
+            if mask == 0 {
+                continue;
+            }
+            // From here on, the slab's class can't change.
+            if self.class(unit) != Some(class) {
+                self.give(zone, blocks);
+                break;
+            }
+            if let Err(shortage) = self.make_present(zone, class, blocks, limit) {
+                self.give(zone, blocks);
+                return if taken > 0 { Ok(taken) } else { Err(shortage) };
+            }
+            taken += self.list(class, blocks, &mut found[taken..]);
+            if taken == found.len() {
+                break;
+            }
+        }
+        Ok(taken)
+    }
+
+    fn take_from_new(&self, zone: &Zone, class: Class, limit: Limit, found: &mut [usize]) -> Result<usize, Shortage> {
+        let slab_bytes = class.slab_bytes();
+        let (slab, resident) = zone.claim_slab(slab_bytes, limit)?;
+        let unit = (slab.addr().get() - self.base) / UNIT_BYTES;
+        let units = slab_bytes / UNIT_BYTES;
+        let resident = self.slab_pages_of(resident, slab_bytes / zone.page_bytes(), slab_bytes);
+        if unit + units > self.units || !self.commit_free(unit + units) {
+            self.return_to_zone(zone, slab, slab_bytes, resident);
+            return Err(Shortage::Full);
+        }
+        self.slabs.fetch_add(1, atomic::Ordering::Relaxed);
+        self.in_use_bytes.fetch_add(slab_bytes, atomic::Ordering::Relaxed);
+        self.present.all()[unit].store(resident, Ordering::Relaxed);
+        (unit..unit + units).for_each(|unit| self.classes.all()[unit].store(class.number(), Ordering::Relaxed));
+        // This thread owns all blocks. It frees those that it does not want, and other threads may take them.
+        let wanted = lowest(class.full_word(0), found.len());
+        let blocks = Blocks { unit, word: 0, mask: wanted };
+        let made_present = self.make_present(zone, class, blocks, limit);
+        let ours = if made_present.is_ok() { wanted } else { 0 };
+        let taken = self.list(class, Blocks { mask: ours, ..blocks }, found);
+        // Word 0 comes last: with it, all blocks may be free, and the slab may return to its zone.
+        for word in (0..class.words()).rev() {
+            let mask = class.full_word(word) & if word == 0 { !ours } else { u64::MAX };
+            if mask != 0 {
+                self.set_free_or_retire(zone, Blocks { unit, word, mask });
+            }
+        }
+        if resident != 0 {
+            self.hints.set(UNPURGED).set(unit);
+        }
+        made_present.map(|()| taken)
+    }
+
+    /// Writes the addresses of the blocks to `found`, and returns how many.
+    fn list(&self, class: Class, blocks: Blocks, found: &mut [usize]) -> usize {
+        let first = self.base + blocks.unit * UNIT_BYTES + blocks.word * WORD_BITS * class.block_bytes();
+        let bits = (0..WORD_BITS).filter(|bit| blocks.mask >> bit & 1 == 1);
+        bits.zip(found).map(|(bit, place)| *place = first + bit * class.block_bytes()).count()
+    }
+
+    /// Frees blocks of a class. Their owner does not use them any more.
+    pub(crate) fn put(&self, zone: &Zone, class: Class, addresses: impl Iterator<Item = usize>) {
+        let mut last: Option<Blocks> = None;
+        let mut count = 0;
+        for address in addresses {
+            count += 1;
+            let one = self.block_at(class, address);
+            match &mut last {
+                // Blocks of one word are freed together.
+                Some(last) if (last.unit, last.word) == (one.unit, one.word) => {
+                    check_freed_once(last.mask & one.mask, class, || address);
+                    last.mask |= one.mask;
+                }
+                last => {
+                    if let Some(blocks) = last.replace(one) {
+                        self.give(zone, blocks);
+                    }
+                }
+            }
+        }
+        let bytes = count * class.block_bytes();
+        self.taken_bytes.fetch_sub(bytes, atomic::Ordering::Relaxed);
+        zone.counters().released(bytes);
+        if let Some(blocks) = last {
+            self.give(zone, blocks);
+        }
+    }
+
+    /// Bytes of blocks that are not free.
+    pub(crate) fn taken_bytes(&self) -> usize {
+        self.taken_bytes.load(atomic::Ordering::Relaxed)
+    }
+
+    fn block_at(&self, class: Class, address: usize) -> Blocks {
+        let offset = address - self.base;
+        let slab = offset & !(class.slab_bytes() - 1);
+        let block = class.block_at(offset - slab);
+        Blocks { unit: slab / UNIT_BYTES, word: block / WORD_BITS, mask: 1 << (block % WORD_BITS) }
+    }
+
+    /// The address of the first of these blocks.
+    fn address_of(&self, class: Class, blocks: Blocks) -> usize {
+        let block = blocks.word * WORD_BITS + blocks.mask.trailing_zeros() as usize;
+        self.base + blocks.unit * UNIT_BYTES + block * class.block_bytes()
+    }
+
+    /// Whether an address in a slab of this class is the first of a block.
+    #[cfg(feature = "c-api")]
+    #[inline(always)]
+    pub(crate) fn begins_block(&self, class: Class, address: usize) -> bool {
+        class.begins_block((address - self.base) & (class.slab_bytes() - 1))
+    }
+
+    /// The address of the block in which an address lies.
+    #[cfg(feature = "c-api")]
+    pub(crate) fn block_around(&self, class: Class, address: usize) -> usize {
+        self.address_of(class, self.block_at(class, address))
+    }
+
+    /// Frees blocks that the caller owns, and returns their slab to the zone if all of its blocks are free. The next purge looks at the
+    /// slab.
+    fn give(&self, zone: &Zone, blocks: Blocks) {
+        self.set_free_or_retire(zone, blocks);
+        // The hint is set last, so that a thread that clears it finds the blocks free. If the slab is gone, the hint only costs a look.
+        self.hints.set(UNPURGED).set(blocks.unit);
+    }
+
+    /// As [`give`](Self::give), but does not have the next purge look at the slab.
+    fn set_free_or_retire(&self, zone: &Zone, blocks: Blocks) {
+        // Read while the caller owns the blocks: afterwards the slab may be gone.
+        let Some(class) = self.class(blocks.unit) else { return };
+        if self.set_free(class, blocks) | blocks.mask == class.full_word(blocks.word) {
+            self.retire_if_empty(zone, blocks.unit, class);
+        }
+    }
+
+    /// Frees blocks that the caller owns, in a slab of this class. Returns the bits of their word that were set before.
+    fn set_free(&self, class: Class, blocks: Blocks) -> u64 {
+        let Blocks { unit, word, mask } = blocks;
+        // Release: the caller's use of the blocks ends before.
+        let before = self.free_word(unit, word).fetch_or(mask, Ordering::SeqCst);
+        check_freed_once(before & mask, class, || self.address_of(class, Blocks { mask: before & mask, ..blocks }));
+        // A thread that found this word empty may have cleared the hint.
+        if before == 0 {
+            self.hints.set(class.number() as usize).set(unit);
+        }
+        before
+    }
+
+    /// Returns a slab to its zone if all of its blocks are free.
+    fn retire_if_empty(&self, zone: &Zone, unit: usize, mut class: Class) {
+        let is_empty = |class: Class| {
+            (0..class.words()).all(|word| self.free_word(unit, word).load(Ordering::SeqCst) == class.full_word(word))
+        };
+        while is_empty(class) {
+            let claimed = self.claim_full_words(unit, class);
+            // If no word was claimed, another thread owns blocks of the first word. It looks when it frees them.
+            let Some(now) = self.class(unit).filter(|_| claimed > 0) else { return };
+            if now == class && claimed == class.words() {
+                return self.retire(zone, unit, class);
+            }
+            // Another thread owns some of the blocks. Or the slab has another class by now, and some of its words look the same. A thread
+            // that looked since then found the slab not empty because of this claim, so this thread looks again.
+            for word in 0..claimed {
+                self.set_free(now, Blocks { unit, word, mask: class.full_word(word) });
+            }
+            class = now;
+        }
+    }
+
+    /// Claims the blocks of a slab word by word, up to the first word whose blocks are not all free. Returns how many words the caller
+    /// owns.
+    fn claim_full_words(&self, unit: usize, class: Class) -> usize {
+        let claim = |&word: &usize| {
+            let full = class.full_word(word);
+            self.free_word(unit, word).compare_exchange(full, 0, Ordering::SeqCst, Ordering::Relaxed).is_ok()
+        };
+        (0..class.words()).take_while(claim).count()
+    }
+
+    /// Returns a slab to its zone. The caller owns all of its blocks.
+    fn retire(&self, zone: &Zone, unit: usize, class: Class) {
+        let slab_bytes = class.slab_bytes();
+        let units = slab_bytes / UNIT_BYTES;
+        (unit..unit + units).for_each(|unit| self.classes.all()[unit].store(0, Ordering::Relaxed));
+        self.hints.set(class.number() as usize).clear(unit);
+        self.slabs.fetch_sub(1, atomic::Ordering::Relaxed);
+        self.in_use_bytes.fetch_sub(slab_bytes, atomic::Ordering::Relaxed);
+        let present = self.present.all()[unit].load(Ordering::Relaxed);
+        // SAFETY: a unit of the zone.
+        let slab = unsafe { zone.base().add(unit * UNIT_BYTES) };
+        self.return_to_zone(zone, slab, slab_bytes, present);
+    }
+
+    /// Makes the bitmaps of units below `until` usable; `false` if the kernel refuses.
+    fn commit_free(&self, until: usize) -> bool {
+        let before = self.free_committed.load(atomic::Ordering::Acquire);
+        if until <= before {
+            return true;
+        }
+        let target = until.next_multiple_of(COMMIT_UNITS).min(self.units);
+        let word_by_word = |word| self.free.commit(word * self.units + before, word * self.units + target).is_ok();
+        let committed = (0..MAX_WORDS).all(word_by_word);
+        if committed {
+            self.free_committed.fetch_max(target, atomic::Ordering::AcqRel);
+        }
+        committed
+    }
+
+    // The pages of slabs: which are resident, and how pages without a block in use are purged.
+    fn return_to_zone(&self, zone: &Zone, slab: NonNull<u8>, slab_bytes: usize, present: u64) {
+        let zone_page_bytes = zone.page_bytes();
+        let zone_pages = slab_bytes / zone_page_bytes;
+        let pages = self.pages(slab_bytes) / zone_pages;
+        let mut resident = 0;
+        for zone_page in 0..zone_pages {
+            let there = present >> (zone_page * pages) & low_bits(pages);
+            let missing_bytes = (pages - there.count_ones() as usize) * self.page_bytes(slab_bytes);
+            // The zone accounts by its own pages. One that is resident in part counts as resident, and its missing part is accounted too.
+            if there != 0 && budget::admit(missing_bytes, Limit::Cap) {
+                resident |= 1 << zone_page;
+            } else if there != 0 {
+                let at = slab.as_ptr().wrapping_add(zone_page * zone_page_bytes);
+                zone.forbid_huge_at(at, zone_page_bytes);
+                // SAFETY: a page of the zone, in the caller's slab. Nobody uses it.
+                let gone = unsafe { self.discard(zone, at, there, slab_bytes) };
+                if gone == there {
+                    self.returned(gone, slab_bytes);
+                } else {
+                    // The kernel refuses, as with locked pages: they are still resident. So the page is accounted, whatever the limits
+                    // say.
+                    budget::exceed(missing_bytes);
+                    resident |= 1 << zone_page;
+                }
+            }
+        }
+        // SAFETY: a slab of the zone. This thread owns all of its blocks, so nobody uses any.
+        unsafe { zone.release_slab(slab, slab_bytes, resident) };
+    }
+
+    /// Bytes of the slabs in use that are accounted.
+    pub(crate) fn resident_bytes(&self) -> usize {
+        let units = 0..self.free_committed.load(atomic::Ordering::Acquire);
+        let bytes = |unit: usize| {
+            let class = self.class(unit).filter(|&class| begins_slab(unit, class))?;
+            let pages = self.present.all()[unit].load(Ordering::Relaxed).count_ones() as usize;
+            Some(pages * self.page_bytes(class.slab_bytes()))
+        };
+        units.filter_map(bytes).sum()
+    }
+
+    /// The unit in which a slab's memory is accounted, in bytes: a page, or a 64th of the slab if that is more. So its bits fit in a word.
+    fn page_bytes(&self, slab_bytes: usize) -> usize {
+        os::page_bytes().max(slab_bytes / WORD_BITS)
+    }
+
+    fn pages(&self, slab_bytes: usize) -> usize {
+        slab_bytes / self.page_bytes(slab_bytes)
+    }
+
+    /// The slab's pages that lie in those pages of the zone that `bits` names, as bits, in a slab of `zone_pages` pages of the zone.
+    fn slab_pages_of(&self, bits: u64, zone_pages: usize, slab_bytes: usize) -> u64 {
+        let each = self.pages(slab_bytes) / zone_pages;
+        let pages = each_bit(bits).map(|zone_page| low_bits(each) << (zone_page * each));
+        pages.fold(0, |all, pages| all | pages)
+    }
+
+    /// The pages that a block touches, as bits.
+    fn pages_of(&self, class: Class, block: usize) -> u64 {
+        let page = self.page_bytes(class.slab_bytes());
+        let (first, last) = (block * class.block_bytes() / page, ((block + 1) * class.block_bytes() - 1) / page);
+        low_bits(last + 1) & !low_bits(first)
+    }
+
+    /// Accounts for the pages of blocks that the caller owns.
+    fn make_present(&self, zone: &Zone, class: Class, blocks: Blocks, limit: Limit) -> Result<(), Shortage> {
+        let present = &self.present.all()[blocks.unit];
+        let before = present.load(Ordering::Relaxed);
+        if before == low_bits(self.pages(class.slab_bytes())) {
+            return Ok(());
+        }
+        let touched = each_bit(blocks.mask).map(|bit| self.pages_of(class, blocks.word * WORD_BITS + bit));
+        let missing = touched.fold(0, |all, pages| all | pages) & !before;
+        if missing == 0 {
+            return Ok(());
+        }
+        let missing_bytes = missing.count_ones() as usize * self.page_bytes(class.slab_bytes());
+        if !budget::admit(missing_bytes, limit) {
+            return Err(Shortage::OverBudget);
+        }
+        // Since then, another thread may have accounted for a page that its block shares with ours.
+        let twice = present.fetch_or(missing, Ordering::Relaxed) & missing;
+        let twice_bytes = twice.count_ones() as usize * self.page_bytes(class.slab_bytes());
+        budget::unaccount(twice_bytes);
+        zone.count(0, missing_bytes - twice_bytes);
+        Ok(())
+    }
+
+    /// Purges pages of a slab, and returns which of them went.
+    ///
+    /// # Safety
+    /// Nobody needs the contents of the slab's `pages`.
+    unsafe fn discard(&self, zone: &Zone, slab: *mut u8, pages: u64, slab_bytes: usize) -> u64 {
+        let page = self.page_bytes(slab_bytes);
+        let mut gone = 0;
+        let mut left = pages;
+        while left != 0 {
+            let first = left.trailing_zeros() as usize;
+            let len = (left >> first).trailing_ones() as usize;
+            zone.counters().system_call();
+            // SAFETY: the caller's.
+            if unsafe { os::discard(slab.wrapping_add(first * page), len * page) }.is_ok() {
+                gone |= low_bits(first + len) & !low_bits(first);
+            }
+            left &= !low_bits(first + len);
+        }
+        gone
+    }
+
+    /// Takes pages off the account that were purged. Returns their bytes.
+    fn returned(&self, pages: u64, slab_bytes: usize) -> usize {
+        let bytes = pages.count_ones() as usize * self.page_bytes(slab_bytes);
+        budget::returned(bytes);
+        bytes
+    }
+
+    /// Purges the free pages of slabs until the allowance is spent, or no slab has any. Returns how many bytes went.
+    ///
+    /// It looks only at slabs in which a block was freed since their last purge, so each look is paid for by a free. The next call
+    /// continues behind the slab at which this one stops.
+    pub(crate) fn purge(&self, zone: &Zone, allowance: &mut Allowance) -> usize {
+        let unpurged = self.hints.set(UNPURGED);
+        let begun = self.purge_from.load(atomic::Ordering::Relaxed);
+        let (mut from, mut is_second_half) = (begun, begun == 0);
+        let mut gone = 0;
+        while !allowance.is_spent() {
+            match unpurged.first(from).filter(|&unit| !is_second_half || begun == 0 || unit < begun) {
+                Some(unit) => {
+                    // Cleared before the look: a block that is freed during the look sets the hint again.
+                    unpurged.clear(unit);
+                    let went = self.purge_slab(zone, unit);
+                    allowance.spend(went, usize::from(went > 0), SLAB_WORDS);
+                    (gone, from) = (gone + went, unit + 1);
+                }
+                None if is_second_half => break,
+                None => (from, is_second_half) = (0, true),
+            }
+        }
+        self.purge_from.store(from, atomic::Ordering::Relaxed);
+        gone
+    }
+
+    fn purge_slab(&self, zone: &Zone, unit: usize) -> usize {
+        let Some(class) = self.class(unit).filter(|&class| begins_slab(unit, class)) else { return 0 };
+        let free_blocks = |word| self.free_word(unit, word).load(Ordering::Relaxed).count_ones() as usize;
+        let free_bytes = (0..class.words()).map(free_blocks).sum::<usize>() * class.block_bytes();
+        let is_resident = self.present.all()[unit].load(Ordering::Relaxed) != 0;
+        // Half a page: the last page of a slab may hold less than a page of blocks.
+        let min_bytes = self.page_bytes(class.slab_bytes()) / 2;
+        if !is_resident || (class.block_bytes() < min_bytes && free_bytes < min_bytes) {
+            return 0;
+        }
+        let mut gone = 0;
+        self.with_idle_pages(zone, unit, class, |slab, present, idle| {
+            let idle = present.load(Ordering::Relaxed) & idle;
+            if idle != 0 {
+                zone.forbid_huge_at(slab, class.slab_bytes());
+            }
+            // SAFETY: every block in these pages is free and ours.
+            let dropped = unsafe { self.discard(zone, slab, idle, class.slab_bytes()) };
+            // Each owner of a block may purge the pages behind the last block, so another thread may have done so already.
+            let dropped = present.fetch_and(!dropped, Ordering::Relaxed) & dropped;
+            gone = self.returned(dropped, class.slab_bytes());
+        });
+        gone
+    }
+
+    /// Calls `work` on a slab, if it is one of this class: with its address, its accounted pages, and the pages without a block in use. The
+    /// caller owns all free blocks during the call, so that no thread accounts for these pages.
+    fn with_idle_pages(&self, zone: &Zone, unit: usize, class: Class, work: impl FnOnce(*mut u8, &AtomicU64, u64)) {
+        let mut free = [0; MAX_WORDS];
+        for (word, free) in free[..class.words()].iter_mut().enumerate() {
+            *free = self.free_word(unit, word).swap(0, Ordering::SeqCst);
+        }
+        if free.iter().any(|&free| free != 0) && self.class(unit) == Some(class) {
+            let in_use = (0..class.words())
+                .flat_map(|word| each_bit(class.full_word(word) & !free[word]).map(move |bit| word * WORD_BITS + bit));
+            let needed = in_use.fold(0, |needed, block| needed | self.pages_of(class, block));
+            let slab = zone.base().as_ptr().wrapping_add(unit * UNIT_BYTES);
+            work(slab, &self.present.all()[unit], low_bits(self.pages(class.slab_bytes())) & !needed);
+        }
+        // Also if the slab has another class, and its blocks were taken by mistake.
+        for (word, &mask) in free[..class.words()].iter().enumerate().filter(|&(_, &mask)| mask != 0) {
+            self.set_free_or_retire(zone, Blocks { unit, word, mask });
+        }
+    }
+}
+
+/// Ends the process if blocks that come back to their slab are free already. C programs free memory twice, and the second copy of a
+/// block reaches its bitmap at the latest here. Rust programs can't, unless their unsafe code is wrong.
+#[inline(always)]
+fn check_freed_once(free_before: u64, class: Class, address: impl FnOnce() -> usize) {
+    #[cfg(feature = "c-api")]
+    if free_before != 0 {
+        os::abort(format_args!("free({:#x}): the block of {} bytes was freed twice", address(), class.block_bytes()));
+    }
+    #[cfg(not(feature = "c-api"))]
+    debug_assert_eq!(free_before, 0, "a block of {} bytes at {:#x} was freed twice", class.block_bytes(), address());
+}
+
+/// The bits of a word whose blocks fill whole cache lines, so that the thread that takes them shares no line. All bits, if there are none.
+fn by_lines(class: Class, bits: u64) -> u64 {
+    let (blocks, mut firsts) = (class.blocks_by_lines(), bits);
+    // `blocks` is a power of two. Each step leaves the bits at which twice as many set bits begin.
+    for shift in (0..blocks.trailing_zeros()).map(|step| 1 << step) {
+        firsts &= firsts >> shift;
+    }
+    firsts &= u64::MAX / low_bits(blocks);
+    if firsts == 0 { bits } else { firsts * low_bits(blocks) }
+}
+
+/// The lowest `n` set bits.
+fn lowest(bits: u64, n: usize) -> u64 {
+    let mut left = bits;
+    for _ in 0..n.min(WORD_BITS) {
+        left &= left.wrapping_sub(1);
+    }
+    bits & !left
+}
+
+/// Whether a slab of this class may begin at a unit.
+fn begins_slab(unit: usize, class: Class) -> bool {
+    unit * UNIT_BYTES % class.slab_bytes() == 0
+}
+
+fn each_bit(mask: u64) -> impl Iterator<Item = usize> {
+    let mut left = mask;
+    std::iter::from_fn(move || {
+        let bit = (left != 0).then(|| left.trailing_zeros() as usize);
+        left &= left.wrapping_sub(1);
+        bit
+    })
+}

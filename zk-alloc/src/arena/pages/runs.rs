@@ -1,0 +1,659 @@
+//! The pages of a zone: used or free. Claims free runs.
+
+use std::hash::{Hash, Hasher};
+
+#[cfg(not(loom))]
+use crate::arena::pages::bitmap::Occupied;
+use crate::arena::pages::bitmap::{Bitmap, WORD_BITS};
+use crate::arena::pages::hints::{HintSet, HintSets};
+use crate::os::Errno;
+use crate::sync::{AtomicU64, Ordering};
+use crate::tuning;
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub(crate) struct Runs {
+    used: Bitmap<'static>,
+    index: FreeRunIndex,
+    failures: Failures,
+}
+
+impl Runs {
+    /// `used` is clear, so all pages are free.
+    ///
+    /// # Errors
+    /// The system's error, if it grants no memory.
+    pub(crate) fn new(used: Bitmap<'static>) -> Result<Self, Errno> {
+        Ok(Self { used, index: FreeRunIndex::new(used)?, failures: Failures::new() })
+    }
+
+    /// As [`new`](Self::new), but free runs are neither noted nor searched.
+    #[cfg(loom)]
+    pub(crate) fn without_index(used: Bitmap<'static>) -> Result<Self, Errno> {
+        let mut runs = Self::new(used)?;
+        runs.index.is_off = true;
+        Ok(runs)
+    }
+
+    pub(crate) fn used(&self) -> Bitmap<'static> {
+        self.used
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.used.len()
+    }
+
+    /// Claims the lowest free run at or above `from` that begins at an `i` with `(i + skew) % align == 0`.
+    pub(crate) fn claim_first_fit(&self, from: usize, n: usize, align: usize, skew: usize) -> Option<usize> {
+        self.claim_noted(from, n, align, skew).or_else(|| self.claim_anywhere(from, Wanted { n, align, skew }))
+    }
+
+    /// As [`claim_first_fit`](Self::claim_first_fit), where a bounded search of the noted free runs found nothing. The zone may be full. Or too many
+    /// hints are superfluous, or a fork cut off the thread that was about to note a free run.
+    #[cold]
+    fn claim_anywhere(&self, from: usize, wanted: Wanted) -> Option<usize> {
+        let Wanted { n, align, skew } = wanted;
+        let scan = |from| self.used.find_clear_run(from, n, align, skew);
+        #[cfg(loom)]
+        if self.index.is_off {
+            return self.claim_found(from, n, scan);
+        }
+        let search = self.failures.begin(from, wanted)?;
+        let found = self
+            .claim_found(from, n, |from| self.index.lowest_past_hints(from, wanted))
+            .or_else(|| self.claim_found(from, n, scan));
+        if found.is_none() {
+            self.failures.remember(search);
+        }
+        found
+    }
+
+    /// As [`claim_first_fit`](Self::claim_first_fit), from the noted free runs.
+    pub(crate) fn claim_noted(&self, from: usize, n: usize, align: usize, skew: usize) -> Option<usize> {
+        self.claim_found(from, n, |from| self.index.lowest(from, Wanted { n, align, skew }))
+    }
+
+    /// Claims the run that `search` finds, and searches again if another thread was faster.
+    fn claim_found(&self, from: usize, n: usize, search: impl Fn(usize) -> Option<usize>) -> Option<usize> {
+        loop {
+            let start = search(from)?;
+            if self.try_claim(start, n) {
+                return Some(start);
+            }
+        }
+    }
+
+    /// Claims a free run at or above `from` whose pages are all in `resident`, in the shortest of [`tuning::max_resident_probes`] free runs
+    /// that has one. A free run is looked at `beyond` pages further than in other searches.
+    pub(crate) fn claim_resident(
+        &self,
+        from: usize,
+        resident: Bitmap<'static>,
+        n: usize,
+        align: usize,
+        skew: usize,
+        beyond: usize,
+    ) -> Option<usize> {
+        let wanted = Wanted { n, align, skew };
+        let place_in = |start: usize, end: usize| {
+            resident.set_runs(start, end - start).find_map(|(start, len)| wanted.place_in(start, start + len))
+        };
+        let start = self.index.shortest(from, wanted, tuning::max_resident_probes(), beyond, place_in)?;
+        self.try_claim(start, n).then_some(start)
+    }
+
+    /// Claims exactly `[start, start + n)`, or nothing.
+    pub(crate) fn try_claim(&self, start: usize, n: usize) -> bool {
+        if start + n > self.len() {
+            return false;
+        }
+        match self.used.try_claim(start, n) {
+            Ok(()) => {
+                self.index.used(start, n);
+                self.index.claimed(start, n);
+                true
+            }
+            Err(taken) => {
+                // Another thread may have seen the bits of the failed claim, and taken these pages for used.
+                let end = (taken + 1).next_multiple_of(WORD_BITS).min(start + n);
+                self.index.used(taken.min(self.len() - 1), 1);
+                self.note_freed(start, end - start);
+                false
+            }
+        }
+    }
+
+    /// Frees `[start, start + n)`, which the caller owns.
+    pub(crate) fn release(&self, start: usize, n: usize) {
+        if n > 0 {
+            self.used.release(start, n);
+            self.note_freed(start, n);
+        }
+    }
+
+    fn note_freed(&self, start: usize, n: usize) {
+        let longest = self.index.freed(start, n);
+        #[cfg(loom)]
+        if self.index.is_off {
+            return;
+        }
+        self.failures.freed(longest);
+    }
+}
+
+/// Classes of lengths. Up to 7 pages each length has its own. Beyond, there are four to a doubling, and two from [`COARSE`] on.
+
+/// The lower bits of each word: a length in pages. Longer runs are not remembered.
+const LENGTH_BITS: u32 = 28;
+const LENGTH: u64 = (1 << LENGTH_BITS) - 1;
+/// Kinds of searches that are remembered at once.
+const KINDS: usize = 8;
+
+/// Searches of a whole zone that found nothing. They are not repeated before something is freed that may be long enough.
+///
+/// A word has the generation of what is free, and the shortest length that was searched for in this generation. A search announces its
+/// length there before it looks. A thread that frees a run as long begins the next generation, in which no failure of the last one counts.
+#[derive(Debug)]
+pub(crate) struct Failures {
+    /// The generation, and the shortest length; 0 if there was no search.
+    watch: AtomicU64,
+    /// For each kind of search, the generation and the kind in one hash, and the shortest length that failed.
+    failed: [AtomicU64; KINDS],
+}
+
+/// A search under way.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Search {
+    /// What to store if it fails, and where.
+    failure: u64,
+    place: usize,
+}
+
+impl Failures {
+    pub(crate) fn new() -> Self {
+        Self { watch: AtomicU64::new(0), failed: std::array::from_fn(|_| AtomicU64::new(0)) }
+    }
+
+    /// Announces a search; `None` if it would find nothing.
+    pub(crate) fn begin(&self, from: usize, wanted: Wanted) -> Option<Search> {
+        let length = (wanted.n as u64).min(LENGTH);
+        let mut watch = self.watch.load(Ordering::SeqCst);
+        while watch & LENGTH == 0 || watch & LENGTH > length {
+            // SeqCst: either the search sees what another thread frees, or that thread sees the announcement.
+            match self.watch.compare_exchange(watch, watch & !LENGTH | length, Ordering::SeqCst, Ordering::SeqCst) {
+                Ok(_) => watch = watch & !LENGTH | length,
+                Err(other) => watch = other,
+            }
+        }
+        let kind = kind(watch >> LENGTH_BITS, from, wanted);
+        let (failure, place) = (kind & !LENGTH | length, kind as usize % KINDS);
+        let failed = self.failed[place].load(Ordering::Relaxed);
+        let is_known = (failed ^ failure) & !LENGTH == 0 && failed & LENGTH <= length;
+        (!is_known || length == LENGTH).then_some(Search { failure, place })
+    }
+
+    /// A search found nothing.
+    pub(crate) fn remember(&self, search: Search) {
+        self.failed[search.place].store(search.failure, Ordering::Relaxed);
+    }
+
+    /// A free run of so many pages came to be.
+    pub(crate) fn freed(&self, pages: usize) {
+        let mut watch = self.watch.load(Ordering::SeqCst);
+        while watch & LENGTH != 0 && pages as u64 >= watch & LENGTH {
+            let next = (watch >> LENGTH_BITS).wrapping_add(1) << LENGTH_BITS;
+            match self.watch.compare_exchange(watch, next, Ordering::SeqCst, Ordering::SeqCst) {
+                Ok(_) => return,
+                Err(other) => watch = other,
+            }
+        }
+    }
+}
+
+/// The generation and the kind of a search as a number. Two kinds with the same one, which is as good as impossible, would cost some requests a
+/// place that is free.
+fn kind(generation: u64, from: usize, wanted: Wanted) -> u64 {
+    let mut hasher = std::hash::DefaultHasher::new();
+    (generation, from, wanted.align, wanted.skew).hash(&mut hasher);
+    hasher.finish()
+}
+
+#[cfg(not(loom))]
+const CLASSES: usize = 68;
+/// The models have two classes, so that a search takes few loads: shorter than [`LONG`], and all others.
+#[cfg(loom)]
+const CLASSES: usize = 2;
+#[cfg(loom)]
+const LONG: usize = 15;
+#[cfg(not(loom))]
+const EXACT: usize = 8;
+#[cfg(not(loom))]
+const PER_DOUBLING: usize = 4;
+/// The first of the coarse classes, and its shortest free run. A few more free runs are visited there: a claim of so many pages takes longer.
+#[cfg(not(loom))]
+const COARSE: usize = 36;
+#[cfg(not(loom))]
+const COARSE_LEN: usize = 1024;
+#[cfg(loom)]
+const COARSE: usize = CLASSES;
+
+/// How far a free run is measured.
+#[cfg(not(loom))]
+const REACH: usize = usize::MAX;
+/// The models measure no further than their last class, so that a search takes few loads.
+#[cfg(loom)]
+const REACH: usize = min_len(CLASSES - 1);
+
+/// How far a search measures a free run.
+#[cfg(not(loom))]
+const fn reach_for(_: Wanted) -> usize {
+    REACH
+}
+
+#[cfg(loom)]
+fn reach_for(wanted: Wanted) -> usize {
+    REACH.max(wanted.n + wanted.align)
+}
+
+/// A search for resident memory looks at no more of a free run than this, or what the request needs.
+const PROBED_PAGES: usize = 1024;
+
+#[cfg(loom)]
+const fn class_of(len: usize) -> usize {
+    (len >= LONG) as usize
+}
+
+#[cfg(loom)]
+const fn min_len(class: usize) -> usize {
+    class * LONG
+}
+
+/// The class of free runs of a length.
+#[cfg(not(loom))]
+const fn class_of(len: usize) -> usize {
+    if len < EXACT {
+        return len;
+    }
+    let log2 = len.ilog2() as usize;
+    if len >= COARSE_LEN {
+        let class = COARSE + 2 * (log2 - COARSE_LEN.ilog2() as usize) + (len >> (log2 - 1)) % 2;
+        return if class < CLASSES { class } else { CLASSES - 1 };
+    }
+    EXACT + (log2 - EXACT.ilog2() as usize) * PER_DOUBLING + (len >> (log2 - 2)) % PER_DOUBLING
+}
+
+/// The shortest free run of a class.
+#[cfg(all(test, not(loom)))]
+const fn min_len(class: usize) -> usize {
+    if class < EXACT {
+        return class;
+    }
+    if class >= COARSE {
+        let len = COARSE_LEN << ((class - COARSE) / 2);
+        return len + (class - COARSE) % 2 * len / 2;
+    }
+    let (doublings, step) = ((class - EXACT) / PER_DOUBLING, (class - EXACT) % PER_DOUBLING);
+    (EXACT << doublings) + step * ((EXACT << doublings) / PER_DOUBLING)
+}
+
+/// A request: `n` pages that begin at an `i` with `(i + skew) % align == 0`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wanted {
+    pub(crate) n: usize,
+    /// A power of two.
+    pub(crate) align: usize,
+    pub(crate) skew: usize,
+}
+
+impl Wanted {
+    /// The first place at or above `at`.
+    fn first_from(self, at: usize) -> usize {
+        (at + self.skew).next_multiple_of(self.align) - self.skew
+    }
+
+    /// The first place in a free run.
+    pub(crate) fn place_in(self, start: usize, end: usize) -> Option<usize> {
+        Some(self.first_from(start)).filter(|place| place + self.n <= end)
+    }
+}
+
+/// What a search visits of each class before it takes a longer one.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Visits {
+    /// FreeRunIndex that are too short.
+    too_short: usize,
+    /// Hints that stand for no free run.
+    hints: usize,
+}
+
+impl Visits {
+    /// The bounds of a search.
+    fn usual(class: usize) -> Self {
+        let too_short = if class < COARSE { tuning::max_probes_per_bin() } else { tuning::max_long_probes_per_bin() };
+        Self { too_short, hints: tuning::max_probes_per_bin() }
+    }
+}
+
+/// The set of the words that have set bits. Those before are the classes'.
+#[cfg(not(loom))]
+const OCCUPIED: usize = CLASSES;
+
+/// An index of the free page runs of a zone by length.
+///
+/// A free run is a maximal run of clear bits in the bitmap of used pages. For each class of lengths, a [hint set](crate::arena::pages::hints) names
+/// the words of the bitmap in which such a free run may begin. A search visits only free runs that are long enough. Three operations make
+/// free runs, and note them: freeing a run, claiming a part of a free run, and giving up a claim. A search that finds no free run of a class in a
+/// word clears the hint, then looks once more.
+///
+/// The steps of a search are bounded, however many free runs there are: it visits a number of free runs and of superfluous hints of each class.
+#[derive(Debug)]
+pub(crate) struct FreeRunIndex {
+    used: Bitmap<'static>,
+    sets: HintSets<{ CLASSES + 1 }>,
+    /// The classes whose sets may have a hint. Most have none at most times.
+    #[cfg(not(loom))]
+    hinted: [AtomicU64; CLASSES.div_ceil(WORD_BITS)],
+    /// Set by the models of zones and slabs, which note no free runs: a search also finds free runs without them. The models of the bitmap note
+    /// free runs.
+    #[cfg(loom)]
+    pub(crate) is_off: bool,
+}
+
+impl FreeRunIndex {
+    /// The free runs of a zone of which all pages are free.
+    ///
+    /// # Errors
+    /// The system's error, if it grants no memory.
+    pub(crate) fn new(used: Bitmap<'static>) -> Result<Self, Errno> {
+        let sets = HintSets::new(used.len() / WORD_BITS)?;
+        let index = Self {
+            used,
+            sets,
+            #[cfg(not(loom))]
+            hinted: [const { AtomicU64::new(0) }; _],
+            #[cfg(loom)]
+            is_off: false,
+        };
+        index.note(0, used.len());
+        Ok(index)
+    }
+
+    fn set(&self, class: usize) -> HintSet {
+        self.sets.set(class)
+    }
+
+    /// The models scan the bitmap itself, and have a model of [`Occupied`] alone.
+    #[cfg(not(loom))]
+    fn occupied(&self) -> Occupied<'static> {
+        Occupied { bits: self.used, words: self.sets.set(OCCUPIED) }
+    }
+
+    fn note(&self, start: usize, end: usize) {
+        let class = class_of(end - start);
+        self.set(class).set(start / WORD_BITS);
+        #[cfg(not(loom))]
+        self.note_class(class);
+    }
+
+    #[cfg(not(loom))]
+    fn note_class(&self, class: usize) {
+        let (word, mask) = (&self.hinted[class / WORD_BITS], 1 << (class % WORD_BITS));
+        if word.load(Ordering::SeqCst) & mask == 0 {
+            word.fetch_or(mask, Ordering::SeqCst);
+        }
+    }
+
+    /// The classes from this one on that may have a hint.
+    #[cfg(not(loom))]
+    fn classes_from(&self, mut class: usize) -> impl Iterator<Item = usize> {
+        std::iter::from_fn(move || {
+            while let Some(word) = self.hinted.get(class / WORD_BITS) {
+                let bits = word.load(Ordering::SeqCst) & (u64::MAX << (class % WORD_BITS));
+                if bits != 0 {
+                    let found = class / WORD_BITS * WORD_BITS + bits.trailing_zeros() as usize;
+                    class = found + 1;
+                    return Some(found);
+                }
+                class = (class / WORD_BITS + 1) * WORD_BITS;
+            }
+            None
+        })
+    }
+
+    #[cfg(loom)]
+    fn classes_from(&self, class: usize) -> impl Iterator<Item = usize> {
+        class..CLASSES
+    }
+
+    /// A search found no hint of a class. As for each hint, it looks once more after it cleared the mark.
+    #[cfg(not(loom))]
+    fn found_none(&self, class: usize) {
+        let set = self.set(class);
+        if set.is_empty() {
+            self.hinted[class / WORD_BITS].fetch_and(!(1 << (class % WORD_BITS)), Ordering::SeqCst);
+            if !set.is_empty() {
+                self.note_class(class);
+            }
+        }
+    }
+
+    /// Notes the free runs in `[start, start + n)`, of which some bits became clear, or were set for an instant. Returns the length of the
+    /// longest.
+    pub(crate) fn freed(&self, start: usize, n: usize) -> usize {
+        #[cfg(loom)]
+        if self.is_off {
+            return 0;
+        }
+        #[cfg(not(loom))]
+        self.occupied().cleared(start, n);
+        self.note_within(start, n)
+    }
+
+    /// Notes the free runs in `[start, start + n)`. Returns the length of the longest.
+    fn note_within(&self, start: usize, n: usize) -> usize {
+        let (mut at, last) = (start, start + n);
+        let mut longest = 0;
+        while let Some(clear) = self.used.next_clear_within(at, last) {
+            // A free run that begins further below is in the last class already.
+            let lowest = clear.saturating_sub(REACH);
+            let begin = if clear == at { self.begin_of(lowest, clear) } else { clear };
+            let end = self.end_of(clear, REACH);
+            if begin > lowest || lowest == 0 {
+                self.note(begin, end);
+            }
+            longest = longest.max(end - begin);
+            at = end + 1;
+        }
+        longest
+    }
+
+    /// The start of the free run around a clear page, at least `lowest`.
+    #[cfg(not(loom))]
+    fn begin_of(&self, _lowest: usize, clear: usize) -> usize {
+        self.occupied().end_of_set(clear)
+    }
+
+    #[cfg(loom)]
+    fn begin_of(&self, lowest: usize, clear: usize) -> usize {
+        self.used.end_of_set(lowest, clear)
+    }
+
+    /// The end of the free run around a clear page, at most `reach` pages on.
+    fn end_of(&self, clear: usize, reach: usize) -> usize {
+        let last = self.used.len().min(clear.saturating_add(reach));
+        #[cfg(not(loom))]
+        let set = self.occupied().next_set(clear, last);
+        #[cfg(loom)]
+        let set = self.used.next_set(clear, last);
+        set.unwrap_or(last)
+    }
+
+    /// The bits of `[start, start + n)` were set.
+    pub(crate) fn used(&self, start: usize, n: usize) {
+        #[cfg(not(loom))]
+        self.occupied().set(start, n);
+        #[cfg(loom)]
+        let _ = (start, n);
+    }
+
+    /// Notes the rest of a free run on both sides of `[start, start + n)`, which was claimed.
+    pub(crate) fn claimed(&self, start: usize, n: usize) {
+        #[cfg(loom)]
+        if self.is_off {
+            return;
+        }
+        if start > 0 {
+            self.note_within(start - 1, 1);
+        }
+        if start + n < self.used.len() {
+            self.note_within(start + n, 1);
+        }
+    }
+
+    /// The free runs that begin in a word, with their ends. A free run is measured up to `reach` pages.
+    fn in_word(&self, word: usize, reach: usize) -> impl Iterator<Item = (usize, usize)> {
+        let mut begins = self.used.begins_of_clear(word);
+        std::iter::from_fn(move || {
+            let bit = (begins != 0).then(|| begins.trailing_zeros() as usize)?;
+            begins &= begins - 1;
+            let start = word * WORD_BITS + bit;
+            Some((start, self.end_of(start, reach)))
+        })
+        .filter(|&(start, end)| start < end)
+    }
+
+    /// The lowest free run of a class that begins in `from..until`. Clears no more superfluous hints than `hints`, and counts them there.
+    fn first(
+        &self,
+        class: usize,
+        from: usize,
+        until: usize,
+        reach: usize,
+        hints: &mut usize,
+    ) -> Option<(usize, usize)> {
+        let set = self.set(class);
+        let mut word = from / WORD_BITS;
+        loop {
+            let Some(hinted) = set.first(word) else {
+                #[cfg(not(loom))]
+                self.found_none(class);
+                return None;
+            };
+            word = hinted;
+            if word * WORD_BITS >= until {
+                return None;
+            }
+            let is_of_class = |&(start, end): &(usize, usize)| class_of(end - start) == class;
+            let mut is_hinted = false;
+            for run in self.in_word(word, reach).filter(is_of_class) {
+                is_hinted = true;
+                if (from..until).contains(&run.0) {
+                    return Some(run);
+                }
+            }
+            if !is_hinted {
+                *hints = hints.checked_sub(1)?;
+                set.clear(word);
+                // A free run may have been noted before the hint was cleared. Or it was taken for a longer one, and is noted as such only.
+                #[cfg(not(loom))]
+                self.in_word(word, reach).for_each(|(start, end)| self.note(start, end));
+                #[cfg(loom)]
+                if self.in_word(word, reach).any(|run| is_of_class(&run)) {
+                    set.set(word);
+                }
+            }
+            word += 1;
+        }
+    }
+
+    /// The part from `from` on of a free run that begins there or below.
+    fn across(&self, from: usize, reach: usize) -> Option<(usize, usize)> {
+        (from > 0).then(|| (from, self.end_of(from, reach))).filter(|&(start, end)| start < end)
+    }
+
+    /// The lowest place for a request at or above `from`, among the free runs that [`Visits::usual`] allows to visit.
+    pub(crate) fn lowest(&self, from: usize, wanted: Wanted) -> Option<usize> {
+        self.lowest_within(from, wanted, Visits::usual)
+    }
+
+    /// As [`lowest`](Self::lowest), past any number of superfluous hints. Each costs one search a look.
+    pub(crate) fn lowest_past_hints(&self, from: usize, wanted: Wanted) -> Option<usize> {
+        self.lowest_within(from, wanted, |class| Visits { hints: usize::MAX, ..Visits::usual(class) })
+    }
+
+    fn lowest_within(&self, from: usize, wanted: Wanted, visits: impl Fn(usize) -> Visits) -> Option<usize> {
+        #[cfg(loom)]
+        if self.is_off {
+            return None;
+        }
+        let reach = reach_for(wanted);
+        if let Some(place) = self.across(from, reach).and_then(|(start, end)| wanted.place_in(start, end)) {
+            return Some(place);
+        }
+        let mut lowest = usize::MAX;
+        for class in self.classes_from(class_of(wanted.n)) {
+            let mut at = from;
+            let Visits { too_short, mut hints } = visits(class);
+            for _ in 0..too_short {
+                let Some((start, end)) = self.first(class, at, lowest, reach, &mut hints) else { break };
+                if let Some(place) = wanted.place_in(start, end) {
+                    lowest = lowest.min(place);
+                    break;
+                }
+                at = start + 1;
+            }
+        }
+        (lowest != usize::MAX).then_some(lowest)
+    }
+
+    /// Visits up to `max_visits` free runs at or above `from`, the short ones first, until `place_in` finds a place in one. The part of a free run that
+    /// begins below comes last. `beyond` pages more of a free run are looked at than the request needs.
+    pub(crate) fn shortest(
+        &self,
+        from: usize,
+        wanted: Wanted,
+        max_visits: usize,
+        beyond: usize,
+        place_in: impl Fn(usize, usize) -> Option<usize>,
+    ) -> Option<usize> {
+        #[cfg(loom)]
+        if self.is_off {
+            return None;
+        }
+        let reach = reach_for(wanted);
+        let probed = PROBED_PAGES.max(wanted.n + wanted.align) + beyond;
+        let place_in = |start: usize, end: usize| place_in(start, end.min(start + probed));
+        let mut left = max_visits;
+        'search: for class in self.classes_from(class_of(wanted.n)) {
+            let mut at = from;
+            let mut hints = Visits::usual(class).hints;
+            while let Some((start, end)) = self.first(class, at, usize::MAX, reach, &mut hints) {
+                if left == 0 {
+                    break 'search;
+                }
+                if let Some(place) = place_in(start, end) {
+                    return Some(place);
+                }
+                left -= 1;
+                at = start + 1;
+            }
+        }
+        self.across(from, reach).and_then(|(start, end)| place_in(start, end))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[cfg(not(loom))]
+    use super::*;
+
+    #[cfg(not(loom))]
+    #[test]
+    fn each_length_is_in_the_class_whose_shortest_run_is_next_below() {
+        for class in 1..CLASSES {
+            assert_eq!(class_of(min_len(class)), class);
+            assert_eq!(class_of(min_len(class) - 1), class - 1);
+        }
+        assert_eq!(class_of(usize::MAX), CLASSES - 1);
+    }
+}

@@ -1,0 +1,1129 @@
+//! A zone: a part of the region, cut into pages of one size, handed out in runs. A zone's page is as large as the kernel's. Only huge runs
+//! consist of larger ones.
+//!
+//! A page is *used* (the thread that set its bit owns it) or free. It is *committed* (readable and writable) if the zone has [`Mapped`] its
+//! block. [`Residency`] knows the state of the memory behind it. A run is used from before its address is returned until after the address
+//! was freed. That is the invariant of the crate.
+#![allow(
+    unsafe_code,
+    reason = "hands out memory, commits memory, prefaults memory, purges memory, purges memory, and has the kernel withhold it from a child"
+)]
+
+use std::ops::Range;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::arena::front::{self, Cache, Run};
+use crate::arena::pages::bitmap::{Bitmap, WORD_BITS};
+use crate::arena::pages::layout::{self, RunUse, Zeroing, ZoneSpec};
+use crate::arena::pages::mapped::{self, Mapped, Moved, Obstacle, Unmapped};
+use crate::arena::pages::residency::{Allowance, HugePages, Purge, Residency};
+use crate::arena::pages::runs::Runs;
+use crate::arena::purge::budget::{self, Limit};
+use crate::arena::purge::decay;
+use crate::counters::{self, ZoneCounters};
+use crate::os::{self, Errno, HUGE_PAGE_BYTES, NotMoved};
+use crate::sync::AtomicU64;
+use crate::{route, tuning};
+
+/// The contents of a new allocation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Contents {
+    /// Anything.
+    Any,
+    /// Zeroes.
+    Zeroed,
+}
+
+/// Why a zone has no memory for a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Shortage {
+    /// The zone has no free addresses.
+    Full,
+    /// The kernel refuses memory.
+    Refused,
+    /// The memory would be resident beyond the cap, unless something else is purged first.
+    OverBudget,
+}
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub(crate) struct Zone {
+    base: NonNull<u8>,
+    runs: Runs,
+    residency: Residency,
+    mapped: Mapped,
+    moved: Moved,
+    huge: HugePages,
+    spec: ZoneSpec,
+    /// The page below which the next trim continues; 0 to begin at the top.
+    trimmed_to: AtomicUsize,
+    /// The page at which the next question for untouched memory continues.
+    asked_to: AtomicUsize,
+}
+
+// SAFETY: `base` is an address that never changes; everything mutable is atomic, and the memory behind `base` is only
+// reached through pages that the caller owns.
+unsafe impl Send for Zone {}
+// SAFETY: as above.
+unsafe impl Sync for Zone {}
+
+impl Zone {
+    /// A zone at `base`, which is a multiple of a page.
+    ///
+    /// # Safety
+    /// The addresses that the bitmaps describe lie within one [`AddressRange`](crate::os::AddressRange), and are no other zone's. The bitmaps, five of
+    /// pages and two of blocks, are clear, and so are the words in `claims`, one for each block.
+    pub(crate) unsafe fn new(
+        base: NonNull<u8>,
+        spec: ZoneSpec,
+        bits: [Bitmap<'static>; 5],
+        block_bits: [Bitmap<'static>; 2],
+        claims: &'static [AtomicU64],
+    ) -> Result<Self, Errno> {
+        let page_bytes = spec.page_bytes;
+        debug_assert!(page_bytes.is_power_of_two() && base.addr().get() % page_bytes == 0);
+        let [used, resident, dirty, moved, edges] = bits;
+        let residency = Residency::new(base, page_bytes.trailing_zeros(), resident, dirty, Zeroing::new(&spec));
+        #[cfg(not(loom))]
+        let runs = Runs::new(used)?;
+        #[cfg(loom)]
+        let runs = Runs::without_index(used)?;
+        let [forbidden, ready] = block_bits;
+        Ok(Self {
+            base,
+            runs,
+            residency,
+            mapped: Mapped::new(ready, claims),
+            moved: Moved::new(moved, edges),
+            huge: HugePages::new(&spec, forbidden),
+            spec,
+            trimmed_to: AtomicUsize::new(0),
+            asked_to: AtomicUsize::new(0),
+        })
+    }
+
+    /// Hands out a run of at least `bytes` bytes. Before it hands out what is not resident, it asks whether there is memory
+    /// `elsewhere`.
+    ///
+    /// # Errors
+    /// See [`Shortage`].
+    #[inline]
+    pub(crate) fn claim(
+        &self,
+        bytes: usize,
+        align: usize,
+        contents: Contents,
+        limit: Limit,
+        elsewhere: impl FnOnce() -> Option<NonNull<u8>>,
+    ) -> Result<NonNull<u8>, Shortage> {
+        let Some(start) = self.take_cached(bytes, align) else {
+            return self.claim_run(bytes, align, contents, limit, elsewhere);
+        };
+        if contents == Contents::Zeroed {
+            self.residency.zero(start, bytes);
+        }
+        Ok(self.address(start))
+    }
+
+    #[cold]
+    fn claim_run(
+        &self,
+        bytes: usize,
+        align: usize,
+        contents: Contents,
+        limit: Limit,
+        elsewhere: impl FnOnce() -> Option<NonNull<u8>>,
+    ) -> Result<NonNull<u8>, Shortage> {
+        let pages = self.pages(bytes);
+        let run_use = RunUse::of_run(bytes);
+        let found = self.claim_free(run_use, bytes, align);
+        if found.is_none_or(|start| self.residency.resident(start, pages) < pages) {
+            if let Some(at) = elsewhere() {
+                found.into_iter().for_each(|start| self.runs.release(start, pages));
+                return Ok(at);
+            }
+        }
+        let (align, skew) = self.align_and_skew(bytes, align);
+        let start = self.commit_or_move(found.ok_or(Shortage::Full)?, pages, run_use, align, skew)?;
+        self.hand_out(start, bytes, contents, limit)
+    }
+
+    /// Hands out a run that is free and resident, for a request whose own zone has none.
+    pub(crate) fn claim_for_other_zone(&self, bytes: usize, align: usize, contents: Contents) -> Option<NonNull<u8>> {
+        let (align, skew) = self.align_and_skew(bytes, align);
+        // Resident pages are committed.
+        let start = self.claim_resident(RunUse::of_run(bytes), self.pages(bytes), align, skew)?;
+        self.hand_out(start, bytes, contents, Limit::Peak).ok()
+    }
+
+    /// Makes a committed run of the caller's ready for its new owner. Where that can't be, it is free again.
+    fn hand_out(&self, start: usize, bytes: usize, contents: Contents, limit: Limit) -> Result<NonNull<u8>, Shortage> {
+        let pages = self.pages(bytes);
+        let fresh = self.make_usable(start, pages, limit)?;
+        self.count(self.bytes(pages), fresh);
+        self.count_request(bytes);
+        if contents == Contents::Zeroed {
+            self.residency.zero(start, bytes);
+        }
+        self.residency.mark_dirty(start, pages);
+        Ok(self.address(start))
+    }
+
+    /// Hands out a slab, which is as long as it is aligned, with anything in it. Also returns the resident ones of its pages, as bits:
+    /// the slab accounts for them from now on.
+    ///
+    /// # Errors
+    /// See [`Shortage`].
+    pub(crate) fn claim_slab(&self, bytes: usize, limit: Limit) -> Result<(NonNull<u8>, u64), Shortage> {
+        let pages = self.pages(bytes);
+        let start = self.claim_free(RunUse::Slab, bytes, bytes).ok_or(Shortage::Full)?;
+        let (align, skew) = self.align_and_skew(bytes, bytes);
+        let start = self.commit_or_move(start, pages, RunUse::Slab, align, skew)?;
+        if !self.prefault_slab(start, pages, limit) {
+            self.runs.release(start, pages);
+            return Err(Shortage::OverBudget);
+        }
+        Ok((self.address(start), self.residency.hand_over(start, pages)))
+    }
+
+    /// Takes back a slab, of whose pages those in `resident` are accounted.
+    ///
+    /// # Safety
+    /// `at` came from [`claim_slab`](Self::claim_slab) with these `bytes`; nobody uses it any more.
+    pub(crate) unsafe fn release_slab(&self, at: NonNull<u8>, bytes: usize, resident: u64) {
+        let start = self.index(at);
+        self.residency.take_back(start, resident);
+        self.free_pages(start, self.pages(bytes));
+    }
+
+    /// Counts bytes that are in use from now on, of which some were not resident.
+    pub(crate) fn count(&self, bytes: usize, fresh_bytes: usize) {
+        let pages = bytes / self.spec.page_bytes;
+        self.counters().grown(bytes, fresh_bytes, || front::cached_run_bytes_for(pages));
+    }
+
+    /// The first page of the run that this thread caches, if it is one for `bytes`. It is accounted, and dirty.
+    #[inline(always)]
+    fn take_cached(&self, bytes: usize, align: usize) -> Option<usize> {
+        if !self.caches(bytes) {
+            return None;
+        }
+        let is_aligned = |run: Run| run.address() & (align - 1) == 0;
+        let run = front::take_run_if(self.run_bytes(bytes), bytes, is_aligned)?;
+        Some(self.page_at(run.address()))
+    }
+
+    /// Claims the lowest run of free pages. Before it hands out what is not resident, it frees the cached runs, and takes any
+    /// other place that is.
+    fn claim_free(&self, run_use: RunUse, bytes: usize, align: usize) -> Option<usize> {
+        let (align, skew) = self.align_and_skew(bytes, align);
+        self.claim_aligned(run_use, self.pages(bytes), align, skew)
+    }
+
+    /// As [`claim_free`](Self::claim_free): a run that begins at an `i` with `(i + skew) % align == 0`.
+    fn claim_aligned(&self, run_use: RunUse, pages: usize, align: usize, skew: usize) -> Option<usize> {
+        let from = self.first_of(run_use);
+        let first_fit = || self.first_fit(run_use, from, pages, align, skew);
+        let is_resident = |start: &usize| self.residency.resident(*start, pages) == pages;
+        let release = |start| self.runs.release(start, pages);
+        let mut found = first_fit();
+        if !found.as_ref().is_some_and(is_resident) && self.release_some_cached(pages) {
+            found.into_iter().for_each(release);
+            found = first_fit();
+        }
+        if run_use == RunUse::Slab || found.as_ref().is_some_and(is_resident) {
+            return found;
+        }
+        let elsewhere = self.claim_resident(run_use, pages, align, skew);
+        if elsewhere.is_some() {
+            found.into_iter().for_each(release);
+        }
+        elsewhere.or(found)
+    }
+
+    /// Claims the lowest run of free pages for a use, at or above `from`.
+    fn first_fit(&self, run_use: RunUse, from: usize, pages: usize, align: usize, skew: usize) -> Option<usize> {
+        let start = self.runs.claim_first_fit(from, pages, align, skew)?;
+        let Some(behind) = self.first_behind_kept(run_use, start, pages) else { return Some(start) };
+        self.runs.release(start, pages);
+        self.runs.claim_first_fit(behind, pages, align, skew)
+    }
+
+    /// If a run lies where a run of its use must not: the first page behind these addresses.
+    fn first_behind_kept(&self, run_use: RunUse, start: usize, pages: usize) -> Option<usize> {
+        let kept = layout::kept_from_long_runs(self.spec.small_region_bytes, self.capacity_bytes());
+        let (from, until) = (self.pages(kept.start), self.pages(kept.end));
+        (run_use == RunUse::LongRun && start < until && from < start + pages).then_some(until)
+    }
+
+    /// The first page that a run of this use may have. However little address space the system granted, most of it is for all.
+    fn first_of(&self, run_use: RunUse) -> usize {
+        self.pages(layout::kept_from(run_use, self.spec.small_region_bytes)).min(self.runs.len() / 4)
+    }
+
+    /// The alignment of a run in pages, and how far the zone's start lies behind a multiple of it.
+    fn align_and_skew(&self, bytes: usize, align: usize) -> (usize, usize) {
+        let align = self.pages(self.spec.run_align(bytes, align)).next_power_of_two();
+        let first = self.base.addr().get() >> self.spec.page_bytes.trailing_zeros();
+        (align, first & (align - 1))
+    }
+
+    /// Claims a run that is free and resident, in the shortest free run that it fits.
+    fn claim_resident(&self, run_use: RunUse, pages: usize, align: usize, skew: usize) -> Option<usize> {
+        let free_bytes = budget::resident_bytes().saturating_sub(counters::used_bytes());
+        if free_bytes < self.bytes(pages) {
+            return None;
+        }
+        // Behind a small-object region that shrank, the memory of the first phase's long runs begins where the region ended.
+        let (from, beyond) = (self.first_of(RunUse::LongRun), self.pages(self.spec.small_region_bytes));
+        let start = self.runs.claim_resident(from, self.residency.resident_bits(), pages, align, skew, beyond)?;
+        if self.first_behind_kept(run_use, start, pages).is_some() {
+            self.runs.release(start, pages);
+            return None;
+        }
+        Some(start)
+    }
+
+    /// Frees the runs of this zone that threads cache; `false` if there are none.
+    pub(crate) fn release_cached(&self) -> bool {
+        self.spec.is_cached && front::take_all_runs().map(|run| self.release_run(run)).count() > 0
+    }
+
+    /// As [`release_cached`](Self::release_cached), for a thread that needs memory of `pages` pages; with many threads, the runs of some.
+    fn release_some_cached(&self, pages: usize) -> bool {
+        self.spec.is_cached && front::take_some_runs(pages).map(|run| self.release_run(run)).count() > 0
+    }
+
+    /// Frees the run in an exiting thread's cache, if this is its zone.
+    pub(crate) fn release_cached_of(&self, cache: &Cache) {
+        if self.spec.is_cached {
+            cache.take_run().into_iter().for_each(|run| self.release_run(run));
+        }
+    }
+
+    /// Frees a run that the caller took out of a cache.
+    fn release_run(&self, run: Run) {
+        self.release_pages(self.page_at(run.address()), self.pages(run.bytes()));
+    }
+
+    /// Frees pages that the caller owns, and counts them no more.
+    fn release_pages(&self, start: usize, pages: usize) {
+        self.counters().released(self.bytes(pages));
+        self.free_pages(start, pages);
+        decay::tick();
+    }
+
+    /// Frees pages that the caller owns. They are purged at once beyond what may stay resident, and if there are too many mappings.
+    fn free_pages(&self, start: usize, pages: usize) {
+        if budget::is_beyond_retained() || self.moved.is_to_go(start, pages) {
+            // SAFETY: the caller's pages were handed out, so they are committed, and nobody needs their contents.
+            unsafe { self.purge_and_free(start, pages, Purge::Now) };
+        } else {
+            self.runs.release(start, pages);
+        }
+    }
+
+    /// Accounts for committed pages of the caller's, prefaults the huge pages at their edges, and returns how many bytes of them were not
+    /// resident. Where that can't be, they are free again.
+    fn make_usable(&self, start: usize, pages: usize, limit: Limit) -> Result<usize, Shortage> {
+        let fresh = self.account(start, pages, limit)?;
+        if fresh > 0 {
+            self.prefault_edges(start, pages);
+        }
+        Ok(fresh)
+    }
+
+    /// As [`make_usable`](Self::make_usable), and pages nothing in.
+    fn account(&self, start: usize, pages: usize, limit: Limit) -> Result<usize, Shortage> {
+        let Some(fresh) = self.residency.account(start, pages, limit) else {
+            self.runs.release(start, pages);
+            return Err(Shortage::OverBudget);
+        };
+        self.allow_huge(start..start + pages);
+        decay::tick();
+        Ok(fresh)
+    }
+
+    /// Takes back a run.
+    ///
+    /// # Safety
+    /// `at` came from [`claim`](Self::claim) and is `bytes` long by now; nobody uses it any more.
+    #[inline]
+    pub(crate) unsafe fn release(&self, at: NonNull<u8>, bytes: usize) {
+        let pages = self.pages(bytes);
+        if self.caches(bytes) && !budget::is_beyond_retained() {
+            if let Some(run) = Run::new(at.addr().get(), self.bytes(pages)) {
+                if let Some(other) = front::put_run(run) {
+                    self.release_run(other);
+                }
+                return;
+            }
+        }
+        self.release_pages(self.index(at), pages);
+    }
+
+    /// Whether thread caches take runs of `bytes`. They take no long ones (docs/experiments/ablation.md).
+    fn caches(&self, bytes: usize) -> bool {
+        self.spec.is_cached && !route::is_long_run(bytes)
+    }
+
+    /// The length of a run of `bytes`, in whole pages.
+    pub(crate) fn run_bytes(&self, bytes: usize) -> usize {
+        self.bytes(self.pages(bytes))
+    }
+
+    /// Bytes of address space.
+    pub(crate) fn capacity_bytes(&self) -> usize {
+        self.bytes(self.runs.len())
+    }
+
+    /// The zone's first address.
+    pub(crate) fn base(&self) -> NonNull<u8> {
+        self.base
+    }
+
+    /// The size of a page, in bytes.
+    pub(crate) fn page_bytes(&self) -> usize {
+        self.spec.page_bytes
+    }
+
+    /// The zone's counters.
+    pub(crate) fn counters(&self) -> &ZoneCounters {
+        &self.residency.counters
+    }
+
+    /// Which page an address lies in.
+    pub(crate) fn index(&self, at: NonNull<u8>) -> usize {
+        self.page_at(at.addr().get())
+    }
+
+    fn page_at(&self, address: usize) -> usize {
+        (address - self.base.addr().get()) >> self.spec.page_bytes.trailing_zeros()
+    }
+
+    fn pages(&self, bytes: usize) -> usize {
+        self.residency.pages(bytes)
+    }
+
+    fn bytes(&self, pages: usize) -> usize {
+        self.residency.bytes(pages)
+    }
+
+    fn address(&self, page: usize) -> NonNull<u8> {
+        self.residency.address(page)
+    }
+
+    /// Whether an address in the zone's range is the zone's. Where it has not mapped memory, other mappings may lie.
+    #[inline(always)]
+    pub(crate) fn owns(&self, at: NonNull<u8>) -> bool {
+        self.mapped.is_ready((at.addr().get() - self.base.addr().get()) / HUGE_PAGE_BYTES)
+    }
+
+    // Making the zone's address space accessible, block by block (see [`mapped`](crate::arena::pages::mapped)).
+
+    /// Makes the caller's run accessible. If something else is in the way, takes the next run behind it that can be made accessible, and
+    /// frees the caller's. Returns the run that the caller has now. On failure, it has none.
+    ///
+    /// # Errors
+    /// [`Shortage::Full`] if there is none, or if more than [`tuning::max_foreign_probes`] foreign mappings are in the way: the next request
+    /// goes on behind them. [`Shortage::Refused`] if the kernel refuses memory.
+    fn commit_or_move(
+        &self,
+        start: usize,
+        pages: usize,
+        run_use: RunUse,
+        align: usize,
+        skew: usize,
+    ) -> Result<usize, Shortage> {
+        let (mut start, mut probes) = (start, 0);
+        loop {
+            let behind = match self.commit(start, pages) {
+                Ok(()) => return Ok(start),
+                Err(Obstacle::Refused) => {
+                    self.runs.release(start, pages);
+                    return Err(Shortage::Refused);
+                }
+                Err(Obstacle::Taken { behind, passed }) => {
+                    self.give_up(start, pages);
+                    probes += usize::from(!passed.is_empty());
+                    behind
+                }
+            };
+            if probes > tuning::max_foreign_probes() {
+                return Err(Shortage::Full);
+            }
+            // Each step leads further up, so the loop ends.
+            let from = behind * self.block_pages();
+            start = self.first_fit(run_use, from, pages, align, skew).ok_or(Shortage::Full)?;
+        }
+    }
+
+    /// Makes the caller's pages accessible where they are.
+    ///
+    /// # Errors
+    /// See [`Obstacle`].
+    fn commit(&self, start: usize, pages: usize) -> Result<(), Obstacle> {
+        // The models of zones have all memory from the start, and no interleavings to spare. `Mapped` has models of its own.
+        if cfg!(loom) {
+            return Ok(());
+        }
+        let blocks = start / self.block_pages()..(start + pages).div_ceil(self.block_pages());
+        let reached =
+            self.mapped.reach(blocks, || self.step_blocks(), os::process_generation, |blocks| self.map(blocks));
+        if let Err(Obstacle::Taken { passed, .. }) = &reached {
+            self.take_out(passed.clone());
+        }
+        reached
+    }
+
+    /// Frees pages of the caller's that could not be made accessible. Those in foreign blocks stay used for good, so that no search finds
+    /// them again.
+    fn give_up(&self, start: usize, pages: usize) {
+        let (block, end) = (self.block_pages(), start + pages);
+        let mut from = start;
+        for index in (start / block..end.div_ceil(block)).filter(|&index| self.mapped.is_foreign(index)) {
+            let foreign = (index * block).clamp(start, end);
+            self.runs.release(from, foreign - from);
+            from = ((index + 1) * block).min(end);
+        }
+        self.runs.release(from, end - from);
+    }
+
+    /// Takes the free pages of foreign blocks for good. Pages that other threads hold at this moment are theirs to [give up](Self::give_up).
+    fn take_out(&self, blocks: Range<usize>) {
+        let (used, block) = (self.runs.used(), self.block_pages());
+        let mut first = blocks.start;
+        while first < blocks.end {
+            // Blocks that are ready, or that another thread is mapping, are not foreign.
+            let end = (first..blocks.end).find(|&index| !self.mapped.is_foreign(index)).unwrap_or(blocks.end);
+            let (mut at, last) = (first * block, (end * block).min(self.runs.len()));
+            while let Some(clear) = used.next_clear_within(at, last) {
+                at = used.next_set(clear, last).unwrap_or(last);
+                // If another thread was faster, it finds the obstacle by itself.
+                self.runs.try_claim(clear, at - clear);
+            }
+            first = end + 1;
+        }
+    }
+
+    /// Treats all of the zone as committed, for the models of loom, which have memory of their own.
+    #[cfg(loom)]
+    pub(crate) fn assume_committed(&self) {
+        self.huge.advise(&self.residency, 0..self.runs.len());
+        let all = 0..self.runs.len().div_ceil(self.block_pages());
+        self.mapped.reach(all, || 1, || 1, |_| Ok(())).expect("nothing is in the way");
+    }
+
+    /// Bytes that were prefaulted, and not handed out since.
+    pub(crate) fn prefaulted_bytes(&self) -> usize {
+        self.residency.clean_bytes(self.mapped_end())
+    }
+
+    /// Bytes for which the kernel has pages; `None` if it does not tell.
+    pub(crate) fn kernel_bytes(&self) -> Option<usize> {
+        let block = self.block_pages();
+        self.mapped
+            .ready()
+            .map(|blocks| self.residency.bytes_in_memory(blocks.start * block, blocks.len() * block))
+            .sum()
+    }
+
+    /// Bytes of address space in which other mappings lie, as far as the zone found them.
+    pub(crate) fn foreign_bytes(&self) -> usize {
+        self.mapped.foreign() * HUGE_PAGE_BYTES
+    }
+
+    /// Pages from here on are not mapped.
+    fn mapped_end(&self) -> usize {
+        (self.mapped.end() * self.block_pages()).min(self.runs.len())
+    }
+
+    /// Pages of a block, the place of a huge page.
+    fn block_pages(&self) -> usize {
+        self.pages(HUGE_PAGE_BYTES)
+    }
+
+    /// The blocks of a step in which the zone grows.
+    fn step_blocks(&self) -> usize {
+        let half = self.bytes(self.mapped_end()) / 2;
+        let bytes = half.clamp(tuning::min_commit_bytes(), tuning::max_commit_bytes()).next_power_of_two();
+        bytes.div_ceil(HUGE_PAGE_BYTES)
+    }
+
+    /// Maps blocks that this thread claimed.
+    fn map(&self, blocks: Range<usize>) -> Result<(), Unmapped> {
+        let pages = blocks.start * self.block_pages()..blocks.end * self.block_pages();
+        let (at, len) = (self.address(pages.start), self.bytes(pages.len()));
+        self.counters().system_call();
+        // SAFETY: whole blocks of this zone, within its range.
+        match unsafe { os::extend(at.as_ptr(), len) } {
+            Ok(()) => {
+                self.huge.advise(&self.residency, pages);
+                Ok(())
+            }
+            Err(os::OCCUPIED) => Err(Unmapped::Occupied),
+            Err(refused) => {
+                self.counters().refused(refused, "commit memory", len);
+                Err(Unmapped::Refused)
+            }
+        }
+    }
+
+    // Prefaulting: where the first touch of a run or a slab would fault in a whole huge page, the zone brings it in at once, and accounts for
+    // all of it. In small pages it prefaults nothing (docs/experiments/ablation.md).
+
+    /// Prefaults the blocks (places of huge pages) that the caller's run begins and ends in. Those between them are left to the threads
+    /// that touch them.
+    fn prefault_edges(&self, start: usize, pages: usize) {
+        let (last, end) = (start + pages - 1, start + pages);
+        let block = self.pages(HUGE_PAGE_BYTES);
+        self.prefault_around(start, start..end);
+        if last / block > start / block {
+            self.prefault_around(last, start..end);
+        }
+    }
+
+    /// Accounts for the caller's slab, and prefaults its block, if the first touch would fault in all of that. Returns `false` if the slab
+    /// would exceed the limit.
+    fn prefault_slab(&self, start: usize, pages: usize, limit: Limit) -> bool {
+        if self.residency.resident(start, pages) == pages || !self.faults_huge_page(start) {
+            return true;
+        }
+        let is_accounted = self.residency.account(start, pages, limit).is_some();
+        if is_accounted {
+            self.prefault_around(start, start..start + pages);
+        }
+        is_accounted
+    }
+
+    /// Prefaults the block that holds a page of the caller's run, if the first touch would fault in all of it, and the zone does not
+    /// account for all of it yet.
+    fn prefault_around(&self, page: usize, run: Range<usize>) {
+        let block = self.pages(HUGE_PAGE_BYTES);
+        let from = page / block * block;
+        let until = (from + block).min(self.mapped_end());
+        if self.faults_huge_page(from) && self.residency.resident(from, until - from) < until - from {
+            self.prefault_block(from..until, run.start.max(from)..run.end.min(until));
+        }
+    }
+
+    /// Prefaults `own` pages of the caller together with the rest of their block. The rest is claimed for that time, because only
+    /// an owner may account for it.
+    fn prefault_block(&self, block: Range<usize>, own: Range<usize>) {
+        let mut paged = own.clone();
+        let mut is_short = false;
+        // If the claim fails, another thread or a slab has the page, and accounts for it. (Or another claim fails at this moment: then the
+        // page is accounted when it is handed out.)
+        let mut claim = |&page: &usize| {
+            let claimed = self.residency.resident(page, 1) == 0 && self.runs.try_claim(page, 1);
+            // The huge page comes whether it is accounted or not, so the headroom does not bound it.
+            if claimed && self.residency.account(page, 1, Limit::Cap).is_none() {
+                self.runs.release(page, 1);
+                is_short = true;
+                return false;
+            }
+            claimed
+        };
+        // The prefaulted pages join the caller's. The huge page brings all of the block.
+        for page in (block.start..own.start).rev().filter(&mut claim) {
+            if page + 1 == paged.start {
+                paged.start = page;
+            } else {
+                self.runs.release(page, 1);
+            }
+        }
+        for page in (own.end..block.end).filter(&mut claim) {
+            if page == paged.end {
+                paged.end = page + 1;
+            } else {
+                self.runs.release(page, 1);
+            }
+        }
+        self.allow_huge(own.clone());
+        // A huge page is prefaulted too, though the first touch would bring it. The kernel may have none, or may have split this one
+        // before: then accounted memory would not be there. The rest is freed only after that, so that no other thread purges it first.
+        self.residency.prefault(paged.start, paged.len());
+        self.runs.release(paged.start, own.start - paged.start);
+        self.runs.release(own.end, paged.end - own.end);
+        // The huge page also brought memory that the cap has no room for.
+        if is_short {
+            let calls = self.purge_unaccounted(self.address(block.start), self.bytes(block.len()));
+            (0..calls).for_each(|_| self.counters().system_call());
+        }
+    }
+
+    /// Accounts for `bytes` of the zone's free memory for later requests, and has `prefault` fault it in. Returns how many bytes were
+    /// accounted: 0 if the zone or the cap has no room for them.
+    pub(crate) fn populate(&self, run_use: RunUse, bytes: usize, prefault: impl FnOnce(Populate<'_>)) -> usize {
+        let pages = self.pages(bytes.min(self.capacity_bytes()));
+        let Some(start) = self.first_fit(run_use, self.first_of(run_use), pages, 1, 0) else { return 0 };
+        let Ok(start) = self.commit_or_move(start, pages, run_use, 1, 0) else { return 0 };
+        if self.make_usable(start, pages, Limit::Cap).is_err() {
+            return 0;
+        }
+        prefault(Populate { zone: self, start, pages });
+        self.runs.release(start, pages);
+        self.bytes(pages)
+    }
+
+    // Where the zone's blocks may be huge pages.
+
+    /// Whether the first touch of a page faults in a huge page.
+    fn faults_huge_page(&self, page: usize) -> bool {
+        self.huge.are_asked(self.bytes(page)) && !self.huge.is_forbidden(&self.residency, page)
+    }
+
+    /// See [`HugePages::allow`].
+    fn allow_huge(&self, pages: Range<usize>) {
+        self.huge.allow(&self.residency, pages, self.mapped_end());
+    }
+
+    /// See [`HugePages::forbid_around`].
+    fn forbid_huge_around(&self, pages: Range<usize>) {
+        self.huge.forbid_around(&self.residency, pages, self.mapped_end());
+    }
+
+    /// Forbids the blocks around pages of the caller's slab to be huge. These pages are about to be purged.
+    pub(crate) fn forbid_huge_at(&self, at: *mut u8, bytes: usize) {
+        let start = self.page_at(at.addr());
+        self.forbid_huge_around(start..start + self.pages(bytes));
+    }
+
+    // Changing the length of a run, in place or elsewhere.
+
+    /// Hands out a run of at least `bytes` bytes for the contents of another run, which is `len` bytes long. Also says whether the contents
+    /// must be copied: the first `len` bytes of the new run are all resident, or do not read as zeroes, or there are too many mappings. The caller counts the request.
+    ///
+    /// # Errors
+    /// See [`Shortage`].
+    pub(crate) fn claim_to_move(
+        &self,
+        bytes: usize,
+        align: usize,
+        len: usize,
+    ) -> Result<(NonNull<u8>, bool), Shortage> {
+        let pages = self.pages(bytes);
+        let start = self.claim_to_grow_on(bytes, align).ok_or(Shortage::Full)?;
+        let (align, skew) = self.align_and_skew(bytes, align);
+        let start = self.commit_or_move(start, pages, RunUse::of_run(bytes), align, skew)?;
+        let moved = self.pages(len);
+        let resident = self.residency.resident(start, moved);
+        let fresh = self.account(start, pages, Limit::Cap)?;
+        // A move replaces the resident pages of the new place. If all are resident, a copy keeps them. Else the place is emptied for the
+        // move.
+        let is_copied = resident == moved
+            || !mapped::may_move()
+            // SAFETY: claimed and committed above; nobody needs its contents.
+            || resident > 0 && !unsafe { self.residency.empty(start, moved) };
+        if fresh > 0 && moved < pages {
+            self.prefault_edges(start + moved, pages - moved);
+        }
+        // Moved pages are not faulted in.
+        let moved_bytes = if is_copied { 0 } else { self.bytes(moved - resident) };
+        self.count(self.bytes(pages), fresh.saturating_sub(moved_bytes));
+        self.residency.mark_dirty(start, pages);
+        Ok((self.address(start), is_copied))
+    }
+
+    /// Counts a request that was handed a run: for its thread, or else for the zone.
+    pub(crate) fn count_request(&self, bytes: usize) {
+        if !front::count_run(bytes) {
+            self.counters().requested(bytes);
+        }
+    }
+
+    /// Claims a run with room to grow. Claims one without room if addresses are scarce, or if more of it is resident.
+    fn claim_to_grow_on(&self, bytes: usize, align: usize) -> Option<usize> {
+        let pages = self.pages(bytes);
+        let resident = |start: usize| self.residency.resident(start, pages);
+        let with_room = self.claim_with_room(bytes, align);
+        if with_room.is_some_and(|start| resident(start) == pages) {
+            return with_room;
+        }
+        let without = self.claim_free(RunUse::of_run(bytes), bytes, align);
+        let (Some(one), Some(other)) = (with_room, without) else { return with_room.or(without) };
+        let (better, worse) = if resident(other) > resident(one) { (other, one) } else { (one, other) };
+        self.runs.release(worse, pages);
+        Some(better)
+    }
+
+    /// Claims a run at a multiple of its room; `None` where addresses are scarce.
+    fn claim_with_room(&self, bytes: usize, align: usize) -> Option<usize> {
+        let (room, pages) = (self.spec.growth_room, self.pages(bytes));
+        // The zone begins at a multiple of a huge page, and so does each room.
+        if room == 1 || align > HUGE_PAGE_BYTES {
+            return None;
+        }
+        let room = pages.checked_mul(room)?.checked_next_power_of_two()?;
+        let start = self.claim_aligned(RunUse::of_run(bytes), pages, room, 0)?;
+        let is_mappable = self.may_map_to(start + pages);
+        if !is_mappable {
+            self.runs.release(start, pages);
+        }
+        is_mappable.then_some(start)
+    }
+
+    /// Whether all pages up to this one are mapped, or the process's limits leave room for [`tuning::address_headroom_factor`] times the missing bytes
+    /// (`RLIMIT_AS`, `RLIMIT_DATA`, `vm.overcommit_memory=2`).
+    fn may_map_to(&self, pages: usize) -> bool {
+        let missing = self.bytes(pages.saturating_sub(self.mapped_end()));
+        missing == 0 || missing.checked_mul(tuning::address_headroom_factor()).is_some_and(os::may_map_sparsely)
+    }
+
+    /// Changes the length of a run in place; `false` if it can't grow there. Shrinking never fails.
+    ///
+    /// # Safety
+    /// `at` came from [`claim`](Self::claim) and is `old_bytes` long by now. When shrunk, nobody uses the end.
+    pub(crate) unsafe fn resize(&self, at: NonNull<u8>, old_bytes: usize, new_bytes: usize) -> bool {
+        let (old, new) = (self.pages(old_bytes), self.pages(new_bytes));
+        let start = self.index(at);
+        if new > old {
+            let (more_at, more) = (start + old, new - old);
+            let claim = || self.runs.try_claim(more_at, more);
+            let claimed = claim() || self.release_some_cached(more) && claim();
+            if !claimed {
+                return false;
+            }
+            if self.commit(more_at, more).is_err() {
+                self.give_up(more_at, more);
+                return false;
+            }
+            let Ok(fresh) = self.make_usable(more_at, more, Limit::Cap) else { return false };
+            self.residency.mark_dirty(more_at, more);
+            self.count(self.bytes(more), fresh);
+        } else if new < old {
+            self.release_pages(start + new, old - new);
+        }
+        true
+    }
+
+    /// Frees a run whose pages were moved elsewhere.
+    ///
+    /// # Safety
+    /// As for [`release`](Self::release); the kernel has taken all pages of the run.
+    pub(crate) unsafe fn release_moved(&self, at: NonNull<u8>, bytes: usize) {
+        let (start, pages) = (self.index(at), self.pages(bytes));
+        self.forbid_huge_around(start..start + pages);
+        self.residency.moved_away(start, pages);
+        if self.moved.is_better_renewed(start, pages) {
+            // The pages are gone, so that a fresh mapping costs nothing but the call.
+            // SAFETY: the caller's pages, which it does not need any more.
+            let renewed = unsafe { self.renew(start, pages) };
+            if renewed.is_err_and(|refused| !refused.is_target_whole) {
+                return self.counters().released(self.bytes(pages));
+            }
+        }
+        self.release_pages(start, pages);
+    }
+
+    /// Notes that `len` bytes were moved from `from`, a place in the zone `old`, to the caller's run.
+    pub(crate) fn moved_here(&self, to: NonNull<u8>, len: usize, old: &Self, from: NonNull<u8>) {
+        let (start, pages) = (self.index(to), self.pages(len));
+        let inner = old.moved.inner_edges(old.index(from), old.pages(len)).map(|page| self.pages(old.bytes(page)));
+        self.moved.moved_here(start, pages, inner);
+    }
+
+    /// Never hands out the caller's run again, because another mapping may lie in a gap of it.
+    pub(crate) fn abandon(&self, at: NonNull<u8>, bytes: usize) {
+        let (start, pages) = (self.index(at), self.pages(bytes));
+        self.residency.moved_away(start, pages);
+        self.counters().released(self.bytes(pages));
+    }
+
+    /// Makes the kernel see one mapping in a run whose pages are to move.
+    pub(crate) fn make_one_mapping(&self, at: NonNull<u8>, bytes: usize) {
+        let start = self.index(at);
+        self.huge.make_one_mapping(&self.residency, start..start + self.pages(bytes));
+    }
+
+    // Purging a zone's free memory.
+
+    /// Purges free memory, from the top address down, until the allowance is spent or no free memory is resident. Returns how many bytes
+    /// were purged. A trim that read as many words as it may ends in the midst of the zone, and the next one continues there.
+    pub(crate) fn trim(&self, allowance: &mut Allowance, how: Purge) -> usize {
+        let resident = self.residency.resident_bits();
+        let top = self.mapped_end();
+        let begun = Some(self.trimmed_to.swap(0, Ordering::Relaxed)).filter(|&page| page > 0 && page < top);
+        let (mut gone, mut end, mut lowest) = (0, begun.unwrap_or(top), 0);
+        let mut is_around = begun.is_none();
+        while !allowance.is_spent() {
+            let from = end.saturating_sub(allowance.words.saturating_mul(WORD_BITS)).max(lowest);
+            let found = resident.last_run_without(self.runs.used(), from, end);
+            if let Some((start, len)) = found {
+                let wanted = self.pages(allowance.bytes).min(len);
+                let went = self.trim_run(start + len - wanted, wanted, how);
+                allowance.spend(went, 1, (end - start) / WORD_BITS);
+                (gone, end) = (gone + went, start + len - wanted);
+                continue;
+            }
+            allowance.spend(0, 0, (end - from) / WORD_BITS + 1);
+            if from > lowest {
+                self.trimmed_to.store(from, Ordering::Relaxed);
+                break;
+            }
+            if is_around {
+                break;
+            }
+            (end, lowest, is_around) = (top, begun.unwrap_or(0), true);
+        }
+        if how == Purge::Now {
+            self.renew_purged(allowance);
+        }
+        gone
+    }
+
+    /// The accounted bytes of long runs for which the kernel has no pages. Stops when it has found `left` bytes of pages, and the next call
+    /// continues there.
+    pub(crate) fn untouched_bytes(&self, left: &mut usize) -> usize {
+        let end = self.mapped_end();
+        let begun = self.asked_to.swap(0, Ordering::Relaxed).min(end);
+        let mut untouched = 0;
+        for (start, len) in self.residency.resident_bits().set_runs(begun, end - begun) {
+            if *left == 0 {
+                self.asked_to.store(start, Ordering::Relaxed);
+                break;
+            }
+            // Nobody else need own these pages: the answer is a guess at any time.
+            if self.bytes(len) >= HUGE_PAGE_BYTES {
+                let Some(in_memory) = self.residency.bytes_in_memory(start, len) else { break };
+                untouched += self.bytes(len) - in_memory.min(self.bytes(len));
+                // To ask takes time, too.
+                *left = left.saturating_sub(in_memory.max(self.bytes(len) / 16));
+            }
+        }
+        untouched
+    }
+
+    /// Replaces the mappings that moves left, and of which all free pages were purged, as far as that is done within some system calls.
+    fn renew_purged(&self, allowance: &mut Allowance) {
+        let mut end = self.mapped_end();
+        for _ in 0..tuning::renewed_at_once() {
+            if allowance.is_spent() {
+                return;
+            }
+            allowance.spend(0, 1, 1);
+            let Some((start, len)) = self.moved.last_free(self.runs.used(), end) else { return };
+            end = start;
+            if self.runs.try_claim(start, len) {
+                let is_purged = self.residency.resident(start, len) == 0;
+                if is_purged && self.moved.is_better_renewed(start, len) {
+                    // SAFETY: this thread owns the run since the claim above. The run is committed, as all moved pages are.
+                    unsafe { self.purge_and_free(start, len, Purge::Now) };
+                } else {
+                    self.runs.release(start, len);
+                }
+            }
+        }
+    }
+
+    /// Purges the free pages of `[start, start + len)`, at once if no page is used.
+    fn trim_run(&self, start: usize, len: usize, how: Purge) -> usize {
+        if !self.runs.try_claim(start, len) {
+            if len == 1 {
+                return 0;
+            }
+            let half = len / 2;
+            return self.trim_run(start, half, how) + self.trim_run(start + half, len - half, how);
+        }
+        // SAFETY: this thread owns the run since the claim above. The run is committed, as is all memory that the callers look at.
+        unsafe { self.purge_and_free(start, len, how) }
+    }
+
+    /// Purges the caller's pages, and frees them. If they go at once, fresh mappings replace those that moves left there, where that makes
+    /// fewer of them. Returns how many bytes were purged.
+    ///
+    /// # Safety
+    /// As for [`Residency::purge`].
+    unsafe fn purge_and_free(&self, start: usize, pages: usize, how: Purge) -> usize {
+        if how == Purge::Now && self.moved.is_better_renewed(start, pages) {
+            self.forbid_huge_around(start..start + pages);
+            // SAFETY: the caller's.
+            match unsafe { self.renew(start, pages) } {
+                Ok(()) => {
+                    self.runs.release(start, pages);
+                    return self.bytes(pages);
+                }
+                // Nobody gets these pages again, because another mapping may lie among them.
+                Err(NotMoved { is_target_whole: false, .. }) => return self.bytes(pages),
+                Err(_) => {}
+            }
+        }
+        // SAFETY: the caller's.
+        let gone = unsafe { self.purge(start, pages, how) };
+        self.runs.release(start, pages);
+        gone
+    }
+
+    /// Replaces the mappings of the caller's pages by a fresh one, with the advice of its place.
+    ///
+    /// # Errors
+    /// See [`os::renew`].
+    ///
+    /// # Safety
+    /// As for [`Residency::purge`].
+    unsafe fn renew(&self, start: usize, pages: usize) -> Result<(), NotMoved> {
+        // SAFETY: the caller's.
+        let renewed = unsafe { self.residency.renew(start, pages) };
+        if renewed.is_ok() {
+            self.moved.renewed(start, pages);
+        }
+        if renewed.is_ok() || renewed.is_err_and(|refused| refused.is_target_whole) {
+            self.huge.advise_again(&self.residency, start..start + pages);
+        }
+        renewed
+    }
+
+    /// Purges pages. If they go at once, forbids the blocks around them to be huge. Returns how many bytes were purged.
+    ///
+    /// # Safety
+    /// As for [`Residency::purge`].
+    unsafe fn purge(&self, start: usize, pages: usize, how: Purge) -> usize {
+        if how == Purge::Now {
+            self.forbid_huge_around(start..start + pages);
+        }
+        // SAFETY: the caller's.
+        unsafe { self.residency.purge(start, pages, how) }
+    }
+
+    /// Purges the free memory of `[at, at + bytes)` that is not accounted as resident. The kernel may have brought it into memory. Returns
+    /// the number of system calls. Callers count them if a thread of the program makes them.
+    pub(crate) fn purge_unaccounted(&self, at: NonNull<u8>, bytes: usize) -> usize {
+        let (start, pages) = (self.index(at), self.pages(bytes));
+        if self.residency.resident(start, pages) == pages {
+            return 0;
+        }
+        let mut calls = 0;
+        let is_unaccounted = |&page: &usize| self.residency.resident(page, 1) == 0;
+        for page in (start..start + pages).filter(is_unaccounted) {
+            if self.runs.try_claim(page, 1) {
+                if is_unaccounted(&page) {
+                    self.forbid_huge_around(page..page + 1);
+                    // SAFETY: this thread owns the page since the claim above. It was free before, and is committed, as the caller's
+                    // memory is. If the kernel refuses, it stays as it is.
+                    let _ = unsafe { os::discard(self.address(page).as_ptr(), self.spec.page_bytes) };
+                    calls += 1;
+                }
+                self.runs.release(page, 1);
+            }
+        }
+        calls
+    }
+}
+
+/// Withholding free memory from a forked child.
+#[cfg(unix)]
+impl Zone {
+    /// Calls `visit` with each run of free resident pages that has at least `min_bytes`, from the top address down.
+    pub(crate) fn free_runs(&self, min_bytes: usize, mut visit: impl FnMut(Range<usize>)) {
+        let resident = self.residency.resident_bits();
+        let mut end = self.mapped_end();
+        while let Some((start, len)) = resident.last_run_without(self.runs.used(), 0, end) {
+            end = start;
+            let run = self.without_split_blocks(start..start + len);
+            if self.bytes(run.len()) >= min_bytes.max(1) {
+                visit(run);
+            }
+        }
+    }
+
+    /// The part of a run whose withholding splits no huge page.
+    fn without_split_blocks(&self, run: Range<usize>) -> Range<usize> {
+        if !self.huge.are_asked(self.bytes(run.start)) {
+            return run;
+        }
+        let block = self.pages(HUGE_PAGE_BYTES);
+        let start = run.start.next_multiple_of(block);
+        start..(run.end / block * block).max(start)
+    }
+
+    /// Claims those parts of a run that are free and have at least `min_bytes`, and calls `claimed` with each of them. The caller owns
+    /// them from then on.
+    pub(crate) fn claim_parts(
+        &self,
+        run: Range<usize>,
+        min_bytes: usize,
+        claimed: &mut impl FnMut(NonNull<u8>, usize),
+    ) {
+        let (start, len) = (run.start, run.len());
+        if self.bytes(len) < min_bytes.max(1) {
+            return;
+        }
+        if self.runs.try_claim(start, len) {
+            claimed(self.address(start), self.bytes(len));
+        } else if len > 1 {
+            let half = start + len / 2;
+            self.claim_parts(start..half, min_bytes, claimed);
+            self.claim_parts(half..start + len, min_bytes, claimed);
+        }
+    }
+
+    /// Has a forked child read zeroes in a range, instead of inheriting it.
+    ///
+    /// # Errors
+    /// The system's. After `ENOMEM`, a part may be withheld.
+    ///
+    /// # Safety
+    /// The caller owns the range, and nobody needs its contents. The caller [gives the range back](Self::give_back), also after `ENOMEM`.
+    pub(crate) unsafe fn withhold(&self, at: NonNull<u8>, bytes: usize) -> Result<(), Errno> {
+        self.counters().system_call();
+        // SAFETY: the caller's.
+        unsafe { os::wipe_on_fork(at.as_ptr(), bytes) }
+    }
+
+    /// Frees a range that was claimed, and not withheld.
+    ///
+    /// # Safety
+    /// The caller owns the range, and nobody needs its contents.
+    pub(crate) unsafe fn release_claimed(&self, at: NonNull<u8>, bytes: usize) {
+        self.runs.release(self.index(at), self.pages(bytes));
+    }
+
+    /// Frees a range that was withheld from a child. In the child, it has no memory.
+    ///
+    /// # Safety
+    /// The caller owns the range, and nobody needs its contents.
+    pub(crate) unsafe fn give_back(&self, at: NonNull<u8>, bytes: usize, is_in_child: bool) {
+        let (start, pages) = (self.index(at), self.pages(bytes));
+        self.counters().system_call();
+        // SAFETY: the caller's.
+        let kept = unsafe { os::keep_on_fork(at.as_ptr(), bytes) };
+        match kept {
+            // Where another thread was about to withhold the range, the child may have some of it.
+            // SAFETY: the caller's; it is committed, as it was free and resident.
+            Ok(()) if is_in_child => _ = unsafe { self.purge_and_free(start, pages, Purge::Now) },
+            Ok(()) => self.runs.release(start, pages),
+            Err(refused) => {
+                self.counters().refused(refused, "let children inherit memory", bytes);
+                // Nobody gets this range again: a child would not inherit what it holds.
+                // SAFETY: as above.
+                unsafe { self.purge(start, pages, Purge::Now) };
+            }
+        }
+    }
+}
+
+/// Memory to prefault, which [`Zone::populate`] claimed for that time.
+#[derive(Debug)]
+pub(crate) struct Populate<'a> {
+    zone: &'a Zone,
+    start: usize,
+    pages: usize,
+}
+
+impl Populate<'_> {
+    /// Prefaults one of `parts` equal parts.
+    pub(crate) fn part(&self, index: usize, parts: usize) {
+        let share = self.pages.div_ceil(parts.max(1));
+        let from = self.pages.min(index * share);
+        let len = share.min(self.pages - from);
+        if len > 0 {
+            let (at, bytes) = (self.zone.address(self.start + from), self.zone.bytes(len));
+            self.zone.counters().system_call();
+            // SAFETY: pages that `populate` claimed and committed, and that nobody else knows of.
+            if let Err(refused) = unsafe { os::populate(at.as_ptr(), bytes) } {
+                self.zone.counters().refused(refused, "prefault", bytes);
+            }
+        }
+    }
+}

@@ -1,0 +1,683 @@
+//! Purging by time: resident memory follows the peak live size of the last seconds. `window` says how much may stay; this module decides
+//! which thread state, and when.
+//!
+//! The program's own threads run the decay ticks, on the allocator's slow paths ([`tick`]). While the process has a background thread, that thread ticks
+//! instead. A process that is idle and has no such thread keeps its memory.
+//!
+//! One thread ticks at a time. A second thread skips its tick, and so does a signal handler that interrupted one. The word that guards
+//! this holds the [generation](os::process_generation) of the process, so that a forked child ignores a thread that it does not have.
+#![allow(unsafe_code, reason = "a cell that one thread at a time looks at")]
+
+use std::cell::UnsafeCell;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
+use std::time::Duration;
+
+use crate::arena::purge::{Reason, bytes_to_keep};
+use crate::os::{self, Parking};
+use crate::tuning;
+
+/// The least time between two state, in nanoseconds.
+fn min_tick_ns() -> u64 {
+    tuning::min_decay_tick_us() as u64 * 1000
+}
+
+/// The length of the window, in nanoseconds; 0 as long as nothing is purged by time.
+static WINDOW_NS: AtomicU64 = AtomicU64::new(0);
+/// Whether an idle process purges all free memory.
+static EMPTIES: AtomicBool = AtomicBool::new(false);
+/// When the next tick is due, by [`os::monotonic_ns`].
+static NEXT_TICK_NS: AtomicU64 = AtomicU64::new(0);
+/// The function that a thread of the program calls for a tick.
+static TICK: AtomicPtr<()> = AtomicPtr::new(null_mut());
+
+/// The generation of the process whose background thread ticks; 0 if none does.
+static WATCHED: AtomicU64 = AtomicU64::new(0);
+/// Where that thread sleeps.
+static PARKER: Parking = Parking::new();
+
+/// The rule by which free memory is purged.
+
+/// Ticks per window.
+pub(crate) const TICKS: usize = 8;
+/// Windows that count while a process is busy. A proof may take longer than a window, and reach its peak for a moment only.
+const WINDOWS: usize = 8;
+
+/// The facts of one tick.
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Policy {
+    /// The length of the window, in nanoseconds; 0 purges nothing.
+    pub(crate) window_ns: u64,
+    /// Whether a process that idled for a window purges all free memory. This is set if phases say when the process works.
+    pub(crate) empties: bool,
+}
+
+/// Changes the policy. A thread of the program calls `run` when a tick is due.
+pub(crate) fn follow(policy: Policy, run: fn()) {
+    TICK.store(run as *mut (), Ordering::Relaxed);
+    EMPTIES.store(policy.empties, Ordering::Relaxed);
+    if WINDOW_NS.swap(policy.window_ns, Ordering::SeqCst) == 0 {
+        // The ticks of an earlier policy are old.
+        let _ = with_state(|state| *state = DecayState::new());
+    }
+    NEXT_TICK_NS.store(0, Ordering::Relaxed);
+    // Without a window, no request would end the purge that another policy began.
+    IS_UNFINISHED.store(false, Ordering::Relaxed);
+    // The background thread may sleep for the tick of another window.
+    wake_background();
+}
+
+/// Runs a tick, if one is due. Called at the end of a slow path.
+#[inline]
+pub(crate) fn tick() {
+    if WINDOW_NS.load(Ordering::Acquire) != 0 {
+        tick_if_due();
+    }
+}
+
+#[cold]
+fn tick_if_due() {
+    let now = os::coarse_ns();
+    let due = NEXT_TICK_NS.load(Ordering::Relaxed);
+    if now < due || is_watched() {
+        return;
+    }
+    let next = now.saturating_add(tick_ns());
+    if NEXT_TICK_NS.compare_exchange(due, next, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
+        let run = TICK.load(Ordering::Relaxed);
+        // SAFETY: `follow` stored a function of this type before the window, which was seen with Acquire.
+        let run = unsafe { std::mem::transmute::<*mut (), fn()>(run) };
+        run();
+    }
+}
+
+/// Whether requests have a purge to go on with.
+static IS_UNFINISHED: AtomicBool = AtomicBool::new(false);
+
+pub(crate) fn is_unfinished() -> bool {
+    IS_UNFINISHED.load(Ordering::Relaxed)
+}
+
+/// The time between two state, in nanoseconds.
+fn tick_ns() -> u64 {
+    (WINDOW_NS.load(Ordering::Relaxed) / TICKS as u64).max(min_tick_ns())
+}
+
+/// Whether this process has a background thread, which state.
+pub(crate) fn is_watched() -> bool {
+    let watched = WATCHED.load(Ordering::SeqCst);
+    watched != 0 && watched == os::process_generation()
+}
+
+/// The background thread says that it begins or ends.
+pub(crate) fn set_watched(is_watched: bool) {
+    // SeqCst: a thread that changes the policy either sees this and wakes the background thread, or the background thread sees the change.
+    WATCHED.store(if is_watched { os::process_generation() } else { 0 }, Ordering::SeqCst);
+}
+
+/// Where the background thread sleeps.
+pub(crate) fn parker() -> &'static Parking {
+    &PARKER
+}
+
+/// Wakes the background thread, where there is one.
+fn wake_background() {
+    if is_watched() {
+        PARKER.wake();
+    }
+}
+
+/// How long the background thread may sleep before its next tick; `None` without a window.
+pub(crate) fn time_to_tick() -> Option<Duration> {
+    let is_on = WINDOW_NS.load(Ordering::SeqCst) != 0;
+    is_on.then(|| Duration::from_nanos(NEXT_TICK_NS.load(Ordering::Relaxed).saturating_sub(os::monotonic_ns())))
+}
+
+/// The background thread looked. `is_at_rest` says that there is nothing to purge until the program does something.
+pub(crate) fn ticked(is_at_rest: bool) {
+    let pause_ns = if is_at_rest { tick_ns().max(tuning::rest_ms() as u64 * 1_000_000) } else { tick_ns() };
+    NEXT_TICK_NS.store(os::monotonic_ns().saturating_add(pause_ns), Ordering::Relaxed);
+}
+
+/// The ticks so far.
+#[derive(Debug)]
+pub(crate) struct DecayState {
+    window: Window,
+    /// The time of the last tick, by [`os::monotonic_ns`]; 0 before the first.
+    at_ns: u64,
+    /// Bytes served by then, since the process started.
+    served_bytes: u64,
+    /// Resident and live bytes when a purge found nothing.
+    last_failed_purge: Marks,
+    /// The resident bytes that the program's threads purge down to, each request a part, until the next tick; `None` if there is nothing
+    /// left to do.
+    unfinished: Option<usize>,
+}
+
+/// The facts at a tick, in bytes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct HeapSnapshot {
+    pub(crate) resident_bytes: usize,
+    /// In use, thread caches included.
+    pub(crate) used_bytes: usize,
+    pub(crate) cached_bytes: usize,
+    /// The peak live size since the last tick, as far as it was counted.
+    pub(crate) peak_bytes: usize,
+    /// Served since the process started.
+    pub(crate) served_bytes: u64,
+    /// Whether a phase is open, in which nothing is purged.
+    pub(crate) is_in_phase: bool,
+}
+
+/// What changes if there is something new to purge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Marks {
+    pub(crate) resident_bytes: usize,
+    /// Memory in a thread cache is free, although it counts as used.
+    pub(crate) live_bytes: usize,
+}
+
+impl Marks {
+    /// Of used memory, `cached_bytes` lie in thread caches.
+    pub(crate) fn of(resident_bytes: usize, used_bytes: usize, cached_bytes: usize) -> Self {
+        Self { resident_bytes, live_bytes: used_bytes.saturating_sub(cached_bytes) }
+    }
+
+    const NONE: Self = Self { resident_bytes: 0, live_bytes: 0 };
+}
+
+impl HeapSnapshot {
+    pub(crate) fn marks(&self) -> Marks {
+        Marks::of(self.resident_bytes, self.used_bytes, self.cached_bytes)
+    }
+}
+
+/// The result of a tick.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// Purge nothing now.
+    Wait,
+    /// Purge nothing until the program does something.
+    Rest,
+    /// Purge down to this many resident bytes.
+    Keep(usize),
+}
+
+impl DecayState {
+    const fn new() -> Self {
+        Self { window: Window::new(0), at_ns: 0, served_bytes: 0, last_failed_purge: Marks::NONE, unfinished: None }
+    }
+
+    /// Takes a tick in.
+    pub(crate) fn take_in(&mut self, snapshot: HeapSnapshot, now_ns: u64, by: Caller) -> Verdict {
+        let is_first = self.at_ns == 0;
+        let passed = if is_first { 1 } else { now_ns.saturating_sub(self.at_ns) / tick_ns() };
+        let served_bytes = snapshot.served_bytes.saturating_sub(self.served_bytes);
+        // Threads that live on their caches use that memory, although no counter says so.
+        let is_cache_used = served_bytes >= (snapshot.cached_bytes / 8).max(1) as u64;
+        let live_now_bytes = snapshot.used_bytes.saturating_sub(if is_cache_used { 0 } else { snapshot.cached_bytes });
+        let seen = Seen { live_bytes: live_now_bytes.max(snapshot.peak_bytes), live_now_bytes, served_bytes };
+        (self.at_ns, self.served_bytes, self.unfinished) = (now_ns.max(1), snapshot.served_bytes, None);
+        IS_UNFINISHED.store(false, Ordering::Relaxed);
+        if is_first {
+            self.window = Window::new(live_now_bytes);
+        }
+        let ticks = usize::try_from(passed).unwrap_or(usize::MAX);
+        let keep_bytes = self.window.take_in(seen, ticks, by);
+        keep_bytes.map_or(Verdict::Wait, |keep_bytes| self.verdict(snapshot, keep_bytes, ticks, by))
+    }
+
+    /// The purge that the last tick began, if it is not time for the next tick yet.
+    pub(crate) fn unfinished(&self, now_ns: u64) -> Option<usize> {
+        self.unfinished.filter(|_| now_ns.saturating_sub(self.at_ns) < tick_ns())
+    }
+
+    /// Ends the purge that the last tick began.
+    pub(crate) fn stop_purge(&mut self) {
+        self.unfinished = None;
+        IS_UNFINISHED.store(false, Ordering::Relaxed);
+    }
+
+    /// A request did its part of a purge down to `keep_bytes`.
+    pub(crate) fn purged_part(&mut self, keep_bytes: usize, marks: Marks, gone_bytes: usize) {
+        self.purged(marks, gone_bytes);
+        self.unfinished = Some(keep_bytes).filter(|&keep_bytes| gone_bytes > 0 && marks.resident_bytes > keep_bytes);
+        IS_UNFINISHED.store(self.unfinished.is_some(), Ordering::Relaxed);
+        if self.unfinished.is_some() {
+            NEXT_TICK_NS.store(os::monotonic_ns().saturating_add(min_tick_ns()), Ordering::Relaxed);
+        }
+    }
+
+    fn verdict(&self, snapshot: HeapSnapshot, keep_bytes: usize, ticks: usize, by: Caller) -> Verdict {
+        let is_over = self.window.is_over();
+        let keep_bytes = if is_over && EMPTIES.load(Ordering::Relaxed) { 0 } else { keep_bytes };
+        let surplus = snapshot.resident_bytes.saturating_sub(keep_bytes);
+        if surplus > 0 && !snapshot.is_in_phase && self.last_failed_purge != snapshot.marks() {
+            let (resident_bytes, surplus_bytes) = (snapshot.resident_bytes, surplus);
+            return Verdict::Keep(bytes_to_keep(Reason::Time { resident_bytes, surplus_bytes, ticks, by }));
+        }
+        if is_over { Verdict::Rest } else { Verdict::Wait }
+    }
+
+    /// A purge freed `gone_bytes`, and left this.
+    pub(crate) fn purged(&mut self, left: Marks, gone_bytes: usize) {
+        if gone_bytes == 0 {
+            self.last_failed_purge = left;
+        }
+    }
+}
+
+/// See [`with_state`].
+struct Shared(UnsafeCell<DecayState>);
+
+// SAFETY: only `with_state` reaches into it, on one thread at a time.
+unsafe impl Sync for Shared {}
+
+static SHARED: Shared = Shared(UnsafeCell::new(DecayState::new()));
+/// The generation of the process in which a thread ticks; 0 if none does.
+static TICKING: AtomicU64 = AtomicU64::new(0);
+
+/// Calls `run` with the ticks so far. Returns `None`, and does nothing, while another thread ticks or this one was interrupted in a tick.
+pub(crate) fn with_state<R>(run: impl FnOnce(&mut DecayState) -> R) -> Option<R> {
+    let own = os::process_generation();
+    let other = TICKING.load(Ordering::Relaxed);
+    // A word of another generation belongs to a thread of the parent, which this process does not have.
+    if other == own || TICKING.compare_exchange(other, own, Ordering::Acquire, Ordering::Relaxed).is_err() {
+        return None;
+    }
+    // SAFETY: this thread alone moved the word to this process's generation, and other threads stay out until it is 0 again. A parent's
+    // thread may have left some of the numbers half updated, and any number is valid there.
+    let result = run(unsafe { &mut *SHARED.0.get() });
+    TICKING.store(0, Ordering::Release);
+    Some(result)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: usize = 1 << 20;
+
+    fn idle(resident_mib: usize, used_mib: usize) -> HeapSnapshot {
+        let (resident_bytes, used_bytes) = (resident_mib * MIB, used_mib * MIB);
+        HeapSnapshot { resident_bytes, used_bytes, cached_bytes: 0, peak_bytes: 0, served_bytes: 0, is_in_phase: false }
+    }
+
+    /// The state of a process that idled for more than a window, at the time of the last.
+    fn idled(snapshot: HeapSnapshot, by: Caller) -> (DecayState, u64) {
+        let mut state = DecayState::new();
+        for tick in 1..=2 * TICKS as u64 {
+            state.take_in(snapshot, tick * min_tick_ns(), by);
+        }
+        (state, 2 * TICKS as u64 * min_tick_ns())
+    }
+
+    /// A request purges a part, and the next ones go on until the tick is done, or nothing goes, or it is time for the next tick.
+    #[test]
+    fn what_a_request_leaves_of_a_purge_is_left_to_the_next() {
+        let snapshot = idle(1_000, 100);
+        let (mut state, now_ns) = idled(snapshot, Caller::Program);
+        assert_eq!(state.unfinished(now_ns), None);
+        let left = |resident_mib: usize| Marks { resident_bytes: resident_mib * MIB, live_bytes: 100 * MIB };
+        for (resident_mib, gone, is_unfinished) in [(900, 8 * MIB, true), (800, MIB, true), (700, MIB, false)] {
+            state.purged_part(700 * MIB, left(resident_mib), gone);
+            assert_eq!(state.unfinished(now_ns).is_some(), is_unfinished, "{resident_mib}");
+        }
+        state.purged_part(700 * MIB, left(900), MIB);
+        assert_eq!(state.unfinished(now_ns + min_tick_ns()), None, "the next tick decides anew");
+        state.purged_part(700 * MIB, left(900), 0);
+        assert_eq!(state.unfinished(now_ns), None, "nothing goes");
+    }
+
+    /// The program's threads purge a part of the surplus after each tick: the program may need the rest soon.
+    #[test]
+    fn a_thread_of_the_program_purges_a_part_and_the_background_thread_all() {
+        for (resident_mib, stays_mib, stays_when_late_mib) in [(1_000, 775, 327), (200, 136, 103), (150, 103, 103)] {
+            let snapshot = idle(resident_mib, 100);
+            let keep_mib = |late_ticks: u64| {
+                let (mut state, now_ns) = idled(snapshot, Caller::Program);
+                match state.take_in(snapshot, now_ns + late_ticks * min_tick_ns(), Caller::Program) {
+                    Verdict::Keep(keep) => keep / MIB,
+                    other => panic!("{other:?}, {state:?}"),
+                }
+            };
+            assert_eq!((keep_mib(1), keep_mib(3)), (stays_mib, stays_when_late_mib), "of {resident_mib}");
+            let (mut state, now_ns) = idled(snapshot, Caller::Background);
+            let verdict = state.take_in(snapshot, now_ns + min_tick_ns(), Caller::Background);
+            assert_eq!(verdict, Verdict::Keep(100 * MIB + 100 * MIB / 32));
+        }
+    }
+
+    #[test]
+    fn nothing_is_purged_in_a_phase() {
+        let snapshot = HeapSnapshot { is_in_phase: true, ..idle(1_000, 100) };
+        let (mut state, now_ns) = idled(snapshot, Caller::Background);
+        assert_eq!(state.take_in(snapshot, now_ns + min_tick_ns(), Caller::Background), Verdict::Rest);
+        let snapshot = HeapSnapshot { is_in_phase: false, ..snapshot };
+        assert!(matches!(state.take_in(snapshot, now_ns + 2 * min_tick_ns(), Caller::Background), Verdict::Keep(_)));
+    }
+
+    /// Memory that can't be purged, such as locked pages, must not be tried at each tick.
+    #[test]
+    fn what_does_not_go_is_not_tried_again_before_something_changes() {
+        let snapshot = idle(1_000, 100);
+        let (mut state, mut now_ns) = idled(snapshot, Caller::Background);
+        let mut tick = |state: &mut DecayState, snapshot| {
+            now_ns += min_tick_ns();
+            state.take_in(snapshot, now_ns, Caller::Background)
+        };
+        state.purged(snapshot.marks(), 0);
+        assert_eq!(tick(&mut state, snapshot), Verdict::Rest);
+        assert!(matches!(tick(&mut state, idle(1_001, 100)), Verdict::Keep(_)));
+        state.purged(idle(1_001, 100).marks(), MIB);
+        assert!(matches!(tick(&mut state, idle(1_001, 100)), Verdict::Keep(_)));
+        state.purged(idle(1_001, 100).marks(), 0);
+        let freed_to_its_cache = HeapSnapshot { cached_bytes: 20 * MIB, ..idle(1_001, 100) };
+        assert!(matches!(tick(&mut state, freed_to_its_cache), Verdict::Keep(_)));
+    }
+
+    /// Threads may live on their caches. That memory is in use, although it lies in the caches at each tick.
+    #[test]
+    fn what_threads_keep_counts_as_alive_while_they_take_it() {
+        let of = |served_mib: u64| {
+            let mut state = DecayState::new();
+            let mut snapshot = HeapSnapshot { cached_bytes: 60 * MIB, ..idle(100, 100) };
+            for tick in 1..=3 * TICKS as u64 {
+                snapshot.served_bytes += served_mib << 20;
+                state.take_in(snapshot, tick * min_tick_ns(), Caller::Background);
+            }
+            state.window.is_over()
+        };
+        let mut state = DecayState::new();
+        let snapshot = HeapSnapshot { cached_bytes: 60 * MIB, ..idle(100, 100) };
+        let verdicts =
+            (1..=3 * TICKS as u64).map(|tick| state.take_in(snapshot, tick * min_tick_ns(), Caller::Background));
+        assert_eq!(verdicts.last(), Some(Verdict::Keep(40 * MIB + 40 * MIB / 32)));
+        assert!(!of(10) && of(0));
+    }
+
+    /// A lock that a fork or a signal could wedge would end all purging.
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn who_ticks_keeps_others_out_but_no_forked_child() {
+        let child = with_state(|_| {
+            assert!(with_state(|_| ()).is_none(), "as a signal handler would");
+            // SAFETY: the child state, and ends.
+            let child = unsafe { libc::fork() };
+            if child == 0 {
+                let code = i32::from(with_state(|_| ()).is_none() || with_state(|_| ()).is_none());
+                // SAFETY: ends the child, without destructors.
+                unsafe { libc::_exit(code) };
+            }
+            child
+        });
+        let child = child.expect("nobody ticks");
+        let mut status = -1;
+        // SAFETY: a child of ours, and a place for the answer.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        assert_eq!(status, 0);
+        assert!(with_state(|_| ()).is_some());
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Seen {
+    /// The peak live size since the last tick, as far as it was counted.
+    pub(crate) live_bytes: usize,
+    /// The live size now.
+    pub(crate) live_now_bytes: usize,
+    /// Bytes served since the last tick.
+    pub(crate) served_bytes: u64,
+}
+
+/// Who ticks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Caller {
+    /// The background thread, which ticks on time.
+    Background,
+    /// A thread of the program, which ticks when it asks for memory. After a pause it may be about to use the memory that the pause made
+    /// superfluous.
+    Program,
+}
+
+/// How much may stay resident: the peak live size during the *window*, as seen at a few ticks.
+///
+/// A process that allocates the same memory again and again, as a prover does, keeps its peak of that time, and neither faults nor purges.
+/// When it needs less, or idles, the surplus may be purged. `decay` decides which thread ticks, and when.
+#[derive(Debug)]
+pub(crate) struct Window {
+    ticks: [Tick; TICKS],
+    next: usize,
+    /// The peaks of the windows before.
+    before: [usize; WINDOWS],
+    next_before: usize,
+    /// Ticks that were missed in the pause before the last tick, and are not counted yet.
+    missed: usize,
+    /// Whether the process allocated little since a pause.
+    has_paused: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Tick {
+    live_bytes: usize,
+    served_bytes: u64,
+}
+
+impl Window {
+    /// A window of a busy process with this live size at each tick.
+    pub(crate) const fn new(live_bytes: usize) -> Self {
+        let tick = Tick { live_bytes, served_bytes: u64::MAX / TICKS as u64 };
+        Self { ticks: [tick; TICKS], next: 0, before: [0; WINDOWS], next_before: 0, missed: 0, has_paused: false }
+    }
+
+    /// Takes in a tick. Since the last one, the time of `ticks` ticks has passed. Returns how many bytes may stay resident; `None` if this
+    /// tick is to purge nothing.
+    ///
+    /// A thread of the program that comes late ends a pause. If the program was busy before, this request may be the first of its next
+    /// proof, so the tick purges nothing. If the program allocated much by the next tick, the pause does not count.
+    pub(crate) fn take_in(&mut self, seen: Seen, ticks: usize, by: Caller) -> Option<usize> {
+        let missed = ticks.saturating_sub(1);
+        if by == Caller::Background {
+            // The activity came at the end of its sleep.
+            self.push_idle(self.missed.max(missed), seen.live_now_bytes);
+            self.push(seen);
+            self.missed = 0;
+            return Some(self.keep_bytes());
+        }
+        let was_pausing = self.missed > 0;
+        if missed > 0 && !was_pausing && !self.has_paused && self.is_busy() {
+            self.push(seen);
+            self.missed = missed;
+            return None;
+        }
+        if self.is_much(seen) {
+            // The pause does not count: the process keeps its peak.
+            self.push(seen);
+            (self.missed, self.has_paused) = (missed, false);
+        } else {
+            self.push_idle(self.missed, seen.live_now_bytes);
+            self.push(seen);
+            self.push_idle(missed, seen.live_now_bytes);
+            (self.missed, self.has_paused) = (0, self.has_paused || was_pausing);
+        }
+        Some(self.keep_bytes())
+    }
+
+    /// Takes in ticks of an idle process.
+    fn push_idle(&mut self, ticks: usize, live_bytes: usize) {
+        let idle = Seen { live_bytes, live_now_bytes: live_bytes, served_bytes: 0 };
+        (0..ticks.min(TICKS * WINDOWS)).for_each(|_| self.push(idle));
+    }
+
+    fn push(&mut self, seen: Seen) {
+        let Seen { live_bytes, served_bytes, .. } = seen;
+        self.ticks[self.next] = Tick { live_bytes, served_bytes };
+        self.next = (self.next + 1) % TICKS;
+        if self.next == 0 {
+            self.before[self.next_before] = self.high();
+            self.next_before = (self.next_before + 1) % WINDOWS;
+        }
+    }
+
+    fn high(&self) -> usize {
+        self.ticks.iter().map(|tick| tick.live_bytes).max().unwrap_or(0)
+    }
+
+    fn last(&self) -> Tick {
+        self.ticks[(self.next + TICKS - 1) % TICKS]
+    }
+
+    /// The peak that counts while the process is busy.
+    fn highest(&self) -> usize {
+        self.before.iter().fold(self.high(), |high, &before| high.max(before))
+    }
+
+    /// Whether the process allocated a relevant share of its memory in the window. A service that answers a small question while it waits
+    /// is not busy.
+    pub(crate) fn is_busy(&self) -> bool {
+        let served = self.ticks.iter().fold(0_u64, |sum, tick| sum.saturating_add(tick.served_bytes));
+        self.is_busy_with(served, self.last().live_bytes)
+    }
+
+    /// As [`is_busy`](Self::is_busy), by one tick alone.
+    fn is_much(&self, seen: Seen) -> bool {
+        self.is_busy_with(seen.served_bytes, seen.live_bytes)
+    }
+
+    fn is_busy_with(&self, served_bytes: u64, live_bytes: usize) -> bool {
+        let spare = self.highest().saturating_sub(live_bytes);
+        served_bytes >= (spare.max(live_bytes) / 64).max(tuning::min_busy_bytes()) as u64
+    }
+
+    /// How much may stay resident, in bytes.
+    fn keep_bytes(&self) -> usize {
+        if self.is_busy() {
+            let highest = self.highest();
+            highest + (highest / 8).max(highest.min(tuning::busy_headroom_bytes()))
+        } else {
+            self.high() + self.high() / 32
+        }
+    }
+
+    /// Whether the process is idle, and may keep no more than its live size. Then waiting changes nothing.
+    pub(crate) fn is_over(&self) -> bool {
+        let live = self.last().live_bytes;
+        self.missed == 0 && !self.is_busy() && self.high() <= live + live / 64
+    }
+}
+
+#[cfg(test)]
+mod window_tests {
+    use super::*;
+
+    const MIB: usize = 1 << 20;
+
+    fn seen(live_mib: usize, served_kib: u64) -> Seen {
+        let live_bytes = live_mib * MIB;
+        Seen { live_bytes, live_now_bytes: live_bytes, served_bytes: served_kib << 10 }
+    }
+
+    #[test]
+    fn a_busy_process_keeps_the_highest_of_some_windows_and_then_comes_down() {
+        for by in [Caller::Background, Caller::Program] {
+            let mut window = Window::new(0);
+            window.take_in(seen(800, 800_000), 1, by);
+            for _ in 0..TICKS * WINDOWS - 1 {
+                let keep = window.take_in(seen(100, 50_000), 1, by).expect("nobody was late");
+                assert!((800 * MIB..=900 * MIB).contains(&keep));
+            }
+            for _ in 0..2 * TICKS {
+                window.take_in(seen(100, 50_000), 1, by);
+            }
+            assert!((100 * MIB..=113 * MIB).contains(&window.keep_bytes()), "the highest is too long ago");
+        }
+    }
+
+    #[test]
+    fn what_stays_of_an_idle_process_is_within_a_twentieth_of_what_is_alive() {
+        // A waiting service allocates a little now and then.
+        for trickle_kib in [0, 100] {
+            let mut window = Window::new(700 * MIB);
+            for _ in 0..TICKS {
+                assert!(!window.is_over());
+                window.push(seen(200, trickle_kib));
+            }
+            window.push(seen(200, trickle_kib));
+            assert!((200 * MIB..=210 * MIB).contains(&window.keep_bytes()), "{window:?}");
+            assert!(window.is_over());
+        }
+        // A small service allocates a large part of its memory.
+        let mut window = Window::new(13 * MIB);
+        (0..=TICKS).for_each(|_| window.push(seen(4, 100)));
+        assert!((4 * MIB..=5 * MIB).contains(&window.keep_bytes()), "{window:?}");
+        let mut window = Window::new(200 * MIB);
+        for _ in 0..TICKS {
+            window.push(seen(0, 0));
+            assert_eq!(
+                window.is_over(),
+                window.keep_bytes() == 0,
+                "freed memory may go only when it is out of the window"
+            );
+        }
+        assert_eq!(window.keep_bytes(), 0);
+    }
+
+    /// A window that saw a prover at work with this peak. A tenth of it is alive now.
+    fn after_work(live_mib: usize) -> Window {
+        let mut window = Window::new(0);
+        for _ in 0..3 * TICKS {
+            window.take_in(seen(live_mib, 100_000), 1, Caller::Program);
+        }
+        window.take_in(seen(live_mib / 10, 100_000), 1, Caller::Program);
+        window
+    }
+
+    /// A pause is seen when it is over. A purge at that moment would take the memory of the next proof.
+    #[test]
+    fn a_prover_keeps_over_a_pause_what_it_had_before() {
+        for pause in [2, TICKS, 1_000 * TICKS] {
+            let mut window = after_work(1_000);
+            assert_eq!(window.take_in(seen(101, 10), pause, Caller::Program), None, "a pause of {pause} ticks ends");
+            let keep = window.take_in(seen(150, 50_000), 1, Caller::Program).expect("it proves");
+            assert!(keep >= 1_000 * MIB, "after {pause} ticks {keep} bytes may stay");
+            // The next proofs are so short that a pause ends before the next tick.
+            assert_eq!(window.take_in(seen(150, 50_000), pause, Caller::Program), None);
+            for again in 1..4 {
+                let keep = window.take_in(seen(1_000, 50_000), pause, Caller::Program).expect("it proves");
+                assert!(keep >= 1_000 * MIB, "after {pause} ticks, {again} times, {keep} bytes may stay");
+            }
+        }
+    }
+
+    /// A service that asks for a little every few ticks pauses between any two. It must shrink even so.
+    #[test]
+    fn a_process_that_looks_rarely_and_asks_for_little_shrinks() {
+        for pause in [1, 2, 3, 5, TICKS, 100 * TICKS] {
+            let mut window = after_work(1_000);
+            let kept: Vec<_> = (0..3 * TICKS).map(|_| window.take_in(seen(100, 10), pause, Caller::Program)).collect();
+            assert!(kept.iter().flatten().last().is_some_and(|&keep| keep <= 105 * MIB), "{pause}: {kept:?}");
+        }
+    }
+
+    /// With ticks closer together than requests, each tick ends a pause. The surplus must go even then.
+    #[test]
+    fn a_busy_process_that_is_always_late_shrinks() {
+        let mut window = after_work(1_000);
+        let kept: Vec<_> =
+            (0..2 * TICKS * WINDOWS).map(|_| window.take_in(seen(10, 500), 4, Caller::Program)).collect();
+        assert!(kept.last().is_some_and(|keep| keep.is_some_and(|keep| keep <= 20 * MIB)), "{kept:?}");
+    }
+
+    /// The background thread sleeps longer at rest. The activity that it sees afterwards is recent, and not from before its sleep.
+    #[test]
+    fn a_proof_that_began_while_the_background_thread_rested_keeps_its_memory() {
+        let mut window = after_work(1_000);
+        for _ in 0..2 * TICKS {
+            window.take_in(seen(100, 0), 1, Caller::Background);
+        }
+        assert!(window.is_over());
+        let keep = window.take_in(seen(700, 300_000), 20 * TICKS, Caller::Background).expect("it always may");
+        assert!(keep >= 700 * MIB, "{keep} bytes may stay");
+    }
+}

@@ -1,0 +1,294 @@
+//! Purging the free memory of all zones, also to make room for a request.
+
+pub(crate) mod budget;
+pub(crate) mod decay;
+
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use crate::arena::pages::residency::Allowance;
+use crate::arena::pages::zone::Shortage;
+use crate::arena::purge::budget::{Limit, resident_bytes};
+use crate::arena::purge::decay::{Caller, DecayState, HeapSnapshot, Marks, Policy, Verdict};
+use crate::arena::{Arena, Contents, Purge, cached_bytes, get};
+use crate::{counters, open_phases, os, tuning};
+
+/// Why free memory is purged.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Reason {
+    /// A request was served above the peak limit.
+    Peak,
+    /// A request of so many bytes does not fit below the cap.
+    Cap { bytes: usize },
+    /// A control group of the process misses so many bytes.
+    Pressure { missing_bytes: usize },
+    /// So many of the resident bytes were not needed for a while. The program's threads purge a part of them, for the time of `ticks` ticks.
+    Time { resident_bytes: usize, surplus_bytes: usize, ticks: usize, by: Caller },
+}
+
+/// How many bytes stay resident when free memory is purged for this reason. Every purge of the arena's own decides here.
+pub(crate) fn bytes_to_keep(reason: Reason) -> usize {
+    match reason {
+        Reason::Peak => budget::peak_limit(0).saturating_sub(tuning::purge_ahead_bytes()),
+        Reason::Cap { bytes } => budget::max_bytes().saturating_sub(bytes),
+        Reason::Pressure { missing_bytes } => resident_bytes().saturating_sub(missing_bytes),
+        Reason::Time { resident_bytes, surplus_bytes, by: Caller::Background, .. } => resident_bytes - surplus_bytes,
+        Reason::Time { resident_bytes, surplus_bytes, ticks, by: Caller::Program } => {
+            let part = (surplus_bytes / tuning::tick_part()).max(tuning::tick_bytes());
+            resident_bytes - surplus_bytes.min(part * ticks.clamp(1, tuning::ticks_at_once()))
+        }
+    }
+}
+
+/// As [`Arena::alloc`], and purges free memory elsewhere to make room.
+#[cold]
+pub(crate) fn alloc_within_budget(arena: &Arena, size: usize, align: usize, contents: Contents) -> Option<NonNull<u8>> {
+    if empty_large_caches(arena, size) {
+        if let Ok(at) = arena.try_alloc(size, align, contents, Limit::Peak) {
+            return Some(at);
+        }
+    }
+    // A search for free memory that cannot be there takes as long as one that finds it.
+    let served = if budget::is_full(size) {
+        Err(Shortage::OverBudget)
+    } else {
+        arena.try_alloc(size, align, contents, Limit::Cap)
+    };
+    match served {
+        Ok(at) => {
+            // After the allocation, so that its resident pages are not purged. Its other pages are only accounted so far.
+            let gone = purge_for(arena, size, bytes_to_keep(Reason::Peak));
+            budget::purged_at_peak(gone, arena.served_bytes());
+            Some(at)
+        }
+        Err(Shortage::Full | Shortage::Refused) => None,
+        Err(Shortage::OverBudget) => {
+            if ask_for_untouched(arena, size) {
+                if let Ok(at) = arena.try_alloc(size, align, contents, Limit::Cap) {
+                    return Some(at);
+                }
+            }
+            if !budget::may_make_room(size, cached_bytes()) {
+                return None;
+            }
+            let bytes = size.checked_add(tuning::purge_ahead_bytes())?;
+            let limit = bytes_to_keep(Reason::Cap { bytes });
+            // A block in a thread cache keeps its slab alive, which may lie where a run would fit.
+            let cached_before = cached_bytes();
+            arena.size_classes.empty_some_caches(arena.slab_zone(), size);
+            let gone = purge_for(arena, size, limit);
+            let at = arena.try_alloc(size, align, contents, Limit::Cap).ok();
+            if at.is_none() && gone == 0 && cached_bytes() >= cached_before {
+                budget::cap_holds(cached_bytes());
+            }
+            at
+        }
+    }
+}
+
+/// Asks the kernel how much of the accounted memory nobody has touched yet, so that the cap does not count it. Asks rarely, and about
+/// [a part](tuning::ask_bytes) of the memory at a time. Returns whether that may make room for `size` bytes.
+fn ask_for_untouched(arena: &Arena, size: usize) -> bool {
+    if size > budget::max_bytes() || !budget::may_ask_for_untouched() {
+        return false;
+    }
+    let mut left = tuning::ask_bytes();
+    let untouched: usize = arena.region.zones().iter().rev().map(|zone| zone.untouched_bytes(&mut left)).sum();
+    budget::set_untouched(untouched);
+    untouched > 0
+}
+
+/// Purges free memory for a request of `brought_bytes`, until at most `limit_bytes` are resident or the request has done its part.
+/// Returns the bytes purged. Notes it if there was nothing to purge.
+pub(crate) fn purge_for(arena: &Arena, brought_bytes: usize, limit_bytes: usize) -> usize {
+    let surplus = resident_bytes().saturating_sub(limit_bytes);
+    let gone = trim_within(arena, &mut Allowance::of_request(brought_bytes, surplus), Purge::Now);
+    if gone == 0 && surplus > 0 {
+        budget::nothing_left_to_purge();
+    }
+    gone
+}
+
+/// Empties thread caches, some at a time, if they hold much of the memory in use, so that their slabs return to the zone. Each cache costs
+/// its thread a refill, so the program must request as much memory again before a cache's next time. Returns whether some were emptied.
+fn empty_large_caches(arena: &Arena, brought_bytes: usize) -> bool {
+    /// Bytes served when the caches were last emptied.
+    static LAST_BYTES: AtomicU64 = AtomicU64::new(0);
+    let much = counters::used_bytes() / tuning::cached_part();
+    let (last, now) = (LAST_BYTES.load(Ordering::Relaxed), arena.served_bytes());
+    let is_due = now >= last.saturating_add((much / arena.size_classes.calls_to_empty(brought_bytes)) as u64)
+        && arena.size_classes.cached_bytes() >= much
+        && LAST_BYTES.compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+    if is_due {
+        arena.size_classes.empty_some_caches(arena.slab_zone(), brought_bytes);
+    }
+    is_due
+}
+
+/// A request's part of a purge by time, down to `keep_bytes`. Returns the bytes purged. Thread caches are emptied only if nothing else is
+/// left.
+pub(crate) fn purge_by_tick(arena: &Arena, keep_bytes: usize) -> usize {
+    let gone = purge_for(arena, 0, keep_bytes);
+    if gone > 0 || resident_bytes() <= keep_bytes {
+        return gone;
+    }
+    arena.release_cached();
+    arena.size_classes.empty_some_caches(arena.slab_zone(), 0);
+    purge_for(arena, 0, keep_bytes)
+}
+
+/// Purges free memory until at most `keep_bytes` are resident, or no free memory is. Returns the bytes purged.
+pub(crate) fn trim(arena: &Arena, keep_bytes: usize, how: Purge) -> usize {
+    if how == Purge::Lazily {
+        // Lazily purged memory stays accounted, so the resident size does not tell when to stop.
+        arena.size_classes.empty_caches(arena.slab_zone());
+        arena.release_cached();
+        return trim_zones(arena, &mut Allowance::unlimited(resident_bytes().saturating_sub(keep_bytes)), how);
+    }
+    let surplus = || Allowance::unlimited(resident_bytes().saturating_sub(keep_bytes));
+    arena.release_cached();
+    let mut gone = trim_zones(arena, &mut surplus(), Purge::Now);
+    if surplus().bytes > 0 {
+        if keep_bytes == 0 {
+            arena.size_classes.vacate_caches(arena.slab_zone());
+        } else {
+            arena.size_classes.empty_caches(arena.slab_zone());
+        }
+        gone += trim_within(arena, &mut surplus(), Purge::Now);
+    }
+    gone
+}
+
+/// Purges free pages of slabs, which may free slabs, and free runs.
+fn trim_within(arena: &Arena, allowance: &mut Allowance, how: Purge) -> usize {
+    let runs = trim_zones(arena, allowance, how);
+    let pages = arena.size_classes.purge(arena.slab_zone(), allowance);
+    runs + pages + if pages > 0 { trim_zones(arena, allowance, how) } else { 0 }
+}
+
+fn trim_zones(arena: &Arena, allowance: &mut Allowance, how: Purge) -> usize {
+    arena.region.zones().iter().rev().map(|zone| zone.trim(allowance, how)).sum()
+}
+
+// The decay ticks of the program's threads and of the background thread, which purge free memory by time.
+
+/// The facts of a tick.
+fn snapshot(arena: &Arena) -> HeapSnapshot {
+    HeapSnapshot {
+        resident_bytes: resident_bytes(),
+        used_bytes: counters::used_bytes(),
+        cached_bytes: cached_bytes(),
+        peak_bytes: counters::take_seen_peak_bytes(),
+        served_bytes: arena.served_bytes(),
+        is_in_phase: open_phases::is_any(),
+    }
+}
+
+/// Decides how much memory may be purged. The background thread purges it, and a thread of the program purges a part.
+fn tick(arena: &Arena, state: &mut DecayState, by: Caller) -> Verdict {
+    let now_ns = os::monotonic_ns();
+    if let Some(keep_bytes) = state.unfinished(now_ns).filter(|_| by == Caller::Program) {
+        if open_phases::is_any() {
+            state.stop_purge();
+        } else {
+            purge_part(arena, state, keep_bytes);
+        }
+        return Verdict::Wait;
+    }
+    let snapshot = snapshot(arena);
+    let verdict = state.take_in(snapshot, now_ns, by);
+    if let Verdict::Keep(keep_bytes) = verdict {
+        match by {
+            Caller::Background => state.purged(snapshot.marks(), trim(arena, keep_bytes, Purge::Now)),
+            Caller::Program => purge_part(arena, state, keep_bytes),
+        }
+    }
+    verdict
+}
+
+/// Does a request's part of a purge down to `keep_bytes`.
+fn purge_part(arena: &Arena, state: &mut DecayState, keep_bytes: usize) {
+    let gone_bytes = purge_by_tick(arena, keep_bytes);
+    state.purged_part(keep_bytes, Marks::of(resident_bytes(), counters::used_bytes(), cached_bytes()), gone_bytes);
+}
+
+/// From now on, free memory is purged by this policy; see `decay`. The call neither waits nor allocates.
+pub(crate) fn follow(policy: Policy) {
+    decay::follow(policy, || {
+        run_tick(Caller::Program);
+    });
+}
+
+/// Runs a tick; `None` without an arena, or while another thread runs one.
+fn run_tick(by: Caller) -> Option<Verdict> {
+    let arena = get()?;
+    decay::with_state(|state| tick(arena, state, by))
+}
+
+/// Runs a tick, if one is due, and checks the memory of the control group. Returns how long the background thread may sleep before the next tick;
+/// `None` if there is nothing to look at until the program wakes it.
+pub(crate) fn tick_in_background() -> Option<Duration> {
+    if decay::time_to_tick().is_some_and(|time| time.is_zero()) {
+        let verdict = run_tick(Caller::Background);
+        decay::ticked(verdict == Some(Verdict::Rest));
+    }
+    if !open_phases::is_any() {
+        relieve();
+    }
+    [decay::time_to_tick(), time_to_watch()].into_iter().flatten().min()
+}
+
+// Memory pressure: free memory is purged while a control group of the process comes near to its memory limit.
+
+/// When the control group's files may be read again, by [`os::monotonic_ns`].
+static NEXT_NS: AtomicU64 = AtomicU64::new(0);
+static PURGES: AtomicU64 = AtomicU64::new(0);
+static IS_TOLD: AtomicBool = AtomicBool::new(false);
+
+/// Whether to read the control group's files: only if the group had a limit when the process started, and not in a sandbox, which may end
+/// the process for it.
+fn is_watching() -> bool {
+    !os::is_in_sandbox() && os::host().limits.is_memory_grouped
+}
+
+/// Purges free memory if a control group is short of memory. Call it while no phase is open. Waits for nobody.
+pub(crate) fn relieve() {
+    if !is_watching() {
+        return;
+    }
+    let Some(arena) = get() else { return };
+    let free_bytes = resident_bytes().saturating_sub(counters::used_bytes());
+    let (now, next) = (os::monotonic_ns(), NEXT_NS.load(Ordering::Relaxed));
+    if free_bytes == 0 || now < next {
+        return;
+    }
+    let after = now + tuning::watch_ms() as u64 * 1_000_000;
+    if NEXT_NS.compare_exchange(next, after, Ordering::Relaxed, Ordering::Relaxed).is_err() {
+        return;
+    }
+    let missing_bytes = os::missing_memory(tuning::spare_part(), tuning::stall_percent());
+    if missing_bytes == 0 {
+        return;
+    }
+    let gone_bytes = trim(arena, bytes_to_keep(Reason::Pressure { missing_bytes }), Purge::Now);
+    if gone_bytes == 0 {
+        return;
+    }
+    PURGES.fetch_add(1, Ordering::Relaxed);
+    if !IS_TOLD.swap(true, Ordering::Relaxed) {
+        os::warn(format_args!(
+            "the control group is short of memory: purged {gone_bytes} bytes of free memory; from now on this is only counted in stats()"
+        ));
+    }
+}
+
+/// How often free memory was purged because a control group was short of memory.
+pub(crate) fn pressure_purges() -> u64 {
+    PURGES.load(Ordering::Relaxed)
+}
+
+/// How long the background thread may sleep before it looks again; `None` if it need not look.
+pub(crate) fn time_to_watch() -> Option<Duration> {
+    is_watching().then(|| Duration::from_millis(tuning::rest_ms() as u64))
+}
