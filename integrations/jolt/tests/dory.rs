@@ -5,8 +5,11 @@
 
 #![cfg(feature = "dory")]
 
+#[path = "../../test_support.rs"]
+mod support;
+
 use std::hint::black_box;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::MutexGuard;
 
 use dory_pcs::backends::arkworks::{
     ArkDoryProof, ArkFr, ArkGT, ArkworksPolynomial, BN254, Blake2bTranscript, G1Routines, G2Routines,
@@ -21,8 +24,7 @@ static ALLOCATOR: zk_alloc::ZkAllocator = zk_alloc::ZkAllocator;
 
 /// The phase, the statistics and the cache belong to the process, so tests that use any of them take turns.
 fn alone() -> MutexGuard<'static, ()> {
-    static TURN: Mutex<()> = Mutex::new(());
-    let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let turn = support::alone();
     invalidate_cache();
     turn
 }
@@ -124,9 +126,7 @@ fn errors_come_back_unchanged() {
     );
     assert_eq!(refused.err(), Some(DoryError::InvalidPointDimension { expected: 12, actual: 11 }));
 
-    let before = zk_alloc::stats().arena_bytes;
-    drop(black_box(vec![1u8; 1 << 20]));
-    assert_eq!(zk_alloc::stats().arena_bytes, before, "a phase is still open");
+    support::assert_no_phase_is_open();
 }
 
 /// The prepared points live in a static. If a program fills the cache inside a phase by mistake, it lies in the arena
