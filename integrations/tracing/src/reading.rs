@@ -1,0 +1,221 @@
+//! The counters at one moment, of zk-alloc and of the kernel, and their changes between two.
+#![cfg_attr(unix, allow(unsafe_code, reason = "asks the kernel"))]
+
+use std::ops::AddAssign;
+use std::time::Instant;
+
+use serde::Serialize;
+
+/// The changes of the process's counters while a span was entered on any thread. It includes the work of
+/// other threads, such as rayon's workers. Sizes are in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Totals {
+    /// Time, in nanoseconds. Where several threads were in the span at once, it counts once.
+    pub wall_ns: u64,
+    /// Processor time of all threads, in nanoseconds.
+    pub cpu_ns: u64,
+    /// Page faults of all threads that needed no disk.
+    pub minor_faults: u64,
+    /// Whether the arena served at any time of it. If not, all that follows is 0 and means nothing.
+    pub is_served: bool,
+    /// Requests that the arena served.
+    pub requests: u64,
+    /// Bytes of them ([`Stats::arena_bytes`](zk_alloc::Stats::arena_bytes)).
+    pub allocated_bytes: u64,
+    /// Bytes among them that were not resident ([`Stats::fresh_bytes`](zk_alloc::Stats::fresh_bytes)).
+    pub fresh_bytes: u64,
+    /// Bytes requested of the arena that the backing allocator served instead.
+    pub overflow_bytes: u64,
+    /// The peak of the live bytes of the process ([`Stats::peak_live_bytes`](zk_alloc::Stats::peak_live_bytes)).
+    pub peak_live_bytes: u64,
+}
+
+impl AddAssign<&Self> for Totals {
+    fn add_assign(&mut self, more: &Self) {
+        self.wall_ns += more.wall_ns;
+        self.cpu_ns += more.cpu_ns;
+        self.minor_faults += more.minor_faults;
+        self.is_served |= more.is_served;
+        self.requests += more.requests;
+        self.allocated_bytes += more.allocated_bytes;
+        self.fresh_bytes += more.fresh_bytes;
+        self.overflow_bytes += more.overflow_bytes;
+        self.peak_live_bytes = self.peak_live_bytes.max(more.peak_live_bytes);
+    }
+}
+
+/// The changes of one thread's counters while it was in a span. Sizes are in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct ThreadTotals {
+    /// Time, in nanoseconds.
+    pub wall_ns: u64,
+    /// Processor time, in nanoseconds. 0 where the system does not tell it for a thread (all but Linux).
+    pub cpu_ns: u64,
+    /// Page faults that needed no disk. 0 as above.
+    pub minor_faults: u64,
+    /// Requests that the arena served.
+    pub requests: u64,
+    /// Bytes of them.
+    pub allocated_bytes: u64,
+}
+
+impl AddAssign<&Self> for ThreadTotals {
+    fn add_assign(&mut self, more: &Self) {
+        self.wall_ns += more.wall_ns;
+        self.cpu_ns += more.cpu_ns;
+        self.minor_faults += more.minor_faults;
+        self.requests += more.requests;
+        self.allocated_bytes += more.allocated_bytes;
+    }
+}
+
+/// The arena's memory at one moment, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Level {
+    /// Live blocks and page runs.
+    pub live_bytes: u64,
+    /// Resident memory of the arena.
+    pub resident_bytes: u64,
+    /// Free and resident: retained for the next proof, cached by threads, or lost to rounding.
+    pub retained_bytes: u64,
+}
+
+/// The process's counters at one moment.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Reading {
+    pub(crate) at_ns: u64,
+    pub(crate) level: Level,
+    pub(crate) phases: u64,
+    pub(crate) has_arena: bool,
+    usage: Usage,
+    is_serving: bool,
+    requests: u64,
+    allocated_bytes: u64,
+    fresh_bytes: u64,
+    overflow_bytes: u64,
+}
+
+impl Reading {
+    pub(crate) fn now(began: Instant) -> Self {
+        let stats = zk_alloc::stats();
+        Self {
+            at_ns: began.elapsed().as_nanos() as u64,
+            level: Level {
+                live_bytes: stats.live_bytes as u64,
+                resident_bytes: stats.resident_bytes as u64,
+                retained_bytes: stats.retained_bytes() as u64,
+            },
+            phases: stats.phases,
+            has_arena: stats.address_space_bytes > 0,
+            usage: Usage::of_process(),
+            is_serving: zk_alloc::is_serving(),
+            requests: stats.arena_allocations,
+            allocated_bytes: stats.arena_bytes,
+            fresh_bytes: stats.fresh_bytes,
+            overflow_bytes: stats.overflow_bytes,
+        }
+    }
+
+    /// The changes since `before`, between which live bytes had this peak.
+    pub(crate) fn since(&self, before: &Self, peak_live_bytes: u64) -> Totals {
+        let is_served = self.is_serving || before.is_serving || self.requests > before.requests;
+        Totals {
+            wall_ns: self.at_ns - before.at_ns,
+            // The kernel's sum over running threads may go back by a little.
+            cpu_ns: self.usage.cpu_ns.saturating_sub(before.usage.cpu_ns),
+            minor_faults: self.usage.minor_faults.saturating_sub(before.usage.minor_faults),
+            is_served,
+            // The sums over threads are not taken at one instant.
+            requests: self.requests.saturating_sub(before.requests),
+            allocated_bytes: self.allocated_bytes.saturating_sub(before.allocated_bytes),
+            fresh_bytes: self.fresh_bytes.saturating_sub(before.fresh_bytes),
+            // The program may have reset it.
+            overflow_bytes: self.overflow_bytes.saturating_sub(before.overflow_bytes),
+            peak_live_bytes: if is_served { peak_live_bytes } else { 0 },
+        }
+    }
+}
+
+/// A thread's counters at one moment.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ThreadReading {
+    at_ns: u64,
+    usage: Usage,
+    requests: u64,
+    allocated_bytes: u64,
+}
+
+impl ThreadReading {
+    /// Of the calling thread.
+    pub(crate) fn at(at_ns: u64) -> Self {
+        let stats = zk_alloc::thread_stats();
+        Self { at_ns, usage: Usage::of_thread(), requests: stats.allocations, allocated_bytes: stats.bytes }
+    }
+
+    pub(crate) fn since(&self, before: &Self) -> ThreadTotals {
+        ThreadTotals {
+            wall_ns: self.at_ns - before.at_ns,
+            cpu_ns: self.usage.cpu_ns.saturating_sub(before.usage.cpu_ns),
+            minor_faults: self.usage.minor_faults.saturating_sub(before.usage.minor_faults),
+            requests: self.requests.saturating_sub(before.requests),
+            allocated_bytes: self.allocated_bytes.saturating_sub(before.allocated_bytes),
+        }
+    }
+}
+
+/// The kernel's counters so far.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Usage {
+    pub(crate) cpu_ns: u64,
+    pub(crate) minor_faults: u64,
+}
+
+impl Usage {
+    /// Of all threads of the process.
+    #[cfg(unix)]
+    pub(crate) fn of_process() -> Self {
+        Self::of(libc::RUSAGE_SELF)
+    }
+
+    /// Of the calling thread.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn of_thread() -> Self {
+        Self::of(libc::RUSAGE_THREAD)
+    }
+
+    /// Unknown here.
+    #[cfg(not(unix))]
+    pub(crate) fn of_process() -> Self {
+        Self::default()
+    }
+
+    /// Unknown here.
+    #[cfg(not(target_os = "linux"))]
+    pub(crate) fn of_thread() -> Self {
+        Self::default()
+    }
+
+    #[cfg(unix)]
+    fn of(who: libc::c_int) -> Self {
+        let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
+        // SAFETY: the place is as long as the kernel writes.
+        unsafe { libc::getrusage(who, usage.as_mut_ptr()) };
+        // SAFETY: all zeroes is a valid value too, should the call fail.
+        let usage = unsafe { usage.assume_init() };
+        let ns = |time: libc::timeval| time.tv_sec as u64 * 1_000_000_000 + time.tv_usec as u64 * 1_000;
+        Self { cpu_ns: ns(usage.ru_utime) + ns(usage.ru_stime), minor_faults: usage.ru_minflt as u64 }
+    }
+}
+
+/// Bytes of a page of memory.
+pub(crate) fn page_bytes() -> u64 {
+    #[cfg(unix)]
+    // SAFETY: reads a constant of the system.
+    let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    #[cfg(not(unix))]
+    let bytes = 0;
+    u64::try_from(bytes).ok().filter(|&bytes| bytes > 0).unwrap_or(4096)
+}

@@ -1,0 +1,479 @@
+//! The account of each span. At each entry and exit of a span, the changes of the counters since the last one are added to all
+//! spans that are entered at that time.
+//!
+//! Collections live in the system allocator: the program's allocator would count them as the prover's.
+
+use std::cmp::Reverse;
+use std::hash::{BuildHasherDefault, DefaultHasher};
+use std::thread::ThreadId;
+use std::time::Instant;
+
+use allocator_api2::alloc::System;
+
+use crate::reading::{Level, Reading, ThreadReading, ThreadTotals, Totals};
+
+/// A list in the system allocator.
+pub(crate) type List<T> = allocator_api2::vec::Vec<T, System>;
+
+/// A map in the system allocator, without random keys, which a thread would have to fetch first.
+pub(crate) type Map<K, V> = hashbrown::HashMap<K, V, BuildHasherDefault<DefaultHasher>, System>;
+
+pub(crate) const fn list<T>() -> List<T> {
+    List::new_in(System)
+}
+
+pub(crate) fn map<K, V>() -> Map<K, V> {
+    Map::with_hasher_in(BuildHasherDefault::default(), System)
+}
+
+/// The most threads that are told apart. Spans that others enter are not recorded.
+const MOST_THREADS: usize = 1024;
+
+/// What was recorded so far.
+#[derive(Debug)]
+pub(crate) struct Recording {
+    began: Instant,
+    pub(crate) last: Reading,
+    /// Phases that had begun when the recording did.
+    pub(crate) phases_before: u64,
+    pub(crate) tree: Tree,
+    pub(crate) timeline: Timeline,
+    pub(crate) threads: List<Thread>,
+    by_id: Map<ThreadId, usize>,
+    /// The spans that exist.
+    spans: Map<u64, Span>,
+    /// The nodes of which spans are entered now.
+    open_nodes: List<NodeId>,
+    /// The spans that are entered now, in the order of their entries.
+    entered: List<Entered>,
+    /// Entries that were not recorded.
+    pub(crate) unrecorded: u64,
+}
+
+#[derive(Debug)]
+struct Span {
+    node: Option<NodeId>,
+    was_entered: bool,
+}
+
+/// A thread that entered a span.
+#[derive(Debug)]
+pub(crate) struct Thread {
+    /// In UTF-8.
+    name: Option<List<u8>>,
+    /// Its number in its pool, if it is a worker of rayon.
+    worker: Option<usize>,
+    last: ThreadReading,
+}
+
+impl Thread {
+    /// Of the calling thread.
+    fn current(current: &std::thread::Thread, at_ns: u64) -> Self {
+        let name = current.name().map(|name| {
+            let mut own = list();
+            own.extend_from_slice(name.as_bytes());
+            own
+        });
+        Self { name, worker: rayon::current_thread_index(), last: ThreadReading::at(at_ns) }
+    }
+
+    /// The name of the thread with this number.
+    pub(crate) fn name(&self, number: usize) -> String {
+        match (&self.name, self.worker) {
+            (Some(name), _) => String::from_utf8_lossy(name).into_owned(),
+            (None, Some(worker)) => format!("rayon {worker}"),
+            (None, None) => format!("thread {number}"),
+        }
+    }
+}
+
+/// A span that is entered now.
+#[derive(Debug)]
+struct Entered {
+    span: u64,
+    entry: Entry,
+}
+
+impl Recording {
+    pub(crate) fn new() -> Self {
+        let began = Instant::now();
+        zk_alloc::take_peak_live_bytes();
+        let last = Reading::now(began);
+        let mut tree = Tree::new();
+        tree.node_mut(WHOLE).at_entry = last.level;
+        let mut open_nodes = list();
+        open_nodes.push(WHOLE);
+        Self {
+            began,
+            last,
+            phases_before: last.phases,
+            tree,
+            timeline: Timeline::new(),
+            threads: list(),
+            by_id: map(),
+            spans: map(),
+            open_nodes,
+            entered: list(),
+            unrecorded: 0,
+        }
+    }
+
+    /// A span came to be, under another, or else under the span that a worker of rayon works for.
+    pub(crate) fn span_made(&mut self, span: u64, name: &'static str, parent: Parent) {
+        let under = match parent {
+            Parent::Span(parent) => self.spans.get(&parent).map_or(Some(WHOLE), |parent| parent.node),
+            Parent::None => Some(WHOLE),
+            Parent::Unknown => Some(self.served_by_worker().unwrap_or(WHOLE)),
+        };
+        let node = under.and_then(|under| self.tree.find_or_add(under, name));
+        self.spans.insert(span, Span { node, was_entered: false });
+    }
+
+    pub(crate) fn span_gone(&mut self, span: u64) {
+        self.spans.remove(&span);
+    }
+
+    /// The calling thread entered a span.
+    pub(crate) fn enter(&mut self, span: u64) {
+        self.advance();
+        let node = self.spans.get(&span).and_then(|span| span.node);
+        let (Some(node), Some(thread)) = (node, self.thread()) else {
+            self.unrecorded += 1;
+            return;
+        };
+        self.advance_thread(thread);
+        let is_first = self.spans.get_mut(&span).is_some_and(|span| !std::mem::replace(&mut span.was_entered, true));
+        let entry = self.tree.node_mut(node);
+        if entry.spans == 0 {
+            entry.at_entry = self.last.level;
+        }
+        entry.spans += u64::from(is_first);
+        entry.entered += 1;
+        if entry.entered == 1 {
+            self.open_nodes.push(node);
+        }
+        entry.on_thread(thread);
+        let entry = Entry { node, thread, begun_ns: self.last.at_ns, totals: Totals::default() };
+        self.entered.push(Entered { span, entry });
+    }
+
+    /// The calling thread left a span.
+    pub(crate) fn exit(&mut self, span: u64) {
+        let Some(&thread) = self.by_id.get(&std::thread::current().id()) else { return };
+        let is_this = |entered: &Entered| entered.span == span && entered.entry.thread == thread;
+        let Some(index) = self.entered.iter().rposition(is_this) else { return };
+        self.advance();
+        self.advance_thread(thread);
+        // Spans that this thread entered later, and has not left: the trace shows them in two parts, because parts nest.
+        for later in self.entered[index + 1..].iter_mut().filter(|later| later.entry.thread == thread).rev() {
+            self.timeline.push_entry(later.entry);
+            (later.entry.begun_ns, later.entry.totals) = (self.last.at_ns, Totals::default());
+        }
+        let Entered { entry, .. } = self.entered.remove(index);
+        self.timeline.push_entry(entry);
+        let node = self.tree.node_mut(entry.node);
+        node.at_exit = self.last.level;
+        node.entered -= 1;
+        if node.entered == 0 {
+            self.open_nodes.retain(|&open| open != entry.node);
+        }
+    }
+
+    /// The entries that have not ended.
+    pub(crate) fn entered(&self) -> impl Iterator<Item = &Entry> {
+        self.entered.iter().map(|entered| &entered.entry)
+    }
+
+    /// Adds what the process did since the last entry or exit to the spans that are entered.
+    pub(crate) fn advance(&mut self) {
+        let peak_live_bytes = zk_alloc::take_peak_live_bytes() as u64;
+        let now = Reading::now(self.began);
+        let changes = now.since(&self.last, peak_live_bytes);
+        self.open_nodes.iter().for_each(|&node| self.tree.node_mut(node).totals += &changes);
+        self.entered.iter_mut().for_each(|entered| entered.entry.totals += &changes);
+        self.timeline.push_sample(Sample {
+            at_ns: now.at_ns,
+            level: now.level,
+            peak_live_bytes: changes.peak_live_bytes,
+        });
+        self.last = now;
+    }
+
+    /// Adds what the calling thread did since its last entry or exit to the spans that it is in.
+    fn advance_thread(&mut self, thread: usize) {
+        let now = ThreadReading::at(self.last.at_ns);
+        let changes = now.since(&std::mem::replace(&mut self.threads[thread].last, now));
+        let own = |entered: &&Entered| entered.entry.thread == thread;
+        for (index, Entered { entry, .. }) in self.entered.iter().enumerate().filter(|(_, entered)| own(entered)) {
+            // Of two spans that share a node, the first counts.
+            if !self.entered[..index].iter().filter(own).any(|earlier| earlier.entry.node == entry.node) {
+                *self.tree.node_mut(entry.node).on_thread(thread) += &changes;
+            }
+        }
+    }
+
+    /// The number of the calling thread; `None` if there are too many.
+    fn thread(&mut self) -> Option<usize> {
+        let current = std::thread::current();
+        let next = self.threads.len();
+        if let Some(&known) = self.by_id.get(&current.id()) {
+            return Some(known);
+        } else if next == MOST_THREADS {
+            return None;
+        }
+        self.threads.push(Thread::current(&current, self.last.at_ns));
+        self.by_id.insert(current.id(), next);
+        Some(next)
+    }
+
+    /// For a span without a parent on a worker of rayon: the innermost span of the thread that the pool works for. It is known if
+    /// just one thread outside of the pool is in a span.
+    fn served_by_worker(&self) -> Option<NodeId> {
+        rayon::current_thread_index()?;
+        let mut outside = self.entered.iter().filter(|entered| self.threads[entered.entry.thread].worker.is_none());
+        let innermost = outside.clone().next_back()?.entry;
+        outside.all(|entered| entered.entry.thread == innermost.thread).then_some(innermost.node)
+    }
+}
+
+/// A span's parent, as tracing tells it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Parent {
+    Span(u64),
+    /// The program says that it has none.
+    None,
+    /// Its thread was in no span.
+    Unknown,
+}
+
+/// More than any prover has. It bounds the layer's memory where a recursive function is a span.
+const MOST_NODES: usize = 4096;
+
+/// A node's place in the tree. The node of the whole program is [`WHOLE`].
+pub(crate) type NodeId = usize;
+
+pub(crate) const WHOLE: NodeId = 0;
+
+/// All spans of one name that stand under one node.
+#[derive(Debug)]
+pub(crate) struct Node {
+    pub(crate) name: &'static str,
+    pub(crate) totals: Totals,
+    /// Spans that were entered.
+    pub(crate) spans: u64,
+    /// Entries of them that have not ended.
+    pub(crate) entered: usize,
+    /// At the first entry, and at the last exit.
+    pub(crate) at_entry: Level,
+    pub(crate) at_exit: Level,
+    /// By thread, of those that entered it.
+    pub(crate) threads: List<(usize, ThreadTotals)>,
+    first_child: Option<NodeId>,
+    next_sibling: Option<NodeId>,
+}
+
+impl Node {
+    fn new(name: &'static str) -> Self {
+        Self {
+            name,
+            totals: Totals::default(),
+            spans: 0,
+            entered: 0,
+            at_entry: Level::default(),
+            at_exit: Level::default(),
+            threads: list(),
+            first_child: None,
+            next_sibling: None,
+        }
+    }
+
+    /// This thread's part of it.
+    pub(crate) fn on_thread(&mut self, thread: usize) -> &mut ThreadTotals {
+        let index = self.threads.iter().position(|known| known.0 == thread).unwrap_or_else(|| {
+            self.threads.push((thread, ThreadTotals::default()));
+            self.threads.len() - 1
+        });
+        &mut self.threads[index].1
+    }
+}
+
+/// The spans, folded by name.
+#[derive(Debug)]
+pub(crate) struct Tree(List<Node>);
+
+impl Tree {
+    pub(crate) fn new() -> Self {
+        let mut nodes = list();
+        nodes.push(Node::new("the whole program"));
+        Self(nodes)
+    }
+
+    pub(crate) fn node(&self, id: NodeId) -> &Node {
+        &self.0[id]
+    }
+
+    pub(crate) fn node_mut(&mut self, id: NodeId) -> &mut Node {
+        &mut self.0[id]
+    }
+
+    /// The nodes under this one, in the order in which they came.
+    pub(crate) fn children(&self, id: NodeId) -> impl Iterator<Item = NodeId> {
+        std::iter::successors(self.0[id].first_child, |&child| self.0[child].next_sibling)
+    }
+
+    /// The node for spans of this name under `parent`. A new one, unless the tree is full.
+    pub(crate) fn find_or_add(&mut self, parent: NodeId, name: &'static str) -> Option<NodeId> {
+        let known = self.children(parent).find(|&child| self.0[child].name == name);
+        if known.is_some() || self.0.len() == MOST_NODES {
+            return known;
+        }
+        let new = self.0.len();
+        let last = self.children(parent).last();
+        match last {
+            Some(last) => self.0[last].next_sibling = Some(new),
+            None => self.0[parent].first_child = Some(new),
+        }
+        self.0.push(Node::new(name));
+        Some(new)
+    }
+}
+
+/// The most entries of spans that are kept: 8 MiB of them. Beyond, the shortest go.
+const MOST_ENTRIES: usize = 1 << 16;
+/// The most samples of the memory that are kept. Beyond, two become one.
+const MOST_SAMPLES: usize = 1 << 15;
+
+/// A span was entered, and left.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Entry {
+    pub(crate) node: NodeId,
+    pub(crate) thread: usize,
+    pub(crate) begun_ns: u64,
+    pub(crate) totals: Totals,
+}
+
+/// The memory at one moment.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sample {
+    pub(crate) at_ns: u64,
+    pub(crate) level: Level,
+    /// The peak of live bytes since the sample before.
+    pub(crate) peak_live_bytes: u64,
+}
+
+/// The contents of the trace: when each span was entered, and the arena's memory over time. Both are bounded.
+#[derive(Debug)]
+pub(crate) struct Timeline {
+    pub(crate) entries: List<Entry>,
+    pub(crate) samples: List<Sample>,
+    /// Entries that are not kept.
+    pub(crate) dropped: u64,
+    /// No entry is kept that is shorter.
+    shortest_ns: u64,
+    /// The number of samples that become one, and of those in the last one.
+    stride: usize,
+    in_last: usize,
+}
+
+impl Timeline {
+    pub(crate) fn new() -> Self {
+        Self { entries: list(), samples: list(), dropped: 0, shortest_ns: 0, stride: 1, in_last: 1 }
+    }
+
+    pub(crate) fn push_entry(&mut self, entry: Entry) {
+        if self.entries.len() == MOST_ENTRIES && entry.totals.wall_ns >= self.shortest_ns {
+            self.drop_shorter_half();
+        }
+        if entry.totals.wall_ns < self.shortest_ns {
+            self.dropped += 1;
+        } else {
+            self.entries.push(entry);
+        }
+    }
+
+    fn drop_shorter_half(&mut self) {
+        let half = self.entries.len() / 2;
+        self.entries.select_nth_unstable_by_key(half, |entry| Reverse(entry.totals.wall_ns));
+        self.shortest_ns = self.entries[half].totals.wall_ns;
+        self.dropped += (self.entries.len() - half) as u64;
+        self.entries.truncate(half);
+    }
+
+    pub(crate) fn push_sample(&mut self, sample: Sample) {
+        if self.in_last < self.stride {
+            if let Some(last) = self.samples.last_mut() {
+                *last = merged(*last, sample);
+                self.in_last += 1;
+                return;
+            }
+        }
+        if self.samples.len() == MOST_SAMPLES {
+            for pair in 0..MOST_SAMPLES / 2 {
+                self.samples[pair] = merged(self.samples[2 * pair], self.samples[2 * pair + 1]);
+            }
+            self.samples.truncate(MOST_SAMPLES / 2);
+            self.stride *= 2;
+        }
+        self.samples.push(sample);
+        self.in_last = 1;
+    }
+}
+
+fn merged(earlier: Sample, later: Sample) -> Sample {
+    Sample { peak_live_bytes: earlier.peak_live_bytes.max(later.peak_live_bytes), ..later }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spans_of_one_name_under_one_node_share_a_node_and_keep_their_order() {
+        let mut tree = Tree::new();
+        let prove = tree.find_or_add(WHOLE, "prove").unwrap();
+        let open = tree.find_or_add(prove, "open").unwrap();
+        let commit = tree.find_or_add(prove, "commit").unwrap();
+        assert_eq!(tree.find_or_add(prove, "open"), Some(open));
+        assert_ne!(tree.find_or_add(WHOLE, "open"), Some(open));
+        assert_eq!(tree.children(prove).collect::<Vec<_>>(), [open, commit]);
+    }
+
+    #[test]
+    fn a_recursion_fills_the_tree_and_no_more_memory() {
+        let mut tree = Tree::new();
+        let (mut parent, mut depth) = (WHOLE, 0);
+        while let Some(child) = tree.find_or_add(parent, "recurse") {
+            (parent, depth) = (child, depth + 1);
+        }
+        assert_eq!(depth, MOST_NODES - 1);
+    }
+
+    #[test]
+    fn the_longest_entries_are_kept_and_the_others_are_counted() {
+        let mut timeline = Timeline::new();
+        let pushed = 3 * MOST_ENTRIES as u64 + 7;
+        for n in 0..pushed {
+            // An outer span ends after those within it, so the last one is the longest.
+            let wall_ns = if n == pushed - 1 { u64::MAX } else { n % 1000 };
+            let totals = Totals { wall_ns, ..Totals::default() };
+            timeline.push_entry(Entry { node: 1, thread: 0, begun_ns: n, totals });
+        }
+        assert!(timeline.entries.len() <= MOST_ENTRIES);
+        assert_eq!(timeline.entries.len() as u64 + timeline.dropped, pushed);
+        assert_eq!(timeline.entries.last().unwrap().totals.wall_ns, u64::MAX);
+        assert!(timeline.entries.iter().all(|entry| entry.totals.wall_ns >= timeline.shortest_ns));
+    }
+
+    #[test]
+    fn samples_keep_their_peak_and_their_order_when_they_are_merged() {
+        let mut timeline = Timeline::new();
+        for n in 0..5 * MOST_SAMPLES as u64 {
+            let peak_live_bytes = if n == 12_345 { u64::MAX } else { n };
+            timeline.push_sample(Sample { at_ns: n, level: Level::default(), peak_live_bytes });
+        }
+        assert!(timeline.samples.len() <= MOST_SAMPLES);
+        assert!(timeline.samples.iter().any(|sample| sample.peak_live_bytes == u64::MAX));
+        assert!(timeline.samples.windows(2).all(|pair| pair[0].at_ns < pair[1].at_ns));
+        assert_eq!(timeline.samples.last().unwrap().at_ns, 5 * MOST_SAMPLES as u64 - 1);
+    }
+}

@@ -1,0 +1,346 @@
+//! The result of a recording: for the program, for `memory.json`, as a tree for the terminal, and as a trace for a viewer.
+
+use std::fmt;
+use std::io::{self, BufWriter, Write};
+
+use serde::Serialize;
+
+use crate::reading::{Level, ThreadTotals, Totals, page_bytes};
+use crate::recording::{NodeId, Recording, Sample, WHOLE};
+
+/// The result of [`Recorder::report`](crate::Recorder::report). `Display` prints it as a tree.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Report {
+    /// Which allocations are counted.
+    pub coverage: Coverage,
+    /// Bytes of a page: each page of the fresh bytes costs a page fault, unless it comes with others or in a huge page.
+    pub page_bytes: u64,
+    /// The whole program, since the recording began.
+    pub whole: SpanReport,
+    /// The spans without a parent, in the order in which they came.
+    pub spans: Vec<SpanReport>,
+    /// Entries of spans that are missing everywhere: on more than 1,024 threads, or under more than 4,095 names.
+    pub unrecorded_entries: u64,
+    /// Entries of spans that are missing in the trace, and only there: it keeps the longest, 65,536 at most.
+    pub entries_not_in_trace: u64,
+}
+
+/// Which allocations a report counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Coverage {
+    /// Those that the arena served: in phases, or all if the allocator is resident.
+    Arena,
+    /// None: no phase was open, or `ZkAllocator` is not the global allocator.
+    NothingServed,
+    /// None: phases were open, and `ZkAllocator` is not the global allocator.
+    NotInstalled,
+}
+
+/// All spans of one name under one parent. Sizes are in bytes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct SpanReport {
+    /// The spans' name.
+    pub name: String,
+    /// How many were entered. A span that is entered again, as in `async` code, counts once.
+    pub count: u64,
+    /// The changes of the process's counters. Children's totals are in it; those of children that overlap in time may add up to more.
+    #[serde(flatten)]
+    pub totals: Totals,
+    /// The arena when the first was entered.
+    pub at_entry: Level,
+    /// The arena when the last was left; as it is now for [`Report::whole`].
+    pub at_exit: Level,
+    /// The part of each thread that entered them. The rest of `totals` is the work of other threads.
+    pub threads: Vec<ThreadReport>,
+    /// The spans under these, in the order in which they came.
+    pub children: Vec<SpanReport>,
+}
+
+/// The part of one thread in a [`SpanReport`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct ThreadReport {
+    /// The thread's name, or else its number among rayon's workers or among the threads of the recording.
+    pub thread: String,
+    /// Its part.
+    #[serde(flatten)]
+    pub totals: ThreadTotals,
+}
+
+impl Report {
+    pub(crate) fn of(recording: &Recording) -> Self {
+        let mut whole = SpanReport::of(recording, WHOLE);
+        whole.at_exit = recording.last.level;
+        let coverage = if whole.totals.is_served {
+            Coverage::Arena
+        } else if recording.last.phases > recording.phases_before && !recording.last.has_arena {
+            Coverage::NotInstalled
+        } else {
+            Coverage::NothingServed
+        };
+        Self {
+            coverage,
+            page_bytes: page_bytes(),
+            spans: std::mem::take(&mut whole.children),
+            whole,
+            unrecorded_entries: recording.unrecorded,
+            entries_not_in_trace: recording.timeline.dropped,
+        }
+    }
+
+    /// The names of the innermost spans that held the peak of live bytes, from the outermost on. It is empty if no span did.
+    ///
+    /// ```
+    /// # let memory = zk_alloc_tracing::Recorder::new();
+    /// assert!(memory.report().peak_path().is_empty());
+    /// ```
+    #[must_use]
+    pub fn peak_path(&self) -> Vec<&str> {
+        let peak = self.whole.totals.peak_live_bytes;
+        let holds_peak = |span: &&SpanReport| peak > 0 && span.totals.peak_live_bytes == peak;
+        let first = self.spans.iter().find(holds_peak);
+        let path = std::iter::successors(first, |span| span.children.iter().find(holds_peak));
+        path.map(|span| span.name.as_str()).collect()
+    }
+}
+
+impl SpanReport {
+    fn of(recording: &Recording, id: NodeId) -> Self {
+        let node = recording.tree.node(id);
+        let children = recording.tree.children(id).map(|child| Self::of(recording, child));
+        let thread = |&(number, totals): &(usize, ThreadTotals)| ThreadReport {
+            thread: recording.threads[number].name(number),
+            totals,
+        };
+        Self {
+            name: node.name.to_owned(),
+            count: node.spans,
+            totals: node.totals,
+            at_entry: node.at_entry,
+            at_exit: node.at_exit,
+            threads: node.threads.iter().map(thread).collect(),
+            // A span that nobody entered says nothing, unless others stand under it.
+            children: children.filter(|child| child.count > 0 || !child.children.is_empty()).collect(),
+        }
+    }
+}
+
+/// A row of the table, its name indented.
+struct Row<'a>(String, &'a SpanReport);
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut rows = Vec::new();
+        self.spans.iter().for_each(|span| add(&mut rows, span, String::new(), String::new()));
+        rows.push(Row(self.whole.name.clone(), &self.whole));
+        let width = rows.iter().map(|row| row.0.chars().count()).max().unwrap_or(0);
+        writeln!(
+            f,
+            "{:width$} {:>7} {:>11} {:>11} {:>11} {:>9}",
+            "span", "count", "time", "peak", "allocated", "faults"
+        )?;
+        for Row(name, span) in rows {
+            let totals = &span.totals;
+            let bytes = |bytes| if totals.is_served { size(bytes) } else { "-".to_owned() };
+            writeln!(
+                f,
+                "{name:width$} {:>7} {:>11} {:>11} {:>11} {:>9}",
+                if span.count > 0 { grouped(span.count) } else { String::new() },
+                time(totals.wall_ns),
+                bytes(totals.peak_live_bytes),
+                bytes(totals.allocated_bytes),
+                grouped(totals.minor_faults),
+            )?;
+        }
+        self.write_notes(f)
+    }
+}
+
+impl Report {
+    fn write_notes(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let whole = &self.whole.totals;
+        match self.coverage {
+            Coverage::Arena => {
+                let (peak, path) = (size(whole.peak_live_bytes), self.peak_path());
+                let place = if path.is_empty() { "outside of all spans".to_owned() } else { path.join(" > ") };
+                write!(f, "peak of live memory: {peak}, in {place}")?;
+                if whole.overflow_bytes > 0 {
+                    let overflow = size(whole.overflow_bytes);
+                    write!(f, "\nnot counted: {overflow} that the backing allocator served instead of the arena")?;
+                }
+            }
+            Coverage::NothingServed => write!(
+                f,
+                "memory is not counted: no phase of zk-alloc was open, or zk_alloc::ZkAllocator is not the global allocator"
+            )?,
+            Coverage::NotInstalled => {
+                write!(f, "memory is not counted: zk_alloc::ZkAllocator is not the global allocator")?;
+            }
+        }
+        if self.coverage == Coverage::Arena && self.spans.iter().any(has_unserved) {
+            write!(f, "\n-: no phase of zk-alloc was open")?;
+        }
+        if self.unrecorded_entries > 0 {
+            write!(f, "\nnot recorded: {} entries of spans", grouped(self.unrecorded_entries))?;
+        }
+        if self.entries_not_in_trace > 0 {
+            write!(f, "\nnot in the trace: the {} shortest entries", grouped(self.entries_not_in_trace))?;
+        }
+        Ok(())
+    }
+}
+
+fn has_unserved(span: &SpanReport) -> bool {
+    !span.totals.is_served || span.children.iter().any(has_unserved)
+}
+
+/// Adds a span, whose row begins with `branch`, and those under it, whose rows begin with `stem`.
+fn add<'a>(rows: &mut Vec<Row<'a>>, span: &'a SpanReport, branch: String, stem: String) {
+    rows.push(Row(branch + &span.name, span));
+    let last = span.children.len().saturating_sub(1);
+    for (index, child) in span.children.iter().enumerate() {
+        let (branch, below) = if index == last { ("└─ ", "   ") } else { ("├─ ", "│  ") };
+        add(rows, child, format!("{stem}{branch}"), format!("{stem}{below}"));
+    }
+}
+
+fn time(ns: u64) -> String {
+    match ns {
+        0..1_000_000 => format!("{:.1} µs", ns as f64 / 1e3),
+        1_000_000..1_000_000_000 => format!("{:.1} ms", ns as f64 / 1e6),
+        _ => format!("{:.3} s", ns as f64 / 1e9),
+    }
+}
+
+fn size(bytes: u64) -> String {
+    match bytes {
+        0..0x400 => format!("{bytes} B"),
+        0x400..0x10_0000 => format!("{:.1} KiB", bytes as f64 / 1024.0),
+        0x10_0000..0x4000_0000 => format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20)),
+        _ => format!("{:.2} GiB", bytes as f64 / f64::from(1 << 30)),
+    }
+}
+
+/// With a comma before each three digits.
+fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index) % 3 == 0 {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// The trace is of one process.
+const PROCESS: u32 = 1;
+
+#[derive(Serialize)]
+struct Event<'a, A> {
+    name: &'a str,
+    /// `X` is a slice, `C` a value of a counter, `M` a name.
+    ph: char,
+    pid: u32,
+    tid: usize,
+    /// In microseconds.
+    ts: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    dur: Option<f64>,
+    args: A,
+}
+
+#[derive(Serialize)]
+struct Name<'a> {
+    name: &'a str,
+}
+
+#[derive(Serialize)]
+struct Bytes {
+    bytes: u64,
+}
+
+/// Writes a recording in Chrome's trace format, as JSON: <https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU>.
+pub(crate) fn write_trace(recording: &Recording, out: impl Write) -> io::Result<()> {
+    let mut events = Events { out: BufWriter::new(out), is_first: true };
+    events.out.write_all(b"{\"displayTimeUnit\":\"ms\",\"traceEvents\":[")?;
+    let program = std::env::args().next().unwrap_or_default();
+    events.name("process_name", 0, &program)?;
+    for (number, thread) in recording.threads.iter().enumerate() {
+        events.name("thread_name", number + 1, &thread.name(number))?;
+    }
+    let mut entries: Vec<_> = recording.timeline.entries.iter().chain(recording.entered()).collect();
+    // A slice comes before those within it.
+    entries.sort_by_key(|entry| (entry.begun_ns, std::cmp::Reverse(entry.totals.wall_ns)));
+    for entry in entries {
+        let node = recording.tree.node(entry.node);
+        events.slice(node.name, entry.thread + 1, entry.begun_ns, &entry.totals)?;
+    }
+    // Where nothing was served there is nothing to show.
+    if recording.tree.node(WHOLE).totals.is_served {
+        let mut peak_from_ns = 0;
+        for sample in &recording.timeline.samples {
+            events.sample(sample, peak_from_ns)?;
+            peak_from_ns = sample.at_ns;
+        }
+    }
+    let dropped = recording.timeline.dropped;
+    write!(events.out, "],\"otherData\":{{\"shortest entries left out\":{dropped}}}}}")?;
+    events.out.flush()
+}
+
+struct Events<W: Write> {
+    out: BufWriter<W>,
+    is_first: bool,
+}
+
+impl<W: Write> Events<W> {
+    fn write(&mut self, event: &impl Serialize) -> io::Result<()> {
+        self.out.write_all(if std::mem::take(&mut self.is_first) { b"\n" } else { b",\n" })?;
+        Ok(serde_json::to_writer(&mut self.out, event)?)
+    }
+
+    fn name(&mut self, what: &str, tid: usize, name: &str) -> io::Result<()> {
+        self.write(&Event { name: what, ph: 'M', pid: PROCESS, tid, ts: 0.0, dur: None, args: Name { name } })
+    }
+
+    fn slice(&mut self, name: &str, tid: usize, begun_ns: u64, totals: &Totals) -> io::Result<()> {
+        let dur = Some(microseconds(totals.wall_ns));
+        self.write(&Event { name, ph: 'X', pid: PROCESS, tid, ts: microseconds(begun_ns), dur, args: totals })
+    }
+
+    /// The peak is that of the time before the sample, so it is drawn from `peak_from_ns` on.
+    fn sample(&mut self, sample: &Sample, peak_from_ns: u64) -> io::Result<()> {
+        let level = &sample.level;
+        self.counter("peak of live", peak_from_ns, sample.peak_live_bytes)?;
+        self.counter("live", sample.at_ns, level.live_bytes)?;
+        self.counter("resident", sample.at_ns, level.resident_bytes)?;
+        self.counter("retained", sample.at_ns, level.retained_bytes)
+    }
+
+    fn counter(&mut self, name: &str, at_ns: u64, bytes: u64) -> io::Result<()> {
+        let (ts, args) = (microseconds(at_ns), Bytes { bytes });
+        self.write(&Event { name, ph: 'C', pid: PROCESS, tid: 0, ts, dur: None, args })
+    }
+}
+
+fn microseconds(ns: u64) -> f64 {
+    ns as f64 / 1e3
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_have_units_and_commas() {
+        assert_eq!([0, 999, 1000, 1_234_567].map(grouped), ["0", "999", "1,000", "1,234,567"]);
+        assert_eq!([7, 1536, 3 << 20, 5 << 30].map(size), ["7 B", "1.5 KiB", "3.0 MiB", "5.00 GiB"]);
+        assert_eq!([900, 2_500_000, 1_234_000_000].map(time), ["0.9 µs", "2.5 ms", "1.234 s"]);
+    }
+}
