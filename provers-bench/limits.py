@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What each allocator does under a memory limit: proofs of Poseidon2 in a control group, or under RLIMIT_DATA or RLIMIT_AS.
 
-usage: provers-bench/limits [--log-rows N] [--rounds N] [--allocators NAME,...]
+usage: provers-bench/limits.py [--log-rows N] [--rounds N] [--allocators NAME,...]
 
 Prints a Markdown table: the median time of a warm proof, or why there was none. The limits are multiples of the peak RSS that glibc needs
 without one. Needs the right to make a control group below the current one; without it, that part is left out.

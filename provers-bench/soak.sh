@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Whether the gate can be believed, by Plonky3's provers: unchanged code must pass every time, and code that is made worse must not.
-# usage: provers-bench/soak [RUNS [OPTIONS OF prove-bench check]]; for a machine that does nothing else
+# usage: provers-bench/soak.sh [RUNS [OPTIONS OF prove-bench check]]; for a machine that does nothing else
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The proving service and the node under load: every proof verified, nothing corrupted, no leak, memory within its budget.
-# usage: provers-bench/examples/soak [MINUTES]; a third each for the service, the service with workers, and the node
+# usage: provers-bench/examples/soak.sh [MINUTES]; a third each for the service, the service with workers, and the node
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 

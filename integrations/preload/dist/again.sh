@@ -9,7 +9,7 @@ if changed; then
     fail "the sources have changes without a commit, and this compares with a build of the last commit; nothing was built"
 fi
 git clone --quiet "$root" "$copy/elsewhere"
-CARGO_TARGET_DIR=$copy/target "$copy/elsewhere/integrations/preload/dist/run" --untried
+CARGO_TARGET_DIR=$copy/target "$copy/elsewhere/integrations/preload/dist/run.sh" --untried
 if ! diff "$dist/SHA256SUMS" "$copy/target/dist/SHA256SUMS"; then
     fail "a second build of the same commit made other packages"
 fi

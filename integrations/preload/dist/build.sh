@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds the library for any machine of an architecture, and checks it: build ARCHITECTURE
+# Builds the library for any machine of an architecture, and checks it: build.sh ARCHITECTURE
 source "$(dirname "$0")/common.sh"
 arch=$1
 target=$arch-unknown-linux-gnu
@@ -21,4 +21,4 @@ cp "$work/build/$target/release/$library" "$into/$library"
 while read -r loader; do
     patchelf --remove-needed "$loader" "$into/$library"
 done < <(readelf --dynamic --wide "$into/$library" | sed -n 's/.*(NEEDED).*\[\(ld-linux.*\)\]/\1/p')
-"$preload/dist/check" "$arch" "$into/$library"
+"$preload/dist/check.sh" "$arch" "$into/$library"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Checks that a library will run where its packages say: check ARCHITECTURE LIBRARY
+# Checks that a library will run where its packages say: check.sh ARCHITECTURE LIBRARY
 source "$(dirname "$0")/common.sh"
 arch=$1
 file=$2
@@ -12,7 +12,7 @@ case $arch in
 esac
 readelf --file-header "$file" | grep -q "Machine: *$machine" || fail "$file is not for $arch; no package was made"
 
-needed=$("$preload/dist/needs" "$file") || fail "no package was made"
+needed=$("$preload/dist/needs.sh" "$file") || fail "no package was made"
 
 versions=$(readelf --version-info --wide "$file" | sed -n 's/.*Name: \([^ ]*\) .*/\1/p' | sort -Vu)
 [ -n "$versions" ] || fail "readelf shows no versions that $file needs, so they cannot be checked; no package was made"

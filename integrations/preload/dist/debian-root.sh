@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Prints the folder of a small Debian, whose C library is as old as the mirror has: debian-root ARCHITECTURE
+# Prints the folder of a small Debian, whose C library is as old as the mirror has: debian-root.sh ARCHITECTURE
 # For another architecture than this machine's, programs are unpacked and no package is set up. Says why if there is none.
 source "$(dirname "$0")/common.sh"
 arch=$1

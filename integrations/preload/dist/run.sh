@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds libzk_alloc.so for other machines, packs it as .tar.gz, .deb and wheel into target/dist, and tries the packages here.
 # docs/preload.md says how to install them. Needs rustup, python3 with venv, readelf, GNU tar and dpkg-deb.
-#   run [--untried]
+#   run.sh [--untried]
 source "$(dirname "$0")/common.sh"
 here=$preload/dist
 
@@ -18,7 +18,7 @@ if changed; then
     say "the sources have changes without a commit: the packages are not those of a commit"
 fi
 
-"$here/tools"
+"$here/tools.sh"
 missing=()
 built=()
 for arch in "${architectures[@]}"; do
@@ -31,20 +31,19 @@ done
 [ "${#built[@]}" != 0 ] || fail "rustup has Rust's standard library for none of: ${missing[*]}; nothing was built"
 
 for arch in "${built[@]}"; do
-    "$here/build" "$arch"
+    "$here/build.sh" "$arch"
     python3 "$here/notices.py" "$arch-unknown-linux-gnu" "$work/tools" >"$work/$arch/THIRD-PARTY.md"
 done
 for arch in "${built[@]}"; do
     # One package of Debian has the same documents for every architecture.
     cmp -s "$work/${built[0]}/THIRD-PARTY.md" "$work/$arch/THIRD-PARTY.md" ||
         fail "THIRD-PARTY.md of $arch and ${built[0]} in $work differ: other crates are linked; no package was made"
-    "$here/tar" "$arch"
-    "$here/deb" "$arch"
+    "$here/pack.sh" "$arch"
     python3 "$preload/python/wheel.py" "$version" "$arch" "$work/$arch" "$dist"
 done
 (cd "$dist" && sha256sum -- *.tar.gz *.deb *.whl >SHA256SUMS)
 
-[ "${1-}" = --untried ] || "$here/try" "${built[@]}"
+[ "${1-}" = --untried ] || "$here/try.sh" "${built[@]}"
 say "made in $dist:"
 cat "$dist/SHA256SUMS"
 if [ "${#missing[@]}" != 0 ]; then

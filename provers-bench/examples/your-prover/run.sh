@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The bench of a package outside of the workspace: its table, and a gate that holds it to what it just was.
-# usage: run [OPTIONS OF check]
+# usage: run.sh [OPTIONS OF check]
 set -euo pipefail
 cd "$(dirname "$0")/../../.."
 

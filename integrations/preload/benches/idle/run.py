@@ -2,7 +2,7 @@
 """MiB resident of three services, as the kernel counts them, when they have idled for 15 seconds: under glibc, jemalloc, and
 libzk_alloc.so without and with its background thread. One line for each, the figures of all runs sorted.
 
-Usage: run LIBZK_ALLOC_SO [RUNS]; needs node, redis-server and redis-benchmark, and Debian's libjemalloc2. Debian's redis-server is
+Usage: run.py LIBZK_ALLOC_SO [RUNS]; needs node, redis-server and redis-benchmark, and Debian's libjemalloc2. Debian's redis-server is
 linked with that: its row of glibc is jemalloc's, too."""
 
 import os
