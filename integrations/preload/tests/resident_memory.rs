@@ -67,7 +67,7 @@ fn in_arms(of_arm: impl Fn(Arm) + Sync) {
 
 #[test]
 fn with_the_thread_a_busy_process_keeps_what_it_needs_and_an_idle_one_what_is_alive() {
-    let Some(program) = compiled("comes_down", &["comes_down.c"], &[]) else { return };
+    let Some(program) = compiled("idle", "idle.c", &[]) else { return };
     in_arms(|arm| {
         let stages = stages(&program, arm, "2.5", "4.5", "idle", true);
         assert_follows(arm, &stages);
@@ -79,7 +79,7 @@ fn with_the_thread_a_busy_process_keeps_what_it_needs_and_an_idle_one_what_is_al
 
 #[test]
 fn without_the_thread_a_process_that_asks_for_little_keeps_what_is_alive() {
-    let Some(program) = compiled("comes_down_trickle", &["comes_down.c"], &[]) else { return };
+    let Some(program) = compiled("idle", "idle.c", &[]) else { return };
     in_arms(|arm| {
         let stages = stages(&program, arm, "2.5", "7", "trickle", false);
         assert_follows(arm, &stages);
@@ -89,7 +89,7 @@ fn without_the_thread_a_process_that_asks_for_little_keeps_what_is_alive() {
 
 #[test]
 fn what_is_kept_for_ever_stays() {
-    let Some(program) = compiled("comes_down_never", &["comes_down.c"], &[]) else { return };
+    let Some(program) = compiled("idle", "idle.c", &[]) else { return };
     let stages = stages(&program, Arm::Default, "ever", "1", "trickle", false);
     assert!(stages.iter().all(|stage| stage.tasks == 1), "{stages:#?}");
     // What is free is not inherited by a child.
