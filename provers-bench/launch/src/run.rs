@@ -1,7 +1,8 @@
 //! Builds a package's driver with cargo, and runs it.
 
 use crate::INTERRUPTED;
-use crate::command_line::Run;
+use crate::command_line::{PROFILE, word};
+use crate::package::Package;
 use std::env;
 use std::ffi::OsString;
 use std::io;
@@ -14,21 +15,37 @@ const BARE_MINUTES: u32 = 1;
 const JEMALLOC_MINUTES: u32 = 1;
 const PEERS_MINUTES: u32 = 3;
 
-/// A package's driver, to be built and run.
-pub(crate) struct Bench<'a> {
-    run: &'a Run,
-    features: Vec<&'static str>,
-    minutes: u32,
+/// The arm that samples its call sites.
+const PROFILED_ARM: &str = "zk-alloc-profile";
+
+/// A package's driver, to be built and run with these arguments.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Run {
+    pub(crate) package: Package,
+    /// The features of the bench: `jemalloc` and `peers` for these allocators, `tune` if an arm has other values of zk-alloc's
+    /// constants, and `profile` if call sites are sampled.
+    pub(crate) features: Vec<&'static str>,
+    pub(crate) arguments: Vec<OsString>,
 }
 
-impl<'a> Bench<'a> {
-    pub(crate) fn new(run: &'a Run) -> Self {
-        let of = [("jemalloc", run.needs_jemalloc, JEMALLOC_MINUTES), ("peers", run.needs_peers, PEERS_MINUTES)];
-        let needed = || of.iter().filter(|(_, is_needed, _)| *is_needed);
-        let minutes = BARE_MINUTES + needed().map(|(_, _, minutes)| minutes).sum::<u32>() + run.package.minutes;
-        let optional = [("tune", run.needs_tune), ("profile", run.needs_profile)];
-        let optional = optional.into_iter().filter(|(_, is_needed)| *is_needed).map(|(name, _)| name);
-        Self { run, features: needed().map(|&(name, ..)| name).chain(optional).collect(), minutes }
+impl Run {
+    /// A prover's bench. It always includes an arm with jemalloc, except for a profile.
+    pub(crate) fn of_prover(package: &Package, arguments: Vec<OsString>) -> Self {
+        let is_profile = word(&arguments, 0) == PROFILE;
+        Self::of(package, !is_profile, is_profile, arguments)
+    }
+
+    /// A bench that starts no arm needs none of the bench's allocators.
+    pub(crate) fn of(package: &Package, has_arms: bool, is_profile: bool, arguments: Vec<OsString>) -> Self {
+        let names = |is: fn(&str) -> bool| has_arms && allocators(&arguments).any(is);
+        let needed = [
+            ("jemalloc", has_arms),
+            ("peers", names(|name| !is_built_anyway(name))),
+            ("tune", names(is_tuned)),
+            ("profile", is_profile || names(|name| name == PROFILED_ARM)),
+        ];
+        let features = needed.into_iter().filter_map(|(name, is_needed)| is_needed.then_some(name)).collect();
+        Self { package: package.clone(), features, arguments }
     }
 
     /// Builds the driver, then replaces this process by it. So Ctrl-C reaches only the bench, which exits cleanly.
@@ -48,9 +65,17 @@ impl<'a> Bench<'a> {
     }
 
     fn build(&self) -> u8 {
-        let package = &self.run.package;
+        let package = &self.package;
         let with = if package.is_bench() { String::new() } else { format!(" with {}", package.word) };
-        let minutes = if self.minutes == 1 { "a minute".to_owned() } else { format!("{} minutes", self.minutes) };
+        let of_allocators = self.features.iter().map(|feature| match *feature {
+            "jemalloc" => JEMALLOC_MINUTES,
+            "peers" => PEERS_MINUTES,
+            _ => 0,
+        });
+        let minutes = match BARE_MINUTES + of_allocators.sum::<u32>() + package.minutes {
+            1 => "a minute".to_owned(),
+            minutes => format!("{minutes} minutes"),
+        };
         eprintln!("prove-bench: building the bench{with}; the first time this takes about {minutes} on 2 cores");
         let begun = Instant::now();
         let code = code(self.cargo("build").status());
@@ -62,12 +87,12 @@ impl<'a> Bench<'a> {
 
     fn start(&self) -> Command {
         let mut command = self.cargo("run");
-        command.args(["--quiet", "--"]).args(&self.run.arguments);
+        command.args(["--quiet", "--"]).args(&self.arguments);
         command
     }
 
     fn cargo(&self, verb: &str) -> Command {
-        let package = &self.run.package;
+        let package = &self.package;
         let mut command = Command::new(program());
         command.args([verb, "--release", "--manifest-path"]).arg(package.folder.join("Cargo.toml"));
         command.args(["--bin", &package.name]);
@@ -123,17 +148,23 @@ fn cannot_run(error: &io::Error) {
     eprintln!("prove-bench: cannot run {}: {error}", program().display());
 }
 
-/// Makes this process ignore Ctrl-C while it waits for a child. The child also receives the signal, exits cleanly, and
-/// reports it by its exit code.
-pub(crate) fn leave_ctrl_c_to_children() {
-    #[cfg(unix)]
-    {
-        extern "C" fn nothing(_: libc::c_int) {}
-        // An empty handler instead of SIG_IGN, because a child would inherit SIG_IGN.
-        // SAFETY: the handler does nothing.
-        #[expect(unsafe_code, reason = "the standard library handles no signals")]
-        unsafe {
-            libc::signal(libc::SIGINT, nothing as extern "C" fn(libc::c_int) as libc::sighandler_t);
-        }
-    }
+/// The allocators, and sets of them, that a command line names.
+fn allocators(arguments: &[OsString]) -> impl Iterator<Item = &str> {
+    let words = || arguments.iter().map(|argument| argument.to_str().unwrap_or_default());
+    let before = [""].into_iter().chain(words());
+    let lists = before.zip(words()).filter_map(|(before, word)| {
+        if before == "--allocators" { Some(word) } else { word.strip_prefix("--allocators=") }
+    });
+    lists.flat_map(|list| list.split(','))
+}
+
+/// The set `quick`, and every arm that needs no other library.
+fn is_built_anyway(name: &str) -> bool {
+    let starts = ["glibc", "jemalloc", "zk-alloc"];
+    is_tuned(name) || ["quick", "bump-reset"].contains(&name) || starts.iter().any(|one| name.starts_with(one))
+}
+
+/// The arms that set constants of zk-alloc, and the sets of them.
+fn is_tuned(name: &str) -> bool {
+    ["ablation", "constants"].contains(&name) || name.starts_with("zk-alloc:")
 }
