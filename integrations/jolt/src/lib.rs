@@ -23,7 +23,7 @@ pub fn init() -> bool {
 /// Calls `f` in a phase and returns its result: a proof, a trace, preprocessing.
 ///
 /// `f` is called once, on the calling thread. Its result may outlive the phase. If you call a prover more than once,
-/// wrap it once instead: see [`wrap`](crate::wrap).
+/// wrap it once instead: see [`wrap`].
 ///
 /// # Panics
 ///
@@ -81,7 +81,7 @@ pub fn try_prove<T, E>(f: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
 /// as the type of a field.
 ///
 /// Arguments may be borrowed, but a borrowed value must outlive the wrapped prover: declare the value first. Or leave
-/// the prover unwrapped, and put the call in [`prove`](crate::prove): `prove(|| prove_sha2(&input))`.
+/// the prover unwrapped, and put the call in [`prove`]: `prove(|| prove_sha2(&input))`.
 ///
 /// # Panics
 ///

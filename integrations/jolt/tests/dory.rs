@@ -41,39 +41,31 @@ fn transcript() -> Blake2bTranscript<BN254> {
 }
 
 type Opened = (ArkGT, ArkDoryProof);
+type Setup = ProverSetup<BN254>;
 
-/// Commits and opens through the adapter.
-fn open(seed: u64, nu: usize, sigma: usize, setup: &ProverSetup<BN254>) -> Result<Opened, DoryError> {
+/// Commits and opens, through the adapter or without it.
+fn open_by(is_adapter: bool, seed: u64, nu: usize, sigma: usize, setup: &Setup) -> Result<Opened, DoryError> {
     let (polynomial, point) = statement(seed, nu, sigma);
-    let (commitment, rows, blind) = dory::commit::<BN254, Transparent, G1Routines>(&polynomial, nu, sigma, setup)?;
-    let (proof, _) = dory::prove::<_, BN254, G1Routines, G2Routines, _, _, Transparent>(
-        &polynomial,
-        &point,
-        rows,
-        blind,
-        nu,
-        sigma,
-        setup,
-        &mut transcript(),
-    )?;
+    let (commitment, rows, blind) = if is_adapter {
+        dory::commit::<BN254, Transparent, G1Routines>(&polynomial, nu, sigma, setup)?
+    } else {
+        polynomial.commit::<BN254, Transparent, G1Routines>(nu, sigma, setup)?
+    };
+    let prove = if is_adapter {
+        dory::prove::<_, BN254, G1Routines, G2Routines, _, _, Transparent>
+    } else {
+        dory_pcs::prove::<_, BN254, G1Routines, G2Routines, _, _, Transparent>
+    };
+    let (proof, _) = prove(&polynomial, &point, rows, blind, nu, sigma, setup, &mut transcript())?;
     Ok((commitment, proof))
 }
 
-/// Commits and opens without the adapter.
-fn open_outside(seed: u64, nu: usize, sigma: usize, setup: &ProverSetup<BN254>) -> Result<Opened, DoryError> {
-    let (polynomial, point) = statement(seed, nu, sigma);
-    let (commitment, rows, blind) = polynomial.commit::<BN254, Transparent, G1Routines>(nu, sigma, setup)?;
-    let (proof, _) = dory_pcs::prove::<_, BN254, G1Routines, G2Routines, _, _, Transparent>(
-        &polynomial,
-        &point,
-        rows,
-        blind,
-        nu,
-        sigma,
-        setup,
-        &mut transcript(),
-    )?;
-    Ok((commitment, proof))
+fn open(seed: u64, nu: usize, sigma: usize, setup: &Setup) -> Result<Opened, DoryError> {
+    open_by(true, seed, nu, sigma, setup)
+}
+
+fn open_outside(seed: u64, nu: usize, sigma: usize, setup: &Setup) -> Result<Opened, DoryError> {
+    open_by(false, seed, nu, sigma, setup)
 }
 
 /// Verifies, through the adapter, a claim that is `offset` too large.

@@ -8,7 +8,7 @@ use zk_alloc::profile::{Amount, Site, Snapshot, Source};
 
 use crate::Value;
 
-/// The figures of a site, in the order of [`Value::ALL`](crate::Value::ALL).
+/// The figures of a site, in the order of [`Value::ALL`].
 pub(crate) type Figures = [u64; 7];
 
 /// A call site without names.

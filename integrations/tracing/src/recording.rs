@@ -106,7 +106,7 @@ impl Recording {
         Self {
             began,
             last,
-            phases_before: last.phases,
+            phases_before: last.stats.phases,
             tree,
             timeline: Timeline::new(),
             threads: list(),

@@ -77,7 +77,8 @@ impl Report {
         whole.at_exit = recording.last.level;
         let coverage = if whole.totals.is_served {
             Coverage::Arena
-        } else if recording.last.phases > recording.phases_before && !recording.last.has_arena {
+        } else if recording.last.stats.phases > recording.phases_before && recording.last.stats.address_space_bytes == 0
+        {
             Coverage::NotInstalled
         } else {
             Coverage::NothingServed
