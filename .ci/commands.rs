@@ -109,7 +109,7 @@ impl Names {
             launcher: read_to_string(Path::new("provers-bench/launch/src/command_line.rs")),
             bench: all(&["provers-bench/src/*.rs", "provers-bench/launch/src/*.rs", "zk-alloc/peers/benches/*.rs"]),
             constants: read_to_string(Path::new("zk-alloc/src/tuning.rs")),
-            sources: all(&["*.rs", "*.c", "*.cc", "*.py", ".ci/*", "provers-bench/ablation", "provers-bench/results"]),
+            sources: all(&["*.rs", "*.c", "*.cc", "*.py", "*.sh", ".ci/*"]),
             packages: listed(&["*Cargo.toml"]).iter().filter_map(name_of).collect(),
         }
     }

@@ -3,8 +3,8 @@
 use crate::phase;
 
 /// Makes the calling thread a worker: it takes part in every phase, even if only
-/// [`Participants::Pool`](crate::Participants::Pool) do. Call it in the start handler of your own thread pool. `build_global`
-/// (feature `rayon`) registers its workers itself.
+/// [`Participants::Pool`](crate::Participants::Pool) do. Call it in the start handler of your own thread pool. [`build_global`]
+/// registers its workers itself.
 ///
 /// ```
 /// std::thread::spawn(|| {
@@ -18,17 +18,27 @@ pub fn register_worker() {
     phase::register_worker();
 }
 
-/// Builds rayon's global thread pool, with rayon's own defaults (`RAYON_NUM_THREADS` included). Returns whether this call built
-/// it: `false` if there was one already. Call it before the first phase, so that memory that the pool keeps for ever does not lie
-/// in the arena. Its workers take part in phases also under [`Participants::Pool`](crate::Participants::Pool). If you call it
-/// later, or never, everything still works.
+/// Builds rayon's global thread pool, with rayon's own defaults (`RAYON_NUM_THREADS` included). Its workers take part in phases also
+/// under [`Participants::Pool`](crate::Participants::Pool).
+///
+/// Call it first thing in `main`. If you don't, rayon builds the pool at the first proof, inside that proof's phase. That breaks
+/// nothing, but the pool's own memory then occupies pages of the arena as long as the process lives.
+///
+/// Returns whether this call built the pool. It returns `false` if the pool already existed (built by an earlier call, by the program
+/// or by rayon itself), and without the feature `rayon`. Calling it again does nothing.
 ///
 /// ```
-/// assert!(zk_alloc::pool::build_global());
+/// assert_eq!(zk_alloc::pool::build_global(), cfg!(feature = "rayon"));
 /// assert!(!zk_alloc::pool::build_global(), "there is one now");
 /// ```
-#[cfg(feature = "rayon")]
 pub fn build_global() -> bool {
-    crate::background::start_if_set();
-    rayon::ThreadPoolBuilder::new().start_handler(|_| register_worker()).build_global().is_ok()
+    #[cfg(feature = "rayon")]
+    {
+        crate::background::start_if_set();
+        rayon::ThreadPoolBuilder::new().start_handler(|_| register_worker()).build_global().is_ok()
+    }
+    #[cfg(not(feature = "rayon"))]
+    {
+        false
+    }
 }

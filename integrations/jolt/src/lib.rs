@@ -2,16 +2,157 @@
 #![doc = "[zk-alloc]: zk_alloc\n"]
 #![doc = include_str!("../README.md")]
 
-mod closure;
 #[cfg(feature = "dory")]
 pub mod dory;
-mod pool;
-mod wrap;
-
-pub use closure::{prove, try_prove};
-pub use pool::init;
-pub use wrap::{ProverFn, wrap};
 
 // Does not compile against the crate `zk-alloc` on crates.io, which belongs to another project. That arena overwrites
 // live memory.
 const _: () = zk_alloc::REUSES_ONLY_WHAT_WAS_FREED;
+
+/// Builds rayon's global thread pool, which Jolt and Dory prove on, outside any phase: see [`zk_alloc::pool::build_global`].
+/// Call it first thing in `main`. Returns `false` if the pool already existed, and without the feature `parallel`.
+///
+/// ```
+/// zk_alloc_jolt::init();
+/// assert!(!zk_alloc_jolt::init(), "the pool is built once");
+/// ```
+pub fn init() -> bool {
+    cfg!(feature = "parallel") && zk_alloc::pool::build_global()
+}
+
+/// Calls `f` in a phase and returns its result: a proof, a trace, preprocessing.
+///
+/// `f` is called once, on the calling thread. Its result may outlive the phase. If you call a prover more than once,
+/// wrap it once instead: see [`wrap`].
+///
+/// # Panics
+///
+/// If `f` panics. The phase ends as the panic unwinds, and the next proof is not affected.
+///
+/// ```
+/// # mod common { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/common/mod.rs")); }
+/// # use common::{build_prover_fib, build_verifier_fib, preprocess};
+/// // Preprocessing lives across proofs. It may be made in a phase of its own.
+/// let (prover_setup, verifier_setup) = zk_alloc_jolt::prove(|| preprocess(8));
+/// let (prove_fib, verify_fib) = (build_prover_fib(prover_setup), build_verifier_fib(verifier_setup));
+///
+/// let (output, proof, device) = zk_alloc_jolt::prove(|| prove_fib(50, 8));
+///
+/// assert!(verify_fib(50, output, device.panic, &proof));
+/// ```
+pub fn prove<R>(f: impl FnOnce() -> R) -> R {
+    zk_alloc::phase(f)
+}
+
+/// [`prove`] for closures that can fail: Jolt's modular prover, `jolt_prover::dory::prove`, returns a `Result`.
+///
+/// The closure may use `?`, with any one type of error.
+///
+/// # Errors
+///
+/// Errors of `f`, unchanged. The phase has already ended.
+///
+/// # Panics
+///
+/// As [`prove`].
+///
+/// ```
+/// # mod common { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/common/mod.rs")); }
+/// # use common::{preprocess, prove_fib, trace_fib, verify_fib};
+/// let (prover_setup, verifier_setup) = preprocess(8);
+///
+/// let (output, proof) = zk_alloc_jolt::try_prove(|| {
+///     let trace = trace_fib(50, 8); // the witness too, in the same phase
+///     prove_fib(&prover_setup, &trace)
+/// })?;
+///
+/// verify_fib(verifier_setup, 50, output, &proof)?;
+/// # Ok::<(), dory_pcs::DoryError>(())
+/// ```
+pub fn try_prove<T, E>(f: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
+    zk_alloc::phase(f)
+}
+
+/// The same prover with each call in a phase of its own, for the closures that `#[jolt::provable]` generates.
+///
+/// `guest::build_prover_fib(program, preprocessing)` is an `impl Fn(u32) -> (Output, Proof, JoltDevice) + Send + Sync`.
+/// The wrapped prover takes the same arguments, and can be shared by the same threads. You can wrap any function or
+/// closure of up to eight arguments that is `Send + Sync`. The result is a box, so its type can be named, for example
+/// as the type of a field.
+///
+/// Arguments may be borrowed, but a borrowed value must outlive the wrapped prover: declare the value first. Or leave
+/// the prover unwrapped, and put the call in [`prove`]: `prove(|| prove_sha2(&input))`.
+///
+/// # Panics
+///
+/// `wrap` never panics. A call panics if the prover does. The phase ends as the panic unwinds, and the next call is not
+/// affected.
+///
+/// ```
+/// # mod common { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/common/mod.rs")); }
+/// # use common::{build_prover_fib, build_verifier_fib, preprocess};
+/// use zk_alloc_jolt::wrap;
+///
+/// let (prover_setup, verifier_setup) = preprocess(8);
+/// let prove_fib = wrap(build_prover_fib(prover_setup));
+/// let verify_fib = build_verifier_fib(verifier_setup);
+///
+/// for n in [50, 60] {
+///     let (output, proof, device) = prove_fib(n, 8);
+///     assert!(verify_fib(n, output, device.panic, &proof));
+/// }
+/// ```
+pub fn wrap<F, Args>(prover: F) -> F::Wrapped
+where
+    F: ProverFn<Args>,
+{
+    prover.in_phases()
+}
+
+/// The argument of [`wrap`]: an `Fn` of up to eight arguments that is `Send` and `Sync`. Nothing else implements this
+/// trait.
+///
+/// `Args` is inferred. It lists the arguments, after a marker for the lifetime of the closure's captures.
+pub trait ProverFn<Args>: sealed::Sealed<Args> {
+    /// `Box<dyn Fn(..) -> R + Send + Sync>`, with the same arguments and the same `R`.
+    type Wrapped;
+
+    #[doc(hidden)]
+    fn in_phases(self) -> Self::Wrapped;
+}
+
+mod sealed {
+    pub trait Sealed<Args> {}
+}
+
+macro_rules! provers_of {
+    ($($arg:ident)*) => {
+        impl<'f, F, R, $($arg),*> sealed::Sealed<(&'f (), $($arg,)*)> for F
+        where
+            F: Fn($($arg),*) -> R + Send + Sync + 'f,
+        {
+        }
+
+        impl<'f, F, R, $($arg),*> ProverFn<(&'f (), $($arg,)*)> for F
+        where
+            F: Fn($($arg),*) -> R + Send + Sync + 'f,
+        {
+            type Wrapped = Box<dyn Fn($($arg),*) -> R + Send + Sync + 'f>;
+
+            #[allow(non_snake_case)] // An argument has the name of its type.
+            fn in_phases(self) -> Self::Wrapped {
+                Box::new(move |$($arg),*| zk_alloc::phase(|| self($($arg),*)))
+            }
+        }
+    };
+}
+
+provers_of!();
+provers_of!(A);
+provers_of!(A B);
+provers_of!(A B C);
+provers_of!(A B C D);
+provers_of!(A B C D G);
+provers_of!(A B C D G H);
+provers_of!(A B C D G H I);
+provers_of!(A B C D G H I J);

@@ -5,8 +5,11 @@
 
 #![cfg(feature = "dory")]
 
+#[path = "../../test_support.rs"]
+mod support;
+
 use std::hint::black_box;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::MutexGuard;
 
 use dory_pcs::backends::arkworks::{
     ArkDoryProof, ArkFr, ArkGT, ArkworksPolynomial, BN254, Blake2bTranscript, G1Routines, G2Routines,
@@ -21,8 +24,7 @@ static ALLOCATOR: zk_alloc::ZkAllocator = zk_alloc::ZkAllocator;
 
 /// The phase, the statistics and the cache belong to the process, so tests that use any of them take turns.
 fn alone() -> MutexGuard<'static, ()> {
-    static TURN: Mutex<()> = Mutex::new(());
-    let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let turn = support::alone();
     invalidate_cache();
     turn
 }
@@ -39,39 +41,31 @@ fn transcript() -> Blake2bTranscript<BN254> {
 }
 
 type Opened = (ArkGT, ArkDoryProof);
+type Setup = ProverSetup<BN254>;
 
-/// Commits and opens through the adapter.
-fn open(seed: u64, nu: usize, sigma: usize, setup: &ProverSetup<BN254>) -> Result<Opened, DoryError> {
+/// Commits and opens, through the adapter or without it.
+fn open_by(is_adapter: bool, seed: u64, nu: usize, sigma: usize, setup: &Setup) -> Result<Opened, DoryError> {
     let (polynomial, point) = statement(seed, nu, sigma);
-    let (commitment, rows, blind) = dory::commit::<BN254, Transparent, G1Routines>(&polynomial, nu, sigma, setup)?;
-    let (proof, _) = dory::prove::<_, BN254, G1Routines, G2Routines, _, _, Transparent>(
-        &polynomial,
-        &point,
-        rows,
-        blind,
-        nu,
-        sigma,
-        setup,
-        &mut transcript(),
-    )?;
+    let (commitment, rows, blind) = if is_adapter {
+        dory::commit::<BN254, Transparent, G1Routines>(&polynomial, nu, sigma, setup)?
+    } else {
+        polynomial.commit::<BN254, Transparent, G1Routines>(nu, sigma, setup)?
+    };
+    let prove = if is_adapter {
+        dory::prove::<_, BN254, G1Routines, G2Routines, _, _, Transparent>
+    } else {
+        dory_pcs::prove::<_, BN254, G1Routines, G2Routines, _, _, Transparent>
+    };
+    let (proof, _) = prove(&polynomial, &point, rows, blind, nu, sigma, setup, &mut transcript())?;
     Ok((commitment, proof))
 }
 
-/// Commits and opens without the adapter.
-fn open_outside(seed: u64, nu: usize, sigma: usize, setup: &ProverSetup<BN254>) -> Result<Opened, DoryError> {
-    let (polynomial, point) = statement(seed, nu, sigma);
-    let (commitment, rows, blind) = polynomial.commit::<BN254, Transparent, G1Routines>(nu, sigma, setup)?;
-    let (proof, _) = dory_pcs::prove::<_, BN254, G1Routines, G2Routines, _, _, Transparent>(
-        &polynomial,
-        &point,
-        rows,
-        blind,
-        nu,
-        sigma,
-        setup,
-        &mut transcript(),
-    )?;
-    Ok((commitment, proof))
+fn open(seed: u64, nu: usize, sigma: usize, setup: &Setup) -> Result<Opened, DoryError> {
+    open_by(true, seed, nu, sigma, setup)
+}
+
+fn open_outside(seed: u64, nu: usize, sigma: usize, setup: &Setup) -> Result<Opened, DoryError> {
+    open_by(false, seed, nu, sigma, setup)
 }
 
 /// Verifies, through the adapter, a claim that is `offset` too large.
@@ -124,9 +118,7 @@ fn errors_come_back_unchanged() {
     );
     assert_eq!(refused.err(), Some(DoryError::InvalidPointDimension { expected: 12, actual: 11 }));
 
-    let before = zk_alloc::stats().arena_bytes;
-    drop(black_box(vec![1u8; 1 << 20]));
-    assert_eq!(zk_alloc::stats().arena_bytes, before, "a phase is still open");
+    support::assert_no_phase_is_open();
 }
 
 /// The prepared points live in a static. If a program fills the cache inside a phase by mistake, it lies in the arena

@@ -3,31 +3,19 @@
 
 #[allow(dead_code)]
 mod common;
+#[path = "../../test_support.rs"]
+mod support;
 
-use std::hint::black_box;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use common::{Device, Proof, build_prover_fib, build_verifier_fib, preprocess, prove_fib, trace_fib, verify_fib};
 use dory_pcs::DoryError;
 use dory_pcs::backends::arkworks::ArkFr;
+use support::{alone, arena_bytes_of, assert_no_phase_is_open};
 use zk_alloc_jolt::{prove, try_prove, wrap};
 
 #[global_allocator]
 static ALLOCATOR: zk_alloc::ZkAllocator = zk_alloc::ZkAllocator;
-
-/// Phases and statistics belong to the process, so tests that use either take turns.
-fn alone() -> MutexGuard<'static, ()> {
-    static TURN: Mutex<()> = Mutex::new(());
-    TURN.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Bytes that the arena served while `f` ran.
-fn arena_bytes_of<R>(f: impl FnOnce() -> R) -> (u64, R) {
-    let before = zk_alloc::stats().arena_bytes;
-    let result = f();
-    (zk_alloc::stats().arena_bytes - before, result)
-}
 
 fn phases() -> u64 {
     zk_alloc::stats().phases
@@ -142,12 +130,6 @@ fn a_panic_ends_the_phase_and_the_same_prover_goes_on() {
     assert_no_phase_is_open();
     let (output, proof, device) = prove_fib(50, 12);
     assert!(verify_fib(50, output, device.panic, &proof));
-}
-
-fn assert_no_phase_is_open() {
-    let (bytes, buffer) = arena_bytes_of(|| black_box(vec![1u8; 1 << 20]));
-    assert_eq!(bytes, 0, "a phase is still open");
-    drop(buffer);
 }
 
 /// Threads of a service share one prover, so their phases overlap. Memory that a thread frees in its phase must not be

@@ -1,5 +1,8 @@
 //! Real starky proofs through the adapter, with zk-alloc installed, across phases.
 
+#[path = "../../test_support.rs"]
+mod support;
+
 use plonky2::field::extension::{Extendable, FieldExtension};
 use plonky2::field::goldilocks_field::GoldilocksField;
 use plonky2::field::packed::PackedField;
@@ -41,9 +44,8 @@ fn five_starks_of_changing_size_verify_and_equal_the_framework_s() {
 
             let mut served = 0;
             let trace = || {
-                let before = zk_alloc::stats().arena_bytes;
-                let trace = Fibonacci::trace(log_rows);
-                served = zk_alloc::stats().arena_bytes - before;
+                let (bytes, trace) = support::arena_bytes_of(|| Fibonacci::trace(log_rows));
+                served = bytes;
                 trace
             };
             let inside = zk_alloc_plonky2::starky::prove_with_trace;

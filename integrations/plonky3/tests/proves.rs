@@ -2,35 +2,23 @@
 
 #[allow(dead_code)]
 mod common;
+#[path = "../../test_support.rs"]
+mod support;
 
-use std::hint::black_box;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use common::{Config, Fibonacci, LOG_BLOWUP, Squares, Val, config, config_with_final_poly};
 use p3_batch_stark::{ProverData, StarkInstance, verify_batch};
 use p3_fri::FriProverError;
 use p3_uni_stark::{Proof, ProvingError, setup_preprocessed, verify, verify_with_preprocessed};
 use serde::Serialize;
+use support::{alone, arena_bytes_of, assert_no_phase_is_open};
 
 #[global_allocator]
 static ALLOCATOR: zk_alloc::ZkAllocator = zk_alloc::ZkAllocator;
 
-/// Phases and statistics belong to the process, so tests that use either take turns.
-fn alone() -> MutexGuard<'static, ()> {
-    static TURN: Mutex<()> = Mutex::new(());
-    TURN.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 fn bytes<T: Serialize>(proof: &T) -> Vec<u8> {
     postcard::to_allocvec(proof).expect("a proof serialises")
-}
-
-/// Bytes that the arena served while `f` ran.
-fn arena_bytes_of<R>(f: impl FnOnce() -> R) -> (u64, R) {
-    let before = zk_alloc::stats().arena_bytes;
-    let result = f();
-    (zk_alloc::stats().arena_bytes - before, result)
 }
 
 fn prove_and_verify(config: &Config, log_rows: usize) -> Proof<Config> {
@@ -190,9 +178,7 @@ fn a_panic_in_the_trace_closure_ends_the_phase() {
     let payload = outcome.err().expect("the panic passes through");
     assert_eq!(payload.downcast_ref(), Some(&"no witness for this input"));
 
-    let (outside, buffer) = arena_bytes_of(|| black_box(vec![1u8; 1 << 20]));
-    assert_eq!(outside, 0, "the phase is still open after the panic");
-    drop(buffer);
+    assert_no_phase_is_open();
     prove_and_verify(&config, log_rows);
 }
 

@@ -81,9 +81,12 @@ fn plain(size: usize) -> *mut c_void {
     unsafe { transmute::<*mut c_void, extern "C" fn(usize) -> *mut c_void>(malloc)(size.max(1)) }
 }
 
-/// Memory from the process's `aligned_alloc`, or null.
+/// Memory from the process's `aligned_alloc`, or null, also for an alignment that is no power of two.
 #[inline]
 fn aligned(size: usize, align: usize) -> *mut c_void {
+    if !align.is_power_of_two() {
+        return null_mut();
+    }
     let align = align.max(size_of::<usize>());
     // C11 allows only multiples of the alignment.
     let Some(size) = size.max(1).checked_next_multiple_of(align) else { return null_mut() };
@@ -98,7 +101,7 @@ extern "C-unwind" fn new_plain(size: usize) -> *mut c_void {
 }
 
 extern "C-unwind" fn new_with_align(size: usize, align: usize) -> *mut c_void {
-    let at = if align.is_power_of_two() { aligned(size, align) } else { null_mut() };
+    let at = aligned(size, align);
     if at.is_null() { new_at_last(size, align) } else { at }
 }
 
@@ -135,70 +138,39 @@ fn new_at_last(size: usize, align: usize) -> *mut c_void {
     }
 }
 
-/// `new(size, nothrow)`.
-///
-/// # Safety
-/// As the C++ standard requires.
-#[unsafe(export_name = "_ZnwmRKSt9nothrow_t")]
-pub(crate) unsafe extern "C-unwind" fn new_nothrow(size: usize, tag: *const c_void) -> *mut c_void {
-    let at = if is_ours!("_Znwm") { plain(size) } else { null_mut() };
-    if !at.is_null() {
-        return at;
-    }
-    // SAFETY: upheld by the caller.
-    unsafe { nothrow_at_last(c"_ZnwmRKSt9nothrow_t", size, tag) }
+/// Defines the forms that do not throw. They find memory themselves only if the forms that they stand for are ours.
+macro_rules! nothrow {
+    ($($(#[$doc:meta])* $own:ident($($argument:ident),*) = $export:literal, $name:literal:
+        $find:ident if $($form:literal)&&+, else $at_last:ident;)*) => {$(
+        $(#[$doc])*
+        ///
+        /// # Safety
+        /// As the C++ standard requires.
+        #[unsafe(export_name = $export)]
+        pub(crate) unsafe extern "C-unwind" fn $own($($argument: usize,)* tag: *const c_void) -> *mut c_void {
+            let at = if $(is_ours!($form))&&+ { $find($($argument),*) } else { null_mut() };
+            if !at.is_null() {
+                return at;
+            }
+            // SAFETY: upheld by the caller.
+            unsafe { $at_last($name, $($argument,)* tag) }
+        }
+    )*};
 }
 
-/// `new[](size, nothrow)`.
-///
-/// # Safety
-/// As the C++ standard requires.
-#[unsafe(export_name = "_ZnamRKSt9nothrow_t")]
-pub(crate) unsafe extern "C-unwind" fn new_array_nothrow(size: usize, tag: *const c_void) -> *mut c_void {
-    let at = if is_ours!("_Znam") && is_ours!("_Znwm") { plain(size) } else { null_mut() };
-    if !at.is_null() {
-        return at;
-    }
-    // SAFETY: upheld by the caller.
-    unsafe { nothrow_at_last(c"_ZnamRKSt9nothrow_t", size, tag) }
-}
-
-/// `new(size, align, nothrow)`.
-///
-/// # Safety
-/// As the C++ standard requires.
-#[unsafe(export_name = "_ZnwmSt11align_val_tRKSt9nothrow_t")]
-pub(crate) unsafe extern "C-unwind" fn new_aligned_nothrow(
-    size: usize,
-    align: usize,
-    tag: *const c_void,
-) -> *mut c_void {
-    let is_ours = align.is_power_of_two() && is_ours!("_ZnwmSt11align_val_t");
-    let at = if is_ours { aligned(size, align) } else { null_mut() };
-    if !at.is_null() {
-        return at;
-    }
-    // SAFETY: upheld by the caller.
-    unsafe { aligned_nothrow_at_last(c"_ZnwmSt11align_val_tRKSt9nothrow_t", size, align, tag) }
-}
-
-/// `new[](size, align, nothrow)`.
-///
-/// # Safety
-/// As the C++ standard requires.
-#[unsafe(export_name = "_ZnamSt11align_val_tRKSt9nothrow_t")]
-pub(crate) unsafe extern "C-unwind" fn new_array_aligned_nothrow(
-    size: usize,
-    align: usize,
-    tag: *const c_void,
-) -> *mut c_void {
-    let is_ours = align.is_power_of_two() && is_ours!("_ZnamSt11align_val_t") && is_ours!("_ZnwmSt11align_val_t");
-    let at = if is_ours { aligned(size, align) } else { null_mut() };
-    if !at.is_null() {
-        return at;
-    }
-    // SAFETY: upheld by the caller.
-    unsafe { aligned_nothrow_at_last(c"_ZnamSt11align_val_tRKSt9nothrow_t", size, align, tag) }
+nothrow! {
+    /// `new(size, nothrow)`.
+    new_nothrow(size) = "_ZnwmRKSt9nothrow_t", c"_ZnwmRKSt9nothrow_t":
+        plain if "_Znwm", else nothrow_at_last;
+    /// `new[](size, nothrow)`.
+    new_array_nothrow(size) = "_ZnamRKSt9nothrow_t", c"_ZnamRKSt9nothrow_t":
+        plain if "_Znam" && "_Znwm", else nothrow_at_last;
+    /// `new(size, align, nothrow)`.
+    new_aligned_nothrow(size, align) = "_ZnwmSt11align_val_tRKSt9nothrow_t", c"_ZnwmSt11align_val_tRKSt9nothrow_t":
+        aligned if "_ZnwmSt11align_val_t", else aligned_nothrow_at_last;
+    /// `new[](size, align, nothrow)`.
+    new_array_aligned_nothrow(size, align) = "_ZnamSt11align_val_tRKSt9nothrow_t", c"_ZnamSt11align_val_tRKSt9nothrow_t":
+        aligned if "_ZnamSt11align_val_t" && "_ZnwmSt11align_val_t", else aligned_nothrow_at_last;
 }
 
 /// Calls the C++ library's own function of that name. It calls the throwing form and catches the exception, which Rust

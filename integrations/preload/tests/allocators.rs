@@ -6,7 +6,7 @@ mod support;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 
-use support::{Arm, assert_ok, compiled, compiled_library, has, library, said};
+use support::{Arm, assert_ok, compiled, compiled_library, compiled_with_library, has, library, said, text};
 
 const CPP: [&str; 2] = ["-std=c++17", "-Wno-mismatched-new-delete"];
 
@@ -19,20 +19,11 @@ fn at_each_threshold(program: &Path, arguments: &[&str]) {
     }
 }
 
-/// The folder of a library, and the flags that link a program with it.
-fn linked_with(library: &Path, name: &str) -> Vec<String> {
-    let folder = library.parent().expect("a folder").display();
-    vec![format!("-L{folder}"), "-Wl,--no-as-needed".into(), format!("-l{name}"), format!("-Wl,-rpath,{folder}")]
-}
-
 /// The loader finds the other library's functions before glibc's: `malloc_usable_size`, `__libc_malloc`,
 /// `operator new`.
 #[test]
 fn a_program_linked_with_another_allocator_gets_nothing_of_its_memory() {
-    let Some(library) = compiled_library("libother.so", "other_lib.cc", &CPP) else { return };
-    let linked = linked_with(&library, "other");
-    let flags: Vec<&str> = CPP.into_iter().chain(linked.iter().map(String::as_str)).collect();
-    let Some(program) = compiled("other", &["other.cc"], &flags) else { return };
+    let Some((program, library)) = compiled_with_library("other", "other_allocator.cc", &CPP) else { return };
     at_each_threshold(&program, &[]);
     // Without the library, the other allocator's own `malloc_trim` ends the program. With it, the call trims glibc's
     // heap and the arena.
@@ -49,7 +40,7 @@ fn a_program_linked_with_another_allocator_gets_nothing_of_its_memory() {
 /// dig takes most of its memory through jemalloc's own functions, and the rest through `malloc`.
 #[test]
 fn what_jemalloc_handed_out_by_its_own_functions_is_never_freed_by_ours() {
-    let Some(crossing) = compiled_library("libcrossing.so", "crossing.c", &[]) else { return };
+    let Some(crossing) = compiled_library("libcrossing.so", "jemalloc_crossing.c", &[]) else { return };
     if !has("dig") {
         return;
     }
@@ -68,7 +59,7 @@ fn what_jemalloc_handed_out_by_its_own_functions_is_never_freed_by_ours() {
 /// define.
 #[test]
 fn a_program_with_its_own_operator_new_keeps_it_for_all_forms() {
-    let Some(program) = compiled("own_new", &["own_new.cc"], &[&CPP[..], &["-Wno-sized-deallocation"]].concat()) else {
+    let Some(program) = compiled("own_new", "own_new.cc", &[&CPP[..], &["-Wno-sized-deallocation"]].concat()) else {
         return;
     };
     at_each_threshold(&program, &[]);
@@ -76,7 +67,7 @@ fn a_program_with_its_own_operator_new_keeps_it_for_all_forms() {
 
 #[test]
 fn where_memory_is_short_new_calls_the_handler_and_throws() {
-    let Some(program) = compiled("no_memory", &["no_memory_main.c", "no_memory.cc"], &CPP) else {
+    let Some(program) = compiled("no_memory", "no_memory.cc", &CPP) else {
         return;
     };
     at_each_threshold(&program, &[]);
@@ -86,14 +77,16 @@ fn where_memory_is_short_new_calls_the_handler_and_throws() {
 #[test]
 fn a_program_without_a_cpp_library_loads_one_that_throws() {
     let Some(library) = compiled_library("libno_memory.so", "no_memory.cc", &CPP) else { return };
-    let Some(program) = compiled("no_memory_alone", &["no_memory_main.c"], &[]) else { return };
-    at_each_threshold(&program, &[library.to_str().expect("a path that is text")]);
+    let Some(program) = compiled("dlopen", "dlopen.c", &[]) else { return };
+    at_each_threshold(&program, &["no memory", text(&library)]);
 }
 
 #[test]
 fn without_a_cpp_library_new_ends_the_program_and_says_why() {
-    let Some(program) = compiled("no_cpp", &["no_cpp.c"], &[]) else { return };
-    let output = Arm::Default.command(program).output().expect("the program starts");
+    let Some(program) = compiled("messages", "messages.c", &[]) else {
+        return;
+    };
+    let output = Arm::Default.command(program).arg("no C++").output().expect("the program starts");
     let said = support::Said::from(output.clone());
     assert_eq!((said.out.as_str(), output.status.signal()), ("ok\n", Some(6)), "{}", said.err);
     assert!(said.err.contains("operator new: no memory for 9223372036854771711 bytes"), "{}", said.err);
@@ -101,14 +94,14 @@ fn without_a_cpp_library_new_ends_the_program_and_says_why() {
 
 #[test]
 fn memory_may_be_freed_by_the_second_names_of_glibc() {
-    let Some(program) = compiled("second_names", &["second_names.c"], &[]) else { return };
-    at_each_threshold(&program, &[]);
+    let Some(program) = compiled("functions", "functions.c", &[]) else { return };
+    at_each_threshold(&program, &["second names"]);
 }
 
 /// Our functions must not call each other by names that the program has taken.
 #[test]
 fn a_wrapper_of_malloc_by_the_second_names_is_not_called_by_what_it_calls() {
-    let Some(program) = compiled("wrapper", &["wrapper.c"], &[]) else { return };
+    let Some(program) = compiled("wrapped_malloc", "wrapped_malloc.c", &[]) else { return };
     at_each_threshold(&program, &[]);
     let said = said(Arm::Default.command(program).env("ZK_ALLOC_REPORT", "1"));
     assert!(said.err.contains(": served "), "{}", said.err);

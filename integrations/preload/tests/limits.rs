@@ -46,20 +46,24 @@ fn assert_says_ok(command: &mut Command, error: &str) {
 /// threads and libraries.
 #[test]
 fn a_limit_on_address_space_leaves_room_for_the_program_whenever_it_is_set() {
-    let Some(program) = compiled("limits", &["limits.c"], &[]) else { return };
-    let Some(library) = compiled_library("libplain.so", "tls_lib.c", &[]) else { return };
+    let Some(program) = compiled("limits", "limits.c", &[]) else { return };
+    let Some(library) = compiled_library("libplain.so", "dlopen.c", &[]) else { return };
     for arm in ARMS {
-        assert_says_ok(arm.command(&program).arg("late").arg(&library), "errno 12");
-        assert_says_ok(limited(arm.command(&program).arg("early").arg(&library), 4096 * MIB), "errno 12");
+        assert_says_ok(arm.command(&program).args(["address space", "late"]).arg(&library), "errno 12");
+        assert_says_ok(
+            limited(arm.command(&program).args(["address space", "early"]).arg(&library), 4096 * MIB),
+            "errno 12",
+        );
     }
 }
 
 /// An operator may prefer a program that fails to one that grows.
 #[test]
 fn requests_beyond_a_hard_limit_fail_with_their_reason() {
-    let Some(program) = compiled("hard", &["hard.c"], &[]) else { return };
+    let Some(program) = compiled("limits", "limits.c", &[]) else { return };
     for arm in [Arm::Default, Arm::Everything] {
         let mut command = arm.command(&program);
+        command.arg("hard limit");
         assert_ok(command.env("ZK_ALLOC_MAX_BYTES", "64M").env("ZK_ALLOC_MAX_HARD", "1"));
     }
 }
@@ -67,9 +71,9 @@ fn requests_beyond_a_hard_limit_fail_with_their_reason() {
 /// A service that has no command for it can be told to return its memory.
 #[test]
 fn the_signal_of_the_operators_choice_returns_free_memory() {
-    let Some(program) = compiled("signal", &["signal.c"], &[]) else { return };
+    let Some(program) = compiled("limits", "limits.c", &[]) else { return };
     for arm in [Arm::Default, Arm::Everything] {
-        assert_ok(arm.command(&program).env("ZK_ALLOC_RELEASE_SIGNAL", "USR1"));
+        assert_ok(arm.command(&program).arg("release signal").env("ZK_ALLOC_RELEASE_SIGNAL", "USR1"));
     }
 }
 
@@ -106,9 +110,9 @@ fn a_small_command_pays_few_page_faults_for_the_library() {
 /// The library does not reserve the addresses that it will map next, so other code may map them first.
 #[test]
 fn memory_that_others_map_in_the_room_of_the_library_stays_theirs() {
-    let Some(program) = compiled("stranger", &["stranger.c"], &[]) else { return };
+    let Some(program) = compiled("limits", "limits.c", &[]) else { return };
     for arm in ARMS {
-        assert_says_ok(&mut arm.command(&program), "errno 17");
+        assert_says_ok(arm.command(&program).arg("foreign mappings"), "errno 17");
     }
 }
 
@@ -117,7 +121,7 @@ struct Waiting(Child);
 
 impl Waiting {
     fn start(mut command: Command) -> Self {
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("a process");
+        let mut child = command.arg("waiting").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("a process");
         let mut line = String::new();
         let stdout = child.stdout.as_mut().expect("piped");
         BufReader::new(stdout).read_line(&mut line).expect("the program says when it waits");
@@ -144,7 +148,7 @@ impl Waiting {
 /// A debugger's core file contains every page of each mapping that is not excluded, touched or not.
 #[test]
 fn a_core_file_of_gcore_is_little_larger_than_what_is_resident() {
-    let Some(program) = compiled("rests", &["rests.c"], &[]) else { return };
+    let Some(program) = compiled("limits", "limits.c", &[]) else { return };
     if !has("gcore") {
         return;
     }
@@ -181,7 +185,7 @@ fn a_core_file_of_gcore_is_little_larger_than_what_is_resident() {
 /// The arena's tables are large, and hardly touched.
 #[test]
 fn what_is_mapped_and_not_touched_is_left_out_of_core_files() {
-    let Some(program) = compiled("rests", &["rests.c"], &[]) else { return };
+    let Some(program) = compiled("limits", "limits.c", &[]) else { return };
     let waiting = Waiting::start(Arm::Everything.command(&program));
     let (mut dumped, mut left_out, mut at) = (0, 0, 0);
     for line in waiting.proc_file("smaps").lines() {
@@ -206,7 +210,7 @@ fn what_is_mapped_and_not_touched_is_left_out_of_core_files() {
 /// file of `/proc`.)
 #[test]
 fn a_sandbox_that_kills_lets_the_library_live() {
-    let Some(program) = compiled("sandbox", &["sandbox.c"], &[]) else { return };
+    let Some(program) = compiled("sandbox", "sandbox.c", &[]) else { return };
     for arm in [Arm::Default, Arm::Everything] {
         for when in ["late", "early"] {
             for how in ["prctl", "syscall"] {

@@ -8,6 +8,9 @@ use std::path::{Path, PathBuf};
 use support::{Arm, assert_ok, compiled, compiled_library, said};
 use zk_alloc_profile::{Profile, Value};
 
+/// Each function keeps its frame.
+const SIBLINGS: [&str; 1] = ["-fno-optimize-sibling-calls"];
+
 /// An empty folder of this test.
 fn folder(name: &str) -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
@@ -17,7 +20,7 @@ fn folder(name: &str) -> PathBuf {
 
 #[test]
 fn a_process_leaves_its_call_sites() {
-    let Some(program) = compiled("profile", &["profile.c"], &["-fno-optimize-sibling-calls"]) else { return };
+    let Some(program) = compiled("profile", "profile.c", &SIBLINGS) else { return };
     let folder = folder("profile-of-a-process");
     assert_ok(Arm::Default.command(&program).env("ZK_ALLOC_PROFILE", &folder));
     let files: Vec<_> = std::fs::read_dir(&folder).expect("the folder was made").collect();
@@ -39,7 +42,7 @@ fn a_process_leaves_its_call_sites() {
 /// Without the variable, nothing is sampled and no file is made.
 #[test]
 fn a_process_without_the_variable_leaves_nothing() {
-    let Some(program) = compiled("profile-off", &["profile.c"], &[]) else { return };
+    let Some(program) = compiled("profile", "profile.c", &SIBLINGS) else { return };
     let folder = folder("profile-off");
     std::fs::create_dir_all(&folder).unwrap();
     for off in ["", "0"] {
@@ -51,17 +54,17 @@ fn a_process_without_the_variable_leaves_nothing() {
 /// A walk of the stack within `malloc` that called dlsym(3) would wait for the lock that `dlopen` holds.
 #[test]
 fn a_sample_neither_waits_for_the_loader_nor_changes_its_error() {
-    let Some(library) = compiled_library("libwalk.so", "walk.c", &["-DLIBRARY", "-pthread"]) else { return };
-    let Some(program) = compiled("walk", &["walk.c"], &["-pthread", "-ldl"]) else { return };
+    let Some(library) = compiled_library("libdlopen.so", "dlopen.c", &[]) else { return };
+    let Some(program) = compiled("dlopen", "dlopen.c", &[]) else { return };
     let folder = folder("profile-walk");
-    assert_ok(Arm::Default.command(&program).arg(library).env("ZK_ALLOC_PROFILE", &folder));
+    assert_ok(Arm::Default.command(&program).arg("sample").arg(library).env("ZK_ALLOC_PROFILE", &folder));
     assert_eq!(std::fs::read_dir(&folder).expect("the folder was made").count(), 1);
 }
 
 /// Without a warning, a typing error would change how exact the profile is.
 #[test]
 fn sizes_have_units_and_mistakes_are_named() {
-    let Some(program) = compiled("profile-mean", &["profile.c"], &[]) else { return };
+    let Some(program) = compiled("profile", "profile.c", &SIBLINGS) else { return };
     let folder = folder("profile-mean");
     let run = |mean: &str| {
         said(Arm::Default.command(&program).env("ZK_ALLOC_PROFILE", &folder).env("ZK_ALLOC_PROFILE_BYTES", mean))

@@ -201,7 +201,7 @@ fn gcc_and_its_linker() {
     let script = r#"
 gcc -O2 -S -pthread "$SOURCES/tests/c/functions.c" -o - | sha256sum
 gcc -O2 -fno-builtin -pthread "$SOURCES/tests/c/functions.c" -o program && sha256sum program
-gcc -O2 -flto -fno-builtin -pthread -frandom-seed=1 "$SOURCES/tests/c/forks.c" -o lto && sha256sum < lto"#;
+gcc -O2 -flto -fno-builtin -pthread -frandom-seed=1 "$SOURCES/tests/c/threads.c" -o lto && sha256sum < lto"#;
     says_the_same("gcc", &["gcc", "sha256sum"], script);
 }
 

@@ -8,7 +8,7 @@ mod support;
 
 use std::process::Command;
 
-use support::{ARMS, Arm, assert_ok, compiled, compiled_library, has, library, said};
+use support::{ARMS, Arm, assert_ok, compiled, compiled_library, compiled_with_library, has, library, said, text};
 
 /// Runs a program in each arm.
 fn in_all_arms(program: &std::path::Path, arguments: &[&str]) {
@@ -19,14 +19,14 @@ fn in_all_arms(program: &std::path::Path, arguments: &[&str]) {
 
 #[test]
 fn each_function_keeps_what_its_manual_page_promises() {
-    let Some(program) = compiled("functions", &["functions.c"], &[]) else { return };
+    let Some(program) = compiled("functions", "functions.c", &[]) else { return };
     in_all_arms(&program, &[]);
 }
 
 /// A threshold in the middle of the size classes, and one that no request reaches.
 #[test]
 fn functions_keep_their_promises_at_any_threshold() {
-    let Some(program) = compiled("functions_at", &["functions.c"], &[]) else { return };
+    let Some(program) = compiled("functions", "functions.c", &[]) else { return };
     for threshold in ["1", "1000", "33K", "1M", "8388608T"] {
         assert_ok(Arm::Default.command(&program).env("ZK_ALLOC_MIN_BYTES", threshold));
     }
@@ -34,7 +34,7 @@ fn functions_keep_their_promises_at_any_threshold() {
 
 #[test]
 fn operators_of_cpp_arrive_aligned_or_not_throwing_or_not() {
-    let Some(program) = compiled("operators", &["operators.cc"], &["-std=c++17", "-Wno-mismatched-new-delete"]) else {
+    let Some(program) = compiled("operators", "operators.cc", &["-std=c++17", "-Wno-mismatched-new-delete"]) else {
         return;
     };
     in_all_arms(&program, &[]);
@@ -51,13 +51,7 @@ fn served(report: &str) -> u64 {
 
 #[test]
 fn constructors_atexit_handlers_and_destructors_may_allocate() {
-    let Some(library) = compiled_library("libearly.so", "early_lib.c", &[]) else { return };
-    let folder = library.parent().expect("a folder");
-    let folder = folder.to_str().expect("a path that is text");
-    let Some(program) = compiled("early", &["early.c"], &["-L", folder, "-learly", &format!("-Wl,-rpath,{folder}")])
-    else {
-        return;
-    };
+    let Some((program, _)) = compiled_with_library("early", "early.c", &[]) else { return };
     in_all_arms(&program, &[]);
 }
 
@@ -65,45 +59,40 @@ fn constructors_atexit_handlers_and_destructors_may_allocate() {
 #[test]
 fn the_loader_and_destructors_of_threads_may_allocate_while_a_thread_first_does() {
     let libraries: Vec<_> =
-        (0..20).filter_map(|n| compiled_library(&format!("libtls{n}.so"), "tls_lib.c", &[])).collect();
-    let Some(program) = compiled("tls", &["tls.cc"], &["-std=c++17"]) else { return };
-    let paths: Vec<_> = libraries.iter().map(|path| path.to_str().expect("a path that is text")).collect();
+        (0..20).filter_map(|n| compiled_library(&format!("libtls{n}.so"), "tls.cc", &["-std=c++17"])).collect();
+    let Some(program) = compiled("tls", "tls.cc", &["-std=c++17"]) else { return };
+    let paths: Vec<_> = libraries.iter().map(|path| text(path)).collect();
     in_all_arms(&program, &paths);
 }
 
 #[test]
 fn forked_and_spawned_children_allocate_whatever_other_threads_were_at() {
-    let Some(program) = compiled("forks", &["forks.c"], &[]) else { return };
-    in_all_arms(&program, &[]);
+    let Some(program) = compiled("threads", "threads.c", &[]) else { return };
+    in_all_arms(&program, &["forks"]);
 }
 
 /// A vforked child runs on its parent's memory, in place of the calling thread, with another process id. At the same
 /// time, `malloc_trim` on another thread claims all caches.
 #[test]
 fn vforked_children_allocate_while_another_thread_takes_what_threads_keep() {
-    let Some(program) = compiled("vforks", &["vforks.c"], &[]) else { return };
-    in_all_arms(&program, &["3"]);
+    let Some(program) = compiled("threads", "threads.c", &[]) else { return };
+    in_all_arms(&program, &["vforks", "3"]);
 }
 
 /// The arena's own structures take some kilobytes, and so do the files of the host that it reads. Neither may lie on
 /// the stack.
 #[test]
 fn the_first_request_may_come_where_there_is_little_stack() {
-    let Some(program) = compiled("little_stack", &["little_stack.c"], &[]) else { return };
+    let Some(program) = compiled("threads", "threads.c", &[]) else { return };
     for place in ["thread", "handler"] {
-        in_all_arms(&program, &[place]);
+        in_all_arms(&program, &["little stack", place]);
     }
 }
 
 /// glibc has 32 keys for which a thread needs no memory. For any other key it calls the library's `calloc`.
 #[test]
 fn threads_have_caches_after_a_library_took_all_early_keys() {
-    let Some(library) = compiled_library("libkeys.so", "keys_lib.c", &[]) else { return };
-    let folder = library.parent().and_then(|folder| folder.to_str()).expect("a path that is text");
-    let Some(program) = compiled("keys", &["keys.c"], &["-L", folder, "-lkeys", &format!("-Wl,-rpath,{folder}")])
-    else {
-        return;
-    };
+    let Some((program, _)) = compiled_with_library("keys", "keys.c", &[]) else { return };
     for arm in [Arm::Default, Arm::Everything] {
         assert_ok(arm.command(&program).arg("threads"));
         // The best of several runs, because the machine may be busy.
@@ -125,40 +114,40 @@ fn threads_have_caches_after_a_library_took_all_early_keys() {
 /// The plugin's constructor calls `dlopen` on the plugin itself, and reaches the library's `dlopen`.
 #[test]
 fn a_plugin_with_the_allocator_in_it_is_closed_while_its_threads_live() {
-    let Some(program) = compiled("unload", &["unload.c"], &[]) else { return };
+    let Some(program) = compiled("dlopen", "dlopen.c", &[]) else { return };
     for is_resident in [false, true] {
-        in_all_arms(&program, &[plugin::plugin(is_resident).to_str().expect("a path that is text")]);
+        in_all_arms(&program, &["unload", text(&plugin::plugin(is_resident))]);
     }
 }
 
 #[test]
 fn a_library_loaded_with_deepbind_frees_what_the_program_allocated() {
-    let Some(plugin) = compiled_library("libplugin.so", "plugin.c", &[]) else { return };
-    let Some(program) = compiled("deepbind", &["deepbind.c"], &[]) else { return };
-    in_all_arms(&program, &[plugin.to_str().expect("a path that is text")]);
-    let said = said(Arm::Default.command(program).arg(plugin).env("ZK_ALLOC_REPORT", "1"));
+    let Some(plugin) = compiled_library("libdlopen.so", "dlopen.c", &[]) else { return };
+    let Some(program) = compiled("dlopen", "dlopen.c", &[]) else { return };
+    in_all_arms(&program, &["deepbind", text(&plugin)]);
+    let said = said(Arm::Default.command(program).arg("deepbind").arg(plugin).env("ZK_ALLOC_REPORT", "1"));
     assert!(said.err.contains("RTLD_DEEPBIND left out"), "{}", said.err);
 }
 
 #[test]
 fn the_environment_may_change_while_the_settings_are_needed() {
-    let Some(program) = compiled("setenv", &["setenv.c"], &[]) else { return };
-    in_all_arms(&program, &[]);
+    let Some(program) = compiled("threads", "threads.c", &[]) else { return };
+    in_all_arms(&program, &["environment"]);
 }
 
 #[test]
 fn the_process_ends_with_its_last_thread() {
-    let Some(program) = compiled("threads_end", &["threads_end.c"], &[]) else { return };
-    in_all_arms(&program, &[]);
+    let Some(program) = compiled("threads", "threads.c", &[]) else { return };
+    in_all_arms(&program, &["last thread"]);
 }
 
 /// A small limit leaves no room for the arena's address space; a larger one leaves room for a small arena.
 #[test]
 fn where_the_system_refuses_the_program_goes_on() {
-    let Some(program) = compiled("no_space", &["no_space.c"], &[]) else { return };
+    let Some(program) = compiled("limits", "limits.c", &[]) else { return };
     for arm in ARMS {
         for limit_mib in ["64", "200"] {
-            let said = said(arm.command(&program).arg(limit_mib));
+            let said = said(arm.command(&program).args(["refusals", limit_mib]));
             assert!(said.ok && said.out == "ok\n", "{arm:?} {limit_mib}: {} {}", said.out, said.err);
             let warnings = said.err.lines().count();
             assert!(warnings <= 2 && said.err.lines().all(|line| line.starts_with("zk-alloc: ")), "{}", said.err);
@@ -168,9 +157,9 @@ fn where_the_system_refuses_the_program_goes_on() {
 
 #[test]
 fn a_small_process_reserves_nothing() {
-    let Some(program) = compiled("lazily", &["lazily.c"], &[]) else { return };
+    let Some(program) = compiled("limits", "limits.c", &[]) else { return };
     let mib = |arm: Arm| -> Vec<u64> {
-        said(&mut arm.command(&program)).out.lines().map(|line| line.parse().expect("a number")).collect()
+        said(arm.command(&program).arg("reservation")).out.lines().map(|line| line.parse().expect("a number")).collect()
     };
     let (without, with) = (mib(Arm::Without), mib(Arm::Default));
     assert!(with[0] < without[0] + 16, "{with:?} against {without:?}");
@@ -181,7 +170,7 @@ fn a_small_process_reserves_nothing() {
 /// nothing if nothing happened.
 #[test]
 fn processes_that_inherit_the_environment_print_nothing_twice() {
-    let Some(program) = compiled("hello", &["hello.c"], &[]) else { return };
+    let Some(program) = compiled("hello", "hello.c", &[]) else { return };
     if !has("bash") {
         return;
     }
@@ -199,7 +188,7 @@ fn processes_that_inherit_the_environment_print_nothing_twice() {
 
 #[test]
 fn a_program_with_its_own_allocator_keeps_it_and_the_report_says_so() {
-    let Some(program) = compiled("own_malloc", &["own_malloc.c"], &["-Wno-unused-result"]) else { return };
+    let Some(program) = compiled("own_malloc", "own_malloc.c", &["-Wno-unused-result"]) else { return };
     in_all_arms(&program, &[]);
     let said = said(Arm::Default.command(&program).env("ZK_ALLOC_REPORT", "1"));
     assert_eq!(said.out, "ok\n");
@@ -209,10 +198,8 @@ fn a_program_with_its_own_allocator_keeps_it_and_the_report_says_so() {
 
 #[test]
 fn what_the_header_declares_is_weak_and_works_where_the_library_is() {
-    for (output, source, flags) in
-        [("header", "header.c", &["-std=c99"][..]), ("header_cc", "header.cc", &["-std=c++17"])]
-    {
-        let Some(program) = compiled(output, &[source], flags) else { return };
+    for (output, language) in [("header", "-std=c99"), ("header_cpp", "-std=c++17")] {
+        let Some(program) = compiled(output, "header.c", &[language]) else { return };
         assert_ok(Arm::Without.command(&program).arg("alone"));
         assert_ok(Arm::Default.command(&program).arg("with"));
         assert_ok(Arm::Everything.command(&program).arg("with"));
@@ -222,7 +209,7 @@ fn what_the_header_declares_is_weak_and_works_where_the_library_is() {
 /// A program that is not position-independent has its own address for `malloc`, which leads to the library's.
 #[test]
 fn a_program_at_a_fixed_address_is_no_allocator() {
-    let Some(program) = compiled("functions_fixed", &["functions.c"], &["-no-pie", "-fno-pie"]) else { return };
+    let Some(program) = compiled("functions_fixed", "functions.c", &["-no-pie", "-fno-pie"]) else { return };
     in_all_arms(&program, &[]);
     let said = said(Arm::Default.command(program).env("ZK_ALLOC_REPORT", "1"));
     assert!(served(&said.err) > 0, "{}", said.err);
@@ -230,7 +217,7 @@ fn a_program_at_a_fixed_address_is_no_allocator() {
 
 #[test]
 fn a_static_program_runs_as_it_does_without() {
-    let Some(program) = compiled("hello_static", &["hello.c"], &["-static"]) else { return };
+    let Some(program) = compiled("hello_static", "hello.c", &["-static"]) else { return };
     for arm in ARMS {
         assert_ok(arm.command(&program).env("ZK_ALLOC_REPORT", "1"));
     }
@@ -254,8 +241,8 @@ fn a_program_of_musl_runs_as_it_does_without() {
 
 #[test]
 fn loaded_late_the_library_says_that_it_does_nothing() {
-    let Some(program) = compiled("late", &["late.c"], &[]) else { return };
-    let said = said(Arm::Without.command(program).arg(library()));
+    let Some(program) = compiled("dlopen", "dlopen.c", &[]) else { return };
+    let said = said(Arm::Without.command(program).arg("late").arg(library()));
     assert!(said.ok && said.out == "ok\n", "{} {:?} {}", said.ok, said.out, said.err);
     assert!(said.err.lines().all(|line| line.contains("libzk_alloc.so was loaded too late")), "{}", said.err);
     assert!(said.err.lines().count() >= 1, "nothing was said");
@@ -263,8 +250,7 @@ fn loaded_late_the_library_says_that_it_does_nothing() {
 
 #[test]
 fn what_is_freed_twice_or_was_never_handed_out_ends_the_program() {
-    let Some(program) = compiled("invalid", &["invalid.c"], &["-Wno-use-after-free", "-Wno-free-nonheap-object"])
-    else {
+    let Some(program) = compiled("messages", "messages.c", &[]) else {
         return;
     };
     for (how, line) in [
@@ -279,12 +265,12 @@ fn what_is_freed_twice_or_was_never_handed_out_ends_the_program() {
         ("freed, then grown", "realloc(0x*): the block of 112 bytes was freed before"),
         ("slab", "free(0x*): the block of 112 bytes was freed twice"),
     ] {
-        let said = said(Arm::Default.command(&program).arg(how));
+        let said = said(Arm::Default.command(&program).args(["invalid", how]));
         let (head, tail) = line.split_once('*').expect("the address");
         let is_said = said.err.strip_prefix("zk-alloc: ").is_some_and(|said| said.starts_with(head))
             && said.err.strip_suffix('\n').is_some_and(|said| said.ends_with(tail));
         assert!(!said.ok && said.out.is_empty() && is_said && said.err.lines().count() == 1, "{how}: {}", said.err);
     }
-    let said = said(Arm::Default.command(&program).arg("usable"));
+    let said = said(Arm::Default.command(&program).args(["invalid", "usable"]));
     assert!(said.ok && said.out == "went on\n" && said.err.is_empty(), "{}", said.err);
 }

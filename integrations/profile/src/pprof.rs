@@ -9,8 +9,8 @@ use std::io::{self, Write};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 
-use crate::stacks::Stack;
-use crate::values::Value;
+use crate::Value;
+use crate::sites::Stack;
 
 /// A message that is being written.
 #[derive(Default)]

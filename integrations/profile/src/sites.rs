@@ -1,10 +1,14 @@
-//! Call sites by their addresses, and the text in which a process leaves them.
+//! Call sites: by their addresses, as a process leaves them in a file, and with the names of their functions.
 
+use std::collections::HashMap;
 use std::io;
+use std::sync::Arc;
 
 use zk_alloc::profile::{Amount, Site, Snapshot, Source};
 
-/// The figures of a site, in the order of [`Value::ALL`](crate::Value::ALL).
+use crate::Value;
+
+/// The figures of a site, in the order of [`Value::ALL`].
 pub(crate) type Figures = [u64; 7];
 
 /// A call site without names.
@@ -83,6 +87,101 @@ fn invalid(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("this is no raw profile: {what}"))
 }
 
+/// A place in the source.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Line {
+    pub(crate) function: String,
+    /// Empty if it is not known.
+    pub(crate) file: String,
+    /// 0 if it is not known.
+    pub(crate) line: u32,
+}
+
+/// A call, by the address to which it returns. It has several lines, the innermost first, if functions were inlined there.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Call {
+    pub(crate) address: usize,
+    pub(crate) lines: Arc<[Line]>,
+}
+
+/// A call site of the program, without the allocator's own calls.
+#[derive(Debug)]
+pub(crate) struct Stack {
+    /// The innermost call first.
+    pub(crate) calls: Vec<Call>,
+    pub(crate) is_of_arena: bool,
+    pub(crate) figures: Figures,
+}
+
+/// The sites with the lines that `look_up` finds for an address. Sites that differ only in the allocator's own calls are one. The
+/// largest at the peak comes first.
+pub(crate) fn stacks(sites: &[RawSite], mut look_up: impl FnMut(usize) -> Vec<Line>) -> Vec<Stack> {
+    let mut known = Known::new();
+    let mut stacks = HashMap::<_, Stack>::new();
+    for &RawSite { ref addresses, is_of_arena, figures } in sites {
+        let calls = of_program(addresses, &mut known, &mut look_up);
+        let key = (is_of_arena, calls.iter().map(|call| (call.address, call.lines.len())).collect::<Vec<_>>());
+        let sum = |stack: &mut Stack| stack.figures.iter_mut().zip(figures).for_each(|(sum, figure)| *sum += figure);
+        stacks.entry(key).and_modify(sum).or_insert(Stack { calls, is_of_arena, figures });
+    }
+    let mut stacks: Vec<_> = stacks.into_values().collect();
+    stacks.sort_by_key(|stack| std::cmp::Reverse((Value::PeakSpace.of(&stack.figures), stack.figures)));
+    stacks
+}
+
+/// The lines of each address that was looked up.
+type Known = HashMap<usize, Arc<[Line]>>;
+
+/// The calls of the program itself. The innermost calls of a site are those of the allocator, and of the standard library on the way
+/// there.
+fn of_program(addresses: &[usize], known: &mut Known, look_up: &mut impl FnMut(usize) -> Vec<Line>) -> Vec<Call> {
+    let mut names = |address| known.entry(address).or_insert_with(|| look_up(address).into()).clone();
+    let calls: Vec<_> = addresses.iter().map(|&address| Call { address, lines: names(address) }).collect();
+    let lines: Vec<&Line> = calls.iter().flat_map(|call| call.lines.iter()).collect();
+    // The program's own `GlobalAlloc` may lie within.
+    let innermost = &lines[..lines.len().min(MOST_LINES)];
+    let entered = innermost.iter().rposition(|line| is_entry(line)).map_or(0, |last| last + 1);
+    let mut skipped = entered + lines[entered..].iter().take_while(|line| is_allocator(line)).count();
+    let mut kept = Vec::new();
+    for Call { address, lines } in &calls {
+        let here = skipped.min(lines.len());
+        skipped -= here;
+        if here < lines.len() {
+            kept.push(Call { address: *address, lines: lines[here..].into() });
+        }
+    }
+    kept
+}
+
+/// Allocators take fewer lines than that.
+const MOST_LINES: usize = 40;
+
+/// Whether a line is on the way into an allocator: a function of the compiler's, of the C library's, or of `ZkAllocator`.
+fn is_entry(line: &Line) -> bool {
+    let name = &*line.function;
+    let last = name.rsplit("::").next().unwrap_or(name);
+    OF_RUST.iter().any(|prefix| last.starts_with(prefix))
+        || OF_C.contains(&name)
+        || name.trim_start_matches('<').starts_with("zk_alloc::allocator::")
+        || line.file.ends_with("zk-alloc/src/allocator.rs")
+}
+
+const OF_RUST: &[&str] = &["__rust_alloc", "__rust_realloc", "__rg_", "__rdl_"];
+const OF_C: &[&str] = &["malloc", "calloc", "realloc", "reallocarray", "posix_memalign", "aligned_alloc", "memalign"];
+
+/// Whether a line belongs to an allocator, or to the standard library's way there. The names of inlined functions may lack their
+/// modules, so the file counts too.
+fn is_allocator(line: &Line) -> bool {
+    let name = line.function.trim_start_matches('<');
+    is_entry(line)
+        || OF_ALLOCATORS.iter().any(|prefix| name.starts_with(prefix))
+        || FILES.iter().any(|part| line.file.contains(part))
+}
+
+const OF_ALLOCATORS: &[&str] =
+    &["zk_alloc::", "backtrace::", "alloc::alloc::", "alloc::raw_vec::", "core::alloc::", "operator new"];
+const FILES: &[&str] = &["/alloc/src/alloc.rs", "/alloc/src/raw_vec"];
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -106,5 +205,29 @@ mod tests {
             let error = RawProfile::parse(wrong).unwrap_err().to_string();
             assert!(error.contains(what), "{error}");
         }
+    }
+
+    fn line(function: &str, file: &str) -> Line {
+        Line { function: function.into(), file: file.into(), line: 1 }
+    }
+
+    /// Names without modules, and the standard library's calls among ours, must not end the allocator's part. A phase belongs to the program.
+    #[test]
+    fn the_allocators_calls_are_skipped_and_no_others() {
+        let lines = [
+            line("here", "zk-alloc/src/profile.rs"),
+            line("try_with<Local>", "/rustc/library/std/src/thread/local.rs"),
+            line("alloc_any<System>", "zk-alloc/src/allocator.rs"),
+            line("alloc_zeroed", "/rustc/library/alloc/src/alloc.rs"),
+            line("alloc::vec::from_elem", "/rustc/library/alloc/src/vec/mod.rs"),
+            line("prove", "src/main.rs"),
+            line("phase<prove>", "zk-alloc/src/phase.rs"),
+            line("main", "src/main.rs"),
+        ];
+        let site = |is_of_arena| RawSite { addresses: (1..=lines.len()).collect(), is_of_arena, figures: [1; 7] };
+        let stacks = stacks(&[site(true), site(true), site(false)], |address| vec![lines[address - 1].clone()]);
+        assert_eq!(stacks.iter().map(|stack| stack.figures).collect::<Vec<_>>(), [[2; 7], [1; 7]]);
+        let names = stacks[0].calls.iter().map(|call| &*call.lines[0].function);
+        assert_eq!(names.collect::<Vec<_>>(), ["alloc::vec::from_elem", "prove", "phase<prove>", "main"]);
     }
 }

@@ -9,7 +9,7 @@ use addr2line::Loader;
 use addr2line::fallible_iterator::FallibleIterator;
 use object::{Object, ObjectSegment};
 
-use crate::stacks::Line;
+use crate::sites::Line;
 
 /// The lines at an address of this process, the innermost first.
 pub(crate) fn here(address: usize) -> Vec<Line> {

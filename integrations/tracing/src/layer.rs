@@ -1,4 +1,4 @@
-//! The layer, and the handle that the program keeps.
+//! The layer, the handle that the program keeps, and a subscriber for programs that have none.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -7,12 +7,35 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tracing::Subscriber;
 use tracing::span::{Attributes, Id};
-use tracing_subscriber::layer::{Context, Layer};
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 use tracing_subscriber::registry::LookupSpan;
+use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::recording::{Parent, Recording};
-use crate::report::Report;
-use crate::trace;
+use crate::report::{self, Report};
+
+/// Begins a recording, and installs a subscriber for the program that does nothing else. A program that has a subscriber adds
+/// [`Recorder::layer`] to it instead.
+///
+/// It records the spans that `RUST_LOG` names, such as `info,p3_dft=debug`, and without it those of level `INFO` and above.
+/// (Directives of fields, which only `EnvFilter` knows, make it ignore the variable.)
+///
+/// # Panics
+/// If the program has a global subscriber.
+///
+/// ```
+/// let memory = zk_alloc_tracing::init();
+/// tracing::info_span!("prove").in_scope(|| drop(vec![1u8; 1 << 20]));
+/// println!("{}", memory.report());
+/// ```
+pub fn init() -> Recorder {
+    let memory = Recorder::new();
+    let wanted = std::env::var("RUST_LOG").ok().and_then(|said| said.parse().ok());
+    let wanted = wanted.unwrap_or_else(|| Targets::new().with_default(LevelFilter::INFO));
+    tracing_subscriber::registry().with(wanted).with(memory.layer()).init();
+    memory
+}
 
 /// A recording, from which the program takes its reports. Clones share it. It never ends: a report covers the time from
 /// [`new`](Self::new) to the call.
@@ -68,7 +91,7 @@ impl Recorder {
     pub fn write_trace(&self, out: impl Write) -> io::Result<()> {
         let mut recording = self.lock();
         recording.advance();
-        trace::write(&recording, out)
+        report::write_trace(&recording, out)
     }
 
     /// Writes `memory.json`, which is the [`report`](Self::report), and `trace.json` ([`write_trace`](Self::write_trace)) into a

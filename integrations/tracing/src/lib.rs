@@ -2,20 +2,12 @@
 #![doc = "[zk-alloc]: zk_alloc\n"]
 #![doc = include_str!("../README.md")]
 
-mod install;
 mod layer;
-mod own;
 mod reading;
 mod recording;
 mod report;
-mod table;
-mod timeline;
-mod trace;
-mod tree;
-mod usage;
 
-pub use install::init;
-pub use layer::{MemoryLayer, Recorder};
+pub use layer::{MemoryLayer, Recorder, init};
 pub use reading::{Level, ThreadTotals, Totals};
 pub use report::{Coverage, Report, SpanReport, ThreadReport};
 

@@ -1,11 +1,11 @@
-//! The counters at one moment, and their changes between two.
+//! The counters at one moment, of zk-alloc and of the kernel, and their changes between two.
+#![cfg_attr(unix, allow(unsafe_code, reason = "asks the kernel"))]
 
 use std::ops::AddAssign;
 use std::time::Instant;
 
 use serde::Serialize;
-
-use crate::usage::Usage;
+use zk_alloc::{Stats, ThreadStats};
 
 /// The changes of the process's counters while a span was entered on any thread. It includes the work of
 /// other threads, such as rayon's workers. Sizes are in bytes.
@@ -89,14 +89,9 @@ pub struct Level {
 pub(crate) struct Reading {
     pub(crate) at_ns: u64,
     pub(crate) level: Level,
-    pub(crate) phases: u64,
-    pub(crate) has_arena: bool,
+    pub(crate) stats: Stats,
     usage: Usage,
     is_serving: bool,
-    requests: u64,
-    allocated_bytes: u64,
-    fresh_bytes: u64,
-    overflow_bytes: u64,
 }
 
 impl Reading {
@@ -109,20 +104,16 @@ impl Reading {
                 resident_bytes: stats.resident_bytes as u64,
                 retained_bytes: stats.retained_bytes() as u64,
             },
-            phases: stats.phases,
-            has_arena: stats.address_space_bytes > 0,
             usage: Usage::of_process(),
             is_serving: zk_alloc::is_serving(),
-            requests: stats.arena_allocations,
-            allocated_bytes: stats.arena_bytes,
-            fresh_bytes: stats.fresh_bytes,
-            overflow_bytes: stats.overflow_bytes,
+            stats,
         }
     }
 
     /// The changes since `before`, between which live bytes had this peak.
     pub(crate) fn since(&self, before: &Self, peak_live_bytes: u64) -> Totals {
-        let is_served = self.is_serving || before.is_serving || self.requests > before.requests;
+        let (now, then) = (&self.stats, &before.stats);
+        let is_served = self.is_serving || before.is_serving || now.arena_allocations > then.arena_allocations;
         Totals {
             wall_ns: self.at_ns - before.at_ns,
             // The kernel's sum over running threads may go back by a little.
@@ -130,11 +121,11 @@ impl Reading {
             minor_faults: self.usage.minor_faults.saturating_sub(before.usage.minor_faults),
             is_served,
             // The sums over threads are not taken at one instant.
-            requests: self.requests.saturating_sub(before.requests),
-            allocated_bytes: self.allocated_bytes.saturating_sub(before.allocated_bytes),
-            fresh_bytes: self.fresh_bytes.saturating_sub(before.fresh_bytes),
+            requests: now.arena_allocations.saturating_sub(then.arena_allocations),
+            allocated_bytes: now.arena_bytes.saturating_sub(then.arena_bytes),
+            fresh_bytes: now.fresh_bytes.saturating_sub(then.fresh_bytes),
             // The program may have reset it.
-            overflow_bytes: self.overflow_bytes.saturating_sub(before.overflow_bytes),
+            overflow_bytes: now.overflow_bytes.saturating_sub(then.overflow_bytes),
             peak_live_bytes: if is_served { peak_live_bytes } else { 0 },
         }
     }
@@ -145,15 +136,13 @@ impl Reading {
 pub(crate) struct ThreadReading {
     at_ns: u64,
     usage: Usage,
-    requests: u64,
-    allocated_bytes: u64,
+    stats: ThreadStats,
 }
 
 impl ThreadReading {
     /// Of the calling thread.
     pub(crate) fn at(at_ns: u64) -> Self {
-        let stats = zk_alloc::thread_stats();
-        Self { at_ns, usage: Usage::of_thread(), requests: stats.allocations, allocated_bytes: stats.bytes }
+        Self { at_ns, usage: Usage::of_thread(), stats: zk_alloc::thread_stats() }
     }
 
     pub(crate) fn since(&self, before: &Self) -> ThreadTotals {
@@ -161,8 +150,62 @@ impl ThreadReading {
             wall_ns: self.at_ns - before.at_ns,
             cpu_ns: self.usage.cpu_ns.saturating_sub(before.usage.cpu_ns),
             minor_faults: self.usage.minor_faults.saturating_sub(before.usage.minor_faults),
-            requests: self.requests.saturating_sub(before.requests),
-            allocated_bytes: self.allocated_bytes.saturating_sub(before.allocated_bytes),
+            requests: self.stats.allocations.saturating_sub(before.stats.allocations),
+            allocated_bytes: self.stats.bytes.saturating_sub(before.stats.bytes),
         }
     }
+}
+
+/// The kernel's counters so far.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Usage {
+    pub(crate) cpu_ns: u64,
+    pub(crate) minor_faults: u64,
+}
+
+impl Usage {
+    /// Of all threads of the process.
+    #[cfg(unix)]
+    pub(crate) fn of_process() -> Self {
+        Self::of(libc::RUSAGE_SELF)
+    }
+
+    /// Of the calling thread.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn of_thread() -> Self {
+        Self::of(libc::RUSAGE_THREAD)
+    }
+
+    /// Unknown here.
+    #[cfg(not(unix))]
+    pub(crate) fn of_process() -> Self {
+        Self::default()
+    }
+
+    /// Unknown here.
+    #[cfg(not(target_os = "linux"))]
+    pub(crate) fn of_thread() -> Self {
+        Self::default()
+    }
+
+    #[cfg(unix)]
+    fn of(who: libc::c_int) -> Self {
+        let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
+        // SAFETY: the place is as long as the kernel writes.
+        unsafe { libc::getrusage(who, usage.as_mut_ptr()) };
+        // SAFETY: all zeroes is a valid value too, should the call fail.
+        let usage = unsafe { usage.assume_init() };
+        let ns = |time: libc::timeval| time.tv_sec as u64 * 1_000_000_000 + time.tv_usec as u64 * 1_000;
+        Self { cpu_ns: ns(usage.ru_utime) + ns(usage.ru_stime), minor_faults: usage.ru_minflt as u64 }
+    }
+}
+
+/// Bytes of a page of memory.
+pub(crate) fn page_bytes() -> u64 {
+    #[cfg(unix)]
+    // SAFETY: reads a constant of the system.
+    let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    #[cfg(not(unix))]
+    let bytes = 0;
+    u64::try_from(bytes).ok().filter(|&bytes| bytes > 0).unwrap_or(4096)
 }

@@ -1,18 +1,35 @@
 //! The account of each span. At each entry and exit of a span, the changes of the counters since the last one are added to all
 //! spans that are entered at that time.
+//!
+//! Collections live in the system allocator: the program's allocator would count them as the prover's.
 
+use std::cmp::Reverse;
+use std::hash::{BuildHasherDefault, DefaultHasher};
 use std::thread::ThreadId;
 use std::time::Instant;
 
-use crate::own::{List, Map, list, map};
-use crate::reading::{Reading, ThreadReading, Totals};
-use crate::timeline::{Entry, Sample, Timeline};
-use crate::tree::{NodeId, Tree, WHOLE};
+use allocator_api2::alloc::System;
+
+use crate::reading::{Level, Reading, ThreadReading, ThreadTotals, Totals};
+
+/// A list in the system allocator.
+pub(crate) type List<T> = allocator_api2::vec::Vec<T, System>;
+
+/// A map in the system allocator, without random keys, which a thread would have to fetch first.
+pub(crate) type Map<K, V> = hashbrown::HashMap<K, V, BuildHasherDefault<DefaultHasher>, System>;
+
+pub(crate) const fn list<T>() -> List<T> {
+    List::new_in(System)
+}
+
+pub(crate) fn map<K, V>() -> Map<K, V> {
+    Map::with_hasher_in(BuildHasherDefault::default(), System)
+}
 
 /// The most threads that are told apart. Spans that others enter are not recorded.
 const MOST_THREADS: usize = 1024;
 
-/// See the module's documentation.
+/// What was recorded so far.
 #[derive(Debug)]
 pub(crate) struct Recording {
     began: Instant,
@@ -89,7 +106,7 @@ impl Recording {
         Self {
             began,
             last,
-            phases_before: last.phases,
+            phases_before: last.stats.phases,
             tree,
             timeline: Timeline::new(),
             threads: list(),
@@ -227,4 +244,236 @@ pub(crate) enum Parent {
     None,
     /// Its thread was in no span.
     Unknown,
+}
+
+/// More than any prover has. It bounds the layer's memory where a recursive function is a span.
+const MOST_NODES: usize = 4096;
+
+/// A node's place in the tree. The node of the whole program is [`WHOLE`].
+pub(crate) type NodeId = usize;
+
+pub(crate) const WHOLE: NodeId = 0;
+
+/// All spans of one name that stand under one node.
+#[derive(Debug)]
+pub(crate) struct Node {
+    pub(crate) name: &'static str,
+    pub(crate) totals: Totals,
+    /// Spans that were entered.
+    pub(crate) spans: u64,
+    /// Entries of them that have not ended.
+    pub(crate) entered: usize,
+    /// At the first entry, and at the last exit.
+    pub(crate) at_entry: Level,
+    pub(crate) at_exit: Level,
+    /// By thread, of those that entered it.
+    pub(crate) threads: List<(usize, ThreadTotals)>,
+    first_child: Option<NodeId>,
+    next_sibling: Option<NodeId>,
+}
+
+impl Node {
+    fn new(name: &'static str) -> Self {
+        Self {
+            name,
+            totals: Totals::default(),
+            spans: 0,
+            entered: 0,
+            at_entry: Level::default(),
+            at_exit: Level::default(),
+            threads: list(),
+            first_child: None,
+            next_sibling: None,
+        }
+    }
+
+    /// This thread's part of it.
+    pub(crate) fn on_thread(&mut self, thread: usize) -> &mut ThreadTotals {
+        let index = self.threads.iter().position(|known| known.0 == thread).unwrap_or_else(|| {
+            self.threads.push((thread, ThreadTotals::default()));
+            self.threads.len() - 1
+        });
+        &mut self.threads[index].1
+    }
+}
+
+/// The spans, folded by name.
+#[derive(Debug)]
+pub(crate) struct Tree(List<Node>);
+
+impl Tree {
+    pub(crate) fn new() -> Self {
+        let mut nodes = list();
+        nodes.push(Node::new("the whole program"));
+        Self(nodes)
+    }
+
+    pub(crate) fn node(&self, id: NodeId) -> &Node {
+        &self.0[id]
+    }
+
+    pub(crate) fn node_mut(&mut self, id: NodeId) -> &mut Node {
+        &mut self.0[id]
+    }
+
+    /// The nodes under this one, in the order in which they came.
+    pub(crate) fn children(&self, id: NodeId) -> impl Iterator<Item = NodeId> {
+        std::iter::successors(self.0[id].first_child, |&child| self.0[child].next_sibling)
+    }
+
+    /// The node for spans of this name under `parent`. A new one, unless the tree is full.
+    pub(crate) fn find_or_add(&mut self, parent: NodeId, name: &'static str) -> Option<NodeId> {
+        let known = self.children(parent).find(|&child| self.0[child].name == name);
+        if known.is_some() || self.0.len() == MOST_NODES {
+            return known;
+        }
+        let new = self.0.len();
+        let last = self.children(parent).last();
+        match last {
+            Some(last) => self.0[last].next_sibling = Some(new),
+            None => self.0[parent].first_child = Some(new),
+        }
+        self.0.push(Node::new(name));
+        Some(new)
+    }
+}
+
+/// The most entries of spans that are kept: 8 MiB of them. Beyond, the shortest go.
+const MOST_ENTRIES: usize = 1 << 16;
+/// The most samples of the memory that are kept. Beyond, two become one.
+const MOST_SAMPLES: usize = 1 << 15;
+
+/// A span was entered, and left.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Entry {
+    pub(crate) node: NodeId,
+    pub(crate) thread: usize,
+    pub(crate) begun_ns: u64,
+    pub(crate) totals: Totals,
+}
+
+/// The memory at one moment.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sample {
+    pub(crate) at_ns: u64,
+    pub(crate) level: Level,
+    /// The peak of live bytes since the sample before.
+    pub(crate) peak_live_bytes: u64,
+}
+
+/// The contents of the trace: when each span was entered, and the arena's memory over time. Both are bounded.
+#[derive(Debug)]
+pub(crate) struct Timeline {
+    pub(crate) entries: List<Entry>,
+    pub(crate) samples: List<Sample>,
+    /// Entries that are not kept.
+    pub(crate) dropped: u64,
+    /// No entry is kept that is shorter.
+    shortest_ns: u64,
+    /// The number of samples that become one, and of those in the last one.
+    stride: usize,
+    in_last: usize,
+}
+
+impl Timeline {
+    pub(crate) fn new() -> Self {
+        Self { entries: list(), samples: list(), dropped: 0, shortest_ns: 0, stride: 1, in_last: 1 }
+    }
+
+    pub(crate) fn push_entry(&mut self, entry: Entry) {
+        if self.entries.len() == MOST_ENTRIES && entry.totals.wall_ns >= self.shortest_ns {
+            self.drop_shorter_half();
+        }
+        if entry.totals.wall_ns < self.shortest_ns {
+            self.dropped += 1;
+        } else {
+            self.entries.push(entry);
+        }
+    }
+
+    fn drop_shorter_half(&mut self) {
+        let half = self.entries.len() / 2;
+        self.entries.select_nth_unstable_by_key(half, |entry| Reverse(entry.totals.wall_ns));
+        self.shortest_ns = self.entries[half].totals.wall_ns;
+        self.dropped += (self.entries.len() - half) as u64;
+        self.entries.truncate(half);
+    }
+
+    pub(crate) fn push_sample(&mut self, sample: Sample) {
+        if self.in_last < self.stride {
+            if let Some(last) = self.samples.last_mut() {
+                *last = merged(*last, sample);
+                self.in_last += 1;
+                return;
+            }
+        }
+        if self.samples.len() == MOST_SAMPLES {
+            for pair in 0..MOST_SAMPLES / 2 {
+                self.samples[pair] = merged(self.samples[2 * pair], self.samples[2 * pair + 1]);
+            }
+            self.samples.truncate(MOST_SAMPLES / 2);
+            self.stride *= 2;
+        }
+        self.samples.push(sample);
+        self.in_last = 1;
+    }
+}
+
+fn merged(earlier: Sample, later: Sample) -> Sample {
+    Sample { peak_live_bytes: earlier.peak_live_bytes.max(later.peak_live_bytes), ..later }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spans_of_one_name_under_one_node_share_a_node_and_keep_their_order() {
+        let mut tree = Tree::new();
+        let prove = tree.find_or_add(WHOLE, "prove").unwrap();
+        let open = tree.find_or_add(prove, "open").unwrap();
+        let commit = tree.find_or_add(prove, "commit").unwrap();
+        assert_eq!(tree.find_or_add(prove, "open"), Some(open));
+        assert_ne!(tree.find_or_add(WHOLE, "open"), Some(open));
+        assert_eq!(tree.children(prove).collect::<Vec<_>>(), [open, commit]);
+    }
+
+    #[test]
+    fn a_recursion_fills_the_tree_and_no_more_memory() {
+        let mut tree = Tree::new();
+        let (mut parent, mut depth) = (WHOLE, 0);
+        while let Some(child) = tree.find_or_add(parent, "recurse") {
+            (parent, depth) = (child, depth + 1);
+        }
+        assert_eq!(depth, MOST_NODES - 1);
+    }
+
+    #[test]
+    fn the_longest_entries_are_kept_and_the_others_are_counted() {
+        let mut timeline = Timeline::new();
+        let pushed = 3 * MOST_ENTRIES as u64 + 7;
+        for n in 0..pushed {
+            // An outer span ends after those within it, so the last one is the longest.
+            let wall_ns = if n == pushed - 1 { u64::MAX } else { n % 1000 };
+            let totals = Totals { wall_ns, ..Totals::default() };
+            timeline.push_entry(Entry { node: 1, thread: 0, begun_ns: n, totals });
+        }
+        assert!(timeline.entries.len() <= MOST_ENTRIES);
+        assert_eq!(timeline.entries.len() as u64 + timeline.dropped, pushed);
+        assert_eq!(timeline.entries.last().unwrap().totals.wall_ns, u64::MAX);
+        assert!(timeline.entries.iter().all(|entry| entry.totals.wall_ns >= timeline.shortest_ns));
+    }
+
+    #[test]
+    fn samples_keep_their_peak_and_their_order_when_they_are_merged() {
+        let mut timeline = Timeline::new();
+        for n in 0..5 * MOST_SAMPLES as u64 {
+            let peak_live_bytes = if n == 12_345 { u64::MAX } else { n };
+            timeline.push_sample(Sample { at_ns: n, level: Level::default(), peak_live_bytes });
+        }
+        assert!(timeline.samples.len() <= MOST_SAMPLES);
+        assert!(timeline.samples.iter().any(|sample| sample.peak_live_bytes == u64::MAX));
+        assert!(timeline.samples.windows(2).all(|pair| pair[0].at_ns < pair[1].at_ns));
+        assert_eq!(timeline.samples.last().unwrap().at_ns, 5 * MOST_SAMPLES as u64 - 1);
+    }
 }

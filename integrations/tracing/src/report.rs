@@ -1,11 +1,12 @@
-//! The result of a recording, for the program and for `memory.json`.
+//! The result of a recording: for the program, for `memory.json`, as a tree for the terminal, and as a trace for a viewer.
+
+use std::fmt;
+use std::io::{self, BufWriter, Write};
 
 use serde::Serialize;
 
-use crate::reading::{Level, ThreadTotals, Totals};
-use crate::recording::Recording;
-use crate::tree::{NodeId, WHOLE};
-use crate::usage;
+use crate::reading::{Level, ThreadTotals, Totals, page_bytes};
+use crate::recording::{NodeId, Recording, Sample, WHOLE};
 
 /// The result of [`Recorder::report`](crate::Recorder::report). `Display` prints it as a tree.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -76,14 +77,15 @@ impl Report {
         whole.at_exit = recording.last.level;
         let coverage = if whole.totals.is_served {
             Coverage::Arena
-        } else if recording.last.phases > recording.phases_before && !recording.last.has_arena {
+        } else if recording.last.stats.phases > recording.phases_before && recording.last.stats.address_space_bytes == 0
+        {
             Coverage::NotInstalled
         } else {
             Coverage::NothingServed
         };
         Self {
             coverage,
-            page_bytes: usage::page_bytes(),
+            page_bytes: page_bytes(),
             spans: std::mem::take(&mut whole.children),
             whole,
             unrecorded_entries: recording.unrecorded,
@@ -125,5 +127,221 @@ impl SpanReport {
             // A span that nobody entered says nothing, unless others stand under it.
             children: children.filter(|child| child.count > 0 || !child.children.is_empty()).collect(),
         }
+    }
+}
+
+/// A row of the table, its name indented.
+struct Row<'a>(String, &'a SpanReport);
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut rows = Vec::new();
+        self.spans.iter().for_each(|span| add(&mut rows, span, String::new(), String::new()));
+        rows.push(Row(self.whole.name.clone(), &self.whole));
+        let width = rows.iter().map(|row| row.0.chars().count()).max().unwrap_or(0);
+        writeln!(
+            f,
+            "{:width$} {:>7} {:>11} {:>11} {:>11} {:>9}",
+            "span", "count", "time", "peak", "allocated", "faults"
+        )?;
+        for Row(name, span) in rows {
+            let totals = &span.totals;
+            let bytes = |bytes| if totals.is_served { size(bytes) } else { "-".to_owned() };
+            writeln!(
+                f,
+                "{name:width$} {:>7} {:>11} {:>11} {:>11} {:>9}",
+                if span.count > 0 { grouped(span.count) } else { String::new() },
+                time(totals.wall_ns),
+                bytes(totals.peak_live_bytes),
+                bytes(totals.allocated_bytes),
+                grouped(totals.minor_faults),
+            )?;
+        }
+        self.write_notes(f)
+    }
+}
+
+impl Report {
+    fn write_notes(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let whole = &self.whole.totals;
+        match self.coverage {
+            Coverage::Arena => {
+                let (peak, path) = (size(whole.peak_live_bytes), self.peak_path());
+                let place = if path.is_empty() { "outside of all spans".to_owned() } else { path.join(" > ") };
+                write!(f, "peak of live memory: {peak}, in {place}")?;
+                if whole.overflow_bytes > 0 {
+                    let overflow = size(whole.overflow_bytes);
+                    write!(f, "\nnot counted: {overflow} that the backing allocator served instead of the arena")?;
+                }
+            }
+            Coverage::NothingServed => write!(
+                f,
+                "memory is not counted: no phase of zk-alloc was open, or zk_alloc::ZkAllocator is not the global allocator"
+            )?,
+            Coverage::NotInstalled => {
+                write!(f, "memory is not counted: zk_alloc::ZkAllocator is not the global allocator")?;
+            }
+        }
+        if self.coverage == Coverage::Arena && self.spans.iter().any(has_unserved) {
+            write!(f, "\n-: no phase of zk-alloc was open")?;
+        }
+        if self.unrecorded_entries > 0 {
+            write!(f, "\nnot recorded: {} entries of spans", grouped(self.unrecorded_entries))?;
+        }
+        if self.entries_not_in_trace > 0 {
+            write!(f, "\nnot in the trace: the {} shortest entries", grouped(self.entries_not_in_trace))?;
+        }
+        Ok(())
+    }
+}
+
+fn has_unserved(span: &SpanReport) -> bool {
+    !span.totals.is_served || span.children.iter().any(has_unserved)
+}
+
+/// Adds a span, whose row begins with `branch`, and those under it, whose rows begin with `stem`.
+fn add<'a>(rows: &mut Vec<Row<'a>>, span: &'a SpanReport, branch: String, stem: String) {
+    rows.push(Row(branch + &span.name, span));
+    let last = span.children.len().saturating_sub(1);
+    for (index, child) in span.children.iter().enumerate() {
+        let (branch, below) = if index == last { ("└─ ", "   ") } else { ("├─ ", "│  ") };
+        add(rows, child, format!("{stem}{branch}"), format!("{stem}{below}"));
+    }
+}
+
+fn time(ns: u64) -> String {
+    match ns {
+        0..1_000_000 => format!("{:.1} µs", ns as f64 / 1e3),
+        1_000_000..1_000_000_000 => format!("{:.1} ms", ns as f64 / 1e6),
+        _ => format!("{:.3} s", ns as f64 / 1e9),
+    }
+}
+
+fn size(bytes: u64) -> String {
+    match bytes {
+        0..0x400 => format!("{bytes} B"),
+        0x400..0x10_0000 => format!("{:.1} KiB", bytes as f64 / 1024.0),
+        0x10_0000..0x4000_0000 => format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20)),
+        _ => format!("{:.2} GiB", bytes as f64 / f64::from(1 << 30)),
+    }
+}
+
+/// With a comma before each three digits.
+fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index) % 3 == 0 {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// The trace is of one process.
+const PROCESS: u32 = 1;
+
+#[derive(Serialize)]
+struct Event<'a, A> {
+    name: &'a str,
+    /// `X` is a slice, `C` a value of a counter, `M` a name.
+    ph: char,
+    pid: u32,
+    tid: usize,
+    /// In microseconds.
+    ts: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    dur: Option<f64>,
+    args: A,
+}
+
+#[derive(Serialize)]
+struct Name<'a> {
+    name: &'a str,
+}
+
+#[derive(Serialize)]
+struct Bytes {
+    bytes: u64,
+}
+
+/// Writes a recording in Chrome's trace format, as JSON: <https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU>.
+pub(crate) fn write_trace(recording: &Recording, out: impl Write) -> io::Result<()> {
+    let mut events = Events { out: BufWriter::new(out), is_first: true };
+    events.out.write_all(b"{\"displayTimeUnit\":\"ms\",\"traceEvents\":[")?;
+    let program = std::env::args().next().unwrap_or_default();
+    events.name("process_name", 0, &program)?;
+    for (number, thread) in recording.threads.iter().enumerate() {
+        events.name("thread_name", number + 1, &thread.name(number))?;
+    }
+    let mut entries: Vec<_> = recording.timeline.entries.iter().chain(recording.entered()).collect();
+    // A slice comes before those within it.
+    entries.sort_by_key(|entry| (entry.begun_ns, std::cmp::Reverse(entry.totals.wall_ns)));
+    for entry in entries {
+        let node = recording.tree.node(entry.node);
+        events.slice(node.name, entry.thread + 1, entry.begun_ns, &entry.totals)?;
+    }
+    // Where nothing was served there is nothing to show.
+    if recording.tree.node(WHOLE).totals.is_served {
+        let mut peak_from_ns = 0;
+        for sample in &recording.timeline.samples {
+            events.sample(sample, peak_from_ns)?;
+            peak_from_ns = sample.at_ns;
+        }
+    }
+    let dropped = recording.timeline.dropped;
+    write!(events.out, "],\"otherData\":{{\"shortest entries left out\":{dropped}}}}}")?;
+    events.out.flush()
+}
+
+struct Events<W: Write> {
+    out: BufWriter<W>,
+    is_first: bool,
+}
+
+impl<W: Write> Events<W> {
+    fn write(&mut self, event: &impl Serialize) -> io::Result<()> {
+        self.out.write_all(if std::mem::take(&mut self.is_first) { b"\n" } else { b",\n" })?;
+        Ok(serde_json::to_writer(&mut self.out, event)?)
+    }
+
+    fn name(&mut self, what: &str, tid: usize, name: &str) -> io::Result<()> {
+        self.write(&Event { name: what, ph: 'M', pid: PROCESS, tid, ts: 0.0, dur: None, args: Name { name } })
+    }
+
+    fn slice(&mut self, name: &str, tid: usize, begun_ns: u64, totals: &Totals) -> io::Result<()> {
+        let dur = Some(microseconds(totals.wall_ns));
+        self.write(&Event { name, ph: 'X', pid: PROCESS, tid, ts: microseconds(begun_ns), dur, args: totals })
+    }
+
+    /// The peak is that of the time before the sample, so it is drawn from `peak_from_ns` on.
+    fn sample(&mut self, sample: &Sample, peak_from_ns: u64) -> io::Result<()> {
+        let level = &sample.level;
+        self.counter("peak of live", peak_from_ns, sample.peak_live_bytes)?;
+        self.counter("live", sample.at_ns, level.live_bytes)?;
+        self.counter("resident", sample.at_ns, level.resident_bytes)?;
+        self.counter("retained", sample.at_ns, level.retained_bytes)
+    }
+
+    fn counter(&mut self, name: &str, at_ns: u64, bytes: u64) -> io::Result<()> {
+        let (ts, args) = (microseconds(at_ns), Bytes { bytes });
+        self.write(&Event { name, ph: 'C', pid: PROCESS, tid: 0, ts, dur: None, args })
+    }
+}
+
+fn microseconds(ns: u64) -> f64 {
+    ns as f64 / 1e3
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_have_units_and_commas() {
+        assert_eq!([0, 999, 1000, 1_234_567].map(grouped), ["0", "999", "1,000", "1,234,567"]);
+        assert_eq!([7, 1536, 3 << 20, 5 << 30].map(size), ["7 B", "1.5 KiB", "3.0 MiB", "5.00 GiB"]);
+        assert_eq!([900, 2_500_000, 1_234_000_000].map(time), ["0.9 µs", "2.5 ms", "1.234 s"]);
     }
 }

@@ -1,6 +1,7 @@
 //! Reads the part of a command line that decides what to build. The bench reads the rest.
 
 use crate::package::Package;
+use crate::run::Run;
 use std::ffi::OsString;
 use std::path::Path;
 
@@ -12,40 +13,8 @@ pub(crate) enum Asked {
     Runs(Vec<Run>),
 }
 
-/// A bench to build, and its arguments.
-#[derive(Debug, PartialEq)]
-pub(crate) struct Run {
-    pub(crate) package: Package,
-    pub(crate) needs_jemalloc: bool,
-    pub(crate) needs_peers: bool,
-    /// An arm has other values of zk-alloc's constants.
-    pub(crate) needs_tune: bool,
-    /// The arm that samples its call sites is used.
-    pub(crate) needs_profile: bool,
-    pub(crate) arguments: Vec<OsString>,
-}
-
-impl Run {
-    /// A prover's bench. It always includes an arm with jemalloc, except for a profile.
-    fn of_prover(package: &Package, arguments: Vec<OsString>) -> Self {
-        let is_profile = word(&arguments, 0) == PROFILE;
-        let run = Self::of(package, !is_profile, arguments);
-        Self { needs_profile: is_profile || run.needs_profile, ..run }
-    }
-
-    /// A bench that starts no arm needs none of the bench's allocators.
-    fn of(package: &Package, has_arms: bool, arguments: Vec<OsString>) -> Self {
-        let needs_peers = has_arms && allocators(&arguments).any(|name| !is_built_anyway(name));
-        let needs_tune = has_arms && allocators(&arguments).any(is_tuned);
-        let needs_profile = has_arms && allocators(&arguments).any(|name| name == PROFILED_ARM);
-        let package = package.clone();
-        Self { package, needs_jemalloc: has_arms, needs_peers, needs_tune, needs_profile, arguments }
-    }
-}
-
-/// The command that profiles, and the arm that it starts.
-const PROFILE: &str = "profile";
-const PROFILED_ARM: &str = "zk-alloc-profile";
+/// The command that profiles.
+pub(crate) const PROFILE: &str = "profile";
 /// Tools that need no prover.
 const TOOLS: [&str; 6] = ["report", "compare", "simulate", "replay", "exec", "host"];
 /// The tool that starts arms.
@@ -69,8 +38,7 @@ pub(crate) fn read(bench: &Package, provers: &[Package], mut words: Vec<OsString
             // Options behind `--` belong to the command.
             let mut options = words.iter().take_while(|word| *word != "--");
             let is_profile = tool == "exec" && options.any(|word| word == "--profile");
-            let run = Run::of(bench, has_arms, words);
-            Ok(Asked::Runs(vec![Run { needs_profile: is_profile || run.needs_profile, ..run }]))
+            Ok(Asked::Runs(vec![Run::of(bench, has_arms, is_profile, words)]))
         }
         "check" => check(provers, words).map(Asked::Runs),
         PROFILE | "record" => one(named(provers, word(&words, 1))?, words),
@@ -87,7 +55,7 @@ pub(crate) fn read(bench: &Package, provers: &[Package], mut words: Vec<OsString
 }
 
 /// A word as text; empty if it is missing or is not valid text.
-fn word(words: &[OsString], at: usize) -> &str {
+pub(crate) fn word(words: &[OsString], at: usize) -> &str {
     words.get(at).and_then(|word| word.to_str()).unwrap_or_default()
 }
 
@@ -140,27 +108,6 @@ fn take_option(words: &mut Vec<OsString>, name: &str) -> Option<String> {
 
 fn named<'a>(provers: &'a [Package], word: &str) -> Result<&'a Package, String> {
     provers.iter().find(|package| package.word == word).ok_or_else(|| unknown(provers, word))
-}
-
-/// The allocators, and sets of them, that a command line names.
-fn allocators(arguments: &[OsString]) -> impl Iterator<Item = &str> {
-    let words = || arguments.iter().map(|argument| argument.to_str().unwrap_or_default());
-    let before = [""].into_iter().chain(words());
-    let lists = before.zip(words()).filter_map(|(before, word)| {
-        if before == "--allocators" { Some(word) } else { word.strip_prefix("--allocators=") }
-    });
-    lists.flat_map(|list| list.split(','))
-}
-
-/// The set `quick`, and every arm that needs no other library.
-fn is_built_anyway(name: &str) -> bool {
-    let starts = ["glibc", "jemalloc", "zk-alloc"];
-    is_tuned(name) || ["quick", "bump-reset"].contains(&name) || starts.iter().any(|one| name.starts_with(one))
-}
-
-/// The arms that set constants of zk-alloc, and the sets of them.
-fn is_tuned(name: &str) -> bool {
-    ["ablation", "constants"].contains(&name) || name.starts_with("zk-alloc:")
 }
 
 pub(crate) fn help(provers: &[Package]) -> String {
@@ -223,6 +170,11 @@ mod tests {
         runs(line).iter().map(text).collect()
     }
 
+    /// Whether the bench that a line starts is built with a feature.
+    fn needs(line: &str, feature: &str) -> bool {
+        runs(line)[0].features.contains(&feature)
+    }
+
     /// A newcomer waits only for the build of the requested prover.
     #[test]
     fn only_what_is_asked_for_is_built() {
@@ -258,7 +210,7 @@ mod tests {
     /// mimalloc, snmalloc and TCMalloc take minutes to compile, so they are built only on request.
     #[test]
     fn peers_are_built_where_one_is_named() {
-        let needed = |line: &str| (runs(line)[0].needs_jemalloc, runs(line)[0].needs_peers);
+        let needed = |line: &str| (needs(line, "jemalloc"), needs(line, "peers"));
         assert_eq!(needed("exec --allocators all -- make --allocators mimalloc"), (false, false));
         assert_eq!(needed("plonky3 --smoke"), (true, false));
         assert_eq!(needed("plonky3 --allocators glibc,zk-alloc-thp-never,jemalloc-tuned"), (true, false));
@@ -269,19 +221,19 @@ mod tests {
     /// Atomics in place of constants would slow down the arena of every other run.
     #[test]
     fn constants_can_be_set_only_where_an_arm_sets_one() {
-        let needs_tune = |line: &str| runs(line)[0].needs_tune;
+        let needs_tune = |line: &str| needs(line, "tune");
         assert!(!needs_tune("plonky3 --allocators glibc,zk-alloc,zk-alloc-thp-never"));
         assert!(!needs_tune("exec --allocators zk-alloc -- make --allocators ablation"));
         assert!(needs_tune("plonky3 --allocators zk-alloc,zk-alloc:max_resident_probes=0"));
         assert!(needs_tune("replay a.trace --allocators=zk-alloc,ablation"));
-        let run = &runs("plonky3 --allocators zk-alloc,constants")[0];
-        assert!(run.needs_tune && !run.needs_peers);
+        let line = "plonky3 --allocators zk-alloc,constants";
+        assert!(needs_tune(line) && !needs(line, "peers"));
     }
 
     /// A profile needs no peer, and sampling changes the allocator.
     #[test]
     fn call_sites_are_sampled_only_on_request() {
-        let needs = |line: &str| (runs(line)[0].needs_profile, runs(line)[0].needs_jemalloc);
+        let needs = |line: &str| (needs(line, "profile"), needs(line, "jemalloc"));
         assert_eq!(needs("profile plonky3 --workload keccak"), (true, false));
         assert_eq!(needs("plonky3 --allocators zk-alloc,zk-alloc-profile"), (true, true));
         assert_eq!(needs("plonky3 --allocators zk-alloc"), (false, true));

@@ -1,15 +1,15 @@
 //! `cargo prove-bench PROVER ...` builds the package of that prover only, reports the build, and starts its bench.
 //!
 //! A prover is a package: a folder in `provers-bench/provers`, or one given by `--package`. `package` reads manifests,
-//! `command_line` reads the arguments, and `build` runs cargo.
+//! `command_line` reads the arguments, and `run` runs cargo.
 
-mod build;
 mod command_line;
 mod package;
+mod run;
 
-use build::Bench;
-use command_line::{Asked, Run};
+use command_line::Asked;
 use package::Package;
+use run::Run;
 use std::env;
 use std::path::Path;
 use std::process::ExitCode;
@@ -28,7 +28,7 @@ fn main() -> ExitCode {
             ExitCode::SUCCESS
         }
         Ok(Asked::Runs(runs)) => match &runs[..] {
-            [run] => Bench::new(run).build_and_become(),
+            [run] => run.build_and_become(),
             runs => each(runs),
         },
         Err(message) => {
@@ -40,10 +40,13 @@ fn main() -> ExitCode {
 
 /// Runs the benches one after another and returns the worst exit code.
 fn each(runs: &[Run]) -> ExitCode {
-    build::leave_ctrl_c_to_children();
+    // The child that this process waits for also receives the signal, exits cleanly, and reports it by its exit code.
+    if let Err(error) = ctrlc::set_handler(|| ()) {
+        eprintln!("prove-bench: cannot wait for Ctrl-C: {error}");
+    }
     let mut worst = 0;
     for run in runs {
-        let code = Bench::new(run).build_and_run();
+        let code = run.build_and_run();
         worst = worst.max(code);
         if code == INTERRUPTED || code == USAGE {
             break;

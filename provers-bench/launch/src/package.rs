@@ -3,6 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use toml::de::DeTable;
+
 /// A package with a driver, and with arms in `src/bin`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Package {
@@ -33,17 +35,21 @@ impl Package {
     }
 
     fn of(manifest: &str, word: String, folder: &Path) -> Option<Self> {
-        let features = ["jemalloc", "peers"];
+        let manifest = DeTable::parse(manifest).ok()?.into_inner();
+        let package = manifest.get("package")?.get_ref();
+        let text = |key| package.get(key).and_then(|value| value.get_ref().as_str()).map(str::to_owned);
+        let minutes = || {
+            let own = package.get("metadata")?.get_ref().get("prove-bench")?;
+            own.get_ref().get("minutes")?.get_ref().as_integer()?.as_str().parse().ok()
+        };
+        let has_feature = |name| manifest.get("features").is_some_and(|all| all.get_ref().get(name).is_some());
         Some(Self {
+            name: text("name")?,
+            about: text("description").unwrap_or_default(),
+            minutes: minutes().unwrap_or(0),
+            chooses_allocators: has_feature("jemalloc") && has_feature("peers"),
             word,
-            name: string(value(manifest, "package", "name")?),
-            about: value(manifest, "package", "description").map(string).unwrap_or_default(),
-            minutes: value(manifest, "package.metadata.prove-bench", "minutes")
-                .and_then(|n| n.parse().ok())
-                .unwrap_or(0),
-            folder: folder.to_owned(),
-            chooses_allocators: features.iter().all(|feature| value(manifest, "features", feature).is_some()),
-            has_baseline: false,
+            ..Self::bench(folder)
         })
     }
 
@@ -72,20 +78,6 @@ pub(crate) fn all_in(folder: &Path) -> Vec<Package> {
     let mut packages: Vec<_> = folders.filter_map(|folder| Package::read(&folder).ok()).collect();
     packages.sort_by(|one, other| one.word.cmp(&other.word));
     packages
-}
-
-/// The value of a key in a table of a manifest. Each key must be on its own line.
-fn value<'a>(manifest: &'a str, table: &str, key: &str) -> Option<&'a str> {
-    let header = format!("[{table}]");
-    let lines = manifest.lines().map(str::trim).skip_while(|line| *line != header).skip(1);
-    lines.take_while(|line| !line.starts_with('[')).find_map(|line| {
-        let (name, value) = line.split_once('=')?;
-        (name.trim() == key).then(|| value.trim())
-    })
-}
-
-fn string(value: &str) -> String {
-    value.trim_matches('"').to_owned()
 }
 
 #[cfg(test)]

@@ -1,4 +1,5 @@
-/* Shared by all of these programs: a check that ends the program and prints its line, and memory with known contents. */
+/* Shared by all of these programs: a check that ends the program and prints its line, memory with known contents, and files that contain
+   several programs. */
 #pragma once
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -64,3 +65,22 @@ static inline size_t hidden_size(size_t size) {
 /* Sizes for all paths: below and above the default threshold, blocks, and runs of each zone. */
 static const size_t SIZES[] = {1, 16, 100, 1000, 5000, 32768, 40000, 65535, 65536, 100000, 262144, 1000000, 3000000, 70000000};
 #define SIZE_COUNT (sizeof SIZES / sizeof *SIZES)
+
+#define MIB ((size_t)1 << 20)
+
+/* One of the programs of a file. It has the arguments of `main`, without the one that selects it. */
+#define PROGRAM(name) static int name(__attribute__((unused)) int argc, __attribute__((unused)) char **argv)
+
+struct program {
+    const char *name;
+    int (*run)(int argc, char **argv);
+};
+
+/* Runs the program that the first argument names. The list ends with a null. */
+static inline int run_program(const struct program *programs, int argc, char **argv) {
+    CHECK(argc > 1);
+    while (programs->name && strcmp(programs->name, argv[1]) != 0) programs++;
+    CHECK(programs->name);
+    argv[1] = argv[0];
+    return programs->run(argc - 1, argv + 1);
+}

@@ -1,4 +1,17 @@
-/* Allocation before any constructor has run, in constructors, in atexit handlers and in destructors. */
+/* Allocation before any constructor has run, in constructors, in atexit handlers and in destructors. With LIBRARY defined, this is the library. */
+#ifdef LIBRARY
+/* A library whose constructor runs before most. The program frees the memory that it allocates. */
+#include "check.h"
+
+void *early[SIZE_COUNT];
+
+__attribute__((constructor(101))) static void construct(void) {
+    for (size_t i = 0; i < SIZE_COUNT - 1; i++) {
+        early[i] = malloc(SIZES[i]);
+        fill(early[i], SIZES[i], i);
+    }
+}
+#else
 #include "check.h"
 
 extern void *early[];
@@ -46,3 +59,4 @@ int main(void) {
     }
     exit(0);
 }
+#endif

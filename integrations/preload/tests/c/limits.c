@@ -1,13 +1,15 @@
-/* A limit of 4 GiB of address space, set by the program after many allocations ("late") or by its parent ("early").
-   There must be room for threads, libraries and mappings. */
+/* What a process may hold, and what it does hold. The first argument selects the program. */
 #include "check.h"
+#include "../../include/zk_alloc.h"
 
 #include <dlfcn.h>
 #include <pthread.h>
+#include <signal.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 
-#define MIB ((size_t)1 << 20)
+/* A limit of 4 GiB of address space, set by the program after many allocations ("late") or by its parent ("early"). There must be room for threads,
+   libraries and mappings. */
 #define THREADS 20
 
 static pthread_barrier_t all_there;
@@ -27,7 +29,7 @@ static void *work(void *number) {
     return NULL;
 }
 
-int main(int argc, char **argv) {
+PROGRAM(address_space) {
     CHECK(argc == 3);
     void *kept[60];
     for (int i = 0; i < 60; i++) {
@@ -63,4 +65,186 @@ int main(int argc, char **argv) {
     for (int i = 0; i < 40; i++) free(more[i]);
     for (int i = 0; i < 60; i++) free(kept[i]);
     puts("ok");
+    return 0;
+}
+
+/* The system refuses address space or memory. glibc serves the requests that the arena can't, as far as possible. */
+PROGRAM(refusals) {
+    CHECK(argc == 2);
+    struct rlimit limit = {(rlim_t)atol(argv[1]) << 20, (rlim_t)atol(argv[1]) << 20};
+    CHECK(setrlimit(RLIMIT_AS, &limit) == 0);
+    void *kept[64];
+    int count = 0;
+    while (count < 64 && (kept[count] = malloc(4 << 20))) {
+        fill(kept[count], 4 << 20, count);
+        count++;
+    }
+    CHECK(count < 64 && errno == ENOMEM && count > 4);
+    /* Shrinking never fails. */
+    kept[0] = hidden(realloc(kept[0], 3 << 20));
+    CHECK(kept[0]);
+    for (int i = 1; i < count; i++) CHECK(is_filled(kept[i], 4 << 20, i));
+    for (int i = 0; i < count; i++) free(kept[i]);
+    CHECK((kept[0] = hidden(malloc(8 << 20))));
+    free(kept[0]);
+    puts("ok");
+    return 0;
+}
+
+/* ZK_ALLOC_MAX_BYTES=64M and ZK_ALLOC_MAX_HARD=1: requests beyond the limit fail, with their reason in errno. The program is told before. */
+/* The compiler takes malloc for a function that calls nothing of this file. */
+static volatile int calls;
+
+static void near_limit(size_t resident_bytes, size_t max_bytes) {
+    CHECK(max_bytes == 64 * MIB && resident_bytes >= 32 * MIB);
+    free(hidden(malloc(MIB)));
+    calls++;
+}
+
+static int fails(void *at) {
+    int is_refused = at == NULL && errno == ENOMEM;
+    errno = 0;
+    return is_refused;
+}
+
+PROGRAM(hard_limit) {
+    zk_on_memory_limit(50, near_limit);
+    char *first = hidden(malloc(16 * MIB));
+    CHECK(first && calls == 0);
+    first = hidden(realloc(first, 40 * MIB));
+    CHECK(first && calls == 1);
+    fill(first, 40 * MIB, 1);
+    void *at;
+    errno = 0;
+    CHECK(fails(hidden(malloc(40 * MIB))));
+    CHECK(fails(hidden(malloc(hidden_size((size_t)4 << 30)))));
+    CHECK(fails(hidden(calloc(40, MIB))));
+    CHECK(fails(hidden(realloc(first, 80 * MIB))));
+    CHECK(fails(hidden(memalign(8192, 40 * MIB))));
+    CHECK(posix_memalign(&at, 64, 40 * MIB) == ENOMEM && errno == 0);
+    CHECK(is_filled(first, 40 * MIB, 1));
+    int served = 0;
+    while (served < 10000 && (at = hidden(malloc(20000)))) served++;
+    CHECK(served < 10000 && errno == ENOMEM);
+    first = hidden(realloc(first, 8 * MIB));
+    CHECK(first && is_filled(first, 64, 1));
+    CHECK(hidden(malloc(16 * MIB)));
+    CHECK(calls >= 1);
+    puts("ok");
+    return 0;
+}
+
+/* The library maps memory as it needs it, at addresses that it plans ahead. This program maps some of them. The library must leave them alone, and
+   must know that glibc's memory there is not its own. */
+PROGRAM(foreign_mappings) {
+    /* The lowest and the highest address that the library will use next are near its first block and its first large
+       block. */
+    char *block = hidden(malloc(100)), *large = hidden(malloc(3 * MIB)), *giant = hidden(malloc(70 * MIB));
+    CHECK(block && large && giant);
+    char *wanted[] = {large + 40 * MIB, giant + 200 * MIB};
+    for (int i = 0; i < 2; i++) {
+        char *at = (char *)((uintptr_t)wanted[i] / MIB * MIB);
+        CHECK(mmap(at, MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0) == at);
+        fill(at, MIB, 7);
+        wanted[i] = at;
+    }
+    void *kept[60];
+    for (int i = 0; i < 60; i++) {
+        size_t size = i % 3 ? 2 * MIB : 80 * MIB;
+        CHECK((kept[i] = hidden(malloc(size))));
+        fill(kept[i], size, i);
+    }
+    for (int i = 0; i < 2; i++) {
+        CHECK(is_filled(wanted[i], MIB, 7));
+        /* A chunk as glibc's malloc makes it by mmap: its length comes first, with a flag for mmap. */
+        size_t *chunk = (size_t *)wanted[i];
+        chunk[0] = 0;
+        chunk[1] = MIB | 2;
+        CHECK(malloc_usable_size(chunk + 2) == MIB - 16);
+        fill(chunk + 2, 1000, 9);
+        char *grown = hidden(realloc(chunk + 2, 3 * MIB));
+        CHECK(grown && is_filled(grown, 64, 9));
+        free(grown);
+    }
+    for (int i = 0; i < 60; i++) {
+        CHECK(is_filled(kept[i], i % 3 ? 2 * MIB : 80 * MIB, i));
+        free(kept[i]);
+    }
+    puts("ok");
+    return 0;
+}
+
+/* ZK_ALLOC_RELEASE_SIGNAL: the signal returns free memory; a handler of the program counts instead. */
+static volatile sig_atomic_t own;
+
+static void handle(int number) {
+    (void)number;
+    own++;
+}
+
+static size_t resident(void) {
+    struct zk_alloc_stats stats;
+    CHECK(zk_stats(&stats, sizeof stats));
+    return stats.resident_bytes;
+}
+
+PROGRAM(release_signal) {
+    void *at = hidden(malloc(64 << 20));
+    CHECK(at);
+    memset(at, 1, 64 << 20);
+    free(at);
+    CHECK(resident() > 32 << 20);
+    errno = EDOM;
+    CHECK(raise(SIGUSR1) == 0);
+    CHECK(errno == EDOM);
+    CHECK(resident() < 4 << 20);
+    CHECK(signal(SIGUSR1, handle) != SIG_DFL);
+    CHECK(raise(SIGUSR1) == 0 && own == 1);
+    puts("ok");
+    return 0;
+}
+
+/* Prints the process's address space. The arena maps its own at the first request for it, and not before. */
+static long address_space_mib(void) {
+    long pages = 0;
+    FILE *file = fopen("/proc/self/statm", "r");
+    CHECK(file && fscanf(file, "%ld", &pages) == 1);
+    fclose(file);
+    return pages * (sysconf(_SC_PAGESIZE) / 1024) / 1024;
+}
+
+PROGRAM(reservation) {
+    printf("%ld\n", address_space_mib());
+    free(hidden(malloc(1 << 20)));
+    printf("%ld\n", address_space_mib());
+    return 0;
+}
+
+/* Has 50 MiB alive, after it had 150 more. Says so, and waits to be examined. */
+PROGRAM(waiting) {
+    void *kept = hidden(malloc(50 * MIB)), *gone = hidden(malloc(150 * MIB));
+    CHECK(kept && gone);
+    memset(kept, 1, 50 * MIB);
+    memset(gone, 1, 150 * MIB);
+    free(gone);
+    puts("ok");
+    fflush(stdout);
+    char byte;
+    CHECK(read(0, &byte, 1) == 0);
+    CHECK(*(char *)kept == 1);
+    return 0;
+}
+
+int main(int argc, char **argv) {
+    static const struct program programs[] = {
+        {"address space", address_space},
+        {"refusals", refusals},
+        {"hard limit", hard_limit},
+        {"foreign mappings", foreign_mappings},
+        {"release signal", release_signal},
+        {"reservation", reservation},
+        {"waiting", waiting},
+        {NULL, NULL},
+    };
+    return run_program(programs, argc, argv);
 }

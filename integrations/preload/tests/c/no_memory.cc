@@ -59,3 +59,10 @@ extern "C" void check_no_memory(void) {
     CHECK(::operator new(huge, std::nothrow) == nullptr);
     CHECK(::operator new[](huge, std::align_val_t(4096), std::nothrow) == nullptr);
 }
+
+#ifndef LIBRARY
+int main() {
+    check_no_memory();
+    puts("ok");
+}
+#endif

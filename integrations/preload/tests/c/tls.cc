@@ -1,6 +1,19 @@
-// At a thread's first touch of thread-local memory, the loader allocates (dtv); for destructors of thread-locals, the C
-// library does. Both may happen inside an allocation, and must not need what that allocation is about to make. A thread
-// that ends frees the rest.
+// At a thread's first touch of thread-local memory, the loader allocates (dtv); for destructors of thread-locals, the C library does. Both may
+// happen inside an allocation, and must not need what that allocation is about to make. A thread that ends frees the rest. With LIBRARY
+// defined, this is the library.
+#ifdef LIBRARY
+// A library with its own thread-local memory. The test builds many copies.
+#include <stdlib.h>
+
+static __thread char block[200];
+static __thread void *kept;
+
+extern "C" void *touch(void) {
+    block[7]++;
+    if (!kept) kept = malloc(100000);
+    return kept;
+}
+#else
 #include "check.h"
 
 #include <dlfcn.h>
@@ -54,3 +67,4 @@ int main(int argc, char **argv) {
     for (auto &thread : threads) thread.join();
     puts("ok");
 }
+#endif

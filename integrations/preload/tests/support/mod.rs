@@ -1,10 +1,11 @@
 //! The library, C programs for it, and processes that run with and without it.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 /// The library, built like this test: cargo builds none for the tests of a package whose only library is a cdylib.
 /// `ZK_ALLOC_TEST_LIBRARY` names another one, such as that of `cargo make dist`.
@@ -99,26 +100,47 @@ pub(crate) fn has(program: &str) -> bool {
     is_there
 }
 
-/// Compiles sources next to this file with the compiler for their kind. `None`, with a printed line, if there is no
-/// such compiler.
-pub(crate) fn compiled(output: &str, sources: &[&str], flags: &[&str]) -> Option<PathBuf> {
-    let compiler = if sources.iter().any(|source| source.ends_with(".cc")) { "g++" } else { "gcc" };
+/// Compiles a source in `tests/c`, once in this process. `None`, with a printed line, if there is no such compiler.
+pub(crate) fn compiled(output: &str, source: &str, flags: &[&str]) -> Option<PathBuf> {
+    static COMPILED: Mutex<BTreeMap<String, PathBuf>> = Mutex::new(BTreeMap::new());
+    let is_cpp = flags.iter().any(|flag| flag.starts_with("-std=c++"));
+    let compiler = if is_cpp { "g++" } else { "gcc" };
     if !has(compiler) {
         return None;
     }
+    let mut known = COMPILED.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(program) = known.get(output) {
+        return Some(program.clone());
+    }
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("preload");
     std::fs::create_dir_all(&folder).expect("a folder for programs");
-    let output = folder.join(output);
+    let program = folder.join(output);
     let mut command = Command::new(compiler);
-    command.args(["-O1", "-g", "-pthread", "-Wall", "-Wextra", "-Werror", "-fno-builtin", "-o"]).arg(&output);
-    command.args(sources.iter().map(|source| Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c").join(source)));
+    command.args(["-O1", "-g", "-pthread", "-Wall", "-Wextra", "-Werror", "-fno-builtin", "-o"]).arg(&program);
+    command.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c").join(source));
     command.args(flags).arg("-ldl");
     let said = said(&mut command);
     assert!(said.ok, "{command:?}: {}", said.err);
-    Some(output)
+    known.insert(output.to_owned(), program.clone());
+    Some(program)
 }
 
-/// Compiles a shared library.
+/// Compiles the library that a source is with `LIBRARY` defined.
 pub(crate) fn compiled_library(output: &str, source: &str, flags: &[&str]) -> Option<PathBuf> {
-    compiled(output, &[source], &[&["-shared", "-fPIC"], flags].concat())
+    compiled(output, source, &[&["-DLIBRARY", "-shared", "-fPIC"], flags].concat())
+}
+
+/// Compiles a program that is linked with a library of the same source.
+pub(crate) fn compiled_with_library(name: &str, source: &str, flags: &[&str]) -> Option<(PathBuf, PathBuf)> {
+    let library = compiled_library(&format!("lib{name}.so"), source, flags)?;
+    let folder = library.parent().expect("a folder").display();
+    let linked =
+        [format!("-L{folder}"), "-Wl,--no-as-needed".into(), format!("-l{name}"), format!("-Wl,-rpath,{folder}")];
+    let flags: Vec<&str> = flags.iter().copied().chain(linked.iter().map(String::as_str)).collect();
+    Some((compiled(name, source, &flags)?, library))
+}
+
+/// A path as an argument among others.
+pub(crate) fn text(path: &Path) -> &str {
+    path.to_str().expect("a path that is text")
 }
