@@ -62,11 +62,10 @@ use crate::tuning;
 pub(crate) use budget::retained_limit;
 pub(crate) use budget::{max_bytes, purged_bytes, resident_bytes, set_kept, set_retained};
 pub(crate) use decay::{Policy, bell, set_watched, tick};
-pub(crate) use layout::{HugeAdvice, page_bytes};
+pub(crate) use layout::HugeAdvice;
 pub(crate) use residency::Purge;
 #[cfg(feature = "c-api")]
 pub use size_classes::NotFreeable;
-pub(crate) use size_classes::fetch_most;
 pub(crate) use zone::Contents;
 
 use budget::Limit;
