@@ -11,7 +11,9 @@
 mod replay;
 mod script;
 
-use crate::arms::{Arm, DEFAULT_SET};
+pub(crate) use replay::Interrupted;
+
+use crate::arms::Arm;
 use crate::child::recorder::{MIN_BYTES, PATH, TITLE};
 use crate::measure::binaries;
 use crate::measure::interrupt::Interrupt;
@@ -23,20 +25,12 @@ use crate::together::Concurrent;
 use crate::workloads::Prover;
 use anyhow::{Context, ensure};
 use clap::{ArgMatches, Args, Command, FromArgMatches};
+use replay::{PATIENCE, ReplayArgs};
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 /// The recorder. It is not an arm of the bench, because its times mean nothing.
 static RECORDER: Arm = Arm::new("recorder", "record");
-/// Longest wait for one proof or one replay. No earlier time exists to derive a limit from.
-const PATIENCE: Duration = Duration::from_secs(3600);
-
-/// The user stopped a command. The text says what is lost.
-#[derive(Debug, thiserror::Error)]
-#[error("interrupted: {0}")]
-pub(crate) struct Interrupted(&'static str);
-
 const INTERRUPTED: Interrupted = Interrupted("the trace that was being recorded is lost");
 
 /// Options of `record`.
@@ -63,26 +57,6 @@ pub(crate) struct RecordArgs {
     /// Folder for the traces [default: prove-bench/traces in cargo's target directory]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-}
-
-/// Options of `replay`.
-#[derive(Args, Debug)]
-pub(crate) struct ReplayArgs {
-    /// Traces written by `record`
-    #[arg(value_name = "TRACE", required = true)]
-    traces: Vec<PathBuf>,
-    /// Comma-separated allocators to replay them under, or sets of allocators
-    #[arg(long, value_name = "NAME,...", value_delimiter = ',', default_value = DEFAULT_SET)]
-    allocators: Vec<String>,
-    /// Leave out blocks while they are smaller than this [default: replay every recorded block]
-    #[arg(long, value_name = "BYTES", value_parser = bytes)]
-    min_bytes: Option<u64>,
-    /// Replays under each allocator, each in its own process; figures are medians
-    #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u32).range(1..=1000))]
-    rounds: u32,
-    /// Show zk-alloc's own report for the end of each phase
-    #[arg(long)]
-    verbose: bool,
 }
 
 /// The task of one of the commands.

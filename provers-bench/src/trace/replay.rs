@@ -1,20 +1,51 @@
 //! `replay`, from the driver: each arm's binary replays the trace on real memory, and the driver prints the figures.
 
 use super::script::Script;
-use super::{Interrupted, PATIENCE, ReplayArgs};
+use crate::arms::DEFAULT_SET;
 use crate::machine::memory;
 use crate::measure::binaries;
 use crate::measure::interrupt::Interrupt;
 use crate::measure::process::{ChildProcess, Failure};
 use crate::measure::seat;
 use crate::plan::Contestant;
+use crate::plan::values::bytes;
 use crate::protocol::records::{self, Header};
 use crate::protocol::{Replayed, Request};
 use crate::results::{format, stats};
 use anyhow::{Context, ensure};
+use clap::Args;
 use comfy_table::presets::ASCII_MARKDOWN;
 use comfy_table::{CellAlignment, ContentArrangement, Table};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Longest wait for one proof or one replay. No earlier time exists to derive a limit from.
+pub(super) const PATIENCE: Duration = Duration::from_secs(3600);
+
+/// The user stopped a command. The text says what is lost.
+#[derive(Debug, thiserror::Error)]
+#[error("interrupted: {0}")]
+pub(crate) struct Interrupted(pub(super) &'static str);
+
+/// Options of `replay`.
+#[derive(Args, Debug)]
+pub(crate) struct ReplayArgs {
+    /// Traces written by `record`
+    #[arg(value_name = "TRACE", required = true)]
+    traces: Vec<PathBuf>,
+    /// Comma-separated allocators to replay them under, or sets of allocators
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',', default_value = DEFAULT_SET)]
+    pub(super) allocators: Vec<String>,
+    /// Leave out blocks while they are smaller than this [default: replay every recorded block]
+    #[arg(long, value_name = "BYTES", value_parser = bytes)]
+    min_bytes: Option<u64>,
+    /// Replays under each allocator, each in its own process; figures are medians
+    #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    rounds: u32,
+    /// Show zk-alloc's own report for the end of each phase
+    #[arg(long)]
+    verbose: bool,
+}
 
 const INTERRUPTED: Interrupted = Interrupted("what was replayed is lost");
 
@@ -67,7 +98,7 @@ fn check(path: &Path, script: &Script, min_bytes: u64) -> anyhow::Result<()> {
 }
 
 /// A script in a temporary file. Dropping it removes the file.
-struct ScriptFile(std::path::PathBuf);
+struct ScriptFile(PathBuf);
 
 impl ScriptFile {
     fn write(header: &Header, script: &Script) -> anyhow::Result<Self> {
