@@ -1,6 +1,6 @@
-"""Writes three made-up traces into the current folder, for `prove-bench simulate` and `replay` (docs/experiments/placement.md).
+"""Writes three made-up traces into the current folder, for `prove-bench replay` (docs/experiments/placement.md).
 
-A trace is a line of JSON and records of 32 bytes, as provers-bench/src/trace/format.rs reads them. All of these have one
+A trace is a line of JSON and records of 32 bytes, as provers-bench/src/protocol/records.rs reads them. All of these have one
 thread and one proof, which never ends; a block's address is its number.
 """
 

@@ -5,13 +5,11 @@ set -euo pipefail
 cd "$(dirname "$0")/../.."
 
 minutes=${1:-10}
-third=$(awk -v minutes="$minutes" 'BEGIN { print minutes / 3 }')
+SOAK_MINUTES=$(awk -v minutes="$minutes" 'BEGIN { print minutes / 3 }')
+export SOAK_MINUTES
 # Three proofs at least.
 seconds=$(awk -v minutes="$minutes" 'BEGIN { seconds = int(minutes * 20); print seconds < 12 ? 12 : seconds }')
 
 service=(--quiet --release --manifest-path provers-bench/examples/service/Cargo.toml --target-dir target/provers/service)
-# The soak starts the service's binary beside its own.
-cargo build "${service[@]}" --bins
-cargo run "${service[@]}" --bin soak -- --minutes "$third"
-cargo run "${service[@]}" --bin soak -- --minutes "$third" --service-args "--isolate --budget 128M"
+cargo test "${service[@]}" --test soak -- --ignored --nocapture --test-threads 1
 cargo prove-bench --package provers-bench/examples/node node --every 4s --for "${seconds}s" --allocators zk-alloc

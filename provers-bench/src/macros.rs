@@ -51,10 +51,10 @@ macro_rules! arm {
 macro_rules! recorder {
     ($provers:expr) => {
         #[global_allocator]
-        static ALLOCATOR: $crate::child::recording::Recorder = $crate::child::recording::Recorder;
+        static ALLOCATOR: $crate::child::recorder::Recorder = $crate::child::recorder::Recorder;
 
         fn main() -> ::std::process::ExitCode {
-            $crate::child::recording::main($provers)
+            $crate::child::recorder::main($provers)
         }
     };
 }

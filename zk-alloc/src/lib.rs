@@ -49,11 +49,10 @@ mod retain;
 mod route;
 mod scratch;
 mod secret;
-#[doc(hidden)]
-pub mod simulation;
 mod stats;
 mod sync;
-mod tuning;
+#[doc(hidden)]
+pub mod tuning;
 mod wipe;
 mod written_once;
 

@@ -12,7 +12,7 @@ use layers::{code, files};
 /// From the top down. Modules of one line may name modules of lower lines, but not each other.
 const ORDER: &[&[&str]] = &[
     &["names"],
-    &["allocator", "c_api", "pool", "record", "scratch::allocator", "simulation"],
+    &["allocator", "c_api", "pool", "record", "scratch::allocator"],
     &["scratch", "secret"],
     &["scratch::bump"],
     &["phase"],

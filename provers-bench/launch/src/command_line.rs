@@ -16,7 +16,7 @@ pub(crate) enum Asked {
 /// The command that profiles.
 pub(crate) const PROFILE: &str = "profile";
 /// Tools that need no prover.
-const TOOLS: [&str; 6] = ["report", "compare", "simulate", "replay", "exec", "host"];
+const TOOLS: [&str; 5] = ["report", "compare", "replay", "exec", "host"];
 /// The tool that starts arms.
 const TOOL_WITH_ARMS: &str = "replay";
 /// Commands of a prover's bench.
@@ -126,7 +126,7 @@ pub(crate) fn help(provers: &[Package]) -> String {
             compare    says what changed from one run to another\n  \
             exec       runs any command under allocators that are preloaded\n  \
             host       measures the price of memory on this machine, and says what to set\n  \
-            simulate, replay\n             allocation traces, replayed through policies, or on memory\n\n\
+            replay     has allocators serve a trace of allocations, on real memory\n\n\
             --package FOLDER takes a prover of your own: docs/benchmarking.md has the steps.\n\
             cargo prove-bench COMMAND --help says more.\n"
 }

@@ -3,7 +3,7 @@
 
 use super::arm::{Arm, Colour};
 use super::zk_alloc::PLAIN;
-use ::zk_alloc::simulation::{CONSTANTS, Constant};
+use ::zk_alloc::tuning::{CONSTANTS, Constant};
 use std::sync::{Mutex, PoisonError};
 
 /// An arm is named `zk-alloc:NAME=VALUE`, with `+` between several constants.

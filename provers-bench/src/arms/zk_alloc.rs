@@ -71,7 +71,7 @@ pub fn installed() -> Installed {
 /// A constant of the allocator, in builds that can set it.
 #[cfg(feature = "tune")]
 fn setting(name: &str) -> Option<String> {
-    ::zk_alloc::simulation::in_force(name).map(|value| value.to_string())
+    ::zk_alloc::tuning::in_force(name).map(|value| value.to_string())
 }
 
 #[cfg(not(feature = "tune"))]

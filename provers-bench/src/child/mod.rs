@@ -3,8 +3,7 @@
 //! - `mod`: answers requests
 //! - `fault_injection`: failures on request, for tests
 //! - `profiling`: the profile of an arm of zk-alloc
-//! - `recording`: the `main` of the recorder
-//! - `recorder`: the recorder's allocator, which records every large request
+//! - `recorder`: the recorder: its allocator, which records every large request, and its `main`
 //! - `replay`: a script on real memory
 //! - `mapping`: memory that no allocator serves
 
@@ -12,8 +11,7 @@ mod fault_injection;
 mod mapping;
 #[cfg(feature = "profile")]
 mod profiling;
-mod recorder;
-pub mod recording;
+pub mod recorder;
 mod replay;
 
 use crate::arms::Installed;

@@ -7,13 +7,22 @@
 use super::mapping;
 use crate::arms::{Counters, Installed};
 use crate::protocol::records::{self, Header, Op, RECORD_WORDS, Record};
-use anyhow::{Context, bail};
+use crate::workloads::Prover;
+use anyhow::{Context, ensure};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
+use std::env;
 use std::path::Path;
+use std::process::ExitCode;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::Instant;
+
+/// Variables that the driver sets for the recorder's binary: the path of its trace, the title, and the smallest request
+/// to record.
+pub(crate) const PATH: &str = "PROVE_BENCH_TRACE_PATH";
+pub(crate) const TITLE: &str = "PROVE_BENCH_TRACE_TITLE";
+pub(crate) const MIN_BYTES: &str = "PROVE_BENCH_TRACE_MIN_BYTES";
 
 /// Address space for 33 million records. Only written pages take memory.
 const BUFFER_BYTES: usize = 1 << 30;
@@ -41,35 +50,41 @@ struct Session {
 #[derive(Clone, Copy, Debug)]
 pub struct Recorder;
 
-/// Starts to record requests of at least `min_bytes`.
-pub(crate) fn start(min_bytes: usize) -> anyhow::Result<()> {
+/// The `main` of the recorder's binary, whose global allocator is [`Recorder`].
+pub fn main(provers: &[Prover]) -> ExitCode {
+    recorded(provers).unwrap_or_else(|error| {
+        eprintln!("{error:#}");
+        ExitCode::FAILURE
+    })
+}
+
+fn recorded(provers: &[Prover]) -> anyhow::Result<ExitCode> {
+    let variable = |name| env::var(name).with_context(|| format!("{name} is not set: prove-bench record sets it"));
+    let (path, title, min_bytes) = (variable(PATH)?, variable(TITLE)?, variable(MIN_BYTES)?);
+    let min_bytes = min_bytes.parse().with_context(|| format!("{MIN_BYTES} is no number: {min_bytes}"))?;
     let at = mapping::zeroed(BUFFER_BYTES).context("no buffer for the trace")?;
     // SAFETY: the mapping is page aligned, zeroed, `BUFFER_BYTES` long, never unmapped and used by nothing else. Zero
     // is a valid `AtomicU64`.
     let words = unsafe { std::slice::from_raw_parts(at.cast::<AtomicU64>().as_ptr(), BUFFER_BYTES / size_of::<u64>()) };
-    if SESSION.set(Session { words, min_bytes, start: Instant::now() }).is_err() {
-        bail!("the recorder was started twice");
-    }
+    let is_first = SESSION.set(Session { words, min_bytes, start: Instant::now() }).is_ok();
+    ensure!(is_first, "the recorder was started twice");
     RECORDING.store(true, Ordering::Release);
-    Ok(())
-}
-
-/// Stops recording, and writes the records to `path`.
-pub(crate) fn finish(path: &Path, title: String) -> anyhow::Result<()> {
+    let code = super::main(provers, installed());
     RECORDING.store(false, Ordering::Release);
-    let session = SESSION.get().context("the recorder was not started")?;
+
     let begun = BEGUN.load(Ordering::Acquire);
-    let slots = session.words.chunks_exact(RECORD_WORDS).take(begun);
+    let slots = words.chunks_exact(RECORD_WORDS).take(begun);
     let read = |slot: &[AtomicU64]| Record::from_words(std::array::from_fn(|word| slot[word].load(Ordering::Acquire)));
     let whole = slots.clone().filter(|slot| slot[0].load(Ordering::Acquire) != 0).count();
-    let header = Header::new(title, session.min_bytes as u64, (begun - whole) as u64);
-    records::write(path, &header, slots.filter_map(read))
+    let header = Header::new(title, min_bytes as u64, (begun - whole) as u64);
+    records::write(Path::new(&path), &header, slots.filter_map(read))?;
+    Ok(code)
 }
 
 /// The description that the recorder's binary sends to the driver. The harness reads counters right before a proof and
 /// right after it. The adapters' phase is open between these reads, so each read tells the trace that the phase begins
 /// or ends.
-pub(crate) fn installed() -> Installed {
+fn installed() -> Installed {
     let counters = || {
         let phase = PHASE.load(Ordering::Relaxed);
         // Odd: a proof has just ended. Even: the next one begins.

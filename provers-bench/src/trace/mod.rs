@@ -1,55 +1,205 @@
-//! Tools to compare placement policies on recorded allocations. `record` writes the allocations of a prover to a trace.
-//! `simulate` replays a trace through placement policies and reports the resident memory under each. `replay` replays
-//! it under real allocators on real memory. docs/experiments/placement.md has the figures.
+//! Recorded allocations. `record` writes the allocations of a prover to a trace. `replay` replays a trace under real
+//! allocators on real memory. docs/experiments/placement.md has figures.
 //!
-//! - `cli`: arguments of the commands
-//! - `table`: figures as text
-//! - `session`: runs the recorder's binary
-//! - `simulate`: a trace through an arena, to figures
-//! - `replay`: a trace on real memory
-//! - `arena`: where requests go, simulated
-//! - `policy`: the policies, as data
-//! - `blocks`: small and medium sizes, with classes, lines or bump slabs
-//! - `ground`: zones, and the slabs in one of them
-//! - `zone`: one span of pages
+//! - `mod`: the arguments of both commands, and `record`
+//! - `replay`: has each arm's binary replay a trace, and prints the figures
+//! - `script`: a trace prepared for the replay
 //!
 //! The recording and the replaying process are in [`child`](crate::child), the file format of records in
 //! `protocol::records`.
 
-mod arena;
-mod blocks;
-mod cli;
-mod ground;
-mod policy;
 mod replay;
-#[cfg(test)]
 mod script;
-mod session;
-mod simulate;
-mod table;
-mod zone;
 
-pub(crate) use cli::{Job, commands, job};
-pub(crate) use session::Interrupted;
+pub(crate) use replay::Interrupted;
 
-use crate::protocol::records;
+use crate::arms::Arm;
+use crate::child::recorder::{MIN_BYTES, PATH, TITLE};
+use crate::measure::binaries;
+use crate::measure::interrupt::Interrupt;
+use crate::measure::process::{ChildProcess, Failure};
+use crate::plan::values::bytes;
+use crate::plan::{self, Contestant, Size, SizedWorkload, UsageError};
+use crate::protocol::{Request, records};
+use crate::together::Concurrent;
+use crate::workloads::Prover;
+use anyhow::{Context, ensure};
+use clap::{ArgMatches, Args, Command, FromArgMatches};
+use replay::{PATIENCE, ReplayArgs};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The recorder. It is not an arm of the bench, because its times mean nothing.
+static RECORDER: Arm = Arm::new("recorder", "record");
+const INTERRUPTED: Interrupted = Interrupted("the trace that was being recorded is lost");
+
+/// Options of `record`.
+#[derive(Args, Debug)]
+pub(crate) struct RecordArgs {
+    /// Prover to record
+    #[arg(value_name = "PROVER")]
+    prover: String,
+    /// Rows of the trace as a power of two, 2^N, for every workload [default: the workload's own]
+    #[arg(long, value_name = "N")]
+    log_rows: Option<u32>,
+    /// Comma-separated workloads to record [default: all of the prover]
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
+    workloads: Vec<String>,
+    /// Proofs to record, including the cold one
+    #[arg(long, value_name = "N", default_value = "3", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    proofs: u32,
+    /// Threads of the prover's pool [default: one per core]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1024))]
+    threads: Option<u64>,
+    /// Smallest request to record, in bytes; the suffixes k, m and g are powers of 1024
+    #[arg(long, value_name = "BYTES", default_value = "1k", value_parser = bytes)]
+    min_bytes: u64,
+    /// Folder for the traces [default: prove-bench/traces in cargo's target directory]
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+}
+
+/// The task of one of the commands.
+#[derive(Debug)]
+pub(crate) enum Job {
+    Record(&'static Prover, Vec<SizedWorkload>, RecordArgs),
+    Replay(Vec<Contestant>, ReplayArgs),
+}
+
+/// Both commands.
+pub(crate) fn commands() -> [Command; 2] {
+    [
+        RecordArgs::augment_args(Command::new("record"))
+            .about("Records the allocations of verified proofs, for replay"),
+        ReplayArgs::augment_args(Command::new("replay"))
+            .about("Replays recorded allocations under real allocators, on real memory: what is resident")
+            .after_help(
+                "Settings of allocators are taken from the environment, as in ZK_ALLOC_MIN_BYTES=256.\n\n\
+                 Exit code 0: every allocator replayed every trace; 1: one failed that is not known to, the notes say why, \
+                 or a trace can't be read; 2: wrong usage; 130: interrupted.",
+            ),
+    ]
+}
+
+/// The job from the arguments `matches` of the command `name`; `None` if the command is none of these.
+pub(crate) fn job(provers: &'static [Prover], name: &str, matches: &ArgMatches) -> Option<Result<Job, UsageError>> {
+    match name {
+        "record" => Some(parsed(matches).and_then(|args: RecordArgs| {
+            let prover = plan::find("prover", &args.prover, provers, |prover| prover.name)?;
+            let size = args.log_rows.map_or(Size::Own, Size::LogRows);
+            let workloads = plan::workloads(prover, &args.workloads, size)?;
+            Ok(Job::Record(prover, workloads, args))
+        })),
+        "replay" => Some(parsed(matches).and_then(|args: ReplayArgs| {
+            let contestants = plan::contestants(&args.allocators)?;
+            Ok(Job::Replay(contestants, args))
+        })),
+        _ => None,
+    }
+}
+
+fn parsed<T: FromArgMatches>(matches: &ArgMatches) -> Result<T, UsageError> {
+    let first_line = |error: clap::Error| error.to_string().lines().next().unwrap_or_default().to_owned();
+    T::from_arg_matches(matches).map_err(|error| UsageError::Other(first_line(error)))
+}
 
 /// Runs a command. Returns the text for stdout, and whether a part of the command failed.
 pub(crate) fn run(job: &Job) -> anyhow::Result<(String, bool)> {
     match job {
-        Job::Record(recording) => {
-            let paths = session::record(recording)?;
-            Ok((paths.iter().map(|path| format!("{}\n", path.display())).collect(), false))
-        }
-        Job::Replay(job) => replay::replay(job),
-        Job::Simulate { traces, policies } => {
-            let mut text = String::new();
-            for path in traces {
-                let trace = records::read(path)?;
-                let figures = policies.iter().map(|policy| (policy.name.as_str(), simulate::simulate(&trace, policy)));
-                text += &format!("{}\n\n", table::table(&trace, &figures.collect::<Vec<_>>()));
-            }
-            Ok((text, false))
+        Job::Record(prover, workloads, args) => Ok((record(prover, workloads, args)?, false)),
+        Job::Replay(contestants, args) => replay::replay(contestants, args),
+    }
+}
+
+/// Records every workload. Returns the paths of the traces, as lines. An interrupted recording leaves the traces before
+/// it.
+fn record(prover: &Prover, workloads: &[SizedWorkload], args: &RecordArgs) -> anyhow::Result<String> {
+    let interrupt = Interrupt::on_signals()?;
+    let recorder = Contestant { label: RECORDER.name.into(), arm: &RECORDER };
+    let folder = binaries::folder(&[recorder], &interrupt)?.ok_or(INTERRUPTED)?;
+    let out = args.out.clone().unwrap_or_else(|| binaries::measured_folder(&folder).join("traces"));
+    fs::create_dir_all(&out).with_context(|| format!("cannot create {}", out.display()))?;
+    // The child may use another working directory, so the path must be absolute.
+    let out = out.canonicalize().with_context(|| format!("cannot find {}", out.display()))?;
+    let mut paths = String::new();
+    for workload in workloads {
+        let path = out.join(format!("{}-{}-{}.trace", prover.name, workload.spec.name, workload.log_rows));
+        record_one(prover, workload, args, &folder.join(RECORDER.binary), &path, &interrupt)?;
+        paths += &format!("{}\n", path.display());
+    }
+    Ok(paths)
+}
+
+fn record_one(
+    prover: &Prover,
+    workload: &SizedWorkload,
+    args: &RecordArgs,
+    binary: &Path,
+    path: &Path,
+    interrupt: &Interrupt,
+) -> anyhow::Result<()> {
+    let sized = format!("{} 2^{}", workload.spec.name, workload.log_rows);
+    let threads = args.threads.map(|threads| threads.to_string());
+    let (prover, proofs, counted) = (prover.name, args.proofs, threads.as_deref().unwrap_or("one a core"));
+    let title = format!("{prover} {sized}, {proofs} proofs, threads: {counted}");
+    eprintln!("{title}");
+    let mut environment = vec![
+        (PATH.to_owned(), path.display().to_string()),
+        (TITLE.to_owned(), title),
+        (MIN_BYTES.to_owned(), args.min_bytes.to_string()),
+    ];
+    environment.extend(threads.map(|threads| ("RAYON_NUM_THREADS".to_owned(), threads)));
+    let failed = |failure: Failure| match failure {
+        Failure::Interrupted => INTERRUPTED.into(),
+        failure => anyhow::Error::new(failure).context(format!("{sized} was not recorded")),
+    };
+    let mut child = ChildProcess::start(binary, &environment, interrupt).map_err(failed)?;
+    let setup = Request::Setup {
+        arm: RECORDER.name.into(),
+        prover: prover.into(),
+        workload: workload.spec.name.into(),
+        log_rows: workload.log_rows,
+        concurrent: Concurrent::default(),
+        requires: Vec::new(),
+        stack_bytes: 0,
+    };
+    child.set_up(&setup, PATIENCE).map_err(failed)?;
+    for proof in 1..=proofs {
+        let (sample, refusal) = child.prove(proof, u64::from(proof), PATIENCE).map_err(failed)?;
+        ensure!(refusal.is_none(), "{sized}: proof {proof} was refused: {}", refusal.unwrap_or_default());
+        eprintln!("proof {proof} of {proofs}: verified, {:.1} s", sample.wall_ns as f64 / 1e9);
+    }
+    child.finish().map_err(failed)?;
+    let trace = records::read(path)?;
+    eprintln!("{} records, {} lost: {}", trace.records.len(), trace.header.lost, path.display());
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::workloads::tests::PROVERS;
+
+    fn asked(line: &str) -> Result<Job, String> {
+        let matches = Command::new("prove-bench")
+            .subcommands(commands())
+            .try_get_matches_from(line.split_whitespace())
+            .map_err(|error| error.to_string())?;
+        let (name, matches) = matches.subcommand().unwrap();
+        job(PROVERS, name, matches).unwrap().map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn mistakes_name_what_is_valid() {
+        for (line, valid) in [
+            ("b replay a.trace --allocators glibc,hoard", "jemalloc"),
+            ("b replay a.trace --rounds 0", "1..=1000"),
+            ("b replay", "TRACE"),
+            ("b record plonky9", "plonky3"),
+            ("b record plonky3 --workloads sha", "poseidon2"),
+        ] {
+            let message = asked(line).expect_err(line);
+            assert!(message.contains(valid), "{line}: {message}");
         }
     }
 }

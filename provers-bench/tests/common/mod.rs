@@ -60,7 +60,7 @@ impl Bench {
     /// The driver with `arguments`, ready to start: this package's driver for a tool, Plonky3's otherwise. It must not
     /// mistake `cargo test` for `cargo run`, because the binaries are already built.
     pub(crate) fn command(&self, arguments: &str) -> Command {
-        let tools = ["compare", "exec", "replay", "report", "simulate"];
+        let tools = ["compare", "exec", "replay", "report"];
         let is_tool = arguments.split_whitespace().next().is_some_and(|word| tools.contains(&word));
         let mut command = Command::new(if is_tool { env!("CARGO_BIN_EXE_prove-bench").into() } else { driver() });
         command.args(arguments.split_whitespace()).arg("--out").arg(&self.out).env_remove("CARGO");

@@ -25,7 +25,6 @@ use crate::arena::front::{Cache, Totals};
 #[cfg(feature = "c-api")]
 pub use crate::arena::heap::NotFreeable;
 use crate::arena::heap::SizeClasses;
-pub(crate) use crate::arena::heap::max_fetch;
 use crate::arena::pages::layout;
 use crate::arena::pages::layout::{Density, RunUse};
 pub(crate) use crate::arena::pages::layout::{HugeAdvice, page_bytes};

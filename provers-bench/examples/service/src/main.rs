@@ -1,27 +1,100 @@
-//! The service, and the worker processes that it starts.
+//! A proving service that knows its memory: it makes Plonky3 proofs over HTTP, and starts a proof only if its peak fits
+//! below a limit. README.md says how to run it.
+//!
+//! ```text
+//! http      requests and answers, /memory, /metrics, the shutdown
+//! service   starts proofs, answers those who wait
+//! queue     which proof may start: no I/O, tested alone
+//! worker    a proof in a process of its own, with a memory budget
+//! prover    the proof itself: replace it by your own
+//! ```
 
-use std::panic;
+mod http;
+mod prover;
+mod queue;
+mod service;
+mod worker;
+
 use std::process::ExitCode;
-use std::thread;
+use std::time::Duration;
+use std::{fs, panic, thread};
 
 use clap::Parser;
-use proving_service::budget::Budgeted;
-use proving_service::settings::{Options, Role};
-use proving_service::{server, worker};
 use zk_alloc::{Participants, ZkAllocator};
 
-/// Only proving threads and rayon's workers allocate in the arena; tokio's threads never do. `Budgeted` is for workers: in
-/// the service it passes every request on.
+/// Only proving threads and rayon's workers allocate in the arena.
 #[global_allocator]
-static ALLOCATOR: Budgeted<ZkAllocator> = Budgeted(ZkAllocator.participants(Participants::Pool));
+static ALLOCATOR: ZkAllocator = ZkAllocator.participants(Participants::Pool);
+
+/// Makes Plonky3 proofs over HTTP on 127.0.0.1, and starts a proof only if its memory fits.
+#[derive(Clone, Debug, Parser)]
+#[command(version)]
+struct Options {
+    /// The port on 127.0.0.1; 0 lets the system choose one. The service prints the address
+    #[arg(long, default_value_t = 8080)]
+    port: u16,
+
+    /// Proofs at once
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=64))]
+    proofs: u16,
+
+    /// Proofs that may wait; one more is refused with 503
+    #[arg(long, default_value_t = 16)]
+    queue: u16,
+
+    /// Resident memory that the service plans with [default: 15/16 of the container's or machine's]
+    #[arg(long, value_name = "MIB")]
+    memory_limit: Option<usize>,
+
+    /// Make each proof in a worker process that may map so much memory. A proof that needs more fails alone
+    #[arg(long, value_name = "MIB")]
+    isolate: Option<usize>,
+
+    /// Seconds until a request for a proof is answered with 504, waiting included
+    #[arg(long, default_value_t = 600)]
+    timeout: u32,
+
+    /// Seconds that running proofs have to finish after SIGTERM or Ctrl-C
+    #[arg(long, default_value_t = 60)]
+    grace: u32,
+
+    /// Accept requests that panic, for tests
+    #[arg(long)]
+    allow_faults: bool,
+
+    /// Be a worker of --isolate: read requests from standard input
+    #[arg(long, hide = true, requires = "isolate")]
+    worker: bool,
+}
+
+const MIB: usize = 1 << 20;
+
+impl Options {
+    /// By default, a sixteenth is left out: the kernel charges page tables and sockets to the container, too.
+    fn limit_bytes(&self) -> usize {
+        let group = fs::read_to_string("/sys/fs/cgroup/memory.max").ok().and_then(|text| text.trim().parse().ok());
+        let default = || group.or_else(|| kib_field("/proc/meminfo", "MemTotal:")).unwrap_or(usize::MAX) / 16 * 15;
+        self.memory_limit.map_or_else(default, |mib| mib * MIB)
+    }
+}
+
+/// A field that the kernel writes as `Name:   123 kB`, in bytes.
+fn kib_field(path: &str, name: &str) -> Option<usize> {
+    let text = fs::read_to_string(path).ok()?;
+    let value = text.lines().find_map(|line| line.strip_prefix(name))?;
+    value.trim().strip_suffix(" kB")?.parse().ok().map(|kib: usize| kib << 10)
+}
+
+/// The resident memory of this process.
+fn rss_bytes() -> usize {
+    kib_field("/proc/self/status", "VmRSS:").unwrap_or(0)
+}
 
 fn main() -> ExitCode {
     // One line for each panic, and no backtrace. With RUST_BACKTRACE=1, a prover that panics would read the debug
     // information inside its phase, and the standard library keeps those tens of megabytes for ever.
-    panic::set_hook(Box::new(|info| {
-        eprintln!("{}: {info}", thread::current().name().unwrap_or("a thread"));
-    }));
-    match run() {
+    panic::set_hook(Box::new(|info| eprintln!("{}: {info}", thread::current().name().unwrap_or("a thread"))));
+    match run(Options::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error:#}");
@@ -30,21 +103,21 @@ fn main() -> ExitCode {
     }
 }
 
-fn run() -> anyhow::Result<()> {
-    let Options { settings, role } = Options::parse();
-    if let Some(Role::Worker { budget }) = role {
-        return worker::run(budget);
-    }
-    if !settings.isolate {
+fn run(options: Options) -> anyhow::Result<()> {
+    if options.isolate.is_none() || options.worker {
         // Rayon's threads start here, and not in the phase of the first proof.
         zk_alloc_plonky3::init();
     }
-    if settings.profile {
-        zk_alloc::profile::start(zk_alloc::profile::MEAN_BYTES);
+    if options.worker {
+        return worker::run(options.isolate.unwrap_or(0) * MIB);
+    }
+    if options.isolate.is_none() && std::env::var_os("ZK_ALLOC_RETAIN_BYTES").is_none() {
+        // By default, the arena retains up to half of the machine's memory between proofs. Here the limit is known.
+        zk_alloc::set_retain(zk_alloc::Retain::Bytes(options.limit_bytes()));
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    let result = runtime.block_on(server::run(settings));
+    let result = runtime.block_on(http::serve(options));
     // Proofs that were given up do not hold up the end of the process.
-    runtime.shutdown_background();
+    runtime.shutdown_timeout(Duration::ZERO);
     result
 }

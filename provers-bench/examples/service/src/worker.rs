@@ -1,102 +1,185 @@
-//! A worker process of `--isolate`, from the inside: requests come on standard input, one JSON line each, and answers go
-//! to standard output.
+//! `--isolate`: worker processes, each with a budget of memory (`RLIMIT_DATA`). A worker reads requests from standard
+//! input and answers on standard output, one JSON line each. If an allocation fails, it aborts, and the standard
+//! library names the size of the request on standard error.
 
-use std::any::Any;
-use std::io::{self, Write};
+use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process::{ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 
-use anyhow::Context;
+use anyhow::{Context, bail};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde::{Deserialize, Serialize};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::process::{Child, ChildStdin, ChildStdout, Command};
+use tokio::task::JoinHandle;
 
-use crate::budget::{self, Refusal};
-use crate::prover::{Made, Prover};
-use crate::request::Request;
-
-/// A line to a worker.
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Ask {
-    Prove(Request),
-    Release,
-    Soften,
-}
-
-/// The answer of a worker.
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Tell {
-    /// It can prove. This comes once, unasked.
-    Ready,
-    Made(Made),
-    Panicked(String),
-    Failed(String),
-    /// The worker aborts after this.
-    OverBudget(Refusal),
-    /// The bytes that it purged.
-    Purged(usize),
-}
+use crate::MIB;
+use crate::http::Failure;
+use crate::prover::{Made, Prover, Request};
+use crate::service::panic_message;
 
 /// A line from a worker.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct Said {
-    pub tell: Tell,
-    pub figures: Figures,
+enum Answer {
+    /// It can prove. This comes once, unasked.
+    Ready,
+    Made(Made),
+    Failed(String),
 }
 
-/// The memory of a worker, in bytes of the arena.
-#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
-pub struct Figures {
-    pub live_bytes: usize,
-    pub resident_bytes: usize,
-}
-
-impl Figures {
-    /// Those of this process. Allocates nothing.
-    pub fn now() -> Self {
-        let stats = zk_alloc::stats();
-        Self { live_bytes: stats.live_bytes, resident_bytes: stats.resident_bytes }
-    }
-}
-
-/// Proves until standard input ends.
-///
-/// # Errors
-/// The budget or a pipe.
+/// A worker, from the inside: proves until standard input ends.
 pub fn run(budget_bytes: usize) -> anyhow::Result<()> {
-    budget::set(budget_bytes)?;
-    zk_alloc_plonky3::init();
-    let prover = Prover::default();
-    say(Tell::Ready)?;
-    for line in io::stdin().lines() {
-        let line = line.context("reading a request")?;
-        let tell = match serde_json::from_str(&line).with_context(|| format!("reading the request {line:?}"))? {
-            Ask::Prove(request) => match caught(|| prover.make(&request)) {
-                Ok(Ok(made)) => Tell::Made(made),
-                Ok(Err(error)) => Tell::Failed(format!("{error:#}")),
-                Err(panic) => Tell::Panicked(panic),
-            },
-            Ask::Release => Tell::Purged(zk_alloc::release()),
-            Ask::Soften => Tell::Purged(zk_alloc::soften()),
-        };
-        say(tell)?;
+    let limit = |resource, bytes: usize| {
+        setrlimit(resource, Rlimit { current: Some(bytes as u64), maximum: getrlimit(resource).maximum })
+    };
+    limit(Resource::Data, budget_bytes).with_context(|| format!("limiting a worker to {budget_bytes} bytes"))?;
+    // A worker over its budget aborts, and a core file would have the whole budget in it.
+    limit(Resource::Core, 0).context("turning core files off")?;
+    let prover = Prover::new();
+    answer(&Answer::Ready)?;
+    for line in std::io::stdin().lines() {
+        let request = serde_json::from_str(&line?).context("reading a request")?;
+        // After a panic, nothing of the proof is used again.
+        answer(&match catch_unwind(AssertUnwindSafe(|| prover.make(&request))) {
+            Ok(Ok(made)) => Answer::Made(made),
+            Ok(Err(error)) => Answer::Failed(format!("{error:#}")),
+            Err(panic) => Answer::Failed(panic_message(panic)),
+        })?;
     }
     Ok(())
 }
 
-fn say(tell: Tell) -> anyhow::Result<()> {
-    let mut line = serde_json::to_string(&Said { tell, figures: Figures::now() })?;
-    line.push('\n');
-    let mut out = io::stdout().lock();
+fn answer(answer: &Answer) -> anyhow::Result<()> {
+    let line = serde_json::to_string(answer)? + "\n";
+    let mut out = std::io::stdout().lock();
     out.write_all(line.as_bytes()).and_then(|()| out.flush()).context("writing an answer")
 }
 
-/// Runs `f`; if it panics, returns the message of the panic.
-pub fn caught<R>(f: impl FnOnce() -> R) -> Result<R, String> {
-    // After a panic, nothing of the proof is used again. The prover's caches are filled as a whole or not at all.
-    catch_unwind(AssertUnwindSafe(f)).map_err(message)
+/// The workers, from the outside. As many proofs run at once as there are workers.
+#[derive(Debug)]
+pub struct Workers {
+    budget_bytes: usize,
+    threads: usize,
+    idle: Mutex<Vec<Worker>>,
+    /// The processes so far.
+    pub processes: AtomicU64,
 }
 
-fn message(panic: Box<dyn Any + Send>) -> String {
-    let text = panic.downcast_ref::<&str>().map(|&text| text.to_owned());
-    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".to_owned())
+impl Workers {
+    /// Starts `count` workers.
+    pub async fn start(count: usize, budget_bytes: usize) -> anyhow::Result<Self> {
+        let threads = std::thread::available_parallelism().map_or(1, usize::from).div_ceil(count);
+        let workers = Self { budget_bytes, threads, idle: Mutex::default(), processes: AtomicU64::new(0) };
+        for number in 1..=count {
+            let worker = workers.spawn().await.with_context(|| format!("starting worker {number} of {count}"))?;
+            workers.give_back(worker);
+        }
+        Ok(workers)
+    }
+
+    /// Makes a proof in an idle worker, or in a new one if the last was lost. A dropped future ends its worker at once.
+    ///
+    /// If a used worker fails for its budget, a fresh one decides: memory that the arena has mapped for proofs of other
+    /// sizes counts against the budget as well.
+    pub async fn make(&self, request: &Request) -> Result<Made, Failure> {
+        let lost = |error: anyhow::Error| Failure::prover(format!("its worker was lost: {error:#}"));
+        loop {
+            let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
+            let mut worker = match idle {
+                Some(worker) => worker,
+                None => self.spawn().await.map_err(lost)?,
+            };
+            let is_used = std::mem::replace(&mut worker.is_used, true);
+            match worker.ask(request).await {
+                Ok(answer) => {
+                    self.give_back(worker);
+                    return match answer {
+                        Answer::Made(made) => Ok(made),
+                        Answer::Failed(text) => Err(Failure::prover(text)),
+                        Answer::Ready => Err(Failure::prover("its worker answered nonsense".into())),
+                    };
+                }
+                Err(error) => match worker.end().await {
+                    (_, Some(_)) if is_used => {}
+                    (_, Some(refused_bytes)) => {
+                        return Err(Failure::over_budget(request.log_rows, refused_bytes, self.budget_bytes));
+                    }
+                    (status, None) => return Err(lost(error.context(status.map_or(String::new(), |s| s.to_string())))),
+                },
+            }
+        }
+    }
+
+    fn give_back(&self, worker: Worker) {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(worker);
+    }
+
+    async fn spawn(&self) -> anyhow::Result<Worker> {
+        let mut command = Command::new(std::env::current_exe().context("finding this program")?);
+        command.args(["--worker", "--isolate", &(self.budget_bytes / MIB).to_string()]);
+        // A failed allocation is one line, without a backtrace.
+        command.env("RUST_BACKTRACE", "0");
+        if std::env::var_os("RAYON_NUM_THREADS").is_none() {
+            command.env("RAYON_NUM_THREADS", self.threads.to_string());
+        }
+        // Ctrl-C in a terminal reaches a whole process group. The service's running proofs finish after it.
+        command.process_group(0).kill_on_drop(true);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+        let (Some(requests), Some(answers), Some(errors)) =
+            (child.stdin.take(), child.stdout.take(), child.stderr.take())
+        else {
+            bail!("a worker without pipes");
+        };
+        self.processes.fetch_add(1, Ordering::Relaxed);
+        let refused_bytes = tokio::spawn(async move {
+            let (mut lines, mut refused_bytes) = (BufReader::new(errors).lines(), None);
+            while let Ok(Some(line)) = lines.next_line().await {
+                let bytes = line.strip_prefix("memory allocation of ").and_then(|rest| rest.split(' ').next());
+                refused_bytes = refused_bytes.or(bytes.and_then(|bytes| bytes.parse().ok()));
+                eprintln!("worker: {line}");
+            }
+            refused_bytes
+        });
+        let answers = BufReader::new(answers);
+        let mut worker = Worker { child, requests, answers, refused_bytes, is_used: false };
+        match worker.answer().await? {
+            Answer::Ready => Ok(worker),
+            other => bail!("the worker began with {other:?}"),
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Worker {
+    child: Child,
+    requests: ChildStdin,
+    answers: BufReader<ChildStdout>,
+    /// The size of the request that failed, once the process is gone.
+    refused_bytes: JoinHandle<Option<usize>>,
+    is_used: bool,
+}
+
+impl Worker {
+    async fn ask(&mut self, request: &Request) -> anyhow::Result<Answer> {
+        let line = serde_json::to_string(request)? + "\n";
+        self.requests.write_all(line.as_bytes()).await.context("asking the worker")?;
+        self.answer().await
+    }
+
+    async fn answer(&mut self) -> anyhow::Result<Answer> {
+        let mut line = String::new();
+        if self.answers.read_line(&mut line).await.context("reading the worker's answer")? == 0 {
+            bail!("it ended without an answer");
+        }
+        serde_json::from_str(&line).context("understanding the worker's answer")
+    }
+
+    /// Waits until the process is gone, and its memory is free. Returns the size of the request that failed, if one did.
+    async fn end(mut self) -> (Option<ExitStatus>, Option<usize>) {
+        drop(self.requests);
+        let status = self.child.wait().await.ok();
+        (status, self.refused_bytes.await.ok().flatten())
+    }
 }

@@ -10,7 +10,7 @@ use crate::results::record::{Run, WorkloadResult};
 use crate::results::summary::Summary;
 use anyhow::{Context, bail};
 use std::collections::{BTreeMap, BTreeSet};
-use zk_alloc::simulation::CONSTANTS;
+use zk_alloc::tuning::CONSTANTS;
 
 /// Width of the terminal that pages show.
 const TERMINAL_COLUMNS: u16 = 80;

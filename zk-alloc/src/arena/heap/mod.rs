@@ -23,7 +23,7 @@ use crate::tuning;
 const BATCH: usize = 32;
 
 /// The most blocks of `bytes` that a thread fetches at once if its cache holds at most `capacity`.
-pub(crate) fn max_fetch(bytes: usize, capacity: usize) -> usize {
+fn max_fetch(bytes: usize, capacity: usize) -> usize {
     (tuning::fetch_bytes() / bytes).clamp(1, tuning::fetch_blocks().clamp(1, BATCH)).min(capacity / 2)
 }
 
