@@ -27,7 +27,7 @@ pub use crate::arena::heap::NotFreeable;
 use crate::arena::heap::SizeClasses;
 use crate::arena::pages::layout;
 use crate::arena::pages::layout::{Density, RunUse};
-pub(crate) use crate::arena::pages::layout::{HugeAdvice, page_bytes};
+pub(crate) use crate::arena::pages::layout::HugeAdvice;
 #[cfg(feature = "c-api")]
 use crate::arena::pages::lengths::Lengths;
 use crate::arena::pages::region::Region;
