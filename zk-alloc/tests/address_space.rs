@@ -84,7 +84,7 @@ fn prove() -> Vec<Vec<u64>> {
 /// would leave no address space for threads and libraries.
 #[test]
 fn a_limit_set_before_the_arena_opens_leaves_room_for_the_program() {
-    in_its_own_process("a_limit_set_before_the_arena_opens_leaves_room_for_the_program", &[], || {
+    in_its_own_process(&[], || {
         limited(libc::RLIMIT_AS, 4 << 30, || {
             let alive = prove();
             goes_on();
@@ -97,7 +97,7 @@ fn a_limit_set_before_the_arena_opens_leaves_room_for_the_program() {
 
 #[test]
 fn a_limit_set_while_the_arena_is_open_leaves_room_for_the_program() {
-    in_its_own_process("a_limit_set_while_the_arena_is_open_leaves_room_for_the_program", &[], || {
+    in_its_own_process(&[], || {
         let alive = prove();
         limited(libc::RLIMIT_AS, 4 << 30, || {
             goes_on();
@@ -111,7 +111,7 @@ fn a_limit_set_while_the_arena_is_open_leaves_room_for_the_program() {
 /// The kernel counts all writable memory as data, including the arena's tables.
 #[test]
 fn a_limit_on_data_leaves_most_of_it_to_the_program() {
-    in_its_own_process("a_limit_on_data_leaves_most_of_it_to_the_program", &[], || {
+    in_its_own_process(&[], || {
         limited(libc::RLIMIT_DATA, 200 * MIB, || {
             phase(|| assert_patterned(&patterned(20 * WORDS, 1), 1));
             assert!(stats().run_allocations > 0 && mapped(120 * MIB), "{}", stats());
@@ -139,7 +139,7 @@ fn grow_two(steps: usize) -> [Vec<usize>; 2] {
 /// Without room to grow, each vector would lie in the other's way.
 #[test]
 fn huge_runs_that_grow_in_turn_stay_where_they_are() {
-    in_its_own_process("huge_runs_that_grow_in_turn_stay_where_they_are", &[], || {
+    in_its_own_process(&[], || {
         for _ in 0..3 {
             let places = phase(|| grow_two(4));
             assert!(places.iter().all(|places| places.len() == 1), "{places:x?}");
@@ -150,7 +150,7 @@ fn huge_runs_that_grow_in_turn_stay_where_they_are() {
 /// Room to grow takes address space. If a limit makes it scarce, the arena leaves it to the program.
 #[test]
 fn huge_runs_that_grow_leave_scarce_addresses_to_the_program() {
-    in_its_own_process("huge_runs_that_grow_leave_scarce_addresses_to_the_program", &[], || {
+    in_its_own_process(&[], || {
         phase(|| drop(patterned(WORDS, 1)));
         // The second vector's room begins 512 MiB further on, more than a quarter of the remaining limit.
         let limit = address_space_bytes() + 1900 * MIB;
@@ -169,7 +169,7 @@ fn huge_runs_that_grow_leave_scarce_addresses_to_the_program() {
 /// Beyond a limit the kernel refuses more memory to the arena, as to everyone.
 #[test]
 fn growth_that_a_late_limit_refuses_is_handed_over_and_counted() {
-    in_its_own_process("growth_that_a_late_limit_refuses_is_handed_over_and_counted", &[], || {
+    in_its_own_process(&[], || {
         const MOST: usize = 300;
         phase(|| drop(patterned(20 * WORDS, 1)));
         let try_all = || {
@@ -194,7 +194,7 @@ fn growth_that_a_late_limit_refuses_is_handed_over_and_counted() {
 /// The program locks all future mappings. The kernel refuses those beyond a limit, which does not apply to root.
 #[test]
 fn a_program_that_locks_its_future_memory_goes_on_with_what_it_has() {
-    in_its_own_process("a_program_that_locks_its_future_memory_goes_on_with_what_it_has", &[], || {
+    in_its_own_process(&[], || {
         // SAFETY: changes the user of this process, which has nothing else to do.
         let is_root = unsafe { libc::setuid(65_534) } == 0;
         phase(|| drop(patterned(60 * WORDS, 1)));
@@ -215,7 +215,7 @@ fn a_program_that_locks_its_future_memory_goes_on_with_what_it_has() {
 /// While future mappings are locked, room to grow would become resident at once.
 #[test]
 fn huge_runs_that_grow_take_no_locked_room() {
-    in_its_own_process("huge_runs_that_grow_take_no_locked_room", &[], || {
+    in_its_own_process(&[], || {
         // SAFETY: only reads the user id.
         if unsafe { libc::geteuid() } != 0 {
             return skip("vectors that grow in locked memory", "only root may lock so much");
@@ -285,7 +285,7 @@ fn assert_foreign_memory_is_freed_by_its_owner(at: *mut u8) {
 /// own. The zone grows behind it.
 #[test]
 fn memory_of_others_in_the_arenas_room_is_theirs() {
-    in_its_own_process("memory_of_others_in_the_arenas_room_is_theirs", &[], || {
+    in_its_own_process(&[], || {
         let own = phase(|| patterned(WORDS, 1));
         let place = own.as_ptr().addr() + 40 * MIB;
         let foreign: Vec<_> = (0..12)
@@ -310,7 +310,7 @@ fn memory_of_others_in_the_arenas_room_is_theirs() {
 fn the_arena_goes_on_growing_among_large_foreign_mappings() {
     for count in [5, 20] {
         let settings = [("ZK_ALLOC_SLAB_GB", "5"), ("ZK_ALLOC_TEST_FOREIGN", if count == 5 { "5" } else { "20" })];
-        in_its_own_process("the_arena_goes_on_growing_among_large_foreign_mappings", &settings, || {
+        in_its_own_process(&settings, || {
             let count: usize = std::env::var("ZK_ALLOC_TEST_FOREIGN").expect("set").parse().expect("a number");
             let len = 6 << 30;
             // Before the region exists, and after.
@@ -339,7 +339,7 @@ fn the_arena_goes_on_growing_among_large_foreign_mappings() {
 /// The kernel puts mappings side by side, and the region lies far from them.
 #[test]
 fn the_kernel_maps_nothing_near_the_region_by_itself() {
-    in_its_own_process("the_kernel_maps_nothing_near_the_region_by_itself", &[], || {
+    in_its_own_process(&[], || {
         let own = phase(|| patterned(WORDS, 1));
         let theirs = foreign_at(None, MIB).expect("address space").addr();
         let own = own.as_ptr().addr();
@@ -350,18 +350,14 @@ fn the_kernel_maps_nothing_near_the_region_by_itself() {
 /// Long runs fill more than the range of addresses that slabs can use. They are never touched, so they take no memory.
 #[test]
 fn small_requests_find_room_beside_any_number_of_long_runs() {
-    in_its_own_process(
-        "small_requests_find_room_beside_any_number_of_long_runs",
-        &[("ZK_ALLOC_SLAB_GB", "400")],
-        || {
-            let long: Vec<Vec<u8>> = phase(|| (0..66 * 32).map(|_| Vec::with_capacity(32 * MIB)).collect());
-            assert_eq!((overflow_stats(), stats().refusals), ((0, 0), 0), "{}", stats());
-            let small: Vec<_> = phase(|| (0..100_000).map(|seed| patterned(25, seed)).collect());
-            assert_eq!(overflow_stats(), (0, 0), "{}", stats());
-            small.iter().zip(0..).for_each(|(words, seed)| assert_patterned(words, seed));
-            drop(long);
-        },
-    );
+    in_its_own_process(&[("ZK_ALLOC_SLAB_GB", "400")], || {
+        let long: Vec<Vec<u8>> = phase(|| (0..66 * 32).map(|_| Vec::with_capacity(32 * MIB)).collect());
+        assert_eq!((overflow_stats(), stats().refusals), ((0, 0), 0), "{}", stats());
+        let small: Vec<_> = phase(|| (0..100_000).map(|seed| patterned(25, seed)).collect());
+        assert_eq!(overflow_stats(), (0, 0), "{}", stats());
+        small.iter().zip(0..).for_each(|(words, seed)| assert_patterned(words, seed));
+        drop(long);
+    });
 }
 
 #[test]

@@ -63,7 +63,7 @@ const SHORT: (&str, &str) = ("ZK_ALLOC_RETAIN_FOR", "0.4");
 /// thread.
 #[test]
 fn by_default_there_is_no_thread_of_ours() {
-    in_its_own_process("by_default_there_is_no_thread_of_ours", &[SHORT], || {
+    in_its_own_process(&[SHORT], || {
         let before = tasks().len();
         let assert_alone = |when: &str| assert_eq!(tasks().len(), before, "{when}: {:?}", ours());
         for retain in [Retain::Always, Retain::Never, Retain::Bytes(MIB), Retain::For(Duration::from_millis(10))] {
@@ -88,7 +88,7 @@ fn by_default_there_is_no_thread_of_ours() {
 
 #[test]
 fn with_the_thread_an_idle_process_without_phases_keeps_what_is_alive() {
-    in_its_own_process("with_the_thread_an_idle_process_without_phases_keeps_what_is_alive", &[SHORT], || {
+    in_its_own_process(&[SHORT], || {
         start_background_thread().expect("a thread");
         let survivor = Block::written(&RESIDENT, 20 * MIB);
         for round in 0..3 {
@@ -102,7 +102,7 @@ fn with_the_thread_an_idle_process_without_phases_keeps_what_is_alive() {
 /// Under `Retain::For`, all free memory is purged once that time has passed without a phase.
 #[test]
 fn with_the_thread_nothing_free_stays_after_the_time_of_retain_for() {
-    in_its_own_process("with_the_thread_nothing_free_stays_after_the_time_of_retain_for", &[], || {
+    in_its_own_process(&[], || {
         set_retain(Retain::For(Duration::from_millis(300)));
         start_background_thread().expect("a thread");
         let survivor = phase(|| Block::written(&ALLOC, 20 * MIB));
@@ -126,7 +126,7 @@ fn with_the_thread_nothing_free_stays_after_the_time_of_retain_for() {
 /// The program's own threads purge, on the slow paths of their requests.
 #[test]
 fn without_the_thread_a_process_that_asks_for_little_shrinks() {
-    in_its_own_process("without_the_thread_a_process_that_asks_for_little_shrinks", &[SHORT], || {
+    in_its_own_process(&[SHORT], || {
         let survivor = Block::written(&RESIDENT, 20 * MIB);
         work(&RESIDENT);
         assert!(stats().resident_bytes >= MOST_BYTES, "{}", stats());
@@ -140,7 +140,7 @@ fn without_the_thread_a_process_that_asks_for_little_shrinks() {
 /// A service that frees what it allocates is served by its thread cache, and never reaches the slabs.
 #[test]
 fn without_the_thread_a_process_that_lives_on_its_caches_shrinks() {
-    in_its_own_process("without_the_thread_a_process_that_lives_on_its_caches_shrinks", &[SHORT], || {
+    in_its_own_process(&[SHORT], || {
         let survivor = Block::written(&RESIDENT, 20 * MIB);
         work(&RESIDENT);
         let a_little = || (0..50).for_each(|_| drop(Block::untouched(&RESIDENT, 100, 8)));
@@ -151,7 +151,7 @@ fn without_the_thread_a_process_that_lives_on_its_caches_shrinks() {
 /// Between phases the arena gets no requests. Requests to the backing allocator tick instead.
 #[test]
 fn without_the_thread_a_process_between_phases_shrinks() {
-    in_its_own_process("without_the_thread_a_process_between_phases_shrinks", &[], || {
+    in_its_own_process(&[], || {
         set_retain(Retain::For(Duration::from_millis(300)));
         let survivor = phase(|| Block::written(&ALLOC, 20 * MIB));
         phase(|| work(&ALLOC));
@@ -165,7 +165,7 @@ fn without_the_thread_a_process_between_phases_shrinks() {
 fn a_proof_after_a_pause_finds_its_memory() {
     // Long looks, so that a busy machine does not cause a pause by itself.
     let settings = [("ZK_ALLOC_RETAIN_FOR", "4")];
-    in_its_own_process("a_proof_after_a_pause_finds_its_memory", &settings, || {
+    in_its_own_process(&settings, || {
         let begun = Instant::now();
         while begun.elapsed() < Duration::from_secs(2) {
             work(&RESIDENT);
@@ -183,7 +183,7 @@ fn a_proof_after_a_pause_finds_its_memory() {
 
 #[test]
 fn it_starts_and_ends_when_asked_as_often_as_asked() {
-    in_its_own_process("it_starts_and_ends_when_asked_as_often_as_asked", &[SHORT], || {
+    in_its_own_process(&[SHORT], || {
         stop_background_thread();
         for round in 0..20 {
             thread::scope(|scope| {
@@ -203,7 +203,7 @@ fn it_starts_and_ends_when_asked_as_often_as_asked() {
 /// The thread may sleep without a time limit. Stopping it must wake it.
 #[test]
 fn it_ends_at_once_where_it_has_nothing_to_do() {
-    in_its_own_process("it_ends_at_once_where_it_has_nothing_to_do", &[("ZK_ALLOC_RETAIN_FOR", "ever")], || {
+    in_its_own_process(&[("ZK_ALLOC_RETAIN_FOR", "ever")], || {
         work(&RESIDENT);
         start_background_thread().expect("a thread");
         thread::sleep(Duration::from_millis(50));
@@ -216,7 +216,7 @@ fn it_ends_at_once_where_it_has_nothing_to_do() {
 /// A signal handler of the program must not run on a thread that the program does not know about.
 #[test]
 fn no_signal_is_handled_on_it() {
-    in_its_own_process("no_signal_is_handled_on_it", &[], || {
+    in_its_own_process(&[], || {
         let of_creator = |task: &str| field(std::path::Path::new(task), "SigBlk");
         let before = of_creator("/proc/thread-self");
         start_background_thread().expect("a thread");
@@ -233,7 +233,7 @@ fn no_signal_is_handled_on_it() {
 /// The C library applies setuid(2) to every thread that it knows. A thread unknown to it would keep the old user.
 #[test]
 fn what_the_program_gives_up_the_thread_gives_up() {
-    in_its_own_process("what_the_program_gives_up_the_thread_gives_up", &[SHORT], || {
+    in_its_own_process(&[SHORT], || {
         // SAFETY: only returns a number.
         if unsafe { libc::geteuid() } != 0 {
             return println!("measured nothing: only root can give anything up");
@@ -259,7 +259,7 @@ fn what_the_program_gives_up_the_thread_gives_up() {
 /// The kernel lets only processes with one thread join and make namespaces.
 #[test]
 fn a_process_without_it_may_join_and_make_namespaces() {
-    in_its_own_process("a_process_without_it_may_join_and_make_namespaces", &[SHORT], || {
+    in_its_own_process(&[SHORT], || {
         let make = || {
             // SAFETY: the child's own namespace.
             let made = unsafe { libc::unshare(libc::CLONE_NEWUSER) };
@@ -298,43 +298,39 @@ fn error_number() -> u8 {
 /// purge.
 #[test]
 fn a_forked_child_has_none_and_purges_by_itself_until_it_starts_its_own() {
-    in_its_own_process(
-        "a_forked_child_has_none_and_purges_by_itself_until_it_starts_its_own",
-        &[SHORT, ("ZK_ALLOC_BACKGROUND", "1")],
-        || {
+    in_its_own_process(&[SHORT, ("ZK_ALLOC_BACKGROUND", "1")], || {
+        work(&RESIDENT);
+        assert!(are_ours(1));
+        let code = in_a_fork(|| {
+            let a_little = || drop((0..200).map(|_| Block::written(&RESIDENT, 100)).collect::<Vec<_>>());
+            phase(|| work(&RESIDENT));
+            if !ours().is_empty() || tasks().len() != 1 {
+                return 1;
+            }
+            if !shrinks_to(4 * MIB, a_little) {
+                return 2;
+            }
+            if start_background_thread().is_err() || !are_ours(1) {
+                return 3;
+            }
             work(&RESIDENT);
-            assert!(are_ours(1));
-            let code = in_a_fork(|| {
-                let a_little = || drop((0..200).map(|_| Block::written(&RESIDENT, 100)).collect::<Vec<_>>());
-                phase(|| work(&RESIDENT));
-                if !ours().is_empty() || tasks().len() != 1 {
-                    return 1;
-                }
-                if !shrinks_to(4 * MIB, a_little) {
-                    return 2;
-                }
-                if start_background_thread().is_err() || !are_ours(1) {
-                    return 3;
-                }
-                work(&RESIDENT);
-                if !shrinks_to(4 * MIB, || ()) {
-                    return 4;
-                }
-                stop_background_thread();
-                if are_ours(0) { 0 } else { 5 }
-            });
-            assert_eq!(code, 0);
-            work(&RESIDENT);
-            assert!(shrinks_to(2 * MIB, || ()), "the parent's goes on: {}", stats());
-        },
-    );
+            if !shrinks_to(4 * MIB, || ()) {
+                return 4;
+            }
+            stop_background_thread();
+            if are_ours(0) { 0 } else { 5 }
+        });
+        assert_eq!(code, 0);
+        work(&RESIDENT);
+        assert!(shrinks_to(2 * MIB, || ()), "the parent's goes on: {}", stats());
+    });
 }
 
 /// A fork can happen in the middle of a purge. The child loses the run that was being purged, which is half of the
 /// memory at most.
 #[test]
 fn forks_while_it_looks_find_a_child_that_looks() {
-    in_its_own_process("forks_while_it_looks_find_a_child_that_looks", &[("ZK_ALLOC_RETAIN_FOR", "0.008")], || {
+    in_its_own_process(&[("ZK_ALLOC_RETAIN_FOR", "0.008")], || {
         start_background_thread().expect("a thread");
         for round in 0..8 {
             work(&RESIDENT);
@@ -355,8 +351,7 @@ static WITH_THREAD: ZkAllocator = ZkAllocator::resident().settings(Settings::new
 /// The setting starts the thread once: a stopped thread stays stopped.
 #[test]
 fn the_setting_starts_it_where_the_program_begins_to_allocate() {
-    let name = "the_setting_starts_it_where_the_program_begins_to_allocate";
-    in_its_own_process(name, &[("ZK_ALLOC_BACKGROUND", "1")], || {
+    in_its_own_process(&[("ZK_ALLOC_BACKGROUND", "1")], || {
         phase(|| ());
         assert!(are_ours(1));
         let in_force = stats().settings.expect("there is an arena").background_thread;
@@ -372,7 +367,7 @@ fn the_setting_starts_it_where_the_program_begins_to_allocate() {
 /// The system may refuse a thread. The program runs on, and may ask again.
 #[test]
 fn a_thread_that_is_refused_is_an_error_and_no_more() {
-    in_its_own_process("a_thread_that_is_refused_is_an_error_and_no_more", &[SHORT], || {
+    in_its_own_process(&[SHORT], || {
         work(&RESIDENT);
         let refused = limited(libc::RLIMIT_AS, address_space_bytes() + 16 * KIB, start_background_thread);
         assert!(refused.as_ref().is_err_and(|error| error.raw_os_error() == Some(libc::EAGAIN)), "{refused:?}");

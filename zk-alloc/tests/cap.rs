@@ -17,15 +17,15 @@ static ALLOC: ZkAllocator = ZkAllocator;
 
 const CAP_BYTES: usize = 64 << 20;
 
-/// Runs `body`, which is the test `name`, in a phase of a process with this cap.
+/// Runs `body`, which is the test on this thread, in a phase of a process with this cap.
 #[track_caller]
-fn with_cap(name: &str, body: impl FnOnce()) {
-    in_its_own_process(name, &[("ZK_ALLOC_MAX_BYTES", "64M")], || phase(body));
+fn with_cap(body: impl FnOnce()) {
+    in_its_own_process(&[("ZK_ALLOC_MAX_BYTES", "64M")], || phase(body));
 }
 
 #[test]
 fn resident_memory_stays_below_the_cap() {
-    with_cap("resident_memory_stays_below_the_cap", || {
+    with_cap(|| {
         let first = vec![1u8; 40 << 20];
         let second = vec![2u8; 40 << 20];
         assert_eq!(overflow_stats(), (1, 40 << 20), "the second buffer would exceed the cap");
@@ -43,7 +43,7 @@ fn resident_memory_stays_below_the_cap() {
 #[cfg(target_os = "linux")]
 #[test]
 fn untouched_memory_does_not_count_at_the_cap() {
-    with_cap("untouched_memory_does_not_count_at_the_cap", || {
+    with_cap(|| {
         let mut untouched: Vec<u8> = black_box(Vec::with_capacity(60 << 20));
         let buffers: Vec<_> = (0..20).map(|_| black_box(vec![1u8; 1 << 20])).collect();
         assert_eq!(overflow_stats().0, 0, "{}", stats());
@@ -64,7 +64,7 @@ fn what_the_kernel_does_not_take_back_is_cleared_all_the_same() {
     if limits::lockable_bytes() < 2 << 20 {
         return println!("skipped: RLIMIT_MEMLOCK allows less than 2 MiB");
     }
-    with_cap("what_the_kernel_does_not_take_back_is_cleared_all_the_same", || {
+    with_cap(|| {
         // The first slabs lie in room that is reserved for them.
         let _first: Vec<_> = (0..1_800).map(|_| vec![1u8; 5_000]).collect();
         let mut blocks: Vec<_> = (0..200).map(|_| vec![1u8; 5_000]).collect();
@@ -96,8 +96,7 @@ fn what_the_kernel_does_not_take_back_is_cleared_all_the_same() {
 /// An operator may prefer a proof that fails to a process that grows.
 #[test]
 fn requests_beyond_a_hard_limit_fail() {
-    const NAME: &str = "requests_beyond_a_hard_limit_fail";
-    in_its_own_process(NAME, &[("ZK_ALLOC_MAX_BYTES", "64M"), ("ZK_ALLOC_MAX_HARD", "1")], || {
+    in_its_own_process(&[("ZK_ALLOC_MAX_BYTES", "64M"), ("ZK_ALLOC_MAX_HARD", "1")], || {
         let layout = |bytes| Layout::from_size_align(bytes, 64).unwrap();
         let within = layout(40 << 20);
         // SAFETY: the layouts are not empty, and memory is freed with its layout.
@@ -141,7 +140,7 @@ fn requests_beyond_a_hard_limit_fail() {
 #[test]
 fn the_program_is_told_once_for_each_time_that_memory_comes_near_to_the_limit() {
     static CALLS: AtomicUsize = AtomicUsize::new(0);
-    with_cap("the_program_is_told_once_for_each_time_that_memory_comes_near_to_the_limit", || {
+    with_cap(|| {
         zk_alloc::on_memory_limit(50, |resident_bytes, max_bytes| {
             assert!(resident_bytes >= 32 << 20 && max_bytes == CAP_BYTES);
             // Requests of its own do not call it again.

@@ -65,9 +65,9 @@ fn assert_passed_on() {
 }
 
 /// A plain first-fit search of a bitmap would look at each hole that is too small, at each request.
-fn assert_holes_are_passed_over(name: &str, count: usize, hole: usize, size: usize) {
+fn assert_holes_are_passed_over(count: usize, hole: usize, size: usize) {
     // With huge pages, untouched blocks would take memory.
-    in_its_own_process(name, &[("ZK_ALLOC_THP", "never")], || {
+    in_its_own_process(&[("ZK_ALLOC_THP", "never")], || {
         let in_empty = median_request(size, 8);
         let mut blocks: Vec<_> = (0..count).map(|_| Block::untouched(&RESIDENT, hole, 8)).collect();
         keep_every(2, &mut blocks);
@@ -79,26 +79,26 @@ fn assert_holes_are_passed_over(name: &str, count: usize, hole: usize, size: usi
 
 #[test]
 fn holes_that_are_too_small_are_not_searched() {
-    assert_holes_are_passed_over("holes_that_are_too_small_are_not_searched", 160_000, 33 * KIB, 200 * KIB);
+    assert_holes_are_passed_over(160_000, 33 * KIB, 200 * KIB);
 }
 
 /// These holes are nearly long enough.
 #[test]
 fn holes_that_are_a_little_too_small_are_not_searched() {
-    assert_holes_are_passed_over("holes_that_are_a_little_too_small_are_not_searched", 160_000, 33 * KIB, 48 * KIB);
+    assert_holes_are_passed_over(160_000, 33 * KIB, 48 * KIB);
 }
 
 /// Below these holes lies free room that is reserved for slabs and short runs.
 #[test]
 fn holes_between_middle_runs_are_not_searched() {
-    assert_holes_are_passed_over("holes_between_middle_runs_are_not_searched", 160_000, 300 * KIB, MIB);
+    assert_holes_are_passed_over(160_000, 300 * KIB, MIB);
 }
 
 /// A search for free memory to purge, when there is no free memory, takes longer the more memory is alive.
 #[test]
 fn a_cap_that_is_reached_costs_no_search_at_each_request() {
     let cap = [("ZK_ALLOC_MAX_BYTES", "1G")];
-    in_its_own_process("a_cap_that_is_reached_costs_no_search_at_each_request", &cap, || {
+    in_its_own_process(&cap, || {
         let mut blocks = Vec::with_capacity(2_048 * MIB / (48 * KIB));
         while overflow_stats().0 < 100 {
             assert!(blocks.len() < blocks.capacity(), "the cap holds nothing back\n{}", stats());
@@ -114,7 +114,7 @@ fn a_cap_that_is_reached_costs_no_search_at_each_request() {
 #[test]
 fn a_cap_that_is_reached_costs_no_look_at_every_slab_at_each_request() {
     let cap = [("ZK_ALLOC_MAX_BYTES", "1G")];
-    in_its_own_process("a_cap_that_is_reached_costs_no_look_at_every_slab_at_each_request", &cap, || {
+    in_its_own_process(&cap, || {
         let mut blocks: Vec<_> = (0..1_000 * MIB / KIB).map(|_| Block::written(&RESIDENT, KIB)).collect();
         keep_every(2, &mut blocks);
         while overflow_stats().0 < 100 {
@@ -127,7 +127,7 @@ fn a_cap_that_is_reached_costs_no_look_at_every_slab_at_each_request() {
 /// A search over all slabs for a place would take longer the more slabs there are.
 #[test]
 fn small_blocks_cost_no_search_over_all_slabs() {
-    in_its_own_process("small_blocks_cost_no_search_over_all_slabs", &[], || {
+    in_its_own_process(&[], || {
         const PART: usize = 100_000;
         let allocate = || (0..PART).map(|_| Block::untouched(&RESIDENT, 512, 8)).collect::<Vec<_>>();
         let timed = |parts: usize| {

@@ -97,7 +97,7 @@ impl Drop for StopAtEnd<'_> {
 /// memory.
 #[test]
 fn children_of_forks_in_the_midst_of_phases_allocate_and_free_what_they_inherited() {
-    at_both_thresholds("children_of_forks_in_the_midst_of_phases_allocate_and_free_what_they_inherited", || {
+    at_both_thresholds(|| {
         let (stop, cycles) = (AtomicBool::new(false), AtomicU64::new(0));
         let busy = |id: u64| {
             let mut numbers = Numbers::new(id);
@@ -247,7 +247,7 @@ fn account_of_child(depth: u32, live: &[Vec<u64>], parent_bytes: usize) -> Resul
 /// A fork would copy the page tables of the memory that the parent retains, and the parent's next proof would copy its pages.
 #[test]
 fn a_child_inherits_no_free_memory_and_its_parent_stays_warm() {
-    in_its_own_process("a_child_inherits_no_free_memory_and_its_parent_stays_warm", SMALL_PAGES, || {
+    in_its_own_process(SMALL_PAGES, || {
         let live = phase(|| (1..20).map(|seed| vec![seed; 10_000]).collect::<Vec<Vec<u64>>>());
         drop(phase(proof));
         drop(phase(proof));
@@ -289,7 +289,7 @@ static PUBLISHED_BY_THREADS: [[Published; PUBLISHED]; 3] = [const {
 /// thread had written.
 #[test]
 fn a_child_finds_what_other_threads_wrote_during_the_fork() {
-    in_its_own_process("a_child_finds_what_other_threads_wrote_during_the_fork", SMALL_PAGES, || {
+    in_its_own_process(SMALL_PAGES, || {
         let (stop, is_forking) = (AtomicBool::new(false), AtomicBool::new(false));
         let rounds = [const { AtomicUsize::new(0) }; 3];
         let _guard = PhaseGuard::new();

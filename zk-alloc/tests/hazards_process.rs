@@ -57,7 +57,7 @@ static INIT: extern "C" fn() = before_main;
 /// good as any others.
 #[test]
 fn what_was_made_before_main_lives_through_the_phases_after_it() {
-    at_both_thresholds("what_was_made_before_main_lives_through_the_phases_after_it", || {
+    at_both_thresholds(|| {
         assert!(EARLY_ARENA_ALLOCATIONS.load(Ordering::Relaxed) >= 4, "{}", stats());
         for round in 0..5 {
             phase(|| assert!(intact(&buffers(round), round)));
@@ -76,7 +76,7 @@ static LAZY: LazyLock<Vec<Vec<u64>>> = LazyLock::new(|| buffers(4));
 /// Some phase fills a cache behind a static, which is never freed.
 #[test]
 fn a_static_filled_in_one_phase_serves_all_that_follow() {
-    at_both_thresholds("a_static_filled_in_one_phase_serves_all_that_follow", || {
+    at_both_thresholds(|| {
         for round in 0..10 {
             phase(|| assert!(intact(&buffers(round), round) && intact(&LAZY, 4)));
         }

@@ -73,7 +73,7 @@ fn vforked(stack: &mut [u8], child: &mut dyn FnMut() -> c_int) -> c_int {
 /// it would cancel claims of live threads, and two threads would empty one cache.
 #[test]
 fn vforked_children_allocate_while_another_thread_takes_what_threads_keep() {
-    at_both_thresholds("vforked_children_allocate_while_another_thread_takes_what_threads_keep", || {
+    at_both_thresholds(|| {
         let stop = &AtomicBool::new(false);
         let (children, releases) = (&AtomicU64::new(0), &AtomicU64::new(0));
         let vforks = |id: u64| {

@@ -41,7 +41,7 @@ fn memory_of_one_phase_is_intact_after_ten_more() {
 fn the_arena_serves_inside_phases_and_only_there() {
     // In a process of its own, because the arena also serves requests outside this test's phase while another test's
     // phase is open.
-    in_its_own_process("the_arena_serves_inside_phases_and_only_there", &[], || {
+    in_its_own_process(&[], || {
         assert!(arena_bytes(|| phase(|| drop(patterned(1 << 20, 1)))) >= 8 << 20);
         assert!(arena_bytes(|| phase(|| drop(black_box(vec![1u8; 8192])))) >= 8192);
         assert_eq!(arena_bytes(|| drop(patterned(1 << 20, 1))), 0);
@@ -75,7 +75,7 @@ fn a_panic_ends_the_phase_and_keeps_what_is_alive() {
 #[test]
 fn ending_a_phase_that_nobody_began_does_nothing() {
     // In this process, the surplus call could end another test's phase.
-    in_its_own_process("ending_a_phase_that_nobody_began_does_nothing", &[], || {
+    in_its_own_process(&[], || {
         end_phase();
         begin_phase();
         end_phase();

@@ -48,10 +48,10 @@ static ALLOC: Counting = Counting;
 
 const MIB: usize = 1 << 20;
 
-/// Runs `body` as the test `name`, alone, because the profile belongs to the process. No setting of the caller begins to sample.
+/// Runs `body`, which is the test on this thread, alone, because the profile belongs to the process. No setting of the caller begins to sample.
 #[track_caller]
-fn alone(name: &str, body: impl FnOnce()) {
-    in_its_own_process(name, &[("ZK_ALLOC_PROFILE", "0")], body);
+fn alone(body: impl FnOnce()) {
+    in_its_own_process(&[("ZK_ALLOC_PROFILE", "0")], body);
 }
 
 fn total(profile: &Snapshot, amount: impl Fn(&Site) -> Amount) -> Amount {
@@ -95,7 +95,7 @@ fn assert_near(estimate: u64, exact: u64, percent: u64) {
 
 #[test]
 fn estimates_are_those_of_all_requests() {
-    alone("estimates_are_those_of_all_requests", || {
+    alone(|| {
         let mut numbers = Numbers::new(7);
         let mut alive: Vec<Vec<u8>> = Vec::with_capacity(4_096);
         let (mut bytes, mut requests) = (0, 0);
@@ -144,7 +144,7 @@ fn hold_nothing_at_the_peak() {
 
 #[test]
 fn the_peak_is_that_of_the_sites_that_held_it() {
-    alone("the_peak_is_that_of_the_sites_that_held_it", || {
+    alone(|| {
         profile::start(16 << 10);
         hold_nothing_at_the_peak();
         let held = (hold_large_ones(), hold_small_ones());
@@ -169,7 +169,7 @@ fn the_peak_is_that_of_the_sites_that_held_it() {
 
 #[test]
 fn fresh_pages_count_where_they_are_made() {
-    alone("fresh_pages_count_where_they_are_made", || {
+    alone(|| {
         let before = zk_alloc::stats().fresh_bytes;
         profile::start(profile::MEAN_BYTES);
         hold_nothing_at_the_peak();
@@ -184,7 +184,7 @@ fn fresh_pages_count_where_they_are_made() {
 
 #[test]
 fn with_a_mean_of_one_byte_every_request_counts_once() {
-    alone("with_a_mean_of_one_byte_every_request_counts_once", || {
+    alone(|| {
         profile::start(1);
         let mut grown = black_box(Vec::<u8>::with_capacity(64 << 10));
         // The harness allocates a little.
@@ -211,7 +211,7 @@ fn amount(allocations: u64, bytes: u64) -> Amount {
 /// A profiler that allocates would profile itself, without an end.
 #[test]
 fn sampling_allocates_nothing() {
-    alone("sampling_allocates_nothing", || {
+    alone(|| {
         let before = REQUESTS.get();
         profile::start(1);
         for i in 1..20_000 {
@@ -239,7 +239,7 @@ fn keep_in_the_thread(kept: &mut Vec<Vec<u8>>) {
 /// The state of a thread must outlast its last allocation, and its samples must outlast the thread.
 #[test]
 fn memory_that_outlives_its_thread_stays_until_it_is_freed() {
-    alone("memory_that_outlives_its_thread_stays_until_it_is_freed", || {
+    alone(|| {
         thread_local! {
             static KEPT: std::cell::RefCell<Vec<Vec<u8>>> = const { std::cell::RefCell::new(Vec::new()) };
         }
@@ -266,7 +266,7 @@ fn memory_that_outlives_its_thread_stays_until_it_is_freed() {
 /// A forked child has a copy of tables that other threads were changing, and of flags that nobody clears.
 #[test]
 fn a_forked_child_goes_on() {
-    alone("a_forked_child_goes_on", || {
+    alone(|| {
         profile::start(1);
         let stop = AtomicBool::new(false);
         std::thread::scope(|scope| {
@@ -304,7 +304,7 @@ fn a_signal_handler_may_allocate() {
         drop(black_box(Vec::<u8>::with_capacity(2_000)));
         HANDLED.fetch_add(1, Ordering::Relaxed);
     }
-    alone("a_signal_handler_may_allocate", || {
+    alone(|| {
         let mut stack = vec![0u8; 2 * libc::SIGSTKSZ];
         let second = libc::stack_t { ss_sp: stack.as_mut_ptr().cast(), ss_flags: 0, ss_size: stack.len() };
         // SAFETY: the stack lasts longer than the handlers are in force. All zeroes is a valid `sigaction`.
@@ -347,7 +347,7 @@ fn a_signal_handler_may_allocate() {
 /// Without a mark, the memory of a program outside of its phases would seem to be the arena's.
 #[test]
 fn what_the_backing_allocator_serves_is_marked() {
-    alone("what_the_backing_allocator_serves_is_marked", || {
+    alone(|| {
         static SCOPED: ZkAllocator = ZkAllocator;
         let layout = Layout::from_size_align(2 * MIB, 8).unwrap();
         profile::start(profile::MEAN_BYTES);
@@ -372,8 +372,7 @@ fn what_the_backing_allocator_serves_is_marked() {
 
 #[test]
 fn the_environment_begins_to_sample() {
-    let name = "the_environment_begins_to_sample";
-    in_its_own_process(name, &[("ZK_ALLOC_PROFILE", "1"), ("ZK_ALLOC_PROFILE_BYTES", "4096")], || {
+    in_its_own_process(&[("ZK_ALLOC_PROFILE", "1"), ("ZK_ALLOC_PROFILE_BYTES", "4096")], || {
         drop(black_box(vec![1u8; 2 * MIB]));
         assert!(profile::is_on());
         assert_eq!(profile::snapshot().mean_bytes, 4096);

@@ -39,7 +39,7 @@ fn make_by_path(path: u32, calls: u32, made: &mut Vec<Vec<u8>>) {
 #[test]
 fn the_peak_has_what_threads_free_while_it_is_noted() {
     const THREADS: usize = 4;
-    in_its_own_process("the_peak_has_what_threads_free_while_it_is_noted", &[("ZK_ALLOC_PROFILE", "0")], || {
+    in_its_own_process(&[("ZK_ALLOC_PROFILE", "0")], || {
         profile::start(1);
         let mut made = Vec::new();
         (0..1 << 10).for_each(|path| make_by_path(path, 10, &mut made));
@@ -68,7 +68,7 @@ fn hold_eight_mib() -> Vec<u8> {
 /// With every request sampled, the estimates are exact. The counted peak has the blocks in the thread's cache too, of some MiB.
 #[test]
 fn totals_are_those_of_the_counters() {
-    in_its_own_process("totals_are_those_of_the_counters", &[("ZK_ALLOC_PROFILE", "0")], || {
+    in_its_own_process(&[("ZK_ALLOC_PROFILE", "0")], || {
         let mut numbers = Numbers::new(3);
         let mut alive: Vec<Vec<u8>> = Vec::with_capacity(4_096);
         let before = stats().live_bytes;

@@ -162,8 +162,8 @@ fn what_grows_into_a_huge_page_is_counted_with_all_of_it() {
 }
 
 /// Runs `body` if the arena uses huge pages on this host, where khugepaged makes more of them by itself.
-fn where_the_kernel_makes_huge_pages(name: &str, body: impl FnOnce()) {
-    in_its_own_process(name, &[(BARE_METAL, "1")], || {
+fn where_the_kernel_makes_huge_pages(body: impl FnOnce()) {
+    in_its_own_process(&[(BARE_METAL, "1")], || {
         // A host without huge pages has nothing to test.
         if stats_of_an_open_arena().huge_pages == Some(HugePagesOutcome::Auto) {
             body();
@@ -191,7 +191,7 @@ fn survivors() -> Vec<Block> {
 /// khugepaged must not fill the holes around live blocks, which it may try minutes after a purge.
 #[test]
 fn what_was_purged_stays_away_where_the_kernel_makes_huge_pages() {
-    where_the_kernel_makes_huge_pages("what_was_purged_stays_away_where_the_kernel_makes_huge_pages", || {
+    where_the_kernel_makes_huge_pages(|| {
         let mut region = Region::new();
         let survivors = survivors();
         release();
@@ -217,7 +217,7 @@ fn what_was_purged_stays_away_where_the_kernel_makes_huge_pages() {
 /// Nor does khugepaged fill memory that is purged at once, block by block, when the policy retains nothing.
 #[test]
 fn what_is_freed_stays_away_where_nothing_is_retained() {
-    where_the_kernel_makes_huge_pages("what_is_freed_stays_away_where_nothing_is_retained", || {
+    where_the_kernel_makes_huge_pages(|| {
         set_retain(Retain::Never);
         phase(|| ());
         let region = Region::new();
@@ -234,7 +234,7 @@ fn what_is_freed_stays_away_where_nothing_is_retained() {
 #[test]
 fn what_stays_keeps_its_huge_pages() {
     let settings = [(BARE_METAL, "1"), ("ZK_ALLOC_LAZY_ZERO_BYTES", "16M")];
-    in_its_own_process("what_stays_keeps_its_huge_pages", &settings, || {
+    in_its_own_process(&settings, || {
         let buffer = Block::written(&RESIDENT, 64 * MIB);
         let untouched = Block::untouched(&RESIDENT, 64 * MIB, 8);
         if stats().huge_pages != Some(HugePagesOutcome::Auto) {
@@ -254,7 +254,7 @@ fn what_stays_keeps_its_huge_pages() {
 /// A run that begins where the arena uses small pages, and ends where it uses huge ones.
 #[test]
 fn a_long_run_has_huge_pages_again_after_memory_went_back() {
-    where_the_kernel_makes_huge_pages("a_long_run_has_huge_pages_again_after_memory_went_back", || {
+    where_the_kernel_makes_huge_pages(|| {
         for _ in 0..3 {
             let run = Block::written(&RESIDENT, 60 * MIB);
             assert!(huge_page_bytes() >= 40 * MIB, "{} bytes in huge pages", huge_page_bytes());
@@ -268,7 +268,7 @@ fn a_long_run_has_huge_pages_again_after_memory_went_back() {
 /// mapping, and moves one mapping per call.
 #[test]
 fn a_run_of_several_mappings_moves_by_its_pages() {
-    where_the_kernel_makes_huge_pages("a_run_of_several_mappings_moves_by_its_pages", || {
+    where_the_kernel_makes_huge_pages(|| {
         // This block fills the room for small pages, where the test would show nothing.
         let before = Block::written(&RESIDENT, 40 * MIB);
         let run = Block::written(&RESIDENT, 9 * MIB);
@@ -289,7 +289,7 @@ fn a_run_of_several_mappings_moves_by_its_pages() {
 /// A block of 2 MiB may become huge again when the whole block is resident, no matter how it was filled.
 #[test]
 fn what_is_filled_up_becomes_huge_again() {
-    where_the_kernel_makes_huge_pages("what_is_filled_up_becomes_huge_again", || {
+    where_the_kernel_makes_huge_pages(|| {
         let before = Block::written(&RESIDENT, 40 * MIB);
         let run = Block::written(&RESIDENT, 9 * MIB);
         release();
@@ -304,7 +304,7 @@ fn what_is_filled_up_becomes_huge_again() {
 /// New slabs between purged ones must not let the kernel fill the purged ones.
 #[test]
 fn holes_in_slabs_stay_where_new_slabs_lie_between() {
-    where_the_kernel_makes_huge_pages("holes_in_slabs_stay_where_new_slabs_lie_between", || {
+    where_the_kernel_makes_huge_pages(|| {
         let mut blocks: Vec<_> = (0..64 * KIB).map(|_| Block::written(&RESIDENT, KIB)).collect();
         let region = Region::new();
         // One in about every other slab of 16 KiB.

@@ -49,7 +49,7 @@ static BY_DEFAULT: ZkAllocator = ZkAllocator::resident();
 /// Without any setting, every value has the default as its origin.
 #[test]
 fn without_settings_all_are_the_default() {
-    in_its_own_process("without_settings_all_are_the_default", &[], || {
+    in_its_own_process(&[], || {
         assert_eq!(stats().settings, None, "there is no arena yet");
         request(&BY_DEFAULT, MIB);
         assert_eq!(in_force().to_string(), "all as by default");
@@ -63,7 +63,7 @@ static OF_4_KIB: ZkAllocator = ZkAllocator::resident().settings(Settings::new().
 /// The threshold applies to every request, including the first.
 #[test]
 fn a_threshold_in_code_holds_from_the_first_request_on() {
-    in_its_own_process("a_threshold_in_code_holds_from_the_first_request_on", &[], || {
+    in_its_own_process(&[], || {
         assert_eq!(min_arena_bytes(), 0, "no allocator brought its settings yet");
         assert_eq!(served(|| request(&OF_4_KIB, 4 * KIB - 1)), (0, 0));
         assert_eq!(min_arena_bytes(), 4 * KIB);
@@ -76,7 +76,7 @@ static OF_3_GIB: ZkAllocator = ZkAllocator::resident().settings(Settings::new().
 
 #[test]
 fn a_capacity_in_code_is_the_reservation_s() {
-    in_its_own_process("a_capacity_in_code_is_the_reservation_s", &[], || {
+    in_its_own_process(&[], || {
         request(&OF_3_GIB, MIB);
         assert_eq!(thread_capacity_bytes(), 3 * GIB);
         let threads = std::thread::available_parallelism().expect("a number").get() + 4;
@@ -90,7 +90,7 @@ static RETAINS_NOTHING: ZkAllocator = ZkAllocator.settings(Settings::new().retai
 
 #[test]
 fn what_is_retained_in_code_is_what_stays() {
-    in_its_own_process("what_is_retained_in_code_is_what_stays", &[], || {
+    in_its_own_process(&[], || {
         phase(|| request(&RETAINS_NOTHING, 100 * MIB));
         assert_eq!(in_force().to_string(), "ZK_ALLOC_RETAIN_BYTES=0 (program)");
         assert!(stats().fresh_bytes >= 100 * MIB as u64, "{}", stats());
@@ -102,7 +102,7 @@ static OF_8_MIB: ZkAllocator = ZkAllocator::resident().settings(Settings::new().
 
 #[test]
 fn a_cap_in_code_is_not_exceeded() {
-    in_its_own_process("a_cap_in_code_is_not_exceeded", &[], || {
+    in_its_own_process(&[], || {
         assert_eq!(served(|| request(&OF_8_MIB, 6 * MIB)), (6 * MIB as u64, 0));
         assert_eq!(served(|| request(&OF_8_MIB, 10 * MIB)), (0, 10 * MIB as u64));
         assert_eq!(in_force().to_string(), format!("ZK_ALLOC_MAX_BYTES={} (program)", 8 * MIB));
@@ -114,7 +114,7 @@ static IN_SMALL_PAGES: ZkAllocator = ZkAllocator::resident().settings(Settings::
 /// The wish is the setting, and the outcome is its effect on this host. A scratch follows it too.
 #[test]
 fn a_wish_in_code_for_small_pages_is_heard() {
-    in_its_own_process("a_wish_in_code_for_small_pages_is_heard", &[], || {
+    in_its_own_process(&[], || {
         request(&IN_SMALL_PAGES, MIB);
         assert_eq!(stats().huge_pages, Some(HugePagesOutcome::Never));
         assert_eq!(in_force().huge_pages.value, HugePages::Never);
@@ -149,7 +149,7 @@ static LAZY_FROM_1_MIB: ZkAllocator =
 /// Dirty memory that is purged to be zeroed will fault again, and counts as fresh.
 #[test]
 fn a_size_in_code_from_which_the_kernel_zeroes_is_heeded() {
-    in_its_own_process("a_size_in_code_from_which_the_kernel_zeroes_is_heeded", &[], || {
+    in_its_own_process(&[], || {
         request(&LAZY_FROM_1_MIB, 4 * MIB);
         let lazy = in_force().lazy_zero_bytes;
         assert_eq!((lazy.value, lazy.origin), (MIB, Origin::Program));
@@ -278,7 +278,7 @@ fn a_capacity_of_half_a_gib_is_a_whole_one() {
 /// without them.
 #[test]
 fn a_phase_before_the_first_request_leaves_the_arena_to_its_settings() {
-    in_its_own_process("a_phase_before_the_first_request_leaves_the_arena_to_its_settings", &[], || {
+    in_its_own_process(&[], || {
         phase(|| ());
         assert_eq!(stats().address_space_bytes, 0, "without an allocator of ours there is nobody to serve");
         begin_phase();
@@ -291,7 +291,7 @@ fn a_phase_before_the_first_request_leaves_the_arena_to_its_settings() {
 /// Two allocators of a process share one arena. Its settings do not change after the first request.
 #[test]
 fn the_settings_of_the_first_allocator_hold() {
-    in_its_own_process("the_settings_of_the_first_allocator_hold", &[], || {
+    in_its_own_process(&[], || {
         // The first allocator's settings are taken even if the arena serves nothing.
         request(&RETAINS_NOTHING, MIB);
         request(&OF_ALL, MIB);
@@ -302,7 +302,7 @@ fn the_settings_of_the_first_allocator_hold() {
 /// `reserve` needs no `ZkAllocator`. Without one there are no settings in code.
 #[test]
 fn reserving_without_an_allocator_opens_the_arena_by_default() {
-    in_its_own_process("reserving_without_an_allocator_opens_the_arena_by_default", &[], || {
+    in_its_own_process(&[], || {
         assert!(reserve(MIB) >= MIB);
         assert_eq!(in_force().to_string(), "all as by default");
     });
@@ -312,7 +312,7 @@ fn reserving_without_an_allocator_opens_the_arena_by_default() {
 /// the others. All settings are in force afterwards.
 #[test]
 fn settings_arrive_whole_when_many_threads_ask_first() {
-    in_its_own_process("settings_arrive_whole_when_many_threads_ask_first", &[], || {
+    in_its_own_process(&[], || {
         std::thread::scope(|scope| (0..8).for_each(|_| drop(scope.spawn(|| request(&OF_ALL, MIB)))));
         request(&OF_ALL, MIB);
         assert!(stats().arena_allocations > 0);

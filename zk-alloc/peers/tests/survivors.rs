@@ -46,7 +46,7 @@ fn survivors(allocator: Allocator, size: usize, nth: usize) -> Chain {
 /// size: no peer reuses these blocks on the new thread, and the best peer has 1.8 of the live size resident.
 #[test]
 fn a_new_thread_takes_the_room_between_survivors_of_another() {
-    in_its_own_process("a_new_thread_takes_the_room_between_survivors_of_another", &[], || {
+    in_its_own_process(&[], || {
         let peak = peak(|| {
             let old = survivors(&RESIDENT, 16 * KIB, 8);
             let new = thread::spawn(|| Chain::written(&RESIDENT, 4 * KIB, HALF));
@@ -121,8 +121,8 @@ fn phases(allocator: Allocator) -> Vec<Chain> {
 
 /// Runs `program` under zk-alloc alone, and fails if it makes more than `bound` system calls.
 #[track_caller]
-fn assert_system_calls(name: &str, bound: usize, program: fn() -> Vec<Chain>) {
-    in_its_own_process(name, &[], || {
+fn assert_system_calls(bound: usize, program: fn() -> Vec<Chain>) {
+    in_its_own_process(&[], || {
         let before = stats().system_calls;
         let alive = program();
         let calls = (stats().system_calls - before) as usize;
@@ -141,8 +141,7 @@ const fn calls_for_holes(size: usize, nth: usize) -> usize {
 /// One call purges all pages between two survivors, even if the request needs fewer.
 #[test]
 fn each_hole_between_survivors_of_16_kib_is_purged_once_and_whole() {
-    let name = "each_hole_between_survivors_of_16_kib_is_purged_once_and_whole";
-    assert_system_calls(name, calls_for_holes(16 * KIB, 8), || {
+    assert_system_calls(calls_for_holes(16 * KIB, 8), || {
         vec![survivors(&RESIDENT, 16 * KIB, 8), Chain::written(&RESIDENT, 4 * KIB, HALF)]
     });
 }
@@ -150,8 +149,7 @@ fn each_hole_between_survivors_of_16_kib_is_purged_once_and_whole() {
 /// As above, with holes of 30 KiB.
 #[test]
 fn each_hole_between_survivors_of_2_kib_is_purged_once_and_whole() {
-    let name = "each_hole_between_survivors_of_2_kib_is_purged_once_and_whole";
-    assert_system_calls(name, calls_for_holes(2 * KIB, 16), || {
+    assert_system_calls(calls_for_holes(2 * KIB, 16), || {
         vec![survivors(&RESIDENT, 2 * KIB, 16), Chain::written(&RESIDENT, 3_000, HALF)]
     });
 }
@@ -160,14 +158,13 @@ fn each_hole_between_survivors_of_2_kib_is_purged_once_and_whole() {
 /// between survivors are purged.
 #[test]
 fn phases_of_many_sizes_purge_in_large_steps() {
-    let name = "phases_of_many_sizes_purge_in_large_steps";
-    assert_system_calls(name, 4 * HALF / (48 * KIB), || phases(&RESIDENT));
+    assert_system_calls(4 * HALF / (48 * KIB), || phases(&RESIDENT));
 }
 
 /// The bounds above check nothing if `stats()` does not count purges.
 #[test]
 fn each_purge_between_survivors_counts_as_a_system_call() {
-    in_its_own_process("each_purge_between_survivors_counts_as_a_system_call", &[], || {
+    in_its_own_process(&[], || {
         let old = survivors(&RESIDENT, 16 * KIB, 8);
         let before = stats().system_calls;
         release();

@@ -89,6 +89,11 @@ pub(crate) fn small_nodes_too() -> bool {
     std::env::var_os("ZK_ALLOC_MIN_BYTES").is_none_or(|value| value == "0")
 }
 
+/// The name of the test that runs on this thread, with its modules.
+pub(crate) fn test_name() -> String {
+    thread::current().name().expect("the harness names the thread of a test").to_owned()
+}
+
 /// How a process ended, and its output.
 #[derive(Debug)]
 pub(crate) struct Ended {
@@ -158,26 +163,28 @@ fn read_all(pipe: Option<impl Read + Send + 'static>) -> thread::JoinHandle<Vec<
     })
 }
 
-/// Runs `body`, which is the test `name`, in two processes of its own. With the default threshold, the arena serves the
+/// Runs `body`, which is the test on this thread, in two processes of its own. With the default threshold, the arena serves the
 /// small nodes of libraries. With a threshold of 1 KiB, the backing allocator does.
 #[track_caller]
-pub(crate) fn at_both_thresholds(name: &str, body: impl FnOnce()) {
+pub(crate) fn at_both_thresholds(body: impl FnOnce()) {
     if is_alone() {
         return body();
     }
     let larger_ones = OsString::from("1024");
-    alone(name, &[]).assert_passed("default threshold");
-    alone(name, &[("ZK_ALLOC_MIN_BYTES", &larger_ones)]).assert_passed("ZK_ALLOC_MIN_BYTES=1024");
+    let name = test_name();
+    alone(&name, &[]).assert_passed("default threshold");
+    alone(&name, &[("ZK_ALLOC_MIN_BYTES", &larger_ones)]).assert_passed("ZK_ALLOC_MIN_BYTES=1024");
 }
 
-/// Runs `body`, which is the test `name`, in a process of its own with these settings, and prints its measurements.
+/// Runs `body`, which is the test on this thread, in a process of its own with these settings, and prints its measurements.
 #[track_caller]
-pub(crate) fn in_its_own_process(name: &str, settings: &[(&str, &str)], body: impl FnOnce()) {
+pub(crate) fn in_its_own_process(settings: &[(&str, &str)], body: impl FnOnce()) {
     if is_alone() {
         return body();
     }
     let variables: Vec<_> = settings.iter().map(|&(name, value)| (name, OsStr::new(value))).collect();
-    let ended = alone(name, &variables);
+    let name = test_name();
+    let ended = alone(&name, &variables);
     ended
         .stdout
         .lines()

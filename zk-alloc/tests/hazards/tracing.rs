@@ -1,19 +1,14 @@
 //! tracing-subscriber stores spans in pages. It allocates a page on first use, and never frees it.
 
-mod support;
-
-use support::{Numbers, assert_patterned, at_both_thresholds, patterned, scribble, small_nodes_too};
+use crate::support::{Numbers, assert_patterned, at_both_thresholds, patterned, scribble, small_nodes_too};
 use tracing::{Id, Subscriber, info_span, span::Attributes};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 use tracing_subscriber::registry::{LookupSpan, Registry};
-use zk_alloc::{ZkAllocator, phase, stats};
+use zk_alloc::{phase, stats};
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
-
-#[global_allocator]
-static ALLOC: ZkAllocator = ZkAllocator;
 
 const SPANS: usize = 600;
 
@@ -55,7 +50,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for NoteKeeper {
 /// pages for 600 live spans, and all other phases use them.
 #[test]
 fn spans_opened_in_one_phase_close_in_another_with_all_that_was_noted() {
-    at_both_thresholds("spans_opened_in_one_phase_close_in_another_with_all_that_was_noted", || {
+    at_both_thresholds(|| {
         let keeper = NoteKeeper::default();
         let subscriber = Registry::default().with(keeper.clone());
         tracing::subscriber::set_global_default(subscriber).unwrap();

@@ -5,14 +5,8 @@
 
 use std::hint::black_box;
 
-use support::in_its_own_process;
-use zk_alloc::{Phase, ZkAllocator, phase, release, stats};
-
-#[path = "support/mod.rs"]
-mod support;
-
-#[global_allocator]
-static ALLOC: ZkAllocator = ZkAllocator;
+use crate::support::in_its_own_process;
+use zk_alloc::{Phase, phase, release, stats};
 
 const FROM_BYTES: usize = 8 << 20;
 const STEPS: usize = 3;
@@ -20,7 +14,7 @@ const STEPS: usize = 3;
 /// Doubles a vector several times, with another buffer behind it each time, and checks its contents. Returns its
 /// addresses.
 fn grow() -> Vec<usize> {
-    let mut values = support::patterned(FROM_BYTES / size_of::<u64>(), 5);
+    let mut values = crate::support::patterned(FROM_BYTES / size_of::<u64>(), 5);
     let len = values.len();
     let mut behind: Vec<Vec<u8>> = Vec::new();
     let mut places = vec![values.as_ptr().addr()];
@@ -28,7 +22,7 @@ fn grow() -> Vec<usize> {
         behind.push(vec![1; FROM_BYTES]);
         values.reserve_exact(values.capacity());
         places.push(values.as_ptr().addr());
-        support::assert_patterned(&values[..len], 5);
+        crate::support::assert_patterned(&values[..len], 5);
         let capacity = values.capacity();
         values.resize(capacity, 0);
     }
@@ -38,7 +32,7 @@ fn grow() -> Vec<usize> {
 
 #[test]
 fn a_vector_that_grows_again_where_others_were_faults_no_page() {
-    in_its_own_process("a_vector_that_grows_again_where_others_were_faults_no_page", &[], || {
+    in_its_own_process(&[], || {
         // The first round leaves holes where the vector was, and the second fills them.
         for round in 0..4 {
             let (before, purged) = (stats().system_calls, stats().purged_bytes);
@@ -106,12 +100,12 @@ fn few_mappings_stay() {
 #[cfg(target_os = "linux")]
 fn vectors_that_moved_leave_few_mappings() {
     let settings = &[("ZK_ALLOC_THP", "never"), ("ZK_ALLOC_RETAIN_BYTES", "64G")];
-    in_its_own_process("vectors_that_moved_leave_few_mappings", settings, few_mappings_stay);
+    in_its_own_process(settings, few_mappings_stay);
 }
 
 #[test]
 #[cfg(target_os = "linux")]
 fn vectors_that_moved_leave_few_mappings_in_huge_pages() {
     let settings = &[("ZK_ALLOC_THP", "always"), ("ZK_ALLOC_RETAIN_BYTES", "64G")];
-    in_its_own_process("vectors_that_moved_leave_few_mappings_in_huge_pages", settings, few_mappings_stay);
+    in_its_own_process(settings, few_mappings_stay);
 }

@@ -1,17 +1,12 @@
 //! Rayon holds memory across phases: blocks of its injector, buffers of its deques, whole pools.
 
-mod support;
-
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc;
 
+use crate::support::{assert_patterned, at_both_thresholds, is_patterned, patterned, scribble, small_nodes_too};
 use rayon::prelude::*;
 use rayon::{ThreadPool, ThreadPoolBuilder};
-use support::{assert_patterned, at_both_thresholds, is_patterned, patterned, scribble, small_nodes_too};
-use zk_alloc::{ZkAllocator, begin_phase, end_phase, phase, stats};
-
-#[global_allocator]
-static ALLOC: ZkAllocator = ZkAllocator;
+use zk_alloc::{begin_phase, end_phase, phase, stats};
 
 const THREADS: usize = 4;
 
@@ -23,7 +18,7 @@ fn pool(threads: usize) -> ThreadPool {
 /// when a phase ends, it is written and read in the next phase.
 #[test]
 fn jobs_from_outside_run_once_each_in_whatever_phase_they_were_queued() {
-    at_both_thresholds("jobs_from_outside_run_once_each_in_whatever_phase_they_were_queued", || {
+    at_both_thresholds(|| {
         const PHASES: u64 = 20;
         const SPAWNS: u64 = 601;
         const JOINS: u64 = 101;
@@ -94,7 +89,7 @@ fn a_deque_that_grew_in_one_phase_still_holds_its_jobs_in_the_next() {
         );
     }
 
-    at_both_thresholds("a_deque_that_grew_in_one_phase_still_holds_its_jobs_in_the_next", || {
+    at_both_thresholds(|| {
         for threads in [1, THREADS] {
             let pool = pool(threads);
             for round in 0..4 {
@@ -113,7 +108,7 @@ fn a_deque_that_grew_in_one_phase_still_holds_its_jobs_in_the_next() {
 /// As long as it lives, a pool holds queues, thread names, sleep states and handles from its construction.
 #[test]
 fn pools_built_in_one_phase_work_in_the_nine_after_it() {
-    at_both_thresholds("pools_built_in_one_phase_work_in_the_nine_after_it", || {
+    at_both_thresholds(|| {
         let before = stats().arena_allocations;
         let pools = phase(|| [64, 128].map(pool));
         if small_nodes_too() {

@@ -1,17 +1,12 @@
 //! A server's runtime in the prover's process. It allocates messages in phases that it does not know about.
 
-mod support;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use support::{assert_patterned, at_both_thresholds, checksum, patterned, small_nodes_too};
+use crate::support::{assert_patterned, at_both_thresholds, checksum, patterned, small_nodes_too};
 use tokio::sync::mpsc;
-use zk_alloc::{ZkAllocator, phase, stats};
-
-#[global_allocator]
-static ALLOC: ZkAllocator = ZkAllocator;
+use zk_alloc::{phase, stats};
 
 const MESSAGE_BYTES: usize = 1 << 20;
 
@@ -24,7 +19,7 @@ struct Message {
 /// in the arena or not, lives through many phases, and is freed by another thread.
 #[test]
 fn messages_arrive_intact_while_phases_open_and_close_around_them() {
-    at_both_thresholds("messages_arrive_intact_while_phases_open_and_close_around_them", || {
+    at_both_thresholds(|| {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(8).enable_time().build().unwrap();
         let stop = Arc::new(AtomicBool::new(false));
         let before = stats();

@@ -6,20 +6,13 @@
 #![cfg(target_os = "linux")]
 #![allow(unsafe_code, reason = "calls the allocator")]
 
-#[path = "support/blocks.rs"]
-mod blocks;
-mod support;
-
 use std::collections::BTreeSet;
 use std::sync::Barrier;
 use std::thread;
 
-use blocks::{Block, KIB, MIB, RESIDENT, cost};
-use support::{in_its_own_process, rss_bytes};
-use zk_alloc::{ZkAllocator, overflow_stats, release, soften, stats};
-
-#[global_allocator]
-static ALLOC: ZkAllocator = ZkAllocator;
+use crate::blocks::{Block, KIB, MIB, RESIDENT, cost};
+use crate::support::{in_its_own_process, rss_bytes};
+use zk_alloc::{overflow_stats, release, soften, stats};
 
 fn written(count: usize, bytes: usize) -> Vec<Block> {
     (0..count).map(|_| Block::written(&RESIDENT, bytes)).collect()
@@ -35,7 +28,7 @@ fn count_of(bytes: usize) -> usize {
 /// Lazily purged pages keep their contents until the kernel runs short. They are not clean, and must be cleared.
 #[test]
 fn lazily_purged_memory_is_zeroed_when_zeroes_are_asked_for() {
-    in_its_own_process("lazily_purged_memory_is_zeroed_when_zeroes_are_asked_for", &[], || {
+    in_its_own_process(&[], || {
         for bytes in SIZES {
             let dirty = written(count_of(bytes), bytes);
             let addresses: BTreeSet<_> = dirty.iter().map(Block::address).collect();
@@ -53,7 +46,7 @@ fn lazily_purged_memory_is_zeroed_when_zeroes_are_asked_for() {
 #[test]
 fn memory_zeroed_by_giving_it_back_is_zero_and_gone() {
     let settings = [("ZK_ALLOC_LAZY_ZERO_BYTES", "16K"), ("ZK_ALLOC_THP", "always")];
-    in_its_own_process("memory_zeroed_by_giving_it_back_is_zero_and_gone", &settings, || {
+    in_its_own_process(&settings, || {
         for bytes in SIZES {
             let before = rss_bytes();
             drop(written(count_of(bytes), bytes));
@@ -77,7 +70,7 @@ fn memory_zeroed_by_giving_it_back_is_zero_and_gone() {
 #[test]
 fn memory_zeroed_in_small_pages_is_zero() {
     let settings = [("ZK_ALLOC_LAZY_ZERO_BYTES", "16K"), ("ZK_ALLOC_THP", "never")];
-    in_its_own_process("memory_zeroed_in_small_pages_is_zero", &settings, || {
+    in_its_own_process(&settings, || {
         for bytes in SIZES {
             drop(written(count_of(bytes), bytes));
             let zeroed: Vec<_> = (0..count_of(bytes)).map(|_| Block::zeroed(&RESIDENT, bytes)).collect();
@@ -96,7 +89,7 @@ fn tails_of_buffers_that_shrink_serve_others() {
         (48, 4 * MIB, 300 * KIB, 300 * KIB),
         (1_000, 240 * KIB, 40 * KIB, 40 * KIB),
     ];
-    in_its_own_process("tails_of_buffers_that_shrink_serve_others", &[], || {
+    in_its_own_process(&[], || {
         drop(written(1, MIB));
         release();
         let live_bytes = stats().live_bytes;
@@ -124,7 +117,7 @@ fn tails_of_buffers_that_shrink_serve_others() {
 /// Blocks that a thread freed stay in its cache until the thread exits or another thread needs them.
 #[test]
 fn what_exited_threads_cached_serves_others() {
-    in_its_own_process("what_exited_threads_cached_serves_others", &[], || {
+    in_its_own_process(&[], || {
         let used = |bytes: usize| {
             thread::scope(|scope| scope.spawn(|| drop(written(2 * MIB / bytes, bytes))).join()).expect("a thread");
         };
@@ -144,7 +137,7 @@ fn what_exited_threads_cached_serves_others() {
 #[test]
 fn what_exited_threads_cached_is_released() {
     const THREADS: usize = 200;
-    in_its_own_process("what_exited_threads_cached_is_released", &[], || {
+    in_its_own_process(&[], || {
         drop(written(1, KIB));
         release();
         let (before, live_bytes) = (rss_bytes(), stats().live_bytes);
@@ -171,7 +164,7 @@ fn what_exited_threads_cached_is_released() {
 #[test]
 fn what_idle_threads_keep_serves_others() {
     const THREADS: usize = 64;
-    in_its_own_process("what_idle_threads_keep_serves_others", &[], || {
+    in_its_own_process(&[], || {
         // While one thread opens the arena, the backing allocator serves the others, and gets back the blocks that they
         // free.
         drop(written(1, KIB));
@@ -212,7 +205,7 @@ fn free_memory_of_every_kind_makes_room_under_a_cap() {
     // Each leaves no room for another: 112 MiB of the cap's 160.
     const KINDS: [(usize, usize); 6] =
         [(112 * KIB, KIB), (5_734, 20 * KIB), (2_867, 40 * KIB), (573, 200 * KIB), (112, MIB), (1, 112 * MIB)];
-    in_its_own_process("free_memory_of_every_kind_makes_room_under_a_cap", &CAP, || {
+    in_its_own_process(&CAP, || {
         for (first_count, first_bytes) in KINDS {
             for (count, bytes) in KINDS {
                 drop(written(first_count, first_bytes));
@@ -232,7 +225,7 @@ fn free_memory_of_every_kind_makes_room_under_a_cap() {
 fn free_memory_in_other_threads_makes_room_under_a_cap() {
     const CAP: [(&str, &str); 1] = [("ZK_ALLOC_MAX_BYTES", "160M")];
     const THREADS: usize = 20;
-    in_its_own_process("free_memory_in_other_threads_makes_room_under_a_cap", &CAP, || {
+    in_its_own_process(&CAP, || {
         // While one thread opens the arena, the arena serves no other thread.
         drop(written(1, KIB));
         // With the last list of sizes, a thread caches 128 KiB of each class. All threads together cache more than the
@@ -270,7 +263,7 @@ fn free_memory_in_other_threads_makes_room_under_a_cap() {
 fn threads_that_meet_at_a_cap_make_room_for_each_other() {
     const CAP: [(&str, &str); 1] = [("ZK_ALLOC_MAX_BYTES", "160M")];
     const THREADS: usize = 16;
-    in_its_own_process("threads_that_meet_at_a_cap_make_room_for_each_other", &CAP, || {
+    in_its_own_process(&CAP, || {
         for bytes in [20 * KIB, 100 * KIB, MIB] {
             drop(written(1, 112 * MIB));
             let start = Barrier::new(THREADS);
@@ -291,7 +284,7 @@ fn threads_that_meet_at_a_cap_make_room_for_each_other() {
 #[test]
 fn empty_layouts_of_any_alignment_have_addresses_of_their_own() {
     use std::alloc::{GlobalAlloc, Layout};
-    in_its_own_process("empty_layouts_of_any_alignment_have_addresses_of_their_own", &[], || {
+    in_its_own_process(&[], || {
         let mut alive = Vec::new();
         for align in (0..=16).map(|log2| 1 << log2) {
             for (size, zeroed) in [(0, false), (0, true), (1, false), (1, true)] {

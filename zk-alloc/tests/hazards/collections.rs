@@ -1,17 +1,12 @@
 //! Collections of the standard library that were built in one phase are used, grown and dropped in later phases, and
 //! between them.
 
-mod support;
-
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, mpsc};
 use std::thread;
 
-use support::{assert_patterned, at_both_thresholds, patterned, scribble, small_nodes_too};
-use zk_alloc::{ZkAllocator, phase, stats};
-
-#[global_allocator]
-static ALLOC: ZkAllocator = ZkAllocator;
+use crate::support::{assert_patterned, at_both_thresholds, patterned, scribble, small_nodes_too};
+use zk_alloc::{phase, stats};
 
 trait Work: Send {
     fn check(&self);
@@ -122,7 +117,7 @@ impl Retained {
 /// that made it put them. They are read and written as long as the value lives.
 #[test]
 fn collections_made_in_one_phase_are_used_and_grown_in_the_next_five() {
-    at_both_thresholds("collections_made_in_one_phase_are_used_and_grown_in_the_next_five", || {
+    at_both_thresholds(|| {
         let before = stats().arena_allocations;
         let mut alive = VecDeque::new();
         for round in 0..20u64 {
@@ -157,7 +152,7 @@ fn collections_made_in_one_phase_are_used_and_grown_in_the_next_five() {
 /// other. Growth by push goes through all of them.
 #[test]
 fn a_vector_grows_and_shrinks_through_phases_and_threads_with_its_contents() {
-    at_both_thresholds("a_vector_grows_and_shrinks_through_phases_and_threads_with_its_contents", || {
+    at_both_thresholds(|| {
         let before = stats();
         // Every other vector starts empty, while no phase is open.
         let start = |seed: u64| if seed.is_multiple_of(2) { Vec::new() } else { phase(|| patterned(600, seed)) };
@@ -204,7 +199,7 @@ fn a_vector_grows_and_shrinks_through_phases_and_threads_with_its_contents() {
 /// A slab with one live allocation is not empty, no matter how often its thread fills the rest.
 #[test]
 fn a_single_survivor_among_hundreds_is_never_overwritten() {
-    at_both_thresholds("a_single_survivor_among_hundreds_is_never_overwritten", || {
+    at_both_thresholds(|| {
         let before = stats();
         let mut survivors: Vec<Vec<u64>> = Vec::new();
         for round in 0..100u64 {

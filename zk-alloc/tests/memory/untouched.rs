@@ -1,15 +1,10 @@
 //! In small pages, memory that the program does not touch stays out of memory.
 #![cfg(target_os = "linux")]
 
-mod support;
-
 use std::hint::black_box;
 
-use support::{in_its_own_process, rss_bytes};
-use zk_alloc::{ZkAllocator, phase, stats};
-
-#[global_allocator]
-static ALLOC: ZkAllocator = ZkAllocator;
+use crate::support::{in_its_own_process, rss_bytes};
+use zk_alloc::{phase, stats};
 
 const LARGE_BYTES: usize = 48 << 20;
 const RUN_BYTES: usize = 768 << 10;
@@ -17,7 +12,7 @@ const SETTINGS: &[(&str, &str)] = &[("ZK_ALLOC_THP", "never")];
 
 #[test]
 fn a_small_process_pays_for_little_more_than_it_uses() {
-    in_its_own_process("a_small_process_pays_for_little_more_than_it_uses", SETTINGS, || {
+    in_its_own_process(SETTINGS, || {
         let before = rss_bytes();
         let _small = phase(|| black_box((0..4).map(|_| vec![1u8; RUN_BYTES]).collect::<Vec<_>>()));
         let grown = rss_bytes() - before;
@@ -27,7 +22,7 @@ fn a_small_process_pays_for_little_more_than_it_uses() {
 
 #[test]
 fn a_long_buffer_is_faulted_in_where_it_is_touched() {
-    in_its_own_process("a_long_buffer_is_faulted_in_where_it_is_touched", SETTINGS, || {
+    in_its_own_process(SETTINGS, || {
         phase(|| {
             let before = rss_bytes();
             let untouched = black_box(Vec::<u8>::with_capacity(LARGE_BYTES));
@@ -56,21 +51,21 @@ fn hardly_written_buffers(capacity: usize, count: usize) -> Vec<Vec<u8>> {
 
 #[test]
 fn buffers_of_64_kib_that_are_hardly_written_are_not_prefaulted() {
-    in_its_own_process("buffers_of_64_kib_that_are_hardly_written_are_not_prefaulted", SETTINGS, || {
+    in_its_own_process(SETTINGS, || {
         drop(hardly_written_buffers(64 << 10, 4_000));
     });
 }
 
 #[test]
 fn blocks_of_slabs_that_are_hardly_written_are_not_prefaulted() {
-    in_its_own_process("blocks_of_slabs_that_are_hardly_written_are_not_prefaulted", SETTINGS, || {
+    in_its_own_process(SETTINGS, || {
         drop(hardly_written_buffers(24 << 10, 10_000));
     });
 }
 
 #[test]
 fn buffers_of_more_than_a_huge_page_that_are_hardly_written_are_not_prefaulted() {
-    in_its_own_process("buffers_of_more_than_a_huge_page_that_are_hardly_written_are_not_prefaulted", SETTINGS, || {
+    in_its_own_process(SETTINGS, || {
         drop(hardly_written_buffers(9 << 18, 500));
     });
 }
@@ -112,21 +107,21 @@ fn resized(kept: usize, from: usize, to: usize, count: usize) {
 
 #[test]
 fn sparse_vectors_that_grow_by_a_copy_stay_sparse() {
-    in_its_own_process("sparse_vectors_that_grow_by_a_copy_stay_sparse", SETTINGS, || {
+    in_its_own_process(SETTINGS, || {
         resized(700 << 10, 700 << 10, 3 << 20, 400);
     });
 }
 
 #[test]
 fn short_sparse_vectors_that_grow_stay_sparse() {
-    in_its_own_process("short_sparse_vectors_that_grow_stay_sparse", SETTINGS, || {
+    in_its_own_process(SETTINGS, || {
         resized(100 << 10, 100 << 10, 200 << 10, 2_000);
     });
 }
 
 #[test]
 fn sparse_vectors_that_shrink_stay_sparse() {
-    in_its_own_process("sparse_vectors_that_shrink_stay_sparse", SETTINGS, || {
+    in_its_own_process(SETTINGS, || {
         resized(30 << 20, 100 << 20, 30 << 20, 20);
     });
 }
@@ -134,7 +129,7 @@ fn sparse_vectors_that_shrink_stay_sparse() {
 /// Where a buffer was before, memory is resident and not zero.
 #[test]
 fn sparse_vectors_hold_zeroes_where_others_were() {
-    in_its_own_process("sparse_vectors_hold_zeroes_where_others_were", SETTINGS, || {
+    in_its_own_process(SETTINGS, || {
         for round in 0..4 {
             phase(|| drop(black_box((0..20).map(|_| vec![0xA5u8; 3 << 20]).collect::<Vec<_>>())));
             let mut sparse: Vec<Vec<u8>> = phase(|| (0..20).map(|_| vec![0u8; 700 << 10]).collect());

@@ -1,16 +1,11 @@
 //! Random phases on many threads, with panics in the middle of them.
 
-mod support;
-
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Mutex, PoisonError, mpsc};
 use std::thread;
 
-use support::{Numbers, alone, assert_patterned, at_both_thresholds, is_alone, patterned, scribble};
-use zk_alloc::{PhaseGuard, ZkAllocator, phase, stats};
-
-#[global_allocator]
-static ALLOC: ZkAllocator = ZkAllocator;
+use crate::support::{Numbers, alone, assert_patterned, at_both_thresholds, is_alone, patterned, scribble, test_name};
+use zk_alloc::{PhaseGuard, phase, stats};
 
 /// A seed, and the buffer whose contents follow from it.
 type Buffer = (u64, Vec<u64>);
@@ -40,7 +35,7 @@ fn nest(depth: usize, numbers: &mut Numbers, give: &mpsc::Sender<Buffer>) {
 /// by a thread that may have no phase open.
 #[test]
 fn buffers_of_nested_and_concurrent_phases_never_share_memory() {
-    at_both_thresholds("buffers_of_nested_and_concurrent_phases_never_share_memory", || {
+    at_both_thresholds(|| {
         const THREADS: usize = 16;
         let before = stats();
         let (gives, takes): (Vec<_>, Vec<_>) = (0..THREADS).map(|_| mpsc::channel()).unzip();
@@ -81,7 +76,7 @@ fn buffers_of_nested_and_concurrent_phases_never_share_memory() {
 /// Unwinding runs the destructors of half-built frames, and ends the phases on its way.
 #[test]
 fn a_panic_in_nested_phases_frees_its_frames_and_nothing_else() {
-    at_both_thresholds("a_panic_in_nested_phases_frees_its_frames_and_nothing_else", || {
+    at_both_thresholds(|| {
         std::panic::set_hook(Box::new(|_| ()));
         let saved = Mutex::new(Vec::new());
         let live_before = stats().live_bytes;
@@ -126,14 +121,13 @@ fn a_panic_in_nested_phases_frees_its_frames_and_nothing_else() {
 /// The process ends by `exit` while a phase is open and another thread runs. It must not hang, crash or warn.
 #[test]
 fn a_process_may_end_with_a_phase_open() {
-    let name = "a_process_may_end_with_a_phase_open";
     if is_alone() {
         let _kept: Vec<_> = phase(|| (0..4).map(|seed| patterned(60_000, seed)).collect());
         let _guard = PhaseGuard::new();
         thread::spawn(|| drop(patterned(1 << 20, 3)));
         std::process::exit(7);
     }
-    let ended = alone(name, &[]);
+    let ended = alone(&test_name(), &[]);
     assert_eq!(ended.status.code(), Some(7), "{ended:?}");
     assert!(ended.warnings().is_empty(), "{ended:?}");
 }

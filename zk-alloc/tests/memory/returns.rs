@@ -5,24 +5,15 @@
 #![cfg(target_os = "linux")]
 #![allow(unsafe_code, reason = "raises a signal")]
 
-#[path = "support/blocks.rs"]
-mod blocks;
-#[path = "support/limits.rs"]
-mod limits;
-mod support;
-
 use std::hint::black_box;
 use std::sync::Barrier;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use blocks::{Block, KIB, MIB, RESIDENT, cost, keep_every};
-use limits::without_more_memory;
-use support::{Numbers, assert_patterned, in_its_own_process, patterned, rss_bytes};
-use zk_alloc::{Retain, ZkAllocator, phase, release, set_retain, start_background_thread, stats};
-
-#[global_allocator]
-static ALLOC: ZkAllocator = ZkAllocator;
+use crate::blocks::{Block, KIB, MIB, RESIDENT, cost, keep_every};
+use crate::limits::without_more_memory;
+use crate::support::{Numbers, assert_patterned, in_its_own_process, patterned, rss_bytes};
+use zk_alloc::{Retain, phase, release, set_retain, start_background_thread, stats};
 
 /// The kernel maps whole pages, so a block of up to a page costs one.
 const PAGE_BYTES: usize = 4 << 10;
@@ -56,7 +47,7 @@ fn buffers(count: usize, bytes: usize) -> Vec<Vec<u8>> {
 /// A run may end within a huge page. The memory behind its end was faulted in with it, and is purged with it.
 #[test]
 fn runs_that_end_within_a_huge_page_go_back_whole() {
-    in_its_own_process("runs_that_end_within_a_huge_page_go_back_whole", &[], || {
+    in_its_own_process(&[], || {
         set_retain(Retain::Never);
         phase(|| drop(buffers(1, 2 * MIB)));
         let before = rss_bytes();
@@ -71,7 +62,7 @@ fn runs_that_end_within_a_huge_page_go_back_whole() {
 #[test]
 fn a_cap_holds_for_blocks_on_large_boundaries() {
     const CAP_BYTES: usize = 64 * MIB;
-    in_its_own_process("a_cap_holds_for_blocks_on_large_boundaries", &[("ZK_ALLOC_MAX_BYTES", "64M")], || {
+    in_its_own_process(&[("ZK_ALLOC_MAX_BYTES", "64M")], || {
         let before = rss_bytes();
         let blocks: Vec<_> = (0..1_000).map(|_| Block::untouched(&RESIDENT, 4 * KIB, 2 * MIB)).collect();
         blocks.iter().for_each(|block| block.write(0, 4 * KIB));
@@ -83,7 +74,7 @@ fn a_cap_holds_for_blocks_on_large_boundaries() {
 /// A phase returns the values that stay, and everything else in it was temporary, as in the README.
 #[test]
 fn phases_that_leave_a_few_small_blocks_stay_small() {
-    in_its_own_process("phases_that_leave_a_few_small_blocks_stay_small", &[], || {
+    in_its_own_process(&[], || {
         let before = rss_bytes();
         let numbers = &mut Numbers::new(6);
         let (mut left, mut alive) = (Vec::with_capacity(2_000), 0);
@@ -108,11 +99,11 @@ fn phases_that_leave_a_few_small_blocks_stay_small() {
 /// All blocks were alive at once, so the survivors are spread over all pages. Each keeps one page, and no more.
 #[test]
 fn survivors_spread_over_everything_keep_a_page_each() {
-    in_its_own_process("survivors_spread_over_everything_keep_a_page_each", &[], || {
+    in_its_own_process(&[], || {
         const PER_SURVIVOR: usize = 512;
         let before = rss_bytes();
         let mut blocks = Vec::with_capacity(256 * KIB);
-        phase(|| blocks.extend((0..256 * KIB).map(|_| Block::written(&ALLOC, KIB))));
+        phase(|| blocks.extend((0..256 * KIB).map(|_| Block::written(&crate::ALLOC, KIB))));
         let mut count = 0;
         blocks.retain(|_| {
             count += 1;
@@ -129,7 +120,7 @@ fn survivors_spread_over_everything_keep_a_page_each() {
 #[test]
 fn release_takes_what_a_thousand_idle_threads_keep() {
     const THREADS: usize = 1_000;
-    in_its_own_process("release_takes_what_a_thousand_idle_threads_keep", &[], || {
+    in_its_own_process(&[], || {
         let [started, used, released] = [(); 3].map(|()| Barrier::new(THREADS + 1));
         let idle = || {
             started.wait();
@@ -161,7 +152,7 @@ fn release_takes_what_a_thousand_idle_threads_keep() {
 /// The policy limits the memory that stays resident when nothing runs, wherever a value was dropped.
 #[test]
 fn what_is_dropped_after_its_phase_is_not_kept() {
-    in_its_own_process("what_is_dropped_after_its_phase_is_not_kept", &[], || {
+    in_its_own_process(&[], || {
         let sizes = [(4_096, 4 * KIB), (200, 100 * KIB), (64, MIB), (1, 100 * MIB)];
         set_retain(Retain::Never);
         phase(|| drop(sizes.map(|(_, bytes)| buffers(1, bytes))));
@@ -206,7 +197,7 @@ fn as_one_request<R>(bytes: usize, request: impl FnOnce() -> R) -> R {
 #[test]
 fn no_request_purges_more_than_its_part() {
     let settings = [("ZK_ALLOC_RETAIN_FOR", "0.05")];
-    in_its_own_process("no_request_purges_more_than_its_part", &settings, || {
+    in_its_own_process(&settings, || {
         let mut numbers = Numbers::new(1);
         let mut most_purged = 0;
         for round in 0..6 {
@@ -236,7 +227,7 @@ fn no_request_purges_more_than_its_part() {
 /// At its peak, a program that replaces pieces of mixed sizes would purge what it needs in the next millisecond.
 #[test]
 fn replacing_pieces_at_the_peak_purges_little_of_what_it_serves() {
-    in_its_own_process("replacing_pieces_at_the_peak_purges_little_of_what_it_serves", &[], || {
+    in_its_own_process(&[], || {
         let mut numbers = Numbers::new(7);
         let (mut pieces, mut bytes): (Vec<Block>, usize) = (Vec::new(), 0);
         const LIVE_BYTES: usize = 60 * MIB;
@@ -260,7 +251,7 @@ fn replacing_pieces_at_the_peak_purges_little_of_what_it_serves() {
 #[test]
 fn nothing_is_purged_at_the_peak_below_what_is_to_stay() {
     for setting in [("ZK_ALLOC_RETAIN_BYTES", "1G"), ("ZK_ALLOC_RETAIN_FOR", "ever")] {
-        in_its_own_process("nothing_is_purged_at_the_peak_below_what_is_to_stay", &[setting], || {
+        in_its_own_process(&[setting], || {
             let mut numbers = Numbers::new(3);
             let mut buffers: Vec<Block> = Vec::new();
             for _ in 0..2_000 {
@@ -277,7 +268,7 @@ fn nothing_is_purged_at_the_peak_below_what_is_to_stay() {
 /// A program that is short of memory makes its buffers smaller. That must not need memory first.
 #[test]
 fn a_huge_run_shrinks_where_there_is_no_more_memory() {
-    in_its_own_process("a_huge_run_shrinks_where_there_is_no_more_memory", &[], || {
+    in_its_own_process(&[], || {
         phase(|| {
             let mut words = patterned(200 * MIB / 8, 1);
             let block = Block::written(&RESIDENT, 200 * MIB);
@@ -293,7 +284,7 @@ fn a_huge_run_shrinks_where_there_is_no_more_memory() {
 /// As above with buffers of all sizes, more than fit into the committed memory.
 #[test]
 fn buffers_of_every_size_shrink_where_there_is_no_more_memory() {
-    in_its_own_process("buffers_of_every_size_shrink_where_there_is_no_more_memory", &[], || {
+    in_its_own_process(&[], || {
         let cases = [(30, 8 * MIB, 100 * KIB), (300, MIB, 200 * KIB), (2_000, 200 * KIB, 40 * KIB)];
         let cases = cases.into_iter().chain([(4_000, 40 * KIB, 16 * KIB), (9_000, 30 * KIB, 5 * KIB)]);
         for (count, from, to) in cases {
@@ -309,7 +300,7 @@ fn buffers_of_every_size_shrink_where_there_is_no_more_memory() {
 #[test]
 fn the_signal_of_the_operators_choice_returns_free_memory() {
     let settings = [("ZK_ALLOC_RELEASE_SIGNAL", "USR1")];
-    in_its_own_process("the_signal_of_the_operators_choice_returns_free_memory", &settings, || {
+    in_its_own_process(&settings, || {
         let before = rss_bytes();
         let kept = phase(|| {
             drop(buffers(64, MIB));

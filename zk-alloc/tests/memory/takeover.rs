@@ -4,15 +4,10 @@
 //! Heap and page faults belong to the process, so each test runs in a process of its own.
 #![cfg(all(target_os = "linux", target_env = "gnu"))]
 
-mod support;
-
 use std::hint::black_box;
 
-use support::{alone, is_alone, rss_bytes};
-use zk_alloc::{Phase, ZkAllocator, phase};
-
-#[global_allocator]
-static ALLOC: ZkAllocator = ZkAllocator;
+use crate::support::{alone, is_alone, rss_bytes, test_name};
+use zk_alloc::{Phase, phase};
 
 /// Blocks below the arena's threshold, so that glibc serves them.
 const SETTING: (&str, &str) = ("ZK_ALLOC_MIN_BYTES", "1024");
@@ -27,7 +22,7 @@ fn small_ones(bytes: usize) -> Vec<Vec<u8>> {
 fn holes_that_set_up_left_go_back_with_the_first_large_request() {
     if !is_alone() {
         let setting = (SETTING.0, SETTING.1.as_ref());
-        return alone("holes_that_set_up_left_go_back_with_the_first_large_request", &[setting]).assert_passed("alone");
+        return alone(&test_name(), &[setting]).assert_passed("alone");
     }
     const BYTES: usize = 24 << 20;
     let mut count = 0;
@@ -49,7 +44,7 @@ fn holes_that_set_up_left_go_back_with_the_first_large_request() {
 fn small_allocations_find_their_pages_in_a_warm_phase() {
     if !is_alone() {
         let setting = (SETTING.0, SETTING.1.as_ref());
-        return alone("small_allocations_find_their_pages_in_a_warm_phase", &[setting]).assert_passed("alone");
+        return alone(&test_name(), &[setting]).assert_passed("alone");
     }
     let faults = || {
         let phase = Phase::new();

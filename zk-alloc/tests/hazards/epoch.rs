@@ -1,17 +1,12 @@
 //! crossbeam-epoch frees late: any thread may free, in a later phase, what an earlier phase removed.
 
-mod support;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use crate::support::{assert_patterned, at_both_thresholds, patterned, scribble, small_nodes_too};
 use crossbeam_skiplist::SkipMap;
 use rayon::prelude::*;
-use support::{assert_patterned, at_both_thresholds, patterned, scribble, small_nodes_too};
-use zk_alloc::{ZkAllocator, phase, stats};
-
-#[global_allocator]
-static ALLOC: ZkAllocator = ZkAllocator;
+use zk_alloc::{phase, stats};
 
 const KEYS: u64 = 4_000;
 const PHASES: u64 = 20;
@@ -43,7 +38,7 @@ impl Drop for Value {
 /// phases are alive at once, and are freed by threads that did not make them.
 #[test]
 fn a_map_updated_by_all_workers_in_all_phases_holds_what_was_put_in_it() {
-    at_both_thresholds("a_map_updated_by_all_workers_in_all_phases_holds_what_was_put_in_it", || {
+    at_both_thresholds(|| {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(4).build().unwrap();
         let alive = Arc::new(AtomicUsize::new(0));
         let map = SkipMap::new();

@@ -1,17 +1,14 @@
 //! Threads come and go. Each leaves its cached memory to others.
 
-mod support;
-
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::thread;
 
-use support::{alone, assert_patterned, at_both_thresholds, is_alone, patterned, rss_bytes, small_nodes_too};
-use zk_alloc::{ZkAllocator, phase, stats};
-
-#[global_allocator]
-static ALLOC: ZkAllocator = ZkAllocator;
+use crate::support::{
+    alone, assert_patterned, at_both_thresholds, is_alone, patterned, rss_bytes, small_nodes_too, test_name,
+};
+use zk_alloc::{phase, stats};
 
 /// Each of `threads` threads allocates a block and a page run, frees buffers of another thread, and leaves a buffer
 /// behind.
@@ -37,9 +34,8 @@ fn churn(threads: u64, seed: u64, inbox: &mut Vec<(u64, Vec<u64>)>) {
 /// A thread returns its cached memory when it exits. Otherwise the caches of 100,000 threads would add up.
 #[test]
 fn a_hundred_thousand_threads_leave_no_memory_behind() {
-    let name = "a_hundred_thousand_threads_leave_no_memory_behind";
     if !is_alone() {
-        return alone(name, &[]).assert_passed(name);
+        return alone(&test_name(), &[]).assert_passed("alone");
     }
     let mut inbox = Vec::new();
     let mut rounds = (0..100u64).map(|round| {
@@ -59,7 +55,7 @@ fn a_hundred_thousand_threads_leave_no_memory_behind() {
 /// The memory in use never exceeds the need of one wave of threads, no matter how many waves come.
 #[test]
 fn waves_of_threads_reuse_the_slabs_of_the_waves_before() {
-    at_both_thresholds("waves_of_threads_reuse_the_slabs_of_the_waves_before", || {
+    at_both_thresholds(|| {
         const WIDTH: u64 = 64;
         let wave = |round: u64| {
             phase(|| {
@@ -114,7 +110,7 @@ thread_local! {
 /// or after it. They must neither crash nor touch memory of the cache's next thread.
 #[test]
 fn destructors_of_thread_locals_free_and_allocate_before_and_after_the_arenas_own() {
-    at_both_thresholds("destructors_of_thread_locals_free_and_allocate_before_and_after_the_arenas_own", || {
+    at_both_thresholds(|| {
         const THREADS: u64 = 2_000;
         let (send, receive) = mpsc::channel();
         let before = stats();
