@@ -9,10 +9,10 @@ mod table;
 
 use super::session::Interrupted;
 use crate::machine::memory;
+use crate::measure::arm_runner;
 use crate::measure::binaries;
 use crate::measure::interrupt::Interrupt;
 use crate::measure::process::{ChildProcess, Failure};
-use crate::measure::seat;
 use crate::plan::Contestant;
 use crate::protocol::records::{self, Trace};
 use crate::protocol::{Request, Shape};
@@ -107,7 +107,7 @@ fn one(
     let script = script.0.display().to_string();
     let request = Request::Replay { script, shape, requires: owned(arm.confirms) };
     let (identity, replayed) = child.replay(&request, PATIENCE)?;
-    seat::check_build(&identity, &binary)?;
+    arm_runner::check_build(&identity, &binary)?;
     child.finish()?;
     let broken = arm.holds.iter().find_map(|condition| condition.broken_by(&replayed.sample));
     row.settings = identity.settings;
