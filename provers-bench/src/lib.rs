@@ -21,7 +21,7 @@
 //! - `host`: a tool that measures the price of memory on this machine
 //! - `run`: measures a plan, shows and writes its results
 //! - `report`: HTML, tables, curves, JSON, Markdown, comparison
-//! - `measure`: lockstep, seats, processes, time, memory, Ctrl-C
+//! - `measure`: lockstep, arm runners, processes, time, memory, Ctrl-C
 //! - `child`: the other end of the pipe: proves, records, replays; injects faults on request
 //! - `plan`: from a request to the runs, checked
 //! - `results`: from proofs to figures: columns, samples.csv, result.json

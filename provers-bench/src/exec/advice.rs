@@ -1,14 +1,15 @@
-//! The advice: the most that there is to gain, the allocator to take, its other effects, and the lines to paste.
+//! The advice: the most that there is to gain, the allocator to take, its other effects, and how to set it up. A
+//! difference from the baseline counts only if it is shown and large enough.
 
-use super::libraries::Entrant;
-use super::paste;
-use super::sentences::{besides_time, ceiling, peak_ratio, price, trades, wall_time};
-use super::worth::{self, Change, LEAST_MEMORY_CHANGE, Offer};
-use crate::arms::OURS;
+use super::libraries::{self, Candidate};
+use crate::arms::{BASELINE, OURS};
 use crate::results::format;
+use crate::results::proof::Proof;
 use crate::results::record::{Advice, ArmResult, Run, WorkloadResult};
-use crate::results::stats::Verdict;
+use crate::results::stats::{Ratio, Verdict};
+use crate::results::summary::{self, Summary};
 use crate::results::view::{self, LEAST_TIME_CHANGE};
+use crate::sample::Sample;
 use std::ffi::OsString;
 
 /// A warning before a user copies our library elsewhere.
@@ -19,7 +20,7 @@ const BUILT_HERE: &str = "This library is built for this machine's processor and
 pub(super) fn of(
     run: &Run,
     workload: &WorkloadResult,
-    entrants: &[Entrant],
+    candidates: &[Candidate],
     command: &[OsString],
     remarks: &[String],
 ) -> Advice {
@@ -33,25 +34,28 @@ pub(super) fn of(
         advice.verdict = vec![format!("Nothing to compare {} with.", base.label)];
         return advice;
     }
-    let offers = worth::offers(run, workload, base);
-    if offers.is_empty() {
+    let comparisons = comparisons(run, workload, base);
+    if comparisons.is_empty() {
         advice.verdict = vec!["Too few rounds for a verdict: 6 rounds or more give one.".to_owned()];
         return advice;
     }
-    let front = worth::front(run, &offers);
-    let taken = front.iter().rev().copied().find(|offer| !offer.costs());
-    let others: Vec<_> =
-        front.iter().copied().filter(|offer| taken.is_none_or(|taken| taken.arm.label != offer.arm.label)).collect();
+    let front = front(run, &comparisons);
+    let taken = front.iter().rev().copied().find(|comparison| !comparison.costs());
+    let others: Vec<_> = front
+        .iter()
+        .copied()
+        .filter(|comparison| taken.is_none_or(|taken| taken.arm.label != comparison.arm.label))
+        .collect();
     let shown = match (taken, &others[..]) {
         (Some(taken), others) => {
-            advice.verdict.push(take(run, workload, base, taken, &offers, &front));
+            advice.verdict.push(take(run, workload, base, taken, &comparisons, &front));
             if !others.is_empty() {
                 advice.verdict.push(format!("Other trades: {}.", trades(others)));
             }
             Some(taken)
         }
         (None, []) => {
-            advice.verdict = stay(run, workload, base, &offers);
+            advice.verdict = stay(run, workload, base, &comparisons);
             None
         }
         (None, others) => {
@@ -61,17 +65,17 @@ pub(super) fn of(
     };
     let Some(shown) = shown else { return advice };
     advice.verdict.push(price(workload, shown, base_figures));
-    if let Some(entrant) = entrants.iter().find(|entrant| entrant.label == shown.arm.label) {
-        advice.environment = Some(paste::environment(entrant, command));
-        advice.dockerfile = paste::dockerfile(entrant);
-        advice.verdict.extend(built_here(entrant).map(str::to_owned));
+    if let Some(candidate) = candidates.iter().find(|candidate| candidate.label == shown.arm.label) {
+        advice.environment = Some(libraries::environment(candidate, command));
+        advice.dockerfile = libraries::dockerfile(candidate);
+        advice.verdict.extend(built_here(candidate).map(str::to_owned));
     }
     advice
 }
 
-/// The warning about `entrant`'s library if it is ours. The package's library runs on other machines, too.
-fn built_here(entrant: &Entrant) -> Option<&'static str> {
-    (entrant.arm == OURS && entrant.package.is_none()).then_some(BUILT_HERE)
+/// The warning about `candidate`'s library if it is ours. The package's library runs on other machines, too.
+fn built_here(candidate: &Candidate) -> Option<&'static str> {
+    (candidate.arm == OURS && candidate.package.is_none()).then_some(BUILT_HERE)
 }
 
 /// The arm to take, the reason, and the arms that are as fast but have a higher peak.
@@ -79,9 +83,9 @@ fn take(
     run: &Run,
     workload: &WorkloadResult,
     base: &ArmResult,
-    taken: &Offer<'_>,
-    offers: &[Offer<'_>],
-    front: &[&Offer<'_>],
+    taken: &Comparison<'_>,
+    comparisons: &[Comparison<'_>],
+    front: &[&Comparison<'_>],
 ) -> String {
     let (label, base, time) = (&taken.arm.label, &base.label, &taken.time);
     let (runs, wall) = (workload.timed.warm(), format::ratio(&time.wall));
@@ -97,17 +101,17 @@ fn take(
             wall_time(&time.wall)
         ),
     };
-    let equals = offers.iter().filter(|offer| {
+    let equals = comparisons.iter().filter(|comparison| {
         time.change == Change::Less
-            && offer.time.change == Change::Less
-            && front.iter().all(|other| other.arm.label != offer.arm.label)
-            && offer.against(run, taken) == Some(Change::None)
+            && comparison.time.change == Change::Less
+            && front.iter().all(|other| other.arm.label != comparison.arm.label)
+            && comparison.against(run, taken) == Some(Change::None)
     });
     let equals: Vec<_> = equals
-        .map(|offer| {
+        .map(|comparison| {
             let peak =
-                offer.figures.peak_rss_bytes.map_or_else(String::new, |peak| format!(", {}", format::bytes(peak)));
-            format!("{} ({:.3}{peak})", offer.arm.label, offer.time.wall.median)
+                comparison.figures.peak_rss_bytes.map_or_else(String::new, |peak| format!(", {}", format::bytes(peak)));
+            format!("{} ({:.3}{peak})", comparison.arm.label, comparison.time.wall.median)
         })
         .collect();
     if equals.is_empty() {
@@ -121,25 +125,254 @@ fn take(
 }
 
 /// Nothing is worth a change: names the closest arm, and the figures that change without a gain in time.
-fn stay(run: &Run, workload: &WorkloadResult, base: &ArmResult, offers: &[Offer<'_>]) -> Vec<String> {
-    let faster = offers.iter().filter(|offer| offer.time.wall.verdict() == Verdict::Faster);
+fn stay(run: &Run, workload: &WorkloadResult, base: &ArmResult, comparisons: &[Comparison<'_>]) -> Vec<String> {
+    let faster = comparisons.iter().filter(|comparison| comparison.time.wall.verdict() == Verdict::Faster);
     let least =
-        format!("{:.0}% of the time or {:.0}% of the peak RSS", 100.0 * LEAST_TIME_CHANGE, 100.0 * LEAST_MEMORY_CHANGE);
+        format!("{:.0}% of the time or {:.0}% of the peak RSS", 100.0 * LEAST_TIME_CHANGE, 100.0 * MIN_MEMORY_CHANGE);
     let reason = match faster.min_by(|a, b| a.time.wall.median.total_cmp(&b.time.wall.median)) {
-        Some(offer) => format!(
+        Some(comparison) => format!(
             "The largest gain is {}'s, which takes {} of the time and {} of the memory. A gain counts from {least}.",
-            offer.arm.label,
-            format::ratio(&offer.time.wall),
-            peak_ratio(offer.figures)
+            comparison.arm.label,
+            format::ratio(&comparison.time.wall),
+            peak_ratio(comparison.figures)
         ),
         None => format!("No allocator is shown to save {least}."),
     };
     let mut verdict = vec![format!("Stay with {}: nothing here is worth a change. {reason}", base.label)];
-    verdict.extend(besides_time(run, base, offers));
+    verdict.extend(besides_time(run, base, comparisons));
     if workload.arms.iter().any(|arm| view::figures(arm).is_none()) {
         verdict.push("The table says why the other allocators have no figures.".into());
     }
     verdict
+}
+
+/// The kernel's share of the baseline's CPU time, which limits how much kernel time an allocator can save.
+fn ceiling(workload: &WorkloadResult) -> Vec<String> {
+    let Some((base, figures)) = view::baseline(workload).filter(|(arm, _)| arm.arm == BASELINE) else {
+        return Vec::new();
+    };
+    let Some(share) = view::kernel_share(base) else { return Vec::new() };
+    let faults = figures.warm_minflt.map_or_else(String::new, |faults| {
+        format!(", with {} page faults {}", format::count(faults), workload.timed.each())
+    });
+    let share = 100.0 * share;
+    vec![format!(
+        "Ceiling: under {} the kernel takes {share:.1}% of the CPU time{faults}. No allocator can save more kernel time than that, and \
+         input and output are part of it. What malloc and free cost in user mode comes on top, and so do the effects of caches and huge \
+         pages: the runs below measure both.",
+        base.label
+    )]
+}
+
+/// Says which share of the baseline's wall time the runs take.
+fn wall_time(wall: &Ratio) -> String {
+    let doubt = if wall.verdict() == Verdict::NoDifferenceShown { " (no difference shown)" } else { "" };
+    format!("{} of the time{doubt}", format::ratio(wall))
+}
+
+/// The time and memory of arms, as shares of the baseline's.
+fn trades(comparisons: &[&Comparison<'_>]) -> String {
+    let trade = |comparison: &&Comparison<'_>| {
+        let time = match comparison.time.cpu {
+            Some(cpu) => format!("{:.3} of the CPU time", cpu.median),
+            None => format!("{:.3} of the time", comparison.time.wall.median),
+        };
+        let shows_nothing = comparison.time.wall.verdict() == Verdict::NoDifferenceShown;
+        let doubt = if shows_nothing { " (wall time shows no difference)" } else { "" };
+        format!("{} takes {time}{doubt} and {} of the memory", comparison.arm.label, peak_ratio(comparison.figures))
+    };
+    comparisons.iter().map(trade).collect::<Vec<_>>().join("; ")
+}
+
+fn peak_ratio(figures: &Summary) -> String {
+    figures.peak_rss_ratio.map_or_else(|| "an unknown part".to_owned(), |ratio| format!("{ratio:.2}"))
+}
+
+/// How memory, CPU time and page faults change.
+fn price(
+    workload: &WorkloadResult,
+    Comparison { arm, figures, .. }: &Comparison<'_>,
+    base_figures: &Summary,
+) -> String {
+    let both = |figure: fn(&Summary) -> Option<u64>| Some((figure(figures)?, figure(base_figures)?));
+    let divided = |(now, then): (u64, u64)| (then > 0).then(|| now as f64 / then as f64);
+    let changed = |what: &str, (now, then): (u64, u64), words: fn(u64) -> String, ratio: Option<f64>| {
+        let ratio = ratio.map_or_else(String::new, |ratio| format!(" ({ratio:.2})"));
+        format!("{what} {} instead of {}{ratio}", words(now), words(then))
+    };
+    let parts = [
+        both(|figures| figures.peak_rss_bytes).map(|pair| changed("peak RSS", pair, format::bytes, divided(pair))),
+        both(|figures| figures.resting_rss_bytes)
+            .filter(|_| workload.timed.rests())
+            .map(|pair| changed("resting RSS", pair, format::bytes, divided(pair))),
+        both(|figures| figures.warm_cpu_ns).map(|pair| {
+            // The ratio of the table, which is computed round by round.
+            let ratio = figures.cpu_ratio.map(|ratio| ratio.median);
+            changed("CPU time", pair, format::time, ratio.or_else(|| divided(pair)))
+        }),
+        both(|figures| figures.warm_minflt).map(|pair| changed("page faults", pair, format::count, divided(pair))),
+    ];
+    let parts: Vec<_> = parts.into_iter().flatten().collect();
+    format!("With {}: {}.", arm.label, parts.join("; "))
+}
+
+/// Figures that change although wall time shows no difference: the lowest and the highest ratio of each.
+fn besides_time(run: &Run, base: &ArmResult, comparisons: &[Comparison<'_>]) -> Option<String> {
+    let alike: Vec<_> =
+        comparisons.iter().filter(|comparison| comparison.time.wall.verdict() == Verdict::NoDifferenceShown).collect();
+    let shown = |ratio: Option<Ratio>, least| ratio.filter(|ratio| Change::of(ratio, least) != Change::None);
+    let of_all = |ratio: &dyn Fn(&Comparison<'_>) -> Option<f64>| -> Vec<_> {
+        alike.iter().filter_map(|comparison| Some((comparison.arm.label.as_str(), ratio(comparison)?))).collect()
+    };
+    let parts = [
+        ("CPU time", of_all(&|comparison| Some(shown(comparison.figures.cpu_ratio, LEAST_TIME_CHANGE)?.median))),
+        (
+            "page faults",
+            of_all(&|comparison| {
+                let ratio = ratio(run, comparison.arm, base, |sample| sample.minflt);
+                Some(shown(ratio, MIN_FAULTS_CHANGE)?.median)
+            }),
+        ),
+        (
+            "peak RSS",
+            of_all(&|comparison| comparison.figures.peak_rss_ratio.filter(|_| comparison.memory != Change::None)),
+        ),
+    ];
+    let parts: Vec<_> = parts.iter().filter_map(|(what, ratios)| Some(format!("{what} {}", range(ratios)?))).collect();
+    let list = parts.join(", ");
+    (!parts.is_empty())
+        .then(|| format!("Where wall time shows no difference, other figures do, as ratios to {}: {list}.", base.label))
+}
+
+/// The lowest and the highest of the ratios, each with its label.
+fn range(ratios: &[(&str, f64)]) -> Option<String> {
+    let lowest = ratios.iter().min_by(|a, b| a.1.total_cmp(&b.1))?;
+    let highest = ratios.iter().max_by(|a, b| a.1.total_cmp(&b.1))?;
+    let words = |(label, ratio): &(&str, f64)| format!("{ratio:.2} ({label})");
+    Some(if lowest.0 == highest.0 { words(lowest) } else { format!("{} to {}", words(lowest), words(highest)) })
+}
+
+/// Smallest change of peak RSS that counts, as a share of the baseline's. Memory is read every 20 ms, so the peaks of
+/// equal runs differ by a few percent. Memory limits are set in coarser steps.
+const MIN_MEMORY_CHANGE: f64 = 0.05;
+/// Smallest change of page faults worth mentioning, as a share of the baseline's. The measured time includes the cost
+/// of faults, so a smaller change explains nothing.
+const MIN_FAULTS_CHANGE: f64 = 0.10;
+
+/// How a figure of one arm compares with another arm's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Change {
+    Less,
+    More,
+    /// No difference is shown, or it is too small.
+    None,
+}
+
+impl Change {
+    /// The change that `ratio` shows, if changes count from the share `least` on.
+    fn of(ratio: &Ratio, least: f64) -> Self {
+        match ratio.verdict() {
+            Verdict::Faster if ratio.median <= 1.0 - least => Self::Less,
+            Verdict::Slower if ratio.median >= 1.0 + least => Self::More,
+            _ => Self::None,
+        }
+    }
+}
+
+/// The time of one arm relative to another's.
+#[derive(Clone, Copy, Debug)]
+struct Time {
+    wall: Ratio,
+    /// CPU time, if wall time is too noisy for a verdict and CPU time gives one.
+    cpu: Option<Ratio>,
+    change: Change,
+}
+
+impl Time {
+    /// `None` if there are too few rounds for an interval.
+    fn of(run: &Run, arm: &ArmResult, other: &ArmResult) -> Option<Self> {
+        let wall = ratio(run, arm, other, |sample| sample.wall_ns)?;
+        let interval = wall.believed()?;
+        // CPU time decides only if the noise of wall time could hide a change of that size.
+        let hides = |change| match change {
+            Change::Less => interval.low <= 1.0 - LEAST_TIME_CHANGE,
+            Change::More => interval.high >= 1.0 + LEAST_TIME_CHANGE,
+            Change::None => false,
+        };
+        let cpu = ratio(run, arm, other, Sample::cpu_ns)
+            .filter(|cpu| wall.verdict() == Verdict::NoDifferenceShown && hides(Change::of(cpu, LEAST_TIME_CHANGE)));
+        Some(Self { wall, cpu, change: Change::of(&cpu.unwrap_or(wall), LEAST_TIME_CHANGE) })
+    }
+}
+
+/// An arm that is compared with the baseline.
+#[derive(Clone, Debug)]
+struct Comparison<'a> {
+    arm: &'a ArmResult,
+    figures: &'a Summary,
+    time: Time,
+    /// Peak RSS. A saving must be shown round by round. For a cost it is enough that the highest peaks differ by more
+    /// than the threshold.
+    memory: Change,
+}
+
+impl<'a> Comparison<'a> {
+    fn of(run: &Run, base: &ArmResult, arm: &'a ArmResult) -> Option<Self> {
+        let figures = view::figures(arm)?;
+        let shown = ratio(run, arm, base, |sample| sample.peak_rss_bytes).map(|ratio| ratio.verdict());
+        let memory = match figures.peak_rss_ratio {
+            Some(ratio) if ratio > 1.0 + MIN_MEMORY_CHANGE => Change::More,
+            Some(ratio) if ratio <= 1.0 - MIN_MEMORY_CHANGE && shown == Some(Verdict::Faster) => Change::Less,
+            _ => Change::None,
+        };
+        Some(Self { arm, figures, time: Time::of(run, arm, base)?, memory })
+    }
+
+    fn gains(&self) -> bool {
+        self.time.change == Change::Less || self.memory == Change::Less
+    }
+
+    fn costs(&self) -> bool {
+        self.time.change == Change::More || self.memory == Change::More
+    }
+
+    fn peak_bytes(&self) -> u64 {
+        self.figures.peak_rss_bytes.unwrap_or(u64::MAX)
+    }
+
+    /// The time relative to another arm's.
+    fn against(&self, run: &Run, other: &Self) -> Option<Change> {
+        Some(Time::of(run, self.arm, other.arm)?.change)
+    }
+}
+
+/// All arms except `base` that have enough rounds for a verdict.
+fn comparisons<'a>(run: &Run, workload: &'a WorkloadResult, base: &ArmResult) -> Vec<Comparison<'a>> {
+    let others = workload.arms.iter().filter(|arm| arm.label != base.label);
+    others.filter_map(|arm| Comparison::of(run, base, arm)).collect()
+}
+
+/// The comparisons that gain something, from the one with the lowest peak to the fastest. Each next one has a higher
+/// peak, and saves enough time to be worth it.
+fn front<'a, 'b>(run: &Run, comparisons: &'b [Comparison<'a>]) -> Vec<&'b Comparison<'a>> {
+    let mut gaining: Vec<_> = comparisons.iter().filter(|comparison| comparison.gains()).collect();
+    gaining.sort_by(|a, b| {
+        let medians = a.time.wall.median.total_cmp(&b.time.wall.median);
+        a.peak_bytes().cmp(&b.peak_bytes()).then(medians)
+    });
+    let mut front: Vec<&Comparison<'a>> = Vec::new();
+    for comparison in gaining {
+        if front.iter().all(|leaner| comparison.against(run, leaner) == Some(Change::Less)) {
+            front.push(comparison);
+        }
+    }
+    front
+}
+
+/// The ratio of a figure between the warm samples of two arms, round by round.
+fn ratio(run: &Run, arm: &ArmResult, other: &ArmResult, figure: fn(&Sample) -> u64) -> Option<Ratio> {
+    let ratios = summary::ratios(&arm.samples, &other.samples, Proof::is_warm, figure);
+    Ratio::of_processes(&ratios, run.seed)
 }
 
 #[cfg(test)]
@@ -218,8 +451,8 @@ mod tests {
             interrupted: false,
             advice: None,
         };
-        let entrants: Vec<_> = arms.iter().map(|arm| paste::tests::entrant(arm.label)).collect();
-        of(&run, &workload, &entrants, &["sort".into(), "a b".into()], &[])
+        let candidates: Vec<_> = arms.iter().map(|arm| libraries::tests::candidate(arm.label)).collect();
+        of(&run, &workload, &candidates, &["sort".into(), "a b".into()], &[])
     }
 
     fn verdict(arms: &[Arm]) -> String {
@@ -260,7 +493,7 @@ mod tests {
         assert_eq!(advice.dockerfile[0], "COPY libzk-alloc.so.2 /usr/local/lib/libzk-alloc.so.2");
         assert_eq!(advice.verdict.last().map(String::as_str), Some(BUILT_HERE));
         let package = Some(("zk-alloc-preload".to_owned(), "0.1.0".to_owned()));
-        assert_eq!(built_here(&Entrant { package, ..paste::tests::entrant(OURS) }), None);
+        assert_eq!(built_here(&Candidate { package, ..libraries::tests::candidate(OURS) }), None);
     }
 
     /// An interval below 1 is no reason to deploy another allocator: a gain of 1.7% is not worth it, with 9% more

@@ -3,6 +3,7 @@
 use crate::arms::{self, BASELINE, OURS};
 use crate::plan::UsageError;
 use crate::results::record::Outcome;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -80,7 +81,7 @@ pub(super) const OUR_PACKAGE: &str = "zk-alloc-preload";
 
 /// An arm: an allocator on this machine.
 #[derive(Clone, Debug)]
-pub(super) struct Entrant {
+pub(super) struct Candidate {
     pub(super) label: String,
     /// The allocator's name. The label of a repeated arm adds a number.
     pub(super) arm: String,
@@ -139,26 +140,26 @@ pub(super) fn names(given: &[String], libraries: &[Named]) -> Result<Vec<String>
 
 /// Finds the library and the settings for each of `names`. `preloaded` are the other libraries of every run. Calls
 /// `ours` only if our library takes part, and only once.
-pub(super) fn entrants(
+pub(super) fn candidates(
     names: &[String],
     libraries: &[Named],
     preloaded: &str,
     ours: impl Fn() -> Result<PathBuf, String>,
-) -> Vec<Entrant> {
-    let mut entrants: Vec<Entrant> = Vec::new();
+) -> Vec<Candidate> {
+    let mut candidates: Vec<Candidate> = Vec::new();
     for name in names {
-        let earlier = entrants.iter().filter(|entrant| entrant.arm == *name).count();
+        let earlier = candidates.iter().filter(|candidate| candidate.arm == *name).count();
         let label = if earlier == 0 { name.clone() } else { format!("{name}-{}", earlier + 1) };
-        let entrant = match entrants.iter().find(|entrant| entrant.arm == *name) {
+        let candidate = match candidates.iter().find(|candidate| candidate.arm == *name) {
             Some(same) => same.clone(),
-            None => entrant(name, libraries, &ours),
+            None => candidate(name, libraries, &ours),
         };
-        entrants.push(Entrant { label, preloaded: preloaded.into(), ..entrant });
+        candidates.push(Candidate { label, preloaded: preloaded.into(), ..candidate });
     }
-    entrants
+    candidates
 }
 
-fn entrant(name: &str, libraries: &[Named], ours: &impl Fn() -> Result<PathBuf, String>) -> Entrant {
+fn candidate(name: &str, libraries: &[Named], ours: &impl Fn() -> Result<PathBuf, String>) -> Candidate {
     let preload = PRELOADS.iter().find(|preload| preload.name == name);
     let library = preload.map(|preload| preload.library);
     let serves = |named: &&Named| {
@@ -180,7 +181,7 @@ fn entrant(name: &str, libraries: &[Named], ours: &impl Fn() -> Result<PathBuf, 
         Err(reason) => (None, Some(Outcome::LeftOut { reason })),
     };
     let package = library.as_deref().and_then(package_of);
-    Entrant { label: name.into(), arm: name.into(), library, preloaded: String::new(), environment, package, trouble }
+    Candidate { label: name.into(), arm: name.into(), library, preloaded: String::new(), environment, package, trouble }
 }
 
 fn not_installed(debian: &str, fedora: &str) -> String {
@@ -213,7 +214,7 @@ fn package_of(file: &Path) -> Option<(String, String)> {
     Some((package.into(), version.into()))
 }
 
-impl Entrant {
+impl Candidate {
     /// The variables that the command gets in addition to the driver's own environment.
     pub(super) fn variables(&self) -> Vec<(String, String)> {
         let preload = self.library.as_ref().map(|library| {
@@ -238,8 +239,63 @@ impl Entrant {
     }
 }
 
+/// The command under an allocator, quoted for a shell.
+pub(super) fn environment(candidate: &Candidate, command: &[OsString]) -> String {
+    let variables = candidate.variables();
+    let assigned = variables.iter().map(|(name, value)| format!("{name}={}", quoted(value)));
+    assigned.chain([command_line(command)]).collect::<Vec<_>>().join(" ")
+}
+
+/// Dockerfile lines that install an allocator. They belong after all commands that need the C library's own allocator.
+pub(super) fn dockerfile(candidate: &Candidate) -> Vec<String> {
+    let mut lines = Vec::new();
+    let file = candidate.file();
+    let variables = candidate.environment.iter().map(|(name, value)| format!("{name}={}", quoted(value)));
+    // No distribution has our package, so the library's file is copied.
+    let package = candidate.package.as_ref().filter(|(package, _)| package != OUR_PACKAGE);
+    let preload = match (package, file) {
+        (Some((package, _)), Some(file)) if is_of_debian() => {
+            lines.push(format!(
+                "RUN apt-get update && apt-get install -y --no-install-recommends {package} && rm -rf /var/lib/apt/lists/*"
+            ));
+            Some(file)
+        }
+        (Some((package, _)), Some(file)) => {
+            lines.push(format!("RUN dnf install -y {package} && dnf clean all"));
+            Some(file)
+        }
+        (None, Some(file)) => {
+            lines.push(format!("COPY {file} /usr/local/lib/{file}"));
+            Some(format!("/usr/local/lib/{file}"))
+        }
+        (_, None) => None,
+    };
+    let preload = preload.map(|library| format!("LD_PRELOAD={library}"));
+    let words: Vec<_> = preload.into_iter().chain(variables).collect();
+    lines.push(format!("ENV {}", words.join(" ")));
+    lines
+}
+
+fn is_of_debian() -> bool {
+    std::path::Path::new("/etc/debian_version").is_file()
+}
+
+/// A command, quoted for a shell.
+pub(super) fn command_line(command: &[OsString]) -> String {
+    command.iter().map(|word| quoted(&word.to_string_lossy())).collect::<Vec<_>>().join(" ")
+}
+
+/// A word, quoted for a shell.
+fn quoted(word: &str) -> String {
+    let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "-_./:=,+@%".contains(letter);
+    if !word.is_empty() && word.chars().all(is_plain) {
+        return word.into();
+    }
+    format!("'{}'", word.replace('\'', "'\\''"))
+}
+
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
     fn owned(names: &[&str]) -> Vec<String> {
@@ -258,10 +314,10 @@ mod tests {
     fn a_name_given_twice_is_two_arms_and_a_new_one_comes_with_its_library() {
         let mine = Named { name: "mine".into(), path: "/lib/mine.so".into() };
         let names = names(&owned(&["glibc", "mine", "glibc"]), std::slice::from_ref(&mine)).unwrap();
-        let entrants = entrants(&names, &[mine], "a.so", || unreachable!("ours does not take part"));
-        let labels: Vec<_> = entrants.iter().map(|entrant| entrant.label.as_str()).collect();
+        let candidates = candidates(&names, &[mine], "a.so", || unreachable!("ours does not take part"));
+        let labels: Vec<_> = candidates.iter().map(|candidate| candidate.label.as_str()).collect();
         assert_eq!(labels, ["glibc", "mine", "glibc-2"]);
-        assert_eq!(entrants[1].variables()[0].1, "/lib/mine.so:a.so");
+        assert_eq!(candidates[1].variables()[0].1, "/lib/mine.so:a.so");
         let unknown = super::names(&owned(&["malloc"]), &[]).unwrap_err().to_string();
         assert!(unknown.contains("malloc") && unknown.contains("all, glibc, "), "{unknown}");
     }
@@ -270,16 +326,51 @@ mod tests {
     #[test]
     fn a_library_that_is_named_serves_plain_and_tuned() {
         let named = Named { name: "jemalloc".into(), path: "/opt/je.so".into() };
-        let entrants = entrants(&owned(&["jemalloc-tuned", "glibc-tuned"]), &[named], "", || Err("none".into()));
-        assert_eq!(entrants[0].library.as_deref(), Some(Path::new("/opt/je.so")));
-        assert_eq!(entrants[1].library, None);
-        assert_eq!(entrants[0].variables()[1].0, "MALLOC_CONF");
+        let candidates = candidates(&owned(&["jemalloc-tuned", "glibc-tuned"]), &[named], "", || Err("none".into()));
+        assert_eq!(candidates[0].library.as_deref(), Some(Path::new("/opt/je.so")));
+        assert_eq!(candidates[1].library, None);
+        assert_eq!(candidates[0].variables()[1].0, "MALLOC_CONF");
     }
 
     #[test]
     fn what_is_not_there_says_what_brings_it() {
-        let entrants = entrants(&owned(&[OURS]), &[], "", || Err("not built".into()));
-        assert_eq!(entrants[0].trouble, Some(Outcome::LeftOut { reason: "not built".into() }));
+        let candidates = candidates(&owned(&[OURS]), &[], "", || Err("not built".into()));
+        assert_eq!(candidates[0].trouble, Some(Outcome::LeftOut { reason: "not built".into() }));
         assert!(not_installed("libjemalloc2", "jemalloc").contains("apt-get install libjemalloc2"));
+    }
+
+    /// An arm named `label`, with a library of that name.
+    pub(crate) fn candidate(label: &str) -> Candidate {
+        let of_package = label == "jemalloc-tuned";
+        Candidate {
+            label: label.into(),
+            arm: label.into(),
+            library: (label != "glibc").then(|| format!("/opt/lib{label}.so.2").into()),
+            preloaded: String::new(),
+            environment: if of_package { vec![("MALLOC_CONF".into(), "a:b,c:-1".into())] } else { Vec::new() },
+            package: None,
+            trouble: None,
+        }
+    }
+
+    #[test]
+    fn words_are_quoted_where_a_shell_would_take_them_apart() {
+        let words = ["a b", "it's", "", "plain-1:2,x", "$HOME"].map(OsString::from);
+        assert_eq!(command_line(&words), "'a b' 'it'\\''s' '' plain-1:2,x '$HOME'");
+        let tuned = candidate("jemalloc-tuned");
+        assert_eq!(dockerfile(&tuned)[1], "ENV LD_PRELOAD=/usr/local/lib/libjemalloc-tuned.so.2 MALLOC_CONF=a:b,c:-1");
+    }
+
+    /// `apt-get install` finds no package that was installed from a file. An image built with that line fails.
+    #[test]
+    fn our_package_is_in_no_archive_so_its_file_is_copied() {
+        let packaged = Candidate {
+            library: Some("/usr/lib/x86_64-linux-gnu/libzk_alloc.so".into()),
+            package: Some((OUR_PACKAGE.into(), "0.1.0".into())),
+            ..candidate(OURS)
+        };
+        let lines =
+            ["COPY libzk_alloc.so /usr/local/lib/libzk_alloc.so", "ENV LD_PRELOAD=/usr/local/lib/libzk_alloc.so"];
+        assert_eq!(dockerfile(&packaged), lines);
     }
 }

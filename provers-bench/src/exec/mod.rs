@@ -2,46 +2,32 @@
 //! measures its whole process tree. docs/exec.md has the method and its limits.
 //!
 //! - `cli`: the options
-//! - `run`: from a job to its files
-//! - `session`: rounds, their order, and which runs count
-//! - `seat`: one arm and its runs
+//! - `session`: from a job to its files: rounds, their order, and which runs count
+//! - `arm_runner`: one arm and its runs
 //! - `process`: one run, started and watched
-//! - `tree`: the command's processes while they run
-//! - `reaped`: the processes that have ended
-//! - `output`: checks after a run
+//! - `process_tree`: the command's processes, while they run and when they have ended
+//! - `output`: the command's output, and checks after a run
 //! - `faults`: page faults by call chain
 //! - `profile`: which functions take page faults and hold memory
 //! - `target`: the program, from its file
-//! - `scanned`: the command's output
-//! - `libraries`: the allocators, as data and on this machine
-//! - `surroundings`: the driver's environment, which every run inherits
-//! - `advice`: from figures to advice
-//! - `worth`: which figures count
-//! - `sentences`: sentences about single figures
-//! - `paste`: lines for a shell and for an image
+//! - `libraries`: the allocators, as data and on this machine, and the lines that set one up
+//! - `advice`: which figures count, and the advice
 
 mod advice;
+mod arm_runner;
 mod cli;
 #[cfg(feature = "profile")]
 mod faults;
 mod libraries;
 mod output;
-mod paste;
 mod process;
+mod process_tree;
 #[cfg(feature = "profile")]
 mod profile;
-mod reaped;
-mod run;
-mod scanned;
-mod seat;
-mod sentences;
 mod session;
-mod surroundings;
 mod target;
-mod tree;
-mod worth;
 
 pub(crate) use cli::{Job, command, job};
 #[cfg(feature = "profile")]
 pub(crate) use profile::profile;
-pub(crate) use run::run;
+pub(crate) use session::run;

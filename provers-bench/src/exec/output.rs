@@ -1,14 +1,17 @@
-//! Checks after a run: a file or output that must be the same under every allocator, and a command that must succeed.
+//! The output of a run: scanned as it arrives, for lines that end an interval, and checked after the run.
 
 use crate::machine;
 use crate::measure::interrupt::Interrupt;
 use crate::measure::process;
+use regex::bytes::Regex;
+use sha2::{Digest, Sha256};
 use std::fs;
+use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Names standard output where a file is expected.
 const STDOUT: &str = "-";
@@ -96,9 +99,66 @@ pub(super) fn verify(command_line: &str, interrupt: &Interrupt) -> Option<String
     (!status.success()).then(|| format!("--verify failed: {}", process::how_it_died(status, "", said.into())))
 }
 
+/// A pipe that is scanned while it is read.
+pub(super) struct OutputScanner<R> {
+    pub(super) pipe: R,
+    pub(super) lines: Option<Lines>,
+    /// Hash of the whole, if another run's output is compared with it.
+    pub(super) hash: Option<Sha256>,
+}
+
+impl<R: Read> Read for OutputScanner<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let length = self.pipe.read(buffer)?;
+        if let Some(lines) = &mut self.lines {
+            lines.take(&buffer[..length]);
+        }
+        if let Some(hash) = &mut self.hash {
+            hash.update(&buffer[..length]);
+        }
+        Ok(length)
+    }
+}
+
+impl<R: Read> OutputScanner<R> {
+    /// Reads to the end, and returns the hash.
+    pub(super) fn drained(mut self) -> String {
+        // A read error ends the pipe as well.
+        let _ = io::copy(&mut self, &mut io::sink());
+        self.hash.map(|hash| machine::in_hex(&hash.finalize())).unwrap_or_default()
+    }
+}
+
+/// Reports when the end of a matching line has arrived.
+pub(super) struct Lines {
+    each: Regex,
+    tell: Box<dyn FnMut(Instant) + Send>,
+    partial: Vec<u8>,
+}
+
+impl Lines {
+    pub(super) fn new(each: Regex, tell: impl FnMut(Instant) + Send + 'static) -> Self {
+        Self { each, tell: Box::new(tell), partial: Vec::new() }
+    }
+
+    fn take(&mut self, bytes: &[u8]) {
+        let arrived = Instant::now();
+        for part in bytes.split_inclusive(|byte| *byte == b'\n') {
+            self.partial.extend_from_slice(part.strip_suffix(b"\n").unwrap_or(part));
+            if part.ends_with(b"\n") {
+                if self.each.is_match(&self.partial) {
+                    (self.tell)(arrived);
+                }
+                self.partial.clear();
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::mpsc;
 
     /// A run that wrote nothing must not pass with the file of the previous run.
     #[test]
@@ -131,5 +191,21 @@ mod tests {
         assert_eq!(verify("true", &interrupt), None);
         let reason = verify("echo wrong sum >&2; exit 3", &interrupt).unwrap();
         assert_eq!(reason, "--verify failed: exited with code 3: wrong sum");
+    }
+
+    /// A line may arrive in several reads, and one read may bring several lines.
+    #[test]
+    fn a_line_is_told_once_when_it_is_whole() {
+        let (sender, events) = mpsc::channel();
+        let tell = move |at| sender.send(at).unwrap();
+        let mut lines = Lines::new(Regex::new("^proof [0-9]+$").unwrap(), tell);
+        let mut told = |bytes: &[u8]| {
+            lines.take(bytes);
+            events.try_iter().count()
+        };
+        assert_eq!(told(b"start\npro"), 0);
+        assert_eq!(told(b"of 1"), 0);
+        assert_eq!(told(b"\nproof 2\nno proof 3\nproof 4\npr"), 3);
+        assert_eq!(told(b"oof 5x\n"), 0);
     }
 }

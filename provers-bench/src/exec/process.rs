@@ -1,9 +1,8 @@
 //! One run of the command: starts it, watches it, and waits for it and for everything that it started.
 
 use super::libraries::PRELOAD;
-use super::reaped::{Reaped, reap};
-use super::scanned::{Lines, Scanned};
-use super::tree::{self, Mapped, Spent, Tree};
+use super::output::{Lines, OutputScanner};
+use super::process_tree::{self, Exited, Mapped, ProcessTree, Spent, reap};
 use crate::machine::memory;
 use crate::measure::interrupt::Interrupt;
 use crate::measure::process::{self, Failure};
@@ -116,11 +115,11 @@ pub(super) fn run(task: &Task<'_>, interrupt: &Interrupt) -> Result<Ran, Failure
         task.each.map(|each| Lines::new(each.clone(), move |at| drop(tell.send(Event::Line(at)))))
     };
     let stdout = child.stdout.take().map(|pipe| {
-        let pipe = Scanned { pipe, lines: lines(), hash: task.hashes_stdout.then(Sha256::new) };
+        let pipe = OutputScanner { pipe, lines: lines(), hash: task.hashes_stdout.then(Sha256::new) };
         thread::spawn(move || pipe.drained())
     });
     let stderr = child.stderr.take().map(|pipe| {
-        let pipe = Scanned { pipe, lines: lines(), hash: None };
+        let pipe = OutputScanner { pipe, lines: lines(), hash: None };
         thread::spawn(move || process::last_lines(pipe))
     });
     // Waits without reaping: the process ID stays reserved, and the figures of the process stay readable.
@@ -131,8 +130,8 @@ pub(super) fn run(task: &Task<'_>, interrupt: &Interrupt) -> Result<Ran, Failure
     });
     let mut watch = Watch {
         started,
-        tree: Tree::new(task.library),
-        reaped: Reaped::default(),
+        tree: ProcessTree::new(task.library),
+        exited: Exited::default(),
         seen: Vec::new(),
         marks: Vec::new(),
     };
@@ -143,23 +142,23 @@ pub(super) fn run(task: &Task<'_>, interrupt: &Interrupt) -> Result<Ran, Failure
     let stdout_sha256 = join(stdout);
     let stderr: VecDeque<String> = stderr.and_then(|reader| reader.join().ok()).unwrap_or_default();
     let wall = ended?;
-    match watch.reaped.status(pid) {
+    match watch.exited.status(pid) {
         Some(status) if status.success() => {}
         Some(status) => return Err(Failure::Died(process::how_it_died(status, "", stderr.into()))),
         None => return Err(Failure::Died("ended without a status".into())),
     }
     // The kernel's maximum includes the memory before `execve`, when the process was a copy of this driver.
-    let alone = watch.reaped.max_rss_bytes.filter(|bytes| *bytes > before).unwrap_or(0);
+    let alone = watch.exited.max_rss_bytes.filter(|bytes| *bytes > before).unwrap_or(0);
     let seen = watch.seen.iter().map(|(_, bytes)| *bytes);
     let last_rss_bytes = watch.last_rss_bytes();
     Ok(Ran {
         wall,
-        spent: watch.reaped.spent,
+        spent: watch.exited.spent,
         peak_rss_bytes: seen.max().unwrap_or(0).max(alone),
         last_rss_bytes,
         rss_over_time: watch.seen,
         marks: watch.marks,
-        mapped: watch.tree.mapped(watch.reaped.spent),
+        mapped: watch.tree.mapped(watch.exited.spent),
         allocators: watch.tree.allocators(),
         programs: watch.tree.programs(),
         left_behind,
@@ -171,8 +170,8 @@ pub(super) fn run(task: &Task<'_>, interrupt: &Interrupt) -> Result<Ran, Failure
 /// The observations of a run.
 struct Watch<'a> {
     started: Instant,
-    tree: Tree<'a>,
-    reaped: Reaped,
+    tree: ProcessTree<'a>,
+    exited: Exited,
     seen: Vec<(Duration, u64)>,
     marks: Vec<Mark>,
 }
@@ -225,7 +224,7 @@ impl Watch<'_> {
         let peak_rss_bytes = recent.max().unwrap_or(0);
         // A program may end right after its last line.
         let rss_bytes = self.last_rss_bytes();
-        self.marks.push(Mark { at, spent: tree::spent().plus(self.reaped.spent), rss_bytes, peak_rss_bytes });
+        self.marks.push(Mark { at, spent: process_tree::spent().plus(self.exited.spent), rss_bytes, peak_rss_bytes });
     }
 
     /// Waits for every process, and returns how many had to be killed. If the command ended by itself, the others have
@@ -236,9 +235,9 @@ impl Watch<'_> {
         let since = Instant::now();
         loop {
             while let Some(one) = reap() {
-                self.reaped.add(one);
+                self.exited.add(one);
             }
-            let left = tree::processes();
+            let left = process_tree::processes();
             if left.is_empty() || since.elapsed() > KILLED {
                 return killed;
             }

@@ -2,11 +2,10 @@
 
 use super::cli::Job;
 use super::faults::Faults;
-use super::libraries::Entrant;
+use super::libraries::Candidate;
 use super::process::{self, Ran, Task};
-use super::reaped;
-use super::run::entrants;
-use super::surroundings::Surroundings;
+use super::process_tree;
+use super::session::{InheritedEnvironment, candidates};
 use super::target::Target;
 use crate::arms::OURS;
 use crate::measure::interrupt::Interrupt;
@@ -34,16 +33,16 @@ const MOST: usize = 10;
 /// Runs the command twice, and returns the text for stdout; `None` if the user stopped it.
 pub(crate) fn profile(job: &Job, interrupt: &Interrupt) -> anyhow::Result<Option<String>> {
     let target = Target::of(job.command.first().map_or("".as_ref(), |word| word.as_os_str()))?;
-    let surroundings = Surroundings::observe();
+    let inherited = InheritedEnvironment::observe();
     let name = target.name();
-    reaped::adopt_orphans()?;
+    process_tree::adopt_orphans()?;
     let (folder, _) = crate::run::new_folder(job.out.as_deref(), &format!("profile-{name}"))?;
     let folder = folder.canonicalize().with_context(|| format!("cannot find {}", folder.display()))?;
     let run = |environment: &[(String, String)], library: Option<&Path>| {
         let task = Task {
             command: &job.command,
             environment,
-            preloaded: &surroundings.preloaded,
+            preloaded: &inherited.preloaded,
             library,
             each: None,
             hashes_stdout: false,
@@ -68,19 +67,19 @@ pub(crate) fn profile(job: &Job, interrupt: &Interrupt) -> anyhow::Result<Option
 
     let ours = match &target.obstacle {
         Some(obstacle) => Err(obstacle.clone()),
-        None => ours(job, &surroundings.preloaded),
+        None => ours(job, &inherited.preloaded),
     };
     let under_ours = match ours {
         Err(reason) => {
             eprintln!("not run under {OURS}: {reason}");
             None
         }
-        Ok(entrant) => {
+        Ok(candidate) => {
             eprintln!("{name}: once under {OURS}");
-            let mut environment = entrant.variables();
+            let mut environment = candidate.variables();
             let place = folder.join(OURS_FOLDER);
             environment.push(("ZK_ALLOC_PROFILE".into(), place.display().to_string()));
-            let Some(ran) = run(&environment, entrant.library.as_deref())? else { return Ok(None) };
+            let Some(ran) = run(&environment, candidate.library.as_deref())? else { return Ok(None) };
             Some((ran, largest(&place)))
         }
     };
@@ -101,12 +100,12 @@ pub(crate) fn profile(job: &Job, interrupt: &Interrupt) -> anyhow::Result<Option
 }
 
 /// Our library, as an arm.
-fn ours(job: &Job, preloaded: &str) -> Result<Entrant, String> {
-    let found = entrants(&Job { allocators: vec![OURS.into()], ..job.clone() }, preloaded);
-    let entrant = found.into_iter().next().ok_or("there is no such library")?;
-    match &entrant.trouble {
+fn ours(job: &Job, preloaded: &str) -> Result<Candidate, String> {
+    let found = candidates(&Job { allocators: vec![OURS.into()], ..job.clone() }, preloaded);
+    let candidate = found.into_iter().next().ok_or("there is no such library")?;
+    match &candidate.trouble {
         Some(trouble) => Err(format::outcome(trouble).unwrap_or_default()),
-        None => Ok(entrant),
+        None => Ok(candidate),
     }
 }
 

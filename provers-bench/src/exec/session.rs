@@ -1,33 +1,111 @@
-//! Runs the command under all arms: once without any library, as a test, and then in rounds of random order.
+//! Runs the command under all arms: once without any library, as a test, and then in rounds of random order. The
+//! result is a table, the advice, and the run's files.
 
+use super::advice;
+use super::arm_runner::{ArmRunner, Trial, outcome_of};
 use super::cli::Job;
-use super::libraries::Entrant;
+use super::libraries::{self, Candidate, OUR_FILE, OUR_PACKAGE, PRELOAD};
 use super::output::{self, SameOutput};
 use super::process::{self, Ran, Task};
-use super::seat::{Seat, Turn, outcome_of};
-use super::surroundings::Surroundings;
+use super::process_tree;
+use super::target::{self, Target};
 use crate::arms::BASELINE;
+use crate::machine::Machine;
+use crate::measure::binaries;
 use crate::measure::interrupt::Interrupt;
 use crate::measure::process::Failure;
 use crate::measure::progress::Progress;
-use crate::measure::schedule::Schedule;
+use crate::measure::schedule::{HANG_FACTOR, Schedule};
+use crate::report::{self, Style};
 use crate::results::format;
-use crate::results::record::{self, ArmResult, Ended, Outcome};
+use crate::results::record::{self, ArmResult, Ended, Outcome, Run, WorkloadResult};
 use crate::results::samples::SampleLog;
 use crate::results::timed::Timed;
+use crate::together::Concurrent;
 use anyhow::{anyhow, bail};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
+use std::{env, fs};
+
+/// Runs the command under all arms, shows the table and the advice, and writes the run's files.
+pub(crate) fn run(job: &Job, interrupt: &Interrupt) -> anyhow::Result<Run> {
+    let target = Target::of(job.command.first().map_or("".as_ref(), |word| word.as_os_str()))?;
+    if let Some(obstacle) = &target.obstacle {
+        bail!("{obstacle}; so there is nothing to compare");
+    }
+    let mut inherited = InheritedEnvironment::observe();
+    inherited.remarks.extend(target.remark.clone());
+    let candidates = candidates(job, &inherited.preloaded);
+    process_tree::adopt_orphans()?;
+    let machine = Machine::observe();
+    let name = target.name();
+    let (folder, run_name) = crate::run::new_folder(job.out.as_deref(), &format!("exec-{name}"))?;
+    let samples = SampleLog::create(&folder, run_name.clone())?;
+    let mut session = Session::new(job, &name, &candidates, inherited, samples, interrupt);
+    if let Err(error) = session.rehearse() {
+        // Nothing was measured, so the folder has no use. If it cannot be removed, it stays.
+        let _ = fs::remove_dir_all(&folder);
+        return Err(error);
+    }
+    let ended = session.rounds()?;
+    let Session { progress, runners, baseline, remarks, .. } = session;
+    let mut arms: Vec<_> = runners.into_iter().map(|runner| runner.result).collect();
+    record::summarise(&mut arms, baseline, job.seed);
+    let workload = WorkloadResult {
+        workload: name.clone(),
+        about: libraries::command_line(&job.command),
+        timed: if job.each.is_some() { Timed::Intervals } else { Timed::Runs },
+        log_rows: 0,
+        threads: 0,
+        live_peak_bytes: None,
+        baseline: arms[baseline].label.clone(),
+        arms,
+        ended,
+    };
+    let mut run = Run {
+        schema: record::SCHEMA,
+        run: run_name,
+        prover: name,
+        command_line: env::args().collect(),
+        seed: job.seed,
+        rounds: job.rounds,
+        threads: 0,
+        concurrent: Concurrent::default(),
+        sweep: None,
+        machine,
+        workloads: Vec::new(),
+        interrupted: interrupt.is_raised(),
+        advice: None,
+    };
+    run.advice = Some(advice::of(&run, &workload, &candidates, &job.command, &remarks));
+    run.workloads.push(workload);
+    report::write(&folder, &run)?;
+    progress.finish();
+    let section = |workload| report::section(&run, workload, Style::Terminal);
+    let table = run.workloads.iter().map(section).collect::<String>();
+    crate::run::conclude(&run, &folder, job.json, &report::with_advice(&run, &table, Style::Terminal))?;
+    Ok(run)
+}
+
+/// The arms. Each preloads its own library before the `preloaded` ones.
+pub(super) fn candidates(job: &Job, preloaded: &str) -> Vec<Candidate> {
+    let ours = || -> Result<PathBuf, String> {
+        let built = binaries::library(OUR_PACKAGE, OUR_FILE);
+        built.or_else(|error| {
+            let installed = libraries::found(&[OUR_FILE]);
+            installed.ok_or_else(|| format!("{error:#}, and --library PATH names one that lies elsewhere"))
+        })
+    };
+    libraries::candidates(&job.allocators, &job.libraries, preloaded, ours)
+}
 
 /// Lowest time limit of a run.
-const LEAST_LIMIT: Duration = Duration::from_secs(120);
-/// A run that takes this many times as long as the slowest run so far counts as hung.
-const HANG_FACTOR: u32 = 20;
+const MIN_LIMIT: Duration = Duration::from_secs(120);
 /// Fewest matching lines that make a cold interval and a warm one.
-const LEAST_LINES: usize = 3;
+const MIN_LINES: usize = 3;
 
 /// A command that is being measured.
 pub(super) struct Session<'a> {
@@ -36,7 +114,7 @@ pub(super) struct Session<'a> {
     interrupt: &'a Interrupt,
     pub(super) progress: Progress,
     samples: SampleLog,
-    pub(super) seats: Vec<Seat>,
+    pub(super) runners: Vec<ArmRunner>,
     /// Index of the arm that the others are compared with.
     pub(super) baseline: usize,
     same_output: Option<SameOutput>,
@@ -49,9 +127,9 @@ pub(super) struct Session<'a> {
     pub(super) remarks: Vec<String>,
 }
 
-fn baseline(seats: &[Seat]) -> usize {
-    let named = seats.iter().position(|seat| seat.entrant.arm == BASELINE);
-    named.or_else(|| seats.iter().position(Seat::takes_part)).unwrap_or(0)
+fn baseline(runners: &[ArmRunner]) -> usize {
+    let named = runners.iter().position(|runner| runner.candidate.arm == BASELINE);
+    named.or_else(|| runners.iter().position(ArmRunner::takes_part)).unwrap_or(0)
 }
 
 impl<'a> Session<'a> {
@@ -59,15 +137,15 @@ impl<'a> Session<'a> {
     pub(super) fn new(
         job: &'a Job,
         name: &str,
-        entrants: &[Entrant],
-        surroundings: Surroundings,
+        candidates: &[Candidate],
+        inherited: InheritedEnvironment,
         samples: SampleLog,
         interrupt: &'a Interrupt,
     ) -> Self {
-        let seats: Vec<_> = entrants.iter().cloned().map(Seat::new).collect();
-        let taking_part = seats.iter().filter(|seat| seat.takes_part()).count() as u64;
+        let runners: Vec<_> = candidates.iter().cloned().map(ArmRunner::new).collect();
+        let taking_part = runners.iter().filter(|runner| runner.takes_part()).count() as u64;
         let progress = Progress::new(u64::from(job.rounds) * taking_part, Timed::Runs.noun());
-        let Surroundings { preloaded, remarks } = surroundings;
+        let InheritedEnvironment { preloaded, remarks } = inherited;
         remarks.iter().for_each(|remark| progress.note(remark));
         Self {
             job,
@@ -75,8 +153,8 @@ impl<'a> Session<'a> {
             interrupt,
             progress,
             samples,
-            baseline: baseline(&seats),
-            seats,
+            baseline: baseline(&runners),
+            runners,
             same_output: job.same_output.as_deref().map(SameOutput::new),
             intervals: None,
             slowest: Duration::ZERO,
@@ -97,9 +175,9 @@ impl<'a> Session<'a> {
         self.slowest = ran.wall;
         self.remark_on(&ran);
         if let Some(each) = &self.job.each {
-            if ran.marks.len() < LEAST_LINES {
+            if ran.marks.len() < MIN_LINES {
                 bail!(
-                    "{} lines of the output match --each {each}, and it takes {LEAST_LINES} to have a cold interval and a warm one",
+                    "{} lines of the output match --each {each}, and it takes {MIN_LINES} to have a cold interval and a warm one",
                     ran.marks.len()
                 );
             }
@@ -143,7 +221,7 @@ impl<'a> Session<'a> {
             if self.interrupt.is_raised() {
                 break Ended::Interrupted;
             }
-            if !self.seats.iter().any(Seat::takes_part) {
+            if !self.runners.iter().any(ArmRunner::takes_part) {
                 break Ended::NoArms;
             }
             let widest = || record::widest_interval(&self.arms(), self.baseline, self.job.seed);
@@ -154,44 +232,44 @@ impl<'a> Session<'a> {
                 break Ended::OutOfTime;
             }
             if round >= self.job.rounds {
-                self.progress.expect_more(self.seats.iter().filter(|seat| seat.takes_part()).count() as u64);
+                self.progress.expect_more(self.runners.iter().filter(|runner| runner.takes_part()).count() as u64);
             }
             round += 1;
             self.round(round, &mut randomness)?;
         };
-        for seat in &mut self.seats {
+        for runner in &mut self.runners {
             // The interrupt can come between two runs. Then an arm has no failed run, and may still lack rounds.
-            if ended == Ended::Interrupted && seat.takes_part() && seat.runs < self.job.rounds {
-                seat.result.outcome = Outcome::Interrupted;
+            if ended == Ended::Interrupted && runner.takes_part() && runner.runs < self.job.rounds {
+                runner.result.outcome = Outcome::Interrupted;
             } else {
-                seat.conclude();
+                runner.conclude();
             }
         }
         Ok(ended)
     }
 
     fn arms(&self) -> Vec<ArmResult> {
-        self.seats.iter().map(|seat| seat.result.clone()).collect()
+        self.runners.iter().map(|runner| runner.result.clone()).collect()
     }
 
     /// Runs the command once under every arm.
     fn round(&mut self, round: u32, randomness: &mut StdRng) -> anyhow::Result<()> {
         let what = format!("{}, round {round} of {}", self.name, self.job.rounds.max(round));
-        let mut order: Vec<_> = (0..self.seats.len()).filter(|&index| self.seats[index].takes_part()).collect();
+        let mut order: Vec<_> = (0..self.runners.len()).filter(|&index| self.runners[index].takes_part()).collect();
         order.shuffle(randomness);
         let mut times = Vec::new();
         for (place, index) in order.into_iter().enumerate() {
             if self.interrupt.is_raised() {
                 return Ok(());
             }
-            let turn = Turn { round, order: place as u32 };
-            let label = self.seats[index].entrant.label.clone();
+            let trial = Trial { round, order: place as u32 };
+            let label = self.runners[index].candidate.label.clone();
             self.progress.proving(&what, &label);
-            match self.turn(index, turn) {
+            match self.trial(index, trial) {
                 Ok(ran) => {
                     self.slowest = self.slowest.max(ran.wall);
                     times.push(format!("{label} {}", format::time(ran.wall.as_nanos() as u64)));
-                    self.keep(index, &ran, turn)?;
+                    self.keep(index, &ran, trial)?;
                     self.progress.proved();
                 }
                 Err(outcome) => self.leave(index, outcome, round),
@@ -201,18 +279,18 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    /// Runs the turn of one arm. The error says why the arm takes no further part.
-    fn turn(&mut self, index: usize, turn: Turn) -> Result<Ran, Outcome> {
-        let limit = self.job.timeout.unwrap_or_else(|| LEAST_LIMIT.max(self.slowest * HANG_FACTOR));
-        let Entrant { library, .. } = &self.seats[index].entrant;
-        let (library, variables) = (library.clone(), self.seats[index].entrant.variables());
-        let ran = self.once(&variables, library, Some(limit)).map_err(|failure| outcome_of(&failure, turn))?;
-        let failed = |reason| Err(Outcome::Failed { round: turn.round, reason });
-        if let Some(reason) = self.seats[index].objection(&ran) {
+    /// Runs the trial of one arm. The error says why the arm takes no further part.
+    fn trial(&mut self, index: usize, trial: Trial) -> Result<Ran, Outcome> {
+        let limit = self.job.timeout.unwrap_or_else(|| MIN_LIMIT.max(self.slowest * HANG_FACTOR));
+        let Candidate { library, .. } = &self.runners[index].candidate;
+        let (library, variables) = (library.clone(), self.runners[index].candidate.variables());
+        let ran = self.once(&variables, library, Some(limit)).map_err(|failure| outcome_of(&failure, trial))?;
+        let failed = |reason| Err(Outcome::Failed { round: trial.round, reason });
+        if let Some(reason) = self.runners[index].objection(&ran) {
             return failed(reason);
         }
         match self.intervals {
-            Some(intervals) if ran.marks.len() <= intervals.min(LEAST_LINES - 1) => failed(format!(
+            Some(intervals) if ran.marks.len() <= intervals.min(MIN_LINES - 1) => failed(format!(
                 "{} lines of its output match --each, and {} did without a library",
                 ran.marks.len(),
                 intervals + 1
@@ -250,27 +328,95 @@ impl<'a> Session<'a> {
     }
 
     /// Records a run in its arm and in the file of samples.
-    fn keep(&mut self, index: usize, ran: &Ran, turn: Turn) -> anyhow::Result<()> {
-        let seat = &mut self.seats[index];
-        let before = seat.result.samples.len();
-        if ran.left_behind > 0 && seat.runs == 0 {
-            let (label, left) = (&seat.entrant.label, ran.left_behind);
+    fn keep(&mut self, index: usize, ran: &Ran, trial: Trial) -> anyhow::Result<()> {
+        let runner = &mut self.runners[index];
+        let before = runner.result.samples.len();
+        if ran.left_behind > 0 && runner.runs == 0 {
+            let (label, left) = (&runner.candidate.label, ran.left_behind);
             self.progress.note(&format!("{label}: the command left {left} processes behind, killed after a second"));
         }
-        seat.add(ran, turn, self.intervals);
-        for proof in &seat.result.samples[before..] {
-            self.samples.append(&self.name, 0, 0, &seat.entrant.label, proof)?;
+        runner.add(ran, trial, self.intervals);
+        for proof in &runner.result.samples[before..] {
+            self.samples.append(&self.name, 0, 0, &runner.candidate.label, proof)?;
         }
         Ok(())
     }
 
     /// Ends an arm that takes no further part.
     fn leave(&mut self, index: usize, outcome: Outcome, round: u32) {
-        let seat = &mut self.seats[index];
+        let runner = &mut self.runners[index];
         if let Some(text) = format::outcome(&outcome) {
-            self.progress.note(&format!("{}: {text}", seat.entrant.label));
+            self.progress.note(&format!("{}: {text}", runner.candidate.label));
         }
         self.progress.expect_fewer(u64::from(self.job.rounds.saturating_sub(round - 1)));
-        seat.result.outcome = outcome;
+        runner.result.outcome = outcome;
+    }
+}
+
+/// Prefixes of the variables that allocators read.
+const SETTINGS: &[&str] = &["GLIBC_TUNABLES", "MALLOC_", "MIMALLOC_", "TCMALLOC_", "ZK_ALLOC_"];
+
+/// The relevant part of the environment.
+#[derive(Debug, Default)]
+pub(super) struct InheritedEnvironment {
+    /// The preloaded libraries that are not allocators, in the loader's syntax. Every run preloads them.
+    pub(super) preloaded: String,
+    /// Notes for the reader on the rest.
+    pub(super) remarks: Vec<String>,
+}
+
+impl InheritedEnvironment {
+    pub(super) fn observe() -> Self {
+        let variables =
+            env::vars_os().filter_map(|(name, value)| name.into_string().ok().zip(value.into_string().ok()));
+        Self::of(variables)
+    }
+
+    fn of(variables: impl Iterator<Item = (String, String)>) -> Self {
+        let mut found = Self::default();
+        let mut settings = Vec::new();
+        for (name, value) in variables {
+            if name == PRELOAD {
+                // ld.so(8) allows both separators.
+                let files: Vec<_> = value.split([':', ' ']).filter(|file| !file.is_empty()).collect();
+                let (allocators, others): (Vec<_>, Vec<_>) = files.into_iter().partition(|file| is_allocator(file));
+                found.preloaded = others.join(":");
+                found.remarks.extend(allocators.iter().map(|file| {
+                    format!("{PRELOAD} of this environment names {file}, an allocator: it is taken out for every run")
+                }));
+            } else if SETTINGS.iter().any(|prefix| name.starts_with(prefix)) {
+                settings.push(format!("{name}={value}"));
+            }
+        }
+        if !settings.is_empty() {
+            settings.sort();
+            let settings = settings.join(" ");
+            found
+                .remarks
+                .push(format!("This environment sets {settings}, for every arm that does not set it otherwise"));
+        }
+        found
+    }
+}
+
+fn is_allocator(file: &str) -> bool {
+    let path = if file.contains('/') { Some(PathBuf::from(file)) } else { libraries::found(&[file]) };
+    path.is_some_and(|path| target::is_allocator(&path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Settings from outside change the plain arms, and nothing else tells the reader.
+    #[test]
+    fn settings_from_outside_are_named_and_other_libraries_stay() {
+        let variables =
+            [("MIMALLOC_PURGE_DELAY", "9"), ("PATH", "/bin"), ("LD_PRELOAD", "libno-such.so /lib/other.so")];
+        let owned = variables.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        let found = InheritedEnvironment::of(owned.into_iter());
+        assert_eq!(found.preloaded, "libno-such.so:/lib/other.so");
+        assert_eq!(found.remarks.len(), 1, "{:?}", found.remarks);
+        assert!(found.remarks[0].contains("MIMALLOC_PURGE_DELAY=9"), "{:?}", found.remarks);
     }
 }

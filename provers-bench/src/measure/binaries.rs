@@ -2,7 +2,6 @@
 //! started builds the arms first.
 
 use super::interrupt::Interrupt;
-use super::stale;
 use crate::machine::build_info;
 use crate::plan::Contestant;
 use anyhow::{Context, bail};
@@ -10,8 +9,10 @@ use serde_json::Value;
 use std::collections::BTreeSet;
 use std::env;
 use std::ffi::OsString;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::SystemTime;
 
 /// Returns the folder with the binaries of `contestants`. If cargo started this process, builds them first. Fails if a
 /// binary is missing or older than its sources. Returns `None` if the user stopped the build.
@@ -35,7 +36,7 @@ fn up_to_date(contestants: &[Contestant]) -> anyhow::Result<PathBuf> {
     }
     check_all(contestants, &format!("beside this driver in {}", folder.display()), |name| folder.join(name).is_file())?;
     for binary in names.iter().map(|name| folder.join(name)).chain([driver]) {
-        if let Some(source) = stale::newer_source(&binary) {
+        if let Some(source) = newer_source(&binary) {
             bail!(
                 "{} is older than {}: `cargo build --release --bins` builds all again",
                 binary.display(),
@@ -207,10 +208,33 @@ fn described<'a>(metadata: &'a Value, package: &str) -> impl Iterator<Item = &'a
     metadata["packages"].as_array().into_iter().flatten().filter(move |found| found["name"] == package)
 }
 
+/// Returns a source of `binary` that changed after the build. Returns `None` if no source changed, or if cargo's list
+/// is not next to the binary. In the second case someone moved the binary on purpose.
+///
+/// The hash in [`build_info`] covers the harness and the allocator, but not a user's own prover. This check covers the
+/// prover too, so that driver and arms are not compared across two states of its sources.
+fn newer_source(binary: &Path) -> Option<PathBuf> {
+    let list = fs::read_to_string(binary.with_extension("d")).ok()?;
+    let built = modified(binary)?;
+    sources(&list).into_iter().find(|source| modified(source).is_some_and(|changed| changed > built))
+}
+
+fn modified(path: &Path) -> Option<SystemTime> {
+    fs::metadata(path).ok()?.modified().ok()
+}
+
+/// The prerequisites in a makefile of one rule, `target: source source`. A backslash escapes a space in a path.
+fn sources(list: &str) -> Vec<PathBuf> {
+    let Some((_, sources)) = list.split_once(": ") else { return Vec::new() };
+    let joined = sources.trim_end().replace("\\ ", "\0");
+    joined.split_whitespace().map(|path| path.replace('\0', " ").into()).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::plan;
+    use std::time::Duration;
 
     fn arguments(folder: &str) -> String {
         let cargo = Cargo { program: "cargo".into(), manifest_folder: "/w/bench".into(), package: "bench".into() };
@@ -250,5 +274,25 @@ mod tests {
             {"name": "other", "targets": [{"kind": ["bin"], "name": "with-jemalloc"}]},
         ]});
         assert_eq!(binaries_of(&metadata, "bench"), BTreeSet::from(["with-glibc".to_owned()]));
+    }
+
+    /// An arm from before a change of the prover must not be compared with an arm from after it.
+    #[test]
+    fn a_source_changed_after_the_build_is_found() {
+        let folder = std::env::temp_dir().join(format!("prove-bench stale {}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let [binary, list, old, new] = ["with-x", "with-x.d", "old.rs", "new one.rs"].map(|name| folder.join(name));
+        let escaped = |path: &Path| path.display().to_string().replace(' ', "\\ ");
+        for path in [&binary, &old, &new] {
+            fs::write(path, "").unwrap();
+        }
+        let built = SystemTime::now() + Duration::from_secs(60);
+        fs::File::open(&binary).unwrap().set_modified(built).unwrap();
+        assert_eq!(newer_source(&binary), None, "no list");
+        fs::write(&list, format!("{}: {} {}\n", escaped(&binary), escaped(&old), escaped(&new))).unwrap();
+        assert_eq!(newer_source(&binary), None, "all sources are older");
+        fs::File::open(&new).unwrap().set_modified(built + Duration::from_secs(1)).unwrap();
+        assert_eq!(newer_source(&binary).as_deref(), Some(new.as_path()));
+        fs::remove_dir_all(&folder).unwrap();
     }
 }

@@ -1,24 +1,21 @@
 //! Measures proofs in lockstep: rounds in random order, one proof at a time, each arm in its own processes.
 //!
 //! - `lockstep`: rounds and their order
-//! - `budget`, `schedule`: whether another arm or round may start
+//! - `schedule`: whether another arm or round may start
 //! - `slots`: proofs at fixed times instead of rounds
-//! - `seat`: one arm and its proofs
+//! - `arm_runner`: one arm and its proofs
 //! - `rss_watch`: memory over time
 //! - `process`: requests to one child, and its answers
 //! - `interrupt`: Ctrl-C
 //! - `binaries`: builds the arms' programs
-//! - `stale`: finds sources newer than a binary
 //! - `progress`: output during the run
 
+pub(crate) mod arm_runner;
 pub(crate) mod binaries;
-mod budget;
 pub(crate) mod interrupt;
 pub(crate) mod lockstep;
 pub(crate) mod process;
 pub(crate) mod progress;
 mod rss_watch;
 pub(crate) mod schedule;
-pub(crate) mod seat;
 mod slots;
-mod stale;

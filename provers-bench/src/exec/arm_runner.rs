@@ -1,8 +1,8 @@
 //! One arm: an allocator, and the results of the command's runs under it.
 
-use super::libraries::Entrant;
+use super::libraries::Candidate;
 use super::process::{Mark, Ran};
-use super::tree::{Mapped, Spent};
+use super::process_tree::{Mapped, Spent};
 use crate::machine::build_info;
 use crate::measure::process::Failure;
 use crate::protocol::Identity;
@@ -13,13 +13,13 @@ use std::time::Duration;
 
 /// Most memory readings that a run retains. A longer series is split into groups, and each group retains its highest
 /// reading.
-const MOST_POINTS: usize = 400;
+const MAX_POINTS: usize = 400;
 /// Messages of loaders and allocators that refuse a library or a setting.
 const COMPLAINTS: &[&str] = &["ERROR: ld.so: object", "<jemalloc>: "];
 
 /// The place of a run in the schedule.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Turn {
+pub(super) struct Trial {
     /// Number of the round, from 1.
     pub(super) round: u32,
     /// Place of the arm in the round, from 0.
@@ -27,8 +27,8 @@ pub(super) struct Turn {
 }
 
 /// An arm and its results.
-pub(super) struct Seat {
-    pub(super) entrant: Entrant,
+pub(super) struct ArmRunner {
+    pub(super) candidate: Candidate,
     pub(super) result: ArmResult,
     /// Runs so far.
     pub(super) runs: u32,
@@ -36,13 +36,13 @@ pub(super) struct Seat {
     mapped: Option<(usize, usize)>,
 }
 
-impl Seat {
-    pub(super) fn new(entrant: Entrant) -> Self {
-        let settings = entrant.variables().iter().map(|(name, value)| format!("{name}={value}")).collect();
+impl ArmRunner {
+    pub(super) fn new(candidate: Candidate) -> Self {
+        let settings = candidate.variables().iter().map(|(name, value)| format!("{name}={value}")).collect();
         let version =
-            entrant.package.as_ref().map_or_else(String::new, |(package, version)| format!("({package} {version})"));
+            candidate.package.as_ref().map_or_else(String::new, |(package, version)| format!("({package} {version})"));
         let identity = Identity {
-            allocator: entrant.arm.trim_end_matches("-tuned").into(),
+            allocator: candidate.arm.trim_end_matches("-tuned").into(),
             version,
             settings,
             confirmed: Vec::new(),
@@ -50,19 +50,19 @@ impl Seat {
             build: build_info::current(),
         };
         let result = ArmResult {
-            label: entrant.label.clone(),
-            arm: entrant.arm.clone(),
-            outcome: entrant.trouble.clone().unwrap_or(Outcome::Finished),
+            label: candidate.label.clone(),
+            arm: candidate.arm.clone(),
+            outcome: candidate.trouble.clone().unwrap_or(Outcome::Finished),
             known_to_fail: None,
             // An arm that never starts has no identity.
-            identity: entrant.trouble.is_none().then_some(identity),
+            identity: candidate.trouble.is_none().then_some(identity),
             summary: None,
             samples: Vec::new(),
             alone: Vec::new(),
             rss_over_time: Vec::new(),
             stderr: Vec::new(),
         };
-        Self { entrant, result, runs: 0, mapped: None }
+        Self { candidate, result, runs: 0, mapped: None }
     }
 
     pub(super) fn takes_part(&self) -> bool {
@@ -71,14 +71,14 @@ impl Seat {
 
     /// Adds a successful run: as one sample, or as one sample for each of its first `intervals` intervals between
     /// marks.
-    pub(super) fn add(&mut self, ran: &Ran, turn: Turn, intervals: Option<usize>) {
+    pub(super) fn add(&mut self, ran: &Ran, trial: Trial, intervals: Option<usize>) {
         self.runs += 1;
         match intervals {
-            None => self.result.samples.push(whole(ran, turn)),
-            Some(intervals) => self.result.samples.extend(between(&ran.marks, turn, intervals)),
+            None => self.result.samples.push(whole(ran, trial)),
+            Some(intervals) => self.result.samples.extend(between(&ran.marks, trial, intervals)),
         }
         if self.result.rss_over_time.is_empty() {
-            self.result.rss_over_time = points(&ran.rss_over_time, turn.round);
+            self.result.rss_over_time = points(&ran.rss_over_time, trial.round);
         }
         if let Mapped::In { programs, of } = ran.mapped {
             self.mapped = self.mapped.max(Some((of, programs)));
@@ -89,10 +89,10 @@ impl Seat {
     /// Why a run does not count, judged by the library's mapping and by complaints on stderr.
     pub(super) fn objection(&self, ran: &Ran) -> Option<String> {
         let complaint = ran.stderr.iter().find(|line| COMPLAINTS.iter().any(|words| line.contains(words)));
-        if let Some(line) = complaint.filter(|_| !self.entrant.variables().is_empty()) {
+        if let Some(line) = complaint.filter(|_| !self.candidate.variables().is_empty()) {
             return Some(format!("it did not take: {line}"));
         }
-        match (&ran.mapped, self.entrant.file()) {
+        match (&ran.mapped, self.candidate.file()) {
             (Mapped::NotIn(program), Some(file)) => Some(format!(
                 "{file} was not mapped in {}, which has much of the memory (/proc/PID/maps)",
                 program.display()
@@ -104,7 +104,7 @@ impl Seat {
     /// Records at the end whether the library was mapped. Fails an arm whose processes were all too short to be
     /// inspected.
     pub(super) fn conclude(&mut self) {
-        let (Some(file), true) = (self.entrant.file(), self.takes_part() && self.runs > 0) else { return };
+        let (Some(file), true) = (self.candidate.file(), self.takes_part() && self.runs > 0) else { return };
         match self.mapped {
             Some((of, programs)) => {
                 let seen = format!("{file} mapped in {programs} of {of} programs of a run");
@@ -119,10 +119,10 @@ impl Seat {
 }
 
 /// The outcome of an arm after a failure.
-pub(super) fn outcome_of(failure: &Failure, turn: Turn) -> Outcome {
+pub(super) fn outcome_of(failure: &Failure, trial: Trial) -> Outcome {
     match failure {
         Failure::Interrupted => Outcome::Interrupted,
-        failure => Outcome::Failed { round: turn.round, reason: failure.to_string() },
+        failure => Outcome::Failed { round: trial.round, reason: failure.to_string() },
     }
 }
 
@@ -142,28 +142,28 @@ fn sample(wall: Duration, spent: Spent, rss_bytes: u64, peak_rss_bytes: u64) -> 
     }
 }
 
-fn whole(ran: &Ran, turn: Turn) -> Proof {
+fn whole(ran: &Ran, trial: Trial) -> Proof {
     let mut sample = sample(ran.wall, ran.spent, ran.last_rss_bytes, ran.peak_rss_bytes);
     sample.gauges.insert("programs".into(), ran.programs as u64);
-    Proof { process: turn.round - 1, round: turn.round, order: turn.order, byte_seconds: None, sample }
+    Proof { process: trial.round - 1, round: trial.round, order: trial.order, byte_seconds: None, sample }
 }
 
 /// The samples of the first `intervals` intervals between marks. The first interval is cold. Warm intervals are
 /// numbered across all runs.
-fn between(marks: &[Mark], turn: Turn, intervals: usize) -> impl Iterator<Item = Proof> {
-    let process = turn.round - 1;
+fn between(marks: &[Mark], trial: Trial, intervals: usize) -> impl Iterator<Item = Proof> {
+    let process = trial.round - 1;
     let warm_each = intervals.saturating_sub(1) as u32;
     (0_u32..).zip(marks.windows(2)).take(intervals).filter_map(move |(index, pair)| {
         let [from, to] = pair else { return None };
         let sample = sample(to.at - from.at, to.spent.since(from.spent), to.rss_bytes, to.peak_rss_bytes);
         let round = if index == 0 { 0 } else { process * warm_each + index };
-        Some(Proof { process, round, order: turn.order, byte_seconds: None, sample })
+        Some(Proof { process, round, order: trial.order, byte_seconds: None, sample })
     })
 }
 
 fn points(seen: &[(Duration, u64)], round: u32) -> Vec<RssPoint> {
-    let together = seen.len().div_ceil(MOST_POINTS).max(1);
-    let highest = seen.chunks(together).filter_map(|chunk| chunk.iter().max_by_key(|(_, bytes)| *bytes));
+    let group_size = seen.len().div_ceil(MAX_POINTS).max(1);
+    let highest = seen.chunks(group_size).filter_map(|chunk| chunk.iter().max_by_key(|(_, bytes)| *bytes));
     highest.map(|&(at, rss_bytes)| RssPoint { round, at_ms: at.as_millis() as u32, rss_bytes }).collect()
 }
 
@@ -182,11 +182,11 @@ mod tests {
     fn the_first_interval_of_a_run_is_cold_and_the_others_are_numbered_over_all_runs() {
         let marks: Vec<_> = [5, 105, 135, 165, 195].map(mark).into();
         let rounds = |round| -> Vec<_> {
-            between(&marks, Turn { round, order: 0 }, 3).map(|proof| (proof.process, proof.round)).collect()
+            between(&marks, Trial { round, order: 0 }, 3).map(|proof| (proof.process, proof.round)).collect()
         };
         assert_eq!(rounds(1), [(0, 0), (0, 1), (0, 2)], "a fourth is not paired with anything");
         assert_eq!(rounds(2), [(1, 0), (1, 3), (1, 4)]);
-        let cold = between(&marks, Turn { round: 1, order: 0 }, 3).next().unwrap().sample;
+        let cold = between(&marks, Trial { round: 1, order: 0 }, 3).next().unwrap().sample;
         assert_eq!((cold.wall_ns, cold.user_ns, cold.peak_rss_bytes), (100_000_000, 100_000_000, 210));
     }
 
@@ -195,7 +195,7 @@ mod tests {
     fn a_long_curve_is_thinned_and_keeps_its_peak() {
         let seen: Vec<_> = (0..10_000).map(|at| (Duration::from_millis(at), if at == 5_003 { 9 } else { 1 })).collect();
         let points = points(&seen, 1);
-        assert!(points.len() <= MOST_POINTS && points.iter().any(|point| point.rss_bytes == 9), "{}", points.len());
+        assert!(points.len() <= MAX_POINTS && points.iter().any(|point| point.rss_bytes == 9), "{}", points.len());
         assert_eq!(super::points(&seen[..3], 1).len(), 3);
     }
 }

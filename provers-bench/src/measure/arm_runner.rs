@@ -16,7 +16,7 @@ use std::time::Duration;
 const CURVE_POINTS: usize = 600;
 
 /// An arm, with its child while one runs.
-pub(crate) struct Seat<'a> {
+pub(crate) struct ArmRunner<'a> {
     pub(crate) contestant: &'a Contestant,
     pub(crate) result: ArmResult,
     /// Proofs planned in total, including those already in its samples.
@@ -28,7 +28,7 @@ pub(crate) struct Seat<'a> {
 
 /// A proof to make: its place in the run, and its input.
 #[derive(Clone, Copy)]
-pub(crate) struct Turn {
+pub(crate) struct Trial {
     /// Number of the arm's process, from 0, as in the samples.
     pub(crate) process: u32,
     pub(crate) round: u32,
@@ -36,14 +36,14 @@ pub(crate) struct Turn {
     pub(crate) input: u64,
 }
 
-impl Turn {
+impl Trial {
     /// The report plots memory over time for two proofs of the first process: the cold one and the first warm one.
     fn is_kept_over_time(&self) -> bool {
         self.process == 0 && self.round <= 1
     }
 }
 
-impl<'a> Seat<'a> {
+impl<'a> ArmRunner<'a> {
     pub(crate) fn new(contestant: &'a Contestant, expected: u64) -> Self {
         let result = ArmResult {
             label: contestant.label.clone(),
@@ -101,24 +101,24 @@ impl<'a> Seat<'a> {
     }
 
     /// Proves once. A finished proof is added to the samples even if it makes the arm fail.
-    pub(crate) fn prove(&mut self, turn: Turn, limit: Duration) -> Result<(), Outcome> {
+    pub(crate) fn prove(&mut self, trial: Trial, limit: Duration) -> Result<(), Outcome> {
         let Some(child) = &mut self.child else { return Ok(()) };
-        let Turn { round, input, .. } = turn;
+        let Trial { round, input, .. } = trial;
         let watch = RssWatch::start(child.id());
         let answer = child.prove(round, input, limit);
         let seen = watch.stop();
-        if turn.is_kept_over_time() {
+        if trial.is_kept_over_time() {
             let points = seen.iter().map(|&(at_ms, rss_bytes)| RssPoint { round, at_ms, rss_bytes });
             self.result.rss_over_time.extend(points);
         }
-        self.take_in(turn, answer, |sample| byte_seconds(&seen, Duration::from_nanos(sample.wall_ns)))
+        self.take_in(trial, answer, |sample| byte_seconds(&seen, Duration::from_nanos(sample.wall_ns)))
     }
 
     /// Proves once at its fixed time. The memory of the turn is added by [`turn_ended`](Self::turn_ended).
-    pub(crate) fn prove_on_time(&mut self, turn: Turn, limit: Duration) -> Result<(), Outcome> {
+    pub(crate) fn prove_on_time(&mut self, trial: Trial, limit: Duration) -> Result<(), Outcome> {
         let Some(child) = &mut self.child else { return Ok(()) };
-        let answer = child.prove(turn.round, turn.input, limit);
-        self.take_in(turn, answer, |_| None)
+        let answer = child.prove(trial.round, trial.input, limit);
+        self.take_in(trial, answer, |_| None)
     }
 
     /// The process of the current child; `None` without one.
@@ -144,12 +144,12 @@ impl<'a> Seat<'a> {
     /// Takes in a proof. It is added to the samples even if it makes the arm fail.
     fn take_in(
         &mut self,
-        turn: Turn,
+        trial: Trial,
         answer: Result<(Sample, Option<String>), Failure>,
         byte_seconds: impl FnOnce(&Sample) -> Option<u64>,
     ) -> Result<(), Outcome> {
-        let Turn { process, round, order, .. } = turn;
-        let (sample, refusal) = answer.map_err(|failure| outcome_of(&failure, turn))?;
+        let Trial { process, round, order, .. } = trial;
+        let (sample, refusal) = answer.map_err(|failure| outcome_of(&failure, trial))?;
         self.made += 1;
         let reason = self.objection(&sample, refusal);
         let byte_seconds = byte_seconds(&sample);
@@ -159,23 +159,23 @@ impl<'a> Seat<'a> {
 
     /// Makes one proof in a process that was [started](Self::start) for it, reads its resident memory after 1 and 10
     /// idle seconds, and ends the process.
-    pub(crate) fn prove_alone(&mut self, turn: Turn, limit: Duration, interrupt: &Interrupt) -> Result<(), Outcome> {
+    pub(crate) fn prove_alone(&mut self, trial: Trial, limit: Duration, interrupt: &Interrupt) -> Result<(), Outcome> {
         let Some(child) = &mut self.child else { return Ok(()) };
-        let (pid, answer) = (child.id(), child.prove(turn.round, turn.input, limit));
-        let (sample, refusal) = answer.map_err(|failure| outcome_of(&failure, turn))?;
+        let (pid, answer) = (child.id(), child.prove(trial.round, trial.input, limit));
+        let (sample, refusal) = answer.map_err(|failure| outcome_of(&failure, trial))?;
         self.made += 1;
         if let Some(reason) = self.objection(&sample, refusal) {
-            return Err(Outcome::Failed { round: turn.round, reason });
+            return Err(Outcome::Failed { round: trial.round, reason });
         }
         interrupt.sleep(Duration::from_secs(1));
         let rss_after_1_s_bytes = memory::rss_bytes_of(pid);
         interrupt.sleep(Duration::from_secs(9));
         let rss_after_10_s_bytes = memory::rss_bytes_of(pid);
         if !interrupt.is_raised() {
-            let (pass, order) = (turn.process, turn.order);
+            let (pass, order) = (trial.process, trial.order);
             self.result.alone.push(AloneProof { pass, order, rss_after_1_s_bytes, rss_after_10_s_bytes, sample });
         }
-        self.end_child(turn)
+        self.end_child(trial)
     }
 
     /// Why a proof does not count; `None` if it counts.
@@ -199,7 +199,7 @@ impl<'a> Seat<'a> {
     }
 
     /// Lets the child exit by itself. A failing exit fails the arm.
-    pub(crate) fn end_child(&mut self, last: Turn) -> Result<(), Outcome> {
+    pub(crate) fn end_child(&mut self, last: Trial) -> Result<(), Outcome> {
         let Some(child) = self.child.take() else { return Ok(()) };
         self.result.stderr = child.finish().map_err(|failure| outcome_of(&failure, last))?;
         Ok(())
@@ -207,8 +207,8 @@ impl<'a> Seat<'a> {
 }
 
 /// The outcome of an arm after `failure`.
-pub(crate) fn outcome_of(failure: &Failure, turn: Turn) -> Outcome {
-    let Turn { process, round, .. } = turn;
+pub(crate) fn outcome_of(failure: &Failure, trial: Trial) -> Outcome {
+    let Trial { process, round, .. } = trial;
     match failure {
         Failure::Interrupted => Outcome::Interrupted,
         // Rounds are numbered across all processes; cold rounds are not, so the reason names the process.
