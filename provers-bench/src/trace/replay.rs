@@ -3,10 +3,10 @@
 use super::script::Script;
 use crate::arms::DEFAULT_SET;
 use crate::machine::memory;
+use crate::measure::arm_runner;
 use crate::measure::binaries;
 use crate::measure::interrupt::Interrupt;
 use crate::measure::process::{ChildProcess, Failure};
-use crate::measure::seat;
 use crate::plan::Contestant;
 use crate::plan::values::bytes;
 use crate::protocol::records::{self, Header};
@@ -141,7 +141,7 @@ impl<'a> Row<'a> {
         let (path, requires) = (file.display().to_string(), owned(arm.confirms));
         let request = Request::Replay { script: path, shape: script.shape, requires };
         let (identity, replayed) = child.replay(&request, PATIENCE)?;
-        seat::check_build(&identity, &binary)?;
+        arm_runner::check_build(&identity, &binary)?;
         child.finish()?;
         let broken = arm.holds.iter().find_map(|condition| condition.broken_by(&replayed.sample));
         self.settings = identity.settings;

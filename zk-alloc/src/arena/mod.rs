@@ -26,8 +26,8 @@ use crate::arena::front::{Cache, Totals};
 pub use crate::arena::heap::NotFreeable;
 use crate::arena::heap::SizeClasses;
 use crate::arena::pages::layout;
-use crate::arena::pages::layout::{Density, RunUse};
 pub(crate) use crate::arena::pages::layout::HugeAdvice;
+use crate::arena::pages::layout::{Density, RunUse};
 #[cfg(feature = "c-api")]
 use crate::arena::pages::lengths::Lengths;
 use crate::arena::pages::region::Region;
