@@ -17,7 +17,6 @@
 //!
 // Rustdoc takes the first of two definitions of a link, so the links above hold here. Those in the README lead to the sources.
 #![doc = include_str!("../README.md")]
-// A module imports only modules that stand below it in the order of tests/layering.rs.
 mod allocator;
 mod arena;
 mod background;

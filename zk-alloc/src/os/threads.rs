@@ -6,9 +6,6 @@ use std::mem::{MaybeUninit, transmute};
 use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// The number of keys whose values glibc stores in the thread itself (`PTHREAD_KEY_2NDLEVEL_SIZE`). For other keys it calls `calloc`
-/// at a thread's first store. A signal handler that interrupted `malloc` must not do that.
-
 // A handler for a signal of the operator's choice.
 
 /// Names without `SIG`, which may also stand before them.
@@ -164,6 +161,8 @@ pub(crate) fn thread_id() -> usize {
     unsafe { libc::pthread_self() as usize }
 }
 
+/// The number of keys whose values glibc stores in the thread itself (`PTHREAD_KEY_2NDLEVEL_SIZE`). For other keys it calls `calloc`
+/// at a thread's first store. A signal handler that interrupted `malloc` must not do that.
 #[cfg(target_env = "gnu")]
 const KEYS_WITHOUT_MALLOC: u32 = 32;
 

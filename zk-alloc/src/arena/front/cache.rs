@@ -16,8 +16,6 @@ use crate::tuning;
 /// Where the addresses of a thread's blocks lie, class by class.
 pub(crate) type Blocks = [AtomicU64; classes::PLACES];
 
-/// Blocks with which one that is freed is compared, to notice that it was freed before.
-
 // A page run that a thread caches, in one word.
 
 /// A run of pages: the number of its first page, and in the lowest bits how many pages it has, in pages of 4 KiB.
@@ -57,6 +55,7 @@ impl Run {
     }
 }
 
+/// Blocks with which one that is freed is compared, to notice that it was freed before.
 #[cfg(feature = "c-api")]
 const LAST: usize = 3;
 

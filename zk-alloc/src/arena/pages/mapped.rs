@@ -18,8 +18,6 @@ use crate::arena::pages::bitmap::Bitmap;
 use crate::sync::{AtomicU64, Ordering};
 use crate::{os, tuning};
 
-/// See the module's documentation.
-
 /// The edges of mappings in all zones. Below zero for an instant, while one thread counts what another took away.
 static EDGES: AtomicIsize = AtomicIsize::new(0);
 
@@ -126,6 +124,7 @@ fn count(new: usize, gone: usize) {
     EDGES.fetch_add(new as isize - gone as isize, Ordering::Relaxed);
 }
 
+/// See the module's documentation.
 #[derive(Debug)]
 pub(crate) struct Mapped {
     ready: Bitmap<'static>,

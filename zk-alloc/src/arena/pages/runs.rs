@@ -141,8 +141,6 @@ impl Runs {
     }
 }
 
-/// Classes of lengths. Up to 7 pages each length has its own. Beyond, there are four to a doubling, and two from [`COARSE`] on.
-
 /// The lower bits of each word: a length in pages. Longer runs are not remembered.
 const LENGTH_BITS: u32 = 28;
 const LENGTH: u64 = (1 << LENGTH_BITS) - 1;
@@ -218,6 +216,7 @@ fn kind(generation: u64, from: usize, wanted: Wanted) -> u64 {
     hasher.finish()
 }
 
+/// Classes of lengths. Up to 7 pages each length has its own. Beyond, there are four to a doubling, and two from [`COARSE`] on.
 #[cfg(not(loom))]
 const CLASSES: usize = 68;
 /// The models have two classes, so that a search takes few loads: shorter than [`LONG`], and all others.

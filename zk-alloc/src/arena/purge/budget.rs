@@ -20,7 +20,6 @@ pub(crate) fn set_retained(bytes: usize) {
 }
 
 /// What [`set_retained`] said last.
-
 #[cfg(test)]
 pub(crate) fn retained_limit() -> usize {
     RETAINED_BYTES.load(Ordering::Relaxed)

@@ -36,15 +36,12 @@ static WATCHED: AtomicU64 = AtomicU64::new(0);
 /// Where that thread sleeps.
 static PARKER: Parking = Parking::new();
 
-/// The rule by which free memory is purged.
-
 /// Ticks per window.
 pub(crate) const TICKS: usize = 8;
 /// Windows that count while a process is busy. A proof may take longer than a window, and reach its peak for a moment only.
 const WINDOWS: usize = 8;
 
-/// The facts of one tick.
-
+/// The rule by which free memory is purged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Policy {
     /// The length of the window, in nanoseconds; 0 purges nothing.
@@ -458,6 +455,7 @@ pub(crate) struct Window {
     has_paused: bool,
 }
 
+/// The facts of one tick.
 #[derive(Clone, Copy, Debug)]
 struct Tick {
     live_bytes: usize,
