@@ -19,9 +19,9 @@ use crate::{counters, open_phases, os, tuning};
 pub(crate) enum Reason {
     /// A request was served above the peak limit.
     Peak,
-    /// A request of so many bytes does not fit below the cap.
+    /// A request of `bytes` does not fit below the cap.
     Cap { bytes: usize },
-    /// A control group of the process misses so many bytes.
+    /// A control group of the process lacks `missing_bytes`.
     Pressure { missing_bytes: usize },
     /// So many of the resident bytes were not needed for a while. The program's threads purge a part of them, for the time of `ticks` ticks.
     Time { resident_bytes: usize, surplus_bytes: usize, ticks: usize, by: Caller },
@@ -63,8 +63,10 @@ pub(crate) fn alloc_within_budget(arena: &Arena, size: usize, align: usize, cont
             Some(at)
         }
         Err(Shortage::Full | Shortage::Refused) => None,
+        // No purge makes room for it.
+        Err(Shortage::OverBudget) if size > budget::max_bytes() => None,
         Err(Shortage::OverBudget) => {
-            if ask_for_untouched(arena, size) {
+            if ask_for_untouched(arena) {
                 if let Ok(at) = arena.try_alloc(size, align, contents, Limit::Cap) {
                     return Some(at);
                 }
@@ -87,10 +89,10 @@ pub(crate) fn alloc_within_budget(arena: &Arena, size: usize, align: usize, cont
     }
 }
 
-/// Asks the kernel how much of the accounted memory nobody has touched yet, so that the cap does not count it. Asks rarely, and about
-/// [a part](tuning::ask_bytes) of the memory at a time. Returns whether that may make room for `size` bytes.
-fn ask_for_untouched(arena: &Arena, size: usize) -> bool {
-    if size > budget::max_bytes() || !budget::may_ask_for_untouched() {
+/// Asks the kernel how much of the accounted memory is untouched, so that the cap does not count it. Asks rarely, and about
+/// [a part](tuning::ask_bytes) of the memory at a time. Returns whether that may make room.
+fn ask_for_untouched(arena: &Arena) -> bool {
+    if !budget::may_ask_for_untouched() {
         return false;
     }
     let mut left = tuning::ask_bytes();
