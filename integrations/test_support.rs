@@ -1,4 +1,4 @@
-//! What the tests of the adapters share.
+//! Helpers for the tests of the adapters.
 #![allow(dead_code, reason = "each test uses a part of it")]
 
 use std::hint::black_box;

@@ -21,7 +21,6 @@ six() {
 }
 
 # A verdict needs 6 rounds in 4 processes. Sizes below the default keep a proof under 12 s.
-measure smoke plonky3 --smoke
 six plonky3 plonky3
 six plonky2 plonky2 --rounds 6 --processes 4
 six jolt jolt --rounds 6 --processes 4

@@ -10,7 +10,7 @@
 //! implements [`Workload`], lists its [`Prover`]s in a `static`, and has one line for each binary: [`driver!`] and
 //! [`arm!`]. `docs/benchmarking.md` has the steps, and `examples/your-prover` is a whole package.
 //!
-//! The modules, from the top down. Each uses only modules below it (`tests/layering.rs`).
+//! The modules, from the top down. Each uses only modules below it.
 //!
 //! - `driver`: from a command line to an exit code
 //! - `cli`: the command line

@@ -29,7 +29,7 @@ pub(crate) fn map<K, V>() -> Map<K, V> {
 /// The most threads that are told apart. Spans that others enter are not recorded.
 const MOST_THREADS: usize = 1024;
 
-/// What was recorded so far.
+/// The spans and figures that were recorded so far.
 #[derive(Debug)]
 pub(crate) struct Recording {
     began: Instant,

@@ -3,23 +3,14 @@
 use super::curves::curves;
 use super::facts::{self, command};
 use super::notes::notes;
-use super::table::{Style, table, table_fitting};
+use super::table::{Style, table};
 use super::words::{self, Finding};
 use crate::results::record::{Run, WorkloadResult};
 use crate::results::timed::Timed;
 use crate::together::Concurrent;
 
-/// One workload as a terminal of `width` columns shows it.
-pub(super) fn on_a_terminal(run: &Run, workload: &WorkloadResult, width: u16) -> String {
-    section_with(run, workload, Style::Terminal, &table_fitting(workload, width))
-}
-
 /// One workload: heading, table, and the notes below it.
 pub(crate) fn section(run: &Run, workload: &WorkloadResult, style: Style) -> String {
-    section_with(run, workload, style, &table(workload, style))
-}
-
-fn section_with(run: &Run, workload: &WorkloadResult, style: Style, table: &str) -> String {
     let WorkloadResult { workload: name, log_rows, about, threads, .. } = workload;
     let mut details = format!("{}, seed {}", rounds(workload), run.seed);
     let mut title = name.clone();
@@ -31,7 +22,7 @@ fn section_with(run: &Run, workload: &WorkloadResult, style: Style, table: &str)
         Style::Terminal => format!("{title}: {about}\n{details}\n"),
         Style::Markdown => format!("### {title}\n\n{}; {details}.\n\n", inert(about)),
     };
-    let mut text = heading + table + "\n";
+    let mut text = heading + &table(workload, style) + "\n";
     for note in notes(run, workload) {
         match style {
             Style::Terminal => text += &format!("{note}\n"),

@@ -149,12 +149,12 @@ fn min_withheld_bytes(arena: &Arena) -> usize {
     too_short.map_or(tuning::fork_run_min_bytes(), |log2| 2 << log2)
 }
 
-/// Gives back all runs that are withheld.
+/// Releases all runs that are withheld.
 fn give_all_back(arena: &Arena, is_in_child: bool) {
     for index in (0..COUNT.load(Ordering::Acquire).min(RUNS)).rev() {
         let Withheld { at, bytes } = &WITHHELD[index];
         let (at, bytes) = (at.load(Ordering::Relaxed), bytes.load(Ordering::Relaxed));
-        // First: a child that another thread forks meanwhile must not give it back once more.
+        // First: a child that another thread forks now must not release the run a second time.
         COUNT.store(index, Ordering::Release);
         if let Some(at) = NonNull::new(std::ptr::with_exposed_provenance_mut::<u8>(at)) {
             let zone = arena.region.zone(arena.region.zone_of(at));

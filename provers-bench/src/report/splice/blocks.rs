@@ -12,9 +12,6 @@ use anyhow::{Context, bail};
 use std::collections::{BTreeMap, BTreeSet};
 use zk_alloc::tuning::CONSTANTS;
 
-/// Width of the terminal that pages show.
-const TERMINAL_COLUMNS: u16 = 80;
-
 /// A block of a page.
 pub(super) struct Block {
     pub(super) text: String,
@@ -37,14 +34,6 @@ pub(super) fn block(what: &str, kept: &Kept) -> anyhow::Result<Block> {
     }
     match (kind, &sources[..], &found[..]) {
         ("tables", [Source { workload: None, .. }], [run]) => Ok(Block { text: tables(run), picture: None }),
-        ("terminal", [source @ Source { workload: Some(_), .. }], [run]) => {
-            let text = format!(
-                "```text\n{}```\n\n{}",
-                text::on_a_terminal(run, source.of(run)?, TERMINAL_COLUMNS),
-                provenance(&found)
-            );
-            Ok(Block { text, picture: None })
-        }
         ("rows", ..) => {
             let text = format!("{}\n{}", summary(&rows(&sources, &found)?), provenance_in_brief(&found));
             Ok(Block { text, picture: None })
@@ -62,8 +51,7 @@ pub(super) fn block(what: &str, kept: &Kept) -> anyhow::Result<Block> {
         }
         _ => {
             bail!(
-                "{what:?} is none of: constants, tables RUN, terminal RUN/WORKLOAD, rows RUN/WORKLOAD ..., summary RUN/WORKLOAD ..., \
-                 ablation RUN ..."
+                "{what:?} is none of: constants, tables RUN, rows RUN/WORKLOAD ..., summary RUN/WORKLOAD ..., ablation RUN ..."
             )
         }
     }

@@ -3,7 +3,6 @@
 //! A block between two markers in a Markdown file is generated from a run. The first marker is one of these:
 //!
 //! - `<!-- prove-bench: tables plonky3 -->`: all tables of the run docs/data/runs/plonky3.json
-//! - `<!-- prove-bench: terminal smoke/whir -->`: one workload, as the terminal shows it
 //! - `<!-- prove-bench: rows plonky3/poseidon2 jolt/dory -->`: a row for each workload
 //! - `<!-- prove-bench: summary plonky3/poseidon2 jolt/dory -->`: the same, and the picture
 //!   docs/results.svg

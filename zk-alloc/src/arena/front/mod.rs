@@ -375,7 +375,7 @@ impl Claiming {
         if before == by || self.0.compare_exchange(before, by, Ordering::Acquire, Ordering::Relaxed).is_err() {
             return;
         }
-        // The claimed caches are a list: a thread that exits meanwhile is not among `caches` any more.
+        // The claimed caches are a list: a thread that exits during the claim is not among `caches` any more.
         let mut last: *const Cache = ptr::null();
         let mut others = 0;
         for cache in caches.filter(|cache| cache.has_blocks()) {
@@ -401,7 +401,7 @@ impl Claiming {
 
 // Sums over the threads that live, and those that lived.
 
-/// What threads requested and gave back since the process started.
+/// Bytes and calls of all threads, requested and freed, since the process started.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Sums {
     pub(crate) runs: Totals,
