@@ -109,8 +109,11 @@ fn step(bitmap: Bitmap<'_>, bits: &mut [bool], op: Op) {
             assert_eq!(bitmap.count(start, n), bits[start..start + n].iter().filter(|&&bit| bit).count());
             assert_eq!(bitmap.count_with(bitmap, start, n), bitmap.count(start, n));
             let none: Vec<AtomicU64> = (0..Bitmap::words_for(BITS)).map(|_| AtomicU64::new(0)).collect();
-            let last = bitmap.last_run_without(Bitmap::new(&none), start, start + n);
-            assert_eq!(last, runs(bits, start, n).last().copied());
+            for max in [usize::MAX, n.div_ceil(2).max(1)] {
+                let last = bitmap.last_run_without(Bitmap::new(&none), start, start + n, max);
+                let top = |(start, len): (usize, usize)| (start + len - len.min(max), len.min(max));
+                assert_eq!(last, runs(bits, start, n).last().copied().map(top));
+            }
         }
     }
 }
@@ -261,6 +264,18 @@ fn a_search_for_short_aligned_runs_looks_at_a_bounded_number_of_words() {
         let most = (0..10_000).map(|_| steps_of(|| zone.claim_first_fit(0, n, align, 0).expect("room")).0).max();
         assert!(most <= Some(MAX_STEPS), "{most:?} words for {n} pages at {align}");
     }
+}
+
+/// A request purges a few MiB of free memory, however much lies in one run.
+#[test]
+fn a_part_of_a_free_run_is_found_without_reading_the_rest_of_the_run() {
+    let bits = |fill: u64| -> Bitmap<'static> {
+        Bitmap::new(Box::leak((0..PAGES / 64).map(|_| AtomicU64::new(fill)).collect()))
+    };
+    let (resident, used) = (bits(u64::MAX), bits(0));
+    let (steps, found) = steps_of(|| resident.last_run_without(used, 0, PAGES, 1024));
+    assert_eq!(found, Some((PAGES - 1024, 1024)));
+    assert!(steps <= 1024 / 64 + 1, "{steps} words");
 }
 
 /// The first search that finds nothing looks at all of the zone.

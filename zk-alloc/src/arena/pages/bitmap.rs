@@ -179,9 +179,12 @@ impl<'a> Bitmap<'a> {
         masks(start, n).map(|(word, mask)| (either(word) & mask).count_ones() as usize).sum()
     }
 
-    /// The highest run of bits in `[from, end)` that are set here and clear in `taken`, as `(start, length)`.
-    pub(crate) fn last_run_without(self, taken: Self, from: usize, end: usize) -> Option<(usize, usize)> {
+    /// The highest run of bits in `[from, end)` that are set here and clear in `taken`, as `(start, length)`. Of a longer run, only the
+    /// highest `max` bits.
+    pub(crate) fn last_run_without(self, taken: Self, from: usize, end: usize, max: usize) -> Option<(usize, usize)> {
         let left = |word: usize| {
+            #[cfg(all(test, not(loom)))]
+            steps::count();
             let bits = self.words[word].load(Ordering::Relaxed) & !taken.words[word].load(Ordering::Relaxed);
             let within = |bit: usize| low_bits(bit.saturating_sub(word * WORD_BITS).min(WORD_BITS));
             bits & within(end) & !within(from)
@@ -193,12 +196,13 @@ impl<'a> Bitmap<'a> {
         let top = highest(bits) + 1;
         let mut run = (bits << (WORD_BITS - top)).leading_ones() as usize;
         let (end, mut reaches_down) = (word * WORD_BITS + top, run == top);
-        while reaches_down && word > first {
+        while reaches_down && word > first && run < max {
             word -= 1;
             let more = left(word).leading_ones() as usize;
             run += more;
             reaches_down = more == WORD_BITS;
         }
+        let run = run.min(max);
         Some((end - run, run))
     }
 

@@ -78,9 +78,9 @@ impl Moved {
         edges >= usize::from(self.is_moved_before(start)) + usize::from(self.is_moved_at(start + n))
     }
 
-    /// The highest run of moved pages in `[0, end)` that are not in `used`, as `(start, length)`; `None` if there is none.
-    pub(crate) fn last_free(&self, used: Bitmap<'static>, end: usize) -> Option<(usize, usize)> {
-        if is_any() { self.pages.last_run_without(used, 0, end) } else { None }
+    /// The highest run of moved pages in `within` that are not in `used`, as `(start, length)`; `None` if there is none.
+    pub(crate) fn last_free(&self, used: Bitmap<'static>, within: Range<usize>) -> Option<(usize, usize)> {
+        if is_any() { self.pages.last_run_without(used, within.start, within.end, usize::MAX) } else { None }
     }
 
     /// Whether a run that is freed is purged at once, because there are so many moved mappings.

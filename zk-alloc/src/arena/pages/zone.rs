@@ -58,6 +58,8 @@ pub(crate) struct Zone {
     spec: ZoneSpec,
     /// The page below which the next trim continues; 0 to begin at the top.
     trimmed_to: AtomicUsize,
+    /// The page below which the next search for moved mappings continues; 0 to begin at the top.
+    renewed_to: AtomicUsize,
     /// The page at which the next question for untouched memory continues.
     asked_to: AtomicUsize,
 }
@@ -99,6 +101,7 @@ impl Zone {
             huge: HugePages::new(&spec, forbidden),
             spec,
             trimmed_to: AtomicUsize::new(0),
+            renewed_to: AtomicUsize::new(0),
             asked_to: AtomicUsize::new(0),
         })
     }
@@ -849,12 +852,11 @@ impl Zone {
         let mut is_around = begun.is_none();
         while !allowance.is_spent() {
             let from = end.saturating_sub(allowance.words.saturating_mul(WORD_BITS)).max(lowest);
-            let found = resident.last_run_without(self.runs.used(), from, end);
+            let found = resident.last_run_without(self.runs.used(), from, end, self.pages(allowance.bytes));
             if let Some((start, len)) = found {
-                let wanted = self.pages(allowance.bytes).min(len);
-                let went = self.trim_run(start + len - wanted, wanted, how);
+                let went = self.trim_run(start, len, how);
                 allowance.spend(went, 1, (end - start) / WORD_BITS);
-                (gone, end) = (gone + went, start + len - wanted);
+                (gone, end) = (gone + went, start);
                 continue;
             }
             allowance.spend(0, 0, (end - from) / WORD_BITS + 1);
@@ -896,14 +898,22 @@ impl Zone {
     }
 
     /// Replaces the mappings that moves left, and of which all free pages were purged, as far as that is done within some system calls.
+    /// The next call continues below.
     fn renew_purged(&self, allowance: &mut Allowance) {
-        let mut end = self.mapped_end();
+        let top = self.mapped_end();
+        let mut end =
+            Some(self.renewed_to.swap(0, Ordering::Relaxed)).filter(|&page| page > 0 && page < top).unwrap_or(top);
         for _ in 0..tuning::renewed_at_once() {
             if allowance.is_spent() {
-                return;
+                break;
             }
-            allowance.spend(0, 1, 1);
-            let Some((start, len)) = self.moved.last_free(self.runs.used(), end) else { return };
+            let from = end.saturating_sub(allowance.words.saturating_mul(WORD_BITS));
+            let Some((start, len)) = self.moved.last_free(self.runs.used(), from..end) else {
+                allowance.spend(0, 0, (end - from) / WORD_BITS + 1);
+                end = from;
+                break;
+            };
+            allowance.spend(0, 1, (end - start) / WORD_BITS + 1);
             end = start;
             if self.runs.try_claim(start, len) {
                 let is_purged = self.residency.resident(start, len) == 0;
@@ -915,6 +925,7 @@ impl Zone {
                 }
             }
         }
+        self.renewed_to.store(end, Ordering::Relaxed);
     }
 
     /// Purges the free pages of `[start, start + len)`, at once if no page is used.
@@ -1018,7 +1029,7 @@ impl Zone {
     pub(crate) fn free_runs(&self, min_bytes: usize, mut visit: impl FnMut(Range<usize>)) {
         let resident = self.residency.resident_bits();
         let mut end = self.mapped_end();
-        while let Some((start, len)) = resident.last_run_without(self.runs.used(), 0, end) {
+        while let Some((start, len)) = resident.last_run_without(self.runs.used(), 0, end, usize::MAX) {
             end = start;
             let run = self.without_split_blocks(start..start + len);
             if self.bytes(run.len()) >= min_bytes.max(1) {
