@@ -110,7 +110,7 @@ impl<'a> Bitmap<'a> {
     pub(crate) fn find_clear_run(self, from: usize, n: usize, align: usize, skew: usize) -> Option<usize> {
         debug_assert!(n > 0 && align.is_power_of_two());
         if skew == 0 && (2..=WORD_BITS).contains(&align) && n <= align {
-            return self.next_aligned(from, n, align);
+            return self.next_aligned(from, n, align, usize::MAX);
         }
         let mut at = from;
         loop {
@@ -126,12 +126,12 @@ impl<'a> Bitmap<'a> {
         }
     }
 
-    /// The lowest run of `n` clear bits at or above `at` that begins at a multiple of `align`. A word has several such places, which are
-    /// checked together.
-    fn next_aligned(self, at: usize, n: usize, align: usize) -> Option<usize> {
+    /// The lowest run of `n` clear bits at or above `at` that begins at a multiple of `align`, in the first `max_words` words from there.
+    /// `align` is a power of two, from `n` to the bits of a word, which has several such places. They are checked together.
+    pub(crate) fn next_aligned(self, at: usize, n: usize, align: usize, max_words: usize) -> Option<usize> {
         let places = u64::MAX / low_bits(align);
         let mut below = low_bits(at % WORD_BITS);
-        self.words.iter().enumerate().skip(at / WORD_BITS).find_map(|(word, bits)| {
+        self.words.iter().enumerate().skip(at / WORD_BITS).take(max_words).find_map(|(word, bits)| {
             #[cfg(all(test, not(loom)))]
             steps::count();
             let mut begins = !(bits.load(Ordering::SeqCst) | below);

@@ -45,7 +45,18 @@ impl Runs {
 
     /// Claims the lowest free run at or above `from` that begins at an `i` with `(i + skew) % align == 0`.
     pub(crate) fn claim_first_fit(&self, from: usize, n: usize, align: usize, skew: usize) -> Option<usize> {
-        self.claim_noted(from, n, align, skew).or_else(|| self.claim_anywhere(from, Wanted { n, align, skew }))
+        self.claim_aligned_nearby(from, n, align, skew)
+            .or_else(|| self.claim_noted(from, n, align, skew))
+            .or_else(|| self.claim_anywhere(from, Wanted { n, align, skew }))
+    }
+
+    /// As [`claim_first_fit`](Self::claim_first_fit), for runs shorter than their alignment, which is at most a word of the bitmap. Looks at
+    /// a few words only. Between such runs lie many free runs that are too short or not aligned, and the index would visit them one by one.
+    fn claim_aligned_nearby(&self, from: usize, n: usize, align: usize, skew: usize) -> Option<usize> {
+        if n >= align || align > WORD_BITS || skew != 0 {
+            return None;
+        }
+        self.claim_found(from, n, |from| self.used.next_aligned(from, n, align, tuning::aligned_scan_words()))
     }
 
     /// As [`claim_first_fit`](Self::claim_first_fit), where a bounded search of the noted free runs found nothing. The zone may be full. Or too many
