@@ -7,17 +7,21 @@ use std::time::Duration;
 
 use crate::arena::{self, Purge};
 use crate::background;
-use crate::config::{self, Settings};
+use crate::config::{self, Origin, Settings};
 use crate::{helpers, limit, open_phases, os};
 
 /// The free memory that the arena keeps resident when the last open phase ends. Memory in use is never touched.
+///
+/// Without a call of [`set_retain`] and without `ZK_ALLOC_RETAIN_BYTES`, the arena follows the program's rhythm. If the last two pauses
+/// between phases were each longer than the phase that ends, and longer than a second, all free memory is purged. Else it stays, up to half
+/// of the memory that the process may use (the limit of its control group, or the machine's memory).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Retain {
     /// Everything: the next phase finds its pages, and RSS stays at its peak. Nor is memory purged within a phase to keep to the peak.
     Always,
-    /// At most this many bytes, memory in use included. While no more is resident, nothing is purged within a phase either. This is the default, with `ZK_ALLOC_RETAIN_BYTES`, or else half of the
-    /// memory that the process may use (the limit of its control group, or the machine's memory).
+    /// At most this many bytes, memory in use included. While no more is resident, nothing is purged within a phase either.
+    /// `ZK_ALLOC_RETAIN_BYTES` sets this policy from outside.
     Bytes(usize),
     /// The peak live size of the last `Duration`. Between phases, free memory beyond that is purged. Once that time has passed
     /// without a phase, all free memory is purged. While a phase is open, nothing is purged.
@@ -102,8 +106,14 @@ fn window_ns(policy: u64, is_resident: bool, by_setting: impl FnOnce() -> Durati
     }
 }
 
-/// Keeps all memory resident that is freed while a phase is open.
+/// The first open phase begins.
 pub(crate) fn first_phase_began() {
+    arena::purge::rhythm::phases_begin();
+    keep_in_phase();
+}
+
+/// Keeps all memory resident that is freed while a phase is open.
+fn keep_in_phase() {
     // Pairs with the fence below: either that thread sees this phase, or this thread's limit replaces that one's.
     fence(Ordering::SeqCst);
     arena::set_retained(usize::MAX);
@@ -115,7 +125,7 @@ fn keep_between_phases(bytes: usize) {
     // Another thread may have begun a phase in between, and set its limit before this thread did.
     fence(Ordering::SeqCst);
     if open_phases::is_any() {
-        first_phase_began();
+        keep_in_phase();
     }
 }
 
@@ -125,6 +135,8 @@ pub(crate) fn last_phase_ended() {
     // The next phase may begin on other threads.
     arena.release_cached();
     let policy = POLICY.load(Ordering::Relaxed);
+    let is_kept_over_pause = arena::purge::rhythm::phases_end();
+    let by_setting = arena.config().settings.retain_bytes;
     let keep = match policy & TAG_MASK {
         BYTES => usize::try_from(policy & !TAG_MASK).unwrap_or(usize::MAX),
         // A time of 0 purges at once.
@@ -133,7 +145,10 @@ pub(crate) fn last_phase_ended() {
             arena::purge::relieve();
             return arena::tick();
         }
-        _ => arena.config().settings.retain_bytes.value,
+        _ if is_kept_over_pause || by_setting.origin != Origin::Default || IS_RESIDENT.load(Ordering::Relaxed) => {
+            by_setting.value
+        }
+        _ => 0,
     };
     if arena::resident_bytes() > keep {
         arena::purge::trim(arena, keep, Purge::Now);
@@ -248,7 +263,7 @@ mod tests {
         let child = unsafe { libc::fork() };
         if child == 0 {
             open_phases::began();
-            first_phase_began();
+            keep_in_phase();
             keep_between_phases(7);
             let in_phase = arena::retained_limit();
             open_phases::ended();

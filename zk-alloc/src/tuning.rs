@@ -162,6 +162,8 @@ constants! {
     retain_for_ms = 8000, "ms";
     /// The least time between two decay ticks.
     min_decay_tick_us = 1000, "µs";
+    /// Free memory stays resident over pauses between phases that are no longer than this: faulting it in again takes longer than they do.
+    min_pause_ms = 1000, "ms";
     /// The time between two decay ticks of the background thread while there is nothing to purge.
     rest_ms = 1000, "ms";
     /// After a decay tick, the program's threads purge this much, request by request.

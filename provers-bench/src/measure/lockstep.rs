@@ -1,5 +1,8 @@
 //! Runs one workload under all arms in lockstep: rounds in random order, one proof at a time. Every few rounds all arms
 //! restart, so that no arm's figures depend on the luck of one process.
+//!
+//! An arm makes its proofs of two warm rounds one after the other, as a program does that proves back to back. With one
+//! proof a turn, every arm would wait longer between its proofs than it proves.
 
 use crate::machine::memory;
 use crate::measure::arm_runner::{ArmRunner, Trial, outcome_of};
@@ -14,11 +17,15 @@ use crate::results::timed::Timed;
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
+use std::ops::Range;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 /// Longest wait for an answer before the first proof, at a workload's default size or below.
 const FIRST_WAIT: Duration = Duration::from_secs(120);
+
+/// Warm rounds whose proofs an arm makes one after the other.
+const BACK_TO_BACK: u32 = 2;
 
 /// Pause before a proof alone. By then a host that reclaims free memory has done so, and the proof runs under the
 /// conditions of a command that is started occasionally.
@@ -119,48 +126,57 @@ impl<'a> Lockstep<'a> {
     fn all_rounds_of(&mut self, run: &mut PointRun<'a>, process: u32) -> anyhow::Result<Option<Ended>> {
         let mut ended = None;
         run.stack_bytes = run.randomness.random();
-        for index in 0..=run.schedule.warm_rounds(process) {
-            if index > 0 && run.schedule.is_out_of_time() {
+        let warm_rounds = run.schedule.warm_rounds(process);
+        let mut done = 0;
+        self.rounds(run, process, 0..1)?;
+        while done < warm_rounds && !self.interrupt.is_raised() && run.runners.iter().any(ArmRunner::takes_part) {
+            if run.schedule.is_out_of_time() {
                 ended = Some(Ended::OutOfTime);
                 break;
             }
-            run.warm_rounds += u32::from(index > 0);
-            let round = if index == 0 { 0 } else { run.warm_rounds };
-            self.round(run, process, round)?;
-            if self.interrupt.is_raised() {
-                ended = Some(Ended::Interrupted);
-                break;
-            }
-            if !run.runners.iter().any(ArmRunner::takes_part) {
-                return Ok(Some(Ended::NoArms));
-            }
+            let first = run.warm_rounds + 1;
+            let count = BACK_TO_BACK.min(warm_rounds - done);
+            run.warm_rounds += count;
+            done += count;
+            self.rounds(run, process, first..first + count)?;
+        }
+        if self.interrupt.is_raised() {
+            ended = Some(Ended::Interrupted);
+        } else if !run.runners.iter().any(ArmRunner::takes_part) {
+            return Ok(Some(Ended::NoArms));
         }
         self.end_children(run, process, ended);
         Ok(ended)
     }
 
-    /// One proof of every arm. Round 0 starts the arms' processes.
-    fn round(&mut self, run: &mut PointRun<'a>, process: u32, round: u32) -> anyhow::Result<()> {
-        let what = run.name_of(process, round);
+    /// One proof of every arm for each of these rounds. Round 0 starts the arms' processes.
+    fn rounds(&mut self, run: &mut PointRun<'a>, process: u32, rounds: Range<u32>) -> anyhow::Result<()> {
         // All arms of a round prove the same input.
-        let input = run.randomness.random();
+        let inputs: Vec<u64> = rounds.clone().map(|_| run.randomness.random()).collect();
         for (place, index) in run.order().into_iter().enumerate() {
-            if self.interrupt.is_raised() {
-                return Ok(());
+            for (round, &input) in rounds.clone().zip(&inputs) {
+                if self.interrupt.is_raised() {
+                    return Ok(());
+                }
+                if !run.runners[index].takes_part() {
+                    break;
+                }
+                let trial = Trial { process, round, order: place as u32, input };
+                self.progress.proving(&run.name_of(process, round), &run.runners[index].contestant.label);
+                let asked = Instant::now();
+                let before = run.runners[index].result.samples.len();
+                let ended = self.turn(run, index, trial);
+                self.keep_samples(run, index, before)?;
+                if let Err(outcome) = ended {
+                    self.leave(&mut run.runners[index], outcome);
+                }
+                run.slowest = run.slowest.max(asked.elapsed());
             }
-            let trial = Trial { process, round, order: place as u32, input };
-            self.progress.proving(&what, &run.runners[index].contestant.label);
-            let asked = Instant::now();
-            let before = run.runners[index].result.samples.len();
-            let ended = self.turn(run, index, trial);
-            self.keep_samples(run, index, before)?;
-            if let Err(outcome) = ended {
-                self.leave(&mut run.runners[index], outcome);
-            }
-            run.slowest = run.slowest.max(asked.elapsed());
         }
         if !self.interrupt.is_raised() {
-            self.progress.round_done(&what, &times(&run.runners, process, round));
+            for round in rounds {
+                self.progress.round_done(&run.name_of(process, round), &times(&run.runners, process, round));
+            }
         }
         Ok(())
     }

@@ -290,134 +290,6 @@ pub(crate) fn with_state<R>(run: impl FnOnce(&mut DecayState) -> R) -> Option<R>
     Some(result)
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const MIB: usize = 1 << 20;
-
-    fn idle(resident_mib: usize, used_mib: usize) -> HeapSnapshot {
-        let (resident_bytes, used_bytes) = (resident_mib * MIB, used_mib * MIB);
-        HeapSnapshot { resident_bytes, used_bytes, cached_bytes: 0, peak_bytes: 0, served_bytes: 0, is_in_phase: false }
-    }
-
-    /// The state of a process that idled for more than a window, at the time of the last.
-    fn idled(snapshot: HeapSnapshot, by: Caller) -> (DecayState, u64) {
-        let mut state = DecayState::new();
-        for tick in 1..=2 * TICKS as u64 {
-            state.take_in(snapshot, tick * min_tick_ns(), by);
-        }
-        (state, 2 * TICKS as u64 * min_tick_ns())
-    }
-
-    /// A request purges a part, and the next ones go on until the tick is done, or nothing goes, or it is time for the next tick.
-    #[test]
-    fn what_a_request_leaves_of_a_purge_is_left_to_the_next() {
-        let snapshot = idle(1_000, 100);
-        let (mut state, now_ns) = idled(snapshot, Caller::Program);
-        assert_eq!(state.unfinished(now_ns), None);
-        let left = |resident_mib: usize| Marks { resident_bytes: resident_mib * MIB, live_bytes: 100 * MIB };
-        for (resident_mib, gone, is_unfinished) in [(900, 8 * MIB, true), (800, MIB, true), (700, MIB, false)] {
-            state.purged_part(700 * MIB, left(resident_mib), gone);
-            assert_eq!(state.unfinished(now_ns).is_some(), is_unfinished, "{resident_mib}");
-        }
-        state.purged_part(700 * MIB, left(900), MIB);
-        assert_eq!(state.unfinished(now_ns + min_tick_ns()), None, "the next tick decides anew");
-        state.purged_part(700 * MIB, left(900), 0);
-        assert_eq!(state.unfinished(now_ns), None, "nothing goes");
-    }
-
-    /// The program's threads purge a part of the surplus after each tick: the program may need the rest soon.
-    #[test]
-    fn a_thread_of_the_program_purges_a_part_and_the_background_thread_all() {
-        for (resident_mib, stays_mib, stays_when_late_mib) in [(1_000, 775, 327), (200, 136, 103), (150, 103, 103)] {
-            let snapshot = idle(resident_mib, 100);
-            let keep_mib = |late_ticks: u64| {
-                let (mut state, now_ns) = idled(snapshot, Caller::Program);
-                match state.take_in(snapshot, now_ns + late_ticks * min_tick_ns(), Caller::Program) {
-                    Verdict::Keep(keep) => keep / MIB,
-                    other => panic!("{other:?}, {state:?}"),
-                }
-            };
-            assert_eq!((keep_mib(1), keep_mib(3)), (stays_mib, stays_when_late_mib), "of {resident_mib}");
-            let (mut state, now_ns) = idled(snapshot, Caller::Background);
-            let verdict = state.take_in(snapshot, now_ns + min_tick_ns(), Caller::Background);
-            assert_eq!(verdict, Verdict::Keep(100 * MIB + 100 * MIB / 32));
-        }
-    }
-
-    #[test]
-    fn nothing_is_purged_in_a_phase() {
-        let snapshot = HeapSnapshot { is_in_phase: true, ..idle(1_000, 100) };
-        let (mut state, now_ns) = idled(snapshot, Caller::Background);
-        assert_eq!(state.take_in(snapshot, now_ns + min_tick_ns(), Caller::Background), Verdict::Rest);
-        let snapshot = HeapSnapshot { is_in_phase: false, ..snapshot };
-        assert!(matches!(state.take_in(snapshot, now_ns + 2 * min_tick_ns(), Caller::Background), Verdict::Keep(_)));
-    }
-
-    /// Memory that can't be purged, such as locked pages, must not be tried at each tick.
-    #[test]
-    fn what_does_not_go_is_not_tried_again_before_something_changes() {
-        let snapshot = idle(1_000, 100);
-        let (mut state, mut now_ns) = idled(snapshot, Caller::Background);
-        let mut tick = |state: &mut DecayState, snapshot| {
-            now_ns += min_tick_ns();
-            state.take_in(snapshot, now_ns, Caller::Background)
-        };
-        state.purged(snapshot.marks(), 0);
-        assert_eq!(tick(&mut state, snapshot), Verdict::Rest);
-        assert!(matches!(tick(&mut state, idle(1_001, 100)), Verdict::Keep(_)));
-        state.purged(idle(1_001, 100).marks(), MIB);
-        assert!(matches!(tick(&mut state, idle(1_001, 100)), Verdict::Keep(_)));
-        state.purged(idle(1_001, 100).marks(), 0);
-        let freed_to_its_cache = HeapSnapshot { cached_bytes: 20 * MIB, ..idle(1_001, 100) };
-        assert!(matches!(tick(&mut state, freed_to_its_cache), Verdict::Keep(_)));
-    }
-
-    /// Threads may live on their caches. That memory is in use, although it lies in the caches at each tick.
-    #[test]
-    fn what_threads_keep_counts_as_alive_while_they_take_it() {
-        let of = |served_mib: u64| {
-            let mut state = DecayState::new();
-            let mut snapshot = HeapSnapshot { cached_bytes: 60 * MIB, ..idle(100, 100) };
-            for tick in 1..=3 * TICKS as u64 {
-                snapshot.served_bytes += served_mib << 20;
-                state.take_in(snapshot, tick * min_tick_ns(), Caller::Background);
-            }
-            state.window.is_over()
-        };
-        let mut state = DecayState::new();
-        let snapshot = HeapSnapshot { cached_bytes: 60 * MIB, ..idle(100, 100) };
-        let verdicts =
-            (1..=3 * TICKS as u64).map(|tick| state.take_in(snapshot, tick * min_tick_ns(), Caller::Background));
-        assert_eq!(verdicts.last(), Some(Verdict::Keep(40 * MIB + 40 * MIB / 32)));
-        assert!(!of(10) && of(0));
-    }
-
-    /// A lock that a fork or a signal could wedge would end all purging.
-    #[cfg(target_os = "linux")]
-    #[test]
-    fn who_ticks_keeps_others_out_but_no_forked_child() {
-        let child = with_state(|_| {
-            assert!(with_state(|_| ()).is_none(), "as a signal handler would");
-            // SAFETY: the child state, and ends.
-            let child = unsafe { libc::fork() };
-            if child == 0 {
-                let code = i32::from(with_state(|_| ()).is_none() || with_state(|_| ()).is_none());
-                // SAFETY: ends the child, without destructors.
-                unsafe { libc::_exit(code) };
-            }
-            child
-        });
-        let child = child.expect("nobody ticks");
-        let mut status = -1;
-        // SAFETY: a child of ours, and a place for the answer.
-        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
-        assert_eq!(status, 0);
-        assert!(with_state(|_| ()).is_some());
-    }
-}
-
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Seen {
     /// The peak live size since the last tick, as far as it was counted.
@@ -566,10 +438,131 @@ impl Window {
 }
 
 #[cfg(test)]
-mod window_tests {
+mod tests {
     use super::*;
 
     const MIB: usize = 1 << 20;
+
+    fn idle(resident_mib: usize, used_mib: usize) -> HeapSnapshot {
+        let (resident_bytes, used_bytes) = (resident_mib * MIB, used_mib * MIB);
+        HeapSnapshot { resident_bytes, used_bytes, cached_bytes: 0, peak_bytes: 0, served_bytes: 0, is_in_phase: false }
+    }
+
+    /// The state of a process that idled for more than a window, at the time of the last.
+    fn idled(snapshot: HeapSnapshot, by: Caller) -> (DecayState, u64) {
+        let mut state = DecayState::new();
+        for tick in 1..=2 * TICKS as u64 {
+            state.take_in(snapshot, tick * min_tick_ns(), by);
+        }
+        (state, 2 * TICKS as u64 * min_tick_ns())
+    }
+
+    /// A request purges a part, and the next ones go on until the tick is done, or nothing goes, or it is time for the next tick.
+    #[test]
+    fn what_a_request_leaves_of_a_purge_is_left_to_the_next() {
+        let snapshot = idle(1_000, 100);
+        let (mut state, now_ns) = idled(snapshot, Caller::Program);
+        assert_eq!(state.unfinished(now_ns), None);
+        let left = |resident_mib: usize| Marks { resident_bytes: resident_mib * MIB, live_bytes: 100 * MIB };
+        for (resident_mib, gone, is_unfinished) in [(900, 8 * MIB, true), (800, MIB, true), (700, MIB, false)] {
+            state.purged_part(700 * MIB, left(resident_mib), gone);
+            assert_eq!(state.unfinished(now_ns).is_some(), is_unfinished, "{resident_mib}");
+        }
+        state.purged_part(700 * MIB, left(900), MIB);
+        assert_eq!(state.unfinished(now_ns + min_tick_ns()), None, "the next tick decides anew");
+        state.purged_part(700 * MIB, left(900), 0);
+        assert_eq!(state.unfinished(now_ns), None, "nothing goes");
+    }
+
+    /// The program's threads purge a part of the surplus after each tick: the program may need the rest soon.
+    #[test]
+    fn a_thread_of_the_program_purges_a_part_and_the_background_thread_all() {
+        for (resident_mib, stays_mib, stays_when_late_mib) in [(1_000, 775, 327), (200, 136, 103), (150, 103, 103)] {
+            let snapshot = idle(resident_mib, 100);
+            let keep_mib = |late_ticks: u64| {
+                let (mut state, now_ns) = idled(snapshot, Caller::Program);
+                match state.take_in(snapshot, now_ns + late_ticks * min_tick_ns(), Caller::Program) {
+                    Verdict::Keep(keep) => keep / MIB,
+                    other => panic!("{other:?}, {state:?}"),
+                }
+            };
+            assert_eq!((keep_mib(1), keep_mib(3)), (stays_mib, stays_when_late_mib), "of {resident_mib}");
+            let (mut state, now_ns) = idled(snapshot, Caller::Background);
+            let verdict = state.take_in(snapshot, now_ns + min_tick_ns(), Caller::Background);
+            assert_eq!(verdict, Verdict::Keep(100 * MIB + 100 * MIB / 32));
+        }
+    }
+
+    #[test]
+    fn nothing_is_purged_in_a_phase() {
+        let snapshot = HeapSnapshot { is_in_phase: true, ..idle(1_000, 100) };
+        let (mut state, now_ns) = idled(snapshot, Caller::Background);
+        assert_eq!(state.take_in(snapshot, now_ns + min_tick_ns(), Caller::Background), Verdict::Rest);
+        let snapshot = HeapSnapshot { is_in_phase: false, ..snapshot };
+        assert!(matches!(state.take_in(snapshot, now_ns + 2 * min_tick_ns(), Caller::Background), Verdict::Keep(_)));
+    }
+
+    /// Memory that can't be purged, such as locked pages, must not be tried at each tick.
+    #[test]
+    fn what_does_not_go_is_not_tried_again_before_something_changes() {
+        let snapshot = idle(1_000, 100);
+        let (mut state, mut now_ns) = idled(snapshot, Caller::Background);
+        let mut tick = |state: &mut DecayState, snapshot| {
+            now_ns += min_tick_ns();
+            state.take_in(snapshot, now_ns, Caller::Background)
+        };
+        state.purged(snapshot.marks(), 0);
+        assert_eq!(tick(&mut state, snapshot), Verdict::Rest);
+        assert!(matches!(tick(&mut state, idle(1_001, 100)), Verdict::Keep(_)));
+        state.purged(idle(1_001, 100).marks(), MIB);
+        assert!(matches!(tick(&mut state, idle(1_001, 100)), Verdict::Keep(_)));
+        state.purged(idle(1_001, 100).marks(), 0);
+        let freed_to_its_cache = HeapSnapshot { cached_bytes: 20 * MIB, ..idle(1_001, 100) };
+        assert!(matches!(tick(&mut state, freed_to_its_cache), Verdict::Keep(_)));
+    }
+
+    /// Threads may live on their caches. That memory is in use, although it lies in the caches at each tick.
+    #[test]
+    fn what_threads_keep_counts_as_alive_while_they_take_it() {
+        let of = |served_mib: u64| {
+            let mut state = DecayState::new();
+            let mut snapshot = HeapSnapshot { cached_bytes: 60 * MIB, ..idle(100, 100) };
+            for tick in 1..=3 * TICKS as u64 {
+                snapshot.served_bytes += served_mib << 20;
+                state.take_in(snapshot, tick * min_tick_ns(), Caller::Background);
+            }
+            state.window.is_over()
+        };
+        let mut state = DecayState::new();
+        let snapshot = HeapSnapshot { cached_bytes: 60 * MIB, ..idle(100, 100) };
+        let verdicts =
+            (1..=3 * TICKS as u64).map(|tick| state.take_in(snapshot, tick * min_tick_ns(), Caller::Background));
+        assert_eq!(verdicts.last(), Some(Verdict::Keep(40 * MIB + 40 * MIB / 32)));
+        assert!(!of(10) && of(0));
+    }
+
+    /// A lock that a fork or a signal could wedge would end all purging.
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn who_ticks_keeps_others_out_but_no_forked_child() {
+        let child = with_state(|_| {
+            assert!(with_state(|_| ()).is_none(), "as a signal handler would");
+            // SAFETY: the child state, and ends.
+            let child = unsafe { libc::fork() };
+            if child == 0 {
+                let code = i32::from(with_state(|_| ()).is_none() || with_state(|_| ()).is_none());
+                // SAFETY: ends the child, without destructors.
+                unsafe { libc::_exit(code) };
+            }
+            child
+        });
+        let child = child.expect("nobody ticks");
+        let mut status = -1;
+        // SAFETY: a child of ours, and a place for the answer.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        assert_eq!(status, 0);
+        assert!(with_state(|_| ()).is_some());
+    }
 
     fn seen(live_mib: usize, served_kib: u64) -> Seen {
         let live_bytes = live_mib * MIB;

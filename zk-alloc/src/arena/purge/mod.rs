@@ -2,6 +2,7 @@
 
 pub(crate) mod budget;
 pub(crate) mod decay;
+pub(crate) mod rhythm;
 
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -1,0 +1,101 @@
+//! The rhythm of phases: whether free memory stays resident over the pause that begins when the last open phase ends.
+//!
+//! It goes if the last two pauses were each longer than the phase that ends, and longer than [`tuning::min_pause_ms`]. A program that
+//! proves without pauses, or that proves in batches, keeps its memory. A program that waits longer between its proofs than it proves gives
+//! memory back before it waits. One long pause changes nothing: no pause is known before it has passed.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::{os, tuning};
+
+/// The times are those of [`os::coarse_ns`]; 0 if there was none yet. Threads that begin and end phases at once may mix up two pauses. This
+/// costs page faults, or memory over one pause.
+#[derive(Debug)]
+struct Rhythm {
+    /// When no phase was open any more.
+    ended_ns: AtomicU64,
+    /// When the first open phase began.
+    began_ns: AtomicU64,
+    /// The last two pauses.
+    pauses_ns: [AtomicU64; 2],
+}
+
+static RHYTHM: Rhythm = Rhythm::new();
+
+impl Rhythm {
+    const fn new() -> Self {
+        Self { ended_ns: AtomicU64::new(0), began_ns: AtomicU64::new(0), pauses_ns: [const { AtomicU64::new(0) }; 2] }
+    }
+
+    fn begin(&self, now_ns: u64) {
+        let ended_ns = self.ended_ns.load(Ordering::Relaxed);
+        if ended_ns > 0 {
+            let last_ns = self.pauses_ns[0].swap(now_ns.saturating_sub(ended_ns), Ordering::Relaxed);
+            self.pauses_ns[1].store(last_ns, Ordering::Relaxed);
+        }
+        self.began_ns.store(now_ns, Ordering::Relaxed);
+    }
+
+    fn end(&self, now_ns: u64) -> bool {
+        self.ended_ns.store(now_ns, Ordering::Relaxed);
+        let open_ns = now_ns.saturating_sub(self.began_ns.load(Ordering::Relaxed));
+        let short_ns = open_ns.max(tuning::min_pause_ms() as u64 * 1_000_000);
+        self.pauses_ns.iter().any(|pause_ns| pause_ns.load(Ordering::Relaxed) <= short_ns)
+    }
+}
+
+/// The first open phase begins.
+pub(crate) fn phases_begin() {
+    RHYTHM.begin(os::coarse_ns());
+}
+
+/// The last open phase ends. Returns whether free memory stays resident.
+pub(crate) fn phases_end() -> bool {
+    RHYTHM.end(os::coarse_ns())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whether memory stays after each of these phases, which are as long as the first number says, after pauses of the second, in
+    /// milliseconds.
+    fn stays(phases: &[(u64, u64)]) -> Vec<bool> {
+        let (rhythm, mut now_ns) = (Rhythm::new(), 1);
+        let mut ended = |&(open_ms, pause_ms): &(u64, u64)| {
+            now_ns += pause_ms * 1_000_000;
+            rhythm.begin(now_ns);
+            now_ns += open_ms * 1_000_000;
+            rhythm.end(now_ns)
+        };
+        phases.iter().map(&mut ended).collect()
+    }
+
+    #[test]
+    fn proofs_without_pauses_keep_their_memory() {
+        assert_eq!(stays(&[(1_000, 0); 5]), [true; 5]);
+        assert_eq!(stays(&[(10_000, 9_000); 5]), [true; 5], "a pause shorter than a proof");
+    }
+
+    #[test]
+    fn a_program_that_waits_longer_than_it_proves_gives_memory_back_from_its_third_proof_on() {
+        assert_eq!(stays(&[(1_000, 3_000); 5]), [true, true, false, false, false]);
+    }
+
+    #[test]
+    fn batches_of_two_proofs_and_more_keep_their_memory() {
+        let batches = [(1_000, 60_000), (1_000, 0)].repeat(4);
+        assert_eq!(stays(&batches), [true; 8]);
+    }
+
+    #[test]
+    fn pauses_of_less_than_a_second_keep_memory_however_short_the_phases_are() {
+        assert_eq!(stays(&[(1, 900); 5]), [true; 5]);
+    }
+
+    #[test]
+    fn a_program_that_begins_to_prove_without_pauses_keeps_its_memory_again() {
+        let phases = [[(1_000, 3_000); 4], [(1_000, 0); 4]].concat();
+        assert_eq!(stays(&phases), [true, true, false, false, true, true, true, true]);
+    }
+}
