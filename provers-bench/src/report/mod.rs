@@ -4,33 +4,23 @@
 //! - `runs`: finds and reads a run
 //! - `splice`: tables of the documentation
 //! - `html`: report.html
-//! - `text`: table.md, and the terminal
+//! - `text`: tables and notes, in Markdown and on the terminal
 //! - `compare`: two runs, side by side
-//! - `words`: verdicts as sentences
-//! - `table`: the table of one workload
-//! - `curves`: the tables of a sweep
-//! - `notes`: remarks on the figures
 //! - `facts`: machine, build and command
 
 mod cli;
 mod compare;
-mod curves;
 mod facts;
 mod html;
-mod notes;
 mod runs;
 mod splice;
-mod table;
 mod text;
-mod words;
 
 pub(crate) use cli::{Job, commands, job};
-pub(crate) use curves::curves;
 #[cfg(feature = "profile")]
 pub(crate) use html::{FaultsPage, faults_page};
 pub(crate) use html::{ProfilePage, profile_page, profile_picture};
-pub(crate) use table::Style;
-pub(crate) use text::{section, with_advice};
+pub(crate) use text::{Style, curves, section, with_advice};
 
 use crate::results::record::Run;
 use anyhow::{Context, bail};
@@ -107,7 +97,7 @@ fn spliced(pages: Vec<splice::Page>, check: bool) -> anyhow::Result<String> {
 }
 
 fn write_reports(folder: &Path, run: &Run) -> anyhow::Result<()> {
-    write_file(folder, TABLE, &text::markdown(run))?;
+    write_file(folder, TABLE, &format!("{}\n{}\n", text::markdown(run), text::LEGEND))?;
     write_file(folder, REPORT, &html::page(run))
 }
 

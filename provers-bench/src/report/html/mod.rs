@@ -1,6 +1,5 @@
 //! `report.html`: a run on one self-contained page, made from the recorded run alone. This file composes the page.
 //!
-//! - `biases`: limits of the figures
 //! - `charts`: bars of a workload
 //! - `curves`: memory over time, and sweeps
 //! - `tables`: all tables of the page
@@ -14,7 +13,6 @@
 //! - `palette`: colours of the arms
 
 mod bars;
-mod biases;
 mod charts;
 mod curves;
 mod document;
@@ -29,9 +27,7 @@ mod tables;
 mod timeline;
 
 use super::facts::{self, command, commit};
-use super::notes::notes;
-use super::text::at_once;
-use super::words::{self, Finding, Tone};
+use super::text::{self, LEGEND, at_once, notes};
 use crate::results::record::{Advice, Run, WorkloadResult};
 use crate::results::view;
 use document::document;
@@ -54,7 +50,8 @@ pub(super) fn page(run: &Run) -> String {
     let content = html! {
         (header(run, &title))
         @if let Some(advice) = &run.advice { (self::advice(advice)) }
-        (summary(run))
+        @if run.workloads.is_empty() { p { "Nothing was measured." } }
+        p { (LEGEND) }
         (pareto(run, &palette))
         @if let Some(sweep) = run.sweep {
             @for (name, points) in curves::groups(run) {
@@ -66,9 +63,8 @@ pub(super) fn page(run: &Run) -> String {
             }
         }
         @for workload in &run.workloads { (section(run, workload, &palette)) }
-        section { h2 { "The arms" } (tables::arms(run, &palette)) }
+        section { h2 { "The arms" } dl { @for (label, what) in text::arms(run) { dt { (label) } dd { (what) } } } }
         (machine(run))
-        section { h2 { "Known biases" } ul { @for bias in biases::biases(run) { li { (bias) } } } }
         section {
             h2 { "Raw samples" }
             details { summary { "Every sample, one a row" } (tables::samples(run)) }
@@ -110,44 +106,11 @@ fn advice(advice: &Advice) -> Markup {
     }
 }
 
-fn summary(run: &Run) -> Markup {
-    html! {
-        section {
-            h2 { "In words" }
-            @if run.workloads.is_empty() { p { "Nothing was measured." } }
-            @for workload in &run.workloads {
-                h3 { (view::name(run, workload)) }
-                (findings(run, workload, run.sweep.is_some()))
-            }
-        }
-    }
-}
-
 /// The first picture: time and memory of each arm, over all workloads.
 fn pareto(run: &Run, palette: &Palette) -> Markup {
     let workloads: Vec<_> = run.workloads.iter().map(|workload| (view::name(run, workload), workload)).collect();
     html! {
         @if let Some(pareto) = Pareto::of(&workloads, palette) { section { h2 { "Time and memory" } (pareto.figure()) } }
-    }
-}
-
-/// The findings on a workload. With `in_short`, only those on our arm and on arms without complete figures.
-fn findings(run: &Run, workload: &WorkloadResult, in_short: bool) -> Markup {
-    let ours = view::ours(workload).map(|(arm, _)| arm.label.as_str());
-    let kept = |finding: &Finding| !in_short || ours == Some(finding.arm.as_str()) || finding.tone == Tone::Broken;
-    html! {
-        ul.findings { @for finding in words::findings(run, workload).iter().filter(|finding| kept(finding)) {
-            li class=(tone(finding.tone)) { b { (finding.arm) } ": " (finding.text) }
-        } }
-    }
-}
-
-fn tone(tone: Tone) -> &'static str {
-    match tone {
-        Tone::Better => "better",
-        Tone::Worse => "worse",
-        Tone::Neutral => "neutral",
-        Tone::Broken => "broken",
     }
 }
 
@@ -164,7 +127,6 @@ fn section(run: &Run, workload: &WorkloadResult, palette: &Palette) -> Markup {
         (legend(&[workload], palette))
         div.charts { (charts::charts(workload, palette)) (curves::memory(workload, palette)) }
         (tables::figures(workload, palette))
-        @if run.sweep.is_some() { (findings(run, workload, false)) }
         ul.notes { @for note in notes(run, workload) { li { (note) } } }
     };
     html! {
@@ -241,8 +203,8 @@ mod tests {
         run.workloads[0].arms[1].label = HOSTILE.into();
         let page = parsed(&run);
         assert!(selected(&page, "script, img, [onerror]").is_empty());
-        let findings: Vec<String> = selected(&page, ".findings li").iter().map(|item| item.text().collect()).collect();
-        assert!(findings.iter().any(|text| text.contains(HOSTILE)), "{findings:?}");
+        let notes: Vec<String> = selected(&page, ".notes li").iter().map(|item| item.text().collect()).collect();
+        assert!(notes.iter().any(|text| text.contains(HOSTILE)), "{notes:?}");
     }
 
     /// The page is sent by mail and opened offline.

@@ -76,34 +76,6 @@ pub(super) fn swatch(class: &str) -> Markup {
     html! { svg class={ "swatch " (class) } viewBox="0 0 22 10" aria-hidden="true" { line x1="1" y1="5" x2="21" y2="5" {} } }
 }
 
-/// The identity of each arm: allocator, version and settings, as its process reported them.
-pub(super) fn arms(run: &Run, palette: &Palette) -> Markup {
-    let mut seen = std::collections::BTreeSet::new();
-    let arms = run.workloads.iter().flat_map(|workload| &workload.arms);
-    // An arm's identity is the same in every workload. A process that failed early has none, so arms with an identity
-    // come first.
-    let mut arms: Vec<_> = arms.collect();
-    arms.sort_by_key(|arm| arm.identity.is_none());
-    arms.retain(|arm| seen.insert(&arm.label));
-    scrolling(&html! {
-        thead { tr { @for name in ["arm", "allocator", "settings found in its environment", "peak RSS"] { th.words { (name) } } } }
-        tbody { @for arm in arms { tr.ours[view::is_ours(arm)] {
-            th scope="row" { (swatch(&palette.look(&arm.label).class)) (arm.label) }
-            @match &arm.identity {
-                Some(identity) => {
-                    td.words { (identity.allocator) " " (identity.version) }
-                    td.words {
-                        @if identity.settings.is_empty() { "none: its defaults" }
-                        @for setting in &identity.settings { code { (setting) } " " }
-                    }
-                    td.words { (if identity.peak_is_per_proof { "of each sample" } else { "since the process started" }) }
-                }
-                None => td.words colspan="3" { "its process never said what it is" },
-            }
-        } } }
-    })
-}
-
 /// Every proof, with the column names of samples.csv.
 pub(super) fn samples(run: &Run) -> Markup {
     let place = ["workload", "log_rows", "threads", "arm", "process", "round", "order"];

@@ -88,7 +88,7 @@ fn rows<'r>(sources: &[Source<'_>], runs: &[&'r Run]) -> anyhow::Result<Vec<Row<
 
 /// The tables of a run, without the run's own heading.
 fn tables(run: &Run) -> String {
-    let text = text::page(run);
+    let text = text::markdown(run);
     let body = text.split_once("\n\n").map_or(text.as_str(), |(_, body)| body);
     format!("{body}\n{}", on(run))
 }
