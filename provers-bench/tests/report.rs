@@ -91,8 +91,9 @@ fn two_real_runs_are_compared_arm_by_arm() {
     let output = benches[0].run(&format!("compare {before} {after}"));
     let text = stdout(&output);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
-    let row = text.lines().find(|line| line.starts_with("| zk-alloc ")).expect("a row for the arm of both");
-    assert!(row.contains(" → ") && row.contains('['), "{row}");
+    let row = text.lines().find(|line| line.contains(" warm time ")).expect("a row for the arm of both");
+    assert_eq!(row.matches('[').count(), 2, "{text}");
+    assert!(text.contains("| zk-alloc "), "{text}");
     assert!(text.contains("- seed: A 1, B 2") && text.contains("- jemalloc: not in B"), "{text}");
 }
 

@@ -74,11 +74,12 @@ pub(super) const FACTS: &[Fact] = &[
         .of_provers(),
     Fact::new("start", |run| run.machine.started_at.to_string()).page("Started", "{}").by_itself(),
     Fact::new("prover", |run| run.prover.clone()),
+    Fact::new("interrupted", |run| run.interrupted.to_string()),
 ];
 
 /// The command line as a user types it: without the driver's folder and without `--out`. A run of another command
 /// retains all its words, because some belong to that command.
-pub(super) fn command(run: &Run) -> String {
+pub(crate) fn command(run: &Run) -> String {
     let mut words = vec!["prove-bench"];
     let is_of_bench = !run.is_of_command();
     let mut arguments = run.command_line.iter().skip(1).map(String::as_str);
@@ -130,7 +131,7 @@ pub(super) fn entries(run: &Run) -> Vec<(&'static str, String)> {
 }
 
 /// Facts that differ between two runs and may explain a difference: name, and both values.
-pub(super) fn differences(before: &Run, after: &Run) -> Vec<(&'static str, String, String)> {
+pub(crate) fn differences(before: &Run, after: &Run) -> Vec<(&'static str, String, String)> {
     let facts = FACTS.iter().filter(|fact| fact.matters);
     let pairs = facts.map(|fact| (fact.name, (fact.value)(before), (fact.value)(after)));
     pairs.filter(|(_, old, new)| old != new).collect()

@@ -1,26 +1,24 @@
 //! The output of a run. Tables and files are made from the recorded run, so they can be regenerated from `result.json`.
 //!
-//! - `cli`: the commands `report` and `compare`
+//! - `cli`: the command `report`
 //! - `runs`: finds and reads a run
 //! - `splice`: tables of the documentation
 //! - `html`: report.html
 //! - `text`: tables and notes, in Markdown and on the terminal
-//! - `compare`: two runs, side by side
 //! - `facts`: machine, build and command
 
 mod cli;
-mod compare;
-mod facts;
+pub(crate) mod facts;
 mod html;
 mod runs;
 mod splice;
 mod text;
 
-pub(crate) use cli::{Job, commands, job};
+pub(crate) use cli::{HOW_RUNS_ARE_NAMED, Job, command, job};
 #[cfg(feature = "profile")]
 pub(crate) use html::{FaultsPage, faults_page};
 pub(crate) use html::{ProfilePage, profile_page, profile_picture};
-pub(crate) use text::{Style, curves, section, with_advice};
+pub(crate) use text::{Style, curves, drawn, inert, section, with_advice};
 
 use crate::results::record::Run;
 use anyhow::{Context, bail};
@@ -62,6 +60,11 @@ pub(crate) fn json(run: &Run) -> anyhow::Result<String> {
     Ok(serde_json::to_string_pretty(run).context("cannot express the result as JSON")? + "\n")
 }
 
+/// The run called `name`, which may lie in `runs_folder`.
+pub(crate) fn read(name: &str, runs_folder: &Path) -> anyhow::Result<Run> {
+    runs::read(&runs::find(name, runs_folder)?)
+}
+
 /// Runs `job` on the runs in `runs_folder` and returns the text for stdout.
 pub(crate) fn run(job: &Job, runs_folder: &Path) -> anyhow::Result<String> {
     match job {
@@ -72,13 +75,9 @@ pub(crate) fn run(job: &Job, runs_folder: &Path) -> anyhow::Result<String> {
         }
         Job::Splice { run, docs, check, .. } => {
             if let Some((run, name)) = run {
-                splice::keep(docs, name, runs::read(&runs::find(run, runs_folder)?)?)?;
+                splice::keep(docs, name, read(run, runs_folder)?)?;
             }
             spliced(splice::pages(docs)?, *check)
-        }
-        Job::Compare { before, after, .. } => {
-            let [before, after] = [before, after].map(|name| runs::read(&runs::find(name, runs_folder)?));
-            Ok(compare::compare(&before?, &after?))
         }
     }
 }

@@ -164,7 +164,7 @@ fn rounds(workload: &WorkloadResult) -> String {
 }
 
 /// Puts arbitrary text on one line and disables HTML tags in it.
-pub(super) fn inert(text: &str) -> String {
+pub(crate) fn inert(text: &str) -> String {
     text.replace(['\n', '\r', '\t'], " ").replace('<', "&lt;")
 }
 
@@ -203,7 +203,7 @@ pub(crate) fn curves(run: &Run, style: Style) -> String {
             [at].into_iter().chain(point.arms.iter().map(|arm| ratio_or_time(arm, &point.baseline))).collect()
         };
         let rows: Vec<_> = [header.collect()].into_iter().chain(points.iter().map(row)).collect();
-        let table = drawn(&rows, style).trim_fmt();
+        let table = drawn(&rows, style);
         match style {
             Style::Terminal => format!("{title}\n{table}\n\n"),
             Style::Markdown => format!("\n### {title}\n\n{table}\n"),
@@ -231,7 +231,7 @@ fn table(workload: &WorkloadResult, style: Style) -> String {
         // A terminal that reports 0 columns does not know its width, such as a container's pseudo-terminal before its
         // first resize.
         (Style::Terminal, Some(width)) if width > 0 => fitted(&rows, width),
-        _ => drawn(&rows, style).trim_fmt(),
+        _ => drawn(&rows, style),
     }
 }
 
@@ -270,20 +270,24 @@ fn shortened(text: &str) -> String {
 /// A table for a terminal of `width` columns. If it is too wide, it is transposed: each arm becomes a column. If that
 /// is too wide as well, cells wrap.
 fn fitted(rows: &[Vec<String>], width: u16) -> String {
-    let upright = drawn(rows, Style::Terminal);
+    let upright = layout(rows, Style::Terminal);
     let needed = upright.lines().map(|line| line.chars().count()).max().unwrap_or(0);
     if needed <= usize::from(width) {
         return upright.trim_fmt();
     }
     let columns = rows.first().map_or(0, Vec::len);
     let turned: Vec<_> = (0..columns).map(|column| rows.iter().map(|row| row[column].clone()).collect()).collect();
-    let mut turned = drawn(&turned, Style::Terminal);
+    let mut turned = layout(&turned, Style::Terminal);
     turned.set_content_arrangement(ContentArrangement::Dynamic).set_width(width);
     turned.trim_fmt()
 }
 
-/// Draws `rows`; the first row is the header.
-pub(super) fn drawn(rows: &[Vec<String>], style: Style) -> Table {
+/// Draws `rows`, without a final line break; the first row is the header.
+pub(crate) fn drawn(rows: &[Vec<String>], style: Style) -> String {
+    layout(rows, style).trim_fmt()
+}
+
+fn layout(rows: &[Vec<String>], style: Style) -> Table {
     let mut table = Table::new();
     table.set_content_arrangement(ContentArrangement::Disabled).load_style(match style {
         Style::Terminal => UTF8_FULL_CONDENSED,

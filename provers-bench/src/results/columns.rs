@@ -57,10 +57,6 @@ pub(crate) enum Shown {
     Page(&'static str),
     /// In `samples.csv` and in the page's table of samples.
     Samples(&'static str, fn(&Sample) -> String),
-    /// In a comparison of two runs, as `A → B`.
-    Compared(&'static str),
-    /// In a comparison of two runs: one column per run, and one for the change under the second heading.
-    Judged(&'static str, &'static str),
 }
 
 /// An arm and its figures, as a table reads it.
@@ -110,11 +106,7 @@ pub(crate) const COLUMNS: &[Column] = &[
     Column {
         unit: Unit::Ratio,
         cell: Cell::Ratio(|seen| seen.summary.wall_ratio),
-        shown: &[
-            Shown::Text("ratio to {baseline} [95%]"),
-            Shown::Page("{warm} ratio to {baseline}"),
-            Shown::Judged("{warm} ratio", "time"),
-        ],
+        shown: &[Shown::Text("ratio to {baseline} [95%]"), Shown::Page("{warm} ratio to {baseline}")],
     },
     Column {
         unit: Unit::Nanoseconds,
@@ -153,7 +145,6 @@ pub(crate) const COLUMNS: &[Column] = &[
             Shown::Text("minor faults"),
             Shown::Page("minor faults"),
             Shown::Samples("minflt", |sample| sample.minflt.to_string()),
-            Shown::Compared("minor faults"),
         ],
     },
     Column {
@@ -165,13 +156,12 @@ pub(crate) const COLUMNS: &[Column] = &[
             Shown::Samples("tlb_shootdowns", |sample| {
                 sample.tlb_shootdowns.map_or_else(String::new, |count| count.to_string())
             }),
-            Shown::Compared("TLB shootdowns"),
         ],
     },
     Column {
         unit: Unit::Count,
         cell: Cell::Whole(|seen| seen.summary.warm_system_calls),
-        shown: &[Shown::Page("system calls"), Shown::Compared("system calls")],
+        shown: &[Shown::Page("system calls")],
     },
     Column {
         unit: Unit::Bytes,
@@ -190,7 +180,7 @@ pub(crate) const COLUMNS: &[Column] = &[
     Column {
         unit: Unit::Ratio,
         cell: Cell::Part(|seen| view::peak_ratio(seen.workload, seen.arm)),
-        shown: &[Shown::Page("ratio"), Shown::Compared("peak RSS ratio")],
+        shown: &[Shown::Page("ratio")],
     },
     Column {
         unit: Unit::Ratio,
@@ -328,7 +318,6 @@ mod tests {
                     Shown::Text(heading) | Shown::TextWith(heading, _) => ("text", heading),
                     Shown::Page(heading) => ("page", heading),
                     Shown::Samples(heading, _) => ("samples", heading),
-                    Shown::Compared(heading) | Shown::Judged(heading, _) => ("compared", heading),
                 };
                 assert!(seen.insert((where_shown, *heading)), "{where_shown}: {heading}");
             }
