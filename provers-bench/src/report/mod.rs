@@ -3,21 +3,25 @@
 //! - `cli`: the command `report`
 //! - `runs`: finds and reads a run
 //! - `splice`: tables of the documentation
-//! - `html`: report.html
+//! - `html`: report.html; `profile`: the pages of profiles
+//! - `charts`: the charts of a run; `chart`: draws each
 //! - `text`: tables and notes, in Markdown and on the terminal
 //! - `facts`: machine, build and command
 
+mod chart;
+mod charts;
 mod cli;
 pub(crate) mod facts;
 mod html;
+mod profile;
 mod runs;
 mod splice;
 mod text;
 
 pub(crate) use cli::{HOW_RUNS_ARE_NAMED, Job, command, job};
 #[cfg(feature = "profile")]
-pub(crate) use html::{FaultsPage, faults_page};
-pub(crate) use html::{ProfilePage, profile_page, profile_picture};
+pub(crate) use profile::{FaultsPage, faults_page};
+pub(crate) use profile::{ProfilePage, profile_page, profile_picture};
 pub(crate) use text::{Style, curves, drawn, inert, section, with_advice};
 
 use crate::results::record::Run;

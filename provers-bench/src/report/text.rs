@@ -1,7 +1,7 @@
 //! A run as text: on the terminal during the run, and as Markdown for a README or a comment.
 
 use super::facts::{self, command};
-use crate::results::columns::{self, Cell, Seen, Shown};
+use crate::results::columns::{self, Cell, Medium, Seen};
 use crate::results::record::{ArmResult, Ended, Outcome, Run, Sweep, WorkloadResult};
 use crate::results::stats::Verdict;
 use crate::results::timed::Timed;
@@ -224,9 +224,7 @@ fn ratio_or_time(arm: &ArmResult, baseline: &str) -> String {
 
 /// The table of `workload`, with a row per arm, without a final line break.
 fn table(workload: &WorkloadResult, style: Style) -> String {
-    let header = columns::filled(workload, place).map(|(_, (heading, _))| columns::heading(heading, workload));
-    let header = ["allocator".to_owned()].into_iter().chain(header).collect();
-    let rows: Vec<_> = [header].into_iter().chain(workload.arms.iter().map(|arm| row(workload, arm))).collect();
+    let rows = rows(workload);
     match (style, Table::new().width()) {
         // A terminal that reports 0 columns does not know its width, such as a container's pseudo-terminal before its
         // first resize.
@@ -235,29 +233,22 @@ fn table(workload: &WorkloadResult, style: Style) -> String {
     }
 }
 
+/// The header, and a row for each arm.
+fn rows(workload: &WorkloadResult) -> Vec<Vec<String>> {
+    let header = columns::filled(workload, Medium::Text).map(|column| columns::heading(column, workload));
+    let header = ["allocator".to_owned()].into_iter().chain(header).collect();
+    [header].into_iter().chain(workload.arms.iter().map(|arm| row(workload, arm))).collect()
+}
+
 fn row(workload: &WorkloadResult, arm: &ArmResult) -> Vec<String> {
     let seen = arm.summary.as_ref().map(|summary| Seen { workload, arm, summary });
-    let cells = columns::filled(workload, place).map(|(column, (_, beside))| match (&seen, &column.cell) {
-        (Some(seen), _) => {
-            let figure = column.text(seen).unwrap_or_else(|| NONE.into());
-            beside.and_then(|ratio| ratio(seen)).map_or(figure.clone(), |ratio| format!("{figure} ({ratio:.2})"))
-        }
+    let cells = columns::filled(workload, Medium::Text).map(|column| match (&seen, &column.cell) {
+        (Some(seen), _) => column.text(seen, Medium::Text).unwrap_or_else(|| NONE.into()),
         // The row of an arm without figures states why.
         (None, Cell::Verdict) => format::outcome(&arm.outcome).map_or_else(|| NONE.to_owned(), |text| shortened(&text)),
         (None, _) => NONE.to_owned(),
     });
     [arm.label.clone()].into_iter().chain(cells).collect()
-}
-
-/// A ratio in brackets after a figure.
-type Beside = fn(&Seen<'_>) -> Option<f64>;
-
-fn place(place: &'static Shown) -> Option<(&'static str, Option<Beside>)> {
-    match place {
-        Shown::Text(heading) => Some((heading, None)),
-        Shown::TextWith(heading, ratio) => Some((heading, Some(*ratio))),
-        _ => None,
-    }
 }
 
 fn shortened(text: &str) -> String {
@@ -340,11 +331,7 @@ mod tests {
     /// A newcomer's terminal has 80 columns. The table must not split words or numbers there.
     #[test]
     fn three_arms_fit_80_columns_with_their_numbers_whole() {
-        let result = result();
-        let header = columns::filled(&result, place).map(|(_, (heading, _))| columns::heading(heading, &result));
-        let header = ["allocator".to_owned()].into_iter().chain(header).collect();
-        let rows: Vec<_> = [header].into_iter().chain(result.arms[..3].iter().map(|arm| row(&result, arm))).collect();
-        let text = fitted(&rows, 80);
+        let text = fitted(&rows(&result())[..4], 80);
         assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
         for whole in ["allocator", "jemalloc", "50.0 ms", "[0.500, 0.500]", "resting RSS", "SIGABRT"] {
             assert!(text.contains(whole), "{whole} in\n{text}");
