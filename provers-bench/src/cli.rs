@@ -1,7 +1,7 @@
 //! The command line. Every mistake gets one line on stderr and exit code 2.
 
 use crate::arms::{ARMS, Arm, SETS};
-use crate::check;
+use crate::compare;
 use crate::exec;
 use crate::host;
 use crate::plan::options::RunArgs;
@@ -22,8 +22,8 @@ pub(crate) enum Asked {
     Trace(trace::Job),
     /// Report on earlier runs.
     Report(report::Job),
-    /// Compare figures with a baseline.
-    Check(check::Job),
+    /// Compare figures with stored ones.
+    Compare(compare::Job),
     /// Run a command under preloaded libraries.
     Exec(exec::Job),
     /// Measure what memory costs on this machine.
@@ -48,8 +48,8 @@ pub(crate) fn parse(
             if let Some(job) = report::job(name, matches) {
                 return job.map(Asked::Report);
             }
-            if let Some(job) = check::job(provers, name, matches) {
-                return job.map(Asked::Check);
+            if let Some(job) = compare::job(provers, name, matches) {
+                return job.map(Asked::Compare);
             }
             if let Some(job) = exec::job(name, matches) {
                 return job.map(Asked::Exec);
@@ -102,8 +102,8 @@ fn command(provers: &'static [Prover]) -> Command {
         .subcommand_help_heading("Provers, and tools beside the bench")
         .disable_help_subcommand(true)
         .subcommands(subcommands)
-        .subcommands(report::commands())
-        .subcommand(check::command())
+        .subcommand(report::command())
+        .subcommands(compare::commands())
         .subcommand(exec::command())
         .subcommand(host::command())
         .subcommand(profile::command())

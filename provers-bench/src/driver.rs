@@ -1,7 +1,7 @@
 //! The driver: from a command line to an exit code.
 
-use crate::check;
 use crate::cli::{self, Asked};
+use crate::compare::{self, Job};
 use crate::exec;
 use crate::host;
 use crate::measure::binaries;
@@ -48,7 +48,8 @@ pub fn main(provers: &'static [Prover], package_folder: &str) -> ExitCode {
             profiled(Interrupt::on_signals().and_then(|interrupt| exec::profile(&job, &interrupt)))
         }
         Ok(Asked::Exec(job)) => ended(executed(&job)),
-        Ok(Asked::Check(job)) => match check::Gate::open(&job, Path::new(package_folder)) {
+        Ok(Asked::Compare(Job::Runs(runs))) => said(runs.text()),
+        Ok(Asked::Compare(Job::Gate(job))) => match compare::Gate::open(&job, Path::new(package_folder)) {
             Ok(gate) => ended(held(gate, &job)),
             Err(unusable) => misused(&unusable),
         },
@@ -119,12 +120,12 @@ fn code_of(run: &Run) -> u8 {
     }
 }
 
-fn held(gate: check::Gate<'_>, job: &check::Job) -> anyhow::Result<u8> {
+fn held(gate: compare::Gate<'_>, job: &compare::Check) -> anyhow::Result<u8> {
     let interrupt = Interrupt::on_signals()?;
     let Some(folder) = binaries::folder(job.contestants(), &interrupt)? else { return Ok(INTERRUPTED) };
-    let outcome = gate.hold(&folder, &interrupt)?;
-    print(&outcome.text);
-    Ok(match (outcome.interrupted, outcome.passed) {
+    let checked = gate.hold(&folder, &interrupt)?;
+    print(&checked.text);
+    Ok(match (checked.interrupted, checked.passed) {
         (true, _) => INTERRUPTED,
         (false, false) => FAILED,
         (false, true) => 0,

@@ -14,7 +14,7 @@
 //!
 //! - `driver`: from a command line to an exit code
 //! - `cli`: the command line
-//! - `check`: the gate, which holds figures to a baseline
+//! - `compare`: a run against an earlier one; the gate, which holds figures to a baseline
 //! - `profile`: a tool that shows where the memory of a proof goes
 //! - `trace`: a tool that records allocations and replays them
 //! - `exec`: a tool that runs any command under preloaded libraries
@@ -36,8 +36,8 @@ pub mod arms;
 pub mod child;
 pub mod driver;
 
-mod check;
 mod cli;
+mod compare;
 mod exec;
 mod host;
 mod machine;

@@ -1,10 +1,10 @@
-//! Arguments of the commands `report` and `compare`.
+//! Arguments of the command `report`.
 
 use crate::plan::UsageError;
 use clap::{ArgMatches, Args, Command, FromArgMatches};
 use std::path::{Path, PathBuf};
 
-const HOW_RUNS_ARE_NAMED: &str = "A RUN is a run's folder, its result.json, the name of a folder among the runs, or `latest`.\n\n\
+pub(crate) const HOW_RUNS_ARE_NAMED: &str = "A RUN is a run's folder, its result.json, the name of a folder among the runs, or `latest`.\n\n\
                                   Exit code 0: done; 1: no such run, or not one that can be read; 2: wrong usage.";
 
 /// Options of `report`.
@@ -43,19 +43,6 @@ impl ReportArgs {
     }
 }
 
-/// Options of `compare`.
-#[derive(Args, Debug)]
-struct CompareArgs {
-    /// Earlier run
-    #[arg(value_name = "RUN_A")]
-    before: String,
-    /// Later run
-    #[arg(value_name = "RUN_B")]
-    after: String,
-    #[command(flatten)]
-    place: Place,
-}
-
 /// The folder of the runs.
 #[derive(Args, Debug)]
 struct Place {
@@ -64,7 +51,7 @@ struct Place {
     out: Option<PathBuf>,
 }
 
-/// The task of one of the commands.
+/// The task of the command.
 #[derive(Debug)]
 pub(crate) enum Job {
     Report {
@@ -78,46 +65,27 @@ pub(crate) enum Job {
         check: bool,
         out: Option<PathBuf>,
     },
-    Compare {
-        before: String,
-        after: String,
-        out: Option<PathBuf>,
-    },
 }
 
 impl Job {
     /// The folder of the runs, if it is not the default.
     pub(crate) fn out(&self) -> Option<&Path> {
-        let (Self::Report { out, .. } | Self::Splice { out, .. } | Self::Compare { out, .. }) = self;
+        let (Self::Report { out, .. } | Self::Splice { out, .. }) = self;
         out.as_deref()
     }
 }
 
-/// Both commands.
-pub(crate) fn commands() -> [Command; 2] {
-    [
-        ReportArgs::augment_args(Command::new("report")).about(
+/// The command `report`.
+pub(crate) fn command() -> Command {
+    ReportArgs::augment_args(Command::new("report"))
+        .about(
             "Writes a run's report.html and table.md again, from its result.json; or the tables of the documentation",
-        ),
-        CompareArgs::augment_args(Command::new("compare"))
-            .about("Says what changed from one run to another, as far as their intervals show it"),
-    ]
-    .map(|command| command.after_help(HOW_RUNS_ARE_NAMED))
+        )
+        .after_help(HOW_RUNS_ARE_NAMED)
 }
 
-/// The job from the arguments `matches` of the command `name`; `None` if the command is neither of these.
+/// The job from the arguments `matches` of the command `name`; `None` if that is another command.
 pub(crate) fn job(name: &str, matches: &ArgMatches) -> Option<Result<Job, UsageError>> {
-    let job = match name {
-        "report" => match ReportArgs::from_arg_matches(matches) {
-            Ok(args) => return Some(args.job()),
-            Err(error) => Err(error),
-        },
-        "compare" => CompareArgs::from_arg_matches(matches).map(|args| {
-            let CompareArgs { before, after, place } = args;
-            Job::Compare { before, after, out: place.out }
-        }),
-        _ => return None,
-    };
-    let first_line = |error: clap::Error| error.to_string().lines().next().unwrap_or_default().to_owned();
-    Some(job.map_err(|error| UsageError::Other(first_line(error))))
+    let other = |error: clap::Error| UsageError::Other(error.to_string());
+    (name == "report").then(|| ReportArgs::from_arg_matches(matches).map_err(other).and_then(ReportArgs::job))
 }

@@ -1,84 +1,60 @@
-//! Facts about a run besides its figures: machine, build, code and command. One list serves every output.
+//! Facts about a run besides its figures: machine, build, code and command.
 
 use crate::results::format;
 use crate::results::record::Run;
 
-/// One fact.
-pub(super) struct Fact {
-    pub(super) name: &'static str,
-    pub(super) value: fn(&Run) -> String,
-    /// Whether a difference in this fact may explain a difference between two runs.
-    pub(super) matters: bool,
-    /// The entry of the report's page that shows the fact, and its format there. Facts with the same entry are joined.
-    pub(super) page: Option<(&'static str, &'static str)>,
-    /// Its format in the Markdown sentence that lists the facts.
-    pub(super) sentence: Option<&'static str>,
-    /// The fact applies to provers, not to a command.
-    pub(super) of_provers: bool,
+/// A fact: its name, its value, and whether it may explain a difference between two runs.
+type Fact = (&'static str, String, bool);
+
+fn facts(run: &Run) -> Vec<Fact> {
+    let (machine, build) = (&run.machine, &run.machine.build);
+    let mut facts = vec![
+        ("processor", format!("{}, {} cores", known(machine.cpu.as_deref()), machine.cores), true),
+        ("memory", machine.memory_bytes.map_or("unknown".into(), format::bytes), true),
+        ("kernel", known(machine.kernel.as_deref()), true),
+        ("transparent huge pages", known(machine.transparent_huge_pages.as_deref()), true),
+        ("overcommit", known(machine.overcommit_memory.as_deref()), true),
+        ("load when it started", known(machine.load_average.as_deref()), false),
+        ("commit", commit(run), true),
+        ("sources", build.sources.clone(), true),
+        ("Cargo.lock, SHA-256", known(machine.lockfile_sha256.as_deref()), true),
+        ("command line", run.command_line.join(" "), false),
+        ("seed", run.seed.to_string(), true),
+        ("rounds asked for", run.rounds.to_string(), true),
+        ("started", machine.started_at.to_string(), false),
+        ("of", run.prover.clone(), true),
+        ("interrupted", run.interrupted.to_string(), true),
+    ];
+    if !run.is_of_command() {
+        facts.extend([
+            ("compiler", build.rustc.clone(), true),
+            ("profile", format!("{}, opt-level {}, {}", build.profile, build.opt_level, build.target), true),
+            ("flags", build.rustflags.clone(), true),
+            ("vector instructions", build.vector_features.join(", "), true),
+            ("threads", run.threads.to_string(), false),
+        ]);
+    }
+    facts
 }
 
-impl Fact {
-    const fn new(name: &'static str, value: fn(&Run) -> String) -> Self {
-        Self { name, value, matters: true, page: None, sentence: None, of_provers: false }
-    }
-
-    const fn page(self, entry: &'static str, how: &'static str) -> Self {
-        Self { page: Some((entry, how)), ..self }
-    }
-
-    const fn sentence(self, how: &'static str) -> Self {
-        Self { sentence: Some(how), ..self }
-    }
-
-    const fn of_provers(self) -> Self {
-        Self { of_provers: true, ..self }
-    }
-
-    /// The fact may differ between two runs on the same machine without explaining anything.
-    const fn by_itself(self) -> Self {
-        Self { matters: false, ..self }
-    }
+/// Every fact: its name and its value.
+pub(super) fn all(run: &Run) -> impl Iterator<Item = (&'static str, String)> {
+    facts(run).into_iter().map(|(name, value, _)| (name, if value.is_empty() { "none".into() } else { value }))
 }
 
-/// All facts, in display order; `{}` stands for the value.
-pub(super) const FACTS: &[Fact] = &[
-    Fact::new("processor", |run| known(&run.machine.cpu)).page("Processor", "{}").sentence("{}"),
-    Fact::new("cores", |run| run.machine.cores.to_string()).page("Processor", ", {} cores").sentence(", {} cores"),
-    Fact::new("memory", |run| run.machine.memory_bytes.map_or("unknown".into(), format::bytes))
-        .page("Memory", "{}")
-        .sentence(", {} of memory"),
-    Fact::new("kernel", |run| known(&run.machine.kernel)).page("Kernel", "{}").sentence(", Linux {}"),
-    Fact::new("transparent huge pages", |run| known(&run.machine.transparent_huge_pages))
-        .page("Transparent huge pages", "{}")
-        .sentence(", transparent huge pages {}"),
-    Fact::new("overcommit", |run| known(&run.machine.overcommit_memory)).page("Overcommit", "{}"),
-    Fact::new("load", |run| known(&run.machine.load_average)).page("Load when it started", "{}").by_itself(),
-    Fact::new("compiler", |run| run.machine.build.rustc.clone()).page("Compiler", "{}").sentence("; {}").of_provers(),
-    Fact::new("profile", |run| format!("{}, opt-level {}", run.machine.build.profile, run.machine.build.opt_level))
-        .page("Compiler", ", {}")
-        .of_provers(),
-    Fact::new("target", |run| run.machine.build.target.clone()).page("Compiler", ", {}").of_provers(),
-    Fact::new("flags", |run| run.machine.build.rustflags.clone()).page("Flags", "{}").sentence(", `{}`").of_provers(),
-    Fact::new("vector instructions", |run| run.machine.build.vector_features.join(", "))
-        .page("Vector instructions", "{}")
-        .of_provers(),
-    Fact::new("commit", commit).page("Commit", "{}").sentence("; commit {}"),
-    Fact::new("sources", |run| run.machine.build.sources.clone()).page("Sources", "{}"),
-    Fact::new("Cargo.lock", |run| known(&run.machine.lockfile_sha256)).page("Cargo.lock, SHA-256", "{}"),
-    Fact::new("command line", |run| run.command_line.join(" ")).page("Command line", "{}").by_itself(),
-    Fact::new("seed", |run| run.seed.to_string()).page("Seed", "{}"),
-    Fact::new("warm rounds", |run| run.rounds.to_string()).page("Rounds asked for", "{}"),
-    Fact::new("threads", |run| run.threads.to_string())
-        .page("Threads of the prover's pool", "{}")
-        .by_itself()
-        .of_provers(),
-    Fact::new("start", |run| run.machine.started_at.to_string()).page("Started", "{}").by_itself(),
-    Fact::new("prover", |run| run.prover.clone()),
-];
+/// Facts that differ between two runs and may explain a difference: name, and both values.
+pub(crate) fn differences(before: &Run, after: &Run) -> Vec<(&'static str, String, String)> {
+    let later = facts(after);
+    let differing = facts(before).into_iter().filter(|(.., matters)| *matters).map(|(name, old, _)| {
+        let new = later.iter().find(|(other, ..)| *other == name).map_or("-".into(), |(_, new, _)| new.clone());
+        (name, old, new)
+    });
+    differing.filter(|(_, old, new)| old != new).collect()
+}
 
 /// The command line as a user types it: without the driver's folder and without `--out`. A run of another command
 /// retains all its words, because some belong to that command.
-pub(super) fn command(run: &Run) -> String {
+pub(crate) fn command(run: &Run) -> String {
     let mut words = vec!["prove-bench"];
     let is_of_bench = !run.is_of_command();
     let mut arguments = run.command_line.iter().skip(1).map(String::as_str);
@@ -92,63 +68,39 @@ pub(super) fn command(run: &Run) -> String {
     words.join(" ")
 }
 
+/// The facts that a table needs, in one sentence.
+pub(super) fn sentence(run: &Run) -> String {
+    let (machine, build) = (&run.machine, &run.machine.build);
+    let compiler =
+        if run.is_of_command() { String::new() } else { format!("; {}, `{}`", build.rustc, build.rustflags) };
+    format!(
+        "{}, {} cores, {} of memory, Linux {}, transparent huge pages {}{compiler}; commit {}.",
+        known(machine.cpu.as_deref()),
+        machine.cores,
+        machine.memory_bytes.map_or("unknown".into(), format::bytes),
+        known(machine.kernel.as_deref()),
+        known(machine.transparent_huge_pages.as_deref()),
+        commit(run)
+    )
+}
+
+/// The machine, commit and date of a run.
+pub(super) fn on(run: &Run) -> String {
+    let machine = &run.machine;
+    let day = machine.started_at.strftime("%Y-%m-%d");
+    let cpu = machine.cpu.as_deref().unwrap_or("unknown processor");
+    let commit = machine.git_commit.as_deref().unwrap_or("unknown");
+    let changes = if machine.git_dirty == Some(true) { " with changes" } else { "" };
+    format!("{cpu}, {} cores, commit {commit:.12}{changes}, {day}.", machine.cores)
+}
+
 /// The commit of the run, marked if the working tree had changes.
-pub(super) fn commit(run: &Run) -> String {
-    let commit = run.machine.git_commit.as_deref().unwrap_or("unknown");
-    format!("{commit}{}", if run.machine.git_dirty == Some(true) { " with changes" } else { "" })
+fn commit(run: &Run) -> String {
+    let changes = if run.machine.git_dirty == Some(true) { " with changes" } else { "" };
+    known(run.machine.git_commit.as_deref()) + changes
 }
 
 /// The value, or "unknown" if the machine does not report it.
-pub(super) fn known(value: &Option<String>) -> String {
-    value.clone().unwrap_or_else(|| "unknown".into())
-}
-
-/// The facts that apply to `run`.
-fn applying(run: &Run) -> impl Iterator<Item = &'static Fact> {
-    let is_of_command = run.is_of_command();
-    FACTS.iter().filter(move |fact| !(fact.of_provers && is_of_command))
-}
-
-/// The facts of `run` in one sentence.
-pub(super) fn sentence(run: &Run) -> String {
-    let parts = applying(run).filter_map(|fact| Some(fact.sentence?.replace("{}", &(fact.value)(run))));
-    parts.collect::<String>() + "."
-}
-
-/// The entries of the report's page, each with its facts.
-pub(super) fn entries(run: &Run) -> Vec<(&'static str, String)> {
-    let mut entries: Vec<(&'static str, String)> = Vec::new();
-    for fact in applying(run) {
-        let Some((entry, how)) = fact.page else { continue };
-        let text = how.replace("{}", &(fact.value)(run));
-        match entries.iter_mut().find(|(name, _)| *name == entry) {
-            Some((_, texts)) => texts.push_str(&text),
-            None => entries.push((entry, text)),
-        }
-    }
-    entries
-}
-
-/// Facts that differ between two runs and may explain a difference: name, and both values.
-pub(super) fn differences(before: &Run, after: &Run) -> Vec<(&'static str, String, String)> {
-    let facts = FACTS.iter().filter(|fact| fact.matters);
-    let pairs = facts.map(|fact| (fact.name, (fact.value)(before), (fact.value)(after)));
-    pairs.filter(|(_, old, new)| old != new).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::tests as example;
-    use super::*;
-    use crate::results::timed::Timed;
-
-    #[test]
-    fn a_command_line_is_shown_as_a_user_types_it() {
-        let line = "target/release/prove-bench x --out folder y --out=folder --output z";
-        let mut run = example::run(vec![example::workload(&[("glibc", &example::EVEN)])]);
-        run.command_line = line.split(' ').map(String::from).collect();
-        assert_eq!(command(&run), "prove-bench x y --output z");
-        run.workloads[0].timed = Timed::Runs;
-        assert_eq!(command(&run), "prove-bench x --out folder y --out=folder --output z");
-    }
+fn known(value: Option<&str>) -> String {
+    value.unwrap_or("unknown").to_owned()
 }

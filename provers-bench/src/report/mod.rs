@@ -1,36 +1,28 @@
 //! The output of a run. Tables and files are made from the recorded run, so they can be regenerated from `result.json`.
 //!
-//! - `cli`: the commands `report` and `compare`
+//! - `cli`: the command `report`
 //! - `runs`: finds and reads a run
 //! - `splice`: tables of the documentation
-//! - `html`: report.html
-//! - `text`: table.md, and the terminal
-//! - `compare`: two runs, side by side
-//! - `words`: verdicts as sentences
-//! - `table`: the table of one workload
-//! - `curves`: the tables of a sweep
-//! - `notes`: remarks on the figures
+//! - `html`: report.html; `profile`: the pages of profiles
+//! - `charts`: the charts of a run; `chart`: draws each
+//! - `text`: tables and notes, in Markdown and on the terminal
 //! - `facts`: machine, build and command
 
+mod chart;
+mod charts;
 mod cli;
-mod compare;
-mod curves;
-mod facts;
+pub(crate) mod facts;
 mod html;
-mod notes;
+mod profile;
 mod runs;
 mod splice;
-mod table;
 mod text;
-mod words;
 
-pub(crate) use cli::{Job, commands, job};
-pub(crate) use curves::curves;
+pub(crate) use cli::{HOW_RUNS_ARE_NAMED, Job, command, job};
 #[cfg(feature = "profile")]
-pub(crate) use html::{FaultsPage, faults_page};
-pub(crate) use html::{ProfilePage, profile_page, profile_picture};
-pub(crate) use table::Style;
-pub(crate) use text::{section, with_advice};
+pub(crate) use profile::{FaultsPage, faults_page};
+pub(crate) use profile::{ProfilePage, profile_page, profile_picture};
+pub(crate) use text::{Style, curves, drawn, inert, section, with_advice};
 
 use crate::results::record::Run;
 use anyhow::{Context, bail};
@@ -72,6 +64,11 @@ pub(crate) fn json(run: &Run) -> anyhow::Result<String> {
     Ok(serde_json::to_string_pretty(run).context("cannot express the result as JSON")? + "\n")
 }
 
+/// The run called `name`, which may lie in `runs_folder`.
+pub(crate) fn read(name: &str, runs_folder: &Path) -> anyhow::Result<Run> {
+    runs::read(&runs::find(name, runs_folder)?)
+}
+
 /// Runs `job` on the runs in `runs_folder` and returns the text for stdout.
 pub(crate) fn run(job: &Job, runs_folder: &Path) -> anyhow::Result<String> {
     match job {
@@ -82,13 +79,9 @@ pub(crate) fn run(job: &Job, runs_folder: &Path) -> anyhow::Result<String> {
         }
         Job::Splice { run, docs, check, .. } => {
             if let Some((run, name)) = run {
-                splice::keep(docs, name, runs::read(&runs::find(run, runs_folder)?)?)?;
+                splice::keep(docs, name, read(run, runs_folder)?)?;
             }
             spliced(splice::pages(docs)?, *check)
-        }
-        Job::Compare { before, after, .. } => {
-            let [before, after] = [before, after].map(|name| runs::read(&runs::find(name, runs_folder)?));
-            Ok(compare::compare(&before?, &after?))
         }
     }
 }
@@ -107,7 +100,7 @@ fn spliced(pages: Vec<splice::Page>, check: bool) -> anyhow::Result<String> {
 }
 
 fn write_reports(folder: &Path, run: &Run) -> anyhow::Result<()> {
-    write_file(folder, TABLE, &text::markdown(run))?;
+    write_file(folder, TABLE, &format!("{}\n{}\n", text::markdown(run), text::LEGEND))?;
     write_file(folder, REPORT, &html::page(run))
 }
 

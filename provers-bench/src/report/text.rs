@@ -1,13 +1,46 @@
 //! A run as text: on the terminal during the run, and as Markdown for a README or a comment.
 
-use super::curves::curves;
 use super::facts::{self, command};
-use super::notes::notes;
-use super::table::{Style, table};
-use super::words::{self, Finding};
-use crate::results::record::{Run, WorkloadResult};
+use crate::results::columns::{self, Cell, Medium, Seen};
+use crate::results::record::{ArmResult, Ended, Outcome, Run, Sweep, WorkloadResult};
+use crate::results::stats::Verdict;
 use crate::results::timed::Timed;
+use crate::results::{format, view};
 use crate::together::Concurrent;
+use comfy_table::presets::{ASCII_MARKDOWN, UTF8_FULL_CONDENSED};
+use comfy_table::{CellAlignment, ContentArrangement, Table};
+
+/// What a reader must know to read a table.
+pub(super) const LEGEND: &str = "Ratios are to the baseline's figure of the same round: the median of the rounds, with its 95% confidence interval (CI). \
+    Faster or slower: the whole interval lies on one side of 1. On a busy machine trust the ratios: times of different rounds do not compare. \
+    These figures are of one machine on one day. docs/benchmarking.md has the columns, the method and its limits.";
+
+/// Placeholder for a missing figure.
+const NONE: &str = "-";
+/// Longest outcome in a cell. The notes below the table state it in full.
+const OUTCOME_CHARS: usize = 48;
+
+/// The medium of a text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Style {
+    Terminal,
+    Markdown,
+}
+
+/// A whole run as Markdown.
+pub(super) fn markdown(run: &Run) -> String {
+    let sections = run.workloads.iter().map(|workload| format!("\n{}", section(run, workload, Style::Markdown)));
+    let sections = with_advice(run, &sections.collect::<String>(), Style::Markdown);
+    let arms: String = arms(run).iter().map(|(label, what)| format!("- {label}: {}\n", inert(what))).collect();
+    format!(
+        "## {}\n\n`{}`\n\n{}\n{}{sections}{}\nThe arms:\n\n{arms}",
+        run.prover,
+        command(run),
+        facts::sentence(run),
+        if run.advice.is_some() { "\n" } else { "" },
+        curves(run, Style::Markdown)
+    )
+}
 
 /// One workload: heading, table, and the notes below it.
 pub(crate) fn section(run: &Run, workload: &WorkloadResult, style: Style) -> String {
@@ -18,18 +51,91 @@ pub(crate) fn section(run: &Run, workload: &WorkloadResult, style: Style) -> Str
         title += &format!(", 2^{log_rows} rows");
         details = format!("threads {threads}, {}{details}", at_once(run.concurrent));
     }
-    let heading = match style {
-        Style::Terminal => format!("{title}: {about}\n{details}\n"),
-        Style::Markdown => format!("### {title}\n\n{}; {details}.\n\n", inert(about)),
-    };
-    let mut text = heading + &table(workload, style) + "\n";
-    for note in notes(run, workload) {
-        match style {
-            Style::Terminal => text += &format!("{note}\n"),
-            Style::Markdown => text += &format!("\n{}\n", inert(&note)),
+    let notes = notes(run, workload);
+    match style {
+        Style::Terminal => {
+            let notes: String = notes.iter().map(|note| format!("{note}\n")).collect();
+            format!("{title}: {about}\n{details}\n{}\n{notes}", table(workload, style))
+        }
+        Style::Markdown => {
+            let notes: String = notes.iter().map(|note| format!("- {}\n", inert(note))).collect();
+            format!("### {title}\n\n{}; {details}.\n\n{}\n\n{notes}", inert(about), table(workload, style))
         }
     }
-    text
+}
+
+/// The verdict on our arm, and what the rows of a table cannot hold.
+pub(super) fn notes(run: &Run, workload: &WorkloadResult) -> Vec<String> {
+    let mut notes: Vec<_> = verdict(run, workload).into_iter().collect();
+    for arm in &workload.arms {
+        notes.extend(format::outcome(&arm.outcome).map(|text| format!("{}: {text}", arm.label)));
+        if let (Outcome::Failed { .. }, Some(why)) = (&arm.outcome, &arm.known_to_fail) {
+            notes.push(format!("{}: known to fail, and no failure of the run: {why}", arm.label));
+        }
+    }
+    notes.extend(ended(workload));
+    notes.extend(workload.live_peak_bytes.map(|bytes| format!("live peak of the arena: {}", format::bytes(bytes))));
+    if run.machine.build.profile != "release" {
+        notes.push(format!("built as {}, not as release: not for comparing times", run.machine.build.profile));
+    }
+    notes
+}
+
+/// Our arm's time as a ratio to the baseline's and to each peer's, in a sentence.
+fn verdict(run: &Run, workload: &WorkloadResult) -> Option<String> {
+    let (ours, summary) = view::ours(workload)?;
+    let against = |arm: &ArmResult| {
+        let (ratio, interval) = match view::is_baseline(workload, arm) {
+            true => (summary.wall_ratio?, " (95% CI)"),
+            false => (view::directly(run, ours, arm)?, ""),
+        };
+        let verdict = match ratio.verdict() {
+            Verdict::NoDifferenceShown => "not measurably faster",
+            verdict => format::verdict(verdict),
+        };
+        Some(format!("vs {}{interval} {}, {verdict}", arm.label, format::ratio(&ratio)))
+    };
+    let (baseline, others): (Vec<_>, Vec<_>) =
+        workload.arms.iter().partition(|arm| view::is_baseline(workload, arm) && arm.label != ours.label);
+    let peers = others.into_iter().filter(|arm| !view::is_ours(arm) && view::figures(arm).is_some());
+    let ratios: Vec<_> = baseline.into_iter().chain(peers).filter_map(against).collect();
+    (!ratios.is_empty()).then(|| format!("{}: time {}.", ours.label, ratios.join("; ")))
+}
+
+/// Why there were more or fewer rounds than requested.
+fn ended(workload: &WorkloadResult) -> Option<String> {
+    let intervals = workload.arms.iter().filter_map(|arm| arm.summary.as_ref()?.wall_ratio?.interval);
+    let widest = intervals.map(|interval| interval.high - interval.low).reduce(f64::max);
+    let width = widest.map_or("there is no interval yet".into(), |widest| {
+        format!("the widest interval is {:.1}% of {}'s time", 100.0 * widest, workload.baseline)
+    });
+    match workload.ended {
+        Ended::AllRounds | Ended::Interrupted => None,
+        Ended::Precise => Some(format!("Ended when it was precise enough: {width}.")),
+        Ended::OutOfTime => Some(format!("Ended because the time was over: {width}.")),
+        Ended::NoArms => Some("Ended because no arm was left.".into()),
+    }
+}
+
+/// What each arm's process said that it is: its label, and allocator, version and settings.
+pub(super) fn arms(run: &Run) -> Vec<(&str, String)> {
+    let mut arms: Vec<(&str, String)> = Vec::new();
+    for arm in run.workloads.iter().flat_map(|workload| &workload.arms) {
+        let Some(identity) = arm.identity.as_ref().filter(|_| arms.iter().all(|(label, _)| *label != arm.label)) else {
+            continue;
+        };
+        let mut what = format!("{} {}", identity.allocator, identity.version.trim());
+        for (how, settings) in [("with", &identity.settings), ("confirmed", &identity.confirmed)] {
+            if !settings.is_empty() {
+                what += &format!("; {how} {}", settings.join(" "));
+            }
+        }
+        if !identity.peak_is_per_proof {
+            what += "; peak RSS since the process started";
+        }
+        arms.push((&arm.label, what));
+    }
+    arms
 }
 
 /// The proofs that one sample covers, if they are several.
@@ -41,34 +147,24 @@ pub(super) fn at_once(concurrent: Concurrent) -> String {
     }
 }
 
-/// A whole run as Markdown, for a comment.
-pub(super) fn markdown(run: &Run) -> String {
-    with_findings(run, words::findings)
-}
-
-/// A whole run as Markdown for a page, without sentences that repeat its tables.
-pub(super) fn page(run: &Run) -> String {
-    with_findings(run, words::beyond_the_table)
-}
-
-fn with_findings(run: &Run, findings: impl Fn(&Run, &WorkloadResult) -> Vec<Finding>) -> String {
-    let mut text = format!("## {}\n\n`{}`\n\n{}\n", run.prover, command(run), facts::sentence(run));
-    let mut sections = String::new();
-    for workload in &run.workloads {
-        sections += "\n";
-        sections += &section(run, workload, Style::Markdown);
-        sections += "\n";
-        for finding in findings(run, workload) {
-            sections += &format!("- **{}**: {}\n", finding.arm, inert(&finding.text));
+/// The number of completed rounds, from the arm that got furthest.
+fn rounds(workload: &WorkloadResult) -> String {
+    let proofs = || workload.arms.iter().flat_map(|arm| &arm.samples);
+    let warm = proofs().map(|proof| proof.round).max().unwrap_or(0);
+    let processes = proofs().map(|proof| proof.process + 1).max().unwrap_or(0);
+    let s = if processes == 1 { "" } else { "s" };
+    match workload.timed {
+        Timed::Proofs => format!("warm rounds {warm} in {processes} processes each"),
+        Timed::Slots => {
+            format!("{warm} warm proofs at fixed times in {processes} turn{s} each, one arm after the other")
         }
+        Timed::Runs => format!("{processes} run{s} under each"),
+        Timed::Intervals => format!("{warm} warm intervals in {processes} run{s} under each"),
     }
-    text += if run.advice.is_some() { "\n" } else { "" };
-    text += &with_advice(run, &sections, Style::Markdown);
-    text + &curves(run, Style::Markdown)
 }
 
 /// Puts arbitrary text on one line and disables HTML tags in it.
-pub(super) fn inert(text: &str) -> String {
+pub(crate) fn inert(text: &str) -> String {
     text.replace(['\n', '\r', '\t'], " ").replace('<', "&lt;")
 }
 
@@ -93,46 +189,199 @@ pub(crate) fn with_advice(run: &Run, table: &str, style: Style) -> String {
     format!("{ceiling}{end}{table}\n{verdict}{environment}{dockerfile}{end}")
 }
 
-/// The number of completed rounds, from the arm that got furthest.
-fn rounds(workload: &WorkloadResult) -> String {
-    let proofs = || workload.arms.iter().flat_map(|arm| &arm.samples);
-    let warm = proofs().map(|proof| proof.round).max().unwrap_or(0);
-    let processes = proofs().map(|proof| proof.process + 1).max().unwrap_or(0);
-    let runs = if processes == 1 { "1 run".to_owned() } else { format!("{processes} runs") };
-    match workload.timed {
-        Timed::Proofs => format!("warm rounds {warm} in {processes} processes each"),
-        Timed::Slots => {
-            let turns = if processes == 1 { "1 turn".to_owned() } else { format!("{processes} turns") };
-            format!("{warm} warm proofs at fixed times in {turns} each, one arm after the other")
+/// The curves of a sweep, one table per workload: a row per point, a column per arm. Empty if the run is not a sweep.
+pub(crate) fn curves(run: &Run, style: Style) -> String {
+    let Some(sweep) = run.sweep else { return String::new() };
+    let axis = if sweep == Sweep::LogRows { "log-rows" } else { "threads" };
+    let of_workload = |points: &[WorkloadResult]| {
+        let first = &points[0];
+        let title = format!("{} over {axis}: warm time, as a ratio to {} [95%]", first.workload, first.baseline);
+        let header = [axis.to_owned()].into_iter().chain(first.arms.iter().map(|arm| arm.label.clone()));
+        let row = |point: &WorkloadResult| {
+            let at =
+                if sweep == Sweep::LogRows { format!("2^{} rows", point.log_rows) } else { point.threads.to_string() };
+            [at].into_iter().chain(point.arms.iter().map(|arm| ratio_or_time(arm, &point.baseline))).collect()
+        };
+        let rows: Vec<_> = [header.collect()].into_iter().chain(points.iter().map(row)).collect();
+        let table = drawn(&rows, style);
+        match style {
+            Style::Terminal => format!("{title}\n{table}\n\n"),
+            Style::Markdown => format!("\n### {title}\n\n{table}\n"),
         }
-        Timed::Runs => format!("{runs} under each"),
-        Timed::Intervals => format!("{warm} warm intervals in {runs} under each"),
+    };
+    run.workloads.chunk_by(|one, next| one.workload == next.workload).map(of_workload).collect()
+}
+
+/// A ratio, or the time for the baseline.
+fn ratio_or_time(arm: &ArmResult, baseline: &str) -> String {
+    let Some(summary) = &arm.summary else { return "failed".into() };
+    match (&summary.wall_ratio, summary.warm_wall_ns) {
+        (Some(ratio), _) => format::ratio(ratio),
+        (None, Some(ns)) if arm.label == baseline => format::time(ns),
+        (None, _) => NONE.into(),
     }
+}
+
+/// The table of `workload`, with a row per arm, without a final line break.
+fn table(workload: &WorkloadResult, style: Style) -> String {
+    let rows = rows(workload);
+    match (style, Table::new().width()) {
+        // A terminal that reports 0 columns does not know its width, such as a container's pseudo-terminal before its
+        // first resize.
+        (Style::Terminal, Some(width)) if width > 0 => fitted(&rows, width),
+        _ => drawn(&rows, style),
+    }
+}
+
+/// The header, and a row for each arm.
+fn rows(workload: &WorkloadResult) -> Vec<Vec<String>> {
+    let header = columns::filled(workload, Medium::Text).map(|column| columns::heading(column, workload));
+    let header = ["allocator".to_owned()].into_iter().chain(header).collect();
+    [header].into_iter().chain(workload.arms.iter().map(|arm| row(workload, arm))).collect()
+}
+
+fn row(workload: &WorkloadResult, arm: &ArmResult) -> Vec<String> {
+    let seen = arm.summary.as_ref().map(|summary| Seen { workload, arm, summary });
+    let cells = columns::filled(workload, Medium::Text).map(|column| match (&seen, &column.cell) {
+        (Some(seen), _) => column.text(seen, Medium::Text).unwrap_or_else(|| NONE.into()),
+        // The row of an arm without figures states why.
+        (None, Cell::Verdict) => format::outcome(&arm.outcome).map_or_else(|| NONE.to_owned(), |text| shortened(&text)),
+        (None, _) => NONE.to_owned(),
+    });
+    [arm.label.clone()].into_iter().chain(cells).collect()
+}
+
+fn shortened(text: &str) -> String {
+    if text.chars().count() <= OUTCOME_CHARS {
+        return text.into();
+    }
+    text.chars().take(OUTCOME_CHARS).collect::<String>() + "…"
+}
+
+/// A table for a terminal of `width` columns. If it is too wide, it is transposed: each arm becomes a column. If that
+/// is too wide as well, cells wrap.
+fn fitted(rows: &[Vec<String>], width: u16) -> String {
+    let upright = layout(rows, Style::Terminal);
+    let needed = upright.lines().map(|line| line.chars().count()).max().unwrap_or(0);
+    if needed <= usize::from(width) {
+        return upright.trim_fmt();
+    }
+    let columns = rows.first().map_or(0, Vec::len);
+    let turned: Vec<_> = (0..columns).map(|column| rows.iter().map(|row| row[column].clone()).collect()).collect();
+    let mut turned = layout(&turned, Style::Terminal);
+    turned.set_content_arrangement(ContentArrangement::Dynamic).set_width(width);
+    turned.trim_fmt()
+}
+
+/// Draws `rows`, without a final line break; the first row is the header.
+pub(crate) fn drawn(rows: &[Vec<String>], style: Style) -> String {
+    layout(rows, style).trim_fmt()
+}
+
+fn layout(rows: &[Vec<String>], style: Style) -> Table {
+    let mut table = Table::new();
+    table.set_content_arrangement(ContentArrangement::Disabled).load_style(match style {
+        Style::Terminal => UTF8_FULL_CONDENSED,
+        Style::Markdown => ASCII_MARKDOWN,
+    });
+    // A reason may quote any text; the text must not end a cell or a row.
+    let escaped = |cell: &String| match style {
+        Style::Terminal => cell.replace(['\n', '\r', '\t'], " "),
+        Style::Markdown => inert(cell).replace('|', "\\|"),
+    };
+    let mut lines = rows.iter().map(|row| row.iter().map(escaped).collect::<Vec<_>>());
+    table.set_header(lines.next().unwrap_or_default()).add_rows(lines);
+    for column in table.column_iter_mut().skip(1) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    table
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::tests::{EVEN, run, workload_of};
-    use crate::results::record::Outcome;
+    use crate::report::tests::{EVEN, run, workload, workload_of};
     use crate::results::record::tests::arm;
 
-    /// Text in a Markdown list item must not end a table, start another item or open a tag.
+    fn result() -> WorkloadResult {
+        workload_of(vec![
+            arm("glibc", Outcome::Finished, &EVEN),
+            arm("zk-alloc", Outcome::Finished, &EVEN.map(|ns| ns / 2)),
+            arm("jemalloc", Outcome::Failed { round: 3, reason: "died of SIGABRT: a|b\nc".into() }, &EVEN[..3]),
+            arm("mimalloc", Outcome::LeftOut { reason: "needs about 9.00 GB".into() }, &[]),
+        ])
+    }
+
+    /// A row shows its arm's figures, and a failed arm's only the failure. Every line has the same number of cells.
     #[test]
-    fn the_findings_stand_under_the_table_one_a_line() {
+    fn a_row_shows_the_figures_of_its_arm_or_why_there_are_none() {
+        let text = table(&result(), Style::Markdown);
+        let row = |label: &str| text.lines().find(|line| line.contains(label)).unwrap();
+        for cell in ["50.0 ms (0.50)", "0.500 [0.500, 0.500]", "faster", "10", "200 MB (1.00)", "100 MB"] {
+            assert!(row("zk-alloc").contains(cell), "{cell} in {text}");
+        }
+        assert!(row("| glibc").contains("baseline"), "{text}");
+        let failed = row("jemalloc");
+        assert!(failed.contains("FAILED in round 3: died of SIGABRT: a\\|b c") && !failed.contains(" ms"), "{failed}");
+        assert!(row("mimalloc").contains("left out: needs about 9.00 GB"), "{text}");
+        let cells: Vec<_> = text.lines().map(|line| line.replace("\\|", "").matches('|').count()).collect();
+        assert!(cells.len() == 6 && cells.iter().all(|count| *count == cells[0]), "{text}");
+    }
+
+    /// A newcomer's terminal has 80 columns. The table must not split words or numbers there.
+    #[test]
+    fn three_arms_fit_80_columns_with_their_numbers_whole() {
+        let text = fitted(&rows(&result())[..4], 80);
+        assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+        for whole in ["allocator", "jemalloc", "50.0 ms", "[0.500, 0.500]", "resting RSS", "SIGABRT"] {
+            assert!(text.contains(whole), "{whole} in\n{text}");
+        }
+    }
+
+    /// Users quote this sentence. It must name a peer that is faster, and a difference that is not shown.
+    #[test]
+    fn the_verdict_is_on_the_baseline_and_on_each_peer() {
+        let ours = [150, 90, 90, 90, 90, 90, 91, 92, 92].map(|ms| ms * 1_000_000);
+        let (halved, times) = (EVEN.map(|ns| ns / 2), [("glibc", &EVEN), ("zk-alloc", &ours)]);
+        let peers = [("mimalloc", &halved), ("snmalloc", &ours), ("jemalloc", &EVEN)];
+        let arms: Vec<_> = times.iter().chain(&peers).map(|(label, ns)| (*label, &ns[..])).collect();
+        let run = run(vec![workload(&arms)]);
+        assert_eq!(
+            notes(&run, &run.workloads[0])[0],
+            "zk-alloc: time vs glibc (95% CI) 0.900 [0.900, 0.920], faster; vs mimalloc 1.800 [1.800, 1.840], slower; vs \
+             snmalloc 1.000 [1.000, 1.000], not measurably faster; vs jemalloc 0.900 [0.900, 0.920], faster."
+        );
+    }
+
+    /// Text of a dying process must not end a list item or open a tag.
+    #[test]
+    fn reasons_stay_on_one_line_of_the_list() {
         let reason = "died:\n- <b>of</b> a list".to_owned();
         let failed = arm("jemalloc", Outcome::Failed { round: 1, reason }, &[1]);
         let text = markdown(&run(vec![workload_of(vec![arm("glibc", Outcome::Finished, &EVEN), failed])]));
-        let findings: Vec<_> = text.lines().filter(|line| line.starts_with("- ")).collect();
-        assert_eq!(findings.len(), 2, "{text}");
-        assert_eq!(findings[1], "- **jemalloc**: FAILED in round 1: died: - &lt;b>of&lt;/b> a list.");
+        assert!(
+            text.lines().any(|line| line == "- jemalloc: FAILED in round 1: died: - &lt;b>of&lt;/b> a list"),
+            "{text}"
+        );
     }
 
+    /// A curve is read down a column, so every point must be a row, even a failed one.
     #[test]
-    fn a_page_leaves_out_what_its_table_shows_and_keeps_failures() {
-        let failed = arm("jemalloc", Outcome::Failed { round: 1, reason: "died".into() }, &[1]);
-        let text = page(&run(vec![workload_of(vec![arm("glibc", Outcome::Finished, &EVEN), failed])]));
-        let findings: Vec<_> = text.lines().filter(|line| line.starts_with("- ")).collect();
-        assert_eq!(findings, ["- **jemalloc**: FAILED in round 1: died."]);
+    fn every_point_of_a_sweep_is_a_row() {
+        let failed = arm("zk-alloc", Outcome::Failed { round: 1, reason: String::new() }, &EVEN);
+        let points = [
+            workload(&[("glibc", &EVEN), ("zk-alloc", &EVEN)]),
+            workload_of(vec![arm("glibc", Outcome::Finished, &EVEN), failed]),
+        ];
+        let mut run = run(points.into());
+        run.sweep = Some(Sweep::Threads);
+        let text = curves(&run, Style::Markdown);
+        for row in [
+            "| threads |  glibc |             zk-alloc |",
+            "| 2       | 100 ms | 1.000 [1.000, 1.000] |",
+            "| 2       | 100 ms |               failed |",
+        ] {
+            assert!(text.contains(row), "{row} in {text}");
+        }
     }
 }

@@ -1,66 +1,48 @@
-//! The columns of every table: heading, unit, content of the cells, and the places that show the column.
+//! The columns of every table: heading, content of the cells, and the tables that show them; and `samples.csv`.
 //!
-//! To add a measured column, add a field to [`Sample`] and a row here.
+//! To add a measured column, add a field to [`Sample`] and a row to [`COLUMNS`] or to [`SAMPLES`].
 
-use crate::results::format;
 use crate::results::proof::Proof;
 use crate::results::record::{ArmResult, WorkloadResult};
-use crate::results::stats::{Ratio, Verdict};
+use crate::results::stats::Ratio;
 use crate::results::summary::Summary;
 use crate::results::timed::Timed;
-use crate::results::view;
+use crate::results::{format, view};
 use crate::sample::Sample;
+use anyhow::Context;
+use std::fs::File;
+use std::path::Path;
 
 /// One column.
 pub(crate) struct Column {
-    pub(crate) unit: Unit,
+    /// `{baseline}` stands for the baseline arm, `{warm}` for the time of the samples that decide the verdict.
+    heading: &'static str,
     pub(crate) cell: Cell,
-    pub(crate) shown: &'static [Shown],
-}
-
-/// Unit of a column's numbers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Unit {
-    Nanoseconds,
-    Bytes,
-    /// Shown in gigabyte seconds.
-    ByteSeconds,
-    Count,
-    /// Relative to the baseline's figure, or to another one.
-    Ratio,
-    Words,
+    /// A ratio in brackets after the figure.
+    beside: Option<Cell>,
+    /// Whether it is in the report's page alone.
+    only_page: bool,
 }
 
 /// The figure that an arm shows in a column.
 pub(crate) enum Cell {
-    /// The median over its warm proofs.
-    Warm(fn(&Sample) -> Option<u64>),
-    /// A whole number from the arm's summary, or from the arm and the workload. `Part` and `Ratio` read the same
-    /// sources.
-    Whole(fn(&Seen<'_>) -> Option<u64>),
+    Time(fn(&Seen<'_>) -> Option<u64>),
+    Bytes(fn(&Seen<'_>) -> Option<u64>),
+    /// Shown in gigabyte seconds.
+    ByteSeconds(fn(&Seen<'_>) -> Option<u64>),
+    Count(fn(&Seen<'_>) -> Option<u64>),
     Part(fn(&Seen<'_>) -> Option<f64>),
     /// A ratio with its interval.
     Ratio(fn(&Seen<'_>) -> Option<Ratio>),
     Verdict,
-    /// None: the column describes single proofs.
-    OfProofs,
 }
 
-/// The place that shows a column, and its heading. `{baseline}` stands for the baseline arm, `{warm}` for the time of
-/// the samples that decide the verdict.
-pub(crate) enum Shown {
+/// The kind of a table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Medium {
     /// On the terminal and in Markdown.
-    Text(&'static str),
-    /// On the terminal and in Markdown, with a ratio in brackets.
-    TextWith(&'static str, fn(&Seen<'_>) -> Option<f64>),
-    /// In the report's page.
-    Page(&'static str),
-    /// In `samples.csv` and in the page's table of samples.
-    Samples(&'static str, fn(&Sample) -> String),
-    /// In a comparison of two runs, as `A → B`.
-    Compared(&'static str),
-    /// In a comparison of two runs: one column per run, and one for the change under the second heading.
-    Judged(&'static str, &'static str),
+    Text,
+    Page,
 }
 
 /// An arm and its figures, as a table reads it.
@@ -72,290 +54,166 @@ pub(crate) struct Seen<'a> {
 }
 
 /// All columns, in the order of every table. The arm's name precedes them.
-pub(crate) const COLUMNS: &[Column] = &[
-    Column {
-        unit: Unit::Nanoseconds,
-        cell: Cell::Whole(|seen| seen.summary.cold_wall_ns),
-        shown: &[Shown::TextWith("cold (ratio)", |seen| Some(seen.summary.cold_ratio?.median)), Shown::Page("cold")],
-    },
-    Column {
-        unit: Unit::Ratio,
-        cell: Cell::Ratio(|seen| seen.summary.cold_ratio),
-        shown: &[Shown::Page("cold ratio")],
-    },
-    Column {
-        unit: Unit::Nanoseconds,
-        cell: Cell::Whole(|seen| view::alone_median(seen.arm, |proof| Some(proof.sample.wall_ns))),
-        shown: &[
-            Shown::TextWith("first proof alone (ratio)", |seen| {
-                view::alone_ratio(seen.workload, seen.arm).map(|ratio| ratio.median)
-            }),
-            Shown::Page("first proof alone"),
-        ],
-    },
-    Column {
-        unit: Unit::Ratio,
-        cell: Cell::Ratio(|seen| view::alone_ratio(seen.workload, seen.arm)),
-        shown: &[Shown::Page("first proof alone, ratio")],
-    },
-    Column {
-        unit: Unit::Nanoseconds,
-        cell: Cell::Whole(|seen| seen.summary.warm_wall_ns),
-        shown: &[
-            Shown::Text("{warm}"),
-            Shown::Page("{warm}"),
-            Shown::Samples("wall_ns", |sample| sample.wall_ns.to_string()),
-        ],
-    },
-    Column {
-        unit: Unit::Ratio,
-        cell: Cell::Ratio(|seen| seen.summary.wall_ratio),
-        shown: &[
-            Shown::Text("ratio to {baseline} [95%]"),
-            Shown::Page("{warm} ratio to {baseline}"),
-            Shown::Judged("{warm} ratio", "time"),
-        ],
-    },
-    Column {
-        unit: Unit::Nanoseconds,
-        cell: Cell::Whole(|seen| view::latency_ns(seen.workload, seen.arm, 0.95)),
-        shown: &[Shown::Text("p95"), Shown::Page("p95")],
-    },
-    Column {
-        unit: Unit::Nanoseconds,
-        cell: Cell::Whole(|seen| view::latency_ns(seen.workload, seen.arm, 1.0)),
-        shown: &[Shown::Text("worst"), Shown::Page("worst")],
-    },
-    Column { unit: Unit::Words, cell: Cell::Verdict, shown: &[Shown::Text("verdict"), Shown::Page("verdict")] },
-    Column {
-        unit: Unit::Ratio,
-        cell: Cell::Ratio(|seen| seen.summary.cpu_ratio),
-        shown: &[Shown::Text("CPU ratio [95%]"), Shown::Page("CPU ratio")],
-    },
-    Column {
-        unit: Unit::Nanoseconds,
-        cell: Cell::OfProofs,
-        shown: &[Shown::Samples("user_ns", |sample| sample.user_ns.to_string())],
-    },
-    Column {
-        unit: Unit::Nanoseconds,
-        cell: Cell::Whole(|seen| seen.summary.warm_sys_ns.filter(|_| seen.workload.timed != Timed::Proofs)),
-        shown: &[
-            Shown::Text("kernel time"),
-            Shown::Page("kernel time"),
-            Shown::Samples("sys_ns", |sample| sample.sys_ns.to_string()),
-        ],
-    },
-    Column {
-        unit: Unit::Count,
-        cell: Cell::Warm(|sample| Some(sample.minflt)),
-        shown: &[
-            Shown::Text("minor faults"),
-            Shown::Page("minor faults"),
-            Shown::Samples("minflt", |sample| sample.minflt.to_string()),
-            Shown::Compared("minor faults"),
-        ],
-    },
-    Column {
-        unit: Unit::Count,
-        cell: Cell::Warm(|sample| sample.tlb_shootdowns),
-        shown: &[
-            Shown::Text("TLB shootdowns"),
-            Shown::Page("TLB shootdowns"),
-            Shown::Samples("tlb_shootdowns", |sample| {
-                sample.tlb_shootdowns.map_or_else(String::new, |count| count.to_string())
-            }),
-            Shown::Compared("TLB shootdowns"),
-        ],
-    },
-    Column {
-        unit: Unit::Count,
-        cell: Cell::Whole(|seen| seen.summary.warm_system_calls),
-        shown: &[Shown::Page("system calls"), Shown::Compared("system calls")],
-    },
-    Column {
-        unit: Unit::Bytes,
-        cell: Cell::OfProofs,
-        shown: &[Shown::Samples("rss_bytes", |sample| sample.rss_bytes.to_string())],
-    },
-    Column {
-        unit: Unit::Bytes,
-        cell: Cell::Whole(|seen| seen.summary.peak_rss_bytes),
-        shown: &[
-            Shown::TextWith("peak RSS (ratio)", |seen| seen.summary.peak_rss_ratio),
-            Shown::Page("peak RSS"),
-            Shown::Samples("peak_rss_bytes", |sample| sample.peak_rss_bytes.to_string()),
-        ],
-    },
-    Column {
-        unit: Unit::Ratio,
-        cell: Cell::Part(|seen| view::peak_ratio(seen.workload, seen.arm)),
-        shown: &[Shown::Page("ratio"), Shown::Compared("peak RSS ratio")],
-    },
-    Column {
-        unit: Unit::Ratio,
-        cell: Cell::Part(|seen| view::peak_to_best_peer(seen.workload, seen.arm)),
-        shown: &[Shown::Page("by best peer's")],
-    },
-    Column { unit: Unit::Ratio, cell: Cell::Part(|seen| view::peak_spread(seen.arm)), shown: &[Shown::Page("spread")] },
-    Column {
-        unit: Unit::Ratio,
-        cell: Cell::Part(|seen| {
+const COLUMNS: &[Column] = &[
+    Column::new("cold (ratio)", Cell::Time(|seen| seen.summary.cold_wall_ns))
+        .beside(Cell::Ratio(|seen| seen.summary.cold_ratio)),
+    Column::new(
+        "first proof alone (ratio)",
+        Cell::Time(|seen| view::alone_median(seen.arm, |proof| Some(proof.sample.wall_ns))),
+    )
+    .beside(Cell::Ratio(|seen| view::alone_ratio(seen.workload, seen.arm))),
+    Column::new("{warm}", Cell::Time(|seen| seen.summary.warm_wall_ns)),
+    Column::new("ratio to {baseline} [95%]", Cell::Ratio(|seen| seen.summary.wall_ratio)),
+    Column::new("p95", Cell::Time(|seen| view::latency_ns(seen.workload, seen.arm, 0.95))),
+    Column::new("worst", Cell::Time(|seen| view::latency_ns(seen.workload, seen.arm, 1.0))),
+    Column::new("verdict", Cell::Verdict),
+    Column::new("CPU ratio [95%]", Cell::Ratio(|seen| seen.summary.cpu_ratio)),
+    Column::new(
+        "kernel time",
+        Cell::Time(|seen| seen.summary.warm_sys_ns.filter(|_| seen.workload.timed != Timed::Proofs)),
+    ),
+    Column::new("minor faults", Cell::Count(|seen| seen.summary.warm_minflt)),
+    Column::new("TLB shootdowns", Cell::Count(|seen| view::warm_median(seen.arm, |sample| sample.tlb_shootdowns))),
+    Column::new("system calls", Cell::Count(|seen| seen.summary.warm_system_calls)).only_page(),
+    Column::new("peak RSS (ratio)", Cell::Bytes(|seen| seen.summary.peak_rss_bytes))
+        .beside(Cell::Part(|seen| seen.summary.peak_rss_ratio)),
+    Column::new("peak by best peer's", Cell::Part(|seen| view::peak_to_best_peer(seen.workload, seen.arm))).only_page(),
+    Column::new(
+        "peak / live",
+        Cell::Part(|seen| {
             let live = seen.workload.live_peak_bytes.filter(|live| *live > 0)?;
             Some(seen.summary.peak_rss_bytes? as f64 / live as f64)
         }),
-        shown: &[Shown::Page("peak / live")],
-    },
-    Column {
-        unit: Unit::Bytes,
-        cell: Cell::Whole(|seen| seen.summary.resting_rss_bytes.filter(|_| seen.workload.timed.rests())),
-        shown: &[Shown::Text("resting RSS"), Shown::Page("resting RSS")],
-    },
-    Column {
-        unit: Unit::Bytes,
-        cell: Cell::Whole(|seen| view::alone_median(seen.arm, |proof| proof.rss_after_1_s_bytes)),
-        shown: &[Shown::Text("RSS after 1 s"), Shown::Page("RSS after 1 s")],
-    },
-    Column {
-        unit: Unit::Bytes,
-        cell: Cell::Whole(|seen| view::alone_median(seen.arm, |proof| proof.rss_after_10_s_bytes)),
-        shown: &[Shown::Text("RSS after 10 s"), Shown::Page("RSS after 10 s")],
-    },
-    Column {
-        unit: Unit::ByteSeconds,
-        cell: Cell::Whole(|seen| seen.summary.warm_byte_seconds),
-        shown: &[
-            Shown::TextWith("GB s", |seen| {
-                view::byte_seconds_ratio(seen.workload, seen.arm).filter(|_| seen.workload.timed == Timed::Slots)
-            }),
-            Shown::Page("GB s"),
-        ],
-    },
-    Column {
-        unit: Unit::Words,
-        cell: Cell::OfProofs,
-        shown: &[Shown::Samples("verified", |sample| sample.verified.to_string())],
-    },
+    )
+    .only_page(),
+    Column::new(
+        "resting RSS",
+        Cell::Bytes(|seen| seen.summary.resting_rss_bytes.filter(|_| seen.workload.timed.rests())),
+    ),
+    Column::new("RSS after 1 s", Cell::Bytes(|seen| view::alone_median(seen.arm, |proof| proof.rss_after_1_s_bytes))),
+    Column::new("RSS after 10 s", Cell::Bytes(|seen| view::alone_median(seen.arm, |proof| proof.rss_after_10_s_bytes))),
+    Column::new("GB s", Cell::ByteSeconds(|seen| seen.summary.warm_byte_seconds)).beside(Cell::Part(|seen| {
+        view::byte_seconds_ratio(seen.workload, seen.arm).filter(|_| seen.workload.timed == Timed::Slots)
+    })),
 ];
 
-/// Each column with a place for which `heading` returns a value, together with that value.
-pub(crate) fn shown<T>(heading: impl Fn(&'static Shown) -> Option<T>) -> impl Iterator<Item = (&'static Column, T)> {
-    COLUMNS.iter().filter_map(move |column| Some((column, column.shown.iter().find_map(&heading)?)))
-}
-
-/// The columns of `samples.csv`: each name, and the function that formats its cells.
-pub(crate) fn of_samples() -> impl Iterator<Item = (&'static str, fn(&Sample) -> String)> {
-    let columns = shown(|place| match place {
-        Shown::Samples(name, value) => Some((*name, *value)),
-        _ => None,
-    });
-    columns.map(|(_, named)| named)
-}
-
-/// The cells of one proof in `samples.csv`.
-pub(crate) fn of_proof(proof: &Proof) -> impl Iterator<Item = String> {
-    of_samples().map(|(_, value)| value(&proof.sample))
-}
-
-/// The shown columns in which `workload` has a figure. An arm that failed has no figures, so it keeps no column.
-pub(crate) fn filled<T>(
-    workload: &WorkloadResult,
-    place: impl Fn(&'static Shown) -> Option<T>,
-) -> impl Iterator<Item = (&'static Column, T)> {
+/// The columns in which `workload` has a figure. An arm that failed has no figures, so it keeps no column.
+pub(crate) fn filled(workload: &WorkloadResult, medium: Medium) -> impl Iterator<Item = &'static Column> {
     let seen = |arm| Some(Seen { workload, arm, summary: view::figures(arm)? });
     let seen: Vec<_> = workload.arms.iter().filter_map(seen).collect();
-    let is_filled = move |column: &Column| seen.iter().any(|seen| column.text(seen).is_some());
-    // The verdict column always has text, because it also shows the outcomes of arms without figures.
-    shown(place).filter(move |(column, _)| matches!(column.cell, Cell::Verdict) || is_filled(column))
+    COLUMNS.iter().filter(move |column| {
+        // The verdict column always has text, because it also shows the outcomes of arms without figures.
+        let is_filled = || seen.iter().any(|seen| column.text(seen, medium).is_some());
+        (medium == Medium::Page || !column.only_page) && (matches!(column.cell, Cell::Verdict) || is_filled())
+    })
 }
 
-/// The text of a heading for `workload`.
-pub(crate) fn heading(heading: &str, workload: &WorkloadResult) -> String {
-    workload.timed.heading(heading).replace("{baseline}", &workload.baseline)
+/// The heading of a column for `workload`.
+pub(crate) fn heading(column: &Column, workload: &WorkloadResult) -> String {
+    let warm = if workload.timed == Timed::Runs { "time" } else { "warm" };
+    column.heading.replace("{warm}", warm).replace("{baseline}", &workload.baseline)
 }
 
 impl Column {
-    /// The arm's cell as plain text; `None` if the arm has no such figure.
-    pub(crate) fn text(&self, seen: &Seen<'_>) -> Option<String> {
-        match self.cell {
-            Cell::Warm(figure) => view::warm_median(seen.arm, figure).map(|number| self.unit.text(number)),
-            Cell::Whole(figure) => figure(seen).map(|number| self.unit.text(number)),
-            Cell::Part(figure) => figure(seen).map(|part| format!("{part:.2}")),
-            Cell::Ratio(figure) => figure(seen).map(|ratio| format::ratio(&ratio)),
-            Cell::Verdict => Some(view::verdict(seen.workload, seen.arm, seen.summary)),
-            Cell::OfProofs => None,
-        }
+    const fn new(heading: &'static str, cell: Cell) -> Self {
+        Self { heading, cell, beside: None, only_page: false }
     }
 
-    /// The arm's ratio, if the column shows ratios with intervals.
-    pub(crate) fn ratio(&self, seen: &Seen<'_>) -> Option<Ratio> {
-        match self.cell {
-            Cell::Ratio(figure) => figure(seen),
-            _ => None,
-        }
+    const fn beside(self, ratio: Cell) -> Self {
+        Self { beside: Some(ratio), ..self }
     }
 
-    /// The arm's verdict, if this is the verdict column.
-    pub(crate) fn verdict(&self, seen: &Seen<'_>) -> Option<Verdict> {
-        seen.summary.verdict.filter(|_| matches!(self.cell, Cell::Verdict))
+    const fn only_page(self) -> Self {
+        Self { only_page: true, ..self }
+    }
+
+    /// The arm's cell as plain text; `None` if the arm has no such figure. Only the page has the interval of a ratio
+    /// beside a figure.
+    pub(crate) fn text(&self, seen: &Seen<'_>, medium: Medium) -> Option<String> {
+        let figure = self.cell.text(seen)?;
+        let beside = match (&self.beside, medium) {
+            (Some(Cell::Ratio(ratio)), Medium::Text) => ratio(seen).map(|ratio| format!("{:.2}", ratio.median)),
+            (beside, _) => beside.as_ref().and_then(|cell| cell.text(seen)),
+        };
+        Some(beside.map_or(figure.clone(), |ratio| format!("{figure} ({ratio})")))
     }
 }
 
-impl Unit {
-    fn text(self, number: u64) -> String {
+impl Cell {
+    fn text(&self, seen: &Seen<'_>) -> Option<String> {
         match self {
-            Self::Nanoseconds => format::time(number),
-            Self::Bytes => format::bytes(number),
-            Self::ByteSeconds => format::gigabyte_seconds(number),
-            Self::Count | Self::Ratio | Self::Words => format::count(number),
+            Self::Time(figure) => figure(seen).map(format::time),
+            Self::Bytes(figure) => figure(seen).map(format::bytes),
+            Self::ByteSeconds(figure) => figure(seen).map(format::gigabyte_seconds),
+            Self::Count(figure) => figure(seen).map(format::count),
+            Self::Part(figure) => figure(seen).map(|part| format!("{part:.2}")),
+            Self::Ratio(figure) => figure(seen).map(|ratio| format::ratio(&ratio)),
+            Self::Verdict => Some(view::verdict(seen.workload, seen.arm, seen.summary)),
         }
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::collections::BTreeSet;
+/// A column of `samples.csv`: its name, with its unit, and its cell.
+type SampleColumn = (&'static str, fn(&Sample) -> String);
 
-    /// Two columns with one heading are indistinguishable. A column shown nowhere is measured for nothing.
-    #[test]
-    fn every_column_is_shown_and_no_place_has_a_heading_twice() {
-        let mut seen = BTreeSet::new();
-        for column in COLUMNS {
-            assert!(!column.shown.is_empty());
-            for place in column.shown {
-                let (where_shown, heading) = match place {
-                    Shown::Text(heading) | Shown::TextWith(heading, _) => ("text", heading),
-                    Shown::Page(heading) => ("page", heading),
-                    Shown::Samples(heading, _) => ("samples", heading),
-                    Shown::Compared(heading) | Shown::Judged(heading, _) => ("compared", heading),
-                };
-                assert!(seen.insert((where_shown, *heading)), "{where_shown}: {heading}");
-            }
-        }
+/// The figures of a proof in `samples.csv`.
+const SAMPLES: [SampleColumn; 8] = [
+    ("wall_ns", |sample| sample.wall_ns.to_string()),
+    ("user_ns", |sample| sample.user_ns.to_string()),
+    ("sys_ns", |sample| sample.sys_ns.to_string()),
+    ("minflt", |sample| sample.minflt.to_string()),
+    ("tlb_shootdowns", |sample| sample.tlb_shootdowns.map_or_else(String::new, |count| count.to_string())),
+    ("rss_bytes", |sample| sample.rss_bytes.to_string()),
+    ("peak_rss_bytes", |sample| sample.peak_rss_bytes.to_string()),
+    ("verified", |sample| sample.verified.to_string()),
+];
+
+/// A proof's place in the run.
+pub(crate) const PLACE: [&str; 7] = ["workload", "log_rows", "threads", "arm", "process", "round", "order"];
+
+/// The cells of [`PLACE`].
+pub(crate) fn place(workload: &str, log_rows: u32, threads: usize, arm: &str, proof: &Proof) -> [String; 7] {
+    let [process, round, order] = [proof.process, proof.round, proof.order].map(|number| number.to_string());
+    [workload.into(), log_rows.to_string(), threads.to_string(), arm.into(), process, round, order]
+}
+
+/// The names of the figures of a proof.
+pub(crate) fn of_samples() -> impl Iterator<Item = &'static str> {
+    SAMPLES.iter().map(|(name, _)| *name)
+}
+
+/// The figures of one proof, as text.
+pub(crate) fn of_proof(proof: &Proof) -> impl Iterator<Item = String> {
+    SAMPLES.iter().map(|(_, value)| value(&proof.sample))
+}
+
+/// `samples.csv`: one row per proof. Each row is written as soon as it is measured, so a later failure loses none.
+pub(crate) struct SampleLog {
+    run: String,
+    writer: csv::Writer<File>,
+}
+
+impl SampleLog {
+    /// Creates `samples.csv` in the folder of the run called `run`.
+    pub(crate) fn create(folder: &Path, run: String) -> anyhow::Result<Self> {
+        let path = folder.join("samples.csv");
+        let mut writer = csv::Writer::from_path(&path).with_context(|| format!("cannot write {}", path.display()))?;
+        writer.write_record(["run"].into_iter().chain(PLACE).chain(of_samples())).context("cannot write a sample")?;
+        Ok(Self { run, writer })
     }
 
-    /// Readers of samples.csv rely on the names for the units.
-    #[test]
-    fn columns_of_samples_carry_their_unit() {
-        for column in COLUMNS {
-            for place in column.shown {
-                let Shown::Samples(name, _) = place else { continue };
-                let unit = match column.unit {
-                    Unit::Nanoseconds => "_ns",
-                    Unit::Bytes => "_bytes",
-                    _ => "",
-                };
-                assert!(name.ends_with(unit), "{name}");
-            }
-        }
-    }
-
-    /// Scripts read samples.csv by these names.
-    #[test]
-    fn samples_keep_their_names() {
-        let names: Vec<_> = of_samples().map(|(name, _)| name).collect();
-        let known = ["wall_ns", "user_ns", "sys_ns", "minflt", "rss_bytes", "peak_rss_bytes", "verified"];
-        assert!(known.iter().all(|name| names.contains(name)), "{names:?}");
+    /// Adds a row and flushes it to the kernel.
+    pub(crate) fn append(
+        &mut self,
+        workload: &str,
+        log_rows: u32,
+        threads: usize,
+        arm: &str,
+        proof: &Proof,
+    ) -> anyhow::Result<()> {
+        let place = place(workload, log_rows, threads, arm, proof);
+        let row = [self.run.clone()].into_iter().chain(place).chain(of_proof(proof));
+        self.writer.write_record(row).context("cannot write a sample")?;
+        self.writer.flush().context("cannot write a sample")
     }
 }

@@ -1,7 +1,6 @@
 //! The records of a run, and figures computed from them.
 //!
-//! - `samples`: samples.csv
-//! - `columns`: table columns of arms and proofs
+//! - `columns`: table columns of arms and proofs, and samples.csv
 //! - `view`: a run as its readers look at it
 //! - `format`: quantities and outcomes in words
 //! - `record`: result.json
@@ -14,7 +13,6 @@ pub(crate) mod columns;
 pub(crate) mod format;
 pub(crate) mod proof;
 pub(crate) mod record;
-pub(crate) mod samples;
 pub(crate) mod stats;
 pub(crate) mod summary;
 pub(crate) mod timed;

@@ -45,11 +45,6 @@ impl Timed {
         }
     }
 
-    /// A table heading. Replaces `{warm}` by the name of the verdict's time.
-    pub(crate) fn heading(self, heading: &str) -> String {
-        heading.replace("{warm}", if self == Self::Runs { "time" } else { "warm" })
-    }
-
     /// Whether the samples come from a command and not from a prover.
     pub(crate) fn is_of_command(self) -> bool {
         matches!(self, Self::Runs | Self::Intervals)

@@ -8,7 +8,6 @@ use crate::results::stats::{Ratio, Verdict, whole_median};
 use crate::results::summary::{Summary, warm_wall_ratios};
 use crate::results::timed::Timed;
 use crate::sample::Sample;
-use std::collections::BTreeMap;
 
 /// The workload's name, and whatever distinguishes it from the other workloads of its run.
 pub(crate) fn name(run: &Run, workload: &WorkloadResult) -> String {
@@ -49,11 +48,6 @@ pub(crate) fn ours(workload: &WorkloadResult) -> Option<(&ArmResult, &Summary)> 
     let mut ours: Vec<_> = workload.arms.iter().filter(|arm| is_ours(arm) && !is_baseline(workload, arm)).collect();
     ours.sort_by_key(|arm| arm.arm != OURS);
     ours.into_iter().find_map(|arm| Some((arm, figures(arm)?)))
-}
-
-/// The proofs that count for cold figures: one per process.
-pub(crate) fn cold(arm: &ArmResult) -> impl Iterator<Item = &Proof> + Clone {
-    arm.samples.iter().filter(|proof| proof.is_cold())
 }
 
 /// The proofs that count for warm figures.
@@ -97,17 +91,6 @@ pub(crate) fn peak_to_best_peer(workload: &WorkloadResult, arm: &ArmResult) -> O
     let peers = workload.arms.iter().filter(|peer| !is_ours(peer) && peer.label != arm.label);
     let best = peers.filter_map(|peer| figures(peer)?.peak_rss_bytes).min()?;
     Some(figures(arm)?.peak_rss_bytes? as f64 / best as f64)
-}
-
-/// The highest peak of the arm's processes divided by the lowest. A large spread misleads a gate on memory.
-pub(crate) fn peak_spread(arm: &ArmResult) -> Option<f64> {
-    let mut peaks = BTreeMap::<u32, u64>::new();
-    for proof in &arm.samples {
-        let peak = peaks.entry(proof.process).or_default();
-        *peak = proof.sample.peak_rss_bytes.max(*peak);
-    }
-    let (lowest, highest) = (peaks.values().min()?, peaks.values().max()?);
-    (peaks.len() > 1 && *lowest > 0).then(|| *highest as f64 / *lowest as f64)
 }
 
 /// The smallest relevant change of time, as a share of the baseline's. The placement of code and data in memory alone

@@ -88,9 +88,9 @@ fn rows<'r>(sources: &[Source<'_>], runs: &[&'r Run]) -> anyhow::Result<Vec<Row<
 
 /// The tables of a run, without the run's own heading.
 fn tables(run: &Run) -> String {
-    let text = text::page(run);
+    let text = text::markdown(run);
     let body = text.split_once("\n\n").map_or(text.as_str(), |(_, body)| body);
-    format!("{body}\n{}", on(run))
+    format!("{body}\n{}\n", facts::on(run))
 }
 
 /// A table with a row for each workload: time and peak memory under glibc, under the fastest peer, and under zk-alloc.
@@ -125,7 +125,7 @@ fn provenance_in_brief(runs: &[&Run]) -> String {
         let at = words.iter().position(|word| *word == "--allocators").unwrap_or(words.len());
         let allocators = words[at..].iter().take(2).copied().collect::<Vec<_>>().join(" ");
         let others = words[..at].iter().chain(words.iter().skip(at + 2)).copied().collect::<Vec<_>>().join(" ");
-        groups.entry((on(run), allocators)).or_default().insert(format!("`{others}`"));
+        groups.entry((facts::on(run) + "\n", allocators)).or_default().insert(format!("`{others}`"));
     }
     let lines = groups.iter().map(|((on, allocators), commands)| {
         let commands = commands.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
@@ -153,16 +153,6 @@ fn constants() -> String {
 /// The commands, machines and commits of these runs, each once.
 fn provenance(runs: &[&Run]) -> String {
     let distinct: BTreeMap<_, _> = runs.iter().map(|run| (&run.run, *run)).collect();
-    let lines = distinct.values().map(|run| format!("`{}`: {}", facts::command(run), on(run)));
+    let lines = distinct.values().map(|run| format!("`{}`: {}", facts::command(run), facts::on(run) + "\n"));
     lines.collect::<Vec<_>>().join("\n")
-}
-
-/// The machine, commit and date of a run.
-fn on(run: &Run) -> String {
-    let machine = &run.machine;
-    let day = machine.started_at.strftime("%Y-%m-%d");
-    let cpu = machine.cpu.as_deref().unwrap_or("unknown processor");
-    let commit = machine.git_commit.as_deref().unwrap_or("unknown");
-    let changes = if machine.git_dirty == Some(true) { " with changes" } else { "" };
-    format!("{cpu}, {} cores, commit {commit:.12}{changes}, {day}.\n", machine.cores)
 }

@@ -1,22 +1,23 @@
-//! The page of a profile: memory over the stages of a proof, the call sites of its peak, and two flame graphs.
+//! The pages of a profile: memory over the stages of a proof, the call sites of its peak, and two flame graphs.
 
-use super::document::document;
-use super::tables::scrolling;
-use super::{parts, timeline};
-use crate::protocol::profiles::{CallSite, Lifetime, Profile, moves};
+use super::chart::{self, Axis, Chart, Look, Point, Scale, Series, Shape, Span, time_tick};
+use super::html::{document, scrolling};
+use crate::protocol::profiles::{CallSite, Level, Lifetime, PARTS, Parts, Profile, moves};
 use crate::results::format;
 use maud::{Markup, html};
 
 /// The flame graphs are documents of their own, with scripts that zoom. The page itself loads nothing.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; frame-src data:";
-const OWN_STYLE: &str = "
-figure.timeline { max-width: 1100px; margin: 12px 0; }
+const STYLE: &str = "
 iframe { width: 100%; height: 560px; border: 1px solid var(--rule); border-radius: 6px; background: #fff; }
 td.words { white-space: normal; min-width: 110px; } td.words details { min-width: 300px; }
 td.words details pre { white-space: pre-wrap; overflow-wrap: anywhere; }";
 
 /// The call sites in a table.
 const MOST_SITES: usize = 10;
+/// The rows of stages that are drawn.
+const MOST_ROWS: u32 = 8;
+const SIZE: (f64, f64) = (1000.0, 254.0);
 
 /// The parts of the page.
 pub(crate) struct ProfilePage<'a> {
@@ -53,16 +54,13 @@ pub(crate) fn profile_page(page: &ProfilePage<'_>) -> String {
         }
         section {
             h2 { "Memory over the stages of a warm proof" }
-            (timeline::figure(profile))
+            (timeline(profile).figure())
         }
         @if !profile.parts.is_empty() { section {
             h2 { "The parts of the resident memory" }
-            (parts::figure(&profile.parts))
+            (parts(&profile.parts))
         } }
-        section {
-            h2 { "The stages" }
-            pre { (page.tree) }
-        }
+        section { h2 { "The stages" } pre { (page.tree) } }
         (flame_graph("What was alive at the peak", page.peak.as_deref()))
         (flame_graph("Fresh pages of the first proof", page.fresh.as_deref()))
         footer {
@@ -71,7 +69,12 @@ pub(crate) fn profile_page(page: &ProfilePage<'_>) -> String {
             code { "warm-proof/profile.pb.gz" } " is for pprof, " code { "warm-proof/trace.json" } " for Perfetto."
         }
     };
-    document(page.title, POLICY, &[OWN_STYLE, timeline::STYLE, parts::STYLE].concat(), &content)
+    document(page.title, POLICY, &[STYLE, chart::STYLE].concat(), &content)
+}
+
+/// The timeline as a picture on its own. Equal profiles give equal bytes.
+pub(crate) fn profile_picture(profile: &Profile) -> String {
+    timeline(profile).picture()
 }
 
 /// The parts of the page of a command.
@@ -107,7 +110,7 @@ pub(crate) fn faults_page(page: &FaultsPage<'_>) -> String {
         (flame_graph("What was alive at the peak, under zk-alloc", page.peak.as_deref()))
         footer { "Made by prove-bench exec --profile, from samples of the kernel's page faults." }
     };
-    document(page.title, POLICY, &[OWN_STYLE, timeline::STYLE].concat(), &content)
+    document(page.title, POLICY, STYLE, &content)
 }
 
 fn sites(profile: &Profile) -> Markup {
@@ -120,7 +123,8 @@ fn sites(profile: &Profile) -> Markup {
             td { (format!("{:.1}%", group.peak_bytes as f64 / profile.peak_bytes.max(1) as f64 * 100.0)) }
             td { (format::count(group.allocations)) }
             td.words { (if group.site.stage.is_empty() { "-".to_owned() } else { group.site.stage.join(" > ") }) }
-            td.words { span class=(tone(group.site.lifetime)) { (group.site.lifetime) } }
+            // Memory that outlives the proof is what a leak looks like.
+            td.words { span.worse[group.site.lifetime == Lifetime::Survives] { (group.site.lifetime) } }
         } } }
     })
 }
@@ -132,11 +136,6 @@ fn stack(site: &CallSite, sites: usize) -> Markup {
         summary { code { (site.function()) } @if sites > 1 { " (" (sites) " call sites)" } }
         pre { (calls.join("\n")) }
     } }
-}
-
-/// Memory that outlives the proof is what a leak looks like.
-fn tone(lifetime: Lifetime) -> &'static str {
-    if lifetime == Lifetime::Survives { "worse" } else { "neutral" }
 }
 
 fn against(before: &Profile, after: &Profile) -> Markup {
@@ -156,6 +155,81 @@ fn against(before: &Profile, after: &Profile) -> Markup {
             }))
         }
     }
+}
+
+/// Live and resident memory over time, above the spans. What is resident beyond live is retained or cached.
+fn timeline(profile: &Profile) -> Chart {
+    let area = |label: &str, bytes: fn(&Level) -> u64| {
+        area(label, label, profile.levels.iter().map(|level| (level.at_ns, bytes(level))))
+    };
+    let mut chart =
+        over_time("Memory over time", vec![area("resident", |of| of.resident_bytes), area("live", |of| of.live_bytes)]);
+    let spans = profile.stages.iter().filter(|stage| stage.depth < MOST_ROWS).map(|stage| Span {
+        row: stage.depth,
+        from: stage.begin_ns as f64,
+        to: stage.end_ns as f64,
+        name: stage.name.clone(),
+        meaning: format!("{}: {}", stage.name, format::time(stage.end_ns - stage.begin_ns)),
+    });
+    chart.spans = spans.collect();
+    let ends = profile.stages.iter().map(|stage| stage.end_ns).chain(profile.levels.last().map(|level| level.at_ns));
+    chart.x = Axis::round(Scale::linear(0.0, ends.max().unwrap_or(1) as f64), time_tick);
+    chart
+}
+
+/// The parts as areas that stand on each other, and as a table: when most was live, and at the end.
+fn parts(readings: &[Parts]) -> Markup {
+    let (Some(highest), Some(last)) = (readings.iter().max_by_key(|parts| parts.live()), readings.last()) else {
+        return html! {};
+    };
+    let both = |of: &dyn Fn(&Parts) -> Option<u64>| {
+        [highest, last].map(|parts| of(parts).map_or("-".into(), format::mebibytes))
+    };
+    // The upper parts are drawn first, each down to the axis, and the lower ones over them.
+    let series = (0..PARTS.len()).rev().map(|part| {
+        let heights = readings.iter().map(|parts| (parts.at_ns, parts.bytes[..=part].iter().sum()));
+        area(PARTS[part], &format!("part{part}"), heights)
+    });
+    html! {
+        (over_time("Parts of the resident memory", series.collect()).figure())
+        (scrolling(&html! {
+            thead { tr { th { "part" } th { "when most was live" } th { "at the end of the proof" } } }
+            tbody {
+                @for (index, name) in PARTS.iter().enumerate() { tr {
+                    td.words { (name) }
+                    @for cell in both(&|parts| Some(parts.bytes[index])) { td { (cell) } }
+                } }
+                tr { td.words { "sum" } @for cell in both(&|parts| Some(parts.sum())) { td { (cell) } } }
+                tr { td.words { "by the kernel's account" } @for cell in both(&|parts| parts.kernel_bytes) { td { (cell) } } }
+            }
+        }))
+    }
+}
+
+/// Areas of bytes over time, in MiB.
+fn over_time(title: &str, series: Vec<Series>) -> Chart {
+    let points = || series.iter().flat_map(|series| &series.points);
+    let mebibytes = |mebibytes: f64| if mebibytes == 0.0 { "0".into() } else { format!("{mebibytes} MiB") };
+    Chart {
+        title: title.into(),
+        about: "of the arena; dark is live, pale is retained or cached".into(),
+        size: SIZE,
+        x: Axis::round(Scale::linear(0.0, points().map(|point| point.x).fold(1.0, f64::max)), time_tick),
+        y: Axis::round(Scale::from_zero(points().map(|point| point.y)), mebibytes),
+        intervals_lie: false,
+        legend: true,
+        series,
+        spans: Vec::new(),
+    }
+}
+
+fn area(label: &str, class: &str, levels: impl Iterator<Item = (u64, u64)>) -> Series {
+    let point = |(at_ns, bytes): (u64, u64)| {
+        let y = bytes as f64 / f64::from(1 << 20);
+        Point { x: at_ns as f64, y, ..Point::default() }
+    };
+    let look = Look { class: class.to_owned(), ours: false };
+    Series { label: label.into(), look, shape: Shape::Area, points: levels.map(point).collect() }
 }
 
 fn flame_graph(title: &str, svg: Option<&str>) -> Markup {
@@ -179,16 +253,18 @@ fn data_url(svg: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::protocol::profiles::Stage;
     use crate::protocol::profiles::tests::site;
-    use crate::protocol::profiles::{Level, PARTS, Parts, Stage};
     use scraper::{Html, Selector};
 
     const HOSTILE: &str = "</td><img src=x onerror='alert(1)'>&\"";
 
-    fn profile() -> Profile {
+    /// Names of functions and of spans come from the program. They must not become markup, nor figures draw at NaN.
+    #[test]
+    fn a_profile_draws_with_and_without_its_parts_and_names_stay_text() {
         let stage = |name: &str, depth| Stage { name: name.into(), depth, begin_ns: 1_000_000, end_ns: 9_000_000 };
         let level = |at: u64| Level { at_ns: at * 1_000_000, live_bytes: at << 20, resident_bytes: 10 << 20 };
-        Profile {
+        let full = Profile {
             peak_bytes: 9 << 20,
             mean_bytes: 512 << 10,
             stages: vec![stage("prove", 0), stage(HOSTILE, 1)],
@@ -196,47 +272,29 @@ mod tests {
             parts: (0..3).map(|at| Parts { at_ns: at << 20, bytes: [at << 20; 6], kernel_bytes: None }).collect(),
             sites: vec![site(&["main", HOSTILE], 6 << 20), site(&["other"], 3 << 20)],
             ..Profile::default()
+        };
+        let texts = [full, Profile::default()].map(|profile| {
+            // A `#` or `%` would cut or change the URL of a flame graph.
+            let svg = Some("<svg xmlns=\"http://www.w3.org/2000/svg\"><text fill=\"#fff\">50%</text></svg>".to_owned());
+            let against = Profile::default();
+            let page = ProfilePage {
+                title: "t",
+                profile: &profile,
+                tree: HOSTILE,
+                peak: svg,
+                fresh: None,
+                against: Some(&against),
+            };
+            let text = profile_page(&page);
+            assert!(text.contains("%23fff") && text.contains("50%25"), "{text}");
+            let page = Html::parse_document(&text);
+            assert_eq!(page.errors, Vec::<String>::new());
+            assert!(page.select(&Selector::parse("img, script, [onerror]").unwrap()).next().is_none());
+            assert!(!text.contains("NaN") && !text.contains("\"inf"), "{text}");
+            page.root_element().text().collect::<String>()
+        });
+        for part in ["66.7%", "dies in the proof", "6.0 MiB", "12.0 MiB", HOSTILE].into_iter().chain(PARTS) {
+            assert!(texts[0].contains(part), "{part} in {}", texts[0]);
         }
-    }
-
-    fn parsed(profile: &Profile, against: Option<&Profile>) -> Html {
-        let svg = Some("<svg xmlns=\"http://www.w3.org/2000/svg\"><text fill=\"#fff\">50%</text></svg>".to_owned());
-        let page = ProfilePage { title: "t", profile, tree: HOSTILE, peak: svg, fresh: None, against };
-        let page = Html::parse_document(&profile_page(&page));
-        assert_eq!(page.errors, Vec::<String>::new());
-        page
-    }
-
-    fn selected<'a>(page: &'a Html, what: &str) -> Vec<scraper::ElementRef<'a>> {
-        page.select(&Selector::parse(what).unwrap()).collect()
-    }
-
-    /// Names of functions and of spans come from the program. They must not become markup.
-    #[test]
-    fn hostile_names_stay_text() {
-        let page = parsed(&profile(), None);
-        assert!(selected(&page, "img, script, [onerror]").is_empty());
-        let names: String = selected(&page, "details pre").iter().flat_map(|name| name.text()).collect();
-        assert!(names.contains(HOSTILE), "{names}");
-    }
-
-    #[test]
-    fn a_profile_draws_with_and_without_its_parts() {
-        for profile in [profile(), Profile::default()] {
-            let page = parsed(&profile, Some(&Profile::default()));
-            let drawn: Vec<_> = selected(&page, "svg *").iter().flat_map(|element| element.value().attrs()).collect();
-            assert!(drawn.iter().all(|(_, value)| !value.contains("NaN") && !value.contains("inf")), "{drawn:?}");
-            assert_eq!(selected(&page, "iframe").len(), 1);
-        }
-        let text: String = parsed(&profile(), None).root_element().text().collect();
-        for part in ["66.7%", "dies in the proof", "commit", "6.0 MiB", "12.0 MiB"].into_iter().chain(PARTS) {
-            assert!(text.contains(part), "{part} in {text}");
-        }
-    }
-
-    /// A `#` or `%` in a flame graph would cut or change its URL.
-    #[test]
-    fn a_flame_graph_survives_as_a_url() {
-        assert_eq!(data_url("<a b=\"#c\">5%\n"), "data:image/svg+xml;charset=utf-8,<a b=\"%23c\">5%25%0A");
     }
 }

@@ -88,22 +88,17 @@ impl Entry {
 }
 
 impl Baseline {
-    pub(super) fn read(path: &Path) -> Result<Self, Unusable> {
-        Self::found(path)?.ok_or_else(|| {
-            Unusable::of(path, "does not exist: `prove-bench check --bless --reason \"...\"` makes it from this code")
-        })
-    }
-
-    pub(super) fn read_or_new(path: &Path) -> Result<Self, Unusable> {
-        let new = || Self { schema: SCHEMA, workloads: BTreeMap::new(), blessed: Vec::new() };
-        Ok(Self::found(path)?.unwrap_or_else(new))
-    }
-
-    /// Returns `None` if the file does not exist.
-    fn found(path: &Path) -> Result<Option<Self>, Unusable> {
+    /// Reads the file. With `or_new`, a missing one is an empty baseline.
+    pub(super) fn read(path: &Path, or_new: bool) -> Result<Self, Unusable> {
         match fs::read_to_string(path) {
-            Ok(text) => Self::parse(&text).map(Some).map_err(|reason| Unusable::of(path, reason)),
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Ok(text) => Self::parse(&text).map_err(|reason| Unusable::of(path, reason)),
+            Err(error) if error.kind() == ErrorKind::NotFound && or_new => {
+                Ok(Self { schema: SCHEMA, workloads: BTreeMap::new(), blessed: Vec::new() })
+            }
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                let how = "`prove-bench check --bless --reason \"...\"` makes it from this code";
+                Err(Unusable::of(path, format!("does not exist: {how}")))
+            }
             Err(error) => Err(Unusable::of(path, format!("cannot be read: {error}"))),
         }
     }
@@ -113,7 +108,14 @@ impl Baseline {
         let table: toml::Table = text.parse().map_err(in_a_line)?;
         // The schema comes first: this code does not know the meaning of another schema.
         match table.get("schema").and_then(toml::Value::as_integer) {
-            Some(schema) if schema == i64::from(SCHEMA) => toml::from_str(text).map_err(in_a_line),
+            Some(schema) if schema == i64::from(SCHEMA) => {
+                let baseline: Self = toml::from_str(text).map_err(in_a_line)?;
+                let missing = |(key, entry): (&String, &Entry)| Some((key.clone(), entry.figures.missing()?));
+                match baseline.workloads.iter().find_map(missing) {
+                    Some((key, figure)) => Err(format!("is no baseline: it lacks the {figure} of {key}")),
+                    None => Ok(baseline),
+                }
+            }
             Some(schema) => {
                 Err(format!("has schema {schema}, and this is for schema {SCHEMA}: move it away and bless anew"))
             }
@@ -121,7 +123,7 @@ impl Baseline {
         }
     }
 
-    pub(super) fn bless(&mut self, entries: BTreeMap<String, Entry>, machine: &Machine, reason: &str) {
+    pub(super) fn bless(&mut self, entries: Vec<(String, Entry)>, machine: &Machine, reason: &str) {
         let known = |value: &Option<String>| value.clone().unwrap_or_else(|| "unknown".into());
         let changes = if machine.git_dirty == Some(true) { " with changes" } else { "" };
         self.blessed.push(Blessing {
@@ -131,7 +133,7 @@ impl Baseline {
             machine: name_of(machine),
             kernel: known(&machine.kernel),
             rustc: machine.build.rustc.clone(),
-            workloads: entries.keys().cloned().collect(),
+            workloads: entries.iter().map(|(key, _)| key.clone()).collect(),
         });
         self.workloads.extend(entries);
     }
@@ -165,7 +167,10 @@ mod tests {
     /// A figure that is misspelt or missing must not pass as one that holds.
     #[test]
     fn a_damaged_file_is_named_in_one_line() {
-        for text in ["schema = ", "schema = 1\n[workloads.\"p/w\"]\nlog_rows = 3", "schema = 1\nworkload = {}"] {
+        let misspelt = "schema = 1\n[workloads.\"p/w\"]\nlog_rows = 3\nthreads = 2\nmachine = \"m\"\nprofile = \"p\"\nminor_fault = 3";
+        for text in
+            ["schema = ", "schema = 1\n[workloads.\"p/w\"]\nlog_rows = 3", "schema = 1\nworkload = {}", misspelt]
+        {
             let message = mistake(text);
             assert!(message.starts_with("is no baseline: ") && message.lines().count() == 1, "{message}");
         }

@@ -1,0 +1,474 @@
+//! Compares figures with stored ones: a run with an earlier run (`compare`), or this code with the committed baseline of
+//! its provers (`check`, the gate).
+//!
+//! The gate proves small workloads under glibc and zk-alloc in lockstep. Figures that other processes cannot change
+//! (faults, system calls, escaped bytes, memory) fail it by themselves. Time fails it only if it is worse than the
+//! baseline by more than the noise of both runs and a tolerance.
+
+mod baseline;
+mod figures;
+
+pub(crate) use baseline::Unusable;
+
+use crate::arms;
+use crate::machine::Machine;
+use crate::measure::interrupt::Interrupt;
+use crate::plan::values::percentage;
+use crate::plan::{Contestant, Plan, Request, Size, UsageError};
+use crate::report::{self, Style, facts};
+use crate::results::record::{ArmResult, Outcome, Run, WorkloadResult};
+use crate::results::stats::MIN_ROUNDS_FOR_VERDICT;
+use crate::results::{format, view};
+use crate::run;
+use crate::workloads::{Prover, WorkloadSpec};
+use baseline::{Baseline, Entry};
+use clap::{ArgMatches, Args, Command, FromArgMatches};
+use figures::{Figures, Row, Verdict};
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+/// The arm that the gate holds to the baseline, and the one that its time and memory are compared with.
+const HELD: &str = arms::OURS;
+const REFERENCE: &str = arms::BASELINE;
+/// The baseline of a package, next to its `Cargo.toml`.
+const FILE: &str = "baseline.toml";
+/// Fixed, because the figures depend on the number of threads.
+const THREADS: usize = 2;
+/// Fixed, so that every check has the same inputs and orders.
+const SEED: u64 = 1;
+/// Allowed increase of the gate's time ratio, on top of both intervals. The intervals cover the noise within each run.
+/// Two quiet runs may differ by this much.
+const TOLERANCE: f64 = 0.05;
+/// The same between machines or build profiles, because page faults weigh differently on each.
+const TOLERANCE_ELSEWHERE: f64 = 0.15;
+
+const EXIT_CODES: &str = "Exit code 0: every figure holds, or was blessed; 1: a figure is worse, or an arm failed; \
+                          2: wrong usage, or a baseline that cannot be used; 130: interrupted.";
+
+/// Options of both commands.
+#[derive(Args, Debug)]
+struct Common {
+    /// Allowed increase of the warm-time ratio, on top of the noise of both runs [default: none for `compare`; for
+    /// `check` 5%, or 15% if the baseline was recorded on another machine or with another build profile]
+    #[arg(long, value_name = "PERCENT", value_parser = percentage)]
+    tolerance: Option<f64>,
+    /// Folder of the runs [default: prove-bench in cargo's target directory]
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+}
+
+/// Options of `compare`.
+#[derive(Args, Debug)]
+pub(crate) struct CompareArgs {
+    /// Earlier run
+    #[arg(value_name = "RUN_A")]
+    before: String,
+    /// Later run
+    #[arg(value_name = "RUN_B")]
+    after: String,
+    #[command(flatten)]
+    common: Common,
+}
+
+/// Options of `check`.
+#[derive(Args, Debug)]
+struct CheckArgs {
+    /// File with the baseline figures [default: baseline.toml next to the package's Cargo.toml]
+    #[arg(long, value_name = "FILE")]
+    baseline: Option<PathBuf>,
+    /// Make the figures of this run the new baseline; requires --reason
+    #[arg(long)]
+    bless: bool,
+    /// Why the figures may change; recorded in the baseline's history
+    #[arg(long, value_name = "TEXT")]
+    reason: Option<String>,
+    /// Comma-separated workloads to check, each as NAME or PROVER/NAME [default: all]
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
+    workloads: Vec<String>,
+    /// Warm rounds; a verdict on time needs 6
+    #[arg(long, value_name = "N", default_value = "10", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    rounds: u32,
+    #[command(flatten)]
+    common: Common,
+}
+
+/// The task of one of the commands.
+#[derive(Debug)]
+pub(crate) enum Job {
+    Runs(CompareArgs),
+    Gate(Check),
+}
+
+/// The job of a check.
+#[derive(Debug)]
+pub(crate) struct Check {
+    items: Vec<Item>,
+    baseline: Option<PathBuf>,
+    /// The reason, if the figures of this run become the baseline.
+    bless: Option<String>,
+    tolerance: Option<f64>,
+    /// The user named the workloads to check.
+    restricted: bool,
+}
+
+/// One workload to check.
+#[derive(Debug)]
+struct Item {
+    /// `prover/workload`.
+    key: String,
+    log_rows: u32,
+    plan: Plan,
+}
+
+/// Both commands.
+pub(crate) fn commands() -> [Command; 2] {
+    [
+        CompareArgs::augment_args(Command::new("compare"))
+            .about("Says what changed from one run to another, as far as their intervals show it")
+            .after_help(report::HOW_RUNS_ARE_NAMED),
+        CheckArgs::augment_args(Command::new("check"))
+            .about("Holds small workloads to the figures of a committed baseline")
+            .after_help(EXIT_CODES),
+    ]
+}
+
+/// The job that `matches` of the command `name` describe; `None` if that is another command.
+pub(crate) fn job(provers: &'static [Prover], name: &str, matches: &ArgMatches) -> Option<Result<Job, UsageError>> {
+    let other = |error: clap::Error| UsageError::Other(error.to_string());
+    match name {
+        "compare" => Some(CompareArgs::from_arg_matches(matches).map(Job::Runs).map_err(other)),
+        "check" => Some(
+            CheckArgs::from_arg_matches(matches).map_err(other).and_then(|args| check(provers, args)).map(Job::Gate),
+        ),
+        _ => None,
+    }
+}
+
+fn check(provers: &'static [Prover], args: CheckArgs) -> Result<Check, UsageError> {
+    let CheckArgs { baseline, bless, reason, workloads, rounds, common: Common { tolerance, out } } = args;
+    let reason = reason.map(|reason| reason.trim().to_owned());
+    let bless = match (bless, reason) {
+        (false, None) => None,
+        (true, Some(reason)) if !reason.is_empty() => Some(reason),
+        (true, _) => return Err(UsageError::Other("--bless takes --reason \"why the figures may change\"".into())),
+        (false, Some(_)) => return Err(UsageError::Other("--reason is kept with --bless, which is not given".into())),
+    };
+    if bless.is_some() && (rounds as usize) < MIN_ROUNDS_FOR_VERDICT {
+        let message = format!("--bless takes {MIN_ROUNDS_FOR_VERDICT} rounds or more, not {rounds}");
+        return Err(UsageError::Other(message));
+    }
+    let known = provers.iter().flat_map(|prover| prover.workloads.iter().map(move |spec| (prover, spec)));
+    let all: Vec<(String, &'static Prover, &'static WorkloadSpec)> =
+        known.map(|(prover, spec)| (format!("{}/{}", prover.name, spec.name), prover, spec)).collect();
+    if all.is_empty() {
+        return Err(UsageError::Other("there is nothing to check: this build has no prover".into()));
+    }
+    let find = |given: &String| {
+        let found = all.iter().find(|(key, _, spec)| key == given || spec.name == given).cloned();
+        found.ok_or_else(|| UsageError::Unknown {
+            kind: "workload",
+            given: given.clone(),
+            valid: all.iter().map(|(key, ..)| key.as_str()).collect::<Vec<_>>().join(", "),
+        })
+    };
+    let restricted = !workloads.is_empty();
+    let chosen = if restricted { workloads.iter().map(find).collect::<Result<_, _>>()? } else { all };
+    let item = |(key, prover, spec): (String, &'static Prover, &'static WorkloadSpec)| {
+        let log_rows = spec.check_log_rows;
+        let request = Request {
+            workloads: vec![spec.name.into()],
+            sizes: vec![Size::LogRows(log_rows)],
+            rounds,
+            allocators: [REFERENCE, HELD].map(str::to_owned).into(),
+            threads: THREADS,
+            thread_counts: vec![THREADS],
+            seed: SEED,
+            out: out.clone(),
+            ..Request::default()
+        };
+        Ok(Item { key, log_rows, plan: request.plan(prover)? })
+    };
+    let items = chosen.into_iter().map(item).collect::<Result<_, _>>()?;
+    Ok(Check { items, baseline, bless, tolerance, restricted })
+}
+
+impl Check {
+    /// The arms. They are the same for every workload.
+    pub(crate) fn contestants(&self) -> &[Contestant] {
+        self.items.first().map_or(&[], |item| &item.plan.contestants)
+    }
+
+    /// Checks that `baseline` has figures of these workloads at these sizes. Without `--workloads` it must have no
+    /// others.
+    fn held_by(&self, baseline: &Baseline) -> Result<(), String> {
+        let known = |key: &String| self.restricted || self.items.iter().any(|item| &item.key == key);
+        if let Some(unknown) = baseline.workloads.keys().find(|key| !known(key)) {
+            let keys: Vec<_> = self.items.iter().map(|item| item.key.as_str()).collect();
+            return Err(format!(
+                "has figures of {unknown}, which is no workload of this build (those are {}): restrict the check with \
+                 --workloads, or bless anew",
+                keys.join(", ")
+            ));
+        }
+        self.items.iter().try_for_each(|Item { key, log_rows, .. }| match baseline.workloads.get(key) {
+            None => Err(format!("has no figures of {key}: bless them (--bless --reason \"...\" --workloads {key})")),
+            Some(entry) if (entry.log_rows, entry.threads) != (*log_rows, THREADS) => Err(format!(
+                "has figures of {key} at 2^{} rows on {} threads, and it is checked at 2^{log_rows} on {THREADS}: bless \
+                 it again",
+                entry.log_rows, entry.threads
+            )),
+            Some(_) => Ok(()),
+        })
+    }
+}
+
+/// How a check ended.
+#[derive(Debug)]
+pub(crate) struct Checked {
+    /// The comparison, and what to do about it.
+    pub(crate) text: String,
+    pub(crate) passed: bool,
+    pub(crate) interrupted: bool,
+}
+
+/// A check with a usable baseline.
+pub(crate) struct Gate<'a> {
+    job: &'a Check,
+    path: PathBuf,
+    baseline: Baseline,
+}
+
+impl<'a> Gate<'a> {
+    /// Reads the baseline, before anything is built or proved. The default is the baseline of the package in
+    /// `package_folder`.
+    pub(crate) fn open(job: &'a Check, package_folder: &Path) -> Result<Self, Unusable> {
+        let path = job.baseline.clone().unwrap_or_else(|| package_folder.join(FILE));
+        let baseline = Baseline::read(&path, job.bless.is_some())?;
+        if job.bless.is_none() {
+            job.held_by(&baseline).map_err(|reason| Unusable::of(&path, reason))?;
+        }
+        Ok(Self { job, path, baseline })
+    }
+
+    /// Runs every workload with the arms' binaries in `folder`, and judges or blesses the results.
+    pub(crate) fn hold(mut self, folder: &Path, interrupt: &Interrupt) -> anyhow::Result<Checked> {
+        let (mut compared, mut entries, mut machine) = (Vec::new(), Vec::new(), None);
+        for item in &self.job.items {
+            let run = run::run(&item.plan, folder, interrupt)?;
+            if run.interrupted {
+                let text = "interrupted: nothing was judged\n".into();
+                return Ok(Checked { text, passed: false, interrupted: true });
+            }
+            let entry = entry(&run);
+            let rows = entry.as_ref().map(|now| self.rows(&item.key, now)).map_err(Clone::clone);
+            compared.push(Comparison { workload: item.key.clone(), arm: HELD.into(), rows });
+            entries.extend(entry.map(|entry| (item.key.clone(), entry)));
+            machine = Some(run.machine);
+        }
+        let mut passed = compared.iter().all(|comparison| comparison.rows.is_ok());
+        let mut text = table(&compared);
+        match (&self.job.bless, machine) {
+            (Some(reason), Some(machine)) if passed => {
+                self.bless(entries, &machine, reason)?;
+                text += &format!("These figures are the baseline now, in {}: {reason}\n", self.path.display());
+            }
+            (Some(_), _) => text += "Nothing was blessed: every arm must prove.\n",
+            (None, _) => {
+                passed &= compared.iter().flat_map(|comparison| &comparison.rows).flatten().all(Row::holds);
+                text += &conclusion(&compared, passed);
+            }
+        }
+        Ok(Checked { text, passed, interrupted: false })
+    }
+
+    fn rows(&self, key: &str, now: &Entry) -> Vec<Row> {
+        let before = self.baseline.workloads.get(key);
+        let is_near = before.is_none_or(|before| before.is_like(now));
+        let tolerance = self.job.tolerance.unwrap_or(if is_near { TOLERANCE } else { TOLERANCE_ELSEWHERE });
+        figures::rows(before.map(|entry| &entry.figures), &now.figures, tolerance)
+    }
+
+    fn bless(&mut self, entries: Vec<(String, Entry)>, machine: &Machine, reason: &str) -> anyhow::Result<()> {
+        if !self.job.restricted {
+            // This also drops workloads that no longer exist.
+            self.baseline.workloads.clear();
+        }
+        self.baseline.bless(entries, machine, reason);
+        self.baseline.write(&self.path)
+    }
+}
+
+/// The figures of a run in which both arms finished. Otherwise the reason why it has none.
+fn entry(run: &Run) -> Result<Entry, String> {
+    let result = run.workloads.first().ok_or("was not run")?;
+    let finished = |name: &str| {
+        let arm = result.arms.iter().find(|arm| arm.arm == name).ok_or_else(|| format!("{name} took no part"))?;
+        match format::outcome(&arm.outcome) {
+            None => Ok(arm),
+            Some(text) => Err(format!("{name}: {text}")),
+        }
+    };
+    let held = finished(HELD)?;
+    finished(REFERENCE)?;
+    let figures = Figures::of(result, held).ok_or_else(|| format!("{HELD} has no figures"))?;
+    match figures.missing() {
+        Some(figure) => Err(format!("{HELD} does not report {figure}")),
+        None => Ok(Entry::of(figures, result, run)),
+    }
+}
+
+/// The figures of one arm in one workload, or why there are none.
+struct Comparison {
+    workload: String,
+    arm: String,
+    rows: Result<Vec<Row>, String>,
+}
+
+/// A row for each figure. The first row of an arm names it.
+fn table(compared: &[Comparison]) -> String {
+    let header = ["workload", "allocator", "figure of the warm proofs", "before", "now", "allowed", "verdict"];
+    let mut lines = vec![header.map(str::to_owned).to_vec()];
+    for Comparison { workload, arm, rows } in compared {
+        let name = [workload.clone(), arm.clone()];
+        match rows {
+            Ok(rows) => {
+                let names = std::iter::once(name).chain(std::iter::repeat([const { String::new() }; 2]));
+                lines.extend(names.zip(rows).map(|(name, row)| name.into_iter().chain(row.cells()).collect()));
+            }
+            Err(_) => {
+                let dashes = ["", "", "", "", "FAILED"].map(str::to_owned);
+                lines.push(name.into_iter().chain(dashes).collect());
+            }
+        }
+    }
+    report::drawn(&lines, Style::Markdown) + "\n\n"
+}
+
+/// The regressions, by how much they exceed the limit, and how to accept them.
+fn conclusion(compared: &[Comparison], passed: bool) -> String {
+    if passed {
+        return "All figures hold.\n".into();
+    }
+    let mut text = String::new();
+    for Comparison { workload, rows, .. } in compared {
+        match rows {
+            Err(reason) => text += &format!("{workload}: {reason}\n"),
+            Ok(rows) => {
+                for Row { figure, before, now, allowed, verdict } in rows {
+                    if let Verdict::Worse(by) = verdict {
+                        text += &format!(
+                            "{workload}: {figure}: {now}, baseline {before}, allowed {allowed}: {by} too much\n"
+                        );
+                    }
+                }
+            }
+        }
+    }
+    text + "If that is meant, the same command with --bless --reason \"why\" makes these figures the baseline.\n"
+}
+
+impl CompareArgs {
+    /// The comparison of the two runs, as Markdown.
+    pub(crate) fn text(&self) -> anyhow::Result<String> {
+        let folder = run::runs_folder(self.common.out.as_deref())?;
+        let [before, after] = [&self.before, &self.after].map(|name| report::read(name, &folder));
+        Ok(compare(&before?, &after?, self.common.tolerance.unwrap_or(0.0)))
+    }
+}
+
+fn compare(before: &Run, after: &Run, tolerance: f64) -> String {
+    let runs = [("A", before), ("B", after)];
+    let mut text: String = runs.map(|(name, run)| format!("{name}: {}, `{}`\n", run.run, facts::command(run))).concat();
+    text += "\nWhat else differs, and may have made a difference:\n\n";
+    for (name, old, new) in facts::differences(before, after) {
+        text += &format!("- {name}: A {old}, B {new}\n");
+    }
+    let point = |one: &WorkloadResult| (one.workload.clone(), one.timed, one.log_rows, one.threads);
+    let (mut compared, mut notes) = (Vec::new(), Vec::new());
+    for old in &before.workloads {
+        let Some(new) = after.workloads.iter().find(|new| point(old) == point(new)) else { continue };
+        let workload = named(before, old);
+        if old.baseline != new.baseline {
+            notes.push(format!("{workload}: ratios of A are to {}, of B to {}", old.baseline, new.baseline));
+        }
+        let labels: BTreeSet<_> = old.arms.iter().chain(&new.arms).map(|arm| &arm.label).collect();
+        for label in labels {
+            let [a, b] = [old, new].map(|workload| workload.arms.iter().find(|arm| arm.label == *label));
+            notes.extend([("A", a), ("B", b)].into_iter().filter_map(|(name, arm)| trouble(label, name, arm)));
+            let (Some(a), Some(b)) = (a, b) else { continue };
+            if let (Some(then), Some(now)) = (Figures::of(old, a), Figures::of(new, b)) {
+                let mut rows = figures::rows(Some(&then), &now, tolerance);
+                rows.retain(|row| !row.is_of_time() || !view::is_baseline(new, b));
+                compared.push(Comparison { workload: workload.clone(), arm: label.clone(), rows: Ok(rows) });
+            }
+        }
+    }
+    for ((name, run), (_, other)) in runs.into_iter().zip([runs[1], runs[0]]) {
+        let alone = run.workloads.iter().filter(|one| other.workloads.iter().all(|two| point(one) != point(two)));
+        notes.extend(alone.map(|workload| format!("only {name} has {}", named(run, workload))));
+    }
+    text += &format!("\n{}", table(&compared));
+    text.extend(notes.iter().map(|note| format!("- {note}\n")));
+    text + "\nA time is better or worse where the 95% interval of the difference excludes 0 and the tolerance.\n"
+}
+
+fn named(run: &Run, workload: &WorkloadResult) -> String {
+    let name = view::name(run, workload);
+    if workload.timed.is_of_command() { name } else { format!("{name}, {} threads", workload.threads) }
+}
+
+/// Why an arm has no row, or has incomplete figures.
+fn trouble(label: &str, run: &str, arm: Option<&ArmResult>) -> Option<String> {
+    match arm.map(|arm| &arm.outcome) {
+        None => Some(format!("{label}: not in {run}")),
+        Some(Outcome::Finished) => None,
+        Some(outcome) => Some(format!("{label}, {run}: {}", report::inert(&format::outcome(outcome)?))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::tests::{EVEN, run, workload, workload_of};
+    use crate::results::record::tests::arm;
+
+    /// The last cell of the row with the time of our arm.
+    fn change(before: f64, after: f64) -> String {
+        // Alternates by 1% around the share, so that the intervals have a width.
+        let times = |share: f64| -> Vec<u64> {
+            EVEN.iter()
+                .zip([0.99, 1.01].iter().cycle())
+                .map(|(ns, noise)| (*ns as f64 * share * noise) as u64)
+                .collect()
+        };
+        let of = |share| run(vec![workload(&[("glibc", &EVEN), ("zk-alloc", &times(share))])]);
+        let text = compare(&of(before), &of(after), 0.0);
+        let row = text.lines().find(|line| line.contains(" warm time ")).expect("a row of the time");
+        row.split('|').nth(7).unwrap().trim().to_owned()
+    }
+
+    /// Noise must not be reported as a change, nor a change as noise.
+    #[test]
+    fn only_a_shown_difference_of_two_runs_is_a_change() {
+        assert_eq!(change(0.900, 0.905), "holds");
+        assert!(change(0.900, 0.950).starts_with("WORSE by 0.0"));
+        assert!(change(0.950, 0.900).starts_with("better by 0.0"));
+    }
+
+    /// An arm that failed or is missing in one run must not look unchanged, nor may other differences stay unsaid.
+    #[test]
+    fn what_one_run_lacks_and_what_else_differs_is_said() {
+        let failed = arm("zk-alloc", Outcome::Failed { round: 3, reason: "hung".into() }, &EVEN[..3]);
+        let before = run(vec![workload(&[("glibc", &EVEN), ("zk-alloc", &EVEN), ("jemalloc", &EVEN)])]);
+        let mut after = run(vec![workload_of(vec![arm("glibc", Outcome::Finished, &EVEN), failed])]);
+        after.seed = 9;
+        let text = compare(&before, &after, 0.0);
+        for part in ["- jemalloc: not in B\n", "- zk-alloc, B: FAILED in round 3: hung\n", "- seed: A 1, B 9\n"] {
+            assert!(text.contains(part), "{part} in {text}");
+        }
+        assert!(!text.contains("| zk-alloc "), "{text}");
+        after.workloads[0].log_rows = 16;
+        let text = compare(&before, &after, 0.0);
+        assert!(text.contains("only A has poseidon2 2^15") && text.contains("only B has poseidon2 2^16"), "{text}");
+    }
+}

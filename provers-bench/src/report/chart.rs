@@ -1,0 +1,469 @@
+//! One chart: arms as lines, dots or areas over two axes. Every picture of a report is drawn by [`Chart`].
+
+use crate::arms::{self, ARMS, Arm, Colour};
+use crate::results::record::WorkloadResult;
+use crate::results::stats::Interval;
+use crate::results::{format, view};
+use maud::{Markup, PreEscaped, html};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The space above and right of the curves, and below them for the labels of the ticks.
+const TOP: f64 = 24.0;
+const RIGHT: f64 = 12.0;
+const FOOT: f64 = 22.0;
+/// Height of a line of text and of a span, width of a name in the legend, and of a letter.
+const LINE: f64 = 18.0;
+const NAME: f64 = 116.0;
+const LETTER: f64 = 6.2;
+/// Least extent of a range of ratios to both sides of 1, so that noise does not fill a chart.
+const LEAST_SPAN: f64 = 0.05;
+/// Padding at the ends of a range.
+const PADDING: f64 = 0.04;
+
+/// For a picture on its own, on light and on dark pages.
+const PICTURE: &str = ":root{--ink:#1f2328;--soft:#57606a;--rule:#d0d7de;--card:none}\
+    @media(prefers-color-scheme:dark){:root{--ink:#e6edf3;--soft:#9198a1;--rule:#30363d}}\
+    text{font:12px system-ui,sans-serif;fill:var(--ink)}";
+/// The look of charts, on a page and on their own.
+pub(super) const STYLE: &str = include_str!("chart.css");
+
+/// A chart. It sets the positions itself.
+pub(super) struct Chart {
+    pub(super) title: String,
+    pub(super) about: String,
+    /// Of the curves and their labels; spans and legend come below.
+    pub(super) size: (f64, f64),
+    pub(super) x: Axis,
+    pub(super) y: Axis,
+    /// The intervals are those of the horizontal values.
+    pub(super) intervals_lie: bool,
+    /// Whether the arms are named below.
+    pub(super) legend: bool,
+    pub(super) series: Vec<Series>,
+    /// Bars below the curves.
+    pub(super) spans: Vec<Span>,
+}
+
+/// A scale with its ticks, and lines of importance.
+#[derive(Clone)]
+pub(super) struct Axis {
+    pub(super) scale: Scale,
+    pub(super) ticks: Vec<(f64, String)>,
+    pub(super) markers: Vec<(f64, String)>,
+    pub(super) title: String,
+}
+
+/// One arm.
+pub(super) struct Series {
+    pub(super) label: String,
+    pub(super) look: Look,
+    pub(super) shape: Shape,
+    pub(super) points: Vec<Point>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Shape {
+    Line,
+    Dots,
+    /// Down to the horizontal axis.
+    Area,
+}
+
+/// A point; a radius of 0 draws no dot.
+#[derive(Default)]
+pub(super) struct Point {
+    pub(super) x: f64,
+    pub(super) y: f64,
+    pub(super) radius: f64,
+    pub(super) interval: Option<Interval>,
+    /// Its name, if it is shown, and its tooltip.
+    pub(super) name: Option<String>,
+    pub(super) meaning: String,
+}
+
+/// A bar from one horizontal value to another.
+pub(super) struct Span {
+    pub(super) row: u32,
+    pub(super) from: f64,
+    pub(super) to: f64,
+    pub(super) name: String,
+    pub(super) meaning: String,
+}
+
+impl Axis {
+    /// An axis with round ticks, labelled by `name`.
+    pub(super) fn round(scale: Scale, name: fn(f64) -> String) -> Self {
+        let ticks = scale.ticks().into_iter().map(|tick| (tick, name(tick))).collect();
+        Self { ticks, scale, markers: Vec::new(), title: String::new() }
+    }
+
+    /// The axis with a line at a value.
+    pub(super) fn marked(mut self, marker: Option<(f64, String)>) -> Self {
+        self.markers.extend(marker);
+        self
+    }
+}
+
+impl Chart {
+    /// The chart on a page.
+    pub(super) fn figure(&self) -> Markup {
+        html! {
+            figure.wide[self.size.0 > 400.0] {
+                figcaption { b { (self.title) } " " span { (self.about) } }
+                (self.svg(None))
+            }
+        }
+    }
+
+    /// The chart as a file. Equal charts give equal bytes.
+    pub(super) fn picture(&self) -> String {
+        self.svg(Some(&[PICTURE, STYLE, &css()].concat())).into_string() + "\n"
+    }
+
+    fn svg(&self, style: Option<&str>) -> Markup {
+        let labels = self.y.ticks.iter().map(|(_, label)| label.chars().count()).max().unwrap_or(0);
+        let left = (LETTER * labels as f64 + 10.0).min(self.size.0 / 2.0);
+        let (right, bottom) = (self.size.0 - RIGHT, self.size.1 - FOOT);
+        let (x, y) = (self.x.scale.over(left, right), self.y.scale.over(bottom, TOP));
+        let mut foot = self.size.1 + if self.x.title.is_empty() { 0.0 } else { LINE };
+        let spans = foot + 4.0;
+        foot = self.spans.iter().map(|span| spans + f64::from(span.row + 1) * LINE).fold(foot, f64::max);
+        let columns = ((self.size.0 / NAME) as usize).max(1);
+        let legend = foot + LINE;
+        let names = if self.legend { self.names() } else { Vec::new() };
+        foot += names.len().div_ceil(columns) as f64 * LINE + 6.0;
+        html! {
+            svg xmlns=[style.map(|_| "http://www.w3.org/2000/svg")] viewBox={ "0 0 " (place(self.size.0)) " " (place(foot)) }
+                role="img" aria-label={ (self.title) ": " (self.about) } {
+                @if let Some(style) = style { style { (PreEscaped(style)) } }
+                @for (value, label) in &self.y.ticks {
+                    (line("grid", (left, y.at(*value)), (right, y.at(*value))))
+                    (text("tick", "end", (left - 6.0, y.at(*value) + 4.0), label))
+                }
+                @for (value, label) in &self.x.ticks {
+                    (line("grid", (x.at(*value), TOP), (x.at(*value), bottom)))
+                    (text("tick", "middle", (x.at(*value), bottom + 16.0), label))
+                }
+                (text("tick", "start", (left, bottom + 34.0), &self.x.title))
+                (text("tick", "start", (left, TOP - 12.0), &self.y.title))
+                @for series in &self.series { (series.draw(&x, &y, self.intervals_lie)) }
+                @for (value, name) in &self.x.markers {
+                    (line("marker", (x.at(*value), TOP), (x.at(*value), bottom)))
+                    (text("marker-name", "middle", (x.at(*value), TOP - 3.0), name))
+                }
+                @for (value, name) in &self.y.markers {
+                    (line("marker", (left, y.at(*value)), (right, y.at(*value))))
+                    (text("marker-name", "end", (right, y.at(*value) - 4.0), name))
+                }
+                @for (at, anchor, name) in self.placed_names(&x, &y, [left, self.size.0, 0.0, bottom]) {
+                    (text("dot-name", anchor, at, name))
+                }
+                @for span in &self.spans { (span.draw(&x, spans)) }
+                @for (index, (label, look)) in names.iter().enumerate() {
+                    @let at = (4.0 + NAME * (index % columns) as f64, legend + LINE * (index / columns) as f64);
+                    g class=(look.class()) { (line("sample", (at.0, at.1 - 4.0), (at.0 + 18.0, at.1 - 4.0))) }
+                    (text("name", "start", (at.0 + 22.0, at.1), label))
+                }
+            }
+        }
+    }
+
+    /// The arms that are drawn, once each.
+    fn names(&self) -> Vec<(&str, &Look)> {
+        let mut seen = BTreeSet::new();
+        let drawn = self.series.iter().filter(|series| !series.points.is_empty() && seen.insert(&series.label));
+        drawn.map(|series| (series.label.as_str(), &series.look)).collect()
+    }
+
+    /// Positions of the points' names: next to their dots, without overlaps and within `bounds`.
+    fn placed_names(&self, x: &Scale, y: &Scale, bounds: [f64; 4]) -> Vec<((f64, f64), &'static str, &str)> {
+        let points = || self.series.iter().flat_map(|series| &series.points);
+        let at = |point: &Point| (x.at(point.x), y.at(point.y));
+        let dot = |(x, y): (f64, f64)| [x - 3.0, x + 3.0, y - 3.0, y + 3.0];
+        let mut taken: Vec<[f64; 4]> = points().map(|point| dot(at(point))).collect();
+        let mut placed = Vec::new();
+        for point in points() {
+            let Some(name) = &point.name else { continue };
+            let (at, width) = (at(point), LETTER * name.chars().count() as f64);
+            let rows = [0.0, -1.0, 1.0, -2.0, 2.0, -3.0, 3.0, -4.0, 4.0];
+            let mut places = rows.into_iter().flat_map(|row| {
+                [("start", 8.0), ("end", -8.0)].map(|(anchor, side)| {
+                    let (x, y) = (at.0 + side, at.1 + 4.0 + row * 13.0);
+                    let left = if anchor == "start" { x } else { x - width };
+                    ((x, y), anchor, [left, left + width, y - 10.0, y + 2.0])
+                })
+            });
+            let is_free = |[left, right, top, bottom]: [f64; 4]| {
+                let apart =
+                    |other: &[f64; 4]| other[1] < left || right < other[0] || other[3] < top || bottom < other[2];
+                let within = left >= bounds[0] && right <= bounds[1] && top >= bounds[2] && bottom <= bounds[3];
+                within && taken.iter().all(apart)
+            };
+            // A dot whose name finds no room still has its tooltip.
+            if let Some((at, anchor, room)) = places.find(|(_, _, room)| is_free(*room)) {
+                taken.push(room);
+                placed.push((at, anchor, name.as_str()));
+            }
+        }
+        placed
+    }
+}
+
+impl Series {
+    fn draw(&self, x: &Scale, y: &Scale, intervals_lie: bool) -> Markup {
+        let at = |point: &Point| (x.at(point.x), y.at(point.y));
+        let corner = |(x, y): (f64, f64)| format!("{},{}", place(x), place(y));
+        let floor = |point: Option<&Point>| point.map(|point| corner((x.at(point.x), y.from)));
+        let corners = || self.points.iter().map(|point| corner(at(point)));
+        html! {
+            g class={ "series " (self.look.class()) } {
+                title { (self.label) }
+                @match self.shape {
+                    Shape::Line => polyline points=(corners().collect::<Vec<_>>().join(" ")) {},
+                    Shape::Area => {
+                        @let ends = [floor(self.points.first()), floor(self.points.last())];
+                        @let [first, last] = ends.map(Option::into_iter);
+                        polygon points=(first.chain(corners()).chain(last).collect::<Vec<_>>().join(" ")) {}
+                    }
+                    Shape::Dots => {}
+                }
+                @for point in &self.points {
+                    @if let Some(Interval { low, high }) = point.interval {
+                        @let ((low_x, low_y), (high_x, high_y)) = if intervals_lie {
+                            ((low, point.y), (high, point.y))
+                        } else {
+                            ((point.x, low), (point.x, high))
+                        };
+                        (line("whisker", (x.at(low_x), y.at(low_y)), (x.at(high_x), y.at(high_y))))
+                    }
+                    @if point.radius > 0.0 {
+                        @let (x, y) = at(point);
+                        circle cx=(place(x)) cy=(place(y)) r=(place(point.radius)) { title { (point.meaning) } }
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl Span {
+    fn draw(&self, x: &Scale, top: f64) -> Markup {
+        let (from, to, top) = (x.at(self.from), x.at(self.to), top + f64::from(self.row) * LINE);
+        let fits = self.name.chars().count() as f64 * LETTER < to - from;
+        html! {
+            g.span {
+                title { (self.meaning) }
+                rect x=(place(from)) y=(place(top)) width=(place((to - from).max(0.5))) height=(place(LINE - 2.0)) {}
+                @if fits { (text("name", "start", (from + 3.0, top + LINE - 6.0), &self.name)) }
+            }
+        }
+    }
+}
+
+/// A coordinate, to a tenth of a pixel.
+fn place(at: f64) -> String {
+    format!("{at:.1}")
+}
+
+fn line(class: &str, from: (f64, f64), to: (f64, f64)) -> Markup {
+    html! { line class=(class) x1=(place(from.0)) y1=(place(from.1)) x2=(place(to.0)) y2=(place(to.1)) {} }
+}
+
+/// Text whose start, middle or end lies at `at`, according to `anchor`.
+fn text(class: &str, anchor: &str, at: (f64, f64), text: &str) -> Markup {
+    html! { @if !text.is_empty() { text class=(class) text-anchor=(anchor) x=(place(at.0)) y=(place(at.1)) { (text) } } }
+}
+
+/// The appearance of an arm.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Look {
+    /// CSS classes.
+    pub(super) class: String,
+    /// Whether the arm is drawn over the others, and stronger.
+    pub(super) ours: bool,
+}
+
+impl Look {
+    fn class(&self) -> String {
+        format!("{}{}", self.class, if self.ours { " ours" } else { "" })
+    }
+}
+
+/// The looks of arms, by label: one colour per allocator, the same in every chart. Variants of an allocator differ by
+/// the dashes of their lines.
+#[derive(Debug)]
+pub(super) struct Palette(BTreeMap<String, Look>);
+
+impl Palette {
+    pub(super) fn of<'a>(workloads: impl IntoIterator<Item = &'a WorkloadResult>) -> Self {
+        let mut looks = BTreeMap::<String, Look>::new();
+        let mut members: BTreeMap<String, usize> = BTreeMap::new();
+        for arm in workloads.into_iter().flat_map(|workload| &workload.arms) {
+            looks.entry(arm.label.clone()).or_insert_with(|| {
+                let colour = arms::named(&arm.arm).map_or_else(|| OTHER.into(), class);
+                let member = members.entry(colour.clone()).or_default();
+                *member += 1;
+                Look { class: format!("{colour} d{}", (*member - 1) % DASHES), ours: view::is_ours(arm) }
+            });
+        }
+        Self(looks)
+    }
+
+    /// The look of the arm called `label`.
+    pub(super) fn look(&self, label: &str) -> Look {
+        self.0.get(label).cloned().unwrap_or_else(|| Look { class: OTHER.into(), ours: false })
+    }
+}
+
+/// CSS class of an unknown allocator.
+const OTHER: &str = "c-other";
+/// Number of dash patterns in the style, including the solid line.
+const DASHES: usize = 4;
+
+/// The class of an arm's colour, named after the first arm with that colour.
+fn class(arm: &Arm) -> String {
+    let first = ARMS.iter().find(|other| other.colour == arm.colour).unwrap_or(arm);
+    format!("c-{}", first.name)
+}
+
+/// The colours of all classes, as CSS.
+pub(super) fn css() -> String {
+    let known = ARMS.iter().map(|arm| (class(arm), arm.colour)).chain([(OTHER.into(), Colour::OTHER)]);
+    let colours: BTreeMap<_, _> = known.collect();
+    let rules = |of: fn(&Colour) -> &'static str| -> String {
+        colours.iter().map(|(class, colour)| format!(".{class} {{ --c: {}; }}\n", of(colour))).collect()
+    };
+    let (light, dark) = (rules(|colour| colour.light), rules(|colour| colour.dark));
+    format!("{light}@media (prefers-color-scheme: dark) {{\n{dark}}}\n")
+}
+
+/// A range of values, mapped to a range of positions.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Scale {
+    low: f64,
+    high: f64,
+    logarithmic: bool,
+    from: f64,
+    to: f64,
+}
+
+impl Scale {
+    pub(super) fn linear(low: f64, high: f64) -> Self {
+        // A range of equal values gets a width, to avoid a division by zero.
+        let high = if high > low { high } else { low + 1.0 };
+        Self { low, high, logarithmic: false, from: 0.0, to: 1.0 }
+    }
+
+    /// Equal factors are equal steps; `low` must be above 0.
+    pub(super) fn logarithmic(low: f64, high: f64) -> Self {
+        let low = low.max(f64::MIN_POSITIVE);
+        let high = if high > low { high } else { low * 2.0 };
+        Self { low, high, logarithmic: true, from: 0.0, to: 1.0 }
+    }
+
+    /// A scale around 1 that covers `values`.
+    pub(super) fn ratios(values: impl Iterator<Item = f64>) -> Self {
+        let (low, high) = range(values.chain([1.0 - LEAST_SPAN, 1.0 + LEAST_SPAN])).unwrap_or((0.0, 2.0));
+        let padding = (high - low) * PADDING;
+        Self::linear(low - padding, high + padding)
+    }
+
+    /// A scale from 0 that covers `values`.
+    pub(super) fn from_zero(values: impl Iterator<Item = f64>) -> Self {
+        let (_, high) = range(values).unwrap_or((0.0, 1.0));
+        Self::linear(0.0, high * (1.0 + PADDING))
+    }
+
+    /// A logarithmic scale that covers `values`.
+    pub(super) fn factors(values: impl Iterator<Item = f64>) -> Self {
+        let (low, high) = range(values).unwrap_or((1.0, 10.0));
+        Self::logarithmic(low * (1.0 - PADDING), high * (1.0 + PADDING))
+    }
+
+    fn over(self, from: f64, to: f64) -> Self {
+        Self { from, to, ..self }
+    }
+
+    /// The position of `value`, clamped to the range.
+    fn at(&self, value: f64) -> f64 {
+        let value = value.clamp(self.low, self.high);
+        let share = if self.logarithmic {
+            (value / self.low).ln() / (self.high / self.low).ln()
+        } else {
+            (value - self.low) / (self.high - self.low)
+        };
+        self.from + share * (self.to - self.from)
+    }
+
+    /// About five round values within the range.
+    fn ticks(&self) -> Vec<f64> {
+        let decade = |exponent: i32| [1.0, 2.0, 5.0].map(|digit| digit * 10_f64.powi(exponent));
+        let exponents = self.low.log10().floor() as i32..=self.high.log10().ceil() as i32;
+        let within = || exponents.clone().flat_map(decade).filter(|tick| (self.low..=self.high).contains(tick));
+        if self.logarithmic && within().count() > 7 {
+            within().filter(|tick| (tick.log10() - tick.log10().round()).abs() < 1e-9).collect()
+        } else if self.logarithmic && within().count() > 2 {
+            within().collect()
+        } else {
+            self.even_ticks()
+        }
+    }
+
+    fn even_ticks(&self) -> Vec<f64> {
+        let rough = (self.high - self.low) / 4.0;
+        let magnitude = 10_f64.powf(rough.log10().floor());
+        let steps = [1.0, 2.0, 5.0, 10.0].map(|digit| digit * magnitude);
+        let step = steps.into_iter().find(|step| *step >= rough * (1.0 - 1e-9)).unwrap_or(rough);
+        let (first, last) = ((self.low / step - 1e-9).ceil() as i64, (self.high / step + 1e-9).floor() as i64);
+        (first..=last).map(|count| count as f64 * step).collect()
+    }
+}
+
+/// The smallest range with all finite `values`; `None` if there are none.
+pub(super) fn range(values: impl IntoIterator<Item = f64>) -> Option<(f64, f64)> {
+    values.into_iter().filter(|value| value.is_finite()).fold(None, |range, value| {
+        let (low, high) = range.unwrap_or((value, value));
+        Some((f64::min(low, value), f64::max(high, value)))
+    })
+}
+
+pub(super) fn ratio_tick(ratio: f64) -> String {
+    format!("{ratio:.2}")
+}
+
+pub(super) fn time_tick(ns: f64) -> String {
+    if ns == 0.0 { "0".into() } else { format::time(ns.round() as u64) }
+}
+
+pub(super) fn bytes_tick(bytes: f64) -> String {
+    if bytes == 0.0 { "0".into() } else { format::bytes(bytes.round() as u64) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_stand_where_their_share_of_the_range_is() {
+        let even = Scale::linear(0.0, 10.0).over(100.0, 200.0);
+        assert_eq!([-5.0, 0.0, 2.5, 10.0, 99.0].map(|value| even.at(value)), [100.0, 100.0, 125.0, 200.0, 200.0]);
+        let factors = Scale::logarithmic(1.0, 100.0).over(0.0, 2.0);
+        assert!((factors.at(10.0) - 1.0).abs() < 1e-12);
+    }
+
+    /// Few and round ticks, also for a range of no width, which would draw at NaN.
+    #[test]
+    fn ticks_are_round_and_few() {
+        let near = |ticks: Vec<f64>, expected: &[f64]| {
+            assert_eq!(ticks.len(), expected.len(), "{ticks:?}");
+            assert!(ticks.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-9), "{ticks:?}");
+        };
+        near(Scale::linear(0.9, 1.1).ticks(), &[0.9, 0.95, 1.0, 1.05, 1.1]);
+        near(Scale::linear(0.0, 386e6).ticks(), &[0.0, 1e8, 2e8, 3e8]);
+        near(Scale::logarithmic(0.015, 0.9).ticks(), &[0.02, 0.05, 0.1, 0.2, 0.5]);
+        near(Scale::logarithmic(1.0, 1e4).ticks(), &[1.0, 10.0, 100.0, 1e3, 1e4]);
+        for scale in [Scale::linear(3.0, 3.0), Scale::logarithmic(3.0, 3.0)] {
+            assert!(scale.at(3.0).is_finite() && !scale.ticks().is_empty(), "{scale:?}");
+        }
+    }
+}
