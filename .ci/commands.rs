@@ -106,7 +106,7 @@ impl Names {
         };
         Self {
             makefile: read_to_string(Path::new("Makefile.toml")),
-            launcher: read_to_string(Path::new("provers-bench/launch/src/command_line.rs")),
+            launcher: read_to_string(Path::new("provers-bench/launch/src/main.rs")),
             bench: all(&["provers-bench/src/*.rs", "provers-bench/launch/src/*.rs", "zk-alloc/peers/benches/*.rs"]),
             constants: read_to_string(Path::new("zk-alloc/src/tuning.rs")),
             sources: all(&["*.rs", "*.c", "*.cc", "*.py", "*.sh", ".ci/*"]),
