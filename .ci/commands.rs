@@ -3,53 +3,45 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 const WORKFLOW: &str = ".github/workflows/ci.yml";
 
 fn main() -> ExitCode {
     let names = Names::read();
-    let pages = listed(&["*.md"]).into_iter().filter(|page| page.is_file() && !page.ends_with("CHANGELOG.md"));
-    let (mut commands, mut broken, mut read) = (0, Vec::new(), 0);
-    for page in pages {
-        read += 1;
-        let text = read_to_string(&page);
-        for (line, command) in commands_of(&text) {
-            commands += 1;
-            broken.extend(
-                names.faults(&command).into_iter().map(|why| format!("{}:{line}: {command}: {why}", page.display())),
-            );
-        }
+    let mut commands = Vec::new();
+    let mut broken = Vec::new();
+    for page in names.files.iter().filter(|file| file.ends_with(".md") && !file.ends_with("CHANGELOG.md")) {
+        let text = read(page);
+        commands.extend(commands_of(&text).into_iter().map(|(line, command)| (format!("{page}:{line}"), command)));
         // The page on other allocators names their variables too.
         for (index, line) in text.lines().enumerate().filter(|_| !page.ends_with("migrating.md")) {
             let unknown = variables(line).into_iter().filter(|variable| !names.sources.contains(variable));
-            broken
-                .extend(unknown.map(|variable| format!("{}:{}: nothing reads {variable}", page.display(), index + 1)));
+            broken.extend(unknown.map(|variable| format!("{page}:{}: nothing reads {variable}", index + 1)));
         }
     }
-    let (tasks, faults) = names.tasks();
-    broken.extend(faults);
-    let workflow = read_to_string(Path::new(WORKFLOW));
+    for (index, line) in names.makefile.lines().enumerate() {
+        let strings: Vec<_> = line.split('"').skip(1).step_by(2).collect();
+        let command = match line.split(" = ").next() {
+            Some("command") => strings.join(" "),
+            Some("args") => format!("cargo {}", strings.join(" ")),
+            _ => continue,
+        };
+        commands.push((format!("Makefile.toml:{}", index + 1), command));
+    }
+    let workflow = read(WORKFLOW);
     let steps = workflow.lines().enumerate().filter_map(|(index, line)| Some((index + 1, line.split_once("run: ")?.1)));
-    for (line, command) in steps {
-        broken.extend(names.faults(command).into_iter().map(|why| format!("{WORKFLOW}:{line}: {command}: {why}")));
+    commands.extend(steps.map(|(line, command)| (format!("{WORKFLOW}:{line}"), command.to_owned())));
+    for (place, command) in &commands {
+        broken.extend(names.faults(command).into_iter().map(|why| format!("{place}: {command}: {why}")));
     }
-    for line in &broken {
-        eprintln!("{line}");
-    }
-    println!("{commands} commands in {read} files, {tasks} tasks, {} faults", broken.len());
-    if commands == 0 || tasks == 0 || !broken.is_empty() { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+    broken.iter().for_each(|line| eprintln!("{line}"));
+    println!("{} commands, {} faults", commands.len(), broken.len());
+    if commands.is_empty() || !broken.is_empty() { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
-fn listed(patterns: &[&str]) -> Vec<PathBuf> {
-    let listed =
-        Command::new("git").args(["ls-files", "-co", "--exclude-standard"]).args(patterns).output().expect("git runs");
-    String::from_utf8(listed.stdout).expect("names are UTF-8").lines().map(PathBuf::from).collect()
-}
-
-fn read_to_string(path: &Path) -> String {
-    fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+fn read(path: &str) -> String {
+    fs::read_to_string(path).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
 /// The commands of a page, with their lines: whole spans of code, and the lines of blocks of code. A comment at the end is no part of
@@ -61,201 +53,125 @@ fn commands_of(text: &str) -> Vec<(usize, String)> {
         if line.trim_start().starts_with("```") {
             in_code = !in_code;
         } else if in_code {
-            found.push((index + 1, line.to_owned()));
+            found.push((index + 1, line));
         } else {
-            found.extend(line.split('`').skip(1).step_by(2).map(|span| (index + 1, span.to_owned())));
+            found.extend(line.split('`').skip(1).step_by(2).map(|span| (index + 1, span)));
         }
     }
-    let is_command = |words: &[&str]| words.iter().any(|word| *word == "cargo" || word.starts_with(".ci/"));
-    found.retain_mut(|(_, command)| {
-        let end = command.find(" #").unwrap_or(command.len());
-        command.truncate(end);
-        is_command(&command.split_whitespace().collect::<Vec<_>>())
-    });
-    found
+    let commands = found.into_iter().map(|(line, text)| (line, text.split(" #").next().unwrap_or_default().to_owned()));
+    let is_command = |text: &str| text.split_whitespace().any(|word| word == "cargo" || word.starts_with(".ci/"));
+    commands.filter(|(_, text)| is_command(text)).collect()
 }
 
 /// The variables of zk-alloc that a line names. A name that ends in `_` stands for several.
 fn variables(line: &str) -> Vec<&str> {
     let starts = line.match_indices("ZK_ALLOC_").map(|(at, _)| &line[at..]);
-    let names =
-        starts.map(|rest| &rest[..rest.find(|c: char| !c.is_ascii_uppercase() && c != '_').unwrap_or(rest.len())]);
+    let names = starts.filter_map(|rest| rest.split(|c: char| !c.is_ascii_uppercase() && c != '_').next());
     names.filter(|name| !name.ends_with('_')).collect()
 }
 
 /// What commands may name.
 struct Names {
+    files: Vec<String>,
     makefile: String,
+    /// The manifests of all packages.
+    manifests: String,
     launcher: String,
     /// The sources of the bench, where options and allocators have their names.
     bench: String,
     constants: String,
     /// All sources and scripts.
     sources: String,
-    /// Names and folders of the packages.
-    packages: Vec<(String, PathBuf)>,
 }
 
 impl Names {
     fn read() -> Self {
-        let all = |patterns: &[&str]| listed(patterns).iter().map(|path| read_to_string(path)).collect::<String>();
-        let name_of = |manifest: &PathBuf| {
-            let text = read_to_string(manifest);
-            let name = text.split("[package]").nth(1)?.lines().find_map(|line| line.strip_prefix("name = "))?;
-            Some((name.trim_matches('"').to_owned(), manifest.parent()?.to_owned()))
-        };
+        let listed = Command::new("git").args(["ls-files", "-co", "--exclude-standard"]).output().expect("git runs");
+        let listed = String::from_utf8(listed.stdout).expect("names are UTF-8");
+        let files: Vec<_> = listed.lines().filter(|file| fs::metadata(file).is_ok_and(|it| it.is_file())).collect();
+        let all = |is: &dyn Fn(&str) -> bool| files.iter().filter(|file| is(file)).map(|file| read(file)).collect();
+        let of_bench = ["provers-bench/src/", "provers-bench/launch/src/", "zk-alloc/peers/benches/"];
+        let source = [".rs", ".c", ".cc", ".py", ".sh"];
         Self {
-            makefile: read_to_string(Path::new("Makefile.toml")),
-            launcher: read_to_string(Path::new("provers-bench/launch/src/command_line.rs")),
-            bench: all(&["provers-bench/src/*.rs", "provers-bench/launch/src/*.rs", "zk-alloc/peers/benches/*.rs"]),
-            constants: read_to_string(Path::new("zk-alloc/src/tuning.rs")),
-            sources: all(&["*.rs", "*.c", "*.cc", "*.py", "*.sh", ".ci/*"]),
-            packages: listed(&["*Cargo.toml"]).iter().filter_map(name_of).collect(),
+            makefile: read("Makefile.toml"),
+            manifests: all(&|file| file.ends_with("Cargo.toml")),
+            launcher: read("provers-bench/launch/src/main.rs"),
+            bench: all(&|file| file.ends_with(".rs") && of_bench.iter().any(|folder| file.starts_with(folder))),
+            constants: read("zk-alloc/src/tuning.rs"),
+            sources: all(&|file| file.starts_with(".ci/") || source.iter().any(|end| file.ends_with(end))),
+            files: files.into_iter().map(str::to_owned).collect(),
         }
     }
 
     fn faults(&self, command: &str) -> Vec<String> {
         let words: Vec<&str> =
             command.split_whitespace().map(|word| word.trim_matches(['\'', '"', '(', ')', ',', ';'])).collect();
-        let mut faults = Vec::new();
-        let scripts = words.iter().filter(|word| word.starts_with(".ci/") && !word.ends_with(".rs"));
-        faults.extend(scripts.filter_map(|script| script_fault(script)));
+        let is_script =
+            |word: &&&str| word.starts_with(".ci/") || word.ends_with(".sh") && word.starts_with("provers-bench/");
+        let scripts = words.iter().filter(is_script).filter(|word| !word.ends_with(".rs"));
+        let mut faults: Vec<_> = scripts.filter_map(|script| script_fault(script)).collect();
         let Some(at) = words.iter().position(|word| *word == "cargo") else { return faults };
         // A program's own arguments follow the dashes, and another command the sign.
         let words = &words[at + 1..];
         let end = words.iter().position(|word| matches!(*word, "&&" | "|" | ">" | "--")).unwrap_or(words.len());
-        match &words[..end] {
-            ["make", "prove-bench", rest @ ..] | ["prove-bench", rest @ ..] => faults.extend(self.of_bench(rest)),
-            ["make", task, ..] if is_name(task) && !self.makefile.contains(&format!("[tasks.{task}]")) => {
-                faults.push(format!("Makefile.toml has no task {task}"));
-            }
-            ["make", "stress" | "prove-check", rest @ ..] => faults.extend(self.of_options(rest)),
-            ["test" | "bench" | "run" | "build" | "check" | "clippy" | "doc" | "package", rest @ ..] => {
-                faults.extend(self.of_cargo(rest));
-            }
-            _ => {}
-        }
-        faults
-    }
-
-    /// How many tasks Makefile.toml has, and why some can't start.
-    fn tasks(&self) -> (usize, Vec<String>) {
-        let tasks = self.makefile.split("\n[tasks.").skip(1).filter_map(|task| task.split_once(']'));
-        let mut faults = Vec::new();
-        let mut count = 0;
-        for (task, text) in tasks {
-            count += 1;
-            let strings = |key: &str| {
-                let line = text.lines().find_map(|line| line.strip_prefix(key)?.trim_start().strip_prefix('='));
-                line.map(|line| line.split('"').skip(1).step_by(2).collect::<Vec<_>>())
-            };
-            let found = match (strings("command").as_deref(), strings("dependencies")) {
-                (Some(["cargo"]), _) => {
-                    self.faults(&format!("cargo {}", strings("args").unwrap_or_default().join(" ")))
-                }
-                (Some([program]), _) if program.contains('/') => script_fault(program).into_iter().collect(),
-                (Some(_), _) => Vec::new(),
-                (None, Some(others)) => {
-                    let missing = others.iter().filter(|other| !self.makefile.contains(&format!("[tasks.{other}]")));
-                    missing.map(|other| format!("there is no task {other}")).collect()
-                }
-                (None, None) => vec!["has neither a command nor dependencies".to_owned()],
-            };
-            faults.extend(found.into_iter().map(|why| format!("Makefile.toml: {task}: {why}")));
-        }
-        (count, faults)
-    }
-
-    /// The words after `cargo test` and its like.
-    fn of_cargo(&self, words: &[&str]) -> Vec<String> {
-        let mut faults = Vec::new();
-        let folder = |name: &str| self.packages.iter().find(|(package, _)| package == name).map(|(_, folder)| folder);
-        let mut folders = Vec::new();
+        let words = &words[..end];
+        let is_bench = words.iter().take(2).any(|word| matches!(*word, "prove-bench" | "stress" | "prove-check"));
         for pair in words.windows(2) {
-            match *pair {
-                ["-p" | "--package", name] if is_name(name) => match folder(name.split('@').next().unwrap_or(name)) {
-                    Some(found) => folders.push(found),
-                    None => faults.push(format!("there is no package {name}")),
-                },
-                _ => {}
-            }
-        }
-        if folders.is_empty() {
-            return faults;
-        }
-        for pair in words.windows(2) {
-            let place = match pair[0] {
-                "--test" => "tests",
-                "--bench" => "benches",
-                "--example" => "examples",
-                _ => continue,
-            };
             let name = pair[1];
-            let is_there = folders.iter().any(|folder| has_target(&folder.join(place), name));
-            if is_name(name.trim_end_matches('*')) && !is_there {
-                faults.push(format!("there is no {place}/{name}"));
+            let is_there = match pair[0] {
+                "make" => self.makefile.contains(&format!("[tasks.{name}]")),
+                "-p" | "--package" => {
+                    let name = name.split('@').next().unwrap_or(name);
+                    self.manifests.contains(&format!("\nname = \"{name}\"\n"))
+                }
+                "--test" => self.has_target("tests", name),
+                "--bench" => self.has_target("benches", name),
+                "--example" => self.has_target("examples", name),
+                "prove-bench" => {
+                    self.files.iter().any(|file| file.starts_with(&format!("provers-bench/provers/{name}/")))
+                        || self.launcher.contains(&format!("\"{name}\""))
+                }
+                "--allocators" => {
+                    faults.extend(name.split(',').filter_map(|arm| self.arm_fault(arm)));
+                    true
+                }
+                _ => true,
+            };
+            if !is_there && is_name(name.trim_end_matches('*')) {
+                faults.push(format!("there is no {} {name}", pair[0].trim_start_matches('-')));
             }
         }
+        let options = words.iter().filter_map(|word| word.strip_prefix("--")?.split('=').next());
+        let unknown = options.filter(|option| is_bench && is_name(option) && !self.is_option(option));
+        faults.extend(unknown.map(|option| format!("no option --{option}")));
         faults
     }
 
-    /// The words after `cargo prove-bench`.
-    fn of_bench(&self, words: &[&str]) -> Vec<String> {
-        let mut faults = Vec::new();
-        if let Some(word) = words.first().filter(|word| is_name(word)) {
-            let is_there = Path::new("provers-bench/provers").join(word).is_dir()
-                || self.launcher.contains(&format!("\"{word}\""));
-            if !is_there {
-                faults.push(format!("{word} is neither a prover nor a command of the bench"));
-            }
-        }
-        faults.extend(self.of_options(words));
-        for pair in words.windows(2).filter(|pair| pair[0] == "--allocators") {
-            for arm in pair[1].split(',').filter(|arm| is_name(arm.split(':').next().unwrap_or(arm))) {
-                faults.extend(self.of_arm(arm));
-            }
-        }
-        faults
+    /// Whether a package has a target of this name; a star stands for the rest of it.
+    fn has_target(&self, folder: &str, name: &str) -> bool {
+        let targets = self.files.iter().filter_map(|file| file.split(&format!("/{folder}/")).nth(1));
+        let mut names = targets.filter_map(|target| target.split('/').next()?.split('.').next());
+        names.any(|target| name.strip_suffix('*').map_or(target == name, |start| target.starts_with(start)))
     }
 
-    fn of_arm(&self, arm: &str) -> Vec<String> {
+    fn arm_fault(&self, arm: &str) -> Option<String> {
         let mut parts = arm.split(':');
-        let name = parts.next().unwrap_or(arm);
-        let mut faults = Vec::new();
+        let name = parts.next().filter(|name| is_name(name))?;
         // Plain arms are named like their allocator, whose file has another sign for the dash.
-        let is_there = self.bench.contains(&format!("\"{name}\""))
-            || Path::new(&format!("provers-bench/arms/with-{name}.rs")).exists();
-        if !is_there {
-            faults.push(format!("there is no allocator {name}"));
+        let file = format!("provers-bench/arms/with-{name}.rs");
+        if !self.bench.contains(&format!("\"{name}\"")) && !self.files.contains(&file) {
+            return Some(format!("there is no allocator {name}"));
         }
-        for constant in parts.filter_map(|setting| setting.split('=').next()) {
-            if is_name(constant) && !self.constants.contains(&format!("    {constant} =")) {
-                faults.push(format!("tuning.rs has no constant {constant}"));
-            }
-        }
-        faults
+        let mut constants = parts.filter_map(|setting| setting.split('=').next()).filter(|constant| is_name(constant));
+        let unknown = constants.find(|constant| !self.constants.contains(&format!("    {constant} =")))?;
+        Some(format!("tuning.rs has no constant {unknown}"))
     }
 
     /// Options of the bench are fields of a struct.
-    fn of_options(&self, words: &[&str]) -> Vec<String> {
-        let options =
-            words.iter().filter_map(|word| word.strip_prefix("--")).map(|word| word.split('=').next().unwrap_or(word));
-        let is_known = |option: &&str| {
-            let field = option.replace('-', "_");
-            matches!(*option, "help" | "version")
-                || [
-                    format!("    {field}:"),
-                    format!("{field}: "),
-                    format!("long = \"{option}\""),
-                    format!("\"--{option}\""),
-                ]
-                .iter()
-                .any(|text| self.bench.contains(text.as_str()))
-        };
-        options
-            .filter(|option| is_name(option) && !is_known(option))
-            .map(|option| format!("no option --{option}"))
-            .collect()
+    fn is_option(&self, option: &str) -> bool {
+        let field = format!("{}: ", option.replace('-', "_"));
+        let names = [field, format!("long = \"{option}\""), format!("\"--{option}\"")];
+        matches!(option, "help" | "version") || names.iter().any(|name| self.bench.contains(name))
     }
 }
 
@@ -272,14 +188,4 @@ fn script_fault(script: &str) -> Option<String> {
 fn is_name(word: &str) -> bool {
     let is_of_names = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "-_@.*".contains(c);
     word.starts_with(|c: char| c.is_ascii_lowercase()) && word.chars().all(is_of_names)
-}
-
-/// Whether a folder has a target of this name; a star stands for the rest of it.
-fn has_target(folder: &Path, name: &str) -> bool {
-    let Ok(entries) = fs::read_dir(folder) else { return false };
-    entries.flatten().any(|entry| {
-        let file = entry.file_name().into_string().unwrap_or_default();
-        let target = file.strip_suffix(".rs").unwrap_or(&file);
-        name.strip_suffix('*').map_or(target == name, |start| target.starts_with(start))
-    })
 }

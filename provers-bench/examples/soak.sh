@@ -11,5 +11,5 @@ export SOAK_MINUTES
 seconds=$(awk -v minutes="$minutes" 'BEGIN { seconds = int(minutes * 20); print seconds < 12 ? 12 : seconds }')
 
 service=(--quiet --release --manifest-path provers-bench/examples/service/Cargo.toml --target-dir target/provers/service)
-cargo test "${service[@]}" --test soak -- --ignored --nocapture --test-threads 1
+cargo test "${service[@]}" --test service -- --ignored --nocapture
 cargo prove-bench --package provers-bench/examples/node node --every 4s --for "${seconds}s" --allocators zk-alloc

@@ -1,5 +1,4 @@
 //! The counters at one moment, of zk-alloc and of the kernel, and their changes between two.
-#![cfg_attr(unix, allow(unsafe_code, reason = "asks the kernel"))]
 
 use std::ops::AddAssign;
 use std::time::Instant;
@@ -104,7 +103,7 @@ impl Reading {
                 resident_bytes: stats.resident_bytes as u64,
                 retained_bytes: stats.retained_bytes() as u64,
             },
-            usage: Usage::of_process(),
+            usage: Usage::now(false),
             is_serving: zk_alloc::is_serving(),
             stats,
         }
@@ -142,7 +141,7 @@ pub(crate) struct ThreadReading {
 impl ThreadReading {
     /// Of the calling thread.
     pub(crate) fn at(at_ns: u64) -> Self {
-        Self { at_ns, usage: Usage::of_thread(), stats: zk_alloc::thread_stats() }
+        Self { at_ns, usage: Usage::now(true), stats: zk_alloc::thread_stats() }
     }
 
     pub(crate) fn since(&self, before: &Self) -> ThreadTotals {
@@ -156,56 +155,38 @@ impl ThreadReading {
     }
 }
 
-/// The kernel's counters so far.
+/// The kernel's counters so far. 0 where it does not tell them.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Usage {
-    pub(crate) cpu_ns: u64,
-    pub(crate) minor_faults: u64,
+struct Usage {
+    cpu_ns: u64,
+    minor_faults: u64,
 }
 
 impl Usage {
-    /// Of all threads of the process.
-    #[cfg(unix)]
-    pub(crate) fn of_process() -> Self {
-        Self::of(libc::RUSAGE_SELF)
-    }
-
-    /// Of the calling thread.
-    #[cfg(target_os = "linux")]
-    pub(crate) fn of_thread() -> Self {
-        Self::of(libc::RUSAGE_THREAD)
-    }
-
-    /// Unknown here.
-    #[cfg(not(unix))]
-    pub(crate) fn of_process() -> Self {
+    /// Of all threads of the process, or of the calling thread alone.
+    fn now(_of_thread: bool) -> Self {
+        #[cfg(unix)]
+        {
+            use nix::sys::resource::{UsageWho, getrusage};
+            use nix::sys::time::TimeValLike;
+            #[cfg(target_os = "linux")]
+            let who = if _of_thread { UsageWho::RUSAGE_THREAD } else { UsageWho::RUSAGE_SELF };
+            #[cfg(not(target_os = "linux"))]
+            let who = UsageWho::RUSAGE_SELF;
+            if let (Ok(usage), true) = (getrusage(who), cfg!(target_os = "linux") || !_of_thread) {
+                let cpu_ns = usage.user_time().num_nanoseconds() + usage.system_time().num_nanoseconds();
+                return Self { cpu_ns: cpu_ns as u64, minor_faults: usage.minor_page_faults() as u64 };
+            }
+        }
         Self::default()
-    }
-
-    /// Unknown here.
-    #[cfg(not(target_os = "linux"))]
-    pub(crate) fn of_thread() -> Self {
-        Self::default()
-    }
-
-    #[cfg(unix)]
-    fn of(who: libc::c_int) -> Self {
-        let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
-        // SAFETY: the place is as long as the kernel writes.
-        unsafe { libc::getrusage(who, usage.as_mut_ptr()) };
-        // SAFETY: all zeroes is a valid value too, should the call fail.
-        let usage = unsafe { usage.assume_init() };
-        let ns = |time: libc::timeval| time.tv_sec as u64 * 1_000_000_000 + time.tv_usec as u64 * 1_000;
-        Self { cpu_ns: ns(usage.ru_utime) + ns(usage.ru_stime), minor_faults: usage.ru_minflt as u64 }
     }
 }
 
 /// Bytes of a page of memory.
 pub(crate) fn page_bytes() -> u64 {
     #[cfg(unix)]
-    // SAFETY: reads a constant of the system.
-    let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
-    #[cfg(not(unix))]
-    let bytes = 0;
-    u64::try_from(bytes).ok().filter(|&bytes| bytes > 0).unwrap_or(4096)
+    if let Ok(Some(bytes)) = nix::unistd::sysconf(nix::unistd::SysconfVar::PAGE_SIZE) {
+        return bytes as u64;
+    }
+    4096
 }

@@ -268,13 +268,13 @@ pub(crate) struct Node {
     pub(crate) at_exit: Level,
     /// By thread, of those that entered it.
     pub(crate) threads: List<(usize, ThreadTotals)>,
-    first_child: Option<NodeId>,
-    next_sibling: Option<NodeId>,
+    parent: NodeId,
 }
 
 impl Node {
-    fn new(name: &'static str) -> Self {
+    fn new(parent: NodeId, name: &'static str) -> Self {
         Self {
+            parent,
             name,
             totals: Totals::default(),
             spans: 0,
@@ -282,8 +282,6 @@ impl Node {
             at_entry: Level::default(),
             at_exit: Level::default(),
             threads: list(),
-            first_child: None,
-            next_sibling: None,
         }
     }
 
@@ -304,7 +302,7 @@ pub(crate) struct Tree(List<Node>);
 impl Tree {
     pub(crate) fn new() -> Self {
         let mut nodes = list();
-        nodes.push(Node::new("the whole program"));
+        nodes.push(Node::new(WHOLE, "the whole program"));
         Self(nodes)
     }
 
@@ -318,7 +316,7 @@ impl Tree {
 
     /// The nodes under this one, in the order in which they came.
     pub(crate) fn children(&self, id: NodeId) -> impl Iterator<Item = NodeId> {
-        std::iter::successors(self.0[id].first_child, |&child| self.0[child].next_sibling)
+        (1..self.0.len()).filter(move |&child| self.0[child].parent == id)
     }
 
     /// The node for spans of this name under `parent`. A new one, unless the tree is full.
@@ -327,14 +325,8 @@ impl Tree {
         if known.is_some() || self.0.len() == MOST_NODES {
             return known;
         }
-        let new = self.0.len();
-        let last = self.children(parent).last();
-        match last {
-            Some(last) => self.0[last].next_sibling = Some(new),
-            None => self.0[parent].first_child = Some(new),
-        }
-        self.0.push(Node::new(name));
-        Some(new)
+        self.0.push(Node::new(parent, name));
+        Some(self.0.len() - 1)
     }
 }
 

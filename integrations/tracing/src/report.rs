@@ -4,9 +4,10 @@ use std::fmt;
 use std::io::{self, BufWriter, Write};
 
 use serde::Serialize;
+use serde_json::{Value, json};
 
 use crate::reading::{Level, ThreadTotals, Totals, page_bytes};
-use crate::recording::{NodeId, Recording, Sample, WHOLE};
+use crate::recording::{Entry, NodeId, Recording, Sample, WHOLE};
 
 /// The result of [`Recorder::report`](crate::Recorder::report). `Display` prints it as a tree.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -130,21 +131,18 @@ impl SpanReport {
     }
 }
 
-/// A row of the table, its name indented.
-struct Row<'a>(String, &'a SpanReport);
-
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut rows = Vec::new();
         self.spans.iter().for_each(|span| add(&mut rows, span, String::new(), String::new()));
-        rows.push(Row(self.whole.name.clone(), &self.whole));
+        rows.push((self.whole.name.clone(), &self.whole));
         let width = rows.iter().map(|row| row.0.chars().count()).max().unwrap_or(0);
         writeln!(
             f,
             "{:width$} {:>7} {:>11} {:>11} {:>11} {:>9}",
             "span", "count", "time", "peak", "allocated", "faults"
         )?;
-        for Row(name, span) in rows {
+        for (name, span) in rows {
             let totals = &span.totals;
             let bytes = |bytes| if totals.is_served { size(bytes) } else { "-".to_owned() };
             writeln!(
@@ -200,8 +198,8 @@ fn has_unserved(span: &SpanReport) -> bool {
 }
 
 /// Adds a span, whose row begins with `branch`, and those under it, whose rows begin with `stem`.
-fn add<'a>(rows: &mut Vec<Row<'a>>, span: &'a SpanReport, branch: String, stem: String) {
-    rows.push(Row(branch + &span.name, span));
+fn add<'a>(rows: &mut Vec<(String, &'a SpanReport)>, span: &'a SpanReport, branch: String, stem: String) {
+    rows.push((branch + &span.name, span));
     let last = span.children.len().saturating_sub(1);
     for (index, child) in span.children.iter().enumerate() {
         let (branch, below) = if index == last { ("└─ ", "   ") } else { ("├─ ", "│  ") };
@@ -228,110 +226,50 @@ fn size(bytes: u64) -> String {
 
 /// With a comma before each three digits.
 fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::new();
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index) % 3 == 0 {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
-}
-
-/// The trace is of one process.
-const PROCESS: u32 = 1;
-
-#[derive(Serialize)]
-struct Event<'a, A> {
-    name: &'a str,
-    /// `X` is a slice, `C` a value of a counter, `M` a name.
-    ph: char,
-    pid: u32,
-    tid: usize,
-    /// In microseconds.
-    ts: f64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    dur: Option<f64>,
-    args: A,
-}
-
-#[derive(Serialize)]
-struct Name<'a> {
-    name: &'a str,
-}
-
-#[derive(Serialize)]
-struct Bytes {
-    bytes: u64,
+    if number < 1000 { number.to_string() } else { format!("{},{:03}", grouped(number / 1000), number % 1000) }
 }
 
 /// Writes a recording in Chrome's trace format, as JSON: <https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU>.
+/// An event of the kind `X` is a slice, `C` a value of a counter, `M` a name. Times are in microseconds.
 pub(crate) fn write_trace(recording: &Recording, out: impl Write) -> io::Result<()> {
-    let mut events = Events { out: BufWriter::new(out), is_first: true };
-    events.out.write_all(b"{\"displayTimeUnit\":\"ms\",\"traceEvents\":[")?;
+    let mut out = BufWriter::new(out);
+    write!(out, "{{\"displayTimeUnit\":\"ms\",\"traceEvents\":[")?;
+    let mut separator = "";
+    let mut event = |event: Value| write!(out, "{}\n{event}", std::mem::replace(&mut separator, ","));
     let program = std::env::args().next().unwrap_or_default();
-    events.name("process_name", 0, &program)?;
-    for (number, thread) in recording.threads.iter().enumerate() {
-        events.name("thread_name", number + 1, &thread.name(number))?;
+    let threads =
+        recording.threads.iter().enumerate().map(|(number, thread)| ("thread_name", number + 1, thread.name(number)));
+    for (what, tid, name) in [("process_name", 0, program)].into_iter().chain(threads) {
+        event(json!({ "name": what, "ph": "M", "pid": 1, "tid": tid, "ts": 0.0, "args": { "name": name } }))?;
     }
+    let microseconds = |ns: u64| ns as f64 / 1e3;
     let mut entries: Vec<_> = recording.timeline.entries.iter().chain(recording.entered()).collect();
     // A slice comes before those within it.
     entries.sort_by_key(|entry| (entry.begun_ns, std::cmp::Reverse(entry.totals.wall_ns)));
-    for entry in entries {
-        let node = recording.tree.node(entry.node);
-        events.slice(node.name, entry.thread + 1, entry.begun_ns, &entry.totals)?;
+    for Entry { node, thread, begun_ns, totals } in entries {
+        let name = recording.tree.node(*node).name;
+        let (ts, dur) = (microseconds(*begun_ns), microseconds(totals.wall_ns));
+        event(json!({ "name": name, "ph": "X", "pid": 1, "tid": thread + 1, "ts": ts, "dur": dur, "args": totals }))?;
     }
     // Where nothing was served there is nothing to show.
-    if recording.tree.node(WHOLE).totals.is_served {
-        let mut peak_from_ns = 0;
-        for sample in &recording.timeline.samples {
-            events.sample(sample, peak_from_ns)?;
-            peak_from_ns = sample.at_ns;
+    let is_served = recording.tree.node(WHOLE).totals.is_served;
+    let mut peak_from_ns = 0;
+    for Sample { at_ns, level, peak_live_bytes } in recording.timeline.samples.iter().filter(|_| is_served) {
+        for (name, at_ns, bytes) in [
+            // The peak is that of the time before the sample, so it is drawn from there on.
+            ("peak of live", peak_from_ns, *peak_live_bytes),
+            ("live", *at_ns, level.live_bytes),
+            ("resident", *at_ns, level.resident_bytes),
+            ("retained", *at_ns, level.retained_bytes),
+        ] {
+            let (ts, args) = (microseconds(at_ns), json!({ "bytes": bytes }));
+            event(json!({ "name": name, "ph": "C", "pid": 1, "tid": 0, "ts": ts, "args": args }))?;
         }
+        peak_from_ns = *at_ns;
     }
     let dropped = recording.timeline.dropped;
-    write!(events.out, "],\"otherData\":{{\"shortest entries left out\":{dropped}}}}}")?;
-    events.out.flush()
-}
-
-struct Events<W: Write> {
-    out: BufWriter<W>,
-    is_first: bool,
-}
-
-impl<W: Write> Events<W> {
-    fn write(&mut self, event: &impl Serialize) -> io::Result<()> {
-        self.out.write_all(if std::mem::take(&mut self.is_first) { b"\n" } else { b",\n" })?;
-        Ok(serde_json::to_writer(&mut self.out, event)?)
-    }
-
-    fn name(&mut self, what: &str, tid: usize, name: &str) -> io::Result<()> {
-        self.write(&Event { name: what, ph: 'M', pid: PROCESS, tid, ts: 0.0, dur: None, args: Name { name } })
-    }
-
-    fn slice(&mut self, name: &str, tid: usize, begun_ns: u64, totals: &Totals) -> io::Result<()> {
-        let dur = Some(microseconds(totals.wall_ns));
-        self.write(&Event { name, ph: 'X', pid: PROCESS, tid, ts: microseconds(begun_ns), dur, args: totals })
-    }
-
-    /// The peak is that of the time before the sample, so it is drawn from `peak_from_ns` on.
-    fn sample(&mut self, sample: &Sample, peak_from_ns: u64) -> io::Result<()> {
-        let level = &sample.level;
-        self.counter("peak of live", peak_from_ns, sample.peak_live_bytes)?;
-        self.counter("live", sample.at_ns, level.live_bytes)?;
-        self.counter("resident", sample.at_ns, level.resident_bytes)?;
-        self.counter("retained", sample.at_ns, level.retained_bytes)
-    }
-
-    fn counter(&mut self, name: &str, at_ns: u64, bytes: u64) -> io::Result<()> {
-        let (ts, args) = (microseconds(at_ns), Bytes { bytes });
-        self.write(&Event { name, ph: 'C', pid: PROCESS, tid: 0, ts, dur: None, args })
-    }
-}
-
-fn microseconds(ns: u64) -> f64 {
-    ns as f64 / 1e3
+    write!(out, "],\"otherData\":{{\"shortest entries left out\":{dropped}}}}}")?;
+    out.flush()
 }
 
 #[cfg(test)]

@@ -1,13 +1,17 @@
-//! A span's account: its own peak, the bytes allocated in it and the live bytes, next to other spans and on several threads.
+//! A span's account: its own peak, the bytes allocated in it and the live bytes, next to other spans and on several threads;
+//! and the files that are written of it.
 
+use std::collections::BTreeMap;
 use std::hint::black_box;
 use std::sync::{Barrier, Mutex, MutexGuard, PoisonError};
-use std::thread;
+use std::{fs, thread};
 
+use rayon::prelude::*;
+use serde_json::Value;
 use tracing::{Dispatch, dispatcher, info_span};
 use tracing_subscriber::layer::SubscriberExt;
 use zk_alloc::ZkAllocator;
-use zk_alloc_tracing::{Coverage, Recorder, Report, SpanReport};
+use zk_alloc_tracing::{Recorder, Report, SpanReport};
 
 #[global_allocator]
 static ALLOC: ZkAllocator = ZkAllocator::resident();
@@ -173,20 +177,6 @@ fn spans_that_end_in_another_order_keep_their_own_time() {
     assert_mib(report.whole.totals.allocated_bytes, 2 + 4 + 8 + 16);
 }
 
-#[test]
-fn a_report_in_the_middle_has_what_is_entered() {
-    let _turn = turn();
-    let memory = Recorder::new();
-    dispatcher::with_default(&dispatch(&memory), || {
-        let _prove = info_span!("prove").entered();
-        let kept = mib(8);
-        let report = memory.report();
-        assert_eq!(report.coverage, Coverage::Arena);
-        assert_mib(at(&report, &["prove"]).totals.allocated_bytes, 8);
-        drop(kept);
-    });
-}
-
 /// Otherwise the prover's counts would grow with the number of its spans.
 #[test]
 fn the_layer_s_own_memory_is_not_the_prover_s() {
@@ -204,4 +194,133 @@ fn the_layer_s_own_memory_is_not_the_prover_s() {
     let report = memory.report();
     assert_eq!(at(&report, &["outer", "inner"]).count, 100_001);
     assert!(report.entries_not_in_trace > 0 && report.unrecorded_entries == 0, "{report:#?}");
+}
+
+/// A span that a worker of rayon makes has no parent for tracing. Workers see the global subscriber only.
+#[test]
+fn spans_of_workers_stand_under_the_span_that_they_work_for() {
+    const PARTS: u64 = 64;
+    let _turn = turn();
+    let memory = zk_alloc_tracing::init();
+    info_span!("prove").in_scope(|| {
+        info_span!("commit").in_scope(|| {
+            let hash = |_| info_span!("hash").in_scope(|| drop(mib(1)));
+            (0..PARTS).into_par_iter().for_each(hash);
+        });
+        // Without a span of its own, the work counts where the pool is waited for.
+        info_span!("open").in_scope(|| {
+            (0..PARTS).into_par_iter().for_each(|_| drop(mib(1)));
+        });
+        rayon::join(|| info_span!(parent: None, "root").in_scope(|| ()), || ());
+    });
+    let report = memory.report();
+    assert_eq!(report.spans.iter().map(|span| span.name.as_str()).collect::<Vec<_>>(), ["prove", "root"]);
+    let prove = &report.spans[0];
+    let [commit, open] = prove.children.as_slice() else { panic!("two stages: {report}") };
+    let [hash] = commit.children.as_slice() else { panic!("one kind of work: {report}") };
+    assert_eq!((hash.name.as_str(), hash.count), ("hash", PARTS));
+    for span in [commit, hash, open] {
+        assert!(span.totals.allocated_bytes >= PARTS << 20, "{}: {report}", span.name);
+    }
+    assert!(hash.threads.iter().all(|thread| thread.thread.starts_with("rayon ")), "{report:#?}");
+    let by_threads: u64 = hash.threads.iter().map(|thread| thread.totals.allocated_bytes).sum();
+    assert!(by_threads >= PARTS << 20, "{report:#?}");
+    // The main thread only waited.
+    assert!(open.threads[0].totals.allocated_bytes < 1 << 20, "{report:#?}");
+}
+
+/// Nested spans, spans that end in another order, and one that has not ended when this returns.
+fn record(dispatch: &Dispatch) -> tracing::span::EnteredSpan {
+    let work = |count| drop(mib(count));
+    dispatcher::with_default(dispatch, || {
+        for round in 1..4 {
+            let prove = info_span!("prove \"quoted\"").entered();
+            info_span!("commit").in_scope(|| work(4 * round));
+            let (first, second) = (info_span!("first").entered(), info_span!("second").entered());
+            work(1);
+            drop(first);
+            work(2);
+            drop((second, prove));
+        }
+        let kept = info_span!("open").entered();
+        work(1);
+        info_span!("within").in_scope(|| work(1));
+        kept
+    })
+}
+
+/// Slices of a thread nest: each ends before the one around it does.
+fn assert_nested(slices: &[(f64, f64)]) {
+    let mut around: Vec<u64> = Vec::new();
+    // The sum of a begin and a length is off by less than a nanosecond.
+    let ns = |microseconds: f64| (microseconds * 1e3).round() as u64;
+    for (begin, end) in slices.iter().map(|&(begin, end)| (ns(begin), ns(end))) {
+        around.retain(|&outer| outer > begin);
+        assert!(
+            around.last().is_none_or(|&outer| end <= outer),
+            "{begin} to {end} crosses the end of another, {around:?}"
+        );
+        around.push(end);
+    }
+}
+
+/// The trace is what ui.perfetto.dev and chrome://tracing read, and `memory.json` what the README says.
+#[test]
+fn slices_nest_and_counters_are_numbers_in_order() {
+    let _turn = turn();
+    let memory = Recorder::new();
+    let dispatch = dispatch(&memory);
+    let open = record(&dispatch);
+    thread::scope(|scope| {
+        let worker = thread::Builder::new().name("a worker".into());
+        worker.spawn_scoped(scope, || drop(record(&dispatch))).unwrap();
+    });
+    let folder = std::env::temp_dir().join(format!("zk-alloc-tracing-{}", std::process::id()));
+    let report = memory.write(&folder).unwrap();
+    drop(open);
+    let [json, trace] = ["memory.json", "trace.json"].map(|file| fs::read(folder.join(file)).unwrap());
+    fs::remove_dir_all(&folder).unwrap();
+    let [json, trace]: [Value; 2] = [json, trace].map(|file| serde_json::from_slice(&file).expect("JSON"));
+    let prove = &json["spans"][0];
+    assert_eq!((prove["name"].as_str(), prove["count"].as_u64()), (Some("prove \"quoted\""), Some(6)));
+    assert_eq!(prove["peak_live_bytes"].as_u64(), Some(report.spans[0].totals.peak_live_bytes));
+    assert!(prove["at_exit"]["retained_bytes"].is_u64() && prove["threads"][0]["allocated_bytes"].is_u64(), "{json}");
+    assert_eq!(prove["children"][0]["name"], "commit");
+
+    let events = trace["traceEvents"].as_array().expect("the list of events");
+    let number = |event: &Value, key: &str| event[key].as_f64().unwrap_or_else(|| panic!("no {key}: {event}"));
+    let (mut slices, mut counters) = (BTreeMap::<u64, Vec<_>>::new(), BTreeMap::<String, Vec<_>>::new());
+    let mut threads = BTreeMap::new();
+    let mut names = Vec::new();
+    for event in events {
+        let name = event["name"].as_str().expect("a name").to_owned();
+        let (ts, tid) = (number(event, "ts"), event["tid"].as_u64().expect("a thread"));
+        assert!(ts >= 0.0 && event["pid"].is_u64(), "{event}");
+        match event["ph"].as_str().expect("a kind") {
+            "X" => {
+                slices.entry(tid).or_default().push((ts, ts + number(event, "dur")));
+                assert!(event["args"]["peak_live_bytes"].is_u64(), "{event}");
+                names.push(name);
+            }
+            "C" => counters.entry(name).or_default().push((ts, number(&event["args"], "bytes"))),
+            "M" => _ = threads.insert(tid, event["args"]["name"].as_str().expect("a name").to_owned()),
+            other => panic!("an event of the kind {other:?}: {event}"),
+        }
+    }
+    assert_eq!(slices.len(), 2, "{trace}");
+    assert!(slices.keys().all(|tid| threads.contains_key(tid)) && threads.values().any(|name| name == "a worker"));
+    for slices in slices.values() {
+        assert!(slices.is_sorted_by(|one, next| one.0 <= next.0), "{slices:?}");
+        assert_nested(slices);
+    }
+    let count = |name: &str| names.iter().filter(|known| *known == name).count();
+    // "second" lasts longer than "first", in which it began: it is in two parts.
+    assert_eq!([count("prove \"quoted\""), count("first"), count("second"), count("open")], [6, 6, 12, 2]);
+    assert_eq!(counters.keys().collect::<Vec<_>>(), ["live", "peak of live", "resident", "retained"]);
+    for (name, values) in &counters {
+        assert!(values.is_sorted_by(|one, next| one.0 <= next.0), "{name}: {values:?}");
+        assert!(values.iter().any(|value| value.1 > 0.0), "{name}: {values:?}");
+    }
+    let peak = counters["peak of live"].iter().map(|value| value.1).fold(0.0, f64::max);
+    assert_eq!(peak as u64, report.whole.totals.peak_live_bytes);
 }

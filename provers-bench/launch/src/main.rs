@@ -1,33 +1,61 @@
 //! `cargo prove-bench PROVER ...` builds the package of that prover only, reports the build, and starts its bench.
 //!
-//! A prover is a package: a folder in `provers-bench/provers`, or one given by `--package`. `package` reads manifests,
-//! `command_line` reads the arguments, and `run` runs cargo.
+//! A prover is a package: a folder in `provers-bench/provers`, or one given by `--package`. This program reads the part of a command
+//! line that decides what to build. The bench reads the rest.
 
-mod command_line;
-mod package;
-mod run;
-
-use command_line::Asked;
-use package::Package;
-use run::Run;
 use std::env;
-use std::path::Path;
-use std::process::ExitCode;
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, ExitStatus};
+use std::time::Instant;
+
+use toml::de::{DeTable, DeValue};
 
 /// Exit code for an invalid command line, the same as the bench's.
 const USAGE: u8 = 2;
 /// Exit code after Ctrl-C, the same as the bench's.
 const INTERRUPTED: u8 = 130;
 
+/// Tools that need no prover.
+const TOOLS: [&str; 5] = ["report", "compare", "replay", "exec", "host"];
+/// Commands of a prover's bench.
+const OF_PROVERS: [&str; 4] = ["check", "profile", "record", "provers"];
+
+const COMMANDS: &str = "
+Commands of every prover:
+  check      holds small workloads to a committed baseline: check [PROVER]
+  record     writes a trace of a prover's allocations: record PROVER
+  profile    shows where the memory of a proof goes: profile PROVER
+  provers    runs all provers, one after the other: provers --smoke
+
+Other tools:
+  report     makes a run's report again, or the tables of the documentation
+  compare    says what changed from one run to another
+  exec       runs any command under allocators that are preloaded
+  host       measures the price of memory on this machine, and says what to set
+  replay     has allocators serve a trace of allocations, on real memory
+
+--package FOLDER takes a prover of your own: docs/benchmarking.md has the steps.
+cargo prove-bench COMMAND --help says more.
+";
+
 fn main() -> ExitCode {
     let bench_folder = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("this package lies in that of the bench");
-    let provers = package::all_in(&bench_folder.join("provers"));
-    match command_line::read(&Package::bench(bench_folder), &provers, env::args_os().skip(1).collect()) {
-        Ok(Asked::Help) => {
-            print!("{}", command_line::help(&provers));
-            ExitCode::SUCCESS
-        }
-        Ok(Asked::Runs(runs)) => match &runs[..] {
+    let provers = packages(&bench_folder.join("provers"));
+    let words: Vec<OsString> = env::args_os().skip(1).collect();
+    if ["--help", "-h", "help"].contains(&word(&words, 0)) {
+        println!("Real proofs, verified, under several allocators in lockstep\n");
+        println!(
+            "Usage: cargo prove-bench COMMAND ...\n       cargo prove-bench --package FOLDER COMMAND ...\n\nProvers:"
+        );
+        provers.iter().for_each(|prover| println!("  {:10} {}", prover.word, prover.about));
+        print!("{COMMANDS}");
+        return ExitCode::SUCCESS;
+    }
+    match &read(&Package::bench(bench_folder), &provers, words) {
+        Ok(runs) => match &runs[..] {
             [run] => run.build_and_become(),
             runs => each(runs),
         },
@@ -46,11 +74,349 @@ fn each(runs: &[Run]) -> ExitCode {
     }
     let mut worst = 0;
     for run in runs {
-        let code = run.build_and_run();
+        let code = run.build().map_or_else(|code| code, |()| code(run.driver().status()));
         worst = worst.max(code);
         if code == INTERRUPTED || code == USAGE {
             break;
         }
     }
     ExitCode::from(worst)
+}
+
+/// A package with a driver, and with arms in `src/bin`: the facts that are needed before it is built.
+#[derive(Clone, Debug)]
+struct Package {
+    /// The prover's word on the command line: the name of its folder. Empty for the bench itself.
+    word: String,
+    /// The name of the package and of its driver.
+    name: String,
+    about: String,
+    /// Minutes for the first build of the prover on two cores, if the manifest states them.
+    minutes: u32,
+    folder: PathBuf,
+    /// Whether it forwards the bench's features. If so, the command line decides which allocators are built.
+    chooses_allocators: bool,
+}
+
+impl Package {
+    /// Reads the package in a folder. The error says why it is not valid.
+    fn read(folder: &Path) -> Result<Self, String> {
+        let path = folder.join("Cargo.toml");
+        let text = fs::read_to_string(&path).map_err(|error| format!("cannot read {}: {error}", path.display()))?;
+        let names_none = || format!("{} names no package", path.display());
+        let manifest = DeTable::parse(&text).map_err(|_| names_none())?.into_inner();
+        let at = |path: &[&str]| {
+            let first = manifest.get(*path.first()?)?.get_ref();
+            path[1..].iter().try_fold(first, |value: &DeValue<'_>, key| value.get(*key).map(|inner| inner.get_ref()))
+        };
+        let word = folder.canonicalize().unwrap_or_else(|_| folder.to_owned());
+        let minutes = at(&["package", "metadata", "prove-bench", "minutes"]).and_then(DeValue::as_integer);
+        Ok(Self {
+            word: word.file_name().unwrap_or_default().to_string_lossy().into_owned(),
+            name: at(&["package", "name"]).and_then(DeValue::as_str).ok_or_else(names_none)?.to_owned(),
+            about: at(&["package", "description"]).and_then(DeValue::as_str).unwrap_or_default().to_owned(),
+            minutes: minutes.and_then(|minutes| minutes.as_str().parse().ok()).unwrap_or(0),
+            folder: folder.to_owned(),
+            chooses_allocators: ["jemalloc", "peers"].iter().all(|feature| at(&["features", *feature]).is_some()),
+        })
+    }
+
+    /// The bench itself, a member of the workspace: it has the tools and no prover.
+    fn bench(folder: &Path) -> Self {
+        let (word, about) = (String::new(), String::new());
+        Self { word, name: "prove-bench".into(), about, minutes: 0, folder: folder.into(), chooses_allocators: true }
+    }
+
+    /// Whether it has a baseline for the gate.
+    fn has_baseline(&self) -> bool {
+        self.folder.join("baseline.toml").is_file()
+    }
+}
+
+/// The packages in a folder, by name.
+fn packages(folder: &Path) -> Vec<Package> {
+    let folders = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+    let mut packages: Vec<_> = folders.filter_map(|folder| Package::read(&folder).ok()).collect();
+    packages.sort_by(|one, other| one.word.cmp(&other.word));
+    packages
+}
+
+/// Reads a command line without the program's name: the benches to build and run, one after another. The error is one line that states
+/// the valid words.
+fn read(bench: &Package, provers: &[Package], mut words: Vec<OsString>) -> Result<Vec<Run>, String> {
+    match word(&words, 0) {
+        "--package" => {
+            let folder = words.get(1).ok_or("--package takes the folder of a package")?;
+            let package = Package::read(Path::new(folder))?;
+            words.drain(..2);
+            Ok(vec![Run::of_prover(&package, words)])
+        }
+        tool if TOOLS.contains(&tool) || tool == "--version" => {
+            // Options behind `--` belong to the command.
+            let mut options = words.iter().take_while(|word| *word != "--");
+            let is_profile = tool == "exec" && options.any(|word| word == "--profile");
+            Ok(vec![Run::of(bench, tool == "replay", is_profile, words)])
+        }
+        "check" => check(provers, words),
+        "profile" | "record" => Ok(vec![Run::of_prover(named(provers, word(&words, 1))?, words)]),
+        "provers" => {
+            let run = |package: &Package| {
+                words[0] = (&package.word).into();
+                Run::of_prover(package, words.clone())
+            };
+            Ok(provers.iter().map(run).collect())
+        }
+        name => Ok(vec![Run::of_prover(named(provers, name)?, words)]),
+    }
+}
+
+/// A word as text; empty if it is missing or is not valid text.
+fn word(words: &[OsString], at: usize) -> &str {
+    words.get(at).and_then(|word| word.to_str()).unwrap_or_default()
+}
+
+fn named<'a>(provers: &'a [Package], word: &str) -> Result<&'a Package, String> {
+    provers.iter().find(|package| package.word == word).ok_or_else(|| {
+        let words = provers.iter().map(|package| package.word.as_str());
+        let valid: Vec<_> = words.chain(OF_PROVERS).chain(TOOLS).collect();
+        let given = if word.is_empty() { "no prover given".to_owned() } else { format!("no prover {word:?}") };
+        format!("{given}: valid are {} (cargo prove-bench --help says more)", valid.join(", "))
+    })
+}
+
+/// Reads `check [PROVER]` or `check --workloads PROVER/NAME,...`. Each prover's bench checks its own workloads.
+fn check(provers: &[Package], mut words: Vec<OsString>) -> Result<Vec<Run>, String> {
+    if let Ok(package) = named(provers, word(&words, 1)) {
+        words.remove(1);
+        return Ok(vec![Run::of_prover(package, words)]);
+    }
+    let mut gated: Vec<_> = provers.iter().filter(|package| package.has_baseline()).collect();
+    if words.iter().any(|word| word == "--help" || word == "-h") {
+        gated.truncate(1);
+    }
+    let Some(workloads) = take_option(&mut words, "--workloads") else {
+        return Ok(gated.into_iter().map(|package| Run::of_prover(package, words.clone())).collect());
+    };
+    let is_of =
+        |workload: &str, package: &Package| workload.split_once('/').is_some_and(|(word, _)| word == package.word);
+    if let Some(name) = workloads.split(',').find(|name| !gated.iter().any(|package| is_of(name, package))) {
+        let valid = gated.iter().map(|package| package.word.as_str()).collect::<Vec<_>>().join(", ");
+        return Err(format!("no workload {name:?}: name it as PROVER/NAME; provers with a baseline are {valid}"));
+    }
+    let run = |package: &Package| {
+        let of_it: Vec<_> = workloads.split(',').filter(|name| is_of(name, package)).collect();
+        let arguments = words.iter().cloned().chain(["--workloads".into(), of_it.join(",").into()]).collect();
+        (!of_it.is_empty()).then(|| Run::of_prover(package, arguments))
+    };
+    Ok(gated.into_iter().filter_map(run).collect())
+}
+
+/// Removes an option and its value from a command line, and returns the value.
+fn take_option(words: &mut Vec<OsString>, name: &str) -> Option<String> {
+    let at = words.iter().position(|word| word.to_str().is_some_and(|word| word.split('=').next() == Some(name)))?;
+    let option = words.remove(at).into_string().ok()?;
+    match option.split_once('=') {
+        Some((_, value)) => Some(value.to_owned()),
+        None => (at < words.len()).then(|| words.remove(at).into_string().ok())?,
+    }
+}
+
+/// A package's driver, to be built and run with these arguments.
+#[derive(Debug)]
+struct Run {
+    package: Package,
+    /// The features of the bench: `jemalloc` and `peers` for these allocators, `tune` if an arm has other values of zk-alloc's
+    /// constants, and `profile` if call sites are sampled.
+    features: Vec<&'static str>,
+    arguments: Vec<OsString>,
+}
+
+impl Run {
+    /// A prover's bench. It always includes an arm with jemalloc, except for a profile.
+    fn of_prover(package: &Package, arguments: Vec<OsString>) -> Self {
+        let is_profile = word(&arguments, 0) == "profile";
+        Self::of(package, !is_profile, is_profile, arguments)
+    }
+
+    /// A bench that starts no arm needs none of the bench's allocators.
+    fn of(package: &Package, has_arms: bool, is_profile: bool, arguments: Vec<OsString>) -> Self {
+        // The arms that set constants of zk-alloc, and the sets of them.
+        let is_tuned = |name: &str| ["ablation", "constants"].contains(&name) || name.starts_with("zk-alloc:");
+        // The set `quick`, and every arm that needs no other library.
+        let is_built_anyway = |name: &str| {
+            let starts = ["glibc", "jemalloc", "zk-alloc"];
+            ["quick", "bump-reset"].contains(&name) || starts.iter().any(|one| name.starts_with(one))
+        };
+        let names = |is: &dyn Fn(&str) -> bool| has_arms && allocators(&arguments).any(is);
+        let needed = [
+            ("jemalloc", has_arms),
+            ("peers", names(&|name| !is_tuned(name) && !is_built_anyway(name))),
+            ("tune", names(&is_tuned)),
+            ("profile", is_profile || names(&|name| name == "zk-alloc-profile")),
+        ];
+        let features = needed.into_iter().filter_map(|(name, is_needed)| is_needed.then_some(name)).collect();
+        Self { package: package.clone(), features, arguments }
+    }
+
+    /// Builds the driver, then replaces this process by it. So Ctrl-C reaches only the bench, which exits cleanly.
+    fn build_and_become(&self) -> ExitCode {
+        if let Err(code) = self.build() {
+            return ExitCode::from(code);
+        }
+        #[cfg(unix)]
+        let code = code(Err(std::os::unix::process::CommandExt::exec(&mut self.driver())));
+        #[cfg(not(unix))]
+        let code = code(self.driver().status());
+        ExitCode::from(code)
+    }
+
+    /// The error is cargo's exit code.
+    fn build(&self) -> Result<(), u8> {
+        let Package { word, minutes, .. } = &self.package;
+        let with = if word.is_empty() { String::new() } else { format!(" with {word}") };
+        // The driver itself takes one minute, jemalloc another, and the peers three.
+        let of_allocators = [("jemalloc", 1), ("peers", 3)].into_iter().filter(|one| self.features.contains(&one.0));
+        let minutes = 1 + minutes + of_allocators.map(|one| one.1).sum::<u32>();
+        eprintln!("prove-bench: building the bench{with}; the first time this takes about {minutes} min on 2 cores");
+        let begun = Instant::now();
+        match code(self.cargo("build").status()) {
+            0 => eprintln!("prove-bench: built in {} s; now what it runs", begun.elapsed().as_secs()),
+            code => return Err(code),
+        }
+        Ok(())
+    }
+
+    fn driver(&self) -> Command {
+        let mut command = self.cargo("run");
+        command.args(["--quiet", "--"]).args(&self.arguments);
+        command
+    }
+
+    fn cargo(&self, verb: &str) -> Command {
+        let package = &self.package;
+        let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        command.args([verb, "--release", "--manifest-path"]).arg(package.folder.join("Cargo.toml"));
+        command.args(["--bin", &package.name]);
+        if package.chooses_allocators {
+            command.args(["--no-default-features", "--features", &self.features.join(",")]);
+        }
+        if !package.word.is_empty() {
+            // Compiled dependencies go to the workspace's target folder, so the packages share them. Two packages may
+            // have binaries of the same name, so each package has its own output folder. The driver inherits both
+            // variables and builds its arms there.
+            let target = target_folder();
+            command.env("CARGO_TARGET_DIR", target.join("provers").join(&package.word));
+            command.env("CARGO_BUILD_BUILD_DIR", target);
+        }
+        command
+    }
+}
+
+/// The target folder that contains this program.
+fn target_folder() -> PathBuf {
+    let program = env::current_exe().unwrap_or_default();
+    let is_target = |folder: &&Path| folder.join("CACHEDIR.TAG").is_file();
+    program.ancestors().find(is_target).map_or_else(|| PathBuf::from("target"), ToOwned::to_owned)
+}
+
+/// The exit code of a process; 130 if a signal ended it, as for Ctrl-C.
+fn code(status: io::Result<ExitStatus>) -> u8 {
+    match status {
+        Ok(status) => status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(INTERRUPTED),
+        Err(error) => {
+            eprintln!("prove-bench: cannot run cargo: {error}");
+            1
+        }
+    }
+}
+
+/// The allocators, and sets of them, that a command line names.
+fn allocators(arguments: &[OsString]) -> impl Iterator<Item = &str> {
+    let lists = (0..arguments.len()).filter_map(|at| match word(arguments, at) {
+        "--allocators" => Some(word(arguments, at + 1)),
+        word => word.strip_prefix("--allocators="),
+    });
+    lists.flat_map(|list| list.split(','))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn runs(line: &str) -> Result<Vec<Run>, String> {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        let mut provers = packages(&folder.join("provers"));
+        provers.retain(|package| ["jolt", "miden", "plonky3"].contains(&package.word.as_str()));
+        read(&Package::bench(&folder), &provers, line.split_whitespace().map(OsString::from).collect())
+    }
+
+    /// A newcomer waits only for the build of the requested prover.
+    #[test]
+    fn only_what_is_asked_for_is_built() {
+        for (line, started) in [
+            ("plonky3 --smoke", "plonky3: plonky3 --smoke"),
+            ("record jolt", "jolt: record jolt"),
+            ("profile miden", "miden: profile miden"),
+            ("replay a.trace", ": replay a.trace"),
+            ("check --rounds 6", "jolt: check --rounds 6; plonky3: check --rounds 6"),
+            ("check plonky3", "plonky3: check"),
+            ("check --workloads=plonky3/keccak", "plonky3: check --workloads plonky3/keccak"),
+            ("check --workloads plonky3/keccak --bless", "plonky3: check --bless --workloads plonky3/keccak"),
+            ("provers --smoke", "jolt: jolt --smoke; miden: miden --smoke; plonky3: plonky3 --smoke"),
+        ] {
+            let text = |run: &Run| format!("{}: {}", run.package.word, run.arguments.join(" ".as_ref()).display());
+            assert_eq!(runs(line).unwrap().iter().map(text).collect::<Vec<_>>().join("; "), started);
+        }
+    }
+
+    #[test]
+    fn mistakes_are_answered_with_what_is_valid() {
+        for (line, valid) in [
+            ("plonky9", "jolt, miden, plonky3, check"),
+            ("", "no prover given"),
+            ("record", "plonky3"),
+            ("check --workloads keccak", "PROVER/NAME"),
+            ("check --workloads miden/vm", "jolt, plonky3"),
+            ("--package /nowhere/at/all x", "/nowhere/at/all/Cargo.toml"),
+        ] {
+            let message = runs(line).unwrap_err();
+            assert!(message.contains(valid) && message.lines().count() == 1, "{line}: {message}");
+        }
+    }
+
+    /// The peers take minutes to compile. Atomics in place of constants, and sampling, would slow down the arena of every other run.
+    #[test]
+    fn allocators_and_their_variants_are_built_only_on_request() {
+        for (line, features) in [
+            ("exec --allocators all -- make --allocators mimalloc", ""),
+            ("exec --profile -- sort file", "profile"),
+            ("exec -- sort --profile", ""),
+            ("profile plonky3 --workload keccak", "profile"),
+            ("plonky3 --smoke", "jemalloc"),
+            ("plonky3 --allocators glibc,zk-alloc-thp-never,jemalloc-tuned", "jemalloc"),
+            ("plonky3 --allocators all", "jemalloc,peers"),
+            ("replay a.trace --allocators=glibc,mimalloc", "jemalloc,peers"),
+            ("plonky3 --allocators zk-alloc,zk-alloc:max_resident_probes=0", "jemalloc,tune"),
+            ("replay a.trace --allocators=zk-alloc,ablation", "jemalloc,tune"),
+            ("plonky3 --allocators zk-alloc,constants", "jemalloc,tune"),
+            ("plonky3 --allocators zk-alloc,zk-alloc-profile", "jemalloc,profile"),
+        ] {
+            assert_eq!(runs(line).unwrap()[0].features.join(","), features, "{line}");
+        }
+    }
+
+    /// The command line must know every prover in the folder, or it could not be started. CI runs each of them.
+    #[test]
+    fn every_folder_of_a_prover_is_found_and_has_its_job() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../provers");
+        let found = packages(&folder);
+        for package in &found {
+            assert_eq!(package.name, format!("bench-{}", package.word));
+            assert!(package.chooses_allocators && package.minutes > 0 && !package.about.is_empty(), "{package:?}");
+        }
+        assert_eq!(found.len(), fs::read_dir(&folder).unwrap().count());
+        let words: Vec<_> = found.iter().map(|package| package.word.as_str()).collect();
+        let line = format!("prover: [{}]", words.join(", "));
+        assert!(include_str!("../../../.github/workflows/ci.yml").contains(&line), "the workflow lacks {line}");
+    }
 }

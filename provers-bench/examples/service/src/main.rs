@@ -50,14 +50,6 @@ struct Options {
     #[arg(long, value_name = "MIB")]
     isolate: Option<usize>,
 
-    /// Seconds until a request for a proof is answered with 504, waiting included
-    #[arg(long, default_value_t = 600)]
-    timeout: u32,
-
-    /// Seconds that running proofs have to finish after SIGTERM or Ctrl-C
-    #[arg(long, default_value_t = 60)]
-    grace: u32,
-
     /// Accept requests that panic, for tests
     #[arg(long)]
     allow_faults: bool,

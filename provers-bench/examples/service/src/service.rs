@@ -1,11 +1,11 @@
 //! The service: starts the proofs that may run, and answers those who wait.
 
 use std::any::Any;
-use std::fmt::{self, Write};
+use std::fmt::{Arguments, Write};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
+use axum::http::StatusCode;
 use metrics::{counter, gauge};
 use serde::Serialize;
 use tokio::sync::oneshot;
@@ -26,8 +26,6 @@ pub struct Service {
 struct State {
     queue: Queue<Job>,
     is_stopping: bool,
-    /// The time that the last proof took.
-    last_proof: Duration,
 }
 
 struct Job {
@@ -65,7 +63,7 @@ impl Service {
         };
         let room = Room { limit_bytes, outside_bytes: rss_bytes(), base_bytes: 0 };
         let queue = Queue::new(slots, options.queue.into(), workers.is_none().then_some(room));
-        let state = Mutex::new(State { queue, is_stopping: false, last_proof: Duration::ZERO });
+        let state = Mutex::new(State { queue, is_stopping: false });
         ["done", "failed", "cancelled", "rejected"].into_iter().for_each(|outcome| count(outcome, 0));
         Ok(Arc::new(Self { options, prover: Arc::new(Prover::new()), workers, state }))
     }
@@ -81,22 +79,22 @@ impl Service {
         let id = self.join(Job { request, reply }).inspect_err(|_| count("rejected", 1))?;
         let _guard = CancelOnDrop(self, id);
         self.start_ready();
-        match tokio::time::timeout(Duration::from_secs(self.options.timeout.into()), answer).await {
-            Ok(answer) => answer.unwrap_or_else(|_| Err(Failure::prover("it was lost".into()))),
-            Err(_) => Err(Failure::timed_out(self.options.timeout)),
-        }
+        answer.await.unwrap_or_else(|_| Err(Failure::of_prover("it was lost")))
     }
 
     fn join(&self, job: Job) -> Result<u64, Failure> {
-        let State { queue, is_stopping, last_proof } = &mut *self.state();
+        let State { queue, is_stopping } = &mut *self.state();
         if *is_stopping {
-            return Err(Failure::stopping());
+            return Err(stopping());
         }
         let log_rows = job.request.log_rows;
-        queue.fit(log_rows).map_err(|why| Failure::too_large(log_rows, why))?;
+        queue.fit(log_rows).map_err(|why| Failure::over_memory(log_rows, &why))?;
         let waiting = queue.waiting.len();
-        let retry_s = last_proof.as_secs_f64() * waiting.max(1) as f64 / f64::from(self.options.proofs);
-        queue.join(log_rows, job).ok_or_else(|| Failure::queue_full(waiting, retry_s.ceil().max(1.0) as u64))
+        let full = || {
+            let text = format!("the queue is full ({waiting} waiting); try again later");
+            Failure::new(StatusCode::SERVICE_UNAVAILABLE, text)
+        };
+        queue.join(log_rows, job).ok_or_else(full)
     }
 
     /// Starts all proofs that may start now.
@@ -106,7 +104,7 @@ impl Service {
             match next {
                 Next::Refuse(why, Job { request, reply }) => {
                     count("rejected", 1);
-                    let _ = reply.send(Err(Failure::too_large(request.log_rows, why)));
+                    let _ = reply.send(Err(Failure::over_memory(request.log_rows, &why)));
                 }
                 Next::Start(id, job) => _ = tokio::spawn(Arc::clone(self).run(id, job)),
             }
@@ -117,20 +115,19 @@ impl Service {
         let outcome = match &self.workers {
             Some(workers) => tokio::select! {
                 outcome = workers.make(&request) => outcome,
-                () = reply.closed() => Err(Failure::prover("the client has gone away".into())),
+                () = reply.closed() => Err(Failure::of_prover("the client has gone away")),
             },
             None => {
                 let prover = Arc::clone(&self.prover);
                 // The thread opens a phase: only it and rayon's workers allocate in the arena.
                 match tokio::task::spawn_blocking(move || prover.make(&request)).await {
-                    Ok(made) => made.map_err(|error| Failure::prover(format!("{error:#}"))),
-                    Err(error) => Err(Failure::prover(panic_message(error.into_panic()))),
+                    Ok(made) => made.map_err(|error| Failure::of_prover(format!("{error:#}"))),
+                    Err(error) => Err(Failure::of_prover(panic_message(error.into_panic()))),
                 }
             }
         };
         let mut guard = self.state();
-        let State { queue, last_proof, .. } = &mut *guard;
-        *last_proof = queue.running.get(&id).map_or(Duration::ZERO, |running| running.since.elapsed());
+        let queue = &mut guard.queue;
         // The phases of workers never overlap.
         let is_alone = queue.finish(id, outcome.as_ref().ok().map(|made| made.peak_bytes)) || self.workers.is_some();
         let is_idle = queue.running.is_empty();
@@ -143,16 +140,8 @@ impl Service {
             }
         }
         drop(guard);
-        count(
-            if reply.is_closed() {
-                "cancelled"
-            } else if outcome.is_ok() {
-                "done"
-            } else {
-                "failed"
-            },
-            1,
-        );
+        let done_or_failed = if outcome.is_ok() { "done" } else { "failed" };
+        count(if reply.is_closed() { "cancelled" } else { done_or_failed }, 1);
         let Request { log_rows, seed, .. } = request;
         // If the client has gone away, nobody receives it.
         let _ = reply.send(outcome.map(|made| Answer { id, log_rows, seed, made, is_alone }));
@@ -165,14 +154,7 @@ impl Service {
         state.is_stopping = true;
         for job in state.queue.drain() {
             count("rejected", 1);
-            let _ = job.reply.send(Err(Failure::stopping()));
-        }
-    }
-
-    /// Waits until no proof runs.
-    pub async fn idle(&self) {
-        while !self.state().queue.running.is_empty() {
-            tokio::time::sleep(Duration::from_millis(20)).await;
+            let _ = job.reply.send(Err(stopping()));
         }
     }
 
@@ -190,7 +172,7 @@ impl Service {
     }
 
     /// `/memory`: where the memory is, what runs, what waits and why. For people.
-    pub fn page(&self) -> Result<String, fmt::Error> {
+    pub fn page(&self) -> String {
         let (state, stats, mut page) = (self.state(), zk_alloc::stats(), String::new());
         let queue = &state.queue;
         let mut rows = vec![("limit", self.options.limit_bytes()), ("RSS of this process", rss_bytes())];
@@ -207,26 +189,27 @@ impl Service {
                 ("free for another proof", room.for_proofs_bytes().saturating_sub(queue.reserved_bytes())),
             ]);
         }
+        let mut line = |line: Arguments<'_>| _ = writeln!(page, "{line}");
         for (name, bytes) in rows {
-            writeln!(page, "{name:<28} {:>12}", mib(bytes))?;
+            line(format_args!("{name:<28} {:>12}", mib(bytes)));
         }
-        writeln!(page, "\nlearned peaks")?;
+        line(format_args!("\nlearned peaks"));
         for (log_rows, bytes) in queue.peaks() {
-            writeln!(page, "  2^{log_rows:<24} {:>12}", mib(bytes))?;
+            line(format_args!("  2^{log_rows:<24} {:>12}", mib(bytes)));
         }
-        writeln!(page, "running")?;
+        line(format_args!("running"));
         for (id, running) in &queue.running {
             let seconds = running.since.elapsed().as_secs_f64();
             let reserved = running.reserved_bytes.map_or("alone, to learn its peak".into(), mib);
-            writeln!(page, "  #{id} 2^{}, for {seconds:.1} s: {reserved}", running.log_rows)?;
+            line(format_args!("  #{id} 2^{}, for {seconds:.1} s: {reserved}", running.log_rows));
         }
-        writeln!(page, "waiting")?;
+        line(format_args!("waiting"));
         for (waiting, reason) in queue.waits() {
             let seconds = waiting.since.elapsed().as_secs_f64();
-            writeln!(page, "  #{} 2^{}, for {seconds:.1} s: {reason}", waiting.id, waiting.log_rows)?;
+            line(format_args!("  #{} 2^{}, for {seconds:.1} s: {reason}", waiting.id, waiting.log_rows));
         }
-        writeln!(page, "\nzk-alloc\n{stats}")?;
-        Ok(page)
+        line(format_args!("\nzk-alloc\n{stats}"));
+        page
     }
 }
 
@@ -240,6 +223,13 @@ impl Drop for CancelOnDrop<'_> {
             self.0.start_ready();
         }
     }
+}
+
+fn stopping() -> Failure {
+    Failure::new(
+        StatusCode::SERVICE_UNAVAILABLE,
+        "the service is shutting down and starts no more proofs; ask another one",
+    )
 }
 
 fn count(outcome: &'static str, requests: u64) {

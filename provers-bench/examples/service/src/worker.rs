@@ -8,9 +8,8 @@ use std::process::{ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::task::JoinHandle;
@@ -18,16 +17,12 @@ use tokio::task::JoinHandle;
 use crate::MIB;
 use crate::http::Failure;
 use crate::prover::{Made, Prover, Request};
+use crate::queue::mib;
 use crate::service::panic_message;
 
-/// A line from a worker.
-#[derive(Debug, Serialize, Deserialize)]
-enum Answer {
-    /// It can prove. This comes once, unasked.
-    Ready,
-    Made(Made),
-    Failed(String),
-}
+/// A line from a worker: a proof, or why there is none. The first line, `READY`, comes unasked.
+type Answer = Result<Made, String>;
+const READY: &str = "ready";
 
 /// A worker, from the inside: proves until standard input ends.
 pub fn run(budget_bytes: usize) -> anyhow::Result<()> {
@@ -38,23 +33,20 @@ pub fn run(budget_bytes: usize) -> anyhow::Result<()> {
     // A worker over its budget aborts, and a core file would have the whole budget in it.
     limit(Resource::Core, 0).context("turning core files off")?;
     let prover = Prover::new();
-    answer(&Answer::Ready)?;
+    write_line(READY)?;
     for line in std::io::stdin().lines() {
         let request = serde_json::from_str(&line?).context("reading a request")?;
         // After a panic, nothing of the proof is used again.
-        answer(&match catch_unwind(AssertUnwindSafe(|| prover.make(&request))) {
-            Ok(Ok(made)) => Answer::Made(made),
-            Ok(Err(error)) => Answer::Failed(format!("{error:#}")),
-            Err(panic) => Answer::Failed(panic_message(panic)),
-        })?;
+        let made = catch_unwind(AssertUnwindSafe(|| prover.make(&request)));
+        let answer: Answer = made.map_err(panic_message).and_then(|made| made.map_err(|error| format!("{error:#}")));
+        write_line(&serde_json::to_string(&answer)?)?;
     }
     Ok(())
 }
 
-fn answer(answer: &Answer) -> anyhow::Result<()> {
-    let line = serde_json::to_string(answer)? + "\n";
+fn write_line(line: &str) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
-    out.write_all(line.as_bytes()).and_then(|()| out.flush()).context("writing an answer")
+    writeln!(out, "{line}").and_then(|()| out.flush()).context("writing an answer")
 }
 
 /// The workers, from the outside. As many proofs run at once as there are workers.
@@ -84,7 +76,7 @@ impl Workers {
     /// If a used worker fails for its budget, a fresh one decides: memory that the arena has mapped for proofs of other
     /// sizes counts against the budget as well.
     pub async fn make(&self, request: &Request) -> Result<Made, Failure> {
-        let lost = |error: anyhow::Error| Failure::prover(format!("its worker was lost: {error:#}"));
+        let lost = |error: anyhow::Error| Failure::of_prover(format!("its worker was lost: {error:#}"));
         loop {
             let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
             let mut worker = match idle {
@@ -95,16 +87,14 @@ impl Workers {
             match worker.ask(request).await {
                 Ok(answer) => {
                     self.give_back(worker);
-                    return match answer {
-                        Answer::Made(made) => Ok(made),
-                        Answer::Failed(text) => Err(Failure::prover(text)),
-                        Answer::Ready => Err(Failure::prover("its worker answered nonsense".into())),
-                    };
+                    return answer.map_err(Failure::of_prover);
                 }
                 Err(error) => match worker.end().await {
                     (_, Some(_)) if is_used => {}
-                    (_, Some(refused_bytes)) => {
-                        return Err(Failure::over_budget(request.log_rows, refused_bytes, self.budget_bytes));
+                    (_, Some(refused)) => {
+                        let (refused, budget) = (mib(refused), mib(self.budget_bytes));
+                        let why = format!("the system refused its worker {refused}, of {budget} in all");
+                        return Err(Failure::over_memory(request.log_rows, &why));
                     }
                     (status, None) => return Err(lost(error.context(status.map_or(String::new(), |s| s.to_string())))),
                 },
@@ -144,10 +134,9 @@ impl Workers {
         });
         let answers = BufReader::new(answers);
         let mut worker = Worker { child, requests, answers, refused_bytes, is_used: false };
-        match worker.answer().await? {
-            Answer::Ready => Ok(worker),
-            other => bail!("the worker began with {other:?}"),
-        }
+        let first = worker.line().await?;
+        ensure!(first.trim() == READY, "the worker began with {first}");
+        Ok(worker)
     }
 }
 
@@ -165,15 +154,14 @@ impl Worker {
     async fn ask(&mut self, request: &Request) -> anyhow::Result<Answer> {
         let line = serde_json::to_string(request)? + "\n";
         self.requests.write_all(line.as_bytes()).await.context("asking the worker")?;
-        self.answer().await
+        serde_json::from_str(&self.line().await?).context("understanding the worker's answer")
     }
 
-    async fn answer(&mut self) -> anyhow::Result<Answer> {
+    async fn line(&mut self) -> anyhow::Result<String> {
         let mut line = String::new();
-        if self.answers.read_line(&mut line).await.context("reading the worker's answer")? == 0 {
-            bail!("it ended without an answer");
-        }
-        serde_json::from_str(&line).context("understanding the worker's answer")
+        let bytes = self.answers.read_line(&mut line).await.context("reading the worker's answer")?;
+        ensure!(bytes > 0, "it ended without an answer");
+        Ok(line)
     }
 
     /// Waits until the process is gone, and its memory is free. Returns the size of the request that failed, if one did.
