@@ -1,5 +1,5 @@
 //! Settings come from the environment, else from the program, else from the defaults. They are resolved once, when the arena
-//! opens. A warning names each value that can't be used.
+//! opens. A warning names each value that can't be used, and the next source is asked.
 //!
 //! The environment is the one that the process was started with (`os::variable`). Variables that the program sets later are not
 //! seen. Reading them would take a lock, and the first request may come at any time and must not wait for a lock.
@@ -7,30 +7,424 @@
 //! The program's settings stand in its allocator, which passes them along with the very first request ([`init_settings`]). Until then
 //! the threshold is not known, so that no request goes unnoticed. No arena opens before that either: it would serve nobody.
 
-mod huge_pages;
-mod in_force;
-mod settings;
 #[cfg(test)]
 mod tests;
 
+use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use crate::os::{self, Host, Value};
 #[cfg(feature = "c-api")]
-use crate::os::{HostHugePages, Limits};
+use crate::os::Limits;
+use crate::os::{self, Cut, Host, HostHugePages, Value};
 use crate::tuning;
 use crate::written_once::WrittenOnce;
-#[cfg(feature = "profile")]
-use in_force::PROFILE_BYTES;
-use in_force::{
-    BACKGROUND, HUGE_PAGES, LAZY_ZERO_BYTES, MAX_BYTES, MAX_HARD, MIN_BYTES, OFF, RELEASE_SIGNAL, RETAIN_BYTES,
-    RETAIN_FOR, SANDBOX, THREAD_CAPACITY, TRACE_ESCAPED, Warning,
+
+macro_rules! settings {
+    ($($(#[doc = $sentence:literal])+ $name:ident: $type:ty = $default:expr, $variable:literal, $kind:expr;)+) => {
+        /// Values that the program sets, instead of the defaults. The environment outweighs them, because the operator knows the host.
+        ///
+        /// ```
+        /// use zk_alloc::{HugePages, Settings, ZkAllocator};
+        ///
+        /// #[global_allocator]
+        /// static ALLOC: ZkAllocator = ZkAllocator.settings(
+        ///     Settings::new().max_bytes(8 << 30).retain_bytes(1 << 30).huge_pages(HugePages::Never),
+        /// );
+        ///
+        /// zk_alloc::phase(|| drop(vec![1u8; 1 << 20]));
+        /// let settings = zk_alloc::stats().settings.unwrap();
+        /// assert_eq!(settings.max_bytes.value, 8 << 30);
+        /// println!("{settings}"); // with where each value came from
+        /// ```
+        ///
+        /// Settings take effect when the arena opens, and hold for the whole process. The first
+        /// [`ZkAllocator`](struct@crate::ZkAllocator) that gets a request brings its settings; those of others are ignored. If the
+        /// global allocator is another, [`reserve`](crate::reserve) counts as the first request, and brings no settings.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        #[must_use = "settings take effect in `ZkAllocator::settings`"]
+        pub struct Settings {
+            $($name: Option<$type>,)+
+        }
+
+        impl Settings {
+            /// The defaults.
+            pub const fn new() -> Self {
+                Self { $($name: None,)+ }
+            }
+
+            $(
+                $(#[doc = $sentence])+
+                #[doc = concat!("\n\nIts variable is `", $variable, "`.")]
+                pub const fn $name(mut self, value: $type) -> Self {
+                    self.$name = Some(value);
+                    self
+                }
+            )+
+        }
+
+        /// The settings that the arena was opened with. `Display` names those that are not the default, by their variables.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[cfg_attr(feature = "serde", derive(serde::Serialize))]
+        #[non_exhaustive]
+        pub struct SettingsInForce {
+            $($(#[doc = $sentence])+ pub $name: InForce<$type>,)+
+        }
+
+        impl SettingsInForce {
+            fn resolve(
+                host: &Host,
+                environment: impl Fn(&'static str) -> Option<Value>,
+                program: &Settings,
+                mut warn: impl FnMut(Warning),
+            ) -> Self {
+                $(let $name: fn(&Host) -> $type = $default;)+
+                Self { $($name: SETTINGS.$name.resolve(&environment, program.$name, $name(host), &mut warn),)+ }
+            }
+        }
+
+        impl fmt::Display for SettingsInForce {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                let mut before = "";
+                $(SETTINGS.$name.write(self.$name, f, &mut before)?;)+
+                if before.is_empty() { f.write_str("all as by default") } else { Ok(()) }
+            }
+        }
+
+        /// The settings, each by its name.
+        struct Table {
+            $($name: Setting<$type>,)+
+        }
+
+        const SETTINGS: Table = Table { $($name: Setting { variable: $variable, kind: $kind },)+ };
+
+        /// Every variable that the crate reads. A lookup of any other name finds nothing.
+        pub(crate) const VARIABLES: &[&str] = &[
+            $($variable,)+
+            OFF.variable,
+            RELEASE_SIGNAL.variable,
+            #[cfg(feature = "tune")]
+            TUNE,
+            #[cfg(feature = "profile")]
+            "ZK_ALLOC_PROFILE",
+            #[cfg(feature = "profile")]
+            PROFILE_BYTES.variable,
+            os::TEST_PAGE_BYTES,
+            os::TEST_BARE_METAL,
+        ];
+    };
+}
+
+settings! {
+    /// The smallest request that the arena serves, in bytes.
+    min_bytes: usize = |_| DEFAULT_MIN_BYTES, "ZK_ALLOC_MIN_BYTES", BYTES;
+    /// Address space for each thread, in bytes. It is rounded up to whole GiB, at least 1 GiB and at most 64 TiB.
+    thread_capacity_bytes: usize = default_capacity, "ZK_ALLOC_SLAB_GB", GIBIBYTES;
+    /// The bytes that may stay resident when no phase is open. [`set_retain`](crate::set_retain) changes this while the program runs.
+    retain_bytes: usize = |host| host.limits.memory_bytes / 2, "ZK_ALLOC_RETAIN_BYTES", BYTES;
+    /// In [`Mode::Resident`](crate::Mode::Resident), the peak live size of this time stays resident. `Duration::MAX` is for ever, and so
+    /// are 1,000,000,000 seconds and more. [`set_retain`](crate::set_retain) changes this while the program runs.
+    retain_for: Duration = |_| Duration::from_millis(tuning::retain_for_ms() as u64), "ZK_ALLOC_RETAIN_FOR", TIME;
+    /// The most bytes of the arena that may be resident at any time; `usize::MAX` is no limit.
+    max_bytes: usize = |_| usize::MAX, "ZK_ALLOC_MAX_BYTES", LIMIT;
+    /// Whether a request beyond [`max_bytes`](Settings::max_bytes) fails (`GlobalAlloc` returns null), instead of going to the backing
+    /// allocator.
+    max_hard: bool = |_| false, "ZK_ALLOC_MAX_HARD", SWITCH;
+    /// Where to ask for huge pages. [`Stats::huge_pages`](crate::Stats::huge_pages) has the outcome on this host.
+    huge_pages: HugePages = |_| HugePages::Auto, "ZK_ALLOC_THP", PAGES;
+    /// From this many bytes on, the kernel zeroes dirty memory when a thread touches it. `usize::MAX` is never.
+    lazy_zero_bytes: usize = default_lazy_zero, "ZK_ALLOC_LAZY_ZERO_BYTES", LEAST;
+    /// Whether the arena makes only the system calls of glibc's malloc: mmap, munmap, mremap, mprotect, futex, and madvise with
+    /// `MADV_DONTNEED`. Set it if the program enters a sandbox that kills it for any other call.
+    sandbox: bool = |_| false, "ZK_ALLOC_SANDBOX", SWITCH;
+    /// Whether to start a background thread, as [`start_background_thread`](crate::start_background_thread) does. The first phase starts
+    /// it, or the first request in [`Mode::Resident`](crate::Mode::Resident). A forked child does not start it again.
+    background_thread: bool = |_| false, "ZK_ALLOC_BACKGROUND", SWITCH;
+    /// Whether to trace and print the allocations that outlive their phase. [`trace_escaped`](crate::trace_escaped()) changes this while
+    /// the program runs.
+    trace_escaped: bool = |_| false, "ZK_ALLOC_TRACE_ESCAPED", SWITCH;
+}
+
+/// Not a setting of the arena: with "off" there is none.
+const OFF: Setting<bool> = Setting {
+    variable: "ZK_ALLOC",
+    kind: Kind {
+        wanted: "on or off",
+        parse: |text| (text == "off").then_some(true).or((text == "on").then_some(false)),
+        show: |is_off| Shown::Word(if is_off { "off" } else { "on" }),
+        ..SWITCH
+    },
 };
 
-pub use huge_pages::{HugePages, HugePagesOutcome};
-pub use in_force::{InForce, Origin, SettingsInForce};
-pub use settings::Settings;
+/// Not a setting of the arena: 0 is no signal.
+const RELEASE_SIGNAL: Setting<i32> = Setting {
+    variable: "ZK_ALLOC_RELEASE_SIGNAL",
+    kind: Kind {
+        wanted: "the name or number of a signal without another meaning (such as USR1)",
+        parse: os::signal_number,
+        bound: |number| number,
+        show: |_| Shown::Word("no signal"),
+    },
+};
+
+/// Not a setting of the arena: the sampling has it.
+#[cfg(feature = "profile")]
+const PROFILE_BYTES: Setting<usize> =
+    Setting { variable: "ZK_ALLOC_PROFILE_BYTES", kind: Kind { bound: |bytes| bytes.max(1), ..BYTES } };
+
+/// The variable that sets constants of the allocator.
+#[cfg(feature = "tune")]
+const TUNE: &str = "ZK_ALLOC_TUNE";
+
+/// The values that a setting can have.
+struct Kind<T> {
+    wanted: &'static str,
+    parse: fn(&str) -> Option<T>,
+    /// The nearest value that can be used. A value from the program is brought there, and another from the environment is refused.
+    bound: fn(T) -> T,
+    /// The value as it would stand in the environment.
+    show: fn(T) -> Shown,
+}
+
+const BYTES: Kind<usize> = Kind {
+    wanted: "a number of bytes (such as 65536, 64K, 512M or 2G)",
+    parse: parse_bytes,
+    bound: |bytes| bytes,
+    show: Shown::Number,
+};
+
+/// As [`BYTES`], where the most is no limit.
+const LIMIT: Kind<usize> =
+    Kind { show: |bytes| if bytes == usize::MAX { Shown::Word("no limit") } else { Shown::Number(bytes) }, ..BYTES };
+
+/// As [`BYTES`], where the most is never.
+const LEAST: Kind<usize> =
+    Kind { show: |bytes| if bytes == usize::MAX { Shown::Word("never") } else { Shown::Number(bytes) }, ..BYTES };
+
+const GIB: usize = 1 << 30;
+/// The most address space for one thread: 64 TiB, half of what x86-64 gives a process.
+const MAX_CAPACITY_GIB: usize = if usize::BITS < 64 { 1 } else { 64 << 10 };
+
+/// The variable is in GiB, as in the crate zk-alloc 0.0.9. Everything else is in bytes.
+const GIBIBYTES: Kind<usize> = Kind {
+    wanted: "a whole number of GiB, at least 1",
+    parse: |text| text.parse::<usize>().ok()?.checked_mul(GIB),
+    bound: |bytes| bytes.div_ceil(GIB).clamp(1, MAX_CAPACITY_GIB) * GIB,
+    show: |bytes| Shown::Number(bytes / GIB),
+};
+
+/// Times of this many seconds (31 years) and more are for ever.
+const MAX_SECONDS: u64 = 1_000_000_000;
+
+const TIME: Kind<Duration> = Kind {
+    wanted: "a number of seconds (such as 10 or 0.5), or ever",
+    parse: parse_time,
+    bound: |time| if time.as_secs() < MAX_SECONDS { time } else { Duration::MAX },
+    show: |time| if time == Duration::MAX { Shown::Word("ever") } else { Shown::Seconds(time) },
+};
+
+const SWITCH: Kind<bool> = Kind {
+    wanted: "0 or 1",
+    parse: |text| (text == "1").then_some(true).or((text == "0").then_some(false)),
+    bound: |on| on,
+    show: |on| Shown::Number(usize::from(on)),
+};
+
+const PAGES: Kind<HugePages> = Kind {
+    wanted: "auto, always or never",
+    parse: |text| [HugePages::Auto, HugePages::Always, HugePages::Never].into_iter().find(|wish| wish.word() == text),
+    bound: |wish| wish,
+    show: |wish| Shown::Word(wish.word()),
+};
+
+/// A setting: its variable, and the values that it can have.
+struct Setting<T> {
+    variable: &'static str,
+    kind: Kind<T>,
+}
+
+impl<T: Copy + PartialEq> Setting<T> {
+    /// The value in force: from the `environment`, else from the `program`, else the `default`. Warns of a value in the
+    /// environment that can't be used.
+    fn resolve(
+        &self,
+        environment: impl Fn(&'static str) -> Option<Value>,
+        program: Option<T>,
+        default: T,
+        mut warn: impl FnMut(Warning),
+    ) -> InForce<T> {
+        let said = environment(self.variable);
+        if let Some(value) = said.as_ref().and_then(|said| self.usable(said)) {
+            return InForce { value, origin: Origin::Environment };
+        }
+        let else_in_force = match program {
+            Some(value) => InForce { value: (self.kind.bound)(value), origin: Origin::Program },
+            None => InForce { value: default, origin: Origin::Default },
+        };
+        if let Some(value) = said {
+            let used = (self.kind.show)(else_in_force.value);
+            warn(Warning {
+                variable: self.variable,
+                value,
+                wanted: self.kind.wanted,
+                instead: else_in_force.origin,
+                used,
+            });
+        }
+        else_in_force
+    }
+
+    /// The value from the environment, if it can be used.
+    fn usable(&self, said: &Value) -> Option<T> {
+        (self.kind.parse)(said.text()?.trim()).filter(|&value| (self.kind.bound)(value) == value)
+    }
+
+    /// Writes a value that is not the default, as it would stand in the environment, after the separator `before`.
+    fn write(&self, set: InForce<T>, f: &mut fmt::Formatter<'_>, before: &mut &str) -> fmt::Result {
+        let by = match set.origin {
+            Origin::Default => return Ok(()),
+            Origin::Program => "program",
+            Origin::Environment => "environment",
+        };
+        write!(f, "{before}{}={} ({by})", self.variable, (self.kind.show)(set.value))?;
+        *before = ", ";
+        Ok(())
+    }
+}
+
+/// A value as messages show it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Shown {
+    Number(usize),
+    Seconds(Duration),
+    Word(&'static str),
+}
+
+impl fmt::Display for Shown {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Number(n) => write!(f, "{n}"),
+            Self::Seconds(time) => write!(f, "{}", time.as_secs_f64()),
+            Self::Word(word) => f.write_str(word),
+        }
+    }
+}
+
+/// A value in the environment that can't be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Warning {
+    variable: &'static str,
+    value: Value,
+    wanted: &'static str,
+    instead: Origin,
+    used: Shown,
+}
+
+impl fmt::Display for Warning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let instead = match self.instead {
+            Origin::Program => "what the program set",
+            _ => "the default",
+        };
+        let Self { variable, value, wanted, used, .. } = self;
+        write!(f, "{variable}={} is not {wanted}; using {instead}, {used}", Cut(value))
+    }
+}
+
+/// Where the value of a setting came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize), serde(rename_all = "snake_case"))]
+#[non_exhaustive]
+pub enum Origin {
+    /// Nobody set it.
+    Default,
+    /// The program set it, by [`Settings`](crate::Settings).
+    Program,
+    /// It was set in the environment that the process was started with, which outweighs the program.
+    Environment,
+}
+
+/// A setting: its value, and the origin of the value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct InForce<T> {
+    /// The value in force.
+    pub value: T,
+    /// The origin of the value.
+    pub origin: Origin,
+}
+
+/// Where to ask for huge pages: `ZK_ALLOC_THP`. The [outcome](HugePagesOutcome) depends on the host.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize), serde(rename_all = "snake_case"))]
+#[non_exhaustive]
+pub enum HugePages {
+    /// Where they pay.
+    #[default]
+    Auto,
+    /// Everywhere.
+    Always,
+    /// Nowhere.
+    Never,
+}
+
+/// The arena's use of huge pages: the outcome of the [setting](HugePages) on this host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize), serde(rename_all = "snake_case"))]
+#[non_exhaustive]
+pub enum HugePagesOutcome {
+    /// The arena asks for them where they pay; the host has them.
+    Auto,
+    /// The arena asks for them everywhere; the host has them.
+    Always,
+    /// The outcome of [`HugePages::Auto`] if a hypervisor takes free memory back. The first touch of a huge page then has to get
+    /// hundreds of small ones, so the arena forbids them.
+    Avoided,
+    /// The arena forbids them, whatever the host's setting.
+    Never,
+    /// The host has none to ask for.
+    Unavailable,
+}
+
+impl fmt::Display for HugePages {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.word())
+    }
+}
+
+impl fmt::Display for HugePagesOutcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Auto => "auto",
+            Self::Always => "always",
+            Self::Avoided => "avoided",
+            Self::Never => "never",
+            Self::Unavailable => "unavailable",
+        })
+    }
+}
+
+impl HugePages {
+    const fn word(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Always => "always",
+            Self::Never => "never",
+        }
+    }
+
+    /// The outcome on a host.
+    fn on(self, host: HostHugePages) -> HugePagesOutcome {
+        match (self, host) {
+            (Self::Never, _) => HugePagesOutcome::Never,
+            (_, HostHugePages::Unavailable) => HugePagesOutcome::Unavailable,
+            (Self::Always, _) => HugePagesOutcome::Always,
+            (Self::Auto, HostHugePages::Available) => HugePagesOutcome::Auto,
+            (Self::Auto, HostHugePages::Costly) => HugePagesOutcome::Avoided,
+        }
+    }
+}
 
 /// The parameters of the arena.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -152,17 +546,17 @@ pub(crate) fn load(program: &Settings) -> Config {
 /// Sets the constants that `ZK_ALLOC_TUNE` names, and warns of a part that can't be used.
 #[cfg(feature = "tune")]
 fn tune() {
-    let Some(said) = os::variable(os::TUNE) else { return };
+    let Some(said) = os::variable(TUNE) else { return };
     let result = said.text().map_or(Err("a value that is too long"), |text| tuning::set(text, parse_constant));
     if let Err(part) = result {
-        os::warn(format_args!("{}: {part:?} sets no constant; the other parts hold", os::TUNE));
+        os::warn(format_args!("{}: {part:?} sets no constant; the other parts hold", TUNE));
     }
 }
 
 /// The value of a constant: a number as of bytes, or `never`.
 #[cfg(feature = "tune")]
 fn parse_constant(text: &str) -> Option<usize> {
-    if text == "never" { Some(usize::MAX) } else { in_force::parse_bytes(text) }
+    if text == "never" { Some(usize::MAX) } else { parse_bytes(text) }
 }
 
 /// Warns of values of the settings that are not the arena's.
@@ -206,7 +600,7 @@ pub(crate) fn warn_before_opening(is_said: impl Fn(&str) -> bool) {
     each(Host { limits, huge_pages: HostHugePages::Unavailable }, &mut |_| is_any = true);
     if is_any {
         each(os::host(), &mut |warning| {
-            if !is_said(warning.variable()) {
+            if !is_said(warning.variable) {
                 os::warn(format_args!("{warning}"));
             }
         });
@@ -218,20 +612,20 @@ fn min_bytes(program: &Settings) -> usize {
     if is_off() {
         return NEVER;
     }
-    let set = MIN_BYTES.resolve(os::variable, program.min_bytes, DEFAULT_MIN_BYTES, |_| ());
+    let set = SETTINGS.min_bytes.resolve(os::variable, program.min_bytes, DEFAULT_MIN_BYTES, |_| ());
     set.value.min(NEVER)
 }
 
 /// `ZK_ALLOC_MIN_BYTES`, if it is set to a value that can be used.
 #[cfg(feature = "c-api")]
 pub(crate) fn min_bytes_setting() -> Option<usize> {
-    os::variable(MIN_BYTES.variable).as_ref().and_then(|said| MIN_BYTES.usable(said))
+    os::variable(SETTINGS.min_bytes.variable).as_ref().and_then(|said| SETTINGS.min_bytes.usable(said))
 }
 
 /// `ZK_ALLOC_BACKGROUND`, if it is set to a value that can be used.
 #[cfg(feature = "c-api")]
 pub(crate) fn background_setting() -> Option<bool> {
-    os::variable(BACKGROUND.variable).as_ref().and_then(|said| BACKGROUND.usable(said))
+    os::variable(SETTINGS.background_thread.variable).as_ref().and_then(|said| SETTINGS.background_thread.usable(said))
 }
 
 /// `ZK_ALLOC_PROFILE_BYTES`, or else the default. A warning names a value that can't be used, unless `is_said` holds for its variable.
@@ -249,7 +643,7 @@ pub(crate) fn profile_mean_bytes(default: usize, is_said: impl Fn(&'static str) 
 /// opens.
 pub(crate) fn huge_pages() -> HugePagesOutcome {
     let in_code = program().and_then(|program| program.huge_pages);
-    let wish = HUGE_PAGES.resolve(os::variable, in_code, HugePages::Auto, |_| ());
+    let wish = SETTINGS.huge_pages.resolve(os::variable, in_code, HugePages::Auto, |_| ());
     wish.value.on(os::host().huge_pages)
 }
 
@@ -268,51 +662,48 @@ impl Config {
         machine: Host,
         environment: impl Fn(&'static str) -> Option<Value>,
         program: &Settings,
-        mut warn: impl FnMut(Warning),
+        warn: impl FnMut(Warning),
     ) -> Self {
-        let threads = machine.limits.threads + EXTRA_THREADS;
-        let thread_bytes = (8 * machine.limits.memory_bytes / threads).max(1 << 30);
-        let lazy_zero_bytes = if machine.limits.threads > tuning::eager_zero_threads() {
-            tuning::huge_run_zero_bytes()
-        } else {
-            usize::MAX
-        };
-        let (asked, warn) = (&environment, &mut warn);
-        let settings = SettingsInForce {
-            min_bytes: MIN_BYTES.resolve(asked, program.min_bytes, DEFAULT_MIN_BYTES, &mut *warn),
-            thread_capacity_bytes: THREAD_CAPACITY.resolve(
-                asked,
-                program.thread_capacity_bytes,
-                thread_bytes,
-                &mut *warn,
-            ),
-            retain_bytes: RETAIN_BYTES.resolve(
-                asked,
-                program.retain_bytes,
-                machine.limits.memory_bytes / 2,
-                &mut *warn,
-            ),
-            retain_for: RETAIN_FOR.resolve(
-                asked,
-                program.retain_for,
-                Duration::from_millis(tuning::retain_for_ms() as u64),
-                &mut *warn,
-            ),
-            max_bytes: MAX_BYTES.resolve(asked, program.max_bytes, usize::MAX, &mut *warn),
-            max_hard: MAX_HARD.resolve(asked, program.max_hard, false, &mut *warn),
-            huge_pages: HUGE_PAGES.resolve(asked, program.huge_pages, HugePages::Auto, &mut *warn),
-            lazy_zero_bytes: LAZY_ZERO_BYTES.resolve(asked, program.lazy_zero_bytes, lazy_zero_bytes, &mut *warn),
-            sandbox: SANDBOX.resolve(asked, program.sandbox, false, &mut *warn),
-            background_thread: BACKGROUND.resolve(asked, program.background_thread, false, &mut *warn),
-            trace_escaped: TRACE_ESCAPED.resolve(asked, program.trace_escaped, false, &mut *warn),
-        };
+        let settings = SettingsInForce::resolve(&machine, environment, program, warn);
         Self {
             threads: machine.limits.threads,
             // By default, a zone spans at least twice the memory, so that any one zone can hold all of it. Address space costs
             // nothing.
-            span_bytes: settings.thread_capacity_bytes.value.saturating_mul(threads) / 4,
+            span_bytes: settings.thread_capacity_bytes.value.saturating_mul(machine.limits.threads + EXTRA_THREADS) / 4,
             huge_pages: settings.huge_pages.value.on(machine.huge_pages),
             settings,
         }
     }
+}
+
+/// The default address space for each thread.
+fn default_capacity(host: &Host) -> usize {
+    (8 * host.limits.memory_bytes / (host.limits.threads + EXTRA_THREADS)).max(GIB)
+}
+
+fn default_lazy_zero(host: &Host) -> usize {
+    if host.limits.threads > tuning::eager_zero_threads() { tuning::huge_run_zero_bytes() } else { usize::MAX }
+}
+
+/// A number of bytes: a whole number, optionally with K, M, G or T (KiB, MiB, GiB, TiB) behind it. Kubernetes writes Ki, Mi, Gi or Ti.
+///
+/// Allocates nothing, like all code that runs before the first request is served: that request may come in a signal handler.
+fn parse_bytes(text: &str) -> Option<usize> {
+    let short = text.strip_suffix('i').unwrap_or(text);
+    let unit = short.chars().next_back().and_then(|last| "KMGT".find(last.to_ascii_uppercase()));
+    let (digits, shift) = match unit {
+        Some(index) => (&short[..short.len() - 1], 10 * (index + 1)),
+        None => (text, 0),
+    };
+    digits.parse::<usize>().ok()?.checked_mul(1_usize.checked_shl(shift as u32)?)
+}
+
+/// A time: a number of seconds, optionally with a fraction, or "ever". Allocates nothing, as above.
+fn parse_time(text: &str) -> Option<Duration> {
+    if text == "ever" {
+        return Some(Duration::MAX);
+    }
+    let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+    let seconds = text.parse::<f64>().ok().filter(|_| is_number)?;
+    Duration::try_from_secs_f64(seconds).ok()
 }

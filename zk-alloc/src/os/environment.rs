@@ -8,36 +8,11 @@
 
 use std::fmt::{self, Write};
 
-use super::OFF;
+use crate::config::VARIABLES;
 use crate::written_once::WrittenOnce;
 
-/// Every variable that the crate reads. A lookup of any other name finds nothing.
-pub(crate) const VARIABLES: &[&str] = &[
-    OFF,
-    "ZK_ALLOC_SLAB_GB",
-    "ZK_ALLOC_MIN_BYTES",
-    "ZK_ALLOC_RETAIN_BYTES",
-    "ZK_ALLOC_RETAIN_FOR",
-    "ZK_ALLOC_MAX_BYTES",
-    "ZK_ALLOC_MAX_HARD",
-    "ZK_ALLOC_RELEASE_SIGNAL",
-    "ZK_ALLOC_THP",
-    "ZK_ALLOC_LAZY_ZERO_BYTES",
-    super::SANDBOX,
-    #[cfg(feature = "tune")]
-    super::TUNE,
-    "ZK_ALLOC_BACKGROUND",
-    "ZK_ALLOC_TRACE_ESCAPED",
-    #[cfg(feature = "profile")]
-    "ZK_ALLOC_PROFILE",
-    #[cfg(feature = "profile")]
-    "ZK_ALLOC_PROFILE_BYTES",
-    super::mapping::TEST_PAGE_BYTES,
-    super::TEST_BARE_METAL,
-];
-
 /// The beginning of the names of all variables.
-const PREFIX: &[u8] = b"ZK_ALLOC_";
+const PREFIX: &[u8] = b"ZK_ALLOC";
 
 /// Names that another build or another part reads: no mistakes, although this build knows nothing of them. Tests and benches have the last.
 const ELSEWHERE: &[&str] = &[
@@ -159,7 +134,7 @@ pub(crate) fn unknown_variable() -> Option<Value> {
 
 /// The name of an entry of the environment, if it is an [unknown variable](unknown_variable).
 fn unknown_name(entry: &[u8]) -> Option<&[u8]> {
-    let name = entry.split(|&byte| byte == b'=').next().filter(|name| name.starts_with(PREFIX))?;
+    let name = entry.split(|&byte| byte == b'=').next().filter(|name| name.starts_with(b"ZK_ALLOC_"))?;
     let is_elsewhere = |other: &&str| match other.as_bytes() {
         family if family.ends_with(b"_") => name.starts_with(family),
         other => name == other,
@@ -203,7 +178,7 @@ mod hook {
     use std::ffi::{CStr, c_char};
     use std::hint::black_box;
 
-    use super::{OFF, SNAPSHOT, VARIABLES, Values};
+    use super::{PREFIX, SNAPSHOT, VARIABLES, Values};
 
     #[cfg(not(target_vendor = "apple"))]
     fn environ() -> *const *const c_char {
@@ -238,7 +213,7 @@ mod hook {
             }
             // SAFETY: each entry is a C string; as above.
             let entry = unsafe { CStr::from_ptr(entry) }.to_bytes();
-            if entry.starts_with(OFF.as_bytes()) {
+            if entry.starts_with(PREFIX) {
                 values.take(entry);
             }
             // SAFETY: not past the null pointer that ends the list.

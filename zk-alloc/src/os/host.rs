@@ -91,7 +91,7 @@ mod hook {
         }
         let host = super::host();
         // A filter that kills for one of these calls may already be in force. The variable tells us.
-        let is_told = os::variable(os::SANDBOX).is_some_and(|value| value.text() == Some("1"));
+        let is_told = os::variable("ZK_ALLOC_SANDBOX").is_some_and(|value| value.text() == Some("1"));
         if !is_told {
             super::imp::rehearse(host.huge_pages);
         }

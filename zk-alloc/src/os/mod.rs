@@ -31,8 +31,6 @@ mod thread_block;
 #[cfg(unix)]
 mod threads;
 
-#[cfg(test)]
-pub(crate) use environment::VARIABLES;
 #[cfg(feature = "c-api")]
 pub(crate) use environment::is_any_variable;
 pub(crate) use environment::{Value, nearest_variable, unknown_variable, variable};
@@ -55,8 +53,8 @@ pub(crate) use imp::{
 #[cfg(not(unix))]
 pub(crate) use imp::{arm_thread_exit, fence_other_threads, may_be_in_signal_handler, return_key, thread_exit_key};
 pub(crate) use imp::{copy_held, count_resident, move_pages, renew};
-pub(crate) use mapping::page_bytes;
 pub(crate) use mapping::{AddressRange, Mapping, map_guarded, map_zeroed, may_map_sparsely, reserve, round_up};
+pub(crate) use mapping::{TEST_PAGE_BYTES, page_bytes};
 pub(crate) use own_thread::OwnThread;
 pub(crate) use own_thread::Parking;
 #[cfg(all(target_os = "linux", target_env = "gnu", not(target_feature = "crt-static"), not(feature = "c-api")))]
@@ -66,7 +64,7 @@ pub(crate) use stderr::write_stderr;
 #[cfg(feature = "c-api")]
 pub(crate) use text::abort;
 pub(crate) use text::{Cut, warn};
-pub(crate) use text::{SANDBOX, enter_sandbox, is_in_sandbox};
+pub(crate) use text::{enter_sandbox, is_in_sandbox};
 #[cfg(all(thread_blocks, feature = "profile"))]
 pub(crate) use thread_block::{PROFILE_BLOCK_BYTES, profile_block};
 #[cfg(thread_blocks)]
@@ -131,13 +129,6 @@ pub(crate) enum HostHugePages {
     /// Off, unknown to this kernel, or not readable.
     Unavailable,
 }
-
-/// The variable that leaves everything to the backing allocator.
-pub(crate) const OFF: &str = "ZK_ALLOC";
-
-/// The variable that sets constants of the allocator, in builds with the feature `tune`.
-#[cfg(feature = "tune")]
-pub(crate) const TUNE: &str = "ZK_ALLOC_TUNE";
 
 /// In builds with debug assertions, this variable makes a virtual machine pass for a host that reports no free memory. So tests in a
 /// virtual machine cover the code for bare metal.

@@ -83,9 +83,6 @@ impl Write for Head<'_, '_> {
 // sandbox, the arena makes no other calls. It leaves the caches of other threads alone, faults memory in as threads touch it, gives no
 // advice on huge pages, and writes no message.
 
-/// The variable that says that the process is in a sandbox.
-pub(crate) const SANDBOX: &str = "ZK_ALLOC_SANDBOX";
-
 static IS_ENTERED: AtomicBool = AtomicBool::new(false);
 
 /// Tells the arena that the process is in a sandbox, or about to enter one. Nothing undoes this.
