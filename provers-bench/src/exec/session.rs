@@ -80,7 +80,7 @@ pub(crate) fn run(job: &Job, interrupt: &Interrupt) -> anyhow::Result<Run> {
         interrupted: interrupt.is_raised(),
         advice: None,
     };
-    run.advice = Some(advice::of(&run, &workload, &candidates, &job.command, &remarks));
+    run.advice = Some(advice::of(&workload, job.seed, &candidates, &job.command, &remarks));
     run.workloads.push(workload);
     report::write(&folder, &run)?;
     progress.finish();
