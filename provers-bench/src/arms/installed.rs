@@ -26,8 +26,6 @@ pub struct Installed {
     pub phase: fn(&mut dyn FnMut()),
     /// Returns all free memory to the system; `None` if a replay does not do that.
     pub release: Option<fn()>,
-    /// The allocator's own report for people; `None` if it has none.
-    pub report: fn() -> Option<String>,
 }
 
 impl Installed {
@@ -43,7 +41,6 @@ impl Installed {
             scope: |prove| prove(),
             phase: |play| play(),
             release: None,
-            report: || None,
         }
     }
 

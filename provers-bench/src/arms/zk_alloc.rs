@@ -62,7 +62,6 @@ pub fn installed() -> Installed {
         gauges,
         phase: |play| ::zk_alloc::phase(play),
         release: Some(|| _ = ::zk_alloc::release()),
-        report: || Some(::zk_alloc::stats().to_string()),
         setting,
         ..Installed::named("zk-alloc", env!("CARGO_PKG_VERSION"), prefixes)
     }
