@@ -44,7 +44,7 @@ pub fn main(provers: &'static [Prover], package_folder: &str) -> ExitCode {
         Ok(Asked::Profile(job)) => profiled(profile::run(&job)),
         Ok(Asked::Run(plan)) => ended(proved(&plan)),
         #[cfg(feature = "profile")]
-        Ok(Asked::Exec(job)) if job.is_profile => {
+        Ok(Asked::Exec(job)) if job.profile => {
             profiled(Interrupt::on_signals().and_then(|interrupt| exec::profile(&job, &interrupt)))
         }
         Ok(Asked::Exec(job)) => ended(executed(&job)),

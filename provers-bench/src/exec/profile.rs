@@ -36,7 +36,7 @@ pub(crate) fn profile(job: &Job, interrupt: &Interrupt) -> anyhow::Result<Option
     let inherited = InheritedEnvironment::observe();
     let name = target.name();
     process_tree::adopt_orphans()?;
-    let (folder, _) = crate::run::new_folder(job.out.as_deref(), &format!("profile-{name}"))?;
+    let (folder, _) = crate::run::new_folder(job.measured.out.as_deref(), &format!("profile-{name}"))?;
     let folder = folder.canonicalize().with_context(|| format!("cannot find {}", folder.display()))?;
     let run = |environment: &[(String, String)], library: Option<&Path>| {
         let task = Task {
