@@ -2,7 +2,7 @@
 //! result is a table, the advice, and the run's files.
 
 use super::advice;
-use super::arm_runner::{ArmRunner, Trial, outcome_of};
+use super::arm_runner::ArmRunner;
 use super::cli::Job;
 use super::libraries::{self, Candidate, OUR_FILE, OUR_PACKAGE, PRELOAD};
 use super::output::{self, SameOutput};
@@ -11,6 +11,7 @@ use super::process_tree;
 use super::target::{self, Target};
 use crate::arms::BASELINE;
 use crate::machine::Machine;
+use crate::measure::arm_runner::{Trial, outcome_of};
 use crate::measure::binaries;
 use crate::measure::interrupt::Interrupt;
 use crate::measure::process::Failure;
@@ -262,7 +263,7 @@ impl<'a> Session<'a> {
             if self.interrupt.is_raised() {
                 return Ok(());
             }
-            let trial = Trial { round, order: place as u32 };
+            let trial = Trial { process: round - 1, round, order: place as u32, input: 0 };
             let label = self.runners[index].candidate.label.clone();
             self.progress.proving(&what, &label);
             match self.trial(index, trial) {
