@@ -6,7 +6,7 @@ use crate::machine::memory;
 use crate::measure::arm_runner;
 use crate::measure::binaries;
 use crate::measure::interrupt::Interrupt;
-use crate::measure::process::{ChildProcess, Failure};
+use crate::measure::process::{ChildProcess, Failure, PATIENCE};
 use crate::plan::Contestant;
 use crate::plan::values::bytes;
 use crate::protocol::records::{self, Header};
@@ -17,15 +17,6 @@ use clap::Args;
 use comfy_table::presets::ASCII_MARKDOWN;
 use comfy_table::{CellAlignment, ContentArrangement, Table};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
-
-/// Longest wait for one proof or one replay. No earlier time exists to derive a limit from.
-pub(super) const PATIENCE: Duration = Duration::from_secs(3600);
-
-/// The user stopped a command. The text says what is lost.
-#[derive(Debug, thiserror::Error)]
-#[error("interrupted: {0}")]
-pub(crate) struct Interrupted(pub(super) &'static str);
 
 /// Options of `replay`.
 #[derive(Args, Debug)]
@@ -44,8 +35,6 @@ pub(crate) struct ReplayArgs {
     rounds: u32,
 }
 
-const INTERRUPTED: Interrupted = Interrupted("what was replayed is lost");
-
 /// Replays every trace under every arm. Returns the tables, and whether an arm failed that is not known to fail.
 pub(super) fn replay(contestants: &[Contestant], args: &ReplayArgs) -> anyhow::Result<(String, bool)> {
     // A mistake in the last name must not cost the earlier replays.
@@ -53,7 +42,7 @@ pub(super) fn replay(contestants: &[Contestant], args: &ReplayArgs) -> anyhow::R
         records::open(path).context("nothing was replayed")?;
     }
     let interrupt = Interrupt::on_signals()?;
-    let folder = binaries::folder(contestants, &interrupt)?.ok_or(INTERRUPTED)?;
+    let folder = binaries::folder(contestants, &interrupt)?;
     let (mut text, mut failed) = (String::new(), false);
     for path in &args.traces {
         let trace = records::read(path)?;
@@ -69,7 +58,7 @@ pub(super) fn replay(contestants: &[Contestant], args: &ReplayArgs) -> anyhow::R
                 eprintln!("round {round} of {}: {}", args.rounds, row.contestant.label);
                 match row.replay(&folder, &file.0, &script, &interrupt) {
                     Ok(()) => {}
-                    Err(Failure::Interrupted) => return Err(INTERRUPTED.into()),
+                    Err(Failure::Interrupted) => return Err(Failure::Interrupted.into()),
                     Err(failure) => row.failure = Some(failure.to_string()),
                 }
             }
