@@ -6,6 +6,7 @@ use crate::exec;
 use crate::host;
 use crate::measure::binaries;
 use crate::measure::interrupt::Interrupt;
+use crate::measure::process::Failure;
 use crate::plan::Plan;
 use crate::profile;
 use crate::report;
@@ -41,11 +42,11 @@ pub fn main(provers: &'static [Prover], package_folder: &str) -> ExitCode {
         Ok(Asked::Trace(job)) => traced(trace::run(&job)),
         Ok(Asked::Report(job)) => said(run::runs_folder(job.out()).and_then(|folder| report::run(&job, &folder))),
         Ok(Asked::Host(job)) => said(host::run(&job)),
-        Ok(Asked::Profile(job)) => profiled(profile::run(&job)),
+        Ok(Asked::Profile(job)) => said(profile::run(&job)),
         Ok(Asked::Run(plan)) => ended(proved(&plan)),
         #[cfg(feature = "profile")]
-        Ok(Asked::Exec(job)) if job.is_profile => {
-            profiled(Interrupt::on_signals().and_then(|interrupt| exec::profile(&job, &interrupt)))
+        Ok(Asked::Exec(job)) if job.profile => {
+            said(Interrupt::on_signals().and_then(|interrupt| exec::profile(&job, &interrupt)))
         }
         Ok(Asked::Exec(job)) => ended(executed(&job)),
         Ok(Asked::Compare(Job::Runs(runs))) => said(runs.text()),
@@ -57,14 +58,13 @@ pub fn main(provers: &'static [Prover], package_folder: &str) -> ExitCode {
     }
 }
 
-/// Ends a command that only prints text.
+/// Ends a command that only prints text, which it lacks if it was interrupted.
 fn said(text: anyhow::Result<String>) -> ExitCode {
     match text {
         Ok(text) => {
             print(&text);
             ExitCode::SUCCESS
         }
-        Err(error) if error.is::<trace::Interrupted>() => INTERRUPTED.into(),
         Err(error) => failed(&error),
     }
 }
@@ -80,14 +80,6 @@ fn traced(told: anyhow::Result<(String, bool)>) -> ExitCode {
     }
 }
 
-/// Ends a profile, which has no text if it was interrupted.
-fn profiled(text: anyhow::Result<Option<String>>) -> ExitCode {
-    match text {
-        Ok(None) => INTERRUPTED.into(),
-        text => said(text.map(Option::unwrap_or_default)),
-    }
-}
-
 fn ended(code: anyhow::Result<u8>) -> ExitCode {
     code.map_or_else(|error| failed(&error), ExitCode::from)
 }
@@ -98,13 +90,16 @@ fn misused(error: &dyn Display) -> ExitCode {
 }
 
 fn failed(error: &anyhow::Error) -> ExitCode {
+    if matches!(error.downcast_ref(), Some(Failure::Interrupted)) {
+        return INTERRUPTED.into();
+    }
     eprintln!("prove-bench: {error:#}");
     FAILED.into()
 }
 
 fn proved(plan: &Plan) -> anyhow::Result<u8> {
     let interrupt = Interrupt::on_signals()?;
-    let Some(folder) = binaries::folder(&plan.contestants, &interrupt)? else { return Ok(INTERRUPTED) };
+    let folder = binaries::folder(&plan.contestants, &interrupt)?;
     Ok(code_of(&run::run(plan, &folder, &interrupt)?))
 }
 
@@ -122,7 +117,7 @@ fn code_of(run: &Run) -> u8 {
 
 fn held(gate: compare::Gate<'_>, job: &compare::Check) -> anyhow::Result<u8> {
     let interrupt = Interrupt::on_signals()?;
-    let Some(folder) = binaries::folder(job.contestants(), &interrupt)? else { return Ok(INTERRUPTED) };
+    let folder = binaries::folder(job.contestants(), &interrupt)?;
     let checked = gate.hold(&folder, &interrupt)?;
     print(&checked.text);
     Ok(match (checked.interrupted, checked.passed) {

@@ -93,14 +93,9 @@ pub(crate) struct Shape {
 pub(crate) struct Replayed {
     /// The replay, measured like a proof; `rss_bytes` is the memory that remains after everything was freed.
     pub(crate) sample: Sample,
-    /// The part of the measured time that operations took. The rest passed between turns.
-    pub(crate) operations_ns: u64,
     pub(crate) rss_at_live_peak_bytes: u64,
-    pub(crate) rss_at_phase_ends_bytes: Vec<u64>,
     /// Resident memory after the allocator released its free memory; `None` if it was not asked to.
     pub(crate) rss_released_bytes: Option<u64>,
-    /// The allocator's own reports, after each phase and at the end.
-    pub(crate) reports: Vec<String>,
 }
 
 /// A message as one line, including the line end.
@@ -155,14 +150,7 @@ mod tests {
             build,
         };
         survives(Reply::Ready(identity.clone()));
-        let replayed = Replayed {
-            sample,
-            operations_ns: 1,
-            rss_at_live_peak_bytes: 2,
-            rss_at_phase_ends_bytes: vec![3, 4],
-            rss_released_bytes: None,
-            reports: vec![text],
-        };
+        let replayed = Replayed { sample, rss_at_live_peak_bytes: 2, rss_released_bytes: None };
         survives(Reply::Replayed { identity, replayed });
     }
 }

@@ -78,7 +78,8 @@ fn every_arms_own_settings_take() {
 fn each_binary_links_one_allocator() {
     let marks: [(&str, &[u8]); 3] =
         [("jemalloc", b"<jemalloc>: "), ("mimalloc", b"mimalloc: warning: "), ("tcmalloc", b"TCMALLOC_HPAA_CONTROL")];
-    let binaries: BTreeSet<_> = ARMS.iter().map(|arm| (arm.binary, binary(arm))).collect();
+    let mut binaries: BTreeSet<_> = ARMS.iter().map(|arm| (arm.binary, binary(arm))).collect();
+    binaries.insert(("prove-bench", env!("CARGO_BIN_EXE_prove-bench").into()));
     for (name, path) in binaries {
         let code = std::fs::read(&path).unwrap();
         for (allocator, mark) in marks {

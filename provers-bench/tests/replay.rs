@@ -97,7 +97,7 @@ fn known() -> Trace {
 #[test]
 fn what_a_trace_needs_is_resident_under_every_allocator() {
     let arms = ["glibc", "jemalloc", "mimalloc", "snmalloc", "tcmalloc", "zk-alloc"];
-    let output = known().replay(&format!("--allocators {} --rounds 2 --verbose", arms.join(",")));
+    let output = known().replay(&format!("--allocators {} --rounds 2", arms.join(",")));
     let text = stdout(&output);
     assert_eq!(output.status.code(), Some(0), "{text}{}", stderr(&output));
     for arm in arms {
@@ -110,16 +110,12 @@ fn what_a_trace_needs_is_resident_under_every_allocator() {
         assert!(figure("minor faults").unwrap() > 0.0, "{arm}: {text}");
     }
     assert!(text.starts_with("by hand; 13 operations on 3 threads, of 64 bytes and more"), "{text}");
-    let phase_ends: Vec<_> = text.lines().filter(|line| line.starts_with("| proof ")).collect();
-    assert_eq!(phase_ends.len(), 2, "{text}");
-    assert!(phase_ends[0].split('|').nth(2).is_some_and(|live| live.trim() == "31.0"), "{text}");
     assert!(figure(&text, "glibc", "RSS after all frees MiB").unwrap() < 2.0, "{text}");
-    // Only our arm purges on request, and counts and reports its work. The arena serves only within phases, so phases
+    // Only our arm purges on request, and counts its work. The arena serves only within phases, so phases
     // were open.
     assert_eq!(figure(&text, "glibc", "after release() MiB"), None);
     assert!(figure(&text, "zk-alloc", "after release() MiB").unwrap() < 10.0, "{text}");
     assert!(figure(&text, "zk-alloc", "system calls").is_some_and(|calls| calls > 0.0), "{text}");
-    assert!(text.contains("zk-alloc, after the phase of proof 2:\n"), "{text}");
 }
 
 /// An allocator that hands out memory in use must fail. This one does so by design: a phase overwrites the blocks of

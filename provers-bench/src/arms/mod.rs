@@ -1,74 +1,323 @@
-//! The arms, as data: an allocator, the binary that links it, its settings, and the conditions that its proofs must
-//! meet.
+//! The arms, as one table: an allocator, the binary that links it, its settings, the conditions that its proofs must meet,
+//! and the library with which `exec` starts a program.
 //!
-//! Each file except `arm` and `installed` describes one allocator, under the name that [`arm!`](crate::arm) takes: the
-//! value to install, its reports, its arms and their colour. A crate with its own prover takes them from here, and
-//! depends on this crate alone.
-//!
-//! Some allocators take long to build. Without the features `jemalloc` and `peers` they are known by name but cannot
-//! run, because their binaries need these features.
-//!
-//! Functions that call into an allocator are `#[inline]`, so that they are compiled in the calling binary and never in
-//! this library. If the library itself called an allocator, every arm would link it, including its code that runs
-//! before `main`.
+//! - `mod`: the table
+//! - `allocators`: what each arm's binary installs, and how it describes that
+//! - `tuned`: our arena with other values of its constants
 
-mod arm;
-pub mod bump_reset;
-pub mod glibc;
-mod installed;
-pub mod jemalloc;
-pub mod mimalloc;
-pub mod snmalloc;
-pub mod tcmalloc;
+mod allocators;
 pub(crate) mod tuned;
-pub mod zk_alloc;
-pub mod zk_alloc_resident;
 
 pub use crate::sample::Counters;
-pub use arm::{Arm, Colour, Condition};
-pub use installed::Installed;
+pub use allocators::*;
 
-/// The arms of all allocators, in the order of tables.
-const ALLOCATORS: &[&[Arm]] = &[
-    glibc::ARMS,
-    jemalloc::ARMS,
-    mimalloc::ARMS,
-    snmalloc::ARMS,
-    tcmalloc::ARMS,
-    bump_reset::ARMS,
-    zk_alloc::ARMS,
-    zk_alloc_resident::ARMS,
+use crate::sample::Sample;
+
+/// An allocator with its settings.
+#[derive(Clone, Copy, Debug)]
+pub struct Arm {
+    /// Name on the command line, in tables and in files.
+    pub name: &'static str,
+    /// The binary that links the allocator. It is in the driver's folder.
+    pub binary: &'static str,
+    /// The allocator is our own arena.
+    pub is_ours: bool,
+    /// Its colour in charts. The arms of one allocator share it.
+    pub colour: Colour,
+    /// Environment variables that configure it.
+    pub environment: &'static [(&'static str, &'static str)],
+    /// Settings, as name and value in the allocator's own terms. The allocator must confirm them before the first
+    /// proof.
+    pub confirms: &'static [(&'static str, &'static str)],
+    /// Conditions that each of its proofs must meet. If one fails, the arm did not measure what its name says.
+    pub holds: &'static [Condition],
+    /// Why the arm may fail without failing the run; `None` if it must not fail.
+    pub known_to_fail: Option<&'static str>,
+    /// How `exec` starts a program with the same allocator; `None` if it cannot.
+    pub(crate) preload: Option<Preload>,
+}
+
+/// A library that is loaded before the C library, and the settings of the arm in the library's own variables.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Preload {
+    pub(crate) library: Library,
+    pub(crate) environment: &'static [(&'static str, &'static str)],
+}
+
+/// Where the library comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Library {
+    /// None: the C library's own functions serve all requests.
+    None,
+    /// A package of the distribution.
+    Packaged { files: &'static [&'static str], debian: &'static str, fedora: &'static str },
+    /// `zk-alloc-preload` of this workspace.
+    Ours,
+}
+
+/// A CSS colour, for a light and a dark background.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Colour {
+    /// On a light background.
+    pub light: &'static str,
+    /// On a dark background.
+    pub dark: &'static str,
+}
+
+impl Colour {
+    /// The colour of an arm without one of its own, and of an unknown arm.
+    pub const OTHER: Self = Self { light: "#3f9bd1", dark: "#9bd4f5" };
+}
+
+impl Arm {
+    /// The allocator that `binary` links, with its default settings.
+    pub const fn new(name: &'static str, binary: &'static str) -> Self {
+        let (environment, confirms, holds) = (&[], &[], &[]);
+        let (is_ours, colour, known_to_fail, preload) = (false, Colour::OTHER, None, None);
+        Self { name, binary, is_ours, colour, environment, confirms, holds, known_to_fail, preload }
+    }
+
+    /// The same arm, which `exec` starts with this library and these settings.
+    const fn preloads(mut self, library: Library, environment: &'static [(&'static str, &'static str)]) -> Self {
+        self.preload = Some(Preload { library, environment });
+        self
+    }
+}
+
+/// A condition that every proof of an arm must meet.
+#[derive(Clone, Copy, Debug)]
+pub enum Condition {
+    /// The allocator's counter grew during the proof.
+    Grows {
+        /// The counter's name in the arm's binary.
+        counter: &'static str,
+        /// The explanation if the counter did not grow.
+        otherwise: &'static str,
+    },
+    /// The allocator's gauge was above zero after the proof.
+    Positive {
+        /// The gauge's name in the arm's binary.
+        gauge: &'static str,
+        /// The explanation if the gauge is zero.
+        otherwise: &'static str,
+    },
+}
+
+impl Condition {
+    /// Why `sample` breaks the condition; `None` if it holds.
+    pub(crate) fn broken_by(&self, sample: &Sample) -> Option<String> {
+        let (name, otherwise, value, zero) = match self {
+            Self::Grows { counter, otherwise } => (counter, otherwise, sample.counters.get(*counter), "did not grow"),
+            Self::Positive { gauge, otherwise } => (gauge, otherwise, sample.gauges.get(*gauge), "is 0"),
+        };
+        match value {
+            Some(0) => Some(format!("{otherwise} ({name} {zero})")),
+            Some(_) => None,
+            None => Some(format!("the allocator does not report {name}")),
+        }
+    }
+}
+
+const GLIBC: Arm = Arm { colour: Colour { light: "#6f7782", dark: "#98a1ad" }, ..Arm::new(BASELINE, "with-glibc") }
+    .preloads(Library::None, &[]);
+const JEMALLOC: Arm =
+    Arm { colour: Colour { light: "#d98200", dark: "#f0a636" }, ..Arm::new("jemalloc", "with-jemalloc") }
+        .preloads(JEMALLOC_LIBRARY, &[]);
+const MIMALLOC: Arm =
+    Arm { colour: Colour { light: "#009e73", dark: "#2fc497" }, ..Arm::new("mimalloc", "with-mimalloc") }
+        .preloads(MIMALLOC_LIBRARY, &[]);
+const TCMALLOC: Arm =
+    Arm { colour: Colour { light: "#7a5cc0", dark: "#b39df0" }, ..Arm::new("tcmalloc", "with-tcmalloc") }
+        .preloads(TCMALLOC_LIBRARY, &[]);
+/// Our arm with default settings. An arm without a setting of its own must still be served by the arena.
+const ZK_ALLOC: Arm = Arm {
+    is_ours: true,
+    colour: Colour { light: "#0072b2", dark: "#3fa9ee" },
+    holds: &[ARENA_SERVES],
+    ..Arm::new("zk-alloc", "with-zk-alloc")
+};
+const ZK_ALLOC_RESIDENT: Arm = Arm { name: "zk-alloc-resident", binary: "with-zk-alloc-resident", ..ZK_ALLOC };
+
+const JEMALLOC_LIBRARY: Library =
+    Library::Packaged { files: &["libjemalloc.so.2"], debian: "libjemalloc2", fedora: "jemalloc" };
+const MIMALLOC_LIBRARY: Library = Library::Packaged {
+    files: &["libmimalloc.so.3", "libmimalloc.so.2", "libmimalloc.so.2.0"],
+    debian: "libmimalloc2.0",
+    fedora: "mimalloc",
+};
+const TCMALLOC_LIBRARY: Library = Library::Packaged {
+    files: &["libtcmalloc_minimal.so.4", "libtcmalloc.so.4"],
+    debian: "libtcmalloc-minimal4",
+    fedora: "gperftools-libs",
+};
+
+/// Makes glibc retain all memory: it maps no request separately, never trims the heap, and keeps the heaps of threads.
+/// Raising `mmap_threshold` instead does not work everywhere. mallopt(3) limits it to 32 MiB, and provers allocate
+/// larger buffers. glibc 2.36 accepts more, but older versions silently reject such a value.
+const GLIBC_RETAINS: (&str, &str) = (
+    "GLIBC_TUNABLES",
+    "glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=1099511627776:glibc.malloc.top_pad=67108864",
+);
+/// Makes jemalloc purge nothing and ask for huge pages.
+const JEMALLOC_RETAINS: &str = "thp:always,metadata_thp:auto,retain:true,dirty_decay_ms:-1,muzzy_decay_ms:-1";
+
+/// TCMalloc takes its settings from the program, through `MallocExtension`. The arm's binary reads these variables and
+/// applies them: the maximum size of a per-CPU cache, and the bytes between two profiled allocations. 0 disables
+/// profiling.
+const CACHE_BYTES: &str = "TCMALLOC_MAX_PER_CPU_CACHE_SIZE";
+const SAMPLING_BYTES: &str = "TCMALLOC_PROFILE_SAMPLING_INTERVAL";
+
+const ARENA_SERVES: Condition =
+    Condition::Grows { counter: "arena_allocations", otherwise: "the arena served nothing" };
+/// zk-alloc asks the kernel for huge pages, and continues if it gets none.
+const IN_HUGE_PAGES: Condition = Condition::Positive {
+    gauge: "large_folio_bytes",
+    otherwise: "its setting did not take: nothing lies in huge pages",
+};
+#[cfg(feature = "profile")]
+const IS_SAMPLED: Condition =
+    Condition::Positive { gauge: "is_sampled", otherwise: "its setting did not take: no call sites were sampled" };
+
+/// All arms of this workspace, in the order of tables.
+pub const ARMS: &[Arm] = &[
+    GLIBC,
+    Arm { name: "glibc-tuned", environment: &[GLIBC_RETAINS], confirms: &[("retains 256 MiB", "yes")], ..GLIBC }
+        .preloads(Library::None, &[GLIBC_RETAINS]),
+    JEMALLOC,
+    Arm {
+        name: "jemalloc-tuned",
+        environment: &[("_RJEM_MALLOC_CONF", JEMALLOC_RETAINS)],
+        confirms: &[
+            ("opt.thp", "always"),
+            ("opt.metadata_thp", "auto"),
+            ("opt.retain", "true"),
+            ("opt.dirty_decay_ms", "-1"),
+            ("opt.muzzy_decay_ms", "-1"),
+        ],
+        ..JEMALLOC
+    }
+    .preloads(JEMALLOC_LIBRARY, &[("MALLOC_CONF", JEMALLOC_RETAINS)]),
+    // Settings of other projects; each arm has the name of its project. The sources are in docs/benchmarking.md.
+    Arm {
+        name: "jemalloc-plonky3",
+        environment: &[("_RJEM_MALLOC_CONF", "thp:always,metadata_thp:auto,retain:true")],
+        confirms: &[
+            ("opt.thp", "always"),
+            ("opt.metadata_thp", "auto"),
+            ("opt.retain", "true"),
+            ("opt.dirty_decay_ms", "10000"),
+        ],
+        preload: None,
+        ..JEMALLOC
+    },
+    Arm {
+        name: "jemalloc-triton",
+        environment: &[("_RJEM_MALLOC_CONF", "thp:always,metadata_thp:always,background_thread:true,narenas:32")],
+        confirms: &[
+            ("opt.thp", "always"),
+            ("opt.metadata_thp", "always"),
+            ("opt.background_thread", "true"),
+            ("opt.narenas", "32"),
+        ],
+        preload: None,
+        ..JEMALLOC
+    },
+    Arm {
+        name: "jemalloc-openvm",
+        environment: &[(
+            "_RJEM_MALLOC_CONF",
+            "retain:true,background_thread:true,metadata_thp:always,thp:always,dirty_decay_ms:-1,muzzy_decay_ms:-1",
+        )],
+        confirms: &[
+            ("opt.thp", "always"),
+            ("opt.metadata_thp", "always"),
+            ("opt.background_thread", "true"),
+            ("opt.dirty_decay_ms", "-1"),
+            ("opt.muzzy_decay_ms", "-1"),
+        ],
+        preload: None,
+        ..JEMALLOC
+    },
+    // The lowest memory use that jemalloc offers: it purges freed pages at once.
+    Arm {
+        name: "jemalloc-decay-0",
+        environment: &[("_RJEM_MALLOC_CONF", "dirty_decay_ms:0,muzzy_decay_ms:0")],
+        confirms: &[("opt.dirty_decay_ms", "0"), ("opt.muzzy_decay_ms", "0")],
+        preload: None,
+        ..JEMALLOC
+    },
+    MIMALLOC,
+    Arm {
+        name: "mimalloc-tuned",
+        environment: &[("MIMALLOC_PURGE_DELAY", "-1"), ("MIMALLOC_ALLOW_LARGE_OS_PAGES", "1")],
+        confirms: &[("purge_delay", "-1"), ("allow_large_os_pages", "1")],
+        ..MIMALLOC
+    }
+    // mimalloc 2.1 and newer read the first two, older versions the others. Each version ignores names that it does not
+    // know.
+    .preloads(
+        MIMALLOC_LIBRARY,
+        &[
+            ("MIMALLOC_PURGE_DELAY", "-1"),
+            ("MIMALLOC_ALLOW_LARGE_OS_PAGES", "1"),
+            ("MIMALLOC_ALLOW_DECOMMIT", "0"),
+            ("MIMALLOC_LARGE_OS_PAGES", "1"),
+        ],
+    ),
+    Arm { colour: Colour { light: "#b8578f", dark: "#dd8fbd" }, ..Arm::new("snmalloc", "with-snmalloc") },
+    TCMALLOC,
+    Arm {
+        name: "tcmalloc-tuned",
+        // glibc registers the kernel's restartable sequences for itself. TCMalloc needs them for its per-CPU caches, so
+        // its documentation says to set this.
+        environment: &[("GLIBC_TUNABLES", "glibc.pthread.rseq=0"), (CACHE_BYTES, "16777216"), (SAMPLING_BYTES, "0")],
+        confirms: &[
+            ("PerCpuCachesActive", "true"),
+            ("MaxPerCpuCacheSize", "16777216"),
+            ("ProfileSamplingInterval", "0"),
+        ],
+        ..TCMALLOC
+    }
+    // Variables of gperftools, which is the library that distributions have: it releases nothing, and threads cache more.
+    .preloads(
+        TCMALLOC_LIBRARY,
+        &[("TCMALLOC_RELEASE_RATE", "0"), ("TCMALLOC_MAX_TOTAL_THREAD_CACHE_BYTES", "268435456")],
+    ),
+    Arm {
+        colour: Colour { light: "#8a6d1d", dark: "#cdae58" },
+        known_to_fail: Some("it resets memory that the prover still uses, so that a second proof may not verify"),
+        ..Arm::new("bump-reset", "with-bump-reset")
+    },
+    ZK_ALLOC.preloads(Library::Ours, &[]),
+    Arm {
+        name: "zk-alloc-thp-always",
+        environment: &[("ZK_ALLOC_THP", "always")],
+        holds: &[ARENA_SERVES, IN_HUGE_PAGES],
+        ..ZK_ALLOC
+    },
+    Arm { name: "zk-alloc-thp-never", environment: &[("ZK_ALLOC_THP", "never")], ..ZK_ALLOC },
+    // It purges all free memory at the end of each phase.
+    Arm { name: "zk-alloc-retain-0", environment: &[("ZK_ALLOC_RETAIN_BYTES", "0")], ..ZK_ALLOC },
+    // It samples its call sites.
+    #[cfg(feature = "profile")]
+    Arm {
+        name: "zk-alloc-profile",
+        environment: &[("ZK_ALLOC_PROFILE", "1")],
+        holds: &[ARENA_SERVES, IS_SAMPLED],
+        ..ZK_ALLOC
+    },
+    ZK_ALLOC_RESIDENT,
+    // Its background thread purges what the last second did not need.
+    Arm {
+        name: "zk-alloc-idle-1s",
+        environment: &[("ZK_ALLOC_RETAIN_FOR", "1"), ("ZK_ALLOC_BACKGROUND", "1")],
+        ..ZK_ALLOC_RESIDENT
+    },
 ];
-
-/// All arms of this workspace.
-pub const ARMS: &[Arm] = &all();
 
 /// The arm with this name.
 pub(crate) fn named(name: &str) -> Option<&'static Arm> {
     ARMS.iter().find(|arm| arm.name == name).or_else(|| tuned::named(name))
-}
-
-const fn all() -> [Arm; count()] {
-    let mut arms = [ALLOCATORS[0][0]; count()];
-    let (mut allocator, mut at) = (0, 0);
-    while allocator < ALLOCATORS.len() {
-        let mut arm = 0;
-        while arm < ALLOCATORS[allocator].len() {
-            arms[at] = ALLOCATORS[allocator][arm];
-            (arm, at) = (arm + 1, at + 1);
-        }
-        allocator += 1;
-    }
-    arms
-}
-
-const fn count() -> usize {
-    let (mut count, mut allocator) = (0, 0);
-    while allocator < ALLOCATORS.len() {
-        count += ALLOCATORS[allocator].len();
-        allocator += 1;
-    }
-    count
 }
 
 /// A named set of arms for the command line.
@@ -79,7 +328,7 @@ pub(crate) struct Set {
 
 /// Our arm with default settings. It represents our arms in the sets `quick` and `peers`, and `check` holds it to its
 /// baseline.
-pub(crate) const OURS: &str = zk_alloc::PLAIN.name;
+pub(crate) const OURS: &str = ZK_ALLOC.name;
 
 /// All sets.
 pub(crate) const SETS: &[Set] = &[
@@ -97,6 +346,7 @@ pub const BASELINE: &str = "glibc";
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sample;
 
     /// If a name stood for two things, one would be measured under the other's name.
     #[test]
@@ -113,5 +363,25 @@ mod tests {
         for arm in ARMS.iter().filter(|arm| !arm.environment.is_empty() && !arm.is_ours) {
             assert!(!arm.confirms.is_empty(), "{}", arm.name);
         }
+    }
+    /// An arm with an unused arena would show glibc's figures under its own name.
+    #[test]
+    fn an_arena_that_served_nothing_breaks_its_condition() {
+        let condition = ARENA_SERVES;
+        let with = |counters| sample::tests::sample(1, counters);
+        let counted = |value| Counters::from([("arena_allocations".to_owned(), value)]);
+        assert_eq!(condition.broken_by(&with(counted(1))), None);
+        assert!(condition.broken_by(&with(counted(0))).unwrap().contains("served nothing"));
+        assert!(condition.broken_by(&with(Counters::new())).unwrap().contains("does not report"));
+    }
+
+    /// On a host without huge pages, asking for them has no effect.
+    #[test]
+    fn an_arm_of_huge_pages_without_any_breaks_its_condition() {
+        let mut sample = sample::tests::sample(1, Counters::new());
+        sample.gauges = Counters::from([("large_folio_bytes".to_owned(), 0)]);
+        assert!(IN_HUGE_PAGES.broken_by(&sample).unwrap().contains("nothing lies in huge pages"));
+        sample.gauges = Counters::from([("large_folio_bytes".to_owned(), 2 << 20)]);
+        assert_eq!(IN_HUGE_PAGES.broken_by(&sample), None);
     }
 }

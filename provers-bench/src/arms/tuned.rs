@@ -1,8 +1,7 @@
 //! Our arena with other values of its constants, in builds with the feature `tune`: they show the use of a mechanism by its
 //! absence.
 
-use super::arm::{Arm, Colour};
-use super::zk_alloc::PLAIN;
+use super::{Arm, Colour, ZK_ALLOC};
 use ::zk_alloc::tuning::{CONSTANTS, Constant};
 use std::sync::{Mutex, PoisonError};
 
@@ -80,7 +79,7 @@ fn make(values: &str) -> Option<&'static Arm> {
         environment: vec![("ZK_ALLOC_TUNE", &*setting.join(",").leak())].leak(),
         confirms: confirms.leak(),
         colour: Colour::OTHER,
-        ..PLAIN
+        ..ZK_ALLOC
     })))
 }
 

@@ -16,7 +16,6 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::{Duration, Instant};
 
 /// The thread that opens phases and measures memory. The script's threads are numbered from 1.
 const DIRECTOR: usize = 0;
@@ -39,9 +38,8 @@ pub(crate) fn replay(path: &Path, shape: Shape, installed: &Installed) -> anyhow
     let account = Account::open()?;
     let before = account.resident()?;
     let blocks = mapping::table(shape.blocks, || Ok(None))?;
-    let (peak_at, operations, rss_at_live_peak_bytes) = (shape.peak_at, Duration::ZERO, 0);
-    let progress = Progress { at: 0, section_end: 0, failure: None, operations, rss_at_live_peak_bytes };
-    let play = Play { records, blocks, peak_at, account, before, progress };
+    let (peak_at, at, section_end, failure, rss_at_live_peak_bytes) = (shape.peak_at, 0, 0, None, 0);
+    let play = Play { records, blocks, peak_at, account, before, at, section_end, failure, rss_at_live_peak_bytes };
     let wake = (0..=shape.threads).map(|_| Condvar::new()).collect();
     let stage = &Stage { holder: AtomicUsize::new(DIRECTOR), wake, play: Mutex::new(play) };
     thread::scope(|scope| {
@@ -96,7 +94,7 @@ impl Stage {
     /// Plays the script up to record `end`, starting on thread `first`.
     fn section(&self, first: usize, end: usize) {
         let mut play = self.play();
-        play.progress.section_end = end;
+        play.section_end = end;
         self.pass(first, play);
         self.wait(DIRECTOR);
     }
@@ -108,7 +106,7 @@ impl Stage {
         let records = self.play().records;
         let before = self.play().account.resident()?;
         self.play().before = before;
-        let (mut rss_at_phase_ends_bytes, mut reports, mut end) = (Vec::new(), Vec::new(), 0);
+        let mut end = 0;
         let meter = Meter::start(installed.counters)?;
         for section in records::sections(records) {
             end += section.len();
@@ -119,37 +117,21 @@ impl Stage {
             } else {
                 play();
             }
-            self.play().progress.failure.take().map_or(Ok(()), Err)?;
-            if first.in_phase {
-                rss_at_phase_ends_bytes.push(self.play().grown_bytes()?);
-                let report = (installed.report)();
-                reports.extend(report.map(|report| format!("after the phase of proof {}:\n{report}", first.proof)));
-            }
+            self.play().failure.take().map_or(Ok(()), Err)?;
         }
         let mut sample = meter.stop(installed.gauges)?.at_rest(Ok(()))?.sample;
         let play = self.play();
         let after = play.account.resident()?;
         sample.rss_bytes = play.grown_bytes()?;
+        let rss_at_live_peak_bytes = play.rss_at_live_peak_bytes;
         // Code that was faulted in during the replay does not count as the allocator's memory.
         let peak = sample.peak_rss_bytes.saturating_sub(after.file_bytes + before.anonymous_bytes);
-        let Progress { operations, rss_at_live_peak_bytes, .. } = play.progress;
-        let seen = rss_at_phase_ends_bytes.iter().copied().chain([rss_at_live_peak_bytes]);
-        sample.peak_rss_bytes = seen.fold(peak, u64::max);
+        sample.peak_rss_bytes = peak.max(rss_at_live_peak_bytes);
         let released = installed.release.map(|release| {
             release();
             play.grown_bytes()
         });
-        let rss_released_bytes = released.transpose()?;
-        reports.extend((installed.report)().map(|report| format!("after all was freed and given back:\n{report}")));
-        let operations_ns = operations.as_nanos() as u64;
-        Ok(Replayed {
-            sample,
-            operations_ns,
-            rss_at_live_peak_bytes,
-            rss_at_phase_ends_bytes,
-            rss_released_bytes,
-            reports,
-        })
+        Ok(Replayed { sample, rss_at_live_peak_bytes, rss_released_bytes: released.transpose()? })
     }
 }
 
@@ -160,49 +142,41 @@ struct Play {
     peak_at: usize,
     account: Account,
     before: Resident,
-    progress: Progress,
-}
-
-struct Progress {
     /// The next record, and the first record after this section.
     at: usize,
     section_end: usize,
     /// The error that ended the replay.
     failure: Option<anyhow::Error>,
-    operations: Duration,
     rss_at_live_peak_bytes: u64,
 }
 
 impl Play {
     /// Plays the next records of thread `me`, and returns the thread that has the next turn.
     fn turn(&mut self, me: usize) -> usize {
-        let begun = Instant::now();
-        let played = self.steps(me);
-        self.progress.operations += begun.elapsed();
-        played.unwrap_or_else(|error| {
-            self.progress.failure = Some(error);
+        self.steps(me).unwrap_or_else(|error| {
+            self.failure = Some(error);
             DIRECTOR
         })
     }
 
     fn steps(&mut self, me: usize) -> anyhow::Result<usize> {
-        while self.progress.at < self.progress.section_end {
-            let at = self.progress.at;
+        while self.at < self.section_end {
+            let at = self.at;
             let record = &self.records[at];
             if usize::from(record.thread) != me {
                 return Ok(record.thread.into());
             }
             self.step(record).with_context(|| format!("step {} of {}, on thread {me}", at + 1, self.records.len()))?;
             if at == self.peak_at {
-                self.progress.rss_at_live_peak_bytes = self.grown_bytes()?;
+                self.rss_at_live_peak_bytes = self.grown_bytes()?;
             }
-            self.progress.at += 1;
+            self.at += 1;
         }
         Ok(DIRECTOR)
     }
 
     fn step(&mut self, record: &Record) -> anyhow::Result<()> {
-        let (number, size_bytes) = (self.progress.at as u64, record.size_bytes as usize);
+        let (number, size_bytes) = (self.at as u64, record.size_bytes as usize);
         let place = self.blocks.get_mut(record.address as usize).context("the script names a block that it has not")?;
         let unknown = "the script uses a block that is not alive";
         *place = match record.op {

@@ -4,7 +4,8 @@ use super::libraries::Candidate;
 use super::process::{Mark, Ran};
 use super::process_tree::{Mapped, Spent};
 use crate::machine::build_info;
-use crate::measure::process::Failure;
+use crate::measure::arm_runner::{Trial, result_of};
+use crate::measure::rss_watch::highest;
 use crate::protocol::Identity;
 use crate::results::proof::Proof;
 use crate::results::record::{ArmResult, Outcome, RssPoint};
@@ -16,15 +17,6 @@ use std::time::Duration;
 const MAX_POINTS: usize = 400;
 /// Messages of loaders and allocators that refuse a library or a setting.
 const COMPLAINTS: &[&str] = &["ERROR: ld.so: object", "<jemalloc>: "];
-
-/// The place of a run in the schedule.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Trial {
-    /// Number of the round, from 1.
-    pub(super) round: u32,
-    /// Place of the arm in the round, from 0.
-    pub(super) order: u32,
-}
 
 /// An arm and its results.
 pub(super) struct ArmRunner {
@@ -49,19 +41,10 @@ impl ArmRunner {
             peak_is_per_proof: true,
             build: build_info::current(),
         };
-        let result = ArmResult {
-            label: candidate.label.clone(),
-            arm: candidate.arm.clone(),
-            outcome: candidate.trouble.clone().unwrap_or(Outcome::Finished),
-            known_to_fail: None,
-            // An arm that never starts has no identity.
-            identity: candidate.trouble.is_none().then_some(identity),
-            summary: None,
-            samples: Vec::new(),
-            alone: Vec::new(),
-            rss_over_time: Vec::new(),
-            stderr: Vec::new(),
-        };
+        let mut result = result_of(&candidate.label, &candidate.arm);
+        result.outcome = candidate.trouble.clone().unwrap_or(Outcome::Finished);
+        // An arm that never starts has no identity.
+        result.identity = candidate.trouble.is_none().then_some(identity);
         Self { candidate, result, runs: 0, mapped: None }
     }
 
@@ -78,7 +61,9 @@ impl ArmRunner {
             Some(intervals) => self.result.samples.extend(between(&ran.marks, trial, intervals)),
         }
         if self.result.rss_over_time.is_empty() {
-            self.result.rss_over_time = points(&ran.rss_over_time, trial.round);
+            let points = highest(&ran.rss_over_time, MAX_POINTS);
+            let point = |(at_ms, rss_bytes)| RssPoint { round: trial.round, at_ms, rss_bytes };
+            self.result.rss_over_time = points.map(point).collect();
         }
         if let Mapped::In { programs, of } = ran.mapped {
             self.mapped = self.mapped.max(Some((of, programs)));
@@ -118,14 +103,6 @@ impl ArmRunner {
     }
 }
 
-/// The outcome of an arm after a failure.
-pub(super) fn outcome_of(failure: &Failure, trial: Trial) -> Outcome {
-    match failure {
-        Failure::Interrupted => Outcome::Interrupted,
-        failure => Outcome::Failed { round: trial.round, reason: failure.to_string() },
-    }
-}
-
 fn sample(wall: Duration, spent: Spent, rss_bytes: u64, peak_rss_bytes: u64) -> Sample {
     Sample {
         wall_ns: wall.as_nanos() as u64,
@@ -145,13 +122,13 @@ fn sample(wall: Duration, spent: Spent, rss_bytes: u64, peak_rss_bytes: u64) -> 
 fn whole(ran: &Ran, trial: Trial) -> Proof {
     let mut sample = sample(ran.wall, ran.spent, ran.last_rss_bytes, ran.peak_rss_bytes);
     sample.gauges.insert("programs".into(), ran.programs as u64);
-    Proof { process: trial.round - 1, round: trial.round, order: trial.order, byte_seconds: None, sample }
+    Proof { process: trial.process, round: trial.round, order: trial.order, byte_seconds: None, sample }
 }
 
 /// The samples of the first `intervals` intervals between marks. The first interval is cold. Warm intervals are
 /// numbered across all runs.
 fn between(marks: &[Mark], trial: Trial, intervals: usize) -> impl Iterator<Item = Proof> {
-    let process = trial.round - 1;
+    let process = trial.process;
     let warm_each = intervals.saturating_sub(1) as u32;
     (0_u32..).zip(marks.windows(2)).take(intervals).filter_map(move |(index, pair)| {
         let [from, to] = pair else { return None };
@@ -161,15 +138,13 @@ fn between(marks: &[Mark], trial: Trial, intervals: usize) -> impl Iterator<Item
     })
 }
 
-fn points(seen: &[(Duration, u64)], round: u32) -> Vec<RssPoint> {
-    let group_size = seen.len().div_ceil(MAX_POINTS).max(1);
-    let highest = seen.chunks(group_size).filter_map(|chunk| chunk.iter().max_by_key(|(_, bytes)| *bytes));
-    highest.map(|&(at, rss_bytes)| RssPoint { round, at_ms: at.as_millis() as u32, rss_bytes }).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn trial(round: u32) -> Trial {
+        Trial { process: round - 1, round, order: 0, input: 0 }
+    }
 
     fn mark(at_ms: u64) -> Mark {
         let spent = Spent { user_ns: at_ms * 1_000_000, ..Spent::default() };
@@ -181,21 +156,11 @@ mod tests {
     #[test]
     fn the_first_interval_of_a_run_is_cold_and_the_others_are_numbered_over_all_runs() {
         let marks: Vec<_> = [5, 105, 135, 165, 195].map(mark).into();
-        let rounds = |round| -> Vec<_> {
-            between(&marks, Trial { round, order: 0 }, 3).map(|proof| (proof.process, proof.round)).collect()
-        };
+        let rounds =
+            |round| -> Vec<_> { between(&marks, trial(round), 3).map(|proof| (proof.process, proof.round)).collect() };
         assert_eq!(rounds(1), [(0, 0), (0, 1), (0, 2)], "a fourth is not paired with anything");
         assert_eq!(rounds(2), [(1, 0), (1, 3), (1, 4)]);
-        let cold = between(&marks, Trial { round: 1, order: 0 }, 3).next().unwrap().sample;
+        let cold = between(&marks, trial(1), 3).next().unwrap().sample;
         assert_eq!((cold.wall_ns, cold.user_ns, cold.peak_rss_bytes), (100_000_000, 100_000_000, 210));
-    }
-
-    /// A run of an hour must not produce a file of a hundred megabytes, nor lose its peak.
-    #[test]
-    fn a_long_curve_is_thinned_and_keeps_its_peak() {
-        let seen: Vec<_> = (0..10_000).map(|at| (Duration::from_millis(at), if at == 5_003 { 9 } else { 1 })).collect();
-        let points = points(&seen, 1);
-        assert!(points.len() <= MAX_POINTS && points.iter().any(|point| point.rss_bytes == 9), "{}", points.len());
-        assert_eq!(super::points(&seen[..3], 1).len(), 3);
     }
 }

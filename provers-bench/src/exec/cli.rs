@@ -1,8 +1,8 @@
-//! The command `exec`: its options, and the job that they describe.
+//! The command `exec` and its options.
 
 use super::libraries::{self, Named};
 use crate::plan::options::MeasuredArgs;
-use crate::plan::values::whole;
+use crate::plan::values::{seconds, whole};
 use crate::plan::{PRECISE_TIME, UsageError};
 use clap::{ArgMatches, Args, Command, FromArgMatches};
 use regex::bytes::Regex;
@@ -19,41 +19,41 @@ const AFTER: &str = "Allocators are preloaded (LD_PRELOAD) from the libraries th
                      the command fails by itself; 2: wrong usage; 130: interrupted, what was measured is written.";
 
 /// Options of `exec`.
-#[derive(Args, Debug)]
-struct ExecArgs {
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Job {
     /// Runs of the command under each allocator, each in a new process; a verdict needs 6
     #[arg(long, value_name = "N", default_value = "10", value_parser = whole::<u32>(1..=10_000))]
-    rounds: u32,
+    pub(super) rounds: u32,
     /// Comma-separated allocators: glibc, jemalloc, mimalloc and tcmalloc, each also with the suffix -tuned, and
     /// zk-alloc; ratios are to glibc, or to the first one if glibc is not listed
     #[arg(long, value_name = "NAME,...", value_delimiter = ',', default_value = "all")]
-    allocators: Vec<String>,
+    pub(super) allocators: Vec<String>,
     /// Path of libzk_alloc.so, or NAME=PATH for another allocator's library; a new NAME adds an allocator
     #[arg(long, value_name = "[NAME=]PATH", value_parser = libraries::named)]
-    library: Vec<Named>,
+    pub(super) library: Vec<Named>,
     /// Time the intervals between output lines that match, instead of whole runs; the first interval of each run is
     /// cold
     #[arg(long, value_name = "REGEX", value_parser = regex)]
-    each: Option<Regex>,
+    pub(super) each: Option<Regex>,
     /// Command line for sh that must succeed after every run
     #[arg(long, value_name = "COMMAND LINE")]
-    verify: Option<String>,
+    pub(super) verify: Option<String>,
     /// File that every run must write with the same content as the first run; - means standard output
     #[arg(long, value_name = "FILE")]
-    same_output: Option<PathBuf>,
+    pub(super) same_output: Option<PathBuf>,
     /// Longest time for one run [default: 20 times the slowest so far, at least 120 s]
-    #[arg(long, value_name = "SECONDS", value_parser = whole::<u64>(1..=604_800))]
-    timeout: Option<u64>,
+    #[arg(long, value_name = "SECONDS", value_parser = seconds(604_800))]
+    pub(super) timeout: Option<Duration>,
     /// Show which functions take the page faults, and which hold the memory under zk-alloc: two runs, and one page
     #[arg(long, conflicts_with_all = [
         "each", "verify", "same_output", "rounds", "allocators", "until_precise", "max_time", "seed", "json",
     ])]
-    profile: bool,
+    pub(crate) profile: bool,
     #[command(flatten)]
-    measured: MeasuredArgs,
+    pub(super) measured: MeasuredArgs,
     /// The command and its arguments, after --
     #[arg(value_name = "COMMAND", required = true, trailing_var_arg = true, allow_hyphen_values = true)]
-    command: Vec<OsString>,
+    pub(super) command: Vec<OsString>,
 }
 
 /// Parses a regular expression. The error is the last line of the crate's message, which has the reason.
@@ -64,31 +64,9 @@ fn regex(given: &str) -> Result<Regex, String> {
     })
 }
 
-/// The job of a measurement.
-#[derive(Clone, Debug)]
-pub(crate) struct Job {
-    pub(super) command: Vec<OsString>,
-    pub(super) rounds: u32,
-    /// One name for each arm.
-    pub(super) allocators: Vec<String>,
-    pub(super) libraries: Vec<Named>,
-    pub(super) each: Option<Regex>,
-    pub(super) verify: Option<String>,
-    pub(super) same_output: Option<PathBuf>,
-    pub(super) timeout: Option<Duration>,
-    pub(super) precision: Option<f64>,
-    pub(super) max_time: Option<Duration>,
-    pub(super) seed: u64,
-    pub(super) out: Option<PathBuf>,
-    pub(super) json: bool,
-    /// Profile the command instead of measuring it.
-    #[cfg(feature = "profile")]
-    pub(crate) is_profile: bool,
-}
-
 /// The clap command.
 pub(crate) fn command() -> Command {
-    ExecArgs::augment_args(Command::new(NAME))
+    Job::augment_args(Command::new(NAME))
         .about("Runs any command under several allocators in lockstep: would another one help your binary?")
         .override_usage("prove-bench exec [OPTIONS] -- COMMAND [ARGUMENTS]...")
         .after_help(AFTER)
@@ -97,36 +75,15 @@ pub(crate) fn command() -> Command {
 /// The job that `matches` of the command `name` describe; `None` if that is another command.
 pub(crate) fn job(name: &str, matches: &ArgMatches) -> Option<Result<Job, UsageError>> {
     (name == NAME).then(|| {
-        let args = ExecArgs::from_arg_matches(matches);
-        args.map_err(|error| UsageError::Other(error.to_string())).and_then(ExecArgs::job)
-    })
-}
-
-impl ExecArgs {
-    fn job(self) -> Result<Job, UsageError> {
-        if self.profile && !cfg!(feature = "profile") {
+        let job = Job::from_arg_matches(matches).map_err(|error| UsageError::Other(error.to_string()))?;
+        if job.profile && !cfg!(feature = "profile") {
             let text = "this bench was built without its feature profile: `cargo prove-bench exec --profile -- COMMAND` builds it with it";
             return Err(UsageError::Other(text.into()));
         }
-        let measured = self.measured;
-        Ok(Job {
-            allocators: libraries::names(&self.allocators, &self.library)?,
-            command: self.command,
-            rounds: self.rounds,
-            libraries: self.library,
-            each: self.each,
-            verify: self.verify,
-            same_output: self.same_output,
-            timeout: self.timeout.map(Duration::from_secs),
-            precision: measured.until_precise,
-            max_time: measured.max_time.or(measured.until_precise.map(|_| PRECISE_TIME)),
-            seed: measured.seed(),
-            out: measured.out,
-            json: measured.json,
-            #[cfg(feature = "profile")]
-            is_profile: self.profile,
-        })
-    }
+        let mut measured = job.measured;
+        measured.max_time = measured.max_time.or(measured.until_precise.map(|_| PRECISE_TIME));
+        Ok(Job { allocators: libraries::names(&job.allocators, &job.library)?, measured, ..job })
+    })
 }
 
 #[cfg(test)]
@@ -135,7 +92,7 @@ mod tests {
 
     fn asked(line: &str) -> Result<Job, String> {
         let matches = command().try_get_matches_from(line.split_whitespace()).map_err(|error| error.to_string())?;
-        ExecArgs::from_arg_matches(&matches).unwrap().job().map_err(|error| error.to_string())
+        job(NAME, &matches).unwrap().map_err(|error| error.to_string())
     }
 
     /// The measured command's own options must reach it, with `--` before it and without.
@@ -144,7 +101,7 @@ mod tests {
         for line in ["exec --rounds 3 -- sort -n --json file", "exec --rounds 3 sort -n --json file"] {
             let job = asked(line).unwrap();
             assert_eq!(job.command, ["sort", "-n", "--json", "file"]);
-            assert_eq!((job.rounds, job.json), (3, false));
+            assert_eq!((job.rounds, job.measured.json), (3, false));
         }
         assert!(asked("exec --rounds 3").unwrap_err().contains("COMMAND"));
     }

@@ -1,72 +1,21 @@
-//! The allocators that `exec` can start a program with, as data: the library, its package, its settings.
+//! The allocators that `exec` starts a program with: the library on this machine, its package, its settings.
 
-use crate::arms::{self, BASELINE, OURS};
+use crate::arms::{ARMS, Library, OURS, Preload};
 use crate::plan::UsageError;
 use crate::results::record::Outcome;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// An allocator with its settings. Arms have the same names as in the bench of provers, and therefore the same colours.
-struct Preload {
-    name: &'static str,
-    library: Library,
-    environment: &'static [(&'static str, &'static str)],
+/// The arms that `exec` can preload, with their libraries and settings, in the order of tables.
+fn preloads() -> impl Iterator<Item = (&'static str, Preload)> {
+    ARMS.iter().filter_map(|arm| Some((arm.name, arm.preload?)))
 }
 
-/// The library that is loaded before the C library.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Library {
-    /// None: the C library's own functions serve all requests.
-    None,
-    /// A library from the distribution.
-    Packaged { files: &'static [&'static str], debian: &'static str, fedora: &'static str },
-    /// `zk-alloc-preload` of this workspace.
-    Ours,
+/// How `exec` starts the arm `name`.
+fn preload(name: &str) -> Option<Preload> {
+    preloads().find(|(known, _)| *known == name).map(|(_, preload)| preload)
 }
-
-const JEMALLOC: Library =
-    Library::Packaged { files: &["libjemalloc.so.2"], debian: "libjemalloc2", fedora: "jemalloc" };
-const MIMALLOC: Library = Library::Packaged {
-    files: &["libmimalloc.so.3", "libmimalloc.so.2", "libmimalloc.so.2.0"],
-    debian: "libmimalloc2.0",
-    fedora: "mimalloc",
-};
-const TCMALLOC: Library = Library::Packaged {
-    files: &["libtcmalloc_minimal.so.4", "libtcmalloc.so.4"],
-    debian: "libtcmalloc-minimal4",
-    fedora: "gperftools-libs",
-};
-
-/// All allocators, in the order of tables.
-const PRELOADS: &[Preload] = &[
-    Preload { name: BASELINE, library: Library::None, environment: &[] },
-    Preload { name: "glibc-tuned", library: Library::None, environment: &[("GLIBC_TUNABLES", arms::glibc::RETAINS)] },
-    Preload { name: "jemalloc", library: JEMALLOC, environment: &[] },
-    Preload { name: "jemalloc-tuned", library: JEMALLOC, environment: &[("MALLOC_CONF", arms::jemalloc::RETAINS)] },
-    Preload { name: "mimalloc", library: MIMALLOC, environment: &[] },
-    Preload {
-        name: "mimalloc-tuned",
-        library: MIMALLOC,
-        // mimalloc 2.1 and newer read the first two, older versions the others. Each version ignores names that it does
-        // not know.
-        environment: &[
-            ("MIMALLOC_PURGE_DELAY", "-1"),
-            ("MIMALLOC_ALLOW_LARGE_OS_PAGES", "1"),
-            ("MIMALLOC_ALLOW_DECOMMIT", "0"),
-            ("MIMALLOC_LARGE_OS_PAGES", "1"),
-        ],
-    },
-    Preload { name: "tcmalloc", library: TCMALLOC, environment: &[] },
-    Preload {
-        name: "tcmalloc-tuned",
-        library: TCMALLOC,
-        // Variables of gperftools, which is the library that distributions have: it releases nothing, and threads cache
-        // more.
-        environment: &[("TCMALLOC_RELEASE_RATE", "0"), ("TCMALLOC_MAX_TOTAL_THREAD_CACHE_BYTES", "268435456")],
-    },
-    Preload { name: OURS, library: Library::Ours, environment: &[] },
-];
 
 /// The variable that names libraries to the loader.
 pub(super) const PRELOAD: &str = "LD_PRELOAD";
@@ -121,7 +70,7 @@ pub(crate) fn named(given: &str) -> Result<Named, String> {
 /// Returns one name for each arm that `given` selects; a name may occur twice. The names of `libraries` are valid as
 /// well.
 pub(super) fn names(given: &[String], libraries: &[Named]) -> Result<Vec<String>, UsageError> {
-    let known: Vec<_> = PRELOADS.iter().map(|preload| preload.name.to_owned()).collect();
+    let known: Vec<_> = preloads().map(|(name, _)| name.to_owned()).collect();
     let added = libraries.iter().map(|named| named.name.clone()).filter(|name| !known.contains(name));
     let known: Vec<_> = known.iter().cloned().chain(added).collect();
     let mut names = Vec::new();
@@ -160,10 +109,10 @@ pub(super) fn candidates(
 }
 
 fn candidate(name: &str, libraries: &[Named], ours: &impl Fn() -> Result<PathBuf, String>) -> Candidate {
-    let preload = PRELOADS.iter().find(|preload| preload.name == name);
+    let preload = preload(name);
     let library = preload.map(|preload| preload.library);
     let serves = |named: &&Named| {
-        let of = PRELOADS.iter().find(|preload| preload.name == named.name);
+        let of = self::preload(&named.name);
         named.name == name || of.is_some_and(|of| of.library != Library::None && Some(of.library) == library)
     };
     let found = match (libraries.iter().find(serves), library) {
@@ -228,8 +177,7 @@ impl Candidate {
     /// The library's file name. A packaged library has a name that its package provides for programs.
     pub(super) fn file(&self) -> Option<String> {
         let path = self.library.as_ref()?;
-        let preload = PRELOADS.iter().find(|preload| preload.name == self.arm);
-        if let Some(Library::Packaged { files, .. }) = preload.map(|preload| preload.library) {
+        if let Some(Library::Packaged { files, .. }) = preload(&self.arm).map(|preload| preload.library) {
             let is_it = |file: &&&str| path.with_file_name(file).canonicalize().is_ok_and(|found| found == *path);
             if let Some(file) = files.iter().find(is_it) {
                 return Some((*file).to_owned());
@@ -300,14 +248,6 @@ pub(crate) mod tests {
 
     fn owned(names: &[&str]) -> Vec<String> {
         names.iter().map(|name| (*name).to_owned()).collect()
-    }
-
-    /// A reader would take an arm with a different name and colour than among provers for another allocator.
-    #[test]
-    fn arms_have_the_names_of_the_bench_of_provers() {
-        for preload in PRELOADS {
-            assert!(arms::named(preload.name).is_some(), "{}", preload.name);
-        }
     }
 
     #[test]

@@ -57,7 +57,8 @@ pub(super) struct Ran {
     pub(super) peak_rss_bytes: u64,
     /// Resident memory at the last look that found a process.
     pub(super) last_rss_bytes: u64,
-    pub(super) rss_over_time: Vec<(Duration, u64)>,
+    /// Milliseconds since the start, and resident bytes at that time.
+    pub(super) rss_over_time: Vec<(u32, u64)>,
     pub(super) marks: Vec<Mark>,
     pub(super) mapped: Mapped,
     /// Files of allocators that were seen mapped.
@@ -172,7 +173,7 @@ struct Watch<'a> {
     started: Instant,
     tree: ProcessTree<'a>,
     exited: Exited,
-    seen: Vec<(Duration, u64)>,
+    seen: Vec<(u32, u64)>,
     marks: Vec<Mark>,
 }
 
@@ -213,13 +214,13 @@ impl Watch<'_> {
 
     fn look(&mut self) {
         let bytes = self.tree.look();
-        self.seen.push((self.started.elapsed(), bytes));
+        self.seen.push((self.started.elapsed().as_millis() as u32, bytes));
     }
 
     fn mark(&mut self, at: Instant) {
         self.look();
         let at = at - self.started;
-        let since = self.marks.last().map_or(Duration::ZERO, |mark| mark.at);
+        let since = self.marks.last().map_or(0, |mark| mark.at.as_millis() as u32);
         let recent = self.seen.iter().rev().take_while(|(at, _)| *at >= since).map(|(_, bytes)| *bytes);
         let peak_rss_bytes = recent.max().unwrap_or(0);
         // A program may end right after its last line.

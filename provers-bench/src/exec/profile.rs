@@ -9,11 +9,10 @@ use super::session::{InheritedEnvironment, candidates};
 use super::target::Target;
 use crate::arms::OURS;
 use crate::measure::interrupt::Interrupt;
-use crate::measure::process::Failure;
 use crate::protocol::functions::{function_of, short};
 use crate::report::{self, FaultsPage};
 use crate::results::format;
-use anyhow::{Context, anyhow, bail};
+use anyhow::{Context, bail};
 use comfy_table::presets::UTF8_FULL_CONDENSED;
 use comfy_table::{CellAlignment, ContentArrangement, Table};
 use nix::unistd::{SysconfVar, sysconf};
@@ -30,13 +29,13 @@ const OURS_FOLDER: &str = "under-zk-alloc";
 /// The rows of the table.
 const MOST: usize = 10;
 
-/// Runs the command twice, and returns the text for stdout; `None` if the user stopped it.
-pub(crate) fn profile(job: &Job, interrupt: &Interrupt) -> anyhow::Result<Option<String>> {
+/// Runs the command twice, and returns the text for stdout.
+pub(crate) fn profile(job: &Job, interrupt: &Interrupt) -> anyhow::Result<String> {
     let target = Target::of(job.command.first().map_or("".as_ref(), |word| word.as_os_str()))?;
     let inherited = InheritedEnvironment::observe();
     let name = target.name();
     process_tree::adopt_orphans()?;
-    let (folder, _) = crate::run::new_folder(job.out.as_deref(), &format!("profile-{name}"))?;
+    let (folder, _) = crate::run::new_folder(job.measured.out.as_deref(), &format!("profile-{name}"))?;
     let folder = folder.canonicalize().with_context(|| format!("cannot find {}", folder.display()))?;
     let run = |environment: &[(String, String)], library: Option<&Path>| {
         let task = Task {
@@ -48,14 +47,11 @@ pub(crate) fn profile(job: &Job, interrupt: &Interrupt) -> anyhow::Result<Option
             hashes_stdout: false,
             limit: job.timeout,
         };
-        match process::run(&task, interrupt) {
-            Err(Failure::Interrupted) => Ok(None),
-            ran => ran.map(Some).map_err(|failure| anyhow!("{name} failed: {failure}")),
-        }
+        process::run(&task, interrupt).with_context(|| format!("{name} failed"))
     };
     eprintln!("{name}: once as it is");
     let faults = Faults::begin()?;
-    let Some(own) = run(&[], None)? else { return Ok(None) };
+    let own = run(&[], None)?;
     let sampled = faults.end()?;
     let page_bytes = sysconf(SysconfVar::PAGE_SIZE)?.and_then(|bytes| u64::try_from(bytes).ok()).unwrap_or(4096);
     let Some((raw, share)) = sampled.largest(page_bytes) else {
@@ -79,7 +75,7 @@ pub(crate) fn profile(job: &Job, interrupt: &Interrupt) -> anyhow::Result<Option
             let mut environment = candidate.variables();
             let place = folder.join(OURS_FOLDER);
             environment.push(("ZK_ALLOC_PROFILE".into(), place.display().to_string()));
-            let Some(ran) = run(&environment, candidate.library.as_deref())? else { return Ok(None) };
+            let ran = run(&environment, candidate.library.as_deref())?;
             Some((ran, largest(&place)))
         }
     };
@@ -96,7 +92,7 @@ pub(crate) fn profile(job: &Job, interrupt: &Interrupt) -> anyhow::Result<Option
     let path = folder.join(PAGE);
     fs::write(&path, report::faults_page(&page)).with_context(|| format!("cannot write {}", path.display()))?;
     let facts = page.facts.iter().map(|fact| format!("{fact}\n")).collect::<String>();
-    Ok(Some(format!("{facts}\n{}\n\n{}\n", table(page.functions), path.display())))
+    Ok(format!("{facts}\n{}\n\n{}\n", table(page.functions), path.display()))
 }
 
 /// Our library, as an arm.

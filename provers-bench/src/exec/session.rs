@@ -2,7 +2,7 @@
 //! result is a table, the advice, and the run's files.
 
 use super::advice;
-use super::arm_runner::{ArmRunner, Trial, outcome_of};
+use super::arm_runner::ArmRunner;
 use super::cli::Job;
 use super::libraries::{self, Candidate, OUR_FILE, OUR_PACKAGE, PRELOAD};
 use super::output::{self, SameOutput};
@@ -11,6 +11,7 @@ use super::process_tree;
 use super::target::{self, Target};
 use crate::arms::BASELINE;
 use crate::machine::Machine;
+use crate::measure::arm_runner::{Trial, outcome_of};
 use crate::measure::binaries;
 use crate::measure::interrupt::Interrupt;
 use crate::measure::process::Failure;
@@ -42,7 +43,7 @@ pub(crate) fn run(job: &Job, interrupt: &Interrupt) -> anyhow::Result<Run> {
     process_tree::adopt_orphans()?;
     let machine = Machine::observe();
     let name = target.name();
-    let (folder, run_name) = crate::run::new_folder(job.out.as_deref(), &format!("exec-{name}"))?;
+    let (folder, run_name) = crate::run::new_folder(job.measured.out.as_deref(), &format!("exec-{name}"))?;
     let samples = SampleLog::create(&folder, run_name.clone())?;
     let mut session = Session::new(job, &name, &candidates, inherited, samples, interrupt);
     if let Err(error) = session.rehearse() {
@@ -53,7 +54,7 @@ pub(crate) fn run(job: &Job, interrupt: &Interrupt) -> anyhow::Result<Run> {
     let ended = session.rounds()?;
     let Session { progress, runners, baseline, remarks, .. } = session;
     let mut arms: Vec<_> = runners.into_iter().map(|runner| runner.result).collect();
-    record::summarise(&mut arms, baseline, job.seed);
+    record::summarise(&mut arms, baseline, job.measured.seed);
     let workload = WorkloadResult {
         workload: name.clone(),
         about: libraries::command_line(&job.command),
@@ -70,7 +71,7 @@ pub(crate) fn run(job: &Job, interrupt: &Interrupt) -> anyhow::Result<Run> {
         run: run_name,
         prover: name,
         command_line: env::args().collect(),
-        seed: job.seed,
+        seed: job.measured.seed,
         rounds: job.rounds,
         threads: 0,
         concurrent: Concurrent::default(),
@@ -80,13 +81,13 @@ pub(crate) fn run(job: &Job, interrupt: &Interrupt) -> anyhow::Result<Run> {
         interrupted: interrupt.is_raised(),
         advice: None,
     };
-    run.advice = Some(advice::of(&run, &workload, &candidates, &job.command, &remarks));
+    run.advice = Some(advice::of(&workload, job.measured.seed, &candidates, &job.command, &remarks));
     run.workloads.push(workload);
     report::write(&folder, &run)?;
     progress.finish();
     let section = |workload| report::section(&run, workload, Style::Terminal);
     let table = run.workloads.iter().map(section).collect::<String>();
-    crate::run::conclude(&run, &folder, job.json, &report::with_advice(&run, &table, Style::Terminal))?;
+    crate::run::conclude(&run, &folder, job.measured.json, &report::with_advice(&run, &table, Style::Terminal))?;
     Ok(run)
 }
 
@@ -99,7 +100,7 @@ pub(super) fn candidates(job: &Job, preloaded: &str) -> Vec<Candidate> {
             installed.ok_or_else(|| format!("{error:#}, and --library PATH names one that lies elsewhere"))
         })
     };
-    libraries::candidates(&job.allocators, &job.libraries, preloaded, ours)
+    libraries::candidates(&job.allocators, &job.library, preloaded, ours)
 }
 
 /// Lowest time limit of a run.
@@ -213,9 +214,9 @@ impl<'a> Session<'a> {
     }
 
     pub(super) fn rounds(&mut self) -> anyhow::Result<Ended> {
-        let deadline = self.job.max_time.map(|time| Instant::now() + time);
-        let schedule = Schedule::of_runs(self.job.rounds, self.job.precision, deadline);
-        let mut randomness = StdRng::seed_from_u64(self.job.seed);
+        let deadline = self.job.measured.max_time.map(|time| Instant::now() + time);
+        let schedule = Schedule::of_runs(self.job.rounds, self.job.measured.until_precise, deadline);
+        let mut randomness = StdRng::seed_from_u64(self.job.measured.seed);
         let mut round = 0;
         let ended = loop {
             if self.interrupt.is_raised() {
@@ -224,7 +225,7 @@ impl<'a> Session<'a> {
             if !self.runners.iter().any(ArmRunner::takes_part) {
                 break Ended::NoArms;
             }
-            let widest = || record::widest_interval(&self.arms(), self.baseline, self.job.seed);
+            let widest = || record::widest_interval(&self.arms(), self.baseline, self.job.measured.seed);
             if let Some(ended) = schedule.ends_after(round, widest) {
                 break ended;
             }
@@ -262,7 +263,7 @@ impl<'a> Session<'a> {
             if self.interrupt.is_raised() {
                 return Ok(());
             }
-            let trial = Trial { round, order: place as u32 };
+            let trial = Trial { process: round - 1, round, order: place as u32, input: 0 };
             let label = self.runners[index].candidate.label.clone();
             self.progress.proving(&what, &label);
             match self.trial(index, trial) {

@@ -7,7 +7,6 @@ mod touch;
 use crate::machine::memory;
 use crate::plan::UsageError;
 use crate::plan::values::whole;
-use advice::Setting;
 use clap::{ArgMatches, Args, Command, FromArgMatches};
 use comfy_table::presets::UTF8_FULL_CONDENSED;
 use comfy_table::{CellAlignment, ContentArrangement, Table};
@@ -21,29 +20,22 @@ const NAME: &str = "host";
 const TOUCHED_BYTES: u64 = 256 << 20;
 const HUGE_BYTES: u64 = 2 << 20;
 
-/// Options of `host`.
+/// The job of the command.
 #[derive(Args, Debug)]
-struct HostArgs {
+pub(crate) struct Job {
     /// Seconds to idle before each cold measurement; a kernel reports free memory to a hypervisor after 2
     #[arg(long, value_name = "SECONDS", default_value = "4", value_parser = whole::<u64>(0..=600))]
     idle: u64,
 }
 
-/// The job of the command.
-#[derive(Debug)]
-pub(crate) struct Job {
-    idle: Duration,
-}
-
 pub(crate) fn command() -> Command {
-    HostArgs::augment_args(Command::new(NAME))
+    Job::augment_args(Command::new(NAME))
         .about("What memory costs on this machine, and the settings that follow; takes less than 30 s")
         .after_help("Exit code 0: measured; 1: memory could not be mapped; 2: wrong usage.")
 }
 
 pub(crate) fn job(name: &str, matches: &ArgMatches) -> Option<Result<Job, UsageError>> {
-    let arguments = || HostArgs::from_arg_matches(matches).map_err(|error| UsageError::Other(error.to_string()));
-    (name == NAME).then(|| Ok(Job { idle: Duration::from_secs(arguments()?.idle) }))
+    (name == NAME).then(|| Job::from_arg_matches(matches).map_err(|error| UsageError::Other(error.to_string())))
 }
 
 /// Measures, and returns the text to print.
@@ -51,14 +43,14 @@ pub(crate) fn run(job: &Job) -> anyhow::Result<String> {
     let host = Host::observe();
     let room = memory::available_bytes().unwrap_or(TOUCHED_BYTES * 10) / 10;
     let bytes = (room.clamp(HUGE_BYTES, TOUCHED_BYTES) / HUGE_BYTES * HUGE_BYTES) as usize;
-    let touches = touches(bytes, job.idle)?;
+    let idle = Duration::from_secs(job.idle);
+    let touches = touches(bytes, idle)?;
     let mut counts: Vec<usize> = (0..).map(|log2| 1 << log2).take_while(|&threads| threads < host.cores).collect();
     counts.push(host.cores);
     let rates = counts.into_iter().map(|threads| Ok((threads, touch::faults_a_second(threads, bytes)?)));
     let rates = rates.collect::<anyhow::Result<Vec<_>>>()?;
     let settings = advice::settings(&host, &touches);
-    Ok([host.line(), cost_table(&touches, job.idle), rate_table(&rates), fact_table(&host), text(&settings)]
-        .join("\n\n"))
+    Ok([host.line(), cost_table(&touches, idle), rate_table(&rates), fact_table(&host), text(&settings)].join("\n\n"))
 }
 
 /// The cost of each kind of page that the kernel has.
@@ -117,10 +109,10 @@ fn table(header: [String; 3], rows: impl IntoIterator<Item = [String; 3]>, align
 }
 
 /// The settings as lines of a shell, each under its reason.
-fn text(settings: &[Setting]) -> String {
+fn text(settings: &[(String, String)]) -> String {
     if settings.is_empty() {
         return "The defaults fit this host: nothing to set.\n".into();
     }
-    let said = settings.iter().map(|setting| format!("# {}\n{}\n", setting.reason, setting.lines.join("\n")));
+    let said = settings.iter().map(|(reason, lines)| format!("# {reason}\n{lines}\n"));
     format!("Settings for this host:\n\n{}", said.collect::<Vec<_>>().join("\n"))
 }

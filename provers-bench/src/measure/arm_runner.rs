@@ -45,18 +45,8 @@ impl Trial {
 
 impl<'a> ArmRunner<'a> {
     pub(crate) fn new(contestant: &'a Contestant, expected: u64) -> Self {
-        let result = ArmResult {
-            label: contestant.label.clone(),
-            arm: contestant.arm.name.into(),
-            outcome: Outcome::Finished,
-            known_to_fail: contestant.arm.known_to_fail.map(str::to_owned),
-            identity: None,
-            summary: None,
-            samples: Vec::new(),
-            alone: Vec::new(),
-            rss_over_time: Vec::new(),
-            stderr: Vec::new(),
-        };
+        let mut result = result_of(&contestant.label, contestant.arm.name);
+        result.known_to_fail = contestant.arm.known_to_fail.map(str::to_owned);
         Self { contestant, result, expected, child: None, made: 0 }
     }
 
@@ -203,6 +193,22 @@ impl<'a> ArmRunner<'a> {
         let Some(child) = self.child.take() else { return Ok(()) };
         self.result.stderr = child.finish().map_err(|failure| outcome_of(&failure, last))?;
         Ok(())
+    }
+}
+
+/// The result of an arm before its first proof.
+pub(crate) fn result_of(label: &str, arm: &str) -> ArmResult {
+    ArmResult {
+        label: label.into(),
+        arm: arm.into(),
+        outcome: Outcome::Finished,
+        known_to_fail: None,
+        identity: None,
+        summary: None,
+        samples: Vec::new(),
+        alone: Vec::new(),
+        rss_over_time: Vec::new(),
+        stderr: Vec::new(),
     }
 }
 

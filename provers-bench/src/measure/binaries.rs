@@ -2,6 +2,7 @@
 //! started builds the arms first.
 
 use super::interrupt::Interrupt;
+use super::process::Failure;
 use crate::machine::build_info;
 use crate::plan::Contestant;
 use anyhow::{Context, bail};
@@ -15,13 +16,10 @@ use std::process::Command;
 use std::time::SystemTime;
 
 /// Returns the folder with the binaries of `contestants`. If cargo started this process, builds them first. Fails if a
-/// binary is missing or older than its sources. Returns `None` if the user stopped the build.
-pub(crate) fn folder(contestants: &[Contestant], interrupt: &Interrupt) -> anyhow::Result<Option<PathBuf>> {
-    match up_to_date(contestants) {
-        // Ctrl-C also ends cargo.
-        Err(_) if interrupt.is_raised() => Ok(None),
-        folder => folder.map(Some),
-    }
+/// binary is missing or older than its sources. The error is [`Failure::Interrupted`] if the user stopped the build.
+pub(crate) fn folder(contestants: &[Contestant], interrupt: &Interrupt) -> anyhow::Result<PathBuf> {
+    // Ctrl-C also ends cargo.
+    up_to_date(contestants).map_err(|error| if interrupt.is_raised() { Failure::Interrupted.into() } else { error })
 }
 
 fn up_to_date(contestants: &[Contestant]) -> anyhow::Result<PathBuf> {

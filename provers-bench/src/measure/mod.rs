@@ -16,6 +16,6 @@ pub(crate) mod interrupt;
 pub(crate) mod lockstep;
 pub(crate) mod process;
 pub(crate) mod progress;
-mod rss_watch;
+pub(crate) mod rss_watch;
 pub(crate) mod schedule;
 mod slots;

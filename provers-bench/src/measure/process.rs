@@ -1,8 +1,10 @@
 //! The driver's side of one child: starts it, sends requests, applies time limits, ends it.
 
 use crate::measure::interrupt::Interrupt;
+use crate::plan::SizedWorkload;
 use crate::protocol::{Identity, Replayed, Reply, Request, line};
 use crate::sample::Sample;
+use crate::together::Concurrent;
 use nix::sys::signal::Signal;
 use std::collections::VecDeque;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -200,6 +202,39 @@ impl Drop for ChildProcess {
     fn drop(&mut self) {
         self.kill();
     }
+}
+
+/// Longest wait for a proof or a replay outside of a run. No earlier time exists to derive a limit from.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(3600);
+
+/// Makes `proofs` proofs in a child of its own, outside of a run, and tells the user of each.
+pub(crate) fn prove(
+    binary: &Path,
+    environment: &[(String, String)],
+    (arm, prover, workload): (&str, &str, SizedWorkload),
+    proofs: u32,
+    interrupt: &Interrupt,
+) -> Result<(), Failure> {
+    let mut child = ChildProcess::start(binary, environment, interrupt)?;
+    let setup = Request::Setup {
+        arm: arm.into(),
+        prover: prover.into(),
+        workload: workload.spec.name.into(),
+        log_rows: workload.log_rows,
+        concurrent: Concurrent::default(),
+        requires: Vec::new(),
+        stack_bytes: 0,
+    };
+    child.set_up(&setup, PATIENCE)?;
+    for round in 0..proofs {
+        let number = round + 1;
+        let (sample, refusal) = child.prove(round, u64::from(round), PATIENCE)?;
+        if let Some(reason) = refusal {
+            return Err(Failure::Workload(format!("proof {number} was refused: {reason}")));
+        }
+        eprintln!("proof {number} of {proofs}: verified, {:.1} s", sample.wall_ns as f64 / 1e9);
+    }
+    child.finish().map(drop)
 }
 
 fn forward_lines(stdout: impl Read, events: &Sender<Event>) {

@@ -59,14 +59,14 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     workloads: Vec<String>,
     /// Longest wait for one proof and its verification [default: 120 s, more for large sizes and slow proofs]
-    #[arg(long, value_name = "SECONDS", value_parser = whole::<u64>(1..=86_400))]
-    timeout: Option<u64>,
+    #[arg(long, value_name = "SECONDS", value_parser = values::seconds(86_400))]
+    timeout: Option<Duration>,
     #[command(flatten)]
     measured: MeasuredArgs,
 }
 
 /// Options of every measurement in rounds.
-#[derive(Args, Debug)]
+#[derive(Args, Clone, Debug)]
 pub(crate) struct MeasuredArgs {
     /// Add rounds until every interval is at most this wide, in percent of the baseline's time
     #[arg(long, value_name = "P%", value_parser = values::percentage)]
@@ -76,22 +76,16 @@ pub(crate) struct MeasuredArgs {
     #[arg(long, value_name = "TIME", value_parser = values::time)]
     pub(crate) max_time: Option<Duration>,
     /// Seed of the order, inputs and resampling; recorded with the result [default: random]
-    #[arg(long, value_name = "N", value_parser = whole::<u64>(0..=u64::MAX))]
-    seed: Option<u64>,
+    // A 32-bit seed stays exact in every JSON reader.
+    #[arg(long, value_name = "N", default_value_t = rand::random::<u32>().into(), hide_default_value = true,
+        value_parser = whole::<u64>(0..=u64::MAX))]
+    pub(crate) seed: u64,
     /// Create the run's folder in DIR [default: prove-bench in cargo's target directory]
     #[arg(long, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,
     /// Print the whole result as JSON instead of tables
     #[arg(long)]
     pub(crate) json: bool,
-}
-
-impl MeasuredArgs {
-    /// The given seed, or a random one.
-    pub(crate) fn seed(&self) -> u64 {
-        // A 32-bit seed stays exact in every JSON reader.
-        self.seed.unwrap_or_else(|| u64::from(rand::random::<u32>()))
-    }
 }
 
 impl RunArgs {
@@ -144,8 +138,8 @@ impl RunArgs {
             precision: self.measured.until_precise,
             max_time: self.measured.max_time,
             threads,
-            seed: self.measured.seed(),
-            timeout: self.timeout.map(Duration::from_secs),
+            seed: self.measured.seed,
+            timeout: self.timeout,
             out: self.measured.out,
             json: self.measured.json,
         })

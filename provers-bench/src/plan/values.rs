@@ -60,6 +60,11 @@ where
     }
 }
 
+/// Parses whole seconds, at most `most`.
+pub(crate) fn seconds(most: u64) -> impl Fn(&str) -> Result<Duration, String> + Clone + Send + Sync + 'static {
+    move |given| whole(1..=most)(given).map(Duration::from_secs)
+}
+
 /// Parses `2%` or `2` as 0.02.
 pub(crate) fn percentage(given: &str) -> Result<f64, String> {
     let number = given.strip_suffix('%').unwrap_or(given).parse().ok();

@@ -11,27 +11,23 @@
 mod replay;
 mod script;
 
-pub(crate) use replay::Interrupted;
-
 use crate::arms::Arm;
 use crate::child::recorder::{MIN_BYTES, PATH, TITLE};
 use crate::measure::binaries;
 use crate::measure::interrupt::Interrupt;
-use crate::measure::process::{ChildProcess, Failure};
+use crate::measure::process;
 use crate::plan::values::bytes;
 use crate::plan::{self, Contestant, Size, SizedWorkload, UsageError};
-use crate::protocol::{Request, records};
-use crate::together::Concurrent;
+use crate::protocol::records;
 use crate::workloads::Prover;
-use anyhow::{Context, ensure};
+use anyhow::Context;
 use clap::{ArgMatches, Args, Command, FromArgMatches};
-use replay::{PATIENCE, ReplayArgs};
+use replay::ReplayArgs;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The recorder. It is not an arm of the bench, because its times mean nothing.
 static RECORDER: Arm = Arm::new("recorder", "record");
-const INTERRUPTED: Interrupted = Interrupted("the trace that was being recorded is lost");
 
 /// Options of `record`.
 #[derive(Args, Debug)]
@@ -116,7 +112,7 @@ pub(crate) fn run(job: &Job) -> anyhow::Result<(String, bool)> {
 fn record(prover: &Prover, workloads: &[SizedWorkload], args: &RecordArgs) -> anyhow::Result<String> {
     let interrupt = Interrupt::on_signals()?;
     let recorder = Contestant { label: RECORDER.name.into(), arm: &RECORDER };
-    let folder = binaries::folder(&[recorder], &interrupt)?.ok_or(INTERRUPTED)?;
+    let folder = binaries::folder(&[recorder], &interrupt)?;
     let out = args.out.clone().unwrap_or_else(|| binaries::measured_folder(&folder).join("traces"));
     fs::create_dir_all(&out).with_context(|| format!("cannot create {}", out.display()))?;
     // The child may use another working directory, so the path must be absolute.
@@ -149,27 +145,8 @@ fn record_one(
         (MIN_BYTES.to_owned(), args.min_bytes.to_string()),
     ];
     environment.extend(threads.map(|threads| ("RAYON_NUM_THREADS".to_owned(), threads)));
-    let failed = |failure: Failure| match failure {
-        Failure::Interrupted => INTERRUPTED.into(),
-        failure => anyhow::Error::new(failure).context(format!("{sized} was not recorded")),
-    };
-    let mut child = ChildProcess::start(binary, &environment, interrupt).map_err(failed)?;
-    let setup = Request::Setup {
-        arm: RECORDER.name.into(),
-        prover: prover.into(),
-        workload: workload.spec.name.into(),
-        log_rows: workload.log_rows,
-        concurrent: Concurrent::default(),
-        requires: Vec::new(),
-        stack_bytes: 0,
-    };
-    child.set_up(&setup, PATIENCE).map_err(failed)?;
-    for proof in 1..=proofs {
-        let (sample, refusal) = child.prove(proof, u64::from(proof), PATIENCE).map_err(failed)?;
-        ensure!(refusal.is_none(), "{sized}: proof {proof} was refused: {}", refusal.unwrap_or_default());
-        eprintln!("proof {proof} of {proofs}: verified, {:.1} s", sample.wall_ns as f64 / 1e9);
-    }
-    child.finish().map_err(failed)?;
+    process::prove(binary, &environment, (RECORDER.name, prover, *workload), proofs, interrupt)
+        .with_context(|| format!("{sized} was not recorded"))?;
     let trace = records::read(path)?;
     eprintln!("{} records, {} lost: {}", trace.records.len(), trace.header.lost, path.display());
     Ok(())

@@ -6,7 +6,7 @@ use crate::machine::memory;
 use crate::measure::arm_runner;
 use crate::measure::binaries;
 use crate::measure::interrupt::Interrupt;
-use crate::measure::process::{ChildProcess, Failure};
+use crate::measure::process::{ChildProcess, Failure, PATIENCE};
 use crate::plan::Contestant;
 use crate::plan::values::bytes;
 use crate::protocol::records::{self, Header};
@@ -17,15 +17,6 @@ use clap::Args;
 use comfy_table::presets::ASCII_MARKDOWN;
 use comfy_table::{CellAlignment, ContentArrangement, Table};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
-
-/// Longest wait for one proof or one replay. No earlier time exists to derive a limit from.
-pub(super) const PATIENCE: Duration = Duration::from_secs(3600);
-
-/// The user stopped a command. The text says what is lost.
-#[derive(Debug, thiserror::Error)]
-#[error("interrupted: {0}")]
-pub(crate) struct Interrupted(pub(super) &'static str);
 
 /// Options of `replay`.
 #[derive(Args, Debug)]
@@ -42,12 +33,7 @@ pub(crate) struct ReplayArgs {
     /// Replays under each allocator, each in its own process; figures are medians
     #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: u32,
-    /// Show zk-alloc's own report for the end of each phase
-    #[arg(long)]
-    verbose: bool,
 }
-
-const INTERRUPTED: Interrupted = Interrupted("what was replayed is lost");
 
 /// Replays every trace under every arm. Returns the tables, and whether an arm failed that is not known to fail.
 pub(super) fn replay(contestants: &[Contestant], args: &ReplayArgs) -> anyhow::Result<(String, bool)> {
@@ -56,7 +42,7 @@ pub(super) fn replay(contestants: &[Contestant], args: &ReplayArgs) -> anyhow::R
         records::open(path).context("nothing was replayed")?;
     }
     let interrupt = Interrupt::on_signals()?;
-    let folder = binaries::folder(contestants, &interrupt)?.ok_or(INTERRUPTED)?;
+    let folder = binaries::folder(contestants, &interrupt)?;
     let (mut text, mut failed) = (String::new(), false);
     for path in &args.traces {
         let trace = records::read(path)?;
@@ -69,16 +55,16 @@ pub(super) fn replay(contestants: &[Contestant], args: &ReplayArgs) -> anyhow::R
         let mut rows: Vec<_> = contestants.iter().map(Row::new).collect();
         for round in 1..=args.rounds {
             for row in rows.iter_mut().filter(|row| row.failure.is_none()) {
+                eprintln!("round {round} of {}: {}", args.rounds, row.contestant.label);
                 match row.replay(&folder, &file.0, &script, &interrupt) {
                     Ok(()) => {}
-                    Err(Failure::Interrupted) => return Err(INTERRUPTED.into()),
+                    Err(Failure::Interrupted) => return Err(Failure::Interrupted.into()),
                     Err(failure) => row.failure = Some(failure.to_string()),
                 }
-                eprintln!("round {round} of {}: {}", args.rounds, row.progress());
             }
         }
         failed |= rows.iter().any(|row| row.failure.is_some() && row.contestant.arm.known_to_fail.is_none());
-        text += &format!("{}\n\n", tables(&trace.header, min_bytes, &script, &rows, args.verbose));
+        text += &format!("{}\n\n", table(&trace.header, min_bytes, &script, &rows));
     }
     Ok((text, failed))
 }
@@ -149,19 +135,6 @@ impl<'a> Row<'a> {
         broken.map_or(Ok(()), |reason| Err(Failure::Workload(reason)))
     }
 
-    /// The last replay, in a line.
-    fn progress(&self) -> String {
-        let label = &self.contestant.label;
-        match (&self.failure, self.replays.last()) {
-            (Some(reason), _) => format!("{label} FAILED: {reason}"),
-            (None, Some(Replayed { sample, .. })) => {
-                let (peak_mib, wall_s) = (sample.peak_rss_bytes as f64 / MIB, sample.wall_ns as f64 / 1e9);
-                format!("{label}: peak RSS {peak_mib:.1} MiB, {wall_s:.2} s")
-            }
-            (None, None) => format!("{label}: not replayed"),
-        }
-    }
-
     /// The median over the replays, as a number of `unit`s with so many digits. A dash if one of them lacks the figure
     /// or the arm failed.
     fn median(&self, unit: f64, digits: usize, figure: impl Fn(&Replayed) -> Option<u64>) -> String {
@@ -187,40 +160,34 @@ impl<'a> Row<'a> {
             self.median(1.0, 0, |replay| counter(replay, "system_calls")),
             self.median(1.0, 0, |replay| Some(replay.sample.minflt)),
             self.median(1e9, 2, |replay| Some(replay.sample.wall_ns)),
-            self.median(1e9, 2, |replay| Some(replay.operations_ns)),
         ]
     }
 
-    /// Notes on the arm, each in a line: its failure, its settings, and its reports.
-    fn notes(&self, is_verbose: bool) -> String {
+    /// Notes on the arm, each in a line: its failure, and its settings.
+    fn notes(&self) -> String {
         let (label, arm) = (&self.contestant.label, self.contestant.arm);
         let known = arm.known_to_fail.map_or_else(String::new, |why| format!(" (known to fail: {why})"));
         let failed = self.failure.iter().map(|reason| format!("\n{label}: FAILED: {reason}{known}"));
         // Settings that the arm brings itself are not reported.
         let is_own = |setting: &str| arm.environment.iter().any(|(name, value)| setting == format!("{name}={value}"));
         let found = self.settings.iter().filter(|setting| !is_own(setting));
-        let settings = found.map(|setting| format!("\n{label}: {setting} was set"));
-        let reports = self.replays.last().into_iter().filter(|_| is_verbose).flat_map(|replay| &replay.reports);
-        failed.chain(settings).chain(reports.map(|report| format!("\n\n{label}, {report}"))).collect()
+        failed.chain(found.map(|setting| format!("\n{label}: {setting} was set"))).collect()
     }
 }
 
 const MIB: f64 = 1048576.0;
+const COLUMNS: &str = "allocator|peak RSS / live peak|peak RSS MiB|live peak MiB|RSS at live peak MiB|\
+                       RSS after all frees MiB|after release() MiB|overflow MiB|system calls|minor faults|wall s";
 
-/// The tables of one trace as Markdown, without a final line break: one with a row per arm, one with a row per phase.
-fn tables(header: &Header, min_bytes: u64, script: &Script, rows: &[Row<'_>], is_verbose: bool) -> String {
-    let arms = markdown(
-        "allocator|peak RSS / live peak|peak RSS MiB|live peak MiB|RSS at live peak MiB|RSS after all frees MiB|\
-         after release() MiB|overflow MiB|system calls|minor faults|wall s|operations s",
-        rows.iter().map(|row| row.cells(script.live_peak_bytes)),
-    );
-    let labels: String = rows.iter().map(|row| format!("|{} RSS MiB", row.contestant.label)).collect();
-    let phase_ends = script.phase_ends.iter().enumerate().map(|(index, end)| {
-        let rss = |row: &Row<'_>| row.median(MIB, 1, |replay| replay.rss_at_phase_ends_bytes.get(index).copied());
-        let first = [format!("proof {}", end.proof), format!("{:.1}", end.live_bytes as f64 / MIB)];
-        first.into_iter().chain(rows.iter().map(rss)).collect()
-    });
-    let phases = markdown(&format!("at the end of the phase of|live MiB{labels}"), phase_ends);
+/// The table of one trace as Markdown, with a row per arm, and without a final line break.
+fn table(header: &Header, min_bytes: u64, script: &Script, rows: &[Row<'_>]) -> String {
+    let mut table = Table::new();
+    table.set_content_arrangement(ContentArrangement::Disabled).load_style(ASCII_MARKDOWN);
+    table.set_header(COLUMNS.split('|'));
+    table.add_rows(rows.iter().map(|row| row.cells(script.live_peak_bytes)));
+    for column in table.column_iter_mut().skip(1) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
     let replays = rows.iter().map(|row| row.replays.len()).max().unwrap_or(0);
     let title = format!(
         "{}; {} operations on {} threads, of {min_bytes} bytes and more; replays of each allocator: {replays}",
@@ -230,20 +197,9 @@ fn tables(header: &Header, min_bytes: u64, script: &Script, rows: &[Row<'_>], is
         0 => String::new(),
         lost => format!("\n{lost} records were lost: other operations were replayed than there were."),
     };
-    let notes: String = rows.iter().map(|row| row.notes(is_verbose)).collect();
+    let notes: String = rows.iter().map(Row::notes).collect();
     let notes = if notes.is_empty() { notes } else { format!("\n{notes}") };
-    format!("{title}{lost}\n\n{arms}\n\n{phases}{notes}")
-}
-
-fn markdown(header: &str, rows: impl Iterator<Item = Vec<String>>) -> String {
-    let mut table = Table::new();
-    table.set_content_arrangement(ContentArrangement::Disabled).load_style(ASCII_MARKDOWN);
-    table.set_header(header.split('|'));
-    table.add_rows(rows);
-    for column in table.column_iter_mut().skip(1) {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
-    table.trim_fmt()
+    format!("{title}{lost}\n\n{}{notes}", table.trim_fmt())
 }
 
 #[cfg(test)]
@@ -255,14 +211,8 @@ mod tests {
     use crate::trace::script;
 
     fn replayed(peak_rss_bytes: u64) -> Replayed {
-        Replayed {
-            sample: Sample { peak_rss_bytes, ..sample::tests::sample(1, [("system_calls".to_owned(), 7)].into()) },
-            operations_ns: 1,
-            rss_at_live_peak_bytes: 2,
-            rss_at_phase_ends_bytes: vec![3 << 20],
-            rss_released_bytes: None,
-            reports: vec!["in its own words".into()],
-        }
+        let sample = Sample { peak_rss_bytes, ..sample::tests::sample(1, [("system_calls".to_owned(), 7)].into()) };
+        Replayed { sample, rss_at_live_peak_bytes: 2, rss_released_bytes: None }
     }
 
     /// An arm that failed after some rounds must show no figures.
@@ -275,12 +225,10 @@ mod tests {
         rows[0].replays = [8, 80, 6].map(|mib| replayed(mib << 20)).into();
         rows[1].replays = vec![replayed(1)];
         rows[1].failure = Some("died of SIGSEGV".into());
-        let text = |is_verbose| tables(&trace.header, 64, &script, &rows, is_verbose);
-        let line = |begin: &str| text(false).lines().find(|line| line.starts_with(begin)).unwrap().to_owned();
-        assert!(line("| glibc ").contains(" 2.000 |") && line("| glibc ").contains("8.0 |"), "{}", text(false));
-        assert!(!line("| zk-alloc ").contains("7"), "{}", text(false));
-        assert!(line("| proof 1 ").contains("4.0 |") && line("| proof 1 ").contains("3.0 |"), "{}", text(false));
-        assert!(line("zk-alloc: FAILED").ends_with("died of SIGSEGV"), "{}", text(false));
-        assert!(text(true).contains("in its own words") && !text(false).contains("in its own words"));
+        let text = table(&trace.header, 64, &script, &rows);
+        let line = |begin: &str| text.lines().find(|line| line.starts_with(begin)).unwrap();
+        assert!(line("| glibc ").contains(" 2.000 |") && line("| glibc ").contains("8.0 |"), "{text}");
+        assert!(!line("| zk-alloc ").contains("7"), "{text}");
+        assert!(line("zk-alloc: FAILED").ends_with("died of SIGSEGV"), "{text}");
     }
 }

@@ -14,20 +14,12 @@ use anyhow::{Context, ensure};
 use std::alloc::Layout;
 use std::collections::HashMap;
 
-/// The end of a phase.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct PhaseEnd {
-    pub(crate) proof: u32,
-    pub(crate) live_bytes: u64,
-}
-
 /// A prepared trace; see the module's documentation.
 #[derive(Debug, Default)]
 pub(crate) struct Script {
     pub(crate) records: Vec<Record>,
     pub(crate) shape: Shape,
     pub(crate) live_peak_bytes: u64,
-    pub(crate) phase_ends: Vec<PhaseEnd>,
 }
 
 impl Script {
@@ -130,21 +122,12 @@ impl Writer {
 
     /// Adds a record, after which `live_bytes` are alive.
     fn write(&mut self, record: Record, live_bytes: u64) {
-        if self.script.records.last().is_some_and(|last| !last.is_same_section(&record)) {
-            self.end_section();
-        }
         self.live_bytes = live_bytes;
         if live_bytes > self.script.live_peak_bytes {
             self.script.live_peak_bytes = live_bytes;
             self.script.shape.peak_at = self.script.records.len();
         }
         self.script.records.push(record);
-    }
-
-    fn end_section(&mut self) {
-        if let Some(&Record { in_phase: true, proof, .. }) = self.script.records.last() {
-            self.script.phase_ends.push(PhaseEnd { proof, live_bytes: self.live_bytes });
-        }
     }
 
     /// Frees all remaining live blocks after the last phase.
@@ -158,7 +141,6 @@ impl Writer {
                 self.free(Record { thread: block.thread, in_phase: false, ..last }, block);
             }
         }
-        self.end_section();
         let (records, threads) = (self.script.records.len(), self.threads.len());
         Script { shape: Shape { records, threads, ..self.script.shape }, ..self.script }
     }
@@ -237,7 +219,6 @@ pub(crate) mod tests {
         let script = Script::of(&recorded, 64).unwrap();
         assert_eq!(script.shape, Shape { records: 9, blocks: 3, threads: 2, peak_at: 5 });
         assert_eq!(script.live_peak_bytes, 1200);
-        assert_eq!(script.phase_ends, [PhaseEnd { proof: 1, live_bytes: 800 }]);
     }
 
     #[test]
@@ -262,8 +243,6 @@ pub(crate) mod tests {
         let script = Script::of(&recorded, 64).unwrap();
         let lengths: Vec<_> = records::sections(&script.records).map(<[Record]>::len).collect();
         assert_eq!(lengths, [1, 2, 1, 6]);
-        let live: Vec<_> = script.phase_ends.iter().map(|end| end.live_bytes).collect();
-        assert_eq!(live, [300, 400]);
     }
 
     #[test]

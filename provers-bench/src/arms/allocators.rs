@@ -1,0 +1,427 @@
+//! The allocators of the arms' binaries. Each has a module under the name that [`arm!`](crate::arm) takes: the value to
+//! install, and the description that the binary gives of it. A crate with its own prover takes them from here, and
+//! depends on this crate alone.
+//!
+//! Some allocators take long to build. Without the features `jemalloc` and `peers` they are known by name but cannot
+//! run, because their binaries need these features.
+//!
+//! Functions that call into an allocator are `#[inline]`, so that they are compiled in the calling binary and never in
+//! this library. If the library itself called an allocator, every arm would link it, including its code that runs
+//! before `main`.
+
+use crate::sample::Counters;
+use anyhow::{Context, ensure};
+use std::env;
+
+/// The allocator of this process, as its binary describes it.
+#[derive(Debug)]
+pub struct Installed {
+    /// Name of the allocator.
+    pub name: String,
+    /// Version of the linked code.
+    pub version: String,
+    /// Prefixes of the environment variables that configure it.
+    pub setting_prefixes: &'static [&'static str],
+    /// Counters since the process started; empty if the allocator has none.
+    pub counters: fn() -> Counters,
+    /// Gauges, which are current levels and not sums; empty if the allocator has none.
+    pub gauges: fn() -> Counters,
+    /// Returns the value of a setting that is in force, by the allocator's own name for it; `None` if the name is
+    /// unknown.
+    pub setting: fn(&str) -> Option<String>,
+    /// Calls the given function once, in the way that the allocator expects provers to run. It is timed with the proof.
+    pub scope: fn(&mut dyn FnMut()),
+    /// Replays a recorded phase: it does what `scope` does, and what the allocator's adapter does inside the prover.
+    pub phase: fn(&mut dyn FnMut()),
+    /// Returns all free memory to the system; `None` if a replay does not do that.
+    pub release: Option<fn()>,
+}
+
+impl Installed {
+    /// An allocator without counters.
+    pub fn named(name: &str, version: &str, setting_prefixes: &'static [&'static str]) -> Self {
+        Self {
+            name: name.into(),
+            version: version.into(),
+            setting_prefixes,
+            counters: Counters::new,
+            gauges: Counters::new,
+            setting: |_| None,
+            scope: |prove| prove(),
+            phase: |play| play(),
+            release: None,
+        }
+    }
+
+    /// The allocator's settings in this process's environment, as `NAME=value`, sorted. Settings from outside change
+    /// the figures, so the results list them.
+    pub(crate) fn settings(&self) -> Vec<String> {
+        // A preloaded library may be another allocator.
+        let is_setting =
+            |name: &str| name == "LD_PRELOAD" || self.setting_prefixes.iter().any(|prefix| name.starts_with(prefix));
+        let mut settings: Vec<_> = env::vars_os()
+            .map(|(name, value)| (name.to_string_lossy().into_owned(), value))
+            .filter(|(name, _)| is_setting(name))
+            .map(|(name, value)| format!("{name}={}", value.to_string_lossy()))
+            .collect();
+        settings.sort();
+        settings
+    }
+
+    /// Asks the allocator for each of `required`, given as name and value. Returns them as `name=value`, or fails on
+    /// the first setting that is not in force.
+    pub(crate) fn confirm(&self, required: &[(String, String)]) -> anyhow::Result<Vec<String>> {
+        let confirmed = required.iter().map(|(name, wanted)| {
+            let found = (self.setting)(name)
+                .with_context(|| format!("its setting did not take: {} has no setting {name}", self.name))?;
+            ensure!(found == *wanted, "its setting did not take: {name} is {found}, not {wanted}");
+            Ok(format!("{name}={wanted}"))
+        });
+        confirmed.collect()
+    }
+}
+
+/// The allocator of the C library: glibc's malloc on most Linux systems.
+pub mod glibc {
+    use super::Installed;
+
+    /// The allocator's type.
+    pub type Allocator = std::alloc::System;
+
+    /// The value to install as the global allocator.
+    pub const ALLOCATOR: Allocator = std::alloc::System;
+
+    /// Describes the installed allocator.
+    #[inline]
+    pub fn installed() -> Installed {
+        #[cfg(all(target_os = "linux", target_env = "gnu"))]
+        return Installed {
+            setting: gnu::setting,
+            ..Installed::named("glibc", &gnu::version(), &["GLIBC_TUNABLES", "MALLOC_"])
+        };
+        #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
+        Installed::named("system", env!("PROVE_BENCH_TARGET"), &["MALLOC_"])
+    }
+
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    #[expect(unsafe_code, reason = "glibc is queried through its C interface")]
+    mod gnu {
+        use std::ffi::CStr;
+
+        /// Larger than the highest threshold above which glibc maps a request separately.
+        const PROBE_BYTES: usize = 256 << 20;
+
+        pub(super) fn version() -> String {
+            // SAFETY: the function takes no arguments and returns a pointer to a string that lives as long as the process
+            // (gnu_get_libc_version(3)).
+            let version = unsafe { CStr::from_ptr(libc::gnu_get_libc_version()) };
+            version.to_string_lossy().into_owned()
+        }
+
+        /// glibc does not report its tunables and silently rejects bad values. So this tests its behaviour instead.
+        pub(super) fn setting(name: &str) -> Option<String> {
+            (name == "retains 256 MiB").then(|| retention().into())
+        }
+
+        /// Tests whether glibc retains a large block that is freed. The block is never touched, so it costs no memory.
+        fn retention() -> &'static str {
+            // SAFETY: the block is freed once; mallinfo2(3) only reads.
+            let (before, used, after) = unsafe {
+                let before = libc::mallinfo2();
+                let at = std::hint::black_box(libc::malloc(PROBE_BYTES));
+                let used = libc::mallinfo2();
+                libc::free(at);
+                (before, used, libc::mallinfo2())
+            };
+            if used.hblks > before.hblks {
+                "no: it is mapped by itself"
+            } else if after.keepcost < PROBE_BYTES {
+                "no: it is given back"
+            } else {
+                "yes"
+            }
+        }
+    }
+}
+
+/// jemalloc, through `tikv-jemallocator`.
+#[cfg(feature = "jemalloc")]
+pub mod jemalloc {
+    use super::Installed;
+
+    /// The allocator's type.
+    pub type Allocator = tikv_jemallocator::Jemalloc;
+
+    /// The value to install as the global allocator.
+    pub const ALLOCATOR: Allocator = tikv_jemallocator::Jemalloc;
+
+    /// Describes the installed allocator.
+    #[inline]
+    pub fn installed() -> Installed {
+        // Ask the linked library, not its manifest.
+        let version = tikv_jemalloc_ctl::version::read().unwrap_or("unknown");
+        Installed { setting, ..Installed::named("jemalloc", version, &["_RJEM_MALLOC_"]) }
+    }
+
+    /// A setting of jemalloc, by its name in `mallctl` (jemalloc(3)).
+    #[inline]
+    #[expect(unsafe_code, reason = "jemalloc is queried through its C interface")]
+    fn setting(name: &str) -> Option<String> {
+        use tikv_jemalloc_ctl::raw;
+        let key = format!("{name}\0");
+        let key = key.as_bytes();
+        match name {
+            "opt.retain" | "opt.background_thread" => {
+                // SAFETY: the key ends in a zero, and the value is a `bool` (jemalloc(3)).
+                Some(unsafe { raw::read::<bool>(key) }.ok()?.to_string())
+            }
+            "opt.thp" | "opt.metadata_thp" => {
+                // SAFETY: as above, and the value is a string that jemalloc never frees.
+                let value = unsafe { raw::read_str(key) }.ok()?;
+                Some(String::from_utf8_lossy(value).trim_end_matches('\0').to_owned())
+            }
+            "opt.dirty_decay_ms" | "opt.muzzy_decay_ms" => {
+                // SAFETY: as above, and the value is an `ssize_t`.
+                Some(unsafe { raw::read::<isize>(key) }.ok()?.to_string())
+            }
+            "opt.narenas" => {
+                // SAFETY: as above, and the value is an `unsigned`.
+                Some(unsafe { raw::read::<u32>(key) }.ok()?.to_string())
+            }
+            _ => None,
+        }
+    }
+}
+
+/// mimalloc.
+#[cfg(feature = "peers")]
+pub mod mimalloc {
+    use super::Installed;
+
+    /// The allocator's type.
+    pub type Allocator = ::mimalloc::MiMalloc;
+
+    /// The value to install as the global allocator.
+    pub const ALLOCATOR: Allocator = ::mimalloc::MiMalloc;
+
+    /// Describes the installed allocator.
+    #[inline]
+    pub fn installed() -> Installed {
+        Installed { setting, ..Installed::named("mimalloc", &version(), &["MIMALLOC_"]) }
+    }
+
+    /// A setting of mimalloc, by the name of its option.
+    #[inline]
+    fn setting(name: &str) -> Option<String> {
+        let option = match name {
+            "allow_large_os_pages" => libmimalloc_sys::mi_option_large_os_pages,
+            // The binding has no name for this option. The number is its position in `mi_option_t` (mimalloc.h, version 3).
+            "purge_delay" => 15,
+            _ => return None,
+        };
+        // SAFETY: only reads a number; an unknown option reads as 0.
+        #[expect(unsafe_code, reason = "mimalloc is queried through its C interface")]
+        let value = unsafe { libmimalloc_sys::mi_option_get(option) };
+        Some(value.to_string())
+    }
+
+    #[inline]
+    fn version() -> String {
+        // SAFETY: takes no arguments and returns a number.
+        #[expect(unsafe_code, reason = "the only way to ask the linked library for its version")]
+        let version = unsafe { libmimalloc_sys::mi_version() };
+        // mimalloc.h: the major version, then two digits each for minor and patch.
+        format!("{}.{}.{}", version / 10_000, version / 100 % 100, version % 100)
+    }
+}
+
+/// snmalloc, through `snmalloc-rs`, whose version is pinned in the manifest.
+#[cfg(feature = "peers")]
+pub mod snmalloc {
+    use super::Installed;
+
+    /// The allocator's type.
+    pub type Allocator = snmalloc_rs::SnMalloc;
+
+    /// The value to install as the global allocator.
+    pub const ALLOCATOR: Allocator = snmalloc_rs::SnMalloc;
+
+    /// Describes the installed allocator.
+    #[inline]
+    pub fn installed() -> Installed {
+        Installed::named("snmalloc", "0.7.6", &[])
+    }
+}
+
+/// Google's TCMalloc, through `tcmalloc-better`, whose version is pinned in the manifest.
+#[cfg(feature = "peers")]
+#[expect(unsafe_code, reason = "TCMalloc has a C interface for queries and settings")]
+pub mod tcmalloc {
+    use super::super::{CACHE_BYTES, SAMPLING_BYTES};
+    use super::Installed;
+    use std::env;
+
+    /// The allocator's type.
+    pub type Allocator = tcmalloc_better::TCMalloc;
+
+    /// The value to install as the global allocator.
+    pub const ALLOCATOR: Allocator = tcmalloc_better::TCMalloc;
+
+    /// Applies the settings, then describes the installed allocator.
+    #[inline]
+    pub fn installed() -> Installed {
+        let number = |name| env::var(name).ok().and_then(|value| value.parse().ok());
+        // SAFETY: both functions take a number and may be called at any time (malloc_extension.h).
+        unsafe {
+            if let Some(bytes) = number(CACHE_BYTES) {
+                MallocExtension_Internal_SetMaxPerCpuCacheSize(bytes);
+            }
+            if let Some(bytes) = number(SAMPLING_BYTES) {
+                MallocExtension_Internal_SetProfileSamplingInterval(bytes.into());
+            }
+        }
+        Installed {
+            setting,
+            ..Installed::named("tcmalloc", "tcmalloc-better 0.1.19", &["TCMALLOC_", "GLIBC_TUNABLES"])
+        }
+    }
+
+    /// A setting of TCMalloc, by its name in `MallocExtension`.
+    #[inline]
+    fn setting(name: &str) -> Option<String> {
+        // SAFETY: these functions only read (malloc_extension.h).
+        unsafe {
+            match name {
+                "PerCpuCachesActive" => Some(MallocExtension_Internal_GetPerCpuCachesActive().to_string()),
+                "MaxPerCpuCacheSize" => Some(MallocExtension_Internal_GetMaxPerCpuCacheSize().to_string()),
+                "ProfileSamplingInterval" => Some(MallocExtension_Internal_GetProfileSamplingInterval().to_string()),
+                _ => None,
+            }
+        }
+    }
+
+    // The functions that the C++ class `MallocExtension` calls.
+    unsafe extern "C" {
+        fn MallocExtension_Internal_GetPerCpuCachesActive() -> bool;
+        fn MallocExtension_Internal_GetMaxPerCpuCacheSize() -> i32;
+        fn MallocExtension_Internal_SetMaxPerCpuCacheSize(value: i32);
+        fn MallocExtension_Internal_GetProfileSamplingInterval() -> i64;
+        fn MallocExtension_Internal_SetProfileSamplingInterval(value: i64);
+    }
+}
+
+/// Bump and reset: the crate zk-alloc 0.0.9, which resets its memory whenever one of its own phases begins.
+pub mod bump_reset {
+    use super::Installed;
+
+    /// The allocator's type.
+    pub type Allocator = zk_alloc_0_0_9::ZkAllocator;
+
+    /// The value to install as the global allocator.
+    pub const ALLOCATOR: Allocator = zk_alloc_0_0_9::ZkAllocator;
+
+    /// Describes the installed allocator.
+    #[inline]
+    pub fn installed() -> Installed {
+        let phase: fn(&mut dyn FnMut()) = |prove| zk_alloc_0_0_9::phase(prove);
+        let prefixes = &["GLIBC_TUNABLES", "MALLOC_", "ZK_ALLOC_"];
+        Installed { scope: phase, phase, ..Installed::named("zk-alloc", "0.0.9", prefixes) }
+    }
+}
+
+/// Our arena, over the allocator of the C library.
+pub mod zk_alloc {
+    use super::Installed;
+    use crate::machine::memory;
+    use crate::sample::Counters;
+
+    /// The allocator's type.
+    pub type Allocator = ::zk_alloc::ZkAllocator;
+
+    /// The value to install as the global allocator.
+    pub const ALLOCATOR: Allocator = ::zk_alloc::ZkAllocator;
+
+    /// Describes the installed allocator.
+    #[inline]
+    pub fn installed() -> Installed {
+        // The arm reports this library's version: the allocator is in the same workspace, under the same version.
+        let prefixes = &["GLIBC_TUNABLES", "MALLOC_", "ZK_ALLOC_"];
+        Installed {
+            counters,
+            gauges,
+            phase: |play| ::zk_alloc::phase(play),
+            release: Some(|| _ = ::zk_alloc::release()),
+            setting,
+            ..Installed::named("zk-alloc", env!("CARGO_PKG_VERSION"), prefixes)
+        }
+    }
+
+    /// A constant of the allocator, in builds that can set it.
+    #[cfg(feature = "tune")]
+    fn setting(name: &str) -> Option<String> {
+        ::zk_alloc::tuning::in_force(name).map(|value| value.to_string())
+    }
+
+    #[cfg(not(feature = "tune"))]
+    fn setting(_: &str) -> Option<String> {
+        None
+    }
+
+    fn named(values: impl IntoIterator<Item = (&'static str, u64)>) -> Counters {
+        values.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+    }
+
+    fn counters() -> Counters {
+        let stats = ::zk_alloc::stats();
+        named([
+            ("arena_allocations", stats.arena_allocations),
+            ("arena_bytes", stats.arena_bytes),
+            ("fresh_bytes", stats.fresh_bytes),
+            ("overflow_allocations", stats.overflow_allocations),
+            ("overflow_bytes", stats.overflow_bytes),
+            ("phases", stats.phases),
+            ("refusals", stats.refusals),
+            ("system_calls", stats.system_calls),
+            // Goes up and down. A sample records its growth during the proof: the memory that left its phase, the proof
+            // included, as in zk_alloc's PhaseReport.
+            ("escaped_bytes", stats.live_bytes as u64),
+        ])
+    }
+
+    fn gauges() -> Counters {
+        let large_folio_bytes = memory::large_folio_bytes().unwrap_or(0);
+        named([
+            ("large_folio_bytes", large_folio_bytes),
+            ("peak_live_bytes", ::zk_alloc::stats().peak_live_bytes as u64),
+            #[cfg(feature = "profile")]
+            ("is_sampled", u64::from(::zk_alloc::profile::is_on())),
+        ])
+    }
+}
+
+/// Our arena in resident mode: it is always active, without phases.
+pub mod zk_alloc_resident {
+    pub use super::zk_alloc::{Allocator, installed};
+
+    /// The value to install as the global allocator.
+    pub const ALLOCATOR: Allocator = ::zk_alloc::ZkAllocator::resident();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An arm with refused settings would show the default figures under the tuned name.
+    #[test]
+    fn a_setting_that_is_not_in_force_is_named_with_what_is() {
+        let setting = |name: &str| (name == "opt.thp").then(|| "default".to_owned());
+        let installed = Installed { setting, ..Installed::named("m", "1", &[]) };
+        let confirm = |name: &str, value: &str| installed.confirm(&[(name.into(), value.into())]);
+        assert_eq!(confirm("opt.thp", "default").unwrap(), ["opt.thp=default"]);
+        let reason = confirm("opt.thp", "always").unwrap_err().to_string();
+        assert_eq!(reason, "its setting did not take: opt.thp is default, not always");
+        let all = [("opt.thp", "default"), ("opt.thp", "default")].map(|(name, value)| (name.into(), value.into()));
+        assert_eq!(installed.confirm(&all).unwrap().len(), all.len());
+        assert!(confirm("opt.pht", "1").unwrap_err().to_string().ends_with("m has no setting opt.pht"));
+    }
+}
