@@ -4,10 +4,8 @@
 use super::libraries::{self, Candidate};
 use crate::arms::{BASELINE, OURS};
 use crate::results::format;
-use crate::results::proof::Proof;
-use crate::results::record::{Advice, ArmResult, Run, WorkloadResult};
+use crate::results::record::{self, Advice, ArmResult, Proof, Run, Summary, WorkloadResult};
 use crate::results::stats::{Ratio, Verdict};
-use crate::results::summary::{self, Summary};
 use crate::results::view::{self, LEAST_TIME_CHANGE};
 use crate::sample::Sample;
 use std::ffi::OsString;
@@ -371,7 +369,7 @@ fn front<'a, 'b>(run: &Run, comparisons: &'b [Comparison<'a>]) -> Vec<&'b Compar
 
 /// The ratio of a figure between the warm samples of two arms, round by round.
 fn ratio(run: &Run, arm: &ArmResult, other: &ArmResult, figure: fn(&Sample) -> u64) -> Option<Ratio> {
-    let ratios = summary::ratios(&arm.samples, &other.samples, Proof::is_warm, figure);
+    let ratios = record::ratios(&arm.samples, &other.samples, Proof::is_warm, figure);
     Ratio::of_processes(&ratios, run.seed)
 }
 
@@ -380,8 +378,7 @@ mod tests {
     use super::*;
     use crate::machine::Machine;
     use crate::results::record::tests::arm;
-    use crate::results::record::{self, Ended, Outcome, SCHEMA};
-    use crate::results::timed::Timed;
+    use crate::results::record::{self, Ended, Outcome, SCHEMA, Timed};
     use crate::together::Concurrent;
 
     /// An arm of ten runs: shares of 100 ms, of 90 ms of CPU time and of 10,000 faults, a peak in MB, and the scatter

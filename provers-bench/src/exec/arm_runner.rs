@@ -6,8 +6,7 @@ use super::process_tree::{Mapped, Spent};
 use crate::machine::build_info;
 use crate::measure::process::Failure;
 use crate::protocol::Identity;
-use crate::results::proof::Proof;
-use crate::results::record::{ArmResult, Outcome, RssPoint};
+use crate::results::record::{ArmResult, Outcome, Proof, RssPoint};
 use crate::sample::{Counters, Sample};
 use std::time::Duration;
 

@@ -157,9 +157,8 @@ fn write_file(folder: &Path, name: &str, text: &str) -> anyhow::Result<()> {
 pub(crate) mod tests {
     use super::*;
     use crate::machine::Machine;
-    use crate::results::record::{self, tests::arm};
+    use crate::results::record::{self, Timed, tests::arm};
     use crate::results::record::{ArmResult, Ended, Outcome, SCHEMA, WorkloadResult};
-    use crate::results::timed::Timed;
     use crate::together::Concurrent;
 
     /// One cold proof and eight warm rounds, all of 100 ms.

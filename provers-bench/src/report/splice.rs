@@ -16,8 +16,7 @@
 
 use super::{charts, facts, runs, text};
 use crate::arms::{OURS, tuned};
-use crate::results::record::{Run, WorkloadResult};
-use crate::results::summary::Summary;
+use crate::results::record::{Run, Summary, WorkloadResult};
 use crate::results::{format, view};
 use anyhow::{Context, bail};
 use std::collections::{BTreeMap, BTreeSet};
