@@ -40,7 +40,9 @@ pub fn main(provers: &'static [Prover], package_folder: &str) -> ExitCode {
     match cli::parse(provers, env::args_os()) {
         Ok(Asked::Text(text)) => said(Ok(text)),
         Ok(Asked::Trace(job)) => traced(trace::run(&job)),
-        Ok(Asked::Report(job)) => said(run::runs_folder(job.out()).and_then(|folder| report::run(&job, &folder))),
+        Ok(Asked::Report(job)) => {
+            said(run::runs_folder(job.out.as_deref()).and_then(|folder| report::run(&job, &folder)))
+        }
         Ok(Asked::Host(job)) => said(host::run(&job)),
         Ok(Asked::Profile(job)) => said(profile::run(&job)),
         Ok(Asked::Run(plan)) => ended(proved(&plan)),

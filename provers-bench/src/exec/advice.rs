@@ -3,10 +3,8 @@
 use super::libraries::{self, Candidate};
 use crate::arms::{BASELINE, OURS};
 use crate::results::format;
-use crate::results::proof::Proof;
-use crate::results::record::{Advice, ArmResult, WorkloadResult};
+use crate::results::record::{self, Advice, ArmResult, Proof, WorkloadResult};
 use crate::results::stats::{Ratio, Verdict};
-use crate::results::summary;
 use crate::results::view::{self, LEAST_TIME_CHANGE};
 use crate::sample::Sample;
 use std::ffi::OsString;
@@ -178,7 +176,7 @@ fn time(arm: &ArmResult, other: &ArmResult, seed: u64) -> Option<(Ratio, Option<
 
 /// The ratio of a figure between the warm samples of two arms, round by round.
 fn ratio(arm: &ArmResult, other: &ArmResult, seed: u64, figure: fn(&Sample) -> u64) -> Option<Ratio> {
-    Ratio::of_processes(&summary::ratios(&arm.samples, &other.samples, Proof::is_warm, figure), seed)
+    Ratio::of_processes(&record::ratios(&arm.samples, &other.samples, Proof::is_warm, figure), seed)
 }
 
 #[cfg(test)]
@@ -187,7 +185,7 @@ mod tests {
     use crate::report::tests::workload_of;
     use crate::results::record::Outcome;
     use crate::results::record::tests::arm;
-    use crate::results::timed::Timed;
+    use crate::results::record::Timed;
 
     /// An arm of ten runs: its label, shares of 100 ms and of 90 ms of CPU time, its peak in MB, and the scatter of its
     /// runs' times.

@@ -7,8 +7,7 @@ use crate::machine::build_info;
 use crate::measure::arm_runner::{Trial, result_of};
 use crate::measure::rss_watch::highest;
 use crate::protocol::Identity;
-use crate::results::proof::Proof;
-use crate::results::record::{ArmResult, Outcome, RssPoint};
+use crate::results::record::{ArmResult, Outcome, Proof, RssPoint};
 use crate::sample::{Counters, Sample};
 use std::time::Duration;
 

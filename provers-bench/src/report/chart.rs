@@ -13,7 +13,7 @@ const RIGHT: f64 = 12.0;
 const FOOT: f64 = 22.0;
 /// Height of a line of text and of a span, width of a name in the legend, and of a letter.
 const LINE: f64 = 18.0;
-const NAME: f64 = 116.0;
+const NAME: f64 = 136.0;
 const LETTER: f64 = 6.2;
 /// Least extent of a range of ratios to both sides of 1, so that noise does not fill a chart.
 const LEAST_SPAN: f64 = 0.05;

@@ -2,10 +2,8 @@
 //! They show the arms that ran.
 
 use super::chart::{Axis, Chart, Palette, Point, Scale, Series, Shape, bytes_tick, range, ratio_tick, time_tick};
-use crate::results::record::{ArmResult, Run, Sweep, WorkloadResult};
+use crate::results::record::{ArmResult, Run, Summary, Sweep, Timed, WorkloadResult};
 use crate::results::stats::Ratio;
-use crate::results::summary::Summary;
-use crate::results::timed::Timed;
 use crate::results::{format, view};
 use std::collections::BTreeSet;
 

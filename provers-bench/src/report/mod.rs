@@ -1,6 +1,5 @@
 //! The output of a run. Tables and files are made from the recorded run, so they can be regenerated from `result.json`.
 //!
-//! - `cli`: the command `report`
 //! - `runs`: finds and reads a run
 //! - `splice`: tables of the documentation
 //! - `html`: report.html; `profile`: the pages of profiles
@@ -10,7 +9,6 @@
 
 mod chart;
 mod charts;
-mod cli;
 pub(crate) mod facts;
 mod html;
 mod profile;
@@ -18,14 +16,15 @@ mod runs;
 mod splice;
 mod text;
 
-pub(crate) use cli::{HOW_RUNS_ARE_NAMED, Job, command, job};
 #[cfg(feature = "profile")]
 pub(crate) use profile::{FaultsPage, faults_page};
 pub(crate) use profile::{ProfilePage, profile_page, profile_picture};
 pub(crate) use text::{Style, curves, drawn, inert, section, with_advice};
 
+use crate::plan::UsageError;
 use crate::results::record::Run;
 use anyhow::{Context, bail};
+use clap::{ArgMatches, Args, Command, FromArgMatches};
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -34,6 +33,52 @@ use std::path::{Path, PathBuf};
 pub(crate) const REPORT: &str = "report.html";
 /// File name of a run's tables in Markdown.
 const TABLE: &str = "table.md";
+
+pub(crate) const HOW_RUNS_ARE_NAMED: &str = "A RUN is a run's folder, its result.json, the name of a folder among the runs, or `latest`.\n\n\
+                                  Exit code 0: done; 1: no such run, or not one that can be read; 2: wrong usage.";
+
+/// Options of `report`.
+#[derive(Args, Debug)]
+pub(crate) struct Job {
+    /// Run to report on
+    #[arg(value_name = "RUN", required_unless_present = "splice")]
+    run: Option<String>,
+    /// Save RUN as docs/data/runs/NAME.json and fill the tables of the documentation; without RUN and NAME, refill all
+    /// tables from the saved runs
+    #[arg(long, value_name = "NAME", num_args = 0..=1, default_missing_value = "")]
+    splice: Option<String>,
+    /// Write nothing; fail if a table of the documentation differs from its run
+    #[arg(long, requires = "splice")]
+    check: bool,
+    /// Repository with the documentation to fill
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    docs: PathBuf,
+    /// Folder of the runs, the same as --out of the runs themselves [default: prove-bench in cargo's target directory]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) out: Option<PathBuf>,
+}
+
+/// The command `report`.
+pub(crate) fn command() -> Command {
+    Job::augment_args(Command::new("report"))
+        .about(
+            "Writes a run's report.html and table.md again, from its result.json; or the tables of the documentation",
+        )
+        .after_help(HOW_RUNS_ARE_NAMED)
+}
+
+/// The job from the arguments `matches` of the command `name`; `None` if that is another command.
+pub(crate) fn job(name: &str, matches: &ArgMatches) -> Option<Result<Job, UsageError>> {
+    let checked = |job: Job| match (&job.run, job.splice.as_deref()) {
+        (Some(_), Some("")) => Err(UsageError::Other("--splice with a RUN takes the NAME it is kept under".into())),
+        (None, Some(name)) if !name.is_empty() => {
+            Err(UsageError::Other(format!("--splice {name}: which RUN? report RUN --splice {name}")))
+        }
+        _ => Ok(job),
+    };
+    let other = |error: clap::Error| UsageError::Other(error.to_string());
+    (name == "report").then(|| Job::from_arg_matches(matches).map_err(other).and_then(checked))
+}
 
 /// Creates the folder of a new run under `parent`. Its name is the start in UTC and the prover, with a number if two
 /// runs start in one second.
@@ -71,24 +116,23 @@ pub(crate) fn read(name: &str, runs_folder: &Path) -> anyhow::Result<Run> {
 
 /// Runs `job` on the runs in `runs_folder` and returns the text for stdout.
 pub(crate) fn run(job: &Job, runs_folder: &Path) -> anyhow::Result<String> {
-    match job {
-        Job::Report { run, .. } => {
+    match (&job.run, &job.splice) {
+        (Some(run), None) => {
             let folder = runs::find(run, runs_folder)?;
             write_reports(&folder, &runs::read(&folder)?)?;
             Ok(format!("{}\n{}\n", folder.join(REPORT).display(), folder.join(TABLE).display()))
         }
-        Job::Splice { run, docs, check, .. } => {
-            if let Some((run, name)) = run {
-                splice::keep(docs, name, read(run, runs_folder)?)?;
+        (run, name) => {
+            if let (Some(run), Some(name)) = (run, name) {
+                splice::save(&job.docs, name, read(run, runs_folder)?)?;
             }
-            spliced(splice::pages(docs)?, *check)
+            spliced(splice::differing(&job.docs)?, job.check)
         }
     }
 }
 
 /// Writes the pages that differ from their runs. For a check, fails with their names instead.
-fn spliced(pages: Vec<splice::Page>, check: bool) -> anyhow::Result<String> {
-    let differing: Vec<_> = pages.into_iter().filter(|page| page.differs).collect();
+fn spliced(differing: Vec<splice::Page>, check: bool) -> anyhow::Result<String> {
     let names: Vec<_> = differing.iter().map(|page| page.path.display().to_string()).collect();
     if check && !differing.is_empty() {
         bail!("{} differ from the runs that they name: `prove-bench report --splice` fills them", names.join(", "));
@@ -113,9 +157,8 @@ fn write_file(folder: &Path, name: &str, text: &str) -> anyhow::Result<()> {
 pub(crate) mod tests {
     use super::*;
     use crate::machine::Machine;
-    use crate::results::record::{self, tests::arm};
+    use crate::results::record::{self, Timed, tests::arm};
     use crate::results::record::{ArmResult, Ended, Outcome, SCHEMA, WorkloadResult};
-    use crate::results::timed::Timed;
     use crate::together::Concurrent;
 
     /// One cold proof and eight warm rounds, all of 100 ms.

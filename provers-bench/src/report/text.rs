@@ -2,9 +2,8 @@
 
 use super::facts::{self, command};
 use crate::results::columns::{self, Cell, Medium, Seen};
-use crate::results::record::{ArmResult, Ended, Outcome, Run, Sweep, WorkloadResult};
+use crate::results::record::{ArmResult, Ended, Outcome, Run, Sweep, Timed, WorkloadResult};
 use crate::results::stats::Verdict;
-use crate::results::timed::Timed;
 use crate::results::{format, view};
 use crate::together::Concurrent;
 use comfy_table::presets::{ASCII_MARKDOWN, UTF8_FULL_CONDENSED};

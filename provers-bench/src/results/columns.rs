@@ -2,11 +2,8 @@
 //!
 //! To add a measured column, add a field to [`Sample`] and a row to [`COLUMNS`] or to [`SAMPLES`].
 
-use crate::results::proof::Proof;
-use crate::results::record::{ArmResult, WorkloadResult};
+use crate::results::record::{ArmResult, Proof, Summary, Timed, WorkloadResult};
 use crate::results::stats::Ratio;
-use crate::results::summary::Summary;
-use crate::results::timed::Timed;
 use crate::results::{format, view};
 use crate::sample::Sample;
 use anyhow::Context;

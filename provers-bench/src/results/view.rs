@@ -2,11 +2,10 @@
 
 use crate::arms::{self, OURS};
 use crate::results::format;
-use crate::results::proof::{AloneProof, Proof};
-use crate::results::record::{ArmResult, Outcome, Run, Sweep, WorkloadResult};
+use crate::results::record::{
+    AloneProof, ArmResult, Outcome, Proof, Run, Summary, Sweep, Timed, WorkloadResult, warm_wall_ratios,
+};
 use crate::results::stats::{Ratio, Verdict, whole_median};
-use crate::results::summary::{Summary, warm_wall_ratios};
-use crate::results::timed::Timed;
 use crate::sample::Sample;
 
 /// The workload's name, and whatever distinguishes it from the other workloads of its run.

@@ -1,0 +1,357 @@
+//! Fills the documentation's tables from saved runs.
+//!
+//! A block between two markers in a Markdown file is generated from a run. The first marker is one of these:
+//!
+//! - `<!-- prove-bench: tables plonky3 -->`: all tables of the run docs/data/runs/plonky3.json
+//! - `<!-- prove-bench: rows plonky3/poseidon2 jolt/dory -->`: a row for each workload
+//! - `<!-- prove-bench: summary plonky3/poseidon2 jolt/dory -->`: the same, and the picture
+//!   docs/results.svg
+//! - `<!-- prove-bench: ablation a b -->`: what each mechanism or constant changes, over all workloads of these runs
+//! - `<!-- prove-bench: constants -->`: the constants of the allocator
+//!
+//! `<!-- /prove-bench -->` ends each block.
+//!
+//! `report RUN --splice NAME` saves a run under `docs/data/runs` and refills the blocks. A test fails if a block
+//! differs from its run.
+
+use super::{charts, facts, runs, text};
+use crate::arms::{OURS, tuned};
+use crate::results::record::{Run, Summary, WorkloadResult};
+use crate::results::{format, view};
+use anyhow::{Context, bail};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+use zk_alloc::tuning::CONSTANTS;
+
+const BEGIN: &str = "<!-- prove-bench: ";
+const END: &str = "<!-- /prove-bench -->";
+/// The folder of the saved runs in the repository, and the path of the picture.
+const RUNS: &str = "docs/data/runs";
+const PICTURE: &str = "docs/results.svg";
+
+/// Saved runs, by name: copies in the repository from which the documentation is made.
+type Saved = BTreeMap<String, Run>;
+
+/// Saves `run` in `repository` as the source `name` of the documentation.
+pub(super) fn save(repository: &Path, name: &str, mut run: Run) -> anyhow::Result<()> {
+    if name.is_empty() || !name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-') {
+        bail!("{name:?} is no name for a run: letters, digits and dashes");
+    }
+    // No table uses these fields.
+    for arm in run.workloads.iter_mut().flat_map(|workload| &mut workload.arms) {
+        arm.rss_over_time.clear();
+        arm.stderr.clear();
+    }
+    let folder = repository.join(RUNS);
+    fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    let path = folder.join(format!("{name}.json"));
+    fs::write(&path, serde_json::to_string(&run)? + "\n").with_context(|| format!("cannot write {}", path.display()))
+}
+
+fn saved(repository: &Path) -> anyhow::Result<Saved> {
+    let paths = files_in(&repository.join(RUNS), "json")?;
+    let named = paths.into_iter().map(|path| {
+        let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        Ok((name, runs::read_file(&path)?))
+    });
+    named.collect()
+}
+
+/// A file of the documentation whose text on disk differs from what its runs yield.
+pub(super) struct Page {
+    pub(super) path: PathBuf,
+    pub(super) text: String,
+}
+
+/// Every page of the documentation in `repository` that differs from the saved runs.
+pub(super) fn differing(repository: &Path) -> anyhow::Result<Vec<Page>> {
+    let saved = saved(repository)?;
+    let mut files = files_in(&repository.join("docs"), "md")?;
+    files.push(repository.join("README.md"));
+    let (mut pages, mut blocks) = (Vec::new(), 0);
+    for path in files {
+        let old = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        blocks += old.matches(BEGIN).count();
+        let (text, picture) = filled(&old, &saved).with_context(|| path.display().to_string())?;
+        if let Some(text) = picture {
+            let path = repository.join(PICTURE);
+            if fs::read_to_string(&path).unwrap_or_default() != text {
+                pages.push(Page { path, text });
+            }
+        }
+        if text != old {
+            pages.push(Page { path, text });
+        }
+    }
+    if blocks == 0 {
+        bail!(
+            "no page in {} has a line that begins with {BEGIN:?}: start this in the repository's root",
+            repository.display()
+        );
+    }
+    Ok(pages)
+}
+
+/// The files with this extension in a folder and in those below it.
+fn files_in(folder: &Path, extension: &str) -> anyhow::Result<Vec<PathBuf>> {
+    let entries = fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))?;
+    let mut paths = entries.map(|entry| entry.map(|entry| entry.path())).collect::<Result<Vec<_>, _>>()?;
+    paths.sort();
+    let mut files = Vec::new();
+    for path in paths {
+        if path.is_dir() {
+            files.extend(files_in(&path, extension)?);
+        } else if path.extension().is_some_and(|found| found == extension) {
+            files.push(path);
+        }
+    }
+    Ok(files)
+}
+
+/// The text with its blocks filled, and the picture if a block has one.
+fn filled(text: &str, saved: &Saved) -> anyhow::Result<(String, Option<String>)> {
+    let (mut filled, mut picture) = (String::new(), None);
+    let mut lines = text.split_inclusive('\n');
+    while let Some(line) = lines.next() {
+        filled += line;
+        let Some(what) = line.trim_end().strip_prefix(BEGIN).and_then(|rest| rest.strip_suffix(" -->")) else {
+            continue;
+        };
+        if !lines.by_ref().any(|line| line.trim_end() == END) {
+            bail!("{line:?} has no {END:?} after it");
+        }
+        let (block, drawn) = block(what, saved)?;
+        filled += &format!("\n{}\n\n{END}\n", block.trim_end());
+        picture = drawn.or(picture);
+    }
+    Ok((filled, picture))
+}
+
+/// The block that `what` requests, and its picture. If its run is not saved yet, the block shows the command that would
+/// fill it.
+fn block(what: &str, saved: &Saved) -> anyhow::Result<(String, Option<String>)> {
+    if what == "constants" {
+        return Ok((constants(), None));
+    }
+    let (kind, sources) = what.split_once(' ').with_context(|| format!("{what:?} names no run"))?;
+    // A source is RUN or RUN/WORKLOAD.
+    let sources: Vec<_> = sources.split(' ').map(|source| source.split_once('/').unwrap_or((source, ""))).collect();
+    let mut runs = Vec::new();
+    for (run, _) in &sources {
+        let Some(run) = saved.get(*run) else {
+            let command = format!("`cargo prove-bench report RUN --splice {run}`");
+            return Ok((format!("*Not measured yet: {command} fills this in.*\n"), None));
+        };
+        runs.push(run);
+    }
+    let rows =
+        || sources.iter().zip(&runs).map(|((_, name), run)| Row::of(run, name)).collect::<anyhow::Result<Vec<_>>>();
+    match (kind, &sources[..], &runs[..]) {
+        ("tables", [(_, "")], [run]) => {
+            // Without the run's own heading.
+            let text = text::markdown(run);
+            let body = text.split_once("\n\n").map_or(text.as_str(), |(_, body)| body);
+            Ok((format!("{body}\n{}", facts::on(run)), None))
+        }
+        ("rows", ..) => Ok((format!("{}\n{}", summary(&rows()?), provenance_in_brief(&runs)), None)),
+        ("summary", ..) => {
+            let rows = rows()?;
+            let picture = "Time of a warm proof against peak memory, every prover under every allocator";
+            let text = format!("{}\n![{picture}]({PICTURE})\n\n{}", summary(&rows), provenance_in_brief(&runs));
+            let named: Vec<_> = rows.iter().map(|row| (row.name.to_owned(), row.workload)).collect();
+            Ok((text, charts::time_and_memory(&named).map(|chart| chart.picture())))
+        }
+        ("ablation", ..) => Ok((format!("{}\n{}", ablation(&runs), provenance(&runs)), None)),
+        _ => {
+            let kinds = "constants, tables RUN, rows RUN/WORKLOAD ..., summary RUN/WORKLOAD ..., ablation RUN ...";
+            bail!("{what:?} is none of: {kinds}")
+        }
+    }
+}
+
+/// A workload with the figures of the baseline and of our arm.
+struct Row<'a> {
+    /// The prover's name if the run has only this workload, otherwise the workload's.
+    name: &'a str,
+    workload: &'a WorkloadResult,
+    before: &'a Summary,
+    ours: &'a Summary,
+    /// The peer with the fastest warm proofs, with its figures; `None` where there is none but glibc.
+    peer: Option<(&'a str, &'a Summary)>,
+}
+
+impl<'a> Row<'a> {
+    fn of(run: &'a Run, name: &str) -> anyhow::Result<Self> {
+        let workload = run.workloads.iter().find(|workload| workload.workload == name);
+        let workload = workload.with_context(|| format!("the run {} has no workload {name:?}", run.run))?;
+        let summary = |label: &str| {
+            let arm = workload.arms.iter().find(|arm| arm.label == label);
+            arm.and_then(view::figures).with_context(|| format!("{name} has no figures of {label}"))
+        };
+        let peers = workload.arms.iter().filter(|arm| !view::is_ours(arm) && !view::is_baseline(workload, arm));
+        let figures = peers.filter_map(|arm| Some((arm.label.as_str(), view::figures(arm)?)));
+        let peer = figures.min_by_key(|(_, figures)| figures.warm_wall_ns.unwrap_or(u64::MAX));
+        let name = if run.workloads.len() == 1 { &run.prover } else { &workload.workload };
+        Ok(Self { name, workload, before: summary(&workload.baseline)?, ours: summary(OURS)?, peer })
+    }
+}
+
+/// A table with a row for each workload: time and peak memory under glibc, under the fastest peer, and under zk-alloc.
+fn summary(rows: &[Row<'_>]) -> String {
+    let mut text =
+        "| warm proof: time, peak RSS | glibc | fastest peer | zk-alloc | ratio to glibc [95%] | page faults |\n\
+                    |---|--:|--:|--:|--:|--:|\n"
+            .to_owned();
+    for Row { name, workload, before, ours, peer } in rows {
+        let both = |summary: &Summary| {
+            let shown = |value: Option<u64>, shown: fn(u64) -> String| value.map_or("-".into(), shown);
+            let (time, peak) =
+                (shown(summary.warm_wall_ns, format::time), shown(summary.peak_rss_bytes, format::bytes));
+            format!("{time}, {peak}")
+        };
+        let peer = peer.map_or("-".into(), |(label, summary)| format!("{label}: {}", both(summary)));
+        let faults = [before, ours].map(|summary| summary.warm_minflt.map_or("-".into(), format::count)).join(" → ");
+        let ratio = ours.wall_ratio.as_ref().map_or("-".into(), format::ratio);
+        let verdict = ours.verdict.map_or("", format::verdict);
+        let (log_rows, before, ours) = (workload.log_rows, both(before), both(ours));
+        text += &format!("| {name} 2^{log_rows} | {before} | {peer} | **{ours}** | {ratio} {verdict} | {faults} |\n");
+    }
+    text
+}
+
+/// The commands of many runs: those with the same allocators, machine, commit and day in one sentence.
+fn provenance_in_brief(runs: &[&Run]) -> String {
+    let mut groups = BTreeMap::<(String, String), BTreeSet<String>>::new();
+    for run in runs {
+        let command = facts::command(run);
+        let words: Vec<_> = command.split(' ').skip(1).collect();
+        let at = words.iter().position(|word| *word == "--allocators").unwrap_or(words.len());
+        let allocators = words[at..].iter().take(2).copied().collect::<Vec<_>>().join(" ");
+        let others = words[..at].iter().chain(words.iter().skip(at + 2)).copied().collect::<Vec<_>>().join(" ");
+        groups.entry((facts::on(run), allocators)).or_default().insert(format!("`{others}`"));
+    }
+    let lines = groups.iter().map(|((on, allocators), commands)| {
+        let commands = commands.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
+        format!("`cargo prove-bench PROVER {allocators}` with {commands}: {on}\n")
+    });
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+/// The commands, machines and commits of these runs, each once.
+fn provenance(runs: &[&Run]) -> String {
+    let distinct: BTreeMap<_, _> = runs.iter().map(|run| (&run.run, *run)).collect();
+    let lines = distinct.values().map(|run| format!("`{}`: {}\n", facts::command(run), facts::on(run)));
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+/// The constants of the allocator that this bench was built with.
+fn constants() -> String {
+    let mut text = "| constant | value | effect, and reason |\n|---|--:|---|\n".to_owned();
+    for constant in CONSTANTS {
+        let value = match constant.unit {
+            "bytes" => format::binary_bytes(constant.value),
+            "0 or 1" => constant.value.to_string(),
+            unit if unit.starts_with("bytes ") => format!("{} {}", format::binary_bytes(constant.value), &unit[6..]),
+            unit if unit.starts_with("of ") => format!("1/{} {unit}", constant.value),
+            unit => format!("{} {unit}", constant.value),
+        };
+        text += &format!("| `{}` | {value} | {} |\n", constant.name, constant.reason);
+    }
+    text
+}
+
+/// A heading of a table of ablation, and its cell for an arm, given the baseline unless the arm is it.
+type Figure = (&'static str, fn(&Summary, Option<&Summary>) -> Option<String>);
+
+const FIGURES: [Figure; 5] = [
+    ("CPU time of a warm proof, as a ratio to the first row's [95%]", |arm, baseline| match baseline {
+        Some(_) => arm.cpu_ratio.as_ref().map(format::ratio),
+        None => arm.warm_cpu_ns.map(format::time),
+    }),
+    ("Page faults of a warm proof", |arm, _| arm.warm_minflt.map(format::count)),
+    ("CPU time of a process's first proof, as a ratio to the first row's", |arm, baseline| match baseline {
+        Some(_) => arm.cold_cpu_ratio.map(|ratio| format!("{:.3}", ratio.median)),
+        None => arm.cold_cpu_ns.map(format::time),
+    }),
+    ("Page faults of a process's first proof", |arm, _| arm.cold_minflt.map(format::count)),
+    ("Peak RSS, as a ratio to the first row's", |arm, baseline| match baseline {
+        Some(_) => arm.peak_rss_ratio.map(|ratio| format!("{ratio:.3}")),
+        None => arm.peak_rss_bytes.map(format::bytes),
+    }),
+];
+
+/// The cost of a missing mechanism, or of another value of a constant: a table for each figure, with a row for each arm
+/// and a column for each workload.
+fn ablation(runs: &[&Run]) -> String {
+    let workloads = || runs.iter().flat_map(|run| run.workloads.iter().map(|workload| (*run, workload)));
+    let mut labels: Vec<&str> = Vec::new();
+    for arm in workloads().flat_map(|(_, workload)| &workload.arms) {
+        if !labels.contains(&arm.label.as_str()) {
+            labels.push(&arm.label);
+        }
+    }
+    let names: String = workloads().map(|(run, workload)| format!(" {} |", view::name(run, workload))).collect();
+    let tables = FIGURES.map(|(heading, figure)| {
+        let mut table = format!("{heading}:\n\n| |{names}\n|---|{}\n", "--:|".repeat(workloads().count()));
+        for label in &labels {
+            let cell = |workload: &WorkloadResult| {
+                let arm = workload.arms.iter().find(|arm| arm.label == *label)?;
+                let baseline = view::baseline(workload).filter(|_| !view::is_baseline(workload, arm));
+                figure(view::figures(arm)?, baseline.map(|(_, figures)| figures))
+            };
+            let cells = workloads().map(|(_, workload)| format!(" {} |", cell(workload).unwrap_or("-".into())));
+            // The constants alone, as code.
+            let constants =
+                label.strip_prefix(tuned::PREFIX).map(|constants| format!("`{}`", constants.replace('+', " ")));
+            let name = constants.unwrap_or_else(|| (*label).to_owned());
+            table += &format!("| {name} |{}\n", cells.collect::<String>());
+        }
+        table
+    });
+    tables.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::tests::{EVEN, run, workload};
+
+    /// The text around a block must stay, and a second fill must change nothing. Without an end marker, a page would
+    /// lose all text after the block.
+    #[test]
+    fn only_what_stands_between_the_markers_changes() {
+        let saved = Saved::from([("plonky3".into(), run(vec![workload(&[("glibc", &EVEN), ("zk-alloc", &EVEN)])]))]);
+        let page = format!(
+            "before\n{BEGIN}tables plonky3 -->\na typed figure\n{END}\nbetween\n{BEGIN}tables none-yet -->\n{END}\nafter\n"
+        );
+        let (once, _) = filled(&page, &saved).unwrap();
+        assert_eq!(once, filled(&once, &saved).unwrap().0);
+        let parts =
+            ["before\n", &format!("{END}\nbetween\n"), "| zk-alloc", "`prove-bench plonky3`", "--splice none-yet"];
+        assert!(parts.iter().all(|part| once.contains(part)) && once.ends_with("\nafter\n"), "{once}");
+        assert!(!once.contains("a typed figure"), "{once}");
+        let error = filled(&format!("{BEGIN}tables plonky3 -->\nthe rest of the page\n"), &saved).unwrap_err();
+        assert!(error.to_string().contains("has no"), "{error}");
+    }
+
+    /// A page must not show typed figures, or figures of an older run, under the name of a run.
+    #[test]
+    fn the_documentation_says_what_its_runs_say() {
+        let repository = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+        let paths: Vec<_> = differing(repository).unwrap().into_iter().map(|page| page.path).collect();
+        assert!(paths.is_empty(), "`cargo prove-bench report --splice` fills {paths:?}");
+    }
+
+    /// A mechanism's row must not show another's figures, nor a workload that it did not run.
+    #[test]
+    fn a_row_of_ablation_has_the_figures_of_its_arm_in_each_workload() {
+        let one = run(vec![workload(&[("zk-alloc", &EVEN), ("zk-alloc:max_resident_probes=0", &EVEN)])]);
+        let other = run(vec![workload(&[("zk-alloc", &EVEN), ("zk-alloc:caches_runs=0", &EVEN)])]);
+        let text = ablation(&[&one, &other]);
+        let rows: Vec<_> = text.lines().filter(|line| line.starts_with("| `max_resident_probes=0` |")).collect();
+        assert_eq!(rows.len(), FIGURES.len(), "{text}");
+        assert!(rows.iter().all(|row| row.ends_with("| - |") && !row.contains("| - | - |")), "{text}");
+        assert!(text.contains("| `caches_runs=0` | - | "), "{text}");
+    }
+}
