@@ -3,10 +3,6 @@
 #![cfg(target_os = "linux")]
 #![allow(unsafe_code, reason = "sets limits of the process, and maps memory")]
 
-#[path = "support/forks.rs"]
-mod forks;
-#[path = "support/limits.rs"]
-mod limits;
 mod support;
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -15,8 +11,11 @@ use std::ptr::null_mut;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
-use limits::limited;
-use support::{address_space_bytes, assert_patterned, in_its_own_process, patterned, peak_rss_bytes, skip};
+use support::forks::in_a_fork;
+use support::limits::{limited, lockable_bytes};
+use support::{
+    Ended, address_space_bytes, assert_patterned, child, in_its_own_process, patterned, peak_rss_bytes, skip,
+};
 use zk_alloc::{ZkAllocator, overflow_stats, phase, stats};
 
 /// [`System`], except that a request of [`PLANTED`] bytes gets the memory that the test put there.
@@ -83,29 +82,19 @@ fn prove() -> Vec<Vec<u64>> {
 /// The kernel counts reserved addresses against the limit, even unused ones. An arena that reserved its whole region
 /// would leave no address space for threads and libraries.
 #[test]
-fn a_limit_set_before_the_arena_opens_leaves_room_for_the_program() {
-    in_its_own_process(&[], || {
-        limited(libc::RLIMIT_AS, 4 << 30, || {
-            let alive = prove();
-            goes_on();
-            let more = prove();
-            assert!(stats().arena_bytes >= 600 << 20 && overflow_stats() == (0, 0), "{}", stats());
-            alive.iter().chain(&more).zip((0..60).cycle()).for_each(|(words, seed)| assert_patterned(words, seed));
+fn a_limit_set_before_or_after_the_arena_opens_leaves_room_for_the_program() {
+    for is_open in [false, true] {
+        in_its_own_process(&[], || {
+            let before = if is_open { prove() } else { Vec::new() };
+            limited(libc::RLIMIT_AS, 4 << 30, || {
+                let alive = if is_open { before } else { prove() };
+                goes_on();
+                let more = prove();
+                assert!(stats().arena_bytes >= 600 << 20 && overflow_stats() == (0, 0), "{}", stats());
+                alive.iter().chain(&more).zip((0..60).cycle()).for_each(|(words, seed)| assert_patterned(words, seed));
+            });
         });
-    });
-}
-
-#[test]
-fn a_limit_set_while_the_arena_is_open_leaves_room_for_the_program() {
-    in_its_own_process(&[], || {
-        let alive = prove();
-        limited(libc::RLIMIT_AS, 4 << 30, || {
-            goes_on();
-            let more = prove();
-            assert!(stats().arena_bytes >= 600 << 20 && overflow_stats() == (0, 0), "{}", stats());
-            alive.iter().chain(&more).zip((0..60).cycle()).for_each(|(words, seed)| assert_patterned(words, seed));
-        });
-    });
+    }
 }
 
 /// The kernel counts all writable memory as data, including the arena's tables.
@@ -168,7 +157,7 @@ fn huge_runs_that_grow_leave_scarce_addresses_to_the_program() {
 
 /// Beyond a limit the kernel refuses more memory to the arena, as to everyone.
 #[test]
-fn growth_that_a_late_limit_refuses_is_handed_over_and_counted() {
+fn growth_refused_by_a_late_limit_goes_to_the_backing_allocator() {
     in_its_own_process(&[], || {
         const MOST: usize = 300;
         phase(|| drop(patterned(20 * WORDS, 1)));
@@ -193,7 +182,7 @@ fn growth_that_a_late_limit_refuses_is_handed_over_and_counted() {
 
 /// The program locks all future mappings. The kernel refuses those beyond a limit, which does not apply to root.
 #[test]
-fn a_program_that_locks_its_future_memory_goes_on_with_what_it_has() {
+fn a_program_that_locks_its_future_memory_keeps_its_arena() {
     in_its_own_process(&[], || {
         // SAFETY: changes the user of this process, which has nothing else to do.
         let is_root = unsafe { libc::setuid(65_534) } == 0;
@@ -201,7 +190,7 @@ fn a_program_that_locks_its_future_memory_goes_on_with_what_it_has() {
         // SAFETY: changes no memory.
         let is_locked = limited(libc::RLIMIT_MEMLOCK, MIB, || unsafe { libc::mlockall(libc::MCL_FUTURE) } == 0);
         assert!(is_locked, "root before: {is_root}");
-        let lockable = limits::lockable_bytes() as usize;
+        let lockable = lockable_bytes() as usize;
         phase(|| assert_patterned(&patterned(50 * WORDS, 2), 2));
         let mut large: Vec<u64> = Vec::new();
         let had = phase(|| large.try_reserve_exact(4 * lockable.min(1 << 30) / 8 + 200 * WORDS).is_ok());
@@ -214,7 +203,7 @@ fn a_program_that_locks_its_future_memory_goes_on_with_what_it_has() {
 
 /// While future mappings are locked, room to grow would become resident at once.
 #[test]
-fn huge_runs_that_grow_take_no_locked_room() {
+fn huge_runs_that_grow_make_no_reserved_memory_resident() {
     in_its_own_process(&[], || {
         // SAFETY: only reads the user id.
         if unsafe { libc::geteuid() } != 0 {
@@ -284,7 +273,7 @@ fn assert_foreign_memory_is_freed_by_its_owner(at: *mut u8) {
 /// Another mapping may lie where a zone would grow. It may be memory of the backing allocator, so the arena must know that it is not its
 /// own. The zone grows behind it.
 #[test]
-fn memory_of_others_in_the_arenas_room_is_theirs() {
+fn foreign_memory_in_a_zone_is_freed_by_its_owner() {
     in_its_own_process(&[], || {
         let own = phase(|| patterned(WORDS, 1));
         let place = own.as_ptr().addr() + 40 * MIB;
@@ -309,9 +298,7 @@ fn memory_of_others_in_the_arenas_room_is_theirs() {
 #[test]
 fn the_arena_goes_on_growing_among_large_foreign_mappings() {
     for count in [5, 20] {
-        let settings = [("ZK_ALLOC_SLAB_GB", "5"), ("ZK_ALLOC_TEST_FOREIGN", if count == 5 { "5" } else { "20" })];
-        in_its_own_process(&settings, || {
-            let count: usize = std::env::var("ZK_ALLOC_TEST_FOREIGN").expect("set").parse().expect("a number");
+        in_its_own_process(&[("ZK_ALLOC_SLAB_GB", "5")], || {
             let len = 6 << 30;
             // Before the region exists, and after.
             let mut foreign: Vec<_> = (0..count / 2).filter_map(|_| foreign_at(None, len)).collect();
@@ -330,9 +317,6 @@ fn the_arena_goes_on_growing_among_large_foreign_mappings() {
             zk_alloc::release();
             foreign.iter().for_each(Foreign::assert_intact);
         });
-        if support::is_alone() {
-            break;
-        }
     }
 }
 
@@ -362,17 +346,15 @@ fn small_requests_find_room_beside_any_number_of_long_runs() {
 
 #[test]
 fn one_warning_says_that_no_addresses_are_left() {
-    let test = "one_warning_says_that_no_addresses_are_left";
-    if support::is_alone() {
+    let ended = child(&[("ZK_ALLOC_SLAB_GB", "1")], || {
         // Three zones of a few GiB.
         let many: Vec<Vec<u8>> = phase(|| (0..1000).map(|_| Vec::with_capacity(100 * MIB)).collect());
         let small: Vec<_> = phase(|| (0..1000).map(|seed| patterned(100, seed)).collect());
         assert!(overflow_stats().0 > 100 && many.len() == 1000, "{:?} {}", overflow_stats(), stats());
         small.iter().zip(0..).for_each(|(words, seed)| assert_patterned(words, seed));
-        return;
-    }
-    let ended = support::alone(test, &[("ZK_ALLOC_SLAB_GB", std::ffi::OsStr::new("1"))]);
-    ended.assert_passed(test);
+    });
+    let Some(ended) = ended else { return };
+    ended.assert_passed();
     let warnings = ended.warnings();
     assert!(warnings.len() == 1 && warnings[0].contains("no addresses are left for 104857600 bytes"), "{ended:?}");
 }
@@ -389,14 +371,12 @@ fn waits() -> i64 {
 /// A fork may cut off threads at any moment of a growth. The child has their claims, and not the threads (hazard 42).
 #[test]
 fn children_of_forks_while_zones_grow_neither_wait_nor_overflow() {
+    let ended = child(&[("ZK_ALLOC_SLAB_GB", "400")], fork_while_zones_grow);
+    ended.iter().for_each(Ended::assert_passed_without_warnings);
+}
+
+fn fork_while_zones_grow() {
     const FORKS: usize = 200;
-    let test = "children_of_forks_while_zones_grow_neither_wait_nor_overflow";
-    if !support::is_alone() {
-        let ended = support::alone(test, &[("ZK_ALLOC_SLAB_GB", std::ffi::OsStr::new("400"))]);
-        ended.assert_passed(test);
-        assert_eq!(ended.warnings(), [""; 0], "{ended:?}");
-        return;
-    }
     // A fork of a large process takes long. Threads that grow a zone meanwhile wait in the kernel.
     let large = phase(|| patterned(200 * WORDS, 1));
     let (round, mut codes) = (&Barrier::new(5), [0; 2]);
@@ -413,7 +393,7 @@ fn children_of_forks_while_zones_grow_neither_wait_nor_overflow() {
         }
         for _ in 0..FORKS {
             round.wait();
-            let code = forks::in_a_fork(|| {
+            let code = in_a_fork(|| {
                 let before = waits();
                 let mut kept: Vec<Vec<u64>> = Vec::with_capacity(64);
                 phase(|| kept.extend((0..40).map(|_| Vec::with_capacity(2 * WORDS))));

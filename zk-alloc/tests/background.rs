@@ -5,26 +5,18 @@
 #![cfg(target_os = "linux")]
 #![allow(unsafe_code, reason = "forks, and calls allocators by hand")]
 
-#[path = "support/blocks.rs"]
-mod blocks;
-#[path = "support/forks.rs"]
-mod forks;
-#[path = "support/limits.rs"]
-mod limits;
 mod support;
-#[path = "support/tasks.rs"]
-mod tasks;
 
 use std::alloc::GlobalAlloc;
 use std::hint::black_box;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use blocks::{Block, KIB, MIB, RESIDENT};
-use forks::in_a_fork;
-use limits::limited;
+use support::blocks::{Block, KIB, MIB, RESIDENT};
+use support::forks::in_a_fork;
+use support::limits::limited;
+use support::tasks::{are_ours, field, ours, tasks};
 use support::{address_space_bytes, in_its_own_process};
-use tasks::{are_ours, field, ours, tasks};
 use zk_alloc::{
     Origin, Retain, Settings, ZkAllocator, phase, release, reserve, set_retain, start_background_thread, stats,
     stop_background_thread,
@@ -57,12 +49,17 @@ fn at_rest(live_bytes: usize) -> usize {
     live_bytes + live_bytes / 20 + 2 * MIB
 }
 
+/// Allocates more blocks than a thread cache holds.
+fn a_little() {
+    drop((0..200).map(|_| Block::written(&RESIDENT, 100)).collect::<Vec<_>>());
+}
+
 const SHORT: (&str, &str) = ("ZK_ALLOC_RETAIN_FOR", "0.4");
 
 /// A hidden thread would keep privileges that the program drops, and would block calls that need a process with one
 /// thread.
 #[test]
-fn by_default_there_is_no_thread_of_ours() {
+fn by_default_the_allocator_starts_no_thread() {
     in_its_own_process(&[SHORT], || {
         let before = tasks().len();
         let assert_alone = |when: &str| assert_eq!(tasks().len(), before, "{when}: {:?}", ours());
@@ -87,7 +84,7 @@ fn by_default_there_is_no_thread_of_ours() {
 }
 
 #[test]
-fn with_the_thread_an_idle_process_without_phases_keeps_what_is_alive() {
+fn with_the_thread_an_idle_process_shrinks_to_its_live_size() {
     in_its_own_process(&[SHORT], || {
         start_background_thread().expect("a thread");
         let survivor = Block::written(&RESIDENT, 20 * MIB);
@@ -101,7 +98,7 @@ fn with_the_thread_an_idle_process_without_phases_keeps_what_is_alive() {
 
 /// Under `Retain::For`, all free memory is purged once that time has passed without a phase.
 #[test]
-fn with_the_thread_nothing_free_stays_after_the_time_of_retain_for() {
+fn with_the_thread_all_free_memory_is_purged_after_the_retention_time() {
     in_its_own_process(&[], || {
         set_retain(Retain::For(Duration::from_millis(300)));
         start_background_thread().expect("a thread");
@@ -123,29 +120,19 @@ fn with_the_thread_nothing_free_stays_after_the_time_of_retain_for() {
     });
 }
 
-/// The program's own threads purge, on the slow paths of their requests.
+/// The program's own threads purge, on the slow paths of their requests. A service that frees what it allocates is served by its thread
+/// cache, and never reaches the slabs.
 #[test]
-fn without_the_thread_a_process_that_asks_for_little_shrinks() {
-    in_its_own_process(&[SHORT], || {
-        let survivor = Block::written(&RESIDENT, 20 * MIB);
-        work(&RESIDENT);
-        assert!(stats().resident_bytes >= MOST_BYTES, "{}", stats());
-        // More blocks than a thread cache holds.
-        let a_little = || drop((0..200).map(|_| Block::written(&RESIDENT, 100)).collect::<Vec<_>>());
-        assert!(shrinks_to(at_rest(survivor.size()), a_little), "{}", stats());
-        assert_eq!(ours().len(), 0);
-    });
-}
-
-/// A service that frees what it allocates is served by its thread cache, and never reaches the slabs.
-#[test]
-fn without_the_thread_a_process_that_lives_on_its_caches_shrinks() {
-    in_its_own_process(&[SHORT], || {
-        let survivor = Block::written(&RESIDENT, 20 * MIB);
-        work(&RESIDENT);
-        let a_little = || (0..50).for_each(|_| drop(Block::untouched(&RESIDENT, 100, 8)));
-        assert!(shrinks_to(at_rest(survivor.size()), a_little), "{}", stats());
-    });
+fn without_the_thread_a_process_that_requests_little_shrinks() {
+    for requests in [a_little, || (0..50).for_each(|_| drop(Block::untouched(&RESIDENT, 100, 8)))] {
+        in_its_own_process(&[SHORT], || {
+            let survivor = Block::written(&RESIDENT, 20 * MIB);
+            work(&RESIDENT);
+            assert!(stats().resident_bytes >= MOST_BYTES, "{}", stats());
+            assert!(shrinks_to(at_rest(survivor.size()), requests), "{}", stats());
+            assert_eq!(ours().len(), 0);
+        });
+    }
 }
 
 /// Between phases the arena gets no requests. Requests to the backing allocator tick instead.
@@ -182,7 +169,7 @@ fn a_proof_after_a_pause_finds_its_memory() {
 }
 
 #[test]
-fn it_starts_and_ends_when_asked_as_often_as_asked() {
+fn the_thread_starts_and_stops_any_number_of_times() {
     in_its_own_process(&[SHORT], || {
         stop_background_thread();
         for round in 0..20 {
@@ -202,7 +189,7 @@ fn it_starts_and_ends_when_asked_as_often_as_asked() {
 
 /// The thread may sleep without a time limit. Stopping it must wake it.
 #[test]
-fn it_ends_at_once_where_it_has_nothing_to_do() {
+fn a_thread_without_work_stops_at_once() {
     in_its_own_process(&[("ZK_ALLOC_RETAIN_FOR", "ever")], || {
         work(&RESIDENT);
         start_background_thread().expect("a thread");
@@ -215,7 +202,7 @@ fn it_ends_at_once_where_it_has_nothing_to_do() {
 
 /// A signal handler of the program must not run on a thread that the program does not know about.
 #[test]
-fn no_signal_is_handled_on_it() {
+fn the_thread_handles_no_signals() {
     in_its_own_process(&[], || {
         let of_creator = |task: &str| field(std::path::Path::new(task), "SigBlk");
         let before = of_creator("/proc/thread-self");
@@ -232,7 +219,7 @@ fn no_signal_is_handled_on_it() {
 
 /// The C library applies setuid(2) to every thread that it knows. A thread unknown to it would keep the old user.
 #[test]
-fn what_the_program_gives_up_the_thread_gives_up() {
+fn the_thread_gives_up_the_privileges_that_the_program_gives_up() {
     in_its_own_process(&[SHORT], || {
         // SAFETY: only returns a number.
         if unsafe { libc::geteuid() } != 0 {
@@ -258,7 +245,7 @@ fn what_the_program_gives_up_the_thread_gives_up() {
 
 /// The kernel lets only processes with one thread join and make namespaces.
 #[test]
-fn a_process_without_it_may_join_and_make_namespaces() {
+fn a_process_without_the_thread_may_join_and_make_namespaces() {
     in_its_own_process(&[SHORT], || {
         let make = || {
             // SAFETY: the child's own namespace.
@@ -297,12 +284,11 @@ fn error_number() -> u8 {
 /// fork(2) copies only the calling thread. A child that takes its parent's background thread for its own would never
 /// purge.
 #[test]
-fn a_forked_child_has_none_and_purges_by_itself_until_it_starts_its_own() {
+fn a_forked_child_has_no_thread_and_purges_until_it_starts_its_own() {
     in_its_own_process(&[SHORT, ("ZK_ALLOC_BACKGROUND", "1")], || {
         work(&RESIDENT);
         assert!(are_ours(1));
         let code = in_a_fork(|| {
-            let a_little = || drop((0..200).map(|_| Block::written(&RESIDENT, 100)).collect::<Vec<_>>());
             phase(|| work(&RESIDENT));
             if !ours().is_empty() || tasks().len() != 1 {
                 return 1;
@@ -329,7 +315,7 @@ fn a_forked_child_has_none_and_purges_by_itself_until_it_starts_its_own() {
 /// A fork can happen in the middle of a purge. The child loses the run that was being purged, which is half of the
 /// memory at most.
 #[test]
-fn forks_while_it_looks_find_a_child_that_looks() {
+fn a_child_forked_during_a_purge_purges_itself() {
     in_its_own_process(&[("ZK_ALLOC_RETAIN_FOR", "0.008")], || {
         start_background_thread().expect("a thread");
         for round in 0..8 {
@@ -338,7 +324,6 @@ fn forks_while_it_looks_find_a_child_that_looks() {
             thread::sleep(Duration::from_millis(round % 10));
             let code = in_a_fork(|| {
                 work(&RESIDENT);
-                let a_little = || drop((0..200).map(|_| Block::written(&RESIDENT, 100)).collect::<Vec<_>>());
                 u8::from(!shrinks_to(MOST_BYTES / 2 + 10 * MIB, a_little))
             });
             assert_eq!(code, 0, "round {round}");
@@ -350,7 +335,7 @@ static WITH_THREAD: ZkAllocator = ZkAllocator::resident().settings(Settings::new
 
 /// The setting starts the thread once: a stopped thread stays stopped.
 #[test]
-fn the_setting_starts_it_where_the_program_begins_to_allocate() {
+fn the_setting_starts_the_thread_once_with_the_first_phase() {
     in_its_own_process(&[("ZK_ALLOC_BACKGROUND", "1")], || {
         phase(|| ());
         assert!(are_ours(1));
@@ -366,7 +351,7 @@ fn the_setting_starts_it_where_the_program_begins_to_allocate() {
 
 /// The system may refuse a thread. The program runs on, and may ask again.
 #[test]
-fn a_thread_that_is_refused_is_an_error_and_no_more() {
+fn a_refused_thread_is_only_an_error() {
     in_its_own_process(&[SHORT], || {
         work(&RESIDENT);
         let refused = limited(libc::RLIMIT_AS, address_space_bytes() + 16 * KIB, start_background_thread);

@@ -5,24 +5,19 @@
 //! The page size belongs to the process, so each test runs in a process of its own for each size.
 #![cfg(target_os = "linux")]
 
-#[path = "support/blocks.rs"]
-mod blocks;
 #[path = "model/heap.rs"]
 mod heap;
 #[path = "model/lock.rs"]
 mod lock;
-#[path = "model/meeting.rs"]
-mod meeting;
 mod support;
 #[path = "model/volume.rs"]
 mod volume;
 
 use std::env;
-use std::ffi::OsStr;
 
-use blocks::{Block, KIB, MIB, RESIDENT};
 use heap::Heap;
-use support::{Numbers, alone, assert_patterned, is_alone, patterned};
+use support::blocks::{Block, KIB, MIB, RESIDENT};
+use support::{Numbers, assert_patterned, in_its_own_process, patterned};
 use volume::Volume;
 use zk_alloc::{Arena, Retain, SecretBuf, ZkAllocator, phase, release, reserve, set_retain, soften};
 
@@ -31,19 +26,15 @@ static ALLOC: ZkAllocator = ZkAllocator;
 
 const PAGES: &str = "ZK_ALLOC_TEST_PAGE_BYTES";
 /// The page sizes of aarch64 servers, and the usual one.
-const PAGE_BYTES: [&str; 3] = ["4096", "16384", "65536"];
+const PAGE_BYTES: [&str; 3] = [USUAL, "16384", "65536"];
+const USUAL: &str = "4096";
 
-/// Runs `body`, which is the test `name`, in a process of its own for each page size, with and without huge pages.
+/// Runs `body` in a process of its own for each page size, with and without huge pages.
 #[track_caller]
-fn with_pages_of_each_size(name: &str, body: impl FnOnce()) {
-    if is_alone() {
-        return body();
-    }
+fn with_pages_of_each_size(body: impl Fn()) {
     for page_bytes in PAGE_BYTES {
         for huge_pages in ["auto", "never"] {
-            let settings = [(PAGES, page_bytes), ("ZK_ALLOC_THP", huge_pages)];
-            let settings = settings.map(|(name, value)| (name, OsStr::new(value)));
-            alone(name, &settings).assert_passed(&format!("pages of {page_bytes} bytes, huge pages {huge_pages}"));
+            in_its_own_process(&[(PAGES, page_bytes), ("ZK_ALLOC_THP", huge_pages)], &body);
         }
     }
 }
@@ -65,8 +56,8 @@ fn purge(numbers: &mut Numbers) {
 
 /// A page is not free if a buffer in use shares it with a freed one.
 #[test]
-fn buffers_in_use_stay_as_they_are_while_their_neighbours_are_purged() {
-    with_pages_of_each_size("buffers_in_use_stay_as_they_are_while_their_neighbours_are_purged", || {
+fn buffers_in_use_keep_their_contents_while_neighbours_are_purged() {
+    with_pages_of_each_size(|| {
         let _phase = zk_alloc::PhaseGuard::new();
         let numbers = &mut Numbers::new(9);
         // From 1 KiB to 2 MiB, with each power of two equally likely.
@@ -99,11 +90,13 @@ fn buffers_in_use_stay_as_they_are_while_their_neighbours_are_purged() {
     });
 }
 
+/// The allocator is installed here, so that the model, the threads and their locals live in it, too.
 #[test]
-fn the_volume_holds() {
-    with_pages_of_each_size("the_volume_holds", || {
-        let volume =
-            Volume { seed: 5, ops: 60_000, threads: 4, ops_per_life: 5_000, ops_per_settling: 500, at_rest: None };
+fn volume_with_pages_of_every_size() {
+    with_pages_of_each_size(|| {
+        let is_usual = env::var(PAGES).is_ok_and(|page_bytes| page_bytes == USUAL);
+        let ops = if is_usual { 500_000 } else { 60_000 };
+        let volume = Volume { seed: 5, ops, threads: 4, ops_per_life: 5_000, ops_per_settling: 500, at_rest: None };
         volume::run(Box::leak(Box::new(Heap::new(ZkAllocator::resident(), true))), volume);
         volume::run(Box::leak(Box::new(Heap::new(ZkAllocator, true))), volume);
     });
@@ -112,7 +105,7 @@ fn the_volume_holds() {
 /// The memory between two guards is as long as was asked for, whether or not that is whole pages.
 #[test]
 fn arenas_and_secrets_lie_within_their_guards() {
-    with_pages_of_each_size("arenas_and_secrets_lie_within_their_guards", || {
+    with_pages_of_each_size(|| {
         for bytes in [1, 4 * KIB, 5_000, 64 * KIB, 70_000, 3 * MIB + 1] {
             let mut secret = SecretBuf::zeroed(bytes);
             assert!(secret.len() == bytes && secret.iter().all(|&byte| byte == 0));

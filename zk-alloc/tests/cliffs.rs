@@ -5,14 +5,12 @@
 //! The arena belongs to the process, so each test runs in a process of its own.
 #![cfg(target_os = "linux")]
 
-#[path = "support/blocks.rs"]
-mod blocks;
 mod support;
 
 use std::alloc::System;
 use std::time::{Duration, Instant};
 
-use blocks::{Allocator, Block, KIB, MIB, RESIDENT, keep_every};
+use support::blocks::{Allocator, Block, KIB, MIB, RESIDENT, free_every, keep_every};
 use support::in_its_own_process;
 use zk_alloc::{overflow_stats, stats};
 
@@ -25,22 +23,13 @@ const MOST_TIMES: u32 = 50;
 /// resolution.
 const LEAST_TIME: Duration = Duration::from_micros(1);
 
-/// The median time of requests of `size` bytes that all stay alive.
-fn median_request(size: usize, align: usize) -> Duration {
-    median_request_of(&RESIDENT, size, align)
-}
-
-fn median_request_of(allocator: Allocator, size: usize, align: usize) -> Duration {
-    kept_requests_of(allocator, size, align).0
-}
-
-/// The median time of requests, and their blocks: while they are alive, the next requests cannot reuse their memory.
-fn kept_requests_of(allocator: Allocator, size: usize, align: usize) -> (Duration, Vec<Block>) {
+/// The median time of requests of `size` bytes, and their blocks: while they are alive, the next requests cannot reuse their memory.
+fn median_request(allocator: Allocator, size: usize) -> (Duration, Vec<Block>) {
     let mut alive = Vec::with_capacity(SAMPLES);
     let mut times: Vec<_> = (0..SAMPLES)
         .map(|_| {
             let begun = Instant::now();
-            alive.push(Block::untouched(allocator, size, align));
+            alive.push(Block::untouched(allocator, size, 8));
             begun.elapsed()
         })
         .collect();
@@ -49,54 +38,36 @@ fn kept_requests_of(allocator: Allocator, size: usize, align: usize) -> (Duratio
     (times[SAMPLES / 2], alive)
 }
 
-/// Asserts that a request takes at most [`MOST_TIMES`] of its time in an empty arena.
-#[track_caller]
-fn assert_no_search(in_empty: Duration, median: Duration, blocks: &[Block]) {
-    let most = MOST_TIMES * in_empty.max(LEAST_TIME);
-    assert!(median <= most, "{median:?} with {} blocks alive, {in_empty:?} with none", blocks.len());
-}
-
 /// Asserts that requests over the cap take at most eight times as long as in the backing allocator, which serves them.
 #[track_caller]
 fn assert_passed_on() {
-    let (median, _blocks) = kept_requests_of(&RESIDENT, 48 * KIB, 8);
-    let backing = median_request_of(&System, 48 * KIB, 8);
+    let (median, _blocks) = median_request(&RESIDENT, 48 * KIB);
+    let backing = median_request(&System, 48 * KIB).0;
     assert!(median <= 8 * backing, "{median:?}, of the backing allocator {backing:?}\n{}", stats());
 }
 
-/// A plain first-fit search of a bitmap would look at each hole that is too small, at each request.
-fn assert_holes_are_passed_over(count: usize, hole: usize, size: usize) {
-    // With huge pages, untouched blocks would take memory.
-    in_its_own_process(&[("ZK_ALLOC_THP", "never")], || {
-        let in_empty = median_request(size, 8);
-        let mut blocks: Vec<_> = (0..count).map(|_| Block::untouched(&RESIDENT, hole, 8)).collect();
-        keep_every(2, &mut blocks);
-        assert_no_search(in_empty, median_request(size, 8), &blocks);
-        drop(blocks);
-        assert_eq!(overflow_stats(), (0, 0), "the arena served all of it\n{}", stats());
-    });
-}
-
+/// A plain first-fit search of a bitmap would look at each hole that is too small, at each request. The second holes are nearly long
+/// enough. Below the last lies free room that is reserved for slabs and short runs.
 #[test]
-fn holes_that_are_too_small_are_not_searched() {
-    assert_holes_are_passed_over(160_000, 33 * KIB, 200 * KIB);
-}
-
-/// These holes are nearly long enough.
-#[test]
-fn holes_that_are_a_little_too_small_are_not_searched() {
-    assert_holes_are_passed_over(160_000, 33 * KIB, 48 * KIB);
-}
-
-/// Below these holes lies free room that is reserved for slabs and short runs.
-#[test]
-fn holes_between_middle_runs_are_not_searched() {
-    assert_holes_are_passed_over(160_000, 300 * KIB, MIB);
+fn requests_do_not_search_holes_that_are_too_small() {
+    for (hole, size) in [(33 * KIB, 200 * KIB), (33 * KIB, 48 * KIB), (300 * KIB, MIB)] {
+        // With huge pages, untouched blocks would take memory.
+        in_its_own_process(&[("ZK_ALLOC_THP", "never")], || {
+            let in_empty = median_request(&RESIDENT, size).0;
+            let mut blocks: Vec<_> = (0..160_000).map(|_| Block::untouched(&RESIDENT, hole, 8)).collect();
+            keep_every(2, &mut blocks);
+            let median = median_request(&RESIDENT, size).0;
+            let most = MOST_TIMES * in_empty.max(LEAST_TIME);
+            assert!(median <= most, "{median:?} with {} blocks alive, {in_empty:?} with none", blocks.len());
+            drop(blocks);
+            assert_eq!(overflow_stats(), (0, 0), "the arena served all of it\n{}", stats());
+        });
+    }
 }
 
 /// A search for free memory to purge, when there is no free memory, takes longer the more memory is alive.
 #[test]
-fn a_cap_that_is_reached_costs_no_search_at_each_request() {
+fn requests_over_a_full_cap_search_for_no_memory() {
     let cap = [("ZK_ALLOC_MAX_BYTES", "1G")];
     in_its_own_process(&cap, || {
         let mut blocks = Vec::with_capacity(2_048 * MIB / (48 * KIB));
@@ -112,7 +83,7 @@ fn a_cap_that_is_reached_costs_no_search_at_each_request() {
 
 /// As above, but all free memory shares its pages with live blocks.
 #[test]
-fn a_cap_that_is_reached_costs_no_look_at_every_slab_at_each_request() {
+fn requests_over_a_full_cap_search_no_slabs() {
     let cap = [("ZK_ALLOC_MAX_BYTES", "1G")];
     in_its_own_process(&cap, || {
         let mut blocks: Vec<_> = (0..1_000 * MIB / KIB).map(|_| Block::written(&RESIDENT, KIB)).collect();
@@ -126,7 +97,7 @@ fn a_cap_that_is_reached_costs_no_look_at_every_slab_at_each_request() {
 
 /// A search over all slabs for a place would take longer the more slabs there are.
 #[test]
-fn small_blocks_cost_no_search_over_all_slabs() {
+fn small_requests_do_not_search_all_slabs() {
     in_its_own_process(&[], || {
         const PART: usize = 100_000;
         let allocate = || (0..PART).map(|_| Block::untouched(&RESIDENT, 512, 8)).collect::<Vec<_>>();
@@ -145,11 +116,7 @@ fn small_blocks_cost_no_search_over_all_slabs() {
         (0..80).for_each(|_| below.extend(allocate()));
         // The arena must not search slabs that had room once, either. So some blocks of each slab are freed, and the
         // first part takes them again.
-        let mut nth = 0;
-        below.retain(|_| {
-            nth += 1;
-            nth % 64 != 0
-        });
+        free_every(64, &mut below);
         let (last, _blocks) = timed(10);
         println!("measured {PART} blocks in {first:?}, and in {last:?} above {}", below.len());
         assert!(last <= 4 * first, "{last:?} for {PART} blocks above {}, {first:?} above none", below.len());

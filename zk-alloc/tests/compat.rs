@@ -4,11 +4,10 @@
 mod support;
 
 use std::alloc::{GlobalAlloc, Layout};
-use std::ffi::OsStr;
 use std::hint::black_box;
 use std::panic;
 
-use support::{alone, assert_patterned, is_alone, patterned};
+use support::{Ended, Settings, assert_patterned, child, patterned};
 use zk_alloc::{PhaseGuard, ZkAllocator};
 
 #[global_allocator]
@@ -17,19 +16,15 @@ static A: ZkAllocator = ZkAllocator;
 /// A second allocator in addition to the installed one, by its full path.
 static BESIDE: zk_alloc::ZkAllocator = zk_alloc::ZkAllocator;
 
-/// Runs the rest of the test in a process of its own, because it counts. Returns `true` in that process.
-fn in_own_process(name: &str, settings: &[(&str, &OsStr)]) -> bool {
-    if !is_alone() {
-        let ended = alone(name, settings);
-        ended.assert_passed(name);
-        assert!(ended.warnings().is_empty(), "{ended:?}");
-    }
-    is_alone()
+/// Runs `body` in a process of its own, because it counts. The process writes no warning.
+#[track_caller]
+fn without_warnings(settings: Settings, body: impl FnOnce()) {
+    child(settings, body).iter().for_each(Ended::assert_passed_without_warnings);
 }
 
 /// The loop of a prover: one phase per proof, with the result copied out of it.
 #[test]
-fn a_loop_of_phases_with_results_cloned_out_of_them() {
+fn results_are_cloned_out_of_a_loop_of_phases() {
     let mut outputs: Vec<Vec<u64>> = Vec::new();
     for seed in 0..10u64 {
         let proof = zk_alloc::phase(|| patterned(1 << 15, seed));
@@ -46,74 +41,71 @@ fn a_loop_of_phases_with_results_cloned_out_of_them() {
 /// Phases that were begun by hand, ended twice, or never begun.
 #[test]
 fn phases_by_hand_may_be_ended_more_often_than_begun() {
-    if !in_own_process("phases_by_hand_may_be_ended_more_often_than_begun", &[]) {
-        return;
-    }
-    let arena_bytes = || zk_alloc::stats().arena_bytes;
-    zk_alloc::end_phase();
-    zk_alloc::end_phase();
-    zk_alloc::begin_phase();
-    let before = arena_bytes();
-    let inside = patterned(1 << 15, 1);
-    assert!(arena_bytes() - before >= 8 << 15, "an end without a begin must not outweigh the next begin");
-    zk_alloc::end_phase();
-    zk_alloc::end_phase();
-    let before = arena_bytes();
-    let outside = patterned(1 << 15, 2);
-    assert_eq!(arena_bytes(), before);
-    assert_patterned(&inside, 1);
-    assert_patterned(&outside, 2);
-    let _: fn() = zk_alloc::begin_phase;
-    let _: fn() = zk_alloc::end_phase;
+    without_warnings(&[], || {
+        let arena_bytes = || zk_alloc::stats().arena_bytes;
+        zk_alloc::end_phase();
+        zk_alloc::end_phase();
+        zk_alloc::begin_phase();
+        let before = arena_bytes();
+        let inside = patterned(1 << 15, 1);
+        assert!(arena_bytes() - before >= 8 << 15, "an end without a begin must not outweigh the next begin");
+        zk_alloc::end_phase();
+        zk_alloc::end_phase();
+        let before = arena_bytes();
+        let outside = patterned(1 << 15, 2);
+        assert_eq!(arena_bytes(), before);
+        assert_patterned(&inside, 1);
+        assert_patterned(&outside, 2);
+        let _: fn() = zk_alloc::begin_phase;
+        let _: fn() = zk_alloc::end_phase;
+    });
 }
 
 /// Guards, created in all possible ways. A guard ends its phase on a panic, too.
 #[test]
 fn guards_end_their_phase_on_return_and_on_panic() {
-    if !in_own_process("guards_end_their_phase_on_return_and_on_panic", &[]) {
-        return;
-    }
-    struct Prover {
-        _guard: PhaseGuard,
-        rows: Vec<u64>,
-    }
-    #[derive(Default)]
-    struct Scope(PhaseGuard);
+    without_warnings(&[], || {
+        struct Prover {
+            _guard: PhaseGuard,
+            rows: Vec<u64>,
+        }
+        #[derive(Default)]
+        struct Scope(PhaseGuard);
 
-    let Prover { rows, .. } = Prover { _guard: PhaseGuard::new(), rows: patterned(1 << 15, 3) };
-    let scope = Scope::default();
-    drop::<PhaseGuard>(scope.0);
-    drop(zk_alloc::PhaseGuard::default());
-    let caught = panic::catch_unwind(|| zk_alloc::phase(|| panic!("as planned")));
-    assert!(caught.is_err());
-    let caught = panic::catch_unwind(|| {
-        let _guard = PhaseGuard::new();
-        let _rows = patterned(1 << 15, 4);
-        panic!("as planned");
+        let Prover { rows, .. } = Prover { _guard: PhaseGuard::new(), rows: patterned(1 << 15, 3) };
+        let scope = Scope::default();
+        drop::<PhaseGuard>(scope.0);
+        drop(zk_alloc::PhaseGuard::default());
+        let caught = panic::catch_unwind(|| zk_alloc::phase(|| panic!("as planned")));
+        assert!(caught.is_err());
+        let caught = panic::catch_unwind(|| {
+            let _guard = PhaseGuard::new();
+            let _rows = patterned(1 << 15, 4);
+            panic!("as planned");
+        });
+        assert!(caught.is_err());
+        let before = zk_alloc::stats().arena_bytes;
+        let outside = patterned(1 << 15, 5);
+        assert_eq!(zk_alloc::stats().arena_bytes, before, "a phase stayed open");
+        assert_patterned(&rows, 3);
+        assert_patterned(&outside, 5);
     });
-    assert!(caught.is_err());
-    let before = zk_alloc::stats().arena_bytes;
-    let outside = patterned(1 << 15, 5);
-    assert_eq!(zk_alloc::stats().arena_bytes, before, "a phase stayed open");
-    assert_patterned(&rows, 3);
-    assert_patterned(&outside, 5);
 }
 
 /// Requests that did not fit the arena were counted in pairs of numbers, which programs print and reset.
 #[test]
 fn overflow_is_a_pair_of_numbers_that_can_be_reset() {
-    if !in_own_process("overflow_is_a_pair_of_numbers_that_can_be_reset", &[]) {
-        return;
-    }
-    let (count, bytes): (usize, usize) = zk_alloc::overflow_stats();
-    assert_eq!((count, bytes), (0, 0));
-    zk_alloc::phase(|| {
-        assert!(black_box(Vec::<u8>::new()).try_reserve_exact(1 << 61).is_err());
-        drop(patterned(1 << 15, 1));
+    without_warnings(&[], || {
+        let (count, bytes): (usize, usize) = zk_alloc::overflow_stats();
+        assert_eq!((count, bytes), (0, 0));
+        zk_alloc::phase(|| {
+            assert!(black_box(Vec::<u8>::new()).try_reserve_exact(1 << 61).is_err());
+            drop(patterned(1 << 15, 1));
+        });
+        assert_eq!(zk_alloc::overflow_stats(), (1, 1 << 61));
+        zk_alloc::reset_overflow_stats();
+        assert_eq!(zk_alloc::overflow_stats(), (0, 0));
     });
-    assert_eq!(zk_alloc::overflow_stats(), (1, 1 << 61));
-    zk_alloc::reset_overflow_stats();
-    assert_eq!(zk_alloc::overflow_stats(), (0, 0));
 }
 
 /// The settings keep their names and meanings. The threshold is known from the start, the others from the first phase
@@ -121,20 +113,18 @@ fn overflow_is_a_pair_of_numbers_that_can_be_reset() {
 #[test]
 #[allow(deprecated, reason = "programs use the name `slab_size`")]
 fn settings_are_read_under_their_old_names() {
-    let settings = [("ZK_ALLOC_SLAB_GB", OsStr::new("5")), ("ZK_ALLOC_MIN_BYTES", OsStr::new("10000"))];
-    if !in_own_process("settings_are_read_under_their_old_names", &settings) {
-        return;
-    }
-    assert_eq!((zk_alloc::slab_size(), zk_alloc::min_arena_bytes()), (0, 10_000));
-    zk_alloc::phase(|| ());
-    let sizes: (usize, usize) = (zk_alloc::slab_size(), zk_alloc::min_arena_bytes());
-    assert_eq!(sizes, (5 << 30, 10_000));
-    zk_alloc::phase(|| {
-        let before = zk_alloc::stats().arena_allocations;
-        drop(patterned(9_999 / 8, 1));
-        assert_eq!(zk_alloc::stats().arena_allocations, before);
-        drop(patterned(10_000 / 8, 1));
-        assert_eq!(zk_alloc::stats().arena_allocations, before + 1);
+    without_warnings(&[("ZK_ALLOC_SLAB_GB", "5"), ("ZK_ALLOC_MIN_BYTES", "10000")], || {
+        assert_eq!((zk_alloc::slab_size(), zk_alloc::min_arena_bytes()), (0, 10_000));
+        zk_alloc::phase(|| ());
+        let sizes: (usize, usize) = (zk_alloc::slab_size(), zk_alloc::min_arena_bytes());
+        assert_eq!(sizes, (5 << 30, 10_000));
+        zk_alloc::phase(|| {
+            let before = zk_alloc::stats().arena_allocations;
+            drop(patterned(9_999 / 8, 1));
+            assert_eq!(zk_alloc::stats().arena_allocations, before);
+            drop(patterned(10_000 / 8, 1));
+            assert_eq!(zk_alloc::stats().arena_allocations, before + 1);
+        });
     });
 }
 
@@ -166,7 +156,7 @@ fn the_allocator_is_a_value_with_methods() {
 /// An old name is still a name of the same thing.
 #[test]
 #[allow(deprecated, reason = "programs use these names")]
-fn names_of_before_mean_what_they_meant() {
+fn old_names_mean_what_they_meant() {
     let mut arena: zk_alloc::Arena = zk_alloc::Scratch::with_capacity(4096);
     let error: zk_alloc::Exhausted = arena.try_alloc_array(1 << 20, |_| 0u8).unwrap_err();
     assert_eq!(error.asked_bytes, 1 << 20);

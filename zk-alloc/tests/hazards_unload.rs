@@ -12,7 +12,7 @@ use std::sync::{Barrier, LazyLock};
 use std::thread;
 use std::time::Duration;
 
-use support::{alone, is_alone};
+use support::in_its_own_process;
 
 /// The variable that names the plugin to the process that loads it.
 const PLUGIN: &str = "ZK_ALLOC_TEST_PLUGIN";
@@ -67,21 +67,17 @@ fn go_on() {
     }
 }
 
-/// Runs the test `name` in processes that load the plugin: in each mode of the allocator, without and with the
+/// Runs `host` in processes that load the plugin: in each mode of the allocator, without and with the
 /// background thread, which runs the plugin's code forever.
 #[track_caller]
-fn in_each_mode(name: &str, host: impl FnOnce()) {
-    if is_alone() {
-        return host();
-    }
+fn in_each_mode(host: impl Fn()) {
     // Built once, while the other test waits.
     static PLUGINS: LazyLock<[PathBuf; 2]> = LazyLock::new(|| [false, true].map(plugin::plugin));
-    for (path, is_resident) in PLUGINS.iter().zip([false, true]) {
+    for is_resident in [false, true] {
         for background in ["0", "1"] {
-            let variables = [("ZK_ALLOC_BACKGROUND", background.as_ref()), ("ZK_ALLOC_RETAIN_FOR", "0.2".as_ref())];
-            let settings = [[(PLUGIN, path.as_os_str())].as_slice(), &variables].concat();
-            let how = format!("{name}, resident: {is_resident}, background thread: {background}");
-            alone(name, &settings).assert_passed(&how);
+            let path = if support::is_alone() { "" } else { PLUGINS[usize::from(is_resident)].to_str().expect("text") };
+            let settings = [(PLUGIN, path), ("ZK_ALLOC_BACKGROUND", background), ("ZK_ALLOC_RETAIN_FOR", "0.2")];
+            in_its_own_process(&settings, &host);
         }
     }
 }
@@ -89,7 +85,7 @@ fn in_each_mode(name: &str, host: impl FnOnce()) {
 /// The thread that used the plugin closes it, goes on, and loads it again.
 #[test]
 fn a_plugin_is_closed_on_the_thread_that_used_it() {
-    in_each_mode("a_plugin_is_closed_on_the_thread_that_used_it", || {
+    in_each_mode(|| {
         for _ in 0..2 {
             let plugin = Loaded::load();
             plugin.call(PROVE);
@@ -103,7 +99,7 @@ fn a_plugin_is_closed_on_the_thread_that_used_it() {
 /// The end of a thread calls code of the plugin: the destructor of the key that returns the thread's cache.
 #[test]
 fn threads_that_used_a_plugin_end_after_it_was_closed() {
-    in_each_mode("threads_that_used_a_plugin_end_after_it_was_closed", || {
+    in_each_mode(|| {
         let plugin = Loaded::load();
         // This thread ends before the plugin is closed, as do the threads that the plugin starts.
         thread::spawn(move || plugin.call(c"prove_on_own_threads")).join().unwrap();

@@ -4,18 +4,13 @@
 mod support;
 
 use std::hint::black_box;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Mutex;
 use std::thread;
 
 use support::{assert_patterned, in_its_own_process, patterned};
-use zk_alloc::{ZkAllocator, begin_phase, end_phase, phase, release, stats};
+use zk_alloc::{ZkAllocator, phase, release, stats};
 
 #[global_allocator]
 static ALLOC: ZkAllocator = ZkAllocator;
-
-/// Tests that read process-wide counters take turns.
-static COUNTERS: Mutex<()> = Mutex::new(());
 
 /// Bytes that the arena served while `f` ran.
 fn arena_bytes(f: impl FnOnce()) -> u64 {
@@ -25,7 +20,7 @@ fn arena_bytes(f: impl FnOnce()) -> u64 {
 }
 
 #[test]
-fn memory_of_one_phase_is_intact_after_ten_more() {
+fn memory_of_one_phase_is_unchanged_after_ten_more() {
     let kept: Vec<_> = [1usize << 10, 1 << 12, 1 << 16, 1 << 20].map(|len| phase(|| patterned(len, len as u64))).into();
     for seed in 0..10 {
         phase(|| {
@@ -45,50 +40,15 @@ fn the_arena_serves_inside_phases_and_only_there() {
         assert!(arena_bytes(|| phase(|| drop(patterned(1 << 20, 1)))) >= 8 << 20);
         assert!(arena_bytes(|| phase(|| drop(black_box(vec![1u8; 8192])))) >= 8192);
         assert_eq!(arena_bytes(|| drop(patterned(1 << 20, 1))), 0);
-    });
-}
-
-#[test]
-fn nested_phases_end_with_the_outermost() {
-    let _turn = COUNTERS.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-    phase(|| {
-        phase(|| phase(|| ()));
-        assert!(arena_bytes(|| drop(patterned(1 << 20, 1))) >= 8 << 20);
-    });
-}
-
-#[test]
-fn a_panic_ends_the_phase_and_keeps_what_is_alive() {
-    let mut saved = None;
-    let result = catch_unwind(AssertUnwindSafe(|| {
         phase(|| {
-            saved = Some(patterned(1 << 18, 7));
-            let _unwound = patterned(1 << 18, 8);
-            panic!("as planned");
-        })
-    }));
-    assert!(result.is_err());
-    phase(|| drop(patterned(1 << 18, 9)));
-    assert_patterned(&saved.unwrap(), 7);
-}
-
-#[test]
-fn ending_a_phase_that_nobody_began_does_nothing() {
-    // In this process, the surplus call could end another test's phase.
-    in_its_own_process(&[], || {
-        end_phase();
-        begin_phase();
-        end_phase();
-        end_phase();
-        assert_eq!(arena_bytes(|| drop(patterned(1 << 18, 9))), 0, "no phase is open");
-        begin_phase();
-        assert!(arena_bytes(|| drop(patterned(1 << 18, 9))) >= 2 << 20, "one is");
-        end_phase();
+            phase(|| phase(|| ()));
+            assert!(arena_bytes(|| drop(patterned(1 << 20, 1))) >= 8 << 20, "the outermost phase is open");
+        });
     });
 }
 
 #[test]
-fn zeroed_memory_is_zero_however_dirty_it_was() {
+fn zeroed_memory_is_zero_after_other_use() {
     for len in [4096usize, 32 << 10, 100 << 10, 1 << 20, 8 << 20, 80 << 20] {
         phase(|| {
             drop(black_box(vec![0xAAu8; len]));
@@ -99,7 +59,7 @@ fn zeroed_memory_is_zero_however_dirty_it_was() {
 }
 
 #[test]
-fn vectors_grow_and_shrink_through_every_path_with_their_contents() {
+fn vectors_keep_their_contents_when_they_grow_and_shrink() {
     phase(|| {
         let mut values: Vec<u64> = Vec::new();
         for i in 0..(10u64 << 20) {
@@ -115,7 +75,7 @@ fn vectors_grow_and_shrink_through_every_path_with_their_contents() {
 }
 
 #[test]
-fn threads_free_what_others_made() {
+fn threads_free_memory_of_other_threads() {
     for round in 0..50 {
         phase(|| {
             let made: Vec<_> = (0..64).map(|i| patterned(512 + i * 64, round)).collect();
@@ -130,7 +90,7 @@ fn threads_free_what_others_made() {
 }
 
 #[test]
-fn released_memory_reads_as_zero_when_it_is_asked_for_again() {
+fn released_memory_is_zero_when_it_is_allocated_again() {
     phase(|| drop(black_box(vec![0x55u8; 16 << 20])));
     release();
     phase(|| assert!(black_box(vec![0u8; 16 << 20]).iter().all(|&byte| byte == 0)));

@@ -1,18 +1,18 @@
 //! The profile's estimates are those of all requests, by the call sites that made them, and sampling disturbs nothing.
 #![cfg(all(feature = "profile", target_os = "linux"))]
 
-#[path = "support/forks.rs"]
-mod forks;
 mod support;
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::cell::Cell;
 use std::hint::black_box;
+use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use support::{Numbers, in_its_own_process};
 use zk_alloc::ZkAllocator;
 use zk_alloc::profile::{self, Amount, Site, Snapshot, Source};
+use zk_alloc::{stats, take_peak_live_bytes};
 
 /// Counts the requests of each thread that reach the allocator.
 struct Counting;
@@ -94,12 +94,12 @@ fn assert_near(estimate: u64, exact: u64, percent: u64) {
 }
 
 #[test]
-fn estimates_are_those_of_all_requests() {
+fn the_estimates_agree_with_all_requests() {
     alone(|| {
         let mut numbers = Numbers::new(7);
         let mut alive: Vec<Vec<u8>> = Vec::with_capacity(4_096);
         let (mut bytes, mut requests) = (0, 0);
-        let before = zk_alloc::stats().live_bytes;
+        let before = stats().live_bytes;
         profile::start(16 << 10);
         for _ in 0..100_000 {
             let size = 16 << numbers.below(13);
@@ -110,7 +110,7 @@ fn estimates_are_those_of_all_requests() {
             }
             alive.push(Vec::with_capacity(size));
         }
-        let (profile, live) = (profile::snapshot(), zk_alloc::stats().live_bytes - before);
+        let (profile, live) = (profile::snapshot(), stats().live_bytes - before);
         assert_eq!(profile.missed, 0);
         // The standard deviations are about 0.3%, 3.5% and 1.6%. Blocks are up to an eighth longer than the requests.
         let allocated = total(&profile, |site| site.allocated);
@@ -120,7 +120,7 @@ fn estimates_are_those_of_all_requests() {
         assert_near(total(&profile, |site| site.live).bytes, live as u64, 12);
         assert!(total(&profile, |site| site.peak).bytes >= total(&profile, |site| site.live).bytes);
         drop(alive);
-        let left = live_of(&profile::snapshot(), "estimates_are_those_of_all_requests");
+        let left = live_of(&profile::snapshot(), "the_estimates_agree_with_all_requests");
         assert_eq!(left, Amount::default(), "all frees are seen");
     });
 }
@@ -143,7 +143,7 @@ fn hold_nothing_at_the_peak() {
 }
 
 #[test]
-fn the_peak_is_that_of_the_sites_that_held_it() {
+fn the_peak_belongs_to_the_sites_that_held_it() {
     alone(|| {
         profile::start(16 << 10);
         hold_nothing_at_the_peak();
@@ -156,7 +156,7 @@ fn the_peak_is_that_of_the_sites_that_held_it() {
         assert_near(peak("hold_small_ones"), 2_000 * 11_000, 10);
         assert_eq!(peak("hold_nothing_at_the_peak"), 0);
         assert_eq!(bytes_within(&profile, "hold_nothing_at_the_peak", |site| site.allocated.bytes), 80 * MIB as u64);
-        assert_near(total(&profile, |site| site.peak).bytes, zk_alloc::stats().peak_live_bytes as u64, 6);
+        assert_near(total(&profile, |site| site.peak).bytes, stats().peak_live_bytes as u64, 6);
 
         profile::mark();
         hold_nothing_at_the_peak();
@@ -168,15 +168,15 @@ fn the_peak_is_that_of_the_sites_that_held_it() {
 }
 
 #[test]
-fn fresh_pages_count_where_they_are_made() {
+fn fresh_pages_count_at_the_site_of_the_first_touch() {
     alone(|| {
-        let before = zk_alloc::stats().fresh_bytes;
+        let before = stats().fresh_bytes;
         profile::start(profile::MEAN_BYTES);
         hold_nothing_at_the_peak();
         // The pages are there by now.
         drop(black_box(vec![4u8; 40 * MIB]));
         let profile = profile::snapshot();
-        let (all, exact) = (profile.sites.iter().map(|site| site.fresh_bytes).sum(), zk_alloc::stats().fresh_bytes);
+        let (all, exact) = (profile.sites.iter().map(|site| site.fresh_bytes).sum(), stats().fresh_bytes);
         assert_near(all, exact - before, 3);
         assert_eq!(bytes_within(&profile, "hold_nothing_at_the_peak", |site| site.fresh_bytes), 40 * MIB as u64);
     });
@@ -265,7 +265,7 @@ fn memory_that_outlives_its_thread_stays_until_it_is_freed() {
 
 /// A forked child has a copy of tables that other threads were changing, and of flags that nobody clears.
 #[test]
-fn a_forked_child_goes_on() {
+fn a_forked_child_continues_to_sample() {
     alone(|| {
         profile::start(1);
         let stop = AtomicBool::new(false);
@@ -280,7 +280,7 @@ fn a_forked_child_goes_on() {
                 });
             }
             for _ in 0..60 {
-                let child = forks::in_a_fork(|| {
+                let child = support::forks::in_a_fork(|| {
                     let before = total(&profile::snapshot(), |site| site.live).bytes;
                     let held = black_box([vec![1u8; 3_000], vec![2u8; 64 * MIB]]);
                     let grown = total(&profile::snapshot(), |site| site.live).bytes - before;
@@ -346,7 +346,7 @@ fn a_signal_handler_may_allocate() {
 
 /// Without a mark, the memory of a program outside of its phases would seem to be the arena's.
 #[test]
-fn what_the_backing_allocator_serves_is_marked() {
+fn memory_of_the_backing_allocator_is_marked() {
     alone(|| {
         static SCOPED: ZkAllocator = ZkAllocator;
         let layout = Layout::from_size_align(2 * MIB, 8).unwrap();
@@ -371,10 +371,86 @@ fn what_the_backing_allocator_serves_is_marked() {
 }
 
 #[test]
-fn the_environment_begins_to_sample() {
+fn the_environment_starts_sampling() {
     in_its_own_process(&[("ZK_ALLOC_PROFILE", "1"), ("ZK_ALLOC_PROFILE_BYTES", "4096")], || {
         drop(black_box(vec![1u8; 2 * MIB]));
         assert!(profile::is_on());
         assert_eq!(profile::snapshot().mean_bytes, 4096);
+    });
+}
+
+/// Allocates with a call site of its own for each `path`: its bits say which calls lead there.
+fn make_by_path(path: u32, calls: u32, made: &mut Vec<Vec<u8>>) {
+    #[inline(never)]
+    fn zero(path: u32, calls: u32, made: &mut Vec<Vec<u8>>) {
+        make_by_path(path, calls, made);
+        black_box(made);
+    }
+    #[inline(never)]
+    fn one(path: u32, calls: u32, made: &mut Vec<Vec<u8>>) {
+        make_by_path(path, calls, made);
+        black_box((made, "not the code of `zero`"));
+    }
+    match (calls, path & 1) {
+        (0, _) => made.push(vec![1u8; 100]),
+        (_, 0) => zero(path >> 1, calls - 1, made),
+        (_, _) => one(path >> 1, calls - 1, made),
+    }
+}
+
+/// While one thread notes a thousand call sites, others free what made the peak.
+#[test]
+fn the_peak_includes_memory_freed_while_it_is_recorded() {
+    const THREADS: usize = 4;
+    alone(|| {
+        profile::start(1);
+        let mut made = Vec::new();
+        (0..1 << 10).for_each(|path| make_by_path(path, 10, &mut made));
+        assert!(profile::snapshot().sites.len() >= 1 << 10);
+        for _ in 0..50 {
+            profile::mark();
+            let full = Barrier::new(THREADS);
+            let work = || {
+                let held = hold_eight_mib();
+                full.wait();
+                drop(held);
+            };
+            std::thread::scope(|scope| (0..THREADS).for_each(|_| _ = scope.spawn(work)));
+            let peak: u64 =
+                profile::snapshot().sites.iter().map(|site| site.peak.bytes).filter(|&bytes| bytes >= MIB as u64).sum();
+            assert_eq!(peak, (THREADS * 8 * MIB) as u64);
+        }
+    });
+}
+
+#[inline(never)]
+fn hold_eight_mib() -> Vec<u8> {
+    black_box(vec![1u8; 8 * MIB])
+}
+
+/// With every request sampled, the estimates are exact. The counted peak has the blocks in the thread's cache too, of some MiB.
+#[test]
+fn the_totals_agree_with_the_counters() {
+    alone(|| {
+        let mut numbers = Numbers::new(3);
+        let mut alive: Vec<Vec<u8>> = Vec::with_capacity(4_096);
+        let before = stats().live_bytes;
+        take_peak_live_bytes();
+        profile::start(1);
+        let large: Vec<u8> = black_box(Vec::with_capacity(512 * MIB));
+        for _ in 0..40_000 {
+            let size = 16 << numbers.below(14);
+            if alive.len() == 4_096 || numbers.below(3) == 0 && !alive.is_empty() {
+                alive.swap_remove(numbers.below(alive.len()));
+            }
+            alive.push(Vec::with_capacity(size + numbers.below(size)));
+        }
+        let (live, peak) = (stats().live_bytes - before, take_peak_live_bytes() - before);
+        let sites = profile::snapshot().sites.into_iter().filter(|site| site.source == Source::Arena);
+        let (sampled_live, sampled_peak) =
+            sites.fold((0, 0), |(live, peak), site| (live + site.live.bytes, peak + site.peak.bytes));
+        assert!(sampled_live.abs_diff(live as u64) * 1_000 <= live as u64, "{sampled_live} sampled, {live} counted");
+        assert!(sampled_peak.abs_diff(peak as u64) * 100 <= peak as u64, "{sampled_peak} sampled, {peak} counted");
+        drop(large);
     });
 }

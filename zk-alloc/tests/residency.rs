@@ -5,26 +5,17 @@
 //! how memory is faulted in.
 #![cfg(target_os = "linux")]
 
-#[path = "support/blocks.rs"]
-mod blocks;
-#[path = "support/maps.rs"]
-mod maps;
 mod support;
 
-use std::ffi::OsStr;
+use support::blocks::{Block, KIB, MIB, RESIDENT, keep_every};
+use support::maps::{make_huge_around, map_of, resident_bytes_around, tolerance_bytes};
+use support::{BARE_METAL, Settings, child, huge_page_bytes, in_its_own_process};
+use zk_alloc::{HugePagesOutcome, Retain, Stats, phase, release, set_retain, stats};
 
-use blocks::{Block, KIB, MIB, RESIDENT, keep_every};
-use maps::{make_huge_around, map_of, resident_bytes_around, tolerance_bytes};
-use support::{BARE_METAL, Numbers, alone, huge_page_bytes, in_its_own_process, is_alone};
-use zk_alloc::{HugePagesOutcome, Retain, Stats, phase, release, reserve, set_retain, soften, stats};
-
-/// Runs `body`, which is the test `name`, in a process of its own for each setting.
+/// Runs `body` in a process of its own for each setting.
 #[track_caller]
-fn under_each_setting(name: &str, body: impl FnOnce()) {
-    if is_alone() {
-        return body();
-    }
-    let settings: [&[(&str, &str)]; 7] = [
+fn under_each_setting(body: impl Fn()) {
+    let settings: [Settings; 7] = [
         &[],
         &[(BARE_METAL, "1")],
         &[(BARE_METAL, "1"), ("ZK_ALLOC_MAX_BYTES", "256M")],
@@ -35,8 +26,7 @@ fn under_each_setting(name: &str, body: impl FnOnce()) {
     ];
     let mut failed = Vec::new();
     for setting in settings {
-        let variables: Vec<_> = setting.iter().map(|&(name, value)| (name, OsStr::new(value))).collect();
-        let ended = alone(name, &variables);
+        let Some(ended) = child(setting, &body) else { continue };
         ended.stdout.lines().filter(|line| line.starts_with("stats")).for_each(|line| println!("{setting:?} {line}"));
         if !ended.status.success() {
             failed.push(format!("{setting:?}\n{}", ended.stderr));
@@ -85,8 +75,8 @@ impl Region {
 }
 
 #[test]
-fn stats_says_what_the_kernel_says_of_blocks_of_each_size() {
-    under_each_setting("stats_says_what_the_kernel_says_of_blocks_of_each_size", || {
+fn stats_and_the_kernel_agree_for_blocks_of_every_size() {
+    under_each_setting(|| {
         let mut region = Region::new();
         let sizes =
             [KIB, 3 * KIB, 5 * KIB, 20 * KIB, 33 * KIB, 70 * KIB, 200 * KIB, 300 * KIB, MIB, 2 * MIB + MIB / 16];
@@ -106,45 +96,10 @@ fn stats_says_what_the_kernel_says_of_blocks_of_each_size() {
     });
 }
 
-#[test]
-fn stats_says_what_the_kernel_says_through_a_random_program() {
-    under_each_setting("stats_says_what_the_kernel_says_through_a_random_program", || {
-        let mut region = Region::new();
-        let numbers = &mut Numbers::new(8);
-        let mut blocks: Vec<Block> = Vec::new();
-        let mut alive = 0;
-        for step in 0..8_000 {
-            let top = KIB << [1, 3, 5, 7, 9, 12][numbers.below(6)];
-            let size = top / 2 + numbers.below(top);
-            match numbers.below(100) {
-                0..45 if alive < 160 * MIB => {
-                    let block = if numbers.below(4) == 0 { Block::zeroed } else { Block::written };
-                    blocks.push(block(&RESIDENT, size));
-                    blocks.last().expect("one").write(0, size);
-                }
-                45..60 if !blocks.is_empty() => {
-                    let block = blocks.swap_remove(numbers.below(blocks.len()));
-                    let block = block.resized(size).expect("memory");
-                    block.write(0, size);
-                    blocks.push(block);
-                }
-                60..99 if !blocks.is_empty() => drop(blocks.swap_remove(numbers.below(blocks.len()))),
-                99 => _ = [release, soften, || reserve(5 * MIB)][numbers.below(3)](),
-                _ => {}
-            }
-            alive = blocks.iter().map(Block::size).sum();
-            if step % 100 == 0 {
-                region.check(&format!("{step} steps with {alive} bytes alive"));
-            }
-        }
-        println!("{}", region.worst.1);
-    });
-}
-
 /// The kernel faults in the whole huge page that holds the end of a run.
 #[test]
-fn what_grows_into_a_huge_page_is_counted_with_all_of_it() {
-    under_each_setting("what_grows_into_a_huge_page_is_counted_with_all_of_it", || {
+fn growth_into_a_huge_page_counts_the_whole_page() {
+    under_each_setting(|| {
         let mut region = Region::new();
         let mut runs: Vec<_> = (0..80).map(|_| Block::written(&RESIDENT, 2 * MIB)).collect();
         keep_every(2, &mut runs);
@@ -190,7 +145,7 @@ fn survivors() -> Vec<Block> {
 
 /// khugepaged must not fill the holes around live blocks, which it may try minutes after a purge.
 #[test]
-fn what_was_purged_stays_away_where_the_kernel_makes_huge_pages() {
+fn khugepaged_does_not_bring_back_purged_memory() {
     where_the_kernel_makes_huge_pages(|| {
         let mut region = Region::new();
         let survivors = survivors();
@@ -216,7 +171,7 @@ fn what_was_purged_stays_away_where_the_kernel_makes_huge_pages() {
 
 /// Nor does khugepaged fill memory that is purged at once, block by block, when the policy retains nothing.
 #[test]
-fn what_is_freed_stays_away_where_nothing_is_retained() {
+fn khugepaged_does_not_bring_back_freed_memory_if_nothing_is_retained() {
     where_the_kernel_makes_huge_pages(|| {
         set_retain(Retain::Never);
         phase(|| ());
@@ -232,7 +187,7 @@ fn what_is_freed_stays_away_where_nothing_is_retained() {
 
 /// A buffer that was not purged in part still gets huge pages, even after a purge has zeroed it.
 #[test]
-fn what_stays_keeps_its_huge_pages() {
+fn a_buffer_that_is_not_purged_keeps_its_huge_pages() {
     let settings = [(BARE_METAL, "1"), ("ZK_ALLOC_LAZY_ZERO_BYTES", "16M")];
     in_its_own_process(&settings, || {
         let buffer = Block::written(&RESIDENT, 64 * MIB);
@@ -253,7 +208,7 @@ fn what_stays_keeps_its_huge_pages() {
 
 /// A run that begins where the arena uses small pages, and ends where it uses huge ones.
 #[test]
-fn a_long_run_has_huge_pages_again_after_memory_went_back() {
+fn a_long_run_has_huge_pages_again_after_a_purge() {
     where_the_kernel_makes_huge_pages(|| {
         for _ in 0..3 {
             let run = Block::written(&RESIDENT, 60 * MIB);
@@ -267,7 +222,7 @@ fn a_long_run_has_huge_pages_again_after_memory_went_back() {
 /// Memory behind the run was purged, within the run's last block of 2 MiB. The kernel lists that block as a separate
 /// mapping, and moves one mapping per call.
 #[test]
-fn a_run_of_several_mappings_moves_by_its_pages() {
+fn a_run_of_several_mappings_moves_without_a_copy() {
     where_the_kernel_makes_huge_pages(|| {
         // This block fills the room for small pages, where the test would show nothing.
         let before = Block::written(&RESIDENT, 40 * MIB);
@@ -288,7 +243,7 @@ fn a_run_of_several_mappings_moves_by_its_pages() {
 
 /// A block of 2 MiB may become huge again when the whole block is resident, no matter how it was filled.
 #[test]
-fn what_is_filled_up_becomes_huge_again() {
+fn a_block_that_is_resident_again_becomes_huge() {
     where_the_kernel_makes_huge_pages(|| {
         let before = Block::written(&RESIDENT, 40 * MIB);
         let run = Block::written(&RESIDENT, 9 * MIB);
@@ -303,7 +258,7 @@ fn what_is_filled_up_becomes_huge_again() {
 
 /// New slabs between purged ones must not let the kernel fill the purged ones.
 #[test]
-fn holes_in_slabs_stay_where_new_slabs_lie_between() {
+fn khugepaged_does_not_fill_purged_slabs_between_new_ones() {
     where_the_kernel_makes_huge_pages(|| {
         let mut blocks: Vec<_> = (0..64 * KIB).map(|_| Block::written(&RESIDENT, KIB)).collect();
         let region = Region::new();

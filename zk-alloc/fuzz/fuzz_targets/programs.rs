@@ -1,4 +1,4 @@
-//! Programs of the fuzzer's making, carried out as those of tests/model.rs are.
+//! Programs of the fuzzer's making, carried out as those of tests/model are.
 #![no_main]
 
 use arbitrary::{Arbitrary, Result, Unstructured};

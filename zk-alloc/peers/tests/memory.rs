@@ -3,13 +3,11 @@
 #![cfg(target_os = "linux")]
 
 mod against_peers;
-#[path = "../../tests/support/blocks.rs"]
-mod blocks;
 #[path = "../../tests/support/mod.rs"]
 mod support;
 
 use against_peers::against_peers;
-use blocks::{Allocator, Block, KIB, cost};
+use support::blocks::{Allocator, Block, KIB, cost};
 use support::{Numbers, rss_bytes};
 
 /// Blocks of 1 to 32 KiB, `bytes` in all, with each power of two equally likely.
@@ -29,7 +27,7 @@ fn temporaries(allocator: Allocator, numbers: &mut Numbers, bytes: usize) -> Vec
 /// temporaries.
 #[test]
 fn a_survivor_in_each_half_mib_costs_its_own_size() {
-    against_peers("a_survivor_in_each_half_mib_costs_its_own_size", |allocator| {
+    against_peers(|allocator| {
         let before = rss_bytes();
         let numbers = &mut Numbers::new(1);
         let mut survivors = Vec::with_capacity(2_048);
@@ -43,42 +41,35 @@ fn a_survivor_in_each_half_mib_costs_its_own_size() {
     });
 }
 
+/// Bursts of blocks of `size` to `size + range` bytes. One block of each burst stays.
+fn bursts(allocator: Allocator, seed: u64, count: usize, blocks: usize, size: usize, range: usize) -> usize {
+    let before = rss_bytes();
+    let numbers = &mut Numbers::new(seed);
+    let mut survivors = Vec::with_capacity(count);
+    for _ in 0..count {
+        let block = |_| Block::written(allocator, size + numbers.below(range));
+        let mut burst: Vec<_> = (0..blocks).map(block).collect();
+        survivors.push(burst.swap_remove(numbers.below(blocks)));
+    }
+    cost(before)
+}
+
 /// All blocks have about the same size, so in any allocator of size classes the survivor lies among freed blocks.
 #[test]
 fn one_of_each_burst_of_small_blocks_costs_its_own_size() {
-    against_peers("one_of_each_burst_of_small_blocks_costs_its_own_size", |allocator| {
-        let before = rss_bytes();
-        let numbers = &mut Numbers::new(2);
-        let mut survivors = Vec::with_capacity(1_500);
-        for _ in 0..1_500 {
-            let size = |numbers: &mut Numbers| KIB + numbers.below(KIB);
-            let mut burst: Vec<_> = (0..400).map(|_| Block::written(allocator, size(numbers))).collect();
-            survivors.push(burst.swap_remove(numbers.below(400)));
-        }
-        cost(before)
-    });
+    against_peers(|allocator| bursts(allocator, 2, 1_500, 400, KIB, KIB));
 }
 
 /// The largest blocks that share pages with others. One of sixteen survives.
 #[test]
 fn one_of_sixteen_blocks_of_24_to_32_kib_costs_its_own_size() {
-    against_peers("one_of_sixteen_blocks_of_24_to_32_kib_costs_its_own_size", |allocator| {
-        let before = rss_bytes();
-        let numbers = &mut Numbers::new(3);
-        let mut survivors = Vec::with_capacity(2_400);
-        for _ in 0..2_400 {
-            let size = |numbers: &mut Numbers| 24 * KIB + numbers.below(8 * KIB);
-            let mut burst: Vec<_> = (0..16).map(|_| Block::written(allocator, size(numbers))).collect();
-            survivors.push(burst.swap_remove(numbers.below(16)));
-        }
-        cost(before)
-    });
+    against_peers(|allocator| bursts(allocator, 3, 2_400, 16, 24 * KIB, 8 * KIB));
 }
 
 /// Blocks that are made together are not freed together. The free memory is scattered, and must still serve.
 #[test]
 fn random_lifetimes_cost_what_is_alive() {
-    against_peers("random_lifetimes_cost_what_is_alive", |allocator| {
+    against_peers(|allocator| {
         const SLOTS: usize = 8_000;
         let before = rss_bytes();
         let numbers = &mut Numbers::new(4);
@@ -97,7 +88,7 @@ fn random_lifetimes_cost_what_is_alive() {
 /// A large alignment must not cost pages.
 #[test]
 fn small_blocks_on_large_boundaries_cost_their_own_pages() {
-    against_peers("small_blocks_on_large_boundaries_cost_their_own_pages", |allocator| {
+    against_peers(|allocator| {
         let before = rss_bytes();
         let blocks: Vec<_> = (0..500).map(|_| Block::untouched(allocator, 2 * KIB, 32 * KIB)).collect();
         blocks.iter().for_each(|block| block.write(0, 2 * KIB));
@@ -108,7 +99,7 @@ fn small_blocks_on_large_boundaries_cost_their_own_pages() {
 /// Sparse tables: a zeroed buffer that is hardly touched must not become resident because its memory once was.
 #[test]
 fn zeroed_buffers_that_are_hardly_touched_cost_what_is_touched() {
-    against_peers("zeroed_buffers_that_are_hardly_touched_cost_what_is_touched", |allocator| {
+    against_peers(|allocator| {
         let before = rss_bytes();
         let mut most = 0;
         for _ in 0..60 {

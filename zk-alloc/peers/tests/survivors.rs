@@ -7,10 +7,6 @@
 #![cfg(target_os = "linux")]
 
 mod against_peers;
-#[path = "../../tests/support/blocks.rs"]
-mod blocks;
-#[path = "../../tests/support/chain.rs"]
-mod chain;
 #[path = "../../tests/support/mod.rs"]
 mod support;
 
@@ -18,8 +14,7 @@ use std::sync::Barrier;
 use std::thread;
 
 use against_peers::against_peers;
-use blocks::{Allocator, Block, KIB, MIB, RESIDENT};
-use chain::Chain;
+use support::blocks::{Allocator, Block, KIB, MIB, RESIDENT, keep_every};
 use support::{in_its_own_process, peak_rss_bytes, restart_peak};
 use zk_alloc::{release, stats};
 
@@ -35,21 +30,26 @@ fn peak<R>(program: impl FnOnce() -> R) -> usize {
     peak
 }
 
+/// Enough blocks of `size` bytes to make `total` bytes. Their list lies in the system's memory under every allocator.
+fn filled(allocator: Allocator, size: usize, total: usize) -> Vec<Block> {
+    (0..total / size).map(|_| Block::written(allocator, size)).collect()
+}
+
 /// Blocks of `size` bytes, of which every `nth` stays.
-fn survivors(allocator: Allocator, size: usize, nth: usize) -> Chain {
-    let mut blocks = Chain::written(allocator, size, HALF);
-    blocks.keep_every(nth);
+fn survivors(allocator: Allocator, size: usize, nth: usize) -> Vec<Block> {
+    let mut blocks = filled(allocator, size, HALF);
+    keep_every(nth, &mut blocks);
     blocks
 }
 
 /// Free blocks of the first thread lie in its slabs, and a new thread has no slab yet. The bound is 1.25 of the live
 /// size: no peer reuses these blocks on the new thread, and the best peer has 1.8 of the live size resident.
 #[test]
-fn a_new_thread_takes_the_room_between_survivors_of_another() {
+fn a_new_thread_reuses_the_memory_between_survivors_of_another() {
     in_its_own_process(&[], || {
         let peak = peak(|| {
             let old = survivors(&RESIDENT, 16 * KIB, 8);
-            let new = thread::spawn(|| Chain::written(&RESIDENT, 4 * KIB, HALF));
+            let new = thread::spawn(|| filled(&RESIDENT, 4 * KIB, HALF));
             (old, new.join().expect("a thread of the test"))
         });
         let bound = (HALF + HALF / 8) / 4 * 5;
@@ -60,24 +60,20 @@ fn a_new_thread_takes_the_room_between_survivors_of_another() {
 
 /// Seven free blocks of 16 KiB between two survivors are 28 of 4 KiB, in slabs of another class.
 #[test]
-fn survivors_of_16_kib_keep_no_room_from_4_kib_on_the_same_thread() {
-    against_peers("survivors_of_16_kib_keep_no_room_from_4_kib_on_the_same_thread", |allocator| {
-        peak(|| (survivors(allocator, 16 * KIB, 8), Chain::written(allocator, 4 * KIB, HALF)))
-    });
+fn blocks_of_4_kib_reuse_the_memory_between_survivors_of_16_kib() {
+    against_peers(|allocator| peak(|| (survivors(allocator, 16 * KIB, 8), filled(allocator, 4 * KIB, HALF))));
 }
 
 /// Neither size is whole pages: the free pages between survivors begin and end within blocks.
 #[test]
-fn survivors_of_2_kib_keep_no_room_from_3000_bytes() {
-    against_peers("survivors_of_2_kib_keep_no_room_from_3000_bytes", |allocator| {
-        peak(|| (survivors(allocator, 2 * KIB, 16), Chain::written(allocator, 3_000, HALF)))
-    });
+fn blocks_of_3000_bytes_reuse_the_memory_between_survivors_of_2_kib() {
+    against_peers(|allocator| peak(|| (survivors(allocator, 2 * KIB, 16), filled(allocator, 3_000, HALF))));
 }
 
 /// A purge must empty the caches of idle threads, each of which holds a few blocks.
 #[test]
-fn survivors_keep_no_room_beside_hundreds_of_idle_threads() {
-    against_peers("survivors_keep_no_room_beside_hundreds_of_idle_threads", |allocator| {
+fn memory_between_survivors_is_reused_beside_hundreds_of_idle_threads() {
+    against_peers(|allocator| {
         const THREADS: usize = 375;
         let (all_have_freed, done) = (Barrier::new(THREADS + 1), Barrier::new(THREADS + 1));
         let idle = |thread: usize| {
@@ -93,7 +89,7 @@ fn survivors_keep_no_room_beside_hundreds_of_idle_threads() {
                 builder.spawn_scoped(scope, move || idle(thread)).expect("hundreds of threads");
             }
             all_have_freed.wait();
-            let alive = (survivors(allocator, 16 * KIB, 8), Chain::written(allocator, 4 * KIB, HALF));
+            let alive = (survivors(allocator, 16 * KIB, 8), filled(allocator, 4 * KIB, HALF));
             let peak = peak_rss_bytes().saturating_sub(before);
             done.wait();
             drop(alive);
@@ -104,16 +100,16 @@ fn survivors_keep_no_room_beside_hundreds_of_idle_threads() {
 
 /// The survivors of a phase lie among free blocks of that phase's size, and no later phase asks for that size.
 #[test]
-fn survivors_of_each_phase_keep_no_room_from_the_next() {
-    against_peers("survivors_of_each_phase_keep_no_room_from_the_next", |allocator| peak(|| phases(allocator)));
+fn each_phase_reuses_the_memory_between_survivors_of_the_last() {
+    against_peers(|allocator| peak(|| phases(allocator)));
 }
 
 /// Sixteen phases that each allocate blocks of one size, from 512 bytes to 32 KiB, and keep one of 64.
-fn phases(allocator: Allocator) -> Vec<Chain> {
+fn phases(allocator: Allocator) -> Vec<Vec<Block>> {
     let size = |phase: i32| (512.0 * 64f64.powf(f64::from(phase) / 15.0)) as usize;
     let phase = |phase| {
-        let mut blocks = Chain::written(allocator, size(phase), HALF / 4);
-        blocks.keep_every(64);
+        let mut blocks = filled(allocator, size(phase), HALF / 4);
+        keep_every(64, &mut blocks);
         blocks
     };
     (0..16).map(phase).collect()
@@ -121,7 +117,7 @@ fn phases(allocator: Allocator) -> Vec<Chain> {
 
 /// Runs `program` under zk-alloc alone, and fails if it makes more than `bound` system calls.
 #[track_caller]
-fn assert_system_calls(bound: usize, program: fn() -> Vec<Chain>) {
+fn assert_system_calls(bound: usize, program: fn() -> Vec<Vec<Block>>) {
     in_its_own_process(&[], || {
         let before = stats().system_calls;
         let alive = program();
@@ -138,19 +134,14 @@ const fn calls_for_holes(size: usize, nth: usize) -> usize {
     HALF / size / nth / 4 * 5 + 256
 }
 
-/// One call purges all pages between two survivors, even if the request needs fewer.
+/// One call purges all pages between two survivors, even if the request needs fewer. The second holes are of 30 KiB.
 #[test]
-fn each_hole_between_survivors_of_16_kib_is_purged_once_and_whole() {
+fn each_hole_between_survivors_is_purged_once_and_completely() {
     assert_system_calls(calls_for_holes(16 * KIB, 8), || {
-        vec![survivors(&RESIDENT, 16 * KIB, 8), Chain::written(&RESIDENT, 4 * KIB, HALF)]
+        vec![survivors(&RESIDENT, 16 * KIB, 8), filled(&RESIDENT, 4 * KIB, HALF)]
     });
-}
-
-/// As above, with holes of 30 KiB.
-#[test]
-fn each_hole_between_survivors_of_2_kib_is_purged_once_and_whole() {
     assert_system_calls(calls_for_holes(2 * KIB, 16), || {
-        vec![survivors(&RESIDENT, 2 * KIB, 16), Chain::written(&RESIDENT, 3_000, HALF)]
+        vec![survivors(&RESIDENT, 2 * KIB, 16), filled(&RESIDENT, 3_000, HALF)]
     });
 }
 

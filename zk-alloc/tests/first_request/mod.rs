@@ -12,9 +12,9 @@ mod moments;
 mod stacks;
 
 use std::alloc::{Layout, alloc, alloc_zeroed, dealloc, realloc};
-use std::ffi::{CStr, OsStr, c_int};
+use std::ffi::{CStr, c_int};
 
-use crate::support::alone;
+use crate::support::child;
 use crate::{BEGIN, END};
 
 /// The variable that names the moment that the process tries, instead of running tests.
@@ -35,7 +35,7 @@ const LOST: c_int = 14;
 const UNPREPARED: c_int = 13;
 
 /// A child that runs longer than this waits for something that never comes.
-const PATIENCE_S: u32 = 10;
+const PATIENCE_S: u32 = 30;
 
 extern "C" fn before_main() {
     // SAFETY: a C string. No other thread changes the environment yet.
@@ -45,7 +45,7 @@ extern "C" fn before_main() {
     }
     // SAFETY: not null, and as above.
     let moment = unsafe { CStr::from_ptr(moment) }.to_str().unwrap_or_default();
-    let found = moments::ALL.iter().find(|(name, ..)| *name == moment);
+    let found = ALL.iter().find(|(name, ..)| *name == moment);
     let failed = found.map_or(1, |&(_, tries, child)| in_children(asked_tries().unwrap_or(tries), child));
     // SAFETY: ends the process before `main`.
     unsafe { libc::_exit(failed) };
@@ -106,19 +106,19 @@ fn in_children(tries: u32, child: fn(u32) -> c_int) -> c_int {
 #[track_caller]
 fn check(moment: &str) {
     for min_bytes in ["1024", "0"] {
-        let tries = std::env::var_os(TRIES);
-        let asked = tries.as_deref().map(|tries| (TRIES, tries));
-        let settings = [
-            (MOMENT, OsStr::new(moment)),
-            ("ZK_ALLOC_MIN_BYTES", OsStr::new(min_bytes)),
+        let tries = std::env::var(TRIES);
+        let mut settings = vec![
+            (MOMENT, moment),
+            ("ZK_ALLOC_MIN_BYTES", min_bytes),
             // For the moment that is about the backtrace.
-            ("RUST_BACKTRACE", OsStr::new("1")),
-            ("ZK_ALLOC_TRACE_ESCAPED", OsStr::new(if moment.contains("backtrace") { "1" } else { "0" })),
+            ("RUST_BACKTRACE", "1"),
+            ("ZK_ALLOC_TRACE_ESCAPED", if moment.contains("backtrace") { "1" } else { "0" }),
         ];
-        let cap = moment.contains("little_stack").then_some(("ZK_ALLOC_MAX_BYTES", OsStr::new(stacks::MAX_BYTES)));
-        let ended = alone(moment, &settings.into_iter().chain(asked).chain(cap).collect::<Vec<_>>());
-        assert!(ended.status.success(), "{moment}, ZK_ALLOC_MIN_BYTES={min_bytes}: {}\n{}", ended.status, ended.stderr);
-        assert!(ended.stderr.contains("children failed"), "{moment}: {ended:?}");
+        settings.extend(tries.iter().map(|tries| (TRIES, tries.as_str())));
+        settings.extend(moment.contains("little_stack").then_some(("ZK_ALLOC_MAX_BYTES", stacks::MAX_BYTES)));
+        // The process ends before `main`.
+        let Some(ended) = child(&settings, || ()) else { return };
+        assert!(ended.status.success() && ended.stderr.contains("children failed"), "{ended:?}");
     }
 }
 
@@ -168,40 +168,45 @@ fn served() -> c_int {
     if zk_alloc::stats().arena_allocations > 0 { FINE } else { ELSEWHERE }
 }
 
+/// Makes a test of each moment: its name, the number of children, and the function that each child runs with its number.
 macro_rules! tests {
-    ($($(#[doc = $why:literal])* $name:ident;)*) => {$(
-        $(#[doc = $why])*
-        #[test]
-        fn $name() {
-            check(stringify!($name));
-        }
-    )*};
+    ($($(#[doc = $why:literal])* $name:ident, $tries:literal, $child:path;)*) => {
+        const ALL: &[(&str, u32, fn(u32) -> c_int)] = &[$((stringify!($name), $tries, $child)),*];
+
+        $(
+            $(#[doc = $why])*
+            #[test]
+            fn $name() {
+                check(stringify!($name));
+            }
+        )*
+    };
 }
 
 tests! {
     /// The interrupted `malloc` holds its lock, and releases it only after the handler has returned. A handler that
     /// calls `malloc`, to register a destructor for example, waits forever.
-    in_a_handler_that_interrupted_malloc;
+    in_a_handler_that_interrupted_malloc, 100, moments::in_a_handler;
     /// The handler interrupts the opening of the arena, or the take-over of `malloc`'s heap.
-    in_a_handler_that_interrupted_the_first_request;
+    in_a_handler_that_interrupted_the_first_request, 300, moments::in_a_handler_of_the_first;
     /// The other threads held locks when they were copied, and do not exist in the child. The C library repairs the
     /// lock of `malloc`; nothing repairs the locks of the standard library.
-    in_a_forked_child;
+    in_a_forked_child, 4, moments::in_a_forked_child;
     /// Neither address space nor data is left, and the C library's heap is used up.
-    with_no_memory_left;
+    with_no_memory_left, 40, moments::with_no_memory_left;
     /// The process made its first request long ago, the thread makes its first one now. Any memory that the thread's
     /// cache needs must not come from `malloc`.
-    in_a_thread_that_finds_no_memory_left;
+    in_a_thread_that_finds_no_memory_left, 10, moments::in_a_thread_without_memory;
     /// The allocator reads its settings while another thread moves the list of variables elsewhere.
-    while_the_environment_changes;
+    while_the_environment_changes, 100, moments::while_the_environment_changes;
     /// The state that a thread has for itself is being torn down, or is gone.
-    in_a_destructor_of_a_thread;
+    in_a_destructor_of_a_thread, 40, destructors::in_one;
     /// Memory that such a thread got is not lost when the thread is gone.
-    in_the_destructors_of_many_threads;
+    in_the_destructors_of_many_threads, 2, destructors::in_many;
     /// The smallest possible stack of a thread also holds the C library's data about it.
-    in_a_thread_with_little_stack;
+    in_a_thread_with_little_stack, 2, stacks::in_a_thread_with_little_stack;
     /// A handler's own stack also holds the state of the interrupted code.
-    in_a_handler_with_little_stack;
+    in_a_handler_with_little_stack, 2, stacks::in_a_handler_with_little_stack;
     /// A panic prints under a lock, and allocates at the same time; tracing of escapes is on.
-    while_a_panic_prints_its_backtrace;
+    while_a_panic_prints_its_backtrace, 2, moments::while_a_panic_prints;
 }

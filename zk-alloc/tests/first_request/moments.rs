@@ -6,24 +6,8 @@ use std::panic::catch_unwind;
 use std::ptr::{null, null_mut};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 
-use super::{FINE, REFUSED, UNPREPARED, destructors, request, served, stacks};
-
-type Moment = (&'static str, u32, fn(u32) -> c_int);
-
-/// Name, number of children, and the function that each runs with its number.
-pub(super) const ALL: &[Moment] = &[
-    ("in_a_handler_that_interrupted_malloc", 100, in_a_handler),
-    ("in_a_handler_that_interrupted_the_first_request", 300, in_a_handler_of_the_first),
-    ("in_a_forked_child", 4, in_a_forked_child),
-    ("with_no_memory_left", 40, with_no_memory_left),
-    ("in_a_thread_that_finds_no_memory_left", 10, in_a_thread_without_memory),
-    ("while_the_environment_changes", 100, while_the_environment_changes),
-    ("in_a_destructor_of_a_thread", 40, destructors::in_one),
-    ("in_the_destructors_of_many_threads", 2, destructors::in_many),
-    ("in_a_thread_with_little_stack", 2, stacks::in_a_thread_with_little_stack),
-    ("in_a_handler_with_little_stack", 2, stacks::in_a_handler_with_little_stack),
-    ("while_a_panic_prints_its_backtrace", 2, while_a_panic_prints),
-];
+use super::{FINE, REFUSED, UNPREPARED, request, served};
+use crate::support::limits::{limited, without_more_memory};
 
 /// Starts a thread without Rust's standard library, which might allocate.
 pub(super) fn start(run: extern "C" fn(*mut c_void) -> *mut c_void, value: *mut c_void) -> Option<libc::pthread_t> {
@@ -93,7 +77,7 @@ fn arrange_interruption(turns: u32) -> Option<libc::pthread_t> {
     if set == 0 { start(interrupt, std::ptr::without_provenance_mut(own as usize)) } else { None }
 }
 
-fn in_a_handler(number: u32) -> c_int {
+pub(super) fn in_a_handler(number: u32) -> c_int {
     let Some(thread) = arrange_interruption(10_000 + number * 1_013 % 40_000) else { return UNPREPARED };
     GO.store(true, Ordering::SeqCst);
     let mut round = 0;
@@ -108,7 +92,7 @@ fn in_a_handler(number: u32) -> c_int {
     }
 }
 
-fn in_a_handler_of_the_first(number: u32) -> c_int {
+pub(super) fn in_a_handler_of_the_first(number: u32) -> c_int {
     // The interruption may hit the thread anywhere in its first microseconds.
     let Some(thread) = arrange_interruption(number * 97 % 30_000) else { return UNPREPARED };
     GO.store(true, Ordering::SeqCst);
@@ -143,14 +127,14 @@ extern "C" fn set_variables_for_ever(_: *mut c_void) -> *mut c_void {
     null_mut()
 }
 
-fn in_a_forked_child(_: u32) -> c_int {
+pub(super) fn in_a_forked_child(_: u32) -> c_int {
     if start(churn_for_ever, null_mut()).is_none() || start(set_variables_for_ever, null_mut()).is_none() {
         return UNPREPARED;
     }
     super::in_children(50, |_| request(false).max(served()))
 }
 
-fn while_the_environment_changes(number: u32) -> c_int {
+pub(super) fn while_the_environment_changes(number: u32) -> c_int {
     if start(set_variables_for_ever, null_mut()).is_none() {
         return UNPREPARED;
     }
@@ -159,11 +143,6 @@ fn while_the_environment_changes(number: u32) -> c_int {
     }
     request(false).max(served())
 }
-
-#[cfg(target_env = "gnu")]
-type Resource = libc::__rlimit_resource_t;
-#[cfg(not(target_env = "gnu"))]
-type Resource = c_int;
 
 /// Takes all memory that `malloc` has, and never frees it.
 fn use_up_the_heap() {
@@ -180,29 +159,18 @@ fn grow_stack() {
     std::hint::black_box([1u8; 256 << 10]);
 }
 
-fn with_no_memory_left(number: u32) -> c_int {
+pub(super) fn with_no_memory_left(number: u32) -> c_int {
     grow_stack();
     let resource = if number.is_multiple_of(2) { libc::RLIMIT_AS } else { libc::RLIMIT_DATA };
-    let Some(old) = forbid_memory(resource) else { return UNPREPARED };
-    // Some memory may be left, or none.
-    if number % 4 < 2 {
-        use_up_the_heap();
-    }
-    let code = request(true);
-    // SAFETY: a valid limit.
-    unsafe { libc::setrlimit(resource, &raw const old) };
+    let code = limited(resource, 1, || {
+        // Some memory may be left, or none.
+        if number % 4 < 2 {
+            use_up_the_heap();
+        }
+        request(true)
+    });
     // Once memory is available again, requests succeed.
     code.max(request(false))
-}
-
-/// Has the system refuse all further memory. Returns the old limit.
-fn forbid_memory(resource: Resource) -> Option<libc::rlimit> {
-    let mut old = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: a place for the answer.
-    let known = unsafe { libc::getrlimit(resource, &raw mut old) } == 0;
-    let none = libc::rlimit { rlim_cur: 1, ..old };
-    // SAFETY: a valid limit.
-    (known && unsafe { libc::setrlimit(resource, &raw const none) } == 0).then_some(old)
 }
 
 extern "C" fn request_when_told(_: *mut c_void) -> *mut c_void {
@@ -215,19 +183,18 @@ extern "C" fn request_when_told(_: *mut c_void) -> *mut c_void {
 }
 
 /// The arena has memory, and the C library has none.
-fn in_a_thread_without_memory(_: u32) -> c_int {
+pub(super) fn in_a_thread_without_memory(_: u32) -> c_int {
     let code = request(false);
     let Some(thread) = start(request_when_told, null_mut()) else { return UNPREPARED };
-    if forbid_memory(libc::RLIMIT_DATA).is_none() {
-        return UNPREPARED;
-    }
-    use_up_the_heap();
-    GO.store(true, Ordering::SeqCst);
-    join(thread);
+    without_more_memory(|| {
+        use_up_the_heap();
+        GO.store(true, Ordering::SeqCst);
+        join(thread);
+    });
     code.max(ENDED.load(Ordering::SeqCst)).max(served())
 }
 
-fn while_a_panic_prints(_: u32) -> c_int {
+pub(super) fn while_a_panic_prints(_: u32) -> c_int {
     let panicked = catch_unwind(|| {
         crate::BEGIN();
         panic!("on purpose");

@@ -151,7 +151,7 @@ fn collections_made_in_one_phase_are_used_and_grown_in_the_next_five() {
 /// `realloc` gets memory of the backing allocator, of a slab or of a page run, on any thread, and may move it to any
 /// other. Growth by push goes through all of them.
 #[test]
-fn a_vector_grows_and_shrinks_through_phases_and_threads_with_its_contents() {
+fn a_vector_keeps_its_contents_across_phases_and_threads() {
     at_both_thresholds(|| {
         let before = stats();
         // Every other vector starts empty, while no phase is open.

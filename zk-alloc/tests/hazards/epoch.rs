@@ -37,7 +37,7 @@ impl Drop for Value {
 /// Removed nodes wait in bags on a list that all threads share, marked with their epoch. Bags, nodes and values of many
 /// phases are alive at once, and are freed by threads that did not make them.
 #[test]
-fn a_map_updated_by_all_workers_in_all_phases_holds_what_was_put_in_it() {
+fn a_map_updated_by_all_workers_across_phases_has_the_right_values() {
     at_both_thresholds(|| {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(4).build().unwrap();
         let alive = Arc::new(AtomicUsize::new(0));

@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Mutex, PoisonError, mpsc};
 use std::thread;
 
-use crate::support::{Numbers, alone, assert_patterned, at_both_thresholds, is_alone, patterned, scribble, test_name};
+use crate::support::{Numbers, assert_patterned, at_both_thresholds, child, patterned, scribble};
 use zk_alloc::{PhaseGuard, phase, stats};
 
 /// A seed, and the buffer whose contents follow from it.
@@ -121,13 +121,13 @@ fn a_panic_in_nested_phases_frees_its_frames_and_nothing_else() {
 /// The process ends by `exit` while a phase is open and another thread runs. It must not hang, crash or warn.
 #[test]
 fn a_process_may_end_with_a_phase_open() {
-    if is_alone() {
+    let ended = child(&[], || {
         let _kept: Vec<_> = phase(|| (0..4).map(|seed| patterned(60_000, seed)).collect());
         let _guard = PhaseGuard::new();
         thread::spawn(|| drop(patterned(1 << 20, 3)));
         std::process::exit(7);
-    }
-    let ended = alone(&test_name(), &[]);
+    });
+    let Some(ended) = ended else { return };
     assert_eq!(ended.status.code(), Some(7), "{ended:?}");
     assert!(ended.warnings().is_empty(), "{ended:?}");
 }

@@ -17,7 +17,7 @@ fn pool(threads: usize) -> ThreadPool {
 /// A thread outside the pool passes its jobs through the injector, a list of blocks of 63 jobs. If a block is half used
 /// when a phase ends, it is written and read in the next phase.
 #[test]
-fn jobs_from_outside_run_once_each_in_whatever_phase_they_were_queued() {
+fn each_job_from_outside_the_pool_runs_once_in_any_phase() {
     at_both_thresholds(|| {
         const PHASES: u64 = 20;
         const SPAWNS: u64 = 601;
@@ -61,7 +61,7 @@ fn jobs_from_outside_run_once_each_in_whatever_phase_they_were_queued() {
 /// The jobs that `join` has not run yet wait in a deque. Its buffer doubles as they become more: 64 KiB for 4,000 of
 /// them. Each job waits until the bottom is reached, where the phase changes. So no thread finishes one earlier.
 #[test]
-fn a_deque_that_grew_in_one_phase_still_holds_its_jobs_in_the_next() {
+fn a_deque_that_grew_in_one_phase_keeps_its_jobs_in_the_next() {
     const DEPTH: u64 = 4_000;
 
     struct Descent {

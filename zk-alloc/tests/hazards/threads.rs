@@ -5,9 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::thread;
 
-use crate::support::{
-    alone, assert_patterned, at_both_thresholds, is_alone, patterned, rss_bytes, small_nodes_too, test_name,
-};
+use crate::support::{assert_patterned, at_both_thresholds, in_its_own_process, patterned, rss_bytes, small_nodes_too};
 use zk_alloc::{phase, stats};
 
 /// Each of `threads` threads allocates a block and a page run, frees buffers of another thread, and leaves a buffer
@@ -34,22 +32,21 @@ fn churn(threads: u64, seed: u64, inbox: &mut Vec<(u64, Vec<u64>)>) {
 /// A thread returns its cached memory when it exits. Otherwise the caches of 100,000 threads would add up.
 #[test]
 fn a_hundred_thousand_threads_leave_no_memory_behind() {
-    if !is_alone() {
-        return alone(&test_name(), &[]).assert_passed("alone");
-    }
-    let mut inbox = Vec::new();
-    let mut rounds = (0..100u64).map(|round| {
-        phase(|| churn(1_000, round * 1_000, &mut inbox));
-        (stats(), rss_bytes())
+    in_its_own_process(&[], || {
+        let mut inbox = Vec::new();
+        let mut rounds = (0..100u64).map(|round| {
+            phase(|| churn(1_000, round * 1_000, &mut inbox));
+            (stats(), rss_bytes())
+        });
+        let (warm, warm_rss) = rounds.nth(2).unwrap();
+        assert!(warm.slab_allocations >= 3_000 && warm.run_allocations >= 3_000, "{warm}");
+        let (end, end_rss) = rounds.last().unwrap();
+        assert!(end.slab_allocations >= 100_000 && end.run_allocations >= 100_000, "{end}");
+        assert!(end.live_bytes <= warm.live_bytes + (2 << 20), "from {warm}\nto {end}");
+        assert!(end.resident_bytes <= warm.resident_bytes + (2 << 20), "from {warm}\nto {end}");
+        assert_eq!(end.address_space_bytes, warm.address_space_bytes);
+        assert!(end_rss <= warm_rss + (8 << 20), "RSS from {warm_rss} to {end_rss}\nfrom {warm}\nto {end}");
     });
-    let (warm, warm_rss) = rounds.nth(2).unwrap();
-    assert!(warm.slab_allocations >= 3_000 && warm.run_allocations >= 3_000, "{warm}");
-    let (end, end_rss) = rounds.last().unwrap();
-    assert!(end.slab_allocations >= 100_000 && end.run_allocations >= 100_000, "{end}");
-    assert!(end.live_bytes <= warm.live_bytes + (2 << 20), "from {warm}\nto {end}");
-    assert!(end.resident_bytes <= warm.resident_bytes + (2 << 20), "from {warm}\nto {end}");
-    assert_eq!(end.address_space_bytes, warm.address_space_bytes);
-    assert!(end_rss <= warm_rss + (8 << 20), "RSS from {warm_rss} to {end_rss}\nfrom {warm}\nto {end}");
 }
 
 /// The memory in use never exceeds the need of one wave of threads, no matter how many waves come.
@@ -109,7 +106,7 @@ thread_local! {
 /// The arena takes back the thread's cache in a destructor of its own. Other destructors may free and allocate before
 /// or after it. They must neither crash nor touch memory of the cache's next thread.
 #[test]
-fn destructors_of_thread_locals_free_and_allocate_before_and_after_the_arenas_own() {
+fn destructors_of_thread_locals_free_and_allocate() {
     at_both_thresholds(|| {
         const THREADS: u64 = 2_000;
         let (send, receive) = mpsc::channel();

@@ -1,14 +1,22 @@
 //! A server's runtime in the prover's process. It allocates messages in phases that it does not know about.
 
+use std::collections::hash_map::DefaultHasher;
+use std::hash::Hasher;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use crate::support::{assert_patterned, at_both_thresholds, checksum, patterned, small_nodes_too};
+use crate::support::{assert_patterned, at_both_thresholds, patterned, small_nodes_too};
 use tokio::sync::mpsc;
 use zk_alloc::{phase, stats};
 
 const MESSAGE_BYTES: usize = 1 << 20;
+
+fn checksum(bytes: &[u8]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    hasher.write(bytes);
+    hasher.finish()
+}
 
 struct Message {
     body: Vec<u8>,

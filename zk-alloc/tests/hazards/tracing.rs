@@ -49,7 +49,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for NoteKeeper {
 /// A span lives in a slot of a page (32 slots, then 64, 128, ...) of its thread's shard. The first phase makes the
 /// pages for 600 live spans, and all other phases use them.
 #[test]
-fn spans_opened_in_one_phase_close_in_another_with_all_that_was_noted() {
+fn spans_opened_in_one_phase_close_in_another_with_their_data() {
     at_both_thresholds(|| {
         let keeper = NoteKeeper::default();
         let subscriber = Registry::default().with(keeper.clone());

@@ -1,11 +1,9 @@
 //! The cost of a large vector that grows. It moves to fresh memory without being copied, and to resident memory without
 //! a page fault. Its moves leave few mappings.
-//!
-//! Each test has a process of its own, because page faults and mappings are counted for the process.
 
 use std::hint::black_box;
 
-use crate::support::in_its_own_process;
+use crate::support::{assert_patterned, in_its_own_process, patterned};
 use zk_alloc::{Phase, phase, release, stats};
 
 const FROM_BYTES: usize = 8 << 20;
@@ -14,7 +12,7 @@ const STEPS: usize = 3;
 /// Doubles a vector several times, with another buffer behind it each time, and checks its contents. Returns its
 /// addresses.
 fn grow() -> Vec<usize> {
-    let mut values = crate::support::patterned(FROM_BYTES / size_of::<u64>(), 5);
+    let mut values = patterned(FROM_BYTES / size_of::<u64>(), 5);
     let len = values.len();
     let mut behind: Vec<Vec<u8>> = Vec::new();
     let mut places = vec![values.as_ptr().addr()];
@@ -22,7 +20,7 @@ fn grow() -> Vec<usize> {
         behind.push(vec![1; FROM_BYTES]);
         values.reserve_exact(values.capacity());
         places.push(values.as_ptr().addr());
-        crate::support::assert_patterned(&values[..len], 5);
+        assert_patterned(&values[..len], 5);
         let capacity = values.capacity();
         values.resize(capacity, 0);
     }
@@ -31,7 +29,7 @@ fn grow() -> Vec<usize> {
 }
 
 #[test]
-fn a_vector_that_grows_again_where_others_were_faults_no_page() {
+fn a_vector_that_grows_into_resident_memory_faults_no_page() {
     in_its_own_process(&[], || {
         // The first round leaves holes where the vector was, and the second fills them.
         for round in 0..4 {
@@ -53,13 +51,11 @@ fn a_vector_that_grows_again_where_others_were_faults_no_page() {
     });
 }
 
-#[cfg(target_os = "linux")]
 fn mappings() -> usize {
     std::fs::read_to_string("/proc/self/maps").expect("Linux has it").lines().count()
 }
 
 /// Vectors that grew from 4 to 16 MiB at the same time, so that each moved twice. Hardly any of their pages are touched.
-#[cfg(target_os = "linux")]
 fn grown_vectors(count: usize) -> Vec<Vec<u8>> {
     let mut vectors: Vec<Vec<u8>> = (0..count).map(|_| Vec::with_capacity(4 << 20)).collect();
     vectors.iter_mut().zip(1u8..).for_each(|(vector, value)| vector.extend([value; 100]));
@@ -76,7 +72,6 @@ fn grown_vectors(count: usize) -> Vec<Vec<u8>> {
 
 /// The kernel does not merge the mapping of moved pages with its neighbours, nor with the pages that the vector then grew by. A process has
 /// 65,530 mappings.
-#[cfg(target_os = "linux")]
 fn few_mappings_stay() {
     const VECTORS: usize = 100;
     drop(phase(|| grown_vectors(1)));
@@ -97,15 +92,9 @@ fn few_mappings_stay() {
 }
 
 #[test]
-#[cfg(target_os = "linux")]
 fn vectors_that_moved_leave_few_mappings() {
-    let settings = &[("ZK_ALLOC_THP", "never"), ("ZK_ALLOC_RETAIN_BYTES", "64G")];
-    in_its_own_process(settings, few_mappings_stay);
-}
-
-#[test]
-#[cfg(target_os = "linux")]
-fn vectors_that_moved_leave_few_mappings_in_huge_pages() {
-    let settings = &[("ZK_ALLOC_THP", "always"), ("ZK_ALLOC_RETAIN_BYTES", "64G")];
-    in_its_own_process(settings, few_mappings_stay);
+    for huge_pages in ["never", "always"] {
+        let settings = [("ZK_ALLOC_THP", huge_pages), ("ZK_ALLOC_RETAIN_BYTES", "64G")];
+        in_its_own_process(&settings, few_mappings_stay);
+    }
 }

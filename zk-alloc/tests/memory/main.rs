@@ -1,17 +1,18 @@
-//! Where memory goes: what is purged, what is reused, what stays untouched, and what moves.
+//! Where memory goes: where it is placed, what is purged, what is reused, what stays untouched, and what moves.
 //!
 //! Resident memory belongs to the process, so each test runs in a process of its own.
 #![cfg(target_os = "linux")]
+#![allow(unsafe_code, reason = "calls the allocator by hand, and raises a signal")]
 
-#[path = "../support/blocks.rs"]
-mod blocks;
+mod cache_lines;
+mod cached_runs;
 mod growth;
-#[path = "../support/limits.rs"]
-mod limits;
+mod placement;
 mod returns;
 mod reuse;
 #[path = "../support/mod.rs"]
 mod support;
+#[cfg(target_env = "gnu")]
 mod takeover;
 mod untouched;
 

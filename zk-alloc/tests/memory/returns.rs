@@ -1,17 +1,13 @@
 //! Freed memory returns to the system on `release()`, under a cap, and by the retention policy. It does so no matter
 //! which thread freed it, or whether a phase was open. By the kernel's account, only live memory stays.
-//!
-//! Resident memory belongs to the process, so each test runs in a process of its own.
-#![cfg(target_os = "linux")]
-#![allow(unsafe_code, reason = "raises a signal")]
 
 use std::hint::black_box;
 use std::sync::Barrier;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::blocks::{Block, KIB, MIB, RESIDENT, cost, keep_every};
-use crate::limits::without_more_memory;
+use crate::support::blocks::{Block, KIB, MIB, RESIDENT, cost, keep_every};
+use crate::support::limits::without_more_memory;
 use crate::support::{Numbers, assert_patterned, in_its_own_process, patterned, rss_bytes};
 use zk_alloc::{Retain, phase, release, set_retain, start_background_thread, stats};
 
@@ -32,7 +28,7 @@ fn assert_costs_at_most(bound: usize, before: usize, when: &str) {
 
 /// Waits until RSS has grown by at most `bound` bytes, for a policy that does not act at once.
 #[track_caller]
-fn assert_comes_down_to(bound: usize, before: usize, when: &str) {
+fn assert_shrinks_to(bound: usize, before: usize, when: &str) {
     let deadline = Instant::now() + Duration::from_secs(10);
     while cost(before) > bound && Instant::now() < deadline {
         thread::sleep(Duration::from_millis(5));
@@ -46,7 +42,7 @@ fn buffers(count: usize, bytes: usize) -> Vec<Vec<u8>> {
 
 /// A run may end within a huge page. The memory behind its end was faulted in with it, and is purged with it.
 #[test]
-fn runs_that_end_within_a_huge_page_go_back_whole() {
+fn runs_that_end_within_a_huge_page_are_purged_completely() {
     in_its_own_process(&[], || {
         set_retain(Retain::Never);
         phase(|| drop(buffers(1, 2 * MIB)));
@@ -104,11 +100,7 @@ fn survivors_spread_over_everything_keep_a_page_each() {
         let before = rss_bytes();
         let mut blocks = Vec::with_capacity(256 * KIB);
         phase(|| blocks.extend((0..256 * KIB).map(|_| Block::written(&crate::ALLOC, KIB))));
-        let mut count = 0;
-        blocks.retain(|_| {
-            count += 1;
-            count % PER_SURVIVOR == 0
-        });
+        keep_every(PER_SURVIVOR, &mut blocks);
         let survivors = blocks.len();
         blocks.shrink_to_fit();
         release();
@@ -118,7 +110,7 @@ fn survivors_spread_over_everything_keep_a_page_each() {
 
 /// An idle thread has freed blocks in its cache. `release()` covers the whole process.
 #[test]
-fn release_takes_what_a_thousand_idle_threads_keep() {
+fn release_purges_the_caches_of_a_thousand_idle_threads() {
     const THREADS: usize = 1_000;
     in_its_own_process(&[], || {
         let [started, used, released] = [(); 3].map(|()| Barrier::new(THREADS + 1));
@@ -151,7 +143,7 @@ fn release_takes_what_a_thousand_idle_threads_keep() {
 
 /// The policy limits the memory that stays resident when nothing runs, wherever a value was dropped.
 #[test]
-fn what_is_dropped_after_its_phase_is_not_kept() {
+fn memory_dropped_after_its_phase_follows_the_policy() {
     in_its_own_process(&[], || {
         let sizes = [(4_096, 4 * KIB), (200, 100 * KIB), (64, MIB), (1, 100 * MIB)];
         set_retain(Retain::Never);
@@ -159,18 +151,18 @@ fn what_is_dropped_after_its_phase_is_not_kept() {
         let before = rss_bytes();
         for (count, bytes) in sizes {
             drop(phase(|| buffers(count, bytes)));
-            assert_comes_down_to(2 * MIB, before, &format!("{count} buffers of {bytes} bytes, Never"));
+            assert_shrinks_to(2 * MIB, before, &format!("{count} buffers of {bytes} bytes, Never"));
         }
         set_retain(Retain::Bytes(16 * MIB));
         for (count, bytes) in sizes {
             drop(phase(|| buffers(count, bytes)));
-            assert_comes_down_to(18 * MIB, before, &format!("{count} buffers of {bytes} bytes, at most 16 MiB"));
+            assert_shrinks_to(18 * MIB, before, &format!("{count} buffers of {bytes} bytes, at most 16 MiB"));
         }
         start_background_thread().expect("a thread");
         set_retain(Retain::For(Duration::from_millis(20)));
         for (count, bytes) in sizes {
             drop(phase(|| buffers(count, bytes)));
-            assert_comes_down_to(2 * MIB, before, &format!("{count} buffers of {bytes} bytes, for 20 ms"));
+            assert_shrinks_to(2 * MIB, before, &format!("{count} buffers of {bytes} bytes, for 20 ms"));
         }
     });
 }
@@ -195,7 +187,7 @@ fn as_one_request<R>(bytes: usize, request: impl FnOnce() -> R) -> R {
 
 /// Whatever others freed before a pause, each request purges a part in proportion to itself, and the next ones go on.
 #[test]
-fn no_request_purges_more_than_its_part() {
+fn a_request_purges_in_proportion_to_its_size() {
     let settings = [("ZK_ALLOC_RETAIN_FOR", "0.05")];
     in_its_own_process(&settings, || {
         let mut numbers = Numbers::new(1);
@@ -249,7 +241,7 @@ fn replacing_pieces_at_the_peak_purges_little_of_what_it_serves() {
 
 /// A program is asked to keep its memory. It keeps what it frees, also at its peak.
 #[test]
-fn nothing_is_purged_at_the_peak_below_what_is_to_stay() {
+fn nothing_is_purged_below_the_retained_size() {
     for setting in [("ZK_ALLOC_RETAIN_BYTES", "1G"), ("ZK_ALLOC_RETAIN_FOR", "ever")] {
         in_its_own_process(&[setting], || {
             let mut numbers = Numbers::new(3);
@@ -265,40 +257,35 @@ fn nothing_is_purged_at_the_peak_below_what_is_to_stay() {
     }
 }
 
-/// A program that is short of memory makes its buffers smaller. That must not need memory first.
+/// A program that is short of memory makes its buffers smaller. That must not need memory first. The buffers of each row are more
+/// than fit into the committed memory.
 #[test]
-fn a_huge_run_shrinks_where_there_is_no_more_memory() {
+fn buffers_of_every_size_shrink_without_more_memory() {
+    let shrink = |count, from, to| {
+        let blocks: Vec<_> = (0..count).map(|_| Block::written(&RESIDENT, from)).collect();
+        let mut shrunk = Vec::with_capacity(count);
+        without_more_memory(|| shrunk.extend(blocks.into_iter().map_while(|block| block.resized(to))));
+        assert_eq!(shrunk.len(), count, "refused to shrink one from {from} to {to} bytes");
+    };
     in_its_own_process(&[], || {
+        let mut words = phase(|| patterned(200 * MIB / 8, 1));
+        shrink(1, 200 * MIB, 60 * MIB);
         phase(|| {
-            let mut words = patterned(200 * MIB / 8, 1);
-            let block = Block::written(&RESIDENT, 200 * MIB);
-            let block = without_more_memory(|| block.resized(60 * MIB));
-            assert!(block.is_some(), "refused to make 60 of 200 MiB");
             words.truncate(60 * MIB / 8);
             without_more_memory(|| words.shrink_to_fit());
             assert_patterned(&words, 1);
         });
     });
-}
-
-/// As above with buffers of all sizes, more than fit into the committed memory.
-#[test]
-fn buffers_of_every_size_shrink_where_there_is_no_more_memory() {
     in_its_own_process(&[], || {
         let cases = [(30, 8 * MIB, 100 * KIB), (300, MIB, 200 * KIB), (2_000, 200 * KIB, 40 * KIB)];
         let cases = cases.into_iter().chain([(4_000, 40 * KIB, 16 * KIB), (9_000, 30 * KIB, 5 * KIB)]);
-        for (count, from, to) in cases {
-            let blocks: Vec<_> = (0..count).map(|_| Block::written(&RESIDENT, from)).collect();
-            let mut shrunk = Vec::with_capacity(count);
-            without_more_memory(|| shrunk.extend(blocks.into_iter().map_while(|block| block.resized(to))));
-            assert_eq!(shrunk.len(), count, "refused to shrink one from {from} to {to} bytes");
-        }
+        cases.for_each(|(count, from, to)| shrink(count, from, to));
     });
 }
 
 /// An operator gets memory back from a process that has no such command.
 #[test]
-fn the_signal_of_the_operators_choice_returns_free_memory() {
+fn the_release_signal_purges_free_memory() {
     let settings = [("ZK_ALLOC_RELEASE_SIGNAL", "USR1")];
     in_its_own_process(&settings, || {
         let before = rss_bytes();

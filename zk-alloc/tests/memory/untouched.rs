@@ -1,5 +1,4 @@
 //! In small pages, memory that the program does not touch stays out of memory.
-#![cfg(target_os = "linux")]
 
 use std::hint::black_box;
 
@@ -50,24 +49,10 @@ fn hardly_written_buffers(capacity: usize, count: usize) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn buffers_of_64_kib_that_are_hardly_written_are_not_prefaulted() {
-    in_its_own_process(SETTINGS, || {
-        drop(hardly_written_buffers(64 << 10, 4_000));
-    });
-}
-
-#[test]
-fn blocks_of_slabs_that_are_hardly_written_are_not_prefaulted() {
-    in_its_own_process(SETTINGS, || {
-        drop(hardly_written_buffers(24 << 10, 10_000));
-    });
-}
-
-#[test]
-fn buffers_of_more_than_a_huge_page_that_are_hardly_written_are_not_prefaulted() {
-    in_its_own_process(SETTINGS, || {
-        drop(hardly_written_buffers(9 << 18, 500));
-    });
+fn buffers_that_are_hardly_written_are_not_prefaulted() {
+    for (capacity, count) in [(24 << 10, 10_000), (64 << 10, 4_000), (9 << 18, 500)] {
+        in_its_own_process(SETTINGS, || drop(hardly_written_buffers(capacity, count)));
+    }
 }
 
 /// Bytes of a vector that `grown` leaves untouched, all but the first and the last.
@@ -105,25 +90,13 @@ fn resized(kept: usize, from: usize, to: usize, count: usize) {
     assert!(stats().live_bytes >= count * to, "the arena serves them");
 }
 
+/// The first grow by a copy, the second within small sizes, and the last shrink.
 #[test]
-fn sparse_vectors_that_grow_by_a_copy_stay_sparse() {
-    in_its_own_process(SETTINGS, || {
-        resized(700 << 10, 700 << 10, 3 << 20, 400);
-    });
-}
-
-#[test]
-fn short_sparse_vectors_that_grow_stay_sparse() {
-    in_its_own_process(SETTINGS, || {
-        resized(100 << 10, 100 << 10, 200 << 10, 2_000);
-    });
-}
-
-#[test]
-fn sparse_vectors_that_shrink_stay_sparse() {
-    in_its_own_process(SETTINGS, || {
-        resized(30 << 20, 100 << 20, 30 << 20, 20);
-    });
+fn sparse_vectors_that_grow_or_shrink_stay_sparse() {
+    let cases = [(700 << 10, 700 << 10, 3 << 20, 400), (100 << 10, 100 << 10, 200 << 10, 2_000)];
+    for (kept, from, to, count) in cases.into_iter().chain([(30 << 20, 100 << 20, 30 << 20, 20)]) {
+        in_its_own_process(SETTINGS, || resized(kept, from, to, count));
+    }
 }
 
 /// Where a buffer was before, memory is resident and not zero.

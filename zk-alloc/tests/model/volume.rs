@@ -3,6 +3,7 @@
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::cell::RefCell;
+use std::sync::Barrier;
 use std::thread;
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use zk_alloc::{
 
 use crate::heap::{Block, Heap};
 use crate::lock::Lock;
-use crate::meeting::Meeting;
+use crate::support::Numbers;
 
 /// The size of the test, and its seed.
 #[derive(Clone, Copy, Debug)]
@@ -42,19 +43,12 @@ pub(crate) struct AtRest {
 const MAX_LIVE_BYTES: usize = 1 << 30;
 const MAX_LIVE_BLOCKS: usize = 256;
 
-/// SplitMix64.
-struct Rng(u64);
+/// The requests of one thread.
+struct Rng(Numbers);
 
 impl Rng {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        mixed ^ (mixed >> 31)
-    }
-
     fn below(&mut self, bound: usize) -> usize {
-        (self.next() % bound as u64) as usize
+        self.0.below(bound)
     }
 
     /// From 1 to `1 << max_log2`, with each power of two equally likely.
@@ -101,7 +95,7 @@ fn collect(mail: &Mail) -> Vec<Block> {
 /// Runs the threads. On a failed check it panics, after printing the seed.
 pub(crate) fn run<A: GlobalAlloc + Sync + 'static>(heap: &'static Heap<A>, volume: Volume) {
     let mail: Vec<Mail> = (0..volume.threads).map(|_| Mail::default()).collect();
-    let meeting = &Meeting::new(volume.threads);
+    let meeting = &Barrier::new(volume.threads);
     let lives = volume.ops.div_ceil(volume.threads as u64 * volume.ops_per_life);
     let outcomes: Vec<_> = thread::scope(|scope| {
         let live_thread_after_thread = |index: usize| {
@@ -142,10 +136,9 @@ fn live<A: GlobalAlloc + Sync + 'static>(
     volume: Volume,
     index: usize,
     mail: &[Mail],
-    meeting: &Meeting,
+    meeting: &Barrier,
 ) {
-    let _tells_of_a_panic = meeting.member();
-    let rng = &mut Rng(seed);
+    let rng = &mut Rng(Numbers::new(seed));
     if rng.below(2) == 0 {
         // Locals are destroyed in the reverse order of their first use: now and then before the allocator's.
         AT_EXIT.with(|_| ());
@@ -154,7 +147,11 @@ fn live<A: GlobalAlloc + Sync + 'static>(
     let mut phases = Vec::new();
     for op in 1..=volume.ops_per_life {
         if let Some(at_rest) = volume.at_rest.filter(|at_rest| op.is_multiple_of(at_rest.every_ops)) {
-            meeting.meet(at_rest.check);
+            // The others wait for the one that checks. If one panics, they wait until the test's process is killed.
+            if meeting.wait().is_leader() {
+                (at_rest.check)();
+            }
+            meeting.wait();
         }
         if rng.below(volume.ops_per_settling) == 0 {
             settle(rng, volume.at_rest.is_none());

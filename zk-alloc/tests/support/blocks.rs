@@ -1,5 +1,4 @@
 //! Blocks of memory from an allocator that is called as a value.
-#![allow(dead_code, reason = "each test binary uses its part")]
 #![allow(unsafe_code, reason = "calls GlobalAlloc")]
 
 use std::alloc::{GlobalAlloc, Layout};
@@ -7,10 +6,9 @@ use std::ptr::NonNull;
 
 use zk_alloc::ZkAllocator;
 
-use crate::support::rss_bytes;
-
 pub(crate) const KIB: usize = 1 << 10;
 pub(crate) const MIB: usize = 1 << 20;
+pub(crate) const GIB: usize = 1 << 30;
 
 pub(crate) type Allocator = &'static (dyn GlobalAlloc + Sync);
 
@@ -96,17 +94,27 @@ impl Drop for Block {
 }
 
 /// Bytes of RSS beyond `before`. While call sites are sampled, those of the tables of samples are left out.
+#[cfg(target_os = "linux")]
 pub(crate) fn cost(before: usize) -> usize {
     let is_sampled = std::env::var_os("ZK_ALLOC_PROFILE").is_some_and(|value| value == "1");
     let tables = if is_sampled { 4 * MIB } else { 0 };
-    rss_bytes().saturating_sub(before + tables)
+    super::rss_bytes().saturating_sub(before + tables)
 }
 
 /// Frees all of `blocks` but every `nth`.
-pub(crate) fn keep_every(nth: usize, blocks: &mut Vec<Block>) {
+pub(crate) fn keep_every<T>(nth: usize, blocks: &mut Vec<T>) {
     let mut index = 0;
     blocks.retain(|_| {
         index += 1;
         index % nth == 0
+    });
+}
+
+/// Frees every `nth` of `blocks`.
+pub(crate) fn free_every<T>(nth: usize, blocks: &mut Vec<T>) {
+    let mut index = 0;
+    blocks.retain(|_| {
+        index += 1;
+        index % nth != 0
     });
 }

@@ -1,5 +1,4 @@
 //! Forked children and their exit codes.
-#![allow(dead_code, reason = "each test binary uses its part")]
 #![allow(unsafe_code, reason = "forks")]
 
 use std::time::{Duration, Instant};
@@ -7,10 +6,10 @@ use std::time::{Duration, Instant};
 /// Longer than a child takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(40);
 
-/// Runs `work` in a forked child, and returns its result; 1,000 and more if a signal killed the child.
+/// Starts a child that runs `work` and ends with its result. Returns the child's id.
 ///
 /// The child must not panic: the report takes locks that another thread may have held.
-pub(crate) fn in_a_fork(work: impl FnOnce() -> u8) -> i32 {
+pub(crate) fn start(work: impl FnOnce() -> u8) -> i32 {
     // SAFETY: the child runs `work`, and ends without destructors.
     let child = unsafe { libc::fork() };
     if child == 0 {
@@ -19,6 +18,11 @@ pub(crate) fn in_a_fork(work: impl FnOnce() -> u8) -> i32 {
         unsafe { libc::_exit(code.into()) };
     }
     assert!(child > 0, "no process: {}", std::io::Error::last_os_error());
+    child
+}
+
+/// Waits for a child, and returns its exit code; 1,000 and more if a signal killed it. Kills it if it hangs.
+pub(crate) fn code_of(child: i32) -> i32 {
     let begun = Instant::now();
     let mut status = 0;
     // SAFETY: a child of this process, and a place for the answer.
@@ -27,7 +31,12 @@ pub(crate) fn in_a_fork(work: impl FnOnce() -> u8) -> i32 {
             // SAFETY: as above.
             unsafe { libc::kill(child, libc::SIGKILL) };
         }
-        std::thread::sleep(Duration::from_millis(2));
+        std::thread::sleep(Duration::from_millis(1));
     }
     if libc::WIFEXITED(status) { libc::WEXITSTATUS(status) } else { 1_000 + libc::WTERMSIG(status) }
+}
+
+/// Runs `work` in a forked child, and returns the child's exit code, as [`code_of`] does.
+pub(crate) fn in_a_fork(work: impl FnOnce() -> u8) -> i32 {
+    code_of(start(work))
 }

@@ -1,11 +1,10 @@
 //! Limits of the process, and other limits while a closure runs.
-#![allow(dead_code, reason = "each test binary uses its part")]
 #![allow(unsafe_code, reason = "reads and sets limits of the process")]
 
 #[cfg(target_env = "gnu")]
-type Resource = libc::__rlimit_resource_t;
+pub(crate) type Resource = libc::__rlimit_resource_t;
 #[cfg(not(target_env = "gnu"))]
-type Resource = libc::c_int;
+pub(crate) type Resource = libc::c_int;
 
 fn limit_of(resource: Resource) -> libc::rlimit {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };

@@ -1,5 +1,4 @@
 //! The kernel's account of this process's mappings.
-#![allow(dead_code, reason = "each test binary uses its part")]
 #![allow(unsafe_code, reason = "asks the kernel about mappings")]
 
 use std::fs;

@@ -1,19 +1,29 @@
 //! Shared by the tests of the hazards: patterns in memory, processes of their own, and figures of the process.
 #![allow(dead_code, reason = "each test binary uses its part")]
 
-use std::collections::hash_map::DefaultHasher;
-use std::ffi::{OsStr, OsString};
-use std::hash::Hasher;
+use std::cell::Cell;
 use std::hint::black_box;
 use std::io::Read;
 use std::process::{Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Set in a process that runs one test alone.
+pub(crate) mod blocks;
+#[cfg(target_os = "linux")]
+pub(crate) mod forks;
+#[cfg(target_os = "linux")]
+pub(crate) mod limits;
+#[cfg(target_os = "linux")]
+pub(crate) mod maps;
+#[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
+pub(crate) mod seccomp;
+#[cfg(target_os = "linux")]
+pub(crate) mod tasks;
+
+/// Set in a process that runs one test alone. Its value is the number of the call that started the process.
 const ALONE: &str = "ZK_ALLOC_TEST_ALONE";
 /// Longer than any test takes on a busy machine. A process that hangs is killed then.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// `len` numbers that no other seed produces. The optimiser can't leave the vector out, even if nobody reads it.
 pub(crate) fn patterned(len: usize, seed: u64) -> Vec<u64> {
@@ -59,13 +69,7 @@ impl Numbers {
     }
 }
 
-pub(crate) fn checksum(bytes: &[u8]) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    hasher.write(bytes);
-    hasher.finish()
-}
-
-/// Whether this process was started by [`alone`].
+/// Whether this process was started by [`child`].
 pub(crate) fn is_alone() -> bool {
     std::env::var_os(ALONE).is_some()
 }
@@ -89,14 +93,11 @@ pub(crate) fn small_nodes_too() -> bool {
     std::env::var_os("ZK_ALLOC_MIN_BYTES").is_none_or(|value| value == "0")
 }
 
-/// The name of the test that runs on this thread, with its modules.
-pub(crate) fn test_name() -> String {
-    thread::current().name().expect("the harness names the thread of a test").to_owned()
-}
-
 /// How a process ended, and its output.
 #[derive(Debug)]
 pub(crate) struct Ended {
+    /// The test and its settings.
+    what: String,
     pub(crate) status: ExitStatus,
     pub(crate) stdout: String,
     pub(crate) stderr: String,
@@ -109,11 +110,26 @@ impl Ended {
     }
 
     #[track_caller]
-    pub(crate) fn assert_passed(&self, how: &str) {
+    pub(crate) fn assert_passed(&self) {
         let passed = self.status.success() && self.stdout.contains("1 passed");
-        assert!(passed, "{how}: {}\n{}\n{}", self.status, self.stdout, self.stderr);
+        assert!(passed, "{}: {}\n{}\n{}", self.what, self.status, self.stdout, self.stderr);
+    }
+
+    #[track_caller]
+    pub(crate) fn assert_passed_without_warnings(&self) {
+        self.assert_passed();
+        assert!(self.warnings().is_empty(), "{self:?}");
+    }
+
+    /// What follows `name` in a line of the process.
+    pub(crate) fn printed(&self, name: &str) -> &str {
+        let line = self.stdout.lines().find_map(|line| line.split_once(name));
+        line.unwrap_or_else(|| panic!("{name} was not printed: {self:?}")).1
     }
 }
+
+/// Variables of a process.
+pub(crate) type Settings<'a> = &'a [(&'a str, &'a str)];
 
 /// Makes the allocator treat a virtual machine like a host that does not report free memory to a hypervisor, so that it
 /// uses huge pages.
@@ -121,14 +137,28 @@ pub(crate) const BARE_METAL: &str = "ZK_ALLOC_TEST_BARE_METAL";
 /// Variables that begin so are for the tests, too: under `ZK_ALLOC_PROFILE=1`, all of them run with sampling on.
 const PROFILE: &str = "ZK_ALLOC_PROFILE";
 
-/// Runs the test `name` of this binary alone in a process of its own, with `settings` as its only `ZK_ALLOC_*`
-/// variables.
-pub(crate) fn alone(name: &str, settings: &[(&str, &OsStr)]) -> Ended {
-    alone_as(name, settings, |_| ())
+thread_local! {
+    /// The calls of [`child_as`] by the test on this thread.
+    static CALLS: Cell<usize> = const { Cell::new(0) };
 }
 
-/// As [`alone`], with a command that `prepare` has changed.
-pub(crate) fn alone_as(name: &str, settings: &[(&str, &OsStr)], prepare: impl FnOnce(&mut Command)) -> Ended {
+/// Runs the test on this thread again in a process of its own, with `settings` as its only `ZK_ALLOC_*` variables. There this call
+/// runs `body`, and all calls return `None`.
+pub(crate) fn child(settings: Settings, body: impl FnOnce()) -> Option<Ended> {
+    child_as(settings, |_| (), body)
+}
+
+/// As [`child`], with a command that `prepare` has changed.
+pub(crate) fn child_as(settings: Settings, prepare: impl FnOnce(&mut Command), body: impl FnOnce()) -> Option<Ended> {
+    let call = CALLS.replace(CALLS.get() + 1).to_string();
+    if let Some(own) = std::env::var_os(ALONE) {
+        if own == *call {
+            body();
+        }
+        return None;
+    }
+    let thread = thread::current();
+    let name = thread.name().expect("the harness names the thread of a test");
     let mut command = Command::new(std::env::current_exe().expect("a test binary knows its path"));
     for (inherited, _) in std::env::vars_os() {
         let variable = inherited.to_string_lossy();
@@ -136,7 +166,7 @@ pub(crate) fn alone_as(name: &str, settings: &[(&str, &OsStr)], prepare: impl Fn
             command.env_remove(inherited);
         }
     }
-    command.args([name, "--exact", "--nocapture"]).env(ALONE, name).envs(settings.iter().copied());
+    command.args([name, "--exact", "--nocapture"]).env(ALONE, call).envs(settings.iter().copied());
     prepare(&mut command);
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("a process");
     let stdout = read_all(child.stdout.take());
@@ -152,7 +182,7 @@ pub(crate) fn alone_as(name: &str, settings: &[(&str, &OsStr)], prepare: impl Fn
         }
     };
     let text = |bytes: thread::JoinHandle<Vec<u8>>| String::from_utf8_lossy(&bytes.join().unwrap()).into_owned();
-    Ended { status, stdout: text(stdout), stderr: text(stderr) }
+    Some(Ended { what: format!("{name} {settings:?}"), status, stdout: text(stdout), stderr: text(stderr) })
 }
 
 fn read_all(pipe: Option<impl Read + Send + 'static>) -> thread::JoinHandle<Vec<u8>> {
@@ -163,34 +193,23 @@ fn read_all(pipe: Option<impl Read + Send + 'static>) -> thread::JoinHandle<Vec<
     })
 }
 
-/// Runs `body`, which is the test on this thread, in two processes of its own. With the default threshold, the arena serves the
-/// small nodes of libraries. With a threshold of 1 KiB, the backing allocator does.
+/// Runs `body` in a process of its own with these settings, and prints its measurements.
 #[track_caller]
-pub(crate) fn at_both_thresholds(body: impl FnOnce()) {
-    if is_alone() {
-        return body();
-    }
-    let larger_ones = OsString::from("1024");
-    let name = test_name();
-    alone(&name, &[]).assert_passed("default threshold");
-    alone(&name, &[("ZK_ALLOC_MIN_BYTES", &larger_ones)]).assert_passed("ZK_ALLOC_MIN_BYTES=1024");
-}
-
-/// Runs `body`, which is the test on this thread, in a process of its own with these settings, and prints its measurements.
-#[track_caller]
-pub(crate) fn in_its_own_process(settings: &[(&str, &str)], body: impl FnOnce()) {
-    if is_alone() {
-        return body();
-    }
-    let variables: Vec<_> = settings.iter().map(|&(name, value)| (name, OsStr::new(value))).collect();
-    let name = test_name();
-    let ended = alone(&name, &variables);
+pub(crate) fn in_its_own_process(settings: Settings, body: impl FnOnce()) {
+    let Some(ended) = child(settings, body) else { return };
     ended
         .stdout
         .lines()
         .filter_map(|line| line.split_once("measured "))
-        .for_each(|(_, what)| println!("{name}: {what}"));
-    ended.assert_passed(&format!("{name} {settings:?}"));
+        .for_each(|(_, what)| println!("{}: {what}", ended.what));
+    ended.assert_passed();
+}
+
+/// Runs `body` in two processes of its own. With the default threshold, the arena serves the small nodes of libraries. With a threshold
+/// of 1 KiB, the backing allocator does.
+#[track_caller]
+pub(crate) fn at_both_thresholds(body: impl Fn()) {
+    [&[][..], &[("ZK_ALLOC_MIN_BYTES", "1024")]].into_iter().for_each(|settings| in_its_own_process(settings, &body));
 }
 
 /// The resident bytes of this process, by the kernel's account.
@@ -201,7 +220,7 @@ pub(crate) fn rss_bytes() -> usize {
 
 /// The bytes that a process adds to the memory in use, this one's without an id: a page that several processes share counts in parts.
 #[cfg(target_os = "linux")]
-pub(crate) fn pss_bytes(pid: Option<libc::pid_t>) -> usize {
+pub(crate) fn pss_bytes(pid: Option<i32>) -> usize {
     let process = pid.map_or("self".into(), |pid| pid.to_string());
     field_bytes(&format!("/proc/{process}/smaps_rollup"), "Pss:")
 }

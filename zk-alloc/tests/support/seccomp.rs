@@ -1,8 +1,10 @@
-//! System calls that the kernel refuses, as in sandboxes (seccomp(2)).
+//! Filters of system calls, as in sandboxes (seccomp(2)).
 #![allow(dead_code, reason = "each test uses its part")]
 #![allow(unsafe_code, reason = "installs filters")]
 
 use std::ffi::c_long;
+
+use libc::sock_filter as Step;
 
 /// How the kernel answers such a call.
 #[derive(Clone, Copy, Debug)]
@@ -19,24 +21,45 @@ const ARCH: u32 = 0xC000_003E;
 #[cfg(target_arch = "aarch64")]
 const ARCH: u32 = 0xC000_00B7;
 
-/// Offsets in `struct seccomp_data`.
-const NUMBER_AT: u32 = 0;
+/// The offsets of the call's number and of its first argument in `struct seccomp_data`. Further arguments follow in steps of 8.
+pub(crate) const NUMBER_AT: u32 = 0;
 const ARCH_AT: u32 = 4;
+pub(crate) const FIRST_AT: u32 = 16;
 
 const MOST_CALLS: usize = 8;
+
+pub(crate) fn step(code: u32, k: u32, yes: usize, no: usize) -> Step {
+    Step { code: code as u16, jt: yes as u8, jf: no as u8, k }
+}
+
+/// Loads a part of `struct seccomp_data`.
+pub(crate) fn load(at: u32) -> Step {
+    step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, at, 0, 0)
+}
+
+/// Skips `yes` steps if the loaded part has this value, else `no` steps.
+pub(crate) fn skip_if(value: u32, yes: usize, no: usize) -> Step {
+    step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, value, yes, no)
+}
+
+pub(crate) fn end(value: u32) -> Step {
+    step(libc::BPF_RET | libc::BPF_K, value, 0, 0)
+}
+
+/// Has the kernel filter each call by this program, in this thread and those that it starts, with `SECCOMP_FILTER_FLAG_TSYNC` in all.
+/// Returns `false` if it takes no filter. Allocates nothing.
+pub(crate) fn install(program: &mut [Step], flags: libc::c_ulong) -> bool {
+    let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
+    // SAFETY: the kernel checks the program and copies it.
+    unsafe {
+        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
+            && libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, flags, &raw const filter) == 0
+    }
+}
 
 /// Has the kernel answer some calls in this way from now on, in all threads of this process and in its children.
 /// Returns `false` if it takes no filter. Allocates nothing.
 pub(crate) fn refuse(calls: &[c_long], answer: Answer) -> bool {
-    let step = |code: u32, k: u32, jt: usize, jf: usize| libc::sock_filter {
-        code: code as u16,
-        jt: jt as u8,
-        jf: jf as u8,
-        k,
-    };
-    let load = |at| step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, at, 0, 0);
-    let is = |value, yes, no| step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, value, yes, no);
-    let end = |value| step(libc::BPF_RET | libc::BPF_K, value, 0, 0);
     let refusal = match answer {
         Answer::Errno(code) => libc::SECCOMP_RET_ERRNO | code as u32,
         Answer::Trap => libc::SECCOMP_RET_TRAP,
@@ -45,24 +68,14 @@ pub(crate) fn refuse(calls: &[c_long], answer: Answer) -> bool {
     let mut program = [end(0); MOST_CALLS + 5];
     program[0] = load(ARCH_AT);
     // Calls of another processor have other numbers.
-    program[1] = is(ARCH, 0, calls.len() + 1);
+    program[1] = skip_if(ARCH, 0, calls.len() + 1);
     program[2] = load(NUMBER_AT);
     for (index, &call) in calls.iter().enumerate() {
-        program[3 + index] = is(call as u32, calls.len() - index, 0);
+        program[3 + index] = skip_if(call as u32, calls.len() - index, 0);
     }
     program[3 + calls.len()] = end(libc::SECCOMP_RET_ALLOW);
     program[4 + calls.len()] = end(refusal);
-    let filter = libc::sock_fprog { len: (5 + calls.len()) as u16, filter: program.as_mut_ptr() };
-    // SAFETY: the kernel checks the program and copies it.
-    unsafe {
-        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
-            && libc::syscall(
-                libc::SYS_seccomp,
-                libc::SECCOMP_SET_MODE_FILTER,
-                libc::SECCOMP_FILTER_FLAG_TSYNC,
-                &raw const filter,
-            ) == 0
-    }
+    install(&mut program[..5 + calls.len()], libc::SECCOMP_FILTER_FLAG_TSYNC)
 }
 
 /// The error of a call whose arguments are all invalid; 0 if it succeeds.

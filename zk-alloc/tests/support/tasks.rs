@@ -1,5 +1,4 @@
 //! The tasks of this process, as the kernel counts them.
-#![allow(dead_code, reason = "each test binary uses its part")]
 
 use std::fs;
 use std::path::PathBuf;

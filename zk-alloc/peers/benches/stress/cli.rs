@@ -1,6 +1,5 @@
 //! The options.
 
-use std::path::PathBuf;
 use std::thread;
 
 use clap::Parser;
@@ -36,14 +35,6 @@ pub(crate) struct Options {
     /// Run each pattern once before the clock starts, to measure a warm process without the cost of first touches
     #[arg(long)]
     pub(crate) warm: bool,
-
-    /// Print the tables in Markdown
-    #[arg(long)]
-    pub(crate) markdown: bool,
-
-    /// Write each sample to this file, one row per run
-    #[arg(long, value_name = "FILE")]
-    pub(crate) csv: Option<PathBuf>,
 
     /// List patterns and arms
     #[arg(long)]

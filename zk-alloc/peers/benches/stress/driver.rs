@@ -1,17 +1,15 @@
 //! Runs rounds in lockstep. In each round, every arm runs every pattern, each in a process of its own. The arms of a
 //! pattern run one after the other in random order, so a round's ratios share the state of the machine.
 
-use std::fmt::Write as _;
+use std::env;
 use std::io::{IsTerminal, stderr};
-use std::path::Path;
 use std::process::Command;
-use std::{env, fs};
 
 use crate::arms::{Arm, BROKEN};
 use crate::cli::Options;
 use crate::measure::Sample;
 use crate::patterns::{PATTERNS, Pattern};
-use crate::random::Random;
+use crate::random::stream;
 use crate::report;
 use crate::results::Results;
 
@@ -38,7 +36,7 @@ pub(crate) fn drive(options: &Options) -> Result<(), String> {
             // Each round has its own order, so that the effects of one arm on the next (warm caches, free memory) even
             // out.
             let mut order: Vec<usize> = (0..arms.len()).collect();
-            Random::new(options.seed ^ u64::from(round), index).shuffle(&mut order);
+            stream(options.seed ^ u64::from(round), index).shuffle(&mut order);
             for arm in order {
                 if results.has_failed(arm, index) {
                     continue;
@@ -56,11 +54,8 @@ pub(crate) fn drive(options: &Options) -> Result<(), String> {
         }
     }
     progress("");
-    if let Some(path) = &options.csv {
-        write_csv(path, &results)?;
-    }
     if options.measures() {
-        print!("{}", report::render(&results, options.warm, options.markdown));
+        print!("{}", report::render(&results, options.warm));
     } else {
         notices_damage(options)?;
         println!("stress: {} patterns under {} arms, a hundredth of each.", patterns.len(), arms.len());
@@ -112,16 +107,4 @@ fn progress(what: &str) {
     if stderr().is_terminal() {
         eprint!("\r\x1b[K{what}");
     }
-}
-
-/// Writes the raw samples, so that other figures can be computed later.
-fn write_csv(path: &Path, results: &Results) -> Result<(), String> {
-    let mut text = String::from("round,pattern,arm,wall_ns,peak_rss_bytes,minor_faults\n");
-    for row in results.rows() {
-        let Sample { wall_ns, peak_rss_bytes, minor_faults } = row.sample;
-        let (pattern, arm) = (results.patterns[row.pattern].name, results.arms[row.arm].name);
-        writeln!(text, "{},{pattern},{arm},{wall_ns},{peak_rss_bytes},{minor_faults}", row.round)
-            .expect("a String takes what is written to it");
-    }
-    fs::write(path, text).map_err(|error| format!("the samples could not be written to {}: {error}", path.display()))
 }

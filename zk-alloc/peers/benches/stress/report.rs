@@ -14,16 +14,15 @@ const NOISE_BYTES: f64 = (1 << 20) as f64;
 
 const GROUPS: [(Group, &str); 2] = [(Group::Large, "1 KiB and more"), (Group::Small, "below 1 KiB")];
 
-pub(crate) fn render(results: &Results, warm: bool, markdown: bool) -> String {
+pub(crate) fn render(results: &Results, warm: bool) -> String {
     let time = if warm { "Time of a process's second run" } else { "Time" };
-    let best = if markdown { "in bold" } else { "with a star" };
     let mut text = format!(
         "{time} by {BASELINE}'s (the median of the rounds' ratios; {BASELINE}'s own in ms), then the peak of resident memory \
-         in MiB; the best {best}.\n\n"
+         in MiB; the best in bold.\n\n"
     );
-    text += &table(&patterns(results, markdown), markdown);
+    text += &table(&patterns(results));
     text += &format!("\nGeometric means of the times by {BASELINE}'s.\n\n");
-    text += &table(&means(results, markdown), markdown);
+    text += &table(&means(results));
     text += &breaches(results);
     text
 }
@@ -32,25 +31,18 @@ fn mib(bytes: f64) -> String {
     format!("{:.1}", bytes / f64::from(1 << 20))
 }
 
-/// Marks a cell of the table as the best of its row.
-fn marked(cell: &str, best: bool, markdown: bool) -> String {
-    match (best, markdown) {
-        (false, _) => cell.into(),
-        (true, false) => format!("{cell}*"),
-        (true, true) => format!("**{cell}**"),
-    }
-}
-
 /// A row's cells of one quantity, with the smallest marked.
-fn cells(values: &[Option<f64>], markdown: bool, show: impl Fn(usize, f64) -> String) -> Vec<String> {
+fn cells(values: &[Option<f64>], show: impl Fn(usize, f64) -> String) -> Vec<String> {
     let best = values.iter().flatten().copied().reduce(f64::min);
-    let cell = |(index, value): (usize, &Option<f64>)| {
-        value.map_or_else(|| "failed".into(), |value| marked(&show(index, value), Some(value) == best, markdown))
+    let cell = |(index, value): (usize, &Option<f64>)| match *value {
+        None => "failed".into(),
+        Some(value) if Some(value) == best => format!("**{}**", show(index, value)),
+        Some(value) => show(index, value),
     };
     values.iter().enumerate().map(cell).collect()
 }
 
-fn patterns(results: &Results, markdown: bool) -> Vec<Vec<String>> {
+fn patterns(results: &Results) -> Vec<Vec<String>> {
     let arms = 0..results.arms.len();
     let names = || results.arms.iter().map(|arm| arm.name);
     let mut head = vec!["pattern".into()];
@@ -61,17 +53,17 @@ fn patterns(results: &Results, markdown: bool) -> Vec<Vec<String>> {
         let times: Vec<_> = arms.clone().map(|arm| results.time(arm, pattern)).collect();
         let peaks: Vec<_> = arms.clone().map(|arm| results.peak_bytes(arm, pattern)).collect();
         let mut row = vec![described.name.into()];
-        row.extend(cells(&times, markdown, |arm, ratio| match results.time_ms(arm, pattern) {
+        row.extend(cells(&times, |arm, ratio| match results.time_ms(arm, pattern) {
             Some(ms) if results.arms[arm].name == BASELINE => format!("{ms:.0}"),
             _ => format!("{ratio:.2}"),
         }));
-        row.extend(cells(&peaks, markdown, |_, bytes| mib(bytes)));
+        row.extend(cells(&peaks, |_, bytes| mib(bytes)));
         rows.push(row);
     }
     rows
 }
 
-fn means(results: &Results, markdown: bool) -> Vec<Vec<String>> {
+fn means(results: &Results) -> Vec<Vec<String>> {
     let mut head = vec!["patterns".into()];
     head.extend(results.arms.iter().map(|arm| arm.name.into()));
     let mut rows = vec![head];
@@ -79,7 +71,7 @@ fn means(results: &Results, markdown: bool) -> Vec<Vec<String>> {
         if results.patterns.iter().any(|pattern| pattern.group == group) {
             let means: Vec<_> = (0..results.arms.len()).map(|arm| results.mean_time(arm, group)).collect();
             let mut row = vec![title.into()];
-            row.extend(cells(&means, markdown, |_, mean| format!("{mean:.3}")));
+            row.extend(cells(&means, |_, mean| format!("{mean:.3}")));
             rows.push(row);
         }
     }
@@ -87,19 +79,18 @@ fn means(results: &Results, markdown: bool) -> Vec<Vec<String>> {
 }
 
 /// Columns as wide as their widest cells; the first is left-aligned, the others are right-aligned.
-fn table(rows: &[Vec<String>], markdown: bool) -> String {
+fn table(rows: &[Vec<String>]) -> String {
     let columns = rows.first().map_or(0, Vec::len);
     let width = |column: usize| rows.iter().map(|row| row[column].len()).max().unwrap_or_default();
     let widths: Vec<usize> = (0..columns).map(width).collect();
-    let (before, between, after) = if markdown { ("| ", " | ", " |") } else { ("", "  ", "") };
     let mut text = String::new();
     for (index, row) in rows.iter().enumerate() {
         let padded = row.iter().zip(&widths).enumerate().map(|(column, (cell, &width))| match column {
             0 => format!("{cell:<width$}"),
             _ => format!("{cell:>width$}"),
         });
-        text += &format!("{before}{}{after}\n", padded.collect::<Vec<_>>().join(between));
-        if markdown && index == 0 {
+        text += &format!("| {} |\n", padded.collect::<Vec<_>>().join(" | "));
+        if index == 0 {
             text += &format!("|---|{}\n", "---:|".repeat(columns - 1));
         }
     }

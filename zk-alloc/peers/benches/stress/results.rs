@@ -5,11 +5,11 @@ use crate::measure::Sample;
 use crate::patterns::{Group, Pattern};
 
 /// One run. `arm` and `pattern` are indices into the lists of [`Results`].
-pub(crate) struct Row {
-    pub(crate) round: u32,
-    pub(crate) arm: usize,
-    pub(crate) pattern: usize,
-    pub(crate) sample: Sample,
+struct Row {
+    round: u32,
+    arm: usize,
+    pattern: usize,
+    sample: Sample,
 }
 
 pub(crate) struct Results {
@@ -43,10 +43,6 @@ impl Results {
 
     pub(crate) fn has_failed(&self, arm: usize, pattern: usize) -> bool {
         self.failed.contains(&(arm, pattern))
-    }
-
-    pub(crate) fn rows(&self) -> &[Row] {
-        &self.rows
     }
 
     /// The index of an arm that took part.

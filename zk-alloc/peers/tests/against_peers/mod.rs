@@ -1,18 +1,15 @@
 //! The same program under zk-alloc and under its peers, each in a process of its own, which reports its cost in RSS.
 
 use std::alloc::System;
-use std::ffi::OsStr;
 
 use mimalloc::MiMalloc;
 use snmalloc_rs::SnMalloc;
 use tikv_jemallocator::Jemalloc;
 use zk_alloc::{ZkAllocator, phase};
 
-use crate::blocks::{Allocator, MIB, RESIDENT};
-use crate::support::{alone, is_alone};
+use crate::support::blocks::{Allocator, MIB, RESIDENT};
+use crate::support::{Ended, child, is_alone};
 
-/// The variable that names the allocator to a child process.
-const ARM: &str = "ZK_ALLOC_TEST_ARM";
 /// The cost that an allocator may have beyond its share of the best peer's figure: for tables, and because the kernel's
 /// figure lags.
 const SLACK_BYTES: usize = 2 * MIB;
@@ -38,29 +35,23 @@ const ARMS: [Arm; 6] = [
     Arm { name: "snmalloc", is_ours: false, run: |program| program(&SnMalloc) },
 ];
 
-/// Runs `program`, which is the test `name`, under each allocator. Asserts that zk-alloc costs at most 1.25 of the best
-/// peer, plus [`SLACK_BYTES`].
+/// Runs `program` under each allocator. Asserts that zk-alloc costs at most 1.25 of the best peer, plus [`SLACK_BYTES`].
 #[track_caller]
-pub(crate) fn against_peers(name: &str, program: Program) {
+pub(crate) fn against_peers(program: Program) {
+    let cost = |arm: &Arm| child(&[], || println!("cost {}", (arm.run)(program)));
+    let ended = ARMS.iter().map(cost).collect::<Vec<_>>();
     if is_alone() {
-        let wanted = std::env::var(ARM).expect("set by the parent");
-        let arm = ARMS.iter().find(|arm| arm.name == wanted).expect("an arm");
-        return println!("cost {}", (arm.run)(program));
+        return;
     }
-    let costs: Vec<_> = ARMS.iter().map(|arm| (arm, cost_alone(name, arm.name))).collect();
+    ended.iter().flatten().for_each(Ended::assert_passed);
+    let cost = |ended: &Ended| ended.printed("cost ").parse().expect("a number");
+    let costs: Vec<(_, usize)> = ARMS.iter().zip(ended.iter().flatten().map(cost)).collect();
     let best = costs.iter().filter(|(arm, _)| !arm.is_ours).map(|&(_, cost)| cost).min().expect("peers");
     let bound = best + best / 4 + SLACK_BYTES;
     let mib = |bytes: usize| format!("{:.1} MiB", bytes as f64 / MIB as f64);
     let table: Vec<_> = costs.iter().map(|(arm, cost)| format!("{} {}", arm.name, mib(*cost))).collect();
-    println!("{name}: {}; at most {}", table.join(", "), mib(bound));
+    println!("{}; at most {}", table.join(", "), mib(bound));
     for (arm, cost) in costs.iter().filter(|(arm, _)| arm.is_ours) {
         assert!(*cost <= bound, "{} cost {}, more than {}: {}", arm.name, mib(*cost), mib(bound), table.join(", "));
     }
-}
-
-fn cost_alone(name: &str, arm: &str) -> usize {
-    let ended = alone(name, &[(ARM, OsStr::new(arm))]);
-    ended.assert_passed(arm);
-    let cost = ended.stdout.lines().find_map(|line| line.split_once("cost ")).expect("what the child printed").1;
-    cost.parse().expect("a number")
 }

@@ -3,19 +3,21 @@
 use std::ops::RangeInclusive;
 use std::thread;
 
+use fastrand::Rng;
+
 use super::{KIB, MIB, Plan, replace};
 use crate::heap::{Block, Heap, Touch};
-use crate::random::Random;
+use crate::random::stream;
 
 /// Repeatedly replaces a random block; all blocks together make 64 MiB.
 pub(super) fn random(heap: Heap, plan: &Plan) {
     let sizes = KIB..=32 * KIB;
-    let mut random = Random::new(plan.seed, 0);
+    let mut random = stream(plan.seed, 0);
     let blocks = plan.work(64 * MIB) / ((sizes.start() + sizes.end()) / 2);
     let mut alive: Vec<Option<Block>> = (0..blocks).map(|_| None).collect();
     for _ in 0..plan.work(100_000) {
-        let slot = random.below(blocks);
-        let bytes = random.within(&sizes);
+        let slot = random.usize(..blocks);
+        let bytes = random.usize(sizes.clone());
         replace(&mut alive[slot], || heap.block(bytes, Touch::Whole));
     }
 }
@@ -24,14 +26,14 @@ pub(super) fn random(heap: Heap, plan: &Plan) {
 /// day.
 pub(super) fn survivors(heap: Heap, plan: &Plan) {
     let sizes = KIB..=4 * KIB;
-    let mut random = Random::new(plan.seed, 0);
+    let mut random = stream(plan.seed, 0);
     // Room for all entries, so that the bookkeeping does not grow during the run.
     let most = plan.work(64 * MIB) / sizes.start();
     let (mut young, mut old) = (Vec::with_capacity(most), Vec::with_capacity(most));
     for _ in 0..6 {
         let mut filled = 0;
         while filled < plan.work(64 * MIB) {
-            let block = heap.block(random.within(&sizes), Touch::Whole);
+            let block = heap.block(random.usize(sizes.clone()), Touch::Whole);
             filled += block.bytes();
             young.push(block);
         }
@@ -52,12 +54,12 @@ pub(super) fn burst_24k(heap: Heap, plan: &Plan) {
 
 /// Repeatedly allocates `blocks` blocks and frees all but one, like a request whose answer is cached.
 fn bursts(heap: Heap, plan: &Plan, blocks: usize, sizes: &RangeInclusive<usize>, count: usize) {
-    let mut random = Random::new(plan.seed, 0);
+    let mut random = stream(plan.seed, 0);
     let mut kept = Vec::with_capacity(count);
     let mut burst = Vec::with_capacity(blocks);
     for _ in 0..count {
-        burst.extend((0..blocks).map(|_| heap.block(random.within(sizes), Touch::Whole)));
-        kept.push(burst.swap_remove(random.below(blocks)));
+        burst.extend((0..blocks).map(|_| heap.block(random.usize(sizes.clone()), Touch::Whole)));
+        kept.push(burst.swap_remove(random.usize(..blocks)));
         burst.clear();
     }
 }
@@ -87,16 +89,16 @@ pub(super) fn phases(heap: Heap, plan: &Plan) {
 
 /// Replaces a random one of 12,000 page runs. No run fits exactly into the place of another.
 pub(super) fn runs_random(heap: Heap, plan: &Plan) {
-    let mut random = Random::new(plan.seed, 0);
+    let mut random = stream(plan.seed, 0);
     let sizes = 33 * KIB..=200 * KIB;
     let mut alive: Vec<Option<Block>> = (0..plan.work(12_000)).map(|_| None).collect();
-    let renew = |place: &mut Option<Block>, random: &mut Random| {
-        let bytes = random.within(&sizes);
+    let renew = |place: &mut Option<Block>, random: &mut Rng| {
+        let bytes = random.usize(sizes.clone());
         replace(place, || heap.block(bytes, Touch::Ends));
     };
     alive.iter_mut().for_each(|place| renew(place, &mut random));
     for _ in 0..plan.work(60_000) {
-        let slot = random.below(alive.len());
+        let slot = random.usize(..alive.len());
         renew(&mut alive[slot], &mut random);
     }
 }

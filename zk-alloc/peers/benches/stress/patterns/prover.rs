@@ -4,7 +4,7 @@ use std::thread;
 
 use super::{KIB, MIB, Plan};
 use crate::heap::{Heap, Touch};
-use crate::random::Random;
+use crate::random::{log_within, stream};
 
 /// The number of bytes that each of these fills in total.
 const FILLED: usize = 1 << 30;
@@ -20,10 +20,10 @@ pub(super) fn fft(heap: Heap, plan: &Plan, bytes: usize) {
 /// Columns that are requested as zeroes and hardly used. An allocator that clears all of them does too much.
 pub(super) fn zeroed(heap: Heap, plan: &Plan) {
     let sizes = 256 * KIB..=16 * MIB;
-    let mut random = Random::new(plan.seed, 0);
+    let mut random = stream(plan.seed, 0);
     let mut burst = Vec::with_capacity(24);
     for _ in 0..plan.work(20) {
-        burst.extend((0..24).map(|_| heap.zeroed(random.log_within(&sizes), Touch::First)));
+        burst.extend((0..24).map(|_| heap.zeroed(log_within(&mut random, &sizes), Touch::First)));
         burst.clear();
     }
 }

@@ -8,9 +8,11 @@ use std::sync::mpsc::sync_channel;
 use std::sync::{Barrier, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, Scope};
 
+use fastrand::Rng;
+
 use super::{KIB, MIB, Plan, replace};
 use crate::heap::{Block, Heap, Touch};
-use crate::random::Random;
+use crate::random::{log_within, stream};
 
 const SMALL: RangeInclusive<usize> = 16..=1024;
 
@@ -37,7 +39,7 @@ fn serve_all(service: Service, plan: &Plan, blocks: usize, generations: usize) {
     thread::scope(|scope| {
         for thread in 0..plan.threads {
             let set = (0..blocks).map(|_| None).collect();
-            let random = Random::new(plan.seed, thread);
+            let random = stream(plan.seed, thread);
             scope.spawn(move || serve(scope, service, set, random, generations));
         }
     });
@@ -47,12 +49,12 @@ fn serve<'scope>(
     scope: &'scope Scope<'scope, '_>,
     service: Service,
     mut set: Vec<Option<Block>>,
-    mut random: Random,
+    mut random: Rng,
     generations: usize,
 ) {
     for _ in 0..service.requests {
-        let slot = random.below(set.len());
-        let bytes = random.log_within(service.sizes);
+        let slot = random.usize(..set.len());
+        let bytes = log_within(&mut random, service.sizes);
         replace(&mut set[slot], || service.heap.block(bytes, Touch::Ends));
     }
     if generations > 1 {
@@ -79,10 +81,10 @@ fn pass_on(heap: Heap, plan: &Plan, sizes: &'static RangeInclusive<usize>, block
         for pair in 0..pairs {
             // Bounded, as the queues of servers are. Its slots are allocated once, here.
             let (sender, receiver) = sync_channel::<[Block; BATCH]>(8);
-            let mut random = Random::new(plan.seed, pair);
+            let mut random = stream(plan.seed, pair);
             scope.spawn(move || {
                 for _ in 0..(blocks / pairs).div_ceil(BATCH) {
-                    let batch = array::from_fn(|_| heap.block(random.log_within(sizes), Touch::Ends));
+                    let batch = array::from_fn(|_| heap.block(log_within(&mut random, sizes), Touch::Ends));
                     if sender.send(batch).is_err() {
                         // The consumer ends first only if it panics, which the scope reports.
                         return;
@@ -106,7 +108,7 @@ pub(super) fn mstress(heap: Heap, plan: &Plan) {
     for round in 0..5 {
         thread::scope(|scope| {
             for thread in 0..plan.threads {
-                let random = Random::new(plan.seed, round * plan.threads + thread);
+                let random = stream(plan.seed, round * plan.threads + thread);
                 let (table, allocations) = (&table, plan.work(8000));
                 scope.spawn(move || exchange(heap, table, random, allocations));
             }
@@ -116,26 +118,26 @@ pub(super) fn mstress(heap: Heap, plan: &Plan) {
     }
 }
 
-fn exchange(heap: Heap, table: &[Mutex<Option<Block>>], mut random: Random, allocations: usize) {
+fn exchange(heap: Heap, table: &[Mutex<Option<Block>>], mut random: Rng, allocations: usize) {
     let (mut alive, mut retained) = (Vec::with_capacity(allocations), Vec::with_capacity(allocations));
     let (small, large) = (KIB..=32 * KIB, 32 * KIB..=MIB);
     for allocation in 0..allocations {
-        let sizes = if random.percent(1) { &large } else { &small };
-        let bytes = random.log_within(sizes);
+        let sizes = if random.usize(..100) < 1 { &large } else { &small };
+        let bytes = log_within(&mut random, sizes);
         let block = heap.block(bytes, Touch::Pages);
         if allocation % 4 == 0 {
             retained.push(block)
         } else {
             alive.push(Some(block))
         }
-        if random.percent(66) && !alive.is_empty() {
+        if random.usize(..100) < 66 && !alive.is_empty() {
             let last = alive.len() - 1;
-            alive.swap(random.below(last + 1), last);
+            alive.swap(random.usize(..last + 1), last);
             alive.pop();
         }
-        if random.percent(25) && !alive.is_empty() {
-            let mine = random.below(alive.len());
-            mem::swap(&mut alive[mine], &mut *lock(&table[random.below(table.len())]));
+        if random.usize(..100) < 25 && !alive.is_empty() {
+            let mine = random.usize(..alive.len());
+            mem::swap(&mut alive[mine], &mut *lock(&table[random.usize(..table.len())]));
         }
     }
 }
@@ -157,19 +159,19 @@ fn hand_over(heap: Heap, plan: &Plan, sizes: &'static RangeInclusive<usize>, loo
     let handed = Barrier::new(plan.threads);
     thread::scope(|scope| {
         for thread in 0..plan.threads {
-            let (mut random, handed) = (Random::new(plan.seed, thread), &handed);
+            let (mut random, handed) = (stream(plan.seed, thread), &handed);
             let (inbox, neighbour) = (&inboxes[thread], &inboxes[(thread + 1) % inboxes.len()]);
             scope.spawn(move || {
                 let mut alive: Vec<Option<Block>> = (0..BLOCKS).map(|_| None).collect();
                 let mut foreign = Vec::with_capacity(BLOCKS);
                 for turn in 0..loops {
                     for _ in 0..BLOCKS / 2 {
-                        let slot = random.below(BLOCKS);
-                        let bytes = random.within(sizes);
+                        let slot = random.usize(..BLOCKS);
+                        let bytes = random.usize(sizes.clone());
                         replace(&mut alive[slot], || heap.block(bytes, Touch::Ends));
                     }
                     if turn % 2 == 1 {
-                        let half = alive.iter_mut().skip(random.below(2)).step_by(2).filter_map(Option::take);
+                        let half = alive.iter_mut().skip(random.usize(..2)).step_by(2).filter_map(Option::take);
                         lock(neighbour).extend(half);
                         // Without it, the inbox of a thread that does not run would fill up, and the scheduler would
                         // determine the peak.

@@ -6,7 +6,7 @@ use std::thread;
 
 use super::{KIB, Plan};
 use crate::heap::{Heap, Touch};
-use crate::random::Random;
+use crate::random::{log_within, stream};
 
 /// Small, so that the stacks hardly count.
 const STACK_BYTES: usize = 64 * KIB;
@@ -20,13 +20,13 @@ pub(super) fn churn(heap: Heap, plan: &Plan) {
         let (sender, receiver) = sync_channel(8 * plan.threads);
         thread::scope(|scope| {
             for thread in 0..plan.threads {
-                let mut random = Random::new(plan.seed, wave * plan.threads + thread);
+                let mut random = stream(plan.seed, wave * plan.threads + thread);
                 let (sizes, sender) = (&sizes, sender.clone());
                 let short = move || {
                     for _ in 0..8 {
-                        let own = heap.block(random.log_within(sizes), Touch::Whole);
+                        let own = heap.block(log_within(&mut random, sizes), Touch::Whole);
                         // There is room for all of them; the main thread reads when the wave has ended.
-                        let _ = sender.send(heap.block(random.log_within(sizes), Touch::Whole));
+                        let _ = sender.send(heap.block(log_within(&mut random, sizes), Touch::Whole));
                         drop(own);
                     }
                 };

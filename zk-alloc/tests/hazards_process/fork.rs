@@ -1,0 +1,290 @@
+//! A fork copies the arena while other threads are changing it.
+
+use crate::support::forks::{code_of, in_a_fork, start};
+use crate::support::{
+    Numbers, assert_patterned, at_both_thresholds, in_its_own_process, is_patterned, patterned, pss_bytes,
+};
+use std::hint::black_box;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+use std::thread;
+use zk_alloc::{Phase, PhaseGuard, phase, release, stats};
+
+const FORKS: u64 = 50;
+
+/// Lengths in words for all paths: the backing allocator, slabs, and page runs of every zone but the huge one.
+const LENGTHS: [usize; 6] = [6, 90, 700, 4_000, 9_000, 60_000];
+
+fn buffers(seed: u64) -> Vec<Vec<u64>> {
+    LENGTHS.iter().map(|&len| patterned(len, seed)).collect()
+}
+
+fn intact(buffers: &[Vec<u64>], seed: u64) -> bool {
+    buffers.iter().all(|words| is_patterned(words, seed))
+}
+
+/// The child checks and uses its inherited memory. `Err` names the step that failed. It must not panic, because a panic
+/// takes locks that another thread may have held.
+fn child(seed: u64, inherited: Vec<Vec<u64>>, guard: PhaseGuard) -> Result<(), u8> {
+    let check = |ok: bool, step: u8| if ok { Ok(()) } else { Err(step) };
+    check(intact(&inherited, seed), 10)?;
+    // In the phase that was open at the fork.
+    let own = buffers(!seed);
+    check(intact(&own, !seed) && intact(&inherited, seed), 11)?;
+    let mut grown = inherited;
+    for words in &mut grown {
+        let longer = patterned(words.len() * 2, seed);
+        words.extend_from_slice(&longer[words.len()..]);
+    }
+    check(intact(&grown, seed) && intact(&own, !seed), 12)?;
+    drop(grown);
+    drop(guard);
+    // Outside of the child's own phases, and in further ones. Phases that other threads had open at the fork stay open
+    // here.
+    check(intact(&buffers(seed), seed) && intact(&own, !seed), 13)?;
+    for round in 0..5 {
+        let kept = phase(|| phase(|| buffers(round)));
+        let zeroed = phase(|| LENGTHS.map(|len| black_box(vec![0u64; len])));
+        check(zeroed.iter().flatten().all(|&word| word == 0), 14)?;
+        release();
+        check(intact(&kept, round) && intact(&own, !seed), 15)?;
+    }
+    // On a thread that the child starts.
+    let made = phase(|| thread::spawn(move || buffers(seed)).join());
+    check(made.is_ok_and(|made| intact(&made, seed)), 16)?;
+    check(intact(&own, !seed), 17)
+}
+
+/// Tells the other threads to stop, even if a child failed.
+struct StopAtEnd<'a>(&'a AtomicBool);
+
+impl Drop for StopAtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// The fork copies other threads in the middle of an allocation, and they never continue in the child. Memory that they
+/// had claimed stays claimed, and nothing may wait for them. Parent and child each have their own copy of all live
+/// memory.
+#[test]
+fn a_child_forked_in_a_phase_allocates_and_frees_inherited_memory() {
+    at_both_thresholds(|| {
+        let (stop, cycles) = (AtomicBool::new(false), AtomicU64::new(0));
+        let busy = |id: u64| {
+            let mut numbers = Numbers::new(id);
+            let mut kept = Vec::new();
+            while !stop.load(Ordering::Relaxed) {
+                let seed = numbers.below(1 << 20) as u64;
+                let len = LENGTHS[numbers.below(LENGTHS.len())];
+                let words = if seed.is_multiple_of(4) { patterned(len, seed) } else { phase(|| patterned(len, seed)) };
+                kept.push((seed, words));
+                if kept.len() > 8 {
+                    let (seed, words) = kept.swap_remove(numbers.below(8));
+                    assert_patterned(&words, seed);
+                }
+                cycles.fetch_add(1, Ordering::Relaxed);
+            }
+        };
+        // This thread is nearly always claiming or freeing a page run or a slab.
+        let hammer = || {
+            while !stop.load(Ordering::Relaxed) {
+                phase(|| {
+                    for words in [5_000, 2_000, 40_000].repeat(100) {
+                        drop(black_box(Vec::<u64>::with_capacity(words)));
+                    }
+                });
+            }
+        };
+        let before = stats();
+        let (busy, hammer) = (&busy, &hammer);
+        thread::scope(|scope| {
+            let _at_end = StopAtEnd(&stop);
+            scope.spawn(hammer);
+            (0..2).for_each(|id| drop(scope.spawn(move || busy(id))));
+            for seed in 0..FORKS {
+                // Each fork hits the other threads at another moment of their work.
+                let until = cycles.load(Ordering::Relaxed) + 20;
+                while cycles.load(Ordering::Relaxed) < until {
+                    thread::yield_now();
+                }
+                let guard = PhaseGuard::new();
+                let made = buffers(seed);
+                let mut inherited = Some((made.clone(), guard));
+                // The child allocates, which glibc and the arena support after a fork, and starts a thread.
+                let mut take = || inherited.take().map_or(Err(1), |(made, guard)| child(seed, made, guard));
+                assert_eq!(in_a_fork(|| take().err().unwrap_or(0)), 0, "child {seed} of {FORKS}");
+                made.iter().for_each(|words| assert_patterned(words, seed));
+                drop(inherited);
+            }
+        });
+        let after = stats();
+        assert!(after.slab_allocations >= before.slab_allocations + 2 * FORKS, "{after}");
+        assert!(after.run_allocations >= before.run_allocations + 2 * FORKS, "{after}");
+    });
+}
+
+const MIB: usize = 1 << 20;
+const RETAINED_MIB: usize = 256;
+/// Each fork finds the pages that it would copy in small pages.
+const SMALL_PAGES: &[(&str, &str)] = &[("ZK_ALLOC_THP", "never"), ("ZK_ALLOC_RETAIN_BYTES", "8G")];
+
+/// The buffers of a proof: of every zone, and short ones between long ones.
+fn proof() -> Vec<Vec<u64>> {
+    let long = [96 * MIB, 40 * MIB, 40 * MIB, 40 * MIB];
+    let short = [300 << 10, 20 << 10, 90 << 10].repeat(100);
+    long.into_iter().chain(short).zip(1..).map(|(bytes, seed)| black_box(vec![seed; bytes / 8])).collect()
+}
+
+/// A forked child that has made its check, and stands still.
+struct Child(i32);
+
+/// Forks. The child ends with the step of `check` that failed, or 0, once its parent lets it go on.
+fn fork_and(check: impl FnOnce() -> Result<(), u8>) -> Child {
+    let child = start(|| {
+        let code = check().err().unwrap_or(0);
+        // SAFETY: stops this child.
+        unsafe { libc::raise(libc::SIGSTOP) };
+        code
+    });
+    // SAFETY: a child of this process. Its status is not asked for.
+    unsafe { libc::waitpid(child, std::ptr::null_mut(), libc::WUNTRACED) };
+    Child(child)
+}
+
+impl Child {
+    /// Lets the child go on, and returns its exit code.
+    fn code(self) -> i32 {
+        // SAFETY: a child of this process.
+        unsafe { libc::kill(self.0, libc::SIGCONT) };
+        code_of(self.0)
+    }
+}
+
+fn mappings() -> usize {
+    std::fs::read_to_string("/proc/self/maps").expect("Linux has it").lines().count()
+}
+
+/// A child of `depth` checks its account and its memory, and forks another.
+fn account_of_child(depth: u32, live: &[Vec<u64>], parent_bytes: usize) -> Result<(), u8> {
+    let check = |ok: bool, step: u8| if ok { Ok(()) } else { Err(step) };
+    let is_live_intact = || live.iter().zip(1..).all(|(words, seed)| words.iter().all(|&word| word == seed));
+    let resident = stats().resident_bytes;
+    check(resident + RETAINED_MIB * MIB / 2 < parent_bytes, 20)?;
+    check(is_live_intact(), 21)?;
+    let zeroed = phase(|| black_box(vec![0u64; 8 * MIB]));
+    check(zeroed.iter().all(|&word| word == 0), 22)?;
+    drop(zeroed);
+    let own = phase(proof);
+    check(own.iter().zip(1..).all(|(words, seed)| words.iter().all(|&word| word == seed)), 23)?;
+    drop(own);
+    let warm = stats().resident_bytes;
+    check(warm >= parent_bytes / 2 && is_live_intact(), 24)?;
+    if depth > 0 {
+        check(fork_and(|| account_of_child(depth - 1, live, warm)).code() == 0, 25)?;
+        check(stats().resident_bytes >= warm, 26)?;
+    }
+    release();
+    check(stats().resident_bytes < parent_bytes / 4 && is_live_intact(), 27)
+}
+
+/// A fork would copy the page tables of the memory that the parent retains, and the parent's next proof would copy its pages.
+#[test]
+fn a_child_inherits_no_free_memory_and_its_parent_stays_warm() {
+    in_its_own_process(SMALL_PAGES, || {
+        let live = phase(|| (1..20).map(|seed| vec![seed; 10_000]).collect::<Vec<Vec<u64>>>());
+        drop(phase(proof));
+        drop(phase(proof));
+        let (alone, resident, mapped) = (pss_bytes(None), stats().resident_bytes, mappings());
+        assert!(resident > 216 * MIB, "{resident} bytes retained");
+        for _ in 0..3 {
+            let resident = stats().resident_bytes;
+            let child = fork_and(|| {
+                let own = stats().resident_bytes;
+                if own + 200 * MIB < resident { Ok(()) } else { Err(20) }
+            });
+            assert_eq!(stats().resident_bytes, resident, "the parent's account stands");
+            let both = pss_bytes(None) + pss_bytes(Some(child.0));
+            assert!(both < alone + alone / 10, "{both} bytes in parent and child, {alone} in the parent alone");
+            let phase = Phase::new();
+            drop(proof());
+            let report = phase.report();
+            assert!(report.minor_faults < 2_000, "{report:?}");
+            assert_eq!(child.code(), 0);
+            assert!(mappings() < mapped + 10, "{} mappings, {mapped} before", mappings());
+        }
+        assert_eq!(fork_and(|| account_of_child(2, &live, resident)).code(), 0);
+        assert!(live.iter().zip(1..).all(|(words, seed)| words.iter().all(|&word| word == seed)));
+    });
+}
+
+/// Buffers that threads wrote, and that nobody frees during a fork.
+struct Published {
+    at: AtomicPtr<u64>,
+    words: AtomicUsize,
+}
+
+const PUBLISHED: usize = 400;
+static PUBLISHED_BY_THREADS: [[Published; PUBLISHED]; 3] = [const {
+    [const { Published { at: AtomicPtr::new(std::ptr::null_mut()), words: AtomicUsize::new(0) } }; PUBLISHED]
+}; 3];
+
+/// Memory that the arena withholds from a child must not be handed out during the fork: the child would find zeroes where another
+/// thread had written.
+#[test]
+fn a_child_finds_what_other_threads_wrote_during_the_fork() {
+    in_its_own_process(SMALL_PAGES, || {
+        let (stop, is_forking) = (AtomicBool::new(false), AtomicBool::new(false));
+        let rounds = [const { AtomicUsize::new(0) }; 3];
+        let _guard = PhaseGuard::new();
+        let write = |id: usize| {
+            let mut numbers = Numbers::new(id as u64);
+            let mut kept = Vec::new();
+            while !stop.load(Ordering::Relaxed) {
+                rounds[id].fetch_add(1, Ordering::SeqCst);
+                if !is_forking.load(Ordering::SeqCst) {
+                    for slot in &PUBLISHED_BY_THREADS[id] {
+                        slot.at.store(std::ptr::null_mut(), Ordering::Release);
+                    }
+                    kept.clear();
+                }
+                let words = 1_000 + numbers.below(if kept.len() % 16 == 0 { 400_000 } else { 20_000 });
+                let index = kept.len();
+                let buffer = black_box(vec![index as u64 + 1; words]);
+                if index < PUBLISHED {
+                    let slot = &PUBLISHED_BY_THREADS[id][index];
+                    slot.words.store(words, Ordering::Relaxed);
+                    slot.at.store(buffer.as_ptr().cast_mut(), Ordering::Release);
+                    kept.push(buffer);
+                }
+            }
+        };
+        let check = || {
+            for (slot, value) in PUBLISHED_BY_THREADS.iter().flat_map(|slots| slots.iter().zip(1u64..)) {
+                let (at, words) = (slot.at.load(Ordering::Acquire), slot.words.load(Ordering::Relaxed));
+                // SAFETY: a buffer that its thread keeps.
+                let written = if at.is_null() { &[][..] } else { unsafe { std::slice::from_raw_parts(at, words) } };
+                if written.iter().any(|&word| word != value) {
+                    return Err(30);
+                }
+            }
+            let own = black_box(vec![7u64; 3 * MIB]);
+            if own.iter().all(|&word| word == 7) { Ok(()) } else { Err(31) }
+        };
+        drop(proof());
+        thread::scope(|scope| {
+            let _at_end = StopAtEnd(&stop);
+            let write = &write;
+            (0..3).for_each(|id| drop(scope.spawn(move || write(id))));
+            for _ in 0..FORKS / 4 {
+                is_forking.store(true, Ordering::SeqCst);
+                let until: Vec<_> = rounds.iter().map(|round| round.load(Ordering::SeqCst) + 2).collect();
+                while rounds.iter().zip(&until).any(|(round, &until)| round.load(Ordering::SeqCst) < until) {
+                    thread::yield_now();
+                }
+                assert_eq!(fork_and(check).code(), 0);
+                is_forking.store(false, Ordering::SeqCst);
+                thread::yield_now();
+            }
+        });
+    });
+}

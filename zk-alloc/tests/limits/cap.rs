@@ -1,0 +1,156 @@
+//! `ZK_ALLOC_MAX_BYTES`: at the cap, the arena purges free memory first; then requests go to the backing allocator.
+
+use std::alloc::{GlobalAlloc, Layout};
+use std::hint::black_box;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::ALLOC;
+use crate::support::blocks::free_every;
+use crate::support::in_its_own_process;
+use zk_alloc::{overflow_stats, phase, stats};
+
+const CAP_BYTES: usize = 64 << 20;
+
+/// Runs `body`, which is the test on this thread, in a phase of a process with this cap.
+#[track_caller]
+fn with_cap(body: impl FnOnce()) {
+    in_its_own_process(&[("ZK_ALLOC_MAX_BYTES", "64M")], || phase(body));
+}
+
+#[test]
+fn resident_memory_stays_below_the_cap() {
+    with_cap(|| {
+        let first = vec![1u8; 40 << 20];
+        let second = vec![2u8; 40 << 20];
+        assert_eq!(overflow_stats(), (1, 40 << 20), "the second buffer would exceed the cap");
+        assert!(first.iter().all(|&byte| byte == 1) && second.iter().all(|&byte| byte == 2));
+        drop((first, second));
+
+        let small: Vec<_> = (0..20u8).map(|i| vec![i; 1 << 20]).collect();
+        assert_eq!(overflow_stats().0, 1, "the first buffer's memory made room");
+        assert!(small.iter().zip(0u8..).all(|(buffer, i)| buffer.iter().all(|&byte| byte == i)));
+        assert!(stats().resident_bytes <= CAP_BYTES, "{}", stats());
+    });
+}
+
+/// Memory that was handed out and never touched takes none, and leaves room for what does.
+#[cfg(target_os = "linux")]
+#[test]
+fn untouched_memory_does_not_count_at_the_cap() {
+    with_cap(|| {
+        let mut untouched: Vec<u8> = black_box(Vec::with_capacity(60 << 20));
+        let buffers: Vec<_> = (0..20).map(|_| black_box(vec![1u8; 1 << 20])).collect();
+        assert_eq!(overflow_stats().0, 0, "{}", stats());
+        // Once it is touched, it counts.
+        untouched.resize(60 << 20, 1);
+        std::thread::sleep(std::time::Duration::from_millis(150));
+        let more: Vec<_> = (0..8).map(|_| black_box(vec![1u8; 1 << 20])).collect();
+        assert!(overflow_stats().0 >= 7, "{}", stats());
+        drop((buffers, more));
+    });
+}
+
+/// At the cap, a slab that becomes free purges the rest of its pages. The kernel refuses to purge locked pages, so they
+/// keep their contents.
+#[cfg(target_os = "linux")]
+#[test]
+fn memory_that_the_kernel_refuses_to_purge_is_cleared() {
+    if crate::support::limits::lockable_bytes() < 2 << 20 {
+        return println!("skipped: RLIMIT_MEMLOCK allows less than 2 MiB");
+    }
+    with_cap(|| {
+        // The first slabs lie in room that is reserved for them.
+        let _first: Vec<_> = (0..1_800).map(|_| vec![1u8; 5_000]).collect();
+        let mut blocks: Vec<_> = (0..200).map(|_| vec![1u8; 5_000]).collect();
+        // The following slabs lose some pages to a purge, at their ends and between blocks.
+        free_every(4, &mut blocks);
+        zk_alloc::release();
+        for block in &blocks {
+            // SAFETY: memory of a vector; the call does not change its contents.
+            assert_eq!(unsafe { libc::mlock(block.as_ptr().cast(), block.len()) }, 0, "less than 2 MiB");
+        }
+        let mut fill = Vec::new();
+        for bytes in [1 << 20, 36 << 10, 2_000] {
+            let before = overflow_stats().0;
+            while overflow_stats().0 == before {
+                fill.push(vec![2u8; bytes]);
+            }
+        }
+        drop(blocks);
+        drop(fill);
+        let zeroed: Vec<_> = (0..50).map(|_| black_box(vec![0u8; 768 << 10])).collect();
+        assert!(zeroed.iter().flatten().all(|&byte| byte == 0), "memory that was to be zero held what was freed");
+    });
+}
+
+/// An operator may prefer a proof that fails to a process that grows.
+#[test]
+fn requests_beyond_a_hard_limit_fail() {
+    in_its_own_process(&[("ZK_ALLOC_MAX_BYTES", "64M"), ("ZK_ALLOC_MAX_HARD", "1")], || {
+        let layout = |bytes| Layout::from_size_align(bytes, 64).unwrap();
+        let within = layout(40 << 20);
+        // SAFETY: the layouts are not empty, and memory is freed with its layout.
+        let outside = phase(|| unsafe {
+            let first = ALLOC.alloc(within);
+            assert!(!first.is_null());
+            first.write_bytes(1, within.size());
+            for bytes in [40 << 20, 70 << 20, 5 << 30] {
+                assert!(ALLOC.alloc(layout(bytes)).is_null() && ALLOC.alloc_zeroed(layout(bytes)).is_null(), "{bytes}");
+            }
+            assert!(ALLOC.realloc(first, within, 80 << 20).is_null());
+            assert!((0..within.size()).step_by(4096).all(|at| first.add(at).read() == 1));
+            // Small requests fail too, some time.
+            let mut small = Vec::with_capacity(4096);
+            while small.len() < small.capacity() {
+                let at = ALLOC.alloc(layout(20_000));
+                if at.is_null() {
+                    break;
+                }
+                small.push(at);
+            }
+            assert!(small.len() < small.capacity());
+            let shrunk = ALLOC.realloc(first, within, 1 << 20);
+            assert!(!shrunk.is_null() && shrunk.read() == 1);
+            assert!(stats().resident_bytes <= CAP_BYTES, "{}", stats());
+            small.into_iter().for_each(|at| ALLOC.dealloc(at, layout(20_000)));
+            ALLOC.dealloc(shrunk, layout(1 << 20));
+            assert_eq!(overflow_stats(), (0, 0));
+            let again = ALLOC.alloc(within);
+            assert!(!again.is_null(), "what was freed serves again");
+            again
+        });
+        // Outside of phases, the backing allocator serves, as always.
+        drop(black_box(vec![1u8; 80 << 20]));
+        // SAFETY: as above.
+        unsafe { ALLOC.dealloc(outside, within) };
+    });
+}
+
+/// A service that is told in time takes no new proof.
+#[test]
+fn the_program_is_called_once_each_time_memory_nears_the_limit() {
+    static CALLS: AtomicUsize = AtomicUsize::new(0);
+    with_cap(|| {
+        zk_alloc::on_memory_limit(50, |resident_bytes, max_bytes| {
+            assert!(resident_bytes >= 32 << 20 && max_bytes == CAP_BYTES);
+            // Requests of its own do not call it again.
+            drop(black_box(vec![1u8; 1 << 20]));
+            CALLS.fetch_add(1, Ordering::Relaxed);
+        });
+        let calls = || CALLS.load(Ordering::Relaxed);
+        let half = black_box(vec![1u8; 12 << 20]);
+        assert_eq!(calls(), 0);
+        for round in 1..=3 {
+            let more: Vec<_> = (0..24).map(|_| black_box(vec![1u8; 1 << 20])).collect();
+            assert_eq!(calls(), round);
+            drop(more);
+            zk_alloc::release();
+            // Seen by a request that takes the slow path.
+            drop(black_box(vec![1u8; 100 << 10]));
+        }
+        zk_alloc::on_memory_limit(0, |_, _| ());
+        let more = black_box(vec![1u8; 24 << 20]);
+        assert_eq!(calls(), 3);
+        drop((half, more));
+    });
+}

@@ -1,0 +1,179 @@
+//! When the system refuses memory, requests go to the backing allocator and are counted. The arena writes one warning,
+//! and never aborts a program that would have run without it.
+
+use std::alloc::{GlobalAlloc, Layout};
+use std::hint::black_box;
+
+use crate::ALLOC;
+use crate::control_group::child_in_a_group;
+use crate::support::limits::{limited, without_more_memory};
+use crate::support::{Ended, address_space_bytes, assert_patterned, child, patterned, rss_bytes};
+use zk_alloc::{overflow_stats, phase, reset_overflow_stats, stats};
+
+const MIB: usize = 1 << 20;
+
+/// The work of a prover, scaled down: buffers of all sizes at once, checked.
+fn prove(largest_words: usize) {
+    let made: Vec<_> = [700, 4_000, 9_000, 50_000, largest_words].map(|len| patterned(len, len as u64)).into();
+    made.iter().for_each(|words| assert_patterned(words, words.len() as u64));
+}
+
+/// Whether a vector can grow by 800 MiB.
+fn reserve(words: &mut Vec<u64>) -> bool {
+    let had = words.try_reserve_exact(100 * MIB).is_ok();
+    black_box(words);
+    had
+}
+
+/// Whether 800 MiB of zeroes can be allocated.
+fn zeroed() -> bool {
+    let layout = Layout::from_size_align(800 * MIB, 64).unwrap();
+    // SAFETY: the layout's size is not zero.
+    let at = black_box(unsafe { ALLOC.alloc_zeroed(layout) });
+    if !at.is_null() {
+        // SAFETY: allocated just above, with this layout.
+        unsafe { ALLOC.dealloc(at, layout) };
+    }
+    !at.is_null()
+}
+
+/// Runs `body` in a process of its own, which writes one warning, with these words.
+#[track_caller]
+fn with_one_warning(words: [&str; 2], body: impl FnOnce()) {
+    let Some(ended) = child(&[], body) else { return };
+    ended.assert_passed();
+    let [warning] = ended.warnings()[..] else { panic!("{ended:?}") };
+    assert!(words.iter().all(|word| warning.contains(word)), "{ended:?}");
+}
+
+/// Runs `body` in a process of its own, which writes no warning.
+#[track_caller]
+fn without_a_warning(body: impl FnOnce()) {
+    child(&[], body).iter().for_each(Ended::assert_passed_without_warnings);
+}
+
+/// Without address space for the tables of the smallest region, there is no arena. The backing allocator serves every
+/// request for the arena, and the overflow counts include it.
+#[test]
+fn without_address_space_the_backing_allocator_serves_and_is_counted() {
+    with_one_warning(["address space", "errno 12"], || {
+        limited(libc::RLIMIT_AS, address_space_bytes() + 8 * MIB, || {
+            (0..5).for_each(|_| phase(|| prove(1 << 17)));
+            assert_eq!((stats().address_space_bytes, stats().arena_allocations), (0, 0));
+            let (requests, bytes) = overflow_stats();
+            assert!(requests >= 5 * 5 && bytes >= 5 * MIB, "{requests} requests, {bytes} bytes were counted");
+        });
+    });
+}
+
+/// If the tables of the preferred region do not fit, the arena uses a smaller region without a warning.
+#[test]
+fn a_limited_address_space_gets_a_smaller_region() {
+    without_a_warning(|| {
+        limited(libc::RLIMIT_AS, address_space_bytes() + 3_000 * MIB, || {
+            phase(|| prove(1 << 20));
+            let reserved = stats().address_space_bytes;
+            assert!((3_000 * MIB..=80_000 * MIB).contains(&reserved), "{}", stats());
+            assert!(stats().slab_allocations >= 2 && stats().run_allocations >= 3, "{}", stats());
+        });
+    });
+}
+
+/// Address space that the arena reserves is not available to others. A program that lived within its limit must still
+/// do so, so the arena maps only the memory that it commits.
+#[test]
+fn the_region_leaves_most_of_a_limited_address_space_to_others() {
+    without_a_warning(|| {
+        const HEADROOM: usize = 1_100 * MIB;
+        limited(libc::RLIMIT_AS, address_space_bytes() + HEADROOM, || {
+            phase(|| prove(1 << 20));
+            let mut outside: Vec<u8> = Vec::new();
+            let had = outside.try_reserve_exact(HEADROOM / 5 * 2).is_ok();
+            black_box(outside);
+            assert!(had, "of {HEADROOM} bytes of address space the arena took {}", stats().address_space_bytes);
+        });
+    });
+}
+
+/// The kernel counts memory when it becomes writable, not when it is reserved. So a refusal comes in the middle of a
+/// phase. Then the backing allocator serves from its free memory, and the arena from the memory that it had before.
+#[test]
+fn memory_refused_within_a_phase_is_counted_and_no_contents_are_lost() {
+    with_one_warning(["commit", "errno 12"], || {
+        // Free memory of the backing allocator, with a block on top that keeps it from returning that memory to the system.
+        let free_later: Vec<_> = (0..4_000u64).map(|seed| patterned(1_000, seed)).collect();
+        let top = patterned(1_000, 9);
+        drop(free_later);
+        phase(|| {
+            let before = [patterned(1_000, 1), patterned(100_000, 2)];
+            let mut grown = before.clone();
+            // Afterwards the zone of slabs has this much memory, and a little that it committed ahead.
+            drop(black_box((0..3_000u64).map(|seed| patterned(1_000, seed)).collect::<Vec<_>>()));
+            // The results are checked outside, because a panic needs memory.
+            let (made, had) = without_more_memory(|| {
+                // These need more memory.
+                let made: Vec<_> = (0..6_000u64).map(|seed| patterned(1_000, seed)).collect();
+                // Neither allocator has enough memory, so these fail. Growth that fails leaves the old contents alone.
+                let [small, large] = &mut grown;
+                let had = [reserve(&mut Vec::new()), zeroed(), reserve(small), reserve(large)];
+                (made, had)
+            });
+            assert_eq!(had, [false; 4]);
+            made.iter().zip(0..).for_each(|(words, seed)| assert_patterned(words, seed));
+            grown.iter().zip(1..).for_each(|(words, seed)| assert_patterned(words, seed));
+            before.iter().zip(1..).for_each(|(words, seed)| assert_patterned(words, seed));
+            assert_patterned(&top, 9);
+        });
+        let (requests, bytes) = overflow_stats();
+        assert!(requests > 100 && bytes > 100 * 8_000, "{requests} requests, {bytes} bytes");
+        assert!(stats().refusals >= 2, "{}", stats());
+        // Once memory is available again, the arena grows as usual.
+        reset_overflow_stats();
+        let live = stats().live_bytes;
+        phase(|| {
+            let many: Vec<_> = (0..8_000u64).map(|seed| patterned(1_000, seed)).collect();
+            many.iter().zip(0..).for_each(|(words, seed)| assert_patterned(words, seed));
+            assert!(stats().live_bytes >= live + 60 * MIB, "{}", stats());
+            prove(20 << 20);
+        });
+        assert_eq!(overflow_stats(), (0, 0));
+    });
+}
+
+/// No allocator serves a request that is larger than a zone. This is no reason for a warning.
+#[test]
+fn requests_larger_than_any_memory_are_refused_without_a_warning() {
+    without_a_warning(|| {
+        phase(|| {
+            for bytes in [isize::MAX as usize, isize::MAX as usize - 4095, 1 << 62, 1 << 47] {
+                assert!(black_box(Vec::<u8>::new()).try_reserve_exact(bytes).is_err());
+                for len in [2, 1_000, 10_000, 1_000_000] {
+                    let mut words = patterned(len, 4);
+                    assert!(words.try_reserve_exact(bytes / 8 - len).is_err());
+                    assert_patterned(&words, 4);
+                }
+            }
+        });
+        assert!(overflow_stats().0 >= 4 * 5, "{:?}", overflow_stats());
+        assert_eq!(stats().refusals, 0, "{}", stats());
+    });
+}
+
+/// In a small container, memory that stays resident between phases must leave room for the rest of the process.
+/// Otherwise the kernel ends it. 160 MiB in phases and 110 MiB between them fit 256 MiB only if the arena retains half
+/// of that at most.
+#[test]
+fn in_a_small_control_group_phases_leave_room_for_the_rest_of_the_process() {
+    let ended = child_in_a_group(256 * MIB, &[], || {
+        for round in 0..10 {
+            phase(|| drop([patterned(2 << 20, round), patterned(9 << 20, round), patterned(9 << 20, round)]));
+            assert!(stats().resident_bytes <= 128 * MIB, "{}", stats());
+            let between = patterned(110 * MIB / 8, round);
+            assert!(rss_bytes() <= 250 * MIB, "{} bytes\n{}", rss_bytes(), stats());
+            assert_patterned(&between, round);
+        }
+        assert!(stats().run_allocations >= 30, "{}", stats());
+        assert_eq!(overflow_stats(), (0, 0));
+    });
+    ended.iter().for_each(Ended::assert_passed_without_warnings);
+}

@@ -1,0 +1,116 @@
+//! Near the memory limit of its control group, a process gives up free memory that it would otherwise retain.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::control_group::child_in_a_group;
+use crate::support::{Settings, assert_patterned, patterned};
+use zk_alloc::{Retain, phase, set_retain, start_background_thread, stats};
+
+const MIB: usize = 1 << 20;
+/// Longer than the arena trusts what it last read of the control group.
+const A_WHILE: Duration = Duration::from_millis(150);
+
+/// A proof of 100 MiB.
+fn prove() {
+    phase(|| drop(patterned(100 * MIB / 8, 1)));
+}
+
+/// Runs `body` in a control group of 256 MiB, in a process of its own that warned as often as given.
+#[track_caller]
+fn in_256_mib(settings: Settings, warnings: usize, body: impl FnOnce()) {
+    let Some(ended) = child_in_a_group(256 * MIB, settings, body) else { return };
+    ended.assert_passed();
+    let told = ended.warnings();
+    assert_eq!(told.len(), warnings, "{ended:?}");
+    assert!(told.iter().all(|line| line.contains("short of memory: purged")), "{told:?}");
+}
+
+/// A phase ends while 100 MiB are free and 130 MiB are in use, 6 MiB more than seven eighths of the limit.
+fn end_a_phase_near_the_limit() {
+    prove();
+    let rest = patterned(130 * MIB / 8, 2);
+    thread::sleep(A_WHILE);
+    phase(|| ());
+    assert_patterned(&rest, 2);
+}
+
+#[test]
+fn a_process_far_below_the_limit_keeps_its_memory() {
+    in_256_mib(&[], 0, || {
+        for _ in 0..3 {
+            prove();
+            thread::sleep(A_WHILE);
+        }
+        assert!(stats().resident_bytes >= 100 * MIB, "{}", stats());
+        assert_eq!(stats().pressure_purges, 0, "{}", stats());
+    });
+}
+
+#[test]
+fn near_the_limit_the_end_of_a_phase_purges_what_is_missing() {
+    in_256_mib(&[], 1, || {
+        end_a_phase_near_the_limit();
+        let seen = stats();
+        assert_eq!(seen.pressure_purges, 1, "{seen}");
+        assert!((MIB..60 * MIB).contains(&(seen.purged_bytes as usize)), "no more than is missing: {seen}");
+        prove();
+    });
+}
+
+/// Another policy of retention must not switch this off.
+#[test]
+fn near_the_limit_a_phase_purges_under_every_retention_policy() {
+    in_256_mib(&[], 1, || {
+        set_retain(Retain::For(Duration::from_secs(3600)));
+        end_a_phase_near_the_limit();
+        assert_eq!(stats().pressure_purges, 1, "{}", stats());
+    });
+}
+
+/// A filter of system calls may end the process for a look at the group.
+#[test]
+fn in_a_sandbox_the_group_is_not_read() {
+    in_256_mib(&[("ZK_ALLOC_SANDBOX", "1")], 0, || {
+        end_a_phase_near_the_limit();
+        assert_eq!(stats().pressure_purges, 0, "{}", stats());
+    });
+}
+
+/// A look at the control group takes some 50 µs, which a program of short phases would pay at the end of each.
+#[test]
+fn ten_thousand_phases_read_the_group_once_in_a_while() {
+    /// More than the files of a deep control group take.
+    const MAX_READS_PER_LOOK: u128 = 100;
+    in_256_mib(&[], 0, || {
+        prove();
+        let (begun, before) = (Instant::now(), reads());
+        (0..10_000).for_each(|_| phase(|| ()));
+        let (passed, reads) = (begun.elapsed(), reads() - before);
+        let looks = passed.as_millis() / 100 + 2;
+        assert!(u128::from(reads) <= looks * MAX_READS_PER_LOOK, "{reads} reads in {passed:?}");
+    });
+}
+
+/// How often this process called read(2) and its like.
+fn reads() -> u64 {
+    let io = std::fs::read_to_string("/proc/self/io").expect("a kernel that counts");
+    let line = io.lines().find_map(|line| line.strip_prefix("syscr: ")).expect("the field");
+    line.parse().expect("a number")
+}
+
+/// Another process of the container may need the memory while this one is idle.
+#[test]
+fn the_background_thread_purges_while_the_process_is_idle() {
+    in_256_mib(&[], 1, || {
+        start_background_thread().expect("a thread");
+        prove();
+        let rest = patterned(130 * MIB / 8, 2);
+        let begun = Instant::now();
+        while stats().pressure_purges == 0 {
+            assert!(begun.elapsed() < Duration::from_secs(20), "{}", stats());
+            thread::sleep(Duration::from_millis(10));
+        }
+        assert_patterned(&rest, 2);
+    });
+}

@@ -1,0 +1,100 @@
+//! Random programs against a model: live blocks do not overlap, zeroed memory is zero, and contents do not change.
+//!
+//! proptest makes small programs, and shrinks those that fail. The volume comes from threads with a seeded generator.
+//! `ZK_ALLOC_SOAK_OPS` sets the number of operations (10 million by default), and `ZK_ALLOC_SOAK_SEED` selects them.
+
+use std::env;
+use std::ops::Range;
+
+use proptest::prelude::*;
+use zk_alloc::ZkAllocator;
+
+mod heap;
+mod lock;
+mod program;
+#[cfg(target_os = "linux")]
+mod settings;
+#[path = "../support/mod.rs"]
+mod support;
+mod volume;
+
+use heap::Heap;
+use program::Op;
+use volume::Volume;
+
+fn size() -> impl Strategy<Value = usize> {
+    let log_uniform =
+        |logs: Range<u32>| (logs, any::<usize>()).prop_map(|(log2, noise)| (1usize << log2) + noise % (1 << log2));
+    // Around the borders between the paths, which are powers of two.
+    let border = (11..27u32, 0..3usize).prop_map(|(log2, above)| (1 << log2) + above - 1);
+    prop_oneof![20 => log_uniform(0..17), 5 => border, 4 => log_uniform(17..23), 1 => log_uniform(23..27)]
+}
+
+fn align_log2() -> impl Strategy<Value = u32> {
+    prop_oneof![4 => 0..7u32, 1 => 7..23u32]
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let which = any::<u16>;
+    prop_oneof![
+        12 => (size(), align_log2(), any::<bool>())
+            .prop_map(|(size, align_log2, zeroed)| Op::Alloc { size, align_log2, zeroed }),
+        8 => which().prop_map(|which| Op::Free { which }),
+        6 => (which(), size()).prop_map(|(which, size)| Op::Realloc { which, size }),
+        2 => which().prop_map(|which| Op::FreeElsewhere { which }),
+        2 => size().prop_map(|size| Op::AllocElsewhere { size }),
+        2 => Just(Op::BeginPhase),
+        2 => which().prop_map(|which| Op::EndPhase { which }),
+        1 => Just(Op::Release),
+        1 => (align_log2(), any::<bool>()).prop_map(|(align_log2, zeroed)| Op::AllocAbsurd { align_log2, zeroed }),
+        1 => which().prop_map(|which| Op::ReallocAbsurd { which }),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 128, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn programs_in_and_out_of_phases(ops in prop::collection::vec(op(), 1..100)) {
+        program::run(&Heap::new(ZkAllocator, true), &ops);
+    }
+
+    #[test]
+    fn programs_of_a_resident_allocator(ops in prop::collection::vec(op(), 1..100)) {
+        program::run(&Heap::new(ZkAllocator::resident(), true), &ops);
+    }
+}
+
+fn number(name: &str, default: u64) -> u64 {
+    match env::var(name) {
+        Ok(text) => text.replace('_', "").parse().unwrap_or_else(|_| panic!("{name}={text} is not a number")),
+        Err(_) => default,
+    }
+}
+
+/// Two runs of a quarter of the operations each, on more threads than there are cores. In the first, the threads share the lock of the
+/// tracked intervals; in the second, they share no lock.
+fn run_volumes(allocator: fn() -> ZkAllocator, seed: u64) {
+    for (tracks_intervals, part) in [(true, 0), (false, 1)] {
+        let heap = Box::leak(Box::new(Heap::new(allocator(), tracks_intervals)));
+        let volume = Volume {
+            seed: number("ZK_ALLOC_SOAK_SEED", 1) + seed + part,
+            ops: number("ZK_ALLOC_SOAK_OPS", 10_000_000) / 4,
+            threads: 4,
+            ops_per_life: 20_000,
+            ops_per_settling: 10_000,
+            at_rest: None,
+        };
+        volume::run(heap, volume);
+    }
+}
+
+#[test]
+fn volume_in_and_out_of_phases() {
+    run_volumes(|| ZkAllocator, 0);
+}
+
+#[test]
+fn volume_of_a_resident_allocator() {
+    run_volumes(ZkAllocator::resident, 2);
+}

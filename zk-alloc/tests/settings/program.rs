@@ -1,0 +1,285 @@
+//! Settings of the program hold where the environment sets nothing. `stats()` tells the origin of each.
+
+use std::time::Duration;
+
+use crate::request;
+use crate::support::blocks::{Block, GIB, KIB, MIB};
+use crate::support::maps::map_of;
+use crate::support::tasks::{are_ours, ours};
+use crate::support::{Ended, child, in_its_own_process};
+use zk_alloc::{
+    HugePages, HugePagesOutcome, Origin, Scratch, Settings, SettingsInForce, ZkAllocator, begin_phase, end_phase,
+    min_arena_bytes, phase, reserve, stats, thread_capacity_bytes,
+};
+
+fn in_force() -> SettingsInForce {
+    stats().settings.expect("there is an arena")
+}
+
+/// Bytes that the arena and the backing allocator served while `f` ran.
+fn served(f: impl FnOnce()) -> (u64, u64) {
+    let before = stats();
+    f();
+    let after = stats();
+    (after.arena_bytes - before.arena_bytes, after.overflow_bytes - before.overflow_bytes)
+}
+
+static BY_DEFAULT: ZkAllocator = ZkAllocator::resident();
+
+/// Without any setting, every value has the default as its origin.
+#[test]
+fn every_setting_has_its_default_and_says_so() {
+    in_its_own_process(&[], || {
+        assert_eq!(stats().settings, None, "there is no arena yet");
+        request(&BY_DEFAULT, MIB);
+        assert_eq!(in_force().to_string(), "all as by default");
+        assert_eq!(in_force().min_bytes.origin, Origin::Default);
+        assert!(stats().to_string().ends_with("settings: all as by default"), "{}", stats());
+    });
+}
+
+static OF_4_KIB: ZkAllocator = ZkAllocator::resident().settings(Settings::new().min_bytes(4 * KIB));
+
+/// The threshold applies to every request, including the first.
+#[test]
+fn the_threshold_of_the_program_applies_from_the_first_request_on() {
+    in_its_own_process(&[], || {
+        assert_eq!(min_arena_bytes(), 0, "no allocator brought its settings yet");
+        assert_eq!(served(|| request(&OF_4_KIB, 4 * KIB - 1)), (0, 0));
+        assert_eq!(min_arena_bytes(), 4 * KIB);
+        assert_eq!(served(|| request(&OF_4_KIB, 4 * KIB)), (4 * KIB as u64, 0));
+        assert_eq!(in_force().to_string(), "ZK_ALLOC_MIN_BYTES=4096 (program)");
+    });
+}
+
+static OF_3_GIB: ZkAllocator = ZkAllocator::resident().settings(Settings::new().thread_capacity_bytes(3 * GIB));
+
+#[test]
+fn the_capacity_of_the_program_sets_the_address_space() {
+    in_its_own_process(&[], || {
+        request(&OF_3_GIB, MIB);
+        assert_eq!(thread_capacity_bytes(), 3 * GIB);
+        let threads = std::thread::available_parallelism().expect("a number").get() + 4;
+        let zone_bytes = (3 * GIB * threads / 4).next_power_of_two();
+        assert_eq!(stats().address_space_bytes, 3 * zone_bytes);
+        assert_eq!(in_force().to_string(), "ZK_ALLOC_SLAB_GB=3 (program)");
+    });
+}
+
+static RETAINS_NOTHING: ZkAllocator = ZkAllocator.settings(Settings::new().retain_bytes(0));
+
+#[test]
+fn the_program_sets_how_much_stays_resident() {
+    in_its_own_process(&[], || {
+        phase(|| request(&RETAINS_NOTHING, 100 * MIB));
+        assert_eq!(in_force().to_string(), "ZK_ALLOC_RETAIN_BYTES=0 (program)");
+        assert!(stats().fresh_bytes >= 100 * MIB as u64, "{}", stats());
+        assert!(stats().resident_bytes < MIB, "{}", stats());
+    });
+}
+
+static OF_8_MIB: ZkAllocator = ZkAllocator::resident().settings(Settings::new().max_bytes(8 * MIB));
+
+#[test]
+fn the_cap_of_the_program_is_not_exceeded() {
+    in_its_own_process(&[], || {
+        assert_eq!(served(|| request(&OF_8_MIB, 6 * MIB)), (6 * MIB as u64, 0));
+        assert_eq!(served(|| request(&OF_8_MIB, 10 * MIB)), (0, 10 * MIB as u64));
+        assert_eq!(in_force().to_string(), format!("ZK_ALLOC_MAX_BYTES={} (program)", 8 * MIB));
+    });
+}
+
+static IN_SMALL_PAGES: ZkAllocator = ZkAllocator::resident().settings(Settings::new().huge_pages(HugePages::Never));
+
+/// The wish is the setting, and the outcome is its effect on this host. A scratch follows it too.
+#[test]
+fn the_program_may_forbid_huge_pages() {
+    in_its_own_process(&[], || {
+        request(&IN_SMALL_PAGES, MIB);
+        assert_eq!(stats().huge_pages, Some(HugePagesOutcome::Never));
+        assert_eq!(in_force().huge_pages.value, HugePages::Never);
+        assert_eq!(in_force().to_string(), "ZK_ALLOC_THP=never (program)");
+        let scratch = Scratch::with_capacity(8 * MIB);
+        let at = (&raw const *scratch.alloc(0u8)).addr();
+        assert!(map_of(at).is_some_and(|map| map.has("nh")), "{:?}", map_of(at));
+    });
+}
+
+static LAZY_FROM_1_MIB: ZkAllocator =
+    ZkAllocator::resident().settings(Settings::new().huge_pages(HugePages::Always).lazy_zero_bytes(MIB));
+
+/// Dirty memory that is purged to be zeroed will fault again, and counts as fresh.
+#[test]
+fn the_program_sets_from_which_size_the_kernel_zeroes() {
+    in_its_own_process(&[], || {
+        request(&LAZY_FROM_1_MIB, 4 * MIB);
+        let lazy = in_force().lazy_zero_bytes;
+        assert_eq!((lazy.value, lazy.origin), (MIB, Origin::Program));
+        let fresh = || stats().fresh_bytes;
+        let before = fresh();
+        request(&LAZY_FROM_1_MIB, 4 * MIB);
+        assert_eq!(fresh(), before, "what was kept is not fresh");
+        let zeroed = Block::zeroed(&LAZY_FROM_1_MIB, 4 * MIB);
+        assert!(zeroed.is_zero());
+        let is_lazy = stats().huge_pages == Some(HugePagesOutcome::Always);
+        assert_eq!(fresh() - before, if is_lazy { 4 * MIB as u64 } else { 0 }, "{}", stats());
+    });
+}
+
+static TRACED: ZkAllocator = ZkAllocator.settings(Settings::new().trace_escaped(true));
+
+#[test]
+fn the_program_may_trace_escapes_and_the_environment_may_forbid_it() {
+    let escape = || {
+        begin_phase();
+        std::mem::forget(Block::untouched(&TRACED, MIB, 8));
+        end_phase();
+    };
+    let told = |ended: &Ended| ended.stderr.contains("1 allocations, 1048576 bytes, made at");
+    assert!(child(&[], escape).is_none_or(|ended| told(&ended)));
+    if let Some(forbidden) = child(&[("ZK_ALLOC_TRACE_ESCAPED", "0")], escape) {
+        forbidden.assert_passed();
+        assert!(!told(&forbidden), "{forbidden:?}");
+    }
+}
+
+const ALL: Settings = Settings::new()
+    .min_bytes(KIB)
+    .thread_capacity_bytes(3 * GIB)
+    .retain_bytes(2 * MIB)
+    .retain_for(Duration::from_millis(500))
+    .max_bytes(64 * MIB)
+    .huge_pages(HugePages::Never)
+    .lazy_zero_bytes(MIB)
+    .background_thread(true)
+    .trace_escaped(true);
+
+static OF_ALL: ZkAllocator = ZkAllocator::resident().settings(ALL);
+
+/// Operators know the host, so each variable outweighs its setting in code, and no other.
+#[test]
+fn each_variable_outweighs_its_setting_in_the_program() {
+    let report = || {
+        request(&OF_ALL, MIB);
+        println!("settings: {}", in_force());
+        println!("threshold {} capacity {}", min_arena_bytes(), thread_capacity_bytes());
+    };
+    let by_program = [
+        ("ZK_ALLOC_MIN_BYTES", "1024", "2048"),
+        ("ZK_ALLOC_SLAB_GB", "3", "5"),
+        ("ZK_ALLOC_RETAIN_BYTES", "2097152", "4194304"),
+        ("ZK_ALLOC_RETAIN_FOR", "0.5", "ever"),
+        ("ZK_ALLOC_MAX_BYTES", "67108864", "33554432"),
+        ("ZK_ALLOC_THP", "never", "auto"),
+        ("ZK_ALLOC_LAZY_ZERO_BYTES", "1048576", "8388608"),
+        ("ZK_ALLOC_BACKGROUND", "1", "0"),
+        ("ZK_ALLOC_TRACE_ESCAPED", "1", "0"),
+    ];
+    for (outweighed, _, value) in by_program {
+        let Some(ended) = child(&[(outweighed, value)], report) else { continue };
+        ended.assert_passed();
+        assert_eq!(ended.stderr, "", "{outweighed}");
+        let each = by_program.map(|(name, in_code, _)| match name == outweighed {
+            true => format!("{name}={value} (environment)"),
+            false => format!("{name}={in_code} (program)"),
+        });
+        assert!(ended.stdout.contains(&format!("settings: {}\n", each.join(", "))), "{}", ended.stdout);
+    }
+    if let Some(ended) = child(&[("ZK_ALLOC_MIN_BYTES", "2K"), ("ZK_ALLOC_SLAB_GB", "5")], report) {
+        assert_eq!(ended.printed("threshold "), format!("2048 capacity {}", 5 * GIB));
+    }
+}
+
+/// An invalid variable leaves the program's setting in force, and the warning says so.
+#[test]
+fn an_invalid_variable_leaves_the_setting_of_the_program() {
+    let Some(ended) = child(&[("ZK_ALLOC_RETAIN_BYTES", "plenty")], || {
+        request(&OF_ALL, MIB);
+        let retained = in_force().retain_bytes;
+        assert_eq!((retained.value, retained.origin), (2 * MIB, Origin::Program));
+    }) else {
+        return;
+    };
+    ended.assert_passed();
+    let line = "zk-alloc: ZK_ALLOC_RETAIN_BYTES=\"plenty\" is not a number of bytes (such as 65536, 64K, 512M or 2G); \
+                using what the program set, 2097152\n";
+    assert_eq!(ended.stderr, line);
+}
+
+static OF_HALF_A_GIB: ZkAllocator = ZkAllocator::resident().settings(Settings::new().thread_capacity_bytes(GIB / 2));
+
+/// A capacity in code is rounded up to one that is possible, without a warning.
+#[test]
+fn a_capacity_of_half_a_gib_is_rounded_up_without_a_warning() {
+    let ended = child(&[], || {
+        request(&OF_HALF_A_GIB, MIB);
+        assert_eq!((thread_capacity_bytes(), in_force().thread_capacity_bytes.origin), (GIB, Origin::Program));
+    });
+    ended.iter().for_each(Ended::assert_passed_without_warnings);
+}
+
+static WITH_THREAD: ZkAllocator = ZkAllocator::resident().settings(Settings::new().background_thread(true));
+
+/// A program without phases gets the thread with its first request.
+#[test]
+fn the_first_request_starts_the_background_thread_unless_the_environment_forbids_it() {
+    for (settings, count, expected) in [
+        (&[][..], 1, "ZK_ALLOC_BACKGROUND=1 (program)"),
+        (&[("ZK_ALLOC_BACKGROUND", "0")], 0, "ZK_ALLOC_BACKGROUND=0 (environment)"),
+    ] {
+        let ended = child(settings, || {
+            request(&WITH_THREAD, MIB);
+            assert!(are_ours(count), "{:?}", ours());
+            assert_eq!(in_force().to_string(), expected);
+        });
+        ended.iter().for_each(Ended::assert_passed_without_warnings);
+    }
+}
+
+/// The allocator brings its settings with its first request. A phase that begins earlier must not open the arena
+/// without them.
+#[test]
+fn a_phase_before_the_first_request_opens_no_arena() {
+    in_its_own_process(&[], || {
+        phase(|| ());
+        assert_eq!(stats().address_space_bytes, 0, "without an allocator of ours there is nobody to serve");
+        begin_phase();
+        assert_eq!(served(|| request(&RETAINS_NOTHING, MIB)), (MIB as u64, 0));
+        end_phase();
+        assert_eq!(in_force().retain_bytes.origin, Origin::Program);
+    });
+}
+
+/// Two allocators of a process share one arena. Its settings do not change after the first request.
+#[test]
+fn the_settings_of_the_first_allocator_hold() {
+    in_its_own_process(&[], || {
+        // The first allocator's settings are taken even if the arena serves nothing.
+        request(&RETAINS_NOTHING, MIB);
+        request(&OF_ALL, MIB);
+        assert_eq!(in_force().to_string(), "ZK_ALLOC_RETAIN_BYTES=0 (program)");
+    });
+}
+
+/// `reserve` needs no `ZkAllocator`. Without one there are no settings in code.
+#[test]
+fn reserving_without_an_allocator_opens_the_arena_by_default() {
+    in_its_own_process(&[], || {
+        assert!(reserve(MIB) >= MIB);
+        assert_eq!(in_force().to_string(), "all as by default");
+    });
+}
+
+/// Many threads make their first requests at once. While one thread takes the settings, the backing allocator serves
+/// the others. All settings are in force afterwards.
+#[test]
+fn settings_are_complete_when_many_threads_make_the_first_request() {
+    in_its_own_process(&[], || {
+        std::thread::scope(|scope| (0..8).for_each(|_| drop(scope.spawn(|| request(&OF_ALL, MIB)))));
+        request(&OF_ALL, MIB);
+        assert!(stats().arena_allocations > 0);
+        let settings = in_force();
+        assert_eq!((settings.min_bytes.value, settings.max_bytes.value), (KIB, 64 * MIB));
+        assert!(settings.trace_escaped.value && settings.trace_escaped.origin == Origin::Program);
+    });
+}
