@@ -1,7 +1,6 @@
 //! Helpers for the tests of the adapters.
 #![allow(dead_code, reason = "each test uses a part of it")]
 
-use std::hint::black_box;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Phases and statistics belong to the process, so tests that use either take turns.
@@ -15,10 +14,4 @@ pub(crate) fn arena_bytes_of<R>(f: impl FnOnce() -> R) -> (u64, R) {
     let before = zk_alloc::stats().arena_bytes;
     let result = f();
     (zk_alloc::stats().arena_bytes - before, result)
-}
-
-pub(crate) fn assert_no_phase_is_open() {
-    let (bytes, buffer) = arena_bytes_of(|| black_box(vec![1u8; 1 << 20]));
-    assert_eq!(bytes, 0, "a phase is still open");
-    drop(buffer);
 }

@@ -97,30 +97,6 @@ fn five_openings_verify_equal_the_framework_s_and_reject_another_claim() {
     }
 }
 
-/// The adapter passes on the framework's errors, and leaves no phase open.
-#[test]
-fn errors_come_back_unchanged() {
-    let _turn = alone();
-    let (prover_setup, _) = dory_pcs::setup(12);
-    let (polynomial, point) = statement(1, 6, 6);
-    let refused = dory::commit::<BN254, Transparent, G1Routines>(&polynomial, 5, 6, &prover_setup);
-    assert_eq!(refused.err(), Some(DoryError::InvalidSize { expected: 1 << 11, actual: 1 << 12 }));
-
-    let refused = dory::prove::<_, BN254, G1Routines, G2Routines, _, _, Transparent>(
-        &polynomial,
-        &point[1..],
-        vec![],
-        ArkFr::zero(),
-        6,
-        6,
-        &prover_setup,
-        &mut transcript(),
-    );
-    assert_eq!(refused.err(), Some(DoryError::InvalidPointDimension { expected: 12, actual: 11 }));
-
-    support::assert_no_phase_is_open();
-}
-
 /// The prepared points live in a static. If a program fills the cache inside a phase by mistake, it lies in the arena
 /// for the rest of the process. It must be intact after the proofs of later phases, which request the same sizes, and
 /// must serve those proofs.

@@ -5,14 +5,11 @@ mod common;
 #[path = "../../test_support.rs"]
 mod support;
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-
-use common::{Config, Fibonacci, LOG_BLOWUP, Squares, Val, config, config_with_final_poly};
+use common::{Config, Fibonacci, LOG_BLOWUP, Squares, Val, config};
 use p3_batch_stark::{ProverData, StarkInstance, verify_batch};
-use p3_fri::FriProverError;
-use p3_uni_stark::{Proof, ProvingError, setup_preprocessed, verify, verify_with_preprocessed};
+use p3_uni_stark::{Proof, setup_preprocessed, verify, verify_with_preprocessed};
 use serde::Serialize;
-use support::{alone, arena_bytes_of, assert_no_phase_is_open};
+use support::{alone, arena_bytes_of};
 
 #[global_allocator]
 static ALLOCATOR: zk_alloc::ZkAllocator = zk_alloc::ZkAllocator;
@@ -139,55 +136,4 @@ fn batches_of_changing_shape_prove_and_equal_the_framework_s() {
         let theirs = p3_batch_stark::prove_batch(&config, &instances, &prover_data).unwrap();
         assert_eq!(bytes(&proof), bytes(&theirs));
     }
-}
-
-/// The framework's errors pass unchanged: the same variant, the same phase name, the same values.
-#[test]
-fn an_error_of_the_configuration_comes_back_unchanged() {
-    let _turn = alone();
-    let (config, log_rows) = (config_with_final_poly(10), 4);
-    let public_values = Fibonacci::public_values(log_rows);
-
-    let trace = Fibonacci::trace(log_rows);
-    let theirs = p3_uni_stark::prove(&config, &Fibonacci, trace, &public_values)
-        .err()
-        .expect("the trace is smaller than the final polynomial");
-    let trace = || Fibonacci::trace(log_rows);
-    let ours = zk_alloc_plonky3::prove_with_trace(&config, &Fibonacci, trace, &public_values)
-        .err()
-        .expect("the trace is smaller than the final polynomial");
-
-    let ProvingError::Pcs { source, .. } = &ours;
-    assert!(matches!(source, FriProverError::InputHeightTooSmall { .. }));
-    assert_eq!(format!("{ours:?}"), format!("{theirs:?}"));
-}
-
-/// A panic unwinds through the phase while the trace is half built. The phase must end, and the next proof must work.
-#[test]
-fn a_panic_in_the_trace_closure_ends_the_phase() {
-    let _turn = alone();
-    let (config, log_rows) = (config(), 12);
-    let public_values = Fibonacci::public_values(log_rows);
-    let panicking = || {
-        let _half_built = Fibonacci::trace(log_rows);
-        panic!("no witness for this input")
-    };
-    let outcome = catch_unwind(AssertUnwindSafe(|| {
-        zk_alloc_plonky3::prove_with_trace(&config, &Fibonacci, panicking, &public_values)
-    }));
-    let payload = outcome.err().expect("the panic passes through");
-    assert_eq!(payload.downcast_ref(), Some(&"no witness for this input"));
-
-    assert_no_phase_is_open();
-    prove_and_verify(&config, log_rows);
-}
-
-/// Programs, libraries and tests all call `init`. Only the first call may build the pool, and no later one may fail.
-#[test]
-fn init_may_be_called_again_before_and_after_proofs() {
-    let _turn = alone();
-    zk_alloc_plonky3::init();
-    assert!(!zk_alloc_plonky3::init());
-    prove_and_verify(&config(), 8);
-    assert!(!zk_alloc_plonky3::init());
 }

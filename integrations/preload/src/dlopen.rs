@@ -9,6 +9,8 @@ use std::arch::naked_asm;
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
+use crate::glibc::behind;
+
 /// The loader's own `dlopen`.
 static NEXT_DLOPEN: AtomicPtr<c_void> = AtomicPtr::new(before_look_up as *mut c_void);
 /// Whether to drop the flag.
@@ -29,8 +31,7 @@ pub(crate) fn left_deepbind_out() -> bool {
 }
 
 fn find() -> bool {
-    // SAFETY: a NUL-terminated name.
-    let next = unsafe { libc::dlsym(libc::RTLD_NEXT, c"dlopen".as_ptr()) };
+    let next = behind(c"dlopen");
     if !next.is_null() {
         NEXT_DLOPEN.store(next, Ordering::Relaxed);
     }

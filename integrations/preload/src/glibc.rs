@@ -96,7 +96,7 @@ pub(crate) fn look_up() -> bool {
 }
 
 /// The function of this name that comes behind ours. Loaders other than glibc's allocate nothing for the answer.
-fn behind(name: &CStr) -> *mut c_void {
+pub(crate) fn behind(name: &CStr) -> *mut c_void {
     // SAFETY: a NUL-terminated name.
     unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) }
 }

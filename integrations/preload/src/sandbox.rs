@@ -2,48 +2,52 @@
 //! that it still needs to know. From then on it makes only the calls that glibc's own malloc makes, because any other
 //! may kill the program.
 //!
-//! glibc has no function for it: programs call prctl(2) or, as libseccomp does, syscall(2). Jumps replace both, and
-//! look only at their first arguments.
+//! glibc has no function for it: programs call prctl(2) or, as libseccomp does, syscall(2). These functions take their
+//! place, and look only at the first arguments.
 #![allow(unsafe_code, reason = "replaces two functions of the C library")]
 
 use std::arch::naked_asm;
-use std::ffi::{CStr, c_int, c_long, c_void};
+use std::ffi::{c_int, c_long, c_void};
 use std::mem::transmute;
+use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use arena::c_api;
 
+use crate::glibc::behind;
 use crate::start::{self, State};
 
 /// The C library's own functions.
-static NEXT_PRCTL: AtomicPtr<c_void> = AtomicPtr::new(prctl_early as *mut c_void);
+static NEXT_PRCTL: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 static NEXT_SYSCALL: AtomicPtr<c_void> = AtomicPtr::new(syscall_early as *mut c_void);
 
 /// Looks up the C library's own functions.
 pub(crate) fn look_up() {
-    for (place, name) in [(&NEXT_PRCTL, c"prctl"), (&NEXT_SYSCALL, c"syscall")] {
-        let next = find(name);
-        if !next.is_null() {
-            place.store(next, Ordering::Relaxed);
-        }
+    NEXT_PRCTL.store(behind(c"prctl"), Ordering::Relaxed);
+    let syscall = behind(c"syscall");
+    if !syscall.is_null() {
+        NEXT_SYSCALL.store(syscall, Ordering::Relaxed);
     }
 }
 
-fn find(name: &CStr) -> *mut c_void {
-    // SAFETY: a NUL-terminated name.
-    unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) }
-}
-
-/// Called by the jumps.
 extern "C" fn enters() {
     if start::state() == State::InUse {
         c_api::enter_sandbox();
     }
 }
 
-/// For constructors of other libraries, which run before [`look_up`].
-unsafe extern "C" fn prctl_early(option: c_int, a: c_long, b: c_long, c: c_long, d: c_long) -> c_int {
-    let next = find(c"prctl");
+/// prctl(2). The arguments arrive in registers. Those that the caller leaves out are passed on as they are.
+///
+/// # Safety
+/// As prctl(2) requires.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn prctl(option: c_int, a: c_long, b: c_long, c: c_long, d: c_long) -> c_int {
+    if option == libc::PR_SET_SECCOMP {
+        enters();
+    }
+    let known = NEXT_PRCTL.load(Ordering::Relaxed);
+    // Constructors of other libraries run before `look_up`.
+    let next = if known.is_null() { behind(c"prctl") } else { known };
     if next.is_null() {
         return -1;
     }
@@ -51,7 +55,7 @@ unsafe extern "C" fn prctl_early(option: c_int, a: c_long, b: c_long, c: c_long,
     unsafe { transmute::<*mut c_void, unsafe extern "C" fn(c_int, ...) -> c_int>(next)(option, a, b, c, d) }
 }
 
-/// As above.
+/// For constructors of other libraries, which run before [`look_up`].
 unsafe extern "C" fn syscall_early(
     number: c_long,
     a: c_long,
@@ -61,7 +65,7 @@ unsafe extern "C" fn syscall_early(
     e: c_long,
     f: c_long,
 ) -> c_long {
-    let next = find(c"syscall");
+    let next = behind(c"syscall");
     if next.is_null() {
         return -1;
     }
@@ -69,39 +73,7 @@ unsafe extern "C" fn syscall_early(
     unsafe { transmute::<*mut c_void, unsafe extern "C" fn(c_long, ...) -> c_long>(next)(number, a, b, c, d, e, f) }
 }
 
-/// prctl(2).
-///
-/// # Safety
-/// As prctl(2) requires.
-#[cfg(target_arch = "x86_64")]
-#[unsafe(naked)]
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn prctl() {
-    naked_asm!(
-        "endbr64",
-        "cmp edi, {set_seccomp}",
-        "jne 2f",
-        "push rdi",
-        "push rsi",
-        "push rdx",
-        "push rcx",
-        "push r8",
-        "call {enters}",
-        "pop r8",
-        "pop rcx",
-        "pop rdx",
-        "pop rsi",
-        "pop rdi",
-        "xor eax, eax",
-        "2:",
-        "jmp qword ptr [rip + {next}]",
-        set_seccomp = const libc::PR_SET_SECCOMP,
-        enters = sym enters,
-        next = sym NEXT_PRCTL,
-    )
-}
-
-/// syscall(2).
+/// syscall(2). It jumps to the C library's: the call may be a `vfork`, whose child returns first, on the same stack.
 ///
 /// # Safety
 /// As syscall(2) requires.
@@ -144,38 +116,7 @@ pub(crate) unsafe extern "C" fn syscall() {
     )
 }
 
-/// prctl(2).
-///
-/// # Safety
-/// As prctl(2) requires.
-#[cfg(target_arch = "aarch64")]
-#[unsafe(naked)]
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn prctl() {
-    naked_asm!(
-        "hint #34", // bti c
-        "cmp w0, #{set_seccomp}",
-        "b.ne 2f",
-        "stp x29, x30, [sp, #-64]!",
-        "stp x0, x1, [sp, #16]",
-        "stp x2, x3, [sp, #32]",
-        "str x4, [sp, #48]",
-        "bl {enters}",
-        "ldr x4, [sp, #48]",
-        "ldp x2, x3, [sp, #32]",
-        "ldp x0, x1, [sp, #16]",
-        "ldp x29, x30, [sp], #64",
-        "2:",
-        "adrp x16, {next}",
-        "ldr x16, [x16, :lo12:{next}]",
-        "br x16",
-        set_seccomp = const libc::PR_SET_SECCOMP,
-        enters = sym enters,
-        next = sym NEXT_PRCTL,
-    )
-}
-
-/// syscall(2).
+/// As above.
 ///
 /// # Safety
 /// As syscall(2) requires.

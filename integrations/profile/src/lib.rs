@@ -134,7 +134,7 @@ impl Profile {
             return Ok(None);
         }
         let mut options = flamegraph::Options::default();
-        options.title = value.title().into();
+        options.title = value.words().1.into();
         options.count_name = value.unit().into();
         options.colors = Palette::Basic(BasicPalette::Mem);
         let mut svg = Vec::new();
@@ -201,38 +201,27 @@ impl Value {
     /// ```
     #[must_use]
     pub const fn name(self) -> &'static str {
-        match self {
-            Self::AllocObjects => "alloc_objects",
-            Self::AllocSpace => "alloc_space",
-            Self::InuseObjects => "inuse_objects",
-            Self::InuseSpace => "inuse_space",
-            Self::PeakObjects => "peak_objects",
-            Self::PeakSpace => "peak_space",
-            Self::FreshSpace => "fresh_space",
-        }
+        self.words().0
     }
 
     pub(crate) fn unit(self) -> &'static str {
-        match self {
-            Self::AllocObjects | Self::InuseObjects | Self::PeakObjects => "count",
-            Self::AllocSpace | Self::InuseSpace | Self::PeakSpace | Self::FreshSpace => "bytes",
-        }
+        if Self::OF_BYTES.contains(&self) { "bytes" } else { "count" }
     }
 
     pub(crate) fn of(self, figures: &Figures) -> u64 {
         figures[self as usize]
     }
 
-    /// The title of its flame graph.
-    pub(crate) fn title(self) -> &'static str {
+    /// Its name, and the title of its flame graph.
+    const fn words(self) -> (&'static str, &'static str) {
         match self {
-            Self::AllocObjects => "Allocations",
-            Self::AllocSpace => "Bytes allocated",
-            Self::InuseObjects => "Allocations alive now",
-            Self::InuseSpace => "Bytes alive now",
-            Self::PeakObjects => "Allocations alive at the peak",
-            Self::PeakSpace => "Bytes alive at the peak",
-            Self::FreshSpace => "Fresh bytes, which cost page faults",
+            Self::AllocObjects => ("alloc_objects", "Allocations"),
+            Self::AllocSpace => ("alloc_space", "Bytes allocated"),
+            Self::InuseObjects => ("inuse_objects", "Allocations alive now"),
+            Self::InuseSpace => ("inuse_space", "Bytes alive now"),
+            Self::PeakObjects => ("peak_objects", "Allocations alive at the peak"),
+            Self::PeakSpace => ("peak_space", "Bytes alive at the peak"),
+            Self::FreshSpace => ("fresh_space", "Fresh bytes, which cost page faults"),
         }
     }
 }

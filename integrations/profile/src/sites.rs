@@ -97,6 +97,13 @@ pub(crate) struct Line {
     pub(crate) line: u32,
 }
 
+impl Line {
+    /// Of which only the function is known.
+    pub(crate) fn named(function: String) -> Self {
+        Self { function, file: String::new(), line: 0 }
+    }
+}
+
 /// A call, by the address to which it returns. It has several lines, the innermost first, if functions were inlined there.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Call {

@@ -17,7 +17,7 @@ pub(crate) fn here(address: usize) -> Vec<Line> {
     // Looks at the call before the address.
     backtrace::resolve(without_provenance_mut(address), |symbol| {
         lines.push(Line {
-            function: symbol.name().map_or_else(|| hexadecimal(address), |name| format!("{name:#}")),
+            function: symbol.name().map_or_else(|| format!("{address:#x}"), |name| format!("{name:#}")),
             file: symbol.filename().map_or_else(String::new, |file| file.display().to_string()),
             line: symbol.lineno().unwrap_or(0),
         });
@@ -56,7 +56,7 @@ impl<'a> Elsewhere<'a> {
         let call = (address as u64).wrapping_sub(1);
         let mapping = self.mappings.iter().find(|mapping| (mapping.start..mapping.end).contains(&call));
         if mapping.is_some_and(Mapping::is_allocator) {
-            return vec![Line { function: "zk_alloc::".into(), file: String::new(), line: 0 }];
+            return vec![Line::named("zk_alloc::".into())];
         }
         let Some(mapping) = mapping else { return or_address(Vec::new(), address) };
         let file = self.files.entry(mapping.path).or_insert_with(|| File::open(Path::new(mapping.path)));
@@ -68,7 +68,7 @@ impl<'a> Elsewhere<'a> {
         // A stripped file has no names. The place in it is the same in every run.
         let place = file.as_ref().and_then(|file| file.address(offset)).unwrap_or(offset) + 1;
         let name = Path::new(mapping.path).file_name().unwrap_or_default().to_string_lossy();
-        vec![Line { function: format!("{name}+{place:#x}"), file: String::new(), line: 0 }]
+        vec![Line::named(format!("{name}+{place:#x}"))]
     }
 }
 
@@ -112,7 +112,7 @@ impl File {
         let symbol =
             || self.loader.find_symbol(probe).map(|name| addr2line::demangle_auto(name.into(), None).into_owned());
         match &mut *lines {
-            [] => lines.push(Line { function: symbol()?, file: String::new(), line: 0 }),
+            [] => lines.push(Line::named(symbol()?)),
             [.., outermost] if outermost.function.is_empty() => outermost.function = symbol()?,
             _ => {}
         }
@@ -133,13 +133,9 @@ fn line<R: addr2line::gimli::Reader>(frame: &addr2line::Frame<'_, R>) -> Line {
 /// If nothing is known, the address stands for the function.
 fn or_address(mut lines: Vec<Line>, address: usize) -> Vec<Line> {
     if lines.is_empty() {
-        lines.push(Line { function: hexadecimal(address), file: String::new(), line: 0 });
+        lines.push(Line::named(format!("{address:#x}")));
     }
     lines
-}
-
-fn hexadecimal(address: usize) -> String {
-    format!("{address:#x}")
 }
 
 #[cfg(all(test, target_os = "linux"))]

@@ -28,18 +28,14 @@ pub(crate) type Config = StarkConfig<Pcs, Challenge, Challenger>;
 // The rate of the extension, as a power of two. A trace generator reserves room for it.
 pub(crate) const LOG_BLOWUP: usize = 1;
 
-pub(crate) fn config() -> Config {
-    config_with_final_poly(0)
-}
-
 // Without proofs of work: their search takes the first witness that any thread finds, so two proofs of one input would
 // differ.
-pub(crate) fn config_with_final_poly(log_final_poly_len: usize) -> Config {
+pub(crate) fn config() -> Config {
     let perm = default_koalabear_poseidon2_16();
     let val_mmcs = ValMmcs::new(Hash::new(perm.clone()), Compress::new(perm.clone()), 0);
     let fri = FriParameters {
         log_blowup: LOG_BLOWUP,
-        log_final_poly_len,
+        log_final_poly_len: 0,
         max_log_arity: 1,
         num_queries: 256,
         batch_proof_of_work_bits: 0,
