@@ -9,7 +9,7 @@ use std::ptr::{NonNull, copy_nonoverlapping, null_mut};
 use crate::arena::{self, Contents, Context, Unserved};
 use crate::config::{self, Settings};
 use crate::phase::{self, Participants};
-use crate::{background, counters, limit, observe, observers, open_phases, os, retain, tuning};
+use crate::{background, counters, limit, observe, open_phases, os, retain, tuning};
 
 /// An allocator for provers. While a [phase](crate::phase()) is open, the arena serves requests. Outside of phases, and where the
 /// arena can't serve, a backing allocator does: [`System`], unless the program gives another.
@@ -289,7 +289,7 @@ fn not_empty(layout: Layout) -> Layout {
 /// Tells the observers that the arena serves a request for `size` bytes.
 #[inline(always)]
 fn allocated(arena: &arena::Arena, at: NonNull<u8>, size: usize) {
-    if observers::is_any() {
+    if observe::is_any() {
         observe::allocated(at, size, || arena.length(at, size));
     }
 }
@@ -298,13 +298,13 @@ fn allocated(arena: &arena::Arena, at: NonNull<u8>, size: usize) {
 #[inline(always)]
 fn cached(at: NonNull<u8>, size: usize) -> *mut u8 {
     let served_bytes = || arena::get().map_or(size, |arena| arena.length(at, size));
-    if observers::is_any() { observe::cached(at, size, served_bytes) } else { at.as_ptr() }
+    if observe::is_any() { observe::cached(at, size, served_bytes) } else { at.as_ptr() }
 }
 
 /// Tells the observers that memory of the arena is about to be free. Afterwards, another thread may be handed it.
 #[inline(always)]
 fn will_free(at: NonNull<u8>) {
-    if observers::is_any() {
+    if observe::is_any() {
         observe::freed(at);
     }
 }

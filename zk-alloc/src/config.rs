@@ -17,8 +17,8 @@ use std::time::Duration;
 #[cfg(feature = "c-api")]
 use crate::os::Limits;
 use crate::os::{self, Cut, Host, HostHugePages, Value};
+use crate::sync::WrittenOnce;
 use crate::tuning;
-use crate::written_once::WrittenOnce;
 
 macro_rules! settings {
     ($($(#[doc = $sentence:literal])+ $name:ident: $type:ty = $default:expr, $variable:literal, $kind:expr;)+) => {
@@ -492,6 +492,14 @@ pub fn min_arena_bytes() -> usize {
 #[must_use]
 pub fn thread_capacity_bytes() -> usize {
     THREAD_BYTES.load(Ordering::Relaxed)
+}
+
+/// [`thread_capacity_bytes`], by its name in the crate zk-alloc 0.0.9, which gave each thread a slab of its own. Today a slab is
+/// something else: memory that is cut into blocks.
+#[must_use]
+#[deprecated = "renamed to `thread_capacity_bytes`: a slab is something else today"]
+pub fn slab_size() -> usize {
+    thread_capacity_bytes()
 }
 
 /// Takes in the settings of an allocator at its first request. They hold for the program, unless another allocator came first.

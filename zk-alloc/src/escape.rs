@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, TryLockError};
 
 use crate::frames::Frames;
-use crate::observers::{self, Observer};
+use crate::observe::{self, Observer};
 use crate::os;
 
 /// Counts the phases that began while none was open.
@@ -75,7 +75,7 @@ impl fmt::Display for Escaped {
 /// # drop(kept);
 /// ```
 pub fn trace_escaped(on: bool) {
-    observers::switch(Observer::Escapes, on);
+    observe::switch(Observer::Escapes, on);
     MISSED.store(0, Ordering::Relaxed);
     if !on {
         // Freed after the lock is released.
@@ -128,7 +128,7 @@ pub(crate) fn window_begun() {
 
 #[inline]
 pub(crate) fn is_on() -> bool {
-    observers::is_told(Observer::Escapes)
+    observe::is_told(Observer::Escapes)
 }
 
 #[cold]

@@ -26,24 +26,16 @@ pub mod c_api;
 mod classes;
 mod config;
 mod counters;
-mod error;
 mod escape;
 mod frames;
 mod helpers;
 mod limit;
-mod names;
 mod observe;
-mod observers;
-mod open_phases;
 mod os;
-mod parts;
 mod phase;
 pub mod pool;
 #[cfg(feature = "profile")]
 pub mod profile;
-#[cfg(feature = "metrics")]
-mod record;
-mod report;
 mod retain;
 mod route;
 mod scratch;
@@ -52,29 +44,27 @@ mod stats;
 mod sync;
 #[doc(hidden)]
 pub mod tuning;
-mod wipe;
-mod written_once;
 
 pub use allocator::{Mode, ZkAllocator};
 pub use background::{start_background_thread, stop_background_thread};
+#[allow(deprecated, reason = "programs that use it are warned")]
+pub use config::slab_size;
 pub use config::{
     HugePages, HugePagesOutcome, InForce, Origin, Settings, SettingsInForce, min_arena_bytes, thread_capacity_bytes,
 };
 pub use counters::{overflow_stats, reset_overflow_stats};
-pub use error::{MemoryRefused, ScratchExhausted};
 pub use escape::{Escaped, escaped, trace_escaped};
 pub use limit::on_memory_limit;
-#[allow(deprecated, reason = "programs that use them are warned")]
-pub use names::{Arena, Exhausted, Refused, join, slab_size};
-pub use parts::{ResidentParts, resident_parts};
+pub(crate) use phase::open_phases;
 pub use phase::{Participants, Phase, PhaseGuard, begin_phase, end_phase, is_serving, phase};
-#[cfg(feature = "metrics")]
-pub use record::record_metrics;
-pub use report::PhaseReport;
 pub use retain::{Retain, release, reserve, set_retain, soften};
-pub use scratch::Scratch;
+pub use scratch::{Arena, MemoryRefused, Scratch, ScratchExhausted};
 pub use secret::SecretBuf;
-pub use stats::{Stats, ThreadStats, stats, take_peak_live_bytes, thread_stats};
+#[cfg(feature = "metrics")]
+pub use stats::record_metrics;
+pub use stats::{
+    PhaseReport, ResidentParts, Stats, ThreadStats, resident_parts, stats, take_peak_live_bytes, thread_stats,
+};
 
 /// Every adapter names this constant, so that it compiles against this crate only. The crate `zk-alloc` of crates.io has the same
 /// library name and the same functions, but not this constant. It is an arena that overwrites live memory.

@@ -1,11 +1,46 @@
-//! Tells the [observers](crate::observers) of allocations and frees. The allocator calls it only while there are any.
+//! The observers of allocations and frees, and what they are told. A request asks one flag for all of them.
 
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use crate::escape;
-use crate::observers::{self, Observer};
 #[cfg(feature = "profile")]
 use crate::profile::{self, Source};
+
+/// The observers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Observer {
+    /// The tracing of what outlives its phase (`escape`).
+    Escapes = 1,
+    /// The sampling of call sites (`profile`).
+    #[cfg(feature = "profile")]
+    Profile = 2,
+}
+
+/// A bit for each [`Observer`].
+static ON: AtomicU8 = AtomicU8::new(0);
+
+/// Begins or ends telling an observer.
+pub(crate) fn switch(observer: Observer, on: bool) {
+    if on {
+        ON.fetch_or(observer as u8, Ordering::Relaxed);
+    } else {
+        ON.fetch_and(!(observer as u8), Ordering::Relaxed);
+    }
+}
+
+/// Whether any observer is told.
+#[inline(always)]
+pub(crate) fn is_any() -> bool {
+    ON.load(Ordering::Relaxed) != 0
+}
+
+/// Whether this observer is told.
+#[inline(always)]
+pub(crate) fn is_told(observer: Observer) -> bool {
+    ON.load(Ordering::Relaxed) & observer as u8 != 0
+}
 
 /// The arena served a request for `size` bytes at `at`, with `served_bytes` of its memory.
 #[cold]
@@ -16,11 +51,11 @@ pub(crate) fn allocated(at: NonNull<u8>, size: usize, served_bytes: impl FnOnce(
 
 #[inline(always)]
 fn tell(at: NonNull<u8>, size: usize, served_bytes: impl FnOnce() -> usize) {
-    if observers::is_told(Observer::Escapes) {
+    if is_told(Observer::Escapes) {
         escape::allocated(at.addr().get(), size);
     }
     #[cfg(feature = "profile")]
-    if observers::is_told(Observer::Profile) {
+    if is_told(Observer::Profile) {
         profile::allocated(at.addr().get(), size, Source::Arena, served_bytes);
     }
     #[cfg(not(feature = "profile"))]
@@ -39,11 +74,11 @@ pub(crate) fn cached(at: NonNull<u8>, size: usize, served_bytes: impl FnOnce() -
 #[cold]
 #[inline(never)]
 pub(crate) fn freed(at: NonNull<u8>) {
-    if observers::is_told(Observer::Escapes) {
+    if is_told(Observer::Escapes) {
         escape::freed(at.addr().get());
     }
     #[cfg(feature = "profile")]
-    if observers::is_told(Observer::Profile) {
+    if is_told(Observer::Profile) {
         profile::freed(at.addr().get());
     }
 }
@@ -52,11 +87,11 @@ pub(crate) fn freed(at: NonNull<u8>) {
 #[inline(always)]
 pub(crate) fn may_concern(at: *mut u8) -> bool {
     #[cfg(feature = "profile")]
-    return observers::is_any() && (observers::is_told(Observer::Escapes) || profile::may_hold(at.addr()));
+    return is_any() && (is_told(Observer::Escapes) || profile::may_hold(at.addr()));
     #[cfg(not(feature = "profile"))]
     {
         let _ = at;
-        observers::is_any()
+        is_any()
     }
 }
 
@@ -87,7 +122,7 @@ pub(crate) fn backing_freed(at: *mut u8) {
 #[inline(always)]
 pub(crate) fn is_profiled() -> bool {
     #[cfg(feature = "profile")]
-    return observers::is_told(Observer::Profile);
+    return is_told(Observer::Profile);
     #[cfg(not(feature = "profile"))]
     false
 }

@@ -4,14 +4,37 @@
 use std::cell::Cell;
 use std::time::Instant;
 
-use crate::report::PhaseReport;
-use crate::{arena, background, counters, escape, open_phases, os, retain, stats};
+use crate::stats::PhaseReport;
+use crate::{arena, background, counters, escape, os, retain, stats};
 
 thread_local! {
     /// Phases that this thread began and has not ended.
     static OWN: Cell<usize> = const { Cell::new(0) };
     /// Whether this thread works for any thread that opens a phase.
     static WORKER: Cell<bool> = const { Cell::new(false) };
+}
+
+/// The number of open phases.
+pub(crate) mod open_phases {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    static OPEN: AtomicUsize = AtomicUsize::new(0);
+
+    /// Whether a phase is open in this process.
+    #[inline]
+    pub(crate) fn is_any() -> bool {
+        OPEN.load(Ordering::Relaxed) != 0
+    }
+
+    /// Counts one more open phase. Returns whether it is the only one.
+    pub(crate) fn began() -> bool {
+        OPEN.fetch_add(1, Ordering::Relaxed) == 0
+    }
+
+    /// Counts one open phase less. Returns whether it was the last. Does nothing if none is open.
+    pub(crate) fn ended() -> bool {
+        OPEN.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |open| open.checked_sub(1)) == Ok(1)
+    }
 }
 
 /// The threads that allocate from the arena while a phase is open.

@@ -1,16 +1,17 @@
 //! `Scratch`: a bump allocator with a mapping of its own, whose memory is freed all at once.
 #![allow(unsafe_code, reason = "makes values in a mapping")]
 
-#[cfg(feature = "allocator-api2")]
-mod allocator;
 mod bump;
 
 use std::alloc::Layout;
+use std::error::Error;
 use std::mem::{MaybeUninit, needs_drop};
 use std::ptr::NonNull;
 use std::{fmt, slice};
 
-use crate::error::{MemoryRefused, ScratchExhausted};
+#[cfg(feature = "allocator-api2")]
+use allocator_api2::alloc::{AllocError, Allocator};
+
 use bump::Bump;
 
 /// The least alignment of arrays, in bytes: a cache line, and a vector of AVX-512.
@@ -33,7 +34,7 @@ const LINE_BYTES: usize = 64;
 /// It needs no [`ZkAllocator`](struct@crate::ZkAllocator) and no phase. Its memory is one mapping of its own, whichever global
 /// allocator is installed (without Unix, a block of the system's allocator). A page takes memory when it is first touched, so a
 /// generous capacity costs only address space (under `vm.overcommit_memory=2` all of it counts). Capacities of 2 MiB and more ask
-/// for huge pages, unless `ZK_ALLOC_THP` is `never` or `later`, or `auto` avoids them.
+/// for huge pages, unless `ZK_ALLOC_THP` is `never`, or `auto` avoids them.
 ///
 /// # Live values are never overwritten
 ///
@@ -271,6 +272,66 @@ impl Scratch {
     }
 }
 
+/// Collections in a scratch.
+#[cfg(feature = "allocator-api2")]
+impl Scratch {
+    /// A block for `layout`, on a boundary of at least a cache line, as for arrays.
+    fn block(&self, layout: Layout, zeroed: bool) -> Result<NonNull<[u8]>, AllocError> {
+        let (size, align) = (layout.size(), layout.align().max(LINE_BYTES));
+        let at = if zeroed { self.bump.claim_zeroed(size, align) } else { self.bump.claim(size, align) };
+        at.map(|at| NonNull::slice_from_raw_parts(at, size)).map_err(|_| AllocError)
+    }
+
+    /// Gives a block another layout: in place, or as a new block with its contents.
+    ///
+    /// # Safety
+    /// `at` is a block of `old`, and nobody uses it any more if this succeeds.
+    unsafe fn refit(&self, at: NonNull<u8>, old: Layout, new: Layout) -> Result<NonNull<[u8]>, AllocError> {
+        if at.addr().get() % new.align() == 0 && self.bump.resize(at, old.size(), new.size()) {
+            return Ok(NonNull::slice_from_raw_parts(at, new.size()));
+        }
+        let moved = self.block(new, false)?;
+        // SAFETY: both are at least that long, and a new block overlaps no live memory.
+        unsafe { at.copy_to_nonoverlapping(moved.cast(), old.size().min(new.size())) };
+        Ok(moved)
+    }
+}
+
+#[cfg(feature = "allocator-api2")]
+// SAFETY: a block belongs to the caller until it is freed, or until a reset, for which all copies of the reference must be gone.
+// All copies of a reference are the same scratch. Blocks don't move when the scratch does: they lie in its mapping.
+unsafe impl Allocator for &Scratch {
+    fn allocate(&self, layout: Layout) -> Result<NonNull<[u8]>, AllocError> {
+        self.block(layout, false)
+    }
+
+    fn allocate_zeroed(&self, layout: Layout) -> Result<NonNull<[u8]>, AllocError> {
+        self.block(layout, true)
+    }
+
+    unsafe fn deallocate(&self, at: NonNull<u8>, layout: Layout) {
+        self.bump.resize(at, layout.size(), 0);
+    }
+
+    unsafe fn grow(&self, at: NonNull<u8>, old: Layout, new: Layout) -> Result<NonNull<[u8]>, AllocError> {
+        // SAFETY: the caller's.
+        unsafe { self.refit(at, old, new) }
+    }
+
+    unsafe fn grow_zeroed(&self, at: NonNull<u8>, old: Layout, new: Layout) -> Result<NonNull<[u8]>, AllocError> {
+        // SAFETY: the caller's.
+        let grown = unsafe { self.refit(at, old, new) }?;
+        // SAFETY: the block is `new.size()` long, which is at least `old.size()` when growing.
+        unsafe { grown.cast::<u8>().add(old.size()).write_bytes(0, new.size() - old.size()) };
+        Ok(grown)
+    }
+
+    unsafe fn shrink(&self, at: NonNull<u8>, old: Layout, new: Layout) -> Result<NonNull<[u8]>, AllocError> {
+        // SAFETY: the caller's.
+        unsafe { self.refit(at, old, new) }
+    }
+}
+
 impl fmt::Debug for Scratch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Scratch")
@@ -293,4 +354,71 @@ unsafe fn all_written<T>(slots: &mut [MaybeUninit<T>]) -> &mut [T] {
 #[track_caller]
 fn or_panic<T>(result: Result<T, impl fmt::Display>) -> T {
     result.unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// [`Scratch`], by its name in the crate zk-nalloc. Today the arena is something else: the memory that
+/// [`ZkAllocator`](struct@crate::ZkAllocator) serves from.
+pub type Arena = Scratch;
+
+/// The system refused memory for a [`Scratch`](crate::Scratch) or a [`SecretBuf`](crate::SecretBuf).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct MemoryRefused {
+    /// The size of the request, in bytes.
+    pub asked_bytes: usize,
+    /// The system's error number. It is 0 if the system was not asked, because no address space holds a request of this size.
+    pub errno: i32,
+}
+
+impl fmt::Display for MemoryRefused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { asked_bytes, errno } = self;
+        write!(f, "the system refused {asked_bytes} bytes of memory (errno {errno}); nothing was mapped")
+    }
+}
+
+impl Error for MemoryRefused {}
+
+/// A [`Scratch`](crate::Scratch) has too little memory left for a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ScratchExhausted {
+    /// The size of the request, in bytes; `usize::MAX` if it does not fit into a `usize`.
+    pub asked_bytes: usize,
+    /// The alignment of the request, in bytes. Padding for it takes some of the bytes that are left.
+    pub align_bytes: usize,
+    /// Bytes left in the scratch.
+    pub left_bytes: usize,
+    /// Bytes that an empty scratch holds.
+    pub capacity_bytes: usize,
+}
+
+impl fmt::Display for ScratchExhausted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { asked_bytes, align_bytes, left_bytes, capacity_bytes } = self;
+        write!(
+            f,
+            "{asked_bytes} bytes (on a boundary of {align_bytes}) were asked of a scratch that has {left_bytes} of \
+             {capacity_bytes} bytes left; nothing was allocated"
+        )
+    }
+}
+
+impl Error for ScratchExhausted {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_say_what_was_asked_what_was_found_and_what_happens_now() {
+        assert_eq!(
+            MemoryRefused { asked_bytes: 4096, errno: 12 }.to_string(),
+            "the system refused 4096 bytes of memory (errno 12); nothing was mapped"
+        );
+        assert_eq!(
+            ScratchExhausted { asked_bytes: 100, align_bytes: 64, left_bytes: 120, capacity_bytes: 4096 }.to_string(),
+            "100 bytes (on a boundary of 64) were asked of a scratch that has 120 of 4096 bytes left; nothing was allocated"
+        );
+    }
 }

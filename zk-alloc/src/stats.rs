@@ -1,6 +1,7 @@
-//! Statistics since the process started, for the program to read.
+//! Statistics for the program to read: since the process started, of one phase, the parts of resident memory, and metrics.
 
 use std::fmt;
+use std::time::Duration;
 
 use crate::config::{HugePagesOutcome, SettingsInForce};
 use crate::{arena, counters};
@@ -239,5 +240,261 @@ impl fmt::Display for Stats {
         write!(f, "{} phases, {} system calls, {} of them refused", self.phases, self.system_calls, self.refusals)?;
         self.huge_pages.map_or(Ok(()), |huge_pages| write!(f, "; huge pages: {huge_pages}"))?;
         self.settings.map_or(Ok(()), |settings| write!(f, "\nsettings: {settings}"))
+    }
+}
+
+/// The result of [`Phase::report`](crate::Phase::report): the changes of the process's counters since the phase began. Sizes are
+/// in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct PhaseReport {
+    /// Time since the phase began.
+    pub wall: Duration,
+    /// Allocations served with blocks of slabs (up to 32 KiB).
+    pub slab_allocations: u64,
+    /// Bytes of these blocks: requests rounded up to their size classes.
+    pub slab_bytes: u64,
+    /// Allocations served as page runs (larger ones).
+    pub run_allocations: u64,
+    /// Bytes requested in them.
+    pub run_bytes: u64,
+    /// Requests meant for the arena that the backing allocator served.
+    pub overflow_allocations: u64,
+    /// Bytes requested in them.
+    pub overflow_bytes: u64,
+    /// Bytes handed out that were not resident before.
+    pub fresh_bytes: u64,
+    /// Bytes handed out that were resident before.
+    pub reused_bytes: u64,
+    /// The peak of the bytes of blocks and page runs in use since the first of the open phases began, as
+    /// [`Stats::peak_live_bytes`] counts them.
+    pub peak_live_bytes: usize,
+    /// Page faults of the process that needed no disk.
+    pub minor_faults: u64,
+    /// System calls of the arena.
+    pub system_calls: u64,
+    /// The growth of the live size since the phase began: bytes of blocks and page runs. At the end of a phase, these bytes
+    /// outlive it.
+    pub escaped_bytes: usize,
+}
+
+impl PhaseReport {
+    pub(crate) fn between(
+        before: &Stats,
+        after: &Stats,
+        wall: Duration,
+        peak_live_bytes: usize,
+        minor_faults: u64,
+    ) -> Self {
+        let fresh_bytes = after.fresh_bytes - before.fresh_bytes;
+        Self {
+            wall,
+            slab_allocations: after.slab_allocations - before.slab_allocations,
+            slab_bytes: after.slab_bytes - before.slab_bytes,
+            run_allocations: after.run_allocations - before.run_allocations,
+            run_bytes: after.run_bytes - before.run_bytes,
+            // The user may have reset these two since the phase began.
+            overflow_allocations: after.overflow_allocations.saturating_sub(before.overflow_allocations),
+            overflow_bytes: after.overflow_bytes.saturating_sub(before.overflow_bytes),
+            fresh_bytes,
+            reused_bytes: (after.arena_bytes - before.arena_bytes).saturating_sub(fresh_bytes),
+            peak_live_bytes,
+            minor_faults,
+            system_calls: after.system_calls - before.system_calls,
+            escaped_bytes: after.live_bytes.saturating_sub(before.live_bytes),
+        }
+    }
+
+    /// The share of the phase's bytes that were resident already, from 0 to 1; `None` if the arena served none.
+    #[must_use]
+    pub fn hit_rate(&self) -> Option<f64> {
+        hit_rate(self.slab_bytes + self.run_bytes, self.fresh_bytes)
+    }
+}
+
+#[cfg(feature = "tracing")]
+impl PhaseReport {
+    /// Makes an event of a phase that ended.
+    pub(crate) fn trace(&self) {
+        tracing::info!(
+            target: "zk_alloc",
+            wall_s = self.wall.as_secs_f64(),
+            peak_live_bytes = self.peak_live_bytes,
+            reused_bytes = self.reused_bytes,
+            fresh_bytes = self.fresh_bytes,
+            overflow_bytes = self.overflow_bytes,
+            escaped_bytes = self.escaped_bytes,
+            minor_faults = self.minor_faults,
+            "phase ended"
+        );
+    }
+}
+
+impl fmt::Display for PhaseReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "phase of {:.3} s, {} minor faults, {} system calls",
+            self.wall.as_secs_f64(),
+            self.minor_faults,
+            self.system_calls
+        )?;
+        writeln!(f, "  slabs      {:>9} allocations {}", self.slab_allocations, Mib(self.slab_bytes))?;
+        writeln!(f, "  page runs  {:>9} allocations {}", self.run_allocations, Mib(self.run_bytes))?;
+        writeln!(f, "  overflow   {:>9} allocations {}", self.overflow_allocations, Mib(self.overflow_bytes))?;
+        writeln!(
+            f,
+            "  reused {}, fresh {}, at most {} live at once",
+            Mib(self.reused_bytes),
+            Mib(self.fresh_bytes),
+            Mib(self.peak_live_bytes as u64)
+        )?;
+        write!(f, "  escaped {}", Mib(self.escaped_bytes as u64))
+    }
+}
+
+/// The resident memory of the arena by what holds it. Sizes are in bytes. [`resident_bytes`](Self::resident_bytes) is the sum of all
+/// parts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct ResidentParts {
+    /// Live blocks of slabs, rounded up to their size classes.
+    pub live_block_bytes: usize,
+    /// Live page runs, rounded up to whole pages.
+    pub live_run_bytes: usize,
+    /// Free blocks and page runs in thread caches.
+    pub cached_bytes: usize,
+    /// The rest of the slabs' pages: free blocks, and the space between blocks.
+    pub free_slab_bytes: usize,
+    /// Free page runs, retained for the next requests.
+    pub free_run_bytes: usize,
+    /// Memory that was prefaulted, and not handed out since.
+    pub prefaulted_bytes: usize,
+    /// The memory among all this that the kernel has pages for, by its own account; `None` if it does not tell. It is less where
+    /// memory was handed out and not touched, and more where a huge page reaches beyond.
+    pub kernel_bytes: Option<usize>,
+}
+
+impl ResidentParts {
+    /// The sum, as in [`Stats::resident_bytes`](crate::Stats::resident_bytes).
+    #[must_use]
+    pub fn resident_bytes(&self) -> usize {
+        self.parts().iter().map(|(_, bytes)| bytes).sum()
+    }
+
+    /// Each part with its name, in the order of the fields.
+    fn parts(&self) -> [(&'static str, usize); 6] {
+        [
+            ("live blocks", self.live_block_bytes),
+            ("live page runs", self.live_run_bytes),
+            ("thread caches", self.cached_bytes),
+            ("free in slabs", self.free_slab_bytes),
+            ("free page runs", self.free_run_bytes),
+            ("prefaulted", self.prefaulted_bytes),
+        ]
+    }
+}
+
+/// The parts of the arena's resident memory now; all 0 while there is no arena. It looks at all slabs and asks the kernel about each
+/// page (mincore(2)), which takes milliseconds for gigabytes. So call it to explain memory, and [`stats`](crate::stats()) to watch it.
+/// While other threads allocate, the parts are not of one instant.
+///
+/// ```
+/// # #[global_allocator]
+/// # static ALLOC: zk_alloc::ZkAllocator = zk_alloc::ZkAllocator::resident();
+/// let trace = vec![1u8; 4 << 20];
+/// println!("{}", zk_alloc::resident_parts());
+/// assert!(zk_alloc::resident_parts().live_run_bytes >= trace.len());
+/// ```
+#[must_use]
+pub fn resident_parts() -> ResidentParts {
+    let Some(arena) = arena::get() else { return ResidentParts::default() };
+    let live_block_bytes = arena.live_block_bytes();
+    let cached_run_bytes = arena.cached_run_bytes();
+    let cached_block_bytes = arena::cached_bytes().saturating_sub(cached_run_bytes);
+    let live_run_bytes = live_bytes().saturating_sub(live_block_bytes);
+    let slab_bytes = arena.resident_slab_bytes();
+    let prefaulted_bytes = arena.prefaulted_bytes();
+    let elsewhere = slab_bytes + live_run_bytes + cached_run_bytes + prefaulted_bytes;
+    ResidentParts {
+        live_block_bytes,
+        live_run_bytes,
+        cached_bytes: cached_block_bytes + cached_run_bytes,
+        free_slab_bytes: slab_bytes.saturating_sub(live_block_bytes + cached_block_bytes),
+        free_run_bytes: arena::resident_bytes().saturating_sub(elsewhere),
+        prefaulted_bytes,
+        kernel_bytes: arena.kernel_bytes(),
+    }
+}
+
+impl fmt::Display for ResidentParts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (name, bytes) in self.parts() {
+            writeln!(f, "{name:<16} {}", Mib(bytes as u64))?;
+        }
+        write!(f, "{:<16} {}", "resident", Mib(self.resident_bytes() as u64))?;
+        self.kernel_bytes.map_or(Ok(()), |bytes| write!(f, "; {} by the kernel's account", Mib(bytes as u64)))
+    }
+}
+
+/// Sets the allocator's metrics to the values of [`stats`](crate::stats()), through the facade of the crate
+/// [metrics](https://docs.rs/metrics). Call it after each proof, or every few seconds. It also describes them, so it is the only call
+/// that is needed. It does nothing if the program has no recorder.
+///
+/// | Metric | Kind | Meaning |
+/// |---|---|---|
+/// | `zk_alloc_resident_bytes` | gauge | handed out or retained: the arena's part of RSS, if all of it was touched |
+/// | `zk_alloc_live_bytes` | gauge | in use now: a leak grows from proof to proof |
+/// | `zk_alloc_retained_bytes` | gauge | free and resident, for the next proof |
+/// | `zk_alloc_peak_live_bytes` | gauge | the most that was in use |
+/// | `zk_alloc_purged_bytes_total` | counter | returned to the kernel |
+/// | `zk_alloc_pressure_purges_total` | counter | purges because a control group came near to its memory limit |
+/// | `zk_alloc_fresh_bytes_total` | counter | handed out without being resident: each page costs a page fault |
+/// | `zk_alloc_overflow_bytes_total` | counter | requests meant for the arena that the backing allocator served |
+/// | `zk_alloc_refusals_total` | counter | system calls that the kernel refused |
+/// | `zk_alloc_phases_total` | counter | phases begun |
+/// | `zk_alloc_process_page_faults_total` | counter | page faults of the whole process that needed no disk (0 where unknown) |
+///
+/// ```
+/// # #[global_allocator]
+/// # static ALLOC: zk_alloc::ZkAllocator = zk_alloc::ZkAllocator;
+/// let proof = zk_alloc::phase(|| vec![1u8; 1 << 20]);
+/// zk_alloc::record_metrics();
+/// # drop(proof);
+/// ```
+#[cfg(feature = "metrics")]
+pub fn record_metrics() {
+    use crate::os;
+    use metrics::{Unit, counter, describe_counter, describe_gauge, gauge};
+
+    let stats = stats();
+    let gauges = [
+        (
+            "zk_alloc_resident_bytes",
+            stats.resident_bytes,
+            "Handed out or retained by the arena: resident, or resident once touched",
+        ),
+        ("zk_alloc_live_bytes", stats.live_bytes, "In use now: a leak grows from proof to proof"),
+        ("zk_alloc_retained_bytes", stats.retained_bytes(), "Free and resident, for the next proof"),
+        ("zk_alloc_peak_live_bytes", stats.peak_live_bytes, "The most that was in use"),
+    ];
+    for (name, bytes, meaning) in gauges {
+        describe_gauge!(name, Unit::Bytes, meaning);
+        gauge!(name).set(bytes as f64);
+    }
+    let counters = [
+        ("zk_alloc_purged_bytes_total", Unit::Bytes, stats.purged_bytes, "Returned to the kernel"),
+        ("zk_alloc_pressure_purges_total", Unit::Count, stats.pressure_purges, "Purges under memory pressure"),
+        ("zk_alloc_fresh_bytes_total", Unit::Bytes, stats.fresh_bytes, "Handed out without being resident"),
+        ("zk_alloc_overflow_bytes_total", Unit::Bytes, stats.overflow_bytes, "Served by the backing allocator instead"),
+        ("zk_alloc_refusals_total", Unit::Count, stats.refusals, "System calls that the kernel refused"),
+        ("zk_alloc_phases_total", Unit::Count, stats.phases, "Phases begun"),
+        ("zk_alloc_process_page_faults_total", Unit::Count, os::minor_faults(), "Page faults that needed no disk"),
+    ];
+    for (name, unit, value, meaning) in counters {
+        describe_counter!(name, unit, meaning);
+        counter!(name).absolute(value);
     }
 }

@@ -1,10 +1,59 @@
-//! The atomics of the protocols that loom checks: loom's types in its builds, and the standard library's in all others.
+//! Atomics, and what is made of them. The protocols that loom checks have loom's types in its builds, and the standard library's in all
+//! others.
+
+use std::cell::UnsafeCell;
+use std::sync::atomic;
 
 #[cfg(not(loom))]
 pub(crate) use std::sync::atomic::{AtomicU8, AtomicU64, Ordering, compiler_fence};
 
 #[cfg(loom)]
-mod watched;
+mod watched {
+    //! Loom's atomics, made to run in every order.
+    //!
+    //! Loom 0.7.2 runs only orders of accesses that may differ in their effect. It finds them by the last access to each atomic, and
+    //! treats loads as independent of each other. If a thread loads an atomic that another thread has loaded, and then changes it, its
+    //! own load hides the other one. So loom never tries the change before the other thread's load. For example:
+    //!
+    //! ```text
+    //! one thread: x.load(); x.fetch_add(1); y.store(1)        the other: x.load(); y.load()     never sees 1 and 1
+    //! ```
+    //!
+    //! Most of our protocols load a value, and change it if that pays. So each atomic here has a twin, which every access changes just
+    //! before, even a load. Loom then tries each order of any two accesses. The twin's changes are `Relaxed`, so that they order nothing.
+
+    use std::ops::Deref;
+
+    pub(crate) use loom::sync::atomic::Ordering;
+
+    macro_rules! watched {
+        ($($name:ident: $integer:ty),*) => {$(
+            #[derive(Debug)]
+            pub(crate) struct $name {
+                atomic: loom::sync::atomic::$name,
+                twin: loom::sync::atomic::AtomicBool,
+            }
+
+            impl $name {
+                #[track_caller]
+                pub(crate) fn new(value: $integer) -> Self {
+                    Self { atomic: loom::sync::atomic::$name::new(value), twin: loom::sync::atomic::AtomicBool::new(false) }
+                }
+            }
+
+            impl Deref for $name {
+                type Target = loom::sync::atomic::$name;
+
+                /// Call it once for each access.
+                fn deref(&self) -> &Self::Target {
+                    self.twin.store(false, Ordering::Relaxed);
+                    &self.atomic
+                }
+            }
+        )*};
+    }
+    watched!(AtomicU8: u8, AtomicU64: u64);
+}
 #[cfg(loom)]
 pub(crate) use watched::{AtomicU8, AtomicU64, Ordering};
 
@@ -13,4 +62,85 @@ pub(crate) use watched::{AtomicU8, AtomicU64, Ordering};
 #[cfg(loom)]
 pub(crate) fn compiler_fence(order: Ordering) {
     loom::sync::atomic::fence(order);
+}
+
+/// A value that the first writer writes once, and that any thread may read afterwards. Nobody waits. While a thread writes the
+/// value, readers get `None`. A signal handler that interrupts the writer gets `None`, too, and so does a child that is forked at
+/// that time.
+pub(crate) struct WrittenOnce<T> {
+    state: atomic::AtomicU8,
+    value: UnsafeCell<Option<T>>,
+}
+
+// SAFETY: `value` is written once, by the thread that moved `state` from `EMPTY` to `WRITING`. Only threads that saw `WRITTEN`
+// read it, and the writer stores `WRITTEN` after the value. One thread may write the value and others share it, so `T` is `Send`
+// and `Sync`.
+#[allow(unsafe_code, reason = "a cell that one thread writes before all others read")]
+unsafe impl<T: Send + Sync> Sync for WrittenOnce<T> {}
+
+const EMPTY: u8 = 0;
+const WRITING: u8 = 1;
+const WRITTEN: u8 = 2;
+
+#[allow(unsafe_code, reason = "reads and writes that cell")]
+impl<T> WrittenOnce<T> {
+    pub(crate) const fn new() -> Self {
+        Self { state: atomic::AtomicU8::new(EMPTY), value: UnsafeCell::new(None) }
+    }
+
+    /// The value, if it was written.
+    pub(crate) fn get(&self) -> Option<&T> {
+        if self.state.load(atomic::Ordering::Acquire) != WRITTEN {
+            return None;
+        }
+        // SAFETY: this thread saw `WRITTEN`, so nobody writes any more.
+        unsafe { (*self.value.get()).as_ref() }
+    }
+
+    /// Writes the value, unless another call wrote it before or is writing it now.
+    pub(crate) fn write(&self, value: impl FnOnce() -> T) {
+        if self.state.compare_exchange(EMPTY, WRITING, atomic::Ordering::Relaxed, atomic::Ordering::Relaxed).is_ok() {
+            let value = value();
+            // SAFETY: this thread alone moved the state to `WRITING`, and nobody reads before `WRITTEN`.
+            unsafe { *self.value.get() = Some(value) };
+            self.state.store(WRITTEN, atomic::Ordering::Release);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_value_stays_and_there_is_none_while_it_is_written() {
+        let cell = WrittenOnce::new();
+        assert_eq!(cell.get(), None);
+        cell.write(|| {
+            cell.write(|| 2);
+            assert_eq!(cell.get(), None, "what interrupts the writing finds nothing");
+            1
+        });
+        cell.write(|| 3);
+        assert_eq!(cell.get(), Some(&1));
+    }
+
+    #[test]
+    fn of_many_writers_one_is_read_by_all() {
+        for _ in 0..100 {
+            let cell = WrittenOnce::new();
+            std::thread::scope(|scope| {
+                for number in 0..4 {
+                    let cell = &cell;
+                    scope.spawn(move || {
+                        cell.write(|| [number; 16]);
+                        if let Some(seen) = cell.get() {
+                            assert_eq!(*seen, [seen[0]; 16]);
+                        }
+                    });
+                }
+            });
+            assert!(cell.get().is_some());
+        }
+    }
 }

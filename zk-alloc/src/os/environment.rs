@@ -9,7 +9,7 @@
 use std::fmt::{self, Write};
 
 use crate::config::VARIABLES;
-use crate::written_once::WrittenOnce;
+use crate::sync::WrittenOnce;
 
 /// The beginning of the names of all variables.
 const PREFIX: &[u8] = b"ZK_ALLOC";

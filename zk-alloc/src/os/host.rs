@@ -7,7 +7,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::{HostHugePages, imp};
-use crate::written_once::WrittenOnce;
+use crate::sync::WrittenOnce;
 
 /// See the module's documentation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,7 +8,7 @@
 use std::mem::MaybeUninit;
 
 use super::imp::keeping_errno;
-use crate::written_once::WrittenOnce;
+use crate::sync::WrittenOnce;
 
 /// Which file a descriptor stands for: its device, its number there, and its kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,11 +6,11 @@ use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 use std::slice;
 
+use super::{MemoryRefused, ScratchExhausted};
 use crate::arena::HugeAdvice;
 use crate::config;
-use crate::error::{MemoryRefused, ScratchExhausted};
 use crate::os::{self, Errno, HUGE_PAGE_BYTES, Mapping};
-use crate::wipe::wipe;
+use crate::secret::wipe;
 
 /// See the module's documentation.
 ///
