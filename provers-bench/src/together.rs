@@ -66,7 +66,6 @@ impl Together {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use anyhow::ensure;
     use std::collections::HashSet;
     use std::sync::{Barrier, Mutex};
 
@@ -75,18 +74,6 @@ mod tests {
     }
 
     /// Each waits for all others, so that one after another would never end.
-    #[test]
-    fn proofs_are_made_at_once_and_returned_in_order() {
-        for pool_each in [false, true] {
-            let all = Barrier::new(4);
-            let proofs = together(4, pool_each).run(|number| {
-                all.wait();
-                Ok(number)
-            });
-            assert_eq!(proofs.unwrap(), [0, 1, 2, 3], "{pool_each}");
-        }
-    }
-
     #[test]
     fn a_pool_each_means_that_no_two_proofs_share_a_worker() {
         let (all, workers) = (Barrier::new(2), Mutex::new(Vec::new()));
@@ -99,20 +86,5 @@ mod tests {
         assert_eq!(made.unwrap().len(), 2);
         let workers = workers.into_inner().unwrap();
         assert!(workers[0].is_disjoint(&workers[1]), "{workers:?}");
-    }
-
-    /// A panic on a thread of its own must reach the driver as the reason, like an error.
-    #[test]
-    fn an_error_and_a_panic_name_the_proof() {
-        let error = together(2, false).run(|number| {
-            ensure!(number == 0, "no luck");
-            Ok(())
-        });
-        assert_eq!(format!("{:#}", error.unwrap_err()), "proof 2 of 2: no luck");
-        let panicked = together(2, true).run(|number| {
-            assert!(number > 0, "on purpose");
-            Ok(())
-        });
-        assert_eq!(format!("{:#}", panicked.unwrap_err()), "proof 1 of 2: it panicked");
     }
 }

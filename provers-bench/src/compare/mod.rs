@@ -380,9 +380,9 @@ fn compare(before: &Run, after: &Run, tolerance: f64) -> String {
     let runs = [("A", before), ("B", after)];
     let mut text: String = runs.map(|(name, run)| format!("{name}: {}, `{}`\n", run.run, facts::command(run))).concat();
     text += "\nWhat else differs, and may have made a difference:\n\n";
-    for (name, old, new) in facts::differences(before, after) {
-        text += &format!("- {name}: A {old}, B {new}\n");
-    }
+    let differences = facts::differences(before, after);
+    text += if differences.is_empty() { "- nothing\n" } else { "" };
+    text.extend(differences.iter().map(|(name, old, new)| format!("- {name}: A {old}, B {new}\n")));
     let point = |one: &WorkloadResult| (one.workload.clone(), one.timed, one.log_rows, one.threads);
     let (mut compared, mut notes) = (Vec::new(), Vec::new());
     for old in &before.workloads {

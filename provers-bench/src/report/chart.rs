@@ -35,8 +35,6 @@ pub(super) struct Chart {
     pub(super) size: (f64, f64),
     pub(super) x: Axis,
     pub(super) y: Axis,
-    /// The intervals are those of the horizontal values.
-    pub(super) intervals_lie: bool,
     /// Whether the arms are named below.
     pub(super) legend: bool,
     pub(super) series: Vec<Series>,
@@ -75,6 +73,7 @@ pub(super) struct Point {
     pub(super) x: f64,
     pub(super) y: f64,
     pub(super) radius: f64,
+    /// Of its horizontal value.
     pub(super) interval: Option<Interval>,
     /// Its name, if it is shown, and its tooltip.
     pub(super) name: Option<String>,
@@ -146,7 +145,7 @@ impl Chart {
                 }
                 (text("tick", "start", (left, bottom + 34.0), &self.x.title))
                 (text("tick", "start", (left, TOP - 12.0), &self.y.title))
-                @for series in &self.series { (series.draw(&x, &y, self.intervals_lie)) }
+                @for series in &self.series { (series.draw(&x, &y)) }
                 @for (value, name) in &self.x.markers {
                     (line("marker", (x.at(*value), TOP), (x.at(*value), bottom)))
                     (text("marker-name", "middle", (x.at(*value), TOP - 3.0), name))
@@ -155,7 +154,7 @@ impl Chart {
                     (line("marker", (left, y.at(*value)), (right, y.at(*value))))
                     (text("marker-name", "end", (right, y.at(*value) - 4.0), name))
                 }
-                @for (at, anchor, name) in self.placed_names(&x, &y, [left, self.size.0, 0.0, bottom]) {
+                @for (at, anchor, name) in self.placed_names(&x, &y, self.size.0) {
                     (text("dot-name", anchor, at, name))
                 }
                 @for span in &self.spans { (span.draw(&x, spans)) }
@@ -175,42 +174,37 @@ impl Chart {
         drawn.map(|series| (series.label.as_str(), &series.look)).collect()
     }
 
-    /// Positions of the points' names: next to their dots, without overlaps and within `bounds`.
-    fn placed_names(&self, x: &Scale, y: &Scale, bounds: [f64; 4]) -> Vec<((f64, f64), &'static str, &str)> {
+    /// Positions of the points' names: right of their dots, each in the nearest row that is free, or else left of them.
+    fn placed_names(&self, x: &Scale, y: &Scale, right: f64) -> Vec<((f64, f64), &'static str, &str)> {
         let points = || self.series.iter().flat_map(|series| &series.points);
-        let at = |point: &Point| (x.at(point.x), y.at(point.y));
-        let dot = |(x, y): (f64, f64)| [x - 3.0, x + 3.0, y - 3.0, y + 3.0];
-        let mut taken: Vec<[f64; 4]> = points().map(|point| dot(at(point))).collect();
-        let mut placed = Vec::new();
-        for point in points() {
-            let Some(name) = &point.name else { continue };
-            let (at, width) = (at(point), LETTER * name.chars().count() as f64);
-            let rows = [0.0, -1.0, 1.0, -2.0, 2.0, -3.0, 3.0, -4.0, 4.0];
-            let mut places = rows.into_iter().flat_map(|row| {
-                [("start", 8.0), ("end", -8.0)].map(|(anchor, side)| {
-                    let (x, y) = (at.0 + side, at.1 + 4.0 + row * 13.0);
-                    let left = if anchor == "start" { x } else { x - width };
-                    ((x, y), anchor, [left, left + width, y - 10.0, y + 2.0])
-                })
-            });
-            let is_free = |[left, right, top, bottom]: [f64; 4]| {
-                let apart =
-                    |other: &[f64; 4]| other[1] < left || right < other[0] || other[3] < top || bottom < other[2];
-                let within = left >= bounds[0] && right <= bounds[1] && top >= bounds[2] && bottom <= bounds[3];
-                within && taken.iter().all(apart)
-            };
-            // A dot whose name finds no room still has its tooltip.
-            if let Some((at, anchor, room)) = places.find(|(_, _, room)| is_free(*room)) {
-                taken.push(room);
-                placed.push((at, anchor, name.as_str()));
-            }
-        }
-        placed
+        let mut taken: Vec<[f64; 3]> =
+            points().map(|point| (x.at(point.x), y.at(point.y))).map(|(x, y)| [x - 3.0, x + 3.0, y]).collect();
+        let named = points().filter_map(|point| Some((point, point.name.as_deref()?)));
+        let place = |(point, name): (&Point, &'_ str)| {
+            let width = LETTER * name.chars().count() as f64;
+            let rows = [0.0, -13.0, 13.0, -26.0, 26.0, -39.0, 39.0].into_iter();
+            let mut places = rows.flat_map(|row| [("start", 8.0, 0.0), ("end", -8.0, width)].map(|side| (row, side)));
+            let (row, (anchor, side, _), room) = places.find_map(|(row, (anchor, side, back))| {
+                let (start, middle) = (x.at(point.x) + side - back, y.at(point.y) + row);
+                let is_free =
+                    |[from, to, at]: &[f64; 3]| *to < start || start + width < *from || (at - middle).abs() > 9.0;
+                let is_inside = start > x.from && start + width < right;
+                (is_inside && taken.iter().all(is_free)).then_some((
+                    row,
+                    (anchor, side, back),
+                    [start, start + width, middle],
+                ))
+            })?;
+            taken.push(room);
+            Some(((x.at(point.x) + side, y.at(point.y) + row + 4.0), anchor))
+        };
+        let mut place = place;
+        named.filter_map(|(point, name)| place((point, name)).map(|(at, anchor)| (at, anchor, name))).collect()
     }
 }
 
 impl Series {
-    fn draw(&self, x: &Scale, y: &Scale, intervals_lie: bool) -> Markup {
+    fn draw(&self, x: &Scale, y: &Scale) -> Markup {
         let at = |point: &Point| (x.at(point.x), y.at(point.y));
         let corner = |(x, y): (f64, f64)| format!("{},{}", place(x), place(y));
         let floor = |point: Option<&Point>| point.map(|point| corner((x.at(point.x), y.from)));
@@ -229,12 +223,7 @@ impl Series {
                 }
                 @for point in &self.points {
                     @if let Some(Interval { low, high }) = point.interval {
-                        @let ((low_x, low_y), (high_x, high_y)) = if intervals_lie {
-                            ((low, point.y), (high, point.y))
-                        } else {
-                            ((point.x, low), (point.x, high))
-                        };
-                        (line("whisker", (x.at(low_x), y.at(low_y)), (x.at(high_x), y.at(high_y))))
+                        (line("whisker", (x.at(low), y.at(point.y)), (x.at(high), y.at(point.y))))
                     }
                     @if point.radius > 0.0 {
                         @let (x, y) = at(point);
@@ -420,7 +409,7 @@ impl Scale {
 }
 
 /// The smallest range with all finite `values`; `None` if there are none.
-pub(super) fn range(values: impl IntoIterator<Item = f64>) -> Option<(f64, f64)> {
+fn range(values: impl IntoIterator<Item = f64>) -> Option<(f64, f64)> {
     values.into_iter().filter(|value| value.is_finite()).fold(None, |range, value| {
         let (low, high) = range.unwrap_or((value, value));
         Some((f64::min(low, value), f64::max(high, value)))

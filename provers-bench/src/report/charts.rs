@@ -1,8 +1,8 @@
-//! The charts of a run: time against memory, the ratios of each round, memory over time, and the curves of a sweep.
-//! They show the arms that ran.
+//! The charts of a run: time against memory, the ratios of each round, and memory over time. They show the arms that
+//! ran.
 
-use super::chart::{Axis, Chart, Palette, Point, Scale, Series, Shape, bytes_tick, range, ratio_tick, time_tick};
-use crate::results::record::{ArmResult, Run, Summary, Sweep, Timed, WorkloadResult};
+use super::chart::{Axis, Chart, Palette, Point, Scale, Series, Shape, bytes_tick, ratio_tick, time_tick};
+use crate::results::record::{ArmResult, Timed, WorkloadResult};
 use crate::results::stats::Ratio;
 use crate::results::{format, view};
 use std::collections::BTreeSet;
@@ -53,7 +53,6 @@ pub(super) fn time_and_memory(workloads: &[(String, &WorkloadResult)]) -> Option
         size: (560.0, 364.0),
         x,
         y,
-        intervals_lie: false,
         legend: true,
         series,
         spans: Vec::new(),
@@ -101,7 +100,6 @@ pub(super) fn rounds(workload: &WorkloadResult, palette: &Palette) -> Option<Cha
         size: (SIZE.0, ROW * arms.len() as f64 + 50.0),
         x,
         y: Axis { scale, ticks, markers: Vec::new(), title: String::new() },
-        intervals_lie: true,
         legend: false,
         series,
         spans: Vec::new(),
@@ -138,91 +136,12 @@ pub(super) fn memory(workload: &WorkloadResult, palette: &Palette) -> Vec<Chart>
             size: SIZE,
             x: Axis::round(Scale::from_zero(times), |ms| time_tick(ms * 1e6)),
             y: Axis::round(height, bytes_tick).marked(live.clone()),
-            intervals_lie: false,
             legend: true,
             series: ours_last(workload.arms.iter().filter_map(over_time)),
             spans: Vec::new(),
         }
     };
     rounds.into_iter().map(chart).collect()
-}
-
-/// The curves of each workload of a sweep: its name, and the ratio of time and the peak memory at each point.
-pub(super) fn sweep<'a>(run: &'a Run, sweep: Sweep, palette: &Palette) -> Vec<(&'a str, [Chart; 2])> {
-    let curves = |points: &'a [WorkloadResult]| {
-        let (base, over) = match sweep {
-            Sweep::LogRows => (&points[0].baseline, "the rows of the trace"),
-            Sweep::Threads => (&points[0].baseline, "the threads of the prover's pool"),
-        };
-        let ratios = along(sweep, points, palette, |summary| {
-            let ratio = summary.wall_ratio?;
-            Some(Point { y: ratio.median, interval: ratio.interval, ..Point::default() })
-        });
-        let peaks = along(sweep, points, palette, |summary| {
-            Some(Point { y: summary.peak_rss_bytes? as f64, ..Point::default() })
-        });
-        let values = ratios.iter().flat_map(|series| &series.points).flat_map(|point| {
-            point.interval.into_iter().flat_map(|interval| [interval.low, interval.high]).chain([point.y])
-        });
-        let ratio_axis = Axis::round(Scale::ratios(values), ratio_tick).marked(Some((1.0, base.clone())));
-        let bytes = peaks.iter().flat_map(|series| &series.points).map(|point| point.y);
-        let peak_axis = Axis::round(Scale::factors(bytes), bytes_tick);
-        let chart = |title: &str, about: String, y: Axis, series: Vec<Series>| Chart {
-            title: title.into(),
-            about,
-            size: SIZE,
-            x: axis(sweep, points),
-            y,
-            intervals_lie: false,
-            legend: true,
-            series,
-            spans: Vec::new(),
-        };
-        let about = format!("by {base}'s, with 95% intervals, over {over}; below the line is faster");
-        let time = chart("Warm time", about, ratio_axis, ratios);
-        let peak = chart("Peak resident memory", format!("over {over}; both axes grow by factors"), peak_axis, peaks);
-        (points[0].workload.as_str(), [time, peak])
-    };
-    run.workloads.chunk_by(|one, next| one.workload == next.workload).map(curves).collect()
-}
-
-/// A point's position along the sweep: equal factors are equal steps.
-fn position(sweep: Sweep, point: &WorkloadResult) -> f64 {
-    match sweep {
-        Sweep::LogRows => f64::from(point.log_rows),
-        Sweep::Threads => (point.threads as f64).log2(),
-    }
-}
-
-fn axis(sweep: Sweep, points: &[WorkloadResult]) -> Axis {
-    let name = |point: &WorkloadResult| match sweep {
-        Sweep::LogRows => format!("2^{}", point.log_rows),
-        Sweep::Threads => point.threads.to_string(),
-    };
-    let (low, high) = range(points.iter().map(|point| position(sweep, point))).unwrap_or((0.0, 1.0));
-    let padding = (high - low).max(1.0) * 0.06;
-    let ticks = points.iter().map(|point| (position(sweep, point), name(point))).collect();
-    Axis { scale: Scale::linear(low - padding, high + padding), ticks, markers: Vec::new(), title: String::new() }
-}
-
-/// A curve for each arm, over the points that have the figure.
-fn along(
-    sweep: Sweep,
-    points: &[WorkloadResult],
-    palette: &Palette,
-    figure: fn(&Summary) -> Option<Point>,
-) -> Vec<Series> {
-    let mut seen = BTreeSet::new();
-    let labels = points.iter().flat_map(|point| &point.arms).map(|arm| &arm.label).filter(|label| seen.insert(*label));
-    ours_last(labels.map(|label| {
-        let at = |point: &WorkloadResult| {
-            let arm = point.arms.iter().find(|arm| arm.label == *label)?;
-            let meaning = label.clone();
-            Some(Point { x: position(sweep, point), radius: 3.0, meaning, ..figure(view::figures(arm)?)? })
-        };
-        let points = points.iter().filter_map(at).collect();
-        Series { label: label.clone(), look: palette.look(label), shape: Shape::Line, points }
-    }))
 }
 
 /// Ours come last, so that they are drawn over the others.
@@ -254,17 +173,5 @@ mod tests {
         assert!(places.len() == 2 && places[1] < places[0], "ours comes last, and is faster: {svg}");
         assert!(svg.contains(">mimalloc<") && svg.contains(">zk-alloc<"), "{svg}");
         assert!(time_and_memory(&[("one".into(), &workload(&[("glibc", &EVEN)]))]).is_none());
-    }
-
-    /// With several workloads, only our dots have names: those of the workloads. The names of equal dots must not hide
-    /// each other.
-    #[test]
-    fn names_of_equal_dots_stand_apart() {
-        let result = workload(&[("glibc", &EVEN), ("zk-alloc", &EVEN)]);
-        let named = ["one", "two", "three"].map(|name| (name.to_owned(), &result));
-        let svg = time_and_memory(&named).unwrap().picture();
-        let places: Vec<&str> = svg.split("dot-name\" ").skip(1).filter_map(|rest| rest.split('>').next()).collect();
-        assert_eq!(places.len(), 3, "{svg}");
-        assert!(places[0] != places[1] && places[1] != places[2], "{places:?}");
     }
 }

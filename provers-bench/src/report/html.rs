@@ -3,11 +3,10 @@
 use super::chart::{self, Look, Palette};
 use super::charts;
 use super::facts::{self, command};
-use super::text::{self, LEGEND, at_once, notes};
-use crate::results::columns::{self, Cell, Medium, Seen};
+use super::text::{self, LEGEND, Style, at_once, notes};
+use crate::results::columns::{self, Medium};
 use crate::results::record::{ArmResult, Run, WorkloadResult};
-use crate::results::stats::Verdict;
-use crate::results::{format, view};
+use crate::results::view;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 use std::iter;
 
@@ -20,7 +19,6 @@ pub(super) fn page(run: &Run) -> String {
     let palette = Palette::of(&run.workloads);
     let title = format!("{}: allocators, in lockstep", run.prover);
     let named: Vec<_> = run.workloads.iter().map(|workload| (view::name(run, workload), workload)).collect();
-    let sweep = run.sweep.map(|sweep| charts::sweep(run, sweep, &palette)).unwrap_or_default();
     let content = html! {
         header {
             h1 { (title) }
@@ -39,9 +37,7 @@ pub(super) fn page(run: &Run) -> String {
         @if run.workloads.is_empty() { p { "Nothing was measured." } }
         p { (LEGEND) }
         @if let Some(chart) = charts::time_and_memory(&named) { section { h2 { "Time and memory" } (chart.figure()) } }
-        @for (name, charts) in &sweep {
-            section { h2 { (name) ", over the sweep" } div.charts { @for chart in charts { (chart.figure()) } } }
-        }
+        @if run.sweep.is_some() { section { h2 { "Over the sweep" } pre { (text::curves(run, Style::Terminal)) } } }
         @for (name, workload) in &named { (section(run, name, workload, &palette)) }
         section { h2 { "The arms" } dl { @for (label, what) in text::arms(run) { dt { (label) } dd { (what) } } } }
         section {
@@ -112,35 +108,17 @@ fn section(run: &Run, name: &str, workload: &WorkloadResult, palette: &Palette) 
 
 /// The figures of one workload, with a row per arm.
 fn figures(workload: &WorkloadResult, palette: &Palette) -> Markup {
-    let columns = || columns::filled(workload, Medium::Page);
-    let row = |arm: &ArmResult| {
+    let rows = text::rows(workload, Medium::Page);
+    let row = |arm: &ArmResult, cells: &[String]| {
         let look = palette.look(&arm.label);
-        let name = html! { th scope="row" { (swatch(&look)) (arm.label) } };
-        let Some(summary) = view::figures(arm) else {
-            let outcome = format::outcome(&arm.outcome).unwrap_or_else(|| "no figures".into());
-            return html! { tr.broken { (name) td.words colspan=(columns().count()) { (outcome) } } };
-        };
-        let seen = Seen { workload, arm, summary };
-        let tone = match summary.verdict {
-            Some(Verdict::Faster) => "better",
-            Some(Verdict::Slower) => "worse",
-            _ => "neutral",
-        };
-        html! { tr.ours[look.ours] {
-            (name)
-            @for column in columns() {
-                @let text = column.text(&seen, Medium::Page).unwrap_or_else(|| "-".into());
-                @if matches!(column.cell, Cell::Verdict) { td.words { span class=(tone) { (text) } } }
-                @else { td { (text) } }
-            }
+        html! { tr.ours[look.ours].broken[arm.summary.is_none()] {
+            th scope="row" { (swatch(&look)) (arm.label) }
+            @for cell in &cells[1..] { td { (cell) } }
         } }
     };
     scrolling(&html! {
-        thead { tr {
-            th { "allocator" }
-            @for column in columns() { th { (columns::heading(column, workload)) } }
-        } }
-        tbody { @for arm in &workload.arms { (row(arm)) } }
+        thead { tr { @for heading in &rows[0] { th { (heading) } } } }
+        tbody { @for (arm, cells) in workload.arms.iter().zip(&rows[1..]) { (row(arm, cells)) } }
     })
 }
 

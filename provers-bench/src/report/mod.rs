@@ -203,13 +203,4 @@ pub(crate) mod tests {
             advice: None,
         }
     }
-
-    /// Two runs that start in the same second must not share a folder.
-    #[test]
-    fn every_run_has_a_folder_of_its_own() {
-        let parent = std::env::temp_dir().join(format!("prove-bench-folders-{}", std::process::id()));
-        let folders: Vec<_> = (0..3).map(|_| create_folder(&parent, "p").unwrap()).collect();
-        fs::remove_dir_all(&parent).unwrap();
-        assert!(folders[0] != folders[1] && folders[1] != folders[2] && folders[0] != folders[2]);
-    }
 }

@@ -216,7 +216,6 @@ fn over_time(title: &str, series: Vec<Series>) -> Chart {
         size: SIZE,
         x: Axis::round(Scale::linear(0.0, points().map(|point| point.x).fold(1.0, f64::max)), time_tick),
         y: Axis::round(Scale::from_zero(points().map(|point| point.y)), mebibytes),
-        intervals_lie: false,
         legend: true,
         series,
         spans: Vec::new(),

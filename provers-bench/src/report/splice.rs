@@ -342,16 +342,4 @@ mod tests {
         let paths: Vec<_> = differing(repository).unwrap().into_iter().map(|page| page.path).collect();
         assert!(paths.is_empty(), "`cargo prove-bench report --splice` fills {paths:?}");
     }
-
-    /// A mechanism's row must not show another's figures, nor a workload that it did not run.
-    #[test]
-    fn a_row_of_ablation_has_the_figures_of_its_arm_in_each_workload() {
-        let one = run(vec![workload(&[("zk-alloc", &EVEN), ("zk-alloc:max_resident_probes=0", &EVEN)])]);
-        let other = run(vec![workload(&[("zk-alloc", &EVEN), ("zk-alloc:caches_runs=0", &EVEN)])]);
-        let text = ablation(&[&one, &other]);
-        let rows: Vec<_> = text.lines().filter(|line| line.starts_with("| `max_resident_probes=0` |")).collect();
-        assert_eq!(rows.len(), FIGURES.len(), "{text}");
-        assert!(rows.iter().all(|row| row.ends_with("| - |") && !row.contains("| - | - |")), "{text}");
-        assert!(text.contains("| `caches_runs=0` | - | "), "{text}");
-    }
 }

@@ -223,7 +223,7 @@ fn ratio_or_time(arm: &ArmResult, baseline: &str) -> String {
 
 /// The table of `workload`, with a row per arm, without a final line break.
 fn table(workload: &WorkloadResult, style: Style) -> String {
-    let rows = rows(workload);
+    let rows = rows(workload, Medium::Text);
     match (style, Table::new().width()) {
         // A terminal that reports 0 columns does not know its width, such as a container's pseudo-terminal before its
         // first resize.
@@ -233,16 +233,16 @@ fn table(workload: &WorkloadResult, style: Style) -> String {
 }
 
 /// The header, and a row for each arm.
-fn rows(workload: &WorkloadResult) -> Vec<Vec<String>> {
-    let header = columns::filled(workload, Medium::Text).map(|column| columns::heading(column, workload));
+pub(super) fn rows(workload: &WorkloadResult, medium: Medium) -> Vec<Vec<String>> {
+    let header = columns::filled(workload, medium).map(|column| columns::heading(column, workload));
     let header = ["allocator".to_owned()].into_iter().chain(header).collect();
-    [header].into_iter().chain(workload.arms.iter().map(|arm| row(workload, arm))).collect()
+    [header].into_iter().chain(workload.arms.iter().map(|arm| row(workload, arm, medium))).collect()
 }
 
-fn row(workload: &WorkloadResult, arm: &ArmResult) -> Vec<String> {
+fn row(workload: &WorkloadResult, arm: &ArmResult, medium: Medium) -> Vec<String> {
     let seen = arm.summary.as_ref().map(|summary| Seen { workload, arm, summary });
-    let cells = columns::filled(workload, Medium::Text).map(|column| match (&seen, &column.cell) {
-        (Some(seen), _) => column.text(seen, Medium::Text).unwrap_or_else(|| NONE.into()),
+    let cells = columns::filled(workload, medium).map(|column| match (&seen, &column.cell) {
+        (Some(seen), _) => column.text(seen, medium).unwrap_or_else(|| NONE.into()),
         // The row of an arm without figures states why.
         (None, Cell::Verdict) => format::outcome(&arm.outcome).map_or_else(|| NONE.to_owned(), |text| shortened(&text)),
         (None, _) => NONE.to_owned(),
@@ -330,7 +330,7 @@ mod tests {
     /// A newcomer's terminal has 80 columns. The table must not split words or numbers there.
     #[test]
     fn three_arms_fit_80_columns_with_their_numbers_whole() {
-        let text = fitted(&rows(&result())[..4], 80);
+        let text = fitted(&rows(&result(), Medium::Text)[..4], 80);
         assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
         for whole in ["allocator", "jemalloc", "50.0 ms", "[0.500, 0.500]", "resting RSS", "SIGABRT"] {
             assert!(text.contains(whole), "{whole} in\n{text}");
@@ -350,37 +350,5 @@ mod tests {
             "zk-alloc: time vs glibc (95% CI) 0.900 [0.900, 0.920], faster; vs mimalloc 1.800 [1.800, 1.840], slower; vs \
              snmalloc 1.000 [1.000, 1.000], not measurably faster; vs jemalloc 0.900 [0.900, 0.920], faster."
         );
-    }
-
-    /// Text of a dying process must not end a list item or open a tag.
-    #[test]
-    fn reasons_stay_on_one_line_of_the_list() {
-        let reason = "died:\n- <b>of</b> a list".to_owned();
-        let failed = arm("jemalloc", Outcome::Failed { round: 1, reason }, &[1]);
-        let text = markdown(&run(vec![workload_of(vec![arm("glibc", Outcome::Finished, &EVEN), failed])]));
-        assert!(
-            text.lines().any(|line| line == "- jemalloc: FAILED in round 1: died: - &lt;b>of&lt;/b> a list"),
-            "{text}"
-        );
-    }
-
-    /// A curve is read down a column, so every point must be a row, even a failed one.
-    #[test]
-    fn every_point_of_a_sweep_is_a_row() {
-        let failed = arm("zk-alloc", Outcome::Failed { round: 1, reason: String::new() }, &EVEN);
-        let points = [
-            workload(&[("glibc", &EVEN), ("zk-alloc", &EVEN)]),
-            workload_of(vec![arm("glibc", Outcome::Finished, &EVEN), failed]),
-        ];
-        let mut run = run(points.into());
-        run.sweep = Some(Sweep::Threads);
-        let text = curves(&run, Style::Markdown);
-        for row in [
-            "| threads |  glibc |             zk-alloc |",
-            "| 2       | 100 ms | 1.000 [1.000, 1.000] |",
-            "| 2       | 100 ms |               failed |",
-        ] {
-            assert!(text.contains(row), "{row} in {text}");
-        }
     }
 }
