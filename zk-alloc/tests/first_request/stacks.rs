@@ -49,9 +49,9 @@ fn used(stack: *const u8, bytes: usize) -> usize {
     bytes - fresh
 }
 
-/// Runs a thread on a stack of `bytes`, and returns how many of them it used.
-fn in_a_thread(bytes: usize, run: extern "C" fn(*mut c_void) -> *mut c_void) -> Option<usize> {
-    let stack = stack(bytes)?;
+/// Runs a thread on a stack of `bytes`. Returns whether it was started.
+fn in_a_thread(bytes: usize, run: extern "C" fn(*mut c_void) -> *mut c_void) -> bool {
+    let Some(stack) = stack(bytes) else { return false };
     let (mut thread, mut attributes) = (MaybeUninit::uninit(), MaybeUninit::uninit());
     // SAFETY: places for both, and a stack that nothing else uses.
     let started = unsafe {
@@ -59,12 +59,11 @@ fn in_a_thread(bytes: usize, run: extern "C" fn(*mut c_void) -> *mut c_void) -> 
             && libc::pthread_attr_setstack(attributes.as_mut_ptr(), stack.cast(), bytes) == 0
             && libc::pthread_create(thread.as_mut_ptr(), attributes.as_ptr(), run, null_mut()) == 0
     };
-    if !started {
-        return None;
+    if started {
+        // SAFETY: written when the thread was started, and joined once.
+        unsafe { libc::pthread_join(thread.assume_init(), null_mut()) };
     }
-    // SAFETY: written when the thread was started, and joined once.
-    unsafe { libc::pthread_join(thread.assume_init(), null_mut()) };
-    Some(used(stack, bytes))
+    started
 }
 
 /// Runs a signal handler on a stack of `bytes`, and returns how many of them it used.
@@ -135,41 +134,26 @@ extern "C" fn thread(_: *mut c_void) -> *mut c_void {
     null_mut()
 }
 
-extern "C" fn idle_thread(_: *mut c_void) -> *mut c_void {
-    null_mut()
-}
-
 extern "C" fn handler(_: c_int) {
     requests();
 }
 
 extern "C" fn idle_handler(_: c_int) {}
 
-/// The first child makes the requests on a small stack; the second measures them on an ample one.
-fn outcome(is_first: bool, small: impl FnOnce() -> Option<usize>, ample: impl FnOnce() -> [Option<usize>; 2]) -> c_int {
-    if is_first {
-        if small().is_none() {
-            return UNPREPARED;
-        }
-    } else if let [Some(all), Some(others)] = ample() {
-        eprintln!("{} bytes of stack were used, and {others} by others", all - others);
-    }
+fn outcome(is_done: bool) -> c_int {
     match CAME_TO.load(Ordering::SeqCst) {
+        _ if !is_done => UNPREPARED,
         FINE => served(),
         -1 => BROKEN,
         code => code,
     }
 }
 
-pub(super) fn in_a_thread_with_little_stack(number: u32) -> c_int {
-    let small = || in_a_thread(THREAD_BYTES, thread);
-    outcome(number == 0, small, || [thread, idle_thread].map(|run| in_a_thread(AMPLE_BYTES, run)))
+pub(super) fn in_a_thread_with_little_stack(_: u32) -> c_int {
+    outcome(in_a_thread(THREAD_BYTES, thread))
 }
 
-pub(super) fn in_a_handler_with_little_stack(number: u32) -> c_int {
-    let small = || {
-        let kernels = in_a_handler(AMPLE_BYTES, idle_handler)?;
-        in_a_handler(SIGNAL_BYTES.max(kernels + SIGNAL_OWN_BYTES), handler)
-    };
-    outcome(number == 0, small, || [handler, idle_handler].map(|run| in_a_handler(AMPLE_BYTES, run)))
+pub(super) fn in_a_handler_with_little_stack(_: u32) -> c_int {
+    let Some(kernels) = in_a_handler(AMPLE_BYTES, idle_handler) else { return UNPREPARED };
+    outcome(in_a_handler(SIGNAL_BYTES.max(kernels + SIGNAL_OWN_BYTES), handler).is_some())
 }

@@ -1,26 +1,14 @@
 //! A fork copies the arena while other threads are changing it.
 
 use crate::support::forks::{code_of, in_a_fork, start};
-use crate::support::{
-    Numbers, assert_patterned, at_both_thresholds, in_its_own_process, is_patterned, patterned, pss_bytes,
-};
+use crate::support::{Numbers, assert_patterned, at_both_thresholds, in_its_own_process, maps, patterned, pss_bytes};
+use crate::{LENGTHS, buffers, intact};
 use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 use zk_alloc::{Phase, PhaseGuard, phase, release, stats};
 
 const FORKS: u64 = 50;
-
-/// Lengths in words for all paths: the backing allocator, slabs, and page runs of every zone but the huge one.
-const LENGTHS: [usize; 6] = [6, 90, 700, 4_000, 9_000, 60_000];
-
-fn buffers(seed: u64) -> Vec<Vec<u64>> {
-    LENGTHS.iter().map(|&len| patterned(len, seed)).collect()
-}
-
-fn intact(buffers: &[Vec<u64>], seed: u64) -> bool {
-    buffers.iter().all(|words| is_patterned(words, seed))
-}
 
 /// The child checks and uses its inherited memory. `Err` names the step that failed. It must not panic, because a panic
 /// takes locks that another thread may have held.
@@ -75,7 +63,7 @@ fn a_child_forked_in_a_phase_allocates_and_frees_inherited_memory() {
             let mut kept = Vec::new();
             while !stop.load(Ordering::Relaxed) {
                 let seed = numbers.below(1 << 20) as u64;
-                let len = LENGTHS[numbers.below(LENGTHS.len())];
+                let len = LENGTHS[numbers.below(LENGTHS.len() - 1)];
                 let words = if seed.is_multiple_of(4) { patterned(len, seed) } else { phase(|| patterned(len, seed)) };
                 kept.push((seed, words));
                 if kept.len() > 8 {
@@ -160,10 +148,6 @@ impl Child {
     }
 }
 
-fn mappings() -> usize {
-    std::fs::read_to_string("/proc/self/maps").expect("Linux has it").lines().count()
-}
-
 /// A child of `depth` checks its account and its memory, and forks another.
 fn account_of_child(depth: u32, live: &[Vec<u64>], parent_bytes: usize) -> Result<(), u8> {
     let check = |ok: bool, step: u8| if ok { Ok(()) } else { Err(step) };
@@ -194,7 +178,7 @@ fn a_child_inherits_no_free_memory_and_its_parent_stays_warm() {
         let live = phase(|| (1..20).map(|seed| vec![seed; 10_000]).collect::<Vec<Vec<u64>>>());
         drop(phase(proof));
         drop(phase(proof));
-        let (alone, resident, mapped) = (pss_bytes(None), stats().resident_bytes, mappings());
+        let (alone, resident, mapped) = (pss_bytes(None), stats().resident_bytes, maps::count());
         assert!(resident > 216 * MIB, "{resident} bytes retained");
         for _ in 0..3 {
             let resident = stats().resident_bytes;
@@ -210,7 +194,7 @@ fn a_child_inherits_no_free_memory_and_its_parent_stays_warm() {
             let report = phase.report();
             assert!(report.minor_faults < 2_000, "{report:?}");
             assert_eq!(child.code(), 0);
-            assert!(mappings() < mapped + 10, "{} mappings, {mapped} before", mappings());
+            assert!(maps::count() < mapped + 10, "{} mappings, {mapped} before", maps::count());
         }
         assert_eq!(fork_and(|| account_of_child(2, &live, resident)).code(), 0);
         assert!(live.iter().zip(1..).all(|(words, seed)| words.iter().all(|&word| word == seed)));

@@ -8,21 +8,12 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 use std::sync::{LazyLock, Mutex};
 use std::thread;
 
-use crate::support::{at_both_thresholds, child, in_its_own_process, is_patterned, patterned};
+use crate::support::{at_both_thresholds, child, in_its_own_process};
+use crate::{buffers, intact};
 use zk_alloc::{PhaseGuard, phase, stats};
 
 /// With the first, the arena serves all requests; with the second, it serves the larger ones.
 const THRESHOLDS: [(&str, &str); 2] = [("ZK_ALLOC_MIN_BYTES", "0"), ("ZK_ALLOC_MIN_BYTES", "1024")];
-
-const LENGTHS: [usize; 5] = [5, 600, 3_000, 9_000, 300_000];
-
-fn buffers(seed: u64) -> Vec<Vec<u64>> {
-    LENGTHS.iter().map(|&len| patterned(len, seed)).collect()
-}
-
-fn intact(buffers: &[Vec<u64>], seed: u64) -> bool {
-    buffers.len() == LENGTHS.len() && buffers.iter().all(|words| is_patterned(words, seed))
-}
 
 /// Set in a process that opens phases before `main`.
 const IS_EARLY: &str = "ZK_ALLOC_TEST_EARLY";

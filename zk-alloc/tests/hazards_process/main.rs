@@ -11,7 +11,19 @@ mod life;
 mod support;
 mod vfork;
 
+use support::{is_patterned, patterned};
 use zk_alloc::ZkAllocator;
 
 #[global_allocator]
 static ALLOC: ZkAllocator = ZkAllocator;
+
+/// Lengths in words for all paths: the backing allocator, slabs, and page runs of every zone.
+const LENGTHS: [usize; 7] = [5, 90, 700, 4_000, 9_000, 60_000, 300_000];
+
+fn buffers(seed: u64) -> Vec<Vec<u64>> {
+    LENGTHS.iter().map(|&len| patterned(len, seed)).collect()
+}
+
+fn intact(buffers: &[Vec<u64>], seed: u64) -> bool {
+    buffers.len() == LENGTHS.len() && buffers.iter().all(|words| is_patterned(words, seed))
+}

@@ -3,7 +3,7 @@
 
 use std::hint::black_box;
 
-use crate::support::{assert_patterned, in_its_own_process, patterned};
+use crate::support::{assert_patterned, in_its_own_process, maps, patterned};
 use zk_alloc::{Phase, phase, release, stats};
 
 const FROM_BYTES: usize = 8 << 20;
@@ -51,10 +51,6 @@ fn a_vector_that_grows_into_resident_memory_faults_no_page() {
     });
 }
 
-fn mappings() -> usize {
-    std::fs::read_to_string("/proc/self/maps").expect("Linux has it").lines().count()
-}
-
 /// Vectors that grew from 4 to 16 MiB at the same time, so that each moved twice. Hardly any of their pages are touched.
 fn grown_vectors(count: usize) -> Vec<Vec<u8>> {
     let mut vectors: Vec<Vec<u8>> = (0..count).map(|_| Vec::with_capacity(4 << 20)).collect();
@@ -76,16 +72,16 @@ fn few_mappings_stay() {
     const VECTORS: usize = 100;
     drop(phase(|| grown_vectors(1)));
     release();
-    let before = mappings();
+    let before = maps::count();
     for round in 0..3 {
         let vectors = phase(|| grown_vectors(VECTORS));
-        let alive = mappings();
+        let alive = maps::count();
         assert!(alive < before + 3 * VECTORS + 20, "round {round}: {before} mappings, {alive} with {VECTORS} vectors");
         drop(vectors);
-        let freed = mappings();
+        let freed = maps::count();
         assert!(freed < before + 3 * VECTORS + 20, "round {round}: {before} mappings, {freed} after the vectors");
         release();
-        let purged = mappings();
+        let purged = maps::count();
         assert!(purged < before + 12, "round {round}: {before} mappings, {purged} after the purge");
         println!("measured {before} mappings, {alive} with {VECTORS} vectors, {freed} after them, {purged} purged");
     }

@@ -6,36 +6,49 @@ use std::fs;
 use zk_alloc::{HugePagesOutcome, stats};
 
 /// A mapping, as listed in `/proc/self/smaps`.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Map {
+    from: usize,
+    to: usize,
     /// Such as `rw-p`.
     pub(crate) access: String,
+    resident_bytes: usize,
     /// Two letters each, as `man 5 proc` lists them.
-    flags: Vec<String>,
+    flags: String,
 }
 
 impl Map {
     pub(crate) fn has(&self, flag: &str) -> bool {
-        self.flags.iter().any(|own| own == flag)
+        self.flags.split_ascii_whitespace().any(|own| own == flag)
     }
+}
+
+fn maps() -> Vec<Map> {
+    let smaps = fs::read_to_string("/proc/self/smaps").expect("Linux has it");
+    let mut maps: Vec<Map> = Vec::new();
+    for line in smaps.lines() {
+        if let Some((from, to)) = range(line) {
+            let access = line.split(' ').nth(1).unwrap_or_default().to_owned();
+            maps.push(Map { from, to, access, ..Map::default() });
+        }
+        let Some(map) = maps.last_mut() else { continue };
+        if let Some(kib) = line.strip_prefix("Rss:") {
+            map.resident_bytes = kib.trim().trim_end_matches(" kB").parse::<usize>().expect("a number") << 10;
+        } else if let Some(flags) = line.strip_prefix("VmFlags:") {
+            map.flags = flags.to_owned();
+        }
+    }
+    maps
+}
+
+/// The number of mappings of this process.
+pub(crate) fn count() -> usize {
+    fs::read_to_string("/proc/self/maps").expect("Linux has it").lines().count()
 }
 
 /// The mapping that contains an address, if there is one.
 pub(crate) fn map_of(address: usize) -> Option<Map> {
-    let smaps = fs::read_to_string("/proc/self/smaps").expect("Linux has it");
-    let mut lines =
-        smaps.lines().skip_while(|line| !range(line).is_some_and(|(from, to)| from <= address && address < to));
-    let access = lines.next()?.split(' ').nth(1)?.to_owned();
-    let flags = lines.find_map(|line| line.strip_prefix("VmFlags:")).expect("the last line of each mapping");
-    Some(Map { access, flags: flags.split_ascii_whitespace().map(str::to_owned).collect() })
-}
-
-/// The addresses of a mapping, and the number of its resident bytes.
-#[derive(Clone, Copy, Debug)]
-struct Span {
-    from: usize,
-    to: usize,
-    resident_bytes: usize,
+    maps().into_iter().find(|map| map.from <= address && address < map.to)
 }
 
 /// Resident bytes, by the kernel's account, of the region of `reserved_bytes` that contains an address.
@@ -43,16 +56,16 @@ struct Span {
 /// The arena maps parts of its region as it grows, and the same length is free on both sides. So all mappings within
 /// this distance of an address in the region belong to the arena.
 pub(crate) fn resident_bytes_around(address: usize, reserved_bytes: usize) -> usize {
-    spans_around(address, reserved_bytes).iter().map(|span| span.resident_bytes).sum()
+    maps_around(address, reserved_bytes).iter().map(|map| map.resident_bytes).sum()
 }
 
 /// Has the kernel make each block of that region huge that khugepaged would make huge. With the kernel's defaults,
 /// these are all blocks with any resident page, unless the arena forbade it. Returns the number of blocks that became
 /// huge.
 pub(crate) fn make_huge_around(address: usize, reserved_bytes: usize) -> usize {
-    let spans = spans_around(address, reserved_bytes).into_iter().filter(|span| span.resident_bytes > 0);
+    let maps = maps_around(address, reserved_bytes).into_iter().filter(|map| map.resident_bytes > 0);
     let blocks =
-        spans.flat_map(|span| (span.from.next_multiple_of(BLOCK_BYTES)..=span.to - BLOCK_BYTES).step_by(BLOCK_BYTES));
+        maps.flat_map(|map| (map.from.next_multiple_of(BLOCK_BYTES)..=map.to - BLOCK_BYTES).step_by(BLOCK_BYTES));
     blocks.filter(|&block| is_in_memory(block) && make_huge(block)).count()
 }
 
@@ -72,10 +85,10 @@ fn make_huge(block: usize) -> bool {
 }
 
 /// The mappings of the region of `reserved_bytes` that contains an address.
-fn spans_around(address: usize, reserved_bytes: usize) -> Vec<Span> {
+fn maps_around(address: usize, reserved_bytes: usize) -> Vec<Map> {
     let (from, to) = (address.saturating_sub(reserved_bytes), address.saturating_add(reserved_bytes));
-    let found: Vec<_> = spans().into_iter().filter(|span| from < span.to && span.from < to).collect();
-    assert!(found.iter().any(|span| span.from <= address && address < span.to), "{address:#x} is not mapped");
+    let found: Vec<_> = maps().into_iter().filter(|map| from < map.to && map.from < to).collect();
+    assert!(found.iter().any(|map| map.from <= address && address < map.to), "{address:#x} is not mapped");
     found
 }
 
@@ -86,20 +99,6 @@ pub(crate) fn tolerance_bytes(resident_bytes: usize) -> usize {
     // become empty. Since Linux 6.12, a huge page that is split loses the parts that are zero.
     let is_huge = matches!(stats().huge_pages, Some(HugePagesOutcome::Auto | HugePagesOutcome::Always));
     if is_huge { exact + (4 << 20) + resident_bytes / 10 } else { exact }
-}
-
-fn spans() -> Vec<Span> {
-    let smaps = fs::read_to_string("/proc/self/smaps").expect("Linux has it");
-    let mut spans: Vec<Span> = Vec::new();
-    for line in smaps.lines() {
-        if let Some((from, to)) = range(line) {
-            spans.push(Span { from, to, resident_bytes: 0 });
-        } else if let (Some(kib), Some(span)) = (line.strip_prefix("Rss:"), spans.last_mut()) {
-            let kib: usize = kib.trim().trim_end_matches(" kB").parse().expect("a number");
-            span.resident_bytes = kib << 10;
-        }
-    }
-    spans
 }
 
 /// The addresses in the first line of a mapping. Its other lines have none.
