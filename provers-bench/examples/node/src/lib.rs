@@ -1,28 +1,9 @@
 //! A node with a prover in it, as a workload of prove-bench: it proves while peers send messages, a database commits,
 //! and threads come and go.
-//!
-//! - [`InNode`]: any prover, with a node around it
-//! - `node`: the node: starts its parts, asks after them, stops them
-//! - `traffic`: peers that send each other messages over loopback TCP
-//! - `database`: the records of the messages, on disk
-//! - `jobs`: threads that live for a moment
-//! - `mempool`: transactions that the node holds in memory
-//! - `transaction`, `message`: what the peers send, and how it travels
-//! - `health`: whether every part is busy and nothing went wrong
-//! - `load`: how much of everything
 
-mod database;
-mod health;
-mod jobs;
-mod load;
-mod mempool;
-mod message;
 mod node;
-mod traffic;
-mod transaction;
 
 use anyhow::Context;
-use load::Load;
 use node::Node;
 use plonky3::Poseidon2;
 use provers_bench::{Prover, Workload, WorkloadSpec};
@@ -73,7 +54,7 @@ impl<P: Workload, const ALL: bool> Workload for InNode<P, ALL> {
     fn setup(log_rows: u32) -> anyhow::Result<Self> {
         let on_thread_start: fn() = if ALL { zk_alloc::pool::register_worker } else { || () };
         let prover = P::setup(log_rows)?;
-        let node = Node::start(Load { on_thread_start, ..Load::NODE }).context("cannot start the node")?;
+        let node = Node::start(on_thread_start).context("cannot start the node")?;
         Ok(Self { prover, node })
     }
 
@@ -85,37 +66,5 @@ impl<P: Workload, const ALL: bool> Workload for InNode<P, ALL> {
         self.prover.verify(proof)?;
         // A proof counts only if the node around it did its work, and did it right.
         self.node.check().context("the node is not well")
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    struct Nothing;
-
-    impl Workload for Nothing {
-        type Proof = bool;
-        fn setup(_: u32) -> anyhow::Result<Self> {
-            Ok(Self)
-        }
-        fn prove(&self, _: u64) -> anyhow::Result<bool> {
-            Ok(true)
-        }
-        fn verify(&self, proof: &bool) -> anyhow::Result<()> {
-            anyhow::ensure!(*proof, "a wrong proof");
-            Ok(())
-        }
-    }
-
-    /// A node that lost a message must not yield a figure, even if the proof is right.
-    #[test]
-    fn a_proof_of_a_node_in_trouble_is_refused() {
-        let of_node = InNode::<_, false> { prover: Nothing, node: Node::start(Load::SMALL).unwrap() };
-        of_node.verify(&of_node.prove(1).unwrap()).unwrap();
-        assert!(of_node.verify(&false).unwrap_err().to_string().contains("a wrong proof"));
-        of_node.node.health().report(&anyhow::anyhow!("a message was lost"));
-        let refusal = format!("{:#}", of_node.verify(&true).unwrap_err());
-        assert!(refusal.contains("not well") && refusal.contains("a message was lost"), "{refusal}");
     }
 }

@@ -1,13 +1,12 @@
 //! Miden VM as a prover of prove-bench: a program in Miden assembly, executed and proved.
-//!
-//! `program` defines the program and its claim; this file defines the workload.
-
-mod program;
 
 use anyhow::Context;
+use miden_core::Felt;
 use miden_vm::advice::AdviceInputs;
-use miden_vm::{DefaultHost, ExecutionOptions, ExecutionProof, Program, ProvingOptions};
-use program::Claim;
+use miden_vm::crypto::hash::Poseidon2;
+use miden_vm::{
+    Assembler, DefaultHost, ExecutionOptions, ExecutionProof, Program, ProvingOptions, StackInputs, StackOutputs,
+};
 use provers_bench::{Prover, Workload, WorkloadSpec};
 
 /// The prover, shared by the driver and every arm.
@@ -37,7 +36,7 @@ impl Workload for Fibonacci {
     type Proof = Statement;
 
     fn setup(log_rows: u32) -> anyhow::Result<Self> {
-        Ok(Self { program: program::assemble()?, cycles: 1 << log_rows })
+        Ok(Self { program: assemble()?, cycles: 1 << log_rows })
     }
 
     fn prove(&self, seed: u64) -> anyhow::Result<Statement> {
@@ -63,5 +62,48 @@ impl Workload for Fibonacci {
             miden_vm::verify(self.program.to_info(), claim.inputs()?, claim.outputs()?, proof).context("verifying")?;
         anyhow::ensure!(bits >= 96, "a proof of {bits} bits");
         Ok(())
+    }
+}
+
+/// Numbers that the program writes between two checks of its counter.
+const CHUNK: usize = 8;
+
+/// Cycles that the program takes to write and hash a chunk.
+const CHUNK_CYCLES: usize = 97;
+
+/// Cycles of the rest of the program.
+const OTHER_CYCLES: usize = 60;
+
+fn assemble() -> anyhow::Result<Program> {
+    let source = include_str!("program.masm");
+    Assembler::default().assemble_program(source).map_err(|report| anyhow::anyhow!("assembling: {report}"))
+}
+
+/// The program's input, and its required output.
+struct Claim {
+    first: [Felt; 2],
+    numbers: usize,
+}
+
+impl Claim {
+    /// A claim with as many numbers as fit into `cycles`.
+    fn new(seed: u64, cycles: usize) -> Self {
+        let first = [seed as u32, (seed >> 32) as u32].map(Felt::from);
+        Self { first, numbers: (cycles - OTHER_CYCLES) / CHUNK_CYCLES * CHUNK }
+    }
+
+    fn inputs(&self) -> anyhow::Result<StackInputs> {
+        let [a, b] = self.first;
+        let numbers = Felt::from(u32::try_from(self.numbers)?);
+        StackInputs::new(&[a, b, numbers]).context("the program's inputs")
+    }
+
+    /// The output, computed outside the VM.
+    fn outputs(&self) -> anyhow::Result<StackOutputs> {
+        let [a, b] = self.first;
+        let pairs = std::iter::successors(Some((a, b)), |&(a, b)| Some((a + b, a)));
+        let numbers = pairs.map(|(number, _)| number).take(self.numbers).collect::<Vec<_>>();
+        let digest = Poseidon2::hash_elements(&numbers);
+        StackOutputs::new(digest.as_elements()).context("the program's outputs")
     }
 }

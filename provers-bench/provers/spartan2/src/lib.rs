@@ -1,15 +1,18 @@
 //! Spartan2 as a prover of prove-bench, over the curve T256 with Hyrax, as in its own bench.
-//!
-//! `circuit` defines the statement; this file defines the workload.
-
-mod circuit;
 
 use anyhow::Context;
-use circuit::{BLOCK_LOG_ROWS, Preimage};
+use bellpepper::gadgets::sha256::sha256;
+use bellpepper_core::boolean::{AllocatedBit, Boolean};
+use bellpepper_core::num::AllocatedNum;
+use bellpepper_core::{ConstraintSystem, SynthesisError};
+use ff::Field;
 use provers_bench::{Prover, Workload, WorkloadSpec};
 use rand::{RngCore, SeedableRng, rngs::StdRng};
+use sha2::Digest;
 use spartan2::provider::T256HyraxEngine;
 use spartan2::spartan::{SpartanProverKey, SpartanSNARK, SpartanVerifierKey};
+use spartan2::traits::Engine;
+use spartan2::traits::circuit::SpartanCircuit;
 use spartan2::traits::snark::R1CSSNARKTrait;
 
 /// The prover, shared by the driver and every arm.
@@ -46,7 +49,7 @@ impl Workload for Sha256 {
     type Proof = Statement;
 
     fn setup(log_rows: u32) -> anyhow::Result<Self> {
-        let message_length = circuit::message_length(1 << (log_rows - BLOCK_LOG_ROWS));
+        let message_length = message_length(1 << (log_rows - BLOCK_LOG_ROWS));
         let any = Preimage::of(vec![0; message_length]);
         let (proving_key, verifying_key) = Snark::setup(any).context("making keys")?;
         Ok(Self { message_length, proving_key, verifying_key })
@@ -68,7 +71,96 @@ impl Workload for Sha256 {
 
     fn verify(&self, statement: &Statement) -> anyhow::Result<()> {
         let public = statement.proof.verify(&self.verifying_key).context("verifying")?;
-        anyhow::ensure!(public == circuit::public_bits(&statement.digest), "the proof is not one of this digest");
+        anyhow::ensure!(public == public_bits(&statement.digest), "the proof is not one of this digest");
+        Ok(())
+    }
+}
+
+/// A block of SHA-256 has fewer constraints than `2^BLOCK_LOG_ROWS`.
+const BLOCK_LOG_ROWS: u32 = 15;
+const BLOCK: usize = 64;
+/// Bytes at the end of a message: a set bit, and the message's length.
+const PADDING: usize = 9;
+
+/// Bytes of the message that fills `blocks` blocks.
+fn message_length(blocks: usize) -> usize {
+    blocks * BLOCK - PADDING
+}
+
+/// The bits of a digest, as the circuit's public values.
+fn public_bits<F: Field>(digest: &[u8]) -> Vec<F> {
+    bits(digest).map(|bit| if bit { F::ONE } else { F::ZERO }).collect()
+}
+
+/// Bits of `bytes`, most significant first.
+fn bits(bytes: &[u8]) -> impl Iterator<Item = bool> {
+    bytes.iter().flat_map(|byte| (0..u8::BITS).rev().map(move |place| byte >> place & 1 == 1))
+}
+
+/// A message with a public digest.
+#[derive(Clone)]
+struct Preimage {
+    message: Vec<u8>,
+}
+
+impl Preimage {
+    fn of(message: Vec<u8>) -> Self {
+        Self { message }
+    }
+
+    fn digest(&self) -> [u8; 32] {
+        sha2::Sha256::digest(&self.message).into()
+    }
+}
+
+impl<E: Engine> SpartanCircuit<E> for Preimage {
+    fn public_values(&self) -> Result<Vec<E::Scalar>, SynthesisError> {
+        Ok(public_bits(&self.digest()))
+    }
+
+    fn shared<CS: ConstraintSystem<E::Scalar>>(
+        &self,
+        _cs: &mut CS,
+    ) -> Result<Vec<AllocatedNum<E::Scalar>>, SynthesisError> {
+        Ok(Vec::new())
+    }
+
+    fn precommitted<CS: ConstraintSystem<E::Scalar>>(
+        &self,
+        cs: &mut CS,
+        _shared: &[AllocatedNum<E::Scalar>],
+    ) -> Result<Vec<AllocatedNum<E::Scalar>>, SynthesisError> {
+        let message = bits(&self.message).enumerate().map(|(place, bit)| {
+            AllocatedBit::alloc(cs.namespace(|| format!("message {place}")), Some(bit)).map(Boolean::from)
+        });
+        let message = message.collect::<Result<Vec<_>, _>>()?;
+        let digest = sha256(cs.namespace(|| "digest"), &message)?;
+        for (place, bit) in digest.iter().enumerate() {
+            let value = || bit.get_value().map(|bit| E::Scalar::from(u64::from(bit)));
+            let public = AllocatedNum::alloc_input(cs.namespace(|| format!("public {place}")), || {
+                value().ok_or(SynthesisError::AssignmentMissing)
+            })?;
+            cs.enforce(
+                || format!("digest {place}"),
+                |_| bit.lc(CS::one(), E::Scalar::ONE),
+                |one| one + CS::one(),
+                |sum| sum + public.get_variable(),
+            );
+        }
+        Ok(Vec::new())
+    }
+
+    fn num_challenges(&self) -> usize {
+        0
+    }
+
+    fn synthesize<CS: ConstraintSystem<E::Scalar>>(
+        &self,
+        _cs: &mut CS,
+        _shared: &[AllocatedNum<E::Scalar>],
+        _precommitted: &[AllocatedNum<E::Scalar>],
+        _challenges: Option<&[E::Scalar]>,
+    ) -> Result<(), SynthesisError> {
         Ok(())
     }
 }
