@@ -8,6 +8,7 @@ use crate::observe::{self, Observer};
 use crate::os::{self, Errno};
 #[cfg(feature = "profile")]
 use crate::profile;
+use crate::stats::Stats;
 
 static PHASES: AtomicU64 = AtomicU64::new(0);
 static OVERFLOW_ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
@@ -160,24 +161,17 @@ impl ZoneCounters {
         }
     }
 
-    pub(crate) fn allocations(&self) -> u64 {
-        self.allocations.load(Ordering::Relaxed)
-    }
-
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn fresh_bytes(&self) -> u64 {
-        self.fresh_bytes.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn system_calls(&self) -> u64 {
-        self.system_calls.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn refusals(&self) -> u64 {
-        self.refusals.load(Ordering::Relaxed)
+    /// Adds the counters of this zone.
+    pub(crate) fn add_to(&self, stats: &mut Stats) {
+        stats.run_allocations += self.allocations.load(Ordering::Relaxed);
+        stats.run_bytes += self.bytes();
+        stats.fresh_bytes += self.fresh_bytes.load(Ordering::Relaxed);
+        stats.system_calls += self.system_calls.load(Ordering::Relaxed);
+        stats.refusals += self.refusals.load(Ordering::Relaxed);
     }
 
     pub(crate) fn system_call(&self) {

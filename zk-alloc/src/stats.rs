@@ -193,11 +193,7 @@ fn add(stats: &mut Stats, arena: &arena::Arena) {
     stats.huge_pages = Some(arena.config().huge_pages);
     stats.settings = Some(arena.config().settings);
     for zone in arena.counters() {
-        stats.run_allocations += zone.allocations();
-        stats.run_bytes += zone.bytes();
-        stats.fresh_bytes += zone.fresh_bytes();
-        stats.system_calls += zone.system_calls();
-        stats.refusals += zone.refusals();
+        zone.add_to(stats);
     }
     stats.arena_allocations = stats.slab_allocations + stats.run_allocations;
     stats.arena_bytes = stats.slab_bytes + stats.run_bytes;

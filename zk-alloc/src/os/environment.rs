@@ -12,9 +12,11 @@ use crate::config::VARIABLES;
 use crate::sync::WrittenOnce;
 
 /// The beginning of the names of all variables.
+#[cfg(unix)]
 const PREFIX: &[u8] = b"ZK_ALLOC";
 
 /// Names that another build or another part reads: no mistakes, although this build knows nothing of them. Tests and benches have the last.
+#[cfg(any(unix, test))]
 const ELSEWHERE: &[&str] = &[
     "ZK_ALLOC_REPORT",
     "ZK_ALLOC_PROFILE",
@@ -84,6 +86,7 @@ struct Values {
     /// The name of the first variable that looks like one of ours and is none.
     unknown: Option<Value>,
     /// Whether there is any of either.
+    #[cfg_attr(not(unix), allow(dead_code, reason = "only the C interface asks"))]
     is_any: bool,
 }
 
@@ -133,6 +136,7 @@ pub(crate) fn unknown_variable() -> Option<Value> {
 }
 
 /// The name of an entry of the environment, if it is an [unknown variable](unknown_variable).
+#[cfg(any(unix, test))]
 fn unknown_name(entry: &[u8]) -> Option<&[u8]> {
     let name = entry.split(|&byte| byte == b'=').next().filter(|name| name.starts_with(b"ZK_ALLOC_"))?;
     let is_elsewhere = |other: &&str| match other.as_bytes() {

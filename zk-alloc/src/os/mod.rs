@@ -3,6 +3,22 @@
 //! Addresses and lengths are multiples of the page size. Nothing here allocates, locks, panics or aborts. A refused call returns an
 //! [`Errno`], and the caller decides what that means.
 
+/// Calls on a range of memory that a system lacks, each with the same answer.
+#[cfg(not(target_os = "linux"))]
+macro_rules! absent {
+    ($answer:expr => $($name:ident),+) => {$(
+        /// This system has no such call.
+        ///
+        /// # Safety
+        /// None is needed; the platforms share one signature.
+        pub(crate) unsafe fn $name(_at: *mut u8, _len: usize) -> Result<(), Errno> {
+            $answer
+        }
+    )+};
+}
+
+#[cfg(not(target_os = "linux"))]
+mod absent;
 #[cfg(target_os = "linux")]
 #[path = "linux/mod.rs"]
 mod imp;
@@ -14,17 +30,13 @@ mod imp;
 mod imp;
 
 mod environment;
-mod generation;
 mod host;
 mod mapping;
 mod own_thread;
-#[cfg(all(target_os = "linux", target_env = "gnu", not(target_feature = "crt-static"), not(feature = "c-api")))]
-mod pin;
+mod process;
 #[cfg(all(test, target_os = "linux"))]
 #[path = "../../tests/support/seccomp.rs"]
 mod seccomp;
-#[cfg(unix)]
-mod stderr;
 mod text;
 #[cfg(thread_blocks)]
 mod thread_block;
@@ -34,7 +46,6 @@ mod threads;
 #[cfg(feature = "c-api")]
 pub(crate) use environment::is_any_variable;
 pub(crate) use environment::{Value, nearest_variable, unknown_variable, variable};
-pub(crate) use generation::process_generation;
 #[cfg(feature = "c-api")]
 pub(crate) use host::postpone as postpone_asking_host;
 #[cfg(all(test, not(loom), target_os = "linux"))]
@@ -44,8 +55,6 @@ pub(crate) use host::{Host, Limits, host, max_mappings};
 pub(crate) use imp::keep_on_fork;
 #[cfg(all(not(unix), feature = "profile"))]
 pub(crate) use imp::may_be_on_signal_stack;
-#[cfg(not(unix))]
-pub(crate) use imp::write_stderr;
 pub(crate) use imp::{
     advise_huge, coarse_ns, commit, discard, extend, forbid_huge, leave_out_of_dumps, lock, minor_faults,
     missing_memory, monotonic_ns, populate, prefault, purge_lazily, trim_heap, wipe_on_fork,
@@ -55,16 +64,11 @@ pub(crate) use imp::{arm_thread_exit, fence_other_threads, may_be_in_signal_hand
 pub(crate) use imp::{copy_held, count_resident, move_pages, renew};
 pub(crate) use mapping::{AddressRange, Mapping, map_guarded, map_zeroed, may_map_sparsely, reserve, round_up};
 pub(crate) use mapping::{TEST_PAGE_BYTES, page_bytes};
-pub(crate) use own_thread::OwnThread;
-pub(crate) use own_thread::Parking;
-#[cfg(all(target_os = "linux", target_env = "gnu", not(target_feature = "crt-static"), not(feature = "c-api")))]
-pub(crate) use pin::refer as refer_to_pin;
-#[cfg(unix)]
-pub(crate) use stderr::write_stderr;
+pub(crate) use own_thread::{OwnThread, Parking};
+pub(crate) use process::{process_generation, refer_to_pin};
 #[cfg(feature = "c-api")]
 pub(crate) use text::abort;
-pub(crate) use text::{Cut, warn};
-pub(crate) use text::{enter_sandbox, is_in_sandbox};
+pub(crate) use text::{Cut, enter_sandbox, is_in_sandbox, warn, write_stderr};
 #[cfg(all(thread_blocks, feature = "profile"))]
 pub(crate) use thread_block::{PROFILE_BLOCK_BYTES, profile_block};
 #[cfg(thread_blocks)]
@@ -89,10 +93,6 @@ pub(crate) fn signal_number(_text: &str) -> Option<i32> {
 pub(crate) fn on_signal(_number: i32, _run: fn()) -> bool {
     false
 }
-
-/// Does nothing: nothing unloads this code here.
-#[cfg(not(all(target_os = "linux", target_env = "gnu", not(target_feature = "crt-static"), not(feature = "c-api"))))]
-pub(crate) fn refer_to_pin() {}
 
 /// An error number of the operating system, as in `errno`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,9 +6,18 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::ffi::c_void;
 use std::ptr::NonNull;
 
-use super::{Errno, HostHugePages, Limits, NotMoved};
+pub(crate) use super::absent::{
+    copy_held, count_resident, host_huge_pages, max_mappings, missing_memory, move_pages, renew, trim_heap,
+};
+use super::{Errno, Limits};
 
-const UNSUPPORTED: Errno = Errno(0);
+/// The error of every call: there is no arena.
+pub(super) const UNSUPPORTED: Errno = Errno(0);
+
+absent!(
+    Err(UNSUPPORTED) => commit, extend, discard, advise_huge, forbid_huge, purge_lazily, prefault, populate, lock,
+    leave_out_of_dumps, wipe_on_fork
+);
 
 /// Whether the platform has pages that no access may touch.
 pub(super) const HAS_GUARDS: bool = false;
@@ -49,140 +58,12 @@ pub(super) unsafe fn unmap(at: *mut u8, len: usize) {
     }
 }
 
-/// Refused: this platform has no arena.
-///
-/// # Safety
-/// None is needed; the platforms share one signature.
-pub(crate) unsafe fn commit(_at: *mut u8, _len: usize) -> Result<(), Errno> {
-    Err(UNSUPPORTED)
-}
-
 /// Whether an [`AddressRange`](super::AddressRange) reserves its range: this platform has none.
 pub(super) const IS_RESERVED: bool = false;
 
 /// Refused: this platform has no arena.
 pub(super) fn try_place(_at: *mut u8, _len: usize) -> Result<(), Errno> {
     Err(UNSUPPORTED)
-}
-
-/// Refused: this platform has no arena.
-///
-/// # Safety
-/// None is needed; the platforms share one signature.
-pub(crate) unsafe fn extend(_at: *mut u8, _len: usize) -> Result<(), Errno> {
-    Err(UNSUPPORTED)
-}
-
-/// Refused: this platform has no arena.
-///
-/// # Safety
-/// None is needed; the platforms share one signature.
-pub(crate) unsafe fn discard(_at: *mut u8, _len: usize) -> Result<(), Errno> {
-    Err(UNSUPPORTED)
-}
-
-/// Refused: this platform has no arena.
-///
-/// # Safety
-/// None is needed; the platforms share one signature.
-pub(crate) unsafe fn advise_huge(_at: *mut u8, _len: usize) -> Result<(), Errno> {
-    Err(UNSUPPORTED)
-}
-
-/// Refused: this platform has no arena.
-///
-/// # Safety
-/// None is needed; the platforms share one signature.
-pub(crate) unsafe fn forbid_huge(_at: *mut u8, _len: usize) -> Result<(), Errno> {
-    Err(UNSUPPORTED)
-}
-
-/// Refused: this platform has no arena.
-///
-/// # Safety
-/// None is needed; the platforms share one signature.
-pub(crate) unsafe fn purge_lazily(_at: *mut u8, _len: usize) -> Result<(), Errno> {
-    Err(UNSUPPORTED)
-}
-
-/// Does nothing: only glibc can trim its heap.
-pub(crate) fn trim_heap() {}
-
-/// Refused: this platform has no arena.
-///
-/// # Safety
-/// None is needed; the platforms share one signature.
-pub(crate) unsafe fn prefault(_at: *mut u8, _len: usize) -> Result<(), Errno> {
-    Err(UNSUPPORTED)
-}
-
-/// Refused: this platform has no arena.
-///
-/// # Safety
-/// None is needed; the platforms share one signature.
-pub(crate) unsafe fn populate(_at: *mut u8, _len: usize) -> Result<(), Errno> {
-    Err(UNSUPPORTED)
-}
-
-/// Refused: this platform has no such call.
-///
-/// # Safety
-/// None is needed; the platforms share one signature.
-pub(crate) unsafe fn lock(_at: *mut u8, _len: usize) -> Result<(), Errno> {
-    Err(UNSUPPORTED)
-}
-
-/// Refused: this platform has no such call.
-///
-/// # Safety
-/// None is needed; the platforms share one signature.
-pub(crate) unsafe fn leave_out_of_dumps(_at: *mut u8, _len: usize) -> Result<(), Errno> {
-    Err(UNSUPPORTED)
-}
-
-/// Refused: this platform has no such call.
-///
-/// # Safety
-/// None is needed; the platforms share one signature.
-pub(crate) unsafe fn wipe_on_fork(_at: *mut u8, _len: usize) -> Result<(), Errno> {
-    Err(UNSUPPORTED)
-}
-
-/// Refused: this platform has no arena.
-///
-/// # Safety
-/// None is needed; the platforms share one signature.
-pub(crate) unsafe fn move_pages(_from: *mut u8, _to: *mut u8, _len: usize) -> Result<(), NotMoved> {
-    Err(UNSUPPORTED.into())
-}
-
-/// Refused: this platform has no arena.
-///
-/// # Safety
-/// None is needed; the platforms share one signature.
-pub(crate) unsafe fn renew(_at: *mut u8, _len: usize) -> Result<(), NotMoved> {
-    Err(UNSUPPORTED.into())
-}
-
-/// `false`: this platform does not tell what was touched.
-///
-/// # Safety
-/// None is needed; the platforms share one signature.
-pub(crate) unsafe fn copy_held(_from: *const u8, _to: *mut u8, _len: usize) -> bool {
-    false
-}
-
-/// Unknown here.
-pub(crate) fn max_mappings() -> Option<usize> {
-    None
-}
-
-/// Unknown on this platform.
-///
-/// # Safety
-/// None is needed; the platforms share one signature.
-pub(crate) unsafe fn count_resident(_at: *const u8, _len: usize) -> Option<usize> {
-    None
 }
 
 /// `None`: here, only the standard library tells when a thread ends.
@@ -220,11 +101,6 @@ pub(crate) fn limits() -> Limits {
     Limits { threads, memory_bytes: 0, is_memory_grouped: false }
 }
 
-/// This platform has no control groups.
-pub(crate) fn missing_memory(_spare_part: usize, _stall_percent: usize) -> usize {
-    0
-}
-
 /// Unknown on this platform.
 pub(crate) fn minor_faults() -> u64 {
     0
@@ -239,11 +115,6 @@ pub(crate) fn monotonic_ns() -> u64 {
 /// As [`monotonic_ns`].
 pub(crate) fn coarse_ns() -> u64 {
     monotonic_ns()
-}
-
-/// Unavailable on this platform.
-pub(crate) fn host_huge_pages() -> HostHugePages {
-    HostHugePages::Unavailable
 }
 
 /// Writes to standard error, and ignores errors.

@@ -27,7 +27,7 @@ mod unix {
     use std::ptr::null_mut;
 
     use super::STACK_BYTES;
-    use crate::os::Errno;
+    use crate::os::{Errno, Signals};
 
     /// See the module's documentation. Dropping it leaves the thread running.
     #[derive(Debug)]
@@ -44,13 +44,14 @@ mod unix {
         /// # Errors
         /// The system's, if it can't create a thread.
         pub(crate) fn start(run: fn()) -> Result<Self, Errno> {
-            let before = block_signals()?;
+            // A new thread inherits the mask of its creator.
+            let before = Signals::block();
             let started = match create(Some(STACK_BYTES), run) {
                 // A program with much thread-local memory needs a larger stack: that memory lies at its end.
                 Err(Errno(libc::EINVAL)) => create(None, run),
                 other => other,
             };
-            set_signals(&before);
+            before.restore();
             started
         }
 
@@ -105,23 +106,6 @@ mod unix {
     #[cfg(not(any(target_os = "linux", target_os = "android", target_vendor = "apple")))]
     fn name_this_thread() {
         let _ = NAME;
-    }
-
-    /// Blocks all signals in this thread, and returns the earlier mask. A new thread inherits the mask of its creator. (The C library
-    /// leaves its own signals out of every set. One of them carries setuid(2) to all threads.)
-    fn block_signals() -> Result<libc::sigset_t, Errno> {
-        let (mut all, mut before) = (MaybeUninit::uninit(), MaybeUninit::uninit());
-        // SAFETY: a place for a set.
-        unsafe { libc::sigfillset(all.as_mut_ptr()) };
-        // SAFETY: the set that was filled, and a place for another.
-        checked(unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr()) })?;
-        // SAFETY: `pthread_sigmask` wrote it.
-        Ok(unsafe { before.assume_init() })
-    }
-
-    fn set_signals(signals: &libc::sigset_t) {
-        // SAFETY: a set of `block_signals`.
-        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, signals, null_mut()) };
     }
 
     /// The pthread functions return an error number.

@@ -137,7 +137,8 @@ pub(crate) fn at_fork(_prepare: extern "C" fn(), _parent: extern "C" fn(), _chil
 pub(crate) struct Signals(libc::sigset_t);
 
 impl Signals {
-    /// Blocks all signals on this thread, and returns those that it blocked before.
+    /// Blocks all signals on this thread, and returns those that it blocked before. (The C library leaves its own signals out of every set.
+    /// One of them carries setuid(2) to all threads.)
     pub(crate) fn block() -> Self {
         // SAFETY: a set of signals is an array of bits, of which any value is valid. Both sets are places for one.
         unsafe {

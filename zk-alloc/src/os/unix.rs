@@ -3,8 +3,18 @@
 
 use std::ptr::{NonNull, null_mut};
 
+pub(crate) use super::absent::{
+    copy_held, count_resident, host_huge_pages, max_mappings, missing_memory, move_pages, renew, trim_heap,
+};
 use super::mapping::covered;
-use super::{Errno, HostHugePages, Limits, NotMoved};
+use super::{Errno, Limits};
+
+/// The error of a call that these systems lack, or have no advice in common for.
+pub(super) const UNSUPPORTED: Errno = Errno(libc::ENOTSUP);
+
+absent!(Err(UNSUPPORTED) => leave_out_of_dumps, wipe_on_fork, keep_on_fork);
+// Left out without an error: what serves does so without them, too.
+absent!(Ok(()) => prefault, advise_huge, forbid_huge);
 
 fn last_error() -> Errno {
     Errno(std::io::Error::last_os_error().raw_os_error().unwrap_or(0))
@@ -69,7 +79,7 @@ pub(super) const IS_RESERVED: bool = true;
 /// # Errors
 /// Always.
 pub(super) fn try_place(_at: *mut u8, _len: usize) -> Result<(), Errno> {
-    Err(Errno(libc::ENOTSUP))
+    Err(UNSUPPORTED)
 }
 
 /// As [`commit`], because the room is reserved.
@@ -135,9 +145,6 @@ pub(crate) unsafe fn purge_lazily(at: *mut u8, len: usize) -> Result<(), Errno> 
     checked(unsafe { libc::madvise(at.cast(), len, libc::MADV_FREE) })
 }
 
-/// Does nothing: only glibc can trim its heap.
-pub(crate) fn trim_heap() {}
-
 /// Prefaults the range, writable.
 ///
 /// # Safety
@@ -153,30 +160,6 @@ pub(crate) unsafe fn populate(at: *mut u8, len: usize) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Does nothing: these systems have no call that prefaults without disturbing writes of other threads.
-///
-/// # Safety
-/// None is needed; the platforms share one signature.
-pub(crate) unsafe fn prefault(_at: *mut u8, _len: usize) -> Result<(), Errno> {
-    Ok(())
-}
-
-/// Does nothing, which is no error: these systems have no such advice.
-///
-/// # Safety
-/// None is needed; the platforms share one signature.
-pub(crate) unsafe fn advise_huge(_at: *mut u8, _len: usize) -> Result<(), Errno> {
-    Ok(())
-}
-
-/// Does nothing, which is no error: these systems have no such advice.
-///
-/// # Safety
-/// None is needed; the platforms share one signature.
-pub(crate) unsafe fn forbid_huge(_at: *mut u8, _len: usize) -> Result<(), Errno> {
-    Ok(())
-}
-
 /// Faults the range in, and locks it in memory, so that it is never written to swap.
 ///
 /// # Safety
@@ -186,75 +169,9 @@ pub(crate) unsafe fn lock(at: *mut u8, len: usize) -> Result<(), Errno> {
     checked(unsafe { libc::mlock(at.cast(), len) })
 }
 
-/// Refused: these systems have no such advice in common.
-///
-/// # Safety
-/// None is needed; the platforms share one signature.
-pub(crate) unsafe fn leave_out_of_dumps(_at: *mut u8, _len: usize) -> Result<(), Errno> {
-    Err(Errno(libc::ENOTSUP))
-}
-
-/// Refused: these systems have no such advice in common.
-///
-/// # Safety
-/// None is needed; the platforms share one signature.
-pub(crate) unsafe fn wipe_on_fork(_at: *mut u8, _len: usize) -> Result<(), Errno> {
-    Err(Errno(libc::ENOTSUP))
-}
-
-/// Refused: these systems have no such advice in common.
-///
-/// # Safety
-/// None is needed; the platforms share one signature.
-pub(crate) unsafe fn keep_on_fork(_at: *mut u8, _len: usize) -> Result<(), Errno> {
-    Err(Errno(libc::ENOTSUP))
-}
-
-/// Refused: these systems have no such call.
-///
-/// # Safety
-/// None is needed; the platforms share one signature.
-pub(crate) unsafe fn move_pages(_from: *mut u8, _to: *mut u8, _len: usize) -> Result<(), NotMoved> {
-    Err(Errno(libc::ENOTSUP).into())
-}
-
-/// Refused: no pages move on these systems.
-///
-/// # Safety
-/// None is needed; the platforms share one signature.
-pub(crate) unsafe fn renew(_at: *mut u8, _len: usize) -> Result<(), NotMoved> {
-    Err(Errno(libc::ENOTSUP).into())
-}
-
-/// `false`: this platform does not tell what was touched.
-///
-/// # Safety
-/// None is needed; the platforms share one signature.
-pub(crate) unsafe fn copy_held(_from: *const u8, _to: *mut u8, _len: usize) -> bool {
-    false
-}
-
-/// Unknown here.
-pub(crate) fn max_mappings() -> Option<usize> {
-    None
-}
-
-/// Unknown: mincore(2) answers differently on each of these systems.
-///
-/// # Safety
-/// None is needed; the platforms share one signature.
-pub(crate) unsafe fn count_resident(_at: *const u8, _len: usize) -> Option<usize> {
-    None
-}
-
 /// The running processors, and the machine's memory.
 pub(crate) fn limits() -> Limits {
     Limits { threads: running_processors(), memory_bytes: memory_bytes(), is_memory_grouped: false }
-}
-
-/// This platform has no control groups.
-pub(crate) fn missing_memory(_spare_part: usize, _stall_percent: usize) -> usize {
-    0
 }
 
 fn running_processors() -> usize {
@@ -284,11 +201,6 @@ pub(crate) fn monotonic_ns() -> u64 {
 /// As [`monotonic_ns`]: these systems have no coarser clock in common.
 pub(crate) fn coarse_ns() -> u64 {
     monotonic_ns()
-}
-
-/// Unavailable: a program can't ask for huge pages here.
-pub(crate) fn host_huge_pages() -> HostHugePages {
-    HostHugePages::Unavailable
 }
 
 fn memory_bytes() -> usize {

@@ -1,9 +1,9 @@
-//! Facts about the host, read without allocating.
-#![allow(unsafe_code, reason = "asks for the time")]
+//! Facts about the host and the control groups of this process, read without allocating.
+#![allow(unsafe_code, reason = "asks for the time and the processors, and lays buffers over mapped memory")]
 
 use rustix::fs::{CWD, Mode, OFlags};
 
-use crate::os::{self, HostHugePages};
+use crate::os::{self, HostHugePages, Limits};
 
 /// The setting in `/sys/kernel/mm/transparent_hugepage/enabled`, and whether huge pages are costly.
 pub(crate) fn host_huge_pages() -> HostHugePages {
@@ -73,11 +73,179 @@ fn read_ns(clock: libc::clockid_t) -> u64 {
 }
 
 /// The beginning of a file, as much as the buffer holds; empty if it cannot be read.
-pub(super) fn read_small<'a>(path: &std::ffi::CStr, buffer: &'a mut [u8]) -> &'a str {
+fn read_small<'a>(path: &std::ffi::CStr, buffer: &'a mut [u8]) -> &'a str {
     let Ok(file) = rustix::fs::openat(CWD, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) else { return "" };
     // The kernel returns all of such a file in one read, if the buffer has room.
     let len = rustix::io::read(&file, &mut *buffer).unwrap_or(0);
     std::str::from_utf8(&buffer[..len]).unwrap_or("")
+}
+
+/// The limits of this process. The threads are limited by the processors that it may run on, and by its control groups. The memory is
+/// the smallest of the machine's and its control groups' limits.
+pub(crate) fn limits() -> Limits {
+    let info = rustix::system::sysinfo();
+    let machine_bytes = (info.totalram as usize).saturating_mul(info.mem_unit as usize);
+    let mut memory_bytes = machine_bytes;
+    let mut threads = allowed_processors().unwrap_or(usize::MAX);
+    with_groups(|groups, path| {
+        visit_groups(groups, "cpu", path, |mut group| {
+            threads = threads.min(group.granted_processors().unwrap_or(usize::MAX));
+        });
+        visit_groups(groups, "memory", path, |mut group| {
+            memory_bytes = memory_bytes.min(group.memory_limit().unwrap_or(usize::MAX));
+        });
+    });
+    let threads = if threads == usize::MAX { 1 } else { threads.max(1) };
+    Limits { threads, memory_bytes, is_memory_grouped: memory_bytes < machine_bytes }
+}
+
+/// The bytes that must be purged for each control group of the process to have a `spare_part`th of its limit left. The answer is 0 if each
+/// has that, and `usize::MAX` if threads of a group wait for memory in `stall_percent` of the time.
+pub(crate) fn missing_memory(spare_part: usize, stall_percent: usize) -> usize {
+    let mut missing = 0;
+    with_groups(|groups, room| {
+        let (path, stat) = room.split_at_mut(PATH_BYTES);
+        visit_groups(groups, "memory", path, |mut group| {
+            missing = missing.max(group.missing_memory(spare_part, stall_percent, stat).unwrap_or(0));
+        });
+    });
+    missing
+}
+
+/// Runs `work` on the text of `/proc/self/cgroup`, and on room for a path and for a group's statistics.
+fn with_groups(work: impl FnOnce(&str, &mut [u8])) {
+    with_room(GROUPS_BYTES + PATH_BYTES + STAT_BYTES, |room| {
+        let (groups, room) = room.split_at_mut(GROUPS_BYTES);
+        work(read_small(c"/proc/self/cgroup", groups), room);
+    });
+}
+
+/// Runs `work` on zeroed memory outside of the stack, which may be small. `None` if the system has no memory.
+fn with_room<R>(bytes: usize, work: impl FnOnce(&mut [u8]) -> R) -> Option<R> {
+    let room = os::map_zeroed(bytes).ok()?;
+    // SAFETY: a mapping of `bytes` zeroes, which only this reference reaches, and which is unmapped when this function ends.
+    Some(work(unsafe { std::slice::from_raw_parts_mut(room.start().as_ptr(), bytes) }))
+}
+
+/// The number of processors that this thread may run on.
+fn allowed_processors() -> Option<usize> {
+    // One bit for each processor that Linux can be built for.
+    let count = with_room(8192 / 8, |mask| {
+        let answered = super::keeping_errno(|| {
+            // SAFETY: a buffer of that length, aligned to a page.
+            unsafe { libc::sched_getaffinity(0, mask.len(), mask.as_mut_ptr().cast()) }
+        });
+        answered.map(|()| mask.iter().map(|byte| byte.count_ones() as usize).sum())
+    });
+    count?.ok().filter(|&count| count > 0)
+}
+
+/// A control group that this process is in.
+struct Group<'a> {
+    root: &'a str,
+    path: &'a str,
+    is_v2: bool,
+    /// Room for a file's path.
+    room: &'a mut [u8],
+}
+
+impl Group<'_> {
+    /// The number of processors whose time the group may use, rounded down; `None` if the group has no limit.
+    fn granted_processors(&mut self) -> Option<usize> {
+        let (mut first, mut second) = ([0; 64], [0; 64]);
+        let (quota, period) = if self.is_v2 {
+            // "max 100000" or "150000 100000".
+            self.read("cpu.max", &mut first).trim().split_once(' ')?
+        } else {
+            (self.read("cpu.cfs_quota_us", &mut first), self.read("cpu.cfs_period_us", &mut second))
+        };
+        // Without a limit, the quota is "max", or -1.
+        let quota = quota.trim().parse::<usize>().ok()?;
+        quota.checked_div(period.trim().parse().ok()?)
+    }
+
+    /// The memory that the group may use, in bytes; `None` if it has no limit.
+    fn memory_limit(&mut self) -> Option<usize> {
+        let files: &[&str] = if self.is_v2 { &["memory.max", "memory.high"] } else { &["memory.limit_in_bytes"] };
+        files.iter().filter_map(|file| self.read_number(file)).min()
+    }
+
+    /// See [`missing_memory`]. `stat` has room for the group's statistics.
+    fn missing_memory(&mut self, spare_part: usize, stall_percent: usize, stat: &mut [u8]) -> Option<usize> {
+        let limit = self.memory_limit()?;
+        let (used, files) = if self.is_v2 {
+            ("memory.current", "inactive_file ")
+        } else {
+            ("memory.usage_in_bytes", "total_inactive_file ")
+        };
+        let used = self.read_number(used)?;
+        // Version 1 does not tell.
+        let mut buffer = [0; 256];
+        let pressure = if self.is_v2 { self.read("memory.pressure", &mut buffer) } else { "" };
+        if stalled_percent(pressure).is_some_and(|percent| percent >= stall_percent) {
+            return Some(usize::MAX);
+        }
+        // The kernel drops cached files that were not used lately before it runs short.
+        let stat = self.read("memory.stat", stat);
+        let files = stat.lines().find_map(|line| line.strip_prefix(files)?.trim().parse().ok()).unwrap_or(0);
+        Some(used.saturating_sub(files).saturating_sub(limit - limit / spare_part))
+    }
+
+    /// Reads a number in one of the group's files; `None` if it holds no number.
+    fn read_number(&mut self, file: &str) -> Option<usize> {
+        let mut buffer = [0; 64];
+        self.read(file, &mut buffer).trim().parse().ok()
+    }
+
+    /// Reads the beginning of one of the group's files.
+    fn read<'b>(&mut self, file: &str, buffer: &'b mut [u8]) -> &'b str {
+        let mut len = 0;
+        for part in [self.root, self.path, "/", file, "\0"] {
+            let Some(place) = self.room.get_mut(len..len + part.len()) else { return "" };
+            place.copy_from_slice(part.as_bytes());
+            len += part.len();
+        }
+        std::ffi::CStr::from_bytes_until_nul(self.room).map_or("", |path| read_small(path, buffer))
+    }
+}
+
+/// The part of the last ten seconds in which threads waited for memory, in whole percent, by the text of `memory.pressure`.
+fn stalled_percent(pressure: &str) -> Option<usize> {
+    let waited = pressure.split_ascii_whitespace().nth(1)?.strip_prefix("avg10=")?;
+    waited.split('.').next()?.parse().ok()
+}
+
+/// The length of the part of `/proc/self/cgroup` that is read, of the longest path of a group, and of the part of its statistics that is
+/// read, in bytes.
+const GROUPS_BYTES: usize = 4096;
+const PATH_BYTES: usize = 1024;
+const STAT_BYTES: usize = 4096;
+
+/// Visits the groups of one controller that limit this process: its own group, and all groups above it up to the root.
+fn visit_groups(groups: &str, controller: &str, room: &mut [u8], mut visit: impl FnMut(Group<'_>)) {
+    for line in groups.lines() {
+        // "0::/path" is v2, "N:memory:/path" is v1.
+        let mut fields = line.splitn(3, ':');
+        let (Some(_), Some(controllers), Some(path)) = (fields.next(), fields.next(), fields.next()) else {
+            continue;
+        };
+        let (root, is_v2) = match controllers {
+            "" => ("/sys/fs/cgroup", true),
+            list if list.split(',').any(|name| name == controller) => match controller {
+                "memory" => ("/sys/fs/cgroup/memory", false),
+                _ => ("/sys/fs/cgroup/cpu", false),
+            },
+            _ => continue,
+        };
+        let mut path = path.trim_end_matches('/');
+        loop {
+            visit(Group { root, path, is_v2, room: &mut *room });
+            match path.rsplit_once('/') {
+                Some((parent, _)) => path = parent.trim_end_matches('/'),
+                None => break,
+            }
+        }
+    }
 }
 
 #[cfg(test)]
@@ -88,5 +256,24 @@ mod tests {
     fn free_memory_is_reported_where_the_order_is_a_number_from_zero_on() {
         assert!(["0\n", "5\n", "9\n", "10"].into_iter().all(reports));
         assert!(!["", "\n", "-1\n", "4294967295\n", "garbage"].into_iter().any(reports));
+    }
+
+    /// The standard library counts the same way, but allocates.
+    #[test]
+    fn threads_are_counted_as_the_standard_library_counts_them() {
+        assert_eq!(limits().threads, std::thread::available_parallelism().unwrap().get());
+    }
+
+    #[test]
+    fn stalls_are_those_of_some_threads_in_the_last_ten_seconds() {
+        let text =
+            "some avg10=12.34 avg60=50.00 avg300=70.00 total=9\nfull avg10=90.00 avg60=0.00 avg300=0.00 total=1\n";
+        assert_eq!(stalled_percent(text), Some(12));
+        assert_eq!(stalled_percent("some avg10=0.00 avg60=0.00 avg300=0.00 total=0\n"), Some(0));
+        assert!(
+            ["", "some", "some avg60=12.00", "full of nonsense"]
+                .into_iter()
+                .all(|text| stalled_percent(text).is_none())
+        );
     }
 }

@@ -2,19 +2,15 @@
 //! libc.
 #![allow(unsafe_code, reason = "mapping memory")]
 
-mod groups;
 mod host;
-mod moving;
-mod pagemap;
+mod pages;
 
 use std::ptr::{NonNull, null_mut};
 
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
 
-pub(crate) use groups::{limits, missing_memory};
-pub(crate) use host::{coarse_ns, host_huge_pages, max_mappings, minor_faults, monotonic_ns};
-pub(crate) use moving::{count_resident, move_pages, renew};
-pub(crate) use pagemap::copy_held;
+pub(crate) use host::{coarse_ns, host_huge_pages, limits, max_mappings, minor_faults, missing_memory, monotonic_ns};
+pub(crate) use pages::{copy_held, count_resident, move_pages, renew};
 
 use super::mapping::{covered, page_bytes};
 use super::{Errno, HostHugePages, is_in_sandbox};
@@ -307,8 +303,8 @@ pub(super) fn rehearse(huge_pages: HostHugePages) {
         let _ = unsafe { advise(at, len, advice) };
     }
     // SAFETY: two pages that nobody uses.
-    unsafe { moving::try_move(at) };
-    pagemap::rehearse();
+    unsafe { pages::try_move(at) };
+    pages::rehearse_copy();
     #[cfg(feature = "profile")]
     super::may_be_on_signal_stack();
 }
