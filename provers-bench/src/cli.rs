@@ -177,6 +177,12 @@ mod tests {
             ("prove-bench plonky3 --until-precise no", "'no'", "0.1% to 100%"),
             ("prove-bench plonky3 --max-time soon", "'soon'", "5m"),
             ("prove-bench plonky3 --round 3", "--round", "--round"),
+            ("prove-bench record plonky9", "plonky9", "plonky3"),
+            ("prove-bench record plonky3 --workloads sha", "sha", "poseidon2"),
+            ("prove-bench replay a.trace --allocators glibc,hoard", "hoard", "jemalloc"),
+            ("prove-bench replay a.trace --rounds 0", "0", "1..=1000"),
+            ("prove-bench profile plonky9", "plonky9", "plonky3"),
+            ("prove-bench profile plonky3 --mean 33m", "33m", "from 1 to"),
         ] {
             let message = mistake(line);
             assert!(message.contains(given) && message.contains(valid), "{line}: {message}");

@@ -100,17 +100,3 @@ fn in_words(time: Duration) -> String {
     let seconds = time.as_secs_f64().ceil() as u64;
     if seconds < 90 { format!("{seconds} s") } else { format!("{} min", seconds.div_ceil(60)) }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn time_left_follows_the_pace_so_far() {
-        assert_eq!(time_left(Duration::from_secs(10), 0, 8), None);
-        assert_eq!(time_left(Duration::from_secs(10), 2, 8), Some(Duration::from_secs(30)));
-        assert_eq!(time_left(Duration::from_secs(10), 8, 8), None);
-        assert_eq!(in_words(Duration::from_millis(29_200)), "30 s");
-        assert_eq!(in_words(Duration::from_secs(121)), "3 min");
-    }
-}

@@ -151,32 +151,3 @@ fn record_one(
     eprintln!("{} records, {} lost: {}", trace.records.len(), trace.header.lost, path.display());
     Ok(())
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::workloads::tests::PROVERS;
-
-    fn asked(line: &str) -> Result<Job, String> {
-        let matches = Command::new("prove-bench")
-            .subcommands(commands())
-            .try_get_matches_from(line.split_whitespace())
-            .map_err(|error| error.to_string())?;
-        let (name, matches) = matches.subcommand().unwrap();
-        job(PROVERS, name, matches).unwrap().map_err(|error| error.to_string())
-    }
-
-    #[test]
-    fn mistakes_name_what_is_valid() {
-        for (line, valid) in [
-            ("b replay a.trace --allocators glibc,hoard", "jemalloc"),
-            ("b replay a.trace --rounds 0", "1..=1000"),
-            ("b replay", "TRACE"),
-            ("b record plonky9", "plonky3"),
-            ("b record plonky3 --workloads sha", "poseidon2"),
-        ] {
-            let message = asked(line).expect_err(line);
-            assert!(message.contains(valid), "{line}: {message}");
-        }
-    }
-}
