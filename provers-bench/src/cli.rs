@@ -42,25 +42,14 @@ pub(crate) fn parse(
     match command(provers).try_get_matches_from(arguments) {
         Ok(matches) => {
             let (name, matches) = matches.subcommand().ok_or_else(|| no_prover(provers))?;
-            if let Some(job) = trace::job(provers, name, matches) {
-                return job.map(Asked::Trace);
-            }
-            if let Some(job) = report::job(name, matches) {
-                return job.map(Asked::Report);
-            }
-            if let Some(job) = check::job(provers, name, matches) {
-                return job.map(Asked::Check);
-            }
-            if let Some(job) = exec::job(name, matches) {
-                return job.map(Asked::Exec);
-            }
-            if let Some(job) = host::job(name, matches) {
-                return job.map(Asked::Host);
-            }
-            if let Some(job) = profile::job(provers, name, matches) {
-                return job.map(Asked::Profile);
-            }
-            run(provers, name, matches).map(Asked::Run)
+            let tool = None
+                .or_else(|| Some(trace::job(provers, name, matches)?.map(Asked::Trace)))
+                .or_else(|| Some(report::job(name, matches)?.map(Asked::Report)))
+                .or_else(|| Some(check::job(provers, name, matches)?.map(Asked::Check)))
+                .or_else(|| Some(exec::job(name, matches)?.map(Asked::Exec)))
+                .or_else(|| Some(host::job(name, matches)?.map(Asked::Host)))
+                .or_else(|| Some(profile::job(provers, name, matches)?.map(Asked::Profile)));
+            tool.unwrap_or_else(|| run(provers, name, matches).map(Asked::Run))
         }
         Err(error) => match error.kind() {
             ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => Ok(Asked::Text(error.render().to_string())),

@@ -3,8 +3,8 @@
 use super::libraries::{self, Named};
 use crate::plan::options::MeasuredArgs;
 use crate::plan::values::{seconds, whole};
-use crate::plan::{PRECISE_TIME, UsageError};
-use clap::{ArgMatches, Args, Command, FromArgMatches};
+use crate::plan::{self, PRECISE_TIME, UsageError};
+use clap::{ArgMatches, Args, Command};
 use regex::bytes::Regex;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -75,7 +75,7 @@ pub(crate) fn command() -> Command {
 /// The job that `matches` of the command `name` describe; `None` if that is another command.
 pub(crate) fn job(name: &str, matches: &ArgMatches) -> Option<Result<Job, UsageError>> {
     (name == NAME).then(|| {
-        let job = Job::from_arg_matches(matches).map_err(|error| UsageError::Other(error.to_string()))?;
+        let job: Job = plan::parsed(matches)?;
         if job.profile && !cfg!(feature = "profile") {
             let text = "this bench was built without its feature profile: `cargo prove-bench exec --profile -- COMMAND` builds it with it";
             return Err(UsageError::Other(text.into()));

@@ -17,10 +17,9 @@ use crate::report::{self, ProfilePage};
 use crate::run::new_folder;
 use crate::workloads::Prover;
 use anyhow::{Context, bail};
-use clap::{ArgMatches, Args, Command, FromArgMatches};
+use clap::{ArgMatches, Args, Command};
 use std::fs;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 const NAME: &str = "profile";
 
@@ -66,8 +65,7 @@ pub(crate) fn command() -> Command {
 }
 
 pub(crate) fn job(provers: &'static [Prover], name: &str, matches: &ArgMatches) -> Option<Result<Job, UsageError>> {
-    let other = |error: clap::Error| UsageError::Other(error.to_string().lines().next().unwrap_or_default().to_owned());
-    (name == NAME).then(|| ProfileArgs::from_arg_matches(matches).map_err(other).and_then(|args| wanted(provers, args)))
+    (name == NAME).then(|| wanted(provers, plan::parsed(matches)?))
 }
 
 fn mean_bytes(given: &str) -> Result<u64, String> {

@@ -21,7 +21,7 @@ use crate::plan::{self, Contestant, Size, SizedWorkload, UsageError};
 use crate::protocol::records;
 use crate::workloads::Prover;
 use anyhow::Context;
-use clap::{ArgMatches, Args, Command, FromArgMatches};
+use clap::{ArgMatches, Args, Command};
 use replay::ReplayArgs;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -80,23 +80,18 @@ pub(crate) fn commands() -> [Command; 2] {
 /// The job from the arguments `matches` of the command `name`; `None` if the command is none of these.
 pub(crate) fn job(provers: &'static [Prover], name: &str, matches: &ArgMatches) -> Option<Result<Job, UsageError>> {
     match name {
-        "record" => Some(parsed(matches).and_then(|args: RecordArgs| {
+        "record" => Some(plan::parsed(matches).and_then(|args: RecordArgs| {
             let prover = plan::find("prover", &args.prover, provers, |prover| prover.name)?;
             let size = args.log_rows.map_or(Size::Own, Size::LogRows);
             let workloads = plan::workloads(prover, &args.workloads, size)?;
             Ok(Job::Record(prover, workloads, args))
         })),
-        "replay" => Some(parsed(matches).and_then(|args: ReplayArgs| {
+        "replay" => Some(plan::parsed(matches).and_then(|args: ReplayArgs| {
             let contestants = plan::contestants(&args.allocators)?;
             Ok(Job::Replay(contestants, args))
         })),
         _ => None,
     }
-}
-
-fn parsed<T: FromArgMatches>(matches: &ArgMatches) -> Result<T, UsageError> {
-    let first_line = |error: clap::Error| error.to_string().lines().next().unwrap_or_default().to_owned();
-    T::from_arg_matches(matches).map_err(|error| UsageError::Other(first_line(error)))
 }
 
 /// Runs a command. Returns the text for stdout, and whether a part of the command failed.
