@@ -166,6 +166,8 @@ mod tests {
             ("prove-bench plonky3 --until-precise no", "'no'", "0.1% to 100%"),
             ("prove-bench plonky3 --max-time soon", "'soon'", "5m"),
             ("prove-bench plonky3 --round 3", "--round", "--round"),
+            ("prove-bench exec --allocators hoard -- true", "hoard", "jemalloc-tuned"),
+            ("prove-bench exec --library a/b=/proc/self/exe -- true", "a/b", "NAME=PATH"),
             ("prove-bench record plonky9", "plonky9", "plonky3"),
             ("prove-bench record plonky3 --workloads sha", "sha", "poseidon2"),
             ("prove-bench replay a.trace --allocators glibc,hoard", "hoard", "jemalloc"),

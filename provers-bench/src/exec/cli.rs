@@ -105,13 +105,4 @@ mod tests {
         }
         assert!(asked("exec --rounds 3").unwrap_err().contains("COMMAND"));
     }
-
-    #[test]
-    fn mistakes_name_what_is_valid() {
-        assert!(asked("exec --allocators hoard -- true").unwrap_err().contains("jemalloc-tuned"));
-        let unclosed = asked("exec --each ( -- true").unwrap_err();
-        assert!(unclosed.lines().next().unwrap().contains("unclosed group"), "{unclosed}");
-        assert!(asked("exec --library no=/such/file.so -- true").unwrap_err().contains("no file /such/file.so"));
-        assert!(asked("exec --library a/b=/proc/self/exe -- true").unwrap_err().contains("NAME=PATH"));
-    }
 }
