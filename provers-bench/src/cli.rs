@@ -42,25 +42,14 @@ pub(crate) fn parse(
     match command(provers).try_get_matches_from(arguments) {
         Ok(matches) => {
             let (name, matches) = matches.subcommand().ok_or_else(|| no_prover(provers))?;
-            if let Some(job) = trace::job(provers, name, matches) {
-                return job.map(Asked::Trace);
-            }
-            if let Some(job) = report::job(name, matches) {
-                return job.map(Asked::Report);
-            }
-            if let Some(job) = compare::job(provers, name, matches) {
-                return job.map(Asked::Compare);
-            }
-            if let Some(job) = exec::job(name, matches) {
-                return job.map(Asked::Exec);
-            }
-            if let Some(job) = host::job(name, matches) {
-                return job.map(Asked::Host);
-            }
-            if let Some(job) = profile::job(provers, name, matches) {
-                return job.map(Asked::Profile);
-            }
-            run(provers, name, matches).map(Asked::Run)
+            let tool = None
+                .or_else(|| Some(trace::job(provers, name, matches)?.map(Asked::Trace)))
+                .or_else(|| Some(report::job(name, matches)?.map(Asked::Report)))
+                .or_else(|| Some(compare::job(provers, name, matches)?.map(Asked::Compare)))
+                .or_else(|| Some(exec::job(name, matches)?.map(Asked::Exec)))
+                .or_else(|| Some(host::job(name, matches)?.map(Asked::Host)))
+                .or_else(|| Some(profile::job(provers, name, matches)?.map(Asked::Profile)));
+            tool.unwrap_or_else(|| run(provers, name, matches).map(Asked::Run))
         }
         Err(error) => match error.kind() {
             ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => Ok(Asked::Text(error.render().to_string())),
@@ -177,6 +166,14 @@ mod tests {
             ("prove-bench plonky3 --until-precise no", "'no'", "0.1% to 100%"),
             ("prove-bench plonky3 --max-time soon", "'soon'", "5m"),
             ("prove-bench plonky3 --round 3", "--round", "--round"),
+            ("prove-bench exec --allocators hoard -- true", "hoard", "jemalloc-tuned"),
+            ("prove-bench exec --library a/b=/proc/self/exe -- true", "a/b", "NAME=PATH"),
+            ("prove-bench record plonky9", "plonky9", "plonky3"),
+            ("prove-bench record plonky3 --workloads sha", "sha", "poseidon2"),
+            ("prove-bench replay a.trace --allocators glibc,hoard", "hoard", "jemalloc"),
+            ("prove-bench replay a.trace --rounds 0", "0", "1..=1000"),
+            ("prove-bench profile plonky9", "plonky9", "plonky3"),
+            ("prove-bench profile plonky3 --mean 33m", "33m", "from 1 to"),
         ] {
             let message = mistake(line);
             assert!(message.contains(given) && message.contains(valid), "{line}: {message}");

@@ -84,36 +84,24 @@ impl Arm {
     }
 }
 
-/// A condition that every proof of an arm must meet.
+/// A condition that every proof of an arm must meet: a counter of the allocator grew during the proof, or a gauge was
+/// above zero after it.
 #[derive(Clone, Copy, Debug)]
-pub enum Condition {
-    /// The allocator's counter grew during the proof.
-    Grows {
-        /// The counter's name in the arm's binary.
-        counter: &'static str,
-        /// The explanation if the counter did not grow.
-        otherwise: &'static str,
-    },
-    /// The allocator's gauge was above zero after the proof.
-    Positive {
-        /// The gauge's name in the arm's binary.
-        gauge: &'static str,
-        /// The explanation if the gauge is zero.
-        otherwise: &'static str,
-    },
+pub struct Condition {
+    /// The name of the counter or gauge in the arm's binary.
+    pub figure: &'static str,
+    /// The explanation if the figure is zero.
+    pub otherwise: &'static str,
 }
 
 impl Condition {
     /// Why `sample` breaks the condition; `None` if it holds.
     pub(crate) fn broken_by(&self, sample: &Sample) -> Option<String> {
-        let (name, otherwise, value, zero) = match self {
-            Self::Grows { counter, otherwise } => (counter, otherwise, sample.counters.get(*counter), "did not grow"),
-            Self::Positive { gauge, otherwise } => (gauge, otherwise, sample.gauges.get(*gauge), "is 0"),
-        };
-        match value {
-            Some(0) => Some(format!("{otherwise} ({name} {zero})")),
+        let Self { figure, otherwise } = self;
+        match sample.counters.get(*figure).or_else(|| sample.gauges.get(*figure)) {
+            Some(0) => Some(format!("{otherwise} ({figure} is 0)")),
             Some(_) => None,
-            None => Some(format!("the allocator does not report {name}")),
+            None => Some(format!("the allocator does not report {figure}")),
         }
     }
 }
@@ -167,16 +155,13 @@ const JEMALLOC_RETAINS: &str = "thp:always,metadata_thp:auto,retain:true,dirty_d
 const CACHE_BYTES: &str = "TCMALLOC_MAX_PER_CPU_CACHE_SIZE";
 const SAMPLING_BYTES: &str = "TCMALLOC_PROFILE_SAMPLING_INTERVAL";
 
-const ARENA_SERVES: Condition =
-    Condition::Grows { counter: "arena_allocations", otherwise: "the arena served nothing" };
+const ARENA_SERVES: Condition = Condition { figure: "arena_allocations", otherwise: "the arena served nothing" };
 /// zk-alloc asks the kernel for huge pages, and continues if it gets none.
-const IN_HUGE_PAGES: Condition = Condition::Positive {
-    gauge: "large_folio_bytes",
-    otherwise: "its setting did not take: nothing lies in huge pages",
-};
+const IN_HUGE_PAGES: Condition =
+    Condition { figure: "large_folio_bytes", otherwise: "its setting did not take: nothing lies in huge pages" };
 #[cfg(feature = "profile")]
 const IS_SAMPLED: Condition =
-    Condition::Positive { gauge: "is_sampled", otherwise: "its setting did not take: no call sites were sampled" };
+    Condition { figure: "is_sampled", otherwise: "its setting did not take: no call sites were sampled" };
 
 /// All arms of this workspace, in the order of tables.
 pub const ARMS: &[Arm] = &[

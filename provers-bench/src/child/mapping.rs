@@ -1,8 +1,9 @@
 //! Memory that the harness maps for itself, because the recorded or measured allocator must not serve it.
-#![allow(unsafe_code, reason = "maps memory that must not be allocated")]
+#![allow(unsafe_code, reason = "fills memory that must not be allocated")]
 
 use anyhow::Context;
-use std::io;
+use memmap2::MmapOptions;
+use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 
 /// The alignment of every mapping.
@@ -10,14 +11,9 @@ const PAGE_BYTES: usize = 4096;
 
 /// Zeroed memory that is never unmapped. Only written pages take memory.
 pub(crate) fn zeroed(bytes: usize) -> anyhow::Result<NonNull<u8>> {
-    let (access, kind) =
-        (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE);
-    // SAFETY: a new private mapping at an address that the kernel chooses touches nothing that exists.
-    let at = unsafe { libc::mmap(std::ptr::null_mut(), bytes.max(1), access, kind, -1, 0) };
-    if at == libc::MAP_FAILED {
-        return Err(io::Error::last_os_error()).with_context(|| format!("cannot map {bytes} bytes for the harness"));
-    }
-    NonNull::new(at.cast()).context("the kernel mapped address 0")
+    let map = MmapOptions::new().len(bytes.max(1)).no_reserve_swap().map_anon();
+    let mut map = ManuallyDrop::new(map.with_context(|| format!("cannot map {bytes} bytes for the harness"))?);
+    NonNull::new(map.as_mut_ptr()).context("the kernel mapped address 0")
 }
 
 /// A table of `len` values that is never unmapped. Each value comes from `next`. The whole table is resident from now

@@ -3,8 +3,8 @@
 use super::libraries::{self, Named};
 use crate::plan::options::MeasuredArgs;
 use crate::plan::values::{seconds, whole};
-use crate::plan::{PRECISE_TIME, UsageError};
-use clap::{ArgMatches, Args, Command, FromArgMatches};
+use crate::plan::{self, PRECISE_TIME, UsageError};
+use clap::{ArgMatches, Args, Command};
 use regex::bytes::Regex;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -75,7 +75,7 @@ pub(crate) fn command() -> Command {
 /// The job that `matches` of the command `name` describe; `None` if that is another command.
 pub(crate) fn job(name: &str, matches: &ArgMatches) -> Option<Result<Job, UsageError>> {
     (name == NAME).then(|| {
-        let job = Job::from_arg_matches(matches).map_err(|error| UsageError::Other(error.to_string()))?;
+        let job: Job = plan::parsed(matches)?;
         if job.profile && !cfg!(feature = "profile") {
             let text = "this bench was built without its feature profile: `cargo prove-bench exec --profile -- COMMAND` builds it with it";
             return Err(UsageError::Other(text.into()));
@@ -104,14 +104,5 @@ mod tests {
             assert_eq!((job.rounds, job.measured.json), (3, false));
         }
         assert!(asked("exec --rounds 3").unwrap_err().contains("COMMAND"));
-    }
-
-    #[test]
-    fn mistakes_name_what_is_valid() {
-        assert!(asked("exec --allocators hoard -- true").unwrap_err().contains("jemalloc-tuned"));
-        let unclosed = asked("exec --each ( -- true").unwrap_err();
-        assert!(unclosed.lines().next().unwrap().contains("unclosed group"), "{unclosed}");
-        assert!(asked("exec --library no=/such/file.so -- true").unwrap_err().contains("no file /such/file.so"));
-        assert!(asked("exec --library a/b=/proc/self/exe -- true").unwrap_err().contains("NAME=PATH"));
     }
 }

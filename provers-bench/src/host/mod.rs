@@ -5,9 +5,9 @@ mod facts;
 mod touch;
 
 use crate::machine::memory;
-use crate::plan::UsageError;
 use crate::plan::values::whole;
-use clap::{ArgMatches, Args, Command, FromArgMatches};
+use crate::plan::{self, UsageError};
+use clap::{ArgMatches, Args, Command};
 use comfy_table::presets::UTF8_FULL_CONDENSED;
 use comfy_table::{CellAlignment, ContentArrangement, Table};
 use facts::Host;
@@ -35,7 +35,7 @@ pub(crate) fn command() -> Command {
 }
 
 pub(crate) fn job(name: &str, matches: &ArgMatches) -> Option<Result<Job, UsageError>> {
-    (name == NAME).then(|| Job::from_arg_matches(matches).map_err(|error| UsageError::Other(error.to_string())))
+    (name == NAME).then(|| plan::parsed(matches))
 }
 
 /// Measures, and returns the text to print.

@@ -1,10 +1,9 @@
 //! Measures the first touch of memory, and page faults on several threads at once.
-#![allow(unsafe_code, reason = "maps memory and touches it")]
 
 use crate::machine::memory;
 use anyhow::{Context, ensure};
-use std::io;
-use std::ptr::{self, NonNull};
+use memmap2::{Advice, MmapMut};
+use std::hint::black_box;
 use std::sync::Barrier;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -50,7 +49,7 @@ pub(super) fn first_touch(pages: Pages, bytes: usize, idle: Duration) -> anyhow:
 
 /// The time of one first touch, and the share of the memory in huge pages.
 fn touched(pages: Pages, bytes: usize) -> anyhow::Result<(Duration, f64)> {
-    let mapping = Mapping::new(bytes, pages)?;
+    let mut mapping = Mapping::new(bytes, pages)?;
     let huge_before = memory::huge_page_bytes().unwrap_or(0);
     let began = Instant::now();
     mapping.touch(pages)?;
@@ -68,7 +67,7 @@ pub(super) fn faults_a_second(threads: usize, bytes: usize) -> anyhow::Result<f6
 }
 
 fn rate(threads: usize, each: usize) -> anyhow::Result<f64> {
-    let mappings = (0..threads).map(|_| Mapping::new(each, Pages::Small)).collect::<anyhow::Result<Vec<_>>>()?;
+    let mut mappings = (0..threads).map(|_| Mapping::new(each, Pages::Small)).collect::<anyhow::Result<Vec<_>>>()?;
     let start = Barrier::new(threads + 1);
     let took = thread::scope(|scope| {
         let touch = |mapping| {
@@ -78,7 +77,7 @@ fn rate(threads: usize, each: usize) -> anyhow::Result<f64> {
                 Mapping::touch(mapping, Pages::Small)
             })
         };
-        let touching: Vec<_> = mappings.iter().map(touch).collect();
+        let touching: Vec<_> = mappings.iter_mut().map(touch).collect();
         start.wait();
         let began = Instant::now();
         let done: Vec<_> = touching.into_iter().map(|thread| thread.join().expect("it does not panic")).collect();
@@ -89,58 +88,37 @@ fn rate(threads: usize, each: usize) -> anyhow::Result<f64> {
 
 /// Private memory that nothing has touched, on a boundary of 2 MiB.
 struct Mapping {
-    mapped: NonNull<u8>,
-    mapped_bytes: usize,
-    start: NonNull<u8>,
+    map: MmapMut,
+    start: usize,
     bytes: usize,
 }
-
-// SAFETY: the mapping owns its memory.
-unsafe impl Sync for Mapping {}
 
 impl Mapping {
     fn new(bytes: usize, pages: Pages) -> anyhow::Result<Self> {
         ensure!(bytes > 0 && bytes.is_multiple_of(HUGE_BYTES), "{bytes} bytes are no whole number of huge pages");
         let mapped_bytes = bytes + HUGE_BYTES;
-        let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-        // SAFETY: maps new memory, at a place that the kernel chooses.
-        let at = unsafe { libc::mmap(ptr::null_mut(), mapped_bytes, protection, flags, -1, 0) };
-        ensure!(at != libc::MAP_FAILED, "cannot map {mapped_bytes} bytes: {}", io::Error::last_os_error());
-        let mapped = NonNull::new(at.cast::<u8>()).context("memory at address 0")?;
-        let skipped = mapped.addr().get().next_multiple_of(HUGE_BYTES) - mapped.addr().get();
-        // SAFETY: less than a huge page, by which the mapping is longer.
-        let start = unsafe { mapped.add(skipped) };
-        let mapping = Self { mapped, mapped_bytes, start, bytes };
+        let map = MmapMut::map_anon(mapped_bytes).with_context(|| format!("cannot map {mapped_bytes} bytes"))?;
+        let address = map.as_ptr().addr();
+        let start = address.next_multiple_of(HUGE_BYTES) - address;
         // A kernel without huge pages refuses both, and has small pages anyway.
-        let advice = if pages == Pages::Huge { libc::MADV_HUGEPAGE } else { libc::MADV_NOHUGEPAGE };
-        let _ = mapping.advise(0, bytes, advice);
-        Ok(mapping)
+        let _ =
+            map.advise_range(if pages == Pages::Huge { Advice::HugePage } else { Advice::NoHugePage }, start, bytes);
+        Ok(Self { map, start, bytes })
     }
 
-    fn touch(&self, pages: Pages) -> anyhow::Result<()> {
+    fn touch(&mut self, pages: Pages) -> anyhow::Result<()> {
+        let end = self.start + self.bytes;
         if pages == Pages::Populated {
-            return (0..self.bytes).step_by(HUGE_BYTES).try_for_each(|from| {
-                self.advise(from, HUGE_BYTES, libc::MADV_POPULATE_WRITE).context("MADV_POPULATE_WRITE needs Linux 5.14")
+            return (self.start..end).step_by(HUGE_BYTES).try_for_each(|from| {
+                let populated = self.map.advise_range(Advice::PopulateWrite, from, HUGE_BYTES);
+                populated.context("MADV_POPULATE_WRITE needs Linux 5.14")
             });
         }
-        for from in (0..self.bytes).step_by(PAGE_BYTES) {
-            // SAFETY: within the mapping, which only one thread touches. Volatile, because nothing reads it.
-            unsafe { self.start.add(from).write_volatile(1) };
+        for from in (self.start..end).step_by(PAGE_BYTES) {
+            // Nothing reads it, and the write must stay.
+            *black_box(&mut self.map[from]) = 1;
         }
         Ok(())
-    }
-
-    fn advise(&self, from: usize, bytes: usize, advice: libc::c_int) -> io::Result<()> {
-        // SAFETY: a part of the mapping; none of these pieces of advice changes contents.
-        let done = unsafe { libc::madvise(self.start.as_ptr().wrapping_add(from).cast(), bytes, advice) };
-        if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
-    }
-}
-
-impl Drop for Mapping {
-    fn drop(&mut self) {
-        // SAFETY: the mapping made above, which nobody uses any more.
-        unsafe { libc::munmap(self.mapped.as_ptr().cast(), self.mapped_bytes) };
     }
 }
 

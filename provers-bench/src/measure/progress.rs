@@ -3,62 +3,43 @@
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::{IsTerminal, stderr};
-use std::time::{Duration, Instant};
 
-/// Progress over a whole run, counted in proofs.
-pub(crate) struct Progress {
-    bar: Option<ProgressBar>,
-    /// Number of proofs, or of runs of a command, that are planned.
-    proofs: u64,
-    done: u64,
-    since: Instant,
-}
+/// Progress over a whole run, counted in proofs or in runs of a command. The bar is hidden without a terminal.
+pub(crate) struct Progress(ProgressBar);
 
 impl Progress {
     /// Expects `proofs` proofs, or other timed items that are called `noun`.
     pub(crate) fn new(proofs: u64, noun: &str) -> Self {
-        let bar = stderr().is_terminal().then(|| {
-            let bar = ProgressBar::with_draw_target(Some(proofs), ProgressDrawTarget::stderr());
-            let style = ProgressStyle::with_template(&format!("{{bar:16}} {{pos}}/{{len}} {noun}s  {{wide_msg}}"));
-            bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
-        });
-        Self { bar, proofs, done: 0, since: Instant::now() }
+        let is_shown = stderr().is_terminal();
+        let target = if is_shown { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
+        let style = ProgressStyle::with_template(&format!("{{bar:16}} {{pos}}/{{len}} {noun}s  {{wide_msg}}"));
+        let style = style.unwrap_or_else(|_| ProgressStyle::default_bar());
+        Self(ProgressBar::with_draw_target(Some(proofs), target).with_style(style))
     }
 
     /// A proof begins.
     pub(crate) fn proving(&self, what: &str, arm: &str) {
-        if let Some(bar) = &self.bar {
-            bar.set_message(format!("{what}: {arm}{}", self.left()));
-        }
+        self.0.set_message(format!("{what}: {arm}{}", self.left()));
     }
 
     /// A proof ended.
     pub(crate) fn proved(&mut self) {
-        self.done += 1;
-        if let Some(bar) = &self.bar {
-            bar.inc(1);
-        }
+        self.0.inc(1);
     }
 
     /// `proofs` proofs will not be made.
     pub(crate) fn expect_fewer(&mut self, proofs: u64) {
-        self.proofs -= proofs.min(self.proofs - self.done);
-        if let Some(bar) = &self.bar {
-            bar.set_length(self.proofs);
-        }
+        self.0.dec_length(proofs.min(self.open()));
     }
 
     /// `proofs` more proofs will be made.
     pub(crate) fn expect_more(&mut self, proofs: u64) {
-        self.proofs += proofs;
-        if let Some(bar) = &self.bar {
-            bar.set_length(self.proofs);
-        }
+        self.0.inc_length(proofs);
     }
 
     /// A round ended; `times` lists its times.
     pub(crate) fn round_done(&self, what: &str, times: &str) {
-        if self.bar.is_none() {
+        if self.0.is_hidden() {
             eprintln!("{what}: {times}{}", self.left());
         }
     }
@@ -70,47 +51,30 @@ impl Progress {
 
     /// Hides the bar while `write` writes to the terminal.
     pub(crate) fn aside<R>(&self, write: impl FnOnce() -> R) -> R {
-        match &self.bar {
-            Some(bar) => bar.suspend(write),
-            None => write(),
-        }
+        self.0.suspend(write)
     }
 
     /// The run is over.
     pub(crate) fn finish(&self) {
-        if let Some(bar) = &self.bar {
-            bar.finish_and_clear();
-        }
+        self.0.finish_and_clear();
     }
 
+    /// Proofs that are still to be made.
+    fn open(&self) -> u64 {
+        self.0.length().unwrap_or(0).saturating_sub(self.0.position())
+    }
+
+    /// The time left at the average pace so far; empty before the first proof and after the last.
     fn left(&self) -> String {
-        match time_left(self.since.elapsed(), self.done, self.proofs) {
-            Some(left) => format!(", about {} left", in_words(left)),
-            None => String::new(),
+        let (done, open) = (self.0.position(), self.open());
+        if done == 0 || open == 0 {
+            return String::new();
         }
-    }
-}
-
-/// The time left at the average pace so far; `None` before the first proof and after the last.
-fn time_left(elapsed: Duration, done: u64, proofs: u64) -> Option<Duration> {
-    (done > 0 && done < proofs).then(|| elapsed.mul_f64((proofs - done) as f64 / done as f64))
-}
-
-fn in_words(time: Duration) -> String {
-    let seconds = time.as_secs_f64().ceil() as u64;
-    if seconds < 90 { format!("{seconds} s") } else { format!("{} min", seconds.div_ceil(60)) }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn time_left_follows_the_pace_so_far() {
-        assert_eq!(time_left(Duration::from_secs(10), 0, 8), None);
-        assert_eq!(time_left(Duration::from_secs(10), 2, 8), Some(Duration::from_secs(30)));
-        assert_eq!(time_left(Duration::from_secs(10), 8, 8), None);
-        assert_eq!(in_words(Duration::from_millis(29_200)), "30 s");
-        assert_eq!(in_words(Duration::from_secs(121)), "3 min");
+        let seconds = (self.0.elapsed().as_secs_f64() * open as f64 / done as f64).ceil() as u64;
+        if seconds < 90 {
+            format!(", about {seconds} s left")
+        } else {
+            format!(", about {} min left", seconds.div_ceil(60))
+        }
     }
 }

@@ -96,11 +96,4 @@ mod tests {
         assert!(shorter.is_sorted_by_key(|(at, _)| *at));
         assert_eq!(highest(&seen, 5000).count(), 1000);
     }
-
-    #[test]
-    fn a_process_that_is_gone_ends_the_watch() {
-        let mut child = process::Command::new("true").spawn().unwrap();
-        child.wait().unwrap();
-        assert_eq!(RssWatch::start(child.id()).stop(), []);
-    }
 }

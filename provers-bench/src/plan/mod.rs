@@ -7,6 +7,7 @@ use crate::arms::{self, ARMS, Arm, BASELINE, SETS, tuned};
 use crate::results::record::Sweep;
 use crate::together::Concurrent;
 use crate::workloads::{Prover, WorkloadSpec};
+use clap::{ArgMatches, FromArgMatches};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -179,14 +180,10 @@ pub(crate) enum UsageError {
     Other(String),
 }
 
-/// Looks every name up in `known`.
-pub(crate) fn find_all<T>(
-    kind: &'static str,
-    given: &[String],
-    known: &'static [T],
-    name: impl Fn(&T) -> &'static str,
-) -> Result<Vec<&'static T>, UsageError> {
-    given.iter().map(|given| find(kind, given, known, &name)).collect()
+/// The options of a command, as clap matched them.
+pub(crate) fn parsed<T: FromArgMatches>(matches: &ArgMatches) -> Result<T, UsageError> {
+    let first_line = |error: clap::Error| error.to_string().lines().next().unwrap_or_default().to_owned();
+    T::from_arg_matches(matches).map_err(|error| UsageError::Other(first_line(error)))
 }
 
 /// Looks one name up in `known`.
@@ -209,9 +206,12 @@ pub(crate) fn workloads(
     names: &[String],
     size: Size,
 ) -> Result<Vec<SizedWorkload>, UsageError> {
-    let specs = match names {
+    let specs: Vec<_> = match names {
         [] => prover.workloads.iter().collect(),
-        names => find_all("workload", names, prover.workloads, |spec| spec.name)?,
+        names => {
+            let found = names.iter().map(|name| find("workload", name, prover.workloads, |spec| spec.name));
+            found.collect::<Result<_, _>>()?
+        }
     };
     let sized = |spec: &'static WorkloadSpec| {
         let given = match size {

@@ -156,7 +156,7 @@ fn own_or(log_rows: Option<u32>) -> Size {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::{PRECISE_TIME, Plan, Point};
+    use crate::plan::{Plan, Point};
     use crate::workloads::{WorkloadSpec, tests::PROVERS};
     use clap::{Command, FromArgMatches};
 
@@ -183,21 +183,6 @@ mod tests {
         let sizes: Vec<_> = plan.points.iter().map(|Point { workload: w, .. }| (w.spec.name, w.log_rows)).collect();
         assert_eq!(sizes, [("poseidon2", 13), ("keccak", 12), ("whir", 20)]);
         assert_eq!((plan.rounds, plan.processes(plan.points[0].workload.spec), plan.contestants.len()), (6, 4, 3));
-    }
-
-    #[test]
-    fn options_reach_the_plan() {
-        let plan = plan_of(
-            "plonky3 --log-rows 12 --rounds 4 --allocators zk-alloc,glibc --threads 3 \
-             --workloads keccak --seed 9 --timeout 5 --processes 2 --until-precise 3% --json",
-        );
-        let Point { workload, threads } = plan.points[0];
-        assert_eq!((plan.rounds, threads, plan.seed, plan.json), (4, 3, 9, true));
-        assert_eq!(plan.timeout, Some(Duration::from_secs(5)));
-        assert_eq!((workload.spec.name, workload.log_rows), ("keccak", 12));
-        assert_eq!(plan.contestants[1].label, "glibc");
-        assert_eq!((plan.processes(workload.spec), plan.precision), (2, Some(0.03)));
-        assert_eq!(plan.max_time, Some(PRECISE_TIME), "precision may be out of reach");
     }
 
     /// A set-up that takes minutes must run less often than one that takes milliseconds.

@@ -21,7 +21,7 @@ use crate::plan::{self, Contestant, Size, SizedWorkload, UsageError};
 use crate::protocol::records;
 use crate::workloads::Prover;
 use anyhow::Context;
-use clap::{ArgMatches, Args, Command, FromArgMatches};
+use clap::{ArgMatches, Args, Command};
 use replay::ReplayArgs;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -80,23 +80,18 @@ pub(crate) fn commands() -> [Command; 2] {
 /// The job from the arguments `matches` of the command `name`; `None` if the command is none of these.
 pub(crate) fn job(provers: &'static [Prover], name: &str, matches: &ArgMatches) -> Option<Result<Job, UsageError>> {
     match name {
-        "record" => Some(parsed(matches).and_then(|args: RecordArgs| {
+        "record" => Some(plan::parsed(matches).and_then(|args: RecordArgs| {
             let prover = plan::find("prover", &args.prover, provers, |prover| prover.name)?;
             let size = args.log_rows.map_or(Size::Own, Size::LogRows);
             let workloads = plan::workloads(prover, &args.workloads, size)?;
             Ok(Job::Record(prover, workloads, args))
         })),
-        "replay" => Some(parsed(matches).and_then(|args: ReplayArgs| {
+        "replay" => Some(plan::parsed(matches).and_then(|args: ReplayArgs| {
             let contestants = plan::contestants(&args.allocators)?;
             Ok(Job::Replay(contestants, args))
         })),
         _ => None,
     }
-}
-
-fn parsed<T: FromArgMatches>(matches: &ArgMatches) -> Result<T, UsageError> {
-    let first_line = |error: clap::Error| error.to_string().lines().next().unwrap_or_default().to_owned();
-    T::from_arg_matches(matches).map_err(|error| UsageError::Other(first_line(error)))
 }
 
 /// Runs a command. Returns the text for stdout, and whether a part of the command failed.
@@ -150,33 +145,4 @@ fn record_one(
     let trace = records::read(path)?;
     eprintln!("{} records, {} lost: {}", trace.records.len(), trace.header.lost, path.display());
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::workloads::tests::PROVERS;
-
-    fn asked(line: &str) -> Result<Job, String> {
-        let matches = Command::new("prove-bench")
-            .subcommands(commands())
-            .try_get_matches_from(line.split_whitespace())
-            .map_err(|error| error.to_string())?;
-        let (name, matches) = matches.subcommand().unwrap();
-        job(PROVERS, name, matches).unwrap().map_err(|error| error.to_string())
-    }
-
-    #[test]
-    fn mistakes_name_what_is_valid() {
-        for (line, valid) in [
-            ("b replay a.trace --allocators glibc,hoard", "jemalloc"),
-            ("b replay a.trace --rounds 0", "1..=1000"),
-            ("b replay", "TRACE"),
-            ("b record plonky9", "plonky3"),
-            ("b record plonky3 --workloads sha", "poseidon2"),
-        ] {
-            let message = asked(line).expect_err(line);
-            assert!(message.contains(valid), "{line}: {message}");
-        }
-    }
 }

@@ -2,11 +2,11 @@
 #![allow(unsafe_code, reason = "shares memory with the kernel")]
 
 use super::records::SAMPLE_TYPE;
+use memmap2::{MmapOptions, MmapRaw};
 use nix::unistd::{SysconfVar, sysconf};
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd};
-use std::ptr::NonNull;
+use std::os::fd::FromRawFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Pages of a buffer, without the first, which describes it. The system lets each user lock this much for each processor.
@@ -50,14 +50,11 @@ const CLOSE_ON_EXEC: libc::c_ulong = 1 << 3;
 const FLAGS: u64 = 1 | 1 << 1 | 1 << 5 | 1 << 6 | 1 << 8 | 1 << 12 | 1 << 21 | 1 << 23;
 
 pub(super) struct Ring {
+    map: MmapRaw,
+    page_bytes: usize,
     /// Closed after the buffer is unmapped.
     _event: File,
-    at: NonNull<u8>,
-    page_bytes: usize,
 }
-
-// SAFETY: the mapping belongs to this value, and only its methods use it.
-unsafe impl Send for Ring {}
 
 impl Ring {
     /// Samples each `period`th page fault on a processor, of the programs that the calling thread starts.
@@ -89,14 +86,8 @@ impl Ring {
         // SAFETY: the call returned this descriptor, and nobody else has it.
         let event = unsafe { File::from_raw_fd(event as libc::c_int) };
         let page_bytes = sysconf(SysconfVar::PAGE_SIZE)?.and_then(|bytes| usize::try_from(bytes).ok()).unwrap_or(4096);
-        let (access, length) = (libc::PROT_READ | libc::PROT_WRITE, (1 + PAGES) * page_bytes);
-        // SAFETY: maps the event's buffer where the system chooses.
-        let at = unsafe { libc::mmap(std::ptr::null_mut(), length, access, libc::MAP_SHARED, event.as_raw_fd(), 0) };
-        if at == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        let at = NonNull::new(at.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
-        Ok(Self { _event: event, at, page_bytes })
+        let map = MmapOptions::new().len((1 + PAGES) * page_bytes).map_raw(&event)?;
+        Ok(Self { map, page_bytes, _event: event })
     }
 
     /// Calls `f` with each record since the last call.
@@ -122,7 +113,7 @@ impl Ring {
 
     fn end(&self, offset: usize) -> &AtomicU64 {
         // SAFETY: both lie in the first page, aligned, and the kernel accesses them whole.
-        unsafe { self.at.add(offset).cast::<AtomicU64>().as_ref() }
+        unsafe { &*self.map.as_ptr().add(offset).cast::<AtomicU64>() }
     }
 
     /// Copies `bytes` from a position of the records. They may go on at the start of the buffer.
@@ -132,14 +123,7 @@ impl Ring {
         into.extend((0..bytes).map(|index| {
             let offset = (from as usize + index) % length;
             // SAFETY: it lies in the buffer, and the kernel writes nothing between the two ends.
-            unsafe { self.at.add(self.page_bytes + offset).read() }
+            unsafe { self.map.as_ptr().add(self.page_bytes + offset).read() }
         }));
-    }
-}
-
-impl Drop for Ring {
-    fn drop(&mut self) {
-        // SAFETY: the mapping is this value's, and nothing refers to it any more.
-        unsafe { libc::munmap(self.at.as_ptr().cast(), (1 + PAGES) * self.page_bytes) };
     }
 }
