@@ -27,11 +27,14 @@ impl Mapping {
         self.len
     }
 
-    /// The same mapping, left out of core files if the system can do that. A debugger's core file otherwise has every page of a
-    /// mapping, touched or not.
-    pub(crate) fn out_of_dumps(self) -> Self {
-        // SAFETY: one mapping, which is ours.
+    /// The same mapping, for a table of the arena's own that is touched here and there. It stays in small pages, also where the host makes
+    /// huge ones unasked. If the system can do that, core files leave it out. A debugger's core file otherwise has every page of a mapping,
+    /// touched or not.
+    pub(crate) fn for_table(self) -> Self {
+        // SAFETY: one mapping, which is ours; its contents stay.
         let _ = unsafe { imp::leave_out_of_dumps(self.start.as_ptr(), self.len) };
+        // SAFETY: as above.
+        let _ = unsafe { imp::forbid_huge(self.start.as_ptr(), self.len) };
         self
     }
 }

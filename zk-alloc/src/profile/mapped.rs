@@ -35,7 +35,7 @@ impl<T: AllZero> Mapped<T> {
         if self.get().is_some() {
             return Ok(());
         }
-        let mapping = os::map_zeroed(os::round_up(size_of::<T>(), os::page_bytes())?)?.out_of_dumps();
+        let mapping = os::map_zeroed(os::round_up(size_of::<T>(), os::page_bytes())?)?.for_table();
         let table = mapping.start().as_ptr().cast();
         // Another thread may have been faster. Then this mapping is dropped.
         if self.0.compare_exchange(null_mut(), table, Ordering::AcqRel, Ordering::Relaxed).is_ok() {

@@ -324,7 +324,7 @@ impl CacheStorage {
         if !cache.blocks().load(Ordering::Relaxed).is_null() {
             return true;
         }
-        let Ok(mapping) = os::map_zeroed(STORAGE_BYTES) else { return false };
+        let Ok(mapping) = os::map_zeroed(STORAGE_BYTES).map(os::Mapping::for_table) else { return false };
         cache.blocks().store(mapping.start().as_ptr().cast(), Ordering::Relaxed);
         // As the cache, for ever.
         std::mem::forget(mapping);

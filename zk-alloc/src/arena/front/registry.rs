@@ -55,7 +55,7 @@ fn has_memory(index: usize) -> bool {
     if !place.load(Ordering::Relaxed).is_null() {
         return true;
     }
-    let Ok(mapping) = os::map_zeroed(CHUNK * size_of::<Cache>()) else { return false };
+    let Ok(mapping) = os::map_zeroed(CHUNK * size_of::<Cache>()).map(os::Mapping::for_table) else { return false };
     let caches = mapping.start().as_ptr().cast();
     // Another thread may be faster. Then this mapping goes again.
     if place.compare_exchange(std::ptr::null_mut(), caches, Ordering::AcqRel, Ordering::Relaxed).is_ok() {

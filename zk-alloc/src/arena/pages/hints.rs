@@ -269,7 +269,7 @@ impl<T: Zeroed> Table<T> {
     /// The system's error, if it grants no memory.
     #[cfg(not(loom))]
     pub(crate) fn new(len: usize) -> Result<Self, Errno> {
-        let mapping = os::map_zeroed(align_up((len * size_of::<T>()).max(1), HUGE_PAGE_BYTES))?.out_of_dumps();
+        let mapping = os::map_zeroed(align_up((len * size_of::<T>()).max(1), HUGE_PAGE_BYTES))?.for_table();
         // SAFETY: the mapping is long enough, aligned to a page, zeroed, and reached through nothing else. It is unmapped
         // when the table is dropped, which happens only before anybody else saw it (`Arena::build` fails).
         let entries = unsafe { std::slice::from_raw_parts(mapping.start().cast::<T>().as_ptr(), len) };
@@ -282,7 +282,7 @@ impl<T: Zeroed> Table<T> {
     /// The system's error, if it grants no address space.
     #[cfg(not(loom))]
     pub(crate) fn reserve(len: usize) -> Result<Self, Errno> {
-        let mapping = os::reserve(align_up((len * size_of::<T>()).max(1), HUGE_PAGE_BYTES))?.out_of_dumps();
+        let mapping = os::reserve(align_up((len * size_of::<T>()).max(1), HUGE_PAGE_BYTES))?.for_table();
         // SAFETY: as in `new`; no entry is read before it is committed, and it is zero then.
         let entries = unsafe { std::slice::from_raw_parts(mapping.start().cast::<T>().as_ptr(), len) };
         Ok(Self { entries, mapping })

@@ -63,7 +63,7 @@ impl Found {
         let block_words = BLOCK_BITMAPS * Bitmap::words_for(blocks) + blocks;
         let words = |spec: &ZoneSpec| BITMAPS * Bitmap::words_for(span / spec.page_bytes) + block_words;
         let words: usize = specs.iter().map(words).sum();
-        let words = os::map_zeroed(align_up(words * size_of::<u64>(), os::HUGE_PAGE_BYTES))?.out_of_dumps();
+        let words = os::map_zeroed(align_up(words * size_of::<u64>(), os::HUGE_PAGE_BYTES))?.for_table();
         Ok(Self { span, range, words })
     }
 }
