@@ -183,9 +183,8 @@ fn ratio(arm: &ArmResult, other: &ArmResult, seed: u64, figure: fn(&Sample) -> u
 mod tests {
     use super::*;
     use crate::report::tests::workload_of;
-    use crate::results::record::Outcome;
-    use crate::results::record::Timed;
     use crate::results::record::tests::arm;
+    use crate::results::record::{Outcome, Timed};
 
     /// An arm of ten runs: its label, shares of 100 ms and of 90 ms of CPU time, its peak in MB, and the scatter of its
     /// runs' times.

@@ -231,15 +231,6 @@ impl Timed {
         }
     }
 
-    /// The samples that decide the verdict.
-    pub(crate) fn warm(self) -> &'static str {
-        match self {
-            Self::Proofs | Self::Slots => "warm proofs",
-            Self::Runs => "runs",
-            Self::Intervals => "warm intervals",
-        }
-    }
-
     /// Whether the samples come from a command and not from a prover.
     pub(crate) fn is_of_command(self) -> bool {
         matches!(self, Self::Runs | Self::Intervals)
