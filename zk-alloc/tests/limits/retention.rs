@@ -87,6 +87,25 @@ fn follow_the_policy() {
     assert!(release() < BUFFER_BYTES && escaped.iter().all(|&byte| byte == 1), "what is alive stays");
 }
 
+/// Two pauses that were longer than a second and than the phase after them say that the next pause is long, too.
+#[test]
+fn memory_goes_before_long_pauses_and_stays_over_short_ones() {
+    let (short, long) = (Duration::ZERO, Duration::from_millis(1_100));
+    let stays = |pauses: &[Duration]| -> Vec<bool> {
+        let after = |&pause: &Duration| {
+            std::thread::sleep(pause);
+            use_a_buffer();
+            stats().resident_bytes >= BUFFER_BYTES
+        };
+        pauses.iter().map(after).collect()
+    };
+    in_its_own_process(&[], || {
+        assert_eq!(stays(&[short, short, long, short, long]), [true; 5]);
+        assert_eq!(stays(&[long, short]), [false, true]);
+    });
+    in_its_own_process(&[("ZK_ALLOC_RETAIN_BYTES", "1G")], || assert_eq!(stays(&[short, long, long]), [true; 3]));
+}
+
 /// How often the background thread went to sleep.
 fn sleeps_of_the_thread() -> u64 {
     let [ours] = &ours()[..] else { panic!("{:?}", ours()) };

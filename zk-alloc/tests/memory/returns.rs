@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use crate::support::blocks::{Block, KIB, MIB, RESIDENT, cost, keep_every};
 use crate::support::limits::without_more_memory;
 use crate::support::{Numbers, assert_patterned, in_its_own_process, patterned, rss_bytes};
-use zk_alloc::{Retain, phase, release, set_retain, start_background_thread, stats};
+use zk_alloc::{Phase, Retain, phase, release, set_retain, start_background_thread, stats};
 
 /// The kernel maps whole pages, so a block of up to a page costs one.
 const PAGE_BYTES: usize = 4 << 10;
@@ -213,6 +213,46 @@ fn a_request_purges_in_proportion_to_its_size() {
             assert!(stats().retained_bytes() <= 50 * MIB, "round {round}: {}", stats());
         }
         assert!(most_purged > 150 * MIB as u64, "the requests purged only {most_purged} bytes");
+    });
+}
+
+/// A small request, now and then. A program that makes more of them is busy, and keeps its memory.
+fn small_request(numbers: &mut Numbers) {
+    as_one_request(100, || drop(Block::written(&RESIDENT, 100 + numbers.below(2_000))));
+    thread::sleep(Duration::from_millis(1));
+}
+
+/// Requests go on with a purge that a tick began. They stop when a phase opens, which may need the memory, or when the program asks to keep
+/// it.
+#[test]
+fn a_purge_that_requests_go_on_with_ends_when_its_reason_does() {
+    let stops: [(&str, fn() -> Option<Phase>); 2] = [
+        ("a phase opens", || Some(Phase::new())),
+        ("the policy changes", || {
+            set_retain(Retain::Always);
+            None
+        }),
+    ];
+    in_its_own_process(&[], || {
+        let mut numbers = Numbers::new(3);
+        for (reason, stop) in stops {
+            set_retain(Retain::For(Duration::from_millis(100)));
+            let blocks: Vec<_> = (0..600).map(|_| Block::written(&RESIDENT, MIB)).collect();
+            drop(blocks);
+            let deadline = Instant::now() + Duration::from_secs(30);
+            let before = stats().purged_bytes;
+            while stats().purged_bytes == before {
+                assert!(Instant::now() < deadline, "no purge began: {}", stats());
+                small_request(&mut numbers);
+            }
+            assert!(stats().retained_bytes() > 300 * MIB, "{reason}: the purge is over already, {}", stats());
+            let phase = stop();
+            let before = stats().purged_bytes;
+            (0..500).for_each(|_| small_request(&mut numbers));
+            assert_eq!(stats().purged_bytes, before, "{reason}");
+            drop(phase);
+            release();
+        }
     });
 }
 
