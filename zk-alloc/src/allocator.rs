@@ -9,7 +9,7 @@ use std::ptr::{NonNull, copy_nonoverlapping, null_mut};
 use crate::arena::{self, Contents, Context, Unserved};
 use crate::config::{self, Settings};
 use crate::phase::{self, Participants};
-use crate::{background, counters, limit, observe, open_phases, os, retain, tuning};
+use crate::{background, counters, escape, limit, observe, open_phases, os, retain, tuning};
 
 /// An allocator for provers. While a [phase](crate::phase()) is open, the arena serves requests. Outside of phases, and where the
 /// arena can't serve, a backing allocator does: [`System`], unless the program gives another.
@@ -247,7 +247,7 @@ impl<A: GlobalAlloc> ZkAllocator<A> {
     fn try_arena(&self, layout: Layout, contents: Contents) -> Result<NonNull<u8>, Unserved> {
         let threshold = config::threshold();
         let is_below = layout.size() < threshold && (threshold != config::UNKNOWN || self.is_below_when_first(layout));
-        if is_below || !self.is_active() {
+        if is_below || !self.is_active() || escape::is_own_request() {
             // The arena ticks on its slow paths, and none of them runs between phases.
             arena::tick();
             return Err(Unserved::BackingServes);

@@ -131,6 +131,12 @@ pub(crate) fn is_on() -> bool {
     observe::is_told(Observer::Escapes)
 }
 
+/// Whether this request is one of the tracing itself. The backing allocator serves its large ones, so that they do not count as escaped.
+#[inline(always)]
+pub(crate) fn is_own_request() -> bool {
+    is_on() && INSIDE.try_with(Cell::get).unwrap_or(false)
+}
+
 #[cold]
 pub(crate) fn allocated(at: usize, bytes: usize) {
     untraced(|| {

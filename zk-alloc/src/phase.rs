@@ -237,6 +237,8 @@ pub fn end_phase() {
 /// For `ZK_ALLOC_TRACE_ESCAPED=1`. Bypasses the standard library's lock of standard error.
 #[cold]
 fn print_escaped() {
+    /// The places that are printed. The rest is summed.
+    const MAX_SHOWN: usize = 20;
     let places = escape::escaped();
     let bytes: usize = places.iter().map(|place| place.bytes).sum();
     os::warn(format_args!("{bytes} bytes outlive their phase, from {} places", places.len()));
@@ -244,7 +246,12 @@ fn print_escaped() {
     if missed > 0 {
         os::warn(format_args!("{missed} allocations and frees were not traced; this report is incomplete"));
     }
-    for place in places {
+    let (shown, rest) = places.split_at(places.len().min(MAX_SHOWN));
+    for place in shown {
         os::write_stderr(format!("{place}\n").as_bytes());
+    }
+    if !rest.is_empty() {
+        let bytes: usize = rest.iter().map(|place| place.bytes).sum();
+        os::warn(format_args!("{bytes} bytes more, from {} other places", rest.len()));
     }
 }

@@ -6,7 +6,7 @@ use std::panic::catch_unwind;
 #[cfg(target_os = "linux")]
 use crate::support::forks::in_a_fork;
 use crate::support::{child, in_its_own_process, patterned};
-use zk_alloc::{Escaped, escaped, phase, trace_escaped};
+use zk_alloc::{Escaped, Phase, escaped, phase, trace_escaped};
 
 #[inline(never)]
 fn make_what_stays() -> Vec<u8> {
@@ -42,6 +42,21 @@ fn the_report_names_the_place_of_each_allocation_that_outlives_its_phase() {
 
         drop(kept);
         assert_eq!(bytes(&escaped()), bytes(&places) - (6 << 20), "freed after its phase, it is gone from the list");
+        trace_escaped(false);
+    });
+}
+
+/// The table of live allocations takes some MiB here, and lives on when the phase ends.
+#[test]
+fn the_memory_of_the_tracing_itself_does_not_count_as_escaped() {
+    in_its_own_process(&[], || {
+        trace_escaped(true);
+        let phase = Phase::new();
+        let mut kept: Vec<Box<u64>> = Vec::with_capacity(50_000);
+        kept.extend((0..50_000).map(|number| black_box(Box::new(number))));
+        drop(kept);
+        let escaped_bytes = phase.report().escaped_bytes;
+        assert!(escaped_bytes < 1 << 20, "{escaped_bytes}");
         trace_escaped(false);
     });
 }
