@@ -120,7 +120,29 @@ pub mod glibc {
 
         /// glibc does not report its tunables and silently rejects bad values. So this tests its behaviour instead.
         pub(super) fn setting(name: &str) -> Option<String> {
-            (name == "retains 256 MiB").then(|| retention().into())
+            match name {
+                "retains 256 MiB" => Some(retention().into()),
+                "asks for huge pages" => Some(if asks_for_huge_pages() { "yes" } else { "no" }.into()),
+                _ => None,
+            }
+        }
+
+        /// Whether the kernel got the advice to use huge pages (`hg` in smaps) for a large block that is never touched.
+        fn asks_for_huge_pages() -> bool {
+            // SAFETY: the block is freed once, and nobody reads it.
+            let at = std::hint::black_box(unsafe { libc::malloc(PROBE_BYTES) });
+            let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap_or_default();
+            // SAFETY: allocated above.
+            unsafe { libc::free(at) };
+            let mut is_of_block = false;
+            smaps.lines().any(|line| {
+                let range = line.split(' ').next().and_then(|range| range.split_once('-'));
+                let number = |text| usize::from_str_radix(text, 16).ok();
+                if let Some((Some(start), Some(end))) = range.map(|(start, end)| (number(start), number(end))) {
+                    is_of_block = (start..end).contains(&at.addr());
+                }
+                is_of_block && line.starts_with("VmFlags:") && line.contains(" hg")
+            })
         }
 
         /// Tests whether glibc retains a large block that is freed. The block is never touched, so it costs no memory.
@@ -171,7 +193,7 @@ pub mod jemalloc {
         let key = format!("{name}\0");
         let key = key.as_bytes();
         match name {
-            "opt.retain" | "opt.background_thread" => {
+            "opt.retain" | "opt.background_thread" | "opt.hpa" => {
                 // SAFETY: the key ends in a zero, and the value is a `bool` (jemalloc(3)).
                 Some(unsafe { raw::read::<bool>(key) }.ok()?.to_string())
             }

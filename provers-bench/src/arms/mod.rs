@@ -146,6 +146,8 @@ const GLIBC_RETAINS: (&str, &str) = (
     "GLIBC_TUNABLES",
     "glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=1099511627776:glibc.malloc.top_pad=67108864",
 );
+/// Makes glibc ask for huge pages (`MADV_HUGEPAGE`) for its heap and for large requests.
+const GLIBC_HUGE: (&str, &str) = ("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1");
 /// Makes jemalloc purge nothing and ask for huge pages.
 const JEMALLOC_RETAINS: &str = "thp:always,metadata_thp:auto,retain:true,dirty_decay_ms:-1,muzzy_decay_ms:-1";
 
@@ -168,6 +170,14 @@ pub const ARMS: &[Arm] = &[
     GLIBC,
     Arm { name: "glibc-tuned", environment: &[GLIBC_RETAINS], confirms: &[("retains 256 MiB", "yes")], ..GLIBC }
         .preloads(Library::None, &[GLIBC_RETAINS]),
+    Arm {
+        name: "glibc-hugetlb",
+        environment: &[GLIBC_HUGE],
+        confirms: &[("asks for huge pages", "yes")],
+        known_to_fail: Some("glibc gives this advice only where transparent huge pages are set to madvise"),
+        ..GLIBC
+    }
+    .preloads(Library::None, &[GLIBC_HUGE]),
     JEMALLOC,
     Arm {
         name: "jemalloc-tuned",
@@ -223,6 +233,13 @@ pub const ARMS: &[Arm] = &[
         preload: None,
         ..JEMALLOC
     },
+    Arm {
+        name: "jemalloc-hpa",
+        environment: &[("_RJEM_MALLOC_CONF", "hpa:true")],
+        confirms: &[("opt.hpa", "true")],
+        ..JEMALLOC
+    }
+    .preloads(JEMALLOC_LIBRARY, &[("MALLOC_CONF", "hpa:true")]),
     // The lowest memory use that jemalloc offers: it purges freed pages at once.
     Arm {
         name: "jemalloc-decay-0",

@@ -1,3 +1,3 @@
-//! The arms `glibc` and `glibc-tuned`: the system allocator.
+//! The arms `glibc`, `glibc-tuned` and `glibc-hugetlb`: the system allocator.
 
 provers_bench::arm!(glibc, node::PROVERS);
