@@ -93,7 +93,7 @@ fn two_real_runs_are_compared_arm_by_arm() {
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     let row = text.lines().find(|line| line.contains(" warm time ")).expect("a row for the arm of both");
     assert_eq!(row.matches('[').count(), 2, "{text}");
-    assert!(text.contains("| zk-alloc "), "{text}");
+    assert!(text.contains(" zk-alloc |"), "{text}");
     assert!(text.contains("- seed: A 1, B 2") && text.contains("- jemalloc: not in B"), "{text}");
 }
 
