@@ -82,7 +82,8 @@ fn runs_reuse_the_memory_of_slabs() {
         phase(|| {
             drop(blocks(room_of_slabs_bytes() + 24 * MIB));
             let (fresh, _) = fresh_bytes(|| run(16 * MIB));
-            assert_eq!(fresh, 0);
+            // A slab stays where the thread caches blocks of it.
+            assert!(fresh <= 256 << 10, "{fresh} bytes were fresh");
         })
     });
 }
