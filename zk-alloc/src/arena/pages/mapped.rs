@@ -65,13 +65,13 @@ impl Moved {
 
     /// The edges inside of a run, counted from its start.
     pub(crate) fn inner_edges(&self, start: usize, n: usize) -> impl Iterator<Item = usize> {
-        let edges = if is_any() { n.saturating_sub(1) } else { 0 };
+        let edges = if is_any_moved() { n.saturating_sub(1) } else { 0 };
         self.edges.set_runs(start + 1, edges).flat_map(|(first, len)| first..first + len).map(move |page| page - start)
     }
 
     /// Whether a fresh mapping for a run would leave no more mappings than there are. (In the midst of a moved mapping, it would.)
     pub(crate) fn is_better_renewed(&self, start: usize, n: usize) -> bool {
-        if !is_any() || self.pages.count(start, n) == 0 {
+        if !is_any_moved() || self.pages.count(start, n) == 0 {
             return false;
         }
         let edges = self.edges.count(start, (n + 1).min(self.edges.len() - start));
@@ -80,7 +80,7 @@ impl Moved {
 
     /// The highest run of moved pages in `within` that are not in `used`, as `(start, length)`; `None` if there is none.
     pub(crate) fn last_free(&self, used: Bitmap<'static>, within: Range<usize>) -> Option<(usize, usize)> {
-        if is_any() { self.pages.last_run_without(used, within.start, within.end, usize::MAX) } else { None }
+        self.pages.last_run_without(used, within.start, within.end, usize::MAX)
     }
 
     /// Whether a run that is freed is purged at once, because there are so many moved mappings.
@@ -116,7 +116,8 @@ impl Moved {
     }
 }
 
-fn is_any() -> bool {
+/// Whether moved mappings are left anywhere.
+pub(crate) fn is_any_moved() -> bool {
     EDGES.load(Ordering::Relaxed) > 0
 }
 

@@ -847,7 +847,7 @@ impl Zone {
     pub(crate) fn trim(&self, allowance: &mut Allowance, how: Purge) -> usize {
         let resident = self.residency.resident_bits();
         let top = self.mapped_end();
-        let begun = Some(self.trimmed_to.swap(0, Ordering::Relaxed)).filter(|&page| page > 0 && page < top);
+        let begun = take_place(&self.trimmed_to, top);
         let (mut gone, mut end, mut lowest) = (0, begun.unwrap_or(top), 0);
         let mut is_around = begun.is_none();
         while !allowance.is_spent() {
@@ -900,9 +900,12 @@ impl Zone {
     /// Replaces the mappings that moves left, and of which all free pages were purged, as far as that is done within some system calls.
     /// The next call continues below.
     fn renew_purged(&self, allowance: &mut Allowance) {
+        // Nearly no process moves pages. Without this, a request would pay for a search of the whole zone that reads nothing.
+        if !mapped::is_any_moved() {
+            return;
+        }
         let top = self.mapped_end();
-        let mut end =
-            Some(self.renewed_to.swap(0, Ordering::Relaxed)).filter(|&page| page > 0 && page < top).unwrap_or(top);
+        let mut end = take_place(&self.renewed_to, top).unwrap_or(top);
         for _ in 0..tuning::renewed_at_once() {
             if allowance.is_spent() {
                 break;
@@ -1020,6 +1023,11 @@ impl Zone {
         }
         calls
     }
+}
+
+/// Takes the page below which a search of pages below `top` continues; `None` if it begins at the top.
+fn take_place(place: &AtomicUsize, top: usize) -> Option<usize> {
+    Some(place.swap(0, Ordering::Relaxed)).filter(|&page| page > 0 && page < top)
 }
 
 /// Withholding free memory from a forked child.
