@@ -262,8 +262,7 @@ fn a_search_for_short_aligned_runs_looks_at_a_bounded_number_of_words() {
     zone.release(0, PAGES);
     for (n, align) in [(1, 8), (2, 8), (7, 16), (1, 512)] {
         let most = (0..10_000).map(|_| steps_of(|| zone.claim_first_fit(0, n, align, 0).expect("room")).0).max();
-        // The first search of the index also clears up the hints that the searches of the bitmap left.
-        assert!(most <= Some(2 * MAX_STEPS), "{most:?} words for {n} pages at {align}");
+        assert!(most <= Some(MAX_STEPS), "{most:?} words for {n} pages at {align}");
     }
 }
 
