@@ -16,7 +16,7 @@ const BUILT_HERE: &str = "This library is built for this machine's processor and
 /// equal runs differ by a few percent. Memory limits are set in coarser steps.
 const MIN_MEMORY_CHANGE: f64 = 0.05;
 
-/// The advice on `workload`. `seed` is the run's.
+/// The advice on `workload`, from a run with this `seed`.
 pub(super) fn of(
     workload: &WorkloadResult,
     seed: u64,

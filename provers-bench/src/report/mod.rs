@@ -21,10 +21,10 @@ pub(crate) use profile::{FaultsPage, faults_page};
 pub(crate) use profile::{ProfilePage, profile_page, profile_picture};
 pub(crate) use text::{Style, curves, drawn, inert, section, with_advice};
 
-use crate::plan::UsageError;
+use crate::plan::{self, UsageError};
 use crate::results::record::Run;
 use anyhow::{Context, bail};
-use clap::{ArgMatches, Args, Command, FromArgMatches};
+use clap::{ArgMatches, Args, Command};
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -76,8 +76,7 @@ pub(crate) fn job(name: &str, matches: &ArgMatches) -> Option<Result<Job, UsageE
         }
         _ => Ok(job),
     };
-    let other = |error: clap::Error| UsageError::Other(error.to_string());
-    (name == "report").then(|| Job::from_arg_matches(matches).map_err(other).and_then(checked))
+    (name == "report").then(|| plan::parsed(matches).and_then(checked))
 }
 
 /// Creates the folder of a new run under `parent`. Its name is the start in UTC and the prover, with a number if two

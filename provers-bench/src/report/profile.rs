@@ -157,7 +157,7 @@ fn against(before: &Profile, after: &Profile) -> Markup {
     }
 }
 
-/// Live and resident memory over time, above the spans. What is resident beyond live is retained or cached.
+/// Live and resident memory over time, above the spans. The difference is retained or cached memory.
 fn timeline(profile: &Profile) -> Chart {
     let area = |label: &str, bytes: fn(&Level) -> u64| {
         area(label, label, profile.levels.iter().map(|level| (level.at_ns, bytes(level))))

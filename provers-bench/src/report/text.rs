@@ -9,7 +9,7 @@ use crate::together::Concurrent;
 use comfy_table::presets::{ASCII_MARKDOWN, UTF8_FULL_CONDENSED};
 use comfy_table::{CellAlignment, ContentArrangement, Table};
 
-/// What a reader must know to read a table.
+/// The legend of a table.
 pub(super) const LEGEND: &str = "Ratios are to the baseline's figure of the same round: the median of the rounds, with its 95% confidence interval (CI). \
     Faster or slower: the whole interval lies on one side of 1. On a busy machine trust the ratios: times of different rounds do not compare. \
     These figures are of one machine on one day. docs/benchmarking.md has the columns, the method and its limits.";
@@ -116,7 +116,7 @@ fn ended(workload: &WorkloadResult) -> Option<String> {
     }
 }
 
-/// What each arm's process said that it is: its label, and allocator, version and settings.
+/// The identity that each arm's process reported: its label, and allocator, version and settings.
 pub(super) fn arms(run: &Run) -> Vec<(&str, String)> {
     let mut arms: Vec<(&str, String)> = Vec::new();
     for arm in run.workloads.iter().flat_map(|workload| &workload.arms) {

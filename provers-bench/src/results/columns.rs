@@ -125,7 +125,7 @@ impl Column {
     }
 
     /// The arm's cell as plain text; `None` if the arm has no such figure. Only the page has the interval of a ratio
-    /// beside a figure.
+    /// next to a figure.
     pub(crate) fn text(&self, seen: &Seen<'_>, medium: Medium) -> Option<String> {
         let figure = self.cell.text(seen)?;
         let beside = match (&self.beside, medium) {

@@ -11,11 +11,11 @@ use crate::plan::Contestant;
 use crate::plan::values::bytes;
 use crate::protocol::records::{self, Header};
 use crate::protocol::{Replayed, Request};
+use crate::report::{self, Style};
 use crate::results::{format, stats};
 use anyhow::{Context, ensure};
 use clap::Args;
-use comfy_table::presets::ASCII_MARKDOWN;
-use comfy_table::{CellAlignment, ContentArrangement, Table};
+use std::iter;
 use std::path::{Path, PathBuf};
 
 /// Options of `replay`.
@@ -181,13 +181,9 @@ const COLUMNS: &str = "allocator|peak RSS / live peak|peak RSS MiB|live peak MiB
 
 /// The table of one trace as Markdown, with a row per arm, and without a final line break.
 fn table(header: &Header, min_bytes: u64, script: &Script, rows: &[Row<'_>]) -> String {
-    let mut table = Table::new();
-    table.set_content_arrangement(ContentArrangement::Disabled).load_style(ASCII_MARKDOWN);
-    table.set_header(COLUMNS.split('|'));
-    table.add_rows(rows.iter().map(|row| row.cells(script.live_peak_bytes)));
-    for column in table.column_iter_mut().skip(1) {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
+    let header_row = COLUMNS.split('|').map(str::to_owned).collect();
+    let lines: Vec<_> =
+        iter::once(header_row).chain(rows.iter().map(|row| row.cells(script.live_peak_bytes))).collect();
     let replays = rows.iter().map(|row| row.replays.len()).max().unwrap_or(0);
     let title = format!(
         "{}; {} operations on {} threads, of {min_bytes} bytes and more; replays of each allocator: {replays}",
@@ -199,7 +195,7 @@ fn table(header: &Header, min_bytes: u64, script: &Script, rows: &[Row<'_>]) -> 
     };
     let notes: String = rows.iter().map(Row::notes).collect();
     let notes = if notes.is_empty() { notes } else { format!("\n{notes}") };
-    format!("{title}{lost}\n\n{}{notes}", table.trim_fmt())
+    format!("{title}{lost}\n\n{}{notes}", report::drawn(&lines, Style::Markdown))
 }
 
 #[cfg(test)]

@@ -170,13 +170,13 @@ enum Part {
     Jobs,
 }
 
-/// What each part gets done.
+/// The work of each part.
 const DONE: [&str; 3] = ["message was answered", "record was read back", "short-lived thread ended"];
 
 /// The place to which all parts of a node report.
 struct Health {
     begun: Instant,
-    /// What each part got done, and the milliseconds from the start to the last time.
+    /// The work that each part did, and the milliseconds from the start to the last time.
     done: [(AtomicU64, AtomicU64); DONE.len()],
     /// The first failure, because others may follow from it.
     failure: OnceLock<String>,
@@ -546,7 +546,7 @@ mod tests {
         Builder::new_current_thread().enable_all().build().unwrap().block_on(test)
     }
 
-    /// What a peer that sends message 3 to `other` and waits for half a second finds.
+    /// The answer to a peer that sends message 3 to `other` and waits for half a second.
     fn asked<F: Future<Output = ()> + Send + 'static>(other: impl FnOnce(TcpStream) -> F) -> String {
         run(async {
             let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
