@@ -1,4 +1,4 @@
-//! What only Linux has: calls that are refused or not answered elsewhere.
+//! Calls that only Linux has: other systems refuse them or do not answer.
 #![allow(unsafe_code, reason = "the signatures of Linux")]
 
 use super::imp::UNSUPPORTED;

@@ -1,4 +1,4 @@
-//! What breaks allocators at the edges of a process: before `main` and at exit, in signal handlers, in forked and vforked children, and
+//! Situations that break allocators at the edges of a process: before `main` and at exit, in signal handlers, in forked and vforked children, and
 //! where other code took the thread keys.
 #![cfg(target_os = "linux")]
 #![allow(unsafe_code, reason = "forks, makes keys, and runs before main, at exit and in signal handlers")]

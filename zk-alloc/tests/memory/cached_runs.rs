@@ -55,7 +55,7 @@ fn a_cached_run_serves_the_next_request() {
     });
 }
 
-/// Fails if a run came from memory that was not resident. The test harness allocates a few blocks on another thread meanwhile.
+/// Fails if a run came from memory that was not resident. The test harness allocates a few blocks on another thread at the same time.
 fn assert_no_fresh_run(fresh_bytes: u64) {
     let fresh_bytes = stats().fresh_bytes - fresh_bytes;
     assert!(fresh_bytes < (BYTES - 32 * KIB) as u64, "{fresh_bytes} bytes were not resident");

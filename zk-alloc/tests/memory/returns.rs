@@ -216,7 +216,7 @@ fn a_request_purges_in_proportion_to_its_size() {
     });
 }
 
-/// A small request, now and then. A program that makes more of them is busy, and keeps its memory.
+/// A small request, now and then. With larger requests, the program would count as busy, and keep its memory.
 fn small_request(numbers: &mut Numbers) {
     as_one_request(100, || drop(Block::written(&RESIDENT, 100 + numbers.below(2_000))));
     thread::sleep(Duration::from_millis(1));
@@ -226,7 +226,8 @@ fn small_request(numbers: &mut Numbers) {
 /// it.
 #[test]
 fn a_purge_that_requests_go_on_with_ends_when_its_reason_does() {
-    let stops: [(&str, fn() -> Option<Phase>); 2] = [
+    type Stop = fn() -> Option<Phase>;
+    let stops: [(&str, Stop); 2] = [
         ("a phase opens", || Some(Phase::new())),
         ("the policy changes", || {
             set_retain(Retain::Always);

@@ -68,7 +68,8 @@ fn assert_zeroed<T>(room: &[MaybeUninit<T>]) {
     assert!(bytes.iter().all(|&byte| byte == 0), "not zeroed at {:?}", bytes.iter().position(|&byte| byte != 0));
 }
 
-/// Serves one request, and compares it with what a scratch with `used` bytes in use must do. Returns `None` if no room is left.
+/// Serves one request, and checks the address and the bytes against a model of a scratch with `used` bytes in use.
+/// Returns `None` if no room is left.
 fn serve<'a, T: Copy + PartialEq + Debug + 'a>(
     scratch: &'a Scratch,
     used: &mut usize,

@@ -1,4 +1,4 @@
-//! What the allocator tells about itself: escapes, stages, events, metrics and the parts of the resident memory.
+//! Figures that the allocator reports about itself: escapes, stages, events, metrics and the parts of the resident memory.
 //!
 //! The figures belong to the process, so each test runs in a process of its own.
 

@@ -121,7 +121,7 @@ impl Ended {
         assert!(self.warnings().is_empty(), "{self:?}");
     }
 
-    /// What follows `name` in a line of the process.
+    /// The text behind `name` in a line that the process printed.
     pub(crate) fn printed(&self, name: &str) -> &str {
         let line = self.stdout.lines().find_map(|line| line.split_once(name));
         line.unwrap_or_else(|| panic!("{name} was not printed: {self:?}")).1

@@ -17,7 +17,7 @@ use crate::arena::purge::{Reason, bytes_to_keep};
 use crate::os::{self, Parking};
 use crate::tuning;
 
-/// The least time between two state, in nanoseconds.
+/// The least time between two ticks, in nanoseconds.
 fn min_tick_ns() -> u64 {
     tuning::min_decay_tick_us() as u64 * 1000
 }
@@ -96,12 +96,12 @@ pub(crate) fn is_unfinished() -> bool {
     IS_UNFINISHED.load(Ordering::Relaxed)
 }
 
-/// The time between two state, in nanoseconds.
+/// The time between two ticks, in nanoseconds.
 fn tick_ns() -> u64 {
     (WINDOW_NS.load(Ordering::Relaxed) / TICKS as u64).max(min_tick_ns())
 }
 
-/// Whether this process has a background thread, which state.
+/// Whether this process has a background thread, which runs the ticks.
 pub(crate) fn is_watched() -> bool {
     let watched = WATCHED.load(Ordering::SeqCst);
     watched != 0 && watched == os::process_generation()
@@ -131,7 +131,7 @@ pub(crate) fn time_to_tick() -> Option<Duration> {
     is_on.then(|| Duration::from_nanos(NEXT_TICK_NS.load(Ordering::Relaxed).saturating_sub(os::monotonic_ns())))
 }
 
-/// The background thread looked. `is_at_rest` says that there is nothing to purge until the program does something.
+/// The background thread ran a tick. `is_at_rest` says that there is nothing to purge until the program does something.
 pub(crate) fn ticked(is_at_rest: bool) {
     let pause_ns = if is_at_rest { tick_ns().max(tuning::rest_ms() as u64 * 1_000_000) } else { tick_ns() };
     NEXT_TICK_NS.store(os::monotonic_ns().saturating_add(pause_ns), Ordering::Relaxed);
@@ -547,7 +547,7 @@ mod tests {
     fn who_ticks_keeps_others_out_but_no_forked_child() {
         let child = with_state(|_| {
             assert!(with_state(|_| ()).is_none(), "as a signal handler would");
-            // SAFETY: the child state, and ends.
+            // SAFETY: the child takes the state, and ends.
             let child = unsafe { libc::fork() };
             if child == 0 {
                 let code = i32::from(with_state(|_| ()).is_none() || with_state(|_| ()).is_none());

@@ -1,8 +1,8 @@
 //! The rhythm of phases: whether free memory stays resident over the pause that begins when the last open phase ends.
 //!
-//! It goes if the last two pauses were each longer than the phase that ends, and longer than [`tuning::min_pause_ms`]. A program that
-//! proves without pauses, or that proves in batches, keeps its memory. A program that waits longer between its proofs than it proves gives
-//! memory back before it waits. One long pause changes nothing: no pause is known before it has passed.
+//! The arena purges it if the last two pauses were each longer than the phase that ends, and longer than [`tuning::min_pause_ms`]. A
+//! program that proves without pauses, or in batches, keeps its memory. A program that waits longer between its proofs than it proves
+//! holds little while it waits. One long pause changes nothing: its length is known only when it is over.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
