@@ -1,11 +1,10 @@
 //! The kernel's settings for memory, and the limits of this process.
 
+use crate::machine::kind::Kind;
 use crate::machine::{self, memory};
 use crate::results::format;
 use std::fs;
 use std::path::Path;
-
-const HUGE_PAGES: &str = "/sys/kernel/mm/transparent_hugepage";
 
 /// Fields are `None` where the kernel does not say.
 #[derive(Clone, Debug, Default)]
@@ -14,13 +13,7 @@ pub(super) struct Host {
     pub(super) cores: usize,
     pub(super) memory_bytes: Option<u64>,
     pub(super) kernel: Option<String>,
-    pub(super) is_virtual: bool,
-    /// `always`, `madvise` or `never`.
-    pub(super) huge_pages: Option<String>,
-    /// Multi-size huge pages: each size below 2 MiB in KiB, with its setting.
-    pub(super) folios: Vec<(u64, String)>,
-    /// The smallest block of free memory that is reported to a hypervisor, in bytes; `None` if none is.
-    pub(super) reported_bytes: Option<u64>,
+    pub(super) kind: Kind,
     /// The least memory limit of this process's control groups.
     pub(super) limit_bytes: Option<u64>,
     /// CPUs by the limit of the control groups.
@@ -37,11 +30,7 @@ impl Host {
             cores: machine::cores(),
             memory_bytes: memory::total_bytes(),
             kernel: machine::kernel(),
-            is_virtual: fs::read_to_string("/proc/cpuinfo").is_ok_and(|text| text.contains(" hypervisor")),
-            huge_pages: machine::transparent_huge_pages(),
-            folios: folios(Path::new(HUGE_PAGES)),
-            reported_bytes: machine::line_of("/sys/module/page_reporting/parameters/page_reporting_order")
-                .and_then(|order| reported_bytes(&order)),
+            kind: Kind::observe(),
             limit_bytes: memory::limit_bytes(),
             cpu_limit: cpu_limit(),
             overcommit: number("/proc/sys/vm/overcommit_memory"),
@@ -53,13 +42,12 @@ impl Host {
     /// A row for each fact: its name, what was found, what it means for a prover.
     pub(super) fn rows(&self) -> Vec<[String; 3]> {
         let known = |text: Option<String>| text.unwrap_or_else(|| "unknown".into());
-        let on = self.folios.iter().filter(|(_, setting)| setting != "never");
-        let on = on.map(|(kib, _)| format!("{kib} KiB")).collect::<Vec<_>>().join(", ");
+        let on = self.kind.folios_on();
         let rows = [
-            ("transparent huge pages", known(self.huge_pages.clone()), "one page fault for 2 MiB"),
+            ("transparent huge pages", known(self.kind.huge_pages.clone()), "one page fault for 2 MiB"),
             (
                 "multi-size huge pages",
-                match (self.folios.is_empty(), on.is_empty()) {
+                match (self.kind.folios.is_empty(), on.is_empty()) {
                     (true, _) => "none: they need Linux 6.8".into(),
                     (_, true) => "off".into(),
                     _ => on,
@@ -67,8 +55,13 @@ impl Host {
                 "one page fault for 16 KiB to 1 MiB",
             ),
             (
+                "defrag of huge pages",
+                known(self.kind.defrag.clone()),
+                "whether a fault waits while the kernel makes a huge page",
+            ),
+            (
                 "free memory reported to a hypervisor",
-                self.reported_bytes.map_or("no".into(), |bytes| format!("in blocks of {} KiB", bytes >> 10)),
+                self.kind.reported_bytes.map_or("no".into(), |bytes| format!("in blocks of {} KiB", bytes >> 10)),
                 "the first touch after a pause waits for the hypervisor",
             ),
             (
@@ -97,27 +90,16 @@ impl Host {
         let memory = self.memory_bytes.map(|bytes| format!("{} of memory", format::bytes(bytes)));
         let cores = Some(format!("{} {}", self.cores, if self.cores == 1 { "core" } else { "cores" }));
         let kernel = self.kernel.as_ref().map(|kernel| format!("Linux {kernel}"));
-        let kind = self.is_virtual.then(|| "virtual machine".to_owned());
-        [self.cpu.clone(), cores, memory, kernel, kind].into_iter().flatten().collect::<Vec<_>>().join(", ")
+        [self.cpu.clone(), cores, memory, kernel, Some(self.kind.to_string())]
+            .into_iter()
+            .flatten()
+            .collect::<Vec<_>>()
+            .join(", ")
     }
 }
 
 fn number(path: &str) -> Option<u64> {
     machine::line_of(path)?.parse().ok()
-}
-
-/// The block of that order, in bytes. The order is -1 if nothing is reported, which some kernels print without its sign.
-fn reported_bytes(order: &str) -> Option<u64> {
-    let order = order.parse::<u32>().ok().filter(|&order| order < 32)?;
-    Some((4 << 10) << order)
-}
-
-fn folios(folder: &Path) -> Vec<(u64, String)> {
-    let setting = |kib: u64| {
-        let line = fs::read_to_string(folder.join(format!("hugepages-{kib}kB/enabled"))).ok()?;
-        Some((kib, machine::chosen(&line)?))
-    };
-    (3..=10).filter_map(|log2_kib| setting(1 << log2_kib)).collect()
 }
 
 fn nodes(folder: &Path) -> usize {
@@ -141,19 +123,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_order_is_a_block_of_bytes_or_nothing() {
-        assert_eq!(reported_bytes("9"), Some(2 << 20));
-        assert_eq!(reported_bytes("5"), Some(128 << 10));
-        assert_eq!(reported_bytes("-1"), None);
-        assert_eq!(reported_bytes("4294967295"), None);
-        assert_eq!(reported_bytes(""), None);
-    }
-
-    #[test]
     fn every_machine_has_a_line_and_its_rows() {
         let host = Host::observe();
         assert!(host.line().contains("core"), "{}", host.line());
-        assert_eq!(host.rows().len(), 8);
+        assert_eq!(host.rows().len(), 9);
         assert!(host.nodes >= 1);
     }
 }

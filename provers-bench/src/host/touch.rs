@@ -35,16 +35,21 @@ pub(super) struct Touch {
     pub(super) cold: Duration,
     /// The share of the memory that lay in huge pages of 2 MiB, from 0 to 1.
     pub(super) huge_share: f64,
+    /// How often a fault waited while the kernel moved other pages away, for each 2 MiB.
+    pub(super) stalls: f64,
 }
 
 /// Measures the first touch of `bytes`, which must be whole huge pages: after `idle`, and warm.
 pub(super) fn first_touch(pages: Pages, bytes: usize, idle: Duration) -> anyhow::Result<Touch> {
     thread::sleep(idle);
+    let stalled_before = memory::compaction_stalls();
     let (cold, huge_share) = touched(pages, bytes)?;
     let mut warm = (0..WARM).map(|_| Ok(touched(pages, bytes)?.0)).collect::<anyhow::Result<Vec<_>>>()?;
+    let stalled = memory::compaction_stalls().saturating_sub(stalled_before);
     warm.sort();
     let each = |took: Duration| took / (bytes / PAGE_BYTES) as u32;
-    Ok(Touch { pages, warm: each(warm[WARM / 2]), cold: each(cold), huge_share })
+    let stalls = stalled as f64 / ((WARM + 1) * (bytes / HUGE_BYTES)) as f64;
+    Ok(Touch { pages, warm: each(warm[WARM / 2]), cold: each(cold), huge_share, stalls })
 }
 
 /// The time of one first touch, and the share of the memory in huge pages.

@@ -43,6 +43,13 @@ pub(crate) fn large_folio_bytes() -> Option<u64> {
     }
 }
 
+/// How often a request on this machine waited while the kernel moved pages to make a larger one; 0 if the kernel does not say.
+pub(crate) fn compaction_stalls() -> u64 {
+    let counters = fs::read_to_string("/proc/vmstat").unwrap_or_default();
+    let stalls = counters.lines().find_map(|line| line.strip_prefix("compact_stall ")?.parse().ok());
+    stalls.unwrap_or(0)
+}
+
 /// Bytes of the machine's anonymous folios of 16 KiB to 1 MiB. The kernel's `folder` has a subfolder for each size.
 fn folio_bytes(folder: &Path) -> u64 {
     let of_size = |kib: u64| {

@@ -2,9 +2,11 @@
 
 pub(crate) mod build_info;
 pub(crate) mod interrupts;
+pub(crate) mod kind;
 pub(crate) mod memory;
 
 use build_info::BuildInfo;
+use kind::Kind;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::num::NonZero;
@@ -20,8 +22,11 @@ pub(crate) struct Machine {
     pub(crate) cores: usize,
     pub(crate) memory_bytes: Option<u64>,
     pub(crate) kernel: Option<String>,
-    /// Setting of transparent huge pages: `always`, `madvise` or `never`.
+    /// Setting of transparent huge pages, for results without a [kind](Self::kind).
     pub(crate) transparent_huge_pages: Option<String>,
+    /// `None` in results of before it was recorded.
+    #[serde(default)]
+    pub(crate) kind: Option<Kind>,
     /// `vm.overcommit_memory`.
     pub(crate) overcommit_memory: Option<String>,
     /// Load averages when the run started; high values mean that other programs were busy.
@@ -38,13 +43,14 @@ pub(crate) struct Machine {
 impl Machine {
     /// Reads the current state.
     pub(crate) fn observe() -> Self {
-        let status = git(&["status", "--porcelain"]);
+        let (kind, status) = (Kind::observe(), git(&["status", "--porcelain"]));
         Self {
             cpu: cpu_model(),
             cores: cores(),
             memory_bytes: memory::total_bytes(),
             kernel: kernel(),
-            transparent_huge_pages: transparent_huge_pages(),
+            transparent_huge_pages: kind.huge_pages.clone(),
+            kind: Some(kind),
             overcommit_memory: line_of("/proc/sys/vm/overcommit_memory"),
             load_average: line_of("/proc/loadavg"),
             started_at: jiff::Timestamp::now(),
@@ -56,6 +62,14 @@ impl Machine {
     }
 }
 
+impl Machine {
+    /// The kind of host in words. Older results have a part of it.
+    pub(crate) fn kind_of_host(&self) -> String {
+        let huge_pages = self.transparent_huge_pages.as_deref().unwrap_or("unknown");
+        self.kind.as_ref().map_or_else(|| format!("THP {huge_pages}"), Kind::to_string)
+    }
+}
+
 /// Cores that this process may use.
 pub(crate) fn cores() -> usize {
     thread::available_parallelism().map_or(1, NonZero::get)
@@ -64,11 +78,6 @@ pub(crate) fn cores() -> usize {
 /// The kernel's release.
 pub(crate) fn kernel() -> Option<String> {
     line_of("/proc/sys/kernel/osrelease")
-}
-
-/// Setting of transparent huge pages: `always`, `madvise` or `never`.
-pub(crate) fn transparent_huge_pages() -> Option<String> {
-    chosen(&line_of("/sys/kernel/mm/transparent_hugepage/enabled")?)
 }
 
 pub(crate) fn cpu_model() -> Option<String> {

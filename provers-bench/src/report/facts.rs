@@ -12,7 +12,7 @@ fn facts(run: &Run) -> Vec<Fact> {
         ("processor", format!("{}, {} cores", known(machine.cpu.as_deref()), machine.cores), true),
         ("memory", machine.memory_bytes.map_or("unknown".into(), format::bytes), true),
         ("kernel", known(machine.kernel.as_deref()), true),
-        ("transparent huge pages", known(machine.transparent_huge_pages.as_deref()), true),
+        ("kind of host", machine.kind_of_host(), true),
         ("overcommit", known(machine.overcommit_memory.as_deref()), true),
         ("load when it started", known(machine.load_average.as_deref()), false),
         ("commit", commit(run), true),
@@ -74,24 +74,25 @@ pub(super) fn sentence(run: &Run) -> String {
     let compiler =
         if run.is_of_command() { String::new() } else { format!("; {}, `{}`", build.rustc, build.rustflags) };
     format!(
-        "{}, {} cores, {} of memory, Linux {}, transparent huge pages {}{compiler}; commit {}.",
+        "{}: {}, {} cores, {} of memory, Linux {}{compiler}; commit {}.",
+        machine.kind_of_host(),
         known(machine.cpu.as_deref()),
         machine.cores,
         machine.memory_bytes.map_or("unknown".into(), format::bytes),
         known(machine.kernel.as_deref()),
-        known(machine.transparent_huge_pages.as_deref()),
         commit(run)
     )
 }
 
-/// The machine, commit and date of a run.
+/// The kind of host, machine, commit and date of a run.
 pub(super) fn on(run: &Run) -> String {
     let machine = &run.machine;
     let day = machine.started_at.strftime("%Y-%m-%d");
     let cpu = machine.cpu.as_deref().unwrap_or("unknown processor");
     let commit = machine.git_commit.as_deref().unwrap_or("unknown");
     let changes = if machine.git_dirty == Some(true) { " with changes" } else { "" };
-    format!("{cpu}, {} cores, commit {commit:.12}{changes}, {day}.", machine.cores)
+    let kind = machine.kind_of_host();
+    format!("{kind}: {cpu}, {} cores, commit {commit:.12}{changes}, {day}.", machine.cores)
 }
 
 /// The commit of the run, marked if the working tree had changes.

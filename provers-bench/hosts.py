@@ -1,0 +1,190 @@
+#!/usr/bin/env python3
+"""Makes a virtual machine behave like another kind of host, and runs a command there. As root.
+
+    hosts.py [keeps] [thp=always|madvise|never] COMMAND...   runs COMMAND, then undoes what was changed
+    hosts.py [keeps] [thp=always|madvise|never]              changes it until `hosts.py off`
+    hosts.py check                                           the first touch of memory on the host as it is now
+    hosts.py off                                             undoes all
+
+keeps: the guest keeps its free memory, as bare metal does, instead of reporting it to the hypervisor. Four fifths of the free memory are
+touched once, so that the hypervisor backs them, and one page of each 4 MiB stays locked, so that no free block is long enough to be
+reported. Takes a minute. COMMAND does not see /sys/module/page_reporting, as on bare metal.
+
+Exit code: COMMAND's; 1 if the host did not become what was asked for; 2 for wrong usage."""
+
+import ctypes
+import mmap
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+STATE = Path("/run/zk-alloc-hosts")
+REPORTING = Path("/sys/module/page_reporting")
+SETTINGS = {
+    "order": REPORTING / "parameters/page_reporting_order",
+    "thp": Path("/sys/kernel/mm/transparent_hugepage/enabled"),
+    "unevictable": Path("/proc/sys/vm/compact_unevictable_allowed"),
+}
+PAGE, HUGE = 4 << 10, 2 << 20
+# Free blocks of this order and more are reported, 4 MiB; smaller ones are not.
+ORDER = 10
+# The first touch of a huge page that the hypervisor does not back takes 8 us and more for each 4 KiB, and one that it backs less than 0.5.
+BACKED_US = 1.0
+
+
+def set_to(name, value):
+    """Changes a setting of the kernel, and notes what it was."""
+    STATE.mkdir(exist_ok=True)
+    before = STATE / name
+    if not before.exists():
+        text = SETTINGS[name].read_text()
+        before.write_text(text.partition("[")[2].partition("]")[0] or text)
+    SETTINGS[name].write_text(value)
+
+
+def first_touch(length, advice):
+    """Maps memory and touches each page. Returns the memory, and microseconds for each page."""
+    memory = mmap.mmap(-1, length, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    memory.madvise(advice)
+    ones = b"\1" * (length // PAGE)
+    began = time.monotonic()
+    memory[0:length:PAGE] = ones
+    return memory, (time.monotonic() - began) * 1e6 / (length // PAGE)
+
+
+def keep(length):
+    """Has the hypervisor back memory, then frees it but for the locked pages. Waits until it is killed."""
+    memory, _ = first_touch(length, mmap.MADV_HUGEPAGE)
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mlock.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+    base = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    seen = set()
+    with open("/proc/self/pagemap", "rb", buffering=0) as pagemap:
+        for start in range(0, length, HUGE):
+            pagemap.seek((base + start) // PAGE * 8)
+            entries = memoryview(pagemap.read(min(HUGE, length - start) // PAGE * 8)).cast("Q")
+            freed = start
+            for index, entry in enumerate(entries):
+                block = (entry & ((1 << 55) - 1)) >> ORDER
+                if block not in seen:
+                    seen.add(block)
+                    at = start + index * PAGE
+                    if libc.mlock(base + at, PAGE) != 0:
+                        sys.exit(f"can't lock a page: {os.strerror(ctypes.get_errno())}")
+                    if at > freed:
+                        memory.madvise(mmap.MADV_DONTNEED, freed, at - freed)
+                    freed = at + PAGE
+            end = start + len(entries) * PAGE
+            if end > freed:
+                memory.madvise(mmap.MADV_DONTNEED, freed, end - freed)
+    (STATE / "kept").write_text(f"{len(seen)} blocks")
+    signal.pause()
+
+
+def keeper():
+    """The process that keeps the memory; None if there is none."""
+    try:
+        pid = int((STATE / "pid").read_text())
+        return pid if "hosts.py" in Path(f"/proc/{pid}/cmdline").read_text() else None
+    except (OSError, ValueError):
+        return None
+
+
+def begin_to_keep():
+    if not REPORTING.exists():
+        print("free memory is not reported here: this host keeps it already", file=sys.stderr)
+        return
+    if keeper() is None:
+        STATE.mkdir(exist_ok=True)
+        set_to("order", str(ORDER))
+        set_to("unevictable", "0")
+        kibibytes = next(int(line.split()[1]) for line in open("/proc/meminfo") if line.startswith("MemAvailable"))
+        length = int(kibibytes * 1024 * 0.8) // HUGE * HUGE
+        (STATE / "kept").unlink(missing_ok=True)
+        print(f"touching {length >> 30} GiB, which takes a minute", file=sys.stderr)
+        process = subprocess.Popen([__file__, "keep", str(length)], start_new_session=True)
+        (STATE / "pid").write_text(str(process.pid))
+        while not (STATE / "kept").exists():
+            if process.poll() is not None:
+                sys.exit("the memory can't be kept: see above")
+            time.sleep(0.2)
+        Path("/proc/sys/vm/drop_caches").write_text("2")
+        # Memory that is to be reported goes within two seconds.
+        time.sleep(4)
+        memory, cost = first_touch(512 << 20, mmap.MADV_HUGEPAGE)
+        memory.close()
+        if cost > BACKED_US:
+            off()
+            sys.exit(f"the first touch of huge pages still takes {cost:.2f} us for each 4 KiB, more than {BACKED_US} us")
+        print(f"first touch in huge pages: {cost:.2f} us for each 4 KiB", file=sys.stderr)
+
+
+def check():
+    for name, advice in [("small", mmap.MADV_NOHUGEPAGE), ("huge", mmap.MADV_HUGEPAGE)]:
+        costs = []
+        for _ in range(3):
+            time.sleep(4)
+            memory, cost = first_touch(512 << 20, advice)
+            memory.close()
+            costs.append(f"{cost:.2f}")
+        print(f"first touch in {name} pages after 4 s: {', '.join(costs)} us for each 4 KiB")
+
+
+def off():
+    pid = keeper()
+    if pid is not None:
+        os.kill(pid, signal.SIGKILL)
+    for name, path in SETTINGS.items():
+        before = STATE / name
+        if before.exists():
+            path.write_text(before.read_text())
+    for file in STATE.glob("*"):
+        file.unlink()
+
+
+def run(command, is_kept):
+    """Runs a command. Returns its exit code."""
+    if is_kept and REPORTING.exists():
+        hide = f'mount --make-rprivate / && mount -t tmpfs none {REPORTING} && exec "$@"'
+        command = ["unshare", "-m", "sh", "-c", hide, "sh", *command]
+    process = subprocess.Popen(command)
+    # Ctrl-C goes to the command too, which ends in its own way.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    code = process.wait()
+    return code if code >= 0 else 128 - code
+
+
+def main(words):
+    if not words or words[0] in ("-h", "--help"):
+        print(__doc__)
+        return 0 if words else 2
+    if os.geteuid() != 0:
+        sys.exit("hosts.py changes settings of the kernel: run it as root")
+    if words == ["check"]:
+        return check()
+    if words == ["off"]:
+        return off()
+    if words[0] == "keep":
+        return keep(int(words[1]))
+    was_changed, is_kept = STATE.exists() and any(STATE.iterdir()), False
+    while words and (words[0] in ("keeps", "reports") or words[0].startswith("thp=")):
+        word = words.pop(0)
+        if word == "keeps":
+            begin_to_keep()
+            is_kept = True
+        elif word.startswith("thp="):
+            set_to("thp", word.removeprefix("thp="))
+    if not words:
+        return 0
+    try:
+        return run(words, is_kept)
+    finally:
+        if not was_changed:
+            off()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
