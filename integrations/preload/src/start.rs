@@ -15,12 +15,16 @@ use crate::{dlopen, glibc, procfs, profile, report, sandbox};
 /// The first request of this size opens the arena, unless `ZK_ALLOC_MIN_BYTES` is set. The many small programs that
 /// inherit the environment never make such a request, and pay nothing.
 const OPENING_BYTES: usize = 64 << 10;
+/// So does a program that requested so much in all, however small its requests are.
+const OPENING_SUM_BYTES: usize = 8 << 20;
 /// From then on, the arena serves requests from this size on, which is all of them. Requests that are left to glibc
 /// take memory of their own (docs/preload.md).
 const SERVING_BYTES: usize = 0;
 
 /// The smallest request that the arena serves. No request is this large while the library is not in use.
 static MIN_BYTES: AtomicUsize = AtomicUsize::new(usize::MAX);
+/// Bytes that the program may request from glibc before the arena opens; 0 if they are not counted. Threads may count at once, and miss some.
+static LEFT_BYTES: AtomicUsize = AtomicUsize::new(0);
 
 /// Whether the library is in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,7 +54,19 @@ pub(crate) fn state() -> State {
 /// Whether a request goes to the arena.
 #[inline(always)]
 pub(crate) fn is_for_arena(size: usize) -> bool {
-    size >= MIN_BYTES.load(Ordering::Relaxed)
+    size >= MIN_BYTES.load(Ordering::Relaxed) || is_enough_in_all(size)
+}
+
+/// Counts a request that is small. Whether the program has requested enough for the arena to open.
+#[inline]
+fn is_enough_in_all(size: usize) -> bool {
+    let left = LEFT_BYTES.load(Ordering::Relaxed);
+    if left == 0 {
+        return false;
+    }
+    LEFT_BYTES.store(left.saturating_sub(size.max(1)), Ordering::Relaxed);
+    left <= size.max(1)
+        && MIN_BYTES.compare_exchange(OPENING_BYTES, SERVING_BYTES, Ordering::Relaxed, Ordering::Relaxed).is_ok()
 }
 
 /// The smallest request that the arena serves, in bytes.
@@ -100,7 +116,13 @@ extern "C" fn begin() {
     sandbox::look_up();
     STATE.store(State::InUse as u8, Ordering::Relaxed);
     profile::configure(value(profile::VARIABLE), is_said);
-    MIN_BYTES.store(c_api::min_bytes_setting().unwrap_or(OPENING_BYTES), Ordering::Relaxed);
+    match c_api::min_bytes_setting() {
+        Some(bytes) => MIN_BYTES.store(bytes, Ordering::Relaxed),
+        None => {
+            MIN_BYTES.store(OPENING_BYTES, Ordering::Relaxed);
+            LEFT_BYTES.store(OPENING_SUM_BYTES, Ordering::Relaxed);
+        }
+    }
     c_api::release_on_signal_if_set();
     c_api::start_background_thread_if_set();
 }

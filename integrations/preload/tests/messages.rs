@@ -153,3 +153,14 @@ fn a_value_that_the_parent_was_not_started_with_is_warned_of() {
     let values: Vec<_> = said.err.lines().filter_map(|line| line.split('"').nth(1)).collect();
     assert_eq!(values, ["garbage", "garbage+"], "{}", said.err);
 }
+
+/// A program of small requests gets the arena once they add up. One that makes few pays for nothing.
+#[test]
+fn small_requests_open_the_arena_by_their_sum() {
+    let Some(program) = compiled("small", "small.c", &[]) else { return };
+    for (count, is_served) in [("1000", false), ("200000", true)] {
+        let said = said(Arm::Default.command(&program).arg(count).env("ZK_ALLOC_REPORT", "1"));
+        assert!(said.ok && said.out == "ok\n", "{}", said.err);
+        assert_eq!(!said.err.contains("served 0 requests"), is_served, "{}", said.err);
+    }
+}

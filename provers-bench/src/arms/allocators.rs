@@ -127,7 +127,8 @@ pub mod glibc {
             }
         }
 
-        /// Whether the kernel got the advice to use huge pages (`hg` in smaps) for a large block that is never touched.
+        /// Whether the kernel got the advice to use huge pages (`hg` in smaps) for a part of a large block that is never touched. If the block
+        /// is cut from the heap, it may begin in memory that the heap had before, which has no advice.
         fn asks_for_huge_pages() -> bool {
             // SAFETY: the block is freed once, and nobody reads it.
             let at = std::hint::black_box(unsafe { libc::malloc(PROBE_BYTES) });
@@ -139,7 +140,7 @@ pub mod glibc {
                 let range = line.split(' ').next().and_then(|range| range.split_once('-'));
                 let number = |text| usize::from_str_radix(text, 16).ok();
                 if let Some((Some(start), Some(end))) = range.map(|(start, end)| (number(start), number(end))) {
-                    is_of_block = (start..end).contains(&at.addr());
+                    is_of_block = start < at.addr() + PROBE_BYTES && at.addr() < end;
                 }
                 is_of_block && line.starts_with("VmFlags:") && line.contains(" hg")
             })
