@@ -9,7 +9,7 @@ use std::ptr::{NonNull, copy_nonoverlapping, null_mut};
 use crate::arena::{self, Contents, Context, Unserved};
 use crate::config::{self, Settings};
 use crate::phase::{self, Participants};
-use crate::{background, counters, escape, limit, observe, open_phases, os, retain, tuning};
+use crate::{background, counters, escape, gate, limit, observe, os, retain, tuning};
 
 /// An allocator for provers. While a [phase](crate::phase()) is open, the arena serves requests. Outside of phases, and where the
 /// arena can't serve, a backing allocator does: [`System`], unless the program gives another.
@@ -152,10 +152,10 @@ impl<A: GlobalAlloc> ZkAllocator<A> {
     #[inline(always)]
     fn try_cached(&self, layout: Layout) -> Option<NonNull<u8>> {
         let is_active = match self.mode {
-            Mode::Scoped => self.participants == Participants::All && open_phases::is_any(),
+            Mode::Scoped => self.participants == Participants::All && gate::is_any_phase_open(),
             Mode::Resident => true,
         };
-        let is_plain = is_active && layout.size() >= config::threshold();
+        let is_plain = is_active && layout.size() >= gate::min_bytes();
         if is_plain { arena::alloc_cached(layout.size(), layout.align()) } else { None }
     }
 
@@ -245,8 +245,8 @@ impl<A: GlobalAlloc> ZkAllocator<A> {
     /// What becomes of the request instead.
     #[inline(always)]
     fn try_arena(&self, layout: Layout, contents: Contents) -> Result<NonNull<u8>, Unserved> {
-        let threshold = config::threshold();
-        let is_below = layout.size() < threshold && (threshold != config::UNKNOWN || self.is_below_when_first(layout));
+        let threshold = gate::min_bytes();
+        let is_below = layout.size() < threshold && (threshold != gate::UNKNOWN || self.is_below_when_first(layout));
         if is_below || !self.is_active() || escape::is_own_request() {
             // The arena ticks on its slow paths, and none of them runs between phases.
             arena::tick();
@@ -274,7 +274,7 @@ impl<A: GlobalAlloc> ZkAllocator<A> {
     #[cold]
     #[inline(never)]
     fn is_below_when_first(&self, layout: Layout) -> bool {
-        !config::init_settings(&self.settings) || layout.size() < config::threshold()
+        !config::init_settings(&self.settings) || layout.size() < gate::min_bytes()
     }
 }
 
@@ -289,7 +289,7 @@ fn not_empty(layout: Layout) -> Layout {
 /// Tells the observers that the arena serves a request for `size` bytes.
 #[inline(always)]
 fn allocated(arena: &arena::Arena, at: NonNull<u8>, size: usize) {
-    if observe::is_any() {
+    if gate::is_observed() {
         observe::allocated(at, size, || arena.length(at, size));
     }
 }
@@ -298,13 +298,13 @@ fn allocated(arena: &arena::Arena, at: NonNull<u8>, size: usize) {
 #[inline(always)]
 fn cached(at: NonNull<u8>, size: usize) -> *mut u8 {
     let served_bytes = || arena::get().map_or(size, |arena| arena.length(at, size));
-    if observe::is_any() { observe::cached(at, size, served_bytes) } else { at.as_ptr() }
+    if gate::is_observed() { observe::cached(at, size, served_bytes) } else { at.as_ptr() }
 }
 
 /// Tells the observers that memory of the arena is about to be free. Afterwards, another thread may be handed it.
 #[inline(always)]
 fn will_free(at: NonNull<u8>) {
-    if observe::is_any() {
+    if gate::is_observed() {
         observe::freed(at);
     }
 }

@@ -5,7 +5,7 @@
 //! seen. Reading them would take a lock, and the first request may come at any time and must not wait for a lock.
 //!
 //! The program's settings stand in its allocator, which passes them along with the very first request ([`init_settings`]). Until then
-//! the threshold is not known, so that no request goes unnoticed. No arena opens before that either: it would serve nobody.
+//! the smallest request is not known, so that no request goes unnoticed. No arena opens before that either: it would serve nobody.
 
 #[cfg(test)]
 mod tests;
@@ -18,7 +18,7 @@ use std::time::Duration;
 use crate::os::Limits;
 use crate::os::{self, Cut, Host, HostHugePages, Value};
 use crate::sync::WrittenOnce;
-use crate::tuning;
+use crate::{gate, tuning};
 
 macro_rules! settings {
     ($($(#[doc = $sentence:literal])+ $name:ident: $type:ty = $default:expr, $variable:literal, $kind:expr;)+) => {
@@ -443,23 +443,13 @@ pub(crate) const DEFAULT_MIN_BYTES: usize = 0;
 /// Threads beyond the machine's for which `ZK_ALLOC_SLAB_GB` counts room, as in the crate zk-alloc 0.0.9.
 const EXTRA_THREADS: usize = 4;
 
-/// The smallest request that the arena serves, in bytes. It is `UNKNOWN`, which is more than any request, until it is known.
-static THRESHOLD: AtomicUsize = AtomicUsize::new(UNKNOWN);
-pub(crate) const UNKNOWN: usize = usize::MAX;
-/// The threshold where the arena serves nothing: also more than any request.
-const NEVER: usize = UNKNOWN - 1;
+/// The smallest request where the arena serves nothing: more than any.
+const NEVER: usize = gate::UNKNOWN - 1;
 static THREAD_BYTES: AtomicUsize = AtomicUsize::new(0);
 /// Whether a caller warned of the values that can't be used before the arena opened.
 static HAS_WARNED: AtomicBool = AtomicBool::new(false);
 /// The program's settings.
 static PROGRAM: WrittenOnce<Settings> = WrittenOnce::new();
-
-/// The smallest request that the arena serves, in bytes. It is [`UNKNOWN`], which no request reaches, until an allocator was
-/// [introduced](init_settings).
-#[inline(always)]
-pub(crate) fn threshold() -> usize {
-    THRESHOLD.load(Ordering::Relaxed)
-}
 
 /// The smallest request that the arena serves, in bytes. The value of `ZK_ALLOC_MIN_BYTES` at the start of the process comes
 /// first, then the program's [setting](Settings::min_bytes). The default is 0: the arena serves every request. Smaller requests
@@ -473,8 +463,8 @@ pub(crate) fn threshold() -> usize {
 #[inline]
 #[must_use]
 pub fn min_arena_bytes() -> usize {
-    match threshold() {
-        UNKNOWN => min_bytes(program().unwrap_or(&Settings::new())),
+    match gate::min_bytes() {
+        gate::UNKNOWN => min_bytes(program().unwrap_or(&Settings::new())),
         known => known,
     }
 }
@@ -503,7 +493,7 @@ pub fn slab_size() -> usize {
 }
 
 /// Takes in the settings of an allocator at its first request. They hold for the program, unless another allocator came first.
-/// Returns whether the threshold is known now. It is not if another thread is in here, or if this thread was interrupted in here.
+/// Returns whether the smallest request that the arena serves is known now. It is not if another thread is in here, or if this thread was interrupted in here.
 #[cold]
 pub(crate) fn init_settings(settings: &Settings) -> bool {
     PROGRAM.write(|| {
@@ -512,7 +502,7 @@ pub(crate) fn init_settings(settings: &Settings) -> bool {
         *settings
     });
     let Some(program) = program() else { return false };
-    THRESHOLD.store(min_bytes(program), Ordering::Relaxed);
+    gate::set_min_bytes(min_bytes(program));
     true
 }
 
@@ -615,7 +605,7 @@ pub(crate) fn warn_before_opening(is_said: impl Fn(&str) -> bool) {
     }
 }
 
-/// The threshold that the arena will have. The arena warns of a value that can't be used when it opens.
+/// The smallest request that the arena will serve. The arena warns of a value that can't be used when it opens.
 fn min_bytes(program: &Settings) -> usize {
     if is_off() {
         return NEVER;

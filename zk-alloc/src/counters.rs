@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 #[cfg(feature = "profile")]
-use crate::observe::{self, Observer};
+use crate::gate::{self, Observer};
 use crate::os::{self, Errno};
 #[cfg(feature = "profile")]
 use crate::profile;
@@ -156,7 +156,7 @@ impl ZoneCounters {
     pub(crate) fn will_fault(&self, bytes: usize) {
         self.fresh_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
         #[cfg(feature = "profile")]
-        if observe::is_told(Observer::Profile) {
+        if gate::is_told(Observer::Profile) {
             profile::fresh(bytes);
         }
     }

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, TryLockError};
 
 use crate::frames::Frames;
-use crate::observe::{self, Observer};
+use crate::gate::{self, Observer};
 use crate::os;
 
 /// Counts the phases that began while none was open.
@@ -75,7 +75,7 @@ impl fmt::Display for Escaped {
 /// # drop(kept);
 /// ```
 pub fn trace_escaped(on: bool) {
-    observe::switch(Observer::Escapes, on);
+    gate::switch(Observer::Escapes, on);
     MISSED.store(0, Ordering::Relaxed);
     if !on {
         // Freed after the lock is released.
@@ -128,7 +128,7 @@ pub(crate) fn window_begun() {
 
 #[inline]
 pub(crate) fn is_on() -> bool {
-    observe::is_told(Observer::Escapes)
+    gate::is_told(Observer::Escapes)
 }
 
 /// Whether this request is one of the tracing itself. The backing allocator serves its large ones, so that they do not count as escaped.

@@ -28,6 +28,7 @@ mod config;
 mod counters;
 mod escape;
 mod frames;
+mod gate;
 mod helpers;
 mod limit;
 mod observe;
@@ -55,7 +56,6 @@ pub use config::{
 pub use counters::{overflow_stats, reset_overflow_stats};
 pub use escape::{Escaped, escaped, trace_escaped};
 pub use limit::on_memory_limit;
-pub(crate) use phase::open_phases;
 pub use phase::{Participants, Phase, PhaseGuard, begin_phase, end_phase, is_serving, phase};
 pub use retain::{Retain, release, reserve, set_retain, soften};
 pub use scratch::{Arena, MemoryRefused, Scratch, ScratchExhausted};

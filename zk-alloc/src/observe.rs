@@ -1,46 +1,11 @@
-//! The observers of allocations and frees, and what they are told. A request asks one flag for all of them.
+//! What the observers of allocations and frees are told.
 
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU8, Ordering};
 
 use crate::escape;
+use crate::gate::{self, Observer, is_told};
 #[cfg(feature = "profile")]
 use crate::profile::{self, Source};
-
-/// The observers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub(crate) enum Observer {
-    /// The tracing of what outlives its phase (`escape`).
-    Escapes = 1,
-    /// The sampling of call sites (`profile`).
-    #[cfg(feature = "profile")]
-    Profile = 2,
-}
-
-/// A bit for each [`Observer`].
-static ON: AtomicU8 = AtomicU8::new(0);
-
-/// Begins or ends telling an observer.
-pub(crate) fn switch(observer: Observer, on: bool) {
-    if on {
-        ON.fetch_or(observer as u8, Ordering::Relaxed);
-    } else {
-        ON.fetch_and(!(observer as u8), Ordering::Relaxed);
-    }
-}
-
-/// Whether any observer is told.
-#[inline(always)]
-pub(crate) fn is_any() -> bool {
-    ON.load(Ordering::Relaxed) != 0
-}
-
-/// Whether this observer is told.
-#[inline(always)]
-pub(crate) fn is_told(observer: Observer) -> bool {
-    ON.load(Ordering::Relaxed) & observer as u8 != 0
-}
 
 /// The arena served a request for `size` bytes at `at`, with `served_bytes` of its memory.
 #[cold]
@@ -87,11 +52,11 @@ pub(crate) fn freed(at: NonNull<u8>) {
 #[inline(always)]
 pub(crate) fn may_concern(at: *mut u8) -> bool {
     #[cfg(feature = "profile")]
-    return is_any() && (is_told(Observer::Escapes) || profile::may_hold(at.addr()));
+    return gate::is_observed() && (is_told(Observer::Escapes) || profile::may_hold(at.addr()));
     #[cfg(not(feature = "profile"))]
     {
         let _ = at;
-        is_any()
+        gate::is_observed()
     }
 }
 

@@ -5,36 +5,13 @@ use std::cell::Cell;
 use std::time::Instant;
 
 use crate::stats::PhaseReport;
-use crate::{arena, background, counters, escape, os, retain, stats};
+use crate::{arena, background, counters, escape, gate, os, retain, stats};
 
 thread_local! {
     /// Phases that this thread began and has not ended.
     static OWN: Cell<usize> = const { Cell::new(0) };
     /// Whether this thread works for any thread that opens a phase.
     static WORKER: Cell<bool> = const { Cell::new(false) };
-}
-
-/// The number of open phases.
-pub(crate) mod open_phases {
-    use std::sync::atomic::{AtomicUsize, Ordering};
-
-    static OPEN: AtomicUsize = AtomicUsize::new(0);
-
-    /// Whether a phase is open in this process.
-    #[inline]
-    pub(crate) fn is_any() -> bool {
-        OPEN.load(Ordering::Relaxed) != 0
-    }
-
-    /// Counts one more open phase. Returns whether it is the only one.
-    pub(crate) fn began() -> bool {
-        OPEN.fetch_add(1, Ordering::Relaxed) == 0
-    }
-
-    /// Counts one open phase less. Returns whether it was the last. Does nothing if none is open.
-    pub(crate) fn ended() -> bool {
-        OPEN.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |open| open.checked_sub(1)) == Ok(1)
-    }
 }
 
 /// The threads that allocate from the arena while a phase is open.
@@ -53,7 +30,7 @@ pub enum Participants {
 /// Whether a phase is open for this thread.
 #[inline]
 pub(crate) fn takes_part(participants: Participants) -> bool {
-    open_phases::is_any()
+    gate::is_any_phase_open()
         && match participants {
             Participants::All => true,
             Participants::Pool => WORKER.get() || OWN.get() > 0,
@@ -73,7 +50,7 @@ pub(crate) fn takes_part(participants: Participants) -> bool {
 /// ```
 #[must_use]
 pub fn is_serving() -> bool {
-    arena::get().is_some() && (open_phases::is_any() || retain::is_resident())
+    arena::get().is_some() && (gate::is_any_phase_open() || retain::is_resident())
 }
 
 /// Makes the calling thread a worker.
@@ -214,7 +191,7 @@ pub fn begin_phase() {
     background::start_if_set();
     counters::phase_begun();
     OWN.set(OWN.get() + 1);
-    if open_phases::began() {
+    if gate::phase_began() {
         retain::first_phase_began();
         counters::window_begun(stats::live_bytes());
         escape::window_begun();
@@ -226,7 +203,7 @@ pub fn end_phase() {
     // A phase may end on another thread than it began on. The thread that began it then counts one too many, and takes part in
     // phases of others. This has an effect only with `Participants::Pool`.
     OWN.set(OWN.get().saturating_sub(1));
-    if open_phases::ended() {
+    if gate::phase_ended() {
         if escape::is_on() && arena::get().is_some_and(|arena| arena.config().settings.trace_escaped.value) {
             print_escaped();
         }

@@ -47,7 +47,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::config;
 use crate::frames::Frames;
-use crate::observe::{self, Observer};
+use crate::gate::{self, Observer};
 use crate::os;
 use sampler::Stream;
 pub use sites::{Amount, Site, Source};
@@ -97,18 +97,18 @@ pub fn start(mean_bytes: usize) {
     sampler::begin(mean_bytes.clamp(1, MOST_MEAN_BYTES));
     // The first walk of a stack prepares the unwinder, which a signal handler must not interrupt.
     std::hint::black_box(Frames::capture());
-    observe::switch(Observer::Profile, true);
+    gate::switch(Observer::Profile, true);
 }
 
 /// Ends the sampling. [`snapshot`] still has its samples. Memory that is freed afterwards still counts as alive there.
 pub fn stop() {
-    observe::switch(Observer::Profile, false);
+    gate::switch(Observer::Profile, false);
 }
 
 /// Whether requests are sampled now.
 #[must_use]
 pub fn is_on() -> bool {
-    observe::is_told(Observer::Profile)
+    gate::is_told(Observer::Profile)
 }
 
 /// Sets the allocated and the fresh bytes of all sites to 0, and the peak to the live bytes. So the next [`snapshot`] has the figures of

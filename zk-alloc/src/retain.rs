@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::arena::{self, Purge};
 use crate::background;
 use crate::config::{self, Origin, Settings};
-use crate::{helpers, limit, open_phases, os};
+use crate::{gate, helpers, limit, os};
 
 /// The free memory that the arena keeps resident when the last open phase ends. Memory in use is never touched.
 ///
@@ -124,7 +124,7 @@ fn keep_between_phases(bytes: usize) {
     arena::set_retained(bytes);
     // Another thread may have begun a phase in between, and set its limit before this thread did.
     fence(Ordering::SeqCst);
-    if open_phases::is_any() {
+    if gate::is_any_phase_open() {
         keep_in_phase();
     }
 }
@@ -262,11 +262,11 @@ mod tests {
         // SAFETY: the child only changes numbers, and exits.
         let child = unsafe { libc::fork() };
         if child == 0 {
-            open_phases::began();
+            gate::phase_began();
             keep_in_phase();
             keep_between_phases(7);
             let in_phase = arena::retained_limit();
-            open_phases::ended();
+            gate::phase_ended();
             keep_between_phases(7);
             let code = i32::from((in_phase, arena::retained_limit()) != (usize::MAX, 7));
             // SAFETY: ends the child, without destructors.

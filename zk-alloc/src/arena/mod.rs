@@ -25,6 +25,7 @@ use crate::arena::front::{Cache, Totals};
 #[cfg(feature = "c-api")]
 pub use crate::arena::heap::NotFreeable;
 use crate::arena::heap::SizeClasses;
+pub(crate) use crate::arena::heap::alloc_cached;
 use crate::arena::pages::layout;
 pub(crate) use crate::arena::pages::layout::HugeAdvice;
 use crate::arena::pages::layout::{Density, RunUse};
@@ -204,12 +205,6 @@ pub(crate) fn near(at: *mut u8) -> Option<(&'static Arena, NonNull<u8>)> {
         (Some(arena), Some(at)) => Some((arena, at)),
         _ => None,
     }
-}
-
-/// A block from this thread's cache, for a usual request (see [`Class::of_usual`]).
-#[inline(always)]
-pub(crate) fn alloc_cached(size: usize, align: usize) -> Option<NonNull<u8>> {
-    heap::alloc_cached(Class::of_usual(size, align)?)
 }
 
 /// An exiting thread returns the blocks in its cache to their slabs, and its run to the zone.

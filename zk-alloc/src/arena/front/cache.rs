@@ -2,14 +2,20 @@
 //!
 //! Only the owner uses the blocks of its cache, by plain loads and stores behind an asymmetric fence: it sets its flag, then looks for
 //! a remote claim. Any thread may take the run.
-#![allow(unsafe_code, reason = "reads a table that outlives all threads")]
+#![allow(
+    unsafe_code,
+    reason = "reads a table that outlives all threads, and thread-local memory that lasts as long as its thread"
+)]
 
+use std::cell::Cell;
 use std::iter::Sum;
 use std::num::NonZeroU64;
 use std::ops::Deref;
 use std::sync::atomic::AtomicPtr;
 
 use crate::classes::{self, Class};
+#[cfg(thread_blocks)]
+use crate::os;
 use crate::sync::{AtomicU8, AtomicU64, Ordering, compiler_fence};
 use crate::tuning;
 
@@ -465,6 +471,74 @@ impl Cache {
             _ => Run::of(self.run.swap(0, Ordering::Acquire)),
         }
     }
+}
+
+// A thread's way to its cache.
+
+/// How this thread stands with its cache. No `Drop`, so that reaching it costs no check and no registration.
+pub(crate) struct Local {
+    pub(crate) cache: Cell<Option<&'static Cache>>,
+    pub(crate) state: Cell<CacheState>,
+    /// Requests since there was no cache to be had.
+    pub(crate) waited: Cell<u16>,
+    /// Requests that no cache counts: there was none, or another thread had claimed it.
+    pub(crate) past_cache: Cell<Totals>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum CacheState {
+    /// It has none yet, or all were taken. Zero, as all of a [`Local`] is when its thread begins.
+    Without = 0,
+    /// It is about to have one, and a signal handler interrupted that.
+    Joining,
+    Joined,
+    /// It is exiting, and its cache was released.
+    Left,
+}
+
+#[cfg(not(thread_blocks))]
+thread_local! {
+    static LOCAL: Local = const {
+        Local {
+            cache: Cell::new(None),
+            state: Cell::new(CacheState::Without),
+            waited: Cell::new(0),
+            past_cache: Cell::new(Totals { allocations: 0, bytes: 0 }),
+        }
+    };
+}
+
+/// `LOCAL.with(f)` would be a call of its own.
+#[cfg(not(thread_blocks))]
+#[inline(always)]
+pub(crate) fn local() -> Option<&'static Local> {
+    // Always there: a thread local without a destructor lasts as long as its thread.
+    let local = LOCAL.try_with(std::ptr::from_ref).ok()?;
+    // SAFETY: as above, and this is its thread; the reference is not given away.
+    Some(unsafe { &*local })
+}
+
+/// The compiler's own thread locals would call `malloc`, which this library may be.
+#[cfg(thread_blocks)]
+#[inline(always)]
+pub(crate) fn local() -> Option<&'static Local> {
+    const _: () = assert!(size_of::<Local>() <= os::THREAD_BLOCK_BYTES && align_of::<Local>() <= 16);
+    // SAFETY: this thread's block, which serves nothing else; it is long enough, lasts as long as the thread, and all zeroes is a
+    // `Local` that has no cache yet. The reference is not given away.
+    Some(unsafe { os::thread_block().cast::<Local>().as_ref() })
+}
+
+/// Whether this thread has a cache.
+#[inline(always)]
+pub(crate) fn is_joined() -> bool {
+    local().is_some_and(|local| local.cache.get().is_some())
+}
+
+/// Enters this thread's cache; `None` where it has none, or may not use it now.
+#[inline(always)]
+pub(crate) fn enter() -> Option<Entered<'static>> {
+    local()?.cache.get()?.enter()
 }
 
 #[cfg(test)]

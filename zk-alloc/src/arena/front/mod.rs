@@ -19,28 +19,16 @@ mod registry;
 #[path = "registry_of_models.rs"]
 mod registry;
 
-use std::cell::Cell;
 use std::ffi::c_void;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{self, AtomicU32, AtomicUsize};
 
 use crate::sync::{AtomicU64, Ordering};
 use crate::{classes, os, tuning};
-pub(crate) use cache::{Cache, Entered, Run, Totals};
+pub(crate) use cache::{Cache, Entered, Run, Totals, enter, is_joined};
+use cache::{CacheState, local};
 #[cfg(all(test, not(loom)))]
 pub(crate) use registry::VISITS;
-
-/// Whether this thread has a cache.
-#[inline(always)]
-pub(crate) fn is_joined() -> bool {
-    local().is_some_and(|local| local.cache.get().is_some())
-}
-
-/// Enters this thread's cache; `None` where it has none, or may not use it now.
-#[inline(always)]
-pub(crate) fn enter() -> Option<Entered<'static>> {
-    local()?.cache.get()?.enter()
-}
 
 /// As [`enter`], after finding a cache for a thread that has none yet.
 #[cold]
@@ -215,62 +203,6 @@ pub(crate) fn run_totals() -> Totals {
 pub(crate) fn block_totals() -> (Totals, u64) {
     let sums = of_all();
     (sums.blocks, sums.returned_bytes)
-}
-
-// A thread's way to its cache.
-
-/// How this thread stands with its cache. No `Drop`, so that reaching it costs no check and no registration.
-pub(crate) struct Local {
-    pub(crate) cache: Cell<Option<&'static Cache>>,
-    pub(crate) state: Cell<CacheState>,
-    /// Requests since there was no cache to be had.
-    pub(crate) waited: Cell<u16>,
-    /// Requests that no cache counts: there was none, or another thread had claimed it.
-    pub(crate) past_cache: Cell<Totals>,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
-pub(crate) enum CacheState {
-    /// It has none yet, or all were taken. Zero, as all of a [`Local`] is when its thread begins.
-    Without = 0,
-    /// It is about to have one, and a signal handler interrupted that.
-    Joining,
-    Joined,
-    /// It is exiting, and its cache was released.
-    Left,
-}
-
-#[cfg(not(thread_blocks))]
-thread_local! {
-    static LOCAL: Local = const {
-        Local {
-            cache: Cell::new(None),
-            state: Cell::new(CacheState::Without),
-            waited: Cell::new(0),
-            past_cache: Cell::new(Totals { allocations: 0, bytes: 0 }),
-        }
-    };
-}
-
-/// `LOCAL.with(f)` would be a call of its own.
-#[cfg(not(thread_blocks))]
-#[inline(always)]
-pub(crate) fn local() -> Option<&'static Local> {
-    // Always there: a thread local without a destructor lasts as long as its thread.
-    let local = LOCAL.try_with(std::ptr::from_ref).ok()?;
-    // SAFETY: as above, and this is its thread; the reference is not given away.
-    Some(unsafe { &*local })
-}
-
-/// The compiler's own thread locals would call `malloc`, which this library may be.
-#[cfg(thread_blocks)]
-#[inline(always)]
-pub(crate) fn local() -> Option<&'static Local> {
-    const _: () = assert!(size_of::<Local>() <= os::THREAD_BLOCK_BYTES && align_of::<Local>() <= 16);
-    // SAFETY: this thread's block, which serves nothing else; it is long enough, lasts as long as the thread, and all zeroes is a
-    // `Local` that has no cache yet. The reference is not given away.
-    Some(unsafe { os::thread_block().cast::<Local>().as_ref() })
 }
 
 // The key of the C library that tells of exiting threads.

@@ -103,7 +103,7 @@ impl SizeClasses {
     /// # Errors
     /// See [`Shortage`].
     pub(crate) fn alloc(&self, zone: &Zone, class: Class, limit: Limit) -> Result<NonNull<u8>, Shortage> {
-        alloc_cached(class).map_or_else(|| self.fetch(zone, class, limit), Ok)
+        alloc_cached_of(class).map_or_else(|| self.fetch(zone, class, limit), Ok)
     }
 
     #[cold]
@@ -290,9 +290,14 @@ impl SizeClasses {
     }
 }
 
-/// A block from this thread's cache.
+/// A block from this thread's cache, for a usual request (see [`Class::of_usual`]).
 #[inline(always)]
-pub(crate) fn alloc_cached(class: Class) -> Option<NonNull<u8>> {
+pub(crate) fn alloc_cached(size: usize, align: usize) -> Option<NonNull<u8>> {
+    alloc_cached_of(Class::of_usual(size, align)?)
+}
+
+#[inline(always)]
+fn alloc_cached_of(class: Class) -> Option<NonNull<u8>> {
     let cache = front::enter()?;
     if cache.is_to_tick() { None } else { take_cached(&cache, class) }
 }

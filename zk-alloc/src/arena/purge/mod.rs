@@ -13,7 +13,7 @@ use crate::arena::pages::zone::Shortage;
 use crate::arena::purge::budget::{Limit, resident_bytes};
 use crate::arena::purge::decay::{Caller, DecayState, HeapSnapshot, Marks, Policy, Verdict};
 use crate::arena::{Arena, Contents, Purge, cached_bytes, get};
-use crate::{counters, open_phases, os, tuning};
+use crate::{counters, gate, os, tuning};
 
 /// Why free memory is purged.
 #[derive(Clone, Copy, Debug)]
@@ -184,7 +184,7 @@ fn snapshot(arena: &Arena) -> HeapSnapshot {
         cached_bytes: cached_bytes(),
         peak_bytes: counters::take_seen_peak_bytes(),
         served_bytes: arena.served_bytes(),
-        is_in_phase: open_phases::is_any(),
+        is_in_phase: gate::is_any_phase_open(),
     }
 }
 
@@ -192,7 +192,7 @@ fn snapshot(arena: &Arena) -> HeapSnapshot {
 fn tick(arena: &Arena, state: &mut DecayState, by: Caller) -> Verdict {
     let now_ns = os::monotonic_ns();
     if let Some(keep_bytes) = state.unfinished(now_ns).filter(|_| by == Caller::Program) {
-        if open_phases::is_any() {
+        if gate::is_any_phase_open() {
             state.stop_purge();
         } else {
             purge_part(arena, state, keep_bytes);
@@ -236,7 +236,7 @@ pub(crate) fn tick_in_background() -> Option<Duration> {
         let verdict = run_tick(Caller::Background);
         decay::ticked(verdict == Some(Verdict::Rest));
     }
-    if !open_phases::is_any() {
+    if !gate::is_any_phase_open() {
         relieve();
     }
     [decay::time_to_tick(), time_to_watch()].into_iter().flatten().min()
