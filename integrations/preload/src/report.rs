@@ -1,10 +1,12 @@
-//! `ZK_ALLOC_REPORT=1`: prints one line on standard error when the process exits, without allocating.
-#![allow(unsafe_code, reason = "is called by the loader, and reads the C library's variables")]
+//! `ZK_ALLOC_REPORT=1` or `ZK_ALLOC_REPORT=/a/file`: prints one line on standard error, or appends it to a file, when the process exits.
+//! Nothing here allocates.
+#![allow(unsafe_code, reason = "is called by the loader, reads the C library's variables, and writes to a file")]
 
 use std::ffi::{CStr, c_char};
 use std::fmt;
+use std::io::Write;
 use std::mem::MaybeUninit;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 
 use arena::c_api;
 
@@ -15,6 +17,9 @@ use crate::{dlopen, glibc, procfs};
 /// parent's counters.
 static REPORTS: AtomicU32 = AtomicU32::new(0);
 
+/// The path of the file that gets the report, with a zero at its end; empty for standard error. Programs may change their environment.
+static FILE: [AtomicU8; 256] = [const { AtomicU8::new(0) }; 256];
+
 /// The variable that turns the report on.
 pub(crate) const VARIABLE: &str = "ZK_ALLOC_REPORT";
 
@@ -24,8 +29,14 @@ pub(crate) fn configure(value: Option<&[u8]>, is_said: impl FnOnce() -> bool) {
     match value.map(<[u8]>::trim_ascii) {
         Some(b"1") => REPORTS.store(std::process::id(), Ordering::Relaxed),
         None | Some(b"" | b"0") => {}
+        Some(path) if path[0] == b'/' && path.len() < FILE.len() => {
+            FILE.iter().zip(path).for_each(|(place, &byte)| place.store(byte, Ordering::Relaxed));
+            REPORTS.store(std::process::id(), Ordering::Relaxed);
+        }
         Some(_) if is_said() => {}
-        Some(_) => c_api::print_line(format_args!("{VARIABLE} is not 0 or 1; using the default, 0")),
+        Some(_) => c_api::print_line(format_args!(
+            "{VARIABLE} is not 0, 1 or the path of a file from / on; using the default, 0"
+        )),
     }
 }
 
@@ -33,6 +44,32 @@ pub(crate) fn configure(value: Option<&[u8]>, is_said: impl FnOnce() -> bool) {
 #[used]
 #[unsafe(link_section = ".fini_array")]
 static AT_EXIT: extern "C" fn() = at_exit;
+
+/// Writes one line to where the report goes.
+fn say(message: fmt::Arguments<'_>) {
+    let path = FILE.each_ref().map(|byte| byte.load(Ordering::Relaxed));
+    if path[0] == 0 {
+        return c_api::print_line(message);
+    }
+    if c_api::is_in_sandbox() {
+        return;
+    }
+    let mut line = [0; 512];
+    let mut room = &mut line[..511];
+    // What does not fit is cut off.
+    let _ = write!(room, "zk-alloc: {message}");
+    let len = 511 - room.len();
+    line[len] = b'\n';
+    // SAFETY: a path that ends with a zero, a buffer that is valid for its length, and a file that is opened here.
+    unsafe {
+        let flags = libc::O_WRONLY | libc::O_APPEND | libc::O_CREAT | libc::O_CLOEXEC;
+        let file = libc::open(path.as_ptr().cast(), flags, 0o644);
+        if file >= 0 {
+            libc::write(file, line.as_ptr().cast(), len + 1);
+            libc::close(file);
+        }
+    }
+}
 
 extern "C" fn at_exit() {
     // The process may be in a sandbox, and reading its id takes a system call.
@@ -47,22 +84,19 @@ extern "C" fn at_exit() {
     let name = program();
     if start::state() != State::InUse {
         if !glibc::is_there() {
-            return c_api::print_line(format_args!("report of {name} ({own}): not in use, the C library is not glibc"));
+            return say(format_args!("report of {name} ({own}): not in use, the C library is not glibc"));
         }
         if start::state() == State::Off {
-            return c_api::print_line(format_args!("report of {name} ({own}): not in use, ZK_ALLOC=off"));
+            return say(format_args!("report of {name} ({own}): not in use, ZK_ALLOC=off"));
         }
         let owner = start::owner_of_malloc().unwrap_or(c"another file");
         if Some(owner) == start::own_file() {
             // By name, `malloc` is ours, and yet requests do not arrive here.
-            return c_api::print_line(format_args!(
+            return say(format_args!(
                 "report of {name} ({own}): not in use, a tool such as valgrind has put its malloc in place of this one"
             ));
         }
-        return c_api::print_line(format_args!(
-            "report of {name} ({own}): not in use, malloc is that of {}",
-            Text(owner.to_bytes())
-        ));
+        return say(format_args!("report of {name} ({own}): not in use, malloc is that of {}", Text(owner.to_bytes())));
     }
     let stats = arena::stats();
     // Skips the many small programs of a build or a script: their parent reports that the library was loaded.
@@ -72,7 +106,7 @@ extern "C" fn at_exit() {
     let huge_pages: &dyn fmt::Display = stats.huge_pages.as_ref().map_or(&"no arena", |chosen| chosen);
     let (parts, mib) = (arena::resident_parts(), |bytes: usize| Mib(bytes as u64));
     let left_out = if dlopen::left_deepbind_out() { "; RTLD_DEEPBIND left out" } else { "" };
-    c_api::print_line(format_args!(
+    say(format_args!(
         "report of {name} ({own}): served {} requests from {} bytes on with {}, at most {} alive; {} held at exit \
          ({} live, {} in thread caches, {} free in slabs, {} in free page runs, {} prefaulted), {} of it in memory; \
          {} by glibc because memory was short; the process: peak {}, {} minor faults, {} in huge pages ({huge_pages}){left_out}",

@@ -164,3 +164,16 @@ fn small_requests_open_the_arena_by_their_sum() {
         assert_eq!(!said.err.contains("served 0 requests"), is_served, "{}", said.err);
     }
 }
+
+/// coreutils close standard error before they exit.
+#[test]
+fn report_goes_to_a_file_too() {
+    let file = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("report-{}", std::process::id()));
+    for lines in 1..=2 {
+        assert!(said(Arm::Everything.command("ls").arg("/").env("ZK_ALLOC_REPORT", &file)).ok);
+        let text = std::fs::read_to_string(&file).expect("the report's file");
+        assert_eq!(text.matches("zk-alloc: report of ls").count(), lines, "{text}");
+        assert!(text.lines().all(|line| line.contains("served")), "{text}");
+    }
+    std::fs::remove_file(&file).expect("the report's file");
+}
