@@ -192,7 +192,7 @@ pub const ARMS: &[Arm] = &[
         ..JEMALLOC
     }
     .preloads(JEMALLOC_LIBRARY, &[("MALLOC_CONF", JEMALLOC_RETAINS)]),
-    // Settings of other projects; each arm has the name of its project. The sources are in docs/benchmarking.md.
+    // Settings of other projects; each arm has the name of its project. The sources are in docs/data/arms.md.
     Arm {
         name: "jemalloc-plonky3",
         environment: &[("_RJEM_MALLOC_CONF", "thp:always,metadata_thp:auto,retain:true")],
