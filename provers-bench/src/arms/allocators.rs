@@ -182,7 +182,7 @@ pub mod jemalloc {
     #[inline]
     pub fn installed() -> Installed {
         // Ask the linked library, not its manifest.
-        let version = tikv_jemalloc_ctl::version::read().unwrap_or("unknown");
+        let version = tikv_jemalloc_ctl::version::read().unwrap_or("unknown").trim_end_matches('\0');
         Installed { setting, ..Installed::named("jemalloc", version, &["_RJEM_MALLOC_"]) }
     }
 
