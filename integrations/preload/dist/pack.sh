@@ -23,7 +23,7 @@ debian_package() (
     arch=$1
     folder=usr/lib/$arch-linux-gnu
     into=$work/$arch/deb
-    documents=usr/share/doc/zk-alloc
+    documents=usr/share/doc/$package
 
     stage "$into"
     mkdir -p "$into/DEBIAN" "$into/$folder" "$into/usr/include" "$into/$documents"
