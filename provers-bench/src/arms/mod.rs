@@ -77,11 +77,26 @@ impl Arm {
         Self { name, binary, is_ours, colour, environment, confirms, holds, known_to_fail, preload }
     }
 
+    /// Its environment variables, for a process.
+    pub(crate) fn variables(&self) -> Vec<(String, String)> {
+        owned(self.environment)
+    }
+
+    /// The settings that its process must confirm.
+    pub(crate) fn requires(&self) -> Vec<(String, String)> {
+        owned(self.confirms)
+    }
+
     /// The same arm, which `exec` starts with this library and these settings.
     const fn preloads(mut self, library: Library, environment: &'static [(&'static str, &'static str)]) -> Self {
         self.preload = Some(Preload { library, environment });
         self
     }
+}
+
+/// Names and values that outlive the table.
+pub(crate) fn owned(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
+    pairs.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect()
 }
 
 /// A condition that every proof of an arm must meet: a counter of the allocator grew during the proof, or a gauge was

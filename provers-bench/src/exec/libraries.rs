@@ -1,6 +1,6 @@
 //! The allocators that `exec` starts a program with: the library on this machine, its package, its settings.
 
-use crate::arms::{ARMS, Library, OURS, Preload};
+use crate::arms::{self, ARMS, Library, OURS, Preload};
 use crate::plan::UsageError;
 use crate::results::record::Outcome;
 use std::ffi::OsString;
@@ -123,8 +123,7 @@ fn candidate(name: &str, libraries: &[Named], ours: &impl Fn() -> Result<PathBuf
         (None, Some(Library::Ours)) => ours().map(Some),
         (None, _) => Ok(None),
     };
-    let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
-    let environment = preload.map_or_else(Vec::new, |preload| preload.environment.iter().map(owned).collect());
+    let environment = preload.map_or_else(Vec::new, |preload| arms::owned(preload.environment));
     let (library, trouble) = match found {
         Ok(path) => (path.map(|path| path.canonicalize().unwrap_or(path)), None),
         Err(reason) => (None, Some(Outcome::LeftOut { reason })),

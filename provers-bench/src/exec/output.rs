@@ -1,8 +1,7 @@
 //! The output of a run: scanned as it arrives, for lines that end an interval, and checked after the run.
 
 use crate::machine;
-use crate::measure::interrupt::Interrupt;
-use crate::measure::process;
+use crate::measure::process::{self, Interrupt};
 use regex::bytes::Regex;
 use sha2::{Digest, Sha256};
 use std::fs;

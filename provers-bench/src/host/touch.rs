@@ -1,6 +1,6 @@
 //! Measures the first touch of memory, and page faults on several threads at once.
 
-use crate::machine::memory;
+use crate::machine::process;
 use anyhow::{Context, ensure};
 use memmap2::{Advice, MmapMut};
 use std::hint::black_box;
@@ -50,11 +50,11 @@ pub(super) fn first_touch(pages: Pages, bytes: usize, idle: Duration) -> anyhow:
 /// The time of one first touch, and the share of the memory in huge pages.
 fn touched(pages: Pages, bytes: usize) -> anyhow::Result<(Duration, f64)> {
     let mut mapping = Mapping::new(bytes, pages)?;
-    let huge_before = memory::huge_page_bytes().unwrap_or(0);
+    let huge_before = process::huge_page_bytes().unwrap_or(0);
     let began = Instant::now();
     mapping.touch(pages)?;
     let took = began.elapsed();
-    let huge_bytes = memory::huge_page_bytes().unwrap_or(0).saturating_sub(huge_before);
+    let huge_bytes = process::huge_page_bytes().unwrap_or(0).saturating_sub(huge_before);
     Ok((took, huge_bytes as f64 / bytes as f64))
 }
 

@@ -1,9 +1,9 @@
 //! Finds the arms' binaries next to the driver. `cargo run` builds only the binary that it runs, so a driver that cargo
 //! started builds the arms first.
 
-use super::interrupt::Interrupt;
 use super::process::Failure;
-use crate::machine::build_info;
+use super::process::Interrupt;
+use crate::machine::BuildInfo;
 use crate::plan::Contestant;
 use anyhow::{Context, bail};
 use serde_json::Value;
@@ -181,7 +181,7 @@ impl Cargo {
         if let Some(target) = target_folder(folder) {
             arguments.extend(["--target-dir".into(), target.into()]);
             if parent != Some(target) {
-                arguments.extend(["--target".into(), build_info::current().target.into()]);
+                arguments.extend(["--target".into(), BuildInfo::current().target.into()]);
             }
         }
         arguments
@@ -209,7 +209,7 @@ fn described<'a>(metadata: &'a Value, package: &str) -> impl Iterator<Item = &'a
 /// Returns a source of `binary` that changed after the build. Returns `None` if no source changed, or if cargo's list
 /// is not next to the binary. In the second case someone moved the binary on purpose.
 ///
-/// The hash in [`build_info`] covers the harness and the allocator, but not a user's own prover. This check covers the
+/// The hash in [`BuildInfo`] covers the harness and the allocator, but not a user's own prover. This check covers the
 /// prover too, so that driver and arms are not compared across two states of its sources.
 fn newer_source(binary: &Path) -> Option<PathBuf> {
     let list = fs::read_to_string(binary.with_extension("d")).ok()?;

@@ -5,7 +5,7 @@ use crate::results::columns::{self, Cell, Medium, Seen};
 use crate::results::record::{ArmResult, Ended, Outcome, Run, Sweep, Timed, WorkloadResult};
 use crate::results::stats::Verdict;
 use crate::results::{format, view};
-use crate::together::Concurrent;
+use crate::workloads::Concurrent;
 use comfy_table::presets::{ASCII_MARKDOWN, UTF8_FULL_CONDENSED};
 use comfy_table::{CellAlignment, ContentArrangement, Table};
 
@@ -275,6 +275,20 @@ fn fitted(rows: &[Vec<String>], width: u16) -> String {
 /// Draws `rows`, without a final line break; the first row is the header.
 pub(crate) fn drawn(rows: &[Vec<String>], style: Style) -> String {
     layout(rows, style).trim_fmt()
+}
+
+/// Draws rows of words for the terminal: no column is of numbers.
+pub(crate) fn words(rows: &[Vec<String>]) -> String {
+    let mut table = layout(rows, Style::Terminal);
+    table.column_iter_mut().for_each(|column| _ = column.set_cell_alignment(CellAlignment::Left));
+    table.trim_fmt()
+}
+
+/// Draws rows for the terminal whose first cells may be long: they wrap.
+pub(crate) fn wrapped(rows: &[Vec<String>]) -> String {
+    let mut table = layout(rows, Style::Terminal);
+    table.set_content_arrangement(ContentArrangement::Dynamic);
+    table.trim_fmt()
 }
 
 fn layout(rows: &[Vec<String>], style: Style) -> Table {
