@@ -1,19 +1,14 @@
 //! The driver: from a command line to an exit code. Every mistake gets one line on stderr and exit code 2.
 
 use crate::arms::{ARMS, Arm, SETS};
-use crate::compare::{self, CheckArgs, CompareArgs, Unusable};
-use crate::exec;
-use crate::host;
-use crate::measure::binaries;
-use crate::measure::process::{Failure, Interrupt};
-use crate::measure::{self, print, runs_folder};
-
+use crate::compare::{self, CheckArgs, CompareArgs};
+use crate::measure::{self, Failure, Interrupt, binaries, print, runs_folder};
 use crate::plan::{self, RunArgs, UsageError, first_line};
 use crate::profile::{self, ProfileArgs};
-use crate::report;
-use crate::results::record::Run;
+use crate::results::Run;
 use crate::trace::{self, RecordArgs, ReplayArgs};
 use crate::workloads::Prover;
+use crate::{exec, host, report};
 use clap::error::{ContextKind, ErrorKind};
 use clap::{Args, Command, Subcommand};
 use std::env;
@@ -62,7 +57,7 @@ pub fn main(provers: &'static [Prover], package_folder: &str) -> ExitCode {
             return INTERRUPTED;
         }
         eprintln!("prove-bench: {error:#}");
-        if error.is::<UsageError>() || error.is::<Unusable>() { USAGE } else { FAILED }
+        if error.is::<UsageError>() { USAGE } else { FAILED }
     });
     code.into()
 }

@@ -45,7 +45,7 @@ pub struct WorkloadSpec {
     setup: SetUp,
 }
 
-type SetUp = fn(u32) -> anyhow::Result<Box<dyn Subject>>;
+type SetUp = fn(u32) -> anyhow::Result<Subject>;
 
 impl WorkloadSpec {
     /// Defines the workload `W`, which takes `2^10` to `2^22` rows and is checked at its default size. With
@@ -99,7 +99,7 @@ impl WorkloadSpec {
         self
     }
 
-    pub(crate) fn setup(&self, log_rows: u32) -> anyhow::Result<Box<dyn Subject>> {
+    pub(crate) fn setup(&self, log_rows: u32) -> anyhow::Result<Subject> {
         (self.setup)(log_rows)
     }
 }
@@ -120,30 +120,25 @@ pub struct Prover {
 /// An action on the clock after a proof: nothing, or the fault that a test requested.
 type Disturb = dyn Fn(Duration) -> anyhow::Result<()>;
 
-/// A [`Workload`] without its types: the part that a child needs.
-pub(crate) trait Subject {
-    /// Makes the proofs on the clock, each in the allocator's scope, then verifies and drops them off the clock. Calls
-    /// `disturb` on the clock once they are made, with the time that they took.
-    fn attempt(
-        &self,
-        seed: u64,
-        together: &Together,
-        installed: &Installed,
-        disturb: &Disturb,
-    ) -> anyhow::Result<Attempt>;
-}
-
-/// A workload that is set up, and the way to make its proofs.
-struct Ready<W: Workload> {
-    workload: W,
-    prove: ProveAll<W>,
-}
+/// A [`Workload`] that is set up, without its types: the part that a child needs. It makes the proofs on the clock, each in
+/// the allocator's scope, then verifies and drops them off the clock. It calls the last argument on the clock once they
+/// are made, with the time that they took.
+pub(crate) type Subject = Box<dyn Fn(u64, &Together, &Installed, &Disturb) -> anyhow::Result<Attempt>>;
 
 /// Makes the proofs of a request: the first has this input, and the others have the next ones.
 type ProveAll<W> = fn(&W, u64, &Together, &Installed) -> anyhow::Result<Vec<<W as Workload>::Proof>>;
 
-fn ready<W: Workload + 'static>(workload: W, prove: ProveAll<W>) -> anyhow::Result<Box<dyn Subject>> {
-    Ok(Box::new(Ready { workload, prove }))
+fn ready<W: Workload + 'static>(workload: W, prove: ProveAll<W>) -> anyhow::Result<Subject> {
+    Ok(Box::new(move |seed, together, installed, disturb| {
+        let meter = Meter::start(installed.counters)?;
+        let proofs = prove(&workload, seed, together, installed);
+        disturb(meter.elapsed())?;
+        let reading = meter.stop(installed.gauges)?;
+        let proofs = proofs?;
+        let verification = proofs.iter().try_for_each(|proof| workload.verify(proof));
+        drop(proofs);
+        reading.at_rest(verification)
+    }))
 }
 
 /// For a workload that threads share.
@@ -173,27 +168,6 @@ fn in_scope<W: Workload>(workload: &W, seed: u64, installed: &Installed) -> anyh
     (installed.scope)(&mut || proof = Some(workload.prove(seed)));
     proof.context("the allocator's scope did not run the prover")?.context("no proof was made")
 }
-
-impl<W: Workload> Subject for Ready<W> {
-    fn attempt(
-        &self,
-        seed: u64,
-        together: &Together,
-        installed: &Installed,
-        disturb: &Disturb,
-    ) -> anyhow::Result<Attempt> {
-        let meter = Meter::start(installed.counters)?;
-        let proofs = (self.prove)(&self.workload, seed, together, installed);
-        disturb(meter.elapsed())?;
-        let reading = meter.stop(installed.gauges)?;
-        let proofs = proofs?;
-        let verification = proofs.iter().try_for_each(|proof| self.workload.verify(proof));
-        drop(proofs);
-        reading.at_rest(verification)
-    }
-}
-
-/// Provers for the harness's unit tests. They prove nothing.
 
 /// The proofs that a process makes at once.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]

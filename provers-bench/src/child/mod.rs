@@ -8,7 +8,7 @@
 
 mod fault_injection;
 #[cfg(feature = "profile")]
-mod profiling;
+pub(crate) mod profiling;
 pub mod recorder;
 mod replay;
 
@@ -89,7 +89,7 @@ fn serve(provers: &[Prover], installed: &Installed) -> anyhow::Result<()> {
             }
             Request::Prove { round, seed } => {
                 let (arm, subject, together, place) = session.as_ref().context("asked to prove before being set up")?;
-                let proof = || prove(arm, subject.as_ref(), together, installed, round, seed, &mut replies);
+                let proof = || prove(arm, subject, together, installed, round, seed, &mut replies);
                 #[cfg(feature = "profile")]
                 let proof = || profiling.prove(round, proof);
                 place.begin(proof)?
@@ -101,13 +101,7 @@ fn serve(provers: &[Prover], installed: &Installed) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn set_up(
-    provers: &[Prover],
-    prover: &str,
-    workload: &str,
-    log_rows: u32,
-    place: Place,
-) -> anyhow::Result<Box<dyn Subject>> {
+fn set_up(provers: &[Prover], prover: &str, workload: &str, log_rows: u32, place: Place) -> anyhow::Result<Subject> {
     let prover = provers.iter().find(|known| known.name == prover).context("unknown prover")?;
     let spec = prover.workloads.iter().find(|known| known.name == workload).context("unknown workload")?;
     // The pool must exist before the adapter builds one.
@@ -129,7 +123,7 @@ fn identity(installed: &Installed, confirmed: Vec<String>) -> Identity {
 
 fn prove(
     arm: &str,
-    subject: &dyn Subject,
+    subject: &Subject,
     together: &Together,
     installed: &Installed,
     round: u32,
@@ -144,7 +138,7 @@ fn prove(
         replies.write_all(b"this is no reply\n")?;
     }
     let disturb = move |elapsed| fault.map_or(Ok(()), |fault| fault.disturb(elapsed));
-    match subject.attempt(seed, together, installed, &disturb) {
+    match subject(seed, together, installed, &disturb) {
         Ok(mut attempt) => {
             if fault == Some(Fault::BadProof) {
                 attempt.sample.verified = false;

@@ -2,7 +2,7 @@
 //! its call sites and the arena's memory over time.
 
 use crate::protocol::profiles::{CallSite, FILE, FIRST, FOLDER, Level, Lifetime, Parts, Profile, Stage, TREE, WARM};
-use anyhow::Context;
+use anyhow::{Context, anyhow};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -49,12 +49,12 @@ impl Profiling {
 fn prove_warm<R>(folder: &Path, prove: impl FnOnce() -> anyhow::Result<R>) -> anyhow::Result<R> {
     let began = Instant::now();
     let (memory, stages) = profile::unsampled(|| observed(began))?;
-    let levels = profile::unsampled(|| Levels::begin(began))?;
+    let levels = profile::unsampled(|| begin_levels(began))?;
     profile::mark();
     let proved = prove()?;
     let snapshot = profile::snapshot();
     profile::stop();
-    let Readings { levels, parts } = levels.end();
+    let Profile { levels, parts, .. } = levels.end()?;
     let profile = Profile { levels, parts, ..described(&snapshot, &stages) };
     write(folder, &snapshot, &memory, &profile).with_context(|| format!("cannot write {}", folder.display()))?;
     Ok(proved)
@@ -140,41 +140,47 @@ const MOST: usize = 8192;
 /// The thread reads the parts of the memory in at most one part in this many of its time.
 const SHARE_OF_TIME: u32 = 20;
 
-struct Levels {
+/// A thread that reads something again and again until it is ended, and once more then.
+pub(crate) struct Sampler<T> {
     is_over: Arc<AtomicBool>,
-    thread: JoinHandle<Readings>,
+    thread: JoinHandle<T>,
 }
 
-#[derive(Default)]
-struct Readings {
-    levels: Vec<Level>,
-    parts: Vec<Parts>,
-}
-
-impl Levels {
-    /// Begins to read, once in a millisecond. Call this outside of phases: the readings are then no memory of the arena.
-    fn begin(began: Instant) -> anyhow::Result<Self> {
+impl<T: Send + 'static> Sampler<T> {
+    /// `read` gets the readings and whether these are the last ones, and returns the pause after them.
+    pub(crate) fn begin(
+        name: &str,
+        mut readings: T,
+        mut read: impl FnMut(&mut T, bool) -> Duration + Send + 'static,
+    ) -> anyhow::Result<Self> {
         let is_over = Arc::new(AtomicBool::new(false));
-        let readings = Readings { levels: Vec::with_capacity(MOST), parts: Vec::with_capacity(MOST) };
-        let stop = is_over.clone();
-        let read = move || profile::unsampled(|| read_until(&stop, began, readings));
-        let thread = thread::Builder::new().name("levels".into()).spawn(read).context("cannot start a thread")?;
-        Ok(Self { is_over, thread })
+        let over = is_over.clone();
+        let thread = thread::Builder::new().name(name.to_owned()).spawn(move || {
+            loop {
+                let is_last = over.load(Ordering::Relaxed);
+                let pause = read(&mut readings, is_last);
+                if is_last {
+                    return readings;
+                }
+                thread::sleep(pause);
+            }
+        });
+        Ok(Self { is_over, thread: thread.context("cannot start a thread")? })
     }
 
     /// Ends it, and returns the readings.
-    fn end(self) -> Readings {
+    pub(crate) fn end(self) -> anyhow::Result<T> {
         self.is_over.store(true, Ordering::Relaxed);
-        self.thread.join().unwrap_or_default()
+        self.thread.join().map_err(|_| anyhow!("a thread that takes readings panicked"))
     }
 }
 
-fn read_until(is_over: &AtomicBool, began: Instant, mut readings: Readings) -> Readings {
+/// Begins to read, once in a millisecond. Call this outside of phases: the readings are then no memory of the arena.
+fn begin_levels(began: Instant) -> anyhow::Result<Sampler<Profile>> {
+    let readings = Profile { levels: Vec::with_capacity(MOST), parts: Vec::with_capacity(MOST), ..Profile::default() };
     let mut pause = Duration::from_millis(1);
     let mut next_parts = Duration::ZERO;
-    loop {
-        // The last readings are of the end.
-        let is_last = is_over.load(Ordering::Relaxed);
+    let mut read = move |readings: &mut Profile, is_last| {
         let stats = zk_alloc::stats();
         let now = began.elapsed();
         readings.levels.push(Level {
@@ -191,11 +197,9 @@ fn read_until(is_over: &AtomicBool, began: Instant, mut readings: Readings) -> R
             thin_out(&mut readings.parts);
             pause *= 2;
         }
-        if is_last {
-            return readings;
-        }
-        thread::sleep(pause);
-    }
+        pause
+    };
+    Sampler::begin("levels", readings, move |readings, is_last| profile::unsampled(|| read(readings, is_last)))
 }
 
 /// Keeps every other one.
@@ -231,8 +235,9 @@ const MOST_SNAPSHOTS: usize = 4000;
 #[derive(Clone)]
 struct Stages(Arc<Mutex<Record>>);
 
+#[derive(Default)]
 struct Record {
-    began: Instant,
+    began: Option<Instant>,
     thread: Option<ThreadId>,
     /// The spans that are entered, each with its path and its place in `stages`.
     open: Vec<(SpanPath, usize)>,
@@ -269,15 +274,7 @@ impl Key {
 
 impl Stages {
     fn new(began: Instant) -> Self {
-        Self(Arc::new(Mutex::new(Record {
-            began,
-            thread: None,
-            open: Vec::new(),
-            stages: Vec::new(),
-            paths: Vec::new(),
-            sites: HashMap::new(),
-            snapshots: 0,
-        })))
+        Self(Arc::new(Mutex::new(Record { began: Some(began), ..Record::default() })))
     }
 
     /// All spans that were entered.
@@ -340,7 +337,7 @@ impl Record {
     }
 
     fn now_ns(&self) -> u64 {
-        self.began.elapsed().as_nanos() as u64
+        self.began.map_or(0, |began| began.elapsed().as_nanos() as u64)
     }
 
     fn take_snapshot(&mut self) {

@@ -7,15 +7,11 @@
 
 use crate::arms;
 use crate::machine::Machine;
-use crate::measure::process::Interrupt;
-use crate::measure::{self, binaries};
-use crate::plan::values::percentage;
-use crate::plan::{self, Plan, Size, UsageError};
+use crate::measure::{self, Interrupt, binaries};
+use crate::plan::{self, Plan, UsageError, percentage};
 use crate::report::{self, Style, facts};
-use crate::results::record::{ArmResult, Outcome, Run, WorkloadResult};
-use crate::results::stats::MIN_ROUNDS_FOR_VERDICT;
-use crate::results::{format, view};
-use crate::workloads::{Concurrent, Prover, WorkloadSpec};
+use crate::results::{ArmResult, MIN_ROUNDS_FOR_VERDICT, Outcome, Run, WorkloadResult, format, view};
+use crate::workloads::{Prover, WorkloadSpec};
 use anyhow::Context;
 use clap::Args;
 use figures::{Figures, Row, Verdict};
@@ -117,12 +113,12 @@ pub(crate) fn check(provers: &'static [Prover], args: CheckArgs, package_folder:
     let path = job.baseline.clone().unwrap_or_else(|| package_folder.join(FILE));
     let baseline = Baseline::read(&path, job.bless.is_some())?;
     if job.bless.is_none() {
-        job.held_by(&baseline).map_err(|reason| Unusable::of(&path, reason))?;
+        job.held_by(&baseline).map_err(|reason| unusable(&path, &reason))?;
     }
     let interrupt = Interrupt::on_signals()?;
     // The arms are the same for every workload.
     let folder = binaries::folder(&job.items[0].plan.contestants, &interrupt)?;
-    Gate { job: &job, path, baseline }.hold(&folder, &interrupt)
+    job.hold(baseline, &path, &folder, &interrupt)
 }
 
 impl Check {
@@ -150,34 +146,19 @@ impl Check {
         }
         let find = |given: &String| {
             let found = all.iter().find(|(key, _, spec)| key == given || spec.name == given).cloned();
-            found.ok_or_else(|| UsageError::Unknown {
-                kind: "workload",
-                given: given.clone(),
-                valid: all.iter().map(|(key, ..)| key.as_str()).collect::<Vec<_>>().join(", "),
-            })
+            found.ok_or_else(|| UsageError::unknown("workload", given, all.iter().map(|(key, ..)| key.as_str())))
         };
         let restricted = !workloads.is_empty();
         let chosen = if restricted { workloads.iter().map(find).collect::<Result<_, _>>()? } else { all };
         let item = |(key, prover, spec): (String, &'static Prover, &'static WorkloadSpec)| {
-            let plan = Plan {
-                prover,
-                points: plan::points(prover, &[spec.name.into()], &[Size::Checked], &[THREADS])?,
-                sweep: None,
-                contestants: plan::contestants(&[REFERENCE, HELD].map(str::to_owned))?,
-                rounds,
-                processes: None,
-                alone: 0,
-                slots: None,
-                concurrent: Concurrent::default(),
-                precision: None,
-                max_time: None,
-                threads: THREADS,
-                seed: SEED,
-                timeout: None,
-                out: out.clone(),
-                json: false,
-            };
-            Ok(Item { key, log_rows: spec.check_log_rows, plan })
+            let (name, log_rows) = (spec.name, spec.check_log_rows);
+            let options = format!(
+                "check --workloads {name} --log-rows {log_rows} --rounds {rounds} --threads {THREADS} --seed {SEED} \
+                 --allocators {REFERENCE},{HELD}"
+            );
+            let mut plan = plan::of_line(prover, &options)?;
+            plan.measured.out.clone_from(&out);
+            Ok(Item { key, log_rows, plan })
         };
         let items = chosen.into_iter().map(item).collect::<Result<_, _>>()?;
         Ok(Self { items, baseline, bless, tolerance, restricted })
@@ -216,35 +197,40 @@ pub(crate) struct Checked {
     pub(crate) interrupted: bool,
 }
 
-/// A check with a usable baseline.
-struct Gate<'a> {
-    job: &'a Check,
-    path: PathBuf,
-    baseline: Baseline,
-}
-
-impl Gate<'_> {
+impl Check {
     /// Runs every workload with the arms' binaries in `folder`, and judges or blesses the results.
-    fn hold(mut self, folder: &Path, interrupt: &Interrupt) -> anyhow::Result<Checked> {
+    fn hold(
+        &self,
+        mut baseline: Baseline,
+        path: &Path,
+        folder: &Path,
+        interrupt: &Interrupt,
+    ) -> anyhow::Result<Checked> {
         let (mut compared, mut entries, mut machine) = (Vec::new(), Vec::new(), None);
-        for item in &self.job.items {
+        for item in &self.items {
             let run = measure::run(&item.plan, folder, interrupt)?;
             if run.interrupted {
                 let text = "interrupted: nothing was judged\n".into();
                 return Ok(Checked { text, passed: false, interrupted: true });
             }
             let entry = entry(&run);
-            let rows = entry.as_ref().map(|now| self.rows(&item.key, now)).map_err(Clone::clone);
+            let rows =
+                entry.as_ref().map(|now| self.rows(baseline.workloads.get(&item.key), now)).map_err(Clone::clone);
             compared.push(Comparison { workload: item.key.clone(), arm: HELD.into(), rows });
             entries.extend(entry.map(|entry| (item.key.clone(), entry)));
             machine = Some(run.machine);
         }
         let mut passed = compared.iter().all(|comparison| comparison.rows.is_ok());
         let mut text = table(&compared);
-        match (&self.job.bless, machine) {
+        match (&self.bless, machine) {
             (Some(reason), Some(machine)) if passed => {
-                self.bless(entries, &machine, reason)?;
-                text += &format!("These figures are the baseline now, in {}: {reason}\n", self.path.display());
+                if !self.restricted {
+                    // This also drops workloads that no longer exist.
+                    baseline.workloads.clear();
+                }
+                baseline.bless(entries, &machine, reason);
+                baseline.write(path)?;
+                text += &format!("These figures are the baseline now, in {}: {reason}\n", path.display());
             }
             (Some(_), _) => text += "Nothing was blessed: every arm must prove.\n",
             (None, _) => {
@@ -255,20 +241,10 @@ impl Gate<'_> {
         Ok(Checked { text, passed, interrupted: false })
     }
 
-    fn rows(&self, key: &str, now: &Entry) -> Vec<Row> {
-        let before = self.baseline.workloads.get(key);
+    fn rows(&self, before: Option<&Entry>, now: &Entry) -> Vec<Row> {
         let is_near = before.is_none_or(|before| before.is_like(now));
-        let tolerance = self.job.tolerance.unwrap_or(if is_near { TOLERANCE } else { TOLERANCE_ELSEWHERE });
+        let tolerance = self.tolerance.unwrap_or(if is_near { TOLERANCE } else { TOLERANCE_ELSEWHERE });
         figures::rows(before.map(|entry| &entry.figures), &now.figures, tolerance)
-    }
-
-    fn bless(&mut self, entries: Vec<(String, Entry)>, machine: &Machine, reason: &str) -> anyhow::Result<()> {
-        if !self.job.restricted {
-            // This also drops workloads that no longer exist.
-            self.baseline.workloads.clear();
-        }
-        self.baseline.bless(entries, machine, reason);
-        self.baseline.write(&self.path)
     }
 }
 
@@ -409,18 +385,9 @@ const HEADER: &str = "\
 
 ";
 
-/// A baseline that cannot be used. Its message is one line with the file and the reason.
-#[derive(Debug, thiserror::Error)]
-#[error("the baseline {file} {reason}")]
-pub(crate) struct Unusable {
-    file: String,
-    reason: String,
-}
-
-impl Unusable {
-    fn of(path: &Path, reason: impl Into<String>) -> Self {
-        Self { file: path.display().to_string(), reason: reason.into() }
-    }
+/// A baseline that cannot be used, in one line.
+fn unusable(path: &Path, reason: &str) -> UsageError {
+    UsageError::Other(format!("the baseline {} {reason}", path.display()))
 }
 
 /// The whole file.
@@ -479,17 +446,17 @@ impl Entry {
 
 impl Baseline {
     /// Reads the file. With `or_new`, a missing one is an empty baseline.
-    fn read(path: &Path, or_new: bool) -> Result<Self, Unusable> {
+    fn read(path: &Path, or_new: bool) -> Result<Self, UsageError> {
         match fs::read_to_string(path) {
-            Ok(text) => Self::parse(&text).map_err(|reason| Unusable::of(path, reason)),
+            Ok(text) => Self::parse(&text).map_err(|reason| unusable(path, &reason)),
             Err(error) if error.kind() == ErrorKind::NotFound && or_new => {
                 Ok(Self { schema: SCHEMA, workloads: BTreeMap::new(), blessed: Vec::new() })
             }
             Err(error) if error.kind() == ErrorKind::NotFound => {
-                let how = "`prove-bench check --bless --reason \"...\"` makes it from this code";
-                Err(Unusable::of(path, format!("does not exist: {how}")))
+                let how = "does not exist: `prove-bench check --bless --reason \"...\"` makes it from this code";
+                Err(unusable(path, how))
             }
-            Err(error) => Err(Unusable::of(path, format!("cannot be read: {error}"))),
+            Err(error) => Err(unusable(path, &format!("cannot be read: {error}"))),
         }
     }
 

@@ -2,16 +2,16 @@
 //! (perf_event_open(2)), with their call chains.
 #![allow(unsafe_code, reason = "shares memory with the kernel")]
 
-use anyhow::{Context, bail};
+use crate::child::profiling::Sampler;
+use crate::machine::process::page_bytes;
+use anyhow::anyhow;
 use memmap2::{MmapOptions, MmapRaw};
-use nix::unistd::{SysconfVar, sysconf};
 use std::collections::HashMap;
 use std::fmt::Write;
 use std::fs::File;
 use std::os::fd::FromRawFd;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread::{self, JoinHandle};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
 use std::time::Duration;
 use std::{fs, io};
 
@@ -20,12 +20,6 @@ const PERIOD: u64 = 16;
 /// Time between two looks at the buffers. A buffer of 512 KiB has room for the faults of 50 ms or more.
 const EVERY: Duration = Duration::from_millis(5);
 const PARANOID: &str = "/proc/sys/kernel/perf_event_paranoid";
-
-/// A recording of the page faults of all processes that this thread starts.
-pub(super) struct Faults {
-    is_over: Arc<AtomicBool>,
-    thread: JoinHandle<Sampled>,
-}
 
 /// The page faults of the processes of a command.
 #[derive(Default)]
@@ -43,33 +37,24 @@ struct Process {
     chains: HashMap<Vec<u64>, u64>,
 }
 
-impl Faults {
-    /// Begins. The calling thread must also start the command.
-    pub(super) fn begin() -> anyhow::Result<Self> {
-        let cpus = thread::available_parallelism().map_or(1, usize::from).max(online_cpus());
-        let rings = (0..cpus).map(|cpu| Ring::open(cpu, PERIOD)).collect::<std::io::Result<Vec<_>>>();
-        let rings = match rings {
-            Ok(rings) => rings,
-            Err(error) => {
-                let paranoid = fs::read_to_string(PARANOID).unwrap_or_default();
-                bail!(
-                    "the system refuses to sample page faults ({error}): {PARANOID} is {}, and must be 2 or less; a \
-                     container may also forbid the system call perf_event_open (seccomp)",
-                    if paranoid.is_empty() { "unknown" } else { paranoid.trim() }
-                );
-            }
-        };
-        let is_over = Arc::new(AtomicBool::new(false));
-        let stop = is_over.clone();
-        let thread = thread::Builder::new().name("faults".into()).spawn(move || read_until(&stop, rings));
-        Ok(Self { is_over, thread: thread.context("cannot start a thread")? })
-    }
-
-    /// Ends it, after the command has ended.
-    pub(super) fn end(self) -> anyhow::Result<Sampled> {
-        self.is_over.store(true, Ordering::Relaxed);
-        self.thread.join().map_err(|_| anyhow::anyhow!("the thread that reads page faults panicked"))
-    }
+/// Begins a recording of the page faults of all processes that this thread starts.
+pub(super) fn begin() -> anyhow::Result<Sampler<Sampled>> {
+    let cpus = thread::available_parallelism().map_or(1, usize::from).max(online_cpus());
+    let rings = (0..cpus).map(|cpu| Ring::open(cpu, PERIOD)).collect::<io::Result<Vec<_>>>();
+    let mut rings = rings.map_err(|error| {
+        let paranoid = fs::read_to_string(PARANOID).unwrap_or_default();
+        anyhow!(
+            "the system refuses to sample page faults ({error}): {PARANOID} is {}, and must be 2 or less; a container may \
+             also forbid the system call perf_event_open (seccomp)",
+            if paranoid.is_empty() { "unknown" } else { paranoid.trim() }
+        )
+    })?;
+    Sampler::begin("faults", Sampled::default(), move |sampled, _| {
+        for ring in &mut rings {
+            ring.read(|record| sampled.add(parse(record)));
+        }
+        EVERY
+    })
 }
 
 /// Processors that run, by the kernel's list, such as `0-3,8`.
@@ -77,21 +62,6 @@ fn online_cpus() -> usize {
     let list = fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
     let last = list.trim().rsplit([',', '-']).next().and_then(|last| last.parse::<usize>().ok());
     last.map_or(1, |last| last + 1)
-}
-
-fn read_until(is_over: &AtomicBool, mut rings: Vec<Ring>) -> Sampled {
-    let mut sampled = Sampled::default();
-    loop {
-        // Reads once more after the end.
-        let is_last = is_over.load(Ordering::Relaxed);
-        for ring in &mut rings {
-            ring.read(|record| sampled.add(parse(record)));
-        }
-        if is_last {
-            return sampled;
-        }
-        thread::sleep(EVERY);
-    }
 }
 
 impl Sampled {
@@ -295,7 +265,7 @@ impl Ring {
         }
         // SAFETY: the call returned this descriptor, and nobody else has it.
         let event = unsafe { File::from_raw_fd(event as libc::c_int) };
-        let page_bytes = sysconf(SysconfVar::PAGE_SIZE)?.and_then(|bytes| usize::try_from(bytes).ok()).unwrap_or(4096);
+        let page_bytes = page_bytes() as usize;
         let map = MmapOptions::new().len((1 + PAGES) * page_bytes).map_raw(&event)?;
         Ok(Self { map, page_bytes, _event: event })
     }
@@ -363,7 +333,7 @@ mod tests {
     /// A real command, under the kernel that the test runs on.
     #[test]
     fn the_faults_of_a_command_are_sampled() {
-        let faults = match Faults::begin() {
+        let faults = match begin() {
             Ok(faults) => faults,
             Err(refused) => return eprintln!("skipped: {refused}"),
         };

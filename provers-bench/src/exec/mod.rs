@@ -10,33 +10,15 @@
 //! - `libraries`: the allocators, as data and on this machine, and the lines that set one up
 //! - `advice`: which figures count, and the advice
 
-mod advice;
-#[cfg(feature = "profile")]
-mod faults;
-mod libraries;
-mod output;
-mod process;
-#[cfg(feature = "profile")]
-mod profile;
-mod target;
-
-#[cfg(feature = "profile")]
-pub(crate) use profile::profile;
-
 use crate::arms::BASELINE;
 use crate::machine::BuildInfo;
 use crate::machine::process::{Spent, highest};
 use crate::measure::lockstep::{Trial, outcome_of};
-use crate::measure::process::{Failure, Interrupt};
-use crate::measure::rounds::{ArmRunner, Output, Progress, Rounds, Schedule};
-use crate::measure::{self, binaries};
-use crate::plan::values::{seconds, whole};
-use crate::plan::{MeasuredArgs, PRECISE_TIME, UsageError};
+use crate::measure::{self, ArmRunner, Failure, Interrupt, Output, Progress, Rounds, Schedule, binaries};
+use crate::plan::{MeasuredArgs, PRECISE_TIME, UsageError, seconds, whole};
 use crate::protocol::Identity;
 use crate::report::{self, Style};
-use crate::results::columns::SampleLog;
-use crate::results::format;
-use crate::results::record::{ArmResult, Ended, Outcome, Proof, RssPoint, Run, Timed, WorkloadResult};
+use crate::results::{ArmResult, Ended, Outcome, Proof, RssPoint, Run, SampleLog, Timed, WorkloadResult, format};
 use crate::sample::{Counters, Sample};
 use anyhow::{anyhow, bail};
 use clap::Args;
@@ -49,6 +31,19 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use std::{env, fs};
 use target::Target;
+
+mod advice;
+#[cfg(feature = "profile")]
+mod faults;
+mod libraries;
+mod output;
+mod process;
+#[cfg(feature = "profile")]
+mod profile;
+mod target;
+
+#[cfg(feature = "profile")]
+pub(crate) use profile::profile;
 
 /// Options of `exec`.
 #[derive(Args, Clone, Debug)]
@@ -225,8 +220,7 @@ impl Runner {
         }
         if self.result.rss_over_time.is_empty() {
             let points = highest(&ran.rss_over_time, MAX_POINTS);
-            let point = |(at_ms, rss_bytes)| RssPoint { round: trial.round, at_ms, rss_bytes };
-            self.result.rss_over_time = points.map(point).collect();
+            self.result.rss_over_time = RssPoint::of(trial.round, points).collect();
         }
         if let Mapped::In { programs, of } = ran.mapped {
             self.arm.mapped = self.arm.mapped.max(Some((of, programs)));

@@ -8,7 +8,8 @@ use super::libraries::PRELOAD;
 use super::output::{Lines, OutputScanner};
 use super::target;
 use crate::machine::process::{Resident, Spent, cpu_ns_of, descendants, maps_of, peak_rss_bytes, program_of};
-use crate::measure::process::{self, Failure, Interrupt};
+use crate::measure::process;
+use crate::measure::{Failure, Interrupt};
 use anyhow::Context;
 use nix::sys::prctl;
 use nix::sys::signal::{Signal, kill};
@@ -89,17 +90,14 @@ pub(super) struct Mark {
 enum Event {
     Line(Instant),
     Ended(Instant),
-    Interrupted,
 }
 
 /// Runs the command once.
 pub(super) fn run(task: &Task<'_>, interrupt: &Interrupt) -> Result<Ran, Failure> {
     // Processes that ended since the last run do not belong to this one.
-    while reap().is_some() {}
+    Exited::default().reap();
     let before = peak_rss_bytes().unwrap_or(0);
     let (sender, events) = mpsc::channel();
-    let wake = sender.clone();
-    interrupt.wake_by(move || drop(wake.send(Event::Interrupted)));
     let program = task.command.first().cloned().unwrap_or_default();
     let mut command = Command::new(&program);
     command.args(&task.command[1..]);
@@ -141,7 +139,7 @@ pub(super) fn run(task: &Task<'_>, interrupt: &Interrupt) -> Result<Ran, Failure
         seen: Vec::new(),
         marks: Vec::new(),
     };
-    let ended = watch.until_ended(&events, task.limit);
+    let ended = watch.until_ended(&events, task.limit, interrupt);
     let left_behind = watch.end_all(pid, ended.is_ok());
     let join =
         |reader: Option<thread::JoinHandle<String>>| reader.and_then(|reader| reader.join().ok()).unwrap_or_default();
@@ -165,8 +163,8 @@ pub(super) fn run(task: &Task<'_>, interrupt: &Interrupt) -> Result<Ran, Failure
         rss_over_time: watch.seen,
         marks: watch.marks,
         mapped: watch.tree.mapped(watch.exited.spent),
-        allocators: watch.tree.allocators(),
-        programs: watch.tree.programs(),
+        allocators: watch.tree.allocators.into_iter().collect(),
+        programs: watch.tree.programs.len(),
         left_behind,
         stdout_sha256,
         stderr: stderr.into(),
@@ -184,9 +182,17 @@ struct Watch<'a> {
 
 impl Watch<'_> {
     /// Looks at the processes from time to time until the command's own process has ended. Returns how long that took.
-    fn until_ended(&mut self, events: &Receiver<Event>, limit: Option<Duration>) -> Result<Duration, Failure> {
+    fn until_ended(
+        &mut self,
+        events: &Receiver<Event>,
+        limit: Option<Duration>,
+        interrupt: &Interrupt,
+    ) -> Result<Duration, Failure> {
         let mut next = self.started;
         loop {
+            if interrupt.is_raised() {
+                return Err(Failure::Interrupted);
+            }
             let now = Instant::now();
             if let Some(limit) = limit.filter(|limit| now - self.started > *limit) {
                 return Err(Failure::Hung { limit });
@@ -196,7 +202,7 @@ impl Watch<'_> {
                 let is_early = now - self.started < STARTING && !self.tree.is_settled();
                 next = Instant::now() + if is_early { EARLY } else { EVERY.max(now.elapsed() * PAUSE_FACTOR) };
             }
-            match events.recv_timeout(next.saturating_duration_since(Instant::now())) {
+            match events.recv_timeout(next.saturating_duration_since(Instant::now()).min(process::POLL)) {
                 Ok(Event::Line(at)) => self.mark(at),
                 Ok(Event::Ended(at)) => {
                     // Lines that were written earlier may still follow in the queue.
@@ -205,7 +211,6 @@ impl Watch<'_> {
                     }
                     return Ok(at - self.started);
                 }
-                Ok(Event::Interrupted) => return Err(Failure::Interrupted),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return Err(Failure::Died("nobody waits for it".into())),
             }
@@ -241,9 +246,7 @@ impl Watch<'_> {
         let patience = if by_itself { GRACE } else { Duration::ZERO };
         let since = Instant::now();
         loop {
-            while let Some(one) = reap() {
-                self.exited.add(one);
-            }
+            self.exited.reap();
             let left = descendants();
             if left.is_empty() || since.elapsed() > KILLED {
                 return killed;
@@ -345,16 +348,6 @@ impl<'a> ProcessTree<'a> {
         !self.programs.is_empty() && self.programs.values().all(|seen| seen.has_library.is_some())
     }
 
-    /// Programs seen so far.
-    fn programs(&self) -> usize {
-        self.programs.len()
-    }
-
-    /// Files of allocators that were seen mapped.
-    fn allocators(&self) -> Vec<String> {
-        self.allocators.iter().cloned().collect()
-    }
-
     /// Where the library was mapped, among processes that have `spent` this in total.
     fn mapped(&self, spent: Spent) -> Mapped {
         let told = || self.programs.iter().filter(|(_, seen)| seen.has_library.is_some());
@@ -404,49 +397,30 @@ struct Exited {
     statuses: Vec<(Pid, ExitStatus)>,
 }
 
-/// A process that has ended.
-struct Ended {
-    pid: Pid,
-    status: ExitStatus,
-    spent: Spent,
-    max_rss_bytes: u64,
-}
-
 impl Exited {
-    fn add(&mut self, ended: Ended) {
-        self.spent = self.spent.plus(ended.spent);
-        self.max_rss_bytes = self.max_rss_bytes.max(Some(ended.max_rss_bytes));
-        self.statuses.push((ended.pid, ended.status));
-    }
-
     fn status(&self, pid: Pid) -> Option<ExitStatus> {
         self.statuses.iter().find(|(ended, _)| *ended == pid).map(|(_, status)| *status)
     }
-}
 
-/// Waits for any child that has ended; `None` if no child has. Its figures include those of all children that it waited
-/// for itself.
-fn reap() -> Option<Ended> {
-    let mut status = 0;
-    // SAFETY: a `rusage` consists of numbers, and zero is a valid value of each.
-    #[expect(unsafe_code, reason = "the C library's structure has no constructor")]
-    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-    // SAFETY: both pointers are valid for writes during the call (wait4(2)).
-    #[expect(unsafe_code, reason = "nix has no wait4")]
-    let pid = unsafe { libc::wait4(-1, &raw mut status, libc::WNOHANG, &raw mut usage) };
-    let time = |time: libc::timeval| time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_usec.unsigned_abs() * 1_000;
-    (pid > 0).then(|| Ended {
-        pid: Pid::from_raw(pid),
-        status: ExitStatus::from_raw(status),
-        spent: Spent {
-            user_ns: time(usage.ru_utime),
-            sys_ns: time(usage.ru_stime),
-            minflt: usage.ru_minflt.unsigned_abs(),
-            majflt: usage.ru_majflt.unsigned_abs(),
-        },
-        // In KiB (getrusage(2)).
-        max_rss_bytes: usage.ru_maxrss.unsigned_abs() * 1024,
-    })
+    /// Waits for every child that has ended. Its figures include those of all children that it waited for itself.
+    fn reap(&mut self) {
+        loop {
+            let mut status = 0;
+            // SAFETY: a `rusage` consists of numbers, and zero is a valid value of each.
+            #[expect(unsafe_code, reason = "the C library's structure has no constructor")]
+            let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+            // SAFETY: both pointers are valid for writes during the call (wait4(2)).
+            #[expect(unsafe_code, reason = "nix has no wait4")]
+            let pid = unsafe { libc::wait4(-1, &raw mut status, libc::WNOHANG, &raw mut usage) };
+            if pid <= 0 {
+                return;
+            }
+            self.spent = self.spent.plus((&usage).into());
+            // In KiB (getrusage(2)).
+            self.max_rss_bytes = self.max_rss_bytes.max(Some(usage.ru_maxrss.unsigned_abs() * 1024));
+            self.statuses.push((Pid::from_raw(pid), ExitStatus::from_raw(status)));
+        }
+    }
 }
 
 #[cfg(test)]

@@ -1,14 +1,13 @@
 //! `exec --profile`: which functions of a command take its page faults, and which hold its memory under our library.
 
-use super::faults::Faults;
+use super::faults;
 use super::libraries::Candidate;
 use super::process::{self, Ran, Task};
 use super::target::Target;
 use super::{InheritedEnvironment, Job, candidates};
 use crate::arms::OURS;
 use crate::machine::process::page_bytes;
-use crate::measure::new_folder;
-use crate::measure::process::Interrupt;
+use crate::measure::{Interrupt, new_folder};
 use crate::protocol::profiles::{function_of, short};
 use crate::report::{self, FaultsPage};
 use crate::results::format;
@@ -47,7 +46,7 @@ pub(crate) fn profile(job: &Job, interrupt: &Interrupt) -> anyhow::Result<String
         process::run(&task, interrupt).with_context(|| format!("{name} failed"))
     };
     eprintln!("{name}: once as it is");
-    let faults = Faults::begin()?;
+    let faults = faults::begin()?;
     let own = run(&[], None)?;
     let sampled = faults.end()?;
     let page_bytes = page_bytes();

@@ -2,7 +2,7 @@
 
 use crate::machine::host;
 use crate::machine::host::Host;
-use crate::plan::values::whole;
+use crate::plan::whole;
 use crate::report::{self, Style};
 use crate::results::format;
 use clap::Args;

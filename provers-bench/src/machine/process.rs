@@ -1,8 +1,7 @@
 //! A process as Linux accounts for it: its memory, its time, its children. All of `/proc/PID` is read here.
 
 use anyhow::Context;
-use nix::sys::resource::{Usage, UsageWho, getrusage};
-use nix::sys::time::TimeVal;
+use nix::sys::resource::{UsageWho, getrusage};
 use nix::unistd::{SysconfVar, sysconf};
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -109,7 +108,7 @@ pub(crate) struct Spent {
 impl Spent {
     /// What this process spent so far, on all of its threads.
     pub(crate) fn by_this_process() -> anyhow::Result<Self> {
-        Ok(getrusage(UsageWho::RUSAGE_SELF).context("getrusage failed")?.into())
+        Ok(getrusage(UsageWho::RUSAGE_SELF).context("getrusage failed")?.as_ref().into())
     }
 
     /// What the process `pid` spent since it started, and the ended children that it waited for. Times have the
@@ -154,14 +153,14 @@ impl Spent {
     }
 }
 
-impl From<Usage> for Spent {
-    fn from(usage: Usage) -> Self {
-        let ns = |time: TimeVal| time.tv_sec() as u64 * 1_000_000_000 + time.tv_usec() as u64 * 1_000;
+impl From<&libc::rusage> for Spent {
+    fn from(usage: &libc::rusage) -> Self {
+        let ns = |time: libc::timeval| time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_usec.unsigned_abs() * 1_000;
         Self {
-            user_ns: ns(usage.user_time()),
-            sys_ns: ns(usage.system_time()),
-            minflt: usage.minor_page_faults().unsigned_abs(),
-            majflt: usage.major_page_faults().unsigned_abs(),
+            user_ns: ns(usage.ru_utime),
+            sys_ns: ns(usage.ru_stime),
+            minflt: usage.ru_minflt.unsigned_abs(),
+            majflt: usage.ru_majflt.unsigned_abs(),
         }
     }
 }

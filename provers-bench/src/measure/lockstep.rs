@@ -4,15 +4,14 @@
 //! An arm makes its proofs of two warm rounds one after the other, as a program does that proves back to back. With one
 //! proof a turn, every arm would wait longer between its proofs than it proves.
 
+use crate::machine::host;
 use crate::machine::process::{Resident, RssWatch, byte_seconds, highest};
-use crate::machine::{BuildInfo, host};
-use crate::measure::process::{ChildProcess, Failure, Interrupt};
-use crate::measure::rounds::{ArmRunner, Output, Rounds, Schedule};
+use crate::measure::{ArmRunner, ChildProcess, Failure, Interrupt, Output, Rounds, Schedule};
 use crate::plan::{Contestant, Plan, Point, SizedWorkload, Slots};
-use crate::protocol::{Identity, Request};
-use crate::results::format;
-use crate::results::record::{AloneProof, ArmResult, Ended, Outcome, Proof, RssPoint, Timed, WorkloadResult};
-use crate::results::stats::whole_median;
+use crate::protocol::Request;
+use crate::results::{
+    AloneProof, ArmResult, Ended, Outcome, Proof, RssPoint, Timed, WorkloadResult, format, whole_median,
+};
 use crate::sample::Sample;
 use crate::workloads::WorkloadSpec;
 use rand::RngExt;
@@ -62,7 +61,7 @@ impl Trial {
 
 /// The rounds of `spec` under `plan`. No round starts after `deadline`.
 pub(super) fn schedule(plan: &Plan, spec: &WorkloadSpec, deadline: Option<Instant>) -> Schedule {
-    let (rounds, processes, precision) = (plan.rounds, plan.processes(spec), plan.precision);
+    let (rounds, processes, precision) = (plan.rounds, plan.processes(spec), plan.measured.until_precise);
     Schedule { rounds, processes, is_cold_first: true, precision, deadline }
 }
 
@@ -83,7 +82,7 @@ pub(super) fn run(
         (Proving { contestant, child: None, made: 0 }, result)
     });
     let schedule = schedule(plan, workload.spec, deadline);
-    let mut arms = Rounds::new(arms, schedule, (plan.seed, plan.timeout), interrupt, output);
+    let mut arms = Rounds::new(arms, schedule, (plan.measured.seed, plan.timeout), interrupt, output);
     let memory = Budget { available_bytes: host::available_bytes(), peaks: Vec::new() };
     let mut lockstep = Lockstep { plan, folder, point, stack_bytes: 0, memory, warm_rounds: 0 };
     let ended = arms.run(|arms, process| {
@@ -318,10 +317,8 @@ impl<'a> Lockstep<'a> {
             stack_bytes: self.stack_bytes,
         };
         let child = ChildProcess::start(&binary, &environment, arms.interrupt).and_then(|mut child| {
-            let identity = child.set_up(&request, limit)?;
-            let checked = check_build(&identity, &binary);
-            runner.result.identity = Some(identity);
-            checked.map(|()| child)
+            runner.result.identity = Some(child.set_up(&request, limit)?);
+            Ok(child)
         });
         runner.arm.child = Some(child.map_err(|failure| outcome_of(&failure, trial))?);
         runner.arm.made = 0;
@@ -395,9 +392,7 @@ impl Runner<'_> {
         let answer = self.ask(trial, limit);
         let seen = watch.stop();
         if trial.is_kept_over_time() {
-            let round = trial.round;
-            let points = seen.iter().map(|&(at_ms, rss_bytes)| RssPoint { round, at_ms, rss_bytes });
-            self.result.rss_over_time.extend(points);
+            self.result.rss_over_time.extend(RssPoint::of(trial.round, seen.iter().copied()));
         }
         self.take_in(trial, answer, |sample| byte_seconds(&seen, Duration::from_nanos(sample.wall_ns)))
     }
@@ -433,8 +428,7 @@ impl Runner<'_> {
             proof.byte_seconds = (!seen.is_empty()).then(|| until(end).saturating_sub(until(start)));
         }
         if is_first {
-            let points = highest(seen, CURVE_POINTS);
-            self.result.rss_over_time.extend(points.map(|(at_ms, rss_bytes)| RssPoint { round: 0, at_ms, rss_bytes }));
+            self.result.rss_over_time.extend(RssPoint::of(0, highest(seen, CURVE_POINTS)));
         }
     }
 
@@ -488,16 +482,6 @@ pub(crate) fn outcome_of(failure: &Failure, trial: Trial) -> Outcome {
         }
         failure => Outcome::Failed { round, reason: failure.to_string() },
     }
-}
-
-/// Fails if the arm was built from other sources or with other flags than the driver. Its figures would carry a wrong
-/// name.
-pub(crate) fn check_build(identity: &Identity, binary: &Path) -> Result<(), Failure> {
-    if identity.build == BuildInfo::current() {
-        return Ok(());
-    }
-    let again = "`cargo build --release --bins` builds all";
-    Err(Failure::Workload(format!("not built from prove-bench's sources and flags: {} ({again})", binary.display())))
 }
 
 /// The children of all arms stay alive at the same time, so their peaks add up.

@@ -6,26 +6,26 @@
 //! - `process`: requests to one child, and its answers; Ctrl-C
 //! - `binaries`: builds the arms' programs
 
+use crate::plan::{Plan, Point};
+use crate::report::{self, Style};
+use crate::results::{Run, SampleLog, Timed};
+use anyhow::Context;
+use std::fs;
+use std::io::{ErrorKind, Write, stdout};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
 pub(crate) mod binaries;
 pub(crate) mod lockstep;
 pub(crate) mod process;
 pub(crate) mod rounds;
 
-use crate::plan::{Plan, Point};
-use crate::report::{self, Style};
-use crate::results::columns::SampleLog;
-use crate::results::record::{Run, Timed};
-use anyhow::Context;
-use process::Interrupt;
-use rounds::{Output, Progress};
-use std::env;
-use std::io::{Write, stdout};
-use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+pub(crate) use process::{ChildProcess, Failure, Interrupt};
+pub(crate) use rounds::{ArmRunner, Output, Progress, Rounds, Schedule};
 
 /// Runs a plan with the arms' binaries in `folder`, shows its tables and writes its files.
 pub(crate) fn run(plan: &Plan, folder: &Path, interrupt: &Interrupt) -> anyhow::Result<Run> {
-    let (run_folder, name) = new_folder(plan.out.as_deref(), plan.prover.name)?;
+    let (run_folder, name) = new_folder(plan.measured.out.as_deref(), plan.prover.name)?;
     let of_an_arm = |point: &Point| lockstep::schedule(plan, point.workload.spec, None).turns();
     let proofs = plan.points.iter().map(of_an_arm).sum::<u64>() * plan.contestants.len() as u64;
     let samples = SampleLog::create(&run_folder, name.clone())?;
@@ -34,13 +34,13 @@ pub(crate) fn run(plan: &Plan, folder: &Path, interrupt: &Interrupt) -> anyhow::
         threads: plan.threads,
         concurrent: plan.concurrent,
         sweep: plan.sweep,
-        ..Run::begin(name, plan.prover.name, plan.seed, plan.rounds)
+        ..Run::begin(name, plan.prover.name, plan.measured.seed, plan.rounds)
     };
     let most = plan.points.iter().map(|point| point.threads).max().unwrap_or(0);
     if most > run.machine.cores {
         output.progress.note(&format!("{most} threads on {} cores: times will scatter", run.machine.cores));
     }
-    let end = plan.max_time.map(|time| Instant::now() + time);
+    let end = plan.measured.max_time.map(|time| Instant::now() + time);
     for (index, &point) in plan.points.iter().enumerate() {
         if interrupt.is_raised() {
             break;
@@ -48,7 +48,7 @@ pub(crate) fn run(plan: &Plan, folder: &Path, interrupt: &Interrupt) -> anyhow::
         // The remaining points share the time that one point leaves.
         let deadline = end.map(|end| Instant::now() + share(end, plan.points.len() - index));
         let result = lockstep::run(plan, folder, point, deadline, interrupt, &mut output)?;
-        if !plan.json {
+        if !plan.measured.json {
             let section = report::section(&run, &result, Style::Terminal);
             output.progress.aside(|| print(&format!("{section}\n")));
         }
@@ -60,7 +60,7 @@ pub(crate) fn run(plan: &Plan, folder: &Path, interrupt: &Interrupt) -> anyhow::
     run.interrupted = interrupt.is_raised();
     report::write(&run_folder, &run)?;
     output.progress.finish();
-    conclude(&run, &run_folder, plan.json, &report::curves(&run, Style::Terminal))?;
+    conclude(&run, &run_folder, plan.measured.json, &report::curves(&run, Style::Terminal))?;
     Ok(run)
 }
 
@@ -77,20 +77,28 @@ pub(crate) fn conclude(run: &Run, folder: &Path, json: bool, text: &str) -> anyh
     Ok(())
 }
 
-/// Creates the folder of a new run of this prover or command, and returns it with its name.
+/// Creates the folder of a new run of this prover or command, and returns it with its name: the start in UTC and the
+/// prover, with a number if two runs start in one second.
 pub(crate) fn new_folder(out: Option<&Path>, prover: &str) -> anyhow::Result<(PathBuf, String)> {
-    let folder = report::create_folder(&runs_folder(out)?, prover)?;
-    let name = folder.file_name().context("the run's folder has no name")?.to_string_lossy().into_owned();
-    Ok((folder, name))
+    let parent = runs_folder(out)?;
+    let start = jiff::Timestamp::now().strftime("%Y-%m-%dT%H-%M-%SZ").to_string();
+    let context = || format!("cannot make a folder for the run in {}", parent.display());
+    fs::create_dir_all(&parent).with_context(context)?;
+    for number in 1_u32.. {
+        let suffix = if number == 1 { String::new() } else { format!("-{number}") };
+        let name = format!("{start}-{prover}{suffix}");
+        match fs::create_dir(parent.join(&name)) {
+            Ok(()) => return Ok((parent.join(&name), name)),
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(error).with_context(context),
+        }
+    }
+    unreachable!("the numbers do not run out");
 }
 
 /// The folder of all runs: `out`, or a place in cargo's target directory.
 pub(crate) fn runs_folder(out: Option<&Path>) -> anyhow::Result<PathBuf> {
-    if let Some(out) = out {
-        return Ok(out.to_owned());
-    }
-    let driver = env::current_exe().context("cannot tell where prove-bench lies")?;
-    Ok(binaries::measured_folder(driver.parent().context("prove-bench lies in no folder")?))
+    out.map_or_else(binaries::measured_folder, |out| Ok(out.to_owned()))
 }
 
 /// The share of the time until `end` that one of `points` may take.

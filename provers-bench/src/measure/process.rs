@@ -1,6 +1,7 @@
-//! The driver's side of one child: starts it, sends requests, applies time limits, ends it. Ctrl-C, SIGTERM and SIGHUP wake
-//! the driver while it waits for a child. The driver then ends the children and writes the samples measured so far.
+//! The driver's side of one child: starts it, sends requests, applies time limits, ends it. While it waits, the
+//! driver looks for Ctrl-C, SIGTERM and SIGHUP. After one of them it ends the children and writes the samples measured so far.
 
+use crate::machine::BuildInfo;
 use crate::plan::SizedWorkload;
 use crate::protocol::{Identity, Replayed, Reply, Request, line};
 use crate::sample::Sample;
@@ -12,9 +13,9 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -43,18 +44,13 @@ pub(crate) enum Failure {
     Interrupted,
 }
 
-enum Event {
-    Line(String),
-    Closed,
-    Interrupted,
-}
-
 /// A running child. Dropping it kills the process.
 pub(crate) struct ChildProcess {
+    binary: PathBuf,
     child: Child,
     stdin: Option<ChildStdin>,
-    events: Receiver<Event>,
-    wake: Sender<Event>,
+    /// The lines of its output, until it closes it.
+    answers: Receiver<String>,
     stderr: Option<JoinHandle<VecDeque<String>>>,
     interrupt: Interrupt,
 }
@@ -76,14 +72,17 @@ impl ChildProcess {
             .process_group(0)
             .spawn()
             .map_err(|source| Failure::Start { binary: binary.to_owned(), source })?;
-        let (wake, events) = mpsc::channel();
+        let (sender, answers) = mpsc::channel();
         let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
         if let Some(stdout) = stdout {
-            let events = wake.clone();
-            thread::spawn(move || forward_lines(stdout, &events));
+            // A line that is not valid text counts as garbage, so it must be forwarded too.
+            let lines = BufReader::new(stdout).split(b'\n').map_while(Result::ok);
+            // The send fails only if nothing waits any more.
+            let mut forward = move |line: Vec<u8>| sender.send(String::from_utf8_lossy(&line).into_owned()).ok();
+            thread::spawn(move || lines.into_iter().try_for_each(&mut forward));
         }
         let stderr = stderr.map(|stderr| thread::spawn(move || last_lines(stderr)));
-        Ok(Self { child, stdin, events, wake, stderr, interrupt: interrupt.clone() })
+        Ok(Self { binary: binary.to_owned(), child, stdin, answers, stderr, interrupt: interrupt.clone() })
     }
 
     /// The process id.
@@ -94,7 +93,7 @@ impl ChildProcess {
     /// Sets the workload up in the child and returns the arm's identity.
     pub(crate) fn set_up(&mut self, request: &Request, limit: Duration) -> Result<Identity, Failure> {
         match self.ask(request, limit)? {
-            Reply::Ready(identity) => Ok(identity),
+            Reply::Ready(identity) => self.check_build(&identity).map(|()| identity),
             other => Err(self.unexpected(other)),
         }
     }
@@ -115,9 +114,19 @@ impl ChildProcess {
     /// Replays recorded allocations and returns the arm's identity with the result.
     pub(crate) fn replay(&mut self, request: &Request, limit: Duration) -> Result<(Identity, Replayed), Failure> {
         match self.ask(request, limit)? {
-            Reply::Replayed { identity, replayed } => Ok((identity, replayed)),
+            Reply::Replayed { identity, replayed } => self.check_build(&identity).map(|()| (identity, replayed)),
             other => Err(self.unexpected(other)),
         }
+    }
+
+    /// Fails if the child was built from other sources or with other flags than the driver. Its figures would carry a
+    /// wrong name.
+    fn check_build(&self, identity: &Identity) -> Result<(), Failure> {
+        if identity.build == BuildInfo::current() {
+            return Ok(());
+        }
+        let (binary, again) = (self.binary.display(), "`cargo build --release --bins` builds all");
+        Err(Failure::Workload(format!("not built from prove-bench's sources and flags: {binary} ({again})")))
     }
 
     /// Lets the child exit by itself and returns the last lines of its stderr. A failing exit fails the arm.
@@ -131,9 +140,6 @@ impl ChildProcess {
     }
 
     fn ask(&mut self, request: &Request, limit: Duration) -> Result<Reply, Failure> {
-        let wake = self.wake.clone();
-        // The send fails only if the receiver is dropped; then nothing waits.
-        self.interrupt.wake_by(move || drop(wake.send(Event::Interrupted)));
         let sent = line(request).map_err(io::Error::from).and_then(|line| match &mut self.stdin {
             Some(stdin) => stdin.write_all(line.as_bytes()),
             None => Err(io::ErrorKind::BrokenPipe.into()),
@@ -141,13 +147,17 @@ impl ChildProcess {
         if sent.is_err() {
             return Err(self.gone());
         }
-        match self.events.recv_timeout(limit) {
-            Ok(Event::Line(line)) => serde_json::from_str(&line).map_err(|_| self.garbage(&line)),
-            Ok(Event::Closed) | Err(RecvTimeoutError::Disconnected) => Err(self.gone()),
-            Ok(Event::Interrupted) => Err(Failure::Interrupted),
-            Err(RecvTimeoutError::Timeout) => {
-                self.kill();
-                Err(Failure::Hung { limit })
+        let since = Instant::now();
+        loop {
+            match self.answers.recv_timeout(limit.saturating_sub(since.elapsed()).min(POLL)) {
+                Ok(line) => return serde_json::from_str(&line).map_err(|_| self.garbage(&line)),
+                Err(RecvTimeoutError::Disconnected) => return Err(self.gone()),
+                Err(RecvTimeoutError::Timeout) if self.interrupt.is_raised() => return Err(Failure::Interrupted),
+                Err(RecvTimeoutError::Timeout) if since.elapsed() < limit => {}
+                Err(RecvTimeoutError::Timeout) => {
+                    self.kill();
+                    return Err(Failure::Hung { limit });
+                }
             }
         }
     }
@@ -240,17 +250,6 @@ pub(crate) fn prove(
     child.finish().map(drop)
 }
 
-fn forward_lines(stdout: impl Read, events: &Sender<Event>) {
-    // A line that is not valid text counts as garbage, so it must be forwarded too.
-    for line in BufReader::new(stdout).split(b'\n').map_while(Result::ok) {
-        if events.send(Event::Line(String::from_utf8_lossy(&line).into_owned())).is_err() {
-            return;
-        }
-    }
-    // Fails only if the receiver is dropped.
-    let _ = events.send(Event::Closed);
-}
-
 /// Describes how a process failed, and quotes the end of its stderr.
 pub(crate) fn how_it_died(status: ExitStatus, when: &str, stderr: Vec<String>) -> String {
     let how = match (status.signal().map(Signal::try_from), status.code()) {
@@ -277,14 +276,12 @@ pub(crate) fn last_lines(stderr: impl Read) -> VecDeque<String> {
     kept
 }
 
-type Wake = Box<dyn Fn() + Send>;
+/// Time between two looks at whether the user asked to stop, while the driver waits.
+pub(crate) const POLL: Duration = Duration::from_millis(100);
 
 /// Whether the user asked to stop. Clones share one flag.
 #[derive(Clone, Default)]
-pub(crate) struct Interrupt {
-    raised: Arc<AtomicBool>,
-    wake: Arc<Mutex<Option<Wake>>>,
-}
+pub(crate) struct Interrupt(Arc<AtomicBool>);
 
 impl Interrupt {
     /// Returns an interrupt that the process's signals raise. Call it once per process.
@@ -297,35 +294,19 @@ impl Interrupt {
 
     /// Whether the user asked to stop.
     pub(crate) fn is_raised(&self) -> bool {
-        self.raised.load(Ordering::SeqCst)
-    }
-
-    /// Calls `wake` when the interrupt is raised, or at once if it already was. Replaces any earlier function.
-    pub(crate) fn wake_by(&self, wake: impl Fn() + Send + 'static) {
-        let mut current = self.wake.lock().unwrap_or_else(PoisonError::into_inner);
-        // `raise` takes the same lock: this check sees an interrupt raised at the same time, or that interrupt calls
-        // the new function.
-        if self.is_raised() {
-            wake();
-        }
-        *current = Some(Box::new(wake));
+        self.0.load(Ordering::SeqCst)
     }
 
     /// Sleeps for `time`, or until the interrupt is raised.
     pub(crate) fn sleep(&self, time: Duration) {
-        let (sender, woken) = mpsc::channel();
-        // The send fails only if the sleep has already ended.
-        self.wake_by(move || _ = sender.send(()));
-        // A wake-up and a timeout both end the sleep.
-        let _ = woken.recv_timeout(time);
+        let since = Instant::now();
+        while !self.is_raised() && since.elapsed() < time {
+            thread::sleep(time.saturating_sub(since.elapsed()).min(POLL));
+        }
     }
 
     fn raise(&self) {
-        let wake = self.wake.lock().unwrap_or_else(PoisonError::into_inner);
-        self.raised.store(true, Ordering::SeqCst);
-        if let Some(wake) = wake.as_ref() {
-            wake();
-        }
+        self.0.store(true, Ordering::SeqCst);
     }
 }
 
@@ -333,16 +314,18 @@ impl Interrupt {
 mod tests {
     use super::*;
 
-    /// If a wake-up between the request and the wait were lost, the driver would sleep until the child answers.
     #[test]
-    fn an_interrupt_wakes_whoever_waits_whenever_it_comes() {
-        let interrupt = Interrupt::default();
-        let (sender, woken) = mpsc::channel();
-        let also = sender.clone();
-        interrupt.wake_by(move || sender.send("before").unwrap());
-        interrupt.raise();
-        assert_eq!(woken.recv(), Ok("before"));
-        interrupt.wake_by(move || also.send("after").unwrap());
-        assert_eq!(woken.recv(), Ok("after"));
+    fn a_sleep_ends_at_its_time_or_at_an_interrupt() {
+        let (interrupt, since) = (Interrupt::default(), Instant::now());
+        interrupt.sleep(POLL * 2);
+        assert!(since.elapsed() >= POLL * 2);
+        let also = interrupt.clone();
+        let raiser = thread::spawn(move || {
+            thread::sleep(POLL / 2);
+            also.raise();
+        });
+        interrupt.sleep(Duration::from_secs(3600));
+        raiser.join().unwrap();
+        assert!(interrupt.is_raised() && since.elapsed() < Duration::from_secs(60));
     }
 }

@@ -2,10 +2,9 @@
 //! a turn counts as hung, and what the user sees meanwhile.
 
 use crate::arms::BASELINE;
-use crate::measure::process::Interrupt;
-use crate::results::columns::SampleLog;
-use crate::results::format;
-use crate::results::record::{self, ArmResult, Ended, Outcome, WorkloadResult};
+use crate::measure::Interrupt;
+use crate::results::record;
+use crate::results::{ArmResult, Ended, Outcome, SampleLog, WorkloadResult, format};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
@@ -128,7 +127,7 @@ impl<'a, A> Rounds<'a, A> {
         let turns = self.schedule.turns_of(process);
         for runner in self.runners.iter_mut().filter(|runner| runner.takes_part()) {
             runner.expected += turns;
-            self.output.progress.expect_more(turns);
+            self.output.progress.0.inc_length(turns);
         }
     }
 
@@ -161,7 +160,7 @@ impl<'a, A> Rounds<'a, A> {
             self.output.samples.append(workload, log_rows, threads, &runner.result.label, proof)?;
         }
         runner.made += turns;
-        self.output.progress.made(turns);
+        self.output.progress.0.inc(turns);
         Ok(())
     }
 
@@ -262,18 +261,9 @@ impl Progress {
         self.0.set_message(format!("{what}: {arm}{}", self.left()));
     }
 
-    fn made(&mut self, turns: u64) {
-        self.0.inc(turns);
-    }
-
     /// This many turns will not be made.
     fn expect_fewer(&mut self, turns: u64) {
         self.0.dec_length(turns.min(self.open()));
-    }
-
-    /// This many more turns will be made.
-    fn expect_more(&mut self, turns: u64) {
-        self.0.inc_length(turns);
     }
 
     /// A round ended; `times` lists its times.

@@ -2,15 +2,17 @@
 
 use crate::arms::{self, ARMS, Arm, DEFAULT_SET, SETS, tuned};
 use crate::machine::host::cores;
-use crate::results::record::Sweep;
-use crate::results::stats::{MIN_PROCESSES_FOR_VERDICT, MIN_ROUNDS_FOR_VERDICT};
+use crate::results::{MIN_PROCESSES_FOR_VERDICT, MIN_ROUNDS_FOR_VERDICT, Sweep};
 use crate::workloads::{Concurrent, Prover, WorkloadSpec};
-use clap::{ArgMatches, Args, FromArgMatches};
+use clap::{ArgMatches, Args, Command, FromArgMatches};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
-use values::{LOG_ROWS, SweepOver, THREADS, whole};
+use values::{LOG_ROWS, SweepOver, THREADS};
 
-pub(crate) mod values;
+mod values;
+
+pub(crate) use values::{bytes, percentage, seconds, whole};
 
 /// Time limit for each point if `--until-precise` comes without `--max-time`.
 pub(crate) const PRECISE_TIME: Duration = Duration::from_secs(300);
@@ -33,20 +35,12 @@ pub(crate) struct Plan {
     pub(crate) slots: Option<Slots>,
     /// The proofs that each request makes at once.
     pub(crate) concurrent: Concurrent,
-    /// Rounds are added until every interval is at most this wide, as a share of the baseline's time.
-    pub(crate) precision: Option<f64>,
-    /// Time limit of the run; it wins over `precision`.
-    pub(crate) max_time: Option<Duration>,
     /// Threads of the prover's pool, unless the points vary them.
     pub(crate) threads: usize,
-    /// Seed of the order, inputs and resampling.
-    pub(crate) seed: u64,
+    /// Its time limit wins over its precision.
+    pub(crate) measured: MeasuredArgs,
     /// Longest wait for one answer; `None` derives it from the proofs so far.
     pub(crate) timeout: Option<Duration>,
-    /// Parent of the run's folder; `None` means cargo's target directory.
-    pub(crate) out: Option<PathBuf>,
-    /// Print the result to stdout as JSON instead of tables.
-    pub(crate) json: bool,
 }
 
 impl Plan {
@@ -128,6 +122,13 @@ pub(crate) enum UsageError {
     Other(String),
 }
 
+impl UsageError {
+    /// A name that is none of the `valid` ones.
+    pub(crate) fn unknown<'a>(kind: &'static str, given: &str, valid: impl Iterator<Item = &'a str>) -> Self {
+        Self::Unknown { kind, given: given.into(), valid: valid.collect::<Vec<_>>().join(", ") }
+    }
+}
+
 /// The options of a command, as clap matched them.
 pub(crate) fn parsed<T: FromArgMatches>(matches: &ArgMatches) -> Result<T, UsageError> {
     T::from_arg_matches(matches).map_err(|error| UsageError::Other(first_line(&error)))
@@ -137,6 +138,13 @@ pub(crate) fn first_line(error: &clap::Error) -> String {
     error.to_string().lines().next().unwrap_or_default().to_owned()
 }
 
+/// The plan for `prover` that these words describe as options.
+pub(crate) fn of_line(prover: &'static Prover, line: &str) -> Result<Plan, UsageError> {
+    let command = RunArgs::augment_args(Command::new("run"));
+    let matches = command.try_get_matches_from(line.split_whitespace());
+    parsed::<RunArgs>(&matches.map_err(|error| UsageError::Other(first_line(&error)))?)?.plan(prover)
+}
+
 /// Looks one name up in `known`.
 pub(crate) fn find<T>(
     kind: &'static str,
@@ -144,11 +152,8 @@ pub(crate) fn find<T>(
     known: &'static [T],
     name: impl Fn(&T) -> &'static str,
 ) -> Result<&'static T, UsageError> {
-    known.iter().find(|item| name(item) == given).ok_or_else(|| UsageError::Unknown {
-        kind,
-        given: given.into(),
-        valid: known.iter().map(name).collect::<Vec<_>>().join(", "),
-    })
+    let found = known.iter().find(|item| name(item) == given);
+    found.ok_or_else(|| UsageError::unknown(kind, given, known.iter().map(name)))
 }
 
 /// The workloads of `prover` in `names` at this size; all workloads if `names` is empty.
@@ -215,19 +220,25 @@ pub(crate) fn contestants(names: &[String]) -> Result<Vec<Contestant>, UsageErro
             None => arms.push(arms::named(given).ok_or_else(|| unknown_allocator(given))?),
         }
     }
-    let labelled = arms.iter().enumerate().map(|(index, arm)| {
-        let earlier = arms[..index].iter().filter(|other| other.name == arm.name).count();
-        let label = if earlier == 0 { arm.name.into() } else { format!("{}-{}", arm.name, earlier + 1) };
-        Contestant { label, arm }
-    });
-    Ok(labelled.collect())
+    let labels = labels(arms.iter().map(|arm| arm.name));
+    Ok(labels.into_iter().zip(arms).map(|(label, arm)| Contestant { label, arm }).collect())
+}
+
+/// A label for each of these names. The second use of a name gets the suffix `-2`.
+pub(crate) fn labels<'a>(names: impl Iterator<Item = &'a str>) -> Vec<String> {
+    let mut uses = BTreeMap::new();
+    let label = |name: &'a str| {
+        let uses = uses.entry(name).or_insert(0);
+        *uses += 1;
+        if *uses == 1 { name.to_owned() } else { format!("{name}-{uses}") }
+    };
+    names.map(label).collect()
 }
 
 fn unknown_allocator(given: &str) -> UsageError {
     let of_constants = tuned::SETS.into_iter().chain(["zk-alloc:CONSTANT=VALUE"]);
-    let valid: Vec<_> =
-        SETS.iter().map(|set| set.name).chain(ARMS.iter().map(|arm| arm.name)).chain(of_constants).collect();
-    UsageError::Unknown { kind: "allocator", given: given.into(), valid: valid.join(", ") }
+    let valid = SETS.iter().map(|set| set.name).chain(ARMS.iter().map(|arm| arm.name)).chain(of_constants);
+    UsageError::unknown("allocator", given, valid)
 }
 
 /// Options that every prover takes.
@@ -344,7 +355,8 @@ impl RunArgs {
             None => (self.rounds, self.processes),
         };
         let points = points(prover, &self.workloads, &sizes, &thread_counts)?;
-        let precise_time = self.measured.until_precise.map(|_| PRECISE_TIME * points.len() as u32);
+        let mut measured = self.measured;
+        measured.max_time = measured.max_time.or(measured.until_precise.map(|_| PRECISE_TIME * points.len() as u32));
         Ok(Plan {
             prover,
             points,
@@ -355,13 +367,9 @@ impl RunArgs {
             alone: self.alone,
             slots,
             concurrent: Concurrent { proofs: self.concurrent, pool_each: self.pool_each },
-            precision: self.measured.until_precise,
-            max_time: self.measured.max_time.or(precise_time),
             threads,
-            seed: self.measured.seed,
+            measured,
             timeout: self.timeout,
-            out: self.measured.out,
-            json: self.measured.json,
         })
     }
 }
@@ -379,27 +387,20 @@ mod tests {
     use crate::plan::{Plan, Point};
     use crate::workloads::WorkloadSpec;
     use crate::workloads::tests::PROVERS;
-    use clap::{Command, FromArgMatches};
 
     fn names(names: &[&str]) -> Vec<String> {
         names.iter().map(|name| (*name).to_owned()).collect()
     }
 
-    /// In an A/A run both rows need their own name, or one overwrites the other.
-    #[test]
-    fn an_allocator_listed_twice_takes_part_twice_under_two_names() {
-        let contestants = contestants(&names(&["jemalloc", "glibc", "glibc"])).unwrap();
-        let labels: Vec<_> = contestants.iter().map(|contestant| contestant.label.as_str()).collect();
-        assert_eq!(labels, ["jemalloc", "glibc", "glibc-2"]);
-    }
-
-    /// A set must not add an arm twice if the arm is also named, or belongs to another given set.
+    /// A set must not add an arm twice if the arm is also named, or belongs to another given set. In an A/A run both rows
+    /// need their own name, or one overwrites the other.
     #[test]
     fn sets_add_only_what_is_missing_and_names_repeat() {
         let labels = |given: &[&str]| {
             let contestants = contestants(&names(given)).unwrap();
             contestants.into_iter().map(|contestant| contestant.label).collect::<Vec<_>>()
         };
+        assert_eq!(labels(&["jemalloc", "glibc", "glibc"]), ["jemalloc", "glibc", "glibc-2"]);
         assert_eq!(labels(&["quick"]), ["glibc", "jemalloc", "zk-alloc"]);
         assert_eq!(labels(&["quick", "glibc"]), ["jemalloc", "zk-alloc", "glibc"]);
         assert_eq!(labels(&["glibc", "glibc", "quick"]), ["glibc", "glibc-2", "jemalloc", "zk-alloc"]);
@@ -425,9 +426,7 @@ mod tests {
     }
 
     fn plan_of(line: &str) -> Plan {
-        let command = RunArgs::augment_args(Command::new("plonky3"));
-        let matches = command.get_matches_from(line.split_whitespace());
-        RunArgs::from_arg_matches(&matches).unwrap().plan(&PROVERS[0]).expect(line)
+        of_line(&PROVERS[0], line).expect(line)
     }
 
     #[test]
@@ -436,7 +435,7 @@ mod tests {
         let sizes: Vec<_> = plan.points.iter().map(|Point { workload: w, .. }| (w.spec.name, w.log_rows)).collect();
         assert_eq!(sizes, [("poseidon2", 15), ("keccak", 14), ("whir", 21)]);
         assert_eq!(plan.contestants.len(), 3);
-        assert!(plan.threads >= 1 && plan.max_time.is_none());
+        assert!(plan.threads >= 1 && plan.measured.max_time.is_none());
         assert_eq!((plan.rounds, plan.processes(plan.points[0].workload.spec)), (15, 5));
     }
 

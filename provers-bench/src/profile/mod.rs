@@ -4,12 +4,8 @@
 //! draws the page from them.
 
 use crate::arms;
-use crate::measure::binaries;
-use crate::measure::new_folder;
-use crate::measure::process;
-use crate::measure::process::Interrupt;
-use crate::plan::values::{bytes, whole};
-use crate::plan::{self, Contestant, Size, UsageError};
+use crate::measure::{Interrupt, binaries, new_folder, process};
+use crate::plan::{self, Contestant, Size, UsageError, bytes, whole};
 use crate::protocol::profiles::{FILE, FIRST, FOLDER, Profile, TREE, WARM, moves};
 use crate::report::{self, ProfilePage};
 use crate::results::format;

@@ -7,12 +7,11 @@
 //! - `facts`: machine, build and command
 
 use crate::plan::UsageError;
-use crate::results::record::{Run, SCHEMA};
+use crate::results::{Run, SCHEMA};
 use anyhow::{Context, bail};
 use clap::Args;
 use serde::Deserialize;
 use std::fs;
-use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 mod chart;
@@ -39,37 +38,16 @@ pub(crate) struct Job {
     /// Run to report on
     #[arg(value_name = "RUN", required_unless_present = "splice")]
     run: Option<String>,
-    /// Save RUN as docs/data/runs/NAME.json and fill the tables of the documentation; without RUN and NAME, refill all
+    /// Save RUN as docs/data/runs/NAME.json and fill the tables of the documentation in this folder; without RUN and NAME, refill all
     /// tables from the saved runs
     #[arg(long, value_name = "NAME", num_args = 0..=1, default_missing_value = "")]
     splice: Option<String>,
     /// Write nothing; fail if a table of the documentation differs from its run
     #[arg(long, requires = "splice")]
     check: bool,
-    /// Repository with the documentation to fill
-    #[arg(long, value_name = "DIR", default_value = ".")]
-    docs: PathBuf,
     /// Folder of the runs, the same as --out of the runs themselves [default: prove-bench in cargo's target directory]
     #[arg(long, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,
-}
-
-/// Creates the folder of a new run under `parent`. Its name is the start in UTC and the prover, with a number if two
-/// runs start in one second.
-pub(crate) fn create_folder(parent: &Path, prover: &str) -> anyhow::Result<PathBuf> {
-    let start = jiff::Timestamp::now().strftime("%Y-%m-%dT%H-%M-%SZ").to_string();
-    let context = || format!("cannot make a folder for the run in {}", parent.display());
-    fs::create_dir_all(parent).with_context(context)?;
-    for number in 1_u32.. {
-        let suffix = if number == 1 { String::new() } else { format!("-{number}") };
-        let folder = parent.join(format!("{start}-{prover}{suffix}"));
-        match fs::create_dir(&folder) {
-            Ok(()) => return Ok(folder),
-            Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
-            Err(error) => return Err(error).with_context(context),
-        }
-    }
-    unreachable!("the numbers do not run out");
 }
 
 /// Writes `result.json` and the reports made from it into `folder`.
@@ -105,9 +83,9 @@ pub(crate) fn run(job: &Job, runs_folder: &Path) -> anyhow::Result<String> {
         }
         (run, name) => {
             if let (Some(run), Some(name)) = (run, name) {
-                splice::save(&job.docs, name, read(run, runs_folder)?)?;
+                splice::save(Path::new("."), name, read(run, runs_folder)?)?;
             }
-            spliced(splice::differing(&job.docs)?, job.check)
+            spliced(splice::differing(Path::new("."))?, job.check)
         }
     }
 }
@@ -185,7 +163,7 @@ pub(super) fn read_file(path: &Path) -> anyhow::Result<Run> {
 pub(crate) mod tests {
     use super::*;
     use crate::results::record::tests::arm;
-    use crate::results::record::{ArmResult, Outcome, WorkloadResult};
+    use crate::results::{ArmResult, Outcome, WorkloadResult};
 
     /// One cold proof and eight warm rounds, all of 100 ms.
     pub(crate) const EVEN: [u64; 9] = [100_000_000; 9];

@@ -16,8 +16,7 @@
 
 use super::{charts, facts, text};
 use crate::arms::{OURS, tuned};
-use crate::results::record::{Run, Summary, WorkloadResult};
-use crate::results::{format, view};
+use crate::results::{Run, Summary, WorkloadResult, format, view};
 use anyhow::{Context, bail};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

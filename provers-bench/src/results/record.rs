@@ -138,6 +138,13 @@ pub(crate) struct RssPoint {
     pub(crate) rss_bytes: u64,
 }
 
+impl RssPoint {
+    /// These samples, in milliseconds and bytes, as points of a round.
+    pub(crate) fn of(round: u32, seen: impl Iterator<Item = (u32, u64)>) -> impl Iterator<Item = Self> {
+        seen.map(move |(at_ms, rss_bytes)| Self { round, at_ms, rss_bytes })
+    }
+}
+
 /// How an arm ended.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(tag = "outcome", rename_all = "snake_case")]
@@ -279,12 +286,8 @@ impl Timed {
     }
 
     /// The noun with its article, as in "page faults a proof".
-    pub(crate) fn each(self) -> &'static str {
-        match self {
-            Self::Proofs | Self::Slots => "a proof",
-            Self::Runs => "a run",
-            Self::Intervals => "an interval",
-        }
+    pub(crate) fn each(self) -> String {
+        format!("{} {}", if self == Self::Intervals { "an" } else { "a" }, self.noun())
     }
 
     /// Whether the samples come from a command and not from a prover.

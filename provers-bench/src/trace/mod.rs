@@ -8,11 +8,9 @@
 use crate::arms::{Arm, DEFAULT_SET};
 use crate::child::recorder::{MIN_BYTES, PATH, TITLE};
 use crate::machine::host;
-use crate::measure::lockstep::check_build;
-use crate::measure::process::{ChildProcess, Failure, Interrupt, PATIENCE};
-use crate::measure::{binaries, process};
-use crate::plan::values::bytes;
-use crate::plan::{self, Contestant, Size, SizedWorkload};
+use crate::measure::process::PATIENCE;
+use crate::measure::{ChildProcess, Failure, Interrupt, binaries, process};
+use crate::plan::{self, Contestant, Size, SizedWorkload, bytes};
 use crate::protocol::records::{self, Header, Op, Record, Trace};
 use crate::protocol::{Replayed, Request, Shape};
 use crate::report::{self, Style};
@@ -62,7 +60,7 @@ pub(crate) fn record(provers: &'static [Prover], args: &RecordArgs) -> anyhow::R
     let interrupt = Interrupt::on_signals()?;
     let recorder = Contestant { label: RECORDER.name.into(), arm: &RECORDER };
     let folder = binaries::folder(&[recorder], &interrupt)?;
-    let out = args.out.clone().unwrap_or_else(|| binaries::measured_folder(&folder).join("traces"));
+    let out = args.out.clone().map_or_else(|| Ok(binaries::measured_folder()?.join("traces")), anyhow::Ok)?;
     fs::create_dir_all(&out).with_context(|| format!("cannot create {}", out.display()))?;
     // The child may use another working directory, so the path must be absolute.
     let out = out.canonicalize().with_context(|| format!("cannot find {}", out.display()))?;
@@ -203,12 +201,10 @@ impl<'a> Row<'a> {
     /// One more replay, in its own process.
     fn replay(&mut self, folder: &Path, file: &Path, script: &Script, interrupt: &Interrupt) -> Result<(), Failure> {
         let arm = self.contestant.arm;
-        let binary = folder.join(arm.binary);
-        let mut child = ChildProcess::start(&binary, &arm.variables(), interrupt)?;
+        let mut child = ChildProcess::start(&folder.join(arm.binary), &arm.variables(), interrupt)?;
         let (path, requires) = (file.display().to_string(), arm.requires());
         let request = Request::Replay { script: path, shape: script.shape, requires };
         let (identity, replayed) = child.replay(&request, PATIENCE)?;
-        check_build(&identity, &binary)?;
         child.finish()?;
         let broken = arm.holds.iter().find_map(|condition| condition.broken_by(&replayed.sample));
         self.settings = identity.settings;
