@@ -1,21 +1,18 @@
-//! The driver: from a command line to an exit code.
+//! The driver: from a command line to an exit code. Every mistake gets one line on stderr and exit code 2.
 
-use crate::cli::{self, Asked};
-use crate::compare::{self, Job};
-use crate::exec;
-use crate::host;
-use crate::measure::binaries;
-use crate::measure::interrupt::Interrupt;
-use crate::measure::process::Failure;
-use crate::plan::Plan;
-use crate::profile;
-use crate::report;
-use crate::results::record::Run;
-use crate::run::{self, print};
-use crate::trace;
+use crate::arms::{ARMS, Arm, SETS};
+use crate::compare::{self, CheckArgs, CompareArgs};
+use crate::measure::{self, Failure, Interrupt, binaries, print, runs_folder};
+use crate::plan::{self, RunArgs, UsageError, first_line};
+use crate::profile::{self, ProfileArgs};
+use crate::results::Run;
+use crate::trace::{self, RecordArgs, ReplayArgs};
 use crate::workloads::Prover;
+use crate::{exec, host, report};
+use clap::error::{ContextKind, ErrorKind};
+use clap::{Args, Command, Subcommand};
 use std::env;
-use std::fmt::Display;
+use std::ffi::OsString;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -25,6 +22,24 @@ const FAILED: u8 = 1;
 const USAGE: u8 = 2;
 /// Ended by Ctrl-C: 128 plus the number of SIGINT, as in shells.
 const INTERRUPTED: u8 = 130;
+
+/// The whole of the driver's binary, for these provers.
+///
+/// `provers` names a `static` in the package's library: a constant would compile the provers again for every binary.
+/// The driver's baseline of figures, `baseline.toml`, is next to the package's `Cargo.toml`.
+///
+/// ```
+/// # mod my_prover { pub static PROVERS: &[provers_bench::Prover] = &[]; }
+/// provers_bench::driver!(my_prover::PROVERS);
+/// ```
+#[macro_export]
+macro_rules! driver {
+    ($provers:expr) => {
+        fn main() -> ::std::process::ExitCode {
+            $crate::driver::main($provers, ::core::env!("CARGO_MANIFEST_DIR"))
+        }
+    };
+}
 
 /// The `main` of a driver for `provers`, which [`driver!`](crate::driver!) writes. The arms' binaries are in the
 /// driver's folder, and call [`crate::child::main`] with the same provers. `package_folder` holds the baseline of
@@ -37,94 +52,237 @@ const INTERRUPTED: u8 = 130;
 /// - 2: wrong usage, or an unusable baseline.
 /// - 130: interrupted. The measured part is written.
 pub fn main(provers: &'static [Prover], package_folder: &str) -> ExitCode {
-    match cli::parse(provers, env::args_os()) {
-        Ok(Asked::Text(text)) => said(Ok(text)),
-        Ok(Asked::Trace(job)) => traced(trace::run(&job)),
-        Ok(Asked::Report(job)) => {
-            said(run::runs_folder(job.out.as_deref()).and_then(|folder| report::run(&job, &folder)))
+    let code = run(provers, Path::new(package_folder), env::args_os()).unwrap_or_else(|error| {
+        if matches!(error.downcast_ref(), Some(Failure::Interrupted)) {
+            return INTERRUPTED;
         }
-        Ok(Asked::Host(job)) => said(host::run(&job)),
-        Ok(Asked::Profile(job)) => said(profile::run(&job)),
-        Ok(Asked::Run(plan)) => ended(proved(&plan)),
+        eprintln!("prove-bench: {error:#}");
+        if error.is::<UsageError>() { USAGE } else { FAILED }
+    });
+    code.into()
+}
+
+const AFTER_EXEC: &str = "Allocators are preloaded (LD_PRELOAD) from the libraries that the distribution has, and ours is built with cargo; \
+                          one that is not installed is a row that says which package brings it. The command reads nothing from standard \
+                          input (/dev/null).\n\n\
+                          Exit code 0: every allocator that is installed ran the command to the end; 1: one failed, the table says why, or \
+                          the command fails by itself; 2: wrong usage; 130: interrupted, what was measured is written.";
+const AFTER_REPLAY: &str = "Settings of allocators are taken from the environment, as in ZK_ALLOC_MIN_BYTES=256.\n\n\
+                            Exit code 0: every allocator replayed every trace; 1: one failed that is not known to, the notes say why, or a \
+                            trace can't be read; 2: wrong usage; 130: interrupted.";
+const HOW_RUNS_ARE_NAMED: &str = "A RUN is a run's folder, its result.json, the name of a folder among the runs, or `latest`.\n\n\
+                                  Exit code 0: done; 1: no such run, or not one that can be read; 2: wrong usage.";
+
+// The tools beside the bench. Doc comments would become part of the help.
+#[derive(Debug, Subcommand)]
+enum Tool {
+    #[command(
+        about = "Writes a run's report.html and table.md again, from its result.json; or the tables of the documentation",
+        after_help = HOW_RUNS_ARE_NAMED
+    )]
+    Report(report::Job),
+    #[command(
+        about = "Says what changed from one run to another, as far as their intervals show it",
+        after_help = HOW_RUNS_ARE_NAMED
+    )]
+    Compare(CompareArgs),
+    #[command(
+        about = "Holds small workloads to the figures of a committed baseline",
+        after_help = "Exit code 0: every figure holds, or was blessed; 1: a figure is worse, or an arm failed; 2: wrong \
+                      usage, or a baseline that cannot be used; 130: interrupted."
+    )]
+    Check(CheckArgs),
+    #[command(
+        about = "Runs any command under several allocators in lockstep: would another one help your binary?",
+        override_usage = "prove-bench exec [OPTIONS] -- COMMAND [ARGUMENTS]...",
+        after_help = AFTER_EXEC
+    )]
+    Exec(exec::Job),
+    #[command(
+        about = "What memory costs on this machine, and the settings that follow; takes less than 30 s",
+        after_help = "Exit code 0: measured; 1: memory could not be mapped; 2: wrong usage."
+    )]
+    Host(host::Job),
+    #[command(
+        about = "Where a prover's memory goes, by stage and by call site: two proofs, and one page",
+        after_help = "Exit code 0: both proofs were verified; 1: one failed; 2: wrong usage; 130: interrupted."
+    )]
+    Profile(ProfileArgs),
+    #[command(about = "Records the allocations of verified proofs, for replay")]
+    Record(RecordArgs),
+    #[command(
+        about = "Replays recorded allocations under real allocators, on real memory: what is resident",
+        after_help = AFTER_REPLAY
+    )]
+    Replay(ReplayArgs),
+}
+
+/// Does what a command line asks for, and returns the exit code.
+fn run(
+    provers: &'static [Prover],
+    package_folder: &Path,
+    arguments: impl IntoIterator<Item = OsString>,
+) -> anyhow::Result<u8> {
+    let said = |text: String| {
+        print(&text);
+        Ok(0)
+    };
+    let matches = match command(provers).try_get_matches_from(arguments) {
+        Ok(matches) => matches,
+        Err(error) if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {
+            return said(error.render().to_string());
+        }
+        Err(error) => return Err(one_line(provers, &error).into()),
+    };
+    let (name, options) = matches.subcommand().ok_or_else(|| no_prover(provers))?;
+    if !Tool::has_subcommand(name) {
+        let prover = plan::find("prover", name, provers, |prover| prover.name)?;
+        let plan = plan::parsed::<RunArgs>(options)?.plan(prover)?;
+        let interrupt = Interrupt::on_signals()?;
+        let folder = binaries::folder(&plan.contestants, &interrupt)?;
+        return Ok(code_of(&measure::run(&plan, &folder, &interrupt)?));
+    }
+    match plan::parsed(&matches)? {
+        Tool::Report(job) => said(report::run(&job, &runs_folder(job.out.as_deref())?)?),
+        Tool::Compare(args) => said(args.text()?),
+        Tool::Check(args) => compare::check(provers, args, package_folder).map(|checked| {
+            print(&checked.text);
+            ended(checked.interrupted, !checked.passed)
+        }),
         #[cfg(feature = "profile")]
-        Ok(Asked::Exec(job)) if job.profile => {
-            said(Interrupt::on_signals().and_then(|interrupt| exec::profile(&job, &interrupt)))
-        }
-        Ok(Asked::Exec(job)) => ended(executed(&job)),
-        Ok(Asked::Compare(Job::Runs(runs))) => said(runs.text()),
-        Ok(Asked::Compare(Job::Gate(job))) => match compare::Gate::open(&job, Path::new(package_folder)) {
-            Ok(gate) => ended(held(gate, &job)),
-            Err(unusable) => misused(&unusable),
-        },
-        Err(error) => misused(&error),
-    }
-}
-
-/// Ends a command that only prints text, which it lacks if it was interrupted.
-fn said(text: anyhow::Result<String>) -> ExitCode {
-    match text {
-        Ok(text) => {
+        Tool::Exec(job) if job.profile => said(exec::profile(&job.checked()?, &Interrupt::on_signals()?)?),
+        Tool::Exec(job) => Ok(code_of(&exec::run(&job.checked()?, &Interrupt::on_signals()?)?)),
+        Tool::Host(job) => said(host::run(&job)?),
+        Tool::Profile(args) => said(profile::run(provers, &args)?),
+        Tool::Record(args) => said(trace::record(provers, &args)?),
+        Tool::Replay(args) => trace::replay(&args).map(|(text, failed)| {
             print(&text);
-            ExitCode::SUCCESS
-        }
-        Err(error) => failed(&error),
+            ended(false, failed)
+        }),
     }
-}
-
-/// Ends a command whose text may report failures.
-fn traced(told: anyhow::Result<(String, bool)>) -> ExitCode {
-    match told {
-        Ok((text, true)) => {
-            print(&text);
-            FAILED.into()
-        }
-        told => said(told.map(|(text, _)| text)),
-    }
-}
-
-fn ended(code: anyhow::Result<u8>) -> ExitCode {
-    code.map_or_else(|error| failed(&error), ExitCode::from)
-}
-
-fn misused(error: &dyn Display) -> ExitCode {
-    eprintln!("prove-bench: {error}");
-    USAGE.into()
-}
-
-fn failed(error: &anyhow::Error) -> ExitCode {
-    if matches!(error.downcast_ref(), Some(Failure::Interrupted)) {
-        return INTERRUPTED.into();
-    }
-    eprintln!("prove-bench: {error:#}");
-    FAILED.into()
-}
-
-fn proved(plan: &Plan) -> anyhow::Result<u8> {
-    let interrupt = Interrupt::on_signals()?;
-    let folder = binaries::folder(&plan.contestants, &interrupt)?;
-    Ok(code_of(&run::run(plan, &folder, &interrupt)?))
-}
-
-fn executed(job: &exec::Job) -> anyhow::Result<u8> {
-    Ok(code_of(&exec::run(job, &Interrupt::on_signals()?)?))
 }
 
 fn code_of(run: &Run) -> u8 {
-    match (run.interrupted, run.any_failed()) {
+    ended(run.interrupted, run.any_failed())
+}
+
+fn ended(interrupted: bool, failed: bool) -> u8 {
+    match (interrupted, failed) {
         (true, _) => INTERRUPTED,
         (false, true) => FAILED,
         (false, false) => 0,
     }
 }
 
-fn held(gate: compare::Gate<'_>, job: &compare::Check) -> anyhow::Result<u8> {
-    let interrupt = Interrupt::on_signals()?;
-    let folder = binaries::folder(job.contestants(), &interrupt)?;
-    let checked = gate.hold(&folder, &interrupt)?;
-    print(&checked.text);
-    Ok(match (checked.interrupted, checked.passed) {
-        (true, _) => INTERRUPTED,
-        (false, false) => FAILED,
-        (false, true) => 0,
-    })
+fn command(provers: &'static [Prover]) -> Command {
+    let subcommands = provers.iter().map(|prover| {
+        let listed = |names: Vec<String>| names.join("\n  ");
+        let workloads = prover.workloads.iter().map(|spec| {
+            let (min, max) = (spec.min_log_rows, spec.max_log_rows);
+            format!("{}: {}; --log-rows {min} to {max}, by default {}", spec.name, spec.about, spec.default_log_rows)
+        });
+        let arms = |contains: fn(&Arm) -> bool| {
+            let names = ARMS.iter().filter(|arm| contains(arm)).map(|arm| arm.name);
+            names.collect::<Vec<_>>().join(", ")
+        };
+        let sets = SETS.iter().map(|set| format!("{}: {}", set.name, arms(set.contains)));
+        let after = format!(
+            "Workloads:\n  {}\nSets of allocators:\n  {}\n\n\
+             Exit code 0: every arm proved; 1: an arm failed that is not known to, the table says why; 2: wrong usage; \
+             130: interrupted.",
+            listed(workloads.collect()),
+            listed(sets.collect())
+        );
+        RunArgs::augment_args(Command::new(prover.name)).about(prover.about).after_help(after)
+    });
+    Tool::augment_subcommands(Command::new("prove-bench").subcommands(subcommands))
+        .about("Real proofs, verified, under several allocators in lockstep")
+        .version(env!("CARGO_PKG_VERSION"))
+        .subcommand_value_name("PROVER")
+        .subcommand_help_heading("Provers, and tools beside the bench")
+        .disable_help_subcommand(true)
+}
+
+/// The error for a driver that has tools and no prover, if the command line names no tool.
+fn only_tools() -> UsageError {
+    UsageError::Other("this driver has tools and no prover: cargo prove-bench PROVER builds that of a prover".into())
+}
+
+fn no_prover(provers: &[Prover]) -> UsageError {
+    if provers.is_empty() {
+        return only_tools();
+    }
+    let valid = provers.iter().map(|prover| prover.name).collect::<Vec<_>>().join(", ");
+    UsageError::Other(format!("no prover given: valid are {valid} (prove-bench PROVER --help says more)"))
+}
+
+/// Clap's errors span several lines and mostly don't name the valid values of a prover.
+fn one_line(provers: &'static [Prover], error: &clap::Error) -> UsageError {
+    match (error.kind(), error.get(ContextKind::InvalidSubcommand)) {
+        (ErrorKind::InvalidSubcommand, _) if provers.is_empty() => only_tools(),
+        (ErrorKind::InvalidSubcommand, Some(given)) => {
+            let unknown = plan::find("prover", &given.to_string(), provers, |prover| prover.name);
+            unknown.err().unwrap_or_else(|| no_prover(provers))
+        }
+        (ErrorKind::MissingRequiredArgument, _) => {
+            let missing = error.get(ContextKind::InvalidArg).map(ToString::to_string).unwrap_or_default();
+            UsageError::Other(format!("required, and not given: {missing}"))
+        }
+        (ErrorKind::MissingSubcommand | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand, _) => no_prover(provers),
+        _ => UsageError::Other(first_line(error).trim_start_matches("error: ").to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::workloads::tests::PROVERS;
+
+    fn mistake(line: &str) -> String {
+        let arguments = line.split_whitespace().map(OsString::from);
+        run(PROVERS, Path::new("/no-such-package"), arguments).expect_err(line).to_string()
+    }
+
+    /// A newcomer's mistake must get one line that names the mistake and the valid values.
+    #[test]
+    fn mistakes_get_one_line_that_names_the_valid_values() {
+        for (line, given, valid) in [
+            ("prove-bench plonky9", "plonky9", "plonky3"),
+            ("prove-bench", "no prover", "plonky3"),
+            ("prove-bench plonky3 --allocators glibc,hoard", "hoard", "quick, peers, all, glibc, "),
+            ("prove-bench plonky3 --workloads sha", "sha", "poseidon2, keccak, whir"),
+            ("prove-bench plonky3 --log-rows 40", "40", "10 to 22"),
+            ("prove-bench plonky3 --log-rows many", "many", "0 to 63"),
+            ("prove-bench plonky3 --threads 0", "'0'", "1 to 1024"),
+            ("prove-bench plonky3 --rounds 0", "'0'", "1 to 10000"),
+            ("prove-bench plonky3 --sweep rows=1..2", "rows=1..2", "threads=FROM..TO"),
+            ("prove-bench plonky3 --workloads keccak --sweep log-rows=12..23", "23", "10 to 22"),
+            ("prove-bench plonky3 --sweep log-rows=11..12 --log-rows 10", "--sweep log-rows", "--log-rows"),
+            ("prove-bench plonky3 --sweep threads=1,2 --threads 2", "--sweep threads", "--threads"),
+            ("prove-bench plonky3 --rounds 4 --processes 5", "--processes", "at most --rounds"),
+            ("prove-bench plonky3 --until-precise no", "'no'", "0.1% to 100%"),
+            ("prove-bench plonky3 --max-time soon", "'soon'", "5m"),
+            ("prove-bench plonky3 --round 3", "--round", "--round"),
+            ("prove-bench exec --allocators hoard -- true", "hoard", "jemalloc-tuned"),
+            ("prove-bench exec --library a/b=/proc/self/exe -- true", "a/b", "NAME=PATH"),
+            ("prove-bench record plonky9", "plonky9", "plonky3"),
+            ("prove-bench record plonky3 --workloads sha", "sha", "poseidon2"),
+            ("prove-bench replay a.trace --allocators glibc,hoard", "hoard", "jemalloc"),
+            ("prove-bench replay a.trace --rounds 0", "0", "1..=1000"),
+            ("prove-bench profile plonky9", "plonky9", "plonky3"),
+            ("prove-bench profile plonky3 --mean 33m", "33m", "from 1 to"),
+        ] {
+            let message = mistake(line);
+            assert!(message.contains(given) && message.contains(valid), "{line}: {message}");
+            assert_eq!(message.lines().count(), 1, "{line}: {message}");
+        }
+    }
+
+    #[test]
+    fn help_names_workloads_and_allocators() {
+        let help = command(PROVERS).try_get_matches_from(["prove-bench", "plonky3", "--help"]).unwrap_err().to_string();
+        for name in ["poseidon2", "keccak", "whir", "peers: ", "jemalloc", "--log-rows"] {
+            assert!(help.contains(name), "{help}");
+        }
+    }
 }

@@ -13,22 +13,19 @@
 //! The modules, from the top down. Each uses only modules below it.
 //!
 //! - `driver`: from a command line to an exit code
-//! - `cli`: the command line
 //! - `compare`: a run against an earlier one; the gate, which holds figures to a baseline
 //! - `profile`: a tool that shows where the memory of a proof goes
 //! - `trace`: a tool that records allocations and replays them
 //! - `exec`: a tool that runs any command under preloaded libraries
 //! - `host`: a tool that measures the price of memory on this machine
-//! - `run`: measures a plan, shows and writes its results
+//! - `measure`: a run of a plan: rounds, processes, time, memory, Ctrl-C
 //! - `report`: HTML, tables, curves, JSON, Markdown, comparison
-//! - `measure`: lockstep, arm runners, processes, time, memory, Ctrl-C
 //! - `child`: the other end of the pipe: proves, records, replays; injects faults on request
-//! - `plan`: from a request to the runs, checked
+//! - `plan`: from options to the runs, checked
 //! - `results`: from proofs to figures: columns, samples.csv, result.json
 //! - `protocol`: the messages between driver and child
-//! - `workloads`: provers and their workloads
+//! - `workloads`: provers and their workloads, and several proofs at once
 //! - `arms`: the allocators
-//! - `together`: several proofs at once
 //! - `sample`, `stack`: the measurement of one proof, and where its stacks begin
 //! - `machine`: the machine and the build
 
@@ -36,22 +33,18 @@ pub mod arms;
 pub mod child;
 pub mod driver;
 
-mod cli;
 mod compare;
 mod exec;
 mod host;
 mod machine;
-mod macros;
 mod measure;
 mod plan;
 mod profile;
 mod protocol;
 mod report;
 mod results;
-mod run;
 mod sample;
 mod stack;
-mod together;
 mod trace;
 mod workloads;
 

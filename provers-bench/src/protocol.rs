@@ -1,13 +1,12 @@
 //! The messages between driver and child: one JSON value a line. Requests go to the child's stdin, and replies to its
 //! original stdout.
 
-pub(crate) mod functions;
 pub(crate) mod profiles;
 pub(crate) mod records;
 
-use crate::machine::build_info::BuildInfo;
+use crate::machine::BuildInfo;
 use crate::sample::Sample;
-use crate::together::Concurrent;
+use crate::workloads::Concurrent;
 use serde::{Deserialize, Serialize};
 
 /// A message from the driver.

@@ -2,12 +2,10 @@
 //!
 //! Everything expensive (files under `/proc`, the list of counters) is read before the clock starts or after it stops.
 
-use crate::machine::{interrupts, memory};
-use anyhow::Context;
-use nix::sys::resource::{Usage, UsageWho, getrusage};
-use nix::sys::time::TimeVal;
+use crate::machine::process::{self, Spent};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::fs;
 use std::time::{Duration, Instant};
 
 /// Figures that an allocator reports about itself, by name. Counters count since its process started or, in a sample,
@@ -62,18 +60,18 @@ pub(crate) struct Meter {
     counters: fn() -> Counters,
     counted: Counters,
     tlb_shootdowns: Option<u64>,
-    usage: Usage,
+    spent: Spent,
     clock: Instant,
 }
 
 impl Meter {
     /// Starts the clock, as its last step.
     pub(crate) fn start(counters: fn() -> Counters) -> anyhow::Result<Self> {
-        memory::reset_peak();
-        let tlb_shootdowns = interrupts::tlb_shootdowns();
+        process::reset_peak();
+        let tlb_shootdowns = tlb_shootdowns();
         let counted = counters();
-        let usage = usage()?;
-        Ok(Self { counters, counted, tlb_shootdowns, usage, clock: Instant::now() })
+        let spent = Spent::by_this_process()?;
+        Ok(Self { counters, counted, tlb_shootdowns, spent, clock: Instant::now() })
     }
 
     /// Time on the clock so far.
@@ -84,17 +82,17 @@ impl Meter {
     /// Stops the clock, as its first step.
     pub(crate) fn stop(self, gauges: fn() -> Counters) -> anyhow::Result<Reading> {
         let wall = self.clock.elapsed();
-        let usage = usage()?;
+        let spent = Spent::by_this_process()?.since(self.spent);
         let counters = grown(&self.counted, (self.counters)());
-        let tlb_shootdowns = interrupts::tlb_shootdowns().zip(self.tlb_shootdowns);
+        let tlb_shootdowns = tlb_shootdowns().zip(self.tlb_shootdowns);
         let gauges = gauges();
         // Read before verification, which may need more memory than the proof.
-        let peak_rss_bytes = memory::peak_rss_bytes()?;
+        let peak_rss_bytes = process::peak_rss_bytes()?;
         Ok(Reading(Sample {
             wall_ns: wall.as_nanos() as u64,
-            user_ns: nanoseconds(usage.user_time()).saturating_sub(nanoseconds(self.usage.user_time())),
-            sys_ns: nanoseconds(usage.system_time()).saturating_sub(nanoseconds(self.usage.system_time())),
-            minflt: (usage.minor_page_faults() - self.usage.minor_page_faults()).unsigned_abs(),
+            user_ns: spent.user_ns,
+            sys_ns: spent.sys_ns,
+            minflt: spent.minflt,
             tlb_shootdowns: tlb_shootdowns.map(|(after, before)| after.saturating_sub(before)),
             rss_bytes: 0,
             peak_rss_bytes,
@@ -112,17 +110,21 @@ impl Reading {
     /// Completes the sample, after the proof was verified and dropped.
     pub(crate) fn at_rest(self, verification: anyhow::Result<()>) -> anyhow::Result<Attempt> {
         let refusal = verification.err().map(|error| format!("{error:#}"));
-        let sample = Sample { rss_bytes: memory::rss_bytes()?, verified: refusal.is_none(), ..self.0 };
+        let sample = Sample { rss_bytes: process::rss_bytes()?, verified: refusal.is_none(), ..self.0 };
         Ok(Attempt { sample, refusal })
     }
 }
 
-fn usage() -> anyhow::Result<Usage> {
-    getrusage(UsageWho::RUSAGE_SELF).context("getrusage failed")
+/// TLB shootdowns on all processors since the machine started; `None` if the kernel does not count them (arm64 needs
+/// none).
+fn tlb_shootdowns() -> Option<u64> {
+    sum_of_row(&fs::read_to_string("/proc/interrupts").ok()?, "TLB:")
 }
 
-fn nanoseconds(time: TimeVal) -> u64 {
-    time.tv_sec() as u64 * 1_000_000_000 + time.tv_usec() as u64 * 1_000
+/// A row has a count for each processor and then words.
+fn sum_of_row(table: &str, name: &str) -> Option<u64> {
+    let counts = table.lines().find_map(|line| line.trim_start().strip_prefix(name))?;
+    Some(counts.split_whitespace().map_while(|count| count.parse::<u64>().ok()).sum())
 }
 
 fn grown(before: &Counters, after: Counters) -> Counters {
@@ -155,7 +157,7 @@ pub(crate) mod tests {
     /// next.
     #[test]
     fn a_sample_shows_what_happened_between_start_and_stop() {
-        let _alone = memory::tests::alone();
+        let _alone = process::tests::alone();
         let pages = 64 << 20 >> 12;
         let meter = Meter::start(Counters::new).unwrap();
         let filled = std::hint::black_box(vec![1_u8; pages << 12]);
@@ -173,5 +175,11 @@ pub(crate) mod tests {
         let counters = |value| Counters::from([("served".to_owned(), value)]);
         assert_eq!(grown(&counters(5), counters(12)), counters(7));
         assert_eq!(grown(&Counters::new(), counters(12)), counters(12));
+    }
+
+    #[test]
+    fn interrupts_are_summed_over_processors() {
+        let table = "           CPU0       CPU1\n  0:  9  0  IO-APIC  2-edge\nTLB:  40  2   TLB shootdowns\n";
+        assert_eq!((sum_of_row(table, "TLB:"), sum_of_row(table, "NMI:")), (Some(42), None));
     }
 }

@@ -1,9 +1,13 @@
-//! Workloads and provers, as the harness knows them.
+//! Workloads and provers, as the harness knows them, and how the proofs of one request are made: one on this thread, or
+//! several at once on a thread each.
 
 use crate::arms::Installed;
 use crate::sample::{Attempt, Meter};
-use crate::together::Together;
-use anyhow::{Context, ensure};
+use crate::stack::Place;
+use anyhow::{Context, anyhow, ensure};
+use rayon::ThreadPool;
+use serde::{Deserialize, Serialize};
+use std::thread;
 use std::time::Duration;
 
 /// A prover under test: set up once per process, then proved and verified repeatedly.
@@ -41,7 +45,7 @@ pub struct WorkloadSpec {
     setup: SetUp,
 }
 
-type SetUp = fn(u32) -> anyhow::Result<Box<dyn Subject>>;
+type SetUp = fn(u32) -> anyhow::Result<Subject>;
 
 impl WorkloadSpec {
     /// Defines the workload `W`, which takes `2^10` to `2^22` rows and is checked at its default size. With
@@ -95,7 +99,7 @@ impl WorkloadSpec {
         self
     }
 
-    pub(crate) fn setup(&self, log_rows: u32) -> anyhow::Result<Box<dyn Subject>> {
+    pub(crate) fn setup(&self, log_rows: u32) -> anyhow::Result<Subject> {
         (self.setup)(log_rows)
     }
 }
@@ -116,30 +120,25 @@ pub struct Prover {
 /// An action on the clock after a proof: nothing, or the fault that a test requested.
 type Disturb = dyn Fn(Duration) -> anyhow::Result<()>;
 
-/// A [`Workload`] without its types: the part that a child needs.
-pub(crate) trait Subject {
-    /// Makes the proofs on the clock, each in the allocator's scope, then verifies and drops them off the clock. Calls
-    /// `disturb` on the clock once they are made, with the time that they took.
-    fn attempt(
-        &self,
-        seed: u64,
-        together: &Together,
-        installed: &Installed,
-        disturb: &Disturb,
-    ) -> anyhow::Result<Attempt>;
-}
-
-/// A workload that is set up, and the way to make its proofs.
-struct Ready<W: Workload> {
-    workload: W,
-    prove: ProveAll<W>,
-}
+/// A [`Workload`] that is set up, without its types: the part that a child needs. It makes the proofs on the clock, each in
+/// the allocator's scope, then verifies and drops them off the clock. It calls the last argument on the clock once they
+/// are made, with the time that they took.
+pub(crate) type Subject = Box<dyn Fn(u64, &Together, &Installed, &Disturb) -> anyhow::Result<Attempt>>;
 
 /// Makes the proofs of a request: the first has this input, and the others have the next ones.
 type ProveAll<W> = fn(&W, u64, &Together, &Installed) -> anyhow::Result<Vec<<W as Workload>::Proof>>;
 
-fn ready<W: Workload + 'static>(workload: W, prove: ProveAll<W>) -> anyhow::Result<Box<dyn Subject>> {
-    Ok(Box::new(Ready { workload, prove }))
+fn ready<W: Workload + 'static>(workload: W, prove: ProveAll<W>) -> anyhow::Result<Subject> {
+    Ok(Box::new(move |seed, together, installed, disturb| {
+        let meter = Meter::start(installed.counters)?;
+        let proofs = prove(&workload, seed, together, installed);
+        disturb(meter.elapsed())?;
+        let reading = meter.stop(installed.gauges)?;
+        let proofs = proofs?;
+        let verification = proofs.iter().try_for_each(|proof| workload.verify(proof));
+        drop(proofs);
+        reading.at_rest(verification)
+    }))
 }
 
 /// For a workload that threads share.
@@ -170,29 +169,68 @@ fn in_scope<W: Workload>(workload: &W, seed: u64, installed: &Installed) -> anyh
     proof.context("the allocator's scope did not run the prover")?.context("no proof was made")
 }
 
-impl<W: Workload> Subject for Ready<W> {
-    fn attempt(
-        &self,
-        seed: u64,
-        together: &Together,
-        installed: &Installed,
-        disturb: &Disturb,
-    ) -> anyhow::Result<Attempt> {
-        let meter = Meter::start(installed.counters)?;
-        let proofs = (self.prove)(&self.workload, seed, together, installed);
-        disturb(meter.elapsed())?;
-        let reading = meter.stop(installed.gauges)?;
-        let proofs = proofs?;
-        let verification = proofs.iter().try_for_each(|proof| self.workload.verify(proof));
-        drop(proofs);
-        reading.at_rest(verification)
+/// The proofs that a process makes at once.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
+pub(crate) struct Concurrent {
+    pub(crate) proofs: u32,
+    /// Whether each proof has a pool of its own, instead of one that all share.
+    pub(crate) pool_each: bool,
+}
+
+impl Default for Concurrent {
+    fn default() -> Self {
+        Self { proofs: 1, pool_each: false }
     }
 }
 
-/// Provers for the harness's unit tests. They prove nothing.
+/// The proofs that a process makes at once, with their pools.
+pub(crate) struct Together {
+    proofs: u32,
+    /// A pool for each proof; empty if all share the global one.
+    pools: Vec<ThreadPool>,
+    place: Place,
+}
+
+impl Together {
+    /// Builds the pools. The global pool's threads exist already.
+    pub(crate) fn new(concurrent: Concurrent, place: Place) -> anyhow::Result<Self> {
+        let Concurrent { proofs, pool_each } = concurrent;
+        let count = if pool_each { proofs } else { 0 };
+        let pools = (0..count).map(|_| place.own_pool()).collect::<anyhow::Result<_>>()?;
+        Ok(Self { proofs, pools, place })
+    }
+
+    /// Whether there is one proof, on the global pool.
+    pub(crate) fn is_one(&self) -> bool {
+        self.proofs == 1 && self.pools.is_empty()
+    }
+
+    /// Calls `prove` for each proof, with its number from 0. Returns the proofs in this order, or the first error.
+    pub(crate) fn run<P: Send>(&self, prove: impl Fn(u64) -> anyhow::Result<P> + Sync) -> anyhow::Result<Vec<P>> {
+        if self.is_one() {
+            return Ok(vec![prove(0)?]);
+        }
+        let prove = |number: u32| match self.pools.get(number as usize) {
+            Some(pool) => pool.install(|| prove(number.into())),
+            None => self.place.begin(|| prove(number.into())),
+        };
+        thread::scope(|scope| {
+            let spawned: Vec<_> = (0..self.proofs).map(|number| scope.spawn(move || prove(number))).collect();
+            let ended: Vec<_> = spawned.into_iter().map(thread::ScopedJoinHandle::join).collect();
+            let of = self.proofs;
+            let named = (1..).zip(ended).map(|(number, ended)| {
+                ended.unwrap_or_else(|_| Err(anyhow!("it panicked"))).with_context(|| format!("proof {number} of {of}"))
+            });
+            named.collect()
+        })
+    }
+}
+
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use std::collections::HashSet;
+    use std::sync::{Barrier, Mutex};
 
     const fn named(name: &'static str, default_log_rows: u32) -> WorkloadSpec {
         WorkloadSpec::set_up_by(|_| anyhow::bail!("this workload is a name"), name, "a name", default_log_rows)
@@ -208,4 +246,23 @@ pub(crate) mod tests {
             named("whir", 21).sizes(10, 21).checked_at(20),
         ],
     }];
+
+    fn together(proofs: u32, pool_each: bool) -> Together {
+        Together::new(Concurrent { proofs, pool_each }, Place::new(48)).unwrap()
+    }
+
+    /// Each waits for all others, so that one after another would never end.
+    #[test]
+    fn a_pool_each_means_that_no_two_proofs_share_a_worker() {
+        let (all, workers) = (Barrier::new(2), Mutex::new(Vec::new()));
+        let made = together(2, true).run(|_| {
+            all.wait();
+            let of_this: HashSet<_> = rayon::broadcast(|_| thread::current().id()).into_iter().collect();
+            workers.lock().unwrap().push(of_this);
+            Ok(())
+        });
+        assert_eq!(made.unwrap().len(), 2);
+        let workers = workers.into_inner().unwrap();
+        assert!(workers[0].is_disjoint(&workers[1]), "{workers:?}");
+    }
 }

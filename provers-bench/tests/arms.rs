@@ -30,7 +30,7 @@ fn set_up_prover(binary: &Path, arm: &Arm, environment: &[(&str, &str)], prover:
         .unwrap();
     let request = json!({
         "request": "setup", "arm": arm.name, "prover": prover, "workload": "keccak", "log_rows": 10,
-        "requires": arm.confirms, "stack_bytes": 0,
+        "requires": arm.requires(), "stack_bytes": 0,
     });
     writeln!(child.stdin.take().unwrap(), "{request}").unwrap();
     let output = child.wait_with_output().unwrap();
@@ -73,7 +73,7 @@ fn every_arms_own_settings_take() {
         if BINARIES.contains(&arm.binary) {
             let reply = set_up_prover(&plonky3(arm.binary), arm, arm.environment, "plonky3");
             assert_eq!(reply["reply"], "ready", "{}: {reply}", arm.name);
-            assert_eq!(reply["confirmed"].as_array().unwrap().len(), arm.confirms.len(), "{reply}");
+            assert_eq!(reply["confirmed"].as_array().unwrap().len(), arm.requires().len(), "{reply}");
         }
     }
 }

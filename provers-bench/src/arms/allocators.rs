@@ -355,7 +355,7 @@ pub mod bump_reset {
 /// Our arena, over the allocator of the C library.
 pub mod zk_alloc {
     use super::Installed;
-    use crate::machine::memory;
+    use crate::machine::host;
     use crate::sample::Counters;
 
     /// The allocator's type.
@@ -412,7 +412,7 @@ pub mod zk_alloc {
     }
 
     fn gauges() -> Counters {
-        let large_folio_bytes = memory::large_folio_bytes().unwrap_or(0);
+        let large_folio_bytes = host::large_folio_bytes().unwrap_or(0);
         named([
             ("large_folio_bytes", large_folio_bytes),
             ("peak_live_bytes", ::zk_alloc::stats().peak_live_bytes as u64),

@@ -27,7 +27,7 @@ pub struct Arm {
     /// Environment variables that configure it.
     pub environment: &'static [(&'static str, &'static str)],
     /// Settings, as name and value in the allocator's own terms. The allocator must confirm them before the first
-    /// proof.
+    /// proof. jemalloc confirms all options of its variable as well.
     pub confirms: &'static [(&'static str, &'static str)],
     /// Conditions that each of its proofs must meet. If one fails, the arm did not measure what its name says.
     pub holds: &'static [Condition],
@@ -77,11 +77,41 @@ impl Arm {
         Self { name, binary, is_ours, colour, environment, confirms, holds, known_to_fail, preload }
     }
 
+    /// The same arm in this colour: for a light and a dark background.
+    const fn coloured(mut self, light: &'static str, dark: &'static str) -> Self {
+        self.colour = Colour { light, dark };
+        self
+    }
+
+    /// The same allocator with other settings, with which `exec` does not start a program.
+    const fn set(self, name: &'static str, environment: &'static [(&'static str, &'static str)]) -> Self {
+        Self { name, environment, preload: None, ..self }
+    }
+
+    /// Its environment variables, for a process.
+    pub(crate) fn variables(&self) -> Vec<(String, String)> {
+        owned(self.environment)
+    }
+
+    /// The settings that its process must confirm, as name and value: each option of jemalloc, and
+    /// [`confirms`](Self::confirms).
+    pub fn requires(&self) -> Vec<(String, String)> {
+        let options = self.environment.iter().filter(|(name, _)| *name == JEMALLOC_CONF);
+        let options = options.flat_map(|(_, options)| options.split(',')).filter_map(|option| option.split_once(':'));
+        let options = options.map(|(name, value)| (format!("opt.{name}"), value.to_owned()));
+        options.chain(owned(self.confirms)).collect()
+    }
+
     /// The same arm, which `exec` starts with this library and these settings.
     const fn preloads(mut self, library: Library, environment: &'static [(&'static str, &'static str)]) -> Self {
         self.preload = Some(Preload { library, environment });
         self
     }
+}
+
+/// Names and values that outlive the table.
+pub(crate) fn owned(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
+    pairs.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect()
 }
 
 /// A condition that every proof of an arm must meet: a counter of the allocator grew during the proof, or a gauge was
@@ -106,23 +136,18 @@ impl Condition {
     }
 }
 
-const GLIBC: Arm = Arm { colour: Colour { light: "#6f7782", dark: "#98a1ad" }, ..Arm::new(BASELINE, "with-glibc") }
-    .preloads(Library::None, &[]);
+const GLIBC: Arm = Arm::new(BASELINE, "with-glibc").coloured("#6f7782", "#98a1ad").preloads(Library::None, &[]);
 const JEMALLOC: Arm =
-    Arm { colour: Colour { light: "#d98200", dark: "#f0a636" }, ..Arm::new("jemalloc", "with-jemalloc") }
-        .preloads(JEMALLOC_LIBRARY, &[]);
+    Arm::new("jemalloc", "with-jemalloc").coloured("#d98200", "#f0a636").preloads(JEMALLOC_LIBRARY, &[]);
 const MIMALLOC: Arm =
-    Arm { colour: Colour { light: "#009e73", dark: "#2fc497" }, ..Arm::new("mimalloc", "with-mimalloc") }
-        .preloads(MIMALLOC_LIBRARY, &[]);
+    Arm::new("mimalloc", "with-mimalloc").coloured("#009e73", "#2fc497").preloads(MIMALLOC_LIBRARY, &[]);
 const TCMALLOC: Arm =
-    Arm { colour: Colour { light: "#7a5cc0", dark: "#b39df0" }, ..Arm::new("tcmalloc", "with-tcmalloc") }
-        .preloads(TCMALLOC_LIBRARY, &[]);
+    Arm::new("tcmalloc", "with-tcmalloc").coloured("#7a5cc0", "#b39df0").preloads(TCMALLOC_LIBRARY, &[]);
 /// Our arm with default settings. An arm without a setting of its own must still be served by the arena.
 const ZK_ALLOC: Arm = Arm {
     is_ours: true,
-    colour: Colour { light: "#0072b2", dark: "#3fa9ee" },
     holds: &[ARENA_SERVES],
-    ..Arm::new("zk-alloc", "with-zk-alloc")
+    ..Arm::new("zk-alloc", "with-zk-alloc").coloured("#0072b2", "#3fa9ee")
 };
 const ZK_ALLOC_RESIDENT: Arm = Arm { name: "zk-alloc-resident", binary: "with-zk-alloc-resident", ..ZK_ALLOC };
 
@@ -148,6 +173,8 @@ const GLIBC_RETAINS: (&str, &str) = (
 );
 /// Makes glibc ask for huge pages (`MADV_HUGEPAGE`) for its heap and for large requests.
 const GLIBC_HUGE: (&str, &str) = ("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1");
+/// The variable with the options of the jemalloc that Rust programs link.
+const JEMALLOC_CONF: &str = "_RJEM_MALLOC_CONF";
 /// Makes jemalloc purge nothing and ask for huge pages.
 const JEMALLOC_RETAINS: &str = "thp:always,metadata_thp:auto,retain:true,dirty_decay_ms:-1,muzzy_decay_ms:-1";
 
@@ -179,75 +206,28 @@ pub const ARMS: &[Arm] = &[
     }
     .preloads(Library::None, &[GLIBC_HUGE]),
     JEMALLOC,
-    Arm {
-        name: "jemalloc-tuned",
-        environment: &[("_RJEM_MALLOC_CONF", JEMALLOC_RETAINS)],
-        confirms: &[
-            ("opt.thp", "always"),
-            ("opt.metadata_thp", "auto"),
-            ("opt.retain", "true"),
-            ("opt.dirty_decay_ms", "-1"),
-            ("opt.muzzy_decay_ms", "-1"),
-        ],
-        ..JEMALLOC
-    }
-    .preloads(JEMALLOC_LIBRARY, &[("MALLOC_CONF", JEMALLOC_RETAINS)]),
+    JEMALLOC
+        .set("jemalloc-tuned", &[(JEMALLOC_CONF, JEMALLOC_RETAINS)])
+        .preloads(JEMALLOC_LIBRARY, &[("MALLOC_CONF", JEMALLOC_RETAINS)]),
     // Settings of other projects; each arm has the name of its project. The sources are in docs/data/arms.md.
     Arm {
-        name: "jemalloc-plonky3",
-        environment: &[("_RJEM_MALLOC_CONF", "thp:always,metadata_thp:auto,retain:true")],
-        confirms: &[
-            ("opt.thp", "always"),
-            ("opt.metadata_thp", "auto"),
-            ("opt.retain", "true"),
-            ("opt.dirty_decay_ms", "10000"),
-        ],
-        preload: None,
-        ..JEMALLOC
+        confirms: &[("opt.dirty_decay_ms", "10000")],
+        ..JEMALLOC.set("jemalloc-plonky3", &[(JEMALLOC_CONF, "thp:always,metadata_thp:auto,retain:true")])
     },
-    Arm {
-        name: "jemalloc-triton",
-        environment: &[("_RJEM_MALLOC_CONF", "thp:always,metadata_thp:always,background_thread:true,narenas:32")],
-        confirms: &[
-            ("opt.thp", "always"),
-            ("opt.metadata_thp", "always"),
-            ("opt.background_thread", "true"),
-            ("opt.narenas", "32"),
-        ],
-        preload: None,
-        ..JEMALLOC
-    },
-    Arm {
-        name: "jemalloc-openvm",
-        environment: &[(
-            "_RJEM_MALLOC_CONF",
+    JEMALLOC
+        .set("jemalloc-triton", &[(JEMALLOC_CONF, "thp:always,metadata_thp:always,background_thread:true,narenas:32")]),
+    JEMALLOC.set(
+        "jemalloc-openvm",
+        &[(
+            JEMALLOC_CONF,
             "retain:true,background_thread:true,metadata_thp:always,thp:always,dirty_decay_ms:-1,muzzy_decay_ms:-1",
         )],
-        confirms: &[
-            ("opt.thp", "always"),
-            ("opt.metadata_thp", "always"),
-            ("opt.background_thread", "true"),
-            ("opt.dirty_decay_ms", "-1"),
-            ("opt.muzzy_decay_ms", "-1"),
-        ],
-        preload: None,
-        ..JEMALLOC
-    },
-    Arm {
-        name: "jemalloc-hpa",
-        environment: &[("_RJEM_MALLOC_CONF", "hpa:true")],
-        confirms: &[("opt.hpa", "true")],
-        ..JEMALLOC
-    }
-    .preloads(JEMALLOC_LIBRARY, &[("MALLOC_CONF", "hpa:true")]),
+    ),
+    JEMALLOC
+        .set("jemalloc-hpa", &[(JEMALLOC_CONF, "hpa:true")])
+        .preloads(JEMALLOC_LIBRARY, &[("MALLOC_CONF", "hpa:true")]),
     // The lowest memory use that jemalloc offers: it purges freed pages at once.
-    Arm {
-        name: "jemalloc-decay-0",
-        environment: &[("_RJEM_MALLOC_CONF", "dirty_decay_ms:0,muzzy_decay_ms:0")],
-        confirms: &[("opt.dirty_decay_ms", "0"), ("opt.muzzy_decay_ms", "0")],
-        preload: None,
-        ..JEMALLOC
-    },
+    JEMALLOC.set("jemalloc-decay-0", &[(JEMALLOC_CONF, "dirty_decay_ms:0,muzzy_decay_ms:0")]),
     MIMALLOC,
     Arm {
         name: "mimalloc-tuned",
@@ -266,7 +246,7 @@ pub const ARMS: &[Arm] = &[
             ("MIMALLOC_LARGE_OS_PAGES", "1"),
         ],
     ),
-    Arm { colour: Colour { light: "#b8578f", dark: "#dd8fbd" }, ..Arm::new("snmalloc", "with-snmalloc") },
+    Arm::new("snmalloc", "with-snmalloc").coloured("#b8578f", "#dd8fbd"),
     TCMALLOC,
     Arm {
         name: "tcmalloc-tuned",
@@ -286,9 +266,8 @@ pub const ARMS: &[Arm] = &[
         &[("TCMALLOC_RELEASE_RATE", "0"), ("TCMALLOC_MAX_TOTAL_THREAD_CACHE_BYTES", "268435456")],
     ),
     Arm {
-        colour: Colour { light: "#8a6d1d", dark: "#cdae58" },
         known_to_fail: Some("it resets memory that the prover still uses, so that a second proof may not verify"),
-        ..Arm::new("bump-reset", "with-bump-reset")
+        ..Arm::new("bump-reset", "with-bump-reset").coloured("#8a6d1d", "#cdae58")
     },
     ZK_ALLOC.preloads(Library::Ours, &[]),
     Arm {
@@ -297,9 +276,9 @@ pub const ARMS: &[Arm] = &[
         holds: &[ARENA_SERVES, IN_HUGE_PAGES],
         ..ZK_ALLOC
     },
-    Arm { name: "zk-alloc-thp-never", environment: &[("ZK_ALLOC_THP", "never")], ..ZK_ALLOC },
+    ZK_ALLOC.set("zk-alloc-thp-never", &[("ZK_ALLOC_THP", "never")]),
     // It purges all free memory at the end of each phase.
-    Arm { name: "zk-alloc-retain-0", environment: &[("ZK_ALLOC_RETAIN_BYTES", "0")], ..ZK_ALLOC },
+    ZK_ALLOC.set("zk-alloc-retain-0", &[("ZK_ALLOC_RETAIN_BYTES", "0")]),
     // It samples its call sites.
     #[cfg(feature = "profile")]
     Arm {
@@ -310,11 +289,7 @@ pub const ARMS: &[Arm] = &[
     },
     ZK_ALLOC_RESIDENT,
     // Its background thread purges what the last second did not need.
-    Arm {
-        name: "zk-alloc-idle-1s",
-        environment: &[("ZK_ALLOC_RETAIN_FOR", "1"), ("ZK_ALLOC_BACKGROUND", "1")],
-        ..ZK_ALLOC_RESIDENT
-    },
+    ZK_ALLOC_RESIDENT.set("zk-alloc-idle-1s", &[("ZK_ALLOC_RETAIN_FOR", "1"), ("ZK_ALLOC_BACKGROUND", "1")]),
 ];
 
 /// The arm with this name.
@@ -363,7 +338,7 @@ mod tests {
     #[test]
     fn every_setting_of_a_peer_is_confirmed_by_it() {
         for arm in ARMS.iter().filter(|arm| !arm.environment.is_empty() && !arm.is_ours) {
-            assert!(!arm.confirms.is_empty(), "{}", arm.name);
+            assert!(!arm.requires().is_empty(), "{}", arm.name);
         }
     }
     /// An arm with an unused arena would show glibc's figures under its own name.

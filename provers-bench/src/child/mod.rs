@@ -5,21 +5,19 @@
 //! - `profiling`: the profile of an arm of zk-alloc
 //! - `recorder`: the recorder: its allocator, which records every large request, and its `main`
 //! - `replay`: a script on real memory
-//! - `mapping`: memory that no allocator serves
 
 mod fault_injection;
-mod mapping;
 #[cfg(feature = "profile")]
-mod profiling;
+pub(crate) mod profiling;
 pub mod recorder;
 mod replay;
 
 use crate::arms::Installed;
-use crate::machine::{build_info, memory};
+use crate::machine::BuildInfo;
+use crate::machine::process;
 use crate::protocol::{Identity, Reply, Request, Shape, line};
 use crate::stack::Place;
-use crate::together::Together;
-use crate::workloads::{Prover, Subject};
+use crate::workloads::{Prover, Subject, Together};
 use anyhow::Context;
 use fault_injection::Fault;
 use nix::unistd::{dup, dup2_stdout};
@@ -27,6 +25,26 @@ use std::fs::File;
 use std::io::{self, BufRead, Write};
 use std::path::Path;
 use std::process::ExitCode;
+
+/// The whole of an arm's binary: installs one of the [`allocators`](crate::arms), and proves when the driver asks.
+///
+/// The arm `zk-alloc` starts the binary `with-zk-alloc`, which is `src/bin/with-zk-alloc.rs`:
+///
+/// ```
+/// # mod my_prover { pub static PROVERS: &[provers_bench::Prover] = &[]; }
+/// provers_bench::arm!(zk_alloc, my_prover::PROVERS);
+/// ```
+#[macro_export]
+macro_rules! arm {
+    ($allocator:ident, $provers:expr) => {
+        #[global_allocator]
+        static ALLOCATOR: $crate::arms::$allocator::Allocator = $crate::arms::$allocator::ALLOCATOR;
+
+        fn main() -> ::std::process::ExitCode {
+            $crate::child::main($provers, $crate::arms::$allocator::installed())
+        }
+    };
+}
 
 /// Serves a driver on stdin and stdout until stdin ends: the `main` of an arm's binary, which [`arm!`](crate::arm!)
 /// writes. `installed` describes the allocator that the binary links. `provers` are the provers that its driver knows.
@@ -71,7 +89,7 @@ fn serve(provers: &[Prover], installed: &Installed) -> anyhow::Result<()> {
             }
             Request::Prove { round, seed } => {
                 let (arm, subject, together, place) = session.as_ref().context("asked to prove before being set up")?;
-                let proof = || prove(arm, subject.as_ref(), together, installed, round, seed, &mut replies);
+                let proof = || prove(arm, subject, together, installed, round, seed, &mut replies);
                 #[cfg(feature = "profile")]
                 let proof = || profiling.prove(round, proof);
                 place.begin(proof)?
@@ -83,13 +101,7 @@ fn serve(provers: &[Prover], installed: &Installed) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn set_up(
-    provers: &[Prover],
-    prover: &str,
-    workload: &str,
-    log_rows: u32,
-    place: Place,
-) -> anyhow::Result<Box<dyn Subject>> {
+fn set_up(provers: &[Prover], prover: &str, workload: &str, log_rows: u32, place: Place) -> anyhow::Result<Subject> {
     let prover = provers.iter().find(|known| known.name == prover).context("unknown prover")?;
     let spec = prover.workloads.iter().find(|known| known.name == workload).context("unknown workload")?;
     // The pool must exist before the adapter builds one.
@@ -104,14 +116,14 @@ fn identity(installed: &Installed, confirmed: Vec<String>) -> Identity {
         version: installed.version.clone(),
         settings: installed.settings(),
         confirmed,
-        peak_is_per_proof: memory::reset_peak(),
-        build: build_info::current(),
+        peak_is_per_proof: process::reset_peak(),
+        build: BuildInfo::current(),
     }
 }
 
 fn prove(
     arm: &str,
-    subject: &dyn Subject,
+    subject: &Subject,
     together: &Together,
     installed: &Installed,
     round: u32,
@@ -126,7 +138,7 @@ fn prove(
         replies.write_all(b"this is no reply\n")?;
     }
     let disturb = move |elapsed| fault.map_or(Ok(()), |fault| fault.disturb(elapsed));
-    match subject.attempt(seed, together, installed, &disturb) {
+    match subject(seed, together, installed, &disturb) {
         Ok(mut attempt) => {
             if fault == Some(Fault::BadProof) {
                 attempt.sample.verified = false;

@@ -4,16 +4,18 @@
 //! Nothing here allocates or blocks: a record is one atomic addition and four stores.
 #![allow(unsafe_code, reason = "implements GlobalAlloc, and shares the buffer that it cannot allocate")]
 
-use super::mapping;
 use crate::arms::{Counters, Installed};
 use crate::protocol::records::{self, Header, Op, RECORD_WORDS, Record};
 use crate::workloads::Prover;
 use anyhow::{Context, ensure};
+use memmap2::MmapOptions;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::env;
+use std::mem::ManuallyDrop;
 use std::path::Path;
 use std::process::ExitCode;
+use std::ptr::NonNull;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::Instant;
@@ -50,6 +52,27 @@ struct Session {
 #[derive(Clone, Copy, Debug)]
 pub struct Recorder;
 
+/// The whole of the binary that records for `prove-bench record`: the system allocator, which also records every large
+/// request.
+///
+/// The driver starts the binary `record`, which is `src/bin/record.rs`:
+///
+/// ```
+/// # mod my_prover { pub static PROVERS: &[provers_bench::Prover] = &[]; }
+/// provers_bench::recorder!(my_prover::PROVERS);
+/// ```
+#[macro_export]
+macro_rules! recorder {
+    ($provers:expr) => {
+        #[global_allocator]
+        static ALLOCATOR: $crate::child::recorder::Recorder = $crate::child::recorder::Recorder;
+
+        fn main() -> ::std::process::ExitCode {
+            $crate::child::recorder::main($provers)
+        }
+    };
+}
+
 /// The `main` of the recorder's binary, whose global allocator is [`Recorder`].
 pub fn main(provers: &[Prover]) -> ExitCode {
     recorded(provers).unwrap_or_else(|error| {
@@ -62,7 +85,7 @@ fn recorded(provers: &[Prover]) -> anyhow::Result<ExitCode> {
     let variable = |name| env::var(name).with_context(|| format!("{name} is not set: prove-bench record sets it"));
     let (path, title, min_bytes) = (variable(PATH)?, variable(TITLE)?, variable(MIN_BYTES)?);
     let min_bytes = min_bytes.parse().with_context(|| format!("{MIN_BYTES} is no number: {min_bytes}"))?;
-    let at = mapping::zeroed(BUFFER_BYTES).context("no buffer for the trace")?;
+    let at = zeroed(BUFFER_BYTES).context("no buffer for the trace")?;
     // SAFETY: the mapping is page aligned, zeroed, `BUFFER_BYTES` long, never unmapped and used by nothing else. Zero
     // is a valid `AtomicU64`.
     let words = unsafe { std::slice::from_raw_parts(at.cast::<AtomicU64>().as_ptr(), BUFFER_BYTES / size_of::<u64>()) };
@@ -79,6 +102,14 @@ fn recorded(provers: &[Prover]) -> anyhow::Result<ExitCode> {
     let header = Header::new(title, min_bytes as u64, (begun - whole) as u64);
     records::write(Path::new(&path), &header, slots.filter_map(read))?;
     Ok(code)
+}
+
+/// Zeroed memory that the harness maps for itself, because the recorded or measured allocator must not serve it. It is
+/// never unmapped. Only written pages take memory.
+pub(super) fn zeroed(bytes: usize) -> anyhow::Result<NonNull<u8>> {
+    let map = MmapOptions::new().len(bytes.max(1)).no_reserve_swap().map_anon();
+    let mut map = ManuallyDrop::new(map.with_context(|| format!("cannot map {bytes} bytes for the harness"))?);
+    NonNull::new(map.as_mut_ptr()).context("the kernel mapped address 0")
 }
 
 /// The description that the recorder's binary sends to the driver. The harness reads counters right before a proof and

@@ -2,9 +2,9 @@
 //! the order of the script. Each block is marked, so that a block that is handed out twice is found.
 #![allow(unsafe_code, reason = "calls the measured allocator, and writes to its memory")]
 
-use super::mapping;
+use super::recorder::zeroed;
 use crate::arms::Installed;
-use crate::machine::memory::{Account, Resident};
+use crate::machine::process::{Account, Resident};
 use crate::protocol::records::{self, Op, Record};
 use crate::protocol::{Replayed, Shape};
 use crate::sample::Meter;
@@ -28,7 +28,7 @@ const SPINS: u32 = 200;
 /// Replays the script at `path`.
 pub(crate) fn replay(path: &Path, shape: Shape, installed: &Installed) -> anyhow::Result<Replayed> {
     let mut reader = records::open(path)?;
-    let records = mapping::table(shape.records, || {
+    let records = table(shape.records, || {
         let record = reader.record()?.context("the script is shorter than its driver says")?;
         let is_known = (1..=shape.threads).contains(&record.thread.into());
         ensure!(is_known, "thread {} of the script is none of its {}", record.thread, shape.threads);
@@ -37,7 +37,7 @@ pub(crate) fn replay(path: &Path, shape: Shape, installed: &Installed) -> anyhow
     drop(reader);
     let account = Account::open()?;
     let before = account.resident()?;
-    let blocks = mapping::table(shape.blocks, || Ok(None))?;
+    let blocks = table(shape.blocks, || Ok(None))?;
     let (peak_at, at, section_end, failure, rss_at_live_peak_bytes) = (shape.peak_at, 0, 0, None, 0);
     let play = Play { records, blocks, peak_at, account, before, at, section_end, failure, rss_at_live_peak_bytes };
     let wake = (0..=shape.threads).map(|_| Condvar::new()).collect();
@@ -51,6 +51,25 @@ pub(crate) fn replay(path: &Path, shape: Shape, installed: &Installed) -> anyhow
         stage.pass(OVER, stage.play());
         replayed
     })
+}
+
+/// The alignment of every mapping.
+const PAGE_BYTES: usize = 4096;
+
+/// A table of `len` values that is never unmapped. Each value comes from `next`. The whole table is resident from now
+/// on.
+fn table<T>(len: usize, mut next: impl FnMut() -> anyhow::Result<T>) -> anyhow::Result<&'static mut [T]> {
+    const { assert!(align_of::<T>() <= PAGE_BYTES && size_of::<T>() > 0) };
+    let bytes = len.checked_mul(size_of::<T>()).with_context(|| format!("a table of {len} entries is too large"))?;
+    let start = zeroed(bytes)?.cast::<T>();
+    for index in 0..len {
+        let value = next()?;
+        // SAFETY: `index` is below `len`, so the slot is inside the mapping, which is aligned for `T` and used by
+        // nothing else.
+        unsafe { start.add(index).write(value) };
+    }
+    // SAFETY: all `len` values were just written. Nothing else refers to the mapping, which is never unmapped.
+    Ok(unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), len) })
 }
 
 /// The threads, and the state of the replay. The thread that holds the turn has the lock.
@@ -316,6 +335,18 @@ fn places(size_bytes: usize) -> impl Iterator<Item = usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_table_holds_what_it_was_given_and_an_error_ends_it() {
+        let mut count = 0_u64;
+        let mut next = || {
+            count += 1;
+            anyhow::Ok(count)
+        };
+        assert_eq!(table(3, &mut next).unwrap(), [1, 2, 3]);
+        assert!(table(0, next).unwrap().is_empty());
+        assert!(table::<u64>(3, || anyhow::bail!("no more")).is_err());
+    }
 
     fn block(size_bytes: usize, is_zeroed: bool) -> Block {
         Block::new(Layout::from_size_align(size_bytes, 16).unwrap(), is_zeroed, 3).unwrap()

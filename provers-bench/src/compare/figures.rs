@@ -1,8 +1,6 @@
 //! The figures of an arm that are compared, and the verdicts on them. Pure: two sets of figures in, rows out.
 
-use crate::results::record::{ArmResult, WorkloadResult};
-use crate::results::stats::{Ratio, median};
-use crate::results::{format, view};
+use crate::results::{ArmResult, Ratio, WorkloadResult, format, median, view};
 use serde::{Deserialize, Serialize};
 
 /// Allowed minor faults above the baseline. glibc serves small requests, and its heaps for plonky2's threads grow by
@@ -38,7 +36,7 @@ pub(super) struct Figures {
     pub(super) warm_time_ratio: Option<TimeRatio>,
 }
 
-/// A ratio and its 95% interval.
+/// A figure and its 95% interval: a ratio of times, or a figure without noise.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct TimeRatio {
@@ -50,37 +48,38 @@ pub(super) struct TimeRatio {
 /// A figure: its name, its value, how far it may lie above an earlier one, and how it is written.
 struct Figure {
     name: &'static str,
-    of: fn(&Figures) -> Option<f64>,
+    of: fn(&Figures) -> Option<TimeRatio>,
     slack: fn(f64) -> f64,
     shown: fn(f64) -> String,
 }
 
-/// All figures but the time.
-const FIGURES: [Figure; 4] = [
+/// All figures. The time comes last. It has a tolerance on top of its noise.
+const FIGURES: [Figure; 5] = [
     Figure {
         name: "minor faults",
-        of: |figures| Some(figures.minor_faults? as f64),
+        of: |figures| TimeRatio::exactly(figures.minor_faults? as f64),
         slack: |then| FAULTS.max(then * FAULTS_SHARE),
         shown: |count| format::count(count as u64),
     },
     Figure {
         name: "system calls",
-        of: |figures| Some(figures.system_calls? as f64),
+        of: |figures| TimeRatio::exactly(figures.system_calls? as f64),
         slack: |_| SYSTEM_CALLS,
         shown: |count| format::count(count as u64),
     },
     Figure {
         name: "escaped bytes",
-        of: |figures| Some(figures.escaped_bytes? as f64),
+        of: |figures| TimeRatio::exactly(figures.escaped_bytes? as f64),
         slack: |_| ESCAPED_BYTES,
         shown: |bytes| format::count(bytes as u64),
     },
     Figure {
         name: "peak RSS / glibc's",
-        of: |figures| figures.peak_rss_ratio,
+        of: |figures| TimeRatio::exactly(figures.peak_rss_ratio?),
         slack: |_| PEAK_RSS_RATIO,
         shown: |ratio| format!("{ratio:.3}"),
     },
+    Figure { name: TIME, of: |figures| figures.warm_time_ratio, slack: |_| 0.0, shown: |ratio| format!("{ratio:.3}") },
 ];
 const TIME: &str = "warm time / glibc's";
 
@@ -100,7 +99,7 @@ impl Figures {
 
     /// The name of a figure that is missing, other than the time.
     pub(super) fn missing(&self) -> Option<&'static str> {
-        FIGURES.iter().find(|figure| (figure.of)(self).is_none()).map(|figure| figure.name)
+        FIGURES.iter().find(|figure| figure.name != TIME && (figure.of)(self).is_none()).map(|figure| figure.name)
     }
 }
 
@@ -109,6 +108,11 @@ impl TimeRatio {
         let interval = ratio.believed()?;
         let (median, low, high) = (rounded(ratio.median), rounded(interval.low), rounded(interval.high));
         Some(Self { median, low, high })
+    }
+
+    /// A figure without noise.
+    fn exactly(median: f64) -> Option<Self> {
+        Some(Self { median, low: median, high: median })
     }
 
     /// How far `now` must lie above `then` to be shown to differ. A difference of medians has an interval of its own,
@@ -154,63 +158,38 @@ pub(super) enum Verdict {
 /// One row for each figure that either side has. `tolerance` is the allowed increase of the time ratio, on top of the
 /// noise on either side: noise does not fail a comparison.
 pub(super) fn rows(before: Option<&Figures>, now: &Figures, tolerance: f64) -> Vec<Row> {
-    let counted = |Figure { name, of, slack, shown }: &Figure| {
+    let row = |Figure { name, of, slack, shown }: &Figure| {
         let (then, here) = (before.and_then(of), of(now));
-        let absent = if then.is_none() { "new" } else { "gone" };
-        let row = Row::new(name, then, here, |value| value, |then, _| then + slack(then), shown, absent);
-        (then.is_some() || here.is_some()).then_some(row)
-    };
-    let median = |ratio: f64| format!("{ratio:.3}");
-    let time = Row::new(
-        TIME,
-        before.and_then(|figures| figures.warm_time_ratio),
-        now.warm_time_ratio,
-        |ratio| ratio.median,
-        |then, now| then.median + tolerance + TimeRatio::noise(then, now),
-        median,
-        if before.is_none() { "new" } else { "too few rounds" },
-    );
-    FIGURES.iter().filter_map(counted).chain([time.with_intervals(before, now)]).collect()
-}
-
-impl Row {
-    /// `limit` is the highest value of its second argument that its first allows.
-    fn new<T: Copy>(
-        figure: &'static str,
-        then: Option<T>,
-        now: Option<T>,
-        value: impl Fn(T) -> f64,
-        limit: impl Fn(T, T) -> f64,
-        shown: impl Fn(f64) -> String,
-        absent: &'static str,
-    ) -> Self {
-        let text = |side: Option<T>| side.map_or_else(String::new, |side| shown(value(side)));
-        let (allowed, verdict) = match (then, now) {
-            (Some(then), Some(now)) => {
-                let (above, below) = (value(now) - limit(then, now), value(then) - limit(now, then));
+        let of_time = *name == TIME;
+        let limit = |then: TimeRatio, now| {
+            let tolerance = if of_time { tolerance } else { slack(then.median) };
+            then.median + tolerance + TimeRatio::noise(then, now)
+        };
+        let text = |side: Option<TimeRatio>| match side {
+            None => String::new(),
+            Some(TimeRatio { median, low, high }) if of_time => format!("{median:.3} [{low:.3}, {high:.3}]"),
+            Some(side) => shown(side.median),
+        };
+        let (allowed, verdict) = match (then, here) {
+            (Some(then), Some(here)) => {
+                let (above, below) = (here.median - limit(then, here), then.median - limit(here, then));
                 let verdict = match (above > 0.0, below > 0.0) {
                     (true, _) => Verdict::Worse(shown(above)),
                     (_, true) => Verdict::Better(shown(below)),
                     _ => Verdict::Holds,
                 };
-                (shown(limit(then, now)), verdict)
+                (shown(limit(then, here)), verdict)
             }
-            _ => (String::new(), Verdict::NotJudged(absent)),
+            (None, _) if !of_time || before.is_none() => (String::new(), Verdict::NotJudged("new")),
+            _ => (String::new(), Verdict::NotJudged(if of_time { "too few rounds" } else { "gone" })),
         };
-        Self { figure, before: text(then), now: text(now), allowed, verdict }
-    }
+        let row = Row { figure: name, before: text(then), now: text(here), allowed, verdict };
+        (of_time || then.is_some() || here.is_some()).then_some(row)
+    };
+    FIGURES.iter().filter_map(row).collect()
+}
 
-    /// The row of the time, with the interval of each side.
-    fn with_intervals(self, before: Option<&Figures>, now: &Figures) -> Self {
-        let text = |figures: Option<&Figures>| {
-            let ratio = figures.and_then(|figures| figures.warm_time_ratio);
-            ratio.map_or_else(String::new, |TimeRatio { median, low, high }| {
-                format!("{median:.3} [{low:.3}, {high:.3}]")
-            })
-        };
-        Self { before: text(before), now: text(Some(now)), ..self }
-    }
-
+impl Row {
     pub(super) fn is_of_time(&self) -> bool {
         self.figure == TIME
     }

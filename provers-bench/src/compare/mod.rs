@@ -5,27 +5,23 @@
 //! (faults, system calls, escaped bytes, memory) fail it by themselves. Time fails it only if it is worse than the
 //! baseline by more than the noise of both runs and a tolerance.
 
-mod baseline;
-mod figures;
-
-pub(crate) use baseline::Unusable;
-
 use crate::arms;
 use crate::machine::Machine;
-use crate::measure::interrupt::Interrupt;
-use crate::plan::values::percentage;
-use crate::plan::{self, Contestant, Plan, Request, Size, UsageError};
+use crate::measure::{self, Interrupt, binaries};
+use crate::plan::{self, Plan, UsageError, percentage};
 use crate::report::{self, Style, facts};
-use crate::results::record::{ArmResult, Outcome, Run, WorkloadResult};
-use crate::results::stats::MIN_ROUNDS_FOR_VERDICT;
-use crate::results::{format, view};
-use crate::run;
+use crate::results::{ArmResult, MIN_ROUNDS_FOR_VERDICT, Outcome, Run, WorkloadResult, format, view};
 use crate::workloads::{Prover, WorkloadSpec};
-use baseline::{Baseline, Entry};
-use clap::{ArgMatches, Args, Command};
+use anyhow::Context;
+use clap::Args;
 use figures::{Figures, Row, Verdict};
-use std::collections::BTreeSet;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+
+mod figures;
 
 /// The arm that the gate holds to the baseline, and the one that its time and memory are compared with.
 const HELD: &str = arms::OURS;
@@ -41,9 +37,6 @@ const SEED: u64 = 1;
 const TOLERANCE: f64 = 0.05;
 /// The same between machines or build profiles, because page faults weigh differently on each.
 const TOLERANCE_ELSEWHERE: f64 = 0.15;
-
-const EXIT_CODES: &str = "Exit code 0: every figure holds, or was blessed; 1: a figure is worse, or an arm failed; \
-                          2: wrong usage, or a baseline that cannot be used; 130: interrupted.";
 
 /// Options of both commands.
 #[derive(Args, Debug)]
@@ -72,7 +65,7 @@ pub(crate) struct CompareArgs {
 
 /// Options of `check`.
 #[derive(Args, Debug)]
-struct CheckArgs {
+pub(crate) struct CheckArgs {
     /// File with the baseline figures [default: baseline.toml next to the package's Cargo.toml]
     #[arg(long, value_name = "FILE")]
     baseline: Option<PathBuf>,
@@ -92,16 +85,9 @@ struct CheckArgs {
     common: Common,
 }
 
-/// The task of one of the commands.
-#[derive(Debug)]
-pub(crate) enum Job {
-    Runs(CompareArgs),
-    Gate(Check),
-}
-
 /// The job of a check.
 #[derive(Debug)]
-pub(crate) struct Check {
+struct Check {
     items: Vec<Item>,
     baseline: Option<PathBuf>,
     /// The reason, if the figures of this run become the baseline.
@@ -120,79 +106,62 @@ struct Item {
     plan: Plan,
 }
 
-/// Both commands.
-pub(crate) fn commands() -> [Command; 2] {
-    [
-        CompareArgs::augment_args(Command::new("compare"))
-            .about("Says what changed from one run to another, as far as their intervals show it")
-            .after_help(report::HOW_RUNS_ARE_NAMED),
-        CheckArgs::augment_args(Command::new("check"))
-            .about("Holds small workloads to the figures of a committed baseline")
-            .after_help(EXIT_CODES),
-    ]
-}
-
-/// The job that `matches` of the command `name` describe; `None` if that is another command.
-pub(crate) fn job(provers: &'static [Prover], name: &str, matches: &ArgMatches) -> Option<Result<Job, UsageError>> {
-    match name {
-        "compare" => Some(plan::parsed(matches).map(Job::Runs)),
-        "check" => Some(plan::parsed(matches).and_then(|args| check(provers, args)).map(Job::Gate)),
-        _ => None,
+/// Holds the provers of a package to their baseline, which is in `package_folder` by default. It is read before anything
+/// is built or proved.
+pub(crate) fn check(provers: &'static [Prover], args: CheckArgs, package_folder: &Path) -> anyhow::Result<Checked> {
+    let job = Check::of(provers, args)?;
+    let path = job.baseline.clone().unwrap_or_else(|| package_folder.join(FILE));
+    let baseline = Baseline::read(&path, job.bless.is_some())?;
+    if job.bless.is_none() {
+        job.held_by(&baseline).map_err(|reason| unusable(&path, &reason))?;
     }
-}
-
-fn check(provers: &'static [Prover], args: CheckArgs) -> Result<Check, UsageError> {
-    let CheckArgs { baseline, bless, reason, workloads, rounds, common: Common { tolerance, out } } = args;
-    let reason = reason.map(|reason| reason.trim().to_owned());
-    let bless = match (bless, reason) {
-        (false, None) => None,
-        (true, Some(reason)) if !reason.is_empty() => Some(reason),
-        (true, _) => return Err(UsageError::Other("--bless takes --reason \"why the figures may change\"".into())),
-        (false, Some(_)) => return Err(UsageError::Other("--reason is kept with --bless, which is not given".into())),
-    };
-    if bless.is_some() && (rounds as usize) < MIN_ROUNDS_FOR_VERDICT {
-        let message = format!("--bless takes {MIN_ROUNDS_FOR_VERDICT} rounds or more, not {rounds}");
-        return Err(UsageError::Other(message));
-    }
-    let known = provers.iter().flat_map(|prover| prover.workloads.iter().map(move |spec| (prover, spec)));
-    let all: Vec<(String, &'static Prover, &'static WorkloadSpec)> =
-        known.map(|(prover, spec)| (format!("{}/{}", prover.name, spec.name), prover, spec)).collect();
-    if all.is_empty() {
-        return Err(UsageError::Other("there is nothing to check: this build has no prover".into()));
-    }
-    let find = |given: &String| {
-        let found = all.iter().find(|(key, _, spec)| key == given || spec.name == given).cloned();
-        found.ok_or_else(|| UsageError::Unknown {
-            kind: "workload",
-            given: given.clone(),
-            valid: all.iter().map(|(key, ..)| key.as_str()).collect::<Vec<_>>().join(", "),
-        })
-    };
-    let restricted = !workloads.is_empty();
-    let chosen = if restricted { workloads.iter().map(find).collect::<Result<_, _>>()? } else { all };
-    let item = |(key, prover, spec): (String, &'static Prover, &'static WorkloadSpec)| {
-        let log_rows = spec.check_log_rows;
-        let request = Request {
-            workloads: vec![spec.name.into()],
-            sizes: vec![Size::LogRows(log_rows)],
-            rounds,
-            allocators: [REFERENCE, HELD].map(str::to_owned).into(),
-            threads: THREADS,
-            thread_counts: vec![THREADS],
-            seed: SEED,
-            out: out.clone(),
-            ..Request::default()
-        };
-        Ok(Item { key, log_rows, plan: request.plan(prover)? })
-    };
-    let items = chosen.into_iter().map(item).collect::<Result<_, _>>()?;
-    Ok(Check { items, baseline, bless, tolerance, restricted })
+    let interrupt = Interrupt::on_signals()?;
+    // The arms are the same for every workload.
+    let folder = binaries::folder(&job.items[0].plan.contestants, &interrupt)?;
+    job.hold(baseline, &path, &folder, &interrupt)
 }
 
 impl Check {
-    /// The arms. They are the same for every workload.
-    pub(crate) fn contestants(&self) -> &[Contestant] {
-        self.items.first().map_or(&[], |item| &item.plan.contestants)
+    /// The job that these options describe.
+    fn of(provers: &'static [Prover], args: CheckArgs) -> Result<Self, UsageError> {
+        let CheckArgs { baseline, bless, reason, workloads, rounds, common: Common { tolerance, out } } = args;
+        let reason = reason.map(|reason| reason.trim().to_owned());
+        let bless = match (bless, reason) {
+            (false, None) => None,
+            (true, Some(reason)) if !reason.is_empty() => Some(reason),
+            (true, _) => return Err(UsageError::Other("--bless takes --reason \"why the figures may change\"".into())),
+            (false, Some(_)) => {
+                return Err(UsageError::Other("--reason is kept with --bless, which is not given".into()));
+            }
+        };
+        if bless.is_some() && (rounds as usize) < MIN_ROUNDS_FOR_VERDICT {
+            let message = format!("--bless takes {MIN_ROUNDS_FOR_VERDICT} rounds or more, not {rounds}");
+            return Err(UsageError::Other(message));
+        }
+        let known = provers.iter().flat_map(|prover| prover.workloads.iter().map(move |spec| (prover, spec)));
+        let all: Vec<(String, &'static Prover, &'static WorkloadSpec)> =
+            known.map(|(prover, spec)| (format!("{}/{}", prover.name, spec.name), prover, spec)).collect();
+        if all.is_empty() {
+            return Err(UsageError::Other("there is nothing to check: this build has no prover".into()));
+        }
+        let find = |given: &String| {
+            let found = all.iter().find(|(key, _, spec)| key == given || spec.name == given).cloned();
+            found.ok_or_else(|| UsageError::unknown("workload", given, all.iter().map(|(key, ..)| key.as_str())))
+        };
+        let restricted = !workloads.is_empty();
+        let chosen = if restricted { workloads.iter().map(find).collect::<Result<_, _>>()? } else { all };
+        let item = |(key, prover, spec): (String, &'static Prover, &'static WorkloadSpec)| {
+            let (name, log_rows) = (spec.name, spec.check_log_rows);
+            let options = format!(
+                "check --workloads {name} --log-rows {log_rows} --rounds {rounds} --threads {THREADS} --seed {SEED} \
+                 --allocators {REFERENCE},{HELD}"
+            );
+            let mut plan = plan::of_line(prover, &options)?;
+            plan.measured.out.clone_from(&out);
+            Ok(Item { key, log_rows, plan })
+        };
+        let items = chosen.into_iter().map(item).collect::<Result<_, _>>()?;
+        Ok(Self { items, baseline, bless, tolerance, restricted })
     }
 
     /// Checks that `baseline` has figures of these workloads at these sizes. Without `--workloads` it must have no
@@ -228,46 +197,40 @@ pub(crate) struct Checked {
     pub(crate) interrupted: bool,
 }
 
-/// A check with a usable baseline.
-pub(crate) struct Gate<'a> {
-    job: &'a Check,
-    path: PathBuf,
-    baseline: Baseline,
-}
-
-impl<'a> Gate<'a> {
-    /// Reads the baseline, before anything is built or proved. The default is the baseline of the package in
-    /// `package_folder`.
-    pub(crate) fn open(job: &'a Check, package_folder: &Path) -> Result<Self, Unusable> {
-        let path = job.baseline.clone().unwrap_or_else(|| package_folder.join(FILE));
-        let baseline = Baseline::read(&path, job.bless.is_some())?;
-        if job.bless.is_none() {
-            job.held_by(&baseline).map_err(|reason| Unusable::of(&path, reason))?;
-        }
-        Ok(Self { job, path, baseline })
-    }
-
+impl Check {
     /// Runs every workload with the arms' binaries in `folder`, and judges or blesses the results.
-    pub(crate) fn hold(mut self, folder: &Path, interrupt: &Interrupt) -> anyhow::Result<Checked> {
+    fn hold(
+        &self,
+        mut baseline: Baseline,
+        path: &Path,
+        folder: &Path,
+        interrupt: &Interrupt,
+    ) -> anyhow::Result<Checked> {
         let (mut compared, mut entries, mut machine) = (Vec::new(), Vec::new(), None);
-        for item in &self.job.items {
-            let run = run::run(&item.plan, folder, interrupt)?;
+        for item in &self.items {
+            let run = measure::run(&item.plan, folder, interrupt)?;
             if run.interrupted {
                 let text = "interrupted: nothing was judged\n".into();
                 return Ok(Checked { text, passed: false, interrupted: true });
             }
             let entry = entry(&run);
-            let rows = entry.as_ref().map(|now| self.rows(&item.key, now)).map_err(Clone::clone);
+            let rows =
+                entry.as_ref().map(|now| self.rows(baseline.workloads.get(&item.key), now)).map_err(Clone::clone);
             compared.push(Comparison { workload: item.key.clone(), arm: HELD.into(), rows });
             entries.extend(entry.map(|entry| (item.key.clone(), entry)));
             machine = Some(run.machine);
         }
         let mut passed = compared.iter().all(|comparison| comparison.rows.is_ok());
         let mut text = table(&compared);
-        match (&self.job.bless, machine) {
+        match (&self.bless, machine) {
             (Some(reason), Some(machine)) if passed => {
-                self.bless(entries, &machine, reason)?;
-                text += &format!("These figures are the baseline now, in {}: {reason}\n", self.path.display());
+                if !self.restricted {
+                    // This also drops workloads that no longer exist.
+                    baseline.workloads.clear();
+                }
+                baseline.bless(entries, &machine, reason);
+                baseline.write(path)?;
+                text += &format!("These figures are the baseline now, in {}: {reason}\n", path.display());
             }
             (Some(_), _) => text += "Nothing was blessed: every arm must prove.\n",
             (None, _) => {
@@ -278,20 +241,10 @@ impl<'a> Gate<'a> {
         Ok(Checked { text, passed, interrupted: false })
     }
 
-    fn rows(&self, key: &str, now: &Entry) -> Vec<Row> {
-        let before = self.baseline.workloads.get(key);
+    fn rows(&self, before: Option<&Entry>, now: &Entry) -> Vec<Row> {
         let is_near = before.is_none_or(|before| before.is_like(now));
-        let tolerance = self.job.tolerance.unwrap_or(if is_near { TOLERANCE } else { TOLERANCE_ELSEWHERE });
+        let tolerance = self.tolerance.unwrap_or(if is_near { TOLERANCE } else { TOLERANCE_ELSEWHERE });
         figures::rows(before.map(|entry| &entry.figures), &now.figures, tolerance)
-    }
-
-    fn bless(&mut self, entries: Vec<(String, Entry)>, machine: &Machine, reason: &str) -> anyhow::Result<()> {
-        if !self.job.restricted {
-            // This also drops workloads that no longer exist.
-            self.baseline.workloads.clear();
-        }
-        self.baseline.bless(entries, machine, reason);
-        self.baseline.write(&self.path)
     }
 }
 
@@ -367,7 +320,7 @@ fn conclusion(compared: &[Comparison], passed: bool) -> String {
 impl CompareArgs {
     /// The comparison of the two runs, as Markdown.
     pub(crate) fn text(&self) -> anyhow::Result<String> {
-        let folder = run::runs_folder(self.common.out.as_deref())?;
+        let folder = measure::runs_folder(self.common.out.as_deref())?;
         let [before, after] = [&self.before, &self.after].map(|name| report::read(name, &folder));
         Ok(compare(&before?, &after?, self.common.tolerance.unwrap_or(0.0)))
     }
@@ -423,6 +376,135 @@ fn trouble(label: &str, run: &str, arm: Option<&ArmResult>) -> Option<String> {
     }
 }
 
+/// Changes whenever this code would misread an older file.
+const SCHEMA: u32 = 1;
+
+const HEADER: &str = "\
+# The figures that `prove-bench check` holds zk-alloc to, and under [[blessed]] why they are what they are.
+# Written by `prove-bench check --bless --reason \"...\"`: not by hand.
+
+";
+
+/// A baseline that cannot be used, in one line.
+fn unusable(path: &Path, reason: &str) -> UsageError {
+    UsageError::Other(format!("the baseline {} {reason}", path.display()))
+}
+
+/// The whole file.
+#[derive(Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+struct Baseline {
+    schema: u32,
+    /// Keyed by `prover/workload`.
+    #[serde(default)]
+    workloads: BTreeMap<String, Entry>,
+    /// Oldest first.
+    #[serde(default)]
+    blessed: Vec<Blessing>,
+}
+
+/// The figures of one workload, and the conditions that they depend on.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+struct Entry {
+    log_rows: u32,
+    threads: usize,
+    machine: String,
+    profile: String,
+    #[serde(flatten)]
+    figures: Figures,
+}
+
+/// One change of the figures.
+#[derive(Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+struct Blessing {
+    at: jiff::Timestamp,
+    reason: String,
+    commit: String,
+    machine: String,
+    kernel: String,
+    rustc: String,
+    workloads: Vec<String>,
+}
+
+impl Entry {
+    fn of(figures: Figures, result: &WorkloadResult, run: &Run) -> Self {
+        Self {
+            log_rows: result.log_rows,
+            threads: result.threads,
+            machine: name_of(&run.machine),
+            profile: run.machine.build.profile.clone(),
+            figures,
+        }
+    }
+
+    /// Whether both come from the same machine and build profile, so that their times can be compared closely.
+    fn is_like(&self, other: &Self) -> bool {
+        (&self.machine, &self.profile) == (&other.machine, &other.profile)
+    }
+}
+
+impl Baseline {
+    /// Reads the file. With `or_new`, a missing one is an empty baseline.
+    fn read(path: &Path, or_new: bool) -> Result<Self, UsageError> {
+        match fs::read_to_string(path) {
+            Ok(text) => Self::parse(&text).map_err(|reason| unusable(path, &reason)),
+            Err(error) if error.kind() == ErrorKind::NotFound && or_new => {
+                Ok(Self { schema: SCHEMA, workloads: BTreeMap::new(), blessed: Vec::new() })
+            }
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                let how = "does not exist: `prove-bench check --bless --reason \"...\"` makes it from this code";
+                Err(unusable(path, how))
+            }
+            Err(error) => Err(unusable(path, &format!("cannot be read: {error}"))),
+        }
+    }
+
+    fn parse(text: &str) -> Result<Self, String> {
+        let in_a_line = |error: toml::de::Error| format!("is no baseline: {}", error.message().replace('\n', "; "));
+        let table: toml::Table = text.parse().map_err(in_a_line)?;
+        // The schema comes first: this code does not know the meaning of another schema.
+        match table.get("schema").and_then(toml::Value::as_integer) {
+            Some(schema) if schema == i64::from(SCHEMA) => {
+                let baseline: Self = toml::from_str(text).map_err(in_a_line)?;
+                let missing = |(key, entry): (&String, &Entry)| Some((key.clone(), entry.figures.missing()?));
+                match baseline.workloads.iter().find_map(missing) {
+                    Some((key, figure)) => Err(format!("is no baseline: it lacks the {figure} of {key}")),
+                    None => Ok(baseline),
+                }
+            }
+            Some(schema) => {
+                Err(format!("has schema {schema}, and this is for schema {SCHEMA}: move it away and bless anew"))
+            }
+            None => Err("names no schema: move it away and bless anew".into()),
+        }
+    }
+
+    fn bless(&mut self, entries: Vec<(String, Entry)>, machine: &Machine, reason: &str) {
+        let known = |value: &Option<String>| value.clone().unwrap_or_else(|| "unknown".into());
+        let changes = if machine.git_dirty == Some(true) { " with changes" } else { "" };
+        self.blessed.push(Blessing {
+            at: machine.started_at,
+            reason: reason.to_owned(),
+            commit: known(&machine.git_commit) + changes,
+            machine: name_of(machine),
+            kernel: known(&machine.kernel),
+            rustc: machine.build.rustc.clone(),
+            workloads: entries.iter().map(|(key, _)| key.clone()).collect(),
+        });
+        self.workloads.extend(entries);
+    }
+
+    fn write(&self, path: &Path) -> anyhow::Result<()> {
+        let text = toml::to_string(self).context("cannot express the baseline as TOML")?;
+        fs::write(path, HEADER.to_owned() + &text).with_context(|| format!("cannot write {}", path.display()))
+    }
+}
+
+fn name_of(machine: &Machine) -> String {
+    format!("{}, {} cores", machine.cpu.as_deref().unwrap_or("unknown CPU"), machine.cores)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -467,5 +549,29 @@ mod tests {
         after.workloads[0].log_rows = 16;
         let text = compare(&before, &after, 0.0);
         assert!(text.contains("only A has poseidon2 2^15") && text.contains("only B has poseidon2 2^16"), "{text}");
+    }
+
+    fn mistake(text: &str) -> String {
+        Baseline::parse(text).expect_err(text)
+    }
+
+    /// A file of another schema may parse, although its figures mean something else.
+    #[test]
+    fn another_schema_is_refused_whatever_else_the_file_says() {
+        assert!(mistake("schema = 99\nworkloads = 3").contains("schema 99"));
+        assert!(mistake("").contains("no schema"));
+        assert!(Baseline::parse("schema = 1").is_ok());
+    }
+
+    /// A figure that is misspelt or missing must not pass as one that holds.
+    #[test]
+    fn a_damaged_file_is_named_in_one_line() {
+        let misspelt = "schema = 1\n[workloads.\"p/w\"]\nlog_rows = 3\nthreads = 2\nmachine = \"m\"\nprofile = \"p\"\nminor_fault = 3";
+        for text in
+            ["schema = ", "schema = 1\n[workloads.\"p/w\"]\nlog_rows = 3", "schema = 1\nworkload = {}", misspelt]
+        {
+            let message = mistake(text);
+            assert!(message.starts_with("is no baseline: ") && message.lines().count() == 1, "{message}");
+        }
     }
 }

@@ -2,10 +2,9 @@
 
 use super::libraries::{self, Candidate};
 use crate::arms::{BASELINE, OURS};
-use crate::results::format;
-use crate::results::record::{self, Advice, ArmResult, Proof, WorkloadResult};
-use crate::results::stats::{Ratio, Verdict};
+use crate::results::record;
 use crate::results::view::{self, LEAST_TIME_CHANGE};
+use crate::results::{Advice, ArmResult, Proof, Ratio, Verdict, WorkloadResult, format};
 use crate::sample::Sample;
 use std::ffi::OsString;
 
@@ -184,7 +183,7 @@ mod tests {
     use super::*;
     use crate::report::tests::workload_of;
     use crate::results::record::tests::arm;
-    use crate::results::record::{Outcome, Timed};
+    use crate::results::{Outcome, Timed};
 
     /// An arm of ten runs: its label, shares of 100 ms and of 90 ms of CPU time, its peak in MB, and the scatter of its
     /// runs' times.

@@ -1,8 +1,8 @@
 //! The allocators that `exec` starts a program with: the library on this machine, its package, its settings.
 
-use crate::arms::{ARMS, Library, OURS, Preload};
-use crate::plan::UsageError;
-use crate::results::record::Outcome;
+use crate::arms::{self, ARMS, Library, OURS, Preload};
+use crate::plan::{self, UsageError};
+use crate::results::Outcome;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -79,8 +79,8 @@ pub(super) fn names(given: &[String], libraries: &[Named]) -> Result<Vec<String>
             all if all == ALL => names.extend(known.iter().cloned()),
             name if known.contains(name) => names.push(name.clone()),
             _ => {
-                let valid = [ALL.to_owned()].into_iter().chain(known).collect::<Vec<_>>().join(", ");
-                return Err(UsageError::Unknown { kind: "allocator", given: given.clone(), valid });
+                let valid = [ALL].into_iter().chain(known.iter().map(String::as_str));
+                return Err(UsageError::unknown("allocator", given, valid));
             }
         }
     }
@@ -96,9 +96,7 @@ pub(super) fn candidates(
     ours: impl Fn() -> Result<PathBuf, String>,
 ) -> Vec<Candidate> {
     let mut candidates: Vec<Candidate> = Vec::new();
-    for name in names {
-        let earlier = candidates.iter().filter(|candidate| candidate.arm == *name).count();
-        let label = if earlier == 0 { name.clone() } else { format!("{name}-{}", earlier + 1) };
+    for (name, label) in names.iter().zip(plan::labels(names.iter().map(String::as_str))) {
         let candidate = match candidates.iter().find(|candidate| candidate.arm == *name) {
             Some(same) => same.clone(),
             None => candidate(name, libraries, &ours),
@@ -123,8 +121,7 @@ fn candidate(name: &str, libraries: &[Named], ours: &impl Fn() -> Result<PathBuf
         (None, Some(Library::Ours)) => ours().map(Some),
         (None, _) => Ok(None),
     };
-    let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
-    let environment = preload.map_or_else(Vec::new, |preload| preload.environment.iter().map(owned).collect());
+    let environment = preload.map_or_else(Vec::new, |preload| arms::owned(preload.environment));
     let (library, trouble) = match found {
         Ok(path) => (path.map(|path| path.canonicalize().unwrap_or(path)), None),
         Err(reason) => (None, Some(Outcome::LeftOut { reason })),

@@ -1,11 +1,8 @@
 //! `prove-bench exec -- COMMAND`: runs any command under the allocators that can be preloaded, in lockstep rounds, and
 //! measures its whole process tree. docs/exec.md has the method and its limits.
 //!
-//! - `cli`: the options
-//! - `session`: from a job to its files: rounds, their order, and which runs count
-//! - `arm_runner`: one arm and its runs
-//! - `process`: one run, started and watched
-//! - `process_tree`: the command's processes, while they run and when they have ended
+//! - `mod`: the options; from a job to its files; which runs count
+//! - `process`: one run: the command's processes, started, watched and waited for
 //! - `output`: the command's output, and checks after a run
 //! - `faults`: page faults by call chain
 //! - `profile`: which functions take page faults and hold memory
@@ -13,21 +10,538 @@
 //! - `libraries`: the allocators, as data and on this machine, and the lines that set one up
 //! - `advice`: which figures count, and the advice
 
+use crate::arms::BASELINE;
+use crate::machine::BuildInfo;
+use crate::machine::process::{Spent, highest};
+use crate::measure::lockstep::{Trial, outcome_of};
+use crate::measure::{self, ArmRunner, Failure, Interrupt, Output, Progress, Rounds, Schedule, binaries};
+use crate::plan::{MeasuredArgs, PRECISE_TIME, UsageError, seconds, whole};
+use crate::protocol::Identity;
+use crate::report::{self, Style};
+use crate::results::{ArmResult, Ended, Outcome, Proof, RssPoint, Run, SampleLog, Timed, WorkloadResult, format};
+use crate::sample::{Counters, Sample};
+use anyhow::{anyhow, bail};
+use clap::Args;
+use libraries::{Candidate, Named, OUR_FILE, OUR_PACKAGE, PRELOAD};
+use output::SameOutput;
+use process::{Mapped, Mark, Ran, Task};
+use regex::bytes::Regex;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use std::{env, fs};
+use target::Target;
+
 mod advice;
-mod arm_runner;
-mod cli;
 #[cfg(feature = "profile")]
 mod faults;
 mod libraries;
 mod output;
 mod process;
-mod process_tree;
 #[cfg(feature = "profile")]
 mod profile;
-mod session;
 mod target;
 
-pub(crate) use cli::{Job, command, job};
 #[cfg(feature = "profile")]
 pub(crate) use profile::profile;
-pub(crate) use session::run;
+
+/// Options of `exec`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Job {
+    /// Runs of the command under each allocator, each in a new process; a verdict needs 6
+    #[arg(long, value_name = "N", default_value = "10", value_parser = whole::<u32>(1..=10_000))]
+    rounds: u32,
+    /// Comma-separated allocators: glibc, jemalloc, mimalloc and tcmalloc, each also with the suffix -tuned, and
+    /// zk-alloc; ratios are to glibc, or to the first one if glibc is not listed
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',', default_value = "all")]
+    allocators: Vec<String>,
+    /// Path of libzk_alloc.so, or NAME=PATH for another allocator's library; a new NAME adds an allocator
+    #[arg(long, value_name = "[NAME=]PATH", value_parser = libraries::named)]
+    library: Vec<Named>,
+    /// Time the intervals between output lines that match, instead of whole runs; the first interval of each run is
+    /// cold
+    #[arg(long, value_name = "REGEX", value_parser = regex)]
+    each: Option<Regex>,
+    /// Command line for sh that must succeed after every run
+    #[arg(long, value_name = "COMMAND LINE")]
+    verify: Option<String>,
+    /// File that every run must write with the same content as the first run; - means standard output
+    #[arg(long, value_name = "FILE")]
+    same_output: Option<PathBuf>,
+    /// Longest time for one run [default: 20 times the slowest so far, at least 120 s]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds(604_800))]
+    timeout: Option<Duration>,
+    /// Show which functions take the page faults, and which hold the memory under zk-alloc: two runs, and one page
+    #[arg(long, conflicts_with_all = [
+        "each", "verify", "same_output", "rounds", "allocators", "until_precise", "max_time", "seed", "json",
+    ])]
+    pub(crate) profile: bool,
+    #[command(flatten)]
+    measured: MeasuredArgs,
+    /// The command and its arguments, after --
+    #[arg(value_name = "COMMAND", required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    command: Vec<OsString>,
+}
+
+impl Job {
+    /// The same job, with the name of each arm. Fails if it asks for something that there is not.
+    pub(crate) fn checked(self) -> Result<Self, UsageError> {
+        if self.profile && !cfg!(feature = "profile") {
+            let text = "this bench was built without its feature profile: `cargo prove-bench exec --profile -- COMMAND` builds it with it";
+            return Err(UsageError::Other(text.into()));
+        }
+        Ok(Self { allocators: libraries::names(&self.allocators, &self.library)?, ..self })
+    }
+}
+
+/// Parses a regular expression. The error is the last line of the crate's message, which has the reason.
+fn regex(given: &str) -> Result<Regex, String> {
+    Regex::new(given).map_err(|error| {
+        let text = error.to_string();
+        text.lines().last().unwrap_or_default().trim_start_matches("error: ").to_owned()
+    })
+}
+
+/// Runs the command under all arms: once without any library, as a test, and then in rounds of random order. Shows the
+/// table and the advice, and writes the run's files.
+pub(crate) fn run(job: &Job, interrupt: &Interrupt) -> anyhow::Result<Run> {
+    let target = Target::of(job.command.first().map_or("".as_ref(), |word| word.as_os_str()))?;
+    if let Some(obstacle) = &target.obstacle {
+        bail!("{obstacle}; so there is nothing to compare");
+    }
+    let InheritedEnvironment { preloaded, mut remarks } = InheritedEnvironment::observe();
+    remarks.extend(target.remark.clone());
+    let candidates = candidates(job, &preloaded);
+    process::adopt_orphans()?;
+    let (name, measured) = (target.name(), &job.measured);
+    let (folder, run_name) = measure::new_folder(measured.out.as_deref(), &format!("exec-{name}"))?;
+    let mut run = Run::begin(run_name.clone(), &name, measured.seed, job.rounds);
+    let count = candidates.iter().filter(|candidate| candidate.trouble.is_none()).count() as u64;
+    let progress = Progress::new(u64::from(job.rounds) * count, Timed::Runs.noun());
+    remarks.iter().for_each(|remark| progress.note(remark));
+    let mut output = Output { progress, samples: SampleLog::create(&folder, run_name)? };
+    let same_output = job.same_output.as_deref().map(SameOutput::new);
+    let mut session = Session { job, name: name.clone(), interrupt, same_output, intervals: None, preloaded, remarks };
+    let slowest = session.rehearse(&output.progress).inspect_err(|_| {
+        // Nothing was measured, so the folder has no use. If it cannot be removed, it stays.
+        let _ = fs::remove_dir_all(&folder);
+    })?;
+    let max_time = measured.max_time.or(measured.until_precise.map(|_| PRECISE_TIME));
+    let schedule = Schedule {
+        rounds: job.rounds,
+        processes: job.rounds,
+        is_cold_first: false,
+        precision: measured.until_precise,
+        deadline: max_time.map(|time| Instant::now() + time),
+    };
+    let arms = candidates.iter().cloned().map(Preloaded::new);
+    let mut arms = Rounds::new(arms, schedule, (measured.seed, job.timeout), interrupt, &mut output);
+    arms.slowest = slowest;
+    let ended = arms.run(|arms, process| session.round(arms, process))?;
+    arms.runners.iter_mut().for_each(Runner::conclude);
+    let workload = WorkloadResult {
+        workload: name,
+        about: libraries::command_line(&job.command),
+        timed: if job.each.is_some() { Timed::Intervals } else { Timed::Runs },
+        ended,
+        ..arms.result()
+    };
+    run.interrupted = interrupt.is_raised();
+    run.advice = Some(advice::of(&workload, measured.seed, &candidates, &job.command, &session.remarks));
+    run.workloads.push(workload);
+    report::write(&folder, &run)?;
+    output.progress.finish();
+    let section = |workload| report::section(&run, workload, Style::Terminal);
+    let table = run.workloads.iter().map(section).collect::<String>();
+    measure::conclude(&run, &folder, measured.json, &report::with_advice(&run, &table, Style::Terminal))?;
+    Ok(run)
+}
+
+/// The arms. Each preloads its own library before the `preloaded` ones.
+fn candidates(job: &Job, preloaded: &str) -> Vec<Candidate> {
+    let ours = || -> Result<PathBuf, String> {
+        let built = binaries::library(OUR_PACKAGE, OUR_FILE);
+        built.or_else(|error| {
+            let installed = libraries::found(&[OUR_FILE]);
+            installed.ok_or_else(|| format!("{error:#}, and --library PATH names one that lies elsewhere"))
+        })
+    };
+    libraries::candidates(&job.allocators, &job.library, preloaded, ours)
+}
+
+/// Lowest time limit of a run.
+const MIN_LIMIT: Duration = Duration::from_secs(120);
+/// Fewest matching lines that make a cold interval and a warm one.
+const MIN_LINES: usize = 3;
+/// Most memory readings that a run retains. A longer series is split into groups, and each group retains its highest
+/// reading.
+const MAX_POINTS: usize = 400;
+/// Messages of loaders and allocators that refuse a library or a setting.
+const COMPLAINTS: &[&str] = &["ERROR: ld.so: object", "<jemalloc>: "];
+
+/// An allocator that every run of an arm preloads.
+struct Preloaded {
+    candidate: Candidate,
+    /// The most programs inspected in a run, and how many of them had the library.
+    mapped: Option<(usize, usize)>,
+}
+
+type Runner = ArmRunner<Preloaded>;
+type Arms<'r> = Rounds<'r, Preloaded>;
+
+impl Preloaded {
+    fn new(candidate: Candidate) -> (Self, ArmResult) {
+        let settings = candidate.variables().iter().map(|(name, value)| format!("{name}={value}")).collect();
+        let version =
+            candidate.package.as_ref().map_or_else(String::new, |(package, version)| format!("({package} {version})"));
+        let identity = Identity {
+            allocator: candidate.arm.trim_end_matches("-tuned").into(),
+            version,
+            settings,
+            confirmed: Vec::new(),
+            peak_is_per_proof: true,
+            build: BuildInfo::current(),
+        };
+        let mut result = ArmResult::new(&candidate.label, &candidate.arm);
+        result.outcome = candidate.trouble.clone().unwrap_or(Outcome::Finished);
+        // An arm that never starts has no identity.
+        result.identity = candidate.trouble.is_none().then_some(identity);
+        (Self { candidate, mapped: None }, result)
+    }
+}
+
+impl Runner {
+    /// Adds a successful run: as one sample, or as one sample for each of its first `intervals` intervals between
+    /// marks.
+    fn add(&mut self, ran: &Ran, trial: Trial, intervals: Option<usize>) {
+        match intervals {
+            None => self.result.samples.push(of_run(ran, trial)),
+            Some(intervals) => self.result.samples.extend(between(&ran.marks, trial, intervals)),
+        }
+        if self.result.rss_over_time.is_empty() {
+            let points = highest(&ran.rss_over_time, MAX_POINTS);
+            self.result.rss_over_time = RssPoint::of(trial.round, points).collect();
+        }
+        if let Mapped::In { programs, of } = ran.mapped {
+            self.arm.mapped = self.arm.mapped.max(Some((of, programs)));
+        }
+        self.result.stderr.clone_from(&ran.stderr);
+    }
+
+    /// Why a run does not count, judged by the library's mapping and by complaints on stderr.
+    fn objection(&self, ran: &Ran) -> Option<String> {
+        let complaint = ran.stderr.iter().find(|line| COMPLAINTS.iter().any(|words| line.contains(words)));
+        if let Some(line) = complaint.filter(|_| !self.arm.candidate.variables().is_empty()) {
+            return Some(format!("it did not take: {line}"));
+        }
+        match (&ran.mapped, self.arm.candidate.file()) {
+            (Mapped::NotIn(program), Some(file)) => Some(format!(
+                "{file} was not mapped in {}, which has much of the memory (/proc/PID/maps)",
+                program.display()
+            )),
+            _ => None,
+        }
+    }
+
+    /// Records at the end whether the library was mapped. Fails an arm whose processes were all too short to be
+    /// inspected.
+    fn conclude(&mut self) {
+        let (Some(file), true) = (self.arm.candidate.file(), self.takes_part() && self.made > 0) else { return };
+        match self.arm.mapped {
+            Some((of, programs)) => {
+                let seen = format!("{file} mapped in {programs} of {of} programs of a run");
+                self.result.identity.iter_mut().for_each(|identity| identity.confirmed = vec![seen.clone()]);
+            }
+            None => {
+                let reason = format!("no process lived long enough to see whether {file} was mapped");
+                self.result.outcome = Outcome::Failed { round: self.made as u32, reason };
+            }
+        }
+    }
+}
+
+fn sample(wall: Duration, spent: Spent, rss_bytes: u64, peak_rss_bytes: u64) -> Sample {
+    Sample {
+        wall_ns: wall.as_nanos() as u64,
+        user_ns: spent.user_ns,
+        sys_ns: spent.sys_ns,
+        minflt: spent.minflt,
+        tlb_shootdowns: None,
+        rss_bytes,
+        peak_rss_bytes,
+        // A run that does not count has no sample.
+        verified: true,
+        counters: Counters::from([("major_faults".to_owned(), spent.majflt)]),
+        gauges: Counters::new(),
+    }
+}
+
+fn of_run(ran: &Ran, trial: Trial) -> Proof {
+    let mut sample = sample(ran.wall, ran.spent, ran.last_rss_bytes, ran.peak_rss_bytes);
+    sample.gauges.insert("programs".into(), ran.programs as u64);
+    Proof { process: trial.process, round: trial.round, order: trial.order, byte_seconds: None, sample }
+}
+
+/// The samples of the first `intervals` intervals between marks. The first interval is cold. Warm intervals are
+/// numbered across all runs.
+fn between(marks: &[Mark], trial: Trial, intervals: usize) -> impl Iterator<Item = Proof> {
+    let process = trial.process;
+    let warm_each = intervals.saturating_sub(1) as u32;
+    (0_u32..).zip(marks.windows(2)).take(intervals).filter_map(move |(index, pair)| {
+        let [from, to] = pair else { return None };
+        let sample = sample(to.at - from.at, to.spent.since(from.spent), to.rss_bytes, to.peak_rss_bytes);
+        let round = if index == 0 { 0 } else { process * warm_each + index };
+        Some(Proof { process, round, order: trial.order, byte_seconds: None, sample })
+    })
+}
+
+/// A command that is being measured.
+struct Session<'a> {
+    job: &'a Job,
+    name: String,
+    interrupt: &'a Interrupt,
+    same_output: Option<SameOutput>,
+    /// Intervals of a run, if intervals are timed.
+    intervals: Option<usize>,
+    /// Libraries that every run preloads.
+    preloaded: String,
+    /// Notes for the reader of the figures.
+    remarks: Vec<String>,
+}
+
+impl Session<'_> {
+    /// Runs the command once without a library, untimed. The command must succeed by itself. This run brings the
+    /// command's input into the page cache, and its output is the reference for all other runs. Returns its time.
+    fn rehearse(&mut self, progress: &Progress) -> anyhow::Result<Duration> {
+        progress.note(&format!("{}: once as it is, untimed", self.name));
+        let ran = match self.once(&[], None, self.job.timeout) {
+            Ok(ran) => ran,
+            Err(Failure::Interrupted) => return Ok(Duration::ZERO),
+            Err(failure) => return Err(anyhow!("{} fails by itself, without any library: {failure}", self.name)),
+        };
+        self.remark_on(&ran, progress);
+        if let Some(each) = &self.job.each {
+            if ran.marks.len() < MIN_LINES {
+                bail!(
+                    "{} lines of the output match --each {each}, and it takes {MIN_LINES} to have a cold interval and a warm one",
+                    ran.marks.len()
+                );
+            }
+            self.intervals = Some(ran.marks.len() - 1);
+        }
+        let sys = ran.spent.sys_ns as f64 / ran.spent.cpu_ns().max(1) as f64;
+        progress.note(&format!(
+            "{}: {}, {:.1}% of its CPU time in the kernel, {} page faults, peak RSS {}",
+            self.name,
+            format::time(ran.wall.as_nanos() as u64),
+            100.0 * sys,
+            format::count(ran.spent.minflt),
+            format::bytes(ran.peak_rss_bytes)
+        ));
+        Ok(ran.wall)
+    }
+
+    /// Adds notes for the reader, from a run without a library.
+    fn remark_on(&mut self, ran: &Ran, progress: &Progress) {
+        let name = &self.name;
+        let own = ran.allocators.iter().map(|file| {
+            format!(
+                "{name} maps {file} by itself: in the row {BASELINE} it runs with that, and a preloaded library comes before it"
+            )
+        });
+        let short = (ran.wall < process::EVERY).then(|| {
+            let [wall, every] = [ran.wall, process::EVERY].map(|time| format::time(time.as_nanos() as u64));
+            format!("A run takes {wall}, and memory is looked at every {every}: peaks are missed")
+        });
+        let remarks: Vec<_> = own.chain(short).collect();
+        remarks.iter().for_each(|remark| progress.note(remark));
+        self.remarks.extend(remarks);
+    }
+
+    /// Runs the command once under every arm.
+    fn round(&mut self, arms: &mut Arms<'_>, process: u32) -> anyhow::Result<Option<Ended>> {
+        let round = process + 1;
+        let what = format!("{}, round {round} of {}", self.name, self.job.rounds.max(round));
+        let mut times = Vec::new();
+        for (place, index) in arms.order().into_iter().enumerate() {
+            if self.interrupt.is_raised() {
+                return Ok(None);
+            }
+            let trial = Trial { process, round, order: place as u32, input: 0 };
+            let label = arms.runners[index].result.label.clone();
+            arms.output.progress.begins(&what, &label);
+            match self.trial(&arms.runners[index], trial, arms.limit(MIN_LIMIT)) {
+                Ok(ran) => {
+                    arms.slowest = arms.slowest.max(ran.wall);
+                    times.push(format!("{label} {}", format::time(ran.wall.as_nanos() as u64)));
+                    let runner = &mut arms.runners[index];
+                    if ran.left_behind > 0 && runner.made == 0 {
+                        let left = ran.left_behind;
+                        let note = format!("{label}: the command left {left} processes behind, killed after a second");
+                        arms.output.progress.note(&note);
+                    }
+                    let before = runner.result.samples.len();
+                    runner.add(&ran, trial, self.intervals);
+                    arms.keep(index, before, 1, (&self.name, 0, 0))?;
+                }
+                Err(outcome) => arms.leave(index, outcome),
+            }
+        }
+        arms.output.progress.round_done(&what, &times.join(", "));
+        Ok(None)
+    }
+
+    /// Runs the trial of one arm. The error says why the arm takes no further part.
+    fn trial(&mut self, runner: &Runner, trial: Trial, limit: Duration) -> Result<Ran, Outcome> {
+        let candidate = &runner.arm.candidate;
+        let ran = self.once(&candidate.variables(), candidate.library.as_deref(), Some(limit));
+        let ran = ran.map_err(|failure| outcome_of(&failure, trial))?;
+        let failed = |reason| Err(Outcome::Failed { round: trial.round, reason });
+        if let Some(reason) = runner.objection(&ran) {
+            return failed(reason);
+        }
+        match self.intervals {
+            Some(intervals) if ran.marks.len() <= intervals.min(MIN_LINES - 1) => failed(format!(
+                "{} lines of its output match --each, and {} did without a library",
+                ran.marks.len(),
+                intervals + 1
+            )),
+            _ => Ok(ran),
+        }
+    }
+
+    /// Runs the command, and checks its output.
+    fn once(
+        &mut self,
+        environment: &[(String, String)],
+        library: Option<&Path>,
+        limit: Option<Duration>,
+    ) -> Result<Ran, Failure> {
+        let before = self.same_output.as_ref().map(SameOutput::before);
+        let task = Task {
+            command: &self.job.command,
+            environment,
+            preloaded: &self.preloaded,
+            library,
+            each: self.job.each.as_ref(),
+            hashes_stdout: self.same_output.as_ref().is_some_and(SameOutput::is_stdout),
+            limit,
+        };
+        let ran = process::run(&task, self.interrupt)?;
+        let verified = self.job.verify.as_ref().and_then(|line| output::verify(line, self.interrupt));
+        let same = self.same_output.as_mut().zip(before);
+        let differs = same.and_then(|(same, before)| same.objection(&before, &ran.stdout_sha256));
+        match verified.or(differs) {
+            _ if self.interrupt.is_raised() => Err(Failure::Interrupted),
+            Some(reason) => Err(Failure::Workload(reason)),
+            None => Ok(ran),
+        }
+    }
+}
+
+/// Prefixes of the variables that allocators read.
+const SETTINGS: &[&str] = &["GLIBC_TUNABLES", "MALLOC_", "MIMALLOC_", "TCMALLOC_", "ZK_ALLOC_"];
+
+/// The relevant part of the environment.
+#[derive(Debug, Default)]
+struct InheritedEnvironment {
+    /// The preloaded libraries that are not allocators, in the loader's syntax. Every run preloads them.
+    preloaded: String,
+    /// Notes for the reader on the rest.
+    remarks: Vec<String>,
+}
+
+impl InheritedEnvironment {
+    fn observe() -> Self {
+        let variables =
+            env::vars_os().filter_map(|(name, value)| name.into_string().ok().zip(value.into_string().ok()));
+        Self::of(variables)
+    }
+
+    fn of(variables: impl Iterator<Item = (String, String)>) -> Self {
+        let mut found = Self::default();
+        let mut settings = Vec::new();
+        for (name, value) in variables {
+            if name == PRELOAD {
+                // ld.so(8) allows both separators.
+                let files: Vec<_> = value.split([':', ' ']).filter(|file| !file.is_empty()).collect();
+                let (allocators, others): (Vec<_>, Vec<_>) = files.into_iter().partition(|file| is_allocator(file));
+                found.preloaded = others.join(":");
+                found.remarks.extend(allocators.iter().map(|file| {
+                    format!("{PRELOAD} of this environment names {file}, an allocator: it is taken out for every run")
+                }));
+            } else if SETTINGS.iter().any(|prefix| name.starts_with(prefix)) {
+                settings.push(format!("{name}={value}"));
+            }
+        }
+        if !settings.is_empty() {
+            settings.sort();
+            let settings = settings.join(" ");
+            found
+                .remarks
+                .push(format!("This environment sets {settings}, for every arm that does not set it otherwise"));
+        }
+        found
+    }
+}
+
+fn is_allocator(file: &str) -> bool {
+    let path = if file.contains('/') { Some(PathBuf::from(file)) } else { libraries::found(&[file]) };
+    path.is_some_and(|path| target::is_allocator(&path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::{Command, FromArgMatches};
+
+    fn asked(line: &str) -> Result<Job, String> {
+        let matches = Job::augment_args(Command::new("exec")).try_get_matches_from(line.split_whitespace());
+        Job::from_arg_matches(&matches.map_err(|error| error.to_string())?).map_err(|error| error.to_string())
+    }
+
+    /// The measured command's own options must reach it, with `--` before it and without.
+    #[test]
+    fn what_stands_behind_the_command_is_the_commands() {
+        for line in ["exec --rounds 3 -- sort -n --json file", "exec --rounds 3 sort -n --json file"] {
+            let job = asked(line).unwrap();
+            assert_eq!(job.command, ["sort", "-n", "--json", "file"]);
+            assert_eq!((job.rounds, job.measured.json), (3, false));
+        }
+        assert!(asked("exec --rounds 3").unwrap_err().contains("COMMAND"));
+    }
+
+    fn trial(round: u32) -> Trial {
+        Trial { process: round - 1, round, order: 0, input: 0 }
+    }
+
+    fn mark(at_ms: u64) -> Mark {
+        let spent = Spent { user_ns: at_ms * 1_000_000, ..Spent::default() };
+        Mark { at: Duration::from_millis(at_ms), spent, rss_bytes: at_ms, peak_rss_bytes: 2 * at_ms }
+    }
+
+    /// Ratios pair the intervals of arms by number. So a run's intervals must have the same numbers under every arm,
+    /// and no number may occur twice.
+    #[test]
+    fn the_first_interval_of_a_run_is_cold_and_the_others_are_numbered_over_all_runs() {
+        let marks: Vec<_> = [5, 105, 135, 165, 195].map(mark).into();
+        let rounds =
+            |round| -> Vec<_> { between(&marks, trial(round), 3).map(|proof| (proof.process, proof.round)).collect() };
+        assert_eq!(rounds(1), [(0, 0), (0, 1), (0, 2)], "a fourth is not paired with anything");
+        assert_eq!(rounds(2), [(1, 0), (1, 3), (1, 4)]);
+        let cold = between(&marks, trial(1), 3).next().unwrap().sample;
+        assert_eq!((cold.wall_ns, cold.user_ns, cold.peak_rss_bytes), (100_000_000, 100_000_000, 210));
+    }
+
+    /// Settings from outside change the plain arms, and nothing else tells the reader.
+    #[test]
+    fn settings_from_outside_are_named_and_other_libraries_stay() {
+        let variables =
+            [("MIMALLOC_PURGE_DELAY", "9"), ("PATH", "/bin"), ("LD_PRELOAD", "libno-such.so /lib/other.so")];
+        let owned = variables.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        let found = InheritedEnvironment::of(owned.into_iter());
+        assert_eq!(found.preloaded, "libno-such.so:/lib/other.so");
+        assert_eq!(found.remarks.len(), 1, "{:?}", found.remarks);
+        assert!(found.remarks[0].contains("MIMALLOC_PURGE_DELAY=9"), "{:?}", found.remarks);
+    }
+}

@@ -1,17 +1,16 @@
 //! The output of a run: scanned as it arrives, for lines that end an interval, and checked after the run.
 
 use crate::machine;
-use crate::measure::interrupt::Interrupt;
+use crate::measure::Interrupt;
 use crate::measure::process;
 use regex::bytes::Regex;
 use sha2::{Digest, Sha256};
-use std::fs;
 use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::thread;
 use std::time::{Duration, Instant};
+use std::{fs, thread};
 
 /// Names standard output where a file is expected.
 const STDOUT: &str = "-";

@@ -1,21 +1,27 @@
-//! One run of the command: starts it, watches it, and waits for it and for everything that it started.
+//! One run of the command: starts it, watches it, and waits for it and for everything that it started: their memory, their
+//! CPU time, and whether they map the library.
+//!
+//! The driver is the subreaper of its descendants (PR_SET_CHILD_SUBREAPER), so it becomes the parent of a process whose
+//! parent has ended. The command is therefore everything that descends from the driver.
 
 use super::libraries::PRELOAD;
 use super::output::{Lines, OutputScanner};
-use super::process_tree::{self, Exited, Mapped, ProcessTree, Spent, reap};
-use crate::machine::memory;
-use crate::measure::interrupt::Interrupt;
-use crate::measure::process::{self, Failure};
+use super::target;
+use crate::machine::process::{Resident, Spent, cpu_ns_of, descendants, maps_of, peak_rss_bytes, program_of};
+use crate::measure::process;
+use crate::measure::{Failure, Interrupt};
+use anyhow::Context;
+use nix::sys::prctl;
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{Id, WaitPidFlag, waitid};
 use nix::unistd::Pid;
 use regex::bytes::Regex;
 use sha2::{Digest, Sha256};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ffi::OsString;
-use std::os::unix::process::CommandExt;
-use std::path::Path;
-use std::process::{Command, Stdio};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -84,17 +90,14 @@ pub(super) struct Mark {
 enum Event {
     Line(Instant),
     Ended(Instant),
-    Interrupted,
 }
 
 /// Runs the command once.
 pub(super) fn run(task: &Task<'_>, interrupt: &Interrupt) -> Result<Ran, Failure> {
     // Processes that ended since the last run do not belong to this one.
-    while reap().is_some() {}
-    let before = memory::peak_rss_bytes().unwrap_or(0);
+    Exited::default().reap();
+    let before = peak_rss_bytes().unwrap_or(0);
     let (sender, events) = mpsc::channel();
-    let wake = sender.clone();
-    interrupt.wake_by(move || drop(wake.send(Event::Interrupted)));
     let program = task.command.first().cloned().unwrap_or_default();
     let mut command = Command::new(&program);
     command.args(&task.command[1..]);
@@ -136,7 +139,7 @@ pub(super) fn run(task: &Task<'_>, interrupt: &Interrupt) -> Result<Ran, Failure
         seen: Vec::new(),
         marks: Vec::new(),
     };
-    let ended = watch.until_ended(&events, task.limit);
+    let ended = watch.until_ended(&events, task.limit, interrupt);
     let left_behind = watch.end_all(pid, ended.is_ok());
     let join =
         |reader: Option<thread::JoinHandle<String>>| reader.and_then(|reader| reader.join().ok()).unwrap_or_default();
@@ -160,8 +163,8 @@ pub(super) fn run(task: &Task<'_>, interrupt: &Interrupt) -> Result<Ran, Failure
         rss_over_time: watch.seen,
         marks: watch.marks,
         mapped: watch.tree.mapped(watch.exited.spent),
-        allocators: watch.tree.allocators(),
-        programs: watch.tree.programs(),
+        allocators: watch.tree.allocators.into_iter().collect(),
+        programs: watch.tree.programs.len(),
         left_behind,
         stdout_sha256,
         stderr: stderr.into(),
@@ -179,9 +182,17 @@ struct Watch<'a> {
 
 impl Watch<'_> {
     /// Looks at the processes from time to time until the command's own process has ended. Returns how long that took.
-    fn until_ended(&mut self, events: &Receiver<Event>, limit: Option<Duration>) -> Result<Duration, Failure> {
+    fn until_ended(
+        &mut self,
+        events: &Receiver<Event>,
+        limit: Option<Duration>,
+        interrupt: &Interrupt,
+    ) -> Result<Duration, Failure> {
         let mut next = self.started;
         loop {
+            if interrupt.is_raised() {
+                return Err(Failure::Interrupted);
+            }
             let now = Instant::now();
             if let Some(limit) = limit.filter(|limit| now - self.started > *limit) {
                 return Err(Failure::Hung { limit });
@@ -191,7 +202,7 @@ impl Watch<'_> {
                 let is_early = now - self.started < STARTING && !self.tree.is_settled();
                 next = Instant::now() + if is_early { EARLY } else { EVERY.max(now.elapsed() * PAUSE_FACTOR) };
             }
-            match events.recv_timeout(next.saturating_duration_since(Instant::now())) {
+            match events.recv_timeout(next.saturating_duration_since(Instant::now()).min(process::POLL)) {
                 Ok(Event::Line(at)) => self.mark(at),
                 Ok(Event::Ended(at)) => {
                     // Lines that were written earlier may still follow in the queue.
@@ -200,7 +211,6 @@ impl Watch<'_> {
                     }
                     return Ok(at - self.started);
                 }
-                Ok(Event::Interrupted) => return Err(Failure::Interrupted),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return Err(Failure::Died("nobody waits for it".into())),
             }
@@ -225,7 +235,8 @@ impl Watch<'_> {
         let peak_rss_bytes = recent.max().unwrap_or(0);
         // A program may end right after its last line.
         let rss_bytes = self.last_rss_bytes();
-        self.marks.push(Mark { at, spent: process_tree::spent().plus(self.exited.spent), rss_bytes, peak_rss_bytes });
+        let spent = descendants().into_iter().filter_map(Spent::by).fold(self.exited.spent, Spent::plus);
+        self.marks.push(Mark { at, spent, rss_bytes, peak_rss_bytes });
     }
 
     /// Waits for every process, and returns how many had to be killed. If the command ended by itself, the others have
@@ -235,10 +246,8 @@ impl Watch<'_> {
         let patience = if by_itself { GRACE } else { Duration::ZERO };
         let since = Instant::now();
         loop {
-            while let Some(one) = reap() {
-                self.exited.add(one);
-            }
-            let left = process_tree::processes();
+            self.exited.reap();
+            let left = descendants();
             if left.is_empty() || since.elapsed() > KILLED {
                 return killed;
             }
@@ -252,5 +261,186 @@ impl Watch<'_> {
             }
             thread::sleep(Duration::from_millis(2));
         }
+    }
+}
+
+/// Prefixes of the file names of allocators.
+const ALLOCATORS: &[&str] =
+    &["libjemalloc", "libmimalloc", "libtcmalloc", "libsnmalloc", "librpmalloc", "libhoard", "libscudo", "libzk_alloc"];
+
+/// Where the library was mapped.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Mapped {
+    /// In this many of the inspected programs, among them all that had much of the memory or CPU time.
+    In { programs: usize, of: usize },
+    /// Missing in this program, which had at least half the memory of the largest one, or at least half of the CPU
+    /// time.
+    NotIn(PathBuf),
+    /// Every process ended before it could be inspected.
+    Unseen,
+}
+
+/// A program that a process runs. A process that calls `execve` becomes another program.
+type Program = (u32, PathBuf);
+
+#[derive(Debug, Default)]
+struct Seen {
+    /// `None` until its loader has run far enough to tell.
+    has_library: Option<bool>,
+    /// `None` until it is needed.
+    is_static: Option<bool>,
+    most_bytes: u64,
+    /// Its own CPU time at the last look. Only read if the program is known to lack the library.
+    cpu_ns: u64,
+}
+
+/// The command's processes that were seen.
+#[derive(Debug)]
+struct ProcessTree<'a> {
+    library: Option<&'a Path>,
+    driver: PathBuf,
+    programs: BTreeMap<Program, Seen>,
+    allocators: BTreeSet<String>,
+}
+
+impl<'a> ProcessTree<'a> {
+    /// The processes that must map `library`, a path without symbolic links.
+    fn new(library: Option<&'a Path>) -> Self {
+        let driver = program_of(std::process::id()).unwrap_or_default();
+        Self { library, driver, programs: BTreeMap::new(), allocators: BTreeSet::new() }
+    }
+
+    /// Looks at every process, and returns the resident memory of all together. Anonymous memory is summed over all
+    /// processes. File pages are counted only for the process that has the most, because the others share them.
+    fn look(&mut self) -> u64 {
+        let (mut anonymous, mut most_of_files) = (0, 0);
+        for pid in descendants() {
+            let Some(resident) = Resident::of(pid) else { continue };
+            let Some(exe) = program_of(pid) else { continue };
+            // Between `fork` and `execve` the process still runs the driver.
+            if exe == self.driver {
+                continue;
+            }
+            anonymous += resident.anonymous_bytes;
+            most_of_files = most_of_files.max(resident.file_bytes);
+            let seen = self.programs.entry((pid, exe)).or_default();
+            seen.most_bytes = seen.most_bytes.max(resident.bytes());
+            if seen.has_library.is_none() {
+                let maps = maps_of(pid);
+                seen.has_library = told_by(&maps, self.library);
+                self.allocators.extend(allocators_in(&maps));
+            }
+            // During `execve` a dynamic program has no loader either, so its file decides.
+            if seen.has_library.is_none() {
+                let program = PathBuf::from(format!("/proc/{pid}/exe"));
+                let is_static = *seen.is_static.get_or_insert_with(|| target::is_static(&program).unwrap_or(false));
+                seen.has_library = is_static.then_some(false);
+            }
+            if self.library.is_some() && seen.has_library == Some(false) {
+                seen.cpu_ns = cpu_ns_of(pid).unwrap_or(seen.cpu_ns);
+            }
+        }
+        anonymous + most_of_files
+    }
+
+    /// Whether programs were seen, and each is known to have the library or to lack it.
+    fn is_settled(&self) -> bool {
+        !self.programs.is_empty() && self.programs.values().all(|seen| seen.has_library.is_some())
+    }
+
+    /// Where the library was mapped, among processes that have `spent` this in total.
+    fn mapped(&self, spent: Spent) -> Mapped {
+        let told = || self.programs.iter().filter(|(_, seen)| seen.has_library.is_some());
+        let Some(most) = told().map(|(_, seen)| seen.most_bytes).max() else { return Mapped::Unseen };
+        let cpu_ns = spent.cpu_ns();
+        let matters = |seen: &Seen| seen.most_bytes >= most / 2 || (cpu_ns > 0 && seen.cpu_ns >= cpu_ns / 2);
+        let without = told().filter(|(_, seen)| seen.has_library == Some(false) && matters(seen));
+        match without.max_by_key(|(_, seen)| seen.most_bytes) {
+            Some(((_, program), _)) => Mapped::NotIn(program.clone()),
+            None => {
+                let with = told().filter(|(_, seen)| seen.has_library == Some(true));
+                Mapped::In { programs: with.count(), of: told().count() }
+            }
+        }
+    }
+}
+
+/// The files of allocators in these `maps`.
+fn allocators_in(maps: &str) -> impl Iterator<Item = String> {
+    let files = maps.lines().filter_map(|line| line.rsplit_once('/')).map(|(_, file)| file);
+    files.filter(|file| ALLOCATORS.iter().any(|name| file.starts_with(name))).map(str::to_owned)
+}
+
+/// Whether a process with these `maps` has `library` mapped; `None` if it is too early to tell. The loader maps
+/// preloaded libraries before the program's own dependencies, which include the C library.
+fn told_by(maps: &str, library: Option<&Path>) -> Option<bool> {
+    let paths = maps.lines().filter_map(|line| Some(&line[line.find('/')?..])).map(Path::new);
+    let name = |path: &Path| path.file_name().and_then(|name| name.to_str()).map(str::to_owned).unwrap_or_default();
+    if library.is_some_and(|library| paths.clone().any(|path| path == library)) {
+        return Some(true);
+    }
+    let is_c_library = |path: &Path| name(path).starts_with("libc.so") || name(path).starts_with("libc-");
+    paths.clone().any(is_c_library).then_some(false)
+}
+
+/// Makes this process the parent of processes that the command leaves behind. Called once per process.
+pub(super) fn adopt_orphans() -> anyhow::Result<()> {
+    prctl::set_child_subreaper(true).context("cannot become the parent of what the command leaves behind")
+}
+
+/// The totals of the processes that were waited for.
+#[derive(Default)]
+struct Exited {
+    spent: Spent,
+    /// The highest resident memory of a single one.
+    max_rss_bytes: Option<u64>,
+    statuses: Vec<(Pid, ExitStatus)>,
+}
+
+impl Exited {
+    fn status(&self, pid: Pid) -> Option<ExitStatus> {
+        self.statuses.iter().find(|(ended, _)| *ended == pid).map(|(_, status)| *status)
+    }
+
+    /// Waits for every child that has ended. Its figures include those of all children that it waited for itself.
+    fn reap(&mut self) {
+        loop {
+            let mut status = 0;
+            // SAFETY: a `rusage` consists of numbers, and zero is a valid value of each.
+            #[expect(unsafe_code, reason = "the C library's structure has no constructor")]
+            let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+            // SAFETY: both pointers are valid for writes during the call (wait4(2)).
+            #[expect(unsafe_code, reason = "nix has no wait4")]
+            let pid = unsafe { libc::wait4(-1, &raw mut status, libc::WNOHANG, &raw mut usage) };
+            if pid <= 0 {
+                return;
+            }
+            self.spent = self.spent.plus((&usage).into());
+            // In KiB (getrusage(2)).
+            self.max_rss_bytes = self.max_rss_bytes.max(Some(usage.ru_maxrss.unsigned_abs() * 1024));
+            self.statuses.push((Pid::from_raw(pid), ExitStatus::from_raw(status)));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A look that comes too early must not fail an arm.
+    #[test]
+    fn the_library_is_missing_only_once_the_loader_is_past_it() {
+        let library = Some(Path::new("/usr/lib/libjemalloc.so.2"));
+        let maps =
+            |paths: &[&str]| paths.iter().map(|path| format!("7f00-7f01 r-xp 0 0 9   {path}\n")).collect::<String>();
+        let early = maps(&["/usr/bin/sort", "/usr/lib/ld-linux-x86-64.so.2", "[stack]"]);
+        assert_eq!(told_by(&early, library), None);
+        let with = format!("{early}{}", maps(&["/usr/lib/libjemalloc.so.2"]));
+        assert_eq!(told_by(&with, library), Some(true));
+        let without = format!("{early}{}", maps(&["/usr/lib/libc.so.6"]));
+        assert_eq!(told_by(&without, library), Some(false));
+        assert_eq!(told_by(&maps(&["/usr/bin/sort", "[heap]"]), library), None, "it may be in the middle of execve");
+        assert_eq!(told_by("", library), None, "it has ended");
+        assert_eq!(told_by(&without, None), Some(false), "without a library it is as soon known");
     }
 }

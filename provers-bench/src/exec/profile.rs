@@ -1,21 +1,17 @@
 //! `exec --profile`: which functions of a command take its page faults, and which hold its memory under our library.
 
-use super::cli::Job;
-use super::faults::Faults;
+use super::faults;
 use super::libraries::Candidate;
 use super::process::{self, Ran, Task};
-use super::process_tree;
-use super::session::{InheritedEnvironment, candidates};
 use super::target::Target;
+use super::{InheritedEnvironment, Job, candidates};
 use crate::arms::OURS;
-use crate::measure::interrupt::Interrupt;
-use crate::protocol::functions::{function_of, short};
+use crate::machine::process::page_bytes;
+use crate::measure::{Interrupt, new_folder};
+use crate::protocol::profiles::{function_of, short};
 use crate::report::{self, FaultsPage};
 use crate::results::format;
 use anyhow::{Context, bail};
-use comfy_table::presets::UTF8_FULL_CONDENSED;
-use comfy_table::{CellAlignment, ContentArrangement, Table};
-use nix::unistd::{SysconfVar, sysconf};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -34,8 +30,8 @@ pub(crate) fn profile(job: &Job, interrupt: &Interrupt) -> anyhow::Result<String
     let target = Target::of(job.command.first().map_or("".as_ref(), |word| word.as_os_str()))?;
     let inherited = InheritedEnvironment::observe();
     let name = target.name();
-    process_tree::adopt_orphans()?;
-    let (folder, _) = crate::run::new_folder(job.measured.out.as_deref(), &format!("profile-{name}"))?;
+    process::adopt_orphans()?;
+    let (folder, _) = new_folder(job.measured.out.as_deref(), &format!("profile-{name}"))?;
     let folder = folder.canonicalize().with_context(|| format!("cannot find {}", folder.display()))?;
     let run = |environment: &[(String, String)], library: Option<&Path>| {
         let task = Task {
@@ -50,10 +46,10 @@ pub(crate) fn profile(job: &Job, interrupt: &Interrupt) -> anyhow::Result<String
         process::run(&task, interrupt).with_context(|| format!("{name} failed"))
     };
     eprintln!("{name}: once as it is");
-    let faults = Faults::begin()?;
+    let faults = faults::begin()?;
     let own = run(&[], None)?;
     let sampled = faults.end()?;
-    let page_bytes = sysconf(SysconfVar::PAGE_SIZE)?.and_then(|bytes| u64::try_from(bytes).ok()).unwrap_or(4096);
+    let page_bytes = page_bytes();
     let Some((raw, share)) = sampled.largest(page_bytes) else {
         bail!("{name} takes too few page faults to sample any")
     };
@@ -151,15 +147,7 @@ fn by_function(profile: &Profile, page_bytes: u64) -> Vec<(String, u64)> {
     functions
 }
 
-fn table(functions: &[(String, u64)]) -> Table {
-    let mut table = Table::new();
-    table.set_content_arrangement(ContentArrangement::Dynamic).load_style(UTF8_FULL_CONDENSED);
-    table.set_header(["function", "page faults"]);
-    if let Some(column) = table.column_mut(1) {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
-    for (function, faults) in functions {
-        table.add_row([function, &format::count(*faults)]);
-    }
-    table
+fn table(functions: &[(String, u64)]) -> String {
+    let rows = functions.iter().map(|(function, faults)| vec![function.clone(), format::count(*faults)]);
+    report::wrapped(&[vec!["function".into(), "page faults".into()]].into_iter().chain(rows).collect::<Vec<_>>())
 }

@@ -47,7 +47,10 @@ impl Target {
             match interpreter(&bytes) {
                 Some(interpreter) => program = interpreter,
                 None => {
-                    let Linked { obstacle, remark } = linked(&program, &bytes);
+                    let (remark, obstacle) = match linked(&program, &bytes) {
+                        Ok(remark) => (remark, None),
+                        Err(obstacle) => (None, Some(obstacle)),
+                    };
                     return Ok(Self { path, obstacle, remark });
                 }
             }
@@ -111,36 +114,25 @@ pub(super) fn is_allocator(library: &Path) -> bool {
     elf.dynamic_symbols().any(|symbol| symbol.is_definition() && symbol.name() == Ok("malloc"))
 }
 
-/// How a program was linked, as far as its file shows.
-#[derive(Debug, Default, PartialEq, Eq)]
-struct Linked {
-    obstacle: Option<String>,
-    remark: Option<String>,
-}
-
-fn linked(program: &Path, bytes: &[u8]) -> Linked {
+/// A note on how a program was linked, as far as its file shows. The error says why no library can be preloaded.
+fn linked(program: &Path, bytes: &[u8]) -> Result<Option<String>, String> {
     let name = program.display();
-    let refused = |why: String| Linked { obstacle: Some(why), remark: None };
     let elf = match FileKind::parse(bytes) {
         Ok(FileKind::Elf64) => ElfFile64::<Endianness>::parse(bytes).ok(),
         Ok(FileKind::Elf32) => {
-            return refused(format!("{name} is a 32-bit program, and the libraries are for 64 bits"));
+            return Err(format!("{name} is a 32-bit program, and the libraries are for 64 bits"));
         }
         _ => None,
     };
-    let Some(elf) = elf else { return refused(format!("{name} is no ELF program")) };
+    let elf = elf.ok_or_else(|| format!("{name} is no ELF program"))?;
     match loader(&elf, bytes) {
-        None => refused(format!("{name} is static: there is no loader that could preload a library")),
+        None => Err(format!("{name} is static: there is no loader that could preload a library")),
         Some(loader) if loader.contains("musl") => {
-            refused(format!("{name} is a program of musl: the libraries are for glibc"))
+            Err(format!("{name} is a program of musl: the libraries are for glibc"))
         }
-        Some(_) => {
-            let own = own_allocator(&elf);
-            let remark = own.map(|function| {
-                format!("{name} brings {function} itself: what it asks of that never reaches a preloaded library")
-            });
-            Linked { obstacle: None, remark }
-        }
+        Some(_) => Ok(own_allocator(&elf).map(|function| {
+            format!("{name} brings {function} itself: what it asks of that never reaches a preloaded library")
+        })),
     }
 }
 
@@ -180,7 +172,7 @@ mod tests {
         let own = env::current_exe().unwrap();
         assert_eq!(Target::of(own.as_os_str()).unwrap().obstacle, None);
         assert_eq!((is_static(&own), is_static(Path::new("/proc/self/maps"))), (Some(false), None));
-        assert!(linked(Path::new("/text"), b"text").obstacle.unwrap().contains("no ELF program"));
+        assert!(linked(Path::new("/text"), b"text").unwrap_err().contains("no ELF program"));
         assert!(Target::of(OsStr::new("no-such-program-here")).is_err());
     }
 }

@@ -1,6 +1,6 @@
 //! Measures the first touch of memory, and page faults on several threads at once.
 
-use crate::machine::memory;
+use crate::machine::{host, process};
 use anyhow::{Context, ensure};
 use memmap2::{Advice, MmapMut};
 use std::hint::black_box;
@@ -42,10 +42,10 @@ pub(super) struct Touch {
 /// Measures the first touch of `bytes`, which must be whole huge pages: after `idle`, and warm.
 pub(super) fn first_touch(pages: Pages, bytes: usize, idle: Duration) -> anyhow::Result<Touch> {
     thread::sleep(idle);
-    let stalled_before = memory::compaction_stalls();
+    let stalled_before = host::compaction_stalls();
     let (cold, huge_share) = touched(pages, bytes)?;
     let mut warm = (0..WARM).map(|_| Ok(touched(pages, bytes)?.0)).collect::<anyhow::Result<Vec<_>>>()?;
-    let stalled = memory::compaction_stalls().saturating_sub(stalled_before);
+    let stalled = host::compaction_stalls().saturating_sub(stalled_before);
     warm.sort();
     let each = |took: Duration| took / (bytes / PAGE_BYTES) as u32;
     let stalls = stalled as f64 / ((WARM + 1) * (bytes / HUGE_BYTES)) as f64;
@@ -55,11 +55,11 @@ pub(super) fn first_touch(pages: Pages, bytes: usize, idle: Duration) -> anyhow:
 /// The time of one first touch, and the share of the memory in huge pages.
 fn touched(pages: Pages, bytes: usize) -> anyhow::Result<(Duration, f64)> {
     let mut mapping = Mapping::new(bytes, pages)?;
-    let huge_before = memory::huge_page_bytes().unwrap_or(0);
+    let huge_before = process::huge_page_bytes().unwrap_or(0);
     let began = Instant::now();
     mapping.touch(pages)?;
     let took = began.elapsed();
-    let huge_bytes = memory::huge_page_bytes().unwrap_or(0).saturating_sub(huge_before);
+    let huge_bytes = process::huge_page_bytes().unwrap_or(0).saturating_sub(huge_before);
     Ok((took, huge_bytes as f64 / bytes as f64))
 }
 

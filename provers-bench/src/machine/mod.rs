@@ -1,18 +1,18 @@
 //! The machine and the code of a run, as far as they can change its figures.
+//!
+//! - `mod`: the record of both in a result
+//! - `host`: the kind of host, and the memory that it has
+//! - `process`: memory and time of a process
 
-pub(crate) mod build_info;
-pub(crate) mod interrupts;
-pub(crate) mod kind;
-pub(crate) mod memory;
+pub(crate) mod host;
+pub(crate) mod process;
 
-use build_info::BuildInfo;
-use kind::Kind;
+use host::{Host, Kind, line_of};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
-use std::num::NonZero;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::{env, fs, thread};
+use std::{env, fs};
 
 /// Fields are `None` if the machine does not report them.
 #[derive(Debug, Deserialize, Serialize)]
@@ -43,26 +43,25 @@ pub(crate) struct Machine {
 impl Machine {
     /// Reads the current state.
     pub(crate) fn observe() -> Self {
-        let (kind, status) = (Kind::observe(), git(&["status", "--porcelain"]));
+        let host = Host::observe();
+        let status = git(&["status", "--porcelain"]);
         Self {
-            cpu: cpu_model(),
-            cores: cores(),
-            memory_bytes: memory::total_bytes(),
-            kernel: kernel(),
-            transparent_huge_pages: kind.huge_pages.clone(),
-            kind: Some(kind),
-            overcommit_memory: line_of("/proc/sys/vm/overcommit_memory"),
+            cpu: host.cpu,
+            cores: host.cores,
+            memory_bytes: host.memory_bytes,
+            kernel: host.kernel,
+            transparent_huge_pages: host.kind.huge_pages.clone(),
+            kind: Some(host.kind),
+            overcommit_memory: host.overcommit.map(|mode| mode.to_string()),
             load_average: line_of("/proc/loadavg"),
             started_at: jiff::Timestamp::now(),
-            build: build_info::current(),
+            build: BuildInfo::current(),
             git_commit: git(&["rev-parse", "HEAD"]),
             git_dirty: status.map(|status| !status.is_empty()),
             lockfile_sha256: lockfile().and_then(|path| sha256_of(&path)),
         }
     }
-}
 
-impl Machine {
     /// The kind of host in words. Older results have a part of it.
     pub(crate) fn kind_of_host(&self) -> String {
         let huge_pages = self.transparent_huge_pages.as_deref().unwrap_or("unknown");
@@ -70,30 +69,42 @@ impl Machine {
     }
 }
 
-/// Cores that this process may use.
-pub(crate) fn cores() -> usize {
-    thread::available_parallelism().map_or(1, NonZero::get)
+/// How this library was built: compiler, flags and sources. The arms link the same library, and the driver rejects an arm
+/// that links another build.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
+pub(crate) struct BuildInfo {
+    /// `rustc -V`.
+    pub(crate) rustc: String,
+    pub(crate) target: String,
+    /// Flags from `RUSTFLAGS` or `.cargo/config.toml`, which include `target-cpu`.
+    pub(crate) rustflags: String,
+    /// Vector instructions that the compiler may use. Provers choose their field arithmetic by them.
+    pub(crate) vector_features: Vec<String>,
+    /// `release` or `debug`; cargo assigns custom profiles to one of them.
+    pub(crate) profile: String,
+    pub(crate) opt_level: String,
+    /// Hash over the sources of harness and allocator.
+    pub(crate) sources: String,
 }
 
-/// The kernel's release.
-pub(crate) fn kernel() -> Option<String> {
-    line_of("/proc/sys/kernel/osrelease")
-}
-
-pub(crate) fn cpu_model() -> Option<String> {
-    let cpus = fs::read_to_string("/proc/cpuinfo").ok()?;
-    let line = cpus.lines().find(|line| line.starts_with("model name"))?;
-    Some(line.split_once(':')?.1.trim().to_owned())
-}
-
-/// The text of a file, without the white space around it.
-pub(crate) fn line_of(path: &str) -> Option<String> {
-    Some(fs::read_to_string(path).ok()?.trim().to_owned())
-}
-
-/// The word in brackets: the kernel lists every choice and marks the active one.
-pub(crate) fn chosen(line: &str) -> Option<String> {
-    Some(line.split_once('[')?.1.split_once(']')?.0.to_owned())
+impl BuildInfo {
+    /// How the running binary was built.
+    pub(crate) fn current() -> Self {
+        let features = [
+            ("avx2", cfg!(target_feature = "avx2")),
+            ("avx512f", cfg!(target_feature = "avx512f")),
+            ("neon", cfg!(target_feature = "neon")),
+        ];
+        Self {
+            rustc: env!("PROVE_BENCH_RUSTC").into(),
+            target: env!("PROVE_BENCH_TARGET").into(),
+            rustflags: env!("PROVE_BENCH_RUSTFLAGS").into(),
+            vector_features: features.into_iter().filter(|(_, on)| *on).map(|(name, _)| name.into()).collect(),
+            profile: env!("PROVE_BENCH_PROFILE").into(),
+            opt_level: env!("PROVE_BENCH_OPT_LEVEL").into(),
+            sources: env!("PROVE_BENCH_SOURCES").into(),
+        }
+    }
 }
 
 fn git(arguments: &[&str]) -> Option<String> {
@@ -115,15 +126,4 @@ pub(crate) fn sha256_of(path: &Path) -> Option<String> {
 /// A digest as `sha256sum` writes it.
 pub(crate) fn in_hex(digest: &[u8]) -> String {
     digest.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_kernels_choice_is_the_word_in_brackets() {
-        assert_eq!(chosen("always [madvise] never").as_deref(), Some("madvise"));
-        assert_eq!(chosen("none"), None);
-    }
 }

@@ -1,9 +1,9 @@
 //! Finds the arms' binaries next to the driver. `cargo run` builds only the binary that it runs, so a driver that cargo
 //! started builds the arms first.
 
-use super::interrupt::Interrupt;
 use super::process::Failure;
-use crate::machine::build_info;
+use super::process::Interrupt;
+use crate::machine::BuildInfo;
 use crate::plan::Contestant;
 use anyhow::{Context, bail};
 use serde_json::Value;
@@ -23,8 +23,7 @@ pub(crate) fn folder(contestants: &[Contestant], interrupt: &Interrupt) -> anyho
 }
 
 fn up_to_date(contestants: &[Contestant]) -> anyhow::Result<PathBuf> {
-    let driver = env::current_exe().context("cannot tell where this driver lies")?;
-    let folder = driver.parent().context("this driver lies in no folder")?.to_owned();
+    let (driver, folder) = here()?;
     let names: BTreeSet<_> = contestants.iter().map(|contestant| contestant.arm.binary).collect();
     if let Some(cargo) = Cargo::that_runs_us() {
         let metadata = cargo.metadata()?;
@@ -48,12 +47,11 @@ fn up_to_date(contestants: &[Contestant]) -> anyhow::Result<PathBuf> {
 /// Returns the path of the shared library `file` of `package`, next to the driver. If cargo started this process and
 /// the workspace contains the package, builds it first.
 pub(crate) fn library(package: &str, file: &str) -> anyhow::Result<PathBuf> {
-    let driver = env::current_exe().context("cannot tell where this driver lies")?;
-    let folder = driver.parent().context("this driver lies in no folder")?;
+    let (_, folder) = here()?;
     if let Some(cargo) = Cargo::that_runs_us() {
         let metadata = cargo.metadata()?;
         if described(&metadata, package).next().is_some() {
-            cargo.build(package, &BTreeSet::new(), &BTreeSet::new(), folder)?;
+            cargo.build(package, &BTreeSet::new(), &BTreeSet::new(), &folder)?;
         }
     }
     let path = folder.join(file);
@@ -61,6 +59,13 @@ pub(crate) fn library(package: &str, file: &str) -> anyhow::Result<PathBuf> {
         bail!("no {file} in {}: `cargo build --release --package {package}` makes it", folder.display());
     }
     Ok(path)
+}
+
+/// This driver, and the folder that it lies in.
+fn here() -> anyhow::Result<(PathBuf, PathBuf)> {
+    let driver = env::current_exe().context("cannot tell where this driver lies")?;
+    let folder = driver.parent().context("this driver lies in no folder")?.to_owned();
+    Ok((driver, folder))
 }
 
 /// Fails if the binary of a contestant is missing. The error says how to build it.
@@ -90,12 +95,12 @@ fn target_folder(folder: &Path) -> Option<&Path> {
     folder.ancestors().skip(1).take(2).find(|folder| is_target(folder))
 }
 
-/// Returns the folder `prove-bench` for all measurements, in cargo's target directory. `folder` holds the driver and
-/// belongs to a profile. A prover's package has its target directory inside the workspace's. The outermost one is used,
-/// so that the measurements of all provers lie together.
-pub(crate) fn measured_folder(folder: &Path) -> PathBuf {
+/// Returns the folder `prove-bench` for all measurements, in cargo's target directory. A prover's package has its target
+/// directory inside the workspace's. The outermost one is used, so that the measurements of all provers lie together.
+pub(crate) fn measured_folder() -> anyhow::Result<PathBuf> {
+    let (_, folder) = here()?;
     let outermost = folder.ancestors().skip(1).filter(|folder| is_target(folder)).last();
-    outermost.unwrap_or(Path::new("target")).join("prove-bench")
+    Ok(outermost.unwrap_or(Path::new("target")).join("prove-bench"))
 }
 
 fn is_target(folder: &Path) -> bool {
@@ -181,7 +186,7 @@ impl Cargo {
         if let Some(target) = target_folder(folder) {
             arguments.extend(["--target-dir".into(), target.into()]);
             if parent != Some(target) {
-                arguments.extend(["--target".into(), build_info::current().target.into()]);
+                arguments.extend(["--target".into(), BuildInfo::current().target.into()]);
             }
         }
         arguments
@@ -209,7 +214,7 @@ fn described<'a>(metadata: &'a Value, package: &str) -> impl Iterator<Item = &'a
 /// Returns a source of `binary` that changed after the build. Returns `None` if no source changed, or if cargo's list
 /// is not next to the binary. In the second case someone moved the binary on purpose.
 ///
-/// The hash in [`build_info`] covers the harness and the allocator, but not a user's own prover. This check covers the
+/// The hash in [`BuildInfo`] covers the harness and the allocator, but not a user's own prover. This check covers the
 /// prover too, so that driver and arms are not compared across two states of its sources.
 fn newer_source(binary: &Path) -> Option<PathBuf> {
     let list = fs::read_to_string(binary.with_extension("d")).ok()?;

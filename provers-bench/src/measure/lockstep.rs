@@ -4,291 +4,351 @@
 //! An arm makes its proofs of two warm rounds one after the other, as a program does that proves back to back. With one
 //! proof a turn, every arm would wait longer between its proofs than it proves.
 
-use crate::machine::memory;
-use crate::measure::arm_runner::{ArmRunner, Trial, outcome_of};
-use crate::measure::interrupt::Interrupt;
-use crate::measure::progress::Progress;
-use crate::measure::schedule::{Budget, HANG_FACTOR, Schedule};
-use crate::plan::{self, Plan, Point, SizedWorkload};
-use crate::results::columns::SampleLog;
-use crate::results::format;
-use crate::results::record::{self, Ended, Outcome, Timed, WorkloadResult};
-use rand::rngs::StdRng;
-use rand::seq::SliceRandom;
-use rand::{RngExt, SeedableRng};
+use crate::machine::host;
+use crate::machine::process::{Resident, RssWatch, byte_seconds, highest};
+use crate::measure::{ArmRunner, ChildProcess, Failure, Interrupt, Output, Rounds, Schedule};
+use crate::plan::{Contestant, Plan, Point, SizedWorkload, Slots};
+use crate::protocol::Request;
+use crate::results::{
+    AloneProof, ArmResult, Ended, Outcome, Proof, RssPoint, Timed, WorkloadResult, format, whole_median,
+};
+use crate::sample::Sample;
+use crate::workloads::WorkloadSpec;
+use rand::RngExt;
 use std::ops::Range;
-use std::path::PathBuf;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// Longest wait for an answer before the first proof, at a workload's default size or below.
 const FIRST_WAIT: Duration = Duration::from_secs(120);
-
 /// Warm rounds whose proofs an arm makes one after the other.
 const BACK_TO_BACK: u32 = 2;
-
 /// Pause before a proof alone. By then a host that reclaims free memory has done so, and the proof runs under the
 /// conditions of a command that is started occasionally.
-pub(super) const ALONE_PAUSE: Duration = Duration::from_secs(12);
+const ALONE_PAUSE: Duration = Duration::from_secs(12);
+/// A proof that starts this much after its tick is late: the one before took longer than its slot.
+const LATE: Duration = Duration::from_millis(100);
+/// Points in the curve of a turn at fixed times.
+const CURVE_POINTS: usize = 600;
 
-/// State shared by the runs of all points.
-pub(crate) struct Lockstep<'a> {
-    pub(crate) plan: &'a Plan,
-    /// Folder of the arms' binaries.
-    pub(crate) folder: PathBuf,
-    pub(crate) interrupt: Interrupt,
-    pub(crate) progress: Progress,
-    pub(crate) samples: SampleLog,
+/// An arm of the bench, with its child while one runs.
+struct Proving<'a> {
+    contestant: &'a Contestant,
+    child: Option<ChildProcess>,
+    /// Proofs made by the current child.
+    made: u32,
 }
 
-/// The run of one point.
-pub(super) struct PointRun<'a> {
-    pub(super) point: Point,
-    pub(super) schedule: Schedule,
-    pub(super) runners: Vec<ArmRunner<'a>>,
-    /// Index of the baseline arm.
-    baseline: usize,
-    pub(super) randomness: StdRng,
+type Runner<'a> = ArmRunner<Proving<'a>>;
+type Arms<'r, 'a> = Rounds<'r, Proving<'a>>;
+
+/// A proof to make: its place in the run, and its input.
+#[derive(Clone, Copy)]
+pub(crate) struct Trial {
+    /// Number of the arm's process, from 0, as in the samples.
+    pub(crate) process: u32,
+    pub(crate) round: u32,
+    pub(crate) order: u32,
+    pub(crate) input: u64,
+}
+
+impl Trial {
+    /// The report plots memory over time for two proofs of the first process: the cold one and the first warm one.
+    fn is_kept_over_time(&self) -> bool {
+        self.process == 0 && self.round <= 1
+    }
+}
+
+/// The rounds of `spec` under `plan`. No round starts after `deadline`.
+pub(super) fn schedule(plan: &Plan, spec: &WorkloadSpec, deadline: Option<Instant>) -> Schedule {
+    let (rounds, processes, precision) = (plan.rounds, plan.processes(spec), plan.measured.until_precise);
+    Schedule { rounds, processes, is_cold_first: true, precision, deadline }
+}
+
+/// Runs one point until its rounds end, `deadline` passes, or the user interrupts it. `folder` has the arms' binaries.
+/// Fails only if samples cannot be written.
+pub(super) fn run(
+    plan: &Plan,
+    folder: &Path,
+    point: Point,
+    deadline: Option<Instant>,
+    interrupt: &Interrupt,
+    output: &mut Output,
+) -> anyhow::Result<WorkloadResult> {
+    let Point { workload, threads } = point;
+    let arms = plan.contestants.iter().map(|contestant| {
+        let mut result = ArmResult::new(&contestant.label, contestant.arm.name);
+        result.known_to_fail = contestant.arm.known_to_fail.map(str::to_owned);
+        (Proving { contestant, child: None, made: 0 }, result)
+    });
+    let schedule = schedule(plan, workload.spec, deadline);
+    let mut arms = Rounds::new(arms, schedule, (plan.measured.seed, plan.timeout), interrupt, output);
+    let memory = Budget { available_bytes: host::available_bytes(), peaks: Vec::new() };
+    let mut lockstep = Lockstep { plan, folder, point, stack_bytes: 0, memory, warm_rounds: 0 };
+    let ended = arms.run(|arms, process| {
+        lockstep.stack_bytes = arms.randomness.random();
+        match plan.slots {
+            Some(slots) => lockstep.turns(arms, process, slots),
+            None => lockstep.all_rounds_of(arms, process),
+        }
+    })?;
+    for pass in 0..plan.alone {
+        lockstep.alone(&mut arms, pass);
+    }
+    Ok(WorkloadResult {
+        workload: workload.spec.name.into(),
+        about: workload.spec.about.into(),
+        timed: if plan.slots.is_some() { Timed::Slots } else { Timed::Proofs },
+        log_rows: workload.log_rows,
+        threads,
+        ended,
+        ..arms.result()
+    })
+}
+
+/// How the arms of one point prove.
+struct Lockstep<'a> {
+    plan: &'a Plan,
+    /// Folder of the arms' binaries.
+    folder: &'a Path,
+    point: Point,
     /// Offset in a page at which the stacks of the arms' processes begin. It is drawn once for each set of processes,
     /// so that no arm owes its time to it.
-    pub(super) stack_bytes: u16,
+    stack_bytes: u16,
     memory: Budget,
-    pub(super) slowest: Duration,
     /// Warm rounds so far.
-    pub(super) warm_rounds: u32,
+    warm_rounds: u32,
 }
 
 impl<'a> Lockstep<'a> {
-    /// Runs one point until its rounds end, `deadline` passes, or the user interrupts it. Fails only if samples cannot
-    /// be written.
-    pub(crate) fn run(&mut self, point: Point, deadline: Option<Instant>) -> anyhow::Result<WorkloadResult> {
-        let plan: &'a Plan = self.plan;
-        let schedule = Schedule::new(plan, point.workload.spec, deadline);
-        let mut run = PointRun {
-            point,
-            schedule,
-            runners: plan.contestants.iter().map(|contestant| ArmRunner::new(contestant, schedule.proofs())).collect(),
-            baseline: plan::baseline(&plan.contestants),
-            randomness: StdRng::seed_from_u64(plan.seed),
-            stack_bytes: 0,
-            memory: Budget::of(memory::available_bytes()),
-            slowest: Duration::ZERO,
-            warm_rounds: 0,
-        };
-        let mut process = 0;
-        let ended = loop {
-            let ended = match plan.slots {
-                Some(slots) => self.turns(&mut run, process, slots)?,
-                None => self.all_rounds_of(&mut run, process)?,
-            };
-            if let Some(ended) = ended {
-                break ended;
-            }
-            process += 1;
-            let widest = || {
-                let arms: Vec<_> = run.runners.iter().map(|runner| runner.result.clone()).collect();
-                record::widest_interval(&arms, run.baseline, plan.seed)
-            };
-            if let Some(ended) = schedule.ends_after(process, widest) {
-                break ended;
-            }
-            if schedule.is_out_of_time() {
-                break Ended::OutOfTime;
-            }
-            if process >= schedule.processes {
-                self.expect_another(&mut run, process);
-            }
-        };
-        for runner in &run.runners {
-            self.progress.expect_fewer(runner.expected - runner.result.samples.len() as u64);
-        }
-        for pass in 0..plan.alone {
-            self.alone(&mut run, pass);
-        }
-        let mut arms: Vec<_> = run.runners.into_iter().map(|runner| runner.result).collect();
-        record::summarise(&mut arms, run.baseline, plan.seed);
-        let Point { workload, threads } = point;
-        Ok(WorkloadResult {
-            workload: workload.spec.name.into(),
-            about: workload.spec.about.into(),
-            timed: if plan.slots.is_some() { Timed::Slots } else { Timed::Proofs },
-            log_rows: workload.log_rows,
-            threads,
-            live_peak_bytes: record::live_peak_bytes(&arms),
-            baseline: arms[run.baseline].label.clone(),
-            arms,
-            ended,
-        })
-    }
-
     /// Runs all rounds of the arms' processes with this number: starts the processes, runs cold and warm rounds, ends
     /// the processes. Returns the reason if the run ends here.
-    fn all_rounds_of(&mut self, run: &mut PointRun<'a>, process: u32) -> anyhow::Result<Option<Ended>> {
+    fn all_rounds_of(&mut self, arms: &mut Arms<'_, 'a>, process: u32) -> anyhow::Result<Option<Ended>> {
         let mut ended = None;
-        run.stack_bytes = run.randomness.random();
-        let warm_rounds = run.schedule.warm_rounds(process);
+        let warm_rounds = arms.schedule.warm_rounds(process);
         let mut done = 0;
-        self.rounds(run, process, 0..1)?;
-        while done < warm_rounds && !self.interrupt.is_raised() && run.runners.iter().any(ArmRunner::takes_part) {
-            if run.schedule.is_out_of_time() {
+        self.rounds(arms, process, 0..1)?;
+        while done < warm_rounds && !arms.interrupt.is_raised() && arms.is_any_left() {
+            if arms.schedule.is_out_of_time() {
                 ended = Some(Ended::OutOfTime);
                 break;
             }
-            let first = run.warm_rounds + 1;
+            let first = self.warm_rounds + 1;
             let count = BACK_TO_BACK.min(warm_rounds - done);
-            run.warm_rounds += count;
+            self.warm_rounds += count;
             done += count;
-            self.rounds(run, process, first..first + count)?;
+            self.rounds(arms, process, first..first + count)?;
         }
-        if self.interrupt.is_raised() {
-            ended = Some(Ended::Interrupted);
-        } else if !run.runners.iter().any(ArmRunner::takes_part) {
-            return Ok(Some(Ended::NoArms));
+        let last = Trial { process, round: self.warm_rounds, order: 0, input: 0 };
+        for index in 0..arms.runners.len() {
+            let runner = &mut arms.runners[index];
+            if arms.interrupt.is_raised() && runner.made < runner.expected {
+                // Its process may be in the middle of a proof, so it is killed.
+                runner.arm.child = None;
+            } else if let Err(outcome) = runner.end_child(last) {
+                arms.leave(index, outcome);
+            }
         }
-        self.end_children(run, process, ended);
         Ok(ended)
     }
 
     /// One proof of every arm for each of these rounds. Round 0 starts the arms' processes.
-    fn rounds(&mut self, run: &mut PointRun<'a>, process: u32, rounds: Range<u32>) -> anyhow::Result<()> {
+    fn rounds(&mut self, arms: &mut Arms<'_, 'a>, process: u32, rounds: Range<u32>) -> anyhow::Result<()> {
         // All arms of a round prove the same input.
-        let inputs: Vec<u64> = rounds.clone().map(|_| run.randomness.random()).collect();
-        for (place, index) in run.order().into_iter().enumerate() {
+        let inputs: Vec<u64> = rounds.clone().map(|_| arms.randomness.random()).collect();
+        for (place, index) in arms.order().into_iter().enumerate() {
             for (round, &input) in rounds.clone().zip(&inputs) {
-                if self.interrupt.is_raised() {
+                if arms.interrupt.is_raised() {
                     return Ok(());
                 }
-                if !run.runners[index].takes_part() {
+                if !arms.runners[index].takes_part() {
                     break;
                 }
                 let trial = Trial { process, round, order: place as u32, input };
-                self.progress.proving(&run.name_of(process, round), &run.runners[index].contestant.label);
+                let name = self.name_of(arms.schedule, process, round);
+                arms.output.progress.begins(&name, &arms.runners[index].result.label);
                 let asked = Instant::now();
-                let before = run.runners[index].result.samples.len();
-                let ended = self.turn(run, index, trial);
-                self.keep_samples(run, index, before)?;
-                if let Err(outcome) = ended {
-                    self.leave(&mut run.runners[index], outcome);
-                }
-                run.slowest = run.slowest.max(asked.elapsed());
+                let before = arms.runners[index].result.samples.len();
+                let ended = self.turn(arms, index, trial);
+                self.keep(arms, index, before, ended)?;
+                arms.slowest = arms.slowest.max(asked.elapsed());
             }
         }
-        if !self.interrupt.is_raised() {
+        if !arms.interrupt.is_raised() {
             for round in rounds {
-                self.progress.round_done(&run.name_of(process, round), &times(&run.runners, process, round));
+                let name = self.name_of(arms.schedule, process, round);
+                arms.output.progress.round_done(&name, &times(&arms.runners, process, round));
             }
         }
         Ok(())
     }
 
     /// Runs the turn of one arm. The error says why the arm drops out.
-    fn turn(&self, run: &mut PointRun<'a>, index: usize, trial: Trial) -> Result<(), Outcome> {
-        let limit = self.plan.timeout.unwrap_or_else(|| limit(run.point.workload, run.slowest));
-        let baseline_waits = index != run.baseline && run.runners[run.baseline].result.samples.is_empty();
-        let runner = &mut run.runners[index];
+    fn turn(&self, arms: &mut Arms<'_, 'a>, index: usize, trial: Trial) -> Result<(), Outcome> {
+        let baseline_waits = index != arms.baseline && arms.runners[arms.baseline].result.samples.is_empty();
         if trial.round == 0 {
             // Only the first process is checked; later processes run the same arms again.
             if trial.process == 0
-                && let Err(reason) = run.memory.admits(baseline_waits)
+                && let Err(reason) = self.memory.admits(baseline_waits)
             {
                 return Err(Outcome::LeftOut { reason });
             }
-            let started = runner.start(&self.folder, self.plan, run.point, run.stack_bytes, &self.interrupt, limit);
-            started.map_err(|failure| outcome_of(&failure, trial))?;
+            self.start(arms, index, trial)?;
         }
-        runner.prove(trial, limit)
+        let limit = self.limit(arms);
+        arms.runners[index].prove(trial, limit)
+    }
+
+    /// One turn of every arm, in random order, with proofs at fixed times, as a node or a service makes them. Each arm
+    /// is alone on the machine, makes one proof at each tick, and idles in between. Returns the reason if the run ends
+    /// here.
+    fn turns(&mut self, arms: &mut Arms<'_, 'a>, process: u32, slots: Slots) -> anyhow::Result<Option<Ended>> {
+        // All arms prove the same inputs.
+        let inputs: Vec<u64> = (0..slots.proofs).map(|_| arms.randomness.random()).collect();
+        for (place, index) in arms.order().into_iter().enumerate() {
+            if arms.schedule.is_out_of_time() {
+                return Ok(Some(Ended::OutOfTime));
+            }
+            let first = Trial { process, round: 0, order: place as u32, input: inputs[0] };
+            let before = arms.runners[index].result.samples.len();
+            let ended = self.turn_of(arms, index, first, slots, &inputs);
+            let is_interrupted = ended == Err(Outcome::Interrupted);
+            self.keep(arms, index, before, if is_interrupted { Ok(()) } else { ended })?;
+            if is_interrupted {
+                arms.runners[index].arm.child = None;
+                return Ok(Some(Ended::Interrupted));
+            }
+        }
+        self.warm_rounds += slots.proofs - 1;
+        Ok(None)
+    }
+
+    /// The turn of one arm, after a pause and in a process of its own. The error says why the arm drops out.
+    fn turn_of(
+        &self,
+        arms: &mut Arms<'_, 'a>,
+        index: usize,
+        first: Trial,
+        slots: Slots,
+        inputs: &[u64],
+    ) -> Result<(), Outcome> {
+        let limit = self.limit(arms);
+        let what = format!("{}, a proof every {}", self.size(), format::time(slots.every.as_nanos() as u64));
+        arms.output.progress.begins(&what, &arms.runners[index].result.label);
+        arms.interrupt.sleep(ALONE_PAUSE.min(slots.every * 3));
+        self.start(arms, index, first)?;
+        let runner = &mut arms.runners[index];
+        let Some(pid) = runner.arm.child.as_ref().map(ChildProcess::id) else { return Ok(()) };
+        let (watch, begun) = (RssWatch::start(pid), Instant::now());
+        let (mut starts, mut late) = (Vec::new(), 0);
+        for (number, &input) in (0..).zip(inputs) {
+            let tick = slots.every * number;
+            arms.interrupt.sleep(tick.saturating_sub(begun.elapsed()));
+            if arms.interrupt.is_raised() {
+                return Err(Outcome::Interrupted);
+            }
+            let start = begun.elapsed();
+            late += u32::from(start > tick + LATE);
+            starts.push(start);
+            let round = if number == 0 { 0 } else { self.warm_rounds + number };
+            let trial = Trial { round, input, ..first };
+            // The memory is added when the turn has ended.
+            let answer = runner.ask(trial, limit);
+            runner.take_in(trial, answer, |_| None)?;
+            arms.slowest = arms.slowest.max(begun.elapsed() - start);
+        }
+        let end = (slots.every * slots.proofs).max(begun.elapsed());
+        arms.interrupt.sleep(end.saturating_sub(begun.elapsed()));
+        runner.turn_ended(&watch.stop(), &starts, end, first.process == 0);
+        let (label, of) = (&runner.result.label, slots.proofs);
+        if late > 0 {
+            let note = format!("{label}: {late} of {of} proofs began late, because the one before took longer");
+            arms.output.progress.note(&note);
+        }
+        let times = runner.result.samples.iter().rev().take(starts.len()).map(|proof| proof.sample.wall_ns);
+        let median = format::time(whole_median(times).unwrap_or(0));
+        arms.output.progress.round_done(&what, &format!("{label} {median} in the median"));
+        runner.end_child(first)
     }
 
     /// One pass over all arms in random order. Each arm makes one first proof, after a pause and alone on the machine.
-    fn alone(&mut self, run: &mut PointRun<'a>, pass: u32) {
-        let input = run.randomness.random();
-        run.stack_bytes = run.randomness.random();
-        let order = run.order();
-        let what = format!("{}, alone (pass {} of {})", run.size(), pass + 1, self.plan.alone);
-        for (place, index) in order.into_iter().enumerate() {
-            if self.interrupt.is_raised() {
+    fn alone(&mut self, arms: &mut Arms<'_, 'a>, pass: u32) {
+        let input = arms.randomness.random();
+        self.stack_bytes = arms.randomness.random();
+        let what = format!("{}, alone (pass {} of {})", self.size(), pass + 1, self.plan.alone);
+        for (place, index) in arms.order().into_iter().enumerate() {
+            if arms.interrupt.is_raised() {
                 return;
             }
-            let limit = self.plan.timeout.unwrap_or_else(|| limit(run.point.workload, run.slowest));
-            let runner = &mut run.runners[index];
-            self.progress.proving(&what, &runner.contestant.label);
-            self.interrupt.sleep(ALONE_PAUSE);
+            let limit = self.limit(arms);
+            arms.output.progress.begins(&what, &arms.runners[index].result.label);
+            arms.interrupt.sleep(ALONE_PAUSE);
             let trial = Trial { process: pass, round: 0, order: place as u32, input };
-            let proved = runner
-                .start(&self.folder, self.plan, run.point, run.stack_bytes, &self.interrupt, limit)
-                .map_err(|failure| outcome_of(&failure, trial))
-                .and_then(|()| runner.prove_alone(trial, limit, &self.interrupt));
-            match proved {
+            let started = self.start(arms, index, trial);
+            match started.and_then(|()| arms.runners[index].prove_alone(trial, limit, arms.interrupt)) {
                 Ok(()) => {}
                 // The samples of its rounds are complete, so the arm keeps its outcome.
-                Err(Outcome::Interrupted) => runner.drop_child(),
-                Err(outcome) => self.leave(&mut run.runners[index], outcome),
+                Err(Outcome::Interrupted) => arms.runners[index].arm.child = None,
+                Err(outcome) => drop_out(arms, index, outcome),
             }
         }
-        let times = run.runners.iter().filter_map(|runner| {
+        let times = arms.runners.iter().filter_map(|runner| {
             let proof = runner.result.alone.iter().find(|proof| proof.pass == pass)?;
-            Some(format!("{} {}", runner.contestant.label, format::time(proof.sample.wall_ns)))
+            Some(format!("{} {}", runner.result.label, format::time(proof.sample.wall_ns)))
         });
-        self.progress.round_done(&what, &times.collect::<Vec<_>>().join(", "));
+        arms.output.progress.round_done(&what, &times.collect::<Vec<_>>().join(", "));
     }
 
-    /// Logs the arm's samples after the first `before`.
-    pub(super) fn keep_samples(&mut self, run: &mut PointRun<'a>, index: usize, before: usize) -> anyhow::Result<()> {
-        let ArmRunner { contestant, result, .. } = &run.runners[index];
-        let Point { workload, threads } = run.point;
-        for proof in &result.samples[before..] {
-            self.samples.append(workload.spec.name, workload.log_rows, threads, &contestant.label, proof)?;
-            self.progress.proved();
-            if (proof.process, proof.round) == (0, 0) {
-                run.memory.take(proof.sample.peak_rss_bytes);
-            }
+    /// Starts the next child of an arm and sets the workload up in it.
+    fn start(&self, arms: &mut Arms<'_, 'a>, index: usize, trial: Trial) -> Result<(), Outcome> {
+        let (limit, runner) = (self.limit(arms), &mut arms.runners[index]);
+        let Contestant { label, arm } = runner.arm.contestant;
+        let Point { workload, threads } = self.point;
+        let binary = self.folder.join(arm.binary);
+        let mut environment = arm.variables();
+        environment.push(("RAYON_NUM_THREADS".to_owned(), threads.to_string()));
+        let request = Request::Setup {
+            arm: label.clone(),
+            prover: self.plan.prover.name.into(),
+            workload: workload.spec.name.into(),
+            log_rows: workload.log_rows,
+            concurrent: self.plan.concurrent,
+            requires: arm.requires(),
+            stack_bytes: self.stack_bytes,
+        };
+        let child = ChildProcess::start(&binary, &environment, arms.interrupt).and_then(|mut child| {
+            runner.result.identity = Some(child.set_up(&request, limit)?);
+            Ok(child)
+        });
+        runner.arm.child = Some(child.map_err(|failure| outcome_of(&failure, trial))?);
+        runner.arm.made = 0;
+        Ok(())
+    }
+
+    /// Keeps the samples of a turn after the first `before`, and takes the arm out if the turn failed.
+    fn keep(
+        &mut self,
+        arms: &mut Arms<'_, 'a>,
+        index: usize,
+        before: usize,
+        ended: Result<(), Outcome>,
+    ) -> anyhow::Result<()> {
+        let new = &arms.runners[index].result.samples[before..];
+        let cold = new.iter().filter(|proof| (proof.process, proof.round) == (0, 0));
+        self.memory.peaks.extend(cold.map(|proof| proof.sample.peak_rss_bytes));
+        let Point { workload, threads } = self.point;
+        arms.keep(index, before, new.len() as u64, (workload.spec.name, workload.log_rows, threads))?;
+        if let Err(outcome) = ended {
+            drop_out(arms, index, outcome);
         }
         Ok(())
     }
 
-    /// Removes an arm from the run.
-    pub(super) fn leave(&mut self, runner: &mut ArmRunner, outcome: Outcome) {
-        if let Some(text) = format::outcome(&outcome) {
-            self.progress.note(&format!("{}: {text}", runner.contestant.label));
-        }
-        self.progress.expect_fewer(runner.expected - runner.result.samples.len() as u64);
-        runner.expected = runner.result.samples.len() as u64;
-        runner.leave(outcome);
+    fn limit(&self, arms: &Arms<'_, 'a>) -> Duration {
+        arms.limit(first_wait(self.point.workload))
     }
 
-    /// Ends the children of all arms, one after another.
-    fn end_children(&mut self, run: &mut PointRun<'a>, process: u32, ended: Option<Ended>) {
-        let last = Trial { process, round: run.warm_rounds, order: 0, input: 0 };
-        for runner in &mut run.runners {
-            let complete = runner.result.samples.len() as u64 == runner.expected;
-            if ended == Some(Ended::Interrupted) && runner.takes_part() && !complete {
-                // Its process may be in the middle of a proof, so it is killed.
-                runner.leave(Outcome::Interrupted);
-            } else if let Err(outcome) = runner.end_child(last) {
-                self.leave(runner, outcome);
-            }
-        }
-    }
-
-    /// Adds the process with this number to the planned ones.
-    fn expect_another(&mut self, run: &mut PointRun<'a>, process: u32) {
-        let proofs = 1 + u64::from(run.schedule.warm_rounds(process));
-        for runner in run.runners.iter_mut().filter(|runner| runner.takes_part()) {
-            runner.expected += proofs;
-            self.progress.expect_more(proofs);
-        }
-    }
-}
-
-impl PointRun<'_> {
-    /// The arms that take part, in random order.
-    pub(super) fn order(&mut self) -> Vec<usize> {
-        let mut order: Vec<_> = (0..self.runners.len()).filter(|&index| self.runners[index].takes_part()).collect();
-        order.shuffle(&mut self.randomness);
-        order
-    }
-
-    fn name_of(&self, process: u32, round: u32) -> String {
-        let schedule = self.schedule;
+    fn name_of(&self, schedule: Schedule, process: u32, round: u32) -> String {
         let planned = process < schedule.processes;
         let of = |number: u32, all: u32| if planned { format!("{number} of {all}") } else { number.to_string() };
         let process = of(process + 1, schedule.processes);
@@ -296,25 +356,156 @@ impl PointRun<'_> {
         format!("{}, {round} (process {process})", self.size())
     }
 
-    pub(super) fn size(&self) -> String {
+    fn size(&self) -> String {
         let Point { workload, threads } = self.point;
         format!("{} 2^{}, threads {threads}", workload.spec.name, workload.log_rows)
     }
 }
 
-/// Longest wait for an answer. Work grows with the rows, so the first wait does too.
-pub(super) fn limit(workload: SizedWorkload, slowest: Duration) -> Duration {
-    let doublings = workload.log_rows.saturating_sub(workload.spec.default_log_rows).min(12);
-    (FIRST_WAIT * (1 << doublings)).max(slowest * HANG_FACTOR)
+/// Takes an arm out of the rounds, and kills its child.
+fn drop_out(arms: &mut Arms<'_, '_>, index: usize, outcome: Outcome) {
+    arms.leave(index, outcome);
+    arms.runners[index].arm.child = None;
 }
 
-fn times(runners: &[ArmRunner], process: u32, round: u32) -> String {
+/// Longest wait for an answer before the first proof. Work grows with the rows, so the wait does too.
+fn first_wait(workload: SizedWorkload) -> Duration {
+    let doublings = workload.log_rows.saturating_sub(workload.spec.default_log_rows).min(12);
+    FIRST_WAIT * (1 << doublings)
+}
+
+fn times(runners: &[Runner<'_>], process: u32, round: u32) -> String {
     let proofs =
-        runners.iter().flat_map(|runner| runner.result.samples.iter().map(|proof| (&runner.contestant.label, proof)));
+        runners.iter().flat_map(|runner| runner.result.samples.iter().map(|proof| (&runner.result.label, proof)));
     let in_round = proofs.filter(|(_, proof)| (proof.process, proof.round) == (process, round));
-    let times: Vec<_> =
-        in_round.map(|(label, proof)| format!("{label} {}", format::time(proof.sample.wall_ns))).collect();
-    times.join(", ")
+    let times = in_round.map(|(label, proof)| format!("{label} {}", format::time(proof.sample.wall_ns)));
+    times.collect::<Vec<_>>().join(", ")
+}
+
+type Answer = Result<(Sample, Option<String>), Failure>;
+
+impl Runner<'_> {
+    /// Proves once. A finished proof is added to the samples even if it makes the arm fail.
+    fn prove(&mut self, trial: Trial, limit: Duration) -> Result<(), Outcome> {
+        let Some(child) = &self.arm.child else { return Ok(()) };
+        let watch = RssWatch::start(child.id());
+        let answer = self.ask(trial, limit);
+        let seen = watch.stop();
+        if trial.is_kept_over_time() {
+            self.result.rss_over_time.extend(RssPoint::of(trial.round, seen.iter().copied()));
+        }
+        self.take_in(trial, answer, |sample| byte_seconds(&seen, Duration::from_nanos(sample.wall_ns)))
+    }
+
+    fn ask(&mut self, trial: Trial, limit: Duration) -> Answer {
+        let child = self.arm.child.as_mut().ok_or_else(|| Failure::Died("its process has ended".into()))?;
+        child.prove(trial.round, trial.input, limit)
+    }
+
+    /// Takes in a proof. It is added to the samples even if it makes the arm fail.
+    fn take_in(
+        &mut self,
+        trial: Trial,
+        answer: Answer,
+        byte_seconds: impl FnOnce(&Sample) -> Option<u64>,
+    ) -> Result<(), Outcome> {
+        let Trial { process, round, order, .. } = trial;
+        let (sample, refusal) = answer.map_err(|failure| outcome_of(&failure, trial))?;
+        self.arm.made += 1;
+        let reason = self.objection(&sample, refusal);
+        let byte_seconds = byte_seconds(&sample);
+        self.result.samples.push(Proof { process, round, order, byte_seconds, sample });
+        reason.map_or(Ok(()), |reason| Err(Outcome::Failed { round, reason }))
+    }
+
+    /// Adds the resident memory of a turn to its samples, the last `starts.len()`: each has that of its slot, from its
+    /// start to the next one's. `end` is that of the last slot.
+    fn turn_ended(&mut self, seen: &[(u32, u64)], starts: &[Duration], end: Duration, is_first: bool) {
+        let until = |at: Duration| byte_seconds(seen, at).unwrap_or(0);
+        let first = self.result.samples.len().saturating_sub(starts.len());
+        let ends = starts.iter().skip(1).copied().chain([end]);
+        for ((proof, &start), end) in self.result.samples[first..].iter_mut().zip(starts).zip(ends) {
+            proof.byte_seconds = (!seen.is_empty()).then(|| until(end).saturating_sub(until(start)));
+        }
+        if is_first {
+            self.result.rss_over_time.extend(RssPoint::of(0, highest(seen, CURVE_POINTS)));
+        }
+    }
+
+    /// Makes one proof in a process that was started for it, reads its resident memory after 1 and 10 idle seconds, and
+    /// ends the process.
+    fn prove_alone(&mut self, trial: Trial, limit: Duration, interrupt: &Interrupt) -> Result<(), Outcome> {
+        let answer = self.ask(trial, limit);
+        let (sample, refusal) = answer.map_err(|failure| outcome_of(&failure, trial))?;
+        self.arm.made += 1;
+        if let Some(reason) = self.objection(&sample, refusal) {
+            return Err(Outcome::Failed { round: trial.round, reason });
+        }
+        let pid = self.arm.child.as_ref().map_or(0, ChildProcess::id);
+        let [rss_after_1_s_bytes, rss_after_10_s_bytes] = [1, 9].map(|seconds| {
+            interrupt.sleep(Duration::from_secs(seconds));
+            Resident::of(pid).map(|resident| resident.bytes())
+        });
+        if !interrupt.is_raised() {
+            let (pass, order) = (trial.process, trial.order);
+            self.result.alone.push(AloneProof { pass, order, rss_after_1_s_bytes, rss_after_10_s_bytes, sample });
+        }
+        self.end_child(trial)
+    }
+
+    /// Why a proof does not count; `None` if it counts.
+    fn objection(&self, sample: &Sample, refusal: Option<String>) -> Option<String> {
+        let Proving { contestant, made, .. } = &self.arm;
+        match refusal {
+            Some(refusal) => Some(format!("proof {made} does not verify: {refusal}")),
+            None if !sample.verified => Some(format!("proof {made} was not verified")),
+            None => contestant.arm.holds.iter().find_map(|condition| condition.broken_by(sample)),
+        }
+    }
+
+    /// Lets the child exit by itself. A failing exit fails the arm.
+    fn end_child(&mut self, last: Trial) -> Result<(), Outcome> {
+        let Some(child) = self.arm.child.take() else { return Ok(()) };
+        self.result.stderr = child.finish().map_err(|failure| outcome_of(&failure, last))?;
+        Ok(())
+    }
+}
+
+/// The outcome of an arm after `failure`.
+pub(crate) fn outcome_of(failure: &Failure, trial: Trial) -> Outcome {
+    let Trial { process, round, .. } = trial;
+    match failure {
+        Failure::Interrupted => Outcome::Interrupted,
+        // Rounds are numbered across all processes; cold rounds are not, so the reason names the process.
+        failure if round == 0 && process > 0 => {
+            Outcome::Failed { round, reason: format!("process {}: {failure}", process + 1) }
+        }
+        failure => Outcome::Failed { round, reason: failure.to_string() },
+    }
+}
+
+/// The children of all arms stay alive at the same time, so their peaks add up.
+struct Budget {
+    /// Available memory before the first child starts. `None` if the kernel does not report it; then every arm is
+    /// admitted.
+    available_bytes: Option<u64>,
+    /// Peak RSS of each cold proof so far.
+    peaks: Vec<u64>,
+}
+
+impl Budget {
+    /// Checks whether one more arm fits. It is assumed to need as much memory as the largest arm so far. While the
+    /// baseline still waits, the arm must leave room for it, because ratios need the baseline. The error is the reason.
+    fn admits(&self, baseline_waits: bool) -> Result<(), String> {
+        let (Some(available), Some(&expected)) = (self.available_bytes, self.peaks.iter().max()) else { return Ok(()) };
+        let taken: u64 = self.peaks.iter().sum();
+        let needed = expected * (1 + u64::from(baseline_waits));
+        if taken + needed <= available {
+            return Ok(());
+        }
+        let [expected, taken, available] = [expected, taken, available].map(format::bytes);
+        Err(format!("needs about {expected} of memory, the other arms peak at {taken}, {available} were available"))
+    }
 }
 
 #[cfg(test)]
@@ -323,11 +514,23 @@ mod tests {
     use crate::workloads::tests::PROVERS;
 
     #[test]
-    fn waits_grow_with_the_size_and_with_the_slowest_proof() {
+    fn waits_grow_with_the_size() {
         let spec = &PROVERS[0].workloads[0];
-        let at = |log_rows, slowest| limit(SizedWorkload { spec, log_rows }, Duration::from_secs(slowest));
-        assert_eq!(at(spec.default_log_rows - 3, 1), FIRST_WAIT);
-        assert_eq!(at(spec.default_log_rows + 2, 1), FIRST_WAIT * 4);
-        assert_eq!(at(spec.default_log_rows, 30), Duration::from_secs(600));
+        let at = |log_rows| first_wait(SizedWorkload { spec, log_rows });
+        assert_eq!(at(spec.default_log_rows - 3), FIRST_WAIT);
+        assert_eq!(at(spec.default_log_rows + 2), FIRST_WAIT * 4);
+    }
+
+    /// Too many children would trigger the OOM killer. A run that leaves out the baseline shows no ratio.
+    #[test]
+    fn an_arm_is_admitted_while_its_peak_and_a_waiting_baselines_fit() {
+        let admits = |available_bytes, peaks: &[u64], baseline_waits| {
+            Budget { available_bytes, peaks: peaks.to_vec() }.admits(baseline_waits).is_ok()
+        };
+        assert!(admits(Some(10), &[], true), "nothing to go by");
+        assert!(admits(None, &[100], true), "the kernel does not say");
+        assert!(admits(Some(25), &[10], false));
+        assert!(!admits(Some(25), &[10], true), "would take the baseline's place");
+        assert!(!admits(Some(25), &[10, 8], false));
     }
 }

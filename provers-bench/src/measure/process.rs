@@ -1,17 +1,21 @@
-//! The driver's side of one child: starts it, sends requests, applies time limits, ends it.
+//! The driver's side of one child: starts it, sends requests, applies time limits, ends it. While it waits, the
+//! driver looks for Ctrl-C, SIGTERM and SIGHUP. After one of them it ends the children and writes the samples measured so far.
 
-use crate::measure::interrupt::Interrupt;
+use crate::machine::BuildInfo;
 use crate::plan::SizedWorkload;
 use crate::protocol::{Identity, Replayed, Reply, Request, line};
 use crate::sample::Sample;
-use crate::together::Concurrent;
+use crate::workloads::Concurrent;
+use anyhow::Context;
 use nix::sys::signal::Signal;
 use std::collections::VecDeque;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -40,18 +44,13 @@ pub(crate) enum Failure {
     Interrupted,
 }
 
-enum Event {
-    Line(String),
-    Closed,
-    Interrupted,
-}
-
 /// A running child. Dropping it kills the process.
 pub(crate) struct ChildProcess {
+    binary: PathBuf,
     child: Child,
     stdin: Option<ChildStdin>,
-    events: Receiver<Event>,
-    wake: Sender<Event>,
+    /// The lines of its output, until it closes it.
+    answers: Receiver<String>,
     stderr: Option<JoinHandle<VecDeque<String>>>,
     interrupt: Interrupt,
 }
@@ -73,14 +72,17 @@ impl ChildProcess {
             .process_group(0)
             .spawn()
             .map_err(|source| Failure::Start { binary: binary.to_owned(), source })?;
-        let (wake, events) = mpsc::channel();
+        let (sender, answers) = mpsc::channel();
         let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
         if let Some(stdout) = stdout {
-            let events = wake.clone();
-            thread::spawn(move || forward_lines(stdout, &events));
+            // A line that is not valid text counts as garbage, so it must be forwarded too.
+            let lines = BufReader::new(stdout).split(b'\n').map_while(Result::ok);
+            // The send fails only if nothing waits any more.
+            let mut forward = move |line: Vec<u8>| sender.send(String::from_utf8_lossy(&line).into_owned()).ok();
+            thread::spawn(move || lines.into_iter().try_for_each(&mut forward));
         }
         let stderr = stderr.map(|stderr| thread::spawn(move || last_lines(stderr)));
-        Ok(Self { child, stdin, events, wake, stderr, interrupt: interrupt.clone() })
+        Ok(Self { binary: binary.to_owned(), child, stdin, answers, stderr, interrupt: interrupt.clone() })
     }
 
     /// The process id.
@@ -91,7 +93,7 @@ impl ChildProcess {
     /// Sets the workload up in the child and returns the arm's identity.
     pub(crate) fn set_up(&mut self, request: &Request, limit: Duration) -> Result<Identity, Failure> {
         match self.ask(request, limit)? {
-            Reply::Ready(identity) => Ok(identity),
+            Reply::Ready(identity) => self.check_build(&identity).map(|()| identity),
             other => Err(self.unexpected(other)),
         }
     }
@@ -112,9 +114,19 @@ impl ChildProcess {
     /// Replays recorded allocations and returns the arm's identity with the result.
     pub(crate) fn replay(&mut self, request: &Request, limit: Duration) -> Result<(Identity, Replayed), Failure> {
         match self.ask(request, limit)? {
-            Reply::Replayed { identity, replayed } => Ok((identity, replayed)),
+            Reply::Replayed { identity, replayed } => self.check_build(&identity).map(|()| (identity, replayed)),
             other => Err(self.unexpected(other)),
         }
+    }
+
+    /// Fails if the child was built from other sources or with other flags than the driver. Its figures would carry a
+    /// wrong name.
+    fn check_build(&self, identity: &Identity) -> Result<(), Failure> {
+        if identity.build == BuildInfo::current() {
+            return Ok(());
+        }
+        let (binary, again) = (self.binary.display(), "`cargo build --release --bins` builds all");
+        Err(Failure::Workload(format!("not built from prove-bench's sources and flags: {binary} ({again})")))
     }
 
     /// Lets the child exit by itself and returns the last lines of its stderr. A failing exit fails the arm.
@@ -128,9 +140,6 @@ impl ChildProcess {
     }
 
     fn ask(&mut self, request: &Request, limit: Duration) -> Result<Reply, Failure> {
-        let wake = self.wake.clone();
-        // The send fails only if the receiver is dropped; then nothing waits.
-        self.interrupt.wake_by(move || drop(wake.send(Event::Interrupted)));
         let sent = line(request).map_err(io::Error::from).and_then(|line| match &mut self.stdin {
             Some(stdin) => stdin.write_all(line.as_bytes()),
             None => Err(io::ErrorKind::BrokenPipe.into()),
@@ -138,13 +147,17 @@ impl ChildProcess {
         if sent.is_err() {
             return Err(self.gone());
         }
-        match self.events.recv_timeout(limit) {
-            Ok(Event::Line(line)) => serde_json::from_str(&line).map_err(|_| self.garbage(&line)),
-            Ok(Event::Closed) | Err(RecvTimeoutError::Disconnected) => Err(self.gone()),
-            Ok(Event::Interrupted) => Err(Failure::Interrupted),
-            Err(RecvTimeoutError::Timeout) => {
-                self.kill();
-                Err(Failure::Hung { limit })
+        let since = Instant::now();
+        loop {
+            match self.answers.recv_timeout(limit.saturating_sub(since.elapsed()).min(POLL)) {
+                Ok(line) => return serde_json::from_str(&line).map_err(|_| self.garbage(&line)),
+                Err(RecvTimeoutError::Disconnected) => return Err(self.gone()),
+                Err(RecvTimeoutError::Timeout) if self.interrupt.is_raised() => return Err(Failure::Interrupted),
+                Err(RecvTimeoutError::Timeout) if since.elapsed() < limit => {}
+                Err(RecvTimeoutError::Timeout) => {
+                    self.kill();
+                    return Err(Failure::Hung { limit });
+                }
             }
         }
     }
@@ -237,17 +250,6 @@ pub(crate) fn prove(
     child.finish().map(drop)
 }
 
-fn forward_lines(stdout: impl Read, events: &Sender<Event>) {
-    // A line that is not valid text counts as garbage, so it must be forwarded too.
-    for line in BufReader::new(stdout).split(b'\n').map_while(Result::ok) {
-        if events.send(Event::Line(String::from_utf8_lossy(&line).into_owned())).is_err() {
-            return;
-        }
-    }
-    // Fails only if the receiver is dropped.
-    let _ = events.send(Event::Closed);
-}
-
 /// Describes how a process failed, and quotes the end of its stderr.
 pub(crate) fn how_it_died(status: ExitStatus, when: &str, stderr: Vec<String>) -> String {
     let how = match (status.signal().map(Signal::try_from), status.code()) {
@@ -272,4 +274,58 @@ pub(crate) fn last_lines(stderr: impl Read) -> VecDeque<String> {
         kept.push_back(String::from_utf8_lossy(&line).into_owned());
     }
     kept
+}
+
+/// Time between two looks at whether the user asked to stop, while the driver waits.
+pub(crate) const POLL: Duration = Duration::from_millis(100);
+
+/// Whether the user asked to stop. Clones share one flag.
+#[derive(Clone, Default)]
+pub(crate) struct Interrupt(Arc<AtomicBool>);
+
+impl Interrupt {
+    /// Returns an interrupt that the process's signals raise. Call it once per process.
+    pub(crate) fn on_signals() -> anyhow::Result<Self> {
+        let interrupt = Self::default();
+        let raised = interrupt.clone();
+        ctrlc::set_handler(move || raised.raise()).context("cannot listen for Ctrl-C")?;
+        Ok(interrupt)
+    }
+
+    /// Whether the user asked to stop.
+    pub(crate) fn is_raised(&self) -> bool {
+        self.0.load(Ordering::SeqCst)
+    }
+
+    /// Sleeps for `time`, or until the interrupt is raised.
+    pub(crate) fn sleep(&self, time: Duration) {
+        let since = Instant::now();
+        while !self.is_raised() && since.elapsed() < time {
+            thread::sleep(time.saturating_sub(since.elapsed()).min(POLL));
+        }
+    }
+
+    fn raise(&self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sleep_ends_at_its_time_or_at_an_interrupt() {
+        let (interrupt, since) = (Interrupt::default(), Instant::now());
+        interrupt.sleep(POLL * 2);
+        assert!(since.elapsed() >= POLL * 2);
+        let also = interrupt.clone();
+        let raiser = thread::spawn(move || {
+            thread::sleep(POLL / 2);
+            also.raise();
+        });
+        interrupt.sleep(Duration::from_secs(3600));
+        raiser.join().unwrap();
+        assert!(interrupt.is_raised() && since.elapsed() < Duration::from_secs(60));
+    }
 }

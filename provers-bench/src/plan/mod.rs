@@ -1,71 +1,21 @@
-//! The plan of a run: the requested options, checked against the prover's workloads and the known arms.
+//! The plan of a run: its options, checked against the prover's workloads and the known arms.
 
-pub(crate) mod options;
-pub(crate) mod values;
-
-use crate::arms::{self, ARMS, Arm, BASELINE, SETS, tuned};
-use crate::results::record::Sweep;
-use crate::together::Concurrent;
-use crate::workloads::{Prover, WorkloadSpec};
-use clap::{ArgMatches, FromArgMatches};
+use crate::arms::{self, ARMS, Arm, DEFAULT_SET, SETS, tuned};
+use crate::machine::host::cores;
+use crate::results::{MIN_PROCESSES_FOR_VERDICT, MIN_ROUNDS_FOR_VERDICT, Sweep};
+use crate::workloads::{Concurrent, Prover, WorkloadSpec};
+use clap::{ArgMatches, Args, Command, FromArgMatches};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
+use values::{LOG_ROWS, SweepOver, THREADS};
 
-/// A requested run, from options or from the gate.
-#[derive(Debug, Default)]
-pub(crate) struct Request {
-    /// Names of workloads; an empty list means all workloads of the prover.
-    pub(crate) workloads: Vec<String>,
-    /// Each workload runs at each size.
-    pub(crate) sizes: Vec<Size>,
-    /// Each of these runs on each number of threads.
-    pub(crate) thread_counts: Vec<usize>,
-    /// Whether the run varies the sizes or the numbers of threads, if either.
-    pub(crate) sweep: Option<Sweep>,
-    /// Names of arms and of sets of arms.
-    pub(crate) allocators: Vec<String>,
-    pub(crate) rounds: u32,
-    pub(crate) processes: Option<u32>,
-    pub(crate) alone: u32,
-    pub(crate) slots: Option<Slots>,
-    pub(crate) concurrent: Concurrent,
-    pub(crate) precision: Option<f64>,
-    pub(crate) max_time: Option<Duration>,
-    pub(crate) threads: usize,
-    pub(crate) seed: u64,
-    pub(crate) timeout: Option<Duration>,
-    pub(crate) out: Option<PathBuf>,
-    pub(crate) json: bool,
-}
+mod values;
+
+pub(crate) use values::{bytes, percentage, seconds, whole};
 
 /// Time limit for each point if `--until-precise` comes without `--max-time`.
 pub(crate) const PRECISE_TIME: Duration = Duration::from_secs(300);
-
-impl Request {
-    /// The plan for `prover`. Fails if the request names something unknown.
-    pub(crate) fn plan(self, prover: &'static Prover) -> Result<Plan, UsageError> {
-        let points = points(prover, &self.workloads, &self.sizes, &self.thread_counts)?;
-        let precise_time = self.precision.map(|_| PRECISE_TIME * points.len() as u32);
-        Ok(Plan {
-            prover,
-            points,
-            sweep: self.sweep,
-            contestants: contestants(&self.allocators)?,
-            rounds: self.rounds,
-            processes: self.processes,
-            alone: self.alone,
-            slots: self.slots,
-            concurrent: self.concurrent,
-            precision: self.precision,
-            max_time: self.max_time.or(precise_time),
-            threads: self.threads,
-            seed: self.seed,
-            timeout: self.timeout,
-            out: self.out,
-            json: self.json,
-        })
-    }
-}
 
 /// Everything that a run depends on, except the machine.
 #[derive(Debug)]
@@ -85,20 +35,12 @@ pub(crate) struct Plan {
     pub(crate) slots: Option<Slots>,
     /// The proofs that each request makes at once.
     pub(crate) concurrent: Concurrent,
-    /// Rounds are added until every interval is at most this wide, as a share of the baseline's time.
-    pub(crate) precision: Option<f64>,
-    /// Time limit of the run; it wins over `precision`.
-    pub(crate) max_time: Option<Duration>,
     /// Threads of the prover's pool, unless the points vary them.
     pub(crate) threads: usize,
-    /// Seed of the order, inputs and resampling.
-    pub(crate) seed: u64,
+    /// Its time limit wins over its precision.
+    pub(crate) measured: MeasuredArgs,
     /// Longest wait for one answer; `None` derives it from the proofs so far.
     pub(crate) timeout: Option<Duration>,
-    /// Parent of the run's folder; `None` means cargo's target directory.
-    pub(crate) out: Option<PathBuf>,
-    /// Print the result to stdout as JSON instead of tables.
-    pub(crate) json: bool,
 }
 
 impl Plan {
@@ -180,10 +122,27 @@ pub(crate) enum UsageError {
     Other(String),
 }
 
+impl UsageError {
+    /// A name that is none of the `valid` ones.
+    pub(crate) fn unknown<'a>(kind: &'static str, given: &str, valid: impl Iterator<Item = &'a str>) -> Self {
+        Self::Unknown { kind, given: given.into(), valid: valid.collect::<Vec<_>>().join(", ") }
+    }
+}
+
 /// The options of a command, as clap matched them.
 pub(crate) fn parsed<T: FromArgMatches>(matches: &ArgMatches) -> Result<T, UsageError> {
-    let first_line = |error: clap::Error| error.to_string().lines().next().unwrap_or_default().to_owned();
-    T::from_arg_matches(matches).map_err(|error| UsageError::Other(first_line(error)))
+    T::from_arg_matches(matches).map_err(|error| UsageError::Other(first_line(&error)))
+}
+
+pub(crate) fn first_line(error: &clap::Error) -> String {
+    error.to_string().lines().next().unwrap_or_default().to_owned()
+}
+
+/// The plan for `prover` that these words describe as options.
+pub(crate) fn of_line(prover: &'static Prover, line: &str) -> Result<Plan, UsageError> {
+    let command = RunArgs::augment_args(Command::new("run"));
+    let matches = command.try_get_matches_from(line.split_whitespace());
+    parsed::<RunArgs>(&matches.map_err(|error| UsageError::Other(first_line(&error)))?)?.plan(prover)
 }
 
 /// Looks one name up in `known`.
@@ -193,11 +152,8 @@ pub(crate) fn find<T>(
     known: &'static [T],
     name: impl Fn(&T) -> &'static str,
 ) -> Result<&'static T, UsageError> {
-    known.iter().find(|item| name(item) == given).ok_or_else(|| UsageError::Unknown {
-        kind,
-        given: given.into(),
-        valid: known.iter().map(name).collect::<Vec<_>>().join(", "),
-    })
+    let found = known.iter().find(|item| name(item) == given);
+    found.ok_or_else(|| UsageError::unknown(kind, given, known.iter().map(name)))
 }
 
 /// The workloads of `prover` in `names` at this size; all workloads if `names` is empty.
@@ -264,50 +220,187 @@ pub(crate) fn contestants(names: &[String]) -> Result<Vec<Contestant>, UsageErro
             None => arms.push(arms::named(given).ok_or_else(|| unknown_allocator(given))?),
         }
     }
-    let labelled = arms.iter().enumerate().map(|(index, arm)| {
-        let earlier = arms[..index].iter().filter(|other| other.name == arm.name).count();
-        let label = if earlier == 0 { arm.name.into() } else { format!("{}-{}", arm.name, earlier + 1) };
-        Contestant { label, arm }
-    });
-    Ok(labelled.collect())
+    let labels = labels(arms.iter().map(|arm| arm.name));
+    Ok(labels.into_iter().zip(arms).map(|(label, arm)| Contestant { label, arm }).collect())
+}
+
+/// A label for each of these names. The second use of a name gets the suffix `-2`.
+pub(crate) fn labels<'a>(names: impl Iterator<Item = &'a str>) -> Vec<String> {
+    let mut uses = BTreeMap::new();
+    let label = |name: &'a str| {
+        let uses = uses.entry(name).or_insert(0);
+        *uses += 1;
+        if *uses == 1 { name.to_owned() } else { format!("{name}-{uses}") }
+    };
+    names.map(label).collect()
 }
 
 fn unknown_allocator(given: &str) -> UsageError {
     let of_constants = tuned::SETS.into_iter().chain(["zk-alloc:CONSTANT=VALUE"]);
-    let valid: Vec<_> =
-        SETS.iter().map(|set| set.name).chain(ARMS.iter().map(|arm| arm.name)).chain(of_constants).collect();
-    UsageError::Unknown { kind: "allocator", given: given.into(), valid: valid.join(", ") }
+    let valid = SETS.iter().map(|set| set.name).chain(ARMS.iter().map(|arm| arm.name)).chain(of_constants);
+    UsageError::unknown("allocator", given, valid)
 }
 
-/// Index of the baseline arm.
-pub(crate) fn baseline(contestants: &[Contestant]) -> usize {
-    contestants.iter().position(|contestant| contestant.arm.name == BASELINE).unwrap_or(0)
+/// Options that every prover takes.
+#[derive(Args, Debug)]
+pub(crate) struct RunArgs {
+    /// Rows of the trace as a power of two, 2^N, for every workload [default: the workload's own]
+    #[arg(long, value_name = "N", value_parser = whole(LOG_ROWS))]
+    log_rows: Option<u32>,
+    /// Quick run of about a minute: small sizes, 6 warm rounds in 4 processes
+    #[arg(long, conflicts_with_all = ["log_rows", "sweep", "rounds", "processes"])]
+    smoke: bool,
+    /// Warm rounds over all processes of an arm; a verdict needs 6
+    #[arg(long, value_name = "N", default_value = "15", value_parser = whole::<u32>(1..=10_000))]
+    rounds: u32,
+    /// Processes of each arm, which share the rounds; each starts with a cold proof, and a verdict needs 4 [default:
+    /// one per 3 rounds, 4 to 10, fewer if set-up is expensive]
+    #[arg(long, value_name = "N", value_parser = whole::<u32>(1..=10_000))]
+    processes: Option<u32>,
+    /// Run every workload at each of these values: log-rows=12..17 (both ends included), or a list as in threads=1,2,4
+    #[arg(long, value_name = "WHAT=VALUES", value_parser = values::sweep)]
+    sweep: Option<SweepOver>,
+    /// Comma-separated allocators, or sets of allocators; ratios are to glibc, or to the first one if glibc is not
+    /// listed
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',', default_value = DEFAULT_SET)]
+    allocators: Vec<String>,
+    /// After the rounds, make this many passes with each arm alone on the machine: one proof in a fresh process after
+    /// 12 idle seconds, then its resident memory after 1 s and 10 s
+    #[arg(long, value_name = "PASSES", default_value = "0", value_parser = whole::<u32>(0..=1000))]
+    alone: u32,
+    /// Prove at fixed times instead of in lockstep: each arm takes its turn alone on the machine, makes one proof every
+    /// TIME, and idles in between
+    #[arg(long, value_name = "TIME", value_parser = values::time,
+        conflicts_with_all = ["smoke", "sweep", "rounds", "alone", "until_precise"])]
+    every: Option<Duration>,
+    /// How long each turn of --every takes
+    #[arg(long = "for", value_name = "TIME", value_parser = values::time, requires = "every", default_value = "2m")]
+    turn: Duration,
+    /// Make this many proofs at once in each process; times, faults and memory are those of all of them
+    #[arg(long, value_name = "N", default_value = "1", value_parser = whole::<u32>(1..=64))]
+    concurrent: u32,
+    /// Give each proof of --concurrent a pool of its own, of --threads threads, instead of one that all share
+    #[arg(long)]
+    pool_each: bool,
+    /// Threads of the prover's pool [default: one per core]
+    #[arg(long, value_name = "N", value_parser = whole(THREADS))]
+    threads: Option<u32>,
+    /// Comma-separated workloads to run [default: all of the prover]
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
+    workloads: Vec<String>,
+    /// Longest wait for one proof and its verification [default: 120 s, more for large sizes and slow proofs]
+    #[arg(long, value_name = "SECONDS", value_parser = values::seconds(86_400))]
+    timeout: Option<Duration>,
+    #[command(flatten)]
+    measured: MeasuredArgs,
+}
+
+/// Options of every measurement in rounds.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct MeasuredArgs {
+    /// Add rounds until every interval is at most this wide, in percent of the baseline's time
+    #[arg(long, value_name = "P%", value_parser = values::percentage)]
+    pub(crate) until_precise: Option<f64>,
+    /// Start no round after this time, in seconds, or in minutes with m; workloads and the points of a sweep share it
+    /// [default: none, or 5m for each point with --until-precise]
+    #[arg(long, value_name = "TIME", value_parser = values::time)]
+    pub(crate) max_time: Option<Duration>,
+    /// Seed of the order, inputs and resampling; recorded with the result [default: random]
+    // A 32-bit seed stays exact in every JSON reader.
+    #[arg(long, value_name = "N", default_value_t = rand::random::<u32>().into(), hide_default_value = true,
+        value_parser = whole::<u64>(0..=u64::MAX))]
+    pub(crate) seed: u64,
+    /// Create the run's folder in DIR [default: prove-bench in cargo's target directory]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) out: Option<PathBuf>,
+    /// Print the whole result as JSON instead of tables
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+impl RunArgs {
+    /// The plan that these options make for `prover`. Fails if they name something unknown.
+    pub(crate) fn plan(self, prover: &'static Prover) -> Result<Plan, UsageError> {
+        let other = |text: &str| Err(UsageError::Other(text.into()));
+        if self.every.is_none() && self.processes.is_some_and(|processes| processes > self.rounds) {
+            return other("--processes is at most --rounds: a process without a warm round would be none");
+        }
+        let threads = self.threads.map_or_else(cores, |threads| threads as usize);
+        let (sizes, thread_counts): (Vec<_>, _) = match (&self.sweep, self.log_rows, self.threads) {
+            (Some(SweepOver { sweep: Sweep::LogRows, .. }), Some(_), _) => {
+                return other("--sweep log-rows and --log-rows exclude each other");
+            }
+            (Some(SweepOver { sweep: Sweep::Threads, .. }), _, Some(_)) => {
+                return other("--sweep threads and --threads exclude each other");
+            }
+            (Some(SweepOver { sweep: Sweep::LogRows, values }), ..) => {
+                (values.iter().copied().map(Size::LogRows).collect(), vec![threads])
+            }
+            (Some(SweepOver { sweep: Sweep::Threads, values }), size, _) => {
+                (vec![own_or(size)], values.iter().map(|&threads| threads as usize).collect())
+            }
+            (None, ..) if self.smoke => (vec![Size::Checked], vec![threads]),
+            (None, size, _) => (vec![own_or(size)], vec![threads]),
+        };
+        let slots = match self.every {
+            Some(every) => Some(Slots::new(every, self.turn)?),
+            None => None,
+        };
+        let (rounds, processes) = match slots {
+            _ if self.smoke => SMOKE,
+            Some(slots) => {
+                let turns = self.processes.unwrap_or(1);
+                (turns * (slots.proofs - 1), Some(turns))
+            }
+            None => (self.rounds, self.processes),
+        };
+        let points = points(prover, &self.workloads, &sizes, &thread_counts)?;
+        let mut measured = self.measured;
+        measured.max_time = measured.max_time.or(measured.until_precise.map(|_| PRECISE_TIME * points.len() as u32));
+        Ok(Plan {
+            prover,
+            points,
+            sweep: self.sweep.map(|over| over.sweep),
+            contestants: contestants(&self.allocators)?,
+            rounds,
+            processes,
+            alone: self.alone,
+            slots,
+            concurrent: Concurrent { proofs: self.concurrent, pool_each: self.pool_each },
+            threads,
+            measured,
+            timeout: self.timeout,
+        })
+    }
+}
+
+/// Rounds and processes of `--smoke`: the fewest that give a verdict.
+const SMOKE: (u32, Option<u32>) = (MIN_ROUNDS_FOR_VERDICT as u32, Some(MIN_PROCESSES_FOR_VERDICT as u32));
+
+fn own_or(log_rows: Option<u32>) -> Size {
+    log_rows.map_or(Size::Own, Size::LogRows)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plan::{Plan, Point};
+    use crate::workloads::WorkloadSpec;
+    use crate::workloads::tests::PROVERS;
 
     fn names(names: &[&str]) -> Vec<String> {
         names.iter().map(|name| (*name).to_owned()).collect()
     }
 
-    /// In an A/A run both rows need their own name, or one overwrites the other.
-    #[test]
-    fn an_allocator_listed_twice_takes_part_twice_under_two_names() {
-        let contestants = contestants(&names(&["jemalloc", "glibc", "glibc"])).unwrap();
-        let labels: Vec<_> = contestants.iter().map(|contestant| contestant.label.as_str()).collect();
-        assert_eq!(labels, ["jemalloc", "glibc", "glibc-2"]);
-        assert_eq!(baseline(&contestants), 1);
-    }
-
-    /// A set must not add an arm twice if the arm is also named, or belongs to another given set.
+    /// A set must not add an arm twice if the arm is also named, or belongs to another given set. In an A/A run both rows
+    /// need their own name, or one overwrites the other.
     #[test]
     fn sets_add_only_what_is_missing_and_names_repeat() {
         let labels = |given: &[&str]| {
             let contestants = contestants(&names(given)).unwrap();
             contestants.into_iter().map(|contestant| contestant.label).collect::<Vec<_>>()
         };
+        assert_eq!(labels(&["jemalloc", "glibc", "glibc"]), ["jemalloc", "glibc", "glibc-2"]);
         assert_eq!(labels(&["quick"]), ["glibc", "jemalloc", "zk-alloc"]);
         assert_eq!(labels(&["quick", "glibc"]), ["jemalloc", "zk-alloc", "glibc"]);
         assert_eq!(labels(&["glibc", "glibc", "quick"]), ["glibc", "glibc-2", "jemalloc", "zk-alloc"]);
@@ -332,8 +425,53 @@ mod tests {
         assert!(slots(0, 120).is_err());
     }
 
+    fn plan_of(line: &str) -> Plan {
+        of_line(&PROVERS[0], line).expect(line)
+    }
+
     #[test]
-    fn without_glibc_the_first_arm_is_the_baseline() {
-        assert_eq!(baseline(&contestants(&names(&["zk-alloc", "jemalloc"])).unwrap()), 0);
+    fn the_command_of_the_readme_runs_every_workload_under_every_default_arm() {
+        let plan = plan_of("plonky3");
+        let sizes: Vec<_> = plan.points.iter().map(|Point { workload: w, .. }| (w.spec.name, w.log_rows)).collect();
+        assert_eq!(sizes, [("poseidon2", 15), ("keccak", 14), ("whir", 21)]);
+        assert_eq!(plan.contestants.len(), 3);
+        assert!(plan.threads >= 1 && plan.measured.max_time.is_none());
+        assert_eq!((plan.rounds, plan.processes(plan.points[0].workload.spec)), (15, 5));
+    }
+
+    /// The README promises a table with verdicts within a minute.
+    #[test]
+    fn a_first_look_is_small_and_has_verdicts() {
+        let plan = plan_of("plonky3 --smoke --threads 1");
+        let sizes: Vec<_> = plan.points.iter().map(|Point { workload: w, .. }| (w.spec.name, w.log_rows)).collect();
+        assert_eq!(sizes, [("poseidon2", 13), ("keccak", 12), ("whir", 20)]);
+        assert_eq!((plan.rounds, plan.processes(plan.points[0].workload.spec), plan.contestants.len()), (6, 4, 3));
+    }
+
+    /// A set-up that takes minutes must run less often than one that takes milliseconds.
+    #[test]
+    fn a_workload_with_an_expensive_set_up_has_fewer_processes() {
+        let plan = plan_of("plonky3 --rounds 40");
+        let spec = |most: Option<u32>| {
+            let spec: WorkloadSpec = *plan.points[0].workload.spec;
+            most.map_or(spec, |most| spec.processes_at_most(most))
+        };
+        assert_eq!([None, Some(4)].map(|most| plan.processes(&spec(most))), [10, 4]);
+        assert_eq!(plan_of("plonky3 --rounds 40 --processes 20").processes(&spec(Some(4))), 20);
+        assert_eq!(plan_of("plonky3 --rounds 2").processes(&spec(None)), 2);
+    }
+
+    #[test]
+    fn a_sweep_has_every_workload_at_every_point() {
+        let points = |line| {
+            let plan = plan_of(line);
+            let points = plan.points.iter();
+            points.map(|p| (p.workload.spec.name, p.workload.log_rows, p.threads)).collect::<Vec<_>>()
+        };
+        let sizes = points("plonky3 --threads 2 --sweep log-rows=10..11");
+        let names = ["poseidon2", "keccak", "whir"];
+        assert_eq!(sizes, names.map(|name| [(name, 10, 2), (name, 11, 2)]).concat());
+        let threads = points("plonky3 --workloads keccak --sweep threads=1,4");
+        assert_eq!(threads, [("keccak", 14, 1), ("keccak", 14, 4)]);
     }
 }

@@ -1,6 +1,6 @@
 //! Parsers of option values: whole numbers in a range, percentages, times, and sweeps.
 
-use crate::results::record::Sweep;
+use crate::results::Sweep;
 use std::fmt::Display;
 use std::ops::RangeInclusive;
 use std::str::FromStr;

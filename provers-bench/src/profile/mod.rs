@@ -3,29 +3,21 @@
 //! The arm `zk-alloc-profile` makes two proofs. The process writes its files ([`child`](crate::child)), and the driver
 //! draws the page from them.
 
-mod table;
-
 use crate::arms;
-use crate::measure::binaries;
-use crate::measure::interrupt::Interrupt;
-use crate::measure::process::{self, Failure};
-use crate::plan::Contestant;
-use crate::plan::values::{bytes, whole};
-use crate::plan::{self, Size, SizedWorkload, UsageError};
-use crate::protocol::profiles::{FILE, FIRST, FOLDER, Profile, TREE, WARM};
+use crate::measure::{Interrupt, binaries, new_folder, process};
+use crate::plan::{self, Contestant, Size, UsageError, bytes, whole};
+use crate::protocol::profiles::{FILE, FIRST, FOLDER, Profile, TREE, WARM, moves};
 use crate::report::{self, ProfilePage};
-use crate::run::new_folder;
+use crate::results::format;
 use crate::workloads::Prover;
 use anyhow::{Context, bail};
-use clap::{ArgMatches, Args, Command};
+use clap::Args;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-const NAME: &str = "profile";
-
 /// Options of `profile`.
 #[derive(Args, Debug)]
-struct ProfileArgs {
+pub(crate) struct ProfileArgs {
     /// Prover to profile
     #[arg(value_name = "PROVER")]
     prover: String,
@@ -50,40 +42,9 @@ struct ProfileArgs {
     against: Option<PathBuf>,
 }
 
-/// A requested profile.
-#[derive(Debug)]
-pub(crate) struct Job {
-    prover: &'static Prover,
-    workload: SizedWorkload,
-    args: ProfileArgs,
-}
-
-pub(crate) fn command() -> Command {
-    ProfileArgs::augment_args(Command::new(NAME))
-        .about("Where a prover's memory goes, by stage and by call site: two proofs, and one page")
-        .after_help("Exit code 0: both proofs were verified; 1: one failed; 2: wrong usage; 130: interrupted.")
-}
-
-pub(crate) fn job(provers: &'static [Prover], name: &str, matches: &ArgMatches) -> Option<Result<Job, UsageError>> {
-    (name == NAME).then(|| wanted(provers, plan::parsed(matches)?))
-}
-
 fn mean_bytes(given: &str) -> Result<u64, String> {
     let valid = bytes(given).ok().filter(|bytes| (1..=32 << 20).contains(bytes));
     valid.ok_or_else(|| "valid are sizes like 512, 64k and 2m, from 1 to 32m".into())
-}
-
-fn wanted(provers: &'static [Prover], args: ProfileArgs) -> Result<Job, UsageError> {
-    let prover = plan::find("prover", &args.prover, provers, |prover| prover.name)?;
-    let first = prover.workloads.first().map(|spec| spec.name.to_owned());
-    let name = args.workload.clone().or(first).unwrap_or_default();
-    let workloads = plan::workloads(prover, &[name], args.log_rows.map_or(Size::Own, Size::LogRows))?;
-    if !cfg!(feature = "profile") {
-        let text =
-            "this bench was built without its feature profile: `cargo prove-bench profile PROVER` builds it with it";
-        return Err(UsageError::Other(text.into()));
-    }
-    Ok(Job { prover, workload: workloads[0], args })
 }
 
 /// The arm that samples its call sites.
@@ -94,18 +55,32 @@ const PICTURE: &str = "timeline.svg";
 /// The first proof, and a warm one. The warm one has its caches, so it is the one that repeats in a service.
 const PROOFS: u32 = 2;
 
-/// Runs the job, and returns the text for stdout.
-pub(crate) fn run(job: &Job) -> anyhow::Result<String> {
+/// Profiles two proofs, and returns the text for stdout.
+pub(crate) fn run(provers: &'static [Prover], args: &ProfileArgs) -> anyhow::Result<String> {
+    let prover = plan::find("prover", &args.prover, provers, |prover| prover.name)?;
+    let first = prover.workloads.first().map(|spec| spec.name.to_owned());
+    let name = args.workload.clone().or(first).unwrap_or_default();
+    let workload = plan::workloads(prover, &[name], args.log_rows.map_or(Size::Own, Size::LogRows))?[0];
+    let arm = arms::named(ARM).ok_or_else(|| {
+        UsageError::Other(
+            "this bench was built without its feature profile: `cargo prove-bench profile PROVER` builds it with it"
+                .into(),
+        )
+    })?;
     let interrupt = Interrupt::on_signals()?;
-    let against = job.args.against.as_deref().map(read).transpose()?;
-    let arm = arms::named(ARM).context("this bench was built without its feature profile")?;
+    let against = args.against.as_deref().map(read).transpose()?;
     let contestant = Contestant { label: ARM.into(), arm };
     let binaries = binaries::folder(&[contestant], &interrupt)?;
-    let (folder, _) = new_folder(job.args.out.as_deref(), &format!("profile-{}", job.prover.name))?;
+    let (folder, _) = new_folder(args.out.as_deref(), &format!("profile-{}", prover.name))?;
     // The child may use another working directory, so the path must be absolute.
     let folder = folder.canonicalize().with_context(|| format!("cannot find {}", folder.display()))?;
-    prove(job, arm, &binaries, &folder, &interrupt)?;
-    let profile = Profile { of: workload(job), ..read(&folder)? };
+    let mut environment = arm.variables();
+    environment.push((FOLDER.to_owned(), folder.display().to_string()));
+    environment.push(("ZK_ALLOC_PROFILE_BYTES".to_owned(), args.mean.to_string()));
+    environment.extend(args.threads.map(|threads| ("RAYON_NUM_THREADS".to_owned(), threads.to_string())));
+    process::prove(&binaries.join(arm.binary), &environment, (ARM, prover.name, workload), PROOFS, &interrupt)?;
+    let of = format!("{} {} 2^{}", prover.name, workload.spec.name, workload.log_rows);
+    let profile = Profile { of, ..read(&folder)? };
     fs::write(folder.join(WARM).join(FILE), serde_json::to_string(&profile)?).context("cannot write the profile")?;
     let picture = |proof: &str, name: &str| fs::read_to_string(folder.join(proof).join(name)).ok();
     let tree = fs::read_to_string(folder.join(WARM).join(TREE)).context("the proof left no tree of stages")?;
@@ -124,23 +99,8 @@ pub(crate) fn run(job: &Job) -> anyhow::Result<String> {
     {
         fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
     }
-    let moved = against.map_or_else(String::new, |before| table::moved(&before, &profile));
-    Ok(format!("{title}\n\n{tree}\n{}{moved}\n{}\n", table::sites(&profile), path.display()))
-}
-
-fn workload(job: &Job) -> String {
-    format!("{} {} 2^{}", job.prover.name, job.workload.spec.name, job.workload.log_rows)
-}
-
-fn prove(job: &Job, arm: &arms::Arm, binaries: &Path, folder: &Path, interrupt: &Interrupt) -> Result<(), Failure> {
-    let mut environment = vec![
-        (FOLDER.to_owned(), folder.display().to_string()),
-        ("ZK_ALLOC_PROFILE_BYTES".to_owned(), job.args.mean.to_string()),
-    ];
-    environment.extend(arm.environment.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())));
-    environment.extend(job.args.threads.map(|threads| ("RAYON_NUM_THREADS".to_owned(), threads.to_string())));
-    let proved = (ARM, job.prover.name, job.workload);
-    process::prove(&binaries.join(arm.binary), &environment, proved, PROOFS, interrupt)
+    let moved = against.map_or_else(String::new, |before| moved(&before, &profile));
+    Ok(format!("{title}\n\n{tree}\n{}{moved}\n{}\n", sites(&profile), path.display()))
 }
 
 /// Reads the profile in a folder.
@@ -152,4 +112,48 @@ fn read(folder: &Path) -> anyhow::Result<Profile> {
         Ok(profile) => Ok(profile),
         Err(error) => bail!("{} is no profile of this version: {error}", path.display()),
     }
+}
+
+/// The rows of a table.
+const MOST: usize = 10;
+
+/// The functions that hold most of the peak.
+fn sites(profile: &Profile) -> String {
+    let rows = profile.groups().into_iter().take(MOST).map(|group| {
+        let share = group.peak_bytes as f64 / profile.peak_bytes.max(1) as f64 * 100.0;
+        [
+            group.site.function(),
+            format::mebibytes(group.peak_bytes),
+            format!("{share:.1}%"),
+            group.site.stage.last().map_or("-".into(), String::clone),
+            group.site.lifetime.to_string(),
+        ]
+    });
+    format!("{}\n{}\n", peak(profile), table(["call site", "at the peak", "share", "stage", "lifetime"], rows))
+}
+
+fn table<const N: usize>(headings: [&str; N], rows: impl Iterator<Item = [String; N]>) -> String {
+    let rows: Vec<_> = [headings.map(str::to_owned)].into_iter().chain(rows).map(Vec::from).collect();
+    report::wrapped(&rows)
+}
+
+/// The peak, in a sentence.
+fn peak(profile: &Profile) -> String {
+    let backing = match profile.backing_bytes {
+        0 => String::new(),
+        bytes => format!(", {} of it from the backing allocator", format::mebibytes(bytes)),
+    };
+    format!("Live bytes at the peak of the warm proof: {}{backing}", format::mebibytes(profile.peak_bytes))
+}
+
+/// The call sites that hold more or less than in an earlier profile.
+fn moved(before: &Profile, after: &Profile) -> String {
+    let rows = moves(before, after).into_iter().take(MOST).map(|moved| {
+        let [old, new] = [moved.before_bytes, moved.after_bytes].map(format::mebibytes);
+        [moved.site.function(), old, new, format::change(moved.before_bytes, moved.after_bytes)]
+    });
+    let table = table(["call site", "before", "after", "change"], rows);
+    let [old, new] = [before.peak_bytes, after.peak_bytes].map(format::mebibytes);
+    let other = after.other_than(before).map_or_else(String::new, |other| format!("{other}\n"));
+    format!("\nagainst the earlier profile: the peak was {old}, and is {new}\n{other}{table}\n")
 }

@@ -1,9 +1,7 @@
 //! One chart: arms as lines, dots or areas over two axes. Every picture of a report is drawn by [`Chart`].
 
 use crate::arms::{self, ARMS, Arm, Colour};
-use crate::results::record::WorkloadResult;
-use crate::results::stats::Interval;
-use crate::results::{format, view};
+use crate::results::{Interval, WorkloadResult, format, view};
 use maud::{Markup, PreEscaped, html};
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -2,9 +2,7 @@
 //! ran.
 
 use super::chart::{Axis, Chart, Palette, Point, Scale, Series, Shape, bytes_tick, ratio_tick, time_tick};
-use crate::results::record::{ArmResult, Timed, WorkloadResult};
-use crate::results::stats::Ratio;
-use crate::results::{format, view};
+use crate::results::{ArmResult, Ratio, Timed, WorkloadResult, format, view, warm_wall_ratios};
 use std::collections::BTreeSet;
 
 const SIZE: (f64, f64) = (360.0, 220.0);
@@ -66,7 +64,7 @@ pub(super) fn rounds(workload: &WorkloadResult, palette: &Palette) -> Option<Cha
         workload.arms.iter().filter_map(|arm| Some((arm, view::figures(arm)?.wall_ratio?))).collect();
     let row = |index: usize| (arms.len() - 1 - index) as f64;
     let series = arms.iter().enumerate().map(|(index, (arm, ratio))| {
-        let ratios = view::wall_ratios(arm, base).concat();
+        let ratios = warm_wall_ratios(&arm.samples, &base.samples).concat();
         let rounds = ratios.len() as f64;
         let at = |(round, &x): (usize, &f64)| {
             let (height, meaning) = (0.3 - 0.6 * (round as f64 + 0.5) / rounds, format!("{x:.3}"));

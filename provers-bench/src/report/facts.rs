@@ -1,7 +1,6 @@
 //! Facts about a run besides its figures: machine, build, code and command.
 
-use crate::results::format;
-use crate::results::record::Run;
+use crate::results::{Run, format};
 
 /// A fact: its name, its value, and whether it may explain a difference between two runs.
 type Fact = (&'static str, String, bool);

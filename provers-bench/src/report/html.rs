@@ -5,8 +5,7 @@ use super::charts;
 use super::facts::{self, command};
 use super::text::{self, LEGEND, Style, at_once, notes};
 use crate::results::columns::{self, Medium};
-use crate::results::record::{ArmResult, Run, WorkloadResult};
-use crate::results::view;
+use crate::results::{ArmResult, Run, WorkloadResult, view};
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 use std::iter;
 
@@ -154,7 +153,7 @@ mod tests {
     use super::*;
     use crate::report::tests::{EVEN, run, workload_of};
     use crate::results::record::tests::arm;
-    use crate::results::record::{Outcome, RssPoint, Sweep};
+    use crate::results::{Outcome, RssPoint, Sweep};
     use scraper::{Html, Selector};
 
     const HOSTILE: &str = "</li><script>alert(1)</script><img src=x onerror='alert(2)'>&amp;\"";

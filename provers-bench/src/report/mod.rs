@@ -1,41 +1,36 @@
 //! The output of a run. Tables and files are made from the recorded run, so they can be regenerated from `result.json`.
 //!
-//! - `runs`: finds and reads a run
 //! - `splice`: tables of the documentation
 //! - `html`: report.html; `profile`: the pages of profiles
 //! - `charts`: the charts of a run; `chart`: draws each
 //! - `text`: tables and notes, in Markdown and on the terminal
 //! - `facts`: machine, build and command
 
+use crate::plan::UsageError;
+use crate::results::{Run, SCHEMA};
+use anyhow::{Context, bail};
+use clap::Args;
+use serde::Deserialize;
+use std::fs;
+use std::path::{Path, PathBuf};
+
 mod chart;
 mod charts;
 pub(crate) mod facts;
 mod html;
 mod profile;
-mod runs;
 mod splice;
 mod text;
 
 #[cfg(feature = "profile")]
 pub(crate) use profile::{FaultsPage, faults_page};
 pub(crate) use profile::{ProfilePage, profile_page, profile_picture};
-pub(crate) use text::{Style, curves, drawn, inert, section, with_advice};
-
-use crate::plan::{self, UsageError};
-use crate::results::record::Run;
-use anyhow::{Context, bail};
-use clap::{ArgMatches, Args, Command};
-use std::fs;
-use std::io::ErrorKind;
-use std::path::{Path, PathBuf};
+pub(crate) use text::{Style, curves, drawn, inert, section, with_advice, words, wrapped};
 
 /// File name of a run's HTML report.
 pub(crate) const REPORT: &str = "report.html";
 /// File name of a run's tables in Markdown.
 const TABLE: &str = "table.md";
-
-pub(crate) const HOW_RUNS_ARE_NAMED: &str = "A RUN is a run's folder, its result.json, the name of a folder among the runs, or `latest`.\n\n\
-                                  Exit code 0: done; 1: no such run, or not one that can be read; 2: wrong usage.";
 
 /// Options of `report`.
 #[derive(Args, Debug)]
@@ -43,63 +38,21 @@ pub(crate) struct Job {
     /// Run to report on
     #[arg(value_name = "RUN", required_unless_present = "splice")]
     run: Option<String>,
-    /// Save RUN as docs/data/runs/NAME.json and fill the tables of the documentation; without RUN and NAME, refill all
+    /// Save RUN as docs/data/runs/NAME.json and fill the tables of the documentation in this folder; without RUN and NAME, refill all
     /// tables from the saved runs
     #[arg(long, value_name = "NAME", num_args = 0..=1, default_missing_value = "")]
     splice: Option<String>,
     /// Write nothing; fail if a table of the documentation differs from its run
     #[arg(long, requires = "splice")]
     check: bool,
-    /// Repository with the documentation to fill
-    #[arg(long, value_name = "DIR", default_value = ".")]
-    docs: PathBuf,
     /// Folder of the runs, the same as --out of the runs themselves [default: prove-bench in cargo's target directory]
     #[arg(long, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,
 }
 
-/// The command `report`.
-pub(crate) fn command() -> Command {
-    Job::augment_args(Command::new("report"))
-        .about(
-            "Writes a run's report.html and table.md again, from its result.json; or the tables of the documentation",
-        )
-        .after_help(HOW_RUNS_ARE_NAMED)
-}
-
-/// The job from the arguments `matches` of the command `name`; `None` if that is another command.
-pub(crate) fn job(name: &str, matches: &ArgMatches) -> Option<Result<Job, UsageError>> {
-    let checked = |job: Job| match (&job.run, job.splice.as_deref()) {
-        (Some(_), Some("")) => Err(UsageError::Other("--splice with a RUN takes the NAME it is kept under".into())),
-        (None, Some(name)) if !name.is_empty() => {
-            Err(UsageError::Other(format!("--splice {name}: which RUN? report RUN --splice {name}")))
-        }
-        _ => Ok(job),
-    };
-    (name == "report").then(|| plan::parsed(matches).and_then(checked))
-}
-
-/// Creates the folder of a new run under `parent`. Its name is the start in UTC and the prover, with a number if two
-/// runs start in one second.
-pub(crate) fn create_folder(parent: &Path, prover: &str) -> anyhow::Result<PathBuf> {
-    let start = jiff::Timestamp::now().strftime("%Y-%m-%dT%H-%M-%SZ").to_string();
-    let context = || format!("cannot make a folder for the run in {}", parent.display());
-    fs::create_dir_all(parent).with_context(context)?;
-    for number in 1_u32.. {
-        let suffix = if number == 1 { String::new() } else { format!("-{number}") };
-        let folder = parent.join(format!("{start}-{prover}{suffix}"));
-        match fs::create_dir(&folder) {
-            Ok(()) => return Ok(folder),
-            Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
-            Err(error) => return Err(error).with_context(context),
-        }
-    }
-    unreachable!("the numbers do not run out");
-}
-
 /// Writes `result.json` and the reports made from it into `folder`.
 pub(crate) fn write(folder: &Path, run: &Run) -> anyhow::Result<()> {
-    write_file(folder, "result.json", &json(run)?)?;
+    write_file(folder, RESULT, &json(run)?)?;
     write_reports(folder, run)
 }
 
@@ -110,22 +63,29 @@ pub(crate) fn json(run: &Run) -> anyhow::Result<String> {
 
 /// The run called `name`, which may lie in `runs_folder`.
 pub(crate) fn read(name: &str, runs_folder: &Path) -> anyhow::Result<Run> {
-    runs::read(&runs::find(name, runs_folder)?)
+    read_file(&find(name, runs_folder)?.join(RESULT))
 }
 
 /// Runs `job` on the runs in `runs_folder` and returns the text for stdout.
 pub(crate) fn run(job: &Job, runs_folder: &Path) -> anyhow::Result<String> {
+    let misused = |text: String| Err(UsageError::Other(text).into());
     match (&job.run, &job.splice) {
+        (Some(_), Some(name)) if name.is_empty() => {
+            misused("--splice with a RUN takes the NAME it is kept under".into())
+        }
+        (None, Some(name)) if !name.is_empty() => {
+            misused(format!("--splice {name}: which RUN? report RUN --splice {name}"))
+        }
         (Some(run), None) => {
-            let folder = runs::find(run, runs_folder)?;
-            write_reports(&folder, &runs::read(&folder)?)?;
+            let folder = find(run, runs_folder)?;
+            write_reports(&folder, &read_file(&folder.join(RESULT))?)?;
             Ok(format!("{}\n{}\n", folder.join(REPORT).display(), folder.join(TABLE).display()))
         }
         (run, name) => {
             if let (Some(run), Some(name)) = (run, name) {
-                splice::save(&job.docs, name, read(run, runs_folder)?)?;
+                splice::save(Path::new("."), name, read(run, runs_folder)?)?;
             }
-            spliced(splice::differing(&job.docs)?, job.check)
+            spliced(splice::differing(Path::new("."))?, job.check)
         }
     }
 }
@@ -152,13 +112,58 @@ fn write_file(folder: &Path, name: &str, text: &str) -> anyhow::Result<()> {
     fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))
 }
 
+/// Name for the run that started last.
+const LATEST: &str = "latest";
+const RESULT: &str = "result.json";
+
+/// The folder of the run `name`. `name` may be a folder with a run, its `result.json`, the name of a folder in
+/// `runs_folder`, or `latest` for the newest run there.
+pub(super) fn find(name: &str, runs_folder: &Path) -> anyhow::Result<PathBuf> {
+    let given = Path::new(name);
+    if given.ends_with(RESULT) && given.is_file() {
+        return Ok(given.parent().unwrap_or(Path::new("")).to_owned());
+    }
+    let holds_a_run = |folder: &PathBuf| folder.join(RESULT).is_file();
+    if let Some(folder) = [given.to_owned(), runs_folder.join(given)].into_iter().find(holds_a_run) {
+        return Ok(folder);
+    }
+    if name == LATEST {
+        return newest(runs_folder).with_context(|| format!("no run in {} yet", runs_folder.display()));
+    }
+    bail!("no run {name:?}: neither a folder with a {RESULT}, nor the name of one in {}", runs_folder.display())
+}
+
+/// The newest run. Names of runs start with the time of the run, so the newest name sorts last.
+fn newest(runs_folder: &Path) -> Option<PathBuf> {
+    let entries = fs::read_dir(runs_folder).ok()?.filter_map(Result::ok);
+    entries.map(|entry| entry.path()).filter(|folder| folder.join(RESULT).is_file()).max()
+}
+
+/// The part that all schemas share.
+#[derive(Deserialize)]
+struct Header {
+    schema: u32,
+}
+
+/// Reads a run's `result.json`.
+pub(super) fn read_file(path: &Path) -> anyhow::Result<Run> {
+    let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let not_a_run = || format!("{} is not a run's result", path.display());
+    let Header { schema } = serde_json::from_str(&text).with_context(not_a_run)?;
+    if schema != SCHEMA {
+        bail!(
+            "{} has schema {schema}, this prove-bench reads schema {SCHEMA}: use the prove-bench that made it, or run it again",
+            path.display()
+        );
+    }
+    serde_json::from_str(&text).with_context(not_a_run)
+}
+
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::machine::Machine;
-    use crate::results::record::{self, Timed, tests::arm};
-    use crate::results::record::{ArmResult, Ended, Outcome, SCHEMA, WorkloadResult};
-    use crate::together::Concurrent;
+    use crate::results::record::tests::arm;
+    use crate::results::{ArmResult, Outcome, WorkloadResult};
 
     /// One cold proof and eight warm rounds, all of 100 ms.
     pub(crate) const EVEN: [u64; 9] = [100_000_000; 9];
@@ -169,37 +174,19 @@ pub(crate) mod tests {
     }
 
     /// A workload of these arms; the first is the baseline.
-    pub(crate) fn workload_of(mut arms: Vec<ArmResult>) -> WorkloadResult {
-        record::summarise(&mut arms, 0, 1);
-        WorkloadResult {
-            workload: "poseidon2".into(),
-            about: "hashes".into(),
-            timed: Timed::Proofs,
-            log_rows: 15,
-            threads: 2,
-            live_peak_bytes: None,
-            baseline: arms[0].label.clone(),
-            arms,
-            ended: Ended::AllRounds,
-        }
+    pub(crate) fn workload_of(arms: Vec<ArmResult>) -> WorkloadResult {
+        let (workload, about) = ("poseidon2".into(), "hashes".into());
+        WorkloadResult { workload, about, log_rows: 15, threads: 2, ..WorkloadResult::of(arms, 0, 1) }
     }
 
     /// A run of these workloads, on this machine.
     pub(crate) fn run(workloads: Vec<WorkloadResult>) -> Run {
+        let command_line = vec!["prove-bench".into(), "plonky3".into()];
         Run {
-            schema: SCHEMA,
-            run: "2026-01-02T03-04-05Z-plonky3".into(),
-            prover: "plonky3".into(),
-            command_line: vec!["prove-bench".into(), "plonky3".into()],
-            seed: 1,
-            rounds: 8,
+            command_line,
             threads: 2,
-            concurrent: Concurrent::default(),
-            sweep: None,
-            machine: Machine::observe(),
             workloads,
-            interrupted: false,
-            advice: None,
+            ..Run::begin("2026-01-02T03-04-05Z-plonky3".into(), "plonky3", 1, 8)
         }
     }
 }

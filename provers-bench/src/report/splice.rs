@@ -14,10 +14,9 @@
 //! `report RUN --splice NAME` saves a run under `docs/data/runs` and refills the blocks. A test fails if a block
 //! differs from its run.
 
-use super::{charts, facts, runs, text};
+use super::{charts, facts, text};
 use crate::arms::{OURS, tuned};
-use crate::results::record::{Run, Summary, WorkloadResult};
-use crate::results::{format, view};
+use crate::results::{Run, Summary, WorkloadResult, format, view};
 use anyhow::{Context, bail};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -53,7 +52,7 @@ fn saved(repository: &Path) -> anyhow::Result<Saved> {
     let paths = files_in(&repository.join(RUNS), "json")?;
     let named = paths.into_iter().map(|path| {
         let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-        Ok((name, runs::read_file(&path)?))
+        Ok((name, super::read_file(&path)?))
     });
     named.collect()
 }

@@ -1,11 +1,11 @@
 //! A run as text: on the terminal during the run, and as Markdown for a README or a comment.
 
 use super::facts::{self, command};
-use crate::results::columns::{self, Cell, Medium, Seen};
-use crate::results::record::{ArmResult, Ended, Outcome, Run, Sweep, Timed, WorkloadResult};
-use crate::results::stats::Verdict;
-use crate::results::{format, view};
-use crate::together::Concurrent;
+use crate::results::columns::{self, Medium, Seen};
+use crate::results::{
+    ArmResult, Ended, Outcome, Ratio, Run, Sweep, Timed, Verdict, WorkloadResult, format, view, warm_wall_ratios,
+};
+use crate::workloads::Concurrent;
 use comfy_table::presets::{ASCII_MARKDOWN, UTF8_FULL_CONDENSED};
 use comfy_table::{CellAlignment, ContentArrangement, Table};
 
@@ -86,7 +86,8 @@ fn verdict(run: &Run, workload: &WorkloadResult) -> Option<String> {
     let against = |arm: &ArmResult| {
         let (ratio, interval) = match view::is_baseline(workload, arm) {
             true => (summary.wall_ratio?, " (95% CI)"),
-            false => (view::directly(run, ours, arm)?, ""),
+            // Dividing two ratios to the baseline would give no interval.
+            false => (Ratio::of_processes(&warm_wall_ratios(&ours.samples, &arm.samples), run.seed)?, ""),
         };
         let verdict = match ratio.verdict() {
             Verdict::NoDifferenceShown => "not measurably faster",
@@ -241,11 +242,13 @@ pub(super) fn rows(workload: &WorkloadResult, medium: Medium) -> Vec<Vec<String>
 
 fn row(workload: &WorkloadResult, arm: &ArmResult, medium: Medium) -> Vec<String> {
     let seen = arm.summary.as_ref().map(|summary| Seen { workload, arm, summary });
-    let cells = columns::filled(workload, medium).map(|column| match (&seen, &column.cell) {
-        (Some(seen), _) => column.text(seen, medium).unwrap_or_else(|| NONE.into()),
+    let cells = columns::filled(workload, medium).map(|column| match &seen {
+        Some(seen) => column.text(seen, medium).unwrap_or_else(|| NONE.into()),
         // The row of an arm without figures states why.
-        (None, Cell::Verdict) => format::outcome(&arm.outcome).map_or_else(|| NONE.to_owned(), |text| shortened(&text)),
-        (None, _) => NONE.to_owned(),
+        None if column.is_verdict() => {
+            format::outcome(&arm.outcome).map_or_else(|| NONE.to_owned(), |text| shortened(&text))
+        }
+        None => NONE.to_owned(),
     });
     [arm.label.clone()].into_iter().chain(cells).collect()
 }
@@ -275,6 +278,20 @@ fn fitted(rows: &[Vec<String>], width: u16) -> String {
 /// Draws `rows`, without a final line break; the first row is the header.
 pub(crate) fn drawn(rows: &[Vec<String>], style: Style) -> String {
     layout(rows, style).trim_fmt()
+}
+
+/// Draws rows of words for the terminal: no column is of numbers.
+pub(crate) fn words(rows: &[Vec<String>]) -> String {
+    let mut table = layout(rows, Style::Terminal);
+    table.column_iter_mut().for_each(|column| _ = column.set_cell_alignment(CellAlignment::Left));
+    table.trim_fmt()
+}
+
+/// Draws rows for the terminal whose first cells may be long: they wrap.
+pub(crate) fn wrapped(rows: &[Vec<String>]) -> String {
+    let mut table = layout(rows, Style::Terminal);
+    table.set_content_arrangement(ContentArrangement::Dynamic);
+    table.trim_fmt()
 }
 
 fn layout(rows: &[Vec<String>], style: Style) -> Table {

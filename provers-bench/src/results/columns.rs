@@ -2,9 +2,7 @@
 //!
 //! To add a measured column, add a field to [`Sample`] and a row to [`COLUMNS`] or to [`SAMPLES`].
 
-use crate::results::record::{ArmResult, Proof, Summary, Timed, WorkloadResult};
-use crate::results::stats::Ratio;
-use crate::results::{format, view};
+use crate::results::{ArmResult, Proof, Ratio, Summary, Timed, WorkloadResult, format, view, whole_median};
 use crate::sample::Sample;
 use anyhow::Context;
 use std::fs::File;
@@ -14,24 +12,12 @@ use std::path::Path;
 pub(crate) struct Column {
     /// `{baseline}` stands for the baseline arm, `{warm}` for the time of the samples that decide the verdict.
     heading: &'static str,
-    pub(crate) cell: Cell,
+    /// The arm's figure; `None` if it has no such figure.
+    figure: fn(&Seen<'_>) -> Option<String>,
     /// A ratio in brackets after the figure.
-    beside: Option<Cell>,
+    beside: fn(&Seen<'_>, Medium) -> Option<String>,
     /// Whether it is in the report's page alone.
     only_page: bool,
-}
-
-/// The figure that an arm shows in a column.
-pub(crate) enum Cell {
-    Time(fn(&Seen<'_>) -> Option<u64>),
-    Bytes(fn(&Seen<'_>) -> Option<u64>),
-    /// Shown in gigabyte seconds.
-    ByteSeconds(fn(&Seen<'_>) -> Option<u64>),
-    Count(fn(&Seen<'_>) -> Option<u64>),
-    Part(fn(&Seen<'_>) -> Option<f64>),
-    /// A ratio with its interval.
-    Ratio(fn(&Seen<'_>) -> Option<Ratio>),
-    Verdict,
 }
 
 /// The kind of a table.
@@ -52,56 +38,53 @@ pub(crate) struct Seen<'a> {
 
 /// All columns, in the order of every table. The arm's name precedes them.
 const COLUMNS: &[Column] = &[
-    Column::new("cold (ratio)", Cell::Time(|seen| seen.summary.cold_wall_ns))
-        .beside(Cell::Ratio(|seen| seen.summary.cold_ratio)),
-    Column::new(
-        "first proof alone (ratio)",
-        Cell::Time(|seen| view::alone_median(seen.arm, |proof| Some(proof.sample.wall_ns))),
-    )
-    .beside(Cell::Ratio(|seen| view::alone_ratio(seen.workload, seen.arm))),
-    Column::new("{warm}", Cell::Time(|seen| seen.summary.warm_wall_ns)),
-    Column::new("ratio to {baseline} [95%]", Cell::Ratio(|seen| seen.summary.wall_ratio)),
-    Column::new("p95", Cell::Time(|seen| view::latency_ns(seen.workload, seen.arm, 0.95))),
-    Column::new("worst", Cell::Time(|seen| view::latency_ns(seen.workload, seen.arm, 1.0))),
-    Column::new("verdict", Cell::Verdict),
-    Column::new("CPU ratio [95%]", Cell::Ratio(|seen| seen.summary.cpu_ratio)),
-    Column::new(
-        "kernel time",
-        Cell::Time(|seen| seen.summary.warm_sys_ns.filter(|_| seen.workload.timed != Timed::Proofs)),
-    ),
-    Column::new("minor faults", Cell::Count(|seen| seen.summary.warm_minflt)),
-    Column::new("TLB shootdowns", Cell::Count(|seen| view::warm_median(seen.arm, |sample| sample.tlb_shootdowns))),
-    Column::new("system calls", Cell::Count(|seen| seen.summary.warm_system_calls)).only_page(),
-    Column::new("peak RSS (ratio)", Cell::Bytes(|seen| seen.summary.peak_rss_bytes))
-        .beside(Cell::Part(|seen| seen.summary.peak_rss_ratio)),
-    Column::new("peak by best peer's", Cell::Part(|seen| view::peak_to_best_peer(seen.workload, seen.arm))).only_page(),
-    Column::new(
-        "peak / live",
-        Cell::Part(|seen| {
-            let live = seen.workload.live_peak_bytes.filter(|live| *live > 0)?;
-            Some(seen.summary.peak_rss_bytes? as f64 / live as f64)
-        }),
-    )
-    .only_page(),
-    Column::new(
-        "resting RSS",
-        Cell::Bytes(|seen| seen.summary.resting_rss_bytes.filter(|_| seen.workload.timed.rests())),
-    ),
-    Column::new("RSS after 1 s", Cell::Bytes(|seen| view::alone_median(seen.arm, |proof| proof.rss_after_1_s_bytes))),
-    Column::new("RSS after 10 s", Cell::Bytes(|seen| view::alone_median(seen.arm, |proof| proof.rss_after_10_s_bytes))),
-    Column::new("GB s", Cell::ByteSeconds(|seen| seen.summary.warm_byte_seconds)).beside(Cell::Part(|seen| {
-        view::byte_seconds_ratio(seen.workload, seen.arm).filter(|_| seen.workload.timed == Timed::Slots)
-    })),
+    Column::new("cold (ratio)", |seen| seen.summary.cold_wall_ns.map(format::time))
+        .beside(|seen, medium| medium.ratio(seen.summary.cold_ratio)),
+    Column::new("first proof alone (ratio)", |seen| {
+        view::alone_median(seen.arm, |proof| Some(proof.sample.wall_ns)).map(format::time)
+    })
+    .beside(|seen, medium| medium.ratio(view::alone_ratio(seen.workload, seen.arm))),
+    Column::new("{warm}", |seen| seen.summary.warm_wall_ns.map(format::time)),
+    Column::new("ratio to {baseline} [95%]", |seen| seen.summary.wall_ratio.as_ref().map(format::ratio)),
+    Column::new("p95", |seen| view::latency_ns(seen.workload, seen.arm, 0.95).map(format::time)),
+    Column::new("worst", |seen| view::latency_ns(seen.workload, seen.arm, 1.0).map(format::time)),
+    Column::new(VERDICT, |seen| Some(view::verdict(seen.workload, seen.arm, seen.summary))),
+    Column::new("CPU ratio [95%]", |seen| seen.summary.cpu_ratio.as_ref().map(format::ratio)),
+    Column::new("kernel time", |seen| {
+        seen.summary.warm_sys_ns.filter(|_| seen.workload.timed != Timed::Proofs).map(format::time)
+    }),
+    Column::new("minor faults", |seen| seen.summary.warm_minflt.map(format::count)),
+    Column::new("TLB shootdowns", |seen| {
+        whole_median(view::warm(seen.arm).filter_map(|proof| proof.sample.tlb_shootdowns)).map(format::count)
+    }),
+    Column { only_page: true, ..Column::new("system calls", |seen| seen.summary.warm_system_calls.map(format::count)) },
+    Column::new("peak RSS (ratio)", |seen| seen.summary.peak_rss_bytes.map(format::bytes))
+        .beside(|seen, _| seen.summary.peak_rss_ratio.map(|ratio| format!("{ratio:.2}"))),
+    Column::new("resting RSS", |seen| {
+        seen.summary.resting_rss_bytes.filter(|_| seen.workload.timed.rests()).map(format::bytes)
+    }),
+    Column::new("RSS after 1 s", |seen| {
+        view::alone_median(seen.arm, |proof| proof.rss_after_1_s_bytes).map(format::bytes)
+    }),
+    Column::new("RSS after 10 s", |seen| {
+        view::alone_median(seen.arm, |proof| proof.rss_after_10_s_bytes).map(format::bytes)
+    }),
+    Column::new("GB s", |seen| seen.summary.warm_byte_seconds.map(format::gigabyte_seconds)).beside(|seen, _| {
+        let ratio = view::byte_seconds_ratio(seen.workload, seen.arm);
+        ratio.filter(|_| seen.workload.timed == Timed::Slots).map(|ratio| format!("{ratio:.2}"))
+    }),
 ];
+
+/// The column that also says why an arm has no figures.
+const VERDICT: &str = "verdict";
 
 /// The columns in which `workload` has a figure. An arm that failed has no figures, so it keeps no column.
 pub(crate) fn filled(workload: &WorkloadResult, medium: Medium) -> impl Iterator<Item = &'static Column> {
     let seen = |arm| Some(Seen { workload, arm, summary: view::figures(arm)? });
     let seen: Vec<_> = workload.arms.iter().filter_map(seen).collect();
     COLUMNS.iter().filter(move |column| {
-        // The verdict column always has text, because it also shows the outcomes of arms without figures.
-        let is_filled = || seen.iter().any(|seen| column.text(seen, medium).is_some());
-        (medium == Medium::Page || !column.only_page) && (matches!(column.cell, Cell::Verdict) || is_filled())
+        let is_filled = || seen.iter().any(|seen| (column.figure)(seen).is_some());
+        (medium == Medium::Page || !column.only_page) && (column.is_verdict() || is_filled())
     })
 }
 
@@ -112,41 +95,33 @@ pub(crate) fn heading(column: &Column, workload: &WorkloadResult) -> String {
 }
 
 impl Column {
-    const fn new(heading: &'static str, cell: Cell) -> Self {
-        Self { heading, cell, beside: None, only_page: false }
+    const fn new(heading: &'static str, figure: fn(&Seen<'_>) -> Option<String>) -> Self {
+        Self { heading, figure, beside: |_, _| None, only_page: false }
     }
 
-    const fn beside(self, ratio: Cell) -> Self {
-        Self { beside: Some(ratio), ..self }
+    const fn beside(self, beside: fn(&Seen<'_>, Medium) -> Option<String>) -> Self {
+        Self { beside, ..self }
     }
 
-    const fn only_page(self) -> Self {
-        Self { only_page: true, ..self }
+    pub(crate) fn is_verdict(&self) -> bool {
+        self.heading == VERDICT
     }
 
-    /// The arm's cell as plain text; `None` if the arm has no such figure. Only the page has the interval of a ratio
-    /// next to a figure.
+    /// The arm's cell as plain text; `None` if the arm has no such figure.
     pub(crate) fn text(&self, seen: &Seen<'_>, medium: Medium) -> Option<String> {
-        let figure = self.cell.text(seen)?;
-        let beside = match (&self.beside, medium) {
-            (Some(Cell::Ratio(ratio)), Medium::Text) => ratio(seen).map(|ratio| format!("{:.2}", ratio.median)),
-            (beside, _) => beside.as_ref().and_then(|cell| cell.text(seen)),
-        };
-        Some(beside.map_or(figure.clone(), |ratio| format!("{figure} ({ratio})")))
+        let figure = (self.figure)(seen)?;
+        Some(match (self.beside)(seen, medium) {
+            Some(ratio) => format!("{figure} ({ratio})"),
+            None => figure,
+        })
     }
 }
 
-impl Cell {
-    fn text(&self, seen: &Seen<'_>) -> Option<String> {
-        match self {
-            Self::Time(figure) => figure(seen).map(format::time),
-            Self::Bytes(figure) => figure(seen).map(format::bytes),
-            Self::ByteSeconds(figure) => figure(seen).map(format::gigabyte_seconds),
-            Self::Count(figure) => figure(seen).map(format::count),
-            Self::Part(figure) => figure(seen).map(|part| format!("{part:.2}")),
-            Self::Ratio(figure) => figure(seen).map(|ratio| format::ratio(&ratio)),
-            Self::Verdict => Some(view::verdict(seen.workload, seen.arm, seen.summary)),
-        }
+impl Medium {
+    /// A ratio next to a figure. Only the page has its interval.
+    fn ratio(self, ratio: Option<Ratio>) -> Option<String> {
+        let ratio = ratio?;
+        Some(if self == Self::Page { format::ratio(&ratio) } else { format!("{:.2}", ratio.median) })
     }
 }
 

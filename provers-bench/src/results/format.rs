@@ -1,7 +1,6 @@
 //! Quantities in human-readable form.
 
-use crate::results::record::Outcome;
-use crate::results::stats::{Interval, Ratio, Verdict};
+use crate::results::{Interval, Outcome, Ratio, Verdict};
 
 /// A time with three significant digits.
 pub(crate) fn time(ns: u64) -> String {
@@ -60,14 +59,9 @@ pub(crate) fn count(count: u64) -> String {
 /// A ratio with its interval, if it has one.
 pub(crate) fn ratio(ratio: &Ratio) -> String {
     match ratio.interval {
-        Some(interval) => format!("{:.3} {}", ratio.median, self::interval(interval)),
+        Some(Interval { low, high }) => format!("{:.3} [{low:.3}, {high:.3}]", ratio.median),
         None => format!("{:.3}", ratio.median),
     }
-}
-
-/// An interval of ratios.
-pub(crate) fn interval(interval: Interval) -> String {
-    format!("[{:.3}, {:.3}]", interval.low, interval.high)
 }
 
 /// A verdict in the words of docs and README.
@@ -77,15 +71,6 @@ pub(crate) fn verdict(verdict: Verdict) -> &'static str {
         Verdict::Slower => "slower",
         Verdict::NoDifferenceShown => "no difference shown",
         Verdict::TooFewRounds => "too few rounds",
-    }
-}
-
-/// A verdict on CPU time.
-pub(crate) fn cpu_verdict(verdict: Verdict) -> &'static str {
-    match verdict {
-        Verdict::Faster => "less CPU time",
-        Verdict::Slower => "more CPU time",
-        other => self::verdict(other),
     }
 }
 

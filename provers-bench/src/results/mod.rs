@@ -11,3 +11,7 @@ pub(crate) mod format;
 pub(crate) mod record;
 pub(crate) mod stats;
 pub(crate) mod view;
+
+pub(crate) use columns::SampleLog;
+pub(crate) use record::*;
+pub(crate) use stats::*;

@@ -5,9 +5,10 @@ use crate::machine::Machine;
 use crate::protocol::Identity;
 use crate::results::stats::{Ratio, Verdict, whole_median};
 use crate::sample::Sample;
-use crate::together::Concurrent;
+use crate::workloads::Concurrent;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::env;
 
 /// Increases whenever a reader would misread an older `result.json`.
 pub(crate) const SCHEMA: u32 = 2;
@@ -137,6 +138,13 @@ pub(crate) struct RssPoint {
     pub(crate) rss_bytes: u64,
 }
 
+impl RssPoint {
+    /// These samples, in milliseconds and bytes, as points of a round.
+    pub(crate) fn of(round: u32, seen: impl Iterator<Item = (u32, u64)>) -> impl Iterator<Item = Self> {
+        seen.map(move |(at_ms, rss_bytes)| Self { round, at_ms, rss_bytes })
+    }
+}
+
 /// How an arm ended.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(tag = "outcome", rename_all = "snake_case")]
@@ -152,6 +160,25 @@ pub(crate) enum Outcome {
 }
 
 impl Run {
+    /// A run that begins now, on this machine, with this command line.
+    pub(crate) fn begin(run: String, prover: &str, seed: u64, rounds: u32) -> Self {
+        Self {
+            schema: SCHEMA,
+            run,
+            prover: prover.into(),
+            command_line: env::args().collect(),
+            seed,
+            rounds,
+            threads: 0,
+            concurrent: Concurrent::default(),
+            sweep: None,
+            machine: Machine::observe(),
+            workloads: Vec::new(),
+            interrupted: false,
+            advice: None,
+        }
+    }
+
     /// Whether a command was measured instead of a prover.
     pub(crate) fn is_of_command(&self) -> bool {
         self.workloads.iter().any(|workload| workload.timed.is_of_command())
@@ -164,8 +191,44 @@ impl Run {
     }
 }
 
+impl WorkloadResult {
+    /// The result of these arms, with their figures against the arm at `baseline`.
+    pub(crate) fn of(mut arms: Vec<ArmResult>, baseline: usize, seed: u64) -> Self {
+        summarise(&mut arms, baseline, seed);
+        Self {
+            workload: String::new(),
+            about: String::new(),
+            timed: Timed::Proofs,
+            log_rows: 0,
+            threads: 0,
+            live_peak_bytes: live_peak_bytes(&arms),
+            baseline: arms[baseline].label.clone(),
+            arms,
+            ended: Ended::AllRounds,
+        }
+    }
+}
+
+impl ArmResult {
+    /// The result of an arm before its first proof.
+    pub(crate) fn new(label: &str, arm: &str) -> Self {
+        Self {
+            label: label.into(),
+            arm: arm.into(),
+            outcome: Outcome::Finished,
+            known_to_fail: None,
+            identity: None,
+            summary: None,
+            samples: Vec::new(),
+            alone: Vec::new(),
+            rss_over_time: Vec::new(),
+            stderr: Vec::new(),
+        }
+    }
+}
+
 /// Summarises every arm that did not fail, against the arm at `baseline`.
-pub(crate) fn summarise(arms: &mut [ArmResult], baseline: usize, seed: u64) {
+fn summarise(arms: &mut [ArmResult], baseline: usize, seed: u64) {
     let reference = arms.get(baseline).filter(|arm| trusted(arm)).map(|arm| arm.samples.clone());
     for (index, arm) in arms.iter_mut().enumerate().filter(|(_, arm)| trusted(arm)) {
         let reference = reference.as_deref().filter(|_| index != baseline);
@@ -174,7 +237,7 @@ pub(crate) fn summarise(arms: &mut [ArmResult], baseline: usize, seed: u64) {
 }
 
 /// The peak bytes in use in any process of `arms`, among allocators that report it.
-pub(crate) fn live_peak_bytes(arms: &[ArmResult]) -> Option<u64> {
+fn live_peak_bytes(arms: &[ArmResult]) -> Option<u64> {
     let samples = arms.iter().filter(|arm| trusted(arm)).flat_map(|arm| &arm.samples);
     samples.filter_map(|proof| proof.sample.gauges.get(PEAK_LIVE_BYTES)).max().copied()
 }
@@ -223,12 +286,8 @@ impl Timed {
     }
 
     /// The noun with its article, as in "page faults a proof".
-    pub(crate) fn each(self) -> &'static str {
-        match self {
-            Self::Proofs | Self::Slots => "a proof",
-            Self::Runs => "a run",
-            Self::Intervals => "an interval",
-        }
+    pub(crate) fn each(self) -> String {
+        format!("{} {}", if self == Self::Intervals { "an" } else { "a" }, self.noun())
     }
 
     /// Whether the samples come from a command and not from a prover.
@@ -403,7 +462,6 @@ pub(crate) fn ratios(
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::results::stats::Verdict;
     use crate::sample::{Counters, tests::sample};
 
     /// An arm whose proof in round `i` took `wall_ns[i]`. Each process makes one cold and two warm proofs, and every
@@ -424,18 +482,7 @@ pub(crate) mod tests {
             }
             samples.push(proof(process, round, ns));
         }
-        ArmResult {
-            label: label.to_owned(),
-            arm: label.to_owned(),
-            outcome,
-            known_to_fail: None,
-            identity: None,
-            summary: None,
-            samples,
-            alone: Vec::new(),
-            rss_over_time: Vec::new(),
-            stderr: Vec::new(),
-        }
+        ArmResult { outcome, samples, ..ArmResult::new(label, label) }
     }
 
     /// Slow rounds are slow for all arms. The ratio must be exact even if the times differ by a factor of 4.

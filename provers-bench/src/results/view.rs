@@ -1,12 +1,10 @@
 //! A recorded run as reports read it: the roles of its arms, and figures derived from its samples.
 
 use crate::arms::{self, OURS};
-use crate::results::format;
-use crate::results::record::{
-    AloneProof, ArmResult, Outcome, Proof, Run, Summary, Sweep, Timed, WorkloadResult, warm_wall_ratios,
+use crate::results::{
+    AloneProof, ArmResult, Outcome, Proof, Ratio, Run, Summary, Sweep, Timed, Verdict, WorkloadResult, format,
+    whole_median,
 };
-use crate::results::stats::{Ratio, Verdict, whole_median};
-use crate::sample::Sample;
 
 /// The workload's name, and whatever distinguishes it from the other workloads of its run.
 pub(crate) fn name(run: &Run, workload: &WorkloadResult) -> String {
@@ -54,27 +52,12 @@ pub(crate) fn warm(arm: &ArmResult) -> impl Iterator<Item = &Proof> + Clone {
     arm.samples.iter().filter(|proof| proof.is_warm())
 }
 
-/// The median of a figure over the warm proofs that have it.
-pub(crate) fn warm_median(arm: &ArmResult, figure: impl Fn(&Sample) -> Option<u64>) -> Option<u64> {
-    whole_median(warm(arm).filter_map(|proof| figure(&proof.sample)))
-}
-
 /// The time within which this part of the warm proofs was made; `None` unless the proofs were made at fixed times.
 pub(crate) fn latency_ns(workload: &WorkloadResult, arm: &ArmResult, part: f64) -> Option<u64> {
     let mut times: Vec<_> = warm(arm).map(|proof| proof.sample.wall_ns).collect();
     times.sort_unstable();
     let rank = (times.len() as f64 * part).ceil() as usize;
     times.get(rank.checked_sub(1)?).copied().filter(|_| workload.timed == Timed::Slots)
-}
-
-/// Ratios of `arm`'s warm wall-clock times to `other`'s: one list per process, one ratio per round.
-pub(crate) fn wall_ratios(arm: &ArmResult, other: &ArmResult) -> Vec<Vec<f64>> {
-    warm_wall_ratios(&arm.samples, &other.samples)
-}
-
-/// The median of these ratios, with its own interval. Dividing two ratios to the baseline would give no interval.
-pub(crate) fn directly(run: &Run, arm: &ArmResult, other: &ArmResult) -> Option<Ratio> {
-    Ratio::of_processes(&wall_ratios(arm, other), run.seed)
 }
 
 /// Peak resident memory as a ratio to the baseline's; `None` for the baseline itself.
@@ -85,37 +68,29 @@ pub(crate) fn peak_ratio(workload: &WorkloadResult, arm: &ArmResult) -> Option<f
     figures(arm)?.peak_rss_ratio
 }
 
-/// Peak resident memory as a ratio to the lowest peak among the other allocators.
-pub(crate) fn peak_to_best_peer(workload: &WorkloadResult, arm: &ArmResult) -> Option<f64> {
-    let peers = workload.arms.iter().filter(|peer| !is_ours(peer) && peer.label != arm.label);
-    let best = peers.filter_map(|peer| figures(peer)?.peak_rss_bytes).min()?;
-    Some(figures(arm)?.peak_rss_bytes? as f64 / best as f64)
-}
-
 /// The smallest relevant change of time, as a share of the baseline's. The placement of code and data in memory alone
 /// moves a program's time by a percent or more. A new allocator also has to be deployed and tested.
 pub(crate) const LEAST_TIME_CHANGE: f64 = 0.02;
 
 /// The verdict on CPU time, if wall time shows no difference. A busy machine scatters CPU time less.
-pub(crate) fn cpu_verdict(summary: &Summary) -> Option<(Verdict, Ratio)> {
+fn cpu_verdict(summary: &Summary) -> Option<&'static str> {
     let counts = |ratio: &Ratio| (ratio.median - 1.0).abs() >= LEAST_TIME_CHANGE;
     let no_difference = summary.verdict == Some(Verdict::NoDifferenceShown);
-    let ratio = summary.cpu_ratio.filter(|ratio| no_difference && counts(ratio))?;
-    let verdict = ratio.verdict();
-    matches!(verdict, Verdict::Faster | Verdict::Slower).then_some((verdict, ratio))
+    match summary.cpu_ratio.filter(|ratio| no_difference && counts(ratio))?.verdict() {
+        Verdict::Faster => Some("less CPU time"),
+        Verdict::Slower => Some("more CPU time"),
+        Verdict::NoDifferenceShown | Verdict::TooFewRounds => None,
+    }
 }
 
 /// The arm's text in the verdict column.
 pub(crate) fn verdict(workload: &WorkloadResult, arm: &ArmResult, summary: &Summary) -> String {
-    let baseline = &workload.baseline;
-    if let Some((verdict, _)) = cpu_verdict(summary) {
-        return format::cpu_verdict(verdict).into();
-    }
-    match (summary.verdict, &arm.outcome) {
-        (Some(verdict), _) => format::verdict(verdict).into(),
-        (None, Outcome::Interrupted) if arm.samples.is_empty() => "interrupted".into(),
-        (None, _) if is_baseline(workload, arm) => "baseline".into(),
-        (None, _) => format!("no {baseline} to compare with"),
+    match (cpu_verdict(summary), summary.verdict, &arm.outcome) {
+        (Some(verdict), ..) => verdict.into(),
+        (None, Some(verdict), _) => format::verdict(verdict).into(),
+        (None, None, Outcome::Interrupted) if arm.samples.is_empty() => "interrupted".into(),
+        (None, None, _) if is_baseline(workload, arm) => "baseline".into(),
+        (None, None, _) => format!("no {} to compare with", workload.baseline),
     }
 }
 

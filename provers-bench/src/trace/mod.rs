@@ -1,30 +1,27 @@
 //! Recorded allocations. `record` writes the allocations of a prover to a trace. `replay` replays a trace under real
-//! allocators on real memory. docs/experiments/placement.md has figures.
-//!
-//! - `mod`: the arguments of both commands, and `record`
-//! - `replay`: has each arm's binary replay a trace, and prints the figures
-//! - `script`: a trace prepared for the replay
+//! allocators on real memory: each arm's binary replays it, and the driver prints the figures. docs/experiments/placement.md
+//! has figures.
 //!
 //! The recording and the replaying process are in [`child`](crate::child), the file format of records in
 //! `protocol::records`.
 
-mod replay;
-mod script;
-
-use crate::arms::Arm;
+use crate::arms::{Arm, DEFAULT_SET};
 use crate::child::recorder::{MIN_BYTES, PATH, TITLE};
-use crate::measure::binaries;
-use crate::measure::interrupt::Interrupt;
-use crate::measure::process;
-use crate::plan::values::bytes;
-use crate::plan::{self, Contestant, Size, SizedWorkload, UsageError};
-use crate::protocol::records;
+use crate::machine::host;
+use crate::measure::process::PATIENCE;
+use crate::measure::{ChildProcess, Failure, Interrupt, binaries, process};
+use crate::plan::{self, Contestant, Size, SizedWorkload, bytes};
+use crate::protocol::records::{self, Header, Op, Record, Trace};
+use crate::protocol::{Replayed, Request, Shape};
+use crate::report::{self, Style};
+use crate::results::{format, stats};
 use crate::workloads::Prover;
-use anyhow::Context;
-use clap::{ArgMatches, Args, Command};
-use replay::ReplayArgs;
-use std::fs;
+use anyhow::{Context, ensure};
+use clap::Args;
+use std::alloc::Layout;
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
+use std::{fs, iter};
 
 /// The recorder. It is not an arm of the bench, because its times mean nothing.
 static RECORDER: Arm = Arm::new("recorder", "record");
@@ -55,65 +52,20 @@ pub(crate) struct RecordArgs {
     out: Option<PathBuf>,
 }
 
-/// The task of one of the commands.
-#[derive(Debug)]
-pub(crate) enum Job {
-    Record(&'static Prover, Vec<SizedWorkload>, RecordArgs),
-    Replay(Vec<Contestant>, ReplayArgs),
-}
-
-/// Both commands.
-pub(crate) fn commands() -> [Command; 2] {
-    [
-        RecordArgs::augment_args(Command::new("record"))
-            .about("Records the allocations of verified proofs, for replay"),
-        ReplayArgs::augment_args(Command::new("replay"))
-            .about("Replays recorded allocations under real allocators, on real memory: what is resident")
-            .after_help(
-                "Settings of allocators are taken from the environment, as in ZK_ALLOC_MIN_BYTES=256.\n\n\
-                 Exit code 0: every allocator replayed every trace; 1: one failed that is not known to, the notes say why, \
-                 or a trace can't be read; 2: wrong usage; 130: interrupted.",
-            ),
-    ]
-}
-
-/// The job from the arguments `matches` of the command `name`; `None` if the command is none of these.
-pub(crate) fn job(provers: &'static [Prover], name: &str, matches: &ArgMatches) -> Option<Result<Job, UsageError>> {
-    match name {
-        "record" => Some(plan::parsed(matches).and_then(|args: RecordArgs| {
-            let prover = plan::find("prover", &args.prover, provers, |prover| prover.name)?;
-            let size = args.log_rows.map_or(Size::Own, Size::LogRows);
-            let workloads = plan::workloads(prover, &args.workloads, size)?;
-            Ok(Job::Record(prover, workloads, args))
-        })),
-        "replay" => Some(plan::parsed(matches).and_then(|args: ReplayArgs| {
-            let contestants = plan::contestants(&args.allocators)?;
-            Ok(Job::Replay(contestants, args))
-        })),
-        _ => None,
-    }
-}
-
-/// Runs a command. Returns the text for stdout, and whether a part of the command failed.
-pub(crate) fn run(job: &Job) -> anyhow::Result<(String, bool)> {
-    match job {
-        Job::Record(prover, workloads, args) => Ok((record(prover, workloads, args)?, false)),
-        Job::Replay(contestants, args) => replay::replay(contestants, args),
-    }
-}
-
 /// Records every workload. Returns the paths of the traces, as lines. An interrupted recording leaves the traces before
 /// it.
-fn record(prover: &Prover, workloads: &[SizedWorkload], args: &RecordArgs) -> anyhow::Result<String> {
+pub(crate) fn record(provers: &'static [Prover], args: &RecordArgs) -> anyhow::Result<String> {
+    let prover = plan::find("prover", &args.prover, provers, |prover| prover.name)?;
+    let workloads = plan::workloads(prover, &args.workloads, args.log_rows.map_or(Size::Own, Size::LogRows))?;
     let interrupt = Interrupt::on_signals()?;
     let recorder = Contestant { label: RECORDER.name.into(), arm: &RECORDER };
     let folder = binaries::folder(&[recorder], &interrupt)?;
-    let out = args.out.clone().unwrap_or_else(|| binaries::measured_folder(&folder).join("traces"));
+    let out = args.out.clone().map_or_else(|| Ok(binaries::measured_folder()?.join("traces")), anyhow::Ok)?;
     fs::create_dir_all(&out).with_context(|| format!("cannot create {}", out.display()))?;
     // The child may use another working directory, so the path must be absolute.
     let out = out.canonicalize().with_context(|| format!("cannot find {}", out.display()))?;
     let mut paths = String::new();
-    for workload in workloads {
+    for workload in &workloads {
         let path = out.join(format!("{}-{}-{}.trace", prover.name, workload.spec.name, workload.log_rows));
         record_one(prover, workload, args, &folder.join(RECORDER.binary), &path, &interrupt)?;
         paths += &format!("{}\n", path.display());
@@ -145,4 +97,441 @@ fn record_one(
     let trace = records::read(path)?;
     eprintln!("{} records, {} lost: {}", trace.records.len(), trace.header.lost, path.display());
     Ok(())
+}
+
+/// Options of `replay`.
+#[derive(Args, Debug)]
+pub(crate) struct ReplayArgs {
+    /// Traces written by `record`
+    #[arg(value_name = "TRACE", required = true)]
+    traces: Vec<PathBuf>,
+    /// Comma-separated allocators to replay them under, or sets of allocators
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',', default_value = DEFAULT_SET)]
+    allocators: Vec<String>,
+    /// Leave out blocks while they are smaller than this [default: replay every recorded block]
+    #[arg(long, value_name = "BYTES", value_parser = bytes)]
+    min_bytes: Option<u64>,
+    /// Replays under each allocator, each in its own process; figures are medians
+    #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    rounds: u32,
+}
+
+/// Replays every trace under every arm. Returns the tables, and whether an arm failed that is not known to fail.
+pub(crate) fn replay(args: &ReplayArgs) -> anyhow::Result<(String, bool)> {
+    let contestants = &plan::contestants(&args.allocators)?[..];
+    // A mistake in the last name must not cost the earlier replays.
+    for path in &args.traces {
+        records::open(path).context("nothing was replayed")?;
+    }
+    let interrupt = Interrupt::on_signals()?;
+    let folder = binaries::folder(contestants, &interrupt)?;
+    let (mut text, mut failed) = (String::new(), false);
+    for path in &args.traces {
+        let trace = records::read(path)?;
+        let min_bytes = args.min_bytes.unwrap_or(0).max(trace.header.min_bytes);
+        let script = Script::of(&trace, min_bytes).with_context(|| path.display().to_string())?;
+        check_script(path, &script, min_bytes)?;
+        // The guard removes the file.
+        let file = ScriptFile::write(&trace.header, &script)?;
+        eprintln!("{}", trace.header.title);
+        let mut rows: Vec<_> = contestants.iter().map(Row::new).collect();
+        for round in 1..=args.rounds {
+            for row in rows.iter_mut().filter(|row| row.failure.is_none()) {
+                eprintln!("round {round} of {}: {}", args.rounds, row.contestant.label);
+                match row.replay(&folder, &file.0, &script, &interrupt) {
+                    Ok(()) => {}
+                    Err(Failure::Interrupted) => return Err(Failure::Interrupted.into()),
+                    Err(failure) => row.failure = Some(failure.to_string()),
+                }
+            }
+        }
+        failed |= rows.iter().any(|row| row.failure.is_some() && row.contestant.arm.known_to_fail.is_none());
+        text += &format!("{}\n\n", table(&trace.header, min_bytes, &script, &rows));
+    }
+    Ok((text, failed))
+}
+
+/// Fails if the script is empty or does not fit into memory.
+fn check_script(path: &Path, script: &Script, min_bytes: u64) -> anyhow::Result<()> {
+    let named = path.display();
+    ensure!(
+        !script.records.is_empty(),
+        "{named} holds no block of {min_bytes} bytes or more: there is nothing to replay"
+    );
+    let needed = script.live_peak_bytes + size_of_val(&script.records[..]) as u64;
+    let available = host::available_bytes().unwrap_or(u64::MAX);
+    let [needs, has] = [needed, available].map(format::bytes);
+    ensure!(needed <= available, "{named} needs {needs} of memory at the least, and {has} are available: not replayed");
+    Ok(())
+}
+
+/// A script in a temporary file. Dropping it removes the file.
+struct ScriptFile(PathBuf);
+
+impl ScriptFile {
+    fn write(header: &Header, script: &Script) -> anyhow::Result<Self> {
+        let file = Self(std::env::temp_dir().join(format!("prove-bench-{}.script", std::process::id())));
+        records::write(&file.0, header, script.records.iter().copied())?;
+        Ok(file)
+    }
+}
+
+impl Drop for ScriptFile {
+    fn drop(&mut self) {
+        // A file that cannot be removed stays in the folder for temporary files.
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// An arm, with the results of its replays.
+struct Row<'a> {
+    contestant: &'a Contestant,
+    replays: Vec<Replayed>,
+    /// Settings that its process found in its environment.
+    settings: Vec<String>,
+    /// Why it takes no further part.
+    failure: Option<String>,
+}
+
+impl<'a> Row<'a> {
+    fn new(contestant: &'a Contestant) -> Self {
+        Self { contestant, replays: Vec::new(), settings: Vec::new(), failure: None }
+    }
+
+    /// One more replay, in its own process.
+    fn replay(&mut self, folder: &Path, file: &Path, script: &Script, interrupt: &Interrupt) -> Result<(), Failure> {
+        let arm = self.contestant.arm;
+        let mut child = ChildProcess::start(&folder.join(arm.binary), &arm.variables(), interrupt)?;
+        let (path, requires) = (file.display().to_string(), arm.requires());
+        let request = Request::Replay { script: path, shape: script.shape, requires };
+        let (identity, replayed) = child.replay(&request, PATIENCE)?;
+        child.finish()?;
+        let broken = arm.holds.iter().find_map(|condition| condition.broken_by(&replayed.sample));
+        self.settings = identity.settings;
+        self.replays.push(replayed);
+        broken.map_or(Ok(()), |reason| Err(Failure::Workload(reason)))
+    }
+
+    /// The median over the replays, as a number of `unit`s with so many digits. A dash if one of them lacks the figure
+    /// or the arm failed.
+    fn median(&self, unit: f64, digits: usize, figure: impl Fn(&Replayed) -> Option<u64>) -> String {
+        let values: Option<Vec<_>> =
+            self.replays.iter().map(|replay| figure(replay).map(|value| value as f64)).collect();
+        let median = values.filter(|_| self.failure.is_none()).and_then(|values| stats::median(&values));
+        median.map_or_else(|| "-".into(), |value| format!("{:.digits$}", value / unit))
+    }
+
+    fn cells(&self, live_peak_bytes: u64) -> Vec<String> {
+        let mib = |figure: fn(&Replayed) -> Option<u64>| self.median(MIB, 1, figure);
+        let peak = |replay: &Replayed| Some(replay.sample.peak_rss_bytes);
+        let counter = |replay: &Replayed, name| replay.sample.counters.get(name).copied();
+        vec![
+            self.contestant.label.clone(),
+            self.median(live_peak_bytes as f64, 3, peak),
+            mib(peak),
+            format!("{:.1}", live_peak_bytes as f64 / MIB),
+            mib(|replay| Some(replay.rss_at_live_peak_bytes)),
+            mib(|replay| Some(replay.sample.rss_bytes)),
+            mib(|replay| replay.rss_released_bytes),
+            self.median(MIB, 1, |replay| counter(replay, "overflow_bytes")),
+            self.median(1.0, 0, |replay| counter(replay, "system_calls")),
+            self.median(1.0, 0, |replay| Some(replay.sample.minflt)),
+            self.median(1e9, 2, |replay| Some(replay.sample.wall_ns)),
+        ]
+    }
+
+    /// Notes on the arm, each in a line: its failure, and its settings.
+    fn notes(&self) -> String {
+        let (label, arm) = (&self.contestant.label, self.contestant.arm);
+        let known = arm.known_to_fail.map_or_else(String::new, |why| format!(" (known to fail: {why})"));
+        let failed = self.failure.iter().map(|reason| format!("\n{label}: FAILED: {reason}{known}"));
+        // Settings that the arm brings itself are not reported.
+        let is_own = |setting: &str| arm.environment.iter().any(|(name, value)| setting == format!("{name}={value}"));
+        let found = self.settings.iter().filter(|setting| !is_own(setting));
+        failed.chain(found.map(|setting| format!("\n{label}: {setting} was set"))).collect()
+    }
+}
+
+const MIB: f64 = 1048576.0;
+const COLUMNS: &str = "allocator|peak RSS / live peak|peak RSS MiB|live peak MiB|RSS at live peak MiB|\
+                       RSS after all frees MiB|after release() MiB|overflow MiB|system calls|minor faults|wall s";
+
+/// The table of one trace as Markdown, with a row per arm, and without a final line break.
+fn table(header: &Header, min_bytes: u64, script: &Script, rows: &[Row<'_>]) -> String {
+    let header_row = COLUMNS.split('|').map(str::to_owned).collect();
+    let lines: Vec<_> =
+        iter::once(header_row).chain(rows.iter().map(|row| row.cells(script.live_peak_bytes))).collect();
+    let replays = rows.iter().map(|row| row.replays.len()).max().unwrap_or(0);
+    let title = format!(
+        "{}; {} operations on {} threads, of {min_bytes} bytes and more; replays of each allocator: {replays}",
+        header.title, script.shape.records, script.shape.threads
+    );
+    let lost = match header.lost {
+        0 => String::new(),
+        lost => format!("\n{lost} records were lost: other operations were replayed than there were."),
+    };
+    let notes: String = rows.iter().map(Row::notes).collect();
+    let notes = if notes.is_empty() { notes } else { format!("\n{notes}") };
+    format!("{title}{lost}\n\n{}{notes}", report::drawn(&lines, Style::Markdown))
+}
+
+/// A prepared trace; see the module's documentation.
+#[derive(Debug, Default)]
+pub(crate) struct Script {
+    pub(crate) records: Vec<Record>,
+    pub(crate) shape: Shape,
+    pub(crate) live_peak_bytes: u64,
+}
+
+impl Script {
+    /// The script for the blocks of `trace` with at least `min_bytes`.
+    pub(crate) fn of(trace: &Trace, min_bytes: u64) -> anyhow::Result<Self> {
+        let mut writer = Writer { min_bytes, ..Writer::default() };
+        for (index, record) in trace.records.iter().enumerate() {
+            writer.take(record).with_context(|| format!("record {index} of the trace can't be replayed"))?;
+        }
+        Ok(writer.finish())
+    }
+}
+
+/// A live block at this point of the trace.
+#[derive(Clone, Copy)]
+struct Live {
+    number: u64,
+    size_bytes: u64,
+    align_bytes: u64,
+    /// The thread that allocated it, in the script's numbering.
+    thread: u16,
+}
+
+#[derive(Default)]
+struct Writer {
+    script: Script,
+    min_bytes: u64,
+    /// Live blocks, by their address in the recording process.
+    live: HashMap<u64, Live>,
+    live_bytes: u64,
+    /// Blocks whose `realloc` began, by thread: the old address, and the block if it is known.
+    moving: HashMap<u16, (u64, Option<Live>)>,
+    free_numbers: Vec<u64>,
+    threads: HashMap<u16, u16>,
+}
+
+impl Writer {
+    fn take(&mut self, record: &Record) -> anyhow::Result<()> {
+        let thread = self.thread(record.thread)?;
+        let step = Record { thread, ..*record };
+        match record.op {
+            Op::Alloc | Op::AllocZeroed => self.allocate(step)?,
+            // Blocks older than the recorder, or below the replayed sizes, are unknown.
+            Op::Free => {
+                if let Some(block) = self.live.remove(&record.address) {
+                    self.free(step, block);
+                }
+            }
+            Op::ReallocFrom => {
+                self.moving.insert(record.thread, (record.address, self.live.remove(&record.address)));
+            }
+            Op::ReallocTo => match (self.moving.remove(&record.thread), record.address) {
+                (None, _) | (Some((_, None)), 0) => {}
+                // The `realloc` failed in the recording, so the block stayed in place.
+                (Some((before, Some(block))), 0) => _ = self.live.insert(before, block),
+                (Some((_, None)), _) => self.allocate(Record { op: Op::Alloc, ..step })?,
+                (Some((_, Some(block))), _) => self.resize(step, block)?,
+            },
+        }
+        Ok(())
+    }
+
+    fn allocate(&mut self, step: Record) -> anyhow::Result<()> {
+        let Record { size_bytes, align_bytes, thread, address, .. } = step;
+        if size_bytes < self.min_bytes {
+            return Ok(());
+        }
+        check_request(size_bytes, align_bytes)?;
+        let number = self.free_numbers.pop().unwrap_or(self.script.shape.blocks as u64);
+        self.script.shape.blocks = self.script.shape.blocks.max(number as usize + 1);
+        self.write(Record { address: number, ..step }, self.live_bytes + size_bytes);
+        if let Some(lost) = self.live.insert(address, Live { number, size_bytes, align_bytes, thread }) {
+            // The address was handed out again, so the free of its earlier block was lost.
+            self.free(step, lost);
+        }
+        Ok(())
+    }
+
+    fn resize(&mut self, step: Record, block: Live) -> anyhow::Result<()> {
+        let Record { size_bytes, thread, address, .. } = step;
+        if size_bytes < self.min_bytes {
+            self.free(step, block);
+            return Ok(());
+        }
+        check_request(size_bytes, block.align_bytes)?;
+        let live_bytes = self.live_bytes - block.size_bytes + size_bytes;
+        self.write(Record { address: block.number, align_bytes: block.align_bytes, ..step }, live_bytes);
+        if let Some(lost) = self.live.insert(address, Live { size_bytes, thread, ..block }) {
+            self.free(step, lost);
+        }
+        Ok(())
+    }
+
+    fn free(&mut self, step: Record, block: Live) {
+        let Live { number, size_bytes, align_bytes, .. } = block;
+        self.free_numbers.push(number);
+        let live_bytes = self.live_bytes - size_bytes;
+        self.write(Record { op: Op::Free, address: number, size_bytes, align_bytes, ..step }, live_bytes);
+    }
+
+    /// Adds a record, after which `live_bytes` are alive.
+    fn write(&mut self, record: Record, live_bytes: u64) {
+        self.live_bytes = live_bytes;
+        if live_bytes > self.script.live_peak_bytes {
+            self.script.live_peak_bytes = live_bytes;
+            self.script.shape.peak_at = self.script.records.len();
+        }
+        self.script.records.push(record);
+    }
+
+    /// Frees all remaining live blocks after the last phase.
+    fn finish(mut self) -> Script {
+        let mut left: Vec<_> = self.live.drain().map(|(_, block)| block).collect();
+        left.extend(self.moving.drain().filter_map(|(_, (_, block))| block));
+        // Sorted so that each thread frees its blocks in one turn.
+        left.sort_unstable_by_key(|block| (block.thread, block.number));
+        if let Some(&last) = self.script.records.last() {
+            for block in left {
+                self.free(Record { thread: block.thread, in_phase: false, ..last }, block);
+            }
+        }
+        let (records, threads) = (self.script.records.len(), self.threads.len());
+        Script { shape: Shape { records, threads, ..self.script.shape }, ..self.script }
+    }
+
+    /// Numbers threads from 1 in the order of their first records, regardless of their numbers in the trace.
+    fn thread(&mut self, recorded: u16) -> anyhow::Result<u16> {
+        let next = u16::try_from(self.threads.len() + 1).context("more threads than a script can number")?;
+        Ok(*self.threads.entry(recorded).or_insert(next))
+    }
+}
+
+/// Fails for a request that no allocator may receive.
+fn check_request(size_bytes: u64, align_bytes: u64) -> anyhow::Result<()> {
+    let possible = size_bytes > 0 && Layout::from_size_align(size_bytes as usize, align_bytes as usize).is_ok();
+    ensure!(possible, "{size_bytes} bytes aligned to {align_bytes} are no request that an allocator may get");
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::records::{self, Header, Op};
+    use crate::sample::{self, Sample};
+
+    fn replayed(peak_rss_bytes: u64) -> Replayed {
+        let sample = Sample { peak_rss_bytes, ..sample::tests::sample(1, [("system_calls".to_owned(), 7)].into()) };
+        Replayed { sample, rss_at_live_peak_bytes: 2, rss_released_bytes: None }
+    }
+
+    /// An arm that failed after some rounds must show no figures.
+    #[test]
+    fn an_arm_shows_medians_and_a_failed_one_only_why() {
+        let trace = phase(&[(Op::Alloc, 1, 1, 4 << 20)]);
+        let script = Script::of(&trace, 64).unwrap();
+        let contestants = plan::contestants(&["glibc".to_owned(), "zk-alloc".to_owned()]).unwrap();
+        let mut rows: Vec<_> = contestants.iter().map(Row::new).collect();
+        rows[0].replays = [8, 80, 6].map(|mib| replayed(mib << 20)).into();
+        rows[1].replays = vec![replayed(1)];
+        rows[1].failure = Some("died of SIGSEGV".into());
+        let text = table(&trace.header, 64, &script, &rows);
+        let line = |begin: &str| text.lines().find(|line| line.starts_with(begin)).unwrap();
+        assert!(line("| glibc ").contains(" 2.000 |") && line("| glibc ").contains("8.0 |"), "{text}");
+        assert!(!line("| zk-alloc ").contains("7"), "{text}");
+        assert!(line("zk-alloc: FAILED").ends_with("died of SIGSEGV"), "{text}");
+    }
+
+    /// A record from `(operation, thread, address, size)` in the phase of a proof; phase 0 is outside any phase.
+    fn record((op, thread, address, size_bytes): (Op, u16, u64, u64), phase: u32) -> Record {
+        let in_phase = phase > 0;
+        Record { op, thread, proof: phase, in_phase, size_bytes, align_bytes: 8, address, time_ns: 0 }
+    }
+
+    /// A trace of one phase.
+    pub(crate) fn phase(operations: &[(Op, u16, u64, u64)]) -> Trace {
+        trace(&operations.iter().map(|&operation| record(operation, 1)).collect::<Vec<_>>())
+    }
+
+    fn trace(records: &[Record]) -> Trace {
+        Trace { header: Header::new("by hand".into(), 64, 0), records: records.to_vec() }
+    }
+
+    fn steps(trace: &Trace, min_bytes: u64) -> Vec<(Op, u16, u64, u64)> {
+        let script = Script::of(trace, min_bytes).unwrap();
+        script.records.iter().map(|step| (step.op, step.thread, step.address, step.size_bytes)).collect()
+    }
+
+    /// A block freed twice, or resized after its free, would be an error of the replay and not of the allocator.
+    #[test]
+    fn every_block_is_made_once_and_freed_once() {
+        use Op::{Alloc, AllocZeroed, Free, ReallocFrom, ReallocTo};
+        let recorded = phase(&[
+            (Free, 7, 900, 100),
+            (Alloc, 7, 800, 100),
+            (ReallocFrom, 7, 800, 200),
+            // Another thread gets the address before the first thread records the new place of its block.
+            (AllocZeroed, 9, 800, 300),
+            (ReallocTo, 7, 700, 200),
+            (ReallocFrom, 9, 600, 400),
+            (ReallocTo, 9, 600, 400),
+            (Free, 9, 700, 200),
+            // The free of the earlier block at this address was lost.
+            (Alloc, 7, 600, 500),
+            // This `realloc` failed.
+            (ReallocFrom, 7, 600, 1 << 50),
+            (ReallocTo, 7, 0, 1 << 50),
+        ]);
+        let expected = [
+            (Alloc, 1, 0, 100),
+            (AllocZeroed, 2, 1, 300),
+            (ReallocTo, 1, 0, 200),
+            (Alloc, 2, 2, 400),
+            (Free, 2, 0, 200),
+            (Alloc, 1, 0, 500),
+            (Free, 1, 2, 400),
+            (Free, 1, 0, 500),
+            (Free, 2, 1, 300),
+        ];
+        assert_eq!(steps(&recorded, 64), expected);
+        let script = Script::of(&recorded, 64).unwrap();
+        assert_eq!(script.shape, Shape { records: 9, blocks: 3, threads: 2, peak_at: 5 });
+        assert_eq!(script.live_peak_bytes, 1200);
+    }
+
+    #[test]
+    fn blocks_below_the_threshold_are_not_replayed_while_they_are() {
+        use Op::{Alloc, Free, ReallocFrom, ReallocTo};
+        let recorded = phase(&[
+            (Alloc, 1, 1, 100),
+            (ReallocFrom, 1, 1, 3000),
+            (ReallocTo, 1, 2, 3000),
+            (ReallocFrom, 1, 2, 200),
+            (ReallocTo, 1, 2, 200),
+            (Free, 1, 2, 200),
+        ]);
+        assert_eq!(steps(&recorded, 1024), [(Alloc, 1, 0, 3000), (Free, 1, 0, 3000)]);
+    }
+
+    /// Each proof's phase must be opened and closed separately, even if nothing was recorded between two phases.
+    #[test]
+    fn sections_end_where_phases_do() {
+        let alloc = |address, phase| record((Op::Alloc, 1, address, 100), phase);
+        let recorded = trace(&[alloc(1, 0), alloc(2, 1), alloc(3, 1), alloc(4, 2), alloc(5, 0)]);
+        let script = Script::of(&recorded, 64).unwrap();
+        let lengths: Vec<_> = records::sections(&script.records).map(<[Record]>::len).collect();
+        assert_eq!(lengths, [1, 2, 1, 6]);
+    }
+
+    #[test]
+    fn a_request_that_no_allocator_may_get_is_refused_with_its_place() {
+        let error = Script::of(&phase(&[(Op::Alloc, 1, 1, u64::MAX)]), 64).unwrap_err();
+        assert!(format!("{error:#}").starts_with("record 0 of the trace can't be replayed: "), "{error:#}");
+    }
 }

@@ -1,0 +1,398 @@
+//! Profiles two proofs of an arm of zk-alloc: the first one, which takes the page faults, and the next one, with its stages,
+//! its call sites and the arena's memory over time.
+
+use crate::protocol::profiles::{CallSite, FILE, FIRST, FOLDER, Level, Lifetime, Parts, Profile, Stage, TREE, WARM};
+use anyhow::{Context, anyhow};
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle, ThreadId};
+use std::time::{Duration, Instant};
+use std::{env, fs};
+use tracing::Subscriber;
+use tracing::span::Id;
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::layer::{self, Layer, SubscriberExt};
+use tracing_subscriber::registry::LookupSpan;
+use tracing_subscriber::util::SubscriberInitExt;
+use zk_alloc::profile::{self, Site, Snapshot, Source};
+use zk_alloc_profile::Value;
+use zk_alloc_tracing::Recorder;
+
+/// The call sites that `profile.json` names.
+const MOST_SITES: usize = 100;
+
+/// The folder of the profile of this process; `None` if the driver asks for none.
+pub(super) struct Profiling(Option<PathBuf>);
+
+impl Profiling {
+    /// As the driver asks.
+    pub(super) fn asked() -> Self {
+        Self(env::var_os(FOLDER).map(PathBuf::from))
+    }
+
+    /// Makes a proof, and writes its profile. Proofs after the second have none.
+    pub(super) fn prove<R>(&self, round: u32, prove: impl FnOnce() -> anyhow::Result<R>) -> anyhow::Result<R> {
+        match (&self.0, round) {
+            (Some(folder), 0) => {
+                let proved = prove()?;
+                profile::unsampled(|| named(&profile::snapshot()).write(&folder.join(FIRST)))?;
+                Ok(proved)
+            }
+            (Some(folder), 1) => prove_warm(&folder.join(WARM), prove),
+            _ => prove(),
+        }
+    }
+}
+
+fn prove_warm<R>(folder: &Path, prove: impl FnOnce() -> anyhow::Result<R>) -> anyhow::Result<R> {
+    let began = Instant::now();
+    let (memory, stages) = profile::unsampled(|| observed(began))?;
+    let levels = profile::unsampled(|| begin_levels(began))?;
+    profile::mark();
+    let proved = prove()?;
+    let snapshot = profile::snapshot();
+    profile::stop();
+    let Profile { levels, parts, .. } = levels.end()?;
+    let profile = Profile { levels, parts, ..described(&snapshot, &stages) };
+    write(folder, &snapshot, &memory, &profile).with_context(|| format!("cannot write {}", folder.display()))?;
+    Ok(proved)
+}
+
+/// Installs a subscriber that records the spans at level `INFO`, or those that `RUST_LOG` names.
+fn observed(began: Instant) -> anyhow::Result<(Recorder, Stages)> {
+    let (memory, stages) = (Recorder::new(), Stages::new(began));
+    let wanted = env::var("RUST_LOG").ok().and_then(|said| said.parse().ok());
+    let wanted = wanted.unwrap_or_else(|| Targets::new().with_default(LevelFilter::INFO));
+    let subscriber = tracing_subscriber::registry().with(wanted).with(memory.layer()).with(stages.clone());
+    subscriber.try_init().context("the prover has a subscriber of its own, so its spans can't be read")?;
+    Ok((memory, stages))
+}
+
+fn named(snapshot: &Snapshot) -> zk_alloc_profile::Profile {
+    zk_alloc_profile::Profile::new(snapshot)
+}
+
+fn write(folder: &Path, snapshot: &Snapshot, memory: &Recorder, profile: &Profile) -> anyhow::Result<()> {
+    named(snapshot).write(folder)?;
+    fs::write(folder.join(TREE), memory.write(folder)?.to_string())?;
+    let text = serde_json::to_string(profile)?;
+    fs::write(folder.join(FILE), text)?;
+    Ok(())
+}
+
+/// The call sites of the peak, with their stages and lifetimes.
+fn described(snapshot: &Snapshot, stages: &Stages) -> Profile {
+    let mut sites: Vec<&Site> = snapshot.sites.iter().filter(|site| site.peak.bytes > 0).collect();
+    let peak_bytes = sites.iter().map(|site| site.peak.bytes).sum();
+    let of_backing = sites.iter().filter(|site| site.source == Source::Backing);
+    let backing_bytes = of_backing.map(|site| site.peak.bytes).sum();
+    sites.sort_by_key(|site| std::cmp::Reverse(site.peak.bytes));
+    let mut one = snapshot.clone();
+    let mut rows: Vec<CallSite> = Vec::new();
+    for site in sites.into_iter().take(MOST_SITES) {
+        one.sites = vec![site.clone()];
+        let calls = calls(&named(&one).folded(Value::PeakSpace));
+        // Call sites that differ only in the allocator's own functions are one.
+        match rows.iter_mut().find(|row| row.calls == calls) {
+            Some(row) => {
+                row.peak_bytes += site.peak.bytes;
+                row.allocations += site.peak.allocations;
+            }
+            None => rows.push(described_site(site, calls, stages)),
+        }
+    }
+    rows.sort_by_key(|row| std::cmp::Reverse(row.peak_bytes));
+    Profile {
+        of: String::new(),
+        peak_bytes,
+        backing_bytes,
+        mean_bytes: snapshot.mean_bytes as u64,
+        missed: snapshot.missed,
+        stages: stages.stages(),
+        levels: Vec::new(),
+        parts: Vec::new(),
+        sites: rows,
+    }
+}
+
+fn described_site(site: &Site, calls: Vec<String>, stages: &Stages) -> CallSite {
+    let (stage, live_after_stage) = stages.of(&Key::of(site));
+    let is_half = |bytes: u64| bytes * 2 >= site.peak.bytes;
+    let lifetime = match live_after_stage {
+        _ if is_half(site.live.bytes) => Lifetime::Survives,
+        Some(bytes) if !is_half(bytes) => Lifetime::Stage,
+        _ => Lifetime::Proof,
+    };
+    CallSite { calls, peak_bytes: site.peak.bytes, allocations: site.peak.allocations, stage, lifetime }
+}
+
+/// The functions in a line of folded stacks: `outermost;...;innermost FIGURE`.
+fn calls(folded: &str) -> Vec<String> {
+    let line = folded.lines().next().unwrap_or_default();
+    let (functions, _) = line.rsplit_once(' ').unwrap_or((line, ""));
+    functions.split(';').map(str::to_owned).collect()
+}
+
+/// Readings beyond this number double the time between two.
+const MOST: usize = 8192;
+/// The thread reads the parts of the memory in at most one part in this many of its time.
+const SHARE_OF_TIME: u32 = 20;
+
+/// A thread that reads something again and again until it is ended, and once more then.
+pub(crate) struct Sampler<T> {
+    is_over: Arc<AtomicBool>,
+    thread: JoinHandle<T>,
+}
+
+impl<T: Send + 'static> Sampler<T> {
+    /// `read` gets the readings and whether these are the last ones, and returns the pause after them.
+    pub(crate) fn begin(
+        name: &str,
+        mut readings: T,
+        mut read: impl FnMut(&mut T, bool) -> Duration + Send + 'static,
+    ) -> anyhow::Result<Self> {
+        let is_over = Arc::new(AtomicBool::new(false));
+        let over = is_over.clone();
+        let thread = thread::Builder::new().name(name.to_owned()).spawn(move || {
+            loop {
+                let is_last = over.load(Ordering::Relaxed);
+                let pause = read(&mut readings, is_last);
+                if is_last {
+                    return readings;
+                }
+                thread::sleep(pause);
+            }
+        });
+        Ok(Self { is_over, thread: thread.context("cannot start a thread")? })
+    }
+
+    /// Ends it, and returns the readings.
+    pub(crate) fn end(self) -> anyhow::Result<T> {
+        self.is_over.store(true, Ordering::Relaxed);
+        self.thread.join().map_err(|_| anyhow!("a thread that takes readings panicked"))
+    }
+}
+
+/// Begins to read, once in a millisecond. Call this outside of phases: the readings are then no memory of the arena.
+fn begin_levels(began: Instant) -> anyhow::Result<Sampler<Profile>> {
+    let readings = Profile { levels: Vec::with_capacity(MOST), parts: Vec::with_capacity(MOST), ..Profile::default() };
+    let mut pause = Duration::from_millis(1);
+    let mut next_parts = Duration::ZERO;
+    let mut read = move |readings: &mut Profile, is_last| {
+        let stats = zk_alloc::stats();
+        let now = began.elapsed();
+        readings.levels.push(Level {
+            at_ns: now.as_nanos() as u64,
+            live_bytes: stats.live_bytes as u64,
+            resident_bytes: stats.resident_bytes as u64,
+        });
+        if now >= next_parts || is_last {
+            readings.parts.push(parts_at(now));
+            next_parts = began.elapsed() + (began.elapsed() - now) * SHARE_OF_TIME;
+        }
+        if readings.levels.len() == MOST {
+            thin_out(&mut readings.levels);
+            thin_out(&mut readings.parts);
+            pause *= 2;
+        }
+        pause
+    };
+    Sampler::begin("levels", readings, move |readings, is_last| profile::unsampled(|| read(readings, is_last)))
+}
+
+/// Keeps every other one.
+fn thin_out<T>(readings: &mut Vec<T>) {
+    let mut index = 0;
+    readings.retain(|_| {
+        index += 1;
+        index % 2 == 0
+    });
+}
+
+fn parts_at(at: Duration) -> Parts {
+    let parts = zk_alloc::resident_parts();
+    let bytes = [
+        parts.live_block_bytes,
+        parts.live_run_bytes,
+        parts.cached_bytes,
+        parts.free_slab_bytes,
+        parts.free_run_bytes,
+        parts.prefaulted_bytes,
+    ];
+    Parts {
+        at_ns: at.as_nanos() as u64,
+        bytes: bytes.map(|bytes| bytes as u64),
+        kernel_bytes: parts.kernel_bytes.map(|bytes| bytes as u64),
+    }
+}
+
+/// After this many snapshots, none is taken any more. A prover with so many spans would wait for them.
+const MOST_SNAPSHOTS: usize = 4000;
+
+/// A layer that records the stages of a proof. Clones share the record.
+#[derive(Clone)]
+struct Stages(Arc<Mutex<Record>>);
+
+#[derive(Default)]
+struct Record {
+    began: Option<Instant>,
+    thread: Option<ThreadId>,
+    /// The spans that are entered, each with its path and its place in `stages`.
+    open: Vec<(SpanPath, usize)>,
+    stages: Vec<Stage>,
+    /// All paths so far: the name of a span, under another.
+    paths: Vec<(Option<SpanPath>, &'static str)>,
+    sites: HashMap<Key, Seen>,
+    snapshots: usize,
+}
+
+/// An index into `paths`.
+type SpanPath = usize;
+
+/// A call site.
+#[derive(Clone, PartialEq, Eq, Hash)]
+struct Key(Vec<usize>, Source);
+
+/// The account of a call site.
+#[derive(Default)]
+struct Seen {
+    allocated_bytes: u64,
+    live_bytes: u64,
+    /// The bytes that it allocated within each path.
+    allocated: HashMap<SpanPath, u64>,
+    /// Its live bytes when the path was last left.
+    live_at_exit: HashMap<SpanPath, u64>,
+}
+
+impl Key {
+    fn of(site: &Site) -> Self {
+        Self(site.addresses.clone(), site.source)
+    }
+}
+
+impl Stages {
+    fn new(began: Instant) -> Self {
+        Self(Arc::new(Mutex::new(Record { began: Some(began), ..Record::default() })))
+    }
+
+    /// All spans that were entered.
+    fn stages(&self) -> Vec<Stage> {
+        self.lock().stages.clone()
+    }
+
+    /// The spans in which a site allocated most, and the bytes of it that were alive when the innermost one of them ended.
+    fn of(&self, site: &Key) -> (Vec<String>, Option<u64>) {
+        let record = self.lock();
+        let Some(seen) = record.sites.get(site) else { return (Vec::new(), None) };
+        let Some((&path, _)) = seen.allocated.iter().max_by_key(|&(&path, &bytes)| (bytes, path)) else {
+            return (Vec::new(), None);
+        };
+        let outwards = std::iter::successors(Some(path), |&path| record.paths[path].0);
+        let mut names: Vec<_> = outwards.map(|path| record.paths[path].1.to_owned()).collect();
+        names.reverse();
+        (names, seen.live_at_exit.get(&path).copied())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Record> {
+        // A panic in here leaves a record that lacks a part, and nothing worse.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Record {
+    /// Whether the calling thread is the one whose spans count.
+    fn is_main(&mut self) -> bool {
+        let this = thread::current().id();
+        *self.thread.get_or_insert(this) == this
+    }
+
+    fn enter(&mut self, name: &'static str) {
+        if !self.is_main() {
+            return;
+        }
+        self.take_snapshot();
+        let parent = self.open.last().map(|&(path, _)| path);
+        let path = self.paths.iter().position(|known| *known == (parent, name)).unwrap_or_else(|| {
+            self.paths.push((parent, name));
+            self.paths.len() - 1
+        });
+        self.open.push((path, self.stages.len()));
+        let begin_ns = self.now_ns();
+        let depth = self.open.len() as u32 - 1;
+        self.stages.push(Stage { name: name.to_owned(), depth, begin_ns, end_ns: begin_ns });
+    }
+
+    fn exit(&mut self) {
+        if !self.is_main() {
+            return;
+        }
+        self.take_snapshot();
+        let Some((path, stage)) = self.open.pop() else { return };
+        self.stages[stage].end_ns = self.now_ns();
+        for seen in self.sites.values_mut().filter(|seen| seen.allocated.contains_key(&path)) {
+            seen.live_at_exit.insert(path, seen.live_bytes);
+        }
+    }
+
+    fn now_ns(&self) -> u64 {
+        self.began.map_or(0, |began| began.elapsed().as_nanos() as u64)
+    }
+
+    fn take_snapshot(&mut self) {
+        if self.snapshots == MOST_SNAPSHOTS {
+            return;
+        }
+        self.snapshots += 1;
+        let within = self.open.last().map(|&(path, _)| path);
+        for site in profile::snapshot().sites {
+            let seen = self.sites.entry(Key::of(&site)).or_default();
+            let grown = site.allocated.bytes.saturating_sub(seen.allocated_bytes);
+            (seen.allocated_bytes, seen.live_bytes) = (site.allocated.bytes, site.live.bytes);
+            if let Some(path) = within.filter(|_| grown > 0) {
+                *seen.allocated.entry(path).or_default() += grown;
+            }
+        }
+    }
+}
+
+impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Stages {
+    fn on_enter(&self, id: &Id, context: layer::Context<'_, S>) {
+        let name = context.span(id).map_or("?", |span| span.metadata().name());
+        profile::unsampled(|| self.lock().enter(name));
+    }
+
+    fn on_exit(&self, _: &Id, _: layer::Context<'_, S>) {
+        profile::unsampled(|| self.lock().exit());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_with_spaces_are_read_from_a_folded_line() {
+        let line = "main;<prover::Lde as core::ops::Fn<(u32, u32)>>::call;alloc::vec::from_elem 4096\n";
+        assert_eq!(calls(line), ["main", "<prover::Lde as core::ops::Fn<(u32, u32)>>::call", "alloc::vec::from_elem"]);
+    }
+
+    /// A span that is entered again in a loop is one stage of the sites, and several on the page.
+    #[test]
+    fn spans_nest_and_repeat() {
+        let stages = Stages::new(Instant::now());
+        for _ in 0..2 {
+            stages.lock().enter("prove");
+            stages.lock().enter("commit");
+            thread::scope(|scope| scope.spawn(|| stages.lock().enter("on another thread")).join().unwrap());
+            stages.lock().exit();
+            stages.lock().exit();
+        }
+        let record = stages.lock();
+        assert_eq!(record.paths, [(None, "prove"), (Some(0), "commit")]);
+        let seen: Vec<_> = record.stages.iter().map(|stage| (&*stage.name, stage.depth)).collect();
+        assert_eq!(seen, [("prove", 0), ("commit", 1), ("prove", 0), ("commit", 1)]);
+        assert!(record.stages.iter().all(|stage| stage.end_ns >= stage.begin_ns) && record.open.is_empty());
+    }
+}

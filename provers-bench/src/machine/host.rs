@@ -1,0 +1,243 @@
+//! The host: its kind, its processor, its memory, the kernel's settings for memory, and the limits of this process.
+
+use super::process::{field_bytes, huge_page_bytes};
+use serde::{Deserialize, Serialize};
+use std::fmt::{self, Display, Formatter};
+use std::num::NonZero;
+use std::path::{Path, PathBuf};
+use std::{fs, thread};
+
+const HUGE_PAGES: &str = "/sys/kernel/mm/transparent_hugepage";
+
+/// The kind of host: what decides how dear memory is, and so what an allocator can gain. Settings are `None` where the kernel does not say.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub(crate) struct Kind {
+    pub(crate) is_virtual: bool,
+    /// The smallest block of free memory that is reported to a hypervisor, in bytes; `None` if the machine keeps its free memory.
+    pub(crate) reported_bytes: Option<u64>,
+    /// Setting of transparent huge pages: `always`, `madvise` or `never`.
+    pub(crate) huge_pages: Option<String>,
+    /// What a page fault does if there is no huge page: `always`, `defer`, `defer+madvise`, `madvise` or `never`.
+    pub(crate) defrag: Option<String>,
+    /// Multi-size huge pages: each size below 2 MiB in KiB, with its setting.
+    pub(crate) folios: Vec<(u64, String)>,
+}
+
+impl Kind {
+    fn observe() -> Self {
+        let reported = line_of("/sys/module/page_reporting/parameters/page_reporting_order");
+        let chosen = |name: &str| in_brackets(&line_of(&format!("{HUGE_PAGES}/{name}"))?);
+        let folio = |kib: u64| Some((kib, chosen(&format!("hugepages-{kib}kB/enabled"))?));
+        Self {
+            is_virtual: fs::read_to_string("/proc/cpuinfo").is_ok_and(|text| text.contains(" hypervisor")),
+            reported_bytes: reported.and_then(|order| reported_bytes(&order)),
+            huge_pages: chosen("enabled"),
+            defrag: chosen("defrag"),
+            folios: (3..=10).filter_map(|log2_kib| folio(1 << log2_kib)).collect(),
+        }
+    }
+
+    /// The multi-size huge pages that are on.
+    pub(crate) fn folios_on(&self) -> String {
+        let on = self.folios.iter().filter(|(_, setting)| setting != "never");
+        on.map(|(kib, _)| format!("{kib} KiB")).collect::<Vec<_>>().join(", ")
+    }
+}
+
+impl Display for Kind {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let known = |setting: &Option<String>| setting.clone().unwrap_or_else(|| "unknown".into());
+        let machine = if self.is_virtual { "virtual machine" } else { "bare metal" };
+        let keeps = if self.reported_bytes.is_some() { "reports free memory" } else { "keeps free memory" };
+        write!(f, "{machine}, {keeps}, THP {} (defrag {})", known(&self.huge_pages), known(&self.defrag))?;
+        match self.folios_on() {
+            on if on.is_empty() => Ok(()),
+            on => write!(f, ", multi-size THP {on}"),
+        }
+    }
+}
+
+/// Fields are `None` where the kernel does not say.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Host {
+    pub(crate) cpu: Option<String>,
+    /// Cores that this process may use.
+    pub(crate) cores: usize,
+    pub(crate) memory_bytes: Option<u64>,
+    /// The kernel's release.
+    pub(crate) kernel: Option<String>,
+    pub(crate) kind: Kind,
+    /// The least memory limit of this process's control groups.
+    pub(crate) limit_bytes: Option<u64>,
+    /// CPUs by the limit of the control groups.
+    pub(crate) cpu_limit: Option<f64>,
+    /// `vm.overcommit_memory`.
+    pub(crate) overcommit: Option<u64>,
+    pub(crate) nodes: usize,
+    pub(crate) max_map_count: Option<u64>,
+}
+
+impl Host {
+    pub(crate) fn observe() -> Self {
+        let cpus = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+        let model = cpus.lines().find(|line| line.starts_with("model name")).and_then(|line| line.split_once(':'));
+        Self {
+            cpu: model.map(|(_, model)| model.trim().to_owned()),
+            cores: cores(),
+            memory_bytes: total_bytes(),
+            kernel: line_of("/proc/sys/kernel/osrelease"),
+            kind: Kind::observe(),
+            limit_bytes: limit_bytes(),
+            cpu_limit: cpu_limit(),
+            overcommit: number("/proc/sys/vm/overcommit_memory"),
+            nodes: nodes(Path::new("/sys/devices/system/node")),
+            max_map_count: number("/proc/sys/vm/max_map_count"),
+        }
+    }
+}
+
+/// Cores that this process may use.
+pub(crate) fn cores() -> usize {
+    thread::available_parallelism().map_or(1, NonZero::get)
+}
+
+/// The text of a file, without the white space around it.
+pub(super) fn line_of(path: &str) -> Option<String> {
+    Some(fs::read_to_string(path).ok()?.trim().to_owned())
+}
+
+fn number(path: &str) -> Option<u64> {
+    line_of(path)?.parse().ok()
+}
+
+/// The kernel lists every choice of a setting, and has the active one in brackets.
+fn in_brackets(line: &str) -> Option<String> {
+    Some(line.split_once('[')?.1.split_once(']')?.0.to_owned())
+}
+
+/// The block of that order, in bytes. The order is -1 if nothing is reported, which some kernels print without its sign.
+fn reported_bytes(order: &str) -> Option<u64> {
+    let order = order.parse::<u32>().ok().filter(|&order| order < 32)?;
+    Some((4 << 10) << order)
+}
+
+fn nodes(folder: &Path) -> usize {
+    let names = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.file_name());
+    let is_node = |name: &str| name.strip_prefix("node").is_some_and(|number| number.parse::<u32>().is_ok());
+    names.filter(|name| name.to_str().is_some_and(is_node)).count().max(1)
+}
+
+/// `cpu.max` has the microseconds of CPU time in a period, and the period.
+fn cpu_limit() -> Option<f64> {
+    let limits = limits_of_groups("cpu.max", |text| {
+        let (quota, period) = text.split_once(' ')?;
+        Some(quota.parse::<f64>().ok()? / period.parse::<f64>().ok()?)
+    });
+    limits.into_iter().min_by(f64::total_cmp)
+}
+
+/// How often a request on this machine waited while the kernel moved pages to make a larger one; 0 if the kernel does not say.
+pub(crate) fn compaction_stalls() -> u64 {
+    let counters = fs::read_to_string("/proc/vmstat").unwrap_or_default();
+    let stalls = counters.lines().find_map(|line| line.strip_prefix("compact_stall ")?.parse().ok());
+    stalls.unwrap_or(0)
+}
+
+/// Memory of this process in huge pages. If it has none, this counts the machine's anonymous folios of several pages.
+/// Some kernels make only those, and report them only for the whole machine.
+pub(crate) fn large_folio_bytes() -> Option<u64> {
+    let of_size = |kib: u64| {
+        let count = format!("/sys/kernel/mm/transparent_hugepage/hugepages-{kib}kB/stats/nr_anon");
+        Some(fs::read_to_string(count).ok()?.trim().parse::<u64>().ok()? * (kib << 10))
+    };
+    match huge_page_bytes()? {
+        // Folios of 16 KiB to 1 MiB.
+        0 => Some((4..=10).filter_map(|log2_kib| of_size(1 << log2_kib)).sum()),
+        bytes => Some(bytes),
+    }
+}
+
+/// Memory that new processes can use without swapping: the machine's `MemAvailable`, or the room below the cgroup's
+/// limit if that is less. `None` if the kernel does not say.
+pub(crate) fn available_bytes() -> Option<u64> {
+    let machine = field_bytes(&fs::read_to_string("/proc/meminfo").ok()?, "MemAvailable:")?;
+    let room_in = |group: &PathBuf| {
+        let read = |name: &str| fs::read_to_string(group.join(name)).ok()?.trim().parse::<u64>().ok();
+        // "max", which is no number, means no limit.
+        Some(read("memory.max")?.saturating_sub(read("memory.current")?))
+    };
+    Some(groups().iter().filter_map(room_in).fold(machine, u64::min))
+}
+
+/// Total memory of the machine.
+pub(crate) fn total_bytes() -> Option<u64> {
+    field_bytes(&fs::read_to_string("/proc/meminfo").ok()?, "MemTotal:")
+}
+
+/// The least memory limit of this process's control groups (v2, else v1); `None` if there is none.
+fn limit_bytes() -> Option<u64> {
+    let of_version_2 = limits_of_groups("memory.max", |text| text.parse().ok()).into_iter().min();
+    of_version_2.or_else(|| {
+        let folders = folders("/sys/fs/cgroup/memory", |line| Some(line.split_once(":memory:/")?.1));
+        let limit = values(&folders, "memory.limit_in_bytes", |text| text.parse().ok()).into_iter().min();
+        // Without a limit, version 1 has a number of some exabytes.
+        limit.filter(|&limit| limit < 1 << 60)
+    })
+}
+
+/// The values of the file `name` in this process's control group (v2) and in those above it, whose limits apply as well.
+/// `parse` returns `None` for no limit.
+fn limits_of_groups<T>(name: &str, parse: impl Fn(&str) -> Option<T>) -> Vec<T> {
+    values(&groups(), name, parse)
+}
+
+fn values<T>(folders: &[PathBuf], name: &str, parse: impl Fn(&str) -> Option<T>) -> Vec<T> {
+    folders.iter().filter_map(|folder| parse(fs::read_to_string(folder.join(name)).ok()?.trim())).collect()
+}
+
+/// The folders of this process's control group (v2) and of those above it.
+fn groups() -> Vec<PathBuf> {
+    folders("/sys/fs/cgroup", |line| line.strip_prefix("0::/"))
+}
+
+/// The folders below `root` of the control group whose path `path_of` finds in a line of `/proc/self/cgroup`, and of
+/// those above it.
+fn folders(root: &str, path_of: impl Fn(&str) -> Option<&str>) -> Vec<PathBuf> {
+    let membership = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let Some(path) = membership.lines().find_map(path_of) else { return Vec::new() };
+    let own = Path::new(root).join(path);
+    own.ancestors().take_while(|folder| folder.starts_with(root)).map(Path::to_owned).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernels_choice_is_the_word_in_brackets() {
+        assert_eq!(in_brackets("always [madvise] never").as_deref(), Some("madvise"));
+        assert_eq!(in_brackets("none"), None);
+    }
+
+    #[test]
+    fn a_host_is_named_by_what_makes_memory_dear() {
+        let [huge_pages, defrag] = ["always", "madvise"].map(|setting| Some(setting.to_owned()));
+        let metal = Kind { huge_pages, defrag, ..Kind::default() };
+        assert_eq!(metal.to_string(), "bare metal, keeps free memory, THP always (defrag madvise)");
+        let folios = vec![(16, "always".into()), (64, "inherit".into()), (128, "never".into())];
+        let guest = Kind { is_virtual: true, reported_bytes: reported_bytes("9"), folios, ..Kind::default() };
+        assert_eq!(
+            guest.to_string(),
+            "virtual machine, reports free memory, THP unknown (defrag unknown), multi-size THP 16 KiB, 64 KiB"
+        );
+    }
+
+    #[test]
+    fn an_order_is_a_block_of_bytes_or_nothing() {
+        assert_eq!(reported_bytes("9"), Some(2 << 20));
+        assert_eq!(reported_bytes("5"), Some(128 << 10));
+        assert_eq!(reported_bytes("-1"), None);
+        assert_eq!(reported_bytes("4294967295"), None);
+        assert_eq!(reported_bytes(""), None);
+    }
+}

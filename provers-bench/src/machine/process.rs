@@ -1,0 +1,341 @@
+//! A process as Linux accounts for it: its memory, its time, its children. All of `/proc/PID` is read here.
+
+use anyhow::Context;
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::unistd::{SysconfVar, sysconf};
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+/// Resident memory of this process.
+pub(crate) fn rss_bytes() -> anyhow::Result<u64> {
+    status_bytes("VmRSS:")
+}
+
+/// Highest resident memory of this process since it started, or since [`reset_peak`].
+pub(crate) fn peak_rss_bytes() -> anyhow::Result<u64> {
+    status_bytes("VmHWM:")
+}
+
+/// Resets [`peak_rss_bytes`]; false if the kernel does not offer that.
+pub(crate) fn reset_peak() -> bool {
+    // proc_pid_clear_refs(5): 5 resets the high water mark and touches no page table.
+    fs::write("/proc/self/clear_refs", "5").is_ok()
+}
+
+/// Memory of this process in huge pages; `None` if the kernel does not say. Takes milliseconds.
+pub(crate) fn huge_page_bytes() -> Option<u64> {
+    field_bytes(&fs::read_to_string("/proc/self/smaps_rollup").ok()?, "AnonHugePages:")
+}
+
+fn status_bytes(name: &str) -> anyhow::Result<u64> {
+    let status = fs::read_to_string("/proc/self/status").context("resident memory is read from /proc (Linux)")?;
+    field_bytes(&status, name).with_context(|| format!("/proc/self/status has no {name}"))
+}
+
+/// The value of a line such as `VmRSS:   1956 kB`.
+pub(super) fn field_bytes(text: &str, name: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+    let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kibibytes * 1024)
+}
+
+/// Resident memory of a process, in parts.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Resident {
+    /// Memory that the process wrote: heaps, arenas, stacks.
+    pub(crate) anonymous_bytes: u64,
+    /// Pages of files, including its own code.
+    pub(crate) file_bytes: u64,
+}
+
+impl Resident {
+    /// That of the process `pid`; `None` if it has ended. Cheaper than reading its `status`.
+    pub(crate) fn of(pid: u32) -> Option<Self> {
+        let statm = fs::read_to_string(format!("/proc/{pid}/statm")).ok()?;
+        let mut fields = statm.split(' ').skip(1).map_while(|pages| pages.parse::<u64>().ok());
+        let (pages, of_files) = (fields.next()?, fields.next()?);
+        let page_bytes = page_bytes();
+        // A process that has ended and was not waited for has no pages.
+        (pages > 0).then(|| Self {
+            anonymous_bytes: pages.saturating_sub(of_files) * page_bytes,
+            file_bytes: of_files.min(pages) * page_bytes,
+        })
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        self.anonymous_bytes + self.file_bytes
+    }
+}
+
+/// The size of a page of this machine.
+pub(crate) fn page_bytes() -> u64 {
+    sysconf(SysconfVar::PAGE_SIZE).ok().flatten().map_or(4096, i64::unsigned_abs)
+}
+
+/// This process's own account, kept open. Reading it allocates nothing, so it does not disturb a measurement of
+/// allocations.
+#[derive(Debug)]
+pub(crate) struct Account(File);
+
+impl Account {
+    pub(crate) fn open() -> anyhow::Result<Self> {
+        Ok(Self(File::open("/proc/self/status").context("resident memory is read from /proc (Linux)")?))
+    }
+
+    pub(crate) fn resident(&self) -> anyhow::Result<Resident> {
+        // The lines on memory are within the first 512 bytes, and the whole file takes 1.5 KiB.
+        let mut buffer = [0; 4096];
+        let read = self.0.read_at(&mut buffer, 0).context("cannot read /proc/self/status")?;
+        let text = buffer[..read].utf8_chunks().next().map_or("", |chunk| chunk.valid());
+        let field = |name| field_bytes(text, name).with_context(|| format!("/proc/self/status has no {name}"));
+        Ok(Resident { anonymous_bytes: field("RssAnon:")?, file_bytes: field("RssFile:")? })
+    }
+}
+
+/// CPU time and page faults.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Spent {
+    pub(crate) user_ns: u64,
+    pub(crate) sys_ns: u64,
+    pub(crate) minflt: u64,
+    pub(crate) majflt: u64,
+}
+
+impl Spent {
+    /// What this process spent so far, on all of its threads.
+    pub(crate) fn by_this_process() -> anyhow::Result<Self> {
+        Ok(getrusage(UsageWho::RUSAGE_SELF).context("getrusage failed")?.as_ref().into())
+    }
+
+    /// What the process `pid` spent since it started, and the ended children that it waited for. Times have the
+    /// resolution of the kernel's clock ticks, 10 ms. `None` if it has ended.
+    pub(crate) fn by(pid: u32) -> Option<Self> {
+        let (fields, tick_ns) = stat_of(pid)?;
+        Self::of_family(&fields, tick_ns)
+    }
+
+    /// The fields of `/proc/PID/stat` from the third on (proc_pid_stat(5)).
+    fn of_family(fields: &[u64], tick_ns: u64) -> Option<Self> {
+        let &[minflt, of_children, majflt, of_children_too, user, sys, user_too, sys_too] =
+            fields.get(7..15)?.first_chunk()?;
+        Some(Self {
+            user_ns: (user + user_too) * tick_ns,
+            sys_ns: (sys + sys_too) * tick_ns,
+            minflt: minflt + of_children,
+            majflt: majflt + of_children_too,
+        })
+    }
+
+    pub(crate) fn cpu_ns(self) -> u64 {
+        self.user_ns + self.sys_ns
+    }
+
+    pub(crate) fn plus(self, other: Self) -> Self {
+        self.with(other, u64::wrapping_add)
+    }
+
+    /// The difference since `earlier`.
+    pub(crate) fn since(self, earlier: Self) -> Self {
+        self.with(earlier, u64::saturating_sub)
+    }
+
+    fn with(self, other: Self, f: fn(u64, u64) -> u64) -> Self {
+        Self {
+            user_ns: f(self.user_ns, other.user_ns),
+            sys_ns: f(self.sys_ns, other.sys_ns),
+            minflt: f(self.minflt, other.minflt),
+            majflt: f(self.majflt, other.majflt),
+        }
+    }
+}
+
+impl From<&libc::rusage> for Spent {
+    fn from(usage: &libc::rusage) -> Self {
+        let ns = |time: libc::timeval| time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_usec.unsigned_abs() * 1_000;
+        Self {
+            user_ns: ns(usage.ru_utime),
+            sys_ns: ns(usage.ru_stime),
+            minflt: usage.ru_minflt.unsigned_abs(),
+            majflt: usage.ru_majflt.unsigned_abs(),
+        }
+    }
+}
+
+/// CPU time of one process, without its children; `None` if it has ended.
+pub(crate) fn cpu_ns_of(pid: u32) -> Option<u64> {
+    let (fields, tick_ns) = stat_of(pid)?;
+    Some(fields.get(11..13)?.iter().sum::<u64>() * tick_ns)
+}
+
+/// The numbers of `/proc/PID/stat` behind the program's name, and the length of a clock tick.
+fn stat_of(pid: u32) -> Option<(Vec<u64>, u64)> {
+    let tick_ns = 1_000_000_000 / sysconf(SysconfVar::CLK_TCK).ok()??.unsigned_abs().max(1);
+    Some((fields_of(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?), tick_ns))
+}
+
+/// The program's name is in parentheses, and may contain any character.
+fn fields_of(stat: &str) -> Vec<u64> {
+    let behind = stat.rsplit_once(')').map_or("", |(_, behind)| behind);
+    behind.split_ascii_whitespace().map(|field| field.parse().unwrap_or(0)).collect()
+}
+
+/// The processes that descend from this one.
+pub(crate) fn descendants() -> Vec<u32> {
+    let mut found = children_of(std::process::id());
+    let mut next = 0;
+    while let Some(&pid) = found.get(next) {
+        found.extend(children_of(pid));
+        next += 1;
+    }
+    found
+}
+
+fn children_of(pid: u32) -> Vec<u32> {
+    let mut found = Vec::new();
+    for thread in fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten() {
+        let children = fs::read_to_string(thread.path().join("children")).unwrap_or_default();
+        found.extend(children.split_ascii_whitespace().filter_map(|pid| pid.parse::<u32>().ok()));
+    }
+    found
+}
+
+/// The program that a process runs; `None` if it has ended.
+pub(crate) fn program_of(pid: u32) -> Option<PathBuf> {
+    fs::read_link(format!("/proc/{pid}/exe")).ok()
+}
+
+/// The mappings of a process, as lines; empty if it has ended.
+pub(crate) fn maps_of(pid: u32) -> String {
+    fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default()
+}
+
+/// Sampling interval: about fifty samples in a proof of one second, at about 10 us each.
+const EVERY: Duration = Duration::from_millis(20);
+
+/// Samples a process's resident memory over time until it is stopped, from a thread that sleeps and reads one line.
+pub(crate) struct RssWatch {
+    stop: Sender<()>,
+    watcher: JoinHandle<Vec<(u32, u64)>>,
+}
+
+impl RssWatch {
+    /// Starts to watch the process `pid`.
+    pub(crate) fn start(pid: u32) -> Self {
+        let (stop, stopped) = mpsc::channel();
+        let since = Instant::now();
+        let watcher = thread::spawn(move || {
+            let mut seen = Vec::new();
+            // An exited process has no RSS to read.
+            while let Some(resident) = Resident::of(pid) {
+                seen.push((since.elapsed().as_millis() as u32, resident.bytes()));
+                if stopped.recv_timeout(EVERY) != Err(RecvTimeoutError::Timeout) {
+                    break;
+                }
+            }
+            seen
+        });
+        Self { stop, watcher }
+    }
+
+    /// Stops and returns the samples: milliseconds since the start, and resident bytes at that time.
+    pub(crate) fn stop(self) -> Vec<(u32, u64)> {
+        drop(self.stop);
+        self.watcher.join().unwrap_or_default()
+    }
+}
+
+/// The area under the curve of resident memory up to `time`, in byte seconds; `None` without samples.
+pub(crate) fn byte_seconds(seen: &[(u32, u64)], time: Duration) -> Option<u64> {
+    let end = time.as_secs_f64();
+    let (mut sum, mut at, mut bytes) = (0.0, 0.0, seen.first()?.1 as f64);
+    for &(at_ms, next) in seen {
+        let until = (f64::from(at_ms) / 1e3).min(end);
+        sum += (until - at) * (bytes + next as f64) / 2.0;
+        (at, bytes) = (until, next as f64);
+    }
+    Some((sum + (end - at) * bytes).round() as u64)
+}
+
+/// At most `most` of the samples: the highest of each group of neighbours, so that no peak is lost.
+pub(crate) fn highest(seen: &[(u32, u64)], most: usize) -> impl Iterator<Item = (u32, u64)> {
+    let group = seen.len().div_ceil(most).max(1);
+    seen.chunks(group).filter_map(|group| group.iter().copied().max_by_key(|(_, bytes)| *bytes))
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use std::process;
+    use std::sync::{Mutex, MutexGuard, PoisonError};
+
+    /// Tests run in threads of one process and share its memory accounts, so tests that read them take turns.
+    pub(crate) fn alone() -> MutexGuard<'static, ()> {
+        static TURN: Mutex<()> = Mutex::new(());
+        TURN.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    #[test]
+    fn kernel_fields_are_read_in_bytes() {
+        assert_eq!(field_bytes("VmHWM:\t    1956 kB\nVmRSS:\t 12 kB\n", "VmRSS:"), Some(12 * 1024));
+        assert_eq!(field_bytes("VmHWM:\t    1956 kB\n", "VmRSS:"), None);
+    }
+
+    /// The peak must fall after memory is freed, or every proof would show the peak of the largest one.
+    #[test]
+    fn the_peak_starts_over_after_a_reset() {
+        let _alone = alone();
+        let filled = std::hint::black_box(vec![1_u8; 128 << 20]);
+        let high = peak_rss_bytes().unwrap();
+        drop(filled);
+        if reset_peak() {
+            assert!(peak_rss_bytes().unwrap() + (64 << 20) < high);
+        }
+    }
+
+    /// A program's name may contain any character. Only the fields after it count.
+    #[test]
+    fn fields_are_counted_from_behind_the_programs_name() {
+        let stat = "12 (a) b) (c) S 1 12 12 0 -1 4194560 100 20 3 4 50 60 7 8 20 0 1 0 123";
+        let spent = Spent { user_ns: 570, sys_ns: 680, minflt: 120, majflt: 7 };
+        assert_eq!(Spent::of_family(&fields_of(stat), 10), Some(spent));
+        assert_eq!(Spent::of_family(&fields_of("12 (a) S 1"), 10), None);
+    }
+
+    /// A proof of two seconds holds 1 GB, then rises to 3 GB. Memory seen during its verification does not count.
+    #[test]
+    fn memory_is_summed_over_the_time_of_the_proof() {
+        let seen = [(0, 1_000), (1_000, 1_000), (2_000, 3_000), (9_000, 9_000)];
+        assert_eq!(byte_seconds(&seen[..2], Duration::from_secs(2)), Some(2_000));
+        assert_eq!(byte_seconds(&seen[..3], Duration::from_secs(2)), Some(3_000));
+        assert_eq!(byte_seconds(&seen, Duration::from_secs(2)), Some(3_000));
+        assert_eq!(byte_seconds(&[], Duration::from_secs(2)), None);
+    }
+
+    /// The curve must show memory that is allocated and freed within a proof.
+    #[test]
+    fn memory_that_came_meanwhile_is_seen() {
+        let _alone = alone();
+        let watch = RssWatch::start(process::id());
+        thread::sleep(3 * EVERY);
+        let filled = std::hint::black_box(vec![1_u8; 64 << 20]);
+        thread::sleep(3 * EVERY);
+        drop(filled);
+        let seen = watch.stop();
+        assert!(seen.is_sorted_by_key(|(at_ms, _)| *at_ms), "{seen:?}");
+        let bytes = || seen.iter().map(|(_, bytes)| *bytes);
+        assert!(bytes().max().unwrap() >= bytes().next().unwrap() + (60 << 20), "{seen:?}");
+    }
+
+    #[test]
+    fn a_shorter_curve_keeps_its_peaks() {
+        let seen: Vec<_> = (0..1000).map(|at| (at, if at == 777 { 9 } else { 1 })).collect();
+        let shorter: Vec<_> = highest(&seen, 100).collect();
+        assert_eq!((shorter.len(), shorter.iter().map(|(_, bytes)| *bytes).max()), (100, Some(9)));
+        assert!(shorter.is_sorted_by_key(|(at, _)| *at));
+        assert_eq!(highest(&seen, 5000).count(), 1000);
+    }
+}

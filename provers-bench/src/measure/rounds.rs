@@ -1,0 +1,369 @@
+//! Rounds in random order, of proofs or of runs of a command: which arm comes next, whether another round may start, when
+//! a turn counts as hung, and what the user sees meanwhile.
+
+use crate::arms::BASELINE;
+use crate::measure::Interrupt;
+use crate::results::record;
+use crate::results::{ArmResult, Ended, Outcome, SampleLog, WorkloadResult, format};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use rand::SeedableRng;
+use rand::rngs::StdRng;
+use rand::seq::SliceRandom;
+use std::io::{IsTerminal, stderr};
+use std::time::{Duration, Instant};
+
+/// A turn that takes this many times as long as the slowest so far counts as hung.
+const HANG_FACTOR: u32 = 20;
+
+/// An arm and its results.
+pub(crate) struct ArmRunner<A> {
+    /// What its turns need.
+    pub(crate) arm: A,
+    pub(crate) result: ArmResult,
+    /// Proofs or runs planned in total, including those that were made.
+    pub(crate) expected: u64,
+    pub(crate) made: u64,
+}
+
+impl<A> ArmRunner<A> {
+    /// Whether the arm still takes part. Its next process may still have to be started.
+    pub(crate) fn takes_part(&self) -> bool {
+        self.result.outcome == Outcome::Finished
+    }
+}
+
+/// Where the rounds of a run show and keep their results.
+pub(crate) struct Output {
+    pub(crate) progress: Progress,
+    pub(crate) samples: SampleLog,
+}
+
+/// The arms of one workload, and the state of their rounds.
+pub(crate) struct Rounds<'a, A> {
+    pub(crate) runners: Vec<ArmRunner<A>>,
+    /// Index of the arm that the others are compared with.
+    pub(crate) baseline: usize,
+    pub(crate) schedule: Schedule,
+    pub(crate) randomness: StdRng,
+    pub(crate) slowest: Duration,
+    pub(crate) interrupt: &'a Interrupt,
+    pub(crate) output: &'a mut Output,
+    seed: u64,
+    /// Longest time of a turn; `None` derives it from the turns so far.
+    timeout: Option<Duration>,
+}
+
+impl<'a, A> Rounds<'a, A> {
+    pub(crate) fn new(
+        arms: impl Iterator<Item = (A, ArmResult)>,
+        schedule: Schedule,
+        (seed, timeout): (u64, Option<Duration>),
+        interrupt: &'a Interrupt,
+        output: &'a mut Output,
+    ) -> Self {
+        let runner = |(arm, result): (A, ArmResult)| {
+            let expected = if result.outcome == Outcome::Finished { schedule.turns() } else { 0 };
+            ArmRunner { arm, result, expected, made: 0 }
+        };
+        let runners: Vec<_> = arms.map(runner).collect();
+        Self {
+            baseline: baseline(&runners),
+            runners,
+            schedule,
+            randomness: StdRng::seed_from_u64(seed),
+            slowest: Duration::ZERO,
+            interrupt,
+            output,
+            seed,
+            timeout,
+        }
+    }
+
+    /// Runs the processes of all arms, one set after the other: `turns` does it for the set of this number, and returns
+    /// the reason if the rounds end within it. Fails only if samples cannot be written.
+    pub(crate) fn run(
+        &mut self,
+        mut turns: impl FnMut(&mut Self, u32) -> anyhow::Result<Option<Ended>>,
+    ) -> anyhow::Result<Ended> {
+        let mut process = 0;
+        let ended = loop {
+            if self.interrupt.is_raised() {
+                break Ended::Interrupted;
+            }
+            if !self.is_any_left() {
+                break Ended::NoArms;
+            }
+            let widest = || {
+                let arms: Vec<_> = self.runners.iter().map(|runner| runner.result.clone()).collect();
+                record::widest_interval(&arms, self.baseline, self.seed)
+            };
+            if let Some(ended) = self.schedule.ends_after(process, widest) {
+                break ended;
+            }
+            if process > 0 && self.schedule.is_out_of_time() {
+                break Ended::OutOfTime;
+            }
+            if process >= self.schedule.processes {
+                self.expect_another(process);
+            }
+            if let Some(ended) = turns(self, process)? {
+                break ended;
+            }
+            process += 1;
+        };
+        for runner in &mut self.runners {
+            self.output.progress.expect_fewer(runner.expected - runner.made);
+            // The interrupt can come between two turns. Then an arm has no failed turn, and may still lack rounds.
+            if ended == Ended::Interrupted && runner.takes_part() && runner.made < runner.expected {
+                runner.result.outcome = Outcome::Interrupted;
+            }
+            runner.expected = runner.made;
+        }
+        Ok(ended)
+    }
+
+    /// Adds the set of processes with this number to the planned ones.
+    fn expect_another(&mut self, process: u32) {
+        let turns = self.schedule.turns_of(process);
+        for runner in self.runners.iter_mut().filter(|runner| runner.takes_part()) {
+            runner.expected += turns;
+            self.output.progress.0.inc_length(turns);
+        }
+    }
+
+    pub(crate) fn is_any_left(&self) -> bool {
+        self.runners.iter().any(ArmRunner::takes_part)
+    }
+
+    /// The arms that take part, in random order.
+    pub(crate) fn order(&mut self) -> Vec<usize> {
+        let mut order: Vec<_> = (0..self.runners.len()).filter(|&index| self.runners[index].takes_part()).collect();
+        order.shuffle(&mut self.randomness);
+        order
+    }
+
+    /// Longest time of the next turn, which is at least `least` unless the user said otherwise.
+    pub(crate) fn limit(&self, least: Duration) -> Duration {
+        self.timeout.unwrap_or_else(|| limit_after(self.slowest, least))
+    }
+
+    /// Logs the arm's samples after the first `before`, which took this many turns.
+    pub(crate) fn keep(
+        &mut self,
+        index: usize,
+        before: usize,
+        turns: u64,
+        (workload, log_rows, threads): (&str, u32, usize),
+    ) -> anyhow::Result<()> {
+        let runner = &mut self.runners[index];
+        for proof in &runner.result.samples[before..] {
+            self.output.samples.append(workload, log_rows, threads, &runner.result.label, proof)?;
+        }
+        runner.made += turns;
+        self.output.progress.0.inc(turns);
+        Ok(())
+    }
+
+    /// Removes an arm from the rounds.
+    pub(crate) fn leave(&mut self, index: usize, outcome: Outcome) {
+        let runner = &mut self.runners[index];
+        if let Some(text) = format::outcome(&outcome) {
+            self.output.progress.note(&format!("{}: {text}", runner.result.label));
+        }
+        self.output.progress.expect_fewer(runner.expected - runner.made);
+        runner.expected = runner.made;
+        runner.result.outcome = outcome;
+    }
+
+    /// The arms' results, with their figures.
+    pub(crate) fn result(self) -> WorkloadResult {
+        WorkloadResult::of(self.runners.into_iter().map(|runner| runner.result).collect(), self.baseline, self.seed)
+    }
+}
+
+fn limit_after(slowest: Duration, least: Duration) -> Duration {
+    least.max(slowest * HANG_FACTOR)
+}
+
+/// Index of the baseline arm. Without it, the others are compared with the first arm that takes part.
+fn baseline<A>(runners: &[ArmRunner<A>]) -> usize {
+    let named = runners.iter().position(|runner| runner.result.arm == BASELINE);
+    named.or_else(|| runners.iter().position(ArmRunner::takes_part)).unwrap_or(0)
+}
+
+/// How many rounds there are. Only the deadline check reads the clock.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Schedule {
+    /// Requested warm rounds.
+    pub(crate) rounds: u32,
+    /// Processes that share the rounds. With a precision to reach, more processes may follow.
+    pub(crate) processes: u32,
+    /// Whether each process begins with a cold round, which is none of `rounds`.
+    pub(crate) is_cold_first: bool,
+    pub(crate) precision: Option<f64>,
+    /// No round starts after it.
+    pub(crate) deadline: Option<Instant>,
+}
+
+impl Schedule {
+    /// Warm rounds of the process with this number. The processes share the rounds as evenly as possible.
+    pub(crate) fn warm_rounds(&self, process: u32) -> u32 {
+        let (rounds, processes) = (self.rounds, self.processes);
+        if process < processes {
+            rounds / processes + u32::from(process < rounds % processes)
+        } else {
+            rounds.div_ceil(processes)
+        }
+    }
+
+    fn turns_of(&self, process: u32) -> u64 {
+        u64::from(self.is_cold_first) + u64::from(self.warm_rounds(process))
+    }
+
+    /// Turns of an arm that takes part to the end.
+    pub(crate) fn turns(&self) -> u64 {
+        u64::from(self.rounds) + u64::from(self.is_cold_first) * u64::from(self.processes)
+    }
+
+    /// Why the rounds end after `done` processes; `None` if they go on. `widest` returns the widest interval so far.
+    fn ends_after(&self, done: u32, widest: impl FnOnce() -> f64) -> Option<Ended> {
+        if done < self.processes {
+            return None;
+        }
+        match self.precision {
+            None => Some(Ended::AllRounds),
+            Some(precision) => (widest() <= precision).then_some(Ended::Precise),
+        }
+    }
+
+    /// Whether the deadline has passed.
+    pub(crate) fn is_out_of_time(&self) -> bool {
+        self.deadline.is_some_and(|deadline| Instant::now() >= deadline)
+    }
+}
+
+/// Progress over a whole run, counted in proofs or in runs of a command: a bar on a terminal, one line per round elsewhere.
+/// The driver draws nothing while a proof runs, so as not to disturb it.
+pub(crate) struct Progress(ProgressBar);
+
+impl Progress {
+    /// Expects this many turns, each called `noun`.
+    pub(crate) fn new(turns: u64, noun: &str) -> Self {
+        let is_shown = stderr().is_terminal();
+        let target = if is_shown { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
+        let style = ProgressStyle::with_template(&format!("{{bar:16}} {{pos}}/{{len}} {noun}s  {{wide_msg}}"));
+        let style = style.unwrap_or_else(|_| ProgressStyle::default_bar());
+        Self(ProgressBar::with_draw_target(Some(turns), target).with_style(style))
+    }
+
+    /// A turn begins.
+    pub(crate) fn begins(&self, what: &str, arm: &str) {
+        self.0.set_message(format!("{what}: {arm}{}", self.left()));
+    }
+
+    /// This many turns will not be made.
+    fn expect_fewer(&mut self, turns: u64) {
+        self.0.dec_length(turns.min(self.open()));
+    }
+
+    /// A round ended; `times` lists its times.
+    pub(crate) fn round_done(&self, what: &str, times: &str) {
+        if self.0.is_hidden() {
+            eprintln!("{what}: {times}{}", self.left());
+        }
+    }
+
+    /// Prints a message that the user must not miss.
+    pub(crate) fn note(&self, text: &str) {
+        self.aside(|| eprintln!("{text}"));
+    }
+
+    /// Hides the bar while `write` writes to the terminal.
+    pub(crate) fn aside<R>(&self, write: impl FnOnce() -> R) -> R {
+        self.0.suspend(write)
+    }
+
+    /// The run is over.
+    pub(crate) fn finish(&self) {
+        self.0.finish_and_clear();
+    }
+
+    /// Turns that are still to be made.
+    fn open(&self) -> u64 {
+        self.0.length().unwrap_or(0).saturating_sub(self.0.position())
+    }
+
+    /// The time left at the average pace so far; empty before the first turn and after the last.
+    fn left(&self) -> String {
+        let (done, open) = (self.0.position(), self.open());
+        if done == 0 || open == 0 {
+            return String::new();
+        }
+        let seconds = (self.0.elapsed().as_secs_f64() * open as f64 / done as f64).ceil() as u64;
+        if seconds < 90 {
+            format!(", about {seconds} s left")
+        } else {
+            format!(", about {} min left", seconds.div_ceil(60))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_glibc_the_first_arm_that_takes_part_is_the_baseline() {
+        let found = |arms: &[&str]| {
+            let mut results: Vec<_> = arms.iter().map(|arm| ArmResult::new(arm, arm)).collect();
+            results[0].outcome = Outcome::LeftOut { reason: "not installed".into() };
+            let runners = results.into_iter().map(|result| ArmRunner { arm: (), result, expected: 1, made: 0 });
+            baseline(&runners.collect::<Vec<_>>())
+        };
+        assert_eq!(
+            (found(&["jemalloc", "zk-alloc"]), found(&["glibc", "zk-alloc"]), found(&["x", "y", "glibc"])),
+            (1, 0, 2)
+        );
+    }
+
+    #[test]
+    fn waits_grow_with_the_slowest_turn() {
+        let limit = |slowest| limit_after(Duration::from_secs(slowest), Duration::from_secs(120)).as_secs();
+        assert_eq!((limit(1), limit(30)), (120, 600));
+    }
+
+    fn schedule(rounds: u32, processes: u32, precision: Option<f64>) -> Schedule {
+        Schedule { rounds, processes, is_cold_first: true, precision, deadline: None }
+    }
+
+    /// A lost or repeated round would break `--rounds`.
+    #[test]
+    fn the_processes_share_all_rounds_evenly() {
+        for (rounds, processes) in [(12, 6), (13, 4), (3, 3), (1, 1), (10, 7)] {
+            let schedule = schedule(rounds, processes, None);
+            let shares: Vec<_> = (0..processes).map(|process| schedule.warm_rounds(process)).collect();
+            assert_eq!(shares.iter().sum::<u32>(), rounds);
+            let (fewest, most) = (shares.iter().min().unwrap(), shares.iter().max().unwrap());
+            assert!(*fewest >= 1 && most - fewest <= 1, "{shares:?}");
+            assert_eq!(schedule.warm_rounds(processes), *most, "a further process is none of the smaller ones");
+        }
+    }
+
+    #[test]
+    fn precision_adds_processes_until_it_is_reached_and_never_takes_any_away() {
+        let plain = schedule(12, 6, None);
+        assert_eq!([5, 6].map(|done| plain.ends_after(done, || unreachable!())), [None, Some(Ended::AllRounds)]);
+        let precise = schedule(12, 6, Some(0.02));
+        assert_eq!(precise.ends_after(5, || 0.0), None);
+        assert_eq!([0.021, 0.02].map(|widest| precise.ends_after(6, || widest)), [None, Some(Ended::Precise)]);
+        assert_eq!(precise.ends_after(60, || f64::INFINITY), None);
+    }
+
+    #[test]
+    fn time_is_over_at_the_deadline_and_never_without_one() {
+        let with = |deadline| Schedule { deadline, ..schedule(1, 1, None) };
+        let now = Instant::now();
+        assert!(!with(None).is_out_of_time() && with(Some(now)).is_out_of_time());
+        assert!(!with(Some(now + Duration::from_secs(60))).is_out_of_time());
+    }
+}
