@@ -202,12 +202,9 @@ fn interrupt(worker: libc::pthread_t, signals: u64) {
 /// interrupts the backing allocator, which no handler may enter again.
 #[test]
 fn a_signal_handler_allocates_in_the_midst_of_an_allocation() {
-    in_its_own_process(&[], handle_signals);
-}
-
-fn handle_signals() {
     const SIGNALS: u64 = 10_000;
     const RING: u64 = 80;
+    alone!();
     let _guard = PhaseGuard::new();
     // 80 buffers of 8 KiB need more than one slab, so slabs come and go all the time.
     let mut ring: Vec<_> = (0..RING).map(|seed| (make(SLAB_SIZED, seed), seed)).collect();

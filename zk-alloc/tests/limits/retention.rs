@@ -22,10 +22,7 @@ fn use_a_buffer() {
 
 #[test]
 fn resident_memory_follows_the_policy() {
-    in_its_own_process(&[], follow_the_policy);
-}
-
-fn follow_the_policy() {
+    alone!();
     // The tables of the arena are there from here on.
     phase(|| drop(black_box(vec![1u8; 1 << 20])));
     let before = rss_bytes();

@@ -3,7 +3,7 @@
 
 use std::hint::black_box;
 
-use crate::support::{alone, assert_patterned, in_its_own_process, maps, patterned};
+use crate::support::{alone, assert_patterned, maps, patterned};
 use zk_alloc::{Phase, phase, release, stats};
 
 const FROM_BYTES: usize = 8 << 20;
@@ -67,8 +67,11 @@ fn grown_vectors(count: usize) -> Vec<Vec<u8>> {
 
 /// The kernel does not merge the mapping of moved pages with its neighbours, nor with the pages that the vector then grew by. A process has
 /// 65,530 mappings.
-fn few_mappings_stay() {
+#[test]
+fn vectors_that_moved_leave_few_mappings() {
     const VECTORS: usize = 100;
+    const RETAINED: (&str, &str) = ("ZK_ALLOC_RETAIN_BYTES", "64G");
+    alone!(each & [&[("ZK_ALLOC_THP", "never"), RETAINED], &[("ZK_ALLOC_THP", "always"), RETAINED]]);
     drop(phase(|| grown_vectors(1)));
     release();
     let before = maps::count();
@@ -83,13 +86,5 @@ fn few_mappings_stay() {
         let purged = maps::count();
         assert!(purged < before + 12, "round {round}: {before} mappings, {purged} after the purge");
         println!("measured {before} mappings, {alive} with {VECTORS} vectors, {freed} after them, {purged} purged");
-    }
-}
-
-#[test]
-fn vectors_that_moved_leave_few_mappings() {
-    for huge_pages in ["never", "always"] {
-        let settings = [("ZK_ALLOC_THP", huge_pages), ("ZK_ALLOC_RETAIN_BYTES", "64G")];
-        in_its_own_process(&settings, few_mappings_stay);
     }
 }

@@ -144,21 +144,17 @@ fn memory_dropped_after_its_phase_follows_the_policy() {
     set_retain(Retain::Never);
     phase(|| drop(sizes.map(|(_, bytes)| buffers(1, bytes))));
     let before = rss_bytes();
-    for (count, bytes) in sizes {
-        drop(phase(|| buffers(count, bytes)));
-        assert_shrinks_to(2 * MIB, before, &format!("{count} buffers of {bytes} bytes, Never"));
-    }
-    set_retain(Retain::Bytes(16 * MIB));
-    for (count, bytes) in sizes {
-        drop(phase(|| buffers(count, bytes)));
-        assert_shrinks_to(18 * MIB, before, &format!("{count} buffers of {bytes} bytes, at most 16 MiB"));
-    }
+    let follow = |retain: Retain, most_bytes: usize| {
+        set_retain(retain);
+        for (count, bytes) in sizes {
+            drop(phase(|| buffers(count, bytes)));
+            assert_shrinks_to(most_bytes, before, &format!("{count} buffers of {bytes} bytes, {retain:?}"));
+        }
+    };
+    follow(Retain::Never, 2 * MIB);
+    follow(Retain::Bytes(16 * MIB), 18 * MIB);
     start_background_thread().expect("a thread");
-    set_retain(Retain::For(Duration::from_millis(20)));
-    for (count, bytes) in sizes {
-        drop(phase(|| buffers(count, bytes)));
-        assert_shrinks_to(2 * MIB, before, &format!("{count} buffers of {bytes} bytes, for 20 ms"));
-    }
+    follow(Retain::For(Duration::from_millis(20)), 2 * MIB);
 }
 
 /// Sizes of 256 bytes to 4 MiB, as many of each doubling.
@@ -274,19 +270,16 @@ fn replacing_pieces_at_the_peak_purges_little_of_what_it_serves() {
 /// A program is asked to keep its memory. It keeps what it frees, also at its peak.
 #[test]
 fn nothing_is_purged_below_the_retained_size() {
-    for setting in [("ZK_ALLOC_RETAIN_BYTES", "1G"), ("ZK_ALLOC_RETAIN_FOR", "ever")] {
-        in_its_own_process(&[setting], || {
-            let mut numbers = Numbers::new(3);
-            let mut buffers: Vec<Block> = Vec::new();
-            for _ in 0..2_000 {
-                buffers.push(Block::untouched(&RESIDENT, MIB + numbers.below(4 * MIB), 8));
-                if buffers.len() > 16 {
-                    buffers.swap_remove(numbers.below(17));
-                }
-            }
-            assert_eq!(stats().purged_bytes, 0, "{}", stats());
-        });
+    alone!(each & [&[("ZK_ALLOC_RETAIN_BYTES", "1G")], &[("ZK_ALLOC_RETAIN_FOR", "ever")]]);
+    let mut numbers = Numbers::new(3);
+    let mut buffers: Vec<Block> = Vec::new();
+    for _ in 0..2_000 {
+        buffers.push(Block::untouched(&RESIDENT, MIB + numbers.below(4 * MIB), 8));
+        if buffers.len() > 16 {
+            buffers.swap_remove(numbers.below(17));
+        }
     }
+    assert_eq!(stats().purged_bytes, 0, "{}", stats());
 }
 
 /// A program that is short of memory makes its buffers smaller. That must not need memory first. The buffers of each row are more

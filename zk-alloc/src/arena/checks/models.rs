@@ -52,7 +52,8 @@ pub(super) fn beside<T: Send + Sync + 'static, R>(
     other: impl FnOnce(&T) + Send + 'static,
     own: impl FnOnce() -> R,
 ) -> R {
-    let thread = on_thread(shared, other);
+    let its = shared.clone();
+    let thread = spawn(move || other(&its));
     let result = own();
     join([thread]);
     result
@@ -65,15 +66,11 @@ pub(super) fn beside_two<T: Send + Sync + 'static, R>(
     other: impl FnOnce(&T) + Send + 'static,
     own: impl FnOnce() -> R,
 ) -> R {
-    let threads = [on_thread(shared, one), on_thread(shared, other)];
+    let (a, b) = (shared.clone(), shared.clone());
+    let threads = [spawn(move || one(&a)), spawn(move || other(&b))];
     let result = own();
     join(threads);
     result
-}
-
-fn on_thread<T: Send + Sync + 'static>(shared: &LoomArc<T>, work: impl FnOnce(&T) + Send + 'static) -> JoinHandle<()> {
-    let shared = shared.clone();
-    spawn(move || work(&shared))
 }
 
 /// As many words of 64 bits, all of them zero.
