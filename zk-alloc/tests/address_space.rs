@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use support::forks::in_a_fork;
 use support::limits::{limited, lockable_bytes};
 use support::{
-    Ended, address_space_bytes, assert_patterned, child, in_its_own_process, patterned, peak_rss_bytes, skip,
+    Ended, address_space_bytes, alone, assert_patterned, child, in_its_own_process, patterned, peak_rss_bytes, skip,
 };
 use zk_alloc::{ZkAllocator, overflow_stats, phase, stats};
 
@@ -100,11 +100,10 @@ fn a_limit_set_before_or_after_the_arena_opens_leaves_room_for_the_program() {
 /// The kernel counts all writable memory as data, including the arena's tables.
 #[test]
 fn a_limit_on_data_leaves_most_of_it_to_the_program() {
-    in_its_own_process(&[], || {
-        limited(libc::RLIMIT_DATA, 200 * MIB, || {
-            phase(|| assert_patterned(&patterned(20 * WORDS, 1), 1));
-            assert!(stats().run_allocations > 0 && mapped(120 * MIB), "{}", stats());
-        });
+    alone!();
+    limited(libc::RLIMIT_DATA, 200 * MIB, || {
+        phase(|| assert_patterned(&patterned(20 * WORDS, 1), 1));
+        assert!(stats().run_allocations > 0 && mapped(120 * MIB), "{}", stats());
     });
 }
 
@@ -128,93 +127,84 @@ fn grow_two(steps: usize) -> [Vec<usize>; 2] {
 /// Without room to grow, each vector would lie in the other's way.
 #[test]
 fn huge_runs_that_grow_in_turn_stay_where_they_are() {
-    in_its_own_process(&[], || {
-        for _ in 0..3 {
-            let places = phase(|| grow_two(4));
-            assert!(places.iter().all(|places| places.len() == 1), "{places:x?}");
-        }
-    });
+    alone!();
+    for _ in 0..3 {
+        let places = phase(|| grow_two(4));
+        assert!(places.iter().all(|places| places.len() == 1), "{places:x?}");
+    }
 }
 
 /// Room to grow takes address space. If a limit makes it scarce, the arena leaves it to the program.
 #[test]
 fn huge_runs_that_grow_leave_scarce_addresses_to_the_program() {
-    in_its_own_process(&[], || {
-        phase(|| drop(patterned(WORDS, 1)));
-        // The second vector's room begins 512 MiB further on, more than a quarter of the remaining limit.
-        let limit = address_space_bytes() + 1900 * MIB;
-        limited(libc::RLIMIT_AS, limit, || {
-            let places = phase(|| grow_two(3));
-            assert!(
-                places.iter().any(|places| places.len() > 1) && overflow_stats() == (0, 0),
-                "{places:x?} {}",
-                stats()
-            );
-            assert!(mapped(900 * MIB));
-        });
+    alone!();
+    phase(|| drop(patterned(WORDS, 1)));
+    // The second vector's room begins 512 MiB further on, more than a quarter of the remaining limit.
+    let limit = address_space_bytes() + 1900 * MIB;
+    limited(libc::RLIMIT_AS, limit, || {
+        let places = phase(|| grow_two(3));
+        assert!(places.iter().any(|places| places.len() > 1) && overflow_stats() == (0, 0), "{places:x?} {}", stats());
+        assert!(mapped(900 * MIB));
     });
 }
 
 /// Beyond a limit the kernel refuses more memory to the arena, as to everyone.
 #[test]
 fn growth_refused_by_a_late_limit_goes_to_the_backing_allocator() {
-    in_its_own_process(&[], || {
-        const MOST: usize = 300;
-        phase(|| drop(patterned(20 * WORDS, 1)));
-        let try_all = || {
-            let mut made: Vec<Vec<u64>> = Vec::with_capacity(MOST);
-            let had = (0..MOST).filter(|_| {
-                let mut words = Vec::new();
-                let had = words.try_reserve_exact(WORDS).is_ok();
-                words.resize(if had { WORDS } else { 0 }, 7);
-                made.push(black_box(words));
-                had
-            });
-            had.count()
-        };
-        let had = limited(libc::RLIMIT_AS, address_space_bytes() + 12 * MIB, || phase(try_all));
-        // The backing allocator may still have free address space.
-        assert!((20..200).contains(&had), "{had}");
-        assert!(overflow_stats().0 >= 200 && stats().refusals > 0, "{:?} {}", overflow_stats(), stats());
-        assert_eq!(phase(try_all), MOST, "the limit is gone");
-    });
+    alone!();
+    const MOST: usize = 300;
+    phase(|| drop(patterned(20 * WORDS, 1)));
+    let try_all = || {
+        let mut made: Vec<Vec<u64>> = Vec::with_capacity(MOST);
+        let had = (0..MOST).filter(|_| {
+            let mut words = Vec::new();
+            let had = words.try_reserve_exact(WORDS).is_ok();
+            words.resize(if had { WORDS } else { 0 }, 7);
+            made.push(black_box(words));
+            had
+        });
+        had.count()
+    };
+    let had = limited(libc::RLIMIT_AS, address_space_bytes() + 12 * MIB, || phase(try_all));
+    // The backing allocator may still have free address space.
+    assert!((20..200).contains(&had), "{had}");
+    assert!(overflow_stats().0 >= 200 && stats().refusals > 0, "{:?} {}", overflow_stats(), stats());
+    assert_eq!(phase(try_all), MOST, "the limit is gone");
 }
 
 /// The program locks all future mappings. The kernel refuses those beyond a limit, which does not apply to root.
 #[test]
 fn a_program_that_locks_its_future_memory_keeps_its_arena() {
-    in_its_own_process(&[], || {
-        // SAFETY: changes the user of this process, which has nothing else to do.
-        let is_root = unsafe { libc::setuid(65_534) } == 0;
-        phase(|| drop(patterned(60 * WORDS, 1)));
-        // SAFETY: changes no memory.
-        let is_locked = limited(libc::RLIMIT_MEMLOCK, MIB, || unsafe { libc::mlockall(libc::MCL_FUTURE) } == 0);
-        assert!(is_locked, "root before: {is_root}");
-        let lockable = lockable_bytes() as usize;
-        phase(|| assert_patterned(&patterned(50 * WORDS, 2), 2));
-        let mut large: Vec<u64> = Vec::new();
-        let had = phase(|| large.try_reserve_exact(4 * lockable.min(1 << 30) / 8 + 200 * WORDS).is_ok());
-        assert!(!had && stats().refusals > 0, "{}", stats());
-        // SAFETY: as above.
-        assert_eq!(unsafe { libc::munlockall() }, 0);
-        phase(|| assert_patterned(&patterned(200 * WORDS, 3), 3));
-    });
+    alone!();
+    // SAFETY: changes the user of this process, which has nothing else to do.
+    let is_root = unsafe { libc::setuid(65_534) } == 0;
+    phase(|| drop(patterned(60 * WORDS, 1)));
+    // SAFETY: changes no memory.
+    let is_locked = limited(libc::RLIMIT_MEMLOCK, MIB, || unsafe { libc::mlockall(libc::MCL_FUTURE) } == 0);
+    assert!(is_locked, "root before: {is_root}");
+    let lockable = lockable_bytes() as usize;
+    phase(|| assert_patterned(&patterned(50 * WORDS, 2), 2));
+    let mut large: Vec<u64> = Vec::new();
+    let had = phase(|| large.try_reserve_exact(4 * lockable.min(1 << 30) / 8 + 200 * WORDS).is_ok());
+    assert!(!had && stats().refusals > 0, "{}", stats());
+    // SAFETY: as above.
+    assert_eq!(unsafe { libc::munlockall() }, 0);
+    phase(|| assert_patterned(&patterned(200 * WORDS, 3), 3));
 }
 
 /// While future mappings are locked, room to grow would become resident at once.
 #[test]
 fn huge_runs_that_grow_make_no_reserved_memory_resident() {
-    in_its_own_process(&[], || {
-        // SAFETY: only reads the user id.
-        if unsafe { libc::geteuid() } != 0 {
-            return skip("vectors that grow in locked memory", "only root may lock so much");
-        }
-        phase(|| drop(patterned(WORDS, 1)));
-        // SAFETY: changes no memory.
-        assert_eq!(unsafe { libc::mlockall(libc::MCL_FUTURE) }, 0);
-        phase(|| grow_two(2));
-        assert!(peak_rss_bytes() < 500 * MIB, "{} {}", peak_rss_bytes(), stats());
-    });
+    alone!();
+    // SAFETY: only reads the user id.
+    if unsafe { libc::geteuid() } != 0 {
+        return skip("vectors that grow in locked memory", "only root may lock so much");
+    }
+    phase(|| drop(patterned(WORDS, 1)));
+    // SAFETY: changes no memory.
+    assert_eq!(unsafe { libc::mlockall(libc::MCL_FUTURE) }, 0);
+    phase(|| grow_two(2));
+    assert!(peak_rss_bytes() < 500 * MIB, "{} {}", peak_rss_bytes(), stats());
 }
 
 /// A mapping of the program's own, where the kernel puts it or at a fixed place. `None` if something is mapped there.
@@ -274,24 +264,21 @@ fn assert_foreign_memory_is_freed_by_its_owner(at: *mut u8) {
 /// own. The zone grows behind it.
 #[test]
 fn foreign_memory_in_a_zone_is_freed_by_its_owner() {
-    in_its_own_process(&[], || {
-        let own = phase(|| patterned(WORDS, 1));
-        let place = own.as_ptr().addr() + 40 * MIB;
-        let foreign: Vec<_> = (0..12)
-            .map(|index| foreign_behind(place + index * 10 * MIB, MIB))
-            .map(|at| Foreign::new(at, MIB))
-            .collect();
-        let many: Vec<_> = phase(|| (0..200).map(|seed| patterned(WORDS, seed)).collect());
-        many.iter().zip(0..).for_each(|(words, seed)| assert_patterned(words, seed));
-        assert_eq!((overflow_stats(), stats().refusals), ((0, 0), 0), "{}", stats());
-        let highest = many.iter().map(|words| words.as_ptr().addr()).max();
-        assert!(highest > foreign.iter().map(|foreign| foreign.0.addr()).max(), "the zone grows behind them");
-        foreign.iter().for_each(Foreign::assert_intact);
-        assert_foreign_memory_is_freed_by_its_owner(foreign[0].0);
-        drop((own, many));
-        zk_alloc::release();
-        foreign.iter().for_each(Foreign::assert_intact);
-    });
+    alone!();
+    let own = phase(|| patterned(WORDS, 1));
+    let place = own.as_ptr().addr() + 40 * MIB;
+    let foreign: Vec<_> =
+        (0..12).map(|index| foreign_behind(place + index * 10 * MIB, MIB)).map(|at| Foreign::new(at, MIB)).collect();
+    let many: Vec<_> = phase(|| (0..200).map(|seed| patterned(WORDS, seed)).collect());
+    many.iter().zip(0..).for_each(|(words, seed)| assert_patterned(words, seed));
+    assert_eq!((overflow_stats(), stats().refusals), ((0, 0), 0), "{}", stats());
+    let highest = many.iter().map(|words| words.as_ptr().addr()).max();
+    assert!(highest > foreign.iter().map(|foreign| foreign.0.addr()).max(), "the zone grows behind them");
+    foreign.iter().for_each(Foreign::assert_intact);
+    assert_foreign_memory_is_freed_by_its_owner(foreign[0].0);
+    drop((own, many));
+    zk_alloc::release();
+    foreign.iter().for_each(Foreign::assert_intact);
 }
 
 /// Large mappings around the region and in it, as in a container of 4 GiB (hazard 37).
@@ -323,25 +310,23 @@ fn the_arena_goes_on_growing_among_large_foreign_mappings() {
 /// The kernel puts mappings side by side, and the region lies far from them.
 #[test]
 fn the_kernel_maps_nothing_near_the_region_by_itself() {
-    in_its_own_process(&[], || {
-        let own = phase(|| patterned(WORDS, 1));
-        let theirs = foreign_at(None, MIB).expect("address space").addr();
-        let own = own.as_ptr().addr();
-        assert!(theirs - own > 4 << 40, "{theirs:x} {own:x}");
-    });
+    alone!();
+    let own = phase(|| patterned(WORDS, 1));
+    let theirs = foreign_at(None, MIB).expect("address space").addr();
+    let own = own.as_ptr().addr();
+    assert!(theirs - own > 4 << 40, "{theirs:x} {own:x}");
 }
 
 /// Long runs fill more than the range of addresses that slabs can use. They are never touched, so they take no memory.
 #[test]
 fn small_requests_find_room_beside_any_number_of_long_runs() {
-    in_its_own_process(&[("ZK_ALLOC_SLAB_GB", "400")], || {
-        let long: Vec<Vec<u8>> = phase(|| (0..66 * 32).map(|_| Vec::with_capacity(32 * MIB)).collect());
-        assert_eq!((overflow_stats(), stats().refusals), ((0, 0), 0), "{}", stats());
-        let small: Vec<_> = phase(|| (0..100_000).map(|seed| patterned(25, seed)).collect());
-        assert_eq!(overflow_stats(), (0, 0), "{}", stats());
-        small.iter().zip(0..).for_each(|(words, seed)| assert_patterned(words, seed));
-        drop(long);
-    });
+    alone!(&[("ZK_ALLOC_SLAB_GB", "400")]);
+    let long: Vec<Vec<u8>> = phase(|| (0..66 * 32).map(|_| Vec::with_capacity(32 * MIB)).collect());
+    assert_eq!((overflow_stats(), stats().refusals), ((0, 0), 0), "{}", stats());
+    let small: Vec<_> = phase(|| (0..100_000).map(|seed| patterned(25, seed)).collect());
+    assert_eq!(overflow_stats(), (0, 0), "{}", stats());
+    small.iter().zip(0..).for_each(|(words, seed)| assert_patterned(words, seed));
+    drop(long);
 }
 
 #[test]

@@ -16,7 +16,7 @@ use support::blocks::{Block, KIB, MIB, RESIDENT};
 use support::forks::in_a_fork;
 use support::limits::limited;
 use support::tasks::{are_ours, field, ours, tasks};
-use support::{address_space_bytes, in_its_own_process};
+use support::{address_space_bytes, alone, in_its_own_process};
 use zk_alloc::{
     Origin, Retain, Settings, ZkAllocator, phase, release, reserve, set_retain, start_background_thread, stats,
     stop_background_thread,
@@ -60,63 +60,60 @@ const SHORT: (&str, &str) = ("ZK_ALLOC_RETAIN_FOR", "0.4");
 /// thread.
 #[test]
 fn by_default_the_allocator_starts_no_thread() {
-    in_its_own_process(&[SHORT], || {
-        let before = tasks().len();
-        let assert_alone = |when: &str| assert_eq!(tasks().len(), before, "{when}: {:?}", ours());
-        for retain in [Retain::Always, Retain::Never, Retain::Bytes(MIB), Retain::For(Duration::from_millis(10))] {
-            set_retain(retain);
-            for _ in 0..5 {
-                phase(|| work(&ALLOC));
-                assert_alone("between phases");
-            }
-            thread::sleep(Duration::from_millis(30));
-            assert_alone("after a pause");
+    alone!(&[SHORT]);
+    let before = tasks().len();
+    let assert_alone = |when: &str| assert_eq!(tasks().len(), before, "{when}: {:?}", ours());
+    for retain in [Retain::Always, Retain::Never, Retain::Bytes(MIB), Retain::For(Duration::from_millis(10))] {
+        set_retain(retain);
+        for _ in 0..5 {
+            phase(|| work(&ALLOC));
+            assert_alone("between phases");
         }
-        for _ in 0..10 {
-            work(&RESIDENT);
-            assert_alone("without phases");
-            thread::sleep(Duration::from_millis(20));
-            assert_alone("in between");
-        }
-        release();
-        assert_alone("when asked to release");
-    });
+        thread::sleep(Duration::from_millis(30));
+        assert_alone("after a pause");
+    }
+    for _ in 0..10 {
+        work(&RESIDENT);
+        assert_alone("without phases");
+        thread::sleep(Duration::from_millis(20));
+        assert_alone("in between");
+    }
+    release();
+    assert_alone("when asked to release");
 }
 
 #[test]
 fn with_the_thread_an_idle_process_shrinks_to_its_live_size() {
-    in_its_own_process(&[SHORT], || {
-        start_background_thread().expect("a thread");
-        let survivor = Block::written(&RESIDENT, 20 * MIB);
-        for round in 0..3 {
-            work(&RESIDENT);
-            assert!(stats().resident_bytes >= MOST_BYTES, "round {round} is not over: {}", stats());
-            assert!(shrinks_to(at_rest(survivor.size()), || ()), "round {round}: {}", stats());
-        }
-    });
+    alone!(&[SHORT]);
+    start_background_thread().expect("a thread");
+    let survivor = Block::written(&RESIDENT, 20 * MIB);
+    for round in 0..3 {
+        work(&RESIDENT);
+        assert!(stats().resident_bytes >= MOST_BYTES, "round {round} is not over: {}", stats());
+        assert!(shrinks_to(at_rest(survivor.size()), || ()), "round {round}: {}", stats());
+    }
 }
 
 /// Under `Retain::For`, all free memory is purged once that time has passed without a phase.
 #[test]
 fn with_the_thread_all_free_memory_is_purged_after_the_retention_time() {
-    in_its_own_process(&[], || {
-        set_retain(Retain::For(Duration::from_millis(300)));
-        start_background_thread().expect("a thread");
-        let survivor = phase(|| Block::written(&ALLOC, 20 * MIB));
-        for round in 0..3 {
-            phase(|| work(&ALLOC));
-            assert!(stats().resident_bytes >= MOST_BYTES, "round {round} is not over: {}", stats());
-            assert!(shrinks_to(survivor.size() + MIB, || ()), "round {round}: {}", stats());
-        }
-        // Memory that is freed between phases is purged, too.
-        drop(survivor);
-        assert!(shrinks_to(MIB, || ()), "{}", stats());
-        // In a phase, nothing is purged.
-        phase(|| {
-            work(&ALLOC);
-            thread::sleep(Duration::from_millis(1_500));
-            assert!(stats().resident_bytes >= MOST_BYTES, "{}", stats());
-        });
+    alone!();
+    set_retain(Retain::For(Duration::from_millis(300)));
+    start_background_thread().expect("a thread");
+    let survivor = phase(|| Block::written(&ALLOC, 20 * MIB));
+    for round in 0..3 {
+        phase(|| work(&ALLOC));
+        assert!(stats().resident_bytes >= MOST_BYTES, "round {round} is not over: {}", stats());
+        assert!(shrinks_to(survivor.size() + MIB, || ()), "round {round}: {}", stats());
+    }
+    // Memory that is freed between phases is purged, too.
+    drop(survivor);
+    assert!(shrinks_to(MIB, || ()), "{}", stats());
+    // In a phase, nothing is purged.
+    phase(|| {
+        work(&ALLOC);
+        thread::sleep(Duration::from_millis(1_500));
+        assert!(stats().resident_bytes >= MOST_BYTES, "{}", stats());
     });
 }
 
@@ -138,13 +135,12 @@ fn without_the_thread_a_process_that_requests_little_shrinks() {
 /// Between phases the arena gets no requests. Requests to the backing allocator tick instead.
 #[test]
 fn without_the_thread_a_process_between_phases_shrinks() {
-    in_its_own_process(&[], || {
-        set_retain(Retain::For(Duration::from_millis(300)));
-        let survivor = phase(|| Block::written(&ALLOC, 20 * MIB));
-        phase(|| work(&ALLOC));
-        assert!(stats().resident_bytes >= MOST_BYTES, "{}", stats());
-        assert!(shrinks_to(survivor.size() + MIB, || drop(black_box(vec![1u8; 100]))), "{}", stats());
-    });
+    alone!();
+    set_retain(Retain::For(Duration::from_millis(300)));
+    let survivor = phase(|| Block::written(&ALLOC, 20 * MIB));
+    phase(|| work(&ALLOC));
+    assert!(stats().resident_bytes >= MOST_BYTES, "{}", stats());
+    assert!(shrinks_to(survivor.size() + MIB, || drop(black_box(vec![1u8; 100]))), "{}", stats());
 }
 
 /// The first request after a pause may belong to a proof. A purge at that moment would take the memory that the proof needs.
@@ -152,129 +148,121 @@ fn without_the_thread_a_process_between_phases_shrinks() {
 fn a_proof_after_a_pause_finds_its_memory() {
     // Long looks, so that a busy machine does not cause a pause by itself.
     let settings = [("ZK_ALLOC_RETAIN_FOR", "4")];
-    in_its_own_process(&settings, || {
-        let begun = Instant::now();
-        while begun.elapsed() < Duration::from_secs(2) {
-            work(&RESIDENT);
-        }
-        thread::sleep(Duration::from_millis(4_500));
-        let before = stats();
-        let begun = Instant::now();
-        while begun.elapsed() < Duration::from_secs(2) {
-            work(&RESIDENT);
-        }
-        let (fresh, gone) = (stats().fresh_bytes - before.fresh_bytes, stats().system_calls - before.system_calls);
-        assert!(fresh < MOST_BYTES as u64 / 10, "{fresh} bytes were fresh, {gone} calls, after a pause: {}", stats());
-    });
+    alone!(&settings);
+    let begun = Instant::now();
+    while begun.elapsed() < Duration::from_secs(2) {
+        work(&RESIDENT);
+    }
+    thread::sleep(Duration::from_millis(4_500));
+    let before = stats();
+    let begun = Instant::now();
+    while begun.elapsed() < Duration::from_secs(2) {
+        work(&RESIDENT);
+    }
+    let (fresh, gone) = (stats().fresh_bytes - before.fresh_bytes, stats().system_calls - before.system_calls);
+    assert!(fresh < MOST_BYTES as u64 / 10, "{fresh} bytes were fresh, {gone} calls, after a pause: {}", stats());
 }
 
 #[test]
 fn the_thread_starts_and_stops_any_number_of_times() {
-    in_its_own_process(&[SHORT], || {
+    alone!(&[SHORT]);
+    stop_background_thread();
+    for round in 0..20 {
+        thread::scope(|scope| {
+            (0..4).for_each(|_| drop(scope.spawn(|| start_background_thread().expect("a thread"))));
+        });
+        assert!(are_ours(1), "round {round}: {:?}", ours());
+        work(&RESIDENT);
         stop_background_thread();
-        for round in 0..20 {
-            thread::scope(|scope| {
-                (0..4).for_each(|_| drop(scope.spawn(|| start_background_thread().expect("a thread"))));
-            });
-            assert!(are_ours(1), "round {round}: {:?}", ours());
-            work(&RESIDENT);
-            stop_background_thread();
-            assert!(are_ours(0), "round {round}: {:?}", ours());
-            stop_background_thread();
-        }
-        start_background_thread().expect("a thread");
-        assert!(shrinks_to(2 * MIB, || ()), "the last of them works: {}", stats());
-    });
+        assert!(are_ours(0), "round {round}: {:?}", ours());
+        stop_background_thread();
+    }
+    start_background_thread().expect("a thread");
+    assert!(shrinks_to(2 * MIB, || ()), "the last of them works: {}", stats());
 }
 
 /// The thread may sleep without a time limit. Stopping it must wake it.
 #[test]
 fn a_thread_without_work_stops_at_once() {
-    in_its_own_process(&[("ZK_ALLOC_RETAIN_FOR", "ever")], || {
-        work(&RESIDENT);
-        start_background_thread().expect("a thread");
-        thread::sleep(Duration::from_millis(50));
-        let begun = Instant::now();
-        stop_background_thread();
-        assert!(begun.elapsed() < Duration::from_secs(20), "it slept for ever");
-    });
+    alone!(&[("ZK_ALLOC_RETAIN_FOR", "ever")]);
+    work(&RESIDENT);
+    start_background_thread().expect("a thread");
+    thread::sleep(Duration::from_millis(50));
+    let begun = Instant::now();
+    stop_background_thread();
+    assert!(begun.elapsed() < Duration::from_secs(20), "it slept for ever");
 }
 
 /// A signal handler of the program must not run on a thread that the program does not know about.
 #[test]
 fn the_thread_handles_no_signals() {
-    in_its_own_process(&[], || {
-        let of_creator = |task: &str| field(std::path::Path::new(task), "SigBlk");
-        let before = of_creator("/proc/thread-self");
-        start_background_thread().expect("a thread");
-        assert!(are_ours(1), "{:?}", tasks());
-        assert_eq!(of_creator("/proc/thread-self"), before, "the creator's own signals are as before");
-        let blocked = u64::from_str_radix(&field(&ours()[0], "SigBlk"), 16).expect("a number");
-        let is_blocked = |signal: &i32| blocked >> (signal - 1) & 1 == 1;
-        let never = [libc::SIGKILL, libc::SIGSTOP];
-        let free: Vec<_> = (1..=31).chain(libc::SIGRTMIN()..=libc::SIGRTMAX()).filter(|n| !is_blocked(n)).collect();
-        assert_eq!(free, never, "signals that may be handled on it");
-    });
+    alone!();
+    let of_creator = |task: &str| field(std::path::Path::new(task), "SigBlk");
+    let before = of_creator("/proc/thread-self");
+    start_background_thread().expect("a thread");
+    assert!(are_ours(1), "{:?}", tasks());
+    assert_eq!(of_creator("/proc/thread-self"), before, "the creator's own signals are as before");
+    let blocked = u64::from_str_radix(&field(&ours()[0], "SigBlk"), 16).expect("a number");
+    let is_blocked = |signal: &i32| blocked >> (signal - 1) & 1 == 1;
+    let never = [libc::SIGKILL, libc::SIGSTOP];
+    let free: Vec<_> = (1..=31).chain(libc::SIGRTMIN()..=libc::SIGRTMAX()).filter(|n| !is_blocked(n)).collect();
+    assert_eq!(free, never, "signals that may be handled on it");
 }
 
 /// The C library applies setuid(2) to every thread that it knows. A thread unknown to it would keep the old user.
 #[test]
 fn the_thread_gives_up_the_privileges_that_the_program_gives_up() {
-    in_its_own_process(&[SHORT], || {
-        // SAFETY: only returns a number.
-        if unsafe { libc::geteuid() } != 0 {
-            return println!("measured nothing: only root can give anything up");
+    alone!(&[SHORT]);
+    // SAFETY: only returns a number.
+    if unsafe { libc::geteuid() } != 0 {
+        return println!("measured nothing: only root can give anything up");
+    }
+    let code = in_a_fork(|| {
+        work(&RESIDENT);
+        if start_background_thread().is_err() || !are_ours(1) {
+            return 1;
         }
-        let code = in_a_fork(|| {
-            work(&RESIDENT);
-            if start_background_thread().is_err() || !are_ours(1) {
-                return 1;
-            }
-            // SAFETY: changes the user of this child.
-            if unsafe { libc::setuid(65_534) } != 0 {
-                return 2;
-            }
-            let is_given_up = |task: &std::path::PathBuf| {
-                field(task, "Uid") == "65534\t65534\t65534\t65534" && field(task, "CapEff") == "0000000000000000"
-            };
-            if tasks().len() == 2 && tasks().iter().all(is_given_up) { 0 } else { 3 }
-        });
-        assert_eq!(code, 0);
+        // SAFETY: changes the user of this child.
+        if unsafe { libc::setuid(65_534) } != 0 {
+            return 2;
+        }
+        let is_given_up = |task: &std::path::PathBuf| {
+            field(task, "Uid") == "65534\t65534\t65534\t65534" && field(task, "CapEff") == "0000000000000000"
+        };
+        if tasks().len() == 2 && tasks().iter().all(is_given_up) { 0 } else { 3 }
     });
+    assert_eq!(code, 0);
 }
 
 /// The kernel lets only processes with one thread join and make namespaces.
 #[test]
 fn a_process_without_the_thread_may_join_and_make_namespaces() {
-    in_its_own_process(&[SHORT], || {
-        let make = || {
-            // SAFETY: the child's own namespace.
-            let made = unsafe { libc::unshare(libc::CLONE_NEWUSER) };
-            if made == 0 { 0 } else { error_number() }
+    alone!(&[SHORT]);
+    let make = || {
+        // SAFETY: the child's own namespace.
+        let made = unsafe { libc::unshare(libc::CLONE_NEWUSER) };
+        if made == 0 { 0 } else { error_number() }
+    };
+    let join = || {
+        // SAFETY: a NUL-terminated name; the child owns the descriptor.
+        let joined = unsafe {
+            let own = libc::open(c"/proc/self/ns/mnt".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC);
+            libc::setns(own, libc::CLONE_NEWNS)
         };
-        let join = || {
-            // SAFETY: a NUL-terminated name; the child owns the descriptor.
-            let joined = unsafe {
-                let own = libc::open(c"/proc/self/ns/mnt".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC);
-                libc::setns(own, libc::CLONE_NEWNS)
-            };
-            if joined == 0 { 0 } else { error_number() }
-        };
-        for (what, call) in [("unshare(CLONE_NEWUSER)", &make as &dyn Fn() -> u8), ("setns(mnt)", &join)] {
-            let without = in_a_fork(call);
-            if without != 0 {
-                println!(
-                    "measured nothing of {what}: refused in a child that allocates nothing, too (errno {without})"
-                );
-                continue;
-            }
-            let with = in_a_fork(|| {
-                (0..3).for_each(|_| work(&RESIDENT));
-                call()
-            });
-            assert_eq!(with, 0, "{what} in a child that allocates");
+        if joined == 0 { 0 } else { error_number() }
+    };
+    for (what, call) in [("unshare(CLONE_NEWUSER)", &make as &dyn Fn() -> u8), ("setns(mnt)", &join)] {
+        let without = in_a_fork(call);
+        if without != 0 {
+            println!("measured nothing of {what}: refused in a child that allocates nothing, too (errno {without})");
+            continue;
         }
-    });
+        let with = in_a_fork(|| {
+            (0..3).for_each(|_| work(&RESIDENT));
+            call()
+        });
+        assert_eq!(with, 0, "{what} in a child that allocates");
+    }
 }
 
 fn error_number() -> u8 {
@@ -285,50 +273,48 @@ fn error_number() -> u8 {
 /// purge.
 #[test]
 fn a_forked_child_has_no_thread_and_purges_until_it_starts_its_own() {
-    in_its_own_process(&[SHORT, ("ZK_ALLOC_BACKGROUND", "1")], || {
+    alone!(&[SHORT, ("ZK_ALLOC_BACKGROUND", "1")]);
+    work(&RESIDENT);
+    assert!(are_ours(1));
+    let code = in_a_fork(|| {
+        phase(|| work(&RESIDENT));
+        if !ours().is_empty() || tasks().len() != 1 {
+            return 1;
+        }
+        if !shrinks_to(4 * MIB, a_little) {
+            return 2;
+        }
+        if start_background_thread().is_err() || !are_ours(1) {
+            return 3;
+        }
         work(&RESIDENT);
-        assert!(are_ours(1));
-        let code = in_a_fork(|| {
-            phase(|| work(&RESIDENT));
-            if !ours().is_empty() || tasks().len() != 1 {
-                return 1;
-            }
-            if !shrinks_to(4 * MIB, a_little) {
-                return 2;
-            }
-            if start_background_thread().is_err() || !are_ours(1) {
-                return 3;
-            }
-            work(&RESIDENT);
-            if !shrinks_to(4 * MIB, || ()) {
-                return 4;
-            }
-            stop_background_thread();
-            if are_ours(0) { 0 } else { 5 }
-        });
-        assert_eq!(code, 0);
-        work(&RESIDENT);
-        assert!(shrinks_to(2 * MIB, || ()), "the parent's goes on: {}", stats());
+        if !shrinks_to(4 * MIB, || ()) {
+            return 4;
+        }
+        stop_background_thread();
+        if are_ours(0) { 0 } else { 5 }
     });
+    assert_eq!(code, 0);
+    work(&RESIDENT);
+    assert!(shrinks_to(2 * MIB, || ()), "the parent's goes on: {}", stats());
 }
 
 /// A fork can happen in the middle of a purge. The child loses the run that was being purged, which is half of the
 /// memory at most.
 #[test]
 fn a_child_forked_during_a_purge_purges_itself() {
-    in_its_own_process(&[("ZK_ALLOC_RETAIN_FOR", "0.008")], || {
-        start_background_thread().expect("a thread");
-        for round in 0..8 {
+    alone!(&[("ZK_ALLOC_RETAIN_FOR", "0.008")]);
+    start_background_thread().expect("a thread");
+    for round in 0..8 {
+        work(&RESIDENT);
+        // The thread is purging just now, or is about to.
+        thread::sleep(Duration::from_millis(round % 10));
+        let code = in_a_fork(|| {
             work(&RESIDENT);
-            // The thread is purging just now, or is about to.
-            thread::sleep(Duration::from_millis(round % 10));
-            let code = in_a_fork(|| {
-                work(&RESIDENT);
-                u8::from(!shrinks_to(MOST_BYTES / 2 + 10 * MIB, a_little))
-            });
-            assert_eq!(code, 0, "round {round}");
-        }
-    });
+            u8::from(!shrinks_to(MOST_BYTES / 2 + 10 * MIB, a_little))
+        });
+        assert_eq!(code, 0, "round {round}");
+    }
 }
 
 static WITH_THREAD: ZkAllocator = ZkAllocator::resident().settings(Settings::new().background_thread(true));
@@ -336,28 +322,26 @@ static WITH_THREAD: ZkAllocator = ZkAllocator::resident().settings(Settings::new
 /// The setting starts the thread once: a stopped thread stays stopped.
 #[test]
 fn the_setting_starts_the_thread_once_with_the_first_phase() {
-    in_its_own_process(&[("ZK_ALLOC_BACKGROUND", "1")], || {
-        phase(|| ());
-        assert!(are_ours(1));
-        let in_force = stats().settings.expect("there is an arena").background_thread;
-        assert_eq!((in_force.value, in_force.origin), (true, Origin::Environment));
-        stop_background_thread();
-        phase(|| work(&WITH_THREAD));
-        set_retain(Retain::For(Duration::from_millis(100)));
-        reserve(MIB);
-        assert!(are_ours(0));
-    });
+    alone!(&[("ZK_ALLOC_BACKGROUND", "1")]);
+    phase(|| ());
+    assert!(are_ours(1));
+    let in_force = stats().settings.expect("there is an arena").background_thread;
+    assert_eq!((in_force.value, in_force.origin), (true, Origin::Environment));
+    stop_background_thread();
+    phase(|| work(&WITH_THREAD));
+    set_retain(Retain::For(Duration::from_millis(100)));
+    reserve(MIB);
+    assert!(are_ours(0));
 }
 
 /// The system may refuse a thread. The program runs on, and may ask again.
 #[test]
 fn a_refused_thread_is_only_an_error() {
-    in_its_own_process(&[SHORT], || {
-        work(&RESIDENT);
-        let refused = limited(libc::RLIMIT_AS, address_space_bytes() + 16 * KIB, start_background_thread);
-        assert!(refused.as_ref().is_err_and(|error| error.raw_os_error() == Some(libc::EAGAIN)), "{refused:?}");
-        assert_eq!(ours().len(), 0);
-        start_background_thread().expect("there is address space again");
-        assert!(shrinks_to(2 * MIB, || ()), "{}", stats());
-    });
+    alone!(&[SHORT]);
+    work(&RESIDENT);
+    let refused = limited(libc::RLIMIT_AS, address_space_bytes() + 16 * KIB, start_background_thread);
+    assert!(refused.as_ref().is_err_and(|error| error.raw_os_error() == Some(libc::EAGAIN)), "{refused:?}");
+    assert_eq!(ours().len(), 0);
+    start_background_thread().expect("there is address space again");
+    assert!(shrinks_to(2 * MIB, || ()), "{}", stats());
 }

@@ -11,7 +11,7 @@ use std::alloc::System;
 use std::time::{Duration, Instant};
 
 use support::blocks::{Allocator, Block, KIB, MIB, RESIDENT, free_every, keep_every};
-use support::in_its_own_process;
+use support::{alone, in_its_own_process};
 use zk_alloc::{overflow_stats, stats};
 
 /// The number of requests of which the median is taken.
@@ -69,56 +69,53 @@ fn requests_do_not_search_holes_that_are_too_small() {
 #[test]
 fn requests_over_a_full_cap_search_for_no_memory() {
     let cap = [("ZK_ALLOC_MAX_BYTES", "1G")];
-    in_its_own_process(&cap, || {
-        let mut blocks = Vec::with_capacity(2_048 * MIB / (48 * KIB));
-        while overflow_stats().0 < 100 {
-            assert!(blocks.len() < blocks.capacity(), "the cap holds nothing back\n{}", stats());
-            blocks.push(Block::written(&RESIDENT, 48 * KIB));
-        }
-        let over = overflow_stats().0;
-        assert_passed_on();
-        assert!(overflow_stats().0 >= over + SAMPLES / 2, "most were over the cap");
-    });
+    alone!(&cap);
+    let mut blocks = Vec::with_capacity(2_048 * MIB / (48 * KIB));
+    while overflow_stats().0 < 100 {
+        assert!(blocks.len() < blocks.capacity(), "the cap holds nothing back\n{}", stats());
+        blocks.push(Block::written(&RESIDENT, 48 * KIB));
+    }
+    let over = overflow_stats().0;
+    assert_passed_on();
+    assert!(overflow_stats().0 >= over + SAMPLES / 2, "most were over the cap");
 }
 
 /// As above, but all free memory shares its pages with live blocks.
 #[test]
 fn requests_over_a_full_cap_search_no_slabs() {
     let cap = [("ZK_ALLOC_MAX_BYTES", "1G")];
-    in_its_own_process(&cap, || {
-        let mut blocks: Vec<_> = (0..1_000 * MIB / KIB).map(|_| Block::written(&RESIDENT, KIB)).collect();
-        keep_every(2, &mut blocks);
-        while overflow_stats().0 < 100 {
-            blocks.push(Block::written(&RESIDENT, 48 * KIB));
-        }
-        assert_passed_on();
-    });
+    alone!(&cap);
+    let mut blocks: Vec<_> = (0..1_000 * MIB / KIB).map(|_| Block::written(&RESIDENT, KIB)).collect();
+    keep_every(2, &mut blocks);
+    while overflow_stats().0 < 100 {
+        blocks.push(Block::written(&RESIDENT, 48 * KIB));
+    }
+    assert_passed_on();
 }
 
 /// A search over all slabs for a place would take longer the more slabs there are.
 #[test]
 fn small_requests_do_not_search_all_slabs() {
-    in_its_own_process(&[], || {
-        const PART: usize = 100_000;
-        let allocate = || (0..PART).map(|_| Block::untouched(&RESIDENT, 512, 8)).collect::<Vec<_>>();
-        let timed = |parts: usize| {
-            let parts: Vec<_> = (0..parts)
-                .map(|_| {
-                    let begun = Instant::now();
-                    let blocks = allocate();
-                    (begun.elapsed(), blocks)
-                })
-                .collect();
-            let least = parts.iter().map(|(time, _)| *time).min().expect("parts");
-            (least, parts.into_iter().flat_map(|(_, blocks)| blocks).collect::<Vec<_>>())
-        };
-        let (first, mut below) = timed(10);
-        (0..80).for_each(|_| below.extend(allocate()));
-        // The arena must not search slabs that had room once, either. So some blocks of each slab are freed, and the
-        // first part takes them again.
-        free_every(64, &mut below);
-        let (last, _blocks) = timed(10);
-        println!("measured {PART} blocks in {first:?}, and in {last:?} above {}", below.len());
-        assert!(last <= 4 * first, "{last:?} for {PART} blocks above {}, {first:?} above none", below.len());
-    });
+    alone!();
+    const PART: usize = 100_000;
+    let allocate = || (0..PART).map(|_| Block::untouched(&RESIDENT, 512, 8)).collect::<Vec<_>>();
+    let timed = |parts: usize| {
+        let parts: Vec<_> = (0..parts)
+            .map(|_| {
+                let begun = Instant::now();
+                let blocks = allocate();
+                (begun.elapsed(), blocks)
+            })
+            .collect();
+        let least = parts.iter().map(|(time, _)| *time).min().expect("parts");
+        (least, parts.into_iter().flat_map(|(_, blocks)| blocks).collect::<Vec<_>>())
+    };
+    let (first, mut below) = timed(10);
+    (0..80).for_each(|_| below.extend(allocate()));
+    // The arena must not search slabs that had room once, either. So some blocks of each slab are freed, and the
+    // first part takes them again.
+    free_every(64, &mut below);
+    let (last, _blocks) = timed(10);
+    println!("measured {PART} blocks in {first:?}, and in {last:?} above {}", below.len());
+    assert!(last <= 4 * first, "{last:?} for {PART} blocks above {}, {first:?} above none", below.len());
 }

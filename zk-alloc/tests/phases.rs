@@ -6,7 +6,7 @@ mod support;
 use std::hint::black_box;
 use std::thread;
 
-use support::{assert_patterned, in_its_own_process, patterned};
+use support::{alone, assert_patterned, patterned};
 use zk_alloc::{ZkAllocator, phase, release, stats};
 
 #[global_allocator]
@@ -36,14 +36,13 @@ fn memory_of_one_phase_is_unchanged_after_ten_more() {
 fn the_arena_serves_inside_phases_and_only_there() {
     // In a process of its own, because the arena also serves requests outside this test's phase while another test's
     // phase is open.
-    in_its_own_process(&[], || {
-        assert!(arena_bytes(|| phase(|| drop(patterned(1 << 20, 1)))) >= 8 << 20);
-        assert!(arena_bytes(|| phase(|| drop(black_box(vec![1u8; 8192])))) >= 8192);
-        assert_eq!(arena_bytes(|| drop(patterned(1 << 20, 1))), 0);
-        phase(|| {
-            phase(|| phase(|| ()));
-            assert!(arena_bytes(|| drop(patterned(1 << 20, 1))) >= 8 << 20, "the outermost phase is open");
-        });
+    alone!();
+    assert!(arena_bytes(|| phase(|| drop(patterned(1 << 20, 1)))) >= 8 << 20);
+    assert!(arena_bytes(|| phase(|| drop(black_box(vec![1u8; 8192])))) >= 8192);
+    assert_eq!(arena_bytes(|| drop(patterned(1 << 20, 1))), 0);
+    phase(|| {
+        phase(|| phase(|| ()));
+        assert!(arena_bytes(|| drop(patterned(1 << 20, 1))) >= 8 << 20, "the outermost phase is open");
     });
 }
 

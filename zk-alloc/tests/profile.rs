@@ -9,7 +9,7 @@ use std::hint::black_box;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use support::{Numbers, in_its_own_process};
+use support::{Numbers, alone};
 use zk_alloc::ZkAllocator;
 use zk_alloc::profile::{self, Amount, Site, Snapshot, Source};
 use zk_alloc::{stats, take_peak_live_bytes};
@@ -48,11 +48,8 @@ static ALLOC: Counting = Counting;
 
 const MIB: usize = 1 << 20;
 
-/// Runs `body`, which is the test on this thread, alone, because the profile belongs to the process. No setting of the caller begins to sample.
-#[track_caller]
-fn alone(body: impl FnOnce()) {
-    in_its_own_process(&[("ZK_ALLOC_PROFILE", "0")], body);
-}
+/// The profile belongs to the process, so each test runs alone. No setting of the caller begins to sample.
+const UNSAMPLED: &[(&str, &str)] = &[("ZK_ALLOC_PROFILE", "0")];
 
 fn total(profile: &Snapshot, amount: impl Fn(&Site) -> Amount) -> Amount {
     let mut total = Amount::default();
@@ -95,34 +92,33 @@ fn assert_near(estimate: u64, exact: u64, percent: u64) {
 
 #[test]
 fn the_estimates_agree_with_all_requests() {
-    alone(|| {
-        let mut numbers = Numbers::new(7);
-        let mut alive: Vec<Vec<u8>> = Vec::with_capacity(4_096);
-        let (mut bytes, mut requests) = (0, 0);
-        let before = stats().live_bytes;
-        profile::start(16 << 10);
-        for _ in 0..100_000 {
-            let size = 16 << numbers.below(13);
-            let size = size + numbers.below(size);
-            (bytes, requests) = (bytes + size as u64, requests + 1);
-            if alive.len() == 4_096 {
-                alive.swap_remove(numbers.below(4_096));
-            }
-            alive.push(Vec::with_capacity(size));
+    alone!(UNSAMPLED);
+    let mut numbers = Numbers::new(7);
+    let mut alive: Vec<Vec<u8>> = Vec::with_capacity(4_096);
+    let (mut bytes, mut requests) = (0, 0);
+    let before = stats().live_bytes;
+    profile::start(16 << 10);
+    for _ in 0..100_000 {
+        let size = 16 << numbers.below(13);
+        let size = size + numbers.below(size);
+        (bytes, requests) = (bytes + size as u64, requests + 1);
+        if alive.len() == 4_096 {
+            alive.swap_remove(numbers.below(4_096));
         }
-        let (profile, live) = (profile::snapshot(), stats().live_bytes - before);
-        assert_eq!(profile.missed, 0);
-        // The standard deviations are about 0.3%, 3.5% and 1.6%. Blocks are up to an eighth longer than the requests.
-        let allocated = total(&profile, |site| site.allocated);
-        assert!(allocated.bytes >= bytes * 98 / 100, "{} of {bytes}", allocated.bytes);
-        assert_near(allocated.bytes, bytes * 104 / 100, 6);
-        assert_near(allocated.allocations, requests, 20);
-        assert_near(total(&profile, |site| site.live).bytes, live as u64, 12);
-        assert!(total(&profile, |site| site.peak).bytes >= total(&profile, |site| site.live).bytes);
-        drop(alive);
-        let left = live_of(&profile::snapshot(), "the_estimates_agree_with_all_requests");
-        assert_eq!(left, Amount::default(), "all frees are seen");
-    });
+        alive.push(Vec::with_capacity(size));
+    }
+    let (profile, live) = (profile::snapshot(), stats().live_bytes - before);
+    assert_eq!(profile.missed, 0);
+    // The standard deviations are about 0.3%, 3.5% and 1.6%. Blocks are up to an eighth longer than the requests.
+    let allocated = total(&profile, |site| site.allocated);
+    assert!(allocated.bytes >= bytes * 98 / 100, "{} of {bytes}", allocated.bytes);
+    assert_near(allocated.bytes, bytes * 104 / 100, 6);
+    assert_near(allocated.allocations, requests, 20);
+    assert_near(total(&profile, |site| site.live).bytes, live as u64, 12);
+    assert!(total(&profile, |site| site.peak).bytes >= total(&profile, |site| site.live).bytes);
+    drop(alive);
+    let left = live_of(&profile::snapshot(), "the_estimates_agree_with_all_requests");
+    assert_eq!(left, Amount::default(), "all frees are seen");
 }
 
 // The functions use their results, so that no call is a jump.
@@ -144,62 +140,59 @@ fn hold_nothing_at_the_peak() {
 
 #[test]
 fn the_peak_belongs_to_the_sites_that_held_it() {
-    alone(|| {
-        profile::start(16 << 10);
-        hold_nothing_at_the_peak();
-        let held = (hold_large_ones(), hold_small_ones());
-        drop(held);
-        hold_nothing_at_the_peak();
-        let profile = profile::snapshot();
-        let peak = |function| bytes_within(&profile, function, |site| site.peak.bytes);
-        assert_near(peak("hold_large_ones"), 30 * MIB as u64, 1);
-        assert_near(peak("hold_small_ones"), 2_000 * 11_000, 10);
-        assert_eq!(peak("hold_nothing_at_the_peak"), 0);
-        assert_eq!(bytes_within(&profile, "hold_nothing_at_the_peak", |site| site.allocated.bytes), 80 * MIB as u64);
-        assert_near(total(&profile, |site| site.peak).bytes, stats().peak_live_bytes as u64, 6);
+    alone!(UNSAMPLED);
+    profile::start(16 << 10);
+    hold_nothing_at_the_peak();
+    let held = (hold_large_ones(), hold_small_ones());
+    drop(held);
+    hold_nothing_at_the_peak();
+    let profile = profile::snapshot();
+    let peak = |function| bytes_within(&profile, function, |site| site.peak.bytes);
+    assert_near(peak("hold_large_ones"), 30 * MIB as u64, 1);
+    assert_near(peak("hold_small_ones"), 2_000 * 11_000, 10);
+    assert_eq!(peak("hold_nothing_at_the_peak"), 0);
+    assert_eq!(bytes_within(&profile, "hold_nothing_at_the_peak", |site| site.allocated.bytes), 80 * MIB as u64);
+    assert_near(total(&profile, |site| site.peak).bytes, stats().peak_live_bytes as u64, 6);
 
-        profile::mark();
-        hold_nothing_at_the_peak();
-        let profile = profile::snapshot();
-        let of_one = |amount: fn(&Site) -> u64| bytes_within(&profile, "hold_nothing_at_the_peak", amount);
-        assert_eq!(of_one(|site| site.peak.bytes), 40 * MIB as u64);
-        assert_eq!(of_one(|site| site.allocated.bytes), 40 * MIB as u64);
-    });
+    profile::mark();
+    hold_nothing_at_the_peak();
+    let profile = profile::snapshot();
+    let of_one = |amount: fn(&Site) -> u64| bytes_within(&profile, "hold_nothing_at_the_peak", amount);
+    assert_eq!(of_one(|site| site.peak.bytes), 40 * MIB as u64);
+    assert_eq!(of_one(|site| site.allocated.bytes), 40 * MIB as u64);
 }
 
 #[test]
 fn fresh_pages_count_at_the_site_of_the_first_touch() {
-    alone(|| {
-        let before = stats().fresh_bytes;
-        profile::start(profile::MEAN_BYTES);
-        hold_nothing_at_the_peak();
-        // The pages are there by now.
-        drop(black_box(vec![4u8; 40 * MIB]));
-        let profile = profile::snapshot();
-        let (all, exact) = (profile.sites.iter().map(|site| site.fresh_bytes).sum(), stats().fresh_bytes);
-        assert_near(all, exact - before, 3);
-        assert_eq!(bytes_within(&profile, "hold_nothing_at_the_peak", |site| site.fresh_bytes), 40 * MIB as u64);
-    });
+    alone!(UNSAMPLED);
+    let before = stats().fresh_bytes;
+    profile::start(profile::MEAN_BYTES);
+    hold_nothing_at_the_peak();
+    // The pages are there by now.
+    drop(black_box(vec![4u8; 40 * MIB]));
+    let profile = profile::snapshot();
+    let (all, exact) = (profile.sites.iter().map(|site| site.fresh_bytes).sum(), stats().fresh_bytes);
+    assert_near(all, exact - before, 3);
+    assert_eq!(bytes_within(&profile, "hold_nothing_at_the_peak", |site| site.fresh_bytes), 40 * MIB as u64);
 }
 
 #[test]
 fn with_a_mean_of_one_byte_every_request_counts_once() {
-    alone(|| {
-        profile::start(1);
-        let mut grown = black_box(Vec::<u8>::with_capacity(64 << 10));
-        // The harness allocates a little.
-        let is_large = |site: &Site| site.live.bytes >= 64 << 10;
-        let at = |profile: &Snapshot| total(profile, |site| if is_large(site) { site.live } else { Amount::default() });
-        assert_eq!(at(&profile::snapshot()), amount(1, 64 << 10));
-        grown.reserve_exact(8 * MIB);
-        assert_eq!(at(&profile::snapshot()), amount(1, 8 * MIB as u64), "moved or grown in place");
-        grown.reserve_exact(80 * MIB);
-        assert_eq!(at(&profile::snapshot()), amount(1, 80 * MIB as u64), "its pages moved");
-        grown.shrink_to(5 * MIB);
-        assert_eq!(at(&profile::snapshot()), amount(1, 5 * MIB as u64));
-        drop(grown);
-        assert_eq!(at(&profile::snapshot()), Amount::default());
-    });
+    alone!(UNSAMPLED);
+    profile::start(1);
+    let mut grown = black_box(Vec::<u8>::with_capacity(64 << 10));
+    // The harness allocates a little.
+    let is_large = |site: &Site| site.live.bytes >= 64 << 10;
+    let at = |profile: &Snapshot| total(profile, |site| if is_large(site) { site.live } else { Amount::default() });
+    assert_eq!(at(&profile::snapshot()), amount(1, 64 << 10));
+    grown.reserve_exact(8 * MIB);
+    assert_eq!(at(&profile::snapshot()), amount(1, 8 * MIB as u64), "moved or grown in place");
+    grown.reserve_exact(80 * MIB);
+    assert_eq!(at(&profile::snapshot()), amount(1, 80 * MIB as u64), "its pages moved");
+    grown.shrink_to(5 * MIB);
+    assert_eq!(at(&profile::snapshot()), amount(1, 5 * MIB as u64));
+    drop(grown);
+    assert_eq!(at(&profile::snapshot()), Amount::default());
 }
 
 fn amount(allocations: u64, bytes: u64) -> Amount {
@@ -211,18 +204,17 @@ fn amount(allocations: u64, bytes: u64) -> Amount {
 /// A profiler that allocates would profile itself, without an end.
 #[test]
 fn sampling_allocates_nothing() {
-    alone(|| {
-        let before = REQUESTS.get();
-        profile::start(1);
-        for i in 1..20_000 {
-            drop(black_box(Vec::<u8>::with_capacity(i)));
-        }
-        profile::mark();
-        profile::stop();
-        assert_eq!(REQUESTS.get() - before, 19_999);
-        assert!(!profile::is_on());
-        assert_eq!(bytes_within(&profile::snapshot(), "sampling_allocates_nothing", |site| site.allocated.bytes), 0);
-    });
+    alone!(UNSAMPLED);
+    let before = REQUESTS.get();
+    profile::start(1);
+    for i in 1..20_000 {
+        drop(black_box(Vec::<u8>::with_capacity(i)));
+    }
+    profile::mark();
+    profile::stop();
+    assert_eq!(REQUESTS.get() - before, 19_999);
+    assert!(!profile::is_on());
+    assert_eq!(bytes_within(&profile::snapshot(), "sampling_allocates_nothing", |site| site.allocated.bytes), 0);
 }
 
 #[inline(never)]
@@ -239,59 +231,57 @@ fn keep_in_the_thread(kept: &mut Vec<Vec<u8>>) {
 /// The state of a thread must outlast its last allocation, and its samples must outlast the thread.
 #[test]
 fn memory_that_outlives_its_thread_stays_until_it_is_freed() {
-    alone(|| {
-        thread_local! {
-            static KEPT: std::cell::RefCell<Vec<Vec<u8>>> = const { std::cell::RefCell::new(Vec::new()) };
-        }
-        profile::start(1);
-        let left: Vec<_> = (0..20)
-            .map(|_| {
-                let thread = std::thread::spawn(|| {
-                    KEPT.with_borrow_mut(keep_in_the_thread);
-                    make_what_outlives()
-                });
-                thread.join().unwrap()
-            })
-            .collect();
-        let live = |function| bytes_within(&profile::snapshot(), function, |site| site.live.bytes);
-        let own = "make_what_outlives";
-        assert!((20 * 9_000..20 * 12_000).contains(&live(own)), "{}", live(own));
-        assert_eq!(live("keep_in_the_thread"), 0, "the destructors of the threads freed these");
-        assert!(bytes_within(&profile::snapshot(), "keep_in_the_thread", |site| site.allocated.bytes) > 0);
-        drop(left);
-        assert_eq!(live(own), 0);
-    });
+    alone!(UNSAMPLED);
+    thread_local! {
+        static KEPT: std::cell::RefCell<Vec<Vec<u8>>> = const { std::cell::RefCell::new(Vec::new()) };
+    }
+    profile::start(1);
+    let left: Vec<_> = (0..20)
+        .map(|_| {
+            let thread = std::thread::spawn(|| {
+                KEPT.with_borrow_mut(keep_in_the_thread);
+                make_what_outlives()
+            });
+            thread.join().unwrap()
+        })
+        .collect();
+    let live = |function| bytes_within(&profile::snapshot(), function, |site| site.live.bytes);
+    let own = "make_what_outlives";
+    assert!((20 * 9_000..20 * 12_000).contains(&live(own)), "{}", live(own));
+    assert_eq!(live("keep_in_the_thread"), 0, "the destructors of the threads freed these");
+    assert!(bytes_within(&profile::snapshot(), "keep_in_the_thread", |site| site.allocated.bytes) > 0);
+    drop(left);
+    assert_eq!(live(own), 0);
 }
 
 /// A forked child has a copy of tables that other threads were changing, and of flags that nobody clears.
 #[test]
 fn a_forked_child_continues_to_sample() {
-    alone(|| {
-        profile::start(1);
-        let stop = AtomicBool::new(false);
-        std::thread::scope(|scope| {
-            for _ in 0..2 {
-                scope.spawn(|| {
-                    let mut held = Vec::new();
-                    while !stop.load(Ordering::Relaxed) {
-                        held.push(black_box(vec![1u8; 3_000]));
-                        held.truncate(held.len() % 50);
-                    }
-                });
-            }
-            for _ in 0..60 {
-                let child = support::forks::in_a_fork(|| {
-                    let before = total(&profile::snapshot(), |site| site.live).bytes;
-                    let held = black_box([vec![1u8; 3_000], vec![2u8; 64 * MIB]]);
-                    let grown = total(&profile::snapshot(), |site| site.live).bytes - before;
-                    let peak = total(&profile::snapshot(), |site| site.peak).bytes;
-                    drop(held);
-                    u8::from(grown >= 64 * MIB as u64) + u8::from(peak >= 64 * MIB as u64)
-                });
-                assert_eq!(child, 2, "the child samples, and notes its peak");
-            }
-            stop.store(true, Ordering::Relaxed);
-        });
+    alone!(UNSAMPLED);
+    profile::start(1);
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                let mut held = Vec::new();
+                while !stop.load(Ordering::Relaxed) {
+                    held.push(black_box(vec![1u8; 3_000]));
+                    held.truncate(held.len() % 50);
+                }
+            });
+        }
+        for _ in 0..60 {
+            let child = support::forks::in_a_fork(|| {
+                let before = total(&profile::snapshot(), |site| site.live).bytes;
+                let held = black_box([vec![1u8; 3_000], vec![2u8; 64 * MIB]]);
+                let grown = total(&profile::snapshot(), |site| site.live).bytes - before;
+                let peak = total(&profile::snapshot(), |site| site.peak).bytes;
+                drop(held);
+                u8::from(grown >= 64 * MIB as u64) + u8::from(peak >= 64 * MIB as u64)
+            });
+            assert_eq!(child, 2, "the child samples, and notes its peak");
+        }
+        stop.store(true, Ordering::Relaxed);
     });
 }
 
@@ -304,79 +294,75 @@ fn a_signal_handler_may_allocate() {
         drop(black_box(Vec::<u8>::with_capacity(2_000)));
         HANDLED.fetch_add(1, Ordering::Relaxed);
     }
-    alone(|| {
-        let mut stack = vec![0u8; 2 * libc::SIGSTKSZ];
-        let second = libc::stack_t { ss_sp: stack.as_mut_ptr().cast(), ss_flags: 0, ss_size: stack.len() };
-        // SAFETY: the stack lasts longer than the handlers are in force. All zeroes is a valid `sigaction`.
-        let mut action: libc::sigaction = unsafe {
-            libc::sigaltstack(&raw const second, std::ptr::null_mut());
-            std::mem::zeroed()
-        };
-        action.sa_sigaction = on_signal as *const () as usize;
-        for flags in [libc::SA_RESTART, libc::SA_RESTART | libc::SA_ONSTACK] {
-            action.sa_flags = flags;
-            profile::start(1);
-            let every = libc::timeval { tv_sec: 0, tv_usec: 200 };
-            let timer = libc::itimerval { it_interval: every, it_value: every };
-            let none = libc::itimerval { it_interval: libc::timeval { tv_usec: 0, ..every }, ..timer };
-            let until = HANDLED.load(Ordering::Relaxed) + 500;
-            // SAFETY: the arena serves handlers, and so does the profile; the handler calls nothing else.
-            unsafe {
-                libc::sigaction(libc::SIGALRM, &raw const action, std::ptr::null_mut());
-                libc::setitimer(libc::ITIMER_REAL, &raw const timer, std::ptr::null_mut());
-            }
-            let mut held = Vec::with_capacity(64);
-            while HANDLED.load(Ordering::Relaxed) < until {
-                held.push(black_box(vec![1u8; 4_000]));
-                held.truncate(held.len() % 64);
-            }
-            // SAFETY: ends the timer.
-            unsafe { libc::setitimer(libc::ITIMER_REAL, &raw const none, std::ptr::null_mut()) };
-            drop(held);
-            let profile = profile::snapshot();
-            let left = live_of(&profile, "a_signal_handler_may_allocate");
-            assert_eq!(left, Amount::default(), "{profile:?}");
-            let without =
-                profile.sites.iter().filter(|site| site.addresses.is_empty()).map(|site| site.allocated.bytes);
-            let is_on_second = flags & libc::SA_ONSTACK != 0;
-            assert_eq!(without.sum::<u64>() > 0, is_on_second, "no walk on the second stack");
+    alone!(UNSAMPLED);
+    let mut stack = vec![0u8; 2 * libc::SIGSTKSZ];
+    let second = libc::stack_t { ss_sp: stack.as_mut_ptr().cast(), ss_flags: 0, ss_size: stack.len() };
+    // SAFETY: the stack lasts longer than the handlers are in force. All zeroes is a valid `sigaction`.
+    let mut action: libc::sigaction = unsafe {
+        libc::sigaltstack(&raw const second, std::ptr::null_mut());
+        std::mem::zeroed()
+    };
+    action.sa_sigaction = on_signal as *const () as usize;
+    for flags in [libc::SA_RESTART, libc::SA_RESTART | libc::SA_ONSTACK] {
+        action.sa_flags = flags;
+        profile::start(1);
+        let every = libc::timeval { tv_sec: 0, tv_usec: 200 };
+        let timer = libc::itimerval { it_interval: every, it_value: every };
+        let none = libc::itimerval { it_interval: libc::timeval { tv_usec: 0, ..every }, ..timer };
+        let until = HANDLED.load(Ordering::Relaxed) + 500;
+        // SAFETY: the arena serves handlers, and so does the profile; the handler calls nothing else.
+        unsafe {
+            libc::sigaction(libc::SIGALRM, &raw const action, std::ptr::null_mut());
+            libc::setitimer(libc::ITIMER_REAL, &raw const timer, std::ptr::null_mut());
         }
-    });
+        let mut held = Vec::with_capacity(64);
+        while HANDLED.load(Ordering::Relaxed) < until {
+            held.push(black_box(vec![1u8; 4_000]));
+            held.truncate(held.len() % 64);
+        }
+        // SAFETY: ends the timer.
+        unsafe { libc::setitimer(libc::ITIMER_REAL, &raw const none, std::ptr::null_mut()) };
+        drop(held);
+        let profile = profile::snapshot();
+        let left = live_of(&profile, "a_signal_handler_may_allocate");
+        assert_eq!(left, Amount::default(), "{profile:?}");
+        let without = profile.sites.iter().filter(|site| site.addresses.is_empty()).map(|site| site.allocated.bytes);
+        let is_on_second = flags & libc::SA_ONSTACK != 0;
+        assert_eq!(without.sum::<u64>() > 0, is_on_second, "no walk on the second stack");
+    }
 }
 
 /// Without a mark, the memory of a program outside of its phases would seem to be the arena's.
 #[test]
 fn memory_of_the_backing_allocator_is_marked() {
-    alone(|| {
-        static SCOPED: ZkAllocator = ZkAllocator;
-        let layout = Layout::from_size_align(2 * MIB, 8).unwrap();
-        profile::start(profile::MEAN_BYTES);
-        #[allow(unsafe_code, reason = "calls an allocator")]
-        // SAFETY: the size is not 0, and the memory is freed with the layout that it came with.
-        unsafe {
-            let outside = SCOPED.alloc(layout);
-            let inside = zk_alloc::phase(|| SCOPED.alloc(layout));
-            let live = |from| {
-                let profile = profile::snapshot();
-                profile.sites.iter().filter(|site| site.source == from).map(|site| site.live.bytes).sum::<u64>()
-            };
-            assert_eq!((live(Source::Backing), live(Source::Arena)), (2 * MIB as u64, 2 * MIB as u64));
-            let outside = SCOPED.realloc(outside, layout, 6 * MIB);
-            assert_eq!(live(Source::Backing), 6 * MIB as u64);
-            SCOPED.dealloc(outside, Layout::from_size_align(6 * MIB, 8).unwrap());
-            SCOPED.dealloc(inside, layout);
-            assert_eq!((live(Source::Backing), live(Source::Arena)), (0, 0));
-        }
-    });
+    alone!(UNSAMPLED);
+    static SCOPED: ZkAllocator = ZkAllocator;
+    let layout = Layout::from_size_align(2 * MIB, 8).unwrap();
+    profile::start(profile::MEAN_BYTES);
+    #[allow(unsafe_code, reason = "calls an allocator")]
+    // SAFETY: the size is not 0, and the memory is freed with the layout that it came with.
+    unsafe {
+        let outside = SCOPED.alloc(layout);
+        let inside = zk_alloc::phase(|| SCOPED.alloc(layout));
+        let live = |from| {
+            let profile = profile::snapshot();
+            profile.sites.iter().filter(|site| site.source == from).map(|site| site.live.bytes).sum::<u64>()
+        };
+        assert_eq!((live(Source::Backing), live(Source::Arena)), (2 * MIB as u64, 2 * MIB as u64));
+        let outside = SCOPED.realloc(outside, layout, 6 * MIB);
+        assert_eq!(live(Source::Backing), 6 * MIB as u64);
+        SCOPED.dealloc(outside, Layout::from_size_align(6 * MIB, 8).unwrap());
+        SCOPED.dealloc(inside, layout);
+        assert_eq!((live(Source::Backing), live(Source::Arena)), (0, 0));
+    }
 }
 
 #[test]
 fn the_environment_starts_sampling() {
-    in_its_own_process(&[("ZK_ALLOC_PROFILE", "1"), ("ZK_ALLOC_PROFILE_BYTES", "4096")], || {
-        drop(black_box(vec![1u8; 2 * MIB]));
-        assert!(profile::is_on());
-        assert_eq!(profile::snapshot().mean_bytes, 4096);
-    });
+    alone!(&[("ZK_ALLOC_PROFILE", "1"), ("ZK_ALLOC_PROFILE_BYTES", "4096")]);
+    drop(black_box(vec![1u8; 2 * MIB]));
+    assert!(profile::is_on());
+    assert_eq!(profile::snapshot().mean_bytes, 4096);
 }
 
 /// Allocates with a call site of its own for each `path`: its bits say which calls lead there.
@@ -402,25 +388,24 @@ fn make_by_path(path: u32, calls: u32, made: &mut Vec<Vec<u8>>) {
 #[test]
 fn the_peak_includes_memory_freed_while_it_is_recorded() {
     const THREADS: usize = 4;
-    alone(|| {
-        profile::start(1);
-        let mut made = Vec::new();
-        (0..1 << 10).for_each(|path| make_by_path(path, 10, &mut made));
-        assert!(profile::snapshot().sites.len() >= 1 << 10);
-        for _ in 0..50 {
-            profile::mark();
-            let full = Barrier::new(THREADS);
-            let work = || {
-                let held = hold_eight_mib();
-                full.wait();
-                drop(held);
-            };
-            std::thread::scope(|scope| (0..THREADS).for_each(|_| _ = scope.spawn(work)));
-            let peak: u64 =
-                profile::snapshot().sites.iter().map(|site| site.peak.bytes).filter(|&bytes| bytes >= MIB as u64).sum();
-            assert_eq!(peak, (THREADS * 8 * MIB) as u64);
-        }
-    });
+    alone!(UNSAMPLED);
+    profile::start(1);
+    let mut made = Vec::new();
+    (0..1 << 10).for_each(|path| make_by_path(path, 10, &mut made));
+    assert!(profile::snapshot().sites.len() >= 1 << 10);
+    for _ in 0..50 {
+        profile::mark();
+        let full = Barrier::new(THREADS);
+        let work = || {
+            let held = hold_eight_mib();
+            full.wait();
+            drop(held);
+        };
+        std::thread::scope(|scope| (0..THREADS).for_each(|_| _ = scope.spawn(work)));
+        let peak: u64 =
+            profile::snapshot().sites.iter().map(|site| site.peak.bytes).filter(|&bytes| bytes >= MIB as u64).sum();
+        assert_eq!(peak, (THREADS * 8 * MIB) as u64);
+    }
 }
 
 #[inline(never)]
@@ -431,26 +416,25 @@ fn hold_eight_mib() -> Vec<u8> {
 /// With every request sampled, the estimates are exact. The counted peak has the blocks in the thread's cache too, of some MiB.
 #[test]
 fn the_totals_agree_with_the_counters() {
-    alone(|| {
-        let mut numbers = Numbers::new(3);
-        let mut alive: Vec<Vec<u8>> = Vec::with_capacity(4_096);
-        let before = stats().live_bytes;
-        take_peak_live_bytes();
-        profile::start(1);
-        let large: Vec<u8> = black_box(Vec::with_capacity(512 * MIB));
-        for _ in 0..40_000 {
-            let size = 16 << numbers.below(14);
-            if alive.len() == 4_096 || numbers.below(3) == 0 && !alive.is_empty() {
-                alive.swap_remove(numbers.below(alive.len()));
-            }
-            alive.push(Vec::with_capacity(size + numbers.below(size)));
+    alone!(UNSAMPLED);
+    let mut numbers = Numbers::new(3);
+    let mut alive: Vec<Vec<u8>> = Vec::with_capacity(4_096);
+    let before = stats().live_bytes;
+    take_peak_live_bytes();
+    profile::start(1);
+    let large: Vec<u8> = black_box(Vec::with_capacity(512 * MIB));
+    for _ in 0..40_000 {
+        let size = 16 << numbers.below(14);
+        if alive.len() == 4_096 || numbers.below(3) == 0 && !alive.is_empty() {
+            alive.swap_remove(numbers.below(alive.len()));
         }
-        let (live, peak) = (stats().live_bytes - before, take_peak_live_bytes() - before);
-        let sites = profile::snapshot().sites.into_iter().filter(|site| site.source == Source::Arena);
-        let (sampled_live, sampled_peak) =
-            sites.fold((0, 0), |(live, peak), site| (live + site.live.bytes, peak + site.peak.bytes));
-        assert!(sampled_live.abs_diff(live as u64) * 1_000 <= live as u64, "{sampled_live} sampled, {live} counted");
-        assert!(sampled_peak.abs_diff(peak as u64) * 100 <= peak as u64, "{sampled_peak} sampled, {peak} counted");
-        drop(large);
-    });
+        alive.push(Vec::with_capacity(size + numbers.below(size)));
+    }
+    let (live, peak) = (stats().live_bytes - before, take_peak_live_bytes() - before);
+    let sites = profile::snapshot().sites.into_iter().filter(|site| site.source == Source::Arena);
+    let (sampled_live, sampled_peak) =
+        sites.fold((0, 0), |(live, peak), site| (live + site.live.bytes, peak + site.peak.bytes));
+    assert!(sampled_live.abs_diff(live as u64) * 1_000 <= live as u64, "{sampled_live} sampled, {live} counted");
+    assert!(sampled_peak.abs_diff(peak as u64) * 100 <= peak as u64, "{sampled_peak} sampled, {peak} counted");
+    drop(large);
 }

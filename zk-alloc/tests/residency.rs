@@ -9,23 +9,19 @@ mod support;
 
 use support::blocks::{Block, KIB, MIB, RESIDENT, keep_every};
 use support::maps::{make_huge_around, map_of, resident_bytes_around, tolerance_bytes};
-use support::{BARE_METAL, Settings, huge_page_bytes, in_its_own_process};
+use support::{BARE_METAL, Settings, alone, huge_page_bytes};
 use zk_alloc::{HugePagesOutcome, Retain, Stats, phase, release, set_retain, stats};
 
-/// Runs `body` in a process of its own for each setting.
-#[track_caller]
-fn under_each_setting(body: impl Fn()) {
-    let settings: [Settings; 7] = [
-        &[],
-        &[(BARE_METAL, "1")],
-        &[(BARE_METAL, "1"), ("ZK_ALLOC_MAX_BYTES", "256M")],
-        &[("ZK_ALLOC_THP", "always")],
-        &[("ZK_ALLOC_THP", "never")],
-        &[("ZK_ALLOC_MAX_BYTES", "256M")],
-        &[("ZK_ALLOC_THP", "always"), ("ZK_ALLOC_LAZY_ZERO_BYTES", "16K")],
-    ];
-    settings.into_iter().for_each(|setting| in_its_own_process(setting, &body));
-}
+/// The settings that change how memory is faulted in.
+const EACH_SETTING: &[Settings] = &[
+    &[],
+    &[(BARE_METAL, "1")],
+    &[(BARE_METAL, "1"), ("ZK_ALLOC_MAX_BYTES", "256M")],
+    &[("ZK_ALLOC_THP", "always")],
+    &[("ZK_ALLOC_THP", "never")],
+    &[("ZK_ALLOC_MAX_BYTES", "256M")],
+    &[("ZK_ALLOC_THP", "always"), ("ZK_ALLOC_LAZY_ZERO_BYTES", "16K")],
+];
 
 /// Finds the region by a block that stays in it.
 struct Region {
@@ -60,53 +56,49 @@ impl Region {
 
 #[test]
 fn stats_and_the_kernel_agree_for_blocks_of_every_size() {
-    under_each_setting(|| {
-        let region = Region::new();
-        let sizes =
-            [KIB, 3 * KIB, 5 * KIB, 20 * KIB, 33 * KIB, 70 * KIB, 200 * KIB, 300 * KIB, MIB, 2 * MIB + MIB / 16];
-        for size in sizes.into_iter().chain([7 * MIB, 65 * MIB]) {
-            let count = (80 * MIB / size).max(1);
-            let mut blocks: Vec<_> = (0..count).map(|_| Block::written(&RESIDENT, size)).collect();
-            region.check(&format!("{count} blocks of {size} bytes were made"));
-            keep_every(3, &mut blocks);
-            region.check(&format!("two thirds of {count} blocks of {size} bytes were freed"));
-            release();
-            region.check(&format!("release() with a third of {count} blocks of {size} bytes alive"));
-            drop(blocks);
-            release();
-            region.check(&format!("all blocks of {size} bytes were freed, and release()"));
-        }
-    });
+    alone!(each EACH_SETTING);
+    let region = Region::new();
+    let sizes = [KIB, 3 * KIB, 5 * KIB, 20 * KIB, 33 * KIB, 70 * KIB, 200 * KIB, 300 * KIB, MIB, 2 * MIB + MIB / 16];
+    for size in sizes.into_iter().chain([7 * MIB, 65 * MIB]) {
+        let count = (80 * MIB / size).max(1);
+        let mut blocks: Vec<_> = (0..count).map(|_| Block::written(&RESIDENT, size)).collect();
+        region.check(&format!("{count} blocks of {size} bytes were made"));
+        keep_every(3, &mut blocks);
+        region.check(&format!("two thirds of {count} blocks of {size} bytes were freed"));
+        release();
+        region.check(&format!("release() with a third of {count} blocks of {size} bytes alive"));
+        drop(blocks);
+        release();
+        region.check(&format!("all blocks of {size} bytes were freed, and release()"));
+    }
 }
 
 /// The kernel faults in the whole huge page that holds the end of a run.
 #[test]
 fn growth_into_a_huge_page_counts_the_whole_page() {
-    under_each_setting(|| {
-        let region = Region::new();
-        let mut runs: Vec<_> = (0..80).map(|_| Block::written(&RESIDENT, 2 * MIB)).collect();
-        keep_every(2, &mut runs);
-        release();
-        region.check("every other run was purged");
-        for run in &mut runs {
-            let size = 2 * MIB + 8 * KIB;
-            let address = run.address();
-            *run = std::mem::replace(run, Block::written(&RESIDENT, 1)).resized(size).expect("memory");
-            assert_eq!(run.address(), address, "it grows where it stands");
-            run.write(0, size);
-        }
-        region.check("runs grew by two pages each");
-    });
+    alone!(each EACH_SETTING);
+    let region = Region::new();
+    let mut runs: Vec<_> = (0..80).map(|_| Block::written(&RESIDENT, 2 * MIB)).collect();
+    keep_every(2, &mut runs);
+    release();
+    region.check("every other run was purged");
+    for run in &mut runs {
+        let size = 2 * MIB + 8 * KIB;
+        let address = run.address();
+        *run = std::mem::replace(run, Block::written(&RESIDENT, 1)).resized(size).expect("memory");
+        assert_eq!(run.address(), address, "it grows where it stands");
+        run.write(0, size);
+    }
+    region.check("runs grew by two pages each");
 }
 
 /// Runs `body` if the arena uses huge pages on this host, where khugepaged makes more of them by itself.
 fn where_the_kernel_makes_huge_pages(body: impl FnOnce()) {
-    in_its_own_process(&[(BARE_METAL, "1")], || {
-        // A host without huge pages has nothing to test.
-        if stats_of_an_open_arena().huge_pages == Some(HugePagesOutcome::Auto) {
-            body();
-        }
-    });
+    alone!(&[(BARE_METAL, "1")]);
+    // A host without huge pages has nothing to test.
+    if stats_of_an_open_arena().huge_pages == Some(HugePagesOutcome::Auto) {
+        body();
+    }
 }
 
 fn stats_of_an_open_arena() -> Stats {
@@ -172,21 +164,20 @@ fn khugepaged_does_not_bring_back_freed_memory_if_nothing_is_retained() {
 #[test]
 fn a_buffer_that_is_not_purged_keeps_its_huge_pages() {
     let settings = [(BARE_METAL, "1"), ("ZK_ALLOC_LAZY_ZERO_BYTES", "16M")];
-    in_its_own_process(&settings, || {
-        let buffer = Block::written(&RESIDENT, 64 * MIB);
-        let untouched = Block::untouched(&RESIDENT, 64 * MIB, 8);
-        if stats().huge_pages != Some(HugePagesOutcome::Auto) {
-            return;
-        }
-        let other = Block::written(&RESIDENT, 64 * MIB);
-        drop(other);
-        release();
-        untouched.write(0, untouched.size());
-        drop(buffer);
-        let zeroed = Block::zeroed(&RESIDENT, 64 * MIB);
-        zeroed.write(0, zeroed.size());
-        assert!(huge_page_bytes() >= 120 * MIB, "{} bytes in huge pages", huge_page_bytes());
-    });
+    alone!(&settings);
+    let buffer = Block::written(&RESIDENT, 64 * MIB);
+    let untouched = Block::untouched(&RESIDENT, 64 * MIB, 8);
+    if stats().huge_pages != Some(HugePagesOutcome::Auto) {
+        return;
+    }
+    let other = Block::written(&RESIDENT, 64 * MIB);
+    drop(other);
+    release();
+    untouched.write(0, untouched.size());
+    drop(buffer);
+    let zeroed = Block::zeroed(&RESIDENT, 64 * MIB);
+    zeroed.write(0, zeroed.size());
+    assert!(huge_page_bytes() >= 120 * MIB, "{} bytes in huge pages", huge_page_bytes());
 }
 
 /// A run that begins where the arena uses small pages, and ends where it uses huge ones.

@@ -67,9 +67,7 @@ fn a_program_with_its_own_operator_new_keeps_it_for_all_forms() {
 
 #[test]
 fn where_memory_is_short_new_calls_the_handler_and_throws() {
-    let Some(program) = compiled("no_memory", "no_memory.cc", &CPP) else {
-        return;
-    };
+    let Some(program) = compiled("no_memory", "no_memory.cc", &CPP) else { return };
     at_each_threshold(&program, &[]);
 }
 
@@ -83,9 +81,7 @@ fn a_program_without_a_cpp_library_loads_one_that_throws() {
 
 #[test]
 fn without_a_cpp_library_new_ends_the_program_and_says_why() {
-    let Some(program) = compiled("messages", "messages.c", &[]) else {
-        return;
-    };
+    let Some(program) = compiled("messages", "messages.c", &[]) else { return };
     let output = Arm::Default.command(program).arg("no C++").output().expect("the program starts");
     let said = support::Said::from(output.clone());
     assert_eq!((said.out.as_str(), output.status.signal()), ("ok\n", Some(6)), "{}", said.err);

@@ -148,10 +148,7 @@ impl Waiting {
 /// A debugger's core file contains every page of each mapping that is not excluded, touched or not.
 #[test]
 fn a_core_file_of_gcore_is_little_larger_than_what_is_resident() {
-    let Some(program) = compiled("limits", "limits.c", &[]) else { return };
-    if !has("gcore") {
-        return;
-    }
+    let (Some(program), true) = (compiled("limits", "limits.c", &[]), has("gcore")) else { return };
     for arm in ARMS {
         let waiting = Waiting::start(arm.command(&program));
         let base = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("core-{arm:?}"));

@@ -63,10 +63,7 @@ fn no_message_lands_in_a_file_that_is_not_standard_error() {
 /// Tools that find errors in the use of memory must see each request, with the off-switch and by themselves.
 #[test]
 fn valgrind_sees_what_the_program_does_with_its_memory() {
-    let Some(program) = compiled("freed", "messages.c", &["-O0"]) else { return };
-    if !has("valgrind") {
-        return;
-    }
+    let (Some(program), true) = (compiled("freed", "messages.c", &["-O0"]), has("valgrind")) else { return };
     for off in [false, true] {
         let mut command = Arm::Default.command("valgrind");
         command.arg(&program).arg("reads freed").env("ZK_ALLOC_REPORT", "1");
@@ -118,10 +115,7 @@ fn a_variable_that_does_not_exist_is_named_with_the_nearest() {
 /// Every process has the same environment, so every process would print the same warning.
 #[test]
 fn of_a_tree_of_processes_one_warns_of_a_setting() {
-    let Some(program) = compiled("hello", "hello.c", &[]) else { return };
-    if !has("bash") {
-        return;
-    }
+    let (Some(program), true) = (compiled("hello", "hello.c", &[]), has("bash")) else { return };
     let bash = |script: &str| {
         let mut command = Arm::Default.command("bash");
         command.args(["--norc", "-c", script]).arg(&program);
@@ -140,10 +134,7 @@ fn of_a_tree_of_processes_one_warns_of_a_setting() {
 /// A parent that was started with another value has not warned of this one.
 #[test]
 fn a_value_that_the_parent_was_not_started_with_is_warned_of() {
-    let Some(program) = compiled("hello", "hello.c", &[]) else { return };
-    if !has("bash") {
-        return;
-    }
+    let (Some(program), true) = (compiled("hello", "hello.c", &[]), has("bash")) else { return };
     let mut command = Arm::Default.command("bash");
     command
         .args(["--norc", "-c", r#""$0"; ZK_ALLOC_MIN_BYTES=garbage+ "$0"; ZK_ALLOC_MIN_BYTES=1 "$0""#])

@@ -170,10 +170,7 @@ fn a_small_process_reserves_nothing() {
 /// nothing if nothing happened.
 #[test]
 fn processes_that_inherit_the_environment_print_nothing_twice() {
-    let Some(program) = compiled("hello", "hello.c", &[]) else { return };
-    if !has("bash") {
-        return;
-    }
+    let (Some(program), true) = (compiled("hello", "hello.c", &[]), has("bash")) else { return };
     let script = r#""$0"; ("$0"; true); echo $(true); "$0"; true"#;
     let mut command = Arm::Default.command("bash");
     command.args(["--norc", "-c", script]).arg(&program).env("ZK_ALLOC_REPORT", "1").env("ZK_ALLOC_THP", "perhaps");
@@ -250,9 +247,7 @@ fn loaded_late_the_library_says_that_it_does_nothing() {
 
 #[test]
 fn what_is_freed_twice_or_was_never_handed_out_ends_the_program() {
-    let Some(program) = compiled("messages", "messages.c", &[]) else {
-        return;
-    };
+    let Some(program) = compiled("messages", "messages.c", &[]) else { return };
     for (how, line) in [
         ("twice", "free(0x*): no allocation begins there, or it was freed before"),
         ("inside", "free(0x*): no allocation begins there, or it was freed before"),

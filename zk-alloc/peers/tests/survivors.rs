@@ -15,7 +15,7 @@ use std::thread;
 
 use against_peers::against_peers;
 use support::blocks::{Allocator, Block, KIB, MIB, RESIDENT, keep_every};
-use support::{in_its_own_process, peak_rss_bytes, restart_peak};
+use support::{alone, peak_rss_bytes, restart_peak};
 use zk_alloc::{release, stats};
 
 /// Bytes that each half of a program allocates. The hazard was found with four times this size.
@@ -46,16 +46,15 @@ fn survivors(allocator: Allocator, size: usize, nth: usize) -> Vec<Block> {
 /// size: no peer reuses these blocks on the new thread, and the best peer has 1.8 of the live size resident.
 #[test]
 fn a_new_thread_reuses_the_memory_between_survivors_of_another() {
-    in_its_own_process(&[], || {
-        let peak = peak(|| {
-            let old = survivors(&RESIDENT, 16 * KIB, 8);
-            let new = thread::spawn(|| filled(&RESIDENT, 4 * KIB, HALF));
-            (old, new.join().expect("a thread of the test"))
-        });
-        let bound = (HALF + HALF / 8) / 4 * 5;
-        println!("measured {} MiB, at most {}", peak / MIB, bound / MIB);
-        assert!(peak <= bound, "{peak} bytes, more than {bound}: a quarter above what is alive\n{}", stats());
+    alone!();
+    let peak = peak(|| {
+        let old = survivors(&RESIDENT, 16 * KIB, 8);
+        let new = thread::spawn(|| filled(&RESIDENT, 4 * KIB, HALF));
+        (old, new.join().expect("a thread of the test"))
     });
+    let bound = (HALF + HALF / 8) / 4 * 5;
+    println!("measured {} MiB, at most {}", peak / MIB, bound / MIB);
+    assert!(peak <= bound, "{peak} bytes, more than {bound}: a quarter above what is alive\n{}", stats());
 }
 
 /// Seven free blocks of 16 KiB between two survivors are 28 of 4 KiB, in slabs of another class.
@@ -118,14 +117,13 @@ fn phases(allocator: Allocator) -> Vec<Vec<Block>> {
 /// Runs `program` under zk-alloc alone, and fails if it makes more than `bound` system calls.
 #[track_caller]
 fn assert_system_calls(bound: usize, program: fn() -> Vec<Vec<Block>>) {
-    in_its_own_process(&[], || {
-        let before = stats().system_calls;
-        let alive = program();
-        let calls = (stats().system_calls - before) as usize;
-        println!("measured {calls} system calls, at most {bound}");
-        assert!(calls <= bound, "{calls} system calls, more than {bound}\n{}", stats());
-        drop(alive);
-    });
+    alone!();
+    let before = stats().system_calls;
+    let alive = program();
+    let calls = (stats().system_calls - before) as usize;
+    println!("measured {calls} system calls, at most {bound}");
+    assert!(calls <= bound, "{calls} system calls, more than {bound}\n{}", stats());
+    drop(alive);
 }
 
 /// The most system calls of a program: one for each hole between the survivors of its first half, and a quarter more
@@ -155,13 +153,12 @@ fn phases_of_many_sizes_purge_in_large_steps() {
 /// The bounds above check nothing if `stats()` does not count purges.
 #[test]
 fn each_purge_between_survivors_counts_as_a_system_call() {
-    in_its_own_process(&[], || {
-        let old = survivors(&RESIDENT, 16 * KIB, 8);
-        let before = stats().system_calls;
-        release();
-        let (calls, holes) = (stats().system_calls - before, HALF / (16 * KIB) / 8);
-        println!("measured {calls} system calls for {holes} holes");
-        assert!(calls as usize >= holes, "{calls} system calls for {holes} holes\n{}", stats());
-        drop(old);
-    });
+    alone!();
+    let old = survivors(&RESIDENT, 16 * KIB, 8);
+    let before = stats().system_calls;
+    release();
+    let (calls, holes) = (stats().system_calls - before, HALF / (16 * KIB) / 8);
+    println!("measured {calls} system calls for {holes} holes");
+    assert!(calls as usize >= holes, "{calls} system calls for {holes} holes\n{}", stats());
+    drop(old);
 }

@@ -21,8 +21,6 @@ mod loom_slabs;
 mod loom_zone;
 #[cfg(loom)]
 mod models;
-#[cfg(loom)]
-mod slab_models;
 
 /// Runs the calling test in a process of its own, so that no other test uses the arena's address space. Returns the arena in that
 /// process, and `None` in this one.

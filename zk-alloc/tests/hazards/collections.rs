@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, mpsc};
 use std::thread;
 
-use crate::support::{assert_patterned, at_both_thresholds, patterned, scribble, small_nodes_too};
+use crate::support::{THRESHOLDS, alone, assert_patterned, patterned, scribble, small_nodes_too};
 use zk_alloc::{phase, stats};
 
 trait Work: Send {
@@ -117,113 +117,108 @@ impl Retained {
 /// that made it put them. They are read and written as long as the value lives.
 #[test]
 fn collections_made_in_one_phase_are_used_and_grown_in_the_next_five() {
-    at_both_thresholds(|| {
-        let before = stats().arena_allocations;
-        let mut alive = VecDeque::new();
-        for round in 0..20u64 {
-            phase(|| {
-                alive.push_back(Retained::new(round));
-                scribble();
-                alive.iter_mut().for_each(Retained::grow);
-                alive.iter().for_each(Retained::check);
-            });
+    alone!(each THRESHOLDS);
+    let before = stats().arena_allocations;
+    let mut alive = VecDeque::new();
+    for round in 0..20u64 {
+        phase(|| {
+            alive.push_back(Retained::new(round));
             scribble();
+            alive.iter_mut().for_each(Retained::grow);
             alive.iter().for_each(Retained::check);
-            if alive.len() > 5 {
-                let mut oldest = alive.pop_front().unwrap();
-                match round % 3 {
-                    0 => phase(|| oldest.drain()),
-                    1 => phase(|| thread::spawn(move || oldest.drain()).join().unwrap()),
-                    // Grown while no phase is open: memory of the arena moves out of it.
-                    _ => {
-                        oldest.grow();
-                        oldest.check();
-                        oldest.drain();
-                    }
+        });
+        scribble();
+        alive.iter().for_each(Retained::check);
+        if alive.len() > 5 {
+            let mut oldest = alive.pop_front().unwrap();
+            match round % 3 {
+                0 => phase(|| oldest.drain()),
+                1 => phase(|| thread::spawn(move || oldest.drain()).join().unwrap()),
+                // Grown while no phase is open: memory of the arena moves out of it.
+                _ => {
+                    oldest.grow();
+                    oldest.check();
+                    oldest.drain();
                 }
             }
         }
-        let served = stats().arena_allocations - before;
-        assert!(served >= if small_nodes_too() { 100_000 } else { 1_000 }, "{}", stats());
-    });
+    }
+    let served = stats().arena_allocations - before;
+    assert!(served >= if small_nodes_too() { 100_000 } else { 1_000 }, "{}", stats());
 }
 
 /// `realloc` gets memory of the backing allocator, of a slab or of a page run, on any thread, and may move it to any
 /// other. Growth by push goes through all of them.
 #[test]
 fn a_vector_keeps_its_contents_across_phases_and_threads() {
-    at_both_thresholds(|| {
-        let before = stats();
-        // Every other vector starts empty, while no phase is open.
-        let start = |seed: u64| if seed.is_multiple_of(2) { Vec::new() } else { phase(|| patterned(600, seed)) };
-        let mut vectors: Vec<Vec<u64>> = (0..6).map(start).collect();
-        let push = |vector: &mut Vec<u64>, seed: u64, more: usize| {
-            let whole = patterned(vector.len() + more, seed);
-            whole[vector.len()..].iter().for_each(|&word| vector.push(word));
-        };
-        for round in 0..24usize {
-            for (vector, seed) in vectors.iter_mut().zip(0u64..) {
-                // From 100 words to 16 MiB over the rounds, so that every border is crossed.
-                let more = 100 << (round * 3 / 4).min(14);
-                match (round + seed as usize) % 4 {
-                    0 => phase(|| push(vector, seed, more)),
-                    1 => push(vector, seed, more),
-                    2 => phase(|| {
-                        let moved = std::mem::take(vector);
-                        *vector = thread::spawn(move || {
-                            let mut moved = moved;
-                            push(&mut moved, seed, more);
-                            moved
-                        })
-                        .join()
-                        .unwrap();
-                    }),
-                    _ => {
-                        vector.truncate(vector.len() * 3 / 5);
-                        if round.is_multiple_of(2) { phase(|| vector.shrink_to_fit()) } else { vector.shrink_to_fit() }
-                    }
+    alone!(each THRESHOLDS);
+    let before = stats();
+    // Every other vector starts empty, while no phase is open.
+    let start = |seed: u64| if seed.is_multiple_of(2) { Vec::new() } else { phase(|| patterned(600, seed)) };
+    let mut vectors: Vec<Vec<u64>> = (0..6).map(start).collect();
+    let push = |vector: &mut Vec<u64>, seed: u64, more: usize| {
+        let whole = patterned(vector.len() + more, seed);
+        whole[vector.len()..].iter().for_each(|&word| vector.push(word));
+    };
+    for round in 0..24usize {
+        for (vector, seed) in vectors.iter_mut().zip(0u64..) {
+            // From 100 words to 16 MiB over the rounds, so that every border is crossed.
+            let more = 100 << (round * 3 / 4).min(14);
+            match (round + seed as usize) % 4 {
+                0 => phase(|| push(vector, seed, more)),
+                1 => push(vector, seed, more),
+                2 => phase(|| {
+                    let moved = std::mem::take(vector);
+                    *vector = thread::spawn(move || {
+                        let mut moved = moved;
+                        push(&mut moved, seed, more);
+                        moved
+                    })
+                    .join()
+                    .unwrap();
+                }),
+                _ => {
+                    vector.truncate(vector.len() * 3 / 5);
+                    if round.is_multiple_of(2) { phase(|| vector.shrink_to_fit()) } else { vector.shrink_to_fit() }
                 }
             }
-            phase(scribble);
-            vectors.iter().zip(0u64..).for_each(|(vector, seed)| assert_patterned(vector, seed));
         }
-        assert!(vectors.iter().all(|vector| vector.len() > 100_000));
-        let after = stats();
-        assert!(
-            after.slab_allocations > before.slab_allocations && after.run_allocations > before.run_allocations + 20
-        );
-        drop(vectors);
-    });
+        phase(scribble);
+        vectors.iter().zip(0u64..).for_each(|(vector, seed)| assert_patterned(vector, seed));
+    }
+    assert!(vectors.iter().all(|vector| vector.len() > 100_000));
+    let after = stats();
+    assert!(after.slab_allocations > before.slab_allocations && after.run_allocations > before.run_allocations + 20);
+    drop(vectors);
 }
 
 /// A slab with one live allocation is not empty, no matter how often its thread fills the rest.
 #[test]
 fn a_single_survivor_among_hundreds_is_never_overwritten() {
-    at_both_thresholds(|| {
-        let before = stats();
-        let mut survivors: Vec<Vec<u64>> = Vec::new();
-        for round in 0..100u64 {
-            let survivor = phase(|| {
-                // About as many as a slab holds. One of them survives.
-                let mut made: Vec<_> = (0..80 + round % 28).map(|_| patterned(600, round)).collect();
-                let survivor = made.swap_remove(round as usize * 7 % 80);
-                drop(made);
-                // This does not fit behind the others, and must not start at the front.
-                assert_patterned(&patterned(3_900, !round), !round);
-                survivor
-            });
-            phase(scribble);
-            survivors.push(survivor);
-            survivors.iter().zip(0..).for_each(|(words, seed)| assert_patterned(words, seed));
-            if survivors.len().is_multiple_of(10) {
-                // Another thread frees some of them.
-                let gone: Vec<_> = survivors.iter_mut().step_by(3).map(std::mem::take).collect();
-                thread::spawn(move || drop(gone)).join().unwrap();
-            }
+    alone!(each THRESHOLDS);
+    let before = stats();
+    let mut survivors: Vec<Vec<u64>> = Vec::new();
+    for round in 0..100u64 {
+        let survivor = phase(|| {
+            // About as many as a slab holds. One of them survives.
+            let mut made: Vec<_> = (0..80 + round % 28).map(|_| patterned(600, round)).collect();
+            let survivor = made.swap_remove(round as usize * 7 % 80);
+            drop(made);
+            // This does not fit behind the others, and must not start at the front.
+            assert_patterned(&patterned(3_900, !round), !round);
+            survivor
+        });
+        phase(scribble);
+        survivors.push(survivor);
+        survivors.iter().zip(0..).for_each(|(words, seed)| assert_patterned(words, seed));
+        if survivors.len().is_multiple_of(10) {
+            // Another thread frees some of them.
+            let gone: Vec<_> = survivors.iter_mut().step_by(3).map(std::mem::take).collect();
+            thread::spawn(move || drop(gone)).join().unwrap();
         }
-        let after = stats();
-        assert!(after.slab_allocations - before.slab_allocations >= 7_000, "{after}");
-        // 100 survivors keep at most 100 slabs.
-        assert!(after.live_bytes <= before.live_bytes + 102 * (512 << 10), "{after}");
-    });
+    }
+    let after = stats();
+    assert!(after.slab_allocations - before.slab_allocations >= 7_000, "{after}");
+    // 100 survivors keep at most 100 slabs.
+    assert!(after.live_bytes <= before.live_bytes + 102 * (512 << 10), "{after}");
 }

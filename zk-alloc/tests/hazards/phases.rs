@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Mutex, PoisonError, mpsc};
 use std::thread;
 
-use crate::support::{Numbers, assert_patterned, at_both_thresholds, child, patterned, scribble};
+use crate::support::{Numbers, THRESHOLDS, alone, assert_patterned, child, patterned, scribble};
 use zk_alloc::{PhaseGuard, phase, stats};
 
 /// A seed, and the buffer whose contents follow from it.
@@ -35,87 +35,85 @@ fn nest(depth: usize, numbers: &mut Numbers, give: &mpsc::Sender<Buffer>) {
 /// by a thread that may have no phase open.
 #[test]
 fn buffers_of_nested_and_concurrent_phases_never_share_memory() {
-    at_both_thresholds(|| {
-        const THREADS: usize = 16;
-        let before = stats();
-        let (gives, takes): (Vec<_>, Vec<_>) = (0..THREADS).map(|_| mpsc::channel()).unzip();
-        thread::scope(|scope| {
-            for (id, take) in takes.into_iter().enumerate() {
-                let give = gives[(id + 1) % THREADS].clone();
-                scope.spawn(move || {
-                    let mut numbers = Numbers::new(id as u64);
-                    let mut kept: Vec<Buffer> = Vec::new();
-                    for _ in 0..60 {
-                        match numbers.below(3) {
-                            0 => nest(1, &mut numbers, &give),
-                            1 => phase(|| nest(1, &mut numbers, &give)),
-                            _ => {
-                                let _guard = PhaseGuard::new();
-                                nest(2, &mut numbers, &give);
-                            }
-                        }
-                        kept.extend(take.try_iter());
-                        kept.iter().for_each(|(seed, buffer)| assert_patterned(buffer, *seed));
-                        while kept.len() > 8 {
-                            kept.swap_remove(numbers.below(kept.len()));
+    alone!(each THRESHOLDS);
+    const THREADS: usize = 16;
+    let before = stats();
+    let (gives, takes): (Vec<_>, Vec<_>) = (0..THREADS).map(|_| mpsc::channel()).unzip();
+    thread::scope(|scope| {
+        for (id, take) in takes.into_iter().enumerate() {
+            let give = gives[(id + 1) % THREADS].clone();
+            scope.spawn(move || {
+                let mut numbers = Numbers::new(id as u64);
+                let mut kept: Vec<Buffer> = Vec::new();
+                for _ in 0..60 {
+                    match numbers.below(3) {
+                        0 => nest(1, &mut numbers, &give),
+                        1 => phase(|| nest(1, &mut numbers, &give)),
+                        _ => {
+                            let _guard = PhaseGuard::new();
+                            nest(2, &mut numbers, &give);
                         }
                     }
-                });
-            }
-        });
-        drop(gives);
-        let after = stats();
-        assert!(after.slab_allocations > before.slab_allocations && after.run_allocations > before.run_allocations);
-        // Every phase has ended, so the arena takes no part.
-        let (before, buffer) = (stats().arena_allocations, patterned(100_000, 1));
-        assert_eq!(stats().arena_allocations, before);
-        drop(buffer);
+                    kept.extend(take.try_iter());
+                    kept.iter().for_each(|(seed, buffer)| assert_patterned(buffer, *seed));
+                    while kept.len() > 8 {
+                        kept.swap_remove(numbers.below(kept.len()));
+                    }
+                }
+            });
+        }
     });
+    drop(gives);
+    let after = stats();
+    assert!(after.slab_allocations > before.slab_allocations && after.run_allocations > before.run_allocations);
+    // Every phase has ended, so the arena takes no part.
+    let (before, buffer) = (stats().arena_allocations, patterned(100_000, 1));
+    assert_eq!(stats().arena_allocations, before);
+    drop(buffer);
 }
 
 /// Unwinding runs the destructors of half-built frames, and ends the phases on its way.
 #[test]
 fn a_panic_in_nested_phases_frees_its_frames_and_nothing_else() {
-    at_both_thresholds(|| {
-        std::panic::set_hook(Box::new(|_| ()));
-        let saved = Mutex::new(Vec::new());
-        let live_before = stats().live_bytes;
-        for round in 0..40u64 {
-            let fail_in = |depth: u64| {
+    alone!(each THRESHOLDS);
+    std::panic::set_hook(Box::new(|_| ()));
+    let saved = Mutex::new(Vec::new());
+    let live_before = stats().live_bytes;
+    for round in 0..40u64 {
+        let fail_in = |depth: u64| {
+            phase(|| {
+                let _in_the_frame = [patterned(700, depth), patterned(70_000, depth), patterned(7, depth)];
+                let kept = (depth, patterned(2_000, depth));
+                saved.lock().unwrap_or_else(PoisonError::into_inner).push(kept);
                 phase(|| {
-                    let _in_the_frame = [patterned(700, depth), patterned(70_000, depth), patterned(7, depth)];
-                    let kept = (depth, patterned(2_000, depth));
-                    saved.lock().unwrap_or_else(PoisonError::into_inner).push(kept);
-                    phase(|| {
-                        let deeper = patterned(1_000, depth);
-                        let message: Buffer = (depth, patterned(5_000, depth));
-                        assert_patterned(&deeper, depth);
-                        std::panic::panic_any(message);
-                    })
+                    let deeper = patterned(1_000, depth);
+                    let message: Buffer = (depth, patterned(5_000, depth));
+                    assert_patterned(&deeper, depth);
+                    std::panic::panic_any(message);
                 })
-            };
-            let payload = if round.is_multiple_of(2) {
-                catch_unwind(AssertUnwindSafe(|| fail_in(round))).unwrap_err()
-            } else {
-                thread::scope(|scope| scope.spawn(|| fail_in(round)).join().unwrap_err())
-            };
-            phase(scribble);
-            // The payload was made in the phase that the panic ended.
-            let (seed, words) = *payload.downcast::<Buffer>().unwrap();
-            assert_patterned(&words, seed);
-            let saved = saved.lock().unwrap_or_else(PoisonError::into_inner);
-            saved.iter().for_each(|(seed, kept)| assert_patterned(kept, *seed));
-            assert_eq!(saved.len() as u64, round + 1);
-        }
-        drop(saved);
-        let _ = std::panic::take_hook();
-        assert!(stats().arena_allocations >= 40 * 4, "{}", stats());
-        // After 40 rounds of frames, only slabs of threads are left.
-        assert!(stats().live_bytes - live_before <= 4 << 20, "{}", stats());
-        let before = stats().arena_allocations;
-        drop(patterned(100_000, 1));
-        assert_eq!(stats().arena_allocations, before, "a phase stayed open");
-    });
+            })
+        };
+        let payload = if round.is_multiple_of(2) {
+            catch_unwind(AssertUnwindSafe(|| fail_in(round))).unwrap_err()
+        } else {
+            thread::scope(|scope| scope.spawn(|| fail_in(round)).join().unwrap_err())
+        };
+        phase(scribble);
+        // The payload was made in the phase that the panic ended.
+        let (seed, words) = *payload.downcast::<Buffer>().unwrap();
+        assert_patterned(&words, seed);
+        let saved = saved.lock().unwrap_or_else(PoisonError::into_inner);
+        saved.iter().for_each(|(seed, kept)| assert_patterned(kept, *seed));
+        assert_eq!(saved.len() as u64, round + 1);
+    }
+    drop(saved);
+    let _ = std::panic::take_hook();
+    assert!(stats().arena_allocations >= 40 * 4, "{}", stats());
+    // After 40 rounds of frames, only slabs of threads are left.
+    assert!(stats().live_bytes - live_before <= 4 << 20, "{}", stats());
+    let before = stats().arena_allocations;
+    drop(patterned(100_000, 1));
+    assert_eq!(stats().arena_allocations, before, "a phase stayed open");
 }
 
 /// The process ends by `exit` while a phase is open and another thread runs. It must not hang, crash or warn.

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc;
 
-use crate::support::{assert_patterned, at_both_thresholds, is_patterned, patterned, scribble, small_nodes_too};
+use crate::support::{THRESHOLDS, alone, assert_patterned, is_patterned, patterned, scribble, small_nodes_too};
 use rayon::prelude::*;
 use rayon::{ThreadPool, ThreadPoolBuilder};
 use zk_alloc::{begin_phase, end_phase, phase, stats};
@@ -18,44 +18,43 @@ fn pool(threads: usize) -> ThreadPool {
 /// when a phase ends, it is written and read in the next phase.
 #[test]
 fn each_job_from_outside_the_pool_runs_once_in_any_phase() {
-    at_both_thresholds(|| {
-        const PHASES: u64 = 20;
-        const SPAWNS: u64 = 601;
-        const JOINS: u64 = 101;
-        let pool = pool(THREADS);
-        let before = stats().slab_allocations;
-        let (done, results) = mpsc::channel();
-        let mut joined = 0u64;
-        for round in 0..PHASES {
-            // Many of a phase's jobs are still queued when it ends. They run after it, or in the next phase.
-            phase(|| {
-                for job in round * SPAWNS..(round + 1) * SPAWNS {
-                    let input = patterned(600, job);
-                    let done = done.clone();
-                    pool.spawn(move || {
-                        let intact = is_patterned(&input, job);
-                        done.send((job, intact, patterned(600, !job))).unwrap();
-                    });
-                }
-                for n in 0..JOINS {
-                    let (left, right) = pool.join(|| patterned(600, n), || patterned(600, n + 1)[599]);
-                    assert_patterned(&left, n);
-                    joined += u64::from(patterned(600, n + 1)[599] == right);
-                }
-            });
-            scribble();
-        }
-        drop(done);
-        let mut seen = vec![false; (PHASES * SPAWNS) as usize];
-        for (job, intact, output) in results {
-            assert!(intact, "job {job} found its input overwritten");
-            assert_patterned(&output, !job);
-            assert!(!std::mem::replace(&mut seen[job as usize], true), "job {job} ran twice");
-        }
-        assert!(seen.iter().all(|&ran| ran) && joined == PHASES * JOINS);
-        let nodes = if small_nodes_too() { 2 * PHASES * SPAWNS } else { PHASES * SPAWNS };
-        assert!(stats().slab_allocations - before >= nodes, "{}", stats());
-    });
+    alone!(each THRESHOLDS);
+    const PHASES: u64 = 20;
+    const SPAWNS: u64 = 601;
+    const JOINS: u64 = 101;
+    let pool = pool(THREADS);
+    let before = stats().slab_allocations;
+    let (done, results) = mpsc::channel();
+    let mut joined = 0u64;
+    for round in 0..PHASES {
+        // Many of a phase's jobs are still queued when it ends. They run after it, or in the next phase.
+        phase(|| {
+            for job in round * SPAWNS..(round + 1) * SPAWNS {
+                let input = patterned(600, job);
+                let done = done.clone();
+                pool.spawn(move || {
+                    let intact = is_patterned(&input, job);
+                    done.send((job, intact, patterned(600, !job))).unwrap();
+                });
+            }
+            for n in 0..JOINS {
+                let (left, right) = pool.join(|| patterned(600, n), || patterned(600, n + 1)[599]);
+                assert_patterned(&left, n);
+                joined += u64::from(patterned(600, n + 1)[599] == right);
+            }
+        });
+        scribble();
+    }
+    drop(done);
+    let mut seen = vec![false; (PHASES * SPAWNS) as usize];
+    for (job, intact, output) in results {
+        assert!(intact, "job {job} found its input overwritten");
+        assert_patterned(&output, !job);
+        assert!(!std::mem::replace(&mut seen[job as usize], true), "job {job} ran twice");
+    }
+    assert!(seen.iter().all(|&ran| ran) && joined == PHASES * JOINS);
+    let nodes = if small_nodes_too() { 2 * PHASES * SPAWNS } else { PHASES * SPAWNS };
+    assert!(stats().slab_allocations - before >= nodes, "{}", stats());
 }
 
 /// The jobs that `join` has not run yet wait in a deque. Its buffer doubles as they become more: 64 KiB for 4,000 of
@@ -89,53 +88,51 @@ fn a_deque_that_grew_in_one_phase_keeps_its_jobs_in_the_next() {
         );
     }
 
-    at_both_thresholds(|| {
-        for threads in [1, THREADS] {
-            let pool = pool(threads);
-            for round in 0..4 {
-                let descent = Descent { at_bottom: AtomicBool::new(false), sum: AtomicU64::new(0) };
-                let before = stats().run_allocations;
-                begin_phase();
-                pool.install(|| descend(DEPTH, &descent));
-                end_phase();
-                assert_eq!(descent.sum.into_inner(), DEPTH * (DEPTH + 1) / 2);
-                assert!(stats().run_allocations > before, "the deque's largest buffer is the arena's, round {round}");
-            }
+    alone!(each THRESHOLDS);
+    for threads in [1, THREADS] {
+        let pool = pool(threads);
+        for round in 0..4 {
+            let descent = Descent { at_bottom: AtomicBool::new(false), sum: AtomicU64::new(0) };
+            let before = stats().run_allocations;
+            begin_phase();
+            pool.install(|| descend(DEPTH, &descent));
+            end_phase();
+            assert_eq!(descent.sum.into_inner(), DEPTH * (DEPTH + 1) / 2);
+            assert!(stats().run_allocations > before, "the deque's largest buffer is the arena's, round {round}");
         }
-    });
+    }
 }
 
 /// As long as it lives, a pool holds queues, thread names, sleep states and handles from its construction.
 #[test]
 fn pools_built_in_one_phase_work_in_the_nine_after_it() {
-    at_both_thresholds(|| {
-        let before = stats().arena_allocations;
-        let pools = phase(|| [64, 128].map(pool));
-        if small_nodes_too() {
-            assert!(stats().arena_allocations - before >= 192, "{}", stats());
-        }
-        for round in 0..9 {
-            phase(|| {
-                scribble();
-                for pool in &pools {
-                    let wide = AtomicUsize::new(0);
-                    let made: Vec<_> = pool.install(|| {
-                        rayon::broadcast(|_| wide.fetch_add(1, Ordering::Relaxed));
-                        (0..2_000u64).into_par_iter().map(|seed| patterned(550, seed + round)).collect()
-                    });
-                    assert_eq!(wide.into_inner(), pool.current_num_threads());
-                    assert_eq!(made.len(), 2_000);
-                    pool.install(|| {
-                        let numbered = made.par_iter().zip(0..2_000usize);
-                        numbered.for_each(|(values, seed)| assert_patterned(values, seed as u64 + round));
-                    });
-                }
-            });
-        }
-        assert!(stats().slab_allocations >= 2 * 9 * 2_000, "{}", stats());
-        // The pools end in another order than they were made, one of them outside of phases.
-        let [small, large] = pools;
-        drop(small);
-        phase(|| drop(large));
-    });
+    alone!(each THRESHOLDS);
+    let before = stats().arena_allocations;
+    let pools = phase(|| [64, 128].map(pool));
+    if small_nodes_too() {
+        assert!(stats().arena_allocations - before >= 192, "{}", stats());
+    }
+    for round in 0..9 {
+        phase(|| {
+            scribble();
+            for pool in &pools {
+                let wide = AtomicUsize::new(0);
+                let made: Vec<_> = pool.install(|| {
+                    rayon::broadcast(|_| wide.fetch_add(1, Ordering::Relaxed));
+                    (0..2_000u64).into_par_iter().map(|seed| patterned(550, seed + round)).collect()
+                });
+                assert_eq!(wide.into_inner(), pool.current_num_threads());
+                assert_eq!(made.len(), 2_000);
+                pool.install(|| {
+                    let numbered = made.par_iter().zip(0..2_000usize);
+                    numbered.for_each(|(values, seed)| assert_patterned(values, seed as u64 + round));
+                });
+            }
+        });
+    }
+    assert!(stats().slab_allocations >= 2 * 9 * 2_000, "{}", stats());
+    // The pools end in another order than they were made, one of them outside of phases.
+    let [small, large] = pools;
+    drop(small);
+    phase(|| drop(large));
 }

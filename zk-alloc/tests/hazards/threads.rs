@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::thread;
 
-use crate::support::{assert_patterned, at_both_thresholds, in_its_own_process, patterned, rss_bytes, small_nodes_too};
+use crate::support::{THRESHOLDS, alone, assert_patterned, patterned, rss_bytes, small_nodes_too};
 use zk_alloc::{phase, stats};
 
 /// Each of `threads` threads allocates a block and a page run, frees buffers of another thread, and leaves a buffer
@@ -32,43 +32,41 @@ fn churn(threads: u64, seed: u64, inbox: &mut Vec<(u64, Vec<u64>)>) {
 /// A thread returns its cached memory when it exits. Otherwise the caches of 100,000 threads would add up.
 #[test]
 fn a_hundred_thousand_threads_leave_no_memory_behind() {
-    in_its_own_process(&[], || {
-        let mut inbox = Vec::new();
-        let mut rounds = (0..100u64).map(|round| {
-            phase(|| churn(1_000, round * 1_000, &mut inbox));
-            (stats(), rss_bytes())
-        });
-        let (warm, warm_rss) = rounds.nth(2).unwrap();
-        assert!(warm.slab_allocations >= 3_000 && warm.run_allocations >= 3_000, "{warm}");
-        let (end, end_rss) = rounds.last().unwrap();
-        assert!(end.slab_allocations >= 100_000 && end.run_allocations >= 100_000, "{end}");
-        assert!(end.live_bytes <= warm.live_bytes + (2 << 20), "from {warm}\nto {end}");
-        assert!(end.resident_bytes <= warm.resident_bytes + (2 << 20), "from {warm}\nto {end}");
-        assert_eq!(end.address_space_bytes, warm.address_space_bytes);
-        assert!(end_rss <= warm_rss + (8 << 20), "RSS from {warm_rss} to {end_rss}\nfrom {warm}\nto {end}");
+    alone!();
+    let mut inbox = Vec::new();
+    let mut rounds = (0..100u64).map(|round| {
+        phase(|| churn(1_000, round * 1_000, &mut inbox));
+        (stats(), rss_bytes())
     });
+    let (warm, warm_rss) = rounds.nth(2).unwrap();
+    assert!(warm.slab_allocations >= 3_000 && warm.run_allocations >= 3_000, "{warm}");
+    let (end, end_rss) = rounds.last().unwrap();
+    assert!(end.slab_allocations >= 100_000 && end.run_allocations >= 100_000, "{end}");
+    assert!(end.live_bytes <= warm.live_bytes + (2 << 20), "from {warm}\nto {end}");
+    assert!(end.resident_bytes <= warm.resident_bytes + (2 << 20), "from {warm}\nto {end}");
+    assert_eq!(end.address_space_bytes, warm.address_space_bytes);
+    assert!(end_rss <= warm_rss + (8 << 20), "RSS from {warm_rss} to {end_rss}\nfrom {warm}\nto {end}");
 }
 
 /// The memory in use never exceeds the need of one wave of threads, no matter how many waves come.
 #[test]
 fn waves_of_threads_reuse_the_slabs_of_the_waves_before() {
-    at_both_thresholds(|| {
-        const WIDTH: u64 = 64;
-        let wave = |round: u64| {
-            phase(|| {
-                let threads: Vec<_> = (0..WIDTH).map(|n| thread::spawn(move || patterned(600, round + n))).collect();
-                let made: Vec<_> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
-                made.iter().zip(round..).for_each(|(words, seed)| assert_patterned(words, seed));
-            });
-            stats()
-        };
-        let warm = (0..3).map(wave).nth(2).unwrap();
-        let end = (3..60).map(wave).nth(56).unwrap();
-        assert!(end.slab_allocations >= 60 * WIDTH, "{end}");
-        // The scheduler decides how many threads of a wave run at once; at most all do.
-        let most = warm.live_bytes.max((WIDTH as usize + 2) * (512 << 10));
-        assert!(end.live_bytes <= most && end.peak_live_bytes <= most + (64 << 20), "from {warm}\nto {end}");
-    });
+    alone!(each THRESHOLDS);
+    const WIDTH: u64 = 64;
+    let wave = |round: u64| {
+        phase(|| {
+            let threads: Vec<_> = (0..WIDTH).map(|n| thread::spawn(move || patterned(600, round + n))).collect();
+            let made: Vec<_> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
+            made.iter().zip(round..).for_each(|(words, seed)| assert_patterned(words, seed));
+        });
+        stats()
+    };
+    let warm = (0..3).map(wave).nth(2).unwrap();
+    let end = (3..60).map(wave).nth(56).unwrap();
+    assert!(end.slab_allocations >= 60 * WIDTH, "{end}");
+    // The scheduler decides how many threads of a wave run at once; at most all do.
+    let most = warm.live_bytes.max((WIDTH as usize + 2) * (512 << 10));
+    assert!(end.live_bytes <= most && end.peak_live_bytes <= most + (64 << 20), "from {warm}\nto {end}");
 }
 
 static DESTROYED: AtomicUsize = AtomicUsize::new(0);
@@ -107,42 +105,41 @@ thread_local! {
 /// or after it. They must neither crash nor touch memory of the cache's next thread.
 #[test]
 fn destructors_of_thread_locals_free_and_allocate() {
-    at_both_thresholds(|| {
-        const THREADS: u64 = 2_000;
-        let (send, receive) = mpsc::channel();
-        let before = stats();
-        phase(|| {
-            for seed in 0..THREADS {
-                let send = send.clone();
-                let leave = move || {
-                    let farewell = |buffers| Farewell { seed, buffers, send: send.clone() };
-                    if seed.is_multiple_of(2) {
-                        // Used first, so its destructor runs last.
-                        LATE.set(Some(farewell(Vec::new())));
-                    }
-                    let buffers = || [4, 600, 5_000, 20_000].map(|len| patterned(len, seed)).into();
-                    // Used after the thread's first request to the arena.
-                    let early = farewell(buffers());
-                    EARLY.set(Some(early));
-                    LATE.with_borrow_mut(|slot| slot.iter_mut().for_each(|late| late.buffers = buffers()));
-                };
-                let thread = thread::spawn(leave);
-                // Half of the threads exit at the same time as their successor.
+    alone!(each THRESHOLDS);
+    const THREADS: u64 = 2_000;
+    let (send, receive) = mpsc::channel();
+    let before = stats();
+    phase(|| {
+        for seed in 0..THREADS {
+            let send = send.clone();
+            let leave = move || {
+                let farewell = |buffers| Farewell { seed, buffers, send: send.clone() };
                 if seed.is_multiple_of(2) {
-                    thread.join().unwrap();
+                    // Used first, so its destructor runs last.
+                    LATE.set(Some(farewell(Vec::new())));
                 }
+                let buffers = || [4, 600, 5_000, 20_000].map(|len| patterned(len, seed)).into();
+                // Used after the thread's first request to the arena.
+                let early = farewell(buffers());
+                EARLY.set(Some(early));
+                LATE.with_borrow_mut(|slot| slot.iter_mut().for_each(|late| late.buffers = buffers()));
+            };
+            let thread = thread::spawn(leave);
+            // Half of the threads exit at the same time as their successor.
+            if seed.is_multiple_of(2) {
+                thread.join().unwrap();
             }
-        });
-        drop(send);
-        let sent: Vec<_> = receive.into_iter().collect();
-        sent.iter().for_each(|(seed, words)| assert_patterned(words, *seed));
-        assert_eq!(sent.len() as u64, THREADS + THREADS / 2);
-        assert_eq!(DESTROYED.load(Ordering::Relaxed), sent.len());
-        drop(sent);
-        let after = stats();
-        let nodes = if small_nodes_too() { 4 } else { 2 };
-        assert!(after.slab_allocations - before.slab_allocations >= nodes * THREADS, "{after}");
-        assert!(after.run_allocations - before.run_allocations >= THREADS, "{after}");
-        assert!(after.live_bytes <= before.live_bytes + (32 << 20), "from {before}\nto {after}");
+        }
     });
+    drop(send);
+    let sent: Vec<_> = receive.into_iter().collect();
+    sent.iter().for_each(|(seed, words)| assert_patterned(words, *seed));
+    assert_eq!(sent.len() as u64, THREADS + THREADS / 2);
+    assert_eq!(DESTROYED.load(Ordering::Relaxed), sent.len());
+    drop(sent);
+    let after = stats();
+    let nodes = if small_nodes_too() { 4 } else { 2 };
+    assert!(after.slab_allocations - before.slab_allocations >= nodes * THREADS, "{after}");
+    assert!(after.run_allocations - before.run_allocations >= THREADS, "{after}");
+    assert!(after.live_bytes <= before.live_bytes + (32 << 20), "from {before}\nto {after}");
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use crate::support::{assert_patterned, at_both_thresholds, patterned, small_nodes_too};
+use crate::support::{THRESHOLDS, alone, assert_patterned, patterned, small_nodes_too};
 use tokio::sync::mpsc;
 use zk_alloc::{phase, stats};
 
@@ -27,36 +27,35 @@ struct Message {
 /// in the arena or not, lives through many phases, and is freed by another thread.
 #[test]
 fn messages_arrive_intact_while_phases_open_and_close_around_them() {
-    at_both_thresholds(|| {
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(8).enable_time().build().unwrap();
-        let stop = Arc::new(AtomicBool::new(false));
-        let before = stats();
-        let senders = (0..4u64).map(|route| runtime.spawn(carry(route, stop.clone()))).collect::<Vec<_>>();
-        let mut kept = Vec::new();
-        for round in 0..1_000u64 {
-            phase(|| {
-                let buffer = patterned(32 << 10, round);
-                // The runtime gets a turn inside the phase as well as between two phases.
-                std::thread::sleep(Duration::from_micros(200));
-                assert_patterned(&buffer, round);
-                if round.is_multiple_of(100) {
-                    kept.push((round, buffer));
-                }
-            });
-        }
-        stop.store(true, Ordering::Relaxed);
-        let arrived: u64 = senders.into_iter().map(|route| runtime.block_on(route).unwrap()).sum();
-        drop(runtime);
-        kept.iter().for_each(|(round, buffer)| assert_patterned(buffer, *round));
-        let after = stats();
-        // The prover's own buffers, and some of the messages.
-        let runs = after.run_allocations - before.run_allocations;
-        assert!(arrived >= 20, "{arrived} messages");
-        assert!(runs >= 1_000 + 5, "{arrived} messages; {after}");
-        if small_nodes_too() {
-            assert!(after.slab_allocations > before.slab_allocations, "{after}");
-        }
-    });
+    alone!(each THRESHOLDS);
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(8).enable_time().build().unwrap();
+    let stop = Arc::new(AtomicBool::new(false));
+    let before = stats();
+    let senders = (0..4u64).map(|route| runtime.spawn(carry(route, stop.clone()))).collect::<Vec<_>>();
+    let mut kept = Vec::new();
+    for round in 0..1_000u64 {
+        phase(|| {
+            let buffer = patterned(32 << 10, round);
+            // The runtime gets a turn inside the phase as well as between two phases.
+            std::thread::sleep(Duration::from_micros(200));
+            assert_patterned(&buffer, round);
+            if round.is_multiple_of(100) {
+                kept.push((round, buffer));
+            }
+        });
+    }
+    stop.store(true, Ordering::Relaxed);
+    let arrived: u64 = senders.into_iter().map(|route| runtime.block_on(route).unwrap()).sum();
+    drop(runtime);
+    kept.iter().for_each(|(round, buffer)| assert_patterned(buffer, *round));
+    let after = stats();
+    // The prover's own buffers, and some of the messages.
+    let runs = after.run_allocations - before.run_allocations;
+    assert!(arrived >= 20, "{arrived} messages");
+    assert!(runs >= 1_000 + 5, "{arrived} messages; {after}");
+    if small_nodes_too() {
+        assert!(after.slab_allocations > before.slab_allocations, "{after}");
+    }
 }
 
 /// Sends messages from task to task until `stop` is set. Returns the number that arrived.

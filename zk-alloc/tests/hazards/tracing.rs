@@ -1,6 +1,6 @@
 //! tracing-subscriber stores spans in pages. It allocates a page on first use, and never frees it.
 
-use crate::support::{Numbers, assert_patterned, at_both_thresholds, patterned, scribble, small_nodes_too};
+use crate::support::{Numbers, THRESHOLDS, alone, assert_patterned, patterned, scribble, small_nodes_too};
 use tracing::{Id, Subscriber, info_span, span::Attributes};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 use tracing_subscriber::registry::{LookupSpan, Registry};
@@ -50,26 +50,25 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for NoteKeeper {
 /// pages for 600 live spans, and all other phases use them.
 #[test]
 fn spans_opened_in_one_phase_close_in_another_with_their_data() {
-    at_both_thresholds(|| {
-        let keeper = NoteKeeper::default();
-        let subscriber = Registry::default().with(keeper.clone());
-        tracing::subscriber::set_global_default(subscriber).unwrap();
-        let before = stats().slab_allocations;
-        for _ in 0..3 {
-            let first = phase(open);
-            scribble();
-            // Another thread opens more spans in its own shard while the first ones are alive, and closes the first
-            // ones.
-            let second = phase(|| thread::spawn(open).join().unwrap());
-            phase(scribble);
-            phase(|| thread::spawn(move || close(first)).join().unwrap());
-            phase(|| close(second));
-        }
-        assert_eq!(keeper.opened.load(Ordering::Relaxed), 3 * 2 * SPANS);
-        assert_eq!(keeper.closed.load(Ordering::Relaxed), 3 * 2 * SPANS);
-        let each = if small_nodes_too() { 3 } else { 1 };
-        assert!(stats().slab_allocations - before >= (3 * 2 * SPANS * each) as u64, "{}", stats());
-    });
+    alone!(each THRESHOLDS);
+    let keeper = NoteKeeper::default();
+    let subscriber = Registry::default().with(keeper.clone());
+    tracing::subscriber::set_global_default(subscriber).unwrap();
+    let before = stats().slab_allocations;
+    for _ in 0..3 {
+        let first = phase(open);
+        scribble();
+        // Another thread opens more spans in its own shard while the first ones are alive, and closes the first
+        // ones.
+        let second = phase(|| thread::spawn(open).join().unwrap());
+        phase(scribble);
+        phase(|| thread::spawn(move || close(first)).join().unwrap());
+        phase(|| close(second));
+    }
+    assert_eq!(keeper.opened.load(Ordering::Relaxed), 3 * 2 * SPANS);
+    assert_eq!(keeper.closed.load(Ordering::Relaxed), 3 * 2 * SPANS);
+    let each = if small_nodes_too() { 3 } else { 1 };
+    assert!(stats().slab_allocations - before >= (3 * 2 * SPANS * each) as u64, "{}", stats());
 }
 
 /// A chain of spans, each the parent of the next.

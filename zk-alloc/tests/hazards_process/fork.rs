@@ -1,7 +1,7 @@
 //! A fork copies the arena while other threads are changing it.
 
 use crate::support::forks::{code_of, in_a_fork, start};
-use crate::support::{Numbers, assert_patterned, at_both_thresholds, in_its_own_process, maps, patterned, pss_bytes};
+use crate::support::{Numbers, THRESHOLDS, alone, assert_patterned, maps, patterned, pss_bytes};
 use crate::{LENGTHS, buffers, intact};
 use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
@@ -56,59 +56,58 @@ impl Drop for StopAtEnd<'_> {
 /// memory.
 #[test]
 fn a_child_forked_in_a_phase_allocates_and_frees_inherited_memory() {
-    at_both_thresholds(|| {
-        let (stop, cycles) = (AtomicBool::new(false), AtomicU64::new(0));
-        let busy = |id: u64| {
-            let mut numbers = Numbers::new(id);
-            let mut kept = Vec::new();
-            while !stop.load(Ordering::Relaxed) {
-                let seed = numbers.below(1 << 20) as u64;
-                let len = LENGTHS[numbers.below(LENGTHS.len() - 1)];
-                let words = if seed.is_multiple_of(4) { patterned(len, seed) } else { phase(|| patterned(len, seed)) };
-                kept.push((seed, words));
-                if kept.len() > 8 {
-                    let (seed, words) = kept.swap_remove(numbers.below(8));
-                    assert_patterned(&words, seed);
+    alone!(each THRESHOLDS);
+    let (stop, cycles) = (AtomicBool::new(false), AtomicU64::new(0));
+    let busy = |id: u64| {
+        let mut numbers = Numbers::new(id);
+        let mut kept = Vec::new();
+        while !stop.load(Ordering::Relaxed) {
+            let seed = numbers.below(1 << 20) as u64;
+            let len = LENGTHS[numbers.below(LENGTHS.len() - 1)];
+            let words = if seed.is_multiple_of(4) { patterned(len, seed) } else { phase(|| patterned(len, seed)) };
+            kept.push((seed, words));
+            if kept.len() > 8 {
+                let (seed, words) = kept.swap_remove(numbers.below(8));
+                assert_patterned(&words, seed);
+            }
+            cycles.fetch_add(1, Ordering::Relaxed);
+        }
+    };
+    // This thread is nearly always claiming or freeing a page run or a slab.
+    let hammer = || {
+        while !stop.load(Ordering::Relaxed) {
+            phase(|| {
+                for words in [5_000, 2_000, 40_000].repeat(100) {
+                    drop(black_box(Vec::<u64>::with_capacity(words)));
                 }
-                cycles.fetch_add(1, Ordering::Relaxed);
+            });
+        }
+    };
+    let before = stats();
+    let (busy, hammer) = (&busy, &hammer);
+    thread::scope(|scope| {
+        let _at_end = StopAtEnd(&stop);
+        scope.spawn(hammer);
+        (0..2).for_each(|id| drop(scope.spawn(move || busy(id))));
+        for seed in 0..FORKS {
+            // Each fork hits the other threads at another moment of their work.
+            let until = cycles.load(Ordering::Relaxed) + 20;
+            while cycles.load(Ordering::Relaxed) < until {
+                thread::yield_now();
             }
-        };
-        // This thread is nearly always claiming or freeing a page run or a slab.
-        let hammer = || {
-            while !stop.load(Ordering::Relaxed) {
-                phase(|| {
-                    for words in [5_000, 2_000, 40_000].repeat(100) {
-                        drop(black_box(Vec::<u64>::with_capacity(words)));
-                    }
-                });
-            }
-        };
-        let before = stats();
-        let (busy, hammer) = (&busy, &hammer);
-        thread::scope(|scope| {
-            let _at_end = StopAtEnd(&stop);
-            scope.spawn(hammer);
-            (0..2).for_each(|id| drop(scope.spawn(move || busy(id))));
-            for seed in 0..FORKS {
-                // Each fork hits the other threads at another moment of their work.
-                let until = cycles.load(Ordering::Relaxed) + 20;
-                while cycles.load(Ordering::Relaxed) < until {
-                    thread::yield_now();
-                }
-                let guard = PhaseGuard::new();
-                let made = buffers(seed);
-                let mut inherited = Some((made.clone(), guard));
-                // The child allocates, which glibc and the arena support after a fork, and starts a thread.
-                let mut take = || inherited.take().map_or(Err(1), |(made, guard)| child(seed, made, guard));
-                assert_eq!(in_a_fork(|| take().err().unwrap_or(0)), 0, "child {seed} of {FORKS}");
-                made.iter().for_each(|words| assert_patterned(words, seed));
-                drop(inherited);
-            }
-        });
-        let after = stats();
-        assert!(after.slab_allocations >= before.slab_allocations + 2 * FORKS, "{after}");
-        assert!(after.run_allocations >= before.run_allocations + 2 * FORKS, "{after}");
+            let guard = PhaseGuard::new();
+            let made = buffers(seed);
+            let mut inherited = Some((made.clone(), guard));
+            // The child allocates, which glibc and the arena support after a fork, and starts a thread.
+            let mut take = || inherited.take().map_or(Err(1), |(made, guard)| child(seed, made, guard));
+            assert_eq!(in_a_fork(|| take().err().unwrap_or(0)), 0, "child {seed} of {FORKS}");
+            made.iter().for_each(|words| assert_patterned(words, seed));
+            drop(inherited);
+        }
     });
+    let after = stats();
+    assert!(after.slab_allocations >= before.slab_allocations + 2 * FORKS, "{after}");
+    assert!(after.run_allocations >= before.run_allocations + 2 * FORKS, "{after}");
 }
 
 const MIB: usize = 1 << 20;
@@ -174,31 +173,30 @@ fn account_of_child(depth: u32, live: &[Vec<u64>], parent_bytes: usize) -> Resul
 /// A fork would copy the page tables of the memory that the parent retains, and the parent's next proof would copy its pages.
 #[test]
 fn a_child_inherits_no_free_memory_and_its_parent_stays_warm() {
-    in_its_own_process(SMALL_PAGES, || {
-        let live = phase(|| (1..20).map(|seed| vec![seed; 10_000]).collect::<Vec<Vec<u64>>>());
-        drop(phase(proof));
-        drop(phase(proof));
-        let (alone, resident, mapped) = (pss_bytes(None), stats().resident_bytes, maps::count());
-        assert!(resident > 216 * MIB, "{resident} bytes retained");
-        for _ in 0..3 {
-            let resident = stats().resident_bytes;
-            let child = fork_and(|| {
-                let own = stats().resident_bytes;
-                if own + 200 * MIB < resident { Ok(()) } else { Err(20) }
-            });
-            assert_eq!(stats().resident_bytes, resident, "the parent's account stands");
-            let both = pss_bytes(None) + pss_bytes(Some(child.0));
-            assert!(both < alone + alone / 10, "{both} bytes in parent and child, {alone} in the parent alone");
-            let phase = Phase::new();
-            drop(proof());
-            let report = phase.report();
-            assert!(report.minor_faults < 2_000, "{report:?}");
-            assert_eq!(child.code(), 0);
-            assert!(maps::count() < mapped + 10, "{} mappings, {mapped} before", maps::count());
-        }
-        assert_eq!(fork_and(|| account_of_child(2, &live, resident)).code(), 0);
-        assert!(live.iter().zip(1..).all(|(words, seed)| words.iter().all(|&word| word == seed)));
-    });
+    alone!(SMALL_PAGES);
+    let live = phase(|| (1..20).map(|seed| vec![seed; 10_000]).collect::<Vec<Vec<u64>>>());
+    drop(phase(proof));
+    drop(phase(proof));
+    let (alone, resident, mapped) = (pss_bytes(None), stats().resident_bytes, maps::count());
+    assert!(resident > 216 * MIB, "{resident} bytes retained");
+    for _ in 0..3 {
+        let resident = stats().resident_bytes;
+        let child = fork_and(|| {
+            let own = stats().resident_bytes;
+            if own + 200 * MIB < resident { Ok(()) } else { Err(20) }
+        });
+        assert_eq!(stats().resident_bytes, resident, "the parent's account stands");
+        let both = pss_bytes(None) + pss_bytes(Some(child.0));
+        assert!(both < alone + alone / 10, "{both} bytes in parent and child, {alone} in the parent alone");
+        let phase = Phase::new();
+        drop(proof());
+        let report = phase.report();
+        assert!(report.minor_faults < 2_000, "{report:?}");
+        assert_eq!(child.code(), 0);
+        assert!(maps::count() < mapped + 10, "{} mappings, {mapped} before", maps::count());
+    }
+    assert_eq!(fork_and(|| account_of_child(2, &live, resident)).code(), 0);
+    assert!(live.iter().zip(1..).all(|(words, seed)| words.iter().all(|&word| word == seed)));
 }
 
 /// Buffers that threads wrote, and that nobody frees during a fork.
@@ -216,59 +214,58 @@ static PUBLISHED_BY_THREADS: [[Published; PUBLISHED]; 3] = [const {
 /// thread had written.
 #[test]
 fn a_child_finds_what_other_threads_wrote_during_the_fork() {
-    in_its_own_process(SMALL_PAGES, || {
-        let (stop, is_forking) = (AtomicBool::new(false), AtomicBool::new(false));
-        let rounds = [const { AtomicUsize::new(0) }; 3];
-        let _guard = PhaseGuard::new();
-        let write = |id: usize| {
-            let mut numbers = Numbers::new(id as u64);
-            let mut kept = Vec::new();
-            while !stop.load(Ordering::Relaxed) {
-                rounds[id].fetch_add(1, Ordering::SeqCst);
-                if !is_forking.load(Ordering::SeqCst) {
-                    for slot in &PUBLISHED_BY_THREADS[id] {
-                        slot.at.store(std::ptr::null_mut(), Ordering::Release);
-                    }
-                    kept.clear();
+    alone!(SMALL_PAGES);
+    let (stop, is_forking) = (AtomicBool::new(false), AtomicBool::new(false));
+    let rounds = [const { AtomicUsize::new(0) }; 3];
+    let _guard = PhaseGuard::new();
+    let write = |id: usize| {
+        let mut numbers = Numbers::new(id as u64);
+        let mut kept = Vec::new();
+        while !stop.load(Ordering::Relaxed) {
+            rounds[id].fetch_add(1, Ordering::SeqCst);
+            if !is_forking.load(Ordering::SeqCst) {
+                for slot in &PUBLISHED_BY_THREADS[id] {
+                    slot.at.store(std::ptr::null_mut(), Ordering::Release);
                 }
-                let words = 1_000 + numbers.below(if kept.len() % 16 == 0 { 400_000 } else { 20_000 });
-                let index = kept.len();
-                let buffer = black_box(vec![index as u64 + 1; words]);
-                if index < PUBLISHED {
-                    let slot = &PUBLISHED_BY_THREADS[id][index];
-                    slot.words.store(words, Ordering::Relaxed);
-                    slot.at.store(buffer.as_ptr().cast_mut(), Ordering::Release);
-                    kept.push(buffer);
-                }
+                kept.clear();
             }
-        };
-        let check = || {
-            for (slot, value) in PUBLISHED_BY_THREADS.iter().flat_map(|slots| slots.iter().zip(1u64..)) {
-                let (at, words) = (slot.at.load(Ordering::Acquire), slot.words.load(Ordering::Relaxed));
-                // SAFETY: a buffer that its thread keeps.
-                let written = if at.is_null() { &[][..] } else { unsafe { std::slice::from_raw_parts(at, words) } };
-                if written.iter().any(|&word| word != value) {
-                    return Err(30);
-                }
+            let words = 1_000 + numbers.below(if kept.len() % 16 == 0 { 400_000 } else { 20_000 });
+            let index = kept.len();
+            let buffer = black_box(vec![index as u64 + 1; words]);
+            if index < PUBLISHED {
+                let slot = &PUBLISHED_BY_THREADS[id][index];
+                slot.words.store(words, Ordering::Relaxed);
+                slot.at.store(buffer.as_ptr().cast_mut(), Ordering::Release);
+                kept.push(buffer);
             }
-            let own = black_box(vec![7u64; 3 * MIB]);
-            if own.iter().all(|&word| word == 7) { Ok(()) } else { Err(31) }
-        };
-        drop(proof());
-        thread::scope(|scope| {
-            let _at_end = StopAtEnd(&stop);
-            let write = &write;
-            (0..3).for_each(|id| drop(scope.spawn(move || write(id))));
-            for _ in 0..FORKS / 4 {
-                is_forking.store(true, Ordering::SeqCst);
-                let until: Vec<_> = rounds.iter().map(|round| round.load(Ordering::SeqCst) + 2).collect();
-                while rounds.iter().zip(&until).any(|(round, &until)| round.load(Ordering::SeqCst) < until) {
-                    thread::yield_now();
-                }
-                assert_eq!(fork_and(check).code(), 0);
-                is_forking.store(false, Ordering::SeqCst);
+        }
+    };
+    let check = || {
+        for (slot, value) in PUBLISHED_BY_THREADS.iter().flat_map(|slots| slots.iter().zip(1u64..)) {
+            let (at, words) = (slot.at.load(Ordering::Acquire), slot.words.load(Ordering::Relaxed));
+            // SAFETY: a buffer that its thread keeps.
+            let written = if at.is_null() { &[][..] } else { unsafe { std::slice::from_raw_parts(at, words) } };
+            if written.iter().any(|&word| word != value) {
+                return Err(30);
+            }
+        }
+        let own = black_box(vec![7u64; 3 * MIB]);
+        if own.iter().all(|&word| word == 7) { Ok(()) } else { Err(31) }
+    };
+    drop(proof());
+    thread::scope(|scope| {
+        let _at_end = StopAtEnd(&stop);
+        let write = &write;
+        (0..3).for_each(|id| drop(scope.spawn(move || write(id))));
+        for _ in 0..FORKS / 4 {
+            is_forking.store(true, Ordering::SeqCst);
+            let until: Vec<_> = rounds.iter().map(|round| round.load(Ordering::SeqCst) + 2).collect();
+            while rounds.iter().zip(&until).any(|(round, &until)| round.load(Ordering::SeqCst) < until) {
                 thread::yield_now();
             }
-        });
+            assert_eq!(fork_and(check).code(), 0);
+            is_forking.store(false, Ordering::SeqCst);
+            thread::yield_now();
+        }
     });
 }

@@ -8,12 +8,12 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 use std::sync::{LazyLock, Mutex};
 use std::thread;
 
-use crate::support::{at_both_thresholds, child, in_its_own_process};
+use crate::support::{THRESHOLDS, alone, child, in_its_own_process};
 use crate::{buffers, intact};
 use zk_alloc::{PhaseGuard, phase, stats};
 
 /// With the first, the arena serves all requests; with the second, it serves the larger ones.
-const THRESHOLDS: [(&str, &str); 2] = [("ZK_ALLOC_MIN_BYTES", "0"), ("ZK_ALLOC_MIN_BYTES", "1024")];
+const MIN_BYTES: [(&str, &str); 2] = [("ZK_ALLOC_MIN_BYTES", "0"), ("ZK_ALLOC_MIN_BYTES", "1024")];
 
 /// Set in a process that opens phases before `main`.
 const IS_EARLY: &str = "ZK_ALLOC_TEST_EARLY";
@@ -61,7 +61,7 @@ fn buffers_made_before_main_live_through_the_phases_after_it() {
         }
         phase(|| early.clear());
     };
-    for min_bytes in THRESHOLDS {
+    for min_bytes in MIN_BYTES {
         in_its_own_process(&[min_bytes, (IS_EARLY, "1")], check);
     }
 }
@@ -71,13 +71,12 @@ static LAZY: LazyLock<Vec<Vec<u64>>> = LazyLock::new(|| buffers(4));
 /// Some phase fills a cache behind a static, which is never freed.
 #[test]
 fn a_static_filled_in_one_phase_serves_all_that_follow() {
-    at_both_thresholds(|| {
-        for round in 0..10 {
-            phase(|| assert!(intact(&buffers(round), round) && intact(&LAZY, 4)));
-        }
-        assert!(thread::spawn(|| phase(|| intact(&LAZY, 4))).join().unwrap());
-        assert!(stats().arena_allocations >= 4 * 11, "{}", stats());
-    });
+    alone!(each THRESHOLDS);
+    for round in 0..10 {
+        phase(|| assert!(intact(&buffers(round), round) && intact(&LAZY, 4)));
+    }
+    assert!(thread::spawn(|| phase(|| intact(&LAZY, 4))).join().unwrap());
+    assert!(stats().arena_allocations >= 4 * 11, "{}", stats());
 }
 
 fn say(line: &str) {
@@ -121,7 +120,7 @@ thread_local! {
 /// and free memory of earlier ones.
 #[test]
 fn handlers_and_destructors_at_exit_use_phases() {
-    for min_bytes in THRESHOLDS {
+    for min_bytes in MIN_BYTES {
         let settings = [min_bytes, (IS_EARLY, "1"), (AT_EXIT, "1")];
         if let Some(ended) = child(&settings, || phase(|| assert!(intact(&buffers(11), 11)))) {
             ended.assert_passed();
@@ -203,12 +202,9 @@ fn interrupt(worker: libc::pthread_t, signals: u64) {
 /// interrupts the backing allocator, which no handler may enter again.
 #[test]
 fn a_signal_handler_allocates_in_the_midst_of_an_allocation() {
-    in_its_own_process(&[], handle_signals);
-}
-
-fn handle_signals() {
     const SIGNALS: u64 = 10_000;
     const RING: u64 = 80;
+    alone!();
     let _guard = PhaseGuard::new();
     // 80 buffers of 8 KiB need more than one slab, so slabs come and go all the time.
     let mut ring: Vec<_> = (0..RING).map(|seed| (make(SLAB_SIZED, seed), seed)).collect();

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::support::{Numbers, at_both_thresholds, is_patterned, patterned};
+use crate::support::{Numbers, THRESHOLDS, alone, is_patterned, patterned};
 use zk_alloc::{PhaseGuard, release};
 
 const TIME: Duration = Duration::from_secs(3);
@@ -66,38 +66,37 @@ fn vforked(stack: &mut [u8], child: &mut dyn FnMut() -> c_int) -> c_int {
 /// it would cancel claims of live threads, and two threads would empty one cache.
 #[test]
 fn vforked_children_allocate_while_another_thread_takes_what_threads_keep() {
-    at_both_thresholds(|| {
-        let stop = &AtomicBool::new(false);
-        let (children, releases) = (&AtomicU64::new(0), &AtomicU64::new(0));
-        let vforks = |id: u64| {
-            let mut stack = vec![0; 256 << 10];
-            let (mut numbers, mut kept) = (Numbers::new(id), Kept(Vec::new()));
-            let _guard = PhaseGuard::new();
-            while !stop.load(Ordering::Relaxed) {
-                let drains = numbers.below(2) == 0;
-                let mut child = || c_int::from(!(kept.churn(&mut numbers) && (!drains || kept.drain())));
-                assert_eq!(vforked(&mut stack, &mut child), 0, "the child's memory was overwritten, or it died");
-                children.fetch_add(1, Ordering::Relaxed);
-                assert!(kept.churn(&mut numbers), "the parent's memory was overwritten");
-            }
-        };
-        let takes = || {
-            while !stop.load(Ordering::Relaxed) {
-                release();
-                releases.fetch_add(1, Ordering::Relaxed);
-            }
-        };
-        let started = Instant::now();
-        thread::scope(|scope| {
-            let threads = [1, 2].map(|id| scope.spawn(move || vforks(id)));
-            scope.spawn(takes);
-            while started.elapsed() < TIME && !threads.iter().any(|thread| thread.is_finished()) {
-                thread::sleep(Duration::from_millis(10));
-            }
-            stop.store(true, Ordering::Relaxed);
-        });
-        let (children, releases) = (children.load(Ordering::Relaxed), releases.load(Ordering::Relaxed));
-        println!("{children} children, {releases} releases");
-        assert!(children > 20 && releases > 20, "{children} children, {releases} releases");
+    alone!(each THRESHOLDS);
+    let stop = &AtomicBool::new(false);
+    let (children, releases) = (&AtomicU64::new(0), &AtomicU64::new(0));
+    let vforks = |id: u64| {
+        let mut stack = vec![0; 256 << 10];
+        let (mut numbers, mut kept) = (Numbers::new(id), Kept(Vec::new()));
+        let _guard = PhaseGuard::new();
+        while !stop.load(Ordering::Relaxed) {
+            let drains = numbers.below(2) == 0;
+            let mut child = || c_int::from(!(kept.churn(&mut numbers) && (!drains || kept.drain())));
+            assert_eq!(vforked(&mut stack, &mut child), 0, "the child's memory was overwritten, or it died");
+            children.fetch_add(1, Ordering::Relaxed);
+            assert!(kept.churn(&mut numbers), "the parent's memory was overwritten");
+        }
+    };
+    let takes = || {
+        while !stop.load(Ordering::Relaxed) {
+            release();
+            releases.fetch_add(1, Ordering::Relaxed);
+        }
+    };
+    let started = Instant::now();
+    thread::scope(|scope| {
+        let threads = [1, 2].map(|id| scope.spawn(move || vforks(id)));
+        scope.spawn(takes);
+        while started.elapsed() < TIME && !threads.iter().any(|thread| thread.is_finished()) {
+            thread::sleep(Duration::from_millis(10));
+        }
+        stop.store(true, Ordering::Relaxed);
     });
+    let (children, releases) = (children.load(Ordering::Relaxed), releases.load(Ordering::Relaxed));
+    println!("{children} children, {releases} releases");
+    assert!(children > 20 && releases > 20, "{children} children, {releases} releases");
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::ALLOC;
 use crate::support::blocks::free_every;
-use crate::support::in_its_own_process;
+use crate::support::{alone, in_its_own_process};
 use zk_alloc::{overflow_stats, phase, stats};
 
 const CAP_BYTES: usize = 64 << 20;
@@ -86,44 +86,43 @@ fn memory_that_the_kernel_refuses_to_purge_is_cleared() {
 /// An operator may prefer a proof that fails to a process that grows.
 #[test]
 fn requests_beyond_a_hard_limit_fail() {
-    in_its_own_process(&[("ZK_ALLOC_MAX_BYTES", "64M"), ("ZK_ALLOC_MAX_HARD", "1")], || {
-        let layout = |bytes| Layout::from_size_align(bytes, 64).unwrap();
-        let within = layout(40 << 20);
-        // SAFETY: the layouts are not empty, and memory is freed with its layout.
-        let outside = phase(|| unsafe {
-            let first = ALLOC.alloc(within);
-            assert!(!first.is_null());
-            first.write_bytes(1, within.size());
-            for bytes in [40 << 20, 70 << 20, 5 << 30] {
-                assert!(ALLOC.alloc(layout(bytes)).is_null() && ALLOC.alloc_zeroed(layout(bytes)).is_null(), "{bytes}");
+    alone!(&[("ZK_ALLOC_MAX_BYTES", "64M"), ("ZK_ALLOC_MAX_HARD", "1")]);
+    let layout = |bytes| Layout::from_size_align(bytes, 64).unwrap();
+    let within = layout(40 << 20);
+    // SAFETY: the layouts are not empty, and memory is freed with its layout.
+    let outside = phase(|| unsafe {
+        let first = ALLOC.alloc(within);
+        assert!(!first.is_null());
+        first.write_bytes(1, within.size());
+        for bytes in [40 << 20, 70 << 20, 5 << 30] {
+            assert!(ALLOC.alloc(layout(bytes)).is_null() && ALLOC.alloc_zeroed(layout(bytes)).is_null(), "{bytes}");
+        }
+        assert!(ALLOC.realloc(first, within, 80 << 20).is_null());
+        assert!((0..within.size()).step_by(4096).all(|at| first.add(at).read() == 1));
+        // Small requests fail too, some time.
+        let mut small = Vec::with_capacity(4096);
+        while small.len() < small.capacity() {
+            let at = ALLOC.alloc(layout(20_000));
+            if at.is_null() {
+                break;
             }
-            assert!(ALLOC.realloc(first, within, 80 << 20).is_null());
-            assert!((0..within.size()).step_by(4096).all(|at| first.add(at).read() == 1));
-            // Small requests fail too, some time.
-            let mut small = Vec::with_capacity(4096);
-            while small.len() < small.capacity() {
-                let at = ALLOC.alloc(layout(20_000));
-                if at.is_null() {
-                    break;
-                }
-                small.push(at);
-            }
-            assert!(small.len() < small.capacity());
-            let shrunk = ALLOC.realloc(first, within, 1 << 20);
-            assert!(!shrunk.is_null() && shrunk.read() == 1);
-            assert!(stats().resident_bytes <= CAP_BYTES, "{}", stats());
-            small.into_iter().for_each(|at| ALLOC.dealloc(at, layout(20_000)));
-            ALLOC.dealloc(shrunk, layout(1 << 20));
-            assert_eq!(overflow_stats(), (0, 0));
-            let again = ALLOC.alloc(within);
-            assert!(!again.is_null(), "what was freed serves again");
-            again
-        });
-        // Outside of phases, the backing allocator serves, as always.
-        drop(black_box(vec![1u8; 80 << 20]));
-        // SAFETY: as above.
-        unsafe { ALLOC.dealloc(outside, within) };
+            small.push(at);
+        }
+        assert!(small.len() < small.capacity());
+        let shrunk = ALLOC.realloc(first, within, 1 << 20);
+        assert!(!shrunk.is_null() && shrunk.read() == 1);
+        assert!(stats().resident_bytes <= CAP_BYTES, "{}", stats());
+        small.into_iter().for_each(|at| ALLOC.dealloc(at, layout(20_000)));
+        ALLOC.dealloc(shrunk, layout(1 << 20));
+        assert_eq!(overflow_stats(), (0, 0));
+        let again = ALLOC.alloc(within);
+        assert!(!again.is_null(), "what was freed serves again");
+        again
     });
+    // Outside of phases, the backing allocator serves, as always.
+    drop(black_box(vec![1u8; 80 << 20]));
+    // SAFETY: as above.
+    unsafe { ALLOC.dealloc(outside, within) };
 }
 
 /// A service that is told in time takes no new proof.

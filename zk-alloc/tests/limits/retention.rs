@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::support::blocks::Block;
 use crate::support::tasks::{field, ours};
-use crate::support::{in_its_own_process, rss_bytes};
+use crate::support::{alone, in_its_own_process, rss_bytes};
 use zk_alloc::{
     Participants, Phase, Retain, ZkAllocator, phase, release, reserve, set_retain, soften, start_background_thread,
     stats, stop_background_thread,
@@ -22,10 +22,7 @@ fn use_a_buffer() {
 
 #[test]
 fn resident_memory_follows_the_policy() {
-    in_its_own_process(&[], follow_the_policy);
-}
-
-fn follow_the_policy() {
+    alone!();
     // The tables of the arena are there from here on.
     phase(|| drop(black_box(vec![1u8; 1 << 20])));
     let before = rss_bytes();
@@ -126,20 +123,19 @@ static POOL: ZkAllocator = ZkAllocator.participants(Participants::Pool);
 /// Under `Participants::Pool`, a thread outside the pool never touches the arena, unless it is registered as a worker.
 #[test]
 fn a_thread_outside_the_pool_does_not_use_the_arena() {
-    in_its_own_process(&[], || {
-        let use_memory = || drop(Block::written(&POOL, 1 << 20));
-        let used = |f: &(dyn Fn() + Sync)| {
-            let before = stats().run_allocations;
-            std::thread::scope(|scope| scope.spawn(f).join()).unwrap();
-            stats().run_allocations - before
-        };
-        let _phase = Phase::new();
-        assert_eq!(used(&use_memory), 0);
-        let work = || {
-            zk_alloc::pool::register_worker();
-            use_memory();
-        };
-        assert!(used(&work) > 0);
-        assert!(used(&|| phase(use_memory)) > 0);
-    });
+    alone!();
+    let use_memory = || drop(Block::written(&POOL, 1 << 20));
+    let used = |f: &(dyn Fn() + Sync)| {
+        let before = stats().run_allocations;
+        std::thread::scope(|scope| scope.spawn(f).join()).unwrap();
+        stats().run_allocations - before
+    };
+    let _phase = Phase::new();
+    assert_eq!(used(&use_memory), 0);
+    let work = || {
+        zk_alloc::pool::register_worker();
+        use_memory();
+    };
+    assert!(used(&work) > 0);
+    assert!(used(&|| phase(use_memory)) > 0);
 }

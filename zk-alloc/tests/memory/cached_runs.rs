@@ -4,8 +4,8 @@ use std::hint::black_box;
 use std::sync::Barrier;
 use std::thread;
 
+use crate::support::alone;
 use crate::support::blocks::KIB;
-use crate::support::in_its_own_process;
 use zk_alloc::{phase, release, stats};
 
 /// A short run: threads cache none of 256 KiB or more.
@@ -14,10 +14,9 @@ const BYTES: usize = 128 * KIB;
 /// Runs `body` in a phase, in a process of its own. Then nothing stays alive.
 #[track_caller]
 fn in_a_phase(body: impl FnOnce()) {
-    in_its_own_process(&[], || {
-        phase(body);
-        leaves_nothing_alive(|| _ = release());
-    });
+    alone!();
+    phase(body);
+    leaves_nothing_alive(|| _ = release());
 }
 
 /// Writes to a buffer and frees it. Returns its address.

@@ -3,7 +3,7 @@
 
 use std::hint::black_box;
 
-use crate::support::{assert_patterned, in_its_own_process, maps, patterned};
+use crate::support::{alone, assert_patterned, maps, patterned};
 use zk_alloc::{Phase, phase, release, stats};
 
 const FROM_BYTES: usize = 8 << 20;
@@ -30,25 +30,24 @@ fn grow() -> Vec<usize> {
 
 #[test]
 fn a_vector_that_grows_into_resident_memory_faults_no_page() {
-    in_its_own_process(&[], || {
-        // The first round leaves holes where the vector was, and the second fills them.
-        for round in 0..4 {
-            let (before, purged) = (stats().system_calls, stats().purged_bytes);
-            let phase = Phase::new();
-            let places = grow();
-            let report = phase.report();
-            let (faults, calls) = (report.minor_faults, stats().system_calls - before);
-            assert!(places.len() > 1, "it has to move to show anything");
-            if round == 0 {
-                assert!(calls > 0, "pages move where memory is fresh: {report:?}");
-                let touched = (FROM_BYTES << STEPS) + STEPS * FROM_BYTES;
-                assert!(report.fresh_bytes as usize <= touched + touched / 8, "moved pages are not fresh: {report:?}");
-                assert_eq!(stats().purged_bytes, purged, "nor did the kernel get them back");
-            } else if round > 1 {
-                assert!(faults < 100 && calls == 0, "round {round}: {faults} faults and {calls} system calls");
-            }
+    alone!();
+    // The first round leaves holes where the vector was, and the second fills them.
+    for round in 0..4 {
+        let (before, purged) = (stats().system_calls, stats().purged_bytes);
+        let phase = Phase::new();
+        let places = grow();
+        let report = phase.report();
+        let (faults, calls) = (report.minor_faults, stats().system_calls - before);
+        assert!(places.len() > 1, "it has to move to show anything");
+        if round == 0 {
+            assert!(calls > 0, "pages move where memory is fresh: {report:?}");
+            let touched = (FROM_BYTES << STEPS) + STEPS * FROM_BYTES;
+            assert!(report.fresh_bytes as usize <= touched + touched / 8, "moved pages are not fresh: {report:?}");
+            assert_eq!(stats().purged_bytes, purged, "nor did the kernel get them back");
+        } else if round > 1 {
+            assert!(faults < 100 && calls == 0, "round {round}: {faults} faults and {calls} system calls");
         }
-    });
+    }
 }
 
 /// Vectors that grew from 4 to 16 MiB at the same time, so that each moved twice. Hardly any of their pages are touched.
@@ -68,8 +67,11 @@ fn grown_vectors(count: usize) -> Vec<Vec<u8>> {
 
 /// The kernel does not merge the mapping of moved pages with its neighbours, nor with the pages that the vector then grew by. A process has
 /// 65,530 mappings.
-fn few_mappings_stay() {
+#[test]
+fn vectors_that_moved_leave_few_mappings() {
     const VECTORS: usize = 100;
+    const RETAINED: (&str, &str) = ("ZK_ALLOC_RETAIN_BYTES", "64G");
+    alone!(each & [&[("ZK_ALLOC_THP", "never"), RETAINED], &[("ZK_ALLOC_THP", "always"), RETAINED]]);
     drop(phase(|| grown_vectors(1)));
     release();
     let before = maps::count();
@@ -84,13 +86,5 @@ fn few_mappings_stay() {
         let purged = maps::count();
         assert!(purged < before + 12, "round {round}: {before} mappings, {purged} after the purge");
         println!("measured {before} mappings, {alive} with {VECTORS} vectors, {freed} after them, {purged} purged");
-    }
-}
-
-#[test]
-fn vectors_that_moved_leave_few_mappings() {
-    for huge_pages in ["never", "always"] {
-        let settings = [("ZK_ALLOC_THP", huge_pages), ("ZK_ALLOC_RETAIN_BYTES", "64G")];
-        in_its_own_process(&settings, few_mappings_stay);
     }
 }

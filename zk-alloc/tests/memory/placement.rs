@@ -4,8 +4,8 @@
 use std::hint::black_box;
 use std::thread;
 
+use crate::support::alone;
 use crate::support::blocks::MIB;
-use crate::support::in_its_own_process;
 use zk_alloc::{phase, stats};
 
 /// Served from a slab.
@@ -29,33 +29,31 @@ fn blocks(bytes: usize) -> Vec<Vec<u8>> {
 /// If the slab of a live block took the lowest place, it would lie where the run was.
 #[test]
 fn a_slab_that_stays_does_not_take_the_place_of_a_run() {
-    in_its_own_process(&[], || {
-        phase(|| {
-            drop(run(16 * MIB));
-            let pins = blocks(BLOCK_BYTES);
-            let (fresh, _) = fresh_bytes(|| run(16 * MIB));
-            assert_eq!(fresh, 0);
-            drop(pins);
-        })
-    });
+    alone!();
+    phase(|| {
+        drop(run(16 * MIB));
+        let pins = blocks(BLOCK_BYTES);
+        let (fresh, _) = fresh_bytes(|| run(16 * MIB));
+        assert_eq!(fresh, 0);
+        drop(pins);
+    })
 }
 
 /// If a short run took the lowest place, survivors of a proof would lie where its longest run was.
 #[test]
 fn a_short_run_that_stays_does_not_take_the_place_of_a_long_one() {
-    in_its_own_process(&[], || {
-        phase(|| {
-            let shorts = || black_box((0..12).map(|_| run(192 << 10)).collect::<Vec<_>>());
-            let long = run(16 * MIB);
-            drop((shorts(), long));
-            // The thread caches the last long run that it freed.
-            drop(run(MIB));
-            let pins = shorts();
-            let (fresh, _) = fresh_bytes(|| run(16 * MIB));
-            assert_eq!(fresh, 0);
-            drop(pins);
-        })
-    });
+    alone!();
+    phase(|| {
+        let shorts = || black_box((0..12).map(|_| run(192 << 10)).collect::<Vec<_>>());
+        let long = run(16 * MIB);
+        drop((shorts(), long));
+        // The thread caches the last long run that it freed.
+        drop(run(MIB));
+        let pins = shorts();
+        let (fresh, _) = fresh_bytes(|| run(16 * MIB));
+        assert_eq!(fresh, 0);
+        drop(pins);
+    })
 }
 
 /// The room that only slabs and short runs use: 3 MiB for each of the machine's threads.
@@ -66,44 +64,40 @@ fn room_of_slabs_bytes() -> usize {
 
 #[test]
 fn slabs_reuse_the_memory_of_a_run() {
-    in_its_own_process(&[], || {
-        phase(|| {
-            drop(run(48 * MIB));
-            let (fresh, many) = fresh_bytes(|| blocks(room_of_slabs_bytes() + 24 * MIB));
-            assert!(fresh <= room_of_slabs_bytes() as u64, "{fresh} bytes were fresh");
-            drop(many);
-        })
-    });
+    alone!();
+    phase(|| {
+        drop(run(48 * MIB));
+        let (fresh, many) = fresh_bytes(|| blocks(room_of_slabs_bytes() + 24 * MIB));
+        assert!(fresh <= room_of_slabs_bytes() as u64, "{fresh} bytes were fresh");
+        drop(many);
+    })
 }
 
 #[test]
 fn runs_reuse_the_memory_of_slabs() {
-    in_its_own_process(&[], || {
-        phase(|| {
-            // A thread that lives on would cache some blocks, and their slabs would stay.
-            thread::spawn(|| drop(blocks(room_of_slabs_bytes() + 24 * MIB))).join().expect("it only allocates");
-            let (fresh, _) = fresh_bytes(|| run(16 * MIB));
-            assert_eq!(fresh, 0);
-        })
-    });
+    alone!();
+    phase(|| {
+        // A thread that lives on would cache some blocks, and their slabs would stay.
+        thread::spawn(|| drop(blocks(room_of_slabs_bytes() + 24 * MIB))).join().expect("it only allocates");
+        let (fresh, _) = fresh_bytes(|| run(16 * MIB));
+        assert_eq!(fresh, 0);
+    })
 }
 
 /// Short and long runs come and go at different times. Without sharing, each proof would pay for both.
 #[test]
 fn runs_of_every_length_reuse_the_memory_of_others() {
-    in_its_own_process(&[], || {
-        phase(|| {
-            const SHORT_BYTES: usize = 40 << 10;
-            const COUNT: usize = 8 * MIB / SHORT_BYTES;
-            drop(run(16 * MIB));
-            // The list of them is a block of a slab. It is written here, because its pages may be fresh.
-            let mut many = vec![Vec::new(); COUNT];
-            let (fresh, ()) =
-                fresh_bytes(|| many.iter_mut().for_each(|short| *short = black_box(vec![1_u8; SHORT_BYTES])));
-            assert_eq!(fresh, 0);
-            drop(many);
-            let (fresh, _) = fresh_bytes(|| run(12 * MIB));
-            assert_eq!(fresh, 0);
-        })
-    });
+    alone!();
+    phase(|| {
+        const SHORT_BYTES: usize = 40 << 10;
+        const COUNT: usize = 8 * MIB / SHORT_BYTES;
+        drop(run(16 * MIB));
+        // The list of them is a block of a slab. It is written here, because its pages may be fresh.
+        let mut many = vec![Vec::new(); COUNT];
+        let (fresh, ()) = fresh_bytes(|| many.iter_mut().for_each(|short| *short = black_box(vec![1_u8; SHORT_BYTES])));
+        assert_eq!(fresh, 0);
+        drop(many);
+        let (fresh, _) = fresh_bytes(|| run(12 * MIB));
+        assert_eq!(fresh, 0);
+    })
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::support::blocks::{Block, KIB, MIB, RESIDENT, cost, keep_every};
 use crate::support::limits::without_more_memory;
-use crate::support::{Numbers, assert_patterned, in_its_own_process, patterned, rss_bytes};
+use crate::support::{Numbers, alone, assert_patterned, in_its_own_process, patterned, rss_bytes};
 use zk_alloc::{Phase, Retain, phase, release, set_retain, start_background_thread, stats};
 
 /// The kernel maps whole pages, so a block of up to a page costs one.
@@ -43,128 +43,118 @@ fn buffers(count: usize, bytes: usize) -> Vec<Vec<u8>> {
 /// A run may end within a huge page. The memory behind its end was faulted in with it, and is purged with it.
 #[test]
 fn runs_that_end_within_a_huge_page_are_purged_completely() {
-    in_its_own_process(&[], || {
-        set_retain(Retain::Never);
-        phase(|| drop(buffers(1, 2 * MIB)));
-        let before = rss_bytes();
-        phase(|| drop(buffers(500, 2 * MIB + MIB / 16)));
-        release();
-        assert_costs_at_most(2 * MIB, before, "after release()");
-        assert!(stats().resident_bytes <= 2 * MIB, "{}", stats());
-    });
+    alone!();
+    set_retain(Retain::Never);
+    phase(|| drop(buffers(1, 2 * MIB)));
+    let before = rss_bytes();
+    phase(|| drop(buffers(500, 2 * MIB + MIB / 16)));
+    release();
+    assert_costs_at_most(2 * MIB, before, "after release()");
+    assert!(stats().resident_bytes <= 2 * MIB, "{}", stats());
 }
 
 /// Between two aligned blocks lies unused memory. It may only be resident if the cap counts it.
 #[test]
 fn a_cap_holds_for_blocks_on_large_boundaries() {
     const CAP_BYTES: usize = 64 * MIB;
-    in_its_own_process(&[("ZK_ALLOC_MAX_BYTES", "64M")], || {
-        let before = rss_bytes();
-        let blocks: Vec<_> = (0..1_000).map(|_| Block::untouched(&RESIDENT, 4 * KIB, 2 * MIB)).collect();
-        blocks.iter().for_each(|block| block.write(0, 4 * KIB));
-        assert_costs_at_most(CAP_BYTES + 4 * MIB, before, "under a cap of 64 MiB");
-        assert!(stats().resident_bytes <= CAP_BYTES, "{}", stats());
-    });
+    alone!(&[("ZK_ALLOC_MAX_BYTES", "64M")]);
+    let before = rss_bytes();
+    let blocks: Vec<_> = (0..1_000).map(|_| Block::untouched(&RESIDENT, 4 * KIB, 2 * MIB)).collect();
+    blocks.iter().for_each(|block| block.write(0, 4 * KIB));
+    assert_costs_at_most(CAP_BYTES + 4 * MIB, before, "under a cap of 64 MiB");
+    assert!(stats().resident_bytes <= CAP_BYTES, "{}", stats());
 }
 
 /// A phase returns the values that stay, and everything else in it was temporary, as in the README.
 #[test]
 fn phases_that_leave_a_few_small_blocks_stay_small() {
-    in_its_own_process(&[], || {
-        let before = rss_bytes();
-        let numbers = &mut Numbers::new(6);
-        let (mut left, mut alive) = (Vec::with_capacity(2_000), 0);
-        for _ in 0..100 {
-            phase(|| {
-                for _ in 0..20 {
-                    let row: Vec<_> = (0..24).map(|_| vec![1u8; KIB + numbers.below(31 * KIB)]).collect();
-                    let bytes = KIB + numbers.below(KIB);
-                    left.push(vec![2u8; bytes]);
-                    alive += bytes;
-                    drop(black_box(row));
-                }
-            });
-        }
-        assert_costs_at_most(3 * alive, before, "after 100 phases");
-        release();
-        assert_costs_at_most(at_rest(alive), before, "after release()");
-        assert!(left.iter().flatten().all(|&byte| byte == 2));
-    });
+    alone!();
+    let before = rss_bytes();
+    let numbers = &mut Numbers::new(6);
+    let (mut left, mut alive) = (Vec::with_capacity(2_000), 0);
+    for _ in 0..100 {
+        phase(|| {
+            for _ in 0..20 {
+                let row: Vec<_> = (0..24).map(|_| vec![1u8; KIB + numbers.below(31 * KIB)]).collect();
+                let bytes = KIB + numbers.below(KIB);
+                left.push(vec![2u8; bytes]);
+                alive += bytes;
+                drop(black_box(row));
+            }
+        });
+    }
+    assert_costs_at_most(3 * alive, before, "after 100 phases");
+    release();
+    assert_costs_at_most(at_rest(alive), before, "after release()");
+    assert!(left.iter().flatten().all(|&byte| byte == 2));
 }
 
 /// All blocks were alive at once, so the survivors are spread over all pages. Each keeps one page, and no more.
 #[test]
 fn survivors_spread_over_everything_keep_a_page_each() {
-    in_its_own_process(&[], || {
-        const PER_SURVIVOR: usize = 512;
-        let before = rss_bytes();
-        let mut blocks = Vec::with_capacity(256 * KIB);
-        phase(|| blocks.extend((0..256 * KIB).map(|_| Block::written(&crate::ALLOC, KIB))));
-        keep_every(PER_SURVIVOR, &mut blocks);
-        let survivors = blocks.len();
-        blocks.shrink_to_fit();
-        release();
-        assert_costs_at_most(at_rest(survivors * PAGE_BYTES), before, "after release()");
-    });
+    alone!();
+    const PER_SURVIVOR: usize = 512;
+    let before = rss_bytes();
+    let mut blocks = Vec::with_capacity(256 * KIB);
+    phase(|| blocks.extend((0..256 * KIB).map(|_| Block::written(&crate::ALLOC, KIB))));
+    keep_every(PER_SURVIVOR, &mut blocks);
+    let survivors = blocks.len();
+    blocks.shrink_to_fit();
+    release();
+    assert_costs_at_most(at_rest(survivors * PAGE_BYTES), before, "after release()");
 }
 
 /// An idle thread has freed blocks in its cache. `release()` covers the whole process.
 #[test]
 fn release_purges_the_caches_of_a_thousand_idle_threads() {
     const THREADS: usize = 1_000;
-    in_its_own_process(&[], || {
-        let [started, used, released] = [(); 3].map(|()| Barrier::new(THREADS + 1));
-        let idle = || {
-            started.wait();
-            drop(Block::written(&RESIDENT, KIB));
-            used.wait();
-            released.wait();
-        };
-        // The results are checked after the threads have ended, because they would wait forever for a thread that
-        // panicked.
-        let [before, after] = thread::scope(|scope| {
-            for _ in 0..THREADS {
-                thread::Builder::new().stack_size(64 * KIB).spawn_scoped(scope, idle).expect("a thread");
-            }
-            // Their stacks do not come from the allocator.
-            thread::sleep(Duration::from_millis(200));
-            let before = rss_bytes();
-            started.wait();
-            used.wait();
-            release();
-            let after = rss_bytes();
-            released.wait();
-            [before, after]
-        });
-        println!("measured {:.1} MiB more, while 1,000 threads idle", after.saturating_sub(before) as f64 / MIB as f64);
-        assert!(after <= before + 20 * MIB, "RSS grew from {before} to {after} bytes");
+    alone!();
+    let [started, used, released] = [(); 3].map(|()| Barrier::new(THREADS + 1));
+    let idle = || {
+        started.wait();
+        drop(Block::written(&RESIDENT, KIB));
+        used.wait();
+        released.wait();
+    };
+    // The results are checked after the threads have ended, because they would wait forever for a thread that
+    // panicked.
+    let [before, after] = thread::scope(|scope| {
+        for _ in 0..THREADS {
+            thread::Builder::new().stack_size(64 * KIB).spawn_scoped(scope, idle).expect("a thread");
+        }
+        // Their stacks do not come from the allocator.
+        thread::sleep(Duration::from_millis(200));
+        let before = rss_bytes();
+        started.wait();
+        used.wait();
+        release();
+        let after = rss_bytes();
+        released.wait();
+        [before, after]
     });
+    println!("measured {:.1} MiB more, while 1,000 threads idle", after.saturating_sub(before) as f64 / MIB as f64);
+    assert!(after <= before + 20 * MIB, "RSS grew from {before} to {after} bytes");
 }
 
 /// The policy limits the memory that stays resident when nothing runs, wherever a value was dropped.
 #[test]
 fn memory_dropped_after_its_phase_follows_the_policy() {
-    in_its_own_process(&[], || {
-        let sizes = [(4_096, 4 * KIB), (200, 100 * KIB), (64, MIB), (1, 100 * MIB)];
-        set_retain(Retain::Never);
-        phase(|| drop(sizes.map(|(_, bytes)| buffers(1, bytes))));
-        let before = rss_bytes();
+    alone!();
+    let sizes = [(4_096, 4 * KIB), (200, 100 * KIB), (64, MIB), (1, 100 * MIB)];
+    set_retain(Retain::Never);
+    phase(|| drop(sizes.map(|(_, bytes)| buffers(1, bytes))));
+    let before = rss_bytes();
+    let follow = |retain: Retain, most_bytes: usize| {
+        set_retain(retain);
         for (count, bytes) in sizes {
             drop(phase(|| buffers(count, bytes)));
-            assert_shrinks_to(2 * MIB, before, &format!("{count} buffers of {bytes} bytes, Never"));
+            assert_shrinks_to(most_bytes, before, &format!("{count} buffers of {bytes} bytes, {retain:?}"));
         }
-        set_retain(Retain::Bytes(16 * MIB));
-        for (count, bytes) in sizes {
-            drop(phase(|| buffers(count, bytes)));
-            assert_shrinks_to(18 * MIB, before, &format!("{count} buffers of {bytes} bytes, at most 16 MiB"));
-        }
-        start_background_thread().expect("a thread");
-        set_retain(Retain::For(Duration::from_millis(20)));
-        for (count, bytes) in sizes {
-            drop(phase(|| buffers(count, bytes)));
-            assert_shrinks_to(2 * MIB, before, &format!("{count} buffers of {bytes} bytes, for 20 ms"));
-        }
-    });
+    };
+    follow(Retain::Never, 2 * MIB);
+    follow(Retain::Bytes(16 * MIB), 18 * MIB);
+    start_background_thread().expect("a thread");
+    follow(Retain::For(Duration::from_millis(20)), 2 * MIB);
 }
 
 /// Sizes of 256 bytes to 4 MiB, as many of each doubling.
@@ -189,31 +179,30 @@ fn as_one_request<R>(bytes: usize, request: impl FnOnce() -> R) -> R {
 #[test]
 fn a_request_purges_in_proportion_to_its_size() {
     let settings = [("ZK_ALLOC_RETAIN_FOR", "0.05")];
-    in_its_own_process(&settings, || {
-        let mut numbers = Numbers::new(1);
-        let mut most_purged = 0;
-        for round in 0..6 {
-            let mut blocks = Vec::new();
-            let mut bytes = 0;
-            while bytes < 300 * MIB {
-                let size = mixed_bytes(&mut numbers);
-                blocks.push(as_one_request(size, || Block::written(&RESIDENT, size)));
-                bytes += size;
-            }
-            // Survivors make many short free ranges in every other round.
-            keep_every(if round % 2 == 0 { 3 } else { 1_000 }, &mut blocks);
-            thread::sleep(Duration::from_millis(200));
-            let purged_before = stats().purged_bytes;
-            let deadline = Instant::now() + Duration::from_secs(20);
-            while stats().retained_bytes() > 50 * MIB && Instant::now() < deadline {
-                as_one_request(100, || drop(Block::written(&RESIDENT, 100 + numbers.below(2_000))));
-                thread::sleep(Duration::from_micros(200));
-            }
-            most_purged = most_purged.max(stats().purged_bytes - purged_before);
-            assert!(stats().retained_bytes() <= 50 * MIB, "round {round}: {}", stats());
+    alone!(&settings);
+    let mut numbers = Numbers::new(1);
+    let mut most_purged = 0;
+    for round in 0..6 {
+        let mut blocks = Vec::new();
+        let mut bytes = 0;
+        while bytes < 300 * MIB {
+            let size = mixed_bytes(&mut numbers);
+            blocks.push(as_one_request(size, || Block::written(&RESIDENT, size)));
+            bytes += size;
         }
-        assert!(most_purged > 150 * MIB as u64, "the requests purged only {most_purged} bytes");
-    });
+        // Survivors make many short free ranges in every other round.
+        keep_every(if round % 2 == 0 { 3 } else { 1_000 }, &mut blocks);
+        thread::sleep(Duration::from_millis(200));
+        let purged_before = stats().purged_bytes;
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while stats().retained_bytes() > 50 * MIB && Instant::now() < deadline {
+            as_one_request(100, || drop(Block::written(&RESIDENT, 100 + numbers.below(2_000))));
+            thread::sleep(Duration::from_micros(200));
+        }
+        most_purged = most_purged.max(stats().purged_bytes - purged_before);
+        assert!(stats().retained_bytes() <= 50 * MIB, "round {round}: {}", stats());
+    }
+    assert!(most_purged > 150 * MIB as u64, "the requests purged only {most_purged} bytes");
 }
 
 /// A small request, now and then. With larger requests, the program would count as busy, and keep its memory.
@@ -234,68 +223,63 @@ fn a_purge_that_requests_go_on_with_ends_when_its_reason_does() {
             None
         }),
     ];
-    in_its_own_process(&[], || {
-        let mut numbers = Numbers::new(3);
-        for (reason, stop) in stops {
-            set_retain(Retain::For(Duration::from_millis(100)));
-            let blocks: Vec<_> = (0..600).map(|_| Block::written(&RESIDENT, MIB)).collect();
-            drop(blocks);
-            let deadline = Instant::now() + Duration::from_secs(30);
-            let before = stats().purged_bytes;
-            while stats().purged_bytes == before {
-                assert!(Instant::now() < deadline, "no purge began: {}", stats());
-                small_request(&mut numbers);
-            }
-            assert!(stats().retained_bytes() > 300 * MIB, "{reason}: the purge is over already, {}", stats());
-            let phase = stop();
-            let before = stats().purged_bytes;
-            (0..500).for_each(|_| small_request(&mut numbers));
-            assert_eq!(stats().purged_bytes, before, "{reason}");
-            drop(phase);
-            release();
+    alone!();
+    let mut numbers = Numbers::new(3);
+    for (reason, stop) in stops {
+        set_retain(Retain::For(Duration::from_millis(100)));
+        let blocks: Vec<_> = (0..600).map(|_| Block::written(&RESIDENT, MIB)).collect();
+        drop(blocks);
+        let deadline = Instant::now() + Duration::from_secs(30);
+        let before = stats().purged_bytes;
+        while stats().purged_bytes == before {
+            assert!(Instant::now() < deadline, "no purge began: {}", stats());
+            small_request(&mut numbers);
         }
-    });
+        assert!(stats().retained_bytes() > 300 * MIB, "{reason}: the purge is over already, {}", stats());
+        let phase = stop();
+        let before = stats().purged_bytes;
+        (0..500).for_each(|_| small_request(&mut numbers));
+        assert_eq!(stats().purged_bytes, before, "{reason}");
+        drop(phase);
+        release();
+    }
 }
 
 /// At its peak, a program that replaces pieces of mixed sizes would purge what it needs in the next millisecond.
 #[test]
 fn replacing_pieces_at_the_peak_purges_little_of_what_it_serves() {
-    in_its_own_process(&[], || {
-        let mut numbers = Numbers::new(7);
-        let (mut pieces, mut bytes): (Vec<Block>, usize) = (Vec::new(), 0);
-        const LIVE_BYTES: usize = 60 * MIB;
-        for _ in 0..30_000 {
-            let size = mixed_bytes(&mut numbers);
-            while bytes + size > LIVE_BYTES {
-                let index = numbers.below(pieces.len());
-                bytes -= pieces.swap_remove(index).size();
-            }
-            pieces.push(Block::untouched(&RESIDENT, size, 8));
-            bytes += size;
+    alone!();
+    let mut numbers = Numbers::new(7);
+    let (mut pieces, mut bytes): (Vec<Block>, usize) = (Vec::new(), 0);
+    const LIVE_BYTES: usize = 60 * MIB;
+    for _ in 0..30_000 {
+        let size = mixed_bytes(&mut numbers);
+        while bytes + size > LIVE_BYTES {
+            let index = numbers.below(pieces.len());
+            bytes -= pieces.swap_remove(index).size();
         }
-        let stats = stats();
-        let peak = stats.peak_live_bytes as u64;
-        assert!(stats.purged_bytes <= 2 * peak + stats.arena_bytes / 64, "{stats}");
-        assert!(stats.resident_bytes as u64 <= peak * 13 / 8, "{stats}");
-    });
+        pieces.push(Block::untouched(&RESIDENT, size, 8));
+        bytes += size;
+    }
+    let stats = stats();
+    let peak = stats.peak_live_bytes as u64;
+    assert!(stats.purged_bytes <= 2 * peak + stats.arena_bytes / 64, "{stats}");
+    assert!(stats.resident_bytes as u64 <= peak * 13 / 8, "{stats}");
 }
 
 /// A program is asked to keep its memory. It keeps what it frees, also at its peak.
 #[test]
 fn nothing_is_purged_below_the_retained_size() {
-    for setting in [("ZK_ALLOC_RETAIN_BYTES", "1G"), ("ZK_ALLOC_RETAIN_FOR", "ever")] {
-        in_its_own_process(&[setting], || {
-            let mut numbers = Numbers::new(3);
-            let mut buffers: Vec<Block> = Vec::new();
-            for _ in 0..2_000 {
-                buffers.push(Block::untouched(&RESIDENT, MIB + numbers.below(4 * MIB), 8));
-                if buffers.len() > 16 {
-                    buffers.swap_remove(numbers.below(17));
-                }
-            }
-            assert_eq!(stats().purged_bytes, 0, "{}", stats());
-        });
+    alone!(each & [&[("ZK_ALLOC_RETAIN_BYTES", "1G")], &[("ZK_ALLOC_RETAIN_FOR", "ever")]]);
+    let mut numbers = Numbers::new(3);
+    let mut buffers: Vec<Block> = Vec::new();
+    for _ in 0..2_000 {
+        buffers.push(Block::untouched(&RESIDENT, MIB + numbers.below(4 * MIB), 8));
+        if buffers.len() > 16 {
+            buffers.swap_remove(numbers.below(17));
+        }
     }
+    assert_eq!(stats().purged_bytes, 0, "{}", stats());
 }
 
 /// A program that is short of memory makes its buffers smaller. That must not need memory first. The buffers of each row are more
@@ -317,39 +301,37 @@ fn buffers_of_every_size_shrink_without_more_memory() {
             assert_patterned(&words, 1);
         });
     });
-    in_its_own_process(&[], || {
-        let cases = [(30, 8 * MIB, 100 * KIB), (300, MIB, 200 * KIB), (2_000, 200 * KIB, 40 * KIB)];
-        let cases = cases.into_iter().chain([(4_000, 40 * KIB, 16 * KIB), (9_000, 30 * KIB, 5 * KIB)]);
-        cases.for_each(|(count, from, to)| shrink(count, from, to));
-    });
+    alone!();
+    let cases = [(30, 8 * MIB, 100 * KIB), (300, MIB, 200 * KIB), (2_000, 200 * KIB, 40 * KIB)];
+    let cases = cases.into_iter().chain([(4_000, 40 * KIB, 16 * KIB), (9_000, 30 * KIB, 5 * KIB)]);
+    cases.for_each(|(count, from, to)| shrink(count, from, to));
 }
 
 /// An operator gets memory back from a process that has no such command.
 #[test]
 fn the_release_signal_purges_free_memory() {
     let settings = [("ZK_ALLOC_RELEASE_SIGNAL", "USR1")];
-    in_its_own_process(&settings, || {
-        let before = rss_bytes();
-        let kept = phase(|| {
-            drop(buffers(64, MIB));
-            drop(buffers(2_000, 5 * KIB));
-            patterned(1 << 17, 7)
-        });
-        assert!(cost(before) > 40 * MIB, "{}", stats());
-        for _ in 0..3 {
-            // SAFETY: the allocator handles the signal.
+    alone!(&settings);
+    let before = rss_bytes();
+    let kept = phase(|| {
+        drop(buffers(64, MIB));
+        drop(buffers(2_000, 5 * KIB));
+        patterned(1 << 17, 7)
+    });
+    assert!(cost(before) > 40 * MIB, "{}", stats());
+    for _ in 0..3 {
+        // SAFETY: the allocator handles the signal.
+        assert_eq!(unsafe { libc::raise(libc::SIGUSR1) }, 0);
+    }
+    assert_costs_at_most(at_rest(8 << 17) + MIB, before, "after the signal");
+    assert_patterned(&kept, 7);
+    // Requests go on while signals come.
+    phase(|| {
+        for round in 0..200 {
+            let buffer = patterned(1 << (round % 15), round);
+            // SAFETY: as above.
             assert_eq!(unsafe { libc::raise(libc::SIGUSR1) }, 0);
+            assert_patterned(&buffer, round);
         }
-        assert_costs_at_most(at_rest(8 << 17) + MIB, before, "after the signal");
-        assert_patterned(&kept, 7);
-        // Requests go on while signals come.
-        phase(|| {
-            for round in 0..200 {
-                let buffer = patterned(1 << (round % 15), round);
-                // SAFETY: as above.
-                assert_eq!(unsafe { libc::raise(libc::SIGUSR1) }, 0);
-                assert_patterned(&buffer, round);
-            }
-        });
     });
 }

@@ -7,7 +7,7 @@ use std::sync::Barrier;
 use std::thread;
 
 use crate::support::blocks::{Block, KIB, MIB, RESIDENT, cost};
-use crate::support::{in_its_own_process, rss_bytes};
+use crate::support::{alone, in_its_own_process, rss_bytes};
 use zk_alloc::{overflow_stats, release, soften, stats};
 
 fn written(count: usize, bytes: usize) -> Vec<Block> {
@@ -24,17 +24,16 @@ fn count_of(bytes: usize) -> usize {
 /// Lazily purged pages keep their contents until the kernel runs short. They are not clean, and must be cleared.
 #[test]
 fn lazily_purged_memory_is_zeroed_when_zeroes_are_asked_for() {
-    in_its_own_process(&[], || {
-        for bytes in SIZES {
-            let dirty = written(count_of(bytes), bytes);
-            let addresses: BTreeSet<_> = dirty.iter().map(Block::address).collect();
-            drop(dirty);
-            soften();
-            let zeroed: Vec<_> = (0..count_of(bytes)).map(|_| Block::zeroed(&RESIDENT, bytes)).collect();
-            assert!(zeroed.iter().any(|block| addresses.contains(&block.address())), "{bytes}: none was used before");
-            assert!(zeroed.iter().all(Block::is_zero), "{bytes} bytes are not zero after soften()");
-        }
-    });
+    alone!();
+    for bytes in SIZES {
+        let dirty = written(count_of(bytes), bytes);
+        let addresses: BTreeSet<_> = dirty.iter().map(Block::address).collect();
+        drop(dirty);
+        soften();
+        let zeroed: Vec<_> = (0..count_of(bytes)).map(|_| Block::zeroed(&RESIDENT, bytes)).collect();
+        assert!(zeroed.iter().any(|block| addresses.contains(&block.address())), "{bytes}: none was used before");
+        assert!(zeroed.iter().all(Block::is_zero), "{bytes} bytes are not zero after soften()");
+    }
 }
 
 /// Zeroing by a purge has two effects: the kernel's pages are zero, and they are not resident. With only one of them,
@@ -69,112 +68,108 @@ fn tails_of_buffers_that_shrink_serve_others() {
         (48, 4 * MIB, 300 * KIB, 300 * KIB),
         (1_000, 240 * KIB, 40 * KIB, 40 * KIB),
     ];
-    in_its_own_process(&[], || {
-        drop(written(1, MIB));
+    alone!();
+    drop(written(1, MIB));
+    release();
+    let live_bytes = stats().live_bytes;
+    for (count, from, to, fitting) in CASES {
+        let what = format!("{count} buffers shrunk from {from} to {to} bytes");
+        let buffers = written(count, from);
+        let (full_bytes, fresh_bytes, before) = (stats().live_bytes, stats().fresh_bytes, rss_bytes());
+        let shrunk: Vec<_> = buffers.into_iter().map(|buffer| buffer.resized(to).expect("memory")).collect();
+        let tails_bytes = count * (from - to);
+        let freed_bytes = full_bytes - stats().live_bytes;
+        assert!(freed_bytes >= tails_bytes / 4 * 3, "{what}: {freed_bytes} of {tails_bytes} bytes were freed");
+        // Not all of the room: some is lost if a tail does not hold a whole number of them.
+        let tenants = written(count * ((from - to) / fitting).max(1) * 3 / 4, fitting);
+        let fresh_bytes = stats().fresh_bytes - fresh_bytes;
+        assert!(fresh_bytes as usize <= tails_bytes / 4, "{what}: {fresh_bytes} of {tails_bytes} bytes are fresh");
+        assert!(cost(before) <= tails_bytes / 4 + 4 * MIB, "{what}: RSS grew by {} bytes", cost(before));
+        drop((shrunk, tenants));
         release();
-        let live_bytes = stats().live_bytes;
-        for (count, from, to, fitting) in CASES {
-            let what = format!("{count} buffers shrunk from {from} to {to} bytes");
-            let buffers = written(count, from);
-            let (full_bytes, fresh_bytes, before) = (stats().live_bytes, stats().fresh_bytes, rss_bytes());
-            let shrunk: Vec<_> = buffers.into_iter().map(|buffer| buffer.resized(to).expect("memory")).collect();
-            let tails_bytes = count * (from - to);
-            let freed_bytes = full_bytes - stats().live_bytes;
-            assert!(freed_bytes >= tails_bytes / 4 * 3, "{what}: {freed_bytes} of {tails_bytes} bytes were freed");
-            // Not all of the room: some is lost if a tail does not hold a whole number of them.
-            let tenants = written(count * ((from - to) / fitting).max(1) * 3 / 4, fitting);
-            let fresh_bytes = stats().fresh_bytes - fresh_bytes;
-            assert!(fresh_bytes as usize <= tails_bytes / 4, "{what}: {fresh_bytes} of {tails_bytes} bytes are fresh");
-            assert!(cost(before) <= tails_bytes / 4 + 4 * MIB, "{what}: RSS grew by {} bytes", cost(before));
-            drop((shrunk, tenants));
-            release();
-            let left = stats().live_bytes.abs_diff(live_bytes);
-            assert!(left <= MIB, "{what}: {left} bytes are alive that nobody has\n{}", stats());
-        }
-    });
+        let left = stats().live_bytes.abs_diff(live_bytes);
+        assert!(left <= MIB, "{what}: {left} bytes are alive that nobody has\n{}", stats());
+    }
 }
 
 /// Blocks that a thread freed stay in its cache until the thread exits or another thread needs them.
 #[test]
 fn the_caches_of_exited_threads_serve_others() {
-    in_its_own_process(&[], || {
-        let used = |bytes: usize| {
-            thread::scope(|scope| scope.spawn(|| drop(written(2 * MIB / bytes, bytes))).join()).expect("a thread");
-        };
-        // One size after the other. Otherwise the arena might purge free memory of one zone before another zone needs
-        // its peak.
-        for size in [KIB, 3 * KIB, 20 * KIB, 100 * KIB, MIB] {
-            used(size);
-            let (before, fresh_bytes) = (rss_bytes(), stats().fresh_bytes);
-            (0..60).for_each(|_| used(size));
-            let fresh_bytes = stats().fresh_bytes - fresh_bytes;
-            assert!(fresh_bytes as usize <= 2 * MIB, "{fresh_bytes} bytes were fresh, {size} at a time");
-            assert!(cost(before) <= 2 * MIB, "RSS grew by {} bytes, {size} at a time", cost(before));
-        }
-    });
+    alone!();
+    let used = |bytes: usize| {
+        thread::scope(|scope| scope.spawn(|| drop(written(2 * MIB / bytes, bytes))).join()).expect("a thread");
+    };
+    // One size after the other. Otherwise the arena might purge free memory of one zone before another zone needs
+    // its peak.
+    for size in [KIB, 3 * KIB, 20 * KIB, 100 * KIB, MIB] {
+        used(size);
+        let (before, fresh_bytes) = (rss_bytes(), stats().fresh_bytes);
+        (0..60).for_each(|_| used(size));
+        let fresh_bytes = stats().fresh_bytes - fresh_bytes;
+        assert!(fresh_bytes as usize <= 2 * MIB, "{fresh_bytes} bytes were fresh, {size} at a time");
+        assert!(cost(before) <= 2 * MIB, "RSS grew by {} bytes, {size} at a time", cost(before));
+    }
 }
 
 #[test]
 fn the_caches_of_exited_threads_are_released() {
     const THREADS: usize = 200;
-    in_its_own_process(&[], || {
-        drop(written(1, KIB));
-        release();
-        let (before, live_bytes) = (rss_bytes(), stats().live_bytes);
-        let barrier = Barrier::new(THREADS);
-        let work = || {
-            let blocks: Vec<_> = [KIB, 3 * KIB, 20 * KIB].into_iter().flat_map(|bytes| written(10, bytes)).collect();
-            // All at once, so that no thread takes over the cache of another.
-            barrier.wait();
-            drop(blocks);
-        };
-        thread::scope(|scope| {
-            let small = || thread::Builder::new().stack_size(64 * KIB);
-            let threads: Vec<_> = (0..THREADS).map(|_| small().spawn_scoped(scope, work).expect("a thread")).collect();
-            // The scope itself waits for the end of the work, but not for the destructors of the threads' locals.
-            threads.into_iter().for_each(|thread| thread.join().expect("a thread of the test"));
-        });
-        release();
-        assert!(cost(before) <= 8 * MIB, "{} bytes stayed with threads that are gone\n{}", cost(before), stats());
-        let left = stats().live_bytes.abs_diff(live_bytes);
-        assert!(left <= MIB, "{left} bytes are alive that nobody has\n{}", stats());
+    alone!();
+    drop(written(1, KIB));
+    release();
+    let (before, live_bytes) = (rss_bytes(), stats().live_bytes);
+    let barrier = Barrier::new(THREADS);
+    let work = || {
+        let blocks: Vec<_> = [KIB, 3 * KIB, 20 * KIB].into_iter().flat_map(|bytes| written(10, bytes)).collect();
+        // All at once, so that no thread takes over the cache of another.
+        barrier.wait();
+        drop(blocks);
+    };
+    thread::scope(|scope| {
+        let small = || thread::Builder::new().stack_size(64 * KIB);
+        let threads: Vec<_> = (0..THREADS).map(|_| small().spawn_scoped(scope, work).expect("a thread")).collect();
+        // The scope itself waits for the end of the work, but not for the destructors of the threads' locals.
+        threads.into_iter().for_each(|thread| thread.join().expect("a thread of the test"));
     });
+    release();
+    assert!(cost(before) <= 8 * MIB, "{} bytes stayed with threads that are gone\n{}", cost(before), stats());
+    let left = stats().live_bytes.abs_diff(live_bytes);
+    assert!(left <= MIB, "{left} bytes are alive that nobody has\n{}", stats());
 }
 
 #[test]
 fn the_caches_of_idle_threads_serve_others() {
     const THREADS: usize = 64;
-    in_its_own_process(&[], || {
-        // While one thread opens the arena, the backing allocator serves the others, and gets back the blocks that they
-        // free.
-        drop(written(1, KIB));
-        let sizes = [KIB, 3 * KIB, 20 * KIB, 100 * KIB, MIB];
-        for bytes in sizes {
-            let [used, done] = [(); 2].map(|()| Barrier::new(THREADS + 1));
-            // All threads have the same amount at once, free it, and keep what fits into their caches.
-            let idle = || {
-                let blocks = written((MIB / bytes).max(1), bytes);
-                used.wait();
-                drop(blocks);
-                used.wait();
-                done.wait();
-            };
-            let [fresh_bytes, cost] = thread::scope(|scope| {
-                (0..THREADS).for_each(|_| _ = scope.spawn(idle));
-                used.wait();
-                used.wait();
-                let (before, fresh_bytes) = (rss_bytes(), stats().fresh_bytes);
-                let others = written(THREADS * (MIB / bytes).max(1), bytes);
-                let figures = [(stats().fresh_bytes - fresh_bytes) as usize, cost(before)];
-                drop(others);
-                done.wait();
-                figures
-            });
-            let all_bytes = THREADS * MIB;
-            assert!(fresh_bytes <= all_bytes / 4, "{fresh_bytes} of {all_bytes} bytes in {bytes} were fresh");
-            assert!(cost <= all_bytes / 4, "RSS grew by {cost} bytes for {all_bytes} bytes in {bytes}");
-        }
-    });
+    alone!();
+    // While one thread opens the arena, the backing allocator serves the others, and gets back the blocks that they
+    // free.
+    drop(written(1, KIB));
+    let sizes = [KIB, 3 * KIB, 20 * KIB, 100 * KIB, MIB];
+    for bytes in sizes {
+        let [used, done] = [(); 2].map(|()| Barrier::new(THREADS + 1));
+        // All threads have the same amount at once, free it, and keep what fits into their caches.
+        let idle = || {
+            let blocks = written((MIB / bytes).max(1), bytes);
+            used.wait();
+            drop(blocks);
+            used.wait();
+            done.wait();
+        };
+        let [fresh_bytes, cost] = thread::scope(|scope| {
+            (0..THREADS).for_each(|_| _ = scope.spawn(idle));
+            used.wait();
+            used.wait();
+            let (before, fresh_bytes) = (rss_bytes(), stats().fresh_bytes);
+            let others = written(THREADS * (MIB / bytes).max(1), bytes);
+            let figures = [(stats().fresh_bytes - fresh_bytes) as usize, cost(before)];
+            drop(others);
+            done.wait();
+            figures
+        });
+        let all_bytes = THREADS * MIB;
+        assert!(fresh_bytes <= all_bytes / 4, "{fresh_bytes} of {all_bytes} bytes in {bytes} were fresh");
+        assert!(cost <= all_bytes / 4, "RSS grew by {cost} bytes for {all_bytes} bytes in {bytes}");
+    }
 }
 
 /// A cap counts resident memory, so free memory of one kind stands in the way of requests of another kind. The arena
@@ -185,56 +180,52 @@ fn free_memory_of_every_kind_makes_room_under_a_cap() {
     // Each leaves no room for another: 112 MiB of the cap's 160.
     const KINDS: [(usize, usize); 6] =
         [(112 * KIB, KIB), (5_734, 20 * KIB), (2_867, 40 * KIB), (573, 200 * KIB), (112, MIB), (1, 112 * MIB)];
-    in_its_own_process(&CAP, || {
-        for (first_count, first_bytes) in KINDS {
-            for (count, bytes) in KINDS {
-                drop(written(first_count, first_bytes));
-                drop(written(count, bytes));
-                let (requests, over) = overflow_stats();
-                assert!(
-                    requests == 0,
-                    "{count} requests of {bytes} bytes after {first_count} of {first_bytes}: {requests} requests, {over} bytes were over the cap\n{}",
-                    stats()
-                );
-            }
+    alone!(&CAP);
+    for (first_count, first_bytes) in KINDS {
+        for (count, bytes) in KINDS {
+            drop(written(first_count, first_bytes));
+            drop(written(count, bytes));
+            let (requests, over) = overflow_stats();
+            assert!(
+                requests == 0,
+                "{count} requests of {bytes} bytes after {first_count} of {first_bytes}: {requests} requests, {over} bytes were over the cap\n{}",
+                stats()
+            );
         }
-    });
+    }
 }
 
 #[test]
 fn free_memory_in_other_threads_makes_room_under_a_cap() {
     const CAP: [(&str, &str); 1] = [("ZK_ALLOC_MAX_BYTES", "160M")];
     const THREADS: usize = 20;
-    in_its_own_process(&CAP, || {
-        // While one thread opens the arena, the arena serves no other thread.
-        drop(written(1, KIB));
-        // With the last list of sizes, a thread caches 128 KiB of each class. All threads together cache more than the
-        // huge run leaves under the cap.
-        for sizes in
-            [vec![KIB], vec![20 * KIB], vec![100 * KIB], vec![7 * MIB], (1..=32).map(|kib| kib * KIB).collect()]
-        {
-            // Only the huge run must find the cap full.
-            release();
-            let [all, used, done] = [(); 3].map(|()| Barrier::new(THREADS + 1));
-            let idle = || {
-                let blocks: Vec<_> = sizes.iter().map(|&bytes| written(7 * MIB / sizes.len() / bytes, bytes)).collect();
-                all.wait();
-                drop(blocks);
-                used.wait();
-                done.wait();
-            };
-            let over = thread::scope(|scope| {
-                (0..THREADS).for_each(|_| _ = scope.spawn(idle));
-                all.wait();
-                used.wait();
-                drop(written(1, 112 * MIB));
-                let over = overflow_stats();
-                done.wait();
-                over
-            });
-            assert_eq!(over, (0, 0), "a huge run after {THREADS} threads freed 7 MiB in {sizes:?} each\n{}", stats());
-        }
-    });
+    alone!(&CAP);
+    // While one thread opens the arena, the arena serves no other thread.
+    drop(written(1, KIB));
+    // With the last list of sizes, a thread caches 128 KiB of each class. All threads together cache more than the
+    // huge run leaves under the cap.
+    for sizes in [vec![KIB], vec![20 * KIB], vec![100 * KIB], vec![7 * MIB], (1..=32).map(|kib| kib * KIB).collect()] {
+        // Only the huge run must find the cap full.
+        release();
+        let [all, used, done] = [(); 3].map(|()| Barrier::new(THREADS + 1));
+        let idle = || {
+            let blocks: Vec<_> = sizes.iter().map(|&bytes| written(7 * MIB / sizes.len() / bytes, bytes)).collect();
+            all.wait();
+            drop(blocks);
+            used.wait();
+            done.wait();
+        };
+        let over = thread::scope(|scope| {
+            (0..THREADS).for_each(|_| _ = scope.spawn(idle));
+            all.wait();
+            used.wait();
+            drop(written(1, 112 * MIB));
+            let over = overflow_stats();
+            done.wait();
+            over
+        });
+        assert_eq!(over, (0, 0), "a huge run after {THREADS} threads freed 7 MiB in {sizes:?} each\n{}", stats());
+    }
 }
 
 /// If several threads find the cap full at the same time, one may take the room that another made. The other must make
@@ -243,57 +234,55 @@ fn free_memory_in_other_threads_makes_room_under_a_cap() {
 fn threads_that_meet_at_a_cap_make_room_for_each_other() {
     const CAP: [(&str, &str); 1] = [("ZK_ALLOC_MAX_BYTES", "160M")];
     const THREADS: usize = 16;
-    in_its_own_process(&CAP, || {
-        for bytes in [20 * KIB, 100 * KIB, MIB] {
-            drop(written(1, 112 * MIB));
-            let start = Barrier::new(THREADS);
-            thread::scope(|scope| {
-                for _ in 0..THREADS {
-                    scope.spawn(|| {
-                        start.wait();
-                        drop(written(6 * MIB / bytes, bytes));
-                    });
-                }
-            });
-            assert_eq!(overflow_stats(), (0, 0), "{THREADS} threads with 6 MiB in {bytes} each\n{}", stats());
-        }
-    });
+    alone!(&CAP);
+    for bytes in [20 * KIB, 100 * KIB, MIB] {
+        drop(written(1, 112 * MIB));
+        let start = Barrier::new(THREADS);
+        thread::scope(|scope| {
+            for _ in 0..THREADS {
+                scope.spawn(|| {
+                    start.wait();
+                    drop(written(6 * MIB / bytes, bytes));
+                });
+            }
+        });
+        assert_eq!(overflow_stats(), (0, 0), "{THREADS} threads with 6 MiB in {bytes} each\n{}", stats());
+    }
 }
 
 /// `GlobalAlloc` forbids empty layouts, and unsafe code passes some all the same. Other allocators tolerate that.
 #[test]
 fn empty_layouts_of_any_alignment_have_addresses_of_their_own() {
     use std::alloc::{GlobalAlloc, Layout};
-    in_its_own_process(&[], || {
-        let mut alive = Vec::new();
-        for align in (0..=16).map(|log2| 1 << log2) {
-            for (size, zeroed) in [(0, false), (0, true), (1, false), (1, true)] {
-                for _ in 0..3 {
-                    let layout = Layout::from_size_align(size, align).unwrap();
-                    // SAFETY: this allocator tolerates an empty layout.
-                    let at = unsafe { if zeroed { RESIDENT.alloc_zeroed(layout) } else { RESIDENT.alloc(layout) } };
-                    assert!(!at.is_null() && at.addr().is_multiple_of(align), "{layout:?}");
-                    alive.push((at, layout));
-                }
+    alone!();
+    let mut alive = Vec::new();
+    for align in (0..=16).map(|log2| 1 << log2) {
+        for (size, zeroed) in [(0, false), (0, true), (1, false), (1, true)] {
+            for _ in 0..3 {
+                let layout = Layout::from_size_align(size, align).unwrap();
+                // SAFETY: this allocator tolerates an empty layout.
+                let at = unsafe { if zeroed { RESIDENT.alloc_zeroed(layout) } else { RESIDENT.alloc(layout) } };
+                assert!(!at.is_null() && at.addr().is_multiple_of(align), "{layout:?}");
+                alive.push((at, layout));
             }
         }
-        let addresses: BTreeSet<_> = alive.iter().map(|(at, _)| at.addr()).collect();
-        assert_eq!(addresses.len(), alive.len(), "two allocations share an address");
-        for (at, layout) in &mut alive {
-            for new_size in [100, 0, 70_000, 0, 1, 0] {
-                // SAFETY: it has this layout by now.
-                let moved = unsafe { RESIDENT.realloc(*at, *layout, new_size) };
-                assert!(!moved.is_null() && moved.addr().is_multiple_of(layout.align()), "{layout:?}");
-                (*at, *layout) = (moved, Layout::from_size_align(new_size, layout.align()).unwrap());
-            }
+    }
+    let addresses: BTreeSet<_> = alive.iter().map(|(at, _)| at.addr()).collect();
+    assert_eq!(addresses.len(), alive.len(), "two allocations share an address");
+    for (at, layout) in &mut alive {
+        for new_size in [100, 0, 70_000, 0, 1, 0] {
+            // SAFETY: it has this layout by now.
+            let moved = unsafe { RESIDENT.realloc(*at, *layout, new_size) };
+            assert!(!moved.is_null() && moved.addr().is_multiple_of(layout.align()), "{layout:?}");
+            (*at, *layout) = (moved, Layout::from_size_align(new_size, layout.align()).unwrap());
         }
-        let addresses: BTreeSet<_> = alive.iter().map(|(at, _)| at.addr()).collect();
-        assert_eq!(addresses.len(), alive.len(), "two allocations share an address");
-        let live_bytes = stats().live_bytes;
-        for (at, layout) in alive {
-            // SAFETY: as above.
-            unsafe { RESIDENT.dealloc(at, layout) };
-        }
-        assert!(stats().live_bytes < live_bytes);
-    });
+    }
+    let addresses: BTreeSet<_> = alive.iter().map(|(at, _)| at.addr()).collect();
+    assert_eq!(addresses.len(), alive.len(), "two allocations share an address");
+    let live_bytes = stats().live_bytes;
+    for (at, layout) in alive {
+        // SAFETY: as above.
+        unsafe { RESIDENT.dealloc(at, layout) };
+    }
+    assert!(stats().live_bytes < live_bytes);
 }

@@ -4,7 +4,7 @@
 use std::hint::black_box;
 
 use crate::support::blocks::keep_every;
-use crate::support::{in_its_own_process, rss_bytes};
+use crate::support::{alone, rss_bytes};
 use zk_alloc::{Phase, phase};
 
 /// Blocks below the arena's threshold, so that glibc serves them.
@@ -18,31 +18,29 @@ fn small_ones(bytes: usize) -> Vec<Vec<u8>> {
 /// A circuit's builder leaves holes. With the arena, no large buffer fills them any more.
 #[test]
 fn the_first_large_request_purges_free_memory_of_the_system_allocator() {
-    in_its_own_process(&[SETTING], || {
-        const BYTES: usize = 24 << 20;
-        let mut kept = small_ones(BYTES);
-        // One in a hundred stays, so that glibc by itself returns none of this memory.
-        keep_every(100, &mut kept);
-        let before = rss_bytes();
-        phase(|| drop(black_box(vec![1u8; 1 << 20])));
-        assert!(rss_bytes() + BYTES / 2 < before, "{before} bytes with the holes, {} without", rss_bytes());
-        assert!(kept.iter().flatten().all(|&byte| byte == 1));
-    });
+    alone!(&[SETTING]);
+    const BYTES: usize = 24 << 20;
+    let mut kept = small_ones(BYTES);
+    // One in a hundred stays, so that glibc by itself returns none of this memory.
+    keep_every(100, &mut kept);
+    let before = rss_bytes();
+    phase(|| drop(black_box(vec![1u8; 1 << 20])));
+    assert!(rss_bytes() + BYTES / 2 < before, "{before} bytes with the holes, {} without", rss_bytes());
+    assert!(kept.iter().flatten().all(|&byte| byte == 1));
 }
 
 /// Until glibc sees a large buffer, it returns the top of its heap to the system at every free. The small allocations
 /// of each proof would fault again.
 #[test]
 fn small_allocations_fault_no_pages_in_a_warm_phase() {
-    in_its_own_process(&[SETTING], || {
-        let faults = || {
-            let phase = Phase::new();
-            drop(black_box(vec![1u8; 1 << 20]));
-            drop(black_box(small_ones(4 << 20)));
-            phase.report().minor_faults
-        };
-        let cold = faults();
-        let warm = (0..5).map(|_| faults()).max().unwrap_or_default();
-        assert!(cold > 500 && warm < 100, "1000 pages of small allocations: {cold} faults cold, {warm} warm");
-    });
+    alone!(&[SETTING]);
+    let faults = || {
+        let phase = Phase::new();
+        drop(black_box(vec![1u8; 1 << 20]));
+        drop(black_box(small_ones(4 << 20)));
+        phase.report().minor_faults
+    };
+    let cold = faults();
+    let warm = (0..5).map(|_| faults()).max().unwrap_or_default();
+    assert!(cold > 500 && warm < 100, "1000 pages of small allocations: {cold} faults cold, {warm} warm");
 }

@@ -2,7 +2,7 @@
 
 use std::hint::black_box;
 
-use crate::support::{in_its_own_process, rss_bytes};
+use crate::support::{alone, in_its_own_process, rss_bytes};
 use zk_alloc::{phase, stats};
 
 const LARGE_BYTES: usize = 48 << 20;
@@ -11,24 +11,22 @@ const SETTINGS: &[(&str, &str)] = &[("ZK_ALLOC_THP", "never")];
 
 #[test]
 fn a_small_process_pays_for_little_more_than_it_uses() {
-    in_its_own_process(SETTINGS, || {
-        let before = rss_bytes();
-        let _small = phase(|| black_box((0..4).map(|_| vec![1u8; RUN_BYTES]).collect::<Vec<_>>()));
-        let grown = rss_bytes() - before;
-        assert!(grown < 4 * RUN_BYTES + (1 << 20), "{grown} bytes");
-    });
+    alone!(SETTINGS);
+    let before = rss_bytes();
+    let _small = phase(|| black_box((0..4).map(|_| vec![1u8; RUN_BYTES]).collect::<Vec<_>>()));
+    let grown = rss_bytes() - before;
+    assert!(grown < 4 * RUN_BYTES + (1 << 20), "{grown} bytes");
 }
 
 #[test]
 fn a_long_buffer_is_faulted_in_where_it_is_touched() {
-    in_its_own_process(SETTINGS, || {
-        phase(|| {
-            let before = rss_bytes();
-            let untouched = black_box(Vec::<u8>::with_capacity(LARGE_BYTES));
-            assert!(stats().live_bytes >= LARGE_BYTES, "the arena serves it");
-            assert!(rss_bytes() < before + LARGE_BYTES / 8, "{} bytes", rss_bytes() - before);
-            drop(untouched);
-        });
+    alone!(SETTINGS);
+    phase(|| {
+        let before = rss_bytes();
+        let untouched = black_box(Vec::<u8>::with_capacity(LARGE_BYTES));
+        assert!(stats().live_bytes >= LARGE_BYTES, "the arena serves it");
+        assert!(rss_bytes() < before + LARGE_BYTES / 8, "{} bytes", rss_bytes() - before);
+        drop(untouched);
     });
 }
 
@@ -102,14 +100,13 @@ fn sparse_vectors_that_grow_or_shrink_stay_sparse() {
 /// Where a buffer was before, memory is resident and not zero.
 #[test]
 fn sparse_vectors_hold_zeroes_where_others_were() {
-    in_its_own_process(SETTINGS, || {
-        for round in 0..4 {
-            phase(|| drop(black_box((0..20).map(|_| vec![0xA5u8; 3 << 20]).collect::<Vec<_>>())));
-            let mut sparse: Vec<Vec<u8>> = phase(|| (0..20).map(|_| vec![0u8; 700 << 10]).collect());
-            zk_alloc::release();
-            phase(|| drop(black_box((0..20).map(|_| vec![0xA5u8; 3 << 20]).collect::<Vec<_>>())));
-            phase(|| sparse.iter_mut().for_each(|buffer| buffer.reserve_exact(2 << 20)));
-            assert!(black_box(&sparse).iter().flatten().all(|&byte| byte == 0), "round {round}");
-        }
-    });
+    alone!(SETTINGS);
+    for round in 0..4 {
+        phase(|| drop(black_box((0..20).map(|_| vec![0xA5u8; 3 << 20]).collect::<Vec<_>>())));
+        let mut sparse: Vec<Vec<u8>> = phase(|| (0..20).map(|_| vec![0u8; 700 << 10]).collect());
+        zk_alloc::release();
+        phase(|| drop(black_box((0..20).map(|_| vec![0xA5u8; 3 << 20]).collect::<Vec<_>>())));
+        phase(|| sparse.iter_mut().for_each(|buffer| buffer.reserve_exact(2 << 20)));
+        assert!(black_box(&sparse).iter().flatten().all(|&byte| byte == 0), "round {round}");
+    }
 }

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use crate::support::limits::limited;
 use crate::support::seccomp::{Answer, error_of, refuse};
-use crate::support::{Numbers, assert_patterned, child_as, in_its_own_process, is_patterned, patterned};
+use crate::support::{Numbers, alone, assert_patterned, child_as, is_patterned, patterned};
 use zk_alloc::{PhaseGuard, Retain, phase, release, set_retain, soften, stats};
 
 const MIB: usize = 1 << 20;
@@ -289,26 +289,25 @@ fn without_clone_requests_are_served() {
 /// so a request that got it would find no memory there.
 #[test]
 fn the_hole_of_a_refused_move_is_not_handed_out() {
-    in_its_own_process(&[], || {
-        let _guard = PhaseGuard::new();
-        // Maps memory, and purges it: under the limit, nothing more can be mapped.
-        drop(black_box(vec![1u8; 63 * MIB]));
-        drop(black_box((0..12).map(|_| vec![1u8; 16 * MIB]).collect::<Vec<_>>()));
-        zk_alloc::release();
-        let mut words = patterned(8 * MIB / 8, 5);
-        let barrier = black_box(vec![1u8; 2 * MIB]);
-        let refusals = stats().refusals;
-        let others: Vec<_> = limited(libc::RLIMIT_AS, 1, || {
-            words.reserve_exact(words.len());
-            // One of these requests would get the hole, wherever it is.
-            (0..8u8).map(|number| vec![number + 1; 16 * MIB]).collect()
-        });
-        assert_patterned(&words, 5);
-        assert!(others.iter().zip(1..).all(|(bytes, number)| bytes.iter().all(|&byte| byte == number)));
-        // Linux before 5.7 moves nothing.
-        assert!(stats().refusals > refusals, "nothing was refused: {}", stats());
-        drop(barrier);
+    alone!();
+    let _guard = PhaseGuard::new();
+    // Maps memory, and purges it: under the limit, nothing more can be mapped.
+    drop(black_box(vec![1u8; 63 * MIB]));
+    drop(black_box((0..12).map(|_| vec![1u8; 16 * MIB]).collect::<Vec<_>>()));
+    zk_alloc::release();
+    let mut words = patterned(8 * MIB / 8, 5);
+    let barrier = black_box(vec![1u8; 2 * MIB]);
+    let refusals = stats().refusals;
+    let others: Vec<_> = limited(libc::RLIMIT_AS, 1, || {
+        words.reserve_exact(words.len());
+        // One of these requests would get the hole, wherever it is.
+        (0..8u8).map(|number| vec![number + 1; 16 * MIB]).collect()
     });
+    assert_patterned(&words, 5);
+    assert!(others.iter().zip(1..).all(|(bytes, number)| bytes.iter().all(|&byte| byte == number)));
+    // Linux before 5.7 moves nothing.
+    assert!(stats().refusals > refusals, "nothing was refused: {}", stats());
+    drop(barrier);
 }
 
 /// From Linux 6.17 on, one mremap(2) call moves several mappings, one after the other. If the process has nearly the
@@ -316,51 +315,50 @@ fn the_hole_of_a_refused_move_is_not_handed_out() {
 /// not copy zeroes instead of them.
 #[test]
 fn a_vector_that_could_be_moved_only_in_part_keeps_its_contents() {
-    in_its_own_process(&[], || {
-        let _guard = PhaseGuard::new();
-        let page = 4096;
-        let mut others = Vec::with_capacity(1 << 17);
-        let most = std::fs::read_to_string("/proc/sys/vm/max_map_count").expect("Linux has it").trim().parse().unwrap();
-        let most: usize = most;
-        assert!(most < 1 << 20, "so many mappings are too many to make");
-        // SAFETY: new address space, which overlaps nothing.
-        let space = unsafe {
-            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-            libc::mmap(std::ptr::null_mut(), 2 * most * page, libc::PROT_NONE, flags, -1, 0)
-        };
-        assert_ne!(space, libc::MAP_FAILED);
-        // SAFETY: a page of the space mapped above. Its protection makes it a separate mapping, or merges it with its
-        // neighbours.
-        let protect = |index: usize, protection| unsafe {
-            libc::mprotect(space.wrapping_byte_add(2 * index * page), page, protection) == 0
-        };
-        let mut parts: usize = 0;
-        for slack in 0..12 {
-            let seed = slack as u64;
-            let enough = parts.saturating_sub(100);
-            (enough..parts).for_each(|part| assert!(protect(part, libc::PROT_NONE)));
-            parts = enough;
-            let mut words = patterned(4 * MIB / 8, seed);
-            // Moved and unmoved parts lie in separate mappings.
-            for _ in 0..2 {
-                others.push(black_box(vec![1u8; MIB]));
-                words.reserve_exact(words.capacity());
-                let len = words.len();
-                words.extend_from_within(..len);
-            }
-            while parts < most && protect(parts, libc::PROT_READ) {
-                parts += 1;
-            }
-            // Each call frees two mappings.
-            (parts - slack..parts).for_each(|part| assert!(protect(part, libc::PROT_NONE)));
-            parts -= slack;
+    alone!();
+    let _guard = PhaseGuard::new();
+    let page = 4096;
+    let mut others = Vec::with_capacity(1 << 17);
+    let most = std::fs::read_to_string("/proc/sys/vm/max_map_count").expect("Linux has it").trim().parse().unwrap();
+    let most: usize = most;
+    assert!(most < 1 << 20, "so many mappings are too many to make");
+    // SAFETY: new address space, which overlaps nothing.
+    let space = unsafe {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        libc::mmap(std::ptr::null_mut(), 2 * most * page, libc::PROT_NONE, flags, -1, 0)
+    };
+    assert_ne!(space, libc::MAP_FAILED);
+    // SAFETY: a page of the space mapped above. Its protection makes it a separate mapping, or merges it with its
+    // neighbours.
+    let protect = |index: usize, protection| unsafe {
+        libc::mprotect(space.wrapping_byte_add(2 * index * page), page, protection) == 0
+    };
+    let mut parts: usize = 0;
+    for slack in 0..12 {
+        let seed = slack as u64;
+        let enough = parts.saturating_sub(100);
+        (enough..parts).for_each(|part| assert!(protect(part, libc::PROT_NONE)));
+        parts = enough;
+        let mut words = patterned(4 * MIB / 8, seed);
+        // Moved and unmoved parts lie in separate mappings.
+        for _ in 0..2 {
             others.push(black_box(vec![1u8; MIB]));
             words.reserve_exact(words.capacity());
-            words.chunks(4 * MIB / 8).for_each(|chunk| assert_patterned(chunk, seed));
-            // Pages move to fresh memory only.
-            drop(words);
-            release();
+            let len = words.len();
+            words.extend_from_within(..len);
         }
-        println!("{parts} mappings, {}", stats());
-    });
+        while parts < most && protect(parts, libc::PROT_READ) {
+            parts += 1;
+        }
+        // Each call frees two mappings.
+        (parts - slack..parts).for_each(|part| assert!(protect(part, libc::PROT_NONE)));
+        parts -= slack;
+        others.push(black_box(vec![1u8; MIB]));
+        words.reserve_exact(words.capacity());
+        words.chunks(4 * MIB / 8).for_each(|chunk| assert_patterned(chunk, seed));
+        // Pages move to fresh memory only.
+        drop(words);
+        release();
+    }
+    println!("{parts} mappings, {}", stats());
 }

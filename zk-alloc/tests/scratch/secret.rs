@@ -7,7 +7,7 @@ use std::thread;
 use crate::support::forks::in_a_fork;
 use crate::support::limits::lockable_bytes;
 use crate::support::maps::map_of;
-use crate::support::{child, in_its_own_process};
+use crate::support::{alone, child};
 use zk_alloc::{MemoryRefused, SecretBuf};
 
 const PAGE_BYTES: usize = 4096;
@@ -81,16 +81,15 @@ fn the_kernel_locks_a_secret_and_leaves_it_out_of_dumps_and_children() {
 /// Pages that stay mapped can be read through any pointer to them.
 #[test]
 fn a_dropped_buffer_is_no_longer_mapped() {
-    in_its_own_process(&[], || {
-        // In a process of its own, so that no other thread maps memory there.
-        let secret = SecretBuf::from_slice(&[0xA5; 5 * PAGE_BYTES]);
-        let start = address(&secret);
-        assert!(map_of(start).is_some());
-        drop(secret);
-        for at in (start - PAGE_BYTES..start + 6 * PAGE_BYTES).step_by(PAGE_BYTES) {
-            assert!(map_of(at).is_none(), "{:?}", map_of(at));
-        }
-    });
+    alone!();
+    // In a process of its own, so that no other thread maps memory there.
+    let secret = SecretBuf::from_slice(&[0xA5; 5 * PAGE_BYTES]);
+    let start = address(&secret);
+    assert!(map_of(start).is_some());
+    drop(secret);
+    for at in (start - PAGE_BYTES..start + 6 * PAGE_BYTES).step_by(PAGE_BYTES) {
+        assert!(map_of(at).is_none(), "{:?}", map_of(at));
+    }
 }
 
 /// A read past the end of a neighbour, for example in a C library, must not run on into the secret. It ends the
@@ -122,19 +121,18 @@ fn a_child_of_fork_finds_zeroes_and_the_parent_keeps_its_secret() {
 /// Containers often allow no locked memory at all. A prover must run there too, and must be able to find out.
 #[test]
 fn without_memory_to_lock_a_buffer_works_and_says_that_it_is_not_locked() {
-    in_its_own_process(&[], || {
-        let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-        // SAFETY: both calls only restrict this process, in which nothing else runs. The limit does not apply to root, so
-        // this process gives up root.
-        unsafe {
-            assert_eq!(libc::setrlimit(libc::RLIMIT_MEMLOCK, &raw const none), 0);
-            if libc::geteuid() == 0 {
-                assert_eq!(libc::setresuid(65534, 65534, 65534), 0);
-            }
+    alone!();
+    let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: both calls only restrict this process, in which nothing else runs. The limit does not apply to root, so
+    // this process gives up root.
+    unsafe {
+        assert_eq!(libc::setrlimit(libc::RLIMIT_MEMLOCK, &raw const none), 0);
+        if libc::geteuid() == 0 {
+            assert_eq!(libc::setresuid(65534, 65534, 65534), 0);
         }
-        let secret = SecretBuf::from_slice(&[0xA5; PAGE_BYTES]);
-        assert!(!secret.is_locked() && !map_of(address(&secret)).unwrap().has("lo"));
-        assert!(secret.is_left_out_of_dumps() && secret.is_wiped_on_fork());
-        assert!(secret.iter().all(|&byte| byte == 0xA5));
-    });
+    }
+    let secret = SecretBuf::from_slice(&[0xA5; PAGE_BYTES]);
+    assert!(!secret.is_locked() && !map_of(address(&secret)).unwrap().has("lo"));
+    assert!(secret.is_left_out_of_dumps() && secret.is_wiped_on_fork());
+    assert!(secret.iter().all(|&byte| byte == 0xA5));
 }

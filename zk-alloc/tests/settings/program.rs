@@ -6,7 +6,7 @@ use crate::request;
 use crate::support::blocks::{Block, GIB, KIB, MIB};
 use crate::support::maps::map_of;
 use crate::support::tasks::{are_ours, ours};
-use crate::support::{Ended, child, in_its_own_process};
+use crate::support::{Ended, alone, child};
 use zk_alloc::{
     HugePages, HugePagesOutcome, Origin, Scratch, Settings, SettingsInForce, ZkAllocator, begin_phase, end_phase,
     min_arena_bytes, phase, reserve, stats, thread_capacity_bytes,
@@ -29,13 +29,12 @@ static BY_DEFAULT: ZkAllocator = ZkAllocator::resident();
 /// Without any setting, every value has the default as its origin.
 #[test]
 fn every_setting_has_its_default_and_says_so() {
-    in_its_own_process(&[], || {
-        assert_eq!(stats().settings, None, "there is no arena yet");
-        request(&BY_DEFAULT, MIB);
-        assert_eq!(in_force().to_string(), "all as by default");
-        assert_eq!(in_force().min_bytes.origin, Origin::Default);
-        assert!(stats().to_string().ends_with("settings: all as by default"), "{}", stats());
-    });
+    alone!();
+    assert_eq!(stats().settings, None, "there is no arena yet");
+    request(&BY_DEFAULT, MIB);
+    assert_eq!(in_force().to_string(), "all as by default");
+    assert_eq!(in_force().min_bytes.origin, Origin::Default);
+    assert!(stats().to_string().ends_with("settings: all as by default"), "{}", stats());
 }
 
 static OF_4_KIB: ZkAllocator = ZkAllocator::resident().settings(Settings::new().min_bytes(4 * KIB));
@@ -43,50 +42,46 @@ static OF_4_KIB: ZkAllocator = ZkAllocator::resident().settings(Settings::new().
 /// The threshold applies to every request, including the first.
 #[test]
 fn the_threshold_of_the_program_applies_from_the_first_request_on() {
-    in_its_own_process(&[], || {
-        assert_eq!(min_arena_bytes(), 0, "no allocator brought its settings yet");
-        assert_eq!(served(|| request(&OF_4_KIB, 4 * KIB - 1)), (0, 0));
-        assert_eq!(min_arena_bytes(), 4 * KIB);
-        assert_eq!(served(|| request(&OF_4_KIB, 4 * KIB)), (4 * KIB as u64, 0));
-        assert_eq!(in_force().to_string(), "ZK_ALLOC_MIN_BYTES=4096 (program)");
-    });
+    alone!();
+    assert_eq!(min_arena_bytes(), 0, "no allocator brought its settings yet");
+    assert_eq!(served(|| request(&OF_4_KIB, 4 * KIB - 1)), (0, 0));
+    assert_eq!(min_arena_bytes(), 4 * KIB);
+    assert_eq!(served(|| request(&OF_4_KIB, 4 * KIB)), (4 * KIB as u64, 0));
+    assert_eq!(in_force().to_string(), "ZK_ALLOC_MIN_BYTES=4096 (program)");
 }
 
 static OF_3_GIB: ZkAllocator = ZkAllocator::resident().settings(Settings::new().thread_capacity_bytes(3 * GIB));
 
 #[test]
 fn the_capacity_of_the_program_sets_the_address_space() {
-    in_its_own_process(&[], || {
-        request(&OF_3_GIB, MIB);
-        assert_eq!(thread_capacity_bytes(), 3 * GIB);
-        let threads = std::thread::available_parallelism().expect("a number").get() + 4;
-        let zone_bytes = (3 * GIB * threads / 4).next_power_of_two();
-        assert_eq!(stats().address_space_bytes, 3 * zone_bytes);
-        assert_eq!(in_force().to_string(), "ZK_ALLOC_SLAB_GB=3 (program)");
-    });
+    alone!();
+    request(&OF_3_GIB, MIB);
+    assert_eq!(thread_capacity_bytes(), 3 * GIB);
+    let threads = std::thread::available_parallelism().expect("a number").get() + 4;
+    let zone_bytes = (3 * GIB * threads / 4).next_power_of_two();
+    assert_eq!(stats().address_space_bytes, 3 * zone_bytes);
+    assert_eq!(in_force().to_string(), "ZK_ALLOC_SLAB_GB=3 (program)");
 }
 
 static RETAINS_NOTHING: ZkAllocator = ZkAllocator.settings(Settings::new().retain_bytes(0));
 
 #[test]
 fn the_program_sets_how_much_stays_resident() {
-    in_its_own_process(&[], || {
-        phase(|| request(&RETAINS_NOTHING, 100 * MIB));
-        assert_eq!(in_force().to_string(), "ZK_ALLOC_RETAIN_BYTES=0 (program)");
-        assert!(stats().fresh_bytes >= 100 * MIB as u64, "{}", stats());
-        assert!(stats().resident_bytes < MIB, "{}", stats());
-    });
+    alone!();
+    phase(|| request(&RETAINS_NOTHING, 100 * MIB));
+    assert_eq!(in_force().to_string(), "ZK_ALLOC_RETAIN_BYTES=0 (program)");
+    assert!(stats().fresh_bytes >= 100 * MIB as u64, "{}", stats());
+    assert!(stats().resident_bytes < MIB, "{}", stats());
 }
 
 static OF_8_MIB: ZkAllocator = ZkAllocator::resident().settings(Settings::new().max_bytes(8 * MIB));
 
 #[test]
 fn the_cap_of_the_program_is_not_exceeded() {
-    in_its_own_process(&[], || {
-        assert_eq!(served(|| request(&OF_8_MIB, 6 * MIB)), (6 * MIB as u64, 0));
-        assert_eq!(served(|| request(&OF_8_MIB, 10 * MIB)), (0, 10 * MIB as u64));
-        assert_eq!(in_force().to_string(), format!("ZK_ALLOC_MAX_BYTES={} (program)", 8 * MIB));
-    });
+    alone!();
+    assert_eq!(served(|| request(&OF_8_MIB, 6 * MIB)), (6 * MIB as u64, 0));
+    assert_eq!(served(|| request(&OF_8_MIB, 10 * MIB)), (0, 10 * MIB as u64));
+    assert_eq!(in_force().to_string(), format!("ZK_ALLOC_MAX_BYTES={} (program)", 8 * MIB));
 }
 
 static IN_SMALL_PAGES: ZkAllocator = ZkAllocator::resident().settings(Settings::new().huge_pages(HugePages::Never));
@@ -94,15 +89,14 @@ static IN_SMALL_PAGES: ZkAllocator = ZkAllocator::resident().settings(Settings::
 /// The wish is the setting, and the outcome is its effect on this host. A scratch follows it too.
 #[test]
 fn the_program_may_forbid_huge_pages() {
-    in_its_own_process(&[], || {
-        request(&IN_SMALL_PAGES, MIB);
-        assert_eq!(stats().huge_pages, Some(HugePagesOutcome::Never));
-        assert_eq!(in_force().huge_pages.value, HugePages::Never);
-        assert_eq!(in_force().to_string(), "ZK_ALLOC_THP=never (program)");
-        let scratch = Scratch::with_capacity(8 * MIB);
-        let at = (&raw const *scratch.alloc(0u8)).addr();
-        assert!(map_of(at).is_some_and(|map| map.has("nh")), "{:?}", map_of(at));
-    });
+    alone!();
+    request(&IN_SMALL_PAGES, MIB);
+    assert_eq!(stats().huge_pages, Some(HugePagesOutcome::Never));
+    assert_eq!(in_force().huge_pages.value, HugePages::Never);
+    assert_eq!(in_force().to_string(), "ZK_ALLOC_THP=never (program)");
+    let scratch = Scratch::with_capacity(8 * MIB);
+    let at = (&raw const *scratch.alloc(0u8)).addr();
+    assert!(map_of(at).is_some_and(|map| map.has("nh")), "{:?}", map_of(at));
 }
 
 static LAZY_FROM_1_MIB: ZkAllocator =
@@ -111,19 +105,18 @@ static LAZY_FROM_1_MIB: ZkAllocator =
 /// Dirty memory that is purged to be zeroed will fault again, and counts as fresh.
 #[test]
 fn the_program_sets_from_which_size_the_kernel_zeroes() {
-    in_its_own_process(&[], || {
-        request(&LAZY_FROM_1_MIB, 4 * MIB);
-        let lazy = in_force().lazy_zero_bytes;
-        assert_eq!((lazy.value, lazy.origin), (MIB, Origin::Program));
-        let fresh = || stats().fresh_bytes;
-        let before = fresh();
-        request(&LAZY_FROM_1_MIB, 4 * MIB);
-        assert_eq!(fresh(), before, "what was kept is not fresh");
-        let zeroed = Block::zeroed(&LAZY_FROM_1_MIB, 4 * MIB);
-        assert!(zeroed.is_zero());
-        let is_lazy = stats().huge_pages == Some(HugePagesOutcome::Always);
-        assert_eq!(fresh() - before, if is_lazy { 4 * MIB as u64 } else { 0 }, "{}", stats());
-    });
+    alone!();
+    request(&LAZY_FROM_1_MIB, 4 * MIB);
+    let lazy = in_force().lazy_zero_bytes;
+    assert_eq!((lazy.value, lazy.origin), (MIB, Origin::Program));
+    let fresh = || stats().fresh_bytes;
+    let before = fresh();
+    request(&LAZY_FROM_1_MIB, 4 * MIB);
+    assert_eq!(fresh(), before, "what was kept is not fresh");
+    let zeroed = Block::zeroed(&LAZY_FROM_1_MIB, 4 * MIB);
+    assert!(zeroed.is_zero());
+    let is_lazy = stats().huge_pages == Some(HugePagesOutcome::Always);
+    assert_eq!(fresh() - before, if is_lazy { 4 * MIB as u64 } else { 0 }, "{}", stats());
 }
 
 static TRACED: ZkAllocator = ZkAllocator.settings(Settings::new().trace_escaped(true));
@@ -240,46 +233,42 @@ fn the_first_request_starts_the_background_thread_unless_the_environment_forbids
 /// without them.
 #[test]
 fn a_phase_before_the_first_request_opens_no_arena() {
-    in_its_own_process(&[], || {
-        phase(|| ());
-        assert_eq!(stats().address_space_bytes, 0, "without an allocator of ours there is nobody to serve");
-        begin_phase();
-        assert_eq!(served(|| request(&RETAINS_NOTHING, MIB)), (MIB as u64, 0));
-        end_phase();
-        assert_eq!(in_force().retain_bytes.origin, Origin::Program);
-    });
+    alone!();
+    phase(|| ());
+    assert_eq!(stats().address_space_bytes, 0, "without an allocator of ours there is nobody to serve");
+    begin_phase();
+    assert_eq!(served(|| request(&RETAINS_NOTHING, MIB)), (MIB as u64, 0));
+    end_phase();
+    assert_eq!(in_force().retain_bytes.origin, Origin::Program);
 }
 
 /// Two allocators of a process share one arena. Its settings do not change after the first request.
 #[test]
 fn the_settings_of_the_first_allocator_hold() {
-    in_its_own_process(&[], || {
-        // The first allocator's settings are taken even if the arena serves nothing.
-        request(&RETAINS_NOTHING, MIB);
-        request(&OF_ALL, MIB);
-        assert_eq!(in_force().to_string(), "ZK_ALLOC_RETAIN_BYTES=0 (program)");
-    });
+    alone!();
+    // The first allocator's settings are taken even if the arena serves nothing.
+    request(&RETAINS_NOTHING, MIB);
+    request(&OF_ALL, MIB);
+    assert_eq!(in_force().to_string(), "ZK_ALLOC_RETAIN_BYTES=0 (program)");
 }
 
 /// `reserve` needs no `ZkAllocator`. Without one there are no settings in code.
 #[test]
 fn reserving_without_an_allocator_opens_the_arena_by_default() {
-    in_its_own_process(&[], || {
-        assert!(reserve(MIB) >= MIB);
-        assert_eq!(in_force().to_string(), "all as by default");
-    });
+    alone!();
+    assert!(reserve(MIB) >= MIB);
+    assert_eq!(in_force().to_string(), "all as by default");
 }
 
 /// Many threads make their first requests at once. While one thread takes the settings, the backing allocator serves
 /// the others. All settings are in force afterwards.
 #[test]
 fn settings_are_complete_when_many_threads_make_the_first_request() {
-    in_its_own_process(&[], || {
-        std::thread::scope(|scope| (0..8).for_each(|_| drop(scope.spawn(|| request(&OF_ALL, MIB)))));
-        request(&OF_ALL, MIB);
-        assert!(stats().arena_allocations > 0);
-        let settings = in_force();
-        assert_eq!((settings.min_bytes.value, settings.max_bytes.value), (KIB, 64 * MIB));
-        assert!(settings.trace_escaped.value && settings.trace_escaped.origin == Origin::Program);
-    });
+    alone!();
+    std::thread::scope(|scope| (0..8).for_each(|_| drop(scope.spawn(|| request(&OF_ALL, MIB)))));
+    request(&OF_ALL, MIB);
+    assert!(stats().arena_allocations > 0);
+    let settings = in_force();
+    assert_eq!((settings.min_bytes.value, settings.max_bytes.value), (KIB, 64 * MIB));
+    assert!(settings.trace_escaped.value && settings.trace_escaped.origin == Origin::Program);
 }

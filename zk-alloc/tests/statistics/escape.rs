@@ -5,7 +5,7 @@ use std::panic::catch_unwind;
 
 #[cfg(target_os = "linux")]
 use crate::support::forks::in_a_fork;
-use crate::support::{child, in_its_own_process, patterned};
+use crate::support::{alone, child, patterned};
 use zk_alloc::{Escaped, Phase, escaped, phase, trace_escaped};
 
 #[inline(never)]
@@ -24,41 +24,39 @@ fn bytes(places: &[Escaped]) -> usize {
 
 #[test]
 fn the_report_names_the_place_of_each_allocation_that_outlives_its_phase() {
-    in_its_own_process(&[], || {
-        trace_escaped(true);
-        let mut kept = phase(|| {
-            make_what_goes();
-            (make_what_stays(), make_what_stays())
-        });
-        let places = escaped();
-        let own: Vec<_> = places.iter().filter(|place| place.backtrace.contains("make_what_stays")).cloned().collect();
-        assert_eq!(own.iter().map(|place| place.allocations).sum::<usize>(), 2, "{places:?}");
-        assert_eq!(bytes(&own), 6 << 20);
-        assert!(!places.iter().any(|place| place.backtrace.contains("make_what_goes")), "{places:?}");
-
-        kept.0.truncate(1 << 20);
-        kept.0.shrink_to_fit();
-        assert_eq!(bytes(&escaped()), bytes(&places) - (2 << 20), "shrunk in place, it counts what is left");
-
-        drop(kept);
-        assert_eq!(bytes(&escaped()), bytes(&places) - (6 << 20), "freed after its phase, it is gone from the list");
-        trace_escaped(false);
+    alone!();
+    trace_escaped(true);
+    let mut kept = phase(|| {
+        make_what_goes();
+        (make_what_stays(), make_what_stays())
     });
+    let places = escaped();
+    let own: Vec<_> = places.iter().filter(|place| place.backtrace.contains("make_what_stays")).cloned().collect();
+    assert_eq!(own.iter().map(|place| place.allocations).sum::<usize>(), 2, "{places:?}");
+    assert_eq!(bytes(&own), 6 << 20);
+    assert!(!places.iter().any(|place| place.backtrace.contains("make_what_goes")), "{places:?}");
+
+    kept.0.truncate(1 << 20);
+    kept.0.shrink_to_fit();
+    assert_eq!(bytes(&escaped()), bytes(&places) - (2 << 20), "shrunk in place, it counts what is left");
+
+    drop(kept);
+    assert_eq!(bytes(&escaped()), bytes(&places) - (6 << 20), "freed after its phase, it is gone from the list");
+    trace_escaped(false);
 }
 
 /// The table of live allocations takes some MiB here, and lives on when the phase ends.
 #[test]
 fn the_memory_of_the_tracing_itself_does_not_count_as_escaped() {
-    in_its_own_process(&[], || {
-        trace_escaped(true);
-        let phase = Phase::new();
-        let mut kept: Vec<Box<u64>> = Vec::with_capacity(50_000);
-        kept.extend((0..50_000).map(|number| black_box(Box::new(number))));
-        drop(kept);
-        let escaped_bytes = phase.report().escaped_bytes;
-        assert!(escaped_bytes < 1 << 20, "{escaped_bytes}");
-        trace_escaped(false);
-    });
+    alone!();
+    trace_escaped(true);
+    let phase = Phase::new();
+    let mut kept: Vec<Box<u64>> = Vec::with_capacity(50_000);
+    kept.extend((0..50_000).map(|number| black_box(Box::new(number))));
+    drop(kept);
+    let escaped_bytes = phase.report().escaped_bytes;
+    assert!(escaped_bytes < 1 << 20, "{escaped_bytes}");
+    trace_escaped(false);
 }
 
 /// A panic prints its backtrace under a lock of the standard library, and allocates while it holds the lock. So the
@@ -97,26 +95,25 @@ fn panic_in_phases() {
 #[test]
 fn a_forked_child_does_not_wait_for_the_lock_of_the_table() {
     use std::sync::atomic::{AtomicBool, Ordering};
-    in_its_own_process(&[("ZK_ALLOC_MIN_BYTES", "0")], || {
-        trace_escaped(true);
-        let stop = AtomicBool::new(false);
-        std::thread::scope(|scope| {
-            for _ in 0..2 {
-                scope.spawn(|| {
-                    while !stop.load(Ordering::Relaxed) {
-                        phase(|| drop(black_box(vec![1u8; 3_000])));
-                    }
-                });
-            }
-            for _ in 0..50 {
-                let code = in_a_fork(|| {
-                    phase(|| drop(black_box([vec![1u8; 3_000], vec![2u8; 300_000]])));
-                    0
-                });
-                assert_eq!(code, 0);
-            }
-            stop.store(true, Ordering::Relaxed);
-        });
-        trace_escaped(false);
+    alone!(&[("ZK_ALLOC_MIN_BYTES", "0")]);
+    trace_escaped(true);
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    phase(|| drop(black_box(vec![1u8; 3_000])));
+                }
+            });
+        }
+        for _ in 0..50 {
+            let code = in_a_fork(|| {
+                phase(|| drop(black_box([vec![1u8; 3_000], vec![2u8; 300_000]])));
+                0
+            });
+            assert_eq!(code, 0);
+        }
+        stop.store(true, Ordering::Relaxed);
     });
+    trace_escaped(false);
 }

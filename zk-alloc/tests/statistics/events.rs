@@ -8,7 +8,7 @@ use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 
-use crate::support::in_its_own_process;
+use crate::support::alone;
 use zk_alloc::{Phase, PhaseGuard, phase, stats};
 
 const MIB: u64 = 1 << 20;
@@ -48,22 +48,21 @@ impl<S: Subscriber> Layer<S> for Watch {
 
 #[test]
 fn each_phase_that_ends_is_an_event() {
-    in_its_own_process(&[], || {
-        tracing::subscriber::with_default(tracing_subscriber::registry().with(Watch), || {
-            drop(phase(|| black_box(vec![1u8; 8 << 20])));
-            let guard = PhaseGuard::new();
-            drop(black_box(vec![1u8; 8 << 20]));
-            drop(guard);
-            let phase = Phase::new();
-            let escaped = black_box(vec![1u8; 4 << 20]);
-            drop(phase);
-            drop(escaped);
-        });
-        let seen = SEEN.lock().unwrap();
-        assert_eq!(seen.len(), 3, "{seen:?}");
-        assert!(seen[0].get("fresh_bytes") >= 8 * MIB && seen[0].get("peak_live_bytes") >= 8 * MIB, "{seen:?}");
-        assert!(seen[1].get("reused_bytes") + seen[1].get("fresh_bytes") >= 8 * MIB, "{seen:?}");
-        assert!(seen[2].get("escaped_bytes") >= 4 * MIB, "{seen:?}");
-        assert!(seen.iter().all(|event| event.get("overflow_bytes") == 0), "{seen:?}");
+    alone!();
+    tracing::subscriber::with_default(tracing_subscriber::registry().with(Watch), || {
+        drop(phase(|| black_box(vec![1u8; 8 << 20])));
+        let guard = PhaseGuard::new();
+        drop(black_box(vec![1u8; 8 << 20]));
+        drop(guard);
+        let phase = Phase::new();
+        let escaped = black_box(vec![1u8; 4 << 20]);
+        drop(phase);
+        drop(escaped);
     });
+    let seen = SEEN.lock().unwrap();
+    assert_eq!(seen.len(), 3, "{seen:?}");
+    assert!(seen[0].get("fresh_bytes") >= 8 * MIB && seen[0].get("peak_live_bytes") >= 8 * MIB, "{seen:?}");
+    assert!(seen[1].get("reused_bytes") + seen[1].get("fresh_bytes") >= 8 * MIB, "{seen:?}");
+    assert!(seen[2].get("escaped_bytes") >= 4 * MIB, "{seen:?}");
+    assert!(seen.iter().all(|event| event.get("overflow_bytes") == 0), "{seen:?}");
 }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use metrics_util::debugging::{DebugValue, DebuggingRecorder};
 
-use crate::support::in_its_own_process;
+use crate::support::alone;
 use zk_alloc::{phase, record_metrics, release, stats};
 
 const MIB: usize = 1 << 20;
@@ -31,30 +31,29 @@ fn recorded() -> HashMap<String, f64> {
 
 #[test]
 fn the_metrics_are_the_statistics_and_tell_a_leak_from_retention() {
-    in_its_own_process(&[], || {
-        let bytes = |metrics: &HashMap<String, f64>, name: &str| metrics[&format!("zk_alloc_{name}")] as usize;
-        let made = |mib: usize| phase(|| vec![1u8; mib * MIB]);
+    alone!();
+    let bytes = |metrics: &HashMap<String, f64>, name: &str| metrics[&format!("zk_alloc_{name}")] as usize;
+    let made = |mib: usize| phase(|| vec![1u8; mib * MIB]);
 
-        drop(made(64));
-        let idle = recorded();
-        assert!(bytes(&idle, "retained_bytes") >= 64 * MIB, "the next proof's memory: {idle:?}");
-        assert!(bytes(&idle, "live_bytes") < 8 * MIB, "nothing is in use: {idle:?}");
-        assert_eq!(bytes(&idle, "phases_total"), 1);
+    drop(made(64));
+    let idle = recorded();
+    assert!(bytes(&idle, "retained_bytes") >= 64 * MIB, "the next proof's memory: {idle:?}");
+    assert!(bytes(&idle, "live_bytes") < 8 * MIB, "nothing is in use: {idle:?}");
+    assert_eq!(bytes(&idle, "phases_total"), 1);
 
-        // Proofs leak, but not into what is retained.
-        let leaked = [made(16), made(16), made(16)];
-        let leaking = recorded();
-        assert!(bytes(&leaking, "live_bytes") >= bytes(&idle, "live_bytes") + 48 * MIB, "{leaking:?}");
-        assert!(bytes(&leaking, "retained_bytes") <= 16 * MIB + 8 * MIB, "{leaking:?}");
+    // Proofs leak, but not into what is retained.
+    let leaked = [made(16), made(16), made(16)];
+    let leaking = recorded();
+    assert!(bytes(&leaking, "live_bytes") >= bytes(&idle, "live_bytes") + 48 * MIB, "{leaking:?}");
+    assert!(bytes(&leaking, "retained_bytes") <= 16 * MIB + 8 * MIB, "{leaking:?}");
 
-        drop(leaked);
-        release();
-        let (after, now) = (recorded(), stats());
-        assert!(bytes(&after, "purged_bytes_total") >= 60 * MIB, "{after:?}");
-        assert!(bytes(&after, "resident_bytes") <= 4 * MIB, "{after:?}");
-        assert_eq!(bytes(&after, "fresh_bytes_total"), now.fresh_bytes as usize);
-        assert_eq!(bytes(&after, "overflow_bytes_total"), 0);
-        assert!(bytes(&after, "process_page_faults_total") > 0 || !cfg!(target_os = "linux"));
-        assert_eq!(bytes(&after, "resident_bytes"), bytes(&after, "live_bytes") + bytes(&after, "retained_bytes"));
-    });
+    drop(leaked);
+    release();
+    let (after, now) = (recorded(), stats());
+    assert!(bytes(&after, "purged_bytes_total") >= 60 * MIB, "{after:?}");
+    assert!(bytes(&after, "resident_bytes") <= 4 * MIB, "{after:?}");
+    assert_eq!(bytes(&after, "fresh_bytes_total"), now.fresh_bytes as usize);
+    assert_eq!(bytes(&after, "overflow_bytes_total"), 0);
+    assert!(bytes(&after, "process_page_faults_total") > 0 || !cfg!(target_os = "linux"));
+    assert_eq!(bytes(&after, "resident_bytes"), bytes(&after, "live_bytes") + bytes(&after, "retained_bytes"));
 }

@@ -1,5 +1,5 @@
 //! Shared by the tests of the hazards: patterns in memory, processes of their own, and figures of the process.
-#![allow(dead_code, reason = "each test binary uses its part")]
+#![allow(dead_code, unused_imports, unused_macros, reason = "each test binary uses its part")]
 
 use std::cell::Cell;
 use std::hint::black_box;
@@ -205,12 +205,32 @@ pub(crate) fn in_its_own_process(settings: Settings, body: impl FnOnce()) {
     ended.assert_passed();
 }
 
-/// Runs `body` in two processes of its own. With the default threshold, the arena serves the small nodes of libraries. With a threshold
-/// of 1 KiB, the backing allocator does.
+/// Whether this is a process that runs the calling test alone. If not, runs the test in a process of its own for each list of settings.
 #[track_caller]
-pub(crate) fn at_both_thresholds(body: impl Fn()) {
-    [&[][..], &[("ZK_ALLOC_MIN_BYTES", "1024")]].into_iter().for_each(|settings| in_its_own_process(settings, &body));
+pub(crate) fn is_alone_with(all: &[Settings]) -> bool {
+    let mut is_here = false;
+    all.iter().for_each(|settings| in_its_own_process(settings, || is_here = true));
+    is_here
 }
+
+/// Runs the rest of the function in a process of its own, with these settings or with each list of several.
+macro_rules! alone {
+    () => {
+        alone!(each & [&[]])
+    };
+    (each $all:expr) => {
+        if !$crate::support::is_alone_with($all) {
+            return;
+        }
+    };
+    ($settings:expr) => {
+        alone!(each & [$settings])
+    };
+}
+pub(crate) use alone;
+
+/// With the default threshold, the arena serves the small nodes of libraries. With a threshold of 1 KiB, the backing allocator does.
+pub(crate) const THRESHOLDS: &[Settings] = &[&[], &[("ZK_ALLOC_MIN_BYTES", "1024")]];
 
 /// The resident bytes of this process, by the kernel's account.
 #[cfg(target_os = "linux")]

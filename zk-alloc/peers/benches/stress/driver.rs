@@ -8,10 +8,8 @@ use std::process::Command;
 use crate::arms::{Arm, BROKEN};
 use crate::cli::Options;
 use crate::measure::Sample;
-use crate::patterns::{PATTERNS, Pattern};
-use crate::random::stream;
-use crate::report;
-use crate::results::Results;
+use crate::patterns::{PATTERNS, Pattern, stream};
+use crate::report::{self, Results};
 
 /// Runs the selected patterns, and prints the report. Returns an error if any run failed.
 pub(crate) fn drive(options: &Options) -> Result<(), String> {

@@ -9,15 +9,12 @@
 //! finds the bookkeeping in its heap.
 
 mod arms;
-mod broken;
 mod cli;
 mod driver;
 mod heap;
 mod measure;
 mod patterns;
-mod random;
 mod report;
-mod results;
 
 use std::io::{Write as _, stdout};
 use std::process::ExitCode;

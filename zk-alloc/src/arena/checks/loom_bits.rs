@@ -3,13 +3,10 @@
 
 use loom::sync::Arc;
 
-use super::models::{Uses, bounded, join, spawn};
-use crate::arena::pages::bitmap::Bitmap;
-use crate::arena::pages::bitmap::Occupied;
+use super::models::{Uses, beside, beside_two, bounded, join, spawn, words};
+use crate::arena::pages::bitmap::{Bitmap, Occupied};
 use crate::arena::pages::hints::{self, HintSet};
-use crate::arena::pages::runs::Failures;
-use crate::arena::pages::runs::Runs;
-use crate::arena::pages::runs::Wanted;
+use crate::arena::pages::runs::{Failures, Runs, Wanted};
 use crate::sync::{AtomicU64, Ordering};
 
 const BITS: usize = 128;
@@ -31,10 +28,6 @@ fn a_change_before_what_another_thread_has_loaded_is_tried() {
         join([thread]);
     });
     assert_eq!(seen.lock().expect("no panic").len(), 4);
-}
-
-fn words(len: usize) -> &'static [AtomicU64] {
-    Box::leak((0..len).map(|_| AtomicU64::new(0)).collect())
 }
 
 /// Two words of bits, and the memory behind each bit.
@@ -84,10 +77,7 @@ impl Run {
 fn a_run_across_a_word_border_has_one_owner() {
     bounded(4, || {
         let run = Run::new(63, 65);
-        let other = run.clone();
-        let thread = spawn(move || _ = other.claim_use_release(2, 1));
-        run.claim_exactly(63, 2);
-        join([thread]);
+        beside(&run, |other| _ = other.claim_use_release(2, 1), || run.claim_exactly(63, 2));
         run.assert_set(BITS - 2);
     });
 }
@@ -96,10 +86,8 @@ fn a_run_across_a_word_border_has_one_owner() {
 fn three_threads_that_want_the_same_run_own_it_in_turn() {
     bounded(2, || {
         let run = Run::new(63, 65);
-        let (a, b) = (run.clone(), run.clone());
-        let threads = [spawn(move || _ = a.claim_use_release(2, 1)), spawn(move || b.claim_exactly(63, 2))];
-        run.claim_use_release(1, 1);
-        join(threads);
+        let claim_any = |other: &Run| _ = other.claim_use_release(2, 1);
+        beside_two(&run, claim_any, |other| other.claim_exactly(63, 2), || run.claim_use_release(1, 1));
         run.assert_set(BITS - 2);
     });
 }
@@ -108,11 +96,8 @@ fn three_threads_that_want_the_same_run_own_it_in_turn() {
 fn rollback_gives_back_what_it_claimed_and_nothing_else() {
     bounded(4, || {
         let run = Run::new(62, 66);
-        let (a, b) = (run.clone(), run.clone());
         // The second thread's bit is in the way of the first thread, which must not free it for the third.
-        let threads = [spawn(move || a.claim_exactly(62, 4)), spawn(move || b.claim_exactly(65, 1))];
-        run.claim_exactly(65, 1);
-        join(threads);
+        beside_two(&run, |a| a.claim_exactly(62, 4), |b| b.claim_exactly(65, 1), || run.claim_exactly(65, 1));
         run.assert_set(BITS - 4);
     });
 }
@@ -121,10 +106,7 @@ fn rollback_gives_back_what_it_claimed_and_nothing_else() {
 fn first_fit_serves_two_when_there_is_room_for_two() {
     loom::model(|| {
         let run = Run::new(60, 64);
-        let other = run.clone();
-        let thread = spawn(move || assert!(other.claim_use_release(2, 2)));
-        assert!(run.claim_use_release(2, 2));
-        join([thread]);
+        beside(&run, |other| assert!(other.claim_use_release(2, 2)), || assert!(run.claim_use_release(2, 2)));
         run.assert_set(BITS - 4);
     });
 }
@@ -140,11 +122,17 @@ fn turned_bits_are_counted_once() {
     });
 }
 
+/// A zone of so many words of pages, all of them used.
+fn full_zone(len: usize) -> Arc<Runs> {
+    let runs = Runs::new(Bitmap::new(words(len))).expect("memory");
+    assert!(runs.try_claim(0, 64 * len));
+    Arc::new(runs)
+}
+
 /// A run that is freed while another thread searches is noted, so that the next search finds it.
 fn a_freed_run_is_found(interruptions: usize, from: usize, parts: &'static [(usize, usize)]) {
     bounded(interruptions, move || {
-        let runs = Arc::new(Runs::new(Bitmap::new(words(BITS / 64))).expect("memory"));
-        assert!(runs.try_claim(0, BITS));
+        let runs = full_zone(BITS / 64);
         let search = |runs: &Runs| {
             if let Some(start) = runs.claim_noted(from, 15, 1, 0) {
                 runs.release(start, 15);
@@ -187,14 +175,9 @@ fn a_run_that_two_threads_freed_in_parts_while_a_third_passed_over_it_is_found_a
 #[test]
 fn a_run_of_many_words_that_two_threads_freed_in_parts_is_found_afterwards() {
     bounded(3, || {
-        let runs = Arc::new(Runs::new(Bitmap::new(words(5))).expect("memory"));
-        assert!(runs.try_claim(0, 5 * 64));
+        let runs = full_zone(5);
         assert_eq!(runs.claim_noted(0, 255, 1, 0), None);
-        let freed = [(64, 128), (192, 128)].map(|(start, n)| {
-            let runs = runs.clone();
-            spawn(move || runs.release(start, n))
-        });
-        join(freed);
+        beside_two(&runs, |one| one.release(64, 128), |other| other.release(192, 128), || ());
         assert_eq!(runs.claim_noted(0, 255, 1, 0), Some(64));
     });
 }
@@ -202,12 +185,9 @@ fn a_run_of_many_words_that_two_threads_freed_in_parts_is_found_afterwards() {
 #[test]
 fn a_search_that_overtakes_another_does_not_hide_what_was_freed_between_them() {
     bounded(3, || {
-        let runs = Arc::new(Runs::new(Bitmap::new(words(BITS / 64))).expect("memory"));
-        assert!(runs.try_claim(0, BITS));
-        let (a, b) = (runs.clone(), runs.clone());
-        let threads = [spawn(move || _ = a.claim_noted(0, 64, 1, 0)), spawn(move || b.release(0, 16))];
-        let had = runs.claim_noted(0, 15, 1, 0);
-        join(threads);
+        let runs = full_zone(BITS / 64);
+        let search = |other: &Runs| _ = other.claim_noted(0, 64, 1, 0);
+        let had = beside_two(&runs, search, |other| other.release(0, 16), || runs.claim_noted(0, 15, 1, 0));
         assert_eq!(had.or_else(|| runs.claim_noted(0, 15, 1, 0)), Some(0));
     });
 }
@@ -217,14 +197,11 @@ fn a_search_that_overtakes_another_does_not_hide_what_was_freed_between_them() {
 fn a_claim_that_is_given_up_hides_nothing_that_is_free() {
     for (free, claimed) in [(64..80, (64, 17)), (48..64, (48, 17))] {
         bounded(3, move || {
-            let runs = Arc::new(Runs::new(Bitmap::new(words(BITS / 64))).expect("memory"));
-            assert!(runs.try_claim(0, BITS));
+            let runs = full_zone(BITS / 64);
             runs.release(free.start, free.len());
-            let other = runs.clone();
-            let gives_up = spawn(move || assert!(!other.try_claim(claimed.0, claimed.1)));
+            let gives_up = move |other: &Runs| assert!(!other.try_claim(claimed.0, claimed.1));
             // Claims the free run only if the other thread has set none of its bits at that moment.
-            let had = runs.claim_noted(0, free.len(), 1, 0);
-            join([gives_up]);
+            let had = beside(&runs, gives_up, || runs.claim_noted(0, free.len(), 1, 0));
             let had = had.or_else(|| runs.claim_noted(0, free.len(), 1, 0));
             assert_eq!(had, Some(free.start), "a free run was lost");
         });
@@ -290,10 +267,7 @@ fn a_hint_that_is_set_while_another_thread_clears_is_not_lost() {
     for (filled, cleared) in pairs() {
         bounded(4, move || {
             let places = Places::new(&[cleared]);
-            let other = places.clone();
-            let thread = spawn(move || other.fill(filled));
-            places.clear(cleared);
-            join([thread]);
+            beside(&places, move |other| other.fill(filled), || places.clear(cleared));
             places.assert_found(filled);
         });
     }
@@ -306,10 +280,7 @@ fn hints_of_one_word_that_two_clear_and_one_sets_are_not_lost() {
     {
         bounded(2, move || {
             let places = Places::new(&[cleared, other]);
-            let (a, b) = (places.clone(), places.clone());
-            let threads = [spawn(move || a.fill(filled)), spawn(move || b.clear(other))];
-            places.clear(cleared);
-            join(threads);
+            beside_two(&places, move |a| a.fill(filled), move |b| b.clear(other), || places.clear(cleared));
             places.assert_found(filled);
         });
     }
@@ -319,18 +290,15 @@ fn hints_of_one_word_that_two_clear_and_one_sets_are_not_lost() {
 fn a_search_among_hints_that_others_clear_comes_to_those_that_stand() {
     bounded(3, || {
         let places = Places::new(&[0, 1, 2, 4]);
-        let other = places.clone();
-        let thread = spawn(move || {
-            other.clear(0);
-            other.clear(2);
-        });
         let mut found = Vec::new();
-        while let Some(index) = places.hints.first(found.last().map_or(0, |last| last + 1)) {
-            found.push(index);
-        }
+        let search = || {
+            while let Some(index) = places.hints.first(found.last().map_or(0, |last| last + 1)) {
+                found.push(index);
+            }
+        };
+        beside(&places, |other| [0, 2].into_iter().for_each(|place| other.clear(place)), search);
         found.retain(|index| ![INDICES[0], INDICES[2]].contains(index));
         assert_eq!(found, [INDICES[1], INDICES[4]], "a hint that nobody took away was not found");
-        join([thread]);
     });
 }
 
@@ -338,11 +306,11 @@ fn a_search_among_hints_that_others_clear_comes_to_those_that_stand() {
 fn who_sets_a_hint_finds_it_also_where_another_thread_is_about_to_set_it() {
     bounded(4, || {
         let places = Places::new(&[]);
-        let other = places.clone();
-        let thread = spawn(move || other.hints.set(INDICES[3]));
-        places.hints.set(INDICES[3]);
-        places.assert_found(3);
-        join([thread]);
+        let own = || {
+            places.hints.set(INDICES[3]);
+            places.assert_found(3);
+        };
+        beside(&places, |other| other.hints.set(INDICES[3]), own);
     });
 }
 
@@ -383,16 +351,11 @@ fn no_failure_is_remembered_of_a_run_that_was_freed_during_the_search() {
                 search.into_iter().for_each(|search| failures.remember(search));
             }
         };
-        let (a, b) = (failures.clone(), failures.clone());
-        let threads = [
-            spawn(move || {
-                bits.release(64, 16);
-                a.freed(16);
-            }),
-            spawn(move || search(&b, 16)),
-        ];
-        search(&failures, 15);
-        join(threads);
+        let free = move |failures: &Failures| {
+            bits.release(64, 16);
+            failures.freed(16);
+        };
+        beside_two(&failures, free, move |other| search(other, 16), || search(&failures, 15));
         assert!(failures.begin(0, wanted(16)).is_some(), "a free run would not be found");
         assert!(failures.begin(0, wanted(15)).is_some(), "a free run would not be found");
     });

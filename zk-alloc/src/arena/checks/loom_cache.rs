@@ -2,9 +2,8 @@
 
 use loom::sync::Arc;
 use loom::sync::atomic::fence;
-use loom::thread::JoinHandle;
 
-use super::models::{Uses, bounded, join, spawn};
+use super::models::{Uses, beside, beside_two, bounded};
 use crate::arena::front::{Cache, Claiming, Run};
 use crate::classes::Class;
 use crate::sync::{AtomicU64, Ordering};
@@ -72,11 +71,6 @@ impl Threads {
         self.claiming.claim_all(self.caches.iter(), PROCESS, None, fence_other_threads, |cache| self.empty(cache));
     }
 
-    fn claims_all(threads: &Arc<Self>) -> JoinHandle<()> {
-        let threads = threads.clone();
-        spawn(move || threads.claim_all())
-    }
-
     /// The thread exits.
     fn exit(&self, cache: &Cache) {
         cache.release(|cache| self.empty(cache), || (), Cache::disown);
@@ -98,13 +92,11 @@ impl Threads {
 fn a_cached_block_goes_to_its_thread_or_to_a_claimant() {
     bounded(4, || {
         let threads = Threads::new();
-        let claimant = Threads::claims_all(&threads);
         let cache = &threads.caches[0];
-        if let Some(block) = threads.take(cache) {
-            threads.put(cache, block);
-        }
-        threads.put(cache, 2);
-        join([claimant]);
+        beside(&threads, Threads::claim_all, || {
+            threads.take(cache).into_iter().for_each(|block| threads.put(cache, block));
+            threads.put(cache, 2);
+        });
         threads.assert_none_lost(2);
     });
 }
@@ -113,13 +105,11 @@ fn a_cached_block_goes_to_its_thread_or_to_a_claimant() {
 fn a_cached_block_goes_to_one_of_two_claimants_or_to_its_thread() {
     bounded(2, || {
         let threads = Threads::new();
-        let claimants = [Threads::claims_all(&threads), Threads::claims_all(&threads)];
         let cache = &threads.caches[0];
-        threads.put(cache, 2);
-        if let Some(block) = threads.take(cache) {
-            threads.use_for_good(block);
-        }
-        join(claimants);
+        beside_two(&threads, Threads::claim_all, Threads::claim_all, || {
+            threads.put(cache, 2);
+            threads.take(cache).into_iter().for_each(|block| threads.use_for_good(block));
+        });
         threads.assert_none_lost(2);
     });
 }
@@ -129,8 +119,7 @@ fn a_cached_block_goes_to_one_of_two_claimants_or_to_its_thread() {
 fn without_a_fence_only_the_own_cache_is_emptied() {
     bounded(4, || {
         let threads = Threads::new();
-        let other = threads.clone();
-        let claimant = spawn(move || {
+        let claimant = |other: &Threads| {
             let own = &other.caches[1];
             assert!(own.try_acquire());
             other.put(own, 3);
@@ -146,10 +135,9 @@ fn without_a_fence_only_the_own_cache_is_emptied() {
             );
             assert_eq!(other.gone.load(Ordering::Relaxed), 1);
             other.exit(own);
-        });
+        };
         let cache = &threads.caches[0];
-        let block = threads.take(cache);
-        join([claimant]);
+        let block = beside(&threads, claimant, || threads.take(cache));
         let gone = threads.gone.load(Ordering::Relaxed);
         block.into_iter().for_each(|block| threads.put(cache, block));
         threads.assert_none_lost(gone + 1);
@@ -161,18 +149,13 @@ fn without_a_fence_only_the_own_cache_is_emptied() {
 fn what_an_exiting_thread_leaves_is_had_by_the_next_or_by_a_claimant() {
     bounded(2, || {
         let threads = Threads::new();
-        let claimant = Threads::claims_all(&threads);
-        let next = threads.clone();
-        let begins = spawn(move || {
+        let begins = |next: &Threads| {
             let cache = next.begin().expect("as many caches as threads");
             next.put(cache, 2);
-            if let Some(block) = next.take(cache) {
-                next.put(cache, block);
-            }
+            next.take(cache).into_iter().for_each(|block| next.put(cache, block));
             next.exit(cache);
-        });
-        threads.exit(&threads.caches[0]);
-        join([claimant, begins]);
+        };
+        beside_two(&threads, Threads::claim_all, begins, || threads.exit(&threads.caches[0]));
         threads.assert_none_lost(2);
     });
 }
@@ -182,18 +165,17 @@ fn what_an_exiting_thread_leaves_is_had_by_the_next_or_by_a_claimant() {
 fn what_stayed_in_a_cache_is_the_next_threads() {
     bounded(4, || {
         let threads = Threads::new();
-        let next = threads.clone();
-        let begins = spawn(move || {
+        let begins = |next: &Threads| {
             if next.caches[0].try_acquire() {
                 assert_eq!(next.take(&next.caches[0]), Some(1), "what was left is not there");
                 next.use_for_good(1);
             }
-        });
+        };
         let cache = &threads.caches[0];
-        let block = threads.take(cache).expect("nobody claims");
-        threads.put(cache, block);
-        cache.release(|_| (), || (), Cache::disown);
-        join([begins]);
+        beside(&threads, begins, || {
+            threads.put(cache, threads.take(cache).expect("nobody claims"));
+            cache.release(|_| (), || (), Cache::disown);
+        });
         threads.assert_none_lost(1);
     });
 }
@@ -203,21 +185,18 @@ fn what_stayed_in_a_cache_is_the_next_threads() {
 fn until_a_thread_has_forgotten_its_cache_no_other_has_it() {
     bounded(4, || {
         let threads = Threads::new();
-        let next = threads.clone();
-        let begins = spawn(move || {
+        let begins = |next: &Threads| {
             if next.caches[0].try_acquire() {
                 next.put(&next.caches[0], 2);
                 next.take(&next.caches[0]);
             }
-        });
+        };
         let cache = &threads.caches[0];
         let handler = || {
             assert!(!cache.try_acquire(), "another thread could have it");
-            let block = threads.take(cache).expect("nobody emptied it");
-            threads.put(cache, block);
+            threads.put(cache, threads.take(cache).expect("nobody emptied it"));
         };
-        cache.release(|_| (), handler, Cache::disown);
-        join([begins]);
+        beside(&threads, begins, || cache.release(|_| (), handler, Cache::disown));
     });
 }
 
@@ -250,13 +229,8 @@ impl Threads {
     }
 
     /// Another thread takes the cached run, and owns it from then on.
-    fn takes_run(threads: &Arc<Self>) -> JoinHandle<()> {
-        let threads = threads.clone();
-        spawn(move || {
-            if let Some(run) = threads.caches[0].take_run() {
-                threads.write(run);
-            }
-        })
+    fn take_run(&self) {
+        self.caches[0].take_run().into_iter().for_each(|run| self.write(run));
     }
 }
 
@@ -265,11 +239,11 @@ impl Threads {
 fn a_cached_run_goes_to_one_thread() {
     bounded(4, || {
         let threads = Threads::new();
-        let others = [Threads::takes_run(&threads), Threads::takes_run(&threads)];
         let cache = &threads.caches[0];
-        threads.put_run(cache, run(0));
-        threads.take_run_again(cache);
-        join(others);
+        beside_two(&threads, Threads::take_run, Threads::take_run, || {
+            threads.put_run(cache, run(0));
+            threads.take_run_again(cache);
+        });
     });
 }
 
@@ -278,12 +252,12 @@ fn a_cached_run_goes_to_one_thread() {
 fn a_run_that_is_put_out_goes_to_one_thread() {
     bounded(4, || {
         let threads = Threads::new();
-        let other = Threads::takes_run(&threads);
         let cache = &threads.caches[0];
-        threads.put_run(cache, run(0));
-        threads.put_run(cache, run(1));
-        threads.take_run_again(cache);
-        join([other]);
+        beside(&threads, Threads::take_run, || {
+            threads.put_run(cache, run(0));
+            threads.put_run(cache, run(1));
+            threads.take_run_again(cache);
+        });
     });
 }
 
@@ -291,17 +265,16 @@ fn a_run_that_is_put_out_goes_to_one_thread() {
 fn a_run_that_an_exiting_thread_keeps_goes_to_the_next_or_to_another() {
     bounded(3, || {
         let threads = Threads::new();
-        let other = Threads::takes_run(&threads);
-        let next = threads.clone();
-        let begins = spawn(move || {
+        let begins = |next: &Threads| {
             let cache = &next.caches[0];
             if cache.try_acquire() {
                 next.put_run(cache, run(1));
                 next.take_run_again(cache);
             }
+        };
+        beside_two(&threads, Threads::take_run, begins, || {
+            threads.put_run(&threads.caches[0], run(0));
+            threads.exit(&threads.caches[0]);
         });
-        threads.put_run(&threads.caches[0], run(0));
-        threads.exit(&threads.caches[0]);
-        join([other, begins]);
     });
 }

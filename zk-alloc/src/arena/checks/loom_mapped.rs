@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use loom::sync::Arc;
 
-use super::models::{bounded, join, spawn};
+use super::models::{beside, bounded, words};
 use crate::arena::pages::bitmap::Bitmap;
 use crate::arena::pages::mapped::{Mapped, Obstacle, Unmapped};
 use crate::sync::{AtomicU64, Ordering};
@@ -20,7 +20,6 @@ struct Model {
 
 impl Model {
     fn new(foreign: u64) -> Arc<Self> {
-        let words = |len: usize| -> &'static [AtomicU64] { Box::leak((0..len).map(|_| AtomicU64::new(0)).collect()) };
         let mapped = Mapped::new(Bitmap::new(words(1)), words(BLOCKS));
         Arc::new(Self { mapped, kernel: AtomicU64::new(foreign), foreign })
     }
@@ -64,10 +63,7 @@ impl Model {
 fn threads_that_grow_a_zone_at_once_map_each_block_once() {
     bounded(3, || {
         let model = Model::new(0);
-        let other = model.clone();
-        let thread = spawn(move || other.reach(0, 2, 1));
-        model.reach(1, 2, 1);
-        join([thread]);
+        beside(&model, |other| other.reach(0, 2, 1), || model.reach(1, 2, 1));
         model.assert_whole();
         assert!((0..BLOCKS).all(|block| !model.mapped.is_foreign(block)), "a thread's mapping passed for foreign");
     });
@@ -77,10 +73,7 @@ fn threads_that_grow_a_zone_at_once_map_each_block_once() {
 fn threads_that_meet_a_foreign_mapping_pass_it_and_no_mapping_of_a_thread() {
     bounded(2, || {
         let model = Model::new(0b10);
-        let other = model.clone();
-        let thread = spawn(move || other.reach(0, 1, 1));
-        model.reach(0, 2, 1);
-        join([thread]);
+        beside(&model, |other| other.reach(0, 1, 1), || model.reach(0, 2, 1));
         model.assert_whole();
         assert!(model.mapped.is_ready(0) || !model.mapped.is_foreign(0), "a thread's mapping passed for foreign");
     });
@@ -92,10 +85,7 @@ fn threads_of_a_child_that_find_claims_of_its_parent_map_each_block_once() {
     bounded(3, || {
         let model = Model::new(0);
         model.mapped.claim(0..3, 1);
-        let other = model.clone();
-        let thread = spawn(move || other.reach(0, 2, 2));
-        model.reach(1, 2, 2);
-        join([thread]);
+        beside(&model, |other| other.reach(0, 2, 2), || model.reach(1, 2, 2));
         model.assert_whole();
     });
 }

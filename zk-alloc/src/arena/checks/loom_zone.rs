@@ -5,7 +5,7 @@ use std::ptr::NonNull;
 
 use loom::sync::Arc;
 
-use super::models::{Memory, Model, join, spawn, with_memory};
+use super::models::{Model, beside, beside_two, with_memory};
 use crate::arena::front::{Cache, Run};
 use crate::arena::pages::layout::HugeAdvice;
 use crate::arena::pages::residency::{Allowance, Purge};
@@ -65,11 +65,14 @@ impl Model {
     }
 }
 
-/// A zone whose two pages are free and dirty.
-fn dirty_zone(memory: Memory) -> Arc<Model> {
-    let model = memory.zone(HugeAdvice::Leave, 2);
-    model.pass(2, Contents::Any);
-    Arc::new(model)
+/// Runs a model with a zone whose two pages are free and dirty. In the end, both are free again.
+fn with_dirty_zone(interruptions: usize, model: impl Fn(&Arc<Model>) + Sync + Send + 'static) {
+    with_memory(PAGE_BYTES, interruptions, move |memory| {
+        let zone = Arc::new(memory.zone(HugeAdvice::Leave, 2));
+        zone.pass(2, Contents::Any);
+        model(&zone);
+        assert_whole(&zone);
+    });
 }
 
 fn assert_whole(model: &Model) {
@@ -79,39 +82,25 @@ fn assert_whole(model: &Model) {
 
 #[test]
 fn zeroed_memory_is_zero_while_another_thread_trims() {
-    with_memory(PAGE_BYTES, 3, move |memory| {
-        let model = dirty_zone(memory);
-        let other = model.clone();
-        let thread = spawn(move || other.trim(Purge::Now));
-        model.pass(1, Contents::Zeroed);
-        join([thread]);
+    with_dirty_zone(3, |model| {
+        beside(model, |other| other.trim(Purge::Now), || model.pass(1, Contents::Zeroed));
         model.assert_accounted_is_in_memory();
-        assert_whole(&model);
     });
 }
 
 #[test]
 fn zeroed_memory_is_zero_while_another_thread_purges_lazily() {
-    with_memory(PAGE_BYTES, 3, move |memory| {
-        let model = dirty_zone(memory);
-        let other = model.clone();
-        let thread = spawn(move || other.trim(Purge::Lazily));
-        model.pass(1, Contents::Zeroed);
-        join([thread]);
-        assert_whole(&model);
+    with_dirty_zone(3, |model| {
+        beside(model, |other| other.trim(Purge::Lazily), || model.pass(1, Contents::Zeroed));
     });
 }
 
 #[test]
 fn zeroed_memory_is_zero_while_others_soil_and_trim() {
-    with_memory(PAGE_BYTES, 1, move |memory| {
-        let model = dirty_zone(memory);
-        let (a, b) = (model.clone(), model.clone());
-        let threads = [spawn(move || a.trim(Purge::Now)), spawn(move || b.pass(1, Contents::Any))];
-        model.pass(1, Contents::Zeroed);
-        join(threads);
+    with_dirty_zone(1, |model| {
+        let soil = |other: &Model| other.pass(1, Contents::Any);
+        beside_two(model, |other| other.trim(Purge::Now), soil, || model.pass(1, Contents::Zeroed));
         model.assert_accounted_is_in_memory();
-        assert_whole(&model);
     });
 }
 
@@ -133,77 +122,64 @@ fn a_run_that_a_thread_caches_is_its_own_or_free() {
             // SAFETY: a run of the zone.
             unsafe { model.zone.base().add(offset) }
         };
-        let (other, theirs) = (model.clone(), cache.clone());
-        let thread = spawn(move || {
-            if let Some(run) = theirs.take_run() {
-                other.release(run_at(&other, run), IN_PAGES);
-            }
+        let theirs = cache.clone();
+        let take = move |other: &Model| {
+            theirs.take_run().into_iter().for_each(|run| other.release(run_at(other, run), IN_PAGES));
             other.pass(2 * IN_PAGES, Contents::Zeroed);
+        };
+        beside(&model, take, || {
+            model.claim(IN_PAGES, Contents::Any).into_iter().for_each(|at| put(&cache, at));
+            match cache.take_run_if(UNIT_BYTES, |_| true) {
+                Some(run) => model.release(run_at(&model, run), IN_PAGES),
+                None => model.pass(IN_PAGES, Contents::Zeroed),
+            }
         });
-        if let Some(at) = model.claim(IN_PAGES, Contents::Any) {
-            put(&cache, at);
-        }
-        match cache.take_run_if(UNIT_BYTES, |_| true) {
-            Some(run) => model.release(run_at(&model, run), IN_PAGES),
-            None => model.pass(IN_PAGES, Contents::Zeroed),
-        }
-        join([thread]);
         model.assert_all_purged();
     });
 }
 
-/// Runs a model with a zone of this many blocks, without resident memory. The zone asks for huge pages, so a run is prefaulted with its block.
-fn with_blocks(blocks: usize, interruptions: usize, model: impl Fn(Arc<Model>) + Sync + Send + 'static) {
-    with_memory(os::HUGE_PAGE_BYTES / BLOCK, interruptions, move |memory| {
-        model(Arc::new(memory.zone(HugeAdvice::Ask, blocks * BLOCK)));
+/// Runs a model with a zone of this many blocks, without resident memory. The zone asks for huge pages, so a run is prefaulted with its
+/// block. In the end, all blocks are free.
+fn with_blocks(blocks: usize, model: impl Fn(&Arc<Model>) + Sync + Send + 'static) {
+    with_memory(os::HUGE_PAGE_BYTES / BLOCK, 2, move |memory| {
+        let zone = Arc::new(memory.zone(HugeAdvice::Ask, blocks * BLOCK));
+        model(&zone);
+        zone.assert_all_purged();
     });
 }
 
 #[test]
 fn edges_that_two_threads_prefault_are_accounted_once_and_resident() {
-    with_blocks(1, 2, |model| {
-        let other = model.clone();
-        let thread = spawn(move || other.pass(1, Contents::Any));
+    with_blocks(1, |model| {
         // The other thread may have claimed the whole block.
-        let at = model.claim(1, Contents::Any);
-        join([thread]);
+        let at = beside(model, |other| other.pass(1, Contents::Any), || model.claim(1, Contents::Any));
         model.assert_in_memory_is_accounted();
         at.into_iter().for_each(|at| model.release(at, 1));
-        model.assert_all_purged();
     });
 }
 
 #[test]
 fn edges_that_are_prefaulted_while_another_thread_purges_are_accounted_as_long_as_they_are_resident() {
-    with_blocks(1, 2, |model| {
-        let other = model.clone();
-        let thread = spawn(move || other.trim(Purge::Now));
-        let at = model.claim(1, Contents::Any).expect("there is room");
-        join([thread]);
+    with_blocks(1, |model| {
+        let at = beside(model, |other| other.trim(Purge::Now), || model.claim(1, Contents::Any));
         model.assert_in_memory_is_accounted();
-        model.release(at, 1);
-        model.assert_all_purged();
+        model.release(at.expect("there is room"), 1);
     });
 }
 
 #[test]
 fn memory_beside_edges_that_are_prefaulted_is_zero_and_its_owners() {
-    with_blocks(2, 2, |model| {
-        let other = model.clone();
-        let thread = spawn(move || other.pass(3, Contents::Zeroed));
-        model.pass(3, Contents::Any);
-        join([thread]);
+    with_blocks(2, |model| {
+        beside(model, |other| other.pass(3, Contents::Zeroed), || model.pass(3, Contents::Any));
         model.assert_in_memory_is_accounted();
-        model.assert_all_purged();
     });
 }
 
 /// A slab accounts for its own pages. None of its pages is accounted as an edge of a neighbouring run.
 #[test]
 fn a_slab_beside_edges_that_are_prefaulted_is_accounted_once() {
-    with_blocks(1, 2, |model| {
-        let other = model.clone();
-        let thread = spawn(move || {
+    with_blocks(1, |model| {
+        let take_slab = |other: &Model| {
             let bytes = 2 * other.zone.page_bytes();
             if let Ok((slab, resident)) = other.zone.claim_slab(bytes, Limit::Cap) {
                 let accounted = resident.count_ones() as usize * other.zone.page_bytes();
@@ -211,33 +187,28 @@ fn a_slab_beside_edges_that_are_prefaulted_is_accounted_once() {
                 // SAFETY: claimed above.
                 unsafe { other.zone.release_slab(slab, bytes, resident) };
             }
-        });
-        model.pass(1, Contents::Any);
-        join([thread]);
+        };
+        beside(model, take_slab, || model.pass(1, Contents::Any));
         // No look at the memory here: while a claim of two pages fails, it holds the first for an instant. Prefaulting passes that by,
         // though the huge page brings it. The zone accounts for it when it hands it out.
-        model.assert_all_purged();
     });
 }
 
 #[test]
 fn a_run_that_grows_into_what_others_want_has_it_or_has_it_not() {
-    with_memory(PAGE_BYTES, 3, move |memory| {
-        let model = dirty_zone(memory);
-        let other = model.clone();
-        let thread = spawn(move || other.pass(1, Contents::Zeroed));
-        if let Some(at) = model.claim(1, Contents::Any) {
-            // SAFETY: claimed above.
+    with_dirty_zone(3, |model| {
+        let grow = |at: NonNull<u8>| {
+            // SAFETY: claimed below.
             let pages = if unsafe { model.zone.resize(at, PAGE_BYTES, 2 * PAGE_BYTES) } { 2 } else { 1 };
-            // SAFETY: claimed above, or added by `resize`.
+            // SAFETY: claimed below, or added by `resize`.
             unsafe { at.write_bytes(0xFF, pages * PAGE_BYTES) };
             // SAFETY: as above; nobody uses the part that is cut off.
             assert!(unsafe { model.zone.resize(at, pages * PAGE_BYTES, PAGE_BYTES) });
             model.release(at, 1);
-        }
-        join([thread]);
+        };
+        let own = || model.claim(1, Contents::Any).into_iter().for_each(grow);
+        beside(model, |other| other.pass(1, Contents::Zeroed), own);
         model.assert_accounted_is_in_memory();
-        assert_whole(&model);
     });
 }
 
@@ -246,10 +217,8 @@ fn a_run_that_grows_into_what_others_want_has_it_or_has_it_not() {
 fn memory_that_was_accounted_since_the_look_is_not_purged_as_unaccounted() {
     with_memory(PAGE_BYTES, 3, move |memory| {
         let model = Arc::new(memory.zone(HugeAdvice::Leave, 2));
-        let other = model.clone();
-        let thread = spawn(move || _ = other.zone.purge_unaccounted(other.zone.base(), 2 * PAGE_BYTES));
-        model.pass(1, Contents::Any);
-        join([thread]);
+        let purge = |other: &Model| _ = other.zone.purge_unaccounted(other.zone.base(), 2 * PAGE_BYTES);
+        beside(&model, purge, || model.pass(1, Contents::Any));
         model.assert_accounted_is_in_memory();
         assert_whole(&model);
     });

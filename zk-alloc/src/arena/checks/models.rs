@@ -11,6 +11,7 @@ use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use loom::cell::UnsafeCell;
+use loom::sync::Arc as LoomArc;
 use loom::thread::{self, JoinHandle};
 
 use crate::arena::pages::bitmap::Bitmap;
@@ -43,6 +44,38 @@ pub(super) fn spawn(run: impl FnOnce() + Send + 'static) -> JoinHandle<()> {
 
 pub(super) fn join(threads: impl IntoIterator<Item = JoinHandle<()>>) {
     threads.into_iter().for_each(|thread| thread.join().expect("a thread of the model"));
+}
+
+/// Runs `own` on this thread, and `other` on another one.
+pub(super) fn beside<T: Send + Sync + 'static, R>(
+    shared: &LoomArc<T>,
+    other: impl FnOnce(&T) + Send + 'static,
+    own: impl FnOnce() -> R,
+) -> R {
+    let its = shared.clone();
+    let thread = spawn(move || other(&its));
+    let result = own();
+    join([thread]);
+    result
+}
+
+/// As [`beside`], with two others.
+pub(super) fn beside_two<T: Send + Sync + 'static, R>(
+    shared: &LoomArc<T>,
+    one: impl FnOnce(&T) + Send + 'static,
+    other: impl FnOnce(&T) + Send + 'static,
+    own: impl FnOnce() -> R,
+) -> R {
+    let (a, b) = (shared.clone(), shared.clone());
+    let threads = [spawn(move || one(&a)), spawn(move || other(&b))];
+    let result = own();
+    join(threads);
+    result
+}
+
+/// As many words of 64 bits, all of them zero.
+pub(super) fn words(len: usize) -> &'static [AtomicU64] {
+    Box::leak((0..len).map(|_| AtomicU64::new(0)).collect())
 }
 
 /// The owners' uses of memory. Each piece of memory that has one owner at a time has a number.
@@ -110,7 +143,6 @@ impl Memory {
         unsafe { os::discard(self.base.as_ptr(), PAGES * self.page_bytes).expect("memory of this model") };
         budget::set_max(usize::MAX);
         let resident_bytes = budget::resident_bytes();
-        let words = |len: usize| -> &'static [AtomicU64] { Box::leak((0..len).map(|_| AtomicU64::new(0)).collect()) };
         let [used, resident, dirty, moved, edges, forbidden, ready] = [(); 7].map(|()| words(1));
         let claims = words((PAGES * self.page_bytes).div_ceil(os::HUGE_PAGE_BYTES));
         let taken = Bitmap::new(used);

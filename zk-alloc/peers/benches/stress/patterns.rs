@@ -1,0 +1,576 @@
+//! The requests of programs: functions that know a [`Heap`] and nothing about the arms.
+//!
+//! One run of a pattern takes 50 to 500 ms, and makes the same requests in each run of a seed. It also writes to its
+//! memory. The patterns of mimalloc-bench write lightly, as they do there; those of provers and of long lives write all
+//! of it.
+
+use std::ops::RangeInclusive;
+use std::sync::mpsc::sync_channel;
+use std::sync::{Barrier, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, Scope};
+use std::{array, mem};
+
+use fastrand::Rng;
+
+use crate::heap::{Block, Heap, Touch};
+
+/// The parameters of a run.
+#[derive(Clone, Copy)]
+pub(crate) struct Plan {
+    /// Threads of patterns without a fixed number.
+    pub(crate) threads: usize,
+    pub(crate) seed: u64,
+    /// A hundredth of the work, to check that the pattern runs.
+    pub(crate) tiny: bool,
+}
+
+impl Plan {
+    /// This amount of work, or a hundredth of it.
+    fn work(&self, amount: usize) -> usize {
+        if self.tiny { (amount / 100).max(2) } else { amount }
+    }
+}
+
+/// Sizes that the report lists separately, because an allocator may leave small ones to another.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Group {
+    /// 1 KiB and more.
+    Large,
+    /// Below 1 KiB.
+    Small,
+}
+
+pub(crate) struct Pattern {
+    pub(crate) name: &'static str,
+    pub(crate) group: Group,
+    /// A line for `--list`.
+    pub(crate) what: &'static str,
+    pub(crate) run: fn(Heap, &Plan),
+}
+
+const KIB: usize = 1 << 10;
+const MIB: usize = 1 << 20;
+const SMALL: RangeInclusive<usize> = 16..=1024;
+/// Not a multiple of a cache line, so the end of one block and the beginning of the next may share one.
+const SHARED: usize = 1040;
+
+const fn large(name: &'static str, run: fn(Heap, &Plan), what: &'static str) -> Pattern {
+    Pattern { name, group: Group::Large, what, run }
+}
+
+const fn small(name: &'static str, run: fn(Heap, &Plan), what: &'static str) -> Pattern {
+    Pattern { name, group: Group::Small, what, run }
+}
+
+pub(crate) static PATTERNS: &[Pattern] = &[
+    large(
+        "larson",
+        |heap, plan| larson(Service { heap, sizes: &(KIB..=32 * KIB), requests: plan.work(20_000) }, plan, 500),
+        "threads replace random blocks of 1 to 32 KiB and hand them to a successor",
+    ),
+    large(
+        "xmalloc",
+        |heap, plan| xmalloc(heap, plan, &(KIB..=32 * KIB), 400_000),
+        "threads allocate 1 to 32 KiB, other threads free",
+    ),
+    large("mstress", mstress, "threads exchange blocks of 1 KiB to 1 MiB, and keep half of them for long"),
+    large(
+        "rptest",
+        |heap, plan| rptest(heap, plan, &(KIB..=16 * KIB), 400),
+        "random sizes of 1 to 16 KiB, half of them freed by another thread",
+    ),
+    large(
+        "cache-scratch",
+        |heap, plan| share_lines(heap, plan, SHARED, true),
+        "threads start from 1,040 bytes that lay side by side, and write their own",
+    ),
+    large(
+        "cache-thrash",
+        |heap, plan| share_lines(heap, plan, SHARED, false),
+        "threads write 1,040 bytes of their own",
+    ),
+    large("ago-1k", |heap, plan| ago(heap, plan, KIB), "1 KiB, freed four allocations later"),
+    large("ago-4k", |heap, plan| ago(heap, plan, 4 * KIB), "4 KiB, freed four allocations later"),
+    large("ago-16k", |heap, plan| ago(heap, plan, 16 * KIB), "16 KiB, freed four allocations later"),
+    large("lifetimes", random_lifetimes, "1 to 32 KiB with random lifetimes, about 64 MiB alive"),
+    large("survivors", survivors, "64 MiB of 1 to 4 KiB, a tenth of which stays, six times"),
+    large(
+        "burst-1k",
+        |heap, plan| bursts(heap, plan, 400, KIB..=2 * KIB, 1500),
+        "bursts of 400 blocks of 1 to 2 KiB, one of which stays",
+    ),
+    large(
+        "burst-24k",
+        |heap, plan| bursts(heap, plan, 16, 24 * KIB..=32 * KIB, 2500),
+        "bursts of 16 blocks of 24 to 32 KiB, one of which stays",
+    ),
+    large("survivors-16k-4k", survivors_16k_4k, "16 KiB, an eighth of which stays, then 4 KiB on a new thread"),
+    large("survivors-2k-3000", survivors_2k_3000, "2 KiB, a sixteenth of which stays, then 3,000 bytes"),
+    large("phases-64", phases, "16 phases of 32 MiB of one size each, a 64th of which stays"),
+    large("runs-random", runs_random, "12,000 runs of 33 to 200 KiB, a random one replaced each time"),
+    large("thread-churn", thread_churn, "many short threads, half of whose blocks outlive them"),
+    large("thread-idle", idle_threads, "1,000 threads that use 1 KiB once and wait"),
+    large("grow-push", push, "a vector grown by pushing, to 256 MiB"),
+    large("grow-exact", exact, "a vector grown by exact steps of 4 MiB, to 180 MiB"),
+    large("aligned", aligned, "500 blocks of 2 KiB at multiples of 32 KiB"),
+    large("holes", holes, "200 KiB above 20,000 holes of 33 KiB"),
+    large("fft-8m", |heap, plan| fft(heap, plan, 8 * MIB), "a buffer of 8 MiB filled again and again"),
+    large("fft-32m", |heap, plan| fft(heap, plan, 32 * MIB), "a buffer of 32 MiB filled again and again"),
+    large("fft-128m", |heap, plan| fft(heap, plan, 128 * MIB), "a buffer of 128 MiB filled again and again"),
+    large("zeroed", zeroed, "bursts of 24 zeroed buffers of 256 KiB to 16 MiB, a word of each touched"),
+    large("msm", msm, "16 bucket arrays of 6 MiB filled again and again"),
+    large("threads-1", |heap, plan| fill_on_threads(heap, plan, 1), "64 MiB filled on one thread"),
+    large("threads-4", |heap, plan| fill_on_threads(heap, plan, 4), "64 MiB filled on each of 4 threads"),
+    large("threads-16", |heap, plan| fill_on_threads(heap, plan, 16), "64 MiB filled on each of 16 threads"),
+    small(
+        "larson-small",
+        |heap, plan| larson(Service { heap, sizes: &SMALL, requests: plan.work(100_000) }, plan, 5000),
+        "larson with 16 to 1,024 bytes",
+    ),
+    small("xmalloc-small", |heap, plan| xmalloc(heap, plan, &SMALL, 1_500_000), "xmalloc with 16 to 1,024 bytes"),
+    small("rptest-small", |heap, plan| rptest(heap, plan, &SMALL, 2000), "rptest with 16 to 1,024 bytes"),
+    small("cache-scratch-small", |heap, plan| share_lines(heap, plan, 16, true), "cache-scratch with 16 bytes"),
+    small("cache-thrash-small", |heap, plan| share_lines(heap, plan, 16, false), "cache-thrash with 16 bytes"),
+    small("ago-64", |heap, plan| ago(heap, plan, 64), "64 bytes, freed four allocations later"),
+];
+
+/// Frees the block in the place, then fills the place: a program that replaces a block needs no memory for both.
+fn replace(place: &mut Option<Block>, new: impl FnOnce() -> Block) {
+    *place = None;
+    *place = Some(new());
+}
+
+/// The stream of one thread of a run.
+pub(crate) fn stream(seed: u64, thread: usize) -> Rng {
+    Rng::with_seed(seed ^ (thread as u64 + 1).wrapping_mul(0xD6E8_FEB8_6659_FD93))
+}
+
+/// A random number in the range, with each power of two equally likely, because programs request small sizes more
+/// often than large ones.
+fn log_within(random: &mut Rng, range: &RangeInclusive<usize>) -> usize {
+    let doublings = (range.end() / range.start()).ilog2() as usize;
+    let low = range.start() << random.usize(..doublings.max(1));
+    random.usize(low..=(2 * low).min(*range.end()))
+}
+
+// Servers and pools: many threads, and blocks that pass between them. After the programs of the same names in mimalloc-bench
+// (<https://github.com/daanx/mimalloc-bench>).
+
+/// The work of a chain of larson's threads.
+#[derive(Clone, Copy)]
+struct Service {
+    heap: Heap,
+    sizes: &'static RangeInclusive<usize>,
+    requests: usize,
+}
+
+/// Larson and Krishnan, "Memory Allocation for Long-Running Server Applications" (1998): a thread frees blocks of
+/// threads that have ended.
+fn larson(service: Service, plan: &Plan, blocks: usize) {
+    const GENERATIONS: usize = 12;
+    thread::scope(|scope| {
+        for thread in 0..plan.threads {
+            let set = (0..blocks).map(|_| None).collect();
+            let random = stream(plan.seed, thread);
+            scope.spawn(move || serve(scope, service, set, random, GENERATIONS));
+        }
+    });
+}
+
+fn serve<'scope>(
+    scope: &'scope Scope<'scope, '_>,
+    service: Service,
+    mut set: Vec<Option<Block>>,
+    mut random: Rng,
+    generations: usize,
+) {
+    for _ in 0..service.requests {
+        let slot = random.usize(..set.len());
+        let bytes = log_within(&mut random, service.sizes);
+        replace(&mut set[slot], || service.heap.block(bytes, Touch::Ends));
+    }
+    if generations > 1 {
+        scope.spawn(move || serve(scope, service, set, random, generations - 1));
+    }
+}
+
+/// Blocks per message of the channel, so that the channel's own cost hardly counts.
+const BATCH: usize = 64;
+
+/// Lever and Boreham, "malloc() Performance in a Multithreaded Linux Environment" (2000), as in mimalloc-bench: every
+/// free happens on another thread.
+fn xmalloc(heap: Heap, plan: &Plan, sizes: &'static RangeInclusive<usize>, blocks: usize) {
+    let blocks = plan.work(blocks);
+    let pairs = (plan.threads / 2).max(1);
+    thread::scope(|scope| {
+        for pair in 0..pairs {
+            // Bounded, as the queues of servers are. Its slots are allocated once, here.
+            let (sender, receiver) = sync_channel::<[Block; BATCH]>(8);
+            let mut random = stream(plan.seed, pair);
+            scope.spawn(move || {
+                for _ in 0..(blocks / pairs).div_ceil(BATCH) {
+                    let batch = array::from_fn(|_| heap.block(log_within(&mut random, sizes), Touch::Ends));
+                    if sender.send(batch).is_err() {
+                        // The consumer ends first only if it panics, which the scope reports.
+                        return;
+                    }
+                }
+            });
+            scope.spawn(move || receiver.into_iter().for_each(drop));
+        }
+    });
+}
+
+/// If the holder of a lock panicked, the blocks behind the lock are still valid.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// mimalloc's test/test-stress.c: short lives, long lives, and blocks that threads swap through a common table, in
+/// rounds at whose end the threads end.
+fn mstress(heap: Heap, plan: &Plan) {
+    let table: Vec<Mutex<Option<Block>>> = (0..1000).map(|_| Mutex::new(None)).collect();
+    for round in 0..5 {
+        thread::scope(|scope| {
+            for thread in 0..plan.threads {
+                let random = stream(plan.seed, round * plan.threads + thread);
+                let (table, allocations) = (&table, plan.work(8000));
+                scope.spawn(move || exchange(heap, table, random, allocations));
+            }
+        });
+        // Half of the blocks that the round left are freed at its end.
+        table.iter().skip(round % 2).step_by(2).for_each(|place| drop(lock(place).take()));
+    }
+}
+
+fn exchange(heap: Heap, table: &[Mutex<Option<Block>>], mut random: Rng, allocations: usize) {
+    let (mut alive, mut retained) = (Vec::with_capacity(allocations), Vec::with_capacity(allocations));
+    let (small, large) = (KIB..=32 * KIB, 32 * KIB..=MIB);
+    for allocation in 0..allocations {
+        let sizes = if random.usize(..100) < 1 { &large } else { &small };
+        let bytes = log_within(&mut random, sizes);
+        let block = heap.block(bytes, Touch::Pages);
+        if allocation % 4 == 0 {
+            retained.push(block)
+        } else {
+            alive.push(Some(block))
+        }
+        if random.usize(..100) < 66 && !alive.is_empty() {
+            let last = alive.len() - 1;
+            alive.swap(random.usize(..last + 1), last);
+            alive.pop();
+        }
+        if random.usize(..100) < 25 && !alive.is_empty() {
+            let mine = random.usize(..alive.len());
+            mem::swap(&mut alive[mine], &mut *lock(&table[random.usize(..table.len())]));
+        }
+    }
+}
+
+/// The benchmark of rpmalloc (<https://github.com/mjansson/rpmalloc-benchmark>). Each thread replaces some of its
+/// blocks. In every second loop it hands half of them to its neighbour, which frees them.
+fn rptest(heap: Heap, plan: &Plan, sizes: &'static RangeInclusive<usize>, loops: usize) {
+    const BLOCKS: usize = 1000;
+    let loops = plan.work(loops);
+    let inboxes: Vec<_> = (0..plan.threads).map(|_| Mutex::new(Vec::with_capacity(BLOCKS))).collect();
+    let handed = Barrier::new(plan.threads);
+    thread::scope(|scope| {
+        for thread in 0..plan.threads {
+            let (mut random, handed) = (stream(plan.seed, thread), &handed);
+            let (inbox, neighbour) = (&inboxes[thread], &inboxes[(thread + 1) % inboxes.len()]);
+            scope.spawn(move || {
+                let mut alive: Vec<Option<Block>> = (0..BLOCKS).map(|_| None).collect();
+                let mut foreign = Vec::with_capacity(BLOCKS);
+                for turn in 0..loops {
+                    for _ in 0..BLOCKS / 2 {
+                        let slot = random.usize(..BLOCKS);
+                        let bytes = random.usize(sizes.clone());
+                        replace(&mut alive[slot], || heap.block(bytes, Touch::Ends));
+                    }
+                    if turn % 2 == 1 {
+                        let half = alive.iter_mut().skip(random.usize(..2)).step_by(2).filter_map(Option::take);
+                        lock(neighbour).extend(half);
+                        // Without it, the inbox of a thread that does not run would fill up, and the scheduler would
+                        // determine the peak.
+                        handed.wait();
+                        mem::swap(&mut foreign, &mut *lock(inbox));
+                        foreign.clear();
+                    }
+                }
+            });
+        }
+    });
+}
+
+/// Each thread frees the block that it allocated four allocations ago. This measures the fast path, where a free does
+/// not simply undo the last allocation.
+fn ago(heap: Heap, plan: &Plan, bytes: usize) {
+    thread::scope(|scope| {
+        for _ in 0..plan.threads {
+            scope.spawn(move || {
+                let mut kept: [Option<Block>; 4] = [const { None }; 4];
+                for operation in 0..plan.work(2_000_000) {
+                    replace(&mut kept[operation % 4], || heap.block(bytes, Touch::Ends));
+                }
+            });
+        }
+    });
+}
+
+/// False sharing, after Berger et al., "Hoard" (2000). If an allocator gives two threads parts of one cache line, each write by one makes
+/// the other wait. Passive threads begin with adjacent blocks that the main thread allocated, and free them: an allocator that gives each
+/// thread its part of the shared line again prolongs the sharing. Active threads begin without blocks.
+fn share_lines(heap: Heap, plan: &Plan, bytes: usize, passive: bool) {
+    /// Writes to both ends of a block while its owner has it.
+    const WRITES: usize = 200;
+    let first: Vec<Option<Block>> =
+        (0..plan.threads).map(|_| passive.then(|| heap.block(bytes, Touch::Ends))).collect();
+    thread::scope(|scope| {
+        for given in first {
+            scope.spawn(move || {
+                drop(given);
+                for _ in 0..plan.work(600_000) {
+                    heap.block(bytes, Touch::Ends).rewrite(WRITES);
+                }
+            });
+        }
+    });
+}
+
+// Long-lived blocks among short-lived ones. The patterns look for memory that the few keep from the many.
+
+/// Repeatedly replaces a random block; all blocks together make 64 MiB.
+fn random_lifetimes(heap: Heap, plan: &Plan) {
+    let sizes = KIB..=32 * KIB;
+    let mut random = stream(plan.seed, 0);
+    let blocks = plan.work(64 * MIB) / ((sizes.start() + sizes.end()) / 2);
+    let mut alive: Vec<Option<Block>> = (0..blocks).map(|_| None).collect();
+    for _ in 0..plan.work(100_000) {
+        let slot = random.usize(..blocks);
+        let bytes = random.usize(sizes.clone());
+        replace(&mut alive[slot], || heap.block(bytes, Touch::Whole));
+    }
+}
+
+/// Repeatedly fills 64 MiB and frees all but a tenth, at random places, like a cache that keeps some entries of each
+/// day.
+fn survivors(heap: Heap, plan: &Plan) {
+    let sizes = KIB..=4 * KIB;
+    let mut random = stream(plan.seed, 0);
+    // Room for all entries, so that the bookkeeping does not grow during the run.
+    let most = plan.work(64 * MIB) / sizes.start();
+    let (mut young, mut old) = (Vec::with_capacity(most), Vec::with_capacity(most));
+    for _ in 0..6 {
+        let mut filled = 0;
+        while filled < plan.work(64 * MIB) {
+            let block = heap.block(random.usize(sizes.clone()), Touch::Whole);
+            filled += block.bytes();
+            young.push(block);
+        }
+        random.shuffle(&mut young);
+        let survivors = young.len() / 10;
+        old.extend(young.drain(..survivors));
+        young.clear();
+    }
+}
+
+/// Repeatedly allocates `blocks` blocks and frees all but one, like a request whose answer is cached.
+fn bursts(heap: Heap, plan: &Plan, blocks: usize, sizes: RangeInclusive<usize>, count: usize) {
+    let count = plan.work(count);
+    let mut random = stream(plan.seed, 0);
+    let mut kept = Vec::with_capacity(count);
+    let mut burst = Vec::with_capacity(blocks);
+    for _ in 0..count {
+        burst.extend((0..blocks).map(|_| heap.block(random.usize(sizes.clone()), Touch::Whole)));
+        kept.push(burst.swap_remove(random.usize(..blocks)));
+        burst.clear();
+    }
+}
+
+/// A table of one size is thinned out, then another thread builds one of another size.
+fn survivors_16k_4k(heap: Heap, plan: &Plan) {
+    let old = survivors_of(heap, plan.work(128 * MIB), 16 * KIB, 8);
+    let new = thread::spawn({
+        let bytes = plan.work(128 * MIB);
+        move || fill(heap, bytes, 4 * KIB)
+    });
+    drop((old, new.join()));
+}
+
+/// As above, on the same thread. Neither size is whole pages.
+fn survivors_2k_3000(heap: Heap, plan: &Plan) {
+    let old = survivors_of(heap, plan.work(128 * MIB), 2 * KIB, 16);
+    drop((old, fill(heap, plan.work(128 * MIB), 3_000)));
+}
+
+/// Phases of a program, each with blocks of its own size from 1 to 32 KiB. Each leaves one block of 64.
+fn phases(heap: Heap, plan: &Plan) {
+    let sizes = (0..16).map(|phase| (1024.0 * 32f64.powf(f64::from(phase) / 15.0)) as usize);
+    let kept: Vec<_> = sizes.map(|size| survivors_of(heap, plan.work(32 * MIB), size, 64)).collect();
+    drop(kept);
+}
+
+/// Replaces a random one of 12,000 page runs. No run fits exactly into the place of another.
+fn runs_random(heap: Heap, plan: &Plan) {
+    let mut random = stream(plan.seed, 0);
+    let sizes = 33 * KIB..=200 * KIB;
+    let mut alive: Vec<Option<Block>> = (0..plan.work(12_000)).map(|_| None).collect();
+    let renew = |place: &mut Option<Block>, random: &mut Rng| {
+        let bytes = random.usize(sizes.clone());
+        replace(place, || heap.block(bytes, Touch::Ends));
+    };
+    alive.iter_mut().for_each(|place| renew(place, &mut random));
+    for _ in 0..plan.work(60_000) {
+        let slot = random.usize(..alive.len());
+        renew(&mut alive[slot], &mut random);
+    }
+}
+
+/// `bytes` in blocks of one size, every byte written.
+fn fill(heap: Heap, bytes: usize, size: usize) -> Vec<Block> {
+    (0..bytes / size).map(|_| heap.block(size, Touch::Whole)).collect()
+}
+
+/// Allocates `bytes` in blocks of one size, and frees all but every `nth` block.
+fn survivors_of(heap: Heap, bytes: usize, size: usize, nth: usize) -> Vec<Block> {
+    let blocks = fill(heap, bytes, size);
+    let mut kept = Vec::with_capacity(blocks.len() / nth);
+    kept.extend(blocks.into_iter().skip(nth - 1).step_by(nth));
+    kept
+}
+
+// Threads that come and go, and threads that come and wait.
+
+/// Small, so that the stacks hardly count.
+const STACK_BYTES: usize = 64 * KIB;
+
+/// Threads allocate 16 blocks, free half of them, and leave the other half to the main thread. Memory that an allocator
+/// caches for a thread must return when the thread ends, and not before its blocks are free.
+fn thread_churn(heap: Heap, plan: &Plan) {
+    let sizes = KIB..=32 * KIB;
+    let waves = plan.work(4000) / plan.threads;
+    for wave in 0..waves.max(1) {
+        let (sender, receiver) = sync_channel(8 * plan.threads);
+        thread::scope(|scope| {
+            for thread in 0..plan.threads {
+                let mut random = stream(plan.seed, wave * plan.threads + thread);
+                let (sizes, sender) = (&sizes, sender.clone());
+                let short = move || {
+                    for _ in 0..8 {
+                        let own = heap.block(log_within(&mut random, sizes), Touch::Whole);
+                        // There is room for all of them; the main thread reads when the wave has ended.
+                        let _ = sender.send(heap.block(log_within(&mut random, sizes), Touch::Whole));
+                        drop(own);
+                    }
+                };
+                thread::Builder::new().stack_size(STACK_BYTES).spawn_scoped(scope, short).expect("a thread more");
+            }
+        });
+        drop(sender);
+        receiver.into_iter().for_each(drop);
+    }
+}
+
+/// The cost of a thread that allocated once. Pools of servers and runtimes have hundreds of them.
+fn idle_threads(heap: Heap, plan: &Plan) {
+    let threads = plan.work(1000);
+    let all_have = Barrier::new(threads);
+    thread::scope(|scope| {
+        for _ in 0..threads {
+            let once = || {
+                let block = heap.block(KIB, Touch::Whole);
+                all_have.wait();
+                drop(block);
+            };
+            thread::Builder::new().stack_size(STACK_BYTES).spawn_scoped(scope, once).expect("1,000 threads");
+        }
+    });
+}
+
+// Blocks that grow, and requests that are hard to place.
+
+/// `Vec::push` up to 256 MiB: the capacity doubles, and each byte is written once.
+fn push(heap: Heap, plan: &Plan) {
+    let most = plan.work(256 * MIB);
+    let mut vector = heap.block(64, Touch::Whole);
+    while vector.bytes() < most {
+        let doubled = 2 * vector.bytes();
+        vector.grow(doubled.min(most));
+    }
+}
+
+/// `Vec::reserve_exact` before each part, as for records that are read one after another. An allocator that copies
+/// everything each time copies 4 GiB.
+fn exact(heap: Heap, plan: &Plan) {
+    let step = plan.work(4 * MIB);
+    let mut vector = heap.block(step, Touch::Whole);
+    for steps in 2..=45 {
+        vector.grow(steps * step);
+    }
+}
+
+/// The alignment is sixteen times the size. An allocator that rounds sizes up to the alignment uses sixteen times the
+/// memory.
+fn aligned(heap: Heap, plan: &Plan) {
+    let mut alive = Vec::with_capacity(500);
+    for _ in 0..plan.work(200) {
+        alive.extend((0..500).map(|_| heap.aligned(2 * KIB, 32 * KIB, Touch::Whole)));
+        alive.clear();
+    }
+}
+
+/// Requests that fit none of the many holes below. An allocator that searches all of them each time is slow here. Only
+/// the ends are written, because all of the blocks would take 1.3 GiB.
+fn holes(heap: Heap, plan: &Plan) {
+    let mut blocks: Vec<_> = (0..plan.work(40_000)).map(|_| Some(heap.block(33 * KIB, Touch::Ends))).collect();
+    blocks.iter_mut().step_by(2).for_each(|block| *block = None);
+    let mut kept: [Option<Block>; 4] = [const { None }; 4];
+    for request in 0..plan.work(20_000) {
+        replace(&mut kept[request % 4], || heap.block(200 * KIB, Touch::Ends));
+    }
+}
+
+// The workloads for which zk-nalloc publishes figures: buffers of provers, repeatedly filled and freed.
+
+/// The number of bytes that each of these fills in total.
+const FILLED: usize = 1 << 30;
+
+/// One vector of field elements for each transform.
+fn fft(heap: Heap, plan: &Plan, bytes: usize) {
+    let bytes = plan.work(bytes);
+    for _ in 0..plan.work(FILLED) / bytes {
+        drop(heap.block(bytes, Touch::Whole));
+    }
+}
+
+/// Columns that are requested as zeroes and hardly used. An allocator that clears all of them does too much.
+fn zeroed(heap: Heap, plan: &Plan) {
+    let sizes = 256 * KIB..=16 * MIB;
+    let mut random = stream(plan.seed, 0);
+    let mut burst = Vec::with_capacity(24);
+    for _ in 0..plan.work(20) {
+        burst.extend((0..24).map(|_| heap.zeroed(log_within(&mut random, &sizes), Touch::First)));
+        burst.clear();
+    }
+}
+
+/// The buckets of a multi-scalar multiplication, one array for each window.
+fn msm(heap: Heap, plan: &Plan) {
+    let (bytes, windows) = (plan.work(6 * MIB), 16);
+    let mut buckets = Vec::with_capacity(windows);
+    for _ in 0..plan.work(FILLED) / (windows * bytes) {
+        buckets.extend((0..windows).map(|_| heap.block(bytes, Touch::Whole)));
+        buckets.clear();
+    }
+}
+
+/// A buffer for each thread, all at once.
+fn fill_on_threads(heap: Heap, plan: &Plan, threads: usize) {
+    let bytes = plan.work(64 * MIB);
+    let times = (plan.work(FILLED) / (threads * bytes)).max(2);
+    thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(move || (0..times).for_each(|_| drop(heap.block(bytes, Touch::Whole))));
+        }
+    });
+}
