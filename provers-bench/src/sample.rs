@@ -48,13 +48,6 @@ impl Sample {
     }
 }
 
-/// A sample, and the verifier's reason if it refused the proof.
-#[derive(Debug)]
-pub(crate) struct Attempt {
-    pub(crate) sample: Sample,
-    pub(crate) refusal: Option<String>,
-}
-
 /// A proof that is being timed.
 pub(crate) struct Meter {
     counters: fn() -> Counters,
@@ -107,11 +100,12 @@ impl Meter {
 pub(crate) struct Reading(Sample);
 
 impl Reading {
-    /// Completes the sample, after the proof was verified and dropped.
-    pub(crate) fn at_rest(self, verification: anyhow::Result<()>) -> anyhow::Result<Attempt> {
+    /// Completes the sample, after the proof was verified and dropped. Returns it with the verifier's reason if it refused
+    /// the proof.
+    pub(crate) fn at_rest(self, verification: anyhow::Result<()>) -> anyhow::Result<(Sample, Option<String>)> {
         let refusal = verification.err().map(|error| format!("{error:#}"));
         let sample = Sample { rss_bytes: process::rss_bytes()?, verified: refusal.is_none(), ..self.0 };
-        Ok(Attempt { sample, refusal })
+        Ok((sample, refusal))
     }
 }
 

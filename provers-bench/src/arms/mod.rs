@@ -195,14 +195,12 @@ const IS_SAMPLED: Condition =
 /// All arms of this workspace, in the order of tables.
 pub const ARMS: &[Arm] = &[
     GLIBC,
-    Arm { name: "glibc-tuned", environment: &[GLIBC_RETAINS], confirms: &[("retains 256 MiB", "yes")], ..GLIBC }
+    Arm { confirms: &[("retains 256 MiB", "yes")], ..GLIBC.set("glibc-tuned", &[GLIBC_RETAINS]) }
         .preloads(Library::None, &[GLIBC_RETAINS]),
     Arm {
-        name: "glibc-hugetlb",
-        environment: &[GLIBC_HUGE],
         confirms: &[("asks for huge pages", "yes")],
         known_to_fail: Some("glibc gives this advice only where transparent huge pages are set to madvise"),
-        ..GLIBC
+        ..GLIBC.set("glibc-hugetlb", &[GLIBC_HUGE])
     }
     .preloads(Library::None, &[GLIBC_HUGE]),
     JEMALLOC,
@@ -270,23 +268,13 @@ pub const ARMS: &[Arm] = &[
         ..Arm::new("bump-reset", "with-bump-reset").coloured("#8a6d1d", "#cdae58")
     },
     ZK_ALLOC.preloads(Library::Ours, &[]),
-    Arm {
-        name: "zk-alloc-thp-always",
-        environment: &[("ZK_ALLOC_THP", "always")],
-        holds: &[ARENA_SERVES, IN_HUGE_PAGES],
-        ..ZK_ALLOC
-    },
+    Arm { holds: &[ARENA_SERVES, IN_HUGE_PAGES], ..ZK_ALLOC.set("zk-alloc-thp-always", &[("ZK_ALLOC_THP", "always")]) },
     ZK_ALLOC.set("zk-alloc-thp-never", &[("ZK_ALLOC_THP", "never")]),
     // It purges all free memory at the end of each phase.
     ZK_ALLOC.set("zk-alloc-retain-0", &[("ZK_ALLOC_RETAIN_BYTES", "0")]),
     // It samples its call sites.
     #[cfg(feature = "profile")]
-    Arm {
-        name: "zk-alloc-profile",
-        environment: &[("ZK_ALLOC_PROFILE", "1")],
-        holds: &[ARENA_SERVES, IS_SAMPLED],
-        ..ZK_ALLOC
-    },
+    Arm { holds: &[ARENA_SERVES, IS_SAMPLED], ..ZK_ALLOC.set("zk-alloc-profile", &[("ZK_ALLOC_PROFILE", "1")]) },
     ZK_ALLOC_RESIDENT,
     // Its background thread purges what the last second did not need.
     ZK_ALLOC_RESIDENT.set("zk-alloc-idle-1s", &[("ZK_ALLOC_RETAIN_FOR", "1"), ("ZK_ALLOC_BACKGROUND", "1")]),

@@ -139,12 +139,12 @@ fn prove(
     }
     let disturb = move |elapsed| fault.map_or(Ok(()), |fault| fault.disturb(elapsed));
     match subject(seed, together, installed, &disturb) {
-        Ok(mut attempt) => {
+        Ok((mut sample, mut refusal)) => {
             if fault == Some(Fault::BadProof) {
-                attempt.sample.verified = false;
-                attempt.refusal = Some(format!("{} asked for a bad proof", fault_injection::SETTING));
+                sample.verified = false;
+                refusal = Some(format!("{} asked for a bad proof", fault_injection::SETTING));
             }
-            Ok(Reply::Proved { sample: attempt.sample, refusal: attempt.refusal })
+            Ok(Reply::Proved { sample, refusal })
         }
         Err(error) => Ok(Reply::Failed { reason: format!("{error:#}") }),
     }

@@ -138,7 +138,7 @@ impl Stage {
             }
             self.play().failure.take().map_or(Ok(()), Err)?;
         }
-        let mut sample = meter.stop(installed.gauges)?.at_rest(Ok(()))?.sample;
+        let mut sample = meter.stop(installed.gauges)?.at_rest(Ok(()))?.0;
         let play = self.play();
         let after = play.account.resident()?;
         sample.rss_bytes = play.grown_bytes()?;

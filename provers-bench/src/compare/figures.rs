@@ -81,7 +81,7 @@ const FIGURES: [Figure; 5] = [
     },
     Figure { name: TIME, of: |figures| figures.warm_time_ratio, slack: |_| 0.0, shown: |ratio| format!("{ratio:.3}") },
 ];
-const TIME: &str = "warm time / glibc's";
+pub(super) const TIME: &str = "warm time / glibc's";
 
 impl Figures {
     pub(super) fn of(workload: &WorkloadResult, arm: &ArmResult) -> Option<Self> {
@@ -190,10 +190,6 @@ pub(super) fn rows(before: Option<&Figures>, now: &Figures, tolerance: f64) -> V
 }
 
 impl Row {
-    pub(super) fn is_of_time(&self) -> bool {
-        self.figure == TIME
-    }
-
     pub(super) fn holds(&self) -> bool {
         !matches!(self.verdict, Verdict::Worse(_))
     }

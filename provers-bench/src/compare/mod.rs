@@ -9,7 +9,7 @@ use crate::arms;
 use crate::machine::Machine;
 use crate::measure::{self, Interrupt, binaries};
 use crate::plan::{self, Plan, UsageError, percentage};
-use crate::report::{self, Style, facts};
+use crate::report::{self, Style};
 use crate::results::{ArmResult, MIN_ROUNDS_FOR_VERDICT, Outcome, Run, WorkloadResult, format, view};
 use crate::workloads::{Prover, WorkloadSpec};
 use anyhow::Context;
@@ -242,7 +242,8 @@ impl Check {
     }
 
     fn rows(&self, before: Option<&Entry>, now: &Entry) -> Vec<Row> {
-        let is_near = before.is_none_or(|before| before.is_like(now));
+        // Times of one machine and build profile can be compared closely.
+        let is_near = before.is_none_or(|one| (&one.machine, &one.profile) == (&now.machine, &now.profile));
         let tolerance = self.tolerance.unwrap_or(if is_near { TOLERANCE } else { TOLERANCE_ELSEWHERE });
         figures::rows(before.map(|entry| &entry.figures), &now.figures, tolerance)
     }
@@ -328,9 +329,10 @@ impl CompareArgs {
 
 fn compare(before: &Run, after: &Run, tolerance: f64) -> String {
     let runs = [("A", before), ("B", after)];
-    let mut text: String = runs.map(|(name, run)| format!("{name}: {}, `{}`\n", run.run, facts::command(run))).concat();
+    let mut text: String =
+        runs.map(|(name, run)| format!("{name}: {}, `{}`\n", run.run, report::command(run))).concat();
     text += "\nWhat else differs, and may have made a difference:\n\n";
-    let differences = facts::differences(before, after);
+    let differences = report::differences(before, after);
     text += if differences.is_empty() { "- nothing\n" } else { "" };
     text.extend(differences.iter().map(|(name, old, new)| format!("- {name}: A {old}, B {new}\n")));
     let point = |one: &WorkloadResult| (one.workload.clone(), one.timed, one.log_rows, one.threads);
@@ -348,7 +350,7 @@ fn compare(before: &Run, after: &Run, tolerance: f64) -> String {
             let (Some(a), Some(b)) = (a, b) else { continue };
             if let (Some(then), Some(now)) = (Figures::of(old, a), Figures::of(new, b)) {
                 let mut rows = figures::rows(Some(&then), &now, tolerance);
-                rows.retain(|row| !row.is_of_time() || !view::is_baseline(new, b));
+                rows.retain(|row| row.figure != figures::TIME || !view::is_baseline(new, b));
                 compared.push(Comparison { workload: workload.clone(), arm: label.clone(), rows: Ok(rows) });
             }
         }
@@ -436,11 +438,6 @@ impl Entry {
             profile: run.machine.build.profile.clone(),
             figures,
         }
-    }
-
-    /// Whether both come from the same machine and build profile, so that their times can be compared closely.
-    fn is_like(&self, other: &Self) -> bool {
-        (&self.machine, &self.profile) == (&other.machine, &other.profile)
     }
 }
 

@@ -208,15 +208,8 @@ struct Attributes {
     sample_type: u64,
     read_format: u64,
     flags: u64,
-    wakeup_events: u32,
-    breakpoint: u32,
-    more: [u64; 4],
-    sample_stack_user: u32,
-    clock: i32,
-    sample_regs_intr: u64,
-    aux_watermark: u32,
-    sample_max_stack: u16,
-    reserved: u16,
+    /// Fields that stay 0.
+    rest: [u64; 8],
 }
 
 const _: () = assert!(size_of::<Attributes>() == 112);

@@ -199,7 +199,7 @@ pub(super) fn dockerfile(candidate: &Candidate) -> Vec<String> {
     // No distribution has our package, so the library's file is copied.
     let package = candidate.package.as_ref().filter(|(package, _)| package != OUR_PACKAGE);
     let preload = match (package, file) {
-        (Some((package, _)), Some(file)) if is_of_debian() => {
+        (Some((package, _)), Some(file)) if Path::new("/etc/debian_version").is_file() => {
             lines.push(format!(
                 "RUN apt-get update && apt-get install -y --no-install-recommends {package} && rm -rf /var/lib/apt/lists/*"
             ));
@@ -219,10 +219,6 @@ pub(super) fn dockerfile(candidate: &Candidate) -> Vec<String> {
     let words: Vec<_> = preload.into_iter().chain(variables).collect();
     lines.push(format!("ENV {}", words.join(" ")));
     lines
-}
-
-fn is_of_debian() -> bool {
-    std::path::Path::new("/etc/debian_version").is_file()
 }
 
 /// A command, quoted for a shell.

@@ -215,7 +215,12 @@ impl Runner {
     /// marks.
     fn add(&mut self, ran: &Ran, trial: Trial, intervals: Option<usize>) {
         match intervals {
-            None => self.result.samples.push(of_run(ran, trial)),
+            None => {
+                let mut sample = sample(ran.wall, ran.spent, ran.last_rss_bytes, ran.peak_rss_bytes);
+                sample.gauges.insert("programs".into(), ran.programs as u64);
+                let Trial { process, round, order, .. } = trial;
+                self.result.samples.push(Proof { process, round, order, byte_seconds: None, sample });
+            }
             Some(intervals) => self.result.samples.extend(between(&ran.marks, trial, intervals)),
         }
         if self.result.rss_over_time.is_empty() {
@@ -274,12 +279,6 @@ fn sample(wall: Duration, spent: Spent, rss_bytes: u64, peak_rss_bytes: u64) -> 
         counters: Counters::from([("major_faults".to_owned(), spent.majflt)]),
         gauges: Counters::new(),
     }
-}
-
-fn of_run(ran: &Ran, trial: Trial) -> Proof {
-    let mut sample = sample(ran.wall, ran.spent, ran.last_rss_bytes, ran.peak_rss_bytes);
-    sample.gauges.insert("programs".into(), ran.programs as u64);
-    Proof { process: trial.process, round: trial.round, order: trial.order, byte_seconds: None, sample }
 }
 
 /// The samples of the first `intervals` intervals between marks. The first interval is cold. Warm intervals are
@@ -430,7 +429,7 @@ impl Session<'_> {
         let ran = process::run(&task, self.interrupt)?;
         let verified = self.job.verify.as_ref().and_then(|line| output::verify(line, self.interrupt));
         let same = self.same_output.as_mut().zip(before);
-        let differs = same.and_then(|(same, before)| same.objection(&before, &ran.stdout_sha256));
+        let differs = same.and_then(|(same, before)| same.objection(before, &ran.stdout_sha256));
         match verified.or(differs) {
             _ if self.interrupt.is_raised() => Err(Failure::Interrupted),
             Some(reason) => Err(Failure::Workload(reason)),

@@ -23,8 +23,8 @@ pub(super) struct SameOutput {
     expected: Option<String>,
 }
 
-/// The state of a file before a run.
-pub(super) struct Before(Option<(u64, i64, i64)>);
+/// The metadata that changes when a file is written; `None` if there is no file.
+type State = Option<(u64, i64, i64)>;
 
 impl SameOutput {
     pub(super) fn new(file: &Path) -> Self {
@@ -35,19 +35,19 @@ impl SameOutput {
         self.file == Path::new(STDOUT)
     }
 
-    /// Must be called before a run.
-    pub(super) fn before(&self) -> Before {
-        Before(state(&self.file))
+    /// The state of the file before a run.
+    pub(super) fn before(&self) -> State {
+        state(&self.file)
     }
 
     /// Compares the output of a run with that of the first run. Returns why the run does not count, if it does not.
-    pub(super) fn objection(&mut self, before: &Before, stdout_sha256: &str) -> Option<String> {
+    pub(super) fn objection(&mut self, before: State, stdout_sha256: &str) -> Option<String> {
         let name = self.file.display();
         let found = if self.is_stdout() {
             stdout_sha256.to_owned()
         } else {
             // Otherwise a file from an earlier run could pass for this run's.
-            if state(&self.file) == before.0 {
+            if state(&self.file) == before {
                 return Some(format!("it did not write {name}"));
             }
             match machine::sha256_of(&self.file) {
@@ -66,8 +66,7 @@ impl SameOutput {
     }
 }
 
-/// The metadata that changes when a file is written.
-fn state(file: &Path) -> Option<(u64, i64, i64)> {
+fn state(file: &Path) -> State {
     let file = fs::metadata(file).ok()?;
     Some((file.ino(), file.ctime(), file.ctime_nsec()))
 }
@@ -171,7 +170,7 @@ mod tests {
             if let Some(text) = text {
                 fs::write(&file, text).unwrap();
             }
-            same.objection(&before, "")
+            same.objection(before, "")
         };
         assert_eq!(run(Some("a")), None);
         assert_eq!(run(Some("a")), None);
@@ -180,8 +179,8 @@ mod tests {
         fs::remove_file(&file).unwrap();
         let mut stdout = SameOutput::new(Path::new("-"));
         let before = stdout.before();
-        assert_eq!(stdout.objection(&before, "aa"), None);
-        assert!(stdout.objection(&before, "bb").unwrap().starts_with("its output differs"));
+        assert_eq!(stdout.objection(before, "aa"), None);
+        assert!(stdout.objection(before, "bb").unwrap().starts_with("its output differs"));
     }
 
     #[test]

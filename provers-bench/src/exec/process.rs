@@ -328,7 +328,9 @@ impl<'a> ProcessTree<'a> {
             if seen.has_library.is_none() {
                 let maps = maps_of(pid);
                 seen.has_library = told_by(&maps, self.library);
-                self.allocators.extend(allocators_in(&maps));
+                let files = maps.lines().filter_map(|line| line.rsplit_once('/')).map(|(_, file)| file);
+                let allocators = files.filter(|file| ALLOCATORS.iter().any(|name| file.starts_with(name)));
+                self.allocators.extend(allocators.map(str::to_owned));
             }
             // During `execve` a dynamic program has no loader either, so its file decides.
             if seen.has_library.is_none() {
@@ -363,12 +365,6 @@ impl<'a> ProcessTree<'a> {
             }
         }
     }
-}
-
-/// The files of allocators in these `maps`.
-fn allocators_in(maps: &str) -> impl Iterator<Item = String> {
-    let files = maps.lines().filter_map(|line| line.rsplit_once('/')).map(|(_, file)| file);
-    files.filter(|file| ALLOCATORS.iter().any(|name| file.starts_with(name))).map(str::to_owned)
 }
 
 /// Whether a process with these `maps` has `library` mapped; `None` if it is too early to tell. The loader maps

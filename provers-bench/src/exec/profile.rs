@@ -9,7 +9,7 @@ use crate::arms::OURS;
 use crate::machine::process::page_bytes;
 use crate::measure::{Interrupt, new_folder};
 use crate::protocol::profiles::{function_of, short};
-use crate::report::{self, FaultsPage};
+use crate::report;
 use crate::results::format;
 use anyhow::{Context, bail};
 use std::collections::BTreeMap;
@@ -78,17 +78,14 @@ pub(crate) fn profile(job: &Job, interrupt: &Interrupt) -> anyhow::Result<String
     let functions = by_function(&before, page_bytes);
     let held = under_ours.as_ref().and_then(|(_, profile)| profile.as_ref());
     let peak = held.map(|profile| flame_graph(profile, Value::PeakSpace)).transpose()?;
-    let page = FaultsPage {
-        title: &format!("{name}: page faults by function"),
-        facts: facts(&name, &own, under_ours.as_ref().map(|(ran, _)| ran), share, sampled.lost),
-        functions: &functions[..functions.len().min(MOST)],
-        faults: flame_graph(&before, Value::FreshSpace)?,
-        peak: peak.flatten(),
-    };
+    let title = format!("{name}: page faults by function");
+    let facts = facts(&name, &own, under_ours.as_ref().map(|(ran, _)| ran), share, sampled.lost);
+    let functions = &functions[..functions.len().min(MOST)];
+    let faults = flame_graph(&before, Value::FreshSpace)?;
+    let page = report::faults_page(&title, &facts, functions, faults.as_deref(), peak.flatten().as_deref());
     let path = folder.join(PAGE);
-    fs::write(&path, report::faults_page(&page)).with_context(|| format!("cannot write {}", path.display()))?;
-    let facts = page.facts.iter().map(|fact| format!("{fact}\n")).collect::<String>();
-    Ok(format!("{facts}\n{}\n\n{}\n", table(page.functions), path.display()))
+    fs::write(&path, page).with_context(|| format!("cannot write {}", path.display()))?;
+    Ok(format!("{}\n\n{}\n\n{}\n", facts.join("\n"), table(functions), path.display()))
 }
 
 /// Our library, as an arm.
@@ -117,13 +114,12 @@ fn flame_graph(profile: &Profile, value: Value) -> anyhow::Result<Option<String>
 
 /// The results of the two runs, in sentences.
 fn facts(name: &str, own: &Ran, ours: Option<&Ran>, share: f64, lost: u64) -> Vec<String> {
-    let faults = |ran: &Ran| format::count(ran.spent.minflt);
-    let [wall, peak] = [format::time(own.wall.as_nanos() as u64), format::bytes(own.peak_rss_bytes)];
-    let mut facts = vec![format!("{name} as it is: {} page faults, {wall}, peak RSS {peak}.", faults(own))];
-    facts.extend(ours.map(|ran| {
-        let [wall, peak] = [format::time(ran.wall.as_nanos() as u64), format::bytes(ran.peak_rss_bytes)];
-        format!("Under {OURS}, with sampling: {} page faults, {wall}, peak RSS {peak}.", faults(ran))
-    }));
+    let fact = |how: String, ran: &Ran| {
+        let [faults, wall] = [format::count(ran.spent.minflt), format::time(ran.wall.as_nanos() as u64)];
+        format!("{how}: {faults} page faults, {wall}, peak RSS {}.", format::bytes(ran.peak_rss_bytes))
+    };
+    let mut facts = vec![fact(format!("{name} as it is"), own)];
+    facts.extend(ours.map(|ran| fact(format!("Under {OURS}, with sampling"), ran)));
     if share < 0.95 {
         facts.push(format!("The functions are those of one process, which takes {:.0}% of the faults.", share * 100.0));
     }

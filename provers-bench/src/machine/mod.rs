@@ -10,7 +10,7 @@ pub(crate) mod process;
 use host::{Host, Kind, line_of};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::{env, fs};
 
@@ -45,6 +45,8 @@ impl Machine {
     pub(crate) fn observe() -> Self {
         let host = Host::observe();
         let status = git(&["status", "--porcelain"]);
+        let here = env::current_dir().unwrap_or_default();
+        let lockfile = here.ancestors().map(|folder| folder.join("Cargo.lock")).find(|path| path.is_file());
         Self {
             cpu: host.cpu,
             cores: host.cores,
@@ -58,7 +60,7 @@ impl Machine {
             build: BuildInfo::current(),
             git_commit: git(&["rev-parse", "HEAD"]),
             git_dirty: status.map(|status| !status.is_empty()),
-            lockfile_sha256: lockfile().and_then(|path| sha256_of(&path)),
+            lockfile_sha256: lockfile.and_then(|path| sha256_of(&path)),
         }
     }
 
@@ -111,11 +113,6 @@ fn git(arguments: &[&str]) -> Option<String> {
     let output = Command::new("git").args(arguments).output().ok()?;
     let text = String::from_utf8(output.stdout).ok()?;
     output.status.success().then(|| text.trim().to_owned())
-}
-
-fn lockfile() -> Option<PathBuf> {
-    let here = env::current_dir().ok()?;
-    here.ancestors().map(|folder| folder.join("Cargo.lock")).find(|path| path.is_file())
 }
 
 /// SHA-256 of a file; `None` if it cannot be read.

@@ -52,13 +52,6 @@ pub(crate) struct Trial {
     pub(crate) input: u64,
 }
 
-impl Trial {
-    /// The report plots memory over time for two proofs of the first process: the cold one and the first warm one.
-    fn is_kept_over_time(&self) -> bool {
-        self.process == 0 && self.round <= 1
-    }
-}
-
 /// The rounds of `spec` under `plan`. No round starts after `deadline`.
 pub(super) fn schedule(plan: &Plan, spec: &WorkloadSpec, deadline: Option<Instant>) -> Schedule {
     let (rounds, processes, precision) = (plan.rounds, plan.processes(spec), plan.measured.until_precise);
@@ -391,7 +384,8 @@ impl Runner<'_> {
         let watch = RssWatch::start(child.id());
         let answer = self.ask(trial, limit);
         let seen = watch.stop();
-        if trial.is_kept_over_time() {
+        // The report plots memory over time for two proofs of the first process: the cold one and the first warm one.
+        if trial.process == 0 && trial.round <= 1 {
             self.result.rss_over_time.extend(RssPoint::of(trial.round, seen.iter().copied()));
         }
         self.take_in(trial, answer, |sample| byte_seconds(&seen, Duration::from_nanos(sample.wall_ns)))

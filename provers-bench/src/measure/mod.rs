@@ -13,7 +13,7 @@ use anyhow::Context;
 use std::fs;
 use std::io::{ErrorKind, Write, stdout};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 pub(crate) mod binaries;
 pub(crate) mod lockstep;
@@ -46,7 +46,8 @@ pub(crate) fn run(plan: &Plan, folder: &Path, interrupt: &Interrupt) -> anyhow::
             break;
         }
         // The remaining points share the time that one point leaves.
-        let deadline = end.map(|end| Instant::now() + share(end, plan.points.len() - index));
+        let left = (plan.points.len() - index) as u32;
+        let deadline = end.map(|end| Instant::now() + end.saturating_duration_since(Instant::now()) / left);
         let result = lockstep::run(plan, folder, point, deadline, interrupt, &mut output)?;
         if !plan.measured.json {
             let section = report::section(&run, &result, Style::Terminal);
@@ -99,11 +100,6 @@ pub(crate) fn new_folder(out: Option<&Path>, prover: &str) -> anyhow::Result<(Pa
 /// The folder of all runs: `out`, or a place in cargo's target directory.
 pub(crate) fn runs_folder(out: Option<&Path>) -> anyhow::Result<PathBuf> {
     out.map_or_else(binaries::measured_folder, |out| Ok(out.to_owned()))
-}
-
-/// The share of the time until `end` that one of `points` may take.
-fn share(end: Instant, points: usize) -> Duration {
-    end.saturating_duration_since(Instant::now()) / u32::try_from(points).unwrap_or(u32::MAX)
 }
 
 /// Ignores errors: a reader that closed the pipe (`| head`) must not stop the measurement.

@@ -104,7 +104,11 @@ impl<'a, A> Rounds<'a, A> {
                 break Ended::OutOfTime;
             }
             if process >= self.schedule.processes {
-                self.expect_another(process);
+                let turns = self.schedule.turns_of(process);
+                for runner in self.runners.iter_mut().filter(|runner| runner.takes_part()) {
+                    runner.expected += turns;
+                    self.output.progress.0.inc_length(turns);
+                }
             }
             if let Some(ended) = turns(self, process)? {
                 break ended;
@@ -120,15 +124,6 @@ impl<'a, A> Rounds<'a, A> {
             runner.expected = runner.made;
         }
         Ok(ended)
-    }
-
-    /// Adds the set of processes with this number to the planned ones.
-    fn expect_another(&mut self, process: u32) {
-        let turns = self.schedule.turns_of(process);
-        for runner in self.runners.iter_mut().filter(|runner| runner.takes_part()) {
-            runner.expected += turns;
-            self.output.progress.0.inc_length(turns);
-        }
     }
 
     pub(crate) fn is_any_left(&self) -> bool {

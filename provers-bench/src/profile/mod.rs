@@ -7,7 +7,7 @@ use crate::arms;
 use crate::measure::{Interrupt, binaries, new_folder, process};
 use crate::plan::{self, Contestant, Size, UsageError, bytes, whole};
 use crate::protocol::profiles::{FILE, FIRST, FOLDER, Profile, TREE, WARM, moves};
-use crate::report::{self, ProfilePage};
+use crate::report;
 use crate::results::format;
 use crate::workloads::Prover;
 use anyhow::{Context, bail};
@@ -85,18 +85,11 @@ pub(crate) fn run(provers: &'static [Prover], args: &ProfileArgs) -> anyhow::Res
     let picture = |proof: &str, name: &str| fs::read_to_string(folder.join(proof).join(name)).ok();
     let tree = fs::read_to_string(folder.join(WARM).join(TREE)).context("the proof left no tree of stages")?;
     let title = format!("{}: where the memory goes", profile.of);
-    let page = ProfilePage {
-        title: &title,
-        profile: &profile,
-        tree: &tree,
-        peak: picture(WARM, "peak_space.svg"),
-        fresh: picture(FIRST, "fresh_space.svg"),
-        against: against.as_ref(),
-    };
+    let (peak, fresh) = (picture(WARM, "peak_space.svg"), picture(FIRST, "fresh_space.svg"));
+    let graphs = (peak.as_deref(), fresh.as_deref());
+    let page = report::profile_page(&title, &profile, against.as_ref(), &tree, graphs);
     let path = folder.join(PAGE);
-    for (path, text) in
-        [(&path, report::profile_page(&page)), (&folder.join(PICTURE), report::profile_picture(&profile))]
-    {
+    for (path, text) in [(&path, page), (&folder.join(PICTURE), report::profile_picture(&profile))] {
         fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
     }
     let moved = against.map_or_else(String::new, |before| moved(&before, &profile));

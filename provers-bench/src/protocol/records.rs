@@ -49,11 +49,6 @@ impl Record {
         [tags, self.size_bytes, self.address, self.time_ns]
     }
 
-    /// Whether `next`, the following record, lies in the same phase or in the same gap between phases.
-    pub(crate) fn is_same_section(&self, next: &Self) -> bool {
-        self.in_phase == next.in_phase && (!self.in_phase || self.proof == next.proof)
-    }
-
     /// Decodes a record; `None` if the words are not a record.
     pub(crate) fn from_words([tags, size_bytes, address, time_ns]: [u64; RECORD_WORDS]) -> Option<Self> {
         let op = [Op::Alloc, Op::AllocZeroed, Op::Free, Op::ReallocFrom, Op::ReallocTo]
@@ -157,7 +152,7 @@ pub(crate) fn read(path: &Path) -> anyhow::Result<Trace> {
 
 /// Splits records into the stretches within one phase or between two.
 pub(crate) fn sections(records: &[Record]) -> impl Iterator<Item = &[Record]> {
-    records.chunk_by(Record::is_same_section)
+    records.chunk_by(|one, next| one.in_phase == next.in_phase && (!one.in_phase || one.proof == next.proof))
 }
 
 #[cfg(test)]

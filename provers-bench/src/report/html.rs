@@ -2,8 +2,7 @@
 
 use super::chart::{self, Look, Palette};
 use super::charts;
-use super::facts::{self, command};
-use super::text::{self, LEGEND, Style, at_once, notes};
+use super::text::{self, LEGEND, Style, at_once, command, notes};
 use crate::results::columns::{self, Medium};
 use crate::results::{ArmResult, Run, WorkloadResult, view};
 use maud::{DOCTYPE, Markup, PreEscaped, html};
@@ -21,7 +20,7 @@ pub(super) fn page(run: &Run) -> String {
     let content = html! {
         header {
             h1 { (title) }
-            p { (facts::on(run)) }
+            p { (text::on(run)) }
             p { code { (command(run)) } }
         }
         @if let Some(advice) = &run.advice { section {
@@ -41,7 +40,7 @@ pub(super) fn page(run: &Run) -> String {
         section { h2 { "The arms" } dl { @for (label, what) in text::arms(run) { dt { (label) } dd { (what) } } } }
         section {
             h2 { "Machine and command" }
-            dl { @for (name, value) in facts::all(run) { dt { (name) } dd { (value) } } }
+            dl { @for (name, value) in text::facts_of(run) { dt { (name) } dd { (value) } } }
         }
         section {
             h2 { "Raw samples" }

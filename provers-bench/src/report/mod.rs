@@ -3,8 +3,7 @@
 //! - `splice`: tables of the documentation
 //! - `html`: report.html; `profile`: the pages of profiles
 //! - `charts`: the charts of a run; `chart`: draws each
-//! - `text`: tables and notes, in Markdown and on the terminal
-//! - `facts`: machine, build and command
+//! - `text`: tables, notes and facts, in Markdown and on the terminal
 
 use crate::plan::UsageError;
 use crate::results::{Run, SCHEMA};
@@ -16,16 +15,15 @@ use std::path::{Path, PathBuf};
 
 mod chart;
 mod charts;
-pub(crate) mod facts;
 mod html;
 mod profile;
 mod splice;
 mod text;
 
 #[cfg(feature = "profile")]
-pub(crate) use profile::{FaultsPage, faults_page};
-pub(crate) use profile::{ProfilePage, profile_page, profile_picture};
-pub(crate) use text::{Style, curves, drawn, inert, section, with_advice, words, wrapped};
+pub(crate) use profile::faults_page;
+pub(crate) use profile::{profile_page, profile_picture};
+pub(crate) use text::{Style, command, curves, differences, drawn, inert, section, with_advice, words, wrapped};
 
 /// File name of a run's HTML report.
 pub(crate) const REPORT: &str = "report.html";
@@ -85,21 +83,18 @@ pub(crate) fn run(job: &Job, runs_folder: &Path) -> anyhow::Result<String> {
             if let (Some(run), Some(name)) = (run, name) {
                 splice::save(Path::new("."), name, read(run, runs_folder)?)?;
             }
-            spliced(splice::differing(Path::new("."))?, job.check)
+            let differing = splice::differing(Path::new("."))?;
+            let names: Vec<_> = differing.iter().map(|(path, _)| path.display().to_string()).collect();
+            if job.check && !names.is_empty() {
+                let names = names.join(", ");
+                bail!("{names} differ from the runs that they name: `prove-bench report --splice` fills them");
+            }
+            for (path, text) in differing {
+                fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+            }
+            Ok(names.into_iter().map(|name| name + "\n").collect())
         }
     }
-}
-
-/// Writes the pages that differ from their runs. For a check, fails with their names instead.
-fn spliced(differing: Vec<splice::Page>, check: bool) -> anyhow::Result<String> {
-    let names: Vec<_> = differing.iter().map(|page| page.path.display().to_string()).collect();
-    if check && !differing.is_empty() {
-        bail!("{} differ from the runs that they name: `prove-bench report --splice` fills them", names.join(", "));
-    }
-    for page in differing {
-        fs::write(&page.path, page.text).with_context(|| format!("cannot write {}", page.path.display()))?;
-    }
-    Ok(names.into_iter().map(|name| name + "\n").collect())
 }
 
 fn write_reports(folder: &Path, run: &Run) -> anyhow::Result<()> {

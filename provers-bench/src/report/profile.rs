@@ -19,25 +19,18 @@ const MOST_SITES: usize = 10;
 const MOST_ROWS: u32 = 8;
 const SIZE: (f64, f64) = (1000.0, 254.0);
 
-/// The parts of the page.
-pub(crate) struct ProfilePage<'a> {
-    pub(crate) title: &'a str,
-    pub(crate) profile: &'a Profile,
-    /// The tree of the stages, as text.
-    pub(crate) tree: &'a str,
-    /// The flame graphs, as SVG: bytes alive at the peak of the warm proof, and fresh bytes of the first one.
-    pub(crate) peak: Option<String>,
-    pub(crate) fresh: Option<String>,
-    /// An earlier profile.
-    pub(crate) against: Option<&'a Profile>,
-}
-
-/// The page. Equal profiles give equal bytes.
-pub(crate) fn profile_page(page: &ProfilePage<'_>) -> String {
-    let profile = page.profile;
+/// The page. Equal profiles give equal bytes. `tree` is that of the stages, as text; `peak` and `fresh` are flame graphs, as
+/// SVG: bytes alive at the peak of the warm proof, and fresh bytes of the first one. `earlier` is an earlier profile.
+pub(crate) fn profile_page(
+    title: &str,
+    profile: &Profile,
+    earlier: Option<&Profile>,
+    tree: &str,
+    (peak, fresh): (Option<&str>, Option<&str>),
+) -> String {
     let content = html! {
         header {
-            h1 { (page.title) }
+            h1 { (title) }
             p {
                 "Live bytes at the peak of a warm proof: " b { (format::mebibytes(profile.peak_bytes)) }
                 @if profile.backing_bytes > 0 {
@@ -46,7 +39,7 @@ pub(crate) fn profile_page(page: &ProfilePage<'_>) -> String {
                 "."
             }
         }
-        @if let Some(before) = page.against { (against(before, profile)) }
+        @if let Some(before) = earlier { (against(before, profile)) }
         section {
             h2 { "The call sites that hold the peak" }
             (sites(profile))
@@ -60,16 +53,16 @@ pub(crate) fn profile_page(page: &ProfilePage<'_>) -> String {
             h2 { "The parts of the resident memory" }
             (parts(&profile.parts))
         } }
-        section { h2 { "The stages" } pre { (page.tree) } }
-        (flame_graph("What was alive at the peak", page.peak.as_deref()))
-        (flame_graph("Fresh pages of the first proof", page.fresh.as_deref()))
+        section { h2 { "The stages" } pre { (tree) } }
+        (flame_graph("What was alive at the peak", peak))
+        (flame_graph("Fresh pages of the first proof", fresh))
         footer {
             "Made by prove-bench profile, from samples " (format::binary_bytes(profile.mean_bytes as usize))
             " apart on average, and all requests of 1 MiB and more. "
             code { "warm-proof/profile.pb.gz" } " is for pprof, " code { "warm-proof/trace.json" } " for Perfetto."
         }
     };
-    document(page.title, POLICY, &[STYLE, chart::STYLE].concat(), &content)
+    document(title, POLICY, &[STYLE, chart::STYLE].concat(), &content)
 }
 
 /// The timeline as a picture on its own. Equal profiles give equal bytes.
@@ -77,40 +70,34 @@ pub(crate) fn profile_picture(profile: &Profile) -> String {
     timeline(profile).picture()
 }
 
-/// The parts of the page of a command.
+/// The page of a command's page faults: sentences, page faults by function with the most first, and flame graphs, as SVG,
+/// of the faulted bytes and of the peak under our library.
 #[cfg(feature = "profile")]
-pub(crate) struct FaultsPage<'a> {
-    pub(crate) title: &'a str,
-    /// Sentences.
-    pub(crate) facts: Vec<String>,
-    /// Page faults by function, the most first.
-    pub(crate) functions: &'a [(String, u64)],
-    /// Flame graphs, as SVG: of the faulted bytes, and of the peak under our library.
-    pub(crate) faults: Option<String>,
-    pub(crate) peak: Option<String>,
-}
-
-/// The page of a command's page faults.
-#[cfg(feature = "profile")]
-pub(crate) fn faults_page(page: &FaultsPage<'_>) -> String {
+pub(crate) fn faults_page(
+    title: &str,
+    facts: &[String],
+    functions: &[(String, u64)],
+    faults: Option<&str>,
+    peak: Option<&str>,
+) -> String {
     let content = html! {
-        header { h1 { (page.title) } @for fact in &page.facts { p { (fact) } } }
+        header { h1 { (title) } @for fact in facts { p { (fact) } } }
         section {
             h2 { "Functions" }
             (scrolling(&html! {
                 thead { tr { th { "function" } th { "page faults" } } }
-                tbody { @for (function, faults) in page.functions { tr {
+                tbody { @for (function, faults) in functions { tr {
                     td.words { code { (function) } }
                     td { (format::count(*faults)) }
                 } } }
             }))
             p.notes { "The innermost function of the program itself. Callers are known where the program has frame pointers." }
         }
-        (flame_graph("Faulted bytes, by call chain", page.faults.as_deref()))
-        (flame_graph("What was alive at the peak, under zk-alloc", page.peak.as_deref()))
+        (flame_graph("Faulted bytes, by call chain", faults))
+        (flame_graph("What was alive at the peak, under zk-alloc", peak))
         footer { "Made by prove-bench exec --profile, from samples of the kernel's page faults." }
     };
-    document(page.title, POLICY, STYLE, &content)
+    document(title, POLICY, STYLE, &content)
 }
 
 fn sites(profile: &Profile) -> Markup {
@@ -232,21 +219,17 @@ fn area(label: &str, class: &str, levels: impl Iterator<Item = (u64, u64)>) -> S
 }
 
 fn flame_graph(title: &str, svg: Option<&str>) -> Markup {
+    // An SVG document as a URL (RFC 2397).
+    let encoded = svg.map(|svg| svg.replace('%', "%25").replace('#', "%23").replace('\n', "%0A"));
     html! {
         section {
             h2 { (title) }
-            @match svg {
-                Some(svg) => iframe title=(title) src=(data_url(svg)) {},
+            @match encoded {
+                Some(svg) => iframe title=(title) src={ "data:image/svg+xml;charset=utf-8," (svg) } {},
                 None => p { "Nothing." },
             }
         }
     }
-}
-
-/// An SVG document as a URL (RFC 2397).
-fn data_url(svg: &str) -> String {
-    let encoded = svg.replace('%', "%25").replace('#', "%23").replace('\n', "%0A");
-    format!("data:image/svg+xml;charset=utf-8,{encoded}")
 }
 
 #[cfg(test)]
@@ -274,17 +257,9 @@ mod tests {
         };
         let texts = [full, Profile::default()].map(|profile| {
             // A `#` or `%` would cut or change the URL of a flame graph.
-            let svg = Some("<svg xmlns=\"http://www.w3.org/2000/svg\"><text fill=\"#fff\">50%</text></svg>".to_owned());
+            let svg = Some("<svg xmlns=\"http://www.w3.org/2000/svg\"><text fill=\"#fff\">50%</text></svg>");
             let against = Profile::default();
-            let page = ProfilePage {
-                title: "t",
-                profile: &profile,
-                tree: HOSTILE,
-                peak: svg,
-                fresh: None,
-                against: Some(&against),
-            };
-            let text = profile_page(&page);
+            let text = profile_page("t", &profile, Some(&against), HOSTILE, (svg, None));
             assert!(text.contains("%23fff") && text.contains("50%25"), "{text}");
             let page = Html::parse_document(&text);
             assert_eq!(page.errors, Vec::<String>::new());

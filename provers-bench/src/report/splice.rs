@@ -14,7 +14,7 @@
 //! `report RUN --splice NAME` saves a run under `docs/data/runs` and refills the blocks. A test fails if a block
 //! differs from its run.
 
-use super::{charts, facts, text};
+use super::{charts, text};
 use crate::arms::{OURS, tuned};
 use crate::results::{Run, Summary, WorkloadResult, format, view};
 use anyhow::{Context, bail};
@@ -57,14 +57,9 @@ fn saved(repository: &Path) -> anyhow::Result<Saved> {
     named.collect()
 }
 
-/// A file of the documentation whose text on disk differs from what its runs yield.
-pub(super) struct Page {
-    pub(super) path: PathBuf,
-    pub(super) text: String,
-}
-
-/// Every page of the documentation in `repository` that differs from the saved runs.
-pub(super) fn differing(repository: &Path) -> anyhow::Result<Vec<Page>> {
+/// Every file of the documentation in `repository` whose text on disk differs from what the saved runs yield, with that
+/// text.
+pub(super) fn differing(repository: &Path) -> anyhow::Result<Vec<(PathBuf, String)>> {
     let saved = saved(repository)?;
     let mut files = files_in(&repository.join("docs"), "md")?;
     files.push(repository.join("README.md"));
@@ -76,11 +71,11 @@ pub(super) fn differing(repository: &Path) -> anyhow::Result<Vec<Page>> {
         if let Some(text) = picture {
             let path = repository.join(PICTURE);
             if fs::read_to_string(&path).unwrap_or_default() != text {
-                pages.push(Page { path, text });
+                pages.push((path, text));
             }
         }
         if text != old {
-            pages.push(Page { path, text });
+            pages.push((path, text));
         }
     }
     if blocks == 0 {
@@ -151,7 +146,7 @@ fn block(what: &str, saved: &Saved) -> anyhow::Result<(String, Option<String>)> 
             // Without the run's own heading.
             let text = text::markdown(run);
             let body = text.split_once("\n\n").map_or(text.as_str(), |(_, body)| body);
-            Ok((format!("{body}\n{}", facts::on(run)), None))
+            Ok((format!("{body}\n{}", text::on(run)), None))
         }
         ("rows", ..) => Ok((format!("{}\n{}", summary(&rows()?), provenance_in_brief(&runs)), None)),
         ("summary", ..) => {
@@ -223,12 +218,12 @@ fn summary(rows: &[Row<'_>]) -> String {
 fn provenance_in_brief(runs: &[&Run]) -> String {
     let mut groups = BTreeMap::<(String, String), BTreeSet<String>>::new();
     for run in runs {
-        let command = facts::command(run);
+        let command = text::command(run);
         let words: Vec<_> = command.split(' ').skip(1).collect();
         let at = words.iter().position(|word| *word == "--allocators").unwrap_or(words.len());
         let allocators = words[at..].iter().take(2).copied().collect::<Vec<_>>().join(" ");
         let others = words[..at].iter().chain(words.iter().skip(at + 2)).copied().collect::<Vec<_>>().join(" ");
-        groups.entry((facts::on(run), allocators)).or_default().insert(format!("`{others}`"));
+        groups.entry((text::on(run), allocators)).or_default().insert(format!("`{others}`"));
     }
     let lines = groups.iter().map(|((on, allocators), commands)| {
         let commands = commands.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
@@ -240,7 +235,7 @@ fn provenance_in_brief(runs: &[&Run]) -> String {
 /// The commands, machines and commits of these runs, each once.
 fn provenance(runs: &[&Run]) -> String {
     let distinct: BTreeMap<_, _> = runs.iter().map(|run| (&run.run, *run)).collect();
-    let lines = distinct.values().map(|run| format!("`{}`: {}\n", facts::command(run), facts::on(run)));
+    let lines = distinct.values().map(|run| format!("`{}`: {}\n", text::command(run), text::on(run)));
     lines.collect::<Vec<_>>().join("\n")
 }
 
@@ -338,7 +333,7 @@ mod tests {
     #[test]
     fn the_documentation_says_what_its_runs_say() {
         let repository = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
-        let paths: Vec<_> = differing(repository).unwrap().into_iter().map(|page| page.path).collect();
+        let paths: Vec<_> = differing(repository).unwrap().into_iter().map(|(path, _)| path).collect();
         assert!(paths.is_empty(), "`cargo prove-bench report --splice` fills {paths:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! The plan of a run: its options, checked against the prover's workloads and the known arms.
+//! The plan of a run: its options, checked against the prover's workloads and the known arms, and the values that options take.
 
 use crate::arms::{self, ARMS, Arm, DEFAULT_SET, SETS, tuned};
 use crate::machine::host::cores;
@@ -6,13 +6,11 @@ use crate::results::{MIN_PROCESSES_FOR_VERDICT, MIN_ROUNDS_FOR_VERDICT, Sweep};
 use crate::workloads::{Concurrent, Prover, WorkloadSpec};
 use clap::{ArgMatches, Args, Command, FromArgMatches};
 use std::collections::BTreeMap;
+use std::fmt::Display;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::time::Duration;
-use values::{LOG_ROWS, SweepOver, THREADS};
-
-mod values;
-
-pub(crate) use values::{bytes, percentage, seconds, whole};
 
 /// Time limit for each point if `--until-precise` comes without `--max-time`.
 pub(crate) const PRECISE_TIME: Duration = Duration::from_secs(300);
@@ -217,7 +215,11 @@ pub(crate) fn contestants(names: &[String]) -> Result<Vec<Contestant>, UsageErro
                 let added: Vec<_> = ARMS.iter().filter(|arm| (set.contains)(arm) && is_new(arm)).collect();
                 arms.extend(added);
             }
-            None => arms.push(arms::named(given).ok_or_else(|| unknown_allocator(given))?),
+            None => arms.push(arms::named(given).ok_or_else(|| {
+                let of_constants = tuned::SETS.into_iter().chain(["zk-alloc:CONSTANT=VALUE"]);
+                let valid = SETS.iter().map(|set| set.name).chain(ARMS.iter().map(|arm| arm.name)).chain(of_constants);
+                UsageError::unknown("allocator", given, valid)
+            })?),
         }
     }
     let labels = labels(arms.iter().map(|arm| arm.name));
@@ -233,12 +235,6 @@ pub(crate) fn labels<'a>(names: impl Iterator<Item = &'a str>) -> Vec<String> {
         if *uses == 1 { name.to_owned() } else { format!("{name}-{uses}") }
     };
     names.map(label).collect()
-}
-
-fn unknown_allocator(given: &str) -> UsageError {
-    let of_constants = tuned::SETS.into_iter().chain(["zk-alloc:CONSTANT=VALUE"]);
-    let valid = SETS.iter().map(|set| set.name).chain(ARMS.iter().map(|arm| arm.name)).chain(of_constants);
-    UsageError::unknown("allocator", given, valid)
 }
 
 /// Options that every prover takes.
@@ -258,7 +254,7 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "N", value_parser = whole::<u32>(1..=10_000))]
     processes: Option<u32>,
     /// Run every workload at each of these values: log-rows=12..17 (both ends included), or a list as in threads=1,2,4
-    #[arg(long, value_name = "WHAT=VALUES", value_parser = values::sweep)]
+    #[arg(long, value_name = "WHAT=VALUES", value_parser = sweep)]
     sweep: Option<SweepOver>,
     /// Comma-separated allocators, or sets of allocators; ratios are to glibc, or to the first one if glibc is not
     /// listed
@@ -270,11 +266,11 @@ pub(crate) struct RunArgs {
     alone: u32,
     /// Prove at fixed times instead of in lockstep: each arm takes its turn alone on the machine, makes one proof every
     /// TIME, and idles in between
-    #[arg(long, value_name = "TIME", value_parser = values::time,
+    #[arg(long, value_name = "TIME", value_parser = time,
         conflicts_with_all = ["smoke", "sweep", "rounds", "alone", "until_precise"])]
     every: Option<Duration>,
     /// How long each turn of --every takes
-    #[arg(long = "for", value_name = "TIME", value_parser = values::time, requires = "every", default_value = "2m")]
+    #[arg(long = "for", value_name = "TIME", value_parser = time, requires = "every", default_value = "2m")]
     turn: Duration,
     /// Make this many proofs at once in each process; times, faults and memory are those of all of them
     #[arg(long, value_name = "N", default_value = "1", value_parser = whole::<u32>(1..=64))]
@@ -289,7 +285,7 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     workloads: Vec<String>,
     /// Longest wait for one proof and its verification [default: 120 s, more for large sizes and slow proofs]
-    #[arg(long, value_name = "SECONDS", value_parser = values::seconds(86_400))]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds(86_400))]
     timeout: Option<Duration>,
     #[command(flatten)]
     measured: MeasuredArgs,
@@ -299,11 +295,11 @@ pub(crate) struct RunArgs {
 #[derive(Args, Clone, Debug)]
 pub(crate) struct MeasuredArgs {
     /// Add rounds until every interval is at most this wide, in percent of the baseline's time
-    #[arg(long, value_name = "P%", value_parser = values::percentage)]
+    #[arg(long, value_name = "P%", value_parser = percentage)]
     pub(crate) until_precise: Option<f64>,
     /// Start no round after this time, in seconds, or in minutes with m; workloads and the points of a sweep share it
     /// [default: none, or 5m for each point with --until-precise]
-    #[arg(long, value_name = "TIME", value_parser = values::time)]
+    #[arg(long, value_name = "TIME", value_parser = time)]
     pub(crate) max_time: Option<Duration>,
     /// Seed of the order, inputs and resampling; recorded with the result [default: random]
     // A 32-bit seed stays exact in every JSON reader.
@@ -379,6 +375,98 @@ const SMOKE: (u32, Option<u32>) = (MIN_ROUNDS_FOR_VERDICT as u32, Some(MIN_PROCE
 
 fn own_or(log_rows: Option<u32>) -> Size {
     log_rows.map_or(Size::Own, Size::LogRows)
+}
+
+/// The quantity that `--sweep` varies, and its values.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct SweepOver {
+    pub(crate) sweep: Sweep,
+    pub(crate) values: Vec<u32>,
+}
+
+/// Valid sizes and numbers of threads on the command line; a workload may accept fewer.
+pub(crate) const LOG_ROWS: RangeInclusive<u32> = 0..=63;
+pub(crate) const THREADS: RangeInclusive<u32> = 1..=1024;
+
+/// Parses `log-rows=12..17`, `log-rows=12,14,16` or `threads=1,2,4,8`. A range includes both ends, with `..` and `..=`
+/// alike.
+fn sweep(given: &str) -> Result<SweepOver, String> {
+    let (sweep, values, range) = match given.split_once('=') {
+        Some(("log-rows", values)) => (Sweep::LogRows, values, LOG_ROWS),
+        Some(("threads", values)) => (Sweep::Threads, values, THREADS),
+        _ => return Err("valid are log-rows=FROM..TO and threads=FROM..TO, or a list as in threads=1,2,4".into()),
+    };
+    let parsed: Option<Vec<_>> = values.split(',').map(|part| span(part, &range)).collect();
+    let Some(spans) = parsed else {
+        let (low, high) = (range.start(), range.end());
+        return Err(format!("valid are numbers from {low} to {high} as in 1,2,4, or a range as in 12..17"));
+    };
+    let mut distinct = Vec::new();
+    for value in spans.into_iter().flatten() {
+        if !distinct.contains(&value) {
+            distinct.push(value);
+        }
+    }
+    Ok(SweepOver { sweep, values: distinct })
+}
+
+/// Parses a number, or a range that is not empty.
+fn span(given: &str, valid: &RangeInclusive<u32>) -> Option<RangeInclusive<u32>> {
+    let number = |text: &str| text.parse().ok().filter(|number| valid.contains(number));
+    let span = match given.split_once("..") {
+        Some((low, high)) => number(low)?..=number(high.strip_prefix('=').unwrap_or(high))?,
+        None => number(given)?..=number(given)?,
+    };
+    (!span.is_empty()).then_some(span)
+}
+
+/// Parses a whole number in `range`. The error states the range.
+pub(crate) fn whole<T>(range: RangeInclusive<T>) -> impl Fn(&str) -> Result<T, String> + Clone + Send + Sync + 'static
+where
+    T: FromStr + PartialOrd + Display + Copy + Send + Sync + 'static,
+{
+    move |given| {
+        let number = given.parse().ok().filter(|number| range.contains(number));
+        number.ok_or_else(|| format!("valid are whole numbers from {} to {}", range.start(), range.end()))
+    }
+}
+
+/// Parses whole seconds, at most `most`.
+pub(crate) fn seconds(most: u64) -> impl Fn(&str) -> Result<Duration, String> + Clone + Send + Sync + 'static {
+    move |given| whole(1..=most)(given).map(Duration::from_secs)
+}
+
+/// Parses `2%` or `2` as 0.02.
+pub(crate) fn percentage(given: &str) -> Result<f64, String> {
+    let number = given.strip_suffix('%').unwrap_or(given).parse().ok();
+    let number = number.filter(|percent| (0.1..=100.0).contains(percent));
+    number.map(|percent: f64| percent / 100.0).ok_or_else(|| "valid are percentages from 0.1% to 100%".into())
+}
+
+/// Parses `512`, `64k`, `2m` or `1g`: the suffixes are powers of 1024.
+pub(crate) fn bytes(given: &str) -> Result<u64, String> {
+    let lower = given.to_ascii_lowercase();
+    let (digits, shift) = match lower.as_bytes().last() {
+        Some(b'k') => (&lower[..lower.len() - 1], 10),
+        Some(b'm') => (&lower[..lower.len() - 1], 20),
+        Some(b'g') => (&lower[..lower.len() - 1], 30),
+        _ => (&lower[..], 0),
+    };
+    let number = digits.parse::<u64>().ok().and_then(|number| number.checked_mul(1 << shift));
+    // Zero is not a valid size of a slab, zone or threshold. Sums of sizes above 2^60 overflow.
+    let number = number.filter(|number| (1..=1 << 60).contains(number));
+    number.ok_or_else(|| "valid are sizes like 512, 64k, 2m and 1g".into())
+}
+
+/// Parses `90`, `90s` or `5m`.
+fn time(given: &str) -> Result<Duration, String> {
+    let (digits, seconds_each) = match given.strip_suffix('m') {
+        Some(minutes) => (minutes, 60),
+        None => (given.strip_suffix('s').unwrap_or(given), 1),
+    };
+    let seconds = digits.parse::<u64>().ok().and_then(|number| number.checked_mul(seconds_each));
+    let seconds = seconds.filter(|seconds| (1..=1_000_000).contains(seconds));
+    seconds.map(Duration::from_secs).ok_or_else(|| "valid are times like 90 (seconds) and 5m (minutes)".into())
 }
 
 #[cfg(test)]
@@ -473,5 +561,40 @@ mod tests {
         assert_eq!(sizes, names.map(|name| [(name, 10, 2), (name, 11, 2)]).concat());
         let threads = points("plonky3 --workloads keccak --sweep threads=1,4");
         assert_eq!(threads, [("keccak", 14, 1), ("keccak", 14, 4)]);
+    }
+
+    #[test]
+    fn a_sweep_takes_ranges_with_both_ends_and_lists() {
+        let values = |given| sweep(given).unwrap().values;
+        assert_eq!(values("log-rows=12..15"), [12, 13, 14, 15]);
+        assert_eq!(values("log-rows=12..=15"), [12, 13, 14, 15]);
+        assert_eq!(values("log-rows=12,14..16,14"), [12, 14, 15, 16]);
+        assert_eq!(sweep("threads=1,2").unwrap(), SweepOver { sweep: Sweep::Threads, values: vec![1, 2] });
+        for (wrong, valid) in [
+            ("rows=1..2", "log-rows=FROM..TO"),
+            ("log-rows", "log-rows=FROM..TO"),
+            ("log-rows=15..12", "from 0 to 63"),
+            ("log-rows=12..64", "from 0 to 63"),
+            ("threads=0", "from 1 to 1024"),
+            ("threads=1,,2", "from 1 to 1024"),
+        ] {
+            assert!(sweep(wrong).unwrap_err().contains(valid), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn shares_and_times_are_read_with_their_units() {
+        assert_eq!((percentage("2%"), percentage("2.5")), (Ok(0.02), Ok(0.025)));
+        assert_eq!((time("90"), time("90s"), time("5m")), (Ok(secs(90)), Ok(secs(90)), Ok(secs(300))));
+        for wrong in ["0", "-2%", "two", "200%", "NaN"] {
+            assert!(percentage(wrong).is_err(), "{wrong}");
+        }
+        for wrong in ["0", "m", "1h", "-3", "99999999999999999999m", "18446744073709551615m"] {
+            assert!(time(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    fn secs(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
     }
 }

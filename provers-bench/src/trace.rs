@@ -10,7 +10,7 @@ use crate::child::recorder::{MIN_BYTES, PATH, TITLE};
 use crate::machine::host;
 use crate::measure::process::PATIENCE;
 use crate::measure::{ChildProcess, Failure, Interrupt, binaries, process};
-use crate::plan::{self, Contestant, Size, SizedWorkload, bytes};
+use crate::plan::{self, Contestant, Size, bytes};
 use crate::protocol::records::{self, Header, Op, Record, Trace};
 use crate::protocol::{Replayed, Request, Shape};
 use crate::report::{self, Style};
@@ -64,39 +64,28 @@ pub(crate) fn record(provers: &'static [Prover], args: &RecordArgs) -> anyhow::R
     fs::create_dir_all(&out).with_context(|| format!("cannot create {}", out.display()))?;
     // The child may use another working directory, so the path must be absolute.
     let out = out.canonicalize().with_context(|| format!("cannot find {}", out.display()))?;
+    let threads = args.threads.map(|threads| threads.to_string());
+    let (proofs, counted) = (args.proofs, threads.as_deref().unwrap_or("one a core"));
     let mut paths = String::new();
-    for workload in &workloads {
+    for workload in workloads {
         let path = out.join(format!("{}-{}-{}.trace", prover.name, workload.spec.name, workload.log_rows));
-        record_one(prover, workload, args, &folder.join(RECORDER.binary), &path, &interrupt)?;
+        let sized = format!("{} 2^{}", workload.spec.name, workload.log_rows);
+        let title = format!("{} {sized}, {proofs} proofs, threads: {counted}", prover.name);
+        eprintln!("{title}");
+        let mut environment = vec![
+            (PATH.to_owned(), path.display().to_string()),
+            (TITLE.to_owned(), title),
+            (MIN_BYTES.to_owned(), args.min_bytes.to_string()),
+        ];
+        environment.extend(threads.clone().map(|threads| ("RAYON_NUM_THREADS".to_owned(), threads)));
+        let (binary, proved) = (folder.join(RECORDER.binary), (RECORDER.name, prover.name, workload));
+        process::prove(&binary, &environment, proved, proofs, &interrupt)
+            .with_context(|| format!("{sized} was not recorded"))?;
+        let trace = records::read(&path)?;
+        eprintln!("{} records, {} lost: {}", trace.records.len(), trace.header.lost, path.display());
         paths += &format!("{}\n", path.display());
     }
     Ok(paths)
-}
-
-fn record_one(
-    prover: &Prover,
-    workload: &SizedWorkload,
-    args: &RecordArgs,
-    binary: &Path,
-    path: &Path,
-    interrupt: &Interrupt,
-) -> anyhow::Result<()> {
-    let sized = format!("{} 2^{}", workload.spec.name, workload.log_rows);
-    let threads = args.threads.map(|threads| threads.to_string());
-    let (prover, proofs, counted) = (prover.name, args.proofs, threads.as_deref().unwrap_or("one a core"));
-    let title = format!("{prover} {sized}, {proofs} proofs, threads: {counted}");
-    eprintln!("{title}");
-    let mut environment = vec![
-        (PATH.to_owned(), path.display().to_string()),
-        (TITLE.to_owned(), title),
-        (MIN_BYTES.to_owned(), args.min_bytes.to_string()),
-    ];
-    environment.extend(threads.map(|threads| ("RAYON_NUM_THREADS".to_owned(), threads)));
-    process::prove(binary, &environment, (RECORDER.name, prover, *workload), proofs, interrupt)
-        .with_context(|| format!("{sized} was not recorded"))?;
-    let trace = records::read(path)?;
-    eprintln!("{} records, {} lost: {}", trace.records.len(), trace.header.lost, path.display());
-    Ok(())
 }
 
 /// Options of `replay`.
