@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 pub type Counters = BTreeMap<String, u64>;
 
 /// One proof of one arm.
-#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub(crate) struct Sample {
     /// Wall-clock time of the proof.
     pub(crate) wall_ns: u64,
@@ -136,14 +136,12 @@ pub(crate) mod tests {
         Sample {
             wall_ns,
             user_ns: wall_ns,
-            sys_ns: 0,
             minflt: 10,
-            tlb_shootdowns: None,
             rss_bytes: memory,
             peak_rss_bytes: 2 * memory,
             verified: true,
             counters,
-            gauges: Counters::new(),
+            ..Sample::default()
         }
     }
 

@@ -271,13 +271,12 @@ fn sample(wall: Duration, spent: Spent, rss_bytes: u64, peak_rss_bytes: u64) -> 
         user_ns: spent.user_ns,
         sys_ns: spent.sys_ns,
         minflt: spent.minflt,
-        tlb_shootdowns: None,
         rss_bytes,
         peak_rss_bytes,
         // A run that does not count has no sample.
         verified: true,
         counters: Counters::from([("major_faults".to_owned(), spent.majflt)]),
-        gauges: Counters::new(),
+        ..Sample::default()
     }
 }
 
