@@ -95,10 +95,13 @@ pub mod glibc {
     #[inline]
     pub fn installed() -> Installed {
         #[cfg(all(target_os = "linux", target_env = "gnu"))]
-        return Installed {
-            setting: gnu::setting,
-            ..Installed::named("glibc", &gnu::version(), &["GLIBC_TUNABLES", "MALLOC_"])
-        };
+        {
+            gnu::start_again_without_huge_pages();
+            Installed {
+                setting: gnu::setting,
+                ..Installed::named("glibc", &gnu::version(), &["GLIBC_TUNABLES", "MALLOC_"])
+            }
+        }
         #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
         Installed::named("system", env!("PROVE_BENCH_TARGET"), &["MALLOC_"])
     }
@@ -106,7 +109,28 @@ pub mod glibc {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     #[expect(unsafe_code, reason = "glibc is queried through its C interface")]
     mod gnu {
+        use std::env;
         use std::ffi::CStr;
+        use std::os::unix::process::CommandExt;
+        use std::process::Command;
+
+        /// How often this program was started again.
+        const STARTS: &str = "PROVE_BENCH_STARTS";
+        const MAX_STARTS: usize = 30;
+
+        /// Starts this program again if glibc was to ask for huge pages, and does not. glibc 2.36 reads the host's setting into a buffer without a
+        /// zero at its end, and compares it as a string. So in about half of all processes it takes the setting for an unknown one.
+        pub(super) fn start_again_without_huge_pages() {
+            let is_wanted = env::var("GLIBC_TUNABLES").is_ok_and(|tunables| tunables.contains("malloc.hugetlb=1"));
+            let starts = env::var(STARTS).ok().and_then(|starts| starts.parse().ok()).unwrap_or(0_usize);
+            let host = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").unwrap_or_default();
+            if is_wanted && host.contains("[madvise]") && starts < MAX_STARTS && !asks_for_huge_pages() {
+                let mut again = Command::new("/proc/self/exe");
+                again.args(env::args_os().skip(1)).env(STARTS, (starts + 1).to_string());
+                // Comes back only if the system refuses. Then the arm fails, and says why.
+                let _refused = again.exec();
+            }
+        }
 
         /// Larger than the highest threshold above which glibc maps a request separately.
         const PROBE_BYTES: usize = 256 << 20;
