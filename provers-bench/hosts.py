@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Makes a virtual machine behave like another kind of host, and runs a command there. As root.
 
-    hosts.py [keeps] [thp=always|madvise|never] COMMAND...   runs COMMAND, then undoes what was changed
+    hosts.py [keeps] [thp=always|madvise|never] COMMAND...   runs COMMAND, then undoes all, unless `hosts.py` had changed something before
     hosts.py [keeps] [thp=always|madvise|never]              changes it until `hosts.py off`
     hosts.py check                                           the first touch of memory on the host as it is now
     hosts.py off                                             undoes all
@@ -125,7 +125,6 @@ def begin_to_keep():
         Path("/proc/sys/vm/drop_caches").write_text("2")
         small, huge = check()
         if huge > small * HUGE_PART:
-            off()
             sys.exit("huge pages are still dear: this host does not behave as if it kept its memory")
 
 
@@ -164,6 +163,11 @@ def run(command, is_kept):
     return code if code >= 0 else 128 - code
 
 
+def is_change(word):
+    """Whether a word of the command line asks for a kind of host."""
+    return word in ("keeps", "reports") or word.startswith("thp=")
+
+
 def main(words):
     if not words or words[0] in ("-h", "--help"):
         print(__doc__)
@@ -177,21 +181,22 @@ def main(words):
         return off()
     if words[0] == "keep":
         return keep(int(words[1]))
-    was_changed, is_kept = STATE.exists() and any(STATE.iterdir()), False
-    while words and (words[0] in ("keeps", "reports") or words[0].startswith("thp=")):
-        word = words.pop(0)
-        if word == "keeps":
-            begin_to_keep()
-            is_kept = True
-        elif word.startswith("thp="):
-            set_to("thp", word.removeprefix("thp="))
-    if not words:
-        return 0
+    was_changed, is_kept, stays = STATE.exists() and any(STATE.iterdir()), False, all(map(is_change, words))
     try:
-        return run(words, is_kept)
-    finally:
-        if not was_changed:
-            off()
+        while words and is_change(words[0]):
+            word = words.pop(0)
+            if word == "keeps":
+                begin_to_keep()
+                is_kept = True
+            elif word.startswith("thp="):
+                set_to("thp", word.removeprefix("thp="))
+        code = run(words, is_kept) if words else 0
+    except BaseException:
+        off()
+        raise
+    if not (stays or was_changed):
+        off()
+    return code
 
 
 if __name__ == "__main__":

@@ -73,7 +73,7 @@ const AFTER_REPLAY: &str = "Settings of allocators are taken from the environmen
 const HOW_RUNS_ARE_NAMED: &str = "A RUN is a run's folder, its result.json, the name of a folder among the runs, or `latest`.\n\n\
                                   Exit code 0: done; 1: no such run, or not one that can be read; 2: wrong usage.";
 
-// The tools beside the bench. Doc comments would become part of the help.
+// The other tools. Doc comments would become part of the help.
 #[derive(Debug, Subcommand)]
 enum Tool {
     #[command(

@@ -245,8 +245,8 @@ impl<A: GlobalAlloc> ZkAllocator<A> {
     /// What becomes of the request instead.
     #[inline(always)]
     fn try_arena(&self, layout: Layout, contents: Contents) -> Result<NonNull<u8>, Unserved> {
-        let threshold = gate::min_bytes();
-        let is_below = layout.size() < threshold && (threshold != gate::UNKNOWN || self.is_below_when_first(layout));
+        let min_bytes = gate::min_bytes();
+        let is_below = layout.size() < min_bytes && (min_bytes != gate::UNKNOWN || self.is_below_when_first(layout));
         if is_below || !self.is_active() || escape::is_own_request() {
             // The arena ticks on its slow paths, and none of them runs between phases.
             arena::tick();

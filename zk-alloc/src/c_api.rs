@@ -328,3 +328,8 @@ pub fn minor_faults() -> u64 {
 pub fn print_line(message: fmt::Arguments<'_>) {
     os::warn(message);
 }
+
+/// As [`print_line`], but hands the line to `write`. Does nothing in a [sandbox](enter_sandbox).
+pub fn write_line(message: fmt::Arguments<'_>, write: impl FnOnce(&[u8])) {
+    os::write_line(message, write);
+}

@@ -493,7 +493,8 @@ pub fn slab_size() -> usize {
 }
 
 /// Takes in the settings of an allocator at its first request. They hold for the program, unless another allocator came first.
-/// Returns whether the smallest request that the arena serves is known now. It is not if another thread is in here, or if this thread was interrupted in here.
+/// Returns whether the smallest request that the arena serves is known now. It is not if another thread is in here, or if this thread was
+/// interrupted in here.
 #[cold]
 pub(crate) fn init_settings(settings: &Settings) -> bool {
     PROGRAM.write(|| {

@@ -1,5 +1,5 @@
-//! What each request asks before anything else: whether a phase is open, from which size on the arena serves, and whether somebody is told
-//! of allocations. A request reads three words, which only rare events write.
+//! The three words that each request reads first: how many phases are open, from which size on the arena serves, and which observers are
+//! told of allocations. Only rare events write them.
 
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 
@@ -38,7 +38,7 @@ pub(crate) fn set_min_bytes(bytes: usize) {
     MIN_BYTES.store(bytes, Ordering::Relaxed);
 }
 
-/// Who is told of allocations and frees.
+/// The observers of allocations and frees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Observer {

@@ -1,4 +1,4 @@
-//! What the observers of allocations and frees are told.
+//! Tells the observers of allocations and frees.
 
 use std::ptr::NonNull;
 

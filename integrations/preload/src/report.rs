@@ -1,10 +1,9 @@
-//! `ZK_ALLOC_REPORT=1` or `ZK_ALLOC_REPORT=/a/file`: prints one line on standard error, or appends it to a file, when the process exits.
-//! Nothing here allocates.
+//! With `ZK_ALLOC_REPORT=1` the process prints one line on standard error when it exits. With `ZK_ALLOC_REPORT=/a/file` it appends the line
+//! to that file. Nothing here allocates.
 #![allow(unsafe_code, reason = "is called by the loader, reads the C library's variables, and writes to a file")]
 
 use std::ffi::{CStr, c_char};
 use std::fmt;
-use std::io::Write;
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 
@@ -51,24 +50,17 @@ fn say(message: fmt::Arguments<'_>) {
     if path[0] == 0 {
         return c_api::print_line(message);
     }
-    if c_api::is_in_sandbox() {
-        return;
-    }
-    let mut line = [0; 512];
-    let mut room = &mut line[..511];
-    // What does not fit is cut off.
-    let _ = write!(room, "zk-alloc: {message}");
-    let len = 511 - room.len();
-    line[len] = b'\n';
-    // SAFETY: a path that ends with a zero, a buffer that is valid for its length, and a file that is opened here.
-    unsafe {
+    c_api::write_line(message, |line| {
         let flags = libc::O_WRONLY | libc::O_APPEND | libc::O_CREAT | libc::O_CLOEXEC;
-        let file = libc::open(path.as_ptr().cast(), flags, 0o644);
-        if file >= 0 {
-            libc::write(file, line.as_ptr().cast(), len + 1);
-            libc::close(file);
+        // SAFETY: a path that ends with a zero, a buffer that is valid for its length, and a file that is opened here.
+        unsafe {
+            let file = libc::open(path.as_ptr().cast(), flags, 0o644);
+            if file >= 0 {
+                libc::write(file, line.as_ptr().cast(), line.len());
+                libc::close(file);
+            }
         }
-    }
+    });
 }
 
 extern "C" fn at_exit() {

@@ -109,6 +109,7 @@ pub mod glibc {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     #[expect(unsafe_code, reason = "glibc is queried through its C interface")]
     mod gnu {
+        use crate::machine::host;
         use std::env;
         use std::ffi::CStr;
         use std::os::unix::process::CommandExt;
@@ -118,13 +119,15 @@ pub mod glibc {
         const STARTS: &str = "PROVE_BENCH_STARTS";
         const MAX_STARTS: usize = 30;
 
-        /// Starts this program again if glibc was to ask for huge pages, and does not. glibc 2.36 reads the host's setting into a buffer without a
-        /// zero at its end, and compares it as a string. So in about half of all processes it takes the setting for an unknown one.
+        /// Starts this program again if glibc was to ask for huge pages, and does not. glibc 2.36 reads the host's setting into a buffer
+        /// without a zero at its end, and compares it as a string. So in about half of all processes it does not know the setting.
         pub(super) fn start_again_without_huge_pages() {
-            let is_wanted = env::var("GLIBC_TUNABLES").is_ok_and(|tunables| tunables.contains("malloc.hugetlb=1"));
+            if !env::var("GLIBC_TUNABLES").is_ok_and(|tunables| tunables.contains("malloc.hugetlb=1")) {
+                return;
+            }
             let starts = env::var(STARTS).ok().and_then(|starts| starts.parse().ok()).unwrap_or(0_usize);
-            let host = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").unwrap_or_default();
-            if is_wanted && host.contains("[madvise]") && starts < MAX_STARTS && !asks_for_huge_pages() {
+            let is_possible = host::huge_pages().as_deref() == Some("madvise");
+            if is_possible && starts < MAX_STARTS && !asks_for_huge_pages() {
                 let mut again = Command::new("/proc/self/exe");
                 again.args(env::args_os().skip(1)).env(STARTS, (starts + 1).to_string());
                 // Comes back only if the system refuses. Then the arm fails, and says why.
@@ -151,8 +154,8 @@ pub mod glibc {
             }
         }
 
-        /// Whether the kernel got the advice to use huge pages (`hg` in smaps) for a part of a large block that is never touched. If the block
-        /// is cut from the heap, it may begin in memory that the heap had before, which has no advice.
+        /// Whether the kernel got the advice to use huge pages (`hg` in smaps) for a part of a large block that is never touched. A block of
+        /// the heap may begin in memory that the heap had before, which has no advice.
         fn asks_for_huge_pages() -> bool {
             // SAFETY: the block is freed once, and nobody reads it.
             let at = std::hint::black_box(unsafe { libc::malloc(PROBE_BYTES) });

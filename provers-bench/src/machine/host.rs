@@ -9,7 +9,7 @@ use std::{fs, thread};
 
 const HUGE_PAGES: &str = "/sys/kernel/mm/transparent_hugepage";
 
-/// The kind of host: what decides how dear memory is, and so what an allocator can gain. Settings are `None` where the kernel does not say.
+/// The kind of host, which decides how dear memory is and what an allocator can gain. Settings are `None` where the kernel does not say.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub(crate) struct Kind {
     pub(crate) is_virtual: bool,
@@ -26,12 +26,11 @@ pub(crate) struct Kind {
 impl Kind {
     fn observe() -> Self {
         let reported = line_of("/sys/module/page_reporting/parameters/page_reporting_order");
-        let chosen = |name: &str| in_brackets(&line_of(&format!("{HUGE_PAGES}/{name}"))?);
         let folio = |kib: u64| Some((kib, chosen(&format!("hugepages-{kib}kB/enabled"))?));
         Self {
             is_virtual: fs::read_to_string("/proc/cpuinfo").is_ok_and(|text| text.contains(" hypervisor")),
             reported_bytes: reported.and_then(|order| reported_bytes(&order)),
-            huge_pages: chosen("enabled"),
+            huge_pages: huge_pages(),
             defrag: chosen("defrag"),
             folios: (3..=10).filter_map(|log2_kib| folio(1 << log2_kib)).collect(),
         }
@@ -108,6 +107,16 @@ pub(super) fn line_of(path: &str) -> Option<String> {
 
 fn number(path: &str) -> Option<u64> {
     line_of(path)?.parse().ok()
+}
+
+/// Setting of transparent huge pages: `always`, `madvise` or `never`.
+pub(crate) fn huge_pages() -> Option<String> {
+    chosen("enabled")
+}
+
+/// A setting of transparent huge pages.
+fn chosen(name: &str) -> Option<String> {
+    in_brackets(&line_of(&format!("{HUGE_PAGES}/{name}"))?)
 }
 
 /// The kernel lists every choice of a setting, and has the active one in brackets.

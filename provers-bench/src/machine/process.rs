@@ -106,12 +106,12 @@ pub(crate) struct Spent {
 }
 
 impl Spent {
-    /// What this process spent so far, on all of its threads.
+    /// The time and faults of this process so far, on all of its threads.
     pub(crate) fn by_this_process() -> anyhow::Result<Self> {
         Ok(getrusage(UsageWho::RUSAGE_SELF).context("getrusage failed")?.as_ref().into())
     }
 
-    /// What the process `pid` spent since it started, and the ended children that it waited for. Times have the
+    /// The time and faults of the process `pid` since it started, and of the ended children that it waited for. Times have the
     /// resolution of the kernel's clock ticks, 10 ms. `None` if it has ended.
     pub(crate) fn by(pid: u32) -> Option<Self> {
         let (fields, tick_ns) = stat_of(pid)?;

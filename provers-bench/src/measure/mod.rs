@@ -78,8 +78,8 @@ pub(crate) fn conclude(run: &Run, folder: &Path, json: bool, text: &str) -> anyh
     Ok(())
 }
 
-/// Creates the folder of a new run of this prover or command, and returns it with its name: the start in UTC and the
-/// prover, with a number if two runs start in one second.
+/// Creates the folder of a new run of this prover or command, and returns it with its name. The name is the start in UTC
+/// and the prover, with a number if two runs start in one second.
 pub(crate) fn new_folder(out: Option<&Path>, prover: &str) -> anyhow::Result<(PathBuf, String)> {
     let parent = runs_folder(out)?;
     let start = jiff::Timestamp::now().strftime("%Y-%m-%dT%H-%M-%SZ").to_string();

@@ -1,5 +1,5 @@
-//! Rounds in random order, of proofs or of runs of a command: which arm comes next, whether another round may start, when
-//! a turn counts as hung, and what the user sees meanwhile.
+//! Rounds in random order, of proofs or of runs of a command: the next arm, the end of the rounds, the time after which a turn counts as
+//! hung, and the progress that the user sees.
 
 use crate::arms::BASELINE;
 use crate::measure::Interrupt;
@@ -17,7 +17,7 @@ const HANG_FACTOR: u32 = 20;
 
 /// An arm and its results.
 pub(crate) struct ArmRunner<A> {
-    /// What its turns need.
+    /// The things that its turns need.
     pub(crate) arm: A,
     pub(crate) result: ArmResult,
     /// Proofs or runs planned in total, including those that were made.

@@ -66,9 +66,9 @@ pub(crate) use mapping::{AddressRange, Mapping, map_guarded, map_zeroed, may_map
 pub(crate) use mapping::{TEST_PAGE_BYTES, page_bytes};
 pub(crate) use own_thread::{OwnThread, Parking};
 pub(crate) use process::{process_generation, refer_to_pin};
-#[cfg(feature = "c-api")]
-pub(crate) use text::abort;
 pub(crate) use text::{Cut, enter_sandbox, is_in_sandbox, warn, write_stderr};
+#[cfg(feature = "c-api")]
+pub(crate) use text::{abort, write_line};
 #[cfg(all(thread_blocks, feature = "profile"))]
 pub(crate) use thread_block::{PROFILE_BLOCK_BYTES, profile_block};
 #[cfg(thread_blocks)]

@@ -16,7 +16,8 @@ struct Line {
 
 impl Write for Line {
     fn write_str(&mut self, text: &str) -> fmt::Result {
-        let room = self.bytes.len() - self.len;
+        // A byte is left for the end of the line.
+        let room = self.bytes.len() - 1 - self.len;
         let taken = &text.as_bytes()[..text.len().min(room)];
         self.bytes[self.len..self.len + taken.len()].copy_from_slice(taken);
         self.len += taken.len();
@@ -26,12 +27,18 @@ impl Write for Line {
 
 /// Writes one line to standard error. Does not take the standard library's lock, which a fork may have left locked.
 pub(crate) fn warn(message: fmt::Arguments<'_>) {
+    write_line(message, write_stderr);
+}
+
+/// Hands one line of a message to `write`; none in a sandbox, which may end the process for the call.
+pub(crate) fn write_line(message: fmt::Arguments<'_>, write: impl FnOnce(&[u8])) {
     if super::is_in_sandbox() {
         return;
     }
     let mut line = Line { bytes: [0; 512], len: 0 };
-    let _ = writeln!(line, "zk-alloc: {message}");
-    write_stderr(&line.bytes[..line.len]);
+    let _ = write!(line, "zk-alloc: {message}");
+    line.bytes[line.len] = b'\n';
+    write(&line.bytes[..=line.len]);
 }
 
 /// Writes one line to standard error, and ends the process as abort(3) does.

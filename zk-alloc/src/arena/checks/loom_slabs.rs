@@ -134,7 +134,7 @@ impl Slabs {
     }
 }
 
-/// Runs a model with a zone that has room for `room` slabs. In the end, all of them are retired.
+/// Runs a model with a zone that has room for `room` slabs. In the end, all slabs are retired.
 fn with_slabs(interruptions: usize, room: usize, model: impl Fn(&Arc<Slabs>) + Sync + Send + 'static) {
     with_memory(ZONE_PAGE_BYTES, interruptions, move |memory| {
         let slabs = Slabs::new(memory, room);
