@@ -28,6 +28,7 @@ SETTINGS = {
     "thp": Path("/sys/kernel/mm/transparent_hugepage/enabled"),
     "unevictable": Path("/proc/sys/vm/compact_unevictable_allowed"),
 }
+THP = ["thp=always", "thp=madvise", "thp=never"]
 PAGE, HUGE = 4 << 10, 2 << 20
 # Free blocks of this order and more are reported, 4 MiB; smaller ones are not.
 ORDER = 10
@@ -181,6 +182,10 @@ def main(words):
         return off()
     if words[0] == "keep":
         return keep(int(words[1]))
+    for word in words:
+        if word.startswith("thp=") and word not in THP:
+            print(f"{word}: one of {', '.join(THP)}", file=sys.stderr)
+            return 2
     was_changed, is_kept, stays = STATE.exists() and any(STATE.iterdir()), False, all(map(is_change, words))
     try:
         while words and is_change(words[0]):
