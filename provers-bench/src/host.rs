@@ -426,6 +426,7 @@ mod tests {
 
     #[test]
     fn a_first_touch_takes_time_and_small_pages_are_small() {
+        let _alone = process::tests::alone();
         let touch = first_touch(Pages::Small, 8 << 20, Duration::ZERO).expect("memory");
         assert!(touch.warm > Duration::ZERO && touch.cold > Duration::ZERO, "{touch:?}");
         assert!(touch.huge_share < 0.01, "{touch:?}");
